@@ -1,7 +1,8 @@
 """The figures of the documents, drawn as in a report, and written to the pages' folders.
 
 * docs/tutorial/first-table.svg: of the table that the page shows.
-* docs/pictures/published.svg, of the README: of DLPerf's published tables.
+* docs/pictures/published.svg, of the README: of DLPerf's published tables; in the other sizes of
+  `hpcbert report --size`, published-slide.svg and published-column.svg, of docs/how-to/report.md.
 
 python benchmarks/picture.py
 """
@@ -52,13 +53,16 @@ def published() -> ResultSet:
     return record.published_results(TABLES)
 
 
-def picture(shown: ResultSet | None = None) -> str:
+def picture(shown: ResultSet | None = None, size: str = figures.DEFAULT_SIZE) -> str:
     """Return a report's first figure as SVG: of the tutorial's table, or of others."""
     given = ReportInput("", Provenance("", "", ""), shown or ResultSet((table(),)))
     (first, *_) = compose_report(given, Words("en")).pictures
-    return figures.draw(first, all_formats=False).svg
+    return figures.draw(first, size=size, all_formats=False).svg
 
 
 if __name__ == "__main__":
     PICTURE.write_text(picture(), encoding="utf-8")
-    PUBLISHED.write_text(picture(published()), encoding="utf-8")
+    for size in figures.SIZES:
+        ending = "" if size == figures.DEFAULT_SIZE else f"-{size}"
+        file = PUBLISHED.with_stem(f"{PUBLISHED.stem}{ending}")
+        file.write_text(picture(published(), size), encoding="utf-8")

@@ -86,7 +86,7 @@ class LoadedResult:
         """Return one of the figures in a report of these results.
 
         Args:
-            name: `scaling-1` (throughput and speedup against GPUs), `beside-1` (frameworks side
+            name: `scaling-1` (throughput and efficiency against GPUs), `beside-1` (frameworks side
                 by side), `runs-1` (the runs of every point), `steps-1` (inside one run); higher
                 numbers where there are several.
             language: `en` or `zh`.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,18 @@ from hpcbert.commands import report as flow
 from hpcbert.commands.collect import find_places, load_result_set
 from hpcbert.errors import IncompleteError
 from hpcbert.results.document import tables_data
+from hpcbert.results.report.figures import DEFAULT_SIZE, SIZES
 from hpcbert.results.report.model import LANGUAGES
 
 
 @click.command()
 @click.argument("paths", nargs=-1)
-@click.option("--output", required=True, metavar="DIR", help="Directory to write the report to.")
+@click.option(
+    "--output",
+    default="",
+    metavar="DIR",
+    help="Where to write it; default: report/ in the campaign.",
+)
 @click.option(
     "--lang",
     type=click.Choice(LANGUAGES),
@@ -27,8 +35,16 @@ from hpcbert.results.report.model import LANGUAGES
     show_default=True,
     help="Language of the page.",
 )
-@click.option("--title", default="", help="Title of the report.")
+@click.option("--title", default="", help="Title of the report and of its main figure.")
+@click.option(
+    "--size",
+    type=click.Choice([*SIZES]),
+    default=DEFAULT_SIZE,
+    show_default=True,
+    help="Size of the figures: for a slide, one column of a paper, or a whole page.",
+)
 @click.option("--with-logs", is_flag=True, help="Include the logs.")
+@click.option("--open", "open_page", is_flag=True, help="Open the page in a browser.")
 @add_log_options
 @returns_result
 def report(
@@ -37,7 +53,9 @@ def report(
     output: str,
     lang: str,
     title: str,
+    size: str,
     with_logs: bool,
+    open_page: bool,
     templates: tuple[str, ...],
     site_file: str,
     **reading: Any,
@@ -47,11 +65,13 @@ def report(
     PATHS are campaigns, archives, saved results, or directories and files of logs from runs that
     hpcbert did not submit, of any frameworks; without any, the newest campaign. DIR gets index.html
     (one file that needs no other), report.md, report.zh.md, tables, figures and results.json.
-    DIR must be new, empty, or an earlier report that nobody changed.
+    DIR must be new, empty, or an earlier report that nobody changed. A report on anything but one
+    campaign of yours goes to report/ in the working directory by default.
 
     \b
     Examples:
-      hpcbert report --output report
+      hpcbert report --open
+      hpcbert report --size slide --title 'BERT on our cluster'
       hpcbert report 3f9a1c 77b0d2 --output report --title 'BERT on our cluster'
       hpcbert report ~/DLPerf/logs --fw oneflow --output report --lang zh --with-logs
     """
@@ -64,11 +84,12 @@ def report(
     origin = make_provenance()
     report_files = flow.write_report(
         results,
-        Path(output),
+        Path(output) if output else flow.choose_directory(results),
         provenance=origin,
         recipes=places.recipes.names,
         title=title,
         language=lang,
+        size=size,
         with_logs=with_logs,
     )
     page = report_files.directory / "index.html"
@@ -76,9 +97,9 @@ def report(
         name.startswith("figures/") and name.endswith(".svg") for name in report_files.files
     )
     points = sum(len(table.rows) for table in results.tables)
-    mask_warnings = tuple(
-        f"{name}: masked text that looked like a secret." for name in report_files.masked
-    )
+    warnings = [f"{name}: masked text that looked like a secret." for name in report_files.masked]
+    if open_page and not _open_page(page):
+        warnings.append(f"No browser can open here. Copy {page} to your machine.")
     return Result(
         data={
             "directory": str(report_files.directory),
@@ -89,5 +110,16 @@ def report(
         },
         text=f"{page}: {points} points, {figures} figures, {len(report_files.files)} files",
         errors=shortfalls,
-        warnings=(*results.warnings, *mask_warnings),
+        warnings=(*results.warnings, *warnings),
     )
+
+
+def _open_page(page: Path) -> bool:
+    """Open a page in the user's browser; return whether there is one with a screen."""
+    import webbrowser
+
+    # Without a screen webbrowser would take the terminal for a text browser.
+    has_screen = {"BROWSER", "DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys()
+    if not has_screen and sys.platform != "darwin":
+        return False
+    return webbrowser.open(page.resolve().as_uri())

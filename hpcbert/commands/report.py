@@ -19,6 +19,7 @@ from hpcbert.errors import ConfigError, HpcbertError, UsageError
 from hpcbert.model import ARCHIVE, Campaign, Provenance, Row, SpeedupTable
 from hpcbert.results import document
 from hpcbert.results.document import ResultSet, Source
+from hpcbert.results.published.neighbours import find_twins
 from hpcbert.results.report import formats
 from hpcbert.results.report.figures import DEFAULT_SIZE, Drawing
 from hpcbert.results.report.model import (
@@ -41,6 +42,16 @@ _ELSEWHERE = "Name another directory with --output, or move its contents."
 # Number of runs to draw the steps of.
 _MOST_TRACES = 2
 _BLOCK = 1 << 20
+
+
+def choose_directory(results: ResultSet) -> Path:
+    """Return where a report goes by default: into its campaign, else the working directory."""
+    places = [source.path for source in results.sources if source.kind == "campaign"]
+    if len(results.sources) == len(places) == 1:
+        directory = Path(places[0])
+        if directory.is_dir() and not store.find_foreign_owner(directory):
+            return directory / "report"
+    return Path("report")
 
 
 class WrittenReport(NamedTuple):
@@ -98,6 +109,7 @@ def write_report(
             ),
             recipes=_find_recipes(results, campaigns, recipes),
             step_traces=tuple(_trace_largest(results)),
+            published=find_twins(results.tables),
         )
         temporary = temporary_for(directory)
         with translate_errors("write", target):
@@ -118,8 +130,7 @@ def _render_files(inputs: ReportInput, language: str, size: str) -> Iterator[tup
     reports = {code: compose_report(inputs, Words(code)) for code in LANGUAGES}
     for code, report in reports.items():
         ending = ".md" if code == LANGUAGES[0] else f".{code}.md"
-        text = formats.render_markdown(report, Words(code))
-        yield f"report{ending}", text.encode(errors=_ESCAPE)
+        yield f"report{ending}", formats.render_markdown(report).encode(errors=_ESCAPE)
     report = reports[language]
     for script in report.scripts:
         yield script.file, script.text.encode(errors=_ESCAPE)
@@ -134,7 +145,9 @@ def _render_files(inputs: ReportInput, language: str, size: str) -> Iterator[tup
 
 def list_pictures(results: ResultSet, provenance: Provenance, language: str) -> tuple[Picture, ...]:
     """Return the figures that a report of some results has."""
-    inputs = ReportInput("", provenance, results, step_traces=tuple(_trace_largest(results)))
+    traces = tuple(_trace_largest(results))
+    published = find_twins(results.tables)
+    inputs = ReportInput("", provenance, results, step_traces=traces, published=published)
     return compose_report(inputs, Words(language)).pictures
 
 

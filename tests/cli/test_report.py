@@ -21,6 +21,7 @@ from hpcbert.model import Group, Measured, Provenance, Run, Shape
 from hpcbert.results import document
 from hpcbert.results.document import ResultSet
 from hpcbert.results.reduce import tabulate
+from hpcbert.results.report import figures
 from tests.kit import nodes
 from tests.kit.cli import UNCOUNTED, Cli, CliResult, inside
 from tests.kit.logs import TEST_RECIPES, pytorch, write_file
@@ -172,7 +173,9 @@ def test_a_campaign_tells_its_nodes_commands_and_what_does_not_count(
     assert "| GPU0 | X | NV12 | 0-63 |" in text
     assert "NV\\#: over a bonded set" in text
     assert "hpcbert submit --fw pytorch" in text
-    assert "# the script" in text
+    (script,) = Path("out/scripts").iterdir()
+    assert f"](scripts/{script.name})" in text
+    assert "# the script" in script.read_text(encoding="utf-8")
     assert "| pytorch | 1n8g fp32 | 2 | state:" in text
     assert "incomplete | fewer valid runs" in text
     assert "docker://nvcr.io\\#nvidia/pytorch" in text
@@ -187,7 +190,8 @@ def test_an_archive_is_reported_as_its_campaign(build: Callable[..., Any], repor
     assert inside("collect", built.directory).returncode == 0
     assert inside("archive", built.directory, "--output", "a.zip").returncode == 0
     assert report("a.zip", "--with-logs").returncode == 0
-    assert "# the script" in Path("out/report.md").read_text(encoding="utf-8")
+    (script,) = Path("out/scripts").iterdir()
+    assert "# the script" in script.read_text(encoding="utf-8")
     with zipfile.ZipFile("out/logs.zip") as archive:
         assert len(archive.namelist()) == 2
 
@@ -319,3 +323,77 @@ def test_no_other_command_loads_what_a_report_needs(words: tuple[str, ...], logs
     modules = Cli(logs.parent, env)(*words, *more).modules
     assert modules
     assert not modules & {"matplotlib", "numpy", "pandas", "pyarrow", "jinja2"}
+
+
+def test_a_report_begins_with_its_results(logs: Path, report: Report) -> None:
+    assert report(logs).returncode == 0
+    text = Path("out/report.md").read_text(encoding="utf-8")
+    parts = ("# bert fp32 with pytorch on 1 to 2 GPUs", "Highest throughput: 20.40 samples/s",
+             "Efficiency at the largest shape", "figures/scaling-1.svg", "**Medians of",
+             "**Throughput of", "## Figures", "## How good", "## All runs", "## What was left out",
+             "## Environment", "## Feature matrix", "## Appendix")  # fmt: skip
+    places = [text.index(part) for part in parts]
+    assert places == sorted(places)
+    (row,) = numbers(Path("out/tables/pivot-1.csv"))
+    assert (row[0], row[2:4], [float(cell) for cell in row[4:]]) == (
+        "pytorch",
+        ["fp32", "4"],
+        pytest.approx([10.2, 20.4, 1.0]),
+    )
+
+
+def test_published_medians_are_not_single_runs(report: Report) -> None:
+    assert report("dlperf:oneflow-fp32-b32").returncode == 0
+    assert "single-run" not in Path("out/report.md").read_text(encoding="utf-8")
+    (row,) = numbers(Path("out/tables/pivot-1.csv"))
+    assert row[:2] == ["oneflow", "oneflow 0.2.0"]
+    assert {line[-2] for line in numbers(Path("out/tables/results-1.csv"))} == {"published"}
+
+
+def test_a_report_of_failed_runs_has_reasons_and_nodes(
+    build: Callable[..., Any], report: Report
+) -> None:
+    built = build("1n1g", repeats=1, scheduler="local")
+    built.log("1n1g", 1, built.text("1n1g", 9.0, last=7))
+    built.started("1n1g", 1)
+    built.ended("1n1g", 1, code=1)
+    network = ["eth0 physical -1 1500 up"]
+    host = nodes.node("n1", host__network=network)
+    nodes.write_nodes(built.directory, built.array("1n1g"), 1, host)
+    assert report(built.directory).returncode == 4
+    text = Path("out/report.md").read_text(encoding="utf-8")
+    assert re.search(r"Invalid runs by reason: .*state \(1\)", text)
+    assert "* 1n1g: repeat 1: state:" in text
+    assert "NVIDIA A100-SXM4-80GB" in text
+    assert "-1 Mb/s" not in text
+
+
+@pytest.mark.parametrize("size", figures.SIZES)
+def test_figures_come_in_the_size_of_their_place(size: str, logs: Path, report: Report) -> None:
+    assert report(logs, "--size", size, "--title", "On our cluster").returncode == 0
+    svg = Path("out/figures/scaling-1.svg").read_text(encoding="utf-8")
+    width = float(re.findall(r'<svg[^>]* width="([\d.]+)pt"', svg)[0])
+    assert width == pytest.approx(72 * figures.SIZES[size].width)
+    assert ">On our cluster<" in svg
+    assert "bert fp32" in svg
+
+
+def test_a_report_goes_into_its_campaign(
+    build: Callable[..., Any], empty_directory: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = build("1n1g", repeats=1, scheduler="local")
+    built.finish()
+    result = inside("report", built.directory)
+    page = built.directory / "report" / "index.html"
+    assert page.is_file()
+    assert str(page) in result.stdout
+    # Again, over the first one; the campaign's evidence does not change.
+    for name in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    assert "No browser" in inside("report", built.directory, "--open").stderr
+    # The browser is a command that takes a file: without a page it would fail.
+    monkeypatch.setenv("BROWSER", "test -n %s")
+    assert "No browser" not in inside("report", built.directory, "--open").stderr
+    assert inside("audit", built.directory).returncode == 0
+    result = inside("report", built.directory, "dlperf:oneflow-fp32-b32", "--json")
+    assert result.data["page"] == "report/index.html"

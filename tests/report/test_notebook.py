@@ -113,7 +113,7 @@ def test_saved_results_load_without_steps(campaign: Path, result: LoadedResult, 
 
 
 def test_figures_are_those_of_a_report(result: LoadedResult) -> None:
-    assert [axes.get_ylabel() for axes in result.plot().axes] == ["samples/s", "speedup"]
+    assert [axes.get_ylabel() for axes in result.plot().axes] == ["samples/s", "efficiency"]
     assert result.plot("runs-1", language="zh").axes[0].get_ylabel() == Words("zh")("axis.distance")
     with pytest.raises(UsageError) as exception_info:
         result.plot("nothing")

@@ -10,7 +10,7 @@ import click
 from hpcbert.model import SpeedupTable
 from hpcbert.results.compare import Contrast, Side, find_contrasts, side_data
 from hpcbert.results.grid import Cell, Column, Grid, TableView
-from hpcbert.results.published.record import published_results
+from hpcbert.results.published.record import published_results, source_names
 from hpcbert.results.wording import sanitize
 
 _COLUMNS = (
@@ -61,6 +61,36 @@ def find_neighbours(tables: Iterable[SpeedupTable], word: str) -> tuple[Neighbou
         for published_side in published_sides
         if _point_key(side) == _point_key(published_side)
     )
+
+
+def find_twins(tables: Iterable[SpeedupTable]) -> tuple[SpeedupTable, ...]:
+    """Return for each of your own tables the published one that a figure shows next to it.
+
+    Model, precision, batch size per device, accumulation and sequence length are the same. A table
+    of the same framework goes before others, then one with more shapes.
+    """
+    own_tables = [table for table in tables if not any(row.published for row in table.rows)]
+    published = published_results(source_names()).tables if own_tables else ()
+    twins = []
+    for table in own_tables:
+        candidates = [other for other in published if _table_key(other) == _table_key(table)]
+        candidates.sort(
+            key=lambda other: (other.group.framework == table.group.framework, len(other.rows))
+        )
+        twins += candidates[-1:] if "sequence_length" in _stated_facts(table) else []
+    return tuple({id(twin): twin for twin in twins}.values())
+
+
+def _table_key(table: SpeedupTable) -> tuple[object, ...]:
+    group, facts = table.group, _stated_facts(table)
+    size = group.batch_size_per_device
+    accumulation = [word for word in group.variant.split(",") if word.startswith("acc")]
+    length = facts.get("sequence_length")
+    return group.device, group.model, group.precision, size, accumulation, length
+
+
+def _stated_facts(table: SpeedupTable) -> dict[str, tuple[str, ...]]:
+    return {name: values for row in table.rows for name, values in row.facts}
 
 
 def _point_key(side: Side) -> tuple[object, ...]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import logging
 import re
-import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -33,7 +32,6 @@ _GREY = "#767676"
 _DPI = 150
 _CJK = ("Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "WenQuanYi Micro Hei", "SimHei")
 _MAX_LEGEND = 8
-_LEGEND_COLUMNS = 3
 _DECADE = 10.0
 _MAX_LABEL = 44
 _ASCII = re.compile(r"[\x00-\xff\u2013\u2212\u2026]*")
@@ -110,9 +108,12 @@ def _draw_figure(picture: Picture, size: Size) -> Figure:
     height = size.height * count if size.stacked else size.height
     figure = Figure(figsize=(size.width, height), layout="constrained")
     FigureCanvasAgg(figure)
-    columns = int(size.width * 72 / size.font / 0.62)
-    title = textwrap.fill(picture.title, columns)
-    subject = textwrap.fill(picture.subject, columns)
+    # Letters are a little wider in PNG than in SVG, which the layout is made for.
+    figure.get_layout_engine().set(w_pad=size.font / 72)
+    # A bold letter of a title is about 0.75 of the font size wide.
+    columns = int(size.width * 72 / size.font / 0.75)
+    title = _cut_label(picture.title, columns)
+    subject = _cut_label(picture.subject, columns)
     figure.suptitle(title, x=0.01, ha="left", fontsize="large", fontweight="bold")
     rows, places = (count, 1) if size.stacked else (1, count)
     for place, panel in enumerate(picture.panels, 1):
@@ -127,7 +128,7 @@ def _draw_figure(picture: Picture, size: Size) -> Figure:
         handles, labels = axes.get_legend_handles_labels()
         if 1 < len(handles) <= _MAX_LEGEND:
             figure.legend(
-                handles, labels, loc="outside lower left", ncols=_LEGEND_COLUMNS,
+                handles, labels, loc="outside lower left", ncols=2 if size.stacked else 4,
                 fontsize="small", frameon=False,
             )  # fmt: skip
     return figure
@@ -309,7 +310,11 @@ def _label_ends(axes: Axes, panel: Panel, size: Size) -> None:
             )
         )  # fmt: skip
         axes.annotate(
-            text, (1.09, height), xycoords="axes fraction", va="center", fontsize="small",
+            text,
+            (1.09, height),
+            xycoords="axes fraction",
+            va="center",
+            fontsize="small",
             annotation_clip=False,
         )
 
@@ -319,7 +324,7 @@ def _spread_heights(heights: Sequence[float], gap: float) -> list[float]:
     spread: list[float] = []
     for height in heights:
         spread.append(max([height, *(low + gap for low in spread[-1:])]))
-    top = 1.0
+    top = 0.96
     for place in reversed(range(len(spread))):
         spread[place] = min(spread[place], top)
         top = spread[place] - gap

@@ -87,14 +87,14 @@ def render_page(report: Report, drawings: Mapping[str, Drawing], words: Words) -
     return template.render(report=report, words=words, figure=figure)
 
 
-def render_markdown(report: Report, words: Words) -> str:
+def render_markdown(report: Report) -> str:
     """Return a report as Markdown; figures, scripts and long tables are the files next to it."""
 
     def table(grid: Grid) -> Markup:
         return Markup(format_markdown(grid))  # noqa: S704 - its cells are escaped
 
     template = _template_environment(escape_markdown).get_template("report.md.j2")
-    numbers = words("page.numbers")
+    numbers = Words(report.language)("page.numbers")
     text = template.render(report=report, table=table, code=_fence_text, numbers=numbers)
     return text.rstrip("\n") + "\n"
 

@@ -71,7 +71,7 @@ def _picture_name(group: Group) -> str:
     return sanitize(f"{group.model} {group.precision}{cpu_suffix(group, ' ')}")
 
 
-def _label_tables(tables: Sequence[SpeedupTable], words: Words) -> list[str]:
+def label_tables(tables: Sequence[SpeedupTable], words: Words) -> list[str]:
     """Return each table's framework, and its batch size, variant and rule where these differ."""
     parts = [
         (
@@ -86,7 +86,9 @@ def _label_tables(tables: Sequence[SpeedupTable], words: Words) -> list[str]:
     # Two of the same label can differ in their rule alone.
     if len({tuple(part[place] for place in differing[:3]) for part in parts}) == len(parts):
         differing = [place for place in differing if place != 3]  # noqa: PLR2004 - the rule's
-    return [sanitize(" ".join(filter(None, (part[place] for place in differing)))) for part in parts]
+    return [
+        sanitize(" ".join(filter(None, (part[place] for place in differing)))) for part in parts
+    ]
 
 
 def _describe_subject(tables: Sequence[SpeedupTable], words: Words) -> str:
@@ -120,7 +122,7 @@ def _scaling_picture(
 ) -> Picture:
     device = tables[0].group.device
     published = [table for table in inputs.published if _picture_name(table.group) == name]
-    labels = _label_tables(tables, words)
+    labels = label_tables(tables, words)
     labels += [sanitize(_origin_name(table)) for table in published]
     lines = [
         (label, table, place >= len(tables))
@@ -214,9 +216,7 @@ def _bar_pictures(tables: Sequence[SpeedupTable], words: Words) -> list[Picture]
         for name, part in _split_tables(tables)
         if len({table.group.framework for table in part}) > 1
     ]
-    return [
-        _bar_picture(number, name, part, words) for number, (name, part) in enumerate(parts, 1)
-    ]
+    return [_bar_picture(number, name, part, words) for number, (name, part) in enumerate(parts, 1)]
 
 
 def _bar_picture(number: int, name: str, tables: Sequence[SpeedupTable], words: Words) -> Picture:
@@ -224,7 +224,7 @@ def _bar_picture(number: int, name: str, tables: Sequence[SpeedupTable], words: 
         {row.shape for table in tables for row in table.rows if row.median},
         key=lambda shape: (shape.gpus, shape.nodes),
     )[:_MAX_PLACES]
-    labels = _label_tables(tables, words)
+    labels = label_tables(tables, words)
     series: list[Series] = []
     cells: list[tuple[Cell, ...]] = []
     for label, table in zip(labels, tables, strict=True):

@@ -58,6 +58,8 @@ _MAIN_FACTS = {
     "network": ("network",),
 }
 _MAIN_NAMES = {name for names in _MAIN_FACTS.values() for name in names}
+# The kernel's rate of a network card that does not state one, as of a virtual machine.
+_UNKNOWN_RATE = "-1 Mb/s, "
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _LINKS = ("X", "SYS", "NODE", "PHB", "PXB", "PIX", "NV")
 _LINK = re.compile(r"(X|SYS|NODE|PHB|PXB|PIX|NV(?=\d))\d*")
@@ -102,7 +104,9 @@ def describe_environment(inputs: ReportInput, words: Words) -> tuple[Block, ...]
 
 
 def _environment_blocks(number: int, group: _NodeGroup, words: Words) -> list[Block]:
-    facts = {name: sanitize(value) for name, value in group.facts.items()}
+    facts = {
+        name: sanitize(value).replace(_UNKNOWN_RATE, "") for name, value in group.facts.items()
+    }
     main_facts = {key: _first_known(facts, names) for key, names in _MAIN_FACTS.items()}
     rows = [(words(f"fact.{key}"), value) for key, value in main_facts.items() if value]
     more_facts = tuple(fact for fact in sorted(facts.items()) if fact[0] not in _MAIN_NAMES)
@@ -286,7 +290,11 @@ def describe_repetition(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
         blocks.append(Code(words("repeat.saved"), inputs.results.made.command))
     columns = words.columns("fact", "value")
     for number, (source, source_files) in enumerate(inputs.sources, 1):
-        blocks.append(Heading(words(f"repeat.{source.kind}", name=sanitize(source.name))))
+        title = words(f"repeat.{source.kind}", name=sanitize(source.name))
+        if source.kind == "record":
+            blocks.append(Items((f"{title}: {sanitize(source.path)}",)))
+            continue
+        blocks.append(Heading(title))
         if source.command:
             blocks.append(Code(words("repeat.command"), shlex.join(source.command)))
         facts = tuple(

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from hpcbert.model import Row, SpeedupTable
 from hpcbert.results.report.model import ReportInput, Words
-from hpcbert.results.report.pictures import list_devices
+from hpcbert.results.report.pictures import label_tables, list_devices
 from hpcbert.results.wording import sanitize, table_title
 
 _MAX_NAMES = 4
@@ -101,10 +101,10 @@ def _best_sentences(tables: Iterable[SpeedupTable], words: Words) -> list[str]:
 def _efficiency_sentences(inputs: ReportInput, words: Words) -> list[str]:
     """Return the efficiency of each table's largest shape; of many tables, the range."""
     ends = []
-    for table in inputs.tables:
+    for name, table in zip(label_tables(inputs.tables, words), inputs.tables, strict=True):
         rows = [row for row in table.rows if row.efficiency and row.shape.gpus > 1]
         if rows:
-            ends.append((rows[-1].efficiency or 0.0, sanitize(table.group.framework), rows[-1]))
+            ends.append((rows[-1].efficiency or 0.0, name, rows[-1]))
     if not ends:
         return []
     if len(ends) > _MAX_NAMES:
@@ -126,11 +126,16 @@ def _fault_sentences(rows: Iterable[Row], words: Words) -> list[str]:
         if not run.valid
         for code in {reason.code for reason in run.reasons}
     )
-    flags = Counter(flag for row in rows for flag in row.flags)
+    flags = Counter(flag for row in rows if row.median for flag in row.flags)
     sentences = []
-    for key, counter in (("lead.invalid", codes), ("lead.flags", flags)):
-        items = words("comma").join(
-            sanitize(f"{name} ({count})") for name, count in counter.most_common()
-        )
-        sentences += [words(key, items=items)] if items else []
+    if codes:
+        sentences.append(words("lead.invalid", items=_list_counts(codes, words)))
+    if flags:
+        sentences.append(words("lead.flags", items=_list_counts(flags, words)))
     return sentences or [words("flags.none")]
+
+
+def _list_counts(counts: Counter[str], words: Words) -> str:
+    return words("comma").join(
+        sanitize(f"{name} ({count})") for name, count in counts.most_common()
+    )

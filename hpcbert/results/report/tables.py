@@ -28,6 +28,7 @@ _PACKAGE = re.compile(
     r"package (deepspeed|jax|megatron_core|mindspore\w*|mxnet\w*|oneflow\w*|paddlepaddle\w*|"
     r"tensorflow(_gpu|_cpu)?|torch|transformers)"
 )
+_VERSION = re.compile(r"v?\d+\.\d")
 # As hpcbert.logs.window writes it.
 _SPAN = re.compile(r"(?P<unit>iterations|records) (?P<first>\d+) to (?P<last>\d+|\D+)")
 # Each metric with its number format, in the order of the table.
@@ -79,9 +80,8 @@ def describe_metrics(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
             )
             title = words("metrics.table", name=table_name(table.group, words))
             blocks.append(Grid(f"metrics-{number}", title, columns, cells))
-        notes = _unknown_metrics(table, words)
-        blocks += [Items(notes)] if notes else []
-    return tuple(blocks)
+    notes = _unknown_metrics(inputs.tables, words)
+    return (*blocks, *([Items(notes)] if notes else []))
 
 
 def _explain_flags(tables: Sequence[SpeedupTable], words: Words) -> Block:
@@ -99,16 +99,20 @@ def _explain_flags(tables: Sequence[SpeedupTable], words: Words) -> Block:
     return Grid("flags", words("flags.table"), words.columns("flag", "meaning"), meanings)
 
 
-def _unknown_metrics(table: SpeedupTable, words: Words) -> tuple[str, ...]:
+def _unknown_metrics(tables: Sequence[SpeedupTable], words: Words) -> tuple[str, ...]:
     """Return the reasons for unknown metrics, a sentence each."""
-    hidden = _GPU_METRICS if table.group.device == "cpu" else ()
     unknown = dict.fromkeys(
-        reason for row in table.rows if row.metrics for reason in row.metrics.unknown
+        reason
+        for table in tables
+        for row in table.rows
+        if row.metrics
+        for reason in row.metrics.unknown
+        if not (table.group.device == "cpu" and reason[0] in _GPU_METRICS)
     )
     return tuple(
         words("metrics.unknown", metric=words(f"metric.{name}"), why=sanitize(reason))
         for name, reason in unknown
-        if name in _METRIC_FORMATS and name not in hidden
+        if name in _METRIC_FORMATS
     )
 
 
@@ -117,7 +121,7 @@ def show_pictures(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
     pictures, more = make_pictures(inputs, words)
     blocks: list[Block] = [*pictures[1:]]
     if not blocks:
-        blocks.append(Paragraph(words("figures.none")))
+        blocks.append(Paragraph(words("figures.first" if pictures else "figures.none")))
     if more:
         blocks.append(Paragraph(words("figures.more", count=more)))
     return tuple(blocks)
@@ -228,19 +232,25 @@ def _make_pivot(
         for table in tables
     ]
     # The last two are columns only where they differ.
-    places = [*range(4), *(place for place in (4, 5) if len({label[place] for label in labels}) > 1)]
-    keys = ("framework", "version", "precision", "batch:>", "variant", "rule")
-    columns = words.columns(*(keys[place] for place in places))
+    places = [
+        *range(4),
+        *(place for place in (4, 5) if len({label[place] for label in labels}) > 1),
+    ]
+    titles = words.columns("framework", "version", "precision", "batch:>", "variant", "rule")
+    columns = tuple(titles[place] for place in places)
     counts = [shape.gpus for shape in shapes]
     for shape in shapes:
-        title = words(f"pivot.devices.{group.device}", count=shape.gpus)
+        end = "-1" if shape.gpus == 1 else ""
+        title = words(f"pivot.devices.{group.device}{end}", count=shape.gpus)
         single = counts.count(shape.gpus) == 1
         columns += (Column(title if single else f"{title} ({shape})", ".2f"),)
     columns += words.columns("efficiency-largest:.1%")
     rows: list[tuple[Cell, ...]] = []
     for label, table in zip(labels, tables, strict=True):
         medians = {row.shape: row.median for row in table.rows}
-        efficiencies = [row.efficiency for row in table.rows if row.efficiency and row.shape.gpus > 1]
+        efficiencies = [
+            row.efficiency for row in table.rows if row.efficiency and row.shape.gpus > 1
+        ]
         numbers = (*(medians.get(shape) for shape in shapes), (efficiencies or [None])[-1])
         rows.append((*(label[place] for place in places), *numbers))
     variant = "" if 4 in places else labels[0][4]  # noqa: PLR2004 - the variant's place
@@ -253,7 +263,8 @@ def describe_version(table: SpeedupTable) -> str:
     facts = {name: values for row in table.rows for name, values in row.facts}
     packages = [name for name in sorted(facts) if _PACKAGE.fullmatch(name)]
     texts = [f"{name.removeprefix('package ')} {', '.join(facts[name])}" for name in packages]
-    texts = texts or list(facts.get("version", ()))
+    # In some logs it is the number of a build.
+    texts = texts or [text for text in facts.get("version", ()) if _VERSION.match(text)]
     texts = texts or [image.rpartition("/")[2] for image in facts.get("image", ())]
     return sanitize(", ".join(texts))
 
