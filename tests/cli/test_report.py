@@ -335,11 +335,8 @@ def test_a_report_begins_with_its_results(logs: Path, report: Report) -> None:
     places = [text.index(part) for part in parts]
     assert places == sorted(places)
     (row,) = numbers(Path("out/tables/pivot-1.csv"))
-    assert (row[0], row[2:4], [float(cell) for cell in row[4:]]) == (
-        "pytorch",
-        ["fp32", "4"],
-        pytest.approx([10.2, 20.4, 1.0]),
-    )
+    assert (row[0], *row[2:4]) == ("pytorch", "fp32", "4")
+    assert [float(cell) for cell in row[4:]] == pytest.approx([10.2, 20.4, 1.0])
 
 
 def test_published_medians_are_not_single_runs(report: Report) -> None:

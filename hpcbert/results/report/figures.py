@@ -103,13 +103,14 @@ def make_figure(picture: Picture) -> Figure:
 def _draw_figure(picture: Picture, size: Size) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     count = len(picture.panels)
     height = size.height * count if size.stacked else size.height
-    figure = Figure(figsize=(size.width, height), layout="constrained")
-    FigureCanvasAgg(figure)
     # Letters are a little wider in PNG than in SVG, which the layout is made for.
-    figure.get_layout_engine().set(w_pad=size.font / 72)
+    layout = ConstrainedLayoutEngine(w_pad=size.font / 72)
+    figure = Figure(figsize=(size.width, height), layout=layout)
+    FigureCanvasAgg(figure)
     # A bold letter of a title is about 0.75 of the font size wide.
     columns = int(size.width * 72 / size.font / 0.75)
     title = _cut_label(picture.title, columns)

@@ -248,10 +248,8 @@ def _make_pivot(
     rows: list[tuple[Cell, ...]] = []
     for label, table in zip(labels, tables, strict=True):
         medians = {row.shape: row.median for row in table.rows}
-        efficiencies = [
-            row.efficiency for row in table.rows if row.efficiency and row.shape.gpus > 1
-        ]
-        numbers = (*(medians.get(shape) for shape in shapes), (efficiencies or [None])[-1])
+        shares = [row.efficiency for row in table.rows if row.efficiency and row.shape.gpus > 1]
+        numbers = (*(medians.get(shape) for shape in shapes), shares[-1] if shares else None)
         rows.append((*(label[place] for place in places), *numbers))
     variant = "" if 4 in places else labels[0][4]  # noqa: PLR2004 - the variant's place
     name = " ".join(filter(None, (sanitize(f"{group.model}{cpu_suffix(group, ' ')}"), variant)))
