@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,16 @@ from hpcbert.campaign.pooling import (
     make_points,
     number_logs,
 )
+from hpcbert.campaign.recognition import (
+    Assumption,
+    Assumptions,
+    Choice,
+    choose_reading,
+    list_assumed,
+    list_choices,
+)
+from hpcbert.campaign.system_description import SystemDescription, read_system
+from hpcbert.campaign.systems import separate_systems
 from hpcbert.campaign.user_settings import (
     UnknownLogError,
     UserSettings,
@@ -38,7 +48,7 @@ from hpcbert.logs.layout import LeftOut, LogFile, printable_path
 from hpcbert.logs.scan import Reading, read, read_to_end
 from hpcbert.logs.setting import END, Setting, Window, model_heading
 from hpcbert.logs.window import counted_part
-from hpcbert.model import Counted, Measured, Point, Shape
+from hpcbert.model import Counted, Measured, Point, Reason, Shape
 from hpcbert.results.reduce import Curves, make_group
 from hpcbert.system.decode import decode
 from hpcbert.system.files import size_of
@@ -116,6 +126,7 @@ class Reader:
         window: The window, instead of DLPerf's.
         pattern: How the paths are read; then the name of a folder does not contradict `--fw`.
         as_repeats: Whether all logs of a point are repeats, whatever their names.
+        is_one_folder: Whether the user named one folder with all logs.
     """
 
     user_settings: UserSettings
@@ -125,6 +136,7 @@ class Reader:
     window: Window
     pattern: str = ""
     as_repeats: bool = False
+    is_one_folder: bool = False
     _loaded: dict[str, Framework] = field(default_factory=dict, init=False)
     _unfit: list[tuple[LogFile, UsageError]] = field(default_factory=list, init=False)
     _copies: list[LeftOut] = field(default_factory=list, init=False)
@@ -132,6 +144,10 @@ class Reader:
     _used: dict[tuple[str, str], Rule] = field(default_factory=dict, init=False)
     # By all that paths say about runs: the repeats of a point have one setting.
     _settings: dict[tuple[object, ...], Setting] = field(default_factory=dict, init=False)
+    # By framework and folder, for logs of other names than DLPerf's.
+    _choices: dict[tuple[str, Path], Choice] = field(default_factory=dict, init=False)
+    _frameworks: dict[Path, Framework] = field(default_factory=dict, init=False)
+    assumptions: Assumptions = field(default_factory=Assumptions, init=False)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -146,19 +162,24 @@ class Reader:
         )
 
     def gather(
-        self, logs: Sequence[LogFile]
+        self, logs: Sequence[LogFile], *, may_be_empty: bool = False
     ) -> tuple[tuple[Measured, tuple[NodeSample, ...]], ...]:
         """Return the points that the logs measured, each with the facts of its valid logs.
 
         A log with an unknown fact is left out, unless the fact is unknown for all logs.
+
+        Args:
+            logs: The logs.
+            may_be_empty: Whether to return nothing if all of them are left out.
 
         Raises:
             UsageError: A required fact is unknown for every log, or two logs are the same repeat.
         """
         points: dict[tuple[Point, str], list[ReadLog]] = {}
         valid_points: set[Point] = set()
-        unique_logs = self._leave_out_copies(logs)
-        reads = self._name_models(self._add_advice(self._read_all(unique_logs)))
+        recognized_logs = self._recognize(self._leave_out_copies(logs))
+        self._choose_rules(recognized_logs)
+        reads = self._name_models(self._add_advice(self._read_all(recognized_logs)))
         reads = sorted(reads, key=lambda read_log: not read_log.valid)
         for read_log in reads:
             try:
@@ -173,9 +194,12 @@ class Reader:
             if guess_shape(read_log.reading.setting):
                 self._assumed.add(point.shape)
             points.setdefault((point, read_log.rule), []).append(read_log)
-        if self._unfit and not points:
+        if self._unfit and not points and not may_be_empty:
             raise self._unfit[0][1]
+        if not (self.pattern or self.as_repeats):
+            points = separate_systems(points, is_one_folder=self.is_one_folder)
         points = join_points(points)
+        self._note_assumptions(points)
         curves = Curves(point for point, _ in points)
         numbered_points = [
             NumberedLogs(
@@ -192,7 +216,7 @@ class Reader:
     def left_out(self) -> tuple[LeftOut, ...]:
         """The logs that lack a fact that tables need, and packed copies."""
         unfit = (
-            LeftOut(log.path, f"{error.message} {error.hint}".strip(), wanted=True)
+            LeftOut(log.path, f"{error.message} {error.hint}".strip(), wanted=log.is_wanted)
             for log, error in self._unfit
         )
         return (*unfit, *self._copies)
@@ -205,6 +229,78 @@ class Reader:
             for path, other in pairs.items()
         )
         return [log for log in logs if log.path not in pairs]
+
+    def _recognize(self, logs: Sequence[LogFile]) -> list[LogFile]:
+        """Return the logs whose framework is known, one for each run; the others are left out.
+
+        Raises:
+            UsageError: As `gather`.
+        """
+        recognized = []
+        for log in logs:
+            with self._leaving_out(log):
+                self._frameworks[log.path] = self._framework(log)
+                recognized.append(log)
+        runs: dict[tuple[Path, str], LogFile] = {}
+        for log in sorted(recognized, key=lambda log: log.name.task if log.name else 0):
+            if log.name and log.name.run:
+                runs.setdefault((log.path.parent, log.name.run), log)
+        unread = [log for log in logs if _first_task(log, runs) not in (None, log)]
+        for log in unread:
+            first = printable_path(_first_task(log, runs).path)  # type: ignore[union-attr]
+            text = f"it is of another task of the run in {first}, which was read"
+            self._copies.append(LeftOut(log.path, text, wanted=False))
+        self._unfit[:] = [(log, error) for log, error in self._unfit if log not in unread]
+        return [log for log in recognized if log not in unread]
+
+    @contextmanager
+    def _leaving_out(self, log: LogFile) -> Iterator[None]:
+        """Leave a log out if a fact about it is unknown."""
+        try:
+            yield
+        except UnknownLogError as error:
+            self._unfit.append((log, error))
+
+    def _choose_rules(self, logs: Sequence[LogFile]) -> None:
+        """Choose rule and window for each folder's logs of other names than DLPerf's."""
+        folders: dict[tuple[str, Path], list[LogFile]] = {}
+        for log in logs:
+            framework = self._frameworks[log.path]
+            if log.name and not framework.grammar.reader:
+                folders.setdefault((framework.name, log.path.parent), []).append(log)
+        for (name, folder), folder_logs in folders.items():
+            grammar = self._load(name).grammar
+            default = Choice(grammar.rule(self.rule), self.window)
+            choices = list_choices(grammar, default, is_rule_fixed=bool(self.rule))
+            choice = choose_reading(folder_logs, choices, default, self._read_by)
+            self._choices[name, folder] = choice
+            for _ in folder_logs:
+                self.assumptions.add_choice(name, choice, default)
+
+    def _choice(self, log: LogFile) -> Choice:
+        framework = self._frameworks[log.path]
+        default = Choice(framework.grammar.rule(self.rule), self.window)
+        return self._choices.get((framework.name, log.path.parent), default)
+
+    def _read_by(self, log: LogFile, choice: Choice) -> Reading:
+        """Read a log by a rule in a window.
+
+        Raises:
+            UsageError: The path and the user contradict each other.
+        """
+        grammar = self._frameworks[log.path].grammar
+        setting = self._setting(log, choice.window)
+        reader = read_to_end if choice.window.iters == END else read
+        reading = reader(log.path, grammar, choice.rule, setting)
+        is_chosen = self.window.iters is None and choice.window.iters == END
+        if not (reading.throughput and is_chosen) or reading.closed:
+            return reading
+        # The user did not say that the run's end is wherever the log stops.
+        failure = failures.explain_failure(log.path, grammar)
+        if failure is None:
+            return reading
+        detail = f"the log ends at iteration {reading.iteration} with an error: {failure}"
+        return reading._replace(throughput=None, reasons=(Reason("incomplete", detail),))
 
     def _read_all(self, logs: Sequence[LogFile]) -> list[ReadLog]:
         """Return the logs that could be read; the others are left out.
@@ -220,8 +316,7 @@ class Reader:
         reads = []
         for log, outcome in zip(logs, outcomes, strict=True):
             if outcome.framework and (outcome.framework, outcome.rule) not in self._used:
-                rule = self._load(outcome.framework).grammar.rule(self.rule)
-                self._used[outcome.framework, outcome.rule] = rule
+                self._used[outcome.framework, outcome.rule] = self._choice(log).rule
             if outcome.reading is None:
                 message, where, hint = outcome.unknown
                 self._unfit.append((log, UnknownLogError(message, where=where, hint=hint)))
@@ -245,13 +340,20 @@ class Reader:
         return [_with_detail(read, advice_by_log.get(read.log, "")) for read in reads]
 
     def _find_advice(self, read: ReadLog, *, to_end: bool) -> str:
-        grammar = self._load(read.framework).grammar
-        rule, detail = grammar.rule(self.rule), read.reading.reasons[0].detail
-        setting = self._setting(read.log)
-        return advise(read.log.path, grammar, rule, setting, detail, to_end=to_end)
+        grammar, choice = self._load(read.framework).grammar, self._choice(read.log)
+        setting, detail = self._setting(read.log, choice.window), read.reading.reasons[0].detail
+        return advise(read.log.path, grammar, choice.rule, setting, detail, to_end=to_end)
+
+    def _note_assumptions(self, points: Mapping[tuple[Point, str], Sequence[ReadLog]]) -> None:
+        """Note what the numbers rest on and neither the logs nor the user state."""
+        for (point, _), reads in points.items():
+            for read_log in reads:
+                for entry in list_assumed(read_log, self.user_settings):
+                    self.assumptions.add(Assumption(point.framework, *entry))
 
     def _count(self, reads: Sequence[ReadLog]) -> Counted:
-        usual, window, first = Setting(), self.window, reads[0]
+        usual, first = Setting(), reads[0]
+        window = self._choice(first.log).window
         return counted_part(
             self._used[first.framework, first.rule],
             usual.skip if window.skip is None else window.skip,
@@ -264,15 +366,10 @@ class Reader:
         Raises:
             UsageError: An error that concerns all logs.
         """
-        names = "", ""
+        framework, choice = self._frameworks[log.path], self._choice(log)
+        names = framework.name, choice.rule.name
         try:
-            framework = self._framework(log)
-            rule = framework.grammar.rule(self.rule)
-            names = framework.name, rule.name
-            setting = self._setting(log)
-            reader = read_to_end if self.window.iters == END else read
-            reading = reader(log.path, framework.grammar, rule, setting)
-            reading = self._explain(log, framework, reading)
+            reading = self._explain(log, framework, self._read_by(log, choice))
             if reading.missing:
                 raise make_unknown([reading.missing], log)
         except UnknownLogError as error:
@@ -297,11 +394,12 @@ class Reader:
         message = f"It has no number ({_join_reasons(read)}); {clash}."
         raise UnknownLogError(message, where=printable_path(read.log.path))
 
-    def _setting(self, log: LogFile) -> Setting:
-        of_point = log.of_point
-        if of_point not in self._settings:
-            self._settings[of_point] = make_setting(log, self.user_settings, self.window)
-        return self._settings[of_point]
+    def _setting(self, log: LogFile, window: Window) -> Setting:
+        key = (log.of_point, window)
+        if key not in self._settings:
+            system = read_system(log.path.parent) if log.name else SystemDescription()
+            self._settings[key] = make_setting(log, self.user_settings, window, system)
+        return self._settings[key]
 
     def _name_models(self, reads: Sequence[ReadLog]) -> list[ReadLog]:
         """Return the logs; those without a named model get the model that they all state.
@@ -364,19 +462,27 @@ class Reader:
         return next((name for name in parents if name in self.frameworks), "")
 
     def _find_name(self, log: LogFile) -> str:
-        if folder := self._name_in_folders(log):
+        """Return the framework that a folder is named after, or whose lines the log has.
+
+        Lines decide where a name has no documented form: such a folder may have any name.
+        """
+        folder = self._name_in_folders(log)
+        if folder and log.name is None:
             return folder
-        frameworks = find_frameworks(log.path, self._grammars(self.frameworks))
-        hint = (
-            f"Its lines are those of {' or '.join(frameworks)}: give --fw {frameworks[0]}."
-            if frameworks
-            else ""
-        )
-        raise UnknownLogError(
-            "The path names no framework.",
-            where=printable_path(log.path),
-            hint=hint or f"Give --fw NAME; known: {', '.join(sorted(self.frameworks))}.",
-        )
+        owners = find_frameworks(log.path, self._grammars(self.frameworks))
+        if folder in owners or (folder and not owners and log.is_wanted):
+            return folder
+        if len(owners) == 1:
+            reason = "only this program prints such lines"
+            self.assumptions.add(Assumption(owners[0], "framework", owners[0], reason, "--fw"))
+            return owners[0]
+        if owners:
+            message = f"Its lines are those of {' and of '.join(owners)}."
+            hint = f"Give --fw {' or --fw '.join(owners)}."
+        else:
+            message = "The path names no framework, and it has no line of a known one."
+            hint = f"Give --fw NAME; known: {', '.join(sorted(self.frameworks))}."
+        raise UnknownLogError(message, where=printable_path(log.path), hint=hint)
 
     def _explain(self, log: LogFile, framework: Framework, reading: Reading) -> Reading:
         """Add the cause to a reading without a number: the run failed, or the file is not a log."""
@@ -397,6 +503,11 @@ class Reader:
         return reading._replace(
             reasons=(explain_unread(log.path, framework.name, frameworks),), missing=""
         )
+
+
+def _first_task(log: LogFile, runs: Mapping[tuple[Path, str], LogFile]) -> LogFile | None:
+    """Return the log that is read for a run whose tasks wrote a file each; None for others."""
+    return runs.get((log.path.parent, log.name.run)) if log.name and log.name.run else None
 
 
 def _lacks_records(read: ReadLog) -> bool:

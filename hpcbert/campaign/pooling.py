@@ -74,8 +74,9 @@ def number_logs(reads: Sequence[ReadLog], *, as_repeats: bool) -> dict[int, Read
                 hint="If they are, number them by {repeat} in --pattern, or give --as-repeats. "
                 "If not, name in --pattern what differs, or collect them separately.",
             )
-    if all(are_numbered(ordered[0], read) for read in ordered):
-        numbers = [read.log.repeat or 0 for read in ordered]
+    numbers = [read.log.repeat or 0 for read in ordered]
+    is_ambiguous = any(read.log.name for read in ordered) and len(set(numbers)) < len(numbers)
+    if all(are_numbered(ordered[0], read) for read in ordered) and not is_ambiguous:
         shift = 0 if min(numbers) else 1
         return _by_number(ordered, [number + shift for number in numbers])
     runs = [(read.log.place, read.log.repeat, _unnumbered_path(read)) for read in ordered]
@@ -84,17 +85,27 @@ def number_logs(reads: Sequence[ReadLog], *, as_repeats: bool) -> dict[int, Read
 
 
 def _unnumbered_path(read: ReadLog) -> Path | None:
-    return read.log.path if read.log.repeat is None else None
+    return read.log.path if read.log.repeat is None or read.log.name else None
 
 
 def are_numbered(read: ReadLog, other: ReadLog) -> bool:
     """Return whether two logs lie in one place and have numbers in their names."""
-    numbers = read.log.repeat, other.log.repeat
-    return read is other or (None not in numbers and read.log.place == other.log.place)
+    is_numbered = None not in (read.log.repeat, other.log.repeat) or _has_job_number(read)
+    return read is other or (is_numbered and read.log.place == other.log.place)
+
+
+def _has_job_number(read: ReadLog) -> bool:
+    """Return whether the name differs from those of its series by a number, as Slurm's do."""
+    return read.log.name is not None and "#" in read.log.name.form
 
 
 def _name_both(read: ReadLog, other: ReadLog) -> str:
     return f"{printable_path(read.log.path)} and {printable_path(other.log.path)}"
+
+
+def _is_numbered(read: ReadLog) -> bool:
+    """Return whether a documented layout numbers its whole runs, as MLPerf's does."""
+    return read.log.name is not None and read.log.name.is_numbered
 
 
 def _by_number(reads: Sequence[ReadLog], numbers: Sequence[int]) -> dict[int, ReadLog]:
@@ -178,7 +189,7 @@ def make_points(
     for point, verdict, point_accounts in zip(points, verdicts, accounts, strict=True):
         reads = point.reads.values()
         runs = _without_overlaps(verdict, [*reads])
-        all_runs = _with_gaps(runs)
+        all_runs = _with_gaps(runs) if _numbers_are_complete(reads) else runs
         measured_point = Measured(
             group=point.group,
             shape=point.shape,
@@ -204,7 +215,8 @@ def _without_overlaps(runs: Sequence[Run], reads: Sequence[ReadLog]) -> tuple[Ru
     valid = [index for index, run in enumerate(runs) if run.valid]
     overlapping: dict[int, int] = {}
     for index, other in combinations(valid, 2):
-        if reads[index].reading.measured.overlaps(reads[other].reading.measured):
+        spans = reads[index].reading.measured, reads[other].reading.measured
+        if spans[0].overlaps(spans[1], are_whole=_is_numbered(reads[index])):
             overlapping.setdefault(index, other)
             overlapping.setdefault(other, index)
     return tuple(
@@ -229,6 +241,11 @@ def _make_account(shape: Shape, number: int, read: ReadLog) -> ComparedRun:
     node_samples = (make_log_sample(str(shape), number, facts),)
     run, beginning = _make_run(number, read), read.reading.beginning
     return ComparedRun(str(shape), run, read.log.path, node_samples, beginning)
+
+
+def _numbers_are_complete(reads: Iterable[ReadLog]) -> bool:
+    """Return whether a missing number is a missing run: not in a name without a documented form."""
+    return all(read.log.name is None or read.log.name.is_numbered for read in reads)
 
 
 def _with_gaps(runs: tuple[Run, ...]) -> tuple[Run, ...]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from hpcbert.campaign.system_description import SystemDescription
 from hpcbert.errors import UsageError
 from hpcbert.logs.layout import LogFile, printable_path
 from hpcbert.logs.setting import END, Setting, Window, model_facts
@@ -65,8 +66,12 @@ def parse_settings(words: Sequence[str]) -> tuple[tuple[str, int], ...]:
     return tuple(settings.items())
 
 
-def make_setting(log: LogFile, user_settings: UserSettings, window: Window) -> Setting:
-    """Return the settings that a log's path and the user state for its run.
+def make_setting(
+    log: LogFile, user_settings: UserSettings, window: Window, system: SystemDescription
+) -> Setting:
+    """Return the settings that a log's path, the user and the system's description state.
+
+    The user's words outweigh a name that has no documented form, and the description.
 
     Raises:
         UsageError: They contradict each other.
@@ -85,10 +90,16 @@ def make_setting(log: LogFile, user_settings: UserSettings, window: Window) -> S
     model = model_facts(user_settings.model or log.model or "")
     sources |= dict.fromkeys(model, "--model" if user_settings.model else "the path")
     for name, (path_value, user_value) in pairs.items():
+        is_guess = log.name and name.removesuffix("_per_device") in log.name.guesses
+        if is_guess and user_value is not None:
+            path_value = None  # noqa: PLW2901 - the user knows better
         if path_value is not None and user_value is not None and path_value != user_value:
             raise make_contradiction(name, path_value, _FLAGS[name], user_value, log)
         values[name] = user_value if path_value is None else path_value
         sources[name] = _FLAGS[name] if path_value is None else "the path"
+    if not any(values[name] for name in ("nodes", "gpus_per_node", "gpus")) and system.source:
+        values |= {"nodes": system.nodes, "gpus_per_node": system.gpus_per_node}
+        sources |= dict.fromkeys(("nodes", "gpus_per_node"), system.source)
     nodes, width = values["nodes"], values["gpus_per_node"]
     if log.gpus and nodes and width and nodes * width != log.gpus:
         flags = "--nodes with --gpus-per-node"

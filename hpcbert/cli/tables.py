@@ -27,6 +27,8 @@ from hpcbert.system import redact
 
 # Files that one sentence names; --json names all.
 _MAX_FILES = 10
+# Formats with room for sentences above a table.
+_FORMS_FOR_PEOPLE = ("text", "wide")
 
 
 def make_provenance() -> Provenance:
@@ -76,9 +78,14 @@ def collect_tables(
     width = 0 if output else streams.line_width(sys.stdout)
     layout, tables = FORMATS[form], collection.tables
     text = layout.write(tables, table_provenance, width) if tables and not layout.pack else ""
+    assumptions = collection.assumptions.texts()
+    if assumptions and form in _FORMS_FOR_PEOPLE and text:
+        text = "\n  ".join(["Assumed:", *assumptions]) + f"\n\n{text}"
+        assumptions = ()
     data = tables_data(tables, table_provenance if tables else None)
     if collection.left_out or tables:
         data["left_out"] = list(map(_log_data, collection.left_out))
+        data["assumed"] = collection.assumptions.data()
     if published_name:
         neighbour_points = neighbours.find_neighbours(tables, published_name)
         data["beside"] = neighbours.neighbour_data(neighbour_points)
@@ -97,6 +104,7 @@ def collect_tables(
         errors=tuple(map(IncompleteError, _list_shortcomings(collection))),
         warnings=(
             *collection.warnings,
+            *assumptions,
             *_describe_left_out(collection),
             *layout.omissions(tables, table_provenance),
             *notes,

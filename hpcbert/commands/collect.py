@@ -17,6 +17,7 @@ from hpcbert.campaign.attempts import AskStates
 from hpcbert.campaign.fingerprint import NodeSample, compare_points
 from hpcbert.campaign.foreign import Reader, Recipes
 from hpcbert.campaign.node_sharing import NearbyCampaigns
+from hpcbert.campaign.recognition import Assumptions
 from hpcbert.campaign.record import Records
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.campaign.user_settings import UserSettings
@@ -60,6 +61,7 @@ class CollectResult(NamedTuple):
         refused: Why something has no table at all, one sentence each.
         left_out: Files that were read but are in no table.
         sources: The campaigns and logs behind the tables.
+        assumptions: What the numbers of logs rest on and neither they nor the user state.
     """
 
     tables: tuple[SpeedupTable, ...]
@@ -67,6 +69,7 @@ class CollectResult(NamedTuple):
     warnings: tuple[str, ...]
     left_out: tuple[LeftOut, ...] = ()
     sources: tuple[Source, ...] = ()
+    assumptions: Assumptions = Assumptions()
 
     @property
     def exit_code(self) -> int:
@@ -98,6 +101,7 @@ class _SourceResult(NamedTuple):
     refused: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
+    assumptions: Assumptions | None = None
 
 
 def collect(
@@ -135,7 +139,11 @@ def collect(
         campaigns, warnings = _choose_campaigns(discovery.campaigns, directories)
         results = list(_collect_campaigns(campaigns, request, archives, states or ask_scheduler))
         if discovery.logs:
-            results.append(_collect_logs(directories, discovery.logs, request, recipes))
+            results.append(
+                _collect_logs(
+                    directories, discovery.logs, request, recipes, may_be_empty=bool(campaigns)
+                )
+            )
         return _tabulate_results(
             results, [*discovery.warnings, *warnings], discovery.left_out, request.require_all
         )
@@ -166,6 +174,7 @@ def _tabulate_results(
         tuple(dict.fromkeys(all_warnings)),
         (*left_out, *(file for result in results for file in result.left_out)),
         tuple(result.source for result in results),
+        next((result.assumptions for result in results if result.assumptions), Assumptions()),
     )
 
 
@@ -266,7 +275,12 @@ def _collect_campaign(
 
 
 def _collect_logs(
-    paths: Sequence[Path], logs: Sequence[LogFile], request: CollectRequest, recipes: Recipes
+    paths: Sequence[Path],
+    logs: Sequence[LogFile],
+    request: CollectRequest,
+    recipes: Recipes,
+    *,
+    may_be_empty: bool,
 ) -> _SourceResult:
     reader = Reader(
         user_settings=request.known,
@@ -276,14 +290,16 @@ def _collect_logs(
         window=request.window,
         pattern=request.pattern,
         as_repeats=request.as_repeats,
+        is_one_folder=len(paths) == 1,
     )
     origin = _origin_of_logs(paths, logs)
-    points = reader.gather(logs)
+    points = reader.gather(logs, may_be_empty=may_be_empty)
     return _SourceResult(
         Source(**asdict(origin)),
         [(replace(point, origin=origin), samples) for point, samples in points],
         warnings=tuple(reader.warnings),
         left_out=tuple(reader.left_out),
+        assumptions=reader.assumptions,
     )
 
 

@@ -36,6 +36,7 @@ def find_frameworks(
         assumed: The assumed framework; if it has about as many lines, there are no others.
     """
     counts = dict.fromkeys(grammars, 0)
+    unsigned = {name for name, grammar in grammars.items() if grammar.signs}
     bytes_read = 0
     try:
         with closing(read_pieces(path)) as pieces:
@@ -44,11 +45,14 @@ def find_frameworks(
                     counts[name] = min(
                         counts[name] + _count_records(piece, grammar), _ENOUGH_RECORDS
                     )
+                    if any(sign in piece for sign in grammar.signs):
+                        unsigned.discard(name)
                 bytes_read += len(piece)
                 if bytes_read > _MAX_BYTES or max(counts.values(), default=0) == _ENOUGH_RECORDS:
                     break
     except NotALogError:
         pass
+    counts |= dict.fromkeys(unsigned, 0)
     highest_count = max(counts.values(), default=0)
     if counts.get(assumed, 0) * _FAR_FEWER >= highest_count:
         return ()

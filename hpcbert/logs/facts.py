@@ -33,10 +33,12 @@ class LogFacts:
 
     Attributes:
         values: The facts in lines, by their names in FACTS.
+        suggested: Facts that lines suggest, with the clause of the first such line.
     """
 
     def __init__(self) -> None:
         self.values: dict[str, FactValue] = {}
+        self.suggested: dict[str, tuple[FactValue, str]] = {}
         self._sources: dict[str, Fact] = {}
         self._counted: dict[Fact, int] = {}
         self._stated: dict[tuple[Fact, str], FactValue] = {}
@@ -54,6 +56,9 @@ class LogFacts:
             for name, text in read_fields(match, fact.numbers).items():
                 value = parse_fact(fact, name, text)
                 if value is None:
+                    continue
+                if fact.assumed:
+                    self.suggested.setdefault(name, (value, fact.assumed))
                     continue
                 first_value = self._stated.setdefault((fact, name), value)
                 log_value = self.values.setdefault(name, value)

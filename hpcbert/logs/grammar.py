@@ -326,12 +326,15 @@ class Fact(LineKind):
         lists: Whether the text is a list of numbers, `0,1,2,3`, and the fact how many they are.
         counts: `gpus` or `nodes` if each of them prints the line once; empty: no such line.
         least: With fewer such lines, nothing is counted: then not all of them print it.
+        assumed: Why the line suggests its facts but does not state them: they hold where nothing
+            else does, and `collect` prints them as assumptions; empty if it states them.
     """
 
     values: Mapping[str, str] = field(default_factory=dict, hash=False)
     lists: bool = False
     counts: Literal["", "nodes", "gpus"] = ""
     least: Count = 1
+    assumed: str = ""
 
     def __post_init__(self) -> None:
         for name in self.match.groupindex:
@@ -425,6 +428,8 @@ class Grammar:
             log must have if no option requested another; 0 if unknown.
         packing: Largest average number of samples that may be packed into one; 1 for no packing.
         rehearsal: Text that marks a log as a rehearsal.
+        signs: Texts of which the program prints at least one, where others have similar records;
+            empty if its records are its own.
         tolerance: Share by which a rule's number may differ from another's of the same log.
         factor: How many times faster or slower than the window's median one record may be.
             For the reasons, see docs/explanation/numbers.md, "Two ways to one number".
@@ -444,6 +449,7 @@ class Grammar:
     sequence_length: _AtLeast0 = 0
     packing: Count = 1
     rehearsal: _Bytes = REHEARSAL
+    signs: tuple[_Bytes, ...] = ()
     tolerance: Annotated[float, partial(_require_above, 0)] = 0.1
     factor: Annotated[float, partial(_require_above, 1)] = 15.0
     shortest: Count = 10

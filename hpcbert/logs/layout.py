@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpcbert.errors import UsageError
+from hpcbert.logs.names import Name, read_name
 from hpcbert.logs.packed import SUFFIXES
 from hpcbert.model import ARCHIVE, MANIFEST, PRECISIONS
 from hpcbert.system.decode import did_you_mean
@@ -55,6 +56,7 @@ class LogFile(NamedTuple):
     Attributes:
         place: The path above what names the run: logs of different places are of different
             experiments.
+        name: The reading of a name that is neither DLPerf's nor a pattern's; None for those.
     """
 
     path: Path
@@ -68,11 +70,17 @@ class LogFile(NamedTuple):
     repeat: int | None = None
     attempt: int = 0
     place: str = ""
+    name: Name | None = None
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether its name is that of a log, so that a number may be missing without it."""
+        return self.name is None or self.name.is_numbered or bool(_LOG.search(self.path.name))
 
     @property
     def of_point(self) -> tuple[object, ...]:
-        """Everything that the path says about the run's point."""
-        return self[1:-3]
+        """Everything that the path says about the run's point, and its folder."""
+        return (*self[1:-4], self.name and self.path.parent)
 
 
 class LeftOut(NamedTuple):
@@ -88,7 +96,7 @@ class LeftOut(NamedTuple):
     wanted: bool
 
 
-FIELDS = tuple(name for name in LogFile._fields if name not in {"path", "place"})
+FIELDS = tuple(name for name in LogFile._fields if name not in {"path", "place", "name"})
 
 
 class Discovery(NamedTuple):
@@ -96,7 +104,7 @@ class Discovery(NamedTuple):
 
     Attributes:
         campaigns: Directories that hold a manifest.
-        logs: Logs outside of them, in natural order.
+        logs: Logs outside of them, in natural order, and files that may be logs by their names.
         warnings: Sentences about paths that could not be read.
         left_out: All other files.
     """
@@ -143,6 +151,7 @@ class _Findings:
         self.match = _pattern_reader(pattern) if pattern else _read_dlperf
         self.campaigns: dict[_Identity, Path] = {}
         self.logs: dict[_Identity, LogFile] = {}
+        self.candidates: dict[_Identity, LogFile] = {}
         self.rest: dict[_Identity, LeftOut] = {}
         self.links: list[LeftOut] = []
         self.warnings: list[str] = []
@@ -154,7 +163,10 @@ class _Findings:
             self.campaigns.setdefault(identity, path.parent)
             self.count += 1
         elif (log := self.match(path)) or (is_named and not self.pattern):
-            self._log(log or _describe_folders(path), identity)
+            self._log(log or _read_other(path, is_named=True) or LogFile(path), identity)
+            self.count += 1
+        elif not self.pattern and (candidate := _read_other(path)):
+            self.candidates.setdefault(identity, candidate)
             self.count += 1
         else:
             self.rest.setdefault(identity, self._left_out(path, is_named=is_named))
@@ -177,8 +189,18 @@ class _Findings:
         text = f"it does not have a name in DLPerf's form{case_note} (bert_b32_fp32_1.log)"
         return LeftOut(path, text, wanted=True)
 
+    def _take_candidates(self) -> None:
+        """Take files of other names as logs, unless DLPerf's names are in or below their folder."""
+        folders = {folder for log in self.logs.values() for folder in log.path.absolute().parents}
+        for identity, candidate in self.candidates.items():
+            if experiment_folder(candidate.path.absolute()) in folders:
+                self.rest.setdefault(identity, self._left_out(candidate.path, is_named=False))
+            else:
+                self._log(candidate, identity)
+
     def discovery(self) -> Discovery:
         """Return the findings, logs in natural order."""
+        self._take_candidates()
         logs = sorted(self.logs.values(), key=lambda log: natural_key(str(log.path)))
         other_files = [
             other_file for identity, other_file in self.rest.items() if identity not in self.logs
@@ -277,10 +299,34 @@ def _describe_folders(path: Path) -> LogFile:
     return log._replace(place=os.path.realpath(path.parent))
 
 
+def experiment_folder(path: Path) -> Path:
+    """Return the folder of a log's experiment: the nearest that does not name shape or labels."""
+    folder = path.parent
+    while any(pattern.fullmatch(folder.name) for pattern in (_SHAPE, *_LABELS)):
+        folder = folder.parent
+    return folder
+
+
 def _read_dlperf(path: Path) -> LogFile | None:
     """Read a path in DLPerf's layout; None if its name is not in that form."""
     match = _NAME.fullmatch(path.name)
     return _with_fields(_describe_folders(path), match) if match else None
+
+
+def _read_other(path: Path, *, is_named: bool = False) -> LogFile | None:
+    """Read a path whose name has another form; None if it is not that of a log.
+
+    Files that the user names one by one are of one experiment, unless their names number them.
+    """
+    reading = read_name(path)
+    if reading is None:
+        return _describe_folders(path)._replace(name=Name("")) if is_named else None
+    name, fields = reading
+    log = _describe_folders(path)
+    if is_named and not (name.is_numbered or "#" in name.form):
+        return _add_fields(log._replace(name=name._replace(form="")), fields)
+    log = log._replace(name=name, place=f"{log.place}/{name.form}")
+    return _add_fields(log, fields)
 
 
 def _pattern_reader(pattern: str) -> Callable[[Path], LogFile | None]:
@@ -321,10 +367,13 @@ def _with_fields(log: LogFile, match: re.Match[str]) -> LogFile:
     Raises:
         UsageError: They contradict the names of folders.
     """
-    field_values: dict[str, Any] = {}
-    for name, text in match.groupdict().items():
-        if text is not None:
-            field_values[name] = text if name in _WORDS else int(text)
+    return _add_fields(log, {name: text for name, text in match.groupdict().items() if text})
+
+
+def _add_fields(log: LogFile, fields: Mapping[str, str]) -> LogFile:
+    field_values: dict[str, Any] = {
+        name: text if name in _WORDS else int(text) for name, text in fields.items()
+    }
     if "precision" in field_values:
         word = str(field_values["precision"]).lower()
         field_values["precision"] = _MIXED if word == "amp" else word

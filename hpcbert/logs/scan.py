@@ -70,6 +70,7 @@ class Reading(NamedTuple):
         beginning: As `lines.checksum_beginning` returns it; None if unknown.
         measured: When the window was measured, as far as the log says.
         closed: Whether the log has a line that the program prints at the end of a run.
+        assumed: Settings that lines suggest but do not state: name, value and reason.
     """
 
     throughput: float | None
@@ -88,6 +89,7 @@ class Reading(NamedTuple):
     beginning: int | None = None
     measured: MeasuredSpan = MeasuredSpan()
     closed: bool = False
+    assumed: tuple[tuple[str, FactValue, str], ...] = ()
 
     @property
     def told(self) -> tuple[tuple[str, int | str], ...]:
@@ -406,6 +408,12 @@ class _Scan:
         if len(self._lengths) == 1:
             (self.facts.values["sequence_length"],) = self._lengths
         setting, reasons = self._settled(self.setting)
+        assumed = tuple(
+            (name, value, reason)
+            for name, (value, reason) in self.facts.suggested.items()
+            if getattr(setting, name) is None
+        )
+        setting = setting.settled({name: value for name, value, _ in assumed})[0]
         throughput, missing = None, ""
         if self.rehearsal:
             reasons = (Reason("rehearsal", "the log is a replayed sample; nothing was trained"),)
@@ -443,6 +451,7 @@ class _Scan:
             beginning=checksum_beginning(self._beginning),
             measured=self._measured() if throughput else MeasuredSpan(),
             closed=self.closed,
+            assumed=assumed,
         )
 
     def _reduce(self, setting: Setting) -> tuple[float | None, str, tuple[Reason, ...]]:

@@ -251,8 +251,14 @@ class MeasuredSpan(NamedTuple):
     end: Stamp | None = None
     hosts: frozenset[bytes] = frozenset()
 
-    def overlaps(self, other: MeasuredSpan) -> bool:
-        """Return whether two windows are the same, or share time on a node."""
+    def overlaps(self, other: MeasuredSpan, *, are_whole: bool = False) -> bool:
+        """Return whether two windows are the same, or share time on a node.
+
+        Args:
+            other: The other window.
+            are_whole: Whether both logs are known to be of all ranks: without a common node, such
+                runs had nodes of their own.
+        """
         if self.end is None or other.end is None or self.end.form != other.end.form:
             return False
         (begin, end), (other_begin, other_end) = self._moments, other._moments
@@ -260,7 +266,8 @@ class MeasuredSpan(NamedTuple):
         if abs(begin - other_begin) <= skew and abs(end - other_end) <= skew:
             return True
         # A time without its day says no more.
-        on_other_nodes = self.hosts and other.hosts and not self.hosts & other.hosts
+        have_hosts = are_whole or (self.hosts and other.hosts)
+        on_other_nodes = have_hosts and not self.hosts & other.hosts
         has_date = self.end.form != "time-of-day"
         return has_date and not on_other_nodes and begin < other_end and other_begin < end
 

@@ -1,0 +1,106 @@
+"""Folders as they lie in repositories are read without options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kit.logs import pytorch, write_file
+from tests.kit.tables import CollectJson, first_row
+
+Document = dict[str, Any]
+NVIDIA_V1 = "logs/mlcommons+training_results_v1.0/50619b5/NVIDIA/results"
+START = 1763717655.5
+
+
+def list_tables(document: Document) -> list[tuple[str, list[str], list[int]]]:
+    """Return variant, shapes and valid repeats of each table."""
+    return [
+        (
+            table["variant"],
+            [row["shape"] for row in table["rows"]],
+            [row["repeats"]["ok"] for row in table["rows"]],
+        )
+        for table in document["data"]["tables"]
+    ]
+
+
+def list_assumed(document: Document) -> dict[str, tuple[str, str]]:
+    return {
+        entry["name"]: (entry["value"], entry["option"]) for entry in document["data"]["assumed"]
+    }
+
+
+def write_jobs(root: Path, *names: str) -> Path:
+    """Write logs of one point that ran one after the other."""
+    for number, name in enumerate(names):
+        write_file(root, name, pytorch("1n1g", 100.0 + number, start=START + number * 3600))
+    return root
+
+
+@pytest.mark.parametrize(
+    ("names", "tables"),
+    [
+        pytest.param(
+            ("slurm-4711.out", "slurm-4712.out"), [("", ["1n1g"], [2])], id="Slurm's default name"
+        ),
+        pytest.param(
+            ("slurm-71_0.out", "slurm-71_1.out"), [("", ["1n1g"], [2])], id="an array's tasks"
+        ),
+        pytest.param(("bert_71.out", "bert_72.out"), [("", ["1n1g"], [2])], id="name and job"),
+        pytest.param(("run1.log", "run7.log"), [("", ["1n1g"], [2])], id="a flat folder"),
+        pytest.param(
+            ("A100/slurm-1.out", "V100/slurm-2.out"),
+            [("system=A100", ["1n1g"], [1]), ("system=V100", ["1n1g"], [1])],
+            id="two systems",
+        ),
+        pytest.param(
+            ("old_1.log", "new_1.log"),
+            [("system=old_log", ["1n1g"], [1]), ("system=new_log", ["1n1g"], [1])],
+            id="two experiments",
+        ),
+    ],
+)
+def test_logs_of_one_folder_are_repeats_and_folders_are_systems(
+    tmp_path: Path,
+    collect_json: CollectJson,
+    names: tuple[str, ...],
+    tables: list[tuple[str, list[str], list[int]]],
+) -> None:
+    document = collect_json(write_jobs(tmp_path / "x", *names), "--skip", 2, "--iters", 12)
+    assert sorted(list_tables(document)) == sorted(tables)
+    assert list_assumed(document)["framework"] == ("pytorch", "--fw")
+
+
+def test_of_a_jobs_tasks_one_file_is_read(tmp_path: Path, collect_json: CollectJson) -> None:
+    write_jobs(tmp_path / "x", "bert_71_0.out", "bert_72_0.out")
+    for job, number in ((71, 0), (72, 1)):
+        log = pytorch("1n1g", 100.0 + number, start=START + number * 3600)
+        write_file(tmp_path / "x", f"bert_{job}_1.out", log)
+    write_file(tmp_path / "x", "bert_71_2.out", "waiting for rank 0\n")
+    document = collect_json(tmp_path / "x", "--skip", 2, "--iters", 12)
+    assert list_tables(document) == [("", ["1n1g"], [2])]
+    left_out = {Path(entry["path"]).name: entry for entry in document["data"]["left_out"]}
+    assert set(left_out) == {"bert_71_1.out", "bert_71_2.out", "bert_72_1.out"}
+    assert all("another task" in entry["why"] for entry in left_out.values())
+
+
+def test_systems_of_mlperf_get_tables_of_their_own(shared: Path, collect_json: CollectJson) -> None:
+    document = collect_json(shared / NVIDIA_V1)
+    variants = {table["variant"].split(",")[-1] for table in document["data"]["tables"]}
+    assert len(variants) == len(document["data"]["tables"]) > 1
+    assert {table["rule"] for table in document["data"]["tables"]} == {"run-clock"}
+
+
+@pytest.mark.parametrize("last_line", ["", "RuntimeError: NCCL communicator was aborted"])
+def test_a_window_to_the_end_is_assumed_unless_the_log_ends_with_an_error(
+    tmp_path: Path, collect_json: CollectJson, last_line: str
+) -> None:
+    log = pytorch("1n1g", 100.0, last=60)
+    write_file(tmp_path / "x", "slurm-4711.out", f"{log}{last_line}\n")
+    document = collect_json(tmp_path / "x")
+    assert first_row(document)["repeats"]["ok"] == (0 if last_line else 1)
+    if not last_line:
+        assert list_assumed(document)["window"] == ("to the end of each run", "--iters")
