@@ -67,13 +67,13 @@ def read_name(path: Path) -> tuple[Name, dict[str, str]] | None:
         text = task["run"] + task["suffix"]
     words = re.split(r"[_.\-]", text)
     fields: dict[str, str] = {}
-    rest = [word for word in words if not _take_word(word, fields)]
+    form_words = [word for word in words if not _take_word(word, fields)]
     if model := _MODEL.search(text):
         fields["model"] = f"bert-{model[1].lower()}"
-    numbers = [match["number"] for word in rest if (match := _NUMBER.fullmatch(word))]
+    numbers = [match["number"] for word in form_words if (match := _NUMBER.fullmatch(word))]
     if numbers and int(numbers[-1]) <= _MAX_REPEAT and not task:
         fields["repeat"] = numbers[-1]
-    form = "_".join(_NUMBER.sub(r"\g<word>#", word) for word in rest)
+    form = "_".join(_NUMBER.sub(r"\g<word>#", word) for word in form_words)
     name = Name(form, task["run"] if task else "", int(task["task"]) if task else 0)
     return name._replace(guesses=tuple(fields)), fields
 
