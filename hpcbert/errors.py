@@ -7,6 +7,7 @@ HpcbertError                exit code 1
 │   └── Refusals            2   several of these at once
 ├── SchedulerError          3   Slurm refused, or could not be reached
 ├── IncompleteError         4   part of the requested result is missing; the rest was written
+├── UnfinishedError         6   all that is missing still waits or runs
 ├── RegressionError         4   a point is slower than a gate allows, or missing
 └── CheckError              5   a requested check failed
 """
@@ -101,6 +102,13 @@ class IncompleteError(HpcbertError):
 
     exit_code = 4
     code = "incomplete"
+
+
+class UnfinishedError(HpcbertError):
+    """Nothing of the requested result is missing but what still waits or runs."""
+
+    exit_code = 6
+    code = "unfinished"
 
 
 class RegressionError(HpcbertError):

@@ -531,6 +531,10 @@ Speed = Annotated[float, _check_positive]
 Whole = Annotated[int, Range(0)]
 
 
+# The reason of a repeat that waits or runs.
+UNFINISHED = "unfinished"
+
+
 @dataclass(frozen=True)
 class Reason(IgnoreUnknown):
     """Why a repeat is invalid.
@@ -538,7 +542,7 @@ class Reason(IgnoreUnknown):
     Attributes:
         code: One of a small vocabulary: `state`, `exit`, `no-log`, `format`, `incomplete`,
             `window`, `contradiction`, `loss`, `config`, `clock`, `shared-nodes`, `rehearsal`,
-            `rule`, `device-oom`, `host-oom`, `error`, `search`.
+            `rule`, `device-oom`, `host-oom`, `error`, `search`, `unfinished`.
         detail: A sentence for the user.
     """
 

@@ -433,6 +433,7 @@ class _Judge:
             exit_code=state.step_exit,
             log=reading.reasons,
             over=state.kind.over,
+            alive=state.kind.alive,
             detail=state.detail,
             rehearsed=self.watched.campaign.rehearse,
             suspended=state.suspended,

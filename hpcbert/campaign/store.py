@@ -276,20 +276,30 @@ def find_foreign_owner(directory: Path) -> str:
         return ""
 
 
-def find_newest(runs: Path) -> Path:
+def find_newest(runs: Path, *, measured: bool = False) -> Path:
     """Return the user's newest campaign.
 
     A campaign without an accepted job is skipped: none of its jobs waits, runs or ended.
 
+    Args:
+        runs: The directory of the campaigns.
+        measured: Whether to skip rehearsals too, which have no numbers.
+
     Raises:
         UsageError: There is none yet, or the manifest of the last one is damaged.
     """
-    refused = []
+    refused: list[Path] = []
+    rehearsals: list[Path] = []
     for directory in reversed(find_campaigns(runs)):
-        if read_manifest(directory).accepted:
+        manifest = read_manifest(directory)
+        if manifest.accepted and not (measured and manifest.rehearse):
             return directory
-        refused.append(directory)
+        (rehearsals if manifest.accepted else refused).append(directory)
     message, hint = "There is no campaign yet.", "Start one with hpcbert submit."
+    if rehearsals:
+        message = f"Only rehearsals yet, the newest of them {rehearsals[0].name}: nothing was "
+        message += "trained."
+        raise UsageError(message, where=str(runs), hint="Submit without --rehearse.")
     if refused:
         message = f"There is no campaign yet: {refused[0].name}, the newest one, was not "
         message += "accepted."

@@ -21,6 +21,7 @@ from hpcbert.cli.options import MAX_RETRIES, RUNS, SITE
 from hpcbert.cli.output import Result, replace_controls, run_command
 from hpcbert.cli.progress import (
     Display,
+    advise,
     format_cancel_hint,
     format_counts,
     has_screen,
@@ -227,8 +228,9 @@ def _make_result(
 
 def list_advice(view: View) -> list[str]:
     """Return the advice for repeats that need attention, one line per state and reason."""
-    states = [view.states[repeat.key] for repeat in view.repeats]
     findings = dict.fromkeys(
-        (f"{state.word} {state.reason}".strip(), state.advice) for state in states if state.advice
+        (f"{state.word} {state.reason}".strip(), advice)
+        for repeat in view.repeats
+        if (advice := advise(repeat, state := view.states[repeat.key]))
     )
     return [replace_controls(f"{state_text}: {action}") for state_text, action in findings]

@@ -24,6 +24,7 @@ from hpcbert.errors import (
     IncompleteError,
     Interruption,
     Refusals,
+    UnfinishedError,
     UsageError,
     explain_os_error,
 )
@@ -59,9 +60,14 @@ class Result:
 
     @property
     def exit_code(self) -> int:
-        """0 for success, 4 for incomplete, 5 for a failed check: the highest code of the errors."""
+        """0 for success, else the highest code of the errors.
+
+        6, unfinished, only if no other error is there: what is invalid stays so.
+        """
         least = IncompleteError.exit_code if self.incomplete else 0
-        return max((error.exit_code for error in self.errors), default=least)
+        unfinished = UnfinishedError.exit_code
+        codes = {error.exit_code for error in self.errors}
+        return max(codes - {unfinished} or codes, default=least)
 
 
 def make_document(command: str, result: Result) -> str:

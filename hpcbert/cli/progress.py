@@ -228,10 +228,14 @@ def _make_rehearsal_result(views: Mapping[Path, View]) -> Result:
         ],
         "repeats": {"asked": total, "rehearsed": total - failed_count},
     }
-    # With --wait the user expects a table.
     errors = tuple(
-        IncompleteError(f"{_viewed_campaign(view).id} is a rehearsal, so there is no table.")
+        IncompleteError(
+            f"{view.failed} of {len(view.repeats)} repeats did not go through.",
+            where=_viewed_campaign(view).id,
+            hint="Find the cause in its log, then submit the rehearsal again.",
+        )
         for view in views.values()
+        if view.failed
     )
     return Result(data, "\n".join(lines), errors)
 
@@ -308,12 +312,19 @@ def read_details(repeat: Repeat, state: RepeatState, now: float) -> RepeatProgre
     return flow.estimate_progress(repeat, progress, now=now)
 
 
+def advise(repeat: Repeat, state: RepeatState) -> str:
+    """Return what to do about a repeat's state; a rehearsal is not retried but submitted again."""
+    if not repeat.watched.campaign.rehearse:
+        return state.advice
+    return state.advice.replace("run hpcbert retry", "submit the rehearsal again")
+
+
 def format_change(change: Change) -> str:
     """Return a change as one line: time, campaign, point, repeat, state, nodes, reason."""
     repeat, state = change.repeat, change.state
     number = f"{repeat.number}/{repeat.watched.campaign.protocol.repeats}"
     number += f" attempt {state.attempt}" if state.attempt else ""
-    failure = find_failure(repeat, state)
+    failure, advice = find_failure(repeat, state), advise(repeat, state)
     words = [
         format_utc(change.time),
         repeat.watched.campaign.id,
@@ -322,7 +333,7 @@ def format_change(change: Change) -> str:
         state.word,
         fold(state.nodes),
         f"({state.detail})" if state.detail else "",
-        f"({state.advice})" if state.kind is Kind.WAITING and state.advice else "",
+        f"({advice})" if state.kind is Kind.WAITING and advice else "",
         f"({failure})" if failure else "",
         f"({format_earlier_attempts(state)})" if state.earlier else "",
         f"[{state.source}]",
@@ -349,7 +360,7 @@ def _change_event(change: Change) -> dict[str, Any]:
         "source": state.source,
         "reason": state.reason or None,
         "detail": state.detail or None,
-        "advice": state.advice or None,
+        "advice": advise(repeat, state) or None,
         "failure": failure and failure._asdict(),
         "nodes": list(state.nodes),
         "exit_code": state.exit_code,

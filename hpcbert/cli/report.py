@@ -11,7 +11,7 @@ import click
 
 from hpcbert.cli.log_options import add_log_options, make_collect_request
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.cli.tables import describe_invalid, make_provenance
+from hpcbert.cli.tables import list_shortfalls, make_provenance
 from hpcbert.commands import report as flow
 from hpcbert.commands.collect import find_places, load_result_set
 from hpcbert.errors import IncompleteError
@@ -78,7 +78,10 @@ def report(
     request = make_collect_request(reading)
     places = find_places(site_file, templates)
     results = load_result_set(paths, places, request)
-    shortfalls = tuple(map(IncompleteError, (*results.refused, *describe_invalid(results.tables))))
+    shortfalls = (
+        *map(IncompleteError, results.refused),
+        *list_shortfalls(results.tables),
+    )
     if not results.tables and shortfalls:
         return Result(errors=shortfalls, warnings=results.warnings)
     origin = make_provenance()

@@ -16,9 +16,9 @@ from hpcbert.campaign import store
 from hpcbert.cli import streams
 from hpcbert.cli.output import Result
 from hpcbert.commands.collect import CollectRequest, CollectResult, Places, collect, find_places
-from hpcbert.errors import HpcbertError, IncompleteError
+from hpcbert.errors import HpcbertError, IncompleteError, UnfinishedError
 from hpcbert.logs.layout import LeftOut, printable_path
-from hpcbert.model import Provenance, SpeedupTable, format_utc
+from hpcbert.model import UNFINISHED, Provenance, SpeedupTable, format_utc
 from hpcbert.results.document import tables_data
 from hpcbert.results.formats import FORMATS
 from hpcbert.results.grid import escape_markdown
@@ -37,15 +37,23 @@ def make_provenance() -> Provenance:
     return Provenance(__version__, format_utc(time.time()), shlex.join(words))
 
 
-def describe_invalid(tables: Iterable[SpeedupTable]) -> tuple[str, ...]:
-    """Return a sentence with the number of invalid repeats; nothing if all are valid."""
+def list_shortfalls(tables: Iterable[SpeedupTable]) -> tuple[HpcbertError, ...]:
+    """Return errors with the numbers of invalid and unfinished repeats; none if all are valid."""
     rows = [row for table in tables for row in table.rows]
     count = sum(row.asked for row in rows)
-    invalid_count = count - sum(row.ok for row in rows)
-    if not invalid_count:
-        return ()
-    verb = "is" if invalid_count == 1 else "are"
-    return (f"{invalid_count} of {count} repeats {verb} invalid.",)
+    unfinished_count = sum(
+        any(reason.code == UNFINISHED for reason in run.reasons) for row in rows for run in row.runs
+    )
+    invalid_count = count - sum(row.ok for row in rows) - unfinished_count
+    errors: list[HpcbertError] = []
+    if invalid_count:
+        verb = "is" if invalid_count == 1 else "are"
+        errors.append(IncompleteError(f"{invalid_count} of {count} repeats {verb} invalid."))
+    if unfinished_count:
+        verb = "has" if unfinished_count == 1 else "have"
+        message = f"{unfinished_count} of {count} repeats {verb} not ended yet."
+        errors.append(UnfinishedError(message, hint="Wait until they have: hpcbert monitor"))
+    return tuple(errors)
 
 
 def collect_tables(
@@ -101,7 +109,7 @@ def collect_tables(
         text=text,
         exact=layout.exact and bool(text),
         incomplete=collection.exit_code != 0,
-        errors=tuple(map(IncompleteError, _list_shortcomings(collection))),
+        errors=_list_shortcomings(collection),
         warnings=(
             *collection.warnings,
             *assumptions,
@@ -160,10 +168,10 @@ def write_output(path: Path, content: bytes, option: str = "--output") -> None:
         raise HpcbertError(f"{option} can't be written: {error}") from error
 
 
-def _list_shortcomings(collection: CollectResult) -> list[str]:
-    shortcomings = [*collection.refused, *describe_invalid(collection.tables)]
+def _list_shortcomings(collection: CollectResult) -> tuple[HpcbertError, ...]:
+    shortcomings = [*map(IncompleteError, collection.refused), *list_shortfalls(collection.tables)]
     lost_count = sum(log.wanted for log in collection.left_out)
     if lost_count:
         logs = "a log" if lost_count == 1 else f"{lost_count} logs"
-        shortcomings.append(f"hpcbert left out what may be {logs}.")
-    return shortcomings
+        shortcomings.append(IncompleteError(f"hpcbert left out what may be {logs}."))
+    return tuple(shortcomings)

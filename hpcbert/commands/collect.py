@@ -506,9 +506,9 @@ def resolve_word(word: str, user_places: Places) -> Path:
 
 
 def find_newest(user_places: Places) -> Path:
-    """Return the user's newest campaign.
+    """Return the user's newest campaign that was measured.
 
     Raises:
         UsageError: There is none.
     """
-    return store.find_newest(user_places.runs)
+    return store.find_newest(user_places.runs, measured=True)

@@ -17,7 +17,7 @@ import click
 
 from hpcbert.errors import UsageError
 from hpcbert.logs.arithmetic import median
-from hpcbert.model import Provenance, Row, Run, SpeedupTable, valid_throughputs
+from hpcbert.model import UNFINISHED, Provenance, Row, Run, SpeedupTable, valid_throughputs
 from hpcbert.results import document
 from hpcbert.results.document import GROUP, NUMBERS, PLACE
 from hpcbert.results.grid import (
@@ -237,9 +237,11 @@ def _colour_line(row: Row, line: str) -> str:
 
 
 def _refusal_lines(repeats: str, reason: str, width: int) -> list[str]:
-    sign = f"{GAP}✗ {repeats}{':' if ' repeats' in repeats else ' '} "
+    unfinished = reason.startswith(UNFINISHED)
+    sign = f"{GAP}{'▶' if unfinished else '✗'} {repeats}{':' if ' repeats' in repeats else ' '} "
     first, *more = fold_text(sign + reason, width, _INDENT)
-    return [click.style(first[: len(sign)], fg="red") + first[len(sign) :], *more]
+    colour = "yellow" if unfinished else "red"
+    return [click.style(first[: len(sign)], fg=colour) + first[len(sign) :], *more]
 
 
 def dlperf_data(tables: Iterable[SpeedupTable]) -> dict[str, Any]:

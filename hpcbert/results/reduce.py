@@ -61,6 +61,7 @@ class Evidence:
     exit_code: int | None
     log: tuple[Reason, ...]
     over: bool = True
+    alive: bool = False
     detail: str = ""
     rehearsed: bool = False
     suspended: float = 0.0
@@ -92,6 +93,8 @@ def _state_reasons(evidence: Evidence) -> tuple[Reason, ...]:
     if evidence.state == _COMPLETED:
         return ()
     explanation = f": {evidence.detail}" if evidence.detail else ""
+    if evidence.alive:
+        return (Reason("unfinished", f"it is {evidence.state}{explanation}"),)
     return (Reason("state", f"it is {evidence.state}, not {_COMPLETED}{explanation}"),)
 
 

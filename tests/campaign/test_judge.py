@@ -96,8 +96,8 @@ def test_repeats_that_went_wrong_are_in_no_median(built: Any) -> None:
         ("PREEMPTED", None, ["state"]),
         ("COMPLETED", 1, ["exit"]),
         ("COMPLETED", None, ["exit"]),
-        ("RUNNING", None, ["state"]),
-        ("PENDING", None, ["state"]),
+        ("RUNNING", None, ["unfinished"]),
+        ("PENDING", None, ["unfinished"]),
         ("UNKNOWN", 0, ["state"]),
     ],
 )
@@ -136,7 +136,7 @@ HOST = "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0."
         ("FAILED", 137, HOST, ["state", "exit", "incomplete", "host-oom"]),
         ("FAILED", 137, f"{DEVICE}\n{HOST}", ["state", "exit", "incomplete", "host-oom"]),
         ("OUT_OF_MEMORY", 137, f"{DEVICE}\n{HOST}", ["state", "exit", "incomplete"]),
-        ("RUNNING", None, DEVICE, ["state"]),
+        ("RUNNING", None, DEVICE, ["unfinished"]),
     ],
 )
 def test_a_run_that_failed_says_which_memory_it_lacked(
@@ -214,7 +214,7 @@ def test_states_are_remembered_and_a_copy_is_enough(built: Any, tmp_path: Path) 
 
 def test_what_is_not_over_is_asked_again(built: Any) -> None:
     assert list_codes(rows_by_shape(gathered(built.directory, states=says("RUNNING")))["1n1g"]) == {
-        1: ["state"]
+        1: ["unfinished"]
     }
     assert list_codes(rows_by_shape(gathered(built.directory, states=says()))["1n1g"]) == {}
 

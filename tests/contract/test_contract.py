@@ -117,8 +117,11 @@ def test_a_running_campaign_is_cancelled_and_removed(place: Place) -> None:
 def test_a_rehearsal_gives_no_number(place: Place) -> None:
     result = place.run("submit --fw pytorch --device cpu --repeats 1 --rehearse --wait --json")
     document = json.loads(result.stdout)
-    assert result.returncode == document["exit_code"] == INCOMPLETE
+    assert result.returncode == document["exit_code"] == 0
     assert document["data"]["repeats"] == {"asked": 1, "rehearsed": 1}
+    collected = place.run("collect --json")
+    assert collected.returncode == USAGE
+    assert "rehearsal" in collected.stdout
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_campaigns_of_a_file_run_in_turn_on_a_cluster(hpcbert: Cli) -> None:
     """As an ordinary user; ranks of each framework have the variable, on the nodes that are named."""
     (hpcbert.cwd / "campaign.toml").write_text(SLURM)
     result = hpcbert("submit", "campaign.toml", "--rehearse", "--wait", "--force")
-    assert result.returncode == 4, result  # no table comes of a rehearsal
+    assert result.returncode == 0, result
     folders = sorted((hpcbert.cwd / "runs").iterdir())
     manifests = [json.loads((folder / "manifest.json").read_text()) for folder in folders]
     first, second = sorted(manifests, key=lambda manifest: str(manifest["after"]))

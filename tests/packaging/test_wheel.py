@@ -181,7 +181,7 @@ def test_it_submits_on_the_embedded_default(program: Path, tmp_path: Path) -> No
         text=True,
         check=False,
     )
-    assert result.returncode == 4, result.stderr
-    assert "rehearsal" in result.stderr
+    assert result.returncode == 0, result.stderr
+    assert "nothing was trained" in result.stdout
     (log,) = tmp_path.glob("runs/*/logs/oneflow/bert/bz32/1n1g/bert_b32_fp32_1.log")
     assert log.read_text().startswith("HPCBERT REHEARSAL rank=0/1")

@@ -10,6 +10,8 @@ from typing import Any
 import click
 import pytest
 
+from hpcbert.cli.output import Result
+from hpcbert.cli.tables import list_shortfalls
 from hpcbert.errors import UsageError
 from hpcbert.model import Group, Measured, Note, Provenance, Reason, Run, Shape, SpeedupTable
 from hpcbert.results import document as results_document
@@ -33,6 +35,21 @@ def make_point(group: Group, shape: str, numbers: Sequence[float | None]) -> Mea
     reason = Reason("loss", "the loss is nan at iteration 7")
     runs = tuple(make_run(n, x, None if x else reason) for n, x in enumerate(numbers, start=1))
     return Measured(group, Shape.parse(shape), len(runs), runs)
+
+
+@pytest.mark.parametrize(
+    ("codes", "exit_code"),
+    [((), 0), (("unfinished",), 6), (("loss",), 4), (("loss", "unfinished"), 4)],
+    ids=["valid", "running", "invalid", "invalid and running"],
+)
+def test_what_still_runs_is_not_invalid(codes: tuple[str, ...], exit_code: int) -> None:
+    runs = [make_run(1, 100.0)]
+    runs += [make_run(n, None, Reason(code, "")) for n, code in enumerate(codes, 2)]
+    shortfalls = list_shortfalls(tabulate([Measured(GROUP, Shape(1, 1), len(runs), tuple(runs))]))
+    assert [error.code for error in shortfalls] == [
+        {"loss": "incomplete"}.get(code, code) for code in codes
+    ]
+    assert Result(errors=shortfalls, incomplete=bool(codes)).exit_code == exit_code
 
 
 @pytest.fixture

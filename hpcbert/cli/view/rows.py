@@ -10,7 +10,13 @@ from typing import NamedTuple
 
 from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
 from hpcbert.cli.output import replace_controls
-from hpcbert.cli.progress import MARKS, format_counts, format_duration, format_earlier_attempts
+from hpcbert.cli.progress import (
+    MARKS,
+    advise,
+    format_counts,
+    format_duration,
+    format_earlier_attempts,
+)
 from hpcbert.cli.streams import to_ascii
 from hpcbert.commands.monitor import RepeatProgress, View
 from hpcbert.slurm.hostlist import fold
@@ -396,6 +402,6 @@ def describe_row(row: TreeRow, scene: Scene) -> str:
         f"{texts['rate']} samples/s" if texts["rate"] else "",
         f"{texts['left']} left" if texts["left"] else "",
         texts["state"],
-        f"→ {state.advice}" if state.advice else "",
+        f"→ {advice}" if (advice := advise(repeat, state)) else "",
     ]
     return "  ".join(filter(None, words))
