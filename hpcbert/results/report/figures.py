@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import logging
 import re
+import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -113,8 +114,10 @@ def _draw_figure(picture: Picture, size: Size) -> Figure:
     FigureCanvasAgg(figure)
     # A bold letter of a title is about 0.75 of the font size wide.
     columns = int(size.width * 72 / size.font / 0.75)
-    title = _cut_label(picture.title, columns)
-    subject = _cut_label(picture.subject, columns)
+    if size.stacked:
+        title, subject = (textwrap.fill(text, columns) for text in (picture.title, picture.subject))
+    else:
+        title, subject = (_cut_label(text, columns) for text in (picture.title, picture.subject))
     figure.suptitle(title, x=0.01, ha="left", fontsize="large", fontweight="bold")
     rows, places = (count, 1) if size.stacked else (1, count)
     for place, panel in enumerate(picture.panels, 1):

@@ -34,7 +34,6 @@ from hpcbert.results.wording import (
 
 # The most different environments that are shown; results.json has all.
 _MAX_GROUPS = 8
-_MAX_NAMES = 6
 # The facts that readers look for, in the order of DLPerf's reports: the first known name is used.
 _MAIN_FACTS = {
     "system": ("system in the image",),
@@ -113,7 +112,7 @@ def _environment_blocks(number: int, group: _NodeGroup, words: Words) -> list[Bl
     columns = words.columns("fact", "value")
     blocks: list[Block] = [Heading(words("environment.title", of=sanitize(group.source)))]
     if group.nodes:
-        nodes = _list_names(map(sanitize, group.nodes), words)
+        nodes = summary.list_names(group.nodes, words)
         blocks.append(Paragraph(words("environment.nodes", count=len(group.nodes), nodes=nodes)))
     name = f"environment-{number}"
     if rows:
@@ -138,7 +137,7 @@ def describe_topology(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
     blocks: list[Block] = []
     for number, (lines, nodes) in enumerate(list(nodes_by_matrix.items())[:_MAX_GROUPS], 1):
         cells = [[sanitize(cell) for cell in line.split("\t")] for line in lines]
-        title = words("topology.title", nodes=_list_names(dict.fromkeys(nodes), words))
+        title = words("topology.title", nodes=summary.list_names(nodes, words))
         blocks.append(_matrix_block(cells, f"topology-{number}", title))
         matches = [_LINK.fullmatch(cell) for row in cells for cell in row]
         links = {match[1] for match in matches if match}
@@ -174,13 +173,6 @@ def _first_known(facts: dict[str, str], names: Iterable[str]) -> str:
     return next((facts[name] for name in names if facts.get(name)), "")
 
 
-def _list_names(names: Iterable[str], words: Words) -> str:
-    unique = list(dict.fromkeys(names))
-    text = words("comma").join(unique[:_MAX_NAMES])
-    remaining = len(unique) - _MAX_NAMES
-    return words("more", names=text, count=remaining) if remaining > 0 else text
-
-
 def _matrix_lines(lines: Sequence[str]) -> tuple[str, ...]:
     """Return the lines of the matrix, without nvidia-smi's own legend."""
     matrix_lines = []
@@ -204,42 +196,27 @@ def _matrix_block(cells: Sequence[list[str]], name: str, title: str) -> Block:
     return Grid(name, title, columns, tuple(padded_rows))
 
 
-class _Feature(NamedTuple):
-    """One row: its key in recipe.toml, and the value."""
-
-    key: str
-    where: str
-    describe: Callable[[Recipe, Words], str]
-
-
 def _yes_or_no(value: bool, words: Words) -> str:
     return words("yes" if value else "no")
 
 
-_FEATURES = (
-    _Feature("models", "models", lambda recipe, _: ", ".join(recipe.models)),
-    _Feature("precisions", "precisions", lambda recipe, _: ", ".join(recipe.precisions)),
-    _Feature(
-        "batch-sizes",
-        "[batch_sizes]",
-        lambda recipe, _: ", ".join(f"{name} {size}" for name, size in recipe.batch_sizes.items()),
+# Each row by the end of its key in the catalogue.
+_FEATURES: Mapping[str, Callable[[Recipe, Words], str]] = {
+    "models": lambda recipe, _: ", ".join(recipe.models),
+    "precisions": lambda recipe, _: ", ".join(recipe.precisions),
+    "batch-sizes": lambda recipe, _: ", ".join(
+        f"{name} {size}" for name, size in recipe.batch_sizes.items()
     ),
-    _Feature("devices", "devices", lambda recipe, _: ", ".join(recipe.devices)),
-    _Feature("launch", "launch", lambda recipe, words: words(f"launch.{recipe.launch}")),
-    _Feature("xla", "xla", lambda recipe, words: _yes_or_no(bool(recipe.xla), words)),
-    _Feature(
-        "accumulation", "accumulation", lambda recipe, words: _yes_or_no(recipe.accumulation, words)
-    ),
-    _Feature(
-        "protocols", "[protocols]", lambda recipe, _: ", ".join(filter(None, recipe.protocols))
-    ),
-    _Feature("options", "[options]", lambda recipe, _: ", ".join(recipe.options)),
-    _Feature(
-        "data", "[dataset]", lambda recipe, _: recipe.dataset.format if recipe.dataset else ""
-    ),
-    _Feature("image", "[image]", lambda recipe, _: recipe.image.reference or recipe.image.base),
-    _Feature("program", "[source]", lambda recipe, _: _program_name(recipe)),
-)
+    "devices": lambda recipe, _: ", ".join(recipe.devices),
+    "launch": lambda recipe, words: words(f"launch.{recipe.launch}"),
+    "xla": lambda recipe, words: _yes_or_no(recipe.xla, words),
+    "accumulation": lambda recipe, words: _yes_or_no(recipe.accumulation, words),
+    "protocols": lambda recipe, _: ", ".join(filter(None, recipe.protocols)),
+    "options": lambda recipe, _: ", ".join(recipe.options),
+    "data": lambda recipe, _: recipe.dataset.format if recipe.dataset else "",
+    "image": lambda recipe, _: recipe.image.reference or recipe.image.base,
+    "program": lambda recipe, _: _program_name(recipe),
+}
 
 
 def describe_features(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
@@ -252,13 +229,13 @@ def describe_features(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
     if recipes:
         columns = words.columns("feature")
         columns += tuple(Column(sanitize(recipe.name)) for recipe in recipes)
-        rows: list[tuple[Cell, ...]] = []
-        for feature in _FEATURES:
-            values = [sanitize(feature.describe(recipe, words)) for recipe in recipes]
-            rows.append((words(f"feature.{feature.key}", where=feature.where), *values))
+        rows = tuple(
+            (words(f"feature.{key}"), *(sanitize(describe(recipe, words)) for recipe in recipes))
+            for key, describe in _FEATURES.items()
+        )
         blocks += [
             Paragraph(words("features.how")),
-            Grid("features", words("features.table"), columns, tuple(rows)),
+            Grid("features", words("features.table"), columns, rows),
             Items(tuple(_describe_source(recipe, words) for recipe in recipes)),
         ]
     if unknown_names:

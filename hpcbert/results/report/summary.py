@@ -10,7 +10,7 @@ from hpcbert.results.report.model import ReportInput, Words
 from hpcbert.results.report.pictures import label_tables, list_devices
 from hpcbert.results.wording import sanitize, table_title
 
-_MAX_NAMES = 4
+_MAX_NAMES = 6
 _DATE = len("2026-11-23")
 
 
