@@ -209,7 +209,7 @@ _FEATURES: Mapping[str, Callable[[Recipe, Words], str]] = {
     ),
     "devices": lambda recipe, _: ", ".join(recipe.devices),
     "launch": lambda recipe, words: words(f"launch.{recipe.launch}"),
-    "xla": lambda recipe, words: _yes_or_no(recipe.xla, words),
+    "xla": lambda recipe, words: _yes_or_no(bool(recipe.xla), words),
     "accumulation": lambda recipe, words: _yes_or_no(recipe.accumulation, words),
     "protocols": lambda recipe, _: ", ".join(filter(None, recipe.protocols)),
     "options": lambda recipe, _: ", ".join(recipe.options),
