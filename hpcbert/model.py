@@ -9,7 +9,7 @@ import calendar
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Literal, get_args
 
@@ -59,8 +59,10 @@ def parse_precision(word: str) -> str:
     return _PRECISIONS.get(normalized, normalized if normalized in PRECISIONS else word)
 
 
-# The batch size of a point that is measured at the largest size that fits its devices.
-LARGEST = -1
+# The batch size of a point that is measured at the largest size that fits its devices, or the
+# devices of all points of its curve; and their words.
+LARGEST, LARGEST_IN_COMMON = -1, -2
+LARGEST_WORDS = {"max": LARGEST, "max-common": LARGEST_IN_COMMON}
 
 OptionValue = str | int | float | bool
 Scope = Literal["nodes", "repeats", "points"]
@@ -145,7 +147,8 @@ class Point:
         shape: Nodes and GPUs per node.
         precision: One of PRECISIONS.
         batch_size_per_device: Samples in one micro-batch of one GPU; LARGEST: as many as fit, which
-            the point's first repeat finds out.
+            the point's first repeat finds out; LARGEST_IN_COMMON: as the first point of its curve
+            finds out for all.
         accumulation: Micro-batches in one optimizer step.
         xla: Whether the framework's graph compiler (XLA, torch.compile) is on.
         protocol: Name of the recipe's protocol; empty if the recipe has only one.
@@ -153,6 +156,8 @@ class Point:
         device: What the ranks compute on.
         env: Requested environment variables of the ranks, by name; they are part of the
             measurement.
+        samples_per_step: Samples in one optimizer step over all GPUs, from which the accumulation
+            follows once the batch size is known; 0 if it does not.
     """
 
     framework: str
@@ -166,16 +171,30 @@ class Point:
     protocol: str = ""
     device: Device = "gpu"
     env: tuple[tuple[str, str], ...] = ()
+    samples_per_step: int = 0
 
     @property
     def largest(self) -> bool:
         """Whether its batch size is the largest that fits its devices, still unknown."""
-        return self.batch_size_per_device == LARGEST
+        return self.batch_size_per_device in LARGEST_WORDS.values()
+
+    @property
+    def is_common(self) -> bool:
+        """Whether that size is one for all points of its curve."""
+        return self.batch_size_per_device == LARGEST_IN_COMMON
 
     @property
     def batch(self) -> str:
-        """Its batch size as typed: `32`, or `max`."""
-        return "max" if self.largest else str(self.batch_size_per_device)
+        """Its batch size as typed: `32`, `max`, or `max-common`."""
+        words = {size: word for word, size in LARGEST_WORDS.items()}
+        return words.get(self.batch_size_per_device, str(self.batch_size_per_device))
+
+    def sized(self, size: int) -> Point:
+        """Return the point with the batch size that was found for it."""
+        accumulation = self.samples_per_step // (self.shape.gpus * size) or self.accumulation
+        return replace(
+            self, batch_size_per_device=size, accumulation=accumulation, samples_per_step=0
+        )
 
     @property
     def global_batch_size(self) -> int:
@@ -187,6 +206,7 @@ class Point:
         """The difference from points of its shape, precision and batch; may be empty."""
         words = [self.protocol] if self.protocol else []
         words += [f"acc{self.accumulation}"] if self.accumulation != 1 else []
+        words += [f"gbs{self.samples_per_step}"] if self.samples_per_step else []
         words += ["xla"] if self.xla else []
         words += [f"{name}={value}" for name, value in (*self.options, *self.env)]
         return ",".join(words)
@@ -202,8 +222,13 @@ class Point:
 
     @property
     def search(self) -> str:
-        """Where its jobs record the search for the largest batch, relative to the campaign."""
-        return f"status/{self.key}.search.jsonl"
+        """Where its jobs record the search for the largest batch, relative to the campaign.
+
+        Points with a common size share the record.
+        """
+        if not self.is_common:
+            return f"status/{self.key}.search.jsonl"
+        return f"status/{self.key.replace(f'_{self.shape}_', '_')}.search.jsonl"
 
 
 @dataclass(frozen=True)

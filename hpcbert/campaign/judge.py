@@ -337,7 +337,7 @@ class _Judge:
             asked=len(needed),
             runs=tuple(repeat.run for repeat in needed),
             adaptive=make_adaptive(self.watched.campaign.protocol, unneeded),
-            flags=("accumulation",) if point.accumulation > 1 else (),
+            flags=("accumulation",) if sized_point.accumulation > 1 else (),
             counted=self.counted,
             steps=tuple(
                 (repeat.run.repeat, repeat.steps)
@@ -499,7 +499,7 @@ def apply_found_size(watched: TrackedCampaign, point: Point) -> Point:
     if not point.largest:
         return point
     size = _last_number(_search_events(watched, point), "found", "size")
-    return replace(point, batch_size_per_device=size) if size else point
+    return point.sized(size) if size else point
 
 
 def mark_largest(point: Point, group: Group) -> Group:
@@ -516,6 +516,8 @@ def find_search_problems(repeat: Repeat, attempt: int) -> tuple[Reason, ...]:
         return ()
     for event in reversed(_search_events(watched, point)):
         outcome = event.get("event"), event.get("repeat"), event.get("attempt")
+        if event.get("point", point.key) != point.key:
+            continue
         if outcome == ("stopped", repeat.number, attempt):
             return (Reason("search", f"no largest batch was found: {event.get('reason')}"),)
     sized_point = apply_found_size(watched, point)

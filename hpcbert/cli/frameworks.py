@@ -71,6 +71,8 @@ def describe_recipe(recipe: Recipe) -> dict[str, Any]:
             {"precision": precision, "per_device": size}
             for precision, size in recipe.batch_sizes.items()
         ],
+        "collectives": recipe.collectives or None,
+        "mixed_precision": recipe.mixed_precision or None,
         "protocols": [
             {
                 "name": protocol.name,

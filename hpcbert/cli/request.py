@@ -37,7 +37,7 @@ from hpcbert.config.recipe import Recipe
 from hpcbert.config.schedulers import SLURM, find_traits
 from hpcbert.config.site import Site
 from hpcbert.errors import ConfigError, UsageError
-from hpcbert.model import LARGEST, PRECISIONS, Shape, parse_device, parse_precision
+from hpcbert.model import LARGEST_WORDS, PRECISIONS, Shape, parse_device, parse_precision
 from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.script import cost, matrix
 from hpcbert.script.draft import Draft, Submitter
@@ -396,11 +396,11 @@ def find_submitter() -> Submitter:
 
 
 def _read_batch_size(text: str) -> int:
-    if text == "max":
-        return LARGEST
+    if text in LARGEST_WORDS:
+        return LARGEST_WORDS[text]
     if not text.isdigit():
-        hint = did_you_mean(text, ["max"]) if text.isalpha() else ""
-        message = f"--batch-size takes whole numbers or max, not {text!r}."
+        hint = did_you_mean(text, LARGEST_WORDS) if text[:1].isalpha() else ""
+        message = f"--batch-size takes whole numbers, max or max-common, not {text!r}."
         raise UsageError(message, hint=hint)
     if not int(text):
         raise UsageError("A batch size must be at least 1, not 0.")

@@ -16,14 +16,14 @@ from hpcbert.config import site
 from hpcbert.config.options import SCALING, RunOptions, SlurmOptions, option_names
 from hpcbert.config.toml import read as read_toml
 from hpcbert.errors import ConfigError, Refusals, UsageError
-from hpcbert.model import LARGEST, PRECISIONS, OptionValue, Shape, parse_precision
+from hpcbert.model import LARGEST_WORDS, PRECISIONS, OptionValue, Shape, parse_precision
 from hpcbert.system.decode import GIVEN, EncodedAs, Filled, Invalid, Range, decode, did_you_mean
 
 NAME = "campaign.toml"
 # An example with every key, for `plan --init`.
 EXAMPLE = Path(__file__).with_name("campaign.example.toml")
 _BatchSize = Annotated[int, Range(1, 1_000_000)]
-_Size = _BatchSize | Literal["max"]
+_Size = _BatchSize | Literal["max", "max-common"]
 _Samples = _Size | tuple[_Size, ...]
 _Value = OptionValue | tuple[OptionValue, ...]
 _Text = Filled | tuple[Filled, ...]
@@ -217,7 +217,7 @@ def _merge_entries(
 
 
 def _read_sizes(value: Any) -> tuple[int, ...]:
-    return tuple(LARGEST if size == "max" else size for size in _as_tuple(value))
+    return tuple(LARGEST_WORDS.get(size, size) for size in _as_tuple(value))
 
 
 @dataclass(frozen=True)

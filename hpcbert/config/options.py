@@ -155,7 +155,7 @@ class PointOptions:
         str, Spec(f"{', '.join(PRECISIONS)}; {_SEVERAL}", aliases=("--dtype",))
     ] = ""
     batch_size: Annotated[
-        str, Spec("Samples per device: 32,64 or fp32=32,fp16=64,max.", metavar="LIST")
+        str, Spec("Samples per device: 32,64; fp32=32,fp16=64; max; max-common.", metavar="LIST")
     ] = ""
     model: Annotated[str, Spec("Model; default: the site's, or the recipe's first.")] = ""
     settings: Annotated[

@@ -362,6 +362,8 @@ class Recipe:
         environment: The virtual environment that it runs in; None if there is none.
         xla: Whether `--xla` has an effect; or the option that it sets, to true or false.
         accumulation: Whether `--accumulation` has one.
+        collectives: The library that sums gradients over ranks.
+        mixed_precision: How it computes in a mixed precision; `AMP` where the program calls it so.
         options: The options for `--set`, by name.
         protocols: Its protocols by name, at least one; the first is the default.
         files: Files that ranks need, to copy into a campaign.
@@ -389,6 +391,8 @@ class Recipe:
     batch_granularity: Count = 8
     xla: bool | str = False
     accumulation: bool = False
+    collectives: str = ""
+    mixed_precision: str = ""
     options: Mapping[str, Option] = field(default_factory=dict)
     protocols: Mapping[str, Preset] = field(default_factory=dict)
     source: Upstream = Upstream()

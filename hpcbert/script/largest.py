@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from math import gcd
 from typing import Any, NoReturn
 
 from hpcbert.errors import UsageError
 from hpcbert.logs import failures, grammar
 from hpcbert.model import Array, Point, Protocol
 from hpcbert.script.resolve import Resolved
+
+
+def _refusal() -> UsageError:
+    return UsageError(
+        "The recipe needs to know the batch size, but --batch-size max leaves it to the job.",
+        hint="Give --batch-size a number.",
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,18 +29,17 @@ class Multiple:
     def __str__(self) -> str:
         return f"$(({self.factor} * batch))"
 
-    def __mul__(self, other: int) -> Multiple:
+    def __mul__(self, other: object) -> Multiple:
+        if isinstance(other, Quotient):
+            return NotImplemented
         if not isinstance(other, int):
-            self._refuse(other)
+            raise _refusal()
         return Multiple(self.factor * other)
 
     __rmul__ = __mul__
 
     def _refuse(self, _other: object = None) -> NoReturn:
-        raise UsageError(
-            "The recipe needs to know the batch size, but --batch-size max leaves it to the job.",
-            hint="Give --batch-size a number.",
-        )
+        raise _refusal()
 
     __add__ = __radd__ = __sub__ = __rsub__ = __floordiv__ = __rfloordiv__ = _refuse
     __truediv__ = __rtruediv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = _refuse
@@ -41,6 +48,33 @@ class Multiple:
     __hash__ = None  # type: ignore[assignment]
 
 
+class Quotient:
+    """The micro-batches of a step: its samples on a device over the batch size.
+
+    There are two at least: the search refuses a batch size that fills the step.
+    """
+
+    def __init__(self, samples: int) -> None:
+        self._samples = samples
+
+    def __str__(self) -> str:
+        return f"$(({self._samples} / batch))"
+
+    def __rmul__(self, other: object) -> int:
+        if not isinstance(other, Multiple):
+            raise _refusal()
+        return other.factor * self._samples
+
+    def __gt__(self, other: object) -> bool:
+        if other != 1:
+            raise _refusal()
+        return True
+
+
+# A text that the job calculates, in a script.
+EXPRESSION = re.compile(r"(\$\(\(\d+ [*/] batch\)\))")
+# Micro-batches in a step of a probe, if a step has several: gradients accumulate.
+_PROBE_ACCUMULATION = 2
 # Iterations of a probe, and how many of them are warm-up.
 _ITERS, _SKIP = 10, 5
 # Most samples per device to try: training with so many has no limit.
@@ -55,9 +89,14 @@ _OUT_OF_MEMORY = {
 }
 
 
-def with_symbolic_batch(point: Point) -> Point:
-    """Return a point with a mark for a batch size, for a template to calculate with."""
-    return replace(point, batch_size_per_device=Multiple())  # type: ignore[arg-type]
+def with_symbolic_batch(point: Point, *, is_probe: bool = False) -> Point:
+    """Return a point with marks for sizes, for a template to calculate with."""
+    accumulation: Any = point.accumulation
+    if point.samples_per_step:
+        samples = point.samples_per_step // point.shape.gpus
+        accumulation = _PROBE_ACCUMULATION if is_probe else Quotient(samples)
+    marks: dict[str, Any] = {"batch_size_per_device": Multiple(), "accumulation": accumulation}
+    return replace(point, **marks)
 
 
 def probe_protocol(protocol: Protocol) -> Protocol:
@@ -85,7 +124,10 @@ def largest_settings(resolved: Resolved, array: Array, program: str) -> list[tup
         UsageError: The program does not contain a batch size.
     """
     recipe, rehearse = resolved.recipe, resolved.options.rehearse
-    if not re.search(r"\$\(\(\d+ \* batch\)\)", program):
+    points = (array.point,) if resolved.by_hand else resolved.plan.points
+    sharers = [point for point in points if point.search == array.point.search]
+    leader = max(sharers, key=lambda point: (point.shape.gpus, point.shape.nodes))
+    if not EXPRESSION.search(program):
         raise UsageError(
             f"{recipe.name} does not depend on the batch size here, so there is no largest one.",
             hint="Leave --batch-size out.",
@@ -100,6 +142,8 @@ def largest_settings(resolved: Resolved, array: Array, program: str) -> list[tup
     )
     return [
         ("search", array.point.search),
+        ("leader", leader.key if leader != array.point else ""),
+        ("samples", gcd(*(point.samples_per_step // point.shape.gpus for point in sharers)) or ""),
         ("iterations", "" if rehearse else failures.join_patterns(patterns)),
         ("memory", shortage.words),
         ("exits", " ".join(map(str, shortage.exits))),

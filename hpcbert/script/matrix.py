@@ -289,7 +289,17 @@ def _group_plans(measurables: Iterable[_Measurable]) -> Iterator[MeasurementPlan
         first_plan = next(iter(plans.values()))
         largest = max((point.shape for point in plans), key=lambda shape: (shape.gpus, shape.nodes))
         request = replace(first_plan.request, shape=largest)
-        yield replace(first_plan, request=request, points=tuple(plans))
+        yield replace(first_plan, request=request, points=_order_points(plans))
+
+
+def _order_points(points: Iterable[Point]) -> tuple[Point, ...]:
+    """Return points in the order of their jobs.
+
+    Of those with a common batch size, the largest shape is first: it has the least room.
+    """
+    return tuple(
+        sorted(points, key=lambda point: -point.shape.gpus if point.is_common else -(1 << 30))
+    )
 
 
 def _is_excluded(exclusion: Exclusion, cell: Combination, measurable: _Measurable | None) -> bool:

@@ -15,7 +15,7 @@ from hpcbert.config.site import Site
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.model import (
     DEVICES,
-    LARGEST,
+    LARGEST_WORDS,
     PRECISIONS,
     Device,
     OptionValue,
@@ -323,6 +323,7 @@ def plan(recipe: Recipe, site: Site, request: Request) -> MeasurementPlan:
             precision=precision,
             batch_size_per_device=size,
             accumulation=accumulation(cell, size),
+            samples_per_step=0 if size > 0 or cell.accumulation else _global_batch(request, preset),
             xla=preset.xla if request.xla is None else request.xla,
             options=identity,
             protocol=preset.name,
@@ -380,17 +381,14 @@ def _choose_protocol(preset: Preset, request: Request) -> Protocol:
 def _count_micro_batches(
     request: Request, preset: Preset, shape: Shape, size: int, device: Device
 ) -> int:
-    """Return the micro-batches per step: as requested, else those for the global batch."""
+    """Return the micro-batches per step: as requested, else those for the global batch.
+
+    With the largest batch, a global batch leaves them open: one stands for them.
+    """
     if request.accumulation:
         return request.accumulation
-    global_batch = request.global_batch_size or preset.global_batch_size
-    if size == LARGEST and global_batch:
-        raise UnfitError(
-            f"A global batch of {global_batch} and the largest batch per device leave the "
-            "accumulation open until that is found.",
-            hint="Give --accumulation, or --batch-size with a number.",
-            key="batch_sizes",
-        )
+    global_batch = _global_batch(request, preset)
+    is_open = size < 0 and global_batch > 0
     size = max(size, 1)  # a multiple of the batch size is one for each size
     total = global_batch or preset.samples_per_device * size
     if not total:
@@ -403,12 +401,17 @@ def _count_micro_batches(
             hint="Change --batch-size or --global-batch-size, or give --accumulation.",
             key="global_batch_size" if request.global_batch_size else "batch_sizes",
         )
-    return total // samples_per_pass
+    return 1 if is_open else total // samples_per_pass
+
+
+def _global_batch(request: Request, preset: Preset) -> int:
+    """Return the samples in one step from which the accumulation follows; 0 if it does not."""
+    return 0 if request.accumulation else request.global_batch_size or preset.global_batch_size
 
 
 def _check_request(recipe: Recipe, request: Request, preset: Preset) -> None:
     for cell in request.cells:
-        if cell.batch_size < 0 and cell.batch_size != LARGEST:
+        if cell.batch_size < 0 and cell.batch_size not in LARGEST_WORDS.values():
             message = f"A batch size must be at least 1, not {cell.batch_size}."
             raise UnfitError(message, key="batch_sizes")
     if request.xla and not recipe.xla:

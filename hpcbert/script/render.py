@@ -32,7 +32,7 @@ from hpcbert.logs.setting import model_facts
 from hpcbert.model import Array, JobRequest, Point, Shape
 from hpcbert.script import largest, preflight
 from hpcbert.script.effect import Readings, refuse_unread
-from hpcbert.script.largest import Multiple
+from hpcbert.script.largest import EXPRESSION, Multiple, Quotient
 from hpcbert.script.quoting import Verbatim, comment, directive, identifier, quote
 from hpcbert.script.request import read_request
 from hpcbert.script.resolve import Resolved, rank_variables, relative_path, trusted_entries
@@ -130,7 +130,7 @@ def _word(value: Any) -> str:
     """Turn a value in `{{ }}` into shell words."""
     if isinstance(value, Verbatim):
         return value
-    if isinstance(value, Multiple):
+    if isinstance(value, Multiple | Quotient):
         return f'"{value}"'  # the job calculates it
     if isinstance(value, bool):
         value = "true" if value else "false"
@@ -238,7 +238,11 @@ def render(resolved: Resolved, array: Array) -> str:
     with locate_errors(Path(recipe.folder) / "run.sh.j2"):
         programs = [("train", _render_program(environment, resolved, array, context))]
         if point.largest:
-            probe_context = {**context, "protocol": largest.probe_protocol(resolved.plan.protocol)}
+            probe_context = {
+                **context,
+                "point": largest.with_symbolic_batch(point, is_probe=True),
+                "protocol": largest.probe_protocol(resolved.plan.protocol),
+            }
             programs.append(("probe", _render_program(environment, resolved, array, probe_context)))
         return environment.get_template("base.sbatch.j2").render(
             **{**context, "point": point},
@@ -359,10 +363,12 @@ def _format_facts(resolved: Resolved, array: Array, point: Any) -> Verbatim | st
         **{name: options[name] for name in RECORDED if options.get(name)},
     }
     text = " ".join(f"{name}={value}" for name, value in facts.items() if value is not None)
-    batch_expression = str(Multiple())
-    return Verbatim(
-        f'"{batch_expression}"'.join(quote(part) for part in text.split(batch_expression))
-    )
+    words = [
+        f'"{part}"' if EXPRESSION.fullmatch(part) else quote(part)
+        for part in EXPRESSION.split(text)
+        if part
+    ]
+    return Verbatim("".join(words))
 
 
 def _refuse_overridden(point: Point, body: str, recipe: Recipe) -> None:
@@ -442,7 +448,10 @@ def look_arguments(resolved: Resolved) -> tuple[str, ...]:
 
 
 def _baseline(resolved: Resolved, array: Array) -> str:
-    """Return the key of the smallest point of a curve, whose failure stops this one; else empty."""
+    """Return the key of the first point of a curve, whose failure stops this one; else empty.
+
+    It is the smallest, or the largest if that finds the batch size for all.
+    """
     if not resolved.options.stop_on_failure or resolved.by_hand or array.preflight:
         return ""
     curve = [
@@ -450,8 +459,9 @@ def _baseline(resolved: Resolved, array: Array) -> str:
         for point in resolved.plan.points
         if _without_shape(point) == _without_shape(array.point)
     ]
-    smallest_point = min(curve, key=lambda point: (point.shape.gpus, point.shape.nodes))
-    return "" if smallest_point == array.point else smallest_point.key
+    choose = max if array.point.is_common else min
+    first_point = choose(curve, key=lambda point: (point.shape.gpus, point.shape.nodes))
+    return "" if first_point == array.point else first_point.key
 
 
 def _without_shape(point: Point) -> Point:
@@ -473,6 +483,7 @@ def _header_origin(resolved: Resolved, point: Point) -> str:
         *(("--device", point.device) if point.device != resolved.recipe.devices[0] else ()),
         *(("--protocol", point.protocol) if point.protocol else ()),
         *(("--accumulation", str(point.accumulation)) if point.accumulation != 1 else ()),
+        *(("--global-batch-size", str(point.samples_per_step)) if point.samples_per_step else ()),
         *(("--xla",) if point.xla else ("--no-xla",) if resolved.plan.preset.xla else ()),
     ]
     for name, value in resolved.request.settings.items():

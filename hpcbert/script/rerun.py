@@ -247,11 +247,15 @@ def _same_request(lock: Lock, recipe: Recipe) -> Request:
         shape=largest.shape,
         cells=tuple(
             RequestCell(
-                point.shape, point.precision, point.batch_size_per_device, point.accumulation
+                point.shape,
+                point.precision,
+                point.batch_size_per_device,
+                0 if point.samples_per_step else point.accumulation,
             )
             for point in lock.points
         ),
         model=largest.model,
+        global_batch_size=max(point.samples_per_step for point in lock.points),
         preset=largest.protocol,
         device=largest.device,
         xla=None if isinstance(recipe.xla, str) else largest.xla,

@@ -180,6 +180,7 @@ def resolve(
             "size for all.",
             hint="Leave --concurrent-repeats out.",
         )
+    _refuse_unclear_search(measurement_plan, options)
     by_hand = directory == BY_HAND
     inputs = materials.find_inputs(site, recipe, measurement_plan.options, by_hand=by_hand)
     missing_needs = _list_missing(site, recipe, options, inputs)
@@ -207,6 +208,22 @@ def resolve(
         ),
         missing=missing_needs,
     )
+
+
+def _refuse_unclear_search(measurement_plan: MeasurementPlan, options: SubmitOptions) -> None:
+    """Refuse what leaves open which job finds a common batch size, or which size a table has."""
+    kinds = {point.is_common for point in measurement_plan.points if point.largest}
+    if kinds == {True, False}:
+        raise UsageError(
+            "max and max-common may find the same size, and their rows would be in one table.",
+            hint="Ask for one of them.",
+        )
+    if kinds == {True} and options.concurrent_points:
+        raise UsageError(
+            "--concurrent-points has no effect with --batch-size max-common: the largest shape "
+            "finds the size for all.",
+            hint="Leave --concurrent-points out.",
+        )
 
 
 def _refuse_untrusted(

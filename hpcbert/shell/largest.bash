@@ -3,7 +3,7 @@
 #
 #   plain, says, too_large, last_words   read a probe's log
 #   tell, limit_probe, run_probe, recall record a probe's result, end one, run one, read the record
-#   find_largest                         the search: sets `batch`, which the script's ranks start with
+#   find_largest, refuse_size            the search, which ends without an answer: sets `batch`, which the script's ranks start with
 #   record_shortage                      a measured step that lacked memory all the same
 #
 # Each probe is a fresh start of the program for a few iterations: of `probe` in the script. Each result
@@ -13,10 +13,12 @@
 #   iterations, memory   expressions of an iteration, and of too little memory
 #   exits                exit statuses that mean too little memory
 #   granularity, start, most   step of sizes, the first one to try, the largest one
+#   samples              samples of a device in one step, of which the size must be a divisor; or empty
+#   leader               the point whose jobs find the size for this one; empty if its own do
 # shellcheck shell=bash disable=SC2034,SC2154,SC2317,SC2329
 
 program=train # the function that a rank runs
-iterations='' exits=''
+iterations='' exits='' samples='' leader=''
 limit=${HPCBERT_PROBE_SECONDS:-900} # of a probe
 
 # Prints a log without colours, and each update of a progress bar on its own line.
@@ -31,7 +33,7 @@ says() { # log, Perl regular expression; prints the first line that matches
 
 tell() { # event, its fields; reads search, repeat
   local status=$campaign/$search
-  mark "$1" ",\"repeat\":$repeat,$2"
+  mark "$1" ",\"repeat\":$repeat,\"point\":\"$point\",$2"
 }
 
 too_large() { # exit status, log; prints what says so; reads exits, memory
@@ -110,6 +112,11 @@ recall() { # reads search; sets low, high, known
   done
 }
 
+refuse_size() { # size, reason
+  echo "hpcbert: $2" >&2
+  tell stopped "\"size\":$1,\"reason\":\"$2\""
+}
+
 # Doubles from the recipe's own size until one is too large, then halves the gap.
 find_largest() { # sets batch; reads granularity, start, most
   local low high known next
@@ -120,6 +127,10 @@ find_largest() { # sets batch; reads granularity, start, most
   fi
   while true; do
     recall
+    if [[ -n $leader ]] && ((known == 0)); then
+      refuse_size 0 "$leader found no size"
+      return 1
+    fi
     if ((high == 0)); then
       next=$((low ? 2 * low : start))
     elif ((low == 0)); then
@@ -132,13 +143,19 @@ find_largest() { # sets batch; reads granularity, start, most
     if ((next == 0 || next > most)); then
       local why="not even one sample per device fits"
       if ((next)); then why="$low samples per device still fit, and more than $most are not tried"; fi
-      echo "hpcbert: $why" >&2
-      tell stopped "\"size\":$next,\"reason\":\"$why\""
+      refuse_size "$next" "$why"
       return 1
     fi
     run_probe "$next" || return 1
   done
   batch=$low
+  if [[ -n $samples ]]; then
+    while ((samples % batch)); do batch=$((batch - 1)); done
+    if ((batch == samples)); then
+      refuse_size "$batch" "$batch samples per device, all of a step, fit at once: give --batch-size $batch"
+      return 1
+    fi
+  fi
   if ((known != batch)); then tell found "\"size\":$batch"; fi
   echo "hpcbert: the largest batch is $batch samples per device"
 }

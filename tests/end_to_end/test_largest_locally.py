@@ -70,6 +70,47 @@ def test_the_table_shows_the_size_that_was_found(hpcbert: Cli, tmp_path: Path) -
     assert hpcbert("audit", directory).returncode == 5
 
 
+def test_one_size_for_the_curve_is_found_at_its_largest_shape(hpcbert: Cli, tmp_path: Path) -> None:
+    """Two ranks have room for 16, one has room for 24: both rows are in one table at 16."""
+    logs = {gpus: tmp_path / f"log.{gpus}" for gpus in (1, 2)}
+    for gpus, path in logs.items():
+        path.write_text(pytorch(f"1n{gpus}g", 80.0 * gpus, batch=16, start=START))
+    python = program(
+        tmp_path,
+        f"""if ((RANK)); then exit 0; fi
+if ((WORLD_SIZE > 1)) && [[ $* =~ --batch-size\\ ([0-9]+) ]] && ((BASH_REMATCH[1] > 16)); then
+  echo "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0)"
+  exit 1
+fi
+cp {tmp_path}/log."$WORLD_SIZE" {tmp_path}/training.log""",
+    )
+    words = ("--shapes", "1n1g,1n2g", "--batch-size", "max-common", "--repeats", "1")
+    result = hpcbert(*WORDS, "--python", python, *words)
+    assert result.returncode == 0, result.output
+    (table,) = result.data["tables"]
+    assert (table["batch_size_per_device"], table["largest"]) == (16, True)
+    assert [row["shape"] for row in table["rows"]] == ["1n1g", "1n2g"]
+    assert table["rows"][1]["speedup"] == pytest.approx(2)
+    (directory,) = (tmp_path / "runs").iterdir()
+    arrays = store.read_manifest(directory).arrays
+    assert [str(array.point.shape) for array in arrays] == ["1n2g", "1n1g"]
+    again = hpcbert("submit", "--like", directory, "--scheduler", "local", "--dry-run", "--json")
+    assert [array["shape"] for array in again.data["arrays"]] == ["1n2g", "1n1g"], again.output
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--batch-size", "max,max-common"),
+        ("--batch-size", "max-common", "--concurrent-points", "--scheduler", "slurm"),
+    ],
+    ids=["both", "at-once"],
+)
+def test_what_leaves_a_common_size_unclear_is_refused(hpcbert: Cli, words: tuple[str, ...]) -> None:
+    result = hpcbert("submit", "--dry-run", "--shapes", "1n1g,1n2g", *words)
+    assert (result.returncode, "max-common" in result.output) == (2, True), result.output
+
+
 def test_a_search_that_stops_says_why_in_the_table(hpcbert: Cli, tmp_path: Path) -> None:
     bad = "echo \"ModuleNotFoundError: No module named 'torch'\"; exit 1"
     result = hpcbert(

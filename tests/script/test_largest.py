@@ -13,7 +13,7 @@ import pytest
 from hpcbert.commands.submit import write_campaign
 from hpcbert.errors import UsageError
 from hpcbert.logs import failures, grammar
-from hpcbert.model import LARGEST, Shape
+from hpcbert.model import LARGEST, LARGEST_IN_COMMON, Shape
 from hpcbert.script.draft import Draft
 from hpcbert.script.largest import Multiple
 from tests.kit import drafts
@@ -271,7 +271,7 @@ def test_a_rank_script_with_the_marks_filled_in_is_that_of_the_number(
         return text.partition("train() {")[2].partition("\n}\n")[0]
 
     if name in _WITHOUT:
-        with pytest.raises(UsageError, match="does not depend on the batch size"):
+        with pytest.raises(UsageError, match="--batch-size has no effect"):
             text(LARGEST)
         return
     sums = re.compile(r'"?\$\(\((\d+) \* batch\)\)"?')
@@ -298,7 +298,38 @@ def test_the_nodes_grep_sees_iterations_where_the_reader_does(name: str) -> None
     assert int(result.stdout) > 0, result.stderr
 
 
-def test_a_fixed_global_batch_leaves_the_accumulation_open(tmp_path: Path) -> None:
-    request = combined(Shape(1, 1), ("fp32",), (LARGEST,), global_batch_size=256)
-    with pytest.raises(UsageError, match="leave the accumulation open"):
-        drafts.drafted(changed(reference(tmp_path)), request)
+@pytest.mark.parametrize(
+    ("samples", "room", "measured"),
+    [(96, 40, [32]), (1000, 70, [50]), (96, 500, [])],
+    ids=["divisor", "odd-divisor", "fits-at-once"],
+)
+def test_under_a_global_batch_the_accumulation_follows_from_the_size(
+    tmp_path: Path, samples: int, room: int, measured: list[int]
+) -> None:
+    program = tool(tmp_path, "python", PROGRAM)
+    site = with_python(reference(tmp_path), program, batch_sizes={"fp32": 32})
+    request = combined(Shape(1, 1), ("fp32",), (LARGEST,), repeats=1, global_batch_size=samples)
+    draft = drafts.drafted(site, request, options={"scheduler": "local"})
+    result = run_search(draft, tmp_path, ROOM=str(room))
+    assert read_measured(tmp_path) == measured
+    (array,) = draft.campaign.arrays
+    assert f'--accumulation "$(({samples} / batch))"' in only_script(draft)
+    if measured:
+        assert result.returncode == 0, result.stderr
+        point = array.point.sized(measured[0])
+        assert (point.global_batch_size, point.samples_per_step) == (samples, 0)
+    else:
+        assert f"give --batch-size {samples}" in result.stderr
+
+
+def test_one_size_divides_the_steps_of_all_shapes(tmp_path: Path) -> None:
+    """Of 192 samples a device of 1n1g has 192, one of 1n8g 24: the size is a divisor of both."""
+    sizes = (LARGEST_IN_COMMON,)
+    request = combined(Shape(1, 8), ("fp32",), sizes, scaling=True, global_batch_size=192)
+    draft = drafts.drafted(changed(reference(tmp_path)), request)
+    settings = [
+        set(re.findall(r"^samples=(\d+)$", text, re.MULTILINE)) for text in draft.scripts.values()
+    ]
+    assert settings == [{"24"}] * 3
+    leaders = [re.findall(r"^leader=(\S+)$", text, re.MULTILINE) for text in draft.scripts.values()]
+    assert sorted(map(len, leaders)) == [0, 1, 1]

@@ -113,7 +113,7 @@ def test_only_options_that_change_the_number_are_identity(recipe: Recipe, site: 
         (Request(Shape(1, 1), settings={"sequence_length": "513"}), "must be 512 or less, not 513"),
         (Request(Shape(1, 1), settings={"sequence_length": "0"}), "must be 8 or more, not 0"),
         (Request(Shape(1, 1), settings={"learning_rate": "-0.1"}), "must be 0 or more, not -0.1"),
-        (combined(Shape(1, 1), batch_sizes=(-2,)), "at least 1, not -2"),
+        (combined(Shape(1, 1), batch_sizes=(-3,)), "at least 1, not -3"),
         (Request(Shape(1, 1), iters=20), "leaves nothing"),
         (Request(Shape(1, 1), repeats=0), "--repeats must be 1 to 1000"),
         (Request(Shape(1, 8), global_batch_size=100), "not a multiple of 8 GPUs x 4 samples"),

@@ -200,6 +200,15 @@ def _yes_or_no(value: bool, words: Words) -> str:
     return words("yes" if value else "no")
 
 
+def _describe_nodes(recipe: Recipe, words: Words) -> str:
+    """Return whether a program runs on several nodes, with the devices on which it does not."""
+    variants = {device: recipe.for_device(device) for device in recipe.devices}
+    limits = [device for device, variant in variants.items() if variant.alone or variant.one_node]
+    if len(limits) == len(variants):
+        return words("no")
+    return words("nodes.except", devices=", ".join(limits)) if limits else words("yes")
+
+
 # Each row by the end of its key in the catalogue.
 _FEATURES: Mapping[str, Callable[[Recipe, Words], str]] = {
     "models": lambda recipe, _: ", ".join(recipe.models),
@@ -209,6 +218,9 @@ _FEATURES: Mapping[str, Callable[[Recipe, Words], str]] = {
     ),
     "devices": lambda recipe, _: ", ".join(recipe.devices),
     "launch": lambda recipe, words: words(f"launch.{recipe.launch}"),
+    "nodes": _describe_nodes,
+    "collectives": lambda recipe, _: recipe.collectives,
+    "mixed-precision": lambda recipe, _: recipe.mixed_precision,
     "xla": lambda recipe, words: _yes_or_no(bool(recipe.xla), words),
     "accumulation": lambda recipe, words: _yes_or_no(recipe.accumulation, words),
     "protocols": lambda recipe, _: ", ".join(filter(None, recipe.protocols)),
