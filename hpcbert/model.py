@@ -59,6 +59,11 @@ def parse_precision(word: str) -> str:
     return _PRECISIONS.get(normalized, normalized if normalized in PRECISIONS else word)
 
 
+# What a rate counts: samples; tokens, padding included; or sequences, into which programs may pack
+# several samples.
+Unit = Literal["samples", "tokens", "sequences"]
+UNITS: tuple[Unit, ...] = get_args(Unit)
+
 # The batch size of a point that is measured at the largest size that fits its devices, or the
 # devices of all points of its curve; and their words.
 LARGEST, LARGEST_IN_COMMON = -1, -2
@@ -633,6 +638,7 @@ class Metrics(IgnoreUnknown):
         tokens_per_second: The median times a sample's tokens, padding included; of packed
             sequences, its share of one.
         real_tokens_per_second: The same without padding.
+        sequences_per_second: The median over the samples that are packed into a sequence.
         step_seconds: Median time of an iteration, as the logs count them, inside the windows of all
             valid runs.
         step_seconds_p95: The time that 95 % of these do not exceed.
@@ -651,6 +657,7 @@ class Metrics(IgnoreUnknown):
     samples_per_second_per_gpu: Speed | None = None
     tokens_per_second: Speed | None = None
     real_tokens_per_second: Speed | None = None
+    sequences_per_second: Speed | None = None
     step_seconds: Speed | None = None
     step_seconds_p95: Speed | None = None
     model_flops_per_sample: Speed | None = None
@@ -963,8 +970,10 @@ class SpeedupTable:
     Attributes:
         baseline: Shape whose median is the unit of speedup, or None.
         rows: In order of GPUs, then nodes.
+        unit: What its rates count. Documents keep samples, and add the rates in the unit.
     """
 
     group: Group
     baseline: Shape | None
     rows: tuple[Row, ...]
+    unit: Unit = "samples"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,11 +16,13 @@ from hpcbert.commands.collect import CollectRequest, find_places
 from hpcbert.commands.collect import load_result_set as load_results
 from hpcbert.errors import UsageError
 from hpcbert.logs.setting import Window
-from hpcbert.model import Provenance, format_utc
+from hpcbert.model import UNITS, Provenance, Unit, format_utc
 from hpcbert.model import parse_precision as spelled
 from hpcbert.results import frame
 from hpcbert.results.document import ResultSet
+from hpcbert.results.units import convert_tables
 from hpcbert.system import redact
+from hpcbert.system.decode import did_you_mean
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -162,6 +164,7 @@ def load(
     as_repeats: bool = False,
     templates: tuple[str, ...] = (),
     site: str = "",
+    unit: Unit = "samples",
 ) -> LoadedResult:
     """Return the results of campaigns, archives, logs and saved results, as data frames.
 
@@ -182,6 +185,7 @@ def load(
         as_repeats: As above.
         templates: As above.
         site: As above.
+        unit: What the rates count: `samples`, `tokens` or `sequences`.
 
     Raises:
         HpcbertError: As the command; its message is a sentence, and `hint` says what to do.
@@ -201,6 +205,9 @@ def load(
     )
     words = [str(path) for path in paths]
     results = load_results(words, find_places(site, templates), request)
+    if unit not in UNITS:
+        raise UsageError(f"There is no unit {unit!r}.", hint=did_you_mean(unit, UNITS))
+    results = replace(results, tables=convert_tables(results.tables, unit))
     command = f"hpcbert.load({', '.join(map(repr, words))})"
     provenance = Provenance(__version__, format_utc(time.time()), redact.mask_text(command))
     return LoadedResult(results, results.made or provenance)

@@ -8,10 +8,12 @@ from typing import Any
 import click
 
 from hpcbert.cli.log_options import add_log_options, make_collect_request
+from hpcbert.cli.options import UNIT
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.cli.tables import collect_tables
+from hpcbert.cli.tables import collect_tables, refuse_unit
 from hpcbert.commands.collect import find_newest, find_places, resolve_word
 from hpcbert.errors import UsageError
+from hpcbert.model import Unit
 from hpcbert.results.formats import FORMATS, format_of_suffix
 from hpcbert.results.published.record import find_tables
 
@@ -26,11 +28,13 @@ from hpcbert.results.published.record import find_tables
 )
 @click.option("--output", default="", metavar="FILE", help="Write the table to a file.")
 @click.option("--beside", default="", metavar="NAME", help="Add published numbers: dlperf.")
+@UNIT
 @add_log_options
 @returns_result
 def collect(
     paths: tuple[str, ...],
     *,
+    unit: Unit,
     form: str | None,
     output: str,
     beside: str,
@@ -49,6 +53,7 @@ def collect(
       hpcbert collect
       hpcbert collect --format markdown --output table.md
       hpcbert collect --beside dlperf
+      hpcbert collect --unit tokens
       hpcbert collect ~/DLPerf/logs --fw oneflow --rule rate
       hpcbert collect old/*.log --fw oneflow --pattern 'run{repeat}_{nodes}x{gpus_per_node}.log'
     """
@@ -64,8 +69,9 @@ def collect(
         raise UsageError(
             f"{chosen_form} is not a text format.", hint="Name a file for it: --output FILE."
         )
+    refuse_unit(chosen_form, unit)
     if beside:
-        _refuse_beside(beside, chosen_form)
+        _refuse_beside(beside, chosen_form, unit)
     # Before any path is read: recipes that others can change are refused whatever is collected.
     places = find_places(site_file, templates)
     return collect_tables(
@@ -76,10 +82,16 @@ def collect(
         notes=notes,
         published_name=beside,
         places=places,
+        unit=unit,
     )
 
 
-def _refuse_beside(name: str, form: str) -> None:
+def _refuse_beside(name: str, form: str, unit: Unit) -> None:
+    if unit != "samples":
+        raise UsageError(
+            f"--beside has no effect with --unit {unit}: the record is in samples/s.",
+            hint="Leave one of the two out.",
+        )
     if form not in ("text", "wide", "markdown"):
         raise UsageError(
             f"--beside has no effect with --format {form}, which has no room for it.",

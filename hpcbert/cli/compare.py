@@ -12,12 +12,13 @@ import click
 
 from hpcbert.cli import streams
 from hpcbert.cli.log_options import add_log_options, make_collect_request
-from hpcbert.cli.options import refuse_typed
+from hpcbert.cli.options import UNIT, refuse_typed
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.tables import write_output
 from hpcbert.commands.collect import find_places
 from hpcbert.commands.compare import CompareRequest, CompareResult, compare_results
 from hpcbert.errors import IncompleteError
+from hpcbert.model import Unit
 from hpcbert.results import compare as results_compare
 from hpcbert.results.compare import DIMENSIONS
 
@@ -69,6 +70,7 @@ def _make_share_reader(low: float, high: float) -> Callable[..., float | None]:
     default="text",
     help="Format of the comparison.",
 )
+@UNIT
 @add_log_options
 @returns_result
 def compare(
@@ -80,6 +82,7 @@ def compare(
     fail_under: float | None,
     junit: str,
     anyway: bool,
+    unit: Unit,
     form: str,
     templates: tuple[str, ...],
     site_file: str,
@@ -108,6 +111,7 @@ def compare(
         fail_under,
         anyway=anyway,
         reading=make_collect_request(reading),
+        unit=unit,
     )
     result = compare_results(request, find_places(site_file, templates))
     if junit:

@@ -17,7 +17,7 @@ from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli import streams
 from hpcbert.cli.campaigns import format_next_step, open_campaigns
-from hpcbert.cli.options import MAX_RETRIES, RUNS, SITE
+from hpcbert.cli.options import MAX_RETRIES, RUNS, SITE, UNIT
 from hpcbert.cli.output import Result, replace_controls, run_command
 from hpcbert.cli.progress import (
     Display,
@@ -33,6 +33,7 @@ from hpcbert.commands.monitor import View
 from hpcbert.config.schedulers import find_traits
 from hpcbert.config.site import load
 from hpcbert.errors import HpcbertError, IncompleteError, Interruption, UsageError
+from hpcbert.model import Unit
 from hpcbert.system.runner import run
 
 FindNewer = Callable[[Sequence[TrackedCampaign]], Sequence[TrackedCampaign]]
@@ -52,12 +53,13 @@ _MIN_INTERVAL, _MAX_INTERVAL = 0.1, 86_400.0
 @click.option("--once", is_flag=True, help="Report the state of every repeat once, and leave.")
 @click.option("--interval", type=float, help="Seconds between queries; not below the site's.")
 @MAX_RETRIES
+@UNIT
 @click.option("--exit-status", is_flag=True, help="Exit with 4 if a repeat failed.")
 @click.option("--plain", is_flag=True, help="Print a line per change, even on a terminal.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
 @RUNS
 @SITE
-def monitor(*, as_json: bool, plain: bool, **values: Any) -> None:
+def monitor(*, as_json: bool, plain: bool, unit: Unit, **values: Any) -> None:
     """Watch campaigns until they end.
 
     CAMPAIGN is a campaign's directory, its id or a part of the id. Without any, monitor watches all
@@ -70,7 +72,7 @@ def monitor(*, as_json: bool, plain: bool, **values: Any) -> None:
     With --json each line is an object: first {"event":"state",…} for each repeat, then one for each
     change, and at last the document that every command ends with; its data is the summary.
     """
-    display = Display(as_json=as_json)
+    display = Display(as_json=as_json, unit=unit)
     full = not (as_json or plain) and has_screen()
     run_command("monitor", lambda: _run_monitor(display, full=full, **values), as_json=as_json)
 
@@ -104,7 +106,12 @@ def _run_monitor(
         if full and not once:
             find_new = (lambda _: ()) if campaigns else _make_finder(directory)
             view, tracked_campaigns = _show_screen(
-                tracked_campaigns, policy, find_new, floor=floor, interval=seconds
+                tracked_campaigns,
+                policy,
+                find_new,
+                floor=floor,
+                interval=seconds,
+                unit=display.unit,
             )
         else:
             view = retry.watch_and_retry(
@@ -143,6 +150,7 @@ def _show_screen(
     *,
     floor: float,
     interval: float,
+    unit: Unit,
 ) -> tuple[View, Sequence[TrackedCampaign]]:
     """Show campaigns on the whole screen until the user leaves.
 
@@ -152,7 +160,7 @@ def _show_screen(
     from hpcbert.cli.view import app, session
 
     screen_session = session.Session(
-        tracked_campaigns, policy, floor=floor, interval=interval, begun=find_new
+        tracked_campaigns, policy, floor=floor, interval=interval, begun=find_new, unit=unit
     )
     colour = click.get_current_context().color is not False and not os.environ.get("NO_COLOR")
     app.show_screen(screen_session, unicode=streams.can_show_unicode(sys.stdout), colour=colour)

@@ -21,6 +21,7 @@ from click.core import ParameterSource
 
 from hpcbert.config.options import Options, Spec, declared_options
 from hpcbert.errors import UsageError
+from hpcbert.model import UNITS
 from hpcbert.system.decode import MAX_COUNT, Invalid, Range
 
 Body = Callable[..., Any]
@@ -33,6 +34,13 @@ RESULTS_SITE = click.option(
 )
 TEMPLATES = click.option("--templates", multiple=True, help="A folder with recipes of your own.")
 RULE = click.option("--rule", default="", help="Rule that reads logs; default: the recipe's first.")
+UNIT = click.option(
+    "--unit",
+    type=click.Choice(UNITS),
+    default=UNITS[0],
+    show_default=True,
+    help="What rates count; tokens include padding, and real ones are shown apart.",
+)
 MAX_RETRIES = click.option(
     "--max-retries",
     type=click.IntRange(0),

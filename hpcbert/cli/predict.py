@@ -8,22 +8,30 @@ from typing import Any
 
 import click
 
-from hpcbert.cli.options import RESULTS_SITE, RULE, TEMPLATES
+from hpcbert.cli.options import RESULTS_SITE, RULE, TEMPLATES, UNIT
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.commands.collect import CollectRequest, find_places, load_result_set
 from hpcbert.errors import IncompleteError
-from hpcbert.model import Group
+from hpcbert.model import Group, Unit
 from hpcbert.results.scaling import Curve, Prediction, fit_curve, parse_node_counts
+from hpcbert.results.units import table_factor
 from hpcbert.results.wording import cpu_suffix, device_word, sanitize
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """A table's model and what it predicts."""
+    """A table's model and what it predicts.
+
+    Attributes:
+        unit: What the shown rates count.
+        factor: How many of these a sample has.
+    """
 
     group: Group
     curve: Curve
     predictions: tuple[Prediction, ...]
+    unit: Unit
+    factor: float
 
 
 def _read_node_counts(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[int, ...]:
@@ -44,6 +52,7 @@ def _read_node_counts(_ctx: click.Context, _param: click.Parameter, value: str) 
 @click.option(
     "--nodes", callback=_read_node_counts, required=True, metavar="N,N,…", help="Numbers of nodes."
 )
+@UNIT
 @RULE
 @TEMPLATES
 @RESULTS_SITE
@@ -52,6 +61,7 @@ def predict(
     paths: tuple[str, ...],
     *,
     nodes: tuple[int, ...],
+    unit: Unit,
     rule: str,
     templates: tuple[str, ...],
     site_file: str,
@@ -69,7 +79,8 @@ def predict(
     forecasts = []
     for table in results.tables:
         curve = fit_curve(table)
-        forecasts.append(Forecast(table.group, curve, tuple(map(curve.predict, nodes))))
+        predictions, factor = tuple(map(curve.predict, nodes)), table_factor(table, unit)
+        forecasts.append(Forecast(table.group, curve, predictions, unit, factor))
     refused = [
         f"{_format_title(forecast)}, {prediction.nodes} nodes: {prediction.why}"
         for forecast in forecasts
@@ -108,12 +119,27 @@ def _forecast_data(forecast: Forecast) -> dict[str, Any]:
             for fit in curve.fits
         ],
         "reach": curve.max_nodes,
-        "predictions": [vars(prediction) for prediction in forecast.predictions],
+        "predictions": [
+            {**vars(prediction), **_rate_data(prediction, forecast)}
+            for prediction in forecast.predictions
+        ],
     }
 
 
+def _rate_data(prediction: Prediction, forecast: Forecast) -> dict[str, Any]:
+    """Return a prediction's rates in another unit than samples; empty for samples."""
+    if forecast.unit == "samples":
+        return {}
+    values = {name: getattr(prediction, name) for name in ("throughput", "low", "high")}
+    scaled = {name: value and value * forecast.factor for name, value in values.items()}
+    rate = scaled["throughput"]
+    per_gpu = rate and rate / (prediction.nodes * prediction.gpus_per_node)
+    return {"rates": {"unit": f"{forecast.unit}/s", **scaled, "per_gpu": per_gpu}}
+
+
 def _format_forecast(forecast: Forecast) -> Iterator[str]:
-    curve, unit = forecast.curve, device_word(forecast.group)
+    curve, device = forecast.curve, device_word(forecast.group)
+    factor = forecast.factor
     yield click.style(_format_title(forecast), bold=True)
     for nodes, seconds in curve.points:
         residual = dict(curve.residuals).get(nodes)
@@ -126,8 +152,8 @@ def _format_forecast(forecast: Forecast) -> Iterator[str]:
         if prediction.throughput and prediction.low and prediction.high and prediction.efficiency:
             yield (
                 f"  {prediction.nodes}n{prediction.gpus_per_node}g"
-                f"  {prediction.throughput:,.0f} samples/s, "
-                f"{prediction.low:,.0f} to {prediction.high:,.0f}; "
-                f"{prediction.efficiency:.1%} of one node's rate per {unit}, "
+                f"  {prediction.throughput * factor:,.0f} {forecast.unit}/s, "
+                f"{prediction.low * factor:,.0f} to {prediction.high * factor:,.0f}; "
+                f"{prediction.efficiency:.1%} of one node's rate per {device}, "
                 f"{(prediction.exposed_seconds or 0) * 1e3:,.1f} ms of each step wait for others"
             )

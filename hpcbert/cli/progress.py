@@ -32,7 +32,7 @@ from hpcbert.config.site import Site
 from hpcbert.errors import HpcbertError, IncompleteError
 from hpcbert.logs.failures import Failure
 from hpcbert.logs.setting import Window
-from hpcbert.model import Campaign, Point
+from hpcbert.model import Campaign, Point, Unit
 from hpcbert.results.grid import format_number
 from hpcbert.results.reduce import tabulate
 from hpcbert.slurm.hostlist import fold
@@ -75,11 +75,13 @@ class Display:
         err: Whether to use stderr.
         as_json: Whether to print JSON, one object per line.
         numbers: Whether to print each point's numbers when its last repeat has ended.
+        unit: What rates count.
     """
 
     err: bool = False
     as_json: bool = False
     numbers: bool = False
+    unit: Unit = "samples"
 
     def watching(self) -> AbstractContextManager[Sinks]:
         """Show states until the context ends."""
@@ -96,7 +98,7 @@ class Display:
 
     def _line(self, change: Change) -> str:
         if self.as_json:
-            return escape_json(json.dumps(_change_event(change), ensure_ascii=False))
+            return escape_json(json.dumps(_change_event(change, self.unit), ensure_ascii=False))
         return replace_controls(format_change(change))
 
     def retried(self, plans: Sequence[RetryPlan]) -> None:
@@ -272,6 +274,9 @@ def format_retry_plan(plan: RetryPlan, *, dry: bool = False) -> str:
 _progress_reader = functools.cache(flow.make_progress_reader)
 
 
+_factor_reader = functools.cache(flow.make_rate_factor_reader)
+
+
 _failure_reader = functools.cache(flow.make_failure_reader)
 
 
@@ -319,6 +324,12 @@ def advise(repeat: Repeat, state: RepeatState) -> str:
     return state.advice.replace("run hpcbert retry", "submit the rehearsal again")
 
 
+def convert_rate(repeat: Repeat, throughput: float | None, unit: Unit) -> float | None:
+    """Return a repeat's samples per second in a unit; None if unknown."""
+    factor = _factor_reader(repeat.watched.directory)(repeat.array.point, unit)
+    return throughput * factor if throughput and factor else None
+
+
 def format_change(change: Change) -> str:
     """Return a change as one line: time, campaign, point, repeat, state, nodes, reason."""
     repeat, state = change.repeat, change.state
@@ -341,7 +352,7 @@ def format_change(change: Change) -> str:
     return "  ".join(word for word in words if word)
 
 
-def _change_event(change: Change) -> dict[str, Any]:
+def _change_event(change: Change, unit: Unit) -> dict[str, Any]:
     """Return a change as an object for `--json`; `docs/reference/json.md` describes it."""
     repeat, state = change.repeat, change.state
     detail = read_details(repeat, state, change.time) if state.kind == Kind.RUNNING else None
@@ -371,6 +382,8 @@ def _change_event(change: Change) -> dict[str, Any]:
         "time_limit": state.limit,
         "iteration": detail.iteration if detail else None,
         "throughput": detail.throughput if detail else None,
+        "rate": convert_rate(repeat, detail.throughput if detail else None, unit),
+        "unit": f"{unit}/s",
         "expected_end": format_utc(detail.ends if detail else None),
         "attempts": [
             {

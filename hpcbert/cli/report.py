@@ -10,14 +10,17 @@ from typing import Any
 import click
 
 from hpcbert.cli.log_options import add_log_options, make_collect_request
+from hpcbert.cli.options import UNIT
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.tables import list_shortfalls, make_provenance
 from hpcbert.commands import report as flow
 from hpcbert.commands.collect import find_places, load_result_set
 from hpcbert.errors import IncompleteError
+from hpcbert.model import Unit
 from hpcbert.results.document import tables_data
 from hpcbert.results.report.figures import DEFAULT_SIZE, SIZES
 from hpcbert.results.report.model import LANGUAGES
+from hpcbert.results.units import explain_missing, mark_tables
 
 
 @click.command()
@@ -45,6 +48,7 @@ from hpcbert.results.report.model import LANGUAGES
 )
 @click.option("--with-logs", is_flag=True, help="Include the logs.")
 @click.option("--open", "open_page", is_flag=True, help="Open the page in a browser.")
+@UNIT
 @add_log_options
 @returns_result
 def report(
@@ -56,6 +60,7 @@ def report(
     size: str,
     with_logs: bool,
     open_page: bool,
+    unit: Unit,
     templates: tuple[str, ...],
     site_file: str,
     **reading: Any,
@@ -94,6 +99,7 @@ def report(
         language=lang,
         size=size,
         with_logs=with_logs,
+        unit=unit,
     )
     page = report_files.directory / "index.html"
     figures = sum(
@@ -109,11 +115,11 @@ def report(
             "page": str(page),
             "language": lang,
             "files": list(report_files.files),
-            **tables_data(results.tables, origin),
+            **tables_data(mark_tables(results.tables, unit), origin),
         },
         text=f"{page}: {points} points, {figures} figures, {len(report_files.files)} files",
         errors=shortfalls,
-        warnings=(*results.warnings, *warnings),
+        warnings=(*results.warnings, *explain_missing(results.tables, unit), *warnings),
     )
 
 

@@ -16,13 +16,14 @@ from hpcbert.campaign import store
 from hpcbert.cli import streams
 from hpcbert.cli.output import Result
 from hpcbert.commands.collect import CollectRequest, CollectResult, Places, collect, find_places
-from hpcbert.errors import HpcbertError, IncompleteError, UnfinishedError
+from hpcbert.errors import HpcbertError, IncompleteError, UnfinishedError, UsageError
 from hpcbert.logs.layout import LeftOut, printable_path
-from hpcbert.model import UNFINISHED, Provenance, SpeedupTable, format_utc
+from hpcbert.model import UNFINISHED, Provenance, SpeedupTable, Unit, format_utc
 from hpcbert.results.document import tables_data
 from hpcbert.results.formats import FORMATS
 from hpcbert.results.grid import escape_markdown
 from hpcbert.results.published import neighbours
+from hpcbert.results.units import convert_tables, explain_missing, mark_tables
 from hpcbert.system import redact
 
 # Files that one sentence names; --json names all.
@@ -65,6 +66,7 @@ def collect_tables(
     notes: tuple[str, ...] = (),
     published_name: str = "",
     places: Places | None = None,
+    unit: Unit = "samples",
 ) -> Result:
     """Collect campaigns and logs.
 
@@ -76,21 +78,24 @@ def collect_tables(
         notes: Further warnings.
         published_name: Name of published tables to show next to these; empty for none.
         places: Where recipes are; by default, as `find_places` has it.
+        unit: What the rates of the table count.
 
     Raises:
-        HpcbertError: As `collect`, or the file can't be written.
+        HpcbertError: As `collect` and `convert_tables`, or the file can't be written.
     """
     recipes = (places or find_places()).recipes
     collection = collect(paths, request or CollectRequest(), recipes)
     table_provenance = make_provenance()
     width = 0 if output else streams.line_width(sys.stdout)
     layout, tables = FORMATS[form], collection.tables
-    text = layout.write(tables, table_provenance, width) if tables and not layout.pack else ""
+    marked, shown = mark_tables(tables, unit), convert_tables(tables, unit)
+    shown = shown if layout.units == "convert" else marked
+    text = layout.write(shown, table_provenance, width) if tables and not layout.pack else ""
     assumptions = collection.assumptions.texts()
     if assumptions and form in _FORMS_FOR_PEOPLE and text:
         text = "\n  ".join(["Assumed:", *assumptions]) + f"\n\n{text}"
         assumptions = ()
-    data = tables_data(tables, table_provenance if tables else None)
+    data = tables_data(marked, table_provenance if tables else None)
     if collection.left_out or tables:
         data["left_out"] = list(map(_log_data, collection.left_out))
         data["assumed"] = collection.assumptions.data()
@@ -100,7 +105,7 @@ def collect_tables(
         if tables:
             text += f"\n\n{_format_published(neighbour_points, published_name, form, width)}"
     if output and tables:
-        content = layout.pack and layout.pack(tables, table_provenance)
+        content = layout.pack and layout.pack(shown, table_provenance)
         plain_text = f"{click.unstyle(text)}\n".encode(errors="backslashreplace")
         write_output(Path(output), content or plain_text)
         text = ""
@@ -115,9 +120,23 @@ def collect_tables(
             *assumptions,
             *_describe_left_out(collection),
             *layout.omissions(tables, table_provenance),
+            *explain_missing(tables, unit),
             *notes,
         ),
     )
+
+
+def refuse_unit(form: str, unit: Unit) -> None:
+    """Refuse a unit that a format has no place for.
+
+    Raises:
+        UsageError: The unit is not samples, and the format is always in samples per second.
+    """
+    if unit != "samples" and FORMATS[form].units == "none":
+        raise UsageError(
+            f"--unit {unit} has no effect with --format {form}, which is in samples/s.",
+            hint="Use another format, or leave --unit out.",
+        )
 
 
 def _log_data(log: LeftOut) -> dict[str, Any]:

@@ -6,7 +6,7 @@ Results are campaigns, logs and saved results, in any combination.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from hpcbert.campaign.attempts import AskStates
@@ -14,7 +14,7 @@ from hpcbert.campaign.user_settings import UserSettings
 from hpcbert.commands.collect import CollectRequest, Places, is_saved, load_result_set, resolve_word
 from hpcbert.errors import RegressionError, UsageError
 from hpcbert.logs.setting import END, Window
-from hpcbert.model import MANIFEST, Shape, SpeedupTable
+from hpcbert.model import MANIFEST, Shape, SpeedupTable, Unit
 from hpcbert.results.compare import (
     DIMENSIONS,
     Comparison,
@@ -26,6 +26,7 @@ from hpcbert.results.compare import (
 from hpcbert.results.document import ResultSet
 from hpcbert.results.published import record
 from hpcbert.results.published.record import PublishedPoint, PublishedTable
+from hpcbert.results.units import convert_tables, explain_missing
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class CompareRequest:
         least: The ratio below which a point fails; None: no point can fail.
         anyway: Whether to compare what is not comparable.
         reading: How campaigns and logs are collected.
+        unit: What the compared rates count.
     """
 
     words: tuple[str, ...]
@@ -47,6 +49,7 @@ class CompareRequest:
     least: float | None = None
     anyway: bool = False
     reading: CollectRequest = field(default_factory=CollectRequest)
+    unit: Unit = "samples"
 
 
 class CompareResult(NamedTuple):
@@ -81,7 +84,9 @@ def compare_results(
     Raises:
         UsageError: Nothing can be compared, or the sides are not comparable.
     """
-    results = _load_sides(request, user_places, states)
+    results = [
+        _convert(result, request.unit) for result in _load_sides(request, user_places, states)
+    ]
     if request.by:
         base, *sides = _split_by(results, request.by)
     else:
@@ -105,6 +110,16 @@ def compare_results(
         (*(text for result in results for text in result.refused), *_list_empty(comparisons)),
         tuple(dict.fromkeys(text for result in results for text in result.warnings)),
     )
+
+
+def _convert(results: ResultSet, unit: Unit) -> ResultSet:
+    """Return results with their rates in a unit.
+
+    Raises:
+        UsageError: No rate can be converted.
+    """
+    warnings = (*results.warnings, *explain_missing(results.tables, unit))
+    return replace(results, tables=convert_tables(results.tables, unit), warnings=warnings)
 
 
 def _load_sides(

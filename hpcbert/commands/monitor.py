@@ -20,7 +20,7 @@ from hpcbert.logs import grammar
 from hpcbert.logs.failures import Failure, explain_failure
 from hpcbert.logs.grammar import Grammar
 from hpcbert.logs.scan import Progress, read_progress
-from hpcbert.model import Device
+from hpcbert.model import Device, Point, Unit
 from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.tracker import Tracker
 from hpcbert.slurm.states import Kind, RepeatState
@@ -263,6 +263,34 @@ def estimate_progress(repeat: Repeat, progress: Progress | None, *, now: float) 
         samples = max(0, iterations - iteration) * point.global_batch_size
         end_time = now + samples / throughput
     return RepeatProgress(iteration, iterations, throughput, end_time)
+
+
+def make_rate_factor_reader(directory: Path) -> Callable[[Point, Unit], float | None]:
+    """Return a function that says how many tokens or sequences a sample of a point has.
+
+    None if the campaign's recipe and options do not say.
+    """
+    try:
+        values = toml.read(directory / store.RECIPE)
+    except HpcbertError:
+        values = {}
+    defaults = {
+        name: option.get("default")
+        for name, option in dict(values.get("options", {})).items()
+        if isinstance(option, dict)
+    }
+    usual_length = dict(values.get("log", {})).get("sequence_length")
+
+    def read_factor(point: Point, unit: Unit) -> float | None:
+        options = {"sequence_length": usual_length, **defaults, **dict(point.options)}
+        length, packing = options.get("sequence_length"), options.get("packing") or 1
+        if unit == "samples" or not isinstance(packing, int):
+            return 1.0 if unit == "samples" else None
+        if unit == "sequences":
+            return 1 / packing
+        return length / packing if isinstance(length, int) and length > 0 else None
+
+    return read_factor
 
 
 def make_progress_reader(directory: Path) -> Callable[[Path], Progress | None]:

@@ -16,7 +16,7 @@ from hpcbert.campaign import archive, evidence, store
 from hpcbert.config import recipe
 from hpcbert.config.recipe import Recipe
 from hpcbert.errors import ConfigError, HpcbertError, UsageError
-from hpcbert.model import ARCHIVE, Campaign, Provenance, Row, SpeedupTable
+from hpcbert.model import ARCHIVE, Campaign, Provenance, Row, SpeedupTable, Unit
 from hpcbert.results import document
 from hpcbert.results.document import ResultSet, Source
 from hpcbert.results.published.neighbours import find_twins
@@ -32,6 +32,7 @@ from hpcbert.results.report.model import (
     Words,
 )
 from hpcbert.results.report.sections import compose_report
+from hpcbert.results.units import convert_known, convert_tables, mark_tables
 from hpcbert.system.files import read, temporary_for, translate_errors
 
 # The file that makes a directory a report: `sha256sum --check` reads it.
@@ -77,6 +78,7 @@ def write_report(
     language: str = LANGUAGES[0],
     size: str = DEFAULT_SIZE,
     with_logs: bool = False,
+    unit: Unit = "samples",
 ) -> WrittenReport:
     """Write the report of some results into a directory.
 
@@ -89,9 +91,10 @@ def write_report(
         language: Language of the page: one of LANGUAGES. Markdown is written in all of them.
         size: Size of the figures: a name in SIZES.
         with_logs: Whether to write logs.zip.
+        unit: What the rates count; results.json keeps samples and adds the others.
 
     Raises:
-        UsageError: The directory holds something else, or there is no result.
+        UsageError: The directory holds something else, there is no result, or none in the unit.
         HpcbertError: The file system refused.
     """
     if not results.tables:
@@ -103,19 +106,20 @@ def write_report(
         inputs = ReportInput(
             title=title,
             provenance=provenance,
-            results=results,
+            results=replace(results, tables=convert_tables(results.tables, unit)),
             source_files=tuple(
                 _read_backing(source, results, campaigns) for source in results.sources
             ),
             recipes=_find_recipes(results, campaigns, recipes),
             step_traces=tuple(_trace_largest(results)),
-            published=find_twins(results.tables),
+            published=convert_known(find_twins(results.tables), unit),
         )
         temporary = temporary_for(directory)
         with translate_errors("write", target):
             temporary.mkdir(parents=True)
         stack.callback(shutil.rmtree, temporary, ignore_errors=True)
-        for name, content in _render_files(inputs, language, size):
+        saved = replace(results, tables=mark_tables(results.tables, unit))
+        for name, content in _render_files(inputs, saved, language, size):
             _write_file(temporary / name, content)
         masked = _pack_logs(temporary / "logs.zip", results, campaigns) if with_logs else ()
         names = _write_sums(temporary)
@@ -123,11 +127,13 @@ def write_report(
     return WrittenReport(target, names, masked)
 
 
-def _render_files(inputs: ReportInput, language: str, size: str) -> Iterator[tuple[str, bytes]]:
-    """Yield every file of a report but its logs."""
+def _render_files(
+    inputs: ReportInput, saved: ResultSet, language: str, size: str
+) -> Iterator[tuple[str, bytes]]:
+    """Yield every file of a report but its logs; `saved` becomes results.json."""
     from hpcbert.results.report import figures
 
-    reports = {code: compose_report(inputs, Words(code)) for code in LANGUAGES}
+    reports = {code: compose_report(inputs, Words(code, inputs.unit)) for code in LANGUAGES}
     for code, report in reports.items():
         ending = ".md" if code == LANGUAGES[0] else f".{code}.md"
         yield f"report{ending}", formats.render_markdown(report).encode(errors=_ESCAPE)
@@ -135,20 +141,21 @@ def _render_files(inputs: ReportInput, language: str, size: str) -> Iterator[tup
     for script in report.scripts:
         yield script.file, script.text.encode(errors=_ESCAPE)
     drawings = {picture.name: figures.draw(picture, size=size) for picture in report.pictures}
-    page = formats.render_page(report, drawings, Words(language))
+    page = formats.render_page(report, drawings, Words(language, inputs.unit))
     yield "index.html", page.encode(errors=_ESCAPE)
     yield from _render_figures(drawings)
     yield from _render_tables(report, language)
-    result_set = replace(inputs.results, made=inputs.results.made or inputs.provenance)
+    result_set = replace(saved, made=saved.made or inputs.provenance)
     yield "results.json", f"{document.render_results(result_set)}\n".encode(errors=_ESCAPE)
 
 
 def list_pictures(results: ResultSet, provenance: Provenance, language: str) -> tuple[Picture, ...]:
     """Return the figures that a report of some results has."""
     traces = tuple(_trace_largest(results))
-    published = find_twins(results.tables)
+    unit = results.tables[0].unit if results.tables else "samples"
+    published = convert_known(find_twins(results.tables), unit)
     inputs = ReportInput("", provenance, results, step_traces=traces, published=published)
-    return compose_report(inputs, Words(language)).pictures
+    return compose_report(inputs, Words(language, inputs.unit)).pictures
 
 
 def _render_figures(drawings: Mapping[str, Drawing]) -> Iterator[tuple[str, bytes]]:

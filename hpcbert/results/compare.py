@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, NamedTuple
 from xml.etree import ElementTree as ET
 
 from hpcbert.errors import UsageError
-from hpcbert.model import Counted, Group, Row, SpeedupTable
+from hpcbert.model import Counted, Group, Row, SpeedupTable, Unit
 from hpcbert.results.grid import NOTHING, Cell, Column, Grid, TableView
 from hpcbert.results.interval import (
     MAX_REPEATS,
@@ -130,6 +130,7 @@ class Comparison:
         lacking: Points that the second lacks, or that have no number in one of the two: each with
             the reason.
         added: Points that only the second has.
+        unit: What the rates count.
     """
 
     base: str
@@ -137,6 +138,7 @@ class Comparison:
     pairs: tuple[PointPair, ...]
     lacking: tuple[tuple[str, str], ...]
     added: tuple[str, ...]
+    unit: Unit = "samples"
 
 
 def compare(
@@ -176,7 +178,8 @@ def compare(
             pairs.append(_compare_sides(side, new_side, within, by))
     matched = set(partners.values())
     added = tuple(side.name for key, side in new_sides.items() if key not in matched)
-    return Comparison(*names, tuple(pairs), tuple(without_number + missing), added)
+    unit = base[0].unit
+    return Comparison(*names, tuple(pairs), tuple(without_number + missing), added, unit)
 
 
 def _sides_by_key(tables: Iterable[SpeedupTable], by: str) -> dict[_Key, Side]:
@@ -368,8 +371,8 @@ def _values_by_name(keys: Iterable[_Key]) -> dict[str, set[str]]:
 
 _COMPARISON_COLUMNS = (
     Column("point"),
-    Column("BASE samples/s", ".2f"),
-    Column("NEW samples/s", ".2f"),
+    Column("BASE {unit}/s", ".2f"),
+    Column("NEW {unit}/s", ".2f"),
     Column("BASE per GPU", ".2f"),
     Column("NEW per GPU", ".2f"),
     Column("NEW/BASE", ".2%"),
@@ -386,6 +389,7 @@ def comparison_data(comparison: Comparison) -> dict[str, Any]:
     return {
         "base": comparison.base,
         "new": comparison.new,
+        "unit": f"{comparison.unit}/s",
         "points": [_point_data(pair) for pair in comparison.pairs],
         "lacking": [{"point": name, "why": reason} for name, reason in comparison.lacking],
         "added": list(comparison.added),
@@ -453,7 +457,11 @@ def comparison_view(comparison: Comparison, within: float) -> TableView:
     pairs = comparison.pairs
     title = f"{comparison.new} against {comparison.base}"
     rows = tuple(_pair_cells(pair, within) for pair in pairs)
-    grid = Grid("comparison", title, _COMPARISON_COLUMNS, rows)
+    columns = tuple(
+        replace(column, title=column.title.format(unit=comparison.unit))
+        for column in _COMPARISON_COLUMNS
+    )
+    grid = Grid("comparison", title, columns, rows)
     if not any(pair.base.published or pair.new.published for pair in pairs):
         titles = [column.title for column in _COMPARISON_COLUMNS]
         grid = grid.select([at for at, title in enumerate(titles) if not title.endswith("per GPU")])
@@ -521,7 +529,8 @@ def _comparison_legend(comparison: Comparison) -> str:
     coverage = min(ratio.coverage for ratio in ratios)
     false_alarm = max(ratio.false_alarm for ratio in ratios)
     return (
-        "samples/s are medians over all devices. The interval holds the ratio of the true medians "
+        f"{comparison.unit}/s are medians over all devices. "
+        "The interval holds the ratio of the true medians "
         f"with at least {coverage:.1%}, however the runs scatter; where nothing differs, a "
         f"difference is claimed in at most {false_alarm:.2%} of the cases."
     )

@@ -32,6 +32,7 @@ from hpcbert.model import (
     valid_throughputs,
 )
 from hpcbert.results.interval import is_precise, median_limits
+from hpcbert.results.units import rate_data
 from hpcbert.results.wording import describe_adaptive
 from hpcbert.system import files
 from hpcbert.system.decode import EncodedAs, IgnoreUnknown, Invalid, TableKeys, decode
@@ -207,7 +208,12 @@ def _table_data(table: SpeedupTable) -> dict[str, Any]:
     return {
         **{key: value for key, value in asdict(table.group).items() if key != "largest" or value},
         "baseline": str(table.baseline) if table.baseline else None,
-        "rows": [_row_data(row) for row in table.rows],
+        "rows": [
+            {**_row_data(row), "rates": rate_data(row, table.unit)}
+            if table.unit != "samples"
+            else _row_data(row)
+            for row in table.rows
+        ],
     }
 
 

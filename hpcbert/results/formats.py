@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -33,6 +33,7 @@ from hpcbert.results.grid import (
     format_markdown,
 )
 from hpcbert.results.reduce import BASELINE, FOREIGN
+from hpcbert.results.units import per_device, real_rate
 from hpcbert.results.wording import (
     FLAGS,
     adapt_to_devices,
@@ -41,6 +42,7 @@ from hpcbert.results.wording import (
     describe_flags,
     describe_reasons,
     describe_window,
+    device_word,
     earlier_attempts,
     invalid_repeats,
     row_notes,
@@ -94,7 +96,7 @@ PUBLISHED_COLUMNS = {
     "flags": "",
 }
 _LEGEND = (
-    "samples/s is the median of the valid repeats, over all GPUs; min and max are the slowest and "
+    "{unit}/s is the median of the valid repeats, over all GPUs; min and max are the slowest and "
     "the fastest of them, of five the range that holds the true median with 93.75 % confidence. "
     "cv is their standard deviation over their mean; repeats are the valid ones, of those "
     "requested."
@@ -102,9 +104,11 @@ _LEGEND = (
 _MFU = ("mfu", "mfu_padded")
 # Lines of a spreadsheet are copied out of their file, so each states its origin.
 _PROVENANCE = ("window", "hpcbert", "date", "command")
-_POINT_TITLES = (*PLACE, *NUMBERS, *_MFU, "flags", "reasons", "differences", *_PROVENANCE)
+# The unit of all rates, and the median in two more forms.
+_RATE = ("unit", "per_gpu", "real_tokens_per_second")
+_POINT_TITLES = (*PLACE, *NUMBERS, *_MFU, "flags", "reasons", "differences", *_PROVENANCE, *_RATE)
 _RUN = ("repeat", "attempt", "throughput", "valid", "flags", "reasons", "state", "nodelist", "log")
-_RUN_TITLES = (*PLACE, *_RUN, *_PROVENANCE)
+_RUN_TITLES = (*PLACE, *_RUN, *_PROVENANCE, "unit")
 
 
 def render_text(tables: Iterable[SpeedupTable], provenance: Provenance, width: int = 0) -> str:
@@ -165,11 +169,17 @@ def _table_text(table: SpeedupTable, width: int) -> str:
 
 def _row_lines(table: SpeedupTable, width: int) -> list[list[str]]:
     """Return the lines of the titles and of each row; values without a column go below it."""
-    columns = _TEXT_COLUMNS
+    columns: tuple[Column, ...] = _TEXT_COLUMNS
+    choices: tuple[tuple[int, ...], ...] = _COLUMN_CHOICES
     if table.group.device == "cpu":
         columns = (columns[0], replace(columns[1], title="ranks (CPU)"), *columns[2:])
-    grid = Grid("results", "", columns, tuple(_text_cells(row) for row in table.rows))
-    layouts = [(places, format_lines(grid.select(places))) for places in _COLUMN_CHOICES]
+    if table.unit != "samples":
+        rate = Column(f"median {table.unit}/s", _rate_form(table))
+        columns = (*columns[:2], rate, *columns[3:], *_unit_columns(table))
+        choices = (tuple(range(len(columns))), *choices)
+    cells = tuple((*_text_cells(row, table), *_unit_cells(row, table)) for row in table.rows)
+    grid = Grid("results", "", columns, cells)
+    layouts = [(places, format_lines(grid.select(places))) for places in choices]
     fitting = [layout for layout in layouts if not width or _text_width(layout[1]) <= width]
     places, (head, *lines) = fitting[0] if fitting else layouts[-1]
     row_lines = [[head]]
@@ -189,9 +199,30 @@ def _text_width(lines: Iterable[str]) -> int:
     return max(len(click.unstyle(line)) for line in lines)
 
 
-def _text_cells(row: Row) -> tuple[Cell, ...]:
+def _rate_form(table: SpeedupTable) -> str:
+    """Return the format of a table's rates: tokens are many."""
+    return ".0f" if table.unit == "tokens" else ".2f"
+
+
+def _unit_columns(table: SpeedupTable) -> tuple[Column, ...]:
+    """Return the further columns of a table in another unit: per device, and without padding."""
+    if table.unit == "samples":
+        return ()
+    form, word = _rate_form(table), device_word(table.group)
+    columns = (Column(f"{table.unit}/s per {word}", form),)
+    return (*columns, Column("real tokens/s", form)) if table.unit == "tokens" else columns
+
+
+def _unit_cells(row: Row, table: SpeedupTable) -> tuple[Cell, ...]:
+    """Return the cells of `_unit_columns`."""
+    cells = (per_device(row), real_rate(row, table.unit))
+    return cells[: len(_unit_columns(table))]
+
+
+def _text_cells(row: Row, table: SpeedupTable) -> tuple[Cell, ...]:
     # One run does not have a range.
-    spread = NOTHING if row.cv is None else f"{row.min:,.2f} .. {row.max:,.2f}"
+    form = f",{_rate_form(table)}"
+    spread = NOTHING if row.cv is None else f"{row.min:{form}} .. {row.max:{form}}"
     return (
         row.shape.nodes,
         row.shape.gpus,
@@ -325,9 +356,11 @@ def _markdown_table(table: SpeedupTable) -> str:
     group = table.group
     variant = f", {group.variant}" if group.variant else ""
     title = table_title(group)
-    titles = {"devices": "rank_num" if group.device == "cpu" else "gpu_num", "samples": "samples/s"}
+    devices = "rank_num" if group.device == "cpu" else "gpu_num"
+    titles = {"devices": devices, "samples": f"{table.unit}/s"}
     columns = tuple(Column(titles.get(key, key), form) for key, form in PUBLISHED_COLUMNS.items())
-    rows = [published_cells(row) for row in table.rows]
+    columns += _unit_columns(table)
+    rows = [(*published_cells(row), *_unit_cells(row, table)) for row in table.rows]
     if any(any(_mfu_cells(row)) for row in table.rows):
         columns += (Column("MFU", ".1%"), Column("MFU padded", ".1%"))
         rows = [(*cells, *_mfu_cells(row)) for cells, row in zip(rows, table.rows, strict=True)]
@@ -365,14 +398,19 @@ def _markdown_legend(tables: Sequence[SpeedupTable]) -> list[str]:
         for name, text in FLAGS.items()
         if name in used
     ]
-    legend = adapt_to_devices(_LEGEND, tables)
+    legend = adapt_to_devices(_LEGEND.format(unit=tables[0].unit), tables)
     return [legend, "\n".join(["Flags:", "", *flags])] if flags else [legend]
 
 
 def render_csv(tables: Iterable[SpeedupTable], provenance: Provenance, _width: int = 0) -> str:
     """Return a header and a line for each point as CSV."""
     rows = [
-        (*_place_cells(table, row), *_point_cells(row), *_provenance_cells(row, provenance))
+        (
+            *_place_cells(table, row),
+            *_point_cells(row),
+            *_provenance_cells(row, provenance),
+            *(f"{table.unit}/s", per_device(row), real_rate(row, table.unit)),
+        )
         for table in tables
         for row in table.rows
     ]
@@ -382,7 +420,12 @@ def render_csv(tables: Iterable[SpeedupTable], provenance: Provenance, _width: i
 def render_runs_csv(tables: Iterable[SpeedupTable], provenance: Provenance, _width: int = 0) -> str:
     """Return a header and a line for each run, including invalid ones, as CSV."""
     rows = [
-        (*_place_cells(table, row), *_run_cells(run), *_provenance_cells(row, provenance))
+        (
+            *_place_cells(table, row),
+            *_run_cells(run),
+            *_provenance_cells(row, provenance),
+            f"{table.unit}/s",
+        )
         for table in tables
         for row in table.rows
         for run in row.runs
@@ -436,6 +479,8 @@ class TableFormat:
         endings: Endings of file names that select it.
         exact: Whether programs read it: then it is printed byte for byte.
         omissions: Returns the content that it can't hold, one sentence per table.
+        units: `convert`: its rates are in the table's unit; `add`: in samples, with the rates in
+            the unit next to them; `none`: in samples only.
         pack: Makes the file of a binary format; then `write` is not used.
     """
 
@@ -444,6 +489,7 @@ class TableFormat:
     exact: bool = False
     omissions: Callable[[Sequence[SpeedupTable], Provenance], tuple[str, ...]] = lambda *_: ()
     pack: Callable[[Sequence[SpeedupTable], Provenance], bytes] | None = None
+    units: Literal["convert", "add", "none"] = "convert"
 
 
 def _pack_parquet(tables: Sequence[SpeedupTable], provenance: Provenance) -> bytes:
@@ -459,9 +505,11 @@ FORMATS = {
     "markdown": TableFormat(render_markdown, (".md", ".markdown")),
     "csv": TableFormat(render_csv, (".csv",)),
     "csv-runs": TableFormat(render_runs_csv),
-    "json": TableFormat(document.render_json, (".json",), exact=True),
+    "json": TableFormat(document.render_json, (".json",), exact=True, units="add"),
     "parquet": TableFormat(render_text, (".parquet",), pack=_pack_parquet),
-    "dlperf-json": TableFormat(render_dlperf, exact=True, omissions=describe_omissions),
+    "dlperf-json": TableFormat(
+        render_dlperf, exact=True, omissions=describe_omissions, units="none"
+    ),
 }
 
 

@@ -13,17 +13,17 @@ from hpcbert.model import Metrics, Provenance, Row, Run, SpeedupTable
 from hpcbert.results.document import NUMBERS, PLACE
 
 _METRICS = tuple(field.name for field in fields(Metrics) if field.name != "unknown")
-_ROWS = (*PLACE, *NUMBERS, *_METRICS, "flags", "window", "source")
+_ROWS = (*PLACE, *NUMBERS, *_METRICS, "flags", "window", "source", "unit")
 _RUNS = (
     *PLACE,
     *("repeat", "attempt", "throughput", "valid", "state"),
-    *("reasons", "flags", "nodelist", "log", "source"),
+    *("reasons", "flags", "nodelist", "log", "source", "unit"),
 )
 _STEPS = (*PLACE, "repeat", "iteration", "seconds", "measured", "source")
 # The types of columns without floating-point numbers. Text is pandas' own, and never missing.
 _TYPES = {
     **dict.fromkeys(("framework", "model", "precision", "variant", "rule", "device"), "string"),
-    **dict.fromkeys(("flags", "window", "source"), "string"),
+    **dict.fromkeys(("flags", "window", "source", "unit"), "string"),
     **dict.fromkeys(("state", "reasons", "nodelist", "log"), "string"),
     **dict.fromkeys(("batch_size_per_device", "nodes", "gpus_per_node", "gpus"), "int64"),
     **dict.fromkeys(("ok", "asked", "repeat", "attempt", "iteration"), "int64"),
@@ -38,10 +38,11 @@ def rows_frame(tables: Iterable[SpeedupTable]) -> pd.DataFrame:
     identify its table. nodes, gpus_per_node, gpus: its shape. median, mean, min, max (samples/s
     over all devices), cv, speedup, efficiency (ratios): over the valid runs. ok, asked: numbers
     of valid and requested runs. samples_per_second_per_gpu, tokens_per_second,
-    real_tokens_per_second, step_seconds, step_seconds_p95, model_flops_per_sample,
-    peak_flops_per_second (of one GPU), mfu, mfu_padded (ratios),
+    real_tokens_per_second, sequences_per_second, step_seconds, step_seconds_p95,
+    model_flops_per_sample, peak_flops_per_second (of one GPU), mfu, mfu_padded (ratios),
     gpu_memory_mib, watts (all GPUs), samples_per_joule: as `Metrics`. flags: separated by
-    blanks. window: the measured part of each run. source: the campaign or the logs.
+    blanks. window: the measured part of each run. source: the campaign or the logs. unit: of
+    median, mean, min and max.
     """
     points = ((table, row) for table in tables for row in table.rows)
     values = ({**_place_values(table, row), **_point_values(row)} for table, row in points)
@@ -88,7 +89,7 @@ def _make_frame(records: Iterable[Mapping[str, Any]], names: Sequence[str]) -> p
 
 def _place_values(table: SpeedupTable, row: Row) -> dict[str, Any]:
     values = {**asdict(table.group), **asdict(row.shape), "gpus": row.shape.gpus}
-    return {**values, "source": row.origin.name if row.origin else ""}
+    return {**values, "source": row.origin.name if row.origin else "", "unit": f"{table.unit}/s"}
 
 
 def _point_values(row: Row) -> dict[str, Any]:

@@ -159,6 +159,7 @@ def compute_metrics(point: Measured, speed: float | None) -> Metrics | None:
         samples_per_second_per_gpu=speed / gpus,
         tokens_per_second=speed * work.tokens if work else None,
         real_tokens_per_second=speed * work.real_tokens if work and work.real_tokens else None,
+        sequences_per_second=_sequence_rate(point, speed, unknown),
         step_seconds=median(steps) if steps else None,
         step_seconds_p95=percentile(steps, _P95) if steps else None,
         model_flops_per_sample=flops,
@@ -276,6 +277,15 @@ def _sample_work(point: Measured, unknown: dict[str, str]) -> SampleWork | None:
         f"the logs state {real:.4g} FLOP a sample; with padding it has {padded_flops:.4g}"
     )
     return SampleWork(tokens, real_tokens, padded_flops)
+
+
+def _sequence_rate(point: Measured, speed: float, unknown: dict[str, str]) -> float | None:
+    """Return sequences per second; a program that states no packing packs one sample into each."""
+    factors = _positive_numbers(point.facts, "packing") or [1.0]
+    if len(factors) == 1:
+        return speed / factors[0]
+    unknown["sequences_per_second"] = "the runs pack different numbers of samples into a sequence"
+    return None
 
 
 def _gpu_peak(point: Measured, unknown: dict[str, str]) -> float | None:

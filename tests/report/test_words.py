@@ -18,7 +18,7 @@ from tests.kit.paths import REPOSITORY
 
 ROOM = REPOSITORY / "hpcbert" / "results" / "report"
 # Keys whose end comes from data: reasons, flags.
-_BY_DATA = ("flag.*", "reason.*")
+_BY_DATA = ("flag.*", "reason.*", "unit.*")
 
 
 def list_places(text: str) -> set[str]:

@@ -142,7 +142,8 @@ class Monitor(App[None]):
 
     def _lay_out(self) -> None:
         """Choose the columns that the rows have room for."""
-        self._sheet = Sheet(self._rows.size.width or self.size.width, unicode=self._unicode)
+        width = self._rows.size.width or self.size.width
+        self._sheet = Sheet(width, unicode=self._unicode, unit=self._session.unit)
         self._bar("heads").say(self._sheet.heads())
         if self._rows.cursor >= 0:
             self._rows.move(self._rows.cursor)

@@ -13,12 +13,14 @@ from hpcbert.cli.output import replace_controls
 from hpcbert.cli.progress import (
     MARKS,
     advise,
+    convert_rate,
     format_counts,
     format_duration,
     format_earlier_attempts,
 )
 from hpcbert.cli.streams import to_ascii
 from hpcbert.commands.monitor import RepeatProgress, View
+from hpcbert.model import Unit
 from hpcbert.slurm.hostlist import fold
 from hpcbert.slurm.states import Kind, RepeatState
 
@@ -64,6 +66,7 @@ class Scene:
         details: Progress of the running repeats on the screen.
         failures: Why the failed repeats on the screen failed, from their logs.
         over: Whether nothing waits or runs any more.
+        unit: What rates count.
     """
 
     view: View
@@ -72,6 +75,7 @@ class Scene:
     details: Mapping[Key, RepeatProgress] = field(default_factory=dict)
     failures: Mapping[Key, str] = field(default_factory=dict)
     over: bool = False
+    unit: Unit = "samples"
 
 
 class Tree:
@@ -217,7 +221,7 @@ def running_repeats(rows: Sequence[TreeRow], view: View) -> Iterator[Repeat]:
 _COLUMNS = (
     ("bar", "", 6, 60),
     ("done", "done", 9, 60),
-    ("rate", "samples/s", 10, 120),
+    ("rate", "{unit}/s", 11, 120),
     ("left", "left", 8, 76),
     ("nodes", "nodes", 14, 140),
 )
@@ -238,10 +242,11 @@ class Sheet:
     Args:
         width: Characters per line.
         unicode: Whether characters may be outside ASCII.
+        unit: What rates count.
     """
 
-    def __init__(self, width: int, *, unicode: bool) -> None:
-        self.width, self.unicode = width, unicode
+    def __init__(self, width: int, *, unicode: bool, unit: Unit = "samples") -> None:
+        self.width, self.unicode, self._unit = width, unicode, unit
         self._columns = [
             column for column in _COLUMNS if width >= column[3] or column[3] == _COLUMNS[0][3]
         ]
@@ -250,7 +255,9 @@ class Sheet:
 
     def heads(self) -> str:
         """Return the titles of the columns."""
-        titles = [title.rjust(width) for _, title, width, _ in self._columns]
+        titles = [
+            title.format(unit=self._unit).rjust(width) for _, title, width, _ in self._columns
+        ]
         return f"{self._line('  campaign, point, repeat', titles)} state"
 
     def line(self, row: TreeRow, scene: Scene, *, folded: bool) -> tuple[Piece, Piece]:
@@ -328,8 +335,9 @@ def _cells(row: TreeRow, scene: Scene) -> dict[str, str]:
     running = _running_progress(repeat, scene)
     if running and running.iteration is not None:
         cells["done"] = f"{running.iteration}/{running.iterations}"
-    if running and running.throughput is not None:
-        cells["rate"] = f"{running.throughput:,.2f}"
+    rate = convert_rate(repeat, running.throughput, scene.unit) if running else None
+    if rate is not None:
+        cells["rate"] = f"{rate:,.0f}" if scene.unit == "tokens" else f"{rate:,.2f}"
     if running and running.ends is not None:
         cells["left"] = format_duration(max(0.0, running.ends - scene.view.time))
     return cells
@@ -399,7 +407,7 @@ def describe_row(row: TreeRow, scene: Scene) -> str:
         f"job {repeat.job_id}" if repeat.job_id else "",
         f"on {texts['nodes']}" if texts["nodes"] else "",
         f"ran {format_duration(used_time)}{limit}" if used_time is not None else "",
-        f"{texts['rate']} samples/s" if texts["rate"] else "",
+        f"{texts['rate']} {scene.unit}/s" if texts["rate"] else "",
         f"{texts['left']} left" if texts["left"] else "",
         texts["state"],
         f"→ {advice}" if (advice := advise(repeat, state)) else "",

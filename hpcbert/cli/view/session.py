@@ -22,6 +22,7 @@ from hpcbert.commands import retry, submit
 from hpcbert.commands.monitor import RepeatProgress, Sinks, View
 from hpcbert.commands.retry import RetryPlan
 from hpcbert.errors import HpcbertError
+from hpcbert.model import Unit
 from hpcbert.slurm.states import Kind
 from hpcbert.system.runner import run
 
@@ -62,6 +63,7 @@ class Session:
         floor: Shortest interval between two queries of Slurm at this site, seconds.
         interval: The interval for watching, seconds.
         begun: Returns campaigns that were submitted meanwhile and are not among its arguments.
+        unit: What rates count.
 
     Attributes:
         watched: The campaigns, including those submitted meanwhile.
@@ -77,7 +79,9 @@ class Session:
         floor: float,
         interval: float,
         begun: Callable[[Sequence[TrackedCampaign]], Sequence[TrackedCampaign]] = lambda _: (),
+        unit: Unit = "samples",
     ) -> None:
+        self.unit: Unit = unit
         self.watched, self._policy = tuple(watched), policy
         self._begun, self._looked = begun, time.monotonic()
         self._floor, self._interval = floor, interval
@@ -202,7 +206,7 @@ class Session:
         rows = self._rows or self._tree.groups[:1]
         self._look(rows, self.view)
         scene = summarise(self._tree, self.view, self._details)
-        self._show(self._tree, replace(scene, failures=dict(self._failures)))
+        self._show(self._tree, replace(scene, failures=dict(self._failures), unit=self.unit))
 
     def _look(self, rows: Sequence[TreeRow], view: View) -> None:
         """Read the progress, or the reason of the failure, of the repeats on the screen."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import tomli
 
 from hpcbert.config.recipe import Recipe
-from hpcbert.model import Group, Provenance, Shape, SpeedupTable
+from hpcbert.model import Group, Provenance, Shape, SpeedupTable, Unit
 from hpcbert.results.document import ResultSet, Source
 from hpcbert.results.grid import Column, Grid
 
@@ -30,9 +30,14 @@ def catalogue() -> Mapping[str, Mapping[str, str]]:
 
 @dataclass(frozen=True)
 class Words:
-    """The words of one language."""
+    """The words of one language.
+
+    Attributes:
+        unit: What the rates count, in the place `unit` of a text.
+    """
 
     language: str
+    unit: Unit = "samples"
 
     def __call__(self, key: str, /, **values: object) -> str:
         """Return a text with its places filled in.
@@ -40,7 +45,8 @@ class Words:
         Raises:
             KeyError: The text does not exist, or a value for one of its places is missing.
         """
-        return catalogue()[key][self.language].format_map(values)
+        unit = catalogue()[f"unit.{self.unit}"][self.language]
+        return catalogue()[key][self.language].format_map({"unit": unit, **values})
 
     def translate(self, key: str, default: str) -> str:
         """Return a text without placeholders; if there is none, the program's own word."""
@@ -263,6 +269,11 @@ class ReportInput:
     def tables(self) -> tuple[SpeedupTable, ...]:
         """The tables of the results."""
         return self.results.tables
+
+    @property
+    def unit(self) -> Unit:
+        """What the rates of the tables count."""
+        return self.tables[0].unit if self.tables else "samples"
 
     @property
     def sources(self) -> tuple[tuple[Source, SourceFiles], ...]:
