@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import BertConfig, BertForPreTraining
 
-from hpcbert.workloads import bert_data, bert_model, bert_optimizers, bert_settings
+from hpcbert.workloads import bert_model, bert_optimizers, bert_settings
 from hpcbert.workloads import bert_pretrain as workload
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class Peer:
 
     def step(self) -> Tensor:
         """Do one optimizer step of one micro batch; return the loss."""
-        batch = bert_data.Batch(*next(self.source)[: bert_data.FIELDS])
+        batch = next(self.source).batch
         labels = torch.full_like(batch.input_ids, -100)
         rows, columns = batch.masked_weights.nonzero(as_tuple=True)
         labels[rows, batch.masked_positions[rows, columns]] = batch.masked_ids[rows, columns]
@@ -132,7 +132,9 @@ class Peer:
             loss = self.model(
                 input_ids=batch.input_ids,
                 token_type_ids=batch.segment_ids,
-                attention_mask=batch.attention_mask.long(),
+                attention_mask=batch.attention_mask.long()
+                if batch.attention_mask.numel()
+                else None,
                 labels=labels,
                 next_sentence_label=batch.next_sentence_labels,
             ).loss

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from hpcbert.workloads.bert_ranks import Ranks, sum_over_ranks
 from hpcbert.workloads.bert_settings import (
     FIRST_WORD,
     MASKED,
+    PRECISIONS,
     SHORT,
     Settings,
     SetupError,
@@ -26,11 +28,12 @@ from hpcbert.workloads.bert_settings import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 CLS, SEP, MASK = 101, 102, 103  # ids of BERT's uncased English vocabulary
 AS_MASK, AS_OTHER = 0.8, 0.1  # shares of masked tokens
-BLOCK, PREFETCHED = 4096, 4  # rows that are read at a time; micro batches that are ready ahead
+BLOCK, PREFETCHED = 4096, 256  # rows that are read at a time; rows that are ready ahead
+TILE = 64  # tokens that a fixed budget is a multiple of
 
 
 class Batch(NamedTuple):
@@ -38,7 +41,7 @@ class Batch(NamedTuple):
 
     input_ids: Tensor  # int64 [B, S]
     segment_ids: Tensor  # 0 or 1, int64 [B, S]
-    attention_mask: Tensor  # False for padding, bool [B, S]
+    attention_mask: Tensor  # False for padding, bool [B, S]; empty where nothing needs a mask
     masked_positions: Tensor  # 0 for padding, int64 [B, P]
     masked_ids: Tensor  # the tokens to predict, int64 [B, P]
     masked_weights: Tensor  # 1 for a prediction and 0 for padding, float32 [B, P]
@@ -49,28 +52,53 @@ FIELDS = len(Batch._fields)
 
 
 class Packing(NamedTuple):
-    """Where the T real tokens of a micro batch are, for a model that leaves padding out."""
+    """Where the T real tokens of a micro batch are, for a model that leaves padding out.
 
-    lengths: tuple[int, ...]  # real tokens of each sample
+    Either each sample's length is known to the host, or all shapes are those of a fixed budget of
+    tokens: then `bounds` has them on the device, and behind the real tokens come copies of the
+    first one, in samples of their own.
+    """
+
     places: Tensor  # of the real tokens among all B * S, int64 [T]
     starts: Tensor  # of each sample's first token among the real ones, int64 [B]
-    predicted: Tensor  # of the N predictions that are not padding among all B * P, int64 [N]
+    predicted: Tensor  # of the N predictions to compute among all B * P, int64 [N]
     masked: Tensor  # of their tokens among the real ones, int64 [N]
+    lengths: tuple[int, ...] = ()  # real tokens of each sample
+    bounds: Tensor | None = None  # where samples begin, and the end, int32
 
 
-def lay_out(batch: Batch) -> Packing:
-    """Find the real tokens and predictions; on a GPU this waits, so sources do it beforehand."""
-    lengths = batch.attention_mask.sum(dim=1)
-    predicted = batch.masked_weights.flatten().nonzero()[:, 0]
-    rows = predicted // batch.masked_positions.shape[1]
-    among_real = batch.attention_mask.flatten().cumsum(0) - 1
-    among_all = rows * batch.input_ids.shape[1] + batch.masked_positions.flatten()[predicted]
-    return Packing(
-        lengths=tuple(lengths.tolist()),
-        places=batch.attention_mask.flatten().nonzero()[:, 0],
-        starts=lengths.cumsum(0) - lengths,
-        predicted=predicted,
-        masked=among_real[among_all],
+class Micro(NamedTuple):
+    """A micro batch with what is known about it before its step."""
+
+    batch: Batch
+    work: Tensor  # `count_work`
+    layout: Packing | None = None  # None: padding is computed
+
+
+def lay_out(batch: Batch, budget: int = 0) -> Packing:
+    """Find the real tokens and predictions; on a GPU this waits, so sources do it beforehand.
+
+    With a budget, at least the number of real tokens, shapes do not depend on the batch.
+    """
+    (size, length), predictions = batch.input_ids.shape, batch.masked_positions.shape[1]
+    mask = batch.attention_mask
+    lengths = mask.sum(dim=1)
+    if budget:
+        predicted = torch.arange(size * predictions, device=mask.device)
+    else:
+        predicted = batch.masked_weights.flatten().nonzero()[:, 0]
+    rows, among_real = predicted // predictions, mask.flatten().cumsum(0) - 1
+    among_all = rows * length + batch.masked_positions.flatten()[predicted]
+    places = mask.flatten().nonzero()[:, 0]
+    layout = Packing(places, lengths.cumsum(0) - lengths, predicted, among_real[among_all])
+    if not budget:
+        return layout._replace(lengths=tuple(lengths.tolist()))
+    # As many samples of padding as there are at most, each as long as a sample may be.
+    padding = torch.arange(1, budget // length + 2, device=mask.device) * length
+    ends = torch.cat([lengths.cumsum(0), (len(places) + padding).clamp(max=budget)])
+    return layout._replace(
+        places=functional.pad(places, (0, budget - len(places))),
+        bounds=functional.pad(ends, (1, 0)).int(),
     )
 
 
@@ -162,9 +190,7 @@ def _choose_masked(
     return order[:, :predictions] * is_wanted, is_wanted
 
 
-def synthetic_source(
-    settings: Settings, ranks: Ranks, device: torch.device
-) -> Iterator[tuple[Any, ...]]:
+def synthetic_source(settings: Settings, ranks: Ranks, device: torch.device) -> Iterator[Micro]:
     """Make a rank's micro batches before the clock starts, and repeat them without end.
 
     Micro batch i of all ranks together is a run of consecutive samples, so two ranks see together
@@ -176,12 +202,45 @@ def synthetic_source(
     pool = [
         synthesize(torch.arange(start, start + size, device=device), settings) for start in starts
     ]
-    return itertools.cycle([with_layout(batch, settings) for batch in pool])
+    is_full = all(bool(batch.attention_mask.all()) for batch in pool)
+    form = choose_form(pool, settings, device, is_full=is_full)
+    return itertools.cycle([form.shape(batch) for batch in pool])
 
 
-def with_layout(batch: Batch, settings: Settings) -> tuple[Any, ...]:
-    """Return the model's arguments: a batch's fields, and a `Packing` to leave padding out."""
-    return (*batch, lay_out(batch)) if settings.unpad else batch
+class Form(NamedTuple):
+    """What all micro batches of a rank have in common, so that their shapes are the same."""
+
+    is_full: bool  # no row has padding, so none needs a mask
+    unpads: bool
+    budget: int = 0  # real tokens of a micro batch, at most; 0: shapes follow the samples
+
+    def shape(self, batch: Batch) -> Micro:
+        """Return a micro batch in this form."""
+        layout = lay_out(batch, self.budget) if self.unpads else None
+        work = count_work(batch)
+        if self.is_full:
+            batch = batch._replace(attention_mask=batch.attention_mask[:0])
+        return Micro(batch, work, layout)
+
+
+def choose_form(
+    batches: Iterable[Batch], settings: Settings, device: torch.device, *, is_full: bool
+) -> Form:
+    """Return the form of micro batches; it reads them where they need a budget."""
+    if not (settings.unpad and has_flash(settings, device)):
+        return Form(is_full, settings.unpad)
+    most = max(int(batch.attention_mask.sum()) for batch in batches)
+    return Form(is_full, settings.unpad, -(-most // TILE) * TILE)
+
+
+def has_flash(settings: Settings, device: torch.device) -> bool:
+    """Return whether samples of any lengths can be attended at once: by flash attention."""
+    return (
+        device.type == "cuda"
+        and not torch.version.hip
+        and PRECISIONS[settings.precision] is not None
+        and torch.cuda.get_device_capability(device) >= (8, 0)
+    )
 
 
 def assign_shards(count: int, ranks: Ranks) -> list[tuple[int, int, int]]:
@@ -309,8 +368,8 @@ def _read_rows(
     )
 
 
-def find_shards(settings: Settings, ranks: Ranks) -> list[Shard]:
-    """Return this rank's part of the data, after a look at as many rows as the run needs.
+def find_shards(settings: Settings, ranks: Ranks) -> tuple[list[Shard], bool]:
+    """Return this rank's part of the data, and whether no row that the run needs has padding.
 
     SetupError if there are no shards, one is malformed, or the rows do not fill a batch.
     """
@@ -324,15 +383,17 @@ def find_shards(settings: Settings, ranks: Ranks) -> list[Shard]:
     shares = assign_shards(len(paths), ranks)
     shards = [Shard(paths[number], first, stride) for number, first, stride in shares]
     needed, count = settings.iters * settings.accumulation * settings.batch_size, 0
+    is_full = True
     for block in itertools.chain.from_iterable(read_shard(shard, settings) for shard in shards):
         count += len(block.input_ids)
+        is_full = is_full and bool(block.attention_mask.all())
         if count >= needed:
             break
     if count < settings.batch_size:
         raise SetupError(
             f"--data {directory}: {count} rows do not fill a batch of {settings.batch_size}"
         )
-    return shards
+    return shards, is_full
 
 
 def batches_of(shards: Sequence[Shard], settings: Settings) -> Iterator[Batch]:
@@ -350,25 +411,28 @@ def batches_of(shards: Sequence[Shard], settings: Settings) -> Iterator[Batch]:
 class Prefetcher:
     """Micro batches that a thread reads, lays out and pins while the device computes."""
 
-    def __init__(self, batches: Iterator[Batch], settings: Settings, device: torch.device) -> None:
-        self._batches, self._settings, self._device = batches, settings, device
+    def __init__(
+        self, batches: Iterator[Batch], form: Form, settings: Settings, device: torch.device
+    ) -> None:
+        self._batches, self._form, self._device = batches, form, device
         self._thread = ThreadPoolExecutor(1, "data")
-        self._waiting = deque(self._thread.submit(self._prepare) for _ in range(PREFETCHED))
+        ahead = max(2, -(-PREFETCHED // settings.batch_size))
+        self._waiting = deque(self._thread.submit(self._prepare) for _ in range(ahead))
 
-    def _prepare(self) -> tuple[Any, ...]:
-        batch = with_layout(next(self._batches), self._settings)
+    def _prepare(self) -> Micro:
+        micro = self._form.shape(next(self._batches))
         if self._device.type == "cuda":
-            batch = convert(batch, Tensor.pin_memory)
-        return batch
+            micro = convert(micro, Tensor.pin_memory)
+        return micro
 
-    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+    def __iter__(self) -> Iterator[Micro]:
         return self
 
-    def __next__(self) -> tuple[Any, ...]:
+    def __next__(self) -> Micro:
         """Return the next micro batch, on its way to the device."""
-        batch = self._waiting.popleft().result()
+        micro = self._waiting.popleft().result()
         self._waiting.append(self._thread.submit(self._prepare))
-        moved: tuple[Any, ...] = convert(batch, self._to_device)
+        moved: Micro = convert(micro, self._to_device)
         return moved
 
     def _to_device(self, value: Tensor) -> Tensor:
@@ -385,24 +449,24 @@ def convert(values: Any, change: Callable[[Tensor], Tensor]) -> Any:
     return type(values)(*changed) if hasattr(values, "_fields") else tuple(changed)
 
 
-def open_source(
-    settings: Settings, ranks: Ranks, device: torch.device
-) -> Iterator[tuple[Any, ...]]:
+def open_source(settings: Settings, ranks: Ranks, device: torch.device) -> Iterator[Micro]:
     """Return this rank's endless micro batches.
 
     If one rank cannot use its data, every rank raises SetupError, so that none waits.
     """
     if not settings.data:
         return synthetic_source(settings, ranks, device)
-    failure, shards = None, None
+    failure, shards, is_full = None, None, False
     try:
-        shards = find_shards(settings, ranks)
+        shards, is_full = find_shards(settings, ranks)
     except SetupError as error:
         failure = error
     failures = sum_over_ranks(torch.tensor(float(shards is None), device=device), ranks)
     if failures or shards is None:
         raise failure or SetupError(f"{int(failures)} other rank(s) cannot use their data")
-    return Prefetcher(batches_of(shards, settings), settings, device)
+    needed = itertools.islice(batches_of(shards, settings), settings.iters * settings.accumulation)
+    form = choose_form(needed, settings, device, is_full=is_full)
+    return Prefetcher(batches_of(shards, settings), form, settings, device)
 
 
 def count_work(batch: Batch) -> Tensor:

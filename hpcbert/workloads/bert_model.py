@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
-from hpcbert.workloads.bert_data import FIELDS, Batch, Packing
-from hpcbert.workloads.bert_settings import POSITIONS, PRECISIONS, Settings
+from hpcbert.workloads.bert_data import FIELDS, Batch, Micro, Packing
+from hpcbert.workloads.bert_settings import POSITIONS, PRECISIONS, Settings, SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,9 +19,49 @@ if TYPE_CHECKING:
 TILE, NEVER = 64, -1e4  # multiple that the vocabulary is padded to; the logit of a padding token
 
 
+# PyTorch's numbers of its attention kernels (torch.nn.attention.SDPBackend), and its switches.
+NUMBERS = {0: "math", 1: "flash", 2: "efficient", 3: "cudnn"}
+SWITCHES = {
+    "flash": "enable_flash_sdp",
+    "efficient": "enable_mem_efficient_sdp",
+    "cudnn": "enable_cudnn_sdp",
+    "math": "enable_math_sdp",
+}
+
+
+def select_attention(name: str) -> None:
+    """Let PyTorch take one kernel for the attention, or any."""
+    for kernel, switch in SWITCHES.items():
+        getattr(torch.backends.cuda, switch)(name in ("auto", kernel))
+
+
+def find_attention(settings: Settings, micro: Micro, device: torch.device) -> str:
+    """Return the kernel that PyTorch takes for the attention of such micro batches.
+
+    SetupError if --sdpa names one that cannot.
+    """
+    layout, (size, length) = micro.layout, micro.batch.input_ids.shape
+    if layout is not None and layout.bounds is not None:
+        return "flash, packed"
+    size, mask = (size, micro.batch.attention_mask) if layout is None else (1, torch.empty(0))
+    projected = torch.empty(
+        *(size, length, 3, settings.heads, settings.hidden // settings.heads),
+        dtype=PRECISIONS[settings.precision] or torch.float32,
+        device=device,
+        requires_grad=True,
+    )
+    query, key, value = projected.permute(2, 0, 3, 1, 4).unbind(0)
+    needed = mask[:, None, None, :] if mask.numel() else None
+    choose = torch.ops.aten._fused_sdp_choice  # which the attention itself asks
+    try:
+        return NUMBERS[choose(query, key, value, needed, settings.dropout, False)]
+    except RuntimeError as error:
+        raise SetupError(f"--sdpa {settings.sdpa} cannot attend here: {error}") from error
+
+
 def autocast(settings: Settings, device: torch.device) -> contextlib.AbstractContextManager[Any]:
     """Return a context in which matrix products of fp32 weights are done in the precision."""
-    dtype = PRECISIONS[settings.precision] if settings.weights == "fp32" else None
+    dtype = PRECISIONS[settings.precision] if settings.weights != "bf16" else None
     return torch.autocast(device.type, dtype=dtype) if dtype else contextlib.nullcontext()
 
 
@@ -38,16 +79,25 @@ class Block(nn.Module):
         self.norm = nn.LayerNorm(settings.hidden, eps=1e-12)
         self.dropout = nn.Dropout(settings.dropout)
 
-    def forward(self, hidden: Tensor, mask: Tensor | None, lengths: tuple[int, ...] = ()) -> Tensor:
-        """Return [B, S, hidden], for `mask` [B, 1, 1, S]; or [T, hidden], for T = sum(lengths)."""
+    def forward(
+        self, hidden: Tensor, mask: Tensor | None, layout: Packing | None = None, longest: int = 0
+    ) -> Tensor:
+        """Return [B, S, hidden], for `mask` [B, 1, 1, S]; with a layout [T, hidden].
+
+        `longest` is the most tokens that a sample may have.
+        """
         projected = self.query_key_value(hidden)
-        if lengths:
+        if layout is None:
+            context = self._attend(projected, mask)
+        elif layout.bounds is None:
             # One call a sample, without a mask: on CPUs faster than putting the padding back for
             # the attention alone (benchmarks/README.md).
-            parts = projected.split(lengths)
+            parts = projected.split(layout.lengths)
             context = torch.cat([self._attend(part.unsqueeze(0), None)[0] for part in parts])
         else:
-            context = self._attend(projected, mask)
+            split = projected.unflatten(1, (3, self.heads, -1)).unbind(1)
+            dropout = self.dropout.p if self.training else 0.0
+            context = attend_packed(split, layout.bounds, longest, dropout).flatten(1)
         attended = self.attention_output(context)
         hidden = self.attention_norm(hidden + self.dropout(attended))
         expanded = functional.gelu(self.expand(hidden))
@@ -63,12 +113,24 @@ class Block(nn.Module):
         return context.transpose(1, 2).reshape(batch, length, width // 3)
 
 
+def attend_packed(parts: Sequence[Tensor], bounds: Tensor, longest: int, dropout: float) -> Tensor:
+    """Return the attention within each of the samples that lie one behind the other.
+
+    `parts` are query, key and value.
+
+    The operator is what torch.nested calls for tensors of this form [T, heads, width]
+    (pytorch/pytorch, torch/nested/_internal/sdpa.py); it exists on GPUs alone.
+    """
+    attend = torch.ops.aten._flash_attention_forward
+    context: Tensor = attend(*parts, bounds, bounds, longest, longest, dropout, False, False)[0]
+    return context
+
+
 class Bert(nn.Module):
     """Embeddings, encoder and pooler (Devlin et al. 2019, section 3)."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
-        self.is_full = settings.fill == "full"  # a mask would only slow the attention down
         self.token = nn.Embedding(padded_vocab(settings), settings.hidden)
         self.position = nn.Embedding(POSITIONS, settings.hidden)
         self.segment = nn.Embedding(2, settings.hidden)
@@ -85,7 +147,7 @@ class Bert(nn.Module):
         layout: Packing | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return the sequence [B, S, hidden] (with a layout [T, hidden]) and the pooled tokens."""
-        length, lengths = input_ids.shape[1], layout.lengths if layout else ()
+        length = input_ids.shape[1]
         if layout is None:
             position = self.position.weight[:length]
         else:
@@ -94,9 +156,9 @@ class Bert(nn.Module):
             position = self.position(layout.places % length)
         total = self.token(input_ids) + position + self.segment(segment_ids)
         hidden = self.dropout(self.norm(total))
-        mask = None if self.is_full else attention_mask[:, None, None, :]
+        mask = attention_mask[:, None, None, :] if attention_mask.numel() else None
         for block in self.blocks:
-            hidden = block(hidden, mask, lengths)
+            hidden = block(hidden, mask, layout, length)
         first = hidden[:, 0] if layout is None else hidden[layout.starts]
         return hidden, torch.tanh(self.pooler(first))
 
@@ -111,6 +173,7 @@ class BertForPreTraining(nn.Module):
         self.transform_norm = nn.LayerNorm(settings.hidden, eps=1e-12)
         self.decoder_bias = nn.Parameter(torch.zeros(padded_vocab(settings)))
         self.next_sentence = nn.Linear(settings.hidden, 2)
+        self.chunk = settings.chunk
         self.apply(_initialize)
         with torch.no_grad():
             # Their probability is exactly 0, so that no gradient ever reaches them.
@@ -137,10 +200,24 @@ class BertForPreTraining(nn.Module):
         masked = functional.gelu(self.transform(masked))
         # Like all other norms in full precision, which autocast sees to on GPUs only.
         masked = self.transform_norm(masked.to(self.decoder_bias.dtype))
-        logits = functional.linear(masked, self.bert.token.weight, self.decoder_bias)
-        mlm_sum = (_cross_entropy(logits, labels) * weights).sum()
+        mlm_sum = self._sum_losses(masked, labels, weights)
         nsp_sum = _cross_entropy(self.next_sentence(pooled), batch.next_sentence_labels).sum()
         return mlm_sum, nsp_sum
+
+    def _sum_losses(self, masked: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+        """Return the sum of the predictions' losses; of a chunk's logits, nothing is kept."""
+        if not self.chunk:
+            return self._sum_chunk(masked, labels, weights)
+        columns = [torch.split(value, self.chunk) for value in (masked, labels, weights)]
+        sums = [
+            checkpoint(self._sum_chunk, *chunk, use_reentrant=False)
+            for chunk in zip(*columns)  # noqa: B905  # needs Python 3.10
+        ]
+        return torch.stack(sums).sum()
+
+    def _sum_chunk(self, masked: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+        logits = functional.linear(masked, self.bert.token.weight, self.decoder_bias)
+        return (_cross_entropy(logits, labels) * weights).sum()
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

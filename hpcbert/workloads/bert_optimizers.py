@@ -45,8 +45,13 @@ class Lamb(torch.optim.Optimizer):
     grad_scale: Tensor | None = None
     found_inf: Tensor | None = None
 
-    def __init__(self, groups: list[dict[str, Any]], eps: float) -> None:
-        super().__init__(groups, {"lr": 0.0, "betas": (0.9, 0.999), "eps": eps, "parts": 1})
+    def __init__(self, groups: list[dict[str, Any]], eps: float, lr: Any = 0.0) -> None:
+        super().__init__(groups, {"lr": lr, "betas": (0.9, 0.999), "eps": eps, "parts": 1})
+        self._advance = _advance
+
+    def compile(self) -> None:
+        """Compute each group's update as one graph."""
+        self._advance = torch.compile(_advance, fullgraph=True)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -63,33 +68,48 @@ class Lamb(torch.optim.Optimizer):
             if not self.state[value]:
                 tensors = {"mean": torch.zeros_like(value), "square": torch.zeros_like(value)}
                 self.state[value].update(tensors)
+        if "step" not in group:
+            group["step"] = torch.zeros((), device=values[0].device)
+        scalars = (group["step"], group["lr"], self.grad_scale, self.found_inf)
         means = [self.state[value]["mean"] for value in values]
         squares = [self.state[value]["square"] for value in values]
-        if self.grad_scale is not None:
-            torch._foreach_div_(gradients, self.grad_scale)
-        counts: Any = 1.0  # 0.0: the step overflowed, and changes nothing
-        if self.found_inf is not None:
-            counts = 1.0 - self.found_inf
-            gradients = [
-                gradient.where(counts > 0, torch.zeros_like(gradient)) for gradient in gradients
-            ]
-        steps = group["step"] = group.get("step", 0.0) + counts
-        number = steps + (1 - counts)
-        beta, slow = group["betas"]
-        torch._foreach_mul_(means, 1 - (1 - beta) * counts)
-        torch._foreach_add_(means, gradients, alpha=1 - beta)
-        torch._foreach_mul_(squares, 1 - (1 - slow) * counts)
-        torch._foreach_addcmul_(squares, gradients, gradients, 1 - slow)
-        divisors = torch._foreach_div(squares, 1 - slow**number)
-        torch._foreach_sqrt_(divisors)
-        torch._foreach_add_(divisors, group["eps"])
-        updates = torch._foreach_div(means, 1 - beta**number)
-        torch._foreach_div_(updates, divisors)
-        if group["weight_decay"]:
-            torch._foreach_add_(updates, values, alpha=group["weight_decay"])
-            _adapt(values, list(updates), group["parts"])
-        torch._foreach_mul_(updates, -group["lr"] * counts)
-        torch._foreach_add_(values, updates)
+        constants = (*group["betas"], group["eps"], group["weight_decay"], group["parts"])
+        self._advance((values, gradients, means, squares), scalars, constants)
+
+
+def _advance(
+    tensors: tuple[list[Tensor], ...],
+    scalars: tuple[Any, ...],
+    constants: tuple[float, float, float, float, int],
+) -> None:
+    """Update a group's weights, means, squares and number of steps in place."""
+    values, gradients, means, squares = tensors
+    steps, rate, divisor, overflow = scalars
+    beta, slow, eps, decay, parts = constants
+    if divisor is not None:
+        torch._foreach_div_(gradients, divisor)
+    counts: Any = 1.0  # 0.0: the step overflowed, and changes nothing
+    if overflow is not None:
+        counts = 1.0 - overflow
+        gradients = [
+            gradient.where(counts > 0, torch.zeros_like(gradient)) for gradient in gradients
+        ]
+    steps += counts
+    number = steps + (1 - counts)
+    torch._foreach_mul_(means, 1 - (1 - beta) * counts)
+    torch._foreach_add_(means, gradients, alpha=1 - beta)
+    torch._foreach_mul_(squares, 1 - (1 - slow) * counts)
+    torch._foreach_addcmul_(squares, gradients, gradients, 1 - slow)
+    divisors = torch._foreach_div(squares, 1 - slow**number)
+    torch._foreach_sqrt_(divisors)
+    torch._foreach_add_(divisors, eps)
+    updates = torch._foreach_div(means, 1 - beta**number)
+    torch._foreach_div_(updates, divisors)
+    if decay:
+        torch._foreach_add_(updates, values, alpha=decay)
+        _adapt(values, list(updates), parts)
+    torch._foreach_mul_(updates, -rate * counts)
+    torch._foreach_add_(values, updates)
 
 
 def _adapt(values: list[Tensor], updates: list[Tensor], parts: int) -> None:
@@ -105,6 +125,8 @@ def _adapt(values: list[Tensor], updates: list[Tensor], parts: int) -> None:
 def make_optimizer(model: nn.Module, name: str = "adamw") -> torch.optim.Optimizer:
     """Return AdamW or LAMB with BERT's settings; biases and LayerNorms do not decay.
 
+    All groups share one learning rate, a tensor on the model's device.
+
     google-research/bert, optimization.py: decay 0.01, betas 0.9 and 0.999, epsilon 1e-6; NVIDIA's
     LAMB takes the same.
     """
@@ -119,9 +141,10 @@ def make_optimizer(model: nn.Module, name: str = "adamw") -> torch.optim.Optimiz
         {"params": threes, "weight_decay": 0.01, "parts": 3},
         {"params": vectors, "weight_decay": 0.0},
     ]
+    rate = torch.zeros((), device=vectors[0].device)
     if name == "lamb":
-        return Lamb(groups, eps=1e-6)
-    return torch.optim.AdamW(groups, lr=0.0, eps=1e-6, fused=FUSED)
+        return Lamb(groups, eps=1e-6, lr=rate)
+    return torch.optim.AdamW(groups, lr=rate, eps=1e-6, fused=FUSED)
 
 
 class LossScale:

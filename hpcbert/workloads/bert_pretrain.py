@@ -45,14 +45,22 @@ if __name__ == "__main__":
     siblings.__path__ = [str(Path(__file__).parent)]
     sys.dont_write_bytecode = True  # the campaign's folder holds what was submitted, nothing else
 
-from hpcbert.workloads.bert_data import FIELDS, Batch, count_work, open_source
+from hpcbert.workloads.bert_data import Micro, has_flash, open_source
 from hpcbert.workloads.bert_model import (
     BertForPreTraining,
     autocast,
     count_parameters,
+    find_attention,
     model_flops,
+    select_attention,
 )
-from hpcbert.workloads.bert_optimizers import LossScale, learning_rate, make_optimizer, total_norm
+from hpcbert.workloads.bert_optimizers import (
+    Lamb,
+    LossScale,
+    learning_rate,
+    make_optimizer,
+    total_norm,
+)
 from hpcbert.workloads.bert_ranks import (
     Ranks,
     check_precision,
@@ -69,6 +77,7 @@ if TYPE_CHECKING:
 
 REFUSED = 2
 NON_FINITE_LOSS = 3
+COMPILED_BUCKET = 100  # MiB of gradients that one all-reduce sums if the model is compiled
 
 
 class NonFiniteLossError(Exception):
@@ -79,27 +88,40 @@ def wants_compile(settings: Settings, device: torch.device) -> bool:
     """Return whether to use torch.compile: as set, or on GPUs wherever it can work.
 
     Inductor's kernels are Triton's, and Triton builds their launcher with a C compiler
-    (triton-lang/triton, python/triton/runtime/build.py: CC, else gcc or clang).
+    (triton-lang/triton, python/triton/runtime/build.py: CC, else gcc or clang). SetupError if
+    shapes change from batch to batch, because each would be compiled.
     """
+    has_shapes = not settings.unpad or has_flash(settings, device)
+    if settings.compile == "true" and not has_shapes:
+        raise SetupError(
+            "--compile true and --unpad exclude each other where each batch has shapes of its own: "
+            "that takes an NVIDIA GPU of compute capability 8.0 and --precision fp16 or bf16"
+        )
     if settings.compile != "auto":
         return settings.compile == "true"
     has_compiler = bool(os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang"))
     can = has_compiler and importlib.util.find_spec("triton") is not None
-    return can and device.type == "cuda" and not settings.unpad
+    return can and device.type == "cuda" and has_shapes
+
+
+class Fetched(NamedTuple):
+    """The micro batches of a step, and how many predictions those of all ranks have."""
+
+    micros: list[Micro]
+    work: Tensor  # `count_work` of this rank's
+    predictions: Tensor  # float32, at least 1 once `sum` is done
+    sum: Any  # a running all-reduce, or None
 
 
 class Trainer:
     """One rank's model, optimizer and data; `module` is the model without any wrapper."""
 
     def __init__(
-        self,
-        settings: Settings,
-        ranks: Ranks,
-        device: torch.device,
-        source: Iterator[tuple[Any, ...]],
+        self, settings: Settings, ranks: Ranks, device: torch.device, source: Iterator[Micro]
     ) -> None:
         # "highest" also undoes TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1, which some images set.
         torch.set_float32_matmul_precision("high" if settings.precision == "tf32" else "highest")
+        select_attention(settings.sdpa)
         torch.manual_seed(settings.seed)
         self.module = BertForPreTraining(settings).to(device)
         # Equal weights but unequal dropout on every rank.
@@ -117,35 +139,66 @@ class Trainer:
         self.skipped_steps = torch.zeros((), dtype=torch.int64, device=device)
         # This rank's real tokens, squares of the samples' lengths, and predictions so far.
         self.work = torch.zeros(3, dtype=torch.float64, device=device)
-        parallel = DistributedDataParallel if ranks.size > 1 else None
-        self._parallel = parallel(self._worker, gradient_as_bucket_view=True) if parallel else None
-        model: Callable[..., Any] = self._parallel or self._worker
         self.compiles = wants_compile(settings, device)
-        self._model = torch.compile(model) if self.compiles else model
+        self._parallel = self._distribute() if ranks.size > 1 else None
+        self._model: Callable[..., Any] = self._parallel or self._worker
+        if self.compiles:
+            self._model = torch.compile(self._model, mode=settings.compile_mode)
+            if isinstance(self.optimizer, Lamb):
+                self.optimizer.compile()
+        self._next: Fetched | None = None
+
+    def _distribute(self) -> DistributedDataParallel:
+        """Return the model with gradients that are summed over ranks.
+
+        A compiled model has its gradients all at once at the end of each of its parts, which
+        buckets bound (pytorch/pytorch, torch/_dynamo/backends/distributed.py): few large ones.
+        """
+        return DistributedDataParallel(
+            self._worker,
+            gradient_as_bucket_view=True,
+            bucket_cap_mb=COMPILED_BUCKET if self.compiles else None,
+            # Every micro step but the last would be a graph of its own.
+            static_graph=self.settings.accumulation == 1,
+        )
+
+    def fetch(self) -> Fetched:
+        """Return the micro batches of the next step, and begin to count their predictions."""
+        if self._next is None:
+            begin = time.perf_counter()
+            micros = [next(self.source) for _ in range(self.settings.accumulation)]
+            self.waited += time.perf_counter() - begin
+            work = torch.stack([micro.work for micro in micros]).sum(0)
+            predictions = work[2].float()
+            is_alone = self.ranks.size == 1
+            running = None if is_alone else dist.all_reduce(predictions, async_op=True)
+            self._next = Fetched(micros, work, predictions, running)
+        return self._next
 
     def step(self) -> Tensor:
         """Do one optimizer step and return this rank's share of both losses, on the device.
 
         Sums over all samples of the step are divided by counts over all ranks, so that the losses
         and gradients are those of one rank with the whole batch, however unevenly the predictions
-        are spread over ranks and micro steps. Its price is one more all-reduce, of one number.
+        are spread over ranks and micro steps. Its price is one more all-reduce, of one number,
+        which runs while the step before it ends.
         """
-        begin = time.perf_counter()
-        batches = [next(self.source) for _ in range(self.settings.accumulation)]
-        self.waited += time.perf_counter() - begin
-        work = torch.stack([count_work(Batch(*fields[:FIELDS])) for fields in batches]).sum(0)
-        self.work += work
-        predictions = work[2].float()
-        predictions = sum_over_ranks(predictions, self.ranks).clamp(min=1)
+        fetched, self._next = self.fetch(), None
+        self.work += fetched.work
+        if fetched.sum is not None:
+            fetched.sum.wait()
+        predictions = fetched.predictions.clamp(min=1)
         total = torch.zeros(2, device=self.device)
-        for number, batch in enumerate(batches, 1):
-            with self._gradients_stay_here(number < len(batches)):
+        for number, micro in enumerate(fetched.micros, 1):
+            with self._gradients_stay_here(number < len(fetched.micros)):
                 with autocast(self.settings, self.device):
-                    mlm_sum, nsp_sum = self._model(*batch)
+                    mlm_sum, nsp_sum = self._model(*micro.batch, micro.layout)
                 losses = torch.stack([mlm_sum / predictions, nsp_sum / self.global_batch_size])
                 # DistributedDataParallel averages over ranks, but this needs the sum.
                 torch.autograd.backward(losses.sum() * self.ranks.size * self.loss_scale.value)
             total += losses.detach()
+        if self.steps + 1 < self.settings.iters:
+            self.fetch()
         self._update()
         return total
 
@@ -155,16 +208,18 @@ class Trainer:
         return contextlib.nullcontext()
 
     def _update(self) -> None:
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.steps, self.settings)
+        self.optimizer.param_groups[0]["lr"].fill_(learning_rate(self.steps, self.settings))
         weights: list[Tensor] = list(self.module.parameters())
         working: list[Tensor] = list(self._worker.parameters())
         is_copied = self._worker is not self.module
         if is_copied:
-            for weight, copied in zip(weights, working):  # noqa: B905  # needs Python 3.10
-                weight.grad = None if copied.grad is None else copied.grad.to(weight.dtype)
-            self._worker.zero_grad(set_to_none=True)
+            for weight in weights:
+                weight.grad = torch.empty_like(weight) if weight.grad is None else weight.grad
         gradients = [weight.grad for weight in weights if weight.grad is not None]
+        if is_copied:
+            copied = [value.grad for value in working if value.grad is not None]
+            torch._foreach_copy_(gradients, copied)
+            self._worker.zero_grad(set_to_none=True)
         limit, scale = self.settings.clip_norm, self.loss_scale
         divisor, overflow = None, None
         if limit or scale.moves:
@@ -175,10 +230,11 @@ class Trainer:
         if overflow is not None:
             scale.move(overflow)
             self.skipped_steps += overflow.long()
-        self.optimizer.zero_grad(set_to_none=True)
         if is_copied:
             with torch.no_grad():
                 torch._foreach_copy_(working, weights)
+        else:
+            self.optimizer.zero_grad(set_to_none=True)
         self.steps += 1
 
     def _apply(
@@ -230,6 +286,7 @@ def describe_run(trainer: Trainer, backend: str) -> dict[str, Any]:
         **options,
         "fill": None if options["data"] else options["fill"],
         "compile": trainer.compiles,
+        "attention": find_attention(trainer.settings, trainer.fetch().micros[0], device),
         # The end of a path says more than its beginning, and the line must stay short.
         "data": options["data"][-200:] or "synthetic",
         "device": device.type,

@@ -19,6 +19,9 @@ PREDICTIONS = {128: 20}  # of the published data sets; of other lengths MASKED o
 # Mean share of real tokens by name; "wiki": 255 of 512, as MLPerf Training's Wikipedia has.
 FILLS = {"full": 1.0, "wiki": 255 / 512}
 PRECISIONS = {"fp32": None, "tf32": None, "fp16": torch.float16, "bf16": torch.bfloat16}
+# Kernels of torch.nn.functional.scaled_dot_product_attention, and modes of torch.compile.
+KERNELS = ("auto", "flash", "efficient", "cudnn", "math")
+MODES = ("default", "reduce-overhead", "max-autotune")
 
 # Layers, hidden size, heads. google-research/bert, README.md: "Smaller BERT Models" and BERT-Base,
 # BERT-Large; there heads = hidden / 64 and intermediate = 4 * hidden throughout.
@@ -52,7 +55,13 @@ class Settings:
     batch_size: int = _option(32, "samples per device and micro step", 1)
     accumulation: int = _option(1, "micro steps per optimizer step", 1)
     precision: str = _option("fp32", "fp16 and bf16 by autocast", choices=tuple(PRECISIONS))
-    weights: str = _option("fp32", "bf16: kept in fp32 too", choices=("fp32", "bf16"))
+    weights: str = _option(
+        "auto",
+        "what computes; bf16, which auto takes where --precision is bf16: a copy of those in fp32",
+        choices=("auto", "fp32", "bf16"),
+    )
+    sdpa: str = _option("auto", "kernel of the attention; auto: PyTorch's choice", choices=KERNELS)
+    chunk: int = _option(0, "predictions whose logits are held at a time; 0: all")
     iters: int = _option(120, "optimizer steps", 1)
     skip: int = _option(20, "first iterations that the result leaves out")
     lr: float = _option(1e-4, "peak learning rate")
@@ -64,7 +73,12 @@ class Settings:
     synthetic_batches: int = _option(32, "distinct micro batches a rank, used in turn", 1)
     device: str = _option("auto", "auto prefers GPUs", choices=("auto", "cpu", "cuda"))
     compile: str = _option(
-        "auto", "torch.compile; auto: on GPUs, unless --unpad", choices=("auto", "true", "false")
+        "auto",
+        "torch.compile; auto: on GPUs, where shapes stay the same",
+        choices=("auto", "true", "false"),
+    )
+    compile_mode: str = _option(
+        "default", "of torch.compile; reduce-overhead: CUDA graphs", choices=MODES
     )
     threads: int = _option(0, "CPU threads a rank; 0: torch's choice")
     master_addr: str = _option("", "host of rank 0, instead of MASTER_ADDR")
@@ -121,6 +135,8 @@ def parse_settings(argv: Sequence[str] | None = None) -> Settings:
     length = values["sequence_length"]
     default = PREDICTIONS.get(length, max(1, length * round(100 * MASKED) // 100))
     values["predictions"] = values["predictions"] or default
+    if values["weights"] == "auto":
+        values["weights"] = "bf16" if values["precision"] == "bf16" else "fp32"
     if values["warmup"] < 0:
         values["warmup"] = values["iters"] // 10
     settings = Settings(**values)
@@ -155,8 +171,8 @@ def _contradictions(settings: Settings) -> list[tuple[Any, str]]:
             f"--predictions {settings.predictions} exceeds --sequence-length - 3: {words}",
         ),
         (
-            settings.compile == "true" and settings.unpad,
-            "--compile and --unpad exclude each other: each batch has shapes of its own",
+            settings.compile == "false" and settings.compile_mode != "default",
+            f"--compile-mode {settings.compile_mode} needs --compile, which is false",
         ),
         (
             settings.weights == "bf16" and settings.precision != "bf16",

@@ -251,7 +251,8 @@ def test_named_sizes_can_be_overridden_one_by_one():
         (["--fill=1.01"], "--fill 1.01: not between 0.0391 and 1"),
         (["--fill=nan"], "--fill nan: not between"),
         (["--fill=0.5", "--data=d"], "--fill is for synthetic data"),
-        (["--compile=true", "--unpad"], "--compile and --unpad exclude each other"),
+        (["--compile=false", "--compile-mode=max-autotune"], "--compile-mode max-autotune needs"),
+        (["--sdpa=slow"], "invalid choice: 'slow'"),
         (["--precision=fp8"], "invalid choice: 'fp8'"),
         (["--master-port=65536"], "65536 is not between 0 and 65535"),
         (["--iter=3"], "unrecognized arguments: --iter=3"),
@@ -262,6 +263,21 @@ def test_bad_arguments_end_with_status_2_and_a_sentence(capsys, options, complai
         workload.main(options)
     assert ended.value.code == 2
     assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--compile=true", "--unpad"], "exclude each other"),
+        (["--sdpa=efficient"], "--sdpa efficient cannot attend here"),
+    ],
+    ids=["unpadded", "no-kernel"],
+)
+def test_what_this_device_can_not_do_ends_with_status_2(main, options, complaint):
+    ended = main(*options)
+    bert_model.select_attention("auto")
+    assert (ended.status, ended.stdout) == (2, "")
+    assert complaint in ended.stderr
 
 
 def test_an_older_pytorch_is_refused(monkeypatch, capsys):
@@ -320,8 +336,21 @@ def test_lines_reach_a_file_at_once_and_sigterm_ends_the_run(start, tmp_path):
         (("fill=0.5",), {"fill": "0.5"}),
         (("compile=true",), {"compile": "true"}),
         (("compile=false", "weights=bf16"), {"compile": "false", "weights": "bf16"}),
+        (("compile_mode=max-autotune",), {"compile_mode": "max-autotune"}),
+        (("sdpa=math", "chunk=64"), {"sdpa": "math", "chunk": 64}),
     ],
-    ids=["as-it-is", "long", "own-numbers", "short", "lamb", "half-full", "compiled", "light"],
+    ids=[
+        "as-it-is",
+        "long",
+        "own-numbers",
+        "short",
+        "lamb",
+        "half-full",
+        "compiled",
+        "light",
+        "tuned",
+        "lean",
+    ],
 )
 def test_the_recipes_options_arrive_at_the_program(
     words: tuple[str, ...],

@@ -61,7 +61,10 @@ def test_real_text_is_learnt_as_by_a_plain_bert_in_float64(words, optimizer, pre
     first, second = (bert_data.open_source(settings, ranks, device) for _ in range(2))
     trainer = workload.Trainer(settings, ranks, device, first)
     rates = [bert_optimizers.learning_rate(step, settings) for step in range(STEPS)]
-    expected = plain.curve(trainer.module.state_dict(), second, settings, rates)
+    # All samples of the text are full.
+    mask = torch.ones(settings.batch_size, settings.sequence_length, dtype=torch.bool)
+    batches = (micro.batch._replace(attention_mask=mask) for micro in second)
+    expected = plain.curve(trainer.module.state_dict(), batches, settings, rates)
     losses = [float(trainer.step().sum()) for _ in range(STEPS)]
     # Batches differ by as much as is learnt, and each Python brings another text.
     assert fmean(expected[:5]) - fmean(expected[-5:]) > 0.2

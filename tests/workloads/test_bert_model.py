@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch", reason="the reference workload needs PyTorc
 bert_data = pytest.importorskip("hpcbert.workloads.bert_data")
 bert_model = pytest.importorskip("hpcbert.workloads.bert_model")
 bert_optimizers = pytest.importorskip("hpcbert.workloads.bert_optimizers")
+bert_ranks = pytest.importorskip("hpcbert.workloads.bert_ranks")
 bert_settings = pytest.importorskip("hpcbert.workloads.bert_settings")
 workload = pytest.importorskip("hpcbert.workloads.bert_pretrain")
 plain = pytest.importorskip("tests.workloads.plain")
@@ -83,8 +84,9 @@ def test_full_samples_need_no_mask(settings, monkeypatch):
 
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attend)
     for fill in ("full", "0.5", "generator"):
-        model, batch = build(settings(*SIZES, f"--fill={fill}"))
-        model(*batch)
+        chosen = settings(*SIZES, f"--fill={fill}")
+        model, _ = build(chosen)
+        model(*next(bert_data.synthetic_source(chosen, bert_ranks.Ranks(), CPU)).batch)
     assert [mask is None for mask in masks] == [True, True, False, False, False, False]
 
 
@@ -151,6 +153,60 @@ def test_leaving_padding_out_changes_neither_losses_nor_gradients(settings):
         assert torch.allclose(expected, actual, rtol=1e-12)
     padded, packed = gradient(model, batch), gradient(model, (*batch, layout))
     assert (packed - padded).norm() / padded.norm() < 1e-12
+
+
+def attend_each(parts, bounds, _longest, _dropout):
+    """What flash attention does on GPUs for samples that lie one behind the other."""
+    pieces = [part.split(bounds.diff().tolist()) for part in parts]
+    attend = torch.nn.functional.scaled_dot_product_attention
+    shown = [
+        attend(*(value.transpose(0, 1) for value in sample)) for sample in zip(*pieces, strict=True)
+    ]
+    return torch.cat([sample.transpose(0, 1) for sample in shown])
+
+
+def test_a_fixed_budget_of_tokens_changes_neither_losses_nor_gradients(settings, monkeypatch):
+    """The shapes on GPUs, with a stand-in for the kernel that exists there alone."""
+    monkeypatch.setattr(bert_model, "attend_packed", attend_each)
+    chosen = settings(*SIZES, "--batch-size=6", "--fill=0.5")
+    model, batch = build(chosen)
+    model.double()
+    real, (size, length) = int(batch.attention_mask.sum()), batch.input_ids.shape
+    shapes = set()
+    for budget in (real, real + 3, size * length):
+        layout = bert_data.lay_out(batch, budget)
+        assert (int(layout.bounds[-1]), int(layout.bounds[size])) == (budget, real)
+        assert int(layout.bounds.diff().max()) <= length
+        for expected, actual in zip(model(*batch), model(*batch, layout), strict=True):
+            assert torch.allclose(expected, actual, rtol=1e-12)
+        padded, packed = gradient(model, batch), gradient(model, (*batch, layout))
+        assert (packed - padded).norm() / padded.norm() < 1e-12
+        shapes.add(tuple(value.shape for value in layout if isinstance(value, torch.Tensor)))
+    assert len(shapes) == 3
+
+
+def test_all_micro_batches_have_the_shapes_of_one_budget(settings, monkeypatch):
+    monkeypatch.setattr(bert_data, "has_flash", lambda *_: True)
+    chosen = settings("--unpad", "--fill=0.5", "--synthetic-batches=9", "--iters=9", "--skip=0")
+    source = bert_data.synthetic_source(chosen, bert_ranks.Ranks(), CPU)
+    micros = [next(source) for _ in range(9)]
+    assert len({float(micro.work[0]) for micro in micros}) > 1
+    assert len({tuple(len(value) for value in micro.layout) for micro in micros}) == 1
+    (tokens,) = {len(micro.layout.places) for micro in micros}
+    most = max(int(micro.work[0]) for micro in micros)
+    assert most <= tokens < most + bert_data.TILE
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 30, 99])
+def test_a_loss_in_chunks_is_the_same(settings, chunk):
+    whole, batch = build(settings(*SIZES))
+    parts, _ = build(settings(*SIZES, f"--chunk={chunk}"))
+    for model in (whole, parts):
+        model.double()
+    for expected, actual in zip(whole(*batch), parts(*batch), strict=True):
+        assert torch.allclose(expected, actual, rtol=1e-12)
+    expected, actual = gradient(whole, batch), gradient(parts, batch)
+    assert (actual - expected).norm() / expected.norm() < 1e-12
 
 
 def test_a_new_model_knows_nothing(settings):

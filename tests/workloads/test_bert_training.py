@@ -27,7 +27,7 @@ from hpcbert.workloads import bert_pretrain as workload
 
 path, optimizer = sys.argv.pop(), sys.argv.pop()
 if optimizer == "sgd":
-    workload.make_optimizer = lambda model, *_: torch.optim.SGD(model.parameters(), lr=0.0)
+    workload.make_optimizer = lambda model, *_: torch.optim.SGD(model.parameters(), lr=torch.zeros(()))
 made = []
 
 class Kept(workload.Trainer):
@@ -82,7 +82,7 @@ def weights_of(module):
 
 
 def plain_descent(model):
-    return torch.optim.SGD(model.parameters(), lr=0.0)
+    return torch.optim.SGD(model.parameters(), lr=torch.zeros(()))
 
 
 def train(trainer):
@@ -115,7 +115,7 @@ def test_two_ranks_equal_one_rank_with_the_doubled_batch(
         alone.optimizer = plain_descent(alone.module)
     start = weights_of(alone.module)
     # The ranks have unequal numbers of predictions, or the test would miss a mean of means.
-    weights = next(bert_data.synthetic_source(alone.settings, alone.ranks, alone.device))
+    weights = next(bert_data.synthetic_source(alone.settings, alone.ranks, alone.device)).batch
     counts = weights.masked_weights.sum(dim=1)
     assert counts[:4].sum() != counts[4:].sum()
 
@@ -195,9 +195,7 @@ def test_the_curve_of_losses_is_that_of_float64(trainer, optimizer, precision, l
 
 
 def test_weights_in_bf16_follow_those_in_fp32(trainer):
-    bf16_trainer = trainer(
-        "--precision=bf16", "--weights=bf16", "--dropout=0", "--lr=1e-3", "--warmup=0"
-    )
+    bf16_trainer = trainer("--precision=bf16", "--dropout=0", "--lr=1e-3", "--warmup=0")
     before = weights_of(bf16_trainer.module)
     losses = [float(bf16_trainer.step().sum()) for _ in range(4)]
     after = weights_of(bf16_trainer.module)
@@ -206,8 +204,39 @@ def test_weights_in_bf16_follow_those_in_fp32(trainer):
     assert 0 < float((after - before).abs().max()) < 0.02
     assert torch.equal(weights_of(bf16_trainer._worker), after.to(torch.bfloat16))
     assert all(value.grad is None for value in bf16_trainer._worker.parameters())
-    usual = trainer("--precision=bf16", "--dropout=0", "--lr=1e-3", "--warmup=0")
+    usual = trainer("--precision=bf16", "--weights=fp32", "--dropout=0", "--lr=1e-3", "--warmup=0")
     assert losses == pytest.approx([float(usual.step().sum()) for _ in range(4)], abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("base", "variant", "limit"),
+    [
+        ((), ("--chunk=7",), 2e-6),
+        ((), ("--sdpa=math",), 2e-6),
+        ((), ("--unpad",), 2e-6),
+        ((), ("--compile=true",), 2e-6),
+        (("--optimizer=lamb", "--lr=2e-2"), ("--compile=true",), 1e-5),
+        (("--precision=fp16", "--optimizer=lamb", "--lr=2e-2"), ("--compile=true",), 2e-3),
+        (("--accumulation=2",), ("--compile=true", "--chunk=3"), 2e-6),
+        (("--precision=bf16", "--weights=fp32"), ("--weights=bf16",), 0.02),
+        (("--precision=bf16",), ("--compile=true",), 0.02),
+    ],
+    ids=lambda words: (
+        "+".join(words).replace("-", "") or "plain" if isinstance(words, tuple) else ""
+    ),
+)
+def test_twenty_losses_are_those_without_the_option(trainer, monkeypatch, base, variant, limit):
+    compile_model = torch.compile
+    monkeypatch.setattr(
+        torch,
+        "compile",
+        lambda model, **_: compile_model(model, backend="aot_eager", fullgraph=True),
+    )
+    words = ("--iters=20", "--skip=0", "--dropout=0", "--lr=1e-3", "--warmup=2", *base)
+    expected, actual = (trainer(*words, *extra) for extra in ((), variant))
+    losses = [[float(each.step().sum()) for _ in range(20)] for each in (expected, actual)]
+    assert losses[0][0] - losses[0][-1] > 0.05
+    assert losses[1] == pytest.approx(losses[0], abs=limit)
 
 
 def test_dropout_is_active_and_clipping_limits_the_step(trainer):
@@ -329,7 +358,7 @@ def test_a_step_that_overflows_changes_nothing(trainer, monkeypatch, optimizer):
     # What comes after is as if nothing had been: means and counts are untouched, too.
     overflowing.loss_scale.value.fill_(2.0**16)
     overflowing.steps = calm.steps
-    next(calm.source)
+    calm._next = None  # its batch is left out, too
     overflowing.step()
     calm.step()
     assert torch.equal(weights_of(overflowing.module), weights_of(calm.module))
@@ -374,7 +403,7 @@ def test_a_loss_that_is_not_finite_on_one_rank_ends_every_rank(two_ranks):
 def test_compile_wraps_the_model_that_trains(trainer, monkeypatch):
     wrapped = []
 
-    def compile_model(model):
+    def compile_model(model, mode):
         wrapped.append(model)
         return model
 
