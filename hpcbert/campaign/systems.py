@@ -50,6 +50,19 @@ def separate_systems(
     return separated
 
 
+def are_tasks(reads: Sequence[ReadLog]) -> bool:
+    """Return whether logs whose names have the form `%x_%j_%t` are of one run's tasks.
+
+    Args:
+        reads: The logs by number.
+    """
+    if reads[0].log.task:
+        return False
+    first_span = reads[0].reading.measured
+    spans = [read.reading.measured for read in reads[1:] if read.valid]
+    return first_span.end is None or all(map(first_span.overlaps, spans))
+
+
 def _label_series(
     points: Mapping[_Key, Sequence[ReadLog]], *, is_one_folder: bool
 ) -> dict[Series, str]:
@@ -60,14 +73,17 @@ def _label_series(
     if len(results) < 2 and not is_shared:  # noqa: PLR2004 - several
         return {}
     folders = {entry.folder for entry in series}
-    forms = {entry.form for entry in series}
+    forms = {
+        folder: {entry.form for entry in series if entry.folder == folder} for folder in folders
+    }
     root = os.path.commonpath([entry.folder for entry in series])
     labels = {}
     for entry in series:
         words = [entry.folder.name if entry.folder == Path(root) else _relative(entry.folder, root)]
-        words = words if len(folders) > 1 or len(forms) == 1 else []
+        has_forms = len(forms[entry.folder]) > 1
+        words = words if len(folders) > 1 or not has_forms else []
         parts = filter(None, entry.form.replace("#", "").split("_"))
-        words += ["_".join(parts)] if len(forms) > 1 else []
+        words += ["_".join(parts)] if has_forms else []
         labels[entry] = "/".join(words).replace(",", "_")
     return labels
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import click
 
+from hpcbert.cli.log_explanation import show_explanations
 from hpcbert.cli.log_options import add_log_options, make_collect_request
 from hpcbert.cli.options import UNIT
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.tables import collect_tables, refuse_unit
-from hpcbert.commands.collect import find_newest, find_places, resolve_word
+from hpcbert.commands.collect import explain_logs, find_newest, find_places, resolve_word
 from hpcbert.errors import UsageError
 from hpcbert.model import Unit
 from hpcbert.results.formats import FORMATS, format_of_suffix
@@ -29,6 +30,9 @@ from hpcbert.results.published.record import find_tables
 @click.option("--output", default="", metavar="FILE", help="Write the table to a file.")
 @click.option("--beside", default="", metavar="NAME", help="Add published numbers: dlperf.")
 @UNIT
+@click.option(
+    "--explain", "-v", is_flag=True, help="Show how each log is read: facts, lines, all rules."
+)
 @add_log_options
 @returns_result
 def collect(
@@ -38,6 +42,7 @@ def collect(
     form: str | None,
     output: str,
     beside: str,
+    explain: bool,
     templates: tuple[str, ...],
     site_file: str,
     **reading: Any,
@@ -54,6 +59,8 @@ def collect(
       hpcbert collect --format markdown --output table.md
       hpcbert collect --beside dlperf
       hpcbert collect --unit tokens
+      hpcbert collect training_results_v5.0/Dell/results
+      hpcbert collect --explain slurm-4711.out
       hpcbert collect ~/DLPerf/logs --fw oneflow --rule rate
       hpcbert collect old/*.log --fw oneflow --pattern 'run{repeat}_{nodes}x{gpus_per_node}.log'
     """
@@ -74,8 +81,11 @@ def collect(
         _refuse_beside(beside, chosen_form, unit)
     # Before any path is read: recipes that others can change are refused whatever is collected.
     places = find_places(site_file, templates)
+    resolved_paths = [resolve_word(word, places) for word in paths] or [find_newest(places)]
+    if explain:
+        return show_explanations(explain_logs(resolved_paths, request, places.recipes))
     return collect_tables(
-        [resolve_word(word, places) for word in paths] or [find_newest(places)],
+        resolved_paths,
         request,
         form=chosen_form,
         output=output,

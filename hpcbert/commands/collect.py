@@ -15,7 +15,9 @@ from hpcbert.campaign import ends, judge, measurements, preflight, store
 from hpcbert.campaign.archive import open_archive
 from hpcbert.campaign.attempts import AskStates
 from hpcbert.campaign.fingerprint import NodeSample, compare_points
-from hpcbert.campaign.foreign import Reader, Recipes
+from hpcbert.campaign.foreign import LogReader, Recipes
+from hpcbert.campaign.log_collection import LogCollection
+from hpcbert.campaign.log_explanation import LogExplanation, explain_log
 from hpcbert.campaign.node_sharing import NearbyCampaigns
 from hpcbert.campaign.recognition import Assumptions
 from hpcbert.campaign.record import Records
@@ -282,25 +284,44 @@ def _collect_logs(
     *,
     may_be_empty: bool,
 ) -> _SourceResult:
-    reader = Reader(
-        user_settings=request.known,
-        frameworks=recipes.names,
-        load=recipes.load,
-        rule=request.rule,
-        window=request.window,
-        pattern=request.pattern,
-        as_repeats=request.as_repeats,
-        is_one_folder=len(paths) == 1,
+    reader = _make_reader(request, recipes)
+    collection = LogCollection(
+        reader=reader, as_repeats=request.as_repeats, is_one_folder=len(paths) == 1
     )
     origin = _origin_of_logs(paths, logs)
-    points = reader.gather(logs, may_be_empty=may_be_empty)
+    points = collection.gather(logs, may_be_empty=may_be_empty)
     return _SourceResult(
         Source(**asdict(origin)),
         [(replace(point, origin=origin), samples) for point, samples in points],
-        warnings=tuple(reader.warnings),
-        left_out=tuple(reader.left_out),
+        warnings=tuple(collection.warnings),
+        left_out=tuple(collection.left_out),
         assumptions=reader.assumptions,
     )
+
+
+def _make_reader(request: CollectRequest, recipes: Recipes) -> LogReader:
+    return LogReader(
+        user_settings=request.known,
+        recipes=recipes,
+        rule=request.rule,
+        window=request.window,
+        pattern=request.pattern,
+    )
+
+
+def explain_logs(
+    paths: Sequence[Path], request: CollectRequest, recipes: Recipes
+) -> tuple[LogExplanation, ...]:
+    """Return how each log under some paths is read, whether or not it has a number.
+
+    Raises:
+        UsageError: A path holds no log.
+    """
+    logs = discover(paths, request.pattern).logs
+    if not logs:
+        raise UsageError("There is no log to explain.", where=printable_path(paths[0]))
+    reader = _make_reader(request, recipes)
+    return tuple(explain_log(reader, log) for log in logs)
 
 
 def ask_scheduler(tracked_campaign: TrackedCampaign) -> Mapping[tuple[str, int], RepeatState]:

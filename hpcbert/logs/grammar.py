@@ -430,6 +430,7 @@ class Grammar:
         rehearsal: Text that marks a log as a rehearsal.
         signs: Texts of which the program prints at least one, where others have similar records;
             empty if its records are its own.
+        ends: Texts of lines that the program prints at the end of a run.
         tolerance: Share by which a rule's number may differ from another's of the same log.
         factor: How many times faster or slower than the window's median one record may be.
             For the reasons, see docs/explanation/numbers.md, "Two ways to one number".
@@ -450,6 +451,7 @@ class Grammar:
     packing: Count = 1
     rehearsal: _Bytes = REHEARSAL
     signs: tuple[_Bytes, ...] = ()
+    ends: tuple[_Bytes, ...] = ()
     tolerance: Annotated[float, partial(_require_above, 0)] = 0.1
     factor: Annotated[float, partial(_require_above, 1)] = 15.0
     shortest: Count = 10

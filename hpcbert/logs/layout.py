@@ -73,6 +73,16 @@ class LogFile(NamedTuple):
     name: Name | None = None
 
     @property
+    def run(self) -> str:
+        """The run whose tasks may have written a file each; empty if the name says nothing."""
+        return self.name.run if self.name else ""
+
+    @property
+    def task(self) -> int:
+        """The number of the task that may have written it."""
+        return self.name.task if self.name else 0
+
+    @property
     def is_wanted(self) -> bool:
         """Whether its name is that of a log, so that a number may be missing without it."""
         return self.name is None or self.name.is_numbered or bool(_LOG.search(self.path.name))

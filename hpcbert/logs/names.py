@@ -18,7 +18,7 @@ _LOG = re.compile(
     r"\.(?:log|out|txt|stdout|stderr)(?:[.~_-]\w*)?$|[._-]log$|\.[oe]\d+$|^(?:log|stdout|output)$",
     re.IGNORECASE,
 )
-_RESULT = re.compile(r"result_(?P<repeat>\d{1,3})\.txt")
+_RESULT = re.compile(r"result_(?:\w+_)?(?P<repeat>\d{1,3})\.txt")
 # Output of one task of a job. The default name of an array's element has the same form, but begins
 # with `slurm`.
 _TASK = re.compile(r"(?P<run>(?!slurm-).*?[_.-]\d{2,})[_.-](?P<task>\d{1,5})(?P<suffix>\.\w+)")

@@ -372,9 +372,10 @@ class _Scan:
         """
         footers = (rule for rule in self.grammar.rules if rule.kind == "footer")
         rules = tuple(dict.fromkeys((*footers, *self._cross_check.closing)))
-        if not rules or self.problem:
+        if not (rules or self.grammar.ends) or self.problem:
             return
         _, tail = read_ends(path)
+        self.closed = any(has_text(tail, text) for text in self.grammar.ends)
         starts = [start for start, _ in record_lines(tail, self.rule.record)]
         last_record_start = max(starts, default=0)
         for rule in rules:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.kit.logs import pytorch, write_file
-from tests.kit.tables import CollectJson, first_row
+from tests.kit.tables import Collect, CollectJson, first_row
 
 Document = dict[str, Any]
 NVIDIA_V1 = "logs/mlcommons+training_results_v1.0/50619b5/NVIDIA/results"
@@ -104,3 +104,27 @@ def test_a_window_to_the_end_is_assumed_unless_the_log_ends_with_an_error(
     assert first_row(document)["repeats"]["ok"] == (0 if last_line else 1)
     if not last_line:
         assert list_assumed(document)["window"] == ("to the end of each run", "--iters")
+
+
+def test_an_explanation_has_facts_with_their_lines_and_all_rules(
+    tmp_path: Path, collect: Collect, collect_json: CollectJson
+) -> None:
+    path = write_file(tmp_path, "slurm-4711.out", "noise\n" + pytorch("1n1g", 100.0, last=60))
+    document = collect_json("--explain", path)
+    (log,) = document["data"]["logs"]
+    facts = {fact["name"]: (fact["value"], fact["line"]) for fact in log["facts"]}
+    assert (log["framework"], facts["precision"]) == ("pytorch", ("fp32", 2))
+    outcomes = {outcome["rule"]: outcome for outcome in log["outcomes"]}
+    assert len(outcomes) > 1
+    assert [name for name, outcome in outcomes.items() if outcome["is_chosen"]]
+    text = collect("-v", path).stdout
+    assert "precision = fp32: line 2: hpcbert-config" in text
+    assert all(name in text for name in outcomes)
+
+
+def test_an_explanation_says_why_a_log_has_no_number(
+    tmp_path: Path, collect_json: CollectJson
+) -> None:
+    document = collect_json("--explain", write_file(tmp_path, "x.log", "nobody knows\n"))
+    assert document["exit_code"] == 4
+    assert "no line of a known" in document["data"]["logs"][0]["problem"]
