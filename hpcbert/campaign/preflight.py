@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from hpcbert.campaign.record import Event, read_record
 from hpcbert.campaign.repeats import TrackedCampaign
+from hpcbert.logs import failures
 from hpcbert.model import Array
 
 # The end of the log of a failed all-reduce.
@@ -146,11 +147,14 @@ def describe_preflight(watched: TrackedCampaign, *, over: bool = False) -> tuple
         return ()
     if preflight.state != "done":
         job = f"job {preflight.array.job_id}" if preflight.array.job_id else "its job"
-        path = find_log(watched, preflight.array).relative_to(watched.directory)
+        log = find_log(watched, preflight.array)
+        path = log.relative_to(watched.directory)
+        cause = failures.last_error(log) if preflight.state == "failed" else ""
         clause = {
             "waits": "has not begun; all points wait for it",
             "runs": "measures the network; all points wait for it",
-            "failed": f"failed, so no point runs: see {path} of the campaign",
+            "failed": f"failed, so no point runs: see {path} of the campaign"
+            + f" ({cause})" * bool(cause),
         }[preflight.state]
         if over and preflight.state != "failed":
             clause = "has recorded no end: somebody or something ended it"

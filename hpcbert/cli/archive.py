@@ -11,6 +11,7 @@ from hpcbert.campaign import evidence, store
 from hpcbert.cli.campaigns import find_runs
 from hpcbert.cli.options import RUNS, SITE
 from hpcbert.cli.output import Result, returns_result
+from hpcbert.errors import UsageError
 from hpcbert.model import ARCHIVE
 
 _NOT_COLLECTED = (
@@ -46,6 +47,9 @@ def archive(*, campaign: str, output: str, runs: str, site_file: str) -> Result:
     target = Path(output or f"{directory.name}{ARCHIVE}")
     if target.is_dir():
         target /= f"{directory.name}{ARCHIVE}"
+    if target.suffix.lower() != ARCHIVE:
+        hint = f"Name it {target.with_suffix('').with_suffix(ARCHIVE)}."
+        raise UsageError(f"An archive is a {ARCHIVE} file.", where=f"--output {output}", hint=hint)
     package = archives.pack(directory, target)
     mask_warnings: tuple[str, ...] = ()
     if package.masked:

@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from difflib import get_close_matches
 from functools import wraps
 from typing import Any, NoReturn
 
@@ -173,9 +174,7 @@ def convert_error(error: BaseException) -> HpcbertError:
     if isinstance(error, HpcbertError):
         return error
     if isinstance(error, click.ClickException):
-        context = getattr(error, "ctx", None)
-        hint = f"{context.command_path} --help" if context else ""
-        return UsageError(error.format_message(), hint=hint and f"See {hint}.")
+        return _convert_click_error(error)
     if isinstance(error, KeyboardInterrupt | click.Abort):
         return Interruption("Interrupted.")
     if isinstance(error, OSError):
@@ -188,6 +187,19 @@ def convert_error(error: BaseException) -> HpcbertError:
         f"This is a bug in hpcbert: {type(error).__name__}: {error}",
         hint="Report it with the command and the output under HPCBERT_DEBUG=1.",
     )
+
+
+def _convert_click_error(error: click.ClickException) -> UsageError:
+    context: click.Context | None = getattr(error, "ctx", None)
+    path = context.command_path if context else "hpcbert"
+    if not isinstance(error, click.NoSuchOption):
+        return UsageError(error.format_message(), hint=f"See {path} --help.")
+    # What is typed is often a beginning.
+    flags = [flag for param in context.command.params for flag in param.opts] if context else []
+    names = [flag for flag in flags if flag.startswith(error.option_name)]
+    names = names or get_close_matches(error.option_name, flags, n=2)
+    nearest = f"Did you mean {' or '.join(names)}? " if names else ""
+    return UsageError(f"No such option {error.option_name!r}.", hint=f"{nearest}See {path} --help.")
 
 
 def run_command(command: str, body: Callable[[], Result], *, as_json: bool) -> None:

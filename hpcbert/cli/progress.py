@@ -19,6 +19,7 @@ import click
 
 from hpcbert import model
 from hpcbert.campaign.judge import gather
+from hpcbert.campaign.preflight import read_preflight
 from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli.campaigns import format_next_step
@@ -318,7 +319,15 @@ def read_details(repeat: Repeat, state: RepeatState, now: float) -> RepeatProgre
 
 
 def advise(repeat: Repeat, state: RepeatState) -> str:
-    """Return what to do about a repeat's state; a rehearsal is not retried but submitted again."""
+    """Return what to do about a repeat's state.
+
+    A rehearsal is not retried but submitted again. What waits for a preflight that failed was
+    cancelled by hpcbert.
+    """
+    if state.word == "CANCELLED" and not repeat.array.preflight:
+        preflight = read_preflight(repeat.watched)
+        if preflight and preflight.state == "failed":
+            return "its preflight failed: remove the cause, then submit again"
     if not repeat.watched.campaign.rehearse:
         return state.advice
     return state.advice.replace("run hpcbert retry", "submit the rehearsal again")

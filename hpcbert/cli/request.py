@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from hpcbert import scheduler
 from hpcbert.campaign import store
@@ -46,6 +46,7 @@ from hpcbert.script.plan import MeasurementPlan, Request, choose_device
 from hpcbert.script.rerun import Lock, compare_locks, load_lock, plan_rerun
 from hpcbert.script.resolve import SubmitOptions
 from hpcbert.slurm import mail
+from hpcbert.system import redact
 from hpcbert.system.decode import Invalid, did_you_mean
 from hpcbert.system.runner import PrefetchingRunner
 
@@ -324,8 +325,17 @@ def _make_campaign_request(
         preflight=options.preflight,
         stop_on_failure=_stops_on_failure(options, plan),
         file=Path(file.where) if file else None,
+        chosen=_find_chosen(options),
     )
     return CampaignRequest(plan, site_config, recipe, submit_options, warnings)
+
+
+def _find_chosen(options: Options) -> dict[str, str]:
+    """Return the options that name image, data, source and interpreter; paths as absolute ones."""
+    return {
+        name: str(Path(value).absolute()) if Path(value).exists() else value
+        for name, value in options.site_values("framework").items()
+    }
 
 
 def _list_unused_keys(file: CampaignFile | None, scheduler_name: str) -> tuple[str, ...]:
@@ -363,8 +373,17 @@ def _describe_mail(notify: str, scheduler_name: str) -> tuple[str, ...]:
 def _take_past_options(options: Options, past: Lock) -> Options:
     """Return the options with the shape, concurrency and kind of job of a past campaign."""
     shape = past.largest.shape
+    # Paths of another machine may be missing: then the site's are used, and the difference is said.
+    chosen: dict[str, Any] = {
+        name: value
+        for name, value in past.chosen.items()
+        if not getattr(options, name)
+        and redact.MASK not in value
+        and (not Path(value).is_absolute() or Path(value).exists())
+    }
     return replace(
         options,
+        **chosen,
         nodes=shape.nodes,
         gpus_per_node=shape.gpus_per_node,
         concurrent_repeats=past.concurrent_repeats,

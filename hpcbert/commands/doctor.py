@@ -107,7 +107,10 @@ def examine(
         yield _check_recipe(name, folder)
     for framework in device_recipes:
         framework_inputs = _find_inputs(site, framework)
-        missing_parts = tuple(obstacles.find_framework_obstacles(site, framework, framework_inputs))
+        missing_parts = (
+            *obstacles.find_unnamed_inputs(site, framework, framework_inputs),
+            *obstacles.find_framework_obstacles(site, framework, framework_inputs),
+        )
         nothing_missing = Finding(f"what {framework.name} needs", "ok", "all of it is here")
         yield from missing_parts or (nothing_missing,)
     node_count = visit.shape.nodes if visit else 1

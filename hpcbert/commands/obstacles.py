@@ -21,7 +21,7 @@ from hpcbert.model import OptionValue
 from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.script.draft import Draft
 from hpcbert.script.materials import Inputs, find_misfits, runs_in_environment
-from hpcbert.script.resolve import Resolved
+from hpcbert.script.resolve import Resolved, list_missing
 from hpcbert.slurm.controller import choose_mpi
 from hpcbert.system import machine
 from hpcbert.system.runner import Runner
@@ -218,11 +218,18 @@ def find_framework_obstacles(
         )
 
 
-def _missing_finding(recipe: Recipe, kind: str, path: str) -> Finding:
+def find_unnamed_inputs(site: Site, recipe: Recipe, inputs: Inputs) -> Iterator[Finding]:
+    """Yield a finding for each input that ranks need and nothing names; submit refuses those."""
+    for kind in list_missing(site, recipe, inputs):
+        if kind != "python":  # find_framework_obstacles reports the environment that it is in.
+            yield _missing_finding(recipe, kind)
+
+
+def _missing_finding(recipe: Recipe, kind: str, path: str = "") -> Finding:
     return Finding(
         f"{kind} of {recipe.name}",
         "fail",
-        f"There is no {path} here.",
+        f"There is no {path} here." if path else "It is needed, and the site names none.",
         _PREPARE_HINT.format(recipe.name),
         f"site.toml: frameworks.{recipe.name}.{kind}",
         remedy=_PREPARE_COMMAND.format(recipe.name),

@@ -5,6 +5,7 @@ Each sentence is either a finding or names the run that would give one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -17,6 +18,8 @@ from hpcbert.results.wording import device_word, sanitize
 # Shares of the median below which a slow node, or a wait, is not reported.
 _MIN_GAIN, _MIN_WAIT = 0.01, 0.01
 # The excess of a 95th percentile over the median, as a share, from which it is reported.
+# As `Point.variant` writes it.
+_ACCUMULATION = re.compile(r"acc(\d+)")
 _MIN_TAIL = 0.10
 # Runs without a node that a statement about the node needs.
 _MIN_RUNS_WITHOUT = 2
@@ -69,11 +72,24 @@ def explain(
 
 
 def _submit_command(group: Group, shape: Shape) -> str:
-    text = (
-        f"hpcbert submit --fw {group.framework} {_shape_options(shape)} "
-        f"--precision {group.precision} --batch-size {group.batch_size_per_device}"
-    )
-    return sanitize(text + (" --device cpu" if group.device == "cpu" else ""))
+    size = "max" if group.largest else group.batch_size_per_device
+    words = [
+        f"hpcbert submit --fw {group.framework} --model {group.model} {_shape_options(shape)}",
+        f"--precision {group.precision} --batch-size {size}",
+        *map(_variant_option, filter(None, group.variant.split(","))),
+        *(["--device cpu"] if group.device == "cpu" else []),
+    ]
+    return sanitize(" ".join(words))
+
+
+def _variant_option(word: str) -> str:
+    """Return the option for one word of a point's variant."""
+    name, equals, _ = word.partition("=")
+    if equals:
+        return f"--{'env' if name.isupper() else 'set'} {word}"
+    if match := _ACCUMULATION.fullmatch(word):
+        return f"--accumulation {match[1]}"
+    return "--xla" if word == "xla" else f"--protocol {word}"
 
 
 def _shape_options(shape: Shape) -> str:

@@ -439,7 +439,7 @@ def _check_shape(recipe: Recipe, site: Site, shape: Shape, preset: Preset, devic
             f"Nodes of site {site.name!r} have {site.nodes.gpus_per_node} GPUs, "
             f"you asked for {shape.gpus_per_node}.",
             where=site.where,
-            hint="Change --gpus-per-node, or nodes.gpus_per_node in the site.toml.",
+            hint="Ask for fewer per node, or correct nodes.gpus_per_node in the site.toml.",
             key="shapes",
         )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ _HEAD = """\
 # A site's keys for where things are, or that are elsewhere in a lock.
 _SITE_KEYS_LEFT_OUT = ("name", "scheduler", "runs", "sources", "env", "frameworks")
 # Keys of a particular campaign, and the points, which `submit --like` makes again.
-_KEYS_OF_CAMPAIGN = ("campaign", "created", "name", "points", "protocol", "options")
+_KEYS_OF_CAMPAIGN = ("campaign", "created", "name", "points", "protocol", "options", "chosen")
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,7 @@ class Lock:
         inputs: Image, source, data and interpreter, with known digests and commits.
         files: SHA-256 of each file that jobs run, by name.
         settings: The site's other keys, with options applied; those of the framework in a table.
+        chosen: Those of image, data, source and python that options named.
     """
 
     campaign: str
@@ -73,6 +74,7 @@ class Lock:
     files: Mapping[str, str]
     settings: Mapping[str, Any]
     name: str = ""
+    chosen: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
@@ -129,6 +131,7 @@ def make_lock(resolved: Resolved, campaign: Campaign) -> Lock:
         },
         settings=_mask_secrets(settings),
         name=campaign.name,
+        chosen=_mask_secrets(dict(resolved.options.chosen)),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hpcbert.campaign import store
@@ -75,6 +75,7 @@ class SubmitOptions:
         preflight: Whether to measure the nodes' network first, and exclude slow nodes.
         file: The campaign.toml behind it; None for a command line.
         name, note: The user's name for it, and a note; may be empty.
+        chosen: The framework's image, data, source and interpreter, if options named them.
     """
 
     scheduler: str
@@ -93,6 +94,7 @@ class SubmitOptions:
     file: Path | None = None
     name: str = ""
     note: str = ""
+    chosen: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -183,7 +185,9 @@ def resolve(
     _refuse_unclear_search(measurement_plan, options)
     by_hand = directory == BY_HAND
     inputs = materials.find_inputs(site, recipe, measurement_plan.options, by_hand=by_hand)
-    missing_needs = _list_missing(site, recipe, options, inputs)
+    lacks_image = site.container.runtime != "none" and not inputs.image
+    enters_only = not lacks_image and (options.rehearse or options.examine)
+    missing_needs = () if enters_only else list_missing(site, recipe, inputs)
     if missing_needs and not (options.dry or by_hand):
         raise _missing_error(site, recipe, missing_needs, device_option)
     script_inputs = _complete_inputs(site, recipe, scheduler, inputs, missing_needs)
@@ -342,17 +346,12 @@ def _list_sources(
     }
 
 
-def _list_missing(
-    site: Site, recipe: Recipe, options: SubmitOptions, inputs: Inputs
-) -> tuple[str, ...]:
-    """Return the inputs that ranks need and nothing names; a rehearsal needs only the image."""
-    lacks_image = site.container.runtime != "none" and not inputs.image
-    if not lacks_image and (options.rehearse or options.examine):
-        return ()
+def list_missing(site: Site, recipe: Recipe, inputs: Inputs) -> tuple[str, ...]:
+    """Return the inputs that ranks need and nothing names."""
     needs: list[str] = [need for need in recipe.needs if not getattr(inputs, need)]
     if runs_in_environment(site, recipe) and not inputs.python:
         needs.append("python")
-    if lacks_image:
+    if site.container.runtime != "none" and not inputs.image:
         needs.append("image")
     return tuple(needs)
 

@@ -254,18 +254,30 @@ def _parse_text(kind: Any, value: Any) -> Any:
 
 
 def _read_union(kinds: tuple[Any, ...], value: Any) -> Any:
+    is_mixed = any(get_origin(kind) is not Literal and kind is not NoneType for kind in kinds)
     for kind in kinds:
         if type(value) in _plain_types(kind):
+            if is_mixed and get_origin(kind) is Literal and value not in get_args(kind):
+                break
             return _reader(kind)(value)
-    names = {
-        _NAMES[plain_type]: None
-        for kind in kinds
-        for plain_type in _plain_types(kind)
-        if plain_type in _NAMES
-    }
+    *names, last = _name_kinds(kinds)
+    raise Invalid(
+        f"must be {', '.join(names)} or {last}" if names else f"must be {last}", value=value
+    )
+
+
+def _name_kinds(kinds: tuple[Any, ...]) -> list[str]:
+    """Return what a value may be: `a whole number`, or a word by itself."""
+    names: dict[str, None] = {}
+    for kind in kinds:
+        if get_origin(kind) is Literal:
+            names |= dict.fromkeys(map(str, get_args(kind)))
+        else:
+            types = [plain_type for plain_type in _plain_types(kind) if plain_type in _NAMES]
+            names |= dict.fromkeys(_NAMES[plain_type] for plain_type in types)
     if _NAMES[float] in names:
         names.pop(_NAMES[int], None)
-    raise Invalid(f"must be {', '.join(names)}", value=value)
+    return list(names)
 
 
 @cache

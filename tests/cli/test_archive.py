@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -67,6 +68,14 @@ def test_where_it_is_written(built: Built, tmp_path: Path) -> None:
     plain = inside("archive", "--output", "x.zip")
     assert plain.stdout.startswith("x.zip: ")
     assert (tmp_path / "x.zip").read_bytes() == Path(first.data["path"]).read_bytes()
+
+
+@pytest.mark.parametrize("name", ["a.tar.gz", "a.tgz", "a.7z", "table4"])
+def test_another_form_is_refused(built: Built, name: str) -> None:
+    result = inside("archive", "pytorch", "--output", name, "--json")
+    assert (result.returncode, result.error["code"]) == (2, "usage")
+    assert ".zip" in result.error["hint"]
+    assert not Path(name).exists()
 
 
 def test_what_was_never_collected_is_said(build: Build) -> None:
@@ -164,10 +173,11 @@ def test_the_same_is_submitted_again(form: str, built: Built, packed: Path) -> N
         ["--env", "NCCL_ALGO=Ring", "--env", "B=x,y z", "--shapes", "1n1g,2n2g"],
         ["--batch-size", "fp32=4,fp16=8,16", "--precision", "fp32,fp16"],
         ["--repeats", "auto", "--max-repeats", "9", "--precision-of-median", "2%"],
+        ["--python", sys.executable],
     ],
     ids=[
         *("precisions", "sizes", "global batch", "options", "concurrency", "device"),
-        *("variables", "sizes by precision", "until sure"),
+        *("variables", "sizes by precision", "until sure", "interpreter"),
     ],
 )  # fmt: skip
 def test_it_makes_what_the_command_line_made(

@@ -12,10 +12,12 @@ import pytest
 
 from hpcbert.campaign import preflight, store
 from hpcbert.campaign.repeats import TrackedCampaign
+from hpcbert.cli.progress import advise
 from hpcbert.commands import submit as flow
 from hpcbert.errors import SchedulerError
 from hpcbert.model import Campaign, Shape
 from hpcbert.script.draft import Draft
+from hpcbert.slurm.states import Kind, RepeatState
 from tests.kit import lines
 from tests.kit.cli import Cli, inside
 from tests.kit.drafts import drafted, hurried, reference
@@ -200,6 +202,20 @@ def test_what_it_found_is_told_in_words(
     assert len(texts) == len(expected)
     assert all(part in text for part, text in zip(expected, texts, strict=True))
     assert bool(preflight.warn_about_preflight(watched, over=False)) == warned
+
+
+def test_one_that_failed_gives_the_cause_and_points_lead_to_it(queued: Draft) -> None:
+    watched = track_events(queued, STARTED, ended(1))
+    array = watched.campaign.preflight
+    assert array
+    log = preflight.find_log(watched, array)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("job.bash: line 9: all_reduce_perf: command not found\n")
+    (text,) = preflight.describe_preflight(watched)
+    assert "all_reduce_perf: command not found" in text
+    point = next(repeat for repeat in watched.repeats if not repeat.array.preflight)
+    state = RepeatState("CANCELLED", Kind.FAILED, "sacct")
+    assert "preflight failed" in advise(point, state)
 
 
 @pytest.mark.parametrize("events", [[], [STARTED]], ids=["waited", "ran"])

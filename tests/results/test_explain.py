@@ -41,6 +41,24 @@ def test_a_run_that_is_missing_is_of_the_same_device() -> None:
     assert observations["nodes"][0].text.endswith("--precision fp32 --batch-size 32 --device cpu")
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model": "bert-tiny"}, "--model bert-tiny"),
+        ({"variant": "acc4,xla"}, "--accumulation 4 --xla"),
+        ({"variant": "short,vocab_size=64,NCCL_ALGO=Ring"},
+         "--protocol short --set vocab_size=64 --env NCCL_ALGO=Ring"),
+        ({"largest": True}, "--batch-size max"),
+    ],
+    ids=["model", "accumulation and XLA", "protocol, option and variable", "largest batch"],
+)  # fmt: skip
+def test_the_command_for_a_missing_run_measures_the_same_point(
+    changes: dict[str, Any], words: str
+) -> None:
+    observations = explain_rows(make_row("1n1g", 1.0), group=replace(GROUP, **changes))
+    assert words in observations["nodes"][0].text
+
+
 def explain_rows(
     *rows: Row, group: Group = GROUP, bandwidths: dict[str, float] | None = None,
     waits: dict[str, list[float]] | None = None,
