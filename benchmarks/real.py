@@ -48,7 +48,7 @@ OWN: dict[str, tuple[str, ...]] = {
 }
 # The installed packages that belong to a framework.
 NAMED = re.compile(
-    r"(tensorflow|torch|mxnet|oneflow|paddlepaddle|paddlenlp|mindspore|deepspeed|horovod|gluonnlp|"
+    r"(tensorflow|torch|transformers|accelerate|mosaicml|mxnet|oneflow|paddlepaddle|paddlenlp|mindspore|deepspeed|horovod|gluonnlp|"
     r"tf-models)[\w.-]*==[\w.+-]+",
     re.IGNORECASE,
 )

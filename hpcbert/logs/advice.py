@@ -7,11 +7,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
-from hpcbert.logs.fields import DIGITS, has_field, record_lines, record_matches, whole_matches
+from hpcbert.logs.arithmetic import CannotReduceError, count_completed
+from hpcbert.logs.fields import (
+    has_field,
+    record_lines,
+    record_matches,
+    whole_matches,
+    whole_number,
+)
 from hpcbert.logs.grammar import Grammar, Record, Rule
 from hpcbert.logs.lines import NotALogError, read_ends, read_pieces
 from hpcbert.logs.scan import read
-from hpcbert.logs.setting import Setting
+from hpcbert.logs.setting import Setting, UnknownError
 from hpcbert.model import Reason
 
 # A framework's lines appear near the beginning of its log.
@@ -120,7 +127,7 @@ def advise(
         reason: The reason, as reading found it.
         to_end: Whether windows extend to the end of each run, instead of an iteration.
     """
-    places_by_record = _find_places(path, grammar)
+    places_by_record = _find_places(path, grammar, setting)
     record_texts = [
         f"{name} at {_format_places(places_of_record)}"
         for name, places_of_record in places_by_record.items()
@@ -136,25 +143,30 @@ def advise(
     return "; ".join([*parts, *([f"type {', or '.join(options)}"] if options else [])])
 
 
-def _find_places(path: Path, grammar: Grammar) -> dict[str, list[int]]:
+def _find_places(path: Path, grammar: Grammar, setting: Setting) -> dict[str, list[int]]:
     """Return the completed iterations at each kind of record, in order."""
     places: dict[str, set[int]] = {record.name: set() for record in grammar.records}
     with suppress(NotALogError), closing(read_pieces(path)) as pieces:
         for piece in pieces:
             for record in grammar.records:
                 for match in record_matches(piece, record):
-                    place = _completed_iteration(match, record, len(places[record.name]))
+                    place = _completed_iteration(match, record, len(places[record.name]), setting)
                     if place >= 0:
                         places[record.name].add(place)
     return {name: sorted(record_places) for name, record_places in places.items()}
 
 
-def _completed_iteration(match: re.Match[bytes], record: Record, count_before: int) -> int:
+def _completed_iteration(
+    match: re.Match[bytes], record: Record, count_before: int, setting: Setting
+) -> int:
     if not record.has("iteration"):
         return (count_before + 1) * (record.every or 1)
-    if not has_field(match, "iteration") or len(match["iteration"]) > DIGITS:
+    if not has_field(match, "iteration"):
         return -1
-    return int(match["iteration"]) + 1 - record.first
+    try:
+        return count_completed(record, whole_number(match["iteration"]), setting)
+    except (CannotReduceError, UnknownError, ValueError):
+        return -1
 
 
 def _format_places(places: Sequence[int]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from hpcbert.logs.grammar import Rule
+from hpcbert.logs.grammar import Record, Rule
 from hpcbert.logs.setting import Setting
 from hpcbert.model import Reason
 
@@ -86,6 +86,23 @@ def throughputs(rule: Rule, values: Sequence[float], setting: Setting) -> list[f
     tokens = setting.need("sequence_length") if rule.unit == "tokens" else 1
     factor = width / tokens
     return [value * factor for value in values]
+
+
+def count_completed(record: Record, number: int, setting: Setting) -> int:
+    """Return the completed iterations of a record that prints a number for them.
+
+    Raises:
+        CannotReduceError: So many samples or tokens are not a whole number of steps.
+        UnknownError: The samples of a step, or the tokens of a sample, are unknown.
+    """
+    if record.counts not in ("samples", "tokens"):
+        return number + 1 - record.first
+    length = setting.need("sequence_length") if record.counts == "tokens" else 1
+    step = setting.batch("global", micro=False) * length
+    if number % step:
+        detail = f"{number} {record.counts} are not whole steps of {step}"
+        raise CannotReduceError("config", f"{detail}: check GPUs, batch size and sequence length")
+    return number // step
 
 
 def average(rule: Rule, values: Sequence[float], stride: int, setting: Setting) -> float:

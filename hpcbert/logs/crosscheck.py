@@ -461,6 +461,10 @@ def _describe_missing_accumulation(chosen: Rule) -> str:
 def _throughput_by_clock(
     rule: Rule, start: Entry | None, inside: Sequence[Entry], setting: Setting
 ) -> Throughput | None:
+    if start is None and rule.record.is_elapsed:
+        # Its time is 0 at the run's start.
+        start = Entry(0, 0, {"time": b"0"}, paused=True)
+        inside = [inside[0]._replace(steps=inside[0].place), *inside[1:]]
     entries = [start, *inside] if start else list(inside)
     if len(entries) < 2:  # noqa: PLR2004 - time goes from one to another
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from itertools import product
 
 from hpcbert.logs.arithmetic import CannotReduceError
@@ -19,6 +20,7 @@ _CHOICES = {"device_kind": ("gpu", "cpu"), "xla": ("true", "false")}
 # Nodes may differ in these, so the first value stands for the run.
 _FIRST_VALUE_HOLDS = ("version", "device")
 _MAX_LENGTH = 80
+_GROUPED = re.compile(r"\d{1,3}(?:,\d{3})+")
 # Two kinds of lines state the parts of one precision: FP8 is computed inside a run in 16 bits, and
 # a program without fp16 may have bf16.
 _INNER_PRECISION: dict[tuple[FactValue, FactValue], FactValue] = {
@@ -114,7 +116,7 @@ def _quote_line_text(fact: Fact) -> str:
 
 
 def parse_fact(fact: Fact, name: str, text: bytes) -> FactValue | None:
-    """Return a fact in hpcbert's form: a number, also `96.000`, or a word; None if neither."""
+    """Return a fact in hpcbert's form: a number, also `96.000` or `4,096`, or a word."""
     word = text.decode(errors="replace")
     word = fact.values.get(word, word)
     if fact.lists:
@@ -125,6 +127,8 @@ def parse_fact(fact: Fact, name: str, text: bytes) -> FactValue | None:
         return word if 0 < loose_float(text) < math.inf else None
     if name in TEXT_FACTS:
         return word.strip()[:_MAX_LENGTH] or None
+    if _GROUPED.fullmatch(word):
+        word = word.replace(",", "")
     if "." in word:
         word = word.rstrip("0").removesuffix(".")
     if not (word.isascii() and word.isdigit() and len(word) <= DIGITS):

@@ -28,7 +28,7 @@ def whole_matches(pattern: re.Pattern[bytes], line: Line) -> list[re.Match[bytes
 def record_lines(data: bytes, record: Record) -> Iterator[tuple[int, Line]]:
     """Yield the lines that may be records of a kind, each with its place."""
     for start, _, _, end in find_lines(data, (record.contains,)):
-        yield start, cut_line(data, start, end, record.lines)[0]
+        yield start, cut_line(data, start, end, record.lines, record.contains)[0]
 
 
 def record_matches(data: bytes, record: Record) -> Iterator[re.Match[bytes]]:

@@ -72,6 +72,8 @@ TEXT_FACTS = (
     "device",
     "device_kind",
 )
+# Forms of `Record.time` that are numbers.
+_NUMERIC_TIMES = ("epoch", "epoch-ms", "elapsed", "elapsed-hours")
 # The keys of a rule by its kind, in addition to those that every rule has.
 _KEYS = {
     "rate": "field factor scope unit over_ranks average trim after until",
@@ -158,7 +160,8 @@ class Record(LineKind):
         ranks: Who prints it: `one` rank, one per `node`, or one per `gpu`.
         repeated: What to do if an iteration is printed again inside the window: `refuse` the log,
             `count` it as one more executed step, or `ignore` it.
-        counts: What an iteration is: an optimizer step (`steps`) or one of its `micro-batches`.
+        counts: What an iteration is: an optimizer step (`steps`) or one of its `micro-batches`; or
+            what all steps so far took, from which they follow: `samples` or `tokens`.
         irregular: Whether records depend on events, and do not come every so many iterations.
     """
 
@@ -167,17 +170,20 @@ class Record(LineKind):
     first: _AtLeast0 = 1
     every: _AtLeast0 = 0
     lines: Count = 1
-    time: Literal["", "epoch", "epoch-ms", "date-time", "month-day", "time-of-day", "ctime"] = ""
+    time: Literal[
+        "", "epoch", "epoch-ms", "date-time", "month-day", "time-of-day", "ctime", "elapsed",
+        "elapsed-hours",
+    ] = ""  # fmt: skip
     ranks: Literal["one", "node", "gpu"] = "one"
     repeated: Literal["refuse", "count", "ignore"] = "refuse"
-    counts: Literal["steps", "micro-batches"] = "steps"
+    counts: Literal["steps", "micro-batches", "samples", "tokens"] = "steps"
     irregular: bool = False
 
     def __post_init__(self) -> None:
         if self.has("time") != bool(self.time):
             raise Invalid(
                 "must say the form of the `time` group: "
-                "epoch, epoch-ms, date-time, month-day, time-of-day, ctime",
+                "epoch, epoch-ms, date-time, month-day, time-of-day, ctime, elapsed, elapsed-hours",
                 key="time",
             )
         if self.ranks != "one" and (self.lines > 1 or self.repeated != "refuse"):
@@ -186,7 +192,12 @@ class Record(LineKind):
     @cached_property
     def numbers(self) -> tuple[NumberGroup, ...]:
         """Those of its fields that are numbers."""
-        return self._numbers(("loss",) if self.time in ("epoch", "epoch-ms") else ("loss", "time"))
+        return self._numbers(("loss",) if self.time in _NUMERIC_TIMES else ("loss", "time"))
+
+    @property
+    def is_elapsed(self) -> bool:
+        """Whether its time counts from the program's start, and is not a moment."""
+        return self.time in ("elapsed", "elapsed-hours")
 
 
 @dataclass(frozen=True)

@@ -115,18 +115,27 @@ def _rarest_first(text: bytes) -> tuple[int, ...]:
     return tuple(sorted(set(text), key=lambda byte: byte in _COMMON))
 
 
-def cut_line(data: bytes, start: int, end: int, lines: int = 1) -> tuple[Line, int]:
+def cut_line(
+    data: bytes, start: int, end: int, lines: int = 1, contains: bytes = b""
+) -> tuple[Line, int]:
     """Return a piece that `find_lines` found, with the lines that follow, and their number.
+
+    The number is `lines` if the piece is whole, because the next record begins after it.
 
     Args:
         data: The searched bytes.
         start: Where the piece begins.
         end: Where it ends.
         lines: Number of lines needed, including its own.
+        contains: Text of a line that begins the next record.
     """
     count = 1
     while count < lines and _is_break(data, end) and end + 1 < len(data):
-        end = _end_of_line(data, end + 1)
+        line_end = _end_of_line(data, end + 1)
+        if data.find(contains, end + 1, line_end) >= 0:
+            count = lines
+            break
+        end = line_end
         count += 1
     whole_start = start == 0 or data[start - 1] in _BREAKS
     return Line(data[start:end], whole_start, _is_break(data, end)), count

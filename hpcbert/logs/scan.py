@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hpcbert.logs import readers
-from hpcbert.logs.arithmetic import CannotReduceError, average, parse_number
+from hpcbert.logs.arithmetic import (
+    CannotReduceError,
+    average,
+    count_completed,
+    parse_number,
+)
 from hpcbert.logs.coverage import CoverageCheck, RestartCheck, SkippedSteps
 from hpcbert.logs.crosscheck import CrossCheck
 from hpcbert.logs.facts import FactValue, LogFacts
 from hpcbert.logs.fields import (
-    DIGITS,
     check_loss,
     has_field,
     is_copy,
@@ -161,6 +165,8 @@ class _Scan:
         self.closed = False
         self.facts = LogFacts()
         self.problem: Reason | None = None
+        # A setting without which iterations can't be counted.
+        self._unknown = ""
         # A record of the rule came without the field that the rule reads.
         self._bare = False
         # A record is past the window and the run's end: the rest is not needed.
@@ -186,6 +192,14 @@ class _Scan:
         self._ends = b"", b""
 
     @property
+    def _counting(self) -> Setting:
+        """The setting by which records of samples or tokens count iterations."""
+        setting = self.setting.settled(self.facts.values)[0]
+        if setting.sequence_length is None and self.grammar.sequence_length:
+            setting = setting._replace(sequence_length=self.grammar.sequence_length)
+        return setting
+
+    @property
     def collector(self) -> Collector:
         """Takes the rule's records; made when the first one comes, after the log's header."""
         # Not before: how many ranks print a record may depend on the header.
@@ -195,7 +209,7 @@ class _Scan:
 
     @property
     def _over(self) -> bool:
-        return self._past or self.problem is not None
+        return self._past or self.problem is not None or bool(self._unknown)
 
     @property
     def _inside(self) -> bool:
@@ -297,7 +311,7 @@ class _Scan:
         self._paused = {record.name: 2 for record in self.grammar.records}
 
     def _record_at(self, record: Record, data: bytes, start: int, end: int) -> None:
-        line, count = cut_line(data, start, end, record.lines)
+        line, count = cut_line(data, start, end, record.lines, record.contains)
         if count < record.lines:
             self._held = (record, line)
         else:
@@ -326,8 +340,10 @@ class _Scan:
         iteration = None
         try:
             if "iteration" in fields:
-                # From here on iterations are completed ones, whatever the program's first number.
-                iteration = whole_number(fields["iteration"]) + 1 - record.first
+                # From here on iterations are completed ones, whatever the program counts.
+                iteration = count_completed(
+                    record, whole_number(fields["iteration"]), self._counting
+                )
             # The rule's own record, or a later iteration's: another record of the last iteration,
             # perhaps with its loss, may follow.
             if self._complete and (record is self.rule.record or self.iteration < (iteration or 0)):
@@ -338,6 +354,8 @@ class _Scan:
             self._take(record, iteration, fields, rank)
         except CannotReduceError as error:
             self.problem = error.reason
+        except UnknownError as error:
+            self._unknown = str(error)
         except ValueError:
             self.problem = Reason("rule", f"{show_text(match[0])!r} can't be read")
 
@@ -418,8 +436,10 @@ class _Scan:
         throughput, missing = None, ""
         if self.rehearsal:
             reasons = (Reason("rehearsal", "the log is a replayed sample; nothing was trained"),)
-        elif self.problem:
+        elif self.problem and not (reasons and self.problem.code == "config"):
             reasons = (self.problem,)
+        elif self._unknown:
+            missing = self._unknown
         elif not reasons:
             throughput, missing, reasons = self._reduce(setting)
         record_count = self._collector.found if self._collector else 0
@@ -623,6 +643,7 @@ def read_progress(path: Path, grammar: Grammar) -> Progress:
         return Progress()
     head_scan = _Scan(grammar, rule, Setting())
     head_scan.read([head])
+    setting = head_scan.conclude().setting
     tail_matches = [
         (record, match) for record in grammar.records for match in record_matches(tail, record)
     ]
@@ -631,11 +652,10 @@ def read_progress(path: Path, grammar: Grammar) -> Progress:
         for matched_record, record_match in tail_matches
         if has_field(record_match, "iteration")
     ]
-    iterations = [
-        int(text) + 1 - matched_record.first
-        for matched_record, text in iteration_texts
-        if len(text) <= DIGITS
-    ]
+    iteration = None
+    with suppress(CannotReduceError, UnknownError, ValueError, IndexError):
+        last_record, text = iteration_texts[-1]
+        iteration = count_completed(last_record, whole_number(text), setting)
     losses = [
         loose_float(record_match["loss"])
         for _, record_match in tail_matches
@@ -647,8 +667,8 @@ def read_progress(path: Path, grammar: Grammar) -> Progress:
         if record is rule.record and has_field(match, rule.field)
     ]
     return Progress(
-        iteration=iterations[-1] if iterations else None,
-        throughput=_current_throughput(rule, matches[-2:], head_scan.conclude().setting),
+        iteration=iteration,
+        throughput=_current_throughput(rule, matches[-2:], setting),
         loss=losses[-1] if losses else None,
     )
 
@@ -659,7 +679,7 @@ def _current_throughput(
     """Return the result of the last record, or of the time between the last two."""
     try:
         places = [
-            whole_number(record_match["iteration"])
+            count_completed(rule.record, whole_number(record_match["iteration"]), setting)
             for record_match in matches
             if has_field(record_match, "iteration")
         ]

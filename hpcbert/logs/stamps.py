@@ -9,6 +9,7 @@ lines, in the forms of the frameworks' loggers: Python's logging, glog and absl
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import MAXYEAR, MINYEAR, date
@@ -26,6 +27,8 @@ _DATE_TIME = re.compile(rb"(\d{4})-(\d\d)-(\d\d)[T -]+" + _TIME)
 _MONTH_DAY = re.compile(rb"(\d\d)(\d\d) +" + _TIME)
 _CTIME = re.compile(rb"(?:\w{3} )?(\w{3}) +(\d{1,2}) " + _TIME + rb" (\d{4})")
 _NUMBER = re.compile(rb"\d{1,17}(?:\.\d{1,12})?")
+_DECIMAL = re.compile(rb"(\d{1,17}(?:\.\d{0,17})?)(?:[eE][+-]?\d{1,2})?")
+_ELAPSED_UNITS = {"elapsed": 1.0, "elapsed-hours": 3600.0}
 _MONTHS = b"JanFebMarAprMayJunJulAugSepOctNovDec"
 _LEAP_YEAR, _LONGEST_MONTH = 366, 31
 _DAYS_TO_2000 = 730120  # Keeps the seconds small: a double then holds a tenth of a microsecond.
@@ -49,9 +52,12 @@ class Clock:
             "epoch-ms": lambda text: _parse_epoch(text) / 1000,
             "date-time": _parse_date_time,
             "ctime": _parse_ctime,
+            "elapsed": _parse_elapsed,
+            "elapsed-hours": lambda text: 3600 * _parse_elapsed(text),
             "time-of-day": self._time_of_day,
             "month-day": self._month_day,
         }[form]
+        self._form = form
         self._last = -1.0
         self._last_day = 0
         self._days = 0
@@ -63,6 +69,20 @@ class Clock:
             ValueError: The text has another form.
         """
         return self._read(text)
+
+    def resolution(self, texts: Iterable[bytes]) -> float:
+        """Return the seconds that the last digit of the last stamp counts; 0 unless it is rounded.
+
+        Only an elapsed time is: some programs print it with a fixed number of digits, without
+        zeros at its end, so that the stamp with most digits says how many these are.
+        """
+        matches = [_DECIMAL.fullmatch(text) for text in texts]
+        unit = _ELAPSED_UNITS.get(self._form)
+        if unit is None or not matches or not all(matches):
+            return 0.0
+        digits = max(len(match[1].replace(b".", b"").lstrip(b"0")) for match in matches if match)
+        value = float(matches[-1][0]) if matches[-1] else 0.0
+        return unit * 10.0 ** (math.floor(math.log10(value)) + 1 - digits) if value else 0.0
 
     def _time_of_day(self, text: bytes) -> float:
         seconds = _seconds_of_day(_match_parts(_TIME_OF_DAY, text))
@@ -156,6 +176,12 @@ def nearest_moment(form: str, text: bytes, moment: float) -> float:
             key=lambda candidate: abs(candidate - moment),
         )
     return Clock(form).read(text) - (0.0 if form in {"epoch", "epoch-ms"} else _EPOCH)
+
+
+def _parse_elapsed(text: bytes) -> float:
+    if not _DECIMAL.fullmatch(text):
+        raise ValueError(text)
+    return float(text)
 
 
 def _parse_epoch(text: bytes) -> float:
@@ -312,7 +338,8 @@ def _find_hosts(beginning: bytes) -> frozenset[bytes]:
 
 def _stamps_of_record(line: bytes, record: Record) -> Iterator[Stamp]:
     """Yield the stamps of a record: its own before those of its line."""
-    matches = whole_matches(record.match, Line(line)) if record.has("time") else ()
+    has_moment = record.has("time") and not record.is_elapsed
+    matches = whole_matches(record.match, Line(line)) if has_moment else ()
     record_stamps = (
         Stamp(match["time"], record.time, of_record=True) for match in matches if match["time"]
     )
@@ -355,7 +382,7 @@ def _is_legible(stamp: Stamp) -> bool:
 
 def _record_stamps(data: bytes, grammar: Grammar) -> Iterator[Stamp]:
     for record in grammar.records:
-        if not record.has("time"):
+        if not record.has("time") or record.is_elapsed:
             continue
         for match in record_matches(data, record):
             if match["time"] is not None:

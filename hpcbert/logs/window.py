@@ -31,6 +31,8 @@ from hpcbert.logs.stamps import Clock
 from hpcbert.model import Counted, Steps
 
 _MAX_RANKS = 1 << 16
+# Share of a window that the last digit of an elapsed time may count.
+_COARSEST = 0.01
 Entry = tuple[int, float]
 
 
@@ -187,6 +189,7 @@ class _Series(_WindowCollector):
         self._repeats = 0
         # The first record in the window with an unreadable number: refused only if it matters.
         self._unread: tuple[int, bytes] | None = None
+        self._texts: list[bytes] = []
 
     @property
     def seen(self) -> Sequence[Entry]:
@@ -230,8 +233,10 @@ class _Series(_WindowCollector):
         if self._position(self.rule.after.by, place) <= self.after:
             # A step count that falls back behind its beginning opens the window a second time.
             self._start, self._entries, self._repeats = (place, value), [], 0
+            self._texts = [text]
             self.found = 0
             return
+        self._texts.append(text)
         if math.isnan(value) and self._unread is None:
             self._unread = (place, text)
         # A step that is printed twice is a copy, or was executed twice: the recipe says which.
@@ -341,8 +346,15 @@ class _Series(_WindowCollector):
         # Steps that did not advance took time as well.
         steps = self._entries[-1][0] - self._start[0] + self._repeats
         moments = [self._start[1], *(moment for _, moment in self._entries)]
+        seconds = duration(moments)
+        resolution = Clock(self.rule.record.time).resolution(self._texts)
+        if resolution > _COARSEST * seconds:
+            detail = (
+                f"times are printed to {resolution:g} s, too coarse for a window of {seconds:g} s"
+            )
+            raise CannotReduceError("window", detail)
         micro = self.rule.record.counts == "micro-batches"
-        return setting.batch("global", micro=micro) * steps / duration(moments)
+        return setting.batch("global", micro=micro) * steps / seconds
 
 
 class _RankedSeries(_WindowCollector):

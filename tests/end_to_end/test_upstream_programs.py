@@ -2,7 +2,7 @@
 
 What lies in a repository has to be named, as a checkout of the test's user or an archive:
 HPCBERT_REPOSITORY_DEEPSPEED=/an/archive.tar.gz. The package index has Model Garden itself, so tf2
-needs nothing but that.
+needs nothing but that; nor does hf-trainer, whose program is in the recipe.
 """
 
 from __future__ import annotations
@@ -17,9 +17,14 @@ from tests.kit.cli import Cli
 from tests.kit.needs import lacks
 
 # Tests run without hpcbert's variables, so this is read before them.
-REPOSITORIES = {"tf2": None, "deepspeed": os.environ.get("HPCBERT_REPOSITORY_DEEPSPEED", "")}
+REPOSITORIES = {
+    "tf2": None,
+    "deepspeed": os.environ.get("HPCBERT_REPOSITORY_DEEPSPEED", ""),
+    "hf-trainer": None,
+}
 # Loading data in processes of their own takes longer than the training here.
-SETTINGS = {"tf2": (), "deepspeed": ("--set", "num_workers=0")}
+SETTINGS = {"deepspeed": ("--set", "num_workers=0")}
+RULES = {"hf-trainer": "elapsed"}
 # How this machine reaches an index of packages.
 _INDEX = re.compile(r"PIP_\w+|SSL_CERT_\w+|REQUESTS_CA_BUNDLE|\w+_proxy", re.IGNORECASE)
 _AWAY = re.compile(r"package index does not answer|there is no Python [\d.]+ here")
@@ -45,9 +50,10 @@ def test_a_program_trains_on_one_and_two_ranks_from_prepare_to_collect(
 
     # DeepSpeed's first line is that of the third step.
     shape = ("--gpus-per-node", "2", "--scaling", "--repeats", "1", "--iters", "10", "--skip", "4")
-    small = ("--model", "bert-tiny", "--batch-size", "2", *SETTINGS[framework])
+    small = ("--model", "bert-tiny", "--batch-size", "2", *SETTINGS.get(framework, ()))
     (table,) = hpcbert("submit", *about, *shape, *small, "--wait", status=0).data["tables"]
-    assert (table["framework"], table["device"], table["rule"]) == (framework, "cpu", "dlperf-time")
+    rule = RULES.get(framework, "dlperf-time")
+    assert (table["framework"], table["device"], table["rule"]) == (framework, "cpu", rule)
     assert [(row["shape"], row["repeats"]["ok"]) for row in table["rows"]] == [
         ("1n1g", 1),
         ("1n2g", 1),

@@ -18,7 +18,15 @@ from tests.kit.waiting import CEILING
 PER_GPU = [name for name in NAMES if load(name).launch == "per-gpu"]
 PER_NODE = [name for name in NAMES if load(name).launch == "per-node"]
 # These read the variable or take the option; of the others each is told otherwise, or not at all.
-BY_LOCAL_RANK = ("deepspeed", "megatron", "mlperf-bert", "ngc-pytorch", "oneflow-models", "pytorch")
+BY_LOCAL_RANK = (
+    "deepspeed",
+    "hf-trainer",
+    "megatron",
+    "mlperf-bert",
+    "ngc-pytorch",
+    "oneflow-models",
+    "pytorch",
+)
 BY_HOROVOD = ("mxnet", "ngc-tf1")
 UNTOLD = ("mindspore", "mindspore-models")
 MANY = Shape(2, 8)
