@@ -76,7 +76,7 @@ def test_a_clock_or_a_count_that_does_not_fit_is_refused(
 
 @pytest.mark.parametrize("name", ["sequence_length", "batch_size_per_device"])
 def test_tokens_of_unknown_steps_ask_for_what_is_missing(name: str, read: Reader) -> None:
-    reading = read(_TOKENS, render_log(), "elapsed", _SETTING._replace(**{name: None}))
+    reading = read(_TOKENS, render_log(), "elapsed", _SETTING._replace(**{name: None}))  # type: ignore[arg-type]
     assert (reading.throughput, reading.missing, codes(reading)) == (None, name, [])
 
 

@@ -90,6 +90,7 @@ def test_what_does_not_fit_gives_no_number(
     tmp_path: Path,
 ) -> None:
     log = print_history([*history, _END], form).encode()
-    reading = Reader("hf-trainer", tmp_path).read(log, "elapsed", _SETTING._replace(**changes))
+    setting = _SETTING._replace(**changes)  # type: ignore[arg-type]
+    reading = Reader("hf-trainer", tmp_path).read(log, "elapsed", setting)
     assert reading.throughput is None
     assert code in {reason.code for reason in reading.reasons}, reading
