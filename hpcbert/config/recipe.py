@@ -156,7 +156,9 @@ class Variation:
         mpi: As the recipe's; `none` if they need none.
         alone: Why only one rank can run there, one sentence; empty if more can.
         one_node: Why only one node can run there, one sentence; empty if more can.
-        models: The models that it can train there.
+        models: The models that it can train there; the first is the default.
+        batch_sizes: Default samples per device by precision there.
+        iters, skip: Of all protocols there; 0 iterations: their own.
         precisions: The precisions that it can run there.
         patches: Applied to the program after those of `[source]`.
         protocols: The protocols that it can run there; the first is the default.
@@ -171,6 +173,9 @@ class Variation:
     alone: str = ""
     one_node: str = ""
     models: tuple[str, ...] = ()
+    batch_sizes: Mapping[Precision, Count] = field(default_factory=dict)
+    iters: Annotated[int, Range(0)] = 0
+    skip: Annotated[int, Range(0)] = 0
     precisions: tuple[Precision, ...] = ()
     patches: tuple[str, ...] = ()
     protocols: tuple[str, ...] = ()
@@ -462,7 +467,10 @@ class Recipe:
             one_node=variation.one_node or self.one_node,
             models=variation.models or self.models,
             precisions=precisions,
-            batch_sizes={precision: self.batch_sizes[precision] for precision in precisions},
+            batch_sizes={
+                precision: variation.batch_sizes.get(precision, self.batch_sizes[precision])
+                for precision in precisions
+            },
             protocols=self._protocols_on(variation),
             on={},
             sample=None,  # of a run elsewhere
@@ -475,6 +483,11 @@ class Recipe:
     def _protocols_on(self, variation: Variation) -> dict[str, Preset]:
         """Return the protocols that can run on a device, the default first."""
         protocols = {name: self.protocols[name] for name in variation.protocols or self.protocols}
+        if variation.iters:
+            protocols = {
+                name: replace(preset, iters=variation.iters, skip=variation.skip)
+                for name, preset in protocols.items()
+            }
         return _select_protocols(protocols, variation.precisions)
 
     def tasks_per_node(self, shape: Shape) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -15,6 +16,7 @@ from typing import NamedTuple
 
 from hpcbert.config.recipe import Option, Preset, Recipe
 from hpcbert.config.site import FrameworkSettings
+from hpcbert.errors import UsageError
 from hpcbert.logs.grammar import Grammar
 from hpcbert.logs.grammar import parse as parse_grammar
 from hpcbert.logs.scan import Reading
@@ -263,7 +265,12 @@ class World:
 
     def render(self, case: Case) -> Script:
         paths = {kind: str(self.folder / kind) for kind in ("source", "data")}
-        case = case._replace(settings=(*self._given(), *case.settings))
+        for pair in self._given():
+            # An option of another protocol is refused.
+            with contextlib.suppress(UsageError):
+                extended = case._replace(settings=(pair, *case.settings))
+                render(self.name, extended, python=str(self.python), **paths)
+                case = extended
         return render(self.name, case, python=str(self.python), **paths)
 
     def _given(self) -> Iterator[tuple[str, str]]:
