@@ -16,8 +16,11 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 
+# What Python puts before the system's own words.
+_ERRNO = re.compile(r"\[Errno -?\d+\] ")
 _REMEDIES = {
     errno.ENOSPC: "Free some space on the file system",
     errno.EDQUOT: "Free some space: your quota is used up",
@@ -46,7 +49,7 @@ class HpcbertError(Exception):
 
     def __init__(self, message: str, *, where: str = "", hint: str = "") -> None:
         super().__init__(message)
-        self.message = message
+        self.message = _ERRNO.sub("", message)
         self.where = where
         self.hint = hint
 
@@ -131,6 +134,18 @@ class CheckError(HpcbertError):
 
     exit_code = 5
     code = "check"
+
+
+def format_count(number: int, one: str, many: str = "") -> str:
+    """Return a number with its words: `1 repeat`, `3 repeats`; `1 job waits`, `3 jobs wait`."""
+    return f"{number} {one if number == 1 else many or f'{one}s'}"
+
+
+def join_names(names: Iterable[str], *, most: int = 20) -> str:
+    """Return the first names, and the number of the others."""
+    every = list(names)
+    text = ", ".join(every[:most])
+    return f"{text} and {len(every) - most} more" if len(every) > most else text
 
 
 def find_remedy(error: OSError) -> str:

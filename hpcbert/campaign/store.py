@@ -363,9 +363,10 @@ def resolve(name: str, runs: Path, *, shortest: int = 1) -> Path:
     if exact_paths and not matches:
         return exact_paths[0].absolute()
     if matches:
-        text = ", ".join(path.name for path in matches)
         raise UsageError(
-            f"{name!r} could be {text}.", where=str(runs), hint="Give more of its id, or its path."
+            f"{name!r} could be {_join_names(matches)}.",
+            where=str(runs),
+            hint="Give more of its id, or its path.",
         )
     existing = f"You have: {_join_names(campaigns)}." if campaigns else "You have none."
     least = f" of at least {shortest} characters" if shortest > 1 else ""

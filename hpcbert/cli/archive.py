@@ -11,7 +11,7 @@ from hpcbert.campaign import evidence, store
 from hpcbert.cli.campaigns import find_runs
 from hpcbert.cli.options import RUNS, SITE
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.errors import UsageError
+from hpcbert.errors import UsageError, format_count
 from hpcbert.model import ARCHIVE
 
 _NOT_COLLECTED = (
@@ -57,7 +57,7 @@ def archive(*, campaign: str, output: str, runs: str, site_file: str) -> Result:
         mask_warnings = (f"{package.masked[0]}{suffix}: masked text that looked like a secret.",)
     is_recorded = evidence.read_previous(directory) is not None
     lines = [
-        f"{package.path}: {package.files} files, {package.size:,} bytes",
+        f"{package.path}: {format_count(package.files, 'file')}, {package.size:,} bytes",
         f"sha256 {package.sha256}",
     ]
     return Result(

@@ -13,6 +13,7 @@ from hpcbert.cli.options import RUNS, SITE
 from hpcbert.cli.output import Result, confirm, returns_result
 from hpcbert.commands import submit as flow
 from hpcbert.commands.monitor import open_campaign
+from hpcbert.errors import format_count, join_names
 from hpcbert.scheduler.base import Target
 from hpcbert.system.runner import run
 
@@ -50,7 +51,7 @@ def _cancel_campaign(directory: Path, *, ask: bool) -> Result:
         data = _target_data(tracked_campaign, target, cancelled=False)
         return Result(data, f"Nothing of {name} was cancelled.", warnings=target.left)
     flow.cancel(tracked_campaign, target, run=run)
-    text = f"Cancelled {_count_targets(target)} of {name}: jobs {', '.join(target.jobs)}."
+    text = f"Cancelled {_count_targets(target)} of {name}: jobs {join_names(target.jobs)}."
     if not target.jobs:
         text = f"No job of {name} waits or runs."
     data = _target_data(tracked_campaign, target, cancelled=bool(target.jobs))
@@ -61,7 +62,7 @@ def _count_targets(target: Target) -> str:
     """Return `5 repeats` or `5 repeats and the preflight`."""
     count = sum(not repeat.array.preflight for repeat in target.repeats)
     preflight = " and the preflight" if count < len(target.repeats) else ""
-    return f"{count} repeats{preflight}"
+    return f"{format_count(count, 'repeat')}{preflight}"
 
 
 def _target_data(

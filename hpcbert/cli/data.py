@@ -12,7 +12,7 @@ import click
 from hpcbert.cli.options import refuse_typed
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.data.names import FORMAT_NAMES, usual_predictions
-from hpcbert.errors import CheckError, UsageError
+from hpcbert.errors import CheckError, UsageError, format_count
 
 _DIRECTORY = click.argument("directory", type=click.Path(path_type=Path))
 
@@ -111,7 +111,8 @@ def data_check(directory: Path) -> Result:
     from hpcbert.data.checking import check
 
     report = check(directory)
-    samples = f"{report.samples} samples in {report.files} files of {report.form}"
+    files = format_count(report.files, "file")
+    samples = f"{format_count(report.samples, 'sample')} in {files} of {report.form}"
     text = f"{directory}: {samples}, {report.mean_tokens:.1f} tokens each on average"
     errors = tuple(
         CheckError(problem, hint="Run hpcbert data make again in another directory.")

@@ -32,7 +32,7 @@ from hpcbert.commands import retry
 from hpcbert.commands.monitor import View
 from hpcbert.config.schedulers import find_traits
 from hpcbert.config.site import load
-from hpcbert.errors import HpcbertError, IncompleteError, Interruption, UsageError
+from hpcbert.errors import HpcbertError, IncompleteError, Interruption, UsageError, format_count
 from hpcbert.model import Unit
 from hpcbert.system.runner import run
 
@@ -201,7 +201,9 @@ def _make_result(
         errors.append(flow.no_answer_error(view))
     elif exit_status and view.failed:
         errors.append(
-            IncompleteError(f"{view.failed} repeats failed or ended in an unknown state.")
+            IncompleteError(
+                f"{format_count(view.failed, 'repeat')} failed or ended in an unknown state."
+            )
         )
     alive = {
         repeat.watched.directory for repeat in view.repeats if view.states[repeat.key].kind.alive

@@ -19,7 +19,7 @@ from hpcbert.cli.sections import SectionedCommand
 from hpcbert.commands.plan import Missing, Outlook, PointOutlook, forecast, list_refusals
 from hpcbert.config import campaignfile
 from hpcbert.config.options import Options
-from hpcbert.errors import CheckError, UsageError
+from hpcbert.errors import CheckError, UsageError, format_count
 from hpcbert.model import format_utc
 from hpcbert.results.grid import align_rows
 from hpcbert.scheduler.base import Supply
@@ -192,9 +192,9 @@ def _format_campaign(outlook: Outlook) -> str:
     measured = (campaign.framework, first_point.model, first_point.variant)
     head = (
         f"{' · '.join(filter(None, measured))} · site {campaign.site} ({campaign.scheduler})\n"
-        f"{_format_count(sums['points'], 'point')} (one row each), "
-        f"{_format_count(sums['repeats'], 'repeat')} (runs of a point), "
-        f"{_format_count(sums['jobs'], 'job')}"
+        f"{format_count(sums['points'], 'point')} (one row each), "
+        f"{format_count(sums['repeats'], 'repeat')} (runs of a point), "
+        f"{format_count(sums['jobs'], 'job')}"
     )
     unit = hours_unit(point.cost for point in points)
     rows = [(*_TITLES, unit, "expected", "start"), *map(_format_row, points), _format_total(sums)]
@@ -212,9 +212,10 @@ def _format_sum(outlooks: Sequence[Outlook]) -> list[str]:
     points = [point for outlook in outlooks for point in outlook.points]
     sums = _sum_points(points)
     unit = hours_unit(point.cost for point in points)
-    counts = ", ".join(_format_count(sums[f"{noun}s"], noun) for noun in ("point", "repeat", "job"))
+    counts = ", ".join(format_count(sums[f"{noun}s"], noun) for noun in ("point", "repeat", "job"))
     nodes, most = format_hours(sums["node_hours"]), format_hours(sums["device_hours"])
-    return [f"{len(outlooks)} campaigns: {counts}; {nodes} node-hours, {most} {unit} at most."]
+    campaigns = format_count(len(outlooks), "campaign")
+    return [f"{campaigns}: {counts}; {nodes} node-hours, {most} {unit} at most."]
 
 
 def _format_row(point_outlook: PointOutlook) -> tuple[str, ...]:
@@ -265,7 +266,7 @@ def _format_expectation(points: Sequence[PointOutlook], unit: str) -> str:
     more = len(names) - _MAX_CAMPAIGNS
     text = ", ".join(names[:_MAX_CAMPAIGNS])
     text += f" and {more} more, which --json names" if more > 0 else ""
-    runs = _format_count(sum(len(earlier.seconds) for earlier in earlier_times), "earlier run")
+    runs = format_count(sum(len(earlier.seconds) for earlier in earlier_times), "earlier run")
     return f"Expected {unit} are based on the median of {runs} of the same points: {text}."
 
 
@@ -276,7 +277,7 @@ def _format_whole_nodes(points: Sequence[PointOutlook], gpus_per_node: int) -> l
     hours = sum_hours(cost.on_nodes(cost.hours) for cost in costs)
     bill = format_hours(hours and hours * gpus_per_node)
     text = "Jobs take whole nodes (slurm.exclusive): a site that bills whole nodes, with "
-    text += f"{_format_count(gpus_per_node, 'GPU')} each, bills up to {bill} GPU-hours."
+    text += f"{format_count(gpus_per_node, 'GPU')} each, bills up to {bill} GPU-hours."
     return [text]
 
 
@@ -291,11 +292,11 @@ def _format_start(point_outlook: PointOutlook) -> str:
 def _format_partition(supply: Supply) -> str:
     node_limit = ""
     if supply.most_nodes is not None:
-        node_limit = f", at most {_format_count(supply.most_nodes, 'node')} a job"
+        node_limit = f", at most {format_count(supply.most_nodes, 'node')} a job"
     usable = "" if supply.usable is None else f", {supply.usable} usable, {supply.free} free now"
     resources = f", with {' or '.join(supply.resources)}" if supply.resources else ""
     return (
-        f"partition {supply.name}: {supply.state}, {_format_count(supply.nodes, 'node')}{usable}"
+        f"partition {supply.name}: {supply.state}, {format_count(supply.nodes, 'node')}{usable}"
         f"{resources}; {supply.fitting} fit; limit {supply.limit}{node_limit}"
     )
 
@@ -306,7 +307,3 @@ def _format_missing(missing: Missing) -> str:
     )
     part = f"{missing.kind} of {missing.framework}: {missing.detail}"
     return f"{status}: {part}\n  {missing.command or missing.hint}"
-
-
-def _format_count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")

@@ -11,7 +11,7 @@ import click
 from hpcbert.cli.options import RESULTS_SITE, RULE, TEMPLATES, UNIT
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.commands.collect import CollectRequest, find_places, load_result_set
-from hpcbert.errors import IncompleteError
+from hpcbert.errors import IncompleteError, format_count
 from hpcbert.model import Group, Unit
 from hpcbert.results.scaling import Curve, Prediction, fit_curve, parse_node_counts
 from hpcbert.results.units import table_factor
@@ -82,7 +82,7 @@ def predict(
         predictions, factor = tuple(map(curve.predict, nodes)), table_factor(table, unit)
         forecasts.append(Forecast(table.group, curve, predictions, unit, factor))
     refused = [
-        f"{_format_title(forecast)}, {prediction.nodes} nodes: {prediction.why}"
+        f"{_format_title(forecast)}, {format_count(prediction.nodes, 'node')}: {prediction.why}"
         for forecast in forecasts
         for prediction in forecast.predictions
         if prediction.why

@@ -30,7 +30,7 @@ from hpcbert.commands import retry
 from hpcbert.commands.monitor import Change, RepeatProgress, Sinks, View
 from hpcbert.commands.retry import RetryPlan
 from hpcbert.config.site import Site
-from hpcbert.errors import HpcbertError, IncompleteError
+from hpcbert.errors import HpcbertError, IncompleteError, format_count
 from hpcbert.logs.failures import Failure
 from hpcbert.logs.setting import Window
 from hpcbert.model import Campaign, Point, Unit
@@ -265,7 +265,9 @@ def format_retry_plan(plan: RetryPlan, *, dry: bool = False) -> str:
     if not lines:
         lines.append(f"{tracked_campaign.campaign.id} has nothing to retry.")
     if plan.findings.open:
-        lines.append(f"{plan.findings.open} repeats wait or run and are left alone.")
+        count = plan.findings.open
+        text = format_count(count, "repeat waits or runs and is", "repeats wait or run and are")
+        lines.append(f"{text} left alone.")
     if plan.arrays and not dry:
         lines.append(f"watch it:  hpcbert monitor {shlex.quote(str(tracked_campaign.directory))}")
     return "\n".join(lines)

@@ -16,7 +16,7 @@ from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.request import read_requests
 from hpcbert.cli.sections import SectionedCommand
 from hpcbert.config.options import AUTO_REPEATS, Options
-from hpcbert.errors import CheckError, UsageError
+from hpcbert.errors import CheckError, UsageError, format_count
 from hpcbert.model import MANIFEST
 from hpcbert.script.draft import by_hand
 
@@ -101,7 +101,8 @@ def _check_folder(folder: Path) -> Result:
         _make_library_error(folder / store.SCRIPTS_FOLDER, file, sources.get(file.name))
         for file in faulty_files
     ]
-    text = f"{len(paths)} scripts and {len(sources)} files of their library are as they would be "
+    scripts, files = format_count(len(paths), "script"), format_count(len(sources), "file")
+    text = f"{scripts} and {files} of their library are as they would be "
     return Result(
         _check_data(len(paths), len(differences), len(sources), faulty_files),
         "\n".join(differences) if errors else f"{text}rendered now.",
@@ -142,7 +143,8 @@ def _check_campaign(directory: Path) -> Result:
     faulty_files = tuple(store.compare_library(folder, campaign.library))
     errors += [_make_library_error(folder, file) for file in faulty_files]
     files = len(campaign.library)
-    text = f"{len(campaign.arrays)} scripts and {files} files of their library are as submitted."
+    scripts = format_count(len(campaign.arrays), "script")
+    text = f"{scripts} and {format_count(files, 'file')} of their library are as submitted."
     return Result(
         _check_data(len(campaign.arrays), difference_count, files, faulty_files),
         "" if errors else text,

@@ -15,7 +15,7 @@ from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.tables import list_shortfalls, make_provenance
 from hpcbert.commands import report as flow
 from hpcbert.commands.collect import find_places, load_result_set
-from hpcbert.errors import IncompleteError
+from hpcbert.errors import IncompleteError, format_count
 from hpcbert.model import Unit
 from hpcbert.results.document import tables_data
 from hpcbert.results.report.figures import DEFAULT_SIZE, SIZES
@@ -117,7 +117,8 @@ def report(
             "files": list(report_files.files),
             **tables_data(mark_tables(results.tables, unit), origin),
         },
-        text=f"{page}: {points} points, {figures} figures, {len(report_files.files)} files",
+        text=f"{page}: {format_count(points, 'point')}, {format_count(figures, 'figure')}, "
+        f"{format_count(len(report_files.files), 'file')}",
         errors=shortfalls,
         warnings=(*results.warnings, *explain_missing(results.tables, unit), *warnings),
     )

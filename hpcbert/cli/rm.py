@@ -9,6 +9,7 @@ from hpcbert.cli.campaigns import find_runs
 from hpcbert.cli.options import RUNS, SITE
 from hpcbert.cli.output import Result, confirm, returns_result
 from hpcbert.commands.remove import remove
+from hpcbert.errors import join_names
 from hpcbert.system.runner import run
 
 # Characters of an id's random end: a shorter part of an id could match by accident.
@@ -33,7 +34,7 @@ def rm(*, campaigns: tuple[str, ...], yes: bool, force: bool, runs: str, site_fi
     directories = tuple(
         dict.fromkeys(store.resolve(name, runs_path, shortest=_MIN_ID_LENGTH) for name in campaigns)
     )
-    names = ", ".join(directory.name for directory in directories)
+    names = join_names((directory.name for directory in directories), most=6)
     question = f"Remove {names} for good, with all logs?"
     is_removed = remove(
         directories, confirm=lambda: yes or confirm(question, "remove"), run=run, force=force

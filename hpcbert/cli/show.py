@@ -19,6 +19,7 @@ from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.cli.campaigns import COLLECT_AGAIN, PROVISIONAL, find_runs, format_age, open_selected
 from hpcbert.cli.options import RUNS, SITE
 from hpcbert.cli.output import Result, returns_result
+from hpcbert.errors import format_count
 from hpcbert.model import Campaign, Point
 from hpcbert.results.grid import align_rows, format_number
 from hpcbert.results.wording import describe_repeats, describe_stop
@@ -143,7 +144,8 @@ def _format_campaign(
         for refusal in point["refused"]:
             yield f"{point['point']} repeat {refusal['repeat']}: {refusal['why']}"
         if count := len(point["unneeded"]):
-            yield f"{point['point']}: {count} repeats were not needed"
+            repeats = format_count(count, "repeat was", "repeats were")
+            yield f"{point['point']}: {repeats} not needed"
     yield ""
     yield "These states come from files; hpcbert monitor asks the scheduler."
 

@@ -15,7 +15,7 @@ from hpcbert.campaign import ends, store
 from hpcbert.campaign.judge import apply_found_size
 from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
 from hpcbert.config import toml
-from hpcbert.errors import HpcbertError, SchedulerError, UsageError
+from hpcbert.errors import HpcbertError, SchedulerError, UsageError, format_count
 from hpcbert.logs import grammar
 from hpcbert.logs.failures import Failure, explain_failure
 from hpcbert.logs.grammar import Grammar
@@ -247,7 +247,8 @@ def no_answer_error(view: View) -> SchedulerError:
     names = list(dict.fromkeys(repeat.watched.campaign.id for repeat in view.repeats))
     command = " ".join(["hpcbert monitor", *names[: len(names) == 1]])
     return SchedulerError(
-        f"Neither sacct nor squeue answers, and {open_count} repeats are open: {view.trouble}",
+        f"Neither sacct nor squeue answers, and "
+        f"{format_count(open_count, 'repeat is', 'repeats are')} open: {view.trouble}",
         hint=f"The jobs continue. Once Slurm answers: {command}; collect reads the existing logs.",
     )
 

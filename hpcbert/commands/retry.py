@@ -23,7 +23,7 @@ from hpcbert.campaign.suspects import RepeatOutcome, RetryPolicy, Suspicion, Ver
 from hpcbert.commands.monitor import Sinks, View, open_campaign, watch
 from hpcbert.commands.submit import submit_pending
 from hpcbert.config.schedulers import find_traits
-from hpcbert.errors import SchedulerError, UsageError
+from hpcbert.errors import SchedulerError, UsageError, format_count
 from hpcbert.logs import failures
 from hpcbert.logs.setting import Window
 from hpcbert.model import Array, Campaign, JobRequest
@@ -228,8 +228,10 @@ def plan_retry(findings: Findings, policy: RetryPolicy, *, run: Runner) -> Retry
     for repeat in findings.invalid:
         parts.setdefault((repeat.array.point.key, repeat.array.offset), []).append(repeat)
     if parts and findings.open and not find_traits(campaign.scheduler).accepts_more:
+        count = findings.open
+        text = format_count(count, "repeat still waits or runs", "repeats still wait or run")
         raise UsageError(
-            f"{findings.open} repeats still wait or run, and the local queue accepts no more now.",
+            f"{text}, and the local queue accepts no more now.",
             where=campaign.id,
             hint="Wait for them (hpcbert monitor), or cancel them.",
         )

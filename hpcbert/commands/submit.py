@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from hpcbert import scheduler
 from hpcbert.campaign import ends, store
 from hpcbert.campaign.repeats import TrackedCampaign
-from hpcbert.errors import Interruption, UsageError
+from hpcbert.errors import Interruption, UsageError, join_names
 from hpcbert.model import Campaign
 from hpcbert.scheduler.base import RESUME, NoRoomError, SchedulerContext, Target
 from hpcbert.scheduler.poller import Pace
@@ -146,7 +146,7 @@ def _describe_interruption(directory: Path) -> Interruption:
     where = shlex.quote(str(directory))
     count = len(campaign.arrays)
     queued_arrays = [array for array in campaign.arrays if array.state == "submitted"]
-    ids = ", ".join(dict.fromkeys(array.job_id for array in queued_arrays))
+    ids = join_names(dict.fromkeys(array.job_id for array in queued_arrays))
     arrays = [
         array
         for array in campaign.arrays

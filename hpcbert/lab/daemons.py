@@ -201,7 +201,7 @@ def _check_socket(path: str) -> str:
         try:
             probe.connect(path)
         except OSError as error:
-            return f"{path}: {error}"
+            return f"{path}: {error.strerror or error}"
     return ""
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcbert.errors import CheckError, HpcbertError, UsageError
+from hpcbert.errors import CheckError, HpcbertError, UsageError, format_count
 from hpcbert.lab import daemons, network, people
 from hpcbert.lab.files import (
     DATABASE_USER,
@@ -181,7 +181,7 @@ def _build(journal: Journal, run: Runner, report: Callable[[str], None]) -> None
     if lab.plan.accounting:
         report("starting MariaDB")
         _start_database(journal, run)
-    report(f"making {lab.plan.nodes} nodes")
+    report(f"making {format_count(lab.plan.nodes, 'node')}")
     for node in lab.plan.node_names:
         daemons.start_node(journal, node, run)
     network.plug_nodes(journal.lab, run)
@@ -435,7 +435,7 @@ def _remove(path: Path) -> str:
     except FileNotFoundError:
         return ""
     except OSError as error:
-        return str(error)
+        return f"{path}: {error.strerror}"
     return ""
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 
 from hpcbert.config.options import FEWEST_REPEATS
+from hpcbert.errors import format_count
 from hpcbert.model import Adaptive, Group, Protocol, Row, Run, SpeedupTable, valid_throughputs
 from hpcbert.results.interval import is_precise, median_limits
 from hpcbert.results.reduce import FOREIGN
@@ -141,7 +142,7 @@ def row_notes(row: Row) -> tuple[str, ...]:
 
 def describe_sufficiency(numbers: Sequence[float], adaptive: Adaptive) -> str:
     """Return the number of valid repeats, and the width of their interval with its limit."""
-    count = f"{len(numbers)} of at most {adaptive.max_repeats} repeats"
+    count = f"{len(numbers)} of at most {format_count(adaptive.max_repeats, 'repeat')}"
     if not numbers:
         return count
     interval, max_width = median_limits(numbers), format_percent(adaptive.precision_of_median)

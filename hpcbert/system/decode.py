@@ -29,7 +29,7 @@ from typing import (
     get_type_hints,
 )
 
-from hpcbert.errors import ConfigError
+from hpcbert.errors import ConfigError, join_names
 
 T = TypeVar("T")
 N = TypeVar("N", int, float)
@@ -51,7 +51,7 @@ def did_you_mean(word: str, known_words: Iterable[str]) -> str:
     matches = difflib.get_close_matches(word, choices, n=2, cutoff=0.6)
     if matches:
         return f"Did you mean {' or '.join(matches)}?"
-    return f"Known here: {', '.join(choices)}." if choices else ""
+    return f"Known here: {join_names(choices)}." if choices else ""
 
 
 class Invalid(ValueError):  # noqa: N818  its message is about a value

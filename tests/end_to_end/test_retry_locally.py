@@ -109,7 +109,7 @@ def test_what_still_runs_is_left_alone(hpcbert: Cli, tmp_path: Path) -> None:
     until(lambda: status.exists() and "finished" in status.read_text(), "it never finished")
     refused = hpcbert("retry", directory)
     assert refused.returncode == 2
-    assert "1 repeats still wait or run" in refused.stderr
+    assert "1 repeat still waits or runs" in refused.stderr
     (tmp_path / "go").touch()
     over(directory)
     assert len(store.read_manifest(directory).arrays) == 1

@@ -21,7 +21,7 @@ from hpcbert.commands import monitor as flow
 from hpcbert.commands import retry, submit
 from hpcbert.commands.monitor import RepeatProgress, Sinks, View
 from hpcbert.commands.retry import RetryPlan
-from hpcbert.errors import HpcbertError
+from hpcbert.errors import HpcbertError, format_count
 from hpcbert.model import Unit
 from hpcbert.slurm.states import Kind
 from hpcbert.system.runner import run
@@ -182,7 +182,10 @@ class Session:
         """Report retried repeats."""
         arrays = [array for plan in plans for array in plan.arrays]
         count = sum(len(array.repeats) for array in arrays)
-        self._tell(f"{count} repeats were submitted again, in {len(arrays)} jobs.")
+        self._tell(
+            f"{format_count(count, 'repeat was', 'repeats were')} submitted again, "
+            f"in {format_count(len(arrays), 'job')}."
+        )
 
     def waiting(self, reason: str) -> None:
         """Report why a submission waits."""
@@ -234,13 +237,14 @@ class Session:
         def act() -> str:
             submit.cancel(tracked_campaign, target, run=run)
             self.again()
-            return f"Cancelled {len(target.repeats)} repeats of {name}."
+            return f"Cancelled {format_count(len(target.repeats), 'repeat')} of {name}."
 
-        return Offer(f"Cancel {len(target.repeats)} repeats of {name}?", act)
+        return Offer(f"Cancel {format_count(len(target.repeats), 'repeat')} of {name}?", act)
 
     def offer_retry(self, tracked_campaign: TrackedCampaign) -> Offer | str:
         """Return an offer to submit invalid repeats again; a sentence if there are none."""
-        directory, policy = tracked_campaign.directory, RetryPolicy()
+        name, directory = tracked_campaign.campaign.id, tracked_campaign.directory
+        policy = RetryPolicy()
         plan = retry.resubmit(directory, policy, run=run, floor=self._floor, dry=True)
         count = sum(len(array.repeats) for array in plan.arrays)
         if not count:
@@ -250,9 +254,9 @@ class Session:
             submitted = retry.resubmit(directory, policy, run=run, floor=self._floor)
             self.again()
             repeat_count = sum(len(array.repeats) for array in submitted.arrays)
-            return f"{repeat_count} repeats of {tracked_campaign.campaign.id} were submitted again."
+            return f"{format_count(repeat_count, 'repeat')} of {name} submitted again."
 
-        return Offer(f"Submit {count} repeats of {tracked_campaign.campaign.id} again?", act)
+        return Offer(f"Submit {format_count(count, 'repeat')} of {name} again?", act)
 
 
 def _failed_repeats(rows: Sequence[TreeRow], view: View) -> Iterator[Repeat]:

@@ -204,7 +204,7 @@ def _run_script(directory: Path, element: Element, plan: Plan, *, job_id: str, s
         argv = ["bash", str(directory / element.script)]
         pid = start_detached(argv, log_path=output, env=env, cwd=directory)
     except OSError as error:
-        return End("FAILED", _NOT_FOUND, f"the script could not start: {error}")
+        return End("FAILED", _NOT_FOUND, f"the script could not start: {error.strerror}")
     run_only_when_idle()
     code = _wait_for_script(pid, plan, queue=queue, stop=stop)
     _clean_up()

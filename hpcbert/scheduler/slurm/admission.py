@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcbert.config.site import Site
+from hpcbert.errors import format_count
 from hpcbert.finding import Finding
 from hpcbert.model import JobRequest
 from hpcbert.scheduler.base import Supply
@@ -238,7 +239,7 @@ def _compare_nodes(
         with_gpus = f" with {gpus}" if gpus and fitting != partition.nodes else ""
         yield _refuse(
             "nodes",
-            f"Partition {partition.name} has {_format_count(fitting)}{with_gpus}; "
+            f"Partition {partition.name} has {format_count(fitting, 'node')}{with_gpus}; "
             f"you asked for {job.nodes}.",
             f"Use at most --nodes {fitting}, or another partition.{advice}",
             _PARTITION,
@@ -248,7 +249,7 @@ def _compare_nodes(
         yield _refuse(
             "nodes",
             f"Partition {partition.name} allows a job at most "
-            f"{_format_count(partition.most_nodes)}; you asked for {job.nodes}.",
+            f"{format_count(partition.most_nodes, 'node')}; you asked for {job.nodes}.",
             f"Use at most --nodes {partition.most_nodes}, or another partition.",
             _PARTITION,
             f"--nodes {partition.most_nodes}",
@@ -257,7 +258,7 @@ def _compare_nodes(
         yield _refuse(
             "nodes",
             f"Partition {partition.name} allows no job with fewer than "
-            f"{_format_count(partition.least_nodes)}; you asked for {job.nodes}.",
+            f"{format_count(partition.least_nodes, 'node')}; you asked for {job.nodes}.",
             f"Use at least --nodes {partition.least_nodes}, or another partition.",
             _PARTITION,
             partition_option or f"--nodes {partition.least_nodes}",
@@ -294,7 +295,8 @@ def _check_node_lists(job: Demand, partition: Partition) -> Iterator[Finding]:
         excluded = fold(set(job.exclude) & node_names)
         yield _refuse(
             "nodes",
-            f"Partition {partition.name} has {_format_count(len(usable))} that fit and are not "
+            f"Partition {partition.name} has "
+            f"{format_count(len(usable), 'node that fits and is', 'nodes that fit and are')} not "
             f"excluded; you asked for {job.nodes}.",
             f"Exclude fewer nodes than {excluded}, or use fewer --nodes.",
             "site.toml: slurm.exclude",
@@ -340,10 +342,6 @@ def _suggest_gpus(job: Demand, partition: Partition) -> str:
 
 def _count_fitting(job: Demand, partition: Partition) -> int:
     return sum(group.count for group in partition.groups if all(map(group.has, job.resources)))
-
-
-def _format_count(nodes: int) -> str:
-    return f"{nodes} node" + ("" if nodes == 1 else "s")
 
 
 def _check_runs_directory(runs: Path, partitions: Sequence[Partition]) -> Iterator[Finding]:

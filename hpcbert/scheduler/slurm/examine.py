@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hpcbert.config.site import Site
 from hpcbert.config.slurm_arguments import argument_value
-from hpcbert.errors import SchedulerError
+from hpcbert.errors import SchedulerError, format_count
 from hpcbert.finding import Finding
 from hpcbert.scheduler.base import SchedulerContext, Start
 from hpcbert.scheduler.slurm import admission
@@ -173,7 +173,8 @@ def _check_partition(site: Site, cluster: Cluster, nodes: int) -> Iterator[Findi
         *admission.find_missing_rights([job], cluster),
     )
     partition_list = ", ".join(
-        f"{partition.name} ({partition.nodes} nodes)" for partition in partitions.values()
+        f"{partition.name} ({format_count(partition.nodes, 'node')})"
+        for partition in partitions.values()
     )
     yield from findings or (
         Finding("partition", "ok", f"{job.partition or 'default'} of {partition_list}"),
@@ -280,12 +281,13 @@ def _check_reservation(
     elif name not in usable:
         detail = f"Reservation {name} is for others."
     elif 0 < reservation.nodes < count:
-        detail = f"Reservation {name} has {reservation.nodes} nodes; you asked for {count}."
+        nodes = format_count(reservation.nodes, "node")
+        detail = f"Reservation {name} has {nodes}; you asked for {count}."
     elif reservation.state != "ACTIVE":
         state = reservation.state.lower()
         status, detail = "warn", f"Reservation {name} is {state}: from {reservation.start} on."
     else:
-        yield Finding("reservation", "ok", f"{name} with {reservation.nodes} nodes")
+        yield Finding("reservation", "ok", f"{name} with {format_count(reservation.nodes, 'node')}")
         return
     names = [key for key in by_name if key in usable]
     hint = f"You may use {', '.join(names)}." if names else "You may use none here."

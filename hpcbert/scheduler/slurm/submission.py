@@ -25,7 +25,7 @@ from typing import Literal
 from hpcbert.campaign import store
 from hpcbert.campaign.ledger import Ledger
 from hpcbert.campaign.repeats import TrackedCampaign
-from hpcbert.errors import SchedulerError, UsageError
+from hpcbert.errors import SchedulerError, UsageError, format_count, join_names
 from hpcbert.model import Array, Campaign, Point, format_utc
 from hpcbert.scheduler.base import RESUME, Job, NoRoomError, SchedulerContext, record_arrays
 from hpcbert.scheduler.slurm.cluster import run_query
@@ -192,8 +192,9 @@ def _make_full_error(array: Array, campaign: Campaign) -> NoRoomError:
     unsubmitted = sum(not current_array.job_id for current_array, _ in campaign.current)
     count = len(campaign.current) - unsubmitted
     return NoRoomError(
-        f"Slurm accepts no more of your jobs now: {count} repeats are submitted, "
-        f"{unsubmitted} are not. Slurm's message: {array.error}",
+        f"Slurm accepts no more of your jobs now: "
+        f"{format_count(count, 'repeat is', 'repeats are')} submitted, "
+        f"{format_count(unsubmitted, 'is', 'are')} not. Slurm's message: {array.error}",
         where=campaign.id,
         hint=f"When some have ended: {RESUME} {campaign.id}; --wait continues by itself.",
     )
@@ -202,7 +203,7 @@ def _make_full_error(array: Array, campaign: Campaign) -> NoRoomError:
 def _make_refusal(array: Array, campaign: Campaign, again: str) -> SchedulerError:
     """Return the error for an array that Slurm refused, or may not have received."""
     job_ids = [entry.job_id for entry in campaign.arrays if entry.state == "submitted"]
-    before = f" Submitted before it: {', '.join(job_ids)}." if job_ids else ""
+    before = f" Submitted before it: {join_names(job_ids)}." if job_ids else ""
     if "no such program" in array.error:
         hint = "Run this on a login node, or use the local scheduler (--scheduler local)."
     elif array.state == "refused":

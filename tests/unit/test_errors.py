@@ -1,0 +1,26 @@
+"""What errors say: numbers with their words, no wall of names, no number of the system."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpcbert.errors import HpcbertError, format_count, join_names
+
+
+@pytest.mark.parametrize(
+    ("number", "words", "text"),
+    [
+        (1, ("repeat",), "1 repeat"),
+        (0, ("repeat",), "0 repeats"),
+        (1, ("job waits", "jobs wait"), "1 job waits"),
+        (3, ("job waits", "jobs wait"), "3 jobs wait"),
+    ],
+)
+def test_counts_have_their_number(number: int, words: tuple[str, ...], text: str) -> None:
+    assert format_count(number, *words) == text
+
+
+def test_errors_name_no_number_of_the_system_and_no_wall_of_names() -> None:
+    error = HpcbertError(f"It can't be read: {PermissionError(13, 'Permission denied', 'a.txt')}")
+    assert str(error) == "It can't be read: Permission denied: 'a.txt'"
+    assert join_names(map(str, range(30)), most=3) == "0, 1, 2 and 27 more"
