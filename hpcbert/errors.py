@@ -136,9 +136,9 @@ class CheckError(HpcbertError):
     code = "check"
 
 
-def format_count(number: int, one: str, many: str = "") -> str:
+def format_count(number: int, singular: str, plural: str = "") -> str:
     """Return a number with its words: `1 repeat`, `3 repeats`; `1 job waits`, `3 jobs wait`."""
-    return f"{number} {one if number == 1 else many or f'{one}s'}"
+    return f"{number} {singular if number == 1 else plural or f'{singular}s'}"
 
 
 def join_names(names: Iterable[str], *, most: int = 20) -> str:

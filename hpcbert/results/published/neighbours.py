@@ -73,11 +73,11 @@ def find_twins(tables: Iterable[SpeedupTable]) -> tuple[SpeedupTable, ...]:
     published = published_results(source_names()).tables if own_tables else ()
     twins = []
     for table in own_tables:
-        candidates = [other for other in published if _table_key(other) == _table_key(table)]
-        candidates.sort(
-            key=lambda other: (other.group.framework == table.group.framework, len(other.rows))
+        twins_of_table = [twin for twin in published if _table_key(twin) == _table_key(table)]
+        twins_of_table.sort(
+            key=lambda twin: (twin.group.framework == table.group.framework, len(twin.rows))
         )
-        twins += candidates[-1:] if "sequence_length" in _stated_facts(table) else []
+        twins += twins_of_table[-1:] if "sequence_length" in _stated_facts(table) else []
     return tuple({id(twin): twin for twin in twins}.values())
 
 

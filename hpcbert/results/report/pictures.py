@@ -130,11 +130,11 @@ def _scaling_picture(
     ]
     axis = words(f"axis.devices.{device}")
     throughput = tuple(
-        Series(label, _throughput_points(table), published=other) for label, table, other in lines
+        Series(label, _throughput_points(table), published=grey) for label, table, grey in lines
     )
     efficiency = tuple(
-        Series(label, points, format(points[-1][1], ".0%"), other)
-        for label, table, other in lines
+        Series(label, points, format(points[-1][1], ".0%"), grey)
+        for label, table, grey in lines
         if len(points := _efficiency_points(table)) > 1
     )
     gpus = sorted({row.shape.gpus for table in tables for row in table.rows if row.median})
