@@ -261,9 +261,10 @@ def _read_union(kinds: tuple[Any, ...], value: Any) -> Any:
                 break
             return _reader(kind)(value)
     *names, last = _name_kinds(kinds)
-    raise Invalid(
-        f"must be {', '.join(names)} or {last}" if names else f"must be {last}", value=value
-    )
+    words = [name for name in (*names, last) if name not in _NAMES.values()]
+    hint = did_you_mean(value, words) if isinstance(value, str) and words else ""
+    text = f"must be {', '.join(names)} or {last}" if names else f"must be {last}"
+    raise Invalid(text, hint if hint.startswith("Did") else "", value=value)
 
 
 def _name_kinds(kinds: tuple[Any, ...]) -> list[str]:

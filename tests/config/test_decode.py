@@ -107,7 +107,7 @@ def test_values_have_the_types_of_their_fields() -> None:
         ({"words": "x"}, "words must be an array, not 'x'.", ""),
         ({"words": ["x", 5]}, "words[2] must be a text, not 5.", ""),
         ({"pair": ["x"]}, "pair must be an array of 2, not ['x'].", ""),
-        ({"value": []}, "value must be a text, a number, true or false, not [].", ""),
+        ({"value": []}, "value must be a text, a number or true or false, not [].", ""),
         ({"uid": "0"}, "uid must be a whole number, not '0'.", ""),
         ({"env": {"A": 1}}, "env.A must be a text, not 1.", ""),
         ({"env": []}, "env must be a table, not [].", ""),
