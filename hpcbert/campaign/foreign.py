@@ -42,11 +42,13 @@ class Framework(NamedTuple):
 
     Attributes:
         model: The model's name if nothing names it.
+        length: Tokens of its usual sample; None if the recipe names no usual length.
     """
 
     name: str
     grammar: Grammar
     model: str
+    length: int | None = None
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,9 @@ class Recipes:
         model_names = values.get("models", ["bert"])
         models = decode(tuple[str, ...], model_names, file=str(path), path="models")
         log = grammars.parse(values.get("log", {}), where=str(path))
-        return Framework(folder.name, log, models[0])
+        option = dict(values.get("options", {})).get("sequence_length", {})
+        length = log.sequence_length or dict(option).get("default")
+        return Framework(folder.name, log, models[0], length or None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -113,7 +113,8 @@ class LogCollection:
         reads = sorted(reads, key=lambda read_log: not read_log.valid)
         for read_log in reads:
             try:
-                point = _find_point(read_log, valid_points)
+                usual_length = self.reader.load(read_log.framework).length
+                point = _find_point(read_log, valid_points, usual_length)
                 if not read_log.valid:
                     self._refuse_clash(read_log, points.get((point, read_log.rule), ()))
             except UnknownLogError as error:
@@ -364,17 +365,18 @@ def _join_reasons(read: ReadLog) -> str:
     return "; ".join(map(str, read.reading.reasons))
 
 
-def _find_point(read: ReadLog, valid_points: Collection[Point]) -> Point:
+def _find_point(read: ReadLog, valid_points: Collection[Point], usual_length: int | None) -> Point:
     """Return the point of a log, which an invalid one may know only by the others' facts."""
     if not read.valid:
-        candidates = [point for point in valid_points if _is_log_of(read, point)]
+        candidates = [point for point in valid_points if _is_log_of(read, point, usual_length)]
         if len(candidates) == 1:
             return candidates[0]
-    return _make_point(read)
+    return _make_point(read, usual_length)
 
 
-def _make_point(read: ReadLog) -> Point:
+def _make_point(read: ReadLog, usual_length: int | None) -> Point:
     setting = read.reading.setting
+    length = setting.sequence_length
     likely = guess_shape(setting)
     names = ["batch_size_per_device", "precision"]
     names = names if likely else ["nodes", "gpus_per_node", *names]
@@ -388,11 +390,14 @@ def _make_point(read: ReadLog) -> Point:
         batch_size_per_device=setting.need("batch_size_per_device"),
         accumulation=setting.accumulation or 1,
         device="cpu" if setting.device_kind == "cpu" else "gpu",
+        # As a campaign's point has it: an option is part of it if it is not the recipe's default.
+        options=(("sequence_length", length),) if length and length != usual_length else (),
     )
 
 
-def _is_log_of(read: ReadLog, point: Point) -> bool:
+def _is_log_of(read: ReadLog, point: Point, usual_length: int | None) -> bool:
     setting = read.reading.setting
+    length = dict(point.options).get("sequence_length", usual_length)
     pairs = (
         (read.framework, point.framework),
         (read.model, point.model),
@@ -402,5 +407,6 @@ def _is_log_of(read: ReadLog, point: Point) -> bool:
         (setting.batch_size_per_device, point.batch_size_per_device),
         (setting.accumulation, point.accumulation),
         (setting.device_kind, point.device),
+        (setting.sequence_length, length),
     )
     return all(stated is None or stated == expected for stated, expected in pairs)

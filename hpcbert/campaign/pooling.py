@@ -152,11 +152,12 @@ def _choose_attempt(repeat: int, reads: list[ReadLog]) -> ReadLog:
 def join_points(
     points: dict[tuple[Point, str], list[ReadLog]],
 ) -> dict[tuple[Point, str], list[ReadLog]]:
-    """Join points that differ only in accumulation, if names say that they are runs of one."""
+    """Join points that differ only in accumulation or length, if names say they are runs of one."""
     joined: dict[tuple[Point, str], list[ReadLog]] = {}
     similar_points: dict[tuple[Point, str], list[tuple[Point, str]]] = {}
     for (point, rule), reads in points.items():
-        similar = similar_points.setdefault((replace(point, accumulation=1), rule), [])
+        base = replace(point, accumulation=1, options=())
+        similar = similar_points.setdefault((base, rule), [])
         key = next(
             (candidate for candidate in similar if _are_runs_of_one(joined[candidate], reads)),
             (point, rule),

@@ -18,6 +18,7 @@ from hpcbert.model import MANIFEST, Shape, SpeedupTable, Unit
 from hpcbert.results.compare import (
     DIMENSIONS,
     Comparison,
+    Side,
     case_name,
     compare,
     format_share,
@@ -179,10 +180,13 @@ def _split_by(results: Sequence[ResultSet], by: str) -> list[_Side]:
 
 def _split_table(table: SpeedupTable, by: str) -> list[tuple[str, SpeedupTable]]:
     name = DIMENSIONS[by]
-    if name == "shape":
+    if name in {"shape", "sequence_length"}:
+        values = [
+            row.shape if name == "shape" else Side(table.group, row).length for row in table.rows
+        ]
         return [
-            (str(row.shape), SpeedupTable(table.group, table.baseline, (row,)))
-            for row in table.rows
+            (str(value) or "unknown", replace(table, rows=(row,)))
+            for value, row in zip(values, table.rows, strict=True)
         ]
     return [(str(getattr(table.group, name)) or "none", table)]
 
@@ -272,8 +276,10 @@ class RecordCell(NamedTuple):
         return difference <= max(_ABSOLUTE, _RELATIVE * self.published)
 
 
-# Framework, model, precision, batch size per device and shape, which identify a point of logs.
+# Framework, model, precision, batch size per device and shape, which identify a point of logs; its
+# sequence length, empty if unknown, is compared where both have one.
 _PointKey = tuple[str, str, str, int, Shape]
+_Medians = dict[_PointKey, list[tuple[str, float | None]]]
 
 
 def check_record(
@@ -343,15 +349,15 @@ def _request_for_point(
 
 def _compute_medians(
     words: Sequence[str], user_places: Places, request: CollectRequest
-) -> dict[_PointKey, list[float | None]]:
-    """Return the medians of each point; several if logs differ in their options."""
-    medians: dict[_PointKey, list[float | None]] = {}
+) -> _Medians:
+    """Return the lengths and medians of each point; several if logs differ in their options."""
+    medians: _Medians = {}
     for table in load_result_set(words, user_places, request).tables:
         group = table.group
         for row in table.rows:
             model, batch = group.model, group.batch_size_per_device
             key = (group.framework, model, group.precision, batch, row.shape)
-            medians.setdefault(key, []).append(row.median)
+            medians.setdefault(key, []).append((Side(group, row).length, row.median))
     return medians
 
 
@@ -359,13 +365,20 @@ def _check_table(
     table: PublishedTable,
     name: str,
     request: CollectRequest,
-    medians: Mapping[CollectRequest, Mapping[_PointKey, list[float | None]]],
+    medians: Mapping[CollectRequest, _Medians],
 ) -> Iterator[RecordCell]:
     """Yield the cells of a table that have logs."""
     for point in table.points:
         point_request = _request_for_point(request, table, point)
-        log_medians = medians[point_request].get((*_table_key(table), point.shape))
-        if log_medians is None:
+        length = str(table.sequence_length or "")
+        log_medians = [
+            median
+            for log_length, median in medians[point_request].get(
+                (*_table_key(table), point.shape), ()
+            )
+            if log_length == length or "" in (log_length, length)
+        ]
+        if not log_medians:
             continue
         numbers = [number for number in log_medians if number is not None]
         nearest = min(numbers, key=lambda number: abs(number - point.value), default=None)

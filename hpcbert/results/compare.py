@@ -33,6 +33,7 @@ DIMENSIONS = {
     "precision": "precision",
     "batch-size": "batch_size_per_device",
     "options": "variant",
+    "sequence-length": "sequence_length",
     "device": "device",
     "shape": "shape",
 }
@@ -63,6 +64,18 @@ class Side:
     def per_gpu(self) -> float:
         """The median over the number of GPUs; 0 without a median."""
         return (self.row.median or 0.0) / self.row.shape.gpus
+
+    @property
+    def length(self) -> str:
+        """Tokens of a sample, as all its runs state them; empty if unknown."""
+        values = dict(self.row.facts).get("sequence_length", ())
+        return values[0] if len(values) == 1 else ""
+
+    @property
+    def options(self) -> str:
+        """The variant, without the sequence length if that is known."""
+        words = self.group.variant.split(",")
+        return ",".join(word for word in words if not (self.length and _is_length(word)))
 
     @property
     def published(self) -> bool:
@@ -199,7 +212,12 @@ def _sides_by_key(tables: Iterable[SpeedupTable], by: str) -> dict[_Key, Side]:
 
 def _identity(side: Side) -> _Key:
     names = (field.name for field in fields(Group) if field.name != _NO_IDENTITY)
-    return (*((name, getattr(side.group, name)) for name in names), ("shape", side.row.shape))
+    group = replace(side.group, variant=side.options)
+    return (
+        *((name, getattr(group, name)) for name in names),
+        ("sequence_length", side.length),
+        ("shape", side.row.shape),
+    )
 
 
 def _describe_origin(side: Side) -> str:
@@ -224,7 +242,9 @@ def _by_short_key(keys: Iterable[_Key]) -> dict[_Key, list[_Key]]:
     keys_by_short: dict[_Key, list[_Key]] = {}
     for key in keys:
         short = tuple(
-            (name, _variant_options(value) if name == "variant" else value) for name, value in key
+            (name, _variant_options(value) if name == "variant" else value)
+            for name, value in key
+            if name != "sequence_length"
         )
         keys_by_short.setdefault(short, []).append(key)
     return keys_by_short
@@ -233,10 +253,11 @@ def _by_short_key(keys: Iterable[_Key]) -> dict[_Key, list[_Key]]:
 def _variant_options(variant: object) -> str:
     """Return a variant's options, without protocol and sequence length."""
     words = str(variant).split(",")
-    options = [
-        word for word in words if _is_option(word) and not word.startswith("sequence_length=")
-    ]
-    return ",".join(options)
+    return ",".join(word for word in words if _is_option(word) and not _is_length(word))
+
+
+def _is_length(word: str) -> bool:
+    return word.startswith("sequence_length=")
 
 
 def _is_option(word: str) -> bool:
@@ -299,7 +320,10 @@ def _find_obstacles(base: Side, new: Side, by: str) -> tuple[Contrast, ...]:
     if base.group.framework == new.group.framework:
         candidates.append(Contrast("rule", (base.group.rule,), (new.group.rule,)))
     if by != "variant":
-        options = base.group.variant or "none", new.group.variant or "none"
+        sides = (base.options, new.options)
+        if not (base.length and new.length):
+            sides = (base.group.variant, new.group.variant)
+        options = sides[0] or "none", sides[1] or "none"
         candidates.append(Contrast("options", options[:1], options[1:]))
     base_window, new_window = base.row.window, new.row.window
     # The frameworks' rules word the same requested iterations differently.
@@ -309,7 +333,7 @@ def _find_obstacles(base: Side, new: Side, by: str) -> tuple[Contrast, ...]:
     candidates += [
         Contrast(name, base_facts[fact], new_facts[fact])
         for fact, name in _EXPERIMENT_FACTS.items()
-        if fact in base_facts and fact in new_facts
+        if fact in base_facts and fact in new_facts and fact != by
     ]
     return tuple(
         contrast

@@ -60,6 +60,7 @@ def find_neighbours(tables: Iterable[SpeedupTable], word: str) -> tuple[Neighbou
         for side in own_sides
         for published_side in published_sides
         if _point_key(side) == _point_key(published_side)
+        and (side.length == published_side.length or "" in (side.length, published_side.length))
     )
 
 
