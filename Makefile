@@ -79,7 +79,7 @@ help:
 	@touch $@
 
 demo: .setup/demo
-	@$(BIN)/hpcbert submit --fw pytorch --nodes 1 --gpus-per-node 2 --scaling --wait
+	@env -u HPCBERT_SITE -u SLURM_CONF $(BIN)/hpcbert submit --fw pytorch --nodes 1 --gpus-per-node 2 --scaling --wait
 
 packages:
 	@.ci/packages $(foreach name,$(PACKAGES),'$(name)')

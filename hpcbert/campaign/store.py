@@ -310,6 +310,27 @@ def find_newest(runs: Path, *, measured: bool = False) -> Path:
     raise UsageError(message, where=str(runs), hint=hint)
 
 
+def record_submit(runs: Path) -> None:
+    """Record the time of a submission of the user, before it makes a campaign."""
+    if runs.is_dir():
+        with contextlib.suppress(OSError):
+            _last_submit(runs).touch()
+
+
+def describe_refusal(newest: Path) -> str:
+    """Return that the last submission made no campaign, and which is the newest; else empty."""
+    try:
+        manifest_time = (newest / MANIFEST).stat().st_mtime
+        is_later = _last_submit(newest.parent).stat().st_mtime > manifest_time
+    except OSError:
+        return ""
+    return f"The last submit made no campaign: this is {newest.name}." if is_later else ""
+
+
+def _last_submit(runs: Path) -> Path:
+    return runs / f".submit-{os.getuid()}"
+
+
 def _join_names(directories: Sequence[Path]) -> str:
     names = [path.name for path in reversed(directories[-_MAX_NAMED:])]
     more = len(directories) - len(names)

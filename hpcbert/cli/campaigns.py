@@ -14,7 +14,10 @@ import click
 
 from hpcbert.campaign import archive, store
 from hpcbert.campaign.overview import Best
+from hpcbert.cli.output import print_text
 from hpcbert.config import site
+from hpcbert.config.places import default_site
+from hpcbert.config.site import Site
 from hpcbert.model import Campaign
 from hpcbert.results.grid import format_number
 
@@ -70,6 +73,28 @@ def find_runs(runs: str, site_file: str) -> Path:
     return Path(runs or site.load(site_file).runs)
 
 
+def announce_site(site_config: Site, *targets: str) -> None:
+    """Print on stderr which site a command uses, its file, and where things go; not with --json.
+
+    Args:
+        site_config: The site.
+        targets: What goes where, `campaigns in /home/me/runs`.
+    """
+    if click.get_current_context().params.get("as_json"):
+        return
+    path = Path(site_config.where)
+    note = ", hpcbert's own (hpcbert init writes yours)" if path == default_site() else ""
+    print_text(f"site {site_config.name}: {path}{note}; {', '.join(targets)}", err=True)
+
+
+def announce_runs(runs: str, site_file: str) -> Path:
+    """Announce the site, and return the directory of the campaigns, as `find_runs` does."""
+    site_config = site.load(site_file)
+    path = Path(runs or site_config.runs)
+    announce_site(site_config, f"campaigns in {path}")
+    return path
+
+
 def open_campaigns(names: Iterable[str], runs: Path) -> tuple[OpenedCampaign, ...]:
     """Return the campaigns that the user names, each once; without names, the user's newest."""
     context = click.get_current_context()
@@ -83,6 +108,8 @@ def open_campaigns(names: Iterable[str], runs: Path) -> tuple[OpenedCampaign, ..
             campaigns.append(OpenedCampaign(directory, directory))
     if not campaigns:
         newest = store.find_newest(runs)
+        if refusal := store.describe_refusal(newest):
+            print_text(refusal, err=True)
         campaigns.append(OpenedCampaign(newest, newest))
     return tuple(dict.fromkeys(campaigns))
 

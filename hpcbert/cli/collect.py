@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from hpcbert.campaign import store
 from hpcbert.cli.log_explanation import show_explanations
 from hpcbert.cli.log_options import add_log_options, make_collect_request
 from hpcbert.cli.options import UNIT
@@ -81,7 +82,10 @@ def collect(
         _refuse_beside(beside, chosen_form, unit)
     # Before any path is read: recipes that others can change are refused whatever is collected.
     places = find_places(site_file, templates)
-    resolved_paths = [resolve_word(word, places) for word in paths] or [find_newest(places)]
+    resolved_paths = [resolve_word(word, places) for word in paths]
+    if not resolved_paths:
+        resolved_paths = [find_newest(places)]
+        notes += tuple(filter(None, [store.describe_refusal(resolved_paths[0])]))
     if explain:
         return show_explanations(explain_logs(resolved_paths, request, places.recipes))
     return collect_tables(

@@ -125,6 +125,8 @@ def lab_down(*, directory: Path) -> Result:
     removal = lifecycle.down(directory.absolute(), run=run, report=_print_progress)
     data = {"ended": removal.ended, "left": list(removal.remains)}
     if not removal.remains:
-        return Result(data, f"{removal.ended} processes ended, nothing is left behind.")
+        text = f"{removal.ended} processes ended, nothing is left behind.\n"
+        text += "Shells that sourced its env.sh need:  unset HPCBERT_SITE SLURM_CONF"
+        return Result(data, text)
     error = CheckError(f"Left behind: {', '.join(removal.remains)}.", where=str(directory))
     return Result(data, errors=(error,))

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from hpcbert.campaign import durations, store
+from hpcbert.cli.campaigns import announce_runs
 from hpcbert.cli.options import add_submit_options
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.request import plan_campaigns
@@ -62,6 +63,7 @@ def plan(options: Options, *, rehearse: bool, like: str, init: bool, file: Path 
     if init:
         return _write_example(file or Path("campaign.toml"))
 
+    announce_runs(options.runs, options.site_file)
     with closing(PrefetchingRunner(run)) as ahead:
         submission = plan_campaigns(
             options, file=file, like=like, rehearse=rehearse, ahead=ahead, planned=True

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from hpcbert.cli.campaigns import announce_site
 from hpcbert.cli.options import read_pairs, refuse_typed, shared_option
 from hpcbert.cli.output import Result, replace_controls, returns_result
 from hpcbert.commands import prepare as flow
@@ -95,6 +96,11 @@ def prepare(
     if site_config.container.runtime == "none":
         refuse_typed(("image",), "with the container runtime none")
     recipes = _load_recipes(frameworks, site_config, templates, parse_device(values["device"]))
+    announce_site(
+        site_config,
+        f"programs in {site_config.sources}",
+        f"images in {site_config.container.images}",
+    )
     if on_node:
         list_options = {
             "fw": frameworks,

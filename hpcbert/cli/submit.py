@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from hpcbert.campaign import store
+from hpcbert.cli.campaigns import announce_runs
 from hpcbert.cli.options import add_submit_options, refuse_others, refuse_typed
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.sections import SectionedCommand
@@ -77,6 +79,9 @@ def submit(
     if resume:
         refuse_others(_RESUME_OPTIONS, "with --resume, which submits what was written down")
         return submit_run.resume(resume, options, retries=retries)
+    runs = announce_runs(options.runs, options.site_file)
+    if not dry_run:
+        store.record_submit(runs)
     with closing(PrefetchingRunner(run)) as ahead:
         plan = request.plan_campaigns(
             options,

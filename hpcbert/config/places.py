@@ -52,7 +52,8 @@ def find_site(flag: str, *, env: Mapping[str, str], cwd: Path) -> tuple[Path, st
         path = Path(choice[0])
         path = path / SITE if path.is_dir() else path
         if not path.is_file():
-            raise ConfigError("There is no such file.", where=f"{choice[1]}={choice[0]}")
+            hint = "" if flag else _suggest_unset(env)
+            raise ConfigError("There is no such file.", where=f"{choice[1]}={choice[0]}", hint=hint)
         return path.absolute(), choice[1]
     home = Path(env.get("HOME", "/"))
     for folder in _upward(cwd, home):
@@ -62,6 +63,14 @@ def find_site(flag: str, *, env: Mapping[str, str], cwd: Path) -> tuple[Path, st
         if base and (Path(base) / "hpcbert" / SITE).is_file():
             return Path(base) / "hpcbert" / SITE, "XDG configuration"
     return default_site(), "hpcbert's own"
+
+
+def _suggest_unset(env: Mapping[str, str]) -> str:
+    """Return what to type in a shell that has sourced the env.sh of a lab that is gone."""
+    names = ["HPCBERT_SITE"]
+    if env.get("SLURM_CONF") and not Path(env["SLURM_CONF"]).exists():
+        names.append("SLURM_CONF")
+    return f"If it is of a lab that is gone, run: unset {' '.join(names)}"
 
 
 def recipe_folders(site: Path, extra: tuple[str, ...] = ()) -> tuple[Path, ...]:
