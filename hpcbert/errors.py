@@ -153,6 +153,12 @@ def find_remedy(error: OSError) -> str:
     return _REMEDIES.get(error.errno or 0, "")
 
 
+def describe_error(error: BaseException) -> str:
+    """Return what an error says, without the number and the path of one of the system's."""
+    text = error.strerror if isinstance(error, OSError) else ""
+    return (text or str(error) or type(error).__name__).rstrip(".")
+
+
 def explain_os_error(error: OSError) -> HpcbertError:
     """Turn an error of the system into one of hpcbert that names the file."""
     names = [
@@ -160,7 +166,6 @@ def explain_os_error(error: OSError) -> HpcbertError:
         for filename in (error.filename, error.filename2)
         if _is_path(filename)
     ]
-    reason = error.strerror or str(error) or type(error).__name__
     if isinstance(error, FileNotFoundError) and _is_working_directory_gone():
         return HpcbertError(
             "The working directory was removed.",
@@ -168,7 +173,7 @@ def explain_os_error(error: OSError) -> HpcbertError:
         )
     advice = find_remedy(error)
     return HpcbertError(
-        f"{reason.rstrip('.')}.", where=" -> ".join(names), hint=f"{advice}." if advice else ""
+        f"{describe_error(error)}.", where=" -> ".join(names), hint=f"{advice}." if advice else ""
     )
 
 

@@ -65,9 +65,8 @@ def record_list() -> Result:
     for source in sources:
         points = sum(len(table.points) for table in source.tables)
         lines.append(click.style(source.name, bold=True) + f"  {source.title}")
-        lines += fold_text(
-            f"  {source.repository}; {len(source.tables)} tables, {points} points", width, "  "
-        )
+        counts = f"{_count(len(source.tables), 'table')}, {_count(points, 'point')}"
+        lines += fold_text(f"  {source.repository}; {counts}", width, "  ")
     return Result(data=[_source_data(source) for source in sources], text="\n".join(lines))
 
 
@@ -235,3 +234,7 @@ def _format_summary(cells: tuple[CheckedCell, ...]) -> str:
     known_wrong = sum(bool(cell.error) and not cell.follows for cell in cells)
     known_text = f"; {known_wrong} are known to be wrong" if known_wrong else ""
     return f"{follow} of {len(cells)} published numbers follow from the logs{known_text}."
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -108,6 +108,7 @@ def _format_campaign(
     summary: Overview, manifest: Campaign, data: Mapping[str, Any], now: float
 ) -> Iterator[str]:
     protocol, goal = manifest.protocol, describe_stop(manifest.protocol)
+    noun = "repeat" if protocol.repeats == 1 else "repeats"
     age = format_age(overview.compute_age(summary.created, now=now))
     facts = {
         "campaign": summary.campaign,
@@ -121,8 +122,8 @@ def _format_campaign(
         "framework": summary.framework,
         "scheduler": f"{summary.scheduler}, site {manifest.site}",
         "image": manifest.image,
-        "protocol": f"{describe_repeats(protocol)} repeats of {protocol.iters} iterations, the "
-        f"first {protocol.skip} of them warm-up" + (f"; {goal}" if goal else ""),
+        "protocol": f"{describe_repeats(protocol)} {noun} of {protocol.iters} iterations, the first "
+        f"{protocol.skip} of them warm-up" + (f"; {goal}" if goal else ""),
         "command": shlex.join(manifest.command),
         "preflight": " ".join(data["preflight"]),
     }

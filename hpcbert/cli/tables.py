@@ -16,7 +16,13 @@ from hpcbert.campaign import store
 from hpcbert.cli import streams
 from hpcbert.cli.output import Result
 from hpcbert.commands.collect import CollectRequest, CollectResult, Places, collect, find_places
-from hpcbert.errors import HpcbertError, IncompleteError, UnfinishedError, UsageError
+from hpcbert.errors import (
+    HpcbertError,
+    IncompleteError,
+    UnfinishedError,
+    UsageError,
+    describe_error,
+)
 from hpcbert.logs.layout import LeftOut, printable_path
 from hpcbert.model import UNFINISHED, Provenance, SpeedupTable, Unit, format_utc
 from hpcbert.results.document import tables_data
@@ -184,7 +190,8 @@ def write_output(path: Path, content: bytes, option: str = "--output") -> None:
         else:
             store.write_bytes(path, content)
     except (HpcbertError, OSError) as error:
-        raise HpcbertError(f"{option} can't be written: {error}") from error
+        reason = error if isinstance(error, HpcbertError) else f"{path}: {describe_error(error)}."
+        raise HpcbertError(f"{option} can't be written: {reason}") from error
 
 
 def _list_shortcomings(collection: CollectResult) -> tuple[HpcbertError, ...]:

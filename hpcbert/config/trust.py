@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hpcbert.config import places
-from hpcbert.errors import ConfigError, UsageError
+from hpcbert.errors import ConfigError, UsageError, describe_error
 from hpcbert.system import files, ownership
 
 # In place of a user's number: whoever owns a file.
@@ -66,7 +66,9 @@ def read(path: Path) -> tuple[TrustedPath, ...]:
         return ()
     except (OSError, ValueError, TypeError, AttributeError) as error:
         hint = "Remove the file, and trust again what you need."
-        raise ConfigError(f"Can't read it: {error}.", where=str(path), hint=hint) from error
+        raise ConfigError(
+            f"Can't read it: {describe_error(error)}.", where=str(path), hint=hint
+        ) from error
 
 
 def write(path: Path, entries: Iterable[TrustedPath]) -> None:

@@ -11,7 +11,7 @@ from hpcbert.data import making
 from hpcbert.data.formats import DamagedError, DataFormat, find_format
 from hpcbert.data.making import DataDocument, FileEntry
 from hpcbert.data.samples import Samples
-from hpcbert.errors import UsageError
+from hpcbert.errors import UsageError, describe_error
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,9 @@ def show(directory: Path, number: int) -> SampleText:
                 remaining -= len(block.input_ids)
         except (OSError, DamagedError, ValueError) as error:
             hint = f"hpcbert data check {directory}"
-            raise UsageError(f"The file can't be read: {error}.", where=name, hint=hint) from error
+            raise UsageError(
+                f"The file can't be read: {describe_error(error)}.", where=name, hint=hint
+            ) from error
     raise UsageError(
         f"There is no sample {number}.",
         where=str(directory),

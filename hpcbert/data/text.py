@@ -22,7 +22,7 @@ from hpcbert.data.samples import (
     Vocabulary,
     mask_words,
 )
-from hpcbert.errors import UsageError
+from hpcbert.errors import UsageError, describe_error
 
 _SENTENCE = re.compile(
     # After a full stop that precedes a possible beginning of a sentence; after a Chinese or
@@ -72,7 +72,9 @@ def read_vocabulary(path: Path) -> Vocabulary:
     try:
         words = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"The vocabulary can't be read: {error}.", where=str(path)) from error
+        raise UsageError(
+            f"The vocabulary can't be read: {describe_error(error)}.", where=str(path)
+        ) from error
     places = {word.strip(): number for number, word in enumerate(words)}
     missing = [word for word in ("[PAD]", "[UNK]", *_SPECIAL) if word not in places]
     if missing or places["[PAD]"] != 0:
@@ -119,7 +121,9 @@ def _read_documents(paths: Sequence[Path]) -> Iterator[list[str]]:
                         yield sentences
                         sentences = []
         except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"The text can't be read: {error}.", where=str(path)) from error
+            raise UsageError(
+                f"The text can't be read: {describe_error(error)}.", where=str(path)
+            ) from error
         if sentences:
             yield sentences
 
