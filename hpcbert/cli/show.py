@@ -122,8 +122,8 @@ def _format_campaign(
         "framework": summary.framework,
         "scheduler": f"{summary.scheduler}, site {manifest.site}",
         "image": manifest.image,
-        "protocol": f"{describe_repeats(protocol)} {noun} of {protocol.iters} iterations, the first "
-        f"{protocol.skip} of them warm-up" + (f"; {goal}" if goal else ""),
+        "protocol": f"{describe_repeats(protocol)} {noun} of {protocol.iters} iterations, the "
+        f"first {protocol.skip} of them warm-up" + (f"; {goal}" if goal else ""),
         "command": shlex.join(manifest.command),
         "preflight": " ".join(data["preflight"]),
     }
