@@ -143,6 +143,11 @@ def _word(value: Any) -> str:
     raise TypeError(f"it prints a {type(value).__name__}, which is neither text, number nor list")
 
 
+def _refuse(message: str) -> str:
+    """Refuse what a template can't run, in its own words."""
+    raise UsageError(message)
+
+
 @functools.cache
 def _make_environment(folders: tuple[Path, ...], entries: tuple[TrustedPath, ...]) -> Environment:
     """Return the sandbox with the templates' filters: one for all scripts of a submission."""
@@ -151,6 +156,7 @@ def _make_environment(folders: tuple[Path, ...], entries: tuple[TrustedPath, ...
         directive=directive, comment=comment, identifier=identifier, verbatim=Verbatim
     )
     environment.globals["gcd"] = math.gcd
+    environment.globals["refuse"] = _refuse
     return environment
 
 
