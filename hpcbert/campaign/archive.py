@@ -26,6 +26,7 @@ from hpcbert.errors import CheckError, UsageError
 from hpcbert.model import MANIFEST
 from hpcbert.system import redact, zipped
 from hpcbert.system.files import open_file, temporary_for, translate_errors
+from hpcbert.system.progress import track
 
 SCHEMA = 1
 _MOST_INDEX = 1 << 24
@@ -104,7 +105,7 @@ def pack_logs(target: Path, logs: Mapping[str, Path]) -> tuple[str, ...]:
         translate_errors("write", target),
         zipfile.ZipFile(target, "x", zipfile.ZIP_DEFLATED) as archive,
     ):
-        for entry, path in sorted(logs.items()):
+        for entry, path in track(sorted(logs.items()), "packing logs"):
             packed, original = _add_file(archive, path.parent, path.name, entry, bytes_left)
             bytes_left -= packed["bytes"]
             if original["sha256"] != packed["sha256"]:
@@ -139,7 +140,7 @@ def _write_archive(file: BinaryIO, directory: Path, identity: str) -> dict[str, 
         raise _too_large_error(directory)
     bytes_left = zipped.MAX_TOTAL_BYTES - _MOST_INDEX
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, allowZip64=False) as archive:
-        for name in names:
+        for name in track(names, "packing files"):
             entry, original = _add_file(archive, directory, name, f"{identity}/{name}", bytes_left)
             bytes_left -= entry["bytes"]
             index["files"][name] = entry

@@ -100,7 +100,7 @@ def read_digests(
         name for name in paths if name not in known_digests and not name.startswith(_STATUS)
     ]
     sizes = [size_of(watched.directory / name) for name in new_paths]
-    digests = map_in_parallel(partial(_hash_file, watched), new_paths, sizes)
+    digests = map_in_parallel(partial(_hash_file, watched), new_paths, sizes, "reading files")
     entries = {**known_digests, **dict(zip(new_paths, digests, strict=True))}
     return {name: entries[name] if name in entries else _hash_file(watched, name) for name in paths}
 

@@ -8,6 +8,7 @@ import click
 
 from hpcbert.campaign import archive as archives
 from hpcbert.campaign import evidence, store
+from hpcbert.cli.bar import shows_progress
 from hpcbert.cli.campaigns import find_runs
 from hpcbert.cli.options import RUNS, SITE
 from hpcbert.cli.output import Result, returns_result
@@ -33,6 +34,7 @@ _NOT_COLLECTED = (
 @RUNS
 @SITE
 @returns_result
+@shows_progress
 def archive(*, campaign: str, output: str, runs: str, site_file: str) -> Result:
     """Pack a campaign into one file.
 

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from hpcbert.campaign import store
+from hpcbert.cli.bar import shows_progress
 from hpcbert.cli.campaigns import OpenedCampaign, find_runs, open_selected
 from hpcbert.cli.options import RUNS, SITE
 from hpcbert.cli.output import Result, returns_result
@@ -48,6 +49,7 @@ _HINTS = {
 @RUNS
 @SITE
 @returns_result
+@shows_progress
 def audit(*, campaign: str, expect: str, accept: str | None, runs: str, site_file: str) -> Result:
     """Check that a campaign's numbers still follow from its files.
 

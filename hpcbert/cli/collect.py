@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from hpcbert.campaign import store
+from hpcbert.cli.bar import shows_progress
 from hpcbert.cli.log_explanation import show_explanations
 from hpcbert.cli.log_options import add_log_options, make_collect_request
 from hpcbert.cli.options import UNIT
@@ -36,6 +37,7 @@ from hpcbert.results.published.record import find_tables
 )
 @add_log_options
 @returns_result
+@shows_progress
 def collect(
     paths: tuple[str, ...],
     *,

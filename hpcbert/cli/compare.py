@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from hpcbert.cli import streams
+from hpcbert.cli.bar import shows_progress
 from hpcbert.cli.log_options import add_log_options, make_collect_request
 from hpcbert.cli.options import UNIT, refuse_typed
 from hpcbert.cli.output import Result, returns_result
@@ -73,6 +74,7 @@ def _make_share_reader(low: float, high: float) -> Callable[..., float | None]:
 @UNIT
 @add_log_options
 @returns_result
+@shows_progress
 def compare(
     base: str,
     new: tuple[str, ...],

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
 
+from hpcbert.cli.bar import shows_progress
 from hpcbert.cli.options import refuse_typed
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.data.names import FORMAT_NAMES, usual_predictions
@@ -44,6 +42,7 @@ def data() -> None:
 @click.option("--cased", is_flag=True, help="Keep upper case in the text.")
 @_DIRECTORY
 @returns_result
+@shows_progress
 def data_make(
     *,
     form: str,
@@ -77,8 +76,7 @@ def data_make(
         predictions = usual_predictions(sequence_length)
     stream = StreamSettings(sequence_length, predictions, samples, fill, seed)
     plan = DataPlan(directory, form, files, stream, text, vocabulary, lowercase=not cased)
-    with _progress() as progress:
-        document = make(plan, progress)
+    document = make(plan)
     count = len(document["files"])
     kind = "synthetic samples" if document["synthetic"] else "samples"
     summary = f"{document['samples']} {kind} in {count} file{'s' * (count > 1)}"
@@ -90,22 +88,10 @@ def data_make(
     return Result({"directory": str(directory), **document}, "\n".join(lines))
 
 
-@contextlib.contextmanager
-def _progress() -> Iterator[Callable[[int, int], None]]:
-    if not sys.stderr.isatty():
-        yield lambda _, __: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("samples", total=None)
-        yield lambda count, total: bar.update(task, completed=count, total=total)
-
-
 @data.command("check")
 @_DIRECTORY
 @returns_result
+@shows_progress
 def data_check(directory: Path) -> Result:
     """Read every record in DIRECTORY and compare it with its data.json."""
     from hpcbert.data.checking import check

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from hpcbert.cli.bar import shows_progress
 from hpcbert.cli.campaigns import announce_site
 from hpcbert.cli.options import read_pairs, refuse_typed, shared_option
 from hpcbert.cli.output import Result, replace_controls, returns_result
@@ -77,6 +78,7 @@ _MARKS = {"ready": "ok", "done": "done", "planned": "plan", "skipped": "skip", "
 @shared_option("time_limit", "Time limit of that job, HH:MM:SS.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done, make nothing.")
 @returns_result
+@shows_progress
 def prepare(
     *,
     frameworks: tuple[str, ...],

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from hpcbert.cli.bar import shows_progress
 from hpcbert.cli.log_options import add_log_options, make_collect_request
 from hpcbert.cli.options import UNIT
 from hpcbert.cli.output import Result, returns_result
@@ -51,6 +52,7 @@ from hpcbert.results.units import explain_missing, mark_tables
 @UNIT
 @add_log_options
 @returns_result
+@shows_progress
 def report(
     paths: tuple[str, ...],
     *,

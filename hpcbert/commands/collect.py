@@ -35,6 +35,7 @@ from hpcbert.results.published import record
 from hpcbert.results.reduce import tabulate
 from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.slurm.states import RepeatState
+from hpcbert.system.progress import track
 from hpcbert.system.runner import run
 
 
@@ -228,7 +229,7 @@ def _collect_campaigns(
     """Yield the result of each campaign; for unpacked ones, their archives are known."""
     # Campaigns of one folder read each other's status files.
     records, nearby = Records(keep_unchanged=True), NearbyCampaigns()
-    for directory in directories:
+    for directory in track(directories, "collecting campaigns"):
         tracked_campaign = TrackedCampaign(directory, store.read_manifest(directory), records)
         origin_path = archives.get(directory, directory)
         yield _collect_campaign(tracked_campaign, nearby, request, origin_path, states)

@@ -34,6 +34,7 @@ from hpcbert.results.report.model import (
 from hpcbert.results.report.sections import compose_report
 from hpcbert.results.units import convert_known, convert_tables, mark_tables
 from hpcbert.system.files import read, temporary_for, translate_errors
+from hpcbert.system.progress import track
 
 # The file that makes a directory a report: `sha256sum --check` reads it.
 SUMS = "SHA256SUMS"
@@ -140,7 +141,8 @@ def _render_files(
     report = reports[language]
     for script in report.scripts:
         yield script.file, script.text.encode(errors=_ESCAPE)
-    drawings = {picture.name: figures.draw(picture, size=size) for picture in report.pictures}
+    pictures = track(report.pictures, "drawing figures")
+    drawings = {picture.name: figures.draw(picture, size=size) for picture in pictures}
     page = formats.render_page(report, drawings, Words(language, inputs.unit))
     yield "index.html", page.encode(errors=_ESCAPE)
     yield from _render_figures(drawings)
@@ -167,7 +169,7 @@ def _render_figures(drawings: Mapping[str, Drawing]) -> Iterator[tuple[str, byte
 
 
 def _render_tables(report: Report, language: str) -> Iterator[tuple[str, bytes]]:
-    for grid in report.grids:
+    for grid in track(report.grids, "writing tables"):
         yield f"tables/{grid.name}.csv", formats.render_csv(grid).encode(errors=_ESCAPE)
         tex = formats.render_latex(grid, han=language == "zh")
         yield f"tables/{grid.name}.tex", tex.encode("utf-8", "replace")

@@ -12,6 +12,7 @@ from hpcbert.data.formats import DamagedError, DataFormat, find_format
 from hpcbert.data.making import DataDocument, FileEntry
 from hpcbert.data.samples import Samples
 from hpcbert.errors import UsageError, describe_error
+from hpcbert.system import progress
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ def check(directory: Path) -> DataCheck:
         try:
             for block in _read_blocks(directory, entries, document, form):
                 samples += len(block.input_ids)
+                progress.report("reading samples", samples, document.samples)
                 tokens += int(block.lengths.sum())
                 total.update(block.rows())
         except OSError as error:

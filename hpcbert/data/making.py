@@ -29,7 +29,7 @@ from hpcbert.data.samples import (
 )
 from hpcbert.errors import HpcbertError, UsageError
 from hpcbert.system import files as filing
-from hpcbert.system import machine
+from hpcbert.system import machine, progress
 from hpcbert.system.decode import IgnoreUnknown, decode
 from hpcbert.system.lock import LOCK, hold_lock
 
@@ -65,14 +65,11 @@ class DataPlan:
     lowercase: bool = True
 
 
-def make(
-    plan: DataPlan, progress: Callable[[int, int], None] = lambda _, __: None
-) -> dict[str, Any]:
+def make(plan: DataPlan) -> dict[str, Any]:
     """Make training data, and return the contents of data.json.
 
     Args:
         plan: The directory to make; what an interrupted run left in it is made again.
-        progress: Receives the number of samples that are done, and the number of all.
 
     Raises:
         UsageError: The directory holds something else, or a setting is invalid.
@@ -97,7 +94,7 @@ def make(
             _check_space(plan, form, samples)
             filing.write_bytes(plan.directory / VOCABULARY, words, mode=_FILE_MODE)
             document = _describe_plan(plan, vocabulary.size, words, paths)
-            stream = _Stream(samples, take, progress)
+            stream = _Stream(samples, take)
             document |= _write_files(plan.directory / FOLDER, form, stream, count)
             filing.write_text(
                 plan.directory / DATA, json.dumps(document, indent=1) + "\n", mode=_FILE_MODE
@@ -156,9 +153,8 @@ class _Stream:
         self,
         samples: int,
         take: Callable[[Integers], Samples],
-        progress: Callable[[int, int], None],
     ) -> None:
-        self.samples, self._take, self._progress = samples, take, progress
+        self.samples, self._take = samples, take
         self.digest, self.tokens = hashlib.sha256(), 0
 
     def read(self, begin: int, end: int) -> Iterator[Samples]:
@@ -168,7 +164,7 @@ class _Stream:
             self.digest.update(block.rows())
             self.tokens += int(block.lengths.sum())
             yield block
-            self._progress(int(numbers[-1]) + 1, self.samples)
+            progress.report("making samples", int(numbers[-1]) + 1, self.samples)
 
 
 def _write_files(folder: Path, form: DataFormat, stream: _Stream, count: int) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from hpcbert.errors import HpcbertError
 from hpcbert.system.processes import die_with_parent
+from hpcbert.system.progress import track
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -48,13 +49,16 @@ def count_cores() -> int:
     return max(1, count)
 
 
-def map_in_parallel(work: Callable[[T], R], items: Sequence[T], sizes: Sequence[int]) -> list[R]:
+def map_in_parallel(
+    work: Callable[[T], R], items: Sequence[T], sizes: Sequence[int], activity: str = "reading logs"
+) -> list[R]:
     """Return the results of some work on each item, in their order.
 
     Args:
         work: The work. It may run in another process: its changes there stay there.
         items: Its arguments.
         sizes: Bytes that it reads for each.
+        activity: Its name, for whoever waits.
 
     Raises:
         HpcbertError: A process was killed.
@@ -67,9 +71,9 @@ def map_in_parallel(work: Callable[[T], R], items: Sequence[T], sizes: Sequence[
         len(items),
     )
     if count <= 1 or not _has_one_thread():
-        return [work(item) for item in items]
+        return [work(item) for item in track(items, activity)]
     try:
-        attempts = _run_in_parallel(work, items, count)
+        attempts = _run_in_parallel(work, items, count, activity)
     except OSError:  # No process can be started.
         return [work(item) for item in items]
     # An item that raised an error raises it again here, the first of several.
@@ -87,7 +91,7 @@ def _has_one_thread() -> bool:
 
 
 def _run_in_parallel(
-    work: Callable[[T], R], items: Sequence[T], count: int
+    work: Callable[[T], R], items: Sequence[T], count: int, activity: str
 ) -> list[tuple[bool, Any]]:
     """Return for each item whether the work succeeded, and its result."""
     import multiprocessing
@@ -99,7 +103,8 @@ def _run_in_parallel(
     initializer = partial(_initialize_worker, os.getpid(), work, items)
     with ProcessPoolExecutor(count, context, initializer=initializer) as pool:
         try:
-            return list(pool.map(_attempt_item, range(len(items)), chunksize=chunk_size))
+            outcomes = pool.map(_attempt_item, range(len(items)), chunksize=chunk_size)
+            return [next(outcomes) for _ in track(items, activity)]
         except BrokenProcessPool as error:
             raise HpcbertError(
                 "One of the processes that read files was killed, so there is no result.",

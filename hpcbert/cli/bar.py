@@ -1,0 +1,93 @@
+"""A line on the terminal that shows how far long work has come: a bar, a rate, what is left."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import TextIO, TypeVar
+
+from hpcbert.cli import streams
+from hpcbert.system import progress
+
+R = TypeVar("R")
+# Seconds: shorter work is not shown, and the line changes no more often.
+_SHORTEST, _PAUSE = 2.0, 0.1
+_WIDTH = 24
+_MINUTE = 60
+_CLEAR = "\r\x1b[2K"
+
+
+@dataclass
+class Bar:
+    """The line; work inside other work is part of that and is not shown.
+
+    Attributes:
+        stream: The terminal.
+        clock: Returns seconds.
+    """
+
+    stream: TextIO
+    clock: Callable[[], float] = time.monotonic
+    _activity: str = ""
+    _start: float = 0.0
+    _next: float = 0.0
+
+    def update(self, activity: str, count: int, total: int) -> None:
+        """Show that so many of all items are done."""
+        now = self.clock()
+        if not self._activity:
+            self._activity, self._start, self._next = activity, now, now + _SHORTEST
+        if activity != self._activity:
+            return
+        if count >= total:
+            self.clear()
+        elif count and now >= self._next:
+            self._next = now + _PAUSE
+            rate = count / (now - self._start)
+            text = format_progress(activity, count, total, rate)
+            width = streams.line_width(self.stream)
+            self.stream.write(_CLEAR + (text[: width - 1] if width else text))
+            self.stream.flush()
+
+    def clear(self) -> None:
+        """Remove the line."""
+        if self._next > self._start + _SHORTEST:
+            self.stream.write(_CLEAR)
+            self.stream.flush()
+        self._activity, self._start, self._next = "", 0.0, 0.0
+
+
+def format_progress(activity: str, count: int, total: int, rate: float) -> str:
+    """Return `reading logs ██████░░ 1,200/5,000, 480/s, 8 s left`.
+
+    Args:
+        activity: What is worked on.
+        count: The number of items that are done.
+        total: The number of all.
+        rate: Items per second.
+    """
+    filled = _WIDTH * count // total
+    left = (total - count) / rate
+    time_left = f"{left:.0f} s" if left < _MINUTE else f"{left / _MINUTE:.0f} min"
+    bar = "█" * filled + "░" * (_WIDTH - filled)
+    return f"{activity} {bar} {count:,}/{total:,}, {rate:,.3g}/s, {time_left} left"
+
+
+def shows_progress(body: Callable[..., R]) -> Callable[..., R]:
+    """Make a command show on stderr, if that is a terminal, how far its long work has come."""
+
+    @wraps(body)
+    def command(*args: object, **values: object) -> R:
+        if not sys.stderr.isatty():
+            return body(*args, **values)
+        bar = Bar(sys.stderr)
+        try:
+            with progress.listen(bar.update):
+                return body(*args, **values)
+        finally:
+            bar.clear()
+
+    return command

@@ -1,0 +1,40 @@
+"""A bar shows how far long work has come: not for short work, and not for work inside other work."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from hpcbert.cli.bar import Bar, format_progress
+from hpcbert.system.progress import listen, track
+
+
+def run_work(seconds: float, count: int = 10, inner: int = 0) -> str:
+    """Return what a bar writes while items of some seconds each are done."""
+    now = 0.0
+    stream = io.StringIO()
+    with listen(Bar(stream, lambda: now).update):
+        for _ in track(range(count), "reading logs"):
+            for _ in track(range(inner), "hashing"):
+                now += seconds / inner
+            now += 0 if inner else seconds
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("inner", [0, 5])
+def test_long_work_shows_count_rate_and_time(inner: int) -> None:
+    text = run_work(1.0, inner=inner)
+    assert "reading logs" in text
+    assert "hashing" not in text
+    assert "5/10, 1/s, 5 s left" in text
+    assert text.endswith("\x1b[2K")
+
+
+@pytest.mark.parametrize(("seconds", "count"), [(0.1, 10), (60.0, 1)], ids=["short", "one item"])
+def test_short_work_shows_nothing(seconds: float, count: int) -> None:
+    assert run_work(seconds, count) == ""
+
+
+def test_minutes_and_thousands() -> None:
+    assert format_progress("x", 1200, 5000, 10.0).endswith("1,200/5,000, 10/s, 6 min left")
