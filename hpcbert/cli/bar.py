@@ -70,10 +70,10 @@ def format_progress(activity: str, count: int, total: int, rate: float) -> str:
         rate: Items per second.
     """
     filled = _WIDTH * count // total
-    left = (total - count) / rate
-    time_left = f"{left:.0f} s" if left < _MINUTE else f"{left / _MINUTE:.0f} min"
+    seconds = (total - count) / rate
+    remaining = f"{seconds:.0f} s" if seconds < _MINUTE else f"{seconds / _MINUTE:.0f} min"
     bar = "█" * filled + "░" * (_WIDTH - filled)
-    return f"{activity} {bar} {count:,}/{total:,}, {rate:,.3g}/s, {time_left} left"
+    return f"{activity} {bar} {count:,}/{total:,}, {rate:,.3g}/s, {remaining} left"
 
 
 def shows_progress(body: Callable[..., R]) -> Callable[..., R]:
