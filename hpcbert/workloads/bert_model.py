@@ -11,6 +11,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from hpcbert.workloads.bert_data import FIELDS, Batch, Micro, Packing
+from hpcbert.workloads.bert_fp8 import Fp8Linear
 from hpcbert.workloads.bert_settings import POSITIONS, PRECISIONS, Settings, SetupError
 
 if TYPE_CHECKING:
@@ -71,11 +72,12 @@ class Block(nn.Module):
     def __init__(self, settings: Settings) -> None:
         super().__init__()
         self.heads = settings.heads
-        self.query_key_value = nn.Linear(settings.hidden, 3 * settings.hidden)
-        self.attention_output = nn.Linear(settings.hidden, settings.hidden)
+        linear = Fp8Linear if settings.precision == "fp8" else nn.Linear
+        self.query_key_value = linear(settings.hidden, 3 * settings.hidden)
+        self.attention_output = linear(settings.hidden, settings.hidden)
         self.attention_norm = nn.LayerNorm(settings.hidden, eps=1e-12)
-        self.expand = nn.Linear(settings.hidden, settings.intermediate)
-        self.contract = nn.Linear(settings.intermediate, settings.hidden)
+        self.expand = linear(settings.hidden, settings.intermediate)
+        self.contract = linear(settings.intermediate, settings.hidden)
         self.norm = nn.LayerNorm(settings.hidden, eps=1e-12)
         self.dropout = nn.Dropout(settings.dropout)
 

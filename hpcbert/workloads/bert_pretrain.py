@@ -97,6 +97,8 @@ def wants_compile(settings: Settings, device: torch.device) -> bool:
             "--compile true and --unpad exclude each other where each batch has shapes of its own: "
             "that takes an NVIDIA GPU of compute capability 8.0 and --precision fp16 or bf16"
         )
+    if settings.precision == "fp8" and not has_shapes:
+        raise SetupError("--precision fp8 with --unpad needs an NVIDIA GPU, for fixed shapes")
     if settings.compile != "auto":
         return settings.compile == "true"
     has_compiler = bool(os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang"))

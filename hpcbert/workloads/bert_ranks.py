@@ -140,6 +140,11 @@ def sum_over_ranks(value: Tensor, ranks: Ranks) -> Tensor:
 def check_precision(precision: str, device: torch.device) -> None:
     """Raise SetupError for a precision that the device or this PyTorch would not really use."""
     on_cpu = device.type == "cpu"
+    if precision == "fp8":
+        if not hasattr(torch, "_scaled_mm") or torch.version.hip:
+            raise SetupError("--precision fp8 needs a PyTorch with FP8 for NVIDIA's GPUs or CPUs")
+        if not on_cpu and torch.cuda.get_device_capability(device) < (8, 9):
+            raise SetupError("--precision fp8 needs compute capability 8.9 or newer")
     if on_cpu and precision == "tf32":
         raise SetupError("--precision tf32 is a mode of NVIDIA's tensor cores, not of CPUs")
     if not on_cpu and torch.version.hip:

@@ -18,7 +18,16 @@ SHORT, MASKED = 0.1, 0.15  # shares of samples that are short and of tokens that
 PREDICTIONS = {128: 20}  # of the published data sets; of other lengths MASKED of the tokens
 # Mean share of real tokens by name; "wiki": 255 of 512, as MLPerf Training's Wikipedia has.
 FILLS = {"full": 1.0, "wiki": 255 / 512}
-PRECISIONS = {"fp32": None, "tf32": None, "fp16": torch.float16, "bf16": torch.bfloat16}
+# What activations are; fp8 is the precision of the encoder's matrix products.
+PRECISIONS = {
+    "fp32": None,
+    "tf32": None,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+    "fp8": torch.bfloat16,
+}
+IN_BF16 = ("bf16", "fp8")
+FP8_MULTIPLE = 16  # of rows and columns in FP8, for tensor cores
 # Kernels of torch.nn.functional.scaled_dot_product_attention, and modes of torch.compile.
 KERNELS = ("auto", "flash", "efficient", "cudnn", "math")
 MODES = ("default", "reduce-overhead", "max-autotune")
@@ -54,7 +63,11 @@ class Settings:
     unpad: bool = _option(False, "leave padding out of the computation")
     batch_size: int = _option(32, "samples per device and micro step", 1)
     accumulation: int = _option(1, "micro steps per optimizer step", 1)
-    precision: str = _option("fp32", "fp16 and bf16 by autocast", choices=tuple(PRECISIONS))
+    precision: str = _option(
+        "fp32",
+        "fp16 by autocast; fp8: the encoder's products, else bf16",
+        choices=tuple(PRECISIONS),
+    )
     weights: str = _option(
         "auto",
         "what computes; bf16, which auto takes where --precision is bf16: a copy of those in fp32",
@@ -136,7 +149,7 @@ def parse_settings(argv: Sequence[str] | None = None) -> Settings:
     default = PREDICTIONS.get(length, max(1, length * round(100 * MASKED) // 100))
     values["predictions"] = values["predictions"] or default
     if values["weights"] == "auto":
-        values["weights"] = "bf16" if values["precision"] == "bf16" else "fp32"
+        values["weights"] = "bf16" if values["precision"] in IN_BF16 else "fp32"
     if values["warmup"] < 0:
         values["warmup"] = values["iters"] // 10
     settings = Settings(**values)
@@ -153,6 +166,8 @@ def parse_settings(argv: Sequence[str] | None = None) -> Settings:
 def _contradictions(settings: Settings) -> list[tuple[Any, str]]:
     """Return the conditions that make the settings wrong, each with a sentence about it."""
     words, version = settings.sequence_length - 3, torch.__version__
+    tokens = settings.batch_size * settings.sequence_length
+    sizes = (settings.hidden, settings.intermediate, tokens)
     return [
         (
             not hasattr(torch.amp, "is_autocast_available"),
@@ -175,8 +190,17 @@ def _contradictions(settings: Settings) -> list[tuple[Any, str]]:
             f"--compile-mode {settings.compile_mode} needs --compile, which is false",
         ),
         (
-            settings.weights == "bf16" and settings.precision != "bf16",
-            f"--weights bf16 needs --precision bf16, not {settings.precision}",
+            settings.weights == "bf16" and settings.precision not in IN_BF16,
+            f"--weights bf16 needs --precision bf16 or fp8, not {settings.precision}",
+        ),
+        (
+            settings.precision == "fp8" and settings.weights != "bf16",
+            f"--precision fp8 needs --weights bf16, not {settings.weights}",
+        ),
+        (
+            settings.precision == "fp8" and any(size % FP8_MULTIPLE for size in sizes),
+            f"--precision fp8 needs multiples of {FP8_MULTIPLE}, but --hidden, --intermediate, and "
+            f"--batch-size times --sequence-length are {', '.join(map(str, sizes))}",
         ),
         (
             settings.data and settings.fill != "generator",

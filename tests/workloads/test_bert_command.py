@@ -246,14 +246,16 @@ def test_named_sizes_can_be_overridden_one_by_one():
         ),
         (["--vocab=104"], "104 is not at least 105"),
         (["--model=huge"], "invalid choice: 'huge'"),
-        (["--weights=bf16"], "--weights bf16 needs --precision bf16, not fp32"),
+        (["--weights=bf16"], "--weights bf16 needs --precision bf16 or fp8, not fp32"),
         (["--fill=often"], "--fill often: neither generator, full, wiki nor a number"),
         (["--fill=1.01"], "--fill 1.01: not between 0.0391 and 1"),
         (["--fill=nan"], "--fill nan: not between"),
         (["--fill=0.5", "--data=d"], "--fill is for synthetic data"),
         (["--compile=false", "--compile-mode=max-autotune"], "--compile-mode max-autotune needs"),
         (["--sdpa=slow"], "invalid choice: 'slow'"),
-        (["--precision=fp8"], "invalid choice: 'fp8'"),
+        (["--precision=mxfp8"], "invalid choice: 'mxfp8'"),
+        (["--precision=fp8", "--weights=fp32"], "--precision fp8 needs --weights bf16"),
+        (["--precision=fp8", "--batch-size=1", "--sequence-length=40"], "768, 3072, 40"),
         (["--master-port=65536"], "65536 is not between 0 and 65535"),
         (["--iter=3"], "unrecognized arguments: --iter=3"),
     ],
@@ -270,8 +272,9 @@ def test_bad_arguments_end_with_status_2_and_a_sentence(capsys, options, complai
     [
         (["--compile=true", "--unpad"], "exclude each other"),
         (["--sdpa=efficient"], "--sdpa efficient cannot attend here"),
+        (["--precision=fp8", "--unpad"], "fixed shapes"),
     ],
-    ids=["unpadded", "no-kernel"],
+    ids=["unpadded", "no-kernel", "fp8-unpadded"],
 )
 def test_what_this_device_can_not_do_ends_with_status_2(main, options, complaint):
     ended = main(*options)

@@ -92,6 +92,7 @@ def test_a_rank_without_gpu_is_refused(monkeypatch, visible, complaint):
         ("tf32", "cpu", (0, 0), "not of CPUs"),
         ("tf32", "cuda", (7, 0), r"compute capability 8\.0"),
         ("bf16", "cuda", (7, 5), r"compute capability 8\.0"),
+        ("fp8", "cuda", (8, 0), r"compute capability 8\.9"),
         ("tf32", "cuda", (8, 0), "NVIDIA_TF32_OVERRIDE=0"),
     ],
 )
@@ -107,7 +108,7 @@ def test_a_precision_that_would_be_another_one_is_refused(
 def test_on_amd_s_gpus_the_capability_is_none_of_nvidia_s(monkeypatch):
     monkeypatch.setattr(torch.version, "hip", "6.3.42134")
     see_gpus(monkeypatch, 1, (7, 5))
-    for precision in {*bert_settings.PRECISIONS} - {"tf32"}:
+    for precision in {*bert_settings.PRECISIONS} - {"tf32", "fp8"}:
         bert_ranks.check_precision(precision, torch.device("cuda"))
     with pytest.raises(bert_settings.SetupError, match="AMD's GPUs"):
         bert_ranks.check_precision("tf32", torch.device("cuda"))
@@ -131,7 +132,7 @@ def test_on_amd_s_gpus_ranks_meet_by_rccl_which_is_called_nccl(monkeypatch, sett
 
 
 def test_real_precisions_pass(monkeypatch):
-    see_gpus(monkeypatch, 1, (8, 0))
+    see_gpus(monkeypatch, 1, (9, 0))
     for precision in bert_settings.PRECISIONS:
         bert_ranks.check_precision(precision, torch.device("cuda"))
 

@@ -220,6 +220,8 @@ def test_weights_in_bf16_follow_those_in_fp32(trainer):
         (("--accumulation=2",), ("--compile=true", "--chunk=3"), 2e-6),
         (("--precision=bf16", "--weights=fp32"), ("--weights=bf16",), 0.02),
         (("--precision=bf16",), ("--compile=true",), 0.02),
+        (("--precision=bf16",), ("--precision=fp8",), 0.02),
+        (("--precision=fp8",), ("--compile=true",), 0.02),
     ],
     ids=lambda words: (
         "+".join(words).replace("-", "") or "plain" if isinstance(words, tuple) else ""

@@ -1,0 +1,1 @@
+../../hpcbert/workloads/bert_fp8.py
