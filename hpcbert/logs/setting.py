@@ -81,6 +81,8 @@ class Setting(NamedTuple):
         real_token_share: Share of a sample's tokens that are not padding, as a text.
         model_flops: Operations that a sample needs without padding, as a text.
         optimizer: Its name in the program.
+        weights: Their precision in computing, if the program prints it apart from `precision`.
+        attention: The kernel of the attention, by its name in the program.
         xla: Whether the graph compiler is on: `true` or `false`.
         version: Version of the framework or of its image, as the log prints it.
         device: The GPUs, as the log prints them.
@@ -115,6 +117,8 @@ class Setting(NamedTuple):
     real_token_share: str | None = None
     model_flops: str | None = None
     optimizer: str | None = None
+    weights: str | None = None
+    attention: str | None = None
     xla: str | None = None
     version: str | None = None
     device: str | None = None

@@ -199,8 +199,7 @@ def _contradictions(settings: Settings) -> list[tuple[Any, str]]:
         ),
         (
             settings.precision == "fp8" and any(size % FP8_MULTIPLE for size in sizes),
-            f"--precision fp8 needs multiples of {FP8_MULTIPLE}, but --hidden, --intermediate, and "
-            f"--batch-size times --sequence-length are {', '.join(map(str, sizes))}",
+            f"--precision fp8 needs hidden, intermediate and tokens % {FP8_MULTIPLE} == 0: {sizes}",
         ),
         (
             settings.data and settings.fill != "generator",
