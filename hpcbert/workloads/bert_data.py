@@ -464,8 +464,9 @@ def open_source(settings: Settings, ranks: Ranks, device: torch.device) -> Itera
     failures = sum_over_ranks(torch.tensor(float(shards is None), device=device), ranks)
     if failures or shards is None:
         raise failure or SetupError(f"{int(failures)} other rank(s) cannot use their data")
-    needed = itertools.islice(batches_of(shards, settings), settings.iters * settings.accumulation)
-    form = choose_form(needed, settings, device, is_full=is_full)
+    count = settings.iters * settings.accumulation
+    batches = itertools.islice(batches_of(shards, settings), count)
+    form = choose_form(batches, settings, device, is_full=is_full)
     return Prefetcher(batches_of(shards, settings), form, settings, device)
 
 

@@ -20,14 +20,14 @@ def quantize(values: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return (values.float() / scale).clamp(-largest, largest).to(dtype), scale
 
 
-def multiply(left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> Tensor:
+def multiply(rows: tuple[Tensor, Tensor], columns: tuple[Tensor, Tensor]) -> Tensor:
     """Return [N, K] times the transpose of [M, K], both quantized."""
-    (values, scale), (others, other_scale) = left, right
+    (values, scale), (weight, weight_scale) = rows, columns
     product: Tensor = torch._scaled_mm(
         values.contiguous(),
-        others.contiguous().t(),
+        weight.contiguous().t(),
         scale_a=scale,
-        scale_b=other_scale,
+        scale_b=weight_scale,
         out_dtype=torch.bfloat16,
     )
     return product
@@ -38,10 +38,10 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor) -> Tensor:
-        left = quantize(inputs, torch.float8_e4m3fn)
-        right = quantize(weight, torch.float8_e4m3fn)
-        ctx.save_for_backward(*left, *right)
-        return multiply(left, right)
+        rows = quantize(inputs, torch.float8_e4m3fn)
+        columns = quantize(weight, torch.float8_e4m3fn)
+        ctx.save_for_backward(*rows, *columns)
+        return multiply(rows, columns)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:

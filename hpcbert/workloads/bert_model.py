@@ -52,10 +52,10 @@ def find_attention(settings: Settings, micro: Micro, device: torch.device) -> st
         requires_grad=True,
     )
     query, key, value = projected.permute(2, 0, 3, 1, 4).unbind(0)
-    needed = mask[:, None, None, :] if mask.numel() else None
+    key_mask = mask[:, None, None, :] if mask.numel() else None
     choose = torch.ops.aten._fused_sdp_choice  # which the attention itself asks
     try:
-        return NUMBERS[choose(query, key, value, needed, settings.dropout, False)]
+        return NUMBERS[choose(query, key, value, key_mask, settings.dropout, False)]
     except RuntimeError as error:
         raise SetupError(f"--sdpa {settings.sdpa} cannot attend here: {error}") from error
 

@@ -91,10 +91,12 @@ def _describe_absence() -> str:
     """Return why PyTorch sees no GPU on this node, as far as it knows."""
     if not (torch.version.cuda or torch.version.hip):
         return f"PyTorch {torch.__version__} on node {platform.node()} was built without GPUs"
-    shown = ", ".join(f"{name}={os.environ[name]!r}" for name in SELECTIONS if name in os.environ)
+    selected = ", ".join(
+        f"{name}={os.environ[name]!r}" for name in SELECTIONS if name in os.environ
+    )
     return (
         f"PyTorch {torch.__version__} sees no GPU on node {platform.node()}"
-        f"{f' ({shown})' if shown else ''}: look at nvidia-smi there, or train with --device cpu"
+        f"{f' ({selected})' if selected else ''}: look at nvidia-smi there, or train with --device cpu"
     )
 
 
