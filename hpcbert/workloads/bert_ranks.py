@@ -91,12 +91,11 @@ def _describe_absence() -> str:
     """Return why PyTorch sees no GPU on this node, as far as it knows."""
     if not (torch.version.cuda or torch.version.hip):
         return f"PyTorch {torch.__version__} on node {platform.node()} was built without GPUs"
-    selected = ", ".join(
-        f"{name}={os.environ[name]!r}" for name in SELECTIONS if name in os.environ
-    )
+    selected = [f"{name}={os.environ[name]!r}" for name in SELECTIONS if name in os.environ]
+    among = f" ({', '.join(selected)})" if selected else ""
     return (
-        f"PyTorch {torch.__version__} sees no GPU on node {platform.node()}"
-        f"{f' ({selected})' if selected else ''}: look at nvidia-smi there, or train with --device cpu"
+        f"PyTorch {torch.__version__} sees no GPU on node {platform.node()}{among}: look at "
+        "nvidia-smi there, or train with --device cpu"
     )
 
 
