@@ -57,5 +57,6 @@ class Fp8Linear(nn.Linear):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return [..., out] of [..., in]."""
-        product: Tensor = _Product.apply(inputs.flatten(0, -2), self.weight)
-        return product.unflatten(0, inputs.shape[:-1]) + self.bias
+        apply: Any = _Product.apply
+        product: Tensor = apply(inputs.flatten(0, -2), self.weight)
+        return product.view(*inputs.shape[:-1], -1) + self.bias
