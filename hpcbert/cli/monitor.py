@@ -26,6 +26,7 @@ from hpcbert.cli.progress import (
     format_counts,
     has_screen,
     list_failures,
+    list_flags,
 )
 from hpcbert.commands import monitor as flow
 from hpcbert.commands import retry
@@ -216,7 +217,7 @@ def _make_result(
         place = str(shown_paths[directory])
         campaigns.append({"campaign": name, "directory": place, "preflight": sentences})
         lines += [text if len(tracked_campaigns) == 1 else f"{name}: {text}" for text in sentences]
-    lines += [*list_failures(view), *list_advice(view)]
+    lines += [*list_failures(view), *list_flags(view), *list_advice(view)]
     if not open_count:
         lines += [
             format_next_step(tracked_campaign.campaign, shown_paths[tracked_campaign.directory])

@@ -9,9 +9,10 @@ import math
 import os
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,7 +34,7 @@ from hpcbert.config.site import Site
 from hpcbert.errors import HpcbertError, IncompleteError, format_count
 from hpcbert.logs.failures import Failure
 from hpcbert.logs.setting import Window
-from hpcbert.model import Campaign, Point, Unit
+from hpcbert.model import Campaign, Note, Point, Unit
 from hpcbert.results.grid import format_number
 from hpcbert.results.reduce import tabulate
 from hpcbert.slurm.hostlist import fold
@@ -314,6 +315,24 @@ def list_failures(view: View) -> list[str]:
     ]
 
 
+def find_flags(repeat: Repeat, state: RepeatState) -> tuple[Note, ...]:
+    """Return the flags that the log of a running or completed repeat sets already."""
+    if state.kind not in {Kind.RUNNING, Kind.SUCCEEDED} or repeat.watched.campaign.rehearse:
+        return ()
+    progress = _progress_reader(repeat.watched.directory)(flow.log_path(repeat, state))
+    return progress.notes if progress else ()
+
+
+def list_flags(view: View) -> list[str]:
+    """Return the flags of running and completed repeats, each with its number of repeats."""
+    counts = Counter(
+        f"{note.flag}: {note.detail}"
+        for repeat in view.repeats
+        for note in find_flags(repeat, view.states[repeat.key])
+    )
+    return [f"{count} repeat{'s' if count > 1 else ''}: {text}" for text, count in counts.items()]
+
+
 def read_details(repeat: Repeat, state: RepeatState, now: float) -> RepeatProgress:
     """Return the progress of a running repeat, from the end of its log."""
     progress = _progress_reader(repeat.watched.directory)(flow.log_path(repeat, state))
@@ -357,6 +376,7 @@ def format_change(change: Change) -> str:
         f"({state.detail})" if state.detail else "",
         f"({advice})" if state.kind is Kind.WAITING and advice else "",
         f"({failure})" if failure else "",
+        *(f"({note.flag}: {note.detail})" for note in find_flags(repeat, state)),
         f"({format_earlier_attempts(state)})" if state.earlier else "",
         f"[{state.source}]",
     ]
@@ -395,6 +415,7 @@ def _change_event(change: Change, unit: Unit) -> dict[str, Any]:
         "throughput": detail.throughput if detail else None,
         "rate": convert_rate(repeat, detail.throughput if detail else None, unit),
         "unit": f"{unit}/s",
+        "flags": [asdict(note) for note in find_flags(repeat, state)],
         "expected_end": format_utc(detail.ends if detail else None),
         "attempts": [
             {

@@ -20,7 +20,7 @@ from hpcbert.logs import grammar
 from hpcbert.logs.failures import Failure, explain_failure
 from hpcbert.logs.grammar import Grammar
 from hpcbert.logs.scan import Progress, read_progress
-from hpcbert.model import Device, Point, Unit
+from hpcbert.model import Device, Note, Point, Unit
 from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.tracker import Tracker
 from hpcbert.slurm.states import Kind, RepeatState
@@ -45,12 +45,14 @@ class RepeatProgress:
         iterations: Total number of iterations.
         throughput: Samples per second over all GPUs.
         ends: Estimated end, seconds since the epoch.
+        notes: Flags that its log sets already, with the numbers behind them.
     """
 
     iteration: int | None
     iterations: int
     throughput: float | None
     ends: float | None
+    notes: tuple[Note, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -263,7 +265,8 @@ def estimate_progress(repeat: Repeat, progress: Progress | None, *, now: float) 
         point = apply_found_size(repeat.watched, repeat.array.point)
         samples = max(0, iterations - iteration) * point.global_batch_size
         end_time = now + samples / throughput
-    return RepeatProgress(iteration, iterations, throughput, end_time)
+    notes = progress.notes if progress and not repeat.watched.campaign.rehearse else ()
+    return RepeatProgress(iteration, iterations, throughput, end_time, notes)
 
 
 def make_rate_factor_reader(directory: Path) -> Callable[[Point, Unit], float | None]:

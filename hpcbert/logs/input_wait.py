@@ -1,13 +1,18 @@
-"""The share of time that a program waited for its input, as far as its log says so."""
+"""Whether a program's input held it up: time that it waited, and CPUs that its ranks had.
+
+All as far as its log says so.
+"""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from contextlib import closing, suppress
 from pathlib import Path
 
-from hpcbert.logs.lines import NotALogError, read_pieces
+from hpcbert.logs.lines import NotALogError, read_ends, read_pieces
+from hpcbert.model import Note
 
 # From the PyTorch reference: seconds that rank 0 waited inside the window, and the window's
 # seconds.
@@ -18,22 +23,55 @@ _MEAN = re.compile(rb'"iteration_seconds_mean": ([0-9.e+-]{1,25})')
 _COUNT = re.compile(rb'"iters": (\d{1,9}), "skip": (\d{1,9})')
 # From Paddle's programs: seconds of reading and of a whole batch, the means of each record.
 _PARTS = re.compile(rb"reader_cost: ([0-9.]{1,20}) s(?:ec)?, (?:avg_)?batch_cost: ([0-9.]{1,20}) s")
+# From Megatron's programs, with timers: milliseconds of getting a batch, and of a whole iteration.
+_GENERATOR = re.compile(rb"\bbatch[- ]generator: ([0-9.]{1,20})\b")
+_ITERATION = re.compile(rb"elapsed time per iteration \(ms\): ([0-9.]{1,20})\b")
+# From rank.bash, before the program starts.
+_CPUS = re.compile(rb"^hpcbert: ranks have (\d{1,9}) of their node's (\d{1,9}) CPUs", re.MULTILINE)
+# A program that reads ahead waits only if reading is slower than its steps.
+LONG_WAIT = 0.1
 # Records to leave out at the beginning: the first batch waits for the reader to start.
 _FIRST = 1
+_MORE_CPUS = "set nodes.cpus_per_gpu in the site.toml"
+
+
+def read_input_notes(log: Path) -> tuple[Note, ...]:
+    """Return the flags of a log that its input sets, each with its numbers."""
+    try:
+        return find_input_notes(*read_ends(log))
+    except NotALogError:
+        return ()
+
+
+def find_input_notes(head: bytes, tail: bytes) -> tuple[Note, ...]:
+    """Return what `read_input_notes` does, from the ends of a log."""
+    notes = []
+    if match := _CPUS.search(head):
+        mine, all_cpus = match[1].decode(), match[2].decode()
+        notes.append(Note("few-cpus", f"{mine} of {all_cpus} CPUs a rank: {_MORE_CPUS}"))
+    share = _find_share([tail])
+    if share is not None and share >= LONG_WAIT:
+        detail = f"waited {share:.0%} of the time for data: {_MORE_CPUS}, or faster storage"
+        notes.append(Note("loader-bound", detail))
+    return tuple(notes)
 
 
 def read_wait_share(log: Path) -> float | None:
     """Return the share of the time that a program waited for its input; None if unknown."""
+    with suppress(NotALogError), closing(read_pieces(log)) as pieces:
+        return _find_share(pieces)
+    return None
+
+
+def _find_share(pieces: Iterable[bytes]) -> float | None:
+    """Return the share of a log's parts: that of the program's result, else that of its records."""
     costs: list[tuple[float, float]] = []
     share: float | None = None
-    with suppress(NotALogError), closing(read_pieces(log)) as pieces:
-        for piece in pieces:
-            costs += [
-                pair
-                for match in _PARTS.finditer(piece)
-                if (pair := _parse_costs(match[1], match[2])) is not None
-            ]
-            share = _share_of_result(piece) if share is None else share
+    for piece in pieces:
+        texts = [(match[1], match[2]) for match in _PARTS.finditer(piece)]
+        texts += zip(_GENERATOR.findall(piece), _ITERATION.findall(piece), strict=False)
+        costs += [pair for text in texts if (pair := _parse_costs(*text)) is not None]
+        share = _share_of_result(piece) if share is None else share
     if share is not None:
         return share
     later_costs = costs[_FIRST:]

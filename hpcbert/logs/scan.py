@@ -31,6 +31,7 @@ from hpcbert.logs.fields import (
     whole_number,
 )
 from hpcbert.logs.grammar import Grammar, OtherProgram, Record, Rule
+from hpcbert.logs.input_wait import find_input_notes, read_input_notes
 from hpcbert.logs.lines import (
     BEGINNING,
     LINE,
@@ -126,7 +127,11 @@ def read(path: Path, grammar: Grammar, rule: Rule, setting: Setting) -> Reading:
         scan.read_closing(path)
     except NotALogError as error:
         return Reading(None, setting=setting, reasons=(Reason("no-log", f"{path.name} {error}"),))
-    return scan.conclude()
+    reading, notes = scan.conclude(), read_input_notes(path)
+    if not notes or reading.throughput is None:
+        return reading
+    flags = (*reading.flags, *(note.flag for note in notes))
+    return reading._replace(flags=flags, notes=(*reading.notes, *notes))
 
 
 def read_to_end(path: Path, grammar: Grammar, rule: Rule, setting: Setting) -> Reading:
@@ -620,11 +625,13 @@ class Progress(NamedTuple):
         throughput: Samples per second over all GPUs, of the last record or two: to watch, not a
             result.
         loss: As printed last.
+        notes: Flags that its input sets so far, with the numbers behind them.
     """
 
     iteration: int | None = None
     throughput: float | None = None
     loss: float | None = None
+    notes: tuple[Note, ...] = ()
 
 
 def read_progress(path: Path, grammar: Grammar) -> Progress:
@@ -670,6 +677,7 @@ def read_progress(path: Path, grammar: Grammar) -> Progress:
         iteration=iteration,
         throughput=_current_throughput(rule, matches[-2:], setting),
         loss=losses[-1] if losses else None,
+        notes=find_input_notes(head, tail),
     )
 
 

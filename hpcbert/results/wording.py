@@ -33,6 +33,8 @@ FLAGS = {
     "impossible-mfu": "the MFU is above 100 %: a wrong GPU, precision or size, or no padding",
     "unchecked": "its log does not confirm all that the table states: see the names below",
     "apart": "each rank saw only a part of its node's GPUs: NCCL may copy through host memory",
+    "few-cpus": "each rank had one core of a large node: set nodes.cpus_per_gpu in the site.toml",
+    "loader-bound": "a tenth of the time or more was spent waiting for data, not computing",
     "accumulation": "steps of several micro-batches: one all-reduce for several of them",
 }
 

@@ -104,6 +104,17 @@ choose_threads() { # reads bind, cpus, share; sets OMP_NUM_THREADS
   fi
 }
 
+# Rank 0 reports if ranks have so few CPUs that loading data, or starting kernels, may be what is
+# measured: one core each, while the ranks of a node together have at most a quarter of it.
+report_few_cpus() { # reads tasks
+  local mine all
+  if ((SLURM_PROCID > 0)); then return 0; fi
+  mine=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc) all=$(nproc --all)
+  if ((mine <= 2 && mine * tasks * 4 <= all)); then
+    echo "hpcbert: ranks have $mine of their node's $all CPUs each: data loading and kernel launches may wait for them. Set nodes.cpus_per_gpu in the site.toml."
+  fi
+}
+
 # Settings for the network's libraries, and warnings about them.
 prepare_network() { # reads on_gpus; sets HPCBERT_NODE_HOSTS, NCCL_DEBUG and its like
   # The nodes' addresses in the form that can precede a port.
@@ -158,6 +169,7 @@ main() { # the words of the command line; sets the options, is replaced by COMMA
   if [[ -n $on_gpus ]]; then find_device; else HPCBERT_DEVICE=$SLURM_LOCALID; fi
   export HPCBERT_DEVICE
   if ((devices == 1)); then choose_threads; fi
+  report_few_cpus
   prepare_network
   if [[ -n $rehearse ]]; then
     rehearse "$rehearse"

@@ -346,7 +346,10 @@ def _cells(row: TreeRow, scene: Scene) -> dict[str, str]:
 def _format_reason(repeat: Repeat, state: RepeatState, scene: Scene) -> str:
     attempt = f"attempt {state.attempt}" if state.attempt else ""
     failure = scene.failures.get(repeat.key, "")
-    return "; ".join(filter(None, (failure, state.detail, attempt, format_earlier_attempts(state))))
+    progress = _running_progress(repeat, scene)
+    flags = "; ".join(f"{note.flag}: {note.detail}" for note in progress.notes) if progress else ""
+    texts = (failure, flags, state.detail, attempt, format_earlier_attempts(state))
+    return "; ".join(filter(None, texts))
 
 
 def _group_cells(row: TreeRow, scene: Scene) -> dict[str, str]:

@@ -1,0 +1,133 @@
+"""Flags of what held the input up: few CPUs, and data that come slower than steps."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hpcbert.commands.monitor import make_rate_factor_reader
+from hpcbert.logs.grammar import parse
+from hpcbert.logs.input_wait import read_input_notes
+from hpcbert.logs.scan import read_progress
+from hpcbert.model import Unit
+from tests.kit.campaigns import Build
+from tests.kit.cli import inside
+from tests.kit.logs import pytorch, write_file
+from tests.kit.recipes import SHELL, load
+from tests.kit.waiting import CEILING
+
+CPUS = "hpcbert: ranks have 1 of their node's 64 CPUs each: data loading may wait.\n"
+MEASURED = '"iters": 120, "skip": 20, "iteration_seconds_mean": 0.1, "data_wait_seconds"'
+# Lines of programs, and the flags that they set.
+LINES = {
+    "few CPUs": (CPUS, ["few-cpus"]),
+    "not rank 0's own words": (f"echo {CPUS}", []),
+    "the reference waits": (f"hpcbert-result {{{MEASURED}: 3.0}}\n", ["loader-bound"]),
+    "the reference reads ahead": (f"hpcbert-result {{{MEASURED}: 0.02}}\n", []),
+    "a wait that exceeds the window": (f"hpcbert-result {{{MEASURED}: 30.0}}\n", []),
+    "Paddle waits": ("reader_cost: 0.05 sec, batch_cost: 0.10 sec\n" * 5, ["loader-bound"]),
+    "Paddle's first batch waits": (
+        "reader_cost: 9.0 s, batch_cost: 9.1 s\n" + "reader_cost: 0.0 s, batch_cost: 0.1 s\n" * 5,
+        [],
+    ),
+    "Megatron waits": (
+        " iteration 1/ 9 | elapsed time per iteration (ms): 100.0 |\n"
+        "time (ms) | forward: 40.00 | batch generator: 55.10\n" * 5,
+        ["loader-bound"],
+    ),
+    "both": (f"{CPUS}hpcbert-result {{{MEASURED}: 3.0}}\n", ["few-cpus", "loader-bound"]),
+    "neither": ("iteration: 1/120 loss: 9.5\n", []),
+}
+
+
+@pytest.mark.parametrize("case", LINES)
+def test_flags_of_lines(case: str, tmp_path: Path) -> None:
+    text, flags = LINES[case]
+    log = write_file(tmp_path, "run.log", text)
+    notes = read_input_notes(log)
+    assert [note.flag for note in notes] == flags
+    assert all("nodes.cpus_per_gpu" in note.detail for note in notes)
+    assert [
+        note.flag
+        for note in read_progress(log, parse(load("pytorch").log, where="recipe.toml")).notes
+    ] == flags
+
+
+def test_a_log_that_is_gone_has_no_flag(tmp_path: Path) -> None:
+    assert read_input_notes(tmp_path / "none.log") == ()
+
+
+def test_collect_says_which_repeat_and_what_to_set(tmp_path: Path) -> None:
+    for repeat in (1, 2):
+        text = pytorch("1n1g", 10.0, iters=120, start=1763717655.5 + 10_000 * repeat)
+        cpus = CPUS if repeat == 2 else ""
+        write_file(tmp_path, f"pytorch/1n1g/bert_b4_fp32_{repeat}.log", cpus + text)
+    folder = str(tmp_path / "pytorch")
+    row = inside("collect", folder, "--json").data["tables"][0]["rows"][0]
+    assert "few-cpus" in row["flags"]
+    assert [run["flags"] for run in row["runs"]] == [[], ["few-cpus"]]
+    text = inside("collect", folder).stdout
+    assert "repeat 2: few-cpus (1 of 64 CPUs a rank: set nodes.cpus_per_gpu" in text
+
+
+def test_monitor_says_it_of_each_repeat_and_in_its_summary(
+    build: Build, empty_directory: None
+) -> None:
+    built = build("1n1g", repeats=2, jobs=("1",), scheduler="local")
+    built.finish()
+    built.log("1n1g", 1, CPUS + built.text("1n1g", 10.0))
+    lines = inside("monitor", built.campaign.id, "--once", "--json").stdout.splitlines()
+    events = [json.loads(line) for line in lines[:-1]]
+    flags = {event["repeat"]: [flag["flag"] for flag in event["flags"]] for event in events}
+    assert flags == {1: ["few-cpus"], 2: []}
+    text = inside("monitor", built.campaign.id, "--once").stdout
+    assert "1 repeat: few-cpus: 1 of 64 CPUs" in text
+
+
+@pytest.mark.parametrize(("unit", "factor"), [("samples", 1), ("tokens", 128), ("sequences", 1)])
+def test_monitor_knows_the_size_of_a_sample(build: Build, unit: Unit, factor: int) -> None:
+    built = build("1n1g")
+    point = built.campaign.arrays[0].point
+    assert make_rate_factor_reader(built.directory)(point, unit) == factor
+    (built.directory / "recipe.toml").unlink()
+    unknown = None if unit == "tokens" else 1
+    assert make_rate_factor_reader(built.directory)(point, unit) == unknown
+
+
+@pytest.mark.parametrize(
+    ("mine", "total", "tasks", "rank", "is_reported"),
+    [
+        (1, 64, 1, 0, True),
+        (2, 64, 8, 0, True),  # one core with two threads
+        (1, 64, 8, 1, False),  # once for all ranks
+        (1, 2, 2, 0, False),
+        (1, 64, 64, 0, False),  # all ranks together have the whole node
+        (8, 64, 1, 0, False),
+        (64, 64, 1, 0, False),
+    ],
+)
+def test_rank_0_reports_few_cpus(
+    tmp_path: Path, *, mine: int, total: int, tasks: int, rank: int, is_reported: bool
+) -> None:
+    tool = write_file(
+        tmp_path, "nproc", f'#!/bin/sh\n[ "$1" = --all ] && echo {total} || echo {mine}\n'
+    )
+    tool.chmod(0o755)
+    environment = {
+        **os.environ,
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "SLURM_PROCID": str(rank),
+    }
+    command = f". '{SHELL}/rank.bash'; tasks={tasks}; report_few_cpus"
+    result = subprocess.run(
+        ["bash", "-euc", command], env=environment, capture_output=True, text=True, check=True,
+        timeout=CEILING,
+    )  # fmt: skip
+    assert bool(result.stdout) == is_reported
+    if is_reported:
+        log = write_file(tmp_path, "run.log", result.stdout)
+        assert [note.flag for note in read_input_notes(log)] == ["few-cpus"]
