@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,8 +13,8 @@ from hpcbert.campaign.recognition import (
     Assumption,
     Assumptions,
     Choice,
-    choose_reading,
-    list_choices,
+    choose_rule,
+    choose_window,
 )
 from hpcbert.campaign.system_description import SystemDescription, read_system
 from hpcbert.campaign.user_settings import (
@@ -28,8 +28,8 @@ from hpcbert.config.toml import read as read_toml
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.logs import failures
 from hpcbert.logs import grammar as grammars
-from hpcbert.logs.advice import find_frameworks
-from hpcbert.logs.grammar import Grammar
+from hpcbert.logs.advice import find_frameworks, find_record
+from hpcbert.logs.grammar import Grammar, Rule
 from hpcbert.logs.layout import LogFile, printable_path
 from hpcbert.logs.scan import Reading, read, read_to_end
 from hpcbert.logs.setting import END, Setting, Window
@@ -106,8 +106,8 @@ class LogReader:
     # By all that paths say about runs: the repeats of a point have one setting.
     _settings: dict[tuple[object, ...], Setting] = field(default_factory=dict, init=False)
     _frameworks: dict[Path, Framework] = field(default_factory=dict, init=False)
-    # By framework and folder, for logs of other names than DLPerf's.
-    _choices: dict[tuple[str, Path], Choice] = field(default_factory=dict, init=False)
+    _choices: dict[Path, Choice] = field(default_factory=dict, init=False)
+    _readings: dict[tuple[Path, str, Window], Reading] = field(default_factory=dict, init=False)
 
     def recognise(self, log: LogFile) -> Framework:
         """Return the framework of a log.
@@ -121,26 +121,57 @@ class LogReader:
         return self._frameworks[log.path]
 
     def choose_rules(self, logs: Sequence[LogFile]) -> None:
-        """Choose rule and window for each folder's logs of other names than DLPerf's."""
-        folders: dict[tuple[str, Path], list[LogFile]] = {}
+        """Choose a rule for each folder of logs, and a window for the logs of each point.
+
+        Logs of DLPerf's names follow its protocol, unless they have no record of the default rule.
+        """
+        folders: dict[tuple[str, Path | None], list[LogFile]] = {}
         for log in logs:
             framework = self.recognise(log)
-            if log.name and not framework.grammar.reader:
-                folders.setdefault((framework.name, log.path.parent), []).append(log)
+            if not framework.grammar.reader:
+                folder = log.path.parent if log.name else None
+                folders.setdefault((framework.name, folder), []).append(log)
         for (name, folder), folder_logs in folders.items():
-            grammar = self.load(name).grammar
-            default = Choice(grammar.rule(self.rule), self.window)
-            choices = list_choices(grammar, default, is_rule_fixed=bool(self.rule))
-            choice = choose_reading(folder_logs, choices, default, self.read_by)
-            self._choices[name, folder] = choice
-            for _ in folder_logs:
-                self.assumptions.add_choice(name, choice, default)
+            default = self.choice(folder_logs[0])
+            if folder is None and any(self._has_records(log, default) for log in folder_logs):
+                continue
+            rule = default.rule
+            if not self.rule:
+                grammar = self.load(name).grammar
+                rule = choose_rule(folder_logs, grammar, rule, self._list_windows, self.read_by)
+            self._choose_windows(folder_logs, Choice(rule, self.window), default)
+
+    def _choose_windows(self, logs: Sequence[LogFile], choice: Choice, default: Choice) -> None:
+        points: dict[object, list[LogFile]] = {}
+        for log in logs:
+            points.setdefault((log.of_point, log.place), []).append(log)
+        for point_logs in points.values():
+            window = choose_window(point_logs, choice.rule, self._list_windows, self.read_by)
+            point_choice = choice._replace(window=window) if window else choice
+            for log in point_logs:
+                self._choices[log.path] = point_choice
+                self.assumptions.add_choice(self.recognise(log).name, point_choice, default)
+
+    def _has_records(self, log: LogFile, choice: Choice) -> bool:
+        reading = self.read_by(log, choice)
+        return bool(self.pattern or reading.last or reading.throughput or reading.foreign)
+
+    def _list_windows(self, rule: Rule, logs: Sequence[LogFile]) -> Iterator[Window]:
+        """Yield the window of the protocol or the user; to the end; from a record to the end."""
+        yield self.window
+        if self.window.iters is not None or rule.kind == "footer":
+            return
+        yield self.window._replace(iters=END)
+        if self.window.skip is None:
+            setting = self.setting(logs[0], self.window)
+            skip = find_record(logs[0].path, self.recognise(logs[0]).grammar, rule, setting)
+            if skip != setting.skip:
+                yield Window(skip, END)
 
     def choice(self, log: LogFile) -> Choice:
         """Return the rule and the window of a log whose framework is known."""
-        framework = self.recognise(log)
-        default = Choice(framework.grammar.rule(self.rule), self.window)
-        return self._choices.get((framework.name, log.path.parent), default)
+        default = Choice(self.recognise(log).grammar.rule(self.rule), self.window)
+        return self._choices.get(log.path, default)
 
     def read_by(self, log: LogFile, choice: Choice) -> Reading:
         """Read a log by a rule in a window.
@@ -148,6 +179,12 @@ class LogReader:
         Raises:
             UsageError: The path and the user contradict each other.
         """
+        key = (log.path, choice.rule.name, choice.window)
+        if key not in self._readings:
+            self._readings[key] = self._read_uncached(log, choice)
+        return self._readings[key]
+
+    def _read_uncached(self, log: LogFile, choice: Choice) -> Reading:
         grammar = self.recognise(log).grammar
         setting = self.setting(log, choice.window)
         reader = read_to_end if choice.window.iters == END else read

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -11,7 +11,8 @@ from hpcbert.campaign.user_settings import UserSettings
 from hpcbert.logs.grammar import Grammar, Rule
 from hpcbert.logs.layout import LogFile
 from hpcbert.logs.scan import Reading
-from hpcbert.logs.setting import END, Window, model_heading
+from hpcbert.logs.setting import END, Setting, Window, model_heading
+from hpcbert.logs.window import counted_part
 
 _OPTIONS = {
     "nodes": "--nodes",
@@ -21,6 +22,8 @@ _OPTIONS = {
     "precision": "--precision",
     "model": "--model",
 }
+# Codes of reasons that speak against a rule rather than against a run.
+_AGAINST_RULE = {"rule", "contradiction", "window"}
 _SOURCES = {
     "sequence_length": "the recipe's",
     "packing": "the only one that its batch sizes allow",
@@ -64,19 +67,29 @@ class Assumptions:
 
     def add_choice(self, framework: str, choice: Choice, default: Choice) -> None:
         """Take the choice for one log, as far as it differs from the default."""
-        if choice.rule != default.rule:
-            reason = f"rule {default.rule.name} gives no number"
-            self.add(Assumption(framework, "rule", choice.rule.name, reason, "--rule"))
-        if choice.window != default.window:
-            reason = "no log reaches the last iteration of the protocol"
-            self.add(Assumption(framework, "window", "to the end of each run", reason, "--iters"))
+        rule, window = choice
+        reason = f"the default, {default.rule.name}, gives no number or a contradicted one"
+        if rule != default.rule:
+            self.add(Assumption(framework, "rule", rule.name, reason, "--rule"))
+        if window != default.window:
+            counted = counted_part(
+                rule, Setting().skip if window.skip is None else window.skip, END
+            )
+            reason = "the protocol's has no number"
+            self.add(Assumption(framework, "window", counted.counted, reason, "--skip and --iters"))
 
     def texts(self) -> tuple[str, ...]:
-        """Return a line for each, in the order in which they came."""
+        """Return a line for each, with all values that have the same reason."""
+        values: dict[tuple[str, ...], list[str]] = {}
+        counts: dict[tuple[str, ...], int] = {}
+        for (framework, name, value, reason, option), count in self._counts.items():
+            key = (framework, name, reason, option)
+            values.setdefault(key, []).append(value)
+            counts[key] = counts.get(key, 0) + count
         return tuple(
-            f"{framework}: {name} = {value} ({count} log{'s' if count > 1 else ''}): {reason}; "
-            f"{option} overrides it"
-            for (framework, name, value, reason, option), count in self._counts.items()
+            f"{key[0]}: {key[1]} = {', '.join(values[key])} ({count} log{'s' if count > 1 else ''})"
+            f": {key[2]}; {key[3]} overrides it"
+            for key, count in counts.items()
         )
 
     def data(self) -> list[dict[str, str | int]]:
@@ -115,32 +128,62 @@ def list_assumed(
             yield name, str(getattr(setting, name)), reason, f"--set {name}"
 
 
-def list_choices(grammar: Grammar, default: Choice, *, is_rule_fixed: bool) -> Iterator[Choice]:
-    """Yield the ways to read a log: the default rule first, then the others.
+_Read = Callable[[LogFile, Choice], Reading]
+_Windows = Callable[[Rule, Sequence[LogFile]], Iterator[Window]]
+
+
+def choose_rule(
+    logs: Sequence[LogFile], grammar: Grammar, default: Rule, windows: _Windows, read: _Read
+) -> Rule:
+    """Return the default rule, unless it gives no number or a log contradicts it.
+
+    Otherwise the first rule that gives a number for all logs, that no log contradicts, or that
+    gives a number for some. Rules that measure the protocol's window come before those that go to
+    the end; only the default does both first.
 
     Args:
-        grammar: How the framework's logs are read.
-        default: The chosen rule, or the recipe's default, with the chosen window.
-        is_rule_fixed: Whether the user chose the rule.
+        logs: The logs of one framework in one folder.
+        grammar: How its logs are read.
+        default: The recipe's default.
+        windows: Returns the windows to try with a rule.
+        read: Reads a log.
     """
-    windows = [default.window]
-    if default.window.iters is None:
-        windows.append(default.window._replace(iters=END))
-    yield from (Choice(default.rule, window) for window in windows)
-    if is_rule_fixed:
-        return
-    rules = [rule for rule in grammar.rules if rule != default.rule and not rule.caution]
-    yield from (Choice(rule, window) for window in windows for rule in rules)
+    candidates = [rule for rule in grammar.rules if rule != default and not rule.caution]
+    trials = [(default, slice(None)), *((rule, slice(1)) for rule in candidates)]
+    trials += [(rule, slice(1, None)) for rule in candidates]
+    ranked: dict[int, Rule] = {}
+    for rule, part in trials:
+        rule_windows = [*windows(rule, logs)][part]
+        readings = [_read_first(log, rule, rule_windows, read) for log in logs[:_MAX_TRIED]]
+        measured = [reading for reading in readings if reading and reading.throughput]
+        codes = {reason.code for reading in readings if reading for reason in reading.reasons}
+        is_complete, is_contradicted = len(measured) == len(readings), codes & _AGAINST_RULE
+        if is_complete or (measured and rule == default and not is_contradicted):
+            return rule
+        if measured:
+            ranked.setdefault(1 if is_contradicted else 0, rule)
+    return ranked[min(ranked)] if ranked else default
 
 
-def choose_reading(
-    logs: Sequence[LogFile],
-    choices: Iterable[Choice],
-    default: Choice,
-    read: Callable[[LogFile, Choice], Reading],
-) -> Choice:
-    """Return the first choice that gives a number for one of the logs, else the default."""
-    for choice in choices:
-        if any(read(log, choice).throughput for log in logs[:_MAX_TRIED]):
-            return choice
-    return default
+def _read_first(log: LogFile, rule: Rule, windows: Sequence[Window], read: _Read) -> Reading | None:
+    """Return the reading by the first window with a number, else by the last."""
+    reading = None
+    for window in windows:
+        reading = read(log, Choice(rule, window))
+        if reading.throughput:
+            break
+    return reading
+
+
+def choose_window(
+    logs: Sequence[LogFile], rule: Rule, windows: _Windows, read: _Read
+) -> Window | None:
+    """Return the first window in which a rule gives a number for one of the logs."""
+    return next(
+        (
+            window
+            for window in windows(rule, logs)
+            if any(read(log, Choice(rule, window)).throughput for log in logs[:_MAX_TRIED])
+        ),
+        None,
+    )

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from hpcbert.campaign.pooling import ReadLog
 from hpcbert.logs.layout import LogFile, experiment_folder
-from hpcbert.model import Point
+from hpcbert.model import Point, Shape
 
 _RESULT = "result"
 # MLPerf's name of the benchmark, below a system's folder.
@@ -70,7 +70,7 @@ def _label_series(
     series = dict.fromkeys(_find_series(read.log) for reads in points.values() for read in reads)
     results = [entry for entry in series if entry.form == _RESULT]
     is_shared = any(_is_shared(reads, is_one_folder=is_one_folder) for reads in points.values())
-    if len(results) < 2 and not is_shared:  # noqa: PLR2004 - several
+    if len(results) < 2 and not is_shared and not _is_curve_shared(points):  # noqa: PLR2004
         return {}
     folders = {entry.folder for entry in series}
     forms = {
@@ -91,6 +91,16 @@ def _label_series(
 def _relative(folder: Path, root: str) -> str:
     """Return a system's folder below the common one, without MLPerf's `results`."""
     return "/".join(part for part in folder.relative_to(root).parts if part != "results")
+
+
+def _is_curve_shared(points: Mapping[_Key, Sequence[ReadLog]]) -> bool:
+    """Return whether a speedup would compare logs of several folders without documented form."""
+    folders: dict[_Key, set[Path]] = {}
+    for (point, rule), reads in points.items():
+        curve = replace(point, shape=Shape(1, 1), accumulation=1), rule
+        series = (_find_series(read.log) for read in reads if read.log.name)
+        folders.setdefault(curve, set()).update(entry.folder for entry in series)
+    return any(len(curve_folders) > 1 for curve_folders in folders.values())
 
 
 def _is_shared(reads: Sequence[ReadLog], *, is_one_folder: bool) -> bool:

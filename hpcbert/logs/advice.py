@@ -43,7 +43,8 @@ def find_frameworks(
         assumed: The assumed framework; if it has about as many lines, there are no others.
     """
     counts = dict.fromkeys(grammars, 0)
-    unsigned = {name for name, grammar in grammars.items() if grammar.signs}
+    # To say what a log looks like, similar records are enough.
+    unsigned = {name for name, grammar in grammars.items() if grammar.signs and not assumed}
     bytes_read = 0
     try:
         with closing(read_pieces(path)) as pieces:
@@ -141,6 +142,12 @@ def advise(
     ][:_SHOWN]
     parts = [reason, *([f"it has {', '.join(record_texts)}"] if record_texts else [])]
     return "; ".join([*parts, *([f"type {', or '.join(options)}"] if options else [])])
+
+
+def find_record(path: Path, grammar: Grammar, rule: Rule, setting: Setting) -> int:
+    """Return the iterations at a rule's first record after the warm-up; else the warm-up's."""
+    places = _find_places(path, grammar, setting)[rule.record.name]
+    return next((place for place in places[:-1] if place >= setting.skip), setting.skip)
 
 
 def _find_places(path: Path, grammar: Grammar, setting: Setting) -> dict[str, list[int]]:

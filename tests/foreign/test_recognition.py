@@ -103,7 +103,10 @@ def test_a_window_to_the_end_is_assumed_unless_the_log_ends_with_an_error(
     document = collect_json(tmp_path / "x")
     assert first_row(document)["repeats"]["ok"] == (0 if last_line else 1)
     if not last_line:
-        assert list_assumed(document)["window"] == ("to the end of each run", "--iters")
+        assert list_assumed(document)["window"] == (
+            "iterations 21 to the end",
+            "--skip and --iters",
+        )
 
 
 def test_an_explanation_has_facts_with_their_lines_and_all_rules(
@@ -128,3 +131,13 @@ def test_an_explanation_says_why_a_log_has_no_number(
     document = collect_json("--explain", write_file(tmp_path, "x.log", "nobody knows\n"))
     assert document["exit_code"] == 4
     assert "no line of a known" in document["data"]["logs"][0]["problem"]
+
+
+def test_speedups_do_not_compare_folders(tmp_path: Path, collect_json: CollectJson) -> None:
+    write_file(tmp_path, "x/A100/slurm-1.out", pytorch("1n1g", 100.0))
+    write_file(tmp_path, "x/V100/slurm-2.out", pytorch("1n4g", 390.0, start=START + 3600))
+    document = collect_json(tmp_path / "x", "--skip", 2, "--iters", 12)
+    assert list_tables(document) == [
+        ("system=A100", ["1n1g"], [1]),
+        ("system=V100", ["1n4g"], [1]),
+    ]
