@@ -23,6 +23,7 @@ import math
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -119,6 +120,7 @@ class Bench:
 
     def run(self, command: Sequence[str], log: Path, *, seconds: float = 0.0) -> int:
         """Run a command into a log and return its status; TimeUpError after its end by force."""
+        paths = filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH")))
         limit = min(seconds or self.table["seconds"], max(0.0, self.end - time.monotonic()))
         with log.open("wb") as output:
             output.write(f"$ {shlex.join(command)}\n".encode())
@@ -128,7 +130,7 @@ class Bench:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
                 start_new_session=True,
             )
             try:
@@ -258,13 +260,15 @@ def profile_steps(bench: Bench, row: Row) -> Outcome:
 def find_largest(bench: Bench, row: Row) -> Outcome:
     """Submit a campaign at the largest batch to the local queue, and wait for it."""
     log, runs = bench.path(row, ".log"), bench.path(row, ".runs")
+    shutil.rmtree(runs, ignore_errors=True)
     hpcbert = [sys.executable, "-m", "hpcbert"]
     words = ["--fw=pytorch", f"--python={sys.executable}", "--batch-size=max", "--repeats=1"]
-    words += ["--scheduler=local", "--wait", "--json", f"--runs={runs}", *row.words]
+    words += ["--scheduler=local", f"--site={REPOSITORY / 'site.toml'}", f"--runs={runs}"]
+    words += ["--wait", "--json", *row.words]
     try:
         seconds = bench.table["search_seconds"]
         status = bench.run([*hpcbert, "submit", *words], log, seconds=seconds)
-    except TimeUpError:
+    except (TimeUpError, KeyboardInterrupt):
         for campaign in runs.glob("*/"):
             subprocess.run([*hpcbert, "cancel", "--yes", str(campaign)], check=False)
         raise
@@ -436,13 +440,21 @@ def read_outcomes(folder: Path, rows: Sequence[Row]) -> dict[str, Outcome]:
     return outcomes
 
 
-def describe_machine(folder: Path) -> dict[str, Any]:
-    """Return device and versions, and record them; SystemExit if the folder has others' rows."""
+def describe_machine(folder: Path, device: str) -> dict[str, Any]:
+    """Return device and versions, and record them; SystemExit if the folder has others' rows.
+
+    Args:
+        folder: The output.
+        device: Whose rows to run: `cpu`, `cuda`, or `auto`.
+    """
     probe = subprocess.run([sys.executable, "-c", MACHINE], stdout=subprocess.PIPE, check=True)
     digest = hashlib.sha256()
     for path in sorted(WORKLOADS.glob("bert_*.py")):
         digest.update(path.read_bytes())
     machine: dict[str, Any] = {**json.loads(probe.stdout), "program": digest.hexdigest()[:12]}
+    if device == "cuda" and not machine["gpu"]:
+        sys.exit("gpu.py: PyTorch sees no GPU here. Leave --device out for the rows of the CPU.")
+    machine["rows"] = "cuda" if machine["gpu"] and device != "cpu" else "cpu"
     record = folder / "machine"
     if record.exists() and json.loads(_read(record)) != machine:
         sys.exit(
@@ -526,10 +538,8 @@ def main() -> None:
     end = time.monotonic() + 60 * arguments.minutes
     folder = arguments.output.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    machine = describe_machine(folder)
-    if arguments.device == "cuda" and not machine["gpu"]:
-        sys.exit("gpu.py: PyTorch sees no GPU here. Leave --device out for the rows of the CPU.")
-    device = "cuda" if machine["gpu"] and arguments.device != "cpu" else "cpu"
+    machine = describe_machine(folder, arguments.device)
+    device = machine["rows"]
     document = toml.read(HERE / "gpu.toml")
     name = machine["device"] if device == "cuda" else "a CPU, with sizes that say nothing of speed"
     about = f"Measured on {name}, PyTorch {machine['torch']}, program {machine['program']}."

@@ -89,7 +89,7 @@ def main() -> None:
         settings = candidate.settings
         samples = settings.batch_size * settings.accumulation
         sys.stdout.write(
-            f"{variant or 'as it is':30} {median:8.3f} s a step of {samples} samples, "
+            f"{variant or 'as it is':30} {median:11.6f} s a step of {samples} samples, "
             f"{medians[0] / median:.2f} x as fast\n"
         )
     first = candidates[0]

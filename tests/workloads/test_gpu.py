@@ -81,7 +81,8 @@ def test_every_choice_of_speed_has_a_row(gpu: Any, device: str) -> None:
         if str(option.type) == "bool":
             assert name in words
         elif option.name not in document["sizes"]:
-            choices = {*(option.metadata.get("choices") or ())} - {"auto", option.default}
+            values = document["values"].get(option.name, option.metadata.get("choices") or ())
+            choices = {*values} - {"auto", option.default}
             assert {f"{name}={choice}" for choice in choices} <= words, name
 
 
