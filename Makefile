@@ -53,7 +53,7 @@ TYPED := import importlib.util as find, sys; \
     sys.exit(sys.version_info < (3, 11) or find.find_spec("torch") is None)
 IS_TYPED = [[ '$(DEPENDENCIES)' != lowest ]] && $(BIN)/python -c '$(TYPED)'
 
-.PHONY: help demo test coverage quick logs browser fresh matrix check docs dist packages clean real
+.PHONY: help demo test coverage quick logs browser check-images fresh matrix check docs dist packages clean real
 
 help:
 	@echo 'make demo   train a small BERT on this machine, five repeats at two sizes; print the table'
@@ -63,6 +63,7 @@ help:
 	@echo 'make logs   fetch the public logs that tests read into .shared (git, github.com)'
 	@echo 'make real   run every framework that can on this CPU, from prepare to collect (hours at first)'
 	@echo 'make browser  open a report in headless Chromium, check it with axe-core, print it; compile its LaTeX'
+	@echo 'make check-images  ask each registry whether it still has each image that a recipe names'
 	@echo 'make fresh  make check and make test in a new Debian (as root; SUITE=trixie for Debian 13)'
 	@echo 'make matrix  make test in a new root of each Debian (as root); write the page of results'
 	@echo 'make check  linters, types and prose'
@@ -120,6 +121,10 @@ logs: .setup/test
 # Real upstream programs: REAL_ARGS="--fw tf2" for one of them. Their files stay in .real/.
 real: packages .setup/test
 	@$(BIN)/python benchmarks/real.py $(REAL_ARGS)
+
+# Not in CI: registries limit anonymous requests, and their answer is not this code's fault.
+check-images: .setup/test
+	@$(BIN)/python -m tests.kit.images
 
 .setup/axe:
 	@npm install --silent --no-audit --no-fund --prefix $@ '$(AXE)' >/dev/null
