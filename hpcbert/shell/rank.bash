@@ -10,7 +10,8 @@
 #   --started WORDS      what the log is of     --rehearse FILE      replay this log, run no COMMAND
 #   --room N --size N --lack TEXT               the stand-in's room in samples, and how it fails
 #
-#   read_options, correct_amd_list, find_device, choose_threads, prepare_network, rehearse
+#   read_options, correct_amd_list, find_device, choose_threads, report_few_cpus,
+#   prepare_network, rehearse
 #
 # Sets for the command: each NAME, HPCBERT_DEVICE, HPCBERT_NODE_HOSTS, OMP_NUM_THREADS, HIP_VISIBLE_DEVICES
 # and NCCL_DEBUG with its like.

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert.model import Group, Measured, Run, Shape
+from hpcbert.results.published import record
 from hpcbert.results.published.neighbours import find_neighbours
 from hpcbert.results.reduce import tabulate
 from tests.kit.cli import inside
@@ -102,3 +103,12 @@ def test_only_published_points_of_the_same_length_are_beside(
     group = Group("oneflow", "bert-base", "fp32", 32, "rate")
     tables = tabulate([Measured(group, Shape(1, 8), 1, (run,), facts=facts)])
     assert bool(find_neighbours(tables, "dlperf:oneflow-fp32-b32")) == is_shown
+
+
+def test_published_tables_of_two_lengths_have_their_own_names() -> None:
+    name = "nvidia:tensorflow-dgx-1-32gb"
+    tables = record.published_results([name]).tables
+    places = [(table.group, row.shape) for table in tables for row in table.rows]
+    assert len(places) == len(set(places))
+    assert any("sequence_length=512" in table.group.variant for table in tables)
+    assert inside("compare", name, name, "--json").returncode == 0

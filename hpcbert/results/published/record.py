@@ -239,7 +239,7 @@ def published_results(words: Iterable[str]) -> ResultSet:
 
 def convert_table(source: Publication, table: PublishedTable) -> tuple[SpeedupTable, ...]:
     """Return a published table in a measured one's form, with only the runs behind its median."""
-    group = published_group(table)
+    group = published_group(source, table)
     facts = tuple((name, (value,)) for name, value in source.facts_of(table).items())
     origin = Origin("record", source.full_name(table), source.location(table))
     counted = _counted_window(table)
@@ -257,12 +257,25 @@ def convert_table(source: Publication, table: PublishedTable) -> tuple[SpeedupTa
     return tabulate(points)
 
 
-def published_group(table: PublishedTable) -> Group:
-    """Return the common settings of a published table's rows."""
-    batch_size = table.batch_size_per_device
-    return Group(
-        table.framework, table.model, table.precision, batch_size, table.rule, table.variant
-    )
+def published_group(source: Publication, table: PublishedTable) -> Group:
+    """Return the common settings of a published table's rows.
+
+    The length of its samples is among them if the source has the same points at another length.
+    """
+    lengths = {
+        other.sequence_length
+        for other in source.tables
+        if _published_settings(other) == _published_settings(table)
+    }
+    words = [table.variant] if table.variant else []
+    words += [f"sequence_length={table.sequence_length}"] if len(lengths) > 1 else []
+    framework, model, precision, batch_size = _published_settings(table)[:4]
+    return Group(framework, model, precision, batch_size, table.rule, ",".join(words))
+
+
+def _published_settings(table: PublishedTable) -> tuple[str, str, str, int, str, str]:
+    identity = (table.framework, table.model, table.precision, table.batch_size_per_device)
+    return (*identity, table.variant, table.edition)
 
 
 def published_runs(point: PublishedPoint) -> tuple[float, ...]:
