@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import logging
+import math
 import re
 import textwrap
 import warnings
@@ -34,6 +35,7 @@ _DPI = 150
 _CJK = ("Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "WenQuanYi Micro Hei", "SimHei")
 _MAX_LEGEND = 8
 _DECADE = 10.0
+_MOST_TICKS = 7
 _MAX_LABEL = 44
 _ASCII = re.compile(r"[\x00-\xff\u2013\u2212\u2026]*")
 
@@ -276,7 +278,19 @@ def _draw_lines(axes: Axes, panel: Panel, size: Size) -> None:
                 elinewidth=scale, capsize=3 * scale,
             )  # fmt: skip
     ticks = sorted({point[0] for series in panel.series for point in series.points})
-    axes.set_xticks(ticks, labels=[format(tick, "g") for tick in ticks])
+    shown = _choose_tick_labels(ticks)
+    axes.set_xticks(ticks, labels=[format(tick, "g") if tick in shown else "" for tick in ticks])
+
+
+def _choose_tick_labels(ticks: Sequence[float]) -> set[float]:
+    """Return the numbers of GPUs to write, none over another: the ends, then powers of two."""
+    gap = math.log2(ticks[-1] / ticks[0]) / _MOST_TICKS
+    shown: set[float] = set()
+    powers = [tick for tick in ticks if math.log2(tick).is_integer()]
+    for tick in (ticks[0], ticks[-1], *powers, *ticks):
+        if all(abs(math.log2(tick / label)) >= gap for label in shown):
+            shown.add(tick)
+    return shown
 
 
 def _line_style(number: int, series: Series) -> tuple[str, str, Any]:
@@ -370,7 +384,15 @@ def _draw_bars(axes: Axes, panel: Panel, size: Size) -> None:
             ecolor=_INK,
             label=_cut_label(series.label),
         )
-    axes.set_xticks(range(len(panel.names)), labels=panel.names)
+    _name_places(axes, panel, size)
+
+
+def _name_places(axes: Axes, panel: Panel, size: Size) -> None:
+    """Write the names of places; upright if they would run into each other."""
+    longest = max(map(len, panel.names))
+    width = 0.62 * size.font * (longest + 1) * len(panel.names)
+    rotation = 90 if width > 0.8 * 72 * size.width else 0
+    axes.set_xticks(range(len(panel.names)), labels=panel.names, rotation=rotation)
 
 
 _HATCHES = ("", "//", "\\\\", "..", "xx", "--")
@@ -392,7 +414,7 @@ def _draw_runs(axes: Axes, panel: Panel, size: Size) -> None:
                 linestyle="none",
                 label="_nolegend_",
             )
-    axes.set_xticks(range(len(panel.names)), labels=panel.names)
+    _name_places(axes, panel, size)
     axes.set_xlim(-0.5, len(panel.names) - 0.5)
 
 

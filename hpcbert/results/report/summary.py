@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from hpcbert.model import Row, SpeedupTable
+from hpcbert.model import UNFINISHED, Row, SpeedupTable
 from hpcbert.results.report.model import ReportInput, Words
 from hpcbert.results.report.pictures import label_tables, list_devices
 from hpcbert.results.wording import sanitize, table_title
@@ -126,8 +126,9 @@ def _fault_sentences(rows: Iterable[Row], words: Words) -> list[str]:
         if not run.valid
         for code in {reason.code for reason in run.reasons}
     )
+    unfinished = codes.pop(UNFINISHED, 0)
     flags = Counter(flag for row in rows if row.median for flag in row.flags)
-    sentences = []
+    sentences = [words("lead.unfinished", count=unfinished)] if unfinished else []
     if codes:
         sentences.append(words("lead.invalid", items=_list_counts(codes, words)))
     if flags:
