@@ -108,7 +108,7 @@ class LogCollection:
         valid_points: set[Point] = set()
         recognised_logs = self._recognise(self._leave_out_copies(logs))
         self.reader.choose_rules(recognised_logs)
-        reads = self._leave_out_tasks(self._read_all(recognised_logs))
+        reads = self._leave_out_files(self._leave_out_tasks(self._read_all(recognised_logs)))
         reads = self._name_models(self._add_advice(reads))
         reads = sorted(reads, key=lambda read_log: not read_log.valid)
         for read_log in reads:
@@ -201,6 +201,24 @@ class LogCollection:
                 self._copies.append(LeftOut(log.path, f"{text}, which was read", wanted=False))
                 unread.add(log)
         self._unfit[:] = [(log, error) for log, error in self._unfit if log not in unread]
+        return [read_log for read_log in reads if read_log.log not in unread]
+
+    def _leave_out_files(self, reads: Sequence[ReadLog]) -> list[ReadLog]:
+        """Return the logs, and of each folder without a valid one the best file beside them.
+
+        All files of a folder are of one run, and a log in it may be of the same.
+        """
+        folders: dict[Path, list[ReadLog]] = {}
+        for read_log in sorted(reads, key=lambda read_log: (not read_log.valid, read_log.log.rank)):
+            folders.setdefault(read_log.log.path.parent, []).append(read_log)
+        unread = set()
+        for folder_reads in folders.values():
+            first = folder_reads[0]
+            for read_log in folder_reads[1:]:
+                if read_log.log.rank or (first.valid and first.log.rank):
+                    text = f"it is of the run in {printable_path(first.log.path)}, which was read"
+                    self._copies.append(LeftOut(read_log.log.path, text, wanted=False))
+                    unread.add(read_log.log)
         return [read_log for read_log in reads if read_log.log not in unread]
 
     def _read_all(self, logs: Sequence[LogFile]) -> list[ReadLog]:

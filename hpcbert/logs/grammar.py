@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
 from hpcbert.errors import UsageError
@@ -124,6 +125,12 @@ def _require_above(bound: float, value: float) -> float:
     if not value > bound:
         raise Invalid(f"must be above {bound:g}, not {value:g}")
     return value
+
+
+def _check_name(text: str) -> str:
+    if not text or PurePath(text).name != text:
+        raise Invalid("must be the name of a file")
+    return text
 
 
 _Bytes = Annotated[bytes, EncodedAs(str, str.encode)]
@@ -445,6 +452,7 @@ class Grammar:
         rehearsal: Text that marks a log as a rehearsal.
         signs: Texts of which the program prints at least one, where others have similar records;
             empty if its records are its own.
+        settings: Names of files with facts in the folder of the log.
         ends: Texts of lines that the program prints at the end of a run.
         tolerance: Share by which a rule's number may differ from another's of the same log.
         factor: How many times faster or slower than the window's median one record may be.
@@ -467,6 +475,7 @@ class Grammar:
     rehearsal: _Bytes = REHEARSAL
     signs: tuple[_Bytes, ...] = ()
     ends: tuple[_Bytes, ...] = ()
+    settings: tuple[Annotated[str, _check_name], ...] = ()
     tolerance: Annotated[float, partial(_require_above, 0)] = 0.1
     factor: Annotated[float, partial(_require_above, 1)] = 15.0
     shortest: Count = 10

@@ -83,6 +83,11 @@ class LogFile(NamedTuple):
         return self.name.task if self.name else 0
 
     @property
+    def rank(self) -> int:
+        """The place of a file beside a log among those of its run; 0 for a log."""
+        return self.name.rank if self.name else 0
+
+    @property
     def is_wanted(self) -> bool:
         """Whether its name is that of a log, so that a number may be missing without it."""
         return self.name is None or self.name.is_numbered or bool(_LOG.search(self.path.name))

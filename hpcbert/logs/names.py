@@ -18,6 +18,19 @@ _LOG = re.compile(
     r"\.(?:log|out|txt|stdout|stderr)(?:[.~_-]\w*)?$|[._-]log$|\.[oe]\d+$|^(?:log|stdout|output)$",
     re.IGNORECASE,
 )
+# Files that programs write beside their logs, or instead of them, the most detailed first:
+# transformers' Trainer, PerfZero (tensorflow/benchmarks@0729ada, benchmark_method_runner.py) and
+# optimum-benchmark (huggingface/optimum-benchmark@0a334f2, report.py).
+_FILES = (
+    "trainer_state.json",
+    "perfzero_summary.json",
+    "benchmark_report.json",
+    "benchmark.json",
+    "all_results.json",
+    "train_results.json",
+)
+# Of the same run as the file above the folder.
+_CHECKPOINT = re.compile(r"checkpoint-\d+")
 _RESULT = re.compile(r"result_(?:\w+_)?(?P<repeat>\d{1,3})\.txt")
 # Output of one task of a job. The default name of an array's element has the same form, but begins
 # with `slurm`.
@@ -46,6 +59,7 @@ class Name(NamedTuple):
         task: Number of the task that wrote the file.
         is_numbered: Whether a layout numbers the repeats, so that a gap is a missing one.
         guesses: Names of the fields that its words suggest: the user knows better.
+        rank: For a file beside a log: its place among those of one run, from 1; 0 for a log.
     """
 
     form: str
@@ -53,11 +67,14 @@ class Name(NamedTuple):
     task: int = 0
     is_numbered: bool = False
     guesses: tuple[str, ...] = ()
+    rank: int = 0
 
 
 def read_name(path: Path) -> tuple[Name, dict[str, str]] | None:
     """Return the reading of a path's name and the fields that it states; None if not a log's."""
     text = _PACKED.sub("", path.name)
+    if text in _FILES and not _CHECKPOINT.fullmatch(path.parent.name):
+        return Name("files", rank=_FILES.index(text) + 1), {}
     if _LOG.search(text) is None:
         return None
     if result := _RESULT.fullmatch(text):

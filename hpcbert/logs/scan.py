@@ -120,6 +120,9 @@ def read(path: Path, grammar: Grammar, rule: Rule, setting: Setting) -> Reading:
         reading: Reading = readers.find_reader(grammar.reader)(path, setting)
         return reading
     scan = _Scan(grammar, rule, setting)
+    for name in grammar.settings:
+        if path.name != name:
+            scan.read_settings(path.with_name(name))
     try:
         with closing(read_pieces(path)) as pieces:
             scan.read(pieces)
@@ -251,6 +254,12 @@ class _Scan:
         if self._held:
             record, begun_line = self._held
             self._record(record, begun_line, first_line_end(begun_line.text))
+
+    def read_settings(self, path: Path) -> None:
+        """Take the facts of a file beside the log, if it is there."""
+        with suppress(NotALogError), closing(read_pieces(path)) as pieces:
+            for data in pieces:
+                self._read_piece(data)
 
     def finish_beginning(self, pieces: Iterator[bytes]) -> None:
         """Take the rest of the log's beginning, to compare it with other logs'."""
@@ -441,7 +450,7 @@ class _Scan:
         throughput, missing = None, ""
         if self.rehearsal:
             reasons = (Reason("rehearsal", "the log is a replayed sample; nothing was trained"),)
-        elif self.problem and not (reasons and self.problem.code == "config"):
+        elif self.problem:
             reasons = (self.problem,)
         elif self._unknown:
             missing = self._unknown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -141,3 +142,88 @@ def test_speedups_do_not_compare_folders(tmp_path: Path, collect_json: CollectJs
         ("system=A100", ["1n1g"], [1]),
         ("system=V100", ["1n4g"], [1]),
     ]
+
+
+def _report(rate: float, count: int) -> dict[str, Any]:
+    return {
+        "latency": {"unit": "s", "values": [0.5] * count},
+        "throughput": {"unit": "samples/s", "value": rate},
+    }
+
+
+TRAINING_REPORT = {
+    "overall": _report(60.0, 12),
+    "warmup": _report(9.0, 2),
+    "train": _report(64.25, 9),
+}
+CONFIGURATION = {
+    "backend": {"model": "google-bert/bert-base-uncased", "device_ids": "0"},
+    "scenario": {
+        "dataset_shapes": {"sequence_length": 256},
+        "training_arguments": {
+            "per_device_train_batch_size": 32,
+            "gradient_accumulation_steps": 1,
+            "fp16": True,
+        },
+    },
+}
+METHOD = "official.benchmark.bert_pretrain_benchmark.X.benchmark_perf_1x8_gpu_fp16_seq128_200_steps"
+SUMMARY = {
+    "benchmark_result": {
+        "name": METHOD,
+        "metrics": [{"name": "exp_per_second", "value": 344.07}],
+    },
+    "benchmark_info": {"harness_name": "perfzero"},
+}
+
+
+@pytest.mark.parametrize(
+    ("files", "words", "expected"),
+    [
+        pytest.param(
+            {"benchmark_report.json": TRAINING_REPORT, "benchmark_config.json": CONFIGURATION},
+            (),
+            ("hf-trainer", "1n1g", 64.25),
+            id="optimum-benchmark",
+        ),
+        pytest.param(
+            {"perfzero_summary.json": SUMMARY},
+            ("--batch-size", 32),
+            ("perfzero", "1n8g", 344.07),
+            id="PerfZero",
+        ),
+    ],
+)
+def test_files_of_results_are_read(
+    tmp_path: Path,
+    collect_json: CollectJson,
+    files: dict[str, Any],
+    words: tuple[object, ...],
+    expected: tuple[str, str, float],
+) -> None:
+    for name, content in files.items():
+        write_file(tmp_path, f"x/run/{name}", json.dumps(content, indent=2))
+    document = collect_json(tmp_path / "x", *words)
+    (table,) = document["data"]["tables"]
+    (row,) = table["rows"]
+    assert (table["framework"], row["shape"], row["median"]) == expected
+
+
+def test_an_inference_report_is_refused(tmp_path: Path, collect_json: CollectJson) -> None:
+    report = {"load": {}, "forward": _report(5.6, 10)}
+    write_file(tmp_path, "x/benchmark_report.json", json.dumps(report, indent=4))
+    document = collect_json(tmp_path / "x")
+    assert document["exit_code"] != 0
+    assert "5.6" not in json.dumps(document["data"])
+
+
+def test_a_file_of_results_beside_a_valid_log_is_its_run(
+    tmp_path: Path, collect_json: CollectJson
+) -> None:
+    write_file(tmp_path, "x/run.log", pytorch("1n1g", 100.0))
+    write_file(tmp_path, "x/benchmark_report.json", json.dumps(TRAINING_REPORT, indent=4))
+    write_file(tmp_path, "x/benchmark_config.json", json.dumps(CONFIGURATION, indent=4))
+    document = collect_json(tmp_path / "x", "--skip", 2, "--iters", 12)
+    assert [table["framework"] for table in document["data"]["tables"]] == ["pytorch"]
+    why = {Path(entry["path"]).name: entry["why"] for entry in document["data"]["left_out"]}
+    assert "run.log" in why["benchmark_report.json"]
