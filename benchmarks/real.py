@@ -193,7 +193,7 @@ def lab(folder: Path) -> Iterator[str]:
 
 def model(found: Recipe) -> str:
     models = found.for_device("cpu").models
-    return "bert-tiny" if "bert-tiny" in models else models[0]
+    return next((name for name in models if name.endswith("bert-tiny")), models[0])
 
 
 def run(found: Recipe, where: Place) -> list[Row]:

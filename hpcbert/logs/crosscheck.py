@@ -28,7 +28,7 @@ from hpcbert.logs.arithmetic import (
 from hpcbert.logs.coverage import Span
 from hpcbert.logs.grammar import Grammar, Record, Rule
 from hpcbert.logs.setting import Setting, UnknownError
-from hpcbert.logs.stamps import Clock
+from hpcbert.logs.stamps import COARSEST, Clock
 from hpcbert.model import Note, Reason
 
 _RATE = rb"(?P<rate>\d[\d.]*(?:[eE][+-]?\d+)?)"
@@ -470,7 +470,9 @@ def _throughput_by_clock(
         return None
     clock = Clock(rule.record.time)
     moments = [clock.read(entry.fields["time"]) for entry in entries]
-    if moments[-1] <= moments[0]:
+    length = moments[-1] - moments[0]
+    texts = [entry.fields["time"] for entry in entries]
+    if length <= 0 or clock.resolution(texts) > COARSEST * length:
         return None
     batch = setting.batch("global", micro=rule.record.counts == "micro-batches")
     parts = []
@@ -480,7 +482,7 @@ def _throughput_by_clock(
             rate = entry.steps * batch / seconds
             parts.append(WindowRecord(entry.place, rate, seconds, entry.paused, entry.steps))
     steps = sum(entry.steps for entry in entries[1:])
-    return Throughput(batch * steps / (moments[-1] - moments[0]), tuple(parts))
+    return Throughput(batch * steps / length, tuple(parts))
 
 
 def _throughput_by_values(

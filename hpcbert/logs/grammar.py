@@ -53,6 +53,7 @@ FACTS = (
     "predictions",
     "real_token_share",
     "model_flops",
+    "rate_window",
     "optimizer",
     "weights",
     "attention",
@@ -81,7 +82,7 @@ TEXT_FACTS = (
 _NUMERIC_TIMES = ("epoch", "epoch-ms", "elapsed", "elapsed-hours")
 # The keys of a rule by its kind, in addition to those that every rule has.
 _KEYS = {
-    "rate": "field factor scope unit over_ranks average trim after until",
+    "rate": "field factor scope unit over_ranks average trim rolling after until",
     "step-rate": "field factor batch over_ranks average trim after until",
     "step-time": "field factor batch over_ranks average trim after until",
     "elapsed": "field factor batch over_ranks after until",
@@ -260,6 +261,8 @@ class Rule:
             (`per-node`) or of a device (`per-gpu`) if steps are summed over those.
         average: Over the window: `mean`, `median` or `harmonic`.
         trim: How many of the lowest and of the highest numbers a mean leaves out.
+        rolling: Records over which the program averages a printed rate if its log does not state
+            the fact `rate_window`; 0: a rate is of its own record alone.
         over_ranks: How to combine the ranks' numbers for one iteration: `median`, `mean` or `sum`.
         which: Of several footers: the `first`, the `last`, or the `only` one.
         after: The last record that is not measured.
@@ -281,6 +284,7 @@ class Rule:
     batch: Literal["global", "per-node", "per-gpu"] = "global"
     average: Literal["mean", "median", "harmonic"] = "mean"
     trim: _AtLeast0 = 0
+    rolling: _AtLeast0 = 0
     over_ranks: Literal["median", "mean", "sum"] = "median"
     which: Literal["first", "last", "only"] = "only"
     after: Annotated[Bound, EncodedAs(_BOUND, partial(_parse_bound, "skip"))] = Bound(

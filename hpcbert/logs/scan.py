@@ -180,8 +180,8 @@ class _Scan:
         # A record is past the window and the run's end: the rest is not needed.
         self._past = False
         self._collector: Collector | None = None
-        # A record of several lines that begins at the end of the last piece.
-        self._held: tuple[Record, Line] | None = None
+        # Records of several lines that begin at the end of the last piece.
+        self._held: list[tuple[Record, Line]] = []
         self._cross_check = CrossCheck(grammar, rule)
         self._coverage = CoverageCheck.of(grammar, rule)
         # By record: the previous one, to distinguish a second copy of it from a step of its own.
@@ -251,8 +251,7 @@ class _Scan:
                 return
             is_last = self._complete
         # The log ends inside a record of several lines: the part that is there may be all of it.
-        if self._held:
-            record, begun_line = self._held
+        for record, begun_line in self._held:
             self._record(record, begun_line, first_line_end(begun_line.text))
 
     def read_settings(self, path: Path) -> None:
@@ -273,9 +272,9 @@ class _Scan:
         records = grammar.records
         self._ranks |= find_labelled_ranks(data)
         self.rehearsal = self.rehearsal or has_text(data, grammar.rehearsal)
-        if self._held:
+        held_records, self._held = self._held, []
+        for record, begun_line in held_records:
             # Continue with the record at the end of the last piece.
-            (record, begun_line), self._held = self._held, None
             joined = begun_line.text + b"\n" + data[: record.lines * LINE]
             self._record_at(record, joined, 0, first_line_end(joined))
         current_start, was_inside = -1, False
@@ -327,7 +326,7 @@ class _Scan:
     def _record_at(self, record: Record, data: bytes, start: int, end: int) -> None:
         line, count = cut_line(data, start, end, record.lines, record.contains)
         if count < record.lines:
-            self._held = (record, line)
+            self._held.append((record, line))
         else:
             self._record(record, line, end - start)
 
@@ -463,8 +462,10 @@ class _Scan:
         unevenness = None
         if throughput:
             unevenness = self._cross_check.unevenness(throughput, self.collector.span, setting)
+        rolling = self._describe_rolling(setting)
         flag_states = {
             "uneven": unevenness is not None,
+            "rolling": rolling is not None,
             "short-window": self._counted < self.grammar.shortest,
             "overflow-steps": self._skipped.count or (self._collector and self._collector.repeats),
         }
@@ -480,7 +481,7 @@ class _Scan:
             foreign=self.foreign,
             last=last_record,
             flags=flags,
-            notes=(unevenness,) if unevenness else (),
+            notes=tuple(note for note in (unevenness, rolling) if note and throughput),
             unchecked=self._unchecked() if throughput else (),
             steps=step_durations(self.rule, setting, self.collector) if throughput else None,
             beginning=checksum_beginning(self._beginning),
@@ -488,6 +489,14 @@ class _Scan:
             closed=self.closed,
             assumed=assumed,
         )
+
+    def _describe_rolling(self, setting: Setting) -> Note | None:
+        """Return a note if a printed rate is the mean of several records; None otherwise."""
+        count = setting.rate_window or self.rule.rolling
+        if not self.rule.rolling or count <= 1:
+            return None
+        source = "" if setting.rate_window else ", the program's default, which the log leaves open"
+        return Note("rolling", f"each rate is the mean of the last {count} records{source}")
 
     def _reduce(self, setting: Setting) -> tuple[float | None, str, tuple[Reason, ...]]:
         """Return the number, the setting that it lacks, and the reasons against it."""

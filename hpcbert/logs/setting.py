@@ -80,6 +80,7 @@ class Setting(NamedTuple):
         predictions: Masked tokens of a sample that it predicts, at most.
         real_token_share: Share of a sample's tokens that are not padding, as a text.
         model_flops: Operations that a sample needs without padding, as a text.
+        rate_window: Records over which the program averages each printed rate.
         optimizer: Its name in the program.
         weights: Their precision in computing, if the program prints it apart from `precision`.
         attention: The kernel of the attention, by its name in the program.
@@ -116,6 +117,7 @@ class Setting(NamedTuple):
     predictions: int | None = None
     real_token_share: str | None = None
     model_flops: str | None = None
+    rate_window: int | None = None
     optimizer: str | None = None
     weights: str | None = None
     attention: str | None = None

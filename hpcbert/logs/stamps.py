@@ -28,6 +28,8 @@ _MONTH_DAY = re.compile(rb"(\d\d)(\d\d) +" + _TIME)
 _CTIME = re.compile(rb"(?:\w{3} )?(\w{3}) +(\d{1,2}) " + _TIME + rb" (\d{4})")
 _NUMBER = re.compile(rb"\d{1,17}(?:\.\d{1,12})?")
 _DECIMAL = re.compile(rb"(\d{1,17}(?:\.\d{0,17})?)(?:[eE][+-]?\d{1,2})?")
+# Share of a window that the last digit of an elapsed time may count.
+COARSEST = 0.01
 _ELAPSED_UNITS = {"elapsed": 1.0, "elapsed-hours": 3600.0}
 _MONTHS = b"JanFebMarAprMayJunJulAugSepOctNovDec"
 _LEAP_YEAR, _LONGEST_MONTH = 366, 31

@@ -27,12 +27,10 @@ from hpcbert.logs.coverage import Span
 from hpcbert.logs.fields import show_text
 from hpcbert.logs.grammar import Rule
 from hpcbert.logs.setting import END, Setting, UnknownError
-from hpcbert.logs.stamps import Clock
+from hpcbert.logs.stamps import COARSEST, Clock
 from hpcbert.model import Counted, Steps
 
 _MAX_RANKS = 1 << 16
-# Share of a window that the last digit of an elapsed time may count.
-_COARSEST = 0.01
 Entry = tuple[int, float]
 
 
@@ -348,7 +346,7 @@ class _Series(_WindowCollector):
         moments = [self._start[1], *(moment for _, moment in self._entries)]
         seconds = duration(moments)
         resolution = Clock(self.rule.record.time).resolution(self._texts)
-        if resolution > _COARSEST * seconds:
+        if resolution > COARSEST * seconds:
             detail = (
                 f"times are printed to {resolution:g} s, too coarse for a window of {seconds:g} s"
             )

@@ -21,10 +21,11 @@ REPOSITORIES = {
     "tf2": None,
     "deepspeed": os.environ.get("HPCBERT_REPOSITORY_DEEPSPEED", ""),
     "hf-trainer": None,
+    "composer": os.environ.get("HPCBERT_REPOSITORY_COMPOSER", ""),
 }
 # Loading data in processes of their own takes longer than the training here.
 SETTINGS = {"deepspeed": ("--set", "num_workers=0")}
-RULES = {"hf-trainer": "elapsed"}
+RULES = {"hf-trainer": "elapsed", "composer": "rate"}
 # How this machine reaches an index of packages.
 _INDEX = re.compile(r"PIP_\w+|SSL_CERT_\w+|REQUESTS_CA_BUNDLE|\w+_proxy", re.IGNORECASE)
 _AWAY = re.compile(r"package index does not answer|there is no Python [\d.]+ here")

@@ -19,6 +19,7 @@ PER_GPU = [name for name in NAMES if load(name).launch == "per-gpu"]
 PER_NODE = [name for name in NAMES if load(name).launch == "per-node"]
 # These read the variable or take the option; of the others each is told otherwise, or not at all.
 BY_LOCAL_RANK = (
+    "composer",
     "deepspeed",
     "hf-trainer",
     "megatron",
