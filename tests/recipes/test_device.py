@@ -24,6 +24,7 @@ BY_LOCAL_RANK = (
     "hf-trainer",
     "megatron",
     "mlperf-bert",
+    "mlperf-bert-v5",
     "ngc-pytorch",
     "oneflow-models",
     "pytorch",

@@ -194,7 +194,7 @@ def test_a_header_with_another_number_refuses_the_run(
     settings = setting(recipe)._replace(**values)
     detail = read_refusal(recipe, tmp_path, changed, settings)
     assert str(2 * statement.value) in detail
-    if statement.name not in ("global_batch_size", "device_batch"):
+    if statement.name not in ("global_batch_size", "device_batch", "packing"):
         assert re.search(rf"\b{statement.value}\b", detail)
 
 
