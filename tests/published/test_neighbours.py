@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from hpcbert.model import Group, Measured, Run, Shape
+from hpcbert.results.published.neighbours import find_twins
+from hpcbert.results.reduce import tabulate
 from tests.kit import logs
 from tests.kit.cli import CliResult, inside
 
@@ -106,3 +109,25 @@ def test_results_with_the_record_are_kept(log_folder: Path, tmp_path: Path) -> N
         ["dlperf:deepspeed-fp32-b32", "dlperf:oneflow-fp32"], find_places()
     )
     assert parse_results(render_results(result_set), file="x.json") == result_set
+
+
+@pytest.mark.parametrize(
+    ("framework", "variant", "length", "published"),
+    [
+        ("oneflow", "", "128", {"oneflow"}),
+        ("oneflow", "", "512", set()),
+        ("oneflow", "", "", set()),
+        ("oneflow", "acc4", "128", set()),
+        ("mine", "", "128", None),
+    ],
+    ids=["same", "other length", "unknown length", "accumulation", "other framework"],
+)
+def test_the_line_next_to_yours_is_of_the_same_work(
+    framework: str, variant: str, length: str, published: set[str] | None
+) -> None:
+    facts = (("sequence_length", (length,)),) if length else ()
+    group = Group(framework, "bert-base", "fp32", 32, "rate", variant)
+    run = Run(1, 0, 100.0, True, (), "-", "none", "")
+    tables = tabulate([Measured(group, Shape(1, 1), 1, (run,), facts=facts)])
+    twins = find_twins(tables)
+    assert {table.group.framework for table in twins} == published or (published is None and twins)

@@ -71,21 +71,25 @@ def find_twins(tables: Iterable[SpeedupTable]) -> tuple[SpeedupTable, ...]:
     of the same framework goes before others, then one with more shapes.
     """
     own_tables = [table for table in tables if not any(row.published for row in table.rows)]
-    published = published_results(source_names()).tables if own_tables else ()
-    twins = []
+    published: dict[tuple[object, ...], list[SpeedupTable]] = {}
+    for table in published_results(source_names()).tables if own_tables else ():
+        published.setdefault(_table_key(table), []).append(table)
+    twins = {}
     for table in own_tables:
-        twins_of_table = [twin for twin in published if _table_key(twin) == _table_key(table)]
-        twins_of_table.sort(
-            key=lambda twin: (twin.group.framework == table.group.framework, len(twin.rows))
-        )
-        twins += twins_of_table[-1:] if "sequence_length" in _stated_facts(table) else []
-    return tuple({id(twin): twin for twin in twins}.values())
+        candidates = published.get(_table_key(table), [])
+        if candidates and "sequence_length" in _stated_facts(table):
+            framework = table.group.framework
+            twin = max(
+                candidates, key=lambda twin: (twin.group.framework == framework, len(twin.rows))
+            )
+            twins[id(twin)] = twin
+    return tuple(twins.values())
 
 
 def _table_key(table: SpeedupTable) -> tuple[object, ...]:
     group, facts = table.group, _stated_facts(table)
     size = group.batch_size_per_device
-    accumulation = [word for word in group.variant.split(",") if word.startswith("acc")]
+    accumulation = tuple(word for word in group.variant.split(",") if word.startswith("acc"))
     length = facts.get("sequence_length")
     return group.device, group.model, group.precision, size, accumulation, length
 
