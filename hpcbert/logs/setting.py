@@ -81,6 +81,7 @@ class Setting(NamedTuple):
         real_token_share: Share of a sample's tokens that are not padding, as a text.
         model_flops: Operations that a sample needs without padding, as a text.
         rate_window: Records over which the program averages each printed rate.
+        padding: `left out`, if the program computes real tokens only.
         optimizer: Its name in the program.
         weights: Their precision in computing, if the program prints it apart from `precision`.
         attention: The kernel of the attention, by its name in the program.
@@ -118,6 +119,7 @@ class Setting(NamedTuple):
     real_token_share: str | None = None
     model_flops: str | None = None
     rate_window: int | None = None
+    padding: str | None = None
     optimizer: str | None = None
     weights: str | None = None
     attention: str | None = None

@@ -251,6 +251,12 @@ def _sample_work(point: Measured, unknown: dict[str, str]) -> SampleWork | None:
     if not shares:
         reason = "the logs do not state how many tokens are real and how many padding"
         unknown |= dict.fromkeys(("real_tokens_per_second", "mfu"), reason)
+    padding = dict(facts).get("padding")
+    if padding and not shares:
+        reason = f"padding is {padding[0]}, and nothing says how many tokens are real"
+        names = ("tokens_per_second", "real_tokens_per_second", "model_flops_per_sample")
+        unknown |= dict.fromkeys((*names, "mfu", "mfu_padded"), reason)
+        return None
     if model is None:
         reason = _describe_disagreement(facts) or f"the sizes of {point.group.model} are unknown"
         unknown |= dict.fromkeys(("model_flops_per_sample", "mfu", "mfu_padded"), reason)

@@ -125,6 +125,7 @@ def test_metrics_of_a_point() -> None:
         ({"facts": (*GPU, *LENGTH)}, {"mfu", "real_tokens_per_second"}, "how many tokens are real"),
         ({"facts": (("GPU", (A100,)),)}, {"tokens_per_second", "mfu", "model_flops_per_sample"}, "how many tokens"),
         ({"facts": (("GPU", (A100,)), ("sequence_length", ("128", "512")))}, {"tokens_per_second"}, "how many tokens"),
+        ({"facts": (*GPU, *LENGTH, ("padding", ("left out",)))}, {"tokens_per_second", "mfu_padded"}, "padding is left out"),
         ({"facts": (*GPU, *LENGTH, ("GPU MIG mode", ("Enabled",)))}, {"mfu_padded"}, "partitioned (MIG Enabled)"),
         ({"facts": (*GPU, *LENGTH, ("GPU partition", ("CPX/NPS4",)))}, {"mfu_padded"}, "partitioned (CPX/NPS4)"),
         ({"facts": (*GPU, *LENGTH, ("vocab_size", ("30522", "8192")))}, {"model_flops_per_sample"}, "vocab_size 30522 and 8192"),
@@ -135,7 +136,7 @@ def test_metrics_of_a_point() -> None:
         ({}, {"watts", "gpu_memory_mib", "samples_per_joule"}, "nothing sampled"),
         ({"runs": (replace(make_point().runs[0], sampled=make_sampled(9.0, 2)),)}, {"watts"}, "2 of 4 GPUs were sampled"),
     ],
-    ids=["no GPU", "unknown GPU", "MIG", "two GPUs", "V100 bf16", "no real tokens", "no length", "two lengths", "MIG mode", "AMD partition", "two vocabularies", "ModernBERT", "model", "CPU", "steps", "power", "half the GPUs"],
+    ids=["no GPU", "unknown GPU", "MIG", "two GPUs", "V100 bf16", "no real tokens", "no length", "two lengths", "no padding", "MIG mode", "AMD partition", "two vocabularies", "ModernBERT", "model", "CPU", "steps", "power", "half the GPUs"],
 )  # fmt: skip
 def test_what_is_unknown_is_said(changes: dict[str, Any], names: set[str], reason: str) -> None:
     metrics = compute_metrics(make_point(**changes), 800.0)
