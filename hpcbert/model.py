@@ -453,6 +453,9 @@ class Campaign:
         after: Id of the campaign next to it that was submitted with it and must be over first;
             empty if there is none.
         library: Name and SHA-256 of each file in `scripts/` that its scripts read.
+        submission: Id of the first campaign that one command line or file made with this one; empty
+            if it made no other.
+        position: Its place among them, from 0.
     """
 
     id: str
@@ -476,6 +479,8 @@ class Campaign:
     name: str = ""
     after: str = ""
     library: tuple[tuple[str, str], ...] = ()
+    submission: str = ""
+    position: int = 0
 
     @property
     def owner(self) -> str:

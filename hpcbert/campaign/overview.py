@@ -283,6 +283,8 @@ class Overview:
         provisional: Whether some repeats had not ended when `valid` and `best` were collected.
         note: The user's note.
         problem: What is damaged, and how; empty: nothing.
+        variant: What its points differ in from others of their shape, precision and batch.
+        submission, position: As in the manifest.
     """
 
     campaign: str
@@ -302,6 +304,9 @@ class Overview:
     provisional: bool = False
     note: str = ""
     problem: str = ""
+    variant: str = ""
+    submission: str = ""
+    position: int = 0
 
 
 def read_overview(directory: Path) -> Overview:
@@ -342,6 +347,9 @@ def read_overview(directory: Path) -> Overview:
         provisional=recorded is not None and not is_over(campaign, recorded),
         note=note,
         problem=problem,
+        variant=" ".join(dict.fromkeys(point.variant for point in points)).strip(),
+        submission=campaign.submission,
+        position=campaign.position,
     )
 
 

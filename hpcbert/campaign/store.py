@@ -345,8 +345,22 @@ def find_archive(name: str, runs: Path) -> Path | None:
     return next((path for path in places if path.exists() and not path.is_dir()), None)
 
 
-def resolve(name: str, runs: Path, *, shortest: int = 1) -> Path:
+def resolve(name: str, runs: Path) -> Path:
+    """Return the one campaign that the user names, as `resolve_submission` does.
+
+    Raises:
+        UsageError: As there, or the name is that of several campaigns.
+    """
+    directory, *others = resolve_submission(name, runs)
+    if others:
+        raise _make_ambiguity(name, (directory, *others), runs)
+    return directory
+
+
+def resolve_submission(name: str, runs: Path, *, shortest: int = 1) -> tuple[Path, ...]:
     """Return the campaign that the user names: by path, id, part of the id, or its name.
+
+    The campaigns of a campaign.toml have one name, which names all of them, in the file's order.
 
     An archive is refused: its jobs can't be run, submitted or cancelled. Another user's campaign
     matches only by its path or its whole id; if a word without a slash could mean that or one of
@@ -373,22 +387,21 @@ def resolve(name: str, runs: Path, *, shortest: int = 1) -> Path:
     exact_paths = [path for path in (Path(name), runs / name) if (path / MANIFEST).is_file()]
     paths = [path for path in exact_paths if os.sep in name or not find_foreign_owner(path)]
     if paths:
-        return paths[0].absolute()
+        return (paths[0].absolute(),)
     campaigns = find_campaigns(runs)
     # A part without a letter or digit is in every id.
     part = len(name) >= shortest and any(map(str.isalnum, name))
     matches = [path for path in campaigns if part and name in path.name]
-    matches = matches or [path for path in campaigns if _read_name(path) == name]
+    if not matches:
+        matches = [path for path in campaigns if _read_name(path) == name]
+        if matches and set(matches) == {*list_submission(matches[0])}:
+            return list_submission(matches[0])
     if len(matches) == 1:
-        return matches[0]
+        return (matches[0],)
     if exact_paths and not matches:
-        return exact_paths[0].absolute()
+        return (exact_paths[0].absolute(),)
     if matches:
-        raise UsageError(
-            f"{name!r} could be {_join_names(matches)}.",
-            where=str(runs),
-            hint="Give more of its id, or its path.",
-        )
+        raise _make_ambiguity(name, matches, runs)
     existing = f"You have: {_join_names(campaigns)}." if campaigns else "You have none."
     least = f" of at least {shortest} characters" if shortest > 1 else ""
     raise UsageError(
@@ -396,6 +409,30 @@ def resolve(name: str, runs: Path, *, shortest: int = 1) -> Path:
         where=str(runs),
         hint=f"{existing} Name one by its id, a part of the id{least}, or its path.",
     )
+
+
+def _make_ambiguity(name: str, matches: Sequence[Path], runs: Path) -> UsageError:
+    return UsageError(
+        f"{name!r} could be {_join_names(matches)}.",
+        where=str(runs),
+        hint="Give more of its id, or its path.",
+    )
+
+
+def list_submission(directory: Path) -> tuple[Path, ...]:
+    """Return the campaigns that were submitted together with one, itself too, in their order."""
+    campaign = read_manifest(directory)
+    if not campaign.submission:
+        return (directory,)
+    # Their ids begin with the same time.
+    stamp = directory.name.partition("-")[0]
+    members = []
+    for path in directory.parent.glob(f"{stamp}-*/"):
+        if _is_campaign(path):
+            member = read_manifest(path)
+            if member.submission == campaign.submission:
+                members.append((member.position, path))
+    return tuple(path for _, path in sorted(members))
 
 
 def _read_name(directory: Path) -> str | None:
@@ -407,12 +444,13 @@ def _read_name(directory: Path) -> str | None:
 
 
 def resolve_all(names: Iterable[str], runs: Path) -> tuple[Path, ...]:
-    """Return the campaigns that the user names, each once; without names, the user's newest.
+    """Return the campaigns that the user names, each once; without names, the newest submission.
 
     Raises:
-        UsageError: As `resolve` and `find_newest`.
+        UsageError: As `resolve_submission` and `find_newest`.
     """
-    return tuple(dict.fromkeys(resolve(name, runs) for name in names)) or (find_newest(runs),)
+    directories = [path for name in names for path in resolve_submission(name, runs)]
+    return tuple(dict.fromkeys(directories)) or list_submission(find_newest(runs))
 
 
 def warn_about_writers(directory: Path) -> tuple[str, ...]:

@@ -45,7 +45,8 @@ def archive(*, campaign: str, output: str, runs: str, site_file: str) -> Result:
     collect, report, audit, compare, logs and monitor --once read an archive as they read a
     directory, and submit --like submits the same campaign again.
     """
-    (directory,) = store.resolve_all([campaign] if campaign else (), find_runs(runs, site_file))
+    place = find_runs(runs, site_file)
+    directory = store.resolve(campaign, place) if campaign else store.find_newest(place)
     target = Path(output or f"{directory.name}{ARCHIVE}")
     if target.is_dir():
         target /= f"{directory.name}{ARCHIVE}"

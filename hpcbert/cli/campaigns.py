@@ -96,28 +96,38 @@ def announce_runs(runs: str, site_file: str) -> Path:
 
 
 def open_campaigns(names: Iterable[str], runs: Path) -> tuple[OpenedCampaign, ...]:
-    """Return the campaigns that the user names, each once; without names, the user's newest."""
-    context = click.get_current_context()
-    campaigns: list[OpenedCampaign] = []
-    for name in dict.fromkeys(names):
-        if packed := store.find_archive(name, runs):
-            directory = context.with_resource(archive.open_archive(packed))
-            campaigns.append(OpenedCampaign(directory, packed.absolute()))
-        else:
-            directory = store.resolve(name, runs)
-            campaigns.append(OpenedCampaign(directory, directory))
+    """Return the campaigns that the user names, each once; without names, the newest submission."""
+    campaigns = [campaign for name in dict.fromkeys(names) for campaign in _open_named(name, runs)]
     if not campaigns:
-        newest = store.find_newest(runs)
-        if refusal := store.describe_refusal(newest):
-            print_text(refusal, err=True)
-        campaigns.append(OpenedCampaign(newest, newest))
+        paths = store.list_submission(_find_newest(runs))
+        campaigns = [OpenedCampaign(path, path) for path in paths]
     return tuple(dict.fromkeys(campaigns))
 
 
 def open_selected(name: str, runs: Path) -> OpenedCampaign:
-    """Return the campaign that the user names, or else the user's newest."""
-    (campaign,) = open_campaigns([name] if name else (), runs)
+    """Return the one campaign that the user names, or else the user's newest."""
+    if not name:
+        newest = _find_newest(runs)
+        return OpenedCampaign(newest, newest)
+    campaign, *others = _open_named(name, runs)
+    if others:
+        store.resolve(name, runs)  # Its refusal names them.
     return campaign
+
+
+def _open_named(name: str, runs: Path) -> list[OpenedCampaign]:
+    if packed := store.find_archive(name, runs):
+        context = click.get_current_context()
+        directory = context.with_resource(archive.open_archive(packed))
+        return [OpenedCampaign(directory, packed.absolute())]
+    return [OpenedCampaign(path, path) for path in store.resolve_submission(name, runs)]
+
+
+def _find_newest(runs: Path) -> Path:
+    newest = store.find_newest(runs)
+    if refusal := store.describe_refusal(newest):
+        print_text(refusal, err=True)
+    return newest
 
 
 def format_next_step(campaign: Campaign, place: Path) -> str:

@@ -14,7 +14,7 @@ from hpcbert.cli.log_options import add_log_options, make_collect_request
 from hpcbert.cli.options import UNIT
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.tables import collect_tables, refuse_unit
-from hpcbert.commands.collect import explain_logs, find_newest, find_places, resolve_word
+from hpcbert.commands.collect import explain_logs, find_newest, find_places, resolve_words
 from hpcbert.errors import UsageError
 from hpcbert.model import Unit
 from hpcbert.results.formats import FORMATS, format_of_suffix
@@ -84,10 +84,11 @@ def collect(
         _refuse_beside(beside, chosen_form, unit)
     # Before any path is read: recipes that others can change are refused whatever is collected.
     places = find_places(site_file, templates)
-    resolved_paths = [resolve_word(word, places) for word in paths]
+    resolved_paths = resolve_words(paths, places)
     if not resolved_paths:
-        resolved_paths = [find_newest(places)]
-        notes += tuple(filter(None, [store.describe_refusal(resolved_paths[0])]))
+        newest = find_newest(places)
+        resolved_paths = store.list_submission(newest)
+        notes += tuple(filter(None, [store.describe_refusal(newest)]))
     if explain:
         return show_explanations(explain_logs(resolved_paths, request, places.recipes))
     return collect_tables(

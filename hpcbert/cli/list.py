@@ -80,7 +80,11 @@ def list_overviews(runs: Path, criteria: Filter, *, now: float) -> tuple[Overvie
         for overview in map(read_overview, paths)
         if _matches_filter(overview, criteria, now)
     ]
-    overviews.sort(key=lambda entry: (entry.created, entry.campaign), reverse=True)
+    # Those of one submission stay in its order.
+    overviews.sort(key=lambda entry: entry.position)
+    overviews.sort(
+        key=lambda entry: (entry.created, entry.submission or entry.campaign), reverse=True
+    )
     return tuple(overviews[: criteria.limit])
 
 
@@ -185,7 +189,7 @@ def _format_row(overview: Overview, now: float) -> tuple[str, ...]:
     return (
         overview.campaign,
         overview.name if overview.name != overview.campaign else "",
-        overview.framework or "-",
+        f"{overview.framework} {overview.variant}".strip() or "-",
         format_shapes(overview.shapes),
         overview.state,
         _format_valid(overview),

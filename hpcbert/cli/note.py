@@ -29,8 +29,8 @@ def note(*, campaign: str, text: tuple[str, ...], runs: str, site_file: str) -> 
     replaces the present note; an empty one removes it. list and show print the note, archives carry
     it, and no number depends on it.
     """
-    names = (campaign,) if campaign else ()
-    (directory,) = store.resolve_all(names, find_runs(runs, site_file))
+    place = find_runs(runs, site_file)
+    directory = store.resolve(campaign, place) if campaign else store.find_newest(place)
     store.read_manifest(directory)
     if text:
         if owner := store.find_foreign_owner(directory):

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import sys
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -473,6 +473,8 @@ def plan_campaigns(
     options = complete_options(options, campaign_file)
     name_and_note = _read_name_and_note(name, note, campaign_file)
     requests = read_requests(options, dry=dry, rehearse=rehearse, past=past, file=campaign_file)
+    if campaign_file and len(requests) > 1 and not name_and_note[0]:
+        name_and_note = (_make_name(campaign_file), name_and_note[1])
     for request in () if planned else requests:
         backend = scheduler.create_scheduler(request.options.scheduler, SchedulerContext(ahead))
         for argv in backend.list_queries(request.site, request.recipe):
@@ -501,12 +503,26 @@ def _read_name_and_note(name: str, note: str, file: CampaignFile | None) -> tupl
         raise UsageError(f"--name {error}", hint=error.hint) from None
 
 
+def _make_name(file: CampaignFile) -> str:
+    """Return a name for the campaigns of a file that gives none: `week47-20261121T100000Z`."""
+    stem = re.sub(r"[^\w.-]+", "-", Path(file.where).stem)
+    return f"{stem[:40]}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+
+
 def chain_drafts(drafts: Sequence[Draft]) -> tuple[Draft, ...]:
     """Return drafts in a row, each waiting for the one before: their points share the network."""
-    row = list(drafts[:1])
-    for previous, draft in pairwise(drafts):
-        waits = "" if draft.campaign.concurrent_points else previous.campaign.id
-        row.append(replace(draft, campaign=replace(draft.campaign, after=waits)))
+    if len(drafts) == 1:
+        return tuple(drafts)
+    row = []
+    for position, draft in enumerate(drafts):
+        waits = position and not draft.campaign.concurrent_points
+        campaign = replace(
+            draft.campaign,
+            after=drafts[position - 1].campaign.id if waits else "",
+            submission=drafts[0].campaign.id,
+            position=position,
+        )
+        row.append(replace(draft, campaign=campaign))
     return tuple(row)
 
 

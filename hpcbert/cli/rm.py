@@ -32,7 +32,11 @@ def rm(*, campaigns: tuple[str, ...], yes: bool, force: bool, runs: str, site_fi
     """
     runs_path = find_runs(runs, site_file)
     directories = tuple(
-        dict.fromkeys(store.resolve(name, runs_path, shortest=_MIN_ID_LENGTH) for name in campaigns)
+        dict.fromkeys(
+            directory
+            for name in campaigns
+            for directory in store.resolve_submission(name, runs_path, shortest=_MIN_ID_LENGTH)
+        )
     )
     names = join_names((directory.name for directory in directories), most=6)
     question = f"Remove {names} for good, with all logs?"

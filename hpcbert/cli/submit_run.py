@@ -213,8 +213,8 @@ def _format_campaign(campaign: Campaign) -> list[str]:
         point = array.point
         lines.append(
             f"  {point.framework} {point.model} {point.shape!s:>6} {point.precision} "
-            f"b{point.batch}{' cpu' if point.device == 'cpu' else ''}  "
-            f"job {array.job_id}"
+            f"b{point.batch}{' cpu' if point.device == 'cpu' else ''} {point.variant}".rstrip()
+            + f"  job {array.job_id}"
         )
     return lines
 

@@ -455,8 +455,10 @@ def load_result_set(
     published_names = [
         word for word in words if record.is_record_name(word) and not Path(word).exists()
     ]
-    paths = [resolve_word(word, user_places) for word in words if word not in published_names]
-    paths = paths or ([] if published_names else [find_newest(user_places)])
+    campaign_words = [word for word in words if word not in published_names]
+    paths = list(resolve_words(campaign_words, user_places))
+    if not words:
+        paths = list(store.list_submission(find_newest(user_places)))
     files = [path for path in paths if is_saved(path)]
     collect_paths = [path for path in paths if path not in files]
     result_sets = (
@@ -513,18 +515,23 @@ def is_saved(path: Path) -> bool:
     return path.suffix.lower() == _SAVED and not path.is_dir()
 
 
-def resolve_word(word: str, user_places: Places) -> Path:
-    """Return the path or campaign that a word names; a campaign as `store.resolve` has it.
+def resolve_words(words: Iterable[str], user_places: Places) -> tuple[Path, ...]:
+    """Return the paths and campaigns that words name; campaigns as `store.resolve_submission` has.
 
     Raises:
-        UsageError: It names nothing.
+        UsageError: A word names nothing.
     """
+    return tuple(path for word in words for path in _resolve_word(word, user_places.runs))
+
+
+def _resolve_word(word: str, runs: Path) -> tuple[Path, ...]:
     path = Path(word)
     if path.exists() and (os.sep in word or not (path / MANIFEST).exists()):
-        return path
+        return (path,)
     if os.sep in word or is_saved(path):
         raise UsageError("There is no such file or directory.", where=word)
-    return store.find_archive(word, user_places.runs) or store.resolve(word, user_places.runs)
+    packed = store.find_archive(word, runs)
+    return (packed,) if packed else store.resolve_submission(word, runs)
 
 
 def find_newest(user_places: Places) -> Path:

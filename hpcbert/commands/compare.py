@@ -11,7 +11,13 @@ from typing import NamedTuple
 
 from hpcbert.campaign.attempts import AskStates
 from hpcbert.campaign.user_settings import UserSettings
-from hpcbert.commands.collect import CollectRequest, Places, is_saved, load_result_set, resolve_word
+from hpcbert.commands.collect import (
+    CollectRequest,
+    Places,
+    is_saved,
+    load_result_set,
+    resolve_words,
+)
 from hpcbert.errors import RegressionError, UsageError
 from hpcbert.logs.setting import END, Window
 from hpcbert.model import MANIFEST, Shape, SpeedupTable, Unit
@@ -154,7 +160,7 @@ def _request_for_word(
 ) -> CollectRequest | None:
     if record.is_record_name(word):
         return None
-    path = resolve_word(word, user_places)
+    path, *_ = resolve_words([word], user_places)
     if is_saved(path):
         return None
     if (path / MANIFEST).is_file():

@@ -1,0 +1,67 @@
+"""The campaigns of one file are one thing: named, listed and taken together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.kit.cli import Cli
+
+FILE = """\
+schema = 1
+frameworks = ["tf2", "pytorch"]
+models = "bert-tiny"
+shapes = ["1n1g"]
+device = "cpu"
+repeats = 1
+[env]
+NCCL_ALGO = ["Tree", "Ring"]
+"""
+ORDER = [("tf2", "Tree"), ("tf2", "Ring"), ("pytorch", "Tree"), ("pytorch", "Ring")]
+
+
+@pytest.fixture
+def hpcbert(tmp_path: Path) -> Cli:
+    environment = {
+        "HOME": str(tmp_path), "HPCBERT_RUNS": str(tmp_path / "runs"),
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+    }  # fmt: skip
+    return Cli(tmp_path, environment)
+
+
+def submit(hpcbert: Cli, text: str = FILE) -> None:
+    (hpcbert.cwd / "week47.toml").write_text(text)
+    hpcbert("submit", "week47.toml", "--rehearse", "--force", "--wait", status=0)
+
+
+def list_variants(hpcbert: Cli) -> list[tuple[str, str]]:
+    campaigns = hpcbert("list", "--json", status=0).data["campaigns"]
+    return [
+        (entry["framework"], entry["variant"].rpartition("NCCL_ALGO=")[2]) for entry in campaigns
+    ]
+
+
+@pytest.mark.slow
+def test_every_command_takes_the_campaigns_of_a_file_by_their_name(hpcbert: Cli) -> None:
+    submit(hpcbert, f'name = "week 47"\n{FILE}')
+    assert list_variants(hpcbert) == ORDER
+    watched = hpcbert("monitor", "week 47", "--once", "--json", status=0).data["campaigns"]
+    assert [entry["campaign"].split("-")[1] for entry in watched] == [name for name, _ in ORDER]
+    assert len(hpcbert("monitor", "--once", "--json", status=0).data["campaigns"]) == len(ORDER)
+    assert len(hpcbert("cancel", "week 47", "--json", status=0).data["campaigns"]) == len(ORDER)
+    for command in ("collect", "retry", "report"):
+        assert "rehearsal" in hpcbert(command, "week 47").stderr
+    assert "could be" in hpcbert("logs", "week 47", status=2).stderr
+    hpcbert("rm", "week 47", "--yes", status=0)
+    assert list_variants(hpcbert) == []
+
+
+@pytest.mark.slow
+def test_a_file_without_a_name_gives_its_own_and_two_submissions_stay_apart(hpcbert: Cli) -> None:
+    submit(hpcbert)
+    (name,) = {entry["name"] for entry in hpcbert("list", "--json").data["campaigns"]}
+    assert name.startswith("week47-")
+    submit(hpcbert, f'name = "{name}"\n{FILE}')
+    assert "could be" in hpcbert("cancel", name, "--yes", status=2).stderr
+    assert list_variants(hpcbert) == [*ORDER, *ORDER]
