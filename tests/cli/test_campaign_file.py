@@ -135,7 +135,7 @@ def test_what_has_no_effect_with_the_scheduler_is_said(file: Path) -> None:
 
 
 TYPED_WRONG = {
-    "a size": (["--batch-size", "fp32=x"], "--batch-size takes whole numbers or max, not 'x'."),
+    "a size": (["--batch-size", "fp32=x"], "--batch-size takes whole numbers, max or max-common, not 'x'."),
     "a size of zero": (["--batch-size", "0"], "A batch size must be at least 1, not 0."),
     "a precision of a size": (["--batch-size", "fp23=8"], "--batch-size names 'fp23', which is not"),
     "a size of another": (

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hpcbert.config import recipe, site
+from hpcbert.config import recipe
 from hpcbert.config.recipe import Recipe
 from hpcbert.container import cache, reference
 from hpcbert.script import materials, plan, render, resolve, sandbox
@@ -23,7 +23,6 @@ from tests.kit.drafts import load
 pytestmark = pytest.mark.usefixtures("without_slurm")
 
 ONCE: tuple[Callable[..., Any], ...] = (
-    site.load,
     recipe.load,
     resolve.resolve,
     materials.find_inputs,
