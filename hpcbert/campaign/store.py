@@ -351,9 +351,9 @@ def resolve(name: str, runs: Path) -> Path:
     Raises:
         UsageError: As there, or the name is that of several campaigns.
     """
-    directory, *others = resolve_submission(name, runs)
-    if others:
-        raise _make_ambiguity(name, (directory, *others), runs)
+    directory, *siblings = resolve_submission(name, runs)
+    if siblings:
+        raise _make_ambiguity(name, (directory, *siblings), runs)
     return directory
 
 

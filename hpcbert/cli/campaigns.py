@@ -109,8 +109,8 @@ def open_selected(name: str, runs: Path) -> OpenedCampaign:
     if not name:
         newest = _find_newest(runs)
         return OpenedCampaign(newest, newest)
-    campaign, *others = _open_named(name, runs)
-    if others:
+    campaign, *siblings = _open_named(name, runs)
+    if siblings:
         store.resolve(name, runs)  # Its refusal names them.
     return campaign
 
