@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hpcbert.results.report.model import Panel, Picture, Series
+from hpcbert.results.report.model import Panel, Picture, PlotSeries
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -293,7 +293,7 @@ def _choose_tick_labels(ticks: Sequence[float]) -> set[float]:
     return shown
 
 
-def _line_style(number: int, series: Series) -> tuple[str, str, Any]:
+def _line_style(number: int, series: PlotSeries) -> tuple[str, str, Any]:
     """Return a line's colour, marker and dashes."""
     if series.published:
         return _GREY, "x", (0, (1, 1))
@@ -307,7 +307,7 @@ def _label_ends(axes: Axes, panel: Panel, size: Size) -> None:
     scale = size.font / _USUAL_FONT
     to_axes = axes.transData + axes.transAxes.inverted()
     axes.autoscale_view()
-    ends: list[tuple[float, str, Series | None, int]] = [
+    ends: list[tuple[float, str, PlotSeries | None, int]] = [
         (to_axes.transform(series.points[-1][:2])[1], series.label, series, number)
         for number, series in enumerate(panel.series)
     ]
@@ -454,7 +454,7 @@ _DRAW = {
 }
 
 
-def _series_columns(series: Series) -> tuple[Sequence[float], ...]:
+def _series_columns(series: PlotSeries) -> tuple[Sequence[float], ...]:
     """Return places, middles, and the distances of the ranges below and above."""
     points = series.points
     return (

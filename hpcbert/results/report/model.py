@@ -99,7 +99,7 @@ Point = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True)
-class Series:
+class PlotSeries:
     """One line, or one set of bars, of a figure.
 
     Attributes:
@@ -130,7 +130,7 @@ class Panel:
     kind: str
     x: str
     y: str
-    series: tuple[Series, ...]
+    series: tuple[PlotSeries, ...]
     names: tuple[str, ...] = ()
     ideal: tuple[tuple[float, float], ...] = ()
     window: tuple[float, ...] = ()

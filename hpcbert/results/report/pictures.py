@@ -11,7 +11,7 @@ from hpcbert.results.report.model import (
     Picture,
     Point,
     ReportInput,
-    Series,
+    PlotSeries,
     StepTrace,
     Words,
 )
@@ -130,10 +130,10 @@ def _scaling_picture(
     ]
     axis = words(f"axis.devices.{device}")
     throughput = tuple(
-        Series(label, _throughput_points(table), published=grey) for label, table, grey in lines
+        PlotSeries(label, _throughput_points(table), published=grey) for label, table, grey in lines
     )
     efficiency = tuple(
-        Series(label, points, format(points[-1][1], ".0%"), grey)
+        PlotSeries(label, points, format(points[-1][1], ".0%"), grey)
         for label, table, grey in lines
         if len(points := _efficiency_points(table)) > 1
     )
@@ -225,7 +225,7 @@ def _bar_picture(number: int, name: str, tables: Sequence[SpeedupTable], words: 
         key=lambda shape: (shape.gpus, shape.nodes),
     )[:_MAX_PLACES]
     labels = label_tables(tables, words)
-    series: list[Series] = []
+    series: list[PlotSeries] = []
     cells: list[tuple[Cell, ...]] = []
     for label, table in zip(labels, tables, strict=True):
         points = []
@@ -234,7 +234,7 @@ def _bar_picture(number: int, name: str, tables: Sequence[SpeedupTable], words: 
                 middle, low, high = (value / row.shape.gpus for value in _row_range(row))
                 points.append((shapes.index(row.shape), middle, low, high))
                 cells.append((label, str(row.shape), middle, low, high))
-        series.append(Series(label, tuple(points)))
+        series.append(PlotSeries(label, tuple(points)))
     title = words("figure.beside", name=name)
     per_gpu = words("axis.per-gpu")
     columns = (
@@ -285,7 +285,7 @@ def _spread_picture(number: int, table: SpeedupTable, rows: Sequence[Row], words
     title = words("figure.runs", name=name)
     grid = Grid(f"figure-runs-{number}", title, columns, tuple(cells), folded=True)
     axes = words(f"axis.shape.{table.group.device}"), words("axis.distance")
-    series = Series(words("figure.run"), tuple(points))
+    series = PlotSeries(words("figure.run"), tuple(points))
     panel = Panel("runs", *axes, (series,), names=tuple(str(row.shape) for row in rows))
     widest = max(abs(point[1]) for point in points)
     alt = words("figure.runs.alt", name=name, points=len(rows), widest=format(widest, ".2f"))
@@ -301,7 +301,7 @@ def _step_picture(number: int, trace: StepTrace, words: Words) -> Picture:
     columns = Column(axes[0], "d"), Column(axes[1], ".4f")
     grid = Grid(f"figure-steps-{number}", title, columns, trace.steps, folded=True)
     points = tuple((iteration, seconds, seconds, seconds) for iteration, seconds in trace.steps)
-    series = Series(words("figure.step"), points)
+    series = PlotSeries(words("figure.step"), points)
     legend = words("figure.window")
     panel = Panel("steps", *axes, (series,), window=trace.window, legend=legend)
     first, last = trace.window
