@@ -9,9 +9,9 @@ from hpcbert.results.grid import Cell, Column, Grid
 from hpcbert.results.report.model import (
     Panel,
     Picture,
+    PlotSeries,
     Point,
     ReportInput,
-    PlotSeries,
     StepTrace,
     Words,
 )
