@@ -464,6 +464,7 @@ class Grammar:
         factor: How many times faster or slower than the window's median one record may be.
             For the reasons, see docs/explanation/numbers.md, "Two ways to one number".
         shortest: A window with fewer iterations is flagged as short.
+        shortest_seconds: So is a window on GPUs that takes less; 0: no limit.
         accumulation: Micro-batches per step of a program with a fixed number; 0: unknown.
         skipped: Lines about skipped optimizer steps.
         others: Lines of other programs: a log with one is refused.
@@ -485,6 +486,7 @@ class Grammar:
     tolerance: Annotated[float, partial(_require_above, 0)] = 0.1
     factor: Annotated[float, partial(_require_above, 1)] = 15.0
     shortest: Count = 10
+    shortest_seconds: _AtLeast0 = 0
     accumulation: Count = 0
     pauses: tuple[_Bytes, ...] = ()
     skipped: tuple[Skip, ...] = ()

@@ -466,7 +466,8 @@ class _Scan:
         flag_states = {
             "uneven": unevenness is not None,
             "rolling": rolling is not None,
-            "short-window": self._counted < self.grammar.shortest,
+            "short-window": self._counted < self.grammar.shortest
+            or (throughput and self._is_short(throughput, setting)),
             "overflow-steps": self._skipped.count or (self._collector and self._collector.repeats),
         }
         flags = tuple(name for name, is_set in flag_states.items() if is_set and throughput)
@@ -612,6 +613,16 @@ class _Scan:
             self._coverage.check(setting)
         self._restart.check()
         return self._cross_check.reasons(throughput, self.collector.span, setting)
+
+    def _is_short(self, throughput: float, setting: Setting) -> bool:
+        """Return whether the GPUs' window takes less time than the recipe wants."""
+        if self.facts.values.get("device_kind") != "gpu":
+            return False
+        try:
+            samples = self._counted * setting.batch("global", micro=False)
+        except UnknownError:
+            return False
+        return samples / throughput < self.grammar.shortest_seconds
 
     @property
     def _counted(self) -> int:

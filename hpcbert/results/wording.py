@@ -27,7 +27,7 @@ FLAGS = {
     "no-baseline": "there is no valid run of 1n1g of the same experiment, so no speedup",
     "shared-nodes": "another run used one of its nodes while it was measured",
     "uneven": "the number hides slow or fast steps: it is not that of the window's median step",
-    "short-window": "the number covers few iterations, so one slow step changes it",
+    "short-window": "the number covers few iterations or seconds, so one slow step changes it",
     "rolling": "each printed rate is a mean of many records, of the warm-up too",
     "overflow-steps": "optimizer steps in the window were thrown away: their gradients overflowed",
     "high-mfu": "the MFU is above 80 %: look for a wrong GPU, precision or size",

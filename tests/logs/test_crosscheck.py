@@ -113,6 +113,27 @@ def test_a_number_of_few_iterations_says_so(read: Reader, rule: str) -> None:
     assert read(shorter, render_log(6), rule, setting).flags == ()
 
 
+@pytest.mark.parametrize(
+    ("device", "seconds", "flags"),
+    [
+        ("gpu", 101, ("short-window",)),
+        ("gpu", 100, ()),
+        ("gpu", 0, ()),
+        ("cpu", 101, ()),
+        ("", 101, ()),
+    ],
+    ids=["short", "long-enough", "no-limit", "cpu", "unknown"],
+)
+def test_a_number_of_few_seconds_on_gpus_says_so(
+    read: Reader, device: str, seconds: int, flags: tuple[str, ...]
+) -> None:
+    """The window has 100 iterations of a second."""
+    toml = TOML.replace("[log]\n", f"[log]\nshortest_seconds = {seconds}\n")
+    toml += "[[log.facts]]\ncontains = 'device: '\nmatch = '^device: (?P<device_kind>\\w+)$'\n"
+    log = (f"device: {device}\n" if device else "") + render_log()
+    assert read(toml, log, "clock", ONE).flags == flags
+
+
 @settings(
     max_examples=60,
     deadline=None,
