@@ -159,5 +159,7 @@ def make_unknown(names: list[str], log: LogFile) -> UnknownLogError:
     """Return the error for a missing fact that a number or its place in a table needs."""
     flags = [_FLAGS[name] for name in names if name in _FLAGS]
     hint = f"Give {' '.join(flags)}, or name it in --pattern." if flags else ""
+    if settable := [f"--set {name}=N" for name in names if name in _SETTABLE]:
+        hint = f"Give {' '.join([*flags, *settable])}."
     message = f"Neither the path nor the log has {' and '.join(names)}."
     return UnknownLogError(message, where=printable_path(log.path), hint=hint)
