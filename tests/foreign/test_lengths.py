@@ -112,3 +112,27 @@ def test_published_tables_of_two_lengths_have_their_own_names() -> None:
     assert len(places) == len(set(places))
     assert any("sequence_length=512" in table.group.variant for table in tables)
     assert inside("compare", name, name, "--json").returncode == 0
+
+
+@pytest.mark.parametrize(("length", "exit_code"), [(128, 0), (512, 2)])
+def test_a_published_number_is_checked_with_logs_of_its_length(
+    write_log: WriteLog, tmp_path: Path, length: int, exit_code: int
+) -> None:
+    source = tmp_path / "data" / "own.toml"
+    write_file(
+        tmp_path,
+        "data/own.toml",
+        'schema = 1\ntitle = "x"\nrepository = "x/y"\nabout = "x"\n[[tables]]\nname = "a"\n'
+        'framework = "pytorch"\nmodel = "bert-tiny"\nprecision = "fp32"\nbatch_size_per_device = 4\n'
+        'sequence_length = 128\ncommit = "1234567"\npath = "README.md"\n'
+        'points = [{ shape = "1n1g", value = 10.0 }]\n',
+    )
+    write_log(name_log("logs", 1), length)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(record, "DATA", source.parent)
+        for cached in (record.source_names, record.load_source):
+            cached.cache_clear()
+        words = (str(tmp_path / "logs"), "--against", "own", "--model", "bert-tiny")
+        assert inside("record", "check", *words).returncode == exit_code
+    for cached in (record.source_names, record.load_source):
+        cached.cache_clear()
