@@ -189,15 +189,16 @@ class LogReader:
         setting = self.setting(log, choice.window)
         reader = read_to_end if choice.window.iters == END else read
         reading = reader(log.path, grammar, choice.rule, setting)
-        is_chosen = self.window.iters is None and choice.window.iters == END
-        if not (reading.throughput and is_chosen) or reading.closed:
+        is_to_end = choice.rule.kind == "footer" or (
+            self.window.iters is None and choice.window.iters == END
+        )
+        if not (reading.throughput and is_to_end) or reading.closed:
             return reading
-        # The user did not say that the run's end is wherever the log stops.
-        failure = failures.explain_failure(log.path, grammar)
-        if failure is None:
-            return reading
-        detail = f"the log ends at iteration {reading.iteration} with an error: {failure}"
-        return reading._replace(throughput=None, reasons=(Reason("incomplete", detail),))
+        # Nobody said that the run's end is wherever the log stops.
+        if detail := _find_early_end(log.path, grammar):
+            reasons = (Reason("incomplete", f"the log ends {detail}"),)
+            return reading._replace(throughput=None, reasons=reasons)
+        return reading
 
     def setting(self, log: LogFile, window: Window) -> Setting:
         """Return what path, user and system's description state about a log's run.
@@ -277,3 +278,12 @@ class LogReader:
             message = "The path names no framework, and it has no line of a known one."
             hint = "Give --fw NAME; hpcbert frameworks lists them."
         raise UnknownLogError(message, where=printable_path(log.path), hint=hint)
+
+
+def _find_early_end(path: Path, grammar: Grammar) -> str:
+    """Return how a log without a closing line ends, if its run failed or was cut off; else nothing."""
+    if failure := failures.explain_failure(path, grammar):
+        return f"with an error: {failure}"
+    if grammar.ends:
+        return f"without {grammar.ends[0].decode()}, which the program prints last"
+    return ""

@@ -15,6 +15,7 @@ from hpcbert.campaign.pooling import (
     NumberedLogs,
     ReadLog,
     are_numbered,
+    is_numbered_by_job,
     join_points,
     make_points,
     number_logs,
@@ -269,6 +270,12 @@ class LogCollection:
     def _note_assumptions(self, points: Mapping[tuple[Point, str], Sequence[ReadLog]]) -> None:
         """Note what the numbers rest on and neither the logs nor the user state."""
         for (point, _), reads in points.items():
+            names = [read_log.log.name for read_log in reads if is_numbered_by_job(read_log)]
+            forms = [name.form for name in names if name]
+            for form in forms if len(forms) > 1 else ():
+                reason = "these logs of one point differ only in numbers in their names"
+                assumption = Assumption(point.framework, "repeats", form, reason, "--pattern")
+                self.reader.assumptions.add(assumption)
             for read_log in reads:
                 for entry in list_assumed(read_log, self.reader.user_settings):
                     self.reader.assumptions.add(Assumption(point.framework, *entry))

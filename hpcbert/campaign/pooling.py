@@ -90,13 +90,14 @@ def _unnumbered_path(read: ReadLog) -> Path | None:
 
 def are_numbered(read: ReadLog, other: ReadLog) -> bool:
     """Return whether two logs lie in one place and have numbers in their names."""
-    is_numbered = None not in (read.log.repeat, other.log.repeat) or _has_job_number(read)
+    is_numbered = None not in (read.log.repeat, other.log.repeat) or is_numbered_by_job(read)
     return read is other or (is_numbered and read.log.place == other.log.place)
 
 
-def _has_job_number(read: ReadLog) -> bool:
+def is_numbered_by_job(read: ReadLog) -> bool:
     """Return whether the name differs from those of its series by a number, as Slurm's do."""
-    return read.log.name is not None and "#" in read.log.name.form
+    name = read.log.name
+    return name is not None and not name.is_numbered and "#" in name.form
 
 
 def _name_both(read: ReadLog, other: ReadLog) -> str:

@@ -101,13 +101,15 @@ class LogFacts:
         return values
 
     def _is_torn(self, fact: Fact, line_count: int, setting: Setting) -> bool:
-        """Return whether so few lines are missing that they may be torn.
+        """Return whether lines may be missing because they are torn.
 
-        Ranks that write at once tear each other's lines. A run on half as many is something else.
+        Ranks that write at once tear each other's lines. If no line states the number, half of them
+        must be whole: a run on half as many is something else.
         """
-        expected = self.values.get(fact.counts)
-        if expected is None and "global_batch_size" in self.values:
-            expected = getattr(setting, fact.counts)
+        log_value = self.values.get(fact.counts)
+        if log_value is not None:
+            return line_count < int(log_value)
+        expected = getattr(setting, fact.counts) if "global_batch_size" in self.values else None
         return expected is not None and line_count < int(expected) < 2 * line_count
 
 

@@ -418,9 +418,8 @@ class _Scan:
                     if rule.field in fields and rule in self._cross_check.closing:
                         self._cross_check.close(rule, fields[rule.field])
             # A rate that is also printed between records does not mean that the run has ended.
-            self.closed = self.closed or (
-                bool(line_starts) and min(line_starts) >= last_record_start
-            )
+            if line_starts and not self.grammar.ends:
+                self.closed = self.closed or min(line_starts) >= last_record_start
 
     def _collect(self, iteration: int | None, fields: dict[str, bytes], rank: int | None) -> None:
         text = fields.get(self.rule.field)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ import pytest
 
 from tests.kit.logs import pytorch, write_file
 from tests.kit.tables import Collect, CollectJson, first_row
+from tests.recipes.test_packing import format_log
 
 Document = dict[str, Any]
 NVIDIA_V1 = "logs/mlcommons+training_results_v1.0/50619b5/NVIDIA/results"
 START = 1763717655.5
+TEMPLATES = Path(__file__).parents[2] / "templates"
 
 
 def list_tables(document: Document) -> list[tuple[str, list[str], list[int]]]:
@@ -227,3 +230,48 @@ def test_a_file_of_results_beside_a_valid_log_is_its_run(
     assert [table["framework"] for table in document["data"]["tables"]] == ["pytorch"]
     why = {Path(entry["path"]).name: entry["why"] for entry in document["data"]["left_out"]}
     assert "run.log" in why["benchmark_report.json"]
+
+
+RANK = "device: cuda:0 n_gpu: 8, distributed training: True, 16-bits training: True"
+
+
+def write_results(folder: Path, *damages: str) -> Path:
+    """Write a log of MLPerf's form for each damage: lost start lines, a lost end, or none."""
+    for number, damage in enumerate(damages, start=1):
+        text = format_log(ranks=2 if damage == "start" else 8, extra=RANK).decode()
+        text = text.replace("1695000", f"169{number}000").replace("7759.98", f"77{number}9.98")
+        lines = [line for line in text.splitlines() if damage != "end" or '"run_stop"' not in line]
+        write_file(folder, f"result_{number}.txt", "\n".join([*lines, ""]))
+    return folder
+
+
+def test_damaged_start_lines_contradict_nothing(tmp_path: Path, collect_json: CollectJson) -> None:
+    folder = write_results(tmp_path / "SYSTEM/bert", "", "start", "")
+    row = first_row(collect_json(folder, "--set", "packing=2"))
+    assert row["repeats"] == {"ok": 3, "asked": 3}
+    assert [Path(run["log"]).name for run in row["runs"]] == [
+        "result_1.txt",
+        "result_2.txt",
+        "result_3.txt",
+    ]
+
+
+def test_a_run_without_its_end_is_incomplete(tmp_path: Path, collect_json: CollectJson) -> None:
+    folder = write_results(tmp_path / "SYSTEM/bert", "", "end", "")
+    (bad,) = (
+        run
+        for run in first_row(collect_json(folder, "--set", "packing=2"))["runs"]
+        if not run["valid"]
+    )
+    assert (bad["repeat"], bad["reasons"][0]["code"]) == (2, "incomplete")
+    assert "run_stop" in bad["reasons"][0]["detail"]
+
+
+def test_lines_of_two_recipes_name_both(tmp_path: Path, collect_json: CollectJson) -> None:
+    shutil.copytree(TEMPLATES / "pytorch", tmp_path / "templates/copy")
+    write_file(tmp_path, "x/slurm-1.out", pytorch("1n1g", 100.0))
+    document = collect_json(tmp_path / "x", "--templates", tmp_path / "templates")
+    assert document["exit_code"] == 2
+    (error,) = document["errors"]
+    assert "copy and of pytorch" in error["message"]
+    assert "--fw copy or --fw pytorch" in error["hint"]
