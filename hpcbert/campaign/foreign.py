@@ -281,7 +281,7 @@ class LogReader:
 
 
 def _find_early_end(path: Path, grammar: Grammar) -> str:
-    """Return how a log without a closing line ends, if its run failed or was cut off; else nothing."""
+    """Return how a log without a closing line ends if its run failed; else nothing."""
     if failure := failures.explain_failure(path, grammar):
         return f"with an error: {failure}"
     if grammar.ends:
