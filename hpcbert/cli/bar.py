@@ -21,7 +21,7 @@ _CLEAR = "\r\x1b[2K"
 
 
 @dataclass
-class Bar:
+class ProgressBar:
     """The line; work inside other work is part of that and is not shown.
 
     Attributes:
@@ -83,7 +83,7 @@ def shows_progress(body: Callable[..., R]) -> Callable[..., R]:
     def command(*args: object, **values: object) -> R:
         if not sys.stderr.isatty():
             return body(*args, **values)
-        bar = Bar(sys.stderr)
+        bar = ProgressBar(sys.stderr)
         try:
             with progress.listen(bar.update):
                 return body(*args, **values)

@@ -59,7 +59,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Choice:
+class SiteChoice:
     """One value of the site.
 
     Attributes:
@@ -91,7 +91,7 @@ class Proposal:
 
     given: Mapping[str, Any]
     pick: Callable[[Question], str]
-    choices: list[Choice] = field(default_factory=list)
+    choices: list[SiteChoice] = field(default_factory=list)
     values: dict[str, str | None] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
@@ -104,7 +104,7 @@ class Proposal:
         self, key: str, value: str, reason: str, alternatives: tuple[str, ...] = (), flag: str = ""
     ) -> None:
         """Note a choice, as the value of its key."""
-        self.choices.append(Choice(key, value, reason, alternatives, flag))
+        self.choices.append(SiteChoice(key, value, reason, alternatives, flag))
         is_number = value.isdigit() and key.endswith("_node")
         self.values[key] = value if is_number else json.dumps(value)
 
@@ -532,7 +532,7 @@ def local_values(cli_values: Mapping[str, Any]) -> dict[str, str | None]:
 # --- As text --------------------------------------------------------------------------------------
 
 
-def describe_choices(choices: list[Choice]) -> str:
+def describe_choices(choices: list[SiteChoice]) -> str:
     """Return the choices, their reasons and the alternatives, one line per value."""
     width = max((len(choice.key) for choice in choices), default=0)
     lines = []

@@ -54,7 +54,7 @@ def find_newest_log(repeat: Repeat) -> Log | None:
     return Log(repeat, newest_attempt, output, printed=True) if output else None
 
 
-class LogReader(Protocol):
+class LogFollower(Protocol):
     """Receives what a log says, and the state of its repeat."""
 
     def text(self, data: bytes) -> None:
@@ -67,7 +67,7 @@ class LogReader(Protocol):
 def follow_log(
     tracked_campaign: TrackedCampaign,
     selected_keys: Collection[tuple[str, int]],
-    reader: LogReader,
+    reader: LogFollower,
     *,
     run: Runner,
     floor: float,
@@ -148,7 +148,7 @@ def _last_write(repeat: Repeat) -> float:
 class _LogFollower:
     """Reads the newest log of a repeat; when a newer attempt's replaces it, the rest first."""
 
-    def __init__(self, repeat: Repeat, reader: LogReader, tail: Callable[[Path], int]) -> None:
+    def __init__(self, repeat: Repeat, reader: LogFollower, tail: Callable[[Path], int]) -> None:
         self._repeat, self._reader, self._tail = repeat, reader, tail
         self._path: Path | None = None
         self._offset = 0

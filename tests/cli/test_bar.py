@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from hpcbert.cli.bar import Bar, format_progress
+from hpcbert.cli.bar import ProgressBar, format_progress
 from hpcbert.system.progress import listen, track
 
 
@@ -14,7 +14,7 @@ def run_work(seconds: float, count: int = 10, inner: int = 0) -> str:
     """Return what a bar writes while items of some seconds each are done."""
     now = 0.0
     stream = io.StringIO()
-    with listen(Bar(stream, lambda: now).update):
+    with listen(ProgressBar(stream, lambda: now).update):
         for _ in track(range(count), "reading logs"):
             for _ in track(range(inner), "hashing"):
                 now += seconds / inner

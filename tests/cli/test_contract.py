@@ -43,7 +43,7 @@ def test_every_command_is_listed_with_a_line_and_in_the_order_of_work(tmp_path: 
         ["submit", "--nodes", "0"],
         ["submit", "--fw", "pytroch"],
         ["submit", "--set", "x"],
-        ["submit", "--precision", "fp8"],
+        ["submit", "--precision", "fp9"],
         ["submit", "--site", "absent.toml"],
         ["collect", "absent"],
         ["frameworks", "show", "nix"],

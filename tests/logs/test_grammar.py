@@ -71,7 +71,7 @@ def test_the_grammar_of_a_reader_has_one_rule_of_its_name() -> None:
         (RECORD + RULE + "average = 'meen'", "must be one of mean, median", "mean"),
         (RECORD + RULE + "which = 'last'", "which is not known", ""),
         (RECORD + RULE + "factor = 0", "must be positive", ""),
-        (RECORD + RULE + "after = 'warm'", "must be one of skip, iters", ""),
+        (RECORD + RULE + "after = 'warm'", "must be a whole number, skip, iters", ""),
         (RECORD + RULE + "after = { line = 3 }", "log.rules[1].after.line is not known", ""),
         (RECORD + RULE + "after = -1", "must be at least 0", ""),
         (RECORD + RULE + "field = 'seconds'", "has no group 'seconds'", ""),

@@ -136,7 +136,7 @@ def test_a_recipe_has_a_default_rule_for_each_device(build: Callable[..., Built]
     recipe = built.directory / store.RECIPE
     text = recipe.read_text()
     default, other = (entry["name"] for entry in tomli.loads(text)["log"]["rules"][:2])
-    recipe.write_text(f'{text}\n[on.cpu]\nrule = "{other}"\n')
+    recipe.write_text(text.replace("[on.cpu]\n", f'[on.cpu]\nrule = "{other}"\n'))
     for device, rule in (("gpu", default), ("cpu", other)):
         built = move_to_device(built, cast("Device", device))
         (table,) = gathered(built.directory, states=says(), rule="").tables

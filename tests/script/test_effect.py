@@ -53,7 +53,7 @@ def list_changes(recipe: Recipe, preset: Preset) -> Iterator[dict[str, Any]]:
     yield {"xla": not preset.xla}
     yield from ({"model": model} for model in recipe.models[1:])
     yield from ({"precision": choice} for choice in (preset.precisions or recipe.precisions)[1:])
-    yield {"batch_size": 4}
+    yield {"batch_size": 6}
 
 
 @pytest.mark.parametrize(("name", "device", "protocol"), _WORLDS)
