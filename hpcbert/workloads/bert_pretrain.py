@@ -70,7 +70,7 @@ from hpcbert.workloads.bert_ranks import (
     join_ranks,
     sum_over_ranks,
 )
-from hpcbert.workloads.bert_settings import Settings, SetupError, parse_settings
+from hpcbert.workloads.bert_settings import MODES, Settings, SetupError, parse_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -145,7 +145,7 @@ class Trainer:
         self._parallel = self._distribute() if ranks.size > 1 else None
         self._model: Callable[..., Any] = self._parallel or self._worker
         if self.compiles:
-            self._model = torch.compile(self._model, mode=settings.compile_mode)
+            self._model = torch.compile(self._model, mode=MODES[settings.compile_mode])
             if isinstance(self.optimizer, Lamb):
                 self.optimizer.compile()
         self._next: Fetched | None = None
@@ -185,6 +185,8 @@ class Trainer:
         are spread over ranks and micro steps. Its price is one more all-reduce, of one number,
         which runs while the step before it ends.
         """
+        if self.settings.compile_mode == "reduce-overhead":
+            torch.compiler.cudagraph_mark_step_begin()
         fetched, self._next = self.fetch(), None
         self.work += fetched.work
         if fetched.sum is not None:

@@ -30,7 +30,12 @@ IN_BF16 = ("bf16", "fp8")
 FP8_MULTIPLE = 16  # of rows and columns in FP8, for tensor cores
 # Kernels of torch.nn.functional.scaled_dot_product_attention, and modes of torch.compile.
 KERNELS = ("auto", "flash", "efficient", "cudnn", "math")
-MODES = ("default", "reduce-overhead", "max-autotune")
+# The last one without its CUDA graphs, so that each mode shows one thing.
+MODES = {
+    "default": "default",
+    "reduce-overhead": "reduce-overhead",
+    "max-autotune": "max-autotune-no-cudagraphs",
+}
 
 # Layers, hidden size, heads. google-research/bert, README.md: "Smaller BERT Models" and BERT-Base,
 # BERT-Large; there heads = hidden / 64 and intermediate = 4 * hidden throughout.
@@ -91,7 +96,7 @@ class Settings:
         choices=("auto", "true", "false"),
     )
     compile_mode: str = _option(
-        "default", "of torch.compile; reduce-overhead: CUDA graphs", choices=MODES
+        "default", "of torch.compile; reduce-overhead: CUDA graphs", choices=tuple(MODES)
     )
     threads: int = _option(0, "CPU threads a rank; 0: torch's choice")
     master_addr: str = _option("", "host of rank 0, instead of MASTER_ADDR")
@@ -188,6 +193,11 @@ def _contradictions(settings: Settings) -> list[tuple[Any, str]]:
         (
             settings.compile == "false" and settings.compile_mode != "default",
             f"--compile-mode {settings.compile_mode} needs --compile, which is false",
+        ),
+        (
+            # A replayed graph would overwrite the gradients of the micro step before it.
+            settings.compile_mode == "reduce-overhead" and settings.accumulation > 1,
+            f"--compile-mode reduce-overhead needs --accumulation 1, not {settings.accumulation}",
         ),
         (
             settings.weights == "bf16" and settings.precision not in IN_BF16,

@@ -252,6 +252,7 @@ def test_named_sizes_can_be_overridden_one_by_one():
         (["--fill=nan"], "--fill nan: not between"),
         (["--fill=0.5", "--data=d"], "--fill is for synthetic data"),
         (["--compile=false", "--compile-mode=max-autotune"], "--compile-mode max-autotune needs"),
+        (["--compile-mode=reduce-overhead", "--accumulation=2"], "needs --accumulation 1, not 2"),
         (["--sdpa=slow"], "invalid choice: 'slow'"),
         (["--precision=mxfp8"], "invalid choice: 'mxfp8'"),
         (["--precision=fp8", "--weights=fp32"], "--precision fp8 needs --weights bf16"),
