@@ -186,7 +186,7 @@ class Trainer:
         which runs while the step before it ends.
         """
         if self.settings.compile_mode == "reduce-overhead":
-            torch.compiler.cudagraph_mark_step_begin()
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         fetched, self._next = self.fetch(), None
         self.work += fetched.work
         if fetched.sum is not None:
