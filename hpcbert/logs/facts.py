@@ -22,10 +22,14 @@ _FIRST_VALUE_HOLDS = ("version", "device")
 _MAX_LENGTH = 80
 _GROUPED = re.compile(r"\d{1,3}(?:,\d{3})+")
 # Two kinds of lines state the parts of one precision: FP8 is computed inside a run in 16 bits, and
-# a program without fp16 may have bf16.
+# a program without fp16 may have bf16. MXFP8 is an FP8 whose recipe has a line of its own.
 _INNER_PRECISION: dict[tuple[FactValue, FactValue], FactValue] = {
     pair: inner
-    for outer, inner in (("fp32", "bf16"), *product(("fp16", "bf16"), ("fp8", "mxfp8", "nvfp4")))
+    for outer, inner in (
+        ("fp32", "bf16"),
+        ("fp8", "mxfp8"),
+        *product(("fp16", "bf16"), ("fp8", "mxfp8", "nvfp4")),
+    )
     for pair in ((outer, inner), (inner, outer))
 }
 

@@ -23,6 +23,7 @@ BY_LOCAL_RANK = (
     "deepspeed",
     "hf-trainer",
     "megatron",
+    "megatron-core",
     "mlperf-bert",
     "mlperf-bert-v5",
     "ngc-pytorch",
