@@ -387,7 +387,7 @@ def _change_event(change: Change, unit: Unit) -> dict[str, Any]:
     """Return a change as an object for `--json`; `docs/reference/json.md` describes it."""
     repeat, state = change.repeat, change.state
     detail = read_details(repeat, state, change.time) if state.kind == Kind.RUNNING else None
-    failure = find_failure(repeat, state)
+    failure, flags = find_failure(repeat, state), find_flags(repeat, state)
     return {
         "version": VERSION,
         "event": "state",
@@ -413,9 +413,8 @@ def _change_event(change: Change, unit: Unit) -> dict[str, Any]:
         "time_limit": state.limit,
         "iteration": detail.iteration if detail else None,
         "throughput": detail.throughput if detail else None,
-        "rate": convert_rate(repeat, detail.throughput if detail else None, unit),
-        "unit": f"{unit}/s",
-        "flags": [asdict(note) for note in find_flags(repeat, state)],
+        **_rate_data(repeat, detail, unit),
+        **({"flags": [asdict(note) for note in flags]} if flags else {}),
         "expected_end": format_utc(detail.ends if detail else None),
         "attempts": [
             {
@@ -430,6 +429,14 @@ def _change_event(change: Change, unit: Unit) -> dict[str, Any]:
             for attempt in state.earlier
         ],
     }
+
+
+def _rate_data(repeat: Repeat, detail: RepeatProgress | None, unit: Unit) -> dict[str, Any]:
+    """Return a running repeat's rate in another unit than samples; nothing for samples."""
+    if unit == "samples":
+        return {}
+    throughput = detail.throughput if detail else None
+    return {"rate": convert_rate(repeat, throughput, unit), "unit": f"{unit}/s"}
 
 
 def format_utc(seconds: float | None) -> str | None:

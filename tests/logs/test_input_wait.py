@@ -82,7 +82,7 @@ def test_monitor_says_it_of_each_repeat_and_in_its_summary(
     built.log("1n1g", 1, CPUS + built.text("1n1g", 10.0))
     lines = inside("monitor", built.campaign.id, "--once", "--json").stdout.splitlines()
     events = [json.loads(line) for line in lines[:-1]]
-    flags = {event["repeat"]: [flag["flag"] for flag in event["flags"]] for event in events}
+    flags = {event["repeat"]: [flag["flag"] for flag in event.get("flags", ())] for event in events}
     assert flags == {1: ["few-cpus"], 2: []}
     text = inside("monitor", built.campaign.id, "--once").stdout
     assert "1 repeat: few-cpus: 1 of 64 CPUs" in text
