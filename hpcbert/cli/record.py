@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -10,10 +12,11 @@ import click
 from hpcbert.cli import streams
 from hpcbert.cli.log_options import add_log_options, make_collect_request
 from hpcbert.cli.main import ListByDefault
+from hpcbert.cli.options import RESULTS_SITE, TEMPLATES
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.commands.collect import find_places
-from hpcbert.commands.compare import RecordCell as CheckedCell
-from hpcbert.commands.compare import check_record
+from hpcbert.commands.record import RecordCell as CheckedCell
+from hpcbert.commands.record import check_record, extract_tables
 from hpcbert.errors import CheckError, UsageError
 from hpcbert.results.grid import (
     Cell,
@@ -25,11 +28,13 @@ from hpcbert.results.grid import (
     format_number,
 )
 from hpcbert.results.published import record as published
+from hpcbert.results.published.listing import Selection, make_row_view, row_data, select_rows
 from hpcbert.results.published.record import Publication, PublishedPoint, PublishedTable
 
 _COLUMNS = (
     Column("shape", ">"),
     Column("samples/s", ".2f"),
+    Column("tokens/s", ".2f"),
     Column("per GPU", ".2f"),
     Column("speedup", ".2f"),
     Column("runs", "d"),
@@ -44,21 +49,35 @@ def record() -> None:
     \b
     Examples:
       hpcbert record
+      hpcbert record --model bert-large --gpus 8
       hpcbert record show dlperf:oneflow-fp32
       hpcbert record check logs/tensorflow --fw tf2 --against dlperf:tf2-rn50
     """
 
 
 @record.command("list")
+@click.option("--model", default="", help="List numbers of this model: bert-large.")
+@click.option("--gpus", type=click.IntRange(1), help="List numbers of this many accelerators.")
+@click.option("--accelerator", default="", metavar="NAME", help="List numbers of these: h100.")
+@click.option("--all", "show_all", is_flag=True, help="List all numbers, not what fits a screen.")
 @returns_result
-def record_list() -> Result:
-    """List the sources, or with --json all tables.
+def record_list(*, model: str, gpus: int | None, accelerator: str, show_all: bool) -> Result:
+    """List the sources, or numbers of all of them, the highest first.
+
+    With --model, --gpus or --accelerator, the list has one line a number, with year and program.
 
     \b
     Examples:
       hpcbert record list
       hpcbert record list --json
+      hpcbert record --model bert-large --gpus 8
+      hpcbert record --model bert-large --gpus 8 --accelerator h100 --all
     """
+    if model or gpus or accelerator or show_all:
+        rows = select_rows(Selection(model, gpus, accelerator))
+        view = make_row_view(rows, show_all=show_all)
+        text = view.text(streams.line_width(sys.stdout))
+        return Result(data={"rows": [row_data(row) for row in rows]}, text=text)
     sources = [published.load_source(name) for name in published.source_names()]
     width = streams.line_width(sys.stdout)
     lines = []
@@ -111,17 +130,18 @@ def _source_data(source: Publication) -> dict[str, Any]:
 
 def _table_data(source: Publication, table: PublishedTable) -> dict[str, Any]:
     field_names = ("framework", "model", "precision", "batch_size_per_device", "variant", "edition")
-    other_names = ("rule", "window", "commit", "path", "heading", "errors")
+    other_names = ("rule", "window", "commit", "path", "heading", "errors", "unit", "task")
     return {
         "name": source.full_name(table),
         **{name: getattr(table, name) for name in (*field_names, *other_names)},
+        "year": source.year_of(table),
         "facts": source.facts_of(table),
         "points": [
             {
                 "shape": str(point.shape),
                 "gpus": point.shape.gpus,
                 "value": point.value,
-                "per_gpu": point.value / point.shape.gpus,
+                "per_gpu": point.value / point.shape.gpus if point.value else None,
                 "runs": list(point.runs),
                 "minutes": point.minutes,
             }
@@ -132,10 +152,12 @@ def _table_data(source: Publication, table: PublishedTable) -> dict[str, Any]:
 
 def _make_table_view(source: Publication, table: PublishedTable) -> TableView:
     variant = f" {table.variant}" if table.variant else ""
-    text = f"{table.framework} {table.model} {table.precision} b{table.batch_size_per_device}"
+    words = [table.framework, table.model, table.precision]
+    words += [f"b{table.batch_size_per_device}"] if table.batch_size_per_device else []
+    text = " ".join(filter(None, words))
     facts = ", ".join(f"{name} {value}" for name, value in source.facts_of(table).items())
     base = next((point.value for point in table.points if point.shape.gpus == 1), None)
-    rows = [_point_cells(point, base) for point in table.points]
+    rows = [_point_cells(table, point, base) for point in table.points]
     notes = [
         f"known error: {f'{error.shape}: ' if error.shape else ''}{error.what} {error.proof}"
         for error in table.errors
@@ -144,14 +166,62 @@ def _make_table_view(source: Publication, table: PublishedTable) -> TableView:
     return TableView(
         heading=(click.style(name, bold=True) + f"  {text}{variant}",),
         grid=Grid(table.name, name, _COLUMNS, tuple(rows)).without_empty(),
-        notes=(source.location(table), *([facts] if facts else []), *notes),
+        notes=(
+            source.location(table),
+            *([table.task] if table.task else []),
+            *([facts] if facts else []),
+            *notes,
+        ),
     )
 
 
-def _point_cells(point: PublishedPoint, base: float | None) -> tuple[Cell, ...]:
-    per_gpu = point.value / point.shape.gpus
-    speedup = point.value / base if base else None
-    return str(point.shape), point.value, per_gpu, speedup, len(point.runs) or None, point.minutes
+def _point_cells(
+    table: PublishedTable, point: PublishedPoint, base: float | None
+) -> tuple[Cell, ...]:
+    value = point.value
+    samples, tokens = (value, None) if table.unit == "samples" else (None, value)
+    per_gpu = value / point.shape.gpus if value else None
+    speedup = value / base if value and base else None
+    runs = len(point.runs) or None
+    return str(point.shape), samples, tokens, per_gpu, speedup, runs, point.minutes
+
+
+@record.command("extract")
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--round", "benchmark_round", required=True, metavar="vX.Y", help="Round: v5.0.")
+@click.option("--commit", required=True, help="Commit of the checkout, 40 digits.")
+@click.option("--year", type=click.IntRange(2018), required=True, help="Year of the round.")
+@TEMPLATES
+@RESULTS_SITE
+@returns_result
+def record_extract(
+    folder: Path,
+    *,
+    benchmark_round: str,
+    commit: str,
+    year: int,
+    templates: tuple[str, ...],
+    site_file: str,
+) -> Result:
+    """Print tables of MLPerf's result folders as TOML for the record.
+
+    FOLDER is a checkout of a round of MLPerf Training. Minutes are the mean without the fastest and
+    the slowest run; samples/s are stated by the logs, or are samples over the time of the run.
+
+    \b
+    Examples:
+      hpcbert record extract training_results_v5.0 --round v5.0 --commit 0fdc28f… --year 2025
+    """
+    places = find_places(site_file, templates)
+    extracted = extract_tables(folder, benchmark_round, commit, places)
+    tables = [replace(table, year=year) for table in extracted.tables]
+    text = "\n".join(published.format_table(table) for table in tables)
+    return Result(
+        data={"tables": [table.name for table in tables], "refused": extracted.refused},
+        text=text,
+        warnings=extracted.refused,
+        exact=True,
+    )
 
 
 @record.command("check")
@@ -190,7 +260,7 @@ def record_check(
         )
     places = find_places(site_file, templates)
     cells = check_record(paths, places, request, against=against, edition=edition)
-    wrong_cells = [cell for cell in cells if not cell.follows and not cell.error]
+    wrong_cells = [cell for cell in cells if not (cell.follows or cell.error or cell.gap)]
     return Result(
         data={"cells": [{**cell._asdict(), "follows": cell.follows} for cell in cells]},
         text="\n".join([*format_lines(_make_check_grid(cells)), "", _format_summary(cells)]),
@@ -215,8 +285,8 @@ def _make_check_grid(cells: tuple[CheckedCell, ...]) -> Grid:
     )
     rows = []
     for cell in cells:
-        sign = "✓" if cell.follows else "✗"
-        verdict = "follows" if cell.follows else cell.error or "does not follow"
+        sign = "✓" if cell.follows else "-" if cell.gap else "✗"
+        verdict = "follows" if cell.follows else cell.error or cell.gap or "does not follow"
         rows.append((sign, cell.table, cell.point, cell.published, cell.found, verdict))
     return Grid("check", "check", columns, tuple(rows))
 
@@ -233,7 +303,9 @@ def _format_summary(cells: tuple[CheckedCell, ...]) -> str:
     follow = sum(cell.follows for cell in cells)
     known_wrong = sum(bool(cell.error) and not cell.follows for cell in cells)
     known_text = f"; {known_wrong} are known to be wrong" if known_wrong else ""
-    return f"{follow} of {len(cells)} published numbers follow from the logs{known_text}."
+    unchecked = sum(bool(cell.gap) for cell in cells)
+    gap_text = f"; {unchecked} lack logs" if unchecked else ""
+    return f"{follow} of {len(cells)} published numbers follow from the logs{known_text}{gap_text}."
 
 
 def _count(number: int, noun: str) -> str:

@@ -1,11 +1,11 @@
-"""Compare results with other results, and published tables with their logs.
+"""Compare results with other results.
 
 Results are campaigns, logs and saved results, in any combination.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -19,8 +19,7 @@ from hpcbert.commands.collect import (
     resolve_words,
 )
 from hpcbert.errors import RegressionError, UsageError
-from hpcbert.logs.setting import END, Window
-from hpcbert.model import MANIFEST, Shape, SpeedupTable, Unit
+from hpcbert.model import MANIFEST, SpeedupTable, Unit
 from hpcbert.results.compare import (
     DIMENSIONS,
     Comparison,
@@ -32,7 +31,6 @@ from hpcbert.results.compare import (
 )
 from hpcbert.results.document import ResultSet
 from hpcbert.results.published import record
-from hpcbert.results.published.record import PublishedPoint, PublishedTable
 from hpcbert.results.units import convert_tables, explain_missing
 
 
@@ -250,149 +248,3 @@ def find_failures(comparisons: Sequence[Comparison], least: float) -> list[Regre
             for name, reason in slow_points + missing_points
         ]
     return regression_errors
-
-
-# Published numbers are rounded: to five digits at least, or to two decimals.
-_RELATIVE, _ABSOLUTE = 5e-5, 0.006
-
-
-class RecordCell(NamedTuple):
-    """One published number and the number from its logs.
-
-    Attributes:
-        table: Name in the record.
-        found: The median of the logs; None if none of them is valid.
-        rule: The rule.
-        error: The known error of the number; may be empty.
-    """
-
-    table: str
-    point: str
-    published: float
-    found: float | None
-    rule: str
-    error: str
-
-    @property
-    def follows(self) -> bool:
-        """Whether the logs give this number, except for rounding."""
-        if self.found is None:
-            return False
-        difference = abs(self.found - self.published)
-        return difference <= max(_ABSOLUTE, _RELATIVE * self.published)
-
-
-# Framework, model, precision, batch size per device and shape, which identify a point of logs; its
-# sequence length, empty if unknown, is compared where both have one.
-_PointKey = tuple[str, str, str, int, Shape]
-_Medians = dict[_PointKey, list[tuple[str, float | None]]]
-
-
-def check_record(
-    words: Sequence[str],
-    user_places: Places,
-    request: CollectRequest,
-    *,
-    against: str,
-    edition: str = "",
-) -> tuple[RecordCell, ...]:
-    """Compare published tables with the numbers that their logs give.
-
-    Args:
-        words: Paths of the logs.
-        user_places: Where recipes are.
-        request: How to read logs, except rule and window, which the record sets.
-        against: Name of a source of the record, or of tables in it.
-        edition: A part of the edition of the tables; empty for all.
-
-    Raises:
-        UsageError: The record has nothing about these logs; or as `load_result_set`.
-    """
-    logged_keys = {
-        (*key[:4], length)
-        for key, medians_of_point in _compute_medians(words, user_places, request).items()
-        for length, _ in medians_of_point
-    }
-    tables = [
-        (source.full_name(table), table)
-        for source, table in record.find_all_tables(against)
-        if any(key[:4] == _table_key(table) and _may_have(table, key[4]) for key in logged_keys)
-        and (not edition or edition in table.edition.split("-"))
-    ]
-    if not tables:
-        text = "; ".join(" ".join(map(str, key)).strip() for key in sorted(logged_keys))
-        edition_text = f" of edition {edition}" if edition else ""
-        raise UsageError(
-            f"{against} has no table{edition_text} for these logs: {text}.",
-            hint="hpcbert record list has the names of all tables.",
-        )
-    requests = dict.fromkeys(
-        _request_for_point(request, table, point) for _, table in tables for point in table.points
-    )
-    medians = {
-        point_request: _compute_medians(words, user_places, point_request)
-        for point_request in requests
-    }
-    cells = [cell for name, table in tables for cell in _check_table(table, name, request, medians)]
-    # A log behind a number of one table belongs to no other table of the same point.
-    matched = {(cell.point, cell.found) for cell in cells if cell.follows}
-    return tuple(
-        cell
-        for cell in cells
-        if cell.follows or cell.error or (cell.point, cell.found) not in matched
-    )
-
-
-def _table_key(table: PublishedTable) -> tuple[str, str, str, int]:
-    return table.framework, table.model, table.precision, table.batch_size_per_device
-
-
-def _may_have(table: PublishedTable, length: str) -> bool:
-    """Return whether samples of a table may have this many tokens; empty: unknown."""
-    return length in ("", str(table.sequence_length or length))
-
-
-def _request_for_point(
-    request: CollectRequest, table: PublishedTable, point: PublishedPoint
-) -> CollectRequest:
-    """Return the request with the rule and the window of a published number."""
-    source = point if point.rule else table
-    if source.window is None:
-        return request._replace(rule=source.rule)
-    iters = END if source.window.iters == "end" else source.window.iters
-    return request._replace(rule=source.rule, window=Window(source.window.skip, iters))
-
-
-def _compute_medians(
-    words: Sequence[str], user_places: Places, request: CollectRequest
-) -> _Medians:
-    """Return the lengths and medians of each point; several if logs differ in their options."""
-    medians: _Medians = {}
-    for table in load_result_set(words, user_places, request).tables:
-        group = table.group
-        for row in table.rows:
-            model, batch = group.model, group.batch_size_per_device
-            key = (group.framework, model, group.precision, batch, row.shape)
-            medians.setdefault(key, []).append((Side(group, row).length, row.median))
-    return medians
-
-
-def _check_table(
-    table: PublishedTable,
-    name: str,
-    request: CollectRequest,
-    medians: Mapping[CollectRequest, _Medians],
-) -> Iterator[RecordCell]:
-    """Yield the cells of a table that have logs."""
-    for point in table.points:
-        point_request = _request_for_point(request, table, point)
-        point_medians = medians[point_request].get((*_table_key(table), point.shape), ())
-        log_medians = [median for length, median in point_medians if _may_have(table, length)]
-        if not log_medians:
-            continue
-        numbers = [number for number in log_medians if number is not None]
-        nearest = min(numbers, key=lambda number: abs(number - point.value), default=None)
-        errors = [error.what for error in table.errors if error.shape in ("", str(point.shape))]
-        label = f"{table.framework} {table.model} {point.shape} {table.precision}"
-        label += f" b{table.batch_size_per_device}"
-        yield RecordCell(name, label, point.value, nearest, point_request.rule, " ".join(errors))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
@@ -33,6 +33,8 @@ from hpcbert.results.reduce import FOREIGN, tabulate
 from hpcbert.system.decode import GIVEN, Count, decode, did_you_mean
 
 DATA = Path(__file__).parent / "data"
+# The facts that name what computed; the first one that a table has.
+ACCELERATORS = ("GPU", "accelerator", "CPU")
 _NAME = re.compile(r"([a-z][a-z0-9-]*):([a-z0-9.-]*)")
 # The rounding error of a published median: two decimals are usual.
 _ROUNDING = 0.006
@@ -51,7 +53,8 @@ class PublishedPoint:
     """One number.
 
     Attributes:
-        value: Samples per second over all GPUs.
+        shape: Nodes and accelerators per node; sockets, if CPUs computed.
+        value: Samples or tokens per second over all devices; None if only minutes are known.
         runs: Throughputs of single runs, if those were published too.
         rule: The recipe's rule that gives it from its log, if not the table's rule.
         window: The iterations that the number covers.
@@ -59,7 +62,7 @@ class PublishedPoint:
     """
 
     shape: ShapeText
-    value: Speed
+    value: Speed | None = None
     runs: tuple[Speed, ...] = ()
     minutes: Speed | None = None
     rule: str = ""
@@ -87,6 +90,11 @@ class PublishedTable:
 
     Attributes:
         name: Within its source.
+        framework: The recipe that reads its logs, or another name of the program.
+        precision, batch_size_per_device: Empty or None if the source states neither.
+        unit: What `value` counts.
+        task: How it differs from pre-training that model, a sentence; empty if it does not.
+        year: When it was published; None for the source's.
         edition: The difference from another table of the same points, such as an older version.
             Only a name with the edition selects the table.
         rule: Name of the recipe's rule that gave them; empty if unknown.
@@ -98,11 +106,14 @@ class PublishedTable:
     name: str
     framework: str
     model: str
-    precision: str
-    batch_size_per_device: Count
     commit: str
     path: str
     points: tuple[PublishedPoint, ...]
+    precision: str = ""
+    batch_size_per_device: Count | None = None
+    unit: Literal["samples", "tokens"] = "samples"
+    task: str = ""
+    year: Count | None = None
     heading: str = ""
     edition: str = ""
     variant: str = ""
@@ -112,6 +123,19 @@ class PublishedTable:
     facts: Mapping[str, str] = field(default_factory=dict)
     errors: tuple[KnownError, ...] = ()
 
+    @property
+    def obstacle(self) -> str:
+        """Why no ratio can be taken of its numbers, a clause; empty if one can."""
+        if self.task:
+            return f"it is another task: {self.task}"
+        if self.unit != "samples":
+            return f"it counts {self.unit}, not samples"
+        if not any(point.value for point in self.points):
+            return "only the minutes to train were published"
+        unknown = [] if self.precision else ["precision"]
+        unknown += [] if self.batch_size_per_device else ["batch size"]
+        return f"its {' and '.join(unknown)} is unknown" if unknown else ""
+
 
 @dataclass(frozen=True)
 class Publication:
@@ -120,6 +144,8 @@ class Publication:
     Attributes:
         name: Its name here.
         about: What it measured and how, in a few sentences.
+        year: When it was published, for tables without their own.
+        layout: `mlperf` if its logs are MLPerf's result folders; else recipes read them.
         facts: The facts of all its tables, unless one states otherwise.
     """
 
@@ -127,7 +153,9 @@ class Publication:
     title: str
     repository: str
     about: str
+    year: Count
     tables: tuple[PublishedTable, ...]
+    layout: Literal["", "mlperf"] = ""
     facts: Mapping[str, str] = field(default_factory=dict)
 
     def facts_of(self, table: PublishedTable) -> dict[str, str]:
@@ -136,10 +164,20 @@ class Publication:
         length_fact = {"sequence_length": str(length)} if length else {}
         return {**self.facts, **table.facts, **length_fact}
 
+    def year_of(self, table: PublishedTable) -> int:
+        """Return the year in which a table was published."""
+        return table.year or self.year
+
+    def accelerator_of(self, table: PublishedTable) -> str:
+        """Return the name of a table's GPU, other accelerator, or CPU; empty if unknown."""
+        facts = self.facts_of(table)
+        return next((facts[kind] for kind in ACCELERATORS if kind in facts), "")
+
     def location(self, table: PublishedTable) -> str:
         """Return a table's place in its source as text: commit, path, heading."""
         heading = f", {table.heading}" if table.heading else ""
-        return f"{self.repository}@{table.commit[:7]}, {table.path}{heading}"
+        commit = f"@{table.commit[:7]}" if table.commit else ""
+        return f"{self.repository}{commit}, {table.path}{heading}"
 
     def full_name(self, table: PublishedTable) -> str:
         """Return a table's name in the record, `SOURCE:TABLE`, without its edition."""
@@ -218,8 +256,10 @@ def find_tables(word: str) -> tuple[tuple[Publication, PublishedTable], ...]:
 def published_results(words: Iterable[str]) -> ResultSet:
     """Return the tables that names of the record select, each once.
 
+    Tables whose numbers give no ratio are left out, each with a warning.
+
     Raises:
-        UsageError: A name selects none.
+        UsageError: A name selects none, or only such tables.
     """
     selected = {
         source.full_name(table): (source, table)
@@ -229,12 +269,36 @@ def published_results(words: Iterable[str]) -> ResultSet:
     tables: list[SpeedupTable] = []
     sources, warnings = [], []
     for name, (source, table) in selected.items():
+        if table.obstacle:
+            warnings.append(f"{name} is left out: {table.obstacle}.")
+            continue
         tables += convert_table(source, table)
         sources.append(Source("record", name, path=source.location(table)))
         for error in table.errors:
             point = f" {error.shape}" if error.shape else ""
             warnings.append(f"{name}{point}: {error.what}")
+    if selected and not tables:
+        raise UsageError(warnings[0], hint="hpcbert record show has its numbers.")
     return ResultSet(tables=tuple(tables), sources=tuple(sources), warnings=tuple(warnings))
+
+
+def format_table(table: PublishedTable) -> str:
+    """Return a table as its TOML in a source's file; what has its default is left out."""
+    values = {
+        entry.name: getattr(table, entry.name)
+        for entry in fields(table)
+        if getattr(table, entry.name) not in (entry.default, {}, ())
+    }
+    points = [
+        {
+            "shape": str(point.shape),
+            "value": point.value,
+            "runs": point.runs or None,
+            "minutes": point.minutes,
+        }
+        for point in table.points
+    ]
+    return f"[[tables]]\n{toml.format_toml({**values, 'points': points})}"
 
 
 def convert_table(source: Publication, table: PublishedTable) -> tuple[SpeedupTable, ...]:
@@ -245,6 +309,8 @@ def convert_table(source: Publication, table: PublishedTable) -> tuple[SpeedupTa
     counted = _counted_window(table)
     points = []
     for point in table.points:
+        if point.value is None:
+            continue
         runs = tuple(
             Run(number, 0, speed, True, (), FOREIGN, "none", "")
             for number, speed in enumerate(published_runs(point), 1)
@@ -258,6 +324,7 @@ def convert_table(source: Publication, table: PublishedTable) -> tuple[SpeedupTa
 
 
 def published_group(source: Publication, table: PublishedTable) -> Group:
+<<<<<<< HEAD
     """Return the common settings of a published table's rows.
 
     The length of its samples is among them if the source has the same points at another length.
@@ -276,10 +343,25 @@ def published_group(source: Publication, table: PublishedTable) -> Group:
 def _published_settings(table: PublishedTable) -> tuple[str, str, str, int, str, str]:
     identity = (table.framework, table.model, table.precision, table.batch_size_per_device)
     return (*identity, table.variant, table.edition)
+=======
+    """Return the common settings of a published table's rows."""
+    is_cpu = not source.facts_of(table).keys() & {"GPU", "accelerator"}
+    return Group(
+        framework=table.framework,
+        model=table.model,
+        precision=table.precision,
+        batch_size_per_device=table.batch_size_per_device or 0,
+        rule=table.rule,
+        variant=table.variant,
+        device="cpu" if is_cpu else "gpu",
+    )
+>>>>>>> 70b655b8 (The record has every BERT row of MLPerf Training v0.7 to v5.0)
 
 
 def published_runs(point: PublishedPoint) -> tuple[float, ...]:
     """Return the runs behind a published median; if there are none, the median itself."""
+    if point.value is None:
+        return ()
     runs_agree = point.runs and abs(median(point.runs) - point.value) <= _ROUNDING
     return point.runs if runs_agree else (point.value,)
 

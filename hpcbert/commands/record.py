@@ -1,0 +1,328 @@
+"""The published record and its logs: checking numbers, and making tables of result folders."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hpcbert.commands.collect import CollectRequest, Places, load_result_set
+from hpcbert.errors import UsageError
+from hpcbert.logs.arithmetic import median
+from hpcbert.logs.layout import natural_key
+from hpcbert.logs.mllog import BenchmarkRun, read_benchmark_run
+from hpcbert.logs.scan import read as read_log
+from hpcbert.logs.setting import END, Setting, Window
+from hpcbert.model import Shape
+from hpcbert.results.compare import Side
+from hpcbert.results.published import mlperf, record
+from hpcbert.results.published.record import PublishedPoint, PublishedTable
+
+# The folder of a submission's results, SUBMITTER/results/SYSTEM/bert, by its parts from the end.
+_RESULTS, _BENCHMARK, _DEPTH = -3, "bert", 4
+
+
+class Submission(NamedTuple):
+    """A folder of MLPerf's results.
+
+    Attributes:
+        path: Its place in the round's repository.
+    """
+
+    folder: Path
+    path: str
+
+    def read_runs(self) -> list[BenchmarkRun]:
+        """Return the runs of its result files."""
+        return [read_benchmark_run(path) for path in self.list_logs()]
+
+    def list_logs(self) -> list[Path]:
+        """Return its result files in their order."""
+        return sorted(self.folder.glob("result_*.txt"), key=lambda path: natural_key(path.name))
+
+
+class ExtractedTables(NamedTuple):
+    """The tables of result folders.
+
+    Attributes:
+        refused: Why a folder has no table, a sentence each.
+    """
+
+    tables: tuple[PublishedTable, ...]
+    refused: tuple[str, ...]
+
+
+def extract_tables(
+    root: Path, benchmark_round: str, commit: str, user_places: Places
+) -> ExtractedTables:
+    """Make a table of each BERT submission in a checkout of an MLPerf Training round.
+
+    Raises:
+        UsageError: It has no such folder, or the description of a system is missing or damaged.
+    """
+    submissions = find_submissions([root])
+    if not submissions:
+        raise UsageError(
+            "It has no folder SUBMITTER/results/SYSTEM/bert.",
+            where=str(root),
+            hint="Name a checkout of mlcommons/training_results_vX.Y.",
+        )
+    tables, refused = [], []
+    for submission in submissions:
+        runs = submission.read_runs()
+        system = _read_system(submission)
+        location = benchmark_round, commit, submission.path
+        table = mlperf.make_table(location, system, runs, "")
+        if len(runs) < mlperf.RUNS or table is None:
+            successes = sum(run.seconds is not None for run in runs)
+            refused.append(
+                f"{submission.path}: {len(runs)} of {mlperf.RUNS} result files, "
+                f"{successes} of them reached the target."
+            )
+            continue
+        precision = _read_precision(submission, table, user_places)
+        tables.append(replace(table, precision=precision))
+    return ExtractedTables(tuple(tables), tuple(refused))
+
+
+def find_submissions(paths: Iterable[Path]) -> list[Submission]:
+    """Return the folders of BERT results at paths and below them, each once, sorted."""
+    folders: set[Path] = set()
+    for path in paths:
+        start = path.absolute().parent if path.is_file() else path.absolute()
+        folders |= {start} if start.name == _BENCHMARK else set(start.rglob(_BENCHMARK))
+    return [
+        Submission(folder, "/".join(folder.parts[-_DEPTH:]))
+        for folder in sorted(folders)
+        if len(folder.parts) > _DEPTH and folder.parts[_RESULTS] == "results"
+    ]
+
+
+def _read_system(submission: Submission) -> dict[str, Any]:
+    name = submission.folder.parent.name
+    path = submission.folder.parents[2] / "systems" / f"{name}.json"
+    try:
+        system = json.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise UsageError(f"Can't read the system: {error.strerror}.", where=str(path)) from error
+    except ValueError as error:
+        raise UsageError("The system's description is not JSON.", where=str(path)) from error
+    if not isinstance(system, dict):
+        raise UsageError("The system's description is not a JSON object.", where=str(path))
+    return system
+
+
+def _read_precision(submission: Submission, table: PublishedTable, user_places: Places) -> str:
+    """Return the precision that the logs state, else the submitter's run configurations."""
+    if table.framework != mlperf.RECIPE:
+        return ""
+    grammar = user_places.recipes.load(mlperf.RECIPE).grammar
+    rule = grammar.rule("tracked-stats")
+    readings = (read_log(path, grammar, rule, Setting()) for path in submission.list_logs()[:1])
+    stated = [str(dict(reading.facts).get("precision", "")) for reading in readings]
+    if any(stated):
+        return stated[0]
+    configurations = {
+        path.name: path.read_text(encoding="utf-8", errors="replace")
+        for path in submission.folder.parents[2].glob("benchmark*/bert/**/*config*.sh")
+    }
+    return mlperf.infer_precision(configurations, table)
+
+
+def _check_submissions(paths: Sequence[Path], against: str) -> tuple[RecordCell, ...]:
+    """Compare MLPerf's tables with the result folders at paths.
+
+    Raises:
+        UsageError: The paths have no folder of these tables.
+    """
+    tables: dict[str, list[tuple[str, PublishedTable]]] = {}
+    for source, table in record.find_all_tables(against):
+        tables.setdefault(table.path, []).append((source.full_name(table), table))
+    submissions = [
+        submission for submission in find_submissions(paths) if submission.path in tables
+    ]
+    if not submissions:
+        raise UsageError(
+            f"{against} has no table for these logs.",
+            hint="Its logs are in folders SUBMITTER/results/SYSTEM/bert.",
+        )
+    cells = []
+    for submission in submissions:
+        runs = submission.read_runs()
+        candidates = [
+            [*_check_submission(table, name, runs)] for name, table in tables[submission.path]
+        ]
+        # A later round may have a folder of the same name: the logs are of one of them.
+        matching = [group for group in candidates if all(cell.follows for cell in group)]
+        cells += [cell for group in matching[:1] or candidates for cell in group]
+    return tuple(cells)
+
+
+def _check_submission(
+    table: PublishedTable, name: str, runs: Sequence[BenchmarkRun]
+) -> Iterator[RecordCell]:
+    (point,) = table.points
+    gap = "" if len(runs) == mlperf.RUNS else f"{len(runs)} of its {mlperf.RUNS} logs are here"
+    label = f"{table.framework} {table.model} {point.shape}"
+    errors = " ".join(error.what for error in table.errors)
+    if point.value is not None:
+        rates = [] if gap else mlperf.read_rates(runs, table.rule)
+        rate = median(rates) if rates else None
+        yield RecordCell(name, label, point.value, rate, table.rule, errors, gap)
+    if point.minutes is not None:
+        minutes = None if gap else mlperf.average_minutes(runs)
+        yield RecordCell(name, label, point.minutes, minutes, "minutes", errors, gap)
+
+
+# Published numbers are rounded: to five digits at least, or to two decimals.
+_RELATIVE, _ABSOLUTE = 5e-5, 0.006
+
+
+class RecordCell(NamedTuple):
+    """One published number and the number from its logs.
+
+    Attributes:
+        table: Name in the record.
+        found: The median of the logs; None if none of them is valid.
+        rule: The rule; `minutes` for the time to train.
+        error: The known error of the number; may be empty.
+        gap: What is missing to check it; empty if nothing is.
+    """
+
+    table: str
+    point: str
+    published: float
+    found: float | None
+    rule: str
+    error: str
+    gap: str = ""
+
+    @property
+    def follows(self) -> bool:
+        """Whether the logs give this number, except for rounding."""
+        if self.found is None:
+            return False
+        difference = abs(self.found - self.published)
+        return difference <= max(_ABSOLUTE, _RELATIVE * self.published)
+
+
+# Framework, model, precision, batch size per device and shape, which identify a point of logs; its
+# sequence length, empty if unknown, is compared where both have one.
+_PointKey = tuple[str, str, str, int, Shape]
+_Medians = dict[_PointKey, list[tuple[str, float | None]]]
+
+
+def check_record(
+    words: Sequence[str],
+    user_places: Places,
+    request: CollectRequest,
+    *,
+    against: str,
+    edition: str = "",
+) -> tuple[RecordCell, ...]:
+    """Compare published tables with the numbers that their logs give.
+
+    Args:
+        words: Paths of the logs.
+        user_places: Where recipes are.
+        request: How to read logs, except rule and window, which the record sets.
+        against: Name of a source of the record, or of tables in it.
+        edition: A part of the edition of the tables; empty for all.
+
+    Raises:
+        UsageError: The record has nothing about these logs; or as `load_result_set`.
+    """
+    if record.load_source(against.partition(":")[0]).layout == "mlperf":
+        return _check_submissions([Path(word) for word in words], against)
+    logged_keys = {key[:4] for key in _compute_medians(words, user_places, request)}
+    tables = [
+        (source.full_name(table), table)
+        for source, table in record.find_all_tables(against)
+        if _table_key(table) in logged_keys and (not edition or edition in table.edition.split("-"))
+    ]
+    if not tables:
+        text = "; ".join(" ".join(map(str, key)) for key in sorted(logged_keys))
+        edition_text = f" of edition {edition}" if edition else ""
+        raise UsageError(
+            f"{against} has no table{edition_text} for these logs: {text}.",
+            hint="hpcbert record list has the names of all tables.",
+        )
+    requests = dict.fromkeys(
+        _request_for_point(request, table, point) for _, table in tables for point in table.points
+    )
+    medians = {
+        point_request: _compute_medians(words, user_places, point_request)
+        for point_request in requests
+    }
+    cells = [cell for name, table in tables for cell in _check_table(table, name, request, medians)]
+    # A log behind a number of one table belongs to no other table of the same point.
+    matched = {(cell.point, cell.found) for cell in cells if cell.follows}
+    return tuple(
+        cell
+        for cell in cells
+        if cell.follows or cell.error or (cell.point, cell.found) not in matched
+    )
+
+
+def _table_key(table: PublishedTable) -> tuple[str, str, str, int]:
+    batch_size = table.batch_size_per_device or 0
+    return table.framework, table.model, table.precision, batch_size
+
+
+def _request_for_point(
+    request: CollectRequest, table: PublishedTable, point: PublishedPoint
+) -> CollectRequest:
+    """Return the request with the rule and the window of a published number."""
+    source = point if point.rule else table
+    if source.window is None:
+        return request._replace(rule=source.rule)
+    iters = END if source.window.iters == "end" else source.window.iters
+    return request._replace(rule=source.rule, window=Window(source.window.skip, iters))
+
+
+def _compute_medians(
+    words: Sequence[str], user_places: Places, request: CollectRequest
+) -> _Medians:
+    """Return the lengths and medians of each point; several if logs differ in their options."""
+    medians: _Medians = {}
+    for table in load_result_set(words, user_places, request).tables:
+        group = table.group
+        for row in table.rows:
+            model, batch = group.model, group.batch_size_per_device
+            key = (group.framework, model, group.precision, batch, row.shape)
+            medians.setdefault(key, []).append((Side(group, row).length, row.median))
+    return medians
+
+
+def _check_table(
+    table: PublishedTable,
+    name: str,
+    request: CollectRequest,
+    medians: Mapping[CollectRequest, _Medians],
+) -> Iterator[RecordCell]:
+    """Yield the cells of a table that have logs."""
+    for point in table.points:
+        if point.value is None:
+            continue
+        published_value = point.value
+        point_request = _request_for_point(request, table, point)
+        length = str(table.sequence_length or "")
+        log_medians = [
+            log_median
+            for log_length, log_median in medians[point_request].get(
+                (*_table_key(table), point.shape), ()
+            )
+            if log_length == length or "" in (log_length, length)
+        ]
+        if not log_medians:
+            continue
+        numbers = [number for number in log_medians if number is not None]
+        nearest = min(numbers, key=lambda number: abs(number - published_value), default=None)
+        errors = [error.what for error in table.errors if error.shape in ("", str(point.shape))]
+        label = f"{table.framework} {table.model} {point.shape} {table.precision}"
+        label += f" b{table.batch_size_per_device}"
+        yield RecordCell(
+            name, label, published_value, nearest, point_request.rule, " ".join(errors)
+        )
