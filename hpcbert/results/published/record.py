@@ -177,7 +177,9 @@ class Publication:
         """Return a table's place in its source as text: commit, path, heading."""
         heading = f", {table.heading}" if table.heading else ""
         commit = f"@{table.commit[:7]}" if table.commit else ""
-        return f"{self.repository}{commit}, {table.path}{heading}"
+        # MLPerf has a repository for each round, and a table's name begins with its round.
+        suffix = f"_{table.name.partition('-')[0]}" if self.layout == "mlperf" else ""
+        return f"{self.repository}{suffix}{commit}, {table.path}{heading}"
 
     def full_name(self, table: PublishedTable) -> str:
         """Return a table's name in the record, `SOURCE:TABLE`, without its edition."""
