@@ -49,7 +49,7 @@ def record() -> None:
     \b
     Examples:
       hpcbert record
-      hpcbert record --model bert-large --gpus 8
+      hpcbert record list --model bert-large --gpus 8
       hpcbert record show dlperf:oneflow-fp32
       hpcbert record check logs/tensorflow --fw tf2 --against dlperf:tf2-rn50
     """
@@ -70,8 +70,8 @@ def record_list(*, model: str, gpus: int | None, accelerator: str, show_all: boo
     Examples:
       hpcbert record list
       hpcbert record list --json
-      hpcbert record --model bert-large --gpus 8
-      hpcbert record --model bert-large --gpus 8 --accelerator h100 --all
+      hpcbert record list --model bert-large --gpus 8
+      hpcbert record list --model bert-large --gpus 8 --accelerator h100 --all
     """
     if model or gpus or accelerator or show_all:
         rows = select_rows(Selection(model, gpus, accelerator))
@@ -210,7 +210,7 @@ def record_extract(
 
     \b
     Examples:
-      hpcbert record extract training_results_v5.0 --round v5.0 --commit 0fdc28f… --year 2025
+      hpcbert record extract training_results_v5.0 --round v5.0 --commit 0fdc28f --year 2025
     """
     places = find_places(site_file, templates)
     extracted = extract_tables(folder, benchmark_round, commit, places)

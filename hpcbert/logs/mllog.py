@@ -26,7 +26,7 @@ class BenchmarkRun(NamedTuple):
 
     Attributes:
         seconds: From run_start to run_stop; None if the run did not reach the target.
-        samples: Trained at the last evaluation; None if the log does not count samples.
+        samples: Trained at the last evaluation; None if the log has no such number.
         tracked_rate: Samples per second of the whole run, as the program states them.
         global_batch_size: Samples of an optimizer step.
     """

@@ -28,6 +28,7 @@ from tests.kit import campaigns, status
 from tests.kit.cli import CliResult, inside
 from tests.kit.containers import pointer
 from tests.kit.logs import BEGIN
+from tests.kit.mlperf import write_submission
 from tests.kit.paths import REFERENCE, REPOSITORY
 
 PAGE = REFERENCE / "json.md"
@@ -60,6 +61,7 @@ LINES = {
     "record list": "record list",
     "record show": "record show dlperf:oneflow-fp32-b32",
     "record check": "record check oneflow --fw oneflow --model bert-base --against dlperf:oneflow-fp32-b32",
+    "record extract": f"record extract training_results --round v9.9 --commit {'0' * 40} --year 2030",
     "explain": f"explain {ONE}",
     "predict": "predict dlperf:oneflow-fp32-b32 --nodes 8",
     "list": "list",
@@ -118,6 +120,7 @@ def place() -> Iterator[Path]:
                 _planted(home / "runs", TWO, "1n1g", failed=2)
                 _planted(home / "runs", THREE, "1n1g", faster=3.0)
                 _image(home / "images")
+                write_submission(home / "training_results", [300] * 10)
                 _oneflow(home / "oneflow" / "bert_b32_fp32_1.log")
                 yield home
             finally:

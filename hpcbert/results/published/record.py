@@ -326,7 +326,6 @@ def convert_table(source: Publication, table: PublishedTable) -> tuple[SpeedupTa
 
 
 def published_group(source: Publication, table: PublishedTable) -> Group:
-<<<<<<< HEAD
     """Return the common settings of a published table's rows.
 
     The length of its samples is among them if the source has the same points at another length.
@@ -339,25 +338,18 @@ def published_group(source: Publication, table: PublishedTable) -> Group:
     words = [table.variant] if table.variant else []
     words += [f"sequence_length={table.sequence_length}"] if len(lengths) > 1 else []
     framework, model, precision, batch_size = _published_settings(table)[:4]
-    return Group(framework, model, precision, batch_size, table.rule, ",".join(words))
+    device: Literal["gpu", "cpu"] = (
+        "gpu" if source.facts_of(table).keys() & {"GPU", "accelerator"} else "cpu"
+    )
+    return Group(
+        framework, model, precision, batch_size, table.rule, ",".join(words), device=device
+    )
 
 
 def _published_settings(table: PublishedTable) -> tuple[str, str, str, int, str, str]:
-    identity = (table.framework, table.model, table.precision, table.batch_size_per_device)
+    batch_size = table.batch_size_per_device or 0
+    identity = (table.framework, table.model, table.precision, batch_size)
     return (*identity, table.variant, table.edition)
-=======
-    """Return the common settings of a published table's rows."""
-    is_cpu = not source.facts_of(table).keys() & {"GPU", "accelerator"}
-    return Group(
-        framework=table.framework,
-        model=table.model,
-        precision=table.precision,
-        batch_size_per_device=table.batch_size_per_device or 0,
-        rule=table.rule,
-        variant=table.variant,
-        device="cpu" if is_cpu else "gpu",
-    )
->>>>>>> 70b655b8 (The record has every BERT row of MLPerf Training v0.7 to v5.0)
 
 
 def published_runs(point: PublishedPoint) -> tuple[float, ...]:

@@ -1,0 +1,75 @@
+"""MLPerf's result folders as tables of the record."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcbert.logs.mllog import BenchmarkRun, read_benchmark_run
+from hpcbert.results.published import mlperf
+from tests.kit.cli import inside
+from tests.kit.mlperf import write_submission
+from tests.kit.needs import require
+
+
+@pytest.mark.parametrize(
+    ("seconds", "minutes"),
+    [
+        ([*range(60, 660, 60)], 5.5),
+        ([0, *range(60, 600, 60)], 5.5),
+        ([0, 0, *range(60, 540, 60)], None),
+        ([*range(60, 600, 60)], None),
+    ],
+    ids=["ten", "one missed", "two missed", "nine"],
+)
+def test_minutes_leave_out_the_fastest_and_the_slowest(
+    seconds: list[int], minutes: float | None
+) -> None:
+    runs = [BenchmarkRun(seconds=duration or None) for duration in seconds]
+    assert mlperf.average_minutes(runs) == minutes
+
+
+@pytest.mark.parametrize(("samples", "rate"), [(3_000_000, 10_000.0), (57, None)])
+def test_a_folder_becomes_a_table(tmp_path: Path, samples: int, rate: float | None) -> None:
+    write_submission(tmp_path / "checkout", [300] * 10, samples)
+    words = ("--round", "v9.9", "--commit", "0" * 40, "--year", "2030")
+    text = inside("record", "extract", tmp_path / "checkout", *words).stdout
+    assert 'name = "v9.9-org-sys"' in text
+    assert 'facts.accelerator = "TPU v3"' in text
+    assert "minutes = 5.0" in text
+    assert ("value = 10000.0" in text) == (rate is not None)
+    assert "precision" not in text
+
+
+def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
+    words = ("--round", "v9.9", "--commit", "0" * 40, "--year", "2030")
+    result = inside("record", "extract", tmp_path, *words)
+    assert (result.returncode, "results" in result.stderr) == (2, True)
+
+
+def test_rows_follow_from_their_public_logs(shared: Path) -> None:
+    require("published")
+    logs = sorted((shared / "logs").glob("mlcommons*"))
+    cells = inside("record", "check", *logs, "--against", "mlperf", "--json").data["cells"]
+    followed = {cell["rule"]: cell["found"] for cell in cells if cell["follows"]}
+    assert followed["minutes"] == 21.693
+    assert followed["run-clock"] == pytest.approx(2116.18)
+    assert all(cell["follows"] or cell["gap"] for cell in cells)
+
+
+def test_a_number_that_its_logs_contradict_is_an_error(tmp_path: Path) -> None:
+    folder = write_submission(tmp_path, [300] * 10)
+    place = tmp_path / "NVIDIA" / "results" / "dgxa100_ngc21.05_pytorch"
+    place.mkdir(parents=True)
+    folder.rename(place / "bert")
+    result = inside("record", "check", place, "--against", "mlperf")
+    assert result.returncode == 5
+    assert "v1.0-nvidia-dgxa100" in result.stderr
+
+
+def test_torn_lines_are_no_records(tmp_path: Path) -> None:
+    path = tmp_path / "result_0.txt"
+    path.write_text(':::MLLOG {"time_ms": 5, "key": "run_st\n:::MLLOG [1]\n:::MLLOG {}\n')
+    assert read_benchmark_run(path) == BenchmarkRun()
+    assert read_benchmark_run(tmp_path / "missing") == BenchmarkRun()
