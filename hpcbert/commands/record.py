@@ -236,14 +236,19 @@ def check_record(
     """
     if record.load_source(against.partition(":")[0]).layout == "mlperf":
         return _check_submissions([Path(word) for word in words], against)
-    logged_keys = {key[:4] for key in _compute_medians(words, user_places, request)}
+    logged_keys = {
+        (*key[:4], length)
+        for key, medians_of_point in _compute_medians(words, user_places, request).items()
+        for length, _ in medians_of_point
+    }
     tables = [
         (source.full_name(table), table)
         for source, table in record.find_all_tables(against)
-        if _table_key(table) in logged_keys and (not edition or edition in table.edition.split("-"))
+        if any(key[:4] == _table_key(table) and _may_have(table, key[4]) for key in logged_keys)
+        and (not edition or edition in table.edition.split("-"))
     ]
     if not tables:
-        text = "; ".join(" ".join(map(str, key)) for key in sorted(logged_keys))
+        text = "; ".join(" ".join(map(str, key)).strip() for key in sorted(logged_keys))
         edition_text = f" of edition {edition}" if edition else ""
         raise UsageError(
             f"{against} has no table{edition_text} for these logs: {text}.",
@@ -269,6 +274,11 @@ def check_record(
 def _table_key(table: PublishedTable) -> tuple[str, str, str, int]:
     batch_size = table.batch_size_per_device or 0
     return table.framework, table.model, table.precision, batch_size
+
+
+def _may_have(table: PublishedTable, length: str) -> bool:
+    """Return whether samples of a table may have this many tokens; empty: unknown."""
+    return length in ("", str(table.sequence_length or length))
 
 
 def _request_for_point(
@@ -308,14 +318,8 @@ def _check_table(
             continue
         published_value = point.value
         point_request = _request_for_point(request, table, point)
-        length = str(table.sequence_length or "")
-        log_medians = [
-            log_median
-            for log_length, log_median in medians[point_request].get(
-                (*_table_key(table), point.shape), ()
-            )
-            if log_length == length or "" in (log_length, length)
-        ]
+        point_medians = medians[point_request].get((*_table_key(table), point.shape), ())
+        log_medians = [number for length, number in point_medians if _may_have(table, length)]
         if not log_medians:
             continue
         numbers = [number for number in log_medians if number is not None]
