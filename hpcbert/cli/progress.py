@@ -33,6 +33,7 @@ from hpcbert.commands.retry import RetryPlan
 from hpcbert.config.site import Site
 from hpcbert.errors import HpcbertError, IncompleteError, format_count
 from hpcbert.logs.failures import Failure
+from hpcbert.logs.input_wait import read_input_notes
 from hpcbert.logs.setting import Window
 from hpcbert.model import Campaign, Note, Point, Unit
 from hpcbert.results.grid import format_number
@@ -319,8 +320,7 @@ def find_flags(repeat: Repeat, state: RepeatState) -> tuple[Note, ...]:
     """Return the flags that the log of a running or completed repeat sets already."""
     if state.kind not in {Kind.RUNNING, Kind.SUCCEEDED} or repeat.watched.campaign.rehearse:
         return ()
-    progress = _progress_reader(repeat.watched.directory)(flow.log_path(repeat, state))
-    return progress.notes if progress else ()
+    return read_input_notes(flow.log_path(repeat, state))
 
 
 def list_flags(view: View) -> list[str]:
