@@ -16,7 +16,7 @@ from hpcbert.logs.fields import (
     whole_number,
 )
 from hpcbert.logs.grammar import Grammar, Record, Rule
-from hpcbert.logs.lines import NotALogError, read_ends, read_pieces
+from hpcbert.logs.lines import NotALogError, cut_line, find_lines, read_ends, read_pieces
 from hpcbert.logs.scan import read
 from hpcbert.logs.setting import Setting, UnknownError
 from hpcbert.model import Reason
@@ -45,6 +45,7 @@ def find_frameworks(
     counts = dict.fromkeys(grammars, 0)
     # To say what a log looks like, similar records are enough.
     unsigned = {name for name, grammar in grammars.items() if grammar.signs and not assumed}
+    excluded: set[str] = set()
     bytes_read = 0
     try:
         with closing(read_pieces(path)) as pieces:
@@ -55,16 +56,27 @@ def find_frameworks(
                     )
                     if any(sign in piece for sign in grammar.signs):
                         unsigned.discard(name)
+                    if not assumed and _has_other_program(piece, grammar):
+                        excluded.add(name)
                 bytes_read += len(piece)
                 if bytes_read > _MAX_BYTES or max(counts.values(), default=0) == _ENOUGH_RECORDS:
                     break
     except NotALogError:
         pass
-    counts |= dict.fromkeys(unsigned, 0)
+    counts |= dict.fromkeys(unsigned | excluded, 0)
     highest_count = max(counts.values(), default=0)
     if counts.get(assumed, 0) * _FAR_FEWER >= highest_count:
         return ()
     return tuple(name for name, count in counts.items() if highest_count and count == highest_count)
+
+
+def _has_other_program(piece: bytes, grammar: Grammar) -> bool:
+    """Return whether a piece of a log has a line that a grammar says is another program's."""
+    texts = tuple(other_program.contains for other_program in grammar.others)
+    return any(
+        whole_matches(grammar.others[index].match, cut_line(piece, start, end)[0])
+        for start, index, _, end in find_lines(piece, texts)
+    )
 
 
 def _count_records(piece: bytes, grammar: Grammar) -> int:

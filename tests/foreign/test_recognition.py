@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.kit.logs import pytorch, write_file
+from tests.kit.recipes import printed
 from tests.kit.tables import Collect, CollectJson, first_row
 from tests.recipes.test_packing import format_log
 
@@ -275,3 +276,17 @@ def test_lines_of_two_recipes_name_both(tmp_path: Path, collect_json: CollectJso
     (error,) = document["errors"]
     assert "copy and of pytorch" in error["message"]
     assert "--fw copy or --fw pytorch" in error["hint"]
+
+
+@pytest.mark.parametrize(
+    "recipe", sorted(path.parent.name for path in TEMPLATES.glob("*/sample.log"))
+)
+def test_a_sample_is_its_own_recipes_or_names_what_it_lacks(
+    recipe: str, tmp_path: Path, collect_json: CollectJson
+) -> None:
+    folder = tmp_path / "x"
+    folder.mkdir()
+    (folder / "slurm-4711.out").write_bytes(printed(recipe))
+    document = collect_json(folder)
+    frameworks = [table["framework"] for table in (document["data"] or {}).get("tables", ())]
+    assert frameworks == [recipe] or "Give --" in document["errors"][0]["hint"]
