@@ -267,6 +267,8 @@ def _is_option(word: str) -> bool:
 
 def _describe_missing_number(base: Side, new: Side) -> str:
     for side, name in ((new, "NEW"), (base, "BASE")):
+        if side.row.median is None and side.row.ok == side.row.asked:
+            return f"it has no rate in this unit in {name}"
         if side.row.median is None:
             return (
                 f"it has no number in {name}: {side.row.ok} of {side.row.asked} repeats are valid"

@@ -188,6 +188,21 @@ def test_compare_in_tokens(write_logs: Callable[..., str]) -> None:
     assert "BASE tokens/s" in text
 
 
+def test_a_point_without_a_length_fails_the_gate_for_that_reason(
+    write_logs: Callable[..., str], tmp_path: Path
+) -> None:
+    base, saved = write_logs(512, "base"), tmp_path / "new.json"
+    inside("collect", write_logs(512, "new"), "--format", "json", "--output", str(saved))
+    data = json.loads(saved.read_text())
+    data["tables"][0]["rows"][0]["metrics"]["tokens_per_second"] = None
+    saved.write_text(json.dumps(data))
+    words = ("compare", base, str(saved), "--unit", "tokens", "--fail-under", "90%")
+    answer = inside(*words)
+    assert answer.returncode == 4
+    assert "1n1g" in answer.stderr
+    assert "no rate in this unit" in answer.stderr
+
+
 def test_predict_in_tokens() -> None:
     words = ("predict", "dlperf:oneflow-fp32-b32", "--nodes", "8")
     samples, tokens = inside(*words).stdout, inside(*words, "--unit", "tokens").stdout
