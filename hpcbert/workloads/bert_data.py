@@ -34,6 +34,7 @@ CLS, SEP, MASK = 101, 102, 103  # ids of BERT's uncased English vocabulary
 AS_MASK, AS_OTHER = 0.8, 0.1  # shares of masked tokens
 BLOCK, PREFETCHED = 4096, 256  # rows that are read at a time; rows that are ready ahead
 TILE = 64  # tokens that a fixed budget is a multiple of
+WIDEST = 256  # values of a head that flash attention takes
 
 
 class Batch(NamedTuple):
@@ -234,9 +235,16 @@ def choose_form(
 
 
 def has_flash(settings: Settings, device: torch.device) -> bool:
-    """Return whether samples of any lengths can be attended at once: by flash attention."""
+    """Return whether samples of any lengths can be attended at once: by flash attention.
+
+    It takes heads of up to 256 values, in multiples of 8 (Dao-AILab/flash-attention, README.md).
+    """
+    width = settings.hidden // settings.heads
     return (
         device.type == "cuda"
+        and settings.sdpa in ("auto", "flash")
+        and width % 8 == 0
+        and width <= WIDEST
         and not torch.version.hip
         and PRECISIONS[settings.precision] is not None
         and torch.cuda.get_device_capability(device) >= (8, 0)

@@ -161,6 +161,8 @@ def test_the_longest_header_stays_short(trainer):
         **described,
         "data": "x" * 200,
         "device_name": "NVIDIA GH200 480GB Superchip with a long name",
+        "attention": "flash, packed",
+        "compile_mode": "reduce-overhead",
         "torch": "2.7.0a0+ecf3bae40a.nv25.02",
         "device": "cuda",
         "parameters": 336_226_108,

@@ -171,6 +171,28 @@ def test_no_more_rows_are_needed_than_the_run_takes(settings, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("words", "capability", "expected"),
+    [
+        ("--precision=bf16", (9, 0), True),
+        ("--precision=fp16", (8, 0), True),
+        ("--precision=fp8", (9, 0), True),
+        ("--precision=bf16 --sdpa=flash", (9, 0), True),
+        ("--precision=bf16 --sdpa=math", (9, 0), False),
+        ("--precision=fp32", (9, 0), False),
+        ("--precision=fp16", (7, 5), False),
+        ("--precision=bf16 --hidden=36 --heads=3", (9, 0), False),
+    ],
+)
+def test_samples_are_packed_where_flash_attention_can_take_them(
+    settings, monkeypatch, words, capability, expected
+):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    chosen = settings("--unpad", *words.split())
+    assert bert_data.has_flash(chosen, torch.device("cuda", 0)) == expected
+    assert not bert_data.has_flash(chosen, CPU)
+
+
+@pytest.mark.parametrize(
     ("changes", "complaint"),
     [
         ({"segment_ids": None}, "segment_ids"),
