@@ -493,7 +493,8 @@ def _collect_results(
 ) -> ResultSet:
     result = collect(paths, request or CollectRequest(), user_places.recipes, states=states)
     files = tuple((printable_path(file.path), file.why) for file in result.left_out)
-    return ResultSet(result.tables, None, result.sources, result.refused, result.warnings, files)
+    warnings = (*result.warnings, *result.assumptions.texts())
+    return ResultSet(result.tables, None, result.sources, result.refused, warnings, files)
 
 
 def _refuse_unused_request(request: CollectRequest | None) -> list[ResultSet]:
