@@ -158,7 +158,7 @@ def _row_cells(row: PublishedRow) -> tuple[Any, ...]:
     variant = f" {table.variant}" if table.variant else ""
     task = " *" if table.task else ""
     return (
-        str(source.year_of(table)),
+        str(source.year_of(table) or ""),
         f"{table.framework}{variant}{task}",
         row.accelerator,
         str(point.shape),

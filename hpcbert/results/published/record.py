@@ -153,8 +153,8 @@ class Publication:
     title: str
     repository: str
     about: str
-    year: Count
     tables: tuple[PublishedTable, ...]
+    year: Count | None = None
     layout: Literal["", "mlperf"] = ""
     facts: Mapping[str, str] = field(default_factory=dict)
 
@@ -164,8 +164,8 @@ class Publication:
         length_fact = {"sequence_length": str(length)} if length else {}
         return {**self.facts, **table.facts, **length_fact}
 
-    def year_of(self, table: PublishedTable) -> int:
-        """Return the year in which a table was published."""
+    def year_of(self, table: PublishedTable) -> int | None:
+        """Return the year in which a table was published; None if unknown."""
         return table.year or self.year
 
     def accelerator_of(self, table: PublishedTable) -> str:
