@@ -175,11 +175,11 @@ look_at_limits() {
   fi
 }
 
-# The controller's answer begins with its own time, in whole seconds.
+# The controller's answer has its own time, in whole seconds.
 look_at_clock() {
   local said before after apart=0
   printf -v before '%(%s)T' -1
-  read -r said < <(SLURM_TIME_FORMAT=%s timeout 20 scontrol show config 2>/dev/null) || true
+  read -r said < <(SLURM_TIME_FORMAT=%s timeout 20 scontrol show config 2>/dev/null | grep -m1 '^Configuration data as of ') || true
   printf -v after '%(%s)T' -1
   if [[ ! ${said:-} =~ ^Configuration\ data\ as\ of\ ([0-9]{1,12})$ ]]; then
     tell clock warn 'the controller does not report its time here'

@@ -96,7 +96,7 @@ waiting() { # reads campaign; prints a line per job
   local job needed known named where
   squeue --noheader --user="$(id -u)" --states=PENDING --format='%F|%D|%x|%n|%Z' | sort -u |
     while IFS='|' read -r job needed known named where; do
-      if [[ $job != "$SLURM_JOB_ID" && $where -ef $campaign && $needed =~ ^[0-9]+$ ]]; then
+      if [[ $job =~ ^[0-9]+$ && $job != "$SLURM_JOB_ID" && $where -ef $campaign && $needed =~ ^[0-9]+$ ]]; then
         echo "$job|$needed|$known|${named#(null)}"
       fi
     done
@@ -106,7 +106,7 @@ waiting() { # reads campaign; prints a line per job
 up_nodes() { # reads node_names; prints a line per node
   local found
   found=$(sinfo --noheader --Node --partition="${SLURM_JOB_PARTITION:-}" --format='%N %T' 2>/dev/null |
-    sed -En 's/ (idle|mixed|allocated|completing|reserved|planned)[+]?$//p' | sort -u) || true
+    sed -En 's/^([^ ]+) (idle|mixed|allocated|completing|reserved|planned)[+]?$/\1/p' | sort -u) || true
   if [[ -n $found ]]; then echo "$found"; else printf '%s\n' "${node_names[@]}"; fi
 }
 
@@ -117,8 +117,8 @@ leave_out() { # reads slow; adds to settled, the jobs that were seen
     if [[ " ${settled[*]-} " == *" $job "* ]]; then continue; fi
     settled+=("$job")
     all=$(IFS=, && echo "${slow[*]}")${known:+,$known}
-    left=$(up_nodes | grep -vxFc -f <(scontrol show hostnames "$all")) || true
-    if [[ -n $named ]] && scontrol show hostnames "$named" | grep -qxFf <(printf '%s\n' "${slow[@]}"); then
+    left=$(up_nodes | grep -vxFc -f <(host_names "$all")) || true
+    if [[ -n $named ]] && host_names "$named" | grep -qxFf <(printf '%s\n' "${slow[@]}"); then
       mark spared ",\"job\":\"$job\",\"why\":\"it asks for that node by name\""
     elif ((left < needed)); then
       mark spared ",\"job\":\"$job\",\"why\":\"it takes $needed nodes, and $left others are left\""

@@ -148,7 +148,7 @@ check_leftovers() { # names of containers
   while IFS= read -r name; do
     if [[ $name =~ ^(hpcbert-|pyxis_|pyxis_hpcbert-)([0-9]+) ]]; then
       id=${BASH_REMATCH[2]}
-      answer=$(squeue --noheader --format=%i --jobs="$id" 2>&1) && [[ -n $answer ]] && continue
+      answer=$(squeue --noheader --format=%i --jobs="$id" 2>&1) && [[ $answer =~ (^|$'\n')$id(_|\+|$'\n'|$) ]] && continue
     elif [[ $name != hpcbert-removed.* ]]; then
       continue
     fi

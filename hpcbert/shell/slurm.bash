@@ -1,6 +1,7 @@
 # Nodes, addresses and ranks: all from Slurm. A script of a Slurm job sources this after job.bash.
 #
 #   prepare_nodes                the job's nodes, and what ranks need to find each other
+#   host_names                   the names in a node list
 #   clock_ahead                  how far the controller's clock is ahead
 #   usable, resolved, choose_addresses              addresses of the nodes' names
 #   ask_interfaces, lacking, choose_on_interface    those of an interface that the site names
@@ -20,7 +21,11 @@ prepare_nodes() { # sets job_name, node_names, step, beside, clock, addresses fo
   unset HPCBERT_DEVICE
   job_name=$SLURM_JOB_ID
   node_names=("$SLURM_JOB_NODELIST")
-  if ((tasks > 1)); then mapfile -t node_names < <(scontrol show hostnames "$SLURM_JOB_NODELIST"); fi
+  if ((tasks > 1)); then mapfile -t node_names < <(host_names "$SLURM_JOB_NODELIST" "$nodes"); fi
+  if ((nodes > 1 && ${#node_names[@]} != nodes)); then
+    echo "hpcbert: scontrol names ${#node_names[@]} nodes of $SLURM_JOB_NODELIST, and the job has $nodes: ${node_names[*]-}" >&2
+    exit 1
+  fi
   step=(srun --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 --kill-on-bad-exit=1 --mpi=none)
   # A step that overlaps the measured one; on a single node the script itself runs the sampler.
   if ((nodes > 1)); then beside=("${step[@]}" --overlap); fi
@@ -39,15 +44,32 @@ prepare_nodes() { # sets job_name, node_names, step, beside, clock, addresses fo
   MASTER_PORT=$(free_port "$SLURM_JOB_ID") # rank 0 is on this node
 }
 
-# The controller's answer begins with its own time, in whole seconds. It may take seconds, so the step
-# that describes the nodes does not wait for it.
+# A site's wrapper of scontrol may print a notice first. If it has a line of one word, only the words of
+# the list itself, apart from numbers, decide what is a name.
+host_names() { # node list, how many it has if that is known; prints a line per name
+  local list=$1 names=() own=() name
+  mapfile -t names < <(scontrol show hostnames "$list" | grep -Ex '[A-Za-z0-9][A-Za-z0-9_.-]*')
+  if ((${#names[@]} > ${2:-0})); then
+    while [[ $list =~ \[[^]]*\] ]]; do list=${list/"${BASH_REMATCH[0]}"/}; done
+    for name in "${names[@]}"; do
+      if [[ ,${list//[0-9]/}, == *",${name//[0-9]/},"* ]]; then own+=("$name"); fi
+    done
+    if ((${#own[@]})); then names=("${own[@]}"); fi
+  fi
+  if ((${#names[@]})); then printf '%s\n' "${names[@]}"; fi
+}
+
+# The controller's answer has its own time, in whole seconds. It may take seconds, so the step that
+# describes the nodes does not wait for it.
 clock_ahead() { # prints the seconds
   local answer now
-  read -r answer < <(SLURM_TIME_FORMAT=%s timeout 10 scontrol show config 2>/dev/null) || true
-  if [[ $answer =~ ^Configuration\ data\ as\ of\ ([0-9]{1,12})$ ]]; then
-    printf -v now '%(%s)T' -1
-    echo $((BASH_REMATCH[1] - now))
-  fi
+  while read -r answer; do
+    if [[ $answer =~ ^Configuration\ data\ as\ of\ ([0-9]{1,12})$ ]]; then
+      printf -v now '%(%s)T' -1
+      echo $((BASH_REMATCH[1] - now))
+      return
+    fi
+  done < <(SLURM_TIME_FORMAT=%s timeout 10 scontrol show config 2>/dev/null)
 }
 
 # --- Addresses of one kind for all nodes: IPv4 if every node has one, else IPv6 ---------------
@@ -91,7 +113,7 @@ ask_interfaces() { # reads step, interface
     read -r _ _ _ four _ < <(ip -4 -o addr show dev "$1")
     read -r _ _ _ six _ < <(ip -6 -o addr show dev "$1" scope global)
     four=${four%/*} six=${six%/*}
-    echo "$SLURM_NODEID ${four:--} ${six:--} $(cd /sys/class/net && echo *)"' rank "$interface" </dev/null | sort -n
+    echo "$SLURM_NODEID ${four:--} ${six:--} $(cd /sys/class/net && echo *)"' rank "$interface" </dev/null | grep -E '^[0-9]+ (-|[0-9.]+) (-|[0-9a-f:.]+) ' | sort -n
 }
 
 # On one node ranks do not need an address, but frameworks look for the interface.

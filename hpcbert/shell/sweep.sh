@@ -103,7 +103,7 @@ lives() { # job
     return
   }
   # A job that is ending has no use for its container.
-  [[ $answer =~ (PENDING|RUNNING|SUSPENDED|CONFIGURING|REQUEUE|RESIZING|SIGNALING|STOPPED) ]]
+  [[ $answer =~ (^|$'\n')(PENDING|RUNNING|SUSPENDED|CONFIGURING|REQUEUE|RESIZING|SIGNALING|STOPPED) ]]
 }
 
 # --- Removal ---------------------------------------------------------------------------------

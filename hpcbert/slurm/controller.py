@@ -15,6 +15,7 @@ _NOTHING = {"", "none", "(null)", "n/a"}
 _UNLIMITED = {"unlimited", "0", *_NOTHING}
 # What `AccountingStorageEnforce` makes Slurm check of a job (slurm.conf(5)); `all` means all these.
 _CHECKS = frozenset({"associations", "limits", "qos", "safe", "wckeys"})
+_TYPE = re.compile(r"[a-z]\w*")
 _LISTED = "MPI plugin types are"
 _VERSIONS = "specific pmix plugin versions available:"
 
@@ -92,7 +93,7 @@ def read_mpi(text: str) -> tuple[str, ...]:
     """
     _, heading, listing = text.partition(_LISTED)
     lines = listing.splitlines()[1:] if heading else []
-    plain = [line.strip() for line in lines if len(line.split()) == 1]
+    plain = [line.strip() for line in lines if _TYPE.fullmatch(line.strip())]
     versions = [line.partition(_VERSIONS)[2] for line in lines if _VERSIONS in line]
     exact = [word.strip() for line in versions for word in line.split(",") if word.strip()]
     return tuple(dict.fromkeys((*plain, *exact)))

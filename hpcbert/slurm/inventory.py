@@ -129,10 +129,13 @@ def partitions_argv() -> list[str]:
 
 
 def _read_rows(text: str, form: str) -> Iterator[list[str]]:
-    """Yield the fields of each line that sinfo printed in a format; other lines are skipped."""
+    """Yield the fields of each line that sinfo printed in a format; other lines are skipped.
+
+    The first field is a name: a notice between pipes has blanks there.
+    """
     for line in text.splitlines():
         words = line.strip().split("|")
-        if len(words) == form.count("|") + 1:
+        if len(words) == form.count("|") + 1 and len(words[0].split()) == 1:
             yield words
 
 

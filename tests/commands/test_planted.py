@@ -136,7 +136,11 @@ def name_absent_image(tmp_path: Path) -> Iterable[Finding]:
 
 
 def query(
-    text: str = "", answers: Answers | None = None, sbatch: str = "", version: str = "24.11.5"
+    text: str = "",
+    answers: Answers | None = None,
+    sbatch: str = "",
+    version: str = "24.11.5",
+    client: str = "slurm 24.11.5",
 ) -> Callable[[Path], Iterable[Finding]]:
     """Return what asks a cluster that commands make up, at a site with more lines."""
 
@@ -151,7 +155,7 @@ def query(
             if argv[0] != "sbatch":
                 return cluster(argv)
             if "--version" in argv:
-                return Outcome(tuple(argv), 0, "slurm 24.11.5")
+                return Outcome(tuple(argv), 0, client)
             return Outcome(tuple(argv), int(bool(sbatch)), "", sbatch)
 
         start = 'schema = 1\nname = "x"\nscheduler = "slurm"\nruns = "/shared/runs"\n'
@@ -210,6 +214,25 @@ def test_what_a_script_plants_is_found(
         {"code": finding.code, **asdict(finding)} for finding in PLANTERS[fault.what](tmp_path)
     ]
     assert not planted.find_missed((fault,), findings), "\n".join(map(str, findings))
+
+
+@pytest.mark.parametrize(
+    ("printed", "newer"),
+    [
+        ("slurm 24.11.5\nOpening hours are in the wiki: 9-17 hours.", False),
+        ("Notice: 99 hours.\nslurm 24.11.5", False),
+        ("no version", False),
+        ("slurm-wlm 25.05.1\nSee hours.", True),
+    ],
+    ids=["a notice after it", "a notice before it", "no version", "newer, with a notice"],
+)
+def test_a_notice_is_not_a_version(
+    printed: str, newer: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcbert.system.ownership.user_name", lambda _: "me")
+    details = [finding.detail for finding in query(client=printed)(tmp_path)]
+    assert any("newer than the controller" in detail for detail in details) == newer
+    assert not any("hours" in detail for detail in details)
 
 
 def test_the_page_lists_every_fault() -> None:

@@ -103,6 +103,33 @@ def test_nodes_have_addresses_of_one_kind(four: str, six: str, chosen: str, tmp_
     assert variables["HPCBERT_NODE_HOSTS"] == f"{bare},{bare}"
 
 
+@pytest.mark.parametrize(
+    ("nodelist", "names", "expected"),
+    [
+        ("n[1-2]", "Maintenance on Sunday, 9 hours.\nn1\nn2", "n1 n2"),
+        ("n[1-2]", "Maintenance\nn1\nn2\nhours.", "n1 n2"),
+        ("a1,gpu[03]-x", "---\nNotice\na1\ngpu03-x", "a1 gpu03-x"),
+        ("n[1-2]", "n1", "names 1 nodes"),
+        ("n[1-2]", "Slurm is down", "names 0 nodes"),
+    ],
+    ids=["a sentence", "single words", "two groups", "a node is missing", "no name"],
+)
+def test_a_notice_of_scontrol_is_not_a_node(
+    nodelist: str, names: str, expected: str, tmp_path: Path
+) -> None:
+    tool(tmp_path, "scontrol", f"#!/bin/bash\ncat <<'END'\n{names}\nEND\n")
+    settings = f"nodes=2 tasks=2 SLURM_JOB_ID=5 SLURM_JOB_NODELIST='{nodelist}'"
+    words = 'run_preflight() { :; }; choose_addresses() { echo "${node_names[*]}"; exit; }'
+    sources = f"set -euo pipefail\n. '{SHELL}/slurm.bash'"
+    program = f"{sources}\n{settings}\n{words}\nprepare_nodes 2>&1"
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    result = subprocess.run(
+        ["bash", "-c", program], capture_output=True, text=True, check=False, env=environment
+    )
+    assert expected in result.stdout
+    assert (result.returncode == 0) == ("names" not in expected)
+
+
 def run_on_interface(
     tmp_path: Path, ip: str, *, shape: str = "2n1g"
 ) -> subprocess.CompletedProcess[str]:

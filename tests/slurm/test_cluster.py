@@ -119,6 +119,7 @@ def test_types_of_mpi() -> None:
     assert read_mpi(MPI) == ("pmix", "none", "cray_shasta", "pmi2", "pmix_v4", "pmix_v3")
     assert read_mpi("srun: error: MPI plugin types are...\nnone\npmi2\n") == ("none", "pmi2")
     assert read_mpi("srun: fatal: no configuration") == ()
+    assert read_mpi(f"Notice\n{MPI}Ends at\n9:00.\n") == read_mpi(MPI)
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,9 @@ _ELF = b"\x7fELF"
 _MPI = ("pmix", "pmi2")
 # The words of `scontrol ping` for each controller.
 _UP, _DOWN = " is UP", " is DOWN"
+# Lines of `scontrol ping` and `sbatch --version`; a site's wrapper may print notices around them.
+_PING = re.compile(r"^Slurmctld\(.*\) at .* (?:is|are) .*$", re.MULTILINE)
+_VERSION = re.compile(r"^slurm\S* (\d+\.\d+\S*)", re.MULTILINE)
 _RESERVATION, _CONSTRAINT = "site.toml: slurm.reservation", "site.toml: slurm.constraint"
 # Repeats of a point that fit in one array; DLPerf's protocol has five.
 _REPEATS = 5
@@ -117,7 +120,9 @@ def examine_site(site: Site, context: SchedulerContext, nodes: int) -> Iterator[
         return context.run(argv, env=submission_environment(context.environ), timeout=30)
 
     version = ask("sbatch", "--version")
-    yield _judge_answer("sbatch", version, version.stdout.strip(), "Run this on a login node.")
+    release = _VERSION.search(version.stdout)
+    detail = release[0] if release else "sbatch reports no version"
+    yield _judge_answer("sbatch", version, detail, "Run this on a login node.")
     if not version.ok:
         return
     ping = ask("scontrol", "ping")
@@ -125,17 +130,18 @@ def examine_site(site: Site, context: SchedulerContext, nodes: int) -> Iterator[
     if kind == "unsigned":
         yield Finding("munge", "fail", describe_silence(kind, ping), HINTS[kind], "service munge")
     hint = "Ask the cluster's administrators, or check SLURM_CONF."
-    yield _judge_answer("slurmctld", ping, " ".join(ping.stdout.split()), hint)
+    ping_text = " ".join(_PING.findall(ping.stdout))
+    yield _judge_answer("slurmctld", ping, ping_text or "scontrol ping answers", hint)
     if kind == "unsigned":
         return  # Every other command would fail the same way.
     sacct = ask("sacct", "-n", "-X", "-o", "JobID")
     hint = "Without accounting, states come from squeue and from the jobs' own status files."
     yield _judge_answer("accounting", sacct, "sacct answers", hint, bad="warn")
     cluster = Cluster(context)
-    if _UP in ping.stdout or _DOWN not in ping.stdout:  # A backup may be up.
+    if _UP in ping_text or _DOWN not in ping_text:  # A backup may be up.
         yield from _check_partition(site, cluster, nodes)
     if ping.ok:
-        yield from _check_versions(version.stdout, cluster.settings.version)
+        yield from _check_versions(release[1] if release else "", cluster.settings.version)
         yield from check_choices(site, cluster, context, nodes)
     if site.slurm.mpi:
         yield _check_mpi(site.slurm.mpi, cluster.mpi)
@@ -231,15 +237,13 @@ def _judge_answer(
     return Finding(name, bad, lines[-1] if lines else f"status {outcome.returncode}", hint)
 
 
-def _check_versions(output: str, controller: str) -> Iterator[Finding]:
+def _check_versions(version: str, controller: str) -> Iterator[Finding]:
     """Yield a finding if commands and controller have incompatible releases.
 
     Commands may be older than the controller, but not newer (slurm.schedmd.com/upgrades.html).
     """
-    version = (output.split() or [""])[-1]
     client_release, server_release = version.split(".")[:2], controller.split(".")[:2]
-    same_form = controller and len(client_release) == len(server_release)
-    if same_form and client_release > server_release:
+    if version and controller and client_release > server_release:
         yield Finding(
             "slurmctld",
             "warn",
