@@ -210,7 +210,7 @@ def _make_result(
         repeat.watched.directory for repeat in view.repeats if view.states[repeat.key].kind.alive
     }
     campaigns: list[dict[str, Any]] = []
-    lines = [format_counts(view.count())]
+    lines = [format_counts(view.count(), view.cancelled)]
     for tracked_campaign in tracked_campaigns:
         name, directory = tracked_campaign.campaign.id, tracked_campaign.directory
         sentences = preflight.describe_preflight(tracked_campaign, over=directory not in alive)

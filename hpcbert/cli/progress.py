@@ -60,6 +60,7 @@ MARKS = {
     Kind.UNKNOWN: Mark("?", "magenta", "unknown"),
     Kind.UNNEEDED: Mark("○", "dim", "not needed"),
 }
+_CANCELLED = Mark("⊘", "yellow", "cancelled")
 # Polls without an answer from Slurm before a line reports the outage.
 _SILENT_POLLS = 2
 
@@ -126,11 +127,22 @@ def _make_outage_reporter() -> Callable[[View], None]:
     return report_outage
 
 
-def format_counts(counts: Mapping[Kind, int] | Mapping[str, int]) -> str:
-    """Return the number of repeats of each kind: `4 completed, 1 running`."""
-    return ", ".join(
-        f"{counts[kind]} {mark.name}" for kind, mark in MARKS.items() if counts.get(kind)
-    )
+def find_mark(state: RepeatState) -> Mark:
+    """Return how a state is shown: a cancelled repeat did not fail."""
+    return _CANCELLED if state.cancelled else MARKS[state.kind]
+
+
+def format_counts(counts: Mapping[Kind, int] | Mapping[str, int], cancelled: int = 0) -> str:
+    """Return the number of repeats of each kind: `4 completed, 1 running`.
+
+    Args:
+        counts: By kind.
+        cancelled: The number of those under `failed` that were cancelled.
+    """
+    numbers = {mark: counts.get(kind, 0) for kind, mark in MARKS.items()}
+    numbers[MARKS[Kind.FAILED]] -= cancelled
+    numbers[_CANCELLED] = cancelled
+    return ", ".join(f"{number} {mark.name}" for mark, number in numbers.items() if number)
 
 
 def format_duration(seconds: float | None) -> str:

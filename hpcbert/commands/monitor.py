@@ -95,6 +95,11 @@ class View:
         return counts
 
     @property
+    def cancelled(self) -> int:
+        """Repeats that were cancelled; `count` has them among those that failed."""
+        return sum(state.cancelled for state in self.states.values())
+
+    @property
     def failed(self) -> int:
         """Repeats that failed, or have an unknown or uncertain end."""
         return sum(

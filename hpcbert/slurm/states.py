@@ -329,6 +329,11 @@ class RepeatState:
     earlier: tuple[RepeatState, ...] = ()
 
     @property
+    def cancelled(self) -> bool:
+        """Whether somebody ended it: it did not fail on its own."""
+        return self.kind is Kind.FAILED and self.word == "CANCELLED"
+
+    @property
     def advice(self) -> str:
         """What to do about it; empty if you need only wait, or if all is well."""
         if self.detail in {UNSUBMITTED, UNANSWERED}:

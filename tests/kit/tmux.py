@@ -91,6 +91,7 @@ def normal(screen: str) -> str:
     screen = re.sub(r"\d{8}T\d{6}Z-[\w-]*", lambda match: "C" * len(match[0]), screen)
     screen = re.sub(r"CANCELLED .*", "CANCELLED", screen)
     screen = re.sub(r"\d:\d\d:\d\d", "H:MM:SS", screen)
+    screen = re.sub(r"ends \d\d:\d\d", "ends HH:MM", screen)
     # Where the sentence on a repeat folds, and so the empty lines left, depends on how long its job's
     # name is.
     screen = re.sub(r"(repeat \d  job) .*\n(arrows)", r"\1 ...\n\2", screen, flags=re.DOTALL)

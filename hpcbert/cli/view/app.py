@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
@@ -40,7 +41,19 @@ _WIDE_COLUMNS = 110
 _HIGH_LINES = 24
 # Seconds after the end in which you may press a key; then the view of a script's terminal closes.
 _CLOSE_AFTER = 20.0
-_KEYS = "arrows  / filter  enter log  c cancel  r retry  q quit"
+_KEYS = "arrows  / filter  enter log  c cancel  r retry  ?  q quit"
+_HELP = """\
+arrows, j k, page up/down, home, end   move
+left, right, or a second click         fold, unfold
+click, wheel                           move to a row; scroll
+enter                                  open or close the row's log
+tab                                    into the log and back
+/                                      show only repeats with all these words
+c                                      cancel the row's campaign, if you confirm
+r                                      retry its invalid repeats, if you confirm
+escape                                 close the innermost: help, log, filter
+q                                      leave; the jobs continue
+"""
 _MOVE_KEYS = {"up": -1, "k": -1, "down": 1, "j": 1}
 
 
@@ -57,6 +70,7 @@ class Monitor(App[None]):
     """
 
     ENABLE_COMMAND_PALETTE = False
+    ALLOW_SELECT = False
     CSS = """
     Screen { background: ansi_default; color: ansi_default; overflow: hidden; }
     Bar { background: ansi_default; color: ansi_default; width: 100%; }
@@ -74,6 +88,8 @@ class Monitor(App[None]):
     #filter { display: none; height: 1; border: none; padding: 0; background: ansi_default;
               color: ansi_default; }
     #filter.open { display: block; }
+    #help { display: none; height: 1fr; }
+    #help.open { display: block; }
     """
     BINDINGS: ClassVar = [Binding("ctrl+c", "interrupt", show=False, priority=True)]
 
@@ -98,10 +114,18 @@ class Monitor(App[None]):
         yield Bar(name="title", lines=1)
         yield Bar(name="heads", lines=1)
         with Container(id="body"):
-            yield Scroll(self._line, name="rows", colour=self._colour, resized=self._lay_out)
+            yield Scroll(
+                self._line,
+                name="rows",
+                colour=self._colour,
+                resized=self._lay_out,
+                scrolled=self._draw,
+                clicked=self._click,
+            )
             with Container(id="log_pane"):
                 yield Bar(name="log_title", lines=1)
                 yield Scroll(self._log_line, name="log", colour=self._colour, resized=lambda: None)
+        yield Bar(name="help", lines=len(_HELP.splitlines()))
         yield Bar(name="about", lines=2)
         yield Input(id="filter", select_on_focus=False, compact=True)
         yield Bar(name="keys", lines=1)
@@ -111,6 +135,7 @@ class Monitor(App[None]):
         self._rows.focus()
         self._bar("title").say("hpcbert monitor: asking for states ...")
         self._bar("keys").say(_KEYS)
+        self._bar("help").say(_HELP)
         self.set_interval(0.5, lambda: self._unless_closed(self._read_log))
         self._session.begin(
             lambda tree, scene: self._hand(self.show_scene, tree, scene),
@@ -153,7 +178,8 @@ class Monitor(App[None]):
         """Draw new states; some time after all is over, close unless a key was pressed."""
         is_new_tree = tree is not self._tree
         self._tree, self._shown = tree, scene
-        if is_new_tree or self._words:
+        is_refolded = tree.fold_ended(scene, self._row.key if self._row else ())
+        if is_new_tree or is_refolded or self._words:
             self._arrange()
         else:
             self._draw()
@@ -206,18 +232,22 @@ class Monitor(App[None]):
             if len(group) == 1:
                 for kind, count in scene.counts[group].items():
                     counts[kind] = counts.get(kind, 0) + count
-        times_left = [scene.times_left.get(key) for key in scene.counts if len(key) == 1]
-        seconds = [value for value in times_left if value is not None]
-        words = [f"hpcbert monitor  {format_counts(counts)}"]
+        words = ["hpcbert monitor", format_counts(counts, scene.view.cancelled)]
         if scene.over:
             words.append("all is over")
-        elif seconds and len(seconds) == len(times_left):
-            words.append(f"about {format_duration(max(seconds))} left")
+        elif (seconds := scene.time_left) is not None:
+            end = (
+                f", ends {_format_clock(scene.view.time, seconds)}"
+                if counts.get(Kind.RUNNING)
+                else ""
+            )
+            words.append(f"about {format_duration(seconds)} left{end}")
         words += [f"filter: {' '.join(self._words)}"] if self._words else []
         words.append(f"{self._rows.cursor + 1}/{len(self._rows_shown)}")
         if scene.view.trouble:
-            words.insert(1, f"no answer: {scene.view.trouble}")
-        return "  ".join(words)
+            words.insert(2, f"no answer: {scene.view.trouble}")
+        title = "  ".join(words)
+        return title if len(title) <= self.size.width else "  ".join(words[1:])
 
     def _last_line(self) -> str:
         if self._offer:
@@ -260,7 +290,10 @@ class Monitor(App[None]):
         self._touched = True
         self._notice = ""
         box = self.query_one("#filter", Input)
-        if box.has_class("open"):
+        if self._bar("help").has_class("open"):
+            if key in {"escape", "question_mark", "q"}:
+                self._toggle_help()
+        elif box.has_class("open"):
             if key == "escape":
                 self._filter("", is_done=True)
             elif event.is_printable and not box.has_focus:  # typed before the box has the focus
@@ -284,6 +317,7 @@ class Monitor(App[None]):
             "tab": self._other,
             "c": lambda: self._prepare(cancels=True),
             "r": lambda: self._prepare(cancels=False),
+            "question_mark": self._toggle_help,
             "q": self.exit,
         }
         log = self.query_one("#log", Scroll)
@@ -299,6 +333,25 @@ class Monitor(App[None]):
         """Leave as an interrupt does."""
         self.interrupted = True
         self.exit()
+
+    def _click(self, number: int) -> None:
+        """Move to a row; on the row at the cursor, fold or unfold it, or open its log."""
+        self._touched = True
+        row = self._rows_shown[number] if number < len(self._rows_shown) else None
+        if row is None or self._offer or self._tree is None:
+            return
+        if row is not self._row:
+            self._rows.move(number)
+            self._read_log()
+        elif row.level is Level.REPEAT:
+            self._toggle_log()
+        else:
+            self._fold(folded=row.key not in self._tree.folded)
+        self._draw()
+
+    def _toggle_help(self) -> None:
+        self._bar("help").toggle_class("open")
+        self.query_one("#body").display = not self._bar("help").has_class("open")
 
     def _fold(self, *, folded: bool) -> None:
         row = self._row
@@ -404,6 +457,13 @@ def _repeat_with_log(row: TreeRow, scene: Scene) -> Repeat:
     return min(row.repeats, key=lambda repeat: places[scene.view.states[repeat.key].kind])
 
 
+def _format_clock(now: float, seconds: float) -> str:
+    """Return the local time after some seconds; with its day if that is another one."""
+    end = time.localtime(now + seconds)
+    is_today = end[:3] == time.localtime(now)[:3]
+    return time.strftime("%H:%M" if is_today else "%Y-%m-%d %H:%M", end)
+
+
 def show_screen(session: Session, *, unicode: bool, colour: bool) -> None:
     """Show campaigns until the user leaves.
 
@@ -416,7 +476,7 @@ def show_screen(session: Session, *, unicode: bool, colour: bool) -> None:
     for name in ("COLUMNS", "LINES"):
         os.environ.pop(name, None)
     try:
-        app.run(mouse=False)
+        app.run()
     finally:
         session.leave()
     if session.error is not None:

@@ -14,13 +14,15 @@ from hpcbert.cli.progress import (
     MARKS,
     advise,
     convert_rate,
+    find_mark,
     format_counts,
     format_duration,
     format_earlier_attempts,
 )
 from hpcbert.cli.streams import to_ascii
 from hpcbert.commands.monitor import RepeatProgress, View
-from hpcbert.model import Unit
+from hpcbert.commands.rates import Rates
+from hpcbert.model import Row, Run, Unit
 from hpcbert.slurm.hostlist import fold
 from hpcbert.slurm.states import Kind, RepeatState
 
@@ -67,6 +69,9 @@ class Scene:
         failures: Why the failed repeats on the screen failed, from their logs.
         over: Whether nothing waits or runs any more.
         unit: What rates count.
+        cancelled: Number of cancelled repeats in a campaign or point, by the row's key.
+        waits: Why a campaign or point waits, if for one reason, and if nothing of it runs.
+        rates: The numbers of each campaign, by its id.
     """
 
     view: View
@@ -76,6 +81,31 @@ class Scene:
     failures: Mapping[Key, str] = field(default_factory=dict)
     over: bool = False
     unit: Unit = "samples"
+    cancelled: Mapping[tuple[str | int, ...], int] = field(default_factory=dict)
+    waits: Mapping[tuple[str | int, ...], str] = field(default_factory=dict)
+    rates: Mapping[str, Rates] = field(default_factory=dict)
+
+    @property
+    def time_left(self) -> float | None:
+        """Seconds until all campaigns end: some wait for others; None if one has no estimate."""
+        predecessors = {
+            repeat.watched.campaign.id: repeat.watched.campaign.after
+            for repeat in self.view.repeats
+        }
+        totals: list[float] = []
+        for name in predecessors:
+            total, chain = 0.0, {name: None}
+            while (after := predecessors.get(next(reversed(chain)), "")) and after not in chain:
+                chain[after] = None
+            for member in chain:
+                counts = self.counts.get((member,), {})
+                if not any(kind.alive for kind in counts):
+                    continue
+                if (member,) not in self.times_left:
+                    return None
+                total += self.times_left[member,]
+            totals.append(total)
+        return max(totals, default=None)
 
 
 class Tree:
@@ -87,6 +117,7 @@ class Tree:
     Attributes:
         groups: Campaigns and points, each campaign before its points.
         folded: Keys of rows with everything below them hidden.
+        ended: Keys of points that were folded because they had ended.
     """
 
     def __init__(self, repeats: Sequence[Repeat]) -> None:
@@ -107,6 +138,26 @@ class Tree:
         self.folded = (
             {row.key for row in self.groups if row.level} if len(repeats) > _FOLD_ABOVE else set()
         )
+        self.ended: set[tuple[str | int, ...]] = set()
+
+    def fold_ended(self, scene: Scene, current_key: tuple[str | int, ...]) -> bool:
+        """Fold each point once when it ends, and unfold it if it starts again.
+
+        The only point, and the one with the cursor, stay open.
+
+        Returns:
+            Whether a row was folded or unfolded.
+        """
+        points = [row.key for row in self.groups if row.level is Level.POINT]
+        over = {key for key in points if not any(kind.alive for kind in scene.counts[key])}
+        new, again = over - self.ended, self.ended - over
+        self.ended = over
+        if len(points) == 1:
+            return False
+        folded = (self.folded - again) | {key for key in new if key != current_key[:2]}
+        is_changed = folded != self.folded
+        self.folded = folded
+        return is_changed
 
     def rows(self, matches: Callable[[Repeat], bool] | None = None) -> list[TreeRow]:
         """Return the visible rows; with `make_filter`, those repeats and all rows above them."""
@@ -123,34 +174,45 @@ class Tree:
         return visible
 
 
-def summarise(tree: Tree, view: View, details: Mapping[Key, RepeatProgress]) -> Scene:
+def summarise(tree: Tree, view: View, progress: Mapping[Key, RepeatProgress]) -> Scene:
     """Return the states of the groups of a tree at one moment."""
     counts: dict[tuple[str | int, ...], Counter[Kind]] = {}
     typical_times: dict[tuple[str | int, ...], float] = {}
     for group in tree.groups:
         if group.level is Level.POINT:
             counts[group.key] = Counter(view.states[repeat.key].kind for repeat in group.repeats)
-            if typical_time := _typical_seconds(view, group.repeats, details):
+            if typical_time := _typical_seconds(view, group.repeats, progress):
                 typical_times[group.key] = typical_time
     times_left: dict[tuple[str | int, ...], float] = {}
+    cancelled: dict[tuple[str | int, ...], int] = {}
+    waits: dict[tuple[str | int, ...], str] = {}
     for group in tree.groups:
+        states = [view.states[repeat.key] for repeat in group.repeats]
+        cancelled[group.key] = sum(state.cancelled for state in states)
+        details = {state.detail for state in states if state.kind.queued}
+        is_running = any(state.kind is Kind.RUNNING for state in states)
+        waits[group.key] = details.pop() if len(details) == 1 and not is_running else ""
         if group.level is Level.CAMPAIGN:
             points = [key for key in counts if key[:1] == group.key and len(key) > 1]
             counts[group.key] = sum((counts[key] for key in points), Counter())
             seconds = [typical_times[key] for key in points if key in typical_times]
             if seconds:
                 typical_times[group.key] = sum(seconds) / len(seconds)
+    if typical_times:
+        typical_times[()] = sum(typical_times.values()) / len(typical_times)
     for group in tree.groups:
-        typical_time = typical_times.get(group.key) or typical_times.get(group.key[:1])
+        # A point takes about as long as others of its campaign, or else of other campaigns.
+        keys = (group.key, group.key[:1], ())
+        typical_time = next((typical_times[key] for key in keys if key in typical_times), None)
         if typical_time:
             remaining_work = sum(
-                _seconds_left(view, repeat.key, view.states[repeat.key], details, typical_time)
+                _seconds_left(view, repeat.key, view.states[repeat.key], progress, typical_time)
                 for repeat in group.repeats
                 if view.states[repeat.key].kind.alive
             )
             times_left[group.key] = remaining_work / max(1, counts[group.key][Kind.RUNNING])
     is_over = not any(state.kind.alive for state in view.states.values())
-    return Scene(view, counts, times_left, details, over=is_over)
+    return Scene(view, counts, times_left, progress, over=is_over, cancelled=cancelled, waits=waits)
 
 
 def _typical_seconds(
@@ -201,7 +263,7 @@ def make_filter(words: Collection[str], view: View) -> Callable[[Repeat], bool] 
         text = " ".join(
             (
                 *(repeat.watched.campaign.id, repeat.array.point.key, repeat.array.point.framework),
-                *(f"repeat {repeat.number}", state.word, MARKS[state.kind].name, state.reason),
+                *(f"repeat {repeat.number}", state.word, find_mark(state).name, state.reason),
                 *(repeat.watched.campaign.name, state.detail, *state.nodes),
             )
         ).lower()
@@ -219,13 +281,14 @@ def running_repeats(rows: Sequence[TreeRow], view: View) -> Iterator[Repeat]:
 
 # Name, title, width, least width of the screen. The state gets the remaining width.
 _COLUMNS = (
-    ("bar", "", 6, 60),
+    ("bar", "", 6, 120),
     ("done", "done", 9, 60),
-    ("rate", "{unit}/s", 11, 120),
-    ("left", "left", 8, 76),
+    ("rate", "{unit}/s", 11, 60),
+    # A point has one of them: the other once it has finished.
+    ("left", "left/eff.", 9, 76),
     ("nodes", "nodes", 14, 140),
 )
-_NAME_WIDTHS = (22, 38)
+_NAME_WIDTHS = (22, 44)
 _ENDED = {Kind.SUCCEEDED, Kind.FAILED, Kind.UNKNOWN, Kind.UNNEEDED}
 
 
@@ -247,39 +310,38 @@ class Sheet:
 
     def __init__(self, width: int, *, unicode: bool, unit: Unit = "samples") -> None:
         self.width, self.unicode, self._unit = width, unicode, unit
-        self._columns = [
-            column for column in _COLUMNS if width >= column[3] or column[3] == _COLUMNS[0][3]
-        ]
+        self._columns = [column for column in _COLUMNS if width >= column[3]]
         min_width, max_width = _NAME_WIDTHS
-        self._name = max(min_width, min(max_width, width * 3 // 8))
+        self._name = max(min_width, min(max_width, width * 5 // 14))
 
     def heads(self) -> str:
         """Return the titles of the columns."""
         titles = [
             title.format(unit=self._unit).rjust(width) for _, title, width, _ in self._columns
         ]
-        return f"{self._line('  campaign, point, repeat', titles)} state"
+        return f"{self._line('  campaign, point, repeat', '', titles)} state"
 
     def line(self, row: TreeRow, scene: Scene, *, folded: bool) -> tuple[Piece, Piece]:
         """Return a row: all columns but its state, and the state."""
         texts = _cells(row, scene)
-        name = f"{self._sign(row, scene, folded=folded)} {_format_name(row)}"
+        sign = f"{'  ' * row.level}{self._sign(row, scene, folded=folded)} "
         cells = []
         for column, _, width, _ in self._columns:
             text = self._bar(_share(row, scene), width) if column == "bar" else texts[column]
             cells.append(self.shorten(text, width).rjust(width))
-        head = self._line("  " * row.level + name, cells)
+        head = self._line(sign, _format_name(row), cells)
         state = self.shorten(texts["state"], max(0, self.width - len(head) - 1))
         return Piece(head, "bold" if row.level is Level.CAMPAIGN else ""), Piece(
             f" {state}", _choose_style(row, scene)
         )
 
-    def _line(self, name: str, cells: list[str]) -> str:
-        return " ".join([self.shorten(name, self._name).ljust(self._name), *cells])
+    def _line(self, sign: str, name: str, cells: list[str]) -> str:
+        name = self.shorten(name, self._name - len(sign), has_end=True)
+        return " ".join([f"{self.shorten(sign, len(sign))}{name}".ljust(self._name), *cells])
 
     def _sign(self, row: TreeRow, scene: Scene, *, folded: bool) -> str:
         if row.level is Level.REPEAT:
-            return MARKS[scene.view.states[row.repeats[0].key].kind].sign
+            return find_mark(scene.view.states[row.repeats[0].key]).sign
         return "▸" if folded else "▾"
 
     def _bar(self, share: float | None, width: int) -> str:
@@ -288,22 +350,41 @@ class Sheet:
         full = round(share * width)
         return "█" * full + "░" * (width - full)
 
-    def shorten(self, text: str, width: int) -> str:
-        """Return a text cut or filled to a number of characters."""
+    def shorten(self, text: str, width: int, *, has_end: bool = False) -> str:
+        """Return a text cut to a number of characters; with `has_end`, in its first half."""
         text = replace_controls(text).replace("\n", " ")
         text = text if self.unicode else to_ascii(text)
+        if len(text) <= width:
+            return text
         ellipsis = "…" if self.unicode else "~"
-        return text if len(text) <= width else text[: max(0, width - 1)] + ellipsis[: max(0, width)]
+        start = max(0, width - 1) // (3 if has_end else 1)
+        end = max(0, width - 1) - start
+        return text[:start] + ellipsis[: max(0, width)] + (text[-end:] if end else "")
 
 
 def _format_name(row: TreeRow) -> str:
     if row.level is Level.CAMPAIGN:
-        return str(row.key[0])
+        return _format_campaign(row)
     if row.level is Level.REPEAT:
         return f"repeat {row.key[2]}"
     point = row.repeats[0].array.point
     cpu = " cpu" if point.device == "cpu" else ""
-    return f"{point.model} {point.shape} {point.precision} b{point.batch}{cpu}"
+    # The row of the campaign has the variant that all its points share.
+    variant = "" if _find_variant(row.watched) else point.variant
+    return f"{point.model} {point.shape} {point.precision} b{point.batch}{cpu} {variant}".rstrip()
+
+
+def _format_campaign(row: TreeRow) -> str:
+    """Return a campaign's name and what distinguishes it from others of that name; or its id."""
+    campaign = row.watched.campaign
+    text = f"{campaign.name} {campaign.framework}" if campaign.name else campaign.id
+    return f"{text} {_find_variant(row.watched)}".rstrip()
+
+
+def _find_variant(watched: TrackedCampaign) -> str:
+    """Return the variant that all points of a campaign share; may be empty."""
+    variants = {array.point.variant for array in watched.campaign.measured}
+    return variants.pop() if len(variants) == 1 else ""
 
 
 def _share(row: TreeRow, scene: Scene) -> float | None:
@@ -335,12 +416,34 @@ def _cells(row: TreeRow, scene: Scene) -> dict[str, str]:
     running = _running_progress(repeat, scene)
     if running and running.iteration is not None:
         cells["done"] = f"{running.iteration}/{running.iterations}"
-    rate = convert_rate(repeat, running.throughput, scene.unit) if running else None
-    if rate is not None:
-        cells["rate"] = f"{rate:,.0f}" if scene.unit == "tokens" else f"{rate:,.2f}"
+    run = _find_run(repeat, scene)
+    throughput = running.throughput if running else run.throughput if run and run.valid else None
+    cells["rate"] = _format_rate(repeat, throughput, scene)
     if running and running.ends is not None:
         cells["left"] = format_duration(max(0.0, running.ends - scene.view.time))
     return cells
+
+
+def _find_run(repeat: Repeat, scene: Scene) -> Run | None:
+    """Return the run of a completed repeat, as collect judges it; None if there is none yet."""
+    state, rates = scene.view.states[repeat.key], scene.rates.get(repeat.watched.campaign.id)
+    return rates.find_run(repeat, state) if rates and state.kind is Kind.SUCCEEDED else None
+
+
+def _find_row(row: TreeRow, scene: Scene) -> Row | None:
+    """Return the numbers of a finished point; None before that, and of any other row."""
+    rates = scene.rates.get(str(row.key[0]))
+    if row.level is not Level.POINT or rates is None:
+        return None
+    attempts = {(repeat.key, scene.view.states[repeat.key].attempt) for repeat in row.repeats}
+    return rates.rows.get(str(row.key[1])) if attempts <= rates.ended else None
+
+
+def _format_rate(repeat: Repeat, throughput: float | None, scene: Scene) -> str:
+    rate = convert_rate(repeat, throughput, scene.unit)
+    if rate is None:
+        return ""
+    return f"{rate:,.0f}" if scene.unit == "tokens" else f"{rate:,.2f}"
 
 
 def _format_reason(repeat: Repeat, state: RepeatState, scene: Scene) -> str:
@@ -348,7 +451,14 @@ def _format_reason(repeat: Repeat, state: RepeatState, scene: Scene) -> str:
     failure = scene.failures.get(repeat.key, "")
     progress = _running_progress(repeat, scene)
     flags = "; ".join(f"{note.flag}: {note.detail}" for note in progress.notes) if progress else ""
-    texts = (failure, flags, state.detail, attempt, format_earlier_attempts(state))
+    run = _find_run(repeat, scene)
+    invalid = f"invalid: {run.reasons[0].detail}" if run and run.reasons else ""
+    # The row of the point has the reason for which all its repeats wait.
+    is_shown = state.kind.queued and scene.waits.get(
+        (repeat.watched.campaign.id, repeat.array.point.key)
+    )
+    detail = "" if is_shown else state.detail
+    texts = (failure, invalid, flags, detail, attempt, format_earlier_attempts(state))
     return "; ".join(filter(None, texts))
 
 
@@ -356,12 +466,21 @@ def _group_cells(row: TreeRow, scene: Scene) -> dict[str, str]:
     counts = scene.counts[row.key]
     time_left = scene.times_left.get(row.key)
     is_alive = any(kind.alive for kind in counts)
-    campaign_name = row.watched.campaign.name if row.level is Level.CAMPAIGN else ""
-    texts = (campaign_name, _format_reasons(row, scene), format_counts(counts))
+    campaign = row.watched.campaign
+    has_name = row.level is Level.CAMPAIGN and campaign.name not in ("", campaign.id)
+    reduced = _find_row(row, scene)
+    flags = (flag for flag in reduced.flags if flag != "no-baseline") if reduced else ()
+    left = format_duration(time_left) if is_alive and time_left is not None else ""
+    texts = (
+        _format_reasons(row, scene),
+        format_counts(counts, scene.cancelled.get(row.key, 0)),
+        ", ".join(flags),
+        campaign.id if has_name else "",
+    )
     return {
         "done": f"{_count_ended(row, scene)}/{len(row.repeats)}",
-        "rate": "",
-        "left": format_duration(time_left) if is_alive and time_left is not None else "",
+        "rate": _format_rate(row.repeats[0], reduced.median if reduced else None, scene),
+        "left": f"{reduced.efficiency:.1%}" if reduced and reduced.efficiency else left,
         "nodes": "",
         "state": "; ".join(filter(None, texts)),
     }
@@ -370,35 +489,48 @@ def _group_cells(row: TreeRow, scene: Scene) -> dict[str, str]:
 def _format_reasons(row: TreeRow, scene: Scene) -> str:
     """Return the causes of failures with their numbers, or else the reason for waiting."""
     if row.level is Level.CAMPAIGN:
-        return ""
+        return _format_wait(scene.waits.get(row.key, ""))
     texts = (scene.failures.get(repeat.key) for repeat in row.repeats)
     failures = Counter(text for text in texts if text)
-    if failures:
-        return "; ".join(
-            f"{count} repeat{'s' if count > 1 else ''}: {failure}"
-            for failure, count in failures.items()
-        )
-    states = (scene.view.states[repeat.key] for repeat in row.repeats)
-    return next(
-        (f"waits: {state.detail}" for state in states if state.kind.queued and state.detail), ""
-    )
+    reasons = [
+        f"{count} repeat{'s' if count > 1 else ''}: {failure}"
+        for failure, count in failures.items()
+    ]
+    # The row of the campaign has the reason for which all its points wait.
+    if wait := scene.waits.get(row.key, "") if not scene.waits.get(row.key[:1]) else "":
+        reasons.append(_format_wait(wait))
+    return "; ".join(reasons)
+
+
+def _format_wait(reason: str) -> str:
+    return reason if not reason or reason.startswith("waits ") else f"waits: {reason}"
 
 
 def _choose_style(row: TreeRow, scene: Scene) -> str:
     if row.level is Level.REPEAT:
-        return MARKS[scene.view.states[row.repeats[0].key].kind].style
-    counts = scene.counts[row.key]
+        return find_mark(scene.view.states[row.repeats[0].key]).style
+    counts = dict(scene.counts[row.key])
+    cancelled = scene.cancelled.get(row.key, 0)
+    counts[Kind.FAILED] = counts.get(Kind.FAILED, 0) - cancelled
     kinds = (Kind.FAILED, Kind.UNKNOWN, Kind.REQUEUED, Kind.RUNNING, Kind.WAITING)
-    return next((MARKS[kind].style for kind in kinds if counts.get(kind)), "green")
+    ended_style = "yellow" if cancelled else "green"
+    return next((MARKS[kind].style for kind in kinds if counts.get(kind)), ended_style)
 
 
 def describe_row(row: TreeRow, scene: Scene) -> str:
     """Return everything known about a row, as a sentence that may be folded."""
     texts = _cells(row, scene)
     if row.level is not Level.REPEAT:
-        words = [_format_name(row), texts["state"]]
-        words += [f"about {texts['left']} left"] if texts["left"] else []
-        return "  ".join(words)
+        reduced = _find_row(row, scene)
+        words = [
+            _format_name(row),
+            f"median {texts['rate']} {scene.unit}/s" if texts["rate"] else "",
+            f"efficiency {texts['left']}" if reduced and texts["left"] else "",
+            f"{reduced.repeats.ok}/{reduced.repeats.asked} repeats valid" if reduced else "",
+            texts["state"],
+            f"about {texts['left']} left" if not reduced and texts["left"] else "",
+        ]
+        return "  ".join(filter(None, words))
     (repeat,) = row.repeats
     state, view = scene.view.states[repeat.key], scene.view
     used_time = (

@@ -20,6 +20,7 @@ from hpcbert.cli.view.rows import Level, Scene, Tree, TreeRow, running_repeats, 
 from hpcbert.commands import monitor as flow
 from hpcbert.commands import retry, submit
 from hpcbert.commands.monitor import RepeatProgress, Sinks, View
+from hpcbert.commands.rates import Rates, list_ended, read_rates
 from hpcbert.commands.retry import RetryPlan
 from hpcbert.errors import HpcbertError, format_count
 from hpcbert.model import Unit
@@ -32,6 +33,8 @@ _UPDATE_INTERVAL = 2.0
 _SEARCH_INTERVAL = 5.0
 # Failed repeats to read logs of in one update; the next update reads more.
 _MAX_READ = 40
+# Reading logs for rates costs processor time; wait this many times its duration until the next.
+_IDLE_FACTOR = 20
 
 
 class _LeaveError(Exception):
@@ -90,6 +93,8 @@ class Session:
         self._tree: Tree | None = None
         self._details: dict[Key, RepeatProgress] = {}
         self._failures: dict[Key, str] = {}
+        self._rates: dict[str, Rates] = {}
+        self._rates_due = 0.0
         self._rows: Sequence[TreeRow] = ()
         self._show: Callable[[Tree, Scene], None] = lambda _tree, _shown: None
         self._tell: Callable[[str], None] = lambda _: None
@@ -195,13 +200,16 @@ class Session:
 
     def _take(self, view: View) -> None:
         if self.view is None or view.repeats is not self.view.repeats:
-            folded = self._tree.folded if self._tree else None
+            previous = self._tree
             self._tree, self._failures = Tree(view.repeats), {}
-            self._tree.folded = self._tree.folded if folded is None else folded
+            if previous:
+                self._tree.folded, self._tree.ended = previous.folded, previous.ended
         self.view = view
         for key in [key for key in self._failures if view.states[key].kind is not Kind.FAILED]:
             del self._failures[key]  # it was requeued
         self._show_now()
+        if self._read_rates(view):
+            self._show_now()
 
     def _show_now(self) -> None:
         if self.view is None or self._tree is None:
@@ -209,7 +217,22 @@ class Session:
         rows = self._rows or self._tree.groups[:1]
         self._look(rows, self.view)
         scene = summarise(self._tree, self.view, self._details)
-        self._show(self._tree, replace(scene, failures=dict(self._failures), unit=self.unit))
+        failures, rates = dict(self._failures), dict(self._rates)
+        self._show(self._tree, replace(scene, failures=failures, rates=rates, unit=self.unit))
+
+    def _read_rates(self, view: View) -> bool:
+        """Read the rates of campaigns with newly ended repeats; return whether there are any."""
+        is_over = not any(state.kind.alive for state in view.states.values())
+        if time.monotonic() < self._rates_due and not is_over:
+            return False
+        start, is_new = time.monotonic(), False
+        for watched in dict.fromkeys(repeat.watched for repeat in view.repeats):
+            name = watched.campaign.id
+            if self._rates.get(name, Rates()).ended != list_ended(watched, view.states):
+                self._rates[name], is_new = read_rates(watched, view.states), True
+        now = time.monotonic()
+        self._rates_due = now + _IDLE_FACTOR * (now - start)
+        return is_new
 
     def _look(self, rows: Sequence[TreeRow], view: View) -> None:
         """Read the progress, or the reason of the failure, of the repeats on the screen."""

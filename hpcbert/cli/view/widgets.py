@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.segment import Segment
 from rich.style import Style
+from textual.events import Click
 from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
@@ -36,9 +37,12 @@ class Scroll(ScrollView):
         name: str,
         colour: bool,
         resized: Callable[[], None],
+        scrolled: Callable[[], None] = lambda: None,
+        clicked: Callable[[int], None] = lambda _: None,
     ) -> None:
         super().__init__(id=name)
         self._line, self._colour, self._resized = line, colour, resized
+        self._scrolled, self._clicked = scrolled, clicked
         self._count = 0
         self.cursor = -1
 
@@ -65,6 +69,15 @@ class Scroll(ScrollView):
             self.scroll_to(y=line_number, animate=False, force=True, immediate=True)
         for line in {previous, self.cursor}:
             self.refresh_line(line)
+
+    def on_click(self, event: Click) -> None:
+        """Act on the line that was clicked."""
+        self._clicked(round(self.scroll_offset.y) + event.y)
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Scroll, and let details of the new lines be read."""
+        super().watch_scroll_y(old_value, new_value)
+        self._scrolled()
 
     def on_resize(self) -> None:
         """Draw everything for another size."""

@@ -15,6 +15,7 @@ from hpcbert.cli.view import app as screen
 from hpcbert.cli.view.rows import Tree, make_filter, summarise
 from hpcbert.cli.view.session import Offer, Session
 from hpcbert.commands.monitor import RepeatProgress, View
+from hpcbert.commands.rates import Rates, read_rates
 from hpcbert.errors import SchedulerError
 from hpcbert.slurm.states import Kind, RepeatState
 from tests.kit.campaigns import Built, build
@@ -30,7 +31,7 @@ def state(word: str, kind: Kind, **changes: Any) -> RepeatState:
     return replace(RepeatState(word, kind, "sacct"), **changes)
 
 
-DONE = state("COMPLETED", Kind.SUCCEEDED, elapsed=100.0)
+DONE = state("COMPLETED", Kind.SUCCEEDED, elapsed=100.0, step_exit=0)
 FAILED = state("FAILED", Kind.FAILED, detail="failed, exit status 1", nodes=("n3",))
 RUNS = state("RUNNING", Kind.RUNNING, start=NOW - 50, limit=3600.0, nodes=("n1", "n2"))
 WAITS = state("PENDING", Kind.WAITING, detail="others have a higher priority")
@@ -48,6 +49,7 @@ class Scripted(Session):
         )
         self.tree = Tree(built.repeats)
         self.looked: Any = ()
+        self.rates: dict[str, Rates] = {}
 
     def begin(self, show: Any, tell: Any, fail: Any) -> Any:
         self.show, self.fail = show, fail
@@ -60,7 +62,8 @@ class Scripted(Session):
             if repeat_state.kind is Kind.RUNNING
         }
         failures = {k: SAID for k, s in self.now.states.items() if s.kind is Kind.FAILED}
-        self.show(self.tree, replace(summarise(self.tree, self.now, details), failures=failures))
+        scene = summarise(self.tree, self.now, details)
+        self.show(self.tree, replace(scene, failures=failures, rates=self.rates))
 
     def change(self, number: int, to: RepeatState) -> None:
         states = dict(self.now.states)
@@ -141,7 +144,7 @@ def test_every_size_shows_rows_and_keys_and_overflows_nowhere(
         assert "q quit" in screen_lines[-1]
         assert "2 repeats: ModuleNotFoundError" in text or width < 100
         assert ("0:00:50" in text) == (width >= 76)
-        assert ("512.50" in text) == (width >= 120)
+        assert "512.50" in text
         assert ("n[1-2]" in text) == (width >= 140)
 
     drive(session, story, size)
@@ -329,6 +332,136 @@ def test_time_left_is_of_those_that_completed_or_of_the_log_that_runs(built: Bui
     assert summarise(tree, bare, details).times_left[keys[1]] == 30 + 4 * 80
     over = replace(view, states=dict.fromkeys(states, DONE))
     assert summarise(tree, over, {}).over
+
+
+def read_screen(
+    campaigns: list[Built], states: list[RepeatState], size: tuple[int, int], *keys: str
+) -> list[str]:
+    """Return the screen about ended and other repeats of campaigns, after some keys."""
+    session = Scripted(campaigns[0], states[: len(campaigns[0].repeats)])
+    repeats = tuple(repeat for built in campaigns for repeat in built.repeats)
+    by_key = {repeat.key: value for repeat, value in zip(repeats, states, strict=True)}
+    session.now, session.tree = View(repeats, by_key, NOW), Tree(repeats)
+    session.rates = {built.campaign.id: read_rates(built, by_key) for built in campaigns}
+    screens: list[list[str]] = []
+
+    async def story(app: screen.Monitor, pilot: Any) -> None:
+        await pilot.press(*keys)
+        await pilot.pause()
+        screens.append(lines(app))
+
+    drive(session, story, size)
+    return screens[0]
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 50)], ids=["80x24", "160x50"])
+def test_finished_points_have_a_median_and_an_efficiency(
+    build: Callable[..., Built], size: tuple[int, int]
+) -> None:
+    built = build("1n1g", "1n4g", repeats=2)
+    for shape, rates in {"1n1g": (100, 110), "1n4g": (400, 380)}.items():
+        for repeat, rate in enumerate(rates, 1):
+            built.complete(shape, repeat, rate)
+    rows = read_screen([built], [DONE] * 4, size, "down", "right")
+    base, point = (next(row for row in rows if shape in row) for shape in ("1n1g", "1n4g"))
+    assert "105.00" in base
+    assert "100.0%" in base
+    assert ("390.00" in point, "92.9%" in point) == (True, True)
+    assert any("repeat 1" in row and "100.00" in row for row in rows), "unfolded by a key"
+    assert not any("380.00" in row for row in rows), "folded, as it has ended"
+    rows = read_screen([built], [DONE, DONE, DONE, RUNS], size)
+    assert any("repeat 1" in row and "400.00" in row for row in rows)
+    assert not any("92.9%" in row for row in rows), "not before its last repeat"
+
+
+def test_an_invalid_repeat_has_a_reason_and_no_rate(build: Callable[..., Built]) -> None:
+    built = build("1n1g", repeats=2)
+    built.complete("1n1g", 1, 100)
+    built.log("1n1g", 2, "nothing\n")
+    built.started("1n1g", 2)
+    built.ended("1n1g", 2)
+    rows = read_screen([built], [DONE, DONE], (160, 50))
+    assert any("repeat 2" in row and "invalid: " in row for row in rows)
+    assert any("1n1g" in row and "100.00" in row and "incomplete" in row for row in rows)
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_campaigns_of_one_name_are_told_apart(tmp_path: Path, width: int) -> None:
+    campaigns = []
+    for algorithm in ("Ring", "Tree"):
+        name = f"20261121T100000Z-pytorch-{algorithm.lower()}"
+        built = build(tmp_path, "1n1g", name=name, repeats=1)
+        (array,) = built.campaign.arrays
+        point = replace(array.point, env=(("NCCL_ALGO", algorithm),))
+        arrays = (replace(array, point=point),)
+        campaigns.append(built.change(name="a name that is long, week 47", arrays=arrays))
+    rows = read_screen(campaigns, [WAITS, WAITS], (width, 24))
+    for algorithm in ("Ring", "Tree"):
+        assert any(row.startswith("▾ a name") and f"O={algorithm} " in row for row in rows)
+    assert f"{campaigns[0].campaign.id}  " in rows[-4] + "  " or "pytorch-ring" in " ".join(rows)
+
+
+def test_cancelled_repeats_did_not_fail(built: Built) -> None:
+    cancelled = state("CANCELLED", Kind.FAILED, detail="was cancelled")
+    rows = read_screen([built], [DONE, FAILED, cancelled, cancelled, WAITS, *[DONE] * 5], (120, 30))
+    assert "1 failed, 2 cancelled" in rows[0].replace("1 waiting, ", "")
+    assert sum("⊘" in row for row in rows) == 2
+
+
+def test_one_reason_for_waiting_is_shown_once(built: Built) -> None:
+    waits = replace(WAITS, detail="waits for a licence")
+    rows = read_screen([built], [waits] * 10, (160, 30))
+    assert sum("waits for a licence" in row for row in rows[:-4]) == 1
+    assert not any("waits: waits" in row for row in rows)
+    waits_otherwise = [waits] * 9 + [WAITS]
+    rows = read_screen([built], waits_otherwise, (160, 30))
+    assert sum("waits for a licence" in row for row in rows) == 6, "one point, and four repeats"
+
+
+@pytest.mark.parametrize(
+    ("states", "seconds"),
+    [([RUNS, WAITS], 50 + 100 + 2 * 100), ([DONE, DONE], 2 * 100)],
+    ids=["both alive", "one over"],
+)
+def test_campaigns_in_a_row_take_the_sum_of_their_times(
+    tmp_path: Path, states: list[RepeatState], seconds: float
+) -> None:
+    first = build(tmp_path, "1n1g", name="20261121-pytorch-a", repeats=3)
+    second = build(tmp_path, "1n1g", name="20261121-pytorch-b", repeats=3)
+    second = second.change(after=first.campaign.id)
+    repeats = (*first.repeats, *second.repeats)
+    values = [DONE, *states, DONE, WAITS, WAITS]
+    view = View(repeats, {r.key: s for r, s in zip(repeats, values, strict=True)}, NOW)
+    assert summarise(Tree(repeats), view, {}).time_left == seconds
+
+
+def test_a_click_selects_and_folds(session: Scripted) -> None:
+    async def story(app: screen.Monitor, pilot: Any) -> None:
+        await pilot.click("#rows", offset=(5, 1))
+        assert "2/13" in lines(app)[0]
+        await pilot.click("#rows", offset=(5, 1))
+        assert "2/8" in lines(app)[0]
+        await pilot.click("#rows", offset=(5, 2))
+        assert "3/8" in lines(app)[0]
+
+    drive(session, story)
+
+
+def test_escape_closes_the_innermost(session: Scripted) -> None:
+    async def story(app: screen.Monitor, pilot: Any) -> None:
+        await pilot.press("/", *"failed", "enter", "enter", "question_mark")
+        assert any("close the innermost" in line for line in lines(app))
+        await pilot.press("escape")
+        assert not any("close the innermost" in line for line in lines(app))
+        assert app._log_open
+        await pilot.press("escape")
+        assert (app._log_open, "filter: failed" in lines(app)[0]) == (False, True)
+        await pilot.press("escape")
+        assert "/13" in lines(app)[0]
+        await pilot.press("escape")
+        assert app.is_running
+
+    drive(session, story)
 
 
 @pytest.mark.parametrize(
