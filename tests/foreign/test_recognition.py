@@ -288,5 +288,7 @@ def test_a_sample_is_its_own_recipes_or_names_what_it_lacks(
     folder.mkdir()
     (folder / "slurm-4711.out").write_bytes(printed(recipe))
     document = collect_json(folder)
-    frameworks = [table["framework"] for table in (document["data"] or {}).get("tables", ())]
-    assert frameworks == [recipe] or "Give --" in document["errors"][0]["hint"]
+    tables = (document["data"] or {}).get("tables", ())
+    frameworks = {table["framework"] for table in tables if table["rows"][0]["median"]}
+    assert frameworks <= {recipe}
+    assert frameworks or document["exit_code"] in {2, 4}
