@@ -27,6 +27,7 @@ from hpcbert.cli.progress import (
     has_screen,
     list_failures,
     list_flags,
+    list_numbers,
 )
 from hpcbert.commands import monitor as flow
 from hpcbert.commands import retry
@@ -131,7 +132,7 @@ def _run_monitor(
         path: shown_paths.get(path, path)
         for path in (tracked_campaign.directory for tracked_campaign in tracked_campaigns)
     }
-    result = _make_result(view, tracked_campaigns, shown_paths, exit_status=exit_status)
+    result = _make_result(view, tracked_campaigns, shown_paths, display, exit_status=exit_status)
     warnings = store.describe_left_out("the campaigns that are not over", skipped)
     return replace(result, warnings=(*result.warnings, *warnings))
 
@@ -193,6 +194,7 @@ def _make_result(
     view: View,
     tracked_campaigns: Sequence[TrackedCampaign],
     shown_paths: Mapping[Path, Path],
+    display: Display,
     *,
     exit_status: bool,
 ) -> Result:
@@ -217,6 +219,11 @@ def _make_result(
         place = str(shown_paths[directory])
         campaigns.append({"campaign": name, "directory": place, "preflight": sentences})
         lines += [text if len(tracked_campaigns) == 1 else f"{name}: {text}" for text in sentences]
+        if not display.as_json:
+            numbers = list_numbers(tracked_campaign, view.states, display.unit)
+            lines += [
+                text if len(tracked_campaigns) == 1 else f"{name}: {text}" for text in numbers
+            ]
     lines += [*list_failures(view), *list_flags(view), *list_advice(view)]
     if not open_count:
         lines += [

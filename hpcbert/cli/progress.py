@@ -29,6 +29,7 @@ from hpcbert.cli.tables import collect_tables
 from hpcbert.commands import monitor as flow
 from hpcbert.commands import retry
 from hpcbert.commands.monitor import Change, RepeatProgress, Sinks, View
+from hpcbert.commands.rates import read_rates
 from hpcbert.commands.retry import RetryPlan
 from hpcbert.config.site import Site
 from hpcbert.errors import HpcbertError, IncompleteError, format_count
@@ -179,6 +180,27 @@ def report_finished_points(
             continue
         with contextlib.suppress(HpcbertError):  # The table at the end reports it.
             yield _format_numbers(tracked_campaign, point, states)
+
+
+def list_numbers(
+    tracked_campaign: TrackedCampaign, states: Mapping[Key, RepeatState], unit: Unit
+) -> list[str]:
+    """Return a line with the median and the efficiency of each finished point with valid repeats.
+
+    Only in a unit that a sample of the point has a number of.
+    """
+    rows = dict(read_rates(tracked_campaign, states).rows)
+    lines = []
+    for array in tracked_campaign.campaign.measured:
+        row, repeat = rows.pop(array.point.key, None), Repeat(tracked_campaign, array, 1)
+        rate = convert_rate(repeat, row.median, unit) if row else None
+        if row and rate is not None:
+            efficiency = f", efficiency {row.efficiency:.1%}" if row.efficiency else ""
+            lines.append(
+                f"{array.point.key}: median {format_number(rate)} {unit}/s{efficiency}, "
+                f"{row.repeats.ok}/{row.repeats.asked} repeats"
+            )
+    return lines
 
 
 def _format_numbers(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from hpcbert.campaign.repeats import TrackedCampaign
-from hpcbert.cli.progress import Display, report_finished_points
+from hpcbert.cli.progress import Display, list_numbers, report_finished_points
 from hpcbert.commands.monitor import Change, View, open_campaign
 from hpcbert.slurm.states import RepeatState
 from tests.kit.campaigns import Built
@@ -42,6 +42,25 @@ def test_a_points_numbers_are_printed_when_its_last_repeat_has_ended(
     assert line.startswith(f"{first[0].repeat.array.point.key}: median ")
     assert line.endswith(", 3/3 repeats")
     assert len(print_after(ended)) == 2
+
+
+@pytest.mark.parametrize(
+    ("last", "efficiencies"),
+    [("COMPLETED", ["100.0%", "90.0%"]), ("RUNNING", ["100.0%"]), ("FAILED", ["100.0%", "95.0%"])],
+)
+def test_finished_points_have_medians_and_efficiencies(
+    build: Callable[..., Built], last: str, efficiencies: list[str]
+) -> None:
+    built = build("1n1g", "1n2g", repeats=2)
+    for shape, rates in {"1n1g": (100, 100), "1n2g": (190, 170)}.items():
+        for repeat, rate in enumerate(rates, 1):
+            built.complete(shape, repeat, rate)
+    watched = open_campaign(built.directory)
+    states = says()(watched)
+    final_key = watched.repeats[-1].key
+    states = {**states, final_key: says(default=last)(watched)[final_key]}
+    lines = list_numbers(watched, states, "samples")
+    assert [line.partition("efficiency ")[2].partition(",")[0] for line in lines] == efficiencies
 
 
 @pytest.mark.parametrize("last", ["FAILED", "CANCELLED", "NODE_FAIL"])
