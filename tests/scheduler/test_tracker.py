@@ -529,6 +529,23 @@ def test_a_job_that_gang_scheduling_suspends_now_and_then_is_over_only_once_and_
     assert "suspended for 60 s" in state.detail
 
 
+@pytest.mark.parametrize("accounting", ["", "Connection refused"], ids=["sacct answers", "neither"])
+@pytest.mark.parametrize("repeats", [1, 5], ids=["the last end", "one of five"])
+def test_a_controller_that_fails_is_asked_seldom_about_ends_that_jobs_wrote(
+    watched: Build, slurm: Slurm, clock: Clock, accounting: str, repeats: int
+) -> None:
+    built = watched("12", repeats=repeats)
+    built.mark("1n1g", 1, {"event": "start", "time": T + 1})
+    built.mark("1n1g", 1, {"event": "end", "time": T + 9, "exit": 0})
+    slurm.sacct = failed(accounting) if accounting else sacct("12_[1-5]", "RUNNING")
+    slurm.squeue = failed("Unable to contact slurm controller")
+    tracker = Tracker([built], run=slurm, clock=clock, chance=lambda: 0.0, floor=10)
+    while clock.now < T + 3600:
+        tracker.poll()
+        clock.pause(max(0.1, min(tracker.pause(), tracker.seconds_to_news())))
+    assert slurm.count("squeue") <= slurm.count("sacct") <= 70
+
+
 def test_nobody_waits_for_what_a_retry_took_over(watched: Build, slurm: Slurm) -> None:
     """Where its states were asked about too, a second retry of a local campaign took 16 s."""
     built = watched("local-1-1", "local-2-2", repeats=1, scheduler="local")

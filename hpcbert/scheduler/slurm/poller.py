@@ -95,7 +95,8 @@ class SlurmPoller(Poller):
 
     def seconds_to_news(self) -> float:
         """Return the seconds until squeue can be asked early about ends that jobs wrote."""
-        if not self._ended or self._squeue == "absent":
+        # A controller that failed is asked again no earlier than the next poll, which backs off.
+        if not self._ended or self._squeue in {"absent", "failed"} or self.failures:
             return math.inf
         last = len(self._ended) == len(self._open())
         return self._early.seconds(self._context.now(), last=last)
