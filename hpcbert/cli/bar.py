@@ -44,10 +44,9 @@ class ProgressBar:
             return
         if count >= total:
             self.clear()
-        elif count and now >= self._next:
+        elif now >= self._next:
             self._next = now + _PAUSE
-            rate = count / (now - self._start)
-            text = format_progress(activity, count, total, rate)
+            text = format_progress(activity, count, total, now - self._start)
             width = streams.line_width(self.stream)
             self.stream.write(_CLEAR + (text[: width - 1] if width else text))
             self.stream.flush()
@@ -60,20 +59,26 @@ class ProgressBar:
         self._activity, self._start, self._next = "", 0.0, 0.0
 
 
-def format_progress(activity: str, count: int, total: int, rate: float) -> str:
-    """Return `reading logs ██████░░ 1,200/5,000, 480/s, 8 s left`.
+def format_progress(activity: str, count: int, total: int, elapsed: float) -> str:
+    """Return `reading logs ██████░░ 1,200/5,000, 480/s, 8 s left`; before the first item, the time.
 
     Args:
         activity: What is worked on.
         count: The number of items that are done.
         total: The number of all.
-        rate: Items per second.
+        elapsed: Seconds since the beginning.
     """
     filled = _WIDTH * count // total
-    seconds = (total - count) / rate
-    remaining = f"{seconds:.0f} s" if seconds < _MINUTE else f"{seconds / _MINUTE:.0f} min"
     bar = "█" * filled + "░" * (_WIDTH - filled)
-    return f"{activity} {bar} {count:,}/{total:,}, {rate:,.3g}/s, {remaining} left"
+    text = f"{activity} {bar} {count:,}/{total:,}"
+    if not count:
+        return f"{text}, {_format_seconds(elapsed)}"
+    rate = count / elapsed
+    return f"{text}, {rate:,.3g}/s, {_format_seconds((total - count) / rate)} left"
+
+
+def _format_seconds(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < _MINUTE else f"{seconds / _MINUTE:.0f} min"
 
 
 def shows_progress(body: Callable[..., R]) -> Callable[..., R]:

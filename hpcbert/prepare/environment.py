@@ -29,7 +29,7 @@ from hpcbert.script.materials import (
     runs_in_environment,
     source_record_path,
 )
-from hpcbert.system import redact
+from hpcbert.system import progress, redact
 from hpcbert.system.files import translate_errors
 from hpcbert.system.lock import hold_lock
 
@@ -225,7 +225,14 @@ class _Installation:
         self.context.say(f"installing {step.requirements or 'the program'}")
         python = str(interpreter_path(self.directory))
         if not step.source:
-            self._run(python, *arguments, env=step.env)
+            folder = packages_path(self.directory, self.virtual_environment.python)
+            present = sum(1 for _ in folder.glob("*.dist-info"))
+            with progress.follow_count(
+                "installing packages",
+                self._count_packages(step.requirements),
+                lambda: sum(1 for _ in folder.glob("*.dist-info")) - present,
+            ):
+                self._run(python, *arguments, env=step.env)
             return
         # Builds write into their own folder.
         copy = self.directory / "src"
@@ -234,6 +241,13 @@ class _Installation:
         self._run(python, *arguments, str(copy), env=step.env)
         with translate_errors("remove", copy):
             shutil.rmtree(copy)
+
+    def _count_packages(self, requirements: str) -> int:
+        """Return the number of packages that a file of requirements names; at least 1."""
+        if not requirements:
+            return 1
+        lines = (Path(self.recipe.folder) / requirements).read_text(encoding="utf-8").splitlines()
+        return max(1, sum(line[:1].isalnum() for line in lines))
 
     def _checkout(self) -> Path:
         """Return the root of the program's checkout.

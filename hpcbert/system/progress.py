@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from typing import TypeVar
 
 T = TypeVar("T")
 # Receives what is worked on, the number that is done, and the number of all.
 Listener = Callable[[str, int, int], None]
+# Seconds between two looks at the work of another process.
+_LOOK = 0.5
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 
@@ -38,3 +41,32 @@ def track(items: Collection[T], activity: str) -> Iterator[T]:
         yield item
         if total > 1:
             report(activity, number, total)
+
+
+@contextmanager
+def follow_count(activity: str, total: int, count: Callable[[], int]) -> Iterator[None]:
+    """Report the work of another process until the context ends.
+
+    Args:
+        activity: What is worked on.
+        total: The number of all items, as far as known before.
+        count: Returns the number of those that are done.
+    """
+    if _listener.get() is None:
+        yield
+        return
+    end = threading.Event()
+
+    def look() -> None:
+        while not end.wait(_LOOK):
+            report(activity, min(count(), total - 1), total)
+
+    # A thread of its own has no listener otherwise.
+    thread = threading.Thread(target=copy_context().run, args=(look,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()
+        report(activity, total, total)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import threading
+from typing import Any
 
 import pytest
 
 from hpcbert.cli.bar import ProgressBar, format_progress
-from hpcbert.system.progress import listen, track
+from hpcbert.system.progress import follow_count, listen, track
 
 
 def run_work(seconds: float, count: int = 10, inner: int = 0) -> str:
@@ -37,4 +39,20 @@ def test_short_work_shows_nothing(seconds: float, count: int) -> None:
 
 
 def test_minutes_and_thousands() -> None:
-    assert format_progress("x", 1200, 5000, 10.0).endswith("1,200/5,000, 10/s, 6 min left")
+    assert format_progress("x", 1200, 5000, 120.0).endswith("1,200/5,000, 10/s, 6 min left")
+    assert format_progress("x", 0, 74, 42.0).endswith("0/74, 42 s")
+
+
+def test_the_work_of_another_process_is_followed() -> None:
+    reports: list[tuple[str, int, int]] = []
+    is_reported = threading.Event()
+
+    def note(*values: Any) -> None:
+        reports.append(values)
+        is_reported.set()
+
+    with listen(note), follow_count("installing", 3, lambda: 5):
+        assert is_reported.wait(60)
+    assert (reports[0], reports[-1]) == (("installing", 2, 3), ("installing", 3, 3))
+    with follow_count("installing", 3, lambda: 5):
+        pass
