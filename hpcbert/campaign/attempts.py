@@ -84,11 +84,7 @@ def find_states(
 
     The scheduler is asked only if a repeat's state is not on record.
     """
-    states: dict[Key, RepeatState] = {}
-    for repeat in watched.repeats:
-        state = _final_state(repeat, recorded)
-        if state is not None:
-            states[repeat.key] = state
+    states = list_final_states(watched, recorded)
     warnings: tuple[str, ...] = ()
     answers: Mapping[Key, RepeatState] = {}
     if len(states) < len(watched.repeats):
@@ -102,6 +98,12 @@ def find_states(
             state = answers.get(repeat.key) or _from_status_file(repeat)
             states[repeat.key] = _apply_verdict(repeat, state, recorded)
     return states, warnings
+
+
+def list_final_states(watched: TrackedCampaign, recorded: RecordedStates) -> dict[Key, RepeatState]:
+    """Return the states that can't change any more, of those repeats that have one."""
+    states = {repeat.key: _final_state(repeat, recorded) for repeat in watched.repeats}
+    return {key: state for key, state in states.items() if state is not None}
 
 
 def _final_state(repeat: Repeat, recorded: RecordedStates) -> RepeatState | None:

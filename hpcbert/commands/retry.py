@@ -17,6 +17,7 @@ from typing import Protocol
 
 from hpcbert import scheduler
 from hpcbert.campaign import ends, judge, store, suspects
+from hpcbert.campaign.attempts import RecordedStates, list_final_states
 from hpcbert.campaign.judge import Gathered
 from hpcbert.campaign.repeats import Key, TrackedCampaign
 from hpcbert.campaign.suspects import RepeatOutcome, RetryPolicy, Suspicion, Verdict
@@ -99,10 +100,14 @@ def find_invalid(
     policy: RetryPolicy,
     *,
     run: Runner,
+    dry: bool = False,
     clock: Callable[[], float] = time.time,
     pause: Callable[[float], None] = time.sleep,
 ) -> Findings:
     """Find the repeats of a campaign that are missing or invalid, by the gate of `collect`.
+
+    With `dry`, Slurm is not asked about a campaign whose ends are all on record; nothing may be
+    submitted then.
 
     Raises:
         SchedulerError: Slurm does not say what waits or runs, or lists a live job of a missing
@@ -122,14 +127,19 @@ def find_invalid(
     backend = scheduler.create_scheduler(campaign.scheduler, context)
     tracked_campaign = backend.adopt_jobs(TrackedCampaign(directory, campaign), strict=True)
     campaign = tracked_campaign.campaign
-    tracker = Tracker([tracked_campaign], run=run, clock=clock, floor=_POLL_SECONDS)
-    states, settled_keys = _poll_until_settled(tracked_campaign, tracker, pause)
-    ends.write(tracked_campaign, states, settled_keys)
+    states = list_final_states(tracked_campaign, RecordedStates(directory)) if dry else {}
+    settled_keys, is_over = set(states), dry and len(states) == len(tracked_campaign.repeats)
+    if not is_over:
+        tracker = Tracker([tracked_campaign], run=run, clock=clock, floor=_POLL_SECONDS)
+        states, settled_keys = _poll_until_settled(tracked_campaign, tracker, pause)
+        ends.write(tracked_campaign, states, settled_keys)
     judgement = judge.gather(tracked_campaign, rule="", window=Window(), states=lambda _: states)
     ended = list(_list_ended(campaign, judgement, settled_keys, policy))
     too_large = set() if policy.exclude else _find_too_large(judgement, ended)
     invalid = [repeat for repeat in ended if repeat.key not in too_large]
-    backend.refuse_doubling(tracked_campaign, [(repeat.array, repeat.number) for repeat in invalid])
+    if not is_over:
+        missing = [(repeat.array, repeat.number) for repeat in invalid]
+        backend.refuse_doubling(tracked_campaign, missing)
     submissions = tracked_campaign.arrays_of_repeat
     spent = {
         repeat.key
@@ -480,7 +490,7 @@ def resubmit(
     arrays = store.read_manifest(directory).arrays
     if not dry and any(array.state == "intended" for array in arrays):
         submit_intended()
-    findings = find_invalid(directory, policy, run=run)
+    findings = find_invalid(directory, policy, run=run, dry=dry)
     invalid_ends = [(repeat.array, repeat.number, repeat.state) for repeat in findings.invalid]
     retries.refuse_pointless(findings.watched, invalid_ends, policy.time_limit)
     plan = plan_retry(findings, policy, run=run)

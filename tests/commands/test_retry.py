@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
-from hpcbert.campaign import store
+from hpcbert.campaign import judge, measurements, store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli.retry import _make_result
 from hpcbert.commands import retry, submit
 from hpcbert.errors import SchedulerError, UsageError
+from hpcbert.logs.setting import Window
 from hpcbert.model import Array, Campaign, Shape
+from hpcbert.scheduler import create_scheduler
 from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.script import retries
 from hpcbert.script.request import read_request
@@ -122,6 +124,30 @@ def test_only_what_does_not_count_is_submitted_again(three_of_five: Bench) -> No
     text = (three_of_five.directory / array.script).read_text()
     assert array.request.exclude == "n3,n2"
     assert read_request(sbatch_options(text)) == array.request
+
+
+@pytest.mark.parametrize("last", ["FAILED", "NODE_FAIL"])
+@pytest.mark.parametrize("dry", [True, False], ids=["dry", "submits"])
+def test_only_a_dry_retry_asks_nothing_about_ends_on_record(
+    bench: Bench, last: str, dry: bool
+) -> None:
+    for repeat in (1, 2, 3, 4):
+        bench.ended(repeat)
+    bench.ended(5, last)
+    watched = TrackedCampaign(bench.directory, bench.campaign)
+    states = create_scheduler("slurm", bench.means).states
+    gathered = judge.gather(watched, rule="", window=Window(), states=states)
+    measurements.record_results(watched, gathered, now=NOW)
+    asked = len(bench.slurm.calls)
+    clock = Clock(NOW)
+    findings = retry.find_invalid(
+        bench.directory, RetryPolicy(), run=bench.slurm, dry=dry, clock=clock, pause=clock.pause
+    )
+    assert [(repeat.number, repeat.state) for repeat in findings.invalid] == [(5, last)]
+    # Slurm may have put a job that lost its node back into the queue.
+    assert (len(bench.slurm.calls) == asked) == (dry and last == "FAILED")
+    if last == "FAILED":
+        judge.gather(watched, rule="", window=Window(), states=lambda _: pytest.fail("asked"))
 
 
 def test_nodes_that_the_script_names_are_not_kept_away_from(tmp_path: Path) -> None:
