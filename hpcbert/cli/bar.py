@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import TextIO, TypeVar
 
+import click
+
 from hpcbert.cli import streams
 from hpcbert.system import progress
 
@@ -82,11 +84,16 @@ def _format_seconds(seconds: float) -> str:
 
 
 def shows_progress(body: Callable[..., R]) -> Callable[..., R]:
-    """Make a command show on stderr, if that is a terminal, how far its long work has come."""
+    """Make a command show on stderr how far its long work has come.
+
+    Only on a terminal, and never with --json.
+    """
 
     @wraps(body)
     def command(*args: object, **values: object) -> R:
-        if not sys.stderr.isatty():
+        context = click.get_current_context(silent=True)
+        as_json = context is not None and context.params.get("as_json")
+        if as_json or not sys.stderr.isatty():
             return body(*args, **values)
         bar = ProgressBar(sys.stderr)
         try:

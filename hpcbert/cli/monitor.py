@@ -16,6 +16,7 @@ from hpcbert.campaign import preflight, store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli import streams
+from hpcbert.cli.bar import shows_progress
 from hpcbert.cli.campaigns import format_next_step, open_campaigns
 from hpcbert.cli.options import MAX_RETRIES, RUNS, SITE, UNIT
 from hpcbert.cli.output import Result, replace_controls, run_command
@@ -69,7 +70,7 @@ def monitor(*, as_json: bool, plain: bool, unit: Unit, **values: Any) -> None:
     it: the jobs continue.
 
     On a terminal it fills the screen: arrows move, / filters, enter opens the log, c cancels, r
-    retries, q leaves.
+    retries, ? shows all keys, q leaves. At the end it prints the median of each finished point.
 
     With --json each line is an object: first {"event":"state",…} for each repeat, then one for each
     change, and at last the document that every command ends with; its data is the summary.
@@ -190,6 +191,7 @@ def _choose_interval(
     return floor if period is None else period
 
 
+@shows_progress
 def _make_result(
     view: View,
     tracked_campaigns: Sequence[TrackedCampaign],

@@ -6,9 +6,10 @@ import io
 import threading
 from typing import Any
 
+import click
 import pytest
 
-from hpcbert.cli.bar import ProgressBar, format_progress
+from hpcbert.cli.bar import ProgressBar, format_progress, shows_progress
 from hpcbert.system.progress import follow_count, listen, track
 
 
@@ -56,3 +57,30 @@ def test_the_work_of_another_process_is_followed() -> None:
     assert (reports[0], reports[-1]) == (("installing", 2, 3), ("installing", 3, 3))
     with follow_count("installing", 3, lambda: 5):
         pass
+
+
+@pytest.mark.parametrize(
+    ("options", "is_terminal", "count"),
+    [([], True, 1), (["--json"], True, 0), ([], False, 0)],
+    ids=["terminal", "json", "pipe"],
+)
+def test_a_bar_is_for_people(
+    monkeypatch: pytest.MonkeyPatch, options: list[str], is_terminal: bool, count: int
+) -> None:
+    streams: list[object] = []
+
+    def make_bar(stream: io.StringIO) -> ProgressBar:
+        streams.append(stream)
+        return ProgressBar(stream)
+
+    @click.command()
+    @click.option("--json", "as_json", is_flag=True)
+    def command(as_json: bool) -> None:
+        shows_progress(lambda: as_json)()
+
+    stderr = io.StringIO()
+    monkeypatch.setattr(stderr, "isatty", lambda: is_terminal)
+    monkeypatch.setattr("sys.stderr", stderr)
+    monkeypatch.setattr("hpcbert.cli.bar.ProgressBar", make_bar)
+    command.main(options, standalone_mode=False)
+    assert len(streams) == count

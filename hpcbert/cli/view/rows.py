@@ -503,7 +503,7 @@ def _format_reasons(row: TreeRow, scene: Scene) -> str:
 
 
 def _format_wait(reason: str) -> str:
-    return reason if not reason or reason.startswith("waits ") else f"waits: {reason}"
+    return reason if not reason or reason.startswith(("waits ", "is ")) else f"waits: {reason}"
 
 
 def _choose_style(row: TreeRow, scene: Scene) -> str:
