@@ -73,7 +73,7 @@ def test_thirty_points_go_all_the_way(hpcbert: Cli, user: Any, lab: Lab) -> None
             tmux.keys("y")
             tmux.shows("Cancelled 9 repeats of")
         tmux.shows("all is over")
-        tmux.shows("3 completed, 27 failed")
+        tmux.shows("3 completed, 27 cancelled")
         tmux.keys("q")
         tmux.shows("left 0")
     finally:
