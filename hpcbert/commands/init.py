@@ -39,6 +39,8 @@ _CLUSTER: dict[str, str | None] = {
 _HOUR = TimeLimit.parse("01:00:00")
 _MOST_SHOWN = 8
 _CHOSEN_BY_USER = "you said so"
+# Variables of Environment Modules and of Lmod.
+_MODULES = ("MODULEPATH", "MODULESHOME", "LMOD_CMD")
 
 
 @dataclass(frozen=True)
@@ -138,9 +140,11 @@ def has_cluster(cluster: Cluster) -> bool:
     """Return whether there is a cluster here that answers.
 
     Raises:
-        SchedulerError: There is one, but it does not answer.
+        SchedulerError: There is one, but it does not answer, or a module may have its commands.
     """
     silence = cluster.silence
+    if silence == "missing":
+        _refuse_unloaded(cluster.context.environ)
     if silence in {"missing", "unconfigured"}:
         return False
     if silence in {"away", "failed"}:
@@ -148,6 +152,22 @@ def has_cluster(cluster: Cluster) -> bool:
             f"{cluster.complaint}.", hint=f"{HINTS[silence]} --local: without Slurm."
         )
     return True
+
+
+def _refuse_unloaded(environ: Mapping[str, str]) -> None:
+    """Refuse a machine without Slurm's commands where `module load` may provide them."""
+    if not any(environ.get(name) for name in _MODULES):
+        return
+    folders = [Path(folder) for folder in environ.get("MODULEPATH", "").split(":") if folder]
+    names = sorted(
+        {path.name.removesuffix(".lua") for folder in folders for path in folder.glob("[Ss]lurm*")}
+    )
+    where = f"and the module {names[0]} is not loaded" if names else "but it has modules"
+    raise SchedulerError(
+        f"Slurm's commands are not on this machine's PATH, {where}.",
+        hint=f"Load Slurm, then repeat init: `module avail slurm`, `module load "
+        f"{names[0] if names else 'NAME'}`. --local: without Slurm.",
+    )
 
 
 def propose(

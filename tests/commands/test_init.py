@@ -364,6 +364,31 @@ def test_without_slurm_there_is_this_machine(complaint: str, code: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "module", "expected"),
+    [
+        ("MODULEPATH", "slurm/23.02", "module load slurm`"),
+        ("MODULEPATH", "Slurm.lua", "module load Slurm`"),
+        ("MODULEPATH", "slurm-23.02", "module load slurm-23.02`"),
+        ("MODULEPATH", "gcc/13", "module avail slurm"),
+        ("LMOD_CMD", "", "module avail slurm"),
+        ("MODULESHOME", "", "module avail slurm"),
+    ],
+)
+def test_commands_that_a_module_may_have_are_not_missing(
+    name: str, module: str, expected: str, tmp_path: Path
+) -> None:
+    from hpcbert.system.runner import Outcome
+
+    (tmp_path / module).mkdir(parents=True, exist_ok=True)
+    environ = {name: f"/nowhere:{tmp_path}"}
+    context = SchedulerContext(lambda argv, **_: Outcome(tuple(argv), 127), environ=environ)
+    with pytest.raises(SchedulerError) as refused:
+        has_cluster(Cluster(context))
+    assert expected in refused.value.hint
+    assert "--local" in refused.value.hint
+
+
+@pytest.mark.parametrize(
     ("usage", "programs", "runtime"),
     [
         ("--container-image", (), "pyxis"),
