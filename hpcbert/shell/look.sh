@@ -157,8 +157,8 @@ look_at_room() { # name, directory
 }
 
 look_at_limits() {
-  local locked files ports=(/sys/class/infiniband/*)
-  locked=$(ulimit -l) files=$(ulimit -n)
+  local locked files space ports=(/sys/class/infiniband/*)
+  locked=$(ulimit -l) files=$(ulimit -n) space=$(ulimit -v)
   if [[ $locked == unlimited ]]; then
     tell memlock ok 'unlimited'
   elif [[ -e ${ports[0]} ]]; then
@@ -172,6 +172,11 @@ look_at_limits() {
     tell files-open warn "a process may have $files files open"
   else
     tell files-open ok "$files"
+  fi
+  if [[ $space == unlimited ]]; then
+    tell address-space ok 'unlimited'
+  else
+    tell address-space warn "a process may have $((space / 1024)) MiB of address space (ulimit -v)"
   fi
 }
 

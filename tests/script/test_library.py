@@ -479,3 +479,13 @@ def test_the_rendered_scripts_and_their_library_are_short() -> None:
     assert max(scripts) <= 90
     assert median(scripts) <= 60
     assert sum(scripts) + sum(library) < 3000
+
+
+@pytest.mark.parametrize("limit", ["8000000", "unlimited"])
+def test_a_node_reports_a_limit_of_the_address_space(limit: str, tmp_path: Path) -> None:
+    look = f"bash \"$library/look.sh\" node '{tmp_path}' '{tmp_path}' ''"
+    program = f"ulimit -v {limit}\n{look} | grep -a address-space"
+    (row,) = run_bash(
+        f"export PATH=/usr/bin:/bin\nmkdir -p '{tmp_path}/scripts'\ntouch '{tmp_path}/scripts/look.sh'\n{program}"
+    )
+    assert ("warn" in row.split("\t")) == (limit != "unlimited")
