@@ -49,7 +49,7 @@ def _cancel_campaign(directory: Path, *, ask: bool) -> Result:
     question = f"Cancel {_count_targets(target)} of {name}?"
     if target.jobs and ask and not confirm(question, "cancel"):
         data = _target_data(tracked_campaign, target, cancelled=False)
-        return Result(data, f"Nothing of {name} was cancelled.", warnings=target.left)
+        return Result(data, f"Nothing was cancelled: {name}.", warnings=target.left)
     flow.cancel(tracked_campaign, target, run=run)
     text = f"Cancelled {_count_targets(target)} of {name}: jobs {join_names(target.jobs)}."
     if not target.jobs:

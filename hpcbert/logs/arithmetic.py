@@ -101,7 +101,7 @@ def count_completed(record: Record, number: int, setting: Setting) -> int:
     step = setting.batch("global", micro=False) * length
     if number % step:
         detail = f"{number} {record.counts} are not whole steps of {step}"
-        raise CannotReduceError("config", f"{detail}: check GPUs, batch size and sequence length")
+        raise CannotReduceError("rule", f"{detail}: check GPUs, batch size and sequence length")
     return number // step
 
 

@@ -448,7 +448,7 @@ class _Scan:
         throughput, missing = None, ""
         if self.rehearsal:
             reasons = (Reason("rehearsal", "the log is a replayed sample; nothing was trained"),)
-        elif self.problem and not (reasons and self.problem.code == "config"):
+        elif self.problem and not (reasons and self.problem.code == "rule"):
             reasons = (self.problem,)
         elif self._unknown:
             missing = self._unknown
