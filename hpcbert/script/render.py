@@ -286,7 +286,7 @@ def _render_program(
     readings = Readings()
     text = environment.get_template(name).render(readings.watch(context), **extra_context)
     _refuse_overridden(array.point, text, recipe)
-    if name == f"{recipe.name}/run.sh.j2":
+    if name == f"{recipe.name}/run.sh.j2" and not array.preflight:
         refuse_unread(resolved, array.point, readings)
     return text.rstrip("\n")
 
