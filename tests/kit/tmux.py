@@ -89,6 +89,7 @@ class Tmux:
 def normal(screen: str) -> str:
     """Return a screen without the parts that differ from run to run."""
     screen = re.sub(r"\d{8}T\d{6}Z-[\w-]*", lambda match: "C" * len(match[0]), screen)
+    screen = re.sub(r"\d{1,8}…[\w-]+", lambda match: "C" * len(match[0]), screen)
     screen = re.sub(r"CANCELLED .*", "CANCELLED", screen)
     screen = re.sub(r"\d:\d\d:\d\d", "H:MM:SS", screen)
     screen = re.sub(r"ends \d\d:\d\d", "ends HH:MM", screen)
