@@ -74,7 +74,7 @@ def test_a_closing_rate_may_include_a_slow_start(tmp_path: Path) -> None:
     ("history", "changes", "code"),
     [
         pytest.param(make_history(), {"sequence_length": 64}, "window", id="length"),
-        pytest.param(make_history(), {"sequence_length": 100}, "config", id="odd length"),
+        pytest.param(make_history(), {"sequence_length": 100}, "rule", id="odd length"),
         pytest.param(make_history(float("nan")), {}, "loss", id="loss"),
         pytest.param(make_history()[:4], {}, "incomplete", id="short"),
         pytest.param(
