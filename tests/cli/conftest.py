@@ -50,7 +50,7 @@ for number, one in enumerate(cases):
             if one["gone"]:
                 os.rmdir(one["cwd"])
             sys.argv = ["hpcbert", *one["words"]]
-            main()
+            sys.exit(main())
         except SystemExit as leave:
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()

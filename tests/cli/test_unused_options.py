@@ -106,7 +106,16 @@ def test_what_would_be_ignored_is_refused(
 def test_every_option_that_resume_has_no_use_for_is_in_the_table() -> None:
     """A new option of submit has to say what it does beside --resume."""
     command = importlib.import_module("hpcbert.cli.submit").submit
-    used = {"--resume", "--wait", "--max-retries", "--runs", "--site", "--json", "--help"}
+    used = {
+        "--resume",
+        "--wait",
+        "--max-retries",
+        "--runs",
+        "--site",
+        "--json",
+        "--help",
+        "--help-all",
+    }
     options = {
         max(param.opts, key=len) for param in command.params if isinstance(param, click.Option)
     } - used
@@ -144,13 +153,17 @@ def test_precisions_are_understood_in_every_spelling(word: str, precision: str) 
 
 def test_precisions_on_the_command_line(run_commands: Callable[..., list[Any]]) -> None:
     words = ["render", "--fw", "pytorch", "--scheduler", "slurm", "--json"]
-    first, other, wrong = run_commands(
-        [[*words, "--precision", p] for p in ("FP32,amp", "fp32,fp16", "fp8")]
+    first, other, *refused = run_commands(
+        [
+            *([*words, "--precision", p] for p in ("FP32,amp", "fp32,fp16", "fp9", "nvfp4")),
+            ["collect", "--precision", "fp9", "--json"],
+        ]
     )
     assert first.document["data"] == other.document["data"] != {}
-    assert (first.returncode, wrong.returncode) == (0, 2)
-    (refused,) = run_commands([["collect", "--precision", "fp8", "--json"]])
-    assert refused.returncode == 2
+    assert (first.returncode, other.returncode) == (0, 0)
+    for result, word in zip(refused, ("fp9", "nvfp4", "fp9"), strict=True):
+        assert result.returncode == 2, result
+        assert word in result.error["message"]
 
 
 @pytest.mark.parametrize("kind", ["campaign", "logs"])
