@@ -36,6 +36,7 @@ from tests.kit.containers import (
 from tests.kit.lab_faults import start_daemon, stop_daemon
 from tests.kit.needs import lacks, require
 from tests.kit.registry import Registry
+from tests.kit.typing_remedies import set_key
 from tests.kit.waiting import CEILING, unqueued, until
 
 pytestmark = pytest.mark.slurm
@@ -410,9 +411,9 @@ def _write_site(
     container = (
         f'[container]\nruntime = "{trial.runtime}"\nmounts = {json.dumps(mounts)}\n'
         f"env = {json.dumps(LISTED)}\n{scratch}{extra}"
-        f'[frameworks.{framework}]\nimage = "{image}"\n'
     )
-    (trial.folder / f"{name}.toml").write_text(head + container)
+    text = set_key(head + container, f"frameworks.{framework}", "image", f'"{image}"')
+    (trial.folder / f"{name}.toml").write_text(text)
 
 
 # --- Where ranks are ------------------------------------------------------------------------------

@@ -23,6 +23,8 @@ else exec {} "$@"; fi
 FRAMEWORKS = """
 [frameworks.ngc-tf1]
 python = "{place}/python"
+data = "{place}/data"
+source = "{place}"
 [frameworks.oneflow]
 python = "/no/such/python"
 data = "{place}/data"

@@ -14,6 +14,7 @@ from hpcbert.lab.record import Lab
 from hpcbert.system.runner import Outcome, run
 from tests.kit.lab import Checkout
 from tests.kit.paths import REPOSITORY
+from tests.kit.typing_remedies import set_key
 from tests.kit.waiting import CEILING
 
 TUTORIAL = REPOSITORY / "docs" / "tutorial" / "first-table.md"
@@ -81,6 +82,10 @@ def test_each_command_of_the_page_does_what_it_says(
         place += "" if "cd ~" in block else "cd ~/measurements; "
         outcomes[title] = typed(lab, f"{before}{place}{block}", **pip)
         assert outcomes[title].ok, f"{title}: {outcomes[title].stdout}{outcomes[title].stderr}"
+        if title == "Describe the cluster":
+            # The lab's GPUs are fake, as its own site.toml says.
+            site = home / "measurements" / "site.toml"
+            site.write_text(set_key(site.read_text(), "frameworks.pytorch", "device", '"auto"'))
     rehearsal = outcomes["Rehearse"].stdout
     assert "hpcbert collect" not in rehearsal
     assert re.search(r"REHEARSAL rank=\d/2 .* host=n\d", rehearsal)

@@ -228,7 +228,7 @@ def modes(directory: Path, gid: int) -> set[int]:
 
 def test_two_users_of_a_group_submit_collect_and_report_locally(local: Project) -> None:
     work_together(local)
-    for directory in (local.folder / "runs").iterdir():
+    for directory in store.find_all_campaigns(local.folder / "runs"):
         assert modes(directory, GROUP) == {0o2775, 0o664}
 
 
@@ -238,7 +238,7 @@ def test_two_users_of_a_group_submit_collect_and_report_on_slurm(
 ) -> None:
     gid = members[0].gid
     work_together(on_slurm)
-    for directory in (on_slurm.folder / "runs").iterdir():
+    for directory in store.find_all_campaigns(on_slurm.folder / "runs"):
         # Slurm lets nobody but the owner write to the files that it makes.
         assert modes(directory, gid) == {0o2775, 0o664, 0o644}
     alice = on_slurm.alice
