@@ -286,10 +286,8 @@ def _collect_logs(
     may_be_empty: bool,
 ) -> _SourceResult:
     reader = _make_reader(request, recipes)
-    # A shell names the files of one folder: `logs/*.log`.
-    folders = {path.parent if path.is_file() else path for path in paths}
     collection = LogCollection(
-        reader=reader, as_repeats=request.as_repeats, is_one_folder=len(folders) == 1
+        reader=reader, as_repeats=request.as_repeats, is_one_folder=len(paths) == 1
     )
     origin = _origin_of_logs(paths, logs)
     points = collection.gather(logs, may_be_empty=may_be_empty)
@@ -524,17 +522,18 @@ def resolve_words(words: Iterable[str], user_places: Places) -> tuple[Path, ...]
     Raises:
         UsageError: A word names nothing.
     """
-    return tuple(path for word in words for path in _resolve_word(word, user_places.runs))
+    return tuple(path for word in words for path in _resolve_word(word, user_places))
 
 
-def _resolve_word(word: str, runs: Path) -> tuple[Path, ...]:
+def _resolve_word(word: str, user_places: Places) -> tuple[Path, ...]:
     path = Path(word)
     if path.exists() and (os.sep in word or not (path / MANIFEST).exists()):
         return (path,)
     if os.sep in word or is_saved(path):
         raise UsageError("There is no such file or directory.", where=word)
-    packed = store.find_archive(word, runs)
-    return (packed,) if packed else store.resolve_submission(word, runs)
+    # Only names of campaigns need the site.
+    packed = store.find_archive(word, user_places.runs)
+    return (packed,) if packed else store.resolve_submission(word, user_places.runs)
 
 
 def find_newest(user_places: Places) -> Path:

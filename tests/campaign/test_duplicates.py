@@ -63,6 +63,7 @@ def collect_logs(collect_json: CollectJson, root: Path, *words: object) -> dict[
 
 
 def rows_by_shape(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    assert document["data"], document["errors"]
     return {row["shape"]: row for table in document["data"]["tables"] for row in table["rows"]}
 
 

@@ -68,7 +68,7 @@ class PublishedRow(NamedTuple):
         return table.framework, family, *options
 
 
-class Selection(NamedTuple):
+class RowSelection(NamedTuple):
     """The rows to list.
 
     Attributes:
@@ -82,7 +82,7 @@ class Selection(NamedTuple):
     accelerator: str = ""
 
 
-def select_rows(selection: Selection) -> tuple[PublishedRow, ...]:
+def select_rows(selection: RowSelection) -> tuple[PublishedRow, ...]:
     """Return the rows of all sources that a selection names, the highest rate first.
 
     Rows of tokens per second come after those of samples, and those with minutes alone come last.
@@ -110,7 +110,7 @@ def select_rows(selection: Selection) -> tuple[PublishedRow, ...]:
     return tuple(sorted(selected, key=_order))
 
 
-def _is_selected(row: PublishedRow, selection: Selection) -> bool:
+def _is_selected(row: PublishedRow, selection: RowSelection) -> bool:
     return (
         selection.model in ("", row.table.model)
         and selection.gpus in (None, row.point.shape.gpus)
