@@ -286,8 +286,10 @@ def _collect_logs(
     may_be_empty: bool,
 ) -> _SourceResult:
     reader = _make_reader(request, recipes)
+    # A shell names the files of one folder: `logs/*.log`.
+    folders = {path.parent if path.is_file() else path for path in paths}
     collection = LogCollection(
-        reader=reader, as_repeats=request.as_repeats, is_one_folder=len(paths) == 1
+        reader=reader, as_repeats=request.as_repeats, is_one_folder=len(folders) == 1
     )
     origin = _origin_of_logs(paths, logs)
     points = collection.gather(logs, may_be_empty=may_be_empty)

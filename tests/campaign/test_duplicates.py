@@ -33,7 +33,7 @@ name = "rate"
 kind = "rate"
 record = "step"
 """
-FACTS = ("sequence_length", "global_batch_size", "accumulation")
+FACTS = ("sequence_length", "global_batch_size", "accumulation", "optimizer")
 
 
 @pytest.fixture
@@ -63,7 +63,6 @@ def collect_logs(collect_json: CollectJson, root: Path, *words: object) -> dict[
 
 
 def rows_by_shape(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    assert document["data"], document["errors"]
     return {row["shape"]: row for table in document["data"]["tables"] for row in table["rows"]}
 
 
@@ -112,15 +111,25 @@ def test_points_of_other_experiments_have_no_speedup(
     tmp_path: Path, collect_json: CollectJson, write_log: Any
 ) -> None:
     for number in (1, 2):
-        write_log(f"1n1g/bert_b4_fp32_{number}.log", 100.0 + number, sequence_length=128)
-        write_log(f"1n2g/bert_b4_fp32_{number}.log", 200.0 + number, sequence_length=128)
-        write_log(f"1n8g/bert_b4_fp32_{number}.log", 300.0 + number, sequence_length=512)
+        write_log(f"1n1g/bert_b4_fp32_{number}.log", 100.0 + number, optimizer="adam")
+        write_log(f"1n2g/bert_b4_fp32_{number}.log", 200.0 + number, optimizer="adam")
+        write_log(f"1n8g/bert_b4_fp32_{number}.log", 300.0 + number, optimizer="lamb")
     points = rows_by_shape(collect_logs(collect_json, tmp_path))
     assert points["1n2g"]["speedup"] == pytest.approx(2, rel=0.01)
     assert points["1n8g"]["speedup"] is None
     assert {"mixed-environment", "no-baseline"} <= set(points["1n8g"]["flags"])
     (difference,) = points["1n8g"]["differences"]
-    assert (difference["fact"], difference["scope"]) == ("sequence_length", "points")
+    assert (difference["fact"], difference["scope"]) == ("optimizer", "points")
+
+
+def test_points_of_other_lengths_are_tables_of_their_own(
+    tmp_path: Path, collect_json: CollectJson, write_log: Any
+) -> None:
+    write_log("1n1g/bert_b4_fp32_1.log", 100.0, sequence_length=128)
+    write_log("1n8g/bert_b4_fp32_1.log", 300.0, sequence_length=512)
+    tables = collect_logs(collect_json, tmp_path)["data"]["tables"]
+    assert [[row["shape"] for row in table["rows"]] for table in tables] == [["1n1g"], ["1n8g"]]
+    assert tables[1]["rows"][0]["speedup"] is None
 
 
 def test_accumulations_under_names_of_their_own_are_tables_of_their_own(

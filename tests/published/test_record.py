@@ -189,21 +189,22 @@ def test_the_public_set_follows_from_its_logs(shared: Path) -> None:
 
 @pytest.mark.slow
 def test_published_errors_are_named(shared: Path) -> None:
-    logs = sorted((shared / "logs" / TF1).glob("*.log"))
+    logs = shared / "logs" / TF1
     words = ("--fw", "ngc-tf1", "--against", "paddle-perf", "--edition", "v2.0", "--json")
-    result = run_record("check", *logs, *words)
+    result = run_record("check", logs, *words)
     assert result.returncode == 0
     wrong = {cell["table"]: cell for cell in result.data["cells"] if not cell["follows"]}
     assert set(wrong) == {
         "paddle-perf:ngc-tf1-fp32-b32-v2.0", "paddle-perf:ngc-tf1-fp16-b96-v2.0",
     }  # fmt: skip
     assert all(cell["error"] for cell in wrong.values())
-    # Against the release after, none follows, and the record knows no reason.
+    # Against the release after, half of them don't, and the record knows no reason.
     other = ("--fw", "ngc-tf1", "--against", "paddle-perf", "--edition", "v2.2", "--json")
-    result = run_record("check", *logs, *other)
+    result = run_record("check", logs, *other)
     assert result.returncode == 5
     assert result.error["code"] == "check"
-    assert "paddle-perf:ngc-tf1-fp32-b48-v2.2" in result.document["errors"][1]["message"]
+    messages = [error["message"] for error in result.document["errors"]]
+    assert any("paddle-perf:ngc-tf1-fp32-b48-v2.2" in message for message in messages)
 
 
 def test_logs_of_something_else_are_no_table(shared: Path) -> None:
