@@ -26,7 +26,7 @@ def config(*, site_file: str, with_origin: bool) -> Result:
     command.
     """
     site_config = site.load(site_file)
-    settings = site.list_origins(site_config, os.environ)
+    settings = site.list_origins(site_config)
     data = {
         "file": site_config.where,
         "settings": {

@@ -312,6 +312,8 @@ def _make_campaign_request(
         scheduler_name, warnings = SLURM.name, (note,)
     warnings += _describe_mail(options.notify, scheduler_name)
     warnings += _list_unused_keys(file, scheduler_name)
+    if find_traits(scheduler_name).srun:
+        warnings += _list_sbatch_variables(site_config)
     in_one_job = options.repeats_in == "one-job"
     submit_options = SubmitOptions(
         scheduler=scheduler_name,
@@ -336,6 +338,15 @@ def _find_chosen(options: Options) -> dict[str, str]:
         name: str(Path(value).absolute()) if Path(value).exists() else value
         for name, value in options.site_values("framework").items()
     }
+
+
+def _list_sbatch_variables(site_config: Site) -> tuple[str, ...]:
+    """Return a sentence for each setting of Slurm that comes from a variable of the shell."""
+    return tuple(
+        f"{variable} sets {key}: {getattr(site_config.slurm, key.removeprefix('slurm.'))}."
+        for key, variable in site_config.variables.items()
+        if key.startswith("slurm.")
+    )
 
 
 def _list_unused_keys(file: CampaignFile | None, scheduler_name: str) -> tuple[str, ...]:

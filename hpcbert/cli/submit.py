@@ -100,7 +100,7 @@ def submit(
             plan.drafts, ignore_failures=dry_run or force, ahead=ahead
         )
     if errors:
-        return Result(errors=errors)
+        return Result(errors=errors, warnings=plan.warnings)
     warnings = (*plan.warnings, *doubts)
     if dry_run:
         return submit_run.dry_run(plan.drafts, warnings)

@@ -16,6 +16,7 @@ from hpcbert.config.options import RUNTIMES, Options, Runtime, runtime_name
 from hpcbert.config.places import default_site, find_site
 from hpcbert.config.schedulers import check_scheduler
 from hpcbert.config.toml import read
+from hpcbert.errors import ConfigError
 from hpcbert.model import OptionValue, Precision
 from hpcbert.slurm import mail
 from hpcbert.slurm.hostlist import expand
@@ -53,6 +54,10 @@ _RESERVED_NAMES = {
 }
 # bash refuses to export these (bash(1), Shell Variables).
 _READ_ONLY = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID"})
+# Where a job may run and who pays for it: options of sbatch and srun. sbatch reads them from
+# SBATCH_PARTITION and so on too (SchedMD/slurm, src/sbatch/opt.c, env_vars); SLURM_PARTITION is
+# srun's and SALLOC_PARTITION is salloc's.
+_SELECTION = ("partition", "account", "qos", "reservation", "constraint")
 
 
 def check_variable(name: str) -> str:
@@ -207,8 +212,7 @@ class SlurmSettings:
     @property
     def selection(self) -> tuple[str, ...]:
         """The options of sbatch and srun for where a job may run and who pays for it."""
-        names = ("partition", "account", "qos", "reservation", "constraint")
-        values = ((name, getattr(self, name)) for name in names)
+        values = ((name, getattr(self, name)) for name in _SELECTION)
         return tuple(f"--{name}={value}" for name, value in values if value)
 
     def placement(self, nodes: int) -> tuple[str, ...]:
@@ -285,6 +289,7 @@ class Site:
         sources: Directory of the checkouts that `prepare` makes, absolute.
         env: Environment variables for every rank.
         frameworks: Settings by framework.
+        variables: The environment variable that sets a key, by the dotted key.
     """
 
     where: Annotated[str, GIVEN]
@@ -298,6 +303,7 @@ class Site:
     env: Mapping[_Variable, str] = field(default_factory=dict)
     frameworks: Mapping[str, FrameworkSettings] = field(default_factory=dict)
     named: Annotated[bool, GIVEN] = False
+    variables: Annotated[Mapping[str, str], GIVEN] = field(default_factory=dict)
 
     def settings(self, framework: str) -> FrameworkSettings:
         """Return the site's settings for a framework, or only defaults."""
@@ -329,7 +335,32 @@ def load(
     # The embedded default may be in site-packages: its runs belong where the user is.
     base = cwd if path == default_site() and path.parent.name == "_templates" else path.parent
     site = replace(read_site(path, base=base, env=env), named=is_named)
-    return _apply_options(site, options or Options(), cwd)
+    return _apply_variables(_apply_options(site, options or Options(), cwd), env)
+
+
+def _apply_variables(site: Site, env: Mapping[str, str]) -> Site:
+    """Fill in from sbatch's own variables what neither options nor the site say.
+
+    Raises:
+        ConfigError: A value holds a control character.
+    """
+    arguments = slurm_arguments.argument_values(site.slurm.sbatch_args)
+    variables = {
+        name: f"SBATCH_{name.upper()}"
+        for name in _SELECTION
+        if not getattr(site.slurm, name)
+        and name not in arguments
+        and env.get(f"SBATCH_{name.upper()}", "").strip()
+    }
+    values: dict[str, Any] = {name: env[variable].strip() for name, variable in variables.items()}
+    for name, value in values.items():
+        if _CONTROL.search(value):
+            message = "It holds a line break or another control character."
+            raise ConfigError(message, where=variables[name], hint=f"unset {variables[name]}")
+    origins = {f"slurm.{name}": variable for name, variable in variables.items()}
+    return replace(
+        site, slurm=replace(site.slurm, **values), variables={**site.variables, **origins}
+    )
 
 
 def _apply_options(site: Site, options: Options, cwd: Path) -> Site:
@@ -368,10 +399,11 @@ def read_site(path: Path, *, base: Path, env: Mapping[str, str]) -> Site:
         ConfigError: The file is wrong; the message names file and key.
     """
     site = decode(Site, read(path), file=str(path), where=str(path))
-
+    runs = env.get("HPCBERT_RUNS", "").strip()
     return replace(
         site,
-        runs=_make_absolute(env.get("HPCBERT_RUNS", "").strip() or site.runs, base),
+        runs=_make_absolute(runs or site.runs, base),
+        variables={"runs": "HPCBERT_RUNS"} if runs else {},
         sources=_make_absolute(site.sources, base),
         container=replace(site.container, images=_make_absolute(site.container.images, base)),
         frameworks={
@@ -417,17 +449,11 @@ def _make_absolute(text: str, base: Path) -> str:
     return str((base / Path(text).expanduser()).absolute())
 
 
-def list_origins(site: Site, env: Mapping[str, str]) -> dict[str, tuple[Any, str]]:
-    """Return every setting's value and origin by its dotted key in site.toml.
-
-    Args:
-        site: The site as read.
-        env: Environment, for HPCBERT_RUNS.
-    """
+def list_origins(site: Site) -> dict[str, tuple[Any, str]]:
+    """Return every setting's value and origin by its dotted key in site.toml."""
     file_keys = set(flatten(read(Path(site.where))))
-    variable_names = {"runs": "HPCBERT_RUNS"} if env.get("HPCBERT_RUNS", "").strip() else {}
     return {
-        key: (value, variable_names.get(key) or (site.where if key in file_keys else "default"))
+        key: (value, site.variables.get(key) or (site.where if key in file_keys else "default"))
         for key, value in flatten(to_plain(site)).items()
     }
 

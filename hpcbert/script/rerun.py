@@ -30,7 +30,16 @@ _HEAD = """\
 # A site's keys for where things are, or that are elsewhere in a lock.
 _SITE_KEYS_LEFT_OUT = ("name", "scheduler", "runs", "sources", "env", "frameworks")
 # Keys of a particular campaign, and the points, which `submit --like` makes again.
-_KEYS_OF_CAMPAIGN = ("campaign", "created", "name", "points", "protocol", "options", "chosen")
+_KEYS_OF_CAMPAIGN = (
+    "campaign",
+    "created",
+    "name",
+    "points",
+    "protocol",
+    "options",
+    "chosen",
+    "variables",
+)
 
 
 @dataclass(frozen=True)
@@ -52,6 +61,7 @@ class Lock:
         files: SHA-256 of each file that jobs run, by name.
         settings: The site's other keys, with options applied; those of the framework in a table.
         chosen: Those of image, data, source and python that options named.
+        variables: The environment variable that set one of `settings`, by its key.
     """
 
     campaign: str
@@ -75,6 +85,7 @@ class Lock:
     settings: Mapping[str, Any]
     name: str = ""
     chosen: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
@@ -132,6 +143,11 @@ def make_lock(resolved: Resolved, campaign: Campaign) -> Lock:
         settings=_mask_secrets(settings),
         name=campaign.name,
         chosen=_mask_secrets(dict(resolved.options.chosen)),
+        variables={
+            key: variable
+            for key, variable in resolved.site.variables.items()
+            if key.startswith("slurm.")
+        },
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -83,3 +84,15 @@ def test_no_two_options_share_a_variable() -> None:
         for flag in list_options(context.command)
     ]
     assert len(variables) == len(set(variables))
+
+
+def test_sbatchs_variables_are_named_where_they_count(hpcbert: Cli) -> None:
+    shell: Any = {"SBATCH_PARTITION": "long", "SBATCH_QOS": "high"}
+    result = hpcbert(*DRY, "--qos", "typed", status=0, **shell)
+    assert [warning for warning in result.document["warnings"] if "SBATCH_" in warning] == [
+        "SBATCH_PARTITION sets slurm.partition: long."
+    ]
+    (array,) = result.data["arrays"]
+    assert "#SBATCH --partition=long\n#SBATCH --qos=typed\n" in array["script_text"]
+    settings = hpcbert("config", "--json", status=0, **shell).data["settings"]
+    assert settings["slurm.qos"] == {"value": "high", "origin": "SBATCH_QOS"}

@@ -21,9 +21,9 @@ def write(path: Path, text: str = MINIMAL) -> Path:
 def test_reference_site_holds_every_key_with_its_default(repository: Path, tmp_path: Path) -> None:
     reference = site.read_site(repository / "site.toml", base=tmp_path, env={})
     bare = site.read_site(write(tmp_path / "site.toml"), base=tmp_path, env={})
-    settings = site.list_origins(reference, {})
+    settings = site.list_origins(reference)
     assert {by for _, by in settings.values()} == {str(repository / "site.toml")}
-    for key, (value, by) in site.list_origins(bare, {}).items():
+    for key, (value, by) in site.list_origins(bare).items():
         if by == "default":
             assert settings[key][0] == value, key
 
@@ -189,3 +189,42 @@ def test_a_path_that_is_typed_is_relative_to_where_it_is_typed(
     tf2 = site.load(str(tmp_path / "site.toml"), options).settings("tf2")
     assert (tf2.data, tf2.python) == (str(path / "mine"), "/opt/python")
     assert tf2.source == str(tmp_path / "program")
+
+
+SHELL = {"SBATCH_ACCOUNT": "shell", "SLURM_ACCOUNT": "srun", "SALLOC_ACCOUNT": "salloc"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "options", "env", "account", "origin"),
+    [
+        ("", Options(), SHELL, "shell", "SBATCH_ACCOUNT"),
+        ("account = ''", Options(), SHELL, "shell", "SBATCH_ACCOUNT"),
+        ("account = 'site'", Options(), SHELL, "site", "site.toml"),
+        ("", Options(account="typed"), SHELL, "typed", "default"),
+        ("sbatch_args = ['-Asite']", Options(), SHELL, "", "default"),
+        ("", Options(sbatch_arg=("--account=typed",)), SHELL, "", "default"),
+        ("", Options(), {**SHELL, "SBATCH_ACCOUNT": " "}, "", "default"),
+        ("", Options(), {"SBATCH_EXPORT": "NONE", "SBATCH_TIMELIMIT": "1"}, "", "default"),
+    ],
+    ids=["shell", "empty key", "site", "option", "argument", "typed argument", "blank", "others"],
+)
+def test_sbatchs_variables_are_below_options_and_site(
+    tmp_path: Path,
+    *,
+    settings: str,
+    options: Options,
+    env: dict[str, str],
+    account: str,
+    origin: str,
+) -> None:
+    path = write(tmp_path / "site.toml", f"{MINIMAL}[slurm]\n{settings}\n")
+    loaded = site.load(str(path), options, env=env, cwd=tmp_path)
+    assert loaded.slurm.account == account
+    assert site.list_origins(loaded)["slurm.account"][1].endswith(origin)
+    assert loaded.slurm.time_limit.text == "01:00:00"
+
+
+def test_a_variable_that_no_script_can_hold_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "site.toml")
+    with pytest.raises(ConfigError, match="SBATCH_QOS"):
+        site.load(str(path), env={"SBATCH_QOS": "a\n#SBATCH --wrap=x"}, cwd=tmp_path)

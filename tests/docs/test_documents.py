@@ -270,7 +270,7 @@ def test_every_key_of_a_site_is_read_and_shown(tmp_path: Path) -> None:
         start = text.index(f"[{table}]") if table else 0
         path.write_text(text[:start] + line.sub(f"{name} = {shown}", text[start:], count=1))
         if key != "schema":
-            read = site.list_origins(site.read_site(path, base=Path("/"), env={}), {})
+            read = site.list_origins(site.read_site(path, base=Path("/"), env={}))
             read_value, by = read[key]
             plain = read_value[0] if isinstance(read_value, tuple) else read_value
             assert (plain, by) == (other, str(path)), key
@@ -288,7 +288,7 @@ ANOTHER: dict[type, Callable[[Any], Any]] = {
 def test_the_site_page_has_the_defaults_that_are_read(tmp_path: Path) -> None:
     path = tmp_path / "site.toml"
     path.write_text('schema = 1\nname = "x"\nscheduler = "local"\n[frameworks.x]\n')
-    read = site.list_origins(site.read_site(path, base=tmp_path, env={}), {})
+    read = site.list_origins(site.read_site(path, base=tmp_path, env={}))
     for key, (value, by) in read.items():
         default = codes(site_keys()[general(key)][2])
         if by == "default" and key not in ("runs", "sources", "container.images"):

@@ -71,6 +71,13 @@ def test_it_is_written_into_the_campaign_and_read_again(draft: Draft) -> None:
     assert "abcdef" not in path.read_text()
 
 
+def test_the_variable_behind_a_setting_is_in_it(draft: Draft) -> None:
+    variables = {"slurm.account": "SBATCH_ACCOUNT"}
+    site = replace(draft.resolved.site, variables={"runs": "HPCBERT_RUNS", **variables})
+    lock = rerun.make_lock(replace(draft.resolved, site=site), draft.campaign)
+    assert lock.variables == variables
+
+
 def test_digests_of_what_was_prepared_are_in_it(draft: Draft) -> None:
     materials = (
         Material("image", "docker://x", "/i.sqsh", "sha256:1"),
