@@ -106,6 +106,29 @@ def wants_compile(settings: Settings, device: torch.device) -> bool:
     return can and device.type == "cuda" and has_shapes
 
 
+def choose_compile(settings: Settings, ranks: Ranks, device: torch.device) -> bool:
+    """Return whether every rank uses torch.compile.
+
+    SetupError on every rank if only some can, because their buckets of gradients would differ, or
+    if the mode cannot work.
+    """
+    compiles, mode = wants_compile(settings, device), settings.compile_mode
+    count = int(sum_over_ranks(torch.tensor(float(compiles), device=device), ranks))
+    if count not in (0, ranks.size):
+        raise SetupError(
+            f"only {count} of {ranks.size} ranks have the Triton and the C compiler that "
+            "torch.compile needs: give --compile false, or install both on every node"
+        )
+    if mode != "default" and not compiles:
+        raise SetupError(
+            f"--compile-mode {mode} needs torch.compile, which --compile auto leaves out here: it "
+            "takes a GPU, Triton, a C compiler and fixed shapes"
+        )
+    if mode == "reduce-overhead" and device.type != "cuda":
+        raise SetupError("--compile-mode reduce-overhead replays CUDA graphs, which takes a GPU")
+    return compiles
+
+
 class Fetched(NamedTuple):
     """The micro batches of a step, and how many predictions those of all ranks have."""
 
@@ -141,7 +164,7 @@ class Trainer:
         self.skipped_steps = torch.zeros((), dtype=torch.int64, device=device)
         # This rank's real tokens, squares of the samples' lengths, and predictions so far.
         self.work = torch.zeros(3, dtype=torch.float64, device=device)
-        self.compiles = wants_compile(settings, device)
+        self.compiles = choose_compile(settings, ranks, device)
         self._parallel = self._distribute() if ranks.size > 1 else None
         self._model: Callable[..., Any] = self._parallel or self._worker
         if self.compiles:

@@ -142,10 +142,7 @@ def check_precision(precision: str, device: torch.device) -> None:
     """Raise SetupError for a precision that the device or this PyTorch would not really use."""
     on_cpu = device.type == "cpu"
     if precision == "fp8":
-        if not hasattr(torch, "_scaled_mm") or torch.version.hip:
-            raise SetupError("--precision fp8 needs a PyTorch with FP8 for NVIDIA's GPUs or CPUs")
-        if not on_cpu and torch.cuda.get_device_capability(device) < (8, 9):
-            raise SetupError("--precision fp8 needs compute capability 8.9 or newer")
+        _check_fp8(device)
     if on_cpu and precision == "tf32":
         raise SetupError("--precision tf32 is a mode of NVIDIA's tensor cores, not of CPUs")
     if not on_cpu and torch.version.hip:
@@ -159,6 +156,16 @@ def check_precision(precision: str, device: torch.device) -> None:
             raise SetupError(f"--precision {precision} needs compute capability 8.0 or newer")
         if precision == "tf32" and os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
             raise SetupError("--precision tf32 contradicts NVIDIA_TF32_OVERRIDE=0")
+
+
+def _check_fp8(device: torch.device) -> None:
+    if not hasattr(torch, "_scaled_mm") or torch.version.hip:
+        raise SetupError("--precision fp8 needs a PyTorch with FP8 for NVIDIA's GPUs or CPUs")
+    # Older ones also return the product's largest value (pytorch/pytorch, native_functions.yaml).
+    if len(torch.ops.aten._scaled_mm.default._schema.returns) > 1:
+        raise SetupError(f"--precision fp8 needs PyTorch 2.5 or newer, not {torch.__version__}")
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 9):
+        raise SetupError("--precision fp8 needs compute capability 8.9 or newer")
 
 
 def device_name(device: torch.device) -> str:

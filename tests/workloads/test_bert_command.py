@@ -276,8 +276,10 @@ def test_bad_arguments_end_with_status_2_and_a_sentence(capsys, options, complai
         (["--compile=true", "--unpad"], "exclude each other"),
         (["--sdpa=efficient"], "--sdpa efficient cannot attend here"),
         (["--precision=fp8", "--unpad"], "fixed shapes"),
+        (["--compile-mode=max-autotune"], "--compile-mode max-autotune needs torch.compile"),
+        (["--compile-mode=reduce-overhead", "--compile=true"], "takes a GPU"),
     ],
-    ids=["unpadded", "no-kernel", "fp8-unpadded"],
+    ids=["unpadded", "no-kernel", "fp8-unpadded", "not-compiled", "no-cuda-graphs"],
 )
 def test_what_this_device_can_not_do_ends_with_status_2(main, options, complaint):
     ended = main(*options)

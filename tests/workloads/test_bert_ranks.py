@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="the reference workload needs PyTorch")
@@ -129,6 +131,14 @@ def test_on_amd_s_gpus_ranks_meet_by_rccl_which_is_called_nccl(monkeypatch, sett
     variables = {"MASTER_ADDR": "n1", "MASTER_PORT": "1"}
     assert bert_ranks.join_ranks(settings(), ranks, device, variables) == "nccl"
     assert joined == [("nccl", device)]
+
+
+def test_products_in_fp8_that_return_more_than_the_product_are_refused(monkeypatch):
+    see_gpus(monkeypatch, 1, (9, 0))
+    of_2_4 = SimpleNamespace(_schema=SimpleNamespace(returns=("out", "amax")))
+    monkeypatch.setattr(torch.ops.aten, "_scaled_mm", SimpleNamespace(default=of_2_4))
+    with pytest.raises(bert_settings.SetupError, match=r"PyTorch 2\.5 or newer"):
+        bert_ranks.check_precision("fp8", torch.device("cuda"))
 
 
 def test_real_precisions_pass(monkeypatch):

@@ -72,6 +72,14 @@ workload.Trainer = Failing
 workload.leave(workload.main())
 """
 
+# A node without a C compiler.
+COMPILE_ON_RANK_1 = """
+import os
+
+workload.wants_compile = lambda *_: os.environ["RANK"] == "1"
+workload.leave(workload.main())
+"""
+
 
 def losses_of(stdout):
     return [float(text) for text in re.findall(r" loss: (\S+)", stdout)]
@@ -420,6 +428,12 @@ def test_a_rank_that_fails_ends_with_its_reason_although_the_group_can_not_be_de
     assert (first.status, second.status) == (1, 1)
     assert "\nRuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n" in second.stderr
     assert "iteration: 1/4" in first.stdout
+
+
+def test_ranks_that_can_not_all_compile_are_refused(two_ranks):
+    for ended in two_ranks("--iters=4", "--skip=1", code=COMPILE_ON_RANK_1):
+        assert (ended.status, ended.stdout) == (2, "")
+        assert "only 1 of 2 ranks" in ended.stderr
 
 
 @pytest.mark.parametrize(
