@@ -108,12 +108,18 @@ class LoadedResult:
         return make_figure(pictures[name])
 
     def to_parquet(self, folder: str | os.PathLike[str]) -> tuple[Path, ...]:
-        """Write each frame to a file of its name in a folder, `rows.parquet`; return the files."""
+        """Write each frame to a file of its name in a folder, `rows.parquet`; return the files.
+
+        Raises:
+            UsageError: The extra `hpcbert[parquet]` is not installed.
+        """
+        from hpcbert.results.frame import write_parquet
+
         directory = Path(folder)
         directory.mkdir(parents=True, exist_ok=True)
         files = tuple(directory / f"{name}.parquet" for name in _FRAMES)
         for file in files:
-            getattr(self, file.stem).to_parquet(file, engine="pyarrow", index=False)
+            write_parquet(getattr(self, file.stem), file)
         return files
 
     def _with_provenance(self, data_frame: pd.DataFrame) -> pd.DataFrame:

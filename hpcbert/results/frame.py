@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from hpcbert.errors import UsageError
 from hpcbert.model import Metrics, Provenance, Row, Run, SpeedupTable
 from hpcbert.results.document import NUMBERS, PLACE
 
@@ -73,13 +76,29 @@ def steps_frame(tables: Iterable[SpeedupTable]) -> pd.DataFrame:
 
 
 def to_parquet(tables: Iterable[SpeedupTable], provenance: Provenance) -> bytes:
-    """Return `rows_frame` as a Parquet file, with version, time and command as attributes."""
+    """Return `rows_frame` as a Parquet file, with version, time and command as attributes.
+
+    Raises:
+        UsageError: `write_parquet` can't.
+    """
     frame = rows_frame(tables)
     for name, value in asdict(provenance).items():
         frame.attrs[name] = value
     stream = io.BytesIO()
-    frame.to_parquet(stream, engine="pyarrow", index=False)
+    write_parquet(frame, stream)
     return stream.getvalue()
+
+
+def write_parquet(frame: pd.DataFrame, target: Path | io.BytesIO) -> None:
+    """Write a frame as a Parquet file.
+
+    Raises:
+        UsageError: pyarrow is not installed, or too old for pandas.
+    """
+    if importlib.util.find_spec("pyarrow") is None:
+        message = "Parquet needs pyarrow, which is not installed."
+        raise UsageError(message, hint="pip install 'hpcbert[parquet]'; CSV and JSON need nothing.")
+    frame.to_parquet(target, engine="pyarrow", index=False)
 
 
 def _make_frame(records: Iterable[Mapping[str, Any]], names: Sequence[str]) -> pd.DataFrame:

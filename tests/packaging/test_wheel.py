@@ -146,10 +146,37 @@ def test_upgrade_and_uninstall_do_what_their_page_says(
     assert (work / "site.toml").read_text() == "mine"
 
 
-def test_torch_comes_with_the_images_not_with_the_wheel(program: Path, tmp_path: Path) -> None:
-    words = [*find_pip(program.with_name("python")), "list", "--format=json"]
-    listed = json.loads(run_program(*words, cwd=tmp_path).stdout)
-    assert "torch" not in {distribution["name"].lower() for distribution in listed}
+# What an installation consists of: torch comes with the images, pyarrow with an extra.
+PACKAGES = """
+    click cloudpickle contourpy cycler fonttools hpcbert jinja2 kiwisolver linkify-it-py
+    markdown-it-py markupsafe matplotlib mdit-py-plugins mdurl numpy packaging pandas pillow
+    platformdirs pygments pyparsing python-dateutil pytz rich six submitit textual tomli
+    typing-extensions tzdata uc-micro-py
+"""
+LARGEST = 300e6  # bytes
+
+
+def test_an_installation_is_light(program: Path, tmp_path: Path) -> None:
+    python = program.with_name("python")
+    listing = run_program(*find_pip(python), "list", "--format=json", cwd=tmp_path).stdout
+    names = {entry["name"].lower().replace("_", "-") for entry in json.loads(listing)}
+    assert names <= set(PACKAGES.split())
+    folder = program.parent.parent / "lib"
+    run_program(python, "-m", "compileall", "-q", "-j", "0", folder, cwd=tmp_path)
+    size = sum(path.lstat().st_size for path in folder.rglob("*"))
+    assert size <= LARGEST, f"{size / 1e6:.0f} MB"
+
+
+def test_parquet_names_its_extra(program: Path, tmp_path: Path, repository: Path) -> None:
+    log = repository / "templates" / "oneflow" / "sample.log"
+    place = ("--nodes", "1", "--gpus-per-node", "1", "--precision", "fp32")
+    words = ("collect", log, "--fw", "oneflow", *place, "--output", "rows.parquet")
+    result = subprocess.run(
+        [program, *words], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 2
+    assert "hpcbert[parquet]" in result.stderr
+    assert not (tmp_path / "rows.parquet").exists()
 
 
 def test_it_renders_and_checks_a_submission_without_slurm(program: Path, tmp_path: Path) -> None:

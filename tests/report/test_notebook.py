@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -135,6 +136,18 @@ def test_collect_writes_parquet_into_a_file_alone(campaign: Path, pd: Any) -> No
     frame = pd.read_parquet("rows.parquet")
     assert frame["gpus"].tolist() == [1, 2]
     assert frame.attrs["command"].startswith("hpcbert")
+
+
+def test_without_pyarrow_the_extra_is_named(
+    campaign: Path, result: LoadedResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    refused = inside("collect", campaign, "--output", "absent.parquet")
+    assert refused.returncode == 2
+    assert "hpcbert[parquet]" in refused.output
+    assert not Path("absent.parquet").exists()
+    with pytest.raises(UsageError, match="pyarrow"):
+        result.to_parquet(tmp_path)
 
 
 def test_hpcbert_itself_imports_nothing_heavy(tmp_path: Path) -> None:
