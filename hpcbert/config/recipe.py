@@ -444,6 +444,11 @@ class Recipe:
             reason = "the recipe does not"
             _refuse_foreign((self.sample.precision,), self.precisions, "sample.precision", reason)
 
+    @property
+    def has_script(self) -> bool:
+        """Whether hpcbert starts the program; it only reads the logs of others."""
+        return (Path(self.folder) / "run.sh.j2").is_file()
+
     def preset(self, name: str) -> Preset:
         """Return the protocol with a name; the first one for an empty name.
 

@@ -102,7 +102,7 @@ def count_completed(record: Record, number: int, setting: Setting) -> int:
     if number % step:
         detail = f"{number} {record.counts} are not whole steps of {step}"
         raise CannotReduceError("rule", f"{detail}: check GPUs, batch size and sequence length")
-    return number // step
+    return number // step + 1 - record.first
 
 
 def average(rule: Rule, values: Sequence[float], stride: int, setting: Setting) -> float:

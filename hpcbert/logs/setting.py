@@ -207,7 +207,7 @@ class Setting(NamedTuple):
 
 
 def _derive_missing(setting: Setting) -> Setting:
-    """Fill in what follows from the rest: the third of nodes, GPUs per node and GPUs."""
+    """Fill in what follows from the rest: of nodes, GPUs per node and GPUs; of the batch."""
     if setting.data_parallel and setting.gpus is None:
         setting = setting._replace(gpus=setting.data_parallel * setting.gpus_per_replica)
     nodes, gpus_per_node, gpus = setting.nodes, setting.gpus_per_node, setting.gpus
@@ -220,8 +220,11 @@ def _derive_missing(setting: Setting) -> Setting:
     if setting.batch_size_per_device is None:
         setting = setting._replace(batch_size_per_device=_samples_of_batch(setting))
     replicas = (setting.gpus or 0) // setting.gpus_per_replica
-    micro_batch = replicas * (setting.batch_size_per_device or 0) * (setting.packing or 1)
     total = setting.global_batch_size
+    shares = replicas * (setting.accumulation or 0) * (setting.packing or 1)
+    if setting.batch_size_per_device is None and shares and total and total % shares == 0:
+        setting = setting._replace(batch_size_per_device=total // shares)
+    micro_batch = replicas * (setting.batch_size_per_device or 0) * (setting.packing or 1)
     if micro_batch and total and setting.accumulation is None and total % micro_batch == 0:
         setting = setting._replace(accumulation=total // micro_batch)
     return setting

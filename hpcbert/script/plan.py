@@ -258,7 +258,8 @@ def _select_recipes(
     """Yield the names of the recipes that meet a condition."""
     for name, folder in places.list_recipes(folders).items():
         with suppress(ConfigError):
-            if condition(load(folder)):
+            recipe = load(folder)
+            if recipe.has_script and condition(recipe):
                 yield name
 
 

@@ -230,6 +230,12 @@ def render(resolved: Resolved, array: Array) -> str:
     entries = trusted_entries(resolved.site, resolved.options)
     environment = _make_environment(resolved.options.folders, entries)
     recipe, inputs = resolved.recipe, resolved.inputs
+    if not recipe.has_script:
+        raise UsageError(
+            f"hpcbert reads logs of {recipe.name}, but does not start it: it has no run.sh.j2.",
+            where=recipe.folder,
+            hint=f"hpcbert collect LOGS --fw {recipe.name}",
+        )
     point, placement = array.point, place_tasks(resolved, array.point)
     context: dict[str, Any] = {
         "point": largest.with_symbolic_batch(point) if point.largest else point,

@@ -41,7 +41,7 @@ record = "step"
 """
 SHELL = REPOSITORY / "hpcbert" / "shell"
 HERE = REPOSITORY / "tests" / "recipes"
-NAMES = sorted(path.parent.name for path in TEMPLATES.glob("*/recipe.toml"))
+NAMES = sorted(path.parent.name for path in TEMPLATES.glob("*/run.sh.j2"))
 SHAPES = tuple(map(Shape.parse, ("1n1g", "1n8g", "2n8g", "4n8g")))
 RUNTIMES = ("none", "pyxis", "enroot", "apptainer")
 _USUAL_SOURCE = ("run_pretraining.py", "run_pretrain.py", "train.py")
