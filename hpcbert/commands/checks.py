@@ -38,10 +38,17 @@ _HARMLESS_LINE = re.compile(
     r"hpcbert: repeat \d+ attempt \d+ on |slurmstepd\S* error: couldn't chdir"
 )
 _MOST_ERROR_LINES = 5
+_HOME = "~/"
+# What differs between nodes or ranks with one cause: a rank's number, and measured numbers.
+_RANK = re.compile(r"rank \d+( does not reach rank 0 at \S+: )([^;]*)(.*)")
+_MEASURED = re.compile(r"\b\d+(?= (?:s|KiB|MiB|files)\b)")
+# The file that bash reads before a script, and what a script prints that bash gets to.
+START_FILE, _REACHED = "BASH_ENV", "hpcbert reached"
 _PROBE = Path(__file__).parent.parent / "shell" / "probe.sh"
 # srun lists the options of its plugins too.
 SRUN_HELP = ("srun", "--help")
 _HELP_SECONDS = 30.0
+_NO_PROGRAM = 127
 # What changes if srun's pyxis lacks an option.
 OLD_PYXIS = "package pyxis"
 # Seconds that a step on the nodes may wait and run.
@@ -126,12 +133,14 @@ class NodeCheck:
         change: Name of the setting, package or file to change.
         remedy: What to type; names in braces are to be filled in.
         asks: The question, for the page.
+        echo: How the details of rows begin that follow from other problems of this check.
     """
 
     hint: str
     change: str = ""
     remedy: str = ""
     asks: str = ""
+    echo: str = ""
 
     def remedy_for(self, detail: str, values: Mapping[str, str]) -> str:
         """Fill in the remedy for a problem; empty if a name in braces has no value.
@@ -190,23 +199,29 @@ def make_container_finding(
     return Finding(heading, status, detail, hint, check.change, nodes)
 
 
-def find_problems(output: str, values: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield the findings of a job, one for all nodes that agree.
+def find_problems(
+    output: str, values: Mapping[str, str], *, has_home: bool = True
+) -> Iterator[Finding]:
+    """Yield the findings of a job, one for all nodes and ranks that share a cause.
 
     Args:
         output: The job's whole output.
         values: What fills in remedies.
+        has_home: Whether the home directory may be the remedy, if the nodes have it.
     """
     rows = read_rows(output)
+    has_home &= not any(row.name == "home" and row.status != "ok" for row in rows)
     bad_checks = {(row.node, row.name) for row in rows if row.status != "ok"}
-    groups: dict[tuple[str, str, str], list[str]] = {}
-    for row in rows:
+    groups: dict[tuple[str, str, str], list[NodeRow]] = {}
+    for row in _drop_echoes(rows):
         # One good rank does not hide a bad one of its node.
         if row.status != "ok" or (row.node, row.name) not in bad_checks:
-            groups.setdefault((row.name, row.status, row.detail), []).append(row.node)
+            cause = _MEASURED.sub("#", _RANK.sub(r"\1\3", row.detail))
+            groups.setdefault((row.name, row.status, cause), []).append(row)
     all_nodes = {row.node for row in rows}
-    for (name, status, detail), node_names in groups.items():
-        nodes = tuple(expand(fold(tuple(dict.fromkeys(node_names)))))  # in their order
+    for (name, status, _), group in groups.items():
+        nodes = tuple(expand(fold(tuple(dict.fromkeys(row.node for row in group)))))  # in order
+        detail = _merge_details([row.detail for row in group])
         check = load_checks("nodes").get(name)
         if check is None:
             yield make_container_finding(fold(nodes), name, status, detail, nodes)
@@ -214,10 +229,64 @@ def find_problems(output: str, values: Mapping[str, str]) -> Iterator[Finding]:
             yield Finding(f"{name} ({fold(nodes)})", status, detail, nodes=nodes)
         else:
             remedy = check.remedy_for(detail, values)
+            if _HOME in remedy and not has_home:
+                remedy = ""
             if not remedy and set(nodes) < all_nodes:
                 remedy = f"--exclude {','.join(nodes)}"
             heading = f"{name} ({fold(nodes)})"
             yield Finding(heading, status, detail, check.hint, check.change, nodes, remedy)
+
+
+def _drop_echoes(rows: Sequence[NodeRow]) -> Iterator[NodeRow]:
+    """Yield the rows, without those that follow from others of the same check."""
+    checks = load_checks("nodes")
+    echoes = {
+        row
+        for row in rows
+        if row.name in checks and row.detail.startswith(checks[row.name].echo or "\n")
+    }
+    causes = {row.name for row in rows if row.status != "ok" and row not in echoes}
+    yield from (row for row in rows if row not in echoes or row.name not in causes)
+
+
+def _merge_details(details: Sequence[str]) -> str:
+    """Return the details of one cause as one: ranks as their number, measurements as a range."""
+    distinct = list(dict.fromkeys(details))
+    if len(distinct) == 1:
+        return distinct[0]
+    ranks = [match for match in map(_RANK.fullmatch, distinct) if match]
+    if ranks:
+        reasons = " or ".join(dict.fromkeys(match[2] for match in ranks))
+        where = ranks[0][1].replace("does", "do", 1)
+        return f"{len(ranks)} ranks{where}{reasons}{ranks[0][3]}"
+    measurements = [[int(number) for number in _MEASURED.findall(text)] for text in distinct]
+    columns = iter([sorted(set(column)) for column in zip(*measurements, strict=True)])
+
+    def join_range(match: re.Match[str]) -> str:
+        numbers = next(columns)
+        return match[0] if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
+
+    return _MEASURED.sub(join_range, distinct[0])
+
+
+def check_start_file(environ: Mapping[str, str], *, run: Runner) -> Iterator[Finding]:
+    """Yield a finding if bash does not get to a script, because of what it reads first."""
+    path = environ.get(START_FILE, "")
+    if not path:
+        return
+    outcome = run(["bash", "-c", f"echo {_REACHED}"], env=environ, timeout=_HELP_SECONDS)
+    if outcome.returncode == _NO_PROGRAM or _REACHED in outcome.stdout:
+        return
+    status = f"status {outcome.returncode}"
+    detail = f"bash reads {path} before each script and ends there, with {status}: no job would run"
+    yield describe_start_file(detail)
+
+
+def describe_start_file(detail: str) -> Finding:
+    """Return the finding that bash does not get to a script."""
+    hint = f"Take `exit` out of the file, or unset {START_FILE} before you submit."
+    change = f"environment: {START_FILE}"
+    return Finding(START_FILE, "fail", detail, hint, change, (), f"unset {START_FILE}")
 
 
 def find_missing_nodes(output: str, node_count: int, complaint: str) -> Iterator[Finding]:

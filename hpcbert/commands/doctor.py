@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -31,6 +32,7 @@ from hpcbert.finding import Finding
 from hpcbert.logs import grammar
 from hpcbert.model import Shape
 from hpcbert.scheduler.base import SchedulerContext
+from hpcbert.scheduler.slurm.examine import find_failed_prologs
 from hpcbert.script import materials
 from hpcbert.script.draft import Draft, Submitter, draft
 from hpcbert.script.materials import Inputs, site_data_options
@@ -57,6 +59,9 @@ _DEFAULT_FRAMEWORK = "pytorch"
 _JOB_LIMIT = TimeLimit.parse("00:10:00")
 # Interfaces of srun that MPI libraries are usually built for.
 _USUAL_MPI = ("pmix", "pmi2")
+# What Slurm says of a job that a node could not start.
+_LAUNCH = re.compile(r"launch|prolog|requeued|JobHold|BeginTime", re.IGNORECASE)
+_RUNS_AT_HOME = "--runs ~/runs"
 # Options of srun that give a rank only a part of its node's GPUs.
 _SPLIT_OPTIONS = ("--gpus-per-task", "--gpu-bind")
 # Seconds between two looks, and seconds until a job's output appears here.
@@ -102,7 +107,8 @@ def examine(
     yield Finding("site", "ok", site.where)
     for error in checks.check_settings(site):
         yield Finding("site", "fail", str(error), error.hint)
-    yield _check_runs(Path(site.runs))
+    yield from checks.check_start_file(os.environ, run=run)
+    yield _check_runs(site)
     for name, folder in places.list_recipes(folders).items():
         yield _check_recipe(name, folder)
     for framework in device_recipes:
@@ -138,7 +144,8 @@ def _find_inputs(site: Site, framework: Recipe) -> Inputs:
     return materials.find_inputs(site, framework, site_data_options(site, framework))
 
 
-def _check_runs(runs: Path) -> Finding:
+def _check_runs(site: Site) -> Finding:
+    runs = Path(site.runs)
     existing_path = next(path for path in (runs, *runs.parents) if _exists(path))
     if existing_path.is_dir() and os.access(existing_path, os.W_OK | os.X_OK):
         return Finding("runs directory", "ok", str(runs))
@@ -149,8 +156,14 @@ def _check_runs(runs: Path) -> Finding:
         + (f", so {runs} can't be" if existing_path != runs else ""),
         "Set runs in the site.toml to a directory of yours that all nodes share.",
         "site.toml: runs",
-        remedy="--runs ~/runs",
+        remedy=_RUNS_AT_HOME if _is_home_usable(site) else "",
     )
+
+
+def _is_home_usable(site: Site) -> bool:
+    """Return whether runs may go to the home directory: it exists, and they are not there yet."""
+    home = Path("~").expanduser()
+    return "HOME" not in site.env and _exists(home) and not Path(site.runs).is_relative_to(home)
 
 
 def _exists(path: Path) -> bool:
@@ -191,7 +204,8 @@ def examine_nodes(
     except OSError as error:
         hint = "Name a directory of yours that all nodes share."
         detail = f"{runs}: {error.strerror}"
-        yield Finding("runs (nodes)", "fail", detail, hint, "site.toml: runs", (), "--runs ~/runs")
+        remedy = _RUNS_AT_HOME if _is_home_usable(site) else ""
+        yield Finding("runs (nodes)", "fail", detail, hint, "site.toml: runs", (), remedy)
         return
     try:
         yield from _run_job(site, recipes, visit, folder, run)
@@ -232,7 +246,9 @@ def _draft_job(
     """Draft the job: the repeat that a submission would run first."""
     folders = places.recipe_folders(Path(site.where))
     default_recipe = recipe.load(places.find_recipe(_DEFAULT_FRAMEWORK, folders))
-    first_recipe = recipes[0] if recipes else replace(default_recipe, modules=())
+    # Without a framework, what the site's kind of MPI can do matters.
+    mpi = (site.slurm.mpi,) if site.slurm.mpi else default_recipe.mpi
+    first_recipe = recipes[0] if recipes else replace(default_recipe, modules=(), mpi=mpi)
     device = choose_device(first_recipe, job_site, "" if recipes or site.slurm.gres else "cpu")
     device_recipes = _recipes_for_device(job_site, recipes)
     all_inputs = [_find_inputs(job_site, framework) for framework in device_recipes]
@@ -286,7 +302,8 @@ def _submit(
         yield Finding("job", "fail", detail, hint, "", (), "--nodes 1")
     elif not state.kind.over:
         detail = f"it did not start and was cancelled: {state.detail or state.reason}"
-        yield Finding("job", "fail", detail, f"Slurm says {state.reason}: {state.advice}.")
+        hint = f"Slurm says {state.reason}: {state.advice}."
+        yield from _find_failed_launch(state, run) or (Finding("job", "fail", detail, hint),)
     else:
         values = {"fw": " --fw ".join(frameworks), "mpi": _advise_mpi(job)}
         values["srun_args"] = _without_split_options(site.slurm.srun_args)
@@ -339,7 +356,17 @@ def _read_job(
         outcome = _inspect_by_step(site, job, node_count, run)
         output += outcome.stdout
         lines += checks.find_error_lines(outcome.stderr)
-    yield from checks.find_problems(output, values)
+    failed_launch = () if checks.read_nodes(output) else _find_failed_launch(state, run)
+    if failed_launch:
+        yield from failed_launch
+        return
+    if not lines and not checks.read_nodes(output) and os.environ.get(checks.START_FILE):
+        yield checks.describe_start_file(
+            f"{state.word} on {fold(state.nodes) or 'its nodes'}, and nothing of its script ran: "
+            f"bash reads {os.environ[checks.START_FILE]} before it, which ends there."
+        )
+        return
+    yield from checks.find_problems(output, values, has_home=_is_home_usable(site))
     yield from checks.find_missing_nodes(output, node_count, lines[-1] if lines else "")
     yield from checks.find_missing_ranks(output, state.nodes, job.campaign.runtime)
     node_range = fold(state.nodes) if state.nodes else "no node"
@@ -353,6 +380,13 @@ def _read_job(
     hint = "The findings above say why; else see what it says." if lines else "Look at `sinfo`."
     hint = symptom.hint if symptom else hint
     yield Finding("job", status, f"{state.word} on {node_range}: {reason}", hint, "", state.nodes)
+
+
+def _find_failed_launch(state: RepeatState, run: Runner) -> tuple[Finding, ...]:
+    """Return the nodes whose prolog kept a job from starting; none if something else did."""
+    if not _LAUNCH.search(f"{state.word} {state.reason} {state.detail}"):
+        return ()
+    return tuple(find_failed_prologs(SchedulerContext(run)))
 
 
 def _without_split_options(words: tuple[str, ...]) -> str:

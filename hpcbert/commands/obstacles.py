@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from hpcbert import scheduler
-from hpcbert.commands.checks import OLD_PYXIS, SRUN_HELP, check_pyxis
+from hpcbert.commands.checks import OLD_PYXIS, SRUN_HELP, check_pyxis, check_start_file
 from hpcbert.config.recipe import Recipe
 from hpcbert.config.site import Site
 from hpcbert.config.slurm_arguments import argument_value
@@ -66,7 +66,8 @@ def find_submission_obstacles(draft: Draft, *, run: Runner) -> tuple[Finding, ..
     for resolved in draft.uses:
         obstacles += _find_mpi_obstacles(resolved)
         obstacles += _find_missing_modules(resolved, run)
-    return (*obstacles, *_find_pyxis_obstacles(draft, run), *scheduler_findings)
+    start_file = check_start_file(os.environ, run=run)
+    return (*obstacles, *start_file, *_find_pyxis_obstacles(draft, run), *scheduler_findings)
 
 
 def list_queries(draft: Draft) -> Iterator[Sequence[str]]:

@@ -395,7 +395,7 @@ def _refuse_overridden(point: Point, body: str, recipe: Recipe) -> None:
 def _examination_context(resolved: Resolved, array: Array) -> dict[str, Any]:
     """Return a template's variables for the inspection on each rank."""
     in_image = resolved.site.container.runtime != "none"
-    mpi = {resolved.mpi, *resolved.recipe.mpi} - {"", "none"}
+    mpi = set(resolved.recipe.mpi) - {"none"}
     return {
         "modules": ",".join(resolved.recipe.modules) if in_image else "",
         "gpus": resolved.request.shape.gpus_per_node

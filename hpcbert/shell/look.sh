@@ -93,7 +93,10 @@ look_at_names() { # interface, node ...
     read -r address _ < <(getent ahosts "$name" 2>/dev/null) || true
     case ${address:-} in
       '') unknown+=("$name does not resolve") ;;
-      127.* | ::1) if (($# > 2)); then unknown+=("$name is $address"); fi ;;
+      127.* | ::1)
+        if [[ $name == "$node" ]]; then name='its own name'; fi
+        if (($# > 2)); then unknown+=("$name is $address"); fi
+        ;;
     esac
     address=''
   done
@@ -248,16 +251,20 @@ look_at_node() { # campaign, runs, interface, words
 
 # The GPUs that a rank sees: by its driver, else by the scheduler's variables.
 look_at_gpus() { # how many you asked for
-  local seen='' by='' list=()
+  local seen='' by='' list=() slices=0 devices=''
   if command -v nvidia-smi >/dev/null; then
-    seen=$(timeout 60 nvidia-smi -L 2>/dev/null | grep -c '^GPU ') || true
+    devices=$(timeout 60 nvidia-smi -L 2>/dev/null) || true
+    seen=$(grep -c '^GPU ' <<<"$devices") || true
+    slices=$(grep -c '^ *MIG ' <<<"$devices") || true
     by=' by nvidia-smi'
   fi
   if [[ -n ${CUDA_VISIBLE_DEVICES+set} || -n ${ROCR_VISIBLE_DEVICES+set} ]]; then
     IFS=, read -r -a list <<<"${CUDA_VISIBLE_DEVICES:-${ROCR_VISIBLE_DEVICES:-}}"
     if [[ -z $seen ]] || ((${#list[@]} < seen)); then seen=${#list[@]} by=' by CUDA_VISIBLE_DEVICES'; fi
   fi
-  if ((${seen:-0} == $1)); then
+  if ((slices > 0 && $1 > 1)); then
+    tell GPUs warn "a rank sees slices of GPUs (MIG), which NCCL does not join: only one rank can run"
+  elif ((${seen:-0} == $1)); then
     tell GPUs ok "each rank sees all $1 of its node"
   elif ((${seen:-0} > $1)); then
     tell GPUs warn "a rank sees $seen GPUs$by; you asked for $1"

@@ -266,6 +266,17 @@ def read_node_states(text: str, partition: str) -> dict[str, str]:
     }
 
 
+def drain_reasons_argv() -> list[str]:
+    """Return the query for the reasons of drained and failed nodes: a line per reason."""
+    return ["sinfo", "--noheader", "--all", "--list-reasons", "--format=%N|%E"]
+
+
+def read_drain_reasons(text: str) -> dict[str, tuple[str, ...]]:
+    """Return the nodes of each reason from the output of `drain_reasons_argv`."""
+    pairs = (line.strip().split("|", 1) for line in text.splitlines() if "|" in line)
+    return {reason: expand(names) for names, reason in pairs}
+
+
 def count_free_nodes(text: str, partition: str) -> int:
     """Count the nodes of a partition that are `idle`, without a mark that they can't run jobs."""
     return sum(state == "idle" for state in read_node_states(text, partition).values())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import re
 
+import pytest
+
 from hpcbert.commands.checks import (
     find_error_lines,
     find_missing_nodes,
@@ -77,6 +79,68 @@ def test_a_bad_rank_of_a_node_is_not_hidden_by_a_good_one() -> None:
     text = format_rows(("n1", "hello", "ok", "a"), ("n1", "hello", "fail", "b"))
     (finding,) = find_problems(text, {})
     assert (finding.status, finding.detail) == ("fail", "b")
+
+
+REACH = "rank {} does not reach rank 0 at n1:29500: {}; there are: eth0"
+
+
+@pytest.mark.parametrize(
+    ("rows", "detail", "nodes"),
+    [
+        (
+            [("n2", "hello", "fail", REACH.format(rank, "No route to host")) for rank in range(8, 16)]
+            + [("n1", "hello", "fail", "rank 0 hears nothing from ranks 8, 9, 10")],
+            "8 ranks do not reach rank 0 at n1:29500: No route to host; there are: eth0",
+            ("n2",),
+        ),
+        (
+            [
+                ("n2", "hello", "fail", REACH.format(8, "No route to host")),
+                ("n3", "hello", "fail", REACH.format(16, "timed out")),
+            ],
+            "2 ranks do not reach rank 0 at n1:29500: No route to host or timed out; there are: eth0",
+            ("n2", "n3"),
+        ),
+        (
+            [("n1", "hello", "fail", "rank 0 hears nothing from ranks 8")],
+            "rank 0 hears nothing from ranks 8",
+            ("n1",),
+        ),
+        (
+            [("n1", "clock", "warn", "its clock is 3 s ahead"), ("n2", "clock", "warn", "its clock is 7 s ahead")],
+            "its clock is 3 to 7 s ahead",
+            ("n1", "n2"),
+        ),
+    ],
+    ids=["ranks", "reasons", "only the first rank", "measured"],
+)  # fmt: skip
+def test_what_shares_a_cause_is_one_finding(
+    rows: list[tuple[str, str, str, str]], detail: str, nodes: tuple[str, ...]
+) -> None:
+    (finding,) = find_problems(format_rows(*rows), {})
+    assert (finding.detail, finding.nodes) == (detail, nodes)
+
+
+def test_different_paths_are_different_causes() -> None:
+    rows = [("n1", "files", "fail", f"there is no /data/v{number}") for number in (1, 2)]
+    assert len(list(find_problems(format_rows(*rows), {}))) == len(rows)
+
+
+@pytest.mark.parametrize(
+    ("home", "has_home", "typed"),
+    [("ok", True, "--runs ~/runs"), ("warn", True, "--exclude n2"), ("ok", False, "--exclude n2")],
+    ids=["there", "missing", "of no use"],
+)
+def test_a_missing_home_is_not_where_runs_should_go(
+    home: str, *, has_home: bool, typed: str
+) -> None:
+    rows = [
+        ("n1", "home", "ok", "/home/me"),
+        ("n2", "home", home, "x"),
+        ("n2", "runs", "fail", "x"),
+    ]
+    findings = find_problems(format_rows(*rows), {}, has_home=has_home)
+    assert [finding.remedy for finding in findings if finding.code == "runs"] == [typed]
 
 
 def test_a_node_that_says_nothing_is_missed() -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,17 +15,19 @@ from hpcbert.config.site import Site
 from hpcbert.errors import Interruption
 from hpcbert.finding import Finding
 from hpcbert.model import Shape
+from hpcbert.system.runner import Outcome, Runner
 from tests.kit import drafts
 from tests.kit.slurm import Slurm, failed
 
 pytestmark = pytest.mark.slow
+HELD = "launch failed requeued held"
 
 
 def site_in(folder: Path) -> Site:
     return drafts.site_of(folder, "[slurm]\npoll_floor = 0.1\n")
 
 
-def examine(folder: Path, slurm: Slurm, patience: float = 0.0) -> list[Finding]:
+def examine(folder: Path, slurm: Runner, patience: float = 0.0) -> list[Finding]:
     visit = doctor.Visit(Shape(2, 1), patience, drafts.SUBMITTER)
     return list(doctor.examine_nodes(site_in(folder), (), visit, run=slurm))
 
@@ -38,6 +43,36 @@ def test_a_job_that_does_not_start_is_cancelled(tmp_path: Path) -> None:
     assert "did not start" in finding.detail
     assert [job.alive() for job in slurm.jobs.values()] == [[]]
     assert not find_leftovers(tmp_path)
+
+
+def test_a_failed_prolog_is_the_finding_with_its_nodes(tmp_path: Path) -> None:
+    """A job that a prolog failed waits in held state, and its node is drained."""
+    slurm = Slurm(sinfo="n2|Prolog error\n")
+
+    def hold(argv: Sequence[str], **options: Any) -> Outcome:
+        outcome = slurm(argv, **options)
+        return replace(outcome, stdout=outcome.stdout.replace("|None|", f"|{HELD}|"))
+
+    (finding,) = examine(tmp_path, hold)
+    assert (finding.code, finding.nodes, finding.remedy) == ("prolog", ("n2",), "--exclude n2")
+
+
+def test_a_job_whose_script_bash_never_reads_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file ends bash on the nodes only."""
+    monkeypatch.setenv("BASH_ENV", "/etc/start")
+    slurm = Slurm(srun="")
+
+    def end(_: str) -> None:
+        for job in slurm.jobs.values():
+            job.end("COMPLETED")
+
+    slurm.before = end
+    monkeypatch.setattr(doctor, "_OUTPUT_SECONDS", 0.0)
+    (finding,) = examine(tmp_path, slurm)
+    assert (finding.name, finding.remedy) == ("BASH_ENV", "unset BASH_ENV")
+    assert "/etc/start" in finding.detail
 
 
 def test_a_job_that_is_refused_is_told(tmp_path: Path) -> None:

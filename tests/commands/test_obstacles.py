@@ -59,6 +59,16 @@ def test_what_is_known_to_fail_is_not_submitted(
     assert not slurm.calls("sbatch")
 
 
+def test_a_start_file_that_ends_bash_is_refused(
+    hpcbert: Cli, slurm: Programs, tmp_path: Path
+) -> None:
+    (tmp_path / "start").write_text("[ -t 0 ] || exit 0\n")
+    result = hpcbert(*SUBMIT, "--json", BASH_ENV=str(tmp_path / "start"))
+    assert result.returncode == 2
+    assert "BASH_ENV" in join_messages(result)
+    assert not slurm.calls("sbatch")
+
+
 # As 22.05.8 prints them.
 MPI = "MPI plugin types are...\n\tnone\n\tpmi2\n"
 

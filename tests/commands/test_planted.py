@@ -16,7 +16,7 @@ from hpcbert.commands import checks, obstacles
 from hpcbert.finding import Finding
 from hpcbert.model import Shape
 from hpcbert.scheduler.base import SchedulerContext
-from hpcbert.scheduler.slurm.examine import examine_site
+from hpcbert.scheduler.slurm.examine import examine_site, find_failed_prologs
 from hpcbert.script import materials
 from hpcbert.system.runner import Outcome, run
 from tests.kit import drafts, planted
@@ -46,6 +46,7 @@ SINFO = "".join(
         *(("club", "up", 1), ("lean", "up", 1), ("wide", "up", 2)),
     )
 )
+SLICES = "mig*|up|2|infinite|1-infinite|gpu:1g.10gb:7|n[1-2]\n"
 
 
 def run_look(tmp_path: Path, *words: str, start: str = "") -> Iterable[Finding]:
@@ -128,6 +129,18 @@ def leave_container(tmp_path: Path) -> Iterable[Finding]:
     return checks.find_missing_ranks(output, ("n1", "n2"), "pyxis")
 
 
+def end_in_start_file(tmp_path: Path) -> Iterable[Finding]:
+    file = tmp_path / "start"
+    file.write_text("echo Welcome\nexit 3\n")
+    return checks.check_start_file({"BASH_ENV": str(file), "PATH": "/usr/bin:/bin"}, run=run)
+
+
+def fail_prolog(_: Path) -> Iterable[Finding]:
+    """Answer as sinfo of 22.05.8 does after slurmd's prologs ended with status 1."""
+    text = "n[2-3]|Prolog error\nn4|Not responding\n"
+    return find_failed_prologs(SchedulerContext(lambda argv, **_: Outcome(tuple(argv), 0, text)))
+
+
 def name_absent_image(tmp_path: Path) -> Iterable[Finding]:
     text = '[container]\nruntime = "enroot"\n[frameworks.oneflow]\nimage = "/no/image.sqsh"\n'
     site = drafts.site_of(tmp_path, text)
@@ -171,6 +184,14 @@ PLANTERS: dict[str, Callable[[Path], Iterable[Finding]]] = {
     "an interface does not connect the nodes": separate_nodes,
     "the port where ranks meet is taken": occupy_port,
     "fewer nodes answer than were requested": silence_node,
+    "bash ends in the file that `BASH_ENV` names": end_in_start_file,
+    "a prolog fails": fail_prolog,
+    "several ranks would get slices of GPUs (MIG)": query(
+        "[nodes]\ngpus_per_node = 7", Answers(sinfo=SLICES, partitions="")
+    ),
+    "a node without such GPUs has slices (MIG)": query(
+        "[nodes]\ngpus_per_node = 8", Answers(sinfo=SLICES, partitions="")
+    ),
     "the image does not exist": name_absent_image,
     "enroot is not installed on a node": hide_enroot,
     "ranks are not in the container": leave_container,

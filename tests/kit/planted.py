@@ -36,11 +36,11 @@ class Fault:
 _ETH0 = 'site.toml: nodes.interface = "eth0"'
 _ALL = "n1,n2,n3,n4"
 FAULTS: tuple[Fault, ...] = (
-    # Each faulty node of the lab has several.
+    # Each faulty node of the lab has several; without a home directory, it is not a remedy.
     Fault("`runs` is a different directory on a node, or missing", "runs", "is another directory", "--runs ~/runs", "script", "n1"),
-    Fault("`runs` can't be written to on a node", "runs", "can't be written to", "--runs ~/runs", "nodes", "n4"),
+    Fault("`runs` can't be written to on a node", "runs", "can't be written to", "--exclude n4", "nodes", "n4"),
     Fault("`runs` is full, or the quota is used up", "runs", "no room left", "--runs ~/runs", "script", "n1"),
-    Fault("a node sees `runs` late", "delay", "late", "--runs ~/runs", "nodes", "n3"),
+    Fault("a node sees `runs` late", "delay", "late", "--exclude n3", "nodes", "n3"),
     Fault("a node's name does not resolve", "names", "n3 does not resolve", _ETH0, "nodes", "n4"),
     Fault("the interface in `nodes.interface` does not exist", "interface", "there is no ib7", _ETH0, "nodes", _ALL),
     Fault("an interface does not connect the nodes", "hello", "does not reach rank 0", _ETH0, "script", "n2"),
@@ -57,6 +57,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault("ranks don't start", "ranks", "ib7", "", "nodes", _ALL),
     Fault("a rank sees fewer GPUs than were requested", "GPUs", "sees 1 GPU", "site.toml: slurm.srun_args = []", "ranks", "n1,n2"),
     Fault("the site does not request GPUs", "GPUs", "slurm.gres is empty", 'site.toml: slurm.gres = "gpu"', "nodes"),
+    Fault("several ranks would get slices of GPUs (MIG)", "GPUs", "NCCL does not join", "--nodes 1 --gpus-per-node 1", "script"),
+    Fault("a node without such GPUs has slices (MIG)", "GPUs", "its nodes have gpu:1g.10gb:7", "--gpus-per-node 1", "script"),
     Fault("the port where ranks meet is taken", "port", "Address already in use", "", "script", "n1"),
     Fault("MPI does not count all ranks", "MPI", "a rank", 'site.toml: slurm.mpi = "pmix"', "ranks", "n1,n2"),
     Fault("fewer nodes answer than were requested", "nodes", "1 of 2 nodes answered", "--nodes 1", "script"),
@@ -88,6 +90,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault("the cluster requires `--export=NONE`", "sbatch --test-only", "--export=NONE", 'site.toml: slurm.sbatch_args = ["--export=NONE"]', "script"),
     Fault("Slurm hides its nodes (PrivateData)", "partition", "PrivateData", "", "script"),
     # Daemons, and what is installed.
+    Fault("bash ends in the file that `BASH_ENV` names", "BASH_ENV", "status 3", "unset BASH_ENV", "script"),
+    Fault("a prolog fails", "prolog", "Prolog error", "--exclude n2,n3", "script", "n2,n3"),
     Fault("slurmctld is down", "slurmctld", "DOWN", "", "daemons"),
     Fault("slurmdbd is down", "accounting", "Problem talking to the database", "", "daemons"),
     Fault("munge is down", "munge", "munge is down", "", "daemons"),

@@ -138,6 +138,7 @@ def list_supply(job: Demand, cluster: Cluster) -> tuple[Supply, ...]:
 def find_obstacles(jobs: Sequence[Demand], runs: Path, cluster: Cluster) -> Iterator[Finding]:
     """Yield what keeps jobs from running: partitions, sizes of nodes, rights."""
     yield from find_misfits(jobs, runs, cluster.partitions)
+    yield from find_slices(jobs, cluster.partitions)
     yield from find_oversized(jobs, cluster)
     yield from find_missing_rights(jobs, cluster)
 
@@ -155,6 +156,37 @@ def find_misfits(
         yield from _find_partition_misfits(job, partitions)
     names = {part for job in jobs for part in select_partitions(job, partitions)}
     yield from _check_runs_directory(runs, [partitions[name] for name in sorted(names)])
+
+
+def find_slices(jobs: Sequence[Demand], partitions: Mapping[str, Partition]) -> Iterator[Finding]:
+    """Yield a finding if several ranks of a job would get slices of GPUs, and nothing else."""
+    for job in dict.fromkeys(jobs):
+        matches = [
+            match
+            for name in select_partitions(job, partitions)
+            for resource in job.resources
+            for match in _list_matches(resource, partitions[name])
+        ]
+        if job.nodes * job.tasks > 1 and matches and all(match.sliced for match in matches):
+            yield Finding(
+                "GPUs",
+                "warn",
+                f"{matches[0]} are slices of GPUs (MIG), which NCCL does not join: of the job's "
+                f"{job.nodes * job.tasks} ranks, only one could run.",
+                "Request one GPU of one node, or whole GPUs: --gpu-type of hpcbert init.",
+                "site.toml: slurm.gres, nodes.gpus_per_node",
+                remedy="--nodes 1 --gpus-per-node 1",
+            )
+
+
+def _list_matches(resource: Resource, partition: Partition) -> list[Resource]:
+    """Return the resources of a partition's nodes of a request's name, and type if it has one."""
+    return [
+        candidate
+        for group in partition.groups
+        for candidate in group.resources
+        if candidate.name == resource.name and resource.kind in {"", candidate.kind}
+    ]
 
 
 def select_partitions(job: Demand, partitions: Mapping[str, Partition]) -> tuple[str, ...]:
@@ -332,11 +364,7 @@ def _suggest_gpus(job: Demand, partition: Partition) -> str:
     if resource.kind and sufficient:
         gres = ":".join(filter(None, (resource.name, sufficient[0].kind)))
         return f'site.toml: slurm.gres = "{gres}"'
-    counts = [
-        candidate.count
-        for candidate in candidates
-        if not resource.kind or candidate.kind == resource.kind
-    ]
+    counts = [1 if match.sliced else match.count for match in _list_matches(resource, partition)]
     return f"--gpus-per-node {max(counts)}" if counts else ""
 
 

@@ -28,7 +28,7 @@ from hpcbert.scheduler.slurm.submission import TRANSIENT
 from hpcbert.slurm import inventory
 from hpcbert.slurm.commands import submission_environment
 from hpcbert.slurm.controller import choose_mpi
-from hpcbert.slurm.hostlist import expand
+from hpcbert.slurm.hostlist import expand, fold
 from hpcbert.slurm.inventory import Partition
 from hpcbert.slurm.reasons import find_refusal_advice
 from hpcbert.system import ownership
@@ -52,6 +52,8 @@ _UP, _DOWN = " is UP", " is DOWN"
 # Lines of `scontrol ping` and `sbatch --version`; a site's wrapper may print notices around them.
 _PING = re.compile(r"^Slurmctld\(.*\) at .* (?:is|are) .*$", re.MULTILINE)
 _VERSION = re.compile(r"^slurm\S* (\d+\.\d+\S*)", re.MULTILINE)
+# slurmd's reasons for draining its node (SchedMD/slurm, src/slurmd/slurmd/req.c).
+_PROLOG = re.compile(r"\b(?:prolog|epilog)\b", re.IGNORECASE)
 _RESERVATION, _CONSTRAINT = "site.toml: slurm.reservation", "site.toml: slurm.constraint"
 # Repeats of a point that fit in one array; DLPerf's protocol has five.
 _REPEATS = 5
@@ -185,6 +187,7 @@ def _check_partition(site: Site, cluster: Cluster, nodes: int) -> Iterator[Findi
     yield from findings or (
         Finding("partition", "ok", f"{job.partition or 'default'} of {partition_list}"),
     )
+    yield from admission.find_slices([job], partitions)
     if not site.slurm.gres:
         yield from _check_gres(job, partitions)
 
@@ -226,6 +229,22 @@ def _check_gres(job: Demand, partitions: Mapping[str, Partition]) -> Iterator[Fi
         hint = "Without it, no job gets a GPU; leave it empty only to measure CPUs."
         remedy = f'site.toml: slurm.gres = "{gres}"'
         yield Finding("GPUs", "warn", detail, hint, "site.toml: slurm.gres", (), remedy)
+
+
+def find_failed_prologs(context: SchedulerContext) -> Iterator[Finding]:
+    """Yield a finding for the nodes that Slurm drained because their prolog or epilog failed."""
+    outcome = run_query(context, inventory.drain_reasons_argv(), timeout=30)
+    for reason, nodes in inventory.read_drain_reasons(outcome.stdout).items():
+        if _PROLOG.search(reason):
+            yield Finding(
+                f"prolog ({fold(nodes)})",
+                "fail",
+                f"Slurm drained {fold(nodes)}: {reason}. No job can start there.",
+                "Ask the administrators: slurmd's log on the node has the cause.",
+                "prolog of that node",
+                nodes,
+                f"--exclude {','.join(nodes)}",
+            )
 
 
 def _judge_answer(
