@@ -10,7 +10,7 @@ import os
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import click
 
 from hpcbert import model
-from hpcbert.campaign.judge import gather
 from hpcbert.campaign.preflight import read_preflight
 from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
 from hpcbert.campaign.suspects import RetryPolicy
@@ -32,13 +31,11 @@ from hpcbert.commands.monitor import Change, RepeatProgress, Sinks, View
 from hpcbert.commands.rates import read_rates
 from hpcbert.commands.retry import RetryPlan
 from hpcbert.config.site import Site
-from hpcbert.errors import HpcbertError, IncompleteError, format_count
+from hpcbert.errors import IncompleteError, format_count
 from hpcbert.logs.failures import Failure
 from hpcbert.logs.input_wait import read_input_notes
-from hpcbert.logs.setting import Window
 from hpcbert.model import Campaign, Note, Point, Unit
 from hpcbert.results.grid import format_number
-from hpcbert.results.reduce import tabulate
 from hpcbert.slurm.hostlist import fold
 from hpcbert.slurm.states import Kind, RepeatState
 from hpcbert.system.runner import run
@@ -165,59 +162,49 @@ def format_earlier_attempts(state: RepeatState) -> str:
 
 def report_finished_points(
     changes: Sequence[Change], states: Mapping[Key, RepeatState]
-) -> Iterator[str]:
-    """Yield the numbers of each point whose last repeat has ended with some changes.
+) -> list[str]:
+    """Return the numbers of each point whose last repeat has ended with some changes.
 
     Args:
         changes: Of one campaign.
         states: Those of all its repeats so far, the changes included.
     """
     tracked_campaign = changes[0].repeat.watched
-    for point in dict.fromkeys(change.repeat.array.point for change in changes):
-        keys = [repeat.key for repeat in tracked_campaign.repeats if repeat.array.point == point]
-        is_over = all(key in states and states[key].kind.over for key in keys)
-        if tracked_campaign.campaign.rehearse or not is_over:
-            continue
-        with contextlib.suppress(HpcbertError):  # The table at the end reports it.
-            yield _format_numbers(tracked_campaign, point, states)
+    unfinished_points = {
+        repeat.array.point
+        for repeat in tracked_campaign.repeats
+        if repeat.key not in states or not states[repeat.key].kind.over
+    }
+    points = {change.repeat.array.point for change in changes} - unfinished_points
+    return list_numbers(tracked_campaign, states, "samples", points) if points else []
 
 
 def list_numbers(
-    tracked_campaign: TrackedCampaign, states: Mapping[Key, RepeatState], unit: Unit
+    tracked_campaign: TrackedCampaign,
+    states: Mapping[Key, RepeatState],
+    unit: Unit,
+    points: Collection[Point] = (),
 ) -> list[str]:
-    """Return a line with the median and the efficiency of each finished point with valid repeats.
+    """Return a line with the median and the efficiency of each finished point.
 
-    Only in a unit that a sample of the point has a number of.
+    Args:
+        tracked_campaign: The campaign.
+        states: Those of its repeats.
+        unit: What rates count; a point without a rate in it has no line.
+        points: The points; empty for all.
     """
     rows = dict(read_rates(tracked_campaign, states).rows)
     lines = []
     for array in tracked_campaign.campaign.measured:
         row, repeat = rows.pop(array.point.key, None), Repeat(tracked_campaign, array, 1)
         rate = convert_rate(repeat, row.median, unit) if row else None
-        if row and rate is not None:
+        if row and (not points or array.point in points) and (rate or not row.median):
             efficiency = f", efficiency {row.efficiency:.1%}" if row.efficiency else ""
             lines.append(
                 f"{array.point.key}: median {format_number(rate)} {unit}/s{efficiency}, "
                 f"{row.repeats.ok}/{row.repeats.asked} repeats"
             )
     return lines
-
-
-def _format_numbers(
-    tracked_campaign: TrackedCampaign, point: Point, states: Mapping[Key, RepeatState]
-) -> str:
-    gathered = gather(
-        tracked_campaign,
-        rule="",
-        window=Window(),
-        states=lambda _: states,
-        with_nearby=False,
-        point=point.key,
-    )
-    (row,) = tabulate(gathered.points)[0].rows
-    median, low, high = map(format_number, (row.median, row.min, row.max))
-    rates = f"median {median} samples/s, {low} .. {high}"
-    return replace_controls(f"{point.key}: {rates}, {row.ok}/{row.asked} repeats")
 
 
 def follow_campaign(directory: Path, policy: RetryPolicy, site: Site) -> View:

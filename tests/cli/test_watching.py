@@ -24,7 +24,7 @@ def print_after(events: Sequence[Change]) -> list[str]:
     states: dict[tuple[str, int], RepeatState] = {
         change.repeat.key: change.state for change in events
     }
-    return list(report_finished_points(events, states))
+    return report_finished_points(events, states)
 
 
 def test_a_points_numbers_are_printed_when_its_last_repeat_has_ended(
