@@ -16,11 +16,8 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from collections.abc import Iterable, Sequence
 
-# What Python puts before the system's own words.
-_ERRNO = re.compile(r"\[Errno -?\d+\] ")
 _REMEDIES = {
     errno.ENOSPC: "Free some space on the file system",
     errno.EDQUOT: "Free some space: your quota is used up",
@@ -49,7 +46,7 @@ class HpcbertError(Exception):
 
     def __init__(self, message: str, *, where: str = "", hint: str = "") -> None:
         super().__init__(message)
-        self.message = _ERRNO.sub("", message)
+        self.message = message
         self.where = where
         self.hint = hint
 

@@ -21,7 +21,7 @@ from typing import Any
 from hpcbert.config.recipe import Dataset, Recipe
 from hpcbert.config.site import SYNTHETIC, Site
 from hpcbert.data import protobuf
-from hpcbert.errors import HpcbertError
+from hpcbert.errors import HpcbertError, describe_error
 from hpcbert.model import OptionValue
 from hpcbert.prepare.parts import Context, Part, make_directory, write_record
 from hpcbert.script.materials import (
@@ -103,7 +103,7 @@ def _read_hdf5(path: Path) -> tuple[str, set[str] | None]:
             for name in rows:
                 hdf5_file[name][0]
     except (OSError, RuntimeError, LookupError, TypeError) as error:
-        raise ValueError(f"HDF5 can't read it: {error}") from error
+        raise ValueError(f"HDF5 can't read it: {describe_error(error)}") from error
     if not rows:
         raise ValueError("the HDF5 file has no rows")
     return f"HDF5, {max(rows.values())} rows, {_join_names(set(rows))}", set(rows)
