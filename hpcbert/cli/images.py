@@ -27,7 +27,7 @@ def images() -> None:
 @SITE
 @returns_result
 def images_list(site_file: str = "") -> Result:
-    """List images: name, size, age, source, and the campaigns that used them."""
+    """List images, and the campaigns that used them."""
     site_config = site.load(site_file)
     directory = Path(site_config.container.images)
     cached_images, leftovers = cache.list_images(directory), cache.find_leftovers(directory)
@@ -65,9 +65,10 @@ def images_list(site_file: str = "") -> Result:
 @SITE
 @returns_result
 def images_remove(name: tuple[str, ...], leftovers: bool, site_file: str) -> Result:
-    """Remove prepared images by name, reference or the beginning of their SHA-256.
+    """Remove prepared images.
 
-    It does not ask first. It refuses an image that is being imported.
+    NAME is an image's name, its reference or the beginning of its SHA-256. remove does not ask
+    first. It refuses an image that is being imported.
     """
     if not name and not leftovers:
         raise UsageError("You named no image.", hint="`hpcbert images list` shows the names.")

@@ -121,7 +121,10 @@ def lab_status(*, directory: Path) -> Result:
 @_DIRECTORY
 @returns_result
 def lab_down(*, directory: Path) -> Result:
-    """End every process and remove everything that the lab made, even after a failed start."""
+    """End the cluster and remove everything that it made.
+
+    That works after a failed start too.
+    """
     removal = lifecycle.down(directory.absolute(), run=run, report=_print_progress)
     data = {"ended": removal.ended, "left": list(removal.remains)}
     if not removal.remains:

@@ -71,8 +71,12 @@ EMPTY_MEANS = {("note", "text"): "removes the note"}
 # What stands for the value of an option in --help, by the option's parameter.
 _METAVARS = {
     **dict.fromkeys(("runs", "site_file", "templates", "data", "source", "python"), "PATH"),
+    **dict.fromkeys(("job_submit", "slurm_conf"), "FILE"),
     **dict.fromkeys(("fw", "frameworks"), "FRAMEWORK"),
     **dict.fromkeys(("partition", "account", "qos", "reservation", "name"), "NAME"),
+    **dict.fromkeys(("interface", "mpi", "rule", "edition", "lacks"), "NAME"),
+    **dict.fromkeys(("nodelist", "exclude"), "NODES"),
+    **dict.fromkeys(("wait", "interval"), "SECONDS"),
     **dict.fromkeys(("iters", "skip"), "STEPS"),
     "nodes": "NODES",
     "gpus_per_node": "GPUS",
@@ -82,7 +86,12 @@ _METAVARS = {
     "device": "DEVICE",
     "protocol": "PROTOCOL",
     "time_limit": "TIME",
+    **dict.fromkeys(("gpu_type", "gpu_types"), "TYPE"),
+    "pattern": "FORM",
+    "repository": "URL",
 }
+# The types whose values are numbers: click shows their names, as `INTEGER RANGE`.
+_NUMBERS = (type(click.INT), type(click.FLOAT))
 
 
 def complete_command(command: click.Command, words: tuple[str, ...]) -> click.Command:
@@ -101,7 +110,8 @@ def complete_command(command: click.Command, words: tuple[str, ...]) -> click.Co
     for flag, option in defaults.list_options(command).items():
         option.envvar = defaults.name_variable(words, flag)
         if option.metavar is None and not option.is_flag:
-            option.metavar = _METAVARS.get(str(option.name))
+            number = "N" if isinstance(option.type, _NUMBERS) else None
+            option.metavar = _METAVARS.get(str(option.name), number)
     for param in command.params:
         vars(param).setdefault("consume_value", _check_value(param, param.consume_value))
     return command
@@ -275,6 +285,9 @@ def main() -> None:
         sys.stdout.flush()
     except click.exceptions.Exit as leave:
         raise SystemExit(leave.exit_code) from None
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        raise SystemExit(error.exit_code) from None
     except Exception as error:  # noqa: BLE001 - the outermost level
         exit_on_error(error)
 

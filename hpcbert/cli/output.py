@@ -33,6 +33,8 @@ from hpcbert.errors import (
 VERSION = 1
 INTERRUPTED = Interruption.exit_code
 # What pathlib and the calls below it raise instead of an OSError.
+# click names types as a programmer does.
+_TYPES = {"a valid integer range": "a whole number", "a valid integer": "a whole number"}
 _PATHLIB = re.compile(r"(Symlink loop from .*|embedded null (?:byte|character))", re.DOTALL)
 # Codes that click.style adds to a text.
 _COLOURS = re.compile(r"(\x1b\[[0-9;]*m)")
@@ -193,7 +195,11 @@ def _convert_click_error(error: click.ClickException) -> UsageError:
     context: click.Context | None = getattr(error, "ctx", None)
     path = context.command_path if context else "hpcbert"
     if not isinstance(error, click.NoSuchOption):
-        return UsageError(error.format_message(), hint=f"See {path} --help.")
+        # click has one line for each choice.
+        message = error.format_message().replace("\n\t", " ")
+        for name, replacement in _TYPES.items():
+            message = message.replace(name, replacement)
+        return UsageError(message, hint=f"See {path} --help.")
     # What is typed is often a beginning.
     flags = [flag for param in context.command.params for flag in param.opts] if context else []
     names = [flag for flag in flags if flag.startswith(error.option_name)]

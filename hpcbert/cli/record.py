@@ -93,7 +93,9 @@ def record_list(*, model: str, gpus: int | None, accelerator: str, show_all: boo
 @click.argument("name")
 @returns_result
 def record_show(name: str) -> Result:
-    """Show a source or some of its tables, with where they were published and known errors.
+    """Show a source, or some of its tables.
+
+    show prints where each was published, and known errors.
 
     NAME is a source (`dlperf`) or the beginning of names of tables (`dlperf:oneflow-fp32`).
 

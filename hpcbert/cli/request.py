@@ -492,8 +492,11 @@ def plan_campaigns(
             ahead.begin(argv, env=backend.query_environment)
     drafts: list[Draft] = []
     warnings: list[str] = []
+    submitter = find_submitter()
     for request in requests:
-        draft = _draft_campaign(request, name_and_note, ahead, dry=dry or planned)
+        # One time for all: `store.list_submission` looks for ids that begin with it.
+        submitter = replace(submitter, token=os.urandom(3).hex())
+        draft = _draft_campaign(request, name_and_note, submitter, ahead, dry=dry or planned)
         drafts.append(draft)
         warnings += request.warnings
         warnings += () if planned else draft.resolved.warnings
@@ -540,6 +543,7 @@ def chain_drafts(drafts: Sequence[Draft]) -> tuple[Draft, ...]:
 def _draft_campaign(
     request: CampaignRequest,
     name_and_note: tuple[str, str],
+    submitter: Submitter,
     ahead: PrefetchingRunner,
     *,
     dry: bool,
@@ -551,7 +555,7 @@ def _draft_campaign(
     fitted_options = backend.fit(request.options, request.site, request.recipe)
     options = replace(fitted_options, name=name, note=note, dry=dry)
     return draft_campaign(
-        request.plan, request.site, request.recipe, options=options, submitter=find_submitter()
+        request.plan, request.site, request.recipe, options=options, submitter=submitter
     )
 
 

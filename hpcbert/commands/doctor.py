@@ -153,7 +153,7 @@ def _check_runs(site: Site) -> Finding:
         "runs directory",
         "fail",
         f"{existing_path} is not writable"
-        + (f", so {runs} can't be" if existing_path != runs else ""),
+        + (f", so {runs} can't be created" if existing_path != runs else ""),
         "Set runs in the site.toml to a directory of yours that all nodes share.",
         "site.toml: runs",
         remedy=_RUNS_AT_HOME if _is_home_usable(site) else "",

@@ -147,7 +147,7 @@ def _find_missing_modules(resolved: Resolved, run: Runner) -> Iterator[Finding]:
         return
     runs_here = resolved.scheduler.runs_locally
     problem = f"{python} has no module {' or '.join(missing_modules)} on this machine"
-    consequence = "on nodes that lack it too every run fails"
+    consequence = "every run fails on nodes that lack it too"
     if runs_here:
         consequence = "every run would fail"
     key = f"frameworks.{recipe.name}.python"

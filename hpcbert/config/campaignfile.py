@@ -22,6 +22,8 @@ from hpcbert.system.decode import GIVEN, EncodedAs, Filled, Invalid, Range, deco
 NAME = "campaign.toml"
 # An example with every key, for `plan --init`.
 EXAMPLE = Path(__file__).with_name("campaign.example.toml")
+# Options of the site, which are no keys of the file.
+_TYPED_OPTIONS = ("data", "image", "python", "runs", "runtime", "scheduler", "source", "templates")
 _BatchSize = Annotated[int, Range(1, 1_000_000)]
 _Size = _BatchSize | Literal["max", "max-common"]
 _Samples = _Size | tuple[_Size, ...]
@@ -338,7 +340,8 @@ def read(path: Path) -> CampaignFile:
     values = read_toml(path)
     try:
         return decode(CampaignFile, values, file=str(path), where=str(path))
-    except ConfigError as error:
+    except ConfigError as first_error:
+        error = _explain_option(first_error)
         config_errors = {str(error): error, **_collect_errors(values, str(path))}
         raise (
             error if len(config_errors) == 1 else Refusals(tuple(config_errors.values()))
@@ -354,5 +357,17 @@ def _collect_errors(values: Mapping[str, Any], file: str) -> dict[str, ConfigErr
         except ConfigError as error:  # noqa: PERF203
             # An error because of other, absent keys is not this key's.
             if error.message.startswith(key):
-                config_errors[str(error)] = error
+                config_errors[str(error)] = _explain_option(error)
     return config_errors
+
+
+def _explain_option(error: ConfigError) -> ConfigError:
+    """Return an error about an unknown key; if an option has that name, with its place."""
+    key, _, suffix = error.message.partition(" is not known")
+    if not suffix or (key not in _TYPED_OPTIONS and key not in option_names(SlurmOptions)):
+        return error
+    if key in _TYPED_OPTIONS:
+        hint = f"It is an option: type --{key} with the file."
+    else:
+        hint = "It is a key of the table [slurm]."
+    return ConfigError(error.message, where=error.where, hint=hint)

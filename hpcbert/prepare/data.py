@@ -271,8 +271,8 @@ def prepare_data(recipe: Recipe, site: Site, context: Context) -> Part:
     if recipe.dataset is None or (not setting and "data" not in recipe.needs):
         return Part("skipped", recipe.data or "none are read")
     if not setting:
-        hint = f'Name them: frameworks.{recipe.name}.data in {site.where}; "{SYNTHETIC}" has '
-        hint += f"hpcbert make them. {recipe.data}"
+        hint = f"Set frameworks.{recipe.name}.data in {site.where} to their path, or to "
+        hint += f'"{SYNTHETIC}", and hpcbert makes them. {recipe.data}'
         return Part("failed", "the site names no data", hint=hint)
     options = read_options(recipe, site, context.settings)
     path = find_data_path(site, recipe, options)

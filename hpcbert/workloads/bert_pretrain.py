@@ -535,7 +535,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _complain(ranks: Ranks, message: str) -> None:
-    sys.stderr.write(f"bert_pretrain: rank {ranks.rank}: {message}\n")
+    sys.stderr.write(f"bert_pretrain: error: rank {ranks.rank}: {message}\n")
     sys.stderr.flush()
 
 

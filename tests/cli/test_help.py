@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -101,3 +103,42 @@ def test_help_all_lists_every_option_once_and_by_subject(command: str) -> None:
 )
 def test_other_spellings_do_the_same(words: tuple[str, ...], same_words: tuple[str, ...]) -> None:
     assert run_hpcbert(*words) == run_hpcbert(*same_words)
+
+
+def list_pages(command: click.Command, context: click.Context) -> Iterator[tuple[str, str]]:
+    for name in getattr(command, "list_commands", lambda _: ())(context):
+        subcommand = command.get_command(context, name)  # type: ignore[attr-defined]
+        child = click.Context(subcommand, context, name)
+        yield child.command_path, child.get_help()
+        yield from list_pages(subcommand, child)
+
+
+def test_no_page_has_a_programmers_type_or_a_sentence_that_is_cut() -> None:
+    pages = dict(list_pages(root, click.Context(root, info_name="hpcbert")))
+    assert {"hpcbert submit", "hpcbert lab down"} <= pages.keys()
+    words = re.compile(r"INTEGER|FLOAT|RANGE|FILENAME|[a-z]\.\.\.$", re.MULTILINE)
+    cut = {path: match[0] for path, page in pages.items() if (match := words.search(page))}
+    assert cut == {}
+
+
+@pytest.mark.parametrize("words", [(), ("lab",), ("data",)], ids=["hpcbert", "lab", "data"])
+def test_a_group_without_a_command_shows_its_commands(words: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "hpcbert", *words]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("Usage: hpcbert")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("submit", "--nodes", "1.5"), "'1.5' is not a whole number."),
+        (("data", "make", "x", "--files", "x"), "'x' is not a whole number."),
+        (("completion",), "Choose from: bash, zsh, fish"),
+    ],
+    ids=["range", "number", "choice"],
+)
+def test_clicks_own_errors_are_one_plain_line(words: tuple[str, ...], sentence: str) -> None:
+    command = [sys.executable, "-m", "hpcbert", *words]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.stderr.splitlines()[0].endswith(sentence)

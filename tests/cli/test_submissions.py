@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.kit.cli import Cli
+from tests.kit.cli import Cli, inside
 
 FILE = """\
 schema = 1
@@ -65,3 +67,15 @@ def test_a_file_without_a_name_gives_its_own_and_two_submissions_stay_apart(hpcb
     submit(hpcbert, f'name = "{name}"\n{FILE}')
     assert "could be" in hpcbert("cancel", name, "--yes", status=2).stderr
     assert list_variants(hpcbert) == [*ORDER, *ORDER]
+
+
+def test_the_campaigns_of_a_file_have_one_time_however_long_drafting_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "week47.toml").write_text(FILE)
+    monkeypatch.setenv("HPCBERT_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setattr(time, "time", itertools.count(1_800_000_000, 60).__next__)
+    argv = ("submit", str(tmp_path / "week47.toml"), "--rehearse", "--force", "--dry-run", "--json")
+    campaigns = inside(*argv).data["campaigns"]
+    assert len({entry["campaign"].partition("-")[0] for entry in campaigns}) == 1
+    assert len({entry["campaign"] for entry in campaigns}) == len(ORDER)

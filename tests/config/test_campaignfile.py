@@ -83,6 +83,8 @@ def test_options_and_variables_of_an_inclusion_are_taken_one_by_one(tmp_path: Pa
 
 WRONG = {
     "a key": ("framewrks = 'x'", "framewrks is not known", "Did you mean frameworks?"),
+    "an option": ("python = '/opt/python3'", "python is not known", "--python"),
+    "an option of slurm": ("partition = 'x'", "partition is not known", "[slurm]"),
     "a key of slurm": ("slurm = { partitions = 'x' }", "slurm.partitions is not known", "partition?"),
     "a key of an inclusion": ("[[include]]\nmodel = 'x'", "include[1].model is not known", "models?"),
     "no framework": ("frameworks = []", "frameworks names nothing", ""),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hpcbert.model import UNFINISHED, Group, Measured, Reason, Run, Shape
@@ -44,6 +46,15 @@ def measure(framework: str, gpus: int, *reasons: str, model: str = "bert-base") 
 def test_titles_say_what_where_and_when(created: tuple[str, ...], date: str) -> None:
     title, _ = summarize([measure("a", 1), measure("b", 8)], *created)
     assert title == f"bert-base bf16 with a, b on 1 to 8 GPUs (NVIDIA H100 80GB HBM3){date}"
+
+
+def test_the_best_point_is_named_with_its_variant() -> None:
+    ring, tree = (
+        replace(point, group=replace(point.group, variant=f"NCCL_ALGO={name}"))
+        for point, name in ((measure("a", 8), "Ring"), (measure("a", 4), "Tree"))
+    )
+    _, text = summarize([ring, tree])
+    assert "by a bert-base bf16 bs32 NCCL_ALGO=Ring on 8" in text
 
 
 def test_models_are_not_compared() -> None:

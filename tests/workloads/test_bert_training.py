@@ -405,7 +405,7 @@ def test_a_loss_that_is_not_finite_on_one_rank_ends_every_rank(two_ranks):
     assert first.stdout.splitlines()[-1].startswith("iteration: 3/50 loss: nan ")
     for rank, ended in enumerate((first, second)):
         assert ended.stderr == (
-            f"bert_pretrain: rank {rank}: the loss of iteration 3 is not finite; "
+            f"bert_pretrain: error: rank {rank}: the loss of iteration 3 is not finite; "
             "rank(s) it comes from: 1\n"
         )
 

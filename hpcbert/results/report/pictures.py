@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 
 from hpcbert.model import Group, Row, SpeedupTable
 from hpcbert.results.grid import Cell, Column, Grid
@@ -138,7 +139,7 @@ def _scaling_picture(
         if len(points := _efficiency_points(table)) > 1
     )
     gpus = sorted({row.shape.gpus for table in tables for row in table.rows if row.median})
-    ideal = words("figure.ideal", name=labels[0]) if len(labels) > 1 else words("figure.linear")
+    ideal = words("figure.ideal", name=_shorten(labels)) if labels[1:] else words("figure.linear")
     panels = [
         Panel(
             "scaling", axis, words("axis.throughput"), throughput,
@@ -169,6 +170,13 @@ def _scaling_picture(
     subject = _describe_subject(tables, words)
     subject = f"{name} · {subject}" if inputs.title and number == 1 else subject
     return Picture(f"scaling-{number}", title, subject, alt, tuple(panels), grid)
+
+
+def _shorten(labels: Sequence[str]) -> str:
+    """Return the first label without the words that all begin with."""
+    words = [label.split() for label in labels]
+    common = takewhile(lambda column: len({*column}) == 1, zip(*words, strict=False))
+    return " ".join(words[0][len([*common]) :]) or labels[0]
 
 
 def _origin_name(table: SpeedupTable) -> str:

@@ -84,17 +84,15 @@ def _best_sentences(tables: Iterable[SpeedupTable], words: Words) -> list[str]:
                 best[key] = row.median, table, row
     if not best:
         return [words("lead.none")]
-    sentences = [
-        words(
-            "lead.best",
-            name=f"{table_title(table.group)} {words('batch-short', size=table.group.batch)}",
-            rate=format(median, ",.2f"),
-            unit=words("axis.throughput"),
-            devices=_count_devices(table.group.device, str(row.shape.gpus), words),
-            shape=row.shape,
+    sentences = []
+    for median, table, row in best.values():
+        batch = words("batch-short", size=table.group.batch)
+        name = f"{table_title(table.group)} {batch} {sanitize(table.group.variant)}".rstrip()
+        devices = _count_devices(table.group.device, str(row.shape.gpus), words)
+        rate, unit = format(median, ",.2f"), words("axis.throughput")
+        sentences.append(
+            words("lead.best", name=name, rate=rate, unit=unit, devices=devices, shape=row.shape)
         )
-        for median, table, row in best.values()
-    ]
     return sentences[:_MAX_NAMES]
 
 
