@@ -247,6 +247,8 @@ class Protocol(IgnoreUnknown):
         repeats: Runs of each point; the maximum if `precision_of_median` is given.
         iters: Iterations of one run, warm-up included.
         skip: Warm-up iterations.
+        window_seconds: Least length of the window: the program trains on after `iters` until it is
+            reached, and the window ends where the run does; 0: at `iters`.
         precision_of_median: Runs stop once the interval of the median is narrower than this share
             of the median; None: all runs are made.
     """
@@ -255,6 +257,7 @@ class Protocol(IgnoreUnknown):
     iters: int = 120
     skip: int = 20
     precision_of_median: float | None = None
+    window_seconds: int = 0
 
 
 @dataclass(frozen=True)

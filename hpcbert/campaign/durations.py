@@ -9,7 +9,7 @@ from statistics import median
 
 from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
-from hpcbert.model import Point
+from hpcbert.model import Point, Protocol
 
 Campaigns = tuple[TrackedCampaign, ...]
 # Number of runs of a point after which older campaigns are not read.
@@ -48,21 +48,27 @@ def find_own_campaigns(runs: Path) -> tuple[Campaigns, tuple[Path, ...]]:
 
 
 def find_earlier_runs(
-    tracked_campaigns: Campaigns, points: Collection[Point], *, iters: int, rehearse: bool = False
+    tracked_campaigns: Campaigns,
+    points: Collection[Point],
+    *,
+    protocol: Protocol,
+    rehearse: bool = False,
 ) -> dict[Point, EarlierRuns]:
     """Return the run times of earlier campaigns, by point.
 
     Args:
         tracked_campaigns: The campaigns, newest first.
         points: The points; those without earlier runs are not in the result.
-        iters: Iterations of a run: runs of other lengths are not comparable.
+        protocol: Its iterations and seconds: runs of other lengths are not comparable.
         rehearse: Whether to look for rehearsals or for runs.
     """
+    lengths = protocol.iters, protocol.window_seconds
     seconds: dict[Point, list[float]] = {point: [] for point in points}
     campaign_ids: dict[Point, list[str]] = {point: [] for point in points}
     for tracked_campaign in tracked_campaigns:
         campaign = tracked_campaign.campaign
-        if campaign.protocol.iters != iters or campaign.rehearse != rehearse:
+        other = campaign.protocol
+        if (other.iters, other.window_seconds) != lengths or campaign.rehearse != rehearse:
             continue
         for point in campaign.of_point:
             if point not in seconds or len(seconds[point]) >= _ENOUGH:

@@ -178,7 +178,7 @@ def gather(
     points, sharing_warnings = _group_by_point(watched, repeats, nearby)
     samples = tuple(_list_samples(repeats) for repeats in points.values())
     protocol = watched.campaign.protocol
-    whole_windows = (Window(), Window(protocol.skip, protocol.iters))
+    whole_windows = (Window(), Window(protocol.skip, _last_iteration(protocol)))
     undecided = warn_about_undecided(watched)
     return Gathered(
         compare_points(zip(judge.measure(points), samples, strict=True)),
@@ -190,6 +190,11 @@ def gather(
         samples,
         stamps,
     )
+
+
+def _last_iteration(protocol: Protocol) -> int:
+    """Return where a protocol's window ends: of one in seconds, the run alone says where."""
+    return END if protocol.window_seconds else protocol.iters
 
 
 def _group_by_point(
@@ -217,6 +222,8 @@ def _read_recipe(watched: TrackedCampaign) -> tuple[Grammar, Mapping[str, object
     device = watched.campaign.arrays[0].point.device
     if rule := _get_nested(values, "on", device, "rule"):
         grammar = grammar.preferring(str(rule))
+    seconds = max(grammar.shortest_seconds, watched.campaign.protocol.window_seconds)
+    grammar = replace(grammar, shortest_seconds=seconds)
     return grammar, {name: _get_nested(values, "options", name, "default") for name in RECORDED}
 
 
@@ -360,9 +367,10 @@ class _Judge:
         kind = history.counted.state.kind
         if not kind.over or kind is Kind.UNNEEDED or self.watched.campaign.rehearse:
             return Reading(None)
-        reader = read_to_end if self.window.iters == END else read
+        setting = self._setting(repeat.array.point)
+        reader = read_to_end if setting.iters == END else read
         path = self.watched.directory / self.log(repeat, history)
-        return reader(path, self.grammar, self.rule, self._setting(repeat.array.point))
+        return reader(path, self.grammar, self.rule, setting)
 
     def repeat(self, repeat: Repeat, history: History, reading: Reading) -> JudgedRepeat:
         """Return one repeat with its valid attempt, and what its log says."""
@@ -486,7 +494,7 @@ class _Judge:
             sequence_length=self.grammar.sequence_length or None,
             xla="true" if point.xla else "false",
             skip=protocol.skip if self.window.skip is None else self.window.skip,
-            iters=protocol.iters if self.window.iters is None else self.window.iters,
+            iters=_last_iteration(protocol) if self.window.iters is None else self.window.iters,
             reach=protocol.iters,
         )._replace(**model_facts(point.model), **recorded)
 

@@ -260,6 +260,7 @@ def _make_request(options: Options, file: CampaignFile | None) -> Request:
         precision_of_median=precision_of_median,
         iters=options.iters,
         skip=options.skip,
+        window_seconds=options.window_seconds,
     )
 
 

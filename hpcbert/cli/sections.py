@@ -10,7 +10,8 @@ import click
 SECTIONS = {
     "What to measure": (
         *("frameworks", "model", "precision", "batch_size", "protocol", "accumulation"),
-        *("global_batch_size", "xla", "iters", "skip", "settings", "env", "like"),
+        *("global_batch_size", "xla", "iters", "skip", "window_seconds"),
+        *("settings", "env", "like"),
     ),
     "Where": ("nodes", "gpus_per_node", "scaling", "shapes", "device"),
     "How often": (

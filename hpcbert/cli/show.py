@@ -22,7 +22,7 @@ from hpcbert.cli.output import Result, returns_result
 from hpcbert.errors import format_count
 from hpcbert.model import Campaign, Point
 from hpcbert.results.grid import align_rows, format_number
-from hpcbert.results.wording import describe_repeats, describe_stop
+from hpcbert.results.wording import describe_iterations, describe_repeats, describe_stop
 
 
 @click.command(epilog="\b\nExamples:\n  hpcbert show\n  hpcbert show 3f9a1c --json")
@@ -122,7 +122,7 @@ def _format_campaign(
         "framework": summary.framework,
         "scheduler": f"{summary.scheduler}, site {manifest.site}",
         "image": manifest.image,
-        "protocol": f"{describe_repeats(protocol)} {noun} of {protocol.iters} iterations, the "
+        "protocol": f"{describe_repeats(protocol)} {noun} of {describe_iterations(protocol)}, the "
         f"first {protocol.skip} of them warm-up" + (f"; {goal}" if goal else ""),
         "command": shlex.join(manifest.command),
         "preflight": " ".join(data["preflight"]),

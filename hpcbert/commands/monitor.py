@@ -262,8 +262,9 @@ def no_answer_error(view: View) -> SchedulerError:
 
 def estimate_progress(repeat: Repeat, progress: Progress | None, *, now: float) -> RepeatProgress:
     """Add an estimate of the end to progress: the remaining samples over the throughput."""
-    iterations = repeat.watched.campaign.protocol.iters
     iteration = progress.iteration if progress else None
+    # A window in seconds may need more than the protocol's.
+    iterations = max(repeat.watched.campaign.protocol.iters, iteration or 0)
     throughput = progress.throughput if progress else None
     end_time = None
     if iteration is not None and throughput:

@@ -157,7 +157,7 @@ def _point_outlooks(
     earlier_runs = durations.find_earlier_runs(
         earlier_campaigns,
         [point_cost.point for point_cost in costs if not point_cost.preflight],
-        iters=campaign.protocol.iters,
+        protocol=campaign.protocol,
         rehearse=campaign.rehearse,
     )
     for point_cost in costs:

@@ -212,6 +212,13 @@ class RunOptions:
         Annotated[int, Range(0)] | None,
         Spec("Warm-up iterations; default: the protocol's."),
     ] = None
+    window_seconds: Annotated[
+        Annotated[int, Range(0, 86_400)] | None,
+        Spec(
+            "Add iterations until the window takes so long; default: the protocol's.",
+            metavar="SECONDS",
+        ),
+    ] = None
     notify: Annotated[
         Filled,
         Spec(

@@ -254,6 +254,7 @@ class Preset:
 
     Attributes:
         iters, skip: Iterations and warm-up.
+        window_seconds: Least length of the window, for which more iterations follow; 0: any.
         accumulation: Micro-batches in one optimizer step, if it is the same for all shapes; 0 if
             not set, which means one.
         global_batch_size: Samples in one optimizer step, from which the accumulation follows.
@@ -267,6 +268,7 @@ class Preset:
     help: str
     iters: Count = 120
     skip: Annotated[int, Range(0)] = 20
+    window_seconds: Annotated[int, Range(0, 86_400)] = 0
     accumulation: Count = 0
     global_batch_size: Count = 0
     samples_per_device: Count = 0

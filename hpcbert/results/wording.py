@@ -165,6 +165,13 @@ def describe_repeats(protocol: Protocol) -> str:
     return str(protocol.repeats) if fixed else f"{FEWEST_REPEATS} to {protocol.repeats}"
 
 
+def describe_iterations(protocol: Protocol) -> str:
+    """Return the iterations of a run: `120 iterations`, or more for a window in seconds."""
+    seconds = protocol.window_seconds
+    more = f" or more, until the window takes {seconds} s" if seconds else ""
+    return f"{protocol.iters} iterations{more}"
+
+
 def describe_stop(protocol: Protocol) -> str:
     """Return the condition that ends the repeats of a point; empty if their number is fixed."""
     precision = protocol.precision_of_median

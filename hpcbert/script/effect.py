@@ -88,7 +88,7 @@ def refuse_unread(resolved: Resolved, point: Point, readings: Readings) -> None:
 
 
 def _list_unread_fields(resolved: Resolved, point: Point, names: set[str]) -> Iterator[str]:
-    recipe, preset = resolved.recipe, resolved.plan.preset
+    recipe, preset, protocol = resolved.recipe, resolved.plan.preset, resolved.plan.protocol
     precisions = preset.precisions or recipe.precisions
     sizes: dict[str, int] = dict((*recipe.batch_sizes.items(),))
     accumulations = {"accumulation", "global_batch_size"}
@@ -98,7 +98,8 @@ def _list_unread_fields(resolved: Resolved, point: Point, names: set[str]) -> It
         ("--batch-size", point.batch_size_per_device, sizes[point.precision], _SIZES),
         ("--accumulation", point.accumulation, preset.accumulation or 1, accumulations),
         ("--xla", point.xla, preset.xla, {"xla"}),
-        ("--iters", resolved.plan.protocol.iters, preset.iters, {"iters"}),
+        ("--iters", protocol.iters, preset.iters, {"iters"}),
+        ("--window-seconds", protocol.window_seconds, 0, {"window_seconds"}),
     )
     for flag, value, own_value, attributes in requested_values:
         if value != own_value and not attributes & names:

@@ -146,7 +146,8 @@ class Request:
         device: What the ranks compute on; empty for the site's, then the recipe's first.
         accumulation: Micro-batches in one step; 0 leaves it to the protocol.
         global_batch_size: Samples in one step, from which the accumulation follows; 0 as above.
-        iters, skip: Iterations and warm-up; None leaves them to the protocol.
+        iters, skip, window_seconds: Iterations, warm-up and least length of the window; None leaves
+            them to the protocol.
         settings: The recipe's options; from a command line as unread texts.
         env: Environment variables of the ranks that are part of the measurement.
         repeats: Runs of each point.
@@ -168,6 +169,7 @@ class Request:
     repeats: int = 5
     iters: int | None = None
     skip: int | None = None
+    window_seconds: int | None = None
     precision_of_median: float | None = None
 
 
@@ -376,7 +378,9 @@ def _choose_protocol(preset: Preset, request: Request) -> Protocol:
     if not 1 <= request.repeats <= MOST_REPEATS:
         message = f"--repeats must be 1 to {MOST_REPEATS}, not {request.repeats}."
         raise UnfitError(message, key="repeats")
-    return Protocol(request.repeats, iters, skip, request.precision_of_median)
+    seconds = request.window_seconds
+    seconds = preset.window_seconds if seconds is None else seconds
+    return Protocol(request.repeats, iters, skip, request.precision_of_median, seconds)
 
 
 def _count_micro_batches(

@@ -492,6 +492,7 @@ def _header_origin(resolved: Resolved, point: Point) -> str:
         *("--precision", point.precision, "--batch-size", point.batch),
         *("--repeats", str(protocol.repeats), "--iters", str(protocol.iters)),
         *("--skip", str(protocol.skip)),
+        *(("--window-seconds", str(seconds)) if (seconds := protocol.window_seconds) else ()),
         *(("--device", point.device) if point.device != resolved.recipe.devices[0] else ()),
         *(("--protocol", point.protocol) if point.protocol else ()),
         *(("--accumulation", str(point.accumulation)) if point.accumulation != 1 else ()),

@@ -284,6 +284,7 @@ def _same_request(lock: Lock, recipe: Recipe) -> Request:
         precision_of_median=protocol.precision_of_median,
         iters=protocol.iters,
         skip=protocol.skip,
+        window_seconds=protocol.window_seconds,
     )
 
 

@@ -473,9 +473,10 @@ def open_source(settings: Settings, ranks: Ranks, device: torch.device) -> Itera
     if failures or shards is None:
         raise failure or SetupError(f"{int(failures)} other rank(s) cannot use their data")
     count = settings.iters * settings.accumulation
-    batches = itertools.islice(batches_of(shards, settings), count)
-    form = choose_form(batches, settings, device, is_full=is_full)
-    return Prefetcher(batches_of(shards, settings), form, settings, device)
+    # Iterations that --window-seconds adds begin again: form and budget are those of these batches.
+    passes = (itertools.islice(batches_of(shards, settings), count) for _ in itertools.repeat(0))
+    form = choose_form(next(passes), settings, device, is_full=is_full)
+    return Prefetcher(itertools.chain.from_iterable(passes), form, settings, device)
 
 
 def count_work(batch: Batch) -> Tensor:

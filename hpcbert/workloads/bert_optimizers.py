@@ -18,11 +18,11 @@ FUSED = True  # AdamW as one kernel for all parameters
 def learning_rate(step: int, settings: Settings) -> float:
     """Return the rate of optimizer step `step` (from 0): linear up to the peak, then linear down.
 
-    The divisor of the second part is never zero: it is reached only where warmup <= step < iters.
+    It is 0 in steps after --iters, which --window-seconds adds.
     """
     if step < settings.warmup:
         return settings.lr * (step + 1) / settings.warmup
-    return settings.lr * (settings.iters - step) / (settings.iters - settings.warmup)
+    return settings.lr * max(0, settings.iters - step) / max(1, settings.iters - settings.warmup)
 
 
 class Lamb(torch.optim.Optimizer):

@@ -68,6 +68,7 @@ from hpcbert.workloads.bert_ranks import (
     detect_ranks,
     device_name,
     join_ranks,
+    largest_over_ranks,
     sum_over_ranks,
 )
 from hpcbert.workloads.bert_settings import MODES, Settings, SetupError, parse_settings
@@ -161,6 +162,7 @@ class Trainer:
         per_rank = settings.batch_size * settings.accumulation
         self.global_batch_size = per_rank * ranks.size
         self.steps, self.waited = 0, 0.0  # seconds that the host waited for batches
+        self.iters = settings.iters  # of the run, which --window-seconds may prolong
         self.skipped_steps = torch.zeros((), dtype=torch.int64, device=device)
         # This rank's real tokens, squares of the samples' lengths, and predictions so far.
         self.work = torch.zeros(3, dtype=torch.float64, device=device)
@@ -224,7 +226,7 @@ class Trainer:
                 # DistributedDataParallel averages over ranks, but this needs the sum.
                 torch.autograd.backward(losses.sum() * self.ranks.size * self.loss_scale.value)
             total += losses.detach()
-        if self.steps + 1 < self.settings.iters:
+        if self.steps + 1 < self.iters:
             self.fetch()
         self._update()
         return total
@@ -287,7 +289,7 @@ def summarize_work(trainer: Trainer, rank_work: Tensor, rate: float) -> dict[str
     """
     settings = trainer.settings
     work = sum_over_ranks(rank_work.clone(), trainer.ranks).tolist()
-    samples = trainer.global_batch_size * (settings.iters - settings.skip)
+    samples = trainer.global_batch_size * (trainer.iters - settings.skip)
     return {
         "real_tokens_per_second": rate * work[0] / samples,
         "real_token_share": work[0] / (samples * settings.sequence_length),
@@ -352,10 +354,7 @@ def peak_memory(device: torch.device, ranks: Ranks) -> int:
         peak = torch.cuda.max_memory_allocated(device)
     else:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    largest = torch.tensor(float(peak), dtype=torch.float64, device=device)
-    if ranks.size > 1:
-        dist.all_reduce(largest, op=dist.ReduceOp.MAX)
-    return int(largest)
+    return largest_over_ranks(peak, ranks, device)
 
 
 # How many iterations later the host reads a loss. On a GPU the host queues the next iteration
@@ -422,17 +421,35 @@ def run_iterations(trainer: Trainer) -> Trained:
     stamps, last_mark = [time.time()], mark_time(device)
     loss, work_before, waited = math.nan, trainer.work.clone(), trainer.waited
     waiting: deque[Ended] = deque()
-    for iteration in range(1, settings.iters + 1):
+    iteration = 0
+    while iteration < trainer.iters:
+        iteration += 1
         if iteration == settings.skip + 1:
             work_before, waited = trainer.work.clone(), trainer.waited
         waiting.append(finish(trainer, iteration, trainer.step()))
-        is_last = iteration == settings.iters
+        is_last = iteration == trainer.iters
         while len(waiting) > (0 if is_last else READ_LATE[device.type]):
             ended = waiting.popleft()
             stamps.append(stamps[-1] + seconds_between(last_mark, ended.end))
             last_mark = ended.end
             loss = report(trainer, ended, stamps)
+        if is_last and settings.window_seconds:
+            trainer.iters = count_iterations(trainer, stamps)
     return Trained(stamps, loss, trainer.work - work_before, trainer.waited - waited)
+
+
+def count_iterations(trainer: Trainer, stamps: Sequence[float]) -> int:
+    """Return the iterations after which every rank's window has --window-seconds.
+
+    Those so far if it has; else as many as its mean iteration says, and 5 %. The device has nothing
+    to do while the ranks agree, which the window includes.
+    """
+    settings, count = trainer.settings, len(stamps) - 1
+    seconds = stamps[-1] - stamps[settings.skip]
+    if seconds < settings.window_seconds:
+        factor = 1.05 * settings.window_seconds / seconds
+        count = settings.skip + math.ceil(factor * (count - settings.skip))
+    return largest_over_ranks(count, trainer.ranks, trainer.device)
 
 
 def report(trainer: Trainer, ended: Ended, stamps: Sequence[float]) -> float:
@@ -441,7 +458,7 @@ def report(trainer: Trainer, ended: Ended, stamps: Sequence[float]) -> float:
     loss: float = mlm_loss + nsp_loss
     rate = trainer.global_batch_size / (stamps[-1] - stamps[-2])
     emit(
-        f"iteration: {ended.number}/{trainer.settings.iters} loss: {loss:.4f} "
+        f"iteration: {ended.number}/{trainer.iters} loss: {loss:.4f} "
         f"mlm_loss: {mlm_loss:.4f} nsp_loss: {nsp_loss:.4f} samples/s: {rate:.2f} "
         f"time: {stamps[-1]:.6f}",
         trainer.ranks,
@@ -496,7 +513,7 @@ def train(settings: Settings, ranks: Ranks, environment: Mapping[str, str], star
     run = run_iterations(trainer)
     times = summarize_times(run.stamps, settings.skip, trainer.global_batch_size)
     result = {
-        "iters": settings.iters,
+        "iters": trainer.iters,
         "skip": settings.skip,
         "global_batch_size": trainer.global_batch_size,
         "world_size": ranks.size,

@@ -138,6 +138,14 @@ def sum_over_ranks(value: Tensor, ranks: Ranks) -> Tensor:
     return value
 
 
+def largest_over_ranks(number: float, ranks: Ranks, device: torch.device) -> int:
+    """Return the largest of every rank's numbers, which are whole."""
+    largest = torch.tensor(float(number), dtype=torch.float64, device=device)
+    if ranks.size > 1:
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    return int(largest)
+
+
 def check_precision(precision: str, device: torch.device) -> None:
     """Raise SetupError for a precision that the device or this PyTorch would not really use."""
     on_cpu = device.type == "cpu"

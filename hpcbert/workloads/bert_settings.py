@@ -82,6 +82,9 @@ class Settings:
     chunk: int = _option(0, "predictions whose logits are held at a time; 0: all")
     iters: int = _option(120, "optimizer steps", 1)
     skip: int = _option(20, "first iterations that the result leaves out")
+    window_seconds: float = _option(
+        0.0, "least seconds of what is left after --skip: more iterations follow until it has them"
+    )
     lr: float = _option(1e-4, "peak learning rate")
     optimizer: str = _option("adamw", "AdamW, or NVIDIA's LAMB", choices=("adamw", "lamb"))
     warmup: int = _option(-1, "optimizer steps up to the peak; -1: a tenth of --iters", -1)

@@ -360,6 +360,34 @@ def test_different_windows_in_one_table_are_a_warning(build: Build) -> None:
     assert same.warnings == ()
 
 
+@pytest.mark.parametrize(
+    ("last", "expected"), [(11, ["incomplete"]), (12, []), (30, [])], ids=["cut", "least", "more"]
+)
+def test_a_window_in_seconds_ends_where_the_run_does(
+    build: Build, last: int, expected: list[str]
+) -> None:
+    built = build("1n1g", repeats=1)
+    built.complete("1n1g", 1, 10.0, last=last)
+    built.change(protocol=Protocol(1, 12, 2, window_seconds=3))
+    (table,) = gathered(built.directory, states=says()).tables
+    (row,) = table.rows
+    assert list_codes(row).get(1, []) == expected
+    assert row.median == (None if expected else pytest.approx(10))
+    assert row.window is not None
+    assert (row.window.skip, row.window.iters) == (2, None)
+
+
+def test_a_shorter_window_than_the_protocols_is_flagged_on_gpus(build: Build) -> None:
+    built = build("1n1g", repeats=1).change(protocol=Protocol(1, 12, 2, window_seconds=30))
+    config = '"world_size": 1, "device": "cuda", "device_name": "H100"'
+    for last, is_short in ((30, True), (90, False)):
+        text = built.text("1n1g", 10.0, last=last).replace('"world_size": 1', config)
+        built.complete("1n1g", 1, 10.0)
+        built.log("1n1g", 1, text)
+        (table,) = gathered(built.directory, states=says()).tables
+        assert ("short-window" in table.rows[0].flags) == is_short
+
+
 def test_another_window_still_wants_the_whole_run(built: Any) -> None:
     built.log("1n1g", 1, built.text("1n1g", 10.0, last=11))
     result = gathered(built.directory, states=says(), window=Window(4, 8))

@@ -50,6 +50,7 @@ def list_changes(recipe: Recipe, preset: Preset) -> Iterator[dict[str, Any]]:
         yield {"settings": {option.name: differing(option)}}
     yield {"accumulation": (preset.accumulation or 1) + 2}
     yield {"iters": preset.iters + 20}
+    yield {"window_seconds": 7}
     yield {"xla": not preset.xla}
     yield from ({"model": model} for model in recipe.models[1:])
     yield from ({"precision": choice} for choice in (preset.precisions or recipe.precisions)[1:])

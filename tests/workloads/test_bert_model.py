@@ -319,6 +319,8 @@ def test_learning_rate_climbs_and_falls_without_dividing_by_zero(settings, warmu
     chosen = settings("--iters=10", "--skip=0", "--lr=2", f"--warmup={warmup}")
     rates = [bert_optimizers.learning_rate(step, chosen) for step in range(10)]
     assert all(0 < rate <= 2 for rate in rates)
+    # Iterations that a window in seconds adds.
+    assert warmup > 10 or bert_optimizers.learning_rate(10, chosen) == 0
     peak = min(warmup, 10)
     assert rates[:peak] == sorted(rates[:peak])
     assert rates[peak:] == sorted(rates[peak:], reverse=True)

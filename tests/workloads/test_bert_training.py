@@ -285,6 +285,27 @@ def test_fp16_counts_the_steps_that_overflow(main, monkeypatch):
     assert all(map(math.isfinite, losses_of(ended.stdout)))
 
 
+@pytest.mark.parametrize(
+    ("ends", "expected"),
+    [((7.0,), 23), ((6.9,), 26), ((17.0,), 4), ((7.0, 16.0), 5)],
+    ids=["half", "faster", "long-enough", "prolonged"],
+)
+def test_a_window_in_seconds_is_prolonged_by_its_mean_iteration(trainer, ends, expected):
+    prolonged = trainer("--iters=4", "--skip=2", "--window-seconds=10")
+    stamps = [0.0, 5.0, 6.0, 6.5, *ends]
+    assert workload.count_iterations(prolonged, stamps) == expected
+
+
+def test_every_rank_trains_until_the_window_has_its_seconds(two_ranks):
+    first, second = two_ranks("--iters=5", "--skip=2", "--window-seconds=0.5")
+    assert (first.status, second.status) == (0, 0), first.stderr + second.stderr
+    result = json.loads(first.stdout.splitlines()[-1].partition(" ")[2])
+    assert result["iters"] > 5
+    assert len(losses_of(first.stdout)) == result["iters"]
+    assert 8 * (result["iters"] - 2) / result["samples_per_second"] >= 0.5
+    assert 0 < result["real_token_share"] <= 1
+
+
 def test_losses_that_are_read_late_are_the_same(main, monkeypatch):
     options = ("--iters=5", "--skip=1")
     at_once = main(*options)

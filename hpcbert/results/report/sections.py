@@ -307,6 +307,8 @@ def _source_facts(source: Source) -> Iterator[tuple[str, str]]:
         yield "repeats", ", ".join(filter(None, repeats))
         yield "iters", str(protocol.iters)
         yield "skip", str(protocol.skip)
+        if protocol.window_seconds:
+            yield "window_seconds", f"{protocol.window_seconds} s"
     for material in source.materials:
         yield material.kind, f"{material.name} ({material.digest})"
 
