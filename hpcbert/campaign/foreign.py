@@ -163,7 +163,8 @@ class LogReader:
             return
         yield self.window._replace(iters=END)
         if self.window.skip is None:
-            setting = self.setting(logs[0], self.window)
+            # With the facts of the log, by which counts of tokens are iterations.
+            setting = self.read_by(logs[0], Choice(rule, self.window)).setting
             skip = find_record(logs[0].path, self.recognise(logs[0]).grammar, rule, setting)
             if skip != setting.skip:
                 yield Window(skip, END)

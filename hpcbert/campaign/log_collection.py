@@ -261,10 +261,7 @@ class LogCollection:
 
     def _find_advice(self, read: ReadLog, *, to_end: bool) -> str:
         grammar, choice = self.reader.load(read.framework).grammar, self.reader.choice(read.log)
-        setting, detail = (
-            self.reader.setting(read.log, choice.window),
-            read.reading.reasons[0].detail,
-        )
+        setting, detail = read.reading.setting, read.reading.reasons[0].detail
         return advise(read.log.path, grammar, choice.rule, setting, detail, to_end=to_end)
 
     def _note_assumptions(self, points: Mapping[tuple[Point, str], Sequence[ReadLog]]) -> None:

@@ -45,7 +45,8 @@ def separate_systems(
         for (point, rule), reads in own_points.items():
             for read in reads:
                 label = labels.get(_find_series(read.log), "")
-                system_point = replace(point, options=(("system", label),)) if label else point
+                options = (*point.options, ("system", label)) if label else point.options
+                system_point = replace(point, options=options)
                 separated.setdefault((system_point, rule), []).append(read)
     return separated
 

@@ -58,12 +58,19 @@ def test_a_rule_that_finds_no_record_names_those_that_give_a_number(  # noqa: PL
     assert row["repeats"]["ok"] == row["repeats"]["asked"] > 0
 
 
-@pytest.mark.parametrize("words", [("--skip", 20, "--iters", 500), ("--skip", 150, "--iters", 300)])
+@pytest.mark.parametrize(
+    ("framework", "words"),
+    [
+        ("pytorch", ("--skip", 20, "--iters", 500)),
+        ("pytorch", ("--skip", 150, "--iters", 300)),
+        ("hf-trainer", ("--skip", 20, "--iters", 500)),
+    ],
+)
 def test_a_window_that_the_log_does_not_reach_names_one_that_it_has(
-    words: tuple[object, ...], tmp_path: Path, run: CollectJson
+    framework: str, words: tuple[object, ...], tmp_path: Path, run: CollectJson
 ) -> None:
-    write_file(tmp_path, "logs/run_1.log", sample("pytorch"))
-    options = options_of("pytorch")
+    write_file(tmp_path, "logs/run_1.log", sample(framework))
+    options = options_of(framework)
     detail = only_run(run(tmp_path / "logs", *options, *words))["reasons"][0]["detail"]
     assert detail.startswith("the log ends at iteration 120 of ")
     assert only_run(run(tmp_path / "logs", *options, *find_options(detail)))["valid"]

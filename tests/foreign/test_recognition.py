@@ -79,6 +79,15 @@ def test_logs_of_one_folder_are_repeats_and_folders_are_systems(
     assert list_assumed(document)["framework"] == ("pytorch", "--fw")
 
 
+def test_a_system_keeps_the_sequence_length(tmp_path: Path, collect_json: CollectJson) -> None:
+    for number, name in enumerate(("A100/slurm-1.out", "V100/slurm-2.out")):
+        log = pytorch("1n1g", 100.0, start=START + number * 3600)
+        write_file(tmp_path / "x", name, log.replace('{"', '{"sequence_length": 512, "', 1))
+    document = collect_json(tmp_path / "x", "--skip", 2, "--iters", 12)
+    variants = [variant for variant, _, _ in list_tables(document)]
+    assert variants == ["sequence_length=512,system=A100", "sequence_length=512,system=V100"]
+
+
 def test_of_a_jobs_tasks_one_file_is_read(tmp_path: Path, collect_json: CollectJson) -> None:
     write_jobs(tmp_path / "x", "bert_71_0.out", "bert_72_0.out")
     for job, number in ((71, 0), (72, 1)):
