@@ -11,7 +11,7 @@ from hpcbert.campaign import store
 from hpcbert.cli.bar import shows_progress
 from hpcbert.cli.log_explanation import show_explanations
 from hpcbert.cli.log_options import add_log_options, make_collect_request
-from hpcbert.cli.options import UNIT
+from hpcbert.cli.options import UNIT, refuse_typed
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.tables import collect_tables, refuse_unit
 from hpcbert.commands.collect import explain_logs, find_newest, find_places, resolve_words
@@ -30,6 +30,7 @@ from hpcbert.results.published.record import find_tables
     help="Format of the table; default: from --output, or text.",
 )
 @click.option("--output", default="", metavar="FILE", help="Write the table to a file.")
+@click.option("--junit", default="", metavar="FILE", help="Write each point as JUnit XML.")
 @click.option("--beside", default="", metavar="NAME", help="Add published numbers: dlperf.")
 @UNIT
 @click.option(
@@ -44,6 +45,7 @@ def collect(
     unit: Unit,
     form: str | None,
     output: str,
+    junit: str,
     beside: str,
     explain: bool,
     templates: tuple[str, ...],
@@ -90,6 +92,7 @@ def collect(
         resolved_paths = store.list_submission(newest)
         notes += tuple(filter(None, [store.describe_refusal(newest)]))
     if explain:
+        refuse_typed(("junit",), "with --explain, which makes no table")
         return show_explanations(explain_logs(resolved_paths, request, places.recipes))
     return collect_tables(
         resolved_paths,
@@ -100,6 +103,7 @@ def collect(
         published_name=beside,
         places=places,
         unit=unit,
+        junit=junit,
     )
 
 

@@ -28,6 +28,7 @@ from hpcbert.model import UNFINISHED, Provenance, SpeedupTable, Unit, format_utc
 from hpcbert.results.document import tables_data
 from hpcbert.results.formats import FORMATS
 from hpcbert.results.grid import escape_markdown
+from hpcbert.results.junit import list_cases, render_cases
 from hpcbert.results.published import neighbours
 from hpcbert.results.units import convert_tables, explain_missing, mark_tables
 from hpcbert.system import redact
@@ -73,6 +74,7 @@ def collect_tables(
     published_name: str = "",
     places: Places | None = None,
     unit: Unit = "samples",
+    junit: str = "",
 ) -> Result:
     """Collect campaigns and logs.
 
@@ -85,6 +87,7 @@ def collect_tables(
         published_name: Name of published tables to show next to these; empty for none.
         places: Where recipes are; by default, as `find_places` has it.
         unit: What the rates of the table count.
+        junit: File to write each point's verdict to, as JUnit XML; empty for none.
 
     Raises:
         HpcbertError: As `collect` and `convert_tables`, or the file can't be written.
@@ -115,6 +118,8 @@ def collect_tables(
         plain_text = f"{click.unstyle(text)}\n".encode(errors="backslashreplace")
         write_output(Path(output), content or plain_text)
         text = ""
+    if junit:
+        _write_junit(Path(junit), collection, unit)
     return Result(
         data=data,
         text=text,
@@ -130,6 +135,14 @@ def collect_tables(
             *notes,
         ),
     )
+
+
+def _write_junit(path: Path, collection: CollectResult, unit: Unit) -> None:
+    lost_logs = (log for log in collection.left_out if log.wanted)
+    unread = [*collection.refused, *(f"{printable_path(log.path)}: {log.why}" for log in lost_logs)]
+    cases = list(list_cases(convert_tables(collection.tables, unit), unread))
+    xml = f"{render_cases('hpcbert collect', cases)}\n"
+    write_output(path, xml.encode(errors="backslashreplace"), "--junit")
 
 
 def refuse_unit(form: str, unit: Unit) -> None:

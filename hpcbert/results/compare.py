@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, NamedTuple
-from xml.etree import ElementTree as ET
 
 from hpcbert.errors import UsageError
 from hpcbert.model import Counted, Group, Row, SpeedupTable, Unit
@@ -19,6 +18,7 @@ from hpcbert.results.interval import (
     median_ratio,
     min_repeats,
 )
+from hpcbert.results.junit import Case, render_cases
 from hpcbert.results.wording import sanitize
 
 Verdict = Literal["faster", "slower", "equal", "unknown"]
@@ -565,28 +565,18 @@ def _comparison_legend(comparison: Comparison) -> str:
 def render_junit(comparisons: Sequence[Comparison], failures: Mapping[str, str]) -> str:
     """Return comparisons as JUnit XML: one case per point, with the failed ones.
 
-    Jenkins and GitLab read it (testsuites, testsuite, testcase, failure).
-
     Args:
         comparisons: The comparisons.
         failures: Why points failed, by the name that `case_name` gives them.
     """
-    root = ET.Element("testsuites", name="hpcbert compare")
+    cases = []
     for comparison in comparisons:
+        title = f"{comparison.new} against {comparison.base}"
         names = [pair.new.name for pair in comparison.pairs]
-        names += [name for name, _ in comparison.lacking]
-        failed = [name for name in names if case_name(comparison, name) in failures]
-        title = sanitize(f"{comparison.new} against {comparison.base}")
-        suite = ET.SubElement(root, "testsuite", name=title)
-        suite.attrib.update(tests=str(len(names)), failures=str(len(failed)), errors="0")
-        group = sanitize(comparison.new)
-        for name in names:
-            element = ET.SubElement(suite, "testcase", classname=group, name=sanitize(name))
-            if name in failed:
-                reason = sanitize(failures[case_name(comparison, name)])
-                ET.SubElement(element, "failure", message=reason).text = reason
-    ET.indent(root)
-    return ET.tostring(root, encoding="unicode", xml_declaration=True)
+        for name in (*names, *(name for name, _ in comparison.lacking)):
+            reason = failures.get(case_name(comparison, name), "")
+            cases.append(Case(title, comparison.new, name, "failure" if reason else "", reason))
+    return render_cases("hpcbert compare", cases)
 
 
 def case_name(comparison: Comparison, name: str) -> str:

@@ -18,7 +18,7 @@ import click
 from hpcbert.errors import UsageError
 from hpcbert.logs.arithmetic import median
 from hpcbert.model import UNFINISHED, Provenance, Row, Run, SpeedupTable, valid_throughputs
-from hpcbert.results import document
+from hpcbert.results import document, exchange
 from hpcbert.results.document import GROUP, NUMBERS, PLACE
 from hpcbert.results.grid import (
     GAP,
@@ -510,6 +510,8 @@ FORMATS = {
     "dlperf-json": TableFormat(
         render_dlperf, exact=True, omissions=describe_omissions, units="none"
     ),
+    "perflog": TableFormat(exchange.render_perflog, exact=True),
+    "exacb": TableFormat(exchange.render_exacb, exact=True),
 }
 
 
