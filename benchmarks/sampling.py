@@ -11,6 +11,7 @@ share of the time that it ran.
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import shutil
@@ -66,7 +67,9 @@ def main() -> None:
             (folder / "nvidia-smi").chmod(0o755)
             os.environ["PATH"] = f"{folder}:{os.environ['PATH']}"
         sampler = subprocess.Popen(
-            ["bash", "-c", SCRIPT.read_text(), "sample", str(folder), "x.1.0", "1"]
+            ["bash", "-c", SCRIPT.read_text(), "sample", "8", "1"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
         steps: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
         for number in range(2 * turns):
@@ -74,19 +77,19 @@ def main() -> None:
             sampler.send_signal(signal.SIGCONT if at_work else signal.SIGSTOP)
             steps[at_work] += turn(trainer)
         sampler.send_signal(signal.SIGCONT)
-        sampler.terminate()
-        sampler.wait()
-        lines = next(folder.glob("*.csv")).read_text().count("\n")
+        printed, _ = sampler.communicate(b"\n")
+        count = json.loads(printed.splitlines()[-1])["count"]
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     share = (used.ru_utime + used.ru_stime) / (turns * SECONDS)
     (clock, own), (other_clock, other) = (
         map(statistics.median, zip(*steps[at_work], strict=True)) for at_work in (True, False)
     )
-    count = f"{len(steps[True])} and {len(steps[False])} steps"
+    lengths = f"{len(steps[True])} and {len(steps[False])} steps"
     print(
-        f"with / without: {clock / other_clock:.4f}, in processor time {own / other:.4f} ({count})"
+        f"with / without: {clock / other_clock:.4f}, "
+        f"in processor time {own / other:.4f} ({lengths})"
     )
-    print(f"{lines} lines; the sampler took {share:.3%} of a processor")
+    print(f"{count} samples; the sampler took {share:.3%} of a processor")
 
 
 if __name__ == "__main__":

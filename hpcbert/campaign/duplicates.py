@@ -40,7 +40,7 @@ class ComparedRun(NamedTuple):
 def make_log_sample(point: str, repeat: int, facts: Mapping[str, int | str]) -> NodeSample:
     """Return the facts in a run's log, in the form in which nodes are compared."""
     texts = {name: str(value) for name, value in facts.items()}
-    return NodeSample(point, repeat, Fingerprint("", texts, frozenset({LOG})))
+    return NodeSample(point, repeat, Fingerprint((), texts, frozenset({LOG})))
 
 
 def refuse_unlike_runs(
@@ -87,7 +87,7 @@ def _merge_nodes(account: ComparedRun) -> tuple[NodeSample, ...]:
         for name, value in node.facts.items():
             values.setdefault(name, set()).add(value)
     facts = {name: " and ".join(sorted(texts)) for name, texts in values.items()}
-    return (*logs, NodeSample(account.point, account.run.repeat, Fingerprint("", facts)))
+    return (*logs, NodeSample(account.point, account.run.repeat, Fingerprint((), facts)))
 
 
 def refuse_run(run: Run, reason: Reason) -> Run:

@@ -1,7 +1,8 @@
 """The facts of a run's nodes that can change a number: read, compared, distinguished; pure.
 
-`describe.sh` writes the files on the nodes. Their contents are treated as untrusted text: bounded,
-of known types, or left out.
+`describe.sh` prints them on the nodes, and `gather` of nodes.bash joins them: one file per attempt,
+each of whose lines has facts and the names of the nodes that share them. Contents are treated as
+untrusted text: bounded, of known types, or left out.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from hpcbert.model import Difference, Facts, Group, Measured, Scope
 from hpcbert.results.reduce import BASELINE
 from hpcbert.system import files
 
-LARGEST = 1 << 20
+LARGEST = 1 << 26
 _LONGEST = 200
 _MOST = 1000
 _UNSET = "not set"
@@ -102,15 +102,15 @@ _SUMMARY = {
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """The facts of one node.
+    """The facts of one node, or of several that are equal.
 
     Attributes:
-        node: Its name.
+        nodes: Their names, in order.
         facts: The relevant facts, by name; unknown ones are not among them.
         scopes: The parts that were gathered at all: a fact missing from them is known to be absent.
     """
 
-    node: str
+    nodes: tuple[str, ...]
     facts: Mapping[str, str]
     scopes: frozenset[str] = frozenset()
 
@@ -127,22 +127,43 @@ class Fingerprint:
         return " ".join(form.format(fact) for form, fact in parts if fact).rstrip(",")
 
 
-def parse(raw: bytes) -> Fingerprint | None:
-    """Read what describe.sh wrote; None if it is damaged or something else.
+def parse(raw: bytes) -> tuple[Fingerprint, ...]:
+    """Read what an attempt's nodes printed; nodes without a host's part are left out.
 
     Args:
-        raw: Content of the file; damaged if it has more than LARGEST bytes.
+        raw: Content of the file; damaged lines are left out, and so is all of a file that is larger
+            than LARGEST bytes.
     """
-    try:
-        data = json.loads(raw) if len(raw) <= LARGEST else None
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(data, dict) or data.get("schema") != 1 or not _as_text(data.get("node")):
-        return None
-    host, image = _as_table(data.get("host")), _as_table(data.get("image"))
-    facts = {**_read_host(host), **_read_image(image)}
-    scopes = {"image"} if image else set()
-    return Fingerprint(_as_text(data["node"]), dict(list(facts.items())[:_MOST]), frozenset(scopes))
+    parts: dict[str, list[int]] = {}
+    documents: list[dict[str, Any]] = []
+    for line in raw.splitlines() if len(raw) <= LARGEST else ():
+        with suppress(ValueError, RecursionError):
+            data = json.loads(line)
+            if isinstance(data, dict) and isinstance(data.get("nodes"), str):
+                for node in data["nodes"].split():
+                    parts.setdefault(_as_text(node), []).append(len(documents))
+                documents.append(data)
+    facts = [_read_facts(document) for document in documents]
+    alike: dict[tuple[frozenset[tuple[str, str]], bool], list[str]] = {}
+    for node, indexes in parts.items():
+        if any("host" in documents[index] for index in indexes):
+            merged = {name: text for index in indexes for name, text in facts[index].items()}
+            has_image = any(_as_table(documents[index].get("image")) for index in indexes)
+            alike.setdefault((frozenset(merged.items()), has_image), []).append(node)
+    fingerprints = (
+        Fingerprint(
+            tuple(sorted(names)),
+            dict(sorted(items)[:_MOST]),
+            frozenset({"image"} if has_image else ()),
+        )
+        for (items, has_image), names in alike.items()
+    )
+    return tuple(sorted(fingerprints, key=lambda fingerprint: fingerprint.nodes))
+
+
+def _read_facts(document: Mapping[str, Any]) -> dict[str, str]:
+    host, image = _as_table(document.get("host")), _as_table(document.get("image"))
+    return {**_read_host(host), **_read_image(image)}
 
 
 def _as_table(value: Any) -> Mapping[str, Any]:
@@ -281,7 +302,7 @@ def find_differences_between(
         name for part in (base_samples, point_samples) for name, _ in _find_differing(part)
     }
     return tuple(
-        _make_difference(name, "points", values, lambda node_sample: node_sample.point)
+        _make_difference(name, "points", values, lambda node_sample: (node_sample.point,))
         for name, values in _find_differing((*base_samples, *point_samples))
         if name not in mixed_names and name not in _BY_SHAPE
     )
@@ -327,12 +348,15 @@ def _classify_difference(
             _get_value(node_sample.fingerprint, name)
         )
     if any(len(node_values - {None}) > 1 for node_values in by_repeat.values()):
-        return _make_difference(name, "nodes", values, lambda sample: sample.fingerprint.node)
-    return _make_difference(name, "repeats", values, lambda sample: f"repeat {sample.repeat}")
+        return _make_difference(name, "nodes", values, lambda sample: sample.fingerprint.nodes)
+    return _make_difference(name, "repeats", values, lambda sample: (f"repeat {sample.repeat}",))
 
 
 def _make_difference(
-    name: str, scope: Scope, values: dict[str, list[NodeSample]], label: Callable[[NodeSample], str]
+    name: str,
+    scope: Scope,
+    values: dict[str, list[NodeSample]],
+    labels: Callable[[NodeSample], tuple[str, ...]],
 ) -> Difference:
     all_samples = [node_sample for node_samples in values.values() for node_sample in node_samples]
     return Difference(
@@ -340,7 +364,7 @@ def _make_difference(
         scope=scope,
         decisive=_is_decisive(name, all_samples),
         values=tuple(
-            (value, tuple(dict.fromkeys(label(node_sample) for node_sample in samples)))
+            (value, tuple(dict.fromkeys(label for sample in samples for label in labels(sample))))
             for value, samples in values.items()
         ),
     )
@@ -357,44 +381,25 @@ def _is_decisive(name: str, node_samples: Iterable[NodeSample]) -> bool:
 
 
 ENV_FOLDER = "env"
-_MAX_FILES = 100_000
+NODES = ".nodes.jsonl"
 
 
-class Environments:
-    """The fingerprints of a campaign; its folder is listed once."""
+def name_record(directory: Path, key: str, repeat: int, attempt: int, ending: str = NODES) -> Path:
+    """Return the path of what one attempt's nodes recorded."""
+    return directory / ENV_FOLDER / f"{key}.{repeat}.{attempt}{ending}"
 
-    def __init__(self, directory: Path) -> None:
-        self.folder = directory / ENV_FOLDER
 
-    @cached_property
-    def _names(self) -> list[str]:
-        try:
-            names = (path.name for path in self.folder.iterdir())
-            file_names = [name for name, _ in zip(names, range(_MAX_FILES), strict=False)]
-        except OSError:
-            return []
-        return sorted(name for name in file_names if not name.startswith("."))
+def read_nodes(directory: Path, key: str, repeat: int, attempt: int) -> tuple[Fingerprint, ...]:
+    """Return the fingerprints of one attempt, one for all nodes that are equal."""
+    try:
+        return parse(files.read(name_record(directory, key, repeat, attempt), max_bytes=LARGEST))
+    except OSError:
+        return ()
 
-    def names(self, key: str, repeat: int, attempt: int, ending: str = ".json") -> tuple[str, ...]:
-        """Return the names of the files that one attempt left, one per node, in order.
 
-        An unfinished fingerprint is hidden or has another ending.
-        """
-        start = f"{key}.{repeat}.{attempt}."
-        return tuple(
-            name for name in self._names if name.startswith(start) and name.endswith(ending)
-        )
-
-    def of(self, key: str, repeat: int, attempt: int) -> tuple[Fingerprint, ...]:
-        """Return the fingerprints of one attempt; damaged ones are skipped."""
-        fingerprints = []
-        for name in self.names(key, repeat, attempt):
-            with suppress(OSError):
-                raw = files.read(self.folder / name, max_bytes=LARGEST)
-                fingerprints.append(parse(raw))
-        return tuple(
-            node_fingerprint for node_fingerprint in fingerprints if node_fingerprint is not None
-        )
+def list_nodes(fingerprints: Iterable[Fingerprint]) -> tuple[tuple[str, str], ...]:
+    """Return the name of each node with its digest, in order of the names."""
+    return tuple(sorted((node, each.digest) for each in fingerprints for node in each.nodes))
 
 
 def compare_points(points: Iterable[tuple[Measured, Sequence[NodeSample]]]) -> tuple[Measured, ...]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,14 @@ from hpcbert.campaign import evidence, store
 from hpcbert.campaign.attempts import AskStates, History, RecordedStates, find_states, read_history
 from hpcbert.campaign.duplicates import ComparedRun, make_log_sample, refuse_unlike_runs
 from hpcbert.campaign.evidence import RecordComparison
-from hpcbert.campaign.fingerprint import Environments, Fingerprint, NodeSample, compare_points
+from hpcbert.campaign.fingerprint import (
+    Fingerprint,
+    NodeSample,
+    compare_points,
+    list_nodes,
+    name_record,
+    read_nodes,
+)
 from hpcbert.campaign.node_sharing import NearbyCampaigns, refuse_shared
 from hpcbert.campaign.power import ENDING, read_power
 from hpcbert.campaign.record import Event, RepeatRecord, Stamp, Step
@@ -286,11 +292,6 @@ class _Judge:
     window: Window
     changed: tuple[evidence.Deviation, ...]
 
-    @cached_property
-    def environments(self) -> Environments:
-        """The fingerprints of the nodes."""
-        return Environments(self.watched.directory)
-
     @property
     def counted(self) -> Counted:
         """The measured part of each run."""
@@ -383,7 +384,9 @@ class _Judge:
             detail = f"{reading.missing} is unknown, but the rule needs it"
             reading = reading._replace(reasons=(Reason("rule", detail),))
         reasons = self._find_reasons(repeat, history, reading)
-        fingerprints = self.environments.of(array.point.key, repeat.number, state.attempt)
+        fingerprints = read_nodes(
+            self.watched.directory, array.point.key, repeat.number, state.attempt
+        )
         sampled = (
             None if reasons else self._read_power(array, repeat.number, state.attempt, reading)
         )
@@ -398,9 +401,7 @@ class _Judge:
             state_source=state.source,
             log=self.log(repeat, history),
             nodes=state.nodes,
-            environments=tuple(
-                (fingerprint.node, fingerprint.digest) for fingerprint in fingerprints
-            ),
+            environments=list_nodes(fingerprints),
             attempts=history.list_attempts(self.watched.directory),
             flags=flags,
             notes=reading.notes,
@@ -466,13 +467,12 @@ class _Judge:
     ) -> Sampled | None:
         """Return the power of a valid run's GPUs in its window."""
         point, setting = apply_found_size(self.watched, array.point), reading.setting
-        names = self.environments.names(point.key, number, attempt, ENDING)
-        if not names or not reading.throughput or setting.iters == END:
+        if not reading.throughput or setting.iters == END:
             return None
         counted = (setting.iters - setting.skip) * point.global_batch_size
-        paths = (self.environments.folder / name for name in names)
-        gpus, seconds = point.shape.gpus_per_node, counted / reading.throughput
-        return read_power(paths, gpus_per_node=gpus, seconds=seconds)
+        path = name_record(self.watched.directory, point.key, number, attempt, ENDING)
+        seconds = counted / reading.throughput
+        return read_power(path, seconds=seconds)
 
     def _setting(self, requested_point: Point) -> Setting:
         point = apply_found_size(self.watched, requested_point)

@@ -172,6 +172,6 @@ def _list_environments(repeats: Iterable[JudgedRepeat]) -> tuple[NodeFacts, ...]
     ] or [fingerprint for repeat in repeats for fingerprint in repeat.fingerprints]
     nodes: dict[str, set[str]] = {}
     for fingerprint in fingerprints:
-        nodes.setdefault(fingerprint.digest, set()).add(fingerprint.node)
+        nodes.setdefault(fingerprint.digest, set()).update(fingerprint.nodes)
     facts = {fingerprint.digest: fingerprint.facts for fingerprint in fingerprints}
     return tuple(NodeFacts(key, tuple(sorted(nodes[key])), facts[key]) for key in nodes)

@@ -1,4 +1,4 @@
-"""Power and memory of a run's GPUs, as sample.sh recorded them on the nodes; pure except reading.
+"""Power and memory of a run's GPUs, as sample.sh summed them up on the nodes; pure except reading.
 
 The sampler does not know when the window begins: a program prints its iterations, not the times of
 its first and last one. The window is the stretch of its length in which the GPUs of a node used the
@@ -7,136 +7,104 @@ most power: outside of it they load, compile, warm up, and end.
 
 from __future__ import annotations
 
-import calendar
-import contextlib
-import csv
+import json
 import math
-import re
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
-from typing import NamedTuple
 
 from hpcbert.model import Sampled
 from hpcbert.system import files
 
-ENDING = ".csv"
-_MAX_BYTES = 1 << 26
+ENDING = ".power.jsonl"
+_MAX_BYTES = 1 << 30
 # Samples of a node's GPUs inside a window below which no result is given.
 _MIN_SAMPLES = 5
-# Watts and MiB above which a reading is invalid.
-_MAX_WATTS, _MAX_MEMORY = 1e5, 1e8
-_STAMP = re.compile(r"(\d{4}/\d\d/\d\d \d\d:\d\d:\d\d)(\.\d{1,6})?")
-_EPOCH = re.compile(r"\d{9,11}\.\d{1,9}")
-_MIB = 1 << 20
+# Watts and MiB above which a sample is invalid.
+_MAX_WATTS, _MAX_MEMORY = 1e7, 1e8
 
 
-class PowerSample(NamedTuple):
-    """One sample of a node's GPUs: the time, and watts and MiB of each by its name."""
+@dataclass
+class NodeSamples:
+    """The samples of one node.
 
-    time: float
-    gpus: dict[str, tuple[float, float]]
+    Attributes:
+        rows: Seconds, watts of all its GPUs in use, and MiB of the fullest of these.
+        gpus: Number of these GPUs.
+        count: Number of rows that the node sent; -1 if its last line is missing.
+    """
+
+    rows: list[tuple[float, float, float]] = field(default_factory=list)
+    gpus: int = 0
+    count: int = -1
 
 
-def read_power(paths: Iterable[Path], *, gpus_per_node: int, seconds: float) -> Sampled | None:
-    """Return the GPUs' power in a window; None if there are too few samples.
+def read_power(path: Path, *, seconds: float) -> Sampled | None:
+    """Return the GPUs' power in a window; None if a node has too few samples.
 
     Args:
-        paths: The sampler's files, one per node.
-        gpus_per_node: Number of GPUs of a node that the run used: those with the most power.
+        path: The samplers' file.
         seconds: Length of the window.
     """
-    nodes = []
-    for path in paths:
-        with contextlib.suppress(OSError):
-            text = files.read(path, max_bytes=_MAX_BYTES).decode("utf-8", "replace")
-            nodes.append(find_window(parse_samples(text), gpus_per_node, seconds))
-    node_samples = [node for node in nodes if node is not None]
-    if not node_samples or len(node_samples) < len(nodes):
+    try:
+        raw = files.read(path, max_bytes=_MAX_BYTES)
+    except OSError:
+        return None
+    windows = [find_window(samples, seconds) for samples in parse_samples(raw).values()]
+    node_windows = [window for window in windows if window is not None]
+    if not node_windows or len(node_windows) < len(windows):
         return None
     return Sampled(
-        watts=math.fsum(sampled.watts for sampled in node_samples),
-        memory_mib=max(sampled.memory_mib for sampled in node_samples),
-        gpus=sum(sampled.gpus for sampled in node_samples),
+        watts=math.fsum(window.watts for window in node_windows),
+        memory_mib=max(window.memory_mib for window in node_windows),
+        gpus=sum(window.gpus for window in node_windows),
         seconds=seconds,
-        samples=min(sampled.samples for sampled in node_samples),
+        samples=min(window.samples for window in node_windows),
     )
 
 
-def parse_samples(text: str) -> list[PowerSample]:
-    """Return the samples in a file, from any tool; damaged ones are left out.
-
-    Each line of nvidia-smi has a stamp, and a GPU that is already in a sample begins the next
-    one. In rocm-smi's output a line with the seconds since the epoch precedes each table.
-    """
-    rows = csv.reader(text.replace("\0", "").splitlines(), skipinitialspace=True)
-    samples: list[PowerSample] = []
-    header: list[str] = []
-    for row in rows:
-        if len(row) == 1 and _EPOCH.fullmatch(row[0]):
-            samples.append(PowerSample(float(row[0]), {}))
-        elif row[:1] == ["device"]:
-            header = row
-        elif len(row) == 4 and (stamp := _parse_stamp(row[0])) is not None:  # noqa: PLR2004
-            if not samples or row[1] in samples[-1].gpus:
-                samples.append(PowerSample(stamp, {}))
-            _add_reading(samples[-1], row[1], row[2], row[3], 1)
-        elif samples and header and len(row) == len(header):
-            values = dict(zip(header, row, strict=True))
-            watts = next((value for name, value in values.items() if "Power (W)" in name), "")
-            memory = next(
-                (value for name, value in values.items() if "Used Memory (B)" in name), ""
-            )
-            _add_reading(samples[-1], row[0], watts, memory, _MIB)
-    return [sample for sample in samples if sample.gpus]
+def parse_samples(raw: bytes) -> dict[str, NodeSamples]:
+    """Return the samples of each node; lines that are damaged are left out."""
+    by_node: dict[str, NodeSamples] = {}
+    for line in raw.splitlines():
+        with suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            data = json.loads(line)
+            samples = by_node.setdefault(str(data["node"]), NodeSamples())
+            if "count" in data:
+                samples.gpus, samples.count = int(data["gpus"]), int(data["count"])
+            else:
+                samples.rows += [(time, watts, mib) for time, watts, mib in data["samples"]]
+    return by_node
 
 
-def _add_reading(sample: PowerSample, gpu: str, watts: str, used_memory: str, unit: int) -> None:
-    with contextlib.suppress(ValueError):
-        power, memory = float(watts), float(used_memory) / unit
-        if 0 <= power <= _MAX_WATTS and 0 <= memory <= _MAX_MEMORY:
-            sample.gpus[gpu] = power, memory
-
-
-def _parse_stamp(text: str) -> float | None:
-    """Return seconds of nvidia-smi's time, to compare only with others of its kind."""
-    match = _STAMP.fullmatch(text)
-    if match is None:
-        return None
-    try:
-        seconds = calendar.timegm(time.strptime(match[1], "%Y/%m/%d %H:%M:%S"))
-    except ValueError:
-        return None
-    return seconds + float(match[2] or 0)
-
-
-def find_window(samples: Sequence[PowerSample], gpus: int, seconds: float) -> Sampled | None:
-    """Return the GPUs' power in the stretch with the most power; None if there is none.
+def find_window(samples: NodeSamples, seconds: float) -> Sampled | None:
+    """Return the power of a node's GPUs in the stretch with the most power; None if there is none.
 
     Args:
-        samples: The samples, in order.
-        gpus: Number of GPUs to count: those with the most power overall.
+        samples: The node's samples, in order.
         seconds: Length of the stretch.
     """
-    names = {name for sample in samples for name in sample.gpus}
-    ranked = sorted(names, key=lambda name: _sum_power(samples, name), reverse=True)[:gpus]
-    full_samples = [sample for sample in samples if all(name in sample.gpus for name in ranked)]
-    totals = [math.fsum(sample.gpus[name][0] for name in ranked) for sample in full_samples]
-    best: tuple[float, int, int] | None = None
-    for first, last in _list_stretches([sample.time for sample in full_samples], seconds):
-        mean = math.fsum(totals[first:last]) / (last - first)
-        best = max(best or (mean, first, last), (mean, first, last))
-    if best is None or not ranked:
+    if len(samples.rows) != samples.count or not samples.count or samples.gpus <= 0:
         return None
-    mean, first, last = best
-    memory = max(
-        full_samples[index].gpus[name][1] for index in range(first, last) for name in ranked
+    times, watts, memory = zip(*samples.rows, strict=True)
+    columns = ((times, math.inf), (watts, _MAX_WATTS), (memory, _MAX_MEMORY))
+    if not all(_are_numbers(column, most) for column, most in columns):
+        return None
+    sums = [0.0, *accumulate(watts)]
+    stretches = _list_stretches(times, seconds)
+    means = (
+        ((sums[last] - sums[first]) / (last - first), first, last) for first, last in stretches
     )
-    return Sampled(mean, memory, len(ranked), seconds, last - first)
+    mean, first, last = max(means, default=(0.0, 0, 0))
+    if not last:
+        return None
+    return Sampled(mean, max(memory[first:last]), samples.gpus, seconds, last - first)
 
 
-def _sum_power(samples: Sequence[PowerSample], name: str) -> float:
-    return math.fsum(sample.gpus[name][0] for sample in samples if name in sample.gpus)
+def _are_numbers(column: Sequence[object], most: float) -> bool:
+    return all(type(value) in {int, float} and 0 <= value <= most for value in column)  # type: ignore[operator]
 
 
 def _list_stretches(times: Sequence[float], seconds: float) -> Iterator[tuple[int, int]]:

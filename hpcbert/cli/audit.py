@@ -24,6 +24,7 @@ from hpcbert.model import MANIFEST, Run
 from hpcbert.results.document import tables_data
 from hpcbert.results.grid import format_number
 from hpcbert.results.wording import cpu_suffix, sanitize
+from hpcbert.slurm.hostlist import fold
 
 # Eight digits agree by chance in one of 4e9 cases.
 _SEAL = re.compile("[0-9a-f]{8,64}")
@@ -146,7 +147,7 @@ def _format_audit(report: Audit) -> Iterator[str]:
 
 
 def _format_run(run: Run, exhibit: Exhibit | None) -> Iterator[str]:
-    nodes = sanitize(",".join(run.nodes)) or "nodes unknown"
+    nodes = sanitize(fold(run.nodes)) or "nodes unknown"
     state = sanitize(f"{run.state} ({run.state_source})")
     rate = format_number(run.throughput)
     yield f"  {run.repeat}  {rate}  {state}  attempt {run.attempt}  {nodes}"
@@ -154,9 +155,13 @@ def _format_run(run: Run, exhibit: Exhibit | None) -> Iterator[str]:
         return
     for file in (exhibit.log, exhibit.status, exhibit.script):
         yield f"     {_format_digest(file)}  {sanitize(file.path)}"
+    for file in dict.fromkeys(node.file for node in exhibit.nodes):
+        yield f"     {_format_digest(file)}  {sanitize(file.path)}"
+    equal_nodes: dict[str, list[str]] = {}
     for node in exhibit.nodes:
-        yield f"     {_format_digest(node.file)}  {sanitize(node.file.path)}"
-        yield f"     {sanitize(f'{node.digest} {node.summary}') or 'it can not be read'}"
+        equal_nodes.setdefault(f"{node.digest} {node.summary}", []).append(node.node)
+    for text, names in equal_nodes.items():
+        yield f"     {sanitize(f'{text} ({fold(tuple(names))})')}"
 
 
 def _format_digest(file: File) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from hpcbert.campaign import evidence, judge, measurements, store
 from hpcbert.campaign.attempts import SCHEMA, AskStates
 from hpcbert.campaign.evidence import EVIDENCE, SEAL, TABLE, Deviation
-from hpcbert.campaign.fingerprint import ENV_FOLDER, Environments
+from hpcbert.campaign.fingerprint import name_record
 from hpcbert.campaign.judge import Gathered, JudgedRepeat
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.errors import HpcbertError, IncompleteError, UsageError
@@ -41,7 +41,7 @@ class File:
 
 @dataclass(frozen=True)
 class Node:
-    """A node of a run: the file of its fingerprint, and the fingerprint."""
+    """A node of a run: the file with the fingerprints of all its nodes, and its own."""
 
     node: str
     file: File
@@ -115,7 +115,7 @@ def audit(directory: Path, *, expected: str = "") -> Audit:
     if all(deviation.kind == "masked" for deviation in deviations):
         # What was masked still gives the sealed numbers.
         status = "intact"
-    files, environments = document[EVIDENCE]["files"], Environments(directory)
+    files = document[EVIDENCE]["files"]
     repeats = judgement.repeats if judgement else ()
     past_records = document[EVIDENCE].get("history")
     history = past_records if isinstance(past_records, list) else []
@@ -127,7 +127,7 @@ def audit(directory: Path, *, expected: str = "") -> Audit:
         seal=seal,
         history=tuple(entry for entry in history if isinstance(entry, dict)),
         tables=tabulate(judgement.points) if judgement else (),
-        exhibits={repeat.run.log: _make_exhibit(repeat, files, environments) for repeat in repeats},
+        exhibits={repeat.run.log: _make_exhibit(repeat, files) for repeat in repeats},
     )
 
 
@@ -245,20 +245,15 @@ def _find_differences(old: Any, new: Any, location: str = "") -> Iterator[str]:
         yield location
 
 
-def _make_exhibit(
-    judged_repeat: JudgedRepeat, files: Mapping[str, Any], environments: Environments
-) -> Exhibit:
+def _make_exhibit(judged_repeat: JudgedRepeat, files: Mapping[str, Any]) -> Exhibit:
     array, run = judged_repeat.array, judged_repeat.run
-    fingerprints = {node.node: node for node in judged_repeat.fingerprints}
-    prefix = f"{array.point.key}.{run.repeat}.{run.attempt}."
-    nodes = []
-    for path in environments.names(array.point.key, run.repeat, run.attempt):
-        name = path.removeprefix(prefix).removesuffix(".json")
-        file = _make_file(f"{ENV_FOLDER}/{path}", files)
-        fingerprint = fingerprints.get(name)
-        digest = fingerprint.digest if fingerprint else ""
-        summary = fingerprint.summary if fingerprint else ""
-        nodes.append(Node(name, file, digest, summary))
+    path = name_record(Path(), array.point.key, run.repeat, run.attempt)
+    file = _make_file(str(path), files)
+    nodes = [
+        Node(node, file, fingerprint.digest, fingerprint.summary)
+        for fingerprint in judged_repeat.fingerprints
+        for node in fingerprint.nodes
+    ]
     return Exhibit(
         job=array.element(run.repeat) or None,
         log=_make_file(run.log, files),

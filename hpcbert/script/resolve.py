@@ -27,7 +27,7 @@ _PACKAGE = Path(__file__).parent.parent
 _WORKLOADS, _SHELL = _PACKAGE / "workloads", _PACKAGE / "shell"
 # Files of every campaign: the library of its scripts, and what describes the nodes and samples the
 # power of their GPUs.
-_COMMON_FILES = ("job.bash", "watch.bash", "rank.bash", "describe.sh", "sample.sh")
+_COMMON_FILES = ("job.bash", "watch.bash", "nodes.bash", "rank.bash", "describe.sh", "sample.sh")
 # Further files of an examination's ranks and nodes, and of containers.
 _EXAMINATION_FILES = ("examine.bash", "look.sh", "hello.py")
 # Further file of a preflight.

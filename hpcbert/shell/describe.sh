@@ -1,12 +1,13 @@
 #!/bin/bash
-# Describes one node in one JSON file: runs once per node before a measured step, outside it.
+# Describes one node: runs once per node before a measured step, outside it. It prints JSON objects, in
+# lines that srun does not split, and `gather` of nodes.bash joins those of all nodes.
 #
-#   describe.sh PART FOLDER NAME REFERENCE PYTHON [cpu]
+#   describe.sh PART REFERENCE PYTHON [cpu]
 #
 # With `cpu` it asks about no GPU: the ranks compute on the CPU.
-# PART is `image` (run inside the container), `host` (run outside) or `both` (no container). The
-# image's part waits in a hidden file until the host's part includes it. Unknown facts are left out,
-# and nothing here ends a job: the exit status is 0, and a time limit ends a command that hangs.
+# PART is `image` (run inside the container), `host` (run outside) or `both` (no container). What
+# differs between equal nodes is in objects of its own. Unknown facts are left out, and nothing here
+# ends a job: the exit status is 0, and a time limit ends a command that hangs.
 # Bytes above 127 are written as \u0080 to \u00ff, one by one, so that any value is valid JSON.
 # If a variable's name or form suggests a secret, only the name is written.
 #
@@ -15,7 +16,7 @@
 #   in the image    environment, distribution, find_python, packages, libraries, image_part
 #   on the host     processor, network, gpus, host_part
 #   GPUs by vendor  add_gpus, nvidia, amd, rocm, gaudi
-#   the file        keep, main
+#   the lines       print_lines, main
 
 names=()
 declare -A values=()
@@ -29,12 +30,12 @@ LC_ALL=C
 shopt -s nullglob
 exec </dev/null
 
-part=${1:-both} folder=${2:-.} label=${3:-node} reference=${4:-} python=${5:-python3} device=${6:-}
+part=${1:-both} reference=${2:-} python=${3:-python3} device=${4:-}
 node=${SLURMD_NODENAME:-}
 if [[ -z $node ]]; then IFS= read -r node </proc/sys/kernel/hostname || node=node; fi
 node=${node//[^A-Za-z0-9._-]/_}
 
-readonly LONGEST=4096 MOST=1000 PATIENCE=20
+readonly LONGEST=4096 MOST=1000 PATIENCE=20 CHUNK=800
 # The same expressions as in hpcbert/system/redact.py.
 readonly NAMES='(SECRET|PASSW|PASSPHRASE|PASSCODE|CREDENTIAL|CREDS?_|TOKEN_|KEYS?_|[^YM]PASS_|[A-Z0-9]_PWD_|DBPWD_|_PW_|_PSK_|_SAS_|_[HT]?OTP_|_MFA_|_NGCCLI_$|CONNECTION_?STRING|AUTH_|AUTHORIZATION|COOKIE|_JWT_|BEARER|_PAT_|_SIG_|SIGNATURE|_DSN_|WEBHOOK)'
 readonly FORMS='(^|[^A-Za-z0-9])(A(KIA|SIA|BIA|CCA|3T[A-Z0-9])[A-Z0-9]{16}|hf_[A-Za-z0-9]{16,}|nvapi-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_[A-Za-z0-9_]{16,}|gl(pat|dt|ft|soat|rt|cbt|ptt|oas|agent|imt|ffct)-[A-Za-z0-9_-]{16,}|gl(sa|c)_[A-Za-z0-9_+/=]{16,}|GR1348941[A-Za-z0-9_-]{16,}|xox[abeoprs][-.][A-Za-z0-9-]{10,}|xapp-[A-Za-z0-9-]{10,}|sk-[A-Za-z0-9_-]{16,}|gsk_[A-Za-z0-9]{16,}|xai-[A-Za-z0-9]{16,}|r8_[A-Za-z0-9]{30,}|AIza[A-Za-z0-9_-]{30,}|ya29[.][A-Za-z0-9_-]{10,}|GOCSPX-[A-Za-z0-9_-]{16,}|eyJ[A-Za-z0-9_=-]{8,1000}[.][A-Za-z0-9_=-]{4,}([.][A-Za-z0-9_.+/=-]*)?|(sk|rk|pk)_(live|test)_[A-Za-z0-9]{10,}|whsec_[A-Za-z0-9+/=]{16,}|[0-9]{8,10}:[A-Za-z0-9_-]{35}|hv[sbr][.][A-Za-z0-9_-]{16,}|[A-Za-z0-9]{14}[.]atlasv1[.][A-Za-z0-9_-]{40,}|npm_[A-Za-z0-9]{30,}|pypi-Ag[A-Za-z0-9_-]{16,}|rubygems_[a-f0-9]{40,}|SG[.][A-Za-z0-9_-]{16,64}[.][A-Za-z0-9_-]{16,}|[0-9a-f]{32}-us[0-9]{1,2}|key-[0-9a-f]{32}|sq0[a-z]{3}-[A-Za-z0-9_-]{22,}|(AC|SK)[a-z0-9]{32}|AKC[A-Za-z0-9]{10,}|[MNO][A-Za-z0-9_-]{23,25}[.][A-Za-z0-9_-]{6}[.][A-Za-z0-9_-]{27,}|[A-Za-z0-9_.~-]{3}[0-9]Q~[A-Za-z0-9_.~-]{31,34}|do[opr]_v1_[a-f0-9]{32,}|dapi[a-f0-9]{32}|dckr_[a-z]{3}_[A-Za-z0-9_-]{16,}|shp(at|ca|pa|ss)_[a-fA-F0-9]{32}|ATATT3x[A-Za-z0-9_=-]{30,}|PMAK-[A-Za-z0-9-]{30,}|NRAK-[A-Z0-9]{20,}|tskey-[A-Za-z0-9-]{16,}|pscale_[a-z]+_[A-Za-z0-9_.-]{16,}|pul-[a-f0-9]{40}|sntry[su]_[A-Za-z0-9+/=_-]{16,}|AGE-SECRET-KEY-1[A-Z0-9]{40,}|https?://hooks[.]slack[.]com/[a-z]+/[A-Za-z0-9_/+-]{16,}|https?://(ptb[.]|canary[.])?discord(app)?[.]com/api/webhooks/[0-9]+/[A-Za-z0-9_-]+|https?://[a-z0-9-]{1,64}[.]webhook[.]office[.]com/[A-Za-z0-9@/_-]+|https?://api[.]softlayer[.]com/soap/v3([.]1)?/[a-z0-9]{32,})'
@@ -122,8 +123,8 @@ find_secrets() { # name ...; reads values; sets texts, secret
   for name in "${matched[@]}"; do secret[$name]=yes; done
 }
 
-environment() {
-  local name value count=0 out=''
+environment() { # prints the ranks' variables; those that Slurm sets for each node are apart
+  local name value count=0 out='' own=''
   for name in "${names[@]}"; do
     # Variables that this step and shell set themselves say nothing about the ranks.
     case $name in SLURM_STEP* | SLURM_SRUN_* | SLURM_TASK_PID | SHLVL | _) continue ;; esac
@@ -131,9 +132,15 @@ environment() {
     value=${values[$name]}
     if [[ -n $value && -n ${secret[$name]-} ]]; then value='<redacted>'; fi
     json "$value"
-    out+=",\"$name\":$REPLY"
+    case $name in
+      SLURMD_* | SLURM_NODEID | SLURM_PROCID | SLURM_GTIDS | SLURM_TOPOLOGY_ADDR | SLURM_CPU*_* | *_VISIBLE_DEVICES | HOSTNAME | GPU_DEVICE_ORDINAL)
+        own+=",\"$name\":$REPLY"
+        ;;
+      *) out+=",\"$name\":$REPLY" ;;
+    esac
   done
-  REPLY="{${out:1}}"
+  print_lines "{\"image\":{\"environment\":{${out:1}}}}"
+  print_lines "{\"image\":{\"environment\":{${own:1}}}}"
 }
 
 # --- Inside the image ---------------------------------------------------------------------------
@@ -199,8 +206,8 @@ image_part() {
   packages
   libraries
   add_file rocm /opt/rocm/.info/version
+  print_lines "{\"image\":{${object:1}}}"
   environment
-  REPLY="{\"environment\":$REPLY$object}"
 }
 
 # --- Outside of the image -------------------------------------------------------------------------
@@ -217,8 +224,6 @@ processor() {
   add_file smt /sys/devices/system/cpu/smt/active
   local domains=(/sys/devices/system/node/node[0-9]*)
   add numa_nodes "${#domains[@]}"
-  content /proc/meminfo # its first line is MemTotal
-  add memory_kb "${REPLY//[^0-9]/}"
 }
 
 network() {
@@ -248,7 +253,7 @@ network() {
 
 # nvidia-smi is slow: three questions at once. Older versions have fewer fields.
 readonly FIELDS=index,name,driver_version,memory.total,power.limit,clocks.max.sm,clocks.max.memory
-readonly MORE=clocks.sm,clocks.mem,temperature.gpu,power.draw,persistence_mode,ecc.mode.current,mig.mode.current,compute_mode,vbios_version
+readonly MORE=persistence_mode,ecc.mode.current,mig.mode.current,compute_mode,vbios_version
 nvidia() {
   local full version topology line lines=() fields=$FIELDS,$MORE
   exec {full}< <(ask --query-gpu="$fields" --format=csv,noheader,nounits)
@@ -348,42 +353,37 @@ gpus() {
 }
 
 host_part() {
+  local time
   object=''
-  add_file hostname /proc/sys/kernel/hostname
   add_file kernel /proc/sys/kernel/osrelease
   add machine "$HOSTTYPE"
   processor
-  network
   gpus
-  REPLY="{${object:1}}"
+  print_lines "{\"host\":{${object:1}}}"
+  object=''
+  network
+  print_lines "{\"host\":{${object:1}}}"
+  object=''
+  add_file hostname /proc/sys/kernel/hostname
+  content /proc/meminfo # its first line is MemTotal, which differs by some pages
+  add memory_kb "${REPLY//[^0-9]/}"
+  printf -v time '%(%s)T' -1
+  print_lines "{\"time\":$time,\"host\":{${object:1}}}"
 }
 
-# --- One file per node ----------------------------------------------------------------------------
-keep() { # file text
-  { [[ -d $folder ]] || mkdir -p "$folder"; } && printf '%s\n' "$2" >"$1.tmp.$$" && mv -f "$1.tmp.$$" "$1" && return 0
-  rm -f "$1.tmp.$$"
+# --- The lines --------------------------------------------------------------------------------
+# srun joins the lines of all nodes, and splits those of more than 1,024 bytes (SLURM_IO_MAX_MSG_LEN of
+# Slurm's io_hdr.h). Each has the node, the place of its text in the object, and the object's length.
+print_lines() { # object
+  local at
+  for ((at = 0; at < ${#1}; at += CHUNK)); do
+    printf 'hpcbert-node %s %d %d <%s>\n' "$node" "$at" "${#1}" "${1:at:CHUNK}"
+  done
 }
 
 main() {
-  local waiting=$folder/.$label.$node.image image='null' host time
-  if [[ $part != host ]]; then
-    image_part
-    image=$REPLY
-  fi
-  if [[ $part == image ]]; then
-    keep "$waiting" "$image"
-    return 0
-  fi
-  if [[ $part == host && -r $waiting ]]; then
-    content "$waiting"
-    if [[ $REPLY == '{'*'}' ]]; then image=$REPLY; fi
-    rm -f "$waiting"
-  fi
-  host_part
-  host=$REPLY
-  printf -v time '%(%s)T' -1
-  json "$node"
-  keep "$folder/$label.$node.json" "{\"schema\":1,\"node\":$REPLY,\"time\":$time,\"host\":$host,\"image\":$image}"
+  if [[ $part != host ]]; then image_part; fi
+  if [[ $part != image ]]; then host_part; fi
 }
 
 main 2>/dev/null

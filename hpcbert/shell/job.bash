@@ -6,7 +6,7 @@
 #   record       mark, quoted, field, moment, job, taken, begin, end, apart
 #   signals      on_signal, on_exit, report_cut, wait_for_step
 #   hold-back    baseline_is_well, hold_back
-#   nodes        describe, sample, drop_caches, free_port
+#   nodes        drop_caches, free_port
 #   repeats      run_repeat, run_repeats
 #
 # The script sets:
@@ -19,13 +19,15 @@
 #   python                      the ranks' interpreter, which the description of the nodes asks
 #   baseline, sampling          the point that must have succeeded; seconds between two samples
 #   caches, surroundings        words that drop the page caches; options of srun around the ranks
-# Files of the same folder: watch.bash (suspensions), describe.sh, sample.sh.
+# Files of the same folder: watch.bash (suspensions), nodes.bash (what the nodes are), describe.sh, sample.sh.
 # shellcheck shell=bash disable=SC2034,SC2154 # variables of the script and of other files
 # shellcheck disable=SC2317,SC2329 # the script and traps call what they need
 
 library=${BASH_SOURCE[0]%/*}
 # shellcheck source=/dev/null
 . "$library/watch.bash"
+# shellcheck source=/dev/null
+. "$library/nodes.bash"
 
 # What the script need not set. Its caller may have exported variables of these names.
 unset -v environment handed_over caches surroundings
@@ -188,9 +190,8 @@ begin() { # repeat; reads attempt, array_name, host; sets status, log, fields
   watch repeat
 }
 
-end() { # exit status; clears status, sampler
-  if [[ -n $sampler ]]; then kill "$sampler" 2>/dev/null || true; fi
-  sampler=''
+end() { # exit status; clears status
+  end_sampling
   unwatch
   mark end ",\"exit\":$1"
   status=''
@@ -281,29 +282,6 @@ free_port() { # number of the job; reads tasks_per_node, devices_per_task; print
   echo "$port"
 }
 
-# Writes what the nodes are: one file per node, outside every measurement.
-describe() { # repeat; reads step, surroundings, enter, image, python, environment, device
-  local text='' limit=(timeout --kill-after=10 60) words=("$campaign"/env "$point.$1.$attempt" "$image" "$python")
-  IFS= read -r -d '' text <"$library/describe.sh" || true
-  if [[ $device == cpu ]]; then words+=(cpu); fi
-  if [[ -z $text ]]; then return 0; fi
-  if ((${#enter[@]} + ${#surroundings[@]} == 0)); then
-    "${limit[@]}" "${step[@]}" env "${environment[@]}" bash -c "$text" describe both "${words[@]}" || true
-    return 0
-  fi
-  "${limit[@]}" "${step[@]}" "${surroundings[@]}" "${enter[@]}" env "${environment[@]}" bash -c "$text" describe image "${words[@]}" || true
-  "${limit[@]}" "${step[@]}" bash -c "$text" describe host "${words[@]}" || true
-}
-
-# Records what the GPUs draw meanwhile: one process per node, outside the ranks.
-sample() { # repeat; sets sampler, reads sampling, beside
-  local text=''
-  if ! command -v nvidia-smi >/dev/null && ! command -v rocm-smi >/dev/null; then return 0; fi
-  IFS= read -r -d '' text <"$library/sample.sh" || true
-  "${beside[@]}" bash -c "$text" sample "$campaign"/env "$point.$1.$attempt" "$sampling" </dev/null >/dev/null 2>&1 &
-  sampler=$!
-}
-
 # Every repeat reads its files from disk, as the first one did.
 drop_caches() { # reads step, caches
   timeout --kill-after=10 300 "${step[@]}" "${caches[@]}" </dev/null >/dev/null ||
@@ -316,7 +294,7 @@ drop_caches() { # reads step, caches
 # step in the foreground has ended.
 run_repeat() { # repeat; reads caches, sampling, device, batch; sets step_pid, clock, ahead, worst
   local code=0 ended
-  describe "$1" </dev/null &
+  { describe "$1" </dev/null | gather "$campaign/env/$point.$1.$attempt.nodes.jsonl"; } &
   step_pid=$!
   wait_for_step || true
   step_pid=''

@@ -31,16 +31,33 @@ def describe(
     python: str = "python3", reference: str = "img", **environment: str | bytes,
 ) -> subprocess.CompletedProcess[bytes]:  # fmt: skip
     env = {"PATH": tools, "SLURMD_NODENAME": "n1", **environment}
-    words = ["bash", "-c", script or SCRIPT.read_text(), "describe", part, str(folder), "k.1.0"]
-    return subprocess.run(
-        [*words, reference, python], env=env, capture_output=True, check=False, timeout=CEILING
-    )
+    words = ["bash", "-c", script or SCRIPT.read_text(), "describe", part, reference, python]
+    result = subprocess.run(words, env=env, capture_output=True, check=False, timeout=CEILING)
+    folder.mkdir(exist_ok=True)
+    with (folder / "printed").open("ab") as printed:
+        printed.write(result.stdout)
+    return result
 
 
 def read_description(folder: Path) -> dict[str, Any]:
-    (path,) = folder.glob("*.json")
-    data: dict[str, Any] = json.loads(path.read_bytes().decode("ascii"))
+    """Return the objects of one node, joined as a job joins them."""
+    data: dict[str, Any] = {"host": {}, "image": {}}
+    for line in gather((folder / "printed").read_bytes(), folder / "nodes.jsonl").splitlines():
+        for key, value in json.loads(line.decode("ascii")).items():
+            if key not in data:
+                data[key] = value
+            elif isinstance(value, dict):
+                environment = value.pop("environment", {})
+                data[key].update(value)
+                data[key].setdefault("environment", {}).update(environment)
     return data
+
+
+def gather(printed: bytes, file: Path) -> bytes:
+    """Return what nodes.bash makes of the lines of nodes."""
+    words = ["bash", "-c", f'. {SCRIPT.with_name("nodes.bash")}; gather "$1"', "job", str(file)]
+    subprocess.run(words, input=printed, capture_output=True, check=True, timeout=CEILING)
+    return file.read_bytes() if file.exists() else b""
 
 
 def nvidia_smi(folder: Path, body: str) -> str:
@@ -50,15 +67,14 @@ def nvidia_smi(folder: Path, body: str) -> str:
 
 def test_a_node_without_gpus_tells_its_system_and_its_environment(tmp_path: Path) -> None:
     result = describe(tmp_path / "env", NCCL_DEBUG="INFO")
-    assert (result.returncode, result.stdout, result.stderr) == (0, b"", b"")
+    assert (result.returncode, result.stderr) == (0, b"")
+    assert all(len(line) < 1024 for line in result.stdout.splitlines())
     data = read_description(tmp_path / "env")
-    assert data["node"] == "n1"
+    assert data["nodes"] == "n1"
     assert data["host"]["kernel"] == os.uname().release
     assert int(data["host"]["memory_kb"]) > 0
     assert data["image"]["reference"] == "img"
     assert data["image"]["environment"]["NCCL_DEBUG"] == "INFO"
-    (path,) = (tmp_path / "env").iterdir()
-    assert path.name == "k.1.0.n1.json"
 
 
 VALUES = st.binary(max_size=60).map(lambda raw: raw.replace(b"\0", b""))
@@ -79,7 +95,6 @@ def test_any_bytes_in_the_environment_come_back_as_they_were(
     environment = read_description(folder)["image"]["environment"]
     for name, value in variables.items():
         assert environment[name].encode("latin-1") == value or environment[name] == redact.MASK
-    assert len(list(folder.iterdir())) == 1
 
 
 def test_secrets_are_not_written(tmp_path: Path) -> None:
@@ -99,8 +114,7 @@ def test_secrets_are_not_written(tmp_path: Path) -> None:
         "H": f'{{"client_secret": "{word}"}}',
     }
     describe(tmp_path, EMPTY_TOKEN="", PLAIN="a b", **variables)
-    (path,) = tmp_path.iterdir()
-    assert word not in path.read_text()
+    assert word not in (tmp_path / "printed").read_text()
     environment = read_description(tmp_path)["image"]["environment"]
     assert {environment[name] for name in variables} == {redact.MASK}
     assert (environment["EMPTY_TOKEN"], environment["PLAIN"]) == ("", "a b")
@@ -141,21 +155,62 @@ def test_the_names_of_secrets_are_those_of_the_python_side() -> None:
     assert f"readonly FORMS='(^|[^A-Za-z0-9])({redact.FORMS})'" in script
 
 
-def test_the_images_part_waits_for_the_hosts(tmp_path: Path) -> None:
+def test_the_images_part_is_of_the_container(tmp_path: Path) -> None:
     describe(tmp_path, "image", NCCL_ALGO="Ring")
-    assert [path.name for path in tmp_path.iterdir()] == [".k.1.0.n1.image"]
     describe(tmp_path, "host", NCCL_ALGO="Tree")
     data = read_description(tmp_path)
     assert data["image"]["environment"]["NCCL_ALGO"] == "Ring"
-    assert [path.name for path in tmp_path.iterdir()] == ["k.1.0.n1.json"]
+    assert data["host"]["kernel"]
 
 
 def test_without_the_images_part_the_host_still_tells_its_own(tmp_path: Path) -> None:
     describe(tmp_path, "host")
-    assert read_description(tmp_path)["image"] is None
-    (tmp_path / ".k.1.0.n1.image").write_text('{"cut')
-    describe(tmp_path, "host")
-    assert read_description(tmp_path)["image"] is None
+    assert not read_description(tmp_path)["image"]
+    (described,) = fingerprint.parse((tmp_path / "nodes.jsonl").read_bytes())
+    assert "image" not in described.scopes
+
+
+def lines_of(node: str, text: str, size: int = 9) -> list[str]:
+    """Return the lines in which a node prints an object."""
+    starts = range(0, len(text), size)
+    return [f"hpcbert-node {node} {at} {len(text)} <{text[at : at + size]}>" for at in starts]
+
+
+A, B = '{"host":{"kernel":"6.1 x"}}', '{"host":{"kernel":"5.4"}}'
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ([*lines_of("n1", A), *lines_of("n2", A)], {"n1 n2": A}),
+        ([*lines_of("n1", A), *lines_of("n2", B)], {"n1": A, "n2": B}),
+        ([line for pair in zip(lines_of("n1", A), lines_of("n2", A), strict=True) for line in pair], {"n1 n2": A}),
+        ([*lines_of("n1", A)[:-1], *lines_of("n1", B)], {"n1": B}),
+        ([*lines_of("n1", A)[1:], *lines_of("n2", B)], {"n2": B}),
+        ([lines_of("n1", A)[0], *lines_of("n1", A)[2:]], {}),
+        (["hpcbert-node n1 0 x <{}>", "hpcbert-node a;b 0 2 <{}>", "== a banner =="], {}),
+    ],
+    ids=["equal", "unequal", "interleaved", "cut, then whole", "no start", "a gap", "other lines"],
+)  # fmt: skip
+def test_a_job_joins_the_lines_of_its_nodes(
+    tmp_path: Path, lines: list[str], expected: dict[str, str]
+) -> None:
+    text = gather("".join(f"{line}\n" for line in lines).encode(), tmp_path / "nodes.jsonl")
+    documents = [json.loads(line) for line in text.splitlines()]
+    assert {data.pop("nodes"): data for data in documents} == {
+        nodes: json.loads(part) for nodes, part in expected.items()
+    }
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_variables_that_slurm_sets_for_each_node_are_apart(tmp_path: Path) -> None:
+    for node in ("n1", "n2"):
+        describe(tmp_path, SLURMD_NODENAME=node, SLURM_NODEID=node[1:], SLURM_JOB_ID="5", OMP_X="1")
+    text = gather((tmp_path / "printed").read_bytes(), tmp_path / "nodes.jsonl")
+    names = {line["nodes"] for line in map(json.loads, text.splitlines()) if "OMP_X" in str(line)}
+    assert names == {"n1 n2"}
+    (pair,) = fingerprint.parse(text)
+    assert pair.nodes == ("n1", "n2")
 
 
 GPUS = """case $1 in
@@ -196,10 +251,8 @@ def test_what_hangs_is_ended(tmp_path: Path) -> None:
 
 
 def test_a_place_that_can_not_be_written_is_no_failure(tmp_path: Path) -> None:
-    blocked = tmp_path / "file"
-    blocked.write_text("")
-    result = describe(blocked / "env")
-    assert (result.returncode, result.stdout) == (0, b"")
+    (tmp_path / "file").write_text("")
+    assert gather("\n".join(lines_of("n1", A)).encode(), tmp_path / "file" / "x") == b""
 
 
 def test_the_sites_python_is_never_started(tmp_path: Path) -> None:
@@ -221,9 +274,9 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     describe(
         tmp_path, tools=nvidia_smi(tmp_path / "bin", GPUS), OLD="1", OMP_NUM_THREADS="é\x1b[31m"
     )
-    (path,) = tmp_path.glob("*.json")
-    parsed = fingerprint.parse(path.read_bytes())
-    assert parsed is not None
+    (parsed,) = fingerprint.parse(
+        gather((tmp_path / "printed").read_bytes(), tmp_path / "nodes.jsonl")
+    )
     assert parsed.facts["GPU"] == "NVIDIA H100 80GB HBM3"
     assert parsed.facts["GPUs"] == "2"
     assert parsed.facts["variable OMP_NUM_THREADS"] == "é\x1b[31m"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hpcbert.campaign.fingerprint import Environments
+from hpcbert.campaign.fingerprint import read_nodes
 from tests.kit.drafts import reference
 from tests.kit.nodes import node, write_nodes
 from tests.kit.scripts import RECORDER, SRUN, drafted, run_script, tool, with_python
@@ -113,9 +113,9 @@ def test_runs_that_do_not_count_are_not_compared(built: Any, collect_json: Any) 
 def test_damaged_and_hostile_files_are_passed_over(built: Any, collect_json: Any) -> None:
     folder = built.directory / "env"
     key = built.array("2n2g").point.key
-    (folder / f"{key}.1.0.n1.json").write_bytes(b"\x80\x04\x95.")
-    (folder / f"{key}.1.0.n2.json").unlink()
-    (folder / f"{key}.1.0.n2.json").mkdir()
+    (folder / f"{key}.1.0.nodes.jsonl").write_bytes(b"\x80\x04\x95.")
+    (folder / f"{key}.2.0.nodes.jsonl").unlink()
+    (folder / f"{key}.2.0.nodes.jsonl").mkdir()
     document = collect_json(built.directory)
     assert document["exit_code"] == 0
     assert find_row(document, "2n2g")["runs"][0]["environments"] == []
@@ -129,7 +129,7 @@ def test_a_campaign_without_fingerprints_is_collected_as_before(
     assert find_row(collect_json(built.directory), "1n1g")["flags"] == ["single-run"]
 
 
-def test_every_attempt_leaves_one_file_a_node(tmp_path: Path) -> None:
+def test_every_attempt_leaves_one_file(tmp_path: Path) -> None:
     tools = tmp_path / "bin"
     tool(tools, "srun", SRUN)
     tool(tools, "scontrol", "#!/bin/bash\necho localhost\n")
@@ -142,12 +142,11 @@ def test_every_attempt_leaves_one_file_a_node(tmp_path: Path) -> None:
     )
     assert script.returncode == 0, script.stderr
     (array,) = draft.campaign.arrays
-    (fingerprint,) = Environments(draft.directory).of(array.point.key, 1, 0)
+    (fingerprint,) = read_nodes(draft.directory, array.point.key, 1, 0)
     assert fingerprint.facts["variable NCCL_ALGO"] == "Ring"
     (file,) = (draft.directory / "env").iterdir()
-    data = json.loads(file.read_text())
-    assert data["image"]["environment"]["HF_TOKEN"] == "<redacted>"
-    assert data["host"]["kernel"]
+    assert '"HF_TOKEN":"<redacted>"' in file.read_text()
+    assert "kernel" in fingerprint.facts
 
 
 def test_a_campaign_without_its_script_trains_all_the_same(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from hpcbert.campaign.fingerprint import (
     NodeSample,
     find_differences_between,
     find_differences_within,
+    list_nodes,
     parse,
 )
 from tests.kit.nodes import NODE, node, raw
@@ -27,8 +28,7 @@ JSON = st.recursive(
 
 
 def parse_fingerprint(name: str = "n1", **changes: Any) -> Fingerprint:
-    fingerprint = parse(raw(name, **changes))
-    assert fingerprint is not None
+    (fingerprint,) = parse(raw(name, **changes))
     return fingerprint
 
 
@@ -57,7 +57,7 @@ def test_a_node_in_facts() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"node": "n9", "host__hostname": "n9", "time": 5},
+        {"nodes": "n9", "host__hostname": "n9", "time": 5},
         {"host__memory_kb": "1055000000"},
         {"host__network": ["ens1f0 physical 25000 1500 up", "eth9 physical 100 1500 down"]},
         {"image__environment__CUDA_VISIBLE_DEVICES": "3"},
@@ -158,15 +158,14 @@ def test_what_nobody_could_tell_differs_from_nothing() -> None:
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_answered(content: bytes) -> None:
-    assert parse(content) is None or isinstance(parse(content), Fingerprint)
+    assert parse(content) == ()
 
 
 @given(JSON, JSON, JSON)
 def test_any_json_is_answered(host: Any, image: Any, gpus: Any) -> None:
     data = {**node(), "host": host, "image": image}
     for document in (data, {**node(), "host": {"gpus": gpus, "network": gpus, "memory_kb": image}}):
-        fingerprint = parse(json.dumps(document).encode())
-        assert fingerprint is not None
+        (fingerprint,) = parse(json.dumps(document).encode())
         assert len(fingerprint.digest) == 12
         assert isinstance(fingerprint.summary, str)
 
@@ -177,16 +176,34 @@ def test_any_json_is_answered(host: Any, image: Any, gpus: Any) -> None:
         b"",
         b"[]",
         b"null",
-        b'{"schema":2}',
-        b'{"schema":1}',
-        b'{"schema":1,"node":3}',
+        b'{"nodes":"n1"}',
+        b'{"nodes":3,"host":{}}',
+        b'{"nodes":"n1","image":{"os":"x"}}',
         b"[" * 100_000,
-        b'{"schema":1,"node":"n1","x":"' + b"a" * LARGEST + b'"}',
+        b'{"nodes":"n1","host":{},"x":"' + b"a" * LARGEST + b'"}',
         b"\xff\xfe",
     ],
 )
 def test_what_is_none_is_none(content: bytes) -> None:
-    assert parse(content) is None
+    assert parse(content) == ()
+
+
+def test_equal_nodes_are_one_fingerprint() -> None:
+    """What only one node has is in lines of its own; a node without a host's part is left out."""
+    lines = [
+        {"nodes": "n3 n1 n2", "host": {"kernel": "6.1"}},
+        {"nodes": "n1", "host": {"hostname": "n1", "memory_kb": "1055916032"}},
+        {"nodes": "n2", "host": {"hostname": "n2", "memory_kb": "1055916000"}},
+        {"nodes": "n3", "host": {"hostname": "n3", "memory_kb": "2111832064"}},
+        {"nodes": "n1 n2 n3 n4", "image": {"environment": {"NCCL_ALGO": "Ring"}}},
+    ]
+    raw_lines = b"\n".join(json.dumps(line).encode() for line in lines)
+    pair, single = parse(b'{"nodes":"n1",cut\n' + raw_lines)
+    assert (pair.nodes, single.nodes) == (("n1", "n2"), ("n3",))
+    assert pair.facts == {"kernel": "6.1", "memory, GiB": "1024", "variable NCCL_ALGO": "Ring"}
+    assert list_nodes((pair, single)) == (
+        ("n1", pair.digest), ("n2", pair.digest), ("n3", single.digest)
+    )  # fmt: skip
 
 
 def test_facts_are_bounded() -> None:

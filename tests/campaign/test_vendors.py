@@ -110,13 +110,13 @@ def describe_node(folder: Path, tools: dict[str, str], *words: str) -> Fingerpri
     for name, text in tools.items():
         tool(folder / "bin", name, text)
     path = f"{folder / 'bin'}:/usr/bin:/bin"
+    file = folder / "nodes.jsonl"
+    program = '. "${1%/*}/nodes.bash"; bash "$@" | gather "$FILE"'
     subprocess.run(
-        ["bash", str(SCRIPT), "both", str(folder / "env"), "k.1.0", "img", "python3", *words],
-        env={"PATH": path, "SLURMD_NODENAME": "n1"}, check=True, timeout=CEILING,
+        ["bash", "-c", program, "job", str(SCRIPT), "both", "img", "python3", *words],
+        env={"PATH": path, "SLURMD_NODENAME": "n1", "FILE": str(file)}, check=True, timeout=CEILING,
     )  # fmt: skip
-    (file,) = (folder / "env").glob("*.json")
-    parsed = fingerprint.parse(file.read_bytes())
-    assert parsed is not None
+    (parsed,) = fingerprint.parse(file.read_bytes())
     return parsed
 
 
@@ -201,7 +201,6 @@ def test_on_cpus_no_tool_is_asked(name: str, tmp_path: Path) -> None:
 def test_variables_of_the_allocation_are_no_difference_between_runs() -> None:
     hidden = {f"{vendor}_VISIBLE_DEVICES": "0" for vendor in ("CUDA", "HIP", "ROCR", "HABANA")}
     text = {**hidden, "HIP_FORCE_DEV_KERNARG": "1", "HSA_XNACK": "0"}
-    raw = str({"schema": 1, "node": "n1", "host": {}, "image": {"environment": text}})
-    parsed = fingerprint.parse(raw.replace("'", '"').encode())
-    assert parsed is not None
+    raw = str({"nodes": "n1", "host": {}, "image": {"environment": text}})
+    (parsed,) = fingerprint.parse(raw.replace("'", '"').encode())
     assert parsed.facts == {"variable HIP_FORCE_DEV_KERNARG": "1", "variable HSA_XNACK": "0"}

@@ -95,7 +95,7 @@ def test_collecting_again_changes_nothing(finished: Any) -> None:
 
 LOG = "logs/pytorch/bert/bz4/2n2g/bert_b4_fp32_3.log"
 STATUS = "status/bert-tiny_2n2g_fp32_b4.3.jsonl"
-ENV = "env/bert-tiny_2n2g_fp32_b4.3.0.n2.json"
+ENV = "env/bert-tiny_2n2g_fp32_b4.3.0.nodes.jsonl"
 SCRIPT = "scripts/bert-tiny_2n2g_fp32_b4.sbatch"
 RECORDED = (LOG, STATUS, ENV, SCRIPT, "recipe.toml", "table.json")
 

@@ -677,13 +677,17 @@ def test_training_in_containers_gives_a_table(trial: Trial) -> None:
     assert row["median"] > 0
     (repeat,) = row["runs"]
     assert [environment["node"] for environment in repeat["environments"]] == repeat["nodes"]
-    fingerprints = [
-        json.loads(path.read_text()) for path in trial.folder.rglob("env/bert-tiny_2n2g*.json")
+    (path,) = trial.folder.rglob("env/bert-tiny_2n2g*.nodes.jsonl")
+    parts = [json.loads(line) for line in path.read_text().splitlines()]
+    both = " ".join(repeat["nodes"])
+    in_image = [
+        " ".join(sorted(part["nodes"].split()))
+        for part in parts
+        if part.get("image", {}).get("environment", {}).get("IMAGE_ONLY") == IN_IMAGE["IMAGE_ONLY"]
     ]
-    assert len(fingerprints) == 2
-    for fingerprint in fingerprints:
-        assert fingerprint["image"]["environment"]["IMAGE_ONLY"] == IN_IMAGE["IMAGE_ONLY"]
-        assert fingerprint["host"]["hostname"] == fingerprint["node"]
+    assert in_image == [both]
+    named = {part["host"]["hostname"]: part["nodes"] for part in parts if "time" in part}
+    assert named == {node: node for node in repeat["nodes"]}
 
 
 @ENROOT

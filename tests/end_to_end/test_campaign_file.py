@@ -75,6 +75,7 @@ def test_campaigns_of_a_file_run_in_turn_on_a_cluster(hpcbert: Cli) -> None:
     assert (first["framework"], second["framework"]) == ("pytorch", "oneflow")
     assert (first["after"], second["after"]) == ("", first["id"])
     assert not [array for manifest in manifests for array in manifest["arrays"] if array["changed"]]
-    paths = [path for folder in folders for path in folder.glob("env/*.json")]
-    assert sorted(path.name.split(".")[-2] for path in paths) == ["n1", "n1", "n2", "n2"]
+    paths = [path for folder in folders for path in folder.glob("env/*.nodes.jsonl")]
+    assert len(paths) == 2
+    assert all('"nodes":"n2"' in path.read_text() for path in paths)
     assert all("NCCL_ALGO" in path.read_text() for path in paths)

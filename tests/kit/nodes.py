@@ -7,12 +7,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from hpcbert.campaign.fingerprint import name_record
 from hpcbert.model import Array
 
 FIELDS = "index,name,driver_version,memory.total,power.limit,clocks.max.sm,clocks.max.memory"
 NODE: dict[str, Any] = {
-    "schema": 1,
-    "node": "n1",
+    "nodes": "n1",
     "time": 1763717655,
     "host": {
         "hostname": "n1",
@@ -43,7 +43,7 @@ NODE: dict[str, Any] = {
 def node(name: str = "n1", **changes: Any) -> dict[str, Any]:
     """Return a node; `host__kernel="6"` changes a key, None removes it."""
     data = copy.deepcopy(NODE)
-    data["node"] = name
+    data["nodes"] = name
     for path, value in changes.items():
         place: Any = data
         *folders, last = path.split("__")
@@ -61,9 +61,10 @@ def raw(name: str = "n1", **changes: Any) -> bytes:
 
 
 def write_nodes(directory: Path, array: Array, repeat: int, *nodes: dict[str, Any]) -> None:
-    """Write the files that the nodes of one repeat would have written."""
-    folder = directory / "env"
-    folder.mkdir(exist_ok=True)
-    for facts in nodes:
-        path = folder / f"{array.point.key}.{repeat}.0.{facts['node']}.json"
-        path.write_text(json.dumps(facts))
+    """Write the file of one repeat's nodes; those that it has already stay, under other names."""
+    path = name_record(directory, array.point.key, repeat, 0)
+    path.parent.mkdir(exist_ok=True)
+    lines = path.read_text().splitlines() if path.exists() else []
+    renewed = {facts["nodes"] for facts in nodes}
+    lines = [line for line in lines if json.loads(line)["nodes"] not in renewed]
+    path.write_text("".join(f"{line}\n" for line in [*lines, *map(json.dumps, nodes)]))

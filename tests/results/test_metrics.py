@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hpcbert.campaign.power import find_window, parse_samples, read_power
+from hpcbert.campaign.power import NodeSamples, find_window, parse_samples, read_power
 from hpcbert.data.names import usual_predictions
 from hpcbert.model import PRECISIONS, Counted, Group, Measured, Run, Sampled, Shape, Steps
 from hpcbert.results import document
@@ -393,14 +393,41 @@ def render_nvidia_smi(watts: list[list[float]], step: float = 1.0) -> str:
     return "\n".join(lines) + "\n"
 
 
-def test_the_window_is_where_most_is_drawn() -> None:
+def run_sampler(
+    folder: Path, text: str, gpus: int, *, tool: str = "nvidia-smi", node: str = "n/1"
+) -> bytes:
+    """Return what the sampler of a node prints after its tool has printed a text."""
+    folder.mkdir(exist_ok=True)
+    (folder / "text").write_text(text)
+    printed = folder / "printed"
+    printed.unlink(missing_ok=True)
+    (folder / tool).write_text(
+        '#!/bin/bash\nprintf "%s\\n" "$@" >"${0%/*}/argv"\ncat "${0%/*}/text"\n'
+        ': >"${0%/*}/printed"\nif [[ $0 == *nvidia* ]]; then exec sleep 600; fi\n'
+    )
+    (folder / tool).chmod(0o755)
+    script = (REPOSITORY / "hpcbert/shell/sample.sh").read_text()
+    words = ["bash", "-c", script, "sample", str(gpus), "2"]
+    environment = {"PATH": f"{folder}:/usr/bin:/bin", "SLURMD_NODENAME": node}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, env=environment, stdin=pipe, stdout=pipe) as sampler:
+        until(printed.exists, "what the tool prints")
+        return sampler.communicate(b"\n")[0]
+
+
+def sample_node(folder: Path, text: str, gpus: int, **options: Any) -> NodeSamples:
+    (samples,) = parse_samples(run_sampler(folder, text, gpus, **options)).values()
+    return samples
+
+
+def test_the_window_is_where_most_is_drawn(tmp_path: Path) -> None:
     text = render_nvidia_smi([[50.0, 60.0]] * 20 + [[300.0, 310.0]] * 30 + [[70.0, 60.0]] * 10)
-    window = find_window(parse_samples(text), 2, 25.0)
+    window = find_window(sample_node(tmp_path, text, 2), 25.0)
     assert window is not None
     assert window.watts == pytest.approx(610.0)
     assert window.gpus == 2
     assert 1020 <= window.memory_mib <= 1050
-    single = find_window(parse_samples(text), 1, 25.0)
+    single = find_window(sample_node(tmp_path, text, 1), 25.0)
     assert single is not None
     assert single.watts == pytest.approx(310.0)
 
@@ -409,47 +436,66 @@ def test_the_window_is_where_most_is_drawn() -> None:
     "text",
     ["", "garbage", render_nvidia_smi([[1.0]] * 4), render_nvidia_smi([[1.0]] * 20), "2026/99/99 00:00:00, 0, 1, 1\n" * 9,
      render_nvidia_smi([[1.0]] * 90).replace("1.00", "[N/A]"), render_nvidia_smi([[1.0]] * 90).replace("1.00", "nan"),
-     render_nvidia_smi([[1.0]] * 90).replace("1.00", "1e9"), '"' * 9999, "\0\0\n" * 99],
-    ids=["empty", "garbage", "four looks", "too short", "no dates", "not available", "nan", "absurd", "quotes", "NUL"],
+     render_nvidia_smi([[1.0]] * 90).replace("1.00", "1e9"), '"' * 9999, "\1\1\n" * 99],
+    ids=["empty", "garbage", "four looks", "too short", "no dates", "not available", "nan", "absurd", "quotes", "controls"],
 )  # fmt: skip
-def test_what_was_not_looked_at_long_enough(text: str) -> None:
-    assert find_window(parse_samples(text), 1, 25.0) is None
+def test_what_was_not_looked_at_long_enough(text: str, tmp_path: Path) -> None:
+    for samples in parse_samples(run_sampler(tmp_path, text, 1)).values():
+        assert find_window(samples, 25.0) is None
 
 
-def test_rocm_smi_is_understood() -> None:
+def test_midnight_is_inside_a_window(tmp_path: Path) -> None:
+    text = render_nvidia_smi([[300.0]] * 60)
+    first = time.strftime("%H:%M:%S", time.gmtime(1_700_000_000))
+    assert first == "22:13:20"
+    looks = [f"2023/11/{14 + at // 30} {(at < 30) * 23:02d}:{(at < 30) * 59:02d}:{(at + 30) % 60:02d}.000, 0, 300.00, 5" for at in range(60)]  # fmt: skip
+    for lines in (text, "\n".join(looks) + "\n"):
+        samples = sample_node(tmp_path, lines, 1)
+        assert [row[0] for row in samples.rows] == pytest.approx([float(at) for at in range(60)])
+
+
+def test_rocm_smi_is_understood(tmp_path: Path) -> None:
     table = (
         "device,Average Graphics Package Power (W),VRAM Total Memory (B),VRAM Total Used Memory (B)\n"
         "card0,{0}.0,68702699520,1073741824\ncard1,{0}.0,68702699520,2147483648\n\n"
     )
     text = "".join(f"17637176{at:02d}.123456\n{table.format(200)}" for at in range(30))
-    window = find_window(parse_samples(text), 2, 20.0)
+    window = find_window(sample_node(tmp_path, text, 2, tool="rocm-smi"), 20.0)
     assert window is not None
     assert (window.watts, window.memory_mib) == (400.0, 2048.0)
     newer = text.replace("Average Graphics Package", "Current Socket Graphics Package")
-    assert find_window(parse_samples(newer), 2, 20.0) == window
+    again = sample_node(tmp_path, newer, 2, tool="rocm-smi")
+    assert find_window(again, 20.0) == window
 
 
 def test_all_nodes_or_none(tmp_path: Path) -> None:
-    for name in ("a.csv", "b.csv"):
-        (tmp_path / name).write_text(render_nvidia_smi([[100.0]] * 40))
-    paths = [tmp_path / "a.csv", tmp_path / "b.csv"]
-    power = read_power(paths, gpus_per_node=1, seconds=20.0)
+    text, file = render_nvidia_smi([[100.0]] * 140), tmp_path / "x.power.jsonl"
+    first, second = (run_sampler(tmp_path / "tools", text, 1, node=node) for node in ("a", "b"))
+    assert all(len(line) < 1024 for line in first.splitlines())
+    assert len(first.splitlines()) > 2
+    lines = [line for pair in zip(first.splitlines(), second.splitlines(), strict=True) for line in pair]  # fmt: skip
+    file.write_bytes(b"\n".join(lines))
+    power = read_power(file, seconds=20.0)
     assert power is not None
     assert power.watts == pytest.approx(200.0)
     assert power.gpus == 2
-    paths[1].write_text("cut short")
-    assert read_power(paths, gpus_per_node=1, seconds=20.0) is None
-    assert read_power([], gpus_per_node=1, seconds=20.0) is None
+    for damaged in (lines[1:], lines[:-1], [*lines[:2], b"cut short"], []):
+        file.write_bytes(b"\n".join(damaged))
+        assert read_power(file, seconds=20.0) is None
+    assert read_power(tmp_path / "absent", seconds=20.0) is None
 
 
-def test_collect_shows_what_was_sampled(build: Build, empty_directory: None) -> None:
+def test_collect_shows_what_was_sampled(
+    build: Build, tmp_path: Path, empty_directory: None
+) -> None:
     built = build("1n1g", repeats=3)
     built.finish()
     folder = built.directory / "env"
     folder.mkdir()
+    text = render_nvidia_smi([[40.0]] * 9 + [[250.0]] * 90, step=0.1)
     for repeat in (1, 2):
-        name = f"bert-tiny_1n1g_fp32_b4.{repeat}.0.n1.csv"
-        (folder / name).write_text(render_nvidia_smi([[40.0]] * 9 + [[250.0]] * 90, step=0.1))
+        name = f"bert-tiny_1n1g_fp32_b4.{repeat}.0.power.jsonl"
+        (folder / name).write_bytes(run_sampler(tmp_path, text, 1))
     (table,) = gathered(built.directory, states=says()).tables
     metrics = table.rows[0].metrics
     assert metrics is not None
@@ -466,21 +512,11 @@ def test_collect_shows_what_was_sampled(build: Build, empty_directory: None) -> 
     assert {entry["metric"] for entry in shown_metrics["unknown"]} >= {"mfu"}
 
 
-def test_the_sampler_writes_what_the_tool_prints(tmp_path: Path) -> None:
-    """A stand-in for nvidia-smi; the sampler becomes it, and ends when it is told to."""
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    (tools / "nvidia-smi").write_text(
-        '#!/bin/bash\nprintf "%s\\n" "$@" >"${0%/*}/argv"\n'
-        'echo "2026/11/22 03:00:00.000, 0, 70.00, 500"\nexec sleep 600\n'
-    )
-    (tools / "nvidia-smi").chmod(0o755)
-    script = (REPOSITORY / "hpcbert/shell/sample.sh").read_text()
-    words = ["bash", "-c", script, "sample", str(tmp_path), "key.1.0", "2"]
-    environment = {"PATH": f"{tools}:/usr/bin:/bin", "SLURMD_NODENAME": "n/1"}
-    with subprocess.Popen(words, env=environment) as sampler:
-        file = tmp_path / "key.1.0.n_1.csv"
-        until(lambda: file.exists() and file.read_text(), "what the tool prints")
-        sampler.terminate()
-    assert parse_samples(file.read_text())[0].gpus == {"0": (70.0, 500.0)}
-    assert "--loop=2" in (tools / "argv").read_text().split()
+def test_the_sampler_prints_what_the_tool_shows(tmp_path: Path) -> None:
+    text = "2026/11/22 03:00:00.000, 0, 70.00, 500\n"
+    lines = run_sampler(tmp_path, text, 1).splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"node": "n_1", "samples": [[0, 70, 500]]},
+        {"node": "n_1", "gpus": 1, "count": 1},
+    ]
+    assert "--loop=2" in (tmp_path / "argv").read_text().split()

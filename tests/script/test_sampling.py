@@ -18,14 +18,14 @@ from tests.kit.waiting import until
 # nvidia-smi as far as the sampler asks it: it prints a look and goes on forever.
 SMI = """#!/bin/bash
 if [[ $* != *--loop=* ]]; then exit 6; fi
-echo "$$" >>"$RECORD.smi"
 printf '2026/11/22 03:00:00.000, %d, 250.00, 3000\\n' 0 1
+echo "$$" >>"$RECORD.smi"
 exec sleep 600
 """
 # A rank that ends when the sampler has looked.
 RANK = """#!/bin/bash
 for ((n = 0; n < 3000; n++)); do
-  for file in "$SAMPLES"/env/*.csv; do if [[ -s $file ]]; then exit 0; fi; done
+  if [[ -s $RECORD.smi ]]; then exit 0; fi
   sleep 0.1
 done
 exit 9
@@ -48,8 +48,9 @@ def test_it_looks_while_the_step_runs_and_ends_with_it(scheduler: str, tmp_path:
     draft, words = draft_sampling(tmp_path, scheduler=scheduler)
     script = scripts.run_script(draft, tmp_path, **words)
     assert script.returncode == 0, script
-    (file,) = (draft.directory / "env").glob("*.1.0.*.csv")
-    assert parse_samples(file.read_text())[0].gpus == {"0": (250.0, 3000.0), "1": (250.0, 3000.0)}
+    (file,) = (draft.directory / "env").glob("*.1.0.power.jsonl")
+    (samples,) = parse_samples(file.read_bytes()).values()
+    assert (samples.rows, samples.gpus, samples.count) == ([(0.0, 500.0, 3000.0)], 2, 1)
     (pid,) = (tmp_path / "record.smi").read_text().split()
     until(lambda: not is_sleeping(pid), "the sampler goes on after the step")
 
@@ -91,4 +92,4 @@ def test_without_the_tool_nothing_is_started(tmp_path: Path) -> None:
     scripts.tool(tmp_path / "tools", "python", "#!/bin/bash\nexit 0\n")
     script = scripts.run_script(draft, tmp_path, **words)
     assert script.returncode == 0, script
-    assert not [*(draft.directory / "env").glob("*.csv")]
+    assert not [*(draft.directory / "env").glob("*.power.jsonl")]

@@ -146,7 +146,9 @@ def test_logs_of_an_archive_are_the_archives(
 
 
 @pytest.mark.parametrize("words", READING)
-@pytest.mark.parametrize("name", ["log", "folder", "status", "recipe.toml", "env/x.1.0.n1.json"])
+@pytest.mark.parametrize(
+    "name", ["log", "folder", "status", "recipe.toml", "env/x.1.0.nodes.jsonl"]
+)
 def test_a_link_out_of_the_campaign_is_refused(
     built: Built, secret: Path, tmp_path: Path, name: str, words: str
 ) -> None:

@@ -1,0 +1,69 @@
+# What the nodes of a job are, and what their GPUs draw; job.bash sources this.
+#
+#   gather                 joins what nodes print
+#   describe               asks each node what it is, before the measured step
+#   sample, end_sampling   samples of the GPUs during the measured step
+#
+# Reads the script's settings and those of its scheduler; sets sampler.
+# shellcheck shell=bash disable=SC2154,SC2317,SC2329
+
+# Joins what nodes print (print_lines of describe.sh) into one file: each object once, with the names of
+# the nodes that sent it. An object that lacks a part is left out; what containers print stays output.
+gather() { # file; reads lines
+  local LC_ALL=C line name text
+  local -A texts=() names=()
+  while IFS= read -r line; do
+    if [[ ! $line =~ ^hpcbert-node\ ([A-Za-z0-9._-]+)\ ([0-9]{1,9})\ ([0-9]{1,9})\ \<(.*)\>$ ]]; then
+      printf '%s\n' "$line"
+      continue
+    fi
+    name=${BASH_REMATCH[1]} text=${BASH_REMATCH[4]}
+    if ((10#${BASH_REMATCH[2]} > 0)); then text=${texts[$name]-}$text; fi
+    texts[$name]=$text
+    if ((${#text} == 10#${BASH_REMATCH[3]})); then names[$text]+=" $name"; fi
+  done
+  if ((${#names[@]} == 0)); then return 0; fi
+  line=${1%/*}/.${1##*/} # hidden until it is whole
+  { for text in "${!names[@]}"; do
+    printf '{"nodes":"%s",%s\n' "${names[$text]# }" "${text#\{}"
+  done >"$line" && mv -f -- "$line" "$1"; } 2>/dev/null || rm -f -- "$line"
+}
+
+# Writes what the nodes are: one file per attempt, outside every measurement.
+describe() { # repeat; reads step, surroundings, enter, image, python, environment, device
+  local text='' limit=(timeout --kill-after=10 60) words=("$image" "$python")
+  IFS= read -r -d '' text <"$library/describe.sh" || true
+  if [[ $device == cpu ]]; then words+=(cpu); fi
+  if [[ -z $text ]]; then return 0; fi
+  if ((${#enter[@]} + ${#surroundings[@]} == 0)); then
+    "${limit[@]}" "${step[@]}" env "${environment[@]}" bash -c "$text" describe both "${words[@]}" || true
+    return 0
+  fi
+  "${limit[@]}" "${step[@]}" "${surroundings[@]}" "${enter[@]}" env "${environment[@]}" bash -c "$text" describe image "${words[@]}" || true
+  "${limit[@]}" "${step[@]}" bash -c "$text" describe host "${words[@]}" || true
+}
+
+# Records what the GPUs draw meanwhile: one process per node, outside the ranks. It prints its samples
+# when a line arrives on its input.
+sample() { # repeat; sets sampler, sampling_end, reads sampling, beside, tasks_per_node, devices_per_task
+  local text='' file=$campaign/env/$point.$1.$attempt.power.jsonl
+  if ! command -v nvidia-smi >/dev/null && ! command -v rocm-smi >/dev/null; then return 0; fi
+  IFS= read -r -d '' text <"$library/sample.sh" || true
+  exec {sampling_end}<> <(:)
+  "${beside[@]}" bash -c "$text" sample "$((tasks_per_node * devices_per_task))" "$sampling" <&"$sampling_end" >"$file" 2>/dev/null &
+  sampler=$!
+}
+
+end_sampling() { # reads sampling_end; clears sampler
+  local tries idle
+  if [[ -z $sampler ]]; then return 0; fi
+  echo >&"$sampling_end"
+  exec {idle}<> <(:) # nothing ever comes: waiting needs no process
+  for ((tries = 0; tries < 400; tries++)); do
+    kill -0 "$sampler" 2>/dev/null || break
+    read -rt 0.05 -u "$idle" || true
+  done
+  kill "$sampler" 2>/dev/null || true
+  exec {sampling_end}>&- {idle}>&-
+  sampler=''
+}
