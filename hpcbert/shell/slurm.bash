@@ -27,8 +27,8 @@ prepare_nodes() { # sets job_name, node_names, step, beside, clock, addresses fo
     exit 1
   fi
   step=(srun --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 --kill-on-bad-exit=1 --mpi=none)
-  # A step that overlaps the measured one; on a single node the script itself runs the sampler.
-  if ((nodes > 1)); then beside=("${step[@]}" --overlap --input=all); fi
+  # A step that overlaps the measured one, and its memory; on a single node the script runs the sampler.
+  if ((nodes > 1)); then beside=("${step[@]}" --overlap --mem=0 --input=all); fi
   if declare -F examine_nodes >/dev/null; then examine_nodes; fi
   if ! declare -F run_preflight >/dev/null; then exec {clock}< <(clock_ahead </dev/null); fi
   node_ips=(127.0.0.1)
