@@ -258,8 +258,8 @@ class CrossCheck:
     def __init__(self, grammar: Grammar, chosen: Rule) -> None:
         self.grammar = grammar
         self.chosen = chosen
-        self.others = (*grammar.independent(chosen), *closing_rules(grammar, chosen))
-        rules = (chosen, *self.others)
+        self.other_rules = (*grammar.independent(chosen), *closing_rules(grammar, chosen))
+        rules = (chosen, *self.other_rules)
         self._tracks = {
             rule.record.name: _Track(rule.record)
             for rule in rules
@@ -270,7 +270,7 @@ class CrossCheck:
     @property
     def closing(self) -> tuple[Rule, ...]:
         """The other rules that read a closing line."""
-        return tuple(rule for rule in self.others if rule.kind == "footer")
+        return tuple(rule for rule in self.other_rules if rule.kind == "footer")
 
     def add(
         self, record: Record, iteration: int | None, fields: dict[str, bytes], *, paused: bool
@@ -300,7 +300,7 @@ class CrossCheck:
         samples = own_pace.samples if own_pace and self.chosen.record.ranks == "one" else value
         is_unsure = self._needs_accumulation(self.chosen, setting)
         compared = set()
-        for rule in self.others:
+        for rule in self.other_rules:
             # Of several rules that read one field, the first that the log allows is compared.
             if rule.evidence in compared or rule.record.ranks != "one":
                 continue

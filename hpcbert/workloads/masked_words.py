@@ -24,7 +24,7 @@ MASK, IGNORED = 103, -100  # the token in place of a masked one; the label of al
 ROWS = 1024  # synthetic samples
 
 
-def describe_sizes(model: str, sequence_length: int, **others: Any) -> dict[str, Any]:
+def describe_sizes(model: str, sequence_length: int, **facts: Any) -> dict[str, Any]:
     """Return the settings of a configuration of transformers."""
     hidden, layers, heads, intermediate = SIZES[model]
     usual = 8192 if model.startswith("modernbert") else 512
@@ -34,7 +34,7 @@ def describe_sizes(model: str, sequence_length: int, **others: Any) -> dict[str,
         "num_attention_heads": heads,
         "intermediate_size": intermediate,
         "max_position_embeddings": max(usual, sequence_length),
-        **others,
+        **facts,
     }
 
 
