@@ -362,6 +362,8 @@ class Recipe:
         models: Values of `--model`; the first is the default.
         precisions: Its precisions; the first is the default.
         batch_sizes: Default samples per device by precision, for each of them.
+        batch_factors: What they are multiplied with on GPUs with more memory, by the word that
+            names these in the type of Slurm's resource, in lower case.
         batch_granularity: The search for the largest batch tries multiples of this, unless the
             device has room for less.
         devices: The devices of its ranks; the first is the default.
@@ -395,6 +397,7 @@ class Recipe:
     models: Annotated[tuple[str, ...], partial(_require_one, "model")] = ()
     precisions: Annotated[tuple[Precision, ...], partial(_require_one, "precision")] = ()
     batch_sizes: Mapping[Precision, Count] = field(default_factory=dict)
+    batch_factors: Mapping[str, Count] = field(default_factory=dict)
     batch_granularity: Count = 8
     xla: bool | str = False
     accumulation: bool = False
@@ -458,6 +461,17 @@ class Recipe:
             KeyError: The recipe has no such protocol.
         """
         return self.protocols[name] if name else next(iter(self.protocols.values()))
+
+    def multiply_batch_sizes(self, gres: str) -> dict[Precision, int]:
+        """Return the default batch sizes on the GPUs of `slurm.gres`: `gpu:h100`.
+
+        Where these are slices of a GPU (MIG: `1g.10gb`), they have a part of its memory.
+        """
+        words = re.findall(r"[a-z0-9]+", gres.lower())
+        is_slice = any(re.fullmatch(r"\d+g", word) for word in words)
+        factors = (self.batch_factors[word] for word in words if word in self.batch_factors)
+        factor = 1 if is_slice else next(factors, 1)
+        return {precision: factor * size for precision, size in self.batch_sizes.items()}
 
     def for_device(self, device: Device) -> Recipe:
         """Return the recipe with the differences of one of its devices applied."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from hpcbert.config import places
 from hpcbert.config.options import MOST_REPEATS
 from hpcbert.config.recipe import KINDS, Option, Preset, Recipe, load
+from hpcbert.config.schedulers import find_traits
 from hpcbert.config.site import Site
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.model import (
@@ -303,9 +304,9 @@ def plan(recipe: Recipe, site: Site, request: Request) -> MeasurementPlan:
     model = _check_choice(
         "model", request.model or framework_settings.model or recipe.models[0], recipe.models
     )
-    sizes: dict[str, int] = dict(
-        (*recipe.batch_sizes.items(), *framework_settings.batch_sizes.items())
-    )
+    has_gpus = find_traits(site.scheduler).srun and device != "cpu" and preset.gpus
+    usual_sizes = recipe.multiply_batch_sizes(site.slurm.gres if has_gpus else "")
+    sizes: dict[str, int] = dict((*usual_sizes.items(), *framework_settings.batch_sizes.items()))
     identity, env = list_point_options(recipe, values), _check_env(recipe, site, request.env)
 
     def accumulation(cell: RequestCell, size: int) -> int:

@@ -200,7 +200,7 @@ def general(key: str) -> str:
     return re.sub(r"\.options\.\w+$", ".options.OPTION", key)
 
 
-FREE = {"batch_sizes": "PRECISION", "throughput": "RULE"}
+FREE = {"batch_sizes": "PRECISION", "batch_factors": "GPU", "throughput": "RULE"}
 
 
 def document_keys(hint: Any, name: str = "") -> Iterator[str]:

@@ -12,7 +12,7 @@ from hpcbert.config.recipe import Option, Preset, Recipe, load
 from hpcbert.config.site import Site, read_site
 from hpcbert.errors import UsageError
 from hpcbert.model import Shape
-from hpcbert.script.plan import Request, list_shapes, plan
+from hpcbert.script.plan import Request, RequestCell, list_shapes, plan
 from hpcbert.system.decode import Invalid
 from tests.kit.requests import combined
 
@@ -65,6 +65,35 @@ def test_points_are_every_combination_once(recipe: Recipe, site: Site) -> None:
 def test_defaults_come_from_site_then_recipe(recipe: Recipe, site: Site) -> None:
     (point,) = plan(recipe, site, Request(Shape(1, 1))).points
     assert (point.model, point.precision, point.batch_size_per_device) == ("bert-tiny", "fp32", 4)
+
+
+@pytest.mark.parametrize(
+    ("gres", "device", "expected"),
+    [
+        ("gpu", "gpu", 64),
+        ("gpu:h100", "gpu", 128),
+        ("gpu:h100", "auto", 128),
+        ("gpu:nvidia_h100_80gb_hbm3", "gpu", 128),
+        ("gpu:GH200", "gpu", 128),
+        ("gpu:nvidia_h200", "gpu", 256),
+        ("gpu:nvidia_h100_80gb_hbm3_1g.10gb", "gpu", 64),
+        ("gpu:a100", "gpu", 64),
+        ("gpu:h100", "cpu", 4),
+    ],
+)
+def test_default_batch_sizes_grow_with_the_card(
+    recipe: Recipe, site: Site, gres: str, device: str, expected: int
+) -> None:
+    def plan_size(size: int = 0, scheduler: str = "slurm") -> int:
+        slurm = replace(site.slurm, gres=gres)
+        own_site = replace(site, scheduler=scheduler, slurm=slurm, frameworks={})
+        cells = (RequestCell(Shape(1, 1), "bf16", size),)
+        (point,) = plan(recipe, own_site, Request(Shape(1, 1), cells, device=device)).points
+        return point.batch_size_per_device
+
+    assert plan_size() == expected
+    assert plan_size(48) == 48
+    assert plan_size(scheduler="local") == min(expected, 64)
 
 
 def test_global_batch_size_counts_gpus_and_accumulation(recipe: Recipe, site: Site) -> None:
