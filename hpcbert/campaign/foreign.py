@@ -31,6 +31,7 @@ from hpcbert.logs import grammar as grammars
 from hpcbert.logs.advice import find_frameworks, find_record
 from hpcbert.logs.grammar import Grammar, Rule
 from hpcbert.logs.layout import LogFile, printable_path
+from hpcbert.logs.lines import NotALogError, read_ends
 from hpcbert.logs.scan import Reading, read, read_to_end
 from hpcbert.logs.setting import END, Setting, Window
 from hpcbert.model import Reason
@@ -278,7 +279,17 @@ class LogReader:
         else:
             message = "The path names no framework, and it has no line of a known one."
             hint = "Give --fw NAME; hpcbert frameworks lists them."
+            if _is_benchmark_log(log.path):
+                message = "No recipe reads the MLPerf logs of its program."
+                hint = "hpcbert record extract prints minutes and samples/s of a round's folders."
         raise UnknownLogError(message, where=printable_path(log.path), hint=hint)
+
+
+def _is_benchmark_log(path: Path) -> bool:
+    """Return whether a log begins with MLPerf's records."""
+    with suppress(NotALogError, OSError):
+        return b":::MLLOG " in read_ends(path)[0]
+    return False
 
 
 def _find_early_end(path: Path, grammar: Grammar) -> str:

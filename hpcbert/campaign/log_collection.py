@@ -30,7 +30,7 @@ from hpcbert.campaign.user_settings import (
     guess_shape,
     make_unknown,
 )
-from hpcbert.errors import UsageError
+from hpcbert.errors import Refusals, UsageError
 from hpcbert.logs import failures
 from hpcbert.logs.advice import advise, explain_unread, find_frameworks
 from hpcbert.logs.grammar import Rule
@@ -116,10 +116,12 @@ class LogCollection:
             try:
                 usual_length = self.reader.load(read_log.framework).length
                 point = _find_point(read_log, valid_points, usual_length)
-                if not read_log.valid:
-                    self._refuse_clash(read_log, points.get((point, read_log.rule), ()))
             except UnknownLogError as error:
                 self._unfit.append((read_log.log, _choose_error(read_log, error)))
+                continue
+            clash = self._find_clash(read_log, points.get((point, read_log.rule), ()))
+            if clash:
+                self._copies.append(clash)
                 continue
             if read_log.valid:
                 valid_points.add(point)
@@ -127,7 +129,7 @@ class LogCollection:
                 self._assumed.add(point.shape)
             points.setdefault((point, read_log.rule), []).append(read_log)
         if self._unfit and not points and not may_be_empty:
-            raise self._unfit[0][1]
+            raise _join_errors([error for _, error in self._unfit])
         if not (self.reader.pattern or self.as_repeats):
             points = separate_systems(points, is_one_folder=self.is_one_folder)
         points = join_points(points)
@@ -302,8 +304,13 @@ class LogCollection:
             return _Outcome(*names, unknown=(error.message, error.where, error.hint))
         return _Outcome(*names, reading)
 
-    def _refuse_clash(self, read: ReadLog, reads: Collection[ReadLog]) -> None:
-        """Leave out an invalid log if it may be another experiment's, or its repeat's other log."""
+    def _find_clash(self, read: ReadLog, reads: Collection[ReadLog]) -> LeftOut | None:
+        """Return an invalid log as left out, if it may be another experiment's or a known repeat's.
+
+        Where a layout numbers the runs of each system, only logs of its system clash.
+        """
+        if read.log.name and read.log.name.is_numbered:
+            reads = [candidate for candidate in reads if candidate.log.place == read.log.place]
         first = next(iter(reads), read)
         number = read.log.repeat, read.log.attempt
         same_repeat = (
@@ -311,14 +318,19 @@ class LogCollection:
             for candidate in reads
             if (candidate.log.repeat, candidate.log.attempt) == number
         )
+        if read.valid:
+            return None
         if not (self.as_repeats or are_numbered(read, first)):
-            clash = f"nothing says that it is a repeat of {printable_path(first.log.path)}"
-        elif read.log.repeat is not None and (other := next(same_repeat, None)):
-            clash = f"{printable_path(other.log.path)} is the same repeat"
+            clash, other = "nothing says that it is a repeat of", first
+        elif read.log.repeat is not None and (twin := next(same_repeat, None)):
+            clash, other = "it is the same repeat as", twin
         else:
-            return
-        message = f"It has no number ({_join_reasons(read)}); {clash}."
-        raise UnknownLogError(message, where=printable_path(read.log.path))
+            return None
+        reason = f"It has no number ({_join_reasons(read)})"
+        if any(entry.code == "config" for entry in read.reading.reasons):
+            return LeftOut(read.log.path, f"{reason}.", wanted=read.log.is_wanted)
+        other_path = printable_path(other.log.path)
+        return LeftOut(read.log.path, f"{reason}; {clash}", read.log.is_wanted, other_path)
 
     def _name_models(self, reads: Sequence[ReadLog]) -> list[ReadLog]:
         """Return the logs; those without a named model get the model that they all state.
@@ -374,6 +386,12 @@ def _with_detail(read: ReadLog, detail: str) -> ReadLog:
     first, *more = read.reading.reasons
     reasons = (replace(first, detail=detail), *more)
     return read._replace(reading=read.reading._replace(reasons=reasons))
+
+
+def _join_errors(errors: Sequence[UsageError]) -> UsageError:
+    """Return one error for all logs, with the first log of each reason."""
+    firsts = list({(error.message, error.hint): error for error in reversed(errors)}.values())
+    return Refusals(firsts[::-1]) if len(firsts) > 1 else firsts[0]
 
 
 def _choose_error(read: ReadLog, error: UnknownLogError) -> UnknownLogError:

@@ -88,7 +88,7 @@ class Assumptions:
             counts[key] = counts.get(key, 0) + count
         return tuple(
             f"{key[0]}: {key[1]} = {', '.join(values[key])} ({count} log{'s' if count > 1 else ''})"
-            f": {key[2]}; {key[3]} overrides it"
+            f": {key[2]}; {key[3]} {'override' if ' and ' in key[3] else 'overrides'} it"
             for key, count in counts.items()
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import time
@@ -173,17 +174,28 @@ def _format_published(
 
 
 def _describe_left_out(collection: CollectResult) -> tuple[str, ...]:
-    reasons: dict[str, list[str]] = {}
+    reasons: dict[str, list[LeftOut]] = {}
     for log in collection.left_out:
-        reasons.setdefault(log.why, []).append(printable_path(log.path))
+        reasons.setdefault(log.reason, []).append(log)
     warnings = []
-    for reason, names in reasons.items():
-        text = f"left out {len(names)} file{'s' if len(names) > 1 else ''}, because {reason}: "
-        text += ", ".join(names[:_MAX_FILES])
-        if len(names) > _MAX_FILES:
-            text += f" and {len(names) - _MAX_FILES} more, which --json names"
+    for reason, logs in reasons.items():
+        clause = logs[0].why if len(logs) == 1 else f"{reason} another" if logs[0].other else reason
+        clause = clause[:1].lower() + clause[1:].rstrip(".")
+        count = f"{len(logs)} file{'s' if len(logs) > 1 else ''}"
+        names = _list_names([printable_path(log.path) for log in logs[:_MAX_FILES]])
+        text = f"left out {count}, because {clause}: {names}"
+        if len(logs) > _MAX_FILES:
+            text += f" and {len(logs) - _MAX_FILES} more, which --json names"
         warnings.append(text)
     return tuple(warnings)
+
+
+def _list_names(names: Sequence[str]) -> str:
+    """Return the names of files, relative to a folder that all of them are in."""
+    is_mixed = len({Path(name).is_absolute() for name in names}) > 1
+    common = "" if is_mixed or len(names) == 1 else os.path.commonpath(names)
+    prefix = f"in {common}: " if common else ""
+    return prefix + ", ".join(os.path.relpath(name, common) if common else name for name in names)
 
 
 def write_output(path: Path, content: bytes, option: str = "--output") -> None:

@@ -102,13 +102,20 @@ class LeftOut(NamedTuple):
     """A file that was read but is in no table.
 
     Attributes:
-        why: A clause.
+        reason: A clause.
         wanted: Whether it looks like a log, or was named, so that a number may be missing.
+        other: The file with which the clause ends; empty if it is whole.
     """
 
     path: Path
-    why: str
+    reason: str
     wanted: bool
+    other: str = ""
+
+    @property
+    def why(self) -> str:
+        """The whole clause."""
+        return f"{self.reason} {self.other}".rstrip()
 
 
 FIELDS = tuple(name for name in LogFile._fields if name not in {"path", "place", "name"})
@@ -297,7 +304,8 @@ def _no_log_error(path: Path, pattern: str) -> UsageError:
     if pattern:
         return UsageError(f"No log matches the pattern {pattern!r}.", where=printable_path(path))
     return UsageError(
-        "No log has a name in DLPerf's form (…/4n8g/bert_b32_fp32_1.log).",
+        "No log has a name in DLPerf's form (…/4n8g/bert_b32_fp32_1.log), and no file another name "
+        "of a log (run1.log, slurm-4711.out, result_1.txt).",
         where=printable_path(path),
         hint="Describe the paths, for example "
         "--pattern '{nodes}n{gpus_per_node}g/run{repeat}.log', or name the files themselves.",

@@ -105,6 +105,8 @@ _MFU = ("mfu", "mfu_padded")
 # Lines of a spreadsheet are copied out of their file, so each states its origin.
 _PROVENANCE = ("window", "hpcbert", "date", "command")
 # The unit of all rates, and the median in two more forms.
+# Characters of a command line below a table.
+_MAX_COMMAND = 300
 _RATE = ("unit", "per_gpu", "real_tokens_per_second")
 _POINT_TITLES = (*PLACE, *NUMBERS, *_MFU, "flags", "reasons", "differences", *_PROVENANCE, *_RATE)
 _RUN = ("repeat", "attempt", "throughput", "valid", "flags", "reasons", "state", "nodelist", "log")
@@ -122,9 +124,18 @@ def render_text(tables: Iterable[SpeedupTable], provenance: Provenance, width: i
         width: The maximum length of a line; longer ones are folded. 0: no maximum.
     """
     parts = [_table_text(table, width) for table in tables]
-    words = f"hpcbert {provenance.hpcbert} · {provenance.date} · {provenance.command}"
+    command = shorten_command(provenance.command)
+    words = f"hpcbert {provenance.hpcbert} · {provenance.date} · {command}"
     text = "\n".join(click.style(line, dim=True) for line in fold_text(sanitize(words), width))
     return "\n\n".join([*parts, text])
+
+
+def shorten_command(command: str) -> str:
+    """Return a command line that a shell expanded to many paths with its first words only."""
+    if len(command) <= _MAX_COMMAND:
+        return command
+    shown = command[:_MAX_COMMAND].rpartition(" ")[0]
+    return f"{shown} … and {len(command[len(shown) :].split())} more words, which --json has"
 
 
 def render_wide(tables: Iterable[SpeedupTable], provenance: Provenance, _width: int = 0) -> str:

@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
+from hpcbert.results.formats import shorten_command
 from tests.foreign.test_gather import deepspeed_log
-from tests.kit.logs import write_file
+from tests.kit.logs import pytorch, write_file
+from tests.kit.mlperf import write_submission
 from tests.kit.tables import Collect, CollectJson, rows
+from tests.recipes import test_tinygrad as tinygrad
 
 
 @pytest.fixture
@@ -238,3 +241,57 @@ def test_gpus_that_make_no_whole_nodes_are_unknown(
     assert document["exit_code"] == 4
     assert [row["shape"] for row in rows(document)] == ["1n8g"]
     assert "has nodes" in list_left_out(document)["bs32_fp32_gpu12.log"]
+
+
+def test_a_reason_that_several_logs_share_is_said_once(tmp_path: Path, collect: Collect) -> None:
+    """Names are relative to the folder that all of them are in."""
+    for size in (4, 8):
+        write_file(tmp_path, f"x/a_fp32_bs{size}_gpu1.log", pytorch("1n1g", 100.0, batch=size))
+        cut = pytorch("1n1g", 100.0, batch=size, last=3)
+        write_file(tmp_path, f"x/a_fp32_bs{size}_gpu1_acc.log", cut)
+    result = collect(tmp_path / "x", "--gpus-per-node", 1, "--skip", 2, "--iters", 12)
+    (line,) = (line for line in result.stderr.splitlines() if "left out 2 files" in line)
+    assert "because it has no number" in line
+    assert line.endswith(f"in {tmp_path}/x: a_fp32_bs4_gpu1_acc.log, a_fp32_bs8_gpu1_acc.log")
+    assert result.returncode == 4
+
+
+def test_each_reason_is_said_if_no_log_can_be_read(tmp_path: Path, collect: Collect) -> None:
+    write_submission(tmp_path, [9, 10])
+    write_file(tmp_path, "Org/results/sys/bert/notes.log", "hello\n")
+    result = collect(tmp_path / "Org/results")
+    assert result.returncode == 2
+    assert result.stderr.count("error:") == 2
+    assert "record extract" in result.stderr
+    assert "no line of a known one" in result.stderr
+
+
+def test_a_cut_log_of_a_numbered_layout_is_a_repeat_of_its_own_system(
+    tmp_path: Path, run: CollectJson
+) -> None:
+    whole = tinygrad.write_runs(tmp_path, tinygrad.format_run(160.0), tinygrad.format_run(161.0))
+    other = whole.parent.parent / "tinybox_green" / "bert"
+    shutil.copytree(whole, other)
+    shutil.copy(
+        tmp_path / "tinycorp/systems/tinybox_red.json",
+        tmp_path / "tinycorp/systems/tinybox_green.json",
+    )
+    for path in other.iterdir():
+        # Another day: the runs of both systems do not overlap.
+        path.write_text(path.read_text().replace('"time_ms": 174', '"time_ms": 175'))
+    cut = other / "result_1.txt"
+    cut.write_text(cut.read_text().rpartition(":::MLLOG")[0])
+    document = run(whole.parent.parent)
+    counts = [table["rows"][0]["repeats"] for table in document["data"]["tables"]]
+    assert sorted(count["ok"] for count in counts) == [1, 2]
+    assert [count["asked"] for count in counts] == [2, 2]
+    assert not [log for log in document["data"]["left_out"] if log["wanted"]]
+
+
+def test_a_long_command_line_is_shortened_below_the_table() -> None:
+    command = "hpcbert collect " + " ".join(f"/data/logs/slurm-{n}.out" for n in range(40))
+    text = shorten_command(command)
+    assert len(text) < 400
+    assert text.startswith("hpcbert collect /data/logs/slurm-0.out")
+    assert len(command.split()) == len(text.split(" … ")[0].split()) + int(text.split()[-6])
+    assert shorten_command("hpcbert collect logs") == "hpcbert collect logs"
