@@ -24,6 +24,8 @@ _OPTIONS = {
 }
 # Codes of reasons that speak against a rule rather than against a run.
 _AGAINST_RULE = {"rule", "contradiction", "window"}
+# The number of another rule or window might be the one that nothing is compared with.
+_FINAL = {"contradiction"}
 _SOURCES = {
     "sequence_length": "the recipe's",
     "packing": "the only one that its batch sizes allow",
@@ -68,7 +70,7 @@ class Assumptions:
     def add_choice(self, framework: str, choice: Choice, default: Choice) -> None:
         """Take the choice for one log, as far as it differs from the default."""
         rule, window = choice
-        reason = f"the default, {default.rule.name}, gives no number or a contradicted one"
+        reason = f"the default, {default.rule.name}, does not give a number for each log"
         if rule != default.rule:
             self.add(Assumption(framework, "rule", rule.name, reason, "--rule"))
         if window != default.window:
@@ -135,11 +137,12 @@ _Windows = Callable[[Rule, Sequence[LogFile]], Iterator[Window]]
 def choose_rule(
     logs: Sequence[LogFile], grammar: Grammar, default: Rule, windows: _Windows, read: _Read
 ) -> Rule:
-    """Return the default rule, unless it gives no number or a log contradicts it.
+    """Return the default rule, unless it gives no number.
 
-    Otherwise the first rule that gives a number for all logs, that no log contradicts, or that
-    gives a number for some. Rules that measure the protocol's window come before those that go to
-    the end; only the default does both first.
+    Otherwise the first rule that gives a number for all logs, that speaks against no log, or that
+    gives a number for some. If two numbers of a log contradict each other, the default stays. Rules
+    that measure the protocol's window come before those that go to the end; only the default does
+    both first.
 
     Args:
         logs: The logs of one framework in one folder.
@@ -158,7 +161,8 @@ def choose_rule(
         measured = [reading for reading in readings if reading and reading.throughput]
         codes = {reason.code for reading in readings if reading for reason in reading.reasons}
         is_complete, is_contradicted = len(measured) == len(readings), codes & _AGAINST_RULE
-        if is_complete or (measured and rule == default and not is_contradicted):
+        is_decided = codes & _FINAL or (measured and not is_contradicted)
+        if is_complete or (rule == default and is_decided):
             return rule
         if measured:
             ranked.setdefault(1 if is_contradicted else 0, rule)
@@ -170,20 +174,25 @@ def _read_first(log: LogFile, rule: Rule, windows: Sequence[Window], read: _Read
     reading = None
     for window in windows:
         reading = read(log, Choice(rule, window))
-        if reading.throughput:
+        if _is_decided(reading):
             break
     return reading
+
+
+def _is_decided(reading: Reading) -> bool:
+    """Return whether no other window is tried: there is a number, or a contradiction of two."""
+    return bool(reading.throughput) or any(reason.code in _FINAL for reason in reading.reasons)
 
 
 def choose_window(
     logs: Sequence[LogFile], rule: Rule, windows: _Windows, read: _Read
 ) -> Window | None:
-    """Return the first window in which a rule gives a number for one of the logs."""
+    """Return the first window in which a rule gives a number, or a contradiction, for a log."""
     return next(
         (
             window
             for window in windows(rule, logs)
-            if any(read(log, Choice(rule, window)).throughput for log in logs[:_MAX_TRIED])
+            if any(_is_decided(read(log, Choice(rule, window))) for log in logs[:_MAX_TRIED])
         ),
         None,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,36 @@ def test_a_window_to_the_end_is_assumed_unless_the_log_ends_with_an_error(
             "iterations 21 to the end",
             "--skip and --iters",
         )
+
+
+def _contradict_footer() -> str:
+    log = (TEMPLATES / "ngc-tf1/sample.log").read_text()
+    return re.sub(r"( -  throughput_train : )\S+", r"\g<1>541.0", log)
+
+
+def _contradict_beginning() -> str:
+    """Return a log whose rates and times agree only after the protocol's window."""
+    *lines, end = pytorch("1n1g", 100.0, iters=1200).splitlines(keepends=True)
+    lines[1:121] = [line.replace("s/s: 100.00", "s/s: 150.00") for line in lines[1:121]]
+    return "".join([*lines, end])
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        pytest.param(
+            _contradict_footer(), ("--nodes", 1, "--gpus-per-node", 8), id="no other rule"
+        ),
+        pytest.param(_contradict_beginning(), (), id="no other window"),
+    ],
+)
+def test_contradictory_numbers_give_none(
+    tmp_path: Path, run: CollectJson, log: str, words: tuple[object, ...]
+) -> None:
+    write_file(tmp_path / "x", "slurm-4711.out", log)
+    document = run(tmp_path / "x", *words)
+    assert first_row(document)["median"] is None
+    assert first_row(document)["runs"][0]["reasons"][0]["code"] == "contradiction"
 
 
 def test_an_explanation_has_facts_with_their_lines_and_all_rules(
