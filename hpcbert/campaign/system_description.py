@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -30,22 +30,33 @@ class SystemDescription(NamedTuple):
 
 @cache
 def read_system(folder: Path) -> SystemDescription:
-    """Return the description of the system whose logs a folder holds."""
-    for path in _list_descriptions(folder.absolute()):
-        try:
-            if path.stat().st_size > _MAX_BYTES:
-                continue
-            document = json.loads(path.read_bytes())
-            counts = {name: int(document[key]) for name, key in _KEYS.items()}
-        except (OSError, ValueError, TypeError, KeyError):
-            continue
-        if min(counts.values()) > 0:
-            return SystemDescription(**counts, source=printable_path(path))
+    """Return the description of the system whose logs a folder holds; empty if files differ."""
+    for paths in _list_descriptions(folder.absolute()):
+        systems = [system for path in paths if (system := _read_file(path))]
+        if systems:
+            shapes = {system[:2] for system in systems}
+            return systems[0] if len(shapes) == 1 else SystemDescription()
     return SystemDescription()
 
 
-def _list_descriptions(folder: Path) -> Iterator[Path]:
+def _read_file(path: Path) -> SystemDescription | None:
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            return None
+        document = json.loads(path.read_bytes())
+        counts = {name: int(document[key]) for name, key in _KEYS.items()}
+    except (OSError, ValueError, TypeError, KeyError, OverflowError):
+        return None
+    return (
+        SystemDescription(**counts, source=printable_path(path))
+        if min(counts.values()) > 0
+        else None
+    )
+
+
+def _list_descriptions(folder: Path) -> Iterator[Sequence[Path]]:
+    """Yield the files that may describe the system, those of one place together."""
     for parent in (folder, *folder.parents[: _LEVELS - 1]):
-        yield parent.parent.parent / "systems" / f"{parent.name}.json"
+        yield [parent.parent.parent / "systems" / f"{parent.name}.json"]
     for parent in (folder, folder.parent):
-        yield from sorted(parent.glob("*.json"))
+        yield sorted(parent.glob("*.json"))

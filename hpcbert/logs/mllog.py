@@ -7,6 +7,7 @@ Any program's log has the same records, mlcommons/logging 4.1.0, mlperf_logging/
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -84,9 +85,10 @@ def _read_number(record: Any, name: str) -> float:
     """Return a number of a record, 0 if it has none: some programs write numbers as text."""
     value = record.get(name) if isinstance(record, dict) else None
     try:
-        return float(value or 0)
+        number = float(value or 0)
     except (TypeError, ValueError):
         return 0.0
+    return number if math.isfinite(number) else 0.0
 
 
 def _read_records(path: Path) -> Iterator[dict[str, Any]]:

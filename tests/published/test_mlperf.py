@@ -68,6 +68,12 @@ def test_a_number_that_its_logs_contradict_is_an_error(tmp_path: Path) -> None:
     assert "v1.0-nvidia-dgxa100" in result.stderr
 
 
+def test_an_endless_number_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "result_0.txt"
+    path.write_text(':::MLLOG {"time_ms": 5, "key": "global_batch_size", "value": Infinity}\n')
+    assert read_benchmark_run(path) == BenchmarkRun()
+
+
 def test_torn_lines_are_no_records(tmp_path: Path) -> None:
     path = tmp_path / "result_0.txt"
     path.write_text(':::MLLOG {"time_ms": 5, "key": "run_st\n:::MLLOG [1]\n:::MLLOG {}\n')
