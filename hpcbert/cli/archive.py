@@ -11,7 +11,7 @@ from hpcbert.campaign import evidence, store
 from hpcbert.cli.bar import shows_progress
 from hpcbert.cli.campaigns import find_runs
 from hpcbert.cli.options import RUNS, SITE
-from hpcbert.cli.output import Result, returns_result
+from hpcbert.cli.output import Result, join_results, returns_result
 from hpcbert.errors import UsageError, format_count
 from hpcbert.model import ARCHIVE
 
@@ -27,7 +27,7 @@ _NOT_COLLECTED = (
     "  hpcbert archive 3f9a1c --output table4.zip\n"
     "  hpcbert collect table4.zip"
 )
-@click.argument("campaign", default="")
+@click.argument("campaigns", nargs=-1, metavar="[CAMPAIGN]...")
 @click.option(
     "--output", default="", metavar="FILE", help="File to write; CAMPAIGN.zip by default."
 )
@@ -35,18 +35,30 @@ _NOT_COLLECTED = (
 @SITE
 @returns_result
 @shows_progress
-def archive(*, campaign: str, output: str, runs: str, site_file: str) -> Result:
+def archive(*, campaigns: tuple[str, ...], output: str, runs: str, site_file: str) -> Result:
     """Pack a campaign into one file.
 
-    CAMPAIGN is a campaign's directory, its id or a part of the id; the newest one by default. The
-    archive holds every file that its numbers come from, with digests. The same campaign gives
-    the same bytes. hpcbert masks anything that looks like a secret and names the file that held it.
+    CAMPAIGN is a campaign's directory, its id or a part of the id, or the name of a file's
+    campaigns, each packed into a file of its own; the newest one by default. The archive holds
+    every file that its numbers come from, with digests. The same campaign gives the same bytes.
+    hpcbert masks anything that looks like a secret and names the file that held it.
 
     collect, report, audit, compare, logs and monitor --once read an archive as they read a
     directory, and submit --like submits the same campaign again.
     """
     place = find_runs(runs, site_file)
-    directory = store.resolve(campaign, place) if campaign else store.find_newest(place)
+    names = campaigns or (str(store.find_newest(place)),)
+    directories = store.resolve_all(names, place)
+    if output and len(directories) > 1 and not Path(output).is_dir():
+        raise UsageError(
+            f"One file can't hold {len(directories)} campaigns.",
+            where=f"--output {output}",
+            hint="Name a directory that exists, or leave --output out.",
+        )
+    return join_results([_pack_campaign(directory, output) for directory in directories])
+
+
+def _pack_campaign(directory: Path, output: str) -> Result:
     target = Path(output or f"{directory.name}{ARCHIVE}")
     if target.is_dir():
         target /= f"{directory.name}{ARCHIVE}"

@@ -13,9 +13,9 @@ import click
 
 from hpcbert.campaign import store
 from hpcbert.cli.bar import shows_progress
-from hpcbert.cli.campaigns import OpenedCampaign, find_runs, open_selected
+from hpcbert.cli.campaigns import OpenedCampaign, find_runs, open_named
 from hpcbert.cli.options import RUNS, SITE
-from hpcbert.cli.output import Result, returns_result
+from hpcbert.cli.output import Result, join_results, returns_result
 from hpcbert.commands import audit as flow
 from hpcbert.commands.audit import Audit, Exhibit, File
 from hpcbert.commands.collect import ask_scheduler
@@ -42,7 +42,7 @@ _HINTS = {
     "  hpcbert audit 20261121T100000Z-oneflow-3f9a1c --expect 5f2c1e9a\n"
     '  hpcbert audit 3f9a1c --accept "the log was cut to its first run"'
 )
-@click.argument("campaign", default="")
+@click.argument("campaigns", nargs=-1, metavar="[CAMPAIGN]...")
 @click.option(
     "--expect", default="", metavar="SEAL", help="Seal that the record must have; 8 digits will do."
 )
@@ -51,13 +51,16 @@ _HINTS = {
 @SITE
 @returns_result
 @shows_progress
-def audit(*, campaign: str, expect: str, accept: str | None, runs: str, site_file: str) -> Result:
+def audit(
+    *, campaigns: tuple[str, ...], expect: str, accept: str | None, runs: str, site_file: str
+) -> Result:
     """Check that a campaign's numbers still follow from its files.
 
-    CAMPAIGN is a campaign's directory or archive, its id or a part of the id; the newest one by
-    default. hpcbert checks every file against the digest that collect recorded, and computes all
-    numbers again from the logs. For each cell of the table it lists the logs with digests, states
-    and their source, nodes and fingerprints. The exit code is 5 if anything differs from that.
+    CAMPAIGN is a campaign's directory or archive, its id or a part of the id, or the name of a
+    file's campaigns; the newest one by default. hpcbert checks every file against the digest that
+    collect recorded, and computes all numbers again from the logs. For each cell of the table it
+    lists the logs with digests, states and their source, nodes and fingerprints. The exit code is 5
+    if anything differs from that.
 
     --accept records the campaign as it is now, changed files included. Later audits and collects
     report that, with the reason.
@@ -67,12 +70,23 @@ def audit(*, campaign: str, expect: str, accept: str | None, runs: str, site_fil
             f"--expect: '{expect}' can't identify a seal.",
             hint="Give at least the first 8 of its 64 hexadecimal digits, which audit prints.",
         )
-    if os.sep in campaign and (Path(campaign) / MANIFEST).is_file():
-        path = Path(campaign).absolute()
-        opened_campaign = OpenedCampaign(path, path)
+    if campaigns and all(
+        os.sep in name and (Path(name) / MANIFEST).is_file() for name in campaigns
+    ):
+        paths = [Path(name).absolute() for name in campaigns]
+        opened_campaigns = tuple(OpenedCampaign(path, path) for path in paths)
     else:
-        folder = find_runs(runs, site_file)
-        opened_campaign = open_selected(campaign, folder)
+        opened_campaigns = open_named(campaigns, find_runs(runs, site_file))
+    if len(opened_campaigns) > 1 and (expect or accept is not None):
+        raise UsageError(
+            f"{'--expect' if expect else '--accept'} is about one campaign, not "
+            f"{len(opened_campaigns)}.",
+            hint="Name one by its id: hpcbert list",
+        )
+    return join_results([_audit_campaign(place, expect, accept) for place in opened_campaigns])
+
+
+def _audit_campaign(opened_campaign: OpenedCampaign, expect: str, accept: str | None) -> Result:
     if accept is not None and opened_campaign.packed:
         raise UsageError(
             "An archive can't be changed, so it can't record what you accept.",

@@ -104,6 +104,11 @@ def open_campaigns(names: Iterable[str], runs: Path) -> tuple[OpenedCampaign, ..
     return tuple(dict.fromkeys(campaigns))
 
 
+def open_named(names: Sequence[str], runs: Path) -> tuple[OpenedCampaign, ...]:
+    """Return the campaigns that the user names, or else the one newest."""
+    return open_campaigns(names, runs) if names else (open_selected("", runs),)
+
+
 def open_selected(name: str, runs: Path) -> OpenedCampaign:
     """Return the one campaign that the user names, or else the user's newest."""
     if not name:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from hpcbert.campaign import store
 from hpcbert.cli.campaigns import find_runs
 from hpcbert.cli.options import RUNS, SITE
-from hpcbert.cli.output import Result, returns_result
+from hpcbert.cli.output import Result, join_results, returns_result
 from hpcbert.errors import UsageError
 
 
@@ -25,12 +27,18 @@ from hpcbert.errors import UsageError
 def note(*, campaign: str, text: tuple[str, ...], runs: str, site_file: str) -> Result:
     """Write a line about a campaign, or print it.
 
-    CAMPAIGN is a campaign's directory, its id or a part of the id; the newest one by default. TEXT
-    replaces the present note; an empty one removes it. list and show print the note, archives carry
-    it, and no number depends on it.
+    CAMPAIGN is a campaign's directory, its id or a part of the id, or the name of a file's
+    campaigns; the newest one by default. TEXT replaces the present note; an empty one removes it.
+    list and show print the note, archives carry it, and no number depends on it.
     """
     place = find_runs(runs, site_file)
-    directory = store.resolve(campaign, place) if campaign else store.find_newest(place)
+    directories = (
+        store.resolve_submission(campaign, place) if campaign else (store.find_newest(place),)
+    )
+    return join_results([_note_campaign(directory, text) for directory in directories])
+
+
+def _note_campaign(directory: Path, text: tuple[str, ...]) -> Result:
     store.read_manifest(directory)
     if text:
         if owner := store.find_foreign_owner(directory):

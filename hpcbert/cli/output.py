@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from functools import wraps
@@ -71,6 +71,18 @@ class Result:
         unfinished = UnfinishedError.exit_code
         codes = {error.exit_code for error in self.errors}
         return max(codes - {unfinished} or codes, default=least)
+
+
+def join_results(results: Sequence[Result]) -> Result:
+    """Return the results on several campaigns as one; that on a single campaign as it is."""
+    if len(results) == 1:
+        return results[0]
+    return Result(
+        {"campaigns": [result.data for result in results]},
+        "\n\n".join(result.text for result in results if result.text),
+        errors=tuple(error for result in results for error in result.errors),
+        warnings=tuple(dict.fromkeys(text for result in results for text in result.warnings)),
+    )
 
 
 def make_document(command: str, result: Result) -> str:

@@ -16,9 +16,16 @@ from hpcbert.campaign import ends, overview, preflight, store
 from hpcbert.campaign.ends import Ends
 from hpcbert.campaign.overview import Overview, PointResult
 from hpcbert.campaign.repeats import TrackedCampaign
-from hpcbert.cli.campaigns import COLLECT_AGAIN, PROVISIONAL, find_runs, format_age, open_selected
+from hpcbert.cli.campaigns import (
+    COLLECT_AGAIN,
+    PROVISIONAL,
+    OpenedCampaign,
+    find_runs,
+    format_age,
+    open_named,
+)
 from hpcbert.cli.options import RUNS, SITE
-from hpcbert.cli.output import Result, returns_result
+from hpcbert.cli.output import Result, join_results, returns_result
 from hpcbert.errors import format_count
 from hpcbert.model import Campaign, Point
 from hpcbert.results.grid import align_rows, format_number
@@ -26,19 +33,25 @@ from hpcbert.results.wording import describe_iterations, describe_repeats, descr
 
 
 @click.command(epilog="\b\nExamples:\n  hpcbert show\n  hpcbert show 3f9a1c --json")
-@click.argument("campaign", default="")
+@click.argument("campaigns", nargs=-1, metavar="[CAMPAIGN]...")
 @RUNS
 @SITE
 @returns_result
-def show(*, campaign: str, runs: str, site_file: str) -> Result:
+def show(*, campaigns: tuple[str, ...], runs: str, site_file: str) -> Result:
     """Show a campaign and its results so far.
 
-    CAMPAIGN is a campaign's directory or archive, its id or a part of the id; the newest one by
-    default. show asks no scheduler: it reads the campaign's files.
+    CAMPAIGN is a campaign's directory or archive, its id or a part of the id, or the name of a
+    file's campaigns; the newest one by default. show asks no scheduler: it reads the campaign's
+    files.
     """
-    opened_campaign = open_selected(campaign, find_runs(runs, site_file))
+    now = time.time()
+    opened_campaigns = open_named(campaigns, find_runs(runs, site_file))
+    return join_results([_show_campaign(campaign, now) for campaign in opened_campaigns])
+
+
+def _show_campaign(opened_campaign: OpenedCampaign, now: float) -> Result:
     manifest = store.read_manifest(opened_campaign.directory)
-    summary, now = overview.read_overview(opened_campaign.directory), time.time()
+    summary = overview.read_overview(opened_campaign.directory)
     numbers = overview.read_results(opened_campaign.directory, manifest)
     ended = ends.read(opened_campaign.directory)
     points = [

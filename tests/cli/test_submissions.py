@@ -55,6 +55,16 @@ def test_every_command_takes_the_campaigns_of_a_file_by_their_name(hpcbert: Cli)
     for command in ("collect", "retry", "report"):
         assert "rehearsal" in hpcbert(command, "week 47").stderr
     assert "could be" in hpcbert("logs", "week 47", status=2).stderr
+    assert "evidence" in hpcbert("audit", "week 47", status=4).stderr
+    hpcbert("note", "week 47", "all of them", status=0)
+    for command in ("show", "archive", "note"):
+        shown = hpcbert(command, "week 47", "--json", status=0).data["campaigns"]
+        assert [entry["campaign"].split("-")[1] for entry in shown] == [name for name, _ in ORDER]
+    assert {entry["note"] for entry in shown} == {"all of them"}
+    assert "One file" in hpcbert("archive", "week 47", "--output", "a.zip", status=2).stderr
+    again = hpcbert("submit", "--resume", "week 47", status=0).stdout
+    assert again.count("campaign ") == len(ORDER)
+    assert "monitor 'week 47'" in again
     hpcbert("rm", "week 47", "--yes", status=0)
     assert list_variants(hpcbert) == []
 
