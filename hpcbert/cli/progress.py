@@ -63,6 +63,17 @@ _CANCELLED = Mark("⊘", "yellow", "cancelled")
 _SILENT_POLLS = 2
 
 
+def _report_wait(line: str) -> None:
+    """Report what sbatch waits for, in its own words (SchedMD/slurm, src/sbatch/sbatch.c)."""
+    if "retrying" in line:
+        text = "(MaxJobCount, or the controller is busy). sbatch tries for minutes; Ctrl-C stops it"
+        print_text(f"{line.strip()} {text}.", err=True)
+
+
+# Runs a command that submits.
+RUN_ALOUD = functools.partial(run, show=_report_wait)
+
+
 def has_screen() -> bool:
     """Return whether all standard streams are a terminal, and TERM is known and not dumb."""
     terminal = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
@@ -217,7 +228,7 @@ def follow_campaign(directory: Path, policy: RetryPolicy, site: Site) -> View:
     try:
         display = Display(err=True, numbers=True)
         floor = site.slurm.poll_floor
-        return retry.watch_and_retry(tracked_campaigns, policy, display, run=run, floor=floor)
+        return retry.watch_and_retry(tracked_campaigns, policy, display, run=RUN_ALOUD, floor=floor)
     except KeyboardInterrupt:
         print_text(f"The jobs continue. {format_cancel_hint(tracked_campaigns)}", err=True)
         raise

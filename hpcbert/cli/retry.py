@@ -12,13 +12,12 @@ from hpcbert.campaign import store
 from hpcbert.campaign.suspects import MAX_RETRIES, RetryPolicy
 from hpcbert.cli.options import RUNS, SITE, refuse_typed, shared_option
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.cli.progress import Display, follow_with_retries, format_retry_plan
+from hpcbert.cli.progress import RUN_ALOUD, Display, follow_with_retries, format_retry_plan
 from hpcbert.commands.retry import InvalidRepeat, RetryPlan, resubmit
 from hpcbert.config import site
 from hpcbert.config.options import list_unused
 from hpcbert.errors import IncompleteError
 from hpcbert.slurm.hostlist import expand
-from hpcbert.system.runner import run
 
 
 @click.command(
@@ -74,7 +73,7 @@ def retry(
         resubmit(
             directory,
             policy,
-            run=run,
+            run=RUN_ALOUD,
             floor=site_config.slurm.poll_floor,
             dry=dry_run,
             waiting=waiting,

@@ -13,7 +13,7 @@ from hpcbert.campaign import store
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli.options import is_typed
 from hpcbert.cli.output import Result, print_text
-from hpcbert.cli.progress import Display, follow_with_retries
+from hpcbert.cli.progress import RUN_ALOUD, Display, follow_with_retries
 from hpcbert.commands.submit import read_interrupted, submit_pending, write_campaign
 from hpcbert.config import site
 from hpcbert.config.options import Options
@@ -66,7 +66,7 @@ def submit_campaigns(
         try:
             campaign = submit_pending(
                 directory,
-                run=run,
+                run=RUN_ALOUD,
                 floor=site_config.slurm.poll_floor,
                 draft=first_draft,
                 waiting=waiting,

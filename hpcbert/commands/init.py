@@ -18,7 +18,7 @@ from hpcbert.commands.site_choices import GpuKind, PartitionOffer, list_offers
 from hpcbert.config.options import RUNTIMES, runtime_name
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.model import Protocol
-from hpcbert.scheduler.slurm.admission import Demand, find_time_limit
+from hpcbert.scheduler.slurm.admission import Demand, describe_forced_sharing, find_time_limit
 from hpcbert.scheduler.slurm.cluster import HINTS, Cluster
 from hpcbert.slurm.controller import choose_mpi
 from hpcbert.slurm.inventory import PartitionRules, parse_resources
@@ -250,6 +250,14 @@ def _choose_partition(proposal: Proposal, cluster: Cluster) -> PartitionOffer | 
     proposal.take("slurm.partition", name, reason, alternatives, "--partition")
     if chosen.barred:
         proposal.warnings.append(f"Partition {name} may refuse your jobs: {chosen.barred}.")
+    if chosen.risk:
+        proposal.warnings.append(
+            f"Partition {name} is preemptible ({cluster.rules[name].preemption}): {chosen.risk}, "
+            "and a repeat that is preempted is lost or starts again."
+        )
+    sharing = cluster.rules[name].forced_sharing if name in cluster.rules else ""
+    if sharing:
+        proposal.warnings.append(describe_forced_sharing(name, sharing))
     return chosen
 
 
@@ -258,13 +266,15 @@ def _describe_gpus(offer: PartitionOffer) -> str:
 
 
 def _explain_choice(best: PartitionOffer, candidates: tuple[PartitionOffer, ...]) -> str:
-    """Return the reason for a partition: its GPUs, and the drawback of the default if any."""
+    """Return the reason for a partition: its GPUs, the drawback of the default, and its own."""
+    risk = f"; {best.risk}" if best.risk else ""
     if best.partition.default:
-        return f"the default: {_describe_gpus(best)}"
+        return f"the default: {_describe_gpus(best)}{risk}"
     default = next((offer for offer in candidates if offer.partition.default), None)
     if default is None or not default.drawback(best):
-        return _describe_gpus(best)
-    return f"{_describe_gpus(best)}; the default, {default.name}, {default.drawback(best)}"
+        return f"{_describe_gpus(best)}{risk}"
+    drawback = f"the default, {default.name}, {default.drawback(best)}"
+    return f"{_describe_gpus(best)}; {drawback}{risk}"
 
 
 def _filter_by_gpu(

@@ -49,11 +49,13 @@ class PartitionOffer:
         partition: The partition itself.
         kinds: Its GPUs by type: whole ones before slices, many before few.
         barred: Why the user can't run there, the end of a sentence; empty if no reason is known.
+        preempting: The partitions whose jobs may preempt its own.
     """
 
     partition: Partition
     kinds: tuple[GpuKind, ...]
     barred: str = ""
+    preempting: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -75,6 +77,7 @@ class PartitionOffer:
             limit is not None and limit < _HOUR,
             self.partition.least_nodes > 1,
             not self.partition.default,
+            bool(self.preempting),
             -sum(kind.nodes * kind.count for kind in gpu_kinds),
             self.name,
         )
@@ -91,6 +94,12 @@ class PartitionOffer:
             bounds.append(f"at most {self.partition.most_nodes} nodes a job")
         return bounds
 
+    @property
+    def risk(self) -> str:
+        """What may end its jobs early, a clause; empty if nothing is known."""
+        names = ", ".join(self.preempting)
+        return f"its jobs may be preempted by those of {names}" if names else ""
+
     def drawback(self, other: PartitionOffer) -> str:
         """Return the reason to prefer another one, the end of a sentence; may be empty."""
         if self.barred:
@@ -101,8 +110,8 @@ class PartitionOffer:
 
     def __str__(self) -> str:
         kinds = "; ".join(map(str, self.kinds)) or f"no GPUs, {self.partition.nodes} nodes"
-        barred = f"; {self.barred}" if self.barred else ""
-        return f"{self.name} ({', '.join([kinds, *self.bounds])}{barred})"
+        doubts = "".join(f"; {text}" for text in (self.risk, self.barred) if text)
+        return f"{self.name} ({', '.join([kinds, *self.bounds])}{doubts})"
 
 
 def list_offers(cluster: Cluster) -> tuple[PartitionOffer, ...]:
@@ -113,7 +122,12 @@ def list_offers(cluster: Cluster) -> tuple[PartitionOffer, ...]:
     other partitions, many GPUs before few.
     """
     offers = [
-        PartitionOffer(partition, _count_gpus(partition), _explain_bar(partition, cluster))
+        PartitionOffer(
+            partition,
+            _count_gpus(partition),
+            _explain_bar(partition, cluster),
+            cluster.find_preempting(partition.name),
+        )
         for partition in cluster.partitions.values()
     ]
     return tuple(sorted(offers, key=lambda offer: offer.rank))

@@ -25,6 +25,7 @@ from hpcbert.lab.files import (
     find_plugins,
     make_directories,
     make_gpus,
+    read_release,
     write_files,
 )
 from hpcbert.lab.plan import LabPlan, command, root_of
@@ -176,7 +177,8 @@ def _build(journal: Journal, run: Runner, report: Callable[[str], None]) -> None
     people.add_user(journal, run)
     daemons.start_switch(journal, run)
     lab = network.reserve_slot(journal, run)
-    write_files(lab)
+    version = run(["slurmctld", "-V"], env={"PATH": SEARCH_PATH})
+    write_files(lab, read_release(version.stdout))
     make_gpus(lab)
     if lab.plan.accounting:
         report("starting MariaDB")

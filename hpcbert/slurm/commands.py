@@ -1,8 +1,8 @@
 """Slurm's query commands: their argv, and a reader of their output. No processes start here.
 
 The output is read with tolerance: a line that can't be read is kept for the report and changes
-nothing. Formats seen with 22.05.8; field names are those that every release from 22.05 to
-26.05 has (SchedMD/slurm, src/sacct/sacct.c, src/squeue/opts.c).
+nothing. Formats seen with 22.05.8; field names are those that every release from 20.11 to
+26.05 has (SchedMD/slurm, src/sacct/sacct.c, src/squeue/opts.c), except for sacct's SubmitLine.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ _SACCT_FIELDS = (
     "JobID,User,State,ExitCode,Reason,Submit,Start,End,ElapsedRaw,TimelimitRaw,NodeList,JobName,"
     "UID,Cluster,WorkDir,SubmitLine"
 )
+# Since 21.08. An older sacct refuses it before it asks anything (src/sacct/options.c).
+_NEW_FIELD = ",SubmitLine"
+_REFUSED_FIELD = 'Invalid field requested: "SubmitLine"'
 # The name comes late, then what may be any text: neither can shift a field then. No path that a
 # process works in has two consecutive slashes, which identify the last four.
 _SQUEUE_FIELDS = "%i|%u|%T|%V|%S|%e|%M|%l|%N|%j|%r|//%U|//%o|//%Z|//%k"
@@ -165,6 +168,12 @@ def sacct_argv(
     while chunk := list(islice(unique_ids, CHUNK)):
         argv += ["-j", ",".join(chunk)]
     return add_cluster_option(argv, cluster)
+
+
+def simplify_query(argv: Sequence[str], complaint: str) -> list[str]:
+    """Return a query for an older release of Slurm; empty if a complaint is another one."""
+    is_refused = _REFUSED_FIELD in complaint
+    return [word.removesuffix(_NEW_FIELD) for word in argv] if is_refused else []
 
 
 def squeue_argv(

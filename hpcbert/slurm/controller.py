@@ -1,7 +1,7 @@
 """The controller's settings, and srun's kinds of MPI: `scontrol show config`, `srun --mpi=list`.
 
 Keys are those of SchedMD/slurm, src/api/config_info.c, 22.05 to 26.05; the list of MPI types comes
-from src/common/plugrack.c, plugrack_print_mpi_plugins (on stderr before 22.05).
+from src/common/plugrack.c, plugrack_print_mpi_plugins (before 22.05 in log lines on stderr).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _UNLIMITED = {"unlimited", "0", *_NOTHING}
 # What `AccountingStorageEnforce` makes Slurm check of a job (slurm.conf(5)); `all` means all these.
 _CHECKS = frozenset({"associations", "limits", "qos", "safe", "wckeys"})
 _TYPE = re.compile(r"[a-z]\w*")
-_LISTED = "MPI plugin types are"
+_LISTED = re.compile(r"MPI (?:plugin )?types are")
 _VERSIONS = "specific pmix plugin versions available:"
 
 
@@ -33,6 +33,7 @@ class Controller:
             node has.
         mpi: The type of MPI that srun uses by default.
         enforced: Which parts of accounting bind jobs: `associations`, `limits`, `qos`, `safe`.
+        preempts_by_partition: Whether jobs of a higher PriorityTier preempt others.
     """
 
     name: str = ""
@@ -41,6 +42,7 @@ class Controller:
     memory: str = ""
     mpi: str = ""
     enforced: frozenset[str] = frozenset()
+    preempts_by_partition: bool = False
 
 
 def config_argv() -> list[str]:
@@ -62,6 +64,7 @@ def read_config(text: str) -> Controller:
         memory=memory if per_cpu.lower() in _UNLIMITED else f"--mem-per-cpu={per_cpu}",
         mpi="" if keys.get("MpiDefault", "").lower() in _NOTHING else keys["MpiDefault"],
         enforced=_read_enforced(keys.get("AccountingStorageEnforce", "")),
+        preempts_by_partition=keys.get("PreemptType", "").endswith("partition_prio"),
     )
 
 
@@ -91,9 +94,10 @@ def read_mpi(text: str) -> tuple[str, ...]:
     Args:
         text: The output of `mpi_argv`, from both streams.
     """
-    _, heading, listing = text.partition(_LISTED)
-    lines = listing.splitlines()[1:] if heading else []
-    plain = [line.strip() for line in lines if _TYPE.fullmatch(line.strip())]
+    heading = _LISTED.search(text)
+    lines = text[heading.end() :].splitlines()[1:] if heading else []
+    names = [line.strip().removeprefix("srun: ").removeprefix("mpi/") for line in lines]
+    plain = [name for name in names if _TYPE.fullmatch(name)]
     versions = [line.partition(_VERSIONS)[2] for line in lines if _VERSIONS in line]
     exact = [word.strip() for line in versions for word in line.split(",") if word.strip()]
     return tuple(dict.fromkeys((*plain, *exact)))

@@ -9,7 +9,7 @@ partitions even if nodes are private (`PrivateData=nodes`), which makes sinfo pr
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import NamedTuple
@@ -28,6 +28,7 @@ _NO_NAMES = {"", "N/A", "NONE", "(null)", "ALL"}
 _COUNT = re.compile(r"(\d{1,6})([KMG]?)")
 _THOUSANDS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 _MOST_GPUS = 1024
+_PREEMPTING = ("CANCEL", "REQUEUE", "SUSPEND")
 _TRES = re.compile(r"([\w/:.+-]+)=(\d{1,15}(?:\.\d{1,6})?)([KMGTP]?)")
 # For memory, in MiB; for others Slurm counts in thousands.
 _MEMORY_UNITS = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
@@ -298,6 +299,9 @@ class PartitionRules:
         reserved: Whether only jobs with a reservation run there.
         for_root: Whether only root's jobs run there.
         most_memory: The most memory of a node that a job may request, in MiB; None: no limit.
+        tier: Its PriorityTier: jobs of higher ones may preempt its own.
+        preemption: What happens to its jobs then (PreemptMode): `REQUEUE`; empty: never.
+        forced_sharing: Its OverSubscribe if that overrules `--exclusive`, `FORCE:4`; else empty.
     """
 
     partition: Partition
@@ -312,6 +316,9 @@ class PartitionRules:
     reserved: bool = False
     for_root: bool = False
     most_memory: int | None = None
+    tier: int = 0
+    preemption: str = ""
+    forced_sharing: str = ""
 
     def takes_account(self, *names: str) -> bool:
         """Return whether at least one of the accounts is allowed and none is denied."""
@@ -333,6 +340,7 @@ def read_rules(text: str) -> dict[str, PartitionRules]:
     rules = {}
     for line in text.splitlines():
         keys = dict(_PAIR.findall(line))
+        sharing = keys.get("OverSubscribe", "")
         if name := keys.get("PartitionName"):
             rules[name] = PartitionRules(
                 partition=_build_partition(name, keys),
@@ -347,8 +355,29 @@ def read_rules(text: str) -> dict[str, PartitionRules]:
                 reserved=keys.get("ReqResv") == "YES",
                 for_root=keys.get("RootOnly") == "YES",
                 most_memory=_read_number(keys.get("MaxMemPerNode", "")) or None,
+                tier=_read_number(keys.get("PriorityTier", "")) or 0,
+                preemption=_read_preemption(keys.get("PreemptMode", "")),
+                forced_sharing=sharing if sharing.startswith("FORCE") else "",
             )
     return rules
+
+
+def _read_preemption(text: str) -> str:
+    """Return what happens to preempted jobs; GANG and WITHIN alone preempt none."""
+    modes = [mode for mode in text.split(",") if mode in _PREEMPTING]
+    return modes[0] if modes else ""
+
+
+def find_preempting(rules: Mapping[str, PartitionRules], name: str) -> tuple[str, ...]:
+    """Return the partitions whose jobs may preempt those of one, with preempt/partition_prio."""
+    rule = rules[name]
+    node_names = {node for group in rule.partition.groups for node in group.names}
+    return tuple(
+        partition
+        for partition, candidate in rules.items()
+        if rule.preemption and candidate.tier > rule.tier
+        if node_names & {node for group in candidate.partition.groups for node in group.names}
+    )
 
 
 def _read_memory(keys: dict[str, str]) -> str:

@@ -91,6 +91,7 @@ def run(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     timeout: float = 60.0,
+    show: Callable[[str], None] | None = None,
 ) -> Outcome:
     """Run a command to its end, in a new process group, and collect its output.
 
@@ -104,6 +105,7 @@ def run(
         env: Its whole environment; this process's by default.
         cwd: Its directory.
         timeout: Seconds after which it is killed; also if it prints more than MAX_OUTPUT.
+        show: Called with each line of its stderr as it arrives, without its end.
     """
     words = tuple(argv)
     with tempfile.TemporaryFile() as stdin_file:
@@ -123,7 +125,7 @@ def run(
             )
         except _START_ERRORS as error:
             return _start_failure(words, error)
-    return _finish(child, words, timeout)
+    return _finish(child, words, timeout, show)
 
 
 class PrefetchingRunner:
@@ -202,10 +204,15 @@ def _kill_group(child: subprocess.Popen[bytes]) -> None:
         os.killpg(child.pid, signal.SIGKILL)
 
 
-def _finish(child: subprocess.Popen[bytes], words: tuple[str, ...], timeout: float) -> Outcome:
+def _finish(
+    child: subprocess.Popen[bytes],
+    words: tuple[str, ...],
+    timeout: float,
+    show: Callable[[str], None] | None = None,
+) -> Outcome:
     """Return the outcome of a command; `timeout` is in seconds from now."""
     with child:
-        stdout, stderr, problem = _read_output(child, time.monotonic() + timeout)
+        stdout, stderr, problem = _read_output(child, time.monotonic() + timeout, show)
         if problem:
             _kill_group(child)
     if problem == _TIMED_OUT:
@@ -221,7 +228,9 @@ def _start_failure(words: tuple[str, ...], error: OSError) -> Outcome:
     return Outcome(words, 127, stderr=f"{words[0]}: no such program")
 
 
-def _read_output(child: subprocess.Popen[bytes], deadline: float) -> tuple[str, str, str]:
+def _read_output(
+    child: subprocess.Popen[bytes], deadline: float, show: Callable[[str], None] | None
+) -> tuple[str, str, str]:
     """Return a child's stdout and stderr, and why reading stopped early; empty if it did not."""
     buffers = {stream: bytearray() for stream in (child.stdout, child.stderr) if stream}
     problem = ""
@@ -233,7 +242,12 @@ def _read_output(child: subprocess.Popen[bytes], deadline: float) -> tuple[str, 
             ready = selector.select(remaining) if remaining > 0 else []
             problem = "" if ready else _TIMED_OUT
             for key, _ in ready:
+                line_start = key.data.rfind(b"\n") + 1
                 key.data.extend(data := os.read(key.fd, _CHUNK))
+                if show and key.fileobj is child.stderr:
+                    whole_lines = key.data[line_start : key.data.rfind(b"\n") + 1]
+                    for line in whole_lines.decode(errors="replace").splitlines():
+                        show(line)
                 if not data:
                     selector.unregister(key.fileobj)
                 if len(key.data) > MAX_OUTPUT:

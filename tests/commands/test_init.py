@@ -159,6 +159,50 @@ def test_a_partition_for_many_nodes_is_the_second_choice() -> None:
     assert "no fewer than 2 nodes a job, at most 4 nodes a job" in choice.others[0]
 
 
+PREEMPTS = "ClusterName = c\nPreemptMode = REQUEUE\nPreemptType = preempt/partition_prio\n"
+LADDER = (("debug*", 10, "OFF", "30:00"), ("owners", 9, "OFF", "infinite"), ("spare", 1, "REQUEUE", "infinite"))  # fmt: skip
+
+
+def ranked(names: str) -> tuple[str, str]:
+    """Return lines of sinfo and scontrol for partitions of the ladder, all with the same nodes."""
+    rows = [row for row in LADDER if row[0].removesuffix("*") in names.split()]
+    sinfo = "".join(line(name, "gpu:8", limit=limit) for name, _, _, limit in rows)
+    rules = [
+        partition(name.removesuffix("*")).rstrip() + f" PriorityTier={tier} PreemptMode={mode}\n"
+        for name, tier, mode, _ in rows
+    ]
+    return sinfo, "".join(rules)
+
+
+@pytest.mark.parametrize(
+    ("names", "config", "chosen", "preempted"),
+    [
+        ("debug spare", PREEMPTS, "spare", True),
+        ("debug owners spare", PREEMPTS, "owners", False),
+        ("spare", PREEMPTS, "spare", False),
+        ("debug spare", PREEMPTS.replace("partition_prio", "none"), "spare", False),
+    ],
+    ids=["instead of a short one", "another one", "nothing above it", "preemption is off"],
+)
+def test_a_preemptible_partition_is_said(
+    names: str, config: str, chosen: str, *, preempted: bool
+) -> None:
+    sinfo, rules = ranked(names)
+    proposal = propose_site(Answers(sinfo=sinfo, partitions=rules, config=config))
+    assert proposal.choices[0].value == chosen
+    assert ("preempted" in proposal.choices[0].why) == preempted
+    assert any("preemptible (REQUEUE)" in text for text in proposal.warnings) == preempted
+
+
+@pytest.mark.parametrize(
+    ("sharing", "forced"), [("FORCE:4", True), ("FORCE:1", True), ("EXCLUSIVE", False), ("YES:4", False)]
+)  # fmt: skip
+def test_nodes_that_a_partition_shares_in_any_case_are_said(sharing: str, *, forced: bool) -> None:
+    rules = partition().replace("MaxNodes", f"OverSubscribe={sharing} MaxNodes")
+    proposal = propose_site(Answers(partitions=rules))
+    assert any("overrules --exclusive" in text for text in proposal.warnings) == forced
+
+
 def test_accounting_that_does_not_answer_is_said() -> None:
     away = dict.fromkeys(("own", "accounts", "user", "qos"), "sacctmgr: error: no connection")
     proposal = propose_site(Answers(config=ENFORCED, complaints=away))

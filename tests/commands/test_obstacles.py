@@ -10,7 +10,7 @@ import pytest
 from tests.container.test_pyxis import format_usage
 from tests.kit.cli import Cli, CliResult
 from tests.kit.drafts import MINIMAL
-from tests.kit.slurm import Programs, failed
+from tests.kit.slurm import Answer, Programs, failed
 
 pytestmark = pytest.mark.slow
 
@@ -57,6 +57,15 @@ def test_what_is_known_to_fail_is_not_submitted(
     assert message in join_messages(result)
     assert "--force" in join_messages(result)
     assert not slurm.calls("sbatch")
+
+
+def test_what_sbatch_waits_for_is_said(hpcbert: Cli, slurm: Programs, tmp_path: Path) -> None:
+    """As sbatch of 22.05.8 prints it when MaxJobCount is reached, before its first wait."""
+    waits = "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying."
+    slurm.answers(sbatch=Answer(complaint=f"{waits}\n", acts=True))
+    result = hpcbert(*SUBMIT, "--runs", str(tmp_path / "runs"), "--force", "--json")
+    assert "sleeping and retrying" in result.stderr
+    assert "MaxJobCount" in result.stderr
 
 
 def test_a_start_file_that_ends_bash_is_refused(

@@ -303,6 +303,9 @@ _CONFIGURATIONS = """
 ## Configurations
 
 Settings of a cluster that tests with the mark `site` try, and how many of those tests passed.
+In a scripted one, commands answer as published output of a real cluster has it. Slurm 20.11 and 21.08
+are only scripted: sacct without `SubmitLine`, the list of `srun --mpi=list` on stderr, and the keys of
+a lab's files. The oldest release that runs all tests is 22.05.
 """
 _ROOMS = """
 ## Folders of tests

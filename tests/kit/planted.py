@@ -71,6 +71,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("the partition is down", "partition", "is down", "--partition gpu", "script"),
     Fault("the partition is for other groups", "partition", "for the groups members only", "--partition gpu", "script"),
     Fault("the partition requires more nodes", "nodes", "no job with fewer than 2 nodes", "--partition gpu", "script"),
+    Fault("the partition shares its nodes in any case", "shared nodes", "OverSubscribe=FORCE:4", "", "script"),
     Fault("ranks request more CPUs than a node has", "CPUs", "No node has 64 CPUs for 8 ranks of 8 CPUs; the largest has 32", "site.toml: nodes.cpus_per_gpu = 4", "script"),
     Fault("the site requests more memory than a node has", "memory", "No node has the memory", 'site.toml: slurm.memory = "0"', "script"),
     Fault("the partition allows less memory than a node has", "memory", "allows a job 64000 MiB of a node", 'site.toml: slurm.memory = "64000"', "script"),

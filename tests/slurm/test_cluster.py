@@ -115,6 +115,30 @@ def test_what_a_key_of_the_controller_means(line: str, name: str, expected: obje
     assert getattr(read_config(line), name) == expected
 
 
+# Lines on stderr, as users have published them: of AWS ParallelCluster with PMIx 3.1.5
+# (aws/aws-parallelcluster, tests/integration-tests/tests/schedulers/test_slurm.py), of a cluster with
+# the plugin cray_shasta, and of Biowulf.
+OLD_MPI = (
+    "srun: MPI types are...\nsrun: none\nsrun: openmpi\nsrun: pmi2\nsrun: pmix\nsrun: pmix_v3\n"
+)
+CRAY_MPI = "srun: MPI types are...\nsrun: cray_shasta\nsrun: none\nsrun: pmi2\n"
+OLDEST_MPI = "srun: MPI types are...\nsrun: mpi/none\nsrun: mpi/openmpi\nsrun: mpi/pmi2\n"
+
+
+@pytest.mark.site("Slurm 20.11 and 21.08 (scripted)")
+@pytest.mark.parametrize(
+    ("text", "types"),
+    [
+        (OLD_MPI, ("none", "openmpi", "pmi2", "pmix", "pmix_v3")),
+        (CRAY_MPI, ("cray_shasta", "none", "pmi2")),
+        (OLDEST_MPI, ("none", "openmpi", "pmi2")),
+    ],
+    ids=["PMIx", "Cray", "with a slash"],
+)
+def test_types_of_mpi_of_older_releases(text: str, types: tuple[str, ...]) -> None:
+    assert read_mpi(f"\n{text}") == types
+
+
 def test_types_of_mpi() -> None:
     assert read_mpi(MPI) == ("pmix", "none", "cray_shasta", "pmi2", "pmix_v4", "pmix_v3")
     assert read_mpi("srun: error: MPI plugin types are...\nnone\npmi2\n") == ("none", "pmi2")

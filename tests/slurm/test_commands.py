@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcbert.scheduler.base import SchedulerContext
+from hpcbert.scheduler.slurm.cluster import run_query
 from hpcbert.slurm import commands
 from hpcbert.slurm.commands import JobRow, parse_duration, parse_job_id, read_sacct, read_squeue
+from hpcbert.system.runner import Outcome
+from tests.kit import lines
 
 SACCT = """\
 1_1|nobody|COMPLETED|0:0|None|1795255599|1795255600|1795255600|0|2|n[1-2]|camp-bert
@@ -184,3 +191,29 @@ def test_the_jobs_of_sibling_clusters_are_told_apart_by_their_heading() -> None:
     listing = read_squeue(text)
     assert listing.garbage == ()
     assert [(row.job, row.cluster) for row in listing.rows] == [("7", "east"), ("7", "west")]
+
+
+# SchedMD/slurm, src/sacct/options.c, before it asks slurmdbd; 20.11 has no such field.
+OLD = 'sacct: error: Invalid field requested: "SubmitLine"\n'
+
+
+@pytest.mark.site("Slurm 20.11 and 21.08 (scripted)")
+def test_a_sacct_without_the_submit_line_is_asked_again_without_it() -> None:
+    calls: list[tuple[str, ...]] = []
+
+    def answer(argv: Sequence[str], **_: Any) -> Outcome:
+        calls.append(tuple(argv))
+        if any("SubmitLine" in word for word in argv):
+            return Outcome(tuple(argv), 1, "", OLD)
+        return Outcome(tuple(argv), 0, lines.sacct(7, "COMPLETED", place="/runs/x"))
+
+    argv = commands.sacct_argv(["7"], users=["me"], since=0)
+    outcome = run_query(SchedulerContext(answer), argv)
+    (row,) = commands.read_sacct(outcome.stdout).rows
+    assert (row.job, row.state, row.workdir, row.command) == ("7", "COMPLETED", "/runs/x", "")
+    assert len(calls) == 2
+    assert calls[1] == tuple(word.replace(",SubmitLine", "") for word in argv)
+
+
+def test_another_complaint_of_sacct_is_not_asked_again() -> None:
+    assert commands.simplify_query(["sacct"], "sacct: error: Problem talking to the database") == []

@@ -111,3 +111,17 @@ def test_what_nobody_asked_for_is_ended(tmp_path: Path) -> None:
     except ProcessLookupError:
         return
     raise AssertionError(pid)
+
+
+def test_what_a_command_complains_of_is_shown_while_it_runs(tmp_path: Path) -> None:
+    """The command ends only when its line was shown."""
+    shown: list[str] = []
+
+    def show(line: str) -> None:
+        shown.append(line)
+        (tmp_path / "shown").touch()
+
+    script = "echo waits >&2; until [ -e shown ]; do :; done; printf 'half a'; printf ' line' >&2"
+    outcome = run(["bash", "-c", script], cwd=tmp_path, show=show)
+    assert shown == ["waits"]
+    assert (outcome.returncode, outcome.stderr) == (0, "waits\n line")

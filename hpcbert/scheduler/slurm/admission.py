@@ -48,6 +48,7 @@ class Demand:
         memory: What each node must have, as sbatch takes it; empty or 0 if not specified.
         nodelist: Nodes that must be part of it.
         exclude: Nodes that must not.
+        exclusive: Whether it has its nodes to itself.
     """
 
     partition: str
@@ -61,6 +62,7 @@ class Demand:
     memory: str = ""
     nodelist: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    exclusive: bool = False
 
     def is_longer_than(self, limit: TimeLimit) -> bool:
         """Return whether its time limit exceeds another; False if it requests none."""
@@ -103,6 +105,7 @@ def read_demand(request: JobRequest) -> Demand:
         memory=request.memory,
         nodelist=_expand_nodes(request.nodelist),
         exclude=_expand_nodes(request.exclude),
+        exclusive=request.exclusive,
     )
 
 
@@ -141,6 +144,7 @@ def find_obstacles(jobs: Sequence[Demand], runs: Path, cluster: Cluster) -> Iter
     yield from find_slices(jobs, cluster.partitions)
     yield from find_oversized(jobs, cluster)
     yield from find_missing_rights(jobs, cluster)
+    yield from find_forced_sharing(jobs, cluster)
 
 
 def find_misfits(
@@ -460,6 +464,28 @@ def find_missing_rights(jobs: Iterable[Demand], cluster: Cluster) -> Iterator[Fi
         if not findings and "limits" in enforced:
             findings = tuple(_check_time(job, cluster, names))
         yield from findings
+
+
+def find_forced_sharing(jobs: Iterable[Demand], cluster: Cluster) -> Iterator[Finding]:
+    """Yield a finding if a partition of jobs that ask for whole nodes does not give them."""
+    names = {
+        name
+        for job in jobs
+        if job.exclusive
+        for name in select_partitions(job, cluster.partitions)
+        if name in cluster.rules and cluster.rules[name].forced_sharing
+    }
+    for name in sorted(names):
+        detail = describe_forced_sharing(name, cluster.rules[name].forced_sharing)
+        yield Finding("shared nodes", "warn", detail, _OTHER_PARTITION, _PARTITION)
+
+
+def describe_forced_sharing(partition: str, sharing: str) -> str:
+    """Return a sentence on a partition whose OverSubscribe overrules `--exclusive`."""
+    return (
+        f"Partition {partition} has OverSubscribe={sharing}, which overrules --exclusive: jobs "
+        "that hpcbert does not see may share a repeat's nodes and slow it down."
+    )
 
 
 def describe_restriction(rule: PartitionRules, reservation: str = "") -> str:

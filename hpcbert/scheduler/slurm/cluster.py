@@ -67,7 +67,10 @@ HINTS: dict[Silence, str] = {
 
 def run_query(context: SchedulerContext, argv: Sequence[str], *, timeout: float = 60.0) -> Outcome:
     """Run a command that queries or cancels, without the caller's own settings of Slurm."""
-    return context.run(argv, env=commands.query_environment(context.environ), timeout=timeout)
+    environment = commands.query_environment(context.environ)
+    outcome = context.run(argv, env=environment, timeout=timeout)
+    older_argv = () if outcome.ok else commands.simplify_query(argv, outcome.stderr)
+    return context.run(older_argv, env=environment, timeout=timeout) if older_argv else outcome
 
 
 def group_by_cluster(repeats: Iterable[Repeat]) -> dict[str, list[Repeat]]:
@@ -163,6 +166,12 @@ class Cluster:
     def rules(self) -> Mapping[str, PartitionRules]:
         """What partitions allow, by name; none if the controller does not answer."""
         return inventory.read_rules(self._rules.stdout) if self._rules.ok else {}
+
+    def find_preempting(self, partition: str) -> tuple[str, ...]:
+        """Return the partitions whose jobs may preempt those of one."""
+        if partition not in self.rules or not self.settings.preempts_by_partition:
+            return ()
+        return inventory.find_preempting(self.rules, partition)
 
     @cached_property
     def partitions(self) -> Mapping[str, Partition]:

@@ -188,6 +188,7 @@ def _check_partition(site: Site, cluster: Cluster, nodes: int) -> Iterator[Findi
         Finding("partition", "ok", f"{job.partition or 'default'} of {partition_list}"),
     )
     yield from admission.find_slices([job], partitions)
+    yield from admission.find_forced_sharing([job], cluster)
     if not site.slurm.gres:
         yield from _check_gres(job, partitions)
 
