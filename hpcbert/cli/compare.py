@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ import click
 from hpcbert.cli import streams
 from hpcbert.cli.bar import shows_progress
 from hpcbert.cli.log_options import add_log_options, make_collect_request
-from hpcbert.cli.options import UNIT, refuse_typed
+from hpcbert.cli.options import UNIT, make_share_reader, refuse_typed
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.tables import write_output
 from hpcbert.commands.collect import find_places
@@ -22,24 +20,6 @@ from hpcbert.errors import IncompleteError
 from hpcbert.model import Unit
 from hpcbert.results import compare as results_compare
 from hpcbert.results.compare import DIMENSIONS
-
-_SHARE = re.compile(r"(?P<number>\d{1,4}(?:\.\d{1,12})?|\.\d{1,12}) *(?P<sign>%?)")
-
-
-def _make_share_reader(low: float, high: float) -> Callable[..., float | None]:
-    """Return click's callback that reads a share, written `97%` or `0.97`."""
-
-    def read(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
-        if value is None:
-            return None
-        match = _SHARE.fullmatch(value.strip())
-        share = float(match["number"]) / (100 if match["sign"] else 1) if match else -1.0
-        if low <= share <= high:
-            return share
-        bounds = f"from {results_compare.format_share(low)} to {results_compare.format_share(high)}"
-        raise click.BadParameter(f"{value!r} is not a share {bounds}, such as 97% or 0.97.")
-
-    return read
 
 
 @click.command()
@@ -50,7 +30,7 @@ def _make_share_reader(low: float, high: float) -> Callable[..., float | None]:
 )
 @click.option(
     "--within",
-    callback=_make_share_reader(0.0001, 0.5),
+    callback=make_share_reader(0.0001, 0.5),
     default="2%",
     show_default=True,
     metavar="SHARE",
@@ -58,7 +38,7 @@ def _make_share_reader(low: float, high: float) -> Callable[..., float | None]:
 )
 @click.option(
     "--fail-under",
-    callback=_make_share_reader(0.01, 10),
+    callback=make_share_reader(0.01, 10),
     metavar="SHARE",
     help="Exit with 4 if a point has less than this share of BASE, or is missing.",
 )

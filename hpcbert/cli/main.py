@@ -44,6 +44,7 @@ SECTIONS = {
     },
     "Results": {
         "collect": "Reduce logs to a table of medians and speedups.",
+        "accept": "Measure again, and accept or refuse the machine and its nodes.",
         "compare": "Compare results point by point, with a verdict on each.",
         "report": "Write a report: a page, figures, tables, and all numbers.",
         "record": "Show and check results that others published.",

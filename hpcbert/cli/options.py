@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from types import NoneType, UnionType
@@ -25,6 +26,7 @@ from hpcbert.model import UNITS
 from hpcbert.system.decode import MAX_COUNT, Invalid, Range
 
 Body = Callable[..., Any]
+_SHARE = re.compile(r"(?P<number>\d{1,4}(?:\.\d{1,12})?|\.\d{1,12}) *(?P<sign>%?)")
 
 # Options of several commands.
 RUNS = click.option("--runs", default="", help="Directory of the campaigns.")
@@ -207,6 +209,22 @@ def _make_callback(
             raise click.BadParameter(f"{error} {error.hint}".rstrip()) from None
 
     return callback
+
+
+def make_share_reader(low: float, high: float) -> Callable[..., float | None]:
+    """Return click's callback that reads a share, written `97%` or `0.97`."""
+
+    def read(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
+        if value is None:
+            return None
+        match = _SHARE.fullmatch(value.strip())
+        share = float(match["number"]) / (100 if match["sign"] else 1) if match else -1.0
+        if low <= share <= high:
+            return share
+        bounds = f"from {low * 100:.6g} % to {high * 100:.6g} %"
+        raise click.BadParameter(f"{value!r} is not a share {bounds}, such as 97% or 0.97.")
+
+    return read
 
 
 def read_options(parameters: Mapping[str, Any]) -> Options:

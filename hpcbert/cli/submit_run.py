@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ def submit_campaigns(
     *,
     retries: int | None,
     warnings: tuple[str, ...] = (),
+    follow: Callable[[Sequence[Path], RetryPolicy, Site], Result] = follow_with_retries,
 ) -> Result:
     """Submit campaigns one after the other, and watch them if asked to.
 
@@ -56,6 +57,7 @@ def submit_campaigns(
         drafts: Their contents; none if they exist already.
         retries: Number of retries while watching; None: don't watch.
         warnings: Warnings from before.
+        follow: Watches them to their end, and returns the result.
     """
     waiting = None if retries is None else Display(err=True).waiting
     submitted: list[tuple[Path, Campaign]] = []
@@ -85,7 +87,7 @@ def submit_campaigns(
         submitted.append((directory, campaign))
     if retries is not None:
         print_text(_make_result(submitted).text, err=True)
-        return follow_with_retries(directories, RetryPolicy(retries), site_config)
+        return follow(directories, RetryPolicy(retries), site_config)
     cautions = (text for directory in directories for text in store.warn_about_writers(directory))
     return _make_result(submitted, (*warnings, *dict.fromkeys(cautions)))
 

@@ -108,7 +108,7 @@ def compare_results(
         for side in sides
     )
     if not request.anyway:
-        _refuse_incomparable(comparisons)
+        refuse_incomparable(comparisons)
     return CompareResult(
         comparisons,
         tuple(find_failures(comparisons, request.least)) if request.least else (),
@@ -195,7 +195,7 @@ def _split_table(table: SpeedupTable, by: str) -> list[tuple[str, SpeedupTable]]
     return [(str(getattr(table.group, name)) or "none", table)]
 
 
-def _refuse_incomparable(comparisons: Sequence[Comparison]) -> None:
+def refuse_incomparable(comparisons: Sequence[Comparison]) -> None:
     """Refuse points that don't measure the same thing.
 
     Raises:

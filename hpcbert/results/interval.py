@@ -165,13 +165,13 @@ def _chance_apart(count: int, upper: int, other_count: int, lower: int) -> float
     return orders / comb(count + other_count, count)
 
 
-def measure_scatter(base: Sequence[float], new: Sequence[float]) -> float | None:
-    """Return the scatter of the runs of both sets: the standard deviation of their logarithms.
+def measure_scatter(*sets: Sequence[float]) -> float | None:
+    """Return the scatter of the runs within sets: the standard deviation of their logarithms.
 
-    None if neither set has two runs.
+    None if no set has two runs.
     """
     squares, freedom = 0.0, 0
-    for runs in (base, new):
+    for runs in sets:
         values = [log(run) for run in runs]
         mean = sum(values) / len(values)
         squares += sum((value - mean) ** 2 for value in values)

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from hpcbert.config import toml
+from hpcbert.config.options import FEWEST_REPEATS
 from hpcbert.config.recipe import Recipe
 from hpcbert.config.site import Site, flatten, to_plain
 from hpcbert.config.toml import SCHEMA, read
 from hpcbert.errors import ConfigError, UsageError
-from hpcbert.model import Campaign, OptionValue, Point, Protocol
+from hpcbert.model import Campaign, OptionValue, Point, Protocol, Row, SpeedupTable
 from hpcbert.script.plan import MeasurementPlan, Request, RequestCell, plan
 from hpcbert.script.resolve import Resolved, rank_variables
 from hpcbert.system import redact
@@ -296,3 +297,76 @@ def _same_settings(lock: Lock, recipe: Recipe) -> dict[str, str]:
         for name, value in lock.values(lock.largest).items()
         if name in recipe.options or name in point_options
     }
+
+
+def plan_table(table: SpeedupTable, recipe: Recipe, site: Site) -> MeasurementPlan:
+    """Plan the points of a table of results.
+
+    Raises:
+        UsageError: Its labels don't say what to measure, or that is not possible here.
+    """
+    group, rows = table.group, table.rows
+    words = [word for word in group.variant.split(",") if word]
+    pairs = [(name, value) for name, equals, value in (w.partition("=") for w in words) if equals]
+    request = Request(
+        shape=max((row.shape for row in rows), key=lambda shape: (shape.gpus, shape.nodes)),
+        cells=tuple(
+            RequestCell(
+                row.shape,
+                group.precision,
+                group.batch_size_per_device,
+                _read_accumulation(words, row.shape.gpus * group.batch_size_per_device),
+            )
+            for row in rows
+        ),
+        model=group.model,
+        preset=next((word for word in words if word in recipe.protocols), ""),
+        device=group.device if group.device in recipe.devices else "",
+        xla=None if isinstance(recipe.xla, str) else "xla" in words,
+        settings={name: value for name, value in pairs if name in recipe.options},
+        env=tuple((name, value) for name, value in pairs if name not in recipe.options),
+        repeats=max(FEWEST_REPEATS, *(row.asked for row in rows)),
+        **_read_window(rows, recipe),
+    )
+    measurement_plan = plan(recipe, site, request)
+    measured_words = {word for word in words if not word.startswith(("acc", "gbs")) or "=" in word}
+    for point in measurement_plan.points:
+        planned = replace(point, accumulation=1, samples_per_step=0).variant
+        if group.largest or {word for word in planned.split(",") if word} != measured_words:
+            batch = f"b{group.batch}"
+            raise UsageError(
+                f"{group.framework} {group.model} {point.shape} {group.precision} {batch} "
+                f"{group.variant}".rstrip()
+                + f" would be measured as {point.key} {planned}.",
+                where=recipe.name,
+                hint="Say what to measure in a campaign.toml, and name the results with --against.",
+            )
+    return measurement_plan
+
+
+def _read_accumulation(words: list[str], samples: int) -> int:
+    """Return the micro-batches in a step, from the words of a variant; 1 without such a word."""
+    for word in words:
+        kind, number = word[:3], word[3:]
+        if kind in {"acc", "gbs"} and number.isdigit():
+            return int(number) if kind == "acc" else int(number) // max(samples, 1)
+    return 1
+
+
+def _read_window(rows: tuple[Row, ...], recipe: Recipe) -> dict[str, int]:
+    """Return the iterations and the warm-up of a table's runs; none if unknown.
+
+    Raises:
+        UsageError: Its points were measured over several windows, or to the end of their runs.
+    """
+    windows = {(row.window.skip, row.window.iters) for row in rows if row.window}
+    if not windows:
+        return {}
+    (skip, iters), *others = windows
+    if others or iters is None:
+        raise UsageError(
+            "The iterations of these results differ, or end with their runs.",
+            where=recipe.name,
+            hint="Say what to measure in a campaign.toml, and name the results with --against.",
+        )
+    return {"iters": iters, "skip": skip}

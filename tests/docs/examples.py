@@ -56,6 +56,7 @@ LINES = {
     "cancel": f"cancel {ONE}",
     "retry": f"retry {TWO} --dry-run",
     "collect": f"collect {ONE}",
+    "accept": f"accept {ONE} {THREE}",
     "compare": f"compare {ONE} {THREE}",
     "report": f"report {ONE} --output report",
     "record list": "record list",

@@ -1,0 +1,295 @@
+"""hpcbert accept."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from hpcbert import scheduler
+from hpcbert.campaign import store
+from hpcbert.campaign.suspects import RetryPolicy
+from hpcbert.cli import streams
+from hpcbert.cli.campaigns import announce_runs
+from hpcbert.cli.node_tables import make_node_view, node_data
+from hpcbert.cli.options import MAX_RETRIES, make_share_reader, refuse_typed, shared_option
+from hpcbert.cli.output import Result, returns_result
+from hpcbert.cli.tables import list_shortfalls, write_output
+from hpcbert.commands.accept import (
+    WITHIN,
+    Acceptance,
+    accept_results,
+    find_slow_nodes,
+    select_one_node,
+)
+from hpcbert.commands.collect import find_places, load_result_set, resolve_words
+from hpcbert.commands.compare import find_failures, refuse_incomparable
+from hpcbert.config import site
+from hpcbert.config.options import Options
+from hpcbert.config.site import Site
+from hpcbert.errors import IncompleteError, UsageError
+from hpcbert.model import JobRequest, SpeedupTable, format_stamp
+from hpcbert.results.compare import comparison_data, comparison_view, render_junit
+from hpcbert.results.document import ResultSet
+from hpcbert.scheduler.base import SchedulerContext
+from hpcbert.slurm.hostlist import expand
+from hpcbert.system.runner import PrefetchingRunner, run
+
+if TYPE_CHECKING:  # with Jinja, which results do not need
+    from hpcbert.script.draft import Draft
+
+# Options that have no effect on results that exist already.
+_SUBMIT_OPTIONS = (
+    *("runs", "scheduler", "partition", "account", "qos", "reservation", "nodelist", "exclude"),
+    *("time_limit", "runtime", "image", "data", "source", "python"),
+)
+
+
+def _add_submit_options(body: Callable[..., Any]) -> Callable[..., Any]:
+    for name in reversed(("site_file", "templates", *_SUBMIT_OPTIONS)):
+        body = shared_option(name)(body)
+    return body
+
+
+class _Order(NamedTuple):
+    """What to accept.
+
+    Attributes:
+        base_name: What has the numbers.
+        file: What says what to measure; None: the numbers' own points.
+    """
+
+    base_name: str
+    base: ResultSet
+    file: Path | None
+    tolerance: float
+    each_node: bool
+    junit: str
+    options: Options
+
+
+@click.command(
+    epilog="\b\nExamples:\n"
+    "  hpcbert accept baseline.json --tolerance 5%\n"
+    "  hpcbert accept baseline.json --each-node --partition gpu --junit accept.xml\n"
+    "  hpcbert accept campaign.toml --against baseline.json\n"
+    "  hpcbert accept baseline.json --each-node accept-20261124T100000Z"
+)
+@click.argument("baseline")
+@click.argument("results", nargs=-1, metavar="[RESULT]...")
+@click.option(
+    "--tolerance",
+    callback=make_share_reader(0.001, 0.9),
+    default="5%",
+    show_default=True,
+    metavar="SHARE",
+    help="Largest loss of a point that is accepted.",
+)
+@click.option("--against", default="", metavar="RESULT", help="Numbers for a campaign.toml.")
+@click.option("--each-node", is_flag=True, help="Measure on each node alone, side by side.")
+@click.option("--junit", default="", metavar="FILE", help="Write verdicts as JUnit XML.")
+@click.option("--force", is_flag=True, help="Submit even if something is known to be missing.")
+@MAX_RETRIES
+@_add_submit_options
+@returns_result
+def accept(
+    baseline: str,
+    results: tuple[str, ...],
+    *,
+    tolerance: float,
+    against: str,
+    each_node: bool,
+    junit: str,
+    force: bool,
+    max_retries: int,
+    **values: Any,
+) -> Result:
+    """Measure what a baseline names, and compare: a verdict for each point and each node.
+
+    BASELINE is a campaign, results that collect saved (*.json), or a campaign.toml with --against.
+    accept submits its points, waits, collects and compares. With RESULT, nothing is submitted:
+    these campaigns or saved results are compared.
+
+    --each-node measures the points of one node on every node of the partition, or of --nodelist. It
+    names the nodes that are slower than their like by more than chance.
+    """
+    options = Options(**values)
+    places = find_places(options.site_file, options.templates)
+    file = Path(baseline) if baseline.endswith(".toml") else None
+    if file and not against:
+        raise UsageError(
+            f"{baseline} says what to measure, but has no numbers.",
+            hint="Name results to compare with: --against RESULT.",
+        )
+    if not file:
+        refuse_typed(("against",), f"with {baseline}, which has numbers")
+    base_name = against or baseline
+    order = _Order(
+        base_name,
+        load_result_set([base_name], places),
+        file,
+        tolerance,
+        each_node,
+        junit,
+        options,
+    )
+    if results:
+        refuse_typed((*_SUBMIT_OPTIONS, "force", "max_retries"), "with RESULT")
+        return _judge(order, resolve_words(results, places))
+    return _submit(order, force=force, max_retries=max_retries)
+
+
+def _submit(order: _Order, *, force: bool, max_retries: int) -> Result:
+    """Submit, wait, and judge the results."""
+    from hpcbert.cli import request, submit_run
+
+    announce_runs(order.options.runs, order.options.site_file)
+    site_config = site.load(order.options.site_file, order.options)
+    runs = Path(order.options.runs or site_config.runs)
+    nodes, unusable = _list_nodes(site_config, order.options) if order.each_node else ([""], [])
+    drafts: list[Draft] = []
+    cautions: list[str] = []
+    with closing(PrefetchingRunner(run)) as ahead:
+        for node in nodes:
+            plan = request.plan_campaigns(
+                replace(order.options, nodelist=node) if node else order.options,
+                file=order.file,
+                like="",
+                rehearse=False,
+                ahead=ahead,
+                tables=() if order.file else _select_tables(order),
+            )
+            drafts += plan.drafts
+            cautions += plan.warnings
+        if order.each_node:
+            _refuse_several_nodes(drafts)
+        errors, doubts = request.find_obstacles(drafts, ignore_failures=force, ahead=ahead)
+    if errors:
+        return Result(errors=errors)
+    store.record_submit(runs)
+    drafts = _join_drafts(drafts)
+    result = submit_run.submit_campaigns(
+        [draft.directory for draft in drafts],
+        site_config,
+        drafts,
+        retries=max_retries,
+        warnings=(*dict.fromkeys(cautions), *doubts),
+        follow=partial(_follow, order),
+    )
+    missing = tuple(
+        IncompleteError(f"{node} was not measured: it can't run jobs now.") for node in unusable
+    )
+    return replace(result, errors=(*result.errors, *missing))
+
+
+def _select_tables(order: _Order) -> Sequence[SpeedupTable]:
+    return select_one_node(order.base.tables) if order.each_node else order.base.tables
+
+
+def _list_nodes(site_config: Site, options: Options) -> tuple[list[str], list[str]]:
+    """Return the nodes to measure, and those that can't run jobs now.
+
+    Raises:
+        UsageError: The scheduler has no nodes, or does not name them.
+    """
+    name = options.scheduler or site_config.scheduler
+    backend = scheduler.create_scheduler(name, SchedulerContext(run))
+    states = backend.nodes(JobRequest(partition=site_config.slurm.partition))
+    if states is None:
+        raise UsageError(f"--each-node has no effect with the {name} scheduler.")
+    excluded = set(expand(options.exclude))
+    named = expand(options.nodelist) or tuple(states)
+    nodes = [node for node in named if node not in excluded]
+    usable = [node for node in nodes if states.get(node, True)]
+    if not usable:
+        raise UsageError(
+            f"No node of {site_config.slurm.partition or 'the default partition'} can run jobs.",
+            hint="Name nodes: --nodelist n[01-04], or another --partition.",
+        )
+    return usable, [node for node in nodes if node not in usable]
+
+
+def _refuse_several_nodes(drafts: Sequence[Draft]) -> None:
+    points = [array.point for draft in drafts for array in draft.campaign.measured]
+    shapes = {str(point.shape) for point in points if point.shape.nodes > 1}
+    if shapes:
+        raise UsageError(
+            f"--each-node measures points of one node, not {', '.join(sorted(shapes))}.",
+            hint="Name a campaign.toml with shapes of one node.",
+        )
+
+
+def _join_drafts(drafts: Sequence[Draft]) -> list[Draft]:
+    """Return drafts as one submission with a name of its own."""
+    name = f"accept-{format_stamp(time.time())}"
+    first = drafts[0].campaign.id
+    joined = []
+    for position, draft in enumerate(drafts):
+        campaign = replace(draft.campaign, name=name, submission=first, position=position)
+        joined.append(replace(draft, campaign=campaign))
+    return joined
+
+
+def _follow(
+    order: _Order, directories: Sequence[Path], policy: RetryPolicy, site_config: Site
+) -> Result:
+    from hpcbert.cli.progress import follow_campaign
+
+    for directory in directories:
+        follow_campaign(directory, policy, site_config)
+    return _judge(order, directories)
+
+
+def _judge(order: _Order, paths: Sequence[Path]) -> Result:
+    """Compare results with the baseline, and nodes with each other.
+
+    Raises:
+        UsageError: They are not comparable.
+    """
+    places = find_places(order.options.site_file, order.options.templates)
+    results = {path: load_result_set([str(path)], places) for path in paths}
+    acceptance = accept_results(order.base, order.base_name, results, each_node=order.each_node)
+    refuse_incomparable(acceptance.comparisons)
+    failures = [
+        *find_failures(acceptance.comparisons, 1 - order.tolerance),
+        *find_slow_nodes(acceptance),
+    ]
+    if order.junit:
+        messages: dict[str, str] = {}
+        for failure in failures:
+            earlier = messages.get(failure.point, "")
+            messages[failure.point] = f"{earlier} {failure.message}".strip()
+        text = f"{render_junit(acceptance.comparisons, messages)}\n"
+        write_output(Path(order.junit), text.encode(errors="backslashreplace"), "--junit")
+    tables = [table for result in results.values() for table in result.tables]
+    refused = [IncompleteError(text) for result in results.values() for text in result.refused]
+    warnings = [text for result in results.values() for text in result.warnings]
+    warnings += [f"{difference}." for difference in acceptance.differences]
+    return Result(
+        data={
+            "baseline": order.base_name,
+            "tolerance": order.tolerance,
+            "results": [str(path) for path in paths],
+            "comparisons": [comparison_data(entry) for entry in acceptance.comparisons],
+            **node_data(acceptance),
+        },
+        text=_format_text(order, acceptance),
+        errors=(*failures, *refused, *list_shortfalls(tables)),
+        warnings=tuple(dict.fromkeys(warnings)),
+    )
+
+
+def _format_text(order: _Order, acceptance: Acceptance) -> str:
+    """Return the comparisons, unless they are of single nodes, and the table of nodes."""
+    width = streams.line_width(sys.stdout)
+    views = [comparison_view(entry, WITHIN) for entry in acceptance.comparisons]
+    parts = [] if order.each_node else [view.text(width) for view in views]
+    parts += [make_node_view(acceptance).text(width)] if acceptance.nodes else []
+    return "\n\n".join(parts)

@@ -1,0 +1,185 @@
+"""Nodes that are slower than their like by more than chance; pure.
+
+A node's score is the share of pairs, one of its runs and one of the reference's, in which its own
+is slower. The reference are the runs of the fastest three quarters of the nodes, by median, so that
+a quarter of the nodes can be slow. If all runs have one distribution, every order of them is
+equally likely, whatever that distribution is: random orders give the chance that the largest score
+of all nodes is as high as a node's (H. B. Mann, D. R. Whitney, Ann. Math. Statist. 18 (1947) 50;
+M. Dwass, 28 (1957) 181). docs/how-to/accept.md has the figures.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from functools import cache
+from math import ceil, exp
+from random import Random
+from typing import Literal, NamedTuple
+
+from hpcbert.logs.arithmetic import median
+from hpcbert.results.interval import measure_scatter, min_repeats
+
+# The accepted chance of naming any node if none is slower; of few runs, whose best score is not as
+# rare, up to the second.
+FALSE_ALARM, MAX_FALSE_ALARM = 0.005, 0.01
+# The share of cases in which a node as slow as the stated one is named.
+POWER = 0.95
+# Two nodes with five runs each can be told apart, with a chance of 1 in 126.
+_ORDERS = 4999
+_REFERENCE_SHARE = 0.75
+_TRIALS = 200
+_MAX_PERCENT = 50
+NodeState = Literal["slower", "like", "unknown"]
+
+
+class NodeVerdict(NamedTuple):
+    """One node at one point.
+
+    Attributes:
+        runs: Number of its valid runs.
+        median: Of these, samples per second.
+        ratio: The median over that of the reference; None if there is no reference.
+        chance: The chance of such a score of any node if none is slower; None for nodes of the
+            reference, and if there are too few runs.
+    """
+
+    node: str
+    runs: int
+    median: float
+    ratio: float | None
+    chance: float | None
+    state: NodeState
+
+
+class NodeComparison(NamedTuple):
+    """All nodes at one point, in the order of their names.
+
+    Attributes:
+        spread: Standard deviation of the runs' logarithms within nodes; None for single runs.
+        false_alarm: The chance of naming any node if none is slower; None if no node can be named.
+        within: Medians that differ by at most this share count as equal.
+    """
+
+    verdicts: tuple[NodeVerdict, ...]
+    spread: float | None
+    false_alarm: float | None
+    within: float
+
+    @property
+    def detectable(self) -> float | None:
+        """The smallest loss, as a share, that is named with POWER at this spread.
+
+        None if no node can be named, or none that has more than half of the rate.
+        """
+        if not (self.false_alarm and self.spread):
+            return None
+        counts = sorted(entry.runs for entry in self.verdicts if entry.runs >= min_repeats())
+        return find_detectable(tuple(counts), self.spread, self.within)
+
+
+def compare_nodes(rates: Mapping[str, Sequence[float]], within: float) -> NodeComparison:
+    """Return which nodes are slower than their like.
+
+    Args:
+        rates: Throughputs of each node's valid runs, at least one each.
+        within: Medians that differ by at most this share count as equal.
+    """
+    enough = {node: runs for node, runs in rates.items() if len(runs) >= min_repeats()}
+    orders = _score_orders(tuple(sorted(map(len, enough.values())))) if len(enough) > 1 else ()
+    level = _find_level(orders)
+    reference = find_reference(enough) if orders else ()
+    like_runs = sorted(rate for node in reference for rate in enough[node])
+    verdicts = []
+    for node, runs in sorted(rates.items()):
+        ratio = median(runs) / median(like_runs) if like_runs else None
+        chance = None
+        if level and node in enough and node not in reference:
+            chance = _find_chance(orders, score_runs(runs, like_runs))
+        state: NodeState = "like" if level and node in enough else "unknown"
+        if level and chance is not None and chance <= level and ratio and ratio < 1 - within:
+            state = "slower"
+        verdicts.append(NodeVerdict(node, len(runs), median(runs), ratio, chance, state))
+    return NodeComparison(tuple(verdicts), measure_scatter(*rates.values()), level, within)
+
+
+def _find_level(orders: Sequence[float]) -> float | None:
+    """Return the chance at which a node is named; None if the best score is not rare enough."""
+    rarest = _find_chance(orders, 1.0)
+    return max(FALSE_ALARM, rarest) if rarest <= MAX_FALSE_ALARM else None
+
+
+def find_reference(rates: Mapping[str, Sequence[float]]) -> tuple[str, ...]:
+    """Return the fastest three quarters of the nodes, by median; of two nodes the faster one."""
+    by_speed = sorted(rates, key=lambda node: -median(rates[node]))
+    return tuple(by_speed[: ceil(_REFERENCE_SHARE * (len(by_speed) - 1))])
+
+
+def score_runs(runs: Sequence[float], like_runs: Sequence[float]) -> float:
+    """Return the share of pairs in which a node's run is slower; ties count half.
+
+    Args:
+        runs: The node's throughputs.
+        like_runs: Those of the reference, in order.
+    """
+    faster = sum(
+        2 * len(like_runs) - bisect_left(like_runs, rate) - bisect_right(like_runs, rate)
+        for rate in runs
+    )
+    return faster / (2 * len(runs) * len(like_runs))
+
+
+@cache
+def _score_orders(counts: tuple[int, ...]) -> tuple[float, ...]:
+    """Return the largest score of all nodes in each of many random orders, sorted."""
+    random = Random(0)  # noqa: S311 - the same orders each time
+    ranks = list(range(sum(counts)))
+    scores = []
+    for _ in range(_ORDERS):
+        random.shuffle(ranks)
+        rest = iter(ranks)
+        parts = {str(node): [next(rest) for _ in range(count)] for node, count in enumerate(counts)}
+        reference = find_reference(parts)
+        like_runs = sorted(rank for node in reference for rank in parts[node])
+        others = (runs for node, runs in parts.items() if node not in set(reference))
+        scores.append(max(score_runs(runs, like_runs) for runs in others))
+    return tuple(sorted(scores))
+
+
+def _find_chance(orders: Sequence[float], score: float) -> float:
+    return (1 + len(orders) - bisect_left(orders, score)) / (1 + len(orders))
+
+
+@cache
+def find_detectable(counts: tuple[int, ...], spread: float, within: float) -> float | None:
+    """Return the smallest loss of one node, a share in whole percent, that is named with POWER.
+
+    An expectation, for runs whose logarithms scatter normally.
+
+    Args:
+        counts: Number of runs of each node.
+        spread: Standard deviation of the logarithms.
+        within: As of `compare_nodes`.
+    """
+    percents = range(1, _MAX_PERCENT + 1)
+    place = bisect_left(
+        percents, POWER, key=lambda percent: _find_power(counts, spread, within, percent / 100)
+    )
+    return percents[place] / 100 if place < len(percents) else None
+
+
+def _find_power(counts: tuple[int, ...], spread: float, within: float, loss: float) -> float:
+    random, orders = Random(0), _score_orders(counts)  # noqa: S311
+    level, hits = _find_level(orders) or 0.0, 0
+    for _ in range(_TRIALS):
+        rates = {
+            str(node): [exp(random.gauss(0, spread)) for _ in range(count)]
+            for node, count in enumerate(counts)
+        }
+        rates["0"] = [rate * (1 - loss) for rate in rates["0"]]
+        reference = find_reference(rates)
+        like_runs = sorted(rate for node in reference for rate in rates[node])
+        ratio = median(rates["0"]) / median(like_runs)
+        is_rare = _find_chance(orders, score_runs(rates["0"], like_runs)) <= level
+        hits += "0" not in reference and is_rare and ratio < 1 - within
+    return hits / _TRIALS

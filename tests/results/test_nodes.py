@@ -1,0 +1,93 @@
+"""Slow nodes: no false alarm in clean sets, 10 % less is seen, and what can't be told is not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import exp
+from random import Random
+
+import pytest
+
+from hpcbert.results.nodes import MAX_FALSE_ALARM, compare_nodes, find_detectable
+
+SPREADS = (0.005, 0.01, 0.02)
+
+
+def make_rates(random: Random, nodes: int, spread: float, runs: int = 5) -> dict[str, list[float]]:
+    return {
+        f"n{node}": [100 * exp(random.gauss(0, spread)) for _ in range(runs)]
+        for node in range(1, nodes + 1)
+    }
+
+
+def list_slow(rates: Mapping[str, list[float]], within: float = 0.02) -> list[str]:
+    verdicts = compare_nodes(rates, within).verdicts
+    return [verdict.node for verdict in verdicts if verdict.state == "slower"]
+
+
+@pytest.mark.parametrize("spread", SPREADS)
+@pytest.mark.parametrize("nodes", [4, 8, 16])
+def test_20_clean_sets_name_no_node_and_20_with_a_slow_one_name_it(
+    nodes: int, spread: float
+) -> None:
+    random = Random(nodes)
+    for _ in range(20):
+        rates = make_rates(random, nodes, spread)
+        assert list_slow(rates) == []
+        rates["n2"] = [0.9 * rate for rate in rates["n2"]]
+        assert list_slow(rates) == ["n2"]
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 8])
+def test_false_alarms_are_as_rare_as_stated_even_without_a_margin(nodes: int) -> None:
+    random = Random(1)
+    # Most runs are steady, some lose a lot: nothing like a normal distribution.
+    sets = [
+        {
+            f"n{node}": [1 - random.choice((0, 0.01, 0.3)) * random.random() for _ in range(5)]
+            for node in range(nodes)
+        }
+        for _ in range(1000)
+    ]
+    alarms = sum(bool(list_slow(rates, within=0)) for rates in sets)
+    assert alarms <= 1500 * MAX_FALSE_ALARM
+
+
+@pytest.mark.parametrize(
+    ("counts", "states"),
+    [
+        ((5, 5), {"like", "slower"}),
+        ((4, 4), {"unknown"}),
+        ((5, 3), {"unknown"}),
+        ((5,), {"unknown"}),
+        ((5, 5, 5, 1), {"like", "slower", "unknown"}),
+    ],
+    ids=["two of five", "two of four", "one of them too few", "one node", "one of four too few"],
+)
+def test_too_few_runs_give_no_verdict(counts: tuple[int, ...], states: set[str]) -> None:
+    rates = make_rates(Random(2), len(counts), 0.005)
+    rates = {node: runs[:count] for (node, runs), count in zip(rates.items(), counts, strict=True)}
+    rates["n1"] = [0.8 * rate for rate in rates["n1"]]
+    comparison = compare_nodes(rates, 0.02)
+    assert {verdict.state for verdict in comparison.verdicts} == states
+    assert (comparison.false_alarm is None) == (states == {"unknown"})
+
+
+def test_a_difference_that_counts_as_equal_names_nobody() -> None:
+    rates = make_rates(Random(3), 4, 0.0005)
+    rates["n4"] = [0.985 * rate for rate in rates["n4"]]
+    assert list_slow(rates) == []
+    assert list_slow(rates, within=0.01) == ["n4"]
+
+
+def test_a_quarter_of_the_nodes_may_be_slow() -> None:
+    rates = make_rates(Random(4), 8, 0.01)
+    rates |= {node: [0.9 * rate for rate in rates[node]] for node in ("n3", "n7")}
+    assert list_slow(rates) == ["n3", "n7"]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "spread", "loss"), [(2, 0.01, 0.04), (4, 0.01, 0.03), (4, 0.03, 0.09), (4, 0.3, None)]
+)
+def test_the_power_is_stated(nodes: int, spread: float, loss: float | None) -> None:
+    assert find_detectable((5,) * nodes, spread, 0.02) == loss
