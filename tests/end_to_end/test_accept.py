@@ -1,0 +1,91 @@
+"""As an ordinary user on a real cluster: a machine is accepted or not, and so is each node."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from hpcbert.lab.record import Lab
+from hpcbert.system.runner import run
+from tests.kit.cli import Cli, CliResult
+from tests.kit.training import START, WORDS, log
+
+pytestmark = [pytest.mark.slurm, pytest.mark.slow]
+
+# Prints a log at 10.4 samples/s, up to 1 % faster; 10 % slower on the node that `load` names.
+PROGRAM = """#!/bin/bash
+echo "$EPOCHREALTIME $BASHPID"
+[[ $(cat {load} 2>/dev/null) == "$SLURMD_NODENAME" ]] && share=0.936 || share=1.04
+exec awk -v now="${{EPOCHREALTIME/,/.}}" -v seed="$BASHPID" -v share="$share" -F ' time: ' '
+  BEGIN {{ srand(seed); rate = share * (1 + 0.01 * rand()) }}
+  NF > 1 {{ printf "%s time: %.6f\\n", $1, now + ($2 - {start} - 1.2) / rate; next }} 1' <<'END'
+{log}
+END
+"""
+# Each node has a GPU; n3 has another driver.
+NVIDIA_SMI = """#!/bin/bash
+[[ $SLURMD_NODENAME == n3 ]] && driver=550.54 || driver=560.35
+IFS=, read -ra fields <<<"${1#--query-gpu=}"
+[[ $1 == --query-gpu=* ]] || exit 0
+for field in "${fields[@]}"; do
+  [[ $field == driver_version ]] && row+=", $driver" || row+=", 1"
+done
+echo "${row#, }"
+"""
+
+
+def put(hpcbert: Cli, path: Path, text: str) -> None:
+    hpcbert.run(["mkdir", "-p", str(path.parent)])
+    hpcbert.run(["tee", str(path)], stdin=text)
+    hpcbert.run(["chmod", "755", str(path)])
+
+
+@pytest.fixture
+def program(hpcbert: Cli) -> Path:
+    path = hpcbert.cwd / "program"
+    load = f"'{hpcbert.cwd}/load'"
+    put(hpcbert, path, PROGRAM.format(load=load, start=START, log=log()))
+    put(hpcbert, hpcbert.cwd / "bin" / "nvidia-smi", NVIDIA_SMI)
+    return path
+
+
+def read_states(result: CliResult) -> dict[str, str]:
+    return {entry["node"]: entry["state"] for entry in result.data["nodes"]}
+
+
+def test_a_loaded_node_and_another_driver_are_named_on_the_lab(
+    hpcbert: Cli, program: Path, lab: Lab
+) -> None:
+    words = ("--device", "gpu", "--python", str(program), "--wait", "--json")
+    first = hpcbert(*WORDS, *words)
+    assert first.ok, first.output
+    base = hpcbert.cwd / "base.json"
+    hpcbert("collect", "--output", base, status=0)
+    path = f"{hpcbert.cwd}/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+    accept = ("accept", base, "--each-node", "--python", str(program), "--json")
+    clean = hpcbert(*accept, PATH=path)
+    assert clean.returncode == 0, clean.output
+    assert read_states(clean) == dict.fromkeys(("n1", "n2", "n3", "n4"), "like")
+    assert [(odd["node"], odd["fact"], odd["value"]) for odd in clean.data["differences"]] == [
+        ("n3", "GPU driver", "550.54")
+    ]
+    hpcbert.run(["tee", str(hpcbert.cwd / "load")], stdin="n2\n")
+    loaded = hpcbert(*accept, "--junit", "accept.xml", PATH=path)
+    assert loaded.returncode == 4, loaded.output
+    assert read_states(loaded) == {"n1": "like", "n2": "slower", "n3": "like", "n4": "like"}
+    # The jobs are there still: what an interrupted command left is judged later.
+    name = json.loads((Path(loaded.data["results"][0]) / "manifest.json").read_text())["name"]
+    again = hpcbert("accept", base, "--each-node", name, "--json", "--tolerance", "50%")
+    assert read_states(again) == read_states(loaded)
+    drain = ["scontrol", "update", "nodename=n4"]
+    env = {**os.environ, **lab.environment}
+    assert run([*drain, "state=drain", "reason=test"], env=env).ok
+    try:
+        drained = hpcbert(*accept, "--nodelist", "n1,n4", PATH=path)
+    finally:
+        assert run([*drain, "state=resume"], env=env).ok
+    assert (drained.returncode, read_states(drained)) == (4, {"n1": "unknown"})
+    assert "n4 was not measured" in drained.document["errors"][-1]["message"]
