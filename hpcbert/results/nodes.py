@@ -141,8 +141,8 @@ def _score_orders(counts: tuple[int, ...]) -> tuple[float, ...]:
         parts = {str(node): [next(rest) for _ in range(count)] for node, count in enumerate(counts)}
         reference = find_reference(parts)
         like_runs = sorted(rank for node in reference for rank in parts[node])
-        others = (runs for node, runs in parts.items() if node not in set(reference))
-        scores.append(max(score_runs(runs, like_runs) for runs in others))
+        slower_parts = (runs for node, runs in parts.items() if node not in set(reference))
+        scores.append(max(score_runs(runs, like_runs) for runs in slower_parts))
     return tuple(sorted(scores))
 
 

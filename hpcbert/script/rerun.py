@@ -362,8 +362,8 @@ def _read_window(rows: tuple[Row, ...], recipe: Recipe) -> dict[str, int]:
     windows = {(row.window.skip, row.window.iters) for row in rows if row.window}
     if not windows:
         return {}
-    (skip, iters), *others = windows
-    if others or iters is None:
+    skip, iters = next(iter(windows))
+    if len(windows) > 1 or iters is None:
         raise UsageError(
             "The iterations of these results differ, or end with their runs.",
             where=recipe.name,
