@@ -145,10 +145,9 @@ def gather_rates(tables: Iterable[SpeedupTable]) -> dict[str, dict[str, list[flo
 def find_odd_facts(sources: Iterable[Source]) -> tuple[NodeDifference, ...]:
     """Return the facts in which nodes differ from most others; of a tie, each value's nodes."""
     samples = [
-        NodeSample("", 1, Fingerprint(node, facts.facts, frozenset({"image"})))
+        NodeSample("", 1, Fingerprint(facts.nodes, facts.facts, frozenset({"image"})))
         for source in sources
         for facts in source.environments
-        for node in facts.nodes
     ]
     differences = []
     for difference in find_differences_within(samples):
