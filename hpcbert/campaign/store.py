@@ -444,13 +444,19 @@ def _read_name(directory: Path) -> str | None:
 
 
 def resolve_all(names: Iterable[str], runs: Path) -> tuple[Path, ...]:
-    """Return the campaigns that the user names, each once; without names, the newest submission.
+    """Return the campaigns that a command acts on, each once; without names, the newest submission.
 
     Raises:
-        UsageError: As `resolve_submission` and `find_newest`.
+        UsageError: As `resolve_submission` and `find_newest`; or nothing is named, and the last
+            submission made no campaign: the user may mean that one.
     """
     directories = [path for name in names for path in resolve_submission(name, runs)]
-    return tuple(dict.fromkeys(directories)) or list_submission(find_newest(runs))
+    if directories:
+        return tuple(dict.fromkeys(directories))
+    newest = find_newest(runs)
+    if refusal := describe_refusal(newest):
+        raise UsageError(refusal, hint=f"Name the campaign that you mean: {newest.name}")
+    return list_submission(newest)
 
 
 def warn_about_writers(directory: Path) -> tuple[str, ...]:

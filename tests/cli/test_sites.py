@@ -70,7 +70,12 @@ def test_the_newest_campaign_is_not_taken_for_a_refused_one(
     runs = {"HPCBERT_RUNS": str(tmp_path / "runs")}
     rehearse = [*SUBMIT, "--nodes", "1", "--rehearse", "--wait"]
     refused = [*SUBMIT, "--nodes", "99"]
-    results = run_commands([rehearse, ["show"], refused, ["show"], rehearse, ["show"]], **runs)
+    cancel = ["cancel", "--yes"]
+    results = run_commands(
+        [rehearse, ["show"], refused, ["show"], cancel, rehearse, ["show"]], **runs
+    )
+    stopped = results.pop(4)
+    assert (stopped.returncode, "Name the campaign" in stopped.stderr) == (2, True)
     notes = ["made no campaign" in result.stderr for result in results[1::2]]
     assert [result.returncode for result in results] == [0, 0, 2, 0, 0, 0]
     assert notes == [False, True, False]
