@@ -88,7 +88,7 @@ class Case(NamedTuple):
     shape: Shape
     preset: Preset
     precision: str
-    xla: bool = False
+    xla: bool | None = None
     model: str = ""
     settings: tuple[tuple[str, str], ...] = ()
     iters: int | None = None
@@ -96,7 +96,7 @@ class Case(NamedTuple):
 
     def __str__(self) -> str:
         words = [str(self.shape), self.preset.name, self.precision, self.model, self.device]
-        words += ["xla"] if self.xla else []
+        words += [] if self.xla is None else ["xla" if self.xla else "no-xla"]
         return "-".join([word for word in words if word] + [f"{k}={v}" for k, v in self.settings])
 
 
@@ -120,7 +120,7 @@ def fringe(recipe: Recipe) -> list[Case]:
     devices = [case for to in recipe.devices[1:] for case in _elsewhere(recipe, to)]
     cases = [Case(shape, *first, model=model) for model in recipe.models]
     if recipe.xla:
-        cases += [Case(shape, *pair, xla=True) for pair in presets(recipe)]
+        cases += [Case(shape, *pair, xla=xla) for pair in presets(recipe) for xla in (True, False)]
     for option in recipe.options.values():
         for value in _values(option):
             cases += [Case(shape, *first, settings=((option.name, value),))]
@@ -185,7 +185,7 @@ def render(name: str, case: Case, *, runtime: str = "none", **paths: str) -> Scr
         precisions=(case.precision,),
         preset=case.preset.name,
         model=case.model,
-        xla=case.xla or None,
+        xla=case.xla,
         settings=dict(case.settings),
         iters=case.iters,
         device=case.device,

@@ -1,8 +1,9 @@
-"""The table of sbatch/README.md names every assignment and function of a script."""
+"""Lines of a recipe's README run; the table of sbatch/README.md names all that a script assigns."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,24 @@ import pytest
 from hpcbert.model import LARGEST, Shape
 from hpcbert.script.plan import Request
 from tests.kit import drafts
-from tests.kit.paths import REPOSITORY
+from tests.kit.cli import inside
+from tests.kit.paths import REPOSITORY, TEMPLATES
 from tests.kit.recipes import RUNTIMES, Case, load, presets, render
 from tests.kit.requests import combined
 
 _ASSIGNED = re.compile(r"(?<![-\w$\"'=/,{])([a-z_]+)=")
+
+
+def test_each_line_of_a_recipe_s_page_works_as_typed(name: str, empty_directory: None) -> None:
+    """A submission is not started: `--dry-run` plans and renders it."""
+    text = (TEMPLATES / name / "README.md").read_text()
+    lines = re.findall(r"^    hpcbert ((?:submit|render) .*)$", text, re.MULTILINE)
+    assert lines
+    for line in lines:
+        words = shlex.split(line)
+        words += ["--dry-run"] if words[0] == "submit" else []
+        result = inside(*words)
+        assert result.returncode == 0, result.output
 
 
 def read_names() -> set[str]:

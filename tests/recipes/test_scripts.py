@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert.config.recipe import Recipe, VirtualEnvironment
+from hpcbert.errors import UsageError
 from hpcbert.model import Shape
 from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import (
@@ -116,6 +117,37 @@ def test_every_shape_precision_and_protocol_renders_for_bash(name: str, runtime:
 def test_every_model_option_and_compiler_setting_renders_for_bash(name: str) -> None:
     scripts = [render(name, case) for case in fringe(load(name))]
     _parse_scripts(_select_unlike([script.rank for script in scripts]))
+
+
+def _render_or_refuse(name: str, case: Case) -> str:
+    """Return the commands of a rank, or why the case is refused."""
+    try:
+        return render(name, case).rank
+    except UsageError as error:
+        return str(error)
+
+
+def test_each_switch_is_honoured_both_ways_or_refused(name: str) -> None:
+    """Of XLA under every protocol, and of the recipe's own switches; a protocol has the default."""
+    recipe, shape = load(name), Shape(1, 8)
+    for preset, precision in presets(recipe):
+        on, off, default = (
+            _render_or_refuse(name, Case(shape, preset, precision, xla=xla))
+            for xla in (True, False, None)
+        )
+        assert on != off, preset.name
+        assert "--xla" in on or recipe.xla, on
+        usual = render(name, Case(shape, preset, precision)).point
+        assert default == (on if usual.xla else off) or recipe.xla not in (True, False)
+        assert usual.xla == preset.xla
+    switches = [option for option in recipe.options.values() if option.kind == "bool"]
+    for option in switches:
+        texts = {
+            _render_or_refuse(name, Case(shape, *pair, settings=((option.name, value),)))
+            for value in ("true", "false")
+            for pair in presets(recipe)[:1]
+        }
+        assert len(texts) == 2, option.name
 
 
 def _select_unlike(texts: list[str]) -> list[str]:
