@@ -160,6 +160,7 @@ NEEDS = {
     "cpus": Need("programs", "two CPUs", _lack_of_second_cpu),
     "torch": Need("programs", "PyTorch", partial(_lack_of_module, "torch")),
     "transformers": Need("extras", "transformers", partial(_lack_of_module, "transformers")),
+    "reframe": Need("extras", "ReFrame", partial(_lack_of_variable, "HPCBERT_REFRAME")),
     **{
         name: Need("programs", name, partial(_lack_of_program, name))
         for name in ("groff", "shellcheck", "strace", "tmux")
