@@ -30,6 +30,7 @@ from hpcbert.campaign.power import ENDING, read_power
 from hpcbert.campaign.record import Event, RepeatRecord, Stamp, Step
 from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
 from hpcbert.config.toml import read as read_toml
+from hpcbert.errors import format_count
 from hpcbert.logs import failures
 from hpcbert.logs import grammar as grammars
 from hpcbert.logs.grammar import RECORDED, Grammar, Rule
@@ -407,7 +408,7 @@ class _Judge:
             notes=reading.notes,
             sampled=sampled,
         )
-        return JudgedRepeat(array, history, run, fingerprints, reading.told, reading.steps)
+        return JudgedRepeat(array, history, run, fingerprints, reading.stated_facts, reading.steps)
 
     def _find_reasons(self, repeat: Repeat, history: History, reading: Reading) -> list[Reason]:
         """Return every reason against a repeat's number."""
@@ -592,7 +593,7 @@ def warn_about_undecided(watched: TrackedCampaign) -> tuple[str, ...]:
     if not undecided:
         return ()
     hosts = {str(event["host"]) for attempt in undecided for event in attempt if "host" in event}
-    text = "1 repeat was" if len(undecided) == 1 else f"{len(undecided)} repeats were"
+    text = format_count(len(undecided), "repeat was", "repeats were")
     clause = f"{text} made without knowing whether they were needed"
     reason = f"hpcbert did not run on {fold(tuple(sorted(hosts)))}"
     return (f"{watched.campaign.id}: {clause}: {reason}; see slurm/*.out.",)

@@ -237,7 +237,7 @@ def _overlap_reason(other: ReadLog) -> Reason:
 
 
 def _make_account(shape: Shape, number: int, read: ReadLog) -> ComparedRun:
-    facts = dict(read.reading.told)
+    facts = dict(read.reading.stated_facts)
     if read.reading.setting.accumulation:
         facts["accumulation"] = read.reading.setting.accumulation
     node_samples = (make_log_sample(str(shape), number, facts),)

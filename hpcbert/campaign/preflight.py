@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from hpcbert.campaign.record import Event, read_record
 from hpcbert.campaign.repeats import TrackedCampaign
+from hpcbert.errors import format_count
 from hpcbert.logs import failures
 from hpcbert.model import Array
 
@@ -169,7 +170,7 @@ def _describe_slow_nodes(preflight: Preflight) -> Iterator[str]:
     for name, reason in preflight.slow.items():
         yield f"{name} is far below the others: {reason}."
     if excluded_jobs := {job for job, _ in preflight.left_out}:
-        jobs = f"{len(excluded_jobs)} job{'' if len(excluded_jobs) == 1 else 's'}"
+        jobs = format_count(len(excluded_jobs), "job")
         yield f"Excluded from {jobs}: {', '.join(preflight.slow)}."
     for job, reason in preflight.spared:
         yield f"Job {job} runs on them nevertheless: {reason}."

@@ -343,7 +343,7 @@ def list_failures(view: View) -> list[str]:
             key = repeat.watched.campaign.id, str(failure)
             failures[key] = failures.get(key, 0) + 1
     return [
-        replace_controls(f"{count} repeat{'s' if count > 1 else ''}: {failure}")
+        replace_controls(f"{format_count(count, 'repeat')}: {failure}")
         for (_, failure), count in failures.items()
     ]
 
@@ -362,7 +362,7 @@ def list_flags(view: View) -> list[str]:
         for repeat in view.repeats
         for note in find_flags(repeat, view.states[repeat.key])
     )
-    return [f"{count} repeat{'s' if count > 1 else ''}: {text}" for text, count in counts.items()]
+    return [f"{format_count(count, 'repeat')}: {text}" for text, count in counts.items()]
 
 
 def read_details(repeat: Repeat, state: RepeatState, now: float) -> RepeatProgress:

@@ -17,7 +17,7 @@ from hpcbert.cli.output import Result, returns_result
 from hpcbert.commands.collect import find_places
 from hpcbert.commands.record import RecordCell as CheckedCell
 from hpcbert.commands.record import check_record, extract_tables
-from hpcbert.errors import CheckError, UsageError
+from hpcbert.errors import CheckError, UsageError, format_count
 from hpcbert.results.grid import (
     Cell,
     Column,
@@ -84,7 +84,7 @@ def record_list(*, model: str, gpus: int | None, accelerator: str, show_all: boo
     for source in sources:
         points = sum(len(table.points) for table in source.tables)
         lines.append(click.style(source.name, bold=True) + f"  {source.title}")
-        counts = f"{_count(len(source.tables), 'table')}, {_count(points, 'point')}"
+        counts = f"{format_count(len(source.tables), 'table')}, {format_count(points, 'point')}"
         lines += fold_text(f"  {source.repository}; {counts}", width, "  ")
     return Result(data=[_source_data(source) for source in sources], text="\n".join(lines))
 
@@ -308,7 +308,3 @@ def _format_summary(cells: tuple[CheckedCell, ...]) -> str:
     unchecked = sum(bool(cell.gap) for cell in cells)
     gap_text = f"; {unchecked} lack logs" if unchecked else ""
     return f"{follow} of {len(cells)} published numbers follow from the logs{known_text}{gap_text}."
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -23,6 +23,7 @@ from hpcbert.errors import (
     UnfinishedError,
     UsageError,
     describe_error,
+    format_count,
 )
 from hpcbert.logs.layout import LeftOut, printable_path
 from hpcbert.model import UNFINISHED, Provenance, SpeedupTable, Unit, format_utc
@@ -181,7 +182,7 @@ def _describe_left_out(collection: CollectResult) -> tuple[str, ...]:
     for reason, logs in reasons.items():
         clause = logs[0].why if len(logs) == 1 else f"{reason} another" if logs[0].other else reason
         clause = clause[:1].lower() + clause[1:].rstrip(".")
-        count = f"{len(logs)} file{'s' if len(logs) > 1 else ''}"
+        count = format_count(len(logs), "file")
         names = _list_names([printable_path(log.path) for log in logs[:_MAX_FILES]])
         text = f"left out {count}, because {clause}: {names}"
         if len(logs) > _MAX_FILES:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from hpcbert.errors import format_count
 from hpcbert.scheduler.slurm.admission import describe_restriction
 from hpcbert.scheduler.slurm.cluster import Cluster
 from hpcbert.slurm.inventory import Partition
@@ -36,9 +37,8 @@ class GpuKind:
         return f"gpu:{self.name}" if self.name else "gpu"
 
     def __str__(self) -> str:
-        nodes = f"{self.nodes} node" + ("" if self.nodes == 1 else "s")
         slices = ", slices of GPUs (MIG)" if self.sliced else ""
-        return f"{nodes} with {self.gres}:{self.count}{slices}"
+        return f"{format_count(self.nodes, 'node')} with {self.gres}:{self.count}{slices}"
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ class Reading(NamedTuple):
     assumed: tuple[tuple[str, FactValue, str], ...] = ()
 
     @property
-    def told(self) -> tuple[tuple[str, int | str], ...]:
+    def stated_facts(self) -> tuple[tuple[str, int | str], ...]:
         """The facts of the run, and the sizes of its samples, as (name, value)."""
         names = ("sequence_length", "packing", "predictions", "vocab_size")
         sizes = {name: getattr(self.setting, name) for name in names}

@@ -271,7 +271,7 @@ class _Installation:
     def _patch(self, name: str) -> None:
         folder = packages_path(self.directory, self.virtual_environment.python)
         patch = str(Path(self.recipe.folder) / name)
-        # A repository around the checkout does not count.
+        # The program's own repository, not one around the checkout.
         git_env = {"GIT_CEILING_DIRECTORIES": str(folder.parent)}
         self._run("git", "apply", "--whitespace=nowarn", patch, cwd=folder, env=git_env)
 

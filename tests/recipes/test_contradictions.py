@@ -151,7 +151,7 @@ def test_a_log_states_what_its_ranks_were_started_with(name: str, tmp_path: Path
     if not list_rules(name):
         not_applicable(f"{name} has no throughput")
     settings = setting(name)
-    log_facts = dict(Reader(name, tmp_path).read(sample(name), settings=Setting()).told)
+    log_facts = dict(Reader(name, tmp_path).read(sample(name), settings=Setting()).stated_facts)
     assert set(log_facts) >= STARTED
     for field in STARTED & {field for field, value in settings._asdict().items() if value}:
         assert log_facts[field] == getattr(settings, field)

@@ -27,4 +27,4 @@ def test_a_log_of_gaudi_gives_the_number_of_the_same_run(rule: str, tmp_path: Pa
     packed = b'DLL - PARAMETER Config : ["Namespace(enable_packed_data_mode=True, x=1)"]\n' + gaudi
     refused = Reader("ngc-pytorch", tmp_path).read(packed, rule, setting("ngc-pytorch"))
     assert (refused.throughput, refused.reasons[0].code) == (None, "format")
-    assert dict(readings[1].told)["batch_size_per_device"] == 32
+    assert dict(readings[1].stated_facts)["batch_size_per_device"] == 32

@@ -56,7 +56,7 @@ def test_lengths_that_change_inside_the_window_refuse_the_run(form: str, tmp_pat
 def test_a_window_of_one_length_is_a_number_at_that_length(form: str, tmp_path: Path) -> None:
     short = read_megatron(tmp_path, format_curriculum(form, dict.fromkeys(range(20, 121, 20), 128)))
     assert short.throughput == pytest.approx(1024)
-    assert dict(short.told)["sequence_length"] == short.setting.sequence_length == 128
+    assert dict(short.stated_facts)["sequence_length"] == short.setting.sequence_length == 128
     other = read_megatron(tmp_path, format_curriculum(form, dict.fromkeys(range(20, 121, 20), 128)),
                  sequence_length=512)  # fmt: skip
     assert "the log says sequence_length = 128, expected 512" in str(other.reasons[0])

@@ -22,6 +22,7 @@ from hpcbert.cli.progress import (
 from hpcbert.cli.streams import to_ascii
 from hpcbert.commands.monitor import RepeatProgress, View
 from hpcbert.commands.rates import Rates
+from hpcbert.errors import format_count
 from hpcbert.model import Row, Run, Unit
 from hpcbert.slurm.hostlist import fold
 from hpcbert.slurm.states import Kind, RepeatState
@@ -492,10 +493,7 @@ def _format_reasons(row: TreeRow, scene: Scene) -> str:
         return _format_wait(scene.waits.get(row.key, ""))
     texts = (scene.failures.get(repeat.key) for repeat in row.repeats)
     failures = Counter(text for text in texts if text)
-    reasons = [
-        f"{count} repeat{'s' if count > 1 else ''}: {failure}"
-        for failure, count in failures.items()
-    ]
+    reasons = [f"{format_count(count, 'repeat')}: {failure}" for failure, count in failures.items()]
     # The row of the campaign has the reason for which all its points wait.
     if wait := scene.waits.get(row.key, "") if not scene.waits.get(row.key[:1]) else "":
         reasons.append(_format_wait(wait))

@@ -97,7 +97,7 @@ class Session:
         self._rates_due = 0.0
         self._rows: Sequence[TreeRow] = ()
         self._show: Callable[[Tree, Scene], None] = lambda _tree, _shown: None
-        self._tell: Callable[[str], None] = lambda _: None
+        self._notify: Callable[[str], None] = lambda _: None
         self._fail: Callable[[], None] = lambda: None
         self.view: View | None = None
         self.error: BaseException | None = None
@@ -105,17 +105,17 @@ class Session:
     def begin(
         self,
         show: Callable[[Tree, Scene], None],
-        tell: Callable[[str], None],
+        notify: Callable[[str], None],
         fail: Callable[[], None],
     ) -> threading.Thread:
         """Follow in a thread of its own, which calls all arguments.
 
         Args:
             show: Takes each update.
-            tell: Takes a sentence to show.
+            notify: Takes a sentence to show.
             fail: Called if it can't continue; `error` has the reason.
         """
-        self._show, self._tell, self._fail = show, tell, fail
+        self._show, self._notify, self._fail = show, notify, fail
         thread = threading.Thread(target=self._follow, name="hpcbert-view", daemon=True)
         thread.start()
         return thread
@@ -187,7 +187,7 @@ class Session:
         """Report retried repeats."""
         arrays = [array for plan in plans for array in plan.arrays]
         count = sum(len(array.repeats) for array in arrays)
-        self._tell(
+        self._notify(
             f"{format_count(count, 'repeat was', 'repeats were')} submitted again, "
             f"in {format_count(len(arrays), 'job')}."
         )
@@ -196,7 +196,7 @@ class Session:
         """Report why a submission waits."""
         if self._left:
             raise _LeaveError
-        self._tell(f"{reason} Waiting for room.")
+        self._notify(f"{reason} Waiting for room.")
 
     def _take(self, view: View) -> None:
         if self.view is None or view.repeats is not self.view.repeats:

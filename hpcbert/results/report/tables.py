@@ -135,7 +135,7 @@ def list_runs(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
     )
     grids = []
     for number, table in enumerate(inputs.tables, 1):
-        # A published median without its runs is no run.
+        # A published median is not a run.
         rows = [row for row in table.rows if not (row.published and len(row.runs) == 1)]
         cells = tuple(_run_cells(row, run, words) for row in rows for run in row.runs)
         if cells:
