@@ -55,6 +55,7 @@ SECTIONS = {
     "Campaigns": {
         "list": "List your campaigns, newest first.",
         "show": "Show a campaign and its results so far.",
+        "nodes": "Show the history of nodes: rates and facts.",
         "note": "Write a line about a campaign, or print it.",
         "archive": "Pack a campaign into one file.",
         "rm": "Remove campaigns for good.",

@@ -44,6 +44,7 @@ _LINKS = {
     "collect": "[how numbers are made](../../explanation/numbers.md), "
     "[logs of other programs](../../how-to/read-existing-logs.md), "
     "[metrics](../../explanation/metrics.md), [results in a notebook](../../how-to/notebook.md)",
+    "nodes": "[how to accept a machine](../../how-to/accept.md#the-history-of-a-node)",
     "accept": "[how to accept a machine](../../how-to/accept.md)",
     "compare": "[how to compare](../../how-to/compare.md), "
     "[how verdicts are made](../../explanation/comparing.md)",

@@ -67,6 +67,7 @@ LINES = {
     "predict": "predict dlperf:oneflow-fp32-b32 --nodes 8",
     "list": "list",
     "show": f"show {ONE}",
+    "nodes": "nodes",
     "note": f"note {ONE} quiet-machine",
     "audit": f"audit {ONE}",
     "archive": f"archive {ONE}",

@@ -80,6 +80,11 @@ def test_a_loaded_node_and_another_driver_are_named_on_the_lab(
     name = json.loads((Path(loaded.data["results"][0]) / "manifest.json").read_text())["name"]
     again = hpcbert("accept", base, "--each-node", name, "--json", "--tolerance", "50%")
     assert read_states(again) == read_states(loaded)
+    history = hpcbert("nodes", "n[2-3]", "--json", status=0)
+    assert {entry["node"] for entry in history.data} == {"n2", "n3"}
+    ratios = [entry["ratio"] for entry in history.data if entry["node"] == "n2"]
+    assert ratios[0] is None
+    assert 0.85 < ratios[1] < 0.95
     drain = ["scontrol", "update", "nodename=n4"]
     env = {**os.environ, **lab.environment}
     assert run([*drain, "state=drain", "reason=test"], env=env).ok
