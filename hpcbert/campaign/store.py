@@ -39,7 +39,7 @@ _LONGEST_NAME = 255
 # Repeats of one campaign, all points and retries together.
 MOST_REPEATS = 50_000
 # Number of campaigns that an error names.
-_MAX_NAMED = 10
+_MAX_NAMED = 6
 SCRIPTS_FOLDER = "scripts"
 NOTE = "note.txt"
 # Characters.
@@ -318,13 +318,19 @@ def record_submit(runs: Path) -> None:
 
 
 def describe_refusal(newest: Path) -> str:
-    """Return that the last submission made no campaign, and which is the newest; else empty."""
+    """Return why the newest campaign is not that of the last submission; empty if it is."""
+    last_campaign = find_campaigns(newest.parent)[-1]
     try:
-        manifest_time = (newest / MANIFEST).stat().st_mtime
+        manifest_time = (last_campaign / MANIFEST).stat().st_mtime
         is_later = _last_submit(newest.parent).stat().st_mtime > manifest_time
     except OSError:
         return ""
-    return f"The last submit made no campaign: this is {newest.name}." if is_later else ""
+    if is_later:
+        return f"The last submit made no campaign: this is {newest.name}."
+    if last_campaign == newest:
+        return ""
+    lack = "is a rehearsal" if read_manifest(last_campaign).rehearse else "has no job yet"
+    return f"{last_campaign.name}, the newest, {lack}: this is {newest.name}."
 
 
 def _last_submit(runs: Path) -> Path:

@@ -200,21 +200,29 @@ def load_lock(path: Path) -> Lock:
 def compare_locks(lock: Lock, new_lock: Lock) -> tuple[str, ...]:
     """Return the differences from then, one sentence each."""
     old_values, new_values = _flatten_lock(lock), _flatten_lock(new_lock)
-    return tuple(
-        f"Differs from {lock.campaign}: {key} was {_format_value(old_values.get(key))}, "
-        f"and is {_format_value(new_values.get(key))} here."
-        for key in dict.fromkeys((*old_values, *new_values))
-        if old_values.get(key) != new_values.get(key)
-        and redact.MASK not in f"{old_values.get(key)}"
+    files = sorted(
+        name
+        for name in lock.files.keys() | new_lock.files.keys()
+        if lock.files.get(name) != new_lock.files.get(name)
+    )
+    changed_files = f"Differs from {lock.campaign}: these files of the job: {', '.join(files)}."
+    return (
+        *([changed_files] if files else []),
+        *(
+            f"Differs from {lock.campaign}: {key} was {_format_value(old_values.get(key))}, "
+            f"and is {_format_value(new_values.get(key))} here."
+            for key in dict.fromkeys((*old_values, *new_values))
+            if old_values.get(key) != new_values.get(key)
+            and redact.MASK not in f"{old_values.get(key)}"
+        ),
     )
 
 
 def _flatten_lock(lock: Lock) -> dict[str, Any]:
-    short_lock = replace(lock, recipe=lock.recipe[:12])
+    short_lock = replace(lock, recipe=lock.recipe[:12], files={})
     values = {
         name: value for name, value in asdict(short_lock).items() if name not in _KEYS_OF_CAMPAIGN
     }
-    values["files"] = {name: file[:12] for name, file in lock.files.items()}
     settings = flatten(values)
     return {
         key: list(value) if isinstance(value, tuple) else value

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,7 @@ from hpcbert.model import Shape
 from hpcbert.scheduler.local import backend
 from hpcbert.system import lock
 from hpcbert.system.runner import Outcome, run
+from tests.kit.campaigns import build
 from tests.kit.drafts import drafted
 from tests.kit.needs import require
 from tests.kit.paths import REPOSITORY
@@ -135,6 +137,7 @@ def test_of_many_who_find_a_dead_holders_lock_one_at_a_time_gets_in(tmp_path: Pa
     contender = """
 import os, sys, time
 from pathlib import Path
+from typing import Any
 from hpcbert.campaign import store
 from hpcbert.errors import UsageError
 place = Path(sys.argv[1])
@@ -237,6 +240,7 @@ def test_a_holder_in_another_containers_processes_is_not_dead(tmp_path: Path) ->
     holder_ = """
 import sys, time
 from pathlib import Path
+from typing import Any
 from hpcbert.campaign import store
 place = Path(sys.argv[1])
 with store.locked(place):
@@ -331,3 +335,23 @@ def test_a_local_queue_lives_from_another_time_namespace_too(
         run_in_time_namespace("3600", "print(backend.is_queue_alive(sys.argv[1]))", dead).stdout
         == "False\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"rehearse": True}, "1-later, the newest, is a rehearsal: this is 0-measured."),
+        ({"jobs": ("",), "state": "refused"}, "1-later, the newest, has no job yet"),
+        ({}, ""),
+    ],
+    ids=["rehearsal", "refused", "measured"],
+)
+def test_a_campaign_that_is_not_the_last_one_is_named(
+    changes: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
+    build(tmp_path, "1n1g", name="0-measured")
+    store.record_submit(tmp_path)
+    build(tmp_path, "1n1g", name="1-later", **changes)
+    newest = store.find_newest(tmp_path, measured=True)
+    assert store.describe_refusal(newest).startswith(sentence)
+    assert bool(store.describe_refusal(newest)) == bool(sentence)

@@ -104,6 +104,13 @@ def test_what_is_otherwise_is_said_by_its_key(draft: Draft, tmp_path: Path) -> N
     }
 
 
+def test_changed_files_of_the_job_are_one_sentence(draft: Draft) -> None:
+    first, second, *_ = sorted(draft.lock.files)
+    files = {**draft.lock.files, first: "0" * 64, second: "0" * 64}
+    (message,) = rerun.compare_locks(draft.lock, replace(draft.lock, files=files))
+    assert message.endswith(f"these files of the job: {first}, {second}.")
+
+
 WRONG = {
     "a file that asks": ('schema = 1\nframeworks = ["x"]\n', "not a lock file", "hpcbert submit"),
     "something else": ("schema = 1\n", "not a lock file", "campaign.lock.toml"),
