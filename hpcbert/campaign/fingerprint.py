@@ -136,7 +136,7 @@ def parse(raw: bytes) -> tuple[Fingerprint, ...]:
     """
     parts: dict[str, list[int]] = {}
     documents: list[dict[str, Any]] = []
-    for line in raw.splitlines() if len(raw) <= LARGEST else ():
+    for line in raw.decode("utf-8", "replace").split("\n") if len(raw) <= LARGEST else ():
         with suppress(ValueError, RecursionError):
             data = json.loads(line)
             if isinstance(data, dict) and isinstance(data.get("nodes"), str):

@@ -1,8 +1,9 @@
-"""Power and memory of a run's GPUs, as sample.sh summed them up on the nodes; pure except reading.
+"""Power and memory of a run's GPUs, as sample.sh recorded them on the nodes; pure except reading.
 
-The sampler does not know when the window begins: a program prints its iterations, not the times of
-its first and last one. The window is the stretch of its length in which the GPUs of a node used the
-most power: outside of it they load, compile, warm up, and end.
+The job adds up the samples of all nodes (add_samples of nodes.bash). It does not know when the
+window begins: a program prints its iterations, not the times of its first and last one. The window
+is the stretch of its length in which the GPUs used the most power: outside of it they load,
+compile, warm up, and end.
 """
 
 from __future__ import annotations
@@ -10,88 +11,60 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
+from typing import NamedTuple
 
 from hpcbert.model import Sampled
 from hpcbert.system import files
 
-ENDING = ".power.jsonl"
-_MAX_BYTES = 1 << 30
-# Samples of a node's GPUs inside a window below which no result is given.
+ENDING = ".power.json"
+_MAX_BYTES = 1 << 26
+# Samples inside a window below which no result is given.
 _MIN_SAMPLES = 5
 # Watts and MiB above which a sample is invalid.
-_MAX_WATTS, _MAX_MEMORY = 1e7, 1e8
+_MAX_WATTS, _MAX_MEMORY = 1e9, 1e8
 
 
-@dataclass
-class NodeSamples:
-    """The samples of one node.
+class Samples(NamedTuple):
+    """The samples of a run's GPUs.
 
     Attributes:
-        rows: Seconds, watts of all its GPUs in use, and MiB of the fullest of these.
-        gpus: Number of these GPUs.
-        count: Number of rows that the node sent; -1 if its last line is missing.
+        gpus: Number of the GPUs.
+        rows: Seconds since the first sample, watts of all GPUs, and MiB of the fullest.
     """
 
-    rows: list[tuple[float, float, float]] = field(default_factory=list)
-    gpus: int = 0
-    count: int = -1
+    gpus: int
+    rows: Sequence[tuple[float, float, float]]
 
 
 def read_power(path: Path, *, seconds: float) -> Sampled | None:
-    """Return the GPUs' power in a window; None if a node has too few samples.
-
-    Args:
-        path: The samplers' file.
-        seconds: Length of the window.
-    """
+    """Return the power in a window of so many seconds; None if there are too few samples."""
     try:
-        raw = files.read(path, max_bytes=_MAX_BYTES)
+        samples = parse_samples(files.read(path, max_bytes=_MAX_BYTES))
     except OSError:
         return None
-    windows = [find_window(samples, seconds) for samples in parse_samples(raw).values()]
-    node_windows = [window for window in windows if window is not None]
-    if not node_windows or len(node_windows) < len(windows):
+    return find_window(samples, seconds) if samples else None
+
+
+def parse_samples(raw: bytes) -> Samples | None:
+    """Return the samples in a file; None if it is damaged."""
+    try:
+        data = json.loads(raw)
+        rows = [(float(time), float(watts), float(mib)) for time, watts, mib in data["samples"]]
+        gpus = int(data["gpus"])
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    return Sampled(
-        watts=math.fsum(window.watts for window in node_windows),
-        memory_mib=max(window.memory_mib for window in node_windows),
-        gpus=sum(window.gpus for window in node_windows),
-        seconds=seconds,
-        samples=min(window.samples for window in node_windows),
+    limits = (math.inf, _MAX_WATTS, _MAX_MEMORY)
+    is_sound = all(
+        0 <= value <= most for row in rows for value, most in zip(row, limits, strict=True)
     )
+    return Samples(gpus, rows) if is_sound and gpus > 0 and rows else None
 
 
-def parse_samples(raw: bytes) -> dict[str, NodeSamples]:
-    """Return the samples of each node; lines that are damaged are left out."""
-    by_node: dict[str, NodeSamples] = {}
-    for line in raw.splitlines():
-        with suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            data = json.loads(line)
-            samples = by_node.setdefault(str(data["node"]), NodeSamples())
-            if "count" in data:
-                samples.gpus, samples.count = int(data["gpus"]), int(data["count"])
-            else:
-                samples.rows += [(time, watts, mib) for time, watts, mib in data["samples"]]
-    return by_node
-
-
-def find_window(samples: NodeSamples, seconds: float) -> Sampled | None:
-    """Return the power of a node's GPUs in the stretch with the most power; None if there is none.
-
-    Args:
-        samples: The node's samples, in order.
-        seconds: Length of the stretch.
-    """
-    if len(samples.rows) != samples.count or not samples.count or samples.gpus <= 0:
-        return None
+def find_window(samples: Samples, seconds: float) -> Sampled | None:
+    """Return the power in the stretch of a length with the most power; None if there is none."""
     times, watts, memory = zip(*samples.rows, strict=True)
-    columns = ((times, math.inf), (watts, _MAX_WATTS), (memory, _MAX_MEMORY))
-    if not all(_are_numbers(column, most) for column, most in columns):
-        return None
     sums = [0.0, *accumulate(watts)]
     stretches = _list_stretches(times, seconds)
     means = (
@@ -101,10 +74,6 @@ def find_window(samples: NodeSamples, seconds: float) -> Sampled | None:
     if not last:
         return None
     return Sampled(mean, max(memory[first:last]), samples.gpus, seconds, last - first)
-
-
-def _are_numbers(column: Sequence[object], most: float) -> bool:
-    return all(type(value) in {int, float} and 0 <= value <= most for value in column)  # type: ignore[operator]
 
 
 def _list_stretches(times: Sequence[float], seconds: float) -> Iterator[tuple[int, int]]:

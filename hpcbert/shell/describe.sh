@@ -5,16 +5,16 @@
 #   describe.sh PART REFERENCE PYTHON [cpu]
 #
 # With `cpu` it asks about no GPU: the ranks compute on the CPU.
-# PART is `image` (run inside the container), `host` (run outside) or `both` (no container). What
-# differs between equal nodes is in objects of its own. Unknown facts are left out, and nothing here
-# ends a job: the exit status is 0, and a time limit ends a command that hangs.
+# PART is `image` (run inside the container), `host` (run outside) or `both` (no container). Equal nodes
+# print equal objects. Unknown facts are left out, and nothing here ends a job: the exit status is 0,
+# and a time limit ends a command that hangs.
 # Bytes above 127 are written as \u0080 to \u00ff, one by one, so that any value is valid JSON.
 # If a variable's name or form suggests a secret, only the name is written.
 #
 #   JSON            json, add, content, add_file, add_list
 #   secrets         matching, find_secrets
 #   in the image    environment, distribution, find_python, packages, libraries, image_part
-#   on the host     processor, network, gpus, host_part
+#   on the host     processor, memory, network, gpus, host_part
 #   GPUs by vendor  add_gpus, nvidia, amd, rocm, gaudi
 #   the lines       print_lines, main
 
@@ -123,24 +123,22 @@ find_secrets() { # name ...; reads values; sets texts, secret
   for name in "${matched[@]}"; do secret[$name]=yes; done
 }
 
-environment() { # prints the ranks' variables; those that Slurm sets for each node are apart
-  local name value count=0 out='' own=''
+environment() { # prints the ranks' variables
+  local name value count=0 out=''
   for name in "${names[@]}"; do
-    # Variables that this step and shell set themselves say nothing about the ranks.
-    case $name in SLURM_STEP* | SLURM_SRUN_* | SLURM_TASK_PID | SHLVL | _) continue ;; esac
+    # Variables that this step and shell set themselves say nothing about the ranks, and differ by node.
+    case $name in
+      SLURM_STEP* | SLURM_SRUN_* | SLURM_TASK_PID | SLURMD_NODENAME | SLURM_NODEID | SLURM_PROCID | SLURM_GTIDS | SLURM_TOPOLOGY_ADDR | HOSTNAME | SHLVL | _)
+        continue
+        ;;
+    esac
     ((++count > MOST)) && break
     value=${values[$name]}
     if [[ -n $value && -n ${secret[$name]-} ]]; then value='<redacted>'; fi
     json "$value"
-    case $name in
-      SLURMD_* | SLURM_NODEID | SLURM_PROCID | SLURM_GTIDS | SLURM_TOPOLOGY_ADDR | SLURM_CPU*_* | *_VISIBLE_DEVICES | HOSTNAME | GPU_DEVICE_ORDINAL)
-        own+=",\"$name\":$REPLY"
-        ;;
-      *) out+=",\"$name\":$REPLY" ;;
-    esac
+    out+=",\"$name\":$REPLY"
   done
   print_lines "{\"image\":{\"environment\":{${out:1}}}}"
-  print_lines "{\"image\":{\"environment\":{${own:1}}}}"
 }
 
 # --- Inside the image ---------------------------------------------------------------------------
@@ -224,6 +222,15 @@ processor() {
   add_file smt /sys/devices/system/cpu/smt/active
   local domains=(/sys/devices/system/node/node[0-9]*)
   add numa_nodes "${#domains[@]}"
+  content /proc/meminfo # its first line is MemTotal
+  memory "${REPLY//[^0-9]/}"
+}
+
+# The kernel keeps a few percent to itself, not the same on equal nodes: rounded up to four bits.
+memory() { # KiB
+  local step=1
+  while ((10#${1:-0} / step >= 16)); do step=$((step * 2)); done
+  add memory_kb "$(((10#${1:-0} + step - 1) / step * step))"
 }
 
 network() {
@@ -353,7 +360,6 @@ gpus() {
 }
 
 host_part() {
-  local time
   object=''
   add_file kernel /proc/sys/kernel/osrelease
   add machine "$HOSTTYPE"
@@ -363,12 +369,6 @@ host_part() {
   object=''
   network
   print_lines "{\"host\":{${object:1}}}"
-  object=''
-  add_file hostname /proc/sys/kernel/hostname
-  content /proc/meminfo # its first line is MemTotal, which differs by some pages
-  add memory_kb "${REPLY//[^0-9]/}"
-  printf -v time '%(%s)T' -1
-  print_lines "{\"time\":$time,\"host\":{${object:1}}}"
 }
 
 # --- The lines --------------------------------------------------------------------------------

@@ -203,12 +203,13 @@ def test_a_job_joins_the_lines_of_its_nodes(
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
-def test_variables_that_slurm_sets_for_each_node_are_apart(tmp_path: Path) -> None:
+def test_equal_nodes_print_equal_objects(tmp_path: Path) -> None:
     for node in ("n1", "n2"):
         describe(tmp_path, SLURMD_NODENAME=node, SLURM_NODEID=node[1:], SLURM_JOB_ID="5", OMP_X="1")
     text = gather((tmp_path / "printed").read_bytes(), tmp_path / "nodes.jsonl")
     names = {line["nodes"] for line in map(json.loads, text.splitlines()) if "OMP_X" in str(line)}
     assert names == {"n1 n2"}
+    assert {json.loads(line)["nodes"] for line in text.splitlines()} == {"n1 n2"}
     (pair,) = fingerprint.parse(text)
     assert pair.nodes == ("n1", "n2")
 

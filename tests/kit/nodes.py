@@ -13,9 +13,7 @@ from hpcbert.model import Array
 FIELDS = "index,name,driver_version,memory.total,power.limit,clocks.max.sm,clocks.max.memory"
 NODE: dict[str, Any] = {
     "nodes": "n1",
-    "time": 1763717655,
     "host": {
-        "hostname": "n1",
         "kernel": "5.15.0-100",
         "machine": "x86_64",
         "cpu": "AMD EPYC 7742",

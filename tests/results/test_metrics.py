@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hpcbert.campaign.power import NodeSamples, find_window, parse_samples, read_power
+from hpcbert.campaign.power import Samples, find_window, parse_samples, read_power
 from hpcbert.data.names import usual_predictions
 from hpcbert.model import PRECISIONS, Counted, Group, Measured, Run, Sampled, Shape, Steps
 from hpcbert.results import document
@@ -415,8 +415,15 @@ def run_sampler(
         return sampler.communicate(b"\n")[0]
 
 
-def sample_node(folder: Path, text: str, gpus: int, **options: Any) -> NodeSamples:
-    (samples,) = parse_samples(run_sampler(folder, text, gpus, **options)).values()
+def add_samples(printed: bytes) -> bytes:
+    """Return what a job makes of the lines of its nodes."""
+    words = ["bash", "-c", f". {REPOSITORY}/hpcbert/shell/nodes.bash; add_samples"]
+    return subprocess.run(words, input=printed, capture_output=True, check=False).stdout
+
+
+def sample_node(folder: Path, text: str, gpus: int, **options: Any) -> Samples:
+    samples = parse_samples(add_samples(run_sampler(folder, text, gpus, **options)))
+    assert samples is not None
     return samples
 
 
@@ -440,8 +447,8 @@ def test_the_window_is_where_most_is_drawn(tmp_path: Path) -> None:
     ids=["empty", "garbage", "four looks", "too short", "no dates", "not available", "nan", "absurd", "quotes", "controls"],
 )  # fmt: skip
 def test_what_was_not_looked_at_long_enough(text: str, tmp_path: Path) -> None:
-    for samples in parse_samples(run_sampler(tmp_path, text, 1)).values():
-        assert find_window(samples, 25.0) is None
+    samples = parse_samples(add_samples(run_sampler(tmp_path, text, 1)))
+    assert samples is None or find_window(samples, 25.0) is None
 
 
 def test_midnight_is_inside_a_window(tmp_path: Path) -> None:
@@ -469,18 +476,32 @@ def test_rocm_smi_is_understood(tmp_path: Path) -> None:
 
 
 def test_all_nodes_or_none(tmp_path: Path) -> None:
-    text, file = render_nvidia_smi([[100.0]] * 140), tmp_path / "x.power.jsonl"
-    first, second = (run_sampler(tmp_path / "tools", text, 1, node=node) for node in ("a", "b"))
-    assert all(len(line) < 1024 for line in first.splitlines())
-    assert len(first.splitlines()) > 2
-    lines = [line for pair in zip(first.splitlines(), second.splitlines(), strict=True) for line in pair]  # fmt: skip
-    file.write_bytes(b"\n".join(lines))
+    """The samples of nodes are added in their order, as far as all nodes have them."""
+    text = render_nvidia_smi([[100.0]] * 140)
+    first = run_sampler(tmp_path / "tools", text, 1, node="a").splitlines()
+    text = render_nvidia_smi([[100.0, 50.0]] * 150)
+    second = run_sampler(tmp_path / "tools", text, 2, node="b").splitlines()
+    assert all(len(line) < 1024 for line in (*first, *second))
+    assert len(first) > 2
+    lines = [*second[:2], *first[:-1], *second[2:], first[-1]]
+    file = tmp_path / "x.power.json"
+    file.write_bytes(add_samples(b"\n".join(lines)))
+    data = json.loads(file.read_bytes())
+    assert (data["nodes"], data["gpus"], len(data["samples"])) == (2, 3, 140)
     power = read_power(file, seconds=20.0)
     assert power is not None
-    assert power.watts == pytest.approx(200.0)
-    assert power.gpus == 2
-    for damaged in (lines[1:], lines[:-1], [*lines[:2], b"cut short"], []):
-        file.write_bytes(b"\n".join(damaged))
+    assert power.watts == pytest.approx(250.0)
+    assert power.gpus == 3
+    for damaged in (lines[1:], lines[:-1], [*lines[:3], b"cut short", *lines[3:]], []):
+        file.write_bytes(add_samples(b"\n".join(damaged)))
+        assert read_power(file, seconds=20.0) is None
+    for content in (
+        b"{}",
+        b"[]",
+        b'{"gpus":1,"samples":[[1,2]]}',
+        b'{"gpus":1,"samples":[[0,NaN,1]]}',
+    ):
+        file.write_bytes(content)
         assert read_power(file, seconds=20.0) is None
     assert read_power(tmp_path / "absent", seconds=20.0) is None
 
@@ -494,8 +515,8 @@ def test_collect_shows_what_was_sampled(
     folder.mkdir()
     text = render_nvidia_smi([[40.0]] * 9 + [[250.0]] * 90, step=0.1)
     for repeat in (1, 2):
-        name = f"bert-tiny_1n1g_fp32_b4.{repeat}.0.power.jsonl"
-        (folder / name).write_bytes(run_sampler(tmp_path, text, 1))
+        name = f"bert-tiny_1n1g_fp32_b4.{repeat}.0.power.json"
+        (folder / name).write_bytes(add_samples(run_sampler(tmp_path, text, 1)))
     (table,) = gathered(built.directory, states=says()).tables
     metrics = table.rows[0].metrics
     assert metrics is not None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,9 +50,11 @@ def test_it_looks_while_the_step_runs_and_ends_with_it(scheduler: str, tmp_path:
     draft, words = draft_sampling(tmp_path, scheduler=scheduler)
     script = scripts.run_script(draft, tmp_path, **words)
     assert script.returncode == 0, script
-    (file,) = (draft.directory / "env").glob("*.1.0.power.jsonl")
-    (samples,) = parse_samples(file.read_bytes()).values()
-    assert (samples.rows, samples.gpus, samples.count) == ([(0.0, 500.0, 3000.0)], 2, 1)
+    (file,) = (draft.directory / "env").glob("*.1.0.power.json")
+    assert parse_samples(file.read_bytes()) == (2, [(0.0, 500.0, 3000.0)])
+    lines = gzip.decompress(file.with_name(f"{file.name}l.gz").read_bytes()).splitlines()
+    assert json.loads(lines[-1])["count"] == 1
+    assert len(list(file.parent.glob("*.power.*"))) == 2
     (pid,) = (tmp_path / "record.smi").read_text().split()
     until(lambda: not is_sleeping(pid), "the sampler goes on after the step")
 
@@ -92,4 +96,4 @@ def test_without_the_tool_nothing_is_started(tmp_path: Path) -> None:
     scripts.tool(tmp_path / "tools", "python", "#!/bin/bash\nexit 0\n")
     script = scripts.run_script(draft, tmp_path, **words)
     assert script.returncode == 0, script
-    assert not [*(draft.directory / "env").glob("*.power.jsonl")]
+    assert not [*(draft.directory / "env").glob("*.power.json")]
