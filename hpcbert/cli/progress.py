@@ -36,6 +36,7 @@ from hpcbert.logs.failures import Failure
 from hpcbert.logs.input_wait import read_input_notes
 from hpcbert.model import Campaign, Note, Point, Unit
 from hpcbert.results.grid import format_number
+from hpcbert.results.units import row_rate
 from hpcbert.slurm.hostlist import fold
 from hpcbert.slurm.states import Kind, RepeatState
 from hpcbert.system.runner import run
@@ -207,8 +208,8 @@ def list_numbers(
     rows = dict(read_rates(tracked_campaign, states).rows)
     lines = []
     for array in tracked_campaign.campaign.measured:
-        row, repeat = rows.pop(array.point.key, None), Repeat(tracked_campaign, array, 1)
-        rate = convert_rate(repeat, row.median, unit) if row else None
+        row = rows.pop(array.point.key, None)
+        rate = row_rate(row, unit) if row else None
         if row and (not points or array.point in points) and (rate or not row.median):
             efficiency = f", efficiency {row.efficiency:.1%}" if row.efficiency else ""
             lines.append(

@@ -278,27 +278,20 @@ def estimate_progress(repeat: Repeat, progress: Progress | None, *, now: float) 
 def make_rate_factor_reader(directory: Path) -> Callable[[Point, Unit], float | None]:
     """Return a function that says how many tokens or sequences a sample of a point has.
 
-    None if the campaign's recipe and options do not say.
+    None if the campaign's recipe and options do not say: only logs say how many samples a program
+    packs into a sequence, and whether it leaves padding out.
     """
-    try:
-        values = toml.read(directory / store.RECIPE)
-    except HpcbertError:
-        values = {}
-    defaults = {
-        name: option.get("default")
-        for name, option in dict(values.get("options", {})).items()
-        if isinstance(option, dict)
-    }
-    usual_length = dict(values.get("log", {})).get("sequence_length")
+    log_grammar = _read_grammar(directory)
+    if log_grammar is None or any(
+        {"packing", "padding"} & fact.match.groupindex.keys() for fact in log_grammar.facts
+    ):
+        return lambda _, unit: 1.0 if unit == "samples" else None
+    option = dict(toml.read(directory / store.RECIPE).get("options", {})).get("sequence_length", {})
+    usual_length = log_grammar.sequence_length or dict(option).get("default")
 
     def read_factor(point: Point, unit: Unit) -> float | None:
-        options = {"sequence_length": usual_length, **defaults, **dict(point.options)}
-        length, packing = options.get("sequence_length"), options.get("packing") or 1
-        if unit == "samples" or not isinstance(packing, int):
-            return 1.0 if unit == "samples" else None
-        if unit == "sequences":
-            return 1 / packing
-        return length / packing if isinstance(length, int) and length > 0 else None
+        length = dict(point.options).get("sequence_length", usual_length)
+        return (float(length) if length else None) if unit == "tokens" else 1.0
 
     return read_factor
 

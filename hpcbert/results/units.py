@@ -75,7 +75,7 @@ def _explain(row: Row, unit: Unit) -> str:
 
 def _factor(row: Row, unit: Unit) -> float | None:
     """Return the tokens or sequences of a sample; None if unknown."""
-    rate = getattr(row.metrics, _METRICS[unit], None)
+    rate = row_rate(row, unit)
     return rate / row.median if rate and row.median else None
 
 
@@ -95,6 +95,11 @@ def _convert_row(row: Row, unit: Unit) -> Row:
 
 def _scale(value: float | None, factor: float | None) -> float | None:
     return value * factor if value is not None and factor is not None else None
+
+
+def row_rate(row: Row, unit: Unit) -> float | None:
+    """Return a row's median in a unit; None if unknown."""
+    return row.median if unit == "samples" else getattr(row.metrics, _METRICS[unit], None)
 
 
 def real_rate(row: Row, unit: Unit) -> float | None:

@@ -17,6 +17,7 @@ from hpcbert.model import Unit
 from tests.kit.campaigns import Build
 from tests.kit.cli import inside
 from tests.kit.logs import pytorch, write_file
+from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import SHELL, load
 from tests.kit.waiting import CEILING
 
@@ -93,8 +94,11 @@ def test_monitor_knows_the_size_of_a_sample(build: Build, unit: Unit, factor: in
     built = build("1n1g")
     point = built.campaign.arrays[0].point
     assert make_rate_factor_reader(built.directory)(point, unit) == factor
-    (built.directory / "recipe.toml").unlink()
-    unknown = None if unit == "tokens" else 1
+    unknown = 1 if unit == "samples" else None
+    recipe = built.directory / "recipe.toml"
+    recipe.write_bytes((TEMPLATES / "mlperf-bert-v5" / "recipe.toml").read_bytes())
+    assert make_rate_factor_reader(built.directory)(point, unit) == unknown  # it packs samples
+    recipe.unlink()
     assert make_rate_factor_reader(built.directory)(point, unit) == unknown
 
 

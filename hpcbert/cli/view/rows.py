@@ -24,6 +24,7 @@ from hpcbert.commands.monitor import RepeatProgress, View
 from hpcbert.commands.rates import Rates
 from hpcbert.errors import format_count
 from hpcbert.model import Row, Run, Unit
+from hpcbert.results.units import row_rate
 from hpcbert.slurm.hostlist import fold
 from hpcbert.slurm.states import Kind, RepeatState
 
@@ -419,7 +420,7 @@ def _cells(row: TreeRow, scene: Scene) -> dict[str, str]:
         cells["done"] = f"{running.iteration}/{running.iterations}"
     run = _find_run(repeat, scene)
     throughput = running.throughput if running else run.throughput if run and run.valid else None
-    cells["rate"] = _format_rate(repeat, throughput, scene)
+    cells["rate"] = _format_rate(convert_rate(repeat, throughput, scene.unit), scene)
     if running and running.ends is not None:
         cells["left"] = format_duration(max(0.0, running.ends - scene.view.time))
     return cells
@@ -440,8 +441,7 @@ def _find_row(row: TreeRow, scene: Scene) -> Row | None:
     return rates.rows.get(str(row.key[1])) if attempts <= rates.ended else None
 
 
-def _format_rate(repeat: Repeat, throughput: float | None, scene: Scene) -> str:
-    rate = convert_rate(repeat, throughput, scene.unit)
+def _format_rate(rate: float | None, scene: Scene) -> str:
     if rate is None:
         return ""
     return f"{rate:,.0f}" if scene.unit == "tokens" else f"{rate:,.2f}"
@@ -480,7 +480,7 @@ def _group_cells(row: TreeRow, scene: Scene) -> dict[str, str]:
     )
     return {
         "done": f"{_count_ended(row, scene)}/{len(row.repeats)}",
-        "rate": _format_rate(row.repeats[0], reduced.median if reduced else None, scene),
+        "rate": _format_rate(row_rate(reduced, scene.unit) if reduced else None, scene),
         "left": f"{reduced.efficiency:.1%}" if reduced and reduced.efficiency else left,
         "nodes": "",
         "state": "; ".join(filter(None, texts)),
