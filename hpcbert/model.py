@@ -496,6 +496,12 @@ class Campaign:
         return tuple(array for array in self.arrays if not array.preflight)
 
     @property
+    def variant(self) -> str:
+        """The variant that all its points share; may be empty."""
+        variants = {array.point.variant for array in self.measured}
+        return variants.pop() if len(variants) == 1 else ""
+
+    @property
     def preflight(self) -> Array | None:
         """The job that measures the network of the nodes before any point; None without one."""
         return next((array for array in self.arrays if array.preflight), None)

@@ -56,7 +56,7 @@ def logs(
 
     CAMPAIGN is a campaign's directory or archive, its id or a part of the id; the newest one by
     default. If several logs match, logs prints the one that was written to last; of a requeued
-    repeat, the newest attempt's. If a repeat has no log yet, it prints the job script's output.
+    repeat, the newest attempt's. If none has a log yet, it prints a job script's output.
 
     With --follow it continues through requeues, each attempt's log after the one before, until the
     repeat has ended. If several repeats match, it follows one that runs, or else the first that
@@ -125,7 +125,9 @@ def _find_log(**values: Any) -> tuple[OpenedCampaign, Log]:
             where=str(opened_campaign.shown),
             hint=f"Follow its progress: hpcbert monitor --once {tracked_campaign.campaign.id}",
         )
-    return opened_campaign, max(existing_logs, key=lambda log: log.path.stat().st_mtime)
+    return opened_campaign, max(
+        existing_logs, key=lambda log: (not log.printed, log.path.stat().st_mtime)
+    )
 
 
 def _log_data(log: Log, lines: Iterator[bytes], place: str) -> dict[str, Any]:

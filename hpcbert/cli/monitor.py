@@ -217,15 +217,15 @@ def _make_result(
     lines = [format_counts(view.count(), view.cancelled)]
     for tracked_campaign in tracked_campaigns:
         name, directory = tracked_campaign.campaign.id, tracked_campaign.directory
+        prefix = f"{name} {tracked_campaign.campaign.variant}".rstrip() + ": "
+        prefix = prefix if len(tracked_campaigns) > 1 else ""
         sentences = preflight.describe_preflight(tracked_campaign, over=directory not in alive)
         place = str(shown_paths[directory])
         campaigns.append({"campaign": name, "directory": place, "preflight": sentences})
-        lines += [text if len(tracked_campaigns) == 1 else f"{name}: {text}" for text in sentences]
+        lines += [f"{prefix}{text}" for text in sentences]
         if not display.as_json:
             numbers = list_numbers(tracked_campaign, view.states, display.unit)
-            lines += [
-                text if len(tracked_campaigns) == 1 else f"{name}: {text}" for text in numbers
-            ]
+            lines += [f"{prefix}{text}" for text in numbers]
     lines += [*list_failures(view), *list_flags(view), *list_advice(view)]
     if not open_count:
         lines += [

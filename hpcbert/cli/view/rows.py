@@ -372,7 +372,7 @@ def _format_name(row: TreeRow) -> str:
     point = row.repeats[0].array.point
     cpu = " cpu" if point.device == "cpu" else ""
     # The row of the campaign has the variant that all its points share.
-    variant = "" if _find_variant(row.watched) else point.variant
+    variant = "" if row.watched.campaign.variant else point.variant
     return f"{point.model} {point.shape} {point.precision} b{point.batch}{cpu} {variant}".rstrip()
 
 
@@ -380,13 +380,7 @@ def _format_campaign(row: TreeRow) -> str:
     """Return a campaign's name and what distinguishes it from others of that name; or its id."""
     campaign = row.watched.campaign
     text = f"{campaign.name} {campaign.framework}" if campaign.name else campaign.id
-    return f"{text} {_find_variant(row.watched)}".rstrip()
-
-
-def _find_variant(watched: TrackedCampaign) -> str:
-    """Return the variant that all points of a campaign share; may be empty."""
-    variants = {array.point.variant for array in watched.campaign.measured}
-    return variants.pop() if len(variants) == 1 else ""
+    return f"{text} {campaign.variant}".rstrip()
 
 
 def _share(row: TreeRow, scene: Scene) -> float | None:
