@@ -57,6 +57,15 @@ def test_the_best_point_is_named_with_its_variant() -> None:
     assert "by a bert-base bf16 bs32 NCCL_ALGO=Ring on 8" in text
 
 
+def test_many_efficiencies_are_a_range() -> None:
+    points = [
+        replace(measure(name, gpus), runs=(replace(measure(name, gpus).runs[0], throughput=rate),))
+        for number, name in enumerate("abcdefg")
+        for gpus, rate in ((1, 10.0), (8, 40.0 + number))
+    ]
+    assert "from a 50.0% (1n8g) to g 57.5% (1n8g)." in summarize(points)[1]
+
+
 def test_models_are_not_compared() -> None:
     _, text = summarize([measure("a", 8), measure("b", 4, model="bert-large")])
     assert "80.00 samples/s, by a bert-base" in text

@@ -105,12 +105,13 @@ def _efficiency_sentences(inputs: ReportInput, words: Words) -> list[str]:
             ends.append((rows[-1].efficiency or 0.0, name, rows[-1]))
     if not ends:
         return []
-    if len(ends) > _MAX_NAMES:
-        ends = [min(ends, key=lambda end: end[0]), max(ends, key=lambda end: end[0])]
+    is_range = len(ends) > _MAX_NAMES
     items = [
         words("lead.efficiency.of", name=name, share=format(share, ".1%"), shape=row.shape)
-        for share, name, row in ends
+        for share, name, row in (sorted(ends, key=lambda end: end[0]) if is_range else ends)
     ]
+    if is_range:
+        return [words("lead.efficiency.range", least=items[0], most=items[-1])]
     return [words("lead.efficiency", items=words("comma").join(items))]
 
 
