@@ -17,9 +17,12 @@ from hpcbert.results.wording import device_word, sanitize
 
 # Shares of the median below which a slow node, or a wait, is not reported.
 _MIN_GAIN, _MIN_WAIT = 0.01, 0.01
+# As `Point.variant` and `Curves.variant` write them.
+_BATCH_OPTIONS = {"acc": "--accumulation", "gbs": "--global-batch-size"}
+_BATCH = re.compile(rf"({'|'.join(_BATCH_OPTIONS)})(\d+)")
+# A folder of logs, and a note on several accumulations: no option asks for them.
+_WITHOUT_OPTION = re.compile(r"system=.*|acc by shape")
 # The excess of a 95th percentile over the median, as a share, from which it is reported.
-# As `Point.variant` writes it.
-_ACCUMULATION = re.compile(r"acc(\d+)")
 _MIN_TAIL = 0.10
 # Runs without a node that a statement about the node needs.
 _MIN_RUNS_WITHOUT = 2
@@ -76,7 +79,11 @@ def _submit_command(group: Group, shape: Shape) -> str:
     words = [
         f"hpcbert submit --fw {group.framework} --model {group.model} {_shape_options(shape)}",
         f"--precision {group.precision} --batch-size {size}",
-        *map(_variant_option, filter(None, group.variant.split(","))),
+        *(
+            _variant_option(word)
+            for word in group.variant.split(",")
+            if word and not _WITHOUT_OPTION.fullmatch(word)
+        ),
         *(["--device cpu"] if group.device == "cpu" else []),
     ]
     return sanitize(" ".join(words))
@@ -87,8 +94,8 @@ def _variant_option(word: str) -> str:
     name, equals, _ = word.partition("=")
     if equals:
         return f"--{'env' if name.isupper() else 'set'} {word}"
-    if match := _ACCUMULATION.fullmatch(word):
-        return f"--accumulation {match[1]}"
+    if match := _BATCH.fullmatch(word):
+        return f"{_BATCH_OPTIONS[match[1]]} {match[2]}"
     return "--xla" if word == "xla" else f"--protocol {word}"
 
 

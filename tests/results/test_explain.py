@@ -49,8 +49,11 @@ def test_a_run_that_is_missing_is_of_the_same_device() -> None:
         ({"variant": "short,vocab_size=64,NCCL_ALGO=Ring"},
          "--protocol short --set vocab_size=64 --env NCCL_ALGO=Ring"),
         ({"largest": True}, "--batch-size max"),
+        ({"variant": "gbs512"}, "--batch-size 32 --global-batch-size 512"),
+        ({"variant": "acc by shape,system=A100,xla"}, "--batch-size 32 --xla"),
     ],
-    ids=["model", "accumulation and XLA", "protocol, option and variable", "largest batch"],
+    ids=["model", "accumulation and XLA", "protocol, option and variable", "largest batch",
+         "global batch", "words without an option"],
 )  # fmt: skip
 def test_the_command_for_a_missing_run_measures_the_same_point(
     changes: dict[str, Any], words: str
