@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from hpcbert.campaign.attempts import AskStates
 from hpcbert.campaign.user_settings import UserSettings
 from hpcbert.commands.collect import (
     CollectRequest,
@@ -76,22 +75,17 @@ class _Side(NamedTuple):
     tables: tuple[SpeedupTable, ...]
 
 
-def compare_results(
-    request: CompareRequest, user_places: Places, *, states: AskStates | None = None
-) -> CompareResult:
+def compare_results(request: CompareRequest, user_places: Places) -> CompareResult:
     """Compare results.
 
     Args:
         request: What to compare, and how.
         user_places: Where campaigns and recipes are.
-        states: As of `collect`.
 
     Raises:
         UsageError: Nothing can be compared, or the sides are not comparable.
     """
-    results = [
-        _convert(result, request.unit) for result in _load_sides(request, user_places, states)
-    ]
+    results = [_convert(result, request.unit) for result in _load_sides(request, user_places)]
     if request.by:
         base, *sides = _split_by(results, request.by)
     else:
@@ -127,16 +121,14 @@ def _convert(results: ResultSet, unit: Unit) -> ResultSet:
     return replace(results, tables=convert_tables(results.tables, unit), warnings=warnings)
 
 
-def _load_sides(
-    request: CompareRequest, user_places: Places, states: AskStates | None
-) -> list[ResultSet]:
+def _load_sides(request: CompareRequest, user_places: Places) -> list[ResultSet]:
     """Read every word with the options that apply to it.
 
     Raises:
         UsageError: Options apply to none of them; or as `load_result_set`.
     """
     if request.by:
-        return [load_result_set(request.words, user_places, request.reading, states=states)]
+        return [load_result_set(request.words, user_places, request.reading)]
     if len(request.words) < 2:  # noqa: PLR2004 - two are compared
         raise UsageError(
             "There is only one result, and nothing to compare it with.",
@@ -147,10 +139,7 @@ def _load_sides(
         # None of them is logs: the refusal names the options.
         requests[0] = request.reading
     pairs = zip(request.words, requests, strict=True)
-    return [
-        load_result_set([word], user_places, word_request, states=states)
-        for word, word_request in pairs
-    ]
+    return [load_result_set([word], user_places, word_request) for word, word_request in pairs]
 
 
 def _request_for_word(

@@ -72,7 +72,6 @@ def follow_log(
     run: Runner,
     floor: float,
     tail: Callable[[Path], int] = lambda _: 0,
-    pause: Callable[[float], None] = time.sleep,
 ) -> tuple[Repeat, RepeatState]:
     """Pass on the log of a repeat as it grows, through requeues, until the repeat has ended.
 
@@ -86,7 +85,6 @@ def follow_log(
         run: Starts the scheduler's commands.
         floor: Shortest interval between two queries of a scheduler, seconds.
         tail: Returns the byte at which to begin in the first log.
-        pause: Waits a number of seconds.
 
     Returns:
         The repeat and how it ended.
@@ -120,7 +118,7 @@ def follow_log(
             raise no_answer_error(View((repeat,), {repeat.key: state}, 0.0, tracker.complaint))
         seconds_left = tracker.pause()
         while seconds_left >= 0 and not tracker.has_news():
-            pause(_LOOK_SECONDS)
+            time.sleep(_LOOK_SECONDS)
             seconds_left -= _LOOK_SECONDS
             log_file.read()
         tracker.poll()

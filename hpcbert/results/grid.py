@@ -88,9 +88,9 @@ class Grid:
         )
 
 
-def format_number(value: float | None, form: str = ",.2f") -> str:
+def format_number(value: float | None) -> str:
     """Return a number as text, or a dash if there is none."""
-    return NOTHING if value is None else format(value, form)
+    return NOTHING if value is None else format(value, ",.2f")
 
 
 def fold_text(text: str, width: int, indent: str = "") -> list[str]:

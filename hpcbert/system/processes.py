@@ -15,6 +15,8 @@ from pathlib import Path
 _PROC = Path("/proc")
 _SET_CHILD_SUBREAPER, _SET_PARENT_DEATH_SIGNAL = 36, 1  # linux/prctl.h
 _DEAD = frozenset({b"Z", b"X"})
+# Seconds in which the kernel ends killed processes.
+_KILL_SECONDS = 10.0
 _TICKS, _TICK = os.sysconf("SC_CLK_TCK"), 10**9 // os.sysconf("SC_CLK_TCK")
 
 
@@ -161,15 +163,11 @@ def has_no_children() -> bool:
     return False
 
 
-def kill_descendants(*, timeout: float = 10.0) -> tuple[int, ...]:
-    """Kill every process below this one and return those that did not die in time.
-
-    Args:
-        timeout: Seconds to wait for the kernel to end them.
-    """
+def kill_descendants() -> tuple[int, ...]:
+    """Kill every process below this one and return those that did not die in time."""
     if has_no_children():  # Reading about every process of the machine would find none below.
         return ()
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + _KILL_SECONDS
     while (remaining := descendants(os.getpid())) and time.monotonic() < deadline:
         for pid in remaining:
             with contextlib.suppress(ProcessLookupError):

@@ -131,7 +131,7 @@ def render_latex(grid: Grid, *, han: bool = False) -> str:
     return template.render(name=grid.name, han=han, spec=spec, titles=titles, rows=rows)
 
 
-def escape_latex(text: str, *, han: bool = False) -> str:
+def escape_latex(text: str, *, han: bool) -> str:
     """Return text that LaTeX shows unchanged; signs that it lacks appear as their numbers."""
     return "".join(char if han and ord(char) in _HAN else _latex_sign(char) for char in text)
 
