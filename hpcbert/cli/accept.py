@@ -35,7 +35,7 @@ from hpcbert.config import site
 from hpcbert.config.options import Options
 from hpcbert.config.site import Site
 from hpcbert.errors import IncompleteError, UsageError
-from hpcbert.model import JobRequest, SpeedupTable, format_stamp
+from hpcbert.model import JobRequest, format_stamp
 from hpcbert.results.compare import comparison_data, comparison_view, render_junit
 from hpcbert.results.document import ResultSet
 from hpcbert.scheduler.base import SchedulerContext
@@ -164,7 +164,7 @@ def _submit(order: _Order, *, force: bool, max_retries: int) -> Result:
                 like="",
                 rehearse=False,
                 ahead=ahead,
-                tables=() if order.file else _select_tables(order),
+                results=None if order.file else _select_points(order),
             )
             drafts += plan.drafts
             cautions += plan.warnings
@@ -189,8 +189,10 @@ def _submit(order: _Order, *, force: bool, max_retries: int) -> Result:
     return replace(result, errors=(*result.errors, *missing))
 
 
-def _select_tables(order: _Order) -> Sequence[SpeedupTable]:
-    return select_one_node(order.base.tables) if order.each_node else order.base.tables
+def _select_points(order: _Order) -> ResultSet:
+    if not order.each_node:
+        return order.base
+    return replace(order.base, tables=select_one_node(order.base.tables))
 
 
 def _list_nodes(site_config: Site, options: Options) -> tuple[list[str], list[str]]:
@@ -291,5 +293,6 @@ def _format_text(order: _Order, acceptance: Acceptance) -> str:
     width = streams.line_width(sys.stdout)
     views = [comparison_view(entry, WITHIN) for entry in acceptance.comparisons]
     parts = [] if order.each_node else [view.text(width) for view in views]
-    parts += [make_node_view(acceptance).text(width)] if acceptance.nodes else []
+    if order.each_node or any(len(entry.verdicts) > 1 for _, entry in acceptance.nodes):
+        parts.append(make_node_view(acceptance).text(width))
     return "\n\n".join(parts)

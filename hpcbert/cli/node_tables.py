@@ -83,7 +83,7 @@ def make_node_view(acceptance: Acceptance) -> TableView:
         for point, verdict in verdicts
     )
     return TableView(
-        heading=(),
+        heading=("Nodes",),
         grid=Grid("nodes", "Nodes", _COLUMNS, rows),
         notes=tuple(map(str, acceptance.differences)),
         legend=_describe_power(acceptance),

@@ -37,14 +37,8 @@ from hpcbert.config.recipe import Recipe
 from hpcbert.config.schedulers import SLURM, find_traits
 from hpcbert.config.site import Site
 from hpcbert.errors import ConfigError, UsageError
-from hpcbert.model import (
-    LARGEST_WORDS,
-    PRECISIONS,
-    Shape,
-    SpeedupTable,
-    parse_device,
-    parse_precision,
-)
+from hpcbert.model import LARGEST_WORDS, PRECISIONS, Shape, parse_device, parse_precision
+from hpcbert.results.document import ResultSet
 from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.script import cost, matrix
 from hpcbert.script.draft import Draft, Submitter
@@ -112,7 +106,7 @@ def read_requests(
     rehearse: bool = False,
     past: Lock | None = None,
     file: CampaignFile | None = None,
-    tables: Sequence[SpeedupTable] = (),
+    results: ResultSet | None = None,
 ) -> tuple[CampaignRequest, ...]:
     """Return a request for each campaign, with its site and recipe.
 
@@ -122,14 +116,15 @@ def read_requests(
         rehearse: Whether nothing will train.
         past: The lock that says what to measure, instead of the options.
         file: The file that says what to measure.
-        tables: The results that say what to measure.
+        results: The results that say what to measure.
     """
     _refuse_unused_options(options)
     if past:
         options, rehearse = _take_past_options(options, past), rehearse or past.rehearse
     selection: Selection = file or _make_selection(options)
     names = {name for axes in (selection, *selection.include) for name in axes.frameworks}
-    names = {table.group.framework for table in tables} or names
+    if results:
+        names = {table.group.framework for table in results.tables}
     if len(names) > 1:
         refuse_typed(
             _FRAMEWORK_OPTIONS,
@@ -140,8 +135,12 @@ def read_requests(
     if past:
         recipe, site_config = sources.find(past.framework)
         plans: tuple[MeasurementPlan, ...] = (plan_rerun(past, recipe, site_config),)
-    elif tables:
-        plans = tuple(plan_table(table, *sources.find(table.group.framework)) for table in tables)
+    elif results:
+        protocols = {source.name: source.protocol for source in results.sources}
+        plans = tuple(
+            plan_table(table, protocols, *sources.find(table.group.framework))
+            for table in results.tables
+        )
     else:
         where = file.where if file else ""
         plans = matrix.list_plans(matrix.Matrix(selection, base, where), sources.find)
@@ -475,7 +474,7 @@ def plan_campaigns(
     note: str = "",
     dry: bool = False,
     planned: bool = False,
-    tables: Sequence[SpeedupTable] = (),
+    results: ResultSet | None = None,
 ) -> SubmitPlan:
     """Draft the campaigns of a command line; nothing is written.
 
@@ -489,7 +488,7 @@ def plan_campaigns(
         note: A note about it.
         dry: Whether to draft scripts to read, for Slurm if this machine is too small.
         planned: Whether only the cost is of interest, so that paths may be missing.
-        tables: The results to measure again.
+        results: The results to measure again.
 
     Raises:
         HpcbertError: The request is impossible.
@@ -499,7 +498,7 @@ def plan_campaigns(
     options = complete_options(options, campaign_file)
     name_and_note = _read_name_and_note(name, note, campaign_file)
     requests = read_requests(
-        options, dry=dry, rehearse=rehearse, past=past, file=campaign_file, tables=tables
+        options, dry=dry, rehearse=rehearse, past=past, file=campaign_file, results=results
     )
     if campaign_file and len(requests) > 1 and not name_and_note[0]:
         name_and_note = (_make_name(campaign_file), name_and_note[1])

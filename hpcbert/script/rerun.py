@@ -19,6 +19,7 @@ from hpcbert.config.site import Site, flatten, to_plain
 from hpcbert.config.toml import SCHEMA, read
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.model import Campaign, OptionValue, Point, Protocol, Row, SpeedupTable
+from hpcbert.results.reduce import Curves
 from hpcbert.script.plan import MeasurementPlan, Request, RequestCell, plan
 from hpcbert.script.resolve import Resolved, rank_variables
 from hpcbert.system import redact
@@ -307,8 +308,16 @@ def _same_settings(lock: Lock, recipe: Recipe) -> dict[str, str]:
     }
 
 
-def plan_table(table: SpeedupTable, recipe: Recipe, site: Site) -> MeasurementPlan:
+def plan_table(
+    table: SpeedupTable, protocols: Mapping[str, Protocol | None], recipe: Recipe, site: Site
+) -> MeasurementPlan:
     """Plan the points of a table of results.
+
+    Args:
+        table: The table.
+        protocols: By the name of a source, as far as results have them.
+        recipe: What runs.
+        site: Where it runs.
 
     Raises:
         UsageError: Its labels don't say what to measure, or that is not possible here.
@@ -333,19 +342,17 @@ def plan_table(table: SpeedupTable, recipe: Recipe, site: Site) -> MeasurementPl
         xla=None if isinstance(recipe.xla, str) else "xla" in words,
         settings={name: value for name, value in pairs if name in recipe.options},
         env=tuple((name, value) for name, value in pairs if name not in recipe.options),
-        repeats=max(FEWEST_REPEATS, *(row.asked for row in rows)),
-        **_read_window(rows, recipe),
+        **_read_protocol(rows, protocols, recipe),
     )
     measurement_plan = plan(recipe, site, request)
-    measured_words = {word for word in words if not word.startswith(("acc", "gbs")) or "=" in word}
+    curves = Curves(measurement_plan.points)
     for point in measurement_plan.points:
-        planned = replace(point, accumulation=1, samples_per_step=0).variant
-        if group.largest or {word for word in planned.split(",") if word} != measured_words:
-            batch = f"b{group.batch}"
+        planned = curves.variant(point)
+        if group.largest or planned != group.variant:
             raise UsageError(
-                f"{group.framework} {group.model} {point.shape} {group.precision} {batch} "
-                f"{group.variant}".rstrip()
-                + f" would be measured as {point.key} {planned}.",
+                f"{group.framework} {group.model} {point.shape} {group.precision} b{group.batch} "
+                f"{group.variant or 'without options'} would be measured as b{point.batch} "
+                f"{planned or 'without options'}.",
                 where=recipe.name,
                 hint="Say what to measure in a campaign.toml, and name the results with --against.",
             )
@@ -361,20 +368,28 @@ def _read_accumulation(words: list[str], samples: int) -> int:
     return 1
 
 
-def _read_window(rows: tuple[Row, ...], recipe: Recipe) -> dict[str, int]:
-    """Return the iterations and the warm-up of a table's runs; none if unknown.
+def _read_protocol(
+    rows: tuple[Row, ...], protocols: Mapping[str, Protocol | None], recipe: Recipe
+) -> dict[str, Any]:
+    """Return a request's protocol: that of the rows' source, or else as far as rows show it.
 
     Raises:
-        UsageError: Its points were measured over several windows, or to the end of their runs.
+        UsageError: The rows have several protocols, or the end of their window is unknown.
     """
+    sources = {protocols.get(row.origin.name) if row.origin else None for row in rows}
     windows = {(row.window.skip, row.window.iters) for row in rows if row.window}
-    if not windows:
-        return {}
-    skip, iters = next(iter(windows))
-    if len(windows) > 1 or iters is None:
+    protocol = sources.pop()
+    if sources or (not protocol and (len(windows) > 1 or any(end is None for _, end in windows))):
         raise UsageError(
-            "The iterations of these results differ, or end with their runs.",
+            "The protocols of these results differ, or the file does not say how long runs were.",
             where=recipe.name,
-            hint="Say what to measure in a campaign.toml, and name the results with --against.",
+            hint="Name the campaign itself, or say what to measure in a campaign.toml and name the "
+            "results with --against.",
         )
-    return {"iters": iters, "skip": skip}
+    if protocol:
+        values: dict[str, Any] = asdict(protocol)
+    else:
+        values = {"repeats": max(row.asked for row in rows)}
+        for skip, iters in windows:
+            values |= {"skip": skip, "iters": iters}
+    return {**values, "repeats": max(FEWEST_REPEATS, values["repeats"])}

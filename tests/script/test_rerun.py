@@ -14,13 +14,26 @@ from hypothesis import strategies as st
 
 from hpcbert.commands.submit import write_campaign
 from hpcbert.config import toml
-from hpcbert.errors import ConfigError
-from hpcbert.model import Material, Shape
+from hpcbert.errors import ConfigError, UsageError
+from hpcbert.model import (
+    Counted,
+    Group,
+    Material,
+    Measured,
+    Origin,
+    RepeatCount,
+    Row,
+    Shape,
+    SpeedupTable,
+)
+from hpcbert.results.reduce import Curves, make_group, tabulate
 from hpcbert.script import rerun
 from hpcbert.script.draft import Draft
+from hpcbert.script.plan import Request, plan
+from hpcbert.script.rerun import plan_table
 from hpcbert.timelimit import TimeLimit
 from tests.kit.cli import inside
-from tests.kit.drafts import changed, drafted, reference
+from tests.kit.drafts import changed, drafted, load, reference
 from tests.kit.requests import combined
 
 REQUEST = combined(
@@ -164,3 +177,71 @@ def test_a_lock_file_that_is_not_there(empty_directory: None) -> None:
     result = inside("submit", "--like", "campaign.lock.toml", *DRY)
     assert result.returncode == 2
     assert "campaign.lock.toml: Can't read" in result.error["message"]
+
+
+ONE_TABLE = [
+    ("pytorch", combined(Shape(2, 4), ("fp32",), (8,), scaling=True, skip=3, iters=30)),
+    ("pytorch", combined(Shape(1, 2), settings={"sequence_length": "64", "unpad": "true"})),
+    ("pytorch", combined(Shape(1, 1), env=(("NCCL_ALGO", "Ring"),), window_seconds=60)),
+    ("pytorch", combined(Shape(1, 1), ("fp32",), (8,), accumulation=3, repeats=7)),
+    ("deepspeed", combined(Shape(2, 8), ("fp16",), scaling=True)),
+    ("oneflow", combined(Shape(4, 8), ("fp32",), (96,), scaling=True)),
+    ("ngc-pytorch", combined(Shape(1, 8), ("fp16",), preset="adam")),
+    ("tf2", combined(Shape(1, 8), ("fp16",), xla=True)),
+]
+
+
+@pytest.mark.parametrize(("framework", "request_"), ONE_TABLE, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize("with_protocol", [True, False], ids=["protocol", "rows"])
+def test_the_points_of_a_table_are_planned_again(
+    framework: str, request_: Request, with_protocol: bool, tmp_path: Path
+) -> None:
+    site, recipe = reference(tmp_path), load(framework)
+    first = plan(recipe, site, request_)
+    protocol, curves = first.protocol, Curves(first.points)
+    last = None if protocol.window_seconds else protocol.iters
+    window = Counted(protocol.skip, last, "")
+    origin = Origin("campaign", "c")
+    measured = [
+        Measured(
+            make_group(point, curves, "clock"),
+            point.shape,
+            protocol.repeats,
+            (),
+            counted=window,
+            origin=origin,
+        )
+        for point in first.points
+    ]
+    (table,) = tabulate(measured)
+    protocols = {"c": protocol if with_protocol else None}
+    if last is None and not with_protocol:
+        with pytest.raises(UsageError, match="how long"):
+            plan_table(table, protocols, recipe, site)
+        return
+    again = plan_table(table, protocols, recipe, site)
+    # The device of a table is the one that its logs state.
+    device = table.group.device
+    assert {replace(point, device=device) for point in again.points} == {
+        replace(point, device=device) for point in first.points
+    }
+    assert again.protocol == protocol
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"variant": "acc by shape"},
+        {"largest": True},
+        {"variant": "gbs100"},
+        {"variant": "sequence_length=64,odd"},
+    ],
+    ids=["accumulation", "largest", "global batch", "word"],
+)
+def test_a_table_whose_labels_do_not_say_what_to_measure_is_refused(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
+    group = Group("pytorch", "bert-tiny", "fp32", 8, "clock", **changes)
+    table = SpeedupTable(group, None, (Row(Shape(1, 1), None, RepeatCount(0, 5)),))
+    with pytest.raises(UsageError, match="would be measured as"):
+        plan_table(table, {}, load(), reference(tmp_path))
