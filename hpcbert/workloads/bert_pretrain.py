@@ -150,6 +150,11 @@ class Trainer:
         select_attention(settings.sdpa)
         torch.manual_seed(settings.seed)
         self.module = BertForPreTraining(settings).to(device)
+        if ranks.size > 1:
+            # Processors of other kinds may draw other last digits, and of weights in fp32 behind
+            # those in bf16, DistributedDataParallel knows nothing.
+            for weight in self.module.parameters():
+                dist.broadcast(weight.detach(), 0)
         # Equal weights but unequal dropout on every rank.
         torch.manual_seed(settings.seed + 1 + ranks.rank)
         self.optimizer = make_optimizer(self.module, settings.optimizer)

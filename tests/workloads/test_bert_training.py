@@ -80,6 +80,26 @@ workload.wants_compile = lambda *_: os.environ["RANK"] == "1"
 workload.leave(workload.main())
 """
 
+# Ranks draw other weights, and print the sum of those after training.
+OTHER_WEIGHTS = """
+import os
+
+set_seed = workload.torch.manual_seed
+workload.torch.manual_seed = lambda seed: set_seed(seed + int(os.environ["RANK"]))
+trainers = []
+
+class Kept(workload.Trainer):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        trainers.append(self)
+
+workload.Trainer = Kept
+status = workload.main()
+values = trainers[0].module.state_dict().values()
+print("weights", float(sum(value.double().sum() for value in values)))
+workload.leave(status)
+"""
+
 
 def losses_of(stdout):
     return [float(text) for text in re.findall(r" loss: (\S+)", stdout)]
@@ -137,6 +157,22 @@ def test_two_ranks_equal_one_rank_with_the_doubled_batch(
     config = json.loads(first.stdout.splitlines()[0].partition(" ")[2])
     assert (config["world_size"], config["backend"]) == (2, "gloo")
     assert config["global_batch_size"] == 8
+
+
+def test_two_ranks_in_bf16_have_the_losses_of_one_in_fp32(trainer, two_ranks):
+    words = ("--precision=bf16", "--accumulation=2", "--batch-size=2", "--optimizer=lamb")
+    first, second = two_ranks(*STEPS, *words)
+    assert (first.status, second.status) == (0, 0), first.stderr + second.stderr
+    expected, _ = train(trainer(*STEPS, "--batch-size=8", "--optimizer=lamb"))
+    assert losses_of(first.stdout) == pytest.approx(expected, abs=0.01)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_all_ranks_train_the_weights_of_rank_0(two_ranks, precision):
+    ended = two_ranks(*STEPS, f"--precision={precision}", code=OTHER_WEIGHTS)
+    assert [each.status for each in ended] == [0, 0], ended[0].stderr
+    first, second = (re.findall(r"^weights .+", each.stdout, re.MULTILINE) for each in ended)
+    assert first == second != []
 
 
 def test_accumulation_equals_the_larger_batch(trainer):
