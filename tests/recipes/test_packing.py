@@ -56,6 +56,22 @@ def find_refusal(reading: Reading) -> str:
     return reason.detail
 
 
+@pytest.mark.parametrize(
+    ("platform", "nodes"),
+    [
+        *(("2xNVIDIA DGX H100", 2), ("4xXE9680", 4), ("2xB200server", 2)),
+        *(("8xH100", None), ("8xH100-SXM5-80GB", None), ("8xA100_80GB", None)),
+        *(("4xGB200", None), ("2xRTX4090", None), ("8xMI300X", None)),
+    ],
+)
+def test_a_platform_counts_nodes_unless_it_names_gpus(
+    tmp_path: Path, platform: str, nodes: int | None
+) -> None:
+    log = format_log().replace(b"1xNVIDIA DGX H100", platform.encode())
+    facts = dict(read_mlperf(tmp_path, log, settings=KNOWN._replace(nodes=None)).facts)
+    assert facts.get("nodes") == nodes
+
+
 def test_packing_is_read_from_what_the_log_states(tmp_path: Path) -> None:
     reading = read_mlperf(tmp_path, format_log())
     assert (reading.throughput, reading.setting.packing) == (STATED, 2)
