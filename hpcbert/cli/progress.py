@@ -72,7 +72,7 @@ def _report_wait(line: str) -> None:
 
 
 # Runs a command that submits.
-RUN_ALOUD = functools.partial(run, show=_report_wait)
+run_aloud = functools.partial(run, show=_report_wait)
 
 
 def has_screen() -> bool:
@@ -229,7 +229,7 @@ def follow_campaign(directory: Path, policy: RetryPolicy, site: Site) -> View:
     try:
         display = Display(err=True, numbers=True)
         floor = site.slurm.poll_floor
-        return retry.watch_and_retry(tracked_campaigns, policy, display, run=RUN_ALOUD, floor=floor)
+        return retry.watch_and_retry(tracked_campaigns, policy, display, run=run_aloud, floor=floor)
     except KeyboardInterrupt:
         print_text(f"The jobs continue. {format_cancel_hint(tracked_campaigns)}", err=True)
         raise

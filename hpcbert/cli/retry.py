@@ -12,7 +12,8 @@ from hpcbert.campaign import store
 from hpcbert.campaign.suspects import MAX_RETRIES, RetryPolicy
 from hpcbert.cli.options import RUNS, SITE, refuse_typed, shared_option
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.cli.progress import RUN_ALOUD, Display, follow_with_retries, format_retry_plan
+from hpcbert.cli.progress import Display, follow_with_retries, format_retry_plan
+from hpcbert.cli.progress import run_aloud as run
 from hpcbert.commands.retry import InvalidRepeat, RetryPlan, resubmit
 from hpcbert.config import site
 from hpcbert.config.options import list_unused
@@ -73,7 +74,7 @@ def retry(
         resubmit(
             directory,
             policy,
-            run=RUN_ALOUD,
+            run=run,
             floor=site_config.slurm.poll_floor,
             dry=dry_run,
             waiting=waiting,

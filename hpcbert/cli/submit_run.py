@@ -13,7 +13,8 @@ from hpcbert.campaign import store
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli.options import is_typed
 from hpcbert.cli.output import Result, print_text
-from hpcbert.cli.progress import RUN_ALOUD, Display, follow_with_retries
+from hpcbert.cli.progress import Display, follow_with_retries
+from hpcbert.cli.progress import run_aloud as run
 from hpcbert.commands.submit import read_interrupted, submit_pending, write_campaign
 from hpcbert.config import site
 from hpcbert.config.options import Options
@@ -22,7 +23,6 @@ from hpcbert.errors import CheckError, HpcbertError, Interruption, UsageError
 from hpcbert.model import Array, Campaign
 from hpcbert.scheduler.base import RESUME, SchedulerContext
 from hpcbert.script.draft import Draft
-from hpcbert.system.runner import run
 
 _MARKS = {True: "ok  ", False: "FAIL", None: "skip"}
 
@@ -68,7 +68,7 @@ def submit_campaigns(
         try:
             campaign = submit_pending(
                 directory,
-                run=RUN_ALOUD,
+                run=run,
                 floor=site_config.slurm.poll_floor,
                 draft=first_draft,
                 waiting=waiting,

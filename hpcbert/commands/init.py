@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from hpcbert.commands.site_choices import GpuKind, PartitionOffer, list_offers
+from hpcbert.commands.site_trial import try_forms
 from hpcbert.config.options import RUNTIMES, runtime_name
+from hpcbert.config.site import NodeSettings, Site, SlurmSettings
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.model import Protocol
 from hpcbert.scheduler.slurm.admission import Demand, describe_forced_sharing, find_time_limit
@@ -213,6 +215,7 @@ def propose(
     _choose_runtime(proposal, cluster, surroundings)
     _choose_interface(proposal, surroundings)
     _choose_runs(proposal, surroundings, folder)
+    _choose_form(proposal, cluster)
     most_indices = cluster.settings.most_indices
     if most_indices is not None and most_indices < Protocol.repeats:
         proposal.warnings.append(
@@ -550,6 +553,39 @@ def _choose_runs(proposal: Proposal, surroundings: MachineFacts, folder: Path) -
         base = Path(runs_folder).parent
         proposal.values["sources"] = json.dumps(str(base / "sources"))
         proposal.values["container.images"] = json.dumps(str(base / "images"))
+
+
+# --- What sbatch accepts --------------------------------------------------------------------------
+
+
+def _choose_form(proposal: Proposal, cluster: Cluster) -> None:
+    """Choose the form of a request that sbatch accepts; warn if it accepts none."""
+    slurm = SlurmSettings(
+        partition=proposal.value_of("slurm.partition"),
+        account=proposal.value_of("slurm.account"),
+        qos=proposal.value_of("slurm.qos"),
+        gres=proposal.value_of("slurm.gres"),
+        memory=proposal.value_of("slurm.memory"),
+        time_limit=TimeLimit.parse(proposal.value_of("slurm.time_limit")),
+    )
+    nodes = NodeSettings(gpus_per_node=int(proposal.value_of("nodes.gpus_per_node") or 1))
+    trial = try_forms(Site("", proposal.name, "slurm", slurm=slurm, nodes=nodes), cluster)
+    if not trial.refusal:
+        return
+    if not trial.accepted:
+        proposal.warnings.append(f"sbatch refuses a job of this site: {trial.refusal}")
+        return
+    chosen, *alternatives = (accepted.slurm for accepted in trial.accepted)
+    reason = f"sbatch refuses a job without it: {trial.refusal}"
+    if chosen.gpu_option != slurm.gpu_option:
+        proposal.take("slurm.gpu_option", chosen.gpu_option, reason)
+    if chosen.constraint:
+        constraints = tuple(slurm.constraint for slurm in alternatives)
+        proposal.take("slurm.constraint", chosen.constraint, reason, constraints)
+    if chosen.sbatch_args:
+        text = json.dumps(chosen.sbatch_args)
+        proposal.choices.append(SiteChoice("slurm.sbatch_args", text, reason))
+        proposal.values["slurm.sbatch_args"] = text
 
 
 def local_values(cli_values: Mapping[str, Any]) -> dict[str, str | None]:

@@ -109,6 +109,7 @@ def check_point_value(text: str) -> str:
 
 
 CpuBind = Literal["gpu", "none", "cluster"]
+GpuOption = Literal["gres", "gpus-per-node", "gpus"]
 _HOUR = TimeLimit.parse("01:00:00")
 
 
@@ -176,6 +177,7 @@ class SlurmSettings:
         nodelist: Nodes to run on; a point that needs fewer takes the first.
         exclude: Nodes to exclude.
         gres: Name (and type) of the GPU resource, `gpu` or `gpu:v100`; empty: none is requested.
+        gpu_option: The option of sbatch that requests it; always `gres` if it is not `gpu`.
         time_limit: Time limit of one repeat.
         mpi: `srun --mpi=`; empty for the cluster's default.
         exclusive: Whether repeats get whole nodes.
@@ -194,6 +196,7 @@ class SlurmSettings:
     nodelist: Annotated[str, GIVEN] = ""
     exclude: Annotated[str, GIVEN] = ""
     gres: str = "gpu"
+    gpu_option: GpuOption = "gres"
     time_limit: TimeLimit = _HOUR
     mpi: str = ""
     exclusive: bool = True
@@ -208,6 +211,16 @@ class SlurmSettings:
         """The memory to request from sbatch: a cluster's default is a part of a whole node."""
         has_memory = any(word.startswith("--mem") for word in self.sbatch_args)
         return self.memory or ("0" if self.exclusive and not has_memory else "")
+
+    def request_gpus(self, nodes: int, gpus_per_node: int) -> tuple[str, ...]:
+        """Return sbatch's option for the GPUs of a job; none if the site requests none."""
+        name, _, kind = self.gres.partition(":")
+        if not name:
+            return ()
+        if name != "gpu" or self.gpu_option == "gres":
+            return (f"--gres={self.gres}:{gpus_per_node}",)
+        count = gpus_per_node * (nodes if self.gpu_option == "gpus" else 1)
+        return (f"--{self.gpu_option}={f'{kind}:' if kind else ''}{count}",)
 
     @property
     def selection(self) -> tuple[str, ...]:

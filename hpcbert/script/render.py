@@ -167,12 +167,11 @@ def _directives(resolved: Resolved, array: Array) -> tuple[str, ...]:
         array.point.shape,
         place_tasks(resolved, array.point),
     )
-    gpus = _gres(resolved, placement)
+    gpus = slurm.request_gpus(shape.nodes, shape.gpus_per_node) if placement.on_gpus else ()
     folder = "" if resolved.by_hand else resolved.directory.replace("%", "%%") + "/slurm/"
     count = len(array.repeats)
     throttle = min(resolved.options.concurrent, count)
     pairs = (
-        ("--gres", f"{gpus}:{shape.gpus_per_node}" if gpus else ""),
         ("--cpus-per-task", str(placement.cpus) if placement.cpus else ""),
         ("--mem", slurm.node_memory),
     )
@@ -184,6 +183,7 @@ def _directives(resolved: Resolved, array: Array) -> tuple[str, ...]:
         "--distribution=block",
         "--wait-all-nodes=1",
         *slurm.selection,
+        *gpus,
         *(f"{name}={value}" for name, value in pairs if value),
         *(("--exclusive",) if slurm.exclusive else ()),
         f"--time={slurm.time_limit.text}",
@@ -273,11 +273,8 @@ def render(resolved: Resolved, array: Array) -> str:
 def _requests_gpus(resolved: Resolved, placement: Placing) -> bool:
     """Return whether the job requests GPUs, and the site does not say that it may have none."""
     is_open = resolved.site.settings(resolved.recipe.name).device == "auto"
-    return bool(_gres(resolved, placement)) and resolved.scheduler.srun and not is_open
-
-
-def _gres(resolved: Resolved, placement: Placing) -> str:
-    return resolved.site.slurm.gres if placement.on_gpus else ""
+    has_gres = placement.on_gpus and bool(resolved.site.slurm.gres)
+    return has_gres and resolved.scheduler.srun and not is_open
 
 
 def _render_program(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import ceil
 
 from hpcbert.config.slurm_arguments import argument_values
 from hpcbert.model import Array, JobRequest
@@ -12,18 +13,20 @@ from hpcbert.model import Array, JobRequest
 def read_request(words: Sequence[str]) -> JobRequest:
     """Parse the request from options of sbatch; the last value of an option counts."""
     options = argument_values(words)
+    nodes = _parse_number(options.get("nodes", ""), 1)
+    tasks = _parse_number(options.get("ntasks-per-node", ""), 0)
     return JobRequest(
         job_name=options.get("job-name", ""),
         comment=options.get("comment", ""),
         array=options.get("array", ""),
-        nodes=_parse_number(options.get("nodes", ""), 1),
-        tasks_per_node=_parse_number(options.get("ntasks-per-node", ""), 0),
+        nodes=nodes,
+        tasks_per_node=tasks,
         cpus_per_task=_parse_number(options.get("cpus-per-task", ""), 1),
         partition=options.get("partition", ""),
         account=options.get("account", ""),
         qos=options.get("qos", ""),
         clusters=options.get("clusters", ""),
-        gres=options.get("gres", ""),
+        gres=options.get("gres", "") or _read_gpus(options, nodes, tasks),
         memory=options.get("mem", ""),
         time_limit=options.get("time", ""),
         exclusive=options.get("exclusive") == "",  # `--exclusive=user` shares nodes
@@ -32,6 +35,17 @@ def read_request(words: Sequence[str]) -> JobRequest:
         requeue="requeue" in options,
         output=options.get("output", ""),
     )
+
+
+def _read_gpus(options: Mapping[str, str], nodes: int, tasks: int) -> str:
+    """Return the GPUs of each node, as `--gres` takes them; empty if they are of several types."""
+    shares = {"gpus-per-node": (1, 1), "gpus": (1, nodes), "gpus-per-task": (tasks, 1)}
+    for name, (factor, divisor) in shares.items():
+        kind, _, count = options.get(name, "").rpartition(":")
+        if count.isdecimal() and "," not in kind:
+            number = ceil(int(count) * factor / divisor)
+            return ":".join(filter(None, ("gpu", kind, str(number))))
+    return ""
 
 
 def _parse_number(text: str, default: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.slurm.cluster import Cluster
 from hpcbert.system.machine import MachineFacts
+from hpcbert.system.runner import Outcome, Runner
 from tests.kit.cluster import AWAY, DENIED, Answers, partition
 from tests.kit.paths import SITE
 
@@ -41,7 +42,7 @@ def default(question: Question) -> str:
 
 
 def propose_site(
-    answers: Answers,
+    answers: Runner,
     *,
     surroundings: MachineFacts = HERE,
     pick: Callable[[Question], str] = default,
@@ -157,6 +158,58 @@ def test_a_partition_for_many_nodes_is_the_second_choice() -> None:
     assert choice.value == "b"
     assert "the default, wide, allows no fewer than 2 nodes a job" in choice.why
     assert "no fewer than 2 nodes a job, at most 4 nodes a job" in choice.others[0]
+
+
+NO_GRES = "sbatch: error: cli_filter/lua: --gres is not supported here, use --gpus"
+NO_FEATURE = "sbatch: error: job_submit/lua: name the GPU of your job with --constraint"
+NO_EXPORT = "sbatch: error: jobs must be submitted with --export=NONE"
+FEATURES = "gpu*|v100|2\ngpu*|a100,ib|6\n"
+REFUSALS: dict[str, Callable[[str], str]] = {
+    "none": lambda words: "",
+    "only --gpus": lambda words: "" if "--gpus=" in words else NO_GRES,
+    "no --gres": lambda words: NO_GRES if "--gres=" in words else "",
+    "a type of GPU": lambda words: "" if "constraint=v100" in words or "constraint=a100" in words else NO_FEATURE,
+    "both": lambda words: NO_GRES if "--gres=" in words else "" if "constraint=v100" in words else NO_FEATURE,
+    "--export": lambda words: "" if "--export=NONE" in words else NO_EXPORT,
+    "all": lambda words: "sbatch: error: Batch job submission failed: Invalid account",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("refusal", "option", "constraint", "arguments"),
+    [
+        ("none", "gres", "", ()),
+        ("only --gpus", "gpus", "", ()),
+        ("no --gres", "gpus-per-node", "", ()),
+        ("a type of GPU", "gres", "a100", ()),
+        ("both", "gpus-per-node", "v100", ()),
+        ("--export", "gres", "", ("--export=NONE",)),
+        ("all", "gres", "", ()),
+    ],
+    ids=list(REFUSALS),
+)
+def test_the_form_of_a_request_is_one_that_sbatch_accepts(
+    refusal: str, option: str, constraint: str, arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    cluster = Answers()
+
+    def answer(argv: Sequence[str], **_: Any) -> Outcome:
+        words = " ".join(argv)
+        if argv[0] == "sbatch":
+            complaint = REFUSALS[refusal](words)
+            return Outcome(tuple(argv), int(bool(complaint)), "", complaint)
+        return Outcome(tuple(argv), 0, FEATURES) if "%f" in words else cluster(argv)
+
+    proposal = propose_site(answer)
+    slurm = write_site(proposal, tmp_path).slurm
+    assert (slurm.gpu_option, slurm.constraint, slurm.sbatch_args) == (
+        option,
+        constraint,
+        arguments,
+    )
+    assert any("Invalid account" in text for text in proposal.warnings) == (refusal == "all")
+    others = next((choice.others for choice in proposal.choices if choice.key == "slurm.constraint"), ())  # fmt: skip
+    assert others == (("v100",) if refusal == "a type of GPU" else ())
 
 
 PREEMPTS = "ClusterName = c\nPreemptMode = REQUEUE\nPreemptType = preempt/partition_prio\n"

@@ -68,6 +68,32 @@ def test_what_sbatch_waits_for_is_said(hpcbert: Cli, slurm: Programs, tmp_path: 
     assert "MaxJobCount" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("settings", "directive"),
+    [
+        ('gpu_option = "gpus"', "--gpus=16"),
+        ('gpu_option = "gpus-per-node"', "--gpus-per-node=8"),
+        ('gpu_option = "gpus"\ngres = "gpu:a100"', "--gpus=a100:16"),
+        ('gpu_option = "gres"', "--gres=gpu:8"),
+    ],
+    ids=["all nodes", "each node", "a type", "gres"],
+)
+def test_gpus_are_requested_by_the_sites_option(
+    hpcbert: Cli, slurm: Programs, tmp_path: Path, settings: str, directive: str
+) -> None:
+    (tmp_path / "site.toml").write_text(f"{SITE}{settings}\n")
+    slurm.answers(sinfo=SINFO.replace("gpu:8", "gpu:a100:8"), sbatch="")
+    result = hpcbert(*SUBMIT, "--rehearse", "--dry-run", status=0)
+    options = [line.split()[1] for line in result.stdout.splitlines() if line.startswith("#SBATCH")]
+    assert [option for option in options if option.startswith("--g")] == [directive]
+
+
+def test_gpus_of_another_form_are_compared_with_the_partition(hpcbert: Cli, tmp_path: Path) -> None:
+    (tmp_path / "site.toml").write_text(f'{SITE}gpu_option = "gpus"\ngres = "gpu:h100"\n')
+    result = hpcbert(*SUBMIT, "--json")
+    assert "No node of partition gpu has gpu:h100:8" in join_messages(result)
+
+
 def test_a_start_file_that_ends_bash_is_refused(
     hpcbert: Cli, slurm: Programs, tmp_path: Path
 ) -> None:

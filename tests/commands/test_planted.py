@@ -258,6 +258,27 @@ def test_a_notice_is_not_a_version(
     assert not any("hours" in detail for detail in details)
 
 
+@pytest.mark.parametrize(
+    ("argument", "bare"),
+    [
+        ("--gpus=8", False),
+        ("--gpus-per-node=8", False),
+        ("--gpus-per-task=1", False),
+        ("-G8", False),
+        ("--gres=gpu:8", False),
+        ("--gpus-per-node=a100:4", False),
+        ("--hint=nomultithread", True),
+    ],
+    ids=["gpus", "per node", "per task", "short", "gres", "another type", "none"],
+)
+def test_gpus_that_an_argument_requests_are_seen(
+    argument: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, bare: bool
+) -> None:
+    monkeypatch.setattr("hpcbert.system.ownership.user_name", lambda _: "me")
+    findings = query(f'gres = ""\nsbatch_args = ["{argument}"]')(tmp_path)
+    assert any("no job gets a GPU" in finding.hint for finding in findings) == bare
+
+
 def test_the_page_lists_every_fault() -> None:
     codes = dict.fromkeys(fault.code for fault in FAULTS)
     rows = [

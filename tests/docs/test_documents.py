@@ -261,6 +261,7 @@ def test_every_key_of_a_site_is_read_and_shown(tmp_path: Path) -> None:
     text = (REPOSITORY / "site.toml").read_text(encoding="utf-8")
     replacements = {"scheduler": "slurm", "container.runtime": "pyxis", "container.env": "OTHER"}
     replacements |= {"slurm.time_limit": "02:00:00", "nodes.cpu_bind": "none"}
+    replacements |= {"slurm.gpu_option": "gpus"}
     path = tmp_path / "site.toml"
     for key, value in flat(tomli.loads(text)):
         table, _, name = key.rpartition(".")

@@ -79,7 +79,7 @@ def site_options(site: Site, nodes: int) -> list[str]:
     slurm, gpus = site.slurm, site.nodes.gpus_per_node
     words = [f"--nodes={nodes}", f"--time={slurm.time_limit.text}", *slurm.selection]
     words += [f"--ntasks-per-node={gpus}"]
-    words += [f"--gres={slurm.gres}:{gpus}"] if slurm.gres else []
+    words += slurm.request_gpus(nodes, gpus)
     words += [f"--cpus-per-task={site.nodes.cpus_per_gpu}"] if site.nodes.cpus_per_gpu else []
     words += [f"--mem={slurm.node_memory}"] if slurm.node_memory else []
     words += ["--exclusive"] if slurm.exclusive else []

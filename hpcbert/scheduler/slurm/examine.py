@@ -60,7 +60,7 @@ _REPEATS = 5
 _TEST = "#!/bin/sh\ntrue\n"
 _MAX_NAMED = 8
 # A site's plugin that requires jobs to drop the caller's environment.
-_EXPORT = "--export=NONE"
+EXPORT = "--export=NONE"
 
 
 def run_sbatch_test(script: str, context: SchedulerContext, **variables: str) -> Outcome:
@@ -189,7 +189,7 @@ def _check_partition(site: Site, cluster: Cluster, nodes: int) -> Iterator[Findi
     )
     yield from admission.find_slices([job], partitions)
     yield from admission.find_forced_sharing([job], cluster)
-    if not site.slurm.gres:
+    if not job.resources:
         yield from _check_gres(job, partitions)
 
 
@@ -390,20 +390,22 @@ def _check_array_size(cluster: Cluster) -> Iterator[Finding]:
     yield Finding("arrays", "warn", detail, hint, "slurm.conf: MaxArraySize")
 
 
-def _test_submission(site: Site, context: SchedulerContext, count: int) -> Finding:
-    """Have sbatch itself check the request of a submission."""
+def try_site(site: Site, context: SchedulerContext, count: int) -> Outcome:
+    """Have sbatch test the request of a site's job on some nodes; nothing is submitted."""
     words = ["sbatch", "--test-only", *admission.site_options(site, count)]
-    outcome = context.run(
-        words, stdin=_TEST, env=submission_environment(context.environ), timeout=60
-    )
+    environment = submission_environment(context.environ)
+    return context.run(words, stdin=_TEST, env=environment, timeout=60)
+
+
+def _test_submission(site: Site, context: SchedulerContext, count: int) -> Finding:
+    """Return what sbatch itself says of the request of a submission."""
+    outcome = try_site(site, context, count)
     lines = f"{outcome.stdout}\n{outcome.stderr}".splitlines()
     texts = [line.strip() for line in lines if line.strip()]
     if outcome.ok:
         detail = texts[-1] if texts else "it would accept the job"
         return Finding("sbatch --test-only", "ok", detail)
-    needs_export = _EXPORT in outcome.stderr and not argument_value(
-        site.slurm.sbatch_args, "export"
-    )
+    needs_export = EXPORT in outcome.stderr and not argument_value(site.slurm.sbatch_args, "export")
     advice = find_refusal_advice(outcome.stderr) or "see the findings above"
     return Finding(
         "sbatch --test-only",
@@ -412,5 +414,5 @@ def _test_submission(site: Site, context: SchedulerContext, count: int) -> Findi
         f"Every submission would be refused: {advice}.",
         "site.toml: slurm.sbatch_args" if needs_export else "",
         (),
-        f'site.toml: slurm.sbatch_args = ["{_EXPORT}"]' if needs_export else "",
+        f'site.toml: slurm.sbatch_args = ["{EXPORT}"]' if needs_export else "",
     )
