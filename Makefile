@@ -18,6 +18,9 @@ DEPENDENCIES ?= locked
 PIP_ARGS ?=
 # Output directory of `make dist`.
 DIST ?= dist
+# And of `make packaging`: an index must not get these.
+PACKAGED ?= packaged
+PACKAGERS := 'easybuild==5.4.1' 'pycodestyle==2.14.0' 'cffconvert==2.0.0'
 # For `make real`: which frameworks, where.
 REAL_ARGS ?=
 # The release of Debian that `make fresh` installs, and those of `make matrix`.
@@ -53,7 +56,7 @@ TYPED := import importlib.util as find, sys; \
     sys.exit(sys.version_info < (3, 11) or find.find_spec("torch") is None)
 IS_TYPED = [[ '$(DEPENDENCIES)' != lowest ]] && $(BIN)/python -c '$(TYPED)'
 
-.PHONY: help demo test coverage quick logs browser check-images fresh matrix check docs dist packages clean real
+.PHONY: help demo test coverage quick logs browser check-images fresh matrix check docs dist packages packaging clean real
 
 help:
 	@echo 'make demo   train a small BERT on this machine, five repeats at two sizes; print the table'
@@ -69,6 +72,7 @@ help:
 	@echo 'make check  linters, types and prose'
 	@echo 'make docs   build the documentation site in site/; fail at any warning'
 	@echo 'make dist   build the release into dist/ and check it (TAG=v1.2.3: its version must match)'
+	@echo 'make packaging  write the files for conda-forge, Spack, EasyBuild and containers into packaged/; check them'
 	@echo 'make clean  remove everything that these created'
 
 .setup/demo: pyproject.toml $(wildcard .ci/locks/*) .ci/install
@@ -155,5 +159,13 @@ dist: .setup/test
 	@$(BIN)/python -m build --outdir '$(DIST)' .
 	@$(BIN)/python -m twine check --strict '$(DIST)'/*
 
+.setup/packagers:
+	@$(PYTHON) -m venv $@
+	@$@/bin/pip install --quiet $(PIP_ARGS) $(PACKAGERS)
+
+packaging: dist .setup/packagers
+	@packaging/fill '$(DIST)' '$(PACKAGED)'
+	@packaging/check '$(PACKAGED)' .setup/packagers
+
 clean:
-	rm -rf dist site .shared .venv .setup .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*
+	rm -rf dist packaged site .shared .venv .setup .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*

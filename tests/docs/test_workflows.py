@@ -61,7 +61,8 @@ def matrix(name: str, key: str) -> list[str]:
 
 def test_what_they_make_are_targets_that_help_names() -> None:
     (phony,) = re.findall(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)
-    assert list_make_targets() == {"browser", "check", "dist", "docs", "quick", "test"}
+    targets = {"browser", "check", "dist", "docs", "packaging", "quick", "test"}
+    assert list_make_targets() == targets
     assert list_make_targets() <= set(phony.split())
     assert list_make_targets() <= set(re.findall(r"echo 'make (\w+)", recipe("help")))
 
@@ -122,8 +123,14 @@ def test_every_python_has_its_locks() -> None:
     }
     groups = PROJECT["dependency-groups"]
     needed = {"demo": [*PROJECT["project"]["dependencies"], *groups["demo"]]}
-    extra = PROJECT["project"]["optional-dependencies"]["data"]
-    needed["test"] = [*needed["demo"], *extra, *groups["test"], *groups["lint"]]
+    extras = PROJECT["project"]["optional-dependencies"]
+    needed["test"] = [
+        *needed["demo"],
+        *extras["data"],
+        *extras["parquet"],
+        *groups["test"],
+        *groups["lint"],
+    ]
     for path in folder.iterdir():
         pins = re.findall(r"^([\w.-]+)==\S+ \\\n    --hash=sha256:", path.read_text(), re.MULTILINE)
         names = {Requirement(text).name for text in needed[path.stem.partition("-")[0]]}
@@ -134,7 +141,8 @@ def test_every_python_has_its_locks() -> None:
 def test_the_scripts_of_ci_are_clean_for_shellcheck() -> None:
     scripts = [
         str(path)
-        for path in (REPOSITORY / ".ci").iterdir()
+        for folder in (".ci", "packaging")
+        for path in (REPOSITORY / folder).iterdir()
         if path.is_file() and path.read_bytes().startswith(b"#!/usr/bin/env bash")
     ]
     assert len(scripts) > 3
