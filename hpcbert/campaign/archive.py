@@ -16,6 +16,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -231,6 +232,8 @@ def _mask(name: str, content: bytes) -> bytes:
         return _mask_json(content)
     if name.endswith(".jsonl"):
         return b"".join(map(_mask_json, content.splitlines(keepends=True)))
+    if name.endswith(".gz"):
+        return content  # samples of the GPUs
     text = content.decode("utf-8", "surrogateescape")
     program = name == store.RECIPE or name.startswith("scripts/")
     return redact.mask_text(text, is_program=program).encode("utf-8", "surrogateescape")
@@ -253,10 +256,14 @@ def _mask_values(data: Any, name: str = "") -> Any:
         return {key: _mask_values(value, key) for key, value in data.items()}
     if isinstance(data, list):
         return [_mask_values(item) for item in data]
-    if not isinstance(data, str):
-        return data
-    secret = redact.is_secret_name(name) and not redact.is_measure(name, data)
-    return redact.MASK if data and secret else redact.mask_text(data)
+    return _mask_value(data, name) if isinstance(data, str) else data
+
+
+# A thousand nodes are named in every run.
+@lru_cache(maxsize=1 << 14)
+def _mask_value(text: str, name: str) -> str:
+    secret = redact.is_secret_name(name) and not redact.is_measure(name, text)
+    return redact.MASK if text and secret else redact.mask_text(text)
 
 
 @contextlib.contextmanager

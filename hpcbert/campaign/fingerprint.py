@@ -141,15 +141,18 @@ def parse(raw: bytes) -> tuple[Fingerprint, ...]:
             data = json.loads(line)
             if isinstance(data, dict) and isinstance(data.get("nodes"), str):
                 for node in data["nodes"].split():
-                    parts.setdefault(_as_text(node), []).append(len(documents))
+                    parts.setdefault(node[:_LONGEST], []).append(len(documents))
                 documents.append(data)
     facts = [_read_facts(document) for document in documents]
     alike: dict[tuple[frozenset[tuple[str, str]], bool], list[str]] = {}
-    for node, indexes in parts.items():
+    nodes: dict[tuple[int, ...], list[str]] = {}
+    for node, numbers in parts.items():
+        nodes.setdefault(tuple(numbers), []).append(node)
+    for indexes, names in nodes.items():
         if any("host" in documents[index] for index in indexes):
             merged = {name: text for index in indexes for name, text in facts[index].items()}
             has_image = any(_as_table(documents[index].get("image")) for index in indexes)
-            alike.setdefault((frozenset(merged.items()), has_image), []).append(node)
+            alike.setdefault((frozenset(merged.items()), has_image), []).extend(names)
     fingerprints = (
         Fingerprint(
             tuple(sorted(names)),
@@ -399,7 +402,8 @@ def read_nodes(directory: Path, key: str, repeat: int, attempt: int) -> tuple[Fi
 
 def list_nodes(fingerprints: Iterable[Fingerprint]) -> tuple[tuple[str, str], ...]:
     """Return the name of each node with its digest, in order of the names."""
-    return tuple(sorted((node, each.digest) for each in fingerprints for node in each.nodes))
+    digests = [(each.nodes, each.digest) for each in fingerprints]
+    return tuple(sorted((node, digest) for nodes, digest in digests for node in nodes))
 
 
 def compare_points(points: Iterable[tuple[Measured, Sequence[NodeSample]]]) -> tuple[Measured, ...]:

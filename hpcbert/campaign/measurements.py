@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,7 @@ def record_results(
     directory = watched.directory
     document = _make_document(watched.campaign, gathered)
     table = {"schema": SCHEMA, **tables_data(tabulate(gathered.points))}
-    store.write_json(directory / TABLE, table)
+    store.write_json(directory / TABLE, table, indent=None)
     ended, digests = is_over(watched, gathered, now=now), gathered.comparison.digests
     renewed = None
     if ended:
@@ -94,7 +94,7 @@ def record_results(
     summary = overview.summarize(watched.campaign, document, over=ended)
     document[overview.SUMMARY] = asdict(summary)
     document[evidence.SEAL] = evidence.compute_seal(document)
-    store.write_json(directory / MEASUREMENTS, document)
+    store.write_json(directory / MEASUREMENTS, document, indent=None)
 
 
 def is_over(watched: TrackedCampaign, gathered: Gathered, *, now: float) -> bool:
@@ -127,7 +127,8 @@ def _make_document(campaign: Campaign, gathered: Gathered) -> dict[str, Any]:
                 "array": repeat.array.name,
                 "job_id": repeat.array.job_id,
                 "newest": repeat.history.newest.attempt,
-                **asdict(repeat.run),
+                **asdict(replace(repeat.run, environments=())),
+                "environments": repeat.run.environments,
                 "scheduler": dump_state(repeat.history.counted.state),
                 "verdicts": [
                     {

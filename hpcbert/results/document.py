@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from math import isclose
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -267,7 +267,7 @@ def _metrics_data(metrics: Metrics) -> dict[str, Any]:
 
 def _run_data(run: Run) -> dict[str, Any]:
     environments = [{"node": node, "digest": digest} for node, digest in run.environments]
-    return {**asdict(run), "environments": environments}
+    return {**asdict(replace(run, environments=())), "environments": environments}
 
 
 # Versions of the document that `--json` prints; hpcbert.cli.output writes it.

@@ -11,6 +11,7 @@ from hpcbert.errors import format_count
 from hpcbert.model import Adaptive, Group, Protocol, Row, Run, SpeedupTable, valid_throughputs
 from hpcbert.results.interval import is_precise, median_limits
 from hpcbert.results.reduce import FOREIGN
+from hpcbert.slurm.hostlist import fold
 
 _MAX_DIFFERENCES = 3
 _NUMBER = re.compile(r"\d+")
@@ -117,7 +118,7 @@ def earlier_attempts(run: Run) -> tuple[str, ...]:
     sentences = []
     for attempt in run.attempts:
         if attempt.attempt != run.attempt:
-            nodes = f" on {','.join(attempt.nodes)}" if attempt.nodes else ""
+            nodes = f" on {fold(attempt.nodes)}" if attempt.nodes else ""
             detail = f": {attempt.detail}" if attempt.detail else ""
             text = f"repeat {run.repeat} attempt {attempt.attempt}{nodes} was {attempt.state}"
             sentences.append(sanitize(text + detail))

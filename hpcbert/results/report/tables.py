@@ -20,6 +20,7 @@ from hpcbert.results.wording import (
     sanitize,
     table_title,
 )
+from hpcbert.slurm.hostlist import fold
 
 # The most columns of shapes that fit on paper.
 _MAX_SHAPES = 10
@@ -276,7 +277,7 @@ def _run_cells(row: Row, run: Run, words: Words) -> tuple[Cell, ...]:
         run.throughput,
         counts,
         sanitize(run.state),
-        sanitize(", ".join(run.nodes)),
+        sanitize(fold(run.nodes)),
         sanitize(", ".join(run.flags)),
         sanitize(run.log),
     )
