@@ -53,6 +53,7 @@ _GPU_FACTS = {
     "mig.mode.current": "GPU MIG mode",
     "compute_mode": "GPU compute mode",
     "partition.current": "GPU partition",
+    "pcie.link.width.current": "GPU PCIe lanes",
 }
 _HOST_FACTS = {
     "cuda_driver": "CUDA driver",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ from hpcbert.cli import streams
 from hpcbert.cli.campaigns import announce_runs
 from hpcbert.cli.node_tables import make_node_view, node_data
 from hpcbert.cli.options import MAX_RETRIES, make_share_reader, refuse_typed, shared_option
-from hpcbert.cli.output import Result, returns_result
+from hpcbert.cli.output import Result, print_text, returns_result
 from hpcbert.cli.tables import list_shortfalls, write_output
 from hpcbert.commands.accept import (
     WITHIN,
@@ -72,6 +73,7 @@ class _Order(NamedTuple):
     tolerance: float
     each_node: bool
     junit: str
+    form: str
     options: Options
 
 
@@ -95,6 +97,13 @@ class _Order(NamedTuple):
 @click.option("--against", default="", metavar="RESULT", help="Numbers for a campaign.toml.")
 @click.option("--each-node", is_flag=True, help="Measure on each node alone, side by side.")
 @click.option("--junit", default="", metavar="FILE", help="Write verdicts as JUnit XML.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "markdown"]),
+    default="text",
+    help="Format of the verdicts.",
+)
 @click.option("--force", is_flag=True, help="Submit even if something is known to be missing.")
 @MAX_RETRIES
 @_add_submit_options
@@ -107,6 +116,7 @@ def accept(
     against: str,
     each_node: bool,
     junit: str,
+    form: str,
     force: bool,
     max_retries: int,
     **values: Any,
@@ -138,6 +148,7 @@ def accept(
         tolerance,
         each_node,
         junit,
+        form,
         options,
     )
     if results:
@@ -244,6 +255,11 @@ def _follow(
 ) -> Result:
     from hpcbert.cli.progress import follow_campaign
 
+    words = ["hpcbert", "accept", str(order.file or order.base_name)]
+    words += ["--against", order.base_name] if order.file else []
+    words += ["--each-node"] if order.each_node else []
+    name = store.read_manifest(directories[0]).name
+    print_text(f"then, also if this is interrupted:  {shlex.join([*words, name])}", err=True)
     for directory in directories:
         follow_campaign(directory, policy, site_config)
     return _judge(order, directories)
@@ -292,7 +308,8 @@ def _format_text(order: _Order, acceptance: Acceptance) -> str:
     """Return the comparisons, unless they are of single nodes, and the table of nodes."""
     width = streams.line_width(sys.stdout)
     views = [comparison_view(entry, WITHIN) for entry in acceptance.comparisons]
-    parts = [] if order.each_node else [view.text(width) for view in views]
+    views = [] if order.each_node else views
     if order.each_node or any(len(entry.verdicts) > 1 for _, entry in acceptance.nodes):
-        parts.append(make_node_view(acceptance).text(width))
+        views.append(make_node_view(acceptance))
+    parts = [view.markdown() if order.form == "markdown" else view.text(width) for view in views]
     return "\n\n".join(parts)

@@ -260,7 +260,7 @@ network() {
 
 # nvidia-smi is slow: three questions at once. Older versions have fewer fields.
 readonly FIELDS=index,name,driver_version,memory.total,power.limit,clocks.max.sm,clocks.max.memory
-readonly MORE=persistence_mode,ecc.mode.current,mig.mode.current,compute_mode,vbios_version
+readonly MORE=persistence_mode,ecc.mode.current,mig.mode.current,compute_mode,pcie.link.width.current,vbios_version
 nvidia() {
   local full version topology line lines=() fields=$FIELDS,$MORE
   exec {full}< <(ask --query-gpu="$fields" --format=csv,noheader,nounits)

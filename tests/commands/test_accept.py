@@ -75,6 +75,8 @@ def test_a_slow_node_and_another_driver_are_named(folder: Path) -> None:
     assert [suite.get("failures") for suite in suites] == ["0", "0", "1", "0"]
     text = inside("accept", folder / "base.json", "--each-node", *files)
     assert "slower than its like" in text.stdout
+    report = inside("accept", folder / "base.json", "--each-node", *files, "--format", "markdown")
+    assert "| ---: |" in report.stdout
 
 
 def test_equal_nodes_are_accepted(folder: Path) -> None:

@@ -78,6 +78,7 @@ def test_a_loaded_node_and_another_driver_are_named_on_the_lab(
     assert read_states(loaded) == {"n1": "like", "n2": "slower", "n3": "like", "n4": "like"}
     # The jobs are there still: what an interrupted command left is judged later.
     name = json.loads((Path(loaded.data["results"][0]) / "manifest.json").read_text())["name"]
+    assert f"--each-node {name}" in loaded.stderr
     again = hpcbert("accept", base, "--each-node", name, "--json", "--tolerance", "50%")
     assert read_states(again) == read_states(loaded)
     history = hpcbert("nodes", "n[2-3]", "--json", status=0)
