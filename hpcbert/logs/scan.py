@@ -145,11 +145,11 @@ def read_to_end(path: Path, grammar: Grammar, rule: Rule, setting: Setting) -> R
     if rule.kind in {"footer", "custom"} or rule.until.at != "iters":
         return read(path, grammar, rule, setting)
     reading = read(path, grammar, rule, setting._replace(iters=END, reach=0))
+    if reading.reasons and reading.reasons[0].code != "incomplete":
+        return reading
     begin = rule.after.resolve(skip=setting.skip, iters=reading.last)
     if reading.last > begin:
         return read(path, grammar, rule, setting._replace(iters=reading.last))
-    if reading.reasons and reading.reasons[0].code != "incomplete":
-        return reading
     detail = f"the log ends at {rule.until.by} {reading.last}: no window begins after {begin}"
     return reading._replace(reasons=(Reason("incomplete", detail),), missing="")
 

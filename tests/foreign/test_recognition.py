@@ -124,6 +124,17 @@ def test_a_window_to_the_end_is_assumed_unless_the_log_ends_with_an_error(
         )
 
 
+@pytest.mark.parametrize("words", [(), ("--iters", "end")], ids=["assumed", "requested"])
+def test_a_window_to_the_end_does_not_end_where_a_record_is_damaged(
+    tmp_path: Path, collect_json: CollectJson, words: tuple[str, ...]
+) -> None:
+    lines = pytorch("1n1g", 100.0, last=60).splitlines(keepends=True)
+    write_file(tmp_path / "x", "slurm-4711.out", "".join([*lines[:41], *lines[40:]]))
+    row = first_row(collect_json(tmp_path / "x", *words))
+    assert row["median"] is None
+    assert "printed twice" in row["runs"][0]["reasons"][0]["detail"]
+
+
 def _contradict_footer() -> str:
     log = (TEMPLATES / "ngc-tf1/sample.log").read_text()
     return re.sub(r"( -  throughput_train : )\S+", r"\g<1>541.0", log)
