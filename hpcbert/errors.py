@@ -9,6 +9,7 @@ HpcbertError                exit code 1
 ├── IncompleteError         4   part of the requested result is missing; the rest was written
 ├── UnfinishedError         6   all that is missing still waits or runs
 ├── RegressionError         4   a point is slower than a gate allows, or missing
+│   └── PendingError        6   all that a gate lacks of a point waits or runs
 └── CheckError              5   a requested check failed
 """
 
@@ -124,6 +125,13 @@ class RegressionError(HpcbertError):
     def __init__(self, message: str, *, where: str = "", hint: str = "", point: str = "") -> None:
         super().__init__(message, where=where, hint=hint)
         self.point = point
+
+
+class PendingError(RegressionError):
+    """A gate can't judge a point yet: all repeats that it lacks wait or run."""
+
+    exit_code = UnfinishedError.exit_code
+    code = UnfinishedError.code
 
 
 class CheckError(HpcbertError):

@@ -972,6 +972,11 @@ class Row(IgnoreUnknown):
         return self.repeats.asked
 
     @property
+    def unfinished(self) -> int:
+        """Number of runs that wait or run."""
+        return sum(any(reason.code == UNFINISHED for reason in run.reasons) for run in self.runs)
+
+    @property
     def published(self) -> bool:
         """Whether it is from the published record: its runs may be a median alone."""
         return self.origin is not None and self.origin.kind == "record"

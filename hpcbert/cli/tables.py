@@ -26,7 +26,7 @@ from hpcbert.errors import (
     format_count,
 )
 from hpcbert.logs.layout import LeftOut, printable_path
-from hpcbert.model import UNFINISHED, Provenance, SpeedupTable, Unit, format_utc
+from hpcbert.model import Provenance, SpeedupTable, Unit, format_utc
 from hpcbert.results.document import tables_data
 from hpcbert.results.formats import FORMATS
 from hpcbert.results.grid import escape_markdown
@@ -51,9 +51,7 @@ def list_shortfalls(tables: Iterable[SpeedupTable]) -> tuple[HpcbertError, ...]:
     """Return errors with the numbers of invalid and unfinished repeats; none if all are valid."""
     rows = [row for table in tables for row in table.rows]
     count = sum(row.asked for row in rows)
-    unfinished_count = sum(
-        any(reason.code == UNFINISHED for reason in run.reasons) for row in rows for run in row.runs
-    )
+    unfinished_count = sum(row.unfinished for row in rows)
     invalid_count = count - sum(row.ok for row in rows) - unfinished_count
     errors: list[HpcbertError] = []
     if invalid_count:

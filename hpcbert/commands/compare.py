@@ -17,7 +17,7 @@ from hpcbert.commands.collect import (
     load_result_set,
     resolve_words,
 )
-from hpcbert.errors import RegressionError, UsageError
+from hpcbert.errors import PendingError, RegressionError, UsageError
 from hpcbert.model import MANIFEST, SpeedupTable, Unit
 from hpcbert.results.compare import (
     DIMENSIONS,
@@ -218,7 +218,8 @@ def find_failures(comparisons: Sequence[Comparison], least: float) -> list[Regre
         comparisons: The comparisons made.
         least: The smallest ratio that passes.
     """
-    regression_errors, floor = [], format_share(least)
+    regression_errors: list[RegressionError] = []
+    floor = format_share(least)
     for comparison in comparisons:
         slow_points = [
             (
@@ -232,8 +233,8 @@ def find_failures(comparisons: Sequence[Comparison], least: float) -> list[Regre
             (name, f"{comparison.new} can't be compared with {comparison.base}: {reason}")
             for name, reason in comparison.lacking
         ]
-        regression_errors += [
-            RegressionError(f"{name}: {reason}.", point=case_name(comparison, name))
-            for name, reason in slow_points + missing_points
-        ]
+        for name, reason in slow_points + missing_points:
+            error_class = PendingError if name in comparison.unfinished else RegressionError
+            point = case_name(comparison, name)
+            regression_errors.append(error_class(f"{name}: {reason}.", point=point))
     return regression_errors

@@ -18,7 +18,7 @@ from hpcbert.results.interval import (
     median_ratio,
     min_repeats,
 )
-from hpcbert.results.junit import Case, render_cases
+from hpcbert.results.junit import Case, Outcome, render_cases
 from hpcbert.results.wording import sanitize
 
 Verdict = Literal["faster", "slower", "equal", "unknown"]
@@ -144,6 +144,8 @@ class Comparison:
             the reason.
         added: Points that only the second has.
         unit: What the rates count.
+        unfinished: Those of `lacking` for which only repeats of the second are missing that wait
+            or run.
     """
 
     base: str
@@ -152,6 +154,7 @@ class Comparison:
     lacking: tuple[tuple[str, str], ...]
     added: tuple[str, ...]
     unit: Unit = "samples"
+    unfinished: tuple[str, ...] = ()
 
 
 def compare(
@@ -179,7 +182,7 @@ def compare(
     partners |= _match_variants(base_sides.keys() - partners, new_sides.keys() - partners)
     if not partners:
         raise _no_common_point([*base_sides], [*new_sides], names)
-    pairs, without_number, missing = [], [], []
+    pairs, without_number, missing, unfinished = [], [], [], []
     for key, side in base_sides.items():
         if key not in partners:
             missing.append((side.name, "it is missing"))
@@ -187,12 +190,15 @@ def compare(
         new_side = new_sides[partners[key]]
         if reason := _describe_missing_number(side, new_side):
             without_number.append((new_side.name, reason))
+            if side.row.median is not None and _will_have_number(new_side.row):
+                unfinished.append(new_side.name)
         else:
             pairs.append(_compare_sides(side, new_side, within, by))
     matched = set(partners.values())
     added = tuple(side.name for key, side in new_sides.items() if key not in matched)
     unit = base[0].unit
-    return Comparison(*names, tuple(pairs), tuple(without_number + missing), added, unit)
+    lacking = tuple(without_number + missing)
+    return Comparison(*names, tuple(pairs), lacking, added, unit, tuple(unfinished))
 
 
 def _sides_by_key(tables: Iterable[SpeedupTable], by: str) -> dict[_Key, Side]:
@@ -274,6 +280,10 @@ def _describe_missing_number(base: Side, new: Side) -> str:
                 f"it has no number in {name}: {side.row.ok} of {side.row.asked} repeats are valid"
             )
     return ""
+
+
+def _will_have_number(row: Row) -> bool:
+    return row.median is None and 0 < row.unfinished == row.asked - row.ok
 
 
 def _compare_sides(base: Side, new: Side, within: float, by: str) -> PointPair:
@@ -575,7 +585,8 @@ def render_junit(comparisons: Sequence[Comparison], failures: Mapping[str, str])
         names = [pair.new.name for pair in comparison.pairs]
         for name in (*names, *(name for name, _ in comparison.lacking)):
             reason = failures.get(case_name(comparison, name), "")
-            cases.append(Case(title, comparison.new, name, "failure" if reason else "", reason))
+            outcome: Outcome = "skipped" if name in comparison.unfinished else "failure"
+            cases.append(Case(title, comparison.new, name, outcome if reason else "", reason))
     return render_cases("hpcbert compare", cases)
 
 

@@ -8,9 +8,10 @@ from typing import Literal, NamedTuple
 from xml.etree import ElementTree as ET
 
 from hpcbert.errors import format_count
-from hpcbert.model import UNFINISHED, Row, SpeedupTable
+from hpcbert.model import Row, SpeedupTable
 from hpcbert.results.wording import invalid_repeats, sanitize, table_title
 
+Outcome = Literal["", "failure", "error", "skipped"]
 _OUTCOMES = ("failure", "error", "skipped")
 
 
@@ -28,7 +29,7 @@ class Case(NamedTuple):
     suite: str
     group: str
     name: str
-    outcome: Literal["", "failure", "error", "skipped"] = ""
+    outcome: Outcome = ""
     reason: str = ""
     rate: str = ""
 
@@ -79,14 +80,11 @@ def list_cases(tables: Iterable[SpeedupTable], unread: Iterable[str]) -> Iterato
         yield Case("no table", "hpcbert collect", reason, "error", reason)
 
 
-def _judge_row(row: Row) -> tuple[Literal["", "failure", "skipped"], str]:
-    unfinished_count = sum(
-        any(reason.code == UNFINISHED for reason in run.reasons) for run in row.runs
-    )
-    invalid_count = row.asked - row.ok - unfinished_count
+def _judge_row(row: Row) -> tuple[Outcome, str]:
+    invalid_count = row.asked - row.ok - row.unfinished
     if not row.asked - row.ok:
         return "", ""
     repeats = format_count(row.asked, "repeat")
-    summary = f"{row.ok} of {repeats} valid, {invalid_count} invalid, {unfinished_count} unfinished"
+    summary = f"{row.ok} of {repeats} valid, {invalid_count} invalid, {row.unfinished} unfinished"
     reasons = "; ".join(f"{name}: {sentence}" for name, sentence in invalid_repeats(row))
     return ("failure" if invalid_count else "skipped"), f"{summary}. {reasons}"

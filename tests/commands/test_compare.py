@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from hpcbert.cli.main import COMMANDS
-from hpcbert.model import Counted, Facts, Group, Measured, Run, Shape
+from hpcbert.model import Counted, Facts, Group, Measured, Reason, Run, Shape
 from hpcbert.results.document import ResultSet, render_results
 from hpcbert.results.reduce import tabulate
 from tests.kit import logs
@@ -174,6 +174,34 @@ def test_a_point_without_a_number_shuts_the_gate(save: Save, side: str) -> None:
     result = compare(base, new, "--fail-under", "97%", "--json")
     assert result.returncode == 4
     assert f"no number in {side.upper()}" in result.error["message"]
+
+
+@pytest.mark.parametrize(
+    ("codes", "status", "code"),
+    [
+        (("unfinished", "unfinished"), 6, "unfinished"),
+        (("unfinished", "loss"), 4, "regression"),
+        (("loss", "loss"), 4, "regression"),
+    ],
+    ids=["running", "running and invalid", "invalid"],
+)
+def test_a_point_that_still_runs_is_not_a_regression(
+    save: Save, tmp_path: Path, codes: tuple[str, ...], status: int, code: str
+) -> None:
+    good, other = measured("1n1g", times(100)), measured("1n2g", times(200))
+    runs = tuple(
+        replace(run, throughput=None, valid=False, reasons=(Reason(reason, ""),))
+        for run, reason in zip(good.runs, codes, strict=False)
+    )
+    new = save("new", replace(good, runs=runs, asked=len(runs)), other)
+    report = tmp_path / "gate.xml"
+    words = (save("base", good, other), new, "--fail-under", "97%")
+    result = compare(*words, "--junit", report, "--json")
+    assert (result.returncode, result.error["code"]) == (status, code)
+    (suite,) = ET.parse(report).getroot()
+    assert suite.get("skipped") == ("1" if status == 6 else "0")
+    slow = save("slow", replace(good, runs=runs, asked=len(runs)), measured("1n2g", times(100)))
+    assert compare(words[0], slow, "--fail-under", "97%").returncode == 4
 
 
 def test_nothing_is_left_to_compare(save: Save) -> None:
