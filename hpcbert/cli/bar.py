@@ -44,7 +44,7 @@ class ProgressBar:
             self._activity, self._start, self._next = activity, now, now + _SHORTEST
         if activity != self._activity:
             return
-        if count >= total:
+        if count >= total > 0:
             self.clear()
         elif now >= self._next:
             self._next = now + _PAUSE
@@ -67,9 +67,12 @@ def format_progress(activity: str, count: int, total: int, elapsed: float) -> st
     Args:
         activity: What is worked on.
         count: The number of items that are done.
-        total: The number of all.
+        total: The number of all; 0 if nobody knows.
         elapsed: Seconds since the beginning.
     """
+    if not total:
+        speed = f", {count / elapsed:,.3g}/s" if count else ""
+        return f"{activity} {count:,}{speed}, {_format_seconds(elapsed)}"
     filled = _WIDTH * count // total
     bar = "█" * filled + "░" * (_WIDTH - filled)
     text = f"{activity} {bar} {count:,}/{total:,}"

@@ -28,7 +28,7 @@ from hpcbert.script.materials import (
     runs_in_environment,
     source_record_path,
 )
-from hpcbert.system import redact
+from hpcbert.system import progress, redact
 from hpcbert.system.processes import read_start_time
 
 _ARCHIVE_SUFFIXES = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar", ".zip")
@@ -301,7 +301,8 @@ def _fetch_program(
     else:
         commit = recipe.source.commit
         git("init", "--quiet")
-        _fetch_commit(git, url, commit)
+        with progress.follow_count("fetching, MB:", 0, lambda: _count_megabytes(private_directory)):
+            _fetch_commit(git, url, commit)
     for patch in recipe.source.patches:
         git("apply", "--index", "--whitespace=nowarn", str(Path(recipe.folder) / patch))
     return commit, "git-tree:" + git("write-tree")
@@ -313,6 +314,15 @@ def _refuse_another(recipe: Recipe, url: str, commit: str) -> None:
             f"{url} has commit {commit[:12]}, but the recipe needs {recipe.source.commit[:12]}",
             hint=f"Name an archive of that commit as frameworks.{recipe.name}.repository.",
         )
+
+
+def _count_megabytes(directory: Path) -> int:
+    """Return the size of what git has fetched so far; it renames files meanwhile."""
+    size = 0
+    for path in directory.glob(".git/objects/**/*"):
+        with contextlib.suppress(FileNotFoundError):
+            size += path.stat().st_size
+    return size // 1_000_000
 
 
 def _fetch_commit(git: Callable[..., str], url: str, commit: str) -> None:

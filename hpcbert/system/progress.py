@@ -49,7 +49,7 @@ def follow_count(activity: str, total: int, count: Callable[[], int]) -> Iterato
 
     Args:
         activity: What is worked on.
-        total: The number of all items, as far as known before.
+        total: The number of all items, as far as known before; 0 if nobody knows.
         count: Returns the number of those that are done.
     """
     if _listener.get() is None:
@@ -59,7 +59,7 @@ def follow_count(activity: str, total: int, count: Callable[[], int]) -> Iterato
 
     def look() -> None:
         while not end.wait(_LOOK):
-            report(activity, min(count(), total - 1), total)
+            report(activity, min(count(), total - 1) if total else count(), total)
 
     # A thread of its own has no listener otherwise.
     thread = threading.Thread(target=copy_context().run, args=(look,), daemon=True)
@@ -69,4 +69,4 @@ def follow_count(activity: str, total: int, count: Callable[[], int]) -> Iterato
     finally:
         end.set()
         thread.join()
-        report(activity, total, total)
+        report(activity, max(total, 1), max(total, 1))

@@ -42,6 +42,8 @@ def test_short_work_shows_nothing(seconds: float, count: int) -> None:
 def test_minutes_and_thousands() -> None:
     assert format_progress("x", 1200, 5000, 120.0).endswith("1,200/5,000, 10/s, 6 min left")
     assert format_progress("x", 0, 74, 42.0).endswith("0/74, 42 s")
+    assert format_progress("fetching, MB:", 84, 0, 42.0) == "fetching, MB: 84, 2/s, 42 s"
+    assert format_progress("fetching, MB:", 0, 0, 4.0) == "fetching, MB: 0, 4 s"
 
 
 def test_the_work_of_another_process_is_followed() -> None:
@@ -57,6 +59,11 @@ def test_the_work_of_another_process_is_followed() -> None:
     assert (reports[0], reports[-1]) == (("installing", 2, 3), ("installing", 3, 3))
     with follow_count("installing", 3, lambda: 5):
         pass
+    reports.clear()
+    is_reported.clear()
+    with listen(note), follow_count("fetching", 0, lambda: 5):
+        assert is_reported.wait(60)
+    assert (reports[0], reports[-1]) == (("fetching", 5, 0), ("fetching", 1, 1))
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,8 @@ def test_doctor_on_this_machine(tmp_path: Path) -> None:
     names = {check["name"]: check["status"] for check in document["data"]}
     assert names["site"] == names["recipe pytorch"] == names["recipe oneflow"] == "ok"
     assert result.returncode == 0
+    lines = hpcbert("doctor", cwd=tmp_path).stdout.splitlines()
+    assert [line.split(":")[0] for line in lines if "recipe" in line][:1] == ["ok   recipes"]
 
 
 def test_frameworks_are_listed_and_shown(tmp_path: Path) -> None:
