@@ -456,6 +456,8 @@ class Campaign:
         after: Id of the campaign next to it that was submitted with it and must be over first;
             empty if there is none.
         library: Name and SHA-256 of each file in `scripts/` that its scripts read.
+        shares_nodes: Whether its partition overrules the request for whole nodes: jobs that hpcbert
+            does not see may run on them too.
         submission: Id of the first campaign that one command line or file made with this one; empty
             if it made no other.
         position: Its place among them, from 0.
@@ -484,6 +486,7 @@ class Campaign:
     library: tuple[tuple[str, str], ...] = ()
     submission: str = ""
     position: int = 0
+    shares_nodes: bool = False
 
     @property
     def owner(self) -> str:

@@ -21,7 +21,7 @@ from hpcbert.campaign.evidence import MEASUREMENTS
 from hpcbert.campaign.record import Records, Step
 from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
 from hpcbert.errors import UsageError
-from hpcbert.model import Reason, Run, parse_stamp
+from hpcbert.model import Array, Reason, Run, parse_stamp
 
 SHARED = "shared-nodes"
 # Seconds by which the clocks of nodes and file servers may differ.
@@ -250,14 +250,21 @@ def refuse_shared(
         if refused:
             reasons = (*run.reasons, Reason(SHARED, refused))
             judged[key] = replace(run, throughput=None, valid=False, reasons=reasons)
-        elif sharing or earlier is not None:
+        elif sharing or earlier is not None or _is_forced(watched, array):
             judged[key] = replace(run, flags=(*run.flags, SHARED))
             detail = sharing.detail if sharing else "an earlier collect found it"
+            if _is_forced(watched, array):
+                continue  # Each run would have the same warning, and the flag explains it.
             subject = f"repeat {run.repeat} of {array.point.key} shared nodes"
             warnings.append(f"{watched.campaign.id}: {subject}: {detail}.")
     left_out = nearby.left_out if nearby else []
     warnings += store.describe_left_out("the search for shared nodes", left_out)
     return judged, tuple(warnings)
+
+
+def _is_forced(watched: TrackedCampaign, array: Array) -> bool:
+    """Return whether the partition gave the nodes to others too, although the job asked for all."""
+    return watched.campaign.shares_nodes and array.request.exclusive
 
 
 def _find_sharing(

@@ -110,8 +110,9 @@ class PartitionOffer:
 
     def __str__(self) -> str:
         kinds = "; ".join(map(str, self.kinds)) or f"no GPUs, {self.partition.nodes} nodes"
-        doubts = "".join(f"; {text}" for text in (self.risk, self.barred) if text)
-        return f"{self.name} ({', '.join([kinds, *self.bounds])}{doubts})"
+        caution = self.barred or self.risk
+        ending = f"; {caution}" if caution else ""
+        return f"{self.name} ({', '.join([kinds, *self.bounds])}{ending})"
 
 
 def list_offers(cluster: Cluster) -> tuple[PartitionOffer, ...]:

@@ -26,7 +26,8 @@ FLAGS = {
     "mixed-nodes": "the runs ran on different sets of nodes",
     "mixed-environment": "nodes or software differ in something that can change a number",
     "no-baseline": "there is no valid run of 1n1g of the same experiment, so no speedup",
-    "shared-nodes": "another run used one of its nodes while it was measured",
+    "shared-nodes": "another run used one of its nodes while it was measured, or could "
+    "(OverSubscribe=FORCE)",
     "uneven": "the number hides slow or fast steps: it is not that of the window's median step",
     "short-window": "the number covers few iterations or seconds, so one slow step changes it",
     "rolling": "each printed rate is a mean of many records, of the warm-up too",

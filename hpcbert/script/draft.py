@@ -130,6 +130,7 @@ def draft(
         materials=resolved.inputs.materials,
         name=options.name,
         library=tuple((name, store.hash_file(path)) for name, path in sources.items()),
+        shares_nodes=options.shares_nodes,
     )
     return Draft(
         resolved=resolved,

@@ -70,6 +70,7 @@ class SubmitOptions:
         stop_on_failure: Whether to hold a point back if the smallest shape of its curve failed.
         dry: Whether nothing will run, so that missing paths may stay open.
         mpi: The kinds of MPI that the cluster's srun has; none: unknown.
+        shares_nodes: Whether the cluster lets others use nodes that jobs ask for alone.
         most_indices: Maximum repeats of one array: the cluster's MaxArraySize less one; None:
             there is no limit.
         preflight: Whether to measure the nodes' network first, and exclude slow nodes.
@@ -89,6 +90,7 @@ class SubmitOptions:
     stop_on_failure: bool = False
     dry: bool = False
     mpi: tuple[str, ...] = ()
+    shares_nodes: bool = False
     most_indices: int | None = MOST_INDICES
     preflight: bool = False
     file: Path | None = None

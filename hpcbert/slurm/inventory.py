@@ -28,6 +28,8 @@ _NO_NAMES = {"", "N/A", "NONE", "(null)", "ALL"}
 _COUNT = re.compile(r"(\d{1,6})([KMG]?)")
 _THOUSANDS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 _MOST_GPUS = 1024
+# With FORCE:1, a job shares its resources with none of its partition (slurm.conf(5)).
+_FORCED = re.compile(r"FORCE(?::(?!1$)\d+)?")
 _PREEMPTING = ("CANCEL", "REQUEUE", "SUSPEND")
 _TRES = re.compile(r"([\w/:.+-]+)=(\d{1,15}(?:\.\d{1,6})?)([KMGTP]?)")
 # For memory, in MiB; for others Slurm counts in thousands.
@@ -357,7 +359,7 @@ def read_rules(text: str) -> dict[str, PartitionRules]:
                 most_memory=_read_number(keys.get("MaxMemPerNode", "")) or None,
                 tier=_read_number(keys.get("PriorityTier", "")) or 0,
                 preemption=_read_preemption(keys.get("PreemptMode", "")),
-                forced_sharing=sharing if sharing.startswith("FORCE") else "",
+                forced_sharing=sharing if _FORCED.fullmatch(sharing) else "",
             )
     return rules
 

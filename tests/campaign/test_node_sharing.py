@@ -75,6 +75,17 @@ def test_repeats_that_ran_at_once_on_a_node_have_no_number(
     assert "shared-nodes" not in row["flags"]
 
 
+def test_a_partition_that_shares_its_nodes_in_any_case_marks_the_row(
+    build: Build, collect_json: CollectJson
+) -> None:
+    built = build("1n1g", repeats=2).change(shares_nodes=True)
+    for repeat in (1, 2):
+        run_repeat(built, repeat, 100 * repeat, 100 * repeat + 60)
+    row = first_row(collect_json(built.directory))
+    assert "shared-nodes" in row["flags"]
+    assert [run["valid"] for run in row["runs"]] == [True, True]
+
+
 def test_where_the_site_lets_jobs_share_nodes_the_row_is_marked(
     build: Build, collect_json: CollectJson
 ) -> None:

@@ -248,7 +248,7 @@ def test_a_preemptible_partition_is_said(
 
 
 @pytest.mark.parametrize(
-    ("sharing", "forced"), [("FORCE:4", True), ("FORCE:1", True), ("EXCLUSIVE", False), ("YES:4", False)]
+    ("sharing", "forced"), [("FORCE:4", True), ("FORCE:1", False), ("FORCE", True), ("FORCE:12", True), ("EXCLUSIVE", False), ("YES:4", False)]
 )  # fmt: skip
 def test_nodes_that_a_partition_shares_in_any_case_are_said(sharing: str, *, forced: bool) -> None:
     rules = partition().replace("MaxNodes", f"OverSubscribe={sharing} MaxNodes")

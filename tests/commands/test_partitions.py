@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 
+from hpcbert.scheduler import create_scheduler
+from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.slurm.admission import Demand, find_misfits
 from hpcbert.slurm.inventory import Resource, parse_resources, read_partitions
 from hpcbert.timelimit import TimeLimit
+from tests.kit import drafts
+from tests.kit.cluster import Answers, partition
 
 SINFO = """gpu*|up|3|1-00:00:00|1-infinite|gpu:v100:8(S:0-1)|n[1-3]
 gpu*|up|1|1-00:00:00|1-infinite|gpu:v100:4|n4
@@ -201,3 +205,24 @@ def test_nodes_that_leave_enough_are_let_through(
 ) -> None:
     demand = replace(job(partition, nodes, gres=""), **changes)
     assert list(find_misfits([demand], SHARED, FOUND)) == []
+
+
+@pytest.mark.parametrize(
+    ("sharing", "slurm", "shares"),
+    [
+        ("FORCE:4", "", True),
+        ("FORCE", "", True),
+        ("FORCE:1", "", False),
+        ("NO", "", False),
+        ("FORCE:4", "exclusive = false", False),
+        ("FORCE:4", 'sbatch_args = ["--clusters=other"]', False),
+    ],
+    ids=["four", "no number", "one", "no", "not exclusive", "another cluster"],
+)
+def test_a_campaign_records_that_its_partition_shares_nodes(
+    sharing: str, slurm: str, tmp_path: Path, *, shares: bool
+) -> None:
+    rules = partition().replace("MaxNodes", f"OverSubscribe={sharing} MaxNodes")
+    site = drafts.site_of(tmp_path, f"[slurm]\n{slurm}\n")
+    backend = create_scheduler("slurm", SchedulerContext(Answers(partitions=rules)))
+    assert backend.fit(drafts.OPTIONS, site, drafts.load()).shares_nodes == shares

@@ -206,13 +206,16 @@ class Slurm(Scheduler):
         """Return the questions about limits and, of this cluster, its MPI and its partitions."""
         cluster = _read_cluster(site)
         mpi = [controller.mpi_argv()] if _names_mpi(site, recipe) else []
-        supply = [] if cluster else [inventory.partitions_argv()]
+        supply = [] if cluster else [inventory.partitions_argv(), inventory.rules_argv()]
         return [*mpi, commands.add_cluster_option(controller.config_argv(), cluster), *supply]
 
     def fit(self, options: SubmitOptions, site: Site, recipe: Recipe) -> SubmitOptions:
-        """Ask for the cluster's longest array and, if MPI starts the ranks, for its kinds."""
-        mpi = Cluster(self.context).mpi if _names_mpi(site, recipe) else ()
-        return replace(super().fit(options, site, recipe), mpi=mpi)
+        """Ask for the longest array, who shares nodes and, if MPI starts the ranks, its kinds."""
+        cluster_here = Cluster(self.context)
+        mpi = cluster_here.mpi if _names_mpi(site, recipe) else ()
+        jobs = [] if _read_cluster(site) else [admission.derive_site_demand(site, 1)]
+        shares_nodes = any(admission.find_forced_sharing(jobs, cluster_here))
+        return replace(super().fit(options, site, recipe), mpi=mpi, shares_nodes=shares_nodes)
 
     def most_repeats(self, site: Site) -> int | None:
         """Return the cluster's MaxArraySize less one; Slurm's default if unknown."""
