@@ -9,6 +9,7 @@ import pytest
 from hpcbert.logs.scan import Reading
 from hpcbert.logs.setting import Setting
 from tests.kit.recipes import Reader
+from tests.kit.tables import CollectJson
 
 # AI-Sweden-Models/ModernBERT-large: 8 nodes of 8, 3 sequences of 8,192 tokens each, 0.6466 batches/s
 # over 25 batches (timpal0l/ModernBERT@a2150d1, training; the model's card).
@@ -66,6 +67,20 @@ def test_a_rolling_rate_is_flagged_with_its_window(
     assert note in " ".join(str(one.detail) for one in reading.notes)
     facts = dict(reading.facts)
     assert (facts["nodes"], facts["gpus_per_node"], facts["precision"]) == (8, 8, "bf16")
+
+
+def test_a_run_on_64_mi250x_is_read_without_options(tmp_path: Path, run: CollectJson) -> None:
+    """0.6466 batches/s of 192 samples, by 8 nodes of 8 dies each."""
+    model = "model:\n  name: flex_bert\n  model_config:\n    num_hidden_layers: 28\n"
+    log = tmp_path / "modernbert_composer-1234567.out"
+    log.write_text(model + "    padding: unpadded\n" + make_log())
+    document = run(log)
+    (table,) = document["data"]["tables"]
+    (row,) = table["rows"]
+    assert row["median"] == pytest.approx(0.6466 * 192, rel=1e-4)
+    assert (row["shape"], table["precision"], table["batch_size_per_device"]) == ("8n8g", "bf16", 3)
+    assert table["model"] == "modernbert-large"
+    assert "rolling" in row["flags"]
 
 
 def test_the_clock_confirms_it_and_is_not_rolling(tmp_path: Path) -> None:
