@@ -117,7 +117,11 @@ report_few_cpus() { # reads tasks
 }
 
 # Settings for the network's libraries, and warnings about them.
-prepare_network() { # reads on_gpus; sets HPCBERT_NODE_HOSTS, NCCL_DEBUG and its like
+prepare_network() { # the command; reads on_gpus; sets HPCBERT_NODE_HOSTS, NCCL_DEBUG and its like
+  if [[ -n ${HPCBERT_NODE_FILE:-} && $* =~ HPCBERT_NODE_(IPS|HOSTS) ]]; then
+    echo "hpcbert: this program gets the addresses of all nodes in one variable, which is too short for $HPCBERT_NODES nodes: take fewer nodes, or a recipe that reads HPCBERT_NODE_FILE" >&2
+    exit 125
+  fi
   # The nodes' addresses in the form that can precede a port.
   HPCBERT_NODE_HOSTS=$HPCBERT_NODE_IPS
   if [[ $HPCBERT_NODE_IPS == *:* ]]; then HPCBERT_NODE_HOSTS=[${HPCBERT_NODE_IPS//,/],[}]; fi
@@ -138,7 +142,7 @@ prepare_network() { # reads on_gpus; sets HPCBERT_NODE_HOSTS, NCCL_DEBUG and its
 # answers, even with a refusal: nothing listens there yet.
 rehearse() { # file; reads room, size, lack
   local reached=0 total=0 addresses=() address answer line
-  IFS=, read -r -a addresses <<<"$HPCBERT_NODE_IPS"
+  IFS=, read -r -a addresses <<<"${HPCBERT_NODE_IPS:-$(<"$HPCBERT_NODE_FILE")}"
   for address in "${addresses[@]}"; do
     total=$((total + 1))
     # shellcheck disable=SC2016 # the inner shell's words
@@ -171,7 +175,7 @@ main() { # the words of the command line; sets the options, is replaced by COMMA
   export HPCBERT_DEVICE
   if ((devices == 1)); then choose_threads; fi
   report_few_cpus
-  prepare_network
+  prepare_network "$@"
   if [[ -n $rehearse ]]; then
     rehearse "$rehearse"
     return 0

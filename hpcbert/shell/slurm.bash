@@ -3,7 +3,8 @@
 #   prepare_nodes                the job's nodes, and what ranks need to find each other
 #   host_names                   the names in a node list
 #   clock_ahead                  how far the controller's clock is ahead
-#   usable, resolved, choose_addresses              addresses of the nodes' names
+#   usable, first_addresses, resolved, choose_addresses   addresses of the nodes' names
+#   share_addresses              the list of all, for the ranks
 #   ask_interfaces, lacking, choose_on_interface    those of an interface that the site names
 #   launch, settle               start the ranks by the script's `measure`; the status of the step
 #
@@ -37,9 +38,7 @@ prepare_nodes() { # sets job_name, node_names, step, beside, clock, addresses fo
   elif ((nodes > 1)); then
     choose_addresses
   fi
-  export HPCBERT_NODE_IPS HPCBERT_NODES=$nodes
-  printf -v HPCBERT_NODE_IPS '%s,' "${node_ips[@]}"
-  HPCBERT_NODE_IPS=${HPCBERT_NODE_IPS%,}
+  share_addresses
   export MASTER_ADDR=${node_ips[0]} MASTER_PORT
   MASTER_PORT=$(free_port "$SLURM_JOB_ID") # rank 0 is on this node
 }
@@ -81,18 +80,33 @@ usable() { # the address of each node; fails if others can't reach one of them
   done
 }
 
-resolved() { # ahostsv4 or ahostsv6 -> the first usable address of each node; reads node_names
-  local name address first
-  for name in "${node_names[@]}"; do
-    first=''
-    while read -r address _; do
-      if usable "$address" && [[ $address != ::ffff:* ]]; then
-        first=$address
-        break
-      fi
-      first=${first:-$address}
-    done < <(getent "$1" "$name")
-    echo "$first"
+# One getent for all names: it prints the canonical name in the first line of each (glibc, nss/getent.c).
+# If it does not know one of them, each is asked for alone.
+first_addresses() { # ahostsv4 or ahostsv6, name ...; prints the first usable address of each node
+  local address name primary=()
+  while read -r address _ name; do
+    if [[ -n $name ]] || ((${#primary[@]} == 0)); then
+      primary+=("$address")
+    elif [[ ${primary[-1]} == ::ffff:* ]] || ! usable "${primary[-1]}"; then
+      if usable "$address" && [[ $address != ::ffff:* ]]; then primary[-1]=$address; fi
+    fi
+  done < <(getent "$@")
+  if ((${#primary[@]} == $# - 1 || $# == 2)); then
+    printf '%s\n' "${primary[0]-}" "${primary[@]:1}"
+  else
+    for name in "${@:2}"; do first_addresses "$1" "$name"; done
+  fi
+}
+
+resolved() { # ahostsv4 or ahostsv6; asks for 64 nodes at a time, at the same time; reads node_names
+  local at answer answers=()
+  for ((at = 0; at < ${#node_names[@]}; at += 64)); do
+    exec {answer}< <(first_addresses "$1" "${node_names[@]:at:64}")
+    answers+=("$answer")
+  done
+  for answer in "${answers[@]}"; do
+    cat <&"$answer"
+    exec {answer}<&-
   done
 }
 
@@ -104,6 +118,21 @@ choose_addresses() { # reads node_names, nodes; sets node_ips
   if ((${#node_ips[@]} == nodes)) && usable "${node_ips[@]}"; then return 0; fi
   echo "hpcbert: ${node_names[*]} resolve to ${node_ips[*]}: set nodes.interface in the site.toml" >&2
   exit 1
+}
+
+# The kernel starts no program with a variable of more than 131,072 bytes (MAX_ARG_STRLEN), brackets and
+# names included: a longer list is in a file.
+share_addresses() { # reads node_ips, nodes; exports HPCBERT_NODES, HPCBERT_NODE_IPS or HPCBERT_NODE_FILE
+  unset -v HPCBERT_NODE_FILE
+  export HPCBERT_NODE_IPS HPCBERT_NODES=$nodes
+  printf -v HPCBERT_NODE_IPS '%s,' "${node_ips[@]}"
+  HPCBERT_NODE_IPS=${HPCBERT_NODE_IPS%,}
+  if ((${#HPCBERT_NODE_IPS} > 100000)); then
+    export HPCBERT_NODE_FILE=$campaign/env/$point.$SLURM_JOB_ID.$attempt.addresses
+    handed_over+=(HPCBERT_NODE_FILE)
+    echo "$HPCBERT_NODE_IPS" >"$HPCBERT_NODE_FILE"
+    HPCBERT_NODE_IPS=''
+  fi
 }
 
 # Prints one line per node: its number, its addresses on the interface, all its interfaces.

@@ -273,6 +273,62 @@ getent() {{ if [[ $1 == ahostsv4 ]]; then echo "{four} STREAM"; else echo "{six}
         assert run_bash(program) == [ips]
 
 
+RESOLVER = r"""
+getent() {{
+  local name
+  echo "$# names" >>"{calls}"
+  for name in "${{@:2}}"; do
+    case $name in
+      n7) continue ;;
+      n3) printf '%s\n' "127.0.1.1 STREAM n3" "127.0.1.1 DGRAM " "10.0.0.3 STREAM " ;;
+      *) printf '%s\n' "10.0.0.${{name#n}} STREAM $name.cluster" "10.0.0.${{name#n}} DGRAM " ;;
+    esac
+  done
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("nodes", "calls"),
+    [((1, 2, 3, 4), ["5 names"]), (tuple(range(8, 78)), ["65 names", "7 names"]), ((5, 7, 8), ["4 names", *["2 names"] * 3])],
+    ids=["one call", "two calls", "one is unknown"],
+)  # fmt: skip
+def test_all_nodes_are_resolved_in_few_calls(
+    nodes: tuple[int, ...], calls: list[str], tmp_path: Path
+) -> None:
+    names = " ".join(f"n{number}" for number in nodes)
+    resolver = RESOLVER.format(calls=tmp_path / "calls")
+    program = f"{read_sources('slurm.bash')}\nnode_names=({names})\n{resolver}\nresolved ahostsv4"
+    expected = ["" if number == 7 else f"10.0.0.{number}" for number in nodes]
+    assert run_bash(program) == expected
+    assert sorted((tmp_path / "calls").read_text().splitlines()) == sorted(calls)
+
+
+@pytest.mark.parametrize(("nodes", "in_file"), [(7000, False), (8200, True)])
+def test_a_list_too_long_for_a_variable_is_in_a_file(
+    nodes: int, in_file: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "env").mkdir()
+    program = f"""
+{read_sources("slurm.bash")}
+handed_over=() nodes={nodes} campaign={tmp_path} point=p attempt=1 SLURM_JOB_ID=5
+for ((at = 0; at < nodes; at++)); do node_ips+=("10.100.100.10"); done
+share_addresses
+bash -c 'echo "${{#HPCBERT_NODE_IPS}} ${{HPCBERT_NODE_FILE-}}"'
+for words in 'echo "$MASTER_ADDR"' 'echo "$HPCBERT_NODE_HOSTS"'; do
+  (on_gpus= ; . "$library/rank.bash"; prepare_network "$words" 2>&1 && echo ran) || echo $?
+done
+"""
+    first, *outcomes = run_bash(program)
+    file = tmp_path / "env" / "p.5.1.addresses"
+    assert first == (f"0 {file}" if in_file else f"{14 * nodes - 1} ")
+    assert file.exists() is in_file
+    assert outcomes[0] == "ran"
+    assert ("too short" in outcomes[1], outcomes[-1]) == (
+        (True, "125") if in_file else (False, "ran")
+    )
+
+
 def test_nodes_without_the_interface_or_its_address_are_named() -> None:
     program = f"""
 {read_sources("slurm.bash")}
