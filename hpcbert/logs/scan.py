@@ -505,6 +505,8 @@ class _Scan:
             # First: a log that is cut off is incomplete, whatever else its window lacks.
             self._check_end()
             throughput = self.collector.reduce(setting)
+            if self._lacks_packing(setting):
+                return None, "packing", ()
             return throughput, "", self._doubts(throughput, setting)
         except CannotReduceError as error:
             if not self._bare:
@@ -513,6 +515,11 @@ class _Scan:
             return None, "", (Reason("rule", detail),)
         except UnknownError as error:
             return throughput, str(error), ()
+
+    def _lacks_packing(self, setting: Setting) -> bool:
+        """Return whether the number is that of a batch that may hold packed samples."""
+        is_of_batch = self.rule.kind in ("clock", "step-time") and setting.global_batch_size is None
+        return is_of_batch and self.grammar.packing > 1 and setting.packing is None
 
     def _measured(self) -> MeasuredSpan:
         first_line, last_line = self._ends

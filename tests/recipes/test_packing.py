@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from hpcbert.cli.collect import collect as command
 from hpcbert.logs.scan import Reading
 from hpcbert.logs.setting import Setting
-from tests.kit.recipes import Reader, grammar
+from tests.kit.recipes import Reader, grammar, sample
 
 # One node of Eos in v3.1, as its published result states it.
 KNOWN = Setting(nodes=1, gpus_per_node=8, batch_size_per_device=48, precision="fp16", iters=11)
@@ -144,3 +144,18 @@ def test_collect_takes_the_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "--set packing=2" in run["reasons"][0]["detail"]
     document = json.loads(CliRunner().invoke(command, [*words, "--set", "packing=2"]).stdout)
     assert document["data"]["tables"][0]["rows"][0]["median"] == STATED
+
+
+@pytest.mark.parametrize(
+    ("packing", "throughput"), [(None, None), (1, 5818.18), (2, 11636.36)], ids=str
+)
+def test_a_batch_of_unstated_packing_gives_no_number(
+    tmp_path: Path, packing: int | None, throughput: float | None
+) -> None:
+    """The program packs two samples into one sequence, as its lost header says."""
+    lines = sample("mlperf-bert-v5").splitlines(keepends=True)
+    steps = b"".join(line for line in lines if b'"step_loss": ' in line)
+    setting = KNOWN._replace(precision="fp8", accumulation=1, packing=packing, skip=60, iters=120)
+    reading = Reader("mlperf-bert-v5", tmp_path).read(steps, "clock", setting)
+    assert (reading.missing == "packing") == (packing is None)
+    assert reading.throughput == (throughput and pytest.approx(throughput, abs=0.01))
