@@ -19,7 +19,7 @@ HINTS = {name: hint for name, hint in get_type_hints(Options).items() if name in
 WORDS = """--fw oneflow --device cpu --nodes 2 --gpus-per-node 8 --precision fp16 --batch-size 8,16
   --shapes 1n1g --env A=b --reservation v --nodelist n1 --exclude n2
   --model m --protocol p --accumulation 2 --global-batch-size 64 --xla --set a=1 --set b=2 --scaling
-  --repeats auto --max-repeats 9 --precision-of-median 2% --iters 9 --skip 1 --site s --templates t --scheduler slurm --runtime enroot --runs r
+  --repeats auto --max-repeats 9 --precision-of-median 2% --iters 9 --skip 1 --window-seconds 3 --site s --templates t --scheduler slurm --runtime enroot --runs r
   --partition p --account a --qos q --notify END --time 1-0 --image i --data d --source s --python y
   --sbatch-arg=-H --srun-arg=-u --concurrent-repeats 2 --concurrent-points --preflight --stop-on-failure --max-gpu-hours 9
   --repeats-in one-job"""
