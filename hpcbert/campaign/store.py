@@ -418,11 +418,10 @@ def resolve_submission(name: str, runs: Path, *, shortest: int = 1) -> tuple[Pat
 
 
 def _make_ambiguity(name: str, matches: Sequence[Path], runs: Path) -> UsageError:
-    return UsageError(
-        f"{name!r} could be {_join_names(matches)}.",
-        where=str(runs),
-        hint="Give more of its id, or its path.",
-    )
+    hint = "Give more of its id, or its path."
+    if _read_name(matches[0]) == name:
+        hint = "Give the id of one; hpcbert list shows in what they differ."
+    return UsageError(f"{name!r} could be {_join_names(matches)}.", where=str(runs), hint=hint)
 
 
 def list_submission(directory: Path) -> tuple[Path, ...]:

@@ -311,4 +311,7 @@ def exit_on_error(error: BaseException) -> NoReturn:
     command_name = next((word for word in sys.argv[1:] if word in COMMANDS), "")
     if context := getattr(error, "ctx", None):
         command_name = str(context.command_path).partition(" ")[2]
+    elif isinstance(error, click.UsageError) and command_name:
+        # click's parser does not know the command.
+        error.ctx = click.Context(root, info_name=f"hpcbert {command_name}")
     exit_with_result(command_name, Result(errors=(convert_error(error),)), as_json=as_json)

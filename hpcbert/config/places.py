@@ -52,7 +52,8 @@ def find_site(flag: str, *, env: Mapping[str, str], cwd: Path) -> tuple[Path, st
         path = Path(choice[0])
         path = path / SITE if path.is_dir() else path
         if not path.is_file():
-            hint = "" if flag else _suggest_unset(env)
+            named = "Name a site.toml or its folder; hpcbert init writes one."
+            hint = named if flag else _suggest_unset(env)
             raise ConfigError("There is no such file.", where=f"{choice[1]}={choice[0]}", hint=hint)
         return path.absolute(), choice[1]
     home = Path(env.get("HOME", "/"))

@@ -90,7 +90,10 @@ def choose_device(name: str, ranks: Ranks) -> torch.device:
 def _describe_absence() -> str:
     """Return why PyTorch sees no GPU on this node, as far as it knows."""
     if not (torch.version.cuda or torch.version.hip):
-        return f"PyTorch {torch.__version__} on node {platform.node()} was built without GPUs"
+        return (
+            f"PyTorch {torch.__version__} on node {platform.node()} was built without GPUs: "
+            "install a build with them there, or train with --device cpu"
+        )
     selected = [f"{name}={os.environ[name]!r}" for name in SELECTIONS if name in os.environ]
     among = f" ({', '.join(selected)})" if selected else ""
     return (

@@ -135,10 +135,13 @@ def test_a_group_without_a_command_shows_its_commands(words: tuple[str, ...]) ->
         (("submit", "--nodes", "1.5"), "'1.5' is not a whole number."),
         (("data", "make", "x", "--files", "x"), "'x' is not a whole number."),
         (("completion",), "Choose from: bash, zsh, fish"),
+        (("submit", "--nodes"), "requires an argument."),
     ],
-    ids=["range", "number", "choice"],
+    ids=["range", "number", "choice", "missing"],
 )
 def test_clicks_own_errors_are_one_plain_line(words: tuple[str, ...], sentence: str) -> None:
     command = [sys.executable, "-m", "hpcbert", *words]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.stderr.splitlines()[0].endswith(sentence)
+    message, hint = result.stderr.splitlines()
+    assert message.endswith(sentence)
+    assert hint.startswith(f"hint: See hpcbert {words[0]}")
