@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -30,13 +30,13 @@ from hpcbert.commands.accept import (
     find_slow_nodes,
     select_one_node,
 )
-from hpcbert.commands.collect import find_places, load_result_set, resolve_words
+from hpcbert.commands.collect import CollectRequest, find_places, load_result_set, resolve_words
 from hpcbert.commands.compare import find_failures, refuse_incomparable
 from hpcbert.config import site
 from hpcbert.config.options import Options
 from hpcbert.config.site import Site
 from hpcbert.errors import IncompleteError, UsageError
-from hpcbert.model import JobRequest, format_stamp
+from hpcbert.model import MANIFEST, JobRequest, format_stamp
 from hpcbert.results.compare import comparison_data, comparison_view, render_junit
 from hpcbert.results.document import ResultSet
 from hpcbert.scheduler.base import SchedulerContext
@@ -88,7 +88,7 @@ class _Order(NamedTuple):
 @click.argument("results", nargs=-1, metavar="[RESULT]...")
 @click.option(
     "--tolerance",
-    callback=make_share_reader(0.001, 0.9),
+    callback=make_share_reader(0.001, 0.9, "5% or 0.05"),
     default="5%",
     show_default=True,
     metavar="SHARE",
@@ -272,9 +272,13 @@ def _judge(order: _Order, paths: Sequence[Path]) -> Result:
         UsageError: They are not comparable.
     """
     places = find_places(order.options.site_file, order.options.templates)
-    results = {path: load_result_set([str(path)], places) for path in paths}
+    rules = {table.group.framework: table.group.rule for table in order.base.tables}
+    results = {
+        path: load_result_set([str(path)], places, _make_collect_request(path, rules))
+        for path in paths
+    }
     acceptance = accept_results(order.base, order.base_name, results, each_node=order.each_node)
-    refuse_incomparable(acceptance.comparisons)
+    refuse_incomparable(acceptance.comparisons, "Name a baseline that was measured as these are.")
     failures = [
         *find_failures(acceptance.comparisons, 1 - order.tolerance),
         *find_slow_nodes(acceptance),
@@ -302,6 +306,13 @@ def _judge(order: _Order, paths: Sequence[Path]) -> Result:
         errors=(*failures, *refused, *list_shortfalls(tables)),
         warnings=tuple(dict.fromkeys(warnings)),
     )
+
+
+def _make_collect_request(path: Path, rules: Mapping[str, str]) -> CollectRequest | None:
+    """Return how to collect a campaign: by the baseline's rule; None for what is not a campaign."""
+    if not (path / MANIFEST).is_file():
+        return None
+    return CollectRequest(rule=rules.get(store.read_manifest(path).framework, ""))
 
 
 def _format_text(order: _Order, acceptance: Acceptance) -> str:

@@ -60,7 +60,8 @@ def _find_share(acceptance: Acceptance, point: str, verdict: NodeVerdict) -> flo
         for pair in comparison.pairs
         if pair.new.name == point
     ]
-    return verdict.median / medians[0] if medians and medians[0] else None
+    base = medians[0] if medians else None
+    return verdict.median / base if verdict.median and base else None
 
 
 def make_node_view(acceptance: Acceptance) -> TableView:

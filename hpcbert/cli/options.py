@@ -211,7 +211,9 @@ def _make_callback(
     return callback
 
 
-def make_share_reader(low: float, high: float) -> Callable[..., float | None]:
+def make_share_reader(
+    low: float, high: float, examples: str = "97% or 0.97"
+) -> Callable[..., float | None]:
     """Return click's callback that reads a share, written `97%` or `0.97`."""
 
     def read(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
@@ -222,7 +224,7 @@ def make_share_reader(low: float, high: float) -> Callable[..., float | None]:
         if low <= share <= high:
             return share
         bounds = f"from {low * 100:.6g} % to {high * 100:.6g} %"
-        raise click.BadParameter(f"{value!r} is not a share {bounds}, such as 97% or 0.97.")
+        raise click.BadParameter(f"{value!r} is not a share {bounds}, such as {examples}.")
 
     return read
 

@@ -131,14 +131,15 @@ def _find_node(path: Path, results: ResultSet) -> str:
 
 
 def gather_rates(tables: Iterable[SpeedupTable]) -> dict[str, dict[str, list[float]]]:
-    """Return the throughputs of valid runs on one node, by point and node."""
+    """Return the throughputs of valid runs on one node, by point and node; of some nodes none."""
     rates: dict[str, dict[str, list[float]]] = {}
     for table in tables:
         for row in table.rows:
             for run in row.runs:
-                if run.valid and run.throughput and row.shape.nodes == len(run.nodes) == 1:
+                if row.shape.nodes == len(run.nodes) == 1:
                     nodes = rates.setdefault(Side(table.group, row).name, {})
-                    nodes.setdefault(run.nodes[0], []).append(run.throughput)
+                    valid = nodes.setdefault(run.nodes[0], [])
+                    valid += [run.throughput] if run.valid and run.throughput else []
     return rates
 
 

@@ -102,7 +102,7 @@ def compare_results(request: CompareRequest, user_places: Places) -> CompareResu
         for side in sides
     )
     if not request.anyway:
-        refuse_incomparable(comparisons)
+        refuse_incomparable(comparisons, "--anyway compares them nevertheless, and marks them.")
     return CompareResult(
         comparisons,
         tuple(find_failures(comparisons, request.least)) if request.least else (),
@@ -184,7 +184,7 @@ def _split_table(table: SpeedupTable, by: str) -> list[tuple[str, SpeedupTable]]
     return [(str(getattr(table.group, name)) or "none", table)]
 
 
-def refuse_incomparable(comparisons: Sequence[Comparison]) -> None:
+def refuse_incomparable(comparisons: Sequence[Comparison], hint: str) -> None:
     """Refuse points that don't measure the same thing.
 
     Raises:
@@ -197,10 +197,7 @@ def refuse_incomparable(comparisons: Sequence[Comparison]) -> None:
                 reasons.setdefault(str(obstacle), []).append(pair.new.name)
     if reasons:
         text = "; ".join(f"{reason} ({shorten_names(names)})" for reason, names in reasons.items())
-        raise UsageError(
-            f"These results are not comparable: {text}.",
-            hint="--anyway compares them nevertheless, and marks them.",
-        )
+        raise UsageError(f"These results are not comparable: {text}.", hint=hint)
 
 
 def _list_empty(comparisons: Sequence[Comparison]) -> list[str]:

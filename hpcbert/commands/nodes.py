@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from operator import itemgetter
 from typing import NamedTuple
 
 from hpcbert.commands.accept import gather_rates
@@ -55,7 +56,7 @@ def list_history(results: Iterable[ResultSet]) -> tuple[NodeRecord, ...]:
         source = result.sources[0]
         facts = {node: entry.facts for entry in source.environments for node in entry.nodes}
         for point, rates in gather_rates(result.tables).items():
-            for node, runs in rates.items():
+            for node, runs in filter(itemgetter(1), rates.items()):
                 before, facts_before = newest.get((node, point), (None, {}))
                 rate, node_facts = median(runs), facts.get(node, {})
                 record = NodeRecord(

@@ -38,7 +38,7 @@ class NodeVerdict(NamedTuple):
 
     Attributes:
         runs: Number of its valid runs.
-        median: Of these, samples per second.
+        median: Of these, samples per second; None without any.
         ratio: The median over that of the reference; None if there is no reference.
         chance: The chance of such a score of any node if none is slower; None for nodes of the
             reference, and if there are too few runs.
@@ -46,7 +46,7 @@ class NodeVerdict(NamedTuple):
 
     node: str
     runs: int
-    median: float
+    median: float | None
     ratio: float | None
     chance: float | None
     state: NodeState
@@ -82,7 +82,7 @@ def compare_nodes(rates: Mapping[str, Sequence[float]], within: float) -> NodeCo
     """Return which nodes are slower than their like.
 
     Args:
-        rates: Throughputs of each node's valid runs, at least one each.
+        rates: Throughputs of each node's valid runs.
         within: Medians that differ by at most this share count as equal.
     """
     enough = {node: runs for node, runs in rates.items() if len(runs) >= min_repeats()}
@@ -92,15 +92,18 @@ def compare_nodes(rates: Mapping[str, Sequence[float]], within: float) -> NodeCo
     like_runs = sorted(rate for node in reference for rate in enough[node])
     verdicts = []
     for node, runs in sorted(rates.items()):
-        ratio = median(runs) / median(like_runs) if like_runs else None
+        rate = median(runs) if runs else None
+        ratio = rate / median(like_runs) if like_runs and rate else None
         chance = None
         if level and node in enough and node not in reference:
             chance = _find_chance(orders, score_runs(runs, like_runs))
         state: NodeState = "like" if level and node in enough else "unknown"
         if level and chance is not None and chance <= level and ratio and ratio < 1 - within:
             state = "slower"
-        verdicts.append(NodeVerdict(node, len(runs), median(runs), ratio, chance, state))
-    return NodeComparison(tuple(verdicts), measure_scatter(*rates.values()), level, within)
+        verdicts.append(NodeVerdict(node, len(runs), rate, ratio, chance, state))
+    return NodeComparison(
+        tuple(verdicts), measure_scatter(*filter(None, rates.values())), level, within
+    )
 
 
 def _find_level(orders: Sequence[float]) -> float | None:

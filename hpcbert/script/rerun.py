@@ -18,6 +18,7 @@ from hpcbert.config.recipe import Recipe
 from hpcbert.config.site import Site, flatten, to_plain
 from hpcbert.config.toml import SCHEMA, read
 from hpcbert.errors import ConfigError, UsageError
+from hpcbert.logs import grammar as grammars
 from hpcbert.model import Campaign, OptionValue, Point, Protocol, Row, SpeedupTable
 from hpcbert.results.reduce import Curves
 from hpcbert.script.plan import MeasurementPlan, Request, RequestCell, plan
@@ -323,6 +324,8 @@ def plan_table(
         UsageError: Its labels don't say what to measure, or that is not possible here.
     """
     group, rows = table.group, table.rows
+    if group.rule:
+        grammars.parse(recipe.log, where=recipe.name).rule(group.rule)
     words = [word for word in group.variant.split(",") if word]
     pairs = [(name, value) for name, equals, value in (w.partition("=") for w in words) if equals]
     request = Request(
@@ -379,9 +382,15 @@ def _read_protocol(
     sources = {protocols.get(row.origin.name) if row.origin else None for row in rows}
     windows = {(row.window.skip, row.window.iters) for row in rows if row.window}
     protocol = sources.pop()
-    if sources or (not protocol and (len(windows) > 1 or any(end is None for _, end in windows))):
+    if protocol:
+        last = None if protocol.window_seconds else protocol.iters
+        is_own = windows <= {(protocol.skip, last)}
+    else:
+        is_own = len(windows) < 2 and not any(end is None for _, end in windows)  # noqa: PLR2004
+    if sources or not is_own:
         raise UsageError(
-            "The protocols of these results differ, or the file does not say how long runs were.",
+            "The protocols of these results differ, or are not those of their numbers, or the file "
+            "does not say how long runs were.",
             where=recipe.name,
             hint="Name the campaign itself, or say what to measure in a campaign.toml and name the "
             "results with --against.",

@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from hpcbert.commands.accept import select_one_node
-from hpcbert.model import Counted, Group, Measured, Run, Shape
+from hpcbert.model import Counted, Group, Measured, Reason, Run, Shape
 from hpcbert.results.document import NodeFacts, ResultSet, Source, render_results
 from hpcbert.results.reduce import tabulate
 from tests.kit.cli import inside
@@ -84,6 +84,21 @@ def test_equal_nodes_are_accepted(folder: Path) -> None:
     result = inside("accept", folder / "base.json", "--each-node", *files, "--json")
     assert result.returncode == 0, result
     assert result.data["power"][0]["detectable"] == 0.03
+
+
+def test_a_node_without_a_valid_run_has_no_verdict_and_does_not_hide_the_others(
+    folder: Path,
+) -> None:
+    files = save_nodes(folder, n1=100, n2=100.2, n4=99.9)
+    point = measured(STEADY, "n3")
+    reasons = (Reason("exit", "status 1"),)
+    runs = tuple(replace(run, valid=False, throughput=None, reasons=reasons) for run in point.runs)
+    files.append(save(folder / "n3.json", replace(point, runs=runs)))
+    result = inside("accept", folder / "base.json", "--each-node", *files, "--json")
+    assert result.returncode == 4
+    states = {entry["node"]: (entry["state"], entry["runs"]) for entry in result.data["nodes"]}
+    assert states == {"n1": ("like", 5), "n2": ("like", 5), "n3": ("unknown", 0), "n4": ("like", 5)}
+    assert "n3" in result.error["message"]
 
 
 @pytest.mark.parametrize(("tolerance", "status"), [("5%", 0), ("0.02", 4)])

@@ -21,6 +21,7 @@ from hpcbert.model import (
     Material,
     Measured,
     Origin,
+    Protocol,
     RepeatCount,
     Row,
     Shape,
@@ -204,7 +205,7 @@ def test_the_points_of_a_table_are_planned_again(
     origin = Origin("campaign", "c")
     measured = [
         Measured(
-            make_group(point, curves, "clock"),
+            make_group(point, curves, ""),
             point.shape,
             protocol.repeats,
             (),
@@ -245,3 +246,22 @@ def test_a_table_whose_labels_do_not_say_what_to_measure_is_refused(
     table = SpeedupTable(group, None, (Row(Shape(1, 1), None, RepeatCount(0, 5)),))
     with pytest.raises(UsageError, match="would be measured as"):
         plan_table(table, {}, load(), reference(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("rule", "window", "keyword"),
+    [
+        ("odd", Counted(20, 120, ""), "odd"),
+        ("clock", Counted(30, 120, ""), "protocol"),
+        ("clock", Counted(20, None, ""), "protocol"),
+    ],
+    ids=["unknown rule", "other warm-up", "to the end"],
+)
+def test_numbers_that_a_campaign_would_not_give_are_refused(
+    rule: str, window: Counted, keyword: str, tmp_path: Path
+) -> None:
+    group = Group("pytorch", "bert-tiny", "fp32", 8, rule)
+    row = Row(Shape(1, 1), None, RepeatCount(0, 5), window=window, origin=Origin("campaign", "c"))
+    protocols = {"c": Protocol(5, 120, 20)}
+    with pytest.raises(UsageError, match=keyword):
+        plan_table(SpeedupTable(group, None, (row,)), protocols, load(), reference(tmp_path))
