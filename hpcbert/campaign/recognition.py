@@ -187,12 +187,16 @@ def _is_decided(reading: Reading) -> bool:
 def choose_window(
     logs: Sequence[LogFile], rule: Rule, windows: _Windows, read: _Read
 ) -> Window | None:
-    """Return the first window in which a rule gives a number, or a contradiction, for a log."""
-    return next(
-        (
-            window
-            for window in windows(rule, logs)
-            if any(_is_decided(read(log, Choice(rule, window))) for log in logs[:_MAX_TRIED])
-        ),
-        None,
-    )
+    """Return the first window in which a rule gives a number, or a contradiction, for a log.
+
+    If none does, and the first does not fit the records, it is the first in which a log is cut off.
+    """
+    codes: dict[Window, set[str]] = {}
+    for window in windows(rule, logs):
+        readings = [read(log, Choice(rule, window)) for log in logs[:_MAX_TRIED]]
+        if any(map(_is_decided, readings)):
+            return window
+        codes[window] = {reason.code for reading in readings for reason in reading.reasons}
+    if "window" not in next(iter(codes.values())):
+        return None
+    return next((window for window in codes if "incomplete" in codes[window]), None)
