@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcbert.errors import HpcbertError, format_count, join_names
+from hpcbert.errors import describe_error, format_count, join_names
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,5 @@ def test_counts_have_their_number(number: int, words: tuple[str, ...], text: str
 
 
 def test_errors_name_no_number_of_the_system_and_no_wall_of_names() -> None:
-    error = HpcbertError(f"It can't be read: {PermissionError(13, 'Permission denied', 'a.txt')}")
-    assert str(error) == "It can't be read: Permission denied: 'a.txt'"
+    assert describe_error(PermissionError(13, "Permission denied", "a.txt")) == "Permission denied"
     assert join_names(map(str, range(30)), most=3) == "0, 1, 2 and 27 more"
