@@ -6,7 +6,7 @@ the nodes' slurmd starts (cn_proc; threads don't count) and every file that is c
 campaign or in a node's /tmp (inotify), so both counts are exact on a busy machine too. Seconds are
 the least of all repeats. As root, on Linux with Slurm's packages:
 
-    python benchmarks/job_cost.py --nodes 2,16,64 --repeats 3
+    python benchmarks/job_cost.py --nodes 4,16,64,128 --repeats 2
 
 The floor's figures are in parentheses. `--details` adds the programs and the files.
 """
@@ -59,12 +59,14 @@ class Cost:
         processes: Those started below the nodes' slurmd, by program.
         files: Paths of the files created, of each as often as it was.
         before: Seconds from a job's start to its first rank, by repeat.
+        spread: Seconds from the first rank to the last one, by repeat.
         after: Seconds from the last rank's end to the job's end, by repeat.
     """
 
     processes: Counter[str] = field(default_factory=Counter)
     files: list[str] = field(default_factory=list)
     before: list[float] = field(default_factory=list)
+    spread: list[float] = field(default_factory=list)
     after: list[float] = field(default_factory=list)
 
 
@@ -123,6 +125,8 @@ class Processes:
                 self._names[pid] = "rank"
                 if not self._ranks:
                     self._cost.before.append(now - self._began)
+                    self._cost.spread.append(0.0)
+                self._cost.spread[-1] = now - self._began - self._cost.before[-1]
                 self._ranks.add(pid)
 
     def _end(self, pid: int, now: float) -> None:
@@ -260,6 +264,7 @@ def row(nodes: int, repeats: int, cost: Cost, floor: Cost) -> str:
     created = [len(each.files) / repeats / nodes for each in (cost, floor)]
     cells.append("{:.2f} ({:.2f})".format(*created))
     cells.append(f"{min(cost.before):.2f} ({min(floor.before):.2f})")
+    cells.append(f"{min(cost.spread):.2f} ({min(floor.spread):.2f})")
     cells.append(f"{min(cost.after):.2f} ({min(floor.after):.2f})")
     return f"| {' | '.join(cells)} |"
 
@@ -273,7 +278,7 @@ def main() -> None:
     parser.add_argument("--details", action="store_true", help="programs and files, too")
     options = parser.parse_args()
     titles = ["nodes", "processes per repeat", "files per repeat and node"]
-    titles += ["start to first rank, s", "last rank to end, s"]
+    titles += ["start to first rank, s", "first to last rank, s", "last rank to end, s"]
     print(f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}")
     details = []
     for nodes in map(int, options.nodes.split(",")):

@@ -60,7 +60,7 @@ _JOB_LIMIT = TimeLimit.parse("00:10:00")
 # Interfaces of srun that MPI libraries are usually built for.
 _USUAL_MPI = ("pmix", "pmi2")
 # What Slurm says of a job that a node could not start.
-_LAUNCH = re.compile(r"launch|prolog|requeued|JobHold|BeginTime", re.IGNORECASE)
+_LAUNCH = re.compile(r"launch|prolog|requeued|JobHeldAdmin|BeginTime", re.IGNORECASE)
 _RUNS_AT_HOME = "--runs ~/runs"
 # Options of srun that give a rank only a part of its node's GPUs.
 _SPLIT_OPTIONS = ("--gpus-per-task", "--gpu-bind")
