@@ -260,6 +260,8 @@ def _follow(
     words += ["--each-node"] if order.each_node else []
     name = store.read_manifest(directories[0]).name
     print_text(f"then, also if this is interrupted:  {shlex.join([*words, name])}", err=True)
+    # A retry must not exclude the only node that its campaign is about.
+    policy = replace(policy, suspect=not order.each_node)
     for directory in directories:
         follow_campaign(directory, policy, site_config)
     return _judge(order, directories)
