@@ -69,6 +69,10 @@ def collect(
       hpcbert collect ~/DLPerf/logs --fw oneflow --rule rate
       hpcbert collect old/*.log --fw oneflow --pattern 'run{repeat}_{nodes}x{gpus_per_node}.log'
     """
+    if explain:
+        refuse_typed(
+            ("form", "output", "junit", "beside", "unit"), "with --explain, which makes no table"
+        )
     request = make_collect_request(reading)
     suffix_form = format_of_suffix(Path(output).suffix)
     notes: tuple[str, ...] = ()
@@ -92,7 +96,6 @@ def collect(
         resolved_paths = store.list_submission(newest)
         notes += tuple(filter(None, [store.describe_refusal(newest)]))
     if explain:
-        refuse_typed(("junit",), "with --explain, which makes no table")
         return show_explanations(explain_logs(resolved_paths, request, places.recipes))
     return collect_tables(
         resolved_paths,

@@ -82,7 +82,7 @@ def map_defaults(table: Any, command: click.Command, words: tuple[str, ...]) -> 
         words: The names that lead to it: `lab`, `up`.
 
     Raises:
-        ConfigError: A key names no option, or the value is no value of one.
+        ConfigError: A key does not name an option, or its value does not fit.
     """
     from hpcbert.system.decode import did_you_mean
 

@@ -22,7 +22,7 @@ from hpcbert.system.decode import GIVEN, EncodedAs, Filled, Invalid, Range, deco
 NAME = "campaign.toml"
 # An example with every key, for `plan --init`.
 EXAMPLE = Path(__file__).with_name("campaign.example.toml")
-# Options of the site, which are no keys of the file.
+# Options of the site: the file has no keys for them.
 _TYPED_OPTIONS = ("data", "image", "python", "runs", "runtime", "scheduler", "source", "templates")
 _BatchSize = Annotated[int, Range(1, 1_000_000)]
 _Size = _BatchSize | Literal["max", "max-common"]

@@ -82,6 +82,12 @@ REFUSED = [
     (["doctor", "--partition", "p"], "--partition", "local scheduler"),
     (["doctor", "--reservation", "r"], "--reservation", "local scheduler"),
     (["compare", "a", "b", "--junit", "x.xml"], "--junit", "--fail-under"),
+    *(
+        (["collect", "x", "--explain", *words], words[0], "--explain")
+        for words in (
+            ["--format", "csv"], ["--output", "x.csv"], ["--junit", "x.xml"], ["--beside", "dlperf"], ["--unit", "tokens"],
+        )
+    ),
 ]  # fmt: skip
 
 
