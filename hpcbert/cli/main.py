@@ -77,7 +77,7 @@ _METAVARS = {
     **dict.fromkeys(("fw", "frameworks"), "FRAMEWORK"),
     **dict.fromkeys(("partition", "account", "qos", "reservation", "name"), "NAME"),
     **dict.fromkeys(("interface", "mpi", "rule", "edition", "lacks"), "NAME"),
-    **dict.fromkeys(("nodelist", "exclude"), "NODES"),
+    **dict.fromkeys(("nodelist", "exclude"), "NODELIST"),
     **dict.fromkeys(("wait", "interval"), "SECONDS"),
     **dict.fromkeys(("iters", "skip"), "STEPS"),
     "nodes": "NODES",

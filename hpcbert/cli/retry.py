@@ -30,7 +30,7 @@ from hpcbert.slurm.hostlist import expand
 @click.argument("campaigns", nargs=-1, metavar="[CAMPAIGN]...")
 @click.option("--dry-run", is_flag=True, help="Show what would be submitted, submit nothing.")
 @click.option("--wait", is_flag=True, help="Watch, and retry until all repeats are valid.")
-@click.option("--exclude", multiple=True, metavar="NODES", help="Avoid these nodes too.")
+@click.option("--exclude", multiple=True, metavar="NODELIST", help="Avoid these nodes too.")
 @click.option(
     "--max-retries",
     type=click.IntRange(0),

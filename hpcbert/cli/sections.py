@@ -59,7 +59,7 @@ class SectionedCommand(click.Command):
             # click names its own option after itself.
             "help" if "--help" in param.opts else param.name: record
             for param in self.get_params(ctx)
-            if (record := param.get_help_record(ctx))
+            if isinstance(param, click.Option) and (record := param.get_help_record(ctx))
         }
         if not ctx.meta.get(_SHOWS_ALL):
             with formatter.section("Options"):

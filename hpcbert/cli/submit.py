@@ -29,7 +29,7 @@ _RESUME_OPTIONS = ("resume", "wait", "max_retries", "runs", "site_file")
     "  hpcbert submit --like table4.zip",
 )
 @add_submit_options
-@click.option("-J", "--name", default="", help="Name of the campaign in list.")
+@click.option("-J", "--name", default="", help="Name of the campaign, for every command.")
 @click.option("--note", default="", help="Note about the campaign, as hpcbert note writes it.")
 @click.option("--dry-run", is_flag=True, help="Show and check everything, run and write nothing.")
 @click.option("--rehearse", is_flag=True, help="Run everything but the training.")
