@@ -30,8 +30,8 @@ from hpcbert.results.published.record import find_tables
     help="Format of the table; default: from --output, or text.",
 )
 @click.option("--output", default="", metavar="FILE", help="Write the table to a file.")
-@click.option("--junit", default="", metavar="FILE", help="Write each point as JUnit XML.")
 @click.option("--beside", default="", metavar="NAME", help="Add published numbers: dlperf.")
+@click.option("--junit", default="", metavar="FILE", help="Write each point as JUnit XML.")
 @UNIT
 @click.option(
     "--explain", "-v", is_flag=True, help="Show how each log is read: facts, lines, all rules."
