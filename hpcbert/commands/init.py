@@ -258,9 +258,8 @@ def _choose_partition(proposal: Proposal, cluster: Cluster) -> PartitionOffer | 
             f"Partition {name} is preemptible ({cluster.rules[name].preemption}): {chosen.risk}, "
             "and a repeat that is preempted is lost or starts again."
         )
-    sharing = cluster.rules[name].forced_sharing if name in cluster.rules else ""
-    if sharing:
-        proposal.warnings.append(describe_forced_sharing(name, sharing))
+    if chosen.forced_sharing:
+        proposal.warnings.append(describe_forced_sharing(name, chosen.forced_sharing))
     return chosen
 
 

@@ -50,12 +50,14 @@ class PartitionOffer:
         kinds: Its GPUs by type: whole ones before slices, many before few.
         barred: Why the user can't run there, the end of a sentence; empty if no reason is known.
         preempting: The partitions whose jobs may preempt its own.
+        forced_sharing: As in `PartitionRules`.
     """
 
     partition: Partition
     kinds: tuple[GpuKind, ...]
     barred: str = ""
     preempting: tuple[str, ...] = ()
+    forced_sharing: str = ""
 
     @property
     def name(self) -> str:
@@ -77,6 +79,7 @@ class PartitionOffer:
             limit is not None and limit < _HOUR,
             self.partition.least_nodes > 1,
             not self.partition.default,
+            bool(self.forced_sharing),
             bool(self.preempting),
             -sum(kind.nodes * kind.count for kind in gpu_kinds),
             self.name,
@@ -120,7 +123,8 @@ def list_offers(cluster: Cluster) -> tuple[PartitionOffer, ...]:
 
     First come partitions with GPUs that the user may use: whole ones before slices, jobs of an
     hour before shorter ones, jobs of any size before those of many nodes only, the default before
-    other partitions, many GPUs before few.
+    other partitions, nodes of their own before shared ones, jobs that none preempts before others,
+    many GPUs before few.
     """
     offers = [
         PartitionOffer(
@@ -128,6 +132,7 @@ def list_offers(cluster: Cluster) -> tuple[PartitionOffer, ...]:
             _count_gpus(partition),
             _explain_bar(partition, cluster),
             cluster.find_preempting(partition.name),
+            rule.forced_sharing if (rule := cluster.rules.get(partition.name)) else "",
         )
         for partition in cluster.partitions.values()
     ]

@@ -256,6 +256,13 @@ def test_nodes_that_a_partition_shares_in_any_case_are_said(sharing: str, *, for
     assert any("overrules --exclusive" in text for text in proposal.warnings) == forced
 
 
+def test_a_partition_that_shares_its_nodes_is_the_second_choice() -> None:
+    rules = partition("a").replace("MaxNodes", "OverSubscribe=FORCE:4 MaxNodes") + partition("b")
+    sinfo = line("a", "gpu:8", nodes=9) + line("b", "gpu:8")
+    proposal = propose_site(Answers(sinfo=sinfo, partitions=rules))
+    assert (proposal.choices[0].value, proposal.warnings) == ("b", [])
+
+
 def test_accounting_that_does_not_answer_is_said() -> None:
     away = dict.fromkeys(("own", "accounts", "user", "qos"), "sacctmgr: error: no connection")
     proposal = propose_site(Answers(config=ENFORCED, complaints=away))
