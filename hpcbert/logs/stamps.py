@@ -50,12 +50,12 @@ class Clock:
 
     def __init__(self, form: str) -> None:
         self._read: Callable[[bytes], float] = {
-            "epoch": _parse_epoch,
-            "epoch-ms": lambda text: _parse_epoch(text) / 1000,
+            "epoch": lambda text: _parse_number(_NUMBER, text),
+            "epoch-ms": lambda text: _parse_number(_NUMBER, text) / 1000,
             "date-time": _parse_date_time,
             "ctime": _parse_ctime,
-            "elapsed": _parse_elapsed,
-            "elapsed-hours": lambda text: 3600 * _parse_elapsed(text),
+            "elapsed": lambda text: _parse_number(_DECIMAL, text),
+            "elapsed-hours": lambda text: 3600 * _parse_number(_DECIMAL, text),
             "time-of-day": self._time_of_day,
             "month-day": self._month_day,
         }[form]
@@ -180,14 +180,8 @@ def nearest_moment(form: str, text: bytes, moment: float) -> float:
     return Clock(form).read(text) - (0.0 if form in {"epoch", "epoch-ms"} else _EPOCH)
 
 
-def _parse_elapsed(text: bytes) -> float:
-    if not _DECIMAL.fullmatch(text):
-        raise ValueError(text)
-    return float(text)
-
-
-def _parse_epoch(text: bytes) -> float:
-    if not _NUMBER.fullmatch(text):
+def _parse_number(pattern: re.Pattern[bytes], text: bytes) -> float:
+    if not pattern.fullmatch(text):
         raise ValueError(text)
     return float(text)
 
