@@ -313,7 +313,7 @@ def describe_run(trainer: Trainer, backend: str) -> dict[str, Any]:
     """Return everything that determines the throughput, for `hpcbert-config`."""
     ranks, device = trainer.ranks, trainer.device
     options = asdict(trainer.settings)
-    for name in ("master_addr", "master_port", "timeout"):
+    for name in ("master_addr", "master_port", "timeout", "all_reduce"):
         del options[name]
     options["batch_size_per_device"] = options.pop("batch_size")
     return {
@@ -322,7 +322,7 @@ def describe_run(trainer: Trainer, backend: str) -> dict[str, Any]:
         "compile": trainer.compiles,
         "attention": find_attention(trainer.settings, trainer.fetch().micros[0], device),
         # The end of a path says more than its beginning, and the line must stay short.
-        "data": options["data"][-200:] or "synthetic",
+        "data": options["data"][-150:] or "synthetic",
         "device": device.type,
         "threads": torch.get_num_threads(),
         "parameters": count_parameters(trainer.settings, trainer.module),
