@@ -70,13 +70,14 @@ def main() -> None:
             ["bash", "-c", SCRIPT.read_text(), "sample", "8", "1"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            start_new_session=True,
         )
         steps: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
         for number in range(2 * turns):
             at_work = number % 2 == 0
-            sampler.send_signal(signal.SIGCONT if at_work else signal.SIGSTOP)
+            os.killpg(sampler.pid, signal.SIGCONT if at_work else signal.SIGSTOP)
             steps[at_work] += turn(trainer)
-        sampler.send_signal(signal.SIGCONT)
+        os.killpg(sampler.pid, signal.SIGCONT)
         printed, _ = sampler.communicate(b"\n")
         count = json.loads(printed.splitlines()[-1])["count"]
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
