@@ -529,6 +529,33 @@ def test_a_damaged_record_is_answered(finished: Any, damage: Callable[[Any], Non
     assert run_audit(finished.directory)[0] == 5
 
 
+@pytest.mark.parametrize(
+    ("drivers", "groups"),
+    [({}, ["n[001-300]"]), ({7: "12.4"}, ["n007", "n[001-006,008-300]"])],
+    ids=["equal", "one differs"],
+)
+def test_text_folds_hundreds_of_nodes(
+    build: Any, drivers: dict[int, str], groups: list[str]
+) -> None:
+    built = build("300n1g", repeats=2)
+    built.finish()
+    names = [f"n{number:03}" for number in range(1, 301)]
+    for repeat in (1, 2):
+        facts = [
+            node(name, host__cuda_driver=drivers.get(number, "12.2"))
+            for number, name in enumerate(names, start=1)
+        ]
+        write_nodes(built.directory, built.array("300n1g"), repeat, *facts)
+    gathered(built.directory, states=says())
+    assert len(list((built.directory / "env").iterdir())) == 2
+    text = inside("audit", built.directory).stdout
+    assert all(text.count(f"({group})") == 2 for group in groups)
+    assert len(text.splitlines()) < 30
+    report = built.directory / "page"
+    inside("report", built.directory, "--output", report)
+    assert (report / "report.md").stat().st_size < 20_000
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"evidence": 3}', '{"evidence": {}}'])
 def test_a_record_that_is_none_is_refused(finished: Any, text: str) -> None:
     (finished.directory / "measurements.json").write_text(text)
