@@ -5,6 +5,7 @@ An archive is unpacked into a temporary directory until the command ends.
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -14,10 +15,12 @@ import click
 
 from hpcbert.campaign import archive, store
 from hpcbert.campaign.overview import Best
+from hpcbert.cli.options import is_typed
 from hpcbert.cli.output import print_text
 from hpcbert.config import site
 from hpcbert.config.places import default_site
 from hpcbert.config.site import Site
+from hpcbert.errors import UsageError
 from hpcbert.model import Campaign
 from hpcbert.results.grid import format_number
 
@@ -133,6 +136,16 @@ def _find_newest(runs: Path) -> Path:
     if refusal := store.describe_refusal(newest):
         print_text(refusal, err=True)
     return newest
+
+
+def format_places(campaigns: Sequence[tuple[Path, Campaign]]) -> str:
+    """Return how later commands name campaigns: by the name of a file's, else by their paths."""
+    paths = tuple(directory for directory, _ in campaigns)
+    if len(paths) > 1 and not is_typed("runs") and not is_typed("site_file"):
+        with contextlib.suppress(UsageError):  # Other campaigns have the name too.
+            if store.resolve_submission(campaigns[0][1].name, paths[0].parent) == paths:
+                return shlex.quote(campaigns[0][1].name)
+    return " ".join(shlex.quote(str(path)) for path in paths)
 
 
 def format_next_step(campaign: Campaign, place: Path) -> str:

@@ -17,7 +17,7 @@ from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli import streams
 from hpcbert.cli.bar import shows_progress
-from hpcbert.cli.campaigns import format_next_step, open_campaigns
+from hpcbert.cli.campaigns import format_next_step, format_places, open_campaigns
 from hpcbert.cli.options import MAX_RETRIES, RUNS, SITE, UNIT
 from hpcbert.cli.output import Result, replace_controls, run_command
 from hpcbert.cli.progress import (
@@ -228,10 +228,13 @@ def _make_result(
             lines += [f"{prefix}{text}" for text in numbers]
     lines += [*list_failures(view), *list_flags(view), *list_advice(view)]
     if not open_count:
-        lines += [
-            format_next_step(tracked_campaign.campaign, shown_paths[tracked_campaign.directory])
-            for tracked_campaign in tracked_campaigns
+        places = [
+            (shown_paths[tracked.directory], tracked.campaign) for tracked in tracked_campaigns
         ]
+        rehearsals = [(path, campaign) for path, campaign in places if campaign.rehearse]
+        lines += [format_next_step(campaign, path) for path, campaign in rehearsals]
+        if measured := [place for place in places if place not in rehearsals]:
+            lines.append(f"then: hpcbert collect {format_places(measured)}")
     data = {
         "campaigns": campaigns,
         "repeats": {"asked": len(view.repeats), **view.count()},

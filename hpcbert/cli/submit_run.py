@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from hpcbert import scheduler
 from hpcbert.campaign import store
 from hpcbert.campaign.suspects import RetryPolicy
-from hpcbert.cli.options import is_typed
+from hpcbert.cli.campaigns import format_places
 from hpcbert.cli.output import Result, print_text
 from hpcbert.cli.progress import Display, follow_with_retries
 from hpcbert.cli.progress import run_aloud as run
@@ -19,7 +18,7 @@ from hpcbert.commands.submit import read_interrupted, submit_pending, write_camp
 from hpcbert.config import site
 from hpcbert.config.options import Options
 from hpcbert.config.site import Site
-from hpcbert.errors import CheckError, HpcbertError, Interruption, UsageError
+from hpcbert.errors import CheckError, HpcbertError, Interruption
 from hpcbert.model import Array, Campaign
 from hpcbert.scheduler.base import RESUME, SchedulerContext
 from hpcbert.script.draft import Draft
@@ -164,7 +163,7 @@ def _make_result(
     submitted: Sequence[tuple[Path, Campaign]], warnings: tuple[str, ...] = ()
 ) -> Result:
     lines = [line for _, campaign in submitted for line in _format_campaign(campaign)]
-    places = _format_places(submitted)
+    places = format_places(submitted)
     lines += [f"in {directory}" for directory, _ in submitted] + [
         f"watch it:  hpcbert monitor {places}"
     ]
@@ -189,16 +188,6 @@ def _make_result(
     return Result(
         _campaigns_data(submitted), "\n".join(lines), warnings=(*warnings, *doubts, *changed)
     )
-
-
-def _format_places(submitted: Sequence[tuple[Path, Campaign]]) -> str:
-    """Return how later commands name campaigns: by the name of a file's, else by their paths."""
-    paths = tuple(directory for directory, _ in submitted)
-    if len(paths) > 1 and not is_typed("runs") and not is_typed("site_file"):
-        with contextlib.suppress(UsageError):  # Other campaigns have the name too.
-            if store.resolve_submission(submitted[0][1].name, paths[0].parent) == paths:
-                return shlex.quote(submitted[0][1].name)
-    return " ".join(shlex.quote(str(path)) for path in paths)
 
 
 def _format_doubt(campaign: Campaign, array: Array) -> str:

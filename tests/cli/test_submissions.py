@@ -56,6 +56,8 @@ def test_every_command_takes_the_campaigns_of_a_file_by_their_name(hpcbert: Cli)
         assert "rehearsal" in hpcbert(command, "week 47").stderr
     assert "could be" in hpcbert("logs", "week 47", status=2).stderr
     assert "evidence" in hpcbert("audit", "week 47", status=4).stderr
+    ends = hpcbert("monitor", "week 47", "--once", status=0).stdout.splitlines()[-len(ORDER) :]
+    assert all(line.startswith("rehearsed; ") for line in ends)
     hpcbert("note", "week 47", "all of them", status=0)
     for command in ("show", "archive", "note"):
         shown = hpcbert(command, "week 47", "--json", status=0).data["campaigns"]
