@@ -163,23 +163,24 @@ def _read(path: Path) -> str:
 
 
 @contextmanager
-def sample_power(folder: Path, label: str) -> Iterator[None]:
-    """Record the GPU's power next to a row; without the vendor's tool, nothing."""
-    folder.mkdir(exist_ok=True)
-    process = subprocess.Popen(["bash", str(SAMPLER), str(folder), label, "1"])
-    try:
-        yield
-    finally:
-        process.terminate()
-        process.wait()
+def sample_power(path: Path) -> Iterator[None]:
+    """Record the power of up to two GPUs each second; without the vendor's tool, nothing."""
+    with path.open("wb") as output:
+        command = ["bash", str(SAMPLER), "2", "1"]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output)
+        try:
+            yield
+        finally:
+            process.communicate(b"\n")  # a line ends it
 
 
-def read_watts(paths: Sequence[Path], seconds: float) -> float | None:
+def read_watts(path: Path, seconds: float) -> float | None:
     """Return the mean power of the window; None with other GPUs in the node, or too few samples."""
-    for path in paths:
-        if any(len(sample.gpus) != 1 for sample in power.parse_samples(_read(path))):
-            return None
-    sampled = power.read_power(paths, gpus_per_node=1, seconds=seconds)
+    *parts, end = [json.loads(line) for line in _read(path).splitlines()] or [{}]
+    rows = [row for part in parts for row in part["samples"]]
+    if end.get("gpus") != 1 or not rows or end["count"] != len(rows):
+        return None
+    sampled = power.find_window(power.Samples(1, rows), seconds)
     return sampled.watts if sampled else None
 
 
@@ -204,14 +205,14 @@ def compute_shares(configuration: Mapping[str, Any], result: Mapping[str, Any]) 
 def measure_training(bench: Bench, row: Row) -> Outcome:
     """Train, and return the rates of the window with its power and memory."""
     log = bench.path(row, ".log")
-    with sample_power(bench.folder / "power", log.stem):
+    samples = bench.path(row, ".power.jsonl")
+    with sample_power(samples):
         configuration, result = bench.train(row.words, log)
     names = ("samples_per_second", "real_tokens_per_second", "peak_memory_bytes", "final_loss")
     figures = {name: result[name] for name in names} | compute_shares(configuration, result)
     if bench.device == "cuda":
-        paths = sorted((bench.folder / "power").glob(f"{log.stem}.*.csv"))
         window = (result["iters"] - result["skip"]) * result["iteration_seconds_mean"]
-        figures["watts"] = read_watts(paths, window)
+        figures["watts"] = read_watts(samples, window)
     figures = {name: value for name, value in figures.items() if value is not None}
     return Outcome(row.name, row.words, figures)
 

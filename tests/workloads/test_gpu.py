@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import subprocess
 import sys
 from dataclasses import fields
@@ -14,6 +15,7 @@ import pytest
 
 from hpcbert.config import toml
 from tests.kit.paths import REPOSITORY
+from tests.kit.waiting import until
 
 pytest.importorskip("torch", reason="the reference workload needs PyTorch")
 
@@ -98,16 +100,27 @@ def test_both_shares_of_the_peak(gpu: Any) -> None:
     ("gpus", "watts"), [(1, 600.0), (2, None)], ids=["one GPU", "another may be the one"]
 )
 def test_watts_are_of_the_only_gpu(
-    gpu: Any, tmp_path: Path, gpus: int, watts: float | None
+    gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: int, watts: float | None
 ) -> None:
-    path = tmp_path / "row.node.csv"
+    path, tool = tmp_path / "row.power.jsonl", tmp_path / "nvidia-smi"
     lines = [
-        f"2026/11/23 20:00:{second:02}.000, {number}, 600.00, 1000\n"
+        f"2026/11/23 20:00:{second:02}.000, {number}, 600.00, 1000"
         for second in range(20)
         for number in range(gpus)
     ]
-    path.write_text("".join(lines))
-    assert gpu.read_watts([path], 10.0) == watts
+    (tmp_path / "looks").write_text("\n".join([*lines, ""]))
+    tool.write_text('#!/bin/bash\ncat "${0%/*}/looks"\ntouch "${0%/*}/printed"\nexec sleep 600\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with gpu.sample_power(path):
+        until((tmp_path / "printed").exists, path.read_text)
+    assert gpu.read_watts(path, 10.0) == watts
+
+
+def test_watts_without_the_vendors_tool_are_unknown(gpu: Any, tmp_path: Path) -> None:
+    path = tmp_path / "row.power.jsonl"
+    path.write_text("")
+    assert gpu.read_watts(path, 10.0) is None
 
 
 def test_what_was_not_measured_is_a_dash(gpu: Any) -> None:
