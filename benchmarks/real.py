@@ -56,6 +56,8 @@ NAMED = re.compile(
 UNPREPARED = "not prepared: "
 # Why other recipes never ran on a machine without GPUs.
 REPLAYED = "needs GPUs: tests replay its log and compare its flags with the program's"
+# Recipes without run.sh.j2.
+ONLY_READ = "hpcbert reads its logs, and does not start it"
 REFUSED = "refused:"
 
 
@@ -116,8 +118,8 @@ def table(rows: Sequence[Row], found: Sequence[Recipe]) -> str:
     lines += ["", "| framework | |", "|---|---|"]
     for one in found:
         if one.name not in ran:
-            able = "cpu" in one.devices
-            lines.append(f"| {one.name} | {'not run yet: replayed' if able else REPLAYED} |")
+            reason = "not run yet: replayed" if "cpu" in one.devices else REPLAYED
+            lines.append(f"| {one.name} | {reason if one.has_script else ONLY_READ} |")
     return "\n".join([*lines, ""])
 
 

@@ -26,7 +26,7 @@ _MIN_SAMPLES = 5
 _MAX_WATTS, _MAX_MEMORY = 1e9, 1e8
 
 
-class Samples(NamedTuple):
+class PowerSamples(NamedTuple):
     """The samples of a run's GPUs.
 
     Attributes:
@@ -47,7 +47,7 @@ def read_power(path: Path, *, seconds: float) -> Sampled | None:
     return find_window(samples, seconds) if samples else None
 
 
-def parse_samples(raw: bytes) -> Samples | None:
+def parse_samples(raw: bytes) -> PowerSamples | None:
     """Return the samples in a file; None if it is damaged."""
     try:
         data = json.loads(raw)
@@ -59,10 +59,10 @@ def parse_samples(raw: bytes) -> Samples | None:
     is_sound = all(
         0 <= value <= most for row in rows for value, most in zip(row, limits, strict=True)
     )
-    return Samples(gpus, rows) if is_sound and gpus > 0 and rows else None
+    return PowerSamples(gpus, rows) if is_sound and gpus > 0 and rows else None
 
 
-def find_window(samples: Samples, seconds: float) -> Sampled | None:
+def find_window(samples: PowerSamples, seconds: float) -> Sampled | None:
     """Return the power in the stretch of a length with the most power; None if there is none."""
     times, watts, memory = zip(*samples.rows, strict=True)
     sums = [0.0, *accumulate(watts)]

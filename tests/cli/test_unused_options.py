@@ -55,7 +55,7 @@ REFUSED = [
             ["--dry-run"], ["--rehearse"], ["--force"], ["--like", "x"],
             ["--shapes", "1n1g"], ["--env", "A=b"], ["--reservation", "r"], ["--nodelist", "n1"],
             ["--exclude", "n1"], ["--name", "x"], ["--note", "x"], ["--max-gpu-hours", "9"], ["--preflight"],
-            ["--stop-on-failure"], ["--max-repeats", "9"], ["--precision-of-median", "2%"],
+            ["--stop-on-failure"], ["--max-repeats", "9"], ["--precision-of-median", "2%"], ["--window-seconds", "5"],
         )
     ),
     *(
