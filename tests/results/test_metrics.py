@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hpcbert.campaign.power import Samples, find_window, parse_samples, read_power
+from hpcbert.campaign.power import PowerSamples, find_window, parse_samples, read_power
 from hpcbert.data.names import usual_predictions
 from hpcbert.model import PRECISIONS, Counted, Group, Measured, Run, Sampled, Shape, Steps
 from hpcbert.results import document
@@ -421,7 +421,7 @@ def add_samples(printed: bytes) -> bytes:
     return subprocess.run(words, input=printed, capture_output=True, check=False).stdout
 
 
-def sample_node(folder: Path, text: str, gpus: int, **options: Any) -> Samples:
+def sample_node(folder: Path, text: str, gpus: int, **options: Any) -> PowerSamples:
     samples = parse_samples(add_samples(run_sampler(folder, text, gpus, **options)))
     assert samples is not None
     return samples
