@@ -471,7 +471,7 @@ def find_forced_sharing(jobs: Iterable[Demand], cluster: Cluster) -> Iterator[Fi
     names = {
         name
         for job in jobs
-        if job.exclusive
+        if job.exclusive and any(rule.forced_sharing for rule in cluster.rules.values())
         for name in select_partitions(job, cluster.partitions)
         if name in cluster.rules and cluster.rules[name].forced_sharing
     }
