@@ -180,7 +180,7 @@ def read_watts(path: Path, seconds: float) -> float | None:
     rows = [row for part in parts for row in part["samples"]]
     if end.get("gpus") != 1 or not rows or end["count"] != len(rows):
         return None
-    sampled = power.find_window(power.Samples(1, rows), seconds)
+    sampled = power.find_window(power.PowerSamples(1, rows), seconds)
     return sampled.watts if sampled else None
 
 

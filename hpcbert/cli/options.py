@@ -80,8 +80,8 @@ def refuse_others(allowed: Iterable[str], context: str) -> None:
 
 def is_typed(name: str) -> bool:
     """Return whether the command line sets an option, not its default or a variable."""
-    source = click.get_current_context().get_parameter_source(name)
-    return source is ParameterSource.COMMANDLINE
+    context = click.get_current_context(silent=True)
+    return context is not None and context.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def _format_flag(name: str) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hpcbert.campaign import archive, evidence, store
+from hpcbert.campaign.fingerprint import NODES
 from hpcbert.config import recipe
 from hpcbert.config.recipe import Recipe
 from hpcbert.errors import ConfigError, HpcbertError, UsageError
@@ -239,16 +240,24 @@ def _read_script(directory: Path, campaign: Campaign) -> tuple[str, str]:
 def _read_topologies(folder: Path) -> dict[str, tuple[str, ...]]:
     """Return the output of `nvidia-smi topo -m` on each node, once per node."""
     topologies: dict[str, tuple[str, ...]] = {}
-    for path in sorted(folder.glob("*.json")):
-        with suppress(OSError, ValueError, RecursionError):
-            data = json.loads(read(path))
-            host = data.get("host") if isinstance(data, dict) else None
-            lines = host.get("topology") if isinstance(host, dict) else None
-            if isinstance(lines, list) and isinstance(data.get("node"), str):
-                topologies.setdefault(
-                    data["node"], tuple(line for line in lines if isinstance(line, str))
-                )
+    for path in sorted(folder.glob(f"*{NODES}")):
+        with suppress(OSError):
+            for line in read(path).splitlines():
+                nodes, lines = _parse_topology(line)
+                for node in nodes:
+                    topologies.setdefault(node, lines)
     return topologies
+
+
+def _parse_topology(line: bytes) -> tuple[list[str], tuple[str, ...]]:
+    """Return the names of equal nodes and their `nvidia-smi topo -m`; no names without it."""
+    with suppress(ValueError, RecursionError):
+        data = json.loads(line)
+        host = data.get("host") if isinstance(data, dict) else None
+        lines = host.get("topology") if isinstance(host, dict) else None
+        if isinstance(lines, list) and isinstance(data.get("nodes"), str):
+            return data["nodes"].split(), tuple(text for text in lines if isinstance(text, str))
+    return [], ()
 
 
 def _find_recipes(

@@ -17,6 +17,7 @@ from pathlib import Path
 # As in pyproject.toml; newer Pythons need newer versions, and pip finds only those.
 EXTRAS = {
     "data": ("google-crc32c>=1.6", "h5py>=3.10", "tokenizers>=0.20"),
+    "parquet": ("pyarrow>=15",),
     "torch": ("torch>=2.4", "numpy>=1.26"),
 }
 # The index of PyTorch's builds (pytorch.org/get-started/locally): the build on PyPI is for NVIDIA's

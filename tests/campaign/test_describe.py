@@ -55,7 +55,7 @@ def read_description(folder: Path) -> dict[str, Any]:
 
 def gather(printed: bytes, file: Path) -> bytes:
     """Return what nodes.bash makes of the lines of nodes."""
-    words = ["bash", "-c", f'. {SCRIPT.with_name("nodes.bash")}; gather "$1"', "job", str(file)]
+    words = ["bash", "-c", f'. "{SCRIPT.with_name("nodes.bash")}"; gather "$1"', "job", str(file)]
     subprocess.run(words, input=printed, capture_output=True, check=True, timeout=CEILING)
     return file.read_bytes() if file.exists() else b""
 

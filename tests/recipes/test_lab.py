@@ -12,11 +12,11 @@ import pytest
 from hpcbert.config import places, recipe
 from hpcbert.lab.files import has_pmix
 from tests.kit.needs import not_applicable
+from tests.kit.recipes import NAMES
 from tests.kit.waiting import unqueued, until
 
 pytestmark = pytest.mark.slurm
 
-NAMES = sorted(places.list_recipes((places.package_templates(),)))
 RANK = re.compile(
     r"REHEARSAL rank=(\d+)/(\d+) local_rank=(\d+) node=(\d+)/(\d+) host=(\w+) gpus=([\d,]+) "
     r"master=([\d.]+):\d+ nodes=([\d.,]+) reached=(\d+)/(\d+)"

@@ -90,7 +90,7 @@ def test_lines_of_steps_are_read_without_mlperf(tmp_path: Path, run: CollectJson
 @pytest.mark.parametrize(
     ("log", "words"),
     [
-        pytest.param(format_run(160.0, benchmark="retinanet"), "no line of", id="benchmark"),
+        pytest.param(format_run(160.0, benchmark="retinanet"), "No recipe reads", id="benchmark"),
         pytest.param(format_run(160.0).rpartition(":::MLLOG")[0], "run_stop", id="cut"),
     ],
 )

@@ -417,7 +417,7 @@ def run_sampler(
 
 def add_samples(printed: bytes) -> bytes:
     """Return what a job makes of the lines of its nodes."""
-    words = ["bash", "-c", f". {REPOSITORY}/hpcbert/shell/nodes.bash; add_samples"]
+    words = ["bash", "-c", f'. "{REPOSITORY}/hpcbert/shell/nodes.bash"; add_samples']
     return subprocess.run(words, input=printed, capture_output=True, check=False).stdout
 
 

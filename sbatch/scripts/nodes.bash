@@ -1,0 +1,1 @@
+../../hpcbert/shell/nodes.bash
