@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -137,13 +137,10 @@ def parse(raw: bytes) -> tuple[Fingerprint, ...]:
     """
     parts: dict[str, list[int]] = {}
     documents: list[dict[str, Any]] = []
-    for line in raw.decode("utf-8", "replace").split("\n") if len(raw) <= LARGEST else ():
-        with suppress(ValueError, RecursionError):
-            data = json.loads(line)
-            if isinstance(data, dict) and isinstance(data.get("nodes"), str):
-                for node in data["nodes"].split():
-                    parts.setdefault(node[:_LONGEST], []).append(len(documents))
-                documents.append(data)
+    for names, document in read_documents(raw):
+        for node in names:
+            parts.setdefault(node, []).append(len(documents))
+        documents.append(document)
     facts = [_read_facts(document) for document in documents]
     alike: dict[tuple[frozenset[tuple[str, str]], bool], list[str]] = {}
     nodes: dict[tuple[int, ...], list[str]] = {}
@@ -163,6 +160,19 @@ def parse(raw: bytes) -> tuple[Fingerprint, ...]:
         for (items, has_image), names in alike.items()
     )
     return tuple(sorted(fingerprints, key=lambda fingerprint: fingerprint.nodes))
+
+
+def read_documents(raw: bytes) -> Iterator[tuple[list[str], dict[str, Any]]]:
+    """Yield the objects that nodes printed, each with the names of the nodes that are equal.
+
+    Args:
+        raw: As for `parse`.
+    """
+    for line in raw.decode("utf-8", "replace").split("\n") if len(raw) <= LARGEST else ():
+        with suppress(ValueError, RecursionError):
+            document = json.loads(line)
+            if isinstance(document, dict) and isinstance(document.get("nodes"), str):
+                yield [node[:_LONGEST] for node in document["nodes"].split()], document
 
 
 def _read_facts(document: Mapping[str, Any]) -> dict[str, str]:

@@ -250,22 +250,25 @@ def find_campaigns(runs: Path) -> tuple[Path, ...]:
 def find_all_campaigns(runs: Path) -> tuple[Path, ...]:
     """Return all campaigns under a runs directory, whoever owns them, oldest first, absolute.
 
-    An unreadable folder is not the same as an empty one. A hidden folder is being removed.
+    An unreadable folder is not the same as an empty one. A hidden folder is being removed. Names
+    have no fractions of a second: within one, the times of the manifests decide.
     """
     try:
         folders = list(runs.absolute().iterdir())
     except (FileNotFoundError, NotADirectoryError):
         return ()
     shown = (folder for folder in folders if not folder.name.startswith("."))
-    return tuple(sorted(folder for folder in shown if _is_campaign(folder)))
+    times = {folder: _stat_manifest(folder) for folder in shown}
+    campaigns = [folder for folder, written in times.items() if written is not None]
+    return tuple(sorted(campaigns, key=lambda path: (path.name[:16], times[path], path.name)))
 
 
-def _is_campaign(folder: Path) -> bool:
-    """Return whether a folder holds a manifest; without access, it counts as having none."""
+def _stat_manifest(folder: Path) -> int | None:
+    """Return when a manifest was written, ns since the epoch; None if it is absent or closed."""
     try:
-        return (folder / MANIFEST).exists()
+        return (folder / MANIFEST).stat().st_mtime_ns
     except OSError:
-        return False
+        return None
 
 
 def find_foreign_owner(directory: Path) -> str:
@@ -433,7 +436,7 @@ def list_submission(directory: Path) -> tuple[Path, ...]:
     stamp = directory.name.partition("-")[0]
     members = []
     for path in directory.parent.glob(f"{stamp}-*/"):
-        if _is_campaign(path):
+        if _stat_manifest(path) is not None:
             member = read_manifest(path)
             if member.submission == campaign.submission:
                 members.append((member.position, path))

@@ -286,12 +286,8 @@ def _judge(order: _Order, paths: Sequence[Path]) -> Result:
         *find_slow_nodes(acceptance),
     ]
     if order.junit:
-        messages: dict[str, str] = {}
-        for failure in failures:
-            earlier = messages.get(failure.point, "")
-            messages[failure.point] = f"{earlier} {failure.message}".strip()
-        text = f"{render_junit(acceptance.comparisons, messages)}\n"
-        write_output(Path(order.junit), text.encode(errors="backslashreplace"), "--junit")
+        content = render_junit(acceptance.comparisons, failures)
+        write_output(Path(order.junit), content, "--junit")
     tables = [table for result in results.values() for table in result.tables]
     refused = [IncompleteError(text) for result in results.values() for text in result.refused]
     warnings = [text for result in results.values() for text in result.warnings]

@@ -97,9 +97,8 @@ def compare(
     )
     result = compare_results(request, find_places(site_file, templates))
     if junit:
-        failures = {failure.point: failure.message for failure in result.failures}
-        text = f"{results_compare.render_junit(result.comparisons, failures)}\n"
-        write_output(Path(junit), text.encode(errors="backslashreplace"), "--junit")
+        content = results_compare.render_junit(result.comparisons, result.failures)
+        write_output(Path(junit), content, "--junit")
     return _make_result(result, within, fail_under, form)
 
 

@@ -48,18 +48,19 @@ def nodes(names: tuple[str, ...], *, runs: str, site_file: str) -> Result:
     same point in the campaign before, and the facts of the node that changed since then. A run on
     several nodes says nothing about one of them.
     """
-    paths = store.find_campaigns(find_runs(runs, site_file))
+    root = find_runs(runs, site_file)
+    paths = store.find_campaigns(root)
     warnings: list[str] = []
     records = list_history(_load_results(paths, site_file, warnings))
-    wanted_nodes = [node for name in names for node in expand(name)]
+    requested_nodes = [node for name in names for node in expand(name)]
     present = {record.node for record in records}
-    if absent := [node for node in wanted_nodes if node not in present]:
+    if absent := [node for node in requested_nodes if node not in present]:
         raise UsageError(
             f"No campaign has a valid run on {join_names(absent)} alone.",
-            where=str(find_runs(runs, site_file)),
+            where=str(root),
             hint=f"There are runs on {join_names(sorted(present))}." if present else "",
         )
-    shown = [record for record in records if not names or record.node in wanted_nodes]
+    shown = [record for record in records if not names or record.node in requested_nodes]
     data = [
         {**record._asdict(), "changes": [change._asdict() for change in record.changes]}
         for record in shown

@@ -141,8 +141,7 @@ def _write_junit(path: Path, collection: CollectResult, unit: Unit) -> None:
     lost_logs = (log for log in collection.left_out if log.wanted)
     unread = [*collection.refused, *(f"{printable_path(log.path)}: {log.why}" for log in lost_logs)]
     cases = list(list_cases(convert_tables(collection.tables, unit), unread))
-    xml = f"{render_cases('hpcbert collect', cases)}\n"
-    write_output(path, xml.encode(errors="backslashreplace"), "--junit")
+    write_output(path, render_cases("hpcbert collect", cases), "--junit")
 
 
 def refuse_unit(form: str, unit: Unit) -> None:

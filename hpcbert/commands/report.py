@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hpcbert.campaign import archive, evidence, store
-from hpcbert.campaign.fingerprint import NODES
+from hpcbert.campaign.fingerprint import LARGEST, NODES, read_documents
 from hpcbert.config import recipe
 from hpcbert.config.recipe import Recipe
 from hpcbert.errors import ConfigError, HpcbertError, UsageError
@@ -242,22 +241,14 @@ def _read_topologies(folder: Path) -> dict[str, tuple[str, ...]]:
     topologies: dict[str, tuple[str, ...]] = {}
     for path in sorted(folder.glob(f"*{NODES}")):
         with suppress(OSError):
-            for line in read(path).splitlines():
-                nodes, lines = _parse_topology(line)
-                for node in nodes:
-                    topologies.setdefault(node, lines)
+            for nodes, document in read_documents(read(path, max_bytes=LARGEST)):
+                host = document.get("host")
+                lines = host.get("topology") if isinstance(host, dict) else None
+                if isinstance(lines, list):
+                    texts = tuple(line for line in lines if isinstance(line, str))
+                    for node in nodes:
+                        topologies.setdefault(node, texts)
     return topologies
-
-
-def _parse_topology(line: bytes) -> tuple[list[str], tuple[str, ...]]:
-    """Return the names of equal nodes and their `nvidia-smi topo -m`; no names without it."""
-    with suppress(ValueError, RecursionError):
-        data = json.loads(line)
-        host = data.get("host") if isinstance(data, dict) else None
-        lines = host.get("topology") if isinstance(host, dict) else None
-        if isinstance(lines, list) and isinstance(data.get("nodes"), str):
-            return data["nodes"].split(), tuple(text for text in lines if isinstance(text, str))
-    return [], ()
 
 
 def _find_recipes(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, NamedTuple
 
-from hpcbert.errors import UsageError
+from hpcbert.errors import RegressionError, UsageError
 from hpcbert.model import Counted, Group, Row, SpeedupTable, Unit
 from hpcbert.results.grid import NOTHING, Cell, Column, Grid, TableView
 from hpcbert.results.interval import (
@@ -572,19 +572,22 @@ def _comparison_legend(comparison: Comparison) -> str:
     )
 
 
-def render_junit(comparisons: Sequence[Comparison], failures: Mapping[str, str]) -> str:
-    """Return comparisons as JUnit XML: one case per point, with the failed ones.
+def render_junit(comparisons: Sequence[Comparison], failures: Iterable[RegressionError]) -> bytes:
+    """Return comparisons as JUnit XML: one case per point, with all reasons of the failed ones.
 
     Args:
         comparisons: The comparisons.
-        failures: Why points failed, by the name that `case_name` gives them.
+        failures: Why points failed, with the names that `case_name` gives these.
     """
+    reasons: dict[str, list[str]] = {}
+    for failure in failures:
+        reasons.setdefault(failure.point, []).append(failure.message)
     cases = []
     for comparison in comparisons:
         title = f"{comparison.new} against {comparison.base}"
         names = [pair.new.name for pair in comparison.pairs]
         for name in (*names, *(name for name, _ in comparison.lacking)):
-            reason = failures.get(case_name(comparison, name), "")
+            reason = " ".join(reasons.get(case_name(comparison, name), ()))
             outcome: Outcome = "skipped" if name in comparison.unfinished else "failure"
             cases.append(Case(title, comparison.new, name, outcome if reason else "", reason))
     return render_cases("hpcbert compare", cases)

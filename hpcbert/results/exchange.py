@@ -2,8 +2,8 @@
 
 The perflog has the delimiter, the order (result first, performance variables last) and the columns
 of a variable that ReFrame's default configuration writes (reframe-hpc/reframe 4.10.4,
-reframe/core/settings.py, handlers_perflog). The report has the sections of exaCB's protocol
-(arXiv:2603.22251) with hpcbert's own keys in them.
+reframe/core/settings.py, handlers_perflog). The report has the outline of exaCB's
+(arXiv:2603.22251); its keys are hpcbert's own and were not checked against a schema.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ class Case(NamedTuple):
     rate: str = ""
 
 
-def render_cases(title: str, cases: Sequence[Case]) -> str:
-    """Return test cases as JUnit XML, in a suite for each title of one."""
+def render_cases(title: str, cases: Sequence[Case]) -> bytes:
+    """Return a file of test cases as JUnit XML, in a suite for each title of one."""
     root = ET.Element("testsuites", name=title)
     for suite in dict.fromkeys(case.suite for case in cases):
         members = [case for case in cases if case.suite == suite]
@@ -46,7 +46,8 @@ def render_cases(title: str, cases: Sequence[Case]) -> str:
         for case in members:
             _add_case(element, case)
     ET.indent(root)
-    return ET.tostring(root, encoding="unicode", xml_declaration=True)
+    text = ET.tostring(root, encoding="unicode", xml_declaration=True)
+    return f"{text}\n".encode(errors="backslashreplace")
 
 
 def _add_case(suite: ET.Element, case: Case) -> None:

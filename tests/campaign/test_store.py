@@ -19,7 +19,7 @@ import pytest
 
 from hpcbert.campaign import store
 from hpcbert.errors import HpcbertError, UsageError
-from hpcbert.model import Shape
+from hpcbert.model import MANIFEST, Shape
 from hpcbert.scheduler.local import backend
 from hpcbert.system import lock
 from hpcbert.system.runner import Outcome, run
@@ -98,6 +98,16 @@ def test_what_was_submitted_is_read_again_however_large_its_numbers(tmp_path: Pa
     large = replace(array, point=replace(array.point, accumulation=10**20))
     store.write_manifest(tmp_path, replace(campaign, arrays=(large,)))
     assert store.read_manifest(tmp_path).arrays == (large,)
+
+
+def test_of_two_campaigns_of_a_second_the_one_written_last_is_the_newest(tmp_path: Path) -> None:
+    folders = [tmp_path / f"20260101T000000Z-oneflow-{token}" for token in ("bbbbbb", "aaaaaa")]
+    for nanosecond, folder in enumerate(folders):
+        folder.mkdir()
+        manifest = folder / MANIFEST
+        manifest.touch()
+        os.utime(manifest, ns=(nanosecond, nanosecond))
+    assert store.find_all_campaigns(tmp_path) == tuple(folders)
 
 
 def test_an_array_is_a_line_of_the_manifest(tmp_path: Path) -> None:
