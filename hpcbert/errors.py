@@ -8,7 +8,7 @@ HpcbertError                exit code 1
 ├── SchedulerError          3   Slurm refused, or could not be reached
 ├── IncompleteError         4   part of the requested result is missing; the rest was written
 ├── UnfinishedError         6   all that is missing still waits or runs
-├── RegressionError         4   a point is slower than a gate allows, or missing
+├── RegressionError         7   a point is slower than a gate allows, or missing
 │   └── PendingError        6   all that a gate lacks of a point waits or runs
 └── CheckError              5   a requested check failed
 """
@@ -119,7 +119,7 @@ class RegressionError(HpcbertError):
         point: The point, among all that were compared.
     """
 
-    exit_code = 4
+    exit_code = 7
     code = "regression"
 
     def __init__(self, message: str, *, where: str = "", hint: str = "", point: str = "") -> None:

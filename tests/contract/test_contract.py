@@ -26,8 +26,8 @@ EXIT_CODES = {
     "config": 2,
     "scheduler": 3,
     "incomplete": 4,
-    "regression": 4,
     "check": 5,
+    "regression": 7,
 }
 
 

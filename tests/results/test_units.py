@@ -198,7 +198,7 @@ def test_a_point_without_a_length_fails_the_gate_for_that_reason(
     saved.write_text(json.dumps(data))
     words = ("compare", base, str(saved), "--unit", "tokens", "--fail-under", "90%")
     answer = inside(*words)
-    assert answer.returncode == 4
+    assert answer.returncode == 7
     assert "1n1g" in answer.stderr
     assert "no rate in this unit" in answer.stderr
 
