@@ -111,7 +111,8 @@ docs: .setup/docs
 
 # To run between two edits: no Slurm, no containers, no training.
 quick: .setup/test
-	@$(BIN)/python -m pytest --numprocesses=2 --dist=loadgroup -m 'not slow' --quiet
+	@$(BIN)/python -m pytest --numprocesses=2 --dist=loadgroup -m 'not slow' --quiet \
+	    --hypothesis-profile=quick
 
 test: packages .setup/test
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)

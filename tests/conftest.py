@@ -18,6 +18,8 @@ from hypothesis import HealthCheck, settings
 _PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("random", _PATIENT, derandomize=False)
 settings.register_profile("hpcbert", _PATIENT, derandomize=True)
+# Between two edits, few examples are enough.
+settings.register_profile("quick", _PATIENT, derandomize=True, max_examples=10)
 settings.load_profile("hpcbert")
 pytest.register_assert_rewrite("tests.kit", "tests.faults")
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -118,8 +120,8 @@ def places(path: Path) -> tuple[str, ...]:
 
 
 def slow(item: pytest.Item) -> bool:
-    """Say whether a test is left out of `make quick`, unless it says so itself."""
-    marked = any(item.get_closest_marker(name) for name in ("slurm", "torch"))
+    """Say whether a test is left out of `make quick`."""
+    marked = any(item.get_closest_marker(name) for name in ("slow", "slurm", "torch"))
     return marked or places(item.path)[1] in SLOW
 
 

@@ -325,6 +325,7 @@ HOSTILE: dict[str, tuple[Change, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_archives_are_refused(
     name: str, archive_path: Path, unpack_folder: Path, tmp_path: Path

@@ -86,6 +86,7 @@ def test_a_log_that_grows_after_it_was_read_is_not_recorded_as_what_was_read(
     assert read_evidence(built)["files"]
 
 
+@pytest.mark.slow
 @pytest.mark.site("files that a file system shows late (scripted)")
 def test_files_that_a_file_system_shows_one_by_one_never_give_half_a_number(
     built: Built, collect_json: CollectJson, monkeypatch: pytest.MonkeyPatch

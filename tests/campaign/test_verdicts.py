@@ -158,6 +158,7 @@ KNOWN = [(known, later) for known in ("collected", "retried") for later in AFTER
 KNOWN += [("accounting", later) for later in AFTER if AFTER[later] is not refuse_states]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", VERDICTS)
 @pytest.mark.parametrize(("origin", "later"), KNOWN)
 def test_no_attempt_is_revived_that_ended_badly(

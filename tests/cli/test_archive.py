@@ -161,6 +161,7 @@ def test_the_same_is_submitted_again(form: str, built: Built, packed: Path) -> N
     assert "recipe was none, and is" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [

@@ -61,6 +61,7 @@ def plain(campaign: dict[str, Any]) -> str:
     return texts.replace(campaign["campaign"], "ID")
 
 
+@pytest.mark.slow
 def test_a_file_and_the_same_words_make_the_same_campaigns(file: Path) -> None:
     from_file, typed = campaigns(file), campaigns(*TYPED)
     assert [campaign["framework"] for campaign in from_file] == ["pytorch", "oneflow"]
@@ -81,6 +82,7 @@ def test_variables_and_what_slurm_is_asked_for_stand_in_every_script(file: Path)
                 assert f"#SBATCH --{option}\n" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runtime", ["none", "enroot", "apptainer", "pyxis"])
 def test_ranks_have_them_under_every_runtime_and_before_the_sites(
     empty_directory: None, tmp_path: Path, runtime: str

@@ -98,6 +98,7 @@ def test_what_is_damaged_completes_nothing(
     assert complete("submit", "--fw", "one") == ["oneflow", "oneflow-models"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_is_answered_in_its_own_form(shell: str, tmp_path: Path) -> None:
     env = {VARIABLE: f"{shell}_complete", "COMP_WORDS": "hpcbert show 3f9", "COMP_CWORD": "2"}

@@ -16,6 +16,8 @@ from hpcbert.cli.output import Result, make_document, replace_controls
 from hpcbert.errors import CheckError, IncompleteError
 from tests.kit.cli import HEAVY, UNCOUNTED, Cli, CliResult
 
+pytestmark = pytest.mark.slow
+
 
 def hpcbert(*words: str, cwd: Path, env: dict[str, str] | None = None) -> CliResult:
     # Looking upward ends at home.

@@ -12,6 +12,8 @@ from hpcbert.cli.main import root
 from hpcbert.cli.manual import walk_commands
 from tests.kit.cli import Cli
 
+pytestmark = pytest.mark.slow
+
 DRY = ("submit", "--dry-run", "--scheduler", "slurm", "--device", "cpu", "--json")
 
 

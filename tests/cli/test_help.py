@@ -57,6 +57,7 @@ def test_what_can_not_be_printed_is_said(word: str, tmp_path: Path) -> None:
     assert b"No space left" in result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "words"),
     [
@@ -71,6 +72,7 @@ def test_help_explains_the_words_of_the_field(command: str, words: tuple[str, ..
         assert word in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["submit", "plan", "render"])
 def test_help_all_lists_every_option_once_and_by_subject(command: str) -> None:
     whole, _ = run_hpcbert(command, "--help-all")
@@ -87,6 +89,7 @@ def test_help_all_lists_every_option_once_and_by_subject(command: str) -> None:
     assert sorted(listed) == sorted(flags)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "same_words"),
     [
@@ -129,6 +132,7 @@ def test_a_group_without_a_command_shows_its_commands(words: tuple[str, ...]) ->
     assert result.stderr.startswith("Usage: hpcbert")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

@@ -114,6 +114,7 @@ def test_a_note_goes_with_the_archive(built: Built) -> None:
     assert inside("show", "all.zip", "--json").data["note"] == "after the update"
 
 
+@pytest.mark.slow
 def test_a_terminal_is_asked_and_nobody_else(built: Built, hpcbert: Cli) -> None:
     words = ("rm", "3f9a1c", "--runs", built.directory.parent)
     alone = hpcbert(*words)

@@ -76,6 +76,7 @@ def rewrite_schema(directory: Path, schema: int | str | None) -> None:
     path.write_text(json.dumps(document))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schema", OTHERS)
 @pytest.mark.parametrize("command", READERS)
 def test_a_command_refuses_it(built: Built, command: str, schema: int | str | None) -> None:

@@ -36,6 +36,8 @@ from tests.kit.requests import combined
 from tests.kit.slurm import Slurm
 from tests.kit.status import STARTED, ended
 
+pytestmark = pytest.mark.slow
+
 FEW, MANY = 8, 32
 # Beyond MANY / FEW: sorting takes a logarithm more, and some calls come once a block of data.
 SLACK, SOME = 1.4, 64

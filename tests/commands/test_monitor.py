@@ -145,6 +145,7 @@ def test_an_end_that_slurm_knows_is_one_question_half_a_second_later(watched: Bu
     assert time.now <= T + 300.5
 
 
+@pytest.mark.slow
 def test_ends_that_come_one_by_one_are_no_more_questions_than_time_allows(watched: Build) -> None:
     repeats, floor = 200, 10.0
     built, time = watched(repeats=repeats), Clock()

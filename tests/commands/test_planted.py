@@ -225,6 +225,7 @@ def test_every_fault_of_a_script_is_planted() -> None:
     assert set(PLANTERS) == {fault.what for fault in SCRIPTED}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", SCRIPTED, ids=lambda case: case.what.replace("`", ""))
 def test_what_a_script_plants_is_found(
     fault: Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -19,6 +19,8 @@ from tests.kit.campaigns import Built, build
 from tests.kit.logs import TEST_RECIPES, pytorch
 from tests.kit.paths import REPOSITORY
 
+pytestmark = pytest.mark.slow
+
 # argv: how many processes, what is called, its words.
 _PROGRAM = """
 import os, sys

@@ -16,6 +16,8 @@ from tests.kit.cli import Cli, CliResult
 from tests.kit.drafts import curve, hurried
 from tests.kit.slurm import AWAY, Programs, Slurm, failed
 
+pytestmark = pytest.mark.slow
+
 FAILURES = {
     "the controller is away": (failed(f"sbatch: error: Batch job submission failed: {AWAY}"), 1),
     "sbatch times out": (failed("sbatch: error: Batch job submission failed: Socket timed out"), 4),

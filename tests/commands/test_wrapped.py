@@ -69,6 +69,7 @@ def start_job(draft: Draft, array: Array, job: str, **event: Any) -> None:
     (draft.directory / array.status(2)).write_text(json.dumps({**start, **event}) + "\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hours", [-24 * 30, -2, 0, 5], ids="{} h".format)
 @pytest.mark.parametrize("changes", MARKED.values(), ids=MARKED)
 def test_a_job_that_keeps_one_mark_is_the_arrays_under_any_clock(

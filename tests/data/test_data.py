@@ -396,6 +396,7 @@ def _resealed(place: Path, path: Path) -> None:
     (place / "data.json").write_text(json.dumps(document))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("damage", ["cut", "flipped", "missing", "another", "longer"])
 def test_damage_is_found(form: str, damage: str, tmp_path: Path) -> None:
@@ -596,6 +597,7 @@ def from_text(corpus: Path, vocabulary: Path) -> Text:
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_text_gives_every_format_alike(form: str, from_text: Text, tmp_path: Path) -> None:
     result = from_text(tmp_path / "x", form)

@@ -13,6 +13,8 @@ import pytest
 
 from tests.kit.paths import REPOSITORY
 
+pytestmark = pytest.mark.slow
+
 BENCHMARKS = REPOSITORY / "benchmarks"
 PROGRAM = [sys.executable, str(BENCHMARKS / "side_by_side.py"), "--no-peers"]
 

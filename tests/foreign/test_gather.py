@@ -91,6 +91,7 @@ def test_the_speeds_that_dlperf_printed_for_deepspeed(
     assert [row["shape"] for row in table if "superlinear" in row["flags"]] == ["4n8g"]
 
 
+@pytest.mark.slow
 def test_bad_logs_are_in_no_median_and_say_why(
     deepspeed: Path, collect: Collect, collect_json: CollectJson
 ) -> None:
@@ -287,6 +288,7 @@ def test_a_log_without_its_header_belongs_to_its_siblings(
     assert row["unchecked"] == ["model"]
 
 
+@pytest.mark.slow
 def test_the_table_goes_to_a_file_whole(deepspeed: Path, tmp_path: Path, collect: Collect) -> None:
     result = collect(deepspeed, "--output", tmp_path / "table.txt")
     assert (result.returncode, result.stdout) == (0, "")
@@ -299,6 +301,7 @@ def test_the_table_goes_to_a_file_whole(deepspeed: Path, tmp_path: Path, collect
     assert json.loads((tmp_path / "json").read_text())["tables"][0]["framework"] == "deepspeed"
 
 
+@pytest.mark.slow
 def test_what_is_no_file_is_written_into(deepspeed: Path, tmp_path: Path, collect: Collect) -> None:
     assert collect(deepspeed, "--output", "/dev/null").returncode == 0
     assert Path("/dev/null").is_char_device()
@@ -342,6 +345,7 @@ def test_mistakes_are_usage_errors(
     assert complaint in document["errors"][0]["message"]
 
 
+@pytest.mark.slow
 def test_another_window_must_be_reached_too(deepspeed: Path, collect_json: CollectJson) -> None:
     assert collect_json(deepspeed, "--skip", "40", "--iters", "100")["exit_code"] == 0
     document = collect_json(deepspeed, "--iters", "121")

@@ -78,6 +78,7 @@ def test_a_folder_may_be_called_as_another_framework(tmp_path: Path, run: Collec
     assert only_run(document)["valid"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "words", "message"),
     [

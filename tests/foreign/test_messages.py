@@ -28,6 +28,7 @@ def find_options(detail: str) -> list[str]:
     return shlex.split(words)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("folder", "words", "options", "records"),
     [

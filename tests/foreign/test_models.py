@@ -42,6 +42,7 @@ def render_log(recipe: str, model: str) -> str:
     return f"{line}\n{OWN.sub('', printed(recipe).decode(errors='replace'))}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", sorted(LINES))
 def test_base_and_large_are_no_repeats_of_each_other(
     recipe: str, tmp_path: Path, run: CollectJson
@@ -102,6 +103,7 @@ def test_a_campaign_counts_no_log_of_another_model(build: Any, collect_json: Col
     assert "hidden_size = 1024, expected 128" in row["runs"][1]["reasons"][0]["detail"]
 
 
+@pytest.mark.slow
 def test_sizes_are_those_of_the_reference_program() -> None:
     pytest.importorskip("torch", reason="the reference workload needs PyTorch")
     from hpcbert.workloads.bert_settings import MODELS

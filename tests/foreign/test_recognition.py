@@ -102,6 +102,7 @@ def test_of_a_jobs_tasks_one_file_is_read(tmp_path: Path, collect_json: CollectJ
     assert all("another task" in entry["why"] for entry in left_out.values())
 
 
+@pytest.mark.slow
 def test_systems_of_mlperf_get_tables_of_their_own(shared: Path, collect_json: CollectJson) -> None:
     document = collect_json(shared / NVIDIA_V1)
     variants = {table["variant"].split(",")[-1] for table in document["data"]["tables"]}
@@ -329,6 +330,7 @@ def test_lines_of_two_recipes_name_both(tmp_path: Path, collect_json: CollectJso
     assert "--fw copy or --fw pytorch" in error["hint"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "recipe", sorted(path.parent.name for path in TEMPLATES.glob("*/sample.log"))
 )

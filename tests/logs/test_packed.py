@@ -72,6 +72,7 @@ def test_what_is_cut_short_or_damaged_says_so(log: Path, pack: Callable[[bytes],
         read_content(log)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pack", PACKERS.values(), ids=PACKERS)
 def test_a_file_that_unpacks_without_end_is_left(
     log: Path, pack: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch

@@ -75,6 +75,7 @@ def test_the_whole_log_gives_the_number(tmp_path: Path, log: Log) -> None:
     assert result.throughput == pytest.approx(log[3])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("log", LOGS, ids=IDS)
 def test_a_log_cut_at_any_byte_gives_the_number_or_a_reason(tmp_path: Path, log: Log) -> None:
     content = "\n".join([*log[2], ""]).encode()

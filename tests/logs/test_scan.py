@@ -376,6 +376,7 @@ def test_glued_records_are_all_found(read: Reader) -> None:
     assert read(STEPS, glued + "\n", "rate", ONE).throughput == 64.5
 
 
+@pytest.mark.slow
 def test_holes_of_zero_bytes_make_no_numbers(read: Reader) -> None:
     log = steps().encode()
     for place in range(len(steps(119)), len(log)):

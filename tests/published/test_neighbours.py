@@ -111,6 +111,7 @@ def test_results_with_the_record_are_kept(log_folder: Path, tmp_path: Path) -> N
     assert parse_results(render_results(result_set), file="x.json") == result_set
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("framework", "variant", "length", "published"),
     [

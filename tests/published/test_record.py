@@ -208,6 +208,7 @@ def test_published_errors_are_named(shared: Path) -> None:
     assert any("paddle-perf:ngc-tf1-fp32-b48-v2.2" in message for message in messages)
 
 
+@pytest.mark.slow
 def test_logs_of_something_else_are_no_table(shared: Path) -> None:
     logs = shared / "logs" / RN50
     result = run_record("check", logs, "--fw", "tf2", "--against", "nvidia", "--json")

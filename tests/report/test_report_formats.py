@@ -105,6 +105,7 @@ def render_page(report: Report) -> str:
     return formats.render_page(report, drawings, Words(report.language))
 
 
+@pytest.mark.slow
 def test_names_are_text_on_the_page() -> None:
     name = " ".join(HOSTILE)
     plain, hostile = Text(), Text()
@@ -203,6 +204,7 @@ def test_figures_are_the_same_bytes_each_time(language: str) -> None:
         assert "<dc:date>" not in first.svg
 
 
+@pytest.mark.slow
 def test_every_figure_has_its_text_and_its_numbers() -> None:
     report = compose_report(make_report_input("usual"), Words("en"))
     assert {picture.panels[0].kind for picture in report.pictures} == {

@@ -53,6 +53,7 @@ def test_no_form_calls_ranks_on_the_cpu_gpus(name: str) -> None:
     assert "CPU" not in same
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [

@@ -37,6 +37,7 @@ def read_cells(text: str) -> dict[str, list[str]]:
     return lines
 
 
+@pytest.mark.slow
 def test_documented_rates_are_those_of_the_simulation(simulated: dict[str, list[str]]) -> None:
     page = REPOSITORY / "docs" / "explanation" / "numbers.md"
     written = read_cells(page.read_text(encoding="utf-8"))

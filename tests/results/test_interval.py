@@ -52,6 +52,7 @@ def add_tolerance(rate: float) -> float:
     return rate + 3.8 * math.sqrt(rate * (1 - rate) / PAIRS) + 1 / PAIRS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("counts", [(5, 5), (4, 7), (9, 9), (12, 5)], ids=str)
 @pytest.mark.parametrize("kind", DISTRIBUTIONS)
 def test_two_halves_of_one_set_are_quiet(kind: str, counts: tuple[int, int]) -> None:
@@ -66,6 +67,7 @@ def test_two_halves_of_one_set_are_quiet(kind: str, counts: tuple[int, int]) -> 
     assert alarms <= add_tolerance(false_alarm_chance(*counts))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("counts", [(5, 5), (4, 7), (9, 9)], ids=str)
 @pytest.mark.parametrize("base", DISTRIBUTIONS)
 @pytest.mark.parametrize("new", ["normal", "skewed", "two modes"])

@@ -58,6 +58,7 @@ def make_sampled(watts: float, gpus: int = 4) -> Sampled:
     return Sampled(watts, 30_000.0, gpus, 12.0, 12)
 
 
+@pytest.mark.slow
 def test_the_formula_is_that_of_the_reference_program() -> None:
     pytest.importorskip("torch")
     from hpcbert.workloads import bert_model, bert_settings

@@ -25,6 +25,7 @@ def list_slow(rates: Mapping[str, list[float]], within: float = 0.02) -> list[st
     return [verdict.node for verdict in verdicts if verdict.state == "slower"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spread", SPREADS)
 @pytest.mark.parametrize("nodes", [4, 8, 16])
 def test_20_clean_sets_name_no_node_and_20_with_a_slow_one_name_it(
@@ -38,6 +39,7 @@ def test_20_clean_sets_name_no_node_and_20_with_a_slow_one_name_it(
         assert list_slow(rates) == ["n2"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nodes", [2, 3, 8])
 def test_false_alarms_are_as_rare_as_stated_even_without_a_margin(nodes: int) -> None:
     random = Random(1)

@@ -213,6 +213,7 @@ def test_predict_in_tokens() -> None:
     assert data["rates"]["per_gpu"] == pytest.approx(2 * data["throughput"])
 
 
+@pytest.mark.slow
 def test_report_and_figures_in_tokens(write_logs: Callable[..., str], tmp_path: Path) -> None:
     logs, target = write_logs(512), tmp_path / "report"
     words = ("report", logs, "--unit", "tokens", "--output", str(target))

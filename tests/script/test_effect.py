@@ -57,6 +57,7 @@ def list_changes(recipe: Recipe, preset: Preset) -> Iterator[dict[str, Any]]:
     yield {"batch_size": 6}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "device", "protocol"), _WORLDS)
 def test_every_value_changes_the_commands_of_the_ranks_or_is_refused(
     name: str, device: Device, protocol: str

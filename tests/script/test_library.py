@@ -137,6 +137,7 @@ PYXIS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*(f"PYXIS_CONTAINER_{name}" for name in PYXIS), "PYXIS_X"])
 def test_a_variable_of_pyxis_does_not_reach_a_step(name: str, tmp_path: Path) -> None:
     slurm = slurm_in(tmp_path / "bin")
@@ -514,6 +515,7 @@ def test_a_file_fits_in_400_lines_and_names_its_functions_on_top() -> None:
             assert not missing, path.name
 
 
+@pytest.mark.slow
 @pytest.mark.needs("shellcheck")
 def test_the_library_is_clean_for_shellcheck_as_it_lies() -> None:
     files = [str(path) for path in sorted(Path(SHELL).iterdir())]

@@ -98,6 +98,7 @@ def write_site(
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("origin", ["nothing", "named", "built", "file"])
 @pytest.mark.parametrize("framework", ["pytorch", "ngc-pytorch"])
 @pytest.mark.parametrize("runtime", ["none", "pyxis"])

@@ -154,6 +154,7 @@ def test_what_is_no_lock_file_is_refused(case: str, draft: Draft) -> None:
 DRY = ("--scheduler", "slurm", "--dry-run", "--json")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["lock", "campaign"])
 def test_the_same_is_made_of_it_wherever_the_options_came_from(
     form: str, draft: Draft, empty_directory: None

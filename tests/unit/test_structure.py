@@ -36,6 +36,7 @@ def find_circles(directory: Path, modules: dict[str, str]) -> str:
     return "" if result.returncode == 0 else result.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("modules", "between"),
     [
@@ -79,6 +80,7 @@ def test_imports_one_way_pass_the_check(tmp_path: Path):
     assert not find_circles(tmp_path, {**modules, "room/three.py": ""})
 
 
+@pytest.mark.slow
 def test_no_two_classes_have_one_name():
     paths_of_class = defaultdict(list)
     for path in (REPOSITORY / "hpcbert").rglob("*.py"):
