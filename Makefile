@@ -136,7 +136,7 @@ check-images: .setup/test
 
 browser: PACKAGES += $(BROWSER)
 browser: packages .setup/test .setup/axe
-	@$(BIN)/python -m pytest tests/report
+	@$(BIN)/python -m pytest tests/results/report
 
 # A package that PACKAGES lacks is missing there too.
 fresh:

@@ -2,7 +2,7 @@
 
 All ranks of a node begin at once, as under srun, and report when their command runs. Candidates
 take turns with a floor, the bare command; the container is made in advance. As an ordinary user
-with enroot, the real one or that of tests/container/stand-in, on PATH:
+with enroot, the real one or that of tests/containers/stand-in, on PATH:
 
     python benchmarks/containers.py --image FILE.sqsh --scratch DIRECTORY --ranks 8
 """

@@ -243,7 +243,7 @@ def status(place: Place) -> Case:
 
 
 def collect(logs: Path) -> Words:
-    recipes = str(REPOSITORY / "tests" / "foreign" / "recipes")
+    recipes = str(REPOSITORY / "tests" / "campaign" / "recipes")
     return [*HPCBERT, "collect", str(logs), "--fw", "tf2-resnet", "--templates", recipes]
 
 

@@ -25,13 +25,13 @@ pytest.register_assert_rewrite("tests.kit", "tests.faults")
 REPOSITORY = Path(__file__).resolve().parent.parent
 # Folders that start daemons, containers, trainings or processes without number, or try everything
 # on every recipe.
-SLOW = {"contract", "container", "end_to_end", "faults", "fuzz", "lab", "packaging", "prepare"} | {
-    *("recipes", "security", "workloads"),
+SLOW = {"cluster", "containers", "contract", "faults", "lab", "prepare", "recipes"} | {
+    *("security", "workloads"),
 }
 # What takes longest: begun first, it ends before the rest does.
 LONGEST = (
-    *("faults/test_faults.py", "container/test_runtimes.py", "end_to_end/test_main_job.py"),
-    *("end_to_end/test_tracking.py", "lab/test_lifecycle.py", "end_to_end/test_verdicts.py"),
+    *("faults/test_faults.py", "containers/test_runtimes.py", "cluster/test_main_job.py"),
+    *("cluster/test_tracking.py", "lab/test_lifecycle.py", "cluster/test_verdicts.py"),
 )
 # Ranks of all others, in `rank`'s words.
 DAEMONS, COMPUTES, QUICK = 0, 1, 2
@@ -56,7 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    for name in ("fixtures", "lab", "matrix", "needs"):
+    for name in ("command_lines", "fixtures", "lab", "matrix", "needs"):
         config.pluginmanager.import_plugin(f"tests.kit.{name}")
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.container.test_pyxis import format_usage
 from tests.kit.cli import Cli, CliResult
 from tests.kit.drafts import MINIMAL
 from tests.kit.slurm import Answer, Programs, failed
+from tests.shell.test_pyxis import format_usage
 
 pytestmark = pytest.mark.slow
 

@@ -1,714 +1,139 @@
-"""One suite for all runtimes: what a rank finds must not depend on how it got into its image.
-
-Each runtime runs a handful of jobs through `hpcbert submit` on the lab's four nodes; every test reads
-what their ranks wrote down. enroot is the real one where HPCBERT_ENROOT or PATH names it, and pyxis
-where HPCBERT_PYXIS names its plugin; else the stand-ins beside this file. Apptainer is tried where
-HPCBERT_APPTAINER or PATH names it (Debian unstable and Ubuntu have a package), and by nobody's stand-in.
-"""
+"""What distinguishes the runtimes: which images and mounts each takes, and what it is called."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import re
-import shutil
-import signal
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from hpcbert.lab.files import has_pmix
-from hpcbert.system.runner import run
-from tests.kit.containers import (
-    HERE,
-    SYSTEM_PATH,
-    Image,
-    open_stand_ins,
-    real_apptainer,
-    real_enroot,
-)
-from tests.kit.lab_faults import start_daemon, stop_daemon
-from tests.kit.needs import lacks, require
-from tests.kit.registry import Registry
-from tests.kit.typing_remedies import set_key
-from tests.kit.waiting import CEILING, unqueued, until
+from hpcbert.container import cache, runtimes
+from hpcbert.container.reference import parse_reference
+from hpcbert.errors import ConfigError, UsageError
+from tests.kit.containers import pointer
+from tests.kit.drafts import site_of
 
-pytestmark = pytest.mark.slurm
+pytestmark = pytest.mark.slow
 
-RUNTIMES = ["enroot", "pyxis", "apptainer", "none"]
-# The same places everywhere, and so one trial after the other: pytest orders by a parameter's place.
-EVERY = pytest.mark.parametrize("trial", RUNTIMES, indirect=True)
-CONTAINERS = pytest.mark.parametrize("trial", RUNTIMES[:3], indirect=True)
-# Those that enter by enter.sh.
-JOINS = ["enroot", "apptainer"]
-JOINED = pytest.mark.parametrize("trial", JOINS, indirect=True)
-ENROOT = pytest.mark.parametrize("trial", RUNTIMES[:1], indirect=True)
-
-SCRATCH = "/tmp/hpcbert-scratch"
-IMAGE_PATH = "/of/the/image:/usr/local/bin:/usr/bin:/bin"
-# 200 KiB, in parts: the kernel takes no variable above 128 KiB.
-LONG = {f"LONG_{n}": f"{n}$x'\" " * 8600 for n in range(4)}
-ON_HOST = {
-    "HOST_ONLY": 'it\'s "quoted" `id` $HOME \\n *',
-    "MANY_LINES": "one\n'two'\n  three=3 \n",
-    "BOTH_SAID": "host",
-    "LISTED": "host",
-    "LISTED_LINES": "host one\nhost two",
-}
-IN_IMAGE = {
-    "IMAGE_ONLY": "of the image",
-    "BOTH_SAID": "image",
-    "LISTED": "image",
-    "LISTED_LINES": "image",
-    "LISTED_ABSENT": "image",
-    "BOTH": "image",
-}
-# What only the others do.
-NOT_BINDS = ["tmpfs:/mnt/memory:size=1M", "/etc:/mnt/away", "umount:/mnt/away"]
-LISTED = ["LISTED", "LISTED_LINES", "LISTED_ABSENT", "ABSENT_EVERYWHERE"]
+DIGEST = "sha256:" + "0123456789abcdef" * 4
 
 
-@dataclass
-class Job:
-    """One submitted job."""
-
-    number: str
-    campaign: Path
-    report: Path
-
-    @cached_property
-    def ranks(self) -> list[dict[str, Any]]:
-        """What the ranks found, in their order."""
-        texts = [path.read_text() for path in self.report.glob("rank*.json")]
-        ranks: list[dict[str, Any]] = [json.loads(text) for text in texts]
-        return sorted(ranks, key=lambda rank: int(rank["environment"]["SLURM_PROCID"]))
-
-    @property
-    def events(self) -> list[dict[str, Any]]:
-        paths = (self.campaign / "status").glob("*.jsonl")
-        return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
-
-    @property
-    def text(self) -> str:
-        """All that it and its ranks said."""
-        paths = [*(self.campaign / "slurm").iterdir(), *(self.campaign / "logs").rglob("*.log")]
-        return "".join(path.read_text(errors="replace") for path in paths)
+@pytest.mark.parametrize("name", ["apptainer", "singularity"])
+def test_singularity_is_another_name_for_apptainer(tmp_path: Path, name: str) -> None:
+    site = site_of(tmp_path, f'[container]\nruntime = "{name}"\n')
+    assert site.container.runtime == "apptainer"
 
 
-@dataclass
-class Trial:
-    """One runtime on the lab, with its images and site descriptions."""
-
-    runtime: str
-    folder: Path
-    path: str
-    as_user: Callable[..., Any]
-    checkout: Any
-    lab: Any
-    user: Any
-    jobs: dict[str, Job] = field(default_factory=dict)
-
-    def submit(
-        self,
-        name: str,
-        shape: str,
-        act: str,
-        site: str = "site",
-        variables: Mapping[str, str] = ON_HOST,
-    ) -> Job:
-        nodes, gpus = shape.rstrip("g").split("n")
-        report = self.folder / f"report {name}"
-        self.as_user(["mkdir", "-p", str(report)])
-        words = ["--fw", "probe", "--nodes", nodes, "--gpus-per-node", gpus, "--repeats", "1"]
-        words += ["--set", f"act={act}", "--set", f"report={report}"]
-        if site == "strict":
-            words += ["--templates", str(self.folder / "strict-templates")]
-        result = self.hpcbert("submit", *words, "--json", site=site, variables=variables)
-        assert result.ok, result.stdout + result.stderr
-        data = json.loads(result.stdout)["data"]
-        (array,) = data["arrays"]
-        self.jobs[name] = Job(array["job_id"], Path(data["directory"]), report)
-        return self.jobs[name]
-
-    def hpcbert(
-        self,
-        *words: str,
-        site: str = "site",
-        timeout: float = CEILING,
-        variables: Mapping[str, str] = ON_HOST,
-    ) -> Any:
-        environment = {
-            **variables,
-            "ENROOT_ALLOW_HTTP": "y",
-            "PATH": self.path,
-            "PYTHONPATH": str(self.checkout.path),
-            "HPCBERT_SITE": str(self.folder / f"{site}.toml"),
-        }
-        command = [self.checkout.python, "-m", "hpcbert", *words]
-        return self.as_user(command, env=environment, cwd=self.folder, timeout=timeout)
-
-    def wait(self, *jobs: Job) -> None:
-        """Wait until none of these jobs is in the queue, and accounting knows how they ended."""
-        numbers = ",".join(job.number for job in jobs)
-        words = ["squeue", "--noheader", "--format=%i %T %r", f"--jobs={numbers}"]
-        until(lambda: unqueued(self.as_user(words)), lambda: str(self.as_user(words)))
-
-    def wait_for_ranks(self, job: Job, number: int) -> None:
-        """Wait until so many ranks wait for their end."""
-
-        def ready() -> bool:
-            if any(event["event"] == "end" for event in job.events):
-                pytest.fail(f"it ended: {job.text}")
-            return len(list(job.report.glob("*.waits"))) == number
-
-        until(ready, lambda: job.text)
-
-    def state(self, job: Job) -> list[str]:
-        """Return state and exit code as accounting has them."""
-        words = ["sacct", "-X", "-P", "-n", "-j", job.number, "-o", "State,ExitCode"]
-        ended = ("COMPLETED", "FAILED", "CANCELLED")
-        until(
-            lambda: self.as_user(words).stdout.startswith(ended), lambda: self.as_user(words).stdout
-        )
-        row: list[str] = self.as_user(words).stdout.strip().split("|")
-        return row
-
-    def on_nodes(self, command: str) -> str:
-        """Run a command as root on every node; return all that it printed."""
-        output = ""
-        for process in self.lab.node_hosts.values():
-            enter = ["nsenter", f"--target={process.pid}", "--mount", "--pid", "--uts"]
-            outcome = run([*enter, "sh", "-c", command])
-            output += outcome.stdout + outcome.stderr
-        return output
-
-    def kill_leaders(self, job: Job) -> None:
-        """Kill the processes that keep a job's containers, on all of its nodes."""
-        notes = f"{SCRATCH}/hpcbert-{self.user.uid}/state/hpcbert-{job.number}-*/step-*/leader"
-        killed = self.on_nodes(
-            f"for note in {notes}; do"
-            '  if [ -f "$note" ]; then read -r pid _ <"$note" && kill -KILL "$pid" && echo killed; fi;'
-            " done"
-        )
-        assert set(killed.split()) == {"killed"}  # the second may end with the first
-
-    def leftovers(self) -> str:
-        """Return processes of the user and unpacked images that are on any node."""
-        trees = f"find /tmp /dev/shm -user {self.user.uid} -not -path '*/cache/*' -path '*/etc/rc'"
-        shared = f"find /dev/shm -user {self.user.uid} -type f"
-        return self.on_nodes(f"ps -o pid=,args= -U {self.user.uid}; {trees}; {shared}")
-
-
-@pytest.fixture(scope="module")
-def commands(open_directory: Path) -> Path:
-    require("squashfs")
-    return open_stand_ins(open_directory / "stand-ins")
-
-
-@pytest.fixture(scope="module")
-def trial(
-    request: pytest.FixtureRequest,
-    commands: Path,
-    as_user: Any,
-    checkout: Any,
-) -> Iterator[Trial]:
-    """Submit all jobs of a runtime and wait until they are over."""
-    runtime: str = request.param
-    if runtime == "apptainer" and not real_apptainer():
-        lacks("extras", "Apptainer", "not on PATH, and HPCBERT_APPTAINER names none")
-    lab, user = request.getfixturevalue("lab"), request.getfixturevalue("user")
-    folder = Path(tempfile.mkdtemp(prefix=f"{runtime}-", dir=lab.layout.runs))
-    os.chown(folder, user.uid, user.gid)
-    new_trial = Trial(runtime, folder, "", as_user, checkout, lab, user)
-    new_trial.path = _find_path(new_trial, commands)
-    _furnish(new_trial)
-    run_jobs(new_trial)
-    yield new_trial
-    new_trial.on_nodes(f"rm -rf {SCRATCH} /tmp/pyxis-stand-in-{user.uid}")
-    shutil.rmtree(folder)
-
-
-def run_jobs(trial: Trial) -> None:
-    meet = "mpi" if has_pmix() else "look"
-    look = trial.submit("look", "4n8g", meet, variables={**ON_HOST, **LONG})
-    quick = [look, trial.submit("fail", "2n4g", "fail")]
-    if trial.runtime != "none":
-        quick.append(trial.submit("missing", "1n1g", "look", site="missing"))
-        quick.append(trial.submit("strict", "1n2g", "look", site="strict"))
-    cancelled = trial.submit("cancel", "2n2g", "wait")
-    killed = trial.submit("kill", "2n2g", "wait")
-    longer = [cancelled, killed]
-    if trial.runtime in JOINS:
-        longer.append(trial.submit("leader", "2n2g", "wait"))
-    trial.wait(*quick)
-    for job in longer:
-        trial.wait_for_ranks(job, 4)
-    trial.as_user(["scancel", cancelled.number])
-    first_of_node_two = killed.ranks[2]
-    node = trial.lab.node_hosts[first_of_node_two["host"]]
-    run(
-        ["nsenter", f"--target={node.pid}", "--pid", "kill", "-KILL", str(first_of_node_two["pid"])]
-    )
-    if trial.runtime in JOINS:
-        trial.kill_leaders(trial.jobs["leader"])
-    trial.wait(*longer)
-    if trial.runtime == "pyxis" and not os.environ.get("HPCBERT_PYXIS"):
-        # What the plugin's epilog does when a job ends.
-        trial.on_nodes(f"rm -rf /tmp/pyxis-stand-in-{trial.user.uid}/n*/data/pyxis_*")
-
-
-def _find_path(trial: Trial, commands: Path) -> str:
-    """Return the PATH of whoever submits, and so that of the jobs."""
-    if trial.runtime == "none":
-        return SYSTEM_PATH
-    if trial.runtime == "apptainer":
-        return f"{real_apptainer()}:{SYSTEM_PATH}"
-    enroot = real_enroot() or str(commands)
-    if trial.runtime == "enroot":
-        return f"{enroot}:{SYSTEM_PATH}"
-    plugin = os.environ.get("HPCBERT_PYXIS")
-    if not plugin:
-        return f"{commands / 'pyxis'}:{enroot}:{SYSTEM_PATH}"
-    _install(trial, plugin, enroot)
-    return SYSTEM_PATH
-
-
-def _install(trial: Trial, plugin: str, enroot: str) -> None:
-    """Give the lab's Slurm the real plugin, and its nodes an enroot on slurmd's PATH."""
-    line = f"required {plugin} runtime_path=/tmp/pyxis container_scope=job\n"
-    (trial.lab.layout.etc / "plugstack.conf").write_text(line)
-    # The plugin keeps the jobs' ENROOT_*_PATH from enroot: an administrator says where things are.
-    settings = trial.folder / "enroot.conf"
-    names = ("RUNTIME", "DATA", "CACHE")
-    settings.write_text(
-        "".join(f"ENROOT_{name}_PATH {SCRATCH}/{name}-$(id -u)\n" for name in names)
-    )
-    file = _find_conf(Path(enroot) / "enroot")
-    # Where the plugin's epilog looks, which has no PATH; on the nodes alone.
-    layer = "lowerdir=/usr/bin,upperdir=/tmp/.bin/upper,workdir=/tmp/.bin/work"
-    trial.on_nodes(
-        f"mkdir -p /tmp/.bin/upper /tmp/.bin/work /tmp/pyxis; mkdir -p -m 1777 {SCRATCH};"
-        f"mount -t overlay overlay -o {layer} /usr/bin && ln -s {enroot}/* /usr/bin/;"
-        f"mount --bind {settings} {file}"
-    )
-    for node in trial.lab.plan.node_names:
-        stop_daemon(trial.lab, node)
-        start_daemon(trial.lab, node, run=run)
-
-
-def _find_conf(enroot: Path) -> str:
-    """Return the path of enroot.conf: 4.0 prints it, earlier releases have it in their program."""
-    printed = run([str(enroot), "info"]).stdout
-    match = re.search(r"^Config file: (.+)$", printed, re.MULTILINE)
-    if match:
-        return match[1]
-    match = re.search(r'ENROOT_SYSCONF_PATH\s+"([^"]+)"', enroot.read_text())
-    return f"{match[1] if match else '/etc/enroot'}/enroot.conf"
+def test_a_runtime_that_is_not_known_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"container\.runtime must be one of") as raised:
+        site_of(tmp_path, '[container]\nruntime = "aptainer"\n')
+    assert "apptainer" in raised.value.hint
 
 
 @pytest.mark.parametrize(
-    ("program", "file"),
+    ("text", "uri"),
     [
-        ('echo "Config file: /opt/etc/enroot.conf"', "/opt/etc/enroot.conf"),
-        ('# config::export ENROOT_SYSCONF_PATH     "/usr/etc/enroot"\nexit 1', "/usr/etc/enroot/enroot.conf"),
-        ("exit 1", "/etc/enroot/enroot.conf"),
+        ("/images/py torch.sif", "/images/py torch.sif"),
+        ("docker://nvcr.io#nvidia/pytorch:25.04-py3", "docker://nvcr.io/nvidia/pytorch:25.04-py3"),
+        ("nvcr.io/nvidia/pytorch:1", "docker://nvcr.io/nvidia/pytorch:1"),
+        ("docker://me@nvcr.io#a/b:1", "docker://nvcr.io/a/b:1"),
+        ("ubuntu", "docker://docker.io/library/ubuntu:latest"),
+        ("localhost:5000/tiny:1", "docker://localhost:5000/tiny:1"),
+        (f"reg.io:5000/a/b:1@{DIGEST}", f"docker://reg.io:5000/a/b@{DIGEST}"),
+        ("oras://ghcr.io/some/thing:1.0", "oras://ghcr.io/some/thing:1.0"),
+        ("oras://reg.io:5000/thing", "oras://reg.io:5000/thing:latest"),
+        ("library://lolcow", "library://lolcow:latest"),
+        ("library://sylabs/Examples/lolcow:1.0", "library://sylabs/Examples/lolcow:1.0"),
+        ("library://lib.org:8443/a/b/c:1", "library://lib.org:8443/a/b/c:1"),
     ],
-    ids=["4.0", "3.4", "unknown"],
-)  # fmt: skip
-def test_the_settings_of_any_enroot_are_found(program: str, file: str, tmp_path: Path) -> None:
-    (tmp_path / "enroot").write_text(f"#!/bin/bash\n{program}\n")
-    (tmp_path / "enroot").chmod(0o755)
-    assert _find_conf(tmp_path / "enroot") == file
-
-
-def _furnish(trial: Trial) -> None:
-    """Make images, folders to mount, recipes and the three site descriptions."""
-    folder = trial.folder
-    mark = {"etc/image-mark": "right", "mnt/away/f": "below", "etc/rc.local": ""}
-    entry = '#!/bin/sh\necho x >>/tmp/entered\nexec "$@"\n'
-    profile = "export PATH=/of/the/profile:/usr/bin:/bin BY=profile\n"
-    entered = Image(
-        {"BY": "entry", "PATH": IMAGE_PATH},
-        entrypoint="/opt/entry",
-        files={**mark, "opt/entry": entry, "etc/profile": profile},
-    )
-    images = {"image": Image(IN_IMAGE, files=mark), "strict": entered}
-    if trial.runtime == "apptainer":
-        _pull(trial, images)
-    else:
-        for name, new_image in images.items():
-            new_image.write(folder / f"{name}.sqsh")
-    (folder / "mounted").mkdir()
-    (folder / "mounted" / "f").write_text("mounted")
-    os.chown(folder / "mounted", trial.user.uid, trial.user.gid)
-    (trial.user.home / "home-mark").write_text("home")
-    shutil.copytree(HERE / "recipes", folder / "templates")
-    strict = folder / "strict-templates" / "probe"
-    shutil.copytree(HERE / "recipes" / "probe", strict)
-    text = (strict / "recipe.toml").read_text()
-    image_settings = 'reference = ""\nwritable = false\nworkdir = "/opt"\n'
-    (strict / "recipe.toml").write_text(text.replace('reference = ""\n', image_settings))
-    mounts = [
-        f"{folder}",
-        f"{folder}/mounted:/mnt/dir",
-        f"{folder}/mounted:/mnt/ro:ro+nosuid",
-        f"{folder}/mounted/f:/mnt/file:ro",
-        *(NOT_BINDS if trial.runtime != "apptainer" else []),
-        # Comes with another package than the library: MPI does without it.
-        *(["/etc/openmpi"] if Path("/etc/openmpi").is_dir() else []),
-    ]
-    end = "sif" if trial.runtime == "apptainer" else "sqsh"
-    image = f"{folder}/image.{end}"
-    _write_site(trial, "site", mounts=mounts, image=image)
-    _write_site(trial, "missing", mounts=["/nowhere/to/be/found"], image=image)
-    extra = "home = true\nentrypoint = true\n"
-    _write_site(trial, "strict", mounts=[f"{folder}"], image=f"{folder}/strict.{end}", extra=extra)
-    # The interpreter has torch; what it is a link to is in the host's /usr, which the image has.
-    _write_site(trial, "torch", mounts=[str(trial.checkout.path)], image=image, framework="pytorch")
-
-
-def _pull(trial: Trial, images: dict[str, Image]) -> None:
-    """Have Apptainer make images of what a registry serves."""
-    with Registry() as registry:
-        for name, image in images.items():
-            tree = image.lay_out(trial.folder / f"{name}.tree")
-            variables = [f"{key}={value}" for key, value in image.environment.items()]
-            entry = [image.entrypoint] if image.entrypoint else None
-            registry.push(
-                f"tests/{name}:1", [tree], env=variables, workdir=image.workdir, entrypoint=entry
-            )
-            shutil.rmtree(tree)
-            uri = f"docker://{registry.host}/tests/{name}:1"
-            words = ["apptainer", "pull", "--disable-cache", f"{trial.folder}/{name}.sif", uri]
-            settings = {"PATH": trial.path, "APPTAINER_NOHTTPS": "1"}
-            result = trial.as_user(words, env=settings, cwd=trial.folder, timeout=CEILING)
-            assert result.ok, result.stderr
-
-
-def _write_site(
-    trial: Trial,
-    name: str,
-    *,
-    mounts: list[str],
-    image: str,
-    extra: str = "",
-    framework: str = "probe",
-) -> None:
-    scratch = f'scratch = "{SCRATCH}"\n' if trial.runtime in JOINS else ""
-    if trial.runtime == "apptainer":
-        mounts = [*mounts, "/usr:/usr:ro"]  # which its images have no other way to
-    text = trial.lab.layout.site.read_text()
-    head, _, _ = text.partition("[container]")
-    runs = f'runs = "{trial.lab.layout.runs}"'
-    assert runs in head
-    head = head.replace(runs, f'runs = "{trial.folder}/runs"')
-    container = (
-        f'[container]\nruntime = "{trial.runtime}"\nmounts = {json.dumps(mounts)}\n'
-        f"env = {json.dumps(LISTED)}\n{scratch}{extra}"
-    )
-    text = set_key(head + container, f"frameworks.{framework}", "image", f'"{image}"')
-    (trial.folder / f"{name}.toml").write_text(text)
-
-
-# --- Where ranks are ------------------------------------------------------------------------------
-
-
-@EVERY
-def test_every_rank_ran_once_where_slurm_put_it(trial: Trial) -> None:
-    job = trial.jobs["look"]
-    assert trial.state(job) == ["COMPLETED", "0:0"], job.text
-    places = [
-        (
-            rank["host"],
-            *(rank["environment"][f"SLURM_{n}"] for n in ("PROCID", "LOCALID", "NODEID")),
-        )
-        for rank in job.ranks
-    ]
-    assert places == [(f"n{n // 8 + 1}", str(n), str(n % 8), str(n // 8)) for n in range(32)]
-
-
-@EVERY
-def test_slurm_numbers_the_ranks_for_pmix(pmix: None, trial: Trial) -> None:
-    for number, rank in enumerate(trial.jobs["look"].ranks):
-        assert rank["environment"]["PMIX_RANK"] == str(number)
-        assert rank["environment"]["SLURM_NTASKS"] == "32"
-        assert rank["environment"]["CUDA_VISIBLE_DEVICES"] == "0,1,2,3,4,5,6,7"
-
-
-@EVERY
-def test_open_mpi_reduces_over_all_ranks(pmix: None, trial: Trial) -> None:
-    mpis = [rank["mpi"] for rank in trial.jobs["look"].ranks]
-    assert mpis == [{"rank": n, "size": 32, "sum": 496} for n in range(32)]
-
-
-@EVERY
-def test_the_ranks_of_a_node_share_memory_and_tmp(pmix: None, trial: Trial) -> None:
-    for rank in trial.jobs["look"].ranks:
-        assert rank["shared"] == {"/tmp": 8, "/dev/shm": 8}
-
-
-@CONTAINERS
-def test_the_ranks_of_a_node_are_in_one_container(trial: Trial) -> None:
-    spaces = {(rank["host"], *rank["namespaces"].values()) for rank in trial.jobs["look"].ranks}
-    assert len(spaces) == 4
-
-
-@CONTAINERS
-def test_the_image_is_the_one_asked_for(trial: Trial) -> None:
-    assert {rank["image"] for rank in trial.jobs["look"].ranks} == {"right"}
-    assert {rank["uid"] for rank in trial.jobs["look"].ranks} == {trial.user.uid}
-
-
-@CONTAINERS
-def test_ranks_start_in_the_images_directory_or_the_recipes(trial: Trial) -> None:
-    assert {rank["cwd"] for rank in trial.jobs["look"].ranks} == {"/work"}
-    assert {rank["cwd"] for rank in trial.jobs["strict"].ranks} == {"/opt"}
-
-
-@EVERY
-def test_nothing_is_left_on_standard_input(trial: Trial) -> None:
-    assert {rank["stdin"] for rank in trial.jobs["look"].ranks} == {""}
-
-
-# --- Files ------------------------------------------------------------------------------------------
-
-
-@CONTAINERS
-def test_mounts_are_where_their_flags_want_them(trial: Trial) -> None:
-    for rank in trial.jobs["look"].ranks:
-        assert set(rank["mounts"].values()) == {"mounted"}
-        assert rank["unmounted"] is False
-        writable = {"/opt": True, "/mnt/dir": True, "/mnt/ro": False}
-        assert {name: rank["writable"][name] for name in writable} == writable
-        if trial.runtime != "apptainer":
-            assert (rank["memory"], rank["writable"]["/mnt/memory"]) == ("tmpfs", True)
-
-
-@CONTAINERS
-def test_a_container_can_be_read_only(trial: Trial) -> None:
-    assert {rank["writable"]["/opt"] for rank in trial.jobs["strict"].ranks} == {False}
-
-
-@CONTAINERS
-def test_home_is_mounted_only_if_asked_for(trial: Trial) -> None:
-    assert {rank["home"] for rank in trial.jobs["look"].ranks} == {""}
-    assert {rank["home"] for rank in trial.jobs["strict"].ranks} == {"home"}
-
-
-@CONTAINERS
-def test_a_missing_mount_source_fails_the_job_with_its_name(trial: Trial) -> None:
-    job = trial.jobs["missing"]
-    assert trial.state(job)[0] == "FAILED"
-    assert job.ranks == []
-    assert "/nowhere/to/be/found" in job.text
-    assert not any(event["event"] == "step" for event in job.events)
-
-
-@CONTAINERS
-def test_the_entrypoint_runs_once_a_node_if_asked_for(trial: Trial) -> None:
-    assert {rank["entered"] for rank in trial.jobs["look"].ranks} == {""}
-    assert {rank["entered"] for rank in trial.jobs["strict"].ranks} == {"x\n"}
-
-
-# --- Environment ------------------------------------------------------------------------------------
-
-
-def read_variable(trial: Trial, name: str) -> set[str | None]:
-    return {rank["environment"].get(name) for rank in trial.jobs["look"].ranks}
-
-
-@EVERY
-@pytest.mark.parametrize("name", ["HOST_ONLY", "MANY_LINES"])
-def test_what_only_the_host_says_passes_as_it_is(trial: Trial, name: str) -> None:
-    assert read_variable(trial, name) == {ON_HOST[name]}
-
-
-@EVERY
-def test_200_kib_of_variables_pass(trial: Trial) -> None:
-    assert sum(map(len, LONG.values())) >= 200 << 10
-    for name, value in LONG.items():
-        assert read_variable(trial, name) == {hashlib.sha256(value.encode()).hexdigest()}
-
-
-@CONTAINERS
-def test_what_the_image_says_wins(trial: Trial) -> None:
-    assert read_variable(trial, "IMAGE_ONLY") == {"of the image"}
-    assert read_variable(trial, "BOTH_SAID") == {"image"}
-
-
-@CONTAINERS
-def test_no_profile_replaces_what_the_image_sets(trial: Trial) -> None:
-    ranks = [rank["environment"] for rank in trial.jobs["strict"].ranks]
-    assert {(rank["PATH"], rank["BY"]) for rank in ranks} == {(IMAGE_PATH, "entry")}
-
-
-@CONTAINERS
-def test_what_is_listed_keeps_the_hosts_value(trial: Trial) -> None:
-    assert read_variable(trial, "LISTED") == {"host"}
-    assert read_variable(trial, "LISTED_LINES") == {"host one\nhost two"}
-    assert read_variable(trial, "LISTED_ABSENT") == {"image"}
-    assert read_variable(trial, "ABSENT_EVERYWHERE") == {None}
-
-
-@EVERY
-def test_what_the_recipe_says_wins_over_all(trial: Trial) -> None:
-    assert read_variable(trial, "BY_RECIPE") == {"recipe"}
-    assert read_variable(trial, "BOTH") == {"recipe"}
-
-
-@CONTAINERS
-def test_the_hosts_locale_stays_outside(trial: Trial) -> None:
-    assert read_variable(trial, "LANG") == {None}
-
-
-@EVERY
-def test_ranks_know_where_the_first_node_is(trial: Trial) -> None:
-    (address,) = read_variable(trial, "MASTER_ADDR")
-    (nodes,) = read_variable(trial, "HPCBERT_NODE_IPS")
-    assert nodes is not None
-    assert nodes.split(",")[0] == address
-    assert len(set(nodes.split(","))) == 4
-
-
-# What Slurm, PMIx and what they start give: it differs from release to release.
-_OF_SLURM = re.compile(
-    r"(SLURM|PMIX|PMI_|SRUN_|OMPI_MCA_|PRTE_MCA_|HYDRA_|I_MPI_|ZE_|ENVIRONMENT$)"
 )
-# What the first rank alone has, and what each has of its own.
-_OF_A_RANK = re.compile(r"HPCBERT_DEVICE|NCCL_DEBUG.*")
-# All else, by runtime: the same with every release of Slurm.
-_SAME: dict[str, dict[str, str]] = json.loads((HERE / "environment.json").read_text())
+def test_apptainer_gets_references_as_it_writes_them(text: str, uri: str) -> None:
+    assert runtimes.image_uri(parse_reference(text), "apptainer") == uri
 
 
 @pytest.mark.parametrize(
-    "trial", [runtime for runtime in RUNTIMES if runtime in _SAME], indirect=True
+    "text", ["oras://thing:1", "oras://reg.io/", "library://", "library://a//b", "shub://a/b"]
 )
-@pytest.mark.site("the environment of 32 ranks, the same with each release")
-def test_32_ranks_have_the_one_environment_on_record(trial: Trial) -> None:
-    """As environment.json says, in which paths, addresses and names of this run have words."""
-    ranks = [rank["environment"] for rank in trial.jobs["look"].ranks]
-    rank_variables = [{n: v for n, v in rank.items() if not _OF_SLURM.match(n)} for rank in ranks]
-    assert [rank["HPCBERT_DEVICE"] for rank in rank_variables] == [str(n % 8) for n in range(32)]
-    assert {n for n in rank_variables[0] if n not in rank_variables[1]} == {
-        n for n in rank_variables[0] if "NCCL_DEBUG" in n
-    }
-    common_variables = [
-        {n: v for n, v in rank.items() if not _OF_A_RANK.match(n)} for rank in rank_variables
-    ]
-    assert common_variables == [common_variables[0]] * 32
-    assert {name: _strip_run(trial, value) for name, value in common_variables[0].items()} == _SAME[
-        trial.runtime
-    ]
+def test_a_reference_of_a_wrong_form_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_reference(text)
 
 
-def _strip_run(trial: Trial, value: str) -> str:
-    """Return a value without what is of this run alone."""
-    words = {
-        str(trial.folder): "FOLDER",
-        str(trial.user.home): "HOME",
-        str(trial.checkout.path): "CHECKOUT",
-        trial.user.name: "USER",
-        trial.lab.network.prefix.removesuffix("0/24"): "NET.",
-    }
-    for text, word in words.items():
-        value = value.replace(text, word)
-    return re.sub(r"FOLDER/runs/[^/]+/?|^\d{5}$", "*", value)
+@pytest.mark.parametrize(
+    ("runtime", "text", "says"),
+    [
+        ("apptainer", "/i/x.sqsh", 'container.runtime = "pyxis" or "enroot" can'),
+        ("enroot", "/i/x.sif", 'container.runtime = "apptainer" can'),
+        ("pyxis", "/i/x.sif", 'container.runtime = "apptainer" can'),
+        ("enroot", "oras://reg.io/a:1", 'container.runtime = "apptainer" can'),
+        ("pyxis", "library://a/b/c:1", 'container.runtime = "apptainer" can'),
+    ],
+)
+def test_an_image_for_another_runtime_is_refused_by_its_name(
+    runtime: str, text: str, says: str
+) -> None:
+    with pytest.raises(UsageError) as raised:
+        runtimes.check_image(parse_reference(text), runtimes.get_runtime(runtime), "site.toml")
+    assert says in raised.value.hint
 
 
-# --- Ends -------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("text", ["/i/x.sif", "/i/a directory", "docker://a.b/c", "oras://r.io/a"])
+def test_apptainer_takes_files_directories_and_registries(text: str) -> None:
+    image = parse_reference(text)
+    assert runtimes.check_image(image, runtimes.get_runtime("apptainer"), "") == image
 
 
-@EVERY
-def test_one_ranks_exit_status_is_the_jobs(trial: Trial) -> None:
-    job = trial.jobs["fail"]
-    assert trial.state(job) == ["FAILED", "7:0"], job.text
-    assert job.events[-1]["exit"] == 7
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("tmpfs:/x:size=1M", "does not support mounts of the kind"),
+        ("umount:/x", "does not support mounts of the kind"),
+        ("/a:/b:noexec", "has the flag noexec"),
+        ("/a:/b:ro+x-create=dir", "has the flag x-create=dir"),
+    ],
+)
+def test_apptainer_refuses_mounts_that_it_can_not_make(text: str, says: str) -> None:
+    mount = runtimes.parse_mount(text)
+    with pytest.raises(UsageError, match=says):
+        runtimes.check_mount(mount, runtimes.get_runtime("apptainer"), "site.toml")
+    runtimes.check_mount(mount, runtimes.get_runtime("enroot"), "site.toml")
 
 
-@EVERY
-def test_a_cancelled_jobs_ranks_get_term(trial: Trial) -> None:
-    job = trial.jobs["cancel"]
-    assert trial.state(job)[0].startswith("CANCELLED")
-    assert len(list(job.report.glob("*.term"))) == 4
+@pytest.mark.parametrize("text", ["/a b:/c d:ro", "/a", "/$x:/y:rw+nosuid+nodev", "./a:/b:nofail"])
+def test_apptainer_takes_what_it_can_mount(text: str) -> None:
+    runtimes.check_mount(runtimes.parse_mount(text), runtimes.get_runtime("apptainer"), "site.toml")
 
 
-@EVERY
-def test_a_killed_rank_ends_the_job(trial: Trial) -> None:
-    job = trial.jobs["kill"]
-    assert trial.state(job)[0] == "FAILED"
-    assert job.events[-1]["exit"] == 128 + signal.SIGKILL
+def test_a_tools_prepared_images_are_its_own(tmp_path: Path) -> None:
+    image = parse_reference("docker://r.io#bert/tiny:1.0")
+    tool_prefix = runtimes.get_runtime("apptainer").tool.prefix
+    for prefix, end in (("", ".sqsh"), (tool_prefix, ".sif")):
+        file = tmp_path / f"{prefix}{image.stem}+0123456789ab{end}"
+        file.write_bytes(b"image")
+        document = pointer(file, "docker://r.io/bert/tiny:1.0", "0" * 64, apptainer="1.4.5")
+        (tmp_path / f"{prefix}{image.stem}.json").write_text(json.dumps(document))
+    (tmp_path / f"{tool_prefix}old+1+0123456789ab.sif").write_bytes(b"x")
+    cached_image = cache.find_image(tmp_path, image, tool_prefix)
+    assert cached_image is not None
+    assert cached_image.path.endswith(".sif")
+    assert cached_image.apptainer == "1.4.5"
+    assert [Path(entry.path).suffix for entry in cache.list_images(tmp_path)] == [".sqsh", ".sif"]
+    (leftover,) = cache.find_leftovers(tmp_path)
+    assert leftover.stem == f"{tool_prefix}old+1"
 
 
-@JOINED
-def test_a_killed_leader_ends_the_job(trial: Trial) -> None:
-    job = trial.jobs["leader"]
-    assert trial.state(job)[0] == "FAILED"
-    assert job.events[-1]["exit"] == 128 + signal.SIGKILL
+def test_no_two_images_of_any_registry_share_a_name() -> None:
+    texts = ("docker://a.b/c:1", "oras://a.b/c:1", "library://a.b/c:1", "library://c:1")
+    assert len({parse_reference(text).stem for text in texts}) == len(texts)
 
 
-@EVERY
-def test_nothing_is_left_on_any_node(trial: Trial) -> None:
-    until(lambda: not trial.leftovers().strip(), trial.leftovers)
-
-
-# --- What it is all for -----------------------------------------------------------------------------
-
-
-@CONTAINERS
-@pytest.mark.torch
-def test_training_in_containers_gives_a_table(trial: Trial) -> None:
-    result = trial.hpcbert(
-        *("submit", "--fw", "pytorch", "--nodes", "2", "--gpus-per-node", "2"),
-        *("--model", "bert-tiny", "--batch-size", "2", "--iters", "6", "--skip", "2"),
-        *("--repeats", "1", "--python", trial.checkout.python, "--wait", "--json"),
-        site="torch",
-        timeout=CEILING,
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
-    (table,) = json.loads(result.stdout.splitlines()[-1])["data"]["tables"]
-    (row,) = table["rows"]
-    assert (row["shape"], row["repeats"]) == ("2n2g", {"ok": 1, "asked": 1})
-    assert row["median"] > 0
-    (repeat,) = row["runs"]
-    assert [environment["node"] for environment in repeat["environments"]] == repeat["nodes"]
-    (path,) = trial.folder.rglob("env/bert-tiny_2n2g*.nodes.jsonl")
-    parts = [json.loads(line) for line in path.read_text().splitlines()]
-    both = " ".join(repeat["nodes"])
-    in_image = [
-        " ".join(sorted(part["nodes"].split()))
-        for part in parts
-        if part.get("image", {}).get("environment", {}).get("IMAGE_ONLY") == IN_IMAGE["IMAGE_ONLY"]
-    ]
-    assert in_image == [both]
-    assert {name for part in parts for name in part["nodes"].split()} == set(repeat["nodes"])
-
-
-@ENROOT
-def test_32_jobs_that_need_an_image_at_once_import_it_once(trial: Trial) -> None:
-    tree = Image(IN_IMAGE, files={"etc/image-mark": "imported"}).lay_out(trial.folder / "layer")
-    with Registry(address=trial.lab.network.controller) as registry:
-        registry.push("team/program:1.0", [tree], env=["IMAGE_ONLY=imported"], workdir="/work")
-        mounts = [str(trial.folder), "/usr:/usr:ro"]
-        reference = f"docker://{registry.host}#team/program:1.0"
-        _write_site(trial, "registry", mounts=mounts, image=reference)
-        report = trial.folder / "report registry"
-        trial.as_user(["mkdir", "-p", str(report), str(trial.folder / "images")])
-        words = ["--nodes", "1", "--gpus-per-node", "1", "--repeats", "32"]
-        words += ["--concurrent-repeats", "32", "--set", f"report={report}"]
-        result = trial.hpcbert("submit", "--fw", "probe", *words, "--json", site="registry")
-        assert result.ok, result.stdout + result.stderr
-        data = json.loads(result.stdout)["data"]
-        job = Job(data["arrays"][0]["job_id"], Path(data["directory"]), report)
-        trial.wait(job)
-        assert registry.pulls("team/program") == 1
-    ends = [event["exit"] for event in job.events if event["event"] == "end"]
-    assert ends == [0] * 32, job.text
-    (rank,) = job.ranks
-    assert (rank["image"], rank["environment"]["IMAGE_ONLY"]) == ("imported", "imported")
-    assert len(list((trial.folder / "images").glob("*.sqsh"))) == 1
+def test_a_sif_file_is_known_by_its_header(tmp_path: Path) -> None:
+    tool = runtimes.get_runtime("apptainer").tool
+    path, other = tmp_path / "a.sif", tmp_path / "b.sif"
+    path.write_bytes(b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\0" + b"0" * 64)
+    other.write_bytes(b"hsqs" + b"0" * 64)
+    assert tool.reads(str(path))
+    assert tool.reads(str(tmp_path))
+    assert not tool.reads(str(other))
+    assert not tool.reads(str(tmp_path / "gone.sif"))
+    assert runtimes.get_runtime("enroot").tool.reads(str(other))

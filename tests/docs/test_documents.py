@@ -388,10 +388,12 @@ def test_contributing_lists_the_rooms_in_the_order_of_the_contract() -> None:
     assert "\n".join(" · ".join(floor) for floor in floors) in text
 
 
-def test_the_tests_page_names_every_folder_of_tests() -> None:
+def test_the_tests_page_names_every_folder_that_spans_rooms() -> None:
     text = (REPOSITORY / "tests/README.md").read_text(encoding="utf-8")
-    folders = {word for row in rows(text, "rung") for word in codes(row[1])}
-    assert folders == {f"tests/{path.parent.name}" for path in REPOSITORY.glob("tests/*/test_*.py")}
+    folders = {
+        word for row in rows(text, "folder") for word in re.findall(r"`(tests/\w+)`", row[0])
+    }
+    assert folders == {f"tests/{page.parent.name}" for page in REPOSITORY.glob("tests/*/README.md")}
 
 
 def test_contributing_s_directions_lead_to_files() -> None:

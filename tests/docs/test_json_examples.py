@@ -29,9 +29,11 @@ def test_every_command_has_an_example() -> None:
 
 @pytest.mark.torch  # its absence is in what plan prints
 def test_the_examples_are_what_the_commands_print() -> None:
-    of_a_lab = {name: read_examples()[name] for name in OF_A_LAB}  # held by tests/lab/test_lab.py
+    of_a_lab = {
+        name: read_examples()[name] for name in OF_A_LAB
+    }  # held by tests/cluster/test_lab.py
     if os.geteuid() != 0:
         of_a_lab["lab down"] = read_examples()[
             "lab down"
-        ]  # only root may; tests/lab/test_requirements.py
+        ]  # only root may; tests/lab/test_lifecycle_requirements.py
     assert read_examples() == {**documents(), **of_a_lab}, "run: python -m tests.docs.examples"

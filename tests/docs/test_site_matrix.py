@@ -14,7 +14,7 @@ from tests.kit.matrix import Configuration, Recorder, Run
 from tests.kit.paths import REPOSITORY
 
 ONE = Run("Debian 13", "24.11.5", "3.13.5", "newest", "", "2026-11-22", "v2", ("none", "pmix"))
-LAB, UNIT = "tests/lab/test_a.py::test_one", "tests/unit/test_b.py::test_two"
+LAB, UNIT = "tests/lab/test_a.py::test_one", "tests/docs/test_b.py::test_two"
 
 
 def test_the_page_is_what_the_runs_on_record_give() -> None:
@@ -70,12 +70,12 @@ def test_a_run_of_everything_counts_by_room_and_by_configuration(data: Path) -> 
         args=[str(REPOSITORY / "tests")],
     )
     (run,) = matrix.read(data)
-    assert run.rooms == {"lab": {"failed": 1, "skipped": 1}, "unit": {"passed": 1}}
+    assert run.rooms == {"lab": {"failed": 1, "skipped": 1}, "docs": {"passed": 1}}
     tried = Configuration((LAB,), {"failed": 1, "skipped": 1})
     assert run.configurations == {"PrivateData": tried}
     text = matrix.page([run])
     assert "| PrivateData | `tests/lab/test_a.py::test_one` | 1 failed, 1 skipped |" in text
-    assert "| `unit` | 1 passed |" in text
+    assert "| `docs` | 1 passed |" in text
     assert "| Debian 13 | 24.11.5 | 3.13.5 | newest | - | v2 | none, pmix |" in text
 
 
@@ -84,7 +84,7 @@ def test_a_room_that_runs_alone_replaces_its_own_counts(data: Path) -> None:
     record(data, reported(LAB, "failed", "a"), reported(UNIT, "passed"), args=everything)
     record(data, reported(LAB, "passed", "a"), args=[str(REPOSITORY / "tests" / "lab")])
     (run,) = matrix.read(data)
-    assert run.rooms == {"lab": {"passed": 1}, "unit": {"passed": 1}}
+    assert run.rooms == {"lab": {"passed": 1}, "docs": {"passed": 1}}
     assert run.configurations["a"].counts == {"passed": 1}
 
 

@@ -21,7 +21,7 @@ from tests.kit.needs import lacks, require
 from tests.kit.paths import REPOSITORY
 from tests.kit.waiting import CEILING
 
-HERE = REPOSITORY / "tests" / "container"
+HERE = REPOSITORY / "tests" / "containers"
 # An account of every Debian. It is not nobody, because containers have their own.
 ACCOUNT = "backup"
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

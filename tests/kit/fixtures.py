@@ -97,3 +97,14 @@ def watched(tmp_path: Path) -> Callable[..., Built]:
         )  # fmt: skip
 
     return make
+
+
+@pytest.fixture
+def tracked(tmp_path: Path) -> Callable[..., Built]:
+    """Makes a campaign on disk: an array of `repeats` per job id, owned by nobody."""
+
+    def make(*jobs: str, name: str = "camp", **changes: Any) -> Built:
+        shapes = (f"1n{number}g" for number in range(1, len(jobs) + 1))
+        return campaigns.build(tmp_path / "a b", *shapes, name=name, jobs=jobs, **changes)
+
+    return make

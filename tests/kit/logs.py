@@ -17,7 +17,7 @@ from tests.kit.paths import REPOSITORY
 
 ITERS, SKIP = 12, 2
 # Recipe folders for tests only, for logs that no recipe of hpcbert reads.
-TEST_RECIPES = REPOSITORY / "tests" / "foreign" / "recipes"
+TEST_RECIPES = REPOSITORY / "tests" / "campaign" / "recipes"
 # The start of the logs that are written here, in seconds since the epoch.
 BEGIN = 1763717655.25
 

@@ -126,7 +126,7 @@ def merged(runs: Sequence[Run], new: Run) -> list[Run]:
     old = next((entry for entry in runs if entry.key == new.key), new)
     union = replace(
         new,
-        rooms={**old.rooms, **new.rooms},
+        rooms={room: old.rooms[room] for room in old.rooms if is_room(room)} | dict(new.rooms),
         configurations={**old.configurations, **new.configurations},
     )
     return [*(entry for entry in runs if entry.key != new.key), union]
@@ -183,9 +183,14 @@ class Recorder:
         write(merged(read(self._path), new), self._path)
 
 
+def is_room(name: str) -> bool:
+    """Return whether tests have a folder of that name."""
+    return (REPOSITORY / "tests" / name).is_dir()
+
+
 def whole_rooms(args: Sequence[str]) -> set[str]:
     """Return the rooms that the arguments of a run name completely."""
-    rooms = {path.name for path in (REPOSITORY / "tests").iterdir() if path.is_dir()}
+    rooms = {path.name for path in (REPOSITORY / "tests").iterdir() if is_room(path.name)}
     named = {Path(argument).resolve() for argument in args}
     if REPOSITORY / "tests" in named or REPOSITORY in named:
         return rooms

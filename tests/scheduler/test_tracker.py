@@ -30,8 +30,14 @@ def words(tracker: Tracker) -> list[str]:
     return [state.word for state in tracker.states.values()]
 
 
-def test_ranges_single_elements_and_words_are_told_apart(watched: Build, slurm: Slurm) -> None:
-    built = watched("12")
+@pytest.fixture
+def slurm() -> Slurm:
+    """A scripted Slurm in this process."""
+    return Slurm()
+
+
+def test_ranges_single_elements_and_words_are_told_apart(tracked: Build, slurm: Slurm) -> None:
+    built = tracked("12")
     slurm.sacct = (
         sacct("12_1", "COMPLETED")
         + sacct("12_2", "CANCELLED by 1000")
@@ -48,8 +54,8 @@ def test_ranges_single_elements_and_words_are_told_apart(watched: Build, slurm: 
     assert states[NAME, 4].nodes == ()
 
 
-def test_all_campaigns_share_one_query(watched: Build, slurm: Slurm) -> None:
-    several = [watched("12", "13", name="one"), watched("14", name="two")]
+def test_all_campaigns_share_one_query(tracked: Build, slurm: Slurm) -> None:
+    several = [tracked("12", "13", name="one"), tracked("14", name="two")]
     tracker = Tracker(several, run=slurm)
     tracker.poll()
     assert slurm.count("sacct") == 1
@@ -65,17 +71,17 @@ def test_all_campaigns_share_one_query(watched: Build, slurm: Slurm) -> None:
     [{"user": "somebody"}, {"name": "hpcbert-other"}, {"submit": T - 1_000_000}],
 )
 def test_a_job_id_that_was_used_again_is_not_ours(
-    watched: Build, slurm: Slurm, changes: dict[str, Any]
+    tracked: Build, slurm: Slurm, changes: dict[str, Any]
 ) -> None:
-    built = watched("12", repeats=1)
+    built = tracked("12", repeats=1)
     slurm.sacct = sacct("12_1", "COMPLETED", **changes)
     slurm.squeue = squeue("12_1", "COMPLETED", **changes)
     states = snapshot(built, run=slurm)
     assert states[NAME, 1].kind == "unknown"
 
 
-def test_of_a_requeued_repeat_the_newest_run_counts(watched: Build, slurm: Slurm) -> None:
-    built = watched("12", repeats=1)
+def test_of_a_requeued_repeat_the_newest_run_counts(tracked: Build, slurm: Slurm) -> None:
+    built = tracked("12", repeats=1)
     old, new = sacct("12_1", "NODE_FAIL"), sacct("12_1", "RUNNING", submit=T + 60)
     slurm.squeue = squeue("12_1", "RUNNING", submit=T + 60)
     for text in (old + new, new + old):
@@ -84,8 +90,8 @@ def test_of_a_requeued_repeat_the_newest_run_counts(watched: Build, slurm: Slurm
         assert (state.word, state.attempt) == ("RUNNING", 1)
 
 
-def test_an_index_listed_in_a_range_and_alone_is_alone(watched: Build, slurm: Slurm) -> None:
-    built = watched("12", repeats=2)
+def test_an_index_listed_in_a_range_and_alone_is_alone(tracked: Build, slurm: Slurm) -> None:
+    built = tracked("12", repeats=2)
     slurm.sacct = sacct("12_1", "RUNNING") + sacct("12_[1-2%1]", "PENDING")
     slurm.squeue = squeue("12_1", "RUNNING") + squeue("12_2", "PENDING")
     states = snapshot(built, run=slurm)
@@ -95,8 +101,8 @@ def test_an_index_listed_in_a_range_and_alone_is_alone(watched: Build, slurm: Sl
     ]
 
 
-def test_a_job_that_sacct_has_not_heard_of_yet_waits(watched: Build, slurm: Slurm) -> None:
-    built = watched("12")
+def test_a_job_that_sacct_has_not_heard_of_yet_waits(tracked: Build, slurm: Slurm) -> None:
+    built = tracked("12")
     slurm.squeue = squeue("12_[1-5%1]", "PENDING")
     states = snapshot(built, run=slurm)
     assert {(state.word, state.source) for state in states.values()} == {("PENDING", "squeue")}
@@ -107,9 +113,9 @@ def test_a_job_that_sacct_has_not_heard_of_yet_waits(watched: Build, slurm: Slur
     ["Slurm accounting storage is disabled", "fatal: Could not establish a configuration source"],
 )
 def test_without_accounting_squeue_and_the_jobs_themselves_are_asked(
-    watched: Build, slurm: Slurm, complaint: str
+    tracked: Build, slurm: Slurm, complaint: str
 ) -> None:
-    built = watched("12", repeats=3)
+    built = tracked("12", repeats=3)
     slurm.sacct = failed(complaint)
     slurm.squeue = squeue("12_3", "RUNNING")
     start = {"event": "start", "time": T, "nodelist": "n[1-2]"}
@@ -130,9 +136,9 @@ def test_without_accounting_squeue_and_the_jobs_themselves_are_asked(
 
 
 def test_where_there_is_no_slurm_a_copied_directory_still_speaks(
-    watched: Build, slurm: Slurm
+    tracked: Build, slurm: Slurm
 ) -> None:
-    built = watched("12", repeats=2)
+    built = tracked("12", repeats=2)
     slurm.sacct = failed("sacct: no such program", 127)
     slurm.squeue = failed("squeue: no such program", 127)
     built.mark("1n1g", 1, {"event": "start", "time": T}, {"event": "end", "time": T + 5, "exit": 0})
@@ -142,10 +148,10 @@ def test_where_there_is_no_slurm_a_copied_directory_still_speaks(
 
 
 def test_a_refused_array_is_over_and_an_intended_one_is_looked_for_by_name(
-    watched: Build, slurm: Slurm
+    tracked: Build, slurm: Slurm
 ) -> None:
-    refused = watched("", repeats=1, name="refused", state="refused", error="Invalid partition")
-    intended = watched("", repeats=2, name="camp")
+    refused = tracked("", repeats=1, name="refused", state="refused", error="Invalid partition")
+    intended = tracked("", repeats=2, name="camp")
     slurm.squeue = squeue("77_[1-2%1]", "PENDING")
     tracker = Tracker([refused, intended], run=slurm)
     tracker.poll()
@@ -154,8 +160,8 @@ def test_a_refused_array_is_over_and_an_intended_one_is_looked_for_by_name(
     assert slurm.count("sacct") == 0
 
 
-def test_output_that_makes_no_sense_changes_nothing(watched: Build, slurm: Slurm) -> None:
-    built = watched("12", repeats=1)
+def test_output_that_makes_no_sense_changes_nothing(tracked: Build, slurm: Slurm) -> None:
+    built = tracked("12", repeats=1)
     slurm.sacct = "\x00\xff|||\nCOMPLETED\n12_1|nobody|COMPLETED\n"
     slurm.squeue = "12_1 COMPLETED"
     tracker = Tracker([built], run=slurm)
@@ -164,8 +170,8 @@ def test_output_that_makes_no_sense_changes_nothing(watched: Build, slurm: Slurm
     assert tracker.garbage[-2:] == ("12_1|nobody|COMPLETED", "12_1 COMPLETED")
 
 
-def test_changes_are_told_once(watched: Build, slurm: Slurm, clock: Clock) -> None:
-    built = watched("12", repeats=1)
+def test_changes_are_told_once(tracked: Build, slurm: Slurm, clock: Clock) -> None:
+    built = tracked("12", repeats=1)
     slurm.squeue = squeue("12_1", "RUNNING")
     slurm.sacct = sacct("12_1", "RUNNING")
     tracker = Tracker([built], run=slurm, clock=clock, chance=lambda: 0.0)
@@ -183,8 +189,8 @@ def test_changes_are_told_once(watched: Build, slurm: Slurm, clock: Clock) -> No
     assert slurm.count("sacct") == count, "what is over is not asked about"
 
 
-def test_slurm_is_not_asked_before_it_is_time(watched: Build, slurm: Slurm, clock: Clock) -> None:
-    built = watched("12", repeats=1)
+def test_slurm_is_not_asked_before_it_is_time(tracked: Build, slurm: Slurm, clock: Clock) -> None:
+    built = tracked("12", repeats=1)
     slurm.squeue = squeue("12_1", "RUNNING")
     slurm.sacct = sacct("12_1", "RUNNING")
     tracker = Tracker([built], run=slurm, clock=clock, chance=lambda: 0.5, floor=10)
@@ -214,10 +220,10 @@ def test_the_pace_slows_down_and_takes_up_again() -> None:
 
 
 def test_failures_are_counted_until_somebody_answers(
-    watched: Build, slurm: Slurm, clock: Clock
+    tracked: Build, slurm: Slurm, clock: Clock
 ) -> None:
     limit = 10
-    built = watched("12", repeats=1)
+    built = tracked("12", repeats=1)
     slurm.sacct = failed("sacct: error: Problem talking to the database: Connection refused")
     slurm.squeue = failed("slurm_load_jobs error: Unable to contact slurm controller")
     tracker = Tracker([built], run=slurm, clock=clock)
@@ -237,10 +243,10 @@ def test_failures_are_counted_until_somebody_answers(
 
 
 def test_a_lost_node_is_no_end_until_squeue_agrees(
-    watched: Build, slurm: Slurm, clock: Clock
+    tracked: Build, slurm: Slurm, clock: Clock
 ) -> None:
     """As seen with 22.05.8: for seconds sacct has NODE_FAIL alone, squeue already PENDING."""
-    built = watched("15", repeats=1)
+    built = tracked("15", repeats=1)
     tracker = Tracker([built], run=slurm, clock=clock)
     slurm.sacct = sacct("15_1", "NODE_FAIL")
     slurm.squeue = squeue("15_1", "PENDING", submit=T + 5)
@@ -262,10 +268,10 @@ def test_a_lost_node_is_no_end_until_squeue_agrees(
 
 
 def test_an_element_that_left_the_queue_unrecorded_is_given_up_after_a_while(
-    watched: Build, slurm: Slurm, clock: Clock
+    tracked: Build, slurm: Slurm, clock: Clock
 ) -> None:
     """As seen with 22.05.8: an element cancelled before it started never gets a row."""
-    built = watched("1", repeats=2)
+    built = tracked("1", repeats=2)
     slurm.sacct = sacct("1_1", "COMPLETED")
     tracker = Tracker([built], run=slurm, clock=clock)
     polls = 0
@@ -279,9 +285,9 @@ def test_an_element_that_left_the_queue_unrecorded_is_given_up_after_a_while(
 
 
 def test_a_state_nobody_knows_is_not_given_up_while_squeue_fails(
-    watched: Build, slurm: Slurm, clock: Clock
+    tracked: Build, slurm: Slurm, clock: Clock
 ) -> None:
-    built = watched("1", repeats=1)
+    built = tracked("1", repeats=1)
     slurm.squeue = failed("Unable to contact slurm controller")
     tracker = Tracker([built], run=slurm, clock=clock)
     for _ in range(20):
@@ -291,9 +297,9 @@ def test_a_state_nobody_knows_is_not_given_up_while_squeue_fails(
 
 
 def test_repeats_that_share_a_job_follow_its_status_files(
-    watched: Build, slurm: Slurm, clock: Clock
+    tracked: Build, slurm: Slurm, clock: Clock
 ) -> None:
-    built = watched("9", repeats=3, together=True)
+    built = tracked("9", repeats=3, together=True)
     slurm.sacct = sacct("9", "RUNNING")
     slurm.squeue = squeue("9", "RUNNING")
     start = {"event": "start", "time": T}
@@ -310,8 +316,8 @@ def test_repeats_that_share_a_job_follow_its_status_files(
     assert tracker.is_over()
 
 
-def test_submitits_view_of_a_job_goes_by_our_table(watched: Build, slurm: Slurm) -> None:
-    built = watched("12", repeats=4)
+def test_submitits_view_of_a_job_goes_by_our_table(tracked: Build, slurm: Slurm) -> None:
+    built = tracked("12", repeats=4)
     slurm.sacct = (
         sacct("12_1", "CANCELLED by 1000")
         + sacct("12_2", "SUSPENDED")
@@ -347,8 +353,8 @@ def test_importing_submitit_leaves_logging_and_the_environment_alone(tmp_path: P
     assert logging.getLogger("submitit").handlers == []
 
 
-def test_a_thousand_elements_are_one_query_and_no_long_wait(watched: Build, slurm: Slurm) -> None:
-    built = watched("12", repeats=1000)
+def test_a_thousand_elements_are_one_query_and_no_long_wait(tracked: Build, slurm: Slurm) -> None:
+    built = tracked("12", repeats=1000)
     slurm.sacct = "".join(sacct(f"12_{number}", "COMPLETED") for number in range(1, 1001))
     tracker = Tracker([built], run=slurm)
     tracker.poll()
@@ -357,9 +363,9 @@ def test_a_thousand_elements_are_one_query_and_no_long_wait(watched: Build, slur
     assert set(words(tracker)) == {"COMPLETED"}
 
 
-def test_one_tracker_follows_both_schedulers(watched: Build, slurm: Slurm, clock: Clock) -> None:
-    built = watched("local-1-1", repeats=1, name="here", scheduler="local")
-    slurm_campaign = watched("12", repeats=1)
+def test_one_tracker_follows_both_schedulers(tracked: Build, slurm: Slurm, clock: Clock) -> None:
+    built = tracked("local-1-1", repeats=1, name="here", scheduler="local")
+    slurm_campaign = tracked("12", repeats=1)
     slurm.sacct = sacct("12_1", "RUNNING")
     slurm.squeue = squeue("12_1", "RUNNING")
     tracker = Tracker([built, slurm_campaign], run=slurm, clock=clock)
@@ -370,10 +376,10 @@ def test_one_tracker_follows_both_schedulers(watched: Build, slurm: Slurm, clock
 
 
 def test_an_array_that_slurm_accepted_and_forgot_is_said_to_be_lost(
-    watched: Build, slurm: Slurm, clock: Clock
+    tracked: Build, slurm: Slurm, clock: Clock
 ) -> None:
     """slurmctld 22.05.8 killed before it saved its state: neither command has a trace of the job."""
-    built = watched("12", repeats=2)
+    built = tracked("12", repeats=2)
     clock.now = built.repeats[0].accepted + 5
     tracker = Tracker([built], run=slurm, environ={}, clock=clock, chance=lambda: 0.0)
     tracker.poll()
@@ -400,9 +406,9 @@ def test_an_array_that_slurm_accepted_and_forgot_is_said_to_be_lost(
     ids=["no accounting now", "no controller now", "its array is on record", "its array lives"],
 )
 def test_what_slurm_may_yet_know_is_not_lost(
-    watched: Build, slurm: Slurm, clock: Clock, sacct: Any, squeue: Any
+    tracked: Build, slurm: Slurm, clock: Clock, sacct: Any, squeue: Any
 ) -> None:
-    built = watched("12", repeats=2)
+    built = tracked("12", repeats=2)
     clock.now = built.repeats[0].accepted + 600
     slurm.sacct, slurm.squeue = sacct, squeue
     tracker = Tracker([built], run=slurm, environ={}, clock=clock, chance=lambda: 0.0)
@@ -413,9 +419,9 @@ def test_what_slurm_may_yet_know_is_not_lost(
 @pytest.mark.parametrize("later", [0, 1, 40], ids=["same-moment", "a-second", "later"])
 @pytest.mark.parametrize("first", ["REVOKED", "COMPLETED"])
 def test_a_sibling_of_a_federation_that_gave_a_job_up_is_no_attempt(
-    watched: Build, slurm: Slurm, first: str, later: int
+    tracked: Build, slurm: Slurm, first: str, later: int
 ) -> None:
-    built = watched("67108999", repeats=1)
+    built = tracked("67108999", repeats=1)
     built.mark(
         "1n1g",
         1,
@@ -434,8 +440,8 @@ def test_a_sibling_of_a_federation_that_gave_a_job_up_is_no_attempt(
     assert (state.word, state.attempt, state.earlier) == ("COMPLETED", 0, ())
 
 
-def test_a_job_that_all_asked_clusters_gave_up_says_so(watched: Build, slurm: Slurm) -> None:
-    built = watched("67108999", repeats=1)
+def test_a_job_that_all_asked_clusters_gave_up_says_so(tracked: Build, slurm: Slurm) -> None:
+    built = tracked("67108999", repeats=1)
     slurm.sacct = sacct("67108999_1", "REVOKED", place=built.directory, cluster="east")
     tracker = Tracker([built], run=slurm)
     tracker.poll()
@@ -444,8 +450,8 @@ def test_a_job_that_all_asked_clusters_gave_up_says_so(watched: Build, slurm: Sl
     assert "another cluster of the federation" in state.detail
 
 
-def test_another_cluster_s_job_of_the_same_number_is_not_ours(watched: Build, slurm: Slurm) -> None:
-    built = watched("12", repeats=1, cluster="west")
+def test_another_cluster_s_job_of_the_same_number_is_not_ours(tracked: Build, slurm: Slurm) -> None:
+    built = tracked("12", repeats=1, cluster="west")
     rows = (("COMPLETED", "east"), ("TIMEOUT", "west"))
     slurm.sacct = "".join(
         sacct("12_1", word, place=built.directory, cluster=name) for word, name in rows
@@ -456,9 +462,9 @@ def test_another_cluster_s_job_of_the_same_number_is_not_ours(watched: Build, sl
 
 
 def test_somebodys_heterogeneous_job_keeps_no_lost_array_from_being_found(
-    watched: Build, slurm: Slurm, clock: Clock
+    tracked: Build, slurm: Slurm, clock: Clock
 ) -> None:
-    built = watched("12", repeats=1)
+    built = tracked("12", repeats=1)
     slurm.squeue = squeue("13+0", "RUNNING", name="het") + squeue("13+1", "RUNNING", name="het")
     slurm.sacct = sacct("13+0", "RUNNING", name="het")
     clock.now += 3600
@@ -477,9 +483,9 @@ def test_somebodys_heterogeneous_job_keeps_no_lost_array_from_being_found(
     ],
 )
 def test_a_job_that_was_requeued_after_a_retry_replaced_it_is_told_of_and_is_no_attempt(
-    watched: Build, slurm: Slurm, word: str, says: str
+    tracked: Build, slurm: Slurm, word: str, says: str
 ) -> None:
-    built = watched("12", "20", repeats=1)
+    built = tracked("12", "20", repeats=1)
     first = built.campaign.arrays[0]
     again = replace(first, name=f"{NAME}.t1", job_id="20", retry=1, first_attempt=1)
     built = Built(built.directory, replace(built.campaign, arrays=(first, again)))
@@ -501,10 +507,10 @@ def test_a_job_that_was_requeued_after_a_retry_replaced_it_is_told_of_and_is_no_
 
 
 def test_a_job_that_gang_scheduling_suspends_now_and_then_is_over_only_once_and_spoilt(
-    watched: Build, slurm: Slurm, clock: Clock
+    tracked: Build, slurm: Slurm, clock: Clock
 ) -> None:
     """It shows SUSPENDED in its turn; in the end only its times tell of it."""
-    built = watched("12", repeats=1)
+    built = tracked("12", repeats=1)
     built.mark(
         "1n1g",
         1,
@@ -532,9 +538,9 @@ def test_a_job_that_gang_scheduling_suspends_now_and_then_is_over_only_once_and_
 @pytest.mark.parametrize("accounting", ["", "Connection refused"], ids=["sacct answers", "neither"])
 @pytest.mark.parametrize("repeats", [1, 5], ids=["the last end", "one of five"])
 def test_a_controller_that_fails_is_asked_seldom_about_ends_that_jobs_wrote(
-    watched: Build, slurm: Slurm, clock: Clock, accounting: str, repeats: int
+    tracked: Build, slurm: Slurm, clock: Clock, accounting: str, repeats: int
 ) -> None:
-    built = watched("12", repeats=repeats)
+    built = tracked("12", repeats=repeats)
     built.mark("1n1g", 1, {"event": "start", "time": T + 1})
     built.mark("1n1g", 1, {"event": "end", "time": T + 9, "exit": 0})
     slurm.sacct = failed(accounting) if accounting else sacct("12_[1-5]", "RUNNING")
@@ -546,9 +552,9 @@ def test_a_controller_that_fails_is_asked_seldom_about_ends_that_jobs_wrote(
     assert slurm.count("squeue") <= slurm.count("sacct") <= 70
 
 
-def test_nobody_waits_for_what_a_retry_took_over(watched: Build, slurm: Slurm) -> None:
+def test_nobody_waits_for_what_a_retry_took_over(tracked: Build, slurm: Slurm) -> None:
     """Where its states were asked about too, a second retry of a local campaign took 16 s."""
-    built = watched("local-1-1", "local-2-2", repeats=1, scheduler="local")
+    built = tracked("local-1-1", "local-2-2", repeats=1, scheduler="local")
     first = built.campaign.arrays[0]
     again = replace(first, name=f"{NAME}.t1", job_id="local-2-2", retry=1, first_attempt=1)
     built = Built(built.directory, replace(built.campaign, arrays=(first, again)))

@@ -59,7 +59,7 @@ def test_quoted_text_never_spans_lines(text: str) -> None:
 
 
 def read_directive(line: str) -> list[str]:
-    """Split an #SBATCH line as sbatch 22.05 was seen to: tests/end_to_end asks the real one."""
+    """Split an #SBATCH line as sbatch 22.05 was seen to: tests/cluster asks the real one."""
     words: list[str] = []
     word, quote, index, inside = "", "", 0, False
     while index < len(line):

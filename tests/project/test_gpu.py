@@ -1,0 +1,139 @@
+"""The measurement of one device runs to its end on a CPU, and keeps what it has."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcbert.config import toml
+from tests.kit.paths import REPOSITORY
+from tests.kit.waiting import until
+
+pytestmark = pytest.mark.torch
+
+BENCHMARKS = REPOSITORY / "benchmarks"
+PROGRAM = [sys.executable, str(BENCHMARKS / "gpu.py"), "--device=cpu"]
+CONFIGURATION = {
+    "device_name": "NVIDIA H100 80GB HBM3",
+    "precision": "bf16",
+    "unpad": False,
+    "layers": 12,
+    "hidden": 768,
+    "intermediate": 3072,
+    "vocab": 30522,
+    "sequence_length": 128,
+    "predictions": 20,
+}
+RESULT = {"samples_per_second": 5000.0, "model_flops_per_sample": 6.5e10}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def torch() -> None:
+    pytest.importorskip("torch", reason="the reference workload needs PyTorch")
+
+
+@pytest.fixture(scope="module")
+def gpu() -> Any:
+    sys.path.insert(0, str(BENCHMARKS))
+    try:
+        yield importlib.import_module("gpu")
+    finally:
+        sys.path.remove(str(BENCHMARKS))
+
+
+@pytest.mark.slow
+def test_rows_are_measured_in_their_order_and_kept(tmp_path: Path) -> None:
+    command = [*PROGRAM, f"--output={tmp_path}"]
+    text = subprocess.run(
+        [*command, "--minutes=0.7"], capture_output=True, text=True, check=True, timeout=90
+    ).stdout
+    _, _, *rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line[:1] == "|"]
+    assert len(rows) > 10
+    assert float(rows[0][1]) > 0, text
+    assert all(len(row) >= 8 and (row[1] != "-" or row[-1]) for row in rows)
+    assert (tmp_path / "table.md").read_text() == text
+    again = subprocess.run([*command, "--minutes=0"], capture_output=True, text=True, check=True)
+    assert (again.stdout, again.stderr) == (text, "")
+    machine = tmp_path / "machine"
+    machine.write_text(json.dumps({**json.loads(machine.read_text()), "torch": "2.4.0"}))
+    other = subprocess.run([*command, "--minutes=0"], capture_output=True, text=True, check=False)
+    assert other.returncode == 1
+    assert "2.4.0" in other.stderr
+    assert "another --output" in other.stderr
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_every_choice_of_speed_has_a_row(gpu: Any, device: str) -> None:
+    document = toml.read(BENCHMARKS / "gpu.toml")
+    rows = gpu.plan_rows(document, device)
+    names = [row.name for row in rows]
+    assert len(set(names)) == len(names)
+    assert {row.baseline for row in rows if row.baseline} <= set(names)
+    assert {row.kind for row in rows} == set(gpu.RUNNERS)
+    headline = [row for row in rows if row.words[-1] == gpu.MODES[document[device]["default"]]]
+    assert rows[0] == headline[0]
+    words = {word for row in rows for word in row.words}
+    for option in fields(gpu.Settings):
+        name = "--" + option.name.replace("_", "-")
+        if str(option.type) == "bool":
+            assert name in words
+        elif option.name not in document["sizes"]:
+            values = document["values"].get(option.name, option.metadata.get("choices") or ())
+            choices = {*values} - {"auto", option.default}
+            assert {f"{name}={choice}" for choice in choices} <= words, name
+
+
+def test_both_shares_of_the_peak(gpu: Any) -> None:
+    shares = gpu.compute_shares(CONFIGURATION, RESULT)
+    assert shares["mfu"] == pytest.approx(5000 * 6.5e10 / 989.5e12)
+    assert shares["mfu_padded"] > shares["mfu"]
+    assert gpu.compute_shares({**CONFIGURATION, "unpad": True}, RESULT)["mfu_padded"] is None
+    assert gpu.compute_shares({**CONFIGURATION, "device_name": "EPYC"}, RESULT) == {}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "watts"), [(1, 600.0), (2, None)], ids=["one GPU", "another may be the one"]
+)
+def test_watts_are_of_the_only_gpu(
+    gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: int, watts: float | None
+) -> None:
+    path, tool = tmp_path / "row.power.jsonl", tmp_path / "nvidia-smi"
+    lines = [
+        f"2026/11/23 20:00:{second:02}.000, {number}, 600.00, 1000"
+        for second in range(20)
+        for number in range(gpus)
+    ]
+    (tmp_path / "looks").write_text("\n".join([*lines, ""]))
+    tool.write_text('#!/bin/bash\ncat "${0%/*}/looks"\ntouch "${0%/*}/printed"\nexec sleep 600\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with gpu.sample_power(path):
+        until((tmp_path / "printed").exists, path.read_text)
+    assert gpu.read_watts(path, 10.0) == watts
+
+
+def test_watts_without_the_vendors_tool_are_unknown(gpu: Any, tmp_path: Path) -> None:
+    path = tmp_path / "row.power.jsonl"
+    path.write_text("")
+    assert gpu.read_watts(path, 10.0) is None
+
+
+def test_what_was_not_measured_is_a_dash(gpu: Any) -> None:
+    rows = [gpu.Row("a", "train", ()), gpu.Row("b", "train", (), "a"), gpu.Row("c", "train", ())]
+    outcomes = {
+        "a": gpu.Outcome("a", (), {"samples_per_second": 2.0}),
+        "b": gpu.Outcome("b", (), reason="no room | at all"),
+    }
+    cells = [gpu.format_row(row, outcomes) for row in rows]
+    assert cells[0][1] == "2"
+    assert cells[1][1:] == [*["-"] * 7, "failed: no room \\| at all"]
+    assert cells[2][1:-1] == ["-"] * 7
+    assert "not run" in cells[2][-1]

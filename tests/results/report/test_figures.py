@@ -1,0 +1,67 @@
+"""Figures show ranges only where there are some, and no label over another."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import Any
+
+import pytest
+
+from hpcbert.model import Group, Measured, Run, Shape, SpeedupTable
+from hpcbert.results.document import ResultSet
+from hpcbert.results.reduce import tabulate
+from hpcbert.results.report import figures
+from hpcbert.results.report.model import ReportInput, Words
+from hpcbert.results.report.pictures import make_pictures
+from tests.results.report.test_formats import MADE
+
+
+def make_tables(rates: dict[str, float], spread: float = 0.0) -> tuple[SpeedupTable, ...]:
+    """Return a table for each framework: its rate on one GPU, on 1, 2 and 4 GPUs."""
+    return tabulate(
+        [
+            Measured(Group(name, "bert-base", "fp16", 64, "rate"), Shape(1, gpus), 2, runs)
+            for name, rate in rates.items()
+            for gpus in (1, 2, 4)
+            for runs in [
+                tuple(
+                    Run(number, 0, gpus * rate + number * spread, True, (), "-", "none", "")
+                    for number in (1, 2)
+                )
+            ]
+        ]
+    )
+
+
+def draw_axes(
+    tables: tuple[SpeedupTable, ...], published: tuple[SpeedupTable, ...] = ()
+) -> list[Any]:
+    inputs = ReportInput("", MADE, ResultSet(tables), published=published)
+    picture = make_pictures(inputs, Words("en"))[0][0]
+    return list(figures.make_figure(picture).axes)
+
+
+@pytest.mark.parametrize("spread", [0.0, 1.0], ids=["equal", "spread"])
+def test_bars_are_drawn_where_runs_differ(spread: float) -> None:
+    for axes in draw_axes(make_tables({"a": 10.0}, spread)):
+        assert bool(axes.collections) is bool(spread)
+
+
+@pytest.mark.parametrize("size", figures.SIZES)
+def test_names_of_lines_keep_apart(size: str) -> None:
+    tables = make_tables({name: 10.0 + number / 100 for number, name in enumerate("abcdef")})
+    picture = make_pictures(ReportInput("", MADE, ResultSet(tables)), Words("en"))[0][0]
+    svg = figures.draw(picture, size=size, all_formats=False).svg
+    places = sorted(float(y) for y in re.findall(r' ([\d.]+)\)"[^>]*>[a-f] 100%<', svg))
+    assert len(places) == 6
+    gaps = [low - high for high, low in itertools.pairwise(places)]
+    assert min(gaps) >= 0.9 * figures.SIZES[size].font
+
+
+def test_published_lines_are_named_and_say_so() -> None:
+    own, published = make_tables({"mine": 10.0}), make_tables({"theirs": 9.0})
+    throughput, efficiency = draw_axes(own, published=published)
+    lines = {line.get_color() for line in throughput.lines}
+    assert figures._GREY in lines
+    assert efficiency.get_ylabel() == "efficiency"

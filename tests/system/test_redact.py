@@ -1,0 +1,354 @@
+"""Secrets are recognised by name and by form, and nothing else is touched."""
+
+from __future__ import annotations
+
+import shutil
+import string
+import subprocess
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpcbert.system import redact
+from hpcbert.system.redact import MASK, is_secret_name, mask_command, mask_environment, mask_text
+
+pytestmark = pytest.mark.slow
+
+SECRET_NAMES = [
+    "HF_TOKEN",
+    "HUGGING_FACE_HUB_TOKEN",
+    "NGC_API_KEY",
+    "WANDB_API_KEY",
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "GITHUB_TOKEN",
+    "GH_PAT",
+    "MYSQL_PWD",
+    "PGPASSWORD",
+    "DOCKER_PASS",
+    "password",
+    "X-Auth-Token",
+    "client_secret",
+    "accessKey",
+    "SSH_PRIVATE_KEY",
+    "AZURE_CLIENT_CREDENTIALS",
+    "SENTRY_DSN",
+    "DBPASS",
+    "DB_PASS",
+    "SMTPPASS",
+    "REDIS_PASS",
+    "db-pass",
+    "pass",
+    "DBPWD",
+    "AZURE_STORAGE_CONNECTION_STRING",
+    "SLACK_WEBHOOK_URL",
+    "AccountKey",
+    "NGCCLI",
+    "NGC_CLI_API_KEY",
+    "NGCCLI_API_KEY",
+    "GITHUB_OTP",
+    "NPM_CONFIG_OTP",
+    "VPN_TOTP",
+    "DB_PW",
+    "WIFI_PSK",
+]
+PLAIN_NAMES = [
+    "PWD",
+    "OLDPWD",
+    "HOME",
+    "PATH",
+    "NCCL_DEBUG",
+    "NCCL_SOCKET_IFNAME",
+    "OMP_NUM_THREADS",
+    "CUDA_VISIBLE_DEVICES",
+    "TOKENIZERS_PARALLELISM",
+    "MAX_TOKENS",
+    "SLURM_JOB_ID",
+    "PATTERN",
+    "PYTHONPATH",
+    "LD_LIBRARY_PATH",
+    "PASSIVE_WAIT",
+    "NCCL_BYPASS",
+    "COMPASS_HOME",
+    "PASSTHROUGH",
+    "NGCCLI_HOME",
+    "NGC_CLI_ORG",
+    "FOOTPRINT",
+]
+
+
+@pytest.mark.parametrize("name", SECRET_NAMES)
+def test_names_that_give_a_secret_away(name: str) -> None:
+    assert is_secret_name(name)
+    assert mask_environment({name: "x"}) == {name: MASK}
+    assert mask_text(f"run --export={name}=abc,FOO=1") == f"run --export={name}={MASK},FOO=1"
+    assert mask_command(["curl", f"--{name}", "abc", f"--{name}=abc", "-v"]) == (
+        *("curl", f"--{name}", MASK, f"--{name}={MASK}", "-v"),
+    )
+
+
+@pytest.mark.parametrize("name", PLAIN_NAMES)
+def test_names_that_do_not(name: str) -> None:
+    assert not is_secret_name(name)
+    assert mask_environment({name: "a b:/c"}) == {name: "a b:/c"}
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "AKIAIOSFODNN7EXAMPLE",
+        "hf_abcdefghijklmnopqrstuvwxyzABCDEFGH",
+        "nvapi-abcdefghijklmnopqrstuvwxyz0123",
+        "ghp_abcdefghijklmnopqrstuvwxyz0123456789",
+        "github_pat_11ABCDEFG0abcdefghijkl_mnopq",
+        "glpat-abcdefghijklmnopqrst",
+        "xoxb-123456789012-abcdefghij",
+        "sk-proj-abcdefghijklmnopqrstuvwx",
+        "AIzaSyA-abcdefghijklmnopqrstuvwxyz01234",
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl",
+        "-----BEGIN RSA PRIVATE KEY-----\nMIIB\n-----END RSA PRIVATE KEY-----",
+        "-----BEGIN OPENSSH PRIVATE KEY-----\nb3Bl\n-----END OPENSSH PRIVATE KEY-----",
+        "-----BEGIN PGP PRIVATE KEY BLOCK-----\nlQdG\n-----END PGP PRIVATE KEY BLOCK-----",
+        "---- BEGIN SSH2 ENCRYPTED PRIVATE KEY ----\nP2/56\n---- END SSH2 ENCRYPTED PRIVATE KEY ----",
+        "sk_" + "live_" + 6 * "a1B2",
+        "rk_" + "test_" + 6 * "a1B2",
+        "1234567890:" + 5 * "AAbb-9_",
+        "hvs." + 6 * "CAESIa1",
+        "hvb." + 6 * "CAESIa1",
+        "https://hooks.slack." + "com/services/T0000000/B0000000/" + 6 * "abcd",
+        "https://discord." + "com/api/webhooks/123456789012345678/" + 10 * "abcd",
+        "https://corp.webhook." + "office.com/webhookb2/" + 6 * "ab12",
+        "npm_" + 9 * "a1B2",
+        "pypi-" + "AgEIcHlwaS5vcmc" + 20 * "a1B2",
+        "do" + "p_v1_" + 16 * "0a1b",
+        "dapi" + 8 * "0a1b",
+        "SG." + 22 * "a" + "." + 43 * "b",
+        "abc8Q~" + 8 * "a.b_",
+        "glsa_" + 8 * "a1B2",
+        "key-" + 8 * "0a1b",
+    ],
+)
+def test_forms_that_are_secrets_wherever_they_stand(form: str) -> None:
+    for around in ("{}", "see {} there", "[{}]", "a={}", "https://host/x?q={}", '{{"v": "{}"}}'):
+        assert form not in mask_text(around.format(form))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("https://me:word@host/x", f"https://{MASK}@host/x"),
+        ("docker://$oauthtoken:abc@nvcr.io#a/b:1", f"docker://{MASK}@nvcr.io#a/b:1"),
+        ("docker://user@nvcr.io#a/b:1", "docker://user@nvcr.io#a/b:1"),
+        ("git+https://0123456789abcdef0123@host/r", f"git+https://{MASK}@host/r"),
+        ("Authorization: Bearer abc.def", f"Authorization: Bearer {MASK}"),
+        ("-H 'Authorization: Basic dXNlcjpwdw=='", f"-H 'Authorization: Basic {MASK}'"),
+        ("https://h/x?X-Amz-Signature=ab12&y=1", f"https://h/x?X-Amz-Signature={MASK}&y=1"),
+        ('{"password": "a b", "x": 1}', f'{{"password": {MASK}, "x": 1}}'),
+        ("--set key_file=/a", "--set key_file=" + MASK),
+        ("curl -u me:word https://h/x", f"curl -u me:{MASK} https://h/x"),
+        ("curl --user me:word", f"curl --user me:{MASK}"),
+        ("curl --proxy-user=me:word", f"curl --proxy-user=me:{MASK}"),
+        ("curl -ume:word", f"curl -ume:{MASK}"),
+        ("curl -u 'me:word' x", f"curl -u 'me:{MASK}' x"),
+        ("x --password word y", f"x --password {MASK} y"),
+        ("x --api-key 'a b' y", f"x --api-key {MASK} y"),
+        ("DBPASS=word make", f"DBPASS={MASK} make"),
+        ("machine x login y password z", f"machine x login y password {MASK}"),
+        ("machine x\n  login y\n  password z\n", f"machine x\n  login y\n  password {MASK}\n"),
+        (
+            "machine nvcr.io login $oauthtoken password ab",
+            f"machine nvcr.io login $oauthtoken password {MASK}",
+        ),
+        ("default login y account q password z", f"default login y account q password {MASK}"),
+        ("machine x password z login y", f"machine x password {MASK} login y"),
+        ("docker login -u me -p word nvcr.io", f"docker login -u me -p {MASK} nvcr.io"),
+        ("sshpass -p word ssh host", f"sshpass -p {MASK} ssh host"),
+        ("wandb login " + 5 * "0a1b2c3d", f"wandb login {MASK}"),
+        ("setenv HF_TOKEN word", f"setenv HF_TOKEN {MASK}"),
+        ("ENV NGC_API_KEY word", f"ENV NGC_API_KEY {MASK}"),
+        ("['train.py', '--token', 'word']", f"['train.py', '--token', '{MASK}']"),
+        ('["--password", "a b"]', f'["--password", "{MASK}"]'),
+        ("('Authorization', 'Basic dTpw')", f"('Authorization', 'Basic {MASK}')"),
+        ('{"Authorization": "Basic dTpw"}', f'{{"Authorization": "Basic {MASK}"}}'),
+        ('{"auths": {"h": {"auth": "dTpw"}}}', f'{{"auths": {{"h": {{"auth": {MASK}}}}}}}'),
+        ("export GITHUB_OTP=123456", f"export GITHUB_OTP={MASK}"),
+        ("pad_token_id: " + "hunter2" * 3, f"pad_token_id: {MASK}"),
+        ("Server=h;Password=word;User=u", f"Server=h;Password={MASK};User=u"),
+    ],
+)
+def test_what_is_around_a_secret_stays(before: str, after: str) -> None:
+    assert mask_text(before) == after
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        "hpcbert submit --nodes 4 --gpus-per-node 8 --fw oneflow --set learning_rate=1e-4",
+        "/data/key:/data/key:ro,/x:/y",
+        "docker://nvcr.io#nvidia/pytorch:25.04-py3",
+        "http://[::1]:8080/a@b",
+        "NCCL_IB_HCA=mlx5_0:1",
+        '{"event": "facts", "real_token_share": 0.8532, "tokens": 128}',
+        "real_token_share=0.85 mask_token: '[MASK]' pad_token_id: 0 cls_token=[CLS] eos_token_id: 2",
+        "token_type_ids: None key_padding_mask=None missing_keys: [] token_per_sec: 12345.6",
+        "mlperf_logger.log_event(key=mlperf_logger.constants.CACHE_CLEAR, value=True)",
+        "the machine has a login node; default password rules apply to the machine n1",
+        "docker run -p 8080:80 image && wandb login failed",
+        "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+        "iteration: 1/120 loss: 9.5 samples/s: 10.00",
+        "docker run -u 1000:1000 --user 0:0 image",
+        "nvcr.io/nvidia/pytorch@sha256:" + 8 * "0a1b2c3d",
+        "commit c89430b8a7b6c5d4e3f2a1b0c9d8e7f6a5b4c3d2 time: 1763717655.500000",
+        "--tokenizer bert-base --max-tokens 128 --compass north --bypass yes",
+        "python -u train.py --heads=8 --passes 3",
+        "NCCL_NET_GDR_LEVEL=PHB NCCL_TOPO_FILE=/etc/nccl/topo.xml CUDA_DEVICE_ORDER=PCI_BUS_ID",
+        "20261121T100000Z-oneflow-3f9a1c 12345678:ready glibc-2.36 sk-learn hf_transfer",
+        "",
+    ],
+)
+def test_what_is_no_secret_stays(plain: str) -> None:
+    assert mask_text(plain) == plain
+    assert mask_command(plain.split()) == tuple(plain.split())
+
+
+def test_a_word_after_its_option_is_masked_in_a_command() -> None:
+    words = ("curl", "-u", "me:word", "--user", "1000:1000", "--proxy-user", "a:b:c", "x:y")
+    masked = ("curl", "-u", f"me:{MASK}", "--user", "1000:1000", "--proxy-user", f"a:{MASK}", "x:y")
+    assert mask_command(words) == masked
+
+
+# One example of each kind that detect-secrets knows, made for this; an empty one stands for what
+# is no form: mere entropy, addresses.
+A, Z = "a1b2c3d4", "A1b2C3d4"
+
+
+def test_all_that_a_maintained_rule_set_knows_is_masked() -> None:
+    examples = {
+        "Artifactory Credentials": f" AKC{Z * 3} ",
+        "AWS Access Key": "AKIA" + "ABCDEFGH12345678",
+        "Azure Storage Account access key": "AccountKey=" + 11 * Z,
+        "Basic Auth Credentials": "https://user:word12@host/x",
+        "Cloudant Credentials": f"https://acc:{A * 8}@acc.cloudant.com",
+        "Discord Bot Token": f"M{Z * 2}{Z[:7]}.{Z[:6]}.{Z * 3}abc",
+        "GitHub Token": "ghp_" + 4 * Z + "abcd",
+        "GitLab Token": "glpat-" + 3 * Z,
+        "IBM Cloud IAM Key": "ibm_cloud_iam_api_key = '" + 5 * Z + "abcd'",
+        "IBM COS HMAC Credentials": "secret_access_key = '" + 6 * A + "'",
+        "JSON Web Token": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl",
+        "Mailchimp Access Key": 4 * A + "-us12",
+        "NPM tokens": "//registry.npmjs.org/:_authToken=npm_" + 4 * Z,
+        "OpenAI Token": "sk-" + 2 * Z + "abcdT3BlbkFJ" + 2 * Z + "abcd",
+        "Private Key": "-----BEGIN EC PRIVATE KEY-----\nabc",
+        "PyPI Token": "pypi-" + "AgEIcHlwaS5vcmc" + 10 * Z,
+        "SendGrid API Key": f"SG.{Z * 2}abcdef.{Z * 5}abc",
+        "Slack Token": "xoxb-" + "123456-123456-abcdef",
+        "SoftLayer Credentials": "https://api.softlayer.com/soap/v3/" + 8 * A,
+        "Square OAuth Secret": "sq0csp-" + 5 * Z + "abc",
+        "Stripe Access Key": "sk_" + "live_" + 3 * Z,
+        "Telegram Bot Token": "110201543:" + 4 * Z + "abc",
+        "Twilio API Key": "AC" + 4 * A,
+        "Secret Keyword": "db_password = 'word123'",
+        "Base64 High Entropy String": "",
+        "Hex High Entropy String": "",
+        "Public IP (ipv4)": "",
+    }
+    pytest.importorskip("detect_secrets", reason="its rules are this test's reference")
+    from detect_secrets.core.plugins.util import get_mapping_from_secret_type_to_class
+    from detect_secrets.settings import default_settings
+
+    with default_settings():
+        kinds: dict[str, Any] = {**get_mapping_from_secret_type_to_class()}
+        rules = {name: kind() for name, kind in kinds.items()}
+
+        def find_secrets(name: str, line: str) -> set[str]:
+            lines = line.splitlines()
+            hits = [rules[name].analyze_line("x.sh", text, 1) for text in lines]
+            return {str(hit.secret_value) for text in hits for hit in text}
+
+        assert set(rules) == set(examples)
+        for name, example in examples.items():
+            if example:
+                assert find_secrets(name, example), f"{name}: the example is none"
+                unmasked = find_secrets(name, mask_text(example)) - {MASK}
+                assert not unmasked, f"{name}: {unmasked} in {mask_text(example)}"
+
+
+@given(
+    st.text(string.ascii_letters + string.digits, min_size=20, max_size=40),
+    st.sampled_from(SECRET_NAMES),
+    st.sampled_from(PLAIN_NAMES),
+)
+def test_a_secret_never_comes_through(word: str, name: str, other: str) -> None:
+    variables = {name: word, other: "x", "URL": f"https://u:{word}@h/", "H": f"{name}={word}"}
+    shown = mask_environment(variables)
+    assert list(shown) == list(variables)
+    assert word not in str(shown)
+    line = ["x", f"--env={name}={word}", f"--{name}", word, f"{other}=y", f"https://:{word}@h"]
+    assert word not in str(mask_command(line))
+
+
+@given(st.text(max_size=200))
+def test_masking_twice_is_masking_once(value: str) -> None:
+    once = mask_text(value)
+    assert mask_text(once) == once
+
+
+@given(st.lists(st.text(max_size=20), max_size=8))
+def test_a_command_keeps_its_number_of_words(words: list[str]) -> None:
+    assert len(mask_command(words)) == len(words)
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "a=",
+        "token=",
+        "://",
+        "a:",
+        "authorization ",
+        "-----BEGIN PRIVATE KEY-----",
+        "eyJaaaaaaaa.",
+        "-eyJaaaaaaaa",
+        "SG.aaaaaaaaaaaaaaaa-",
+        "-u a",
+        " -u",
+        " --token",
+        "-----BEGIN PGP PRIVATE KEY BLOCK-----",
+        "0123456789",
+        "ab1Q~",
+        "https://hooks.slack.com/",
+        " ",
+        "machine a login b ",
+        "default ",
+        "docker login ",
+        "sshpass -p ",
+        "wandb login ",
+        "ENV A ",
+        "'--a',",
+    ],
+)
+def test_long_texts_take_no_long_time(piece: str) -> None:
+    began = time.process_time()
+    mask_text(piece * (200_000 // len(piece)))
+    assert time.process_time() - began < 5
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,12}", fullmatch=True), min_size=1))
+def test_bash_knows_the_same_names(names: list[str]) -> None:
+    """The expression means the same to bash, which leaves secrets out on the nodes."""
+    bash = shutil.which("bash")
+    assert bash
+    script = "for name; do [[ _${name^^}_ =~ $NAMES ]] && echo 1 || echo 0; done"
+    result = subprocess.run(
+        [bash, "-c", script, "names", *names],
+        env={"NAMES": redact.NAMES, "LC_ALL": "C"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout.split() == [str(int(is_secret_name(name))) for name in names]
