@@ -11,7 +11,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Literal, get_args
+
+import tomli
 
 from hpcbert.slurm import reasons
 from hpcbert.slurm.reasons import REFUSED_START, WAIT, find_reason_advice
@@ -23,9 +26,6 @@ UNNEEDED = "UNNEEDED"
 # What was written down may be damaged: no moment lies after the year 9999, and a job is requeued a
 # few times, not ten thousand.
 LATEST, LAST_ATTEMPT = 253_402_300_799, 9_999
-_RETRY = "run hpcbert retry"
-_NODE = f"report the node to the administrators, then {_RETRY}"
-_RELEASE = "find out why, then release it: scontrol release JOBID"
 _RESUME = "run hpcbert submit --resume CAMPAIGN to continue the submission"
 # Of repeats that no scheduler is known to have: their submission was interrupted.
 UNSUBMITTED = "it was never submitted"
@@ -65,13 +65,8 @@ class Kind(str, Enum):
         return self in {Kind.WAITING, Kind.REQUEUED}
 
 
-# What older versions wrote into measurements.json.
-_FORMER = {"well": Kind.SUCCEEDED, "badly": Kind.FAILED, "again": Kind.REQUEUED}
-
-
 def read_kind(word: Any) -> Kind | None:
-    """Return the kind that measurements name, also those of older versions; None if unknown."""
-    word = _FORMER.get(word, word)
+    """Return the kind that measurements name; None if unknown."""
     return Kind(word) if word in set(Kind) else None
 
 
@@ -88,172 +83,19 @@ class State:
     """
 
     word: str
-    code: str
     kind: Kind
     sentence: str
-    advice: str
+    code: str = ""
+    advice: str = WAIT
     returns: bool = False
 
 
-# In the order in which Slurm looks for the one word that it prints: flags, bases, and last the
-# flags that job_state_string passes over and only the complete form names.
-STATES: tuple[State, ...] = (
-    State("COMPLETING", "CG", Kind.RUNNING, "has ended; its nodes are being cleaned up", WAIT),
-    State("STAGE_OUT", "SO", Kind.RUNNING, "has ended; its data are being staged out", WAIT),
-    State("CONFIGURING", "CF", Kind.WAITING, "has its nodes, which are being prepared", WAIT),
-    State("EXPEDITING", "", Kind.REQUEUED, "is going back to the head of the queue", WAIT),
-    State(
-        "RESIZING",
-        "RS",
-        Kind.RUNNING,
-        "is running while Slurm changes its size",
-        "cancel it, then run hpcbert retry",
-    ),
-    State("REQUEUED", "RQ", Kind.REQUEUED, "is going back to the queue", WAIT),
-    State("REQUEUE_FED", "RF", Kind.REQUEUED, "is going back to the queue of the federation", WAIT),
-    State(
-        "REQUEUE_HOLD", "RH", Kind.REQUEUED, "went back to the queue and is held there", _RELEASE
-    ),
-    State(
-        "SPECIAL_EXIT",
-        "SE",
-        Kind.REQUEUED,
-        "went back to the queue in a special state and is held there",
-        _RELEASE,
-    ),
-    State(
-        "STOPPED",
-        "ST",
-        Kind.RUNNING,
-        "holds its nodes but is stopped, so its number is invalid",
-        f"cancel it, then {_RETRY}",
-    ),
-    State(
-        "REVOKED",
-        "RV",
-        Kind.FAILED,
-        "was taken over by another cluster of the federation",
-        "submit to one cluster only",
-    ),
-    State(
-        "RESV_DEL_HOLD",
-        "RD",
-        Kind.WAITING,
-        "is held: its reservation was deleted",
-        "cancel it, and submit again without the reservation or with another one",
-    ),
-    State("SIGNALING", "SI", Kind.RUNNING, "is running and is being sent a signal", WAIT),
-    State("PENDING", "PD", Kind.WAITING, "is waiting in the queue", WAIT),
-    State("RUNNING", "R", Kind.RUNNING, "is running", WAIT),
-    State(
-        "SUSPENDED",
-        "S",
-        Kind.RUNNING,
-        "holds its nodes but is suspended, so its number is invalid",
-        "cancel it, and submit again where jobs are not suspended",
-    ),
-    State("COMPLETED", "CD", Kind.SUCCEEDED, "completed", "collect its number"),
-    State(
-        "CANCELLED",
-        "CA",
-        Kind.FAILED,
-        "was cancelled",
-        f"if it was not you, find out who cancelled it and why, then {_RETRY}",
-    ),
-    State(
-        "FAILED",
-        "F",
-        Kind.FAILED,
-        "failed",
-        f"read its log with hpcbert logs and fix the cause, then {_RETRY}",
-    ),
-    State(
-        "TIMEOUT",
-        "TO",
-        Kind.FAILED,
-        "reached its time limit",
-        "see how far its log got, then run hpcbert retry with a longer --time",
-    ),
-    State("NODE_FAIL", "NF", Kind.FAILED, "lost a node", _NODE, returns=True),
-    State(
-        "PREEMPTED",
-        "PR",
-        Kind.FAILED,
-        "was preempted by another job",
-        f"use a partition or QOS that is not preempted, or {_RETRY}",
-        returns=True,
-    ),
-    State("BOOT_FAIL", "BF", Kind.FAILED, "got a node that did not boot", _NODE, returns=True),
-    State(
-        "DEADLINE",
-        "DL",
-        Kind.FAILED,
-        "could not finish before its deadline",
-        "submit again without a deadline, or with a shorter --time",
-    ),
-    State(
-        "OUT_OF_MEMORY",
-        "OOM",
-        Kind.FAILED,
-        "ran out of host memory",
-        "request more with --sbatch-arg=--mem=…, or whole nodes with slurm.exclusive = true",
-    ),
-    State(
-        "LAUNCH_FAILED",
-        "",
-        Kind.FAILED,
-        "could not be launched on its nodes",
-        f"the prolog or slurmd failed: {_NODE}",
-        returns=True,
-    ),
-    State("POWER_UP_NODE", "", Kind.WAITING, "has its nodes, which are being powered up", WAIT),
-    State(
-        "RECONFIG_FAIL",
-        "",
-        Kind.FAILED,
-        "got nodes that could not be configured",
-        _NODE,
-        returns=True,
-    ),
-    State(
-        "GETENV_FAILED",
-        "",
-        Kind.FAILED,
-        "could not get its user's environment",
-        f"make sure that your login scripts end quickly and print nothing, then {_RETRY}",
-        returns=True,
-    ),
-    State("UPDATE_DB", "", Kind.RUNNING, "is being reported to accounting again", WAIT),
-    # Not Slurm's words, but what stands where Slurm has none.
-    State(
-        "REFUSED",
-        "",
-        Kind.FAILED,
-        "was refused by sbatch",
-        "fix what sbatch complains about, then run hpcbert submit --resume CAMPAIGN",
-    ),
-    State(
-        UNNEEDED,
-        "",
-        Kind.UNNEEDED,
-        "was not needed: the repeats before it made the median precise enough",
-        WAIT,
-    ),
-    State(
-        LOST,
-        "",
-        Kind.UNKNOWN,
-        "was accepted by Slurm, which has no record of it any more",
-        f"hpcbert does not resubmit it by itself: {_RETRY}",
-    ),
-    State(
-        UNKNOWN,
-        "",
-        Kind.UNKNOWN,
-        "has an unknown state",
-        f"check again when Slurm answers; if it stays unknown, {_RETRY}",
-    ),
-)
+def _read_states() -> tuple[State, ...]:
+    rows = tomli.loads(Path(__file__).with_name("states.toml").read_text(encoding="utf-8"))
+    return tuple(State(**{**row, "kind": Kind(row["kind"])}) for row in rows["states"])
+
+
+STATES = _read_states()
 _BY_WORD = {name: state for state in STATES for name in (state.word, state.code) if name}
 _PLACE = {state.word: place for place, state in enumerate(STATES)}
 

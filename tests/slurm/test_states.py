@@ -114,14 +114,6 @@ def test_a_state_of_another_kind_is_not_recalled(kind: object) -> None:
         load_state({**data, "kind": kind})
 
 
-@pytest.mark.parametrize(
-    ("word", "kind"), [("well", Kind.SUCCEEDED), ("badly", Kind.FAILED), ("again", Kind.REQUEUED)]
-)
-def test_a_state_that_an_older_version_wrote_is_recalled(word: str, kind: Kind) -> None:
-    data = dump_state(RepeatState("COMPLETED", kind, "sacct"))
-    assert load_state({**data, "kind": word}).kind is kind
-
-
 def test_every_short_code_is_in_the_table() -> None:
     # SchedMD/slurm@284c3b9, src/common/slurm_protocol_defs.c, job_state_string_compact
     printed = "CG SO CF RS RQ RF RH SE ST RV RD SI PD R S CD CA F TO NF PR BF DL OOM"
