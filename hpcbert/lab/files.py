@@ -38,6 +38,10 @@ def read_release(text: str) -> Release:
     return (int(match[1]), int(match[2])) if match else _RELEASE
 
 
+def _fill_template(name: str, /, **values: object) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8").format(**values)
+
+
 def slurm_conf(
     plan: LabPlan, network: Network, layout: Layout, *, host: str, release: Release = _RELEASE
 ) -> str:
@@ -48,7 +52,8 @@ def slurm_conf(
         for number, name in enumerate(plan.node_names, 1)
     )
     plugins = f"PluginDir={layout.plugins}\n" if plan.lacks else ""
-    text = _SLURM_CONF.format(
+    text = _fill_template(
+        "slurm.conf.in",
         name=plan.name,
         host=host,
         controller=network.controller,
@@ -78,7 +83,8 @@ def slurmdbd_conf(network: Network, layout: Layout, *, host: str) -> str:
 
     It needs no password: MariaDB asks the kernel who is at the other end of its socket.
     """
-    return _SLURMDBD_CONF.format(
+    return _fill_template(
+        "slurmdbd.conf.in",
         host=host,
         controller=network.controller,
         port=network.accounting_port,
@@ -140,7 +146,8 @@ def site_toml(plan: LabPlan, layout: Layout, *, mpi: str) -> str:
         layout: Its files.
         mpi: How srun starts ranks; empty: as each program needs it.
     """
-    return _SITE_TOML.format(
+    return _fill_template(
+        "site.toml.in",
         name=plan.name,
         runs=layout.runs,
         sources=layout.sources,
@@ -183,106 +190,6 @@ def _accounting(plan: LabPlan, network: Network, layout: Layout, release: Releas
         "AccountingStorageTRES=gres/gpu\n"
         + ("AccountingStoreFlags=job_comment" if release >= _STORE_FLAGS else _STORE_COMMENT)
     )
-
-
-_SLURM_CONF = """\
-ClusterName={name}
-SlurmctldHost={host}({controller})
-SlurmctldPort={controller_port}
-SlurmdPort={node_port}
-SlurmUser={user}
-SlurmdUser=root
-AuthType=auth/munge
-CredType=cred/munge
-AuthInfo=socket={socket}
-
-StateSaveLocation={state}
-SlurmdSpoolDir={spool}/%n
-SlurmctldPidFile={run}/slurmctld.pid
-SlurmdPidFile={run}/slurmd.%n.pid
-SlurmctldSyslogDebug=quiet
-SlurmdSyslogDebug=quiet
-
-GresTypes=gpu
-SelectType=select/cons_tres
-SelectTypeParameters=CR_CPU_Memory
-DefMemPerCPU={memory_per_cpu}
-SlurmdParameters=config_overrides
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-JobAcctGatherType=jobacct_gather/linux
-JobAcctGatherFrequency=5
-JobAcctGatherParams=OverMemoryKill
-MpiDefault=none
-MailProg=/bin/true
-PropagateResourceLimits=NONE
-
-SchedulerType=sched/backfill
-SchedulerParameters=batch_sched_delay=0,sched_interval=5,sched_min_interval=0,bf_interval=2
-PriorityType=priority/basic
-PreemptType=preempt/partition_prio
-PreemptMode=REQUEUE
-JobRequeue=1
-ReturnToService=2
-MaxArraySize=1001
-MinJobAge=300
-KillWait=30
-CompleteWait=0
-SlurmctldTimeout=30
-SlurmdTimeout={slurmd_timeout}
-BatchStartTimeout=60
-
-{accounting}
-{plugins}
-{nodes}
-PartitionName=gpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
-PartitionName=low Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=1
-"""
-
-_SLURMDBD_CONF = """\
-DbdHost={host}
-DbdAddr={controller}
-DbdPort={port}
-SlurmUser={user}
-AuthType=auth/munge
-AuthInfo=socket={socket}
-DebugLevelSyslog=quiet
-PidFile={run}/slurmdbd.pid
-StorageType=accounting_storage/mysql
-StorageHost=localhost
-StorageUser={user}
-StorageLoc=slurm_acct_db
-"""
-
-_SITE_TOML = """\
-schema = 1
-name = "{name}"
-scheduler = "slurm"
-runs = "{runs}"
-sources = "{sources}"
-
-[env]
-# The nodes share this machine's cores.
-OMP_NUM_THREADS = "1"
-
-[slurm]
-partition = "gpu"
-gres = "{gres}"
-time_limit = "00:10:00"
-mpi = "{mpi}"
-exclusive = false
-poll_floor = 1.0
-
-[nodes]
-gpus_per_node = {ranks}
-
-[frameworks.pytorch]
-device = "auto" # the GPUs are fake: it trains on the CPUs
-
-[container]
-runtime = "none"
-images = "{images}"
-"""
 
 
 def find_plugins() -> set[str]:
