@@ -15,16 +15,17 @@ from hpcbert.campaign.pooling import (
     NumberedLogs,
     ReadLog,
     are_numbered,
+    are_tasks,
     is_numbered_by_job,
     join_points,
     make_points,
     number_logs,
+    separate_systems,
 )
 from hpcbert.campaign.recognition import (
     Assumption,
     list_assumed,
 )
-from hpcbert.campaign.systems import are_tasks, separate_systems
 from hpcbert.campaign.user_settings import (
     UnknownLogError,
     guess_shape,

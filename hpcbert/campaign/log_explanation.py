@@ -2,15 +2,108 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
 from typing import NamedTuple
 
 from hpcbert.campaign.foreign import LogReader
 from hpcbert.campaign.recognition import Choice
 from hpcbert.errors import UsageError
-from hpcbert.logs.explanation import StatedFact, list_facts
+from hpcbert.logs.facts import FactValue, parse_fact
+from hpcbert.logs.fields import read_fields, whole_matches
+from hpcbert.logs.grammar import Grammar
 from hpcbert.logs.layout import FIELDS, LogFile, printable_path
+from hpcbert.logs.lines import CHUNK, NotALogError, cut_line, find_lines, open_log, read_pieces
+from hpcbert.logs.packed import UnpackError, read_text
 from hpcbert.logs.setting import END
 from hpcbert.logs.window import counted_part
+
+# Facts are in a log's header, some in its last lines; more is not searched.
+_MAX_BYTES = 1 << 26
+_MAX_TEXT = 160
+
+
+class StatedFact(NamedTuple):
+    """A fact and the first line that states it.
+
+    Attributes:
+        line: Its number in the file, from 1; 0 if it is not there in this form.
+        lines: How many lines state the same.
+        is_assumed: Whether the line only suggests it.
+    """
+
+    name: str
+    value: FactValue
+    line: int
+    text: str
+    lines: int
+    is_assumed: bool
+
+
+def list_facts(path: Path, grammar: Grammar) -> tuple[StatedFact, ...]:
+    """Return the facts in a log's lines, in their order; lines that are counted, too.
+
+    Never raises, whatever the path leads to.
+    """
+    first_lines: dict[tuple[str, FactValue, bool], bytes] = {}
+    counts: dict[tuple[str, FactValue, bool], int] = {}
+    for key, text in _read_facts(path, grammar):
+        first_lines.setdefault(key, text)
+        counts[key] = counts.get(key, 0) + 1
+    raw_text = b"".join(_read_raw(path))
+    facts = []
+    for (name, value, is_assumed), text in first_lines.items():
+        shown_text = " ".join(text.decode(errors="replace").split())[:_MAX_TEXT]
+        count = counts[name, value, is_assumed]
+        number = _find_line(raw_text, text)
+        is_counted = value == ""
+        facts.append(
+            StatedFact(name, count if is_counted else value, number, shown_text, count, is_assumed)
+        )
+    return tuple(facts)
+
+
+def _read_facts(
+    path: Path, grammar: Grammar
+) -> Iterator[tuple[tuple[str, FactValue, bool], bytes]]:
+    """Yield name, value and kind of each fact, with its line; for counted lines no value."""
+    texts = tuple(fact.contains for fact in grammar.all_facts)
+    bytes_read = 0
+    with suppress(NotALogError), closing(read_pieces(path)) as pieces:
+        for piece in pieces:
+            for start, index, _, end in find_lines(piece, texts):
+                fact, line = grammar.all_facts[index], cut_line(piece, start, end)[0]
+                matches = whole_matches(fact.match, line)
+                if matches and fact.counts:
+                    yield (f"{fact.counts} (lines)", "", False), line.text
+                for match in matches:
+                    for name, text in read_fields(match, fact.numbers).items():
+                        value = parse_fact(fact, name, text)
+                        if value is not None:
+                            yield (name, value, bool(fact.assumed)), line.text
+            bytes_read += len(piece)
+            if bytes_read > _MAX_BYTES:
+                return
+
+
+def _read_raw(path: Path) -> Iterator[bytes]:
+    with suppress(NotALogError, UnpackError, OSError):
+        descriptor, size = open_log(path)
+        try:
+            yield from read_text(descriptor, min(size, _MAX_BYTES), CHUNK)
+        finally:
+            os.close(descriptor)
+
+
+def _find_line(raw_text: bytes, text: bytes) -> int:
+    # `srun -l` cuts lines after 1,024 bytes.
+    position = raw_text.find(text.strip()[:_MAX_TEXT])
+    return raw_text.count(b"\n", 0, position) + 1 if position >= 0 else 0
+
+
+# --- The facts in a log's lines -------------------------------------------------------------------
 
 
 class RuleOutcome(NamedTuple):

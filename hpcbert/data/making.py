@@ -17,15 +17,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from hpcbert.data import text
 from hpcbert.data.formats import DataFormat, find_format
 from hpcbert.data.samples import (
     Integers,
     Samples,
     StreamSettings,
     Vocabulary,
+    find_files,
+    make_samples,
     make_synthetic,
     number_blocks,
+    pair_sentences,
+    read_corpus,
+    read_vocabulary,
 )
 from hpcbert.errors import HpcbertError, UsageError
 from hpcbert.system import files as filing
@@ -80,8 +84,8 @@ def make(plan: DataPlan) -> dict[str, Any]:
         raise UsageError("--samples 0 is out of range: 1 or more.")
     _check_packages(plan)
     _check_file_count(plan, form)
-    vocabulary = text.read_vocabulary(plan.vocabulary) if plan.vocabulary else Vocabulary()
-    paths = text.find_files(plan.text) if plan.text else ()
+    vocabulary = read_vocabulary(plan.vocabulary) if plan.vocabulary else Vocabulary()
+    paths = find_files(plan.text) if plan.text else ()
     words = plan.vocabulary.read_bytes() if plan.vocabulary else synthetic_words(vocabulary)
     _refuse_other(plan.directory)
     samples, take = _open_source(plan, paths, vocabulary)
@@ -139,11 +143,9 @@ def _open_source(
         return settings.samples, lambda numbers: make_synthetic(numbers, settings, vocabulary)
     if plan.vocabulary is None:
         raise UsageError("A text needs a vocabulary.", hint="Name it: --vocab vocab.txt.")
-    corpus = text.read_corpus(paths, plan.vocabulary, lowercase=plan.lowercase)
-    pairs = text.pair_sentences(corpus, settings, settings.samples)
-    return len(pairs), lambda numbers: text.make_samples(
-        corpus, pairs, numbers, settings, vocabulary
-    )
+    corpus = read_corpus(paths, plan.vocabulary, lowercase=plan.lowercase)
+    pairs = pair_sentences(corpus, settings, settings.samples)
+    return len(pairs), lambda numbers: make_samples(corpus, pairs, numbers, settings, vocabulary)
 
 
 class _Stream:

@@ -31,12 +31,11 @@ from hpcbert.logs.grammar import RECORDED
 from hpcbert.logs.setting import model_facts
 from hpcbert.model import Array, JobRequest, Point, Shape
 from hpcbert.script import largest, preflight
-from hpcbert.script.effect import Readings, refuse_unread
 from hpcbert.script.largest import EXPRESSION, Multiple, Quotient
 from hpcbert.script.quoting import Verbatim, comment, directive, identifier, quote
 from hpcbert.script.request import read_request
 from hpcbert.script.resolve import Resolved, rank_variables, relative_path, trusted_entries
-from hpcbert.script.sandbox import Environment, locate_errors
+from hpcbert.script.sandbox import Environment, Readings, locate_errors, refuse_unread
 from hpcbert.slurm.reasons import ABSENT
 
 _PACKAGE = Path(__file__).parent.parent

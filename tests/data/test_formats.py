@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcbert.data import making, protobuf, text
+from hpcbert.data import making, protobuf, samples
 from hpcbert.data.formats import FORMATS
 from hpcbert.data.names import FORMAT_NAMES, usual_predictions
 from hpcbert.data.samples import (
@@ -611,9 +611,9 @@ def test_a_text_gives_every_format_alike(form: str, from_text: Text, tmp_path: P
 def test_pairs_of_a_text_are_runs_of_it(
     from_text: Text, vocabulary: Path, tmp_path: Path, corpus: Path
 ) -> None:
-    parsed = text.read_corpus(text.find_files(corpus), vocabulary, lowercase=True)
+    parsed = samples.read_corpus(samples.find_files(corpus), vocabulary, lowercase=True)
     stream = StreamSettings(32, 5, samples=1)
-    pairs = text.pair_sentences(parsed, stream, 0)
+    pairs = samples.pair_sentences(parsed, stream, 0)
     starts = parsed.sentences.tolist()
     documents_at = [starts[index] for index in parsed.documents.tolist()]
 

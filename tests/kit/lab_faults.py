@@ -6,7 +6,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from hpcbert.errors import SchedulerError, UsageError
-from hpcbert.lab import daemons, network
+from hpcbert.lab import daemons
 from hpcbert.lab.processes import run_checked, spawn
 from hpcbert.lab.record import SWITCH, Journal, Lab, load, lock_lab
 from hpcbert.system.processes import end_processes
@@ -88,7 +88,7 @@ def restore_link(lab: Lab, node: str, *, run: Runner) -> None:
 
 
 def _set_link(lab: Lab, node: str, state: str, run: Runner) -> None:
-    network.run_ip(lab, lab.host(SWITCH), f"link set {node} {state}\n", run)
+    daemons.run_ip(lab, lab.host(SWITCH), f"link set {node} {state}\n", run)
 
 
 def show_late(lab: Lab, node: str, path: Path, *, seconds: float, run: Runner) -> None:

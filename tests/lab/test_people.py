@@ -14,7 +14,7 @@ import click
 import pytest
 
 from hpcbert.errors import UsageError
-from hpcbert.lab.people import add_user, remove_user
+from hpcbert.lab.lifecycle import add_user, remove_user
 from hpcbert.lab.plan import LabPlan
 from hpcbert.lab.record import Journal, Lab
 from hpcbert.system.processes import boot_id

@@ -12,7 +12,7 @@ import pytest
 
 from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.poller import Pace
-from hpcbert.scheduler.slurm.submitit import Watcher
+from hpcbert.scheduler.slurm.poller import Watcher
 from hpcbert.scheduler.tracker import Tracker
 from tests.kit.asking import snapshot
 from tests.kit.campaigns import Build, Built
@@ -339,7 +339,7 @@ def test_importing_submitit_leaves_logging_and_the_environment_alone(tmp_path: P
     code = (
         "import logging, os\n"
         "before = dict(os.environ)\n"
-        "import hpcbert.scheduler.slurm.submitit\n"
+        "import hpcbert.scheduler.slurm.poller\n"
         "assert dict(os.environ) == before\n"
         "assert logging.getLogger('submitit').handlers == []\n"
     )
