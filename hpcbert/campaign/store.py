@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 from hpcbert.campaign import ledger
 from hpcbert.campaign.ledger import Ledger
 from hpcbert.config import trust
-from hpcbert.config.schedulers import SCHEDULERS
+from hpcbert.config.schedulers import has_scheduler
 from hpcbert.errors import ConfigError, HpcbertError, UsageError
 from hpcbert.model import ARCHIVE, MANIFEST, Array, Campaign
 from hpcbert.system import files, lock, ownership
@@ -165,7 +165,7 @@ def read_manifest(directory: Path) -> Campaign:
         campaign = ledger.apply_changes(campaign, changes, file=str(directory / ledger.CHANGES))
     except ConfigError as error:
         raise UsageError(f"The manifest is damaged: {error.message}", where=str(path)) from error
-    if campaign.scheduler not in SCHEDULERS:
+    if not has_scheduler(campaign.scheduler):
         problem = f"there is no scheduler {campaign.scheduler!r}"
         raise UsageError(f"The manifest is damaged: {problem}.", where=str(path))
     count = sum(len(array.repeats) for array in campaign.arrays)

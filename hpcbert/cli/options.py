@@ -123,16 +123,19 @@ def split_list(text: str) -> tuple[str, ...]:
     return words
 
 
-class _AliasedChoice(click.Choice[str]):
-    """One of several names, or a common alias of one."""
+class _OpenChoice(click.Choice[str]):
+    """One of several names, or another text that stands for a name."""
 
-    def __init__(self, names: Iterable[str], own_name: Callable[[str], str]) -> None:
+    def __init__(self, names: Iterable[str], read: Callable[[str], str]) -> None:
         super().__init__(list(names))
-        self._own_name = own_name
+        self._read = read
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the name without an alias."""
-        return super().convert(self._own_name(value), param, ctx)
+        """Return the name."""
+        try:
+            return self._read(value)
+        except Invalid as error:
+            self.fail(f"{error} {error.hint}".rstrip(), param, ctx)
 
 
 def shared_option(name: str, help: str = "", **arguments: Any) -> Callable[[Body], Body]:  # noqa: A002
@@ -170,7 +173,7 @@ def _type_arguments(kind: Any, checks: Iterable[Any], option: Spec) -> dict[str,
     bounds = next((check for check in checks if isinstance(check, Range)), None)
     arguments: dict[str, Any] = {}
     if option.choices and option.read:
-        arguments = {"type": _AliasedChoice(option.choices, option.read), "callback": None}
+        arguments = {"type": _OpenChoice(option.choices, option.read), "callback": None}
     elif option.choices:
         arguments = {"type": click.Choice(list(option.choices))}
     elif option.read:

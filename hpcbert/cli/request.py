@@ -321,7 +321,7 @@ def _make_campaign_request(
     warnings: tuple[str, ...] = ()
     if dry and find_traits(scheduler_name).runs_locally and plan.request.shape.nodes > 1:
         note = f"The site's scheduler is {scheduler_name}, with one node: this script is for Slurm."
-        scheduler_name, warnings = SLURM.name, (note,)
+        scheduler_name, warnings = SLURM, (note,)
     warnings += _describe_mail(options.notify, scheduler_name)
     warnings += _list_unused_keys(file, scheduler_name)
     if find_traits(scheduler_name).srun:

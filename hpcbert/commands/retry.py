@@ -334,6 +334,7 @@ def _make_array(
         store.read_script(tracked_campaign.directory, first_array).decode(),
         first_array.request,
         request,
+        scheduler=find_traits(tracked_campaign.campaign.scheduler),
         repeats=indices,
         first_attempt=first_attempt,
     )

@@ -14,9 +14,9 @@ from dataclasses import dataclass, fields
 from functools import cache
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
-from hpcbert.config.schedulers import SCHEDULERS, find_traits
+from hpcbert.config.schedulers import OWN, check_scheduler, find_traits
 from hpcbert.model import PRECISIONS
-from hpcbert.system.decode import Count, Filled, Invalid, Range, did_you_mean
+from hpcbert.system.decode import Count, Filled, Invalid, Range, check_choice, did_you_mean
 from hpcbert.timelimit import TimeLimit
 
 AUTO_REPEATS = "auto"
@@ -98,6 +98,16 @@ class Spec:
 def runtime_name(text: str) -> str:
     """Return the runtime's name here, from its name or a common one."""
     return _ALIASES.get(text, text)
+
+
+def check_runtime(text: str) -> str:
+    """Return the runtime's name here.
+
+    Raises:
+        Invalid: No runtime has that name.
+    """
+    name: str = check_choice(RUNTIMES, runtime_name(text))
+    return name
 
 
 def check_node_list(text: str) -> str:
@@ -313,12 +323,13 @@ class Options(SlurmOptions, RunOptions, PointOptions):
     site_file: Annotated[str, Spec("A site.toml, or its folder.", flag="--site")] = ""
     templates: Annotated[tuple[str, ...], Spec("A folder with recipes of your own.")] = ()
     scheduler: Annotated[
-        str | None, Spec("Use this instead of the site's scheduler.", choices=tuple(SCHEDULERS))
+        str | None,
+        Spec("Use this instead of the site's scheduler.", choices=OWN, read=check_scheduler),
     ] = None
     runs: Annotated[str, Spec("Directory of the campaigns.")] = ""
     runtime: Annotated[
         str | None,
-        Spec("Container runtime.", choices=RUNTIMES, read=runtime_name, site="container"),
+        Spec("Container runtime.", choices=RUNTIMES, read=check_runtime, site="container"),
     ] = None
     image: Annotated[str, Spec("Container image.", site="framework")] = ""
     data: Annotated[str, Spec("Training data, as the nodes see it.", site="framework")] = ""

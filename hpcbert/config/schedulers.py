@@ -1,13 +1,27 @@
 """The schedulers that a site can name, and their differences for scripts and checks.
 
-A scheduler is added by a class in hpcbert/scheduler/ and a line in TABLE.
+A scheduler is a package that names its `Traits`: hpcbert's own in hpcbert/scheduler/, others by an
+entry point of the group GROUP.
 """
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
+from hpcbert.errors import ConfigError
 from hpcbert.system.decode import check_choice
+from hpcbert.system.entry_points import list_entry_points, load_entry_point
+
+GROUP = "hpcbert.schedulers"
+SLURM = "slurm"
+LOCAL = "local"
+OWN = (SLURM, LOCAL)
+# The library of job scripts.
+SHELL = Path(__file__).parents[1] / "shell"
 
 
 @dataclass(frozen=True)
@@ -17,6 +31,12 @@ class Traits:
     Attributes:
         name: Its name in a site.toml, `--scheduler` and a manifest.
         class_path: `MODULE:CLASS` of its `hpcbert.scheduler.base.Scheduler`.
+        launch: The file of its scripts' library that prepares nodes and starts ranks.
+        launcher: The command in a script, as shell, that starts all ranks of a step; empty if the
+            library starts each.
+        prefix: The first word of the lines by which a script requests its job; empty for none.
+        format_options: Turns sbatch's options, a word each, into the rest of these lines. Of two
+            lines for one option the last counts: a retry adds its own.
         runs_locally: Whether its jobs run only on this machine.
         srun: Whether srun starts the ranks, with pyxis if requested; otherwise the script does.
         accepts_more: Whether more of a campaign may be submitted while some of it waits or runs.
@@ -25,26 +45,19 @@ class Traits:
 
     name: str
     class_path: str
+    launch: Path = SHELL / "local.bash"
+    launcher: str = ""
+    prefix: str = ""
+    format_options: Callable[[Sequence[str]], Iterable[str]] = tuple
     runs_locally: bool = False
     srun: bool = False
     accepts_more: bool = True
     records_end: bool = False
 
-    @property
-    def launch(self) -> str:
-        """Name of the library's file that starts the ranks."""
-        return "slurm" if self.srun else "local"
-
-
-SLURM = Traits("slurm", "hpcbert.scheduler.slurm.backend:Slurm", srun=True)
-LOCAL = Traits(
-    "local",
-    "hpcbert.scheduler.local.backend:Local",
-    runs_locally=True,
-    accepts_more=False,
-    records_end=True,
-)
-SCHEDULERS = {entry.name: entry for entry in (SLURM, LOCAL)}
+    def format_directives(self, options: Sequence[str]) -> tuple[str, ...]:
+        """Return the lines by which a script requests its job; `options` as sbatch reads them."""
+        texts = self.format_options(options) if self.prefix else ()
+        return tuple(f"{self.prefix} {text}" for text in texts)
 
 
 def check_scheduler(name: str) -> str:
@@ -53,10 +66,35 @@ def check_scheduler(name: str) -> str:
     Raises:
         Invalid: No scheduler has that name.
     """
-    scheduler: str = check_choice(tuple(sorted(SCHEDULERS)), name)
-    return scheduler
+    if not has_scheduler(name):
+        check_choice(tuple(sorted((*OWN, *list_entry_points(GROUP)))), name)
+    return name
 
 
+def has_scheduler(name: str) -> bool:
+    """Return whether hpcbert or an installed package has a scheduler of that name."""
+    return name in OWN or name in list_entry_points(GROUP)
+
+
+@cache
 def find_traits(name: str) -> Traits:
-    """Return the properties of a scheduler that a site, a manifest or a command line names."""
-    return SCHEDULERS[name]
+    """Return the properties of a scheduler that a site, a manifest or a command line names.
+
+    Raises:
+        ConfigError: Its package is broken.
+    """
+    try:
+        if name in OWN:
+            traits = importlib.import_module(f"hpcbert.scheduler.{name}").TRAITS
+        else:
+            traits = load_entry_point(list_entry_points(GROUP)[name])
+        problem = f"its entry point offers no Traits of the name {name}"
+    except (ImportError, AttributeError, ValueError) as error:
+        traits, problem = None, str(error)
+    if isinstance(traits, Traits) and traits.name == name:
+        return traits
+    raise ConfigError(
+        f"The scheduler {name!r} can't be used: {problem}.",
+        where=f"entry point {name} of {GROUP}",
+        hint="Install its package in hpcbert's environment again.",
+    )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from hpcbert.config import slurm_arguments
-from hpcbert.config.options import RUNTIMES, Options, Runtime, runtime_name
+from hpcbert.config.options import Options, Runtime, check_runtime
 from hpcbert.config.places import default_site, find_site
 from hpcbert.config.schedulers import check_scheduler
 from hpcbert.config.toml import read
@@ -28,7 +28,6 @@ from hpcbert.system.decode import (
     Filled,
     Invalid,
     Range,
-    check_choice,
     decode,
     document_fields,
 )
@@ -117,11 +116,6 @@ def _check_arguments(program: str, words: tuple[str, ...]) -> tuple[str, ...]:
     if reason := slurm_arguments.explain_refusal(program, words):
         raise Invalid(f"can't be passed on: {reason}", "Leave it out there.")
     return words
-
-
-def _check_runtime(text: str) -> str:
-    name: str = check_choice(RUNTIMES, runtime_name(text))
-    return name
 
 
 def _check_absolute(path: str) -> str:
@@ -281,7 +275,7 @@ class ContainerSettings:
             their own default.
     """
 
-    runtime: Annotated[Runtime, EncodedAs(str, _check_runtime)] = "none"
+    runtime: Annotated[Runtime, EncodedAs(str, check_runtime)] = "none"
     images: Filled = "images"
     mounts: tuple[str, ...] = ()
     home: bool = False

@@ -2,7 +2,7 @@
 
 Every `{{ value }}` becomes one shell word, quoted unless it is plainly safe; a list becomes its
 words. A filter marks what must not be quoted: `verbatim` for text that is shell already,
-`directive` for a `#SBATCH` line, `comment` for a comment, `identifier` for a variable's name.
+`comment` for a comment, `identifier` for a variable's name.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from hpcbert.logs.setting import model_facts
 from hpcbert.model import Array, JobRequest, Point, Shape
 from hpcbert.script import largest, preflight
 from hpcbert.script.largest import EXPRESSION, Multiple, Quotient
-from hpcbert.script.quoting import Verbatim, comment, directive, identifier, quote
+from hpcbert.script.quoting import Verbatim, comment, identifier, quote
 from hpcbert.script.request import read_request
 from hpcbert.script.resolve import Resolved, rank_variables, relative_path, trusted_entries
 from hpcbert.script.sandbox import Environment, Readings, locate_errors, refuse_unread
@@ -151,16 +151,14 @@ def _refuse(message: str) -> str:
 def _make_environment(folders: tuple[Path, ...], entries: tuple[TrustedPath, ...]) -> Environment:
     """Return the sandbox with the templates' filters: one for all scripts of a submission."""
     environment = Environment(folders, finalize=_word, entries=entries)
-    environment.filters.update(
-        directive=directive, comment=comment, identifier=identifier, verbatim=Verbatim
-    )
+    environment.filters.update(comment=comment, identifier=identifier, verbatim=Verbatim)
     environment.globals["gcd"] = math.gcd
     environment.globals["refuse"] = _refuse
     return environment
 
 
-def _directives(resolved: Resolved, array: Array) -> tuple[str, ...]:
-    """Return the `#SBATCH` options of a job, one word each, unquoted."""
+def _request_options(resolved: Resolved, array: Array) -> tuple[str, ...]:
+    """Return the request of a job as options of sbatch, one word each, unquoted."""
     slurm, shape, placement = (
         resolved.site.slurm,
         array.point.shape,
@@ -196,8 +194,8 @@ def _directives(resolved: Resolved, array: Array) -> tuple[str, ...]:
 
 
 def job_request(resolved: Resolved, array: Array) -> JobRequest:
-    """Return the request in the `#SBATCH` lines of an array's script."""
-    return read_request(_directives(resolved, array))
+    """Return the request of an array's script."""
+    return read_request(_request_options(resolved, array))
 
 
 def _comment_option(resolved: Resolved, array: Array) -> tuple[str, ...]:
@@ -296,7 +294,7 @@ def _render_program(
 def _libraries(resolved: Resolved, array: Array) -> tuple[str, ...]:
     """Return the files that a script sources before anything else."""
     needs = {
-        f"{resolved.scheduler.launch}.bash": True,
+        resolved.scheduler.launch.name: True,
         "preflight.bash": array.preflight,
         "examine.bash": resolved.options.examine is not None,
         "largest.bash": array.point.largest,
@@ -415,7 +413,7 @@ def _base_context(resolved: Resolved, array: Array) -> dict[str, Any]:
         else 0,
         "preflight": array.preflight,
         "rehearse": resolved.options.rehearse,
-        "directives": _directives(resolved, array),
+        "directives": resolved.scheduler.format_directives(_request_options(resolved, array)),
         "srun_options": _srun_options(resolved, array),
         "device": _device_word(placement, array.point),
         "reproduce": _header_origin(resolved, array.point),

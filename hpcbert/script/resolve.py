@@ -330,10 +330,8 @@ def _list_sources(
         "largest.bash": any(point.largest for point in measurement_plan.points),
         "enough.bash": measurement_plan.protocol.precision_of_median is not None,
     }
+    launch = find_traits(options.scheduler).launch
     names = [
-        *recipe.files,
-        *_COMMON_FILES,
-        f"{find_traits(options.scheduler).launch}.bash",
         *(_EXAMINATION_FILES if options.examine else ()),
         *(name for name, is_needed in features.items() if is_needed),
     ]
@@ -343,6 +341,8 @@ def _list_sources(
     if options.examine and options.examine.probe:
         container_files.append("probe.sh")
     return {
+        **{name: find_file(recipe, name) for name in (*recipe.files, *_COMMON_FILES)},
+        launch.name: launch,
         **{name: find_file(recipe, name) for name in names},
         **{name: cache.SCRIPT.parent / name for name in container_files},
     }

@@ -13,13 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from hpcbert.campaign.repeats import TrackedCampaign
+from hpcbert.config.schedulers import Traits
 from hpcbert.errors import UsageError
 from hpcbert.model import Array, JobRequest
-from hpcbert.script.quoting import directive
 from hpcbert.script.request import is_marked
 from hpcbert.timelimit import TimeLimit
 
-_DIRECTIVES = re.compile(r"(?:^#SBATCH .*\n)+", re.MULTILINE)
 _ATTEMPT = re.compile(r"\bfirst_attempt=\d+\b")
 _NAME = re.compile(r"\barray_name=\S+")
 _TOGETHER = re.compile(r"\brepeats=\([\d ]+\)")
@@ -127,17 +126,19 @@ def rewrite_script(
     first_request: JobRequest,
     new_request: JobRequest,
     *,
+    scheduler: Traits,
     repeats: Sequence[int],
     first_attempt: int,
 ) -> str:
     """Return a script that runs some repeats again, and is the same otherwise, byte for byte.
 
-    What differs in the request follows the script's own `#SBATCH` lines: sbatch takes the last.
+    What differs in the request follows the script's own lines: the scheduler takes the last.
 
     Args:
         text: The script of the point's first submission.
         first_request: The request of that submission.
         new_request: The request of the retry.
+        scheduler: The properties of their scheduler.
         repeats: The repeats to run, as an array's indices.
         first_attempt: Number of their first attempt.
 
@@ -151,18 +152,16 @@ def rewrite_script(
         "time": (first_request.time_limit, new_request.time_limit),
         "exclude": (first_request.exclude, new_request.exclude),
     }
-    lines = "".join(
-        f"#SBATCH {directive(f'--{name}={new}')}\n"
-        for name, (old, new) in options.items()
-        if old != new
-    )
-    match = _DIRECTIVES.search(text)
-    if match is None or not _ATTEMPT.search(text):
+    changes = [f"--{name}={new}" for name, (old, new) in options.items() if old != new]
+    lines = "".join(f"{line}\n" for line in scheduler.format_directives(changes))
+    match = re.search(rf"(?:^{re.escape(scheduler.prefix)} .*\n)+", text, re.MULTILINE)
+    if (lines and match is None) or not _ATTEMPT.search(text):
         raise UsageError(
-            "The campaign's script has no #SBATCH lines, or no first_attempt=.",
+            f"The campaign's script has no {scheduler.prefix} lines, or no first_attempt=.",
             hint="Another version of hpcbert made it: submit the point again.",
         )
-    text = text[: match.end()] + lines + text[match.end() :]
+    if match:
+        text = text[: match.end()] + lines + text[match.end() :]
     text = _ATTEMPT.sub(f"first_attempt={first_attempt}", text, count=1)
     text = _NAME.sub(f"array_name={shlex.quote(new_request.job_name)}", text, count=1)
     if new_request.array:

@@ -133,7 +133,7 @@ class RepeatState:
     """The known state of one repeat.
 
     Attributes:
-        word: The scheduler's word, one of STATES; `UNKNOWN` where nobody knows.
+        word: The scheduler's word, for Slurm one of STATES; `UNKNOWN` where nobody knows.
         kind: The word's class.
         source: Who said so.
         nodes: Names of its nodes, where known.
@@ -187,6 +187,9 @@ class RepeatState:
             advice = reasons.find_refusal_advice(self.detail)
         if advice:
             return advice
+        if self.word not in _BY_WORD:  # the word of another scheduler
+            known_word = {Kind.FAILED: "FAILED", Kind.UNKNOWN: UNKNOWN}.get(self.kind, "PENDING")
+            return replace(self, word=known_word).advice
         waits = self.kind == Kind.WAITING and self.reason
         advice = find_reason_advice(self.reason) if waits else parse_state(self.word).advice
         return "" if advice == WAIT or self.word == "COMPLETED" else advice

@@ -3,52 +3,31 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpcbert.system.runner import run
+from tests.kit.pages import read_steps, type_commands
 from tests.kit.paths import REFERENCE, REPOSITORY
-from tests.kit.scripts import tool
-from tests.kit.waiting import CEILING
 
 pytestmark = pytest.mark.slow
-
-_STEP = re.compile(r"(?:^<!-- file: (\S+) -->\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture(scope="module")
 def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory in which a person did what the page says; the path has a space in it."""
     place = tmp_path_factory.mktemp("add a framework")
-    text = (REPOSITORY / "docs/how-to/add-a-framework.md").read_text(encoding="utf-8")
-    steps = _STEP.findall(text.partition("## Before it becomes part")[0])
+    steps = read_steps("add-a-framework.md", end="## Before it becomes part")
     assert len(steps) > 4
     for name, language, block in steps:
         if name:
             (place / name).write_text(block, encoding="utf-8")
         else:
             assert language == "sh"
-            typed(block, place)
+            type_commands(block, place)
     return place
-
-
-def typed(words: str, place: Path, *, status: int = 0) -> str:
-    """Have bash do what a person typed, with hpcbert on the path, and return stdout."""
-    program = f'#!/bin/bash\nexec {shlex.quote(sys.executable)} -m hpcbert "$@"\n'
-    tool(place / "bin", "hpcbert", program)
-    path = f"{place / 'bin'}:{os.environ['PATH']}"
-    strange = ("FORCE_COLOR", "HPCBERT_", "SLURM_")
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(strange)}
-    env = {**inherited, "PATH": path, "XDG_STATE_HOME": str(place / "state")}
-    outcome = run(["bash", "-e", "-c", words], cwd=place, env=env, timeout=CEILING)
-    assert outcome.returncode == status, outcome.stdout + outcome.stderr
-    return outcome.stdout
 
 
 def campaigns(place: Path) -> list[Path]:
@@ -65,7 +44,7 @@ def documented(page: str, heading: str) -> set[str]:
 
 def table(place: Path) -> dict[str, Any]:
     words = f"hpcbert collect {campaigns(place)[0].name} --json"
-    document: dict[str, Any] = json.loads(typed(words, place))
+    document: dict[str, Any] = json.loads(type_commands(words, place))
     (first_table,) = document["data"]["tables"]
     return dict(first_table)
 
@@ -79,7 +58,7 @@ def test_five_runs_of_each_shape_count(followed: Path) -> None:
 def test_the_rehearsal_gives_no_table(followed: Path) -> None:
     rehearsal = campaigns(followed)[1]
     assert json.loads((rehearsal / "manifest.json").read_text())["rehearse"]
-    typed(f"hpcbert collect {rehearsal.name}", followed, status=4)
+    type_commands(f"hpcbert collect {rehearsal.name}", followed, status=4)
 
 
 def test_no_file_of_hpcbert_was_touched(followed: Path) -> None:
@@ -102,7 +81,7 @@ def test_the_json_page_has_the_keys_of_collect(followed: Path) -> None:
 
 def test_the_json_page_has_the_keys_of_monitor(followed: Path) -> None:
     words = f"hpcbert monitor --once --json {campaigns(followed)[0].name}"
-    *events, document = map(json.loads, typed(words, followed).splitlines())
+    *events, document = map(json.loads, type_commands(words, followed).splitlines())
     assert len(events) == 10
     keys = {key for event in events for key in event}
     sometimes = {"rate", "unit", "flags"}

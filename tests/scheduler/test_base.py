@@ -1,34 +1,58 @@
-"""A scheduler that hpcbert does not know works on its commands, from one file and a line."""
+"""A scheduler that hpcbert does not know works on its commands, from an installed package."""
 
 from __future__ import annotations
 
+import importlib
 import json
+import os
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hpcbert.config import schedulers
 from hpcbert.model import MANIFEST
 from tests.kit.cli import CliResult, inside
 from tests.kit.paths import REPOSITORY
+from tests.kit.spool import install
 from tests.kit.tables import runs
 from tests.kit.training import WORDS, stand_in
-from tests.scheduler import spool
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the scheduler's package is installed."""
+    return install(tmp_path_factory.mktemp("a package"))
 
 
 @pytest.fixture
-def place(tmp_path: Path, empty_directory: None, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(
+    tmp_path: Path, packages: Path, empty_directory: None, monkeypatch: pytest.MonkeyPatch
+) -> Path:
     """The batch system's directory, and a site that names it."""
-    monkeypatch.setitem(schedulers.SCHEDULERS, spool.TRAITS.name, spool.TRAITS)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(packages)])
     folder = tmp_path / "spool"
     folder.mkdir()
-    monkeypatch.setenv(spool.PLACE, str(folder))
+    monkeypatch.setenv("SPOOL", str(folder))
     site = 'schema = 1\nname = "third"\nscheduler = "spool"\n[container]\nruntime = "none"\n'
     (tmp_path / "site.toml").write_text(site)
     return folder
+
+
+@pytest.fixture
+def work(place: Path, packages: Path) -> Callable[[], None]:
+    """Runs what waits, as the batch system's daemon would."""
+    env = {**os.environ, "PYTHONPATH": f"{packages}:{REPOSITORY}"}
+    words = [sys.executable, "-m", "hpcbert_spool"]
+
+    def run_waiting() -> None:
+        subprocess.run(words, env=env, check=True)
+
+    return run_waiting
 
 
 @pytest.fixture
@@ -43,6 +67,10 @@ def submit(tmp_path: Path, place: Path, flag: Path) -> Callable[..., CliResult]:
         tmp_path, f"if [[ $SLURM_ARRAY_TASK_ID == 2 && -e {flag} ]]; then rm {flag}; exit 7; fi"
     )
     return lambda *words: inside(*WORDS, "--repeats", "2", "--python", program, "--json", *words)
+
+
+def list_jobs(place: Path) -> list[str]:
+    return sorted(str(path.relative_to(place)) for path in place.glob("*/[wrcd]*"))
 
 
 def kinds() -> dict[str, int]:
@@ -72,20 +100,20 @@ def test_what_a_dry_run_shows_is_its_own(submit: Callable[..., CliResult], place
 
 
 def test_a_campaign_is_submitted_followed_retried_and_collected(
-    submit: Callable[..., CliResult], place: Path, flag: Path
+    submit: Callable[..., CliResult], work: Callable[[], None], place: Path, flag: Path
 ) -> None:
     flag.touch()
     data = submit().data
-    assert [path.name for path in place.iterdir()] == ["0001.job"]
+    assert list_jobs(place) == ["0001/waiting"]
     assert [entry["job_id"] for entry in data["arrays"]] == ["0001"]
     assert kinds() == {"waiting": 2}
-    spool.work(place)
+    work()
     assert inside("monitor", "--json").returncode == 0
     assert kinds() == {"succeeded": 1, "failed": 1}
     again = inside("retry", "--json")
     (array,) = again.data["campaigns"][0]["arrays"]
     assert ([entry["repeat"] for entry in array["repeats"]], array["job_id"]) == ([2], "0002")
-    spool.work(place)
+    work()
     collected = inside("collect", "--json")
     assert collected.returncode == 0, collected.stderr
     assert {repeat: run["attempt"] for repeat, run in runs(collected.document).items()} == {
@@ -94,15 +122,58 @@ def test_a_campaign_is_submitted_followed_retried_and_collected(
     }
 
 
+def test_a_retry_adds_its_directives(
+    submit: Callable[..., CliResult], work: Callable[[], None], flag: Path
+) -> None:
+    flag.touch()
+    directory = Path(submit("--time", "5").data["directory"])
+    work()
+    inside("retry", "--time", "2:00:00", "--json")
+    limits = [
+        re.findall("^#.* limit=([0-9]+)$", path.read_text(), re.MULTILINE)
+        for path in sorted(directory.glob("scripts/*.sbatch"))
+    ]
+    assert sorted(limits) == [["300"], ["300", "7200"]]
+    assert "SBATCH" not in "".join(path.read_text() for path in directory.glob("scripts/*.sbatch"))
+
+
+def test_an_option_names_it_too(submit: Callable[..., CliResult], place: Path) -> None:
+    site = place.parent / "site.toml"
+    site.write_text(site.read_text().replace('"spool"', '"local"'))
+    submit("--scheduler", "spool")
+    assert list_jobs(place) == ["0001/waiting"]
+    refused = submit("--scheduler", "spoo")
+    assert (refused.returncode, "local, slurm, spool" in refused.stderr) == (2, True)
+
+
+def test_a_broken_package_is_named(place: Path, tmp_path: Path) -> None:
+    info = tmp_path / "broken-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Name: broken\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[hpcbert.schedulers]\nbroken = hpcbert.absent:TRAITS\n")
+    sys.path.append(str(tmp_path))
+    site = tmp_path / "site.toml"
+    site.write_text(site.read_text().replace('"spool"', '"broken"'))
+    refused = inside("doctor", "--json")
+    assert (refused.returncode, "hpcbert.absent" in refused.error["message"]) == (2, True)
+
+
+def test_its_own_word_is_shown_without_advice(submit: Callable[..., CliResult]) -> None:
+    submit()
+    shown = inside("monitor", "--once").stdout
+    assert "QUEUED" in shown
+    assert "check again" not in shown
+
+
 def test_who_waits_sees_it_retry_what_failed(
-    submit: Callable[..., CliResult], place: Path, flag: Path
+    submit: Callable[..., CliResult], work: Callable[[], None], flag: Path
 ) -> None:
     flag.touch()
     over = threading.Event()
 
     def serve() -> None:
         while not over.wait(0.1):
-            spool.work(place)
+            work()
 
     daemon = threading.Thread(target=serve)
     daemon.start()
@@ -116,29 +187,35 @@ def test_who_waits_sees_it_retry_what_failed(
 
 
 def test_what_is_cancelled_stays_on_record_and_can_be_retried(
-    submit: Callable[..., CliResult], place: Path
+    submit: Callable[..., CliResult], work: Callable[[], None], place: Path
 ) -> None:
     directory = Path(submit().data["directory"])
     result = inside("cancel", str(directory), "--yes", "--json")
     assert (result.data["cancelled"], result.data["jobs"]) == (True, ["0001"])
-    assert [path.name for path in place.iterdir()] == ["0001.cancelled"]
+    assert list_jobs(place) == ["0001/cancelled"]
     assert kinds() == {"failed": 2}
     assert inside("cancel", str(directory), "--yes").stdout.startswith("No job of")
-    spool.work(place)
+    work()
     collected = inside("collect", "--json")
     assert {run["state"] for run in runs(collected.document).values()} == {"CANCELLED"}
     inside("retry", "--json")
-    spool.work(place)
+    work()
     assert kinds() == {"succeeded": 2}
 
 
 def test_a_job_that_an_interrupted_submission_left_is_found(
     submit: Callable[..., CliResult], place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SPOOL_DIES", "1")
-    stopped = submit()
+    def start_and_die(*words: Any) -> str:
+        start(*words)
+        raise KeyboardInterrupt
+
+    scheduler = importlib.import_module("hpcbert_spool.backend").Spool
+    start = scheduler.start
+    with monkeypatch.context() as patch:
+        patch.setattr(scheduler, "start", start_and_die)
+        stopped = submit()
     assert stopped.error["code"] == "interrupted", stopped
-    monkeypatch.delenv("SPOOL_DIES")
     directory = Path(stopped.data["directory"])
     result = inside("submit", "--resume", str(directory), "--json")
     assert [array["job_id"] for array in result.data["arrays"]] == ["0001"]

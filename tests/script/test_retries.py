@@ -10,6 +10,7 @@ import pytest
 
 from hpcbert.errors import UsageError
 from hpcbert.model import Array, JobRequest
+from hpcbert.scheduler.slurm import TRAITS as SLURM_TRAITS
 from hpcbert.script.request import read_request
 from hpcbert.script.retries import is_written_to, retry_request, rewrite_script
 from hpcbert.system.runner import run
@@ -30,7 +31,9 @@ def rewrite_again(
     request = retry_request(
         array.request, name="job.t1", indices=(2, 4), exclude=exclude, time_limit=time_limit
     )
-    return request, rewrite_script(text, array.request, request, repeats=(2, 4), first_attempt=3)
+    return request, rewrite_script(
+        text, array.request, request, scheduler=SLURM_TRAITS, repeats=(2, 4), first_attempt=3
+    )
 
 
 def list_changes(old: str, new: str) -> list[str]:

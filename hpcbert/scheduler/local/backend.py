@@ -320,7 +320,7 @@ def _read_queue(directory: Path, job_id: str) -> _QueueState:
 def _parse_job_id(job_id: str) -> tuple[int, int]:
     with contextlib.suppress(ValueError):
         word, pid, start_time = job_id.split("-")
-        return (int(pid), int(start_time)) if word == LOCAL.name else (0, 0)
+        return (int(pid), int(start_time)) if word == LOCAL else (0, 0)
     return 0, 0
 
 
