@@ -109,14 +109,15 @@ class JobRecord:
         )
 
     def _apply_unneeded(self, state: RepeatState) -> RepeatState:
-        """Return a state; if the job completed without running anything, that it was not needed.
+        """Return a state; if the job ended without running anything, that it was not needed.
 
         Another repeat's job may have recorded that before it began, and removed it from the queue.
         """
-        never_began = self.start is None and state.word == "CANCELLED"
-        # Accounting may say for a while that it still runs.
-        ended = state.kind is Kind.SUCCEEDED or (state.kind is Kind.RUNNING and self.exit == 0)
-        if not self.unneeded or not (ended or never_began):
+        # Accounting may say for a while that it still runs, or of the job that removes the others
+        # from the queue that it is cancelled with them.
+        has_ended = state.kind is Kind.SUCCEEDED or state.word == "CANCELLED"
+        has_ended = has_ended or (state.kind is Kind.RUNNING and self.exit == 0)
+        if not self.unneeded or not has_ended:
             return state
         return replace(state, word=UNNEEDED, kind=Kind.UNNEEDED, detail=self.unneeded)
 

@@ -176,7 +176,12 @@ def test_collect_says_where_nodes_could_not_decide(build: Build) -> None:
 
 @pytest.mark.parametrize(
     ("word", "state"),
-    [("COMPLETED", "UNNEEDED"), ("RUNNING", "UNNEEDED"), ("NODE_FAIL", "NODE_FAIL")],
+    [
+        ("COMPLETED", "UNNEEDED"),
+        ("RUNNING", "UNNEEDED"),
+        ("CANCELLED", "UNNEEDED"),
+        ("NODE_FAIL", "NODE_FAIL"),
+    ],
 )
 def test_the_scheduler_says_whether_the_job_ended(word: str, state: str) -> None:
     job_record = reduce_events(

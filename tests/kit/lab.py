@@ -137,7 +137,7 @@ def lab(
         gpus_per_node=8,
         slurmd_timeout=10,
         job_submit=JOB_SUBMIT.format(rule=""),
-        user=f"hpcbert-{os.getpid()}-c",
+        user=f"{account_stem(open_directory)}-c",
     )
     notes: list[str] = []
     try:
@@ -149,19 +149,24 @@ def lab(
 
 @pytest.fixture(scope="session")
 def user(slurm_packages: None, open_directory: Path) -> Iterator[User]:
-    """An ordinary account that lives as long as this run.
-
-    Its name contains the PID, so that runs at the same time don't share it.
-    """
-    with _new_user(f"hpcbert-{os.getpid()}", open_directory / "home") as new_user:
+    """An ordinary account that lives as long as this run."""
+    with _new_user(account_stem(open_directory), open_directory / "home") as new_user:
         yield new_user
 
 
 @pytest.fixture(scope="session")
 def other_user(slurm_packages: None, open_directory: Path) -> Iterator[User]:
     """A second account, without any relation to the first."""
-    with _new_user(f"hpcbert-{os.getpid()}-b", open_directory / "other-home") as new_user:
+    with _new_user(f"{account_stem(open_directory)}-b", open_directory / "other-home") as new_user:
         yield new_user
+
+
+def account_stem(directory: Path) -> str:
+    """Return the beginning of the names of a run's accounts.
+
+    It is that of the run's directory: a PID would be that of a killed run, which left its accounts.
+    """
+    return f"hpcbert-{directory.name.rpartition('-')[2]}"
 
 
 @contextmanager
@@ -257,5 +262,15 @@ def _must(*argv: str) -> None:
 
 
 def account(*argv: str) -> None:
-    # Another run may hold the lock on /etc/passwd for a moment.
-    until(lambda: run(argv).ok, lambda: f"{argv[0]}: {run(argv).stderr}", pause=0.25)
+    """Run useradd or userdel.
+
+    Wait while another run has locked the files (exit status 1, 10), or the user's last process ends
+    (8).
+    """
+
+    def settle() -> list[Outcome]:
+        outcome = run(argv)
+        return [] if outcome.returncode in {1, 8, 10} else [outcome]
+
+    (outcome,) = until(settle, lambda: f"{argv[0]}: {run(argv).stderr}", pause=0.25)
+    assert outcome.ok, outcome.stderr

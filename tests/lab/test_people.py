@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pwd
 import shutil
 import sys
@@ -19,6 +18,7 @@ from hpcbert.lab.plan import LabPlan
 from hpcbert.lab.record import Journal, Lab
 from hpcbert.system.processes import boot_id
 from hpcbert.system.runner import Outcome, run
+from tests.kit.lab import account_stem
 
 
 @pytest.mark.parametrize("name", ["root", "Alice", "a b", "-x", "x" * 40])
@@ -39,7 +39,7 @@ def test_hpcbert_is_seen_by_a_user_who_can_not_read_where_it_lies(
     (packages,) = (closed / "venv").glob("lib/python*/site-packages")
     shutil.copytree(Path(click.__file__).parent, packages / "click")
     monkeypatch.setattr(sys, "prefix", str(closed / "venv"))
-    plan = LabPlan(directory=root, user=f"hpcbert-{os.getpid()}-d")
+    plan = LabPlan(directory=root, user=f"{account_stem(open_directory)}-d")
     journal = Journal(Lab(plan=plan, mark="people", boot=boot_id(), root=root))
     busy = {"useradd", "userdel"}
 
