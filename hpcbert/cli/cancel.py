@@ -10,10 +10,10 @@ from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.cli.campaigns import find_runs
 from hpcbert.cli.options import RUNS, SITE
-from hpcbert.cli.output import Result, confirm, returns_result
+from hpcbert.cli.output import Result, confirm, convert_error, returns_result
 from hpcbert.commands import submit as flow
 from hpcbert.commands.monitor import open_campaign
-from hpcbert.errors import format_count, join_names
+from hpcbert.errors import HpcbertError, Interruption, format_count, join_names
 from hpcbert.scheduler.base import Target
 from hpcbert.system.runner import run
 
@@ -34,12 +34,22 @@ def cancel(*, campaigns: tuple[str, ...], yes: bool, runs: str, site_file: str) 
     its directory. Jobs that have ended stay as they are.
     """
     directories = store.resolve_all(campaigns, find_runs(runs, site_file))
-    results = [_cancel_campaign(directory, ask=not yes) for directory in directories]
-    documents = [result.data for result in results]
+    if len(directories) == 1:
+        return _cancel_campaign(directories[0], ask=not yes)
+    results: list[Result] = []
+    errors: list[HpcbertError] = []
+    for directory in directories:
+        try:
+            results.append(_cancel_campaign(directory, ask=not yes))
+        except (HpcbertError, OSError, KeyboardInterrupt, click.Abort) as error:  # noqa: PERF203
+            errors.append(convert_error(error))
+            if isinstance(errors[-1], Interruption):
+                break
     return Result(
-        documents[0] if len(documents) == 1 else {"campaigns": documents},
+        {"campaigns": [result.data for result in results]} if results else None,
         "\n".join(result.text for result in results),
-        warnings=tuple(warning for result in results for warning in result.warnings),
+        tuple(errors),
+        tuple(warning for result in results for warning in result.warnings),
     )
 
 

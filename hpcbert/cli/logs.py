@@ -12,8 +12,8 @@ from typing import Any
 import click
 
 from hpcbert.campaign import store
-from hpcbert.campaign.repeats import Repeat, TrackedCampaign
-from hpcbert.cli.campaigns import OpenedCampaign, find_runs, open_selected
+from hpcbert.campaign.repeats import Repeat
+from hpcbert.cli.campaigns import OpenedCampaign, find_runs, open_named
 from hpcbert.cli.options import RUNS, SITE
 from hpcbert.cli.output import Result, print_text, replace_controls, run_command
 from hpcbert.commands.logs import Log, find_newest_log, follow_log
@@ -22,6 +22,7 @@ from hpcbert.config.site import load
 from hpcbert.errors import IncompleteError, UsageError
 from hpcbert.logs.failures import Failure
 from hpcbert.logs.lines import NotALogError, open_log
+from hpcbert.model import Campaign
 from hpcbert.slurm.states import Kind, RepeatState
 from hpcbert.system.decode import did_you_mean
 from hpcbert.system.runner import run
@@ -54,9 +55,10 @@ def logs(
 ) -> None:
     """Print the log of a repeat.
 
-    CAMPAIGN is a campaign's directory or archive, its id or a part of the id; the newest one by
-    default. If several logs match, logs prints the one that was written to last; of a requeued
-    repeat, the newest attempt's. If none has a log yet, it prints a job script's output.
+    CAMPAIGN is a campaign's directory or archive, its id or a part of the id, or the name of a
+    file's campaigns; the newest one by default. If several logs match, logs prints the one that was
+    written to last; of a requeued repeat, the newest attempt's. If none has a log yet, it prints a
+    job script's output.
 
     With --follow it continues through requeues, each attempt's log after the one before, until the
     repeat has ended. If several repeats match, it follows one that runs, or else the first that
@@ -95,39 +97,46 @@ def logs(
 
 def _select_repeats(
     *, campaign: str, point: str, repeat: int | None, runs: str, site_file: str
-) -> tuple[OpenedCampaign, TrackedCampaign, list[Repeat]]:
-    """Return a campaign and those of its repeats that the user selects, at least one."""
-    opened_campaign = open_selected(campaign, find_runs(runs, site_file))
-    tracked_campaign = open_campaign(opened_campaign.directory)
-    repeats = [
-        candidate for candidate in tracked_campaign.repeats if repeat in {None, candidate.number}
-    ]
-    repeats = [candidate for candidate in repeats if point in {"", candidate.array.point.key}]
-    if not repeats:
-        keys = [array.point.key for array in tracked_campaign.campaign.measured]
-        if point and point not in keys:
-            raise UsageError(
-                f"The campaign has no point {point!r}.", hint=did_you_mean(point, keys)
-            )
-        count = tracked_campaign.campaign.protocol.repeats
-        raise UsageError(
-            "The campaign has no such repeat.", hint=f"Repeats are numbered from 1 to {count}."
-        )
-    return opened_campaign, tracked_campaign, repeats
+) -> list[tuple[OpenedCampaign, list[Repeat]]]:
+    """Return the repeats that the user selects, at least one, by their campaigns."""
+    place, selected_repeats = find_runs(runs, site_file), []
+    campaigns: list[Campaign] = []
+    for opened_campaign in open_named((campaign,) if campaign else (), place):
+        tracked_campaign = open_campaign(opened_campaign.directory)
+        campaigns.append(tracked_campaign.campaign)
+        repeats = [
+            candidate
+            for candidate in tracked_campaign.repeats
+            if repeat in {None, candidate.number} and point in {"", candidate.array.point.key}
+        ]
+        selected_repeats += [(opened_campaign, repeats)] if repeats else []
+    if selected_repeats:
+        return selected_repeats
+    keys = [array.point.key for campaign in campaigns for array in campaign.measured]
+    if point and point not in keys:
+        raise UsageError(f"The campaign has no point {point!r}.", hint=did_you_mean(point, keys))
+    count = max(campaign.protocol.repeats for campaign in campaigns)
+    raise UsageError(
+        "The campaign has no such repeat.", hint=f"Repeats are numbered from 1 to {count}."
+    )
 
 
 def _find_log(**values: Any) -> tuple[OpenedCampaign, Log]:
-    opened_campaign, tracked_campaign, repeats = _select_repeats(**values)
-    existing_logs = [log for repeat in repeats if (log := find_newest_log(repeat)) is not None]
-    if not existing_logs:
+    selected_repeats = _select_repeats(**values)
+    logs = [
+        (opened_campaign, log)
+        for opened_campaign, repeats in selected_repeats
+        for log in map(find_newest_log, repeats)
+        if log is not None
+    ]
+    if not logs:
+        opened_campaign, repeats = selected_repeats[0]
         raise IncompleteError(
             "The repeat has no log yet.",
             where=str(opened_campaign.shown),
-            hint=f"Follow its progress: hpcbert monitor --once {tracked_campaign.campaign.id}",
+            hint=f"Follow its progress: hpcbert monitor --once {repeats[0].watched.campaign.id}",
         )
-    return opened_campaign, max(
-        existing_logs, key=lambda log: (not log.printed, log.path.stat().st_mtime)
-    )
+    return max(logs, key=lambda log: (not log[1].printed, log[1].path.stat().st_mtime))
 
 
 def _log_data(log: Log, lines: Iterator[bytes], place: str) -> dict[str, Any]:
@@ -200,8 +209,11 @@ class _Printer:
 
 
 def _follow_log(tail: int | None, **values: Any) -> Result:
-    opened_campaign, tracked_campaign, repeats = _select_repeats(**values)
-    keys = {(candidate.array.point.key, candidate.number) for candidate in repeats}
+    selected_repeats = _select_repeats(**values)
+    paths = {
+        repeats[0].watched.directory: opened_campaign.shown
+        for opened_campaign, repeats in selected_repeats
+    }
 
     def start(path: Path) -> int:
         if tail is None:
@@ -210,13 +222,20 @@ def _follow_log(tail: int | None, **values: Any) -> Result:
 
     floor = load(values["site_file"]).slurm.poll_floor
     try:
-        repeat, _ = follow_log(tracked_campaign, keys, _Printer(), run=run, floor=floor, tail=start)
+        repeat, _ = follow_log(
+            [repeat for _, repeats in selected_repeats for repeat in repeats],
+            _Printer(),
+            run=run,
+            floor=floor,
+            tail=start,
+        )
     except NotALogError as error:
-        raise UsageError(f"The log {error}.", where=str(opened_campaign.shown)) from error
+        where = ", ".join(map(str, paths.values()))
+        raise UsageError(f"The log {error}.", where=where) from error
     log = find_newest_log(repeat)
     return Result(
         warnings=(
-            *store.warn_about_writers(opened_campaign.shown),
+            *store.warn_about_writers(paths[repeat.watched.directory]),
             *(_warn_failure(log) if log else ()),
         )
     )

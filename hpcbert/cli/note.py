@@ -46,4 +46,5 @@ def _note_campaign(directory: Path, text: tuple[str, ...]) -> Result:
         store.write_note(directory, " ".join(text))
     note_text = store.read_note(directory)
     data = {"campaign": directory.name, "directory": str(directory), "note": note_text}
-    return Result(data, note_text)
+    remedy = "" if text else f' To write one: hpcbert note {directory.name} "TEXT"'
+    return Result(data, note_text or f"{directory.name} has no note.{remedy}")

@@ -285,7 +285,11 @@ def _format_whole_nodes(points: Sequence[PointOutlook], gpus_per_node: int) -> l
 
 def _format_start(point_outlook: PointOutlook) -> str:
     """Return when a point would start, in local time as Slurm's own commands print it."""
-    if point_outlook.start is None or point_outlook.start.when is None:
+    if point_outlook.start is None:
+        return _NOTHING
+    if point_outlook.start.absence:
+        return f"waits for {point_outlook.start.absence}"
+    if point_outlook.start.when is None:
         return _NOTHING
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(point_outlook.start.when))
     return f"{when} on {point_outlook.start.nodes}" if point_outlook.start.nodes else when

@@ -5,6 +5,7 @@ A command line with several frameworks, models or precisions makes several campa
 
 from __future__ import annotations
 
+import itertools
 import os
 import pwd
 import re
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from hpcbert import scheduler
 from hpcbert.campaign import store
-from hpcbert.cli.campaigns import find_runs, open_selected
+from hpcbert.cli.campaigns import find_runs, open_campaigns
 from hpcbert.cli.options import is_typed, read_pairs, refuse_typed, split_list
 from hpcbert.commands.obstacles import find_submission_obstacles, list_queries
 from hpcbert.config import campaignfile, places, recipe, site, slurm_arguments
@@ -69,6 +70,8 @@ class CampaignRequest:
     warnings: tuple[str, ...]
 
 
+# What `_make_name` adds to a name.
+_STAMP = re.compile(r"-\d{8}T\d{6}Z$")
 _NO_FILE = "hpcbert plan --init writes an example; without a file, options say what to measure."
 # Options that a campaign.toml replaces, and options of one framework.
 _MEASURE_OPTIONS = (*option_names(PointOptions), "nodes", "gpus_per_node")
@@ -167,14 +170,18 @@ def _refuse_unused_options(options: Options) -> None:
             )
 
 
-def open_past(name: str, options: Options) -> Lock:
-    """Return the lock of the campaign, archive or lock file that --like names."""
+def open_past(name: str, options: Options) -> tuple[Lock, ...]:
+    """Return the locks of the campaigns, archive or lock file that --like names."""
     refuse_typed(_MEASURED_OPTIONS, "with --like, which says what to measure")
     if name.endswith(".toml"):
-        return load_lock(Path(name))
-    campaign = open_selected(name, find_runs(options.runs, options.site_file))
-    store.read_manifest(campaign.directory)  # refuses another schema
-    return load_lock(campaign.directory / store.LOCKED)
+        return (load_lock(Path(name)),)
+    campaigns = open_campaigns([name], find_runs(options.runs, options.site_file))
+    for campaign in campaigns:
+        store.read_manifest(campaign.directory)  # refuses another schema
+    locks = tuple(load_lock(campaign.directory / store.LOCKED) for campaign in campaigns)
+    if len({lock.framework for lock in locks}) > 1:
+        refuse_typed(_FRAMEWORK_OPTIONS, f"with {name}, which has several frameworks")
+    return locks
 
 
 def complete_options(options: Options, file: CampaignFile | None) -> Options:
@@ -493,15 +500,20 @@ def plan_campaigns(
     Raises:
         HpcbertError: The request is impossible.
     """
-    past = open_past(like, options) if like else None
+    locks = open_past(like, options) if like else ()
     campaign_file = read_file(file)
     options = complete_options(options, campaign_file)
     name_and_note = _read_name_and_note(name, note, campaign_file)
-    requests = read_requests(
-        options, dry=dry, rehearse=rehearse, past=past, file=campaign_file, results=results
+    requests = tuple(
+        request
+        for past in locks or (None,)
+        for request in read_requests(
+            options, dry=dry, rehearse=rehearse, past=past, file=campaign_file, results=results
+        )
     )
-    if campaign_file and len(requests) > 1 and not name_and_note[0]:
-        name_and_note = (_make_name(campaign_file), name_and_note[1])
+    if (campaign_file or like) and len(requests) > 1 and not name_and_note[0]:
+        stem = Path(campaign_file.where).stem if campaign_file else like
+        name_and_note = (_make_name(stem), name_and_note[1])
     for request in () if planned else requests:
         backend = scheduler.create_scheduler(request.options.scheduler, SchedulerContext(ahead))
         for argv in backend.list_queries(request.site, request.recipe):
@@ -509,7 +521,7 @@ def plan_campaigns(
     drafts: list[Draft] = []
     warnings: list[str] = []
     submitter = find_submitter()
-    for request in requests:
+    for request, past in itertools.zip_longest(requests, locks):
         # One time for all: `store.list_submission` looks for ids that begin with it.
         submitter = replace(submitter, token=os.urandom(3).hex())
         draft = _draft_campaign(request, name_and_note, submitter, ahead, dry=dry or planned)
@@ -533,9 +545,9 @@ def _read_name_and_note(name: str, note: str, file: CampaignFile | None) -> tupl
         raise UsageError(f"--name {error}", hint=error.hint) from None
 
 
-def _make_name(file: CampaignFile) -> str:
-    """Return a name for the campaigns of a file that gives none: `week47-20261121T100000Z`."""
-    stem = re.sub(r"[^\w.-]+", "-", Path(file.where).stem)
+def _make_name(stem: str) -> str:
+    """Return a name for the campaigns of a file or name: `week47-20261121T100000Z`."""
+    stem = re.sub(r"[^\w.-]+", "-", _STAMP.sub("", stem))
     return f"{stem[:40]}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
 
 
@@ -591,11 +603,12 @@ def find_obstacles(
     findings = {
         finding: None for draft in drafts for finding in find_submission_obstacles(draft, run=ahead)
     }
-    failures = [finding for finding in findings if finding.status == "fail"]
-    if not failures and not ignore_failures:
+    if not ignore_failures and all(finding.status != "fail" for finding in findings):
         for draft in drafts:
             backend = scheduler.create_scheduler(draft.campaign.scheduler, SchedulerContext(ahead))
-            failures += backend.impossible(draft.campaign.arrays, draft.scripts)
+            tests = backend.impossible(draft.campaign.arrays, draft.scripts)
+            findings |= dict.fromkeys(tests)
+    failures = [finding for finding in findings if finding.status == "fail"]
     if failures and not ignore_failures:
         errors = [
             UsageError(f"{finding.name}: {finding.detail}", hint=finding.hint)

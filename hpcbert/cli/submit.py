@@ -66,7 +66,8 @@ def submit(
     directory. On Slurm, each job gets an allocation (its nodes), in which srun starts the measured
     step: the ranks that train. submit prints the jobs and the directory, and returns.
 
-    With --like the points, the options and the protocol are those of another campaign or archive;
+    With --like the points, the options and the protocol are those of another campaign, of all
+    campaigns that a file named, or of an archive;
     submit reports what differs here, such as the image and the site.
     """
     # Not needed for --help or a wrong option.

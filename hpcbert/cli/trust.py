@@ -12,6 +12,8 @@ from hpcbert.config import trust as trusted
 from hpcbert.errors import UsageError
 from hpcbert.system import ownership
 
+_NOTHING = "You trust no files of others. To trust some: hpcbert trust PATH"
+
 
 @click.command(
     epilog="\b\nExamples:\n"
@@ -47,7 +49,7 @@ def trust(*, paths: tuple[str, ...], remove: bool) -> Result:
         {"path": str(entry.path), "owner": ownership.user_name(entry.uid), "uid": entry.uid}
         for entry in sorted(entries.values())
     ]
-    lines = [f"{row['path']}, of {row['owner']}" for row in rows]
+    lines = [f"{row['path']}, of {row['owner']}" for row in rows] or [_NOTHING]
     return Result({"file": str(file), "trusted": rows}, "\n".join(lines))
 
 

@@ -19,6 +19,7 @@ from hpcbert.commands.site_trial import try_forms
 from hpcbert.config.options import RUNTIMES, runtime_name
 from hpcbert.config.site import NodeSettings, Site, SlurmSettings
 from hpcbert.errors import SchedulerError, UsageError
+from hpcbert.lab.plan import is_lab
 from hpcbert.model import Protocol
 from hpcbert.scheduler.slurm.admission import Demand, describe_forced_sharing, find_time_limit
 from hpcbert.scheduler.slurm.cluster import HINTS, Cluster
@@ -204,7 +205,7 @@ def propose(
     if offer is None:
         _take_private_gpus(proposal)
     elif offer.kinds:
-        _choose_gpus(proposal, offer)
+        _choose_gpus(proposal, offer, cluster.context.environ)
     else:
         _take_cpus(proposal, offer)
     _choose_account(proposal, cluster, partition, rule)
@@ -322,7 +323,7 @@ def _take_cpus(proposal: Proposal, offer: PartitionOffer) -> None:
     )
 
 
-def _choose_gpus(proposal: Proposal, offer: PartitionOffer) -> None:
+def _choose_gpus(proposal: Proposal, offer: PartitionOffer, environ: Mapping[str, str]) -> None:
     """Choose the type of GPU and the number per node."""
     kind = _choose_kind(proposal, offer.kinds)
     count = proposal.given.get("gpus_per_node", 0)
@@ -333,6 +334,9 @@ def _choose_gpus(proposal: Proposal, offer: PartitionOffer) -> None:
         )
     reason = f"{_CHOSEN_BY_USER}; {kind}" if count else str(kind)
     proposal.take("nodes.gpus_per_node", str(count or kind.count), reason, (), "--gpus-per-node")
+    if is_lab(environ):
+        reason = "the lab's GPUs are fake: a rank without one trains on the CPU"
+        proposal.take("frameworks.pytorch.device", "auto", reason)
 
 
 def _choose_kind(proposal: Proposal, kinds: tuple[GpuKind, ...]) -> GpuKind:

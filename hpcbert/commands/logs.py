@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from hpcbert import scheduler
 from hpcbert.campaign import store
-from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
+from hpcbert.campaign.repeats import Key, Repeat
 from hpcbert.commands.monitor import TOLERANCE, View, no_answer_error
 from hpcbert.logs.lines import open_log
 from hpcbert.scheduler.base import SchedulerContext
@@ -65,8 +65,7 @@ class LogFollower(Protocol):
 
 
 def follow_log(
-    tracked_campaign: TrackedCampaign,
-    selected_keys: Collection[tuple[str, int]],
+    selected_repeats: Sequence[Repeat],
     reader: LogFollower,
     *,
     run: Runner,
@@ -79,8 +78,7 @@ def follow_log(
     that waits; if none waits, the one that wrote last.
 
     Args:
-        tracked_campaign: Its campaign.
-        selected_keys: Keys of the points and numbers of the selected repeats, at least one.
+        selected_repeats: The selected repeats, at least one.
         reader: Receives the content.
         run: Starts the scheduler's commands.
         floor: Shortest interval between two queries of a scheduler, seconds.
@@ -93,14 +91,22 @@ def follow_log(
         SchedulerError: The scheduler gave no answer for too long.
         NotALogError: What is in the log's place can't be read.
     """
-    backend = scheduler.create_scheduler(tracked_campaign.campaign.scheduler, SchedulerContext(run))
-    tracked_campaign = backend.adopt_jobs(tracked_campaign)
-    tracker = Tracker([tracked_campaign], run=run, floor=floor)
+    campaigns = {repeat.watched.directory: repeat.watched for repeat in selected_repeats}
+    adopted_campaigns = [
+        backend.adopt_jobs(campaign)
+        for backend, group in scheduler.group_by_scheduler(
+            campaigns.values(), SchedulerContext(run)
+        )
+        for campaign in group
+    ]
+    selected_keys = {_make_key(repeat) for repeat in selected_repeats}
+    tracker = Tracker(adopted_campaigns, run=run, floor=floor)
     tracker.poll()
     repeats = [
         candidate
-        for candidate in tracked_campaign.repeats
-        if (candidate.array.point.key, candidate.number) in selected_keys
+        for campaign in adopted_campaigns
+        for candidate in campaign.repeats
+        if _make_key(candidate) in selected_keys
     ]
     repeat = _choose_repeat(repeats, tracker.states)
     log_file = _LogFollower(repeat, reader, tail)
@@ -122,6 +128,11 @@ def follow_log(
             seconds_left -= _LOOK_SECONDS
             log_file.read()
         tracker.poll()
+
+
+def _make_key(repeat: Repeat) -> tuple[str, str, int]:
+    """Return a name of a repeat that stays the same when another array takes it over."""
+    return repeat.watched.campaign.id, repeat.array.point.key, repeat.number
 
 
 def _is_complete(repeat: Repeat, state: RepeatState) -> bool:

@@ -6,7 +6,7 @@ import re
 import shlex
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -199,6 +199,13 @@ def root_of(directory: Path, mark: str) -> Path:
     ):
         return path
     return FALLBACK_PARENT / f"hpcbert-lab-{mark}"
+
+
+def is_lab(environ: Mapping[str, str]) -> bool:
+    """Return whether the environment of a shell names the Slurm of a lab on this machine."""
+    conf = Path(environ.get("SLURM_CONF", ""))
+    layout = Layout(conf.parent.parent)
+    return layout.slurm_conf == conf and layout.env_sh.is_file() and layout.site.is_file()
 
 
 def command(word: str, directory: Path) -> str:

@@ -153,11 +153,13 @@ class Start:
         when: Seconds since the epoch; None if unknown.
         nodes: Its nodes, as Slurm writes them; empty if unknown.
         refused: Why it would be refused; empty if it would not.
+        absence: The nodes, with states, that run no jobs now and for which it would wait.
     """
 
     when: float | None = None
     nodes: str = ""
     refused: str = ""
+    absence: str = ""
 
 
 class NoRoomError(IncompleteError):

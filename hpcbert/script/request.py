@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import ceil
 
 from hpcbert.config.slurm_arguments import argument_values
 from hpcbert.model import Array, JobRequest
+
+_DIRECTIVE = "#SBATCH "
 
 
 def read_request(words: Sequence[str]) -> JobRequest:
@@ -35,6 +38,12 @@ def read_request(words: Sequence[str]) -> JobRequest:
         requeue="requeue" in options,
         output=options.get("output", ""),
     )
+
+
+def read_script_request(script: str) -> JobRequest:
+    """Parse the request of the `#SBATCH` lines of a rendered script."""
+    lines = (line for line in script.splitlines() if line.startswith(_DIRECTIVE))
+    return read_request([word for line in lines for word in shlex.split(line)[1:]])
 
 
 def _read_gpus(options: Mapping[str, str], nodes: int, tasks: int) -> str:

@@ -27,6 +27,11 @@ from hpcbert.system.processes import die_with_parent
 MAX_OUTPUT = 1 << 26
 _CHUNK = 1 << 16
 _TIMED_OUT = "late"
+# Slurm's commands wait a minute for a configuration that does not exist (SchedMD/slurm,
+# src/common/parse_config.c, s_p_parse_file).
+_SLURM_COMMANDS = frozenset(
+    {"sacct", "sacctmgr", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun"}
+)
 # The errors of a command that can't be started.
 _START_ERRORS = (FileNotFoundError, NotADirectoryError, PermissionError)
 
@@ -108,6 +113,8 @@ def run(
         show: Called with each line of its stderr as it arrives, without its end.
     """
     words = tuple(argv)
+    if refusal := _refuse_missing_configuration(words, env):
+        return refusal
     with tempfile.TemporaryFile() as stdin_file:
         stdin_file.write(stdin.encode())
         stdin_file.seek(0)
@@ -158,6 +165,9 @@ class PrefetchingRunner:
         """
         key = _command_key(argv, env)
         if key in self._begun or key in self._answers:
+            return
+        if refusal := _refuse_missing_configuration(key[0], env):
+            self._answers[key] = refusal
             return
         try:
             self._begun[key] = subprocess.Popen(
@@ -219,6 +229,16 @@ def _finish(
         problem = f"gave no answer within {timeout:g} s"
     note = f"{words[0]}: {problem}" if problem else ""
     return Outcome(words, 124 if problem else child.returncode, stdout, f"{stderr}{note}")
+
+
+def _refuse_missing_configuration(
+    words: tuple[str, ...], env: Mapping[str, str] | None
+) -> Outcome | None:
+    """Return the failure of a command of Slurm if SLURM_CONF names a file that is missing."""
+    path = (os.environ if env is None else env).get("SLURM_CONF", "")
+    if not path or words[0] not in _SLURM_COMMANDS or os.path.lexists(path):
+        return None
+    return Outcome(words, 1, stderr=f"SLURM_CONF names {path}, which does not exist")
 
 
 def _start_failure(words: tuple[str, ...], error: OSError) -> Outcome:

@@ -54,7 +54,15 @@ def test_every_command_takes_the_campaigns_of_a_file_by_their_name(hpcbert: Cli)
     assert len(hpcbert("cancel", "week 47", "--json", status=0).data["campaigns"]) == len(ORDER)
     for command in ("collect", "retry", "report"):
         assert "rehearsal" in hpcbert(command, "week 47").stderr
-    assert "could be" in hpcbert("logs", "week 47", status=2).stderr
+    last_log = hpcbert("logs", "week 47", "--json", status=0).data
+    assert last_log["campaign"] == watched[-1]["campaign"]
+    assert "sample:" in hpcbert("logs", "week 47", "--follow", status=0).stdout
+    hpcbert("submit", "--like", "week 47", "--wait", status=0)
+    copies = hpcbert("list", "--json", status=0).data["campaigns"][: len(ORDER)]
+    assert {entry["name"].partition("-2")[0] for entry in copies} == {"week-47"}
+    assert list_variants(hpcbert) == ORDER * 2
+    assert "several frameworks" in hpcbert("submit", "--like", "week 47", "--python", "x").stderr
+    hpcbert("rm", copies[0]["name"], "--yes", status=0)
     assert "evidence" in hpcbert("audit", "week 47", status=4).stderr
     ends = hpcbert("monitor", "week 47", "--once", status=0).stdout.splitlines()[-len(ORDER) :]
     assert all(line.startswith("rehearsed; ") for line in ends)

@@ -12,6 +12,7 @@ import pytest
 from hpcbert.config.site import read_site
 from hpcbert.lab import files
 from hpcbert.lab.plan import DEFAULT_DIRECTORY, LabPlan, Layout, command
+from tests.kit.cli import inside
 
 pytestmark = pytest.mark.slow
 
@@ -79,3 +80,10 @@ def test_templates_that_are_not_there_are_refused(run_commands: Callable[..., li
     for result in run_commands(command_lines):
         assert result.returncode == 2
         assert "absent" in result.document["errors"][0]["message"]
+
+
+def test_trust_without_an_entry_says_how_to_add_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert "hpcbert trust PATH" in inside("trust").stdout

@@ -90,9 +90,10 @@ def test_numbers_collected_before_all_had_ended_are_provisional(build: Build) ->
 
 def test_a_note_is_written_printed_and_removed(built: Built) -> None:
     assert inside("note", "3f9a1c", "--json").data["note"] == ""
+    assert "hpcbert note 20" in inside("note", "3f9a1c").stdout
     assert inside("note", "3f9a1c", "x  y").stdout == "x y\n"
     assert inside("note", "3f9a1c").stdout == "x y\n"
-    assert inside("note", "3f9a1c", "").stdout == ""
+    assert "has no note" in inside("note", "3f9a1c", "").stdout
     assert inside("note", "3f9a1c", "a\x1b[0m").returncode == 2
 
 

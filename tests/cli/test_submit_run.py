@@ -16,6 +16,7 @@ from hpcbert.config.site import Site
 from hpcbert.model import Shape
 from hpcbert.script.draft import Draft, draft
 from hpcbert.script.plan import plan
+from tests.kit.cli import inside
 from tests.kit.drafts import OPTIONS, SUBMITTER, changed, hurried, load, reference
 from tests.kit.requests import combined
 from tests.kit.slurm import Slurm, failed
@@ -104,3 +105,17 @@ def test_what_slurm_refuses_leaves_the_rest_on_disk_to_be_taken_up(
     }
     assert states == {"submitted"}
     assert list_dependencies(slurm)[-4:] == ["11", "12", "13", "14"]
+
+
+def test_a_cancel_that_fails_midway_names_what_it_cancelled(
+    site: Site, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafts = draft_three(site)
+    submit_drafts(site, drafts)
+    monkeypatch.setattr("hpcbert.cli.cancel.run", slurm)
+    slurm.scancel = [None, failed("scancel: error: Slurm temporarily unable"), None]
+    result = inside("cancel", "--yes", "--json", *(each.directory for each in drafts))
+    assert result.returncode == 3
+    cancelled = [campaign["campaign"] for campaign in result.data["campaigns"]]
+    assert cancelled == [drafts[0].campaign.id, drafts[2].campaign.id]
+    assert drafts[1].campaign.id in result.error["hint"]

@@ -582,3 +582,15 @@ def test_of_two_types_alike_neither_is_called_the_most() -> None:
     (chosen,) = (choice for choice in proposal.choices if choice.key == "slurm.gres")
     assert (chosen.value, chosen.others) == ("gpu:gtx", ("2 nodes with gpu:tesla:2",))
     assert chosen.why == "2 nodes with gpu:gtx:2"
+
+
+@pytest.mark.parametrize("is_lab", [True, False], ids=["a lab", "another cluster"])
+def test_the_fake_gpus_of_a_lab_are_optional(is_lab: bool, tmp_path: Path) -> None:
+    for name in ("etc/slurm.conf", "env.sh", "site.toml") if is_lab else ("etc/slurm.conf",):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    environ = {"SLURM_CONF": str(tmp_path / "etc" / "slurm.conf")}
+    cluster = Cluster(SchedulerContext(Answers(sinfo=line("gpu*", "gpu:8")), environ=environ))
+    proposal = propose(cluster, HERE, {}, default, folder=Path("/home/me"))
+    framework = write_site(proposal, tmp_path).frameworks["pytorch"]
+    assert framework.device == ("auto" if is_lab else "")

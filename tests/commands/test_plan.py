@@ -103,7 +103,7 @@ def test_what_is_missing_has_the_command_that_gets_it(tmp_path: Path) -> None:
     assert lacks["source"].blocks
     assert not outlook.can_run
     (error,) = list_refusals(outlook)
-    assert "oneflow lacks" in str(error)
+    assert "source and data are missing" in str(error)
     assert lacks["source"].command in error.hint
 
 

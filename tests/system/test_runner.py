@@ -125,3 +125,17 @@ def test_what_a_command_complains_of_is_shown_while_it_runs(tmp_path: Path) -> N
     outcome = run(["bash", "-c", script], cwd=tmp_path, show=show)
     assert shown == ["waits"]
     assert (outcome.returncode, outcome.stderr) == (0, "waits\n line")
+
+
+def test_a_missing_configuration_of_slurm_is_refused_at_once(tmp_path: Path) -> None:
+    sinfo = tmp_path / "sinfo"
+    sinfo.write_text("#!/bin/sh\necho up\n")
+    sinfo.chmod(0o755)
+    for conf, is_missing in ((tmp_path / "gone.conf", True), (sinfo, False)):
+        env = {"PATH": str(tmp_path), "SLURM_CONF": str(conf)}
+        with closing(PrefetchingRunner(run)) as ahead:
+            ahead.begin(["sinfo"], env=env)
+            outcomes = run(["sinfo"], env=env), ahead(["sinfo"], env=env)
+        assert [f"SLURM_CONF names {conf}," in each.stderr for each in outcomes] == [is_missing] * 2
+        assert [each.ok for each in outcomes] == [not is_missing] * 2
+        assert run(["/bin/true"], env=env).ok

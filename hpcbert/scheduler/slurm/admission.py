@@ -200,6 +200,28 @@ def select_partitions(job: Demand, partitions: Mapping[str, Partition]) -> tuple
     return tuple(name for name in names if name in partitions)
 
 
+def find_absent_nodes(job: Demand, cluster: Cluster) -> dict[str, str]:
+    """Return the nodes, with their states, that a job which would fit must wait for.
+
+    A named node that runs no jobs now, or all such nodes if the others are too few.
+    """
+    absent_nodes: dict[str, str] = {}
+    for name in select_partitions(job, cluster.partitions):
+        fitting = cluster.partitions[name].fitting(job.resources) - set(job.exclude)
+        is_up = inventory.read_usable_nodes(cluster.states, name)
+        states = {
+            node: state
+            for node, state in inventory.read_node_states(cluster.states, name).items()
+            if node in fitting and not is_up[node]
+        }
+        named_states = {node: states[node] for node in job.nodelist if node in states}
+        if len(fitting) - len(states) >= job.nodes and not named_states:
+            return {}
+        if job.nodes <= len(fitting):
+            absent_nodes |= named_states or states
+    return absent_nodes
+
+
 def _find_partition_misfits(job: Demand, partitions: Mapping[str, Partition]) -> Iterator[Finding]:
     """Yield why a job fits none of its partitions; nothing if it fits one."""
     names = select_partitions(job, partitions)

@@ -245,8 +245,11 @@ class Slurm(Scheduler):
 
     def _tested(self, path: str, text: str) -> Check:
         test = examine.run_sbatch_test(text, self.context)
+        name = f"sbatch --test-only {path}"
+        if absence := examine.describe_absence(text, test, self.context):
+            return Check(name, None, f"It waits for nodes that run no jobs now: {absence}.")
         ok = None if examine.is_unreachable(test) else test.ok
-        return Check(f"sbatch --test-only {path}", ok, identify.format_complaint(test))
+        return Check(name, ok, identify.format_complaint(test))
 
     def supply(self, request: JobRequest) -> tuple[Supply, ...]:
         """Ask sinfo for the partitions of a job."""

@@ -24,7 +24,8 @@ from hpcbert.system.runner import Outcome
 Silence = Literal["", "missing", "unconfigured", "unsigned", "away", "private", "failed"]
 # SchedMD/slurm, src/common/slurm_errno.c and src/common/read_config.c, 22.05 to 26.05.
 _MESSAGES: tuple[tuple[Silence, tuple[str, ...]], ...] = (
-    ("unconfigured", ("Could not establish a configuration source",)),
+    # The second is hpcbert's own (hpcbert/system/runner.py).
+    ("unconfigured", ("Could not establish a configuration source", "SLURM_CONF names")),
     # src/plugins/auth/munge/auth_munge.c
     ("unsigned", ("Munge encode failed", "Munge decode failed", "Protocol authentication error")),
     ("private", ("Access/permission denied", "Access denied", "requires administrator")),
@@ -56,7 +57,8 @@ _SENTENCES: dict[Silence, str] = {
 }
 HINTS: dict[Silence, str] = {
     "missing": "Run this on a login node.",
-    "unconfigured": "Run this on a login node, or set SLURM_CONF.",
+    "unconfigured": "Run this on a login node, or let SLURM_CONF name its slurm.conf. After "
+    "a lab that is gone: unset HPCBERT_SITE SLURM_CONF",
     "unsigned": "Ask the administrator to start munge here, with the cluster's key and time: "
     "`munge -n | unmunge` shows whether it works.",
     "away": "Try again when `scontrol ping` says UP, or ask the cluster's administrators.",

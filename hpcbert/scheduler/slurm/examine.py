@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hpcbert.config.site import Site
 from hpcbert.config.slurm_arguments import argument_value
-from hpcbert.errors import SchedulerError, format_count
+from hpcbert.errors import SchedulerError, format_count, join_names
 from hpcbert.finding import Finding
 from hpcbert.scheduler.base import SchedulerContext, Start
 from hpcbert.scheduler.slurm import admission
@@ -25,6 +25,7 @@ from hpcbert.scheduler.slurm.cluster import (
 )
 from hpcbert.scheduler.slurm.identify import format_complaint
 from hpcbert.scheduler.slurm.submission import TRANSIENT
+from hpcbert.script.request import read_script_request
 from hpcbert.slurm import inventory
 from hpcbert.slurm.commands import submission_environment
 from hpcbert.slurm.controller import choose_mpi
@@ -37,9 +38,10 @@ from hpcbert.system.runner import Outcome
 # sbatch: Job 12 to start at 1795331940 using 16 processors on nodes n[1-4] in partition gpu
 # (SchedMD/slurm, src/sbatch/sbatch.c and src/plugins/select; the time as SLURM_TIME_FORMAT says).
 _START = re.compile(r"to start at (\d{1,12})\b(?:.*? on (?:nodes )?(\S+))?")
-# What no change of load or of a node's state helps against (src/common/slurm_errno.c).
+_UNAVAILABLE = "Requested node configuration is not available"
+# What no change of load helps against (src/common/slurm_errno.c).
 _NEVER = (
-    "Requested node configuration is not available",
+    _UNAVAILABLE,
     "Invalid feature specification",
     "Invalid node name specified",
     "Requested nodes not in this partition",
@@ -79,10 +81,26 @@ def forecast_start(script: str, context: SchedulerContext) -> Start:
     if is_unreachable(outcome):
         kind = classify_silence(outcome)
         raise SchedulerError(f"{describe_silence(kind, outcome)}.", hint=HINTS[kind])
+    if absence := describe_absence(script, outcome, context):
+        return Start(absence=absence)
     if not outcome.ok:
         return Start(refused=format_complaint(outcome))
     match = _START.search(outcome.stderr) or _START.search(outcome.stdout)
     return Start(when=float(match[1]), nodes=match[2] or "") if match else Start()
+
+
+def describe_absence(script: str, outcome: Outcome, context: SchedulerContext) -> str:
+    """Return the nodes, with states, for which sbatch's test refuses a job that can wait for them.
+
+    The test's answer is the same for nodes that do not exist and for nodes that are drained or down
+    (seen with 22.05.8); sbatch accepts the job if they are only drained or down.
+    """
+    if outcome.ok or _UNAVAILABLE not in outcome.stderr:
+        return ""
+    request = read_script_request(script)
+    cluster = Cluster(context, request.clusters.partition(",")[0])
+    nodes = admission.find_absent_nodes(admission.read_demand(request), cluster)
+    return join_names((f"{name} ({state})" for name, state in nodes.items()), most=_MAX_NAMED)
 
 
 def find_impossible(scripts: Iterable[str], context: SchedulerContext) -> Iterator[Finding]:
@@ -94,11 +112,19 @@ def find_impossible(scripts: Iterable[str], context: SchedulerContext) -> Iterat
         return
     for script in scripts:
         try:
-            refusal = forecast_start(script, context).refused
+            start = forecast_start(script, context)
         except SchedulerError:
             return
-        if any(phrase in refusal for phrase in _NEVER):
-            yield Finding("sbatch --test-only", "fail", refusal, find_refusal_advice(refusal))
+        if start.absence:
+            yield Finding(
+                "nodes",
+                "warn",
+                f"The job waits for nodes that run no jobs now: {start.absence}.",
+                "sinfo -R says why they are away; --nodes and --nodelist choose others.",
+            )
+        elif any(phrase in start.refused for phrase in _NEVER):
+            advice = find_refusal_advice(start.refused)
+            yield Finding("sbatch --test-only", "fail", start.refused, advice)
 
 
 def _is_program(path: str) -> bool:

@@ -11,7 +11,7 @@ import pytest
 
 from hpcbert.finding import Finding
 from hpcbert.scheduler.base import SchedulerContext
-from hpcbert.scheduler.slurm.examine import examine_site
+from hpcbert.scheduler.slurm.examine import examine_site, forecast_start
 from hpcbert.slurm import inventory
 from hpcbert.system import ownership
 from hpcbert.system.runner import Outcome
@@ -138,3 +138,33 @@ def test_arrays_that_are_too_short_are_told(tmp_path: Path) -> None:
 )
 def test_constraints_name_features_in_every_form(constraint: str, names: list[str]) -> None:
     assert list(inventory.list_features(constraint)) == names
+
+
+UNAVAILABLE = "allocation failure: Requested node configuration is not available"
+
+
+@pytest.mark.parametrize(
+    ("words", "absence"),
+    [
+        ("--nodes=1 --gres=gpu:8 --nodelist=n3", "n3 (drained)"),
+        ("--nodes=2 --gres=gpu:8 --nodelist=n[1,3]", "n3 (drained)"),
+        ("--nodes=3 --gres=gpu:8", "n3 (drained)"),
+        ("--nodes=4 --gres=gpu:4", "n3 (drained), n4 (down*)"),
+        ("--nodes=2 --gres=gpu:8", ""),
+        ("--nodes=2 --gres=gpu:8 --exclude=n3", ""),
+        ("--nodes=3 --gres=gpu:8 --exclude=n1", ""),
+        ("--nodes=1 --gres=gpu:8 --nodelist=n4", ""),
+        ("--nodes=4 --gres=gpu:8", ""),
+        ("--nodes=1 --gres=gpu:16", ""),
+        ("--nodes=3 --gres=gpu:8 --partition=nix", ""),
+    ],
+)  # fmt: skip
+def test_a_refusal_for_nodes_that_come_back_names_them(words: str, absence: str) -> None:
+    def run(argv: Sequence[str], **_: Any) -> Outcome:
+        if argv[0] == "sbatch":
+            return Outcome(tuple(argv), 1, stderr=UNAVAILABLE)
+        return Outcome(tuple(argv), 0, STATES if "%N|%P|%T" in " ".join(argv) else SINFO)
+
+    script = "".join(f"#SBATCH {word}\n" for word in words.split())
+    start = forecast_start(script, SchedulerContext(run, environ={}))
+    assert (start.absence, bool(start.refused)) == (absence, not absence)
