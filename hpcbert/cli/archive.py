@@ -8,10 +8,10 @@ import click
 
 from hpcbert.campaign import archive as archives
 from hpcbert.campaign import evidence, store
-from hpcbert.cli.bar import shows_progress
 from hpcbert.cli.campaigns import find_runs
 from hpcbert.cli.options import RUNS, SITE
 from hpcbert.cli.output import Result, join_results, returns_result
+from hpcbert.cli.streams import shows_progress
 from hpcbert.errors import UsageError, format_count
 from hpcbert.model import ARCHIVE
 

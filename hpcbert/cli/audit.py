@@ -12,10 +12,10 @@ from typing import Any
 import click
 
 from hpcbert.campaign import store
-from hpcbert.cli.bar import shows_progress
 from hpcbert.cli.campaigns import OpenedCampaign, find_runs, open_named
 from hpcbert.cli.options import RUNS, SITE
 from hpcbert.cli.output import Result, join_results, returns_result
+from hpcbert.cli.streams import shows_progress
 from hpcbert.commands import audit as flow
 from hpcbert.commands.audit import Audit, Exhibit, File
 from hpcbert.commands.collect import ask_scheduler

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from hpcbert.cli.bar import shows_progress
 from hpcbert.cli.options import refuse_typed
 from hpcbert.cli.output import Result, returns_result
+from hpcbert.cli.streams import shows_progress
 from hpcbert.data.names import FORMAT_NAMES, usual_predictions
 from hpcbert.errors import CheckError, UsageError, format_count
 

@@ -161,9 +161,9 @@ class LazyGroup(click.Group):
         # With an underscore if Python has the name already, as `list`.
         command: click.Command = getattr(module, f"{cmd_name}_", None) or getattr(module, cmd_name)
         if _COMPLETE in os.environ:
-            from hpcbert.cli.completion_values import attach_completion  # imports many modules
-
-            return attach_completion(command)
+            values = importlib.import_module("hpcbert.cli.completion")  # imports many modules
+            completed: click.Command = values.attach_completion(command)
+            return completed
         return complete_command(command, (cmd_name,))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

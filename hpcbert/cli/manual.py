@@ -12,7 +12,7 @@ import click
 
 from hpcbert import __version__
 from hpcbert.cli.main import root
-from hpcbert.cli.sections import show_all
+from hpcbert.cli.options import show_all
 
 # Headings of click's help that become sections of the page; the rest is text.
 _SECTION = re.compile(r"^([A-Z][\w ]+):$")

@@ -16,7 +16,6 @@ from hpcbert.campaign import preflight, store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli import streams
-from hpcbert.cli.bar import shows_progress
 from hpcbert.cli.campaigns import format_next_step, format_places, open_campaigns
 from hpcbert.cli.options import MAX_RETRIES, RUNS, SITE, UNIT
 from hpcbert.cli.output import Result, replace_controls, run_command
@@ -30,6 +29,7 @@ from hpcbert.cli.progress import (
     list_flags,
     list_numbers,
 )
+from hpcbert.cli.streams import shows_progress
 from hpcbert.commands import monitor as flow
 from hpcbert.commands import retry
 from hpcbert.commands.monitor import View

@@ -10,15 +10,15 @@ import click
 
 from hpcbert.campaign import store
 from hpcbert.cli import streams
-from hpcbert.cli.bar import shows_progress
 from hpcbert.cli.campaigns import find_runs
 from hpcbert.cli.options import RUNS, SITE
 from hpcbert.cli.output import Result, returns_result
+from hpcbert.cli.streams import shows_progress
 from hpcbert.commands.collect import find_places, load_result_set
-from hpcbert.commands.nodes import NodeRecord, list_history
 from hpcbert.errors import HpcbertError, UsageError, join_names
 from hpcbert.results.document import ResultSet
 from hpcbert.results.grid import Column, Grid, TableView
+from hpcbert.results.nodes import NodeRecord, list_history
 from hpcbert.slurm.hostlist import expand
 from hpcbert.system.progress import track
 

@@ -13,10 +13,9 @@ import click
 
 from hpcbert.campaign import durations, store
 from hpcbert.cli.campaigns import announce_runs
-from hpcbert.cli.options import add_submit_options
+from hpcbert.cli.options import SectionedCommand, add_submit_options
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.request import plan_campaigns
-from hpcbert.cli.sections import SectionedCommand
 from hpcbert.commands.plan import Missing, Outlook, PointOutlook, forecast, list_refusals
 from hpcbert.config import campaignfile
 from hpcbert.config.options import Options

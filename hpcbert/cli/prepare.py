@@ -10,10 +10,10 @@ from typing import Any
 
 import click
 
-from hpcbert.cli.bar import shows_progress
 from hpcbert.cli.campaigns import announce_site
 from hpcbert.cli.options import read_pairs, refuse_typed, shared_option
 from hpcbert.cli.output import Result, replace_controls, returns_result
+from hpcbert.cli.streams import shows_progress
 from hpcbert.commands import prepare as flow
 from hpcbert.config import places, recipe, site, trust
 from hpcbert.config.options import Options

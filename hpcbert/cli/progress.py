@@ -27,8 +27,7 @@ from hpcbert.cli.output import VERSION, Result, escape_json, print_text, replace
 from hpcbert.cli.tables import collect_tables
 from hpcbert.commands import monitor as flow
 from hpcbert.commands import retry
-from hpcbert.commands.monitor import Change, RepeatProgress, Sinks, View
-from hpcbert.commands.rates import read_rates
+from hpcbert.commands.monitor import Change, RepeatProgress, Sinks, View, read_rates
 from hpcbert.commands.retry import RetryPlan
 from hpcbert.config.site import Site
 from hpcbert.errors import IncompleteError, format_count

@@ -28,7 +28,7 @@ from hpcbert.results.grid import (
     format_number,
 )
 from hpcbert.results.published import record as published
-from hpcbert.results.published.listing import RowSelection, make_row_view, row_data, select_rows
+from hpcbert.results.published.neighbours import RowSelection, make_row_view, row_data, select_rows
 from hpcbert.results.published.record import Publication, PublishedPoint, PublishedTable
 
 _COLUMNS = (

@@ -11,10 +11,9 @@ from pathlib import Path
 import click
 
 from hpcbert.campaign import store
-from hpcbert.cli.options import add_submit_options, read_options
+from hpcbert.cli.options import SectionedCommand, add_submit_options, read_options
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.request import read_requests
-from hpcbert.cli.sections import SectionedCommand
 from hpcbert.config.options import AUTO_REPEATS, Options
 from hpcbert.errors import CheckError, UsageError, format_count
 from hpcbert.model import MANIFEST

@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from hpcbert.cli.bar import shows_progress
 from hpcbert.cli.log_options import add_log_options, make_collect_request
 from hpcbert.cli.options import UNIT
 from hpcbert.cli.output import Result, returns_result
+from hpcbert.cli.streams import shows_progress
 from hpcbert.cli.tables import list_shortfalls, make_provenance
 from hpcbert.commands import report as flow
 from hpcbert.commands.collect import find_places, load_result_set

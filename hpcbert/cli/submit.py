@@ -9,9 +9,8 @@ import click
 
 from hpcbert.campaign import store
 from hpcbert.cli.campaigns import announce_runs
-from hpcbert.cli.options import add_submit_options, refuse_others, refuse_typed
+from hpcbert.cli.options import SectionedCommand, add_submit_options, refuse_others, refuse_typed
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.cli.sections import SectionedCommand
 from hpcbert.config.options import Options
 
 # Options that are allowed with --resume.

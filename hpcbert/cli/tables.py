@@ -28,9 +28,9 @@ from hpcbert.errors import (
 from hpcbert.logs.layout import LeftOut, printable_path
 from hpcbert.model import Provenance, SpeedupTable, Unit, format_utc
 from hpcbert.results.document import tables_data
+from hpcbert.results.exchange import list_cases, render_cases
 from hpcbert.results.formats import FORMATS
 from hpcbert.results.grid import escape_markdown
-from hpcbert.results.junit import list_cases, render_cases
 from hpcbert.results.published import neighbours
 from hpcbert.results.units import convert_tables, explain_missing, mark_tables
 from hpcbert.system import redact

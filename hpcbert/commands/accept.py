@@ -11,9 +11,9 @@ from hpcbert.campaign import store
 from hpcbert.campaign.fingerprint import Fingerprint, NodeSample, find_differences_within
 from hpcbert.errors import RegressionError, UsageError, join_names
 from hpcbert.model import MANIFEST, SpeedupTable
-from hpcbert.results.compare import Comparison, Side, case_name, compare
+from hpcbert.results.compare import Comparison, case_name, compare
 from hpcbert.results.document import ResultSet, Source
-from hpcbert.results.nodes import NodeComparison, compare_nodes
+from hpcbert.results.nodes import NodeComparison, compare_nodes, gather_rates
 
 # Medians of nodes that differ by at most this share count as equal, as those of compare do.
 WITHIN = 0.02
@@ -128,19 +128,6 @@ def _find_node(path: Path, results: ResultSet) -> str:
             hint="Leave --each-node out.",
         )
     return nodes[0]
-
-
-def gather_rates(tables: Iterable[SpeedupTable]) -> dict[str, dict[str, list[float]]]:
-    """Return the throughputs of valid runs on one node, by point and node; of some nodes none."""
-    rates: dict[str, dict[str, list[float]]] = {}
-    for table in tables:
-        for row in table.rows:
-            for run in row.runs:
-                if row.shape.nodes == len(run.nodes) == 1:
-                    nodes = rates.setdefault(Side(table.group, row).name, {})
-                    valid = nodes.setdefault(run.nodes[0], [])
-                    valid += [run.throughput] if run.valid and run.throughput else []
-    return rates
 
 
 def find_odd_facts(sources: Iterable[Source]) -> tuple[NodeDifference, ...]:

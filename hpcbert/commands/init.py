@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpcbert.commands.site_choices import GpuKind, PartitionOffer, list_offers
-from hpcbert.commands.site_trial import try_forms
+from hpcbert.commands.site_choices import GpuKind, PartitionOffer, list_offers, try_forms
 from hpcbert.config.options import RUNTIMES, runtime_name
 from hpcbert.config.site import NodeSettings, Site, SlurmSettings
 from hpcbert.errors import SchedulerError, UsageError

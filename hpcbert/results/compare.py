@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from hpcbert.errors import RegressionError, UsageError
 from hpcbert.model import Counted, Group, Row, SpeedupTable, Unit
+from hpcbert.results.exchange import Case, Outcome, render_cases
 from hpcbert.results.grid import NOTHING, Cell, Column, Grid, TableView
 from hpcbert.results.interval import (
     MAX_REPEATS,
@@ -18,7 +19,6 @@ from hpcbert.results.interval import (
     median_ratio,
     min_repeats,
 )
-from hpcbert.results.junit import Case, Outcome, render_cases
 from hpcbert.results.wording import sanitize
 
 Verdict = Literal["faster", "slower", "equal", "unknown"]

@@ -1,4 +1,4 @@
-"""Nodes that are slower than their like by more than chance; pure.
+"""Nodes that are slower than their like by more than chance, and the history of nodes; pure.
 
 A node's score is the share of pairs, one of its runs and one of the reference's, in which its own
 is slower. The reference are the runs of the fastest three quarters of the nodes, by median, so that
@@ -11,13 +11,17 @@ M. Dwass, 28 (1957) 181). docs/how-to/accept.md has the figures.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from math import ceil, exp
+from operator import itemgetter
 from random import Random
 from typing import Literal, NamedTuple
 
 from hpcbert.logs.arithmetic import median
+from hpcbert.model import SpeedupTable
+from hpcbert.results.compare import Side
+from hpcbert.results.document import ResultSet
 from hpcbert.results.interval import measure_scatter, min_repeats
 
 # The accepted chance of naming any node if none is slower; of few runs, whose best score is not as
@@ -186,3 +190,88 @@ def _find_power(counts: tuple[int, ...], spread: float, within: float, loss: flo
         is_rare = _find_chance(orders, score_runs(rates["0"], like_runs)) <= level
         hits += "0" not in reference and is_rare and ratio < 1 - within
     return hits / _TRIALS
+
+
+def gather_rates(tables: Iterable[SpeedupTable]) -> dict[str, dict[str, list[float]]]:
+    """Return the throughputs of valid runs on one node, by point and node; of some nodes none."""
+    rates: dict[str, dict[str, list[float]]] = {}
+    for table in tables:
+        for row in table.rows:
+            for run in row.runs:
+                if row.shape.nodes == len(run.nodes) == 1:
+                    nodes = rates.setdefault(Side(table.group, row).name, {})
+                    valid = nodes.setdefault(run.nodes[0], [])
+                    valid += [run.throughput] if run.valid and run.throughput else []
+    return rates
+
+
+class FactChange(NamedTuple):
+    """A fact of a node that differs from the campaign before."""
+
+    fact: str
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        return f"{self.fact}: {self.before or 'empty'} → {self.after or 'empty'}"
+
+
+class NodeRecord(NamedTuple):
+    """A node at one point in one campaign.
+
+    Attributes:
+        created: When the campaign was submitted, ISO 8601 UTC.
+        runs: Number of its valid runs on this node alone.
+        median: Of these, samples per second.
+        ratio: The median over that of the same node and point in the campaign before; None if there
+            is none.
+        changes: What else differs from then.
+    """
+
+    node: str
+    point: str
+    created: str
+    campaign: str
+    runs: int
+    median: float
+    ratio: float | None
+    changes: tuple[FactChange, ...]
+
+
+def list_history(results: Iterable[ResultSet]) -> tuple[NodeRecord, ...]:
+    """Return the records of all nodes, by node and point, the oldest first.
+
+    Args:
+        results: Of one campaign each.
+    """
+    records: list[NodeRecord] = []
+    newest: dict[tuple[str, str], tuple[NodeRecord, Mapping[str, str]]] = {}
+    for result in sorted(results, key=lambda result: result.sources[0].created):
+        source = result.sources[0]
+        facts = {node: entry.facts for entry in source.environments for node in entry.nodes}
+        for point, rates in gather_rates(result.tables).items():
+            for node, runs in filter(itemgetter(1), rates.items()):
+                before, facts_before = newest.get((node, point), (None, {}))
+                rate, node_facts = median(runs), facts.get(node, {})
+                record = NodeRecord(
+                    node=node,
+                    point=point,
+                    created=source.created,
+                    campaign=source.name,
+                    runs=len(runs),
+                    median=rate,
+                    ratio=rate / before.median if before else None,
+                    changes=_compare_facts(facts_before, node_facts),
+                )
+                newest[node, point] = record, node_facts or facts_before
+                records.append(record)
+    return tuple(sorted(records, key=lambda record: record[:3]))
+
+
+def _compare_facts(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[FactChange, ...]:
+    """Return the facts that both have and that differ."""
+    return tuple(
+        FactChange(name, before[name], after[name])
+        for name in sorted(before.keys() & after.keys())
+        if before[name] != after[name]
+    )

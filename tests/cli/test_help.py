@@ -14,7 +14,7 @@ import pytest
 
 from hpcbert import __version__
 from hpcbert.cli.main import root
-from hpcbert.cli.sections import SECTIONS
+from hpcbert.cli.options import SECTIONS
 
 # click, too, prints help no wider than this.
 WIDE = {"COLUMNS": "80"}

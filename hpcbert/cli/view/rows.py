@@ -20,8 +20,7 @@ from hpcbert.cli.progress import (
     format_earlier_attempts,
 )
 from hpcbert.cli.streams import to_ascii
-from hpcbert.commands.monitor import RepeatProgress, View
-from hpcbert.commands.rates import Rates
+from hpcbert.commands.monitor import Rates, RepeatProgress, View
 from hpcbert.errors import format_count
 from hpcbert.model import Row, Run, Unit
 from hpcbert.results.units import row_rate

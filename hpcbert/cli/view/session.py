@@ -19,8 +19,7 @@ from hpcbert.cli import progress
 from hpcbert.cli.view.rows import Level, Scene, Tree, TreeRow, running_repeats, summarise
 from hpcbert.commands import monitor as flow
 from hpcbert.commands import retry, submit
-from hpcbert.commands.monitor import RepeatProgress, Sinks, View
-from hpcbert.commands.rates import Rates, list_ended, read_rates
+from hpcbert.commands.monitor import Rates, RepeatProgress, Sinks, View, list_ended, read_rates
 from hpcbert.commands.retry import RetryPlan
 from hpcbert.errors import HpcbertError, format_count
 from hpcbert.model import Unit

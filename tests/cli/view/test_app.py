@@ -14,8 +14,7 @@ from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli.view import app as screen
 from hpcbert.cli.view.rows import Tree, make_filter, summarise
 from hpcbert.cli.view.session import Offer, Session
-from hpcbert.commands.monitor import RepeatProgress, View
-from hpcbert.commands.rates import Rates, read_rates
+from hpcbert.commands.monitor import Rates, RepeatProgress, View, read_rates
 from hpcbert.errors import SchedulerError
 from hpcbert.slurm.states import Kind, RepeatState
 from tests.kit.campaigns import Built, build

@@ -9,7 +9,7 @@ import pytest
 from hpcbert.model import UNFINISHED, Group, Measured, Reason, Run, Shape
 from hpcbert.results.document import ResultSet, Source
 from hpcbert.results.reduce import tabulate
-from hpcbert.results.report import summary
+from hpcbert.results.report import sections
 from hpcbert.results.report.model import ReportInput, Words
 from tests.results.report.test_formats import MADE
 
@@ -21,7 +21,7 @@ def summarize(points: list[Measured], *created: str) -> tuple[str, str]:
     sources = tuple(Source("campaign", time, created=time) for time in created)
     inputs = ReportInput("", MADE, ResultSet(tabulate(points), sources=sources))
     words = Words("en")
-    return summary.make_title(inputs, words), summary.describe_results(inputs, words)
+    return sections.make_title(inputs, words), sections.describe_results(inputs, words)
 
 
 def measure(framework: str, gpus: int, *reasons: str, model: str = "bert-base") -> Measured:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import pytest
 
-from hpcbert.cli.bar import ProgressBar, format_progress, shows_progress
+from hpcbert.cli.streams import ProgressBar, format_progress, shows_progress
 from hpcbert.system.progress import follow_count, listen, track
 
 
@@ -88,6 +88,6 @@ def test_a_bar_is_for_people(
     stderr = io.StringIO()
     monkeypatch.setattr(stderr, "isatty", lambda: is_terminal)
     monkeypatch.setattr("sys.stderr", stderr)
-    monkeypatch.setattr("hpcbert.cli.bar.ProgressBar", make_bar)
+    monkeypatch.setattr("hpcbert.cli.streams.ProgressBar", make_bar)
     command.main(options, standalone_mode=False)
     assert len(streams) == count

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.commands.nodes import list_history
 from hpcbert.model import Counted, Group, Measured, Run, Shape
 from hpcbert.results.document import NodeFacts, ResultSet, Source
+from hpcbert.results.nodes import list_history
 from hpcbert.results.reduce import tabulate
 from tests.kit.campaigns import Build
 from tests.kit.cli import inside
