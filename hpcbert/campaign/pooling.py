@@ -102,7 +102,11 @@ def is_numbered_by_job(read: ReadLog) -> bool:
 
 
 def _name_both(read: ReadLog, other: ReadLog) -> str:
-    return f"{printable_path(read.log.path)} and {printable_path(other.log.path)}"
+    return f"{_name(read)} and {_name(other)}"
+
+
+def _name(read: ReadLog) -> str:
+    return printable_path(read.log.path)
 
 
 def _is_numbered(read: ReadLog) -> bool:
@@ -217,22 +221,33 @@ def _without_overlaps(runs: Sequence[Run], reads: Sequence[ReadLog]) -> tuple[Ru
     """Refuse runs that were measured at the same time: one run's ranks, or runs that interfered."""
     valid = [index for index, run in enumerate(runs) if run.valid]
     overlapping: dict[int, int] = {}
+    copies: dict[int, int] = {}
     for index, other in combinations(valid, 2):
         spans = reads[index].reading.measured, reads[other].reading.measured
-        if spans[0].overlaps(spans[1], are_whole=_is_numbered(reads[index])):
+        if spans[0].end and spans[0] == spans[1] and _is_numbered(reads[index]):
+            copies.setdefault(other, index)
+        elif spans[0].overlaps(spans[1], are_whole=_is_numbered(reads[index])):
             overlapping.setdefault(index, other)
             overlapping.setdefault(other, index)
+    reasons = {
+        **{index: _overlap_reason(reads[other]) for index, other in overlapping.items()},
+        **{index: _copy_reason(reads[first]) for index, first in copies.items()},
+    }
     return tuple(
-        refuse_run(run, _overlap_reason(reads[overlapping[index]])) if index in overlapping else run
+        refuse_run(run, reasons[index]) if index in reasons else run
         for index, run in enumerate(runs)
     )
 
 
+def _copy_reason(first: ReadLog) -> Reason:
+    detail = f"its window begins and ends at the same times as that of {_name(first)}: one run"
+    return Reason("duplicate", detail)
+
+
 def _overlap_reason(other: ReadLog) -> Reason:
-    path = printable_path(other.log.path)
     detail = (
-        f"{path} was measured at the same time: logs of several ranks are one run, and runs that "
-        "share nodes slow each other down"
+        f"{_name(other)} was measured at the same time: logs of several ranks are one run, and "
+        "runs that share nodes slow each other down"
     )
     return Reason("shared-nodes", detail)
 

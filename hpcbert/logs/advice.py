@@ -183,7 +183,7 @@ def _completed_iteration(
     if not has_field(match, "iteration"):
         return -1
     try:
-        return count_completed(record, whole_number(match["iteration"]), setting)
+        return int(count_completed(record, whole_number(match["iteration"]), setting))
     except (CannotReduceError, UnknownError, ValueError):
         return -1
 
@@ -213,6 +213,9 @@ def _choose_windows(
     """Yield windows that begin and end at records: after the warm-up, else after the first."""
     if rule.kind == "footer":
         yield setting.skip, 0
+        return
+    if rule.after.by == "record" and places:
+        yield setting.skip, places[-1]
         return
     later_places = [place for place in places if place >= setting.skip] or places
     if later_places and later_places[0] < places[-1]:

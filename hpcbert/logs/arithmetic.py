@@ -88,8 +88,11 @@ def throughputs(rule: Rule, values: Sequence[float], setting: Setting) -> list[f
     return [value * factor for value in values]
 
 
-def count_completed(record: Record, number: int, setting: Setting) -> int:
+def count_completed(record: Record, number: int, setting: Setting) -> float:
     """Return the completed iterations of a record that prints a number for them.
+
+    They are whole unless the samples of an irregular record end within a step: packed ones do, and
+    a micro-batch whose gradients overflow may be trained outside a step.
 
     Raises:
         CannotReduceError: So many samples or tokens are not a whole number of steps.
@@ -99,6 +102,8 @@ def count_completed(record: Record, number: int, setting: Setting) -> int:
         return number + 1 - record.first
     length = setting.need("sequence_length") if record.counts == "tokens" else 1
     step = setting.batch("global", micro=False) * length
+    if number % step and record.irregular:
+        return number / step + 1 - record.first
     if number % step:
         detail = f"{number} {record.counts} are not whole steps of {step}"
         raise CannotReduceError("rule", f"{detail}: check GPUs, batch size and sequence length")

@@ -49,7 +49,8 @@ def read_fields(match: re.Match[bytes], numbers: tuple[NumberGroup, ...]) -> dic
 
 
 def is_copy(
-    record: tuple[int | None, dict[str, bytes]], other_record: tuple[int | None, dict[str, bytes]]
+    record: tuple[float | None, dict[str, bytes]],
+    other_record: tuple[float | None, dict[str, bytes]],
 ) -> bool:
     """Return whether two records (iteration, fields) are copies of one line.
 

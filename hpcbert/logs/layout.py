@@ -287,7 +287,8 @@ class _Findings:
         elif not self.pattern and (candidate := _read_other(path)):
             self.candidates.setdefault(identity, candidate)
             self.count += 1
-        else:
+        elif self.pattern or path.parent.name != "systems" or path.suffix != ".json":
+            # MLPerf's descriptions of systems are read with the logs of their systems.
             self.rest.setdefault(identity, self._left_out(path, is_named=is_named))
 
     def _log(self, log: LogFile, identity: _Identity) -> None:

@@ -185,7 +185,7 @@ class _Scan:
         self._cross_check = CrossCheck(grammar, rule)
         self._coverage = CoverageCheck.of(grammar, rule)
         # By record: the previous one, to distinguish a second copy of it from a step of its own.
-        self._last: dict[str, tuple[int | None, dict[str, bytes]]] = {}
+        self._last: dict[str, tuple[float | None, dict[str, bytes]]] = {}
         # By record: how many of the next ones may be slow without contradicting the others.
         self._paused: dict[str, int] = {}
         self._skipped = SkippedSteps()
@@ -272,6 +272,7 @@ class _Scan:
         records = grammar.records
         self._ranks |= find_labelled_ranks(data)
         self.rehearsal = self.rehearsal or has_text(data, grammar.rehearsal)
+        self._note_end(data)
         held_records, self._held = self._held, []
         for record, begun_line in held_records:
             # Continue with the record at the end of the last piece.
@@ -288,6 +289,10 @@ class _Scan:
                 self._record_at(records[index], data, start, end)
             else:
                 self._aside(index - len(records), cut_line(data, start, end)[0], inside=was_inside)
+
+    def _note_end(self, data: bytes) -> None:
+        # A thousand ranks may print more than the log's last bytes after the program's own end.
+        self.closed = self.closed or any(has_text(data, text) for text in self.grammar.ends)
 
     def _aside(self, index: int, line: Line, *, inside: bool) -> None:
         """Take a line with a fact, skipped steps, another program's text or a pause."""
@@ -350,7 +355,7 @@ class _Scan:
     def _match(self, record: Record, match: re.Match[bytes], rank: int | None) -> None:
         self.foreign = False
         fields = read_fields(match, record.numbers)
-        iteration = None
+        iteration: float | None = None
         try:
             if "iteration" in fields:
                 # From here on iterations are completed ones, whatever the program counts.
@@ -359,10 +364,11 @@ class _Scan:
                 )
             # The rule's own record, or a later iteration's: another record of the last iteration,
             # perhaps with its loss, may follow.
-            if self._complete and (record is self.rule.record or self.iteration < (iteration or 0)):
+            completed = int(iteration or 0)
+            if self._complete and (record is self.rule.record or self.iteration < completed):
                 self._past = True
                 return
-            self.iteration = max(self.iteration, iteration or 0)
+            self.iteration = max(self.iteration, completed)
             check_loss(fields, self.iteration)
             self._take(record, iteration, fields, rank)
         except CannotReduceError as error:
@@ -373,7 +379,7 @@ class _Scan:
             self.problem = Reason("rule", f"{show_text(match[0])!r} can't be read")
 
     def _take(
-        self, record: Record, iteration: int | None, fields: dict[str, bytes], rank: int | None
+        self, record: Record, iteration: float | None, fields: dict[str, bytes], rank: int | None
     ) -> None:
         """Take a record, unless it is a second copy, or a torn one, of a counted step."""
         if record.repeated == "count":
@@ -391,9 +397,10 @@ class _Scan:
             self._lengths.add(whole_number(fields["sequence_length"]))
         if pause_count := self._paused.get(record.name, 0):
             self._paused[record.name] = pause_count - 1
-        self._cross_check.add(record, iteration, fields, paused=pause_count > 0)
+        completed = None if iteration is None else int(iteration)
+        self._cross_check.add(record, completed, fields, paused=pause_count > 0)
         if self._coverage:
-            self._coverage.add(record, iteration)
+            self._coverage.add(record, completed)
 
     def read_closing(self, path: Path) -> None:
         """Take the closing lines that the reading did not reach, to compare the number with them.
@@ -406,7 +413,7 @@ class _Scan:
         if not (rules or self.grammar.ends) or self.problem:
             return
         _, tail = read_ends(path)
-        self.closed = any(has_text(tail, text) for text in self.grammar.ends)
+        self._note_end(tail)
         starts = [start for start, _ in record_lines(tail, self.rule.record)]
         last_record_start = max(starts, default=0)
         for rule in rules:
@@ -421,7 +428,7 @@ class _Scan:
             if line_starts and not self.grammar.ends:
                 self.closed = self.closed or min(line_starts) >= last_record_start
 
-    def _collect(self, iteration: int | None, fields: dict[str, bytes], rank: int | None) -> None:
+    def _collect(self, iteration: float | None, fields: dict[str, bytes], rank: int | None) -> None:
         text = fields.get(self.rule.field)
         if text is None:
             self._bare = True
@@ -571,7 +578,8 @@ class _Scan:
             detail = f"{lengths} inside the window: measure where they are equal"
             return setting, (Reason("config", detail),)
         # Only if the number does not depend on it: elsewhere it must be known, not guessed.
-        if self.rule.kind == "footer" and setting.packing is None:
+        is_independent = self.rule.kind == "footer" or self.rule.record.counts == "samples"
+        if is_independent and setting.packing is None:
             setting = setting._replace(packing=derive_packing(facts, self.grammar.packing))
         requested_accumulation = setting.accumulation
         setting, disagreements = setting.settled(facts)
@@ -697,7 +705,7 @@ def read_progress(path: Path, grammar: Grammar) -> Progress:
     iteration = None
     with suppress(CannotReduceError, UnknownError, ValueError, IndexError):
         last_record, text = iteration_texts[-1]
-        iteration = count_completed(last_record, whole_number(text), setting)
+        iteration = int(count_completed(last_record, whole_number(text), setting))
     losses = [
         loose_float(record_match["loss"])
         for _, record_match in tail_matches
@@ -729,7 +737,7 @@ def _current_throughput(
         step = places[-1] - places[0] if len(places) > 1 else 0
         if rule.kind != "clock":
             value = parse_number(matches[-1][rule.field]) * rule.factor
-            return average(rule, [value], max(1, step), setting)
+            return average(rule, [value], max(1, int(step)), setting)
         clock = Clock(rule.record.time)
         seconds = [clock.read(match["time"]) for match in matches]
         micro = rule.record.counts == "micro-batches"

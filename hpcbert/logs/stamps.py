@@ -279,12 +279,12 @@ class MeasuredSpan(NamedTuple):
         Args:
             other: The other window.
             are_whole: Whether both logs are known to be of all ranks: without a common node, such
-                runs had nodes of their own.
+                runs had nodes of their own, and only equal times are those of one run.
         """
         if self.end is None or other.end is None or self.end.form != other.end.form:
             return False
         (begin, end), (other_begin, other_end) = self._moments, other._moments
-        skew = min(_SKEW, (end - begin) / 4)
+        skew = 0.0 if are_whole else min(_SKEW, (end - begin) / 4)
         if abs(begin - other_begin) <= skew and abs(end - other_end) <= skew:
             return True
         # A time without its day says no more.

@@ -31,7 +31,8 @@ from hpcbert.logs.stamps import COARSEST, Clock
 from hpcbert.model import Counted, Steps
 
 _MAX_RANKS = 1 << 16
-Entry = tuple[int, float]
+# The completed iterations at a record, not always whole, and its number.
+Entry = tuple[float, float]
 
 
 class Collector(ABC):
@@ -79,7 +80,7 @@ class Collector(ABC):
         return ()
 
     @abstractmethod
-    def add(self, iteration: int | None, text: bytes, rank: int | None) -> None:
+    def add(self, iteration: float | None, text: bytes, rank: int | None) -> None:
         """Take one record: its iteration (completed ones), its number and its rank.
 
         Raises:
@@ -125,7 +126,7 @@ class _Footers(Collector):
         super().__init__(rule)
         self._value = b""
 
-    def add(self, iteration: int | None, text: bytes, rank: int | None) -> None:  # noqa: ARG002
+    def add(self, iteration: float | None, text: bytes, rank: int | None) -> None:  # noqa: ARG002
         if self.found and self.rule.which == "only" and parse_number(text) != self.value():
             numbers = f"{self._value.decode()} and {text.decode(errors='replace')}"
             raise CannotReduceError("rule", f"the log has several closing lines: {numbers}")
@@ -177,16 +178,16 @@ class _Series(_WindowCollector):
         self._counts = rule.record.repeated == "count"
         # -1: no record has come yet; 0 is a place if programs report before the first step.
         self._records = 0
-        self._last = -1
+        self._last: float = -1
         # Iterations from one record to the next: from the recipe, else the smallest seen.
         self._stride = rule.record.every
-        self._first = -1
+        self._first: float = -1
         self._start: Entry | None = None
         self._entries: list[Entry] = []
         self._seen: list[Entry] = []
         self._repeats = 0
         # The first record in the window with an unreadable number: refused only if it matters.
-        self._unread: tuple[int, bytes] | None = None
+        self._unread: tuple[float, bytes] | None = None
         self._texts: list[bytes] = []
 
     @property
@@ -212,17 +213,17 @@ class _Series(_WindowCollector):
         begin = self._start[0] if self._start else self._entries[0][0] - self._stride
         if self.rule.after.by == "iteration":
             begin = self.after
-        return self._entries[-1][0] - begin
+        return int(self._entries[-1][0] - begin)
 
     @property
     def span(self) -> Span:
-        after = self._start[0] if self._start else None
+        after = int(self._start[0]) if self._start else None
         if self.rule.after.by == "iteration":
             after = self.after
-        until = self._entries[-1][0] if self._entries else None
+        until = int(self._entries[-1][0]) if self._entries else None
         return Span(after, self.until if self.rule.until.by == "iteration" else until)
 
-    def add(self, iteration: int | None, text: bytes, rank: int | None) -> None:  # noqa: ARG002
+    def add(self, iteration: float | None, text: bytes, rank: int | None) -> None:  # noqa: ARG002
         value = self._read(text)
         self._records += 1
         place = self._records * (self._every or 1) if iteration is None else iteration
@@ -247,10 +248,10 @@ class _Series(_WindowCollector):
             raise CannotReduceError("window", detail)
         self.done = position == self.until
 
-    def _position(self, unit: str, place: int) -> int:
-        return self._records if unit == "record" else place
+    def _position(self, unit: str, place: float) -> int:
+        return self._records if unit == "record" else int(place)
 
-    def _follow(self, place: int) -> bool:
+    def _follow(self, place: float) -> bool:
         """Take the next iteration; return whether it was printed before."""
         last_place, self._last = self._last, place
         if last_place < 0:
@@ -268,10 +269,11 @@ class _Series(_WindowCollector):
             )
             raise CannotReduceError("window", detail)
         if place > last_place and not self._every:
-            self._stride = min(self._stride or place - last_place, place - last_place)
+            step = int(place - last_place)
+            self._stride = min(self._stride or step, step)
         return place == last_place
 
-    def _counts_again(self, place: int) -> bool:
+    def _counts_again(self, place: float) -> bool:
         policy = self.rule.record.repeated
         if policy == "refuse":
             detail = f"iteration {place} is printed twice inside the window"
@@ -301,7 +303,7 @@ class _Series(_WindowCollector):
     def _shortfall(self) -> str:
         if self.rule.until.by == "record":
             return f"the log has {self._records} of {self.until} records"
-        return f"the log ends at iteration {max(self._last, 0)} of {self.until}"
+        return f"the log ends at iteration {max(int(self._last), 0)} of {self.until}"
 
     def _check_alone(self) -> None:
         """Refuse a window in which most iterations are printed again: no overflow does that."""
@@ -316,10 +318,10 @@ class _Series(_WindowCollector):
         # Each record covers `stride` iterations, so the window's must follow one another by exactly
         # that, from its beginning to its end. A gap is a lost record.
         _require_stride(self._stride)
-        places = sorted({place for place, _ in self._entries})
+        places = sorted({int(place) for place, _ in self._entries})
         start = self.after
         if self.rule.after.by == "record":
-            start = self._start[0] if self._start else places[0] - self._stride
+            start = int(self._start[0]) if self._start else places[0] - self._stride
             places = [place for place in places if place > start]
         # A first record that is off its own stride covers fewer iterations than the others.
         is_regular = self._stride == 1 or self.rule.record.every or self._first % self._stride == 0
@@ -384,9 +386,9 @@ class _RankedSeries(_WindowCollector):
             default=0,
         )
 
-    def add(self, iteration: int | None, text: bytes, rank: int | None) -> None:
+    def add(self, iteration: float | None, text: bytes, rank: int | None) -> None:
         value = self._read(text)
-        place = iteration or 0
+        place = int(iteration or 0)
         if place > self.until:
             return
         self._places.add(place)
@@ -496,8 +498,8 @@ def step_durations(rule: Rule, setting: Setting, collector: Collector) -> Steps 
         ]
     except (CannotReduceError, UnknownError):
         return None  # A closing line, a bandwidth, or a rate of unknown batches.
-    iterations = array("q", [place for place, _ in step_times])
-    until = entries[-1][0] if span.until is None else span.until
+    iterations = array("q", [int(place) for place, _ in step_times])
+    until = int(entries[-1][0]) if span.until is None else span.until
     return Steps(
         iterations,
         array("d", [step_seconds for _, step_seconds in step_times]),
@@ -506,9 +508,7 @@ def step_durations(rule: Rule, setting: Setting, collector: Collector) -> Steps 
     )
 
 
-def _seconds_per_step(
-    rule: Rule, setting: Setting, entries: Sequence[Entry]
-) -> Iterator[tuple[int, float]]:
+def _seconds_per_step(rule: Rule, setting: Setting, entries: Sequence[Entry]) -> Iterator[Entry]:
     """Yield each record's end, and the seconds of one of its iterations."""
     if rule.kind == "clock":
         for (previous_place, begin), (place, end) in pairwise(entries):

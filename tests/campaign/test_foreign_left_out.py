@@ -285,7 +285,28 @@ def test_a_cut_log_of_a_numbered_layout_is_a_repeat_of_its_own_system(
     counts = [table["rows"][0]["repeats"] for table in document["data"]["tables"]]
     assert sorted(count["ok"] for count in counts) == [1, 2]
     assert [count["asked"] for count in counts] == [2, 2]
-    assert not [log for log in document["data"]["left_out"] if log["wanted"]]
+    assert document["data"]["left_out"] == []
+
+
+def test_two_logs_of_one_run_count_once(tmp_path: Path, run: CollectJson) -> None:
+    """Two of tinycorp's v4.1 logs differ only in the seed, behind the end of the run."""
+    folder = tinygrad.write_runs(tmp_path, tinygrad.format_run(160.0), tinygrad.format_run(161.0))
+    text = (folder / "result_0.txt").read_text()
+    (folder / "result_2.txt").write_text(f"{text}seed 2\n")
+    (row,) = run(folder)["data"]["tables"][0]["rows"]
+    assert row["repeats"] == {"ok": 2, "asked": 3}
+    codes = [[reason["code"] for reason in entry["reasons"]] for entry in row["runs"]]
+    assert codes == [[], [], ["duplicate"]]
+
+
+def test_the_end_of_a_run_counts_wherever_a_thousand_ranks_go_on(
+    tmp_path: Path, run: CollectJson
+) -> None:
+    folder = tinygrad.write_runs(tmp_path, tinygrad.format_run(160.0))
+    log = folder / "result_0.txt"
+    log.write_text(log.read_text() + "7: ERROR sharp_create_job failed: no manager\n" * 4000)
+    (row,) = run(folder)["data"]["tables"][0]["rows"]
+    assert row["repeats"] == {"ok": 1, "asked": 1}
 
 
 def test_a_long_command_line_is_shortened_below_the_table() -> None:

@@ -38,7 +38,7 @@ def format_log(*, ranks: int = 8, total: int = 768, rank_batch: int = 48, extra:
         format_event("eval_accuracy", 0.7, 2000),
         "{'global_steps': 10, 'eval_loss': 4.1, 'x': 0}",
     ]
-    lines += [format_event("run_stop", None, 2000)]
+    lines += [format_event("train_samples", 7680, 2000), format_event("run_stop", None, 2000)]
     lines += [format_event("tracked_stats", {"throughput": STATED, "epoch_num": 7680})]
     return "\n".join([*lines, ""]).encode()
 
@@ -75,6 +75,7 @@ def test_a_platform_counts_nodes_unless_it_names_gpus(
 def test_packing_is_read_from_what_the_log_states(tmp_path: Path) -> None:
     reading = read_mlperf(tmp_path, format_log())
     assert (reading.throughput, reading.setting.packing) == (STATED, 2)
+    assert read_mlperf(tmp_path, format_log(), "run-clock").throughput == pytest.approx(7680)
     assert read_mlperf(tmp_path, format_log(total=384)).setting.packing is None
 
 
@@ -94,15 +95,9 @@ def test_packing_that_the_log_spells_out_serves_every_rule(tmp_path: Path, line:
     assert "x 1 x 2" in find_refusal(read_mlperf(tmp_path, format_log(total=384, extra=line)))
 
 
-@pytest.mark.parametrize(
-    ("rule", "data"),
-    [
-        ("tracked-stats", format_log(ranks=1)),
-        ("run-clock", format_log()),
-        ("run-clock", format_log(ranks=1)),
-    ],
-)
-def test_packing_that_is_not_certain_is_asked_for(tmp_path: Path, rule: str, data: bytes) -> None:
+@pytest.mark.parametrize("rule", ["tracked-stats", "run-clock"])
+def test_packing_that_is_not_certain_is_asked_for(tmp_path: Path, rule: str) -> None:
+    data = format_log(ranks=1)
     detail = find_refusal(read_mlperf(tmp_path, data, rule))
     assert "a global batch of 768 is not 48 samples on 8 GPUs" in detail
     assert "--set packing=2" in detail
@@ -159,3 +154,17 @@ def test_a_batch_of_unstated_packing_gives_no_number(
     reading = Reader("mlperf-bert-v5", tmp_path).read(steps, "clock", setting)
     assert (reading.missing == "packing") == (packing is None)
     assert reading.throughput == (throughput and pytest.approx(throughput, abs=0.01))
+
+
+@pytest.mark.parametrize("samples", [7680, 7712, 7000], ids=["whole", "overflowed", "packed"])
+def test_all_samples_count_though_they_end_within_a_step(tmp_path: Path, samples: int) -> None:
+    data = format_log().replace(
+        b'"train_samples", "value": 7680', b'"train_samples", "value": %d' % samples
+    )
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    (logs / "result_0.txt").write_bytes(data.replace(b'"tracked_stats"', b'"other_stats"'))
+    result = CliRunner().invoke(command, [str(logs), "--json"])
+    (table,) = json.loads(result.stdout)["data"]["tables"]
+    (row,) = table["rows"]
+    assert (table["rule"], row["median"]) == ("run-clock", pytest.approx(samples))
