@@ -15,6 +15,7 @@ from hpcbert.config.site import Site
 from hpcbert.errors import Interruption
 from hpcbert.finding import Finding
 from hpcbert.model import Shape
+from hpcbert.slurm import state_sources
 from hpcbert.system.runner import Outcome, Runner
 from tests.kit import drafts
 from tests.kit.slurm import Slurm, failed
@@ -71,6 +72,7 @@ def test_a_job_whose_script_bash_never_reads_says_why(
 
     slurm.before = end
     monkeypatch.setattr(doctor, "_OUTPUT_SECONDS", 0.0)
+    monkeypatch.setattr(state_sources, "VISIBILITY_DELAY", 0.0)
     (finding,) = examine(tmp_path, slurm)
     assert (finding.name, finding.remedy) == ("BASH_ENV", "unset BASH_ENV")
     assert "/etc/start" in finding.detail

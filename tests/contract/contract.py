@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -107,10 +108,11 @@ class Place:
             stdin=subprocess.DEVNULL,
         )
 
-    def newest(self) -> str:
-        """Return the id of the newest campaign."""
+    @cached_property
+    def campaign(self) -> str:
+        """Return the id of its first campaign."""
         document = json.loads(self.run("list --json").stdout)
-        return str(document["data"]["campaigns"][0]["campaign"])
+        return str(document["data"]["campaigns"][-1]["campaign"])
 
 
 def make_place(directory: Path) -> Place:
@@ -119,6 +121,12 @@ def make_place(directory: Path) -> Place:
     place = Place(directory)
     assert place.run("init --local --json").returncode == 0
     return place
+
+
+def copy_place(place: Place, directory: Path) -> Place:
+    """Fill a directory as an untouched place is."""
+    shutil.copytree(place.directory, directory, dirs_exist_ok=True)
+    return Place(directory)
 
 
 def check_case(case: Case, place: Place, *, regenerate: bool, **names: object) -> None:

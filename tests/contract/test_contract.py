@@ -43,12 +43,12 @@ def test_command(case: Case, place: Place, regenerate: bool) -> None:
 
 @parametrize("campaign")
 def test_command_on_a_campaign(case: Case, campaign: Place, regenerate: bool) -> None:
-    check_case(case, campaign, regenerate=regenerate, campaign=campaign.newest())
+    check_case(case, campaign, regenerate=regenerate, campaign=campaign.campaign)
 
 
 @parametrize("broken")
 def test_command_on_a_broken_campaign(case: Case, broken: Place, regenerate: bool) -> None:
-    check_case(case, broken, regenerate=regenerate, campaign=broken.newest())
+    check_case(case, broken, regenerate=regenerate, campaign=broken.campaign)
 
 
 @pytest.mark.needs("logs")
@@ -64,7 +64,7 @@ def test_data_is_checked_and_shown(place: Place) -> None:
 
 
 def test_an_archive_gives_the_campaign_s_table(campaign: Place) -> None:
-    name = campaign.newest()
+    name = campaign.campaign
     assert campaign.run(f"archive {name} --output table.zip").returncode == 0
     first, second = (campaign.run(f"collect {path} --json") for path in (name, "table.zip"))
     assert first.returncode == second.returncode == 0
@@ -77,12 +77,12 @@ def test_an_archive_gives_the_campaign_s_table(campaign: Place) -> None:
 def test_every_format_of_a_table_is_written(campaign: Place) -> None:
     for form in ("text", "wide", "markdown", "csv", "csv-runs", "json", "parquet", "dlperf-json"):
         path = campaign.directory / f"table.{form}"
-        result = campaign.run(f"collect {campaign.newest()} --format {form} --output {path.name}")
+        result = campaign.run(f"collect {campaign.campaign} --format {form} --output {path.name}")
         assert (result.returncode, path.stat().st_size > 0) == (0, True), result.stderr
 
 
 def test_a_report_has_its_files(campaign: Place) -> None:
-    result = campaign.run(f"report {campaign.newest()} --output page --lang zh --json")
+    result = campaign.run(f"report {campaign.campaign} --output page --lang zh --json")
     assert result.returncode == 0, result.stdout
     assert (campaign.directory / "page" / "index.html").is_file()
 
@@ -104,7 +104,7 @@ def test_a_campaign_file_is_planned_as_the_options_are(place: Place) -> None:
 def test_a_running_campaign_is_cancelled_and_removed(place: Place) -> None:
     line = "submit --fw fixed --repeats 2 --env SLEEPS=600"
     assert place.run(f"{line} --json").returncode == 0
-    name = place.newest()
+    name = place.campaign
     assert place.run(f"rm {name} --yes").returncode == USAGE
     assert place.run(f"cancel {name} --yes --json").returncode == 0
     result = place.run(f"monitor {name} --json")
