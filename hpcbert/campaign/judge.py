@@ -419,7 +419,7 @@ class _Judge:
         reasons = [*find_invalid_reasons(self._collect_evidence(state, reading))]
         # Slurm's own word for the host's memory leaves no other cause to look for.
         if over and state.word != "OUT_OF_MEMORY":
-            device, outputs = repeat.array.point.device, repeat.own_outputs
+            device, outputs = repeat.array.point.device, repeat.own_outputs(state.attempt)
             reasons = [*failures.add_cause(path, self.grammar, reasons, device, outputs)]
             reasons += failures.explain_status(self.grammar, reasons, state.step_exit)
         job_ids = history.counted.job_record.jobs

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from hpcbert.campaign.record import Event, Records, RepeatRecord
+from hpcbert.logs.failures import JobOutput
 from hpcbert.model import Array, Campaign, Point, parse_utc
 from hpcbert.slurm.commands import JobRow
 from hpcbert.slurm.jobrecord import JobRecord
@@ -219,10 +220,10 @@ class Repeat:
         text = f"{array.job_id}_{array.point.key}_{'all' if array.together else self.number}.out"
         return folder / f"{self.job_id}.out", folder / text
 
-    @property
-    def own_outputs(self) -> tuple[Path, ...]:
-        """The same if its script ran only this repeat; empty if the output may be another's."""
-        return () if self.array.together else self.printed
+    def own_outputs(self, attempt: int) -> tuple[JobOutput, ...]:
+        """Return an attempt's if its script ran only this repeat: else it may be another's."""
+        paths = () if self.array.together else self.printed
+        return tuple(JobOutput(path, attempt) for path in paths)
 
     @property
     def record(self) -> RepeatRecord:

@@ -247,7 +247,8 @@ def _read_failure(log: Log) -> Failure | None:
     if end is None or end.kind is not Kind.FAILED:
         return None
     explain = make_failure_reader(log.repeat.watched.directory)
-    return explain(log.path, log.repeat.array.point.device, log.repeat.own_outputs)
+    outputs = log.repeat.own_outputs(log.attempt)
+    return explain(log.path, log.repeat.array.point.device, outputs)
 
 
 def _warn_failure(log: Log) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ from hpcbert.commands.monitor import Change, RepeatProgress, Sinks, View, read_r
 from hpcbert.commands.retry import RetryPlan
 from hpcbert.config.site import Site
 from hpcbert.errors import IncompleteError, format_count
-from hpcbert.logs.failures import Failure
+from hpcbert.logs.failures import Failure, JobOutput
 from hpcbert.logs.input_wait import read_input_notes
 from hpcbert.model import Campaign, Note, Point, Unit
 from hpcbert.results.grid import format_number
@@ -319,9 +319,9 @@ _failure_reader = functools.cache(flow.make_failure_reader)
 
 @functools.cache
 def _read_failure(
-    directory: Path, log: Path, device: model.Device, printed: tuple[Path, ...]
+    directory: Path, log: Path, device: model.Device, outputs: tuple[JobOutput, ...]
 ) -> Failure | None:
-    return _failure_reader(directory)(log, device, printed)
+    return _failure_reader(directory)(log, device, outputs)
 
 
 def find_failure(repeat: Repeat, state: RepeatState) -> Failure | None:
@@ -332,7 +332,8 @@ def find_failure(repeat: Repeat, state: RepeatState) -> Failure | None:
     if state.kind != Kind.FAILED or state.word == "OUT_OF_MEMORY":
         return None
     log, device = flow.log_path(repeat, state), repeat.array.point.device
-    return _read_failure(repeat.watched.directory, log, device, repeat.own_outputs)
+    outputs = repeat.own_outputs(state.attempt)
+    return _read_failure(repeat.watched.directory, log, device, outputs)
 
 
 def list_failures(view: View) -> list[str]:

@@ -20,7 +20,7 @@ from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
 from hpcbert.config import toml
 from hpcbert.errors import HpcbertError, SchedulerError, UsageError, format_count
 from hpcbert.logs import grammar
-from hpcbert.logs.failures import Failure, explain_failure
+from hpcbert.logs.failures import Failure, JobOutput, explain_failure
 from hpcbert.logs.grammar import Grammar
 from hpcbert.logs.scan import Progress, read_progress
 from hpcbert.logs.setting import Window
@@ -312,16 +312,16 @@ def make_progress_reader(directory: Path) -> Callable[[Path], Progress | None]:
 
 def make_failure_reader(
     directory: Path,
-) -> Callable[[Path, Device, tuple[Path, ...]], Failure | None]:
+) -> Callable[[Path, Device, tuple[JobOutput, ...]], Failure | None]:
     """Return a function that explains a campaign's failed runs, by its copy of the recipe.
 
-    It takes a log, what the run computed on, and the possible paths of the job script's output.
+    It takes a log, what the run computed on, and the job script's output.
 
     With a recipe whose grammar can't be used here, it returns None for every log.
     """
     log_grammar = _read_grammar(directory)
-    return lambda log, device, printed: (
-        explain_failure(log, log_grammar, device, printed) if log_grammar else None
+    return lambda log, device, outputs: (
+        explain_failure(log, log_grammar, device, outputs) if log_grammar else None
     )
 
 

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -126,6 +127,8 @@ _SIGNAL = re.compile(
     rb"|^((?:Segmentation fault|Bus error|Aborted|Illegal instruction|Floating point exception)"
     rb"(?: \(core dumped\))?)$"
 )
+# The job script's first line about an attempt (hpcbert/shell/job.bash, begin).
+_BEGIN = re.compile(rb"hpcbert: repeat \d+ attempt (\d{1,9}) on ")
 _NAME_ONLY = re.compile(rb"%s: *" % _EXCEPTION)
 
 
@@ -142,6 +145,13 @@ class Failure(NamedTuple):
 
     def __str__(self) -> str:
         return f"{_SENTENCES[self.kind]}: {self.said}" if self.kind in _SENTENCES else self.said
+
+
+class JobOutput(NamedTuple):
+    """The output of a job script, to which each attempt of a requeued job appends."""
+
+    path: Path
+    attempt: int
 
 
 def find_shortage(path: Path, grammar: Grammar, device: Device = "gpu") -> Failure | None:
@@ -172,7 +182,7 @@ def find_shortage(path: Path, grammar: Grammar, device: Device = "gpu") -> Failu
 
 
 def explain_failure(
-    path: Path, grammar: Grammar, device: Device = "gpu", output_paths: Sequence[Path] = ()
+    path: Path, grammar: Grammar, device: Device = "gpu", outputs: Sequence[JobOutput] = ()
 ) -> Failure | None:
     """Return the lack of memory that ended a run, or its last error line; None if unknown.
 
@@ -180,12 +190,13 @@ def explain_failure(
         path: Its log.
         grammar: How the framework's logs are read.
         device: What the run computed on.
-        output_paths: Its job script's output, searched if the log has no error: a step that never
-            began has none.
+        outputs: Its job script's output, searched if the log has no error: a step that never began
+            has none.
     """
     if failure := find_shortage(path, grammar, device):
         return failure
-    error_line = next(filter(None, map(last_error, (path, *output_paths))), "")
+    texts = (last_error(path), *(last_error(*output) for output in outputs))
+    error_line = next(filter(None, texts), "")
     return Failure(ERROR, error_line) if error_line else None
 
 
@@ -233,7 +244,7 @@ def add_cause(
     grammar: Grammar,
     reasons: Sequence[Reason],
     device: Device = "gpu",
-    output_paths: Sequence[Path] = (),
+    outputs: Sequence[JobOutput] = (),
 ) -> tuple[Reason, ...]:
     """Return the reasons against a run, with the failure that may explain them.
 
@@ -242,11 +253,11 @@ def add_cause(
         grammar: How the framework's logs are read.
         reasons: Why the run is invalid; empty if it is valid.
         device: What the run computed on.
-        output_paths: As in `explain_failure`.
+        outputs: As in `explain_failure`.
     """
     codes = {reason.code for reason in reasons}
     if codes & _ENDED:
-        failure = explain_failure(path, grammar, device, output_paths)
+        failure = explain_failure(path, grammar, device, outputs)
     else:
         failure = find_shortage(path, grammar, device) if codes & _CAUSED else None
     return (*reasons, Reason(failure.kind, str(failure))) if failure else tuple(reasons)
@@ -297,23 +308,35 @@ def _find_failures(
 
 
 class _ErrorLine(NamedTuple):
-    """An error line: how much it says, from 3 for a cause to 1 for a signal, and its text."""
+    """An error line: how much it says, from 3 for a cause to 1 for a signal, and its text.
+
+    Level 0: a line of the job script with which an attempt begins; the text is its number.
+    """
 
     level: int
     text: bytes
 
 
-def last_error(path: Path) -> str:
+def last_error(path: Path, attempt: int | None = None) -> str:
     """Return the last error line of a log; empty if it has none.
 
     Never raises, whatever the path leads to.
+
+    Args:
+        path: The log, or the output of a job script.
+        attempt: Whose lines count in an output with those of several attempts; None: all.
     """
-    best_line = _ErrorLine(0, b"")
+    no_error = best_line = _ErrorLine(0, b"")
+    writer: int | None = attempt
     try:
         with closing(read_pieces(path)) as pieces:
-            for piece in pieces:
-                for error_line in _find_error_lines(piece):
-                    best_line = error_line if error_line.level >= best_line.level else best_line
+            for error_line in chain.from_iterable(map(_find_error_lines, pieces)):
+                if error_line.level == 0 and attempt is not None:
+                    writer = int(error_line.text)
+                    # What precedes the beginning of an earlier attempt is not this one's.
+                    best_line = no_error if writer < attempt else best_line
+                elif error_line.level and writer == attempt and error_line.level >= best_line.level:
+                    best_line = error_line
     except NotALogError:
         pass
     return " ".join(best_line.text.decode(errors="replace").split())[:_SHOWN_LINE]
@@ -353,6 +376,8 @@ def _parse_error_line(line: bytes, data: bytes, end: int) -> _ErrorLine | None:
 
 
 def _classify_line(text: bytes) -> _ErrorLine | None:
+    if begin_match := _BEGIN.match(text):
+        return _ErrorLine(0, begin_match[1])
     if signal_match := _SIGNAL.search(text):
         return _ErrorLine(1, signal_match[1] or signal_match[2])
     if _WRAPPER.search(text):

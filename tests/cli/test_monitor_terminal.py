@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import pty
 import re
+import struct
+import termios
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.kit.campaigns import Built
+from tests.kit.waiting import CEILING
 
 pytestmark = pytest.mark.slow
 
@@ -52,3 +58,22 @@ def test_plain_is_lines_on_any_terminal(hpcbert: Any, curve: Built) -> None:
 def test_a_locale_without_utf8_gets_ascii(hpcbert: Any, curve: Built, locale: str) -> None:
     _, output = hpcbert.on_terminal("monitor", str(curve.directory), LC_ALL=locale, keyboard=False)
     assert output.isascii()
+
+
+def test_a_terminal_that_goes_without_a_signal_ends_the_view(
+    hpcbert: Any, slurm: Any, watched: Callable[..., Built]
+) -> None:
+    built = watched(shapes=(1,))
+    waits = "".join(built.squeue(repeat, "PENDING", reason="Priority") for repeat in (1, 2))
+    slurm.answers(sacct="", squeue=waits)
+    ours, end = pty.openpty()
+    fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    with hpcbert.start(
+        "monitor", str(built.directory), env={**hpcbert.environment, "TERM": "xterm"},
+        start_new_session=True, stdin=end, stdout=end, stderr=end,
+    ) as child:  # fmt: skip
+        os.close(end)
+        while b"bert-tiny" not in os.read(ours, 1 << 16):
+            pass
+        os.close(ours)
+        child.wait(CEILING)

@@ -141,3 +141,27 @@ def test_what_is_no_text_raises_nothing(noise: bytes, tmp_path: Path) -> None:
     path = tmp_path / "run.log"
     path.write_bytes(noise)
     assert last_error(path) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "attempt", "error"),
+    [
+        ("B0 E0", 0, "a: error: no 0"),
+        ("B0 E0 B1", 1, ""),
+        ("B0 E0 B1", 0, "a: error: no 0"),
+        ("B0 E0 B1 E1 B2 E2", 1, "a: error: no 1"),
+        ("B0 E0 B1 E1 B2 E2", None, "a: error: no 2"),
+        ("E3 B1 E1", 1, "a: error: no 1"),
+        ("E3 B1", 1, "a: error: no 3"),
+        ("E3", 1, "a: error: no 3"),
+        ("B0 E0 E3", 1, ""),
+        ("B2 E2", 1, ""),
+    ],
+)
+def test_of_an_output_of_several_attempts_only_one_counts(
+    text: str, attempt: int | None, error: str, tmp_path: Path
+) -> None:
+    lines = {"B": "hpcbert: repeat 1 attempt {} on n1, log /x\n", "E": "a: error: no {}\n"}
+    path = tmp_path / "7_1.out"
+    path.write_text("".join(lines[word[0]].format(word[1]) for word in text.split()))
+    assert last_error(path, attempt) == error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
@@ -41,6 +42,7 @@ _WIDE_COLUMNS = 110
 _HIGH_LINES = 24
 # Seconds after the end in which you may press a key; then the view of a script's terminal closes.
 _CLOSE_AFTER = 20.0
+_STDIN = 0
 _KEYS = "arrows  / filter  enter log  c cancel  r retry  ?  q quit"
 _HELP = """\
 arrows, j k, page up/down, home, end   move
@@ -137,11 +139,23 @@ class Monitor(App[None]):
         self._bar("keys").say(_KEYS)
         self._bar("help").say(_HELP)
         self.set_interval(0.5, lambda: self._unless_closed(self._read_log))
+        if os.isatty(_STDIN):
+            self.set_interval(0.5, self._leave_lost_terminal)
         self._session.begin(
             lambda tree, scene: self._hand(self.show_scene, tree, scene),
             lambda text: self._hand(self.notify_user, text),
             lambda: self._hand(self.exit),
         )
+
+    def _leave_lost_terminal(self) -> None:
+        """End the view if its terminal is gone: nobody watches, and Textual would read forever.
+
+        A process that ignores SIGHUP, as below nohup, learns of it in no other way.
+        """
+        terminal = select.poll()
+        terminal.register(_STDIN, 0)
+        if any(event & select.POLLHUP for _, event in terminal.poll(0)):
+            self.action_interrupt()
 
     def _hand(self, function: Callable[..., None], *values: object) -> None:
         """Run a function in the screen's own thread, unless the screen has closed."""
