@@ -331,7 +331,7 @@ def _make_campaign_request(
         scheduler_name, warnings = SLURM, (note,)
     warnings += _describe_mail(options.notify, scheduler_name)
     warnings += _list_unused_keys(file, scheduler_name)
-    if find_traits(scheduler_name).srun:
+    if find_traits(scheduler_name).sbatch:
         warnings += _list_sbatch_variables(site_config)
     in_one_job = options.repeats_in == "one-job"
     submit_options = SubmitOptions(
@@ -373,7 +373,7 @@ def _list_unused_keys(file: CampaignFile | None, scheduler_name: str) -> tuple[s
         return ()
     unused = list_unused(scheduler_name)
     keys = [campaignfile.option_key(name) for name in file.run_options() if name in unused]
-    effect = f"has no effect with the {scheduler_name} scheduler."
+    effect = f"has no effect with {find_traits(scheduler_name).label}."
     return tuple(f"{file.where}: {key} {effect}" for key in keys)
 
 
@@ -394,7 +394,7 @@ def _describe_mail(notify: str, scheduler_name: str) -> tuple[str, ...]:
     """Return a sentence about the mail that Slurm will send; empty if none is requested."""
     if notify and "notify" in list_unused(scheduler_name):
         raise UsageError(
-            f"--notify has no effect with the {scheduler_name} scheduler, which sends no mail.",
+            f"--notify has no effect with {find_traits(scheduler_name).label}: it sends no mail.",
             hint="Leave --notify out: submit --wait and monitor wait until all repeats have ended.",
         )
     return (str(mail.parse(notify)),) if notify else ()
@@ -577,7 +577,7 @@ def _draft_campaign(
     dry: bool,
 ) -> Draft:
     scheduler_name = request.options.scheduler
-    refuse_typed(list_unused(scheduler_name), f"with the {scheduler_name} scheduler")
+    refuse_typed(list_unused(scheduler_name), f"with {find_traits(scheduler_name).label}")
     backend = scheduler.create_scheduler(scheduler_name, SchedulerContext(ahead))
     name, note = name_and_note
     fitted_options = backend.fit(request.options, request.site, request.recipe)

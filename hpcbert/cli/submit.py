@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -12,6 +13,7 @@ from hpcbert.cli.campaigns import announce_runs
 from hpcbert.cli.options import SectionedCommand, add_submit_options, refuse_others, refuse_typed
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.config.options import Options
+from hpcbert.config.schedulers import ALLOCATION
 
 # Options that are allowed with --resume.
 _RESUME_OPTIONS = ("resume", "wait", "max_retries", "runs", "site_file")
@@ -34,6 +36,7 @@ _RESUME_OPTIONS = ("resume", "wait", "max_retries", "runs", "site_file")
 @click.option("--rehearse", is_flag=True, help="Run everything but the training.")
 @click.option("--force", is_flag=True, help="Submit even if something is known to be missing.")
 @click.option("--wait", is_flag=True, help="Watch until all repeats end, then print the table.")
+@click.option("--here", is_flag=True, help="Run in the allocation of this shell, as its steps.")
 @click.option("--resume", default="", metavar="CAMPAIGN", help="Resume an interrupted submission.")
 @click.option("--like", default="", metavar="CAMPAIGN", help="Measure the same again.")
 @click.option(
@@ -55,6 +58,7 @@ def submit(
     rehearse: bool,
     force: bool,
     wait: bool,
+    here: bool,
     resume: str,
     like: str,
     max_retries: int,
@@ -79,6 +83,9 @@ def submit(
     if resume:
         refuse_others(_RESUME_OPTIONS, "with --resume, which submits what was written down")
         return submit_run.resume(resume, options, retries=retries)
+    if here:
+        refuse_typed(("scheduler",), "with --here")
+        options = replace(options, scheduler=ALLOCATION)
     runs = announce_runs(options.runs, options.site_file)
     if not dry_run:
         store.record_submit(runs)

@@ -80,7 +80,7 @@ class Spec:
         site: The table of the site.toml in which it replaces the key of its name; `framework` for
             `frameworks.NAME`.
         is_common: Whether it is among the first in `--help`.
-        needs_srun: Whether it has an effect only with a scheduler that starts ranks by srun.
+        program: Slurm's program without which it has no effect; empty: none.
     """
 
     help: str
@@ -92,7 +92,7 @@ class Spec:
     read: Callable[[str], Any] | None = None
     site: str = ""
     is_common: bool = False
-    needs_srun: bool = False
+    program: Literal["", "sbatch", "srun"] = ""
 
 
 def runtime_name(text: str) -> str:
@@ -234,16 +234,16 @@ class RunOptions:
         Spec(
             "Slurm mail events and address: END,FAIL,me@example.org.",
             metavar="WORDS",
-            needs_srun=True,
+            program="sbatch",
         ),
     ] = ""
-    concurrent_repeats: Annotated[Count, Spec("Repeats at the same time.", needs_srun=True)] = 1
+    concurrent_repeats: Annotated[Count, Spec("Repeats at the same time.", program="sbatch")] = 1
     concurrent_points: Annotated[
         bool,
         Spec(
             "Don't make points wait for each other.",
             flag="--concurrent-points/--no-concurrent-points",
-            needs_srun=True,
+            program="sbatch",
         ),
     ] = False
     stop_on_failure: Annotated[
@@ -271,15 +271,15 @@ class SlurmOptions:
     """What to request of Slurm: options, and keys of `[slurm]` in a campaign.toml."""
 
     partition: Annotated[
-        Filled, Spec("Slurm partition.", aliases=("-p",), site="slurm", needs_srun=True)
+        Filled, Spec("Slurm partition.", aliases=("-p",), site="slurm", program="sbatch")
     ] = ""
     account: Annotated[
-        Filled, Spec("Slurm account.", aliases=("-A",), site="slurm", needs_srun=True)
+        Filled, Spec("Slurm account.", aliases=("-A",), site="slurm", program="sbatch")
     ] = ""
     qos: Annotated[
-        Filled, Spec("Slurm quality of service.", aliases=("-q",), site="slurm", needs_srun=True)
+        Filled, Spec("Slurm quality of service.", aliases=("-q",), site="slurm", program="sbatch")
     ] = ""
-    reservation: Annotated[Filled, Spec("Slurm reservation.", site="slurm", needs_srun=True)] = ""
+    reservation: Annotated[Filled, Spec("Slurm reservation.", site="slurm", program="sbatch")] = ""
     nodelist: Annotated[
         str,
         check_node_list,
@@ -288,13 +288,15 @@ class SlurmOptions:
             aliases=("-w",),
             metavar="NODELIST",
             site="slurm",
-            needs_srun=True,
+            program="sbatch",
         ),
     ] = ""
     exclude: Annotated[
         str,
         check_node_list,
-        Spec("Nodes to avoid.", aliases=("-x",), metavar="NODELIST", site="slurm", needs_srun=True),
+        Spec(
+            "Nodes to avoid.", aliases=("-x",), metavar="NODELIST", site="slurm", program="sbatch"
+        ),
     ] = ""
     time_limit: Annotated[
         str,
@@ -315,10 +317,10 @@ class Options(SlurmOptions, RunOptions, PointOptions):
     """
 
     sbatch_arg: Annotated[
-        tuple[str, ...], Spec("Extra argument for sbatch.", metavar="WORD", needs_srun=True)
+        tuple[str, ...], Spec("Extra argument for sbatch.", metavar="WORD", program="sbatch")
     ] = ()
     srun_arg: Annotated[
-        tuple[str, ...], Spec("Extra argument for srun.", metavar="WORD", needs_srun=True)
+        tuple[str, ...], Spec("Extra argument for srun.", metavar="WORD", program="srun")
     ] = ()
     site_file: Annotated[str, Spec("A site.toml, or its folder.", flag="--site")] = ""
     templates: Annotated[tuple[str, ...], Spec("A folder with recipes of your own.")] = ()
@@ -366,6 +368,9 @@ def option_names(options_class: type[PointOptions | RunOptions | SlurmOptions]) 
 
 def list_unused(scheduler: str) -> tuple[str, ...]:
     """Return the options without an effect with a scheduler."""
-    if find_traits(scheduler).srun:
-        return ()
-    return tuple(name for name, option in declared_options().items() if option.needs_srun)
+    traits = find_traits(scheduler)
+    return tuple(
+        name
+        for name, option in declared_options().items()
+        if option.program and not getattr(traits, option.program)
+    )

@@ -20,6 +20,8 @@ GROUP = "hpcbert.schedulers"
 SLURM = "slurm"
 LOCAL = "local"
 OWN = (SLURM, LOCAL)
+# Chosen by `submit --here` alone.
+ALLOCATION = "allocation"
 # The library of job scripts.
 SHELL = Path(__file__).parents[1] / "shell"
 
@@ -41,6 +43,7 @@ class Traits:
         srun: Whether srun starts the ranks, with pyxis if requested; otherwise the script does.
         accepts_more: Whether more of a campaign may be submitted while some of it waits or runs.
         records_end: Whether it adds the end of a repeat to the repeat's status file.
+        in_allocation: Whether jobs are steps of an allocation that the user has already.
     """
 
     name: str
@@ -53,11 +56,22 @@ class Traits:
     srun: bool = False
     accepts_more: bool = True
     records_end: bool = False
+    in_allocation: bool = False
 
     def format_directives(self, options: Sequence[str]) -> tuple[str, ...]:
         """Return the lines by which a script requests its job; `options` as sbatch reads them."""
         texts = self.format_options(options) if self.prefix else ()
         return tuple(f"{self.prefix} {text}" for text in texts)
+
+    @property
+    def sbatch(self) -> bool:
+        """Whether sbatch gets the scripts."""
+        return self.srun and not self.in_allocation
+
+    @property
+    def label(self) -> str:
+        """Its name in a sentence about options."""
+        return "--here" if self.in_allocation else f"the {self.name} scheduler"
 
 
 def check_scheduler(name: str) -> str:
@@ -66,14 +80,14 @@ def check_scheduler(name: str) -> str:
     Raises:
         Invalid: No scheduler has that name.
     """
-    if not has_scheduler(name):
+    if name == ALLOCATION or not has_scheduler(name):
         check_choice(tuple(sorted((*OWN, *list_entry_points(GROUP)))), name)
     return name
 
 
 def has_scheduler(name: str) -> bool:
     """Return whether hpcbert or an installed package has a scheduler of that name."""
-    return name in OWN or name in list_entry_points(GROUP)
+    return name in (*OWN, ALLOCATION) or name in list_entry_points(GROUP)
 
 
 @cache
@@ -84,7 +98,7 @@ def find_traits(name: str) -> Traits:
         ConfigError: Its package is broken.
     """
     try:
-        if name in OWN:
+        if name in (*OWN, ALLOCATION):
             traits = importlib.import_module(f"hpcbert.scheduler.{name}").TRAITS
         else:
             traits = load_entry_point(list_entry_points(GROUP)[name])

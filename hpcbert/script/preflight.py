@@ -44,10 +44,12 @@ def resolve_preflight(resolved: Resolved) -> Resolved:
     Raises:
         UsageError: There is nothing to compare, or the measuring program is not available.
     """
-    if resolved.scheduler.runs_locally:
+    if resolved.scheduler.runs_locally or resolved.scheduler.in_allocation:
+        reason = "in an allocation, whose nodes are chosen already"
+        if resolved.scheduler.runs_locally:
+            reason = f"with the {resolved.scheduler.name} scheduler, which has one node"
         raise UsageError(
-            f"--preflight has no effect with the {resolved.scheduler.name} scheduler, "
-            "which has one node.",
+            f"--preflight has no effect {reason}.",
             hint="Leave --preflight out.",
         )
     shapes = [point.shape for point in resolved.plan.points]

@@ -116,7 +116,7 @@ def adaptive_settings(resolved: Resolved, array: Array) -> list[tuple[str, Any]]
     """
     if not is_adaptive(resolved, array):
         return []
-    count = str(len(array.repeats)) if resolved.scheduler.srun and not array.together else ""
+    count = str(len(array.repeats)) if resolved.scheduler.sbatch and not array.together else ""
     return [
         ("fewest", FEWEST_REPEATS),
         ("count", count),

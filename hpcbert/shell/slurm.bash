@@ -1,5 +1,6 @@
 # Nodes, addresses and ranks: all from Slurm. A script of a Slurm job sources this after job.bash.
 #
+#   enter_allocation             of a larger allocation, only the nodes of the point
 #   prepare_nodes                the job's nodes, and what ranks need to find each other
 #   host_names                   the names in a node list
 #   clock_ahead                  how far the controller's clock is ahead
@@ -14,6 +15,23 @@
 interface=''
 patience=5 # seconds that the file system may be late
 group=''   # some of the job's nodes, if a step takes only these
+part=()    # option of each srun, if the allocation may have more nodes than the point
+
+# `submit --here` runs this script as a step, and names the point's nodes. srun would take the variables
+# of that step for options of the steps that this script starts.
+enter_allocation() { # reads HPCBERT_NODELIST; unsets SLURM_*; sets SLURM_JOB_NODELIST, part
+  local name
+  for name in "${!SLURM_@}"; do
+    case $name in
+      SLURM_CONF* | SLURM_JWT | SLURM_CLUSTER_NAME | SLURM_JOB_ID | SLURM_ARRAY_* | SLURM_GRES) ;;
+      SLURM_JOB_PARTITION | SLURM_JOB_ACCOUNT | SLURM_JOB_QOS) ;;
+      *) unset -v "$name" ;;
+    esac
+  done
+  export SLURM_JOB_NODELIST=$HPCBERT_NODELIST
+  part=(--nodelist="$HPCBERT_NODELIST")
+}
+if [[ -n ${HPCBERT_NODELIST:-} ]]; then enter_allocation; fi
 
 prepare_nodes() { # sets job_name, node_names, step, beside, clock, addresses for the ranks
   # Some centres require or set --export=NONE for jobs. Then steps would get neither PATH nor the
@@ -27,7 +45,7 @@ prepare_nodes() { # sets job_name, node_names, step, beside, clock, addresses fo
     echo "hpcbert: scontrol names ${#node_names[@]} nodes of $SLURM_JOB_NODELIST, and the job has $nodes: ${node_names[*]-}" >&2
     exit 1
   fi
-  step=(srun --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 --kill-on-bad-exit=1 --mpi=none)
+  step=(srun --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 --kill-on-bad-exit=1 --mpi=none "${part[@]}")
   # A step that overlaps the measured one, and its memory; on a single node the script runs the sampler.
   if ((nodes > 1)); then beside=("${step[@]}" --overlap --mem=0 --input=all); fi
   if declare -F examine_nodes >/dev/null; then examine_nodes; fi
@@ -188,7 +206,7 @@ launch() { # reads nodes, tasks, log, group; is replaced by srun
   # No -l: labels split lines at 1,024 bytes.
   local step_options=(
     --nodes="$nodes" --ntasks="$tasks" --ntasks-per-node="$tasks_per_node" --distribution=block
-    --kill-on-bad-exit=1 --wait=60 --open-mode=truncate
+    --kill-on-bad-exit=1 --wait=60 --open-mode=truncate "${part[@]}"
   )
   if [[ -n $group ]]; then step_options+=(--nodelist="$group" --time=5); fi
   measure </dev/null 2>"${log%.log}.srun"

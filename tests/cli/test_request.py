@@ -42,6 +42,11 @@ REFUSED = [
         )
     ),
     *(
+        (["submit", "--here", *words], words[0].partition("=")[0], "--here")
+        for words in (["--partition", "gpu"], ["--notify", "END"], ["--sbatch-arg=--nice=1"], ["--concurrent-points"],
+            ["--scheduler", "slurm"], ["--nodelist", "n1"])
+    ),
+    *(
         (["submit", "--resume", "x", *words], words[0].partition("=")[0], "--resume")
         for words in (
             ["--fw", "pytorch"], ["--nodes", "1"], ["--gpus-per-node", "1"], ["--precision", "fp32"],
@@ -52,7 +57,7 @@ REFUSED = [
             ["--account", "a"], ["--qos", "q"], ["--notify", "END"], ["--time", "60"], ["--image", "i"], ["--data", "d"],
             ["--source", "s"], ["--python", "p"], ["--sbatch-arg=x"], ["--srun-arg=x"],
             ["--concurrent-repeats", "1"], ["--concurrent-points"], ["--repeats-in", "array"],
-            ["--dry-run"], ["--rehearse"], ["--force"], ["--like", "x"],
+            ["--dry-run"], ["--rehearse"], ["--force"], ["--like", "x"], ["--here"],
             ["--shapes", "1n1g"], ["--env", "A=b"], ["--reservation", "r"], ["--nodelist", "n1"],
             ["--exclude", "n1"], ["--name", "x"], ["--note", "x"], ["--max-gpu-hours", "9"], ["--preflight"],
             ["--stop-on-failure"], ["--max-repeats", "9"], ["--precision-of-median", "2%"], ["--window-seconds", "5"],

@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from hpcbert.campaign import record
 from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
 from hpcbert.config.schedulers import LOCAL
 from hpcbert.config.site import Site
-from hpcbert.errors import ConfigError, SchedulerError
+from hpcbert.errors import ConfigError, SchedulerError, join_names
 from hpcbert.finding import Finding
 from hpcbert.model import Array, Campaign
 from hpcbert.scheduler.base import PlainScheduler, Target
@@ -43,6 +43,11 @@ CANCELLED_FILE = "slurm/local.cancelled"
 GRACE = 10.0
 _TAIL = 500
 
+# Returns whether the allocation of a job is over, by the job's id.
+HasEnded = Callable[[str], bool]
+# Returns the words before the command that runs the script of an array.
+Launch = Callable[[Array], tuple[str, ...]]
+
 
 @dataclass(frozen=True)
 class Element:
@@ -56,6 +61,7 @@ class Element:
         gpus: GPUs that the ranks use.
         together: Whether the script runs the repeats itself, one after the other.
         first_attempt: Number of its first attempt; earlier ones belong to another element.
+        launcher: Words before the command that runs the script; empty: it runs on this machine.
     """
 
     name: str
@@ -65,6 +71,7 @@ class Element:
     gpus: int
     together: bool
     first_attempt: int = 0
+    launcher: tuple[str, ...] = ()
 
     def output(self, job_id: str) -> str:
         """Return the path of the script's own output, relative to the campaign."""
@@ -86,6 +93,7 @@ class Plan:
         minutes: Time limit of one element.
         grace: Seconds between TERM and KILL.
         elements: The elements, in order.
+        allocation: Id of the job of Slurm whose steps they are; empty: there is none.
     """
 
     machine: str
@@ -93,6 +101,7 @@ class Plan:
     minutes: float
     grace: float
     elements: tuple[Element, ...]
+    allocation: str = ""
 
 
 def read_plan(directory: Path) -> Plan:
@@ -105,7 +114,7 @@ def read_plan(directory: Path) -> Plan:
     return decode(Plan, json.loads(path.read_text(encoding="utf-8")), file=str(path))
 
 
-def _list_elements(campaign: Campaign) -> Iterator[Element]:
+def _list_elements(campaign: Campaign, launch: Launch) -> Iterator[Element]:
     for array in campaign.arrays:
         groups = [array.repeats] if array.together else [(repeat,) for repeat in array.repeats]
         for repeats in groups:
@@ -117,11 +126,12 @@ def _list_elements(campaign: Campaign) -> Iterator[Element]:
                 gpus=0 if array.point.device == "cpu" else array.point.shape.gpus_per_node,
                 together=array.together,
                 first_attempt=array.first_attempt,
+                launcher=launch(array),
             )
 
 
-def lock_path(environ: Mapping[str, str]) -> Path:
-    """Return the lock of this user on this machine.
+def lock_path(environ: Mapping[str, str], allocation: str = "") -> Path:
+    """Return the lock of this user on this machine, or in an allocation.
 
     In the state directory and not in XDG_RUNTIME_DIR: that one disappears with the last login,
     while a queue runs on. The host's name is in the path because homes are shared. If the home is
@@ -132,7 +142,8 @@ def lock_path(environ: Mapping[str, str]) -> Path:
     state = Path(state_home or f"{home}/.local/state")
     if not state_home and not _is_writable(state):
         state = Path(f"/var/tmp/hpcbert-{os.geteuid()}")  # noqa: S108  start_queue checks its owner
-    return state / "hpcbert" / f"local-{socket.gethostname()}.lock"
+    name = f"allocation-{allocation}" if allocation else f"local-{socket.gethostname()}"
+    return state / "hpcbert" / f"{name}.lock"
 
 
 def _is_writable(directory: Path) -> bool:
@@ -148,6 +159,8 @@ def start_queue(
     time_limit_minutes: float,
     grace: float = GRACE,
     environ: Mapping[str, str] = os.environ,
+    allocation: str = "",
+    launch: Launch = lambda _: (),
 ) -> str:
     """Start the queue of a campaign and return its job id, `local-PID-STARTTIME`.
 
@@ -157,14 +170,21 @@ def start_queue(
         time_limit_minutes: Time limit of one repeat, or of all of them if they share a job.
         grace: Seconds that a script gets to end its ranks between TERM and KILL.
         environ: The environment for the ranks, without the caller's own variables of a Slurm job.
+        allocation: The job of Slurm whose steps the repeats become.
+        launch: Returns the words before the command that runs an array's script.
 
     Raises:
         SchedulerError: The queue can't be started.
     """
     directory = directory.absolute()
-    lock = lock_path(environ)
+    lock = lock_path(environ, allocation)
     plan = Plan(
-        machine_and_boot(), str(lock), time_limit_minutes, grace, tuple(_list_elements(campaign))
+        machine=machine_and_boot(),
+        lock=str(lock),
+        minutes=time_limit_minutes,
+        grace=grace,
+        elements=tuple(_list_elements(campaign, launch)),
+        allocation=allocation,
     )
     env = submission_environment(environ)
     argv = [sys.executable, "-m", "hpcbert.scheduler.local.worker", str(directory)]
@@ -183,12 +203,12 @@ def start_queue(
             where=error.filename or str(directory),
             hint="Free some space or fix the permissions; XDG_STATE_HOME has the lock.",
         ) from error
-    return queue_job_id(pid)
+    return queue_job_id(pid, allocation)
 
 
-def queue_job_id(pid: int) -> str:
-    """Return a queue's job id, `local-PID-STARTTIME`."""
-    return f"local-{pid}-{read_start_time(pid)}"
+def queue_job_id(pid: int, allocation: str = "") -> str:
+    """Return a queue's job id: `local-PID-STARTTIME`, or `JOB-PID-STARTTIME` in an allocation."""
+    return f"{allocation or LOCAL}-{pid}-{read_start_time(pid)}"
 
 
 def find_queue(directory: Path) -> str:
@@ -196,7 +216,7 @@ def find_queue(directory: Path) -> str:
     for path in Path("/proc").glob("[0-9]*"):
         pid = int(path.name)
         if _read_campaign_path(pid) == str(directory.absolute()):
-            return queue_job_id(pid)
+            return queue_job_id(pid, read_plan(directory).allocation)
     return ""
 
 
@@ -233,12 +253,22 @@ def is_queue_alive(job_id: str) -> bool:
 
 
 def read_states(
-    watched: TrackedCampaign, *, now: float | None = None
+    watched: TrackedCampaign,
+    *,
+    now: float | None = None,
+    has_ended: HasEnded = lambda _: False,
 ) -> dict[tuple[str, int], RepeatState]:
-    """Return the state of every repeat of a local campaign by array name and repeat."""
+    """Return the state of every repeat of a local campaign by array name and repeat.
+
+    Args:
+        watched: The campaign.
+        now: Seconds since the epoch.
+        has_ended: Returns whether an allocation is over, by its job's id; asked about a queue on
+            another machine.
+    """
     now = time.time() if now is None else now
     job_ids = {array.job_id for array in watched.campaign.arrays}
-    queues = {job_id: _read_queue(watched.directory, job_id) for job_id in job_ids}
+    queues = {job_id: _read_queue(watched.directory, job_id, has_ended) for job_id in job_ids}
     # Only now: a queue that has ended wrote all ends before.
     watched.records.refresh(watched.directory)
     return {
@@ -260,13 +290,15 @@ def _resolve_state(repeat: Repeat, queue: _QueueState, *, now: float) -> RepeatS
     return replace(job_record.complete(state), limit=queue.limit)
 
 
-def is_unfinished(watched: TrackedCampaign) -> bool:
+def is_unfinished(watched: TrackedCampaign, has_ended: HasEnded = lambda _: False) -> bool:
     """Return whether a local campaign may still run something.
 
     With a queue on another machine it may, until all repeats have recorded an end.
     """
+    job_ids = {array.job_id for array in watched.campaign.arrays}
+    queues = {job_id: _read_queue(watched.directory, job_id, has_ended) for job_id in job_ids}
     for repeat in watched.repeats:
-        queue = _read_queue(watched.directory, repeat.array.job_id)
+        queue = queues[repeat.array.job_id]
         may_run = queue.alive is None or _open_state(repeat.newest, queue).kind.alive
         if repeat.array.state == "submitted" and may_run and not _recorded_end(repeat, queue):
             return True
@@ -290,37 +322,38 @@ class _QueueState:
     cancelled: bool = False
 
 
-def _read_queue(directory: Path, job_id: str) -> _QueueState:
+def _read_queue(directory: Path, job_id: str, has_ended: HasEnded = lambda _: False) -> _QueueState:
     try:
         plan = read_plan(directory)
     except (OSError, ValueError, ConfigError):
         return _QueueState(alive=False, detail="the local queue was never started")
     limit = plan.minutes * 60
     if plan.machine != machine_and_boot():
+        if plan.allocation and has_ended(plan.allocation):
+            detail = f"its allocation, job {plan.allocation}, has ended"
+            return _QueueState(alive=False, detail=detail, limit=limit)
         host = plan.machine.partition(" ")[0]
         return _QueueState(alive=None, detail=f"its queue was started on {host}", limit=limit)
     if not is_queue_alive(job_id):
-        if (directory / CANCELLED_FILE).exists():
-            return _QueueState(alive=False, cancelled=True, detail="it was cancelled", limit=limit)
+        is_cancelled = (directory / CANCELLED_FILE).exists()
         detail = "the local queue process has died; use hpcbert retry for the missing repeats"
-        return _QueueState(
-            alive=False, detail=f"{detail}{_read_last_output(directory)}", limit=limit
-        )
+        detail = "it was cancelled" if is_cancelled else f"{detail}{_read_last_output(directory)}"
+        return _QueueState(alive=False, cancelled=is_cancelled, detail=detail, limit=limit)
     try:
         holder = Path(plan.lock).read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
         holder = ""
     if holder not in {"", job_id}:
-        return _QueueState(
-            alive=True, detail="another campaign is running on this machine", limit=limit
-        )
+        place = f"in job {plan.allocation}" if plan.allocation else "on this machine"
+        return _QueueState(alive=True, detail=f"another campaign is running {place}", limit=limit)
     return _QueueState(alive=True, detail="earlier repeats come first", limit=limit)
 
 
 def _parse_job_id(job_id: str) -> tuple[int, int]:
     with contextlib.suppress(ValueError):
         word, pid, start_time = job_id.split("-")
-        return (int(pid), int(start_time)) if word == LOCAL else (0, 0)
+        is_queue = word == LOCAL or word.isdecimal()
+        return (int(pid), int(start_time)) if is_queue else (0, 0)
     return 0, 0
 
 
@@ -395,11 +428,15 @@ class Local(PlainScheduler):
 
     def states(self, watched: TrackedCampaign) -> Mapping[Key, RepeatState]:
         """Read the status files, and check whether the queue is alive."""
-        return read_states(watched, now=self.context.now())
+        return read_states(watched, now=self.context.now(), has_ended=self.has_ended)
 
     def select_living(self, campaigns: Sequence[TrackedCampaign]) -> Sequence[TrackedCampaign]:
         """Return the campaigns that may still run something, even on another machine."""
-        return [campaign for campaign in campaigns if is_unfinished(campaign)]
+        return [campaign for campaign in campaigns if is_unfinished(campaign, self.has_ended)]
+
+    def has_ended(self, allocation: str) -> bool:
+        """Return whether the allocation of a job is over."""
+        return False
 
     def living_jobs(self, watched: TrackedCampaign) -> Target:
         """Leave a process alone that a manifest names but that is not this campaign's queue."""
@@ -419,6 +456,16 @@ class Local(PlainScheduler):
 
     def cancel(self, watched: TrackedCampaign, target: Target) -> None:
         """Make the queue end the running repeats and start no more."""
+        places = {
+            queue.detail
+            for job_id in target.jobs
+            if (queue := _read_queue(watched.directory, job_id, self.has_ended)).alive is None
+        }
+        if places:
+            raise SchedulerError(
+                f"Nothing was cancelled: {join_names(places)}.",
+                hint="Cancel it there, with the same command.",
+            )
         if not cancel_queue(watched.directory, watched.campaign):
             raise SchedulerError(
                 "The local queue has ended already, so there is nothing to cancel."

@@ -25,6 +25,7 @@ from types import FrameType
 from typing import Any
 
 from hpcbert.model import format_utc
+from hpcbert.scheduler.local.allocation import has_ended
 from hpcbert.scheduler.local.backend import CANCELLED_FILE, Element, Plan, queue_job_id, read_plan
 from hpcbert.system import lock
 from hpcbert.system.processes import (
@@ -34,7 +35,7 @@ from hpcbert.system.processes import (
     reap_children,
     run_only_when_idle,
 )
-from hpcbert.system.runner import start_detached
+from hpcbert.system.runner import run, start_detached
 
 # Seconds between two attempts to get the lock that another campaign has.
 _LOCK_PAUSE = 0.2
@@ -114,23 +115,32 @@ def run_queue(directory: Path) -> None:
     """Run the elements of a campaign, one after another."""
     stop = Stop()
     adopt_orphans()
-    plan, job_id = read_plan(directory), queue_job_id(os.getpid())
+    plan = read_plan(directory)
+    job_id = queue_job_id(os.getpid(), plan.allocation)
     if (directory / CANCELLED_FILE).exists():
         stop.why = "CANCELLED"
-    with hold_lock(Path(plan.lock), stop):
+    with hold_lock(Path(plan.lock), job_id, stop):
         for element in plan.elements:
+            notice_end_of_allocation(plan, stop)
             if not stop.why:
                 print_line(element.output(job_id))
                 _run_supervised(directory, element, plan, job_id=job_id, stop=stop)
             if not all(element.newest(directory / path).state for path in element.statuses):
-                cancelled = End("CANCELLED", None, "it was cancelled before it started")
+                reason = stop.reason or "it was cancelled before it started"
+                cancelled = End("CANCELLED", None, reason)
                 died = End("FAILED", None, "its supervisor ended without recording an end")
                 record_end(directory, element, cancelled if stop.why else died)
     print_line("cancelled" if stop.why else "done")
 
 
+def notice_end_of_allocation(plan: Plan, stop: Stop) -> None:
+    """Stop if the allocation is over: no step can start in it any more."""
+    if plan.allocation and not stop.why and has_ended(plan.allocation, run=run, environ=os.environ):
+        stop.why, stop.reason = "CANCELLED", f"its allocation, job {plan.allocation}, has ended"
+
+
 @contextlib.contextmanager
-def hold_lock(path: Path, stop: Stop) -> Iterator[bool]:
+def hold_lock(path: Path, job_id: str, stop: Stop) -> Iterator[bool]:
     """Hold a lock, waiting for it as long as nothing asks this process to end.
 
     The system releases it when this process and the supervisor, which inherits it, have ended in
@@ -149,7 +159,7 @@ def hold_lock(path: Path, stop: Stop) -> Iterator[bool]:
             )
         if has_lock:
             file.truncate(0)
-            file.write(queue_job_id(os.getpid()))
+            file.write(job_id)
             file.flush()
         yield has_lock
         if has_lock:
@@ -192,28 +202,31 @@ def _clean_up() -> None:
 def _run_script(directory: Path, element: Element, plan: Plan, *, job_id: str, stop: Stop) -> End:
     queue = os.getppid()
     adopt_orphans()
-    # The GPUs that ranks may see: the first of the caller's, or of all.
-    devices = os.environ.get("CUDA_VISIBLE_DEVICES")
-    words = map(str, range(element.gpus)) if devices is None else devices.split(",")
     env = {**os.environ, "HPCBERT_LOCAL": "1", "SLURM_ARRAY_JOB_ID": job_id}
-    env["CUDA_VISIBLE_DEVICES"] = ",".join(list(words)[: element.gpus])
+    if not element.launcher:
+        # The GPUs that ranks may see: the first of the caller's, or of all.
+        devices = os.environ.get("CUDA_VISIBLE_DEVICES")
+        words = map(str, range(element.gpus)) if devices is None else devices.split(",")
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(list(words)[: element.gpus])
     if not element.together:
         env["SLURM_ARRAY_TASK_ID"] = str(element.repeats[0])
     output = directory / element.output(job_id)
     try:
-        argv = ["bash", str(directory / element.script)]
+        argv = [*element.launcher, "bash", str(directory / element.script)]
         pid = start_detached(argv, log_path=output, env=env, cwd=directory)
     except OSError as error:
         return End("FAILED", _NOT_FOUND, f"the script could not start: {error.strerror}")
     run_only_when_idle()
-    code = _wait_for_script(pid, plan, queue=queue, stop=stop)
+    code = _wait_for_script(pid, element, plan, queue=queue, stop=stop)
     _clean_up()
+    if code:
+        notice_end_of_allocation(plan, stop)
     if stop.why:
         return End(stop.why, code, stop.reason)
     return End("FAILED" if code else "COMPLETED", code)
 
 
-def _wait_for_script(pid: int, plan: Plan, *, queue: int, stop: Stop) -> int:
+def _wait_for_script(pid: int, element: Element, plan: Plan, *, queue: int, stop: Stop) -> int:
     """Wait for the script and return its exit status; end it when its time is up."""
     limit = plan.minutes * 60
     deadline = time.monotonic() + limit
@@ -230,7 +243,8 @@ def _wait_for_script(pid: int, plan: Plan, *, queue: int, stop: Stop) -> int:
             if os.getppid() != queue:
                 stop.reason = "its queue process was killed"
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
+                # srun hands only SIGINT on, so that the script can end its own steps.
+                os.kill(pid, signal.SIGINT if element.launcher else signal.SIGTERM)
         stop.rest(max(0.0, deadline - time.monotonic()))
     return code
 

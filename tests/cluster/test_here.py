@@ -1,0 +1,130 @@
+"""`submit --here`: an ordinary user's campaigns as steps of an allocation that is there already."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hpcbert.campaign import store
+from hpcbert.campaign.repeats import TrackedCampaign
+from hpcbert.scheduler.local import backend as local
+from tests.kit.cli import Cli
+from tests.kit.lab import AsUser
+from tests.kit.training import WORDS, stand_in
+from tests.kit.waiting import until
+
+pytestmark = [pytest.mark.slurm, pytest.mark.slow]
+
+Allocate = Callable[..., str]
+
+
+@pytest.fixture
+def allocate(as_user: AsUser) -> Iterator[Allocate]:
+    """Return a function that gets an allocation and returns its job's id."""
+    jobs: list[str] = []
+
+    def salloc(*words: str) -> str:
+        outcome = as_user(["salloc", "--no-shell", "--cpus-per-task=4", *words])
+        match = re.search(r"Granted job allocation (\d+)", outcome.stderr)
+        assert match, outcome
+        jobs.append(match[1])
+        return match[1]
+
+    yield salloc
+    as_user(["scancel", *jobs])
+
+
+def list_steps(as_user: AsUser, job: str) -> str:
+    return as_user(["squeue", "--steps", "--noheader", "--jobs", job]).stdout.strip()
+
+
+def test_a_smaller_point_runs_in_a_larger_allocation(
+    hpcbert: Cli, as_user: AsUser, work: Path, allocate: Allocate
+) -> None:
+    report = f'[[ -z $SLURM_NTASKS ]] || echo "$SLURMD_NODENAME $SLURM_NTASKS $CUDA_VISIBLE_DEVICES" >>{work}/ranks'
+    program = stand_in(work, f"{report}\n[[ $SLURM_PROCID == 0 ]] || exit 0", gpus=4)
+    job = allocate("--nodes=3", "--ntasks-per-node=2", "--gres=gpu:4")
+    words = ("--nodes", "2", "--gpus-per-node", "2", "--repeats", "2", "--python", program)
+    result = hpcbert(*WORDS, *words, "--here", "--wait", "--json", SLURM_JOB_ID=job)
+    assert result.ok, result
+    (row,) = result.data["tables"][0]["rows"]
+    assert all(len(run["nodes"]) == 2 and run["valid"] for run in row["runs"])
+    ranks = [line.split() for line in (work / "ranks").read_text().splitlines()]
+    assert len(ranks) == 2 * 4
+    assert {node for node, _, _ in ranks} == set(row["runs"][0]["nodes"])
+    assert {tuple(rest) for _, *rest in ranks} == {("4", "0,1")}
+    (directory,) = (hpcbert.cwd / "runs").iterdir()
+    campaign = store.read_manifest(directory)
+    assert campaign.scheduler == "allocation"
+    assert campaign.arrays[0].job_id.startswith(f"{job}-")
+    assert list_steps(as_user, job) == ""
+    # In a batch script, whose allocation has the point's size; the same point is one more campaign.
+    argv = [hpcbert.python, "-m", "hpcbert", *map(str, (*WORDS, *words)), "--here", "--wait"]
+    sbatch = ("sbatch", "--wait", "--nodes=2", "--ntasks-per-node=2", "--gres=gpu:2")
+    (work / "batch").write_text('#!/bin/bash\ncd "$1"\nshift\nexec "$@"\n')
+    again = hpcbert.run(
+        [*sbatch, "--output", f"{work}/out", f"{work}/batch", str(hpcbert.cwd), *argv],
+        env=hpcbert.env,
+        cwd=hpcbert.cwd,
+    )
+    assert again.returncode == 0, (work / "out").read_text()
+    assert hpcbert("collect", "--json", status=0).data["tables"][0]["rows"][0]["repeats"]["ok"] == 2
+
+
+def test_what_ends_it_and_what_continues_it(
+    hpcbert: Cli, as_user: AsUser, work: Path, allocate: Allocate
+) -> None:
+    flag = work / "flag"
+    flag.touch()
+    program = stand_in(work, f"touch {work}/began; while [[ -e {flag} ]]; do sleep 0.1; done")
+    words = (*WORDS, "--repeats", "2", "--python", program, "--here")
+    job = allocate("--nodes=1", "--gres=gpu:1")
+    hpcbert(*words, status=0, SLURM_JOB_ID=job)
+    until((work / "began").exists, "no rank began")
+    assert "RUNNING" in hpcbert("monitor", "--once", status=0).stdout
+    hpcbert("retry", status=0)
+    hpcbert("cancel", "--yes", status=0)
+
+    (directory,) = (hpcbert.cwd / "runs").iterdir()
+
+    def read_ends() -> set[str]:
+        watched = TrackedCampaign(directory, store.read_manifest(directory))
+        states = local.read_states(watched).values()
+        return {state.detail if state.kind.over else "" for state in states}
+
+    until(lambda: "" not in read_ends(), read_ends)
+    assert list_steps(as_user, job) == ""
+    assert hpcbert("collect").returncode == 4
+    refused = hpcbert("retry")
+    assert (refused.returncode, "allocation" in refused.stderr) == (2, True)
+    assert len(store.read_manifest(directory).arrays) == 1
+    # The allocation ends while the first repeat runs; the second never starts.
+    (work / "began").unlink()
+    hpcbert("retry", status=0, SLURM_JOB_ID=job)
+    until((work / "began").exists, "no rank began")
+    as_user(["scancel", job])
+    until(lambda: "" not in read_ends(), read_ends)
+    assert any(f"job {job}, has ended" in end for end in read_ends())
+    flag.unlink()
+    job = allocate("--nodes=1", "--gres=gpu:1")
+    healed = hpcbert("retry", "--wait", "--json", SLURM_JOB_ID=job)
+    assert healed.returncode == 0, healed
+    (row,) = healed.data["tables"][0]["rows"]
+    assert [(run["valid"], run["attempt"]) for run in row["runs"]] == [(True, 2)] * 2
+
+
+def test_a_point_that_does_not_fit_is_refused_with_both_numbers(
+    hpcbert: Cli, work: Path, allocate: Allocate
+) -> None:
+    job = allocate("--nodes=1", "--gres=gpu:2")
+    words = (*WORDS, "--python", stand_in(work, ""), "--here")
+    for more, numbers in (
+        (("--nodes", 3), "3 nodes, .* has 1"),
+        (("--gpus-per-node", 4), "4 GPUs .* has 2"),
+    ):
+        result = hpcbert(*words, *more, status=2, SLURM_JOB_ID=job)
+        assert re.search(numbers, result.stderr), result
+    assert not (hpcbert.cwd / "runs").exists()

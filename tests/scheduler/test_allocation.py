@@ -1,0 +1,142 @@
+"""What `submit --here` reads of an allocation, refuses, and hands to srun."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hpcbert.errors import UsageError
+from hpcbert.model import JobRequest, Shape
+from hpcbert.scheduler.local import allocation
+from hpcbert.scheduler.local.allocation import Allocation
+from hpcbert.system.runner import Outcome, run
+from tests.kit.drafts import combined, drafted
+from tests.kit.paths import REPOSITORY
+
+# scontrol 22.05: two kinds of nodes, and the jobs of an array whose first has the array's own id.
+SHOWN = """\
+JobId=18 ArrayJobId=17 ArrayTaskId=1 JobName=other
+   UserId=me(1000) GroupId=me(1000) MCS_label=N/A
+   JobState=RUNNING Reason=None Dependency=(null)
+   NodeList=n9
+
+JobId=17 ArrayJobId=17 ArrayTaskId=2 JobName=interactive
+   UserId=me(1000) GroupId=me(1000) MCS_label=N/A
+   JobState=RUNNING Reason=None Dependency=(null)
+   ReqNodeList=n7 ExcNodeList=(null)
+   NodeList=n[1-3]
+   JOB_GRES=gpu:10
+     Nodes=n[1-2] CPU_IDs=0-3 Mem=16000 GRES=gpu:v100:4(IDX:0-3)
+     Nodes=n3 CPU_IDs=0 Mem=16000 GRES=gpu:a100:2(IDX:0,3),shard:8
+   Command=(null)
+"""
+ALLOCATION = Allocation("17", ("n1", "n2", "n3"), {"n1": 4, "n2": 4, "n3": 2})
+
+
+def test_an_allocation_is_read_with_the_gpus_of_each_node() -> None:
+    assert allocation.read_allocation(SHOWN, "17", uid=1000) == ALLOCATION
+
+
+@pytest.mark.parametrize(
+    ("text", "uid", "keyword"),
+    [
+        ("", 1000, "not show"),
+        (SHOWN.replace("JobId=17 ", "JobId=177 "), 1000, "not show"),
+        (SHOWN.replace("RUNNING", "COMPLETING"), 1000, "COMPLETING"),
+        (SHOWN, 1001, "belongs to me"),
+    ],
+    ids=["no answer", "another job", "over", "another user's"],
+)
+def test_a_job_that_is_not_ours_or_over_is_refused(text: str, uid: int, keyword: str) -> None:
+    with pytest.raises(UsageError, match=keyword):
+        allocation.read_allocation(text, "17", uid=uid)
+
+
+@pytest.mark.parametrize(
+    ("environ", "keyword"),
+    [
+        ({}, "not in an allocation"),
+        ({"SLURM_JOB_ID": "17;x"}, "not in an allocation"),
+        ({"SLURM_JOB_ID": "17", "SLURM_STEP_ID": "0"}, "step 17.0"),
+        ({"SLURM_JOB_ID": "17", "SLURM_HET_SIZE": "2"}, "heterogeneous"),
+        ({"SLURM_JOB_ID": "17", "SLURM_STEP_ID": "4294967290"}, ""),
+        ({"SLURM_JOBID": "17"}, ""),
+    ],
+    ids=["none", "no number", "srun", "heterogeneous", "shell of salloc", "older name"],
+)
+def test_the_shell_decides_whether_there_is_an_allocation(
+    environ: dict[str, str], keyword: str
+) -> None:
+    if not keyword:
+        assert allocation.read_job_id(environ) == "17"
+        return
+    with pytest.raises(UsageError, match=keyword):
+        allocation.read_job_id(environ)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gres", "numbers"),
+    [
+        (3, "gpu:2", ""),
+        (2, "gpu:v100:4", ""),
+        (3, "", ""),
+        (4, "", "4 nodes.* 3"),
+        (1, "gpu:8", "8 GPUs.* 4 on n1"),
+        (3, "gpu:4", "4 GPUs.* 2 on n3"),
+    ],
+)
+def test_what_is_larger_is_refused_with_both_numbers(nodes: int, gres: str, numbers: str) -> None:
+    request = replace(JobRequest(), nodes=nodes, gres=gres)
+    if not numbers:
+        allocation.refuse_larger([request], ALLOCATION)
+        return
+    with pytest.raises(UsageError, match=numbers):
+        allocation.refuse_larger([request], ALLOCATION)
+
+
+def test_the_script_is_that_of_a_job_and_runs_on_the_first_of_its_nodes(tmp_path: Path) -> None:
+    request = combined(Shape(2, 2), ("fp32",))
+    own_job, here = (
+        drafted(tmp_path, request, options={"scheduler": name}) for name in ("slurm", "allocation")
+    )
+    assert list(here.scripts.values()) == list(own_job.scripts.values())
+    (array,) = here.campaign.arrays
+    words = allocation.launch_words(ALLOCATION, array)
+    assert {"HPCBERT_NODELIST=n[1-2]", "--overlap", "--nodelist=n1", "--jobid=17"} <= set(words)
+
+
+def test_the_steps_of_a_script_take_only_the_nodes_of_the_point() -> None:
+    library = REPOSITORY / "hpcbert" / "shell" / "slurm.bash"
+    print_state = (
+        f'. "{library}"; printf "%s\\n" "${{part[@]}}" "${{!SLURM_@}}"; echo $SLURM_JOB_NODELIST'
+    )
+    step = {"SLURM_JOB_ID": "17", "SLURM_NTASKS": "1", "SLURM_RESTART_COUNT": "2"}
+    env = {**step, "PATH": os.environ["PATH"], "SLURM_JOB_NODELIST": "n[1-3]"}
+
+    def source(**more: str) -> Outcome:
+        return run(["bash", "-euc", print_state], env={**env, **more})
+
+    names = ["SLURM_JOB_ID", "SLURM_JOB_NODELIST"]
+    here = source(HPCBERT_NODELIST="n[1-2]").stdout.split()
+    assert here == ["--nodelist=n[1-2]", *names, "n[1-2]"]
+    own_job = source().stdout.split()
+    assert own_job == [*sorted([*names, "SLURM_NTASKS", "SLURM_RESTART_COUNT"]), "n[1-3]"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "over"),
+    [
+        (Outcome(("squeue",), 0, "17|me|RUNNING|1|2|Unknown|0:10|1:00:00|n1|x|None|//1000|//|///\n", ""), False),
+        (Outcome(("squeue",), 0, "17|me|COMPLETING|1|2|3|0:10|1:00:00|n1|x|None|//1000|//|///\n", ""), True),
+        (Outcome(("squeue",), 0, "", ""), True),
+        (Outcome(("squeue",), 1, "", "slurm_load_jobs error: Invalid job id specified"), True),
+        (Outcome(("squeue",), 1, "", "Unable to contact slurm controller"), False),
+        (Outcome(("squeue",), 0, "a notice of the site\n", ""), False),
+    ],
+    ids=["runs", "ends", "gone", "forgotten", "no answer", "no table"],
+)  # fmt: skip
+def test_an_allocation_is_over_only_if_slurm_says_so(outcome: Outcome, over: bool) -> None:
+    assert allocation.has_ended("17", run=lambda *_, **__: outcome, environ={}) is over
