@@ -266,7 +266,7 @@ SECTIONS = {
     ),
     "Slurm": (
         *("partition", "account", "qos", "reservation", "nodelist", "exclude", "time_limit"),
-        *("notify", "sbatch_arg", "srun_arg", "scheduler", "here"),
+        *("notify", "sbatch_arg", "srun_arg", "scheduler", "in_allocation"),
     ),
     "Container and program": ("runtime", "image", "data", "source", "python", "templates"),
     "Output and control": (),

@@ -36,7 +36,12 @@ _RESUME_OPTIONS = ("resume", "wait", "max_retries", "runs", "site_file")
 @click.option("--rehearse", is_flag=True, help="Run everything but the training.")
 @click.option("--force", is_flag=True, help="Submit even if something is known to be missing.")
 @click.option("--wait", is_flag=True, help="Watch until all repeats end, then print the table.")
-@click.option("--here", is_flag=True, help="Run in the allocation of this shell, as its steps.")
+@click.option(
+    "--here",
+    "in_allocation",
+    is_flag=True,
+    help="Run in the allocation of this shell, as its steps.",
+)
 @click.option("--resume", default="", metavar="CAMPAIGN", help="Resume an interrupted submission.")
 @click.option("--like", default="", metavar="CAMPAIGN", help="Measure the same again.")
 @click.option(
@@ -58,7 +63,7 @@ def submit(
     rehearse: bool,
     force: bool,
     wait: bool,
-    here: bool,
+    in_allocation: bool,
     resume: str,
     like: str,
     max_retries: int,
@@ -83,7 +88,7 @@ def submit(
     if resume:
         refuse_others(_RESUME_OPTIONS, "with --resume, which submits what was written down")
         return submit_run.resume(resume, options, retries=retries)
-    if here:
+    if in_allocation:
         refuse_typed(("scheduler",), "with --here")
         options = replace(options, scheduler=ALLOCATION)
     runs = announce_runs(options.runs, options.site_file)
