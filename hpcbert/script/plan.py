@@ -25,6 +25,7 @@ from hpcbert.model import (
     Shape,
 )
 from hpcbert.system.decode import did_you_mean
+from hpcbert.timelimit import TimeLimit
 
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
@@ -293,6 +294,7 @@ def plan(recipe: Recipe, site: Site, request: Request) -> MeasurementPlan:
         _check_choice("protocol", request.preset, tuple(recipe.protocols))
     preset = recipe.preset(request.preset)
     protocol = _choose_protocol(preset, request)
+    _check_window(protocol, site.slurm.time_limit)
     _check_request(recipe, request, preset)
     request = _set_compiler(recipe, request)
     precisions = preset.precisions or recipe.precisions
@@ -382,6 +384,17 @@ def _choose_protocol(preset: Preset, request: Request) -> Protocol:
     seconds = request.window_seconds
     seconds = preset.window_seconds if seconds is None else seconds
     return Protocol(request.repeats, iters, skip, request.precision_of_median, seconds)
+
+
+def _check_window(protocol: Protocol, limit: TimeLimit) -> None:
+    """Refuse a window that takes as long as a repeat may, or longer."""
+    if protocol.window_seconds >= limit.bound:
+        raise UnfitError(
+            f"A window of {protocol.window_seconds} s does not fit into the time limit of {limit}.",
+            hint="Give a longer --time, or a smaller --window-seconds: the start and the warm-up "
+            "take time too.",
+            key="window_seconds",
+        )
 
 
 def _count_micro_batches(

@@ -147,6 +147,7 @@ def test_only_options_that_change_the_number_are_identity(recipe: Recipe, site: 
         (Request(Shape(1, 1), repeats=0), "--repeats must be 1 to 1000"),
         (Request(Shape(1, 8), global_batch_size=100), "not a multiple of 8 GPUs x 4 samples"),
         (Request(Shape(1, 1), preset="lamb"), "no protocol 'lamb'"),
+        (Request(Shape(1, 1), window_seconds=3600), "does not fit into the time limit"),
     ],
 )
 def test_what_does_not_fit_is_refused(

@@ -1,0 +1,65 @@
+"""What the reference can't compile, it refuses before a job waits for its start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcbert.errors import UsageError
+from hpcbert.model import Device, OptionValue, Shape
+from hpcbert.script.plan import Request, RequestCell
+from tests.kit import drafts
+
+TUNED: dict[str, OptionValue] = {"compile_mode": "max-autotune"}
+
+
+def render(
+    tmp_path: Path,
+    settings: dict[str, OptionValue],
+    device: Device,
+    precision: str = "",
+    accumulation: int = 0,
+) -> str:
+    shape = Shape(1, 1)
+    request = Request(
+        shape,
+        (RequestCell(shape, precision),),
+        settings=settings,
+        device=device,
+        accumulation=accumulation,
+    )
+    return "".join(drafts.drafted(drafts.reference(tmp_path), request).scripts.values())
+
+
+@pytest.mark.parametrize(
+    ("settings", "requested", "text"),
+    [
+        (TUNED, ("cpu", "", 0), "compile = auto"),
+        (TUNED | {"compile": "false"}, ("gpu", "", 0), "compile = false"),
+        ({"compile_mode": "reduce-overhead"}, ("gpu", "", 2), "accumulation 1, not 2"),
+        ({"compile": "true", "unpad": True}, ("cpu", "", 0), "exclude each other"),
+        ({"weights": "bf16"}, ("gpu", "fp32", 0), "not fp32"),
+        ({"weights": "fp32"}, ("gpu", "fp8", 0), "needs weights bf16"),
+    ],
+    ids=["cpu", "off", "replayed", "shapes", "weights", "fp8"],
+)
+def test_what_cannot_be_compiled_is_refused_before_a_job_starts(
+    tmp_path: Path,
+    settings: dict[str, OptionValue],
+    requested: tuple[Device, str, int],
+    text: str,
+) -> None:
+    with pytest.raises(UsageError, match=text):
+        render(tmp_path, settings, *requested)
+
+
+@pytest.mark.parametrize(
+    ("settings", "device"),
+    [(TUNED, "gpu"), (TUNED | {"compile": "true"}, "cpu")],
+    ids=["gpu", "cpu"],
+)
+def test_a_mode_of_the_compiler_reaches_the_program(
+    tmp_path: Path, settings: dict[str, OptionValue], device: Device
+) -> None:
+    assert "--compile-mode max-autotune" in render(tmp_path, settings, device)
