@@ -4,82 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
+
+import tomli
 
 # A name, and what follows `=` or a blank: a word with a blank in it was meant to be two.
 _LONG = re.compile(r"--([^=\s]+)(?:[=\s](.*))?", re.DOTALL)
-# Without a value, or with one only after `=` (SchedMD/slurm, src/common/slurm_opt.c@d525b68): the
-# next word is not its value, but would be taken for a script or a command.
-_FLAG_WORDS = """
-    async bcast compress consolidate-segments contiguous debugger-test disable-status exact
-    exclusive external external-launcher get-user-env help hold ignore-pbs immediate interactive
-    kill-on-bad-exit label multi-prog nice no-allocate no-kill no-requeue oom-kill-step overcommit
-    overlap oversubscribe parsable preserve-env propagate pty quiet quit-on-interrupt reboot requeue
-    resv-ports send-libs spread-job spread-segments stepmgr test-only unbuffered usage
-    use-min-nodes verbose version wait-for-children whole
-"""
-_LETTER_PAIRS = """
-    A=account B=extra-node-info C=constraint D=chdir F=nodefile G=gpus H=hold J=job-name L=licenses
-    M=clusters N=nodes O=overcommit Q=quiet S=core-spec V=version W=wait b=begin c=cpus-per-task
-    d=dependency e=error h=help i=input k=no-kill m=distribution n=ntasks o=output p=partition
-    q=qos s=oversubscribe t=time v=verbose w=nodelist x=exclude
-"""
-_SRUN_LETTER_PAIRS = """
-    E=preserve-env I=immediate K=kill-on-bad-exit T=threads X=disable-status Z=no-allocate l=label
-    r=relative u=unbuffered
-"""
-# Options of pyxis.
-_PYXIS_WORDS = """
-    container-env container-image container-mounts container-name container-save container-workdir
-    container-mount-home no-container-mount-home container-remap-root no-container-remap-root
-    container-entrypoint no-container-entrypoint container-writable container-readonly
-"""
-_FLAGS = frozenset(_FLAG_WORDS.split())
-# Without a letter, but read here, so that an abbreviation of them must be known too.
-_READ_NAMES = frozenset({"comment", "gres", "mem", "mpi"})
-
-_NODES = "hpcbert's --nodes sets the nodes of a point"
-_TASKS = "hpcbert's --nodes and --gpus-per-node set the ranks of a point"
-_LOGS = "hpcbert keeps logs and output in the campaign"
-_ENVIRONMENT = "[env] of the site.toml sets variables for the ranks"
+_TABLES = tomli.loads(Path(__file__).with_name("slurm_arguments.toml").read_text(encoding="utf-8"))
+_FLAGS = frozenset(_TABLES["flags"].split())
+_READ_NAMES = frozenset(_TABLES["read"].split())
 _ENVIRONMENT_OPTIONS = ("environment", "uenv", "view")
-_IMAGE = "--image, --runtime and [container] of the site.toml set the container"
-_NOTHING = "with it, nothing would run; hpcbert submit --dry-run checks without running"
-_RESERVED = {
-    "nodes": _NODES,
-    **dict.fromkeys(("ntasks", "ntasks-per-node", "tasks-per-node"), _TASKS),
-    **dict.fromkeys(("output", "error", "open-mode"), _LOGS),
-    **dict.fromkeys(("export", "export-file"), _ENVIRONMENT),
-    **dict.fromkeys(("help", "usage", "version", "test-only"), _NOTHING),
-    **dict.fromkeys(_PYXIS_WORDS.split(), _IMAGE),
-    "chdir": "the job's directory is the campaign, and --runs sets the directory of campaigns",
-    "uid": "jobs belong to their submitter",
-    "gid": "jobs belong to their submitter",
-}
 # Some centres require this of all jobs: a script then passes its own environment on to its steps.
 _EXPORTS = frozenset({"none", "nil", "all"})
-_SBATCH_RESERVED = {
-    **_RESERVED,
-    "job-name": "hpcbert names its jobs, so that they can be found again",
-    "array": "hpcbert's --repeats and --concurrent-repeats set the array",
-    "dependency": "points wait for each other unless --concurrent-points is given",
-    "requeue": "requeue in [slurm] of the site.toml decides whether Slurm may start a job again",
-    "no-requeue": "requeue in [slurm] of the site.toml decides whether Slurm may start a job again",
-    "parsable": "hpcbert sets it itself",
-    "wait": "hpcbert submit --wait waits",
-    "wrap": "the script is hpcbert's; --python, --source and --set decide what it runs",
-}
-_SRUN_RESERVED = {
-    **_RESERVED,
-    "input": "ranks read no input",
-    "jobid": "the step belongs to its own job",
-    "kill-on-bad-exit": "hpcbert sets it itself",
-    "label": "labels would be part of the log",
-    "multi-prog": "all ranks run one program",
-    "no-allocate": "the step belongs to its own job",
-    "pty": "the log would have terminal codes",
-    "wait": "hpcbert sets it itself",
-}
 
 
 class _Program(NamedTuple):
@@ -102,14 +39,19 @@ class _Program(NamedTuple):
         return next((match for match in matches if match in self.reserved), [*matches, name][0])
 
 
-def _make_program(letter_pairs: str, reserved: dict[str, str]) -> _Program:
-    return _Program(dict(pair.split("=") for pair in letter_pairs.split()), reserved)
+def _make_program(name: str) -> _Program:
+    letters, reserved = _TABLES["letters"], _TABLES["reserved"]
+    pairs = f"{letters['both']} {letters[name]}".split()
+    reasons = {
+        option: reason
+        for table in (reserved["both"], reserved[name])
+        for reason, options in table.items()
+        for option in options.split()
+    }
+    return _Program(dict(pair.split("=") for pair in pairs), reasons)
 
 
-_PROGRAMS = {
-    "sbatch": _make_program(f"{_LETTER_PAIRS} a=array", _SBATCH_RESERVED),
-    "srun": _make_program(_LETTER_PAIRS + _SRUN_LETTER_PAIRS, _SRUN_RESERVED),
-}
+_PROGRAMS = {name: _make_program(name) for name in ("sbatch", "srun")}
 
 
 class _Option(NamedTuple):
