@@ -8,10 +8,13 @@ show to users, is skipped: Slurm says it later, as the reason for which a job wa
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import tomli
 
 from hpcbert.config.site import Site
 from hpcbert.errors import format_count
@@ -27,10 +30,32 @@ from hpcbert.slurm.inventory import Partition, PartitionRules, Resource, parse_r
 from hpcbert.system import machine, ownership
 from hpcbert.timelimit import TimeLimit
 
-_ACCOUNT, _QOS = "site.toml: slurm.account", "site.toml: slurm.qos"
-_CPUS, _MEMORY = "site.toml: nodes.cpus_per_gpu", "site.toml: slurm.memory"
-_PARTITION, _TIME = "site.toml: slurm.partition", "site.toml: slurm.time_limit"
 _OTHER_PARTITION = "Name another partition with --partition, or ask the administrators."
+
+
+@functools.cache
+def _read_findings() -> dict[str, dict[str, str]]:
+    return tomli.loads(Path(__file__).with_name("findings.toml").read_text(encoding="utf-8"))
+
+
+def make_finding(key: str, *, on_nodes: tuple[str, ...] = (), **values: object) -> Finding:
+    """Return a finding of findings.toml, with values in place of its braces.
+
+    Args:
+        key: Its table.
+        on_nodes: The nodes that it was found on.
+        values: By the names in its braces.
+    """
+    row = {name: text.format_map(values) for name, text in _read_findings()[key].items()}
+    return Finding(
+        row["check"],
+        row.get("status", "fail"),
+        row["detail"],
+        row.get("hint", ""),
+        row.get("change", ""),
+        on_nodes,
+        row.get("remedy", ""),
+    )
 
 
 @dataclass(frozen=True)
@@ -172,15 +197,7 @@ def find_slices(jobs: Sequence[Demand], partitions: Mapping[str, Partition]) -> 
             for match in _list_matches(resource, partitions[name])
         ]
         if job.nodes * job.tasks > 1 and matches and all(match.sliced for match in matches):
-            yield Finding(
-                "GPUs",
-                "warn",
-                f"{matches[0]} are slices of GPUs (MIG), which NCCL does not join: of the job's "
-                f"{job.nodes * job.tasks} ranks, only one could run.",
-                "Request one GPU of one node, or whole GPUs: --gpu-type of hpcbert init.",
-                "site.toml: slurm.gres, nodes.gpus_per_node",
-                remedy="--nodes 1 --gpus-per-node 1",
-            )
+            yield make_finding("gpu-slices", slice=matches[0], ranks=job.nodes * job.tasks)
 
 
 def _list_matches(resource: Resource, partition: Partition) -> list[Resource]:
@@ -226,21 +243,15 @@ def _find_partition_misfits(job: Demand, partitions: Mapping[str, Partition]) ->
     """Yield why a job fits none of its partitions; nothing if it fits one."""
     names = select_partitions(job, partitions)
     if job.partition and not names:
-        partition_names = ", ".join(sorted(partitions))
-        yield _refuse(
-            "partition",
-            f"There is no partition {job.partition!r}.",
-            f"The cluster has {partition_names}: name one with --partition, or in the site.toml.",
-            _PARTITION,
-            suggest_partition(job, partitions),
+        yield make_finding(
+            "no-partition",
+            name=job.partition,
+            names=", ".join(sorted(partitions)),
+            remedy=suggest_partition(job, partitions),
         )
     findings = [tuple(_compare_with_partition(job, partitions[name], partitions)) for name in names]
     if findings and all(findings):
         yield from findings[0]
-
-
-def _refuse(check: str, detail: str, hint: str, change: str, remedy: str = "") -> Finding:
-    return Finding(check, "fail", detail, hint, change, remedy=remedy)
 
 
 def _compare_with_partition(
@@ -249,22 +260,10 @@ def _compare_with_partition(
     """Yield the requests of a job that exceed a partition."""
     yield from _compare_nodes(job, partition, partitions)
     if job.is_longer_than(partition.limit):
-        yield _refuse(
-            "time limit",
-            f"Partition {partition.name} allows a job at most {partition.limit}; "
-            f"you asked for {job.limit}.",
-            f"Use at most --time {partition.limit}, or another partition.",
-            _TIME,
-            f"--time {partition.limit}",
-        )
+        yield make_finding("partition-time", partition=partition, job=job)
     if partition.state != "up":
-        yield _refuse(
-            "partition",
-            f"Partition {partition.name} is {partition.state}: no job starts there.",
-            "Name another one with --partition, or wait until it is up.",
-            _PARTITION,
-            suggest_partition(job, partitions),
-        )
+        remedy = suggest_partition(job, partitions)
+        yield make_finding("partition-state", partition=partition, remedy=remedy)
 
 
 def _compare_nodes(
@@ -285,42 +284,32 @@ def _compare_nodes(
     gpus = " and ".join(map(str, job.resources))
     if not fitting and job.resources:
         texts = {str(resource) for group in partition.groups for resource in group.resources}
-        yield _refuse(
-            "GPUs",
-            f"No node of partition {partition.name} has {gpus}; its nodes have "
-            f"{', '.join(sorted(texts)) or 'none'}.",
-            f"Request fewer with --gpus-per-node, or use another partition.{advice}",
-            "site.toml: slurm.gres, nodes.gpus_per_node",
-            _suggest_gpus(job, partition) or partition_option,
+        yield make_finding(
+            "gpus",
+            partition=partition,
+            gpus=gpus,
+            resources=", ".join(sorted(texts)) or "none",
+            advice=advice,
+            remedy=_suggest_gpus(job, partition) or partition_option,
         )
     elif job.nodes > fitting:
-        with_gpus = f" with {gpus}" if gpus and fitting != partition.nodes else ""
-        yield _refuse(
+        yield make_finding(
             "nodes",
-            f"Partition {partition.name} has {format_count(fitting, 'node')}{with_gpus}; "
-            f"you asked for {job.nodes}.",
-            f"Use at most --nodes {fitting}, or another partition.{advice}",
-            _PARTITION,
-            partition_option or f"--nodes {fitting}",
+            partition=partition,
+            job=job,
+            count=format_count(fitting, "node"),
+            with_gpus=f" with {gpus}" if gpus and fitting != partition.nodes else "",
+            fitting=fitting,
+            advice=advice,
+            remedy=partition_option or f"--nodes {fitting}",
         )
     elif partition.most_nodes is not None and job.nodes > partition.most_nodes:
-        yield _refuse(
-            "nodes",
-            f"Partition {partition.name} allows a job at most "
-            f"{format_count(partition.most_nodes, 'node')}; you asked for {job.nodes}.",
-            f"Use at most --nodes {partition.most_nodes}, or another partition.",
-            _PARTITION,
-            f"--nodes {partition.most_nodes}",
-        )
+        count = format_count(partition.most_nodes, "node")
+        yield make_finding("most-nodes", partition=partition, job=job, count=count)
     elif job.nodes < partition.least_nodes:
-        yield _refuse(
-            "nodes",
-            f"Partition {partition.name} allows no job with fewer than "
-            f"{format_count(partition.least_nodes, 'node')}; you asked for {job.nodes}.",
-            f"Use at least --nodes {partition.least_nodes}, or another partition.",
-            _PARTITION,
-            partition_option or f"--nodes {partition.least_nodes}",
-        )
+        count = format_count(partition.least_nodes, "node")
+        remedy = partition_option or f"--nodes {partition.least_nodes}"
+        yield make_finding("least-nodes", partition=partition, job=job, count=count, remedy=remedy)
     else:
         yield from _check_node_lists(job, partition)
 
@@ -340,25 +329,18 @@ def _check_node_lists(job: Demand, partition: Partition) -> Iterator[Finding]:
         (set(job.nodelist) & node_names - fitting, "lacks what each node must have"),
     ):
         if wrong_nodes:
-            yield _refuse(
-                "nodes",
-                f"The node list names {fold(wrong_nodes)}, which {problem}.",
-                f"Name others with --nodelist: {fold(fitting - set(job.exclude)) or 'none'} "
-                "would do.",
-                "site.toml: slurm.nodelist",
-            )
+            others = fold(fitting - set(job.exclude)) or "none"
+            yield make_finding("nodelist", nodes=fold(wrong_nodes), problem=problem, others=others)
             return
     usable = fitting - set(job.exclude)
     if len(usable) < job.nodes:
-        excluded = fold(set(job.exclude) & node_names)
-        yield _refuse(
-            "nodes",
-            f"Partition {partition.name} has "
-            f"{format_count(len(usable), 'node that fits and is', 'nodes that fit and are')} not "
-            f"excluded; you asked for {job.nodes}.",
-            f"Exclude fewer nodes than {excluded}, or use fewer --nodes.",
-            "site.toml: slurm.exclude",
-            f"--nodes {len(usable)}" if usable else "",
+        yield make_finding(
+            "exclude",
+            partition=partition,
+            job=job,
+            count=format_count(len(usable), "node that fits and is", "nodes that fit and are"),
+            excluded=fold(set(job.exclude) & node_names),
+            remedy=f"--nodes {len(usable)}" if usable else "",
         )
 
 
@@ -408,14 +390,7 @@ def _check_runs_directory(runs: Path, partitions: Sequence[Partition]) -> Iterat
     hostname = os.uname().nodename.partition(".")[0]
     node_names = {node for part in partitions for group in part.groups for node in group.names}
     if local_root and node_names - {hostname}:
-        yield _refuse(
-            "runs directory",
-            f"{path} lies below {local_root}, which is local to each machine: "
-            "the nodes don't see it.",
-            "Name a directory that all nodes share with --runs, HPCBERT_RUNS or runs in the "
-            "site.toml.",
-            "site.toml: runs",
-        )
+        yield make_finding("runs", path=path, root=local_root)
 
 
 def find_oversized(jobs: Sequence[Demand], cluster: Cluster) -> Iterator[Finding]:
@@ -433,22 +408,10 @@ def find_oversized(jobs: Sequence[Demand], cluster: Cluster) -> Iterator[Finding
         most_cpus = max(size.cpus for size in sizes)
         most_memory = max(size.memory for size in sizes)
         if job.cpus * job.tasks > most_cpus:
-            yield _refuse(
-                "CPUs",
-                f"No node has {job.cpus * job.tasks} CPUs for {job.tasks} ranks of {job.cpus} "
-                f"CPUs; the largest has {most_cpus}.",
-                "Lower nodes.cpus_per_gpu; 0 requests no number.",
-                _CPUS,
-                f"{_CPUS} = {most_cpus // job.tasks}",
-            )
+            needed, each = job.cpus * job.tasks, most_cpus // job.tasks
+            yield make_finding("cpus", job=job, needed=needed, most=most_cpus, each=each)
         if job.memory_mib > most_memory:
-            yield _refuse(
-                "memory",
-                f"No node has the memory {job.memory}; the largest has {most_memory} MiB.",
-                "Lower slurm.memory; 0 requests all that a node has.",
-                _MEMORY,
-                f'{_MEMORY} = "0"',
-            )
+            yield make_finding("memory", job=job, most=most_memory)
 
 
 def find_memory_excess(job: Demand, cluster: Cluster) -> Iterator[Finding]:
@@ -463,13 +426,9 @@ def find_memory_excess(job: Demand, cluster: Cluster) -> Iterator[Finding]:
     if 0 < job.memory_mib <= most_memory:
         return
     memory_text = job.memory if job.memory_mib else "all memory"
-    yield _refuse(
-        "memory",
-        f"Partition {next(iter(limits))} allows a job {most_memory} MiB of a node (MaxMemPerNode); "
-        f"slurm.memory requests {memory_text}.",
-        "Request less with slurm.memory, or name another partition with --partition.",
-        _MEMORY,
-        f'{_MEMORY} = "{most_memory}"',
+    partition = next(iter(limits))
+    yield make_finding(
+        "partition-memory", partition=partition, most=most_memory, memory=memory_text
     )
 
 
@@ -499,7 +458,7 @@ def find_forced_sharing(jobs: Iterable[Demand], cluster: Cluster) -> Iterator[Fi
     }
     for name in sorted(names):
         detail = describe_forced_sharing(name, cluster.rules[name].forced_sharing)
-        yield Finding("shared nodes", "warn", detail, _OTHER_PARTITION, _PARTITION)
+        yield make_finding("shared-nodes", detail=detail)
 
 
 def describe_forced_sharing(partition: str, sharing: str) -> str:
@@ -557,24 +516,19 @@ def _check_time(job: Demand, cluster: Cluster, partitions: Sequence[str]) -> Ite
     if not all(job.is_longer_than(limit) for _, limit in limits):
         return
     holder, limit = limits[0]
-    yield _refuse(
-        "limits" if "Grp" in holder else "time limit",
-        f"{holder} allows a job at most {limit}; you asked for {job.limit}.",
-        f"Use at most --time {limit}, or another --account or --qos.",
-        _TIME,
-        f"--time {limit}",
-    )
+    check = "limits" if "Grp" in holder else "time limit"
+    yield make_finding("accounting-time", check=check, holder=holder, limit=limit, job=job)
 
 
 def _check_account(job: Demand, cluster: Cluster, partitions: Sequence[str]) -> Iterator[Finding]:
     rights = cluster.rights
     accounts = sorted({association.account for association in rights.own})
     name = (job.account or rights.default).lower()
-    hint = f"Your accounts are {', '.join(accounts)}: name one with --account, or in the site.toml."
     if name not in accounts:
         problem = f"You are not in account {name}." if name else "Jobs here must name an account."
         account = rights.default if rights.default in accounts else accounts[0]
-        yield _refuse("account", problem, hint, _ACCOUNT, f"--account {account}")
+        names = ", ".join(accounts)
+        yield make_finding("account", problem=problem, names=names, account=account)
         return
     rules = [cluster.rules[partition] for partition in partitions if partition in cluster.rules]
     # Since 23.02 an account also stands for all below it (src/slurmctld/partition_mgr.c).
@@ -583,15 +537,21 @@ def _check_account(job: Demand, cluster: Cluster, partitions: Sequence[str]) -> 
     if not rules or any(rule.takes_account(*account_names) for rule in rules):
         return
     allowed = f" (AllowAccounts={','.join(rules[0].accounts)})" if rules[0].accounts else ""
-    detail = f"Account {name} may not use partition {', '.join(partitions)}{allowed}."
+    hint, remedy = _OTHER_PARTITION, ""
     alternatives = [
         account for account in accounts if any(rule.takes_account(account) for rule in rules)
     ]
     if alternatives:
         hint = f"Of your accounts, {', '.join(alternatives)} may: give --account."
-        yield _refuse("account", detail, hint, _ACCOUNT, f"--account {alternatives[0]}")
-    else:
-        yield _refuse("account", detail, _OTHER_PARTITION, _ACCOUNT)
+        remedy = f"--account {alternatives[0]}"
+    yield make_finding(
+        "account-partition",
+        name=name,
+        partitions=", ".join(partitions),
+        allowed=allowed,
+        hint=hint,
+        remedy=remedy,
+    )
 
 
 def _check_qos(job: Demand, cluster: Cluster, partitions: Sequence[str]) -> Iterator[Finding]:
@@ -602,17 +562,16 @@ def _check_qos(job: Demand, cluster: Cluster, partitions: Sequence[str]) -> Iter
     )
     name = job.qos or next((rights.qos_of(job.account, partition) for partition in partitions), "")
     if job.qos and usable and job.qos not in usable:
-        hint = f"You may use {', '.join(usable)}: name one with --qos, or in the site.toml."
-        problem = f"You may not use QOS {job.qos}."
-        yield _refuse("QOS", problem, hint, _QOS, f"--qos {usable[0]}")
+        yield make_finding("qos", name=job.qos, names=", ".join(usable), usable=usable[0])
         return
     rules = [cluster.rules[partition] for partition in partitions if partition in cluster.rules]
     if not name or not rules or any(rule.takes_qos(name) for rule in rules):
         return
-    detail = f"QOS {name} may not use partition {', '.join(partitions)}."
+    hint, remedy = _OTHER_PARTITION, ""
     alternatives = [qos for qos in usable if any(rule.takes_qos(qos) for rule in rules)]
     if alternatives:
         hint = f"Of your QOS, {', '.join(alternatives)} may: give --qos."
-        yield _refuse("QOS", detail, hint, _QOS, f"--qos {alternatives[0]}")
-    else:
-        yield _refuse("QOS", detail, _OTHER_PARTITION, _QOS)
+        remedy = f"--qos {alternatives[0]}"
+    yield make_finding(
+        "qos-partition", name=name, partitions=", ".join(partitions), hint=hint, remedy=remedy
+    )

@@ -56,7 +56,6 @@ _PING = re.compile(r"^Slurmctld\(.*\) at .* (?:is|are) .*$", re.MULTILINE)
 _VERSION = re.compile(r"^slurm\S* (\d+\.\d+\S*)", re.MULTILINE)
 # slurmd's reasons for draining its node (SchedMD/slurm, src/slurmd/slurmd/req.c).
 _PROLOG = re.compile(r"\b(?:prolog|epilog)\b", re.IGNORECASE)
-_RESERVATION, _CONSTRAINT = "site.toml: slurm.reservation", "site.toml: slurm.constraint"
 # Repeats of a point that fit in one array; DLPerf's protocol has five.
 _REPEATS = 5
 _TEST = "#!/bin/sh\ntrue\n"
@@ -182,14 +181,8 @@ def _check_mpi(mpi_type: str, available: Sequence[str]) -> Finding:
     hint = "See srun --mpi=list."
     if available:
         hint = f"srun has {', '.join(available)}: name one of these."
-    return Finding(
-        "MPI",
-        "fail",
-        f"srun has no {mpi_type}",
-        hint,
-        "site.toml: slurm.mpi",
-        remedy=f'site.toml: slurm.mpi = "{alternative}"' if alternative else "",
-    )
+    remedy = f'site.toml: slurm.mpi = "{alternative}"' if alternative else ""
+    return admission.make_finding("mpi", name=mpi_type, hint=hint, remedy=remedy)
 
 
 def _check_partition(site: Site, cluster: Cluster, nodes: int) -> Iterator[Finding]:
@@ -233,12 +226,10 @@ def _check_users(job: Demand, cluster: Cluster, reservation: str) -> Iterator[Fi
         for name, partition in cluster.partitions.items()
         if restrictions.get(name) == ""
     }
-    yield Finding(
-        "partition",
-        "fail",
-        f"Partition {names[0]} is not for you: {restrictions[names[0]]}.",
-        "Name another one with --partition, or ask the administrators.",
-        "site.toml: slurm.partition",
+    yield admission.make_finding(
+        "partition-restricted",
+        name=names[0],
+        restriction=restrictions[names[0]],
         remedy=admission.suggest_partition(job, open_partitions),
     )
 
@@ -252,10 +243,7 @@ def _check_gres(job: Demand, partitions: Mapping[str, Partition]) -> Iterator[Fi
     if gpus:
         kinds = [resource.kind for resource in gpus]
         gres = f"gpu:{kinds[0]}" if kinds[0] and len(set(kinds)) > 1 else "gpu"
-        detail = f"slurm.gres is empty, but nodes have {', '.join(map(str, gpus))}"
-        hint = "Without it, no job gets a GPU; leave it empty only to measure CPUs."
-        remedy = f'site.toml: slurm.gres = "{gres}"'
-        yield Finding("GPUs", "warn", detail, hint, "site.toml: slurm.gres", (), remedy)
+        yield admission.make_finding("gpus-unrequested", gpus=", ".join(map(str, gpus)), gres=gres)
 
 
 def find_failed_prologs(context: SchedulerContext) -> Iterator[Finding]:
@@ -263,14 +251,9 @@ def find_failed_prologs(context: SchedulerContext) -> Iterator[Finding]:
     outcome = run_query(context, inventory.drain_reasons_argv(), timeout=30)
     for reason, nodes in inventory.read_drain_reasons(outcome.stdout).items():
         if _PROLOG.search(reason):
-            yield Finding(
-                f"prolog ({fold(nodes)})",
-                "fail",
-                f"Slurm drained {fold(nodes)}: {reason}. No job can start there.",
-                "Ask the administrators: slurmd's log on the node has the cause.",
-                "prolog of that node",
-                nodes,
-                f"--exclude {','.join(nodes)}",
+            names, words = fold(nodes), ",".join(nodes)
+            yield admission.make_finding(
+                "prolog", on_nodes=nodes, names=names, words=words, reason=reason
             )
 
 
@@ -290,14 +273,7 @@ def _check_versions(version: str, controller: str) -> Iterator[Finding]:
     """
     client_release, server_release = version.split(".")[:2], controller.split(".")[:2]
     if version and controller and client_release > server_release:
-        yield Finding(
-            "slurmctld",
-            "warn",
-            f"Slurm's commands here are {version}, newer than the controller's {controller}: it "
-            "may refuse them.",
-            "Put the cluster's own commands first on PATH: `type -a sbatch` lists all.",
-            "PATH",
-        )
+        yield admission.make_finding("releases", version=version, controller=controller)
 
 
 def check_choices(
@@ -342,8 +318,12 @@ def _check_reservation(
     names = [key for key in by_name if key in usable]
     hint = f"You may use {', '.join(names)}." if names else "You may use none here."
     alternatives = [key for key in names if key != name]
-    remedy = f"--reservation {alternatives[0]}" if alternatives else f'{_RESERVATION} = ""'
-    yield Finding("reservation", status, detail, hint, _RESERVATION, (), remedy)
+    remedy = 'site.toml: slurm.reservation = ""'
+    if alternatives:
+        remedy = f"--reservation {alternatives[0]}"
+    yield admission.make_finding(
+        "reservation", status=status, detail=detail, hint=hint, remedy=remedy
+    )
 
 
 def _check_constraint(
@@ -360,11 +340,13 @@ def _check_constraint(
     if not missing:
         yield Finding("constraint", "ok", constraint)
         return
-    detail = f"No node of the partition has the feature {', '.join(missing)}."
-    hint = f"Its nodes have {', '.join(sorted(node_counts)) or 'none'}."
-    sufficient = [name for name in sorted(node_counts) if node_counts[name] >= count]
-    remedy = f'{_CONSTRAINT} = "{sufficient[0] if sufficient else ""}"'
-    yield Finding("constraint", "fail", detail, hint, _CONSTRAINT, (), remedy)
+    names = sorted(node_counts)
+    yield admission.make_finding(
+        "constraint",
+        missing=", ".join(missing),
+        features=", ".join(names) or "none",
+        sufficient=next((name for name in names if node_counts[name] >= count), ""),
+    )
 
 
 def _check_nodes(site: Site, cluster: Cluster, count: int) -> Iterator[Finding]:
@@ -396,14 +378,9 @@ def _check_nodes(site: Site, cluster: Cluster, count: int) -> Iterator[Finding]:
     if usable >= count:
         yield Finding("nodes of the partition", "ok", detail)
         return
-    yield Finding(
-        "nodes of the partition",
-        "fail",
-        f"{detail}; you asked for {count}.",
-        "See `sinfo -R` for the reason; request fewer nodes, or wait for them.",
-        "--nodes",
-        tuple(away),
-        f"--nodes {usable}" if usable else "",
+    remedy = f"--nodes {usable}" if usable else ""
+    yield admission.make_finding(
+        "nodes-away", on_nodes=tuple(away), detail=detail, count=count, remedy=remedy
     )
 
 
@@ -411,9 +388,7 @@ def _check_array_size(cluster: Cluster) -> Iterator[Finding]:
     most_indices = cluster.settings.most_indices
     if most_indices is None or most_indices >= _REPEATS:
         return
-    detail = f"MaxArraySize allows an array {most_indices} jobs, fewer than the repeats of a point"
-    hint = "hpcbert splits the repeats into several arrays; or submit with --repeats-in one-job."
-    yield Finding("arrays", "warn", detail, hint, "slurm.conf: MaxArraySize")
+    yield admission.make_finding("arrays", most=most_indices)
 
 
 def try_site(site: Site, context: SchedulerContext, count: int) -> Outcome:
@@ -433,12 +408,11 @@ def _test_submission(site: Site, context: SchedulerContext, count: int) -> Findi
         return Finding("sbatch --test-only", "ok", detail)
     needs_export = EXPORT in outcome.stderr and not argument_value(site.slurm.sbatch_args, "export")
     advice = find_refusal_advice(outcome.stderr) or "see the findings above"
-    return Finding(
-        "sbatch --test-only",
-        "fail",
-        "; ".join(texts) or f"status {outcome.returncode}",
-        f"Every submission would be refused: {advice}.",
-        "site.toml: slurm.sbatch_args" if needs_export else "",
-        (),
-        f'site.toml: slurm.sbatch_args = ["{EXPORT}"]' if needs_export else "",
+    change = "site.toml: slurm.sbatch_args" if needs_export else ""
+    return admission.make_finding(
+        "refused",
+        detail="; ".join(texts) or f"status {outcome.returncode}",
+        advice=advice,
+        change=change,
+        remedy=f'{change} = ["{EXPORT}"]' if needs_export else "",
     )
