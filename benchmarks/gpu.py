@@ -34,7 +34,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hpcbert.campaign import power
+from hpcbert.campaign import fingerprint
 from hpcbert.config import toml
 from hpcbert.logs import failures, grammar
 from hpcbert.model import Device
@@ -180,7 +180,7 @@ def read_watts(path: Path, seconds: float) -> float | None:
     rows = [row for part in parts for row in part["samples"]]
     if end.get("gpus") != 1 or not rows or end["count"] != len(rows):
         return None
-    sampled = power.find_window(power.PowerSamples(1, rows), seconds)
+    sampled = fingerprint.find_window(fingerprint.PowerSamples(1, rows), seconds)
     return sampled.watts if sampled else None
 
 

@@ -20,8 +20,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcbert.campaign.fingerprint import name_record
-from hpcbert.campaign.power import ENDING
+from hpcbert.campaign.fingerprint import ENDING, name_record
 from tests.kit import status
 from tests.kit.campaigns import Built, build
 from tests.kit.nodes import node

@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 from hpcbert.campaign.fingerprint import LOG, Fingerprint, NodeSample, find_differences_within
 from hpcbert.logs.layout import printable_path
-from hpcbert.logs.lines import BEGINNING, NotALogError, checksum_beginning, read_pieces
-from hpcbert.logs.packed import SUFFIXES
+from hpcbert.logs.lines import BEGINNING, SUFFIXES, NotALogError, checksum_beginning, read_pieces
 from hpcbert.model import Reason, Run
 
 

@@ -16,12 +16,13 @@ from hpcbert.campaign.recognition import (
     choose_rule,
     choose_window,
 )
-from hpcbert.campaign.system_description import SystemDescription, read_system
 from hpcbert.campaign.user_settings import (
+    SystemDescription,
     UnknownLogError,
     UserSettings,
     make_contradiction,
     make_setting,
+    read_system,
 )
 from hpcbert.config import places
 from hpcbert.config.toml import read as read_toml

@@ -18,15 +18,16 @@ from hpcbert.campaign.attempts import AskStates, History, RecordedStates, find_s
 from hpcbert.campaign.duplicates import ComparedRun, make_log_sample, refuse_unlike_runs
 from hpcbert.campaign.evidence import RecordComparison
 from hpcbert.campaign.fingerprint import (
+    ENDING,
     Fingerprint,
     NodeSample,
     compare_points,
     list_nodes,
     name_record,
     read_nodes,
+    read_power,
 )
 from hpcbert.campaign.node_sharing import NearbyCampaigns, refuse_shared
-from hpcbert.campaign.power import ENDING, read_power
 from hpcbert.campaign.record import Event, RepeatRecord, Stamp, Step
 from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
 from hpcbert.config.toml import read as read_toml

@@ -15,8 +15,16 @@ from hpcbert.logs.facts import FactValue, parse_fact
 from hpcbert.logs.fields import read_fields, whole_matches
 from hpcbert.logs.grammar import Grammar
 from hpcbert.logs.layout import FIELDS, LogFile, printable_path
-from hpcbert.logs.lines import CHUNK, NotALogError, cut_line, find_lines, open_log, read_pieces
-from hpcbert.logs.packed import UnpackError, read_text
+from hpcbert.logs.lines import (
+    CHUNK,
+    NotALogError,
+    UnpackError,
+    cut_line,
+    find_lines,
+    open_log,
+    read_pieces,
+    read_text,
+)
 from hpcbert.logs.setting import END
 from hpcbert.logs.window import counted_part
 

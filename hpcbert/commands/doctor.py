@@ -39,8 +39,8 @@ from hpcbert.script.materials import Inputs, site_data_options
 from hpcbert.script.plan import Request, choose_device, plan
 from hpcbert.script.resolve import Examination, SubmitOptions, find_file
 from hpcbert.slurm.commands import submission_environment
-from hpcbert.slurm.controller import choose_mpi
 from hpcbert.slurm.hostlist import fold
+from hpcbert.slurm.inventory import choose_mpi
 from hpcbert.slurm.reasons import never_starts
 from hpcbert.slurm.states import RepeatState
 from hpcbert.system.runner import Outcome, Runner, defer_interrupts

@@ -22,8 +22,7 @@ from hpcbert.lab.plan import is_lab
 from hpcbert.model import Protocol
 from hpcbert.scheduler.slurm.admission import Demand, describe_forced_sharing, find_time_limit
 from hpcbert.scheduler.slurm.cluster import HINTS, Cluster
-from hpcbert.slurm.controller import choose_mpi
-from hpcbert.slurm.inventory import PartitionRules, parse_resources
+from hpcbert.slurm.inventory import PartitionRules, choose_mpi, parse_resources
 from hpcbert.system import machine
 from hpcbert.system.decode import did_you_mean
 from hpcbert.system.machine import MachineFacts

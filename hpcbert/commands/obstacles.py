@@ -22,7 +22,7 @@ from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.script.draft import Draft
 from hpcbert.script.materials import Inputs, find_misfits, runs_in_environment
 from hpcbert.script.resolve import Resolved, list_missing
-from hpcbert.slurm.controller import choose_mpi
+from hpcbert.slurm.inventory import choose_mpi
 from hpcbert.system import machine
 from hpcbert.system.runner import Runner
 

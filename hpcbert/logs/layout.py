@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpcbert.errors import UsageError
-from hpcbert.logs.packed import SUFFIXES
+from hpcbert.logs.lines import SUFFIXES
 from hpcbert.model import ARCHIVE, MANIFEST, PRECISIONS
 from hpcbert.system.decode import did_you_mean
 

@@ -19,7 +19,7 @@ from hpcbert.model import Device, Point
 from hpcbert.script import materials
 from hpcbert.script.materials import Inputs, runs_in_environment
 from hpcbert.script.plan import MOST_INDICES, MeasurementPlan, Request, choose_device
-from hpcbert.slurm.controller import choose_mpi
+from hpcbert.slurm.inventory import choose_mpi
 
 # Directory of a script to submit by hand: the one in which sbatch is called.
 BY_HAND = "."

@@ -6,6 +6,7 @@ import ast
 import re
 
 import pytest
+import tomli
 
 from hpcbert.commands.checks import (
     find_error_lines,
@@ -49,11 +50,10 @@ def test_every_finding_about_slurm_is_on_the_page() -> None:
     folder = REPOSITORY / "hpcbert/scheduler/slurm"
     names = ("admission", "examine")
     texts = [(folder / f"{name}.py").read_text() for name in names]
-    findings = {
-        name
-        for text in texts
-        for name in re.findall(r'(?:Finding|_refuse|_judge_answer)\(\s*"([^"]+)"', text)
-    }
+    pattern = r'(?:Finding|_judge_answer)\(\s*"([^"]+)"'
+    findings = {name for text in texts for name in re.findall(pattern, text)}
+    table = tomli.loads((folder / "findings.toml").read_text())
+    findings |= {row["check"] for row in table.values() if "{" not in row["check"]}
     section = PAGE.read_text().split("## About Slurm")[1].split("\n## ")[0]
     assert {*findings, "pyxis"} == set(re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE))
 

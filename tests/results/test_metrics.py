@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hpcbert.campaign.power import PowerSamples, find_window, parse_samples, read_power
+from hpcbert.campaign.fingerprint import PowerSamples, find_window, parse_samples, read_power
 from hpcbert.data.names import usual_predictions
 from hpcbert.model import PRECISIONS, Counted, Group, Measured, Run, Sampled, Shape, Steps
 from hpcbert.results import document

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpcbert.campaign.power import parse_samples
+from hpcbert.campaign.fingerprint import parse_samples
 from hpcbert.model import Shape
 from hpcbert.script.draft import Draft
 from hpcbert.script.plan import Request

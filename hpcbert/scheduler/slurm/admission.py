@@ -408,8 +408,8 @@ def find_oversized(jobs: Sequence[Demand], cluster: Cluster) -> Iterator[Finding
         most_cpus = max(size.cpus for size in sizes)
         most_memory = max(size.memory for size in sizes)
         if job.cpus * job.tasks > most_cpus:
-            needed, each = job.cpus * job.tasks, most_cpus // job.tasks
-            yield make_finding("cpus", job=job, needed=needed, most=most_cpus, each=each)
+            needed, per_rank = job.cpus * job.tasks, most_cpus // job.tasks
+            yield make_finding("cpus", job=job, needed=needed, most=most_cpus, per_rank=per_rank)
         if job.memory_mib > most_memory:
             yield make_finding("memory", job=job, most=most_memory)
 
@@ -516,8 +516,8 @@ def _check_time(job: Demand, cluster: Cluster, partitions: Sequence[str]) -> Ite
     if not all(job.is_longer_than(limit) for _, limit in limits):
         return
     holder, limit = limits[0]
-    check = "limits" if "Grp" in holder else "time limit"
-    yield make_finding("accounting-time", check=check, holder=holder, limit=limit, job=job)
+    key = "accounting-minutes" if "Grp" in holder else "accounting-time"
+    yield make_finding(key, holder=holder, limit=limit, job=job)
 
 
 def _check_account(job: Demand, cluster: Cluster, partitions: Sequence[str]) -> Iterator[Finding]:

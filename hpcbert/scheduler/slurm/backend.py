@@ -26,7 +26,7 @@ from hpcbert.scheduler.slurm.cluster import Cluster
 from hpcbert.script.plan import MOST_INDICES
 from hpcbert.script.request import without_names
 from hpcbert.script.resolve import SubmitOptions
-from hpcbert.slurm import commands, controller, inventory
+from hpcbert.slurm import commands, inventory
 from hpcbert.slurm.commands import JobRow
 from hpcbert.slurm.states import RepeatState, parse_state
 from hpcbert.system import ownership
@@ -205,9 +205,9 @@ class Slurm(Scheduler):
     def list_queries(self, site: Site, recipe: Recipe) -> Iterable[Sequence[str]]:
         """Return the questions about limits and, of this cluster, its MPI and its partitions."""
         cluster = _read_cluster(site)
-        mpi = [controller.mpi_argv()] if _names_mpi(site, recipe) else []
+        mpi = [inventory.mpi_argv()] if _names_mpi(site, recipe) else []
         supply = [] if cluster else [inventory.partitions_argv(), inventory.rules_argv()]
-        return [*mpi, commands.add_cluster_option(controller.config_argv(), cluster), *supply]
+        return [*mpi, commands.add_cluster_option(inventory.config_argv(), cluster), *supply]
 
     def fit(self, options: SubmitOptions, site: Site, recipe: Recipe) -> SubmitOptions:
         """Ask for the longest array, who shares nodes and, if MPI starts the ranks, its kinds."""

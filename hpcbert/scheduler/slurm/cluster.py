@@ -6,14 +6,16 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli
 
 from hpcbert.campaign.repeats import Repeat
 from hpcbert.scheduler.base import SchedulerContext
-from hpcbert.slurm import accounting, commands, controller, inventory
+from hpcbert.slurm import accounting, commands, inventory
 from hpcbert.slurm.accounting import Rights
-from hpcbert.slurm.controller import Controller
-from hpcbert.slurm.inventory import Partition, PartitionRules
+from hpcbert.slurm.inventory import Controller, Partition, PartitionRules
 from hpcbert.slurm.state_sources import Answer, classify_answer
 from hpcbert.system import ownership
 from hpcbert.system.runner import Outcome
@@ -22,49 +24,13 @@ from hpcbert.system.runner import Outcome
 # munge does not run here or is not the controller's, its daemon is down, it hides information from
 # ordinary users, or it failed otherwise.
 Silence = Literal["", "missing", "unconfigured", "unsigned", "away", "private", "failed"]
-# SchedMD/slurm, src/common/slurm_errno.c and src/common/read_config.c, 22.05 to 26.05.
-_MESSAGES: tuple[tuple[Silence, tuple[str, ...]], ...] = (
-    # The second is hpcbert's own (hpcbert/system/runner.py).
-    ("unconfigured", ("Could not establish a configuration source", "SLURM_CONF names")),
-    # src/plugins/auth/munge/auth_munge.c
-    ("unsigned", ("Munge encode failed", "Munge decode failed", "Protocol authentication error")),
-    ("private", ("Access/permission denied", "Access denied", "requires administrator")),
-    (
-        "away",
-        (
-            "Unable to contact slurm controller",
-            "Unable to contact the slurm controller",
-            "Connection refused",
-            "Connection timed out",
-            "Socket timed out",
-            "Zero Bytes were transmitted",
-            "Slurm backup controller in standby mode",
-            "Transport endpoint is not connected",
-        ),
-    ),
+_SILENCES: dict[Any, dict[str, Any]] = tomli.loads(
+    Path(__file__).with_name("silences.toml").read_text(encoding="utf-8")
 )
+HINTS: dict[Silence, str] = {kind: row["hint"] for kind, row in _SILENCES.items()}
 # Another query would take as long and get the same answer.
 _UNREACHABLE = ("missing", "unconfigured", "unsigned", "away")
 _MISSING, _TIMEOUT = 127, 124
-_SENTENCES: dict[Silence, str] = {
-    "missing": "Slurm's commands are not on this machine",
-    "unconfigured": "Slurm's commands find no configuration, and so no cluster",
-    "unsigned": "Slurm's commands and daemons don't trust each other: munge is down, or its key or "
-    "clock differs",
-    "away": "Slurm's controller does not answer",
-    "private": "Slurm keeps this from ordinary users (PrivateData in slurm.conf)",
-    "failed": "Slurm does not answer the question",
-}
-HINTS: dict[Silence, str] = {
-    "missing": "Run this on a login node.",
-    "unconfigured": "Run this on a login node, or let SLURM_CONF name its slurm.conf. After "
-    "a lab that is gone: unset HPCBERT_SITE SLURM_CONF",
-    "unsigned": "Ask the administrator to start munge here, with the cluster's key and time: "
-    "`munge -n | unmunge` shows whether it works.",
-    "away": "Try again when `scontrol ping` says UP, or ask the cluster's administrators.",
-    "private": "Name partition, GPU type and account yourself: see the cluster's documentation.",
-    "failed": "Ask the cluster's administrators what you may see.",
-}
 
 
 def run_query(context: SchedulerContext, argv: Sequence[str], *, timeout: float = 60.0) -> Outcome:
@@ -126,17 +92,19 @@ def classify_silence(outcome: Outcome) -> Silence:
         return "missing"
     if outcome.returncode == _TIMEOUT:
         return "away"
-    stderr = outcome.stderr
-    return next(
-        (kind for kind, words in _MESSAGES if any(word in stderr for word in words)), "failed"
+    matches = (
+        kind
+        for kind, row in _SILENCES.items()
+        if any(words in outcome.stderr for words in row["words"])
     )
+    return next(matches, "failed")
 
 
 def describe_silence(kind: Silence, outcome: Outcome) -> str:
     """Return a sentence on a command's silence, with the last line of its stderr."""
     lines = [line.strip() for line in outcome.stderr.splitlines() if line.strip()]
     ending = f": {lines[-1]}" if lines and kind != "missing" else ""
-    return f"{_SENTENCES[kind]}{ending}"
+    return f"{_SILENCES[kind]['sentence']}{ending}"
 
 
 @dataclass(frozen=True)
@@ -211,14 +179,14 @@ class Cluster:
     @cached_property
     def settings(self) -> Controller:
         """The controller's own settings; nothing if it does not answer."""
-        outcome = self._ask(controller.config_argv())
-        return controller.read_config(outcome.stdout if outcome.ok else "")
+        outcome = self._ask(inventory.config_argv())
+        return inventory.read_config(outcome.stdout if outcome.ok else "")
 
     @cached_property
     def mpi(self) -> tuple[str, ...]:
         """The types of MPI that srun has; none if it does not say."""
-        outcome = run_query(self.context, controller.mpi_argv(), timeout=30)
-        return controller.read_mpi(f"{outcome.stdout}\n{outcome.stderr}")
+        outcome = run_query(self.context, inventory.mpi_argv(), timeout=30)
+        return inventory.read_mpi(f"{outcome.stdout}\n{outcome.stderr}")
 
     @cached_property
     def pyxis(self) -> bool:

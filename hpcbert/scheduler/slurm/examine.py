@@ -28,9 +28,8 @@ from hpcbert.scheduler.slurm.submission import TRANSIENT
 from hpcbert.script.request import read_script_request
 from hpcbert.slurm import inventory
 from hpcbert.slurm.commands import submission_environment
-from hpcbert.slurm.controller import choose_mpi
 from hpcbert.slurm.hostlist import expand, fold
-from hpcbert.slurm.inventory import Partition
+from hpcbert.slurm.inventory import Partition, choose_mpi
 from hpcbert.slurm.reasons import find_refusal_advice
 from hpcbert.system import ownership
 from hpcbert.system.runner import Outcome
@@ -340,12 +339,12 @@ def _check_constraint(
     if not missing:
         yield Finding("constraint", "ok", constraint)
         return
-    names = sorted(node_counts)
+    available = sorted(node_counts)
     yield admission.make_finding(
         "constraint",
         missing=", ".join(missing),
-        features=", ".join(names) or "none",
-        sufficient=next((name for name in names if node_counts[name] >= count), ""),
+        features=", ".join(available) or "none",
+        sufficient=next((name for name in available if node_counts[name] >= count), ""),
     )
 
 

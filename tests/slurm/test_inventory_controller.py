@@ -10,8 +10,15 @@ from hpcbert.slurm.accounting import (
     read_default,
     read_qos,
 )
-from hpcbert.slurm.controller import Controller, choose_mpi, read_config, read_mpi
-from hpcbert.slurm.inventory import parse_resources, parse_tres, read_rules
+from hpcbert.slurm.inventory import (
+    Controller,
+    choose_mpi,
+    parse_resources,
+    parse_tres,
+    read_config,
+    read_mpi,
+    read_rules,
+)
 from hpcbert.timelimit import TimeLimit
 
 # As 22.05.8 prints them; 24.11 and 26.05 have the same keys and more.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.logs import lines, packed, scan
+from hpcbert.logs import lines, scan
 from hpcbert.logs.lines import NotALogError, read_ends, read_pieces
 from hpcbert.logs.setting import Setting
 
@@ -77,7 +77,7 @@ def test_what_is_cut_short_or_damaged_says_so(log: Path, pack: Callable[[bytes],
 def test_a_file_that_unpacks_without_end_is_left(
     log: Path, pack: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packed, "MAX_UNPACKED", 1 << 22)
+    monkeypatch.setattr(lines, "MAX_UNPACKED", 1 << 22)
     log.write_bytes(pack(bytes(1 << 24)))
     with pytest.raises(NotALogError, match="unpacks to more than 4 MiB"):
         read_content(log)
@@ -95,7 +95,7 @@ def test_the_memory_that_an_xz_file_asks_for_is_bounded(log: Path) -> None:
 )
 def test_a_text_that_only_begins_alike_is_read_as_it_is(log: Path, text: bytes) -> None:
     log.write_bytes(text)
-    assert packed.is_plain(text)
+    assert lines.is_plain(text)
     read_content(log)
 
 
