@@ -35,7 +35,7 @@ class _Program(NamedTuple):
         names = _FLAGS | _READ_NAMES | set(self.letters.values()) | set(self.reserved)
         if name in names or name == "container":  # Slurm's own, for OCI bundles
             return name
-        matches = sorted(known for known in names if known.startswith(name))
+        matches = sorted(candidate for candidate in names if candidate.startswith(name))
         return next((match for match in matches if match in self.reserved), [*matches, name][0])
 
 

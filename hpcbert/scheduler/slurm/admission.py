@@ -329,8 +329,10 @@ def _check_node_lists(job: Demand, partition: Partition) -> Iterator[Finding]:
         (set(job.nodelist) & node_names - fitting, "lacks what each node must have"),
     ):
         if wrong_nodes:
-            others = fold(fitting - set(job.exclude)) or "none"
-            yield make_finding("nodelist", nodes=fold(wrong_nodes), problem=problem, others=others)
+            alternatives = fold(fitting - set(job.exclude)) or "none"
+            yield make_finding(
+                "nodelist", nodes=fold(wrong_nodes), problem=problem, alternatives=alternatives
+            )
             return
     usable = fitting - set(job.exclude)
     if len(usable) < job.nodes:
