@@ -21,9 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcbert.campaign.fingerprint import ENDING, name_record
-from tests.kit import status
-from tests.kit.campaigns import Built, build
-from tests.kit.nodes import node
+from tests.kit.campaigns import STARTED, Built, campaign, node
 
 SECONDS, LINE = 120, 30  # samples of a node, and of a line
 RATE = 10.0  # samples/s of a node
@@ -94,7 +92,7 @@ def write_samples(folder: Path, stem: str, names: list[str], repeat: int) -> Non
 def make_campaign(folder: Path, nodes: int, points: int, repeats: int) -> Built:
     """Return a campaign whose jobs have ended."""
     shapes = [f"{nodes - point}n8g" for point in range(points)]
-    built = build(folder / "runs", *shapes, repeats=repeats, scheduler="local")
+    built = campaign(folder / "runs", *shapes, repeats=repeats, scheduler="local")
     (built.directory / "env").mkdir(exist_ok=True)
     for array in built.campaign.arrays:
         names = [f"n{number:04}" for number in range(1, array.point.shape.nodes + 1)]
@@ -103,7 +101,7 @@ def make_campaign(folder: Path, nodes: int, points: int, repeats: int) -> Built:
             rate = RATE * len(names) * (1 + repeat / 1000)
             text = built.text(shape, rate)
             built.log(shape, repeat, f"this is repeat {repeat}\n{text}")
-            start, step = status.STARTED
+            start, step = STARTED
             nodelist = {"nodelist": f"n[0001-{len(names):04}]", "host": names[0]}
             built.mark(shape, repeat, {**start, **nodelist}, step)
             built.ended(shape, repeat)

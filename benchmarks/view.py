@@ -23,7 +23,7 @@ import threading
 import time
 from pathlib import Path
 
-from tests.kit.campaigns import build
+from tests.kit.campaigns import campaign
 
 POINTS = 40
 WARM = 90.0  # seconds: monitor confirms an end over some polls before it stops asking
@@ -36,7 +36,7 @@ def make(folder: Path, repeats: int) -> str:
     """Make the campaign and its Slurm; return the directory of the commands."""
     each = repeats // POINTS
     shapes = [f"1n{number + 1}g" for number in range(POINTS)]
-    one = build(folder / "runs", *shapes, repeats=each)
+    one = campaign(folder / "runs", *shapes, repeats=each)
     told, queue = [], []
     for place, shape in enumerate(shapes):
         for number in range(1, each + 1):

@@ -15,9 +15,8 @@ from hpcbert.results.formats import render_markdown
 from hpcbert.results.wording import describe_adaptive
 from hpcbert.slurm.jobrecord import reduce_events
 from hpcbert.slurm.states import Kind, RepeatState, parse_state
-from tests.kit.campaigns import Build, Built
-from tests.kit.cli import inside
-from tests.kit.collecting import gathered, says
+from tests.kit import cli
+from tests.kit.campaigns import Build, Built, collect_campaigns, report_states
 from tests.kit.logs import ITERS, SKIP
 
 pytestmark = pytest.mark.slow
@@ -75,8 +74,8 @@ def test_a_job_decides_by_the_numbers_that_collect_prints(
     built = build_campaign(build, rates, protocol=Protocol(15, ITERS, SKIP, precision))
     decision = decide(built.directory, KEY)
     assert decision.enough is is_enough
-    collected = gathered(
-        built.directory, states=says(*["COMPLETED"] * len(rates), default="PENDING")
+    collected = collect_campaigns(
+        built.directory, states=report_states(*["COMPLETED"] * len(rates), default="PENDING")
     )
     assert describe_adaptive(first_row(collected)) == (decision.why,)
 
@@ -110,7 +109,7 @@ def test_the_exit_status_says_it_and_a_damaged_campaign_is_neither(
 
 def test_what_was_not_needed_is_missing_nowhere(build: Build) -> None:
     built = build_campaign(build, (0.0, *CLOSE), spare=9)
-    collected = gathered(built.directory, states=says("FAILED"))
+    collected = collect_campaigns(built.directory, states=report_states("FAILED"))
     table_row = first_row(collected)
     assert collected.exit_code == 0
     assert (table_row.ok, table_row.asked, table_row.flags) == (5, 5, ())
@@ -132,21 +131,23 @@ def test_what_was_not_needed_is_missing_nowhere(build: Build) -> None:
 
 
 def test_with_too_few_that_count_the_point_is_incomplete(build: Build) -> None:
-    collected = gathered(
-        build_campaign(build, (0.0, *CLOSE[:4]), spare=10).directory, states=says("FAILED")
+    collected = collect_campaigns(
+        build_campaign(build, (0.0, *CLOSE[:4]), spare=10).directory, states=report_states("FAILED")
     )
     table_row = first_row(collected)
     assert (table_row.ok, table_row.asked, table_row.flags) == (4, 5, ("incomplete",))
     assert collected.exit_code == 4
-    full_result = gathered(
-        build_campaign(build, CLOSE, spare=10, name="b").directory, states=says(), require_all=True
+    full_result = collect_campaigns(
+        build_campaign(build, CLOSE, spare=10, name="b").directory,
+        states=report_states(),
+        require_all=True,
     )
     assert first_row(full_result).median == pytest.approx(100.2, rel=1e-5)
 
 
 def test_all_repeats_may_be_too_few_for_the_precision(build: Build) -> None:
     rates = tuple(100.0 + number for number in range(15))
-    collected = gathered(build_campaign(build, rates).directory, states=says())
+    collected = collect_campaigns(build_campaign(build, rates).directory, states=report_states())
     table_row = first_row(collected)
     assert (table_row.ok, table_row.asked, table_row.flags) == (15, 15, ("noisy", "imprecise"))
     assert collected.exit_code == 0
@@ -157,7 +158,7 @@ def test_what_was_not_needed_did_not_fail_by_its_log(build: Build, empty_directo
     built = build_campaign(build, CLOSE, spare=1)
     printed = built.directory / "slurm" / "70_6.out"
     printed.write_text("hpcbert: repeat 6 is not needed: five are enough\n")
-    result = inside("logs", built.directory, "--repeat", "6")
+    result = cli.run("logs", built.directory, "--repeat", "6")
     assert (result.returncode, "is not needed" in result.stdout) == (0, True), result
     assert "failed" not in result.output
 
@@ -167,8 +168,8 @@ def test_collect_says_where_nodes_could_not_decide(build: Build) -> None:
     for number in (6, 7):
         built.mark("1n1g", number, {"event": "start", "attempt": 0, "host": f"n{number}"})
         built.mark("1n1g", number, {"event": "undecided", "attempt": 0, "exit": 127})
-    (warning,) = gathered(
-        built.directory, states=says(*["COMPLETED"] * 5, default="PENDING")
+    (warning,) = collect_campaigns(
+        built.directory, states=report_states(*["COMPLETED"] * 5, default="PENDING")
     ).warnings
     assert "2 repeats were made without knowing whether they were needed" in warning
     assert "did not run on n[6-7]" in warning

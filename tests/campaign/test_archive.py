@@ -22,8 +22,7 @@ from hpcbert.campaign import archive
 from hpcbert.campaign.evidence import INDEX
 from hpcbert.commands.audit import audit
 from hpcbert.errors import CheckError, HpcbertError, UsageError
-from tests.kit.campaigns import Build, Built
-from tests.kit.collecting import gathered, says, unreachable
+from tests.kit.campaigns import Build, Built, collect_campaigns, report_states, unreachable
 
 TOKEN = "hf_abcdefghijklmnopqrstuv"
 Change = Callable[[Path], None]
@@ -34,7 +33,7 @@ def built(build: Build) -> Built:
     """A campaign that was collected after its end; of one point a repeat failed."""
     built = build("1n1g", "1n4g")
     built.finish()
-    gathered(built.directory, states=says("FAILED"))
+    collect_campaigns(built.directory, states=report_states("FAILED"))
     return built
 
 
@@ -69,10 +68,10 @@ def test_the_same_campaign_gives_the_same_bytes(
 
 
 def test_an_archive_is_read_as_the_directory_is(built: Built, archive_path: Path) -> None:
-    from_directory = gathered(built.directory, states=unreachable)
+    from_directory = collect_campaigns(built.directory, states=unreachable)
     shutil.rmtree(built.directory)
     with archive.open_archive(archive_path) as directory:
-        from_archive = gathered(directory, states=unreachable)
+        from_archive = collect_campaigns(directory, states=unreachable)
         assert (from_archive.tables, from_archive.refused, from_archive.warnings) == (
             from_directory.tables,
             from_directory.refused,
@@ -106,7 +105,7 @@ def test_secrets_are_masked_once_more(build: Build, tmp_path: Path) -> None:
         "image": {"environment": {"MY_PASSWORD": "opensesame"}},
     }
     (env / "x.json").write_text(json.dumps(fingerprint))
-    gathered(built.directory, states=says())
+    collect_campaigns(built.directory, states=report_states())
     packing = archive.pack(built.directory, tmp_path / "a.zip")
     assert packing.masked == (
         "env/x.json",
@@ -119,14 +118,14 @@ def test_secrets_are_masked_once_more(build: Build, tmp_path: Path) -> None:
     for secret in (TOKEN, "0123456789abcdef", "abcdefghijklmnop", "opensesame"):
         assert secret.encode() not in content
         assert secret not in str(packing)
-    expected = gathered(built.directory, states=unreachable)
+    expected = collect_campaigns(built.directory, states=unreachable)
     with archive.open_archive(packing.path) as directory:
         report = audit(directory)
         assert report.status == "intact"
         assert {finding.kind for finding in report.findings} == {"masked"}
         assert json.loads((directory / "env" / "x.json").read_text())["node"] == "n1"
         assert "key=$1" in (directory / "scripts" / "x.sbatch").read_text()
-        assert gathered(directory, states=unreachable).tables == expected.tables
+        assert collect_campaigns(directory, states=unreachable).tables == expected.tables
 
 
 def test_a_masked_file_that_was_changed_since_is_found(build: Build, tmp_path: Path) -> None:
@@ -134,7 +133,7 @@ def test_a_masked_file_that_was_changed_since_is_found(build: Build, tmp_path: P
     built.finish()
     log = built.log_path("1n1g", 2)
     log.write_text(f"HF_TOKEN={TOKEN}\n{log.read_text()}")
-    gathered(built.directory, states=says())
+    collect_campaigns(built.directory, states=report_states())
     with archive.open_archive(archive.pack(built.directory, tmp_path / "a.zip").path) as directory:
         path = directory / log.relative_to(built.directory)
         path.write_text(path.read_text() + "more\n")

@@ -16,7 +16,7 @@ from hpcbert.commands.collect import CollectResult
 from hpcbert.errors import SchedulerError
 from hpcbert.model import Run
 from hpcbert.slurm.states import RepeatState, parse_state
-from tests.kit.collecting import gathered
+from tests.kit.campaigns import collect_campaigns
 
 VERDICTS = (
     "OUT_OF_MEMORY", "NODE_FAIL", "DEADLINE", "PREEMPTED", "TIMEOUT", "CANCELLED", "BOOT_FAIL", "FAILED",
@@ -46,7 +46,7 @@ def refuse_states(watched: TrackedCampaign) -> Mapping[tuple[str, int], RepeatSt
 
 
 def collect_with(built: Any, states: Any) -> CollectResult:
-    return gathered(built.directory, states=states)
+    return collect_campaigns(built.directory, states=states)
 
 
 def find_run(result: CollectResult) -> Run:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.kit.logs import pytorch
-from tests.kit.nodes import node, write_nodes
-from tests.kit.tables import CollectJson
+from tests.kit.campaigns import node, write_nodes
+from tests.kit.cli import CollectJson
+from tests.kit.logs import log
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +52,7 @@ def write_log(tmp_path: Path) -> Callable[..., None]:
         path = tmp_path / "logs" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         header = "".join(f"{key} = {value}\n" for key, value in facts.items())
-        path.write_text(header + pytorch("1n1g", rate))
+        path.write_text(header + log("1n1g", rate))
 
     return write
 

@@ -12,7 +12,7 @@ from hpcbert.campaign import evidence as proof
 from hpcbert.campaign import judge, store
 from hpcbert.logs import scan
 from tests.kit.campaigns import Build, Built
-from tests.kit.tables import CollectJson, first_row
+from tests.kit.cli import CollectJson, first_row
 
 
 @pytest.fixture

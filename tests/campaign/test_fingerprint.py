@@ -18,7 +18,7 @@ from hpcbert.campaign.fingerprint import (
     list_nodes,
     parse,
 )
-from tests.kit.nodes import NODE, node, raw
+from tests.kit.campaigns import NODE, node, raw
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from hpcbert.campaign.fingerprint import read_nodes
+from tests.kit.campaigns import node, write_nodes
 from tests.kit.drafts import reference
-from tests.kit.nodes import node, write_nodes
 from tests.kit.scripts import RECORDER, SRUN, drafted, run_script, tool, with_python
 
 TOOL_PATH = os.environ["PATH"]

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from hpcbert.model import Shape
+from tests.kit.cli import Collect, CollectJson, rows
 from tests.kit.logs import DEEPSPEED, write_file
-from tests.kit.tables import Collect, CollectJson, rows
 
 DLPERF = "logs/Oneflow-Inc+DLPerf/e36df2e/Tensorflow/resnet50v1.5"
 

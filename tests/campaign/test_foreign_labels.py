@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from tests.kit.cli import CollectJson, only_run
 from tests.kit.logs import write_file
 from tests.kit.recipes import sample
-from tests.kit.tables import CollectJson, only_run
 
 TF1 = "1n8g/bert_b64_fp16_1.log"
 

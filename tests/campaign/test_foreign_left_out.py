@@ -12,9 +12,9 @@ import pytest
 
 from hpcbert.results.formats import shorten_command
 from tests.campaign.test_foreign import deepspeed_log
-from tests.kit.logs import pytorch, write_file
-from tests.kit.mlperf import write_submission
-from tests.kit.tables import Collect, CollectJson, rows
+from tests.kit.cli import Collect, CollectJson, rows
+from tests.kit.logs import log as pytorch_log
+from tests.kit.logs import write_file, write_submission
 from tests.recipes import test_tinygrad as tinygrad
 
 
@@ -246,8 +246,8 @@ def test_gpus_that_make_no_whole_nodes_are_unknown(
 def test_a_reason_that_several_logs_share_is_said_once(tmp_path: Path, collect: Collect) -> None:
     """Names are relative to the folder that all of them are in."""
     for size in (4, 8):
-        write_file(tmp_path, f"x/a_fp32_bs{size}_gpu1.log", pytorch("1n1g", 100.0, batch=size))
-        cut = pytorch("1n1g", 100.0, batch=size, last=3)
+        write_file(tmp_path, f"x/a_fp32_bs{size}_gpu1.log", pytorch_log("1n1g", 100.0, batch=size))
+        cut = pytorch_log("1n1g", 100.0, batch=size, last=3)
         write_file(tmp_path, f"x/a_fp32_bs{size}_gpu1_acc.log", cut)
     result = collect(tmp_path / "x", "--gpus-per-node", 1, "--skip", 2, "--iters", 12)
     (line,) = (line for line in result.stderr.splitlines() if "left out 2 files" in line)

@@ -11,8 +11,8 @@ from hpcbert.model import Group, Measured, Run, Shape
 from hpcbert.results.published import record
 from hpcbert.results.published.neighbours import find_neighbours
 from hpcbert.results.reduce import tabulate
-from tests.kit.cli import inside
-from tests.kit.logs import pytorch, write_file
+from tests.kit import cli
+from tests.kit.logs import log, write_file
 
 WriteLog = Callable[..., None]
 
@@ -23,7 +23,7 @@ def write_log(tmp_path: Path) -> WriteLog:
     starts = iter(range(1763717655, 1763717655 + 10**6, 10_000))
 
     def write(name: str, length: int | None, *, rate: float = 10.0, last: int = 120) -> None:
-        text = pytorch("1n1g", rate, iters=120, last=last, start=next(starts) + 0.5)
+        text = log("1n1g", rate, iters=120, last=last, start=next(starts) + 0.5)
         facts = f'"sequence_length": {length}, ' if length else ""
         text = text.replace('hpcbert-config {"', f'hpcbert-config {{{facts}"')
         write_file(tmp_path / "logs", name, text)
@@ -37,7 +37,7 @@ def name_log(folder: str, repeat: int) -> str:
 
 def collect(tmp_path: Path) -> dict[str, list[tuple[float | None, int, int]]]:
     """Return for each variant its medians, valid and requested runs."""
-    tables = inside("collect", str(tmp_path / "logs"), "--json").data["tables"]
+    tables = cli.run("collect", str(tmp_path / "logs"), "--json").data["tables"]
     return {
         table["variant"]: [
             (row["median"] and round(row["median"]), row["repeats"]["ok"], row["repeats"]["asked"])
@@ -52,7 +52,7 @@ def test_logs_of_two_lengths_are_two_points(write_log: WriteLog, tmp_path: Path)
         write_log(name_log("short", repeat), 128)
         write_log(name_log("long", repeat), 512, rate=3.0)
     assert collect(tmp_path) == {"": [(10, 3, 3)], "sequence_length=512": [(3, 3, 3)]}
-    text = inside("collect", str(tmp_path / "logs")).stdout
+    text = cli.run("collect", str(tmp_path / "logs")).stdout
     assert text.count("sequence_length=512") == 1
 
 
@@ -81,13 +81,13 @@ def test_points_of_two_lengths_are_compared_each_with_its_own(
         write_log(name_log("short", repeat), 128)
         write_log(name_log("long", repeat), 512, rate=3.0)
     logs, saved = str(tmp_path / "logs"), str(tmp_path / "saved.json")
-    inside("collect", logs, "--format", "json", "--output", saved)
-    (comparison,) = inside("compare", saved, logs, "--json").data["comparisons"]
+    cli.run("collect", logs, "--format", "json", "--output", saved)
+    (comparison,) = cli.run("compare", saved, logs, "--json").data["comparisons"]
     points = {point["point"]: round(point["ratio"], 6) for point in comparison["points"]}
     assert len(points) == 2
     assert set(points.values()) == {1.0}
     words = ("--by", "sequence-length", "--unit", "tokens", "--json")
-    (comparison,) = inside("compare", logs, *words).data["comparisons"]
+    (comparison,) = cli.run("compare", logs, *words).data["comparisons"]
     assert {comparison["base"], comparison["new"]} == {"128", "512"}
     ratio = comparison["points"][0]["ratio"]
     expected = 3 * 512 / (10 * 128)
@@ -111,7 +111,7 @@ def test_published_tables_of_two_lengths_have_their_own_names() -> None:
     places = [(table.group, row.shape) for table in tables for row in table.rows]
     assert len(places) == len(set(places))
     assert any("sequence_length=512" in table.group.variant for table in tables)
-    assert inside("compare", name, name, "--json").returncode == 0
+    assert cli.run("compare", name, name, "--json").returncode == 0
 
 
 @pytest.mark.parametrize(("length", "exit_code"), [(128, 0), (512, 2)])
@@ -133,6 +133,6 @@ def test_a_published_number_is_checked_with_logs_of_its_length(
         for cached in (record.source_names, record.load_source):
             cached.cache_clear()
         words = (str(tmp_path / "logs"), "--against", "own", "--model", "bert-tiny")
-        assert inside("record", "check", *words).returncode == exit_code
+        assert cli.run("record", "check", *words).returncode == exit_code
     for cached in (record.source_names, record.load_source):
         cached.cache_clear()

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.logs import pytorch, step, write_file
+from tests.kit import logs
+from tests.kit.cli import Collect, CollectJson, first_row, only_run
+from tests.kit.logs import step, write_file
 from tests.kit.recipes import options_of, printed, sample
-from tests.kit.tables import Collect, CollectJson, first_row, only_run
 
 RN50 = "logs/Oneflow-Inc+DLPerf/e36df2e/Tensorflow/resnet50v1.5/logs/tensorflow/resnet50"
 MLPERF_1 = (
@@ -78,9 +79,9 @@ def test_a_window_that_the_log_does_not_reach_names_one_that_it_has(
 
 
 def test_beside_a_valid_log_a_short_one_is_just_short(tmp_path: Path, run: CollectJson) -> None:
-    write_file(tmp_path, "pytorch/1n1g/bert_b4_fp32_1.log", pytorch("1n1g", 100))
+    write_file(tmp_path, "pytorch/1n1g/bert_b4_fp32_1.log", logs.log("1n1g", 100))
     write_file(
-        tmp_path, "pytorch/1n1g/bert_b4_fp32_2.log", pytorch("1n1g", 100, last=7, start=1.8e9)
+        tmp_path, "pytorch/1n1g/bert_b4_fp32_2.log", logs.log("1n1g", 100, last=7, start=1.8e9)
     )
     row = first_row(run(tmp_path / "pytorch", "--skip", 2, "--iters", 12))
     details = [reason["detail"] for reason in row["runs"][1]["reasons"]]
@@ -116,7 +117,7 @@ def test_text_names_files_where_numbers_are_others(
 ) -> None:
     for number in range(3):
         last = 12 if number else 5
-        log = pytorch("1n1g", 100 + number, last=last, start=1763717655.5 + 1e4 * number)
+        log = logs.log("1n1g", 100 + number, last=last, start=1763717655.5 + 1e4 * number)
         write_file(tmp_path, f"pytorch/1n1g/bert_b4_fp32_{number}.log", log)
         write_file(tmp_path, f"named/pytorch/1n1g/bert_b4_fp32_{number + 1}.log", log)
     window = ("--skip", "2", "--iters", "12")
@@ -131,7 +132,7 @@ def test_files_that_the_user_calls_repeats_keep_their_names(
     tmp_path: Path, collect: Collect
 ) -> None:
     for number, name in enumerate(("b", "a", "c")):
-        log = pytorch(
+        log = logs.log(
             "1n1g", 100, last=12 if name == "c" else 5 + number, start=1.7e9 + 1e4 * number
         )
         write_file(tmp_path, f"pytorch/1n1g/x{name}/run.log", log)

@@ -11,9 +11,9 @@ import pytest
 
 from hpcbert.logs.setting import SIZES, Setting, model_facts, model_name
 from tests.campaign.test_foreign_labels import read_reason
+from tests.kit.cli import CollectJson, only_run
 from tests.kit.logs import write_file
 from tests.kit.recipes import options_of, printed, sample
-from tests.kit.tables import CollectJson, only_run
 
 # How programs state a model.
 LINES = {

@@ -9,9 +9,9 @@ import pytest
 
 from tests.campaign.test_foreign_labels import read_reason
 from tests.campaign.test_foreign_models import drop_lines
+from tests.kit.cli import CollectJson
 from tests.kit.logs import write_file
 from tests.kit.recipes import load, options_of, printed
-from tests.kit.tables import CollectJson
 
 
 def list_headings(document: Any) -> list[tuple[str, str]]:

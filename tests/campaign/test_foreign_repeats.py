@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.logs import pytorch, write_file
+from tests.kit import logs
+from tests.kit.cli import CollectJson, first_row, rows
+from tests.kit.logs import write_file
 from tests.kit.recipes import options_of, sample
-from tests.kit.tables import CollectJson, first_row, rows
 
 RATES = (100.0, 130.0)
 # Seconds between the beginnings of two runs, far more than each takes.
@@ -18,7 +19,7 @@ APART = 3600.0
 def write_logs(root: Path, *names: str, apart: float = APART) -> Path:
     for number, (name, rate) in enumerate(zip(names, RATES, strict=True)):
         write_file(
-            root, f"pytorch/{name}", pytorch("1n1g", rate, start=1763717655.5 + number * apart)
+            root, f"pytorch/{name}", logs.log("1n1g", rate, start=1763717655.5 + number * apart)
         )
     return root / "pytorch"
 
@@ -103,7 +104,7 @@ def test_an_invalid_log_beside_another_experiment_is_left_out(
     tmp_path: Path, run: CollectJson
 ) -> None:
     folder = write_logs(tmp_path, "x_fp32_bs4_gpu1.log", "x_fp32_bs4_gpu1_acc.log")
-    write_file(folder, "x_fp32_bs4_gpu1_acc.log", pytorch("1n1g", 100, last=3))
+    write_file(folder, "x_fp32_bs4_gpu1_acc.log", logs.log("1n1g", 100, last=3))
     document = run(folder, "--pattern", PATTERN, "--gpus-per-node", 1, *WINDOW)
     assert document["exit_code"] == 4
     assert first_row(document)["repeats"] == {"ok": 1, "asked": 1}
@@ -135,7 +136,7 @@ def write_shifted_logs(root: Path, *seconds: float, hosts: tuple[str, ...] = ())
     for number, delay in enumerate(seconds, start=1):
         start, host = 1763717655.5 + delay, hosts[number - 1] if hosts else ""
         head = f"{host}:71:99 [0] NCCL INFO Bootstrap : Using eth0\n" if host else ""
-        log = head + pytorch("1n1g", 100.0 + number, start=start)
+        log = head + logs.log("1n1g", 100.0 + number, start=start)
         write_file(root, f"pytorch/1n1g/bert_b4_fp32_{number}.log", log)
     return root / "pytorch"
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.campaign.test_foreign_models import drop_lines
-from tests.kit.logs import pytorch, write_file
+from tests.kit import logs
+from tests.kit.cli import Collect, CollectJson, first_row, only_run
+from tests.kit.logs import write_file
 from tests.kit.recipes import options_of, printed
-from tests.kit.tables import Collect, CollectJson, first_row, only_run
 
 PERF = "logs/PaddlePaddle+Perf/v2.0-ee2e639/Bert"
 TORCH = f"{PERF}/OtherReports/PyTorch/logs/bert_base_lamb_pretraining.pyt_bert_pretraining_phase1"
@@ -125,7 +126,7 @@ def test_each_label_is_marked_by_its_name(
 
 def test_a_product_confirms_neither_of_its_factors(tmp_path: Path, run: CollectJson) -> None:
     """A clock and a global rate agree for 1 GPU of 4 samples, and for 2 of 2."""
-    log = pytorch("1n1g", 100.0).partition("\n")[2]
+    log = logs.log("1n1g", 100.0).partition("\n")[2]
     for gpus, batch in ((1, 4), (2, 2)):
         write_file(tmp_path, f"pytorch/1n{gpus}g/bert_b{batch}_fp32_1.log", log)
         path = tmp_path / f"pytorch/1n{gpus}g"

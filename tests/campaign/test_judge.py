@@ -19,10 +19,16 @@ from hpcbert.logs import grammar
 from hpcbert.logs.setting import Window
 from hpcbert.model import Protocol, Row
 from hpcbert.slurm.states import RepeatState
-from tests.kit import status
-from tests.kit.campaigns import Build
+from tests.kit.campaigns import (
+    Build,
+    collect_campaigns,
+    read_status,
+    report_none,
+    report_states,
+    status_file,
+    unreachable,
+)
 from tests.kit.cli import CliResult
-from tests.kit.collecting import gathered, nobody, says, unreachable
 
 States = Callable[[TrackedCampaign], Mapping[tuple[str, int], RepeatState]]
 
@@ -47,7 +53,7 @@ def built(build: Build) -> Any:
 
 
 def test_a_finished_campaign_gives_its_table(built: Any) -> None:
-    result = gathered(built.directory, states=says())
+    result = collect_campaigns(built.directory, states=report_states())
     assert result.exit_code == 0
     table = rows_by_shape(result)
     assert [row.median for row in table.values()] == [pytest.approx(12), pytest.approx(48)]
@@ -60,12 +66,12 @@ def test_a_finished_campaign_gives_its_table(built: Any) -> None:
 @pytest.mark.parametrize("apart", [True, "yes", None])
 def test_ranks_that_saw_a_part_of_their_node_s_gpus_are_flagged(built: Any, apart: object) -> None:
     path = built.directory / built.array("2n2g").status(3)
-    events = status.read(path)
+    events = read_status(path)
     path.unlink()
     for event in events:
         marks = {"apart": apart} if event["event"] == "step-end" and apart else {}
-        status.append(path, {**event, **marks})
-    table = rows_by_shape(gathered(built.directory, states=says()))
+        status_file(path, {**event, **marks})
+    table = rows_by_shape(collect_campaigns(built.directory, states=report_states()))
     assert ("apart" in table["2n2g"].flags) == (apart is True)
     assert [run.repeat for run in table["2n2g"].runs if "apart" in run.flags] == (
         [3] if apart is True else []
@@ -77,7 +83,7 @@ def test_repeats_that_went_wrong_are_in_no_median(built: Any) -> None:
     built.log("2n2g", 1, built.text("2n2g", 1000.0, last=11))
     built.log("2n2g", 2, built.text("2n2g", 1000.0, nan_at=7))
     built.log("2n2g", 3, built.text("2n2g", 1000.0, batch=8))
-    result = gathered(built.directory, states=says())
+    result = collect_campaigns(built.directory, states=report_states())
     row = rows_by_shape(result)["2n2g"]
     assert list_codes(row) == {1: ["incomplete"], 2: ["loss"], 3: ["config"]}
     assert row.median == pytest.approx(54)
@@ -112,9 +118,9 @@ def test_a_whole_log_is_not_enough(
     built.started("1n1g", 3)
     if code is not None:
         built.ended("1n1g", 3, code=code)
-    row = rows_by_shape(gathered(built.directory, states=says("COMPLETED", "COMPLETED", word)))[
-        "1n1g"
-    ]
+    row = rows_by_shape(
+        collect_campaigns(built.directory, states=report_states("COMPLETED", "COMPLETED", word))
+    )["1n1g"]
     assert list_codes(row) == {3: expected}
     assert row.runs[2].state == word
     assert row.median == pytest.approx(10)
@@ -147,7 +153,7 @@ def test_a_run_that_failed_says_which_memory_it_lacked(
     built.started("1n1g", 1)
     if code is not None:
         built.ended("1n1g", 1, code=code)
-    row = rows_by_shape(gathered(built.directory, states=says(word)))["1n1g"]
+    row = rows_by_shape(collect_campaigns(built.directory, states=report_states(word)))["1n1g"]
     assert list_codes(row) == {1: expected}
     if "device-oom" in expected:
         assert row.runs[0].reasons[-1].detail == f"the device ran out of memory: {DEVICE}"
@@ -158,28 +164,28 @@ def test_a_run_that_ended_well_lacked_nothing(build: Build) -> None:
     built.log("1n1g", 1, f"{DEVICE}\n{built.text('1n1g', 10.0)}{DEVICE}\n")
     built.started("1n1g", 1)
     built.ended("1n1g", 1)
-    assert rows_by_shape(gathered(built.directory, states=says()))["1n1g"].ok == 1
+    assert rows_by_shape(collect_campaigns(built.directory, states=report_states()))["1n1g"].ok == 1
 
 
 def test_a_repeat_without_a_log_says_so(built: Any) -> None:
     (built.directory / "logs/pytorch/bert/bz4/1n1g/bert_b4_fp32_4.log").unlink()
-    assert list_codes(rows_by_shape(gathered(built.directory, states=says()))["1n1g"]) == {
-        4: ["no-log"]
-    }
+    assert list_codes(
+        rows_by_shape(collect_campaigns(built.directory, states=report_states()))["1n1g"]
+    ) == {4: ["no-log"]}
 
 
 def test_repeats_that_never_were_submitted_say_so(built: Any) -> None:
     first, second = built.campaign.arrays
     refused = replace(second, state="refused", job_id="", error="invalid partition specified")
     changed = built.change(arrays=(first, refused))
-    row = rows_by_shape(gathered(changed.directory, states=says()))["2n2g"]
+    row = rows_by_shape(collect_campaigns(changed.directory, states=report_states()))["2n2g"]
     assert row.ok == 0
     assert "REFUSED" in str(row.runs[0].reasons[0])
     assert "invalid partition" in str(row.runs[0].reasons[0])
 
 
 def test_without_slurm_the_jobs_own_word_counts(built: Any) -> None:
-    row = rows_by_shape(gathered(built.directory, states=nobody))["1n1g"]
+    row = rows_by_shape(collect_campaigns(built.directory, states=report_none))["1n1g"]
     assert row.ok == 5
     assert {(run.state, run.state_source) for run in row.runs} == {("COMPLETED", "status-file")}
 
@@ -188,7 +194,7 @@ def test_a_scheduler_that_does_not_answer_is_a_warning(built: Any) -> None:
     def broken(watched: TrackedCampaign) -> dict[tuple[str, int], RepeatState]:
         raise SchedulerError("slurmctld does not answer.")
 
-    result = gathered(built.directory, states=broken)
+    result = collect_campaigns(built.directory, states=broken)
     assert rows_by_shape(result)["1n1g"].ok == 5
     assert "slurmctld does not answer" in result.warnings[0]
 
@@ -199,50 +205,55 @@ def test_a_job_that_wrote_no_end_is_never_guessed_to_have_completed(build: Build
     built.log("1n1g", 2, built.text("1n1g", 99.0))
     built.started("1n1g", 2)
     built.mark("1n1g", 2, {"event": "step-end", "exit": 0})
-    row = rows_by_shape(gathered(built.directory, states=nobody))["1n1g"]
+    row = rows_by_shape(collect_campaigns(built.directory, states=report_none))["1n1g"]
     assert list_codes(row) == {2: ["state"]}
 
 
 def test_states_are_remembered_and_a_copy_is_enough(built: Any, tmp_path: Path) -> None:
-    first = gathered(built.directory, states=says())
+    first = collect_campaigns(built.directory, states=report_states())
     copy = tmp_path / "laptop"
     shutil.copytree(built.directory, copy)
-    again = gathered(copy, states=unreachable)
+    again = collect_campaigns(copy, states=unreachable)
     assert again.tables == first.tables
     assert {run.state_source for run in rows_by_shape(again)["1n1g"].runs} == {"sacct"}
 
 
 def test_what_is_not_over_is_asked_again(built: Any) -> None:
-    assert list_codes(rows_by_shape(gathered(built.directory, states=says("RUNNING")))["1n1g"]) == {
-        1: ["unfinished"]
-    }
-    assert list_codes(rows_by_shape(gathered(built.directory, states=says()))["1n1g"]) == {}
+    assert list_codes(
+        rows_by_shape(collect_campaigns(built.directory, states=report_states("RUNNING")))["1n1g"]
+    ) == {1: ["unfinished"]}
+    assert (
+        list_codes(
+            rows_by_shape(collect_campaigns(built.directory, states=report_states()))["1n1g"]
+        )
+        == {}
+    )
 
 
 def test_a_new_job_is_asked_about(built: Any) -> None:
     first, second = built.campaign.arrays
     built.change(arrays=(replace(first, state="refused", job_id=""), second))
-    assert rows_by_shape(gathered(built.directory, states=says()))["1n1g"].ok == 0
+    assert rows_by_shape(collect_campaigns(built.directory, states=report_states()))["1n1g"].ok == 0
     built.change(arrays=(replace(first, job_id="999"), second))
-    assert list_codes(rows_by_shape(gathered(built.directory, states=says("FAILED")))["1n1g"]) == {
-        1: ["state"]
-    }
+    assert list_codes(
+        rows_by_shape(collect_campaigns(built.directory, states=report_states("FAILED")))["1n1g"]
+    ) == {1: ["state"]}
 
 
 def test_a_new_attempt_is_asked_about(built: Any) -> None:
-    gathered(built.directory, states=says("FAILED"))
+    collect_campaigns(built.directory, states=report_states("FAILED"))
     built.started("1n1g", 1, attempt=1)
     built.ended("1n1g", 1, attempt=1)
     log = (built.directory / "logs/pytorch/bert/bz4/1n1g/bert_b4_fp32_1.log").read_text()
     built.log("1n1g", 1, log, attempt=1)
-    row = rows_by_shape(gathered(built.directory, states=says()))["1n1g"]
+    row = rows_by_shape(collect_campaigns(built.directory, states=report_states()))["1n1g"]
     assert (row.ok, row.runs[0].attempt) == (5, 1)
 
 
 def test_damaged_memories_are_forgotten(built: Any) -> None:
     for text in ("", "{", "[]", '{"schema": 1}', '{"schema": 1, "runs": [{}]}', '{"schema": 9}'):
         (built.directory / "measurements.json").write_text(text)
-        assert gathered(built.directory, states=says()).exit_code == 0
+        assert collect_campaigns(built.directory, states=report_states()).exit_code == 0
 
 
 def test_the_local_queue_is_not_asked_about_what_is_over(build: Build) -> None:
@@ -251,7 +262,7 @@ def test_the_local_queue_is_not_asked_about_what_is_over(build: Build) -> None:
         built.complete("1n1g", repeat, 10.0)
         finished = {"event": "finished", "state": word, "exit": int(word != "COMPLETED")}
         built.mark("1n1g", repeat, finished)
-    row = rows_by_shape(gathered(built.directory, states=unreachable))["1n1g"]
+    row = rows_by_shape(collect_campaigns(built.directory, states=unreachable))["1n1g"]
     assert list_codes(row) == {2: ["state"], 3: ["state"]}
 
 
@@ -262,7 +273,7 @@ def test_of_a_requeued_repeat_the_new_attempt_counts(build: Build) -> None:
     built.started("1n1g", 1, attempt=1)
     built.ended("1n1g", 1, attempt=1)
     built.log("1n1g", 1, built.text("1n1g", 20.0), attempt=1)
-    (run,) = rows_by_shape(gathered(built.directory, states=says()))["1n1g"].runs
+    (run,) = rows_by_shape(collect_campaigns(built.directory, states=report_states()))["1n1g"].runs
     assert (run.attempt, run.valid) == (1, True)
     assert run.throughput == pytest.approx(20)
     assert run.log.endswith("bert_b4_fp32_1.r1.log")
@@ -272,7 +283,9 @@ def test_a_complete_attempt_outlives_a_requeue_by_hand(build: Build) -> None:
     built = build("1n1g", repeats=1)
     built.complete("1n1g", 1, 10.0)
     built.started("1n1g", 1, attempt=1)
-    (run,) = rows_by_shape(gathered(built.directory, states=says("CANCELLED")))["1n1g"].runs
+    (run,) = rows_by_shape(collect_campaigns(built.directory, states=report_states("CANCELLED")))[
+        "1n1g"
+    ].runs
     assert (run.attempt, run.valid, run.state_source) == (0, True, "status-file")
 
 
@@ -280,7 +293,7 @@ def test_a_rehearsed_campaign_gives_no_number(
     built: Any, run_collect: Callable[..., CliResult]
 ) -> None:
     rehearsal = built.change(rehearse=True)
-    collected = gathered(rehearsal.directory, states=unreachable)
+    collected = collect_campaigns(rehearsal.directory, states=unreachable)
     assert (collected.tables, collected.exit_code) == ((), 4)
     result = run_collect(rehearsal.directory, "--json")
     document = json.loads(result.stdout)
@@ -293,12 +306,12 @@ def test_a_rehearsed_campaign_gives_no_number(
 def test_a_log_that_was_replayed_does_not_count(built: Any) -> None:
     path = built.directory / "logs/pytorch/bert/bz4/1n1g/bert_b4_fp32_2.log"
     path.write_text("HPCBERT REHEARSAL rank=0/1\n" + path.read_text())
-    row = rows_by_shape(gathered(built.directory, states=says()))["1n1g"]
+    row = rows_by_shape(collect_campaigns(built.directory, states=report_states()))["1n1g"]
     assert list_codes(row) == {2: ["rehearsal"]}
 
 
 def test_measurements_and_table_are_written_down(built: Any) -> None:
-    gathered(built.directory, states=says("COMPLETED", "FAILED"))
+    collect_campaigns(built.directory, states=report_states("COMPLETED", "FAILED"))
     measurements = json.loads((built.directory / "measurements.json").read_text())
     assert (measurements["schema"], measurements["rule"]) == (1, "clock")
     assert len(measurements["runs"]) == 10
@@ -320,7 +333,7 @@ def test_a_directory_that_can_not_be_written_is_a_warning(
         return real(source, target)
 
     monkeypatch.setattr(Path, "replace", full)
-    result = gathered(built.directory, states=says())
+    result = collect_campaigns(built.directory, states=report_states())
     assert result.exit_code == 0
     assert "No space left on device" in result.warnings[0]
 
@@ -330,7 +343,7 @@ def test_baselines_may_come_from_another_campaign(build: Build) -> None:
     for repeat in range(1, 6):
         built.complete("1n1g", repeat, 10.0)
         eight.complete("1n8g", repeat, 70.0)
-    result = gathered(built.directory, eight.directory, states=says())
+    result = collect_campaigns(built.directory, eight.directory, states=report_states())
     assert rows_by_shape(result)["1n8g"].speedup == pytest.approx(7)
     alone = json.loads((eight.directory / "table.json").read_text())["tables"][0]
     assert (alone["baseline"], alone["rows"][0]["speedup"]) == (None, None)
@@ -341,11 +354,14 @@ def test_the_same_point_in_two_campaigns_is_refused(build: Build) -> None:
     for built in builts:
         built.complete("1n1g", 1, 10.0)
     with pytest.raises(UsageError, match=r"1n1g fp32 b4 is in .*/a and in .*/b"):
-        gathered(builts[0].directory.parent, states=says())
+        collect_campaigns(builts[0].directory.parent, states=report_states())
 
 
 def test_the_same_campaign_named_twice_is_one(built: Any) -> None:
-    assert gathered(built.directory, built.directory.parent, states=says()).exit_code == 0
+    assert (
+        collect_campaigns(built.directory, built.directory.parent, states=report_states()).exit_code
+        == 0
+    )
 
 
 def test_different_windows_in_one_table_are_a_warning(build: Build) -> None:
@@ -353,10 +369,12 @@ def test_different_windows_in_one_table_are_a_warning(build: Build) -> None:
     built.complete("1n1g", 1, 10.0)
     two.complete("2n1g", 1, 20.0)
     two.change(protocol=Protocol(1, 12, 4))
-    result = gathered(built.directory, two.directory, states=says())
+    result = collect_campaigns(built.directory, two.directory, states=report_states())
     (warning,) = result.warnings
     assert "measured over different iterations: 1n1g over 3 to 12, 2n1g over 5 to 12" in warning
-    same = gathered(built.directory, two.directory, states=says(), window=Window(6, 10))
+    same = collect_campaigns(
+        built.directory, two.directory, states=report_states(), window=Window(6, 10)
+    )
     assert same.warnings == ()
 
 
@@ -369,7 +387,7 @@ def test_a_window_in_seconds_ends_where_the_run_does(
     built = build("1n1g", repeats=1)
     built.complete("1n1g", 1, 10.0, last=last)
     built.change(protocol=Protocol(1, 12, 2, window_seconds=3))
-    (table,) = gathered(built.directory, states=says()).tables
+    (table,) = collect_campaigns(built.directory, states=report_states()).tables
     (row,) = table.rows
     assert list_codes(row).get(1, []) == expected
     assert row.median == (None if expected else pytest.approx(10))
@@ -384,13 +402,13 @@ def test_a_shorter_window_than_the_protocols_is_flagged_on_gpus(build: Build) ->
         text = built.text("1n1g", 10.0, last=last).replace('"world_size": 1', config)
         built.complete("1n1g", 1, 10.0)
         built.log("1n1g", 1, text)
-        (table,) = gathered(built.directory, states=says()).tables
+        (table,) = collect_campaigns(built.directory, states=report_states()).tables
         assert ("short-window" in table.rows[0].flags) == is_short
 
 
 def test_another_window_still_wants_the_whole_run(built: Any) -> None:
     built.log("1n1g", 1, built.text("1n1g", 10.0, last=11))
-    result = gathered(built.directory, states=says(), window=Window(4, 8))
+    result = collect_campaigns(built.directory, states=report_states(), window=Window(4, 8))
     assert list_codes(rows_by_shape(result)["1n1g"]) == {1: ["incomplete"]}
     assert rows_by_shape(result)["1n1g"].median == pytest.approx(12.5)
 
@@ -406,7 +424,7 @@ def test_accumulation_is_marked(build: Build) -> None:
     built.log("1n1g", 1, f"hpcbert-config {text}\n{lines}")
     built.started("1n1g", 1)
     built.ended("1n1g", 1)
-    (table,) = gathered(built.directory, states=says()).tables
+    (table,) = collect_campaigns(built.directory, states=report_states()).tables
     assert (table.group.variant, table.rows[0].flags) == ("acc2", ("single-run", "accumulation"))
     assert table.rows[0].median == pytest.approx(8)
 
@@ -469,5 +487,5 @@ def test_a_campaigns_log_must_have_the_sequence_length_that_was_asked_for(
         built.log("1n1g", repeat, log)
         built.started("1n1g", repeat)
         built.ended("1n1g", repeat)
-    row = rows_by_shape(gathered(built.directory, states=says()))["1n1g"]
+    row = rows_by_shape(collect_campaigns(built.directory, states=report_states()))["1n1g"]
     assert list_codes(row).get(2, []) == codes_of_2

@@ -10,7 +10,7 @@ import pytest
 
 from hpcbert.campaign import store
 from tests.kit.campaigns import Build, Built
-from tests.kit.tables import CollectJson, codes, first_row
+from tests.kit.cli import CollectJson, codes, first_row
 
 T = 1763717655
 LONG = 60

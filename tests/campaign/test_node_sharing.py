@@ -16,10 +16,9 @@ from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.model import MANIFEST, Point, Shape
 from hpcbert.slurm.states import RepeatState
-from tests.kit.campaigns import Build, Built
-from tests.kit.cli import inside
-from tests.kit.collecting import gathered, says
-from tests.kit.tables import CollectJson, codes, first_row
+from tests.kit import cli
+from tests.kit.campaigns import Build, Built, collect_campaigns, report_states
+from tests.kit.cli import CollectJson, codes, first_row
 
 T = 1763717655
 RATE = 10.0
@@ -141,7 +140,7 @@ def test_other_campaigns_beside_it_disturb_a_run(
     assert name in row["runs"][1]["reasons"][0]["detail"]
     # What was found out stands where the other campaign is no longer there.
     shutil.rmtree(other.directory)
-    audited = inside("audit", built.directory, "--json")
+    audited = cli.run("audit", built.directory, "--json")
     assert json.loads(audited.stdout)["data"]["status"] == "intact"
     assert codes(first_row(collect_json(built.directory))) == [[], ["shared-nodes"]]
 
@@ -167,7 +166,7 @@ def test_what_came_while_others_were_collected_is_seen(build: Build) -> None:
     builts = [build("1n1g", repeats=1, name=name, point=point) for name, point in points.items()]
     for built in builts:
         run_repeat(built, 1, 0, 60, nodes=built.directory.name)
-    answers = says()
+    answers = report_states()
 
     def states(watched: TrackedCampaign) -> Mapping[tuple[str, int], RepeatState]:
         if watched.directory == builts[1].directory:
@@ -179,7 +178,7 @@ def test_what_came_while_others_were_collected_is_seen(build: Build) -> None:
 
     run_codes = [
         [reason.code for reason in run.reasons]
-        for table in gathered(*(built.directory for built in builts), states=states).tables
+        for table in collect_campaigns(*(built.directory for built in builts), states=states).tables
         for row in table.rows
         for run in row.runs
     ]
@@ -224,7 +223,7 @@ def test_neighbours_of_another_schema_are_named_once(build: Build) -> None:
     run_repeat(other, 1, 0, 60, log=False)
     path = other.directory / MANIFEST
     path.write_text(path.read_text().replace(f'"schema": {store.SCHEMA}', '"schema": 1'))
-    result = inside("collect", *(campaign.directory for campaign in builts), "--json")
+    result = cli.run("collect", *(campaign.directory for campaign in builts), "--json")
     warnings = [text for text in result.document["warnings"] if "Left out" in text]
     reason = f"because this hpcbert reads only schema {store.SCHEMA}"
     name = other.directory.name

@@ -13,8 +13,14 @@ import pytest
 from hpcbert.campaign import overview, store
 from hpcbert.campaign.overview import Overview, read_overview
 from hpcbert.errors import UsageError
-from tests.kit.campaigns import Build, Built, array
-from tests.kit.collecting import gathered, says, waits
+from tests.kit.campaigns import (
+    Build,
+    Built,
+    array,
+    collect_campaigns,
+    report_states,
+    report_waiting,
+)
 
 
 @pytest.fixture
@@ -25,7 +31,7 @@ def built(build: Build) -> Built:
 
 
 def collect_overview(built: Built, *words: str) -> Overview:
-    gathered(built.directory, states=says(*words))
+    collect_campaigns(built.directory, states=report_states(*words))
     return read_overview(built.directory)
 
 
@@ -58,7 +64,7 @@ def test_a_retry_makes_what_was_collected_wait_again(built: Built) -> None:
 def test_what_was_collected_before_its_end_is_not_over(build: Build) -> None:
     built = build("1n1g", repeats=2)
     built.complete("1n1g", 1, 9)
-    gathered(built.directory, states=waits)
+    collect_campaigns(built.directory, states=report_waiting)
     assert read_overview(built.directory).state == "waiting"
 
 

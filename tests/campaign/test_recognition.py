@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.kit.logs import pytorch, write_file
+from tests.kit import logs
+from tests.kit.cli import Collect, CollectJson, first_row
+from tests.kit.logs import write_file
 from tests.kit.recipes import printed
-from tests.kit.tables import Collect, CollectJson, first_row
 from tests.recipes.test_packing import format_log
 
 Document = dict[str, Any]
@@ -42,7 +43,7 @@ def list_assumed(document: Document) -> dict[str, tuple[str, str]]:
 def write_jobs(root: Path, *names: str) -> Path:
     """Write logs of one point that ran one after the other."""
     for number, name in enumerate(names):
-        write_file(root, name, pytorch("1n1g", 100.0 + number, start=START + number * 3600))
+        write_file(root, name, logs.log("1n1g", 100.0 + number, start=START + number * 3600))
     return root
 
 
@@ -82,7 +83,7 @@ def test_logs_of_one_folder_are_repeats_and_folders_are_systems(
 
 def test_a_system_keeps_the_sequence_length(tmp_path: Path, collect_json: CollectJson) -> None:
     for number, name in enumerate(("A100/slurm-1.out", "V100/slurm-2.out")):
-        log = pytorch("1n1g", 100.0, start=START + number * 3600)
+        log = logs.log("1n1g", 100.0, start=START + number * 3600)
         write_file(tmp_path / "x", name, log.replace('{"', '{"sequence_length": 512, "', 1))
     document = collect_json(tmp_path / "x", "--skip", 2, "--iters", 12)
     variants = [variant for variant, _, _ in list_tables(document)]
@@ -92,7 +93,7 @@ def test_a_system_keeps_the_sequence_length(tmp_path: Path, collect_json: Collec
 def test_of_a_jobs_tasks_one_file_is_read(tmp_path: Path, collect_json: CollectJson) -> None:
     write_jobs(tmp_path / "x", "bert_71_0.out", "bert_72_0.out")
     for job, number in ((71, 0), (72, 1)):
-        log = pytorch("1n1g", 100.0 + number, start=START + number * 3600)
+        log = logs.log("1n1g", 100.0 + number, start=START + number * 3600)
         write_file(tmp_path / "x", f"bert_{job}_1.out", log)
     write_file(tmp_path / "x", "bert_71_2.out", "waiting for rank 0\n")
     document = collect_json(tmp_path / "x", "--skip", 2, "--iters", 12)
@@ -114,7 +115,7 @@ def test_systems_of_mlperf_get_tables_of_their_own(shared: Path, collect_json: C
 def test_a_window_to_the_end_is_assumed_unless_the_log_ends_with_an_error(
     tmp_path: Path, collect_json: CollectJson, last_line: str
 ) -> None:
-    log = pytorch("1n1g", 100.0, last=60)
+    log = logs.log("1n1g", 100.0, last=60)
     write_file(tmp_path / "x", "slurm-4711.out", f"{log}{last_line}\n")
     document = collect_json(tmp_path / "x")
     assert first_row(document)["repeats"]["ok"] == (0 if last_line else 1)
@@ -129,7 +130,7 @@ def test_a_window_to_the_end_is_assumed_unless_the_log_ends_with_an_error(
 def test_a_window_to_the_end_does_not_end_where_a_record_is_damaged(
     tmp_path: Path, collect_json: CollectJson, words: tuple[str, ...]
 ) -> None:
-    lines = pytorch("1n1g", 100.0, last=60).splitlines(keepends=True)
+    lines = logs.log("1n1g", 100.0, last=60).splitlines(keepends=True)
     write_file(tmp_path / "x", "slurm-4711.out", "".join([*lines[:41], *lines[40:]]))
     row = first_row(collect_json(tmp_path / "x", *words))
     assert row["median"] is None
@@ -143,7 +144,7 @@ def _contradict_footer() -> str:
 
 def _contradict_beginning() -> str:
     """Return a log whose rates and times agree only after the protocol's window."""
-    *lines, end = pytorch("1n1g", 100.0, iters=1200).splitlines(keepends=True)
+    *lines, end = logs.log("1n1g", 100.0, iters=1200).splitlines(keepends=True)
     lines[1:121] = [line.replace("s/s: 100.00", "s/s: 150.00") for line in lines[1:121]]
     return "".join([*lines, end])
 
@@ -169,7 +170,7 @@ def test_contradictory_numbers_give_none(
 def test_an_explanation_has_facts_with_their_lines_and_all_rules(
     tmp_path: Path, collect: Collect, collect_json: CollectJson
 ) -> None:
-    path = write_file(tmp_path, "slurm-4711.out", "noise\n" + pytorch("1n1g", 100.0, last=60))
+    path = write_file(tmp_path, "slurm-4711.out", "noise\n" + logs.log("1n1g", 100.0, last=60))
     document = collect_json("--explain", path)
     (log,) = document["data"]["logs"]
     facts = {fact["name"]: (fact["value"], fact["line"]) for fact in log["facts"]}
@@ -191,8 +192,8 @@ def test_an_explanation_says_why_a_log_has_no_number(
 
 
 def test_speedups_do_not_compare_folders(tmp_path: Path, collect_json: CollectJson) -> None:
-    write_file(tmp_path, "x/A100/slurm-1.out", pytorch("1n1g", 100.0))
-    write_file(tmp_path, "x/V100/slurm-2.out", pytorch("1n4g", 390.0, start=START + 3600))
+    write_file(tmp_path, "x/A100/slurm-1.out", logs.log("1n1g", 100.0))
+    write_file(tmp_path, "x/V100/slurm-2.out", logs.log("1n4g", 390.0, start=START + 3600))
     document = collect_json(tmp_path / "x", "--skip", 2, "--iters", 12)
     assert list_tables(document) == [
         ("system=A100", ["1n1g"], [1]),
@@ -276,7 +277,7 @@ def test_an_inference_report_is_refused(tmp_path: Path, collect_json: CollectJso
 def test_a_file_of_results_beside_a_valid_log_is_its_run(
     tmp_path: Path, collect_json: CollectJson
 ) -> None:
-    write_file(tmp_path, "x/run.log", pytorch("1n1g", 100.0))
+    write_file(tmp_path, "x/run.log", logs.log("1n1g", 100.0))
     write_file(tmp_path, "x/benchmark_report.json", json.dumps(TRAINING_REPORT, indent=4))
     write_file(tmp_path, "x/benchmark_config.json", json.dumps(CONFIGURATION, indent=4))
     document = collect_json(tmp_path / "x", "--skip", 2, "--iters", 12)
@@ -322,7 +323,7 @@ def test_a_run_without_its_end_is_incomplete(tmp_path: Path, collect_json: Colle
 
 def test_lines_of_two_recipes_name_both(tmp_path: Path, collect_json: CollectJson) -> None:
     shutil.copytree(TEMPLATES / "pytorch", tmp_path / "templates/copy")
-    write_file(tmp_path, "x/slurm-1.out", pytorch("1n1g", 100.0))
+    write_file(tmp_path, "x/slurm-1.out", logs.log("1n1g", 100.0))
     document = collect_json(tmp_path / "x", "--templates", tmp_path / "templates")
     assert document["exit_code"] == 2
     (error,) = document["errors"]

@@ -14,7 +14,7 @@ import pytest
 from hpcbert.campaign import record
 from hpcbert.campaign.record import Records
 from tests.kit.campaigns import Build, Built
-from tests.kit.cli import CliResult, inside
+from tests.kit.cli import CliResult, run
 from tests.kit.slurm import Programs
 
 _opened: list[Counter[str]] = []
@@ -78,7 +78,7 @@ def programs(slurm: Programs, monkeypatch: pytest.MonkeyPatch) -> Programs:
 
 def collect_counted(*builts: Built) -> tuple[CliResult, Counter[str]]:
     with count_opened_files() as opened:
-        result = inside("collect", *(built.directory for built in builts), "--json")
+        result = run("collect", *(built.directory for built in builts), "--json")
     return result, opened
 
 
@@ -128,7 +128,7 @@ def test_an_audit_opens_each_status_file_once(
     programs.answers(sacct=[render_sacct(built)])
     collect_counted(built)
     with count_opened_files() as opened:
-        assert inside("audit", built.directory).returncode == 0
+        assert run("audit", built.directory).returncode == 0
     assert opened == count_files(built)
 
 

@@ -23,11 +23,10 @@ from hpcbert.model import MANIFEST, Shape
 from hpcbert.scheduler.local import backend
 from hpcbert.system import lock
 from hpcbert.system.runner import Outcome, run
-from tests.kit.campaigns import build
-from tests.kit.drafts import drafted
+from tests.kit import campaigns
+from tests.kit.drafts import combined, drafted
 from tests.kit.needs import require
 from tests.kit.paths import REPOSITORY
-from tests.kit.requests import combined
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -359,9 +358,9 @@ def test_a_local_queue_lives_from_another_time_namespace_too(
 def test_a_campaign_that_is_not_the_last_one_is_named(
     changes: dict[str, Any], sentence: str, tmp_path: Path
 ) -> None:
-    build(tmp_path, "1n1g", name="0-measured")
+    campaigns.campaign(tmp_path, "1n1g", name="0-measured")
     store.record_submit(tmp_path)
-    build(tmp_path, "1n1g", name="1-later", **changes)
+    campaigns.campaign(tmp_path, "1n1g", name="1-later", **changes)
     newest = store.find_newest(tmp_path, measured=True)
     assert store.describe_refusal(newest).startswith(sentence)
     assert bool(store.describe_refusal(newest)) == bool(sentence)

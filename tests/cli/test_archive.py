@@ -16,9 +16,8 @@ from hpcbert.campaign import store
 from hpcbert.cli import submit_run
 from hpcbert.commands.submit import write_campaign
 from hpcbert.script.draft import Draft
-from tests.kit.campaigns import Build, Built
-from tests.kit.cli import inside
-from tests.kit.collecting import gathered, says
+from tests.kit.campaigns import Build, Built, collect_campaigns, report_states
+from tests.kit.cli import run
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
 
@@ -28,7 +27,7 @@ def built(build: Build) -> Built:
     built = build("1n1g", "1n4g", repeats=3)
     built.lock()
     built.finish()
-    gathered(built.directory, states=says())
+    collect_campaigns(built.directory, states=report_states())
     return built
 
 
@@ -48,7 +47,7 @@ def drafts(monkeypatch: pytest.MonkeyPatch) -> list[Draft]:
 
 @pytest.fixture
 def packed(built: Built, tmp_path: Path) -> Path:
-    data = inside("archive", built.directory, "--json").data
+    data = run("archive", built.directory, "--json").data
     path = tmp_path / f"{built.campaign.id}.zip"
     assert data["path"] == path.name
     assert (data["campaign"], data["masked"]) == (built.campaign.id, [])
@@ -59,20 +58,20 @@ def packed(built: Built, tmp_path: Path) -> Path:
 def test_where_it_is_written(built: Built, tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
-    first = inside("archive", "pytorch", "--output", folder, "--json")
+    first = run("archive", "pytorch", "--output", folder, "--json")
     assert first.data["path"] == str(folder / f"{built.campaign.id}.zip")
     assert not first.document["warnings"]
-    again = inside("archive", "pytorch", "--output", folder, "--json")
+    again = run("archive", "pytorch", "--output", folder, "--json")
     assert (again.returncode, again.error["code"]) == (2, "usage")
     assert "not overwritten" in again.error["message"]
-    plain = inside("archive", "--output", "x.zip")
+    plain = run("archive", "--output", "x.zip")
     assert plain.stdout.startswith("x.zip: ")
     assert (tmp_path / "x.zip").read_bytes() == Path(first.data["path"]).read_bytes()
 
 
 @pytest.mark.parametrize("name", ["a.tar.gz", "a.tgz", "a.7z", "table4"])
 def test_another_form_is_refused(built: Built, name: str) -> None:
-    result = inside("archive", "pytorch", "--output", name, "--json")
+    result = run("archive", "pytorch", "--output", name, "--json")
     assert (result.returncode, result.error["code"]) == (2, "usage")
     assert ".zip" in result.error["hint"]
     assert not Path(name).exists()
@@ -80,13 +79,13 @@ def test_another_form_is_refused(built: Built, name: str) -> None:
 
 def test_what_was_never_collected_is_said(build: Build) -> None:
     build("1n1g").finish()
-    result = inside("archive", "--json")
+    result = run("archive", "--json")
     assert result.returncode == 0
     assert "None of its results are recorded yet" in result.document["warnings"][0]
 
 
 def test_readers_take_it_as_the_directory(built: Built, packed: Path) -> None:
-    read: Callable[..., Any] = lambda *words: inside(*words, "--json").document  # noqa: E731
+    read: Callable[..., Any] = lambda *words: run(*words, "--json").document  # noqa: E731
     for words in (["collect"], ["audit"], ["logs"], ["monitor", "--once"]):
         original, archived = read(*words, built.directory), read(*words, packed)
         for document in (original, archived):
@@ -102,28 +101,28 @@ def test_readers_take_it_as_the_directory(built: Built, packed: Path) -> None:
 
 
 def test_they_name_the_archive(built: Built, packed: Path) -> None:
-    assert inside("audit", packed, "--json").data["directory"] == str(packed)
-    (watched,) = inside("monitor", packed, "--json").data["campaigns"]
+    assert run("audit", packed, "--json").data["directory"] == str(packed)
+    (watched,) = run("monitor", packed, "--json").data["campaigns"]
     assert watched == {"campaign": built.campaign.id, "directory": str(packed), "preflight": []}
-    place = inside("logs", packed, "--repeat", "2", "--point", "bert-tiny_1n4g_fp32_b4", "--json")
+    place = run("logs", packed, "--repeat", "2", "--point", "bert-tiny_1n4g_fp32_b4", "--json")
     assert place.data["path"] == f"{packed}/logs/pytorch/bert/bz4/1n4g/bert_b4_fp32_2.log"
     before = packed.read_bytes()
-    assert inside("logs", packed, "--path").returncode == 2
-    assert inside("audit", packed, "--accept", "why").returncode == 2
+    assert run("logs", packed, "--path").returncode == 2
+    assert run("audit", packed, "--accept", "why").returncode == 2
     assert packed.read_bytes() == before
 
 
 def test_it_is_found_among_the_campaigns(built: Built, tmp_path: Path) -> None:
-    inside("archive", "--output", tmp_path / "runs" / "table4.zip")
+    run("archive", "--output", tmp_path / "runs" / "table4.zip")
     for words in (["collect"], ["audit"], ["logs", "--tail", "1"], ["monitor", "--once"]):
-        assert inside(*words, "table4.zip").returncode == 0, words
+        assert run(*words, "table4.zip").returncode == 0, words
 
 
 @pytest.mark.parametrize(
     "words", [["cancel"], ["retry"], ["submit", "--resume"], ["archive"]], ids=" ".join
 )
 def test_nothing_of_it_is_run(words: list[str], packed: Path) -> None:
-    result = inside(*words, packed, "--json")
+    result = run(*words, packed, "--json")
     assert result.returncode == 2
     assert "An archive can only be read" in result.error["message"]
     assert "submit --like" in result.error["hint"]
@@ -132,7 +131,7 @@ def test_nothing_of_it_is_run(words: list[str], packed: Path) -> None:
 def test_a_damaged_one_is_refused_by_every_reader(packed: Path) -> None:
     packed.write_bytes(packed.read_bytes()[:-40])
     for words in (["collect"], ["audit"], ["logs"], ["monitor", "--once"], ["submit", "--like"]):
-        result = inside(*words, packed, "--json")
+        result = run(*words, packed, "--json")
         assert result.returncode == 2, words
         assert "ZIP file was cut short" in result.error["message"], words
 
@@ -150,7 +149,7 @@ def points(document: dict[str, Any]) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("form", ["directory", "archive", "id"])
 def test_the_same_is_submitted_again(form: str, built: Built, packed: Path) -> None:
     name = {"directory": built.directory, "archive": packed, "id": "pytorch-abc"}[form]
-    document = inside("submit", "--like", name, *OPTIONS).document
+    document = run("submit", "--like", name, *OPTIONS).document
     assert [point[:4] for point in points(document)] == [
         ('"1n1g"', '"bert-tiny"', '"fp32"', "4"),
         ('"1n4g"', '"bert-tiny"', '"fp32"', "4"),
@@ -186,10 +185,10 @@ def test_it_makes_what_the_command_line_made(
 ) -> None:
     """Whatever a campaign was asked for with, --like makes the same points and the same scripts."""
     options = ["--scheduler", "slurm", "--dry-run", "--json"]
-    first = inside("submit", *options, "--model", "bert-tiny", *words)
+    first = run("submit", *options, "--model", "bert-tiny", *words)
     assert first.returncode == 0, first
     write_campaign(drafts[0])
-    again = inside("submit", "--like", drafts[0].directory, *options)
+    again = run("submit", "--like", drafts[0].directory, *options)
     assert again.returncode == 0, again
     assert points(again.document) == points(first.document)
     assert not [warning for warning in again.document["warnings"] if "Differs from" in warning]
@@ -209,10 +208,10 @@ def test_a_file_its_lock_and_its_variables_come_out_of_an_archive(
         'repeats = "auto"\nmax_repeats = 9\n[env]\nNCCL_ALGO = "Ring"\n'
     )
     options = ["--scheduler", "slurm", "--dry-run", "--json"]
-    assert inside("submit", file, *options).returncode == 0
+    assert run("submit", file, *options).returncode == 0
     write_campaign(drafts[0])
     directory = drafts[0].directory
-    packed = inside("archive", directory, "--output", tmp_path / "x.zip", "--json").data
+    packed = run("archive", directory, "--output", tmp_path / "x.zip", "--json").data
     with zipfile.ZipFile(packed["path"]) as archive:
         for name in ("campaign.toml", store.LOCKED):
             inside_it = archive.read(f"{directory.name}/{name}")
@@ -220,7 +219,7 @@ def test_a_file_its_lock_and_its_variables_come_out_of_an_archive(
         # hpcbert's own scripts hold nothing that looks like a secret.
         assert packed["masked"] == []
         assert archive.read(f"{directory.name}/campaign.toml") == file.read_bytes()
-    again = inside("submit", "--like", packed["path"], *options)
+    again = run("submit", "--like", packed["path"], *options)
     assert again.returncode == 0, again
     assert drafts[1].campaign.protocol == drafts[0].campaign.protocol
     assert drafts[1].campaign.protocol.precision_of_median == 0.01
@@ -240,7 +239,7 @@ def test_what_cannot_be_had_is_named(built: Built) -> None:
         points_ = (replace(array.point, **changes) for array in built.campaign.arrays)
         arrays = zip(built.campaign.arrays, points_, strict=True)
         built.change(arrays=tuple(replace(array, point=point) for array, point in arrays)).lock()
-        result = inside("submit", "--like", built.directory, *OPTIONS)
+        result = run("submit", "--like", built.directory, *OPTIONS)
         assert result.returncode == 2
         assert message in result.error["message"], result
 
@@ -248,14 +247,14 @@ def test_what_cannot_be_had_is_named(built: Built) -> None:
 def test_an_option_that_has_another_default_now(built: Built) -> None:
     """What was the default then is asked for by name."""
     built.lock(sequence_length=64)
-    document = inside("submit", "--like", built.directory, *OPTIONS).document
+    document = run("submit", "--like", built.directory, *OPTIONS).document
     assert document["exit_code"] == 0, document
     assert all("64" in array["script_text"] for array in document["data"]["arrays"])
 
 
 def test_a_campaign_without_its_lock_file(built: Built) -> None:
     (built.directory / store.LOCKED).unlink()
-    result = inside("submit", "--like", built.directory, *OPTIONS)
+    result = run("submit", "--like", built.directory, *OPTIONS)
     assert result.returncode == 2
     assert store.LOCKED in result.error["message"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.cli import Cli, inside
+from tests.kit.cli import Cli, run
 
 FILE = """\
 schema = 1
@@ -96,6 +96,6 @@ def test_the_campaigns_of_a_file_have_one_time_however_long_drafting_takes(
     monkeypatch.setenv("HPCBERT_RUNS", str(tmp_path / "runs"))
     monkeypatch.setattr(time, "time", itertools.count(1_800_000_000, 60).__next__)
     argv = ("submit", str(tmp_path / "week47.toml"), "--rehearse", "--force", "--dry-run", "--json")
-    campaigns = inside(*argv).data["campaigns"]
+    campaigns = run(*argv).data["campaigns"]
     assert len({entry["campaign"].partition("-")[0] for entry in campaigns}) == 1
     assert len({entry["campaign"] for entry in campaigns}) == len(ORDER)

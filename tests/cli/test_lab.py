@@ -12,7 +12,7 @@ import pytest
 from hpcbert.config.site import read_site
 from hpcbert.lab import files
 from hpcbert.lab.plan import DEFAULT_DIRECTORY, LabPlan, Layout, command
-from tests.kit.cli import inside
+from tests.kit.cli import run
 
 pytestmark = pytest.mark.slow
 
@@ -86,4 +86,4 @@ def test_trust_without_an_entry_says_how_to_add_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    assert "hpcbert trust PATH" in inside("trust").stdout
+    assert "hpcbert trust PATH" in run("trust").stdout

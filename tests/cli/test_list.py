@@ -6,9 +6,8 @@ import os
 
 import pytest
 
-from tests.kit.campaigns import Build, Built
-from tests.kit.cli import Cli, inside
-from tests.kit.collecting import gathered, says, waits
+from tests.kit.campaigns import Build, Built, collect_campaigns, report_states, report_waiting
+from tests.kit.cli import Cli, run
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
 
@@ -23,18 +22,18 @@ def built(build: Build) -> Built:
 def test_a_list_has_a_line_for_each_and_says_where_it_comes_from(
     built: Built, build: Build
 ) -> None:
-    gathered(built.directory, states=says())
+    collect_campaigns(built.directory, states=report_states())
     bad = build("1n1g", name="20261122T100000Z-pytorch-bad", jobs=("90",))
     (bad.directory / "manifest.json").write_text("{")
-    assert inside("note", "3f9a1c", "after", "the update").returncode == 0
-    head, first, second, _, last = inside("list").stdout.splitlines()
+    assert run("note", "3f9a1c", "after", "the update").returncode == 0
+    head, first, second, _, last = run("list").stdout.splitlines()
     assert head.split()[:3] == ["campaign", "framework", "shapes"]
     assert first.split()[:4] == [bad.campaign.id, "-", "-", "damaged"]
     assert "not valid JSON" in first
     for words in ("1n1g..1n8g (4)", "complete", "8/8", "84.00 1n8g", "after the update"):
         assert words in second
     assert "come from files" in last
-    damaged, intact = inside("list", "--json").data["campaigns"]
+    damaged, intact = run("list", "--json").data["campaigns"]
     assert (damaged["state"], damaged["asked"]) == ("damaged", None)
     assert intact["best"] == {
         "point": "bert-tiny_1n8g_fp32_b4",
@@ -46,73 +45,73 @@ def test_a_list_has_a_line_for_each_and_says_where_it_comes_from(
 
 
 def test_a_list_of_nothing_is_no_error() -> None:
-    assert "hpcbert submit" in inside("list").stdout
-    assert inside("list", "--fw", "x", "--json").data["campaigns"] == []
+    assert "hpcbert submit" in run("list").stdout
+    assert run("list", "--fw", "x", "--json").data["campaigns"] == []
 
 
 @pytest.mark.parametrize(
     "words", [["--newer", "7"], ["--older", "x"], ["--state", "dead"], ["--limit", "0"]]
 )
 def test_what_can_not_be_a_filter_is_refused(words: list[str]) -> None:
-    assert inside("list", *words).returncode == 2
+    assert run("list", *words).returncode == 2
 
 
 def test_one_campaign_is_shown_point_by_point(built: Built) -> None:
     built.log("1n4g", 2, "nothing")
-    gathered(built.directory, states=says())
-    text = inside("show").stdout
+    collect_campaigns(built.directory, states=report_states())
+    text = run("show").stdout
     assert "state:     incomplete" in text
     assert "bert-tiny_1n4g_fp32_b4 repeat 2: " in text
-    data = inside("show", "3f9a1c", "--json").data
+    data = run("show", "3f9a1c", "--json").data
     assert (data["state"], data["valid"], data["asked"]) == ("incomplete", 7, 8)
     point = data["points"][2]
     assert (point["shape"], point["valid"], point["asked"]) == ("1n4g", 1, 2)
     assert point["repeats"] == {"ended": 2}
     assert [refusal["repeat"] for refusal in point["refused"]] == [2]
-    assert inside("show", "nothing").returncode == 2
+    assert run("show", "nothing").returncode == 2
 
 
 def test_numbers_collected_before_all_had_ended_are_provisional(build: Build) -> None:
     built = build("1n1g", repeats=3, name="20261121T100000Z-pytorch-3f9a1c")
     built.complete("1n1g", 1, 9)
-    gathered(built.directory, states=waits)
-    assert "0/3*" in inside("list").stdout
-    assert "run hpcbert collect again" in inside("list").stdout
-    shown = inside("show").stdout
+    collect_campaigns(built.directory, states=report_waiting)
+    assert "0/3*" in run("list").stdout
+    assert "run hpcbert collect again" in run("list").stdout
+    shown = run("show").stdout
     assert "0/3*" in shown
     assert "repeat 2" not in shown  # It waited when it was collected, and has not failed.
-    assert inside("list", "--json").data["campaigns"][0]["provisional"]
+    assert run("list", "--json").data["campaigns"][0]["provisional"]
     built.finish()
-    gathered(built.directory, states=says())
-    assert "*" not in inside("list").stdout + inside("show").stdout
-    assert not inside("show", "--json").data["provisional"]
+    collect_campaigns(built.directory, states=report_states())
+    assert "*" not in run("list").stdout + run("show").stdout
+    assert not run("show", "--json").data["provisional"]
 
 
 def test_a_note_is_written_printed_and_removed(built: Built) -> None:
-    assert inside("note", "3f9a1c", "--json").data["note"] == ""
-    assert "hpcbert note 20" in inside("note", "3f9a1c").stdout
-    assert inside("note", "3f9a1c", "x  y").stdout == "x y\n"
-    assert inside("note", "3f9a1c").stdout == "x y\n"
-    assert "has no note" in inside("note", "3f9a1c", "").stdout
-    assert inside("note", "3f9a1c", "a\x1b[0m").returncode == 2
+    assert run("note", "3f9a1c", "--json").data["note"] == ""
+    assert "hpcbert note 20" in run("note", "3f9a1c").stdout
+    assert run("note", "3f9a1c", "x  y").stdout == "x y\n"
+    assert run("note", "3f9a1c").stdout == "x y\n"
+    assert "has no note" in run("note", "3f9a1c", "").stdout
+    assert run("note", "3f9a1c", "a\x1b[0m").returncode == 2
 
 
 def test_a_campaign_goes_by_its_name(built: Built, build: Build) -> None:
     build("1n1g", name="20261122T100000Z-pytorch-b07d42", jobs=("90",))
-    assert "name" not in inside("list").stdout
+    assert "name" not in run("list").stdout
     built.change(name="table 4")
-    _, _, second, *_ = inside("list").stdout.splitlines()
+    _, _, second, *_ = run("list").stdout.splitlines()
     assert second.startswith(f"{built.campaign.id}  table 4  pytorch")
-    (entry,) = inside("list", "--name", "TABLE", "--json").data["campaigns"]
+    (entry,) = run("list", "--name", "TABLE", "--json").data["campaigns"]
     assert (entry["name"], entry["campaign"]) == ("table 4", built.campaign.id)
-    assert inside("show", "table 4", "--json").data["campaign"] == built.campaign.id
+    assert run("show", "table 4", "--json").data["campaign"] == built.campaign.id
 
 
 def test_a_note_goes_with_the_archive(built: Built) -> None:
-    gathered(built.directory, states=says())
-    inside("note", "3f9a1c", "after the update")
-    inside("archive", "--output", "all.zip")
-    assert inside("show", "all.zip", "--json").data["note"] == "after the update"
+    collect_campaigns(built.directory, states=report_states())
+    run("note", "3f9a1c", "after the update")
+    run("archive", "--output", "all.zip")
+    assert run("show", "all.zip", "--json").data["note"] == "after the update"
 
 
 @pytest.mark.slow
@@ -136,7 +135,7 @@ def test_what_was_removed_is_named(built: Built, hpcbert: Cli) -> None:
 
 
 def test_on_a_terminal_a_long_note_is_cut(built: Built, hpcbert: Cli) -> None:
-    inside("note", "3f9a1c", "word " * 99)
+    run("note", "3f9a1c", "word " * 99)
     _, output = hpcbert.on_terminal("list", "--runs", built.directory.parent, columns=150)
     assert max(map(len, output.splitlines())) <= 150
     assert "…" in output
@@ -145,7 +144,7 @@ def test_on_a_terminal_a_long_note_is_cut(built: Built, hpcbert: Cli) -> None:
 @pytest.mark.needs("users")
 def test_a_directory_with_campaigns_of_others_only_says_so(built: Built) -> None:
     os.chown(built.directory, 65534, 65534)
-    assert "None of yours" in inside("list").stdout
-    assert "--everyone" in inside("list", "--fw", "pytorch").stdout
-    assert "matches" in inside("list", "--fw", "oneflow").stdout
-    assert built.campaign.id in inside("list", "--everyone").stdout
+    assert "None of yours" in run("list").stdout
+    assert "--everyone" in run("list", "--fw", "pytorch").stdout
+    assert "matches" in run("list", "--fw", "oneflow").stdout
+    assert built.campaign.id in run("list", "--everyone").stdout

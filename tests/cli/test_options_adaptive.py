@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.cli import CliResult, inside
+from tests.kit.cli import CliResult, run
 
 pytestmark = pytest.mark.slow
 
@@ -14,7 +14,7 @@ LOCAL = ("--scheduler", "local", "--device", "cpu")
 
 
 def run_plan(*words: object) -> CliResult:
-    return inside("plan", *LOCAL, *words, "--json")
+    return run("plan", *LOCAL, *words, "--json")
 
 
 def test_a_plan_goes_from_five_to_the_most(empty_directory: None) -> None:
@@ -22,7 +22,7 @@ def test_a_plan_goes_from_five_to_the_most(empty_directory: None) -> None:
     (point,) = result.data["campaigns"][0]["points"]
     assert (point["least_repeats"], point["repeats"], point["jobs"]) == (5, 20, 20)
     assert (point["least_node_hours"], point["node_hours"]) == (5, 20)
-    assert "5 to 20" in inside("plan", *LOCAL, "--repeats", "auto", "--max-repeats", "20").output
+    assert "5 to 20" in run("plan", *LOCAL, "--repeats", "auto", "--max-repeats", "20").output
     costly = run_plan("--repeats", "auto", "--time", "60", "--max-gpu-hours", "14")
     # Where PyTorch is not installed, that is an error too.
     messages = [error["message"] for error in costly.document["errors"]]
@@ -44,7 +44,7 @@ def test_a_file_says_it_and_what_is_typed_beside_it_wins(
     ]
     assert repeats == [9, 3, 12]
     file.write_text(f"{head}max_repeats = 9\n")
-    result = inside("submit", file, *LOCAL)
+    result = run("submit", file, *LOCAL)
     assert (result.returncode, str(file) in result.output) == (2, True), result.output
     assert 'max_repeats has no effect without repeats = "auto"' in result.output
 
@@ -66,5 +66,5 @@ def test_a_file_says_it_and_what_is_typed_beside_it_wins(
 def test_what_makes_no_sense_is_refused(
     empty_directory: None, words: tuple[str, ...], says: str
 ) -> None:
-    result = inside("submit", *LOCAL, *words)
+    result = run("submit", *LOCAL, *words)
     assert (result.returncode, says in result.output) == (2, True), result.output

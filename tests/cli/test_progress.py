@@ -10,13 +10,12 @@ from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.cli.progress import Display, list_numbers, report_finished_points
 from hpcbert.commands.monitor import Change, View, open_campaign
 from hpcbert.slurm.states import RepeatState
-from tests.kit.campaigns import Built
-from tests.kit.collecting import says
+from tests.kit.campaigns import Built, report_states
 
 
 def changes(watched: TrackedCampaign, *words: str, default: str = "COMPLETED") -> list[Change]:
     """Return all repeats of a campaign as changes, with a state for each repeat number."""
-    states = says(*words, default=default)(watched)
+    states = report_states(*words, default=default)(watched)
     return [Change(repeat, states[repeat.key], 0.0) for repeat in watched.repeats]
 
 
@@ -56,9 +55,9 @@ def test_finished_points_have_medians_and_efficiencies(
         for repeat, rate in enumerate(rates, 1):
             built.complete(shape, repeat, rate)
     watched = open_campaign(built.directory)
-    states = says()(watched)
+    states = report_states()(watched)
     final_key = watched.repeats[-1].key
-    states = {**states, final_key: says(default=last)(watched)[final_key]}
+    states = {**states, final_key: report_states(default=last)(watched)[final_key]}
     lines = list_numbers(watched, states, "samples")
     assert [line.partition("efficiency ")[2].partition(",")[0] for line in lines] == efficiencies
 

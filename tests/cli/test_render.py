@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert.model import MANIFEST
-from tests.kit.cli import CliResult, inside
+from tests.kit.cli import CliResult, run
 
 POINT = ("--fw", "pytorch", "--nodes", "1", "--gpus-per-node", "2", "--device", "cpu")
 KINDS = ("output", "links", "campaign")
@@ -20,13 +20,13 @@ KINDS = ("output", "links", "campaign")
 def folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with scripts, as it was written; its library is in `scripts`, or next to them."""
     monkeypatch.chdir(tmp_path)
-    assert inside("init", "--local").returncode == 0
+    assert run("init", "--local").returncode == 0
     if request.param == "campaign":
-        assert inside("submit", *POINT, "--rehearse", "--repeats", "1").returncode == 0
-        assert inside("monitor").returncode == 0
+        assert run("submit", *POINT, "--rehearse", "--repeats", "1").returncode == 0
+        assert run("monitor").returncode == 0
         (directory,) = (tmp_path / "runs").iterdir()
         return directory / "scripts"
-    assert inside("render", *POINT, "--output", tmp_path / "a b").returncode == 0
+    assert run("render", *POINT, "--output", tmp_path / "a b").returncode == 0
     if request.param == "links":
         shutil.move(tmp_path / "a b/scripts", tmp_path / "library")
         (tmp_path / "a b/scripts").mkdir()
@@ -41,7 +41,7 @@ def library(folder: Path) -> Path:
 
 
 def check(folder: Path) -> CliResult:
-    result = inside("render", "--check", folder, "--json")
+    result = run("render", "--check", folder, "--json")
     result.check(as_json=True)
     return result
 

@@ -22,9 +22,10 @@ from hpcbert.results import document
 from hpcbert.results.document import ResultSet
 from hpcbert.results.reduce import tabulate
 from hpcbert.results.report import figures
-from tests.kit import nodes
-from tests.kit.cli import UNCOUNTED, Cli, CliResult, inside
-from tests.kit.logs import TEST_RECIPES, pytorch, write_file
+from tests.kit.campaigns import node, write_nodes
+from tests.kit.cli import UNCOUNTED, Cli, CliResult, run
+from tests.kit.logs import TEST_RECIPES, write_file
+from tests.kit.logs import log as pytorch_log
 from tests.kit.shared import index
 
 pytestmark = pytest.mark.slow
@@ -36,7 +37,7 @@ RESULT = f"logs/{DLPERF}/result/resnet50_result.json"
 @pytest.fixture
 def report(empty_directory: None) -> Report:
     """Runs `hpcbert report WORDS --output out` in this process, without what only costs time."""
-    return lambda *words: inside("report", *words, "--output", "out", "--templates", TEST_RECIPES)
+    return lambda *words: run("report", *words, "--output", "out", "--templates", TEST_RECIPES)
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def logs(tmp_path: Path) -> Path:
     for shape, gpus in (("1n1g", 1), ("1n2g", 2)):
         for repeat in (1, 2, 3):
             rate, start = gpus * (10.0 + repeat / 10), 1763717655.5 + 1000 * (3 * gpus + repeat)
-            text = pytorch(shape, rate, iters=120, start=start)
+            text = pytorch_log(shape, rate, iters=120, start=start)
             write_file(
                 tmp_path / "logs",
                 f"pytorch/{shape}/bert_b4_fp32_{repeat}.log",
@@ -162,9 +163,7 @@ def test_a_campaign_tells_its_nodes_commands_and_what_does_not_count(
     for array in built.campaign.arrays:
         (built.directory / array.script).write_text("#!/bin/bash\n# the script\n")
         for repeat in array.repeats:
-            nodes.write_nodes(
-                built.directory, array, repeat, nodes.node("n1", host__topology=topology)
-            )
+            write_nodes(built.directory, array, repeat, node("n1", host__topology=topology))
     result = report(built.directory, "--json")
     assert result.returncode == 4
     assert result.document["status"] == "partial"
@@ -187,8 +186,8 @@ def test_an_archive_is_reported_as_its_campaign(build: Callable[..., Any], repor
     built.finish()
     for array in built.campaign.arrays:
         (built.directory / array.script).write_text("#!/bin/bash\n# the script\n")
-    assert inside("collect", built.directory).returncode == 0
-    assert inside("archive", built.directory, "--output", "a.zip").returncode == 0
+    assert run("collect", built.directory).returncode == 0
+    assert run("archive", built.directory, "--output", "a.zip").returncode == 0
     assert report("a.zip", "--with-logs").returncode == 0
     (script,) = Path("out/scripts").iterdir()
     assert "# the script" in script.read_text(encoding="utf-8")
@@ -199,7 +198,7 @@ def test_an_archive_is_reported_as_its_campaign(build: Callable[..., Any], repor
 def test_one_run_and_no_baseline_make_a_report_without_speedup(
     tmp_path: Path, report: Report
 ) -> None:
-    write_file(tmp_path, "pytorch/1n2g/bert_b4_fp32_1.log", pytorch("1n2g", 20.0, iters=120))
+    write_file(tmp_path, "pytorch/1n2g/bert_b4_fp32_1.log", pytorch_log("1n2g", 20.0, iters=120))
     assert report(tmp_path / "pytorch").returncode == 0
     ((_, _, speed, speedup, efficiency, low, high, cv, count, marks),) = numbers(
         Path("out/tables/results-1.csv")
@@ -211,7 +210,7 @@ def test_one_run_and_no_baseline_make_a_report_without_speedup(
 
 def test_no_run_that_counts_makes_a_report_without_figures(tmp_path: Path, report: Report) -> None:
     write_file(
-        tmp_path, "pytorch/1n1g/bert_b4_fp32_1.log", pytorch("1n1g", 20.0, iters=120, last=9)
+        tmp_path, "pytorch/1n1g/bert_b4_fp32_1.log", pytorch_log("1n1g", 20.0, iters=120, last=9)
     )
     assert report(tmp_path / "pytorch").returncode == 4
     assert not Path("out/figures").exists()
@@ -355,8 +354,8 @@ def test_a_report_of_failed_runs_has_reasons_and_nodes(
     built.started("1n1g", 1)
     built.ended("1n1g", 1, code=1)
     network = ["eth0 physical -1 1500 up"]
-    host = nodes.node("n1", host__network=network)
-    nodes.write_nodes(built.directory, built.array("1n1g"), 1, host)
+    host = node("n1", host__network=network)
+    write_nodes(built.directory, built.array("1n1g"), 1, host)
     assert report(built.directory).returncode == 4
     text = Path("out/report.md").read_text(encoding="utf-8")
     assert re.search(r"Invalid runs by reason: .*state \(1\)", text)
@@ -380,17 +379,17 @@ def test_a_report_goes_into_its_campaign(
 ) -> None:
     built = build("1n1g", repeats=1, scheduler="local")
     built.finish()
-    result = inside("report", built.directory)
+    result = run("report", built.directory)
     page = built.directory / "report" / "index.html"
     assert page.is_file()
     assert str(page) in result.stdout
     # Again, over the first one; the campaign's evidence does not change.
     for name in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
-    assert "No browser" in inside("report", built.directory, "--open").stderr
+    assert "No browser" in run("report", built.directory, "--open").stderr
     # The browser is a command that takes a file: without a page it would fail.
     monkeypatch.setenv("BROWSER", "test -n %s")
-    assert "No browser" not in inside("report", built.directory, "--open").stderr
-    assert inside("audit", built.directory).returncode == 0
-    result = inside("report", built.directory, "dlperf:oneflow-fp32-b32", "--json")
+    assert "No browser" not in run("report", built.directory, "--open").stderr
+    assert run("audit", built.directory).returncode == 0
+    result = run("report", built.directory, "dlperf:oneflow-fp32-b32", "--json")
     assert result.data["page"] == "report/index.html"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.kit.cli import inside
+from tests.kit.cli import run
 
 FILE = """# What we compare.
 schema = 1
@@ -49,7 +49,7 @@ def file(empty_directory: None, without_slurm: None, tmp_path: Path) -> Path:
 
 
 def campaigns(*words: object) -> list[dict[str, Any]]:
-    result = inside("submit", *words, *DRY)
+    result = run("submit", *words, *DRY)
     assert result.returncode == 0, result
     entries: list[dict[str, Any]] = result.data["campaigns"]
     return entries
@@ -93,7 +93,7 @@ def test_ranks_have_them_under_every_runtime_and_before_the_sites(
         f'[container]\nruntime = "{runtime}"\n'
     )
     words = ("--fw", "oneflow", "--env", "NCCL_ALGO=Ring", "--env", "X=a b'c,d", "--site", site)
-    result = inside("submit", *words, "--dry-run", "--json")
+    result = run("submit", *words, "--dry-run", "--json")
     text = result.data["arrays"][0]["script_text"]
     (line,) = [line for line in text.splitlines() if "environment=(" in line]
     assert "NCCL_ALGO=Ring " in line
@@ -109,7 +109,7 @@ def test_what_is_typed_wins_over_the_file(file: Path) -> None:
     assert campaign["arrays"][0]["repeats"] == [1]
     assert "--partition=test\n" in plain(campaign)
     assert "--exclude=n1,n2\n" in plain(campaign)
-    result = inside("submit", file, "--fw", "pytorch", "--env", "A=1", "--json")
+    result = run("submit", file, "--fw", "pytorch", "--env", "A=1", "--json")
     assert (
         result.error["message"]
         == "--fw and --env have no effect with campaign.toml, which says what to measure."
@@ -118,7 +118,7 @@ def test_what_is_typed_wins_over_the_file(file: Path) -> None:
 
 def test_all_faults_are_told_at_once_and_nothing_is_written(file: Path, tmp_path: Path) -> None:
     file.write_text(FILE.replace('"oneflow"]', '"onflow"]').replace('"fp16"]', '"fp17"]'))
-    result = inside("submit", file, "--runs", tmp_path / "runs", "--json")
+    result = run("submit", file, "--runs", tmp_path / "runs", "--json")
     assert result.returncode == 2
     errors = [(error["code"], error["message"]) for error in result.document["errors"]]
     assert errors == [
@@ -131,7 +131,7 @@ def test_all_faults_are_told_at_once_and_nothing_is_written(file: Path, tmp_path
 
 def test_what_has_no_effect_with_the_scheduler_is_said(file: Path) -> None:
     file.write_text('schema = 1\nframeworks = "pytorch"\n[slurm]\npartition = "gpu"\n')
-    result = inside("submit", file, "--scheduler", "local", "--dry-run", "--json")
+    result = run("submit", file, "--scheduler", "local", "--dry-run", "--json")
     (warning,) = [text for text in result.document["warnings"] if "no effect" in text]
     assert warning == f"{file}: slurm.partition has no effect with the local scheduler."
 
@@ -164,7 +164,7 @@ TYPED_WRONG = {
 @pytest.mark.parametrize("case", TYPED_WRONG)
 def test_what_is_typed_wrong_is_refused(case: str, empty_directory: None) -> None:
     words, message = TYPED_WRONG[case]
-    result = inside("submit", *words, *DRY)
+    result = run("submit", *words, *DRY)
     assert result.returncode == 2
     assert message in result.error["message"], result
 
@@ -173,7 +173,7 @@ def test_the_header_of_a_rendered_script_has_the_variables(
     empty_directory: None, tmp_path: Path
 ) -> None:
     words = ("--env", "NCCL_ALGO=Ring", "--env", "B=x y", "--output", tmp_path / "out")
-    assert inside("render", *words).returncode == 0
+    assert run("render", *words).returncode == 0
     (path,) = (tmp_path / "out").glob("*.sbatch")
     assert "--env B=x y' --env NCCL_ALGO=Ring".replace("B=", "'B=") in path.read_text()
-    assert inside("render", "--check", tmp_path / "out").returncode == 0
+    assert run("render", "--check", tmp_path / "out").returncode == 0

@@ -16,9 +16,8 @@ from hpcbert.config.site import Site
 from hpcbert.model import Shape
 from hpcbert.script.draft import Draft, draft
 from hpcbert.script.plan import plan
-from tests.kit.cli import inside
-from tests.kit.drafts import OPTIONS, SUBMITTER, changed, hurried, load, reference
-from tests.kit.requests import combined
+from tests.kit.cli import run
+from tests.kit.drafts import OPTIONS, SUBMITTER, changed, combined, hurried, load, reference
 from tests.kit.slurm import Slurm, failed
 
 REQUEST = combined(Shape(1, 2), ("fp32",), scaling=True, repeats=1)
@@ -114,7 +113,7 @@ def test_a_cancel_that_fails_midway_names_what_it_cancelled(
     submit_drafts(site, drafts)
     monkeypatch.setattr("hpcbert.cli.cancel.run", slurm)
     slurm.scancel = [None, failed("scancel: error: Slurm temporarily unable"), None]
-    result = inside("cancel", "--yes", "--json", *(each.directory for each in drafts))
+    result = run("cancel", "--yes", "--json", *(each.directory for each in drafts))
     assert result.returncode == 3
     cancelled = [campaign["campaign"] for campaign in result.data["campaigns"]]
     assert cancelled == [drafts[0].campaign.id, drafts[2].campaign.id]

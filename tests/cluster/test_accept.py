@@ -11,7 +11,7 @@ import pytest
 from hpcbert.lab.record import Lab
 from hpcbert.system.runner import run
 from tests.kit.cli import Cli, CliResult
-from tests.kit.training import START, WORDS, log
+from tests.kit.logs import START, WORDS, stand_in_log
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
@@ -47,7 +47,7 @@ def put(hpcbert: Cli, path: Path, text: str) -> None:
 def program(hpcbert: Cli) -> Path:
     path = hpcbert.cwd / "program"
     load = f"'{hpcbert.cwd}/load'"
-    put(hpcbert, path, PROGRAM.format(load=load, start=START, log=log()))
+    put(hpcbert, path, PROGRAM.format(load=load, start=START, log=stand_in_log()))
     put(hpcbert, hpcbert.cwd / "bin" / "nvidia-smi", NVIDIA_SMI)
     return path
 

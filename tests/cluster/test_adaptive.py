@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.kit.cli import Cli
-from tests.kit.training import START, WORDS, log
+from tests.kit.logs import START, WORDS, stand_in_log
 from tests.kit.waiting import unqueued, until
 
 
@@ -63,7 +63,7 @@ def test_repeats_end_when_the_median_is_known_well_enough(hpcbert: Cli) -> None:
     shown = (
         '#!/bin/bash\necho "$EPOCHREALTIME $BASHPID"\n'
         'exec awk -v now="${EPOCHREALTIME/,/.}" -F \' time: \' \'NF > 1 { printf "%s time: %.6f\\n", '
-        f"$1, now + $2 - {START + 1.2}; next }} 1' <<'END'\n{log()}\nEND\n"
+        f"$1, now + $2 - {START + 1.2}; next }} 1' <<'END'\n{stand_in_log()}\nEND\n"
     )
     hpcbert.run(["tee", str(program)], stdin=shown)
     hpcbert.run(["chmod", "+x", str(program)])

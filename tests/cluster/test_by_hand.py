@@ -8,7 +8,7 @@ from typing import Any
 
 from hpcbert.script.resolve import PREFLIGHT
 from tests.kit.cli import Cli
-from tests.kit.training import WORDS, stand_in
+from tests.kit.logs import WORDS, stand_in
 
 # Of the person who calls sbatch: none may change what runs.
 VARIABLES = {

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from tests.kit.cli import Cli
-from tests.kit.training import stand_in
+from tests.kit.logs import stand_in
 
 LOCAL = """\
 schema = 1

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from hpcbert.lab.record import Lab
-from tests.kit import planted, planting
 from tests.kit.cli import Cli
+from tests.kit.doctor import find_missed, select_faults, set_key, typed
 from tests.kit.lab import Checkout, User
-from tests.kit.typing_remedies import set_key, typed
+from tests.kit.lab_faults import late, limited, mounted, read_only, replaced
 
 CLOCK = """#!/bin/bash
 if [[ $* == "show config" ]]; then echo Configuration data as of 1000000000
@@ -52,16 +52,16 @@ def bad_nodes(lab: Lab, work: Path, user: User) -> Iterator[None]:
     scontrol = shutil.copy(str(shutil.which("scontrol")), work)
     with ExitStack() as stack:
         plant = stack.enter_context
-        plant(planting.replaced(lab, "n4", "/etc/hosts", hosts, work))
-        plant(planting.read_only(lab, "n4", work))
-        plant(planting.mounted(lab, "n3", "/tmp", "-t", "tmpfs", "-o", "ro", "none"))
-        plant(planting.mounted(lab, "n4", "/tmp", "-t", "tmpfs", "-o", "noexec,mode=1777", "none"))
-        plant(planting.mounted(lab, "n4", user.home, "-t", "tmpfs", "-o", "mode=0", "none"))
-        plant(planting.mounted(lab, "n3", "/dev/shm", "-t", "tmpfs", "-o", "size=1m", "none"))
-        plant(planting.limited(lab, "n3", "memlock", 65536))
-        plant(planting.limited(lab, "n4", "nofile", 512))
-        plant(planting.replaced(lab, "n3", "/usr/bin/scontrol", CLOCK.format(scontrol), work))
-        plant(planting.late(lab, "n3", work, 4))
+        plant(replaced(lab, "n4", "/etc/hosts", hosts, work))
+        plant(read_only(lab, "n4", work))
+        plant(mounted(lab, "n3", "/tmp", "-t", "tmpfs", "-o", "ro", "none"))
+        plant(mounted(lab, "n4", "/tmp", "-t", "tmpfs", "-o", "noexec,mode=1777", "none"))
+        plant(mounted(lab, "n4", user.home, "-t", "tmpfs", "-o", "mode=0", "none"))
+        plant(mounted(lab, "n3", "/dev/shm", "-t", "tmpfs", "-o", "size=1m", "none"))
+        plant(limited(lab, "n3", "memlock", 65536))
+        plant(limited(lab, "n4", "nofile", 512))
+        plant(replaced(lab, "n3", "/usr/bin/scontrol", CLOCK.format(scontrol), work))
+        plant(late(lab, "n3", work, 4))
         yield
 
 
@@ -95,7 +95,7 @@ def test_every_fault_of_nodes_is_found_and_what_is_typed_helps(
             bad = [finding for finding in result.data if finding["status"] != "ok"]
             text, line = typed(text, line, bad, home=user.home)
     bad = [finding for findings in rounds for finding in findings if finding["status"] != "ok"]
-    missed = planted.find_missed(planted.select_faults("nodes", "ranks"), bad)
+    missed = find_missed(select_faults("nodes", "ranks"), bad)
     assert not missed, "\n".join(map(str, (*missed, *bad, len(rounds), line)))
     last = {finding["code"]: finding for finding in rounds[-1]}
     texts = [str(finding) for finding in last.values() if finding["status"] != "ok"]

@@ -12,9 +12,9 @@ import pytest
 
 from hpcbert.lab.record import Lab
 from hpcbert.system.runner import Outcome, run
+from tests.kit.doctor import set_key
 from tests.kit.lab import Checkout
 from tests.kit.paths import REPOSITORY
-from tests.kit.typing_remedies import set_key
 from tests.kit.waiting import CEILING
 
 TUTORIAL = REPOSITORY / "docs" / "tutorial" / "first-table.md"

@@ -8,7 +8,7 @@ import pytest
 
 from hpcbert.campaign import store
 from tests.kit.cli import Cli
-from tests.kit.training import WORDS, stand_in
+from tests.kit.logs import WORDS, stand_in
 
 pytestmark = pytest.mark.slow
 

@@ -14,9 +14,8 @@ from hpcbert.lab.lifecycle import status
 from hpcbert.lab.record import Lab, load
 from hpcbert.system.runner import Outcome, run
 from tests.docs.examples import of_lab, read_examples
-from tests.kit.administration import stop_slurmdbd
-from tests.kit.cli import inside
-from tests.kit.lab_faults import cut_link, restore_link, start_daemon, stop_daemon
+from tests.kit import cli
+from tests.kit.lab_faults import cut_link, restore_link, start_daemon, stop_daemon, stop_slurmdbd
 from tests.kit.waiting import CEILING, unqueued, until
 
 pytestmark = pytest.mark.slurm
@@ -37,7 +36,7 @@ def test_all_nodes_are_idle_and_all_daemons_alive(lab: Lab):
 
 
 def test_the_json_page_shows_the_status_of_a_lab(lab: Lab):
-    result = inside("lab", "status", "--directory", lab.directory, "--json")
+    result = cli.run("lab", "status", "--directory", lab.directory, "--json")
     page = read_examples()
     assert page["lab status"] == of_lab(result, lab.directory), "run: python -m tests.docs.examples"
     assert page["lab up"] == page["lab status"].replace('"lab status"', '"lab up"')

@@ -8,8 +8,7 @@ import pytest
 
 from hpcbert.campaign import store
 from tests.kit.cli import Cli
-from tests.kit.logs import ITERS, SKIP, pytorch
-from tests.kit.training import START, stand_in
+from tests.kit.logs import ITERS, SKIP, START, log, stand_in
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +39,7 @@ if ((size > {ROOM})); then
 fi""",
     )
     # Of the size that it has room for; a probe's is not looked at.
-    (folder / "training.log").write_text(pytorch("1n1g", 5.0 * ROOM, batch=ROOM, start=START))
+    (folder / "training.log").write_text(log("1n1g", 5.0 * ROOM, batch=ROOM, start=START))
     return path
 
 
@@ -74,7 +73,7 @@ def test_one_size_for_the_curve_is_found_at_its_largest_shape(hpcbert: Cli, tmp_
     """Two ranks have room for 16, one has room for 24: both rows are in one table at 16."""
     logs = {gpus: tmp_path / f"log.{gpus}" for gpus in (1, 2)}
     for gpus, path in logs.items():
-        path.write_text(pytorch(f"1n{gpus}g", 80.0 * gpus, batch=16, start=START))
+        path.write_text(log(f"1n{gpus}g", 80.0 * gpus, batch=16, start=START))
     python = program(
         tmp_path,
         f"""if ((RANK)); then exit 0; fi

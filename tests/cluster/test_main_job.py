@@ -10,7 +10,7 @@ from typing import Any
 
 from hpcbert.script.quoting import directive
 from tests.kit.cli import Cli
-from tests.kit.training import WORDS, stand_in
+from tests.kit.logs import WORDS, stand_in
 from tests.kit.waiting import unqueued, until
 
 

@@ -15,11 +15,10 @@ from hpcbert.lab.lifecycle import down, up
 from hpcbert.lab.plan import LabPlan
 from hpcbert.lab.record import Lab
 from hpcbert.system.runner import run
-from tests.kit import planted
 from tests.kit.cli import Cli
+from tests.kit.doctor import find_missed, select_faults, set_key, typed
 from tests.kit.lab import Checkout, User, runner_of
 from tests.kit.lab_faults import start_daemon, stop_daemon
-from tests.kit.typing_remedies import set_key, typed
 from tests.kit.waiting import until
 
 SETTINGS = (
@@ -249,7 +248,7 @@ def test_a_doctor_finds_each_daemon_that_is_down(
     finally:
         start_daemon(cluster, "n3", run=run)
         nodes_are(cluster, "idle", *everyone)
-    missed = planted.find_missed(planted.select_faults("daemons"), findings)
+    missed = find_missed(select_faults("daemons"), findings)
     assert not missed, "\n".join(
         str(finding) for finding in (*missed, *findings) if "'ok'" not in str(finding)
     )
@@ -290,7 +289,7 @@ def test_what_a_doctor_says_of_choices_helps_when_it_is_typed(
         run([*limit, "GrpTRESRunMins=gres/gpu=-1"], env=cluster.daemon_environment)
         run([*node, "State=RESUME"], env=cluster.daemon_environment)
     bad = [finding for findings in rounds for finding in findings if finding["status"] != "ok"]
-    missed = planted.find_missed(planted.select_faults("choices"), bad)
+    missed = find_missed(select_faults("choices"), bad)
     assert not missed, "\n".join(map(str, (*missed, *bad, line)))
     # Debian's Open MPI speaks PMIx alone, which this cluster lacks.
     assert {finding["code"] for finding in rounds[-1] if finding["status"] != "ok"} <= {

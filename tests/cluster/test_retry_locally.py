@@ -11,9 +11,8 @@ from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.scheduler.local import backend as local
 from tests.kit.campaigns import updated
-from tests.kit.cli import Cli
-from tests.kit.tables import runs
-from tests.kit.training import WORDS, stand_in
+from tests.kit.cli import Cli, runs
+from tests.kit.logs import WORDS, stand_in
 from tests.kit.waiting import until
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from hpcbert.campaign import record, store
 from tests.kit.cli import Cli
-from tests.kit.training import WORDS, stand_in
+from tests.kit.logs import WORDS, stand_in
 
 
 def test_a_failed_repeat_runs_again_on_another_node(hpcbert: Cli, as_user: Any, work: Path) -> None:

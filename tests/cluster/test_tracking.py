@@ -21,9 +21,8 @@ from hpcbert.scheduler.tracker import Tracker
 from hpcbert.slurm.states import RepeatState
 from hpcbert.system.runner import Outcome, run
 from tests.kit import campaigns
-from tests.kit.administration import start_requeued, stop_slurmdbd
 from tests.kit.cli import Cli
-from tests.kit.lab_faults import start_daemon
+from tests.kit.lab_faults import start_daemon, start_requeued, stop_slurmdbd
 from tests.kit.waiting import until
 
 SCRIPT = """\
@@ -82,7 +81,7 @@ class Bench:
             arrays.append(replace(array, repeats=repeats, job_id=outcome.stdout.strip()))
         created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 5))
         changes = {"created": created, "user": self.user, "concurrent_points": True}
-        return TrackedCampaign(directory, campaigns.campaign(name, *arrays, **changes))
+        return TrackedCampaign(directory, campaigns.manifest(name, *arrays, **changes))
 
     def tracker(self, tracked_campaign: TrackedCampaign) -> Tracker:
         return Tracker([tracked_campaign], run=self.run, environ={}, floor=0.5, chance=lambda: 0.0)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.faults.kit import GATE, HANG, Cluster, stopped, wait_for
-from tests.kit.administration import start_requeued
+from tests.kit.lab_faults import start_requeued
 from tests.kit.waiting import unqueued
 
 

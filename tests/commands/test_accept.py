@@ -14,7 +14,7 @@ from hpcbert.commands.accept import select_one_node
 from hpcbert.model import Counted, Group, Measured, Reason, Run, Shape
 from hpcbert.results.document import NodeFacts, ResultSet, Source, render_results
 from hpcbert.results.reduce import tabulate
-from tests.kit.cli import inside
+from tests.kit import cli
 
 GROUP = Group("oneflow", "bert-base", "fp32", 32, "rate")
 WINDOW = Counted(20, 120, "iterations 21 to 120")
@@ -58,7 +58,7 @@ def save_nodes(folder: Path, **rates: float) -> list[Path]:
 def test_a_slow_node_and_another_driver_are_named(folder: Path) -> None:
     files = save_nodes(folder, n1=100, n2=97, n3=90, n4=100.1)
     junit = folder / "accept.xml"
-    result = inside(
+    result = cli.run(
         "accept", folder / "base.json", "--each-node", *files, "--json", "--junit", junit
     )
     assert result.returncode == 7
@@ -73,15 +73,15 @@ def test_a_slow_node_and_another_driver_are_named(folder: Path) -> None:
     assert "GPU driver is 550, not 560" in errors[1]["hint"]
     suites = ET.parse(junit).getroot().findall("testsuite")
     assert [suite.get("failures") for suite in suites] == ["0", "0", "1", "0"]
-    text = inside("accept", folder / "base.json", "--each-node", *files)
+    text = cli.run("accept", folder / "base.json", "--each-node", *files)
     assert "slower than its like" in text.stdout
-    report = inside("accept", folder / "base.json", "--each-node", *files, "--format", "markdown")
+    report = cli.run("accept", folder / "base.json", "--each-node", *files, "--format", "markdown")
     assert "| ---: |" in report.stdout
 
 
 def test_equal_nodes_are_accepted(folder: Path) -> None:
     files = save_nodes(folder, n1=100, n2=100.2, n4=99.9)
-    result = inside("accept", folder / "base.json", "--each-node", *files, "--json")
+    result = cli.run("accept", folder / "base.json", "--each-node", *files, "--json")
     assert result.returncode == 0, result
     assert result.data["power"][0]["detectable"] == 0.03
 
@@ -94,7 +94,7 @@ def test_a_node_without_a_valid_run_has_no_verdict_and_does_not_hide_the_others(
     reasons = (Reason("exit", "status 1"),)
     runs = tuple(replace(run, valid=False, throughput=None, reasons=reasons) for run in point.runs)
     files.append(save(folder / "n3.json", replace(point, runs=runs)))
-    result = inside("accept", folder / "base.json", "--each-node", *files, "--json")
+    result = cli.run("accept", folder / "base.json", "--each-node", *files, "--json")
     assert result.returncode == 7
     states = {entry["node"]: (entry["state"], entry["runs"]) for entry in result.data["nodes"]}
     assert states == {"n1": ("like", 5), "n2": ("like", 5), "n3": ("unknown", 0), "n4": ("like", 5)}
@@ -104,7 +104,7 @@ def test_a_node_without_a_valid_run_has_no_verdict_and_does_not_hide_the_others(
 @pytest.mark.parametrize(("tolerance", "status"), [("5%", 0), ("0.02", 7)])
 def test_a_point_may_lose_the_tolerance(folder: Path, tolerance: str, status: int) -> None:
     new = save(folder / "new.json", measured([96 * speed for speed in STEADY], "n1"))
-    result = inside("accept", folder / "base.json", new, "--tolerance", tolerance)
+    result = cli.run("accept", folder / "base.json", new, "--tolerance", tolerance)
     assert result.returncode == status, result
     assert POINT in result.stdout
 
@@ -114,7 +114,7 @@ def test_repeats_that_landed_on_several_nodes_are_compared_by_node(folder: Path)
     runs = tuple(run for point in points for run in point.runs)
     runs = tuple(replace(run, repeat=number) for number, run in enumerate(runs, 1))
     new = save(folder / "new.json", replace(points[0], runs=runs, asked=15))
-    result = inside("accept", folder / "base.json", new, "--json")
+    result = cli.run("accept", folder / "base.json", new, "--json")
     assert result.returncode == 7
     slow = [entry["node"] for entry in result.data["nodes"] if entry["state"] == "slower"]
     assert slow == ["n80"]
@@ -139,7 +139,7 @@ def test_what_cannot_be_accepted_is_refused(
 ) -> None:
     monkeypatch.chdir(folder)
     save(folder / "wide.json", measured(STEADY, shape="2n1g"))
-    result = inside("accept", *words)
+    result = cli.run("accept", *words)
     assert result.returncode == 2, result
     assert keyword in result.stderr
 
@@ -155,6 +155,6 @@ def test_damaged_results_are_refused(folder: Path) -> None:
     document = json.loads((folder / "base.json").read_text())
     document["tables"][0]["rows"][0]["median"] = 1.0
     (folder / "edited.json").write_text(json.dumps(document))
-    result = inside("accept", folder / "edited.json", folder / "base.json")
+    result = cli.run("accept", folder / "edited.json", folder / "base.json")
     assert result.returncode == 2
     assert "median" in result.stderr

@@ -19,9 +19,8 @@ from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.commands.audit import audit
 from hpcbert.logs.setting import Window
 from hpcbert.slurm.states import Kind, RepeatState
-from tests.kit.cli import inside
-from tests.kit.collecting import gathered, says, waits
-from tests.kit.nodes import node, write_nodes
+from tests.kit import cli
+from tests.kit.campaigns import collect_campaigns, node, report_states, report_waiting, write_nodes
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +31,7 @@ def digest(path: Path) -> tuple[int, str]:
 
 
 def run_audit(directory: Path, *words: str) -> tuple[int, dict[str, Any]]:
-    result = inside("audit", directory, *words, "--json")
+    result = cli.run("audit", directory, *words, "--json")
     return result.returncode, result.document
 
 
@@ -50,7 +49,7 @@ def finished(build: Any) -> Any:
                 built.directory, array, repeat, *map(node, ("n1", "n2")[: array.point.shape.nodes])
             )
         (built.directory / array.script).write_text("#!/bin/bash\n")
-    assert gathered(built.directory, states=says()).exit_code == 0
+    assert collect_campaigns(built.directory, states=report_states()).exit_code == 0
     return built
 
 
@@ -79,7 +78,7 @@ def test_an_untouched_campaign_is_intact_and_every_cell_has_its_logs(finished: A
 
 
 def test_people_see_the_digests_too(finished: Any) -> None:
-    text = inside("audit", finished.directory).stdout
+    text = cli.run("audit", finished.directory).stdout
     log = finished.directory / "logs/pytorch/bert/bz4/2n2g/bert_b4_fp32_3.log"
     assert digest(log)[1] in text
     assert "2n2g  48.00 samples/s, median of 5/5" in text
@@ -89,7 +88,7 @@ def test_people_see_the_digests_too(finished: Any) -> None:
 def test_collecting_again_changes_nothing(finished: Any) -> None:
     path = finished.directory / "measurements.json"
     before = path.read_bytes()
-    assert gathered(finished.directory, states=says()).warnings == ()
+    assert collect_campaigns(finished.directory, states=report_states()).warnings == ()
     assert path.read_bytes() == before
 
 
@@ -190,7 +189,7 @@ def test_a_seal_that_was_noted_elsewhere_finds_a_record_that_was_made_anew(finis
     assert run_audit(finished.directory, "--expect", noted[:12])[0] == 0
     finished.log("2n2g", 3, finished.text("2n2g", 4000.0))
     (finished.directory / "measurements.json").unlink()
-    gathered(finished.directory, states=says())
+    collect_campaigns(finished.directory, states=report_states())
     assert run_audit(finished.directory)[0] == 0
     code, document = run_audit(finished.directory, "--expect", noted)
     assert code == 5
@@ -240,10 +239,10 @@ def test_a_requeue_makes_the_record_stale_and_collect_renews_it_with_a_history(
     attempt = LOG.replace(".log", ".r1.log")
     assert list_findings(document) == {("grew", STATUS), ("added", attempt)}
     # While it waits, the attempt that completed counts, and nothing is sealed.
-    gathered(finished.directory, states=waits)
+    collect_campaigns(finished.directory, states=report_waiting)
     assert run_audit(finished.directory)[1]["data"]["status"] == "stale"
     finished.ended("2n2g", 3, attempt=1)
-    result = gathered(finished.directory, states=says())
+    result = collect_campaigns(finished.directory, states=report_states())
     assert result.warnings == ()
     code, document = run_audit(finished.directory)
     assert code == 0
@@ -332,12 +331,12 @@ def test_collect_refuses_what_was_changed_and_records_nothing_over_it(
     recipe = finished.directory / "recipe.toml"
     recipe.write_text(recipe.read_text() + "# end\n")
     (finished.directory / "measurements.json").unlink()
-    assert gathered(finished.directory, states=says()).exit_code == 0
+    assert collect_campaigns(finished.directory, states=report_states()).exit_code == 0
     change, name, spoilt = DAMAGES[damage]
     change(finished.directory / name)
     contents = {path: path.read_bytes() for path in finished.directory.glob("*.json")}
     for _ in range(2):
-        result = gathered(finished.directory, states=says())
+        result = collect_campaigns(finished.directory, states=report_states())
         assert result.exit_code == 4
         assert any(name in reason and "--accept" in reason for reason in result.refused)
         by_repeat = map_runs(result)
@@ -356,7 +355,7 @@ def test_a_file_of_the_same_content_is_the_same_whatever_its_time(finished: Any)
     path.unlink()
     path.write_text(text)
     os.utime(path, (1, 1))
-    assert gathered(finished.directory, states=says()).exit_code == 0
+    assert collect_campaigns(finished.directory, states=report_states()).exit_code == 0
     assert run_audit(finished.directory)[1]["data"]["status"] == "intact"
 
 
@@ -365,18 +364,18 @@ def test_an_edited_record_refuses_every_run(finished: Any) -> None:
     data = json.loads(path.read_text())
     data["runs"][0]["scheduler"]["word"] = "FAILED"
     path.write_text(json.dumps(data))
-    result = gathered(finished.directory, states=says())
+    result = collect_campaigns(finished.directory, states=report_states())
     assert result.exit_code == 4
     assert all("changed" in list_codes(run) for run in map_runs(result).values())
 
 
 def test_a_change_is_accepted_with_a_reason_that_stays_on_record(finished: Any) -> None:
     finished.log("2n2g", 3, finished.text("2n2g", 4000.0))
-    assert gathered(finished.directory, states=says()).exit_code == 4
+    assert collect_campaigns(finished.directory, states=report_states()).exit_code == 4
     code, document = run_audit(finished.directory, "--accept", "a test of the reader")
     assert (code, document["data"]["status"]) == (0, "intact")
     for _ in range(2):
-        result = gathered(finished.directory, states=says())
+        result = collect_campaigns(finished.directory, states=report_states())
         assert result.exit_code == 0
         assert map_runs(result)[3].throughput == pytest.approx(4000, rel=1e-3)
         assert any(
@@ -386,11 +385,11 @@ def test_a_change_is_accepted_with_a_reason_that_stays_on_record(finished: Any) 
         (entry,) = document["data"]["history"]
         assert (code, entry["accepted"]) == (0, "a test of the reader")
         assert any(LOG in change for change in entry["changes"])
-    text = inside("audit", finished.directory).stdout
+    text = cli.run("audit", finished.directory).stdout
     assert "a test of the reader" in text
     # What is changed after that is a change again.
     finished.log("2n2g", 3, finished.text("2n2g", 5000.0))
-    assert gathered(finished.directory, states=says()).exit_code == 4
+    assert collect_campaigns(finished.directory, states=report_states()).exit_code == 4
 
 
 @pytest.mark.parametrize(("reason", "changed"), [("", True), ("  ", True), ("for nothing", False)])
@@ -398,7 +397,7 @@ def test_what_can_not_be_accepted_is_said(finished: Any, reason: str, *, changed
     if changed:
         finished.log("2n2g", 3, finished.text("2n2g", 4000.0))
     before = (finished.directory / "measurements.json").read_bytes()
-    assert inside("audit", finished.directory, "--accept", reason).returncode == 2
+    assert cli.run("audit", finished.directory, "--accept", reason).returncode == 2
     assert (finished.directory / "measurements.json").read_bytes() == before
 
 
@@ -419,7 +418,7 @@ def test_the_record_is_of_the_default_rule_and_the_protocols_window(
     before = path.read_bytes()
     if not first:
         path.unlink()
-    result = gathered(finished.directory, states=says(), **OTHERWISE[case])
+    result = collect_campaigns(finished.directory, states=report_states(), **OTHERWISE[case])
     assert (result.tables[0].group.rule == "rate") is ("rule" in OTHERWISE[case])
     if first:
         assert path.read_bytes() == before
@@ -438,13 +437,13 @@ def test_after_a_cancelled_retry_nothing_was_changed(finished: Any) -> None:
     built = finished.change(arrays=(first, second, again))
 
     def cancelled(watched: TrackedCampaign) -> dict[tuple[str, int], RepeatState]:
-        repeat_states = dict(says()(watched))
+        repeat_states = dict(report_states()(watched))
         repeat_states[again.name, 3] = RepeatState("CANCELLED", Kind.FAILED, "sacct", attempt=1)
         repeat_states[again.name, 4] = RepeatState("UNKNOWN", Kind.UNKNOWN, "none", attempt=1)
         return repeat_states
 
     for _ in range(2):
-        assert gathered(built.directory, states=cancelled).exit_code == 0
+        assert collect_campaigns(built.directory, states=cancelled).exit_code == 0
         code, document = run_audit(built.directory)
         assert (code, document["data"]["status"]) == (0, "intact")
 
@@ -462,7 +461,7 @@ def test_a_status_file_that_comes_late_heals(finished: Any, visible: str, versio
     text = log.read_bytes()
     if visible == "nothing":
         log.unlink()
-    result = gathered(finished.directory, states=says())
+    result = collect_campaigns(finished.directory, states=report_states())
     assert result.exit_code == 4
     assert "exit" in list_codes(map_runs(result)[3])
     if version == "old":
@@ -477,7 +476,7 @@ def test_a_status_file_that_comes_late_heals(finished: Any, visible: str, versio
     code, document = run_audit(finished.directory)
     assert (code, document["data"]["status"]) == (5, "stale")
     assert {finding["kind"] for finding in document["data"]["findings"]} <= {"late", "grew"}
-    result = gathered(finished.directory, states=says())
+    result = collect_campaigns(finished.directory, states=report_states())
     assert (result.exit_code, result.refused) == (0, ())
     assert map_runs(result)[3].throughput == pytest.approx(48)
     assert run_audit(finished.directory)[1]["data"]["status"] == "intact"
@@ -487,9 +486,9 @@ def test_a_log_that_was_whole_does_not_come_late(finished: Any) -> None:
     """Only what was missing may come; what was there and short stays what it was."""
     (finished.directory / "measurements.json").unlink()
     finished.log("2n2g", 3, finished.text("2n2g", 4.0, last=11))
-    assert gathered(finished.directory, states=says()).exit_code == 4
+    assert collect_campaigns(finished.directory, states=report_states()).exit_code == 4
     finished.log("2n2g", 3, finished.text("2n2g", 4.0))
-    result = gathered(finished.directory, states=says())
+    result = collect_campaigns(finished.directory, states=report_states())
     assert "changed" in list_codes(map_runs(result)[3])
 
 
@@ -501,7 +500,7 @@ def test_a_copy_elsewhere_is_audited_too(finished: Any, tmp_path: Path) -> None:
 
 def test_a_campaign_that_still_runs_has_no_evidence(build: Any) -> None:
     built = build("1n1g")
-    gathered(built.directory, states=waits)
+    collect_campaigns(built.directory, states=report_waiting)
     code, document = run_audit(built.directory)
     assert code == 4
     assert document["errors"][0]["code"] == "incomplete"
@@ -546,13 +545,13 @@ def test_text_folds_hundreds_of_nodes(
             for number, name in enumerate(names, start=1)
         ]
         write_nodes(built.directory, built.array("300n1g"), repeat, *facts)
-    gathered(built.directory, states=says())
+    collect_campaigns(built.directory, states=report_states())
     assert len(list((built.directory / "env").iterdir())) == 2
-    text = inside("audit", built.directory).stdout
+    text = cli.run("audit", built.directory).stdout
     assert all(text.count(f"({group})") == 2 for group in groups)
     assert len(text.splitlines()) < 30
     report = built.directory / "page"
-    inside("report", built.directory, "--output", report)
+    cli.run("report", built.directory, "--output", report)
     assert (report / "report.md").stat().st_size < 20_000
 
 
@@ -566,7 +565,7 @@ def test_control_characters_from_anywhere_do_not_reach_the_terminal(finished: An
     escape = "\x1b]0;x\x07"
     write_nodes(finished.directory, finished.array("2n2g"), 3, node("n1", host__cpu=escape))
     (finished.directory / "logs" / f"a{escape}.log").write_text("")
-    result = inside("audit", finished.directory)
+    result = cli.run("audit", finished.directory)
     assert result.returncode == 5
     assert "\x1b" not in result.output
     assert "\x07" not in result.output

@@ -12,9 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hpcbert.campaign import evidence
-from tests.kit.cli import inside
-from tests.kit.collecting import gathered, says
-from tests.kit.nodes import node, write_nodes
+from tests.kit.campaigns import collect_campaigns, node, report_states, write_nodes
+from tests.kit.cli import run
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +24,7 @@ def finished(build: Any) -> Any:
     for repeat in (1, 2):
         built.complete("1n1g", repeat, 10.0)
         write_nodes(built.directory, built.array("1n1g"), repeat, node())
-    gathered(built.directory, states=says())
+    collect_campaigns(built.directory, states=report_states())
     return built
 
 
@@ -71,7 +70,7 @@ def test_any_change_of_the_record_is_answered(finished: Any, data: Any, sealed: 
     if sealed and isinstance(after, dict):
         after["seal"] = evidence.compute_seal(after)
     path.write_text(json.dumps(after))
-    result = inside("audit", finished.directory)
+    result = run("audit", finished.directory)
     same = evidence.encode_canonical(after) == evidence.encode_canonical(before)
     assert result.returncode in ({0} if same else {0, 4, 5} if sealed else {4, 5})
     assert result.returncode == 0 or "error: " in result.stderr

@@ -12,8 +12,7 @@ from hpcbert.commands.collect import CollectRequest, Places, load_result_set
 from hpcbert.errors import UsageError
 from hpcbert.results.document import ResultSet, read_results, render_results
 from tests.kit import logs
-from tests.kit.campaigns import Built
-from tests.kit.collecting import says
+from tests.kit.campaigns import Built, report_states
 from tests.kit.paths import TEMPLATES
 
 Build = Callable[..., Built]
@@ -21,14 +20,14 @@ AT = Places(Recipes((TEMPLATES,)))
 
 
 def load_results(*words: object, request: CollectRequest | None = None) -> ResultSet:
-    return load_result_set([str(word) for word in words], AT, request, states=says())
+    return load_result_set([str(word) for word in words], AT, request, states=report_states())
 
 
 def put_logs(root: Path, shape: str = "1n1g", rate: float = 64.5) -> Path:
     """Write three logs of the PyTorch reference as DLPerf keeps them."""
     for number in (1, 2, 3):
         name = f"pytorch/bert/bz4/{shape}/bert_b4_fp32_{number}.log"
-        text = logs.pytorch(shape, rate + number, iters=120, start=1.7e9 + 1e4 * number)
+        text = logs.log(shape, rate + number, iters=120, start=1.7e9 + 1e4 * number)
         logs.write_file(root, name, text)
     return root
 
@@ -105,6 +104,6 @@ def test_what_is_not_there_is_named(word: str) -> None:
 
 
 def test_a_log_that_is_called_json_is_no_result(tmp_path: Path) -> None:
-    path = logs.write_file(tmp_path, "run.json", logs.pytorch("1n1g", 64.5))
+    path = logs.write_file(tmp_path, "run.json", logs.log("1n1g", 64.5))
     with pytest.raises(UsageError, match="not valid JSON"):
         load_results(path)

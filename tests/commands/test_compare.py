@@ -14,9 +14,9 @@ from hpcbert.cli.main import COMMANDS
 from hpcbert.model import Counted, Facts, Group, Measured, Reason, Run, Shape
 from hpcbert.results.document import ResultSet, render_results
 from hpcbert.results.reduce import tabulate
-from tests.kit import logs
+from tests.kit import cli, logs
 from tests.kit.campaigns import Built
-from tests.kit.cli import CliResult, inside
+from tests.kit.cli import CliResult
 
 GROUP = Group("oneflow", "bert-base", "fp32", 32, "rate")
 WINDOW = Counted(20, 120, "iterations 21 to 120")
@@ -62,7 +62,7 @@ Save = Callable[..., Path]
 
 
 def compare(*words: object) -> CliResult:
-    result = inside("compare", *words)
+    result = cli.run("compare", *words)
     result.check(as_json="--json" in words)
     return result
 
@@ -326,10 +326,10 @@ def test_campaigns_and_logs_are_compared(
     for number in range(1, 6):
         built.complete("1n1g", number, 10.0 + number / 100)
         name = f"pytorch/bert/bz4/1n1g/bert_b4_fp32_{number}.log"
-        log = logs.pytorch("1n1g", 9.0 + number / 100, start=1.7e9 + 1e4 * number)
+        log = logs.log("1n1g", 9.0 + number / 100, start=1.7e9 + 1e4 * number)
         logs.write_file(tmp_path / "logs", name, log)
     path = tmp_path / "kept.json"
-    inside("collect", built.directory, "--output", path)
+    cli.run("collect", built.directory, "--output", path)
     (same,) = points(built.directory, path).values()
     assert (same["verdict"], same["ratio"]) == ("equal", 1.0)
     words = ("--model", same["base"]["model"], "--skip", "2", "--iters", "12")

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 
 def site_in(folder: Path) -> Site:
-    return drafts.site_of(folder, "[slurm]\npoll_floor = 0.1\n")
+    return drafts.site(folder, "[slurm]\npoll_floor = 0.1\n")
 
 
 def examine(folder: Path, slurm: Runner, patience: float = 0.0) -> list[Finding]:

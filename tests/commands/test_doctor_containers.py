@@ -46,7 +46,7 @@ def site_of(
     folder: Path, *, scheduler: str = "slurm", runtime: str = "enroot", more: str = ""
 ) -> Site:
     start = f'schema = 1\nname = "x"\nscheduler = "{scheduler}"\nruns = "runs"\n'
-    return drafts.site_of(folder, f'[container]\nruntime = "{runtime}"\n{more}', start=start)
+    return drafts.site(folder, f'[container]\nruntime = "{runtime}"\n{more}', start=start)
 
 
 def run_probe(tools: Path, *words: str, **environment: str) -> dict[str, NodeRow]:

@@ -19,10 +19,10 @@ from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.slurm.examine import examine_site, find_failed_prologs
 from hpcbert.script import materials
 from hpcbert.system.runner import Outcome, run
-from tests.kit import drafts, planted
+from tests.kit import drafts
 from tests.kit.cluster import DENIED, Answers, partition
+from tests.kit.doctor import FAULTS, Fault, find_missed, select_faults
 from tests.kit.paths import REPOSITORY
-from tests.kit.planted import FAULTS, Fault
 
 PAGE = REPOSITORY / "docs/reference/checks.md"
 WORKLOADS = REPOSITORY / "hpcbert/workloads"
@@ -144,7 +144,7 @@ def fail_prolog(_: Path) -> Iterable[Finding]:
 
 def name_absent_image(tmp_path: Path) -> Iterable[Finding]:
     text = '[container]\nruntime = "enroot"\n[frameworks.oneflow]\nimage = "/no/image.sqsh"\n'
-    site = drafts.site_of(tmp_path, text)
+    site = drafts.site(tmp_path, text)
     recipe = drafts.load("oneflow")
     return obstacles.find_framework_obstacles(site, recipe, materials.find_inputs(site, recipe, {}))
 
@@ -173,7 +173,7 @@ def query(
             return Outcome(tuple(argv), int(bool(sbatch)), "", sbatch)
 
         start = 'schema = 1\nname = "x"\nscheduler = "slurm"\nruns = "/shared/runs"\n'
-        site = drafts.site_of(tmp_path, f"[slurm]\n{text}\n", start=start)
+        site = drafts.site(tmp_path, f"[slurm]\n{text}\n", start=start)
         return examine_site(site, SchedulerContext(program, environ={}), 1)
 
     return ask
@@ -218,15 +218,15 @@ PLANTERS: dict[str, Callable[[Path], Iterable[Finding]]] = {
     ),
     "Slurm's commands are newer than the controller": query(version="23.11.4"),
 }  # fmt: skip
-SCRIPTED = planted.select_faults("script")
+SCRIPTED = select_faults("script")
 
 
 def test_every_fault_of_a_script_is_planted() -> None:
-    assert set(PLANTERS) == {fault.what for fault in SCRIPTED}
+    assert set(PLANTERS) == {fault.title for fault in SCRIPTED}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", SCRIPTED, ids=lambda case: case.what.replace("`", ""))
+@pytest.mark.parametrize("fault", SCRIPTED, ids=lambda case: case.title.replace("`", ""))
 def test_what_a_script_plants_is_found(
     fault: Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,9 +235,9 @@ def test_what_a_script_plants_is_found(
         "hpcbert.system.ownership.is_in_any_group", lambda groups: "users" in groups
     )
     findings = [
-        {"code": finding.code, **asdict(finding)} for finding in PLANTERS[fault.what](tmp_path)
+        {"code": finding.code, **asdict(finding)} for finding in PLANTERS[fault.title](tmp_path)
     ]
-    assert not planted.find_missed((fault,), findings), "\n".join(map(str, findings))
+    assert not find_missed((fault,), findings), "\n".join(map(str, findings))
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_gpus_that_an_argument_requests_are_seen(
 def test_the_page_lists_every_fault() -> None:
     codes = dict.fromkeys(fault.code for fault in FAULTS)
     rows = [
-        f"| `{code}` | {'; '.join(fault.what for fault in FAULTS if fault.code == code)} |"
+        f"| `{code}` | {'; '.join(fault.title for fault in FAULTS if fault.code == code)} |"
         for code in codes
     ]
     text = PAGE.read_text()

@@ -18,11 +18,9 @@ from hpcbert.scheduler.local import backend as local
 from hpcbert.slurm import state_sources
 from hpcbert.slurm.states import Kind, RepeatState, parse_state
 from hpcbert.system.runner import Runner
-from tests.kit import status
-from tests.kit.campaigns import Build, Built
-from tests.kit.clock import Clock
-from tests.kit.lines import T
-from tests.kit.slurm import Slurm, failed
+from tests.kit.campaigns import Build, Built, ended
+from tests.kit.slurm import Slurm, T, failed
+from tests.kit.waiting import Clock
 
 
 @pytest.fixture
@@ -204,7 +202,7 @@ def test_an_end_that_is_not_visible_yet_is_waited_for_but_not_for_ever(
     def pause(seconds: float) -> None:
         time.pause(seconds)
         if comes and time.now > T + 30:
-            built.mark("1n1g", 1, {"event": "start"}, *status.ended(), time=T)
+            built.mark("1n1g", 1, {"event": "start"}, *ended(), time=T)
 
     run = Slurm(sacct=[built.sacct(1, "COMPLETED")])
     view, lines, _ = follow(built, run, clock=time, pause=pause)

@@ -14,10 +14,10 @@ from hpcbert.commands.plan import Outlook, forecast, list_refusals
 from hpcbert.config import campaignfile
 from hpcbert.errors import CheckError, SchedulerError
 from hpcbert.model import Point, Protocol, Shape
+from tests.kit import cli
 from tests.kit.campaigns import Built
-from tests.kit.cli import Cli, CliResult, inside
-from tests.kit.drafts import drafted, load, reference
-from tests.kit.requests import combined
+from tests.kit.cli import Cli, CliResult
+from tests.kit.drafts import combined, drafted, load, reference
 from tests.kit.slurm import Answer, Programs, ScriptedAnswer, Slurm, failed
 
 SINFO = "gpu*|up|4|1-00:00:00|1-infinite|gpu:8|n[1-4]\n"
@@ -158,13 +158,13 @@ def test_on_this_machine_a_plan_speaks_of_ranks_and_submits_nothing(
     tmp_path: Path, empty_directory: None
 ) -> None:
     words = ("plan", "--scheduler", "local", "--device", "cpu", "--gpus-per-node", 2, "--scaling")
-    result = inside(*words)
+    result = cli.run(*words)
     assert result.returncode == 0, result
     assert "rank-hours" in result.stdout
     for word in ("(one row each)", "(runs of a point)", "A rank is one process"):  # explained
         assert word in result.stdout
     assert "GPU" not in result.output
-    result = inside(*words, "--repeats", 2, "--time", "0:30:00", "--json", "--max-gpu-hours", 2.9)
+    result = cli.run(*words, "--repeats", 2, "--time", "0:30:00", "--json", "--max-gpu-hours", 2.9)
     assert result.returncode == 5
     assert "up to 3 rank-hours" in result.document["errors"][0]["message"]
     data = result.document["data"]
@@ -177,7 +177,7 @@ def test_on_this_machine_a_plan_speaks_of_ranks_and_submits_nothing(
 def test_a_file_is_planned_whole_and_what_is_typed_beside_it_wins(
     tmp_path: Path, empty_directory: None
 ) -> None:
-    assert inside("plan", "--init").returncode == 0
+    assert cli.run("plan", "--init").returncode == 0
     file = tmp_path / "campaign.toml"
     text = file.read_text().replace('precisions = ["fp32"]', 'precisions = ["fp32", "bf16"]')
     text = text.replace('shapes = ["1n1g"]', 'shapes = ["1n1g", "1n2g"]').replace(
@@ -185,15 +185,15 @@ def test_a_file_is_planned_whole_and_what_is_typed_beside_it_wins(
     )
     file.write_text(text.replace("#max_gpu_hours = 500.0", "max_gpu_hours = 20.0"))
     words = ("plan", file, "--scheduler", "local", "--device", "cpu", "--json")
-    result = inside(*words)
+    result = cli.run(*words)
     assert result.returncode == 5
     assert "up to 24 rank-hours, more than 20" in result.document["errors"][0]["message"]
     assert result.document["data"]["total"]["points"] == 4
-    result = inside(*words, "--repeats", 3)
+    result = cli.run(*words, "--repeats", 3)
     assert result.returncode == 0, result
     assert result.document["data"]["total"]["rank_hours"] == 18.0
     file.write_text(file.read_text() + "\n[env]\nA = ['1', '2']\n")
-    result = inside(*words[:-1], "--repeats", 3, "--max-gpu-hours", 40)
+    result = cli.run(*words[:-1], "--repeats", 3, "--max-gpu-hours", 40)
     assert result.returncode == 0, result
     assert (
         "2 campaigns: 8 points, 24 repeats, 24 jobs; 24 node-hours, 36 rank-hours at most."
@@ -207,18 +207,18 @@ def test_the_same_again_is_planned_as_it_would_be_submitted(
     built = build("1n2g", repeats=3, framework="pytorch")
     built.lock()
     words = ("plan", "--scheduler", "local", "--like", built.directory)
-    data = inside(*words, "--json").document["data"]
+    data = cli.run(*words, "--json").document["data"]
     assert (data["total"]["points"], data["total"]["repeats"]) == (1, 3)
-    result = inside(*words, "--nodes", 2)
+    result = cli.run(*words, "--nodes", 2)
     assert result.returncode == 2
     assert "--nodes" in result.stderr
 
 
 def test_an_example_is_written_once(tmp_path: Path, empty_directory: None) -> None:
-    result = inside("plan", "--init", "study.toml", "--json")
+    result = cli.run("plan", "--init", "study.toml", "--json")
     assert result.document["data"] == {"path": "study.toml"}
     assert (tmp_path / "study.toml").read_bytes() == campaignfile.EXAMPLE.read_bytes()
-    result = inside("plan", "--init", "study.toml")
+    result = cli.run("plan", "--init", "study.toml")
     assert result.returncode == 2
     assert "already" in result.stderr
 

@@ -15,8 +15,7 @@ from hpcbert.errors import HpcbertError, SchedulerError, UsageError
 from hpcbert.model import parse_utc
 from hpcbert.system import files
 from hpcbert.system.runner import Runner
-from tests.kit.campaigns import Build, Built
-from tests.kit.collecting import gathered, says
+from tests.kit.campaigns import Build, Built, collect_campaigns, report_states
 from tests.kit.slurm import AWAY, Slurm, failed
 
 NOW = parse_utc("2026-11-21T12:00:00Z") or 0.0
@@ -120,7 +119,7 @@ def test_without_an_answer_only_what_was_collected_at_its_end_is_removed(built: 
     with pytest.raises(SchedulerError) as refused:
         remove([built.directory], confirm=yes, run=away)
     assert "--force" in refused.value.hint
-    gathered(built.directory, states=says())
+    collect_campaigns(built.directory, states=report_states())
     assert remove([built.directory], confirm=yes, run=away)
 
 

@@ -21,14 +21,13 @@ from hpcbert.scheduler import create_scheduler
 from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.script import retries
 from hpcbert.script.request import read_request
-from tests.kit import status
-from tests.kit.asking import adopted
-from tests.kit.clock import Clock
-from tests.kit.drafts import changed, drafted, reference
-from tests.kit.requests import combined
+from tests.kit import campaigns
+from tests.kit.campaigns import adopted, status_file
+from tests.kit.drafts import changed, combined, drafted, reference
+from tests.kit.logs import stand_in_log
 from tests.kit.scripts import sbatch_options
 from tests.kit.slurm import PROGRAMS, Slurm
-from tests.kit.training import log
+from tests.kit.waiting import Clock
 
 pytestmark = pytest.mark.slow
 
@@ -64,10 +63,10 @@ class Bench:
         start = {"event": "start", "job": array.element(repeat), "nodelist": node}
         events = [start, {"event": "step"}]
         if state == "COMPLETED":
-            events += status.ended()
-            self.said(repeat, f"this is repeat {repeat}\n{log()}", attempt=attempt)
+            events += campaigns.ended()
+            self.said(repeat, f"this is repeat {repeat}\n{stand_in_log()}", attempt=attempt)
         path = self.directory / array.status(repeat)
-        status.append(path, *events, time=NOW, attempt=attempt)
+        status_file(path, *events, time=NOW, attempt=attempt)
 
     def said(self, repeat: int, text: str, *, attempt: int = 0) -> None:
         """Leave a log."""

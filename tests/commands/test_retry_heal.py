@@ -17,8 +17,7 @@ from hpcbert.commands import retry, submit
 from hpcbert.commands.monitor import Sinks, View, open_campaign
 from hpcbert.commands.retry import Findings, RetryPlan
 from hpcbert.model import Shape
-from tests.kit.drafts import drafted
-from tests.kit.requests import combined
+from tests.kit.drafts import combined, drafted
 from tests.kit.slurm import Slurm
 
 

@@ -20,9 +20,9 @@ from hpcbert.model import MANIFEST, Campaign, Shape
 from hpcbert.scheduler.base import Check, SchedulerContext
 from hpcbert.script.draft import Draft
 from hpcbert.system.runner import Outcome
-from tests.kit.campaigns import build, updated
-from tests.kit.drafts import curve, drafted, hurried, reference
-from tests.kit.requests import combined
+from tests.kit import campaigns
+from tests.kit.campaigns import updated
+from tests.kit.drafts import combined, curve, drafted, hurried, reference
 from tests.kit.slurm import Answer, Job, Slurm, failed
 
 
@@ -351,7 +351,9 @@ def test_changes_of_another_manifest_and_half_a_line_change_nothing(tmp_path: Pa
 def test_a_thousand_points_are_written_down_once_and_then_line_by_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    built = build(tmp_path, *(f"{nodes}n1g" for nodes in range(1, 41)), repeats=1, state="intended")
+    built = campaigns.campaign(
+        tmp_path, *(f"{nodes}n1g" for nodes in range(1, 41)), repeats=1, state="intended"
+    )
     arrays = built.campaign.arrays
     written: list[Path] = []
     real = store.write_manifest

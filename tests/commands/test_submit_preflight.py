@@ -18,11 +18,9 @@ from hpcbert.errors import SchedulerError
 from hpcbert.model import Campaign, Shape
 from hpcbert.script.draft import Draft
 from hpcbert.slurm.states import Kind, RepeatState
-from tests.kit import lines
-from tests.kit.cli import Cli, inside
-from tests.kit.drafts import drafted, hurried, reference
-from tests.kit.requests import combined
-from tests.kit.slurm import Programs, Slurm
+from tests.kit.cli import Cli, run
+from tests.kit.drafts import combined, drafted, hurried, reference
+from tests.kit.slurm import Programs, Slurm, sinfo
 
 pytestmark = pytest.mark.slow
 NODES = ("n1", "n2", "n3", "n4")
@@ -143,7 +141,7 @@ def test_what_is_submitted_later_keeps_away_from_what_it_found(
     tmp_path: Path, events: Sequence[dict[str, Any]], words: list[str]
 ) -> None:
     draft, slurm = curve(tmp_path, concurrent_points=True), Slurm()
-    slurm.sinfo = lines.sinfo(*NODES)
+    slurm.sinfo = sinfo(*NODES)
     submit_preflight(draft, slurm)
     track_events(draft, *events)
     count = slurm.count("sbatch")
@@ -153,7 +151,7 @@ def test_what_is_submitted_later_keeps_away_from_what_it_found(
 
 def test_a_node_that_can_not_be_done_without_stays(tmp_path: Path) -> None:
     draft, slurm = curve(tmp_path, concurrent_points=True), Slurm()
-    slurm.sinfo = lines.sinfo("n1", "n2")
+    slurm.sinfo = sinfo("n1", "n2")
     submit_preflight(draft, slurm)
     track_events(draft, *measured("n2"), ended())
     count = slurm.count("sbatch")
@@ -253,10 +251,10 @@ def test_a_dry_run_shows_it_first_and_a_plan_counts_it(empty_directory: None) ->
         4,
         "--preflight",
     )
-    result = inside("submit", *words, "--dry-run", "--json")
+    result = run("submit", *words, "--dry-run", "--json")
     arrays = result.document["data"]["arrays"]
     assert [array["name"].startswith("pre4n1g") for array in arrays] == [True, False]
-    data = inside("plan", *words, "--json").document["data"]
+    data = run("plan", *words, "--json").document["data"]
     points = data["campaigns"][0]["points"]
     assert [point["preflight"] for point in points] == [False, True]
     assert (data["total"]["points"], data["total"]["repeats"], data["total"]["jobs"]) == (1, 5, 6)

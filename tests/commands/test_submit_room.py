@@ -19,8 +19,7 @@ from hpcbert.scheduler.base import NoRoomError, SchedulerContext
 from hpcbert.script.draft import by_hand
 from hpcbert.script.plan import MOST_INDICES, plan
 from hpcbert.system.runner import Outcome, run
-from tests.kit.drafts import OPTIONS, curve, hurried, load, reference
-from tests.kit.requests import combined
+from tests.kit.drafts import OPTIONS, combined, curve, hurried, load, reference
 from tests.kit.slurm import Answer, Slurm, failed
 
 POLICY = (

@@ -6,7 +6,7 @@ import pytest
 
 from hpcbert.config.site import resolve_image
 from hpcbert.errors import ConfigError
-from tests.kit.drafts import site_of
+from tests.kit import drafts
 
 
 def test_a_relative_file_is_relative_to_where_it_is_named(
@@ -20,7 +20,7 @@ def test_a_relative_file_is_relative_to_where_it_is_named(
 
 
 def test_paths_of_a_site_are_relative_to_its_file(tmp_path: Path) -> None:
-    site = site_of(tmp_path, '[container]\nimages = "i"\n[frameworks.a]\nimage = "./a.sqsh"\n')
+    site = drafts.site(tmp_path, '[container]\nimages = "i"\n[frameworks.a]\nimage = "./a.sqsh"\n')
     assert site.container.images == str(tmp_path / "i")
     assert site.settings("a").image == str(tmp_path / "a.sqsh")
 
@@ -31,4 +31,4 @@ def test_paths_of_a_site_are_relative_to_its_file(tmp_path: Path) -> None:
 )
 def test_a_wrong_container_key_is_named(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        site_of(tmp_path, f"[container]\n{text}\n")
+        drafts.site(tmp_path, f"[container]\n{text}\n")

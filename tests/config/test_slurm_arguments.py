@@ -11,7 +11,7 @@ from hpcbert.cli.request import read_requests
 from hpcbert.config.options import Options
 from hpcbert.config.slurm_arguments import argument_value, explain_refusal
 from hpcbert.errors import ConfigError, UsageError
-from tests.kit.drafts import MINIMAL, site_of
+from tests.kit.drafts import MINIMAL, site
 
 ALLOWED = {
     "sbatch": [
@@ -135,4 +135,4 @@ def test_the_command_line_names_the_option_that_is_meant_instead(tmp_path: Path)
 def test_a_site_that_names_one_is_refused_with_its_key(tmp_path: Path) -> None:
     for program, word in (("sbatch", "-J"), ("srun", "--outp=x")):
         with pytest.raises(ConfigError, match=f"slurm.{program}_args"):
-            site_of(tmp_path, f'[slurm]\n{program}_args = ["{word}", "y"]\n')
+            site(tmp_path, f'[slurm]\n{program}_args = ["{word}", "y"]\n')

@@ -10,8 +10,8 @@ import pytest
 from hpcbert.container import cache, runtimes
 from hpcbert.container.reference import parse_reference
 from hpcbert.errors import ConfigError, UsageError
+from tests.kit import drafts
 from tests.kit.containers import pointer
-from tests.kit.drafts import site_of
 
 pytestmark = pytest.mark.slow
 
@@ -20,13 +20,13 @@ DIGEST = "sha256:" + "0123456789abcdef" * 4
 
 @pytest.mark.parametrize("name", ["apptainer", "singularity"])
 def test_singularity_is_another_name_for_apptainer(tmp_path: Path, name: str) -> None:
-    site = site_of(tmp_path, f'[container]\nruntime = "{name}"\n')
+    site = drafts.site(tmp_path, f'[container]\nruntime = "{name}"\n')
     assert site.container.runtime == "apptainer"
 
 
 def test_a_runtime_that_is_not_known_is_refused_with_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"container\.runtime must be one of") as raised:
-        site_of(tmp_path, '[container]\nruntime = "aptainer"\n')
+        drafts.site(tmp_path, '[container]\nruntime = "aptainer"\n')
     assert "apptainer" in raised.value.hint
 
 

@@ -33,10 +33,10 @@ from tests.kit.containers import (
     real_apptainer,
     real_enroot,
 )
+from tests.kit.doctor import set_key
 from tests.kit.lab_faults import start_daemon, stop_daemon
 from tests.kit.needs import lacks, require
 from tests.kit.registry import Registry
-from tests.kit.typing_remedies import set_key
 from tests.kit.waiting import CEILING, unqueued, until
 
 pytestmark = pytest.mark.slurm

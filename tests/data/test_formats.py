@@ -32,7 +32,8 @@ from hpcbert.data.samples import (
 )
 from hpcbert.errors import UsageError
 from hpcbert.prepare import data
-from tests.kit.cli import CliResult, inside
+from tests.kit import cli
+from tests.kit.cli import CliResult
 from tests.kit.waiting import CEILING
 
 SMALL = ("--samples", 60, "--files", 3, "--sequence-length", 32, "--predictions", 5)
@@ -45,7 +46,7 @@ def words_of(form: str) -> tuple[object, ...]:
 
 
 def make_data(directory: Path, form: str = "tfrecord", *words: object) -> CliResult:
-    return inside("data", "make", *words_of(form), *words, directory, "--json")
+    return cli.run("data", "make", *words_of(form), *words, directory, "--json")
 
 
 def read_document(directory: Path) -> dict[str, Any]:
@@ -147,7 +148,7 @@ def test_a_format_holds_the_stream(form: str, tmp_path: Path) -> None:
     assert result.returncode == 0, result
     assert result.data == {"directory": str(tmp_path / "x"), **read_document(tmp_path / "x")}
     assert result.data["stream_sha256"] == make_data(tmp_path / "y", "npz").data["stream_sha256"]
-    checked = inside("data", "check", tmp_path / "x", "--json")
+    checked = cli.run("data", "check", tmp_path / "x", "--json")
     assert checked.returncode == 0, checked
     assert checked.data["samples"] == 60
     assert checked.data["mean_tokens"] == pytest.approx(result.data["mean_tokens"])
@@ -281,7 +282,7 @@ def test_unfinished_data_are_made_again(
         interrupt_second_file(form, patched, KeyboardInterrupt())
         with pytest.raises(KeyboardInterrupt):
             making.make(plan_of(tmp_path / "x", form))
-    assert inside("data", "check", tmp_path / "x").returncode == 2
+    assert cli.run("data", "check", tmp_path / "x").returncode == 2
     making.make(plan_of(tmp_path / "x", form, seed))
     making.make(plan_of(tmp_path / "y", form, seed))
     assert read_files(tmp_path / "x") == read_files(tmp_path / "y")
@@ -310,11 +311,11 @@ main()
     )
     assert dead.returncode == -9
     assert len(read_files(tmp_path / "x")) == 3
-    assert inside("data", "check", tmp_path / "x").returncode == 2
+    assert cli.run("data", "check", tmp_path / "x").returncode == 2
     # As if it had been killed while it wrote the settings.
     (tmp_path / "x" / ".data.json.1.00000000.tmp").touch()
-    assert inside(*argv).returncode == 0
-    assert inside("data", "check", tmp_path / "x").returncode == 0
+    assert cli.run(*argv).returncode == 0
+    assert cli.run("data", "check", tmp_path / "x").returncode == 0
     # A lock that was taken over from the dead leaves a name behind.
     assert not [path for path in (tmp_path / "x").glob(".*") if not path.name.startswith(".lock")]
 
@@ -323,7 +324,7 @@ def test_a_run_that_is_killed_after_its_last_file_is_made_again(tmp_path: Path) 
     making.make(plan_of(tmp_path / "x", "npz"))
     (tmp_path / "x" / ".unfinished").touch()
     assert making.make(plan_of(tmp_path / "x", "npz")) == read_document(tmp_path / "x")
-    assert inside("data", "check", tmp_path / "x").returncode == 0
+    assert cli.run("data", "check", tmp_path / "x").returncode == 0
 
 
 def make_file(name: str) -> Callable[[Path], object]:
@@ -379,9 +380,9 @@ def test_a_disk_that_fills_is_reported(tmp_path: Path, monkeypatch: pytest.Monke
         result = make_data(tmp_path / "x", "npz")
     assert result.returncode == 1
     assert "No space left" in result.error["message"]
-    assert inside("data", "check", tmp_path / "x").returncode == 2
+    assert cli.run("data", "check", tmp_path / "x").returncode == 2
     assert make_data(tmp_path / "x", "npz").returncode == 0
-    assert inside("data", "check", tmp_path / "x").returncode == 0
+    assert cli.run("data", "check", tmp_path / "x").returncode == 0
 
 
 # --- Checked --------------------------------------------------------------------------------------
@@ -413,7 +414,7 @@ def test_damage_is_found(form: str, damage: str, tmp_path: Path) -> None:
         changed = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
         new = {"cut": content[:-9], "flipped": changed, "longer": content + b"\0"}
         path.write_bytes(new[damage])
-    result = inside("data", "check", place, "--json")
+    result = cli.run("data", "check", place, "--json")
     assert result.returncode == 5, result
     assert result.data["problems"]
     name = "notes" if damage == "another" else path.name
@@ -427,7 +428,7 @@ def test_a_record_that_is_cut_off_is_found_by_reading(form: str, tmp_path: Path)
     path = max((place / "training").iterdir())
     path.write_bytes(path.read_bytes()[:-9])
     _resealed(place, path)
-    assert inside("data", "check", place).returncode == 5
+    assert cli.run("data", "check", place).returncode == 5
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -440,7 +441,7 @@ def test_any_bytes_are_refused_and_crash_nothing(form: str, tmp_path: Path) -> N
         for size in (0, 1, 40, 4000):
             path.write_bytes(rolls.randbytes(size))
             _resealed(place, path)
-            assert inside("data", "check", place).returncode == 5, (path, size)
+            assert cli.run("data", "check", place).returncode == 5, (path, size)
         path.write_bytes(original)
         _resealed(place, path)
 
@@ -454,7 +455,7 @@ def test_a_weight_that_is_not_a_number_is_refused(tmp_path: Path) -> None:
     arrays["masked_lm_weights"] = arrays["masked_lm_weights"] * np.nan
     np.savez(path, **arrays)
     _resealed(place, path)
-    result = inside("data", "check", place, "--json")
+    result = cli.run("data", "check", place, "--json")
     assert "not a finite number" in result.data["problems"][0]
 
 
@@ -477,7 +478,7 @@ def test_a_data_json_that_is_none_is_refused(
     path = tmp_path / "x" / "data.json"
     path.unlink() if content is None else path.write_text(content)
     for verb in ("check", "show"):
-        result = inside("data", verb, tmp_path / "x", "--json")
+        result = cli.run("data", verb, tmp_path / "x", "--json")
         assert result.returncode == 2
         assert says in result.error["message"]
 
@@ -494,7 +495,7 @@ def test_a_key_of_data_json_that_is_damaged_is_named(
     table.get(place, document)[name] = value
     (tmp_path / "x" / "data.json").write_text(json.dumps(document))
     for verb in ("check", "show"):
-        result = inside("data", verb, tmp_path / "x", "--json")
+        result = cli.run("data", verb, tmp_path / "x", "--json")
         assert (result.returncode, key in result.error["message"]) == (2, True), result
 
 
@@ -502,7 +503,7 @@ def test_a_key_of_data_json_that_is_damaged_is_named(
 @pytest.mark.parametrize("number", [0, 25, 59])
 def test_a_sample_is_shown_as_text(form: str, number: int, tmp_path: Path) -> None:
     make_data(tmp_path / "x", form)
-    result = inside("data", "show", tmp_path / "x", "--sample", number, "--json")
+    result = cli.run("data", "show", tmp_path / "x", "--sample", number, "--json")
     assert result.returncode == 0, result
     samples = make_synthetic(np.array([number]), StreamSettings(32, 5, samples=60))
     assert len(result.data["tokens"]) == samples.lengths[0]
@@ -516,7 +517,7 @@ def test_a_sample_is_shown_as_text(form: str, number: int, tmp_path: Path) -> No
 
 def test_no_sample_beyond_the_last_is_shown(tmp_path: Path) -> None:
     make_data(tmp_path / "x")
-    result = inside("data", "show", tmp_path / "x", "--sample", 60, "--json")
+    result = cli.run("data", "show", tmp_path / "x", "--sample", 60, "--json")
     assert (result.returncode, "0 to 59" in result.error["hint"]) == (2, True)
 
 
@@ -590,7 +591,7 @@ Text = Callable[..., CliResult]
 def from_text(corpus: Path, vocabulary: Path) -> Text:
     def run(place: Path, form: str, *words: object) -> CliResult:
         more = ("--sequence-length", 32, "--predictions", 5, "--text", corpus)
-        return inside(
+        return cli.run(
             "data", "make", "--format", form, *more, "--vocab", vocabulary, *words, place, "--json"
         )
 
@@ -604,7 +605,7 @@ def test_a_text_gives_every_format_alike(form: str, from_text: Text, tmp_path: P
     assert result.returncode == 0, result
     assert not result.data["synthetic"]
     assert result.data["stream_sha256"] == from_text(tmp_path / "y", "npz").data["stream_sha256"]
-    assert inside("data", "check", tmp_path / "x").returncode == 0
+    assert cli.run("data", "check", tmp_path / "x").returncode == 0
     assert (tmp_path / "x" / "vocab.txt").read_text().splitlines()[-1] == "."
 
 

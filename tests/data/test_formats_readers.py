@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from hpcbert.data.samples import Samples, StreamSettings, make_synthetic
-from tests.kit.cli import inside
+from tests.kit.cli import run
 from tests.kit.needs import lacks
 from tests.kit.waiting import CEILING
 
@@ -60,7 +60,7 @@ def test_the_framework_reads_every_sample_as_it_was_made(
     length, predictions = SHAPES[shape]
     words = ("--sequence-length", length, "--predictions", predictions)
     data = tmp_path / "data"
-    result = inside(
+    result = run(
         "data", "make", "--format", form, *words, "--samples", SAMPLES, "--files", files, data
     )
     assert result.returncode == 0, result.output

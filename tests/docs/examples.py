@@ -24,11 +24,10 @@ from unittest.mock import patch
 from hpcbert import __version__
 from hpcbert.lab.plan import DEFAULT_DIRECTORY
 from hpcbert.model import JobRequest, Protocol
-from tests.kit import campaigns, status
-from tests.kit.cli import CliResult, inside
+from tests.kit import campaigns
+from tests.kit.cli import CliResult, run
 from tests.kit.containers import pointer
-from tests.kit.logs import BEGIN
-from tests.kit.mlperf import write_submission
+from tests.kit.logs import BEGIN, write_submission
 from tests.kit.paths import REFERENCE, REPOSITORY
 
 PAGE = REFERENCE / "json.md"
@@ -139,7 +138,7 @@ def _planted(runs: Path, name: str, *shapes: str, failed: int = 0, faster: float
     directives = ("job-name=bert", "array=1-2%1", "time=01:00:00")
     lines = [f"#SBATCH --{directive}" for directive in directives]
     script = "\n".join([*lines, f"campaign={runs / name}", "first_attempt=0", ""])
-    built = campaigns.build(
+    built = campaigns.campaign(
         runs, *shapes, name=name, repeats=2, scheduler="local", protocol=Protocol(2, 120, 20),
         script_sha256=hashlib.sha256(script.encode()).hexdigest(),
     )  # fmt: skip
@@ -158,7 +157,7 @@ def _planted(runs: Path, name: str, *shapes: str, failed: int = 0, faster: float
             built.log(shape, number, f"repeat {number}\n{text}")
             began = {"event": "start", "job": array.element(number), "host": "vm", "nodelist": "vm"}
             ended = {"event": "finished", "state": "FAILED" if code else "COMPLETED", "exit": code}
-            built.mark(shape, number, began, {"event": "step"}, *status.ended(code), ended)
+            built.mark(shape, number, began, {"event": "step"}, *campaigns.ended(code), ended)
 
 
 def _image(folder: Path) -> None:
@@ -208,7 +207,7 @@ def documents() -> dict[str, str]:
     with place() as home:
         for name, line in LINES.items():
             with patch.object(sys, "argv", ["hpcbert", *line.split(), "--json"]):
-                result = inside(*line.split(), "--json")
+                result = run(*line.split(), "--json")
             objects = [json.loads(text) for text in result.stdout.splitlines()]
             selected = [objects[0], objects[-1]] if len(objects) > 1 else objects
             selected[0] |= _OTHERWISE.get(name, {})
@@ -231,9 +230,9 @@ def on_a_lab() -> dict[str, str]:
         directory = Path(name) / "lab"
         options = ("--directory", directory, "--json")
         try:
-            results = [inside(*command.split(), *options) for command in OF_A_LAB]
+            results = [run(*command.split(), *options) for command in OF_A_LAB]
         finally:
-            inside("lab", "down", *options)
+            run("lab", "down", *options)
     pairs = zip(OF_A_LAB, results, strict=True)
     return {
         command: of_lab(result, directory) for command, result in pairs if not result.returncode

@@ -16,7 +16,7 @@ from hpcbert.lab.record import Lab
 from hpcbert.system import runner
 from hpcbert.system.processes import Process, list_processes, read_proc_file
 from hpcbert.system.runner import Outcome
-from tests.kit.administration import start_requeued
+from tests.kit.lab_faults import start_requeued
 from tests.kit.waiting import CEILING, unqueued, until
 
 ITERS, HALF = 12, 6

@@ -23,8 +23,7 @@ from hpcbert.system.processes import Process
 from hpcbert.system.runner import Outcome, run
 from tests.faults.kit import GATE, HANG, Campaign, Cluster, Expected, stopped, wait_for
 from tests.faults.rounds import fault
-from tests.kit.administration import stop_slurmdbd
-from tests.kit.lab_faults import cut_link, restore_link, start_daemon, stop_daemon
+from tests.kit.lab_faults import cut_link, restore_link, start_daemon, stop_daemon, stop_slurmdbd
 from tests.kit.waiting import CEILING, until
 
 pytestmark = pytest.mark.slurm

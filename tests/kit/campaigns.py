@@ -1,20 +1,55 @@
-"""Campaigns on disk, as submit leaves them and as jobs continue to write them."""
+"""Campaigns on disk, as submit leaves them and as jobs continue to write them; how they are read."""
 
 from __future__ import annotations
 
+import copy
+import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from hpcbert import scheduler
 from hpcbert.campaign import store
-from hpcbert.campaign.repeats import TrackedCampaign
+from hpcbert.campaign.fingerprint import name_record
+from hpcbert.campaign.foreign import Recipes
+from hpcbert.campaign.repeats import Key, TrackedCampaign
+from hpcbert.commands.collect import CollectRequest, CollectResult, collect
 from hpcbert.model import Array, Campaign, Point, Protocol, Shape
+from hpcbert.scheduler.base import SchedulerContext
+from hpcbert.scheduler.tracker import Tracker
 from hpcbert.script.rerun import Lock
-from tests.kit import lines, status
-from tests.kit.logs import ITERS, SKIP, pytorch
+from hpcbert.slurm.states import Kind, RepeatState, parse_state
+from hpcbert.system.runner import Runner
+from tests.kit.logs import ITERS, SKIP, log
 from tests.kit.paths import TEMPLATES
+from tests.kit.slurm import T, sacct, squeue
+
+Event = dict[str, Any]
+STARTED: tuple[Event, ...] = (
+    {"event": "start", "job": "7_1", "host": "n1", "nodelist": "n[1-2]", "pid": 4},
+    {"event": "step"},
+)
+
+
+def ended(code: int = 0) -> tuple[Event, ...]:
+    """Return the events of a job's end."""
+    return tuple({"event": event, "exit": code} for event in ("step-end", "end"))
+
+
+def status_file(path: Path, *events: Event, **common: Any) -> None:
+    """Append events to a status file, as a job does; `common` gives their default values.
+
+    Example: `status_file(path, *STARTED, *ended(code=1), time=1763717655)` is a job that failed.
+    """
+    with path.open("a") as file:
+        file.writelines(f"{json.dumps({'attempt': 0, **common, **event})}\n" for event in events)
+
+
+def read_status(path: Path) -> list[Event]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
 
 # Seconds after 1970: when such a campaign was made, and when its jobs write.
 CREATED = 1_795_255_000.0
@@ -40,7 +75,7 @@ def array(campaign: str, shape: str = "1n1g", *, repeats: int = 5, **changes: An
     return Array(**{**values, **changes})
 
 
-def campaign(name: str, *arrays: Array, **changes: Any) -> Campaign:
+def manifest(name: str, *arrays: Array, **changes: Any) -> Campaign:
     """Return a campaign of the PyTorch reference, with fields changed by name."""
     values: dict[str, Any] = {
         "id": name,
@@ -99,19 +134,19 @@ class Built(TrackedCampaign):
         path.write_text(text)
         return path
 
-    def mark(self, shape: str, repeat: int, *events: status.Event, **common: Any) -> None:
+    def mark(self, shape: str, repeat: int, *events: Event, **common: Any) -> None:
         """Append events to a repeat's status file; all of them have `common`."""
-        status.append(self.status_path(shape, repeat), *events, **{"time": WRITTEN, **common})
+        status_file(self.status_path(shape, repeat), *events, **{"time": WRITTEN, **common})
 
     def started(self, shape: str, repeat: int, **common: Any) -> None:
-        self.mark(shape, repeat, *status.STARTED, **common)
+        self.mark(shape, repeat, *STARTED, **common)
 
     def ended(self, shape: str, repeat: int, *, code: int = 0, **common: Any) -> None:
-        self.mark(shape, repeat, *status.ended(code), **common)
+        self.mark(shape, repeat, *ended(code), **common)
 
     def text(self, shape: str, rate: float, **changes: Any) -> str:
         """Return a log of the PyTorch reference whose clock rule gives the rate."""
-        return pytorch(shape, rate, **changes)
+        return log(shape, rate, **changes)
 
     def complete(self, shape: str, repeat: int, rate: float, **changes: Any) -> None:
         """Let a repeat run to its end. Each prints different bytes: equal logs would be copies."""
@@ -129,16 +164,16 @@ class Built(TrackedCampaign):
     def reach(self, repeat: int, iteration: int, attempt: int = 0) -> Path:
         """Let a repeat of the first point reach an iteration of 120, at 8 samples/s."""
         shape = str(self.campaign.arrays[0].point.shape)
-        text = pytorch(shape, 8.0, last=iteration, iters=120, start=lines.T)
+        text = log(shape, 8.0, last=iteration, iters=120, start=T)
         return self.log(shape, repeat, text, attempt)
 
     def sacct(self, repeat: int, state: str, *, array: int = 0, **columns: Any) -> str:
         """Return a line of sacct about a repeat of one of its arrays."""
-        return lines.sacct(**{**self._columns(repeat, state, array), **columns})
+        return sacct(**{**self._columns(repeat, state, array), **columns})
 
     def squeue(self, repeat: int, state: str, *, array: int = 0, **columns: Any) -> str:
         """Return a line of squeue about a repeat of one of its arrays."""
-        return lines.squeue(**{**self._columns(repeat, state, array), **columns})
+        return squeue(**{**self._columns(repeat, state, array), **columns})
 
     def _columns(self, repeat: int, state: str, array: int) -> dict[str, Any]:
         job_array = self.campaign.arrays[array]
@@ -186,7 +221,7 @@ class Built(TrackedCampaign):
 Build = Callable[..., Built]
 
 
-def build(
+def campaign(
     runs: Path,
     *shapes: str,
     name: str = "20261121-pytorch-abc",
@@ -195,6 +230,9 @@ def build(
     **changes: Any,
 ) -> Built:
     """Make a campaign in a directory of campaigns.
+
+    Example: `campaign(tmp_path / "runs", "1n1g", "1n2g", repeats=3)` has two submitted points; its
+    `complete("1n1g", 1, 8.0)` lets the first repeat of one run to its end, at 8 samples/s.
 
     Args:
         runs: The directory for it.
@@ -213,7 +251,120 @@ def build(
         for shape, job in zip(shapes, ids, strict=True)
     ]
     campaign_fields = {key: value for key, value in changes.items() if key in _CAMPAIGN}
-    new_campaign = campaign(name, *arrays, **campaign_fields)
+    new_campaign = manifest(name, *arrays, **campaign_fields)
     store.write_manifest(directory, new_campaign)
     shutil.copy(TEMPLATES / "pytorch" / "recipe.toml", directory)
     return Built(directory, new_campaign)
+
+
+def snapshot(watched: TrackedCampaign, *, run: Runner) -> Mapping[Key, RepeatState]:
+    """Return the states at this moment."""
+    tracker = Tracker([watched], run=run)
+    tracker.poll()
+    return tracker.states
+
+
+def adopted(watched: TrackedCampaign, *, run: Runner, strict: bool = False) -> TrackedCampaign:
+    """Return a campaign with the jobs of interrupted submissions."""
+    return scheduler.create_scheduler(watched.campaign.scheduler, SchedulerContext(run)).adopt_jobs(
+        watched, strict=strict
+    )
+
+
+States = Callable[[TrackedCampaign], Mapping[tuple[str, int], RepeatState]]
+
+
+def report_none(watched: TrackedCampaign) -> dict[tuple[str, int], RepeatState]:
+    return {}
+
+
+def unreachable(watched: TrackedCampaign) -> dict[tuple[str, int], RepeatState]:
+    raise AssertionError("the scheduler was asked")
+
+
+def report_states(*words: str, source: str = "sacct", default: str = "COMPLETED") -> States:
+    """A scheduler with a state for each repeat, the default for further ones."""
+
+    def states(watched: TrackedCampaign) -> dict[tuple[str, int], RepeatState]:
+        repeat_states = {}
+        for array in watched.campaign.arrays:
+            for number in array.repeats:
+                word = words[number - 1] if number <= len(words) else default
+                state = RepeatState(word, parse_state(word).kind, source)  # type: ignore[arg-type]
+                job_record = watched.record(array, number).newest()
+                repeat_states[array.name, number] = job_record.complete(state)
+        return repeat_states
+
+    return states
+
+
+def report_waiting(watched: TrackedCampaign) -> dict[tuple[str, int], RepeatState]:
+    """Report that everything waits."""
+    return {
+        (array.name, number): RepeatState("PENDING", Kind.WAITING, "squeue")
+        for array in watched.campaign.arrays
+        for number in array.repeats
+    }
+
+
+def collect_campaigns(*paths: Path, states: States = report_none, **request: Any) -> CollectResult:
+    """Collect campaigns, asking that scheduler."""
+    return collect(paths, CollectRequest(**request), Recipes(()), states=states)
+
+
+FIELDS = "index,name,driver_version,memory.total,power.limit,clocks.max.sm,clocks.max.memory"
+NODE: dict[str, Any] = {
+    "nodes": "n1",
+    "host": {
+        "kernel": "5.15.0-100",
+        "machine": "x86_64",
+        "cpu": "AMD EPYC 7742",
+        "cpus": "0-255",
+        "memory_kb": "1055916032",
+        "network": ["eth0 physical 25000 1500 up", "lo0 virtual 10000 1500 up"],
+        "infiniband": ["mlx5_0:1|InfiniBand|200 Gb/sec (4X HDR)|4: ACTIVE"],
+        "gpu_fields": FIELDS,
+        "gpus": [
+            f"{n}, NVIDIA A100-SXM4-80GB, 535.104.05, 81920, 400.00, 1410, 1593" for n in range(8)
+        ],
+        "cuda_driver": "12.2",
+    },
+    "image": {
+        "reference": "/images/nvcr.io+nvidia+pytorch+25.04-py3+0123456789ab.sqsh",
+        "os": "Ubuntu 24.04.2 LTS",
+        "python": "python3.12",
+        "packages": ["torch-2.7.0a0+7c8ec84dab.nv25.03", "numpy-1.26.4"],
+        "libraries": ["libnccl.so.2.25.1"],
+        "environment": {"NCCL_DEBUG": "WARN", "PATH": "/usr/bin", "CUDA_VISIBLE_DEVICES": "0"},
+    },
+}
+
+
+def node(name: str = "n1", **changes: Any) -> dict[str, Any]:
+    """Return a node; `host__kernel="6"` changes a key, None removes it."""
+    data = copy.deepcopy(NODE)
+    data["nodes"] = name
+    for path, value in changes.items():
+        place: Any = data
+        *folders, last = path.split("__")
+        for folder in folders:
+            place = place[folder]
+        if value is None:
+            place.pop(last, None)
+        else:
+            place[last] = value
+    return data
+
+
+def raw(name: str = "n1", **changes: Any) -> bytes:
+    return json.dumps(node(name, **changes)).encode()
+
+
+def write_nodes(directory: Path, array: Array, repeat: int, *nodes: dict[str, Any]) -> None:
+    """Write the file of one repeat's nodes; those that it has already stay, under other names."""
+    path = name_record(directory, array.point.key, repeat, 0)
+    path.parent.mkdir(exist_ok=True)
+    lines = path.read_text().splitlines() if path.exists() else []
+    renewed = {facts["nodes"] for facts in nodes}
+    lines = [line for line in lines if json.loads(line)["nodes"] not in renewed]
+    path.write_text("".join(f"{line}\n" for line in [*lines, *map(json.dumps, nodes)]))

@@ -10,7 +10,7 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -78,8 +78,11 @@ class CliResult(Outcome):
             assert "rror: " in self.stderr, self
 
 
-def inside(*words: object) -> CliResult:
-    """Run a command line in this process."""
+def run(*words: object) -> CliResult:
+    """Run a command line in this process.
+
+    Example: `run("collect", directory, "--json").data["tables"]`.
+    """
     argv = [str(word) for word in words]
     result = CliRunner().invoke(root, argv, catch_exceptions=False, prog_name="hpcbert")
     return CliResult(("hpcbert", *argv), result.exit_code, result.stdout, result.stderr)
@@ -168,3 +171,35 @@ class Cli:
                 pass
             os.close(ours)
         return child.returncode, output.decode(errors="replace")
+
+
+Document = dict[str, Any]
+Collect = Callable[..., CliResult]
+CollectJson = Callable[..., Document]
+
+
+def rows(document: Document) -> list[Document]:
+    (table,) = document["data"]["tables"]
+    table_rows: list[Document] = table["rows"]
+    return table_rows
+
+
+def first_row(document: Document) -> Document:
+    return rows(document)[0]
+
+
+def runs(document: Document) -> dict[int, Document]:
+    """Return the runs of the first row by their repeats."""
+    return {run["repeat"]: run for run in first_row(document)["runs"]}
+
+
+def only_run(document: Document) -> Document:
+    (row,) = rows(document)
+    (run,) = row["runs"]
+    result: Document = run
+    return result
+
+
+def codes(row: Document) -> list[list[str]]:
+    """Return the codes of the reasons against each run."""
+    return [[reason["code"] for reason in run["reasons"]] for run in row["runs"]]

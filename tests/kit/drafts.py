@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hpcbert.config import recipe, site
+from hpcbert.config import recipe
 from hpcbert.config.recipe import Recipe
-from hpcbert.config.site import Site
+from hpcbert.config.site import Site, read_site
 from hpcbert.model import Shape
 from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.script.draft import Draft, Submitter, draft
-from hpcbert.script.plan import Request, plan
+from hpcbert.script.plan import Request, RequestCell, list_shapes, plan
 from hpcbert.script.resolve import SubmitOptions
 from hpcbert.system.runner import Runner
 from tests.kit.paths import SITE, TEMPLATES
-from tests.kit.requests import combined
 
 SUBMITTER = Submitter("someone", ("hpcbert", "submit"), 1763700000.0, "abc123")
 OPTIONS = SubmitOptions(scheduler="slurm", folders=(TEMPLATES,))
@@ -39,14 +38,17 @@ def settled(where: Site, framework: str = "pytorch", **settings: Any) -> Site:
 
 def reference(base: Path, **changes: Any) -> Site:
     """Return the reference site.toml, read below a directory with a space in its name."""
-    return changed(site.read_site(SITE, base=base / "a b", env={}), **changes)
+    return changed(read_site(SITE, base=base / "a b", env={}), **changes)
 
 
-def site_of(folder: Path, text: str = "", *, start: str = MINIMAL) -> Site:
-    """Write a site.toml and read it."""
+def site(folder: Path, text: str = "", *, start: str = MINIMAL) -> Site:
+    """Write a site.toml and read it: one of Slurm unless `start` says otherwise.
+
+    Example: `site(tmp_path, '[slurm]\npartition = "gpu"\n').slurm.partition`.
+    """
     path = folder / "site.toml"
     path.write_text(start + text)
-    return site.read_site(path, base=folder, env={})
+    return read_site(path, base=folder, env={})
 
 
 def load(name: str = "pytorch") -> Recipe:
@@ -79,3 +81,21 @@ def curve(
 def hurried(run: Runner) -> SchedulerContext:
     """Return a context for submitting that never waits."""
     return SchedulerContext(run, pause=lambda _: None)
+
+
+def combined(
+    shape: Shape,
+    precisions: Sequence[str] = (),
+    batch_sizes: Sequence[int] = (),
+    *,
+    scaling: bool = False,
+    **fields: Any,
+) -> Request:
+    """Return a request for one shape, or for its curve; without a precision, the recipe's first."""
+    cells = tuple(
+        RequestCell(cell_shape, precision, size)
+        for precision in precisions or ("",)
+        for size in batch_sizes or (0,)
+        for cell_shape in (list_shapes(shape) if scaling else (shape,))
+    )
+    return Request(shape, cells=cells, **fields)

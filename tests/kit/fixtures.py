@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,17 +14,19 @@ from typing import Any
 import pytest
 
 from hpcbert.model import Protocol
-from tests.kit import campaigns
+from hpcbert.system.runner import run as start_process
+from tests.kit import campaigns, cli
 from tests.kit.campaigns import Built
-from tests.kit.cli import Cli, CliResult, inside
-from tests.kit.logs import TEST_RECIPES
+from tests.kit.cli import Cli, CliResult
+from tests.kit.logs import TEST_RECIPES, log
 from tests.kit.slurm import Programs
+from tests.kit.waiting import CEILING
 
 
 @pytest.fixture
 def build(tmp_path: Path) -> Callable[..., Built]:
     """Makes campaigns of the PyTorch reference, as submit would leave them."""
-    return partial(campaigns.build, tmp_path / "runs")
+    return partial(campaigns.campaign, tmp_path / "runs")
 
 
 @pytest.fixture
@@ -46,7 +50,7 @@ def without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def collect(empty_directory: None) -> Callable[..., CliResult]:
     """Runs `hpcbert collect WORDS` in this process, with the tests' own recipes."""
-    return lambda *words: inside("collect", *words, "--templates", TEST_RECIPES)
+    return lambda *words: cli.run("collect", *words, "--templates", TEST_RECIPES)
 
 
 @pytest.fixture
@@ -58,7 +62,7 @@ def collect_json(collect: Callable[..., CliResult]) -> Callable[..., dict[str, A
 @pytest.fixture
 def run(empty_directory: None) -> Callable[..., dict[str, Any]]:
     """Runs `hpcbert collect WORDS --json` with hpcbert's own recipes and returns the document."""
-    return lambda *words: inside("collect", *words, "--json").document
+    return lambda *words: cli.run("collect", *words, "--json").document
 
 
 @pytest.fixture
@@ -91,7 +95,7 @@ def watched(tmp_path: Path) -> Callable[..., Built]:
         **changes: Any,
     ) -> Built:
         jobs = [str(int(job_id) + place) if place else job_id for place in range(len(shapes))]
-        return campaigns.build(
+        return campaigns.campaign(
             tmp_path / "with a space" / "runs", *(f"1n{gpus}g" for gpus in shapes), name=name,
             repeats=repeats, jobs=tuple(jobs), protocol=Protocol(repeats), **changes,
         )  # fmt: skip
@@ -105,6 +109,115 @@ def tracked(tmp_path: Path) -> Callable[..., Built]:
 
     def make(*jobs: str, name: str = "camp", **changes: Any) -> Built:
         shapes = (f"1n{number}g" for number in range(1, len(jobs) + 1))
-        return campaigns.build(tmp_path / "a b", *shapes, name=name, jobs=jobs, **changes)
+        return campaigns.campaign(tmp_path / "a b", *shapes, name=name, jobs=jobs, **changes)
 
     return make
+
+
+# Root reads whatever it likes, unless it gives these up.
+_MORTAL = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
+# A child each: modules are loaded once.
+_MANY = """
+import json, os, pathlib, sys
+import click
+import hpcbert.cli.options, hpcbert.cli.collect, hpcbert.script.draft
+from hpcbert.__main__ import main
+from hpcbert.cli.main import COMMANDS, root
+
+cases = json.load(sys.stdin)
+# What a directory that is gone does to loading is part of the test.
+if not cases[0]["gone"]:
+    import hpcbert.commands.obstacles, hpcbert.cli.request, hpcbert.cli.submit_run
+    import hpcbert.scheduler.local.backend, hpcbert.scheduler.slurm.dependencies, hpcbert.script.rerun
+    for name in COMMANDS:
+        root.get_command(click.Context(root), name)
+for number, one in enumerate(cases):
+    folder = pathlib.Path(sys.argv[1], str(number))
+    pid = os.fork()
+    if not pid:
+        os.environ.update(one["env"])
+        for stream, name in ((1, "out"), (2, "err")):
+            file = os.open(f"{folder}.{name}", os.O_CREAT | os.O_WRONLY, 0o644)
+            os.dup2(file, stream)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        if one["umask"] is not None:
+            os.umask(one["umask"])
+        try:
+            os.chdir(one["cwd"])
+            if one["gone"]:
+                os.rmdir(one["cwd"])
+            sys.argv = ["hpcbert", *one["words"]]
+            sys.exit(main())
+        except SystemExit as leave:
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+            os._exit(leave.code or 0)
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+        os._exit(99)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+
+
+@pytest.fixture
+def run_commands(tmp_path: Path) -> Callable[..., list[CliResult]]:
+    """Run command lines, each in a process of its own, as somebody whom permissions bind."""
+
+    def run(
+        lines: Sequence[Sequence[str]],
+        *,
+        cwd: Path | None = None,
+        gone: bool = False,
+        umask: int | None = None,
+        **env: str,
+    ) -> list[CliResult]:
+        path = tmp_path / "results"
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir()
+        home = tmp_path / "home"
+        home.mkdir(exist_ok=True)
+        cases = []
+        for number, words in enumerate(lines):
+            folder = path / f"cwd{number}" if gone else cwd or home
+            folder.mkdir(exist_ok=True)
+            cases.append(
+                {"words": words, "cwd": str(folder), "gone": gone, "env": env, "umask": umask}
+            )
+        process = start_process(
+            [*(_MORTAL if os.geteuid() == 0 else ()), sys.executable, "-c", _MANY, str(path)],
+            stdin=json.dumps(cases), env={**os.environ, "HOME": str(home)}, timeout=CEILING,
+        )  # fmt: skip
+        assert process.ok, process.stderr
+        return [
+            CliResult(
+                tuple(words),
+                int(code),
+                *((path / f"{n}.{end}").read_text() for end in ("out", "err")),
+            )
+            for n, (words, code) in enumerate(zip(lines, process.stdout.split(), strict=True))
+        ]
+
+    return run
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """Return a folder of logs that hpcbert never submitted."""
+    folder = tmp_path / "foreign"
+    path = folder / "pytorch" / "bert" / "bz4" / "1n1g"
+    path.mkdir(parents=True)
+    for repeat in range(1, 6):
+        text = log("1n1g", 10.0 + repeat, last=120, start=1763717655.5 + 1000 * repeat)
+        (path / f"bert_b4_fp32_{repeat}.log").write_text(text.replace("/12 ", "/120 "))
+    return folder
+
+
+@pytest.fixture
+def finished(build: Any) -> Path:
+    """Return a campaign of which every repeat completed."""
+    built = build("1n1g")
+    built.finish()
+    directory: Path = built.directory
+    return directory

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcbert.errors import SchedulerError, UsageError
@@ -10,6 +13,8 @@ from hpcbert.lab import daemons
 from hpcbert.lab.processes import run_checked, spawn
 from hpcbert.lab.record import SWITCH, Journal, Lab, load, lock_lab
 from hpcbert.system.processes import end_processes
+from hpcbert.system.runner import Outcome, run
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -133,3 +138,135 @@ def _fresh(lab: Lab) -> Lab:
     if current is None or current.mark != lab.mark:
         raise UsageError("The lab does not exist any more.", where=str(lab.directory))
     return current
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def stop_slurmdbd(lab: Lab, *, number: int = signal.SIGTERM) -> None:
+    """Stop a lab's slurmdbd; return when its slurmctld has noticed and answers.
+
+    A controller of 22.05 that finds an answer and the end of its connection at once ends itself:
+    `fatal: _conn_readable: poll returned unexpected revents` (src/common/slurm_persist_conn.c). It
+    is started again, as a service manager would. Once it has dropped the connection, it is safe.
+
+    Args:
+        lab: The lab.
+        number: The signal.
+    """
+    stop_daemon(lab, "slurmdbd", number=number)
+    address = f"{lab.network.controller}:{lab.network.accounting_port}"
+    query = ["ss", "-Htn", "state", "established", "state", "close-wait", "dst", address]
+
+    def noticed() -> bool:
+        # It looks at the connection when it has something to report, such as this.
+        for state in ("drain", "resume"):
+            _as_root(lab, "scontrol", "update", "nodename=n1", f"state={state}", "reason=test")
+        outcome = run(query)
+        assert outcome.ok, outcome.stderr
+        return not outcome.stdout
+
+    def answers() -> bool:
+        current = load(lab.directory)
+        assert current is not None
+        controller = current.daemons["slurmctld"]
+        if controller is None or not controller.alive:
+            start_daemon(lab, "slurmctld", run=run)
+        return _as_root(lab, "scontrol", "ping").ok
+
+    def takes_jobs() -> bool:
+        # A controller that ended between the two orders comes back with a drained n1, and one that
+        # did not refuses n1 for up to a second after it was resumed.
+        _as_root(lab, "scontrol", "update", "nodename=n1", "state=resume")
+        return _as_root(lab, "sbatch", "--test-only", "--nodelist=n1", "--wrap=true").ok
+
+    until(noticed, "slurmctld still holds its connection to slurmdbd", pause=0.5)
+    until(answers, "slurmctld does not answer")
+    until(takes_jobs, "n1 takes no jobs")
+
+
+def start_requeued(run_as_root: Callable[..., Outcome], job: str) -> None:
+    """Start a requeued job without the two minutes that Slurm lets pass.
+
+    A node refuses a run with a credential that is as old, in whole seconds, as the clean-up after
+    the run before it, and the job is FAILED then: "Job credential revoked" (slurmd,
+    slurm_cred_revoke; seen with 22.05.8).
+
+    Args:
+        run_as_root: Runs a command of Slurm's, given as words.
+        job: The job's id.
+    """
+    shown = ["squeue", "-h", "-t", "all", "-o", "%T", "-j", job]
+    words = ["scontrol", "update", f"jobid={job}", "starttime=now+1"]
+
+    def started() -> bool:
+        state = run_as_root(*shown).stdout.strip()
+        return state == "RUNNING" or (state == "PENDING" and run_as_root(*words).ok)
+
+    until(started, f"{job} can't be started")
+
+
+def _as_root(lab: Lab, *argv: str) -> Outcome:
+    return run(argv, env=lab.daemon_environment)
+
+
+def on_node(lab: Lab, node: str, *argv: str) -> str:
+    """Run a command on a node as root; it must succeed."""
+    outcome = run([*inside(lab, node), *argv], env=lab.daemon_environment)
+    assert outcome.ok, outcome
+    return outcome.stdout
+
+
+@contextmanager
+def mounted(lab: Lab, node: str, path: Path | str, *options: str) -> Iterator[None]:
+    """Mount something over a path of a node."""
+    on_node(lab, node, "mount", *options, str(path))
+    try:
+        yield
+    finally:
+        on_node(lab, node, "umount", "--lazy", str(path))
+
+
+@contextmanager
+def read_only(lab: Lab, node: str, path: Path) -> Iterator[None]:
+    """Let a node read a directory only."""
+    with mounted(lab, node, path, "--bind", str(path)):
+        on_node(lab, node, "mount", "-o", "remount,bind,ro", str(path))
+        yield
+
+
+@contextmanager
+def replaced(lab: Lab, node: str, path: Path | str, text: str, folder: Path) -> Iterator[None]:
+    """Let a node see another text instead of a file."""
+    replacement = folder / f"{node}-{Path(path).name}"
+    replacement.write_text(text)
+    replacement.chmod(0o755)
+    with mounted(lab, node, path, "--bind", str(replacement)):
+        yield
+
+
+@contextmanager
+def late(lab: Lab, node: str, path: Path, seconds: float) -> Iterator[None]:
+    """Let a node see a directory late."""
+    show_late(lab, node, path, seconds=seconds, run=run)
+    try:
+        yield
+    finally:
+        show_at_once(lab, node, path, run=run)
+
+
+@contextmanager
+def limited(lab: Lab, node: str, kind: str, most: int) -> Iterator[None]:
+    """Let a node's jobs have less of something, as prlimit calls it."""
+    fresh = load(lab.directory)
+    assert fresh is not None
+    process = fresh.daemons[node]
+    assert process is not None
+    words = ["prlimit", f"--pid={process.pid}"]
+    usual = run([*words, f"--{kind}", "--output=SOFT", "--noheadings"]).stdout.strip()
+    assert run([*words, f"--{kind}={most}:"]).ok
+    try:
+        yield
+    finally:
+        assert run([*words, f"--{kind}={usual}:"]).ok

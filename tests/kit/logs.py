@@ -1,8 +1,9 @@
-"""Logs as programs print them, and readers for them."""
+"""Logs as programs print them, stand-ins for such programs, and readers for logs."""
 
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +32,7 @@ DEEPSPEED = {
 }
 
 
-def pytorch(
+def log(
     shape: str,
     rate: float,
     *,
@@ -41,7 +42,19 @@ def pytorch(
     nan_at: int = 0,
     start: float = 1763717655.5,
 ) -> str:
-    """Return a log of the PyTorch reference whose clock rule gives the rate, in samples/s."""
+    """Return a log of the PyTorch reference whose clock rule gives the rate, in samples/s.
+
+    Example: `log("1n2g", 20.0, last=9, nan_at=3)` ends after 9 of its 12 iterations.
+
+    Args:
+        shape: Nodes and GPUs.
+        rate: Samples/s over all GPUs.
+        last: The last iteration that it prints; `iters` by default.
+        iters: Iterations of the run.
+        batch: Batch size per device.
+        nan_at: The iteration with a loss that is not a number; 0: none.
+        start: Seconds since the epoch.
+    """
     gpus = Shape.parse(shape).gpus
     config = {"batch_size_per_device": batch, "accumulation": 1, "precision": "fp32"}
     config |= {"world_size": gpus, "global_batch_size": batch * gpus}
@@ -105,3 +118,62 @@ class Reader:
 
 def codes(reading: Reading) -> list[str]:
     return [reason.code for reason in reading.reasons]
+
+
+START = 1763717655.5
+WORDS = (
+    *("submit", "--fw", "pytorch", "--model", "bert-tiny", "--batch-size", "2"),
+    *("--iters", str(ITERS), "--skip", str(SKIP)),
+)
+
+
+def stand_in_log(gpus: int = 1) -> str:
+    """Return a log of the PyTorch reference: 12 iterations, two samples a device."""
+    return log(f"1n{gpus}g", 10.0, batch=2, start=START)
+
+
+def stand_in(folder: Path, bad: str, gpus: int = 1) -> Path:
+    """Make the program; it runs the shell lines `bad` before it prints its log."""
+    (folder / "training.log").write_text(stand_in_log(gpus))
+    program = folder / "stand-in"
+    # Printing takes no time, unlike training: a time around now is near enough.
+    middle = START + ITERS / 2 * 0.2 * gpus
+    program.write_text(
+        f'#!/bin/bash\n{bad}\necho "$EPOCHREALTIME $BASHPID"\n'
+        "exec awk -v now=\"${EPOCHREALTIME/,/.}\" -F ' time: ' "
+        f"'NF > 1 {{ printf \"%s time: %.6f\\n\", $1, now + $2 - {middle}; next }} 1' "
+        f"{shlex.quote(str(folder))}/training.log\n"
+    )
+    program.chmod(0o755)
+    return program
+
+
+SYSTEM = {
+    "number_of_nodes": "1",
+    "accelerators_per_node": "8",
+    "accelerator_model_name": "TPU v3",
+    "framework": "JAX",
+    "division": "closed",
+}
+
+
+def write_submission(root: Path, seconds: list[int], samples: int = 3_000_000) -> Path:
+    """Write the result folder of a system with a run of each duration; 0 missed the target."""
+    folder = root / "Org" / "results" / "sys" / "bert"
+    folder.mkdir(parents=True)
+    systems = root / "Org" / "systems"
+    systems.mkdir()
+    (systems / "sys.json").write_text(json.dumps(SYSTEM))
+    for number, duration in enumerate(seconds):
+        status = "success" if duration else "aborted"
+        stop = 1000 + (duration or 9) * 1000
+        records = [
+            {"time_ms": 1000, "key": "run_start", "value": None},
+            {"time_ms": 1000, "key": "global_batch_size", "value": 64},
+            {"time_ms": 1001, "key": "train_samples", "value": 99_000_000},
+            {"time_ms": stop, "key": "eval_accuracy", "metadata": {"epoch_num": samples}},
+            {"time_ms": stop, "key": "run_stop", "metadata": {"status": status}},
+        ]
+        text = "".join(f"0: :::MLLOG {json.dumps(record)}\n" for record in records)
+        (folder / f"result_{number}.txt").write_text(text)
+    return folder

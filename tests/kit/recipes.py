@@ -23,8 +23,8 @@ from hpcbert.logs.scan import Reading
 from hpcbert.logs.setting import Setting
 from hpcbert.model import Device, Point, Shape
 from tests.kit import drafts, logs
+from tests.kit.drafts import combined
 from tests.kit.paths import REPOSITORY, TEMPLATES
-from tests.kit.requests import combined
 from tests.kit.waiting import CEILING
 
 # The grammar for the logs of an invented program: iteration, loss and rate in a line.

@@ -19,8 +19,72 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tests.kit import lines
 from tests.kit.paths import REPOSITORY
+
+# 2026-11-21T10:06:39Z: when jobs are submitted, unless a test says otherwise.
+T = 1_795_255_599
+NAME = "hpcbert-camp-bert-tiny_1n1g_fp32_b4"
+
+_SACCT = "{job}|{user}|{state}|{exit_code}|{reason}|{submit}|{start}|{end}|{elapsed}|{limit}|{nodes}|{name}"
+_SACCT_PLACE = "|{uid}|{cluster}|{place}"
+_SQUEUE = "{job}|{user}|{state}|{submit}|{start}|{end}|{elapsed}|{limit}|{nodes}|{name}|{reason}"
+_SQUEUE_PLACE = "|//{uid}|//{command}|//{place}|//{comment}"
+_SCONTROL = """\
+JobId={job} ArrayJobId={job} ArrayTaskId={tasks} JobName={name}
+   UserId={user}({uid}) GroupId=g(1) MCS_label=N/A
+   JobState={state} Reason=None Dependency=(null)
+   SubmitTime={submit}
+   Command={command}
+   WorkDir={place}
+   Comment={comment}
+
+"""
+_ALL: dict[str, Any] = {
+    "user": "nobody",
+    "name": NAME,
+    "reason": "None",
+    "submit": T,
+    "uid": 7,
+    "cluster": "c",
+    "command": "",
+    "comment": "",
+}
+
+
+def sacct(job: object, state: str, **columns: Any) -> str:
+    """Return a line of sacct; with a place, also the columns that identify the job's campaign."""
+    submit = columns.get("submit", T)
+    defaults = {
+        "exit_code": "0:0",
+        "start": submit + 1,
+        "end": submit + 9,
+        "elapsed": 8,
+        "limit": 60,
+    }
+    form = _SACCT + (_SACCT_PLACE if "place" in columns else "")
+    return (
+        form.format(**{**_ALL, **defaults, "nodes": "n1", "job": job, "state": state, **columns})
+        + "\n"
+    )
+
+
+def squeue(job: object, state: str, **columns: Any) -> str:
+    """Return a line of squeue; with a place, also the columns that identify the job's campaign."""
+    defaults = {"start": "N/A", "end": "N/A", "elapsed": "0:00", "limit": "1:00:00", "nodes": ""}
+    form = _SQUEUE + (_SQUEUE_PLACE if "place" in columns else "")
+    return form.format(**{**_ALL, **defaults, "job": job, "state": state, **columns}) + "\n"
+
+
+def scontrol(job: object, **columns: Any) -> str:
+    """Return the output of scontrol for a job."""
+    defaults = {"state": "PENDING", "tasks": "1-5%1", "place": "/nowhere", "command": "/nowhere/x"}
+    return _SCONTROL.format(**{**_ALL, **defaults, "job": job, **columns})
+
+
+def sinfo(*nodes: str, partition: str = "gpu*", state: str = "idle") -> str:
+    """Return the output of sinfo for nodes."""
+    return "".join(f"{node}|{partition}|{state}\n" for node in nodes)
+
 
 if TYPE_CHECKING:  # The stand-ins for Slurm's programs don't load hpcbert.
     from hpcbert.system.runner import Outcome
@@ -98,6 +162,10 @@ def _indices(array: str) -> list[str]:
 @dataclass
 class Slurm:
     """Slurm's commands as one Runner.
+
+    Example: `Slurm(sbatch=[failed("busy"), None])` refuses one submission and takes the next, and
+    `Slurm(squeue=squeue("7_1", "RUNNING"))` shows one job. The fixture `slurm` is the same as
+    programs on PATH.
 
     Attributes:
         sbatch, squeue, sacct, scontrol, scancel, sinfo, srun, sacctmgr: The answers of that
@@ -200,10 +268,10 @@ class Slurm:
         for number, job in self.jobs.items():
             waiting = [index for index, (state, _) in job.tasks.items() if state == "PENDING"]
             if len(waiting) == len(job.tasks) and waiting != [""]:
-                rows.append(self._row(lines.squeue, f"{number}_[{job.array}]", job, "PENDING", ""))
+                rows.append(self._row(squeue, f"{number}_[{job.array}]", job, "PENDING", ""))
                 continue
             rows += [
-                self._row(lines.squeue, _element(number, index), job, state, node)
+                self._row(squeue, _element(number, index), job, state, node)
                 for index, (state, node) in job.tasks.items()
                 if state.partition(" ")[0] not in self.forgets
             ]
@@ -212,7 +280,7 @@ class Slurm:
     def do_sacct(self, argv: tuple[str, ...], cwd: str) -> Answer:
         return Answer(
             "".join(
-                self._row(lines.sacct, _element(number, index), job, state, node)
+                self._row(sacct, _element(number, index), job, state, node)
                 for number, job in self.jobs.items()
                 for index, (state, node) in job.tasks.items()
             )
@@ -221,13 +289,11 @@ class Slurm:
     def do_scontrol(self, argv: tuple[str, ...], cwd: str) -> Answer:
         if argv[-2:] == ("show", "job"):
             jobs = self.jobs.items()
-            return Answer(
-                "".join(self._row(lines.scontrol, n, job, "PENDING", "") for n, job in jobs)
-            )
+            return Answer("".join(self._row(scontrol, n, job, "PENDING", "") for n, job in jobs))
         job = self.jobs.get(argv[-1])
         if job is None:
             return failed("slurm_load_jobs error: Invalid job id specified")
-        return Answer(self._row(lines.scontrol, argv[-1], job, "PENDING", ""))
+        return Answer(self._row(scontrol, argv[-1], job, "PENDING", ""))
 
     def do_scancel(self, argv: tuple[str, ...], cwd: str) -> Answer:
         for number in argv[1:]:
@@ -236,14 +302,14 @@ class Slurm:
         return Answer()
 
     def do_sinfo(self, argv: tuple[str, ...], cwd: str) -> Answer:
-        return Answer(lines.sinfo(*(f"n{number}" for number in range(1, 9))))
+        return Answer(sinfo(*(f"n{number}" for number in range(1, 9))))
 
     def _row(self, form: Callable[..., str], number: str, job: Job, state: str, node: str) -> str:
         """Return a job's line; without a script it lacks the job's origin."""
         where = {"place": job.place, "command": job.script} if job.script else {}
         where |= {"comment": job.comment} if job.script and job.comment else {}
         common = {"name": job.name, "submit": int(self.now), "nodes": node, "uid": os.geteuid()}
-        columns = {} if form is lines.scontrol else {"user": "someone"}
+        columns = {} if form is scontrol else {"user": "someone"}
         return form(number, state=state, **{**common, **where, **columns})
 
 

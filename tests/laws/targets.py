@@ -34,7 +34,8 @@ from hpcbert.slurm.hostlist import expand, fold
 from hpcbert.slurm.reasons import describe_reason, find_reason_advice
 from hpcbert.slurm.state_sources import convert_row
 from hpcbert.slurm.states import Kind, RepeatState, parse_state
-from tests.kit.campaigns import array, campaign
+from tests.kit import campaigns
+from tests.kit.campaigns import array
 from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import NAMES, grammar, sample
 
@@ -194,5 +195,5 @@ def _results() -> bytes:
 
 
 def _manifest() -> bytes:
-    new_campaign = campaign("x", array("x", repeats=2))
+    new_campaign = campaigns.manifest("x", array("x", repeats=2))
     return json.dumps({"schema": store.SCHEMA, **asdict(new_campaign)}).encode()

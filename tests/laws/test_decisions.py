@@ -17,7 +17,7 @@ from hpcbert.config import recipe
 from hpcbert.config.recipe import Recipe
 from hpcbert.container import cache, reference
 from hpcbert.script import materials, plan, render, resolve, sandbox
-from tests.kit.cli import inside
+from tests.kit.cli import run
 from tests.kit.drafts import load
 
 pytestmark = pytest.mark.usefixtures("without_slurm")
@@ -110,7 +110,7 @@ def test_five_points_are_resolved_once(
     words = ("--nodes", "4", "--gpus-per-node", "8", "--scaling", "--site", path)
     render._make_environment.cache_clear()
     with count_calls() as (calls, paths):
-        result = inside("submit", "--dry-run", "--json", "--fw", framework, *words)
+        result = run("submit", "--dry-run", "--json", "--fw", framework, *words)
     assert len(result.document["data"]["arrays"]) == calls.pop("hpcbert.script.render.render") == 5
     assert {calls.pop(name) for name in list_names(TRIED)} == {5}
     assert set(calls.values()) == {1}, calls
@@ -128,7 +128,7 @@ def test_scripts_to_submit_by_hand_are_resolved_once_too(
     words = ("--nodes", "4", "--gpus-per-node", "8", "--scaling", "--site", path)
     render._make_environment.cache_clear()
     with count_calls() as (calls, paths):
-        result = inside("render", "--json", "--fw", "pytorch", *words)
+        result = run("render", "--json", "--fw", "pytorch", *words)
     assert len(result.document["data"]) == calls.pop("hpcbert.script.render.render") == 5
     assert {calls.pop(name) for name in list_names(TRIED)} == {5}
     assert set(calls.values()) == {1}, calls

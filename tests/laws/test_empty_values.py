@@ -16,7 +16,7 @@ from hpcbert.config.site import read_site
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.system.decode import Invalid
 from tests.kit.campaigns import Build
-from tests.kit.cli import inside
+from tests.kit.cli import run
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
 
@@ -60,9 +60,9 @@ def test_every_parameter_refuses_an_empty_value(
 ) -> None:
     words = line(path, command, param, word).split("\n")
     if (path[-1], param.name) in EMPTY_MEANS:
-        assert "is empty" not in inside(*words).output
+        assert "is empty" not in run(*words).output
         return
-    result = inside(*words)
+    result = run(*words)
     assert result.returncode == 2, result.output
     assert "Invalid value for" in result.output, result.output
 
@@ -90,7 +90,7 @@ def test_the_only_campaign_is_not_meant_by_accident(
 ) -> None:
     built = build("1n1g", name="20261121T100000Z-pytorch-3f9a1c", jobs=("7",))
     before = (built.directory / "manifest.json").read_bytes()
-    result = inside(*words, *(["--"] if words[-1] != "--resume" else []), name)
+    result = run(*words, *(["--"] if words[-1] != "--resume" else []), name)
     assert result.returncode == 2, result.output
     assert (built.directory / "manifest.json").read_bytes() == before
 
@@ -101,7 +101,7 @@ def test_the_only_campaign_is_not_meant_by_accident(
 )
 def test_rm_takes_six_characters_of_an_id(build: Build, name: str, code: int) -> None:
     built = build("1n1g", name="20261121T100000Z-pytorch-3f9a1c", state="refused", jobs=("",))
-    result = inside("rm", "--yes", name)
+    result = run("rm", "--yes", name)
     assert result.returncode == code, result.output
     assert built.directory.exists() == bool(code)
     assert not code or "of at least 6 characters" in result.output
@@ -115,7 +115,7 @@ def test_a_path_may_end_with_a_slash(
     folder = built.directory
     text = name.format(folder.name, here=folder.parent.name)
     monkeypatch.chdir(folder.parent)
-    result = inside("rm", "--yes", "--runs", folder.parent, text)
+    result = run("rm", "--yes", "--runs", folder.parent, text)
     assert (result.returncode, folder.exists()) == (0, False), result.output
 
 
@@ -166,4 +166,4 @@ def test_an_empty_variable_of_the_environment_counts_as_not_set(
     site = read_site(path, base=tmp_path, env={"HPCBERT_RUNS": ""})
     assert site.runs == str(tmp_path / "runs")
     monkeypatch.setenv("HPCBERT_SITE", "")
-    assert inside("config").returncode == 0
+    assert run("config").returncode == 0

@@ -27,14 +27,20 @@ from hpcbert.commands.submit import submit, write_campaign
 from hpcbert.model import Point, Shape
 from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.tracker import Tracker
-from tests.kit.campaigns import WRITTEN, Built, build
-from tests.kit.collecting import gathered, says
-from tests.kit.drafts import drafted
-from tests.kit.logs import pytorch
-from tests.kit.nodes import node, write_nodes
-from tests.kit.requests import combined
+from tests.kit import campaigns
+from tests.kit.campaigns import (
+    STARTED,
+    WRITTEN,
+    Built,
+    collect_campaigns,
+    ended,
+    node,
+    report_states,
+    write_nodes,
+)
+from tests.kit.drafts import combined, drafted
+from tests.kit.logs import log
 from tests.kit.slurm import Slurm
-from tests.kit.status import STARTED, ended
 
 pytestmark = pytest.mark.slow
 
@@ -58,11 +64,13 @@ def calls(act: Callable[[], object]) -> Calls:
 
 
 def points(runs: Path, number: int) -> Built:
-    return finished(build(runs, *(f"{nodes}n1g" for nodes in range(1, number + 1)), repeats=1))
+    return finished(
+        campaigns.campaign(runs, *(f"{nodes}n1g" for nodes in range(1, number + 1)), repeats=1)
+    )
 
 
 def repeats(runs: Path, number: int) -> Built:
-    return finished(build(runs, "1n1g", repeats=number))
+    return finished(campaigns.campaign(runs, "1n1g", repeats=number))
 
 
 def finished(built: Built) -> Built:
@@ -81,7 +89,7 @@ def lines(built: Built, state: str) -> Slurm:
 
 
 def collecting(built: Built) -> Calls:
-    return calls(lambda: gathered(built.directory, states=says()))
+    return calls(lambda: collect_campaigns(built.directory, states=report_states()))
 
 
 def tracking(built: Built) -> Calls:
@@ -104,7 +112,7 @@ def retrying(built: Built) -> Calls:
 
 def submitting(runs: Path, number: int) -> Calls:
     shapes = [f"{nodes}n1g" for nodes in range(1, number + 1)]
-    built = build(runs, *shapes, repeats=1, jobs=("",) * number)
+    built = campaigns.campaign(runs, *shapes, repeats=1, jobs=("",) * number)
     arrays = []
     for array in built.campaign.arrays:
         text = f"#!/bin/bash\n#SBATCH --job-name={array.name}\n#SBATCH --array=1-1\n"
@@ -126,7 +134,7 @@ def drafting(runs: Path, number: int) -> Calls:
 
 def listing(runs: Path, number: int) -> Calls:
     for index in range(number):
-        finished(build(runs, "1n1g", name=f"20261121-pytorch-{index:03}", repeats=2))
+        finished(campaigns.campaign(runs, "1n1g", name=f"20261121-pytorch-{index:03}", repeats=2))
     return calls(lambda: list_overviews(runs, Filter(), now=0))
 
 
@@ -134,20 +142,20 @@ def campaigns_at_once(runs: Path, number: int) -> Calls:
     """Collect campaigns of one folder that ran at the same time, each on a node of its own."""
     for index in range(number):
         campaign(runs, WRITTEN, f"n{index}")
-    return calls(lambda: gathered(runs, states=says()))
+    return calls(lambda: collect_campaigns(runs, states=report_states()))
 
 
 def campaigns_in_turn(runs: Path, number: int) -> Calls:
     """Collect campaigns of one folder, each named, that ran one after another on one node."""
     paths = [campaign(runs, WRITTEN + index * 86400, "n1") for index in range(number)]
-    return calls(lambda: gathered(*paths, states=says()))
+    return calls(lambda: collect_campaigns(*paths, states=report_states()))
 
 
 def campaign(runs: Path, time: float, host: str) -> Path:
     """Make a campaign that ran on a node then; return its directory."""
     name = f"{strftime('%Y%m%dT%H%M%SZ', gmtime(time - 60))}-pytorch-{host}"
     point = Point("pytorch", name, Shape(1, 1), "fp32", 4)
-    built = build(runs, "1n1g", name=name, repeats=1, point=point)
+    built = campaigns.campaign(runs, "1n1g", name=name, repeats=1, point=point)
     start, step = STARTED
     built.mark("1n1g", 1, {**start, "nodelist": host, "host": host}, step, time=time)
     built.mark("1n1g", 1, *ended(0), time=time + 30)
@@ -157,7 +165,7 @@ def campaign(runs: Path, time: float, host: str) -> Path:
 
 
 def nodes(runs: Path, number: int) -> Built:
-    built = build(runs, f"{number}n1g", repeats=1)
+    built = campaigns.campaign(runs, f"{number}n1g", repeats=1)
     shape, nodelist = f"{number}n1g", f"n[1-{number}]" if number > 1 else "n1"
     built.mark(shape, 1, *STARTED, nodelist=nodelist, host="n1", job="70_1")
     built.mark(shape, 1, *ended(0))
@@ -168,7 +176,7 @@ def nodes(runs: Path, number: int) -> Built:
 
 
 def attempts(runs: Path, number: int) -> Built:
-    built = build(runs, "1n1g", repeats=1)
+    built = campaigns.campaign(runs, "1n1g", repeats=1)
     for attempt in range(number):
         last = attempt == number - 1
         built.mark("1n1g", 1, *STARTED, attempt=attempt)
@@ -197,7 +205,7 @@ def logs(folder: Path, names: dict[str, int]) -> Calls:
     for number, (name, nodes) in enumerate(names.items()):
         path = folder / "pytorch" / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"log {number}\n{pytorch(f'{nodes}n1g', nodes * (10 + number / 100))}")
+        path.write_text(f"log {number}\n{log(f'{nodes}n1g', nodes * (10 + number / 100))}")
     at = find_places()
     return calls(lambda: load_result_set([str(folder)], at, CollectRequest()))
 

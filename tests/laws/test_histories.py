@@ -20,9 +20,8 @@ from hypothesis import strategies as st
 from hpcbert.scheduler.slurm.poller import SlurmPoller
 from hpcbert.scheduler.tracker import Tracker
 from hpcbert.system.runner import Outcome
-from tests.kit import status
-from tests.kit.campaigns import Built
-from tests.kit.lines import NAME, T, sacct, squeue
+from tests.kit.campaigns import Built, status_file
+from tests.kit.slurm import NAME, T, sacct, squeue
 
 pytestmark = pytest.mark.slow
 
@@ -110,7 +109,7 @@ class Truth:
                 start = {"event": "start", "time": T + run.start}
                 end = {"event": "end", "time": T + run.end, "exit": run.exit}
                 wrote = (run.start <= self.now, run.wrote and run.end <= self.now)
-                status.append(repeat.status, *compress((start, end), wrote), attempt=attempt)
+                status_file(repeat.status, *compress((start, end), wrote), attempt=attempt)
 
     def squeue(self) -> str:
         lines = list(self.junk)

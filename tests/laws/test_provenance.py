@@ -14,8 +14,8 @@ import pytest
 
 from hpcbert import __version__
 from tests.campaign.test_foreign import deepspeed_log
+from tests.kit.cli import Collect
 from tests.kit.logs import write_file
-from tests.kit.tables import Collect
 
 
 @pytest.fixture

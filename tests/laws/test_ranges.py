@@ -15,7 +15,7 @@ from hpcbert.errors import ConfigError, UsageError
 from hpcbert.model import Point, Shape
 from hpcbert.script.draft import LABEL_LENGTH, label_points
 from hpcbert.script.plan import read_options
-from tests.kit.drafts import site_of
+from tests.kit import drafts
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +39,7 @@ ALWAYS_WRONG = ("inf", "-inf", "nan", "true", '"5"', "-1", f"1{'0' * 400}", "922
 def test_numbers_of_a_site_have_ranges(key: str, value: str, tmp_path: Path) -> None:
     table, _, name = key.rpartition(".")
     with pytest.raises(ConfigError) as refused:
-        site_of(tmp_path, f"[{table}]\n{name} = {value}\n")
+        drafts.site(tmp_path, f"[{table}]\n{name} = {value}\n")
     assert key in str(refused.value)
     assert str(tmp_path / "site.toml") in str(refused.value)
 
@@ -47,13 +47,13 @@ def test_numbers_of_a_site_have_ranges(key: str, value: str, tmp_path: Path) -> 
 @pytest.mark.parametrize("value", ["inf", "nan", f"1{'0' * 400}", "9223372036854775808"])
 def test_a_recipes_options_in_a_site_are_finite(value: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"frameworks\.pytorch\.options\.lr"):
-        site_of(tmp_path, f"[frameworks.pytorch.options]\nlr = {value}\n")
+        drafts.site(tmp_path, f"[frameworks.pytorch.options]\nlr = {value}\n")
 
 
 @pytest.mark.parametrize("value", ["inf", "nan", "-inf", "1e999"])
 def test_a_recipes_options_on_the_command_line_are_finite(value: str, tmp_path: Path) -> None:
     pytorch_recipe = recipe.load(package_templates() / "pytorch")
-    site = site_of(tmp_path)
+    site = drafts.site(tmp_path)
     name = next(option.name for option in pytorch_recipe.options.values() if option.kind == "float")
     with pytest.raises(UsageError, match="finite"):
         read_options(pytorch_recipe, site, {name: value})

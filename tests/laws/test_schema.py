@@ -14,9 +14,8 @@ from hpcbert.campaign import store
 from hpcbert.campaign.evidence import INDEX
 from hpcbert.errors import UsageError
 from hpcbert.model import MANIFEST
-from tests.kit.campaigns import Build, Built
-from tests.kit.cli import inside
-from tests.kit.collecting import gathered, says
+from tests.kit.campaigns import Build, Built, collect_campaigns, report_states
+from tests.kit.cli import run
 
 OTHERS = [
     pytest.param(store.SCHEMA - 1, id="older"),
@@ -58,7 +57,7 @@ def built(build: Build, monkeypatch: pytest.MonkeyPatch) -> Built:
     """A campaign at its end, collected."""
     built = build("1n1g", "1n2g", repeats=2, name="20261121T100000Z-pytorch-3f9a1c")
     built.finish()
-    gathered(built.directory, states=says())
+    collect_campaigns(built.directory, states=report_states())
     monkeypatch.chdir(built.directory.parent.parent)
     Path("site.toml").write_text('schema = 1\nname = "t"\nscheduler = "slurm"\n')
     return built
@@ -83,7 +82,7 @@ def test_a_command_refuses_it(built: Built, command: str, schema: int | str | No
     rewrite_schema(built.directory, schema)
     before = sorted(built.directory.rglob("*"))
     words = [word.format(built.directory) for word in command.split()]
-    refused = inside(*words, "--json")
+    refused = run(*words, "--json")
     refused.check(as_json=True)
     assert refused.returncode == 2, refused
     assert f"schema {schema}; this hpcbert reads only schema" in refused.error["message"]
@@ -93,11 +92,11 @@ def test_a_command_refuses_it(built: Built, command: str, schema: int | str | No
 
 def test_it_is_removed_only_by_force(built: Built) -> None:
     rewrite_schema(built.directory, store.SCHEMA - 1)
-    refused = inside("rm", built.directory, "--yes", "--json")
+    refused = run("rm", built.directory, "--yes", "--json")
     assert refused.returncode == 2
     assert "reads only schema" in refused.error["message"]
     assert "--force" in refused.error["hint"]
-    assert inside("rm", built.directory, "--yes", "--force").returncode == 0
+    assert run("rm", built.directory, "--yes", "--force").returncode == 0
     assert not built.directory.exists()
 
 
@@ -124,7 +123,7 @@ ARCHIVE_READERS = [
 
 @pytest.mark.parametrize("command", ARCHIVE_READERS)
 def test_an_archive_of_it_is_refused(built: Built, command: str) -> None:
-    assert inside("archive", built.directory, "--output", "a.zip").returncode == 0
+    assert run("archive", built.directory, "--output", "a.zip").returncode == 0
     with zipfile.ZipFile("a.zip") as packed:
         contents = {name: packed.read(name) for name in packed.namelist()}
     index, manifest = f"{built.directory.name}/{INDEX}", f"{built.directory.name}/{MANIFEST}"
@@ -138,7 +137,7 @@ def test_an_archive_of_it_is_refused(built: Built, command: str) -> None:
     with zipfile.ZipFile("old.zip", "w") as packed:
         for name, content in contents.items():
             packed.writestr(name, content)
-    refused = inside(*command.split(), "old.zip", "--json")
+    refused = run(*command.split(), "old.zip", "--json")
     assert refused.returncode == 2, refused
     assert "reads only schema" in refused.error["message"]
 
@@ -149,9 +148,9 @@ def test_a_list_names_it_and_shows_the_others(
 ) -> None:
     other = build("1n1g", repeats=2, name="20261122T100000Z-pytorch-7b20de", jobs=("90",))
     rewrite_schema(other.directory, schema)
-    first, second = inside("list", "--json").data["campaigns"]
+    first, second = run("list", "--json").data["campaigns"]
     assert (first["state"], second["state"]) == ("damaged", "complete")
-    assert f"schema {schema}" in inside("list").stdout
+    assert f"schema {schema}" in run("list").stdout
 
 
 @pytest.fixture
@@ -165,7 +164,7 @@ def other(built: Built, build: Build) -> Built:
 
 @pytest.mark.parametrize("command", ["collect", "show", "audit", "list", "collect 3f9a1c"])
 def test_it_does_not_disturb_the_commands_about_others(other: Built, command: str) -> None:
-    assert inside(*command.split(), "--json").returncode == 0
+    assert run(*command.split(), "--json").returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -178,9 +177,7 @@ def test_it_does_not_disturb_the_commands_about_others(other: Built, command: st
 )
 def test_a_command_says_what_it_left_out(other: Built, command: str, purpose: str) -> None:
     (warning,) = (
-        text
-        for text in inside(*command.split(), "--json").document["warnings"]
-        if "Left out" in text
+        text for text in run(*command.split(), "--json").document["warnings"] if "Left out" in text
     )
     assert warning.startswith(f"Left out of {purpose}, because this hpcbert reads only schema")
     assert other.directory.name in warning

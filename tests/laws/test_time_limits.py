@@ -12,7 +12,7 @@ import pytest
 from hpcbert.errors import ConfigError
 from hpcbert.slurm.commands import read_squeue
 from hpcbert.timelimit import TimeLimit
-from tests.kit.drafts import site_of
+from tests.kit.drafts import site
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +40,7 @@ GOOD = {
 @pytest.mark.parametrize("text", GOOD)
 def test_every_form_of_sbatch_means_the_same_everywhere(text: str, tmp_path: Path) -> None:
     assert TimeLimit.parse(text).seconds == GOOD[text]
-    assert site_of(tmp_path, f'[slurm]\ntime_limit = "{text}"\n').slurm.time_limit.text == text
+    assert site(tmp_path, f'[slurm]\ntime_limit = "{text}"\n').slurm.time_limit.text == text
     line = f"7_1|me|RUNNING|1|2|3|0:10|{text}|n1|name|None\n"
     (row,) = read_squeue(line).rows
     assert row.limit == GOOD[text]
@@ -57,7 +57,7 @@ def test_what_is_no_time_limit_is_refused_everywhere(text: str, tmp_path: Path) 
     with pytest.raises(ValueError, match=r"time limit|ten years"):
         TimeLimit.parse(text)
     with pytest.raises(ConfigError, match="time_limit"):
-        site_of(tmp_path, f'[slurm]\ntime_limit = "{text}"\n')
+        site(tmp_path, f'[slurm]\ntime_limit = "{text}"\n')
 
 
 def test_the_full_form_reads_as_what_it_was() -> None:

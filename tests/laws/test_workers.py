@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.campaigns import Built, build
-from tests.kit.logs import TEST_RECIPES, pytorch
+from tests.kit.campaigns import Built, campaign
+from tests.kit.logs import TEST_RECIPES, log
 from tests.kit.paths import REPOSITORY
 
 pytestmark = pytest.mark.slow
@@ -89,7 +89,7 @@ def damage_runs(built: Built) -> None:
 
 @pytest.mark.parametrize("fill", [finish_runs, damage_runs])
 def test_a_campaign(tmp_path: Path, fill: Callable[[Built], None]) -> None:
-    built = build(tmp_path / "runs", "1n1g", "1n2g", "1n4g", "2n4g", repeats=3)
+    built = campaign(tmp_path / "runs", "1n1g", "1n2g", "1n4g", "2n4g", repeats=3)
     fill(built)
     shutil.copytree(built.directory, tmp_path / "kept")
     outputs = []
@@ -115,7 +115,7 @@ def test_foreign_logs_good_and_bad(tmp_path: Path) -> None:
         shape = chance.choice(("1n1g", "1n2g", "2n8g"))
         folder = tmp_path / "pytorch" / shape
         folder.mkdir(parents=True, exist_ok=True)
-        text = pytorch(shape, chance.uniform(5, 90), batch=chance.choice((4, 4, 8)))
+        text = log(shape, chance.uniform(5, 90), batch=chance.choice((4, 4, 8)))
         if chance.random() < 0.3:
             text = text[: chance.randrange(len(text))]
         name = f"bert_b4_fp32_{number}.log"

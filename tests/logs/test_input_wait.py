@@ -14,9 +14,9 @@ from hpcbert.logs.grammar import parse
 from hpcbert.logs.input_wait import read_input_notes
 from hpcbert.logs.scan import read_progress
 from hpcbert.model import Unit
+from tests.kit import cli, logs
 from tests.kit.campaigns import Build
-from tests.kit.cli import inside
-from tests.kit.logs import pytorch, write_file
+from tests.kit.logs import write_file
 from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import SHELL, load
 from tests.kit.waiting import CEILING
@@ -64,14 +64,14 @@ def test_a_log_that_is_gone_has_no_flag(tmp_path: Path) -> None:
 
 def test_collect_says_which_repeat_and_what_to_set(tmp_path: Path) -> None:
     for repeat in (1, 2):
-        text = pytorch("1n1g", 10.0, iters=120, start=1763717655.5 + 10_000 * repeat)
+        text = logs.log("1n1g", 10.0, iters=120, start=1763717655.5 + 10_000 * repeat)
         cpus = CPUS if repeat == 2 else ""
         write_file(tmp_path, f"pytorch/1n1g/bert_b4_fp32_{repeat}.log", cpus + text)
     folder = str(tmp_path / "pytorch")
-    row = inside("collect", folder, "--json").data["tables"][0]["rows"][0]
+    row = cli.run("collect", folder, "--json").data["tables"][0]["rows"][0]
     assert "few-cpus" in row["flags"]
     assert [run["flags"] for run in row["runs"]] == [[], ["few-cpus"]]
-    text = inside("collect", folder).stdout
+    text = cli.run("collect", folder).stdout
     assert "repeat 2: few-cpus (1 of 64 CPUs a rank: set nodes.cpus_per_gpu" in text
 
 
@@ -81,11 +81,11 @@ def test_monitor_says_it_of_each_repeat_and_in_its_summary(
     built = build("1n1g", repeats=2, jobs=("1",), scheduler="local")
     built.finish()
     built.log("1n1g", 1, CPUS + built.text("1n1g", 10.0))
-    lines = inside("monitor", built.campaign.id, "--once", "--json").stdout.splitlines()
+    lines = cli.run("monitor", built.campaign.id, "--once", "--json").stdout.splitlines()
     events = [json.loads(line) for line in lines[:-1]]
     flags = {event["repeat"]: [flag["flag"] for flag in event.get("flags", ())] for event in events}
     assert flags == {1: ["few-cpus"], 2: []}
-    text = inside("monitor", built.campaign.id, "--once").stdout
+    text = cli.run("monitor", built.campaign.id, "--once").stdout
     assert "1 repeat: few-cpus: 1 of 64 CPUs" in text
 
 

@@ -27,8 +27,9 @@ from hpcbert.script.plan import Request
 from hpcbert.system import runner
 from hpcbert.system.lock import LOCK, hold_lock
 from hpcbert.system.runner import Outcome
+from tests.kit import drafts
 from tests.kit.cli import Cli
-from tests.kit.drafts import drafted, settled, site_of
+from tests.kit.drafts import drafted, settled
 from tests.kit.logs import write_file
 from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import STEP_LOG
@@ -140,7 +141,7 @@ def written(folder: Path, release: str, text: str = RECIPE) -> Recipe:
 def preparation(tmp_path: Path) -> Preparation:
     python = write_file(tmp_path, "bin/python3.9", "#!/bin/sh\n")
     python.chmod(0o755)
-    return Preparation(site_of(tmp_path), written(tmp_path, "3.9"), Pip())
+    return Preparation(drafts.site(tmp_path), written(tmp_path, "3.9"), Pip())
 
 
 def calls(preparation: Preparation) -> list[tuple[str, ...]]:
@@ -372,7 +373,7 @@ def test_a_real_environment_from_prepare_to_the_script(tmp_path: Path) -> None:
     """A folder with a space, a wheel from a folder, a patch in its packages."""
     place = tmp_path / "a b"
     written(place, HERE)
-    site_of(place, start='schema = 1\nname = "x"\nscheduler = "local"\n')
+    drafts.site(place, start='schema = 1\nname = "x"\nscheduler = "local"\n')
     wheel(place / "wheels")
     offline = {
         "PIP_NO_INDEX": "1",
@@ -415,7 +416,7 @@ esac
 @pytest.mark.slow
 def test_a_killed_run_leaves_nothing_that_is_taken_for_whole(tmp_path: Path) -> None:
     written(tmp_path, "3.9", RECIPE.replace('patches = ["packages.patch"]\n', ""))
-    site = site_of(tmp_path)
+    site = drafts.site(tmp_path)
     write_file(tmp_path, "bin/python3.9", FAKE).chmod(0o755)
     wait = write_file(tmp_path, "wait", "")
     path = f"{tmp_path / 'bin'}:/usr/bin:/bin"

@@ -17,8 +17,9 @@ from hpcbert.prepare.parts import Context, Part
 from hpcbert.script.materials import synthetic_folder
 from hpcbert.script.plan import Request, read_options
 from hpcbert.system import runner
-from tests.kit.cli import inside
-from tests.kit.drafts import drafted, load, settled, site_of
+from tests.kit import drafts
+from tests.kit.cli import run
+from tests.kit.drafts import drafted, load, settled
 from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import NAMES
 
@@ -26,7 +27,7 @@ READING = [name for name in NAMES if recipes.load(TEMPLATES / name).dataset]
 
 
 def site_with(folder: Path, name: str, samples: int = 64) -> Site:
-    return settled(site_of(folder), name, data=SYNTHETIC, samples=samples)
+    return settled(drafts.site(folder), name, data=SYNTHETIC, samples=samples)
 
 
 def prepares(site: Site, name: str, *, dry: bool = False, **settings: str) -> Part:
@@ -49,7 +50,7 @@ def test_a_recipe_finds_what_is_made_for_it(tmp_path: Path, name: str) -> None:
     assert part.path.startswith(f"{site.sources}/{name}+synthetic-")
     again = prepares(site, name)
     assert (again.status, again.digest, again.path) == ("ready", part.digest, part.path)
-    checked = inside("data", "check", Path(part.path).parent / "made")
+    checked = run("data", "check", Path(part.path).parent / "made")
     assert checked.returncode == 0, checked
     used = drafted(
         site, framework_recipe=load(name), options={"dry": True}, request=Request(Shape(1, 1))

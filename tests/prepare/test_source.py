@@ -17,7 +17,8 @@ from hpcbert.prepare.parts import Context, Part
 from hpcbert.prepare.source import is_archive, unpack
 from hpcbert.script.materials import read_record, source_record_path
 from hpcbert.system import runner
-from tests.kit.drafts import settled, site_of
+from tests.kit import drafts
+from tests.kit.drafts import settled
 from tests.kit.logs import write_file
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -141,7 +142,7 @@ def test_damage_is_told(upstream: Path, tmp_path: Path, name: str, share: float)
 
 
 def prepared(upstream: Path, url: Path, commit: str) -> tuple[Part, dict[str, str]]:
-    site = settled(site_of(upstream.parent), "tiny", repository=str(url))
+    site = settled(drafts.site(upstream.parent), "tiny", repository=str(url))
     write_file(
         upstream.parent,
         "tiny/fix.patch",

@@ -13,9 +13,10 @@ import pytest
 import hpcbert
 from hpcbert.errors import UsageError
 from hpcbert.results.report.model import Words
-from tests.kit import nodes
-from tests.kit.cli import UNCOUNTED, Cli, inside
-from tests.kit.logs import pytorch, write_file
+from tests.kit import cli
+from tests.kit.campaigns import node, write_nodes
+from tests.kit.cli import UNCOUNTED, Cli
+from tests.kit.logs import log, write_file
 
 if TYPE_CHECKING:  # With pandas: all workers collect these tests, and one runs them.
     from hpcbert.notebook import LoadedResult
@@ -34,7 +35,7 @@ def campaign(build: Callable[..., Any], empty_directory: None) -> Path:
     for shape, gpus in (("1n1g", 1), ("1n2g", 2)):
         for repeat in (1, 2):
             built.complete(shape, repeat, gpus * (9.0 + repeat))
-            nodes.write_nodes(built.directory, built.array(shape), repeat, nodes.node("n1"))
+            write_nodes(built.directory, built.array(shape), repeat, node("n1"))
     built.complete("1n1g", 3, 12.0)
     built.log("1n2g", 3, built.text("1n2g", 24.0, last=5))
     built.started("1n2g", 3)
@@ -49,7 +50,7 @@ def result(campaign: Path) -> LoadedResult:
 
 
 def test_frames_hold_what_collect_holds(campaign: Path, result: LoadedResult) -> None:
-    (table,) = inside("collect", campaign, "--json").data["tables"]
+    (table,) = cli.run("collect", campaign, "--json").data["tables"]
     for row, line in zip(table["rows"], result.rows.to_dict("records"), strict=True):
         for name in ("median", "mean", "min", "max", "cv", "speedup", "nodes", "gpus"):
             assert line[name] == row[name]
@@ -61,9 +62,7 @@ def test_frames_hold_what_collect_holds(campaign: Path, result: LoadedResult) ->
 
 
 def test_columns_have_types_whatever_is_in_them(result: LoadedResult, tmp_path: Path) -> None:
-    write_file(
-        tmp_path, "pytorch/1n2g/bert_b4_fp32_1.log", pytorch("1n2g", 20.0, iters=120, last=9)
-    )
+    write_file(tmp_path, "pytorch/1n2g/bert_b4_fp32_1.log", log("1n2g", 20.0, iters=120, last=9))
     nothing = hpcbert.load(tmp_path / "pytorch")
     for name in ("rows", "runs", "steps", "environment"):
         assert getattr(nothing, name).dtypes.to_dict() == getattr(result, name).dtypes.to_dict()
@@ -86,7 +85,7 @@ def test_the_environment_is_of_nodes_or_of_what_logs_state(
     facts = result.environment.set_index("fact")["value"]
     assert facts["GPU"] == "NVIDIA A100-SXM4-80GB"
     assert set(result.environment["node"]) == {"n1"}
-    write_file(tmp_path, "pytorch/1n1g/bert_b4_fp32_1.log", pytorch("1n1g", 20.0, iters=120))
+    write_file(tmp_path, "pytorch/1n1g/bert_b4_fp32_1.log", log("1n1g", 20.0, iters=120))
     logs = hpcbert.load(tmp_path / "pytorch").environment
     assert set(logs["node"]) == {""}
     assert "precision" in set(logs["fact"])
@@ -106,7 +105,7 @@ def test_attributes_say_where_numbers_come_from(
 
 
 def test_saved_results_load_without_steps(campaign: Path, result: LoadedResult, pd: Any) -> None:
-    assert inside("report", campaign, "--output", "out").returncode == 4
+    assert cli.run("report", campaign, "--output", "out").returncode == 4
     again = hpcbert.load(Path("out/results.json"))
     pd.testing.assert_frame_equal(again.rows, result.rows)
     pd.testing.assert_frame_equal(again.runs, result.runs)
@@ -129,10 +128,10 @@ def test_what_can_not_be_loaded_says_why(empty_directory: None) -> None:
 
 
 def test_collect_writes_parquet_into_a_file_alone(campaign: Path, pd: Any) -> None:
-    refused = inside("collect", campaign, "--format", "parquet")
+    refused = cli.run("collect", campaign, "--format", "parquet")
     assert refused.returncode == 2
     assert "--output FILE" in refused.output
-    assert inside("collect", campaign, "--output", "rows.parquet").returncode == 4
+    assert cli.run("collect", campaign, "--output", "rows.parquet").returncode == 4
     frame = pd.read_parquet("rows.parquet")
     assert frame["gpus"].tolist() == [1, 2]
     assert frame.attrs["command"].startswith("hpcbert")
@@ -142,7 +141,7 @@ def test_without_pyarrow_the_extra_is_named(
     campaign: Path, result: LoadedResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    refused = inside("collect", campaign, "--output", "absent.parquet")
+    refused = cli.run("collect", campaign, "--output", "absent.parquet")
     assert refused.returncode == 2
     assert "hpcbert[parquet]" in refused.output
     assert not Path("absent.parquet").exists()

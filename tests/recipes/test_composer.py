@@ -8,8 +8,8 @@ import pytest
 
 from hpcbert.logs.scan import Reading
 from hpcbert.logs.setting import Setting
+from tests.kit.cli import CollectJson
 from tests.kit.recipes import Reader
-from tests.kit.tables import CollectJson
 
 # AI-Sweden-Models/ModernBERT-large: 8 nodes of 8, 3 sequences of 8,192 tokens each, 0.6466 batches/s
 # over 25 batches (timpal0l/ModernBERT@a2150d1, training; the model's card).

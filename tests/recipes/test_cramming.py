@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.tables import CollectJson, first_row, only_run
+from tests.kit.cli import CollectJson, first_row, only_run
 
 _CONFIG = """\
 [2023-05-22 09:00:00,345] impl:

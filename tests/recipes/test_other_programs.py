@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from hpcbert.logs.setting import Setting
+from tests.kit.cli import CollectJson, only_run
 from tests.kit.logs import Reader, codes, write_file
 from tests.kit.recipes import grammar, sample
-from tests.kit.tables import CollectJson, only_run
 
 _STAMP = "I0302 02:{:02d}:{:02d}.095144 140737349982016 model_training_utils.py"
 _NVIDIA = "NVIDIA's TensorFlow 2 BERT (DeepLearningExamples)"

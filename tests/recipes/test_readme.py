@@ -11,10 +11,10 @@ import pytest
 from hpcbert.model import LARGEST, Shape
 from hpcbert.script.plan import Request
 from tests.kit import drafts
-from tests.kit.cli import inside
+from tests.kit.cli import run
+from tests.kit.drafts import combined
 from tests.kit.paths import REPOSITORY, TEMPLATES
 from tests.kit.recipes import RUNTIMES, Case, load, presets, render
-from tests.kit.requests import combined
 
 _ASSIGNED = re.compile(r"(?<![-\w$\"'=/,{])([a-z_]+)=")
 
@@ -27,7 +27,7 @@ def test_each_line_of_a_recipe_s_page_works_as_typed(name: str, empty_directory:
     for line in lines:
         words = shlex.split(line)
         words += ["--dry-run"] if words[0] == "submit" else []
-        result = inside(*words)
+        result = run(*words)
         assert result.returncode == 0, result.output
 
 

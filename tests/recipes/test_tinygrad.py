@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.cli import inside
-from tests.kit.tables import CollectJson, first_row, only_run
+from tests.kit import cli
+from tests.kit.cli import CollectJson, first_row, only_run
 
 _PROGRAM = '"metadata": {"file": "tinygrad/examples/mlperf/model_train.py", "lineno": 917'
 _SYSTEM = {"number_of_nodes": "1", "accelerators_per_node": "6", "framework": "tinygrad"}
@@ -95,12 +95,12 @@ def test_lines_of_steps_are_read_without_mlperf(tmp_path: Path, run: CollectJson
     ],
 )
 def test_other_benchmarks_and_cut_runs_give_no_number(log: str, words: str, tmp_path: Path) -> None:
-    result = inside("collect", write_runs(tmp_path, log))
+    result = cli.run("collect", write_runs(tmp_path, log))
     assert result.returncode != 0
     assert words in result.output
 
 
 def test_it_is_not_started(empty_directory: None) -> None:
-    result = inside("submit", "--fw", "mlperf-tinygrad")
+    result = cli.run("submit", "--fw", "mlperf-tinygrad")
     assert result.returncode == 2
     assert "does not start" in result.stderr

@@ -10,7 +10,7 @@ import pytest
 from hpcbert.model import Group, Measured, Reason, Run, Shape
 from hpcbert.results.exchange import list_cases, render_cases
 from hpcbert.results.reduce import tabulate
-from tests.kit.cli import inside
+from tests.kit.cli import run
 
 GROUP = Group("oneflow", "bert-base", "fp32", 32, "dlperf-time")
 
@@ -63,10 +63,10 @@ def test_collect_writes_it_next_to_any_format(
     campaign.finish()
     path = tmp_path / "points.xml"
     words = ("--format", "json", "--unit", unit, "--junit", path)
-    inside("collect", campaign.directory, *words)
+    run("collect", campaign.directory, *words)
     outputs = [
         case.findtext("system-out", "") for case in ET.parse(path).getroot().iter("testcase")
     ]
     assert len(outputs) == 2
     assert all(f"{unit}/s" in text for text in outputs)
-    assert inside("collect", campaign.directory, "--explain", "--junit", path).returncode == 2
+    assert run("collect", campaign.directory, "--explain", "--junit", path).returncode == 2

@@ -13,9 +13,8 @@ from hpcbert.logs.input_wait import read_wait_share
 from hpcbert.model import Group, Metrics, Reason, RepeatCount, Row, Run, Shape, SpeedupTable
 from hpcbert.results.explain import Observation, count_parameters, explain
 from hpcbert.results.metrics import find_model
-from tests.kit.campaigns import Build
-from tests.kit.cli import inside
-from tests.kit.collecting import gathered, says
+from tests.kit.campaigns import Build, collect_campaigns, report_states
+from tests.kit.cli import run
 from tests.kit.paths import TEMPLATES
 
 GROUP = Group("oneflow", "bert-base", "fp32", 32, "rate")
@@ -250,13 +249,13 @@ def test_bandwidth_is_what_nccl_tests_runs_say_as_their_reason() -> None:
 def test_the_command(build: Build, empty_directory: None, tmp_path: Path) -> None:
     built = build("1n1g", "1n4g", repeats=3)
     built.finish()
-    gathered(built.directory, states=says())
-    document = inside("explain", built.directory, "--json").document
+    collect_campaigns(built.directory, states=report_states())
+    document = run("explain", built.directory, "--json").document
     (table,) = document["data"]["tables"]
     kinds = {finding["about"] for finding in table["findings"]}
     assert {"node", "nodes", "input"} <= kinds
-    inside("archive", built.directory, "--output", tmp_path / "a.zip")
-    assert inside("explain", tmp_path / "a.zip", "--json").document["data"] == document["data"]
-    text = inside("explain", built.directory).stdout
+    run("archive", built.directory, "--output", tmp_path / "a.zip")
+    assert run("explain", tmp_path / "a.zip", "--json").document["data"] == document["data"]
+    text = run("explain", built.directory).stdout
     assert "Inside a node" in text
     assert "? The loss between nodes is unknown without a run of 2n4g" in text

@@ -28,9 +28,8 @@ from hpcbert.results.metrics import (
 )
 from hpcbert.results.published import record
 from hpcbert.results.reduce import tabulate
-from tests.kit.campaigns import Build
-from tests.kit.cli import inside
-from tests.kit.collecting import gathered, says
+from tests.kit import cli
+from tests.kit.campaigns import Build, collect_campaigns, report_states
 from tests.kit.paths import REPOSITORY
 from tests.kit.waiting import until
 
@@ -264,7 +263,7 @@ def collect_row(tmp_path: Path, text: str, *more: str) -> dict[str, Any]:
     folder = tmp_path / "pytorch/bert/bz8/1n1g"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "bert_b8_bf16_1.log").write_text(text)
-    result = inside("collect", tmp_path / "pytorch", "--fw", "pytorch", "--json", *more)
+    result = cli.run("collect", tmp_path / "pytorch", "--fw", "pytorch", "--json", *more)
     row: dict[str, Any] = result.data["tables"][0]["rows"][0]
     return row
 
@@ -282,7 +281,7 @@ def test_collect_shows_what_the_reference_states_of_itself(tmp_path: Path) -> No
     assert metrics["mfu"] < metrics["mfu_padded"]
     assert metrics["real_tokens_per_second"] == pytest.approx(row["median"] * 64)
     for form in ("wide", "csv", "markdown"):
-        text = inside("collect", tmp_path / "pytorch", "--fw", "pytorch", "--format", form).stdout
+        text = cli.run("collect", tmp_path / "pytorch", "--fw", "pytorch", "--format", form).stdout
         assert {"wide": "padded MFU", "csv": ",mfu,mfu_padded,", "markdown": "| MFU padded |"}[
             form
         ] in text
@@ -518,16 +517,16 @@ def test_collect_shows_what_was_sampled(
     for repeat in (1, 2):
         name = f"bert-tiny_1n1g_fp32_b4.{repeat}.0.power.json"
         (folder / name).write_bytes(add_samples(run_sampler(tmp_path, text, 1)))
-    (table,) = gathered(built.directory, states=says()).tables
+    (table,) = collect_campaigns(built.directory, states=report_states()).tables
     metrics = table.rows[0].metrics
     assert metrics is not None
     assert metrics.watts == pytest.approx(250.0)
     assert [bool(run.sampled) for run in table.rows[0].runs] == [True, True, False]
     assert metrics.tokens_per_second == pytest.approx(11.0 * 128, rel=1e-3)
-    wide = inside("collect", built.directory, "--format", "wide").stdout
+    wide = cli.run("collect", built.directory, "--format", "wide").stdout
     assert "samples/J" in wide
     assert "no MFU: nothing says what the GPUs are" in wide
-    shown_metrics = inside("collect", built.directory, "--json").data["tables"][0]["rows"][0][
+    shown_metrics = cli.run("collect", built.directory, "--json").data["tables"][0]["rows"][0][
         "metrics"
     ]
     assert shown_metrics["watts"] == pytest.approx(250.0)

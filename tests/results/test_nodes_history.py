@@ -11,7 +11,7 @@ from hpcbert.results.document import NodeFacts, ResultSet, Source
 from hpcbert.results.nodes import list_history
 from hpcbert.results.reduce import tabulate
 from tests.kit.campaigns import Build
-from tests.kit.cli import inside
+from tests.kit.cli import run
 
 
 def make_results(day: int, driver: str, shape: str = "1n1g", **rates: float) -> ResultSet:
@@ -60,11 +60,11 @@ def test_a_node_without_runs_is_refused_and_a_damaged_campaign_is_a_warning(
 ) -> None:
     built = build("1n1g", name="20261121T100000Z-pytorch-3f9a1c", jobs=("7",))
     runs = built.directory.parent
-    assert inside("nodes", "--runs", runs).returncode == 0
-    refused = inside("nodes", "n9", "--runs", runs)
+    assert run("nodes", "--runs", runs).returncode == 0
+    refused = run("nodes", "n9", "--runs", runs)
     assert refused.returncode == 2
     assert "n9" in refused.stderr
     (built.directory / "manifest.json").write_text("{")
-    damaged = inside("nodes", "--runs", runs, "--json")
+    damaged = run("nodes", "--runs", runs, "--json")
     assert damaged.returncode == 0
     assert "left out" in damaged.document["warnings"][0]

@@ -16,9 +16,9 @@ from hpcbert.campaign import store
 from hpcbert.model import Device, Group, Provenance
 from hpcbert.results.formats import FORMATS
 from hpcbert.results.reduce import tabulate
-from tests.kit.campaigns import Built
-from tests.kit.cli import CliResult, inside
-from tests.kit.collecting import gathered, says
+from tests.kit import cli
+from tests.kit.campaigns import Built, collect_campaigns, report_states
+from tests.kit.cli import CliResult
 from tests.results.test_formats import make_point
 
 MADE = Provenance("1.2.3", "2026-11-21T10:00:00Z", "hpcbert collect")
@@ -76,7 +76,7 @@ def test_no_command_calls_ranks_on_the_cpu_gpus(
     out = tmp_path / "out"
     places = {"{}": str(built.directory), "{out}": str(out)}
     first, *options = (places.get(word, word) for word in words)
-    result = inside(first, str(built.directory), *options)
+    result = cli.run(first, str(built.directory), *options)
     pages = [*out.glob("*.md"), *out.glob("*.html"), *out.glob("*/*.svg"), *out.glob("*/*.csv")]
     output = result.output + "".join(path.read_text() for path in pages)
     assert len(output) > 50, result
@@ -115,7 +115,7 @@ def test_the_table_is_of_what_was_computed_on(
     build: Callable[..., Built], device: Device, stated: str, table: str
 ) -> None:
     built = move_to_device(build("1n1g", "1n2g", repeats=2), device, stated)
-    result = gathered(built.directory, states=says())
+    result = collect_campaigns(built.directory, states=report_states())
     (speedup_table,) = result.tables
     assert speedup_table.group.device == table
     assert [row.ok for row in speedup_table.rows] == [2, 2]
@@ -126,7 +126,7 @@ def test_a_run_on_another_device_than_asked_for_does_not_count(
     build: Callable[..., Built], device: Device, stated: str
 ) -> None:
     built = move_to_device(build("1n1g", repeats=2), device, stated)
-    (table,) = gathered(built.directory, states=says()).tables
+    (table,) = collect_campaigns(built.directory, states=report_states()).tables
     (row,) = table.rows
     assert row.ok == 0
     assert "device_kind" in row.runs[0].reasons[0].detail
@@ -140,9 +140,9 @@ def test_a_recipe_has_a_default_rule_for_each_device(build: Callable[..., Built]
     recipe.write_text(text.replace("[on.cpu]\n", f'[on.cpu]\nrule = "{other}"\n'))
     for device, rule in (("gpu", default), ("cpu", other)):
         built = move_to_device(built, cast("Device", device))
-        (table,) = gathered(built.directory, states=says(), rule="").tables
+        (table,) = collect_campaigns(built.directory, states=report_states(), rule="").tables
         assert table.group.rule == rule
-        (table,) = gathered(built.directory, states=says(), rule=default).tables
+        (table,) = collect_campaigns(built.directory, states=report_states(), rule=default).tables
         assert table.group.rule == default
 
 
@@ -151,7 +151,7 @@ def test_runs_on_two_devices_share_no_table(build: Callable[..., Built]) -> None
     other = move_to_device(build("1n1g", repeats=2, name="20261121-pytorch-def"), "gpu")
     for log in built.directory.rglob("*.log"):
         log.write_text(f"this is on the CPU\n{log.read_text()}")
-    result = gathered(built.directory, other.directory, states=says())
+    result = collect_campaigns(built.directory, other.directory, states=report_states())
     assert {table.group.device for table in result.tables} == {"cpu", "gpu"}
 
 
@@ -182,11 +182,10 @@ def test_logs_from_elsewhere_are_of_the_device_that_they_state(
 def test_audit_names_the_device(
     build: Callable[..., Built], collect: Callable[..., CliResult], run: Any
 ) -> None:
-    from tests.kit.cli import inside
 
     built = move_to_device(build("1n1g", repeats=2), "cpu")
-    gathered(built.directory, states=says())
-    result = inside("audit", built.directory)
+    collect_campaigns(built.directory, states=report_states())
+    result = cli.run("audit", built.directory)
     assert "· CPU · rule" in result.stdout, result
 
 

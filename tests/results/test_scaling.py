@@ -16,7 +16,7 @@ from hpcbert.model import Group, Origin, RepeatCount, Row, Shape, SpeedupTable
 from hpcbert.results import document
 from hpcbert.results.document import ResultSet
 from hpcbert.results.scaling import MARGIN, MAX_EXTRAPOLATION, Curve, fit_curve, parse_node_counts
-from tests.kit.cli import inside
+from tests.kit.cli import run
 from tests.kit.needs import require
 
 GROUP = Group("oneflow", "bert-base", "fp16", 32, "rate")
@@ -214,7 +214,7 @@ def test_the_command(tmp_path: Path, empty_directory: None) -> None:
     runs = {f"{n}n8g": compute_throughput(n, ring=0.02) for n in (1, 2, 4)}
     path = tmp_path / "r.json"
     path.write_text(document.render_results(ResultSet((make_recorded(runs),))))
-    result = inside("predict", path, "--nodes", "8,64", "--json")
+    result = run("predict", path, "--nodes", "8,64", "--json")
     assert result.returncode == 4
     (curve,) = result.data["tables"]
     assert [point["nodes"] for point in curve["points"]] == [1, 2, 4]
@@ -223,10 +223,10 @@ def test_the_command(tmp_path: Path, empty_directory: None) -> None:
     assert eight["low"] < compute_throughput(8, ring=0.02) < eight["high"]
     assert far["throughput"] is None
     assert "64 nodes are 16 times" in result.error["message"]
-    text = inside("predict", path, "--nodes", "8")
+    text = run("predict", path, "--nodes", "8")
     assert text.returncode == 0
     assert "8n8g" in text.stdout
-    assert inside("predict", path, "--nodes", "x").returncode == 2
+    assert run("predict", path, "--nodes", "x").returncode == 2
 
 
 def make_recorded(speeds: dict[str, float]) -> SpeedupTable:

@@ -27,8 +27,8 @@ from hpcbert.results.document import ResultSet
 from hpcbert.results.formats import FORMATS
 from hpcbert.results.reduce import tabulate
 from hpcbert.results.units import convert_tables, explain_missing, mark_tables
-from tests.kit.cli import inside
-from tests.kit.logs import pytorch, write_file
+from tests.kit.cli import run
+from tests.kit.logs import log, write_file
 
 MADE = Provenance("1.2.3", "2026-11-22T10:00:00Z", "hpcbert collect")
 LENGTH = ("sequence_length", ("512",))
@@ -128,7 +128,7 @@ def write_logs(tmp_path: Path) -> Callable[..., str]:
         for gpus in (1, 2):
             for repeat in (1, 2, 3, 4):
                 start = 1763717655.5 + 10_000 * (4 * gpus + repeat) + len(name)
-                text = pytorch(f"1n{gpus}g", 10.0 * gpus, iters=120, start=start)
+                text = log(f"1n{gpus}g", 10.0 * gpus, iters=120, start=start)
                 facts = f'"sequence_length": {length}, ' if length else ""
                 text = text.replace('hpcbert-config {"', f'hpcbert-config {{{facts}"')
                 if real:
@@ -142,12 +142,12 @@ def write_logs(tmp_path: Path) -> Callable[..., str]:
 
 def test_collect_in_tokens(write_logs: Callable[..., str]) -> None:
     logs = write_logs(512, real=True)
-    answer = inside("collect", logs, "--unit", "tokens", "--json")
+    answer = run("collect", logs, "--unit", "tokens", "--json")
     rates = [row["rates"] for row in answer.data["tables"][0]["rows"]]
     assert [round(rate["median"]) for rate in rates] == [5120, 10240]
     assert [round(rate["per_gpu"]) for rate in rates] == [5120, 5120]
     assert [round(rate["real"]) for rate in rates] == [2560, 5120]
-    text = inside("collect", logs, "--unit", "tokens", "--format", "markdown").stdout
+    text = run("collect", logs, "--unit", "tokens", "--format", "markdown").stdout
     assert "| tokens/s |" in text
     assert "| 10240" in text
 
@@ -165,7 +165,7 @@ def test_collect_in_tokens(write_logs: Callable[..., str]) -> None:
 def test_no_rate_is_invented(
     words: tuple[str, ...], reason: str, write_logs: Callable[..., str]
 ) -> None:
-    answer = inside("collect", write_logs(), *words)
+    answer = run("collect", write_logs(), *words)
     assert answer.returncode == 2
     assert reason in answer.stderr
     assert "tokens/s" not in answer.stdout
@@ -173,18 +173,18 @@ def test_no_rate_is_invented(
 
 def test_a_user_may_say_the_length(write_logs: Callable[..., str]) -> None:
     words = ("--set", "sequence_length=128", "--unit", "tokens", "--json")
-    row = inside("collect", write_logs(), *words).data["tables"][0]["rows"][0]
+    row = run("collect", write_logs(), *words).data["tables"][0]["rows"][0]
     assert round(row["rates"]["median"]) == 1280
 
 
 def test_compare_in_tokens(write_logs: Callable[..., str]) -> None:
     short, long = write_logs(128, "short"), write_logs(512, "long")
-    assert inside("compare", short, long, "--unit", "tokens").returncode == 2  # two experiments
-    data = inside("compare", short, long, "--unit", "tokens", "--anyway", "--json").data
+    assert run("compare", short, long, "--unit", "tokens").returncode == 2  # two experiments
+    data = run("compare", short, long, "--unit", "tokens", "--anyway", "--json").data
     (comparison,) = data["comparisons"]
     assert comparison["unit"] == "tokens/s"
     assert {round(point["ratio"], 6) for point in comparison["points"]} == {4.0}
-    text = inside("compare", short, long, "--unit", "tokens", "--anyway").stdout
+    text = run("compare", short, long, "--unit", "tokens", "--anyway").stdout
     assert "BASE tokens/s" in text
 
 
@@ -192,12 +192,12 @@ def test_a_point_without_a_length_fails_the_gate_for_that_reason(
     write_logs: Callable[..., str], tmp_path: Path
 ) -> None:
     base, saved = write_logs(512, "base"), tmp_path / "new.json"
-    inside("collect", write_logs(512, "new"), "--format", "json", "--output", str(saved))
+    run("collect", write_logs(512, "new"), "--format", "json", "--output", str(saved))
     data = json.loads(saved.read_text())
     data["tables"][0]["rows"][0]["metrics"]["tokens_per_second"] = None
     saved.write_text(json.dumps(data))
     words = ("compare", base, str(saved), "--unit", "tokens", "--fail-under", "90%")
-    answer = inside(*words)
+    answer = run(*words)
     assert answer.returncode == 7
     assert "1n1g" in answer.stderr
     assert "no rate in this unit" in answer.stderr
@@ -205,10 +205,10 @@ def test_a_point_without_a_length_fails_the_gate_for_that_reason(
 
 def test_predict_in_tokens() -> None:
     words = ("predict", "dlperf:oneflow-fp32-b32", "--nodes", "8")
-    samples, tokens = inside(*words).stdout, inside(*words, "--unit", "tokens").stdout
+    samples, tokens = run(*words).stdout, run(*words, "--unit", "tokens").stdout
     assert "samples/s" in samples
     assert "864,519 tokens/s" in tokens
-    data = inside(*words, "--unit", "tokens", "--json").data["tables"][0]["predictions"][0]
+    data = run(*words, "--unit", "tokens", "--json").data["tables"][0]["predictions"][0]
     assert data["rates"]["throughput"] == pytest.approx(128 * data["throughput"])
     assert data["rates"]["per_gpu"] == pytest.approx(2 * data["throughput"])
 
@@ -217,7 +217,7 @@ def test_predict_in_tokens() -> None:
 def test_report_and_figures_in_tokens(write_logs: Callable[..., str], tmp_path: Path) -> None:
     logs, target = write_logs(512), tmp_path / "report"
     words = ("report", logs, "--unit", "tokens", "--output", str(target))
-    assert inside(*words).returncode == 0
+    assert run(*words).returncode == 0
     page = (target / "report.md").read_text(encoding="utf-8")
     assert "| tokens/s |" in page
     assert "10240" in page

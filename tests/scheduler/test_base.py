@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from hpcbert.model import MANIFEST
-from tests.kit.cli import CliResult, inside
+from tests.kit import cli
+from tests.kit.cli import CliResult, runs
+from tests.kit.logs import WORDS, stand_in
 from tests.kit.paths import REPOSITORY
 from tests.kit.spool import install
-from tests.kit.tables import runs
-from tests.kit.training import WORDS, stand_in
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def submit(tmp_path: Path, place: Path, flag: Path) -> Callable[..., CliResult]:
     program = stand_in(
         tmp_path, f"if [[ $SLURM_ARRAY_TASK_ID == 2 && -e {flag} ]]; then rm {flag}; exit 7; fi"
     )
-    return lambda *words: inside(*WORDS, "--repeats", "2", "--python", program, "--json", *words)
+    return lambda *words: cli.run(*WORDS, "--repeats", "2", "--python", program, "--json", *words)
 
 
 def list_jobs(place: Path) -> list[str]:
@@ -74,20 +74,20 @@ def list_jobs(place: Path) -> list[str]:
 
 
 def kinds() -> dict[str, int]:
-    counts: dict[str, int] = inside("monitor", "--once", "--json").data["repeats"]
+    counts: dict[str, int] = cli.run("monitor", "--once", "--json").data["repeats"]
     return {name: count for name, count in counts.items() if name != "asked"}
 
 
 def test_doctor_asks_it(place: Path) -> None:
-    findings = {finding["name"]: finding for finding in inside("doctor", "--json").data}
+    findings = {finding["name"]: finding for finding in cli.run("doctor", "--json").data}
     assert (findings["spool"]["status"], findings["spool"]["detail"]) == ("ok", str(place))
     assert not {"sbatch", "slurmctld", "PyTorch"} & set(findings)
-    refused = inside("doctor", "--nodes", "2")
+    refused = cli.run("doctor", "--nodes", "2")
     assert (refused.returncode, "with the spool scheduler" in refused.stderr) == (2, True)
 
 
 def test_what_a_dry_run_shows_is_its_own(submit: Callable[..., CliResult], place: Path) -> None:
-    result = inside(*WORDS, "--python", "true", "--dry-run")
+    result = cli.run(*WORDS, "--python", "true", "--dry-run")
     assert result.returncode == 0, result.stderr
     assert "$ (spool queue)" in result.stdout
     assert "sbatch --test-only" not in result.stdout
@@ -108,13 +108,13 @@ def test_a_campaign_is_submitted_followed_retried_and_collected(
     assert [entry["job_id"] for entry in data["arrays"]] == ["0001"]
     assert kinds() == {"waiting": 2}
     work()
-    assert inside("monitor", "--json").returncode == 0
+    assert cli.run("monitor", "--json").returncode == 0
     assert kinds() == {"succeeded": 1, "failed": 1}
-    again = inside("retry", "--json")
+    again = cli.run("retry", "--json")
     (array,) = again.data["campaigns"][0]["arrays"]
     assert ([entry["repeat"] for entry in array["repeats"]], array["job_id"]) == ([2], "0002")
     work()
-    collected = inside("collect", "--json")
+    collected = cli.run("collect", "--json")
     assert collected.returncode == 0, collected.stderr
     assert {repeat: run["attempt"] for repeat, run in runs(collected.document).items()} == {
         1: 0,
@@ -128,7 +128,7 @@ def test_a_retry_adds_its_directives(
     flag.touch()
     directory = Path(submit("--time", "5").data["directory"])
     work()
-    inside("retry", "--time", "2:00:00", "--json")
+    cli.run("retry", "--time", "2:00:00", "--json")
     limits = [
         re.findall("^#.* limit=([0-9]+)$", path.read_text(), re.MULTILINE)
         for path in sorted(directory.glob("scripts/*.sbatch"))
@@ -154,13 +154,13 @@ def test_a_broken_package_is_named(place: Path, tmp_path: Path) -> None:
     sys.path.append(str(tmp_path))
     site = tmp_path / "site.toml"
     site.write_text(site.read_text().replace('"spool"', '"broken"'))
-    refused = inside("doctor", "--json")
+    refused = cli.run("doctor", "--json")
     assert (refused.returncode, "hpcbert.absent" in refused.error["message"]) == (2, True)
 
 
 def test_its_own_word_is_shown_without_advice(submit: Callable[..., CliResult]) -> None:
     submit()
-    shown = inside("monitor", "--once").stdout
+    shown = cli.run("monitor", "--once").stdout
     assert "QUEUED" in shown
     assert "check again" not in shown
 
@@ -190,15 +190,15 @@ def test_what_is_cancelled_stays_on_record_and_can_be_retried(
     submit: Callable[..., CliResult], work: Callable[[], None], place: Path
 ) -> None:
     directory = Path(submit().data["directory"])
-    result = inside("cancel", str(directory), "--yes", "--json")
+    result = cli.run("cancel", str(directory), "--yes", "--json")
     assert (result.data["cancelled"], result.data["jobs"]) == (True, ["0001"])
     assert list_jobs(place) == ["0001/cancelled"]
     assert kinds() == {"failed": 2}
-    assert inside("cancel", str(directory), "--yes").stdout.startswith("No job of")
+    assert cli.run("cancel", str(directory), "--yes").stdout.startswith("No job of")
     work()
-    collected = inside("collect", "--json")
+    collected = cli.run("collect", "--json")
     assert {run["state"] for run in runs(collected.document).values()} == {"CANCELLED"}
-    inside("retry", "--json")
+    cli.run("retry", "--json")
     work()
     assert kinds() == {"succeeded": 2}
 
@@ -217,7 +217,7 @@ def test_a_job_that_an_interrupted_submission_left_is_found(
         stopped = submit()
     assert stopped.error["code"] == "interrupted", stopped
     directory = Path(stopped.data["directory"])
-    result = inside("submit", "--resume", str(directory), "--json")
+    result = cli.run("submit", "--resume", str(directory), "--json")
     assert [array["job_id"] for array in result.data["arrays"]] == ["0001"]
     assert len(list(place.iterdir())) == 1
 
@@ -228,7 +228,7 @@ def test_a_manifest_that_names_an_unknown_scheduler_is_damaged(
     directory = Path(submit().data["directory"])
     path = directory / MANIFEST
     path.write_text(json.dumps({**json.loads(path.read_text()), "scheduler": "pbs"}))
-    result = inside("monitor", str(directory), "--json")
+    result = cli.run("monitor", str(directory), "--json")
     assert (result.returncode, "scheduler" in result.error["message"]) == (2, True)
 
 

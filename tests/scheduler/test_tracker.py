@@ -14,11 +14,9 @@ from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.poller import Pace
 from hpcbert.scheduler.slurm.poller import Watcher
 from hpcbert.scheduler.tracker import Tracker
-from tests.kit.asking import snapshot
-from tests.kit.campaigns import Build, Built
-from tests.kit.clock import Clock
-from tests.kit.lines import NAME, T, sacct, squeue
-from tests.kit.slurm import Slurm, failed
+from tests.kit.campaigns import Build, Built, snapshot
+from tests.kit.slurm import NAME, Slurm, T, failed, sacct, squeue
+from tests.kit.waiting import Clock
 
 
 @pytest.fixture

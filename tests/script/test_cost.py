@@ -12,8 +12,7 @@ from hpcbert.model import Shape
 from hpcbert.script import cost
 from hpcbert.script.cost import Cost
 from hpcbert.timelimit import TimeLimit
-from tests.kit.drafts import drafted, reference
-from tests.kit.requests import combined
+from tests.kit.drafts import combined, drafted, reference
 
 
 def list_costs(

@@ -17,11 +17,10 @@ from hpcbert.model import LARGEST, LARGEST_IN_COMMON, Shape
 from hpcbert.script.draft import Draft
 from hpcbert.script.largest import Multiple
 from tests.kit import drafts
-from tests.kit.drafts import changed, reference
+from tests.kit.drafts import changed, combined, reference
 from tests.kit.needs import not_applicable
 from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import NAMES
-from tests.kit.requests import combined
 from tests.kit.scripts import events, only_script, run_script, run_written, tool, with_python
 
 pytestmark = pytest.mark.slow

@@ -14,8 +14,9 @@ from hpcbert.prepare.parts import Context
 from hpcbert.script.materials import find_misfits
 from hpcbert.script.plan import read_options
 from hpcbert.system import runner
-from tests.kit.cli import inside
-from tests.kit.drafts import load, settled, site_of
+from tests.kit import drafts
+from tests.kit.cli import run
+from tests.kit.drafts import load, settled
 from tests.kit.logs import write_file
 
 VOCABULARY = {"name": "vocab.txt", "size": 30522, "sha256": ""}
@@ -32,7 +33,7 @@ def describe_misfits(
     )
     (folder / "data" / "training").mkdir(exist_ok=True)
     recipe: Recipe = load(name)
-    options = read_options(recipe, site_of(folder), {})
+    options = read_options(recipe, drafts.site(folder), {})
     places = (folder / "data", folder / "data" / "training")
     misfits, misfits_of_part = (find_misfits(recipe, options, str(place)) for place in places)
     assert misfits == misfits_of_part
@@ -76,22 +77,20 @@ def test_programs_that_cut_and_mask_themselves_take_any_length(tmp_path: Path) -
 def test_submit_and_prepare_refuse_them(empty_directory: None, tmp_path: Path) -> None:
     folder = tmp_path / "made"
     words = ("data", "make", "--format", "hdf5", "--samples", "16", "--files", "2")
-    assert inside(*words, "--sequence-length", "64", folder).returncode == 0
+    assert run(*words, "--sequence-length", "64", folder).returncode == 0
     data = folder / "training"
     submit = ("submit", "--scheduler", "slurm", "--data", data, "--model", "bert-tiny", "--json")
-    refused = inside(*submit)
+    refused = run(*submit)
     assert refused.returncode == 2, refused
     messages = [error["message"] for error in refused.document["errors"]]
     assert any(
         "64 tokens in a sample, but the program is set to 128" in message for message in messages
     )
     assert any("they have 30522 words, but the model has 8192" in message for message in messages)
-    result = inside(
-        *submit, "--dry-run", "--set", "sequence_length=64", "--set", "vocab_size=30522"
-    )
+    result = run(*submit, "--dry-run", "--set", "sequence_length=64", "--set", "vocab_size=30522")
     assert not [warning for warning in result.document["warnings"] if "do not fit" in warning]
     context = Context(run=runner.run, follow=runner.follow, say=lambda _: None, env={})
-    site = settled(site_of(tmp_path), data=str(data))
+    site = settled(drafts.site(tmp_path), data=str(data))
     (part,) = flow.prepare(load(), site, context, only=["data"])
     assert part.status == "failed"
     assert "64 tokens in a sample" in part.detail

@@ -14,7 +14,7 @@ from hpcbert.errors import UsageError
 from hpcbert.model import Shape
 from hpcbert.script.plan import Request, RequestCell, list_shapes, plan
 from hpcbert.system.decode import Invalid
-from tests.kit.requests import combined
+from tests.kit.drafts import combined
 
 
 @pytest.fixture

@@ -19,11 +19,10 @@ from hpcbert.scheduler.local.backend import _list_elements
 from hpcbert.script.draft import by_hand
 from hpcbert.script.plan import Request, choose_device, plan
 from tests.kit import drafts
-from tests.kit.cli import CliResult, inside
-from tests.kit.drafts import changed, drafted, reference, settled
+from tests.kit.cli import CliResult, run
+from tests.kit.drafts import changed, combined, drafted, reference, settled
 from tests.kit.logs import write_file
 from tests.kit.recipes import STEP_LOG
-from tests.kit.requests import combined
 from tests.kit.scripts import only_script
 
 RECIPE = """\
@@ -239,10 +238,10 @@ def test_a_script_names_the_command_that_renders_it_again(
 ) -> None:
     """A round through `render --check`, for each device."""
     for on in ("cpu", "gpu"):
-        result: CliResult = inside("render", "--device", on, "--output", tmp_path / "out")
+        result: CliResult = run("render", "--device", on, "--output", tmp_path / "out")
         assert result.returncode == 0, result
     assert len(list((tmp_path / "out").glob("*.sbatch"))) == 2
-    assert inside("render", "--check", tmp_path / "out").returncode == 0
+    assert run("render", "--check", tmp_path / "out").returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -271,11 +270,11 @@ def test_the_reference_does_not_fall_back_to_cpus_where_gpus_are_requested(
 
 def test_submit_tells_the_device(empty_directory: None) -> None:
     words = ("submit", "--scheduler", "slurm", "--dry-run", "--json")
-    result = inside(*words, "--device", "CPU")
+    result = run(*words, "--device", "CPU")
     (array,) = result.data["arrays"]
     assert array["device"] == "cpu"
-    assert inside(*words).data["arrays"][0]["device"] == "auto"
-    refused = inside(*words, "--fw", "nccl-tests", "--device", "cpu")
+    assert run(*words).data["arrays"][0]["device"] == "auto"
+    refused = run(*words, "--fw", "nccl-tests", "--device", "cpu")
     assert refused.returncode == 2
     assert refused.error["message"] == "nccl-tests runs on gpu, not on cpu."
     assert "pytorch" in refused.error["hint"]

@@ -9,8 +9,7 @@ import pytest
 
 from hpcbert.config import recipe
 from hpcbert.model import Shape
-from tests.kit.drafts import drafted, load, reference
-from tests.kit.requests import combined
+from tests.kit.drafts import combined, drafted, load, reference
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,7 @@ from hpcbert.errors import UsageError
 from hpcbert.model import Shape
 from hpcbert.script.draft import Draft
 from hpcbert.timelimit import TimeLimit
-from tests.kit.drafts import drafted, reference, settled
-from tests.kit.requests import combined
+from tests.kit.drafts import combined, drafted, reference, settled
 from tests.kit.scripts import slurm_in, tool
 from tests.kit.waiting import CEILING
 

@@ -33,9 +33,8 @@ from hpcbert.script.draft import Draft
 from hpcbert.script.plan import Request, plan
 from hpcbert.script.rerun import plan_table
 from hpcbert.timelimit import TimeLimit
-from tests.kit.cli import inside
-from tests.kit.drafts import changed, drafted, load, reference
-from tests.kit.requests import combined
+from tests.kit.cli import run
+from tests.kit.drafts import changed, combined, drafted, load, reference
 
 REQUEST = combined(
     Shape(1, 2),
@@ -161,7 +160,7 @@ def test_the_same_is_made_of_it_wherever_the_options_came_from(
 ) -> None:
     """Also options that no point has: a file does not stand in the command line."""
     path = draft.directory / "campaign.lock.toml" if form == "lock" else draft.directory
-    result = inside("submit", "--like", path, *DRY, "--time", "00:07:00")
+    result = run("submit", "--like", path, *DRY, "--time", "00:07:00")
     assert result.returncode == 0, result
     arrays = result.data["arrays"]
     assert [array["env"] for array in arrays] == [dict(REQUEST.env)] * 4
@@ -176,7 +175,7 @@ def test_the_same_is_made_of_it_wherever_the_options_came_from(
 
 
 def test_a_lock_file_that_is_not_there(empty_directory: None) -> None:
-    result = inside("submit", "--like", "campaign.lock.toml", *DRY)
+    result = run("submit", "--like", "campaign.lock.toml", *DRY)
     assert result.returncode == 2
     assert "campaign.lock.toml: Can't read" in result.error["message"]
 

@@ -22,9 +22,9 @@ from hpcbert.scheduler.local import backend
 from hpcbert.system.runner import Outcome, Runner, run
 from tests.kit.cli import Cli, CliResult
 from tests.kit.lab import User, account, runner_of
+from tests.kit.logs import WORDS, stand_in
 from tests.kit.needs import lacks, require
 from tests.kit.paths import REPOSITORY
-from tests.kit.training import WORDS, stand_in
 from tests.kit.waiting import CEILING, unqueued, until
 
 # Numbers without names, as in a container: alice and bob share a group, mallory is in none.

@@ -14,7 +14,7 @@ import pytest
 from hpcbert.campaign import archive, store
 from hpcbert.errors import UsageError
 from tests.kit.campaigns import Build, Built
-from tests.kit.cli import inside
+from tests.kit.cli import run
 
 SECRET = "samples/s of a file that only its reader may read"
 # The commands that read a campaign, or an archive of one.
@@ -125,7 +125,7 @@ def test_a_path_with_half_of_a_character_is_refused(built: Built, key: str) -> N
 @pytest.mark.parametrize("key", [".log", ".script"])
 def test_no_command_reads_a_file_outside(built: Built, secret: Path, key: str, words: str) -> None:
     edit(built.directory, set_path(key, str(secret)))
-    result = inside(*words.split(), built.directory)
+    result = run(*words.split(), built.directory)
     assert result.returncode == 2
     assert "outside the campaign" in result.stderr
     assert SECRET not in result.stdout + result.stderr
@@ -139,7 +139,7 @@ def test_logs_of_an_archive_are_the_archives(
     packed = tmp_path / "a.zip"
     archive.pack(built.directory, packed)
     repacked(packed, set_path(".log", value.replace("{secret}", str(secret))))
-    result = inside("logs", packed)
+    result = run("logs", packed)
     assert result.returncode == 2
     assert "outside the campaign" in result.stderr
     assert SECRET not in result.stdout
@@ -159,7 +159,7 @@ def test_a_link_out_of_the_campaign_is_refused(
     if link.exists():
         link.rename(tmp_path / "aside")
     link.symlink_to(secret.parent if name == "folder" else secret)
-    result = inside(*words.split(), built.directory)
+    result = run(*words.split(), built.directory)
     assert result.returncode == 2
     assert "link to a place outside" in result.stderr
     assert str(link) in result.stderr
@@ -170,4 +170,4 @@ def test_a_link_within_the_campaign_is_followed(built: Built) -> None:
     log = built.log_path("1n1g", 1)
     log.rename(log.with_suffix(".kept"))
     log.symlink_to(log.with_suffix(".kept"))
-    assert inside("collect", built.directory).returncode == 0
+    assert run("collect", built.directory).returncode == 0

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from hpcbert.campaign import archive
-from tests.kit.cli import inside
+from tests.kit.cli import run
 
 
 def collected(built: Any, reader: str) -> Any:
     (built.directory / "recipe.toml").write_text(f'schema = 1\n[log]\ngrammar = "{reader}"\n')
-    return inside("collect", built.directory)
+    return run("collect", built.directory)
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_nothing_that_a_recipe_names_is_imported(
     if packed:
         source = tmp_path / "stranger.zip"
         archive.pack(built.directory, source)
-    result = inside("collect", source)
+    result = run("collect", source)
     assert result.returncode == 2
     assert "log.grammar" in result.stderr
     assert not sprung.exists()

@@ -13,7 +13,7 @@ from hpcbert.campaign.store import MOST_REPEATS
 from hpcbert.errors import UsageError
 from hpcbert.results import document
 from tests.kit.campaigns import Build, Built
-from tests.kit.cli import inside
+from tests.kit.cli import run
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def built(build: Build) -> Built:
 @pytest.fixture
 def results(built: Built) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(
-        inside("collect", built.directory, "--format", "json").stdout
+        run("collect", built.directory, "--format", "json").stdout
     )
     return document
 
@@ -50,7 +50,7 @@ def test_more_repeats_than_a_campaign_has_are_refused(built: Built, words: str) 
     data = json.loads(path.read_text())
     data["arrays"][0]["repeats"] = list(range(MOST_REPEATS + 1))
     path.write_text(json.dumps(data))
-    result = inside(*words.split(), built.directory)
+    result = run(*words.split(), built.directory)
     assert result.returncode == 2
     assert "50,001 repeats; hpcbert reads at most 50,000" in result.stderr
 
@@ -69,7 +69,7 @@ def test_half_of_a_character_in_results_is_refused(results: dict[str, Any], tmp_
     path = tmp_path / "results.json"
     path.write_text(json.dumps(results))
     for words in (("compare", path, path), ("report", path, "--output", tmp_path / "page")):
-        result = inside(*words)
+        result = run(*words)
         assert result.returncode == 2
         assert "lone surrogate" in result.stderr
 
@@ -95,7 +95,7 @@ def test_half_of_a_character_in_what_jobs_wrote_is_no_traceback(
     built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    inside("collect", built.directory)
+    run("collect", built.directory)
     status = built.status_path("1n1g", 1)
     status.write_text(status.read_text().replace('"node":"', '"node":"\\ud800'))
     (built.directory / "env").mkdir(exist_ok=True)
@@ -103,7 +103,7 @@ def test_half_of_a_character_in_what_jobs_wrote_is_no_traceback(
     (built.directory / "env" / "bert-tiny_1n1g_fp32_b4.1.0.nodes.jsonl").write_text(text)
     log = built.log_path("1n1g", 1)
     log.write_bytes(b"\xed\xa0\x80 \xff\n" + log.read_bytes())
-    result = inside(*words.split(), built.directory)
+    result = run(*words.split(), built.directory)
     assert result.returncode != 1, result.stderr
     assert "bug in hpcbert" not in result.stderr
 
@@ -111,9 +111,9 @@ def test_half_of_a_character_in_what_jobs_wrote_is_no_traceback(
 def test_the_locked_settings_are_part_of_the_audit(built: Built) -> None:
     locked = built.directory / store.LOCKED
     locked.write_text("schema = 1\n")
-    inside("collect", built.directory)
-    assert inside("audit", built.directory).returncode == 0
+    run("collect", built.directory)
+    assert run("audit", built.directory).returncode == 0
     locked.write_text("schema = 1\n# changed\n")
-    result = inside("audit", built.directory)
+    result = run("audit", built.directory)
     assert result.returncode == 5
     assert store.LOCKED in result.stdout + result.stderr

@@ -12,8 +12,8 @@ import pytest
 
 from hpcbert.cli.main import exit_on_error
 from hpcbert.cli.output import escape_json, replace_controls
+from tests.kit.campaigns import node, write_nodes
 from tests.kit.cli import Cli
-from tests.kit.nodes import node, write_nodes
 from tests.kit.slurm import Answer, failed
 
 # Clear the screen, set the title, the same with a C1 code, back up, delete, right to left.

@@ -18,7 +18,7 @@ from hpcbert.script.plan import Request
 from hpcbert.slurm.jobrecord import reduce_events
 from hpcbert.slurm.states import RepeatState, parse_state
 from tests.kit import drafts
-from tests.kit.requests import combined
+from tests.kit.drafts import combined
 from tests.kit.scripts import slurm_in, tool
 from tests.kit.waiting import CEILING
 

@@ -14,7 +14,7 @@ from hpcbert.scheduler.slurm.cluster import run_query
 from hpcbert.slurm import commands
 from hpcbert.slurm.commands import JobRow, parse_duration, parse_job_id, read_sacct, read_squeue
 from hpcbert.system.runner import Outcome
-from tests.kit import lines
+from tests.kit.slurm import sacct
 
 SACCT = """\
 1_1|nobody|COMPLETED|0:0|None|1795255599|1795255600|1795255600|0|2|n[1-2]|camp-bert
@@ -205,7 +205,7 @@ def test_a_sacct_without_the_submit_line_is_asked_again_without_it() -> None:
         calls.append(tuple(argv))
         if any("SubmitLine" in word for word in argv):
             return Outcome(tuple(argv), 1, "", OLD)
-        return Outcome(tuple(argv), 0, lines.sacct(7, "COMPLETED", place="/runs/x"))
+        return Outcome(tuple(argv), 0, sacct(7, "COMPLETED", place="/runs/x"))
 
     argv = commands.sacct_argv(["7"], users=["me"], since=0)
     outcome = run_query(SchedulerContext(answer), argv)

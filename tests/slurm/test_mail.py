@@ -8,7 +8,7 @@ from hpcbert.config.options import Options
 from hpcbert.config.site import load
 from hpcbert.errors import UsageError
 from hpcbert.slurm.mail import Mail, parse
-from tests.kit.cli import inside
+from tests.kit.cli import run
 
 
 @pytest.mark.parametrize(
@@ -42,9 +42,9 @@ def test_it_is_said_what_is_mailed_and_that_a_cluster_may_send_none() -> None:
 @pytest.mark.usefixtures("empty_directory")
 def test_a_script_has_it_and_the_local_queue_says_that_it_sends_none() -> None:
     words = ("submit", "--dry-run", "--notify", "fail,me@example.org", "--json")
-    result = inside(*words, "--scheduler", "slurm")
+    result = run(*words, "--scheduler", "slurm")
     (array,) = result.data["arrays"]
     assert "#SBATCH --mail-type=FAIL\n#SBATCH --mail-user=me@example.org" in array["script_text"]
     assert any("Slurm mails FAIL" in warning for warning in result.document["warnings"])
-    refused = inside("submit", "--notify", "END", "--scheduler", "local", "--json")
+    refused = run("submit", "--notify", "END", "--scheduler", "local", "--json")
     assert (refused.returncode, "sends no mail" in refused.error["message"]) == (2, True)

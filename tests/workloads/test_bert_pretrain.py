@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.cli import inside
+from tests.kit.cli import run
 from tests.kit.recipes import load
 from tests.kit.waiting import CEILING, until
 from tests.workloads.conftest import SMALL
@@ -371,7 +371,7 @@ def test_the_recipes_options_arrive_at_the_program(
     settings = [part for word in words for part in ("--set", word)]
     if "weights=bf16" in words:
         settings += ["--precision", "bf16"]
-    (script,) = inside("render", "--fw", "pytorch", *settings, "--json").data.values()
+    (script,) = run("render", "--fw", "pytorch", *settings, "--json").data.values()
     command = script.partition("exec -- ")[2].partition("\n}\n")[0].replace("\\\n", " ")
     parsed = vars(bert_settings.parse_settings(shlex.split(command)[2:]))
     assert {name: parsed[name] for name in expected} == expected

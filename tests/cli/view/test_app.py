@@ -17,7 +17,7 @@ from hpcbert.cli.view.session import Offer, Session
 from hpcbert.commands.monitor import Rates, RepeatProgress, View, read_rates
 from hpcbert.errors import SchedulerError
 from hpcbert.slurm.states import Kind, RepeatState
-from tests.kit.campaigns import Built, build
+from tests.kit.campaigns import Built, campaign
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -90,7 +90,7 @@ class Scripted(Session):
 
 @pytest.fixture
 def built(tmp_path: Path) -> Built:
-    return build(tmp_path, "1n1g", "2n8g", repeats=5)
+    return campaign(tmp_path, "1n1g", "2n8g", repeats=5)
 
 
 @pytest.fixture
@@ -297,7 +297,7 @@ def test_when_all_is_over_it_stays_for_who_pressed_a_key(
 
 
 def test_of_thousands_of_repeats_those_on_the_screen_are_read(tmp_path: Path) -> None:
-    built = build(tmp_path, "1n1g", repeats=10_000)
+    built = campaign(tmp_path, "1n1g", repeats=10_000)
     session = Scripted(built, [WAITS] * 10_000)
 
     async def story(app: screen.Monitor, pilot: Any) -> None:
@@ -389,7 +389,7 @@ def test_campaigns_of_one_name_are_told_apart(tmp_path: Path, width: int) -> Non
     campaigns = []
     for algorithm in ("Ring", "Tree"):
         name = f"20261121T100000Z-pytorch-{algorithm.lower()}"
-        built = build(tmp_path, "1n1g", name=name, repeats=1)
+        built = campaign(tmp_path, "1n1g", name=name, repeats=1)
         (array,) = built.campaign.arrays
         point = replace(array.point, env=(("NCCL_ALGO", algorithm),))
         arrays = (replace(array, point=point),)
@@ -425,8 +425,8 @@ def test_one_reason_for_waiting_is_shown_once(built: Built) -> None:
 def test_campaigns_in_a_row_take_the_sum_of_their_times(
     tmp_path: Path, states: list[RepeatState], seconds: float
 ) -> None:
-    first = build(tmp_path, "1n1g", name="20261121-pytorch-a", repeats=3)
-    second = build(tmp_path, "1n1g", name="20261121-pytorch-b", repeats=3)
+    first = campaign(tmp_path, "1n1g", name="20261121-pytorch-a", repeats=3)
+    second = campaign(tmp_path, "1n1g", name="20261121-pytorch-b", repeats=3)
     second = second.change(after=first.campaign.id)
     repeats = (*first.repeats, *second.repeats)
     values = [DONE, *states, DONE, WAITS, WAITS]

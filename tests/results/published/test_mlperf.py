@@ -8,8 +8,8 @@ import pytest
 
 from hpcbert.logs.mllog import BenchmarkRun, read_benchmark_run
 from hpcbert.results.published import mlperf
-from tests.kit.cli import inside
-from tests.kit.mlperf import write_submission
+from tests.kit.cli import run
+from tests.kit.logs import write_submission
 from tests.kit.needs import require
 
 
@@ -34,7 +34,7 @@ def test_minutes_leave_out_the_fastest_and_the_slowest(
 def test_a_folder_becomes_a_table(tmp_path: Path, samples: int, rate: float | None) -> None:
     write_submission(tmp_path / "checkout", [300] * 10, samples)
     words = ("--round", "v9.9", "--commit", "0" * 40, "--year", "2030")
-    text = inside("record", "extract", tmp_path / "checkout", *words).stdout
+    text = run("record", "extract", tmp_path / "checkout", *words).stdout
     assert 'name = "v9.9-org-sys"' in text
     assert 'facts.accelerator = "TPU v3"' in text
     assert "minutes = 5.0" in text
@@ -44,14 +44,14 @@ def test_a_folder_becomes_a_table(tmp_path: Path, samples: int, rate: float | No
 
 def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
     words = ("--round", "v9.9", "--commit", "0" * 40, "--year", "2030")
-    result = inside("record", "extract", tmp_path, *words)
+    result = run("record", "extract", tmp_path, *words)
     assert (result.returncode, "results" in result.stderr) == (2, True)
 
 
 def test_rows_follow_from_their_public_logs(shared: Path) -> None:
     require("published")
     logs = sorted((shared / "logs").glob("mlcommons*"))
-    cells = inside("record", "check", *logs, "--against", "mlperf", "--json").data["cells"]
+    cells = run("record", "check", *logs, "--against", "mlperf", "--json").data["cells"]
     followed = {cell["rule"]: cell["found"] for cell in cells if cell["follows"]}
     assert followed["minutes"] == 21.693
     assert followed["run-clock"] == pytest.approx(2116.18)
@@ -63,7 +63,7 @@ def test_a_number_that_its_logs_contradict_is_an_error(tmp_path: Path) -> None:
     place = tmp_path / "NVIDIA" / "results" / "dgxa100_ngc21.05_pytorch"
     place.mkdir(parents=True)
     folder.rename(place / "bert")
-    result = inside("record", "check", place, "--against", "mlperf")
+    result = run("record", "check", place, "--against", "mlperf")
     assert result.returncode == 5
     assert "v1.0-nvidia-dgxa100" in result.stderr
 

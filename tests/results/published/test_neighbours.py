@@ -9,17 +9,15 @@ import pytest
 from hpcbert.model import Group, Measured, Run, Shape
 from hpcbert.results.published.neighbours import find_twins
 from hpcbert.results.reduce import tabulate
-from tests.kit import logs
-from tests.kit.cli import CliResult, inside
+from tests.kit import cli, logs
+from tests.kit.cli import CliResult
 
 
 @pytest.fixture
 def log_folder(tmp_path: Path, empty_directory: None) -> Path:
     """Logs of a point that DLPerf published too."""
     for number in range(1, 6):
-        text = logs.pytorch(
-            "1n8g", 1000.0 + number, iters=120, batch=32, start=1.7e9 + 1e4 * number
-        )
+        text = logs.log("1n8g", 1000.0 + number, iters=120, batch=32, start=1.7e9 + 1e4 * number)
         logs.write_file(
             tmp_path / "own", f"pytorch/bert/bz32/1n8g/bert_b32_fp32_{number}.log", text
         )
@@ -27,7 +25,7 @@ def log_folder(tmp_path: Path, empty_directory: None) -> Path:
 
 
 def collect(path: Path, *words: object) -> CliResult:
-    return inside("collect", path, "--model", "bert-base", *words)
+    return cli.run("collect", path, "--model", "bert-base", *words)
 
 
 def test_every_framework_stands_beside_ones_own(log_folder: Path) -> None:
@@ -83,19 +81,19 @@ def test_the_record_is_compared_with(log_folder: Path) -> None:
         "--by",
         "framework",
     )
-    (comparison,) = inside(*words, "--json").data["comparisons"]
+    (comparison,) = cli.run(*words, "--json").data["comparisons"]
     # What is collected comes first, and what was published after it.
     (point,) = comparison["points"]
     assert point["ratio"] == pytest.approx(1105.55 / 1003, rel=1e-4)
     assert point["verdict"] == "unknown"
-    text = inside(*words).stdout
+    text = cli.run(*words).stdout
     assert "one number was published, without its runs" in text
     assert "per GPU" in text
 
 
 def test_two_tables_of_the_record_are_compared(empty_directory: None) -> None:
     words = ("compare", "dlperf:oneflow-fp16", "dlperf:oneflow-fp16-b64-v0.4.0", "--json")
-    (comparison,) = inside(*words).data["comparisons"]
+    (comparison,) = cli.run(*words).data["comparisons"]
     assert len(comparison["points"]) == 4
     differing = {part["what"] for part in comparison["points"][0]["differences"]}
     assert differing == {"GPU driver", "package oneflow"}

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kit.cli import inside
+from tests.kit.cli import run
 
 
 def test_a_list_has_year_program_and_rate_of_each_number() -> None:
     words = ("record", "--model", "bert-large", "--gpus", "8")
-    rows = inside(*words, "--json").data["rows"]
+    rows = run(*words, "--json").data["rows"]
     assert len(rows) > 150
     assert {(row["model"], row["devices"]) for row in rows} == {("bert-large", 8)}
     values = [row["value"] for row in rows if row["value"] and not row["task"]]
     assert values == sorted(values, reverse=True)
     assert (rows[0]["year"], rows[0]["precision"]) == (2025, "fp8")
-    text = inside(*words).stdout
+    text = run(*words).stdout
     assert len(text.splitlines()) < 45
     assert "203.648" in text, "a row with minutes alone"
     assert "--all" in text
-    assert len(inside(*words, "--all").stdout.splitlines()) > 150
+    assert len(run(*words, "--all").stdout.splitlines()) > 150
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,6 @@ def test_a_list_has_year_program_and_rate_of_each_number() -> None:
     ids=["model", "number", "accelerator"],
 )
 def test_a_list_of_nothing_is_an_error(words: tuple[str, ...], message: str) -> None:
-    result = inside("record", *words)
+    result = run("record", *words)
     assert result.returncode == 2
     assert message in result.stderr

@@ -18,7 +18,7 @@ from hpcbert.results.published.record import (
     published_results,
     published_runs,
 )
-from tests.kit.cli import CliResult, inside
+from tests.kit.cli import CliResult, run
 from tests.kit.needs import require
 from tests.kit.recipes import NAMES, grammar
 
@@ -154,7 +154,7 @@ def test_rows_that_give_no_ratio_are_left_out(name: str, words: str) -> None:
 
 
 def run_record(*words: object) -> CliResult:
-    result = inside("record", *words)
+    result = run("record", *words)
     result.check(as_json="--json" in words)
     return result
 

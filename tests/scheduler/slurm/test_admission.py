@@ -223,6 +223,6 @@ def test_a_campaign_records_that_its_partition_shares_nodes(
     sharing: str, slurm: str, tmp_path: Path, *, shares: bool
 ) -> None:
     rules = partition().replace("MaxNodes", f"OverSubscribe={sharing} MaxNodes")
-    site = drafts.site_of(tmp_path, f"[slurm]\n{slurm}\n")
+    site = drafts.site(tmp_path, f"[slurm]\n{slurm}\n")
     backend = create_scheduler("slurm", SchedulerContext(Answers(partitions=rules)))
     assert backend.fit(drafts.OPTIONS, site, drafts.load()).shares_nodes == shares

@@ -57,7 +57,7 @@ def findings(folder: Path, site: str, nodes: int = 2, **texts: Any) -> dict[str,
 
     start = 'schema = 1\nname = "x"\nscheduler = "slurm"\nruns = "/shared/runs"\n'
     results = examine_site(
-        drafts.site_of(folder, site, start=start), SchedulerContext(run, environ={}), nodes
+        drafts.site(folder, site, start=start), SchedulerContext(run, environ={}), nodes
     )
     return {finding.name: finding for finding in results if finding.status != "ok"}
 

@@ -20,7 +20,7 @@ from hpcbert.errors import SchedulerError
 from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.script.draft import Draft
 from hpcbert.system.runner import Outcome
-from tests.kit.asking import adopted, snapshot
+from tests.kit.campaigns import adopted, snapshot
 from tests.kit.drafts import curve, hurried
 from tests.kit.slurm import Answer, Job, Slurm, failed
 

@@ -22,8 +22,7 @@ from hpcbert.model import Array, format_utc
 from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.script.draft import Draft
 from hpcbert.system.runner import Outcome
-from tests.kit.asking import adopted, snapshot
-from tests.kit.campaigns import updated
+from tests.kit.campaigns import adopted, snapshot, updated
 from tests.kit.drafts import changed, curve, drafted, hurried, reference
 from tests.kit.slurm import Answer, Job, Slurm, failed
 

@@ -1,11 +1,14 @@
-"""The remedies that doctor prints, applied."""
+"""The remedies that doctor prints, applied; the faults that tests plant for it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.kit.paths import REPOSITORY
 
 _SETTING = re.compile(r"site\.toml: (?:([\w.-]+)\.)?(\w+) = (.*)")
 
@@ -51,4 +54,54 @@ def set_key(text: str, table: str | None, key: str, value: str) -> str:
         + "\n" * bool(not more)
         + more
         + following
+    )
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault.
+
+    Attributes:
+        title: The fault, as on the page.
+        code: The code of the finding.
+        keyword: A part of the finding.
+        remedy: The command from doctor; empty if an administrator must change something.
+        context: Where it is planted: `nodes` and `ranks` of a lab, its `choices` and limits, its
+            `daemons`, or a machine or commands of a `script`.
+        nodes: The nodes of the finding, joined by commas; empty: on this machine.
+    """
+
+    title: str
+    code: str
+    keyword: str
+    remedy: str
+    context: str
+    nodes: str = ""
+
+
+# A row for each fault: what a user's report becomes.
+_TABLE = REPOSITORY / "tests" / "commands" / "faults.tsv"
+FAULTS = tuple(
+    Fault(*line.split("\t")) for line in _TABLE.read_text(encoding="utf-8").splitlines()[1:]
+)
+
+
+def select_faults(*contexts: str) -> tuple[Fault, ...]:
+    """Return the faults of some contexts."""
+    return tuple(fault for fault in FAULTS if fault.context in contexts)
+
+
+def find_missed(faults: tuple[Fault, ...], findings: list[dict[str, object]]) -> list[Fault]:
+    """Return the faults without the required finding."""
+    return [fault for fault in faults if not any(_is(fault, finding) for finding in findings)]
+
+
+def _is(fault: Fault, finding: dict[str, object]) -> bool:
+    nodes = finding["nodes"]
+    assert isinstance(nodes, (list, tuple))
+    return (
+        finding["status"] != "ok"
+        and finding["code"] == fault.code
+        and fault.keyword in str(finding["detail"])
+        and (finding["remedy"], ",".join(nodes)) == (fault.remedy, fault.nodes)
     )
