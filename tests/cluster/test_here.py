@@ -13,7 +13,7 @@ from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.scheduler.local import backend as local
 from tests.kit.cli import Cli
 from tests.kit.lab import AsUser
-from tests.kit.training import WORDS, stand_in
+from tests.kit.logs import WORDS, stand_in
 from tests.kit.waiting import until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]

@@ -13,9 +13,8 @@ from hpcbert.model import JobRequest, Shape
 from hpcbert.scheduler.local import allocation
 from hpcbert.scheduler.local.allocation import Allocation
 from hpcbert.system.runner import Outcome, run
-from tests.kit.drafts import drafted
+from tests.kit.drafts import combined, drafted
 from tests.kit.paths import REPOSITORY
-from tests.kit.requests import combined
 
 # scontrol 22.05: two kinds of nodes, and the jobs of an array whose first has the array's own id.
 SHOWN = """\
