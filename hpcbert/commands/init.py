@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpcbert.commands.site_choices import GpuKind, PartitionOffer, list_offers, try_forms
+from hpcbert.commands.site_choices import GpuKind, PartitionOffer, list_offers
 from hpcbert.config.options import RUNTIMES, runtime_name
 from hpcbert.config.site import NodeSettings, Site, SlurmSettings
 from hpcbert.errors import SchedulerError, UsageError
@@ -22,6 +22,7 @@ from hpcbert.lab.plan import is_lab
 from hpcbert.model import Protocol
 from hpcbert.scheduler.slurm.admission import Demand, describe_forced_sharing, find_time_limit
 from hpcbert.scheduler.slurm.cluster import HINTS, Cluster
+from hpcbert.scheduler.slurm.trial import try_forms
 from hpcbert.slurm.inventory import PartitionRules, choose_mpi, parse_resources
 from hpcbert.system import machine
 from hpcbert.system.decode import did_you_mean

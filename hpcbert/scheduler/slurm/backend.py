@@ -23,6 +23,7 @@ from hpcbert.scheduler.base import Check, Scheduler, Start, Supply, Target
 from hpcbert.scheduler.poller import FLOOR
 from hpcbert.scheduler.slurm import admission, cluster, dependencies, examine, identify, submission
 from hpcbert.scheduler.slurm.cluster import Cluster
+from hpcbert.scheduler.slurm.trial import is_unreachable
 from hpcbert.script.plan import MOST_INDICES
 from hpcbert.script.request import without_names
 from hpcbert.script.resolve import SubmitOptions
@@ -248,7 +249,7 @@ class Slurm(Scheduler):
         name = f"sbatch --test-only {path}"
         if absence := examine.describe_absence(text, test, self.context):
             return Check(name, None, f"It waits for nodes that run no jobs now: {absence}.")
-        ok = None if examine.is_unreachable(test) else test.ok
+        ok = None if is_unreachable(test) else test.ok
         return Check(name, ok, identify.format_complaint(test))
 
     def supply(self, request: JobRequest) -> tuple[Supply, ...]:

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hpcbert.config.site import Site
-from hpcbert.config.slurm_arguments import argument_value
 from hpcbert.errors import SchedulerError, format_count, join_names
 from hpcbert.finding import Finding
 from hpcbert.scheduler.base import SchedulerContext, Start
@@ -24,7 +23,7 @@ from hpcbert.scheduler.slurm.cluster import (
     run_query,
 )
 from hpcbert.scheduler.slurm.identify import format_complaint
-from hpcbert.scheduler.slurm.submission import TRANSIENT
+from hpcbert.scheduler.slurm.trial import is_unreachable, try_forms
 from hpcbert.script.request import read_script_request
 from hpcbert.slurm import inventory
 from hpcbert.slurm.commands import submission_environment
@@ -57,10 +56,7 @@ _VERSION = re.compile(r"^slurm\S* (\d+\.\d+\S*)", re.MULTILINE)
 _PROLOG = re.compile(r"\b(?:prolog|epilog)\b", re.IGNORECASE)
 # Repeats of a point that fit in one array; DLPerf's protocol has five.
 _REPEATS = 5
-_TEST = "#!/bin/sh\ntrue\n"
 _MAX_NAMED = 8
-# A site's plugin that requires jobs to drop the caller's environment.
-EXPORT = "--export=NONE"
 
 
 def run_sbatch_test(script: str, context: SchedulerContext, **variables: str) -> Outcome:
@@ -131,12 +127,6 @@ def _is_program(path: str) -> bool:
             return file.read(len(_ELF)) == _ELF
     except OSError:
         return False
-
-
-def is_unreachable(outcome: Outcome) -> bool:
-    """Return whether sbatch failed because Slurm is missing, not configured, busy or away."""
-    busy = not outcome.ok and any(phrase in outcome.stderr for phrase in TRANSIENT)
-    return busy or classify_silence(outcome) in {"missing", "unconfigured", "away"}
 
 
 def examine_site(site: Site, context: SchedulerContext, nodes: int) -> Iterator[Finding]:
@@ -286,7 +276,7 @@ def check_choices(
         yield from _check_constraint(slurm.constraint, slurm.partition, context, count)
     yield from _check_nodes(site, cluster, count)
     yield from _check_array_size(cluster)
-    yield _test_submission(site, context, count)
+    yield from _test_submission(site, cluster, count)
 
 
 def _check_reservation(
@@ -390,28 +380,26 @@ def _check_array_size(cluster: Cluster) -> Iterator[Finding]:
     yield admission.make_finding("arrays", most=most_indices)
 
 
-def try_site(site: Site, context: SchedulerContext, count: int) -> Outcome:
-    """Have sbatch test the request of a site's job on some nodes; nothing is submitted."""
-    words = ["sbatch", "--test-only", *admission.site_options(site, count)]
-    environment = submission_environment(context.environ)
-    return context.run(words, stdin=_TEST, env=environment, timeout=60)
-
-
-def _test_submission(site: Site, context: SchedulerContext, count: int) -> Finding:
-    """Return what sbatch itself says of the request of a submission."""
-    outcome = try_site(site, context, count)
-    lines = f"{outcome.stdout}\n{outcome.stderr}".splitlines()
+def _test_submission(site: Site, cluster: Cluster, count: int) -> Iterator[Finding]:
+    """Yield what sbatch itself says of the request of a submission, and what it accepts instead."""
+    trial = try_forms(site, cluster, count)
+    lines = f"{trial.outcome.stdout}\n{trial.outcome.stderr}".splitlines()
     texts = [line.strip() for line in lines if line.strip()]
-    if outcome.ok:
+    if trial.outcome.ok:
         detail = texts[-1] if texts else "it would accept the job"
-        return Finding("sbatch --test-only", "ok", detail)
-    needs_export = EXPORT in outcome.stderr and not argument_value(site.slurm.sbatch_args, "export")
-    advice = find_refusal_advice(outcome.stderr) or "see the findings above"
-    change = "site.toml: slurm.sbatch_args" if needs_export else ""
-    return admission.make_finding(
-        "refused",
-        detail="; ".join(texts) or f"status {outcome.returncode}",
-        advice=advice,
-        change=change,
-        remedy=f'{change} = ["{EXPORT}"]' if needs_export else "",
-    )
+        yield Finding("sbatch --test-only", "ok", detail)
+        return
+    detail = "; ".join(texts) or f"status {trial.outcome.returncode}"
+    advice = find_refusal_advice(trial.outcome.stderr) or "see the findings above"
+    settings = trial.list_changes(site)
+    if settings:
+        advice = f"it accepts {' and '.join(settings)}"
+    if len(trial.accepted) > 1:
+        constraints = (accepted.slurm.constraint for accepted in trial.accepted)
+        advice += f", and these constraints: {', '.join(constraints)}"
+    for setting in settings or [""]:
+        remedy = f"site.toml: {setting}" if setting else ""
+        change = remedy.partition(" = ")[0]
+        yield admission.make_finding(
+            "refused", detail=detail, advice=advice, change=change, remedy=remedy
+        )

@@ -32,12 +32,17 @@ PARTITIONS = "PartitionName=gpu AllowAccounts=ALL AllowQos=ALL Default=YES MaxTi
 
 
 def findings(folder: Path, site: str, nodes: int = 2, **texts: Any) -> dict[str, Finding]:
-    """Return what is bad at a site, by the check's name; `texts` is what commands print instead."""
+    """Return what is bad at a site, by the check's name."""
+    return {finding.name: finding for finding in list_problems(folder, site, nodes, **texts)}
+
+
+def list_problems(folder: Path, site: str, nodes: int = 2, **texts: Any) -> list[Finding]:
+    """Return what is bad at a site; `texts` is what commands print instead."""
 
     def run(argv: Sequence[str], **_: Any) -> Outcome:
         words = " ".join(argv)
         table = {
-            "--test-only": texts.get("tried", ""),
+            "--test-only": texts["refuse"](words) if "refuse" in texts else "",
             "show reservation": RESERVED.format(me=ME),
             "%P|%f|%D": FEATURES,
             "%N|%P|%T": texts.get("states", STATES),
@@ -59,7 +64,7 @@ def findings(folder: Path, site: str, nodes: int = 2, **texts: Any) -> dict[str,
     results = examine_site(
         drafts.site(folder, site, start=start), SchedulerContext(run, environ={}), nodes
     )
-    return {finding.name: finding for finding in results if finding.status != "ok"}
+    return [finding for finding in results if finding.status != "ok"]
 
 
 @pytest.mark.parametrize(
@@ -113,11 +118,43 @@ def test_a_reservation_of_fewer_nodes_is_told(tmp_path: Path) -> None:
 def test_what_sbatch_itself_says_is_told_and_a_demand_answered(tmp_path: Path) -> None:
     text = '[slurm]\ngres = "gpu:v100"\n'
     demand = "error: submit with --export=NONE\nerror: allocation failure: Unspecified error"
-    finding = findings(tmp_path, text, tried=demand)["sbatch --test-only"]
+
+    def refuse(words: str) -> str:
+        return "" if "--export=NONE" in words else demand
+
+    finding = findings(tmp_path, text, refuse=refuse)["sbatch --test-only"]
     assert "submit with --export=NONE; error: allocation failure" in finding.detail
     assert finding.remedy == 'site.toml: slurm.sbatch_args = ["--export=NONE"]'
-    problems = findings(tmp_path, f"{text}sbatch_args = ['--export=NONE']\n", tried=demand)
+    problems = findings(
+        tmp_path, f"{text}sbatch_args = ['--export=NONE']\n", refuse=lambda _: demand
+    )
     assert problems["sbatch --test-only"].remedy == ""
+
+
+NO_GRES = "error: cli_filter/lua: --gres is not supported here"
+
+
+@pytest.mark.parametrize(
+    ("accepted", "settings"),
+    [
+        ("--gpus=", ['slurm.gpu_option = "gpus"']),
+        ("--gpus-per-node=", ['slurm.gpu_option = "gpus-per-node"']),
+        ("--constraint=volta", ['slurm.constraint = "volta"']),
+        ("--gpus= --constraint=ib", ['slurm.gpu_option = "gpus"', 'slurm.constraint = "ib"']),
+        ("nothing", [""]),
+    ],
+)
+def test_the_form_that_sbatch_accepts_is_the_remedy(
+    tmp_path: Path, accepted: str, settings: list[str]
+) -> None:
+    def refuse(words: str) -> str:
+        return "" if all(word in words for word in accepted.split()) else NO_GRES
+
+    remedies = [f"site.toml: {setting}" if setting else "" for setting in settings]
+    problems = list_problems(tmp_path, '[slurm]\ngres = "gpu:v100"\n', refuse=refuse)
+    trials = [finding for finding in problems if finding.name == "sbatch --test-only"]
+    assert [finding.remedy for finding in trials] == remedies
+    assert all(setting in trials[0].hint for setting in settings)
 
 
 def test_arrays_that_are_too_short_are_told(tmp_path: Path) -> None:
