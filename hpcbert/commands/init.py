@@ -254,13 +254,16 @@ def _choose_partition(proposal: Proposal, cluster: Cluster) -> PartitionOffer | 
     if chosen.barred:
         proposal.warnings.append(f"Partition {name} may refuse your jobs: {chosen.barred}.")
     if chosen.risk:
-        proposal.warnings.append(
-            f"Partition {name} is preemptible ({cluster.rules[name].preemption}): {chosen.risk}, "
-            "and a repeat that is preempted is lost or starts again."
-        )
+        mode = cluster.rules[name].preemption
+        proposal.warnings.append(_describe_preemption(f"Partition {name}", mode, chosen.risk))
     if chosen.forced_sharing:
         proposal.warnings.append(describe_forced_sharing(name, chosen.forced_sharing))
     return chosen
+
+
+def _describe_preemption(source: str, mode: str, risk: str) -> str:
+    consequence = "a repeat that is preempted is lost or starts again"
+    return f"{source} is preemptible ({mode}): {risk}, and {consequence}."
 
 
 def _describe_gpus(offer: PartitionOffer) -> str:
@@ -420,6 +423,10 @@ def _choose_qos(
         proposal.warnings.append("None of your QOS may use this partition: ask for one.")
     alternatives = tuple(other for other in usable_qos if other not in {name, default})
     proposal.take("slurm.qos", name, reason, alternatives, "--qos")
+    mode, preempting = cluster.find_preempting_qos(name or default)
+    if preempting:
+        risk = f"its jobs may be preempted by those of QOS {', '.join(preempting)}"
+        proposal.warnings.append(_describe_preemption(f"QOS {name or default}", mode, risk))
 
 
 def _choose_time_limit(proposal: Proposal, cluster: Cluster, offer: PartitionOffer | None) -> None:

@@ -15,7 +15,7 @@ from hpcbert.slurm.inventory import parse_tres
 from hpcbert.timelimit import TimeLimit
 
 _ASSOCIATION = "Account,User,ParentName,Partition,QOS,DefaultQOS,MaxWall,GrpTRESRunMins,GrpWall"
-_QOS = "Name,Flags,MaxWall,GrpTRESRunMins,GrpWall"
+_QOS = "Name,Flags,MaxWall,GrpTRESRunMins,GrpWall,Preempt,PreemptMode"
 # A flag of QOS whose limits take precedence over those of the partition's QOS (sacctmgr(1)).
 _OUTRANKS = "OverPartQOS"
 # The name under which `minutes` has a limit on the time of all jobs, whatever they request.
@@ -67,11 +67,15 @@ class Qos:
         flags: `DenyOnLimit`, `PartitionTimeLimit`, ….
         limit: Time limit of one job.
         minutes: As of an association.
+        preempts: The QOS whose jobs its own may preempt, with preempt/qos.
+        preemption: What happens to its own jobs then: `requeue`; `cluster`: as the cluster says.
     """
 
     flags: tuple[str, ...] = ()
     limit: TimeLimit = field(default_factory=lambda: TimeLimit(None))
     minutes: Mapping[str, int] = field(default_factory=dict)
+    preempts: tuple[str, ...] = ()
+    preemption: str = ""
 
 
 @dataclass(frozen=True)
@@ -221,7 +225,11 @@ def read_qos(text: str) -> dict[str, Qos]:
     """Read the output of `qos_argv`, by name."""
     return {
         row["Name"]: Qos(
-            _split_names(row["Flags"]), TimeLimit.parse_reported(row["MaxWall"]), _read_minutes(row)
+            _split_names(row["Flags"]),
+            TimeLimit.parse_reported(row["MaxWall"]),
+            _read_minutes(row),
+            _split_names(row["Preempt"]),
+            row["PreemptMode"],
         )
         for row in _read_rows(text, _QOS)
     }

@@ -359,13 +359,13 @@ def read_rules(text: str) -> dict[str, PartitionRules]:
                 for_root=keys.get("RootOnly") == "YES",
                 most_memory=_read_number(keys.get("MaxMemPerNode", "")) or None,
                 tier=_read_number(keys.get("PriorityTier", "")) or 0,
-                preemption=_read_preemption(keys.get("PreemptMode", "")),
+                preemption=read_preemption(keys.get("PreemptMode", "")),
                 forced_sharing=sharing if _FORCED.fullmatch(sharing) else "",
             )
     return rules
 
 
-def _read_preemption(text: str) -> str:
+def read_preemption(text: str) -> str:
     """Return what happens to preempted jobs; GANG and WITHIN alone preempt none."""
     modes = [mode for mode in text.split(",") if mode in _PREEMPTING]
     return modes[0] if modes else ""
@@ -517,6 +517,8 @@ class Controller:
         mpi: The type of MPI that srun uses by default.
         enforced: Which parts of accounting bind jobs: `associations`, `limits`, `qos`, `safe`.
         preempts_by_partition: Whether jobs of a higher PriorityTier preempt others.
+        preempts_by_qos: Whether jobs of a QOS preempt those of others that it names.
+        preemption: What happens to preempted jobs (PreemptMode), unless partition or QOS says.
     """
 
     name: str = ""
@@ -526,6 +528,8 @@ class Controller:
     mpi: str = ""
     enforced: frozenset[str] = frozenset()
     preempts_by_partition: bool = False
+    preempts_by_qos: bool = False
+    preemption: str = ""
 
 
 def config_argv() -> list[str]:
@@ -548,6 +552,8 @@ def read_config(text: str) -> Controller:
         mpi="" if keys.get("MpiDefault", "").lower() in _NOTHING else keys["MpiDefault"],
         enforced=_read_enforced(keys.get("AccountingStorageEnforce", "")),
         preempts_by_partition=keys.get("PreemptType", "").endswith("partition_prio"),
+        preempts_by_qos=keys.get("PreemptType", "").endswith("/qos"),
+        preemption=keys.get("PreemptMode", ""),
     )
 
 

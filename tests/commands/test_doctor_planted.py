@@ -152,7 +152,7 @@ def name_absent_image(tmp_path: Path) -> Iterable[Finding]:
 def query(
     text: str = "",
     answers: Answers | None = None,
-    sbatch: str = "",
+    demand: str = "",
     version: str = "24.11.5",
     client: str = "slurm 24.11.5",
 ) -> Callable[[Path], Iterable[Finding]]:
@@ -170,7 +170,8 @@ def query(
                 return cluster(argv)
             if "--version" in argv:
                 return Outcome(tuple(argv), 0, client)
-            return Outcome(tuple(argv), int(bool(sbatch)), "", sbatch)
+            complaint = "" if demand in " ".join(argv) else f"sbatch: error: {demand}"
+            return Outcome(tuple(argv), int(bool(complaint)), "", complaint)
 
         start = 'schema = 1\nname = "x"\nscheduler = "slurm"\nruns = "/shared/runs"\n'
         site = drafts.site(tmp_path, f"[slurm]\n{text}\n", start=start)
@@ -212,7 +213,8 @@ PLANTERS: dict[str, Callable[[Path], Iterable[Finding]]] = {
         )
     ),
     "a QOS may not use the partition": query('partition = "fast"'),
-    "the cluster requires `--export=NONE`": query(sbatch="sbatch: error: submit with --export=NONE"),
+    "the cluster requires `--export=NONE`": query(demand="--export=NONE"),
+    "the cluster takes GPUs by another option": query('gres = "gpu"', demand="--gpus="),
     "Slurm hides its nodes (PrivateData)": query(
         answers=Answers(partitions="", complaints={"sinfo": DENIED})
     ),

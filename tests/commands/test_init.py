@@ -247,6 +247,30 @@ def test_a_preemptible_partition_is_said(
     assert any("preemptible (REQUEUE)" in text for text in proposal.warnings) == preempted
 
 
+BY_QOS = f"{ENFORCED}PreemptMode = REQUEUE\nPreemptType = preempt/qos\n"
+
+
+@pytest.mark.parametrize(
+    ("config", "preempts", "mode", "warning"),
+    [
+        (BY_QOS, "spare", "cluster", "QOS spare is preemptible (REQUEUE)"),
+        (BY_QOS, "low,spare", "cancel", "QOS spare is preemptible (CANCEL)"),
+        (BY_QOS.replace("REQUEUE", "GANG,SUSPEND"), "spare", "cluster", "(SUSPEND)"),
+        (BY_QOS.replace("REQUEUE", "OFF"), "spare", "cluster", ""),
+        (BY_QOS, "low", "cluster", ""),
+        (BY_QOS.replace("/qos", "/none"), "spare", "cluster", ""),
+        (BY_QOS.replace("/qos", "/partition_prio"), "spare", "cluster", ""),
+    ],
+)
+def test_a_preemptible_qos_is_said(config: str, preempts: str, mode: str, warning: str) -> None:
+    association = "a|me|||spare|spare|||\n"
+    qos = f"spare||||||{mode}\nhigh|||||{preempts}|cluster\n"
+    proposal = propose_site(Answers(config=config, own=association, user="me|a\n", qos=qos))
+    warnings = [text for text in proposal.warnings if "preempt" in text]
+    assert len(warnings) == bool(warning)
+    assert all(warning in text and "by those of QOS high" in text for text in warnings)
+
+
 @pytest.mark.parametrize(
     ("sharing", "forced"), [("FORCE:4", True), ("FORCE:1", False), ("FORCE", True), ("FORCE:12", True), ("EXCLUSIVE", False), ("YES:4", False)]
 )  # fmt: skip

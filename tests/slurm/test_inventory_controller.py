@@ -205,7 +205,7 @@ def test_trackable_resources() -> None:
 RIGHTS = Rights(
     own=read_associations("proj|me||gpu|normal,long||00:20:00|node=2|\nproj|me|||normal|normal|||\n"),
     accounts=read_associations("root||||||||\nproj||top||normal|||gres/gpu=3|\ntop||root|||||node=1|00:30:00"),
-    qos=read_qos("normal|DenyOnLimit,OverPartQOS|1-00:00:00|gres/gpu=8|\nlong|PartitionTimeLimit|||\n"),
+    qos=read_qos("normal|DenyOnLimit,OverPartQOS|1-00:00:00|gres/gpu=8||high|cluster\nlong|PartitionTimeLimit|||||\n"),
     default=read_default("you|x\nme|proj\n", "me"),
     known=True,
 )  # fmt: skip
