@@ -3,6 +3,10 @@
 One ZIP file with one folder, the campaign's id. It holds the files that evidence is recorded of,
 the measurements, and archive.json: digests of all files, and which of them were changed because
 they held what looks like a secret. Readers unpack it into a directory that they remove afterwards.
+
+An archive may come from anybody. It is read in bounded time, memory and space, and only if it is
+plain. The checks cover the end record and the directory (APPNOTE.TXT 6.3.10, sections 4.3.12 and
+4.3.16), before `zipfile` reads the directory into memory; then every entry, before one is unpacked.
 """
 
 from __future__ import annotations
@@ -12,9 +16,11 @@ import hashlib
 import json
 import os
 import stat
+import struct
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -25,9 +31,150 @@ from hpcbert.campaign.evidence import INDEX, read_masks
 from hpcbert.config import campaignfile
 from hpcbert.errors import CheckError, UsageError
 from hpcbert.model import MANIFEST
-from hpcbert.system import redact, zipped
+from hpcbert.system import redact
 from hpcbert.system.files import open_file, temporary_for, translate_errors
 from hpcbert.system.progress import track
+
+# Limits of one archive: files, bytes of its directory, bytes of all unpacked files, letters of a
+# name.
+MAX_FILES = 50_000
+MAX_TOTAL_BYTES = 1 << 31
+MAX_NAME_LENGTH = 1000
+_MAX_DIRECTORY = 1 << 23
+_BLOCK = 1 << 20
+# The end record: signature, entries, size of the directory; a comment may follow it. An archive
+# with more than 65,535 entries, or 4 GiB, has another record before it, and is refused.
+_END = struct.Struct("<4s6xHL6x")
+_END_MARK, _WIDE_MARK, _WIDE = b"PK\x05\x06", b"PK\x06\x07", 20
+_COMMENT = 1 << 16
+_ENCRYPTED = 1
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, struct.error, ValueError, NotImplementedError)
+
+
+@contextlib.contextmanager
+def open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
+    """Open an archive in which every entry is a plain file with its own path.
+
+    Raises:
+        UsageError: It is not an archive, it is damaged, or an entry is not a plain file; also while
+            the archive is read.
+    """
+    with translate_errors("read the archive", path, hint=""):
+        descriptor, size = open_file(path)
+    with os.fdopen(descriptor, "rb") as file:
+        _check_end_record(file, size, path)
+        try:
+            with zipfile.ZipFile(file) as archive:
+                _check_zip_entries(archive.infolist(), path)
+                yield archive
+        except _BROKEN as error:
+            raise UsageError(
+                "The archive is damaged or cut short.",
+                where=str(path),
+                hint=f"Copy it again from its source ({error}).",
+            ) from error
+
+
+def unpack_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path) -> None:
+    """Write one entry to a new file, exactly as many bytes as it declares.
+
+    Raises:
+        BadZipFile, zlib.error, EOFError: Its content differs from its declaration.
+        HpcbertError: The file system refused.
+    """
+    with translate_errors("unpack_entry to", target):
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file, archive.open(info) as source:
+        # zipfile stops at the declared size, and compares the checksum there.
+        while block := source.read(_BLOCK):
+            with translate_errors("unpack_entry to", target):
+                file.write(block)
+        if file.tell() != info.file_size:
+            raise zipfile.BadZipFile(f"{info.filename!r} is shorter than it declares")
+
+
+def _check_end_record(file: BinaryIO, size: int, path: Path) -> None:
+    """Refuse a file that is not an archive, or is too large for memory.
+
+    Raises:
+        UsageError: It is.
+    """
+    file.seek(max(0, size - _END.size - _COMMENT - _WIDE))
+    tail = file.read()
+    offset = tail.rfind(_END_MARK)
+    if offset < 0 or len(tail) - offset < _END.size:
+        is_truncated = tail and size >= len(_END_MARK) and _begins_with_entry(file)
+        message = "The ZIP file was cut short." if is_truncated else "The file is not a ZIP file."
+        raise UsageError(message, where=str(path))
+    _, count, directory_size = _END.unpack_from(tail, offset)
+    is_zip64 = tail[max(0, offset - _WIDE) : offset].startswith(_WIDE_MARK)
+    if is_zip64 or count > MAX_FILES or directory_size > _MAX_DIRECTORY:
+        raise UsageError(
+            f"The archive has too many files: hpcbert reads at most {MAX_FILES:,}.",
+            where=str(path),
+        )
+
+
+def _begins_with_entry(file: BinaryIO) -> bool:
+    file.seek(0)
+    return file.read(4) == b"PK\x03\x04"
+
+
+def _check_zip_entries(entries: Sequence[zipfile.ZipInfo], path: Path) -> None:
+    """Refuse entries that are not plain files below the archive's own folder.
+
+    Raises:
+        UsageError: One is.
+    """
+    names: set[str] = set()
+    for entry in entries:
+        if fault := _describe_zip_fault(entry, names):
+            shown_name = entry.filename.encode("ascii", "backslashreplace").decode()[
+                :MAX_NAME_LENGTH
+            ]
+            raise UsageError(f"The archive's entry {shown_name!r} {fault}.", where=str(path))
+        names.add(entry.filename.rstrip("/"))
+    folders = {
+        name[:position] for name in names for position, letter in enumerate(name) if letter == "/"
+    }
+    files = {entry.filename for entry in entries if not entry.is_dir()}
+    if conflicts := sorted(folders & files):
+        message = f"The archive's entry {conflicts[0]!r} is a file and a folder."
+        raise UsageError(message, where=str(path))
+    size = sum(entry.file_size for entry in entries)
+    if len(entries) > MAX_FILES or size > MAX_TOTAL_BYTES:
+        raise UsageError(
+            f"The archive has {size:,} bytes in {len(entries):,} files; hpcbert reads at most "
+            f"{MAX_TOTAL_BYTES:,} bytes in {MAX_FILES:,} files.",
+            where=str(path),
+            hint="If you trust it, unpack_entry it yourself and name the campaign's directory.",
+        )
+
+
+def _describe_zip_fault(entry: zipfile.ZipInfo, earlier_names: set[str]) -> str:
+    """Return the first fault of an entry, as a clause; empty if there is none."""
+    name = entry.filename[:-1] if entry.is_dir() else entry.filename
+    kind = stat.S_IFMT(entry.external_attr >> 16)
+    leads_outside = any(part in {"", ".", ".."} for part in name.split("/"))
+    allowed_kinds = {0, stat.S_IFDIR if entry.is_dir() else stat.S_IFREG}
+    faults = {
+        "leads outside the archive's own folder": leads_outside or "\\" in name,
+        "has a name that is not printable, or too long": len(name) > MAX_NAME_LENGTH
+        or not name.isprintable()
+        or entry.orig_filename != entry.filename,
+        "appears twice": name in earlier_names,
+        "is a link": kind == stat.S_IFLNK,
+        "is a device, a pipe or a socket": kind not in {*allowed_kinds, stat.S_IFLNK},
+        "is encrypted": bool(entry.flag_bits & _ENCRYPTED),
+        "is compressed by another method than deflate": entry.compress_type not in _METHODS,
+        "is a folder with content": entry.is_dir() and entry.file_size > 0,
+    }
+    return next((clause for clause, is_faulty in faults.items() if is_faulty), "")
+
+
+# --- Untrusted ZIP files, read in bounded time, memory and space, and only if they are plain ------
 
 SCHEMA = 1
 _MOST_INDEX = 1 << 24
@@ -101,7 +248,7 @@ def pack_logs(target: Path, logs: Mapping[str, Path]) -> tuple[str, ...]:
         UsageError: One of them is a link, or they are too large.
         HpcbertError: The file system refused.
     """
-    bytes_left, masked = zipped.MAX_TOTAL_BYTES, []
+    bytes_left, masked = MAX_TOTAL_BYTES, []
     with (
         translate_errors("write", target),
         zipfile.ZipFile(target, "x", zipfile.ZIP_DEFLATED) as archive,
@@ -137,9 +284,9 @@ def _write_archive(file: BinaryIO, directory: Path, identity: str) -> dict[str, 
     index: dict[str, Any] = {"schema": SCHEMA, "campaign": identity, "files": {}, "masked": {}}
     earlier_masks = read_masks(directory)
     names = sorted({*evidence.list_paths(directory), *_list_extras(directory)})
-    if len(names) >= zipped.MAX_FILES:
+    if len(names) >= MAX_FILES:
         raise _too_large_error(directory)
-    bytes_left = zipped.MAX_TOTAL_BYTES - _MOST_INDEX
+    bytes_left = MAX_TOTAL_BYTES - _MOST_INDEX
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, allowZip64=False) as archive:
         for name in track(names, "packing files"):
             entry, original = _add_file(archive, directory, name, f"{identity}/{name}", bytes_left)
@@ -171,7 +318,7 @@ def _add_file(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Add a file; return its description as packed, and as it was."""
     path = directory / name
-    if not name.isprintable() or "\\" in name or len(entry) > zipped.MAX_NAME_LENGTH:
+    if not name.isprintable() or "\\" in name or len(entry) > MAX_NAME_LENGTH:
         raise UsageError("A file name like this can't be archived.", where=repr(str(path)))
     with translate_errors(
         "archive", path, hint="Nothing was written. Put a plain file in its place."
@@ -202,8 +349,8 @@ def _add_file(
 
 def _too_large_error(directory: Path) -> UsageError:
     return UsageError(
-        f"The campaign has more than {zipped.MAX_TOTAL_BYTES >> 30} GiB or "
-        f"{zipped.MAX_FILES:,} files, which is too much for an archive.",
+        f"The campaign has more than {MAX_TOTAL_BYTES >> 30} GiB or "
+        f"{MAX_FILES:,} files, which is too much for an archive.",
         where=str(directory),
         hint="Nothing was written. Pack the directory with another program.",
     )
@@ -281,7 +428,7 @@ def open_archive(path: Path) -> Iterator[Path]:
 
 
 def _unpack(path: Path, folder: Path) -> Path:
-    with zipped.open_archive(path) as archive:
+    with open_zip(path) as archive:
         identity, index = _read_index(archive, path)
         files, prefix = index["files"], f"{identity}/"
         for info in archive.infolist():
@@ -292,7 +439,7 @@ def _unpack(path: Path, folder: Path) -> Path:
                 raise UsageError(
                     f"The archive has a file that does not belong there: {name!r}.", where=str(path)
                 )
-            zipped.unpack(archive, info, folder / identity / name)
+            unpack_entry(archive, info, folder / identity / name)
     directory = folder / identity
     for name, entry in files.items():
         _check_file(directory / name, entry, f"{path}: {name}")

@@ -94,7 +94,7 @@ def data_make(
 @shows_progress
 def data_check(directory: Path) -> Result:
     """Read every record in DIRECTORY and compare it with its data.json."""
-    from hpcbert.data.checking import check
+    from hpcbert.data.making import check
 
     report = check(directory)
     files = format_count(report.files, "file")
@@ -119,7 +119,7 @@ def data_check(directory: Path) -> Result:
 @returns_result
 def data_show(sample: int, directory: Path) -> Result:
     """Print one sample of DIRECTORY as text."""
-    from hpcbert.data.checking import show
+    from hpcbert.data.making import show
 
     record = show(directory, sample)
     originals = ", ".join(f"{word} at {position}" for position, word in record.masked)

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal
 from hpcbert.errors import UsageError
 from hpcbert.logs import readers
 from hpcbert.logs.boundary import NumberGroup, find_number_groups
+from hpcbert.logs.setting import Setting
 from hpcbert.system.decode import (
     GIVEN,
     Count,
@@ -29,40 +30,8 @@ from hpcbert.system.decode import (
     did_you_mean,
 )
 
-FACTS = (
-    "nodes",
-    "gpus_per_node",
-    "gpus",
-    "tensor_parallel",
-    "pipeline_parallel",
-    "context_parallel",
-    "data_parallel",
-    "batch_size_per_device",
-    "device_batch",
-    "batch_unit",
-    "accumulation",
-    "global_batch_size",
-    "packing",
-    "precision",
-    "sequence_length",
-    "model",
-    "hidden_size",
-    "layers",
-    "intermediate_size",
-    "vocab_size",
-    "predictions",
-    "real_token_share",
-    "model_flops",
-    "rate_window",
-    "padding",
-    "optimizer",
-    "weights",
-    "attention",
-    "xla",
-    "version",
-    "device",
-    "device_kind",
-)
+# What a log may state: all of a run's setting except the protocol.
+FACTS = tuple(name for name in Setting._fields if name not in {"skip", "iters", "reach", "sources"})
 REHEARSAL = b"HPCBERT REHEARSAL"
 
 _GROUPS = ("iteration", "loss", "nan", "rank", "rate", "seconds", "sequence_length", "time")
