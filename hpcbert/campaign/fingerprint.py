@@ -24,6 +24,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import tomli
+
 from hpcbert.model import Difference, Facts, Group, Measured, Sampled, Scope
 from hpcbert.results.reduce import BASELINE
 from hpcbert.system import files
@@ -48,47 +50,9 @@ _ALLOCATED = re.compile(
 _PACKAGE = re.compile(r"(?P<name>[A-Za-z0-9_.]+?)-(?P<version>\d[^-]*)(?:-.*)?")
 _LIBRARY = re.compile(r"(?P<name>[A-Za-z0-9_]+)\.so\.(?P<version>[\w.]+)")
 _DIGEST = re.compile(r"@sha256:([0-9a-f]{64})|\+([0-9a-f]{12})\.sqsh")
-# The relevant fields of nvidia-smi, by the names used here.
-_GPU_FACTS = {
-    "name": "GPU",
-    "driver_version": "GPU driver",
-    "memory.total": "GPU memory, MiB",
-    "power.limit": "GPU power limit, W",
-    "clocks.max.sm": "GPU clock limit, MHz",
-    "clocks.max.memory": "GPU memory clock limit, MHz",
-    "ecc.mode.current": "GPU ECC",
-    "mig.mode.current": "GPU MIG mode",
-    "compute_mode": "GPU compute mode",
-    "partition.current": "GPU partition",
-    "pcie.link.width.current": "GPU PCIe lanes",
-}
-_HOST_FACTS = {
-    "cuda_driver": "CUDA driver",
-    "kernel": "kernel",
-    "machine": "machine",
-    "cpu": "CPU",
-    "cpus": "CPU numbers",
-    "smt": "SMT",
-    "governor": "CPU frequency governor",
-    "numa_nodes": "NUMA domains",
-    "memlock": "locked memory, KiB",
-}
+_TABLES = tomli.loads(Path(__file__).with_name("facts.toml").read_text(encoding="utf-8"))
 # Facts from a run's log are compared like facts of nodes, in a scope of their own.
 LOG = "log"
-# The number of GPUs that a job sees follows from its request, so it rightly differs between shapes.
-_BY_SHAPE = frozenset(
-    {
-        "GPUs",
-        "nodes",
-        "gpus",
-        "gpus_per_node",
-        "data_parallel",
-        "accumulation",
-        "global_batch_size",
-    }
-)
-# What a run's samples happened to hold; no two runs need agree.
-_BY_RUN = frozenset({"real_token_share", "model_flops"})
 # Runs that differ in these are different experiments: the device, and the framework's version.
 _DECISIVE = re.compile(
     r"GPU|GPU memory, MiB|GPU MIG mode|GPU partition|machine|"
@@ -96,16 +60,6 @@ _DECISIVE = re.compile(
     r"oneflow\w*|paddlepaddle\w*|tensorflow\w*|torch)",
     re.IGNORECASE,
 )
-_SUMMARY = {
-    "GPUs": "{} x",
-    "GPU": "{},",
-    "GPU driver": "driver {},",
-    "CUDA driver": "CUDA {},",
-    "CPU": "{},",
-    "memory, GiB": "{} GiB,",
-    "kernel": "Linux {},",
-    "image": "image {},",
-}
 
 
 @dataclass(frozen=True)
@@ -131,7 +85,7 @@ class Fingerprint:
     @property
     def summary(self) -> str:
         """The node in a few words."""
-        parts = ((form, self.facts.get(name)) for name, form in _SUMMARY.items())
+        parts = ((form, self.facts.get(name)) for name, form in _TABLES["summary"].items())
         return " ".join(form.format(fact) for form, fact in parts if fact).rstrip(",")
 
 
@@ -207,7 +161,7 @@ def _as_texts(value: Any) -> list[str]:
 
 
 def _read_host(data: Mapping[str, Any]) -> dict[str, str]:
-    facts = {name: _as_text(data.get(key)) for key, name in _HOST_FACTS.items()}
+    facts = {name: _as_text(data.get(key)) for key, name in _TABLES["host"].items()}
     facts |= _read_gpus(_as_text(data.get("gpu_fields")).split(","), _as_texts(data.get("gpus")))
     facts["memory, GiB"] = _round_memory(_as_text(data.get("memory_kb")))
     facts["network"] = _describe_network(_as_texts(data.get("network")))
@@ -222,8 +176,8 @@ def _read_gpus(fields: list[str], lines: list[str]) -> dict[str, str]:
     facts = {"GPUs": str(len(cards))}
     for column, field in enumerate(fields):
         texts = sorted({card[column].strip() for card in cards} - {"", "N/A"})
-        if field in _GPU_FACTS and texts:
-            facts[_GPU_FACTS[field]] = ", ".join(texts)
+        if field in _TABLES["gpu"] and texts:
+            facts[_TABLES["gpu"][field]] = ", ".join(texts)
     return facts
 
 
@@ -325,7 +279,7 @@ def find_differences_between(
     return tuple(
         _make_difference(name, "points", values, lambda node_sample: (node_sample.point,))
         for name, values in _find_differing((*base_samples, *point_samples))
-        if name not in mixed_names and name not in _BY_SHAPE
+        if name not in mixed_names and name not in _TABLES["varying"]["by_shape"]
     )
 
 
@@ -337,7 +291,7 @@ def _find_differing(
         name
         for node_sample in node_samples
         for name in node_sample.fingerprint.facts
-        if name not in _BY_RUN
+        if name not in _TABLES["varying"]["by_run"]
     )
     differing = []
     for name in names:
