@@ -83,6 +83,26 @@ def test_a_run_on_64_mi250x_is_read_without_options(tmp_path: Path, run: Collect
     assert "rolling" in row["flags"]
 
 
+@pytest.mark.parametrize(
+    ("program", "layers", "model"),
+    [
+        ("flex_bert", 22, "modernbert-base"),
+        ("flex_bert", 10, "flex_bert"),
+        ("flex_bert", 12, "flex_bert"),
+        ("hf_bert", 12, "hf_bert"),
+        ("mosaic_bert", 12, "mosaicbert-base"),
+    ],
+)
+def test_a_model_of_another_depth_is_none_of_the_published(
+    program: str, layers: int, model: str, tmp_path: Path, run: CollectJson
+) -> None:
+    config = f"model:\n  name: {program}\n  model_config:\n    num_hidden_layers: {layers}\n"
+    log = tmp_path / "composer-1234567.out"
+    log.write_text(config + make_log())
+    (table,) = run(log)["data"]["tables"]
+    assert table["model"] == model
+
+
 def test_the_clock_confirms_it_and_is_not_rolling(tmp_path: Path) -> None:
     reading = read(tmp_path, make_log(), "elapsed")
     assert reading.throughput == pytest.approx(124.147, rel=0.01)
