@@ -20,7 +20,7 @@ class ManPages(BuildHookInterface[Any]):
         if version == "editable":
             return
         sys.path.insert(0, self.root)
-        from hpcbert.cli.manual import pages
+        from hpcbert.cli.help import pages
 
         folder = Path(self._folder.name)
         for name, text in pages().items():

@@ -22,15 +22,16 @@ from hpcbert.cli.campaigns import announce_runs
 from hpcbert.cli.options import MAX_RETRIES, make_share_reader, refuse_typed, shared_option
 from hpcbert.cli.output import Result, print_text, returns_result
 from hpcbert.cli.tables import list_shortfalls, write_output
-from hpcbert.commands.accept import (
+from hpcbert.commands.collect import CollectRequest, find_places, load_result_set, resolve_words
+from hpcbert.commands.compare import (
     WITHIN,
     Acceptance,
     accept_results,
+    find_failures,
     find_slow_nodes,
+    refuse_incomparable,
     select_one_node,
 )
-from hpcbert.commands.collect import CollectRequest, find_places, load_result_set, resolve_words
-from hpcbert.commands.compare import find_failures, refuse_incomparable
 from hpcbert.config import site
 from hpcbert.config.options import Options
 from hpcbert.config.site import Site

@@ -10,11 +10,10 @@ import click
 
 from hpcbert.campaign import store
 from hpcbert.campaign.log_explanation import LogExplanation
-from hpcbert.cli.log_options import add_log_options, make_collect_request
 from hpcbert.cli.options import UNIT, refuse_typed
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.streams import shows_progress
-from hpcbert.cli.tables import collect_tables, refuse_unit
+from hpcbert.cli.tables import add_log_options, collect_tables, make_collect_request, refuse_unit
 from hpcbert.commands.collect import explain_logs, find_newest, find_places, resolve_words
 from hpcbert.errors import IncompleteError, UsageError
 from hpcbert.model import Unit

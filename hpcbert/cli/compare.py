@@ -9,11 +9,10 @@ from typing import Any
 import click
 
 from hpcbert.cli import streams
-from hpcbert.cli.log_options import add_log_options, make_collect_request
 from hpcbert.cli.options import UNIT, make_share_reader, refuse_typed
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.streams import shows_progress
-from hpcbert.cli.tables import write_output
+from hpcbert.cli.tables import add_log_options, make_collect_request, write_output
 from hpcbert.commands.collect import find_places
 from hpcbert.commands.compare import CompareRequest, CompareResult, compare_results
 from hpcbert.errors import IncompleteError

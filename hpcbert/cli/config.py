@@ -6,8 +6,7 @@ import os
 
 import click
 
-from hpcbert.cli.defaults import list_defaults
-from hpcbert.cli.main import root
+from hpcbert.cli.main import list_defaults, root
 from hpcbert.cli.options import SITE
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.commands.checks import check_settings

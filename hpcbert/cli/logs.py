@@ -16,8 +16,13 @@ from hpcbert.campaign.repeats import Repeat
 from hpcbert.cli.campaigns import OpenedCampaign, find_runs, open_named
 from hpcbert.cli.options import RUNS, SITE
 from hpcbert.cli.output import Result, print_text, replace_controls, run_command
-from hpcbert.commands.logs import Log, find_newest_log, follow_log
-from hpcbert.commands.monitor import make_failure_reader, open_campaign
+from hpcbert.commands.monitor import (
+    Log,
+    find_newest_log,
+    follow_log,
+    make_failure_reader,
+    open_campaign,
+)
 from hpcbert.config.site import load
 from hpcbert.errors import IncompleteError, UsageError
 from hpcbert.logs.failures import Failure

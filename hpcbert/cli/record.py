@@ -10,10 +10,10 @@ from typing import Any
 import click
 
 from hpcbert.cli import streams
-from hpcbert.cli.log_options import add_log_options, make_collect_request
 from hpcbert.cli.main import ListByDefault
 from hpcbert.cli.options import RESULTS_SITE, TEMPLATES
 from hpcbert.cli.output import Result, returns_result
+from hpcbert.cli.tables import add_log_options, make_collect_request
 from hpcbert.commands.collect import find_places
 from hpcbert.commands.record import RecordCell as CheckedCell
 from hpcbert.commands.record import check_record, extract_tables

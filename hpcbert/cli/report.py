@@ -9,11 +9,15 @@ from typing import Any
 
 import click
 
-from hpcbert.cli.log_options import add_log_options, make_collect_request
 from hpcbert.cli.options import UNIT
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.streams import shows_progress
-from hpcbert.cli.tables import list_shortfalls, make_provenance
+from hpcbert.cli.tables import (
+    add_log_options,
+    list_shortfalls,
+    make_collect_request,
+    make_provenance,
+)
 from hpcbert.commands import report as flow
 from hpcbert.commands.collect import find_places, load_result_set
 from hpcbert.errors import IncompleteError, format_count

@@ -8,7 +8,7 @@ from hpcbert.campaign import store
 from hpcbert.cli.campaigns import find_runs
 from hpcbert.cli.options import RUNS, SITE
 from hpcbert.cli.output import Result, confirm, returns_result
-from hpcbert.commands.remove import remove
+from hpcbert.commands.submit import remove
 from hpcbert.errors import join_names
 from hpcbert.system.runner import run
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import click
 
-from hpcbert.cli.manual import walk_commands
+from hpcbert.cli.help import walk_commands
 from tests.kit.paths import REFERENCE
 
 FOLDER = REFERENCE / "commands"

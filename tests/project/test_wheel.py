@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import hpcbert
-from hpcbert.cli.manual import pages
+from hpcbert.cli.help import pages
 
 pytestmark = pytest.mark.slow
 
@@ -108,7 +108,7 @@ def test_the_wheel_installs_a_man_page_for_each_command(wheel: Path) -> None:
         assert names == {f"{data}/{name}" for name in pages()}
         submit = archive.read(f"{data}/hpcbert-submit.1").decode()
     # In a new process: a command remembers the help option of its first use, which was any test's.
-    program = "from hpcbert.cli.manual import pages; print(pages()['hpcbert-submit.1'], end='')"
+    program = "from hpcbert.cli.help import pages; print(pages()['hpcbert-submit.1'], end='')"
     assert submit == subprocess.check_output([sys.executable, "-c", program], text=True)
 
 

@@ -16,7 +16,7 @@ from textual.widgets import Static
 
 from hpcbert.campaign.repeats import Repeat
 from hpcbert.cli.view.rows import Piece
-from hpcbert.commands.logs import find_newest_log
+from hpcbert.commands.monitor import find_newest_log
 from hpcbert.logs.lines import NotALogError, open_log
 
 Line = tuple[Piece, ...]

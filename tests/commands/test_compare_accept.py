@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from hpcbert.commands.accept import select_one_node
+from hpcbert.commands.compare import select_one_node
 from hpcbert.model import Counted, Group, Measured, Reason, Run, Shape
 from hpcbert.results.document import NodeFacts, ResultSet, Source, render_results
 from hpcbert.results.reduce import tabulate

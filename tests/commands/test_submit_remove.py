@@ -10,7 +10,7 @@ import pytest
 from hpcbert.campaign import store
 from hpcbert.campaign.overview import STATES
 from hpcbert.cli.list import Filter, list_overviews
-from hpcbert.commands.remove import LivingError, remove
+from hpcbert.commands.submit import LivingError, remove
 from hpcbert.errors import HpcbertError, SchedulerError, UsageError
 from hpcbert.model import parse_utc
 from hpcbert.system import files

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert.logs.mllog import BenchmarkRun, read_benchmark_run
-from hpcbert.results.published import mlperf
+from hpcbert.commands import record
 from tests.kit.cli import run
 from tests.kit.logs import write_submission
 from tests.kit.needs import require
@@ -27,7 +27,7 @@ def test_minutes_leave_out_the_fastest_and_the_slowest(
     seconds: list[int], minutes: float | None
 ) -> None:
     runs = [BenchmarkRun(seconds=duration or None) for duration in seconds]
-    assert mlperf.average_minutes(runs) == minutes
+    assert record.average_minutes(runs) == minutes
 
 
 @pytest.mark.parametrize(("samples", "rate"), [(3_000_000, 10_000.0), (57, None)])

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import click
 import pytest
 
+from hpcbert.cli.help import pages
 from hpcbert.cli.main import root
-from hpcbert.cli.manual import pages
 
 PAGES = pages()
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from hpcbert.cli.defaults import list_options, name_variable
-from hpcbert.cli.main import root
-from hpcbert.cli.manual import walk_commands
+from hpcbert.cli.help import walk_commands
+from hpcbert.cli.main import list_options, name_variable, root
 from tests.kit.cli import Cli
 
 pytestmark = pytest.mark.slow
