@@ -1,4 +1,4 @@
-"""The root command, which imports a command's module only on use; other groups, and a person's defaults.
+"""The root command, which imports a command on use; other groups; defaults that a person sets.
 
 Defaults of options are variables, and tables of a config.toml:
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.logs.mllog import BenchmarkRun, read_benchmark_run
 from hpcbert.commands import record
 from tests.kit.cli import run
 from tests.kit.logs import write_submission
