@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert.commands import record
+from hpcbert.logs.mllog import BenchmarkRun, read_benchmark_run
 from tests.kit.cli import run
 from tests.kit.logs import write_submission
 from tests.kit.needs import require
