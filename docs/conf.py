@@ -19,7 +19,7 @@ extensions = ["myst_parser"]
 include_patterns = [
     *("README.md", "README.zh.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"),
     *("docs/**.md", "templates/*/README.md", "sbatch/README.md", "benchmarks/README.md"),
-    "tests/README.md",
+    *("tests/README.md", "tests/*/README.md"),
 ]
 # The anchors that GitHub makes, down to this level; a link to one that is not there is a warning.
 myst_heading_anchors = 4
@@ -36,6 +36,7 @@ _ENTRY = re.compile(r"\[([^\]]+)\]\(([\w./-]+)\.md\)")
 _BELOW = {
     "docs/reference/command-line": ["commands/*"],
     "docs/reference/frameworks": ["/templates/*/README", "/sbatch/README"],
+    "tests/README": ["*/README"],
 }
 
 

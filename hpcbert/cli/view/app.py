@@ -106,6 +106,7 @@ class Monitor(App[None]):
         self._notice = ""
         self._touched = self._lingers = False
         self._tail = Tail()
+        self._log_lines: list[str] = []
         self._sheet = Sheet(80, unicode=unicode)
         self.interrupted = False
 
@@ -126,7 +127,9 @@ class Monitor(App[None]):
             )
             with Container(id="log_pane"):
                 yield Bar(name="log_title", lines=1)
-                yield Scroll(self._log_line, name="log", colour=self._colour, resized=lambda: None)
+                yield Scroll(
+                    self._log_line, name="log", colour=self._colour, resized=self._wrap_log
+                )
         yield Bar(name="help", lines=len(_HELP.splitlines()))
         yield Bar(name="about", lines=2)
         yield Input(id="filter", select_on_focus=False, compact=True)
@@ -281,18 +284,29 @@ class Monitor(App[None]):
         return self.query_one("#log_pane").has_class("open")
 
     def _log_line(self, number: int) -> tuple[Piece, ...]:
-        lines = self._tail.lines
-        return (Piece(self._text(lines[number]) if number < len(lines) else ""),)
+        return (Piece(self._log_lines[number] if number < len(self._log_lines) else ""),)
+
+    def _wrap_log(self) -> None:
+        """Break the lines of the log at the width of its pane: a rate is often at a line's end."""
+        log = self.query_one("#log", Scroll)
+        width = max(1, log.size.width)
+        texts = map(self._text, self._tail.lines)
+        self._log_lines = [
+            text[start : start + width]
+            for text in texts
+            for start in range(0, max(1, len(text)), width)
+        ]
+        log.show(len(self._log_lines))
 
     def _read_log(self) -> None:
         if not self._log_open or self._shown is None or self._row is None:
             return
         log = self.query_one("#log", Scroll)
-        at_end = log.window.stop >= len(self._tail.lines)
+        at_end = log.window.stop >= len(self._log_lines)
         if not self._tail.read(_repeat_with_log(self._row, self._shown)):
             return
         self._bar("log_title").say(self._text(self._tail.title))
-        log.show(len(self._tail.lines))
+        self._wrap_log()
         if at_end or self._tail.fresh:
             log.scroll_end(animate=False, force=True, immediate=True)
 

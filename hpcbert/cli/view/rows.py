@@ -331,7 +331,11 @@ class Sheet:
             text = self._bar(_share(row, scene), width) if column == "bar" else texts[column]
             cells.append(self.shorten(text, width).rjust(width))
         head = self._line(sign, _format_name(row), cells)
-        state = self.shorten(texts["state"], max(0, self.width - len(head) - 1))
+        room = max(0, self.width - len(head) - 1)
+        # A part of an id is of no use; the lines below the rows have it too.
+        whole_state = _join_id(texts)
+        state = whole_state if len(whole_state) <= room else texts["state"]
+        state = self.shorten(state, room)
         return Piece(head, "bold" if row.level is Level.CAMPAIGN else ""), Piece(
             f" {state}", _choose_style(row, scene)
         )
@@ -469,7 +473,6 @@ def _group_cells(row: TreeRow, scene: Scene) -> dict[str, str]:
         _format_reasons(row, scene),
         format_counts(counts, scene.cancelled.get(row.key, 0)),
         ", ".join(flags),
-        campaign.id if has_name else "",
     )
     return {
         "done": f"{_count_ended(row, scene)}/{len(row.repeats)}",
@@ -477,7 +480,13 @@ def _group_cells(row: TreeRow, scene: Scene) -> dict[str, str]:
         "left": f"{reduced.efficiency:.1%}" if reduced and reduced.efficiency else left,
         "nodes": "",
         "state": "; ".join(filter(None, texts)),
+        "id": campaign.id if has_name else "",
     }
+
+
+def _join_id(texts: Mapping[str, str]) -> str:
+    """Return a row's state, and its campaign's id if the row does not begin with that."""
+    return "; ".join(filter(None, (texts["state"], texts.get("id"))))
 
 
 def _format_reasons(row: TreeRow, scene: Scene) -> str:
@@ -518,7 +527,7 @@ def describe_row(row: TreeRow, scene: Scene) -> str:
             f"median {texts['rate']} {scene.unit}/s" if texts["rate"] else "",
             f"efficiency {texts['left']}" if reduced and texts["left"] else "",
             f"{reduced.repeats.ok}/{reduced.repeats.asked} repeats valid" if reduced else "",
-            texts["state"],
+            _join_id(texts),
             f"about {texts['left']} left" if not reduced and texts["left"] else "",
         ]
         return "  ".join(filter(None, words))
