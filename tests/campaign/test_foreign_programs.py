@@ -82,6 +82,7 @@ _FP8 = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("last", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize(("recipe", "lines"), _FP8)
 def test_a_run_in_fp8_is_not_shown_as_16_bits(

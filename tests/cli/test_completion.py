@@ -110,6 +110,7 @@ def test_each_shell_is_answered_in_its_own_form(shell: str, tmp_path: Path) -> N
     assert not HEAVY & result.modules
 
 
+@pytest.mark.slow
 def test_bash_itself_completes_a_campaign(tmp_path: Path) -> None:
     program = tmp_path / "bin" / "hpcbert"
     program.parent.mkdir()

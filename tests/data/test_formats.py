@@ -431,6 +431,7 @@ def test_a_record_that_is_cut_off_is_found_by_reading(form: str, tmp_path: Path)
     assert cli.run("data", "check", place).returncode == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMATS)
 def test_any_bytes_are_refused_and_crash_nothing(form: str, tmp_path: Path) -> None:
     place = tmp_path / "x"
@@ -499,6 +500,7 @@ def test_a_key_of_data_json_that_is_damaged_is_named(
         assert (result.returncode, key in result.error["message"]) == (2, True), result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("number", [0, 25, 59])
 def test_a_sample_is_shown_as_text(form: str, number: int, tmp_path: Path) -> None:

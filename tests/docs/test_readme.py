@@ -41,6 +41,7 @@ def test_each_language_leads_to_the_other() -> None:
     assert "](README.md)" in CHINESE
 
 
+@pytest.mark.slow
 def test_the_picture_is_of_the_published_tables_that_the_command_names() -> None:
     script = runpy.run_path(str(REPOSITORY / "benchmarks" / "picture.py"))
     (command,) = re.findall(r"^hpcbert report (.*?)\n```", ENGLISH, re.MULTILINE | re.DOTALL)

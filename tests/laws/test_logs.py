@@ -14,6 +14,8 @@ from hpcbert.logs.scan import Reading
 from hpcbert.logs.setting import Setting
 from tests.kit.recipes import grammar
 
+pytestmark = pytest.mark.slow
+
 ITERS, SKIP = 24, 4
 SETTING = Setting(
     nodes=1, gpus_per_node=2, gpus=2, batch_size_per_device=8, skip=SKIP, iters=ITERS, reach=ITERS

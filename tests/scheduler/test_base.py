@@ -22,6 +22,8 @@ from tests.kit.logs import WORDS, stand_in
 from tests.kit.paths import REPOSITORY
 from tests.kit.spool import install
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:

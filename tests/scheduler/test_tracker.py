@@ -333,6 +333,7 @@ def test_submitits_view_of_a_job_goes_by_our_table(tracked: Build, slurm: Slurm)
     assert not list(built.directory.rglob("*.pkl"))
 
 
+@pytest.mark.slow
 def test_importing_submitit_leaves_logging_and_the_environment_alone(tmp_path: Path) -> None:
     code = (
         "import logging, os\n"

@@ -89,6 +89,7 @@ def test_a_job_that_keeps_one_mark_is_the_arrays_under_any_clock(
     assert submit.find_living(track_draft(draft), run=slurm).jobs == ("100", "101")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", MARKED.values(), ids=MARKED)
 @pytest.mark.parametrize("resumed", [False, True])
 def test_killed_before_the_answer_the_job_is_found_and_can_be_cancelled(
