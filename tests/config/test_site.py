@@ -8,6 +8,9 @@ import pytest
 from hpcbert.config import places, recipe, site
 from hpcbert.config.options import Options
 from hpcbert.errors import ConfigError, UsageError
+from tests.kit.cases import read_cases
+
+HERE = Path(__file__).parent
 
 MINIMAL = 'schema = 1\nname = "x"\nscheduler = "slurm"\n'
 
@@ -70,26 +73,12 @@ def test_runs_are_relative_to_the_file_and_hpcbert_runs_beats_it(tmp_path: Path)
         assert site.read_site(path, base=tmp_path, env={"HPCBERT_RUNS": blank}).runs == default
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("schema = 2", "schema is 2; this hpcbert reads 1"),
-        ("schema = 1\nname = ?", "not valid TOML.*line 2"),
-        (MINIMAL + "[slurm]\npartiton = 'x'", r"slurm.partiton is not known"),
-        (MINIMAL + "[slurm]\ntime_limit = 'soon'", "must look like HH:MM:SS"),
-        (MINIMAL + "[env]\n'a b' = 'x'", "not a valid name for an environment variable"),
-        (MINIMAL + "[container]\nruntime = 'docker'", "must be one of none, pyxis, enroot"),
-        (MINIMAL + "[frameworks.oneflow]\nimag = 'x'", r"frameworks.oneflow.imag is not known"),
-        (MINIMAL + "[frameworks.oneflow.options]\nx = []", "must be a text, a number"),
-        (MINIMAL + "[slurm]\npoll_floor = 0", "above 0"),
-        (MINIMAL + "[slurm.time_limit]\nseconds = 5", r"time_limit must be a text, not \{"),
-        (MINIMAL + f"nodes.gpus_per_node = {1 << 63}", "nodes.gpus_per_node is out of range"),
-        (MINIMAL + f"container.mounts = [{1 << 63}]", r"container.mounts\[1\] is out of range"),
-    ],
-)
-def test_a_wrong_site_is_refused_by_name(tmp_path: Path, text: str, says: str) -> None:
+@pytest.mark.parametrize(("name", "text", "keyword"), read_cases(HERE / "site_faults.toml"))
+def test_a_wrong_site_is_refused_by_name(
+    tmp_path: Path, name: str, text: str, keyword: str
+) -> None:
     path = write(tmp_path / "site.toml", text)
-    with pytest.raises(ConfigError, match=says) as caught:
+    with pytest.raises(ConfigError, match=keyword) as caught:
         site.read_site(path, base=tmp_path, env={})
     assert str(path) in str(caught.value)
 
