@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterator
 
 from hpcbert.logs.arithmetic import CannotReduceError
-from hpcbert.logs.boundary import NumberGroup
-from hpcbert.logs.grammar import Record
+from hpcbert.logs.grammar import NumberGroup, Record
 from hpcbert.logs.lines import Line, cut_line, find_lines, remove_labels
 
 _SHOWN = 40

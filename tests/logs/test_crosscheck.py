@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpcbert.logs.boundary import find_number_groups
+from hpcbert.logs.grammar import find_number_groups
 from hpcbert.logs.setting import Setting
 from tests.kit.logs import Reader, codes, grammar_file, step, steps
 
