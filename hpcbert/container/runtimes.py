@@ -11,6 +11,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import tomli
 
 from hpcbert.container.reference import Image
 from hpcbert.errors import UsageError
@@ -80,22 +83,8 @@ def bind_mount(path: str) -> Mount:
     return Mount(path, path)
 
 
-# By the tags of NVIDIA/pyxis, args.c.
-PYXIS_SINCE: Mapping[str, str] = {
-    "container-image": "0.1",
-    "container-name": "0.1",
-    "container-mounts": "0.1",
-    "container-workdir": "0.1",
-    "container-mount-home": "0.3",
-    "no-container-mount-home": "0.3",
-    "container-remap-root": "0.4",
-    "no-container-remap-root": "0.4",
-    "container-entrypoint": "0.8",
-    "no-container-entrypoint": "0.8",
-    "container-writable": "0.11",
-    "container-readonly": "0.11",
-    "container-env": "0.15",
-}
+_TABLES = tomli.loads(Path(__file__).with_name("runtimes.toml").read_text(encoding="utf-8"))
+PYXIS_SINCE: Mapping[str, str] = _TABLES["pyxis"]
 # Descriptions name other options too: an option's own line begins with it.
 _SRUN_OPTION = re.compile(r"^\s*(?:-\w, )?--([a-z][a-z-]*)", re.MULTILINE)
 
@@ -150,12 +139,12 @@ class Tool:
     name: str
     schemes: tuple[str, ...]
     ends: tuple[str, ...]
+    form: str
+    magic: tuple[int, bytes]
     prefix: str = ""
     slashed: bool = False
     flags: frozenset[str] = frozenset()
     digest: tuple[str, ...] = ()
-    form: str = "squashfs image"
-    magic: tuple[int, bytes] = (0, b"hsqs")
     folders: tuple[tuple[str, str], ...] = ()
 
     def reads(self, path: str) -> bool:
@@ -194,42 +183,25 @@ class Runtime:
         return ("pyxis.bash", "pyxis.sh", "sweep.sh")
 
 
-_ENROOT = Tool(
-    "enroot",
-    schemes=("docker",),
-    ends=(".sif",),
-    digest=("enroot", "digest"),
-    folders=(
-        ("ENROOT_DATA_PATH", "data"),
-        ("ENROOT_CACHE_PATH", "cache"),
-        ("ENROOT_TEMP_PATH", "temp"),
-        ("ENROOT_RUNTIME_PATH", "run"),
-    ),
-)
-# Apptainer does this to all of a user's mounts (nosuid, nodev), so requests for it are accepted.
-_APPTAINER = Tool(
-    "apptainer",
-    schemes=("docker", "oras", "library"),
-    ends=(".sqsh", ".squashfs", ".sqfs"),
-    prefix="sif@",
-    slashed=True,
-    flags=frozenset(("ro", "rw", "rbind", "nosuid", "nodev", "nofail")),
-    form="SIF image",
-    # A launch line of 32 bytes stands before it (apptainer/sif, pkg/sif/sif.go).
-    magic=(32, b"SIF_MAGIC"),
-    folders=(
-        ("APPTAINER_CACHEDIR", "cache"),
-        ("APPTAINER_TMPDIR", "temp"),
-        ("SINGULARITY_CACHEDIR", "cache"),
-        ("SINGULARITY_TMPDIR", "temp"),
-    ),
-)
-# pyxis writes mounts in double quotes into a file that a shell reads on the node
-# (NVIDIA/pyxis 0.24.0, pyxis_slurmstepd.c, enroot_create_start_config).
+def _build_tool(name: str, row: dict[str, Any]) -> Tool:
+    return Tool(
+        name,
+        schemes=tuple(row["schemes"]),
+        ends=tuple(row["ends"]),
+        prefix=row.get("prefix", ""),
+        slashed=row.get("slashed", False),
+        flags=frozenset(row.get("flags", ())),
+        digest=tuple(row.get("digest", ())),
+        form=row["form"],
+        magic=(row.get("offset", 0), row["magic"].encode()),
+        folders=tuple(row["folders"].items()),
+    )
+
+
+_TOOLS = {name: _build_tool(name, row) for name, row in _TABLES["tools"].items()}
 RUNTIMES = {
-    "pyxis": Runtime("pyxis", _ENROOT, enters_by_tool=False, forbidden_characters='"$`\\'),
-    "enroot": Runtime("enroot", _ENROOT),
-    "apptainer": Runtime("apptainer", _APPTAINER),
+    name: Runtime(name, **{**row, "tool": _TOOLS[row["tool"]]})
+    for name, row in _TABLES["runtimes"].items()
 }
 
 
