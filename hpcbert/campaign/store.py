@@ -23,7 +23,7 @@ from hpcbert.config.schedulers import has_scheduler
 from hpcbert.errors import ConfigError, HpcbertError, UsageError
 from hpcbert.model import ARCHIVE, MANIFEST, Array, Campaign
 from hpcbert.system import files, lock, ownership
-from hpcbert.system.decode import decode
+from hpcbert.system.decode import decode, did_you_mean
 
 SCHEMA = 2
 RECIPE = "recipe.toml"
@@ -412,6 +412,10 @@ def resolve_submission(name: str, runs: Path, *, shortest: int = 1) -> tuple[Pat
     if matches:
         raise _make_ambiguity(name, matches, runs)
     existing = f"You have: {_join_names(campaigns)}." if campaigns else "You have none."
+    if names := {_read_name(path) or path.name for path in campaigns} - {
+        path.name for path in campaigns
+    }:
+        existing = f"{did_you_mean(name, names)} {existing}"
     least = f" of at least {shortest} characters" if shortest > 1 else ""
     raise UsageError(
         f"There is no campaign {name!r}.",

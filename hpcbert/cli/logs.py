@@ -117,7 +117,7 @@ def _select_repeats(
         selected_repeats += [(opened_campaign, repeats)] if repeats else []
     if selected_repeats:
         return selected_repeats
-    keys = [array.point.key for campaign in campaigns for array in campaign.measured]
+    keys = dict.fromkeys(array.point.key for campaign in campaigns for array in campaign.measured)
     if point and point not in keys:
         raise UsageError(f"The campaign has no point {point!r}.", hint=did_you_mean(point, keys))
     count = max(campaign.protocol.repeats for campaign in campaigns)
@@ -141,7 +141,13 @@ def _find_log(**values: Any) -> tuple[OpenedCampaign, Log]:
             where=str(opened_campaign.shown),
             hint=f"Follow its progress: hpcbert monitor --once {repeats[0].watched.campaign.id}",
         )
-    return max(logs, key=lambda log: (not log[1].printed, log[1].path.stat().st_mtime))
+    opened_campaign, log = max(
+        logs, key=lambda pair: (not pair[1].printed, pair[1].path.stat().st_mtime)
+    )
+    if len(selected_repeats) > 1:
+        name = f"{opened_campaign.shown.name} {log.repeat.array.point.key}"
+        print_text(f"The newest log is of {name}, repeat {log.repeat.number}.", err=True)
+    return opened_campaign, log
 
 
 def _log_data(log: Log, lines: Iterator[bytes], place: str) -> dict[str, Any]:

@@ -56,6 +56,10 @@ def test_every_command_takes_the_campaigns_of_a_file_by_their_name(hpcbert: Cli)
         assert "rehearsal" in hpcbert(command, "week 47").stderr
     last_log = hpcbert("logs", "week 47", "--json", status=0).data
     assert last_log["campaign"] == watched[-1]["campaign"]
+    assert f"of {last_log['campaign']} {last_log['point']}, " in hpcbert("logs", "week 47").stderr
+    wrong_point = hpcbert("logs", "week 47", "--point", "x", status=2).stderr
+    assert wrong_point.count(last_log["point"]) == 1
+    assert "Did you mean week 47?" in hpcbert("show", "week 48", status=2).stderr
     assert "sample:" in hpcbert("logs", "week 47", "--follow", status=0).stdout
     hpcbert("submit", "--like", "week 47", "--wait", status=0)
     copies = hpcbert("list", "--json", status=0).data["campaigns"][: len(ORDER)]

@@ -107,7 +107,9 @@ def find_impossible(scripts: Iterable[str], context: SchedulerContext) -> Iterat
     for script in scripts:
         try:
             start = forecast_start(script, context)
-        except SchedulerError:
+        except SchedulerError as error:
+            if error.hint == HINTS["unconfigured"]:
+                yield Finding("Slurm", "fail", str(error), error.hint)
             return
         if start.absence:
             yield Finding(
@@ -138,7 +140,8 @@ def examine_site(site: Site, context: SchedulerContext, nodes: int) -> Iterator[
     version = ask("sbatch", "--version")
     release = _VERSION.search(version.stdout)
     detail = release[0] if release else "sbatch reports no version"
-    yield _judge_answer("sbatch", version, detail, "Run this on a login node.")
+    hint = HINTS.get(classify_silence(version), "Run this on a login node.")
+    yield _judge_answer("sbatch", version, detail, hint)
     if not version.ok:
         return
     ping = ask("scontrol", "ping")
