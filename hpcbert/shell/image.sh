@@ -286,10 +286,11 @@ follow() {
 }
 
 run() { # a program of the tool's
-  local code=0 reader
-  redact <"$scratch"/fifo | tee -a -- "$scratch"/log >&2 &
+  local code=0 reader log
+  exec {log}> >(redact | tee -a -- "$scratch"/log >&2)
   reader=$!
-  follow "$@" >"$scratch"/fifo 2>&1 </dev/null || code=$?
+  follow "$@" >&"$log" 2>&1 </dev/null || code=$?
+  exec {log}>&-
   wait "$reader" || true
   return "$code"
 }
@@ -359,7 +360,6 @@ temp=$(tool_temp)
 sweep "$temp"
 scratch=$temp/$own.$$.$RANDOM
 mkdir -m 700 -- "$scratch" || fail "$tool's TEMP, $temp, can't be written"
-mkfifo -- "$scratch"/fifo
 "$verb"
 publish
 hit
