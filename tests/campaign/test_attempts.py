@@ -242,3 +242,11 @@ def test_a_copy_elsewhere_remembers_too(built: Any, tmp_path: Path) -> None:
     shutil.copytree(built.directory, copy)
     again = replace(built, directory=copy)
     assert find_run(collect_with(again, refuse_states)).state == "OUT_OF_MEMORY"
+
+
+def test_a_verdict_whose_record_was_changed_is_not_remembered(built: Any) -> None:
+    collect_with(built, Scheduler("OUT_OF_MEMORY"))
+    path = built.directory / "measurements.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"seal": "0" * 64}))
+    run = find_run(collect_with(built, refuse_states))
+    assert run.state == "COMPLETED"

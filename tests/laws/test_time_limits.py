@@ -50,7 +50,8 @@ def test_every_form_of_sbatch_means_the_same_everywhere(text: str, tmp_path: Pat
     "text",
     [
         *("", "x", "1-", "-12", "1:2:3:4", "1-2:3:4:5", "1.5", "1h", "12 h", "1-1-1", "-2", "+5"),
-        *("nan", ":30", "1:", "1::2", "٣", "9999999999", "99999-0", "1_0", "0x10", "1:-5"),
+        *("nan", ":30", "1:", "1::2", "٣", "9999999999", "99999-0", "3650-0:0:1", "1_0", "0x10"),
+        "1:-5",
     ],
 )
 def test_what_is_no_time_limit_is_refused_everywhere(text: str, tmp_path: Path) -> None:
