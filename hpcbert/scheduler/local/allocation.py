@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 from hpcbert.campaign.repeats import TrackedCampaign
@@ -34,7 +35,7 @@ from hpcbert.system.runner import Runner
 _LAST_STEP = 0xFFFFFFF0
 _RUNNING = {"RUNNING", "SUSPENDED"}
 _FIELD = re.compile(r"(?:^|\s)(JobId|JobState|UserId|NodeList)=(\S*)")
-_NODES = re.compile(r"^\s+Nodes=(\S+) .*?\bGRES=(\S*)", re.MULTILINE)
+_NODES = re.compile(r"^\s+Nodes=(\S+) CPU_IDs=(\S+) .*?\bGRES=(\S*)", re.MULTILINE)
 _HINT = "Get an allocation, for example with salloc --nodes=2, and type the command there."
 
 
@@ -45,12 +46,12 @@ class Allocation:
     Attributes:
         job_id: The job.
         nodes: The names of its nodes.
-        gpus: Number of its GPUs on each of them, by name; empty if unknown.
+        capacity: The number of its CPUs and GPUs on each of them, by name; empty if unknown.
     """
 
     job_id: str
     nodes: tuple[str, ...]
-    gpus: Mapping[str, int]
+    capacity: Mapping[str, Mapping[str, int]]
 
 
 def read_job_id(environ: Mapping[str, str]) -> str:
@@ -99,21 +100,25 @@ def read_allocation(text: str, job_id: str, *, uid: int) -> Allocation:
         raise UsageError(f"Job {job_id} of this shell is {state}, not RUNNING.", hint=_HINT)
     if not fields.get("UserId", "").endswith(f"({uid})"):
         raise UsageError(f"Job {job_id} belongs to {fields.get('UserId')}, not to you.", hint=_HINT)
-    gpus = {
-        name: sum(entry.count for entry in parse_resources(gres) if entry.name == "gpu")
-        for names, gres in _NODES.findall(block)
+    capacity = {
+        name: {"CPU": len(expand(f"[{cpus}]")), "GPU": _count_gpus(gres)}
+        for names, cpus, gres in _NODES.findall(block)
         for name in expand(names)
     }
-    return Allocation(job_id, expand(fields.get("NodeList", "")), gpus)
+    return Allocation(job_id, expand(fields.get("NodeList", "")), capacity)
+
+
+def _count_gpus(gres: str) -> int:
+    return sum(entry.count for entry in parse_resources(gres) if entry.name == "gpu")
 
 
 def refuse_larger(requests: Iterable[JobRequest], allocation: Allocation) -> None:
     """Refuse a request that needs more than an allocation has.
 
     Raises:
-        UsageError: It needs more nodes, or more GPUs per node.
+        UsageError: It needs more nodes, or more GPUs or CPUs per node.
     """
-    hint = "Get a larger allocation, or leave the point out."
+    hint = "Get a larger one (--nodes, --gpus-per-node, --ntasks-per-node), or leave the point out."
     for request in requests:
         if request.nodes > len(allocation.nodes):
             raise UsageError(
@@ -121,12 +126,14 @@ def refuse_larger(requests: Iterable[JobRequest], allocation: Allocation) -> Non
                 f"has {len(allocation.nodes)}.",
                 hint=hint,
             )
-        gpus = sum(entry.count for entry in parse_resources(request.gres) if entry.name == "gpu")
-        for node in allocation.nodes[: request.nodes]:
-            if gpus > allocation.gpus.get(node, gpus):
+        cpus = request.tasks_per_node * request.cpus_per_task
+        needs = {"GPU": _count_gpus(request.gres), "CPU": cpus}
+        for node, (unit, count) in product(allocation.nodes[: request.nodes], needs.items()):
+            available = allocation.capacity.get(node, needs)[unit]
+            if count > available:
                 raise UsageError(
-                    f"A point needs {format_count(gpus, 'GPU')} per node, and job "
-                    f"{allocation.job_id} has {allocation.gpus[node]} on {node}.",
+                    f"A point needs {format_count(count, unit)} per node, and job "
+                    f"{allocation.job_id} has {available} on {node}.",
                     hint=hint,
                 )
 

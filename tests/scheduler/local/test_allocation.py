@@ -33,7 +33,11 @@ JobId=17 ArrayJobId=17 ArrayTaskId=2 JobName=interactive
      Nodes=n3 CPU_IDs=0 Mem=16000 GRES=gpu:a100:2(IDX:0,3),shard:8
    Command=(null)
 """
-ALLOCATION = Allocation("17", ("n1", "n2", "n3"), {"n1": 4, "n2": 4, "n3": 2})
+ALLOCATION = Allocation(
+    "17",
+    ("n1", "n2", "n3"),
+    {"n1": {"CPU": 4, "GPU": 4}, "n2": {"CPU": 4, "GPU": 4}, "n3": {"CPU": 1, "GPU": 2}},
+)
 
 
 def test_an_allocation_is_read_with_the_gpus_of_each_node() -> None:
@@ -78,18 +82,21 @@ def test_the_shell_decides_whether_there_is_an_allocation(
 
 
 @pytest.mark.parametrize(
-    ("nodes", "gres", "numbers"),
+    ("nodes", "tasks", "gres", "numbers"),
     [
-        (3, "gpu:2", ""),
-        (2, "gpu:v100:4", ""),
-        (3, "", ""),
-        (4, "", "4 nodes.* 3"),
-        (1, "gpu:8", "8 GPUs.* 4 on n1"),
-        (3, "gpu:4", "4 GPUs.* 2 on n3"),
+        (3, 1, "gpu:2", ""),
+        (2, 4, "gpu:v100:4", ""),
+        (3, 1, "", ""),
+        (4, 1, "", "4 nodes.* 3"),
+        (1, 1, "gpu:8", "8 GPUs.* 4 on n1"),
+        (3, 1, "gpu:4", "4 GPUs.* 2 on n3"),
+        (3, 2, "", "2 CPUs.* 1 on n3"),
     ],
 )
-def test_what_is_larger_is_refused_with_both_numbers(nodes: int, gres: str, numbers: str) -> None:
-    request = replace(JobRequest(), nodes=nodes, gres=gres)
+def test_what_is_larger_is_refused_with_both_numbers(
+    nodes: int, tasks: int, gres: str, numbers: str
+) -> None:
+    request = replace(JobRequest(), nodes=nodes, tasks_per_node=tasks, gres=gres)
     if not numbers:
         allocation.refuse_larger([request], ALLOCATION)
         return
