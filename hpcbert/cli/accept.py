@@ -19,7 +19,13 @@ from hpcbert.campaign import store
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli import streams
 from hpcbert.cli.campaigns import announce_runs
-from hpcbert.cli.options import MAX_RETRIES, make_share_reader, refuse_typed, shared_option
+from hpcbert.cli.options import (
+    MAX_RETRIES,
+    VIEW_FORM,
+    make_share_reader,
+    refuse_typed,
+    shared_option,
+)
 from hpcbert.cli.output import Result, print_text, returns_result
 from hpcbert.cli.tables import list_shortfalls, write_output
 from hpcbert.commands.collect import CollectRequest, find_places, load_result_set, resolve_words
@@ -198,13 +204,7 @@ class _Order(NamedTuple):
 @click.option("--against", default="", metavar="RESULT", help="Numbers for a campaign.toml.")
 @click.option("--each-node", is_flag=True, help="Measure on each node alone, side by side.")
 @click.option("--junit", default="", metavar="FILE", help="Write verdicts as JUnit XML.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "markdown"]),
-    default="text",
-    help="Format of the verdicts.",
-)
+@VIEW_FORM
 @click.option("--force", is_flag=True, help="Submit even if something is known to be missing.")
 @MAX_RETRIES
 @_add_submit_options
@@ -421,5 +421,4 @@ def _format_text(order: _Order, acceptance: Acceptance) -> str:
     views = [] if order.each_node else views
     if order.each_node or any(len(entry.verdicts) > 1 for _, entry in acceptance.nodes):
         views.append(make_node_view(acceptance))
-    parts = [view.markdown() if order.form == "markdown" else view.text(width) for view in views]
-    return "\n\n".join(parts)
+    return "\n\n".join(view.render(order.form, width) for view in views)

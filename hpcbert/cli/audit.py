@@ -23,7 +23,7 @@ from hpcbert.errors import CheckError, UsageError
 from hpcbert.model import MANIFEST, Run
 from hpcbert.results.document import tables_data
 from hpcbert.results.grid import format_number
-from hpcbert.results.wording import cpu_suffix, sanitize
+from hpcbert.results.wording import sanitize, table_title
 from hpcbert.slurm.hostlist import fold
 
 # Eight digits agree by chance in one of 4e9 cases.
@@ -149,9 +149,8 @@ def _format_audit(report: Audit) -> Iterator[str]:
     for table in report.tables:
         group = table.group
         yield ""
-        title = f"{group.framework} · {group.model} · {group.precision}{cpu_suffix(group, ' · ')}"
-        title += f" · rule {group.rule}"
-        yield click.style(sanitize(title), bold=True)
+        title = f"{table_title(group, ' · ')} · rule {sanitize(group.rule)}"
+        yield click.style(title, bold=True)
         for row in table.rows:
             flags = f" · {', '.join(row.flags)}" if row.flags else ""
             median = f"{format_number(row.median)} samples/s, median of {row.ok}/{row.asked}"

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from hpcbert.cli import streams
-from hpcbert.cli.options import UNIT, make_share_reader, refuse_typed
+from hpcbert.cli.options import UNIT, VIEW_FORM, make_share_reader, refuse_typed
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.streams import shows_progress
 from hpcbert.cli.tables import add_log_options, make_collect_request, write_output
@@ -43,13 +43,7 @@ from hpcbert.results.compare import DIMENSIONS
 )
 @click.option("--junit", default="", metavar="FILE", help="Write failures as JUnit XML.")
 @click.option("--anyway", is_flag=True, help="Compare even what is not comparable, and mark it.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "markdown"]),
-    default="text",
-    help="Format of the comparison.",
-)
+@VIEW_FORM
 @UNIT
 @add_log_options
 @returns_result
@@ -108,7 +102,6 @@ def _make_result(
     views = [
         results_compare.comparison_view(comparison, within) for comparison in result.comparisons
     ]
-    parts = [view.markdown() if form == "markdown" else view.text(width) for view in views]
     return Result(
         data={
             "within": within,
@@ -117,7 +110,7 @@ def _make_result(
                 results_compare.comparison_data(comparison) for comparison in result.comparisons
             ],
         },
-        text="\n\n".join(parts),
+        text="\n\n".join(view.render(form, width) for view in views),
         errors=(*result.failures, *map(IncompleteError, result.refused)),
         warnings=result.warnings,
     )

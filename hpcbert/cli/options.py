@@ -43,6 +43,13 @@ UNIT = click.option(
     show_default=True,
     help="What rates count; tokens include padding, and real ones are shown apart.",
 )
+VIEW_FORM = click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "markdown"]),
+    default="text",
+    help="Format of the verdicts.",
+)
 MAX_RETRIES = click.option(
     "--max-retries",
     type=click.IntRange(0),

@@ -15,7 +15,7 @@ from hpcbert.errors import IncompleteError, format_count
 from hpcbert.model import Group, Unit
 from hpcbert.results.scaling import Curve, Prediction, fit_curve, parse_node_counts
 from hpcbert.results.units import table_factor
-from hpcbert.results.wording import cpu_suffix, device_word, sanitize
+from hpcbert.results.wording import device_word, sanitize, table_title
 
 
 @dataclass(frozen=True)
@@ -99,9 +99,7 @@ def predict(
 
 def _format_title(forecast: Forecast) -> str:
     group = forecast.group
-    batch = f"{group.batch} samples per device"
-    text = f"{group.framework} {group.model} {group.precision}{cpu_suffix(group, ' ')}"
-    return sanitize(f"{text} {batch} {group.variant}")
+    return f"{table_title(group)} {group.batch} samples per device {sanitize(group.variant)}"
 
 
 def _forecast_data(forecast: Forecast) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import math
@@ -11,7 +10,6 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -96,8 +94,8 @@ class Display:
     numbers: bool = False
     unit: Unit = "samples"
 
-    def watching(self) -> AbstractContextManager[Sinks]:
-        """Show states until the context ends."""
+    def watching(self) -> Sinks:
+        """Return receivers that print each new state."""
         states: dict[Key, RepeatState] = {}
 
         def print_changes(changes: Sequence[Change]) -> None:
@@ -106,8 +104,7 @@ class Display:
             for text in report_finished_points(changes, states) if self.numbers else ():
                 print_text(text, err=True)
 
-        sinks = Sinks(changes=print_changes, view=_make_outage_reporter(), refresh=math.inf)
-        return contextlib.nullcontext(sinks)
+        return Sinks(changes=print_changes, view=_make_outage_reporter(), refresh=math.inf)
 
     def _line(self, change: Change) -> str:
         if self.as_json:

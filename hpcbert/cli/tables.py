@@ -265,8 +265,7 @@ def _format_published(
     points: Sequence[neighbours.Neighbour], name: str, form: str, width: int
 ) -> str:
     if points:
-        view = neighbours.neighbour_view(points, name)
-        return view.markdown() if form == "markdown" else view.text(width)
+        return neighbours.neighbour_view(points, name).render(form, width)
     text = neighbours.describe_absence(name)
     return escape_markdown(text) if form == "markdown" else text
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -385,8 +384,8 @@ def write_retry(retry_plan: RetryPlan) -> Campaign:
 class Observer(Protocol):
     """Receives what happens while campaigns are followed, in order."""
 
-    def watching(self) -> AbstractContextManager[Sinks]:
-        """Open the receivers of states until something is submitted, or the end."""
+    def watching(self) -> Sinks:
+        """Return the receivers of states until something is submitted, or the end."""
 
     def retried(self, plans: Sequence[RetryPlan]) -> None:
         """Receive what was resubmitted."""
@@ -436,8 +435,8 @@ def watch_and_retry(
             store.refuse_foreign(tracked_campaign.directory)
     unattended_policy = replace(policy, cancelled=False)
     while True:
-        with observer.watching() as sinks:
-            view = watch(campaigns, sinks, run=run, floor=interval or floor, once=once, pause=pause)
+        sinks = observer.watching()
+        view = watch(campaigns, sinks, run=run, floor=interval or floor, once=once, pause=pause)
         plans = [
             resubmit(
                 tracked_campaign.directory,

@@ -217,6 +217,12 @@ def _table_data(table: SpeedupTable) -> dict[str, Any]:
     }
 
 
+def place_data(table: SpeedupTable, row: Row) -> dict[str, Any]:
+    """Return what identifies a point, by the names in PLACE."""
+    values = {**asdict(table.group), **asdict(row.shape), "gpus": row.shape.gpus}
+    return {name: values[name] for name in PLACE}
+
+
 def _row_data(row: Row) -> dict[str, Any]:
     numbers = ("median", "mean", "min", "max", "cv", "speedup", "efficiency")
     window, origin = row.window, row.origin

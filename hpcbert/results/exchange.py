@@ -20,7 +20,7 @@ from xml.etree import ElementTree as ET
 
 from hpcbert.errors import format_count
 from hpcbert.model import Provenance, Row, SpeedupTable
-from hpcbert.results.document import PLACE
+from hpcbert.results.document import PLACE, place_data
 from hpcbert.results.units import per_device
 from hpcbert.results.wording import describe_reasons, invalid_repeats, sanitize, table_title
 
@@ -47,7 +47,7 @@ def render_perflog(tables: Iterable[SpeedupTable], provenance: Provenance, _widt
     writer.writerow(_PERFLOG_TITLES)
     for table in tables:
         for row in table.rows:
-            place = _place(table, row)
+            place = place_data(table, row)
             rates = (row.median, row.min, row.max, per_device(row))
             point_name = f"{place['framework']}_{row.shape}_{place['precision']}"
             writer.writerow(
@@ -73,7 +73,7 @@ def render_exacb(tables: Iterable[SpeedupTable], provenance: Provenance, _width:
             "repeat": run.repeat,
             "reasons": describe_reasons(run),
             "flags": list(dict.fromkeys((*row.flags, *run.flags))),
-            "parameter": {**_place(table, row), "window": row.window and row.window.counted},
+            "parameter": {**place_data(table, row), "window": row.window and row.window.counted},
             "metrics": {
                 "throughput": run.throughput if run.valid else None,
                 "median": row.median,
@@ -91,11 +91,6 @@ def render_exacb(tables: Iterable[SpeedupTable], provenance: Provenance, _width:
         "data": entries,
     }
     return json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1)
-
-
-def _place(table: SpeedupTable, row: Row) -> dict[str, str | int]:
-    values = {**asdict(table.group), **asdict(row.shape), "gpus": row.shape.gpus}
-    return {name: values[name] for name in PLACE}
 
 
 Outcome = Literal["", "failure", "error", "skipped"]

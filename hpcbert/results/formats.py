@@ -19,7 +19,7 @@ from hpcbert.errors import UsageError
 from hpcbert.logs.arithmetic import median
 from hpcbert.model import UNFINISHED, Provenance, Row, Run, SpeedupTable, valid_throughputs
 from hpcbert.results import document, exchange
-from hpcbert.results.document import GROUP, NUMBERS, PLACE
+from hpcbert.results.document import NUMBERS, PLACE, place_data
 from hpcbert.results.grid import (
     GAP,
     NOTHING,
@@ -417,7 +417,7 @@ def render_csv(tables: Iterable[SpeedupTable], provenance: Provenance, _width: i
     """Return a header and a line for each point as CSV."""
     rows = [
         (
-            *_place_cells(table, row),
+            *place_data(table, row).values(),
             *_point_cells(row),
             *_provenance_cells(row, provenance),
             *(f"{table.unit}/s", per_device(row), real_rate(row, table.unit)),
@@ -432,7 +432,7 @@ def render_runs_csv(tables: Iterable[SpeedupTable], provenance: Provenance, _wid
     """Return a header and a line for each run, including invalid ones, as CSV."""
     rows = [
         (
-            *_place_cells(table, row),
+            *place_data(table, row).values(),
             *_run_cells(run),
             *_provenance_cells(row, provenance),
             f"{table.unit}/s",
@@ -442,11 +442,6 @@ def render_runs_csv(tables: Iterable[SpeedupTable], provenance: Provenance, _wid
         for run in row.runs
     ]
     return format_csv(_RUN_TITLES, rows).rstrip("\n")
-
-
-def _place_cells(table: SpeedupTable, row: Row) -> tuple[Cell, ...]:
-    labels = [getattr(table.group, name) for name in GROUP]
-    return (*labels, row.shape.nodes, row.shape.gpus_per_node, row.shape.gpus)
 
 
 def _point_cells(row: Row) -> tuple[Cell, ...]:

@@ -13,7 +13,7 @@ import pandas as pd
 
 from hpcbert.errors import UsageError
 from hpcbert.model import Metrics, Provenance, Row, Run, SpeedupTable
-from hpcbert.results.document import NUMBERS, PLACE
+from hpcbert.results.document import NUMBERS, PLACE, place_data
 
 _METRICS = tuple(field.name for field in fields(Metrics) if field.name != "unknown")
 _ROWS = (*PLACE, *NUMBERS, *_METRICS, "flags", "window", "source", "unit")
@@ -107,8 +107,11 @@ def _make_frame(records: Iterable[Mapping[str, Any]], names: Sequence[str]) -> p
 
 
 def _place_values(table: SpeedupTable, row: Row) -> dict[str, Any]:
-    values = {**asdict(table.group), **asdict(row.shape), "gpus": row.shape.gpus}
-    return {**values, "source": row.origin.name if row.origin else "", "unit": f"{table.unit}/s"}
+    return {
+        **place_data(table, row),
+        "source": row.origin.name if row.origin else "",
+        "unit": f"{table.unit}/s",
+    }
 
 
 def _point_values(row: Row) -> dict[str, Any]:

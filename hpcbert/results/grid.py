@@ -213,6 +213,10 @@ class TableView:
             lines += ["", *fold_text(sanitize(self.legend), width)]
         return "\n".join(lines)
 
+    def render(self, form: str, width: int) -> str:
+        """Return the view as `markdown`, or for a terminal."""
+        return self.markdown() if form == "markdown" else self.text(width)
+
     def markdown(self) -> str:
         """Return the view as Markdown, without colours."""
         parts = [f"### {escape_markdown(self.grid.title)}", format_markdown(self.grid)]

@@ -87,9 +87,9 @@ def test_a_rehearsal_prints_no_number(build: Callable[..., Built]) -> None:
 
 def test_an_outage_of_slurm_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
     troubles = ("down", "", "down", "down", "down", "", "gone", "gone")
-    with Display().watching() as sinks:
-        assert sinks.view
-        for trouble in troubles:
-            sinks.view(View((), {}, 0.0, trouble))
+    show = Display().watching().view
+    assert show
+    for trouble in troubles:
+        show(View((), {}, 0.0, trouble))
     lines = ["Slurm does not answer: down", "Slurm does not answer: gone"]
     assert capsys.readouterr().err.splitlines() == lines

@@ -9,7 +9,6 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -178,9 +177,9 @@ class Session:
         if was_woken:
             self._show_now()
 
-    def watching(self) -> AbstractContextManager[Sinks]:
+    def watching(self) -> Sinks:
         """Return receivers that pass each new state to the screen."""
-        return contextlib.nullcontext(flow.Sinks(view=self._take, refresh=_UPDATE_INTERVAL))
+        return Sinks(view=self._take, refresh=_UPDATE_INTERVAL)
 
     def retried(self, plans: Sequence[RetryPlan]) -> None:
         """Report retried repeats."""
