@@ -119,7 +119,8 @@ def test_without_accounting_squeue_and_the_jobs_themselves_are_asked(
     start = {"event": "start", "time": T, "nodelist": "n[1-2]"}
     built.mark("1n1g", 1, start, {"event": "end", "time": T + 5, "exit": 0})
     built.mark("1n1g", 2, start, {"event": "end", "time": T + 5, "exit": 1})
-    tracker = Tracker([built], run=slurm)
+    clock = Clock()
+    tracker = Tracker([built], run=slurm, clock=clock)
     tracker.poll()
     observed = [(state.word, state.source) for state in tracker.states.values()]
     assert observed == [
@@ -128,8 +129,9 @@ def test_without_accounting_squeue_and_the_jobs_themselves_are_asked(
         ("RUNNING", "squeue"),
     ]
     assert not tracker.is_over()
-    next(iter(tracker._pollers))._due = 0  # type: ignore[attr-defined]
+    clock.pause(3600)
     tracker.poll()
+    assert slurm.count("squeue") == 2
     assert slurm.count("sacct") == 1, "what is not there is not asked again"
 
 

@@ -18,11 +18,12 @@ from hpcbert.commands import submit as flow
 from hpcbert.commands.monitor import open_campaign
 from hpcbert.errors import SchedulerError
 from hpcbert.scheduler.base import SchedulerContext
+from hpcbert.scheduler.slurm.identify import find_differences, read_job
 from hpcbert.script.draft import Draft
 from hpcbert.system.runner import Outcome
 from tests.kit.campaigns import adopted, snapshot
 from tests.kit.drafts import curve, hurried
-from tests.kit.slurm import Answer, Job, Slurm, failed
+from tests.kit.slurm import Answer, Job, Slurm, failed, scontrol
 
 
 def one_point(tmp_path: Path) -> Draft:
@@ -298,3 +299,16 @@ def test_what_the_controller_has_otherwise_is_on_record(tmp_path: Path) -> None:
         ("WorkDir", os.path.realpath(draft.directory), "/nowhere"),
     )
     assert store.read_manifest(draft.directory) == campaign
+
+
+@pytest.mark.parametrize(
+    ("requested", "actual", "is_change"),
+    [("a,b", "b", False), ("a,b", "c", True), ("gpu", "gpu", False), ("", "gpu", False)],
+)
+def test_a_job_in_another_partition_than_those_requested_is_changed(
+    requested: str, actual: str, is_change: bool
+) -> None:
+    job = read_job(scontrol("7").rstrip() + f"\n   Partition={actual}\n")
+    assert job is not None
+    changes = [("Partition", requested, actual)] if is_change else []
+    assert find_differences({"Partition": requested}, job) == changes
