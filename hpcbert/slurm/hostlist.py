@@ -76,11 +76,17 @@ def _expand_range(inside: str, limit: int) -> list[str]:
 
 
 def fold(names: Iterable[str]) -> str:
-    """Return names as a node list with runs of numbers folded: `n[1-4]`."""
-    parts = {match.groups() for match in map(_TAIL.fullmatch, names) if match}
-    ordered = sorted(parts, key=lambda part: (part[0], len(part[1]), part[1]))
+    """Return names as a node list with runs of numbers folded: `n[1-4]`, `n[8-12]`, `n[08-12]`."""
+    parts = {(match[1], match[2]) for match in map(_TAIL.fullmatch, names) if match}
+    padded = {(prefix, len(digits)) for prefix, digits in parts if re.match("0.", digits)}
+
+    def rank(part: tuple[str, str]) -> tuple[str, int]:
+        prefix, digits = part
+        return prefix, len(digits) if (prefix, len(digits)) in padded else min(len(digits), 1)
+
+    ordered = sorted(parts, key=lambda part: (*rank(part), len(part[1]), part[1]))
     folded = []
-    for (prefix, _), members in groupby(ordered, key=lambda part: (part[0], len(part[1]))):
+    for (prefix, _), members in groupby(ordered, key=rank):
         runs = list(_fold_runs([digits for _, digits in members]))
         single = len(runs) == 1 and "-" not in runs[0]
         folded.append(prefix + (runs[0] if single else f"[{','.join(runs)}]"))
@@ -88,7 +94,7 @@ def fold(names: Iterable[str]) -> str:
 
 
 def _fold_runs(numbers: list[str]) -> Iterator[str]:
-    """Yield ascending numbers of equal width as `7` or `1-4`."""
+    """Yield ascending numbers, padded to one width or not at all, as `7` or `1-4`."""
     first = last = numbers[0]
     for number in numbers[1:]:
         if int(number) != int(last) + 1:
