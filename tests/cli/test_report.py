@@ -82,6 +82,14 @@ def test_dlperf_s_set_becomes_the_tables_that_were_published(shared: Path, repor
         assert speeds == {}
 
 
+def test_a_packed_log_with_a_secret_is_masked_and_named(logs: Path, report: Report) -> None:
+    path = min(logs.rglob("*_2.log"))
+    path.write_text(f"HF_TOKEN=hf_0123456789abcdefgh\n{path.read_text()}")
+    warnings = report(logs, "--with-logs", "--json").document["warnings"]
+    (warning,) = (text for text in warnings if "secret" in text)
+    assert path.name in warning
+
+
 def test_a_report_has_every_file_and_the_same_numbers(logs: Path, report: Report) -> None:
     result = report(logs, "--with-logs", "--json")
     data = result.data
