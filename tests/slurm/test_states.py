@@ -201,6 +201,7 @@ FORMS: dict[str, Callable[[str], str]] = {
 )
 def test_free_texts_have_a_sentence_and_advice_in_every_form(text: str, form: str) -> None:
     shown = FORMS[form](text)
+    assert [part for part, _ in find_reasons(text)] == [text], "its commas are its own"
     assert "Slurm's reason" not in describe_reason(shown)
     assert describe_reason(shown) == describe_reason(text) != ""
     assert find_reason_advice(shown) == find_reason_advice(text) != ""
