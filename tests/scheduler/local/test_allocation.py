@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from hpcbert.config import schedulers
 from hpcbert.errors import UsageError
 from hpcbert.model import JobRequest, Shape
 from hpcbert.scheduler.local import allocation
 from hpcbert.scheduler.local.allocation import Allocation
+from hpcbert.system.decode import Invalid
 from hpcbert.system.runner import Outcome, run
 from tests.kit.drafts import combined, drafted
 from tests.kit.paths import REPOSITORY
@@ -57,6 +59,12 @@ def test_an_allocation_is_read_with_the_gpus_of_each_node() -> None:
 def test_a_job_that_is_not_ours_or_over_is_refused(text: str, uid: int, keyword: str) -> None:
     with pytest.raises(UsageError, match=keyword):
         allocation.read_allocation(text, "17", uid=uid)
+
+
+def test_a_site_can_not_name_it() -> None:
+    assert schedulers.find_traits(schedulers.ALLOCATION).in_allocation
+    with pytest.raises(Invalid, match="local"):
+        schedulers.check_scheduler(schedulers.ALLOCATION)
 
 
 @pytest.mark.parametrize(
