@@ -101,6 +101,9 @@ def find_impossible(scripts: Iterable[str], context: SchedulerContext) -> Iterat
     """Yield the requests that sbatch accepts, although its own test finds that no node meets them.
 
     A site's wrapper might submit what is only to be tested, so only Slurm's own program is asked.
+
+    Raises:
+        SchedulerError: Slurm's commands find no configuration, so that sbatch would fail too.
     """
     if not _is_program(shutil.which("sbatch") or ""):
         return
@@ -109,7 +112,7 @@ def find_impossible(scripts: Iterable[str], context: SchedulerContext) -> Iterat
             start = forecast_start(script, context)
         except SchedulerError as error:
             if error.hint == HINTS["unconfigured"]:
-                yield Finding("Slurm", "fail", str(error), error.hint)
+                raise
             return
         if start.absence:
             yield Finding(
