@@ -33,8 +33,8 @@ if what == "campaign":
     import json
     from pathlib import Path
     from hpcbert.results.document import tables_data
-    from tests.kit.collecting import gathered, says
-    found = gathered(Path(words[0]), states=says("COMPLETED", "FAILED"))
+    from tests.kit.campaigns import collect_campaigns, report_states
+    found = collect_campaigns(Path(words[0]), states=report_states("COMPLETED", "FAILED"))
     rest = (found.refused, found.warnings, [str(one) for one in found.left_out])
     print(json.dumps([tables_data(found.tables), *rest]))
 else:
