@@ -66,7 +66,16 @@ def list_missing_rights(demand: Demand, answers: Answers) -> list[tuple[str, str
         job("big,gpu"),
         job("nowhere"),
     ],
-    ids=str,
+    ids=[
+        "any-account",
+        "default-partition",
+        "qos",
+        "account",
+        "one-of-two-partitions",
+        "partition-with-qos",
+        "partition-of-capped-qos",
+        "unknown-partition",
+    ],
 )
 def test_what_may_start_is_let_through(demand: Demand, answers: Answers) -> None:
     assert list_missing_rights(demand, answers) == []
