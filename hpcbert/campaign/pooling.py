@@ -224,7 +224,7 @@ def _without_overlaps(runs: Sequence[Run], reads: Sequence[ReadLog]) -> tuple[Ru
     copies: dict[int, int] = {}
     for index, other in combinations(valid, 2):
         spans = reads[index].reading.measured, reads[other].reading.measured
-        if spans[0].end and spans[0] == spans[1] and _is_numbered(reads[index]):
+        if spans[0].end and spans[0][:2] == spans[1][:2] and _is_numbered(reads[index]):
             copies.setdefault(other, index)
         elif spans[0].overlaps(spans[1], are_whole=_is_numbered(reads[index])):
             overlapping.setdefault(index, other)

@@ -440,6 +440,9 @@ class _Scan:
         current_collector.add(iteration, text, rank)
         if current_collector.found:
             self._ends = self._ends[0] or self._line, self._line
+        elif self.rule.kind == "clock":
+            # A clock's window begins at the record before its first one.
+            self._ends = self._line, b""
 
     def conclude(self) -> Reading:
         """Return the result of the pieces that were taken."""

@@ -91,6 +91,8 @@ def test_a_run_on_64_mi250x_is_read_without_options(tmp_path: Path, run: Collect
         ("flex_bert", 12, "flex_bert"),
         ("hf_bert", 12, "hf_bert"),
         ("mosaic_bert", 12, "mosaicbert-base"),
+        ("mosaic_bert", 24, "mosaicbert-large"),
+        ("mosaic_bert", 10, "layers 10"),
     ],
 )
 def test_a_model_of_another_depth_is_none_of_the_published(
@@ -101,6 +103,15 @@ def test_a_model_of_another_depth_is_none_of_the_published(
     log.write_text(config + make_log())
     (table,) = run(log)["data"]["tables"]
     assert table["model"] == model
+
+
+def test_runs_of_two_depths_are_not_repeats(tmp_path: Path, run: CollectJson) -> None:
+    for number, layers in ((1, 12), (2, 24)):
+        config = f"model:\n  name: flex_bert\n  model_config:\n    num_hidden_layers: {layers}\n"
+        (tmp_path / f"composer-123456{number}.out").write_text(config + make_log())
+    (table,) = run(tmp_path)["data"]["tables"]
+    reasons = [entry["reasons"][0]["code"] for entry in table["rows"][0]["runs"]]
+    assert reasons == ["incomparable", "incomparable"]
 
 
 def test_the_clock_confirms_it_and_is_not_rolling(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -168,3 +170,48 @@ def test_all_samples_count_though_they_end_within_a_step(tmp_path: Path, samples
     (table,) = json.loads(result.stdout)["data"]["tables"]
     (row,) = table["rows"]
     assert (table["rule"], row["median"]) == ("run-clock", pytest.approx(samples))
+
+
+def collect_runs(folder: Path, *logs: bytes) -> list[dict[str, Any]]:
+    """Return the runs of logs whose rule is run-clock."""
+    folder.mkdir()
+    for number, log in enumerate(logs):
+        (folder / f"result_{number}.txt").write_bytes(log.replace(b"tracked_stats", b"other"))
+    result = CliRunner().invoke(command, [str(folder), "--rule=run-clock", "--json"])
+    (table,) = json.loads(result.stdout)["data"]["tables"]
+    runs: list[dict[str, Any]] = table["rows"][0]["runs"]
+    return runs
+
+
+def delay(log: bytes, ms: int) -> bytes:
+    """Return the log of a run that began later."""
+    return re.sub(rb'(?<="time_ms": )\d+', lambda match: b"%d" % (int(match[0]) + ms), log)
+
+
+def list_codes(runs: list[dict[str, Any]]) -> list[list[str]]:
+    return [[reason["code"] for reason in run["reasons"]] for run in runs]
+
+
+def test_the_time_of_a_run_begins_at_its_beginning(tmp_path: Path) -> None:
+    """Runs overlap from run_start on, though the next line that the rule reads is at the end."""
+    first = b"Clearing cache on n1\n" + format_log()
+    later = delay(first, 500)
+    assert list_codes(collect_runs(tmp_path / "1", first, later)) == [["shared-nodes"]] * 2
+    elsewhere = later.replace(b"on n1", b"on n2")
+    assert list_codes(collect_runs(tmp_path / "2", first, elsewhere)) == [[], []]
+
+
+def test_a_copy_with_another_line_before_the_run_is_one(tmp_path: Path) -> None:
+    log = b"Clearing cache on n1\n" + format_log()
+    copy = log.replace(b"Clearing cache on n1\n", b"")
+    assert list_codes(collect_runs(tmp_path / "1", log, copy)) == [[], ["duplicate"]]
+
+
+def test_a_requeued_run_in_the_same_log_is_refused(tmp_path: Path) -> None:
+    """The samples are those of the second attempt, and the first run_start is the first one's."""
+    log = format_log()
+    begin = re.split(rb"(?m)^(?=.*train_samples)", log)[0]
+    # Where only rank 0 prints init_start, its number does not tell the attempts apart.
+    again = delay(log, 5000).replace(b"init_start", b"other")
+    (run,) = collect_runs(tmp_path / "logs", begin + again)
+    assert (run["throughput"], run["reasons"][0]["code"]) == (None, "window")
