@@ -166,8 +166,11 @@ def read_manifest(directory: Path) -> Campaign:
     except ConfigError as error:
         raise UsageError(f"The manifest is damaged: {error.message}", where=str(path)) from error
     if not has_scheduler(campaign.scheduler):
-        problem = f"there is no scheduler {campaign.scheduler!r}"
-        raise UsageError(f"The manifest is damaged: {problem}.", where=str(path))
+        raise UsageError(
+            f"The campaign's scheduler {campaign.scheduler!r} is not installed.",
+            where=str(path),
+            hint="Install its package in hpcbert's environment.",
+        )
     count = sum(len(array.repeats) for array in campaign.arrays)
     if count > MOST_REPEATS:
         text = f"The manifest has {count:,} repeats; hpcbert reads at most {MOST_REPEATS:,}."

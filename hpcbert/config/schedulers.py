@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from hpcbert.errors import ConfigError
 from hpcbert.system.decode import check_choice
@@ -80,9 +81,10 @@ def check_scheduler(name: str) -> str:
     Raises:
         Invalid: No scheduler has that name.
     """
-    if name == ALLOCATION or not has_scheduler(name):
-        check_choice(tuple(sorted((*OWN, *list_entry_points(GROUP)))), name)
-    return name
+    if name in OWN:
+        return name
+    names = {*OWN, *list_entry_points(GROUP)} - {ALLOCATION}
+    return str(check_choice(tuple(sorted(names)), name))
 
 
 def has_scheduler(name: str) -> bool:
@@ -103,11 +105,32 @@ def find_traits(name: str) -> Traits:
         else:
             traits = load_entry_point(list_entry_points(GROUP)[name])
         problem = f"its entry point offers no Traits of the name {name}"
-    except (ImportError, AttributeError, ValueError) as error:
+    except ImportError as error:
         traits, problem = None, str(error)
     if isinstance(traits, Traits) and traits.name == name:
         return traits
-    raise ConfigError(
+    raise _make_error(name, problem)
+
+
+def load_class(traits: Traits) -> Any:
+    """Return the `hpcbert.scheduler.base.Scheduler` of a scheduler.
+
+    Raises:
+        ConfigError: Its package is broken.
+    """
+    module, _, class_name = traits.class_path.partition(":")
+    if traits.name in (*OWN, ALLOCATION):
+        return getattr(importlib.import_module(module), class_name)
+    from importlib.metadata import EntryPoint
+
+    try:
+        return load_entry_point(EntryPoint(traits.name, traits.class_path, GROUP))
+    except ImportError as error:
+        raise _make_error(traits.name, str(error)) from error
+
+
+def _make_error(name: str, problem: str) -> ConfigError:
+    return ConfigError(
         f"The scheduler {name!r} can't be used: {problem}.",
         where=f"entry point {name} of {GROUP}",
         hint="Install its package in hpcbert's environment again.",

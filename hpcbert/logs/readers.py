@@ -29,7 +29,7 @@ def find_reader(name: str) -> Callable[..., Any]:
         )
     try:
         function: Callable[..., Any] = load_entry_point(entry_points[name])
-    except (ImportError, AttributeError, ValueError) as error:
+    except ImportError as error:
         raise ConfigError(
             f"log.grammar = {PREFIX + name!r} can't be used: {error}.",
             hint="Install its package in hpcbert's environment again.",

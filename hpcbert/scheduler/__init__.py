@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
-from hpcbert.config.schedulers import find_traits
+from hpcbert.config.schedulers import find_traits, load_class
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -22,11 +21,10 @@ def create_scheduler(name: str, context: SchedulerContext) -> Scheduler:
         context: What it needs of the world.
 
     Raises:
-        UsageError: No scheduler has that name.
+        ConfigError: Its package is broken.
     """
     traits = find_traits(name)
-    module, _, class_name = traits.class_path.partition(":")
-    scheduler: Scheduler = getattr(importlib.import_module(module), class_name)(traits, context)
+    scheduler: Scheduler = load_class(traits)(traits, context)
     return scheduler
 
 

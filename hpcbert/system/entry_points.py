@@ -40,12 +40,16 @@ def load_entry_point(entry: EntryPoint) -> Any:
     """Return what an entry point offers.
 
     Raises:
-        ImportError, AttributeError, ValueError: It can't be imported.
+        ImportError: It can't be imported, whatever its package raises.
     """
     previous_path = sys.path
     sys.path = _list_installed_paths()
     try:
         return entry.load()
+    except ImportError:
+        raise
+    except Exception as error:  # a syntax error, or what the package does when it is read
+        raise ImportError(f"{type(error).__name__}: {error}") from error
     finally:
         sys.path = previous_path
 

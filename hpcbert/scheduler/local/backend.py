@@ -310,16 +310,18 @@ class _QueueState:
     """The state of a queue process.
 
     Attributes:
-        alive: Whether it is alive; None: it is on another machine.
+        alive: Whether it is alive; None: it is on another machine, or began before this one did.
         detail: A sentence about that, or the reason why repeats wait.
         limit: Time limit of one element, seconds.
         cancelled: Whether it ended because it was cancelled.
+        elsewhere: Whether it is on a machine of another name, so that it may live.
     """
 
     alive: bool | None
     detail: str
     limit: float | None = None
     cancelled: bool = False
+    elsewhere: bool = False
 
 
 def _read_queue(directory: Path, job_id: str, has_ended: HasEnded = lambda _: False) -> _QueueState:
@@ -333,7 +335,12 @@ def _read_queue(directory: Path, job_id: str, has_ended: HasEnded = lambda _: Fa
             detail = f"its allocation, job {plan.allocation}, has ended"
             return _QueueState(alive=False, detail=detail, limit=limit)
         host = plan.machine.partition(" ")[0]
-        return _QueueState(alive=None, detail=f"its queue was started on {host}", limit=limit)
+        return _QueueState(
+            alive=None,
+            detail=f"its queue was started on {host}",
+            limit=limit,
+            elsewhere=host != os.uname().nodename,
+        )
     if not is_queue_alive(job_id):
         is_cancelled = (directory / CANCELLED_FILE).exists()
         detail = "the local queue process has died; use hpcbert retry for the missing repeats"
@@ -382,7 +389,8 @@ def _recorded_end(repeat: Repeat, queue: _QueueState) -> RepeatState | None:
 
 def _open_state(job_record: JobRecord, queue: _QueueState) -> RepeatState:
     """Return the state of a repeat without a recorded end."""
-    if job_record.start is None and queue.alive:
+    # Where nobody can look, a repeat that has not begun waits: a retry would run it twice.
+    if job_record.start is None and (queue.alive or queue.elsewhere):
         return RepeatState("PENDING", Kind.WAITING, "status-file", detail=queue.detail)
     if job_record.start is not None and queue.alive is not False:
         detail = "" if queue.alive else f"by its own account; {queue.detail}"

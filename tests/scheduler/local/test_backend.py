@@ -376,6 +376,22 @@ def test_a_queue_of_another_machine_or_none_is_not_called_dead_or_alive(
     )
 
 
+@pytest.mark.parametrize(
+    ("machine", "word"),
+    [("otherhost 0000", "PENDING"), (f"{os.uname().nodename} 0000", "UNKNOWN")],
+    ids=["another-host", "this-host-before-its-restart"],
+)
+def test_what_another_machine_has_not_begun_waits_there(
+    run_locally: Start, machine: str, word: str
+) -> None:
+    """A retry here would run it twice; after a restart nothing is left that could run it."""
+    queue = run_locally("sleep 1000 & wait", repeats=2)
+    queue.wait(lambda repeat_states: repeat_states[0].word == "RUNNING")
+    plan = queue.watched.directory / local.PLAN_FILE
+    plan.write_text(plan.read_text().replace(machine_and_boot(), machine))
+    assert queue.words() == ["RUNNING", word]
+
+
 def test_a_queue_that_cannot_start_says_why(tracked: Build, tmp_path: Path) -> None:
     built = tracked("", scheduler="local")
     (tmp_path / "file").touch()
