@@ -148,16 +148,36 @@ def test_an_option_names_it_too(submit: Callable[..., CliResult], place: Path) -
     assert (refused.returncode, "local, slurm, spool" in refused.stderr) == (2, True)
 
 
-def test_a_broken_package_is_named(place: Path, tmp_path: Path) -> None:
-    info = tmp_path / "broken-1.0.dist-info"
-    info.mkdir()
+@pytest.mark.parametrize(
+    ("module", "keyword"),
+    [
+        ("import hpcbert.absent", "hpcbert.absent"),
+        ("raise RuntimeError('foozle')", "foozle"),
+        ("TRAITS = (", "SyntaxError"),
+        ("TRAITS = 3", "no Traits"),
+        (
+            (
+                "from dataclasses import replace\nfrom hpcbert.scheduler.slurm import TRAITS\n"
+                "TRAITS = replace(TRAITS, name='broken', class_path='json:Absent')"
+            ),
+            "Absent",
+        ),
+    ],
+    ids=["absent-module", "raises", "syntax", "another-type", "absent-class"],
+)
+def test_a_broken_package_is_named(place: Path, tmp_path: Path, module: str, keyword: str) -> None:
+    folder = tmp_path / f"package {keyword.strip('.')}"
+    info = folder / "broken-1.0.dist-info"
+    info.mkdir(parents=True)
     (info / "METADATA").write_text("Name: broken\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[hpcbert.schedulers]\nbroken = hpcbert.absent:TRAITS\n")
-    sys.path.append(str(tmp_path))
+    name = f"broken_{keyword.lower().replace('.', '_').replace(' ', '_')}"
+    (info / "entry_points.txt").write_text(f"[hpcbert.schedulers]\nbroken = {name}:TRAITS\n")
+    (folder / f"{name}.py").write_text(module)
+    sys.path.append(str(folder))
     site = tmp_path / "site.toml"
     site.write_text(site.read_text().replace('"spool"', '"broken"'))
     refused = cli.run("doctor", "--json")
-    assert (refused.returncode, "hpcbert.absent" in refused.error["message"]) == (2, True)
+    assert (refused.returncode, keyword in refused.error["message"]) == (2, True)
 
 
 def test_its_own_word_is_shown_without_advice(submit: Callable[..., CliResult]) -> None:
