@@ -112,10 +112,10 @@ def uri(registry: Registry) -> str:
 def wait_for_import(host: Host, child: subprocess.Popen[str]) -> None:
     """Wait until a script holds the lock and enroot is at work."""
     until(
-        lambda: child.poll() is not None or ((host.images / f".{STEM}~lock").exists()
-                                             and any(host.temporary())),
+        # By its session's number the next importer ends what a killed one left.
+        lambda: child.poll() is not None or (host.images / f".{STEM}~lock/session").exists(),
         "the import never began",
-    )  # fmt: skip
+    )
     assert child.poll() is None, ended(child).stderr
 
 
