@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 
 def main() -> None:
     """Run the command line; an interrupt at any moment gives a sentence and exit code 130."""
@@ -31,13 +34,11 @@ def _drop_working_directory() -> None:
 
     `python -m` puts it first in the search path; an empty part of PYTHONPATH means the same.
     """
-    import os
-    import sys
-    from contextlib import suppress
-
-    excluded = {"", "."}
-    with suppress(FileNotFoundError):  # The working directory was removed.
-        excluded.add(os.path.realpath("."))
+    try:
+        working_directory = os.path.realpath(".")
+    except FileNotFoundError:  # It was removed.
+        working_directory = ""
+    excluded = {"", ".", working_directory}
     sys.path = [folder for folder in sys.path if folder not in excluded]
 
 

@@ -176,21 +176,7 @@ def load(
 
     Args:
         paths: As for `hpcbert collect`; without any, the newest campaign.
-        fw: As its option of that name; the same holds for all below.
-        rule: As above.
-        pattern: As above.
-        model: As above.
-        nodes: As above.
-        gpus_per_node: As above.
-        batch_size: As above.
-        precision: As above.
-        settings: Its `--set`.
-        skip: As above.
-        iters: As above.
-        require_all: As above.
-        as_repeats: As above.
-        templates: As above.
-        site: As above.
+        settings: Its `--set`; the other arguments are its options of their names.
         unit: What the rates count: `samples`, `tokens` or `sequences`.
 
     Raises:

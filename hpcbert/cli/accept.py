@@ -282,7 +282,7 @@ def _submit(order: _Order, *, force: bool, max_retries: int) -> Result:
             cautions += plan.warnings
         if order.each_node:
             _refuse_several_nodes(drafts)
-        errors, doubts = request.find_obstacles(drafts, ignore_failures=force, ahead=ahead)
+        errors, doubts = request.find_obstacles(drafts, force=force, ahead=ahead)
     if errors:
         return Result(errors=errors)
     store.record_submit(runs)

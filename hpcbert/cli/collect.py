@@ -117,17 +117,7 @@ def collect(
             ("form", "output", "junit", "beside", "unit"), "with --explain, which makes no table"
         )
     request = make_collect_request(reading)
-    suffix_form = format_of_suffix(Path(output).suffix)
-    notes: tuple[str, ...] = ()
-    if form and suffix_form and form.removeprefix("dlperf-") != suffix_form:
-        notes = (
-            f"{output} holds {form} because of --format, although its name says {suffix_form}.",
-        )
-    chosen_form = form or suffix_form or "text"
-    if FORMATS[chosen_form].pack and not output:
-        raise UsageError(
-            f"{chosen_form} is not a text format.", hint="Name a file for it: --output FILE."
-        )
+    chosen_form, notes = _choose_form(form, output)
     refuse_unit(chosen_form, unit)
     if beside:
         _refuse_beside(beside, chosen_form, unit)
@@ -151,6 +141,20 @@ def collect(
         unit=unit,
         junit=junit,
     )
+
+
+def _choose_form(form: str | None, output: str) -> tuple[str, tuple[str, ...]]:
+    """Return the format of the table, and a note if the file's name says another."""
+    suffix_form = format_of_suffix(Path(output).suffix)
+    chosen_form = form or suffix_form or "text"
+    if FORMATS[chosen_form].pack and not output:
+        raise UsageError(
+            f"{chosen_form} is not a text format.", hint="Name a file for it: --output FILE."
+        )
+    if form and suffix_form and form.removeprefix("dlperf-") != suffix_form:
+        note = f"{output} holds {form} because of --format, although its name says {suffix_form}."
+        return chosen_form, (note,)
+    return chosen_form, ()
 
 
 def _refuse_beside(name: str, form: str, unit: Unit) -> None:

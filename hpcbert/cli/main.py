@@ -15,7 +15,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -79,6 +79,12 @@ def read_tables(env: Mapping[str, str]) -> dict[str, Any]:
     return read_values(path)
 
 
+def _suggest(word: str, names: Iterable[str]) -> str:
+    from hpcbert.system.decode import did_you_mean  # only a wrong name needs it
+
+    return did_you_mean(word, names)
+
+
 def map_defaults(table: Any, command: click.Command, words: tuple[str, ...]) -> dict[str, Any]:
     """Return click's `default_map` of a command from its table; groups have tables of their own.
 
@@ -90,8 +96,6 @@ def map_defaults(table: Any, command: click.Command, words: tuple[str, ...]) -> 
     Raises:
         ConfigError: A key does not name an option, or its value does not fit.
     """
-    from hpcbert.system.decode import did_you_mean
-
     where = f"{config_file(os.environ)}: [{'.'.join(words)}]"
     if not isinstance(table, dict):
         raise ConfigError("It must be a table of options.", where=where)
@@ -103,7 +107,7 @@ def map_defaults(table: Any, command: click.Command, words: tuple[str, ...]) -> 
         if key in commands:
             defaults[key] = map_defaults(value, commands[key], (*words, key))
         elif flag not in options:
-            hint = did_you_mean(flag, [*options, *commands])
+            hint = _suggest(flag, [*options, *commands])
             raise ConfigError(f"{' '.join(words)} has no option --{flag}.", where=where, hint=hint)
         elif isinstance(value, dict):
             raise ConfigError(f"{key} must be a value, not a table.", where=where)
@@ -317,9 +321,7 @@ class LazyGroup(click.Group):
         try:
             return super().resolve_command(ctx, _resolve_alias(args))
         except click.UsageError as error:
-            from hpcbert.system.decode import did_you_mean
-
-            hint = did_you_mean(args[0], COMMANDS) if args else ""
+            hint = _suggest(args[0], COMMANDS) if args else ""
             raise click.UsageError(f"{error.message} {hint}".strip(), ctx) from None
 
 
@@ -388,10 +390,7 @@ def _read_default_map(ctx: click.Context, tables: Mapping[str, Any]) -> dict[str
     """
     for name in tables:
         if name not in COMMANDS:
-            from hpcbert.errors import ConfigError
-            from hpcbert.system.decode import did_you_mean
-
-            where, hint = str(config_file(os.environ)), did_you_mean(name, COMMANDS)
+            where, hint = str(config_file(os.environ)), _suggest(name, COMMANDS)
             raise ConfigError(f"[{name}] names no command.", where=where, hint=hint)
     name = str(ctx.invoked_subcommand)
     command = root.get_command(ctx, name)
@@ -425,16 +424,12 @@ def main() -> None:
 
 def exit_on_error(error: BaseException) -> NoReturn:
     """Leave because of an exception; honour --json, and a reader that closed the pipe."""
-    from hpcbert.cli.output import convert_error, exit_unwritten, exit_with_result
+    from hpcbert.cli.output import Result, convert_error, exit_unwritten, exit_with_result
 
     as_json = "--json" in sys.argv
     if isinstance(error, BrokenPipeError):
         streams.discard_buffer(sys.stdout)
         raise SystemExit(0)
-    from hpcbert.cli.output import (
-        Result,
-    )
-
     if isinstance(error, OSError) and streams.is_write_failure(sys.stdout, error):
         exit_unwritten(error)
     command_name = next((word for word in sys.argv[1:] if word in COMMANDS), "")

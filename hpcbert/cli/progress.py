@@ -25,6 +25,7 @@ from hpcbert.cli.output import VERSION, Result, escape_json, print_text, replace
 from hpcbert.cli.tables import collect_tables
 from hpcbert.commands import monitor as flow
 from hpcbert.commands import retry
+from hpcbert.commands.collect import CollectRequest
 from hpcbert.commands.monitor import Change, RepeatProgress, Sinks, View, read_rates
 from hpcbert.commands.retry import RetryPlan
 from hpcbert.config.site import Site
@@ -239,7 +240,9 @@ def follow_with_retries(directories: Sequence[Path], policy: RetryPolicy, site: 
     views = {directory: follow_campaign(directory, policy, site) for directory in directories}
     rehearsals = [path for path, view in views.items() if _viewed_campaign(view).rehearse]
     campaign_paths = [path for path in directories if path not in rehearsals]
-    return collect_tables(campaign_paths) if campaign_paths else _make_rehearsal_result(views)
+    if not campaign_paths:
+        return _make_rehearsal_result(views)
+    return collect_tables(campaign_paths, CollectRequest())
 
 
 def _viewed_campaign(view: View) -> Campaign:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from hpcbert.commands import report as flow
 from hpcbert.commands.collect import find_places, load_result_set
 from hpcbert.errors import IncompleteError, format_count
 from hpcbert.model import Unit
-from hpcbert.results.document import tables_data
+from hpcbert.results.document import ResultSet, tables_data
 from hpcbert.results.report.figures import DEFAULT_SIZE, SIZES
 from hpcbert.results.report.model import LANGUAGES
 from hpcbert.results.units import explain_missing, mark_tables
@@ -89,10 +90,7 @@ def report(
     request = make_collect_request(reading)
     places = find_places(site_file, templates)
     results = load_result_set(paths, places, request)
-    shortfalls = (
-        *map(IncompleteError, results.refused),
-        *list_shortfalls(results.tables),
-    )
+    shortfalls = (*map(IncompleteError, results.refused), *list_shortfalls(results.tables))
     if not results.tables and shortfalls:
         return Result(errors=shortfalls, warnings=results.warnings)
     origin = make_provenance()
@@ -108,26 +106,34 @@ def report(
         unit=unit,
     )
     page = report_files.directory / "index.html"
-    figures = sum(
-        name.startswith("figures/") and name.endswith(".svg") for name in report_files.files
-    )
-    points = sum(len(table.rows) for table in results.tables)
     warnings = [f"{name}: masked text that looked like a secret." for name in report_files.masked]
     if open_page and not _open_page(page):
         warnings.append(f"No browser can open here. Copy {page} to your machine.")
     return Result(
         data={
-            "directory": str(report_files.directory),
-            "page": str(page),
-            "language": lang,
-            "files": list(report_files.files),
+            **_describe_files(report_files, page, lang),
             **tables_data(mark_tables(results.tables, unit), origin),
         },
-        text=f"{page}: {format_count(points, 'point')}, {format_count(figures, 'figure')}, "
-        f"{format_count(len(report_files.files), 'file')}",
+        text=f"{page}: {_count_contents(results, report_files.files)}",
         errors=shortfalls,
         warnings=(*results.warnings, *explain_missing(results.tables, unit), *warnings),
     )
+
+
+def _describe_files(report_files: flow.WrittenReport, page: Path, language: str) -> dict[str, Any]:
+    return {
+        "directory": str(report_files.directory),
+        "page": str(page),
+        "language": language,
+        "files": list(report_files.files),
+    }
+
+
+def _count_contents(results: ResultSet, names: Sequence[str]) -> str:
+    points = sum(len(table.rows) for table in results.tables)
+    figures = sum(name.startswith("figures/") and name.endswith(".svg") for name in names)
+    counts = {"point": points, "figure": figures, "file": len(names)}
+    return ", ".join(format_count(count, noun) for noun, count in counts.items())
 
 
 def _open_page(page: Path) -> bool:

@@ -487,7 +487,7 @@ def plan_campaigns(
 
     Args:
         options: The options.
-        file: The path of a campaign.toml.
+        file: A campaign.toml.
         like: The campaign to measure again.
         rehearse: Whether nothing will train.
         ahead: Asks the scheduler while templates are loaded and rendered.
@@ -496,9 +496,6 @@ def plan_campaigns(
         dry: Whether to draft scripts to read, for Slurm if this machine is too small.
         planned: Whether only the cost is of interest, so that paths may be missing.
         results: The results to measure again.
-
-    Raises:
-        HpcbertError: The request is impossible.
     """
     locks = open_past(like, options) if like else ()
     campaign_file = read_file(file)
@@ -587,14 +584,18 @@ def _draft_campaign(
     )
 
 
-def refuse_costly(drafts: Sequence[Draft], max_gpu_hours: float, *, tries: int) -> None:
+def refuse_costly(plan: SubmitPlan, *, tries: int) -> None:
     """Refuse campaigns that may together take more GPU-hours than allowed."""
-    costs = [point for draft in drafts for point in cost.array_costs(draft.campaign.arrays)]
-    cost.refuse_expensive(costs, max_gpu_hours, tries=tries)
+    most = plan.options.max_gpu_hours
+    if most is not None:
+        costs = [
+            point for draft in plan.drafts for point in cost.array_costs(draft.campaign.arrays)
+        ]
+        cost.refuse_expensive(costs, most, tries=tries)
 
 
 def find_obstacles(
-    drafts: Sequence[Draft], *, ignore_failures: bool, ahead: PrefetchingRunner
+    drafts: Sequence[Draft], *, force: bool, ahead: PrefetchingRunner
 ) -> tuple[tuple[UsageError, ...], tuple[str, ...]]:
     """Return the errors that prevent submitting campaigns; without errors, the warnings."""
     for draft in drafts:
@@ -603,13 +604,13 @@ def find_obstacles(
     findings = {
         finding: None for draft in drafts for finding in find_submission_obstacles(draft, run=ahead)
     }
-    if not ignore_failures and all(finding.status != "fail" for finding in findings):
+    if not force and all(finding.status != "fail" for finding in findings):
         for draft in drafts:
             backend = scheduler.create_scheduler(draft.campaign.scheduler, SchedulerContext(ahead))
             tests = backend.impossible(draft.campaign.arrays, draft.scripts)
             findings |= dict.fromkeys(tests)
     failures = [finding for finding in findings if finding.status == "fail"]
-    if failures and not ignore_failures:
+    if failures and not force:
         errors = [
             UsageError(f"{finding.name}: {finding.detail}", hint=finding.hint)
             for finding in failures

@@ -14,6 +14,7 @@ from hpcbert.cli.options import SectionedCommand, add_submit_options, refuse_oth
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.config.options import Options
 from hpcbert.config.schedulers import ALLOCATION
+from hpcbert.system.runner import PrefetchingRunner, run
 
 # Options that are allowed with --resume.
 _RESUME_OPTIONS = ("resume", "wait", "max_retries", "runs", "site_file")
@@ -75,12 +76,10 @@ def submit(
     step: the ranks that train. submit prints the jobs and the directory, and returns.
 
     With --like the points, the options and the protocol are those of another campaign, of all
-    campaigns that a file named, or of an archive;
-    submit reports what differs here, such as the image and the site.
+    campaigns that a file named, or of an archive; submit reports what differs here, such as the
+    image and the site.
     """
-    # Not needed for --help or a wrong option.
-    from hpcbert.cli import request, submit_run
-    from hpcbert.system.runner import PrefetchingRunner, run
+    from hpcbert.cli import request, submit_run  # not needed for --help or a wrong option
 
     if not wait:
         refuse_typed(("max_retries",), "without --wait")
@@ -89,8 +88,7 @@ def submit(
         refuse_others(_RESUME_OPTIONS, "with --resume, which submits what was written down")
         return submit_run.resume(resume, options, retries=retries)
     if in_allocation:
-        refuse_typed(("scheduler",), "with --here")
-        options = replace(options, scheduler=ALLOCATION)
+        options = _choose_allocation(options)
     runs = announce_runs(options.runs, options.site_file)
     if not dry_run:
         store.record_submit(runs)
@@ -105,18 +103,19 @@ def submit(
             note=note,
             dry=dry_run,
         )
-        most = plan.options.max_gpu_hours
-        if most is not None:
-            request.refuse_costly(plan.drafts, most, tries=1 + max_retries)
-        errors, doubts = request.find_obstacles(
-            plan.drafts, ignore_failures=dry_run or force, ahead=ahead
-        )
-    if errors:
-        return Result(errors=errors, warnings=plan.warnings)
+        request.refuse_costly(plan, tries=1 + max_retries)
+        errors, doubts = request.find_obstacles(plan.drafts, force=dry_run or force, ahead=ahead)
     warnings = (*plan.warnings, *doubts)
+    if errors:
+        return Result(errors=errors, warnings=warnings)
     if dry_run:
         return submit_run.dry_run(plan.drafts, warnings)
     directories = [draft.directory for draft in plan.drafts]
     return submit_run.submit_campaigns(
         directories, plan.site, plan.drafts, retries=retries, warnings=warnings
     )
+
+
+def _choose_allocation(options: Options) -> Options:
+    refuse_typed(("scheduler",), "with --here")
+    return replace(options, scheduler=ALLOCATION)

@@ -166,7 +166,7 @@ def list_shortfalls(tables: Iterable[SpeedupTable]) -> tuple[HpcbertError, ...]:
 
 def collect_tables(
     paths: Sequence[Path],
-    request: CollectRequest | None = None,
+    request: CollectRequest,
     *,
     form: str = "text",
     output: str = "",
@@ -180,20 +180,13 @@ def collect_tables(
 
     Args:
         paths: Campaigns, directories and files.
-        request: What to collect; by default everything.
-        form: Form of the table, a name in `FORMATS`.
+        form: A name in `FORMATS`.
         output: File to write the table to; empty for stdout.
         notes: Further warnings.
-        published_name: Name of published tables to show next to these; empty for none.
-        places: Where recipes are; by default, as `find_places` has it.
-        unit: What the rates of the table count.
-        junit: File to write each point's verdict to, as JUnit XML; empty for none.
-
-    Raises:
-        HpcbertError: As `collect` and `convert_tables`, or the file can't be written.
+        published_name: Name of published tables to show next to these.
+        junit: File to write each point's verdict to, as JUnit XML.
     """
-    recipes = (places or find_places()).recipes
-    collection = collect(paths, request or CollectRequest(), recipes)
+    collection = collect(paths, request, (places or find_places()).recipes)
     table_provenance = make_provenance()
     width = 0 if output else streams.line_width(sys.stdout)
     layout, tables = FORMATS[form], collection.tables
@@ -204,10 +197,7 @@ def collect_tables(
     if assumptions and form in _FORMS_FOR_PEOPLE and text:
         text = "\n  ".join(["Assumed:", *assumptions]) + f"\n\n{text}"
         assumptions = ()
-    data = tables_data(marked, table_provenance if tables else None)
-    if collection.left_out or tables:
-        data["left_out"] = list(map(_log_data, collection.left_out))
-        data["assumed"] = collection.assumptions.data()
+    data = tables_data(marked, table_provenance if tables else None) | _collection_data(collection)
     if published_name:
         neighbour_points = neighbours.find_neighbours(tables, published_name)
         data["beside"] = neighbours.neighbour_data(neighbour_points)
@@ -215,8 +205,7 @@ def collect_tables(
             text += f"\n\n{_format_published(neighbour_points, published_name, form, width)}"
     if output and tables:
         content = layout.pack and layout.pack(shown, table_provenance)
-        plain_text = f"{click.unstyle(text)}\n".encode(errors="backslashreplace")
-        write_output(Path(output), content or plain_text)
+        write_output(Path(output), content or _encode_text(text))
         text = ""
     if junit:
         _write_junit(Path(junit), collection, unit)
@@ -235,6 +224,10 @@ def collect_tables(
             *notes,
         ),
     )
+
+
+def _encode_text(text: str) -> bytes:
+    return f"{click.unstyle(text)}\n".encode(errors="backslashreplace")
 
 
 def _write_junit(path: Path, collection: CollectResult, unit: Unit) -> None:
@@ -257,8 +250,14 @@ def refuse_unit(form: str, unit: Unit) -> None:
         )
 
 
-def _log_data(log: LeftOut) -> dict[str, Any]:
-    return {"path": printable_path(log.path), "why": log.why, "wanted": log.wanted}
+def _collection_data(collection: CollectResult) -> dict[str, Any]:
+    if not collection.left_out and not collection.tables:
+        return {}
+    left_out = [
+        {"path": printable_path(log.path), "why": log.why, "wanted": log.wanted}
+        for log in collection.left_out
+    ]
+    return {"left_out": left_out, "assumed": collection.assumptions.data()}
 
 
 def _format_published(

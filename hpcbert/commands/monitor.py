@@ -462,14 +462,8 @@ def follow_log(
     that waits; if none waits, the one that wrote last.
 
     Args:
-        selected_repeats: The selected repeats, at least one.
-        reader: Receives the content.
-        run: Starts the scheduler's commands.
         floor: Shortest interval between two queries of a scheduler, seconds.
         tail: Returns the byte at which to begin in the first log.
-
-    Returns:
-        The repeat and how it ended.
 
     Raises:
         SchedulerError: The scheduler gave no answer for too long.

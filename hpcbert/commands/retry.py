@@ -125,7 +125,6 @@ def find_invalid(
     context = SchedulerContext(run, now=clock, pause=pause, again=RETRY_COMMAND)
     backend = scheduler.create_scheduler(campaign.scheduler, context)
     tracked_campaign = backend.adopt_jobs(TrackedCampaign(directory, campaign), strict=True)
-    campaign = tracked_campaign.campaign
     states = list_final_states(tracked_campaign, RecordedStates(directory)) if dry else {}
     settled_keys, is_over = set(states), dry and len(states) == len(tracked_campaign.repeats)
     if not is_over:
@@ -133,7 +132,7 @@ def find_invalid(
         states, settled_keys = _poll_until_settled(tracked_campaign, tracker, pause)
         ends.write(tracked_campaign, states, settled_keys)
     judgement = judge.gather(tracked_campaign, rule="", window=Window(), states=lambda _: states)
-    ended = list(_list_ended(campaign, judgement, settled_keys, policy))
+    ended = list(_list_ended(tracked_campaign.campaign, judgement, settled_keys, policy))
     too_large = set() if policy.exclude else _find_too_large(judgement, ended)
     invalid = [repeat for repeat in ended if repeat.key not in too_large]
     if not is_over:
@@ -150,13 +149,17 @@ def find_invalid(
         invalid=tuple(repeat for repeat in invalid if repeat.key not in spent),
         spent=tuple(repeat for repeat in invalid if repeat.key in spent),
         too_large=tuple(repeat for repeat in ended if repeat.key in too_large),
-        open=len(campaign.current) - len(settled_keys),
-        tries=tuple(
-            RepeatOutcome(repeat.array.point.key, run.repeat, run.state, run.valid, run.nodes)
-            for repeat in judgement.repeats
-            for run in [repeat.run]
-        ),
+        open=len(tracked_campaign.campaign.current) - len(settled_keys),
+        tries=_list_outcomes(judgement),
         attempts={key: state.attempt for key, state in states.items()},
+    )
+
+
+def _list_outcomes(judgement: Gathered) -> tuple[RepeatOutcome, ...]:
+    return tuple(
+        RepeatOutcome(repeat.array.point.key, run.repeat, run.state, run.valid, run.nodes)
+        for repeat in judgement.repeats
+        for run in [repeat.run]
     )
 
 

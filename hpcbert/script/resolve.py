@@ -178,12 +178,6 @@ def resolve(
     sources = _list_sources(site, recipe, options, measurement_plan)
     _refuse_untrusted(site, recipe, options, sources)
     _refuse_impossible(request, site, scheduler, directory)
-    if options.concurrent > 1 and any(point.largest for point in measurement_plan.points):
-        raise UsageError(
-            "--concurrent-repeats has no effect with --batch-size max: the first repeat finds the "
-            "size for all.",
-            hint="Leave --concurrent-repeats out.",
-        )
     _refuse_unclear_search(measurement_plan, options)
     by_hand = directory == BY_HAND
     inputs = materials.find_inputs(site, recipe, measurement_plan.options, by_hand=by_hand)
@@ -218,6 +212,12 @@ def resolve(
 
 def _refuse_unclear_search(measurement_plan: MeasurementPlan, options: SubmitOptions) -> None:
     """Refuse what leaves open which job finds a common batch size, or which size a table has."""
+    if options.concurrent > 1 and any(point.largest for point in measurement_plan.points):
+        raise UsageError(
+            "--concurrent-repeats has no effect with --batch-size max: the first repeat finds the "
+            "size for all.",
+            hint="Leave --concurrent-repeats out.",
+        )
     kinds = {point.is_common for point in measurement_plan.points if point.largest}
     if kinds == {True, False}:
         raise UsageError(

@@ -95,8 +95,7 @@ def _run_in_parallel(
 ) -> list[tuple[bool, Any]]:
     """Return for each item whether the work succeeded, and its result."""
     import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor
-    from concurrent.futures.process import BrokenProcessPool
+    from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
 
     chunk_size = max(1, len(items) // (count * _CHUNKS))
     context = multiprocessing.get_context("fork")
