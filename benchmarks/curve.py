@@ -16,9 +16,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from hpcbert.data.making import DataPlan, make
-from hpcbert.data.names import usual_predictions
-from hpcbert.data.samples import StreamSettings
+from hpcbert.model import usual_predictions
+from hpcbert.prepare.data_making import DataPlan, make
+from hpcbert.prepare.data_samples import StreamSettings
 from hpcbert.workloads import bert_data, bert_ranks, bert_settings
 from hpcbert.workloads import bert_pretrain as workload
 

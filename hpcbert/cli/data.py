@@ -9,8 +9,8 @@ import click
 from hpcbert.cli.options import refuse_typed
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.streams import shows_progress
-from hpcbert.data.names import FORMAT_NAMES, usual_predictions
 from hpcbert.errors import CheckError, UsageError, format_count
+from hpcbert.model import FORMAT_NAMES, usual_predictions
 
 _DIRECTORY = click.argument("directory", type=click.Path(path_type=Path))
 
@@ -65,8 +65,8 @@ def data_make(
         refuse_typed(("fill",), "with --text")
     else:
         refuse_typed(("cased",), "without --text")
-    from hpcbert.data.making import DataPlan, make
-    from hpcbert.data.samples import StreamSettings
+    from hpcbert.prepare.data_making import DataPlan, make
+    from hpcbert.prepare.data_samples import StreamSettings
 
     if samples is None:
         samples = 0 if text else 100_000
@@ -94,7 +94,7 @@ def data_make(
 @shows_progress
 def data_check(directory: Path) -> Result:
     """Read every record in DIRECTORY and compare it with its data.json."""
-    from hpcbert.data.making import check
+    from hpcbert.prepare.data_making import check
 
     report = check(directory)
     files = format_count(report.files, "file")
@@ -119,7 +119,7 @@ def data_check(directory: Path) -> Result:
 @returns_result
 def data_show(sample: int, directory: Path) -> Result:
     """Print one sample of DIRECTORY as text."""
-    from hpcbert.data.making import show
+    from hpcbert.prepare.data_making import show
 
     record = show(directory, sample)
     originals = ", ".join(f"{word} at {position}" for position, word in record.masked)

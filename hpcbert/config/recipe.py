@@ -12,9 +12,8 @@ from types import GenericAlias
 from typing import Annotated, Any, Literal
 
 from hpcbert.config.toml import read
-from hpcbert.data.names import FormatName
 from hpcbert.errors import UsageError
-from hpcbert.model import Device, OptionValue, Precision, Shape
+from hpcbert.model import Device, FormatName, OptionValue, Precision, Shape
 from hpcbert.system.decode import GIVEN, Count, EncodedAs, Invalid, Range, decode, did_you_mean
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
@@ -59,7 +58,7 @@ class Dataset:
 
     Attributes:
         files: Pattern of the training files.
-        format: Their format; `hpcbert.prepare.records` knows each.
+        format: Their format; `hpcbert.prepare.data` reads each.
         keys: Names that a record must have.
         at_least: Minimum number of files.
         numbered: Option with the number of files; `*` in their names is 0, 1, 2, …

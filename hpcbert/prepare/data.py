@@ -20,9 +20,9 @@ from typing import Any
 
 from hpcbert.config.recipe import Dataset, Recipe
 from hpcbert.config.site import SYNTHETIC, Site
-from hpcbert.data import protobuf
 from hpcbert.errors import HpcbertError, describe_error
 from hpcbert.model import OptionValue
+from hpcbert.prepare import protobuf
 from hpcbert.prepare.parts import Context, Part, make_directory, write_record
 from hpcbert.script.materials import (
     SyntheticData,
@@ -200,16 +200,16 @@ def make_synthetic(
 
 
 def _make_samples(folder: Path, request: SyntheticData) -> None:
-    from hpcbert.data.formats import find_format
-    from hpcbert.data.making import DATA, DataPlan, make, synthetic_words
-    from hpcbert.data.samples import StreamSettings, Vocabulary
+    from hpcbert.prepare.data_formats import FORMATS
+    from hpcbert.prepare.data_making import DATA, DataPlan, make, synthetic_words
+    from hpcbert.prepare.data_samples import StreamSettings, Vocabulary
 
     if (folder / "made" / DATA).is_file():
         return
     vocabulary_path = folder / "vocab.txt"
     write_bytes(vocabulary_path, synthetic_words(Vocabulary(request.vocabulary)), mode=0o644)
     stream = StreamSettings(request.length, request.predictions, request.samples)
-    files = min(request.files, find_format(request.form).most_files or request.files)
+    files = min(request.files, FORMATS[request.form].most_files or request.files)
     make(DataPlan(folder / "made", request.form, files, stream, vocabulary=vocabulary_path))
 
 
@@ -217,7 +217,7 @@ def _link_files(
     folder: Path, view: Path, dataset: Dataset, options: Mapping[str, OptionValue]
 ) -> None:
     """Give the new files the names that the program needs."""
-    from hpcbert.data.making import FOLDER, VOCABULARY  # imports numpy
+    from hpcbert.prepare.data_making import FOLDER, VOCABULARY  # imports numpy
 
     paths = sorted((folder / "made" / FOLDER).iterdir())
     private_folder = view.with_name(f".data~{secrets.token_hex(8)}")

@@ -15,11 +15,10 @@ from typing import Any, NamedTuple
 
 import tomli
 
-from hpcbert.data.names import usual_predictions
 from hpcbert.logs.arithmetic import median
 from hpcbert.logs.fields import loose_float
 from hpcbert.logs.setting import Setting, model_facts, model_name
-from hpcbert.model import Facts, Measured, Metrics
+from hpcbert.model import Facts, Measured, Metrics, usual_predictions
 
 # The size of BERT's uncased English vocabulary in the programs (google-research/bert@eedf571).
 _VOCABULARY = 30522

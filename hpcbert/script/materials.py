@@ -19,9 +19,8 @@ from hpcbert.config.recipe import Dataset, Recipe, read_number
 from hpcbert.config.site import SYNTHETIC, Site
 from hpcbert.container import cache, reference, runtimes
 from hpcbert.container.reference import Image
-from hpcbert.data.names import usual_predictions
 from hpcbert.errors import UsageError
-from hpcbert.model import Material, OptionValue
+from hpcbert.model import Material, OptionValue, usual_predictions
 from hpcbert.script.plan import read_options
 
 # Schema of the records of `prepare`.

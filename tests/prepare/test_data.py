@@ -12,8 +12,8 @@ import h5py
 import numpy as np
 import pytest
 
-from hpcbert.data import protobuf
 from hpcbert.prepare import data as prepare_data
+from hpcbert.prepare import protobuf
 
 
 def varint(value: int) -> bytes:

@@ -13,8 +13,17 @@ from typing import Any
 import pytest
 
 from hpcbert.campaign.fingerprint import PowerSamples, find_window, parse_samples, read_power
-from hpcbert.data.names import usual_predictions
-from hpcbert.model import PRECISIONS, Counted, Group, Measured, Run, Sampled, Shape, Steps
+from hpcbert.model import (
+    PRECISIONS,
+    Counted,
+    Group,
+    Measured,
+    Run,
+    Sampled,
+    Shape,
+    Steps,
+    usual_predictions,
+)
 from hpcbert.results import document
 from hpcbert.results.document import ResultSet
 from hpcbert.results.metrics import (

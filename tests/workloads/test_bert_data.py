@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from hpcbert.data.making import DataPlan, make
-from hpcbert.data.samples import StreamSettings, make_synthetic
+from hpcbert.prepare.data_making import DataPlan, make
+from hpcbert.prepare.data_samples import StreamSettings, make_synthetic
 
 torch = pytest.importorskip("torch", reason="the reference workload needs PyTorch")
 bert_data = pytest.importorskip("hpcbert.workloads.bert_data")

@@ -17,8 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from hpcbert.data.formats import DamagedError, DataFormat, find_format
-from hpcbert.data.samples import (
+from hpcbert.errors import HpcbertError, UsageError, describe_error
+from hpcbert.model import FormatName
+from hpcbert.prepare.data_formats import FORMATS, DamagedError, DataFormat
+from hpcbert.prepare.data_samples import (
     Integers,
     Samples,
     StreamSettings,
@@ -31,7 +33,6 @@ from hpcbert.data.samples import (
     read_corpus,
     read_vocabulary,
 )
-from hpcbert.errors import HpcbertError, UsageError, describe_error
 from hpcbert.system import files as filing
 from hpcbert.system import machine, progress
 from hpcbert.system.decode import IgnoreUnknown, decode
@@ -52,7 +53,6 @@ class DataPlan:
 
     Attributes:
         directory: Its path; made if missing.
-        form: A format's name.
         files: Number of files; 0 for the format's usual number.
         stream: The settings of the samples; `fill` has no effect on a text.
         text: A file or a directory of text; None for synthetic samples.
@@ -72,14 +72,9 @@ class DataPlan:
 def make(plan: DataPlan) -> dict[str, Any]:
     """Make training data, and return the contents of data.json.
 
-    Args:
-        plan: The directory to make; what an interrupted run left in it is made again.
-
-    Raises:
-        UsageError: The directory holds something else, or a setting is invalid.
-        HpcbertError: The file system refused.
+    What an interrupted run left in the directory is made again.
     """
-    form = find_format(plan.form)
+    form = FORMATS[plan.form]
     if not plan.stream.samples and not plan.text:
         raise UsageError("--samples 0 is out of range: 1 or more.")
     _check_packages(plan)
@@ -262,7 +257,7 @@ class DataDocument(IgnoreUnknown):
     """What readers of a data.json rely on."""
 
     schema: Literal[1]
-    format: str
+    format: FormatName
     sequence_length: int
     predictions: int
     samples: int
@@ -361,7 +356,7 @@ def check(directory: Path) -> DataCheck:
         UsageError: data.json does not exist or can't be read.
     """
     document = read_document(directory / DATA)
-    form = find_format(document.format)
+    form = FORMATS[document.format]
     problems = list(_find_unlisted(directory, document))
     total, samples, tokens, is_damaged = hashlib.sha256(), 0, 0, False
     for entries in _group_entries(document, form):
@@ -475,7 +470,7 @@ def show(directory: Path, number: int) -> SampleText:
         UsageError: The sample does not exist, or its file can't be read.
     """
     document = read_document(directory / DATA)
-    form = find_format(document.format)
+    form = FORMATS[document.format]
     vocabulary = (directory / VOCABULARY).read_text(encoding="utf-8").splitlines()
     remaining = number
     for entries in _group_entries(document, form):

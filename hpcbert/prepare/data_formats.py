@@ -14,10 +14,9 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from hpcbert.data import protobuf
-from hpcbert.data.protobuf import Dialect
-from hpcbert.data.samples import Samples
-from hpcbert.errors import UsageError
+from hpcbert.prepare import protobuf
+from hpcbert.prepare.data_samples import Samples
+from hpcbert.prepare.protobuf import Dialect
 
 Stream = Iterable[Samples]
 # Tokens, segments and label of two sentences before masking.
@@ -338,14 +337,3 @@ FORMATS: dict[str, DataFormat] = {
         most_files=1,
     ),
 }
-
-
-def find_format(name: str) -> DataFormat:
-    """Return a format by name.
-
-    Raises:
-        UsageError: It is unknown.
-    """
-    if name not in FORMATS:
-        raise UsageError(f"There is no format {name!r}.", hint=f"Choose {', '.join(FORMATS)}.")
-    return FORMATS[name]

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpcbert.data.samples import Samples, StreamSettings, make_synthetic
+from hpcbert.prepare.data_samples import Samples, StreamSettings, make_synthetic
 from tests.kit.cli import run
 from tests.kit.needs import lacks
 from tests.kit.waiting import CEILING

@@ -21,17 +21,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcbert.data import making, protobuf, samples
-from hpcbert.data.formats import FORMATS
-from hpcbert.data.names import FORMAT_NAMES, usual_predictions
-from hpcbert.data.samples import (
+from hpcbert.errors import UsageError
+from hpcbert.model import FORMAT_NAMES, usual_predictions
+from hpcbert.prepare import data, protobuf
+from hpcbert.prepare import data_making as making
+from hpcbert.prepare import data_samples as samples
+from hpcbert.prepare.data_formats import FORMATS
+from hpcbert.prepare.data_samples import (
     StreamSettings,
     Vocabulary,
     make_synthetic,
     number_blocks,
 )
-from hpcbert.errors import UsageError
-from hpcbert.prepare import data
 from tests.kit import cli
 from tests.kit.cli import CliResult
 from tests.kit.waiting import CEILING
@@ -295,7 +296,7 @@ def test_a_run_that_is_killed_leaves_nothing_that_is_taken_for_whole(tmp_path: P
     code = """
 import os, signal
 from hpcbert.__main__ import main
-from hpcbert.data.formats import FORMATS
+from hpcbert.prepare.data_formats import FORMATS
 form, calls = FORMATS["tfrecord"], []
 def killed(paths, stream):
     form.write(paths, stream)

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcbert.data.names import PREDICTED_PERCENT
 from hpcbert.errors import UsageError, describe_error
+from hpcbert.model import PREDICTED_PERCENT
 
 Integers = NDArray[np.integer]
 

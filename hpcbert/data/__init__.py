@@ -1,3 +1,0 @@
-"""Training data for BERT: one stream of samples, written in every format that a recipe reads."""
-
-from __future__ import annotations
