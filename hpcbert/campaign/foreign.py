@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -29,7 +29,7 @@ from hpcbert.config.toml import read as read_toml
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.logs import failures
 from hpcbert.logs import grammar as grammars
-from hpcbert.logs.advice import find_frameworks, find_record
+from hpcbert.logs.advice import find_frameworks, find_obstacle, find_record
 from hpcbert.logs.grammar import Grammar, Rule
 from hpcbert.logs.layout import LogFile, printable_path
 from hpcbert.logs.lines import NotALogError, read_ends
@@ -189,6 +189,9 @@ class LogReader:
 
     def _read_uncached(self, log: LogFile, choice: Choice) -> Reading:
         grammar = self.recognise(log).grammar
+        if "bert" not in (self.user_settings.model or log.model or "bert").lower():
+            # The usual length is that of the recipe's models; an image has none.
+            grammar = replace(grammar, sequence_length=0)
         setting = self.setting(log, choice.window)
         reader = read_to_end if choice.window.iters == END else read
         reading = reader(log.path, grammar, choice.rule, setting)
@@ -280,7 +283,9 @@ class LogReader:
         else:
             message = "The path names no framework, and it has no line of a known one."
             hint = "Give --fw NAME; hpcbert frameworks lists them."
-            if _is_benchmark_log(log.path):
+            if obstacle := find_obstacle(log.path):
+                message, hint = f"{obstacle.detail}.", ""
+            elif _is_benchmark_log(log.path):
                 message = "No recipe reads the MLPerf logs of its program."
                 hint = "hpcbert record extract prints minutes and samples/s of a round's folders."
         raise UnknownLogError(message, where=printable_path(log.path), hint=hint)

@@ -105,9 +105,18 @@ def explain_unread(path: Path, framework: str, similar_frameworks: tuple[str, ..
         return Reason(
             "format", f"{message}, but looks like a log of {' or '.join(similar_frameworks)}"
         )
+    if obstacle := find_obstacle(path):
+        return obstacle
+    return Reason(
+        "incomplete", f"{message}: the run ended before the first, or it is another format"
+    )
+
+
+def find_obstacle(path: Path) -> Reason | None:
+    """Return why a file can't be the log of any program; None if it is a text."""
     try:
-        is_empty = path.stat().st_size == 0
         head = read_ends(path)[0]
+        is_empty = path.stat().st_size == 0
     except (OSError, NotALogError) as error:
         return Reason("no-log", f"{path.name} {error}")
     if is_empty:
@@ -117,9 +126,7 @@ def explain_unread(path: Path, framework: str, similar_frameworks: tuple[str, ..
         return Reason(
             "format", f"{path.name} is not a text file; if it is compressed, unpack it first"
         )
-    return Reason(
-        "incomplete", f"{message}: the run ended before the first, or it is another format"
-    )
+    return None
 
 
 _SHOWN = 3

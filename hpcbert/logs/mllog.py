@@ -45,18 +45,18 @@ class BenchmarkRun(NamedTuple):
 
 
 def read_benchmark_run(path: Path) -> BenchmarkRun:
-    """Read one result file; a file that is not readable text is a run without a result."""
-    start = stop = 0
-    status, run, is_training_over = "", BenchmarkRun(), False
+    """Read one result file; one that is not readable text, or has two runs, has no result."""
+    stop, status, run, is_training_over = 0, "", BenchmarkRun(), False
     try:
         records = list(_read_records(path))
     except NotALogError:
         return run
+    starts = [record["time_ms"] for record in records if record.get("key") == "run_start"]
+    if len(starts) > 1:
+        return run
     for record in records:
         key, value = record.get("key"), record.get("value")
-        if key == "run_start":
-            start = start or record["time_ms"]
-        elif key == "run_stop":
+        if key == "run_stop":
             stop, status = record["time_ms"], _read_status(record)
         elif key in ("eval_accuracy", "block_stop") and not stop:
             is_training_over = True
@@ -72,8 +72,8 @@ def read_benchmark_run(path: Path) -> BenchmarkRun:
             run = run._replace(global_batch_size=int(_read_number(record, "value")) or None)
         elif key == "max_sequence_length":
             run = run._replace(sequence_length=int(_read_number(record, "value")) or None)
-    is_success = status == "success" and 0 < start < stop
-    return run._replace(seconds=(stop - start) / 1000 if is_success else None)
+    is_success = status == "success" and 0 < sum(starts) < stop
+    return run._replace(seconds=(stop - starts[0]) / 1000 if is_success else None)
 
 
 def _read_status(record: dict[str, Any]) -> str:

@@ -171,6 +171,7 @@ class _Scan:
         self.rehearsal = False
         self.foreign = True
         self.closed = False
+        self._begun = False
         self.facts = LogFacts()
         self.problem: Reason | None = None
         # A setting without which iterations can't be counted.
@@ -362,6 +363,8 @@ class _Scan:
                 iteration = count_completed(
                     record, whole_number(fields["iteration"]), self._counting
                 )
+            elif record.has("iteration"):
+                self._begin()
             # The rule's own record, or a later iteration's: another record of the last iteration,
             # perhaps with its loss, may follow.
             completed = int(iteration or 0)
@@ -377,6 +380,16 @@ class _Scan:
             self._unknown = str(error)
         except ValueError:
             self.problem = Reason("rule", f"{show_text(match[0])!r} can't be read")
+
+    def _begin(self) -> None:
+        """Take a record without an iteration, which a run has at its beginning only.
+
+        Raises:
+            CannotReduceError: It is the second one: a requeued job appends a run.
+        """
+        if self._begun:
+            raise CannotReduceError("window", "a run begins again: the log has more than one")
+        self._begun = True
 
     def _take(
         self, record: Record, iteration: float | None, fields: dict[str, bytes], rank: int | None

@@ -226,9 +226,6 @@ class _Series(_WindowCollector):
     def add(self, iteration: float | None, text: bytes, rank: int | None) -> None:  # noqa: ARG002
         value = self._read(text)
         self._records += 1
-        if iteration is None and self._records > 1 and self.rule.record.has("iteration"):
-            # Only a run's beginning has no iteration; a requeued job appends another.
-            raise CannotReduceError("window", "a run begins again: the log has more than one")
         place = self._records * (self._every or 1) if iteration is None else iteration
         is_repeated = self._follow(place)
         self._seen.append((place, value))

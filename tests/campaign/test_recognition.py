@@ -191,6 +191,35 @@ def test_an_explanation_says_why_a_log_has_no_number(
     assert "no line of a known" in document["data"]["logs"][0]["problem"]
 
 
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        pytest.param(b"", "is empty", id="empty"),
+        pytest.param(bytes(range(256)) * 20, "is not a text file", id="binary"),
+        pytest.param(None, "can't be read: No such file", id="a link to nothing"),
+    ],
+)
+def test_a_file_that_no_program_wrote_is_named_with_the_reason(
+    tmp_path: Path, collect_json: CollectJson, content: bytes | None, words: str
+) -> None:
+    write_file(tmp_path, "x/slurm-1.out", logs.log("1n1g", 100.0))
+    path = tmp_path / "x/slurm-2.out"
+    path.symlink_to("nothing") if content is None else path.write_bytes(content)
+    (left_out,) = collect_json(tmp_path / "x", "--skip", 2, "--iters", 12)["data"]["left_out"]
+    assert words in left_out["why"]
+
+
+@pytest.mark.parametrize(("model", "length"), [("rn50", None), ("bert", 128)])
+def test_only_a_bert_has_the_recipes_sequence_length(
+    tmp_path: Path, collect_json: CollectJson, model: str, length: int | None
+) -> None:
+    name = f"x/tf2/2n8g/{model}_b32_fp32_1.log"
+    write_file(tmp_path, name, printed("tf2").decode())
+    row = first_row(collect_json(tmp_path / "x"))
+    tokens = row["metrics"]["tokens_per_second"]
+    assert tokens == (length and pytest.approx(row["median"] * length))
+
+
 def test_speedups_do_not_compare_folders(tmp_path: Path, collect_json: CollectJson) -> None:
     write_file(tmp_path, "x/A100/slurm-1.out", logs.log("1n1g", 100.0))
     write_file(tmp_path, "x/V100/slurm-2.out", logs.log("1n4g", 390.0, start=START + 3600))

@@ -74,6 +74,14 @@ def test_an_endless_number_is_none(tmp_path: Path) -> None:
     assert read_benchmark_run(path) == BenchmarkRun()
 
 
+def test_a_file_with_two_runs_has_no_result(tmp_path: Path) -> None:
+    folder = write_submission(tmp_path, [300] * 10)
+    path = next(folder.glob("result_*.txt"))
+    assert read_benchmark_run(path).seconds == 300
+    path.write_text(path.read_text() * 2)
+    assert read_benchmark_run(path) == BenchmarkRun()
+
+
 def test_torn_lines_are_no_records(tmp_path: Path) -> None:
     path = tmp_path / "result_0.txt"
     path.write_text(':::MLLOG {"time_ms": 5, "key": "run_st\n:::MLLOG [1]\n:::MLLOG {}\n')

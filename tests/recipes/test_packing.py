@@ -98,6 +98,15 @@ def test_packing_that_the_log_spells_out_serves_every_rule(tmp_path: Path, line:
 
 
 @pytest.mark.parametrize("rule", ["tracked-stats", "run-clock"])
+@pytest.mark.parametrize("lines", [None, 15], ids=["whole", "cut"])
+def test_a_second_run_in_the_log_is_refused(tmp_path: Path, rule: str, lines: int | None) -> None:
+    first = b"".join(format_log().splitlines(keepends=True)[:lines])
+    reading = read_mlperf(tmp_path, first + format_log(), rule)
+    assert [(reason.code, reading.throughput) for reason in reading.reasons] == [("window", None)]
+    assert "more than one" in reading.reasons[0].detail
+
+
+@pytest.mark.parametrize("rule", ["tracked-stats", "run-clock"])
 def test_packing_that_is_not_certain_is_asked_for(tmp_path: Path, rule: str) -> None:
     data = format_log(ranks=1)
     detail = find_refusal(read_mlperf(tmp_path, data, rule))
