@@ -178,9 +178,6 @@ def load(
         paths: As for `hpcbert collect`; without any, the newest campaign.
         settings: Its `--set`; the other arguments are its options of their names.
         unit: What the rates count: `samples`, `tokens` or `sequences`.
-
-    Raises:
-        HpcbertError: As the command; its message is a sentence, and `hint` says what to do.
     """
     texts = tuple(f"{name}={value}" for name, value in (settings or {}).items())
     user_settings = UserSettings(

@@ -35,11 +35,7 @@ class Decision(NamedTuple):
 
 
 def decide(directory: Path, point: str) -> Decision:
-    """Decide by the median's precision; in a rehearsal, by the number of successes.
-
-    Raises:
-        UsageError: The campaign is damaged.
-    """
+    """Decide by the median's precision; in a rehearsal, by the number of successes."""
     campaign = store.read_manifest(directory)
     watched = TrackedCampaign(directory, campaign)
     gathered = judge.gather(watched, rule="", window=Window(), states=lambda _: {}, point=point)

@@ -81,7 +81,6 @@ def unpack_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path) 
 
     Raises:
         BadZipFile, zlib.error, EOFError: Its content differs from its declaration.
-        HpcbertError: The file system refused.
     """
     with translate_errors("unpack_entry to", target):
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -96,11 +95,7 @@ def unpack_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path) 
 
 
 def _check_end_record(file: BinaryIO, size: int, path: Path) -> None:
-    """Refuse a file that is not an archive, or is too large for memory.
-
-    Raises:
-        UsageError: It is.
-    """
+    """Refuse a file that is not an archive, or is too large for memory."""
     file.seek(max(0, size - _END.size - _COMMENT - _WIDE))
     tail = file.read()
     offset = tail.rfind(_END_MARK)
@@ -123,11 +118,7 @@ def _begins_with_entry(file: BinaryIO) -> bool:
 
 
 def _check_zip_entries(entries: Sequence[zipfile.ZipInfo], path: Path) -> None:
-    """Refuse entries that are not plain files below the archive's own folder.
-
-    Raises:
-        UsageError: One is.
-    """
+    """Refuse entries that are not plain files below the archive's own folder."""
     names: set[str] = set()
     for entry in entries:
         if fault := _describe_zip_fault(entry, names):
@@ -217,7 +208,6 @@ def pack(directory: Path, target: Path) -> PackedArchive:
     Raises:
         UsageError: A file of the campaign is a link or too large, or the target exists.
         CheckError: A file that can't be changed without losing its digests holds a secret.
-        HpcbertError: The file system refused.
     """
     if os.path.lexists(target):
         raise UsageError(
@@ -246,7 +236,6 @@ def pack_logs(target: Path, logs: Mapping[str, Path]) -> tuple[str, ...]:
 
     Raises:
         UsageError: One of them is a link, or they are too large.
-        HpcbertError: The file system refused.
     """
     bytes_left, masked = MAX_TOTAL_BYTES, []
     with (
@@ -450,11 +439,7 @@ def _unpack(path: Path, folder: Path) -> Path:
 
 
 def _read_index(archive: zipfile.ZipFile, path: Path) -> tuple[str, dict[str, Any]]:
-    """Return the campaign's id, which is the archive's one folder, and archive.json's contents.
-
-    Raises:
-        UsageError: It is not an archive of a campaign, or a newer hpcbert packed it.
-    """
+    """Return the campaign's id, which is the archive's one folder, and archive.json's contents."""
     error = UsageError(
         "This ZIP file is not an archive of a campaign.",
         where=str(path),
@@ -483,11 +468,7 @@ def _read_index(archive: zipfile.ZipFile, path: Path) -> tuple[str, dict[str, An
 
 
 def _check_file(file: Path, entry: Any, where: str) -> None:
-    """Check an unpacked file against its digest, and set its time.
-
-    Raises:
-        UsageError: It is missing or has changed.
-    """
+    """Check an unpacked file against its digest, and set its time."""
     try:
         with file.open("rb") as content:
             is_same = isinstance(entry, dict) and _hash_file(content) == entry.get("sha256")

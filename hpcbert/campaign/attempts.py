@@ -280,7 +280,6 @@ def _state_from_job(job_record: JobRecord, *, requeued: bool) -> RepeatState:
     """Return the end of an attempt that another one followed, by what its job wrote.
 
     Args:
-        job_record: What it wrote.
         requeued: Whether the scheduler, not a retry, started the next one: then this attempt ended
             by being requeued, whatever its script noticed.
     """

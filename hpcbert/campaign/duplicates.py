@@ -48,7 +48,6 @@ def refuse_unlike_runs(
     """Return every point's runs, refusing those that are not repeats of the others.
 
     Args:
-        points: The runs of each point.
         keep_first: Whether the first of several equal logs of one point stays valid: they are one
             run. If each log belongs to a job, it is unknown which job wrote it, and none is valid.
     """

@@ -60,7 +60,6 @@ def find_earlier_runs(
         tracked_campaigns: The campaigns, newest first.
         points: The points; those without earlier runs are not in the result.
         protocol: Its iterations and seconds: runs of other lengths are not comparable.
-        rehearse: Whether to look for rehearsals or for runs.
     """
     lengths = protocol.iters, protocol.window_seconds
     seconds: dict[Point, list[float]] = {point: [] for point in points}

@@ -90,10 +90,6 @@ def read_digests(
     """Return size and SHA-256 of every file that numbers come from, by path, in order.
 
     Status files count as they were when they were read: the states come from that.
-
-    Args:
-        watched: The campaign.
-        known_digests: Digests of files that have not changed since.
     """
     paths = sorted(list_paths(watched.directory))
     new_paths = [
@@ -152,11 +148,7 @@ def read_stamps(directory: Path) -> dict[str, tuple[int, int]]:
 
 
 def read_measurements(directory: Path) -> dict[str, Any] | None:
-    """Return the measurements of a campaign if they hold evidence.
-
-    Raises:
-        UsageError: The file is damaged.
-    """
+    """Return the measurements of a campaign if they hold evidence."""
     path = directory / MEASUREMENTS
     data = store.read_json(path) if path.exists() else {}
     has_evidence = isinstance(data, dict) and isinstance(data.get(EVIDENCE), dict)
@@ -393,8 +385,6 @@ def renew_evidence(
 
     Args:
         watched: The campaign; its table.json is written, its measurements.json is the old one.
-        document: The measurements that the evidence belongs to.
-        now: Seconds since the epoch.
         accepted: The user's reason to accept changes; empty if there are none.
         known_digests: The digests used for the comparison. They still hold for logs, or the process
             that records them sees from size and time that they don't.

@@ -207,11 +207,7 @@ class LogReader:
         return reading
 
     def setting(self, log: LogFile, window: Window) -> Setting:
-        """Return what path, user and system's description state about a log's run.
-
-        Raises:
-            UsageError: They contradict each other.
-        """
+        """Return what path, user and system's description state about a log's run."""
         key = (log.of_point, window)
         if key not in self._settings:
             system = read_system(log.path.parent) if log.name else SystemDescription()

@@ -156,12 +156,10 @@ def gather(
     """Judge every repeat of a campaign.
 
     Args:
-        watched: The campaign.
         rule: Name of a rule of its recipe; empty for the default.
         window: The window to use instead of the protocol's.
         states: Asks the scheduler; called only for what the directory does not have.
         with_nearby: Whether to look in the campaigns next to it for runs that shared its nodes.
-        nearby: The campaigns next to it, as far as they were read.
         trusted: Whether to use files that have changed since the evidence was recorded.
         point: Key of the only point to judge; empty for all.
 
@@ -609,10 +607,6 @@ def find_time_problems(
     """Return reasons if a run's times are inconsistent; none if they are unknown.
 
     Args:
-        record: What its script wrote.
-        attempt: The number of the attempt.
-        log: What its program wrote.
-        grammar: How the log is read.
         contained: Whether the program ran in a container, which has a time zone of its own.
     """
     step = next((step for step in record.steps if step.attempt == attempt), None)

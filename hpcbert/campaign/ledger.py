@@ -35,7 +35,6 @@ class Ledger:
 
     Args:
         directory: The campaign; the caller holds its lock.
-        campaign: What is on disk now.
         rewrite: Writes the whole manifest, after which there are no changes next to it.
     """
 
@@ -57,7 +56,6 @@ class Ledger:
         """Record arrays, replacing those with the same names.
 
         Args:
-            arrays: Their present contents.
             flush: Whether they survive a crash of the machine, not only of this process, when this
                 returns. Otherwise they are flushed with the next change.
 
@@ -68,11 +66,7 @@ class Ledger:
         self._arrays |= {array.name: array for array in arrays}
 
     def split(self, array: Array, parts: Sequence[Array]) -> None:
-        """Record the parts that an array is divided into; the first part has its name.
-
-        Raises:
-            HpcbertError: As `put`.
-        """
+        """Record the parts that an array is divided into; the first part has its name."""
         self._append({"after": array.name, "arrays": parts})
         self._arrays = _insert_parts(self._arrays, array.name, parts)
 

@@ -100,7 +100,6 @@ class LogCollection:
         A log with an unknown fact is left out, unless the fact is unknown for all logs.
 
         Args:
-            logs: The logs.
             may_be_empty: Whether to return nothing if all of them are left out.
 
         Raises:
@@ -166,11 +165,7 @@ class LogCollection:
         return [log for log in logs if log.path not in pairs]
 
     def _recognise(self, logs: Sequence[LogFile]) -> list[LogFile]:
-        """Return the logs whose framework is known; the others are left out.
-
-        Raises:
-            UsageError: As `gather`.
-        """
+        """Return the logs whose framework is known; the others are left out."""
         recognised = []
         for log in logs:
             with self._leaving_out(log):
@@ -226,11 +221,7 @@ class LogCollection:
         return [read_log for read_log in reads if read_log.log not in unread]
 
     def _read_all(self, logs: Sequence[LogFile]) -> list[ReadLog]:
-        """Return the logs that could be read; the others are left out.
-
-        Raises:
-            UsageError: As `gather`.
-        """
+        """Return the logs that could be read; the others are left out."""
         # The modules for the first log are loaded here, once for all processes.
         outcomes = [self._read_log(log) for log in logs[:1]]
         outcomes += map_in_parallel(
@@ -290,11 +281,7 @@ class LogCollection:
         )
 
     def _read_log(self, log: LogFile) -> _Outcome:
-        """Read one log, in any process: it leaves only loaded recipes behind.
-
-        Raises:
-            UsageError: An error that concerns all logs.
-        """
+        """Read one log, in any process: it leaves only loaded recipes behind."""
         framework, choice = self.reader.recognise(log), self.reader.choice(log)
         names = framework.name, choice.rule.name
         try:

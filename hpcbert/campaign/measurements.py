@@ -68,13 +68,8 @@ def record_results(
     none waits or runs any more, digests of everything that the numbers come from.
 
     Args:
-        watched: The campaign.
         gathered: Its repeats by the recipe's default rule and the protocol's window.
-        now: Seconds since the epoch.
         accepted: The user's reason to accept changes; empty if there are none.
-
-    Raises:
-        HpcbertError: The file system refused.
     """
     directory = watched.directory
     document = _make_document(watched.campaign, gathered)

@@ -85,9 +85,6 @@ class NearbyCampaigns:
         Campaigns that can't be read are skipped, and so are copies of the campaign itself.
 
         Args:
-            watched: The campaign.
-            nodes: Its nodes.
-            period: When it was measured.
             last_written: When one of its status files was last written to, by the file server's
                 clock: if that was after its folder was listed, the folder is listed again.
         """
@@ -227,8 +224,6 @@ def refuse_shared(
     What an earlier collect recorded stays, wherever the campaign and its neighbours are now.
 
     Args:
-        watched: The campaign.
-        runs: The runs, by name of their array and repeat.
         nearby: The campaigns next to it; None to leave them out.
 
     Returns:
@@ -273,8 +268,6 @@ def _find_sharing(
     """Return the attempts that ran on a repeat's nodes while it was measured, by repeat.
 
     Args:
-        watched: The campaign.
-        counted: The valid attempt, by point and repeat.
         nearby: The campaigns next to it; None to leave them out.
     """
     attempts = [

@@ -98,11 +98,7 @@ class Summary(IgnoreUnknown):
 
 
 def parse_results(campaign: Campaign, document: Mapping[str, Any]) -> dict[Point, PointResult]:
-    """Return the results of measured points, in the order of the measurements.
-
-    Raises:
-        UsageError: They are damaged.
-    """
+    """Return the results of measured points, in the order of the measurements."""
     points = {array.name: array.point for array in campaign.arrays}
     runs_by_point: dict[Point, list[Mapping[str, Any]]] = {}
     try:
@@ -137,11 +133,7 @@ def _was_alive(run: Mapping[str, Any]) -> bool:
 
 
 def summarize(campaign: Campaign, document: Mapping[str, Any], *, over: bool) -> Summary:
-    """Return the summary of measurements, which collect writes at the beginning.
-
-    Raises:
-        UsageError: They are damaged.
-    """
+    """Return the summary of measurements, which collect writes at the beginning."""
     point_results = parse_results(campaign, document)
     medians = [
         (point_result.median, point)
@@ -162,9 +154,6 @@ def read_summary(directory: Path) -> Summary | None:
     """Return the summary of a collected campaign; None if it was not collected.
 
     If the file begins with a summary, no more of it is read.
-
-    Raises:
-        UsageError: They are damaged.
     """
     path = directory / MEASUREMENTS
     try:
@@ -182,11 +171,7 @@ def read_summary(directory: Path) -> Summary | None:
 
 
 def read_results(directory: Path, campaign: Campaign) -> dict[Point, PointResult]:
-    """Return the results from measurements.json, by point; empty if not collected.
-
-    Raises:
-        UsageError: The measurements are damaged.
-    """
+    """Return the results from measurements.json, by point; empty if not collected."""
     path = directory / MEASUREMENTS
     return parse_results(campaign, _read_document(path)) if path.exists() else {}
 
@@ -223,11 +208,7 @@ def find_phase(
     """Return a repeat's progress by its own account, or its end as it was recorded.
 
     Args:
-        directory: The campaign.
-        array: The array that it was submitted in last.
-        repeat: Its number.
         status_files: Names of all status files, if known; None: look for the file.
-        recorded_ends: The ends that the jobs did not write themselves.
     """
     if array.state == "refused":
         return "refused"

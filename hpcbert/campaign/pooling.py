@@ -58,10 +58,6 @@ def number_logs(reads: Sequence[ReadLog], *, as_repeats: bool) -> dict[int, Read
     OneFlow numbers its runs from 0. Logs without a number, or from several places, are numbered
     in natural order.
 
-    Args:
-        reads: The logs.
-        as_repeats: Whether the user states that all of them are repeats.
-
     Raises:
         UsageError: Two logs are the same attempt of the same repeat, or nothing says that they
             are repeats.
@@ -335,10 +331,6 @@ def separate_systems(
 
     Logs of DLPerf's names with different numbers, or in folders that the user named, stay together:
     nothing says whether they are one experiment, and numbering refuses them.
-
-    Args:
-        points: The logs by point and rule.
-        is_one_folder: Whether the user named one folder with all of them.
     """
     separated: dict[_Key, list[ReadLog]] = {}
     for framework in dict.fromkeys(point.framework for point, _ in points):
@@ -354,11 +346,7 @@ def separate_systems(
 
 
 def are_tasks(reads: Sequence[ReadLog]) -> bool:
-    """Return whether logs whose names have the form `%x_%j_%t` are of one run's tasks.
-
-    Args:
-        reads: The logs by number.
-    """
+    """Return whether logs whose names have the form `%x_%j_%t` are of one run's tasks."""
     if reads[0].log.task:
         return False
     first_span = reads[0].reading.measured

@@ -137,12 +137,7 @@ def _as_count(value: Any) -> int:
 
 
 def describe_preflight(watched: TrackedCampaign, *, over: bool = False) -> tuple[str, ...]:
-    """Return sentences for the user about a campaign's preflight; empty if it has none.
-
-    Args:
-        watched: The campaign.
-        over: Whether none of its points waits or runs any more.
-    """
+    """Return sentences for the user about a campaign's preflight; empty if it has none."""
     preflight = read_preflight(watched)
     if preflight is None:
         return ()

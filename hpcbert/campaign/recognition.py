@@ -143,13 +143,6 @@ def choose_rule(
     gives a number for some. If two numbers of a log contradict each other, the default stays. Rules
     that measure the protocol's window come before those that go to the end; only the default does
     both first.
-
-    Args:
-        logs: The logs of one framework in one folder.
-        grammar: How its logs are read.
-        default: The recipe's default.
-        windows: Returns the windows to try with a rule.
-        read: Reads a log.
     """
     candidates = [rule for rule in grammar.rules if rule != default and not rule.caution]
     trials = [(default, slice(None)), *((rule, slice(1)) for rule in candidates)]

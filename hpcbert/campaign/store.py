@@ -102,7 +102,6 @@ def open_ledger(directory: Path, campaign: Campaign) -> Iterator[Ledger]:
 
     Args:
         directory: The campaign; the caller holds its lock.
-        campaign: Its manifest as read under that lock.
     """
     changes = Ledger(directory, campaign, write_manifest)
     try:
@@ -180,11 +179,7 @@ def read_manifest(directory: Path) -> Campaign:
 
 
 def _refuse_outside(directory: Path, campaign: Campaign) -> None:
-    """Refuse a manifest that leads to files outside its campaign: it may be somebody else's.
-
-    Raises:
-        UsageError: A path or a link does.
-    """
+    """Refuse a manifest that leads to files outside its campaign: it may be somebody else's."""
     paths = dict(_list_paths(campaign))
     for path, folders in paths.items():
         if not _is_below(path, folders):
@@ -287,10 +282,6 @@ def find_newest(runs: Path, *, measured: bool = False) -> Path:
 
     A campaign without an accepted job is skipped: none of its jobs waits, runs or ended.
 
-    Args:
-        runs: The directory of the campaigns.
-        measured: Whether to skip rehearsals too, which have no numbers.
-
     Raises:
         UsageError: There is none yet, or the manifest of the last one is damaged.
     """
@@ -358,11 +349,7 @@ def find_archive(name: str, runs: Path) -> Path | None:
 
 
 def resolve(name: str, runs: Path) -> Path:
-    """Return the one campaign that the user names, as `resolve_submission` does.
-
-    Raises:
-        UsageError: As there, or the name is that of several campaigns.
-    """
+    """Return the one campaign that the user names, as `resolve_submission` does."""
     directory, *siblings = resolve_submission(name, runs)
     if siblings:
         raise _make_ambiguity(name, (directory, *siblings), runs)
@@ -379,11 +366,6 @@ def resolve_submission(name: str, runs: Path, *, shortest: int = 1) -> tuple[Pat
     the user's own, it means the latter.
 
     The path is absolute: sbatch runs in the campaign, where a relative one would be wrong.
-
-    Args:
-        name: What the user typed.
-        runs: The directory of the campaigns.
-        shortest: The fewest characters of a part of an id.
 
     Raises:
         UsageError: No campaign matches, or several do, or an archive does, or the name is empty.
@@ -459,12 +441,7 @@ def _read_name(directory: Path) -> str | None:
 
 
 def resolve_all(names: Iterable[str], runs: Path) -> tuple[Path, ...]:
-    """Return the campaigns that a command acts on, each once; without names, the newest submission.
-
-    Raises:
-        UsageError: As `resolve_submission` and `find_newest`; or nothing is named, and the last
-            submission made no campaign: the user may mean that one.
-    """
+    """Return the campaigns that names mean, once each; without names, the newest submission."""
     directories = [path for name in names for path in resolve_submission(name, runs)]
     if directories:
         return tuple(dict.fromkeys(directories))
@@ -612,7 +589,6 @@ def write_note(directory: Path, text: str) -> None:
     """Write a campaign's note, replacing the present one; an empty one removes it.
 
     Raises:
-        UsageError: As `check_note`.
         HpcbertError: The file system refused; the old note stays.
     """
     line, path = check_note(text), directory / NOTE

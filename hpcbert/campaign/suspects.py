@@ -77,12 +77,7 @@ class Verdict:
 
 
 class Suspicion:
-    """The evidence in the ends of a campaign's repeats against the nodes of one partition.
-
-    Args:
-        tries: How the repeats ended.
-        nodes: Nodes of the partition, and whether each is usable now.
-    """
+    """The evidence in the ends of a campaign's repeats against the nodes of one partition."""
 
     def __init__(self, tries: Sequence[RepeatOutcome], nodes: Mapping[str, bool]) -> None:
         self.nodes = nodes
@@ -134,7 +129,6 @@ def limit_exclusions(
     Args:
         suspects: Node and reason, the worst first.
         nodes: Nodes of the partition, and whether each is usable now; empty if unknown.
-        needed: Number of nodes that the point needs.
     """
     usable = sum(nodes.values())
     quota = min(max(1, usable // _MAX_SHARE), max(0, usable - needed))

@@ -74,9 +74,6 @@ def make_setting(
     """Return the settings that a log's path, the user and the system's description state.
 
     The user's words outweigh a name that has no documented form, and the description.
-
-    Raises:
-        UsageError: They contradict each other.
     """
     defaults = Setting()
     user_settings = _narrow_settings(user_settings, log)

@@ -83,11 +83,7 @@ def _read_shapes(value: Any) -> tuple[Shape | str, ...]:
 
 
 def parse_shape(text: str) -> Shape | str:
-    """Return a shape from its text, or the word for the whole curve.
-
-    Raises:
-        Invalid: It is neither.
-    """
+    """Return a shape from its text, or the word for the whole curve."""
     try:
         return SCALING if text == SCALING else Shape.parse(text)
     except UsageError:

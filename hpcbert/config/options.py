@@ -111,22 +111,14 @@ def check_runtime(text: str) -> str:
 
 
 def check_node_list(text: str) -> str:
-    """Return a node list as Slurm writes it, `n[1-4],n7`.
-
-    Raises:
-        Invalid: The text is something else.
-    """
+    """Return a node list as Slurm writes it, `n[1-4],n7`."""
     if text.startswith("-") or not _NODES.fullmatch(text) or "" in text.split(","):
         raise Invalid("must be node names as Slurm lists them, n[01-04],n07", value=text)
     return text
 
 
 def check_time_limit(text: str) -> str:
-    """Return a time limit in one of sbatch's forms.
-
-    Raises:
-        Invalid: The text is something else.
-    """
+    """Return a time limit in one of sbatch's forms."""
     try:
         TimeLimit.parse(text)
     except ValueError as error:
@@ -135,11 +127,7 @@ def check_time_limit(text: str) -> str:
 
 
 def read_repeat_count(text: str) -> int | Literal["auto"]:
-    """Read a number of repeats, or the word for an adaptive number.
-
-    Raises:
-        Invalid: The text is neither.
-    """
+    """Read a number of repeats, or the word for an adaptive number."""
     if text == AUTO_REPEATS:
         return "auto"
     try:

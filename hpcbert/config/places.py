@@ -107,11 +107,7 @@ def list_recipes(folders: tuple[Path, ...]) -> dict[str, Path]:
 
 
 def find_recipe(name: str, folders: tuple[Path, ...]) -> Path:
-    """Return the folder of one recipe.
-
-    Raises:
-        UsageError: There is none of that name.
-    """
+    """Return the folder of one recipe."""
     recipes = list_recipes(folders)
     if name not in recipes:
         raise UsageError(f"There is no framework {name!r}.", hint=did_you_mean(name, recipes))

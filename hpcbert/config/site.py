@@ -60,11 +60,7 @@ _SELECTION = ("partition", "account", "qos", "reservation", "constraint")
 
 
 def check_variable(name: str) -> str:
-    """Return a valid name for an environment variable.
-
-    Raises:
-        Invalid: It is not valid.
-    """
+    """Return a valid name for an environment variable."""
     if not _VARIABLE_NAME.fullmatch(name):
         raise Invalid("is not a valid name for an environment variable")
     return name
@@ -346,11 +342,7 @@ def load(
 
 
 def _apply_variables(site: Site, env: Mapping[str, str]) -> Site:
-    """Fill in from sbatch's own variables what neither options nor the site say.
-
-    Raises:
-        ConfigError: A value holds a control character.
-    """
+    """Fill in from sbatch's own variables what neither options nor the site say."""
     arguments = slurm_arguments.argument_values(site.slurm.sbatch_args)
     variables = {
         name: f"SBATCH_{name.upper()}"
@@ -398,9 +390,7 @@ def read_site(path: Path, *, base: Path, env: Mapping[str, str]) -> Site:
     """Read one site.toml strictly; HPCBERT_RUNS overrides the directory of campaigns.
 
     Args:
-        path: The file.
         base: Base of relative paths (`runs`, `container.images`).
-        env: Environment, for HPCBERT_RUNS.
 
     Raises:
         ConfigError: The file is wrong; the message names file and key.
@@ -425,7 +415,6 @@ def resolve_paths(settings: FrameworkSettings, base: Path) -> FrameworkSettings:
     Words stay as they are: `synthetic`, a URL, an interpreter on PATH.
 
     Args:
-        settings: As typed.
         base: Base of relative paths.
     """
     repository, python = settings.repository, settings.python

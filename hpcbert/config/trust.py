@@ -72,11 +72,7 @@ def read(path: Path) -> tuple[TrustedPath, ...]:
 
 
 def write(path: Path, entries: Iterable[TrustedPath]) -> None:
-    """Write what the user trusts.
-
-    Raises:
-        HpcbertError: The file system refused.
-    """
+    """Write what the user trusts."""
     with files.translate_errors("make the directory", path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps({str(trusted_path): uid for trusted_path, uid in sorted(entries)}, indent=1)
@@ -84,11 +80,7 @@ def write(path: Path, entries: Iterable[TrustedPath]) -> None:
 
 
 def entries_at(path: Path) -> tuple[TrustedPath, ...]:
-    """Return a path with its owner; if it is a link, its target too.
-
-    Raises:
-        UsageError: It does not exist.
-    """
+    """Return a path with its owner; if it is a link, its target too."""
     try:
         return tuple(TrustedPath(step, step.lstat().st_uid) for step in follow_links(path))
     except OSError as error:
@@ -109,7 +101,6 @@ def command_line_entries(
     Args:
         site: The named site.toml, which covers its owner's recipes next to it; None if hpcbert
             searched for it.
-        templates: Folders, with files of any owner.
     """
     entries = [
         TrustedPath(place, _ANYBODY)
@@ -129,12 +120,10 @@ def refuse_untrusted(
 
     Args:
         paths: The files; those of hpcbert itself run already.
-        extra_entries: What the command line trusts.
         advice: What to do instead of trusting them.
 
     Raises:
         UsageError: The user neither trusts nor names one; the hint has the command that does.
-        ConfigError: As `read`.
     """
     doubts = [
         doubt

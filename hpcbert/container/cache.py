@@ -78,13 +78,7 @@ def built_stem(framework: str, base: str, install: Sequence[str]) -> str:
 
 
 def find_image(directory: Path, image: Image, prefix: str = "") -> Cached | None:
-    """Return the prepared file of a registry's image; None without a whole one.
-
-    Args:
-        directory: The directory of prepared images.
-        image: The image that it was made from.
-        prefix: The beginning of its tool's names.
-    """
+    """Return the prepared file of a registry's image; None without a whole one."""
     return find_by_stem(directory, prefix + image.stem) if image.kind != "file" else None
 
 
@@ -133,7 +127,6 @@ def remove_image(directory: Path, cached: Cached) -> None:
 
     Raises:
         UsageError: It is being imported at this moment.
-        HpcbertError: The file system refused.
     """
     if is_importing(directory, cached.stem):
         raise UsageError(
@@ -146,11 +139,7 @@ def remove_image(directory: Path, cached: Cached) -> None:
 
 
 def remove_leftovers(candidates: Sequence[Leftover]) -> tuple[Leftover, ...]:
-    """Remove leftovers without a living import, and return the removed ones.
-
-    Raises:
-        HpcbertError: The file system refused.
-    """
+    """Remove leftovers without a living import, and return the removed ones."""
     dead_files = tuple(leftover for leftover in candidates if not leftover.busy)
     for leftover in dead_files:
         _unlink(Path(leftover.path))

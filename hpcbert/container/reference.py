@@ -109,9 +109,6 @@ def parse_reference(text: str) -> Image:
             `docker://[USER@]REGISTRY/IMAGE[:TAG]`, or the latter without `docker://`; instead of
             or after the tag a digest, `@sha256:…`. `oras://REGISTRY/IMAGE[:TAG]` and
             `library://[REGISTRY/]IMAGE[:TAG]` are for Apptainer.
-
-    Raises:
-        UsageError: It is none of these.
     """
     if not text.isprintable() or not text.strip() or text != text.strip():
         raise UsageError(f"{text!r} is not an image.", hint=_HINT)

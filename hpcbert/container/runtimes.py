@@ -222,11 +222,7 @@ def image_uri(image: Image | None, runtime: str) -> str:
 
 
 def check_image(image: Image, runtime: Runtime, where: str) -> Image:
-    """Return an image if a runtime can enter it.
-
-    Raises:
-        UsageError: It can't.
-    """
+    """Return an image if a runtime can enter it."""
     choices = " or ".join(
         f'"{candidate.name}"'
         for candidate in RUNTIMES.values()
@@ -242,11 +238,7 @@ def check_image(image: Image, runtime: Runtime, where: str) -> Image:
 
 
 def check_mount(mount: Mount, runtime: Runtime, where: str) -> None:
-    """Refuse a mount that a runtime can't make.
-
-    Raises:
-        UsageError: It can't.
-    """
+    """Refuse a mount that a runtime can't make."""
     hint = 'container.runtime = "enroot" can.'
     if any(char in runtime.forbidden_characters for char in mount.spec):
         raise UsageError(

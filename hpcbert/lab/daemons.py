@@ -180,7 +180,6 @@ def start_daemon(journal: Journal, name: str, run: Runner) -> Process:
     """Start a daemon without waiting for its answer.
 
     Raises:
-        UsageError: It is running.
         SchedulerError: It ended immediately.
     """
     lab = journal.lab

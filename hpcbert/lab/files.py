@@ -142,8 +142,6 @@ def site_toml(plan: LabPlan, layout: Layout, *, mpi: str) -> str:
     """Return the site description with which hpcbert uses the lab.
 
     Args:
-        plan: The cluster.
-        layout: Its files.
         mpi: How srun starts ranks; empty: as each program needs it.
     """
     return _fill_template(
@@ -166,7 +164,6 @@ def env_sh(layout: Layout, programs: Path | None = None) -> str:
     `root_of`.
 
     Args:
-        layout: Its files.
         programs: The directory of hpcbert for the lab's user; None: found on PATH.
     """
     path = f"export PATH={shlex.quote(str(programs))}:$PATH\n" if programs else ""

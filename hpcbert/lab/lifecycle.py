@@ -191,11 +191,7 @@ _ACCOUNTING_USERS = {DATABASE_USER: "mariadb-server"}
 
 
 def check_root() -> None:
-    """Check that this process is root.
-
-    Raises:
-        UsageError: It is not.
-    """
+    """Check that this process is root."""
     if os.geteuid() != 0:
         raise UsageError(
             "Only root can make namespaces, bridges and devices.",

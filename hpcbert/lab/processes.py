@@ -64,10 +64,6 @@ def spawn(
     session: this process need not reap it, and signals from this terminal do not reach it.
 
     Args:
-        run: Starts the short command that detaches it.
-        argv: The daemon, in its foreground mode.
-        log: Where its output is appended.
-        env: Its whole environment.
         enter: A command to put before all others, such as `unshare --pid` or `nsenter --pid=…`: the
             PID namespace takes hold for the daemon because it is forked afterwards.
         prelude: Shell lines that run in the daemon's place just before it; `$1` onwards is argv.

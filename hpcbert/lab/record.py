@@ -91,11 +91,7 @@ class Lab:
         return {node: host for node, host in hosts if host is not None and host.alive}
 
     def host(self, name: str) -> Process:
-        """Return the process that holds the namespaces of a node, or of the switch.
-
-        Raises:
-            SchedulerError: It is gone.
-        """
+        """Return the process that holds the namespaces of a node, or of the switch."""
         host = self.hosts.get(name)
         if host is None or not host.alive:
             raise SchedulerError("Its namespaces are gone.", where=name)

@@ -52,7 +52,6 @@ def read_first_record(path: Path, form: str, keys: Sequence[str] = ()) -> str:
     """Read a file's first record.
 
     Args:
-        path: The file.
         form: One of `RECORD_READERS`.
         keys: Names that the record must have.
 
@@ -177,7 +176,6 @@ def make_synthetic(
 
     Raises:
         UsageError: An option is out of range.
-        HpcbertError: The file system refused.
     """
     if recipe.dataset is None:
         return None
@@ -265,7 +263,6 @@ def prepare_data(recipe: Recipe, site: Site, context: Context) -> Part:
 
     Raises:
         UsageError: An option that the site sets is wrong.
-        HpcbertError: The file system refused.
     """
     setting = site.settings(recipe.name).data
     if recipe.dataset is None or (not setting and "data" not in recipe.needs):

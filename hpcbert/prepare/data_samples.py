@@ -348,11 +348,7 @@ def read_vocabulary(path: Path) -> Vocabulary:
 
 
 def find_files(path: Path) -> tuple[Path, ...]:
-    """Return the files of a text: the file itself, or all files below a directory, by name.
-
-    Raises:
-        UsageError: There is none.
-    """
+    """Return the files of a text: the file itself, or all files below a directory, by name."""
     if path.is_dir():
         files = tuple(sorted(file for file in path.rglob("*") if file.is_file()))
     else:
@@ -419,8 +415,6 @@ def pair_sentences(corpus: Corpus, settings: StreamSettings, maximum: int) -> li
     Each pass cuts and pairs differently.
 
     Args:
-        corpus: The text.
-        settings: Length and seed.
         maximum: The number of pairs; 0 for those of one pass.
     """
     chosen: list[Pair] = []

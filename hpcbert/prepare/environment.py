@@ -61,7 +61,6 @@ def prepare_environment(recipe: Recipe, site: Site, context: Context) -> Part:
 
     Raises:
         UsageError: A file of the recipe is missing, or another process is making it.
-        HpcbertError: The file system refused.
     """
     virtual_environment = recipe.environment
     if virtual_environment is None or not runs_in_environment(site, recipe):
@@ -107,8 +106,6 @@ def find_python(release: str, context: Context, env: Mapping[str, str]) -> Inter
 
     Args:
         release: Such as `3.9`.
-        context: The context.
-        env: The environment to ask interpreters in.
 
     Raises:
         IncompleteError: There is none; the hint says how to name one.
@@ -188,7 +185,6 @@ class _Installation:
 
         Raises:
             IncompleteError: Something can't be installed.
-            HpcbertError: The file system refused.
         """
         patches = self.virtual_environment.patches
         self._remove()
@@ -250,11 +246,7 @@ class _Installation:
         return max(1, sum(line[:1].isalnum() for line in lines))
 
     def _checkout(self) -> Path:
-        """Return the root of the program's checkout.
-
-        Raises:
-            IncompleteError: It does not exist.
-        """
+        """Return the root of the program's checkout."""
         source = self.site.settings(self.recipe.name).source
         path = source_record_path(self.site, self.recipe)
         root = Path(source) if source else record_directory(path)
@@ -276,11 +268,7 @@ class _Installation:
         self._run("git", "apply", "--whitespace=nowarn", patch, cwd=folder, env=git_env)
 
     def _list_packages(self) -> list[str]:
-        """Return the installed packages, `NAME==VERSION` each.
-
-        Raises:
-            IncompleteError: Its pip does not answer.
-        """
+        """Return the installed packages, `NAME==VERSION` each."""
         python = str(interpreter_path(self.directory))
         listing = self._run(python, "-m", "pip", "list", "--format=json")
         try:
@@ -292,11 +280,7 @@ class _Installation:
     def _run(
         self, *argv: str, cwd: Path | None = None, env: Mapping[str, str] = MappingProxyType({})
     ) -> str:
-        """Run a command and return its output.
-
-        Raises:
-            IncompleteError: It failed; the message has the reason, as far as known.
-        """
+        """Run a command and return its output."""
         outcome = self.context.run(argv, env={**self.env, **env}, cwd=cwd, timeout=_PIP_TIMEOUT)
         if outcome.ok:
             return outcome.stdout

@@ -201,11 +201,7 @@ def tool_environment(site: Site, context: Context) -> dict[str, str]:
 
 
 def _make_private(path: Path) -> Path:
-    """Make the user's directory, under another name if the first belongs to another user.
-
-    Raises:
-        OSError: It can't be made.
-    """
+    """Make the user's directory, under another name if the first belongs to another user."""
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o700)
     if ownership.find_foreign_owner(path):

@@ -65,8 +65,6 @@ def unpack(archive: Path, target: Path, program: str = "") -> str:
     """Unpack an archive into an empty folder, without its single top folder.
 
     Args:
-        archive: The file.
-        target: The folder.
         program: The program's folder in the repository; an archive of only that part is whole too.
 
     Returns:
@@ -178,11 +176,7 @@ _GIT_ENV = {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
 
 
 def prepare_source(recipe: Recipe, site: Site, context: Context) -> Part:
-    """Prepare a framework's program.
-
-    Raises:
-        HpcbertError: The file system refused.
-    """
+    """Prepare a framework's program."""
     own_checkout = site.settings(recipe.name).source
     if own_checkout:
         return _use_own_checkout(own_checkout)

@@ -59,7 +59,6 @@ class Invalid(ValueError):  # noqa: N818  its message is about a value
 
     Args:
         message: The text after the key's name, without the full stop.
-        hint: How to fix it.
         value: The value, if the message is to end with it.
         key: The key below the one being read, if the error is there.
     """
@@ -99,11 +98,7 @@ class Range:
     says: str = ""
 
     def __call__(self, value: N) -> N:
-        """Return the number.
-
-        Raises:
-            Invalid: It is outside.
-        """
+        """Return the number."""
         if self.low <= value <= self.most:
             return value
         bound = f"least {self.low:,}" if value < self.low else f"most {self.most:,}"
@@ -114,11 +109,7 @@ Count = Annotated[int, Range(1)]
 
 
 def require_filled(text: str) -> str:
-    """Return a text unless it is blank.
-
-    Raises:
-        Invalid: It is blank.
-    """
+    """Return a text unless it is blank."""
     if not text.strip():
         raise Invalid("must not be empty", "Leave it out for the default.")
     return text
@@ -155,9 +146,6 @@ def decode(kind: type[T], values: Any, *, file: str, path: str = "", **extra_fie
     """Decode a document, or one part of it.
 
     Args:
-        kind: A dataclass, or any other annotation.
-        values: The plain values from TOML or JSON.
-        file: The document, for messages.
         path: The part's dotted name in the document; empty for the whole document.
         extra_fields: The fields that no document has, and those that were read already.
 

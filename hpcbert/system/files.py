@@ -37,7 +37,6 @@ def open_file(path: Path, *, follow: bool = True) -> tuple[int, int]:
     """Open a regular file for reading; return its descriptor and its size.
 
     Args:
-        path: The file.
         follow: Whether it may be a link to a file.
 
     Raises:
@@ -60,11 +59,7 @@ def read(path: Path, *, max_bytes: int = MAX_BYTES) -> bytes:
     """Return the content of a regular file.
 
     Args:
-        path: The file.
         max_bytes: The size in bytes above which it is refused.
-
-    Raises:
-        OSError: As in `open_file`, or it is larger.
     """
     descriptor, _ = open_file(path)
     with os.fdopen(descriptor, "rb") as file:
@@ -75,12 +70,7 @@ def read_open(file: BinaryIO, path: Path, *, max_bytes: int = MAX_BYTES) -> byte
     """Return the content of an open regular file.
 
     Args:
-        file: The file.
-        path: Its name, for the error.
         max_bytes: As in `read`.
-
-    Raises:
-        OSError: It is larger.
     """
     size = os.fstat(file.fileno()).st_size
     content = file.read(max_bytes + 1) if size <= max_bytes else b""
@@ -102,12 +92,7 @@ def translate_errors(action: str, path: Path, *, hint: str | None = None) -> Ite
     """Turn an error of the file system into one of hpcbert: `Can't …: Permission denied.`.
 
     Args:
-        action: The attempted action, for the message.
-        path: The file or directory, for the message.
         hint: What to do about it; by default the usual remedy.
-
-    Raises:
-        HpcbertError: The file system refused.
     """
     try:
         yield
@@ -152,17 +137,7 @@ def size_of(path: Path) -> int:
 
 
 def write_bytes(path: Path, content: bytes, *, mode: int = _MODE) -> None:
-    """Write a file whole or not at all, so that afterwards it survives a crash.
-
-    Args:
-        path: The file.
-        content: All of it.
-        mode: Its permissions, less the umask's.
-
-    Raises:
-        HpcbertError: The file system refused: full, read-only, gone or out of quota. An existing
-            file stays as it was.
-    """
+    """Write a file whole or not at all, so that afterwards it survives a crash."""
     temporary = temporary_for(path)
     with translate_errors("write", path):
         try:
@@ -198,11 +173,7 @@ def write_new(contents: Mapping[Path, bytes]) -> None:
 
 
 def write_through(path: Path, content: bytes, mode: int = _MODE) -> None:
-    """Write a new file and flush it to the disk, without a temporary name.
-
-    Raises:
-        OSError: It exists, or the file system refused.
-    """
+    """Write a new file and flush it to the disk, without a temporary name."""
     descriptor = os.open(path, _NEW, mode)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)

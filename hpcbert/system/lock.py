@@ -80,8 +80,6 @@ def lock_descriptor(
 
     Args:
         descriptor: Its descriptor; closing it ends the lock.
-        may_wait: Whether to wait while another process has it.
-        seconds: Seconds between two tries.
 
     Returns:
         Whether it is locked now.
@@ -103,7 +101,6 @@ def hold_lock(directory: Path, subject: str = "campaign") -> Iterator[None]:
     """Lock a campaign for one writer; take over the lock of a dead holder.
 
     Args:
-        directory: The directory of the lock.
         subject: The name of the locked thing, if that is not a campaign.
 
     Raises:

@@ -78,12 +78,7 @@ class MachineFacts:
 
 
 def inspect_machine(environ: Mapping[str, str], root: Path = Path("/")) -> MachineFacts:
-    """Return the surroundings on this machine.
-
-    Args:
-        environ: Environment with PATH and the variables of directories.
-        root: Where /proc and /sys are.
-    """
+    """Return the surroundings on this machine."""
     programs = ("enroot", "apptainer", "singularity")
     path = environ.get("PATH", os.defpath)
     mounts = _read_mounts(root / "proc/mounts")

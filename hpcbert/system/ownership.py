@@ -39,9 +39,6 @@ def find_foreign_owner(path: Path) -> str:
     """Return the owner of a file or directory; empty if it is the user's own.
 
     If it is a link, its owner matters too: that user chose the target.
-
-    Raises:
-        OSError: It can't be examined.
     """
     uids = (path.lstat().st_uid, path.stat().st_uid)
     return next((user_name(uid) for uid in uids if uid != os.geteuid()), "")

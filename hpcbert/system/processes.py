@@ -46,11 +46,7 @@ def identify(pid: int) -> Process | None:
 
 
 def read_start_time(pid: int | str) -> int:
-    """Return when a living process was started, as `Process.start`; 0 if it is gone or a zombie.
-
-    Args:
-        pid: Its number, or the text of one in a file.
-    """
+    """Return when a living process was started, as `Process.start`; 0 if it is gone or a zombie."""
     fields = _read_stat(pid)
     return int(fields[19]) - _boot_offset_ticks() if fields else 0
 
@@ -187,7 +183,6 @@ def end_processes(
 
     Args:
         processes: The processes; those that have already ended are skipped.
-        signal_number: The signal.
         timeout: How long to wait for all of them together, in seconds.
 
     Returns:

@@ -48,9 +48,7 @@ def follow_count(activity: str, total: int, count: Callable[[], int]) -> Iterato
     """Report the work of another process until the context ends.
 
     Args:
-        activity: What is worked on.
         total: The number of all items, as far as known before; 0 if nobody knows.
-        count: Returns the number of those that are done.
     """
     if _listener.get() is None:
         yield

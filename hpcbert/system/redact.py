@@ -119,7 +119,6 @@ def mask_text(value: str, *, is_program: bool = False) -> str:
     """Return a text with its secrets replaced by `MASK`; the rest stays.
 
     Args:
-        value: The text.
         is_program: Whether it is a program's text: there a name in lower case is a variable, not a
             written secret.
     """

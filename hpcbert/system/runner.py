@@ -105,10 +105,7 @@ def run(
     too: an sbatch that survived could submit after `submit --resume` has checked.
 
     Args:
-        argv: The command.
-        stdin: Its input.
         env: Its whole environment; this process's by default.
-        cwd: Its directory.
         timeout: Seconds after which it is killed; also if it prints more than MAX_OUTPUT.
         show: Called with each line of its stderr as it arrives, without its end.
     """
@@ -140,9 +137,6 @@ class PrefetchingRunner:
 
     For commands that change nothing. If one is requested again, the answer is the same; a command
     that was not started in advance runs as usual.
-
-    Args:
-        run: Runs the other commands.
     """
 
     def __init__(self, run: Runner) -> None:
@@ -292,9 +286,7 @@ def follow(
     An interrupt ends the command by SIGTERM, so that it can clean up, and is then raised again.
 
     Args:
-        argv: The command.
         show: Called with each line, without its end.
-        stdin: Its input.
         env: Its whole environment; this process's by default.
     """
     words = tuple(argv)
@@ -401,11 +393,7 @@ class DeferredInterrupts:
 
 @contextmanager
 def defer_interrupts() -> Iterator[DeferredInterrupts]:
-    """Handle signals patiently; ignored ones, as under nohup, stay ignored.
-
-    Raises:
-        KeyboardInterrupt: Somebody interrupted.
-    """
+    """Handle signals patiently; ignored ones, as under nohup, stay ignored."""
     patience = DeferredInterrupts()
     is_main_thread = threading.current_thread() is threading.main_thread()
     handled_signals = [

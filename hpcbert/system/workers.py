@@ -56,9 +56,6 @@ def map_in_parallel(
 
     Args:
         work: The work. It may run in another process: its changes there stay there.
-        items: Its arguments.
-        sizes: Bytes that it reads for each.
-        activity: Its name, for whoever waits.
 
     Raises:
         HpcbertError: A process was killed.
