@@ -35,6 +35,8 @@ from hpcbert.system import redact
 from hpcbert.system.files import open_file, temporary_for, translate_errors
 from hpcbert.system.progress import track
 
+# --- Untrusted ZIP files, read in bounded time, memory and space, and only if they are plain ------
+
 # Limits of one archive: files, bytes of its directory, bytes of all unpacked files, letters of a
 # name.
 MAX_FILES = 50_000
@@ -82,13 +84,13 @@ def unpack_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path) 
     Raises:
         BadZipFile, zlib.error, EOFError: Its content differs from its declaration.
     """
-    with translate_errors("unpack_entry to", target):
+    with translate_errors("unpack to", target):
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file, archive.open(info) as source:
         # zipfile stops at the declared size, and compares the checksum there.
         while block := source.read(_BLOCK):
-            with translate_errors("unpack_entry to", target):
+            with translate_errors("unpack to", target):
                 file.write(block)
         if file.tell() != info.file_size:
             raise zipfile.BadZipFile(f"{info.filename!r} is shorter than it declares")
@@ -140,7 +142,7 @@ def _check_zip_entries(entries: Sequence[zipfile.ZipInfo], path: Path) -> None:
             f"The archive has {size:,} bytes in {len(entries):,} files; hpcbert reads at most "
             f"{MAX_TOTAL_BYTES:,} bytes in {MAX_FILES:,} files.",
             where=str(path),
-            hint="If you trust it, unpack_entry it yourself and name the campaign's directory.",
+            hint="If you trust it, unpack it yourself and name the campaign's directory.",
         )
 
 
@@ -165,7 +167,7 @@ def _describe_zip_fault(entry: zipfile.ZipInfo, earlier_names: set[str]) -> str:
     return next((clause for clause, is_faulty in faults.items() if is_faulty), "")
 
 
-# --- Untrusted ZIP files, read in bounded time, memory and space, and only if they are plain ------
+# --- A campaign as an archive --------------------------------------------------------------------
 
 SCHEMA = 1
 _MOST_INDEX = 1 << 24

@@ -62,11 +62,13 @@ def _refuse_unlike(point: Sequence[ComparedRun], copies: Mapping[int, Reason]) -
     )
     decisive = [str(difference) for difference in differing if difference.decisive]
     incomparable = Reason("incomparable", "; ".join(decisive)) if decisive else None
-    return tuple(
-        refuse_run(account.run, reason) if account.run.valid and reason else account.run
-        for account in point
-        for reason in (copies.get(id(account.run)) or incomparable,)
-    )
+    runs = []
+    for account in point:
+        run, reason = account.run, copies.get(id(account.run)) or incomparable
+        if run.valid and reason:
+            run = refuse_run(run, reason)
+        runs.append(run)
+    return tuple(runs)
 
 
 def _merge_nodes(account: ComparedRun) -> tuple[NodeSample, ...]:

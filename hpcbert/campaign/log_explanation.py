@@ -28,6 +28,8 @@ from hpcbert.logs.lines import (
 from hpcbert.logs.setting import END
 from hpcbert.logs.window import counted_part
 
+# --- The facts in a log's lines -------------------------------------------------------------------
+
 # Facts are in a log's header, some in its last lines; more is not searched.
 _MAX_BYTES = 1 << 26
 _MAX_TEXT = 160
@@ -111,7 +113,7 @@ def _find_line(raw_text: bytes, text: bytes) -> int:
     return raw_text.count(b"\n", 0, position) + 1 if position >= 0 else 0
 
 
-# --- The facts in a log's lines -------------------------------------------------------------------
+# --- What each rule makes of it -------------------------------------------------------------------
 
 
 class RuleOutcome(NamedTuple):

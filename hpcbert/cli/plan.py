@@ -11,12 +11,19 @@ from typing import Any
 
 import click
 
-from hpcbert.campaign import durations, store
+from hpcbert.campaign import store
 from hpcbert.cli.campaigns import announce_runs
 from hpcbert.cli.options import SectionedCommand, add_submit_options
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.request import plan_campaigns
-from hpcbert.commands.plan import Missing, Outlook, PointOutlook, forecast, list_refusals
+from hpcbert.commands.plan import (
+    Missing,
+    Outlook,
+    PointOutlook,
+    find_own_campaigns,
+    forecast,
+    list_refusals,
+)
 from hpcbert.config import campaignfile
 from hpcbert.config.options import Options
 from hpcbert.errors import CheckError, UsageError, format_count
@@ -67,7 +74,7 @@ def plan(options: Options, *, rehearse: bool, like: str, init: bool, file: Path 
         submission = plan_campaigns(
             options, file=file, like=like, rehearse=rehearse, ahead=ahead, planned=True
         )
-    runs, skipped = durations.find_own_campaigns(Path(submission.site.runs))
+    runs, skipped = find_own_campaigns(Path(submission.site.runs))
     outlooks = [forecast(draft, runs, run=run) for draft in submission.drafts]
     doubts = (doubt for outlook in outlooks for doubt in outlook.doubts)
     warnings = [

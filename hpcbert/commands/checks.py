@@ -17,7 +17,7 @@ from hpcbert.config.recipe import Recipe
 from hpcbert.config.schedulers import find_traits
 from hpcbert.config.site import FrameworkSettings, Site
 from hpcbert.config.slurm_arguments import argument_value
-from hpcbert.container import cache, runtimes, symptoms
+from hpcbert.container import cache, runtimes
 from hpcbert.container.reference import Image
 from hpcbert.errors import ConfigError, HpcbertError, UsageError
 from hpcbert.finding import Finding
@@ -194,7 +194,7 @@ def make_container_finding(
     if status == "ok":
         return Finding(heading, status, detail, nodes=nodes)
     check = load_checks("containers").get(name, NodeCheck(""))
-    symptom = symptoms.find_symptom(detail)
+    symptom = runtimes.find_symptom(detail)
     hint = symptom.hint if symptom else check.hint
     return Finding(heading, status, detail, hint, check.change, nodes)
 
@@ -318,7 +318,7 @@ def find_missing_ranks(output: str, nodes: Sequence[str], runtime: str) -> Itera
     name, check = "ranks", load_checks("nodes")["ranks"]
     if runtime == "pyxis":
         name, check = "plugin", load_checks("containers")["plugin"]
-    symptom = symptoms.find_symptom(output)
+    symptom = runtimes.find_symptom(output)
     hint = symptom.hint if symptom else check.hint
     detail = "; ".join(find_error_lines(output)) or "no rank started"
     yield Finding(
@@ -360,7 +360,7 @@ def check_containers(site: Site, recipes: Sequence[Recipe], *, run: Runner) -> I
         status = "warn" if row.status == "fail" and row.name in optional_checks else row.status
         yield make_container_finding("here", row.name, status, row.detail)
     for image in images:
-        if image.kind != "file" and runtimes.get_runtime(site.container.runtime).tool.digest:
+        if image.kind != "file" and runtimes.RUNTIMES[site.container.runtime].tool.digest:
             yield _check_registry(image, site, run)
 
 
@@ -421,7 +421,7 @@ def _find_images(
 ) -> tuple[tuple[Image, ...], tuple[Finding, ...]]:
     """Return the frameworks' images, as prepared files if there are any, and the problems."""
     images, problems = [], []
-    prefix = runtimes.get_runtime(site.container.runtime).tool.prefix
+    prefix = runtimes.RUNTIMES[site.container.runtime].tool.prefix
     for framework in recipes:
         name, change = f"image of {framework.name}", f"site.toml: frameworks.{framework.name}.image"
         try:
@@ -443,7 +443,7 @@ def _find_images(
 
 def _probe_arguments(site: Site, recipes: Sequence[Recipe], images: Sequence[Image]) -> list[str]:
     files = [image.path for image in images if image.kind == "file"]
-    runtime = runtimes.get_runtime(site.container.runtime)
+    runtime = runtimes.RUNTIMES[site.container.runtime]
     uses_runtime = runtime.enters_by_tool or find_traits(site.scheduler).srun
     arguments = [f"--{runtime.tool.name}"] if uses_runtime else []
     arguments += ["--scratch", site.container.scratch] if site.container.scratch else []
@@ -460,7 +460,7 @@ def _probe_arguments(site: Site, recipes: Sequence[Recipe], images: Sequence[Ima
 
 def _check_registry(image: Image, site: Site, run: Runner) -> Finding:
     """Ask the registry for the image's digest, as the import would begin."""
-    tool = runtimes.get_runtime(site.container.runtime).tool
+    tool = runtimes.RUNTIMES[site.container.runtime].tool
     name = f"registry ({image.registry or image.kind})"
     outcome = run([*tool.digest, image.uri], timeout=_DIGEST_SECONDS)
     if outcome.ok:
@@ -470,7 +470,7 @@ def _check_registry(image: Image, site: Site, run: Runner) -> Finding:
         hint = "The import will ask it; enroot has a command for that from 4.0 on."
         return Finding(name, "warn", f"not checked: this enroot has no {tool.digest[1]}", hint)
     lines = [line for line in output.splitlines() if line.strip()] or [""]
-    symptom = symptoms.find_symptom(output)
+    symptom = runtimes.find_symptom(output)
     problem = symptom.problem if symptom else lines[-1]
     check = load_checks("containers")["registry"]
     change = check.change if symptom and symptom.name in _LOGIN_SYMPTOMS else ""

@@ -26,7 +26,7 @@ from hpcbert.commands.submit import submit_pending
 from hpcbert.config import places, recipe, trust
 from hpcbert.config.recipe import Recipe
 from hpcbert.config.site import Site
-from hpcbert.container import symptoms
+from hpcbert.container import runtimes
 from hpcbert.errors import HpcbertError, Interruption, SchedulerError
 from hpcbert.finding import Finding
 from hpcbert.logs import grammar
@@ -376,7 +376,7 @@ def _read_job(
         return
     reason = lines[0] if lines else state.detail or "it says nothing"
     status = "fail" if state.word != "COMPLETED" else "warn"
-    symptom = symptoms.find_symptom(output)
+    symptom = runtimes.find_symptom(output)
     hint = "The findings above say why; else see what it says." if lines else "Look at `sinfo`."
     hint = symptom.hint if symptom else hint
     yield Finding("job", status, f"{state.word} on {node_range}: {reason}", hint, "", state.nodes)

@@ -1,4 +1,4 @@
-"""Container runtimes, their mounts, and the options of pyxis: only this module knows them.
+"""Container runtimes, their mounts, the options of pyxis, and the runtimes' error messages.
 
 A site's file names a runtime. A runtime has a tool that fetches images; pyxis uses enroot's. Mounts
 are written as pyxis takes them, `SRC[:DST[:FLAGS]]`: flags are joined with `+` and added to the
@@ -205,15 +205,6 @@ RUNTIMES = {
 }
 
 
-def get_runtime(name: str) -> Runtime:
-    """Return the runtime that a site's file names; `none` is not a runtime.
-
-    Raises:
-        KeyError: The runtime does not exist.
-    """
-    return RUNTIMES[name]
-
-
 def image_uri(image: Image | None, runtime: str) -> str:
     """Return an image in the form that a runtime needs; empty without an image."""
     if image is None:
@@ -260,3 +251,35 @@ def check_mount(mount: Mount, runtime: Runtime, where: str) -> None:
             where=where,
             hint=f"It supports {', '.join(sorted(flags))}; {hint}",
         )
+
+
+# --- What enroot and pyxis print when something is wrong, its meaning, and what to do -------------
+
+
+@dataclass(frozen=True)
+class Symptom:
+    """One kind of problem.
+
+    Attributes:
+        name: Short name, for checks and tests.
+        shows: Regular expression to find in the output.
+    """
+
+    name: str
+    shows: str
+    problem: str
+    hint: str
+
+
+SYMPTOMS = tuple(
+    Symptom(**row)
+    for row in tomli.loads(Path(__file__).with_name("symptoms.toml").read_text("utf-8"))["symptoms"]
+)
+
+
+def find_symptom(output: str) -> Symptom | None:
+    """Return the first row that matches the output of a failed program; None if none does."""
+    for symptom in SYMPTOMS:
+        if re.search(symptom.shows, output, re.IGNORECASE | re.DOTALL):
+            return symptom
+    return None

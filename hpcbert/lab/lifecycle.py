@@ -23,6 +23,7 @@ from pathlib import Path
 import hpcbert
 from hpcbert.errors import CheckError, HpcbertError, UsageError, format_count
 from hpcbert.lab import daemons
+from hpcbert.lab.daemons import find_inside, find_marked, is_daemon, run_checked
 from hpcbert.lab.files import (
     DATABASE_USER,
     MUNGE_USER,
@@ -35,11 +36,12 @@ from hpcbert.lab.files import (
     write_files,
 )
 from hpcbert.lab.plan import LabPlan, command, root_of
-from hpcbert.lab.processes import find_inside, find_marked, is_daemon, run_checked
 from hpcbert.lab.record import MARK, RECORD, SEARCH_PATH, UNFINISHED, Journal, Lab, load, lock_lab
 from hpcbert.system.files import find_mounts_below
 from hpcbert.system.processes import Process, boot_id, end_processes
 from hpcbert.system.runner import Outcome, Runner
+
+# --- An ordinary user of the lab ------------------------------------------------------------------
 
 # Seconds to wait for a program that has the accounts' files locked, and between two tries.
 _ACCOUNT_PATIENCE = 60.0
@@ -163,7 +165,7 @@ def _make_wrappers(views: dict[Path, Path], source: Path) -> Iterator[tuple[str,
     yield "hpcbert", f'{head}{where}exec {python} -m hpcbert "$@"\n'
 
 
-# --- An ordinary user of the lab ------------------------------------------------------------------
+# --- What a lab requires of this machine ----------------------------------------------------------
 
 # The program or file -> the package of Debian 12 that provides it.
 _COMMANDS = {
@@ -262,6 +264,8 @@ def _try_command(run: Runner, argv: Sequence[str], ability: str) -> None:
             hint="In a container, give it all privileges, or use a virtual machine.",
         )
 
+
+# --- Up, status, down -----------------------------------------------------------------------------
 
 # `down` looks for processes again until it finds none, at most so often.
 _ROUNDS = 5

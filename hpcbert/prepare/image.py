@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hpcbert.config.recipe import Recipe
 from hpcbert.config.site import Site
-from hpcbert.container import cache, reference, runtimes, symptoms
+from hpcbert.container import cache, reference, runtimes
 from hpcbert.container.cache import Cached
 from hpcbert.container.runtimes import Tool
 from hpcbert.prepare.parts import Context, Part, make_directory
@@ -53,7 +53,7 @@ def prepare_image(recipe: Recipe, site: Site, context: Context) -> Part:
 
 
 def _prepare_import(recipe: Recipe, site: Site, text: str, context: Context) -> Part:
-    runtime = runtimes.get_runtime(site.container.runtime)
+    runtime = runtimes.RUNTIMES[site.container.runtime]
     source_image = runtimes.check_image(reference.parse_reference(text), runtime, site.where)
     if source_image.kind == "file":
         return _check_file(recipe, source_image.path, runtime.tool)
@@ -67,7 +67,7 @@ def _prepare_import(recipe: Recipe, site: Site, text: str, context: Context) -> 
 def _import_image(source_image: reference.Image, site: Site, context: Context) -> Cached | Outcome:
     make_directory(Path(site.container.images))
     env = tool_environment(site, context)
-    tool = runtimes.get_runtime(site.container.runtime).tool
+    tool = runtimes.RUNTIMES[site.container.runtime].tool
     digest = _ask_digest(source_image, tool, context, env)
     if digest:
         context.say(f"{source_image.name}: {digest}")
@@ -92,7 +92,7 @@ def _ask_digest(
 def _prepare_build(recipe: Recipe, site: Site, context: Context) -> Part:
     """Import the base, run the recipe's commands in a container of it, and export the result."""
     base = reference.parse_reference(recipe.image.base or recipe.image.reference)
-    tool = runtimes.get_runtime(site.container.runtime).tool
+    tool = runtimes.RUNTIMES[site.container.runtime].tool
     stem = built_image_stem(recipe, tool.prefix)
     cached_base = cache.find_image(Path(site.container.images), base, tool.prefix)
     if context.dry:
@@ -154,7 +154,7 @@ def _run_script(
     stdin: str = "",
 ) -> Cached | Outcome:
     """Run image.sh, and find the image that it made."""
-    tool = runtimes.get_runtime(site.container.runtime).tool
+    tool = runtimes.RUNTIMES[site.container.runtime].tool
     argv = ["bash", str(cache.SCRIPT), "--with", tool.name, *arguments]
     outcome = context.follow(
         argv, show=lambda line: context.say(redact.mask_text(line)), stdin=stdin, env=env
@@ -168,7 +168,7 @@ def _describe_result(result: Cached | Outcome) -> Part:
         detail, digest = result.reference, f"sha256:{result.sha256}"
         return Part("done", detail, result.path, digest)
     output = redact.mask_text(result.stderr)
-    symptom = symptoms.find_symptom(output)
+    symptom = runtimes.find_symptom(output)
     lines = [line for line in output.splitlines() if line.strip()][-_TAIL:]
     detail = f"the import ended with status {result.returncode}"
     for line in lines:
@@ -185,7 +185,7 @@ def tool_environment(site: Site, context: Context) -> dict[str, str]:
     env = dict(context.env)
     if not site.container.scratch:
         return env
-    tool = runtimes.get_runtime(site.container.runtime).tool
+    tool = runtimes.RUNTIMES[site.container.runtime].tool
     user = env.get("USER") or env.get("LOGNAME") or "user"
     root = Path(site.container.scratch) / f"{tool.name}-{user}"
     try:

@@ -282,7 +282,7 @@ def find_image(
     material = None if by_hand else find_prepared_image(site, recipe)
     if material:
         return reference.parse_reference(material.path), material
-    prefix = runtimes.get_runtime(site.container.runtime).tool.prefix
+    prefix = runtimes.RUNTIMES[site.container.runtime].tool.prefix
     directory, site_image = Path(site.container.images), site.settings(recipe.name).image
     name = site_image or recipe.image.reference
     image = _parse_image(site, name) if name else None
@@ -302,7 +302,7 @@ def _is_imported_first(site: Site, recipe: Recipe, *, by_hand: bool) -> bool:
     already, unless it looked for an image that is built from it.
     """
     is_built = recipe.image.install and not site.settings(recipe.name).image
-    enters_by_tool = runtimes.get_runtime(site.container.runtime).enters_by_tool
+    enters_by_tool = runtimes.RUNTIMES[site.container.runtime].enters_by_tool
     return not enters_by_tool and bool(by_hand or is_built)
 
 
@@ -311,7 +311,7 @@ def find_prepared_image(site: Site, recipe: Recipe) -> Material | None:
     if site.container.runtime == "none":
         return None
     directory, site_image = Path(site.container.images), site.settings(recipe.name).image
-    prefix = runtimes.get_runtime(site.container.runtime).tool.prefix
+    prefix = runtimes.RUNTIMES[site.container.runtime].tool.prefix
     name = site_image or recipe.image.reference
     if not site_image and recipe.image.install:
         cached_image = cache.find_by_stem(directory, built_image_stem(recipe, prefix))
@@ -329,7 +329,7 @@ def find_prepared_image(site: Site, recipe: Recipe) -> Material | None:
 
 
 def _parse_image(site: Site, text: str) -> Image:
-    runtime = runtimes.get_runtime(site.container.runtime)
+    runtime = runtimes.RUNTIMES[site.container.runtime]
     return runtimes.check_image(reference.parse_reference(text), runtime, site.where)
 
 
@@ -391,7 +391,7 @@ def list_mounts(site: Site, inputs: Inputs, directory: str) -> tuple[str, ...]:
         *map(runtimes.parse_mount, site.container.mounts),
     )
     for mount in (runtimes.bind_mount(directory), *all_mounts):
-        runtimes.check_mount(mount, runtimes.get_runtime(site.container.runtime), site.where)
+        runtimes.check_mount(mount, runtimes.RUNTIMES[site.container.runtime], site.where)
     return tuple(mount.spec for mount in dict.fromkeys(all_mounts))
 
 

@@ -337,7 +337,7 @@ def _list_sources(
     ]
     container_files: list[str] = []
     if site.container.runtime != "none":
-        container_files += runtimes.get_runtime(site.container.runtime).files
+        container_files += runtimes.RUNTIMES[site.container.runtime].files
     if options.examine and options.examine.probe:
         container_files.append("probe.sh")
     return {

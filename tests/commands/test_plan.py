@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from hpcbert.campaign import durations
-from hpcbert.commands.plan import Outlook, forecast, list_refusals
+from hpcbert.commands.plan import Outlook, find_own_campaigns, forecast, list_refusals
 from hpcbert.config import campaignfile
 from hpcbert.errors import CheckError, SchedulerError
 from hpcbert.model import Point, Protocol, Shape
@@ -43,7 +42,7 @@ def make_outlook(where: Path, run: Slurm, framework: str = "pytorch", **request:
         **{"shape": Shape(2, 8), "precisions": ("fp32",), "device": "gpu", **request}
     )
     draft = drafted(site, campaign_request, framework_recipe=load(framework), options={"dry": True})
-    return forecast(draft, durations.find_own_campaigns(where / "runs")[0], run=run)
+    return forecast(draft, find_own_campaigns(where / "runs")[0], run=run)
 
 
 def test_slurm_says_when_the_very_script_would_start_and_what_the_partition_has(

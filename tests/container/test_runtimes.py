@@ -73,14 +73,14 @@ def test_an_image_for_another_runtime_is_refused_by_its_name(
     runtime: str, text: str, says: str
 ) -> None:
     with pytest.raises(UsageError) as raised:
-        runtimes.check_image(parse_reference(text), runtimes.get_runtime(runtime), "site.toml")
+        runtimes.check_image(parse_reference(text), runtimes.RUNTIMES[runtime], "site.toml")
     assert says in raised.value.hint
 
 
 @pytest.mark.parametrize("text", ["/i/x.sif", "/i/a directory", "docker://a.b/c", "oras://r.io/a"])
 def test_apptainer_takes_files_directories_and_registries(text: str) -> None:
     image = parse_reference(text)
-    assert runtimes.check_image(image, runtimes.get_runtime("apptainer"), "") == image
+    assert runtimes.check_image(image, runtimes.RUNTIMES["apptainer"], "") == image
 
 
 @pytest.mark.parametrize(
@@ -95,18 +95,18 @@ def test_apptainer_takes_files_directories_and_registries(text: str) -> None:
 def test_apptainer_refuses_mounts_that_it_can_not_make(text: str, says: str) -> None:
     mount = runtimes.parse_mount(text)
     with pytest.raises(UsageError, match=says):
-        runtimes.check_mount(mount, runtimes.get_runtime("apptainer"), "site.toml")
-    runtimes.check_mount(mount, runtimes.get_runtime("enroot"), "site.toml")
+        runtimes.check_mount(mount, runtimes.RUNTIMES["apptainer"], "site.toml")
+    runtimes.check_mount(mount, runtimes.RUNTIMES["enroot"], "site.toml")
 
 
 @pytest.mark.parametrize("text", ["/a b:/c d:ro", "/a", "/$x:/y:rw+nosuid+nodev", "./a:/b:nofail"])
 def test_apptainer_takes_what_it_can_mount(text: str) -> None:
-    runtimes.check_mount(runtimes.parse_mount(text), runtimes.get_runtime("apptainer"), "site.toml")
+    runtimes.check_mount(runtimes.parse_mount(text), runtimes.RUNTIMES["apptainer"], "site.toml")
 
 
 def test_a_tools_prepared_images_are_its_own(tmp_path: Path) -> None:
     image = parse_reference("docker://r.io#bert/tiny:1.0")
-    tool_prefix = runtimes.get_runtime("apptainer").tool.prefix
+    tool_prefix = runtimes.RUNTIMES["apptainer"].tool.prefix
     for prefix, end in (("", ".sqsh"), (tool_prefix, ".sif")):
         file = tmp_path / f"{prefix}{image.stem}+0123456789ab{end}"
         file.write_bytes(b"image")
@@ -128,7 +128,7 @@ def test_no_two_images_of_any_registry_share_a_name() -> None:
 
 
 def test_a_sif_file_is_known_by_its_header(tmp_path: Path) -> None:
-    tool = runtimes.get_runtime("apptainer").tool
+    tool = runtimes.RUNTIMES["apptainer"].tool
     path, other = tmp_path / "a.sif", tmp_path / "b.sif"
     path.write_bytes(b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\0" + b"0" * 64)
     other.write_bytes(b"hsqs" + b"0" * 64)
@@ -136,4 +136,4 @@ def test_a_sif_file_is_known_by_its_header(tmp_path: Path) -> None:
     assert tool.reads(str(tmp_path))
     assert not tool.reads(str(other))
     assert not tool.reads(str(tmp_path / "gone.sif"))
-    assert runtimes.get_runtime("enroot").tool.reads(str(other))
+    assert runtimes.RUNTIMES["enroot"].tool.reads(str(other))

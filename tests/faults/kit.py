@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hpcbert.lab.processes import find_inside
+from hpcbert.lab.daemons import find_inside
 from hpcbert.lab.record import Lab
 from hpcbert.system import runner
 from hpcbert.system.processes import Process, list_processes, read_proc_file

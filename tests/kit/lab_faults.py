@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.lab import daemons
-from hpcbert.lab.processes import run_checked, spawn
+from hpcbert.lab.daemons import run_checked, spawn
 from hpcbert.lab.record import SWITCH, Journal, Lab, load, lock_lab
 from hpcbert.system.processes import end_processes
 from hpcbert.system.runner import Outcome, run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcbert.container.symptoms import SYMPTOMS, find_symptom
+from hpcbert.container.runtimes import SYMPTOMS, find_symptom
 
 PRINTED = {
     "capabilities": "enroot-aufs2ovlfs: failed to set capabilities: Operation not permitted",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert.errors import CheckError
-from hpcbert.lab.processes import find_inside, find_marked, is_listening, run_checked, spawn
+from hpcbert.lab.daemons import find_inside, find_marked, is_listening, run_checked, spawn
 from hpcbert.system.processes import Process, boot_id, end_processes, identify
 from hpcbert.system.runner import run
 from tests.kit.waiting import CEILING, until
