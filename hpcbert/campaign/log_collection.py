@@ -22,10 +22,7 @@ from hpcbert.campaign.pooling import (
     number_logs,
     separate_systems,
 )
-from hpcbert.campaign.recognition import (
-    Assumption,
-    list_assumed,
-)
+from hpcbert.campaign.recognition import Assumption, Choice, list_assumed
 from hpcbert.campaign.user_settings import (
     UnknownLogError,
     guess_shape,
@@ -39,7 +36,7 @@ from hpcbert.logs.layout import LeftOut, LogFile, printable_path
 from hpcbert.logs.scan import Reading
 from hpcbert.logs.setting import Setting, model_heading
 from hpcbert.logs.window import counted_part
-from hpcbert.model import Counted, Measured, Point, Shape
+from hpcbert.model import Counted, Measured, Point, Reason, Shape
 from hpcbert.results.reduce import Curves, make_group
 from hpcbert.system.files import size_of
 from hpcbert.system.workers import map_in_parallel
@@ -210,15 +207,33 @@ class LogCollection:
         folders: dict[Path, list[ReadLog]] = {}
         for read_log in sorted(reads, key=lambda read_log: (not read_log.valid, read_log.log.rank)):
             folders.setdefault(read_log.log.path.parent, []).append(read_log)
-        unread = set()
-        for folder_reads in folders.values():
-            first = folder_reads[0]
-            for read_log in folder_reads[1:]:
-                if read_log.log.rank or (first.valid and first.log.rank):
-                    text = f"it is of the run in {printable_path(first.log.path)}, which was read"
-                    self._copies.append(LeftOut(read_log.log.path, text, wanted=False))
-                    unread.add(read_log.log)
-        return [read_log for read_log in reads if read_log.log not in unread]
+        logs = {read_log.log: read_log for read_log in reads}
+        for first, *later in folders.values():
+            files = [read for read in later if read.log.rank or (first.valid and first.log.rank)]
+            for read_log in files:
+                text = f"it is of the run in {printable_path(first.log.path)}, which was read"
+                self._copies.append(LeftOut(read_log.log.path, text, wanted=False))
+                del logs[read_log.log]
+            if len(files) == len(later):
+                logs[first.log] = self._compare_files(first, files)
+        return list(logs.values())
+
+    def _compare_files(self, first: ReadLog, files: Sequence[ReadLog]) -> ReadLog:
+        """Return a folder's only run, refused if a file beside it has another number."""
+        number = first.reading.throughput
+        for read_log in files if number else ():
+            grammar, choice = self.reader.load(first.framework).grammar, self.reader.choice
+            rules = [rule for rule in grammar.rules if rule.kind == "footer"]
+            choices = [choice(read_log.log), *(Choice(rule, self.reader.window) for rule in rules)]
+            for rule, window in choices if read_log.framework == first.framework else ():
+                other = self.reader.read_by(read_log.log, Choice(rule, window)).throughput
+                tolerance = max(rule.tolerance, grammar.tolerance)
+                if other and number and max(other, number) > min(other, number) * (1 + tolerance):
+                    detail = f"{read_log.log.path.name} beside it has {other:,.2f} by {rule.name}"
+                    reasons = (Reason("contradiction", f"{number:,.2f} samples/s, and {detail}"),)
+                    reading = first.reading._replace(throughput=None, reasons=reasons)
+                    return first._replace(reading=reading)
+        return first
 
     def _read_all(self, logs: Sequence[LogFile]) -> list[ReadLog]:
         """Return the logs that could be read; the others are left out."""

@@ -140,15 +140,21 @@ def choose_rule(
     """Return the default rule, unless it gives no number.
 
     Otherwise the first rule that gives a number for all logs, that speaks against no log, or that
-    gives a number for some. If two numbers of a log contradict each other, the default stays. Rules
-    that measure the protocol's window come before those that go to the end; only the default does
-    both first.
+    gives a number for some; one with a caution only if no other gives any. If two numbers of a log
+    contradict each other, the default stays. Rules that measure the protocol's window come before
+    those that go to the end; only the default does both first.
     """
     candidates = [rule for rule in grammar.rules if rule != default and not rule.caution]
     trials = [(default, slice(None)), *((rule, slice(1)) for rule in candidates)]
     trials += [(rule, slice(1, None)) for rule in candidates]
+    # A rule that includes too much time is the last resort; its caution is printed.
+    trials += [
+        (rule, slice(None)) for rule in grammar.rules if rule.caution and rule.side == "below"
+    ]
     ranked: dict[int, Rule] = {}
     for rule, part in trials:
+        if ranked and rule.caution:
+            break
         rule_windows = [*windows(rule, logs)][part]
         readings = [_read_first(log, rule, rule_windows, read) for log in logs[:_MAX_TRIED]]
         measured = [reading for reading in readings if reading and reading.throughput]

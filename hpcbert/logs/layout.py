@@ -39,7 +39,6 @@ _FILES = (
     "all_results.json",
     "train_results.json",
 )
-# Of the same run as the file above the folder.
 _CHECKPOINT = re.compile(r"checkpoint-\d+")
 _RESULT = re.compile(r"result_(?:\w+_)?(?P<repeat>\d{1,3})\.txt")
 # Output of one task of a job. The default name of an array's element has the same form, but begins
@@ -83,7 +82,7 @@ class Name(NamedTuple):
 def read_name(path: Path) -> tuple[Name, dict[str, str]] | None:
     """Return the reading of a path's name and the fields that it states; None if not a log's."""
     text = _PACKED_END.sub("", path.name)
-    if text in _FILES and not _CHECKPOINT.fullmatch(path.parent.name):
+    if text in _FILES and not _is_superseded(path):
         return Name("files", rank=_FILES.index(text) + 1), {}
     if _OTHER_LOG.search(text) is None:
         return None
@@ -103,6 +102,15 @@ def read_name(path: Path) -> tuple[Name, dict[str, str]] | None:
     form = "_".join(_NUMBER.sub(r"\g<word>#", word) for word in form_words)
     name = Name(form, task["run"] if task else "", int(task["task"]) if task else 0)
     return name._replace(guesses=tuple(fields)), fields
+
+
+def _is_superseded(path: Path) -> bool:
+    """Return whether a file in a checkpoint's folder has a later one of the same run."""
+    if not _CHECKPOINT.fullmatch(path.parent.name):
+        return False
+    run = path.parent.parent
+    folders = [file.parent.name for file in run.glob(f"checkpoint-*/{path.name}")]
+    return (run / path.name).exists() or path.parent.name != max(folders, key=natural_key)
 
 
 def _take_word(word: str, fields: dict[str, str]) -> bool:

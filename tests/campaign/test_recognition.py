@@ -14,6 +14,7 @@ from tests.kit import logs
 from tests.kit.cli import Collect, CollectJson, first_row
 from tests.kit.logs import write_file
 from tests.kit.recipes import printed
+from tests.recipes.test_hf_trainer import make_history, print_history
 from tests.recipes.test_packing import format_log
 
 Document = dict[str, Any]
@@ -313,6 +314,63 @@ def test_a_file_of_results_beside_a_valid_log_is_its_run(
     assert [table["framework"] for table in document["data"]["tables"]] == ["pytorch"]
     why = {Path(entry["path"]).name: entry["why"] for entry in document["data"]["left_out"]}
     assert "run.log" in why["benchmark_report.json"]
+
+
+TRAINER = (
+    *("--nodes", 1, "--gpus-per-node", 2, "--batch-size", 4, "--precision", "fp16"),
+    *("--set", "sequence_length=128", "--set", "accumulation=1"),
+)
+STATE, RESULTS = "trainer_state.json", "all_results.json"
+
+
+def write_trainer_file(folder: Path, name: str, scale: float = 1.0) -> None:
+    """Write what the Trainer does about 120 steps at 16 samples/s; in a scale of its time."""
+    end = {"train_runtime": 63.0 * scale, "train_samples_per_second": 15.24 / scale}
+    text = (
+        json.dumps(end, indent=4)
+        if name == RESULTS
+        else print_history([*make_history(scale=scale), end], name)
+    )
+    write_file(folder, name, text)
+
+
+@pytest.mark.parametrize(
+    ("names", "read", "rule"),
+    [
+        pytest.param((STATE,), STATE, "elapsed", id="a state"),
+        pytest.param((RESULTS,), RESULTS, "closing", id="results"),
+        pytest.param((RESULTS, STATE), STATE, "elapsed", id="a state and results"),
+        pytest.param(("train.log", RESULTS, STATE), "train.log", "elapsed", id="a log and both"),
+        pytest.param((f"checkpoint-9/{STATE}", STATE), STATE, "elapsed", id="a checkpoint below"),
+        pytest.param(
+            (f"checkpoint-9/{STATE}", f"checkpoint-10/{STATE}"),
+            f"checkpoint-10/{STATE}",
+            "elapsed",
+            id="checkpoints only",
+        ),
+    ],
+)
+def test_a_trainers_files_are_one_run(
+    tmp_path: Path, collect_json: CollectJson, names: tuple[str, ...], read: str, rule: str
+) -> None:
+    for name in names:
+        path = tmp_path / "x" / name
+        write_trainer_file(path.parent, path.name)
+    document = collect_json(tmp_path / "x", *TRAINER)
+    (run,) = first_row(document)["runs"]
+    assert (run["log"], run["valid"]) == (f"{tmp_path}/x/{read}", True)
+    assert document["data"]["tables"][0]["rule"] == rule
+
+
+@pytest.mark.parametrize("name", [STATE, RESULTS])
+def test_a_file_that_contradicts_the_log_beside_it_leaves_no_number(
+    tmp_path: Path, collect_json: CollectJson, name: str
+) -> None:
+    write_trainer_file(tmp_path / "x", "train.log")
+    write_trainer_file(tmp_path / "x", name, scale=0.5)
+    (run,) = first_row(collect_json(tmp_path / "x", *TRAINER))["runs"]
+    assert (run["throughput"], run["reasons"][0]["code"]) == (None, "contradiction")
+    assert name in run["reasons"][0]["detail"]
 
 
 RANK = "device: cuda:0 n_gpu: 8, distributed training: True, 16-bits training: True"
