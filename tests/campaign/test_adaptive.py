@@ -17,6 +17,7 @@ from hpcbert.slurm.jobrecord import reduce_events
 from hpcbert.slurm.states import Kind, RepeatState, parse_state
 from tests.kit import cli
 from tests.kit.campaigns import Build, Built, collect_campaigns, report_states
+from tests.kit.cases import cases
 from tests.kit.logs import ITERS, SKIP
 
 pytestmark = pytest.mark.slow
@@ -175,15 +176,7 @@ def test_collect_says_where_nodes_could_not_decide(build: Build) -> None:
     assert "did not run on n[6-7]" in warning
 
 
-@pytest.mark.parametrize(
-    ("word", "state"),
-    [
-        ("COMPLETED", "UNNEEDED"),
-        ("RUNNING", "UNNEEDED"),
-        ("CANCELLED", "UNNEEDED"),
-        ("NODE_FAIL", "NODE_FAIL"),
-    ],
-)
+@cases
 def test_the_scheduler_says_whether_the_job_ended(word: str, state: str) -> None:
     job_record = reduce_events(
         [

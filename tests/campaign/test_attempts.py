@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -234,14 +232,6 @@ def test_an_attempt_that_slurm_sent_back_says_so_although_it_died_of_a_signal(bu
     assert attempt.detail.startswith("lost a node (n3)")
     # It is remembered when nobody can be asked any more.
     assert find_run(collect_with(built, refuse_states)).attempts[0].state == "NODE_FAIL"
-
-
-def test_a_copy_elsewhere_remembers_too(built: Any, tmp_path: Path) -> None:
-    collect_with(built, Scheduler("OUT_OF_MEMORY"))
-    copy = tmp_path / "copy"
-    shutil.copytree(built.directory, copy)
-    again = replace(built, directory=copy)
-    assert find_run(collect_with(again, refuse_states)).state == "OUT_OF_MEMORY"
 
 
 def test_a_verdict_whose_record_was_changed_is_not_remembered(built: Any) -> None:

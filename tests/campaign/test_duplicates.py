@@ -10,29 +10,14 @@ from typing import Any
 import pytest
 
 from tests.kit.campaigns import node, write_nodes
+from tests.kit.cases import read_constant
 from tests.kit.cli import CollectJson
 from tests.kit.logs import log
 
 pytestmark = pytest.mark.slow
 
 WINDOW = ("--fw", "stated", "--skip", "2", "--iters", "12")
-RECIPE = """
-schema = 1
-title = "States all sorts of things of itself"
-launch = "per-gpu"
-models = ["bert-base"]
-precisions = ["fp32"]
-[batch_sizes]
-fp32 = 4
-[[log.records]]
-name = "step"
-contains = "samples/s"
-match = 'iteration: (?P<iteration>\\d+)/.* samples/s: (?P<rate>\\S+)'
-[[log.rules]]
-name = "rate"
-kind = "rate"
-record = "step"
-"""
+RECIPE = read_constant(__file__, "RECIPE")
 FACTS = ("sequence_length", "global_batch_size", "accumulation", "optimizer")
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Iterable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 import pytest
 
 from hpcbert.model import Shape
+from tests.kit.cases import cases
 from tests.kit.cli import Collect, CollectJson, rows
 from tests.kit.logs import DEEPSPEED, write_file
 
@@ -80,17 +79,6 @@ def test_the_thirty_logs_of_dlperf_by_its_time_rule(
     assert json.loads(result.stdout) == published
 
 
-def test_the_speeds_that_dlperf_printed_for_deepspeed(
-    deepspeed: Path, collect_json: CollectJson
-) -> None:
-    table = rows(collect_json(deepspeed))
-    assert [round(row["median"], 2) for row in table] == [147.81, 575.07, 1147.9, 2267.55, 4899.37]
-    means = [round(row["mean"], 2) for row in table]
-    assert means == [146.31, 577.14, 1155.39, 2288.17, 4893.91]
-    assert [round(row["speedup"], 2) for row in table] == [1, 3.89, 7.77, 15.34, 33.15]
-    assert [row["shape"] for row in table if "superlinear" in row["flags"]] == ["4n8g"]
-
-
 @pytest.mark.slow
 def test_bad_logs_are_in_no_median_and_say_why(
     deepspeed: Path, collect: Collect, collect_json: CollectJson
@@ -135,16 +123,6 @@ def test_a_gap_in_the_numbers_is_a_run_that_is_missing(
     assert (row["repeats"], list_codes(row)) == ({"ok": 4, "asked": 5}, {2: ["no-log"]})
 
 
-def test_pipes_and_directories_in_place_of_logs_are_reasons(
-    deepspeed: Path, collect_json: CollectJson
-) -> None:
-    point = deepspeed / "bert/bz32/1n8g"
-    (point / "bert_b32_fp32_2.log").unlink()
-    os.mkfifo(point / "bert_b32_fp32_2.log")
-    row = rows(collect_json(deepspeed))[2]
-    assert list_codes(row) == {2: ["no-log"]}
-
-
 def test_rehearsed_logs_make_no_table(
     tmp_path: Path, collect: Collect, collect_json: CollectJson
 ) -> None:
@@ -158,14 +136,6 @@ def test_rehearsed_logs_make_no_table(
     assert text.stdout == ""
     assert "3 rehearsed, nothing was trained" in text.stderr
     assert "500" not in text.output
-
-
-def test_one_rehearsal_among_real_runs_is_a_reason(
-    deepspeed: Path, collect_json: CollectJson
-) -> None:
-    path = deepspeed / "bert/bz32/1n1g/bert_b32_fp32_4.log"
-    path.write_text("HPCBERT REHEARSAL\n" + path.read_text())
-    assert list_codes(rows(collect_json(deepspeed))[0]) == {4: ["rehearsal"]}
 
 
 def test_runs_from_zero_become_runs_from_one(tmp_path: Path, collect_json: CollectJson) -> None:
@@ -195,17 +165,6 @@ def test_two_logs_of_one_repeat_are_refused_by_name(tmp_path: Path, collect: Col
     assert result.returncode == 2
     assert "a/deepspeed/1n1g/bert_b32_fp32_1.log" in result.stderr
     assert "b/deepspeed/1n1g/bert_b32_fp32_1.log" in result.stderr
-
-
-def test_precisions_and_batches_make_tables_of_their_own(
-    deepspeed: Path, collect_json: CollectJson
-) -> None:
-    shutil.copytree(deepspeed / "bert/bz32/1n1g", deepspeed / "bert/bz64/1n1g")
-    for path in (deepspeed / "bert/bz64/1n1g").iterdir():
-        path.rename(path.with_name(path.name.replace("b32_fp32", "b64_fp16")))
-    tables = collect_json(deepspeed)["data"]["tables"]
-    groups = {(table["precision"], table["batch_size_per_device"]) for table in tables}
-    assert groups == {("fp32", 32), ("fp16", 64)}
 
 
 def test_patterns_and_flags_supply_what_paths_do_not_tell(
@@ -288,68 +247,19 @@ def test_a_log_without_its_header_belongs_to_its_siblings(
     assert row["unchecked"] == ["model"]
 
 
-@pytest.mark.slow
-def test_the_table_goes_to_a_file_whole(deepspeed: Path, tmp_path: Path, collect: Collect) -> None:
-    result = collect(deepspeed, "--output", tmp_path / "table.txt")
-    assert (result.returncode, result.stdout) == (0, "")
-    assert "4,899.37" in (tmp_path / "table.txt").read_text()
-    for form in ("text", "markdown", "csv", "json", "dlperf-json"):
-        collect(deepspeed, "--format", form, "--output", tmp_path / form)
-        text = (tmp_path / form).read_text()
-        assert "33.1" in text
-        assert "\x1b" not in text
-    assert json.loads((tmp_path / "json").read_text())["tables"][0]["framework"] == "deepspeed"
-
-
-@pytest.mark.slow
-def test_what_is_no_file_is_written_into(deepspeed: Path, tmp_path: Path, collect: Collect) -> None:
-    assert collect(deepspeed, "--output", "/dev/null").returncode == 0
-    assert Path("/dev/null").is_char_device()
-    for output in (tmp_path, tmp_path / "absent" / "table.txt"):
-        result = collect(deepspeed, "--output", output)
-        assert result.returncode == 1
-        assert "--output can't be written" in result.stderr
-
-
-def test_names_and_logs_can_not_steer_a_terminal(tmp_path: Path, collect: Collect) -> None:
-    name = os.fsdecode(b"a\xff\x1b[2Jb/deepspeed/1n1g/bert_b32_fp32_1.log")
-    write_file(
-        tmp_path, name, deepspeed_log([1.0] * 118).replace("loss=7.5", "loss=\x07\x08\x7fnan")
-    )
-    for form in ("text", "markdown", "csv", "json", "dlperf-json"):
-        result = collect(tmp_path, "--format", form, "--model", "\x1b[31mred")
-        assert result.returncode == 4
-        assert not set("\x1b\x07\x08") & set(result.output)
-
-
 def test_directories_of_logs_are_never_written_to(deepspeed: Path, collect: Collect) -> None:
     before = sorted(path.name for path in deepspeed.rglob("*"))
     collect(deepspeed)
     assert sorted(path.name for path in deepspeed.rglob("*")) == before
 
 
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        (("--rule", "dlperf"), "There is no rule 'dlperf'"),
-        (("--fw", "deepsped"), "There is no framework 'deepsped'"),
-        (("--pattern", "{x}"), "no field {x}"),
-        (("--skip", "9", "--iters", "9"), "--skip must be below --iters"),
-    ],
-)
+@cases
 def test_mistakes_are_usage_errors(
     deepspeed: Path, collect_json: CollectJson, words: tuple[str, ...], complaint: str
 ) -> None:
     document = collect_json(deepspeed, *words)
     assert (document["status"], document["exit_code"]) == ("error", 2)
     assert complaint in document["errors"][0]["message"]
-
-
-@pytest.mark.slow
-def test_another_window_must_be_reached_too(deepspeed: Path, collect_json: CollectJson) -> None:
-    assert collect_json(deepspeed, "--skip", "40", "--iters", "100")["exit_code"] == 0
-    document = collect_json(deepspeed, "--iters", "121")
-    assert all(list_codes(row)[1] == ["incomplete"] for row in rows(document))
 
 
 def test_nothing_to_collect_is_said(tmp_path: Path, collect: Collect) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.kit.cases import cases
 from tests.kit.cli import CollectJson, only_run
 from tests.kit.logs import write_file
 from tests.kit.recipes import sample
@@ -22,20 +23,7 @@ def read_reason(document: dict[str, Any]) -> tuple[str, str]:
     return entry["code"], entry["detail"]
 
 
-@pytest.mark.parametrize(
-    ("flag", "value", "message"),
-    [
-        ("--precision", "fp32", "The path says precision = fp16, but --precision says fp32"),
-        ("--precision", "bf16", "The path says precision = fp16, but --precision says bf16"),
-        (
-            "--batch-size",
-            "32",
-            "The path says batch_size_per_device = 64, but --batch-size says 32",
-        ),
-        ("--nodes", "2", "The path says nodes = 1, but --nodes says 2"),
-        ("--gpus-per-node", "4", "The path says gpus_per_node = 8, but --gpus-per-node says 4"),
-    ],
-)
+@cases
 def test_an_option_never_relabels_a_path(
     tmp_path: Path, run: CollectJson, flag: str, value: str, message: str
 ) -> None:
@@ -79,31 +67,7 @@ def test_a_folder_may_be_called_as_another_framework(tmp_path: Path, run: Collec
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "words", "message"),
-    [
-        ("1n8g/bert_b64_fp32_1.log", (), "precision = fp16, the path says fp32"),
-        ("1n8g/bert_b32_fp16_1.log", (), "batch_size_per_device = 64, the path says 32"),
-        ("1n4g/bert_b64_fp16_1.log", (), "gpus = 8, expected 4"),
-        ("2n8g/bert_b64_fp16_1.log", (), "gpus = 8, expected 16"),
-        (
-            "run.log",
-            ("--nodes=1", "--gpus-per-node=8", "--batch-size=64", "--precision=fp32"),
-            "precision = fp16, --precision says fp32",
-        ),
-        (
-            "run.log",
-            ("--nodes=1", "--gpus-per-node=8", "--batch-size=96", "--precision=fp16"),
-            "batch_size_per_device = 64, --batch-size says 96",
-        ),
-        (
-            TF1,
-            ("--set", "sequence_length=512"),
-            "sequence_length = 128, --set sequence_length says",
-        ),
-        (TF1, ("--set", "accumulation=2"), "accumulation = 1, --set accumulation says 2"),
-    ],
-)
+@cases
 def test_a_log_that_says_otherwise_is_refused_by_both_values(
     tmp_path: Path, run: CollectJson, name: str, words: tuple[str, ...], message: str
 ) -> None:
@@ -126,35 +90,26 @@ def test_a_setting_of_logs_is_a_known_name_and_a_whole_number(
     assert "twice" in twice["errors"][0]["message"]
 
 
-_MATCHED = ("deepspeed", "megatron", "mxnet", "ngc-pytorch", "ngc-tf1", "oneflow",
-            "paddle", "paddle18", "pytorch")  # fmt: skip
-
-
-@pytest.mark.parametrize("name", _MATCHED)
+@pytest.mark.parametrize(
+    ("fw", "log", "names"),
+    [
+        *(
+            ("mlperf-bert", name, name)
+            for name in ("deepspeed", "megatron", "mxnet", "ngc-pytorch")
+        ),
+        *(("mlperf-bert", name, name) for name in ("ngc-tf1", "oneflow", "paddle", "pytorch")),
+        # Both MLPerf programs say run_start; only one of them prints steps like these.
+        ("mlperf-bert", "perfzero", "perfzero"),
+        ("oneflow", "tf2", "perfzero or tf2"),
+    ],
+)
 def test_a_log_of_another_framework_is_recognised_by_its_lines(
-    tmp_path: Path, run: CollectJson, name: str
+    tmp_path: Path, run: CollectJson, fw: str, log: str, names: str
 ) -> None:
-    fw = "mlperf-bert"
-    path = write_file(tmp_path, "logs/1n8g/bert_b32_fp16_1.log", sample(name))
+    path = write_file(tmp_path, "logs/1n8g/bert_b32_fp16_1.log", sample(log))
     code, detail = read_reason(run(path, "--fw", fw))
     assert code == "format"
-    assert f"has no line of {fw}, but looks like a log of {name}" in detail
-
-
-def test_programs_that_print_the_same_lines_are_both_named(
-    tmp_path: Path, run: CollectJson
-) -> None:
-    path = write_file(tmp_path, "logs/1n8g/bert_b32_fp16_1.log", sample("tf2"))
-    assert "a log of perfzero or tf2" in read_reason(run(path, "--fw", "oneflow"))[1]
-
-
-def test_a_line_that_two_frameworks_share_does_not_hide_which_it_is(
-    tmp_path: Path, run: CollectJson
-) -> None:
-    """Both MLPerf programs say run_start; only one of them prints steps like these."""
-    path = write_file(tmp_path, "logs/1n8g/bert_b5_fp16_1.log", sample("perfzero"))
-    code, detail = read_reason(run(path, "--fw", "mlperf-bert"))
-    assert (code, "looks like a log of perfzero" in detail) == ("format", True), detail
+    assert f"has no line of {fw}, but looks like a log of {names}" in detail
 
 
 def test_a_log_of_a_program_with_the_same_lines_keeps_its_own_batch(

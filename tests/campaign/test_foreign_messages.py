@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit import logs
+from tests.kit.cases import cases
 from tests.kit.cli import Collect, CollectJson, first_row, only_run
 from tests.kit.logs import step, write_file
 from tests.kit.recipes import options_of, printed, sample
@@ -30,19 +31,7 @@ def find_options(detail: str) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("folder", "words", "options", "records"),
-    [
-        pytest.param(RN50, ("--fw", "tf2", "--pattern", RN50_PATTERN),
-                     "--rule time-history --skip 100 --iters 600",
-                     "time-history at iterations 100, 200, …, 600", id="a stride of 100"),
-        pytest.param(MLPERF_3, ("--fw", "mlperf-bert", "--pattern", "result_{repeat}.txt",
-                     *OF_MLPERF_3), "--rule tracked-stats", "tracked at", id="a closing line"),
-        pytest.param(MLPERF_1, ("--fw", "mlperf-bert", "--pattern", "result_{repeat}.txt",
-                     *OF_MLPERF_1), "--rule run-clock --skip 20 --iters end", "run at iteration 6698",
-                     id="runs of several lengths"),
-    ],
-)  # fmt: skip
+@cases
 def test_a_rule_that_finds_no_record_names_those_that_give_a_number(  # noqa: PLR0917
     folder: str,
     words: tuple[str, ...],
@@ -88,16 +77,7 @@ def test_beside_a_valid_log_a_short_one_is_just_short(tmp_path: Path, run: Colle
     assert details == ["the log ends at iteration 7 of 12"]
 
 
-@pytest.mark.parametrize(
-    ("recipe", "head", "message"),
-    [
-        pytest.param("oneflow", "num_nodes = 7\n", "the log says nodes = 7, and later 4", id="nodes"),
-        pytest.param("pytorch", 'hpcbert-config {"world_size": 9}\n',
-                     "the log says gpus = 9, and later", id="one kind of line"),
-        pytest.param("ngc-pytorch", "DLL 2021-03-05 14:02:31.4 - PARAMETER batch_size_per_gpu : 7\n",
-                     "'PARAMETER batch_size_per_' and 'PARAMETER Config'", id="two kinds of lines"),
-    ],
-)  # fmt: skip
+@cases
 def test_facts_that_contradict_each_other_are_the_reason(
     recipe: str, head: str, message: str, tmp_path: Path, run: CollectJson
 ) -> None:

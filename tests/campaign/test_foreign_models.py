@@ -11,23 +11,13 @@ import pytest
 
 from hpcbert.logs.setting import SIZES, Setting, model_facts, model_name
 from tests.campaign.test_foreign_labels import read_reason
+from tests.kit.cases import cases, read_constant
 from tests.kit.cli import CollectJson, only_run
 from tests.kit.logs import write_file
 from tests.kit.recipes import options_of, printed, sample
 
 # How programs state a model.
-LINES = {
-    "deepspeed": "DeepSpeed Transformer config is  {{'hidden_size': {hidden}}}",
-    "megatron": "  hidden_size ..................................... {hidden}",
-    "mlperf-bert": "Namespace(bert_model='{model}-uncased', max_predictions_per_seq=76)",
-    "mxnet": "model='bert_{layers}_{hidden}_12'",
-    "ngc-pytorch": "PARAMETER Config : [\"Namespace(config_file='bert_config_{size}.json', x=1)",
-    "ngc-tf1": "  bert_config_file: data/bert_tf_pretraining_{size}_lamb/bert_config.json",
-    "oneflow": "num_hidden_layers = {layers}",
-    "paddle": "Namespace(model_name_or_path='{model}-uncased', seed=42)",
-    "paddle18": "hidden_size: {hidden}",
-    "pytorch": 'hpcbert-config {{"model": "{size}", "layers": {layers}}}',
-}
+LINES = read_constant(__file__, "LINES")
 # What the samples have of these.
 OWN = re.compile(
     r"(?:hidden_size|num_layers|num_hidden_layers)[: .]+\d+|model='bert_\w+'|model_name_or_path='\S+"
@@ -134,20 +124,7 @@ def drop_lines(recipe: str, lost: str) -> str:
     return "\n".join([*remaining, ""])
 
 
-@pytest.mark.parametrize(
-    ("recipe", "lost", "options", "expected"),
-    [
-        pytest.param("paddle", "TRAINERS|Local start", (), True, id="a rate of one GPU"),
-        pytest.param("paddle", "", (), False, id="a launcher's table"),
-        pytest.param("paddle", "TRAINERS", ("--nodes", 2), True, id="GPUs of one node"),
-        pytest.param("mindspore", "", (), True, id="times of steps"),
-        pytest.param("ngc-tf1", "", (), False, id="the rate of all GPUs"),
-        pytest.param("oneflow", "", (), False, id="arguments"),
-        pytest.param("mxnet", "", (), False, id="ranks that speak"),
-        pytest.param("tf2", "TimeHistory|cores|Strategy|num_devices", (), True, id="a clock alone"),
-        pytest.param("tf2", "", (), False, id="a clock and a rate"),
-    ],
-)
+@cases
 def test_a_number_of_gpus_that_nothing_confirms_is_flagged(  # noqa: PLR0917
     recipe: str,
     lost: str,
@@ -162,21 +139,6 @@ def test_a_number_of_gpus_that_nothing_confirms_is_flagged(  # noqa: PLR0917
     assert row["runs"][0]["valid"], row
     assert ("gpus" in row["unchecked"]) is expected
     assert "unchecked" in row["flags"] or not row["unchecked"]
-
-
-def test_a_path_confirms_nothing_either(tmp_path: Path, run: CollectJson) -> None:
-    write_file(
-        tmp_path, "paddle/1n4g/bert_b64_fp16_1.log", drop_lines("paddle", "TRAINERS|Local start")
-    )
-    (row,) = run(tmp_path)["data"]["tables"][0]["rows"]
-    assert "unchecked" in row["flags"]
-
-
-def test_markdown_explains_what_unchecked_is(tmp_path: Path, collect: Any) -> None:
-    write_file(tmp_path, "logs/run_1.log", drop_lines("mindspore", ""))
-    text = collect(tmp_path / "logs", *options_of("mindspore"), "--format", "markdown").stdout
-    assert "* unchecked: its log does not confirm all that the table states" in text
-    assert "* 1n8g: unchecked: nodes, gpus, model" in text
 
 
 def test_runs_of_a_campaign_are_never_unchecked(build: Any, collect_json: CollectJson) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit import logs
+from tests.kit.cases import cases
 from tests.kit.cli import CollectJson, first_row, rows
 from tests.kit.logs import write_file
 from tests.kit.recipes import options_of, sample
@@ -76,22 +77,7 @@ def test_logs_that_fall_on_one_point_are_repeats_only_if_the_user_says_so(
     assert [entry["repeat"] for entry in row["runs"]] == [1, 2]
 
 
-def test_named_files_are_no_repeats_by_themselves(tmp_path: Path, run: CollectJson) -> None:
-    folder = write_logs(tmp_path, "first.log", "second.log")
-    files = folder / "first.log", folder / "second.log"
-    assert run(*files, *GIVEN)["exit_code"] == 2
-    assert first_row(run(*files, *GIVEN, "--as-repeats"))["repeats"]["ok"] == 2
-
-
-@pytest.mark.parametrize(
-    ("names", "pattern"),
-    [
-        (("run1_a.log", "run2_b.log"), "run{repeat}_*.log"),
-        (("run1/a.log", "run2/a.log"), "run{repeat}/*.log"),
-        (("slurm-71_0.out", "slurm-71_1.out"), "slurm-*_{repeat}.out"),
-    ],
-    ids=["a star", "a folder", "an array's tasks"],
-)
+@cases
 def test_a_number_in_the_pattern_says_that_logs_are_repeats(
     names: tuple[str, str], pattern: str, tmp_path: Path, run: CollectJson
 ) -> None:
@@ -141,18 +127,7 @@ def write_shifted_logs(root: Path, *seconds: float, hosts: tuple[str, ...] = ())
     return root / "pytorch"
 
 
-@pytest.mark.parametrize(
-    ("seconds", "hosts", "ok"),
-    [
-        pytest.param((0, 0, 0), (), 0, id="ranks with equal stamps"),
-        pytest.param((0, 0.1, 0.2), (), 0, id="ranks that print one after the other"),
-        pytest.param((0, 3600, 3600.2), (), 1, id="two of three"),
-        pytest.param((0, 3600, 7200), (), 3, id="runs that follow each other"),
-        pytest.param((0, 0.15, 0.3), ("n1", "n2", "n3"), 3, id="on different nodes"),
-        pytest.param((0, 0.15, 0.3), ("n1", "n1", "n2"), 1, id="two on one node"),
-        pytest.param((0, 0, 0), ("n1", "n2", "n3"), 0, id="ranks of several nodes"),
-    ],
-)
+@cases
 def test_runs_that_were_measured_at_the_same_time_are_no_repeats(
     seconds: tuple[float, ...], hosts: tuple[str, ...], ok: int, tmp_path: Path, run: CollectJson
 ) -> None:

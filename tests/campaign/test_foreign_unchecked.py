@@ -9,6 +9,7 @@ import pytest
 
 from tests.campaign.test_foreign_models import drop_lines
 from tests.kit import logs
+from tests.kit.cases import cases
 from tests.kit.cli import Collect, CollectJson, first_row, only_run
 from tests.kit.logs import write_file
 from tests.kit.recipes import options_of, printed
@@ -99,19 +100,7 @@ def test_a_list_of_devices_says_how_many_they_are(
     assert f"gpus_per_node = {gpus}" in reason["detail"]
 
 
-@pytest.mark.parametrize(
-    ("recipe", "lost", "unchecked"),
-    [
-        pytest.param("megatron", "micro_batch_size|world|size \\.|data_par", ["gpus", "batch"],
-                     id="a global batch"),
-        pytest.param("ngc-tf1", "train_batch_size|Running training", ["gpus", "batch"],
-                     id="a rate of all GPUs"),
-        pytest.param("paddle", "", [], id="stated"),
-        pytest.param("oneflow", "seq_length", ["sequence_length"], id="a length by default"),
-        pytest.param("pytorch", "hpcbert-config", ["gpus", "batch", "precision", "model"],
-                     id="no statement at all"),
-    ],
-)  # fmt: skip
+@cases
 def test_each_label_is_marked_by_its_name(
     recipe: str, lost: str, unchecked: list[str], tmp_path: Path, run: CollectJson
 ) -> None:

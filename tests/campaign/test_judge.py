@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import tomli
 
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.commands.collect import CollectResult
 from hpcbert.errors import SchedulerError, UsageError
-from hpcbert.logs import grammar
 from hpcbert.logs.setting import Window
 from hpcbert.model import Protocol, Row
 from hpcbert.slurm.states import RepeatState
@@ -28,9 +26,8 @@ from tests.kit.campaigns import (
     status_file,
     unreachable,
 )
+from tests.kit.cases import cases
 from tests.kit.cli import CliResult
-
-States = Callable[[TrackedCampaign], Mapping[tuple[str, int], RepeatState]]
 
 
 def rows_by_shape(result: CollectResult) -> dict[str, Row]:
@@ -91,22 +88,7 @@ def test_repeats_that_went_wrong_are_in_no_median(built: Any) -> None:
     assert result.exit_code == 4
 
 
-@pytest.mark.parametrize(
-    ("word", "code", "expected"),
-    [
-        ("CANCELLED", None, ["state"]),
-        ("FAILED", 1, ["state", "exit"]),
-        ("TIMEOUT", None, ["state"]),
-        ("NODE_FAIL", None, ["state"]),
-        ("OUT_OF_MEMORY", 137, ["state", "exit"]),
-        ("PREEMPTED", None, ["state"]),
-        ("COMPLETED", 1, ["exit"]),
-        ("COMPLETED", None, ["exit"]),
-        ("RUNNING", None, ["unfinished"]),
-        ("PENDING", None, ["unfinished"]),
-        ("UNKNOWN", 0, ["state"]),
-    ],
-)
+@cases
 def test_a_whole_log_is_not_enough(
     build: Build, word: str, code: int | None, expected: list[str]
 ) -> None:
@@ -127,24 +109,9 @@ def test_a_whole_log_is_not_enough(
 
 
 DEVICE = "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 15.78 GiB total"
-HOST = "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0."
 
 
-@pytest.mark.parametrize(
-    ("word", "code", "line", "expected"),
-    [
-        ("FAILED", 1, DEVICE, ["state", "exit", "incomplete", "device-oom"]),
-        ("FAILED", 137, DEVICE, ["state", "exit", "incomplete", "device-oom"]),
-        ("TIMEOUT", None, DEVICE, ["state", "incomplete", "device-oom"]),
-        ("COMPLETED", 1, DEVICE, ["exit", "incomplete", "device-oom"]),
-        ("COMPLETED", 0, DEVICE, ["incomplete", "device-oom"]),
-        ("FAILED", 137, "Killed", ["state", "exit", "incomplete"]),
-        ("FAILED", 137, HOST, ["state", "exit", "incomplete", "host-oom"]),
-        ("FAILED", 137, f"{DEVICE}\n{HOST}", ["state", "exit", "incomplete", "host-oom"]),
-        ("OUT_OF_MEMORY", 137, f"{DEVICE}\n{HOST}", ["state", "exit", "incomplete"]),
-        ("RUNNING", None, DEVICE, ["unfinished"]),
-    ],
-)
+@cases
 def test_a_run_that_failed_says_which_memory_it_lacked(
     build: Build, word: str, code: int | None, line: str, expected: list[str]
 ) -> None:
@@ -167,13 +134,6 @@ def test_a_run_that_ended_well_lacked_nothing(build: Build) -> None:
     assert rows_by_shape(collect_campaigns(built.directory, states=report_states()))["1n1g"].ok == 1
 
 
-def test_a_repeat_without_a_log_says_so(built: Any) -> None:
-    (built.directory / "logs/pytorch/bert/bz4/1n1g/bert_b4_fp32_4.log").unlink()
-    assert list_codes(
-        rows_by_shape(collect_campaigns(built.directory, states=report_states()))["1n1g"]
-    ) == {4: ["no-log"]}
-
-
 def test_repeats_that_never_were_submitted_say_so(built: Any) -> None:
     first, second = built.campaign.arrays
     refused = replace(second, state="refused", job_id="", error="invalid partition specified")
@@ -182,12 +142,6 @@ def test_repeats_that_never_were_submitted_say_so(built: Any) -> None:
     assert row.ok == 0
     assert "REFUSED" in str(row.runs[0].reasons[0])
     assert "invalid partition" in str(row.runs[0].reasons[0])
-
-
-def test_without_slurm_the_jobs_own_word_counts(built: Any) -> None:
-    row = rows_by_shape(collect_campaigns(built.directory, states=report_none))["1n1g"]
-    assert row.ok == 5
-    assert {(run.state, run.state_source) for run in row.runs} == {("COMPLETED", "status-file")}
 
 
 def test_a_scheduler_that_does_not_answer_is_a_warning(built: Any) -> None:
@@ -301,13 +255,6 @@ def test_a_rehearsed_campaign_gives_no_number(
     assert "is a rehearsal: nothing was trained" in document["errors"][0]["message"]
     assert "12" not in str(document["data"])
     assert not (rehearsal.directory / "table.json").exists()
-
-
-def test_a_log_that_was_replayed_does_not_count(built: Any) -> None:
-    path = built.directory / "logs/pytorch/bert/bz4/1n1g/bert_b4_fp32_2.log"
-    path.write_text("HPCBERT REHEARSAL rank=0/1\n" + path.read_text())
-    row = rows_by_shape(collect_campaigns(built.directory, states=report_states()))["1n1g"]
-    assert list_codes(row) == {2: ["rehearsal"]}
 
 
 def test_measurements_and_table_are_written_down(built: Any) -> None:
@@ -459,12 +406,6 @@ def test_a_campaign_without_slurm_around_is_collected(
     (table,) = document["data"]["tables"]
     assert [row["repeats"] for row in table["rows"]] == [{"ok": 5, "asked": 5}] * 2
     assert table["rows"][0]["runs"][0]["state_source"] == "status-file"
-
-
-def test_the_recipes_in_use_parse(repository: Path) -> None:
-    for path in repository.glob("templates/*/recipe.toml"):
-        log_grammar = grammar.parse(tomli.loads(path.read_text())["log"], where=str(path))
-        assert log_grammar.rules
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from tests.kit.campaigns import (
     report_states,
     report_waiting,
 )
+from tests.kit.cases import cases
 
 
 @pytest.fixture
@@ -68,16 +69,7 @@ def test_what_was_collected_before_its_end_is_not_over(build: Build) -> None:
     assert read_overview(built.directory).state == "waiting"
 
 
-@pytest.mark.parametrize(
-    ("marks", "state"),
-    [
-        ("", "waiting"),
-        ("start", "running"),
-        ("end", "waiting"),
-        ("end start", "running"),
-        ("end end", "ended"),
-    ],
-)
+@cases
 def test_before_it_is_collected_its_jobs_say_how_far_it_is(
     build: Build, marks: str, state: str
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.kit import logs
+from tests.kit.cases import read_constant
 from tests.kit.cli import Collect, CollectJson, first_row
 from tests.kit.logs import write_file
 from tests.kit.recipes import printed
@@ -243,17 +244,7 @@ TRAINING_REPORT = {
     "warmup": _report(9.0, 2),
     "train": _report(64.25, 9),
 }
-CONFIGURATION = {
-    "backend": {"model": "google-bert/bert-base-uncased", "device_ids": "0"},
-    "scenario": {
-        "dataset_shapes": {"sequence_length": 256},
-        "training_arguments": {
-            "per_device_train_batch_size": 32,
-            "gradient_accumulation_steps": 1,
-            "fp16": True,
-        },
-    },
-}
+CONFIGURATION = read_constant(__file__, "CONFIGURATION")
 METHOD = "official.benchmark.bert_pretrain_benchmark.X.benchmark_perf_1x8_gpu_fp16_seq128_200_steps"
 SUMMARY = {
     "benchmark_result": {

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcbert.campaign.record import Step, read_steps
+from tests.kit.cases import cases
 
 T = 1_795_255_599
 
@@ -69,19 +70,7 @@ def test_each_attempt_has_its_own_step_and_one_that_was_killed_no_end() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("earlier", "later", "shared"),
-    [
-        (((0, 60), "n1"), ((30, 90), "n1"), ("n1",)),
-        (((0, 60), "n1"), ((60, 90), "n1"), ()),
-        (((0, 60), "n1"), ((59.9, 90), "n1"), ("n1",)),
-        (((0, 60), "n1"), ((10, 20), "n1"), ("n1",)),
-        (((0, 60), "n1"), ((10, 20), "n2"), ()),
-        (((0, 60), "n[1-3]"), ((10, 20), "n[3-4]"), ("n3",)),
-        (((0, 60), "n1.cluster.org"), ((10, 20), "N1"), ("n1",)),
-    ],
-    ids=["partly", "touching", "a-moment", "within", "other-node", "one-of-several", "domain"],
-)
+@cases
 def test_steps_share_the_nodes_that_both_have_at_the_same_time(
     earlier: Any, later: Any, shared: tuple[str, ...]
 ) -> None:

@@ -24,6 +24,7 @@ from hpcbert.scheduler.local import backend
 from hpcbert.system import lock
 from hpcbert.system.runner import Outcome, run
 from tests.kit import campaigns
+from tests.kit.cases import cases
 from tests.kit.drafts import combined, drafted
 from tests.kit.needs import require
 from tests.kit.paths import REPOSITORY
@@ -346,15 +347,7 @@ def test_a_local_queue_lives_from_another_time_namespace_too(
     )
 
 
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"rehearse": True}, "1-later, the newest, is a rehearsal: this is 0-measured."),
-        ({"jobs": ("",), "state": "refused"}, "1-later, the newest, has no job yet"),
-        ({}, ""),
-    ],
-    ids=["rehearsal", "refused", "measured"],
-)
+@cases
 def test_a_campaign_that_is_not_the_last_one_is_named(
     changes: dict[str, Any], sentence: str, tmp_path: Path
 ) -> None:

@@ -8,18 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.cases import read_constant
 from tests.kit.cli import Cli, run
 
-FILE = """\
-schema = 1
-frameworks = ["tf2", "pytorch"]
-models = "bert-tiny"
-shapes = ["1n1g"]
-device = "cpu"
-repeats = 1
-[env]
-NCCL_ALGO = ["Tree", "Ring"]
-"""
+FILE = read_constant(__file__, "FILE")
 ORDER = [("tf2", "Tree"), ("tf2", "Ring"), ("pytorch", "Tree"), ("pytorch", "Ring")]
 
 

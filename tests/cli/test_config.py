@@ -8,19 +8,11 @@ from typing import Any
 
 import pytest
 
+from tests.kit.cases import cases, read_constant
+
 pytestmark = pytest.mark.slow
 
-SUBMIT = (
-    "submit",
-    "--fw",
-    "pytorch",
-    "--gpus-per-node",
-    "1",
-    "--repeats",
-    "1",
-    "--scheduler",
-    "local",
-)
+SUBMIT = read_constant(__file__, "SUBMIT")
 COMMANDS = {
     "plan": ("plan", "--fw", "pytorch"),
     "prepare": ("prepare", "--fw", "oneflow", "--dry-run"),
@@ -42,15 +34,7 @@ def test_the_first_line_names_the_site_and_where_things_go(
     assert "site.toml, hpcbert's own" not in document.stderr
 
 
-@pytest.mark.parametrize(
-    ("variables", "remedy"),
-    [
-        ({}, "unset HPCBERT_SITE"),
-        ({"SLURM_CONF": "/gone/slurm.conf"}, "unset HPCBERT_SITE SLURM_CONF"),
-        ({"SLURM_CONF": "/etc/hosts"}, "unset HPCBERT_SITE"),
-    ],
-    ids=["the site", "Slurm's too", "Slurm's is there"],
-)
+@cases
 @pytest.mark.parametrize("words", [["doctor"], ["collect"], [*COMMANDS["plan"]]], ids=" ".join)
 def test_a_lab_that_is_gone_is_named_with_the_remedy(
     run_commands: Callable[..., list[Any]],

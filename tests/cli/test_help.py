@@ -15,6 +15,7 @@ import pytest
 from hpcbert import __version__
 from hpcbert.cli.main import root
 from hpcbert.cli.options import SECTIONS
+from tests.kit.cases import cases
 
 # click, too, prints help no wider than this.
 WIDE = {"COLUMNS": "80"}
@@ -133,16 +134,7 @@ def test_a_group_without_a_command_shows_its_commands(words: tuple[str, ...]) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (("submit", "--nodes", "1.5"), "'1.5' is not a whole number."),
-        (("data", "make", "x", "--files", "x"), "'x' is not a whole number."),
-        (("completion",), "Choose from: bash, zsh, fish"),
-        (("submit", "--nodes"), "requires an argument."),
-    ],
-    ids=["range", "number", "choice", "missing"],
-)
+@cases
 def test_clicks_own_errors_are_one_plain_line(words: tuple[str, ...], sentence: str) -> None:
     command = [sys.executable, "-m", "hpcbert", *words]
     result = subprocess.run(command, capture_output=True, text=True, check=False)

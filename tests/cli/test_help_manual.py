@@ -11,6 +11,7 @@ import pytest
 
 from hpcbert.cli.help import pages
 from hpcbert.cli.main import root
+from tests.kit.cases import read_constant
 
 PAGES = pages()
 
@@ -50,17 +51,7 @@ def test_each_command_has_a_page_with_all_that_its_help_says(name: str) -> None:
 
 
 # Of the commands that are typed every day: what people give them most often.
-FIRST = {
-    "submit": "--fw --nodes --gpus-per-node",
-    "plan": "--fw --nodes --gpus-per-node",
-    "render": "--fw --nodes --gpus-per-node",
-    "collect": "--format --output --beside",
-    "retry": "--dry-run --wait --exclude",
-    "list": "--fw --state --limit",
-    "rm": "--yes --force --runs",
-    "config": "--origin --site --json",
-    "init": "--slurm --local --output",
-}
+FIRST = read_constant(__file__, "FIRST")
 
 
 @pytest.mark.parametrize("name", FIRST)

@@ -9,6 +9,7 @@ import pytest
 
 from hpcbert.cli.help import walk_commands
 from hpcbert.cli.main import list_options, name_variable, root
+from tests.kit.cases import cases
 from tests.kit.cli import Cli
 
 pytestmark = pytest.mark.slow
@@ -60,18 +61,7 @@ def test_config_shows_defaults_with_their_origin(hpcbert: Cli) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("text", "keyword"),
-    [
-        ("[sumbit]\n", "submit"),
-        ("[submit]\npartiton = 'x'\n", "partition"),
-        ("[submit]\nnodes = 'many'\n", "config.toml"),
-        ("[submit]\nnodes = { a = 1 }\n", "must be a value"),
-        ("submit = 4\n", "table"),
-        ("[submit\n", "config.toml"),
-    ],
-    ids=["command", "option", "value", "table for a value", "value for a table", "syntax"],
-)
+@cases
 def test_what_is_wrong_in_config_toml_is_named(hpcbert: Cli, text: str, keyword: str) -> None:
     write_config(hpcbert, text)
     assert keyword in hpcbert(*DRY[:-1], status=2).stderr

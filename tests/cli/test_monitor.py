@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.kit.campaigns import Build, Built
+from tests.kit.cases import cases
 from tests.kit.cli import HEAVY
 from tests.kit.waiting import CEILING
 
@@ -38,15 +39,7 @@ def story(slurm: Any, watched: Build) -> Built:
     return built
 
 
-@pytest.mark.parametrize(
-    ("reason", "remedy"),
-    [
-        ("QOSMaxNodePerJobLimit", "submit again with fewer --nodes"),
-        ("AssocGrpGRES", "submit again with fewer --nodes or --gpus-per-node"),
-        ("AssocMaxWallDurationPerJobLimit", "submit again with a shorter --time"),
-        ("MaxMemPerLimit", "submit again with less slurm.memory"),
-    ],
-)
+@cases
 @pytest.mark.parametrize("words", [("--once",), ()], ids=["once", "until-it-ends"])
 def test_a_limit_that_holds_a_job_back_is_shown_with_its_remedy(
     hpcbert: Any, slurm: Any, watched: Build, reason: str, remedy: str, *, words: tuple[str, ...]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.cases import cases
 from tests.kit.cli import CliResult, run
 
 pytestmark = pytest.mark.slow
@@ -49,20 +50,7 @@ def test_a_file_says_it_and_what_is_typed_beside_it_wins(
     assert 'max_repeats has no effect without repeats = "auto"' in result.output
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (("--repeats", "AUTO"), "Did you mean auto?"),
-        (("--repeats", "five"), "neither a whole number nor auto"),
-        (("--repeats", "auto", "--max-repeats", "4"), "--max-repeats"),
-        (("--repeats", "auto", "--precision-of-median", "0"), "above 0 and below 100 %"),
-        (("--repeats", "auto", "--precision-of-median", "100%"), "above 0 and below 100 %"),
-        (("--repeats", "auto", "--precision-of-median", "1"), "such as 1% or 0.01"),
-        (("--repeats", "auto", "--precision-of-median", "-1%"), "not '-1%'"),
-        (("--repeats", "auto", "--precision-of-median", "nan"), "not 'nan'"),
-        (("--precision-of-median", "1%"), "without --repeats auto"),
-    ],
-)
+@cases
 def test_what_makes_no_sense_is_refused(
     empty_directory: None, words: tuple[str, ...], says: str
 ) -> None:

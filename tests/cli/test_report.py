@@ -23,6 +23,7 @@ from hpcbert.results.document import ResultSet
 from hpcbert.results.reduce import tabulate
 from hpcbert.results.report import figures
 from tests.kit.campaigns import node, write_nodes
+from tests.kit.cases import cases
 from tests.kit.cli import UNCOUNTED, Cli, CliResult, run
 from tests.kit.logs import TEST_RECIPES, write_file
 from tests.kit.logs import log as pytorch_log
@@ -260,19 +261,7 @@ def test_another_directory_and_a_file_are_refused(
     assert "not a directory" in report(logs, "--json").error["message"]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "{",
-        "[]",
-        '{"tables": 3}',
-        '{"format": "other", "tables": []}',
-        '{"schema": 99, "tables": []}',
-        '{"tables": []}',
-    ],
-    ids=["empty", "cut", "list", "damaged", "foreign", "future", "nothing"],
-)
+@cases
 def test_what_are_no_results_makes_no_report(text: str, report: Report, tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text(text)
     result = report("bad.json", "--json")

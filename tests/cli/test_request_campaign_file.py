@@ -8,30 +8,10 @@ from typing import Any
 
 import pytest
 
+from tests.kit.cases import read_constant
 from tests.kit.cli import run
 
-FILE = """# What we compare.
-schema = 1
-name = "two ways"   # of the all-reduce
-frameworks = ["pytorch", "oneflow"]
-precisions = ["fp32", "fp16"]
-shapes = ["1n1g", "2n2g"]
-repeats = 3
-
-[batch_sizes]
-fp32 = 8
-fp16 = [16, 32]
-
-[env]
-NCCL_ALGO = "Ring"
-
-[slurm]
-partition = "gpu"
-nodelist = "n[1-4]"
-exclude = "n7"
-reservation = "week"
-time_limit = "00:20:00"
-"""
+FILE = read_constant(__file__, "FILE")
 TYPED = (
     *("--name", "two ways", "--fw", "pytorch,oneflow", "--precision", "fp32,amp"),
     *("--shapes", "1n1g,2n2g", "--repeats", "3", "--batch-size", "fp32=8,fp16=16,32"),

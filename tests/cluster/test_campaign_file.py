@@ -6,27 +6,11 @@ import json
 import re
 from pathlib import Path
 
+from tests.kit.cases import read_constant
 from tests.kit.cli import Cli
 from tests.kit.logs import stand_in
 
-LOCAL = """\
-schema = 1
-name = "two algorithms"
-note = "here"
-frameworks = "pytorch"
-models = "bert-tiny"
-precisions = "fp32"
-device = "cpu"
-repeats = 1
-iters = 12
-skip = 2
-
-[batch_sizes]
-fp32 = 2
-
-[env]
-NCCL_ALGO = ["Ring", "Tree"]
-"""
+LOCAL = read_constant(__file__, "LOCAL")
 
 
 def test_each_environment_reaches_the_ranks_and_has_a_table(tmp_path: Path) -> None:
@@ -48,21 +32,7 @@ def test_each_environment_reaches_the_ranks_and_has_a_table(tmp_path: Path) -> N
     assert {(directory / "note.txt").read_text() for directory in directories} == {"here\n"}
 
 
-SLURM = """\
-schema = 1
-name = "on a cluster"
-frameworks = ["pytorch", "oneflow"]
-precisions = "fp32"
-shapes = "2n1g"
-device = "gpu"
-repeats = 1
-
-[env]
-NCCL_ALGO = "Ring"
-
-[slurm]
-nodelist = "n[1-2]"
-"""
+SLURM = read_constant(__file__, "SLURM")
 
 
 def test_campaigns_of_a_file_run_in_turn_on_a_cluster(hpcbert: Cli) -> None:

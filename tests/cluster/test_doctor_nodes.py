@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hpcbert.lab.record import Lab
+from tests.kit.cases import read_constant
 from tests.kit.cli import Cli
 from tests.kit.doctor import find_missed, select_faults, set_key, typed
 from tests.kit.lab import Checkout, User
@@ -20,16 +21,7 @@ CLOCK = """#!/bin/bash
 if [[ $* == "show config" ]]; then echo Configuration data as of 1000000000
 else exec {} "$@"; fi
 """
-FRAMEWORKS = """
-[frameworks.ngc-tf1]
-python = "{place}/python"
-data = "{place}/data"
-source = "{place}"
-[frameworks.oneflow]
-python = "/no/such/python"
-data = "{place}/data"
-source = "{place}"
-"""
+FRAMEWORKS = read_constant(__file__, "FRAMEWORKS")
 # The interpreter of the environment that `prepare` would make: it has what was installed there.
 PYTHON = """#!/bin/sh
 PYTHONPATH={place}/modules exec '{python}' "$@"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hpcbert.lab.record import Lab
+from tests.kit.cases import cases
 from tests.kit.cli import Cli, CliResult
 from tests.kit.waiting import unqueued, until
 
@@ -45,20 +46,7 @@ def state(hpcbert: Cli, where: Path) -> str:
     return str(listed[where.name])
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("--nodes", 4, "--exclude", "n4"),
-        ("--nodes", 3, "--exclude", "n[1-2]"),
-        ("--nodes", 2, "--nodelist", "n9"),
-        ("--nodes", 1, "--nodelist", "n1", "--exclude", "n1"),
-        ("--nodes", 4, "--sbatch-arg=--exclude=n2"),
-        ("--nodes", 4, "--scaling", "--exclude", "n3"),
-        ("--nodes", 1, "--sbatch-arg=--mincpus=4096"),
-        ("--nodes", 1, "--sbatch-arg=--constraint=nothing"),
-    ],
-    ids=["one", "two", "unknown", "both", "by sbatch", "largest of a curve", "CPUs", "feature"],
-)
+@cases
 def test_what_plan_knows_to_be_impossible_submit_refuses(
     hpcbert: Cli, submit: Any, words: tuple[object, ...]
 ) -> None:

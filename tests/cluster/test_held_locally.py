@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert.campaign import store
+from tests.kit.cases import cases
 from tests.kit.cli import Cli
 from tests.kit.logs import WORDS, stand_in
 
@@ -80,18 +81,7 @@ def test_it_holds_nothing_back(
     assert started(directory) == ["1n1g", "1n2g"]
 
 
-@pytest.mark.parametrize(
-    ("words", "holds"),
-    [
-        (("--scaling",), True),
-        (("--shapes", "1n1g,1n2g"), True),
-        (("--shapes", "1n2g,1n4g"), False),
-        (("--shapes", "1n2g,1n4g", "--stop-on-failure"), True),
-        (("--scaling", "--no-stop-on-failure"), False),
-        (("--scaling", "--concurrent-points", "--scheduler", "slurm"), False),
-    ],
-    ids=["scaling", "from 1n1g", "without 1n1g", "asked for", "not wanted", "at the same time"],
-)
+@cases
 def test_a_curve_is_held_back_by_default(hpcbert: Cli, words: tuple[str, ...], holds: bool) -> None:
     gpus = () if "--shapes" in words else ("--gpus-per-node", "2")
     result = hpcbert("submit", "--dry-run", "--json", *gpus, *words)

@@ -12,26 +12,14 @@ from typing import Any
 import pytest
 
 from hpcbert.lab.record import Lab
+from tests.kit.cases import read_constant
 from tests.kit.cli import Cli
 from tests.kit.tmux import Tmux
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.needs("tmux")
 
-FILE = """\
-schema = 1
-name = "thirty points"
-note = "3 x 2 x 5"
-frameworks = ["pytorch", "oneflow", "paddle"]
-precisions = ["fp32", "fp16"]
-shapes = ["1n1g", "1n4g", "1n8g", "2n8g", "4n8g"]
-repeats = 1
-device = "gpu"
-concurrent_points = true
-
-[slurm]
-time_limit = "00:10:00"
-"""
+FILE = read_constant(__file__, "FILE")
 
 
 def test_thirty_points_go_all_the_way(hpcbert: Cli, user: Any, lab: Lab) -> None:

@@ -15,6 +15,7 @@ from hpcbert.lab.lifecycle import down, up
 from hpcbert.lab.plan import LabPlan
 from hpcbert.lab.record import Lab
 from hpcbert.system.runner import run
+from tests.kit.cases import read_constant
 from tests.kit.cli import Cli
 from tests.kit.doctor import find_missed, select_faults, set_key, typed
 from tests.kit.lab import Checkout, User, runner_of
@@ -254,16 +255,7 @@ def test_a_doctor_finds_each_daemon_that_is_down(
     )
 
 
-CHOSEN = {
-    "partition": '"short"',
-    "time_limit": '"00:30:00"',
-    "account": '"nix"',
-    "qos": '"nix"',
-    "reservation": '"nix"',
-    "constraint": '"nix"',
-    "gres": '"gpu:h100"',
-    "mpi": '"pmix"',
-}
+CHOSEN = read_constant(__file__, "CHOSEN")
 
 
 def test_what_a_doctor_says_of_choices_helps_when_it_is_typed(

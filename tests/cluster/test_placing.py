@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.kit.cases import read_constant
 from tests.kit.cli import Cli
 
 pytestmark = pytest.mark.slurm
@@ -18,20 +19,7 @@ while read -r name value; do
 done </proc/self/status
 echo "at $SLURM_PROCID $SLURM_NODEID $SLURM_LOCALID ${CUDA_VISIBLE_DEVICES:-none} $LOCAL_RANK $cpus $OMP_NUM_THREADS $MASTER_PORT"
 """
-SITE = """\
-schema = 1
-name = "bound"
-scheduler = "slurm"
-runs = "runs"
-[slurm]
-partition = "gpu"
-time_limit = "00:10:00"
-poll_floor = 1.0
-srun_args = {args}
-[nodes]
-gpus_per_node = 8
-cpus_per_gpu = 1
-"""
+SITE = read_constant(__file__, "SITE")
 
 
 @pytest.mark.needs("cpus")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.contract import make_place
+from tests.kit.cases import cases
 from tests.kit.paths import REPOSITORY
 
 pytestmark = [pytest.mark.needs("reframe"), pytest.mark.slow]
@@ -28,18 +29,7 @@ class Point(BertThroughput):
 """
 
 
-@pytest.mark.parametrize(
-    ("options", "reference", "status", "keyword"),
-    [
-        ([], 101.5, 0, "throughput: 101.5 samples/s"),
-        ([], 200, 1, "failed to meet reference"),
-        (["--env", "FAILS=2"], 101.5, 1, "1 of 2 repeats is invalid"),
-        (["--scaling", "--gpus-per-node", "2"], 101.5, 1, "one test is one point"),
-        (["--rehearse"], 101.5, 1, "sanity error"),
-        (["--model", "a b"], 101.5, 1, "a b"),
-    ],
-    ids=["valid", "slow", "invalid", "several points", "rehearsal", "refused"],
-)
+@cases
 def test_a_point_is_a_test(
     tmp_path: Path, options: list[str], reference: float, status: int, keyword: str
 ) -> None:

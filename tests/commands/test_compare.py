@@ -16,6 +16,7 @@ from hpcbert.results.document import ResultSet, render_results
 from hpcbert.results.reduce import tabulate
 from tests.kit import cli, logs
 from tests.kit.campaigns import Built
+from tests.kit.cases import cases
 from tests.kit.cli import CliResult
 
 GROUP = Group("oneflow", "bert-base", "fp32", 32, "rate")
@@ -176,15 +177,7 @@ def test_a_point_without_a_number_shuts_the_gate(save: Save, side: str) -> None:
     assert f"no number in {side.upper()}" in result.error["message"]
 
 
-@pytest.mark.parametrize(
-    ("codes", "status", "code"),
-    [
-        (("unfinished", "unfinished"), 6, "unfinished"),
-        (("unfinished", "loss"), 7, "regression"),
-        (("loss", "loss"), 7, "regression"),
-    ],
-    ids=["running", "running and invalid", "invalid"],
-)
+@cases
 def test_a_point_that_still_runs_is_not_a_regression(
     save: Save, tmp_path: Path, codes: tuple[str, ...], status: int, code: str
 ) -> None:

@@ -20,6 +20,7 @@ from hpcbert.scheduler.slurm.examine import examine_site, find_failed_prologs
 from hpcbert.script import materials
 from hpcbert.system.runner import Outcome, run
 from tests.kit import drafts
+from tests.kit.cases import cases
 from tests.kit.cluster import DENIED, Answers, partition
 from tests.kit.doctor import FAULTS, Fault, find_missed, select_faults
 from tests.kit.paths import REPOSITORY
@@ -242,16 +243,7 @@ def test_what_a_script_plants_is_found(
     assert not find_missed((fault,), findings), "\n".join(map(str, findings))
 
 
-@pytest.mark.parametrize(
-    ("printed", "newer"),
-    [
-        ("slurm 24.11.5\nOpening hours are in the wiki: 9-17 hours.", False),
-        ("Notice: 99 hours.\nslurm 24.11.5", False),
-        ("no version", False),
-        ("slurm-wlm 25.05.1\nSee hours.", True),
-    ],
-    ids=["a notice after it", "a notice before it", "no version", "newer, with a notice"],
-)
+@cases
 def test_a_notice_is_not_a_version(
     printed: str, newer: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,19 +253,7 @@ def test_a_notice_is_not_a_version(
     assert not any("hours" in detail for detail in details)
 
 
-@pytest.mark.parametrize(
-    ("argument", "bare"),
-    [
-        ("--gpus=8", False),
-        ("--gpus-per-node=8", False),
-        ("--gpus-per-task=1", False),
-        ("-G8", False),
-        ("--gres=gpu:8", False),
-        ("--gpus-per-node=a100:4", False),
-        ("--hint=nomultithread", True),
-    ],
-    ids=["gpus", "per node", "per task", "short", "gres", "another type", "none"],
-)
+@cases
 def test_gpus_that_an_argument_requests_are_seen(
     argument: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, bare: bool
 ) -> None:

@@ -22,6 +22,7 @@ from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.slurm.cluster import Cluster
 from hpcbert.system.machine import MachineFacts
 from hpcbert.system.runner import Outcome, Runner
+from tests.kit.cases import cases
 from tests.kit.cluster import AWAY, DENIED, Answers, partition
 from tests.kit.paths import SITE
 
@@ -69,20 +70,7 @@ def me(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("gres", "name", "count"),
-    [
-        ("gpu:8", "gpu", 8),
-        ("gpu:2080ti:8", "gpu:2080ti", 8),
-        ("gpu:4090:4", "gpu:4090", 4),
-        ("gpu:4090", "gpu:4090", 1),
-        ("gpu:1g.10gb:7", "gpu:1g.10gb", 7),
-        ("gpu:a100:4(S:0-1)", "gpu:a100", 4),
-        ("gpu:h100:8(S:0-1),mps:800,shard:32", "gpu:h100", 8),
-        ("gpu:a100:no_consume:2", "gpu:a100", 2),
-        ("gpu:a100:4,gpu:1g.5gb:14", "gpu:a100", 4),
-    ],
-)
+@cases
 def test_gpus_by_type_and_number(gres: str, name: str, count: int, tmp_path: Path) -> None:
     proposal = propose_site(Answers(sinfo=line("gpu*", gres)))
     site = write_site(proposal, tmp_path)
@@ -338,15 +326,7 @@ def test_a_cluster_without_gpus_computes_on_cpus_and_says_so(tmp_path: Path) -> 
 TWO = "a|me|||normal|normal|||\nb|me|||normal|normal|||\n"
 
 
-@pytest.mark.parametrize(
-    ("association", "user", "account"),
-    [
-        (TWO, "me|b\n", "b"),
-        ("a|me|||normal|normal|||\n", "me|\n", "a"),
-        ("a|me||other|normal||||\nb|me|||normal|normal|||\n", "me|\n", "b"),
-    ],
-    ids=["default", "only one", "of this partition"],
-)
+@cases
 def test_a_demanded_account_is_written(
     association: str, user: str, account: str, tmp_path: Path
 ) -> None:
@@ -382,16 +362,7 @@ def test_a_qos_that_the_partition_takes_is_written(tmp_path: Path) -> None:
     assert write_site(propose_site(answers), tmp_path).slurm.qos == ""
 
 
-@pytest.mark.parametrize(
-    ("limit", "association_limit", "expected"),
-    [
-        ("infinite", "", "01:00:00"),
-        ("1-00:00:00", "", "01:00:00"),
-        ("20:00", "", "00:20:00"),
-        ("infinite", "00:10:00", "00:10:00"),
-        ("05:00", "00:10:00", "00:05:00"),
-    ],
-)
+@cases
 def test_the_time_limit_is_no_longer_than_allowed(
     limit: str, association_limit: str, expected: str, tmp_path: Path
 ) -> None:
@@ -426,15 +397,7 @@ def test_exclusive_jobs_ask_for_all_memory_where_they_would_get_a_part(
     assert write_site(proposal, tmp_path).slurm.memory == memory
 
 
-@pytest.mark.parametrize(
-    ("types", "expected", "warned"),
-    [
-        ("none pmi2 pmix", "pmix", False),
-        ("none pmi2", "pmi2", True),
-        ("none cray_shasta", "", False),
-        ("none pmi2 pmix_v4", "pmix_v4", False),
-    ],
-)
+@cases
 def test_mpi_is_what_srun_has(types: str, expected: str, *, warned: bool, tmp_path: Path) -> None:
     listed = "".join(f"\t{word}\n" for word in types.split())
     answers = Answers(mpi=f"MPI plugin types are...\n{listed}")
@@ -491,17 +454,7 @@ def test_without_slurm_there_is_this_machine(complaint: str, code: int) -> None:
     assert not has_cluster(Cluster(context))
 
 
-@pytest.mark.parametrize(
-    ("name", "module", "expected"),
-    [
-        ("MODULEPATH", "slurm/23.02", "module load slurm`"),
-        ("MODULEPATH", "Slurm.lua", "module load Slurm`"),
-        ("MODULEPATH", "slurm-23.02", "module load slurm-23.02`"),
-        ("MODULEPATH", "gcc/13", "module avail slurm"),
-        ("LMOD_CMD", "", "module avail slurm"),
-        ("MODULESHOME", "", "module avail slurm"),
-    ],
-)
+@cases
 def test_commands_that_a_module_may_have_are_not_missing(
     name: str, module: str, expected: str, tmp_path: Path
 ) -> None:
@@ -516,16 +469,7 @@ def test_commands_that_a_module_may_have_are_not_missing(
     assert "--local" in refused.value.hint
 
 
-@pytest.mark.parametrize(
-    ("usage", "programs", "runtime"),
-    [
-        ("--container-image", (), "pyxis"),
-        ("--container-image", ("enroot",), "pyxis"),
-        ("", ("enroot", "apptainer"), "none"),
-        ("", ("apptainer",), "none"),
-        ("", (), "none"),
-    ],
-)
+@cases
 def test_the_container_runtime_is_what_srun_brings(
     usage: str, programs: tuple[str, ...], runtime: str, tmp_path: Path
 ) -> None:

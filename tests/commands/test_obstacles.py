@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.cases import cases
 from tests.kit.cli import Cli, CliResult
 from tests.kit.drafts import MINIMAL
 from tests.kit.slurm import Answer, Programs, failed
@@ -68,16 +69,7 @@ def test_what_sbatch_waits_for_is_said(hpcbert: Cli, slurm: Programs, tmp_path: 
     assert "MaxJobCount" in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("settings", "directive"),
-    [
-        ('gpu_option = "gpus"', "--gpus=16"),
-        ('gpu_option = "gpus-per-node"', "--gpus-per-node=8"),
-        ('gpu_option = "gpus"\ngres = "gpu:a100"', "--gpus=a100:16"),
-        ('gpu_option = "gres"', "--gres=gpu:8"),
-    ],
-    ids=["all nodes", "each node", "a type", "gres"],
-)
+@cases
 def test_gpus_are_requested_by_the_sites_option(
     hpcbert: Cli, slurm: Programs, tmp_path: Path, settings: str, directive: str
 ) -> None:
@@ -180,20 +172,7 @@ def test_a_framework_without_data_names_all_that_helps(hpcbert: Cli) -> None:
         assert word in join_messages(result)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ('[frameworks.onflow]\nmodel = "bert-base"\n', "Did you mean oneflow"),
-        ("[frameworks.oneflow.options]\nbogus = 1\n", "no option 'bogus'"),
-        ('[frameworks.oneflow]\nmodel = "bert-bas"\n', "Did you mean bert-base"),
-        ('[frameworks.oneflow]\ndevice = "cpi"\n', "no device 'cpi'"),
-        ('[frameworks.oneflow]\ndevice = "cpu"\n', "oneflow runs on gpu, not on cpu"),
-        ("[frameworks.oneflow.batch_sizes]\ntf32 = 1\n", "does not run in tf32"),
-        ('[container]\nmounts = ["data"]\n', "must begin with a path"),
-        ('[container]\nmounts = ["/a:/b:ro:rw"]\n', "too many colons"),
-    ],
-    ids=["framework", "option", "model", "device", "cpu", "precision", "mount", "colons"],
-)
+@cases
 def test_what_a_site_says_of_nothing_is_an_error(
     hpcbert: Cli, tmp_path: Path, text: str, said: str
 ) -> None:

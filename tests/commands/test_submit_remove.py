@@ -16,6 +16,7 @@ from hpcbert.model import parse_utc
 from hpcbert.system import files
 from hpcbert.system.runner import Runner
 from tests.kit.campaigns import Build, Built, collect_campaigns, report_states
+from tests.kit.cases import read_constant
 from tests.kit.slurm import AWAY, Slurm, failed
 
 NOW = parse_utc("2026-11-21T12:00:00Z") or 0.0
@@ -173,24 +174,7 @@ def test_who_is_killed_halfway_leaves_what_the_next_removal_takes(
 
 
 # Beside a campaign: folders that hpcbert did not make, whatever their names look like.
-FOREIGN = {
-    "somebody's .removed": (".photos.removed", {}),
-    "an older form": (".20261121-pytorch-abc.a1b2c3.removed", {"manifest.json": "{}"}),
-    "the prefix only": (".hpcbert-removed-photos", {}),
-    "another mark": (".hpcbert-removed-0123456789ab", {"campaign": "photos\n"}),
-    "a copy's mark": (
-        ".hpcbert-removed-0123456789ab",
-        {"campaign": ".hpcbert-removed-ba9876543210\nphotos\n"},
-    ),
-    "a mark that leads out": (
-        ".hpcbert-removed-0123456789ab",
-        {"campaign": ".hpcbert-removed-0123456789ab\n../photos\n"},
-    ),
-    "a mark of the folder": (
-        ".hpcbert-removed-0123456789ab",
-        {"campaign": ".hpcbert-removed-0123456789ab\n..\n"},
-    ),
-}
+FOREIGN = read_constant(__file__, "FOREIGN")
 
 
 @pytest.mark.parametrize(("name", "contents"), FOREIGN.values(), ids=FOREIGN)

@@ -11,35 +11,9 @@ from hpcbert.config import campaignfile
 from hpcbert.config.campaignfile import CampaignFile, OptionValues, Sizes, Variable
 from hpcbert.errors import ConfigError, Refusals
 from hpcbert.model import Shape
+from tests.kit.cases import read_constant
 
-FULL = """
-frameworks = ["pytorch", "oneflow"]
-precisions = "AMP"
-shapes = ["1n1g", "scaling"]
-nodes = 4
-gpus_per_node = 8
-[batch_sizes]
-float32 = 32
-fp16 = [64, 128]
-oneflow = 16
-[batch_sizes.pytorch]
-fp16 = 96
-[options]
-seed = [1, 2]
-[options.oneflow]
-fast = true
-[env]
-NCCL_ALGO = ["Ring", "Tree"]
-OTHER = ""
-[slurm]
-nodelist = "n[01-04],m7"
-time_limit = "1-0"
-[[include]]
-frameworks = "tf2"
-[[exclude]]
-precisions = "fp16"
-batch_sizes = 128
-"""
+FULL = read_constant(__file__, "FULL")
 
 
 def read(folder: Path, text: str, head: str = "schema = 1\n") -> CampaignFile:

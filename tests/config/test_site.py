@@ -8,7 +8,7 @@ import pytest
 from hpcbert.config import places, recipe, site
 from hpcbert.config.options import Options
 from hpcbert.errors import ConfigError, UsageError
-from tests.kit.cases import read_cases
+from tests.kit.cases import cases, read_cases, read_constant
 
 HERE = Path(__file__).parent
 
@@ -110,17 +110,7 @@ def test_own_recipes_come_before_hpcberts(tmp_path: Path, repository: Path) -> N
     assert "pytorch" in caught.value.hint
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        (('launch = "per-gpu"', 'launch = "per-rank"'), "launch must be one of per-gpu, per-node"),
-        (("precisions = [", 'precisions = ["int8", '), "precisions names 'int8'"),
-        (("models = [", "moduls = ["), "models must name at least one"),
-        (("default = 30522", 'default = "30522"'), "default must be a whole number"),
-        (("[batch_sizes]", "[batch_sizes]\nint8 = 3"), "batch_sizes.int8 is not known"),
-        (('help = "Seed', 'halp = "Seed'), "options.seed.help is missing"),
-    ],
-)
+@cases
 def test_a_wrong_recipe_is_refused_by_name(
     tmp_path: Path, repository: Path, change: tuple[str, str], says: str
 ) -> None:
@@ -138,20 +128,7 @@ def test_digest_follows_every_file_of_a_recipe(tmp_path: Path) -> None:
     assert recipe.digest(tmp_path) != first
 
 
-SETTINGS = """\
-schema = 1
-name = "x"
-scheduler = "slurm"
-[frameworks.tf2]
-data = "corpus"
-source = "./program"
-python = "venv/bin/python"
-repository = "mirror"
-[frameworks.mxnet]
-data = "synthetic"
-python = "python3.9"
-repository = "https://example.org/gluon-nlp"
-"""
+SETTINGS = read_constant(__file__, "SETTINGS")
 
 
 def test_paths_of_a_framework_are_those_of_the_sites_folder_and_words_stay(tmp_path: Path) -> None:

@@ -11,21 +11,10 @@ from hpcbert.cli.request import read_requests
 from hpcbert.config.options import Options
 from hpcbert.config.slurm_arguments import argument_value, explain_refusal
 from hpcbert.errors import ConfigError, UsageError
+from tests.kit.cases import read_constant
 from tests.kit.drafts import MINIMAL, site
 
-ALLOWED = {
-    "sbatch": [
-        *(["--nice=100"], ["--mem=0"], ["--comment=--job-name=x"], ["--hold"], ["-H"]),
-        *(["--exclude=n3"], ["--nodelist", "n1"], ["-xn3"], ["--clusters=other"], ["-M", "other"]),
-        *(["--gpus-per-node=8"], ["--mail-type=ALL"], ["-vvv"], ["--a-plugins-option=x"], ["-k"]),
-        *(["--export=NONE"], ["--export", "none"], ["--export=NIL"], ["--export=ALL"]),
-    ],
-    "srun": [
-        *(["--cpu-bind=cores"], ["--cpu-bind", "cores"], ["--mpi=pmix"], ["--overlap"], ["-u"]),
-        *(["--distribution=block"], ["-m", "block"], ["--container"], ["--exact"]),
-        *(["--environment", "/e d/f.toml"], ["--uenv", "pytorch/v2.6:v1", "--view", "default"]),
-    ],
-}
+ALLOWED = read_constant(__file__, "ALLOWED")
 
 
 def cases(table: dict[str, list[list[str]]]) -> list[object]:

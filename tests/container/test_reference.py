@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from hpcbert.container.reference import HUB, Image, parse_reference
 from hpcbert.errors import UsageError
+from tests.kit.cases import cases
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 
@@ -77,25 +78,7 @@ def test_a_reference_becomes_the_form_that_all_versions_read(
         assert image.stem == stem
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("", "is not an image"),
-        (" ubuntu", "is not an image"),
-        ("a\nb", "is not an image"),
-        ("dockerd://local:1", "a daemon"),
-        ("podman://local:1", "a daemon"),
-        ("x.sqsh", "would be read as the name"),
-        ("http://x.example/y", "kind of image"),
-        ("Ubuntu", "its name"),
-        ("docker://nvcr.io#", "its name"),
-        ("docker://#a:1", "its registry is ''"),
-        ("docker://a b#c:1", "its registry"),
-        ("docker://reg.io#a:b c", "its tag"),
-        ("reg.io#a@sha256:12", "its digest"),
-        ("reg.io#a:$(id)", "its tag"),
-    ],
-)
+@cases
 def test_what_is_no_reference_is_refused_with_the_part_that_is_wrong(text: str, says: str) -> None:
     with pytest.raises(UsageError, match=re.escape(says)):
         parse_reference(text)

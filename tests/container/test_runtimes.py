@@ -11,6 +11,7 @@ from hpcbert.container import cache, runtimes
 from hpcbert.container.reference import parse_reference
 from hpcbert.errors import ConfigError, UsageError
 from tests.kit import drafts
+from tests.kit.cases import cases
 from tests.kit.containers import pointer
 
 pytestmark = pytest.mark.slow
@@ -59,16 +60,7 @@ def test_a_reference_of_a_wrong_form_is_refused(text: str) -> None:
         parse_reference(text)
 
 
-@pytest.mark.parametrize(
-    ("runtime", "text", "says"),
-    [
-        ("apptainer", "/i/x.sqsh", 'container.runtime = "pyxis" or "enroot" can'),
-        ("enroot", "/i/x.sif", 'container.runtime = "apptainer" can'),
-        ("pyxis", "/i/x.sif", 'container.runtime = "apptainer" can'),
-        ("enroot", "oras://reg.io/a:1", 'container.runtime = "apptainer" can'),
-        ("pyxis", "library://a/b/c:1", 'container.runtime = "apptainer" can'),
-    ],
-)
+@cases
 def test_an_image_for_another_runtime_is_refused_by_its_name(
     runtime: str, text: str, says: str
 ) -> None:
@@ -83,15 +75,7 @@ def test_apptainer_takes_files_directories_and_registries(text: str) -> None:
     assert runtimes.check_image(image, runtimes.RUNTIMES["apptainer"], "") == image
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("tmpfs:/x:size=1M", "does not support mounts of the kind"),
-        ("umount:/x", "does not support mounts of the kind"),
-        ("/a:/b:noexec", "has the flag noexec"),
-        ("/a:/b:ro+x-create=dir", "has the flag x-create=dir"),
-    ],
-)
+@cases
 def test_apptainer_refuses_mounts_that_it_can_not_make(text: str, says: str) -> None:
     mount = runtimes.parse_mount(text)
     with pytest.raises(UsageError, match=says):

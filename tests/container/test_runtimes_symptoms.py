@@ -5,41 +5,9 @@ from __future__ import annotations
 import pytest
 
 from hpcbert.container.runtimes import SYMPTOMS, find_symptom
+from tests.kit.cases import read_constant
 
-PRINTED = {
-    "capabilities": "enroot-aufs2ovlfs: failed to set capabilities: Operation not permitted",
-    "user-namespaces": "enroot-nsenter: failed to create user namespace: No space left on device",
-    "runtime-path": "mkdir: cannot create directory '/run/enroot': Permission denied",
-    "foreign-cache": f"tar (child): /cache/{'0' * 64}: Cannot open: Permission denied",
-    "root-squash": "slurmstepd: error: pyxis:     enroot-mount: failed to mount: /home/a/data at "
-    "/tmp/enroot-data/user-0/pyxis_x/data: Permission denied",
-    "noexec": "enroot-switchroot: failed to execute: /bin/sh: Permission denied",
-    "no-container": 'error: pyxis: error: a container with name "pyxis_7_hpcbert-7" does not '
-    "exist, and --container-image is not set",
-    "whiteouts": "enroot-mksquashovlfs: failed to mount overlay: Invalid argument",
-    "no-space": "FATAL ERROR: failed to write to output filesystem: No space left on device",
-    "too-many-requests": "[ERROR] URL https://r.io/v2/a/manifests/1 returned error code: 429 ",
-    "basic-over-http2": "[INFO] Authenticating with user: bob\n"
-    "[INFO] Using credentials from file: /home/bob/.config/enroot/.credentials\n"
-    "[INFO] Fetching image manifest list\n"
-    "[ERROR] URL https://r.io/v2/a/manifests/1 returned error code: 401 Unauthorized",
-    "unknown-authority": "curl: (60) SSL certificate problem: unable to get local issuer "
-    "certificate",
-    "unauthorized": "[INFO] Authenticating with user: bob\n"
-    "[ERROR] URL https://r.io/token returned error code: 401 Unauthorized",
-    "not-found": "[ERROR] URL https://r.io/v2/a/manifests/1 returned error code: 404 Not Found",
-    "rootfs-lock": "[ERROR] Could not acquire rootfs lock",
-    "exists": "[ERROR] File already exists: /images/x.sqsh",
-    "nvidia-hook": "[ERROR] /etc/enroot/hooks.d/98-nvidia.sh exited with return code 1",
-    "fuse": "squashfuse: failed to open /dev/fuse: Permission denied",
-    "memory": "FATAL ERROR: Out of memory (create_thread_pool)",
-    "plugin-version": "error: plugin_load_from_file: Incompatible Slurm plugin version",
-    "no-program": "hpcbert: there is no enroot on login1",
-    "no-host": "curl: (6) Could not resolve host: r.io",
-    "wrong-password": "[INFO] Querying registry for permission grant\n"
-    "[INFO] Authenticating with user: bob\n"
-    "[INFO] Using credentials from file: /home/bob/.config/enroot/.credentials",
-}
+PRINTED = read_constant(__file__, "PRINTED")
 
 
 def test_every_row_has_its_words() -> None:

@@ -25,6 +25,7 @@ import pytest
 
 from hpcbert.lab.files import has_pmix
 from hpcbert.system.runner import run
+from tests.kit.cases import cases
 from tests.kit.containers import (
     HERE,
     SYSTEM_PATH,
@@ -312,15 +313,7 @@ def _find_conf(enroot: Path) -> str:
     return f"{match[1] if match else '/etc/enroot'}/enroot.conf"
 
 
-@pytest.mark.parametrize(
-    ("program", "file"),
-    [
-        ('echo "Config file: /opt/etc/enroot.conf"', "/opt/etc/enroot.conf"),
-        ('# config::export ENROOT_SYSCONF_PATH     "/usr/etc/enroot"\nexit 1', "/usr/etc/enroot/enroot.conf"),
-        ("exit 1", "/etc/enroot/enroot.conf"),
-    ],
-    ids=["4.0", "3.4", "unknown"],
-)  # fmt: skip
+@cases
 def test_the_settings_of_any_enroot_are_found(program: str, file: str, tmp_path: Path) -> None:
     (tmp_path / "enroot").write_text(f"#!/bin/bash\n{program}\n")
     (tmp_path / "enroot").chmod(0o755)

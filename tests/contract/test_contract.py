@@ -7,6 +7,7 @@ import pytest
 
 from tests.contract.conftest import INCOMPLETE
 from tests.contract.contract import HERE, Case, Place, check_case, differences, mask, parametrize
+from tests.kit.cases import read_constant
 from tests.kit.shared import SHARED
 
 pytestmark = pytest.mark.contract
@@ -20,15 +21,7 @@ repeats = 2
 fp32 = [32, 64]
 """
 # docs/reference/exit-codes.md
-EXIT_CODES = {
-    "error": 1,
-    "usage": 2,
-    "config": 2,
-    "scheduler": 3,
-    "incomplete": 4,
-    "check": 5,
-    "regression": 7,
-}
+EXIT_CODES = read_constant(__file__, "EXIT_CODES")
 
 
 @pytest.fixture

@@ -7,21 +7,14 @@ import runpy
 
 import pytest
 
+from tests.kit.cases import read_constant
 from tests.kit.paths import REPOSITORY
 
 ENGLISH = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 CHINESE = (REPOSITORY / "README.zh.md").read_text(encoding="utf-8")
 _FENCE = r"^```\w*\n.*?^```$"
 # What both must have alike, whatever the words around it.
-SAME = {
-    "commands and tables": _FENCE,
-    "words of the program": r"`[^`\n]+`",
-    "figures": r"(?<![\w.-])\d[\d.,]*\d%?|(?<![\w.-])\d+%",
-    "links": r"\]\((?!README)([^)]+)\)",
-    "headings": r"^#+ ",
-    "rows": r"^\|",
-    "bold": r"\*\*",
-}
+SAME = read_constant(__file__, "SAME")
 
 
 @pytest.mark.parametrize("form", SAME.values(), ids=SAME.keys())

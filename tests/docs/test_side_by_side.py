@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -44,20 +43,3 @@ def test_two_rows_are_measured_and_judged(tmp_path: Path) -> None:
     )
     # Nothing is left behind.
     assert [path.name for path in tmp_path.iterdir()] == ["figures.json"]
-
-
-def test_an_unknown_row_is_refused_with_those_that_there_are() -> None:
-    result = subprocess.run([*PROGRAM, "--only", "x"], capture_output=True, text=True, check=False)
-    assert result.returncode == 1
-    assert result.stderr.startswith("no rows x; there are: help, version, submit-help")
-
-
-def test_the_table_of_the_readme_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    program = runpy.run_path(str(BENCHMARKS / "side_by_side.py"))
-    readme = (BENCHMARKS / "README.md").read_text(encoding="utf-8")
-    table = f"{program['HEAD']}| one | | | | | |\n\nMedians of 7 turns: this machine.\n"
-    once = program["replaced"](readme, table)
-    assert table in once
-    assert len(once.splitlines()) < len(readme.splitlines())
-    assert program["replaced"](once, table) == once

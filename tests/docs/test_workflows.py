@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -72,34 +70,6 @@ def test_the_hooks_are_the_linters_of_make_check_and_make_itself() -> None:
     linters = re.findall(r"\$\(BIN\)(/[\w-]+(?: \w+)?)", recipe("check"))
     entries = [re.split(r" -", hook["entry"])[0] for hook in hooks()]
     assert sorted(entries) == sorted([*(f".venv/bin{linter}" for linter in linters), "make quick"])
-
-
-@pytest.mark.parametrize("torch", [True, False], ids=["torch", "no torch"])
-@pytest.mark.parametrize("dependencies", ["locked", "newest", "lowest"])
-def test_types_are_checked_where_what_is_installed_has_their_annotations(
-    tmp_path: Path, dependencies: str, torch: bool
-) -> None:
-    """`make check` on another Python, with the lowest dependencies, or without PyTorch, passes."""
-    shutil.copy(REPOSITORY / "Makefile", tmp_path)
-    programs = tmp_path / "bin"
-    (tmp_path / "packages" / "torch").mkdir(parents=True)
-    (tmp_path / "packages" / "torch" / "__init__.py").touch()
-    path = shlex.quote(f"PYTHONPATH={tmp_path}/packages") if torch else ""
-    python = shlex.quote(sys.executable)
-    programs.mkdir()
-    for name in ("ruff", "mypy", "lint-imports", "codespell", "python"):
-        (programs / name).write_text(
-            f'#!/bin/sh\n[ "$1" != -c ] || exec env {path} {python} -S "$@"\necho {name}\n'
-        )
-        (programs / name).chmod(0o755)
-    words = ["make", "-C", str(tmp_path), "-o", ".setup/test", "check", "BIN=bin"]
-    words.append(f"DEPENDENCIES={dependencies}")
-    result = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-    checked = torch and dependencies != "lowest" and sys.version_info >= (3, 11)
-    assert ("mypy" in result.stdout.split()) == checked
-    assert ("types are not checked" in result.stdout) != checked
-    assert {"ruff", "lint-imports", "codespell", "python"} <= set(result.stdout.split())
 
 
 def test_the_matrix_is_the_pythons_that_the_project_promises() -> None:

@@ -6,20 +6,10 @@ import pytest
 
 from hpcbert.errors import UsageError
 from hpcbert.lab.plan import SLOTS, LabPlan, Network, root_of
+from tests.kit.cases import cases
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"nodes": 0},
-        {"nodes": 251},
-        {"gpus_per_node": -1},
-        {"slurmd_timeout": 1},
-        {"name": "Lab"},
-        {"name": "my lab"},
-        {"name": ""},
-    ],
-)
+@cases
 def test_a_plan_out_of_bounds_is_refused(wrong: dict[str, int | str]):
     with pytest.raises(UsageError):
         LabPlan(**wrong)  # type: ignore[arg-type]

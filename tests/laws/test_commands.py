@@ -14,6 +14,7 @@ import pytest
 from hpcbert.cli.main import COMMANDS
 from hpcbert.cli.output import Result, make_document, replace_controls
 from hpcbert.errors import CheckError, IncompleteError
+from tests.kit.cases import cases
 from tests.kit.cli import HEAVY, UNCOUNTED, Cli, CliResult
 
 pytestmark = pytest.mark.slow
@@ -39,21 +40,7 @@ def test_every_command_is_listed_with_a_line_and_in_the_order_of_work(tmp_path: 
     assert places == sorted(places)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["submit", "--nodes", "0"],
-        ["submit", "--fw", "pytroch"],
-        ["submit", "--set", "x"],
-        ["submit", "--precision", "fp9"],
-        ["submit", "--site", "absent.toml"],
-        ["collect", "absent"],
-        ["frameworks", "show", "nix"],
-        ["nocommand"],
-        ["submit", "--no-such-flag"],
-        ["render", "--check", "."],
-    ],
-)
+@cases
 def test_errors_speak_json_on_stdout_too(words: list[str], tmp_path: Path) -> None:
     (tmp_path / "x.sbatch").write_text("#!/bin/bash\n")
     result = hpcbert(*words, "--json", cwd=tmp_path)

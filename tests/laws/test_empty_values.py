@@ -16,6 +16,7 @@ from hpcbert.config.site import read_site
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.system.decode import Invalid
 from tests.kit.campaigns import Build
+from tests.kit.cases import cases
 from tests.kit.cli import run
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
@@ -127,16 +128,7 @@ def test_a_list_has_no_empty_entry(text: str) -> None:
         split_list(text)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        'frameworks = ""', 'frameworks = ["pytorch", " "]', 'models = ""', 'shapes = [""]',
-        'precisions = " "', 'note = ""', 'notify = " "', 'device = ""', 'protocol = ""', 'name = ""',
-        '[slurm]\npartition = ""', '[slurm]\naccount = " "', '[slurm]\nqos = ""',
-        '[slurm]\nreservation = ""', '[slurm]\nnodelist = ""', '[slurm]\nexclude = "n1,"',
-        '[[include]]\nframeworks = [""]', '[[exclude]]\nmodels = ""',
-    ],
-)  # fmt: skip
+@cases
 def test_a_campaign_file_has_no_empty_value(tmp_path: Path, text: str) -> None:
     path = tmp_path / "campaign.toml"
     path.write_text(f"schema = 1\n{text}\n")

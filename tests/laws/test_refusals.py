@@ -17,6 +17,7 @@ import pytest
 
 from hpcbert.cli.main import COMMANDS, root
 from hpcbert.system.runner import Outcome, run
+from tests.kit.cases import cases
 from tests.kit.paths import REPOSITORY
 from tests.kit.waiting import CEILING
 
@@ -192,22 +193,7 @@ def shell(line: str, cwd: Path) -> Outcome:
     return run(words, cwd=cwd, env={**os.environ, "HOME": str(cwd)}, timeout=CEILING)
 
 
-@pytest.mark.parametrize(
-    ("line", "code", "message"),
-    [
-        ("hpcbert config >/dev/full", 1, "No space left"),
-        ("hpcbert config --json >/dev/full", 1, "No space left"),
-        ("hpcbert --help >/dev/full", 1, "No space left"),
-        ("hpcbert config >&-", 1, "closed"),
-        ("hpcbert config --json >&-", 1, "closed"),
-        ("hpcbert --version >&-", 1, "closed"),
-        ("hpcbert submit --nodes 0 >/dev/full", 2, "--nodes"),
-        ("hpcbert submit --fw nix --json >/dev/full", 2, "nix"),
-        ("hpcbert submit --fw nix <&- >&-", 2, "nix"),
-        ("hpcbert --help | head -c 1; exit ${PIPESTATUS[0]}", 0, ""),
-        ("hpcbert config --json | head -c 1; exit ${PIPESTATUS[0]}", 0, ""),
-    ],
-)
+@cases
 def test_a_stdout_that_takes_nothing(line: str, code: int, message: str, tmp_path: Path) -> None:
     outcome = shell(line, tmp_path)
     assert outcome.returncode == code, outcome

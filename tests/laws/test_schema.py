@@ -15,6 +15,7 @@ from hpcbert.campaign.evidence import INDEX
 from hpcbert.errors import UsageError
 from hpcbert.model import MANIFEST
 from tests.kit.campaigns import Build, Built, collect_campaigns, report_states
+from tests.kit.cases import read_constant
 from tests.kit.cli import run
 
 OTHERS = [
@@ -24,32 +25,7 @@ OTHERS = [
     pytest.param("two", id="word"),
 ]
 # Each command that takes a campaign; {} is its directory.
-READERS = [
-    "monitor {} --once",
-    "logs {}",
-    "cancel {}",
-    "retry {}",
-    "retry {} --dry-run",
-    "collect {}",
-    "collect {} --require-all",
-    "compare {} {}",
-    "report {} --output page.html",
-    "show {}",
-    "note {}",
-    "note {} faster",
-    "audit {}",
-    "explain {}",
-    "predict {} --nodes 2",
-    "archive {}",
-    "submit --resume {}",
-    "submit --like {} --dry-run",
-    "plan --like {}",
-    "monitor {}",
-    "monitor {} --json",
-    "audit {} --accept why",
-    "render --check {}",
-    "render --check {}/scripts",
-]
+READERS = read_constant(__file__, "READERS")
 
 
 @pytest.fixture
@@ -106,19 +82,7 @@ def test_a_notebook_refuses_it(built: Built) -> None:
         load(built.directory)
 
 
-ARCHIVE_READERS = [
-    "collect",
-    "audit",
-    "monitor --once",
-    "submit --like",
-    "plan --like",
-    "show",
-    "logs",
-    "explain",
-    "predict --nodes 2",
-    "report --output page.html",
-    "compare old.zip",
-]
+ARCHIVE_READERS = read_constant(__file__, "ARCHIVE_READERS")
 
 
 @pytest.mark.parametrize("command", ARCHIVE_READERS)

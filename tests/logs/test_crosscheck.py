@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from hpcbert.logs.grammar import find_number_groups
 from hpcbert.logs.setting import Setting
+from tests.kit.cases import cases
 from tests.kit.logs import Reader, codes, grammar_file, step, steps
 
 ONE = Setting(nodes=1, gpus_per_node=1, gpus=1, batch_size_per_device=32, accumulation=1)
@@ -113,17 +114,7 @@ def test_a_number_of_few_iterations_says_so(read: Reader, rule: str) -> None:
     assert read(shorter, render_log(6), rule, setting).flags == ()
 
 
-@pytest.mark.parametrize(
-    ("device", "seconds", "flags"),
-    [
-        ("gpu", 101, ("short-window",)),
-        ("gpu", 100, ()),
-        ("gpu", 0, ()),
-        ("cpu", 101, ()),
-        ("", 101, ()),
-    ],
-    ids=["short", "long-enough", "no-limit", "cpu", "unknown"],
-)
+@cases
 def test_a_number_of_few_seconds_on_gpus_says_so(
     read: Reader, device: str, seconds: int, flags: tuple[str, ...]
 ) -> None:
@@ -206,17 +197,7 @@ def test_a_number_is_taken_with_all_that_it_runs_into(text: bytes, expected: byt
     assert number.read(match) == expected
 
 
-@pytest.mark.parametrize(
-    ("pattern", "before", "after"),
-    [
-        (r"(?P<rate>[\d.]+)K tks/s", True, False),
-        (r"(?P<rate>[\d.]+)K?", True, True),
-        (r"(?P<rate>[\d.]+) ?K", True, True),
-        (r"gbs1(?P<rate>\d+)_gbs2", False, False),
-        (r"\d(?P<rate>\d+)\d", True, True),
-        (r"(?P<rate>(?:[^])x]|\))+)s", True, False),
-    ],
-)
+@cases
 def test_what_the_pattern_itself_has_beside_a_number_is_its_own(
     pattern: str, *, before: bool, after: bool
 ) -> None:

@@ -6,22 +6,12 @@ import pytest
 
 from hpcbert.logs.setting import Setting
 from tests.kit import recipes
+from tests.kit.cases import cases, read_constant
 from tests.kit.logs import Reader, codes, grammar_file, step
 from tests.logs.test_crosscheck_evenness import HEADERS
 
 # A log of the Hugging Face Trainer, read as if its tokens were iterations and its runtime a clock.
-FORCED = """
-[[log.records]]
-name = "step"
-contains = "num_input_tokens_seen"
-match = "'loss': (?P<loss>[\\\\d.]+), .*'num_input_tokens_seen': (?P<iteration>\\\\d+), 'train_runtime': (?P<time>[\\\\d.]+)"
-time = "epoch"
-every = 512
-
-[[log.rules]]
-name = "clock"
-kind = "clock"
-"""
+FORCED = read_constant(__file__, "FORCED")
 ONE = Setting(nodes=1, gpus_per_node=1, gpus=1, batch_size_per_device=4, accumulation=1)
 TOKENS = ONE._replace(skip=512 * 20, iters=512 * 120)
 
@@ -34,18 +24,7 @@ def trainer(closing: str) -> str:
     return "\n".join([*lines, closing, ""])
 
 
-CLOSINGS = {
-    "printed": "{'train_runtime': 11.4, 'train_samples_per_second': 42.0, 'train_loss': 9.5}",
-    "quoted": "{'train_runtime': '11.4', 'train_samples_per_second': '42.0'}",
-    "logged": "  train_samples_per_second =       42.0",
-    "json": '{"train_samples_per_second": 42.0}',
-    "dllogger-tf": "DLL 2021-12-17 12:22:10.418990 -  throughput_train : 42.0 seq/s ",
-    "dllogger-pytorch": "DLL 2021-12-17 12:22:10 -  training_sequences_per_second : 42.0 sequences/s",
-    "estimator": "INFO:tensorflow:Throughput Average (sentences/sec) = 42.00",
-    "total": "Total samples/s: 42.0",
-    "average": "average throughput: 42.0 samples/second",
-    "perfzero": '"name": "exp_per_second",\n  "value": 42.0',
-}
+CLOSINGS = read_constant(__file__, "CLOSINGS")
 
 
 @pytest.mark.parametrize("closing", CLOSINGS.values(), ids=CLOSINGS)
@@ -66,16 +45,7 @@ def test_the_right_number_is_not(read: Reader, closing: str) -> None:
     assert read(toml, log, "", ONE).throughput == pytest.approx(42, rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    "closing",
-    [
-        "{'eval_runtime': 3.0, 'eval_samples_per_second': 7000.0}",
-        "{'train_steps_per_second': 1.0}",
-        "average throughput: 9 tokens/second",
-        "total samples: 42",
-    ],
-    ids=["evaluation", "steps", "tokens", "count"],
-)
+@cases
 def test_other_rates_contradict_nothing(read: Reader, closing: str) -> None:
     assert read(FORCED, trainer(closing), "", TOKENS).throughput == pytest.approx(21504, rel=1e-4)
 

@@ -12,6 +12,7 @@ from hpcbert.logs.crosscheck import WindowRecord, find_unevenness
 from hpcbert.logs.scan import Reading
 from hpcbert.logs.setting import Setting
 from tests.kit import recipes
+from tests.kit.cases import read_constant
 from tests.kit.logs import Reader, codes, grammar_file, step
 from tests.kit.shared import index
 from tests.recipes.published import is_here, list_readings
@@ -132,17 +133,7 @@ def test_one_long_step_is_named(read: Reader, form: str) -> None:
     assert note.detail.endswith("see iteration 70")
 
 
-LOOPS = """
-[[log.records]]
-name = "loop"
-contains = "loop"
-match = 'loop (?P<iteration>\\d+) (?P<time>\\d+)'
-time = "epoch"
-
-[[log.rules]]
-name = "clock"
-kind = "clock"
-"""
+LOOPS = read_constant(__file__, "LOOPS")
 
 
 def test_loops_of_which_one_evaluates_are_flagged(read: Reader) -> None:

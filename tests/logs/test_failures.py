@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert.logs.failures import last_error
+from tests.kit.cases import cases
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 1, in <module>\n'
 GONE = "srun: error: n1: task 0: Exited with exit code 1\n"
@@ -143,21 +144,7 @@ def test_what_is_no_text_raises_nothing(noise: bytes, tmp_path: Path) -> None:
     assert last_error(path) == ""
 
 
-@pytest.mark.parametrize(
-    ("text", "attempt", "error"),
-    [
-        ("B0 E0", 0, "a: error: no 0"),
-        ("B0 E0 B1", 1, ""),
-        ("B0 E0 B1", 0, "a: error: no 0"),
-        ("B0 E0 B1 E1 B2 E2", 1, "a: error: no 1"),
-        ("B0 E0 B1 E1 B2 E2", None, "a: error: no 2"),
-        ("E3 B1 E1", 1, "a: error: no 1"),
-        ("E3 B1", 1, "a: error: no 3"),
-        ("E3", 1, "a: error: no 3"),
-        ("B0 E0 E3", 1, ""),
-        ("B2 E2", 1, ""),
-    ],
-)
+@cases
 def test_of_an_output_of_several_attempts_only_one_counts(
     text: str, attempt: int | None, error: str, tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import pytest
 
 from hpcbert.logs.setting import Setting
+from tests.kit.cases import cases
 from tests.kit.logs import TEST_RECIPES, Reader, codes, grammar_file
 
 ONEFLOW, PADDLE_STATIC, PADDLE = map(grammar_file, ("oneflow", "paddle-static", "paddle"))
@@ -128,16 +129,7 @@ def test_paddle_static_prints_steps_summed_over_nodes(read: Reader) -> None:
     assert reading.throughput == pytest.approx((5.5 + 6.5 + 7.5 + 8.5) / 4 * 8 * 4)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "global step {n}, epoch: 0, batch: 1, loss: 9.3, speed: 4.59 step/s, ips: 146.84 sequences/s",
-        "global step {n}, epoch: 0, batch: 1, loss: 9.3, speed: 3.38 step/s, ips :146.84 sequences/s",
-        "tobal step: {n}, epoch: 0, batch: 9, loss: 9.3, avg_samples: 32.00000, ips: 146.84 sequences/sec",
-        "total step: {n}, epoch: 0, batch: 9, loss: 9.3, avg_samples: 32.00000, ips: 146.84 sequences/sec",
-        "\x1b[32m[2021-12-27 14:44:07,264] [    INFO]\x1b[0m - global step {n}, loss: 9.3, ips: \x1b[1m146.84\x1b[0m sequences/s",
-    ],
-)
+@cases
 def test_paddle_spells_its_rate_per_gpu_in_four_ways_and_in_colour(read: Reader, line: str) -> None:
     log = "ips: 127.0.0.1\n" + "".join(line.format(n=n) + "\n" for n in range(10, 130, 10))
     assert read(PADDLE, log, "", Setting(gpus=32)).throughput == pytest.approx(146.84 * 32)

@@ -16,6 +16,7 @@ from hpcbert.logs.scan import read_progress
 from hpcbert.model import Unit
 from tests.kit import cli, logs
 from tests.kit.campaigns import Build
+from tests.kit.cases import cases
 from tests.kit.logs import write_file
 from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import SHELL, load
@@ -102,18 +103,7 @@ def test_monitor_knows_the_size_of_a_sample(build: Build, unit: Unit, factor: in
     assert make_rate_factor_reader(built.directory)(point, unit) == unknown
 
 
-@pytest.mark.parametrize(
-    ("mine", "total", "tasks", "rank", "is_reported"),
-    [
-        (1, 64, 1, 0, True),
-        (2, 64, 8, 0, True),  # one core with two threads
-        (1, 64, 8, 1, False),  # once for all ranks
-        (1, 2, 2, 0, False),
-        (1, 64, 64, 0, False),  # all ranks together have the whole node
-        (8, 64, 1, 0, False),
-        (64, 64, 1, 0, False),
-    ],
-)
+@cases
 def test_rank_0_reports_few_cpus(
     tmp_path: Path, *, mine: int, total: int, tasks: int, rank: int, is_reported: bool
 ) -> None:

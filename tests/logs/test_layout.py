@@ -7,6 +7,7 @@ import pytest
 
 from hpcbert.errors import UsageError
 from hpcbert.logs.layout import LogFile, discover, natural_key
+from tests.kit.cases import cases
 
 
 def touch_files(root: Path, *names: str) -> None:
@@ -20,22 +21,7 @@ def find_log(path: Path, pattern: str = "") -> LogFile:
     return log._replace(path=path)
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("logs/oneflow/bert/bz32/4n8g/bert_b32_fp32_1.log", ("bert", 4, 8, 32, "fp32", 1, 0)),
-        ("logs/x/bert/bz32/10n8g/bert_b32_fp16_12.log", ("bert", 10, 8, 32, "fp16", 12, 0)),
-        ("tensorflow/resnet50/1n16g/rn50_b128_fp32_1.log", ("rn50", 1, 16, 128, "fp32", 1, 0)),
-        ("logs/oneflow/2n8g/bert_base_b96_fp32_0.log", ("bert_base", 2, 8, 96, "fp32", 0, 0)),
-        (
-            "fp16_ngc_bert_b64/pytorch/1n8g/bert-base-adam-training_b64_fp16_3.log",
-            ("bert-base-adam-training", 1, 8, 64, "fp16", 3, 0),
-        ),
-        ("1n1g/bert_b32_fp32_2.r1.log", ("bert", 1, 1, 32, "fp32", 2, 1)),
-        ("1n1g/bert_b32_amp_2.log", ("bert", 1, 1, 32, "fp16", 2, 0)),
-        ("1n1g/deep/er/bert_b32_bf16_2.txt", ("bert", 1, 1, 32, "bf16", 2, 0)),
-    ],
-)
+@cases
 def test_dlperfs_layout_and_its_deviations(
     tmp_path: Path, name: str, expected: tuple[object, ...]
 ) -> None:

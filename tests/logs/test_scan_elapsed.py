@@ -5,20 +5,10 @@ from __future__ import annotations
 import pytest
 
 from hpcbert.logs.setting import Setting
+from tests.kit.cases import read_constant
 from tests.kit.logs import Reader, codes
 
-_TOKENS = """
-[[log.records]]
-name = "tokens"
-contains = "tokens="
-match = 'tokens=(?P<iteration>\\d+) after (?P<time>[\\d.e+]+)'
-time = "elapsed"
-counts = "tokens"
-
-[[log.rules]]
-name = "elapsed"
-kind = "clock"
-"""
+_TOKENS = read_constant(__file__, "_TOKENS")
 _SAMPLES = _TOKENS.replace('counts = "tokens"', 'counts = "samples"')
 _HOURS = _TOKENS.replace('"elapsed"\n', '"elapsed-hours"\n', 1)
 # 8 samples of 128 tokens in a step of half a second.
@@ -80,17 +70,7 @@ def test_tokens_of_unknown_steps_ask_for_what_is_missing(name: str, read: Reader
     assert (reading.throughput, reading.missing, codes(reading)) == (None, name, [])
 
 
-_LINES = """
-[[log.records]]
-name = "batch"
-contains = "[batch="
-match = '\\[batch=(?P<iteration>\\d+)[^]]*\\]:\\n(?:[^\\n]*\\n)*? rate: (?P<rate>[\\d.]+)'
-lines = 40
-
-[[log.rules]]
-name = "rate"
-kind = "rate"
-"""
+_LINES = read_constant(__file__, "_LINES")
 
 
 def test_a_record_of_many_lines_ends_where_the_next_one_begins(read: Reader) -> None:

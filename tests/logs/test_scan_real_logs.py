@@ -10,6 +10,7 @@ import pytest
 from hpcbert.logs import scan
 from hpcbert.logs.grammar import Grammar
 from hpcbert.logs.setting import Setting
+from tests.kit.cases import cases
 from tests.kit.logs import TEST_RECIPES, parse
 from tests.kit.shared import index
 
@@ -62,36 +63,7 @@ def test_logs_of_paddles_reports_reproduce_their_closest_rule(
         assert reading.throughput == pytest.approx(expected, abs=6e-4), row.name
 
 
-@pytest.mark.parametrize(
-    ("log", "rule", "expected"),
-    [
-        (
-            "v1.0/50619b5/NVIDIA/results/dgxa100_ngc21.05_pytorch/bert/result_0.txt",
-            "footer",
-            2193.41,
-        ),
-        (
-            "v1.0/50619b5/NVIDIA/results/dgxa100_n8_ngc21.05_pytorch/bert/result_0.txt",
-            "footer",
-            18010.005,
-        ),
-        (
-            "v2.0/8437fbb/Azure/results/ND96amsr_A100_v4_n8_pytorch/bert/result_0.txt",
-            "footer",
-            21168.173,
-        ),
-        (
-            "v3.0/63e326c/NVIDIA/results/dgxh100_n8_ngc23.04_pytorch/bert/result_0.txt",
-            "tracked",
-            53540.834,
-        ),
-        (
-            "v3.0/63e326c/NVIDIA/results/dgxh100_n8_ngc23.04_pytorch/bert/result_1.txt",
-            "tracked",
-            53185.444,
-        ),
-    ],
-)
+@cases
 def test_mlperf_logs_through_labels_and_pyxis(
     shared: Path, log: str, rule: str, expected: float
 ) -> None:

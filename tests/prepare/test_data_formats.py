@@ -34,6 +34,7 @@ from hpcbert.prepare.data_samples import (
     number_blocks,
 )
 from tests.kit import cli
+from tests.kit.cases import cases
 from tests.kit.cli import CliResult
 from tests.kit.waiting import CEILING
 
@@ -461,18 +462,7 @@ def test_a_weight_that_is_not_a_number_is_refused(tmp_path: Path) -> None:
     assert "not a finite number" in result.data["problems"][0]
 
 
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (None, "No such file"),
-        ("{", "not JSON"),
-        ("[]", "must be a table"),
-        ('{"schema": 9}', "schema"),
-        ('{"schema": 1}', "format is missing"),
-        ('{"schema": 1, "format": 4}', "format must be a text"),
-    ],
-    ids=["missing", "cut", "list", "future", "empty", "another-kind"],
-)
+@cases
 def test_a_data_json_that_is_none_is_refused(
     content: str | None, says: str, tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from hpcbert.prepare.data_samples import Samples, StreamSettings, make_synthetic
+from tests.kit.cases import read_constant
 from tests.kit.cli import run
 from tests.kit.needs import lacks
 from tests.kit.waiting import CEILING
@@ -22,16 +23,7 @@ MASKED = ("input_ids", "masked_lm_ids", "masked_lm_weights")
 # For each framework: the format it reads, the script that has it read all of a folder, how many
 # files there are, and what it must have found at least. Megatron and PaddlePaddle 1.8 mask by
 # themselves; any interpreter with torch or numpy runs their readers, checkouts on PYTHONPATH.
-READERS = {
-    "deepspeed": ("hdf5", "read_hdf5.py", 4, MASKED),
-    "mindspore-models": ("tfrecord", "read_tfrecord_mindspore.py", 4, MASKED),
-    "mxnet": ("npz", "read_npz.py", 4, MASKED),
-    "oneflow-models": ("ofrecord", "read_ofrecord.py", 4, MASKED),
-    "paddle": ("hdf5", "read_hdf5_paddle.py", 4, MASKED),
-    "tf2": ("tfrecord", "read_tfrecord.py", 4, MASKED),
-    "megatron": ("megatron", "read_megatron.py", 1, ("originals", "segment_ids")),
-    "paddle18": ("paddle-text", "read_paddle_text.py", 4, ("originals", "next_sentence_labels")),
-}
+READERS = read_constant(__file__, "READERS")
 SHAPES = {"128": (128, 20), "512": (512, 76)}
 SAMPLES = 300
 

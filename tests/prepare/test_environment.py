@@ -28,6 +28,7 @@ from hpcbert.system import runner
 from hpcbert.system.lock import LOCK, hold_lock
 from hpcbert.system.runner import Outcome
 from tests.kit import drafts
+from tests.kit.cases import cases, read_constant
 from tests.kit.cli import Cli
 from tests.kit.drafts import drafted, settled
 from tests.kit.logs import write_file
@@ -36,37 +37,9 @@ from tests.kit.recipes import STEP_LOG
 from tests.kit.waiting import until
 
 HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
-RECIPE = """\
-schema = 1
-title = "A recipe for tests"
-launch = "per-gpu"
-models = ["bert-base"]
-precisions = ["fp32"]
-devices = ["gpu", "cpu"]
-needs = ["source"]
-[source]
-repository = "https://example.org/x"
-commit = "0123456789abcdef0123456789abcdef01234567"
-path = "tiny"
-[on.cpu.environment]
-python = "RELEASE"
-program = true
-patches = ["packages.patch"]
-[[on.cpu.environment.install]]
-requirements = "requirements.txt"
-options = ["--no-deps"]
-env = { TINY_BUILD = "1" }
-"""
+RECIPE = read_constant(__file__, "RECIPE")
 RECIPE += STEP_LOG
-PATCH = """\
-The program calls what only GPUs have.
-
---- a/tiny/train.py
-+++ b/tiny/train.py
-@@ -1 +1 @@
--print("gpu")
-+print("cpu")
-"""
+PATCH = read_constant(__file__, "PATCH")
 
 
 def pip_answer(*packages: str) -> str:
@@ -200,18 +173,7 @@ def test_packages_that_were_changed_are_refused(preparation: Preparation) -> Non
     assert str(preparation.directory) in part.hint
 
 
-@pytest.mark.parametrize(
-    ("word", "printed", "detail", "hint"),
-    [
-        ("install", "ERROR: [Errno 28] No space left on device", "No space left on device", ""),
-        ("install", "WARNING: Retrying … 'NewConnectionError(…)'\nERROR: Could not find a version",
-         "pip install failed: ERROR: Could not find a version", "PIP_INDEX_URL"),
-        ("install", "note\nERROR: No matching distribution found for tiny==1.0\nnotice",
-         "pip install failed: ERROR: No matching distribution found for tiny==1.0", "output above"),
-        ("venv", "/usr/bin/python3.9: No module named venv", "No module named venv", "--python"),
-        ("apply", "error: patch failed: tiny/train.py:1", "git apply failed: error: patch failed", ""),
-    ],
-)  # fmt: skip
+@cases
 def test_what_fails_is_told_and_leaves_nothing(
     preparation: Preparation, word: str, printed: str, detail: str, hint: str
 ) -> None:

@@ -28,6 +28,7 @@ from hpcbert.script import materials
 from hpcbert.script.materials import built_image_stem
 from hpcbert.script.plan import Request
 from hpcbert.system import runner
+from tests.kit.cases import read_constant
 from tests.kit.cli import Cli
 from tests.kit.containers import (
     HERE,
@@ -48,38 +49,7 @@ from tests.prepare.test_data import hdf5
 
 KEYS = ["input_ids", "input_mask"]
 
-RECIPE = """\
-schema = 1
-title = "A recipe for tests"
-data = "A directory of HDF5 files."
-launch = "per-gpu"
-models = ["bert-base"]
-precisions = ["fp32"]
-needs = ["data", "source"]
-
-[dataset]
-files = "{{folder}}/*.hdf5"
-format = "hdf5"
-keys = ["input_ids", "input_mask"]
-at_least = 2
-also = ["vocab.txt"]
-
-[options.folder]
-kind = "str"
-default = "train"
-help = "Folder of the training files."
-
-[source]
-repository = "{repository}"
-commit = "{commit}"
-path = "bert"
-patches = ["fix.patch"]
-
-[image]
-reference = "{image}"
-{build}
-
-"""
+RECIPE = read_constant(__file__, "RECIPE")
 RECIPE += STEP_LOG
 PATCH = """\
 --- a/bert/train.py

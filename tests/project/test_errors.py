@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from hpcbert.errors import describe_error, format_count, join_names
+from tests.kit.cases import cases
 
 
-@pytest.mark.parametrize(
-    ("number", "words", "text"),
-    [
-        (1, ("repeat",), "1 repeat"),
-        (0, ("repeat",), "0 repeats"),
-        (1, ("job waits", "jobs wait"), "1 job waits"),
-        (3, ("job waits", "jobs wait"), "3 jobs wait"),
-    ],
-)
+@cases
 def test_counts_have_their_number(number: int, words: tuple[str, ...], text: str) -> None:
     assert format_count(number, *words) == text
 

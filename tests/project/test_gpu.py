@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from hpcbert.config import toml
+from tests.kit.cases import read_constant
 from tests.kit.paths import REPOSITORY
 from tests.kit.waiting import until
 
@@ -21,17 +22,7 @@ pytestmark = pytest.mark.torch
 
 BENCHMARKS = REPOSITORY / "benchmarks"
 PROGRAM = [sys.executable, str(BENCHMARKS / "gpu.py"), "--device=cpu"]
-CONFIGURATION = {
-    "device_name": "NVIDIA H100 80GB HBM3",
-    "precision": "bf16",
-    "unpad": False,
-    "layers": 12,
-    "hidden": 768,
-    "intermediate": 3072,
-    "vocab": 30522,
-    "sequence_length": 128,
-    "predictions": 20,
-}
+CONFIGURATION = read_constant(__file__, "CONFIGURATION")
 RESULT = {"samples_per_second": 5000.0, "model_flops_per_sample": 6.5e10}
 
 
@@ -118,22 +109,3 @@ def test_watts_are_of_the_only_gpu(
     with gpu.sample_power(path):
         until((tmp_path / "printed").exists, path.read_text)
     assert gpu.read_watts(path, 10.0) == watts
-
-
-def test_watts_without_the_vendors_tool_are_unknown(gpu: Any, tmp_path: Path) -> None:
-    path = tmp_path / "row.power.jsonl"
-    path.write_text("")
-    assert gpu.read_watts(path, 10.0) is None
-
-
-def test_what_was_not_measured_is_a_dash(gpu: Any) -> None:
-    rows = [gpu.Row("a", "train", ()), gpu.Row("b", "train", (), "a"), gpu.Row("c", "train", ())]
-    outcomes = {
-        "a": gpu.Outcome("a", (), {"samples_per_second": 2.0}),
-        "b": gpu.Outcome("b", (), reason="no room | at all"),
-    }
-    cells = [gpu.format_row(row, outcomes) for row in rows]
-    assert cells[0][1] == "2"
-    assert cells[1][1:] == [*["-"] * 7, "failed: no room \\| at all"]
-    assert cells[2][1:-1] == ["-"] * 7
-    assert "not run" in cells[2][-1]

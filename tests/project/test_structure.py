@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import tomli
 
+from tests.kit.cases import cases
 from tests.kit.paths import REPOSITORY
 
 # Folders whose tests span rooms. The others mirror the package.
@@ -41,38 +42,7 @@ def find_circles(directory: Path, modules: dict[str, str]) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("modules", "between"),
-    [
-        pytest.param(
-            {
-                "one.py": "def act():\n    from sample import two\n    return two",
-                "two.py": "import sample.one",
-            },
-            "sample",
-            id="two modules, one by an import in a function",
-        ),
-        pytest.param(
-            {
-                "hall/one.py": "import sample.hall.two",
-                "hall/two.py": "import sample.hall.three",
-                "hall/three.py": "from sample.hall import one",
-            },
-            "sample.hall",
-            id="three modules of a room",
-        ),
-        pytest.param(
-            {
-                "upper/one.py": "import sample.lower.one",
-                "upper/two.py": "",
-                "lower/one.py": "",
-                "lower/two.py": "import sample.upper.two",
-            },
-            "sample",
-            id="two rooms, none of their modules",
-        ),
-    ],
-)
+@cases
 def test_a_circle_of_imports_breaks_the_check(
     tmp_path: Path, modules: dict[str, str], between: str
 ):

@@ -17,21 +17,12 @@ import tomli
 
 from hpcbert.logs.scan import Reading, read
 from hpcbert.logs.setting import Setting
+from tests.kit.cases import read_constant
 from tests.kit.recipes import HERE, NAMES, grammar
 from tests.kit.shared import SHARED, Log, index
 
 # The index's word for a framework, and the recipe that reads its logs.
-RECIPES = {
-    "deepspeed": "deepspeed",
-    "megatron": "megatron",
-    "ngc_pytorch": "ngc-pytorch",
-    "ngc_tf1": "ngc-tf1",
-    "ngc_tf2": "tf2",
-    "oneflow": "oneflow",
-    "paddle": "paddle",
-    "paddle_static": "paddle18",
-    "tf2_official": "tf2",
-}
+RECIPES: dict[str, str] = read_constant(__file__, "RECIPES")
 # Warm-up iterations that reports left out, beside the protocols' own.
 SKIPS = (0, 1, 2, 5, 10, 20, 100)
 # Of a log without a published number: the whole of it, and what follows a warm-up.
@@ -125,19 +116,7 @@ def format_table(shared: Path = SHARED) -> str:
     return "\n".join(lines) + "\n"
 
 
-PAGE = """\
-# Published cells that no rule reproduces
-
-Other projects published {count} throughputs with their {logs} logs: {shares}.
-A rule of the framework's recipe [reproduces](../explanation/numbers.md) {exact} of them to within
-5e-5 over some window of the log. No rule reproduces these:
-
-{cells}
-
-In OneFlow's report of 2020-08-22 (Oneflow-Inc/DLPerf@c89430b, bert_base_fp32_report_0822.md), the
-medians for batch sizes 24 and 48 per GPU do not follow from the published runs. The report lists 14
-or 8 values for a cell, and does not say which seven of them a median comes from.
-"""
+PAGE: str = read_constant(__file__, "PAGE")
 
 
 def _name_repository(name: str) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 from hpcbert.logs.scan import Reading
 from hpcbert.logs.setting import Setting
+from tests.kit.cases import cases
 from tests.kit.logs import Reader, codes
 from tests.kit.recipes import grammar, load, printed, setting
 
@@ -27,17 +28,7 @@ def read_paddle(tmp_path: Path, data: bytes, rule: str, settings: Setting = _KNO
 
 
 @pytest.mark.parametrize("rule", ["dlperf-rate", "time"])
-@pytest.mark.parametrize(
-    ("batch", "unit", "length", "samples"),
-    [
-        (8192, "True", 128, 64),
-        (8192, "True", 512, 16),
-        (8200, "True", 128, 64),
-        (64, "False", 128, 64),
-        (64, "False", 512, 64),
-        (8192, "False", 128, 8192),
-    ],
-)
+@cases
 def test_samples_of_a_batch_are_what_the_log_says(
     rule: str, batch: int, unit: str, *, length: int, samples: int, tmp_path: Path
 ) -> None:

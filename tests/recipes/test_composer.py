@@ -8,6 +8,7 @@ import pytest
 
 from hpcbert.logs.scan import Reading
 from hpcbert.logs.setting import Setting
+from tests.kit.cases import cases
 from tests.kit.cli import CollectJson
 from tests.kit.recipes import Reader
 
@@ -83,18 +84,7 @@ def test_a_run_on_64_mi250x_is_read_without_options(tmp_path: Path, run: Collect
     assert "rolling" in row["flags"]
 
 
-@pytest.mark.parametrize(
-    ("program", "layers", "model"),
-    [
-        ("flex_bert", 22, "modernbert-base"),
-        ("flex_bert", 10, "flex_bert"),
-        ("flex_bert", 12, "flex_bert"),
-        ("hf_bert", 12, "hf_bert"),
-        ("mosaic_bert", 12, "mosaicbert-base"),
-        ("mosaic_bert", 24, "mosaicbert-large"),
-        ("mosaic_bert", 10, "layers 10"),
-    ],
-)
+@cases
 def test_a_model_of_another_depth_is_none_of_the_published(
     program: str, layers: int, model: str, tmp_path: Path, run: CollectJson
 ) -> None:

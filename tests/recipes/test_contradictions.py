@@ -12,6 +12,7 @@ import pytest
 
 from hpcbert.logs.grammar import Rule
 from hpcbert.logs.setting import Setting
+from tests.kit.cases import read_constant
 from tests.kit.needs import not_applicable
 from tests.kit.recipes import Reader, grammar, sample, setting
 from tests.recipes import variants
@@ -126,23 +127,7 @@ def test_a_wrong_setting_is_refused_wherever_the_log_knows_better(
 
 
 # What a request or a path says of a run, each with another value than any sample's.
-LABELS: dict[str, int | str] = {
-    "nodes": 3,
-    "gpus_per_node": 7,
-    "gpus": 21,
-    "batch_size_per_device": 77,
-    "accumulation": 5,
-    "global_batch_size": 12345,
-    "precision": "bf16",
-    "sequence_length": 96,
-    "model": "bert-mini",
-    "hidden_size": 999,
-    "layers": 99,
-    "vocab_size": 99,
-    "predictions": 99,
-    "optimizer": "sgd",
-    "xla": "true",
-}
+LABELS: dict[str, int | str] = read_constant(__file__, "LABELS")
 # What each job's own first line states, whatever its program prints.
 STARTED = {"nodes", "gpus", "batch_size_per_device", "accumulation", "precision", "model"}
 

@@ -6,18 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.cases import cases, read_constant
 from tests.kit.cli import CollectJson, first_row, only_run
 
-_CONFIG = """\
-[2023-05-22 09:00:00,345] impl:
-  microbatch_size: 128
-  mixed_precision: {mixed}
-  mixed_precision_target_dtype: {dtype}
-data:
-  seq_length: 128
-train:
-  batch_size: 8192
-"""
+_CONFIG: str = read_constant(__file__, "_CONFIG")
 _WORKER = (
     "[2023-05-22 09:00:00,001] Distributed worker initialized on rank {rank} (local rank {rank}) "
     "with 4 total processes. OMP Threads set to 8. Run ID is none.\n"
@@ -40,15 +32,7 @@ def format_log(
     return text
 
 
-@pytest.mark.parametrize(
-    ("ranks", "options", "precision"),
-    [
-        pytest.param(1, ("--nodes", 1, "--gpus-per-node", 1), "fp16", id="one GPU"),
-        pytest.param(4, ("--nodes", 1), "fp16", id="four ranks"),
-        pytest.param(4, ("--nodes", 1), "bf16", id="bf16"),
-        pytest.param(1, ("--nodes", 1, "--gpus-per-node", 1), "fp32", id="fp32"),
-    ],
-)
+@cases
 def test_steps_are_micro_batches_of_all_ranks(
     ranks: int, options: tuple[object, ...], precision: str, tmp_path: Path, run: CollectJson
 ) -> None:

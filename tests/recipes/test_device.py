@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from hpcbert.model import Shape
+from tests.kit.cases import read_constant
 from tests.kit.logs import write_file
 from tests.kit.paths import REPOSITORY
 from tests.kit.recipes import NAMES, Case, Run, World, load, presets
@@ -18,18 +19,7 @@ from tests.kit.waiting import CEILING
 PER_GPU = [name for name in NAMES if load(name).launch == "per-gpu"]
 PER_NODE = [name for name in NAMES if load(name).launch == "per-node"]
 # These read the variable or take the option; of the others each is told otherwise, or not at all.
-BY_LOCAL_RANK = (
-    "composer",
-    "deepspeed",
-    "hf-trainer",
-    "megatron",
-    "megatron-core",
-    "mlperf-bert",
-    "mlperf-bert-v5",
-    "ngc-pytorch",
-    "oneflow-models",
-    "pytorch",
-)
+BY_LOCAL_RANK = read_constant(__file__, "BY_LOCAL_RANK")
 BY_HOROVOD = ("mxnet", "ngc-tf1")
 UNTOLD = ("mindspore", "mindspore-models")
 MANY = Shape(2, 8)

@@ -7,22 +7,13 @@ from pathlib import Path
 import pytest
 
 from hpcbert.logs.setting import Setting
+from tests.kit.cases import read_constant
 from tests.kit.logs import Reader
 from tests.kit.recipes import grammar
 
 # MindSpore 1 prints a tensor without dimensions, MindSpore 2 one of a single number; with loss
 # scaling the loss is the first of several outputs (mindspore-ai/models@9d99f64, src/utils.py).
-OUTPUTS = {
-    "bare": "{}",
-    "brackets": "[{}]",
-    "brackets, space": "[ {} ]",
-    "scientific": "[{}e+00]",
-    "parentheses": "({}, False, 65536.0)",
-    "tensor": "Tensor(shape=[], dtype=Float32, value= {})",
-    "tensors": "(Tensor(shape=[], dtype=Float32, value= {}), Tensor(shape=[], dtype=Bool))",
-    "tensor of one": "(Tensor(shape=[1], dtype=Float32, value= [ {}]), Tensor(shape=[1]))",
-    "nested": "([{}], [False], [65536.])",
-}
+OUTPUTS = read_constant(__file__, "OUTPUTS")
 KNOWN = Setting(
     nodes=1, gpus_per_node=2, gpus=2, batch_size_per_device=8, accumulation=1, skip=4, iters=24
 )

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from hpcbert.cli.collect import collect as command
 from hpcbert.logs.scan import Reading
 from hpcbert.logs.setting import Setting
+from tests.kit.cases import cases
 from tests.kit.recipes import Reader, grammar, sample
 
 # One node of Eos in v3.1, as its published result states it.
@@ -81,15 +82,7 @@ def test_packing_is_read_from_what_the_log_states(tmp_path: Path) -> None:
     assert read_mlperf(tmp_path, format_log(total=384)).setting.packing is None
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "Namespace(average_packing_rate=2, bert_config_path='/x', max_predictions_per_seq=76)",
-        "Namespace(max_predictions_per_seq=76, packed_samples=True, seed=1)",
-        " 0: python -u /workspace/bert/run_pretraining.py --packed_samples --distributed_lamb",
-    ],
-    ids=["rate", "argument", "command"],
-)
+@cases
 def test_packing_that_the_log_spells_out_serves_every_rule(tmp_path: Path, line: str) -> None:
     data = format_log(ranks=1, extra=line)
     assert read_mlperf(tmp_path, data).throughput == STATED

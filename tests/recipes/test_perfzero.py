@@ -10,6 +10,7 @@ from hpcbert.errors import UsageError
 from hpcbert.model import Shape
 from hpcbert.script.plan import Request, RequestCell
 from tests.kit import drafts
+from tests.kit.cases import cases
 
 _TPU = {"tpu_parameters": '{"name": "t"}', "perfzero_method": "benchmark_short_4x4_tpu"}
 _METHOD = "BertClassifyBenchmarkReal."
@@ -57,18 +58,7 @@ def test_a_method_runs_with_its_own_values(
     assert "--gcloud_key_file_url= --benchmark_num_trials=1 \\\n" in text
 
 
-@pytest.mark.parametrize(
-    ("settings", "values"),
-    [
-        ({}, (6, 0, 0)),
-        ({}, (0, 19, 0)),
-        ({}, (0, 0, 500)),
-        ({"perfzero_method": "benchmark_8_gpu"}, (0, 0, 0)),
-        ({"tpu_parameters": "t"}, (0, 0, 0)),
-        ({"perfzero_method": "benchmark_9_gpu"}, (0, 0, 0)),
-    ],
-    ids=["batch", "accumulation", "iterations", "method", "tpu", "unknown"],
-)
+@cases
 def test_other_values_are_refused(
     tmp_path: Path, settings: dict[str, str], values: tuple[int, int, int]
 ) -> None:

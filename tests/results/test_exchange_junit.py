@@ -10,6 +10,7 @@ import pytest
 from hpcbert.model import Group, Measured, Reason, Run, Shape
 from hpcbert.results.exchange import list_cases, render_cases
 from hpcbert.results.reduce import tabulate
+from tests.kit.cases import cases
 from tests.kit.cli import run
 
 GROUP = Group("oneflow", "bert-base", "fp32", 32, "dlperf-time")
@@ -21,17 +22,7 @@ def make_run(repeat: int, code: str) -> Run:
     return Run(repeat, 0, throughput, not code, reasons, "COMPLETED", "sacct", f"{repeat}.log")
 
 
-@pytest.mark.parametrize(
-    ("codes", "asked", "outcome"),
-    [
-        (("", ""), 2, ""),
-        (("", "loss"), 2, "failure"),
-        (("", "unfinished"), 2, "skipped"),
-        (("loss", "unfinished"), 2, "failure"),
-        (("",), 2, "failure"),
-    ],
-    ids=["valid", "invalid", "running", "invalid and running", "missing"],
-)
+@cases
 def test_a_point_passes_if_all_its_repeats_are_valid(
     codes: tuple[str, ...], asked: int, outcome: str
 ) -> None:

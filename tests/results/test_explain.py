@@ -14,6 +14,7 @@ from hpcbert.model import Group, Metrics, Reason, RepeatCount, Row, Run, Shape, 
 from hpcbert.results.explain import Observation, count_parameters, explain
 from hpcbert.results.metrics import find_model
 from tests.kit.campaigns import Build, collect_campaigns, report_states
+from tests.kit.cases import cases
 from tests.kit.cli import run
 from tests.kit.paths import TEMPLATES
 
@@ -40,20 +41,7 @@ def test_a_run_that_is_missing_is_of_the_same_device() -> None:
     assert observations["nodes"][0].text.endswith("--precision fp32 --batch-size 32 --device cpu")
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"model": "bert-tiny"}, "--model bert-tiny"),
-        ({"variant": "acc4,xla"}, "--accumulation 4 --xla"),
-        ({"variant": "short,vocab_size=64,NCCL_ALGO=Ring"},
-         "--protocol short --set vocab_size=64 --env NCCL_ALGO=Ring"),
-        ({"largest": True}, "--batch-size max"),
-        ({"variant": "gbs512"}, "--batch-size 32 --global-batch-size 512"),
-        ({"variant": "acc by shape,system=A100,xla"}, "--batch-size 32 --xla"),
-    ],
-    ids=["model", "accumulation and XLA", "protocol, option and variable", "largest batch",
-         "global batch", "words without an option"],
-)  # fmt: skip
+@cases
 def test_the_command_for_a_missing_run_measures_the_same_point(
     changes: dict[str, Any], words: str
 ) -> None:
@@ -91,17 +79,7 @@ def test_what_is_lost_inside_and_between_nodes() -> None:
     assert "4n8g loses 20.0%" in observations["nodes"][1].text
 
 
-@pytest.mark.parametrize(
-    ("shapes", "about", "command"),
-    [
-        (("1n8g", "2n8g"), "node", "--nodes 1 --gpus-per-node 1 "),
-        (("1n1g", "2n8g"), "nodes", "--nodes 1 --gpus-per-node 8 "),
-        (("1n1g", "1n8g"), "nodes", "--nodes 2 --gpus-per-node 8 "),
-        (("1n1g", "1n8g", "2n8g"), "all-reduce", "--fw nccl-tests --nodes 2 --gpus-per-node 8"),
-        (("1n1g",), "input", "--data synthetic"),
-    ],
-    ids=["no single GPU", "no single node", "one node", "no bandwidth", "no waits"],
-)
+@cases
 def test_what_is_missing_is_a_run_to_make(
     shapes: tuple[str, ...], about: str, command: str
 ) -> None:
@@ -125,15 +103,7 @@ def test_weights_are_those_of_the_published_models() -> None:
     assert count_parameters(large) == 336_226_108
 
 
-@pytest.mark.parametrize(
-    ("speed", "gb", "words"),
-    [
-        (720.0, 10.0, "79% of it is hidden"),
-        (800.0, 10.0, "all of it is hidden"),
-        (300.0, 10.0, "does not explain"),
-    ],
-    ids=["partly", "all", "more than that"],
-)
+@cases
 def test_all_reduce_alone_against_what_a_step_lost(speed: float, gb: float, words: str) -> None:
     observations = explain_rows(
         make_row("1n8g", 400.0), make_row("2n8g", speed), bandwidths={"2n8g": gb}

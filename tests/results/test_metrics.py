@@ -39,6 +39,7 @@ from hpcbert.results.published import record
 from hpcbert.results.reduce import tabulate
 from tests.kit import cli
 from tests.kit.campaigns import Build, collect_campaigns, report_states
+from tests.kit.cases import cases
 from tests.kit.paths import REPOSITORY
 from tests.kit.waiting import until
 
@@ -221,19 +222,7 @@ def test_the_sum_that_a_program_states_is_its_work() -> None:
 PEAK = 4 * 312e12 / model_flops(ModelSize(12, 768, 3072), 512)
 
 
-@pytest.mark.parametrize(
-    ("share", "rate", "mfu", "padded", "flags"),
-    [
-        (0.5, 0.9, True, True, ()),
-        (0.5, 1.03, True, False, ()),
-        (0.9, 0.95, True, True, ("high-mfu",)),
-        (0.9, 1.5, False, False, ("impossible-mfu",)),
-        (None, 0.79, False, True, ()),
-        (None, 0.81, False, True, ("high-mfu",)),
-        (None, 1.01, False, False, ("impossible-mfu",)),
-    ],
-    ids=["padding computed", "padding left out", "high", "impossible", "usual", "high, padded", "impossible, padded"],
-)  # fmt: skip
+@cases
 def test_an_mfu_above_the_peak_is_no_number(
     share: float | None, rate: float, mfu: bool, padded: bool, flags: tuple[str, ...]
 ) -> None:
@@ -332,38 +321,7 @@ def test_percentiles_are_of_the_values() -> None:
     assert percentile([3.0, 1.0, 2.0], 0.95) == 3.0
 
 
-@pytest.mark.parametrize(
-    ("gpu", "precision", "peak"),
-    [
-        ("Tesla V100-SXM2-16GB", "fp32", 15.7),
-        ("Tesla V100-SXM2-16GB", "bf16", None),
-        ("NVIDIA TITAN V", "fp16", 110),
-        ("Tesla T4", "fp16", 65),
-        ("NVIDIA A100 80GB PCIe", "tf32", 156),
-        ("NVIDIA L40S", "fp8", 733),
-        ("NVIDIA GeForce RTX 4090", "bf16", 165.2),
-        ("NVIDIA GeForce RTX 4090 D", "bf16", None),
-        ("NVIDIA H100 80GB HBM3", "fp8", 1979),
-        ("NVIDIA H100 80GB HBM3", "mxfp8", None),
-        ("NVIDIA H100 PCIe", "bf16", 756.5),
-        ("NVIDIA H100 NVL", "bf16", 835.5),
-        ("NVIDIA H200", "bf16", 989.5),
-        ("NVIDIA H200 NVL", "bf16", 835.5),
-        ("NVIDIA H2000", "bf16", None),
-        ("NVIDIA B200", "nvfp4", 9000),
-        ("NVIDIA B300 SXM6 AC", "mxfp8", 4500),
-        ("NVIDIA GB200", "bf16", 2500),
-        ("NVIDIA GB300", "nvfp4", 15000),
-        ("AMD Instinct MI210", "bf16", 181),
-        ("AMD INSTINCT MI250X", "bf16", 191.5),
-        ("AMD Instinct MI300X", "fp8", 2614.9),
-        ("AMD Instinct MI325X", "tf32", 653.7),
-        ("AMD Instinct MI355X", "mxfp8", 5033.2),
-        ("AMD Instinct MI355X", "nvfp4", None),
-        ("HL-225", "bf16", 432),
-        ("HL-325L", "fp8", 1835),
-    ],
-)  # fmt: skip
+@cases
 def test_peaks_by_the_whole_name(gpu: str, precision: str, peak: float | None) -> None:
     assert find_peak(gpu, precision) == (None if peak is None else pytest.approx(peak * 1e12))
 

@@ -22,6 +22,7 @@ from hpcbert.results.reduce import (
     make_group,
     tabulate,
 )
+from tests.kit.cases import cases
 from tests.kit.logs import DEEPSPEED
 
 GROUP = Group("deepspeed", "bert-base", "fp32", 32, "rate")
@@ -232,17 +233,7 @@ def test_published_tables_have_no_outlier_and_few_are_noisy(shared: Path) -> Non
     assert sum("noisy" in flag for flag in flags) == 2
 
 
-@pytest.mark.parametrize(
-    ("numbers", "expected"),
-    [
-        ((100.0, 102.9, 97.1, 101.0, 99.0), False),
-        ((100.0, 105.0, 95.0, 101.0, 99.0), True),
-        ((1.0, 2.6), True),
-        ((77.3, 64.02, 80.51, 70.0, 79.0), True),
-        ((100.0,), False),
-        ((), False),
-    ],
-)
+@cases
 def test_rows_whose_runs_scatter_are_noisy(numbers: tuple[float, ...], *, expected: bool) -> None:
     assert ("noisy" in reduce_points(make_point("1n1g", numbers))[0].flags) is expected
 

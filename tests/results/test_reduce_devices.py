@@ -18,6 +18,7 @@ from hpcbert.results.formats import FORMATS
 from hpcbert.results.reduce import tabulate
 from tests.kit import cli
 from tests.kit.campaigns import Built, collect_campaigns, report_states
+from tests.kit.cases import cases
 from tests.kit.cli import CliResult
 from tests.results.test_formats import make_point
 
@@ -98,19 +99,7 @@ def test_both_in_one_document_are_two_tables() -> None:
     assert "over all devices" in markdown
 
 
-@pytest.mark.parametrize(
-    ("device", "stated", "table"),
-    [
-        ("auto", "cpu", "cpu"),
-        ("auto", "cuda", "gpu"),
-        ("auto", "", "gpu"),
-        ("gpu", "", "gpu"),
-        ("gpu", "cuda", "gpu"),
-        ("cpu", "", "cpu"),
-        ("cpu", "cpu", "cpu"),
-        ("auto", "xpu", "gpu"),
-    ],
-)
+@cases
 def test_the_table_is_of_what_was_computed_on(
     build: Callable[..., Built], device: Device, stated: str, table: str
 ) -> None:

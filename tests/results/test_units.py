@@ -27,6 +27,7 @@ from hpcbert.results.document import ResultSet
 from hpcbert.results.formats import FORMATS
 from hpcbert.results.reduce import tabulate
 from hpcbert.results.units import convert_tables, explain_missing, mark_tables
+from tests.kit.cases import cases
 from tests.kit.cli import run
 from tests.kit.logs import log, write_file
 
@@ -152,16 +153,7 @@ def test_collect_in_tokens(write_logs: Callable[..., str]) -> None:
     assert "| 10240" in text
 
 
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        (("--unit", "tokens"), "how many tokens"),
-        (("--unit", "tokens", "--format", "dlperf-json"), "samples/s"),
-        (("--unit", "tokens", "--beside", "dlperf"), "--beside"),
-        (("--unit", "words"), "words"),
-    ],
-    ids=["no length", "DLPerf's JSON", "the record", "no unit"],
-)
+@cases
 def test_no_rate_is_invented(
     words: tuple[str, ...], reason: str, write_logs: Callable[..., str]
 ) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from hpcbert.model import MANIFEST
 from tests.kit import cli
+from tests.kit.cases import cases
 from tests.kit.cli import CliResult, runs
 from tests.kit.logs import WORDS, stand_in
 from tests.kit.paths import REPOSITORY
@@ -148,23 +149,7 @@ def test_an_option_names_it_too(submit: Callable[..., CliResult], place: Path) -
     assert (refused.returncode, "local, slurm, spool" in refused.stderr) == (2, True)
 
 
-@pytest.mark.parametrize(
-    ("module", "keyword"),
-    [
-        ("import hpcbert.absent", "hpcbert.absent"),
-        ("raise RuntimeError('foozle')", "foozle"),
-        ("TRAITS = (", "SyntaxError"),
-        ("TRAITS = 3", "no Traits"),
-        (
-            (
-                "from dataclasses import replace\nfrom hpcbert.scheduler.slurm import TRAITS\n"
-                "TRAITS = replace(TRAITS, name='broken', class_path='json:Absent')"
-            ),
-            "Absent",
-        ),
-    ],
-    ids=["absent-module", "raises", "syntax", "another-type", "absent-class"],
-)
+@cases
 def test_a_broken_package_is_named(place: Path, tmp_path: Path, module: str, keyword: str) -> None:
     folder = tmp_path / f"package {keyword.strip('.')}"
     info = folder / "broken-1.0.dist-info"

@@ -12,6 +12,7 @@ from hpcbert.model import Shape
 from hpcbert.script import cost
 from hpcbert.script.cost import Cost
 from hpcbert.timelimit import TimeLimit
+from tests.kit.cases import cases
 from tests.kit.drafts import combined, drafted, reference
 
 
@@ -82,16 +83,6 @@ def test_without_a_limit_nothing_bounds_the_cost(tmp_path: Path) -> None:
     assert "--time" in caught.value.hint
 
 
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [
-        (None, "-"),
-        (1 / 12, "0.0833"),
-        (12.5, "12.5"),
-        (5.0, "5"),
-        (305.0, "305"),
-        (1234.56, "1,234.6"),
-    ],
-)
+@cases
 def test_hours_are_written_as_people_read_them(number: float | None, text: str) -> None:
     assert cost.format_hours(number) == text

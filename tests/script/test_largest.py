@@ -17,6 +17,7 @@ from hpcbert.model import LARGEST, LARGEST_IN_COMMON, Shape
 from hpcbert.script.draft import Draft
 from hpcbert.script.largest import Multiple
 from tests.kit import drafts
+from tests.kit.cases import cases
 from tests.kit.drafts import changed, combined, reference
 from tests.kit.needs import not_applicable
 from tests.kit.paths import TEMPLATES
@@ -89,20 +90,7 @@ def read_search(draft: Draft) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-@pytest.mark.parametrize(
-    ("start", "room", "sizes", "largest"),
-    [
-        (32, 176, [32, 64, 128, 256, 192, 160, 176, 184], 176),
-        (32, 183, [32, 64, 128, 256, 192, 160, 176, 184], 176),
-        (32, 40, [32, 64, 48, 40], 40),
-        (32, 32, [32, 64, 48, 40], 32),
-        (32, 9, [32, 16, 8], 8),
-        (32, 3, [32, 16, 8, 4, 2], 2),
-        (50, 99, [50, 100, 72, 80, 88, 96], 96),
-        (4, 7, [4, 8], 4),
-        (1, 1, [1, 2], 1),
-    ],
-)  # fmt: skip
+@cases
 def test_it_doubles_and_then_halves_the_gap(
     tmp_path: Path, start: int, room: int, sizes: list[int], largest: int
 ) -> None:

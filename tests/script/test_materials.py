@@ -15,6 +15,7 @@ from hpcbert.script.materials import find_misfits
 from hpcbert.script.plan import read_options
 from hpcbert.system import runner
 from tests.kit import drafts
+from tests.kit.cases import cases
 from tests.kit.cli import run
 from tests.kit.drafts import load, settled
 from tests.kit.logs import write_file
@@ -46,16 +47,7 @@ def test_what_fits_is_no_finding(tmp_path: Path) -> None:
     assert find_misfits(load(), {}, str(tmp_path / "absent")) == ()
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"format": "npz"}, "they are npz, but the program reads hdf5"),
-        ({"sequence_length": 512}, "512 tokens in a sample, but the program is set to 128"),
-        ({"predictions": 76}, "76 predictions in a sample, but the program is set to 20"),
-        ({"vocabulary": {"size": 50000}}, "they have 50000 words, but the model has 30522"),
-    ],
-    ids=["format", "length", "predictions", "vocabulary"],
-)
+@cases
 def test_what_does_not_fit_is_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     assert message in describe_misfits(tmp_path, **changes)
 

@@ -14,6 +14,7 @@ from hpcbert.errors import UsageError
 from hpcbert.model import Shape
 from hpcbert.script.plan import Request, RequestCell, list_shapes, plan
 from hpcbert.system.decode import Invalid
+from tests.kit.cases import cases
 from tests.kit.drafts import combined
 
 
@@ -27,17 +28,7 @@ def site(repository: Path) -> Site:
     return read_site(repository / "site.toml", base=repository, env={})
 
 
-@pytest.mark.parametrize(
-    ("largest", "curve"),
-    [
-        ("1n1g", "1n1g"),
-        ("1n2g", "1n1g 1n2g"),
-        ("2n2g", "1n1g 1n2g 2n2g"),
-        ("4n8g", "1n1g 1n4g 1n8g 2n8g 4n8g"),
-        ("3n4g", "1n1g 1n4g 2n4g 3n4g"),
-        ("2n16g", "1n1g 1n4g 1n8g 1n16g 2n16g"),
-    ],
-)
+@cases
 def test_scaling_goes_through_dlperfs_shapes(largest: str, curve: str) -> None:
     shapes = list_shapes(Shape.parse(largest))
     assert " ".join(map(str, shapes)) == curve
@@ -67,20 +58,7 @@ def test_defaults_come_from_site_then_recipe(recipe: Recipe, site: Site) -> None
     assert (point.model, point.precision, point.batch_size_per_device) == ("bert-tiny", "fp32", 4)
 
 
-@pytest.mark.parametrize(
-    ("gres", "device", "expected"),
-    [
-        ("gpu", "gpu", 64),
-        ("gpu:h100", "gpu", 128),
-        ("gpu:h100", "auto", 128),
-        ("gpu:nvidia_h100_80gb_hbm3", "gpu", 128),
-        ("gpu:GH200", "gpu", 128),
-        ("gpu:nvidia_h200", "gpu", 256),
-        ("gpu:nvidia_h100_80gb_hbm3_1g.10gb", "gpu", 64),
-        ("gpu:a100", "gpu", 64),
-        ("gpu:h100", "cpu", 4),
-    ],
-)
+@cases
 def test_default_batch_sizes_grow_with_the_card(
     recipe: Recipe, site: Site, gres: str, device: str, expected: int
 ) -> None:
@@ -157,16 +135,7 @@ def test_what_does_not_fit_is_refused(
         plan(recipe, site, request_)
 
 
-@pytest.mark.parametrize(
-    ("kind", "default", "bounds", "says"),
-    [
-        ("int", 3, {"at_least": 4.0}, "must be 4 or more, not 3"),
-        ("float", 0.5, {"at_most": 0.25}, "must be 0.25 or less, not 0.5"),
-        ("str", "x", {"at_most": 1.0}, "is for numbers only"),
-        ("bool", True, {"at_least": 0.0}, "is for numbers only"),
-    ],
-    ids=["too-small", "too-large", "text", "switch"],
-)
+@cases
 def test_bounds_hold_the_default_too_and_are_for_numbers(
     kind: Any, default: Any, bounds: dict[str, float], says: str
 ) -> None:

@@ -19,38 +19,14 @@ from hpcbert.scheduler.local.backend import _list_elements
 from hpcbert.script.draft import by_hand
 from hpcbert.script.plan import Request, choose_device, plan
 from tests.kit import drafts
+from tests.kit.cases import cases, read_constant
 from tests.kit.cli import CliResult, run
 from tests.kit.drafts import changed, combined, drafted, reference, settled
 from tests.kit.logs import write_file
 from tests.kit.recipes import STEP_LOG
 from tests.kit.scripts import only_script
 
-RECIPE = """\
-schema = 1
-title = "A recipe for tests"
-launch = "per-node"
-models = ["bert-base"]
-precisions = ["fp16", "fp32"]
-devices = ["gpu", "cpu"]
-problems = ["One."]
-[batch_sizes]
-fp16 = 64
-[env]
-WORKERS = "4"
-EVERYWHERE = "1"
-[protocols.half]
-help = "For fp16."
-precisions = ["fp16"]
-[protocols.any]
-help = "For all."
-[on.cpu]
-launch = "per-gpu"
-precisions = ["fp32"]
-patches = ["cpu.patch"]
-problems = ["Two."]
-[on.cpu.env]
-WORKERS = "1"
-"""
+RECIPE = read_constant(__file__, "RECIPE")
 RECIPE += STEP_LOG
 RUN = "exec train --on {{ point.device }}\n"
 
@@ -102,20 +78,7 @@ def test_a_recipe_on_the_cpu_is_otherwise_only_where_it_says_so(recipe: Recipe) 
     )
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("[on.cpu]", "[on.tpu]", "tpu"),
-        ('devices = ["gpu", "cpu"]', 'devices = ["gpu"]', "names 'cpu'"),
-        ('devices = ["gpu", "cpu"]', "devices = []", "at least one device"),
-        ('devices = ["gpu", "cpu"]', 'devices = ["gpu", "cpi"]', "must be one of"),
-        ('precisions = ["fp32"]\n', 'precisions = ["bf16"]\n', "names 'bf16'"),
-        ('launch = "per-gpu"', 'launsh = "per-gpu"', "launsh"),
-        ('launch = "per-gpu"', 'protocols = ["all"]', "names 'all'"),
-        ('launch = "per-gpu"', 'protocols = ["half"]', "no protocol to run"),
-        ('launch = "per-gpu"', 'rule = "ratte"', "names 'ratte'"),
-    ],
-)
+@cases
 def test_a_recipe_that_contradicts_itself_is_refused(
     tmp_path: Path, old: str, new: str, message: str
 ) -> None:
@@ -244,20 +207,7 @@ def test_a_script_names_the_command_that_renders_it_again(
     assert run("render", "--check", tmp_path / "out").returncode == 0
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        ("slurm", "", {}, "gpu", "cuda"),
-        ("slurm", "", {}, "gpu:h100", "cuda"),
-        ("slurm", "", {}, "", ""),
-        ("slurm", "auto", {}, "gpu", "cuda"),
-        ("slurm", "", {"device": "auto"}, "gpu", ""),
-        ("slurm", "gpu", {"device": "auto"}, "gpu", "cuda"),
-        ("slurm", "cpu", {}, "gpu", "cpu"),
-        ("local", "", {}, "gpu", ""),
-    ],
-    ids=["gres", "typed", "no-gres", "auto", "site-auto", "gpu", "cpu", "local"],
-)
+@cases
 def test_the_reference_does_not_fall_back_to_cpus_where_gpus_are_requested(
     tmp_path: Path, case: tuple[str, str, dict[str, str], str, str]
 ) -> None:

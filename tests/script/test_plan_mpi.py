@@ -9,23 +9,11 @@ import pytest
 
 from hpcbert.config import recipe
 from hpcbert.model import Shape
+from tests.kit.cases import cases
 from tests.kit.drafts import combined, drafted, load, reference
 
 
-@pytest.mark.parametrize(
-    ("of_recipe", "slurm", "of_slurm", "expected"),
-    [
-        (("pmix", "pmi2"), {}, ("none", "pmi2", "pmix"), "pmix"),
-        (("pmix", "pmi2"), {}, ("none", "pmi2"), "pmi2"),
-        (("pmix",), {}, ("none", "pmix_v3", "pmix_v4"), "pmix_v4"),
-        (("pmix", "pmi2"), {}, (), "pmix"),
-        (("pmix",), {}, ("none", "pmi2"), "pmix"),
-        (("pmix",), {"mpi": "pmi2"}, ("none", "pmix"), "pmi2"),
-        (("pmix",), {"srun_args": ("--mpi=pmi2",)}, ("none", "pmix"), "pmi2"),
-        ((), {}, ("none", "pmix"), ""),
-        ((), {"mpi": "pmix"}, (), "pmix"),
-    ],
-)
+@cases
 def test_how_ranks_are_started(
     of_recipe: tuple[str, ...],
     slurm: dict[str, object],

@@ -15,6 +15,7 @@ from hpcbert.errors import UsageError
 from hpcbert.model import Shape
 from hpcbert.script.draft import Draft
 from hpcbert.timelimit import TimeLimit
+from tests.kit.cases import cases
 from tests.kit.drafts import combined, drafted, reference, settled
 from tests.kit.scripts import slurm_in, tool
 from tests.kit.waiting import CEILING
@@ -179,25 +180,7 @@ class Bench:
         return path.read_text().splitlines() if path.exists() else []
 
 
-@pytest.mark.parametrize(
-    ("shape", "table", "slow"),
-    [
-        ("4n8g", "n2 9.5", ["n2"]),
-        ("5n8g", "n1 20\nn5 20", ["n1", "n5"]),
-        ("5n8g", "n3 36", []),
-        ("4n8g", "n4 hangs", ["n4"]),
-        ("2n8g", "n2 9.5", ["n2"]),
-        ("3n8g", "n1 1e-05", ["n1"]),
-    ],
-    ids=[
-        "one",
-        "two of an odd ring",
-        "a little slower",
-        "no result",
-        "of two",
-        "tiny",
-    ],
-)
+@cases
 def test_a_node_far_below_the_others_is_named_and_its_neighbours_are_not(
     tmp_path: Path, shape: str, table: str, slow: list[str]
 ) -> None:

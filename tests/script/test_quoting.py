@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hpcbert.errors import UsageError
 from hpcbert.script.quoting import Verbatim, comment, directive, identifier, quote
 from hpcbert.script.render import _word
+from tests.kit.cases import cases
 
 TEXT = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=40)
 
@@ -21,26 +22,7 @@ def read_shell_words(script: str) -> list[str]:
     return [word.decode() for word in raw.split(b"\0")[:-1]]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        " ",
-        "-x",
-        "a b",
-        "'",
-        '"',
-        "$(touch x)",
-        "`id`",
-        "a\nb",
-        "\\",
-        "!",
-        "~",
-        "*",
-        "é",
-        "#",
-    ],
-)
+@cases
 def test_a_quoted_text_is_one_word_for_bash(text: str) -> None:
     assert read_shell_words(quote(text)) == [text]
 

@@ -27,6 +27,7 @@ from hpcbert.script.plan import Request
 from hpcbert.slurm.jobrecord import reduce_events
 from hpcbert.slurm.reasons import ABSENT
 from tests.kit import drafts
+from tests.kit.cases import cases
 from tests.kit.drafts import changed, reference, settled
 from tests.kit.needs import require
 from tests.kit.recipes import SHELL, rank_command
@@ -101,16 +102,7 @@ def test_the_step_s_moments_are_told_by_the_node_s_clocks(
     assert begun["ahead"] is None
 
 
-@pytest.mark.parametrize(
-    ("answer", "ahead"),
-    [
-        ("echo Configuration data as of $((EPOCHSECONDS + 300))", 300),
-        ("echo Configuration data as of 2026-11-21T20:44:11", None),
-        ("exit 1", None),
-        ("echo localhost", None),
-    ],
-    ids=["five-minutes-ahead", "another-format", "no-answer", "another-answer"],
-)
+@cases
 def test_how_far_the_controller_s_clock_is_ahead_is_asked_of_it(
     tmp_path: Path, answer: str, ahead: int | None
 ) -> None:
@@ -232,16 +224,7 @@ wait
     assert (result.returncode, result.stderr) == (0, b"")
 
 
-@pytest.mark.parametrize(
-    ("pauses", "hundredths", "signal", "seconds"),
-    [
-        pytest.param(12, 45, "continued=2", "5.40", id="checkpointer"),
-        # A frozen control group gets no signal when it continues.
-        pytest.param(12, 45, ":", "5.40", id="freezer"),
-        pytest.param(25, 20, "continued=2", "5.00", id="gang-scheduler"),
-        pytest.param(1, 10, "continued=2", None, id="one-hiccup"),
-    ],
-)
+@cases
 def test_short_pauses_of_the_measured_step_are_summed(
     tmp_path: Path, pauses: int, hundredths: int, signal: str, seconds: str | None
 ) -> None:
@@ -521,27 +504,7 @@ def write_begun(draft: Draft, attempt: int, job: str, repeat: int = 1) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("restarts", "attempt", "job", "runs"),
-    [
-        (1, 1, "20_1", False),
-        (2, 1, "20_1", False),
-        (1, 2, "20_1", False),
-        (1, 0, "7_1", True),
-        (2, 1, "7_1", True),
-        (0, 0, "6_1", True),
-        (1, 0, "6_1", True),
-    ],
-    ids=[
-        "a retry has it",
-        "a retry came before it",
-        "a retry is further",
-        "its own first attempt",
-        "its own second attempt",
-        "submitted by hand again",
-        "and requeued then",
-    ],
-)
+@cases
 @pytest.mark.parametrize("together", [False, True], ids=["array", "one-job"])
 def test_a_job_that_is_requeued_after_a_retry_took_its_place_runs_and_writes_nothing(
     tmp_path: Path, *, restarts: int, attempt: int, job: str, runs: bool, together: bool

@@ -23,6 +23,7 @@ from hpcbert.model import Shape
 from hpcbert.script.draft import Draft, by_hand
 from hpcbert.script.plan import Request, plan
 from tests.kit import drafts
+from tests.kit.cases import cases
 from tests.kit.containers import Image, open_stand_ins, real_enroot
 from tests.kit.drafts import reference, settled
 from tests.kit.needs import require
@@ -297,15 +298,7 @@ def test_the_local_scheduler_runs_ranks_in_one_container_and_leaves_nothing(
         assert list(path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("environment", "path", "home"),
-    [
-        ({"PATH": "/opt/image/bin:/usr/bin:/bin"}, "/opt/image/bin:/usr/bin:/bin", ""),
-        ({"PATH": "/usr/bin:/bin", "HOME": "/work"}, "/usr/bin:/bin", "/work"),
-        ({}, "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", ""),
-    ],
-    ids=["PATH of the image", "HOME of the image", "neither"],
-)
+@cases
 def test_the_image_wins_over_its_profile_and_what_it_lacks_is_there(
     environment: dict[str, str], path: str, home: str, tmp_path: Path
 ) -> None:
@@ -345,19 +338,7 @@ def test_enter_sh_is_clean_for_bash_and_shellcheck() -> None:
     assert result.stdout == ""
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        ([], "has no command ''"),
-        (["start"], "has no command 'start'"),
-        (["enter", "--name", "x"], "needs a command"),
-        (["enter", "--name", "a b", "--", "true"], "not a name for a container"),
-        (["enter", "--name"], "--name needs a value"),
-        (["enter", "--frob"], "does not know --frob"),
-        (["enter", "--name", "x", "--env", "A,B C", "--", "true"], "not the name of a variable"),
-        (["create", "--name", "x", "--scratch", "rel"], "not an absolute path"),
-    ],
-)
+@cases
 def test_enter_sh_refuses_words_that_it_can_not_follow(words: list[str], says: str) -> None:
     environment = {"PATH": os.environ["PATH"], "SLURMD_NODENAME": "node7"}
     result = subprocess.run(

@@ -33,6 +33,7 @@ from hpcbert.script.draft import Draft
 from hpcbert.script.plan import Request, plan
 from hpcbert.script.rerun import plan_table
 from hpcbert.timelimit import TimeLimit
+from tests.kit.cases import cases
 from tests.kit.cli import run
 from tests.kit.drafts import changed, combined, drafted, load, reference
 
@@ -229,16 +230,7 @@ def test_the_points_of_a_table_are_planned_again(
     assert again.protocol == protocol
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"variant": "acc by shape"},
-        {"largest": True},
-        {"variant": "gbs100"},
-        {"variant": "sequence_length=64,odd"},
-    ],
-    ids=["accumulation", "largest", "global batch", "word"],
-)
+@cases
 def test_a_table_whose_labels_do_not_say_what_to_measure_is_refused(
     changes: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -14,20 +14,12 @@ import pytest
 from hpcbert.campaign import archive, store
 from hpcbert.errors import UsageError
 from tests.kit.campaigns import Build, Built
+from tests.kit.cases import read_constant
 from tests.kit.cli import run
 
 SECRET = "samples/s of a file that only its reader may read"
 # The commands that read a campaign, or an archive of one.
-READING = (
-    "logs",
-    "collect",
-    "show",
-    "audit",
-    "report --output page",
-    "monitor --once",
-    "explain",
-    "archive",
-)
+READING = read_constant(__file__, "READING")
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hpcbert.campaign import archive
+from tests.kit.cases import cases
 from tests.kit.cli import run
 
 
@@ -29,20 +30,7 @@ def built(build: Any, tmp_path: Path) -> Any:
     return new_campaign
 
 
-@pytest.mark.parametrize(
-    "reader",
-    [
-        "antigravity:x",  # opens $BROWSER
-        "unittest.__main__:main",
-        "test.__main__:main",
-        "this:s",
-        "subprocess:call",
-        "mine:read",
-        "entry-point:antigravity",
-        "entry-point:antigravity:x",
-        "entry-point:mine:read",
-    ],
-)
+@cases
 @pytest.mark.parametrize("packed", [False, True], ids=["directory", "archive"])
 def test_nothing_that_a_recipe_names_is_imported(
     built: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str, packed: bool

@@ -13,6 +13,7 @@ from hpcbert.campaign.store import MOST_REPEATS
 from hpcbert.errors import UsageError
 from hpcbert.results import document
 from tests.kit.campaigns import Build, Built
+from tests.kit.cases import cases
 from tests.kit.cli import run
 
 
@@ -74,23 +75,7 @@ def test_half_of_a_character_in_results_is_refused(results: dict[str, Any], tmp_
         assert "lone surrogate" in result.stderr
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "show",
-        "show --json",
-        "collect",
-        "collect --json",
-        "collect --format csv-runs",
-        "collect --format markdown",
-        "collect --format json",
-        "monitor --once",
-        "audit --json",
-        "report --output page",
-        "explain",
-        "archive --output a.zip",
-    ],
-)
+@cases
 def test_half_of_a_character_in_what_jobs_wrote_is_no_traceback(
     built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:

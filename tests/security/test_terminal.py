@@ -13,6 +13,7 @@ import pytest
 from hpcbert.cli.main import exit_on_error
 from hpcbert.cli.output import escape_json, replace_controls
 from tests.kit.campaigns import node, write_nodes
+from tests.kit.cases import read_constant
 from tests.kit.cli import Cli
 from tests.kit.slurm import Answer, failed
 
@@ -61,26 +62,7 @@ def hostile(build: Any) -> Any:
     )
 
 
-COMMANDS = {
-    "collect": ("collect", "{}"),
-    "collect markdown": ("collect", "{}", "--format", "markdown"),
-    "collect csv": ("collect", "{}", "--format", "csv"),
-    "collect json": ("collect", "{}", "--format", "json"),
-    "collect --json": ("collect", "{}", "--json"),
-    "monitor": ("monitor", "--once", "{}"),
-    "monitor --json": ("monitor", "--once", "{}", "--json"),
-    "logs": ("logs", "{}", "--repeat", "1"),
-    "logs --json": ("logs", "{}", "--repeat", "1", "--tail", "5", "--json"),
-    "cancel": ("cancel", "{}", "--yes"),
-    "retry": ("retry", "{}", "--dry-run"),
-    "no such path": ("collect", f"/nowhere/{HOSTILE}"),
-    "no such campaign": ("monitor", HOSTILE),
-    "wrong rule": ("collect", "{}", "--rule", HOSTILE),
-    "wrong flag": ("collect", f"--{HOSTILE}"),
-    "wrong command": (HOSTILE,),
-    "wrong framework": ("frameworks", "show", HOSTILE),
-    "wrong format": ("collect", "--format", HOSTILE, "--json"),
-}
+COMMANDS = read_constant(__file__, "COMMANDS")
 
 
 def test_clicks_own_errors_do_not_let_it_through(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from hpcbert.container import cache
 from hpcbert.container.reference import parse_reference
+from tests.kit.cases import cases
 from tests.kit.containers import HERE, SYSTEM_PATH
 from tests.kit.waiting import CEILING
 
@@ -158,16 +159,7 @@ def test_mounts_with_blanks_and_quotes_arrive_as_they_are(node: Node) -> None:
     assert f"type=bind,source={node.root}/./an image.sif,destination=/i" in words
 
 
-@pytest.mark.parametrize(
-    ("mount", "says"),
-    [
-        ("/nowhere:/x", "there is no /nowhere here"),
-        ("tmpfs:/x", "Apptainer mounts directories and files"),
-        ("umount:/x", "Apptainer mounts directories and files"),
-        ("/usr:/x:noexec", "Apptainer has no flag noexec"),
-        ("/usr:x", "must name a path in the container"),
-    ],
-)
+@cases
 def test_what_it_can_not_mount_ends_the_rank_with_the_reason(
     node: Node, mount: str, says: str
 ) -> None:

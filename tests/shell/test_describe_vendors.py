@@ -10,6 +10,7 @@ import pytest
 
 from hpcbert.campaign import fingerprint
 from hpcbert.campaign.fingerprint import Fingerprint
+from tests.kit.cases import read_constant
 from tests.kit.paths import REPOSITORY
 from tests.kit.scripts import tool
 from tests.kit.waiting import CEILING
@@ -19,58 +20,9 @@ pytestmark = pytest.mark.slow
 SCRIPT = REPOSITORY / "hpcbert" / "shell" / "describe.sh"
 
 # ROCm/amdsmi, docs/how-to/amdsmi-cli-tool.md ("Example output from amd-smi static"), an MI300A.
-MI300A = """\
-CPU: 0
-    SMU:
-        FW_VERSION: 85.90.0
-GPU: {number}
-    ASIC:
-        MARKET_NAME: AMD Instinct MI300A
-        VENDOR_ID: 0x1002
-        VENDOR_NAME: Advanced Micro Devices Inc. [AMD/ATI]
-        REV_ID: 0x00
-        NUM_COMPUTE_UNITS: 228
-        TARGET_GRAPHICS_VERSION: gfx942
-    IFWI:
-        NAME: N/A
-        VERSION: N/A
-    LIMIT:
-        MAX_POWER: 550 W
-        MIN_POWER: 0 W
-        SOCKET_POWER: 550 W
-        SLOWDOWN_EDGE_TEMPERATURE: N/A
-        SLOWDOWN_HOTSPOT_TEMPERATURE: 100 °C
-    DRIVER:
-        NAME: amdgpu
-        VERSION: 6.14.4
-    PARTITION:
-        ACCELERATOR_PARTITION: SPX
-        MEMORY_PARTITION: NPS1
-        PARTITION_ID: 0
-    VRAM:
-        TYPE: HBM
-        VENDOR: UNKNOWN
-        SIZE: 96432 MB
-        BIT_WIDTH: 8192
-        MAX_BANDWIDTH: 5325 GB/s
-    CACHE_INFO:
-        CACHE_0:
-            CACHE_SIZE: 32 KB
-"""
+MI300A = read_constant(__file__, "MI300A")
 # The same page, "Get specific static information": no driver and no memory were asked for.
-MI350X = """\
-GPU: 0
-    ASIC:
-        MARKET_NAME: AMD Instinct MI350X
-        VENDOR_ID: 0x1002
-        VENDOR_NAME: Advanced Micro Devices Inc. [AMD/ATI]
-        NUM_OF_COMPUTE_UNITS: 256
-    LIMIT:
-        MAX_POWER: 1000 W
-        MIN_POWER: 0 W
-        SOCKET_POWER: 1000 W
-        SLOWDOWN_EDGE_TEMPERATURE: N/A
-"""
+MI350X = read_constant(__file__, "MI350X")
 # easybuilders/easybuild-framework, pull request 3978, of March 2022: both tables.
 MI100_DRIVER = "device,Driver version\ncardsystem,4.18.0-348.12.2.el8_5.x86_64\n"
 MI100 = """\

@@ -22,6 +22,7 @@ import pytest
 
 from hpcbert.container.cache import SCRIPT
 from hpcbert.system import processes
+from tests.kit.cases import cases
 from tests.kit.containers import Image, Person, ended, kill_session, ordinary_person
 from tests.kit.registry import Registry, serving_tiny
 from tests.kit.waiting import CEILING, until
@@ -347,16 +348,7 @@ def test_a_directory_that_can_not_be_locked_is_told(
     assert registry.requests == []
 
 
-@pytest.mark.parametrize(
-    ("uri", "stem"),
-    [
-        ("docker://me:hunter2@r.io#a:1", STEM),
-        ("docker://r.io#a:1", "../a"),
-        ("docker://r.io#a:1", ".a"),
-        ("docker://r.io#a:1 --output=/x", STEM),
-        ("$(id)", STEM),
-    ],
-)
+@cases
 def test_wrong_arguments_are_refused(host: Host, uri: str, stem: str) -> None:
     result = ended(host.ask(uri, stem=stem))
     assert result.returncode == 64

@@ -11,6 +11,7 @@ from statistics import median
 
 import pytest
 
+from tests.kit.cases import cases, read_constant
 from tests.kit.drafts import reference
 from tests.kit.paths import REPOSITORY
 from tests.kit.recipes import SHELL
@@ -60,18 +61,7 @@ def test_a_container_gets_no_driver_for_ranks_on_the_cpu(file: str, device: str)
     assert {"HPCBERT_NODES", "HPCBERT_NODE_IPS", "MASTER_ADDR", "SITE_VARIABLE"} <= set(names)
 
 
-@pytest.mark.parametrize(
-    ("image", "added"),
-    [
-        (None, ["PATH=/login", "HOME=/home/u"]),
-        ("", ["PATH=/login", "HOME=/home/u"]),
-        ("PATH=/image", ["HOME=/home/u"]),
-        ("A=1\n  PATH=/image\nHOME=/root\n", []),
-        ("MY_PATH=/x\n# PATH=/x\nA=PATH=/x\n", ["PATH=/login", "HOME=/home/u"]),
-        ("PATH=\n", ["HOME=/home/u"]),
-    ],
-    ids=["no file", "empty", "no line end", "all", "near misses", "empty value"],
-)
+@cases
 def test_a_container_keeps_of_a_login_what_its_image_lacks(
     image: str | None, added: list[str], tmp_path: Path
 ) -> None:
@@ -156,19 +146,7 @@ def test_a_number_that_is_none_ends_the_job_before_it_is_calculated_with(name: s
     assert printed == [f"hpcbert: {name} is not a number", "125"]
 
 
-@pytest.mark.parametrize(
-    ("shown", "rank", "devices", "device"),
-    [
-        ("CUDA_VISIBLE_DEVICES=0,1,2,3", 2, 1, "2"),
-        ("CUDA_VISIBLE_DEVICES=0", 2, 1, "0"),
-        ("CUDA_VISIBLE_DEVICES=", 2, 1, "2"),
-        ("CUDA_VISIBLE_DEVICES=0,1", 3, 1, "1"),
-        ("CUDA_VISIBLE_DEVICES=0,1,2,3", 0, 4, "0"),
-        ("HPCBERT_DEVICE=7 CUDA_VISIBLE_DEVICES=0,1", 0, 1, "7"),
-        ("HIP_VISIBLE_DEVICES=0,1", 3, 1, "1"),
-        ("ROCR_VISIBLE_DEVICES=4,5 HIP_VISIBLE_DEVICES=4,5", 1, 1, "1"),
-    ],
-)
+@cases
 def test_a_rank_takes_its_gpu_among_those_it_sees(
     shown: str, rank: int, devices: int, device: str
 ) -> None:
@@ -230,19 +208,7 @@ def test_a_list_of_cpus_is_read(text: str, numbers: str) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("addresses", "usable"),
-    [
-        ("10.0.0.1 10.0.0.2", True),
-        ("fd00::1", True),
-        ("10.0.0.1 127.0.1.1", False),
-        ("::1", False),
-        ("fe80::1", False),
-        ("::ffff:127.0.0.1", False),
-        ("10.0.0.1 -", False),
-        ("10.0.0.1 ''", False),
-    ],
-)
+@cases
 def test_addresses_of_a_node_alone_are_not_usable(addresses: str, usable: bool) -> None:
     program = (
         f"{read_sources('slurm.bash')}\nif usable {addresses}; then echo yes; else echo no; fi"
@@ -250,15 +216,7 @@ def test_addresses_of_a_node_alone_are_not_usable(addresses: str, usable: bool) 
     assert run_bash(program) == ["yes" if usable else "no"]
 
 
-@pytest.mark.parametrize(
-    ("four", "six", "ips"),
-    [
-        ("10.0.0.1", "fd00::1", "10.0.0.1 10.0.0.1"),
-        ("127.0.1.1", "fd00::1", "fd00::1 fd00::1"),
-        ("127.0.1.1", "::1", None),
-    ],
-    ids=["IPv4", "IPv6", "neither"],
-)
+@cases
 def test_addresses_of_all_nodes_are_of_one_kind(four: str, six: str, ips: str | None) -> None:
     program = f"""
 {read_sources("slurm.bash")}
@@ -274,19 +232,7 @@ getent() {{ if [[ $1 == ahostsv4 ]]; then echo "{four} STREAM"; else echo "{six}
         assert run_bash(program) == [ips]
 
 
-RESOLVER = r"""
-getent() {{
-  local name
-  echo "$# names" >>"{calls}"
-  for name in "${{@:2}}"; do
-    case $name in
-      n7) continue ;;
-      n3) printf '%s\n' "127.0.1.1 STREAM n3" "127.0.1.1 DGRAM " "10.0.0.3 STREAM " ;;
-      *) printf '%s\n' "10.0.0.${{name#n}} STREAM $name.cluster" "10.0.0.${{name#n}} DGRAM " ;;
-    esac
-  done
-}}
-"""
+RESOLVER = read_constant(__file__, "RESOLVER")
 
 
 @pytest.mark.parametrize(
@@ -343,18 +289,7 @@ printf '%s\n' '0 10.0.0.1 - ib0 lo' '1 - - eth0 lo' '2 - - ib0 lo' | lacking
     ]
 
 
-@pytest.mark.parametrize(
-    ("code", "line", "status"),
-    [
-        (0, "", 0),
-        (143, "srun: error: n1: task 3: Exited with exit code 7", 7),
-        (143, "srun: error: n1: tasks 0-3: Killed", 137),
-        (143, "srun: error: n1: task 0: Segmentation fault (core dumped)", 139),
-        (143, "srun: error: n1: task 0: Aborted", 134),
-        (143, "srun: error: n1: task 0: Bus error", 135),
-        (9, "srun: error: something else", 9),
-    ],
-)
+@cases
 def test_a_step_ends_with_the_status_of_the_task_that_failed_first(
     code: int, line: str, status: int, tmp_path: Path
 ) -> None:
@@ -407,15 +342,7 @@ attempt=0 repeat=1 search=record.jsonl point=p granularity=8 start=32 most=4096
 """
 
 
-@pytest.mark.parametrize(
-    ("room", "tried", "largest"),
-    [
-        (100, "32 64 128 96 112 104", 96),
-        (40, "32 64 48 40", 40),
-        (5, "32 16 8 4", 4),
-        (64, "32 64 128 96 80 72", 64),
-    ],
-)
+@cases
 def test_the_largest_batch_is_found_by_doubling_and_halving(
     room: int, tried: str, largest: int, tmp_path: Path
 ) -> None:
@@ -440,16 +367,7 @@ echo "$batch"
     assert again == ["again:", batch], "the record is read, and nothing is tried again"
 
 
-@pytest.mark.parametrize(
-    ("code", "log", "says"),
-    [
-        (17, "fine", "exit status 17"),
-        (1, "\x1b[31mCUDA out of memory\x1b[0m", "CUDA out of memory"),
-        (1, "step 1\rstep 2\rCUDA out of memory", "CUDA out of memory"),
-        (1, "fine", None),
-    ],
-    ids=["status", "colours", "progress bar", "other failure"],
-)
+@cases
 def test_a_lack_of_memory_is_read_from_status_or_log(
     code: int, log: str, says: str | None, tmp_path: Path
 ) -> None:

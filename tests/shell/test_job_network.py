@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert.model import Shape
+from tests.kit.cases import cases
 from tests.kit.drafts import reference
 from tests.kit.logs import write_file
 from tests.kit.needs import not_applicable
@@ -79,18 +80,7 @@ def run_with_addresses(
 BOTH = 'case $1:$2 in ahostsv4:*) echo "{four}" ;; ahostsv6:*) echo "{six}" ;; esac'
 
 
-@pytest.mark.parametrize(
-    ("four", "six", "chosen"),
-    [
-        ("10.0.0.7 STREAM", "fd00:5::7 STREAM", "10.0.0.7"),
-        ("", "fd00:5::7 STREAM", "fd00:5::7"),
-        ("127.0.1.1 STREAM", "fe80::1 STREAM\nfd00:5::7 STREAM", "fd00:5::7"),
-        ("127.0.1.1 STREAM", "::ffff:127.0.1.1 STREAM", ""),
-        ("", "::1 STREAM", ""),
-        ("", "fe80::1%eth0 STREAM", ""),
-    ],
-    ids=["both", "IPv6 only", "a loopback name", "mapped", "loopback", "link-local"],
-)
+@cases
 def test_nodes_have_addresses_of_one_kind(four: str, six: str, chosen: str, tmp_path: Path) -> None:
     message, variables = run_with_addresses(tmp_path, BOTH.format(four=four, six=six))
     if not chosen:
@@ -103,17 +93,7 @@ def test_nodes_have_addresses_of_one_kind(four: str, six: str, chosen: str, tmp_
     assert variables["HPCBERT_NODE_HOSTS"] == f"{bare},{bare}"
 
 
-@pytest.mark.parametrize(
-    ("nodelist", "names", "expected"),
-    [
-        ("n[1-2]", "Maintenance on Sunday, 9 hours.\nn1\nn2", "n1 n2"),
-        ("n[1-2]", "Maintenance\nn1\nn2\nhours.", "n1 n2"),
-        ("a1,gpu[03]-x", "---\nNotice\na1\ngpu03-x", "a1 gpu03-x"),
-        ("n[1-2]", "n1", "names 1 nodes"),
-        ("n[1-2]", "Slurm is down", "names 0 nodes"),
-    ],
-    ids=["a sentence", "single words", "two groups", "a node is missing", "no name"],
-)
+@cases
 def test_a_notice_of_scontrol_is_not_a_node(
     nodelist: str, names: str, expected: str, tmp_path: Path
 ) -> None:
@@ -241,17 +221,7 @@ def test_nccl_is_told_nothing_where_somebody_did(value: str, tmp_path: Path) -> 
     assert not [word for word in first if word.startswith("NCCL_DEBUG_FILE")]
 
 
-@pytest.mark.parametrize(
-    ("exclusive", "memory", "words", "expected"),
-    [
-        (True, "", (), "0"),
-        (True, "64G", (), "64G"),
-        (False, "", (), None),
-        (True, "", ("--mem-per-gpu=60G",), None),
-        (True, "", ("--mem-per-cpu", "4G"), None),
-        (True, "", ("--mem=100G",), None),
-    ],
-)
+@cases
 def test_a_whole_node_has_its_memory(
     exclusive: bool, memory: str, words: tuple[str, ...], expected: str | None, tmp_path: Path
 ) -> None:
@@ -283,16 +253,7 @@ def test_a_job_writes_down_that_its_ranks_saw_one_gpu_each(tmp_path: Path) -> No
 INFINIBAND = "sys/class/infiniband/mlx5_0/ports/1/state"
 
 
-@pytest.mark.parametrize(
-    ("state", "limit", "warned"),
-    [
-        ("4: ACTIVE", "64", True),
-        ("1: DOWN", "64", False),
-        ("", "64", False),
-        ("4: ACTIVE", "", False),
-    ],
-    ids=["limited", "link down", "no InfiniBand", "unlimited"],
-)
+@cases
 def test_little_locked_memory_is_told_where_there_is_infiniband(
     state: str, limit: str, warned: bool, tmp_path: Path
 ) -> None:

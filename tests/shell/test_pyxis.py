@@ -15,6 +15,7 @@ from hpcbert.container import runtimes
 from hpcbert.finding import Finding
 from hpcbert.script.draft import Draft
 from hpcbert.system.runner import Outcome
+from tests.kit.cases import cases
 from tests.kit.drafts import changed, drafted, reference, settled
 from tests.kit.paths import REPOSITORY
 
@@ -95,15 +96,7 @@ def test_the_options_asked_for_are_those_of_the_script(
     assert used - {"container-workdir"} == set(flags) - {"container-workdir"}
 
 
-@pytest.mark.parametrize(
-    ("release", "lacks"),
-    [
-        (14, ["container-env"]),
-        (11, ["container-env"]),
-        (10, ["container-writable", "container-env"]),
-        (7, ["no-container-entrypoint", "container-writable", "container-env"]),
-    ],
-)
+@cases
 def test_an_older_pyxis_is_named_with_what_it_lacks(
     release: int, lacks: list[str], tmp_path: Path
 ) -> None:

@@ -14,17 +14,10 @@ from hpcbert.scheduler.slurm.cluster import run_query
 from hpcbert.slurm import commands
 from hpcbert.slurm.commands import JobRow, parse_duration, parse_job_id, read_sacct, read_squeue
 from hpcbert.system.runner import Outcome
+from tests.kit.cases import cases, read_constant
 from tests.kit.slurm import sacct
 
-SACCT = """\
-1_1|nobody|COMPLETED|0:0|None|1795255599|1795255600|1795255600|0|2|n[1-2]|camp-bert
-1_2|nobody|FAILED|3:0|JobArrayTaskLimit|1795255599|1795255600|1795255600|0|2|n[1-2]|camp-bert
-1_3|nobody|FAILED|0:9|JobArrayTaskLimit|1795255599|1795255602|1795255602|0|2|n[1-2]|camp-bert
-1_4|nobody|CANCELLED by 0|0:0|JobArrayTaskLimit|1795255599|1795255602|1795255636|34|2|n3|camp-bert
-1_[5-7%1]|nobody|PENDING|0:0|JobArrayTaskLimit|1795255599|Unknown|Unknown|0|2|None assigned|camp-bert
-7_1|nobody|CANCELLED by 0|0:0|BeginTime|1795255642|None|1795255728|0|Partition_Limit|None assigned|rq
-16|nobody|RUNNING|0:0|None|1795255732|1795255732|Unknown|7|1|n3|to
-"""
+SACCT = read_constant(__file__, "SACCT")
 SQUEUE = """\
 1_1|nobody|COMPLETED|1795255599|1795255600|1795255600|0:00|2:00|n[1-2]|camp-bert|None
 1_[5-7%1]|nobody|PENDING|1795255599|N/A|N/A|0:00|2:00||camp-bert|JobArrayTaskLimit
@@ -84,25 +77,7 @@ def test_a_name_with_the_separator_shifts_no_field() -> None:
     assert (row.state, row.name) == ("RUNNING", "a|b|COMPLETED")
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("12", ("12", ())),
-        ("12_3", ("12", ((3, 3, 1),))),
-        ("12_[3-5%1]", ("12", ((3, 5, 1),))),
-        ("12_[1,3-5%2]", ("12", ((1, 1, 1), (3, 5, 1)))),
-        ("12_[1-9:2]", ("12", ((1, 9, 2),))),
-        ("12_[3]", ("12", ((3, 3, 1),))),
-        ("12.batch", None),
-        ("12_3.0", None),
-        ("12+1", None),
-        ("12_[1-9", None),
-        ("12_[1,3,5,...]", None),
-        ("12_[-]", None),
-        ("", None),
-        ("x", None),
-    ],
-)
+@cases
 def test_job_ids_are_read(text: str, expected: object) -> None:
     assert parse_job_id(text) == expected
 

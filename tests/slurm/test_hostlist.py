@@ -5,18 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcbert.slurm.hostlist import expand, fold
+from tests.kit.cases import cases
 
 
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ("n1", ("n1",)),
-        ("n[1-4,7]", ("n1", "n2", "n3", "n4", "n7")),
-        ("a[01-03]b[1-2]", ("a01b1", "a01b2", "a02b1", "a02b2", "a03b1", "a03b2")),
-        ("login,n[09-11],gpu[1,3]x", ("login", "n09", "n10", "n11", "gpu1x", "gpu3x")),
-        ("rack1-n[1-2].cluster", ("rack1-n1.cluster", "rack1-n2.cluster")),
-    ],
-)
+@cases
 def test_node_lists_expand(text: str, names: tuple[str, ...]) -> None:
     assert expand(text) == names
 

@@ -20,21 +20,10 @@ from hpcbert.slurm.inventory import (
     read_rules,
 )
 from hpcbert.timelimit import TimeLimit
+from tests.kit.cases import cases, read_constant
 
 # As 22.05.8 prints them; 24.11 and 26.05 have the same keys and more.
-CONFIG = """\
-Configuration data as of 2026-11-22T06:16:10
-AccountingStorageEnforce = associations,limits,qos
-ClusterName             = lab
-DefMemPerCPU            = 32000
-DefMemPerNode           = UNLIMITED
-MaxArraySize            = 1001
-MpiDefault              = none
-PrivateData             = nodes,partitions
-SLURM_VERSION           = 22.05.8
-
-Slurmctld(primary) at here is UP
-"""
+CONFIG = read_constant(__file__, "CONFIG")
 MPI = """\
 MPI plugin types are...
 \tpmix
@@ -44,15 +33,7 @@ MPI plugin types are...
 specific pmix plugin versions available: pmix_v4,pmix_v3
 """
 _SAME = "AllocNodes=ALL DefaultTime=NONE Hidden=NO ReqResv=NO State=UP"
-PARTITIONS = f"""\
-PartitionName=gpu AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL {_SAME} Default=YES QoS=N/A \
-MaxNodes=UNLIMITED MaxTime=UNLIMITED Nodes=n[1-2] TotalCPUs=16 TotalNodes=2 \
-DefMemPerNode=UNLIMITED MaxMemPerNode=UNLIMITED TRES=cpu=16,mem=500G,node=2,billing=16,gres/gpu=16
-PartitionName=big AllowGroups=ml AllowAccounts=a,b DenyQos=low AllocNodes=ALL DefaultTime=00:10:00 \
-Default=NO QoS=capped MaxNodes=4 MaxTime=1-00:00:00 Nodes=h[1-4] TotalNodes=4 DefMemPerCPU=4000 \
-ReqResv=YES State=DRAIN TRES=cpu=16,node=4,gres/gpu=32,gres/gpu:h100=32
-not a partition
-"""
+PARTITIONS = read_constant(__file__, "PARTITIONS")
 
 
 @pytest.mark.parametrize(
@@ -78,18 +59,7 @@ def test_every_spelling_of_a_resource(text: str, expected: list[tuple[str, str, 
     ] == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "sliced"),
-    [
-        ("gpu:1g.10gb:7", True),
-        ("gpu:a100_3g.20gb:2", True),
-        ("gpu:nvidia_h100_80gb_hbm3_1g.10gb:7", True),
-        ("gpu:1g.10gb+me:1", True),
-        ("gpu:a100_80gb:8", False),
-        ("gpu:2080ti:8", False),
-        ("gpu:8", False),
-    ],
-)
+@cases
 def test_slices_are_told_from_gpus(text: str, *, sliced: bool) -> None:
     assert [resource.sliced for resource in parse_resources(text)] == [sliced]
 
@@ -133,15 +103,7 @@ OLDEST_MPI = "srun: MPI types are...\nsrun: mpi/none\nsrun: mpi/openmpi\nsrun: m
 
 
 @pytest.mark.site("Slurm 20.11 and 21.08 (scripted)")
-@pytest.mark.parametrize(
-    ("text", "types"),
-    [
-        (OLD_MPI, ("none", "openmpi", "pmi2", "pmix", "pmix_v3")),
-        (CRAY_MPI, ("cray_shasta", "none", "pmi2")),
-        (OLDEST_MPI, ("none", "openmpi", "pmi2")),
-    ],
-    ids=["PMIx", "Cray", "with a slash"],
-)
+@cases
 def test_types_of_mpi_of_older_releases(text: str, types: tuple[str, ...]) -> None:
     assert read_mpi(f"\n{text}") == types
 
@@ -153,16 +115,7 @@ def test_types_of_mpi() -> None:
     assert read_mpi(f"Notice\n{MPI}Ends at\n9:00.\n") == read_mpi(MPI)
 
 
-@pytest.mark.parametrize(
-    ("preferred", "offered", "expected"),
-    [
-        (("pmix", "pmi2"), ("none", "pmi2", "pmix"), "pmix"),
-        (("pmix", "pmi2"), ("none", "pmi2"), "pmi2"),
-        (("pmix",), ("none", "pmix_v3", "pmix_v4"), "pmix_v4"),
-        (("pmix",), ("none", "pmi2"), ""),
-        ((), ("none", "pmi2"), ""),
-    ],
-)
+@cases
 def test_the_first_wanted_type_that_is_there(
     preferred: tuple[str, ...], offered: tuple[str, ...], expected: str
 ) -> None:

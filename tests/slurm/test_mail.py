@@ -8,21 +8,11 @@ from hpcbert.config.options import Options
 from hpcbert.config.site import load
 from hpcbert.errors import UsageError
 from hpcbert.slurm.mail import Mail, parse
+from tests.kit.cases import cases
 from tests.kit.cli import run
 
 
-@pytest.mark.parametrize(
-    ("typed", "words"),
-    [
-        ("", ()),
-        ("end", ("--mail-type=END",)),
-        ("END,FAIL", ("--mail-type=END,FAIL",)),
-        ("time-limit-90, all", ("--mail-type=TIME_LIMIT_90,ALL",)),
-        ("me@example.org", ("--mail-type=END,FAIL", "--mail-user=me@example.org")),
-        ("FAIL,me@example.org", ("--mail-type=FAIL", "--mail-user=me@example.org")),
-        ("array_tasks", ("--mail-type=END,FAIL,ARRAY_TASKS",)),
-    ],
-)
+@cases
 def test_types_and_address_become_words_of_sbatch(typed: str, words: tuple[str, ...]) -> None:
     assert parse(typed).words == words
     assert load(options=Options(notify=typed)).slurm.sbatch_args[-2:] == words[-2:]

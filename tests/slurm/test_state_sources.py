@@ -19,6 +19,7 @@ from hpcbert.slurm.state_sources import (
     resolve_state,
 )
 from hpcbert.slurm.states import STATES, Kind, parse_state
+from tests.kit.cases import cases
 
 NOW = 1000.0
 RAN = JobRecord(start=100, nodelist="n[1-2]")
@@ -272,15 +273,7 @@ def test_the_later_submission_says_which_run_is_the_newest(
     assert (state.word, state.kind, state.source, state.attempt) == expected
 
 
-@pytest.mark.parametrize(
-    ("word", "detail"),
-    [
-        ("CANCELLED by 0", "was cancelled by root"),
-        ("CANCELLED by 3999999999", "was cancelled by user 3999999999"),
-        ("CANCELLED by what", "was cancelled by user what"),
-        ("CANCELLED", "was cancelled"),
-    ],
-)
+@cases
 def test_who_cancelled_is_told_where_slurm_tells(word: str, detail: str) -> None:
     assert resolve_state(Reports(JobRecord(), row(word))).detail == detail
 
@@ -374,18 +367,7 @@ def test_an_end_that_is_visible_is_not_waited_for(record: JobRecord) -> None:
     assert defer_end(state, record, now=200.0) == state
 
 
-@pytest.mark.parametrize(
-    ("signal", "reason", "detail", "advised"),
-    [
-        (53, "None", "could not open the job's output", "all nodes mount"),
-        (53, "JobLaunchFailure", "the campaign's directory is missing", "all nodes mount"),
-        (48, "None", "does not know your user", "administrators"),
-        (46, "None", "environment", "administrators"),
-        (52, "None", "could not run the job's script", "/bin/bash"),
-        (54, "None", "prolog failed", "administrators"),
-        (0, "JobLaunchFailure", "could not be started on its node", "doctor --nodes"),
-    ],
-)
+@cases
 def test_a_job_that_was_never_started_has_no_exit_status(
     signal: int, reason: str, detail: str, advised: str
 ) -> None:
@@ -423,15 +405,7 @@ def test_a_program_that_ends_with_181_itself_keeps_its_status() -> None:
     assert (state.exit_code, state.detail) == (181, "failed, exit status 181")
 
 
-@pytest.mark.parametrize(
-    ("accounting_reason", "shown", "detail"),
-    [
-        ("BadConstraints", None, "requests something that no node has (BadConstraints)"),
-        ("None", "BadConstraints", "requests something that no node has (BadConstraints)"),
-        ("None", None, "Slurm gave it no nodes"),
-    ],
-    ids=["accounting", "squeue", "nobody"],
-)
+@cases
 def test_why_slurm_never_started_a_job_is_its_end(
     accounting_reason: str, shown: str | None, detail: str
 ) -> None:

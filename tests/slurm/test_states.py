@@ -29,7 +29,7 @@ from hpcbert.slurm.states import (
     load_state,
     parse_state,
 )
-from tests.kit.cases import read_cases
+from tests.kit.cases import cases, read_cases
 
 HERE = Path(__file__).parent
 
@@ -232,19 +232,7 @@ def test_reasons_that_were_cut_off_are_known_where_only_one_begins_so(cut: str, 
     assert find_reason_advice(cut) == find_reason_advice(full)
 
 
-@pytest.mark.parametrize(
-    ("complaint", "advised"),
-    [
-        ("Invalid account or account/partition combination specified", "--account"),
-        ("Invalid qos specification", "--qos"),
-        ("User's group not permitted to use this partition", "--partition"),
-        ("Requested time limit is invalid (missing or exceeds some limit)", "--time"),
-        ("Requested node configuration is not available", "--gpus-per-node"),
-        ("Job violates accounting/QOS policy (job submit limit, user's size and/or …)", "--qos"),
-        ("Requested reservation is invalid", "slurm.reservation"),
-        ("something else", "hpcbert submit --resume"),
-    ],
-)
+@cases
 def test_what_sbatch_refuses_has_advice(complaint: str, advised: str) -> None:
     state = RepeatState("REFUSED", Kind.FAILED, "none", detail=f"sbatch: {complaint}")
     assert advised in state.advice
@@ -296,16 +284,7 @@ def test_a_witness_tells_how_it_went() -> None:
     assert job_record.where == "in the measured step"
 
 
-@pytest.mark.parametrize(
-    ("marks", "where"),
-    [
-        ([], "before its measured step, while nodes or container were made ready"),
-        (["container"], "in its container, before the measured step"),
-        (["container", "step"], "in the measured step"),
-        (["step", "signal"], "in the measured step"),
-        (["step", "step-end"], "after the measured step"),
-    ],
-)
+@cases
 def test_what_a_witness_did_not_write_tells_where_it_died(marks: list[str], where: str) -> None:
     events = [{"event": mark, "time": 101, "attempt": 0, "exit": 0} for mark in marks]
     assert reduce_events([START, *events]).where == where

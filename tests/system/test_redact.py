@@ -14,71 +14,12 @@ from hypothesis import strategies as st
 
 from hpcbert.system import redact
 from hpcbert.system.redact import MASK, is_secret_name, mask_command, mask_environment, mask_text
+from tests.kit.cases import cases, read_constant
 
 pytestmark = pytest.mark.slow
 
-SECRET_NAMES = [
-    "HF_TOKEN",
-    "HUGGING_FACE_HUB_TOKEN",
-    "NGC_API_KEY",
-    "WANDB_API_KEY",
-    "AWS_ACCESS_KEY_ID",
-    "AWS_SECRET_ACCESS_KEY",
-    "AWS_SESSION_TOKEN",
-    "GITHUB_TOKEN",
-    "GH_PAT",
-    "MYSQL_PWD",
-    "PGPASSWORD",
-    "DOCKER_PASS",
-    "password",
-    "X-Auth-Token",
-    "client_secret",
-    "accessKey",
-    "SSH_PRIVATE_KEY",
-    "AZURE_CLIENT_CREDENTIALS",
-    "SENTRY_DSN",
-    "DBPASS",
-    "DB_PASS",
-    "SMTPPASS",
-    "REDIS_PASS",
-    "db-pass",
-    "pass",
-    "DBPWD",
-    "AZURE_STORAGE_CONNECTION_STRING",
-    "SLACK_WEBHOOK_URL",
-    "AccountKey",
-    "NGCCLI",
-    "NGC_CLI_API_KEY",
-    "NGCCLI_API_KEY",
-    "GITHUB_OTP",
-    "NPM_CONFIG_OTP",
-    "VPN_TOTP",
-    "DB_PW",
-    "WIFI_PSK",
-]
-PLAIN_NAMES = [
-    "PWD",
-    "OLDPWD",
-    "HOME",
-    "PATH",
-    "NCCL_DEBUG",
-    "NCCL_SOCKET_IFNAME",
-    "OMP_NUM_THREADS",
-    "CUDA_VISIBLE_DEVICES",
-    "TOKENIZERS_PARALLELISM",
-    "MAX_TOKENS",
-    "SLURM_JOB_ID",
-    "PATTERN",
-    "PYTHONPATH",
-    "LD_LIBRARY_PATH",
-    "PASSIVE_WAIT",
-    "NCCL_BYPASS",
-    "COMPASS_HOME",
-    "PASSTHROUGH",
-    "NGCCLI_HOME",
-    "NGC_CLI_ORG",
-    "FOOTPRINT",
-]
+SECRET_NAMES = read_constant(__file__, "SECRET_NAMES")
+PLAIN_NAMES = read_constant(__file__, "PLAIN_NAMES")
 
 
 @pytest.mark.parametrize("name", SECRET_NAMES)
@@ -97,41 +38,7 @@ def test_names_that_do_not(name: str) -> None:
     assert mask_environment({name: "a b:/c"}) == {name: "a b:/c"}
 
 
-@pytest.mark.parametrize(
-    "form",
-    [
-        "AKIAIOSFODNN7EXAMPLE",
-        "hf_abcdefghijklmnopqrstuvwxyzABCDEFGH",
-        "nvapi-abcdefghijklmnopqrstuvwxyz0123",
-        "ghp_abcdefghijklmnopqrstuvwxyz0123456789",
-        "github_pat_11ABCDEFG0abcdefghijkl_mnopq",
-        "glpat-abcdefghijklmnopqrst",
-        "xoxb-123456789012-abcdefghij",
-        "sk-proj-abcdefghijklmnopqrstuvwx",
-        "AIzaSyA-abcdefghijklmnopqrstuvwxyz01234",
-        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl",
-        "-----BEGIN RSA PRIVATE KEY-----\nMIIB\n-----END RSA PRIVATE KEY-----",
-        "-----BEGIN OPENSSH PRIVATE KEY-----\nb3Bl\n-----END OPENSSH PRIVATE KEY-----",
-        "-----BEGIN PGP PRIVATE KEY BLOCK-----\nlQdG\n-----END PGP PRIVATE KEY BLOCK-----",
-        "---- BEGIN SSH2 ENCRYPTED PRIVATE KEY ----\nP2/56\n---- END SSH2 ENCRYPTED PRIVATE KEY ----",
-        "sk_" + "live_" + 6 * "a1B2",
-        "rk_" + "test_" + 6 * "a1B2",
-        "1234567890:" + 5 * "AAbb-9_",
-        "hvs." + 6 * "CAESIa1",
-        "hvb." + 6 * "CAESIa1",
-        "https://hooks.slack." + "com/services/T0000000/B0000000/" + 6 * "abcd",
-        "https://discord." + "com/api/webhooks/123456789012345678/" + 10 * "abcd",
-        "https://corp.webhook." + "office.com/webhookb2/" + 6 * "ab12",
-        "npm_" + 9 * "a1B2",
-        "pypi-" + "AgEIcHlwaS5vcmc" + 20 * "a1B2",
-        "do" + "p_v1_" + 16 * "0a1b",
-        "dapi" + 8 * "0a1b",
-        "SG." + 22 * "a" + "." + 43 * "b",
-        "abc8Q~" + 8 * "a.b_",
-        "glsa_" + 8 * "a1B2",
-        "key-" + 8 * "0a1b",
-    ],
-)
+@cases
 def test_forms_that_are_secrets_wherever_they_stand(form: str) -> None:
     for around in ("{}", "see {} there", "[{}]", "a={}", "https://host/x?q={}", '{{"v": "{}"}}'):
         assert form not in mask_text(around.format(form))
@@ -184,32 +91,7 @@ def test_what_is_around_a_secret_stays(before: str, after: str) -> None:
     assert mask_text(before) == after
 
 
-@pytest.mark.parametrize(
-    "plain",
-    [
-        "hpcbert submit --nodes 4 --gpus-per-node 8 --fw oneflow --set learning_rate=1e-4",
-        "/data/key:/data/key:ro,/x:/y",
-        "docker://nvcr.io#nvidia/pytorch:25.04-py3",
-        "http://[::1]:8080/a@b",
-        "NCCL_IB_HCA=mlx5_0:1",
-        '{"event": "facts", "real_token_share": 0.8532, "tokens": 128}',
-        "real_token_share=0.85 mask_token: '[MASK]' pad_token_id: 0 cls_token=[CLS] eos_token_id: 2",
-        "token_type_ids: None key_padding_mask=None missing_keys: [] token_per_sec: 12345.6",
-        "mlperf_logger.log_event(key=mlperf_logger.constants.CACHE_CLEAR, value=True)",
-        "the machine has a login node; default password rules apply to the machine n1",
-        "docker run -p 8080:80 image && wandb login failed",
-        "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
-        "iteration: 1/120 loss: 9.5 samples/s: 10.00",
-        "docker run -u 1000:1000 --user 0:0 image",
-        "nvcr.io/nvidia/pytorch@sha256:" + 8 * "0a1b2c3d",
-        "commit c89430b8a7b6c5d4e3f2a1b0c9d8e7f6a5b4c3d2 time: 1763717655.500000",
-        "--tokenizer bert-base --max-tokens 128 --compass north --bypass yes",
-        "python -u train.py --heads=8 --passes 3",
-        "NCCL_NET_GDR_LEVEL=PHB NCCL_TOPO_FILE=/etc/nccl/topo.xml CUDA_DEVICE_ORDER=PCI_BUS_ID",
-        "20261121T100000Z-oneflow-3f9a1c 12345678:ready glibc-2.36 sk-learn hf_transfer",
-        "",
-    ],
-)
+@cases
 def test_what_is_no_secret_stays(plain: str) -> None:
     assert mask_text(plain) == plain
     assert mask_command(plain.split()) == tuple(plain.split())
@@ -302,35 +184,7 @@ def test_a_command_keeps_its_number_of_words(words: list[str]) -> None:
     assert len(mask_command(words)) == len(words)
 
 
-@pytest.mark.parametrize(
-    "piece",
-    [
-        "a=",
-        "token=",
-        "://",
-        "a:",
-        "authorization ",
-        "-----BEGIN PRIVATE KEY-----",
-        "eyJaaaaaaaa.",
-        "-eyJaaaaaaaa",
-        "SG.aaaaaaaaaaaaaaaa-",
-        "-u a",
-        " -u",
-        " --token",
-        "-----BEGIN PGP PRIVATE KEY BLOCK-----",
-        "0123456789",
-        "ab1Q~",
-        "https://hooks.slack.com/",
-        " ",
-        "machine a login b ",
-        "default ",
-        "docker login ",
-        "sshpass -p ",
-        "wandb login ",
-        "ENV A ",
-        "'--a',",
-    ],
-)
+@cases
 def test_long_texts_take_no_long_time(piece: str) -> None:
     began = time.process_time()
     mask_text(piece * (200_000 // len(piece)))

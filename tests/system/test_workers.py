@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert.system import workers
+from tests.kit.cases import cases
 from tests.kit.paths import REPOSITORY
 from tests.kit.waiting import CEILING, until
 
@@ -160,17 +161,7 @@ def test_little_work_is_done_here() -> None:
     assert workers.map_in_parallel(str, (), ()) == []
 
 
-@pytest.mark.parametrize(
-    ("files", "group", "cores"),
-    [
-        ({"cpu.max": "max 100000\n"}, "0::/", 8),
-        ({"a/b/cpu.max": "350000 100000\n", "a/cpu.max": "max 100000"}, "0::/a/b", 3),
-        ({"a/b/cpu.max": "400000 100000\n", "a/cpu.max": "50000 100000"}, "0::/a/b", 1),
-        ({"cpu.max": "what 0\n"}, "0::/", 8),
-        ({}, "4:cpu:/j", 8),
-    ],
-    ids=["no-quota", "own", "of-the-group-above", "unreadable", "version-1"],
-)
+@cases
 def test_a_cgroup_limits_how_many_cores_there_are(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

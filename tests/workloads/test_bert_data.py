@@ -8,6 +8,7 @@ import pytest
 
 from hpcbert.prepare.data_making import DataPlan, make
 from hpcbert.prepare.data_samples import StreamSettings, make_synthetic
+from tests.kit.cases import cases
 
 torch = pytest.importorskip("torch", reason="the reference workload needs PyTorch")
 bert_data = pytest.importorskip("hpcbert.workloads.bert_data")
@@ -174,19 +175,7 @@ def test_no_more_rows_are_needed_than_the_run_takes(settings, tmp_path):
     assert starts[0] != starts[1]
 
 
-@pytest.mark.parametrize(
-    ("words", "capability", "expected"),
-    [
-        ("--precision=bf16", (9, 0), True),
-        ("--precision=fp16", (8, 0), True),
-        ("--precision=fp8", (9, 0), True),
-        ("--precision=bf16 --sdpa=flash", (9, 0), True),
-        ("--precision=bf16 --sdpa=math", (9, 0), False),
-        ("--precision=fp32", (9, 0), False),
-        ("--precision=fp16", (7, 5), False),
-        ("--precision=bf16 --hidden=36 --heads=3", (9, 0), False),
-    ],
-)
+@cases
 def test_samples_are_packed_where_flash_attention_can_take_them(
     settings, monkeypatch, words, capability, expected
 ):

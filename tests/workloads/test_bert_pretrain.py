@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.cases import cases
 from tests.kit.cli import run
 from tests.kit.recipes import load
 from tests.kit.waiting import CEILING, until
@@ -334,33 +335,7 @@ def test_lines_reach_a_file_at_once_and_sigterm_ends_the_run(start, tmp_path):
     assert "iteration: 2/1000000 loss: " in log.read_text()
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ((), {"predictions": 20, "warmup": 12, "optimizer": "adamw", "unpad": False}),
-        (("sequence_length=512",), {"predictions": 76}),
-        (("predictions=9", "warmup_steps=0"), {"predictions": 9, "warmup": 0}),
-        (("sequence_length=64",), {"predictions": 9}),
-        (("optimizer=lamb", "unpad=true"), {"optimizer": "lamb", "unpad": True}),
-        (("fill=0.5",), {"fill": "0.5"}),
-        (("compile=true",), {"compile": "true"}),
-        (("compile=false", "weights=bf16"), {"compile": "false", "weights": "bf16"}),
-        (("compile_mode=max-autotune",), {"compile_mode": "max-autotune"}),
-        (("sdpa=math", "chunk=64"), {"sdpa": "math", "chunk": 64}),
-    ],
-    ids=[
-        "as-it-is",
-        "long",
-        "own-numbers",
-        "short",
-        "lamb",
-        "half-full",
-        "compiled",
-        "light",
-        "tuned",
-        "lean",
-    ],
-)
+@cases
 def test_the_recipes_options_arrive_at_the_program(
     words: tuple[str, ...],
     expected: dict[str, object],

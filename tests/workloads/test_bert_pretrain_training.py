@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.kit.cases import cases
+
 torch = pytest.importorskip("torch", reason="the reference workload needs PyTorch")
 bert_data = pytest.importorskip("hpcbert.workloads.bert_data")
 bert_optimizers = pytest.importorskip("hpcbert.workloads.bert_optimizers")
@@ -493,19 +495,7 @@ def test_ranks_that_can_not_all_compile_are_refused(two_ranks):
         assert "only 1 of 2 ranks" in ended.stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "missing", "expected"),
-    [
-        (("cuda",), "", True),
-        (("cpu",), "", False),
-        (("cuda", "--unpad"), "", False),
-        (("cuda", "--compile=false"), "", False),
-        (("cpu", "--compile=true"), "triton", True),
-        (("cuda",), "triton", False),
-        (("cuda",), "gcc", False),
-    ],
-    ids=["gpu", "cpu", "unpadded", "off", "on", "no-triton", "no-compiler"],
-)
+@cases
 def test_gpus_compile_where_they_can(settings, monkeypatch, words, missing, expected):
     def find(name):
         return None if missing == name else name

@@ -4,6 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.kit.cases import cases
+
 torch = pytest.importorskip("torch", reason="the reference workload needs PyTorch")
 bert_ranks = pytest.importorskip("hpcbert.workloads.bert_ranks")
 bert_settings = pytest.importorskip("hpcbert.workloads.bert_settings")
@@ -62,16 +64,7 @@ def see_gpus(monkeypatch, count, capability=(9, 0)):
     return chosen
 
 
-@pytest.mark.parametrize(
-    ("name", "visible", "local_rank", "expected"),
-    [
-        ("auto", 0, 0, "cpu"),
-        ("cpu", 8, 0, "cpu"),
-        ("auto", 8, 5, "cuda:5"),
-        ("cuda", 1, 0, "cuda:0"),
-        ("cuda", 1, 7, "cuda:0"),
-    ],
-)
+@cases
 def test_device_follows_the_local_rank(monkeypatch, name, visible, local_rank, expected):
     chosen = see_gpus(monkeypatch, visible)
     device = bert_ranks.choose_device(name, bert_ranks.Ranks(local_rank, 8, local_rank))
@@ -88,16 +81,7 @@ def test_a_rank_without_gpu_is_refused(monkeypatch, visible, complaint):
         bert_ranks.choose_device("cuda", bert_ranks.Ranks(4, 8, 4))
 
 
-@pytest.mark.parametrize(
-    ("precision", "device", "capability", "complaint"),
-    [
-        ("tf32", "cpu", (0, 0), "not of CPUs"),
-        ("tf32", "cuda", (7, 0), r"compute capability 8\.0"),
-        ("bf16", "cuda", (7, 5), r"compute capability 8\.0"),
-        ("fp8", "cuda", (8, 0), r"compute capability 8\.9"),
-        ("tf32", "cuda", (8, 0), "NVIDIA_TF32_OVERRIDE=0"),
-    ],
-)
+@cases
 def test_a_precision_that_would_be_another_one_is_refused(
     monkeypatch, precision, device, capability, complaint
 ):

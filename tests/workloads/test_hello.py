@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.cases import cases
 from tests.kit.paths import REPOSITORY
 from tests.kit.ports import free_port
 from tests.kit.waiting import CEILING
@@ -75,18 +76,7 @@ def test_a_port_that_is_taken_is_told_by_both_sides(tmp_path: Path) -> None:
     assert second.startswith(f"n1 hello fail rank 1 does not reach rank 0 at 127.0.0.1:{port}: ")
 
 
-@pytest.mark.parametrize(
-    ("listed", "visible", "detail"),
-    [
-        (4, "0,1,2,3", "ok each rank sees all 4 of its node"),
-        (3, "0,1,2,3", "fail a rank sees 3 GPUs by nvidia-smi; you asked for 4"),
-        (4, "0,1", "fail a rank sees 2 GPUs by CUDA_VISIBLE_DEVICES; you asked for 4"),
-        (1, "0", "warn a rank sees 1 GPU by nvidia-smi; you asked for its node's 4"),
-        (8, "0,1,2,3", "ok each rank sees all 4 of its node"),
-        (8, None, "warn a rank sees 8 GPUs by nvidia-smi; you asked for 4"),
-        (None, "", "fail a rank sees 0 GPUs by CUDA_VISIBLE_DEVICES; you asked for 4"),
-    ],
-)
+@cases
 def test_gpus_are_counted_against_what_was_asked(
     tmp_path: Path, listed: int | None, visible: str | None, detail: str
 ) -> None:

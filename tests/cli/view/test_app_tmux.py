@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.kit.cases import read_constant
 from tests.kit.tmux import Tmux
 
 pytestmark = [
@@ -32,27 +33,7 @@ for ((step = 1; step <= $1; step++)); do
   fi
 done
 """
-RECIPE = r"""
-schema = 1
-title = "A stand-in"
-launch = "per-gpu"
-models = ["bert-base"]
-precisions = ["fp32"]
-files = ["train.sh"]
-
-[batch_sizes]
-fp32 = 32
-
-[[log.records]]
-name = "step"
-contains = "samples/s"
-match = 'step (?P<iteration>\d+) of \d+ \| (?P<rate>\S+) samples/s'
-
-[[log.rules]]
-name = "rate"
-kind = "rate"
-record = "step"
-"""
+RECIPE = read_constant(__file__, "RECIPE")
 
 
 @pytest.fixture

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
+from tests.kit.cases import cases
 from tests.kit.cli import run
 
 
@@ -22,15 +21,7 @@ def test_a_list_has_year_program_and_rate_of_each_number() -> None:
     assert len(run(*words, "--all").stdout.splitlines()) > 150
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--model", "bert-larg"), "bert-large"),
-        (("--gpus", "7"), "no such row"),
-        (("--accelerator", "abacus"), "no such row"),
-    ],
-    ids=["model", "number", "accelerator"],
-)
+@cases
 def test_a_list_of_nothing_is_an_error(words: tuple[str, ...], message: str) -> None:
     result = run("record", *words)
     assert result.returncode == 2

@@ -18,6 +18,7 @@ from hpcbert.results.published.record import (
     published_results,
     published_runs,
 )
+from tests.kit.cases import cases
 from tests.kit.cli import CliResult, run
 from tests.kit.needs import require
 from tests.kit.recipes import NAMES, grammar
@@ -135,16 +136,7 @@ def test_every_number_that_was_read_is_in_it(shared: Path) -> None:
     assert read <= expected
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("mlperf:v0.7-google-tpu-v4-16-tf", "only the minutes"),
-        ("mlperf:v1.1-google-tpu-v4-4096-tf", "another task"),
-        ("nemo", "counts tokens"),
-        ("superbench:a100-80gb-bert-large-fp16", "another task"),
-        ("mlperf:v5.0-tinycorp-tinybox-8xmi300x", "precision is unknown"),
-    ],
-)
+@cases
 def test_rows_that_give_no_ratio_are_left_out(name: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         published_results([name])

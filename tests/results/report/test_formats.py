@@ -26,23 +26,10 @@ from hpcbert.results.report.model import (
     Words,
 )
 from hpcbert.results.report.sections import compose_report
+from tests.kit.cases import read_constant
 from tests.kit.waiting import CEILING
 
-HOSTILE = (
-    "<script>alert(1)</script>",
-    "a|b|c",
-    r"\input{/etc/passwd}",
-    "=HYPERLINK(1)",
-    "+1-2",
-    '"><img src=x onerror=alert(1)>',
-    "](javascript:alert(1))",
-    "```\n# no heading",
-    "$x^2$ & 50% #1 ~_{}",
-    "{{ 7 * 7 }} {% raw %}",
-    "mathtext $\\frac{1}{2}$ and $",
-    "汉字 émoji 🙂 \x1b[31m",
-    "'; DROP TABLE runs; --",
-)
+HOSTILE = read_constant(__file__, "HOSTILE")
 MADE = Provenance("0", "2026-11-21T10:00:00Z", "hpcbert report <x> --output 'a|b'")
 
 

@@ -11,6 +11,7 @@ from hpcbert.results.document import ResultSet, Source
 from hpcbert.results.reduce import tabulate
 from hpcbert.results.report import sections
 from hpcbert.results.report.model import ReportInput, Words
+from tests.kit.cases import cases
 from tests.results.report.test_formats import MADE
 
 GPU = (("GPU", ("NVIDIA H100 80GB HBM3",)),)
@@ -34,15 +35,7 @@ def measure(framework: str, gpus: int, *reasons: str, model: str = "bert-base") 
     return Measured(group, Shape(1, gpus), 1, (run,), facts=GPU)
 
 
-@pytest.mark.parametrize(
-    ("created", "date"),
-    [
-        ((), ""),
-        (("2026-11-20T10:00:00Z",), ", 2026-11-20"),
-        (("2026-11-21T10:00:00Z", "2026-11-20T10:00:00Z"), ", 2026-11-20 to 2026-11-21"),
-    ],
-    ids=["logs", "one campaign", "campaigns"],
-)
+@cases
 def test_titles_say_what_where_and_when(created: tuple[str, ...], date: str) -> None:
     title, _ = summarize([measure("a", 1), measure("b", 8)], *created)
     assert title == f"bert-base bf16 with a, b on 1 to 8 GPUs (NVIDIA H100 80GB HBM3){date}"

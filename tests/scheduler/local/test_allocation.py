@@ -15,26 +15,12 @@ from hpcbert.scheduler.local import allocation
 from hpcbert.scheduler.local.allocation import Allocation
 from hpcbert.system.decode import Invalid
 from hpcbert.system.runner import Outcome, run
+from tests.kit.cases import cases, read_constant
 from tests.kit.drafts import combined, drafted
 from tests.kit.paths import REPOSITORY
 
 # scontrol 22.05: two kinds of nodes, and the jobs of an array whose first has the array's own id.
-SHOWN = """\
-JobId=18 ArrayJobId=17 ArrayTaskId=1 JobName=other
-   UserId=me(1000) GroupId=me(1000) MCS_label=N/A
-   JobState=RUNNING Reason=None Dependency=(null)
-   NodeList=n9
-
-JobId=17 ArrayJobId=17 ArrayTaskId=2 JobName=interactive
-   UserId=me(1000) GroupId=me(1000) MCS_label=N/A
-   JobState=RUNNING Reason=None Dependency=(null)
-   ReqNodeList=n7 ExcNodeList=(null)
-   NodeList=n[1-3]
-   JOB_GRES=gpu:10
-     Nodes=n[1-2] CPU_IDs=0-3 Mem=16000 GRES=gpu:v100:4(IDX:0-3)
-     Nodes=n3 CPU_IDs=0 Mem=16000 GRES=gpu:a100:2(IDX:0,3),shard:8
-   Command=(null)
-"""
+SHOWN = read_constant(__file__, "SHOWN")
 ALLOCATION = Allocation(
     "17",
     ("n1", "n2", "n3"),
@@ -67,18 +53,7 @@ def test_a_site_can_not_name_it() -> None:
         schedulers.check_scheduler(schedulers.ALLOCATION)
 
 
-@pytest.mark.parametrize(
-    ("environ", "keyword"),
-    [
-        ({}, "not in an allocation"),
-        ({"SLURM_JOB_ID": "17;x"}, "not in an allocation"),
-        ({"SLURM_JOB_ID": "17", "SLURM_STEP_ID": "0"}, "step 17.0"),
-        ({"SLURM_JOB_ID": "17", "SLURM_HET_SIZE": "2"}, "heterogeneous"),
-        ({"SLURM_JOB_ID": "17", "SLURM_STEP_ID": "4294967290"}, ""),
-        ({"SLURM_JOBID": "17"}, ""),
-    ],
-    ids=["none", "no number", "srun", "heterogeneous", "shell of salloc", "older name"],
-)
+@cases
 def test_the_shell_decides_whether_there_is_an_allocation(
     environ: dict[str, str], keyword: str
 ) -> None:
@@ -89,18 +64,7 @@ def test_the_shell_decides_whether_there_is_an_allocation(
         allocation.read_job_id(environ)
 
 
-@pytest.mark.parametrize(
-    ("nodes", "tasks", "gres", "numbers"),
-    [
-        (3, 1, "gpu:2", ""),
-        (2, 4, "gpu:v100:4", ""),
-        (3, 1, "", ""),
-        (4, 1, "", "4 nodes.* 3"),
-        (1, 1, "gpu:8", "8 GPUs.* 4 on n1"),
-        (3, 1, "gpu:4", "4 GPUs.* 2 on n3"),
-        (3, 2, "", "2 CPUs.* 1 on n3"),
-    ],
-)
+@cases
 def test_what_is_larger_is_refused_with_both_numbers(
     nodes: int, tasks: int, gres: str, numbers: str
 ) -> None:

@@ -14,6 +14,7 @@ from hpcbert.scheduler.slurm.admission import Demand, find_misfits
 from hpcbert.slurm.inventory import Resource, parse_resources, read_partitions
 from hpcbert.timelimit import TimeLimit
 from tests.kit import drafts
+from tests.kit.cases import cases
 from tests.kit.cluster import Answers, partition
 
 SINFO = """gpu*|up|3|1-00:00:00|1-infinite|gpu:v100:8(S:0-1)|n[1-3]
@@ -191,15 +192,7 @@ def test_nodes_that_a_job_names_or_excludes_must_leave_enough(
     assert message in finding.detail
 
 
-@pytest.mark.parametrize(
-    ("partition", "nodes", "changes"),
-    [
-        ("gpu", 3, {"exclude": ("n4", "x7")}),
-        ("gpu", 2, {"nodelist": ("n1", "n2"), "exclude": ("n3",)}),
-        ("gpu,long", 1, {"nodelist": ("m01",)}),
-    ],
-    ids=["of others", "apart", "another partition"],
-)
+@cases
 def test_nodes_that_leave_enough_are_let_through(
     partition: str, nodes: int, changes: dict[str, Any]
 ) -> None:
@@ -207,18 +200,7 @@ def test_nodes_that_leave_enough_are_let_through(
     assert list(find_misfits([demand], SHARED, FOUND)) == []
 
 
-@pytest.mark.parametrize(
-    ("sharing", "slurm", "shares"),
-    [
-        ("FORCE:4", "", True),
-        ("FORCE", "", True),
-        ("FORCE:1", "", False),
-        ("NO", "", False),
-        ("FORCE:4", "exclusive = false", False),
-        ("FORCE:4", 'sbatch_args = ["--clusters=other"]', False),
-    ],
-    ids=["four", "no number", "one", "no", "not exclusive", "another cluster"],
-)
+@cases
 def test_a_campaign_records_that_its_partition_shares_nodes(
     sharing: str, slurm: str, tmp_path: Path, *, shares: bool
 ) -> None:

@@ -12,6 +12,7 @@ from hpcbert.scheduler.slurm.cluster import Cluster
 from hpcbert.slurm import accounting
 from hpcbert.slurm.inventory import parse_resources
 from hpcbert.timelimit import TimeLimit
+from tests.kit.cases import cases
 from tests.kit.cluster import Answers, partition
 
 ENFORCED = (
@@ -102,19 +103,7 @@ def test_what_would_wait_for_ever_is_named(
     assert hint in advised
 
 
-@pytest.mark.parametrize(
-    ("columns", "detail", "remedy"),
-    [
-        ("GrpTRESRunMins gres/gpu=800", "account proj (GrpTRESRunMins) allows a job at most 00:50:00", "--time 00:50:00"),
-        ("GrpTRESRunMins node=100", "at most 00:50:00", "--time 00:50:00"),
-        ("GrpTRESRunMins cpu=160", "at most 00:10:00", "--time 00:10:00"),
-        ("GrpTRESRunMins gres/gpu=1600", "", ""),
-        ("GrpTRESRunMins gres/gpu=1", "", ""),
-        ("GrpWall 00:10:00", "", ""),
-        ("MaxWall 00:20:00", "", ""),
-    ],
-    ids=["GPUs", "nodes", "CPUs", "enough", "none", "unsafe", "of-a-row-above"],
-)  # fmt: skip
+@cases
 def test_time_that_accounting_does_not_allow_is_named(
     columns: str, detail: str, remedy: str, answers: Answers
 ) -> None:

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from hpcbert.finding import Finding
 from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.slurm.examine import examine_site, forecast_start
@@ -16,6 +14,7 @@ from hpcbert.slurm import inventory
 from hpcbert.system import ownership
 from hpcbert.system.runner import Outcome
 from tests.kit import drafts
+from tests.kit.cases import cases
 
 ME = ownership.user_name(os.geteuid())
 RESERVED = (
@@ -67,23 +66,7 @@ def list_problems(folder: Path, site: str, nodes: int = 2, **texts: Any) -> list
     return [finding for finding in results if finding.status != "ok"]
 
 
-@pytest.mark.parametrize(
-    ("slurm", "name", "detail", "remedy"),
-    [
-        ('partition = "nix"', "partition", "no partition 'nix'", "--partition gpu"),
-        ('account = "nix"', "account", "not in account nix", "--account proj"),
-        ('qos = "nix"', "QOS", "not use QOS nix", "--qos high"),
-        ('reservation = "nix"', "reservation", "no reservation 'nix'", "--reservation mine"),
-        ('reservation = "theirs"', "reservation", "for others", "--reservation mine"),
-        ('reservation = "soon"', "reservation", "from 2027-01-01", "--reservation mine"),
-        ('constraint = "hopper"', "constraint", "feature hopper", 'site.toml: slurm.constraint = "ib"'),
-        ('constraint = "ib&hopper"', "constraint", "hopper", 'site.toml: slurm.constraint = "ib"'),
-        ('gres = "gpu:2080ti"', "GPUs", "gpu:2080ti:8", 'site.toml: slurm.gres = "gpu:v100"'),
-        ('gres = "nix"', "GPUs", "nix:8", ""),
-        ('time_limit = "2-00"', "time limit", "at most 01:00:00", "--time 01:00:00"),
-        ('mpi = "pmix"', "MPI", "has no pmix", 'site.toml: slurm.mpi = "pmi2"'),
-    ],
-)  # fmt: skip
+@cases
 def test_a_choice_that_can_not_be_had_is_found_with_what_to_type(
     tmp_path: Path, slurm: str, name: str, detail: str, remedy: str
 ) -> None:
@@ -134,16 +117,7 @@ def test_what_sbatch_itself_says_is_told_and_a_demand_answered(tmp_path: Path) -
 NO_GRES = "error: cli_filter/lua: --gres is not supported here"
 
 
-@pytest.mark.parametrize(
-    ("accepted", "settings"),
-    [
-        ("--gpus=", ['slurm.gpu_option = "gpus"']),
-        ("--gpus-per-node=", ['slurm.gpu_option = "gpus-per-node"']),
-        ("--constraint=volta", ['slurm.constraint = "volta"']),
-        ("--gpus= --constraint=ib", ['slurm.gpu_option = "gpus"', 'slurm.constraint = "ib"']),
-        ("nothing", [""]),
-    ],
-)
+@cases
 def test_the_form_that_sbatch_accepts_is_the_remedy(
     tmp_path: Path, accepted: str, settings: list[str]
 ) -> None:
@@ -163,16 +137,7 @@ def test_arrays_that_are_too_short_are_told(tmp_path: Path) -> None:
     assert "2 jobs" in problems["arrays"].detail
 
 
-@pytest.mark.parametrize(
-    ("constraint", "names"),
-    [
-        ("ib", ["ib"]),
-        ("volta&ib", ["volta", "ib"]),
-        ("volta|hopper", ["volta", "hopper"]),
-        ("[rack1*2&rack2*1]", ["rack1", "rack2"]),
-        ("(volta|ampere)&ib", ["volta", "ampere", "ib"]),
-    ],
-)
+@cases
 def test_constraints_name_features_in_every_form(constraint: str, names: list[str]) -> None:
     assert list(inventory.list_features(constraint)) == names
 
@@ -180,22 +145,7 @@ def test_constraints_name_features_in_every_form(constraint: str, names: list[st
 UNAVAILABLE = "allocation failure: Requested node configuration is not available"
 
 
-@pytest.mark.parametrize(
-    ("words", "absence"),
-    [
-        ("--nodes=1 --gres=gpu:8 --nodelist=n3", "n3 (drained)"),
-        ("--nodes=2 --gres=gpu:8 --nodelist=n[1,3]", "n3 (drained)"),
-        ("--nodes=3 --gres=gpu:8", "n3 (drained)"),
-        ("--nodes=4 --gres=gpu:4", "n3 (drained), n4 (down*)"),
-        ("--nodes=2 --gres=gpu:8", ""),
-        ("--nodes=2 --gres=gpu:8 --exclude=n3", ""),
-        ("--nodes=3 --gres=gpu:8 --exclude=n1", ""),
-        ("--nodes=1 --gres=gpu:8 --nodelist=n4", ""),
-        ("--nodes=4 --gres=gpu:8", ""),
-        ("--nodes=1 --gres=gpu:16", ""),
-        ("--nodes=3 --gres=gpu:8 --partition=nix", ""),
-    ],
-)  # fmt: skip
+@cases
 def test_a_refusal_for_nodes_that_come_back_names_them(words: str, absence: str) -> None:
     def run(argv: Sequence[str], **_: Any) -> Outcome:
         if argv[0] == "sbatch":

@@ -22,6 +22,7 @@ from hpcbert.scheduler.slurm.identify import find_differences, read_job
 from hpcbert.script.draft import Draft
 from hpcbert.system.runner import Outcome
 from tests.kit.campaigns import adopted, snapshot
+from tests.kit.cases import cases
 from tests.kit.drafts import curve, hurried
 from tests.kit.slurm import Answer, Job, Slurm, failed, scontrol
 
@@ -86,17 +87,7 @@ def test_a_renamed_job_of_another_user_name_is_followed_cancelled_and_not_double
         )
 
 
-@pytest.mark.parametrize(
-    ("line", "refused"),
-    [
-        ("100_[1-5%1]|root|PENDING|1763700000|N/A|N/A|0:00|1:00||wrap|None", True),
-        ("100_[1-5%1]|root|PENDING|1763700000|N/A|N/A|0:00|1:00||wrap|None|//7|//x|//HERE", True),
-        ("100_[1-5%1]|root|PENDING|1763700000|N/A|N/A|0:00|1:00||wrap|None|//7|//x|///tmp", False),
-        ("100_[1-5%1]|root|FAILED|1763700000|N/A|N/A|0:00|1:00||wrap|None", False),
-        ("100_3|root|RUNNING|1763700000|N/A|N/A|0:00|1:00||wrap|None", False),
-    ],
-    ids=["no directory told", "our directory", "another directory", "over", "another repeat"],
-)
+@cases
 def test_an_id_that_is_listed_as_alive_under_any_name_and_user_is_not_submitted_again(
     tmp_path: Path, line: str, refused: bool
 ) -> None:
