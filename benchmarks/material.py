@@ -16,7 +16,7 @@ from hpcbert.commands.submit import write_campaign
 from hpcbert.config import recipe, site
 from hpcbert.model import Shape
 from hpcbert.script.draft import Submitter, draft
-from hpcbert.script.plan import Request
+from hpcbert.script.plan import Request, plan
 from hpcbert.script.resolve import SubmitOptions
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -129,7 +129,7 @@ def thousand(folder: Path) -> tuple[Path, str]:
     options = SubmitOptions("slurm", (REPOSITORY / "templates",), concurrent=1000)
     submitter = Submitter(getpass.getuser(), ("benchmark",), time.time(), secrets.token_hex(3))
     request = Request(Shape(1, 1), repeats=1000)
-    made = draft(request, here, found, options=options, submitter=submitter)
+    made = draft(plan(found, here, request), here, found, options=options, submitter=submitter)
     write_campaign(made)
     (array,) = made.campaign.arrays
     words = ["sbatch", "--parsable", "--array=1-1000", f"--job-name={array.name}"]

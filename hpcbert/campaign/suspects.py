@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from hpcbert.model import Run
+
 # A retry never excludes more than one node in four of those that could run it, nor so many that
 # its point no longer fits.
 _MAX_SHARE = 4
@@ -45,25 +47,6 @@ class RetryPolicy:
 
 
 @dataclass(frozen=True)
-class RepeatOutcome:
-    """The end of one repeat.
-
-    Attributes:
-        point: Key of its point.
-        repeat: Its number.
-        state: The scheduler's word.
-        good: Whether it is valid.
-        nodes: The nodes that it ran on.
-    """
-
-    point: str
-    repeat: int
-    state: str
-    good: bool
-    nodes: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Verdict:
     """The nodes to exclude and to spare, with the reasons.
 
@@ -77,48 +60,45 @@ class Verdict:
 
 
 class Suspicion:
-    """The evidence in the ends of a campaign's repeats against the nodes of one partition."""
+    """The evidence in the runs of a campaign, by point, against the nodes of one partition.
 
-    def __init__(self, tries: Sequence[RepeatOutcome], nodes: Mapping[str, bool]) -> None:
-        self.nodes = nodes
-        self._healthy = {
-            node for repeat_outcome in tries if repeat_outcome.good for node in repeat_outcome.nodes
-        }
+    Args:
+        nodes: Nodes of the partition, and whether each is usable now.
+    """
+
+    def __init__(self, runs: Mapping[str, Sequence[Run]], nodes: Mapping[str, bool]) -> None:
+        self._runs, self.nodes = runs, nodes
+        self._healthy: set[str] = set()
+        for point_runs in runs.values():
+            self._healthy.update(node for run in point_runs if run.valid for node in run.nodes)
         self._lost: dict[str, str] = {}
-        self._tries: dict[str, list[RepeatOutcome]] = {}
-        for repeat_outcome in tries:
-            self._tries.setdefault(repeat_outcome.point, []).append(repeat_outcome)
-            if not repeat_outcome.good and repeat_outcome.state in _LOST:
-                self._lost |= _suspect_lost_nodes(repeat_outcome, self._healthy, nodes)
+        for point, point_runs in runs.items():
+            for run in point_runs:
+                if not run.valid and run.state in _LOST:
+                    self._lost |= self._suspect_lost_nodes(point, run)
 
     def of(self, point: str) -> dict[str, str]:
         """Return the nodes that a point's next attempt should avoid, the worst first."""
         failed: dict[str, str] = {}
-        tries = self._tries.get(point, [])
-        has_success = any(repeat_outcome.good for repeat_outcome in tries)
-        for repeat_outcome in tries:
-            if has_success and not repeat_outcome.good and repeat_outcome.state in _FAILED:
-                text = f"repeat {repeat_outcome.repeat} was {repeat_outcome.state} on it"
+        runs = self._runs.get(point, ())
+        has_success = any(run.valid for run in runs)
+        for run in runs:
+            if has_success and not run.valid and run.state in _FAILED:
+                text = f"repeat {run.repeat} was {run.state} on it"
                 text += ", and all successful repeats ran elsewhere"
-                suspected = (node for node in repeat_outcome.nodes if node not in self._healthy)
-                failed |= dict.fromkeys(suspected, text)
+                failed |= {node: text for node in run.nodes if node not in self._healthy}
         failed_only = {node: reason for node, reason in failed.items() if node not in self._lost}
         return {**self._lost, **failed_only}
 
-
-def _suspect_lost_nodes(
-    repeat_outcome: RepeatOutcome, healthy: set[str], nodes: Mapping[str, bool]
-) -> dict[str, str]:
-    text = (
-        f"repeat {repeat_outcome.repeat} of {repeat_outcome.point} was {repeat_outcome.state} on it"
-    )
-    if len(repeat_outcome.nodes) == 1:
-        return {repeat_outcome.nodes[0]: text}
-    down = [node for node in repeat_outcome.nodes if not nodes.get(node, True)]
-    if down:
-        return dict.fromkeys(down, f"{text}, and it is down")
-    unproven = [node for node in repeat_outcome.nodes if node not in healthy]
-    return dict.fromkeys(unproven, f"{text}, and no repeat succeeded on it")
+    def _suspect_lost_nodes(self, point: str, run: Run) -> dict[str, str]:
+        text = f"repeat {run.repeat} of {point} was {run.state} on it"
+        if len(run.nodes) == 1:
+            return {run.nodes[0]: text}
+        down = [node for node in run.nodes if not self.nodes.get(node, True)]
+        if down:
+            return dict.fromkeys(down, f"{text}, and it is down")
+        unproven = [node for node in run.nodes if node not in self._healthy]
+        return dict.fromkeys(unproven, f"{text}, and no repeat succeeded on it")
 
 
 def limit_exclusions(

@@ -19,14 +19,14 @@ from hpcbert.campaign import ends, judge, store, suspects
 from hpcbert.campaign.attempts import RecordedStates, list_final_states
 from hpcbert.campaign.judge import Gathered
 from hpcbert.campaign.repeats import Key, TrackedCampaign
-from hpcbert.campaign.suspects import RepeatOutcome, RetryPolicy, Suspicion, Verdict
+from hpcbert.campaign.suspects import RetryPolicy, Suspicion, Verdict
 from hpcbert.commands.monitor import Sinks, View, open_campaign, watch
 from hpcbert.commands.submit import submit_pending
 from hpcbert.config.schedulers import find_traits
 from hpcbert.errors import SchedulerError, UsageError, format_count
 from hpcbert.logs import failures
 from hpcbert.logs.setting import Window
-from hpcbert.model import Array, Campaign, JobRequest
+from hpcbert.model import Array, Campaign, JobRequest, Run
 from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.tracker import Tracker
 from hpcbert.script import retries
@@ -63,7 +63,7 @@ class Findings:
         invalid: Repeats to resubmit.
         spent: Repeats that were resubmitted as often as allowed.
         open: Number of repeats that wait, run, or may yet.
-        tries: How the others ended.
+        runs: All runs, by point.
         attempts: Number of the newest attempt of each repeat.
         too_large: Repeats that ran out of device memory and would do so again: no repeat of their
             point is valid, and there is no node to avoid.
@@ -73,7 +73,7 @@ class Findings:
     invalid: tuple[InvalidRepeat, ...]
     spent: tuple[InvalidRepeat, ...]
     open: int
-    tries: tuple[RepeatOutcome, ...]
+    runs: Mapping[str, Sequence[Run]]
     attempts: Mapping[Key, int]
     too_large: tuple[InvalidRepeat, ...] = ()
 
@@ -150,17 +150,16 @@ def find_invalid(
         spent=tuple(repeat for repeat in invalid if repeat.key in spent),
         too_large=tuple(repeat for repeat in ended if repeat.key in too_large),
         open=len(tracked_campaign.campaign.current) - len(settled_keys),
-        tries=_list_outcomes(judgement),
+        runs=_group_runs(judgement),
         attempts={key: state.attempt for key, state in states.items()},
     )
 
 
-def _list_outcomes(judgement: Gathered) -> tuple[RepeatOutcome, ...]:
-    return tuple(
-        RepeatOutcome(repeat.array.point.key, run.repeat, run.state, run.valid, run.nodes)
-        for repeat in judgement.repeats
-        for run in [repeat.run]
-    )
+def _group_runs(judgement: Gathered) -> dict[str, list[Run]]:
+    runs: dict[str, list[Run]] = {}
+    for repeat in judgement.repeats:
+        runs.setdefault(repeat.array.point.key, []).append(repeat.run)
+    return runs
 
 
 def _list_ended(
@@ -278,7 +277,7 @@ def _gather_suspicion(
     """Return the evidence against the nodes of a job's partition; None if unknown."""
     backend = scheduler.create_scheduler(findings.watched.campaign.scheduler, SchedulerContext(run))
     partition_nodes = backend.nodes(request) if policy.suspect else None
-    return None if partition_nodes is None else Suspicion(findings.tries, partition_nodes)
+    return None if partition_nodes is None else Suspicion(findings.runs, partition_nodes)
 
 
 def _choose_exclusions(

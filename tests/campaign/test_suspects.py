@@ -4,58 +4,60 @@ from __future__ import annotations
 
 import pytest
 
-from hpcbert.campaign.suspects import RepeatOutcome, Suspicion, limit_exclusions
+from hpcbert.campaign.suspects import Suspicion, limit_exclusions
+from hpcbert.model import Run
 from hpcbert.slurm.inventory import read_usable_nodes
 
 POINT = "bert-base_2n8g_fp32_b32"
 UP = {f"n{number}": True for number in range(1, 9)}
 
 
-def make_outcome(
-    repeat: int, state: str, *nodes: str, good: bool = False, point: str = POINT
-) -> RepeatOutcome:
-    return RepeatOutcome(point, repeat, state, good, nodes)
+def failed_run(repeat: int, state: str, *nodes: str) -> Run:
+    return Run(repeat, 0, None, False, (), state, "sacct", "", nodes)
 
 
-def make_good_outcome(repeat: int, *nodes: str, point: str = POINT) -> RepeatOutcome:
-    return make_outcome(repeat, "COMPLETED", *nodes, good=True, point=point)
+def valid_run(repeat: int, *nodes: str) -> Run:
+    return Run(repeat, 0, 8.0, True, (), "COMPLETED", "sacct", "", nodes)
+
+
+def list_suspects(
+    *runs: Run, elsewhere: tuple[Run, ...] = (), nodes: dict[str, bool] = UP
+) -> dict[str, str]:
+    return Suspicion({POINT: runs, "another point": elsewhere}, nodes).of(POINT)
 
 
 @pytest.mark.parametrize("word", ["NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "RECONFIG_FAIL"])
 def test_the_node_that_slurm_lost_is_suspected_even_if_it_was_good_before(word: str) -> None:
-    suspects = Suspicion([make_good_outcome(1, "n1"), make_outcome(2, word, "n1")], UP).of(POINT)
+    suspects = list_suspects(valid_run(1, "n1"), failed_run(2, word, "n1"))
     assert list(suspects) == ["n1"]
     assert f"repeat 2 of {POINT} was {word} on it" in suspects["n1"]
 
 
 def test_of_several_nodes_the_one_that_is_down_is_to_blame() -> None:
-    tries = [make_outcome(1, "NODE_FAIL", "n1", "n2", "n3")]
-    suspects = Suspicion(tries, {**UP, "n2": False}).of(POINT)
+    lost = failed_run(1, "NODE_FAIL", "n1", "n2", "n3")
+    suspects = list_suspects(lost, nodes={**UP, "n2": False})
     assert list(suspects) == ["n2"]
     assert "it is down" in suspects["n2"]
 
 
 def test_if_none_is_down_those_on_which_nothing_ended_well_are() -> None:
-    other = make_good_outcome(1, "n1", "n3", point="another point")
-    assert list(Suspicion([make_outcome(1, "NODE_FAIL", "n1", "n2"), other], UP).of(POINT)) == [
-        "n2"
-    ]
+    lost = failed_run(1, "NODE_FAIL", "n1", "n2")
+    assert list(list_suspects(lost, elsewhere=(valid_run(1, "n1", "n3"),))) == ["n2"]
 
 
 @pytest.mark.parametrize("word", ["FAILED", "TIMEOUT", "UNKNOWN"])
 def test_a_node_on_which_only_failures_ran_is_suspected_if_others_of_the_point_are_good(
     word: str,
 ) -> None:
-    tries = [make_good_outcome(1, "n1", "n2"), make_outcome(2, word, "n2", "n3")]
-    assert list(Suspicion(tries, UP).of(POINT)) == ["n3"]
+    valid, failed = valid_run(1, "n1", "n2"), failed_run(2, word, "n2", "n3")
+    assert list(list_suspects(valid, failed)) == ["n3"]
     # Where nothing of the point ended well, the point is to blame.
-    elsewhere = make_good_outcome(1, "n1", "n2", point="another point")
-    assert Suspicion([elsewhere, make_outcome(2, word, "n2", "n3")], UP).of(POINT) == {}
+    assert list_suspects(failed, elsewhere=(valid,)) == {}
 
 
 @pytest.mark.parametrize("word", ["CANCELLED", "PREEMPTED", "OUT_OF_MEMORY", "COMPLETED"])
 def test_what_is_no_fault_of_a_node_speaks_against_none(word: str) -> None:
-    assert Suspicion([make_good_outcome(1, "n1"), make_outcome(2, word, "n2")], UP).of(POINT) == {}
+    assert list_suspects(valid_run(1, "n1"), failed_run(2, word, "n2")) == {}
 
 
 def test_never_more_than_a_quarter_is_kept_away_from() -> None:

@@ -28,7 +28,7 @@ class Story:
         self.told: list[object] = []
         self.policies: list[RetryPolicy] = []
         array = replace(campaign.campaign.arrays[0], repeats=(2, 4))
-        findings = Findings(campaign, (), (), 0, (), {})
+        findings = Findings(campaign, (), (), 0, {}, {})
         self.plans = [RetryPlan(findings), RetryPlan(findings, (array,))]
         monkeypatch.setattr(retry, "watch", self.watch)
         monkeypatch.setattr(retry, "resubmit", self.resubmit)
