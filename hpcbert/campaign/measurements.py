@@ -122,7 +122,8 @@ def _make_document(campaign: Campaign, gathered: Gathered) -> dict[str, Any]:
                 "array": repeat.array.name,
                 "job_id": repeat.array.job_id,
                 "newest": repeat.history.newest.attempt,
-                **asdict(replace(repeat.run, environments=())),
+                **asdict(replace(repeat.run, nodes=(), environments=())),
+                "nodes": repeat.run.nodes,
                 "environments": repeat.run.environments,
                 "scheduler": dump_state(repeat.history.counted.state),
                 "verdicts": [

@@ -232,7 +232,7 @@ def _missing_bandwidth(shape: Shape) -> Observation:
 
 def _explain_slow_node(row: Row) -> list[Observation]:
     """Name a node that lowers the median: without its runs, the median would be higher."""
-    runs = [(run.nodes, run.throughput) for run in row.runs if run.valid]
+    runs = [(frozenset(run.nodes), run.throughput) for run in row.runs if run.valid]
     measured = [(nodes, speed) for nodes, speed in runs if nodes and speed]
     if len(measured) < _MIN_RUNS_WITHOUT + 1 or not row.median:
         return []

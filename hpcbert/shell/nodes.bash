@@ -12,16 +12,17 @@
 # the nodes that sent it. An object that lacks a part is left out; what containers print stays output.
 gather() { # file; reads lines
   local LC_ALL=C line name text
+  local node=$'^(\033\\[[0-9;]*[A-Za-z])*hpcbert-node ([A-Za-z0-9._-]+) ([0-9]{1,9}) ([0-9]{1,9}) <(.*)>$'
   local -A texts=() names=()
   while IFS= read -r line; do
-    if [[ ! $line =~ ^hpcbert-node\ ([A-Za-z0-9._-]+)\ ([0-9]{1,9})\ ([0-9]{1,9})\ \<(.*)\>$ ]]; then
+    if [[ ! $line =~ $node ]]; then
       printf '%s\n' "$line"
       continue
     fi
-    name=${BASH_REMATCH[1]} text=${BASH_REMATCH[4]}
-    if ((10#${BASH_REMATCH[2]} > 0)); then text=${texts[$name]-}$text; fi
+    name=${BASH_REMATCH[2]} text=${BASH_REMATCH[5]}
+    if ((10#${BASH_REMATCH[3]} > 0)); then text=${texts[$name]-}$text; fi
     texts[$name]=$text
-    if ((${#text} == 10#${BASH_REMATCH[3]})); then names[$text]+=" $name"; fi
+    if ((${#text} == 10#${BASH_REMATCH[4]})); then names[$text]+=" $name"; fi
   done
   if ((${#names[@]} == 0)); then return 0; fi
   line=${1%/*}/.${1##*/} # hidden until it is whole

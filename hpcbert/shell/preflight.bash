@@ -94,7 +94,7 @@ judge() { # reads nodes, node_names, least_percent, log; sets slow, the nodes fa
 # nodes that they request by name.
 waiting() { # reads campaign; prints a line per job
   local job needed known named where
-  squeue --noheader --user="$(id -u)" --states=PENDING --format='%F|%D|%x|%n|%Z' | sort -u |
+  squeue --noheader --user="$(id -u)" --states=PENDING --format='%F|%D|%x|%n|%Z' | plain | sort -u |
     while IFS='|' read -r job needed known named where; do
       if [[ $job =~ ^[0-9]+$ && $job != "$SLURM_JOB_ID" && $where -ef $campaign && $needed =~ ^[0-9]+$ ]]; then
         echo "$job|$needed|$known|${named#(null)}"
@@ -105,7 +105,7 @@ waiting() { # reads campaign; prints a line per job
 # Nodes of the partition that run jobs or could; this job's nodes if Slurm reports none.
 up_nodes() { # reads node_names; prints a line per node
   local found
-  found=$(sinfo --noheader --Node --partition="${SLURM_JOB_PARTITION:-}" --format='%N %T' 2>/dev/null |
+  found=$(sinfo --noheader --Node --partition="${SLURM_JOB_PARTITION:-}" --format='%N %T' 2>/dev/null | plain |
     sed -En 's/^([^ ]+) (idle|mixed|allocated|completing|reserved|planned)[+]?$/\1/p' | sort -u) || true
   if [[ -n $found ]]; then echo "$found"; else printf '%s\n' "${node_names[@]}"; fi
 }

@@ -2,6 +2,7 @@
 #
 #   enter_allocation             of a larger allocation, only the nodes of the point
 #   prepare_nodes                the job's nodes, and what ranks need to find each other
+#   plain                        what Slurm's commands print, without colours
 #   host_names                   the names in a node list
 #   clock_ahead                  how far the controller's clock is ahead
 #   usable, first_addresses, resolved, choose_addresses   addresses of the nodes' names
@@ -61,11 +62,13 @@ prepare_nodes() { # sets job_name, node_names, step, beside, clock, addresses fo
   MASTER_PORT=$(free_port "$SLURM_JOB_ID") # rank 0 is on this node
 }
 
+plain() { sed $'s/\033\\[[0-9;]*[A-Za-z]//g'; }
+
 # A site's wrapper of scontrol may print a notice first. If it has a line of one word, only the words of
 # the list itself, apart from numbers, decide what is a name.
 host_names() { # node list, how many it has if that is known; prints a line per name
   local list=$1 names=() own=() name
-  mapfile -t names < <(scontrol show hostnames "$list" | grep -Ex '[A-Za-z0-9][A-Za-z0-9_.-]*')
+  mapfile -t names < <(scontrol show hostnames "$list" | plain | grep -Ex '[A-Za-z0-9][A-Za-z0-9_.-]*')
   if ((${#names[@]} > ${2:-0})); then
     while [[ $list =~ \[[^]]*\] ]]; do list=${list/"${BASH_REMATCH[0]}"/}; done
     for name in "${names[@]}"; do
@@ -160,7 +163,7 @@ ask_interfaces() { # reads step, interface
     read -r _ _ _ four _ < <(ip -4 -o addr show dev "$1")
     read -r _ _ _ six _ < <(ip -6 -o addr show dev "$1" scope global)
     four=${four%/*} six=${six%/*}
-    echo "$SLURM_NODEID ${four:--} ${six:--} $(cd /sys/class/net && echo *)"' rank "$interface" </dev/null | grep -E '^[0-9]+ (-|[0-9.]+) (-|[0-9a-f:.]+) ' | sort -n
+    echo "$SLURM_NODEID ${four:--} ${six:--} $(cd /sys/class/net && echo *)"' rank "$interface" </dev/null | plain | grep -E '^[0-9]+ (-|[0-9.]+) (-|[0-9a-f:.]+) ' | sort -n
 }
 
 # On one node ranks do not need an address, but frameworks look for the interface.

@@ -277,8 +277,8 @@ def drain_reasons_argv() -> list[str]:
 
 def read_drain_reasons(text: str) -> dict[str, tuple[str, ...]]:
     """Return the nodes of each reason from the output of `drain_reasons_argv`."""
-    pairs = (line.strip().split("|", 1) for line in text.splitlines() if "|" in line)
-    return {reason: expand(names) for names, reason in pairs}
+    rows = (line.strip().partition("|") for line in text.splitlines())
+    return {reason: expand(names) for names, bar, reason in rows if bar and len(names.split()) == 1}
 
 
 def count_free_nodes(text: str, partition: str) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import selectors
 import signal
 import subprocess
@@ -27,6 +28,8 @@ from hpcbert.system.processes import die_with_parent
 MAX_OUTPUT = 1 << 26
 _CHUNK = 1 << 16
 _TIMED_OUT = "late"
+# Colours and other sequences for a terminal, which a site's wrappers of commands print.
+_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\n]*\x07|[@-Z\\^_])")
 # Slurm's commands wait a minute for a configuration that does not exist (SchedMD/slurm,
 # src/common/parse_config.c, s_p_parse_file).
 _SLURM_COMMANDS = frozenset(
@@ -43,7 +46,7 @@ class Outcome:
     Attributes:
         argv: The command as it was started.
         returncode: Its exit status; 127 if the program does not exist, 124 after a timeout.
-        stdout: Its output, with undecodable bytes replaced.
+        stdout: Its output without colours, with undecodable bytes replaced.
         stderr: Its output on stderr, as text.
     """
 
@@ -270,7 +273,8 @@ def _read_output(
         child.wait(0 if problem else max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
         problem = problem or _TIMED_OUT
-    stdout, stderr = (bytes(output).decode(errors="replace") for output in buffers.values())
+    texts = (bytes(output).decode(errors="replace") for output in buffers.values())
+    stdout, stderr = (_ESCAPE.sub("", text) for text in texts)
     return stdout, stderr, problem
 
 
@@ -318,7 +322,8 @@ def follow(
                 child.wait()
                 raise
         stdout.seek(0)
-        return Outcome(words, child.returncode, stdout.read(), "".join(lines))
+        outputs = (_ESCAPE.sub("", text) for text in (stdout.read(), "".join(lines)))
+        return Outcome(words, child.returncode, *outputs)
 
 
 def start_detached(

@@ -188,9 +188,10 @@ A, B = '{"host":{"kernel":"6.1 x"}}', '{"host":{"kernel":"5.4"}}'
         ([*lines_of("n1", A)[:-1], *lines_of("n1", B)], {"n1": B}),
         ([*lines_of("n1", A)[1:], *lines_of("n2", B)], {"n2": B}),
         ([lines_of("n1", A)[0], *lines_of("n1", A)[2:]], {}),
+        (["\033[31mA banner", f"\033[0m{lines_of('n1', A)[0]}", *lines_of("n1", A)[1:]], {"n1": A}),
         (["hpcbert-node n1 0 x <{}>", "hpcbert-node a;b 0 2 <{}>", "== a banner =="], {}),
     ],
-    ids=["equal", "unequal", "interleaved", "cut, then whole", "no start", "a gap", "other lines"],
+    ids=["equal", "unequal", "interleaved", "cut, then whole", "no start", "a gap", "after a coloured banner", "other lines"],
 )  # fmt: skip
 def test_a_job_joins_the_lines_of_its_nodes(
     tmp_path: Path, lines: list[str], expected: dict[str, str]

@@ -3,13 +3,15 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from hpcbert.system import runner
-from hpcbert.system.runner import PrefetchingRunner, run
+from hpcbert.system.runner import Outcome, PrefetchingRunner, follow, run
 from tests.kit.waiting import CEILING
 
 
@@ -42,6 +44,13 @@ def test_a_command_that_gives_no_answer_is_ended() -> None:
     outcome = run(["sh", "-c", "echo begun; sleep 3600"], timeout=CEILING)
     assert (outcome.returncode, outcome.stdout) == (124, "begun\n")
     assert f"gave no answer within {CEILING:g} s" in outcome.stderr
+
+
+@pytest.mark.parametrize("start", [run, partial(follow, show=print)], ids=["run", "follow"])
+def test_colours_of_a_wrapper_are_not_output(start: Callable[..., Outcome]) -> None:
+    notice = r"\033[1;31mNotice\n\033]0;title\007\033[0m"
+    outcome = start(["sh", "-c", f"printf '{notice}12'; printf '{notice}late' >&2"])
+    assert (outcome.stdout, outcome.stderr) == ("Notice\n12", "Notice\nlate")
 
 
 @pytest.mark.usefixtures("late_once_heard")
