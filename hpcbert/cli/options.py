@@ -14,7 +14,6 @@ from typing import (
     Union,
     get_args,
     get_origin,
-    get_type_hints,
 )
 
 import click
@@ -23,7 +22,7 @@ from click.core import ParameterSource
 from hpcbert.config.options import Options, Spec, declared_options
 from hpcbert.errors import UsageError
 from hpcbert.model import UNITS
-from hpcbert.system.decode import MAX_COUNT, Invalid, Range
+from hpcbert.system.decode import MAX_COUNT, Invalid, Range, type_hints
 
 Body = Callable[..., Any]
 _SHARE = re.compile(r"(?P<number>\d{1,4}(?:\.\d{1,12})?|\.\d{1,12}) *(?P<sign>%?)")
@@ -155,7 +154,7 @@ def shared_option(name: str, help: str = "", **arguments: Any) -> Callable[[Body
     """
     option = declared_options()[name]
     field = next(field for field in fields(Options) if field.name == name)
-    kind, *type_marks = get_args(get_type_hints(Options, include_extras=True)[name])
+    kind, *type_marks = get_args(type_hints(Options)[name])
     checks = [annotation for annotation in type_marks if callable(annotation)]
     if get_origin(kind) in {Union, UnionType} and not option.read:
         kind = next(member for member in get_args(kind) if member is not NoneType)

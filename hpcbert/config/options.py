@@ -12,11 +12,19 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Literal, get_args
 
 from hpcbert.config.schedulers import OWN, check_scheduler, find_traits
 from hpcbert.model import PRECISIONS
-from hpcbert.system.decode import Count, Filled, Invalid, Range, check_choice, did_you_mean
+from hpcbert.system.decode import (
+    Count,
+    Filled,
+    Invalid,
+    Range,
+    check_choice,
+    did_you_mean,
+    type_hints,
+)
 from hpcbert.timelimit import TimeLimit
 
 AUTO_REPEATS = "auto"
@@ -339,7 +347,7 @@ class Options(SlurmOptions, RunOptions, PointOptions):
 @cache
 def declared_options() -> dict[str, Spec]:
     """Return the declarations by the names of the fields, in the order of `--help`."""
-    hints = get_type_hints(Options, include_extras=True)
+    hints = type_hints(Options)
     specs = {
         field.name: spec
         for field in fields(Options)

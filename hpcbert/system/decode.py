@@ -353,13 +353,14 @@ def _read_mapping(kinds: tuple[Any, ...], value: Any) -> dict[str, Any]:
 
 
 @cache
-def _type_hints(kind: Any) -> Mapping[str, Any]:
+def type_hints(kind: Any) -> Mapping[str, Any]:
+    """Return the annotations of a class, evaluated once."""
     return get_type_hints(kind, include_extras=True)
 
 
 @cache
 def _given_names(kind: Any) -> frozenset[str]:
-    return frozenset(name for name, hint in _type_hints(kind).items() if GIVEN in get_args(hint))
+    return frozenset(name for name, hint in type_hints(kind).items() if GIVEN in get_args(hint))
 
 
 def document_fields(kind: Any) -> tuple[Field[Any], ...]:
@@ -375,7 +376,7 @@ _KeyReaders = Mapping[str, tuple[Callable[[Any], Any], bool]]
 @cache
 def _key_readers(kind: Any, narrowed_hints: tuple[tuple[str, Any], ...]) -> _KeyReaders:
     """Return the readers of a table's keys, cached by its narrowed annotations."""
-    hints = {**_type_hints(kind), **dict(narrowed_hints)}
+    hints = {**type_hints(kind), **dict(narrowed_hints)}
     return {
         field.name: (
             _reader(hints[field.name]),
