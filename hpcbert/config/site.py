@@ -353,8 +353,8 @@ def _apply_variables(site: Site, env: Mapping[str, str]) -> Site:
     }
     values: dict[str, Any] = {name: env[variable].strip() for name, variable in variables.items()}
     for name, value in values.items():
-        if _CONTROL.search(value):
-            message = "It holds a line break or another control character."
+        if not value.isprintable():
+            message = "It holds a line break, or a character that does not print."
             raise ConfigError(message, where=variables[name], hint=f"unset {variables[name]}")
     origins = {f"slurm.{name}": variable for name, variable in variables.items()}
     return replace(

@@ -190,7 +190,10 @@ def test_sbatchs_variables_are_below_options_and_site(
     assert loaded.slurm.time_limit.text == "01:00:00"
 
 
-def test_a_variable_that_no_script_can_hold_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "value", ["a\n#SBATCH --wrap=x", "\udcff"], ids=["line break", "not Unicode"]
+)
+def test_a_variable_that_no_script_can_hold_is_named(tmp_path: Path, value: str) -> None:
     path = write(tmp_path / "site.toml")
     with pytest.raises(ConfigError, match="SBATCH_QOS"):
-        site.load(str(path), env={"SBATCH_QOS": "a\n#SBATCH --wrap=x"}, cwd=tmp_path)
+        site.load(str(path), env={"SBATCH_QOS": value}, cwd=tmp_path)
