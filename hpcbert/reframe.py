@@ -21,13 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import reframe
-from reframe.core.builtins import (
-    performance_function,
-    run_after,
-    run_before,
-    sanity_function,
-    variable,
-)
+from reframe.core.builtins import performance_function, run_before, sanity_function, variable
 from reframe.core.exceptions import SanityError
 from reframe.utility.typecheck import List
 
@@ -53,7 +47,7 @@ class BertThroughput(reframe.RunOnlyRegressionTest):
     valid_systems = ["*"]  # noqa: RUF012 - ReFrame's metaclass reads it
     valid_prog_environs = ["*"]  # noqa: RUF012
 
-    @run_after("init")
+    @run_before("run")  # A test sets nodes from its parameters after its init.
     def set_command(self) -> None:
         """Set the command line of the job."""
         words = ["submit", "--wait", "--json", "--fw", self.framework]
@@ -65,7 +59,7 @@ class BertThroughput(reframe.RunOnlyRegressionTest):
     @run_before("sanity")
     def read_campaign(self) -> None:
         """Read the campaign's id from the job's output."""
-        if row := self._find_row():
+        if not self.is_dry_run() and (row := self._find_row()):
             self.campaign = row["origin"]["name"]
 
     @sanity_function

@@ -1,4 +1,4 @@
-"""The class for ReFrame, run by ReFrame on its local scheduler and the local queue."""
+"""The class for ReFrame, run by ReFrame on its local scheduler, on the local queue and on a lab."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pytest
 
 from tests.contract.contract import make_place
 from tests.kit.cases import cases
+from tests.kit.cli import Cli
+from tests.kit.logs import ITERS, SKIP, stand_in
 from tests.kit.paths import REPOSITORY
 
 pytestmark = [pytest.mark.needs("reframe"), pytest.mark.slow]
@@ -22,10 +24,14 @@ from hpcbert.reframe import BertThroughput
 
 @rfm.simple_test
 class Point(BertThroughput):
-    framework = "fixed"
-    repeats = 2
+    framework = "{framework}"
+    count = parameter([2])
     options = {options}
     reference = {{"*": {{"throughput": ({reference}, -0.01, 0.01, "samples/s")}}}}
+
+    @run_after("init")
+    def set_repeats(self):
+        self.repeats = self.count
 """
 
 
@@ -35,7 +41,7 @@ def test_a_point_is_a_test(
 ) -> None:
     place = make_place(tmp_path)
     path = place.directory / "point.py"
-    path.write_text(TESTS.format(options=options, reference=reference))
+    path.write_text(TESTS.format(framework="fixed", options=options, reference=reference))
     environment = {**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(REPOSITORY)}
     words = [REFRAME, "--nocolor", "-c", path, "-r"]
     result = subprocess.run(
@@ -48,3 +54,20 @@ def test_a_point_is_a_test(
     )
     assert result.returncode == status, result.stdout
     assert keyword in result.stdout
+
+
+@pytest.mark.slurm
+def test_an_ordinary_user_s_point_on_a_lab(hpcbert: Cli, work: Path) -> None:
+    program = str(stand_in(work, ""))
+    options = ["--model", "bert-tiny", "--batch-size", "2", "--iters", str(ITERS)]
+    options += ["--skip", str(SKIP), "--python", program]
+    tests = TESTS.format(framework="pytorch", options=options, reference=10)
+    (work / "point.py").write_text(tests)
+    folder = work / "reframe"  # ReFrame can't work in the other one, whose name has a space.
+    hpcbert.run(["mkdir", str(folder)])
+    words = [REFRAME, "--nocolor", "-c", "../point.py", "-r"]
+    result = hpcbert.run(words, env=hpcbert.env, cwd=folder)
+    assert result.returncode == 0, result.stdout
+    assert "throughput: 10.0 samples/s" in result.stdout
+    (campaign,) = (hpcbert.cwd / "runs").iterdir()
+    assert campaign.name in (folder / "perflogs/generic/default/Point.log").read_text()
