@@ -159,6 +159,16 @@ def test_each_switch_is_honoured_both_ways_or_refused(name: str) -> None:
         assert len(texts) == 2, option.name
 
 
+def test_on_the_cpu_the_default_is_small_and_short(name: str) -> None:
+    recipe = load(name)
+    if "cpu" not in recipe.devices:
+        return
+    script = render(name, Case(Shape(1, 1), *presets(recipe.for_device("cpu"))[0], device="cpu"))
+    assert script.point.model.endswith("tiny")
+    assert script.point.batch_size_per_device == 4
+    assert "30 iterations, the first 10 are warm-up" in script.text
+
+
 def _select_unlike(texts: list[str]) -> list[str]:
     """Return texts that differ in more than numbers."""
     return list({re.sub(r"\d+", "0", text): text for text in texts}.values())
