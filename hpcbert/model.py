@@ -71,6 +71,9 @@ FORMAT_NAMES: tuple[FormatName, ...] = get_args(FormatName)
 PREDICTED_PERCENT = 15
 _PUBLISHED_PREDICTIONS = {128: 20}
 
+# Tokens of BERT's uncased English vocabulary in the programs (google-research/bert@eedf571).
+USUAL_VOCABULARY = 30522
+
 
 def usual_predictions(length: int) -> int:
     """Return the most predictions in a sample of `length` tokens: 20 of 128, 76 of 512."""

@@ -13,7 +13,14 @@ from typing import Annotated, Any, Literal
 
 from hpcbert.config.toml import read
 from hpcbert.errors import UsageError
-from hpcbert.model import Device, FormatName, OptionValue, Precision, Shape
+from hpcbert.model import (
+    USUAL_VOCABULARY,
+    Device,
+    FormatName,
+    OptionValue,
+    Precision,
+    Shape,
+)
 from hpcbert.system.decode import GIVEN, Count, EncodedAs, Invalid, Range, decode, did_you_mean
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
@@ -28,13 +35,13 @@ class SyntheticSettings:
     Attributes:
         sequence_length: Tokens in a sample.
         predictions: Maximum number of masked tokens in a sample; 0 for the usual number.
-        vocabulary: Tokens in the vocabulary.
+        vocabulary: Tokens in the vocabulary; 0 for BERT's.
         files: Number of files.
     """
 
     sequence_length: int | str = 128
     predictions: int | str = 0
-    vocabulary: int | str = 30522
+    vocabulary: int | str = USUAL_VOCABULARY
     files: int | str = 8
 
 

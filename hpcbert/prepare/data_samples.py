@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcbert.errors import UsageError, describe_error
-from hpcbert.model import PREDICTED_PERCENT
+from hpcbert.model import PREDICTED_PERCENT, USUAL_VOCABULARY
 
 Integers = NDArray[np.integer]
 
@@ -91,7 +91,7 @@ class Vocabulary:
         first_word: Ids from here on are ordinary words.
     """
 
-    size: int = 30522
+    size: int = USUAL_VOCABULARY
     cls: int = 101
     sep: int = 102
     mask: int = 103

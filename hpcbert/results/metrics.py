@@ -18,10 +18,8 @@ import tomli
 from hpcbert.logs.arithmetic import median
 from hpcbert.logs.fields import loose_float
 from hpcbert.logs.setting import Setting, model_facts, model_name
-from hpcbert.model import Facts, Measured, Metrics, usual_predictions
+from hpcbert.model import USUAL_VOCABULARY, Facts, Measured, Metrics, usual_predictions
 
-# The size of BERT's uncased English vocabulary in the programs (google-research/bert@eedf571).
-_VOCABULARY = 30522
 _P95 = 0.95
 # Names of models with BERT's layers; ModernBERT's, for example, have other products.
 _BERT = re.compile(r"(?:megatron[-_ ]?)?bert(?![a-z])|hidden size ", re.IGNORECASE)
@@ -68,7 +66,7 @@ class ModelSize(NamedTuple):
     layers: int
     hidden: int
     intermediate: int
-    vocabulary: int = _VOCABULARY
+    vocabulary: int = USUAL_VOCABULARY
 
 
 def find_model(name: str) -> ModelSize | None:

@@ -20,7 +20,7 @@ from hpcbert.config.site import SYNTHETIC, Site
 from hpcbert.container import cache, reference, runtimes
 from hpcbert.container.reference import Image
 from hpcbert.errors import UsageError
-from hpcbert.model import Material, OptionValue, usual_predictions
+from hpcbert.model import USUAL_VOCABULARY, Material, OptionValue, usual_predictions
 from hpcbert.script.plan import read_options
 
 # Schema of the records of `prepare`.
@@ -163,7 +163,7 @@ def plan_synthetic(site: Site, recipe: Recipe, options: Mapping[str, OptionValue
         dataset.format,
         length,
         read_number(synthetic_settings.predictions, options) or usual_predictions(length),
-        read_number(synthetic_settings.vocabulary, options),
+        read_number(synthetic_settings.vocabulary, options) or USUAL_VOCABULARY,
         site.settings(recipe.name).samples,
         read_number(dataset.numbered or synthetic_settings.files, options),
     )

@@ -39,15 +39,34 @@ def describe_sizes(model: str, sequence_length: int, **facts: Any) -> dict[str, 
 
 
 def build_model(model: str, sequence_length: int, vocabulary: int) -> Any:
-    """Return a model of transformers with new weights."""
+    """Return a model of transformers with new weights; of its own vocabulary for 0."""
     import transformers
 
-    if model.startswith("modernbert"):
-        config = transformers.ModernBertConfig(**describe_sizes(model, sequence_length))
-    else:
-        settings = describe_sizes(model, sequence_length, vocab_size=vocabulary)
-        config = transformers.BertConfig(**settings)
-    return transformers.AutoModelForMaskedLM.from_config(config)
+    # Padding is 0 in our samples; ModernBERT's own is beyond a small vocabulary.
+    words = {"vocab_size": vocabulary, "pad_token_id": 0} if vocabulary else {}
+    settings = describe_sizes(model, sequence_length, **words)
+    kind = transformers.ModernBertConfig if model.startswith("modern") else transformers.BertConfig
+    return transformers.AutoModelForMaskedLM.from_config(kind(**settings))
+
+
+def load_samples(options: Any, usual: int, vocabulary: int, count: int) -> RepeatedRows:
+    """Return a run's samples: those in `options.data`, or synthetic ones.
+
+    Args:
+        options: With data, sequence_length, predictions and seed.
+        usual: Masked tokens of a synthetic sample if predictions is 0.
+        vocabulary: Tokens that the model distinguishes.
+        count: Samples that all ranks take.
+    """
+    length, predictions = options.sequence_length, options.predictions
+    if not options.data:
+        predictions = predictions or usual
+        rows = make_rows(length, predictions, vocabulary, options.seed)
+        return RepeatedRows(rows, count, predictions)
+    rows, most = read_rows(options.data, length, vocabulary)
+    if predictions not in (0, most):
+        sys.exit(f"error: samples in {options.data} have {most} masked tokens, not {predictions}")
+    return RepeatedRows(rows, count, most)
 
 
 def make_rows(length: int, predictions: int, vocabulary: int, seed: int) -> dict[str, torch.Tensor]:
@@ -63,8 +82,11 @@ def make_rows(length: int, predictions: int, vocabulary: int, seed: int) -> dict
     }
 
 
-def read_rows(folder: str, length: int, vocabulary: int) -> dict[str, torch.Tensor]:
-    """Return the samples of NVIDIA's HDF5 files; exit if they don't fit length or vocabulary."""
+def read_rows(folder: str, length: int, vocabulary: int) -> tuple[dict[str, torch.Tensor], int]:
+    """Return the samples of NVIDIA's HDF5 files, and the places for masked tokens in each.
+
+    Exit if they don't fit length or vocabulary.
+    """
     import h5py
 
     names = ("input_ids", "input_mask", "masked_lm_positions", "masked_lm_ids")
@@ -83,14 +105,14 @@ def read_rows(folder: str, length: int, vocabulary: int) -> dict[str, torch.Tens
     # Places without a prediction have position 0, where [CLS] is.
     labels = torch.full_like(words, IGNORED).scatter_(1, positions, masked)
     labels[:, 0] = IGNORED
-    return {"input_ids": words, "attention_mask": mask, "labels": labels}
+    return {"input_ids": words, "attention_mask": mask, "labels": labels}, masked.shape[1]
 
 
 class RepeatedRows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
     """As many samples as a run needs: the rows again and again."""
 
-    def __init__(self, rows: dict[str, torch.Tensor], count: int) -> None:
-        self.rows, self.count = rows, count
+    def __init__(self, rows: dict[str, torch.Tensor], count: int, predictions: int) -> None:
+        self.rows, self.count, self.predictions = rows, count, predictions
 
     def __len__(self) -> int:
         return self.count
@@ -98,3 +120,14 @@ class RepeatedRows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         row = index % len(self.rows["input_ids"])
         return {name: values[row] for name, values in self.rows.items()}
+
+    def describe(self, vocabulary: int) -> str:
+        """Return the line of facts that the recipes' grammars read.
+
+        Padding counts as often as its samples are taken.
+        """
+        shares = self.rows["attention_mask"].double().mean(1)
+        rounds, others = divmod(self.count, len(shares))
+        share = float(rounds * shares.sum() + shares[:others].sum()) / self.count
+        facts = f"predictions={self.predictions} vocab_size={vocabulary}"
+        return f"samples: real_token_share={share:.6f} {facts}\n"

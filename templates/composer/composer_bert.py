@@ -35,22 +35,20 @@ def build_model(options: argparse.Namespace) -> Any:
 
     # alibi_starting_size, dropout of the attention: BertConfig's own.
     size = options.model.replace("mosaicbert", "bert")
-    settings = masked_words.describe_sizes(size, options.sequence_length, vocab_size=options.vocab)
+    words = options.vocab or 30522
+    settings = masked_words.describe_sizes(size, options.sequence_length, vocab_size=words)
     return BertForMaskedLM(BertConfig(**settings, use_cache=False))
 
 
-def build_trainer(options: argparse.Namespace, model: Any) -> composer.Trainer:
+def count_samples(options: argparse.Namespace) -> int:
+    """Return the samples of one batch of all ranks."""
+    return int(options.batch_size * options.accumulation * dist.get_world_size())
+
+
+def build_trainer(
+    options: argparse.Namespace, model: Any, samples: masked_words.RepeatedRows
+) -> composer.Trainer:
     """Return the Trainer: yamls/main/mosaic-bert-base-uncased.yaml, without evaluation."""
-    if options.data:
-        rows = masked_words.read_rows(
-            options.data, options.sequence_length, model.config.vocab_size
-        )
-    else:
-        rows = masked_words.make_rows(
-            options.sequence_length, options.predictions, model.config.vocab_size, options.seed
-        )
-    device_batch = options.batch_size * options.accumulation
-    samples = masked_words.RepeatedRows(rows, options.iters * device_batch * dist.get_world_size())
     optimizer = DecoupledAdamW(
         model.parameters(), lr=options.lr, betas=(0.9, 0.98), eps=1e-6, weight_decay=1e-5
     )
@@ -58,7 +56,7 @@ def build_trainer(options: argparse.Namespace, model: Any) -> composer.Trainer:
         model=HuggingFaceModel(model, use_logits=True),
         train_dataloader=torch.utils.data.DataLoader(
             samples,
-            batch_size=device_batch,
+            batch_size=options.batch_size * options.accumulation,
             sampler=dist.get_sampler(samples, drop_last=True),
             drop_last=True,
             num_workers=options.workers,
@@ -91,7 +89,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--lr", type=float, default=5e-4)
     numbers = {"batch-size": 32, "accumulation": 1, "iters": 120}
-    numbers |= {"sequence-length": 128, "predictions": 38, "vocab": 30522, "workers": 0, "seed": 17}
+    numbers |= {"sequence-length": 128, "predictions": 0, "vocab": 0, "workers": 0, "seed": 17}
     for name, default in numbers.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     return parser.parse_args()
@@ -102,16 +100,20 @@ def main() -> None:
     options = parse_options()
     dist.initialize_dist(options.device)
     composer.utils.reproducibility.seed_all(options.seed)
-    trainer = build_trainer(options, build_model(options))
+    model = build_model(options)
+    vocabulary = model.config.vocab_size
+    usual, count = options.sequence_length * 3 // 10, options.iters * count_samples(options)
+    samples = masked_words.load_samples(options, usual, vocabulary, count)
+    trainer = build_trainer(options, model, samples)
     if dist.get_global_rank() == 0:
         # As MosaicBERT's program prints its configuration.
         sys.stdout.write(
             f"precision: {PRECISIONS[options.precision]}\n"
             f"max_seq_len: {options.sequence_length}\n"
-            f"global_train_batch_size: "
-            f"{options.batch_size * options.accumulation * dist.get_world_size()}\n"
+            f"global_train_batch_size: {count_samples(options)}\n"
             f"compile_model: {str(options.compile).lower()}\n"
             f"padding: {'unpadded' if options.model.startswith('mosaicbert') else 'padded'}\n"
+            f"{samples.describe(vocabulary)}"
             f"speed_monitor:\n  window_size: {WINDOW}\n"
         )
     trainer.fit()

@@ -52,7 +52,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--lr", type=float, default=1e-4)
     numbers = {"batch-size": 32, "accumulation": 1, "iters": 120, "logging-steps": 20}
-    numbers |= {"sequence-length": 128, "predictions": 20, "vocab": 30522, "workers": 0, "seed": 42}
+    numbers |= {"sequence-length": 128, "predictions": 0, "vocab": 0, "workers": 0, "seed": 42}
     for name, default in numbers.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     return parser.parse_args()
@@ -65,19 +65,17 @@ def main() -> None:
     length = options.sequence_length
     model = masked_words.build_model(options.model, length, options.vocab)
     vocabulary = model.config.vocab_size
-    if options.data:
-        rows = masked_words.read_rows(options.data, length, vocabulary)
-    else:
-        rows = masked_words.make_rows(length, options.predictions, vocabulary, options.seed)
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     count = options.iters * options.batch_size * options.accumulation * ranks
+    usual = 20 if length == 128 else length * 15 // 100
+    samples = masked_words.load_samples(options, usual, vocabulary, count)
     with tempfile.TemporaryDirectory() as folder:
         arguments = build_arguments(options, folder)
         if arguments.process_index == 0:
             sys.stdout.write(
+                f"{samples.describe(vocabulary)}"
                 f"transformers {transformers.__version__}, torch {torch.__version__} {arguments}\n"
             )
-        samples = masked_words.RepeatedRows(rows, count)
         transformers.Trainer(model, arguments, train_dataset=samples).train()
 
 
