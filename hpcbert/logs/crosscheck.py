@@ -368,7 +368,9 @@ class CrossCheck:
         if is_closing and whole_run.parts:
             # Slow first steps, of which a rule may have a large part, are not its steady rate.
             steady_rate = max(steady_rate, median([part.rate for part in whole_run.parts]))
-        return closing_rate <= steady_rate * self._room(closing_rule, step_rule)
+        # Where the window is slower than the start, the steps of the whole run confirm the line.
+        fastest = max(steady_rate, whole_run.samples)
+        return closing_rate <= fastest * self._room(closing_rule, step_rule)
 
     def _room(self, high_rule: Rule, low_rule: Rule) -> float:
         """Return the largest permitted ratio of one rule's number to another's."""
