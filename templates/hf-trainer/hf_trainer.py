@@ -67,7 +67,7 @@ def main() -> None:
     vocabulary = model.config.vocab_size
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     count = options.iters * options.batch_size * options.accumulation * ranks
-    usual = 20 if length == 128 else length * 15 // 100
+    usual = {128: 20}.get(length, length * 15 // 100)
     samples = masked_words.load_samples(options, usual, vocabulary, count)
     with tempfile.TemporaryDirectory() as folder:
         arguments = build_arguments(options, folder)
