@@ -100,7 +100,8 @@ class LogCollection:
             may_be_empty: Whether to return nothing if all of them are left out.
 
         Raises:
-            UsageError: A required fact is unknown for every log, or two logs are the same repeat.
+            UsageError: A required fact is unknown for every log, or no point has logs that can be
+                its repeats.
         """
         points: dict[tuple[Point, str], list[ReadLog]] = {}
         valid_points: set[Point] = set()
@@ -125,23 +126,34 @@ class LogCollection:
             if guess_shape(read_log.reading.setting):
                 self._assumed.add(point.shape)
             points.setdefault((point, read_log.rule), []).append(read_log)
-        if self._unfit and not points and not may_be_empty:
-            raise _join_errors([error for _, error in self._unfit])
         if not (self.reader.pattern or self.as_repeats):
             points = separate_systems(points, is_one_folder=self.is_one_folder)
         points = join_points(points)
         self._note_assumptions(points)
-        curves = Curves(point for point, _ in points)
-        numbered_points = [
-            NumberedLogs(
-                make_group(point, curves, rule),
-                point.shape,
-                self._count(point_reads),
-                number_logs(point_reads, as_repeats=self.as_repeats),
-            )
-            for (point, rule), point_reads in points.items()
-        ]
+        numbered_points = self._number(points)
+        if self._unfit and not (numbered_points or may_be_empty):
+            raise _join_errors([error for _, error in self._unfit])
         return make_points(numbered_points)
+
+    def _number(self, points: Mapping[tuple[Point, str], Sequence[ReadLog]]) -> list[NumberedLogs]:
+        """Return the logs of each point by repeat; those that may not be repeats are left out.
+
+        Raises:
+            UsageError: They are those of the only point.
+        """
+        curves = Curves(point for point, _ in points)
+        numbered_points = []
+        for (point, rule), reads in points.items():
+            try:
+                numbered = number_logs(reads, as_repeats=self.as_repeats)
+            except UsageError as error:
+                if len(points) == 1:
+                    raise
+                self._unfit.extend((read_log.log, error) for read_log in reads)
+                continue
+            group, counted = make_group(point, curves, rule), self._count(reads)
+            numbered_points.append(NumberedLogs(group, point.shape, counted, numbered))
+        return numbered_points
 
     @property
     def left_out(self) -> tuple[LeftOut, ...]:

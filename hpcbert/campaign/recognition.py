@@ -88,11 +88,13 @@ class Assumptions:
             key = (framework, name, reason, option)
             values.setdefault(key, []).append(value)
             counts[key] = counts.get(key, 0) + count
-        return tuple(
+        texts = (
             f"{key[0]}: {key[1]} = {', '.join(values[key])} ({count} log{'s' if count > 1 else ''})"
             f": {key[2]}; {key[3]} {'override' if ' and ' in key[3] else 'overrides'} it"
             for key, count in counts.items()
         )
+        # A name may have several lines.
+        return tuple(" ".join(text.split()) for text in texts)
 
     def data(self) -> list[dict[str, str | int]]:
         """Return them for a JSON document."""

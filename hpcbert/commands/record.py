@@ -71,9 +71,9 @@ def make_table(
     minutes = average_minutes(runs)
     if not rates and minutes is None:
         return None
-    global_sizes = {run.global_batch_size for run in runs}
-    global_size = next(iter(global_sizes)) if len(global_sizes) == 1 else None
-    is_whole = global_size and global_size % shape.gpus == 0
+    batches = {(run.global_batch_size or 0, run.accumulation or 1) for run in runs}
+    global_size, accumulation = batches.pop() if len(batches) == 1 else (0, 1)
+    size, remainder = divmod(global_size, shape.gpus * accumulation)
     point = PublishedPoint(
         shape=shape,
         value=round(median(rates), 3) if rates else None,
@@ -86,15 +86,21 @@ def make_table(
         framework=name_program(system),
         model="bert-large",
         precision=precision,
-        batch_size_per_device=global_size // shape.gpus if global_size and is_whole else None,
+        batch_size_per_device=size if size and not remainder else None,
         rule=rule,
         sequence_length=SEQUENCE_LENGTH,
         commit=commit,
         path=path,
         points=(point,),
         facts=facts,
-        variant="open" if system.get("division") == "open" else "",
+        variant=_name_variant(accumulation, is_open=system.get("division") == "open"),
     )
+
+
+def _name_variant(accumulation: int | None, *, is_open: bool) -> str:
+    """Return a table's variant: the division, and the accumulation as tables of logs have it."""
+    words = ["open"] if is_open else []
+    return ",".join([*words, f"acc{accumulation}"] if (accumulation or 1) > 1 else words)
 
 
 def average_minutes(runs: Sequence[BenchmarkRun]) -> float | None:
@@ -237,8 +243,7 @@ def extract_tables(
                 f"{successes} of them reached the target."
             )
             continue
-        precision = _read_precision(submission, table, user_places)
-        tables.append(replace(table, precision=precision))
+        tables.append(_complete(submission, table, user_places))
     return ExtractedTables(tuple(tables), tuple(refused))
 
 
@@ -269,21 +274,28 @@ def _read_system(submission: Submission) -> dict[str, Any]:
     return system
 
 
-def _read_precision(submission: Submission, table: PublishedTable, user_places: Places) -> str:
-    """Return the precision that the logs state, else the submitter's run configurations."""
+def _complete(submission: Submission, table: PublishedTable, user_places: Places) -> PublishedTable:
+    """Return a table with what `collect` reads in the logs, else the configurations' precision."""
     if table.framework != RECIPE:
-        return ""
+        return table
     grammar = user_places.recipes.load(RECIPE).grammar
+    shape = table.points[0].shape
+    system = Setting(nodes=shape.nodes, gpus_per_node=shape.gpus_per_node)
     rule = grammar.rule("tracked-stats")
-    readings = (read_log(path, grammar, rule, Setting()) for path in submission.list_logs()[:1])
-    stated = [str(dict(reading.facts).get("precision", "")) for reading in readings]
-    if any(stated):
-        return stated[0]
+    readings = [read_log(path, grammar, rule, system) for path in submission.list_logs()]
+    settings = [reading.setting for reading in readings if "precision" in dict(reading.facts)]
+    setting = next(iter(settings), readings[0].setting._replace(precision=None))
+    table = replace(
+        table,
+        batch_size_per_device=setting.batch_size_per_device or table.batch_size_per_device,
+        variant=_name_variant(setting.accumulation, is_open=table.variant.startswith("open")),
+    )
     configurations = {
         path.name: path.read_text(encoding="utf-8", errors="replace")
         for path in submission.folder.parents[2].glob("benchmark*/bert/**/*config*.sh")
     }
-    return infer_precision(configurations, table)
+    precision = setting.precision or infer_precision(configurations, table)
+    return replace(table, precision=precision)
 
 
 def _check_submissions(paths: Sequence[Path], against: str) -> tuple[RecordCell, ...]:

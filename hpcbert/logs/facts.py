@@ -39,12 +39,12 @@ class LogFacts:
 
     Attributes:
         values: The facts in lines, by their names in FACTS.
-        suggested: Facts that lines suggest, with the clause of the first such line.
+        suggested: What lines suggest, by the kind of line: the facts of the first such line.
     """
 
     def __init__(self) -> None:
         self.values: dict[str, FactValue] = {}
-        self.suggested: dict[str, tuple[FactValue, str]] = {}
+        self.suggested: dict[Fact, dict[str, FactValue]] = {}
         self._sources: dict[str, Fact] = {}
         self._counted: dict[Fact, int] = {}
         self._stated: dict[tuple[Fact, str], FactValue] = {}
@@ -64,7 +64,7 @@ class LogFacts:
                 if value is None:
                     continue
                 if fact.assumed:
-                    self.suggested.setdefault(name, (value, fact.assumed))
+                    self.suggested.setdefault(fact, {}).setdefault(name, value)
                     continue
                 first_value = self._stated.setdefault((fact, name), value)
                 log_value = self.values.setdefault(name, value)

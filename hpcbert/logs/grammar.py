@@ -431,7 +431,8 @@ class Fact(LineKind):
         counts: `gpus` or `nodes` if each of them prints the line once; empty: no such line.
         least: With fewer such lines, nothing is counted: then not all of them print it.
         assumed: Why the line suggests its facts but does not state them: they hold where nothing
-            else does, and `collect` prints them as assumptions; empty if it states them.
+            states them and no earlier fact of the grammar suggests another value, and `collect`
+            prints them as assumptions; empty if it states them.
     """
 
     values: Mapping[str, str] = field(default_factory=dict, hash=False)

@@ -30,13 +30,14 @@ class BenchmarkRun(NamedTuple):
         samples: Trained at the last evaluation; None if the log has no such number.
         tracked_rate: Samples per second of the whole run, as the program states them.
         global_batch_size: Samples of an optimizer step.
+        accumulation: Micro-batches of an optimizer step.
     """
 
     seconds: float | None = None
     samples: float | None = None
     tracked_rate: float | None = None
     global_batch_size: int | None = None
-    sequence_length: int | None = None
+    accumulation: int | None = None
 
     @property
     def clock_rate(self) -> float | None:
@@ -52,8 +53,9 @@ def read_benchmark_run(path: Path) -> BenchmarkRun:
     except NotALogError:
         return run
     starts = [record["time_ms"] for record in records if record.get("key") == "run_start"]
-    if len(starts) > 1:
+    if len(starts) != 1:
         return run
+    (start,) = starts
     for record in records:
         key, value = record.get("key"), record.get("value")
         if key == "run_stop":
@@ -70,10 +72,10 @@ def read_benchmark_run(path: Path) -> BenchmarkRun:
             run = run._replace(tracked_rate=_read_number(value, "throughput") or None)
         elif key == "global_batch_size":
             run = run._replace(global_batch_size=int(_read_number(record, "value")) or None)
-        elif key == "max_sequence_length":
-            run = run._replace(sequence_length=int(_read_number(record, "value")) or None)
-    is_success = status == "success" and 0 < sum(starts) < stop
-    return run._replace(seconds=(stop - starts[0]) / 1000 if is_success else None)
+        elif key == "gradient_accumulation_steps":
+            run = run._replace(accumulation=int(_read_number(record, "value")) or None)
+    is_success = status == "success" and 0 < start < stop
+    return run._replace(seconds=(stop - start) / 1000 if is_success else None)
 
 
 def _read_status(record: dict[str, Any]) -> str:

@@ -462,11 +462,7 @@ class _Scan:
         if len(self._lengths) == 1:
             (self.facts.values["sequence_length"],) = self._lengths
         setting, reasons = self._settled(self.setting)
-        assumed = tuple(
-            (name, value, reason)
-            for name, (value, reason) in self.facts.suggested.items()
-            if getattr(setting, name) is None
-        )
+        assumed = self._list_assumed(setting)
         setting = setting.settled({name: value for name, value, _ in assumed})[0]
         throughput, missing = None, ""
         if self.rehearsal:
@@ -512,6 +508,15 @@ class _Scan:
             closed=self.closed,
             assumed=assumed,
         )
+
+    def _list_assumed(self, setting: Setting) -> tuple[tuple[str, FactValue, str], ...]:
+        """Return what lines suggest and nothing states; of several kinds the grammar's first."""
+        assumed: dict[str, tuple[str, FactValue, str]] = {}
+        for fact in self.grammar.facts:
+            for name, value in self.facts.suggested.get(fact, {}).items():
+                if getattr(setting, name) is None:
+                    assumed.setdefault(name, (name, value, fact.assumed))
+        return tuple(assumed.values())
 
     def _describe_rolling(self, setting: Setting) -> Note | None:
         """Return a note if a printed rate is the mean of several records; None otherwise."""

@@ -83,6 +83,16 @@ def test_logs_of_one_folder_are_repeats_and_folders_are_systems(
     assert list_assumed(document)["framework"] == ("pytorch", "--fw")
 
 
+def test_logs_that_may_be_of_two_experiments_leave_the_others_their_table(
+    tmp_path: Path, collect_json: CollectJson
+) -> None:
+    names = ("a/train.log", "a/train.log.1", "b/slurm-1.out", "b/slurm-2.out")
+    document = collect_json(write_jobs(tmp_path / "x", *names), "--skip", 2, "--iters", 12)
+    assert list_tables(document) == [("system=b", ["1n1g"], [2])]
+    left_out = [Path(entry["path"]).name for entry in document["data"]["left_out"]]
+    assert (left_out, document["exit_code"]) == (["train.log", "train.log.1"], 4)
+
+
 def test_a_system_keeps_the_sequence_length(tmp_path: Path, collect_json: CollectJson) -> None:
     for number, name in enumerate(("A100/slurm-1.out", "V100/slurm-2.out")):
         log = logs.log("1n1g", 100.0, start=START + number * 3600)

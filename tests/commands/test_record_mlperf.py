@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+import tomli
 
 from hpcbert.commands import record
 from hpcbert.logs.mllog import BenchmarkRun, read_benchmark_run
@@ -40,6 +42,32 @@ def test_a_folder_becomes_a_table(tmp_path: Path, samples: int, rate: float | No
     assert "minutes = 5.0" in text
     assert ("value = 10000.0" in text) == (rate is not None)
     assert "precision" not in text
+
+
+@pytest.mark.parametrize(
+    ("framework", "records", "expected"),
+    [
+        pytest.param("JAX", {}, ("8", ""), id="one micro-batch"),
+        pytest.param("JAX", {"gradient_accumulation_steps": 4}, ("2", "acc4"), id="accumulation"),
+        pytest.param("JAX", {"gradient_accumulation_steps": 3}, ("", "acc3"), id="no whole number"),
+        pytest.param("PyTorch NGC", {"d_batch_size": 4}, ("4", "acc2"), id="as the recipe reads"),
+    ],
+)
+def test_the_batch_is_that_of_a_micro_batch_as_in_tables_of_logs(
+    tmp_path: Path, framework: str, records: dict[str, int], expected: tuple[str, str]
+) -> None:
+    folder = write_submission(tmp_path / "checkout", [300] * 10)
+    system = folder.parents[2] / "systems/sys.json"
+    system.write_text(system.read_text().replace("JAX", framework))
+    for path in folder.iterdir():
+        events = [{"time_ms": 1, "key": key, "value": value} for key, value in records.items()]
+        lines = [f":::MLLOG {json.dumps(event)}\n" for event in events]
+        path.write_text("".join(lines) + path.read_text())
+    words = ("--round", "v9.9", "--commit", "0" * 40, "--year", "2030")
+    text = run("record", "extract", tmp_path / "checkout", *words).stdout
+    table = tomli.loads(text)["tables"][0]
+    size, variant = table.get("batch_size_per_device", ""), table.get("variant", "")
+    assert (str(size), variant) == expected
 
 
 def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def _read_values(fact: Fact, line: bytes) -> dict[str, int | str]:
 
     stated = LogFacts()
     stated.add(fact, Line(line))
-    return stated.values | {name: value for name, (value, _) in stated.suggested.items()}
+    return stated.values | stated.suggested.get(fact, {})
 
 
 def read_refusal(name: str, tmp_path: Path, data: bytes, settings: Setting) -> str:

@@ -75,6 +75,28 @@ def test_a_platform_counts_nodes_unless_it_names_gpus(
     assert facts.get("nodes") == nodes
 
 
+@pytest.mark.parametrize(
+    ("platform", "lineno", "batch", "precision"),
+    [
+        pytest.param("8xNVIDIA DGX H100", 1263, 48, "fp8", id="H100"),
+        pytest.param("434xNVIDIA DGX H100", 1270, 2, "fp16", id="a small batch"),
+        pytest.param("1xNVIDIA DGX H100", 1178, 48, "fp16", id="a program without FP8"),
+        pytest.param("1xNVIDIA DGX A100", 1270, 48, "fp16", id="a GPU without FP8"),
+        pytest.param("1xG593-SD0", 1263, 48, None, id="nothing"),
+    ],
+)
+def test_of_several_signs_of_the_precision_the_surest_holds(
+    tmp_path: Path, platform: str, lineno: int, batch: int, precision: str | None
+) -> None:
+    log = format_log(rank_batch=batch, total=batch * 16).decode()
+    log = log.replace("1xNVIDIA DGX H100", platform).replace(
+        '"lineno": 1}', f'"lineno": {lineno}}}'
+    )
+    settings = Setting(nodes=1, gpus_per_node=8) if platform.startswith("1x") else Setting()
+    reading = read_mlperf(tmp_path, log.encode(), settings=settings)
+    assert dict(entry[:2] for entry in reading.assumed).get("precision") == precision
+
+
 def test_packing_is_read_from_what_the_log_states(tmp_path: Path) -> None:
     reading = read_mlperf(tmp_path, format_log())
     assert (reading.throughput, reading.setting.packing) == (STATED, 2)
