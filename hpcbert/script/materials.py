@@ -157,16 +157,20 @@ def plan_synthetic(site: Site, recipe: Recipe, options: Mapping[str, OptionValue
     dataset = recipe.dataset
     if dataset is None:
         raise UsageError(f"{recipe.name} reads no data.", where=site.where)
-    synthetic_settings = dataset.synthetic
-    length = read_number(synthetic_settings.sequence_length, options)
     return SyntheticData(
         dataset.format,
-        length,
-        read_number(synthetic_settings.predictions, options) or usual_predictions(length),
-        read_number(synthetic_settings.vocabulary, options) or USUAL_VOCABULARY,
+        *_read_sizes(dataset, options),
         site.settings(recipe.name).samples,
-        read_number(dataset.numbered or synthetic_settings.files, options),
+        read_number(dataset.numbered or dataset.synthetic.files, options),
     )
+
+
+def _read_sizes(dataset: Dataset, options: Mapping[str, OptionValue]) -> tuple[int, int, int]:
+    """Return tokens and masked tokens of a sample, and tokens of the vocabulary."""
+    settings = dataset.synthetic
+    length = read_number(settings.sequence_length, options)
+    predictions = read_number(settings.predictions, options) or usual_predictions(length)
+    return length, predictions, read_number(settings.vocabulary, options) or USUAL_VOCABULARY
 
 
 def synthetic_folder(site: Site, recipe: Recipe, options: Mapping[str, OptionValue]) -> Path:
@@ -425,16 +429,13 @@ def _read_data_document(path: Path) -> Mapping[str, Any]:
 def _list_misfits(
     dataset: Dataset, options: Mapping[str, OptionValue], document: Mapping[str, Any]
 ) -> Iterator[str]:
-    data_format, synthetic_settings = document.get("format"), dataset.synthetic
+    data_format = document.get("format")
+    length, predictions, model_size = _read_sizes(dataset, options)
     if not document:
         return
     if data_format != dataset.format:
         yield f"they are {data_format}, but the program reads {dataset.format}"
     elif data_format not in _BEFORE_MASKING:
-        length = read_number(synthetic_settings.sequence_length, options)
-        predictions = read_number(synthetic_settings.predictions, options) or usual_predictions(
-            length
-        )
         for key, unit, expected in (
             ("sequence_length", "tokens in a sample", length),
             ("predictions", "predictions in a sample", predictions),
@@ -443,6 +444,5 @@ def _list_misfits(
                 yield f"they have {document.get(key)} {unit}, but the program is set to {expected}"
     vocabulary = document["vocabulary"]
     size = vocabulary.get("size") if isinstance(vocabulary, dict) else None
-    model_size = read_number(synthetic_settings.vocabulary, options)
     if isinstance(size, int) and size > model_size:
         yield f"they have {size} words, but the model has {model_size}"

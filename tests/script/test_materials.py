@@ -42,7 +42,7 @@ def describe_misfits(
 
 
 def test_what_fits_is_no_finding(tmp_path: Path) -> None:
-    assert describe_misfits(tmp_path) == ""
+    assert [describe_misfits(tmp_path, name) for name in ("pytorch", "hf-trainer")] == ["", ""]
     assert describe_misfits(tmp_path, vocabulary={"size": 8192}) == ""
     assert find_misfits(load(), {}, str(tmp_path / "absent")) == ()
 
