@@ -39,7 +39,7 @@ from hpcbert.results.compare import DIMENSIONS
     "--fail-under",
     callback=make_share_reader(0.01, 10),
     metavar="SHARE",
-    help="Exit with 4 if a point has less than this share of BASE, or is missing.",
+    help="Exit with 7 if a point has less than this share of BASE, or is missing.",
 )
 @click.option("--junit", default="", metavar="FILE", help="Write failures as JUnit XML.")
 @click.option("--anyway", is_flag=True, help="Compare even what is not comparable, and mark it.")

@@ -107,10 +107,16 @@ def compare_results(request: CompareRequest, user_places: Places) -> CompareResu
     )
     if not request.anyway:
         refuse_incomparable(comparisons, "--anyway compares them nevertheless, and marks them.")
+    failures = tuple(find_failures(comparisons, request.least)) if request.least else ()
+    empty = [
+        f"No point of {comparison.base} and {comparison.new} has a number in both."
+        for comparison in comparisons
+        if not comparison.pairs and not (failures and comparison.lacking)
+    ]
     return CompareResult(
         comparisons,
-        tuple(find_failures(comparisons, request.least)) if request.least else (),
-        (*(text for result in results for text in result.refused), *_list_empty(comparisons)),
+        failures,
+        (*(text for result in results for text in result.refused), *empty),
         tuple(dict.fromkeys(text for result in results for text in result.warnings)),
     )
 
@@ -202,14 +208,6 @@ def refuse_incomparable(comparisons: Sequence[Comparison], hint: str) -> None:
     if reasons:
         text = "; ".join(f"{reason} ({shorten_names(names)})" for reason, names in reasons.items())
         raise UsageError(f"These results are not comparable: {text}.", hint=hint)
-
-
-def _list_empty(comparisons: Sequence[Comparison]) -> list[str]:
-    return [
-        f"No point of {comparison.base} and {comparison.new} has a number in both."
-        for comparison in comparisons
-        if not comparison.pairs
-    ]
 
 
 def find_failures(comparisons: Sequence[Comparison], least: float) -> list[RegressionError]:

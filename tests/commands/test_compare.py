@@ -195,6 +195,8 @@ def test_a_point_that_still_runs_is_not_a_regression(
     assert suite.get("skipped") == ("1" if status == 6 else "0")
     slow = save("slow", replace(good, runs=runs, asked=len(runs)), measured("1n2g", times(100)))
     assert compare(words[0], slow, "--fail-under", "97%").returncode == 7
+    alone = save("alone", replace(good, runs=runs, asked=len(runs)))
+    assert compare(save("good", good), alone, "--fail-under", "97%").returncode == status
 
 
 def test_nothing_is_left_to_compare(save: Save) -> None:
