@@ -32,7 +32,7 @@ _NOISE = (
     " of the graph was not optimized, batch {2}\n"
 )
 _INTERVAL = (
-    "I0826 15:{0:02}:{1:02}.{2:06} 140405777909504 keras_utils.py:119] TimeHistory:"
+    "I0826 {7:02}:{0:02}:{1:02}.{2:06} 140405777909504 keras_utils.py:119] TimeHistory:"
     " {3:.2f} seconds, {4:.2f} examples/second between steps {5} and {6}\n"
 )
 
@@ -102,6 +102,7 @@ def _made(shape: str, repeat: int) -> str:
             128 * gpus * 100 / seconds,
             100 * at,
             100 * (at + 1),
+            10 + repeat,  # its hour: runs of one point don't overlap
         )
         + _HEADER * 40
         for at, moment in enumerate(moments)
