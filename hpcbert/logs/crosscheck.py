@@ -301,6 +301,8 @@ class CrossCheck:
         is_unsure = self._needs_accumulation(self.chosen, setting)
         compared = set()
         for rule in self.other_rules:
+            if rule.kind == "footer" and rule.name not in self._closing:
+                continue
             # Of several rules that read one field, the first that the log allows is compared.
             if rule.evidence in compared or rule.record.ranks != "one":
                 continue
