@@ -166,6 +166,12 @@ def explain_log(reader: LogReader, log: LogFile) -> LogExplanation:
     except UsageError as error:
         return LogExplanation(path, "", f"{error.message} {error.hint}".strip(), named)
     facts = list_facts(log.path, framework.grammar)
+    setting = reader.setting(log, choice.window)
+    facts += tuple(
+        StatedFact(name, getattr(setting, name), 0, f"of {source}", 1, is_assumed=True)
+        for name, source in setting.sources
+        if source.endswith(".json")
+    )
     return LogExplanation(path, framework.name, "", named, facts, tuple(outcomes))
 
 

@@ -195,6 +195,18 @@ def test_an_explanation_has_facts_with_their_lines_and_all_rules(
     assert all(name in text for name in outcomes)
 
 
+def test_an_explanation_names_the_description_of_the_system(
+    tmp_path: Path, collect_json: CollectJson
+) -> None:
+    system = '{"number_of_nodes": 2, "accelerators_per_node": 4}'
+    description = write_file(tmp_path, "Org/systems/SYS.json", system)
+    log = "\n".join(logs.log("2n4g", 100.0, last=60).splitlines()[1:])
+    path = write_file(tmp_path, "Org/results/SYS/bert/result_0.txt", log)
+    (explanation,) = collect_json("--explain", path)["data"]["logs"]
+    facts = {fact["name"]: (fact["value"], fact["text"]) for fact in explanation["facts"]}
+    assert facts["gpus_per_node"] == (4, f"of {description}")
+
+
 def test_an_explanation_says_why_a_log_has_no_number(
     tmp_path: Path, collect_json: CollectJson
 ) -> None:
