@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
@@ -63,7 +64,7 @@ def _pack_campaign(directory: Path, output: str) -> Result:
     if target.is_dir():
         target /= f"{directory.name}{ARCHIVE}"
     if target.suffix.lower() != ARCHIVE:
-        hint = f"Name it {target.with_suffix('').with_suffix(ARCHIVE)}."
+        hint = f"Name it {shlex.quote(str(target.with_suffix('').with_suffix(ARCHIVE)))}."
         raise UsageError(f"An archive is a {ARCHIVE} file.", where=f"--output {output}", hint=hint)
     package = archives.pack(directory, target)
     mask_warnings: tuple[str, ...] = ()

@@ -29,9 +29,9 @@ from hpcbert.system.runner import run
 def cancel(*, campaigns: tuple[str, ...], yes: bool, runs: str, site_file: str) -> Result:
     """Cancel the jobs of campaigns.
 
-    CAMPAIGN is a campaign's directory, its id or a part of the id; the newest one by default.
-    hpcbert cancels only jobs that carry the campaign's name, belong to you and were submitted in
-    its directory. Jobs that have ended stay as they are.
+    CAMPAIGN is a campaign's directory, its id or a part of the id, or the name of a file's
+    campaigns; the newest one by default. hpcbert cancels only jobs that carry the campaign's name,
+    belong to you and were submitted in its directory. Jobs that have ended stay as they are.
     """
     directories = store.resolve_all(campaigns, find_runs(runs, site_file))
     if len(directories) == 1:

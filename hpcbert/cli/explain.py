@@ -19,7 +19,7 @@ from hpcbert.logs.input_wait import read_wait_share
 from hpcbert.model import ARCHIVE, Group, Row, Shape, SpeedupTable
 from hpcbert.results.explain import Observation
 from hpcbert.results.explain import explain as explain_table
-from hpcbert.results.wording import table_title
+from hpcbert.results.wording import sanitize, table_title
 
 _SPEED = re.compile(r" is ([0-9.e+]{1,20}) GB/s")
 # Logs of a point to read for waits for input.
@@ -126,7 +126,8 @@ def _read_row_waits(row: Row, places: Mapping[str, Path]) -> list[float]:
 
 def _format_findings(group: Group, findings: Sequence[Observation]) -> Iterator[str]:
     title = f"{table_title(group, ' · ')} · {group.batch} samples per device"
-    yield click.style(title, bold=True)
+    options = f" · {sanitize(group.variant)}" if group.variant else ""
+    yield click.style(title + options, bold=True)
     for finding in findings:
         sign = click.style("?", fg="yellow") if finding.missing else "·"
         yield f"  {sign} {finding.text}"

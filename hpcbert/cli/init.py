@@ -150,7 +150,7 @@ def _warn_other_site(output: Path) -> list[str]:
     try:
         path, source = find_site("", env=os.environ, cwd=Path.cwd())
     except ConfigError as error:
-        return [f"hpcbert does not use {output} here. {error}"]
+        return [f"hpcbert does not use {output} here. {error} {error.hint}"]
     if path.resolve() == output.resolve():
         return []
     text = "because of HPCBERT_SITE" if source == "HPCBERT_SITE" else f"found {source}"

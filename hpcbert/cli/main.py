@@ -15,7 +15,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -195,8 +195,8 @@ SECTIONS = {
     },
 }
 COMMANDS = {name: line for section in SECTIONS.values() for name, line in section.items()}
-# Other names of commands, in every group.
-ALIASES = {"ls": "list"}
+# Other names of commands, in every group that has not a command of that name.
+ALIASES = {"ls": "list", "rm": "remove", "remove": "rm"}
 
 
 # Parameters for which an empty value has a meaning, by command, and what it is.
@@ -275,8 +275,9 @@ def _check_value(
     return consume_value
 
 
-def _resolve_alias(args: list[str]) -> list[str]:
-    return [ALIASES.get(args[0], args[0]), *args[1:]]
+def _resolve_alias(args: list[str], commands: Collection[str]) -> list[str]:
+    alias = ALIASES.get(args[0], "")
+    return [alias, *args[1:]] if alias in commands and args[0] not in commands else args
 
 
 class LazyGroup(click.Group):
@@ -319,7 +320,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Resolve other names too; suggest the nearest if there is no such command."""
         try:
-            return super().resolve_command(ctx, _resolve_alias(args))
+            return super().resolve_command(ctx, _resolve_alias(args, COMMANDS))
         except click.UsageError as error:
             hint = _suggest(args[0], COMMANDS) if args else ""
             raise click.UsageError(f"{error.message} {hint}".strip(), ctx) from None
@@ -341,7 +342,7 @@ class ListByDefault(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Resolve other names of commands too; what names no command is what to show."""
-        args = _resolve_alias(args)
+        args = _resolve_alias(args, self.commands)
         if "show" in self.commands and args[0] not in self.commands:
             args = ["show", *args]
         return super().resolve_command(ctx, args)

@@ -18,7 +18,7 @@ from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli import streams
 from hpcbert.cli.campaigns import format_next_step, format_places, open_campaigns
 from hpcbert.cli.options import MAX_RETRIES, RUNS, SITE, UNIT
-from hpcbert.cli.output import Result, replace_controls, run_command
+from hpcbert.cli.output import Result, print_text, replace_controls, run_command
 from hpcbert.cli.progress import (
     Display,
     advise,
@@ -65,9 +65,9 @@ _MIN_INTERVAL, _MAX_INTERVAL = 0.1, 86_400.0
 def monitor(*, as_json: bool, plain: bool, unit: Unit, **values: Any) -> None:
     """Watch campaigns until they end.
 
-    CAMPAIGN is a campaign's directory, its id or a part of the id. Without any, monitor watches all
-    that are not over, or else shows the newest once. It shows an archive once. You can interrupt
-    it: the jobs continue.
+    CAMPAIGN is a campaign's directory, its id or a part of the id, or the name of a file's
+    campaigns. Without any, monitor watches all that are not over, or else shows the newest once. It
+    shows an archive once. You can interrupt it: the jobs continue.
 
     On a terminal it fills the screen: arrows move, / filters, enter opens the log, c cancels, r
     retries, ? shows all keys, q leaves. At the end it prints the median of each finished point.
@@ -117,6 +117,8 @@ def _run_monitor(
                 unit=display.unit,
             )
         else:
+            if len(tracked_campaigns) > 1 and not display.as_json:
+                print_text("\n".join(map(_name_campaign, tracked_campaigns)), err=True)
             view = retry.watch_and_retry(
                 tracked_campaigns,
                 policy,
@@ -136,6 +138,13 @@ def _run_monitor(
     result = _make_result(view, tracked_campaigns, shown_paths, display, exit_status=exit_status)
     warnings = store.describe_left_out("the campaigns that are not over", skipped)
     return replace(result, warnings=(*result.warnings, *warnings))
+
+
+def _name_campaign(tracked_campaign: TrackedCampaign) -> str:
+    """Return what sets a campaign apart from others: its id, name, framework and options."""
+    campaign = tracked_campaign.campaign
+    parts = campaign.id, campaign.name, f"{campaign.framework} {campaign.variant}".rstrip()
+    return "  ".join(filter(None, parts))
 
 
 def _make_finder(runs: Path) -> FindNewer:

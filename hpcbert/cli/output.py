@@ -36,6 +36,23 @@ INTERRUPTED = Interruption.exit_code
 # click names types as a programmer does.
 _TYPES = {"a valid integer range": "a whole number", "a valid integer": "a whole number"}
 _PATHLIB = re.compile(r"(Symlink loop from .*|embedded null (?:byte|character))", re.DOTALL)
+# What Slurm, launchers and training programs call an option.
+_OTHER_NAMES = {
+    "--fw": ("--framework", "--frameworks"),
+    "--gpus-per-node": ("--gres", "--ngpus", "--num-gpus", "--nproc-per-node", "--ntasks-per-node"),
+    "--nodes": ("--nnodes", "--num-nodes"),
+    "--precision": ("--amp", "--bf16", "--fp16", "--fp32", "--fp8", "--tf32"),
+    "--batch-size": ("--bs", "--micro-batch-size", "--per-device-batch-size"),
+    "--iters": ("--iterations", "--max-steps", "--steps", "--train-iters"),
+    "--skip": ("--warmup", "--warmup-steps", "--warm-up"),
+    "--repeats": ("--runs-per-point", "--num-runs"),
+    "--set": ("--optimizer", "--seq-len", "--seq-length", "--sequence-length", "--seed"),
+    "--image": ("--container", "--container-image"),
+    "--partition": ("--queue",),
+    "--time": ("--walltime",),
+    "--notify": ("--mail-type", "--mail-user"),
+    "--sbatch-arg": ("--constraint", "--cpus-per-task", "--exclusive", "--licenses", "--mem"),
+}
 # Codes that click.style adds to a text.
 _COLOURS = re.compile(r"(\x1b\[[0-9;]*m)")
 
@@ -212,12 +229,20 @@ def _convert_click_error(error: click.ClickException) -> UsageError:
         for name, replacement in _TYPES.items():
             message = message.replace(name, replacement)
         return UsageError(message, hint=f"See {path} --help.")
-    # What is typed is often a beginning.
-    flags = [flag for param in context.command.params for flag in param.opts] if context else []
-    names = [flag for flag in flags if flag.startswith(error.option_name)]
-    names = names or get_close_matches(error.option_name, flags, n=2)
+    params = context.command.params if context else []
+    options = [param for param in params if isinstance(param, click.Option)]
+    names = _find_options(error.option_name, [flag for option in options for flag in option.opts])
     nearest = f"Did you mean {' or '.join(names)}? " if names else ""
     return UsageError(f"No such option {error.option_name!r}.", hint=f"{nearest}See {path} --help.")
+
+
+def _find_options(typed: str, flags: Sequence[str]) -> list[str]:
+    """Return the options that a mistyped one may stand for: a guess from other letters misleads."""
+    meant = [flag for flag, names in _OTHER_NAMES.items() if typed in names and flag in flags]
+    # What is typed is often a beginning.
+    beginnings = [flag for flag in flags if flag.startswith(typed)]
+    close = get_close_matches(typed, flags, n=2, cutoff=0.75)
+    return meant or beginnings or close or [flag for flag in flags if typed.startswith(f"{flag}-")]
 
 
 def run_command(command: str, body: Callable[[], Result], *, as_json: bool) -> None:

@@ -57,9 +57,9 @@ def retry(
 ) -> Result:
     """Resubmit repeats that are missing or invalid.
 
-    CAMPAIGN is a campaign's directory, its id or a part of the id; the newest one by default. retry
-    leaves repeats alone that wait, run or are valid. The new attempts avoid nodes that failed, and
-    the earlier attempts stay on record.
+    CAMPAIGN is a campaign's directory, its id or a part of the id, or the name of a file's
+    campaigns; the newest one by default. retry leaves repeats alone that wait, run or are valid.
+    The new attempts avoid nodes that failed, and the earlier attempts stay on record.
     """
     site_config = site.load(site_file)
     directories = store.resolve_all(campaigns, Path(runs or site_config.runs))

@@ -26,9 +26,9 @@ _MIN_ID_LENGTH = 6
 def rm(*, campaigns: tuple[str, ...], yes: bool, force: bool, runs: str, site_file: str) -> Result:
     """Remove campaigns for good.
 
-    CAMPAIGN is a campaign's directory, its id or at least six characters of the id. rm asks the
-    scheduler first: if a job of any of them still waits or runs, it removes none. Archives, and
-    files that you wrote elsewhere, stay.
+    CAMPAIGN is a campaign's directory, its id or at least six characters of the id, or the name of
+    a file's campaigns. rm asks the scheduler first: if a job of any of them still waits or runs, it
+    removes none. Archives, and files that you wrote elsewhere, stay.
     """
     runs_path = find_runs(runs, site_file)
     directories = tuple(

@@ -50,11 +50,13 @@ def find_site(flag: str, *, env: Mapping[str, str], cwd: Path) -> tuple[Path, st
     choice = (flag, "--site") if flag else (env.get("HPCBERT_SITE", ""), "HPCBERT_SITE")
     if choice[0]:
         path = Path(choice[0])
-        path = path / SITE if path.is_dir() else path
+        message = "There is no such file."
+        if path.is_dir():
+            path, message = path / SITE, f"There is no {SITE} in this folder."
         if not path.is_file():
             named = "Name a site.toml or its folder; hpcbert init writes one."
             hint = named if flag else _suggest_unset(env)
-            raise ConfigError("There is no such file.", where=f"{choice[1]}={choice[0]}", hint=hint)
+            raise ConfigError(message, where=f"{choice[1]}={choice[0]}", hint=hint)
         return path.absolute(), choice[1]
     home = Path(env.get("HOME", "/"))
     for folder in _upward(cwd, home):

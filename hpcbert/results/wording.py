@@ -188,19 +188,25 @@ def format_percent(share: float) -> str:
 
 
 def describe_flags(row: Row) -> tuple[str, ...]:
-    """Return the labels that no log of a row confirms, and a sentence per valid marked repeat."""
+    """Return the labels that no log of a row confirms, and the flags of its valid repeats.
+
+    Repeats with the same flags are together, as in `invalid_repeats`.
+    """
     notes = [f"unchecked: {', '.join(row.unchecked)}"] if row.unchecked else []
+    marked: dict[str, list[Run]] = {}
     for run in row.runs:
         if run.valid and run.flags:
-            details = "".join(f" ({note.detail})" for note in run.notes)
-            text = f"{_name_run(run, row)}: {', '.join(run.flags)}"
-            notes.append(sanitize(f"{text}{_median_distance(run, row)}{details}"))
+            flags = ", ".join(_describe_flag(flag, run, row) for flag in run.flags)
+            marked.setdefault(sanitize(flags), []).append(run)
+    notes += [f"{_name_repeats(runs, row)}: {flags}" for flags, runs in marked.items()]
     return tuple(notes)
 
 
-def _median_distance(run: Run, row: Row) -> str:
-    if "outlier" not in run.flags or not row.median or run.throughput is None:
-        return ""
-    share = run.throughput / row.median - 1
-    side = "above" if share > 0 else "below"
-    return f" ({run.throughput:,.2f}, {abs(share):.1%} {side} the median)"
+def _describe_flag(flag: str, run: Run, row: Row) -> str:
+    """Return a flag with the numbers behind it."""
+    details = [f" ({note.detail})" for note in run.notes if note.flag == flag]
+    if flag == "outlier" and row.median and run.throughput is not None:
+        share = run.throughput / row.median - 1
+        side = "above" if share > 0 else "below"
+        details.append(f" ({run.throughput:,.2f}, {abs(share):.1%} {side} the median)")
+    return flag + "".join(details)

@@ -27,6 +27,7 @@ _MEASURES = re.compile(
     "|_KEY_(PADDING|VALUE|DIM|SIZE|LEN|LENGTH|BIAS|WEIGHT|LAYER|MASK|PROJ)_"
 )
 _SHORT = 16
+_DECIMAL = re.compile(r"-?\d+\.\d+(?:e[+-]?\d+)?", re.IGNORECASE)
 
 # Typical forms, POSIX extended expressions; no letter or digit may precede one.
 # A quantifier before further text has a limit, so that the time stays linear.
@@ -110,9 +111,10 @@ def is_secret_name(name: str) -> bool:
 
 
 def is_measure(name: str, value: str) -> bool:
-    """Return whether a value is short and its name counts or describes tokens or keys."""
+    """Return whether a name counts or describes tokens or keys, and the value is short."""
     normalized = re.sub(r"[^A-Z0-9]", "_", name.upper())
-    return len(value) < _SHORT and _MEASURES.search(f"_{normalized}_") is not None
+    is_short = len(value) < _SHORT or _DECIMAL.fullmatch(value)
+    return bool(is_short and _MEASURES.search(f"_{normalized}_"))
 
 
 def mask_text(value: str, *, is_program: bool = False) -> str:

@@ -15,6 +15,7 @@ import pytest
 from hpcbert import __version__
 from hpcbert.cli.main import root
 from hpcbert.cli.options import SECTIONS
+from hpcbert.cli.output import convert_error
 from tests.kit.cases import cases
 
 # click, too, prints help no wider than this.
@@ -101,12 +102,39 @@ def test_help_all_lists_every_option_once_and_by_subject(command: str) -> None:
         (("ls", "--help"), ("list", "--help")),
         (("frameworks", "oneflow"), ("frameworks", "show", "oneflow")),
         (("frameworks", "ls"), ("frameworks",)),
+        (("images", "rm", "--help"), ("images", "remove", "--help")),
         (("record", "dlperf"), ("record", "show", "dlperf")),
     ],
     ids=" ".join,
 )
 def test_other_spellings_do_the_same(words: tuple[str, ...], same_words: tuple[str, ...]) -> None:
     assert run_hpcbert(*words) == run_hpcbert(*same_words)
+
+
+# What is typed, and the option that it means.
+MEANT = {
+    "--gpus": "--gpus-per-node",
+    "--ngpus": "--gpus-per-node",
+    "--gres": "--gpus-per-node",
+    "--fp16": "--precision",
+    "--bs": "--batch-size",
+    "--steps": "--iters",
+    "--protcol": "--protocol",
+    "--time-limit": "--time",
+    "--mail-type": "--notify",
+    "--mem": "--sbatch-arg",
+    "--verbose": "",
+    "--yes": "",
+    "--file": "",
+}
+
+
+@pytest.mark.parametrize(("typed", "option"), MEANT.items(), ids=MEANT)
+def test_an_unknown_option_suggests_what_it_means_or_nothing(typed: str, option: str) -> None:
+    with pytest.raises(click.NoSuchOption) as caught:
+        root.main(["submit", typed, "3"], "hpcbert", standalone_mode=False)
+    hint = f"Did you mean {option}? " if option else ""
+    assert convert_error(caught.value).hint == f"{hint}See hpcbert submit --help."
 
 
 def list_pages(command: click.Command, context: click.Context) -> Iterator[tuple[str, str]]:

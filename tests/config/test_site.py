@@ -60,6 +60,8 @@ def test_looking_upward_stops_at_a_checkout(tmp_path: Path) -> None:
 
 
 def test_a_named_file_must_be_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="in this folder"):
+        places.find_site(str(tmp_path), env={}, cwd=tmp_path)
     with pytest.raises(ConfigError, match="no such file"):
         places.find_site(str(tmp_path / "absent.toml"), env={}, cwd=tmp_path)
 

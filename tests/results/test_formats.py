@@ -19,6 +19,7 @@ from hpcbert.results import formats
 from hpcbert.results.document import FORMAT, tables_data
 from hpcbert.results.formats import FORMATS, format_of_suffix, render_csv, render_markdown
 from hpcbert.results.reduce import tabulate
+from hpcbert.results.wording import describe_flags
 
 MADE = Provenance("1.2.3", "2026-01-02", "hpcbert collect")
 GROUP = Group("oneflow", "bert-base", "fp32", 32, "dlperf-time")
@@ -233,6 +234,20 @@ def test_every_form_has_the_flag_of_an_uneven_window(
     assert "uneven" in rendered
     if name in {"text", "markdown", "json"}:
         assert UNEVEN in rendered.replace("\\", "")
+
+
+def test_marked_repeats_with_the_same_flags_are_together_and_numbers_follow_their_flag() -> None:
+    flags = {1: ("short-window",), 2: ("outlier", "uneven", "short-window"), 3: ("short-window",)}
+    notes = {2: (Note("uneven", "see 3 to 8"),)}
+    runs = tuple(
+        replace(make_run(number, 10.0 * number), flags=flags[number], notes=notes.get(number, ()))
+        for number in flags
+    )
+    (table,) = tabulate([Measured(GROUP, Shape(1, 1), 3, runs)])
+    assert describe_flags(table.rows[0]) == (
+        "2 repeats (1, 3): short-window",
+        "repeat 2: outlier (20.00, 0.0% below the median), uneven (see 3 to 8), short-window",
+    )
 
 
 def test_saved_results_keep_the_numbers_behind_a_flag(

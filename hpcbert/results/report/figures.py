@@ -361,8 +361,9 @@ def _choose_locator(panel: Panel) -> Locator | None:
 
 
 def _cut_label(label: str, longest: int = _MAX_LABEL) -> str:
-    """Return the part of a label that fits into a figure; the table next to it has all of it."""
-    return label if len(label) <= longest else f"{label[: longest - 1]}…"
+    """Return both ends of a label that is too long for a figure; the table next to it has all."""
+    end = longest // 2
+    return label if len(label) <= longest else f"{label[: longest - end - 1]}…{label[-end:]}"
 
 
 def _draw_bars(axes: Axes, panel: Panel, size: Size) -> None:

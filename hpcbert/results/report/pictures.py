@@ -73,12 +73,13 @@ def _picture_name(group: Group) -> str:
 
 
 def label_tables(tables: Sequence[SpeedupTable], words: Words) -> list[str]:
-    """Return each table's framework, and its batch size, variant and rule where these differ."""
+    """Return each table's framework, and of its batch size, variant and rule what differs."""
+    common = _common_options(tables)
     parts = [
         (
             table.group.framework,
             words("batch-short", size=table.group.batch),
-            table.group.variant,
+            ",".join(word for word in table.group.variant.split(",") if word not in common),
             words("rule", name=table.group.rule),
         )
         for table in tables
@@ -92,12 +93,17 @@ def label_tables(tables: Sequence[SpeedupTable], words: Words) -> list[str]:
     ]
 
 
+def _common_options(tables: Sequence[SpeedupTable]) -> list[str]:
+    """Return the words of the variant that all tables have."""
+    variants = [table.group.variant.split(",") for table in tables]
+    return [word for word in variants[0] if all(word in variant for variant in variants)]
+
+
 def _describe_subject(tables: Sequence[SpeedupTable], words: Words) -> str:
-    """Return what all lines have in common: batch size, variant, device."""
+    """Return what all lines have in common: batch size, options, device."""
     batches = {table.group.batch for table in tables}
-    variants = {table.group.variant for table in tables}
     parts = [words("batch", size=min(batches))] if len(batches) == 1 else []
-    parts += [sanitize(min(variants))] if len(variants) == 1 else []
+    parts.append(sanitize(",".join(_common_options(tables))))
     devices = list_devices(tables)
     parts += devices if len(devices) <= _MAX_DEVICES else []
     return " · ".join(filter(None, parts))
@@ -314,5 +320,6 @@ def _step_picture(number: int, trace: StepTrace, words: Words) -> Picture:
     panel = Panel("steps", *axes, (series,), window=trace.window, legend=legend)
     first, last = trace.window
     alt = words("figure.steps.alt", name=name, first=first, last=last)
-    subject = words("batch", size=trace.group.batch)
+    parts = words("batch", size=trace.group.batch), sanitize(trace.group.variant)
+    subject = " · ".join(filter(None, parts))
     return Picture(f"steps-{number}", title, subject, alt, (panel,), grid)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -57,6 +58,23 @@ def test_names_of_lines_keep_apart(size: str) -> None:
     assert len(places) == 6
     gaps = [low - high for high, low in itertools.pairwise(places)]
     assert min(gaps) >= 0.9 * figures.SIZES[size].font
+
+
+def test_lines_of_a_file_are_named_by_the_option_that_differs() -> None:
+    group = Group("pytorch", "bert-base", "fp16", 64, "rate")
+    run = Run(1, 0, 10.0, True, (), "-", "none", "")
+    tables = tabulate(
+        Measured(
+            replace(group, variant=f"vocab_size=8192,NCCL_ALGO={name}"), Shape(1, gpus), 1, (run,)
+        )
+        for name in ("Ring", "Tree")
+        for gpus in (1, 2)
+    )
+    picture = make_pictures(ReportInput("", MADE, ResultSet(tables)), Words("en"))[0][0]
+    labels = [series.label for series in picture.panels[0].series]
+    assert labels == ["pytorch NCCL_ALGO=Ring", "pytorch NCCL_ALGO=Tree"]
+    assert picture.subject == "batch size 64 per device · vocab_size=8192"
+    assert figures._cut_label("pytorch TORCH_COMPILE=0,NCCL_ALGO=Ring", 22).endswith("ALGO=Ring")
 
 
 def test_published_lines_are_named_and_say_so() -> None:
