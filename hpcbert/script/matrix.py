@@ -7,7 +7,7 @@ can't be measured is refused at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
@@ -32,6 +32,7 @@ _UNSET: dict[str, dict[str, Any]] = {
     "batch_sizes": {"size": 0},
     "shapes": {"shape": Shape(1, 1)},
 }
+_NAMED_AXES = ("options", "env")
 
 
 class Combination(NamedTuple):
@@ -51,15 +52,22 @@ class Combination(NamedTuple):
     options: tuple[tuple[str, OptionValue], ...]
     env: tuple[tuple[str, str], ...]
 
+    @property
+    def values(self) -> dict[str, Any]:
+        """The requested values by the keys of their axes."""
+        return {
+            "frameworks": self.framework,
+            "models": self.model,
+            "precisions": self.precision,
+            "batch_sizes": self.size,
+            "shapes": self.shape,
+            "options": dict(self.options),
+            "env": dict(self.env),
+        }
+
     def place(self, key: str) -> str:
         """Return the key of a cell's value, and its index if there are several."""
-        values: dict[str, tuple[tuple[Any, ...], Any]] = {
-            "frameworks": (self.axes.frameworks, self.framework),
-            "models": (self.axes.models, self.model),
-            "precisions": (self.axes.precisions, self.precision),
-            "shapes": (self.axes.shapes, self.shape),
-        }
-        axis, value = values.get(key, ((), None))
+        axis, value = getattr(self.axes, key, ()), self.values.get(key)
         position = f"[{axis.index(value) + 1}]" if len(axis) > 1 and value in axis else ""
         return f"{self.block}{key}{position}"
 
@@ -67,7 +75,7 @@ class Combination(NamedTuple):
         """Return a cell without its wrong values; None if no value of it was wrong."""
         kind, _, name = key.partition(".")
         changes: dict[str, Any] = _UNSET.get(kind, {})
-        if kind in {"options", "env"}:
+        if kind in _NAMED_AXES:
             pairs: Iterable[tuple[str, Any]] = getattr(self, kind)
             changes = {kind: tuple(pair for pair in pairs if pair[0] != name)}
         replacement = self._replace(**changes)
@@ -193,6 +201,17 @@ class _Measurable(NamedTuple):
     def point(self) -> Point:
         return self.plan.points[0]
 
+    @property
+    def values(self) -> dict[str, Any]:
+        """The values by the keys of their axes, defaults included."""
+        return {
+            **self.cell.values,
+            "models": self.point.model,
+            "precisions": self.point.precision,
+            "batch_sizes": self.point.batch_size_per_device,
+            "options": dict(self.plan.options),
+        }
+
 
 def list_plans(
     matrix: Matrix, find_recipe: Callable[[str], tuple[Recipe, Site]]
@@ -222,12 +241,12 @@ def list_plans(
         recipe, site = sources[cell.framework]
         measurable, faults = _try_cell(cell, matrix, recipe, site)
         feasible_cells += [measurable] if measurable else []
-        if not any(
-            _is_excluded(exclusion, cell, measurable) for exclusion in matrix.selection.exclude
-        ):
+        values = (measurable or cell).values
+        if not any(_is_excluded(exclusion, values) for exclusion in matrix.selection.exclude):
             measurables += [measurable] if measurable else []
             errors += faults
-    errors += _check_exclusions(matrix, cells, feasible_cells)
+    all_values = [cell.values for cell in cells] + [cell.values for cell in feasible_cells]
+    errors += _check_exclusions(matrix, all_values)
     if not measurables and not errors:
         errors.append(ConfigError("exclude leaves nothing to measure.", where=matrix.where))
     if errors:
@@ -302,55 +321,35 @@ def _order_points(points: Iterable[Point]) -> tuple[Point, ...]:
     )
 
 
-def _is_excluded(exclusion: Exclusion, cell: Combination, measurable: _Measurable | None) -> bool:
-    """Return whether an exclusion matches a cell, including defaults if it is measurable."""
-    options, model, precision, size = dict(cell.options), cell.model, cell.precision, cell.size
-    if measurable:
-        options, point = dict(measurable.plan.options), measurable.point
-        model, precision, size = point.model, point.precision, point.batch_size_per_device
-    env = dict(cell.env)
-    return (
-        _allows_value(exclusion.frameworks, cell.framework)
-        and _allows_value(exclusion.models, model)
-        and _allows_value(exclusion.precisions, precision)
-        and _allows_value(exclusion.batch_sizes, size)
-        and _allows_value(exclusion.shapes, cell.shape)
-        and all(options.get(option.name) in option.values for option in exclusion.options)
-        and all(env.get(variable.name) in variable.values for variable in exclusion.env)
-    )
-
-
-def _allows_value(values: tuple[Any, ...], value: object) -> bool:
-    return not values or value in values
+def _is_excluded(exclusion: Exclusion, values: Mapping[str, Any]) -> bool:
+    """Return whether an exclusion matches the values of a cell."""
+    for key, value in values.items():
+        excluded = getattr(exclusion, key)
+        if key in _NAMED_AXES:
+            if any(value.get(axis.name) not in axis.values for axis in excluded):
+                return False
+        elif excluded and value not in excluded:
+            return False
+    return True
 
 
 def _check_exclusions(
-    matrix: Matrix, cells: Sequence[Combination], feasible_cells: Sequence[_Measurable]
+    matrix: Matrix, all_values: Sequence[Mapping[str, Any]]
 ) -> Iterator[ConfigError]:
     """Yield an error for each value of an exclusion that matches no cell."""
-    points = [measurable.point for measurable in feasible_cells]
-    cell_values: dict[str, set[Any]] = {
-        "frameworks": {cell.framework for cell in cells},
-        "models": {cell.model for cell in cells} | {point.model for point in points},
-        "precisions": {cell.precision for cell in cells} | {point.precision for point in points},
-        "shapes": {cell.shape for cell in cells},
-        "batch_sizes": {cell.size for cell in cells}
-        | {point.batch_size_per_device for point in points},
-        "options": {name for cell in cells for name, _ in cell.options}
-        | {name for measurable in feasible_cells for name in measurable.plan.options},
-        "env": {name for cell in cells for name, _ in cell.env},
-    }
+    known: dict[str, set[Any]] = {}
+    for values in all_values:
+        for key, value in values.items():
+            known.setdefault(key, set()).update(value if key in _NAMED_AXES else [value])
     for number, exclusion in enumerate(matrix.selection.exclude, 1):
-        for key, values in cell_values.items():
-            requested_values = getattr(exclusion, key)
-            if key in {"options", "env"}:
-                requested_values = [entry.name for entry in requested_values]
-            for value in requested_values:
-                if value not in values:
+        for key, choices in known.items():
+            for value in getattr(exclusion, key):
+                text = value.name if key in _NAMED_AXES else value
+                if text not in choices:
                     yield ConfigError(
-                        f"exclude[{number}].{key} names {str(value)!r}, which no point has.",
+                        f"exclude[{number}].{key} names {str(text)!r}, which no point has.",
                         where=matrix.where,
-                        hint=did_you_mean(str(value), [str(choice) for choice in values if choice]),
+                        hint=did_you_mean(str(text), [str(choice) for choice in choices if choice]),
                     )
 
 

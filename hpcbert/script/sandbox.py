@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jinja2
@@ -129,30 +130,6 @@ class Fields:
         return getattr(self._source, name)
 
 
-class Values(Mapping[str, Any]):
-    """The values of a mapping for a template, which notes those that it reads.
-
-    Args:
-        source: The mapping.
-        names: Collects the keys.
-    """
-
-    def __init__(self, source: Mapping[str, Any], names: set[str]) -> None:
-        self._source = source
-        self._names = names
-
-    def __getitem__(self, name: str) -> Any:
-        if name in self._source:
-            self._names.add(name)
-        return self._source[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._source)
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-
 @dataclass(frozen=True)
 class Readings:
     """The names of what a template reads: options, and attributes of point and protocol."""
@@ -164,7 +141,7 @@ class Readings:
         """Return a template's variables, of which it notes what is read."""
         return {
             **context,
-            "options": Values(context["options"], self.options),
+            "options": Fields(SimpleNamespace(**context["options"]), self.options),
             "point": Fields(context["point"], self.fields),
             "protocol": Fields(context["protocol"], self.fields),
         }
