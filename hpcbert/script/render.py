@@ -147,13 +147,18 @@ def _refuse(message: str) -> str:
     raise UsageError(message)
 
 
+def _bert_size(model: str) -> tuple[int, int, int]:
+    """Return a model's hidden size, layers and attention heads, of 64 each."""
+    sizes = model_facts(model)
+    return sizes["hidden_size"], sizes["layers"], sizes["hidden_size"] // 64
+
+
 @functools.cache
 def _make_environment(folders: tuple[Path, ...], entries: tuple[TrustedPath, ...]) -> Environment:
     """Return the sandbox with the templates' filters: one for all scripts of a submission."""
     environment = Environment(folders, finalize=_word, entries=entries)
     environment.filters.update(comment=comment, identifier=identifier, verbatim=Verbatim)
-    environment.globals["gcd"] = math.gcd
-    environment.globals["refuse"] = _refuse
+    environment.globals |= {"gcd": math.gcd, "refuse": _refuse, "bert_size": _bert_size}
     return environment
 
 
