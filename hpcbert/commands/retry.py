@@ -29,7 +29,14 @@ from hpcbert.logs.setting import Window
 from hpcbert.model import Array, Campaign, JobRequest, Run
 from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.tracker import Tracker
-from hpcbert.script import retries
+from hpcbert.script.request import (
+    is_pointless,
+    is_written_to,
+    refuse_pointless,
+    retried_limit,
+    retry_request,
+    rewrite_script,
+)
 from hpcbert.slurm.hostlist import expand
 from hpcbert.slurm.states import LOST, RepeatState
 from hpcbert.system.runner import Runner
@@ -173,7 +180,7 @@ def _list_ended(
         outcome = judged.run
         if judged.unneeded or array.point in complete_points:
             continue
-        is_deliberate = outcome.state in {"CANCELLED", LOST} or retries.is_pointless(
+        is_deliberate = outcome.state in {"CANCELLED", LOST} or is_pointless(
             array, outcome.state, policy.time_limit
         )
         if is_deliberate and not policy.cancelled:
@@ -253,7 +260,7 @@ def plan_retry(findings: Findings, policy: RetryPolicy, *, run: Runner) -> Retry
     spared_nodes: dict[str, str] = {}
     for part, repeats in parts.items():
         first_array = first_arrays[part]
-        if not retries.is_written_to(first_array.request, tracked_campaign.directory):
+        if not is_written_to(first_array.request, tracked_campaign.directory):
             raise UsageError(
                 "The campaign was moved or copied: its scripts write to the old place.",
                 where=str(tracked_campaign.directory),
@@ -263,7 +270,7 @@ def plan_retry(findings: Findings, policy: RetryPolicy, *, run: Runner) -> Retry
         if partition not in suspicions:
             suspicions[partition] = _gather_suspicion(findings, first_array.request, policy, run)
         verdict = _choose_exclusions(campaign, first_array, policy, suspicions[partition])
-        time_limit = policy.time_limit or retries.retried_limit(tracked_campaign, first_array)
+        time_limit = policy.time_limit or retried_limit(tracked_campaign, first_array)
         array, script = _make_array(findings, first_array, repeats, verdict, time_limit=time_limit)
         arrays.append(array)
         scripts[array.name] = script
@@ -324,14 +331,14 @@ def _make_array(
     first_attempt = 1 + max(*attempts, *(array.first_attempt for array in point_arrays))
     name = f"{first_array.name}.t{retry}"
     indices = [repeat.number - first_array.offset for repeat in invalid_repeats]
-    request = retries.retry_request(
+    request = retry_request(
         first_array.request,
         name=name,
         indices=indices,
         exclude=[node for node, _ in verdict.excluded],
         time_limit=time_limit,
     )
-    script = retries.rewrite_script(
+    script = rewrite_script(
         store.read_script(tracked_campaign.directory, first_array).decode(),
         first_array.request,
         request,
@@ -494,7 +501,7 @@ def resubmit(
         submit_intended()
     findings = find_invalid(directory, policy, run=run, dry=dry)
     invalid_ends = [(repeat.array, repeat.number, repeat.state) for repeat in findings.invalid]
-    retries.refuse_pointless(findings.watched, invalid_ends, policy.time_limit)
+    refuse_pointless(findings.watched, invalid_ends, policy.time_limit)
     plan = plan_retry(findings, policy, run=run)
     if dry or not plan.arrays:
         return plan

@@ -337,12 +337,12 @@ def _check_exclusions(
     matrix: Matrix, all_values: Sequence[Mapping[str, Any]]
 ) -> Iterator[ConfigError]:
     """Yield an error for each value of an exclusion that matches no cell."""
-    known: dict[str, set[Any]] = {}
+    values_by_key: dict[str, set[Any]] = {}
     for values in all_values:
         for key, value in values.items():
-            known.setdefault(key, set()).update(value if key in _NAMED_AXES else [value])
+            values_by_key.setdefault(key, set()).update(value if key in _NAMED_AXES else [value])
     for number, exclusion in enumerate(matrix.selection.exclude, 1):
-        for key, choices in known.items():
+        for key, choices in values_by_key.items():
             for value in getattr(exclusion, key):
                 text = value.name if key in _NAMED_AXES else value
                 if text not in choices:

@@ -246,12 +246,13 @@ def plan_rerun(lock: Lock, recipe: Recipe, site: Site) -> MeasurementPlan:
         UsageError: A point is not possible here; the message says which, or why.
     """
     measurement_plan = plan(recipe, site, _same_request(lock, recipe))
-    planned_points = {_without_options(point) for point in measurement_plan.points}
+    planned_points = {replace(point, options=()) for point in measurement_plan.points}
+    options = measurement_plan.options
     missing_points = [
         point
         for point in lock.points
-        if _without_options(point) not in planned_points
-        or not _has_values(measurement_plan.options, lock.values(point))
+        if replace(point, options=()) not in planned_points
+        or any(options.get(name, value) != value for name, value in lock.values(point).items())
     ]
     if missing_points:
         names = "; ".join(f"{point.key} {point.variant}".strip() for point in missing_points)
@@ -263,16 +264,9 @@ def plan_rerun(lock: Lock, recipe: Recipe, site: Site) -> MeasurementPlan:
     return measurement_plan
 
 
-def _without_options(point: Point) -> Point:
-    return replace(point, options=())
-
-
-def _has_values(options: Mapping[str, OptionValue], values: Mapping[str, OptionValue]) -> bool:
-    return all(options.get(name, value) == value for name, value in values.items())
-
-
 def _same_request(lock: Lock, recipe: Recipe) -> Request:
-    largest, protocol = lock.largest, lock.protocol
+    largest = lock.largest
+    protocol: dict[str, Any] = asdict(lock.protocol)
     return Request(
         shape=largest.shape,
         cells=tuple(
@@ -291,11 +285,7 @@ def _same_request(lock: Lock, recipe: Recipe) -> Request:
         xla=None if isinstance(recipe.xla, str) else largest.xla,
         settings=_same_settings(lock, recipe),
         env=largest.env,
-        repeats=protocol.repeats,
-        precision_of_median=protocol.precision_of_median,
-        iters=protocol.iters,
-        skip=protocol.skip,
-        window_seconds=protocol.window_seconds,
+        **protocol,
     )
 
 

@@ -19,8 +19,7 @@ from hpcbert.logs.setting import Window
 from hpcbert.model import Array, Campaign, Shape
 from hpcbert.scheduler import create_scheduler
 from hpcbert.scheduler.base import SchedulerContext
-from hpcbert.script import retries
-from hpcbert.script.request import read_request
+from hpcbert.script.request import read_request, refuse_pointless
 from tests.kit import campaigns
 from tests.kit.campaigns import adopted, status_file
 from tests.kit.drafts import changed, combined, drafted, reference
@@ -36,7 +35,7 @@ NOW = 1763700000
 
 def _refuse_pointless(findings, limit):
     ended = [(repeat.array, repeat.number, repeat.state) for repeat in findings.invalid]
-    retries.refuse_pointless(findings.watched, ended, limit)
+    refuse_pointless(findings.watched, ended, limit)
 
 
 @dataclass

@@ -23,12 +23,12 @@ from hpcbert.errors import SchedulerError, UsageError, format_count
 from hpcbert.finding import Finding
 from hpcbert.model import Array, Campaign, JobRequest
 from hpcbert.scheduler.local.backend import Local, start_queue
-from hpcbert.script import retries
 from hpcbert.script.resolve import SubmitOptions
 from hpcbert.slurm import commands
 from hpcbert.slurm.hostlist import expand, fold
 from hpcbert.slurm.inventory import parse_resources
 from hpcbert.system.runner import Runner
+from hpcbert.timelimit import TimeLimit
 
 # Steps that hold nothing of their allocation have ids above any other (SLURM_MAX_NORMAL_STEP_ID in
 # SchedMD/slurm, slurm/slurm.h.in): the shell of salloc is 4294967290.
@@ -191,7 +191,7 @@ class InAllocation(Local):
         """Start a queue in the allocation, which may be another one than at the submission."""
         allocation = self._ask_allocation()
         refuse_larger((array.request for array in campaign.arrays), allocation)
-        limit = retries.requested_limit(campaign.arrays[0]).bound
+        limit = TimeLimit.parse(campaign.arrays[0].request.time_limit).bound
         return start_queue(
             directory,
             campaign,

@@ -27,7 +27,6 @@ from hpcbert.errors import ConfigError, SchedulerError, join_names
 from hpcbert.finding import Finding
 from hpcbert.model import Array, Campaign
 from hpcbert.scheduler.base import PlainScheduler, Target
-from hpcbert.script import retries
 from hpcbert.slurm.commands import submission_environment
 from hpcbert.slurm.jobrecord import JobRecord
 from hpcbert.slurm.states import UNKNOWN, UNSUBMITTED, Kind, RepeatState
@@ -35,6 +34,7 @@ from hpcbert.system import machine, ownership
 from hpcbert.system.decode import decode
 from hpcbert.system.processes import is_alive, machine_and_boot, read_start_time
 from hpcbert.system.runner import start_detached
+from hpcbert.timelimit import TimeLimit
 
 PLAN_FILE = "slurm/local.json"
 OUTPUT_FILE = "slurm/local.out"
@@ -425,7 +425,7 @@ class Local(PlainScheduler):
 
     def start(self, directory: Path, campaign: Campaign) -> str:
         """Start a queue; it needs a time limit, and uses the longest if there is none."""
-        limit = retries.requested_limit(campaign.arrays[0]).bound
+        limit = TimeLimit.parse(campaign.arrays[0].request.time_limit).bound
         return start_queue(
             directory, campaign, time_limit_minutes=limit / 60, environ=self.context.environ
         )

@@ -11,8 +11,7 @@ import pytest
 from hpcbert.errors import UsageError
 from hpcbert.model import Array, JobRequest
 from hpcbert.scheduler.slurm import TRAITS as SLURM_TRAITS
-from hpcbert.script.request import read_request
-from hpcbert.script.retries import is_written_to, retry_request, rewrite_script
+from hpcbert.script.request import is_written_to, read_request, retry_request, rewrite_script
 from hpcbert.system.runner import run
 from tests.kit.drafts import drafted, reference
 from tests.kit.scripts import sbatch_options
