@@ -52,6 +52,9 @@ def pytest_configure(config: pytest.Config) -> None:
     A shell starts what runs in its background with SIGINT ignored, and nohup with SIGHUP; every
     program below inherits that: those that tests interrupt would never notice.
     """
+    if config.option.markexpr == "not slow":
+        # What `make quick` writes need not survive a loss of power: it waits for no disk.
+        os.fsync = lambda _: None
     if not hasattr(config, "workerinput"):
         compileall.compile_dir(REPOSITORY / "hpcbert", quiet=2)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -129,8 +132,16 @@ def slow(item: pytest.Item) -> bool:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Don't even load, for `make quick`, what it would leave out; PyTorch is among that."""
-    room = collection_path.name if collection_path.parent == REPOSITORY / "tests" else ""
-    return True if room in SLOW and config.option.markexpr == "not slow" else None
+    if config.option.markexpr != "not slow":
+        return None
+    if collection_path.parent == REPOSITORY / "tests":
+        return True if collection_path.name in SLOW else None
+    if not collection_path.name.startswith("test_") or collection_path.suffix != ".py":
+        return None
+    marked = re.search(
+        r"^pytestmark = pytest\.mark\.slow$", collection_path.read_text(), re.MULTILINE
+    )
+    return True if marked else None
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

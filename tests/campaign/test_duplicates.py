@@ -107,16 +107,6 @@ def test_points_of_other_experiments_have_no_speedup(
     assert (difference["fact"], difference["scope"]) == ("optimizer", "points")
 
 
-def test_points_of_other_lengths_are_tables_of_their_own(
-    tmp_path: Path, collect_json: CollectJson, write_log: Any
-) -> None:
-    write_log("1n1g/bert_b4_fp32_1.log", 100.0, sequence_length=128)
-    write_log("1n8g/bert_b4_fp32_1.log", 300.0, sequence_length=512)
-    tables = collect_logs(collect_json, tmp_path)["data"]["tables"]
-    assert [[row["shape"] for row in table["rows"]] for table in tables] == [["1n1g"], ["1n8g"]]
-    assert tables[1]["rows"][0]["speedup"] is None
-
-
 def test_accumulations_under_names_of_their_own_are_tables_of_their_own(
     tmp_path: Path, collect_json: CollectJson, write_log: Any
 ) -> None:

@@ -128,22 +128,6 @@ def test_a_changed_byte_is_found(finished: Any, name: str) -> None:
     assert ("changed", name) in list_findings(document)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
-@pytest.mark.parametrize("name", [LOG, STATUS, ENV])
-def test_a_truncated_file_is_found(finished: Any, name: str, share: float) -> None:
-    path = finished.directory / name
-    os.truncate(path, int(path.stat().st_size * share))
-    code, document = run_audit(finished.directory)
-    assert code == 5
-    assert ("changed", name) in list_findings(document)
-
-
-def test_an_editors_line_end_at_the_end_of_a_log_is_found(finished: Any) -> None:
-    with (finished.directory / LOG).open("a") as file:
-        file.write("\n")
-    assert ("changed", LOG) in list_findings(run_audit(finished.directory)[1])
-
-
 def test_a_changed_manifest_is_found(finished: Any) -> None:
     finished.change(user="somebody else")
     code, document = run_audit(finished.directory)

@@ -16,11 +16,10 @@ from hpcbert.campaign import ledger, store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.commands import submit as flow
 from hpcbert.errors import HpcbertError, SchedulerError, UsageError
-from hpcbert.model import MANIFEST, Campaign, Shape
+from hpcbert.model import MANIFEST, Shape
 from hpcbert.scheduler.base import Check, SchedulerContext
 from hpcbert.script.draft import Draft
 from hpcbert.system.runner import Outcome
-from tests.kit import campaigns
 from tests.kit.campaigns import updated
 from tests.kit.drafts import combined, curve, drafted, hurried, reference
 from tests.kit.slurm import Answer, Job, Slurm, failed
@@ -45,14 +44,6 @@ def test_one_sbatch_a_point_and_every_id_in_the_manifest(tmp_path: Path) -> None
 def draft_points(where: Path, count: int = 7) -> Draft:
     request = combined(Shape(1, 1), ("fp32",), tuple(range(1, count + 1)))
     return drafted(where, request)
-
-
-def test_each_of_many_arrays_is_confirmed_before_the_next(tmp_path: Path) -> None:
-    draft, slurm = draft_points(tmp_path), Slurm()
-    assert submit_draft(draft, slurm) == [str(100 + number) for number in range(7)]
-    assert [call[0] for call in slurm.calls] == ["sbatch", "scontrol"] * 7
-    arrays = store.read_manifest(draft.directory).arrays
-    assert all(array.seen and not array.changed for array in arrays)
 
 
 @dataclass
@@ -348,32 +339,6 @@ def test_changes_of_another_manifest_and_half_a_line_change_nothing(tmp_path: Pa
     assert store.read_manifest(draft.directory).arrays[0] == first
 
 
-def test_a_thousand_points_are_written_down_once_and_then_line_by_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    built = campaigns.campaign(
-        tmp_path, *(f"{nodes}n1g" for nodes in range(1, 41)), repeats=1, state="intended"
-    )
-    arrays = built.campaign.arrays
-    written: list[Path] = []
-    real = store.write_manifest
-
-    def write(directory: Path, campaign: Campaign) -> None:
-        written.append(directory)
-        real(directory, campaign)
-
-    monkeypatch.setattr(store, "write_manifest", write)
-    with store.open_ledger(built.directory, built.campaign) as open_:
-        sizes = []
-        for array in arrays:
-            before = open_._size
-            open_.put(replace(array, state="submitted", job_id="9"))
-            sizes.append(open_._size - before)
-    assert max(sizes[1:]) - min(sizes[1:]) < 20
-    assert len(written) == 1
-    assert all(array.job_id == "9" for array in store.read_manifest(built.directory).arrays)
-
-
 def test_no_sbatch_on_this_machine(tmp_path: Path) -> None:
     draft = curve(tmp_path)
     slurm = Slurm(sbatch=[failed("sbatch: no such program", 127), None])
@@ -412,17 +377,6 @@ def test_two_submits_of_one_campaign_one_wins(tmp_path: Path) -> None:
     with store.locked(draft.directory), pytest.raises(UsageError, match="is working on this"):
         flow.submit(draft.directory, hurried(slurm))
     assert not slurm.jobs
-
-
-def test_the_lock_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
-    import socket
-
-    draft, slurm = curve(tmp_path), Slurm()
-    flow.write_campaign(draft)
-    (draft.directory / store.LOCK).write_text(f"{socket.gethostname()} 4194999\n")
-    flow.submit(draft.directory, hurried(slurm))
-    assert len(slurm.jobs) == 4
-    assert not (draft.directory / store.LOCK).exists()
 
 
 def test_the_callers_slurm_variables_do_not_leak(
@@ -477,16 +431,6 @@ def test_a_place_that_can_not_be_written_is_an_error_before_sbatch(tmp_path: Pat
     draft = drafted(reference(tmp_path, runs=str(blocker)))
     with pytest.raises(HpcbertError, match="Can't make the campaign directory"):
         flow.write_campaign(draft)
-
-
-def test_campaigns_are_found_by_path_id_and_part(tmp_path: Path) -> None:
-    draft = curve(tmp_path)
-    flow.write_campaign(draft)
-    runs = draft.directory.parent
-    for name in (str(draft.directory), draft.directory.name, "abc123"):
-        assert store.resolve(name, runs) == draft.directory
-    with pytest.raises(UsageError, match="no campaign 'xyz'"):
-        store.resolve("xyz", runs)
 
 
 def test_a_campaign_named_by_a_relative_path_is_submitted_by_its_absolute_one(

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.pages import read_steps, type_commands, write_files
-from tests.kit.spool import PAGE, make_environment
+from tests.kit.pages import SPOOL_PAGE, make_environment, read_steps, type_commands, write_files
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch]
 
@@ -17,7 +16,7 @@ def test_the_page_makes_a_scheduler_that_works(tmp_path: Path) -> None:
     place = tmp_path / "add a scheduler"
     place.mkdir()
     tools = make_environment(place)
-    steps = read_steps(PAGE)
+    steps = read_steps(SPOOL_PAGE)
     write_files(steps, place)
     commands = [block for name, _, block in steps if not name]
     assert len(commands) == 2

@@ -55,11 +55,6 @@ def test_a_log_that_may_not_be_read_is_said(tmp_path: Path) -> None:
     assert "Permission denied" in str(reading.reasons)
 
 
-def test_an_empty_log_is_incomplete(read: Reader) -> None:
-    for rule in ("clock", "rate", "footer"):
-        assert codes(read(STEPS, "", rule, ONE)) == ["incomplete"]
-
-
 # --- The window -------------------------------------------------------------------------------
 
 

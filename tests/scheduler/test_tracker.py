@@ -354,16 +354,6 @@ def test_importing_submitit_leaves_logging_and_the_environment_alone(tmp_path: P
     assert logging.getLogger("submitit").handlers == []
 
 
-def test_a_thousand_elements_are_one_query_and_no_long_wait(tracked: Build, slurm: Slurm) -> None:
-    built = tracked("12", repeats=1000)
-    slurm.sacct = "".join(sacct(f"12_{number}", "COMPLETED") for number in range(1, 1001))
-    tracker = Tracker([built], run=slurm)
-    tracker.poll()
-    assert tracker.is_over()
-    assert [call[0] for call in slurm.calls] == ["sacct"]
-    assert set(words(tracker)) == {"COMPLETED"}
-
-
 def test_one_tracker_follows_both_schedulers(tracked: Build, slurm: Slurm, clock: Clock) -> None:
     built = tracked("local-1-1", repeats=1, name="here", scheduler="local")
     slurm_campaign = tracked("12", repeats=1)

@@ -387,17 +387,6 @@ def test_scripts_are_clean_for_bash_and_shellcheck(
     assert shellcheck(f"#!/bin/bash\n{rank}\n") == ""
 
 
-def test_per_node_asks_for_one_task_a_node_and_per_gpu_for_one_a_gpu(tmp_path: Path) -> None:
-    where = reference(tmp_path)
-    where = settled(where, "oneflow", data="/d", source="/s")
-    assert "#SBATCH --ntasks-per-node=1\n" in only_script(
-        drafted(where, "oneflow", "4n8g", "slurm")
-    )
-    assert "#SBATCH --ntasks-per-node=8\n" in only_script(
-        drafted(where, "pytorch", "4n8g", "slurm")
-    )
-
-
 def test_a_tpu_is_driven_from_a_node_without_gpus(tmp_path: Path) -> None:
     request = Request(Shape(1, 32), preset="tpu")
     draft = drafts.drafted(
@@ -441,14 +430,6 @@ def test_site_settings_become_directives(tmp_path: Path) -> None:
         assert f"#SBATCH {line}\n" in text
     assert "--exclusive" not in text
     assert "--cpus-per-task=4" in text.split("exec srun")[1]
-
-
-@pytest.mark.parametrize("shape", ["1n1g", "4n8g"])
-def test_an_interface_is_asked_on_every_node(tmp_path: Path, shape: str) -> None:
-    text = only_script(
-        drafted(reference(tmp_path, nodes={"interface": "ib0"}), "pytorch", shape, "slurm")
-    )
-    assert "\ninterface=ib0\n" in text
 
 
 def test_refusals_before_anything_is_written(tmp_path: Path) -> None:

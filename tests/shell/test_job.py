@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
-from itertools import takewhile
 from pathlib import Path
-from statistics import median
 
 import pytest
 
 from tests.kit.cases import cases, read_constant
 from tests.kit.drafts import reference
-from tests.kit.paths import REPOSITORY
 from tests.kit.recipes import SHELL
 from tests.kit.scripts import (
     RECORDER,
@@ -216,22 +212,6 @@ def test_addresses_of_a_node_alone_are_not_usable(addresses: str, usable: bool) 
     assert run_bash(program) == ["yes" if usable else "no"]
 
 
-@cases
-def test_addresses_of_all_nodes_are_of_one_kind(four: str, six: str, ips: str | None) -> None:
-    program = f"""
-{read_sources("slurm.bash")}
-nodes=2 node_names=(n1 n2)
-getent() {{ if [[ $1 == ahostsv4 ]]; then echo "{four} STREAM"; else echo "{six} STREAM"; fi; }}
-(choose_addresses 2>&1 && echo "${{node_ips[*]}}") || echo $?
-"""
-    if ips is None:
-        message, code = run_bash(program)
-        assert "set nodes.interface" in message
-        assert code == "1"
-    else:
-        assert run_bash(program) == [ips]
-
-
 RESOLVER = read_constant(__file__, "RESOLVER")
 
 
@@ -274,19 +254,6 @@ done
     assert ("too short" in outcomes[1], outcomes[-1]) == (
         (True, "125") if in_file else (False, "ran")
     )
-
-
-def test_nodes_without_the_interface_or_its_address_are_named() -> None:
-    program = f"""
-{read_sources("slurm.bash")}
-nodes=3 node_names=(n1 n2 n3) interface=ib0
-printf '%s\n' '0 10.0.0.1 - ib0 lo' '1 - - eth0 lo' '2 - - ib0 lo' | lacking
-"""
-    hint = "(nodes.interface in the site.toml)"
-    assert run_bash(program) == [
-        f"hpcbert: n2 has no interface ib0 {hint}, but eth0 lo",
-        f"hpcbert: n3 has no address on its interface ib0 {hint}",
-    ]
 
 
 @cases
@@ -420,19 +387,6 @@ spare_others
     assert '"end"' in files["p.13.jsonl"]
 
 
-def test_a_file_fits_in_400_lines_and_names_its_functions_on_top() -> None:
-    for path in sorted(Path(SHELL).iterdir()):
-        lines = path.read_text().splitlines()
-        assert len(lines) <= 400, path.name
-        names = re.findall(r"(?m)^([a-z_]+)\(\) \{", path.read_text())
-        top = "\n".join(takewhile(lambda line: line.startswith("#"), lines))
-        if path.suffix == ".bash" and len(names) > 6:
-            missing = [
-                name for name in names if name != "main" and not re.search(rf"\b{name}\b", top)
-            ]
-            assert not missing, path.name
-
-
 @pytest.mark.slow
 @pytest.mark.needs("shellcheck")
 def test_the_library_is_clean_for_shellcheck_as_it_lies() -> None:
@@ -442,19 +396,6 @@ def test_the_library_is_clean_for_shellcheck_as_it_lies() -> None:
         capture_output=True, text=True, check=False, timeout=CEILING,
     )  # fmt: skip
     assert result.returncode == 0, result.stdout
-
-
-def test_the_rendered_scripts_and_their_library_are_short() -> None:
-    folder = REPOSITORY / "sbatch"
-    scripts = [len(path.read_text().splitlines()) for path in folder.glob("*.sbatch")]
-    library = [
-        len(path.read_text().splitlines())
-        for path in (folder / "scripts").iterdir()
-        if path.suffix in {".bash", ".sh"}
-    ]
-    assert max(scripts) <= 90
-    assert median(scripts) <= 60
-    assert sum(scripts) + sum(library) < 3100
 
 
 @pytest.mark.parametrize("limit", ["8000000", "unlimited"])

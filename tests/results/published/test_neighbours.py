@@ -10,7 +10,8 @@ from hpcbert.model import Group, Measured, Run, Shape
 from hpcbert.results.published.neighbours import find_twins
 from hpcbert.results.reduce import tabulate
 from tests.kit import cli, logs
-from tests.kit.cli import CliResult
+from tests.kit.cases import cases
+from tests.kit.cli import CliResult, run
 
 
 @pytest.fixture
@@ -130,3 +131,28 @@ def test_the_line_next_to_yours_is_of_the_same_work(
     tables = tabulate([Measured(group, Shape(1, 1), 1, (run,), facts=facts)])
     twins = find_twins(tables)
     assert {table.group.framework for table in twins} == published or (published is None and twins)
+
+
+# --- List -----------------------------------------------------------------------------------------
+
+
+def test_a_list_has_year_program_and_rate_of_each_number() -> None:
+    words = ("record", "--model", "bert-large", "--gpus", "8")
+    rows = run(*words, "--json").data["rows"]
+    assert len(rows) > 150
+    assert {(row["model"], row["devices"]) for row in rows} == {("bert-large", 8)}
+    values = [row["value"] for row in rows if row["value"] and not row["task"]]
+    assert values == sorted(values, reverse=True)
+    assert (rows[0]["year"], rows[0]["precision"]) == (2025, "fp8")
+    text = run(*words).stdout
+    assert len(text.splitlines()) < 45
+    assert "203.648" in text, "a row with minutes alone"
+    assert "--all" in text
+    assert len(run(*words, "--all").stdout.splitlines()) > 150
+
+
+@cases
+def test_a_list_of_nothing_is_an_error(words: tuple[str, ...], message: str) -> None:
+    result = run("record", *words)
+    assert result.returncode == 2
+    assert message in result.stderr
