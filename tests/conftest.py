@@ -54,7 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if config.option.markexpr == "not slow":
         # What `make quick` writes need not survive a loss of power: it waits for no disk.
-        os.fsync = lambda _: None
+        os.fsync = lambda fd: None
     if not hasattr(config, "workerinput"):
         compileall.compile_dir(REPOSITORY / "hpcbert", quiet=2)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -66,6 +66,17 @@ def test_a_job_that_was_renamed_is_found_after_a_crash(
     assert slurm.count("sbatch") == 4
 
 
+def test_of_two_jobs_that_are_an_arrays_by_their_marks_it_has_the_first(tmp_path: Path) -> None:
+    draft = one_point(tmp_path)
+    (array,) = draft.campaign.arrays
+    flow.write_campaign(draft)
+    campaign = replace(draft.campaign, arrays=(replace(array, called="2025-11-21T04:00:00Z"),))
+    store.write_manifest(draft.directory, campaign)
+    slurm = Slurm(jobs={"1001": Job(array.name), "999": Job(array.name)})
+    assert flow.submit(draft.directory, hurried(slurm)).arrays[0].job_id == "999"
+    assert slurm.count("sbatch") == 0
+
+
 def test_a_renamed_job_of_another_user_name_is_followed_cancelled_and_not_doubled(
     tmp_path: Path,
 ) -> None:
