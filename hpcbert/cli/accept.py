@@ -308,11 +308,7 @@ def _select_points(order: _Order) -> ResultSet:
 
 
 def _list_nodes(site_config: Site, options: Options) -> tuple[list[str], list[str]]:
-    """Return the nodes to measure, and those that can't run jobs now.
-
-    Raises:
-        UsageError: The scheduler has no nodes, or does not name them.
-    """
+    """Return the nodes to measure, and those that can't run jobs now."""
     name = options.scheduler or site_config.scheduler
     backend = scheduler.create_scheduler(name, SchedulerContext(run))
     states = backend.nodes(JobRequest(partition=site_config.slurm.partition))
@@ -369,11 +365,7 @@ def _follow(
 
 
 def _judge(order: _Order, paths: Sequence[Path]) -> Result:
-    """Compare results with the baseline, and nodes with each other.
-
-    Raises:
-        UsageError: They are not comparable.
-    """
+    """Compare results with the baseline, and nodes with each other."""
     places = find_places(order.options.site_file, order.options.templates)
     rules = {table.group.framework: table.group.rule for table in order.base.tables}
     results = {

@@ -80,7 +80,6 @@ def announce_site(site_config: Site, *targets: str) -> None:
     """Print on stderr which site a command uses, its file, and where things go; not with --json.
 
     Args:
-        site_config: The site.
         targets: What goes where, `campaigns in /home/me/runs`.
     """
     if click.get_current_context().params.get("as_json"):
@@ -149,12 +148,7 @@ def format_places(campaigns: Sequence[tuple[Path, Campaign]]) -> str:
 
 
 def format_next_step(campaign: Campaign, place: Path) -> str:
-    """Return a line with the command to type when a campaign is over.
-
-    Args:
-        campaign: The campaign.
-        place: The path that the user knows.
-    """
+    """Return a line with the command to type when a campaign is over."""
     where = shlex.quote(str(place))
     if campaign.rehearse:
         return f"rehearsed; output of the ranks:  hpcbert logs {where}"

@@ -158,11 +158,7 @@ LISTS = ("precision", "model", "frameworks")
 
 
 class CompletedText(TextType):
-    """Text with values that a shell can complete.
-
-    Args:
-        parameter: The parameter's name.
-    """
+    """Text with values that a shell can complete."""
 
     name = "text"
 

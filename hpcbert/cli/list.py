@@ -70,8 +70,6 @@ def list_overviews(runs: Path, criteria: Filter, *, now: float) -> tuple[Overvie
     """Return the campaigns under a directory, newest first.
 
     Args:
-        runs: The directory.
-        criteria: Which of them.
         now: Seconds since the epoch.
     """
     paths = store.find_all_campaigns(runs) if criteria.everyone else store.find_campaigns(runs)

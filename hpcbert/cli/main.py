@@ -89,8 +89,6 @@ def map_defaults(table: Any, command: click.Command, words: tuple[str, ...]) -> 
     """Return click's `default_map` of a command from its table; groups have tables of their own.
 
     Args:
-        table: The table.
-        command: The command.
         words: The names that lead to it: `lab`, `up`.
 
     Raises:
@@ -237,7 +235,6 @@ def complete_command(command: click.Command, words: tuple[str, ...]) -> click.Co
     an empty one would silently mean the same, and an empty argument whatever matches first.
 
     Args:
-        command: The command.
         words: The names that lead to it: `lab`, `up`.
     """
     for name, subcommand in getattr(command, "commands", {}).items():
@@ -384,11 +381,7 @@ def root(ctx: click.Context, color: str) -> None:
 
 
 def _read_default_map(ctx: click.Context, tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the defaults of the command that is about to run.
-
-    Raises:
-        ConfigError: A table is not a command's, or that of the command is wrong.
-    """
+    """Return the defaults of the command that is about to run."""
     for name in tables:
         if name not in COMMANDS:
             where, hint = str(config_file(os.environ)), _suggest(name, COMMANDS)

@@ -62,7 +62,6 @@ def refuse_typed(options: Iterable[str], context: str) -> None:
     """Refuse those of some options that were typed.
 
     Args:
-        options: The names of their parameters.
         context: The end of the sentence: `with --like`, `without --wait`.
 
     Raises:
@@ -148,8 +147,6 @@ def shared_option(name: str, help: str = "", **arguments: Any) -> Callable[[Body
     """Return click's option for a field of `Options`.
 
     Args:
-        name: The field.
-        help: Replaces the declaration's sentence.
         arguments: Further arguments of `click.option`.
     """
     option = declared_options()[name]

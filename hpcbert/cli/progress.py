@@ -143,7 +143,6 @@ def format_counts(counts: Mapping[Kind, int] | Mapping[str, int], cancelled: int
     """Return the number of repeats of each kind: `4 completed, 1 running`.
 
     Args:
-        counts: By kind.
         cancelled: The number of those under `failed` that were cancelled.
     """
     numbers = {mark: counts.get(kind, 0) for kind, mark in MARKS.items()}
@@ -172,12 +171,7 @@ def format_earlier_attempts(state: RepeatState) -> str:
 def report_finished_points(
     changes: Sequence[Change], states: Mapping[Key, RepeatState]
 ) -> list[str]:
-    """Return the numbers of each point whose last repeat has ended with some changes.
-
-    Args:
-        changes: Of one campaign.
-        states: Those of all its repeats so far, the changes included.
-    """
+    """Return the numbers of each point whose last repeat has ended with some changes."""
     tracked_campaign = changes[0].repeat.watched
     unfinished_points = {
         repeat.array.point
@@ -197,8 +191,6 @@ def list_numbers(
     """Return a line with the median and the efficiency of each finished point.
 
     Args:
-        tracked_campaign: The campaign.
-        states: Those of its repeats.
         unit: What rates count; a point without a rate in it has no line.
         points: The points; empty for all.
     """

@@ -164,8 +164,6 @@ def _make_library_error(
     """Return an error whose hint is the command that repairs a file of a library.
 
     Args:
-        folder: The library's.
-        file: What is wrong there.
         source: The file to copy or to link to; None for a campaign's, which stays as submitted.
     """
     path = folder / file.name

@@ -114,12 +114,7 @@ def read_requests(
     """Return a request for each campaign, with its site and recipe.
 
     Args:
-        options: The options, completed from the file.
-        dry: Whether nothing will run.
-        rehearse: Whether nothing will train.
         past: The lock that says what to measure, instead of the options.
-        file: The file that says what to measure.
-        results: The results that say what to measure.
     """
     _refuse_unused_options(options)
     if past:
@@ -286,7 +281,6 @@ class _Sources:
     """The site and the recipes, each read once.
 
     Args:
-        options: What the command line says about them.
         frameworks: The requested frameworks; options for one framework need there to be only one.
     """
 
@@ -486,16 +480,8 @@ def plan_campaigns(
     """Draft the campaigns of a command line; nothing is written.
 
     Args:
-        options: The options.
-        file: A campaign.toml.
-        like: The campaign to measure again.
-        rehearse: Whether nothing will train.
-        ahead: Asks the scheduler while templates are loaded and rendered.
-        name: The campaign's name.
-        note: A note about it.
         dry: Whether to draft scripts to read, for Slurm if this machine is too small.
         planned: Whether only the cost is of interest, so that paths may be missing.
-        results: The results to measure again.
     """
     locks = open_past(like, options) if like else ()
     campaign_file = read_file(file)

@@ -68,8 +68,6 @@ class Stream(io.TextIOWrapper):
 
     Args:
         stream: The stream to replace; it must stay open.
-        plain: Whether to write ASCII only.
-        quiet: Whether to drop text that can't be written.
 
     Attributes:
         failure: The system's last error on writing.
@@ -143,10 +141,8 @@ def _locale_has_unicode(encoding: str, env: Mapping[str, str], utf8_mode: bool) 
     """Return whether the user's own locale, before Python changed it, encodes every script.
 
     Args:
-        encoding: The encoding that Python chose for a stream.
         env: The environment. If the locale is C, Python itself sets LC_CTYPE to a locale with
             UTF-8, and turns its UTF-8 mode on (PEP 538, PEP 540).
-        utf8_mode: Whether UTF-8 mode is on.
     """
     if encoding.lower().replace("_", "-") in {"ascii", "us-ascii", "646", "ansi-x3.4-1968"}:
         return False
@@ -250,8 +246,6 @@ def format_progress(activity: str, count: int, total: int, elapsed: float) -> st
     """Return `reading logs ██████░░ 1,200/5,000, 480/s, 8 s left`; before the first item, the time.
 
     Args:
-        activity: What is worked on.
-        count: The number of items that are done.
         total: The number of all; 0 if nobody knows.
         elapsed: Seconds since the beginning.
     """

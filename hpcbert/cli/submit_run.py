@@ -51,12 +51,8 @@ def submit_campaigns(
     All are on disk before the first is submitted, so a failed submission can be resumed.
 
     Args:
-        directories: The campaigns.
-        site_config: The site.
         drafts: Their contents; none if they exist already.
         retries: Number of retries while watching; None: don't watch.
-        warnings: Warnings from before.
-        follow: Watches them to their end, and returns the result.
     """
     waiting = None if retries is None else Display(err=True).waiting
     submitted: list[tuple[Path, Campaign]] = []

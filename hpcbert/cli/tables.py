@@ -179,12 +179,8 @@ def collect_tables(
     """Collect campaigns and logs.
 
     Args:
-        paths: Campaigns, directories and files.
         form: A name in `FORMATS`.
         output: File to write the table to; empty for stdout.
-        notes: Further warnings.
-        published_name: Name of published tables to show next to these.
-        junit: File to write each point's verdict to, as JUnit XML.
     """
     collection = collect(paths, request, (places or find_places()).recipes)
     table_provenance = make_provenance()
@@ -295,16 +291,7 @@ def _list_names(names: Sequence[str]) -> str:
 
 
 def write_output(path: Path, content: bytes, option: str = "--output") -> None:
-    """Write a file whole or not at all; write into what is not a regular file, as /dev/stdout.
-
-    Args:
-        path: The file.
-        content: The new content.
-        option: The option that names the file, for the error.
-
-    Raises:
-        HpcbertError: It can't be written.
-    """
+    """Write a file whole or not at all; write into what is not a regular file, as /dev/stdout."""
     try:
         if path.exists() and not path.is_file():
             path.write_bytes(content)

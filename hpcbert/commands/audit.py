@@ -89,7 +89,6 @@ def audit(directory: Path, *, expected: str = "") -> Audit:
     """Compare a campaign with its evidence.
 
     Args:
-        directory: The campaign.
         expected: The seal that the record must have, or its beginning; empty for any.
 
     Raises:
@@ -135,7 +134,6 @@ def accept_changes(directory: Path, reason: str, *, states: AskStates, now: floa
     """Record a campaign as it is now, although recorded files were changed, with the reason.
 
     Args:
-        directory: The campaign.
         reason: The reason in the user's words; it stays on record.
         states: Asks the scheduler; called only for states that are not on record.
         now: Seconds since the epoch.

@@ -143,12 +143,7 @@ class NodeCheck:
     echo: str = ""
 
     def remedy_for(self, detail: str, values: Mapping[str, str]) -> str:
-        """Fill in the remedy for a problem; empty if a name in braces has no value.
-
-        Args:
-            detail: The detail of the finding.
-            values: What fills in braces.
-        """
+        """Fill in the remedy for a problem; empty if a name in braces has no value."""
         interface = _INTERFACES.search(detail)
         fillers = {name: value for name, value in values.items() if value}
         if interface:
@@ -205,8 +200,6 @@ def find_problems(
     """Yield the findings of a job, one for all nodes and ranks that share a cause.
 
     Args:
-        output: The job's whole output.
-        values: What fills in remedies.
         has_home: Whether the home directory may be the remedy, if the nodes have it.
     """
     rows = read_rows(output)
@@ -301,13 +294,7 @@ def find_missing_nodes(output: str, node_count: int, complaint: str) -> Iterator
 
 
 def find_missing_ranks(output: str, nodes: Sequence[str], runtime: str) -> Iterator[Finding]:
-    """Yield a finding if ranks did not start on nodes of a job, with the reason.
-
-    Args:
-        output: The job's whole output.
-        nodes: Those of the job.
-        runtime: The site's container runtime.
-    """
+    """Yield a finding if ranks did not start on nodes of a job, with the reason."""
     started_nodes = {row.node for row in read_rows(output) if row.name == "ranks"}
     nodes_outside = tuple(
         node for node in nodes if f"hpcbert: {node}: not in the container" in output
@@ -338,13 +325,7 @@ def find_error_lines(output: str) -> tuple[str, ...]:
 
 
 def check_containers(site: Site, recipes: Sequence[Recipe], *, run: Runner) -> Iterator[Finding]:
-    """Yield findings about what containers need of this machine.
-
-    Args:
-        site: The site to check.
-        recipes: Frameworks to check images and data of.
-        run: Starts the probes.
-    """
+    """Yield findings about what containers need of this machine."""
     if site.container.runtime == "none":
         yield Finding("containers", "ok", "none: ranks run on the host")
         return
@@ -368,9 +349,7 @@ def check_pyxis(site: Site, recipes: Sequence[Recipe], *, run: Runner) -> Findin
     """Check that srun here has every option of pyxis that the job scripts use.
 
     Args:
-        site: Where they run.
         recipes: What runs; the options of a usual recipe if empty.
-        run: Starts srun.
     """
     cluster = argument_value(site.slurm.sbatch_args, "clusters")
     if cluster:

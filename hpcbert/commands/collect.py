@@ -120,9 +120,6 @@ def collect(
     archive; a directory of other logs is never written to.
 
     Args:
-        paths: Campaigns, archives of them, directories and files.
-        request: What to collect, and how.
-        recipes: The frameworks that logs can belong to.
         states: Asks the scheduler for a campaign's repeats; its own by default.
 
     Raises:
@@ -182,11 +179,7 @@ def _tabulate_results(
 
 
 def _refuse_log_options(request: CollectRequest) -> None:
-    """Refuse options that describe logs if a campaign records the same facts itself.
-
-    Raises:
-        UsageError: Such an option was given.
-    """
+    """Refuse options that describe logs if a campaign records the same facts itself."""
     values = {**request.known._asdict(), "pattern": request.pattern}
     values["as_repeats"] = request.as_repeats
     texts = [
@@ -422,7 +415,6 @@ def find_places(site: str = "", templates: tuple[str, ...] = ()) -> Places:
 
     Args:
         site: What `--site` says; empty if not given.
-        templates: Further folders with recipes.
 
     Raises:
         ConfigError: The site does not exist, or others can change it or its recipes.
@@ -447,8 +439,6 @@ def load_result_set(
 
     Args:
         words: Without any, the newest campaign.
-        user_places: Where campaigns and recipes are.
-        request: How to collect campaigns and logs.
         states: As of `collect`.
 
     Raises:
@@ -500,11 +490,7 @@ def _collect_results(
 
 
 def _refuse_unused_request(request: CollectRequest | None) -> list[ResultSet]:
-    """Refuse a request if nothing is collected.
-
-    Raises:
-        UsageError: It asks for something.
-    """
+    """Refuse a request if nothing is collected."""
     if request and request != CollectRequest():
         raise UsageError(
             "Options that say how to read logs do not apply to saved results.",
@@ -539,9 +525,5 @@ def _resolve_word(word: str, user_places: Places) -> tuple[Path, ...]:
 
 
 def find_newest(user_places: Places) -> Path:
-    """Return the user's newest campaign that was measured.
-
-    Raises:
-        UsageError: There is none.
-    """
+    """Return the user's newest campaign that was measured."""
     return store.find_newest(user_places.runs, measured=True)

@@ -82,10 +82,6 @@ class _Side(NamedTuple):
 def compare_results(request: CompareRequest, user_places: Places) -> CompareResult:
     """Compare results.
 
-    Args:
-        request: What to compare, and how.
-        user_places: Where campaigns and recipes are.
-
     Raises:
         UsageError: Nothing can be compared, or the sides are not comparable.
     """
@@ -122,21 +118,13 @@ def compare_results(request: CompareRequest, user_places: Places) -> CompareResu
 
 
 def _convert(results: ResultSet, unit: Unit) -> ResultSet:
-    """Return results with their rates in a unit.
-
-    Raises:
-        UsageError: No rate can be converted.
-    """
+    """Return results with their rates in a unit."""
     warnings = (*results.warnings, *explain_missing(results.tables, unit))
     return replace(results, tables=convert_tables(results.tables, unit), warnings=warnings)
 
 
 def _load_sides(request: CompareRequest, user_places: Places) -> list[ResultSet]:
-    """Read every word with the options that apply to it.
-
-    Raises:
-        UsageError: Options apply to none of them; or as `load_result_set`.
-    """
+    """Read every word with the options that apply to it."""
     if request.by:
         return [load_result_set(request.words, user_places, request.reading)]
     if len(request.words) < 2:  # noqa: PLR2004 - two are compared
@@ -166,11 +154,7 @@ def _request_for_word(
 
 
 def _split_by(results: Sequence[ResultSet], by: str) -> list[_Side]:
-    """Return the sides that the values of a dimension make, in order of appearance.
-
-    Raises:
-        UsageError: There is only one value.
-    """
+    """Return the sides that the values of a dimension make, in order of appearance."""
     parts: dict[str, list[SpeedupTable]] = {}
     for table in (table for result in results for table in result.tables):
         for value, part in _split_table(table, by):
@@ -215,7 +199,6 @@ def find_failures(comparisons: Sequence[Comparison], least: float) -> list[Regre
 
     Args:
         comparisons: The comparisons made.
-        least: The smallest ratio that passes.
     """
     regression_errors: list[RegressionError] = []
     floor = format_share(least)
@@ -277,12 +260,6 @@ def accept_results(
 ) -> Acceptance:
     """Compare results with a baseline, and the nodes with each other.
 
-    Args:
-        base: The baseline.
-        base_name: Its name.
-        results: The new results, by campaign or file.
-        each_node: Whether each of the results is of one node.
-
     Raises:
         UsageError: The results have no point of the baseline, or one of them has several nodes.
     """
@@ -305,11 +282,7 @@ def accept_results(
 
 
 def select_one_node(tables: Iterable[SpeedupTable]) -> tuple[SpeedupTable, ...]:
-    """Return the points of one node; their variants are as if they were measured alone.
-
-    Raises:
-        UsageError: There is none.
-    """
+    """Return the points of one node; their variants are as if they were measured alone."""
     selected = []
     for table in tables:
         rows = tuple(row for row in table.rows if row.shape.nodes == 1)
@@ -336,11 +309,7 @@ def _fix_accumulation(word: str, samples: int) -> str:
 
 
 def _find_node(path: Path, results: ResultSet) -> str:
-    """Return the node of results; of a campaign that never ran, the node that it requested.
-
-    Raises:
-        UsageError: There are several, or the node is unknown.
-    """
+    """Return the node of results; of a campaign that never ran, the node that it requested."""
     runs = [run for table in results.tables for row in table.rows for run in row.runs]
     nodes = sorted({node for run in runs for node in run.nodes})
     if not nodes and (path / MANIFEST).is_file():

@@ -90,9 +90,6 @@ def examine(
     """Yield the findings for a site, the cheap checks first.
 
     Args:
-        site: The site to check.
-        run: Starts programs.
-        frameworks: Names of frameworks to check images and data of.
         visit: A visit to nodes; None: check this machine only.
 
     Raises:
@@ -192,10 +189,7 @@ def examine_nodes(
     """Yield what a job on some nodes finds about everything that a run needs.
 
     Args:
-        site: Where.
         recipes: Frameworks to check interpreters and files of; the ranks are the first one's.
-        visit: The nodes.
-        run: Starts Slurm's commands.
     """
     runs = Path(site.runs)
     try:

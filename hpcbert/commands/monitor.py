@@ -147,12 +147,7 @@ def find_unfinished(
 
 
 def find_submitted(runs: Path, paths: Collection[Path]) -> tuple[TrackedCampaign, ...]:
-    """Return the submitted campaigns under a runs directory that are not known yet.
-
-    Args:
-        runs: The directory.
-        paths: Campaigns to skip.
-    """
+    """Return the submitted campaigns under a runs directory that are not known yet."""
     campaigns: list[TrackedCampaign] = []
     for directory in store.find_campaigns(runs):
         if directory not in paths:
@@ -192,15 +187,10 @@ def watch(
     """Follow campaigns until nothing can change any more, and return the last states.
 
     Args:
-        campaigns: The campaigns.
-        sinks: Receivers of states.
-        run: Starts sacct and squeue.
         floor: Shortest interval between two queries of Slurm, seconds.
-        once: Look once only.
         tolerance: Number of polls in a row without any answer to accept.
         clock: Seconds since the epoch.
         pause: Waits a number of seconds.
-        chance: A number in [0, 1), for jitter.
 
     Raises:
         SchedulerError: Slurm gave no answer for too long, or is not on this machine although

@@ -40,10 +40,6 @@ _PREPARE_HINT = f"Make it ready: {_PREPARE_COMMAND}. If only the nodes have it, 
 def find_submission_obstacles(draft: Draft, *, run: Runner) -> tuple[Finding, ...]:
     """Find what stands in the way of a campaign; what may do so has the status `warn`.
 
-    Args:
-        draft: The campaign.
-        run: Starts sinfo, and the interpreter of the ranks.
-
     Raises:
         UsageError: The scheduler can't read a request.
     """
@@ -175,11 +171,7 @@ def find_framework_obstacles(
     """Yield findings about what a framework needs and this machine lacks.
 
     Args:
-        site: Where it runs.
-        recipe: What runs.
-        inputs: What it runs with there.
         options: The values of its options; None if not decided yet.
-        rehearse: Whether only its image is entered, and no program runs.
     """
     image = inputs.image
     if image and image.kind == "file" and not os.access(image.path, os.R_OK):

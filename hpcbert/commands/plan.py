@@ -132,11 +132,6 @@ class Outlook:
 def forecast(draft: Draft, earlier_campaigns: Campaigns, *, run: Runner) -> Outlook:
     """Estimate what a draft would cost, and find its obstacles; nothing is submitted.
 
-    Args:
-        draft: The draft.
-        earlier_campaigns: Earlier campaigns.
-        run: Starts the scheduler's commands.
-
     Raises:
         HpcbertError: Site and recipe are inconsistent.
     """

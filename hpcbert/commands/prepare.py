@@ -33,9 +33,6 @@ def prepare(
     """Yield the result of each part, one after another.
 
     Args:
-        recipe: What runs, as it is on its device.
-        site: Where it runs.
-        context: What to work with.
         only: The requested kinds; if empty, all that the recipe has.
 
     Raises:

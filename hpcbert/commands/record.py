@@ -60,8 +60,6 @@ def make_table(
 
     Args:
         location: The round (`v5.0`), the commit, and the path of the results in the repository.
-        system: The description of the system.
-        runs: All of them, also those that missed the target.
         precision: Empty if nothing states it.
     """
     benchmark_round, commit, path = location
@@ -299,11 +297,7 @@ def _complete(submission: Submission, table: PublishedTable, user_places: Places
 
 
 def _check_submissions(paths: Sequence[Path], against: str) -> tuple[RecordCell, ...]:
-    """Compare MLPerf's tables with the result folders at paths.
-
-    Raises:
-        UsageError: The paths have no folder of these tables.
-    """
+    """Compare MLPerf's tables with the result folders at paths."""
     tables: dict[str, list[tuple[str, PublishedTable]]] = {}
     for source, table in record.find_all_tables(against):
         tables.setdefault(table.path, []).append((source.full_name(table), table))
@@ -392,10 +386,7 @@ def check_record(
     """Compare published tables with the numbers that their logs give.
 
     Args:
-        words: Paths of the logs.
-        user_places: Where recipes are.
         request: How to read logs, except rule and window, which the record sets.
-        against: Name of a source of the record, or of tables in it.
         edition: A part of the edition of the tables; empty for all.
 
     Raises:

@@ -84,19 +84,14 @@ def write_report(
     """Write the report of some results into a directory.
 
     Args:
-        results: The results to report.
         target: The directory: new, empty, or an earlier report that nobody changed.
-        provenance: The version, the time and the command.
-        recipes: The folder of each framework that is known here, by name.
         title: Title of the report; empty for the usual one.
         language: Language of the page: one of LANGUAGES. Markdown is written in all of them.
         size: Size of the figures: a name in SIZES.
-        with_logs: Whether to write logs.zip.
         unit: What the rates count; results.json keeps samples and adds the others.
 
     Raises:
         UsageError: The directory holds something else, there is no result, or none in the unit.
-        HpcbertError: The file system refused.
     """
     if not results.tables:
         raise UsageError("There is no result to report.")
@@ -335,11 +330,7 @@ def _write_sums(directory: Path) -> tuple[str, ...]:
 
 
 def _refuse_to_replace(directory: Path, shown_path: Path) -> None:
-    """Refuse a directory if a report would replace something in it that it did not write.
-
-    Raises:
-        UsageError: The directory has such a file.
-    """
+    """Refuse a directory if a report would replace something in it that it did not write."""
     if not directory.exists():
         return
     with translate_errors("read", shown_path):

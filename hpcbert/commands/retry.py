@@ -421,13 +421,9 @@ def watch_and_retry(
     repeated.
 
     Args:
-        campaigns: The campaigns.
         policy: Which repeats to resubmit; with a limit of 0, none.
-        observer: Receives what happens.
-        run: Starts the scheduler's commands.
         floor: Shortest interval between two queries of Slurm at this site, seconds.
         interval: The interval for watching, if it is to be longer.
-        once: Whether to look once and submit nothing.
         pause: Waits a number of seconds between two looks.
 
     Returns:
@@ -476,19 +472,11 @@ def resubmit(
     """Resubmit a campaign's invalid repeats; with `dry`, only return them.
 
     Args:
-        directory: The campaign.
-        policy: Which repeats to resubmit.
-        run: Starts the scheduler's commands.
         floor: Shortest interval between two queries of Slurm, seconds.
-        dry: Whether to write and submit nothing.
         waiting: As in `submit_pending`.
 
     Returns:
         What was submitted, with job ids.
-
-    Raises:
-        Interruption, SchedulerError, UsageError, HpcbertError: As `submit_pending`,
-            `find_invalid` and `plan_retry`.
     """
 
     def submit_intended() -> tuple[Array, ...]:

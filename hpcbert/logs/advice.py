@@ -38,8 +38,6 @@ def find_frameworks(
     Never raises, whatever the path leads to.
 
     Args:
-        path: The log.
-        grammars: How the logs of each framework are read.
         assumed: The assumed framework; if it has about as many lines, there are no others.
     """
     counts = dict.fromkeys(grammars, 0)
@@ -93,13 +91,7 @@ def _count_records(piece: bytes, grammar: Grammar) -> int:
 
 
 def explain_unread(path: Path, framework: str, similar_frameworks: tuple[str, ...]) -> Reason:
-    """Return the reason for a log with few lines of a framework, or none.
-
-    Args:
-        path: The log.
-        framework: The framework it was read as.
-        similar_frameworks: The frameworks whose lines it has.
-    """
+    """Return the reason for a log with few lines of a framework, or none."""
     message = f"{path.name} has no line of {framework}"
     if similar_frameworks:
         return Reason(
@@ -140,11 +132,6 @@ def advise(
     Never raises because of the file's content.
 
     Args:
-        path: The log.
-        grammar: How it is read.
-        rule: The chosen rule.
-        setting: What the user and the path state.
-        reason: The reason, as reading found it.
         to_end: Whether windows extend to the end of each run, instead of an iteration.
     """
     places_by_record = _find_places(path, grammar, setting)

@@ -33,22 +33,14 @@ def median(values: Sequence[float]) -> float:
 
 
 def parse_number(text: bytes) -> float:
-    """Return a plain decimal number.
-
-    Raises:
-        CannotReduceError: The text is something else.
-    """
+    """Return a plain decimal number."""
     if not _NUMBER.fullmatch(text):
         raise CannotReduceError("rule", f"{text[:40].decode(errors='replace')!r} is not a number")
     return float(text)
 
 
 def require_positive(value: float) -> float:
-    """Return a value that must be finite and above zero.
-
-    Raises:
-        CannotReduceError: It is not.
-    """
+    """Return a value that must be finite and above zero."""
     if not (math.isfinite(value) and value > 0):
         raise CannotReduceError("rule", f"the log prints a rate or time of {value:g} in the window")
     return value

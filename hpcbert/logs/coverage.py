@@ -28,7 +28,6 @@ class CoverageCheck:
     they do: a log with lost iterations is still not a log of a whole run.
 
     Args:
-        record: The lines that count iterations.
         covers_all: Whether all from the first printed one on must be there, not only the window's.
     """
 
@@ -116,13 +115,7 @@ class SkippedSteps:
         self._totals: dict[bytes, int] = {}
 
     def add(self, skip: Skip, line: Line, *, inside: bool) -> None:
-        """Take a line that may report skipped steps.
-
-        Args:
-            skip: The form of such lines.
-            line: The line.
-            inside: Whether it is inside the window.
-        """
+        """Take a line that may report skipped steps."""
         for match in whole_matches(skip.match, line):
             steps = self._steps(skip, match)
             self.count += steps if inside else 0
@@ -151,9 +144,6 @@ class RestartCheck:
     A rank that prints its header late repeats some facts, and a line may state one again; a program
     that starts again prints all of them, as often as before. Not the line of its job, if a launcher
     starts it again inside the job; that line alone means that the job has begun again.
-
-    Args:
-        grammar: How the framework's logs are read.
     """
 
     def __init__(self, grammar: Grammar) -> None:

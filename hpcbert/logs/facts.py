@@ -85,9 +85,6 @@ class LogFacts:
     def with_counts(self, setting: Setting) -> dict[str, FactValue]:
         """Return the facts, including those that follow from the number of some lines.
 
-        Args:
-            setting: What is known about the run beforehand.
-
         Raises:
             CannotReduceError: There are more such lines than another fact says, or far fewer.
         """

@@ -163,8 +163,6 @@ def find_shortage(path: Path, grammar: Grammar, device: Device = "gpu") -> Failu
     Never raises, whatever the path leads to.
 
     Args:
-        path: The log.
-        grammar: How the framework's logs are read.
         device: What the run computed on; the CPU's memory is the host's, whatever its name.
     """
     all_words = tuple(words for words in _list_words(grammar) if words.contains)
@@ -187,9 +185,6 @@ def explain_failure(
     """Return the lack of memory that ended a run, or its last error line; None if unknown.
 
     Args:
-        path: Its log.
-        grammar: How the framework's logs are read.
-        device: What the run computed on.
         outputs: Its job script's output, searched if the log has no error: a step that never began
             has none.
     """
@@ -249,10 +244,7 @@ def add_cause(
     """Return the reasons against a run, with the failure that may explain them.
 
     Args:
-        path: Its log.
-        grammar: How the framework's logs are read.
         reasons: Why the run is invalid; empty if it is valid.
-        device: What the run computed on.
         outputs: As in `explain_failure`.
     """
     codes = {reason.code for reason in reasons}
@@ -269,7 +261,6 @@ def explain_status(
     """Return the lack of memory that an exit status means, if the log does not say it.
 
     Args:
-        grammar: How the framework's logs are read.
         reasons: Why the run is invalid; empty if it is valid.
         exit_status: Exit status of the measured step; None if unknown.
     """
@@ -323,7 +314,6 @@ def last_error(path: Path, attempt: int | None = None) -> str:
     Never raises, whatever the path leads to.
 
     Args:
-        path: The log, or the output of a job script.
         attempt: Whose lines count in an output with those of several attempts; None: all.
     """
     no_error = best_line = _ErrorLine(0, b"")

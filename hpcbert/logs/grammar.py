@@ -82,12 +82,7 @@ class NumberGroup(NamedTuple):
 
 
 def find_number_groups(pattern: str, names: Container[str]) -> tuple[NumberGroup, ...]:
-    """Return the groups of a pattern that are numbers, and how far to check each.
-
-    Args:
-        pattern: A regular expression that compiles, as the recipe has it.
-        names: Names of groups that are numbers.
-    """
+    """Return the groups of a pattern that are numbers, and how far to check each."""
     number_groups = []
     for group in _GROUP.finditer(pattern):
         after = _end_of_group(pattern, group.end())
@@ -661,10 +656,6 @@ class _ExternalReader:
 
 def parse(values: Mapping[str, Any], *, where: str) -> Grammar:
     """Read a `[log]` table strictly.
-
-    Args:
-        values: The table as TOML gave it.
-        where: The file, for messages.
 
     Raises:
         ConfigError: A key is unknown, missing or doesn't fit the others.

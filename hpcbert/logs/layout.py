@@ -251,7 +251,6 @@ def discover(paths: Sequence[Path], pattern: str = "") -> Discovery:
     """Find campaigns and logs; a file that is named explicitly is taken whatever its name.
 
     Args:
-        paths: Directories and files.
         pattern: How to read paths, with `{fields}` and `*`; empty for DLPerf's layout.
 
     Raises:
@@ -491,11 +490,7 @@ def _compile_pattern(pattern: str) -> str:
 
 
 def _with_fields(log: LogFile, match: re.Match[str]) -> LogFile:
-    """Return the log with the fields of a match.
-
-    Raises:
-        UsageError: They contradict the names of folders.
-    """
+    """Return the log with the fields of a match."""
     return _add_fields(log, {name: text for name, text in match.groupdict().items() if text})
 
 

@@ -76,8 +76,6 @@ def read_text(descriptor: int, size: int, chunk: int) -> Iterator[bytes]:
     """Yield the text of a file from its beginning, as UTF-8.
 
     Args:
-        descriptor: The file, at its beginning.
-        size: How much of it to read.
         chunk: Bytes of a piece, at most.
 
     Raises:
@@ -243,10 +241,6 @@ def cut_line(
 
     Args:
         data: The searched bytes.
-        start: Where the piece begins.
-        end: Where it ends.
-        lines: Number of lines needed, including its own.
-        contains: Text of a line that begins the next record.
     """
     count = 1
     while count < lines and _is_break(data, end) and end + 1 < len(data):
@@ -273,11 +267,7 @@ def _end_of_line(data: bytes, position: int) -> int:
 
 
 def checksum_beginning(data: bytes) -> int:
-    """Return a number that logs with an equal BEGINNING share; 0 if a log has none.
-
-    Args:
-        data: At least its BEGINNING, or all of it.
-    """
+    """Return a number that logs with an equal BEGINNING share; 0 if a log has none."""
     beginning = data[:BEGINNING]
     return zlib.crc32(beginning) + len(beginning)
 
@@ -323,7 +313,6 @@ def read_pieces(path: Path, chunk: int = CHUNK) -> Generator[bytes]:
     it; one of more than some CHUNKs is skipped: it can't contain a record.
 
     Args:
-        path: The log.
         chunk: Bytes to read at once, at most CHUNK.
 
     Raises:

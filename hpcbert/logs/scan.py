@@ -111,9 +111,6 @@ def read(path: Path, grammar: Grammar, rule: Rule, setting: Setting) -> Reading:
     Never raises, whatever the path leads to.
 
     Args:
-        path: The log.
-        grammar: How the framework's logs are read.
-        rule: One of the grammar's rules.
         setting: What is known beforehand; the log must agree with it.
     """
     if grammar.reader:
@@ -382,11 +379,7 @@ class _Scan:
             self.problem = Reason("rule", f"{show_text(match[0])!r} can't be read")
 
     def _begin(self) -> None:
-        """Take a record without an iteration, which a run has at its beginning only.
-
-        Raises:
-            CannotReduceError: It is the second one: a requeued job appends a run.
-        """
+        """Take a record without an iteration, which a run has at its beginning only."""
         if self._begun:
             raise CannotReduceError("window", "a run begins again: the log has more than one")
         self._begun = True

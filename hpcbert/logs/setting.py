@@ -141,11 +141,7 @@ class Setting(NamedTuple):
         return math.prod(part or 1 for part in parts)
 
     def need(self, name: str) -> int:
-        """Return a number that must be known.
-
-        Raises:
-            UnknownError: It is unknown.
-        """
+        """Return a number that must be known."""
         value: int | None = getattr(self, name)
         if value is None:
             raise UnknownError(name)
@@ -156,7 +152,6 @@ class Setting(NamedTuple):
 
         Args:
             share: `global`, `per-node` or `per-gpu`.
-            micro: Whether a micro-batch counts as a step.
 
         Raises:
             UnknownError: A factor isn't known.
@@ -271,10 +266,6 @@ def derive_packing(facts: Mapping[str, Any], max_factor: int) -> int | None:
     a device before: the former is twice the product of the latter, GPUs and accumulation
     (mlcommons/training_results_v3.1@f33f944, NVIDIA/benchmarks/bert/implementations/v30-pytorch,
     run_pretraining.py, average_packing_rate).
-
-    Args:
-        facts: The facts of the log.
-        max_factor: The highest factor that the program knows.
     """
     names = ("gpus", "batch_size_per_device", "accumulation", "global_batch_size")
     if facts.get("packing") or any(facts.get(name) is None for name in names):

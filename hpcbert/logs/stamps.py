@@ -155,7 +155,6 @@ def nearest_moment(form: str, text: bytes, moment: float) -> float:
 
     Args:
         form: As `Record.time` of the grammar.
-        text: The stamp.
         moment: What it lacks, its year or its day, is chosen so that it is nearest to this moment.
 
     Raises:
@@ -277,7 +276,6 @@ class MeasuredSpan(NamedTuple):
         """Return whether two windows are the same, or share time on a node.
 
         Args:
-            other: The other window.
             are_whole: Whether both logs are known to be of all ranks: without a common node, such
                 runs had nodes of their own, and only equal times are those of one run.
         """
@@ -312,9 +310,6 @@ def measure_span(
 
     Args:
         first_line: The line of the window's beginning; empty for the log's own.
-        last_line: That of its end.
-        record: Their kind.
-        beginning: The log's.
     """
     earliest = next(filter(_is_legible, _line_stamps(beginning)), None)
     begin = next(_stamps_of_record(first_line, record), None) if first_line else earliest

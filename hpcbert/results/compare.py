@@ -170,7 +170,6 @@ def compare(
     Args:
         base: Tables of the first.
         new: Tables of the second.
-        names: Their names.
         within: The share within which two numbers are equal.
         by: The part of a point's identity in which the two sets differ on purpose.
 
@@ -303,7 +302,6 @@ def judge(ratio: Ratio, within: float) -> Verdict:
     """Return the verdict on a ratio.
 
     Args:
-        ratio: The ratio.
         within: The share within which two numbers are equal.
     """
     if not ratio.decides:

@@ -313,15 +313,7 @@ def read_results(path: Path) -> ResultSet:
 
 
 def parse_results(text: str, *, file: str) -> ResultSet:
-    """Return the results in a text.
-
-    Args:
-        text: The document.
-        file: Its name in messages.
-
-    Raises:
-        UsageError: As `read_results`.
-    """
+    """Return the results in a text."""
     data = _load_document(text, file)
     try:
         if "data" in data:

@@ -146,10 +146,6 @@ def list_cases(tables: Iterable[SpeedupTable], unread: Iterable[str]) -> Iterato
     """Yield a case for each point, and one for each result that has no table.
 
     A point fails if a repeat is invalid, and is skipped while one waits or runs.
-
-    Args:
-        tables: The tables.
-        unread: Why something has no table.
     """
     for table in tables:
         group = table.group

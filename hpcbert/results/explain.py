@@ -57,7 +57,6 @@ def explain(
     """Explain the efficiency in a table's rows.
 
     Args:
-        table: The table.
         bandwidths: Bus bandwidth of all-reduce as nccl-tests measured it, GB/s, by shape.
         waits: Shares of time that runs waited for input, by shape.
     """

@@ -119,8 +119,6 @@ def render_text(tables: Iterable[SpeedupTable], provenance: Provenance, width: i
     Colours are in it; `click.echo` takes them out where they are not wanted.
 
     Args:
-        tables: The tables to show.
-        provenance: By what, when and by which command.
         width: The maximum length of a line; longer ones are folded. 0: no maximum.
     """
     parts = [_table_text(table, width) for table in tables]

@@ -43,13 +43,7 @@ class Column:
         return self.form not in ("", ">")
 
     def format_cell(self, cell: Cell, *, nothing: str = "", separator: str = "") -> str:
-        """Return a cell as text.
-
-        Args:
-            cell: The value.
-            nothing: The text for a missing number.
-            separator: Between the thousands of numbers with a fixed point.
-        """
+        """Return a cell as text."""
         if cell is None:
             return nothing
         if isinstance(cell, str):
@@ -113,7 +107,6 @@ def align_rows(
     """Return rows as lines with aligned columns.
 
     Args:
-        rows: The cells of each row.
         width: Maximum length of a line: the last cell is cut. 0: no limit.
         right: Columns to align on the right, by number from 0.
     """

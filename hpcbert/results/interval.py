@@ -69,11 +69,7 @@ class Limits(NamedTuple):
 
 
 def median_limits(runs: Sequence[float]) -> Limits:
-    """Return the limits of the median of some runs: of five the slowest and the fastest.
-
-    Args:
-        runs: Throughputs, at least one, all above 0.
-    """
+    """Return the limits of the median of some runs: of five the slowest and the fastest."""
     ordered = sorted(runs)
     place = limit_rank(len(ordered))
     return Limits(
@@ -90,7 +86,6 @@ def is_precise(runs: Sequence[float], precision: float | None) -> bool:
     Fewer than five runs never suffice; the limits of five contain it with 93.75 %.
 
     Args:
-        runs: Throughputs of the valid ones.
         precision: The maximum distance between the limits, as a share of the median; None: nothing
             suffices.
     """
@@ -194,7 +189,6 @@ def expected_repeats(spread: float, margin: float, beyond: int = 0) -> int | Non
     Args:
         spread: The scatter of the runs, as a share.
         margin: The distance, as a share.
-        beyond: The number of existing repeats, which did not suffice.
     """
     counts = range(max(min_repeats(), beyond + 1), MAX_REPEATS + 1)
     return next((count for count in counts if expected_distance(count) * spread <= margin), None)

@@ -104,8 +104,6 @@ def model_flops(model: ModelSize, length: float, masked: float | None = None) ->
     left out.
 
     Args:
-        model: The model.
-        length: Tokens of a sample.
         masked: Masked tokens that are predicted; by default, the number in the data sets.
     """
     predictions = usual_predictions(round(length)) if masked is None else masked
@@ -129,7 +127,6 @@ def compute_metrics(point: Measured, speed: float | None) -> Metrics | None:
     """Return a point's metrics; None if it has no number.
 
     Args:
-        point: The point with its runs.
         speed: The median, samples per second over all GPUs.
     """
     if speed is None:

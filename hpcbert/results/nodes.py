@@ -86,7 +86,6 @@ def compare_nodes(rates: Mapping[str, Sequence[float]], within: float) -> NodeCo
     """Return which nodes are slower than their like.
 
     Args:
-        rates: Throughputs of each node's valid runs.
         within: Medians that differ by at most this share count as equal.
     """
     enough = {node: runs for node, runs in rates.items() if len(runs) >= min_repeats()}
@@ -126,7 +125,6 @@ def score_runs(runs: Sequence[float], like_runs: Sequence[float]) -> float:
     """Return the share of pairs in which a node's run is slower; ties count half.
 
     Args:
-        runs: The node's throughputs.
         like_runs: Those of the reference, in order.
     """
     faster = sum(
@@ -164,7 +162,6 @@ def find_detectable(counts: tuple[int, ...], spread: float, within: float) -> fl
     An expectation, for runs whose logarithms scatter normally.
 
     Args:
-        counts: Number of runs of each node.
         spread: Standard deviation of the logarithms.
         within: As of `compare_nodes`.
     """
@@ -239,11 +236,7 @@ class NodeRecord(NamedTuple):
 
 
 def list_history(results: Iterable[ResultSet]) -> tuple[NodeRecord, ...]:
-    """Return the records of all nodes, by node and point, the oldest first.
-
-    Args:
-        results: Of one campaign each.
-    """
+    """Return the records of all nodes, by node and point, the oldest first."""
     records: list[NodeRecord] = []
     newest: dict[tuple[str, str], tuple[NodeRecord, Mapping[str, str]]] = {}
     for result in sorted(results, key=lambda result: result.sources[0].created):

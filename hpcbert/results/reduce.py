@@ -111,11 +111,7 @@ def _exit_reasons(evidence: Evidence) -> tuple[Reason, ...]:
 
 
 class Curves:
-    """Points by curve: those of one curve differ only in shape and accumulation.
-
-    Args:
-        points: All points that were measured together.
-    """
+    """Points by curve: those of one curve differ only in shape and accumulation."""
 
     def __init__(self, points: Iterable[Point]) -> None:
         curves: dict[tuple[object, ...], set[Point]] = {}
@@ -155,9 +151,6 @@ def make_group(point: Point, curves: Curves, rule: str, *, stated: str | None = 
     DLPerf's DeepSpeed rows.
 
     Args:
-        point: The point.
-        curves: Those of all points that were measured with it.
-        rule: Name of the rule that gave the numbers.
         stated: The kind of device that logs state, for a point that leaves it to the program.
     """
     device = stated if point.device == "auto" else point.device

@@ -23,7 +23,6 @@ def convert_tables(tables: Iterable[SpeedupTable], unit: Unit) -> tuple[SpeedupT
 
     Args:
         tables: In samples per second.
-        unit: The unit.
 
     Raises:
         UsageError: No row with a number has one in that unit.

@@ -18,7 +18,6 @@ def create_scheduler(name: str, context: SchedulerContext) -> Scheduler:
 
     Args:
         name: `site.scheduler` or `campaign.scheduler`.
-        context: What it needs of the world.
 
     Raises:
         ConfigError: Its package is broken.

@@ -140,7 +140,6 @@ class PlainPoller(Poller):
 
     Args:
         ask: Returns the states of a campaign's repeats at this moment; it always answers.
-        watched: The campaigns.
     """
 
     def __init__(self, ask: States, watched: Sequence[TrackedCampaign]) -> None:

@@ -20,11 +20,7 @@ class Tracker:
     """Polls campaigns and knows the state of their repeats, as a `Poller` of one scheduler does.
 
     Args:
-        watched: The campaigns.
-        run: Starts the schedulers' commands.
-        environ: The environment to derive that of commands from.
         clock: Seconds since the epoch.
-        chance: A number in [0, 1), for jitter.
         floor: Shortest interval between two queries of a shared scheduler, seconds.
     """
 

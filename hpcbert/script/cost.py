@@ -90,7 +90,6 @@ def refuse_expensive(costs: Sequence[Cost], max_gpu_hours: float, *, tries: int 
     A rank on a CPU counts as a GPU does.
 
     Args:
-        costs: The cost of each point.
         max_gpu_hours: GPU-hours.
         tries: How often each repeat may run.
 

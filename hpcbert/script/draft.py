@@ -161,9 +161,6 @@ def by_hand(
     """Return scripts to submit by hand, and the files that they read next to them, by path.
 
     Logs go to the directory of submission.
-
-    Raises:
-        UsageError: As `draft`.
     """
     if measurement_plan.protocol.repeats > MOST_INDICES:
         raise UsageError(

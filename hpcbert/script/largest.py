@@ -115,11 +115,6 @@ def stand_in_options(resolved: Resolved, array: Array) -> list[Any]:
 def largest_settings(resolved: Resolved, array: Array, program: str) -> list[tuple[str, Any]]:
     """Return the variables that largest.bash reads.
 
-    Args:
-        resolved: What was decided.
-        array: The array with the unknown batch size.
-        program: The commands of a rank.
-
     Raises:
         UsageError: The program does not contain a batch size.
     """

@@ -63,11 +63,7 @@ def source_record_path(site: Site, recipe: Recipe) -> Path:
 
 
 def data_record_path(site: Site, recipe: Recipe, options: Mapping[str, OptionValue]) -> Path:
-    """Return the path of the record about a framework's data.
-
-    Raises:
-        UsageError: As `plan_synthetic`.
-    """
+    """Return the path of the record about a framework's data."""
     if site.settings(recipe.name).data != SYNTHETIC:
         return Path(site.sources) / f"{recipe.name}+data{_SUFFIX}"
     folder = synthetic_folder(site, recipe, options)
@@ -174,11 +170,7 @@ def _read_sizes(dataset: Dataset, options: Mapping[str, OptionValue]) -> tuple[i
 
 
 def synthetic_folder(site: Site, recipe: Recipe, options: Mapping[str, OptionValue]) -> Path:
-    """Return the directory of a framework's synthetic data.
-
-    Raises:
-        UsageError: As `plan_synthetic`.
-    """
+    """Return the directory of a framework's synthetic data."""
     dataset = recipe.dataset
     names = (
         [pattern.format_map(options) for pattern in (dataset.files, *dataset.also)]
@@ -201,11 +193,7 @@ def site_data_options(site: Site, recipe: Recipe) -> Mapping[str, OptionValue]:
 
 
 def find_data_path(site: Site, recipe: Recipe, options: Mapping[str, OptionValue]) -> str:
-    """Return the path of the ranks' data; empty if nothing names any.
-
-    Raises:
-        UsageError: As `plan_synthetic`.
-    """
+    """Return the path of the ranks' data; empty if nothing names any."""
     data = site.settings(recipe.name).data
     if data != SYNTHETIC:
         return data
@@ -237,9 +225,6 @@ def find_inputs(
     """Return the inputs of a framework at a site; each record of `prepare` is read once.
 
     Args:
-        site: Where it runs.
-        recipe: What runs, as it is on its device.
-        options: The values of its options.
         by_hand: Whether the script is to be submitted by hand, with the site's own names.
 
     Raises:
@@ -380,8 +365,6 @@ def list_mounts(site: Site, inputs: Inputs, directory: str) -> tuple[str, ...]:
     """Return all mounts but the campaign's: data and source, then the site's own.
 
     Args:
-        site: Where it runs.
-        inputs: What ranks run with.
         directory: The campaign's, or `.` for a script to submit by hand.
 
     Raises:
@@ -401,11 +384,6 @@ def list_mounts(site: Site, inputs: Inputs, directory: str) -> tuple[str, ...]:
 
 def find_misfits(recipe: Recipe, options: Mapping[str, OptionValue], path: str) -> tuple[str, ...]:
     """Return the reasons why the data in a directory do not fit a framework, as clauses.
-
-    Args:
-        recipe: The framework.
-        options: The values of its options.
-        path: The directory, or a folder in it.
 
     Raises:
         UsageError: An option is not a number.

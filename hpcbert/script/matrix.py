@@ -88,7 +88,6 @@ def expand_axes(selection: Selection, largest: Shape, where: str) -> Iterator[Co
     Args:
         selection: The axes, including `include`.
         largest: The shape if no other is named, and the end of the curve.
-        where: The file, for messages.
 
     Raises:
         UsageError: No framework is named, or there are too many combinations.
@@ -217,10 +216,6 @@ def list_plans(
     matrix: Matrix, find_recipe: Callable[[str], tuple[Recipe, Site]]
 ) -> tuple[MeasurementPlan, ...]:
     """Return the plan of each campaign, in the order of the axes.
-
-    Args:
-        matrix: What to measure.
-        find_recipe: Returns the recipe of a framework, and the site.
 
     Raises:
         UsageError: A part of it can't be measured; all such parts in one `Refusals`.

@@ -228,10 +228,7 @@ def choose_device(
     """Return the device of the ranks: as requested, else the site's, else the recipe's first.
 
     Args:
-        recipe: What runs.
-        site: Where it runs.
         requested_device: A device; empty for no request.
-        folders: Folders with other recipes, to name those that can.
 
     Raises:
         UsageError: The device does not exist, or the recipe does not run on it.

@@ -38,9 +38,6 @@ def choose_template(network_recipe: Recipe) -> str:
 def resolve_preflight(resolved: Resolved) -> Resolved:
     """Choose the program that measures the nodes of a campaign before it.
 
-    Args:
-        resolved: The campaign's points.
-
     Raises:
         UsageError: There is nothing to compare, or the measuring program is not available.
     """

@@ -133,8 +133,6 @@ def is_pointless(array: Array, state: str, time_limit: str) -> bool:
     """Return whether a repeat reached its time limit and a retry would have no longer one.
 
     Args:
-        array: What the repeat was submitted with.
-        state: How it ended.
         time_limit: The time limit from now on; empty for the present one.
     """
     if state != "TIMEOUT":
@@ -152,7 +150,6 @@ def refuse_pointless(
     """Refuse to resubmit a repeat that reached its time limit without a longer one.
 
     Args:
-        tracked_campaign: The campaign.
         ended_repeats: What to resubmit: the array, the repeat, the state it ended in.
         time_limit: The time limit from now on; empty for the present one.
 
@@ -203,8 +200,6 @@ def retry_request(
 
     Args:
         request: That of the point's first submission.
-        name: The new job's.
-        indices: The array's indices.
         exclude: Nodes to exclude, in addition to those of the first request.
         time_limit: Limit of one repeat; empty for the first one's.
     """
@@ -235,10 +230,6 @@ def rewrite_script(
 
     Args:
         text: The script of the point's first submission.
-        first_request: The request of that submission.
-        new_request: The request of the retry.
-        scheduler: The properties of their scheduler.
-        repeats: The repeats to run, as an array's indices.
         first_attempt: Number of their first attempt.
 
     Raises:

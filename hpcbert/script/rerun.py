@@ -304,12 +304,6 @@ def plan_table(
 ) -> MeasurementPlan:
     """Plan the points of a table of results.
 
-    Args:
-        table: The table.
-        protocols: By the name of a source, as far as results have them.
-        recipe: What runs.
-        site: Where it runs.
-
     Raises:
         UsageError: Its labels don't say what to measure, or that is not possible here.
     """
@@ -364,11 +358,7 @@ def _read_accumulation(words: list[str], samples: int) -> int:
 def _read_protocol(
     rows: tuple[Row, ...], protocols: Mapping[str, Protocol | None], recipe: Recipe
 ) -> dict[str, Any]:
-    """Return a request's protocol: that of the rows' source, or else as far as rows show it.
-
-    Raises:
-        UsageError: The rows have several protocols, or the end of their window is unknown.
-    """
+    """Return a request's protocol: that of the rows' source, or else as far as rows show it."""
     sources = {protocols.get(row.origin.name) if row.origin else None for row in rows}
     windows = {(row.window.skip, row.window.iters) for row in rows if row.window}
     protocol = sources.pop()

@@ -161,10 +161,6 @@ def resolve(
     """Decide everything that a plan leaves open.
 
     Args:
-        measurement_plan: What to measure.
-        site: Where it runs.
-        recipe: What runs.
-        options: How to carry it out.
         directory: The campaign's; without one, scripts are submitted by hand.
 
     Raises:

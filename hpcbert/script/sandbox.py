@@ -47,7 +47,6 @@ class Environment(ImmutableSandboxedEnvironment):
     Args:
         folders: Folders of templates; the first that has a file wins.
         finalize: Turns a value in `{{ }}` into shell words.
-        named: What the command line trusts.
     """
 
     def __init__(
@@ -114,12 +113,7 @@ def _find_error_line(error: BaseException, path: Path) -> str:
 
 
 class Fields:
-    """The attributes of an object for a template, which notes those that it reads.
-
-    Args:
-        source: The object.
-        names: Collects the names of the attributes.
-    """
+    """The attributes of an object for a template, which notes those that it reads."""
 
     def __init__(self, source: object, names: set[str]) -> None:
         self._source = source

@@ -123,7 +123,6 @@ class Rights:
 
         Args:
             account: The job's account; empty for the default one.
-            partition: Its partition.
             qos: Its QOS; empty for the default one.
             of_partition: The partition's own QOS; empty if it has none.
         """

@@ -158,7 +158,6 @@ def sacct_argv(
 
     Args:
         ids: Job ids, the array's for arrays; none: all jobs of the owners.
-        users: Login names or uids of the owners.
         since: Seconds since the epoch; earlier jobs are left out.
         cluster: The cluster, if it is not this one.
     """

@@ -19,7 +19,6 @@ def expand(text: str, *, limit: int = LIMIT) -> tuple[str, ...]:
 
     Args:
         text: As squeue, sacct and SLURM_JOB_NODELIST write it; `None assigned` is not a node.
-        limit: Number of names above which the text is not expanded.
     """
     text = text.strip()
     if text in _NOBODY:

@@ -122,12 +122,7 @@ class JobRecord:
         return replace(state, word=UNNEEDED, kind=Kind.UNNEEDED, detail=self.unneeded)
 
     def complete(self, state: RepeatState, *, restarts: int = 0) -> RepeatState:
-        """Return a state with what only the job knows about it.
-
-        Args:
-            state: From the scheduler, or another trusted source.
-            restarts: Number of the newest attempt according to the scheduler.
-        """
+        """Return a state with what only the job knows about it."""
         if restarts > self.attempt or state.kind.queued:
             # The record is about an attempt before the one that the state is of.
             return replace(state, attempt=max(restarts, self.attempt))

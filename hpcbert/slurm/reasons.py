@@ -232,7 +232,6 @@ def find_launch_failure(row: JobRow, *, silent: bool = False) -> ReasonText | No
     """Return the reason for which a job ended before it started; None if it started.
 
     Args:
-        row: Of sacct or squeue.
         silent: Whether its script recorded nothing, so that its status is not that of a step.
     """
     if reason_text := _BY_SIGNAL.get(row.signal):

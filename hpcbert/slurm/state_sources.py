@@ -241,13 +241,7 @@ def _resolve_shared(reports: Reports) -> RepeatState:
 
 
 def convert_row(row: JobRow, source: Source, *, silent: bool = False) -> RepeatState:
-    """Return the state that a line of sacct or squeue describes.
-
-    Args:
-        row: The line.
-        source: Which of them printed it.
-        silent: Whether the job itself wrote nothing down.
-    """
+    """Return the state that a line of sacct or squeue describes."""
     state = parse_state(row.state)
     reason_text = find_launch_failure(row, silent=silent) if state.word == "FAILED" else None
     waiting, ended = state.kind.queued, state.kind.over
@@ -338,8 +332,6 @@ def defer_end(state: RepeatState, job_record: JobRecord, *, now: float) -> Repea
     it is not over until the end is visible, or until waiting longer is pointless.
 
     Args:
-        state: As judged.
-        job_record: What the job's status file says.
         now: Seconds since the epoch.
     """
     ended = job_record.ended and job_record.attempt == state.attempt

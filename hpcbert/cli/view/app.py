@@ -62,11 +62,6 @@ _MOVE_KEYS = {"up": -1, "k": -1, "down": 1, "j": 1}
 class Monitor(App[None]):
     """Campaigns, points and repeats as rows, with a log next to them, and keys to act.
 
-    Args:
-        session: Follows the campaigns.
-        unicode: Whether the terminal shows more than ASCII.
-        colour: Whether it shows colours.
-
     Attributes:
         interrupted: Whether the user left by Ctrl-C.
     """

@@ -304,9 +304,7 @@ class Sheet:
     """Formats rows.
 
     Args:
-        width: Characters per line.
         unicode: Whether characters may be outside ASCII.
-        unit: What rates count.
     """
 
     def __init__(self, width: int, *, unicode: bool, unit: Unit = "samples") -> None:

@@ -59,12 +59,10 @@ class Session:
     """Follows campaigns for a screen; updates go to `show`, in another thread.
 
     Args:
-        watched: The campaigns.
         policy: Which repeats to retry without asking.
         floor: Shortest interval between two queries of Slurm at this site, seconds.
         interval: The interval for watching, seconds.
         begun: Returns campaigns that were submitted meanwhile and are not among its arguments.
-        unit: What rates count.
 
     Attributes:
         watched: The campaigns, including those submitted meanwhile.
@@ -109,8 +107,6 @@ class Session:
         """Follow in a thread of its own, which calls all arguments.
 
         Args:
-            show: Takes each update.
-            notify: Takes a sentence to show.
             fail: Called if it can't continue; `error` has the reason.
         """
         self._show, self._notify, self._fail = show, notify, fail

@@ -215,11 +215,7 @@ def is_record_name(word: str) -> bool:
 
 
 def find_all_tables(word: str) -> tuple[tuple[Publication, PublishedTable], ...]:
-    """Return the tables with a name that begins with a word, also those with an edition.
-
-    Raises:
-        UsageError: There is none.
-    """
+    """Return the tables with a name that begins with a word, also those with an edition."""
     name, _, start = word.partition(":")
     source = load_source(name)
     prefix = f"{start}-" if start else ""

@@ -77,13 +77,7 @@ class Drawing(NamedTuple):
 
 
 def draw(picture: Picture, *, size: str = DEFAULT_SIZE, all_formats: bool = True) -> Drawing:
-    """Draw a figure.
-
-    Args:
-        picture: The figure.
-        size: A name in SIZES.
-        all_formats: Whether to draw PNG and PDF too.
-    """
+    """Draw a figure."""
     with _style(SIZES[size]), _silence_fonts():
         figure = _draw_figure(picture, SIZES[size])
         svg = _save_figure(figure, "svg", Date=None, Creator=None).decode()
@@ -144,11 +138,6 @@ def inline_svg(svg: str, name: str, label: str) -> str:
     """Return a figure's SVG as a part of a page.
 
     Its text takes the page's colour, and its ids differ from those of other figures.
-
-    Args:
-        svg: The file.
-        name: The beginning of its ids.
-        label: The id of its description.
     """
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)

@@ -70,13 +70,7 @@ def _template_environment(escape_text: Callable[[str], str] | None = None) -> En
 
 
 def render_page(report: Report, drawings: Mapping[str, Drawing], words: Words) -> str:
-    """Return a report as one page.
-
-    Args:
-        report: The report.
-        drawings: One for each figure, by name.
-        words: Those of the report's language.
-    """
+    """Return a report as one page."""
 
     def figure(picture: Picture) -> Markup:
         # matplotlib escapes what it writes.
@@ -114,7 +108,6 @@ def render_latex(grid: Grid, *, han: bool = False) -> str:
     """Return a table as LaTeX.
 
     Args:
-        grid: The table.
         han: Whether to keep Chinese signs: then it needs XeLaTeX with the package ctex.
     """
     escaped = partial(escape_latex, han=han)

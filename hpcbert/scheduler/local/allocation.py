@@ -83,7 +83,6 @@ def read_allocation(text: str, job_id: str, *, uid: int) -> Allocation:
 
     Args:
         text: The output of `scontrol show job --details`; of an array, all its jobs.
-        job_id: The job.
         uid: The user who must be its owner.
 
     Raises:

@@ -165,12 +165,10 @@ def start_queue(
     """Start the queue of a campaign and return its job id, `local-PID-STARTTIME`.
 
     Args:
-        directory: The campaign.
         campaign: Its arrays run in order, their repeats one after another.
         time_limit_minutes: Time limit of one repeat, or of all of them if they share a job.
         grace: Seconds that a script gets to end its ranks between TERM and KILL.
         environ: The environment for the ranks, without the caller's own variables of a Slurm job.
-        allocation: The job of Slurm whose steps the repeats become.
         launch: Returns the words before the command that runs an array's script.
 
     Raises:
@@ -261,7 +259,6 @@ def read_states(
     """Return the state of every repeat of a local campaign by array name and repeat.
 
     Args:
-        watched: The campaign.
         now: Seconds since the epoch.
         has_ended: Returns whether an allocation is over, by its job's id; asked about a queue on
             another machine.

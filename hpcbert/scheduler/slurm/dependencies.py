@@ -56,10 +56,7 @@ def find_conditions(
     """Return the arrays that an array waits for, and the slow nodes that it excludes.
 
     Args:
-        watched: The campaign, with its present jobs.
         arrays: The array submitted last, for each point and (None) overall.
-        array: The array to submit.
-        context: Asks which nodes are left.
 
     Raises:
         SchedulerError: The preflight failed.

@@ -113,7 +113,6 @@ def find_differences(
 
     Args:
         request: By the controller's keys; a key with an empty value was not requested.
-        controller_job: The job.
     """
     changes = []
     for key, value in request.items():

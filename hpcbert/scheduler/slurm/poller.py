@@ -123,10 +123,8 @@ class SlurmPoller(Poller):
     """Knows the state of repeats by the ladder: sacct, squeue, the jobs' own status files.
 
     Args:
-        watched: The campaigns.
         context: Its `run` starts sacct and squeue.
         floor: Shortest interval between two queries, seconds.
-        chance: A number in [0, 1), for jitter.
     """
 
     def __init__(

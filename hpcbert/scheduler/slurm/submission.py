@@ -107,11 +107,7 @@ def submit_arrays(directory: Path, campaign: Campaign, context: SchedulerContext
 
 
 def _adopt_all(ledger: Ledger, context: SchedulerContext) -> None:
-    """Record the jobs of all arrays that have one, although the manifest may not know of any call.
-
-    Raises:
-        SchedulerError: Slurm can't say which jobs there are.
-    """
+    """Record the jobs of all arrays that have one, even if the manifest knows of no call."""
     campaign = ledger.campaign
     watched = TrackedCampaign(ledger.directory, campaign)
     workdir = os.path.realpath(ledger.directory)
@@ -144,11 +140,7 @@ def _submit_array(
     conditions: StartConditions,
     context: SchedulerContext,
 ) -> Array:
-    """Return an array as submitted, or one that must be submitted in parts.
-
-    Raises:
-        SchedulerError, NoRoomError: As `Scheduler.submit`.
-    """
+    """Return an array as submitted, or one that must be submitted in parts."""
     store.read_script(ledger.directory, array)
     if array.called:
         # An earlier try may have made its job, even if sbatch seemed to refuse it.
