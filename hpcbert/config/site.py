@@ -213,6 +213,15 @@ class SlurmSettings:
         return (f"--{self.gpu_option}={f'{kind}:' if kind else ''}{count}",)
 
     @property
+    def has_gpus(self) -> bool:
+        """Whether jobs request GPUs: by `gres`, or by one of the further options."""
+        values = slurm_arguments.argument_values((*self.sbatch_args, *self.srun_args))
+        resources = f"{values.get('gres', '')},{values.get('tres-per-task', '')}"
+        return bool(
+            self.gres or any(name.startswith("gpus") for name in values) or "gpu" in resources
+        )
+
+    @property
     def selection(self) -> tuple[str, ...]:
         """The options of sbatch and srun for where a job may run and who pays for it."""
         values = ((name, getattr(self, name)) for name in _SELECTION)

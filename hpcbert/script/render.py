@@ -275,8 +275,8 @@ def render(resolved: Resolved, array: Array) -> str:
 def _requests_gpus(resolved: Resolved, placement: Placing) -> bool:
     """Return whether the job requests GPUs, and the site does not say that it may have none."""
     is_open = resolved.site.settings(resolved.recipe.name).device == "auto"
-    has_gres = placement.on_gpus and bool(resolved.site.slurm.gres)
-    return has_gres and resolved.scheduler.srun and not is_open
+    has_gpus = placement.on_gpus and resolved.site.slurm.has_gpus
+    return has_gpus and resolved.scheduler.srun and not is_open
 
 
 def _render_program(

@@ -547,7 +547,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except NonFiniteLossError as error:
         _complain(ranks, str(error))
         return NON_FINITE_LOSS
-    except Exception:  # noqa: BLE001  # whatever it is, its traceback must come out
+    except BaseException:  # noqa: BLE001  # whatever it is, its traceback must come out
         _complain(ranks, traceback.format_exc())
         return 1
     # Only now: after a failure it would wait for ranks that wait for this one in an all-reduce.
@@ -557,8 +557,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _complain(ranks: Ranks, message: str) -> None:
-    sys.stderr.write(f"bert_pretrain: error: rank {ranks.rank}: {message}\n")
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # where a full disk has no room for it
+        sys.stderr.write(f"bert_pretrain: error: rank {ranks.rank}: {message}\n")
+        sys.stderr.flush()
 
 
 def leave(status: int) -> None:
@@ -569,8 +570,8 @@ def leave(status: int) -> None:
     the thread, C++ calls that a terminate, and a run that went well ends with SIGABRT (seen with
     PyTorch 2.13, Python 3.11, in 1 of about 60 trainings by 4 ranks).
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # of lines whose loss has ended the run already
+        sys.stdout.flush()
     os._exit(status)
 
 

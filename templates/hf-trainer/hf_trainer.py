@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
 import sys
 import tempfile
 
@@ -61,6 +62,9 @@ def parse_options() -> argparse.Namespace:
 def main() -> None:
     """Train."""
     options = parse_options()
+    if options.device == "gpu" and not torch.cuda.is_available():
+        # The Trainer would take the CPU.
+        sys.exit(f"error: PyTorch sees no GPU on node {platform.node()}; --device cpu needs none")
     transformers.set_seed(options.seed)
     length = options.sequence_length
     model = masked_words.build_model(options.model, length, options.vocab)

@@ -162,6 +162,26 @@ def test_on_the_cpu_no_gpu_is_asked_for_or_looked_for(tmp_path: Path, runtime: s
     assert "--device cuda" in on_gpu
 
 
+@pytest.mark.parametrize(
+    ("slurm", "expected"),
+    [
+        ({"gres": "gpu:h100"}, True),
+        ({"gpu_option": "gpus"}, True),
+        ({"gpu_option": "gpus-per-node"}, True),
+        ({"gres": "", "sbatch_args": ("--gpus-per-task=1",)}, True),
+        ({"gres": "", "sbatch_args": ("-G", "h100:2")}, True),
+        ({"gres": "", "sbatch_args": ("--gres=nvme:1,gpu:2",)}, True),
+        ({"gres": "", "srun_args": ("--tres-per-task=gres/gpu:1",)}, True),
+        ({"gres": "", "sbatch_args": ("--gres=nvme:1",)}, False),
+        ({"gres": ""}, False),
+    ],
+    ids=lambda value: " ".join(map(str, value.values())) if isinstance(value, dict) else "",
+)
+def test_a_job_with_gpus_trains_on_nothing_else(tmp_path: Path, slurm: Any, expected: bool) -> None:
+    script = only_script(drafted(changed(reference(tmp_path), slurm=slurm), make_request("")))
+    assert ("--device cuda" in script) == expected
+
+
 def test_more_ranks_than_a_node_has_gpus_may_run_on_its_cpu(tmp_path: Path) -> None:
     site, many = reference(tmp_path), Request(Shape(1, 12), device="cpu")
     assert "--ntasks-per-node=12" in only_script(drafted(site, many))

@@ -185,6 +185,18 @@ def test_a_fixed_budget_of_tokens_changes_neither_losses_nor_gradients(settings,
     assert len(shapes) == 3
 
 
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "fp8"])
+def test_the_operators_that_gpus_alone_have_take_these_shapes_and_layouts(settings, precision):
+    """On the device "meta", where PyTorch checks the calls of GPUs and computes nothing."""
+    chosen = settings("--layers=2", "--batch-size=6", "--fill=0.5", f"--precision={precision}")
+    batch = bert_data.synthesize(torch.arange(6), chosen)
+    layout = bert_data.lay_out(batch, 128)
+    fields = bert_data.convert((*batch, layout), lambda value: value.to("meta"))
+    model = bert_model.BertForPreTraining(chosen).to(bert_settings.PRECISIONS[precision])
+    sum(model.to("meta")(*fields)).backward()
+    assert all(value.grad.shape == value.shape for value in model.parameters())
+
+
 def test_all_micro_batches_have_the_shapes_of_one_budget(settings, monkeypatch):
     monkeypatch.setattr(bert_data, "has_flash", lambda *_: True)
     chosen = settings("--unpad", "--fill=0.5", "--synthetic-batches=9", "--iters=9", "--skip=0")

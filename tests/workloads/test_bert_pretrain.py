@@ -134,6 +134,23 @@ def test_log_and_result_agree(main):
     assert 50e6 < result["peak_memory_bytes"] < 20e9
 
 
+@pytest.mark.torch
+def test_a_disk_without_room_for_the_log_ends_the_run(start):
+    code = """
+import threading
+from hpcbert.workloads import bert_pretrain as workload
+
+threading.Thread(target=threading.Event().wait).start()  # Python's own end waits for it
+workload.leave(workload.main())
+"""
+    with Path("/dev/full").open("w") as full:
+        process = start(code, "--iters=4", "--skip=1", environment={}, stdout=full, stderr=full)
+    try:
+        assert process.wait(CEILING) == 1
+    finally:
+        process.kill()
+
+
 def test_window_starts_after_the_skipped_iterations():
     times = workload.summarize_times([100.0, 110.0, 111.0, 113.0], skip=1, samples=6)
     assert times == {

@@ -66,8 +66,8 @@ workload.dist.destroy_process_group = threading.Event().wait
 
 class Failing(workload.Trainer):
     def step(self):
-        if self.ranks.rank == 1 and self.steps == 1:
-            raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        if self.ranks.rank == RANK and self.steps == 1:
+            raise ERROR
         return super().step()
 
 workload.Trainer = Failing
@@ -482,11 +482,28 @@ def test_compile_wraps_the_model_that_trains(trainer, monkeypatch):
     assert wrapped == [compiled.module]
 
 
-def test_a_rank_that_fails_ends_with_its_reason_although_the_group_can_not_be_destroyed(two_ranks):
-    first, second = two_ranks("--iters=4", "--skip=1", code=BLOCK_DESTROY)
-    assert (first.status, second.status) == (1, 1)
-    assert "\nRuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n" in second.stderr
-    assert "iteration: 1/4" in first.stdout
+@pytest.mark.parametrize(
+    ("rank", "error", "reason"),
+    [
+        (
+            1,
+            "RuntimeError('CUDA out of memory. Tried to allocate 2.00 GiB')",
+            "RuntimeError: CUDA out of",
+        ),
+        (0, "OSError(5, 'Input/output error')", "OSError: [Errno 5] Input/output error"),
+        (1, "KeyboardInterrupt", "KeyboardInterrupt"),
+        (0, "SystemExit('a library gave up')", "SystemExit: a library gave up"),
+    ],
+    ids=["memory", "file", "interrupt", "exit"],
+)
+def test_a_rank_that_fails_ends_with_its_reason_although_the_group_can_not_be_destroyed(
+    two_ranks, rank, error, reason
+):
+    code = BLOCK_DESTROY.replace("RANK", str(rank)).replace("ERROR", error)
+    ended = two_ranks("--iters=4", "--skip=1", code=code)
+    assert [each.status for each in ended] == [1, 1]
+    assert f"\n{reason}" in ended[rank].stderr
+    assert "iteration: 1/4" in ended[0].stdout
 
 
 def test_ranks_that_can_not_all_compile_are_refused(two_ranks):
