@@ -315,10 +315,10 @@ def _check_submissions(paths: Sequence[Path], against: str) -> tuple[RecordCell,
         candidates = [
             [*_check_submission(table, name, runs)] for name, table in tables[submission.path]
         ]
-        # A later round may have a folder of the same name: the logs are of one of them.
+        # A later round may have a folder of the same name, or the same logs.
         matching = [group for group in candidates if all(cell.follows for cell in group)]
-        cells += [cell for group in matching[:1] or candidates for cell in group]
-    return tuple(cells)
+        cells += [cell for group in matching or candidates for cell in group]
+    return tuple(dict.fromkeys(cells))
 
 
 def _check_submission(

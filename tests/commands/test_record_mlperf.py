@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ import tomli
 
 from hpcbert.commands import record
 from hpcbert.logs.mllog import BenchmarkRun, read_benchmark_run
+from hpcbert.results.published import record as published
 from tests.kit.cli import run
-from tests.kit.logs import write_submission
+from tests.kit.logs import SYSTEM, write_submission
 from tests.kit.needs import require
 
 
@@ -94,6 +96,23 @@ def test_a_number_that_its_logs_contradict_is_an_error(tmp_path: Path) -> None:
     result = run("record", "check", place, "--against", "mlperf")
     assert result.returncode == 5
     assert "v1.0-nvidia-dgxa100" in result.stderr
+
+
+def test_logs_that_two_rounds_have_confirm_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (submission,) = record.find_submissions([write_submission(tmp_path, [300] * 10)])
+    location = "v9.8", "0" * 40, submission.path
+    table = record.make_table(location, SYSTEM, submission.read_runs(), "")
+    assert table
+    source = published.load_source("mlperf")
+    tables = ((source, table), (source, replace(table, name="v9.9-org-sys")))
+    monkeypatch.setattr(published, "find_all_tables", lambda _: tables)
+    cells = run("record", "check", submission.folder, "--against", "mlperf", "--json").data["cells"]
+    assert {cell["table"]: cell["follows"] for cell in cells} == {
+        "mlperf:v9.8-org-sys": True,
+        "mlperf:v9.9-org-sys": True,
+    }
 
 
 def test_an_endless_number_is_none(tmp_path: Path) -> None:

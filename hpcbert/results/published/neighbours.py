@@ -211,7 +211,8 @@ class PublishedRow(NamedTuple):
         """What rows that show the same have in common."""
         table = self.table
         family = re.split(r"[ -]", self.accelerator)[0]
-        options = table.precision, table.sequence_length, table.unit, table.task, table.variant
+        variant = re.sub(r",?acc\d+", "", table.variant)
+        options = table.precision, table.sequence_length, table.unit, table.task, variant
         return table.framework, family, *options
 
 
