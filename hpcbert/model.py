@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Literal, get_args
 
-from hpcbert.errors import UsageError
+from hpcbert.errors import UsageError, join_names
 from hpcbert.system.decode import GIVEN, Count, EncodedAs, IgnoreUnknown, Invalid, Range, TableKeys
 
 # fp8: matrix products with a scale per tensor; mxfp8, nvfp4: with one per block of 32 or 16 values
@@ -771,10 +771,9 @@ class Difference(IgnoreUnknown):
     decisive: bool = False
 
     def __str__(self) -> str:
-        parts = []
-        for value, owners in self.values:
-            remainder = f" and {len(owners) - 4} more" if len(owners) > 4 else ""  # noqa: PLR2004
-            parts.append(f"{value or 'empty'} ({', '.join(owners[:4])}{remainder})")
+        parts = [
+            f"{value or 'empty'} ({join_names(owners, most=4)})" for value, owners in self.values
+        ]
         return f"{self.fact} differs between {self.scope}: {'; '.join(parts)}"
 
 

@@ -20,7 +20,7 @@ from hpcbert.campaign import store
 from hpcbert.campaign.evidence import MEASUREMENTS
 from hpcbert.campaign.record import Records, Step
 from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
-from hpcbert.errors import UsageError
+from hpcbert.errors import UsageError, join_names
 from hpcbert.model import Array, Reason, Run, parse_stamp
 
 SHARED = "shared-nodes"
@@ -345,9 +345,8 @@ def _read_recorded(directory: Path) -> dict[tuple[str, int, int], str]:
 def _describe(shared: Sequence[tuple[MeasuredAttempt, tuple[str, ...]]]) -> Sharing:
     nodes = sorted({node for _, names in shared for node in names})
     runs = list(dict.fromkeys(str(attempt) for attempt, _ in shared))
-    more = f" and {len(runs) - _MAX_NAMED} more" if len(runs) > _MAX_NAMED else ""
     where = f"{', '.join(nodes[:_MAX_NAMED])}{' and others' if len(nodes) > _MAX_NAMED else ''}"
     return Sharing(
-        f"{', '.join(runs[:_MAX_NAMED])}{more} ran on {where} while it was measured",
+        f"{join_names(runs, most=_MAX_NAMED)} ran on {where} while it was measured",
         refuses=any(not attempt.owner for attempt, _ in shared),
     )

@@ -13,7 +13,7 @@ from hpcbert.cli.campaigns import find_runs
 from hpcbert.cli.options import RUNS, SITE
 from hpcbert.cli.output import Result, join_results, returns_result
 from hpcbert.cli.streams import shows_progress
-from hpcbert.errors import UsageError, format_count
+from hpcbert.errors import UsageError, format_count, join_names
 from hpcbert.model import ARCHIVE
 
 _NOT_COLLECTED = (
@@ -69,8 +69,8 @@ def _pack_campaign(directory: Path, output: str) -> Result:
     package = archives.pack(directory, target)
     mask_warnings: tuple[str, ...] = ()
     if package.masked:
-        suffix = f" and {len(package.masked) - 1} more" if package.masked[1:] else ""
-        mask_warnings = (f"{package.masked[0]}{suffix}: masked text that looked like a secret.",)
+        names = join_names(package.masked, most=1)
+        mask_warnings = (f"{names}: masked text that looked like a secret.",)
     is_recorded = evidence.read_previous(directory) is not None
     lines = [
         f"{package.path}: {format_count(package.files, 'file')}, {package.size:,} bytes",

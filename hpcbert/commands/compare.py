@@ -24,12 +24,12 @@ from hpcbert.errors import PendingError, RegressionError, UsageError, join_names
 from hpcbert.model import MANIFEST, SpeedupTable, Unit
 from hpcbert.results.compare import (
     DIMENSIONS,
+    MAX_NAMES,
     Comparison,
     Side,
     case_name,
     compare,
     format_share,
-    shorten_names,
 )
 from hpcbert.results.document import ResultSet, Source
 from hpcbert.results.nodes import NodeComparison, compare_nodes, gather_rates
@@ -190,7 +190,9 @@ def refuse_incomparable(comparisons: Sequence[Comparison], hint: str) -> None:
             for obstacle in pair.obstacles:
                 reasons.setdefault(str(obstacle), []).append(pair.new.name)
     if reasons:
-        text = "; ".join(f"{reason} ({shorten_names(names)})" for reason, names in reasons.items())
+        text = "; ".join(
+            f"{reason} ({join_names(names, most=MAX_NAMES)})" for reason, names in reasons.items()
+        )
         raise UsageError(f"These results are not comparable: {text}.", hint=hint)
 
 

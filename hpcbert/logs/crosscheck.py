@@ -18,6 +18,7 @@ from functools import cache
 from itertools import dropwhile, pairwise
 from typing import NamedTuple
 
+from hpcbert.errors import join_names
 from hpcbert.logs.arithmetic import (
     CannotReduceError,
     average_each,
@@ -158,12 +159,10 @@ def _format_places(parts: Sequence[WindowRecord]) -> str:
             spans[-1] = (spans[-1][0], part.place)
         else:
             spans.append((first_place, part.place))
-    span_texts = [
-        f"{low}" if low == high else f"{low} to {high}" for low, high in spans[:_SHOWN_SPANS]
-    ]
-    remainder = f" and {len(spans) - _SHOWN_SPANS} more" if len(spans) > _SHOWN_SPANS else ""
+    span_texts = [f"{low}" if low == high else f"{low} to {high}" for low, high in spans]
     is_single = len(spans) == 1 and spans[0][0] == spans[0][1]
-    return f"iteration{'' if is_single else 's'} {', '.join(span_texts)}{remainder}"
+    names = join_names(span_texts, most=_SHOWN_SPANS)
+    return f"iteration{'' if is_single else 's'} {names}"
 
 
 # Records of one kind to keep; longer logs are compared over these.

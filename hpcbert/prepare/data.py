@@ -20,7 +20,7 @@ from typing import Any
 
 from hpcbert.config.recipe import Dataset, Recipe
 from hpcbert.config.site import SYNTHETIC, Site
-from hpcbert.errors import HpcbertError, describe_error
+from hpcbert.errors import HpcbertError, describe_error, join_names
 from hpcbert.model import OptionValue
 from hpcbert.prepare import protobuf
 from hpcbert.prepare.parts import Context, Part, make_directory, write_record
@@ -348,9 +348,8 @@ def _find_files(
         if not (directory / name).is_file()
     ]
     if missing:
-        names = ", ".join(str(path.relative_to(directory)) for path in missing[:_SHOWN])
-        remainder = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
-        raise _DataError(f"{names}{remainder} are missing in {directory}")
+        names = join_names((str(path.relative_to(directory)) for path in missing), most=_SHOWN)
+        raise _DataError(f"{names} are missing in {directory}")
     if len(files) < dataset.at_least:
         raise _DataError(
             f"{len(files)} files match {pattern} in {directory}; at least {dataset.at_least} must"

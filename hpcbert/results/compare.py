@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, NamedTuple
 
-from hpcbert.errors import RegressionError, UsageError
+from hpcbert.errors import RegressionError, UsageError, join_names
 from hpcbert.model import Counted, Group, Row, SpeedupTable, Unit
 from hpcbert.results.exchange import Case, Outcome, render_cases
 from hpcbert.results.grid import NOTHING, Cell, Column, Grid, TableView
@@ -415,7 +415,7 @@ _COMPARISON_COLUMNS = (
     Column("verdict"),
 )
 _COLOURS = {"faster": "green", "slower": "red", "unknown": "yellow"}
-_MAX_CONTRASTS, _MAX_NAMES = 8, 3
+_MAX_CONTRASTS, MAX_NAMES = 8, 3
 
 
 def comparison_data(comparison: Comparison) -> dict[str, Any]:
@@ -529,9 +529,9 @@ def _comparison_notes(comparison: Comparison) -> list[str]:
     for name, reason in comparison.lacking:
         lacking.setdefault(reason, []).append(name)
     for reason, names in lacking.items():
-        notes.append(f"no verdict, because {reason}: {shorten_names(names)}")
+        notes.append(f"no verdict, because {reason}: {join_names(names, most=MAX_NAMES)}")
     if comparison.added:
-        notes.append(f"only in NEW: {shorten_names(comparison.added)}")
+        notes.append(f"only in NEW: {join_names(comparison.added, most=MAX_NAMES)}")
     return notes
 
 
@@ -544,16 +544,9 @@ def describe_contrasts(
         for contrast in contrasts:
             names_by_text.setdefault(f"{prefix}{contrast}", []).append(pair.new.name)
     return [
-        text if len(names) == len(pairs) else f"{text} ({shorten_names(names)})"
+        text if len(names) == len(pairs) else f"{text} ({join_names(names, most=MAX_NAMES)})"
         for text, names in names_by_text.items()
     ]
-
-
-def shorten_names(names: Sequence[str]) -> str:
-    """Return the first few names and the number of the others: `a, b and 3 more`."""
-    text = ", ".join(names[:_MAX_NAMES])
-    more = len(names) - _MAX_NAMES
-    return f"{text} and {more} more" if more > 0 else text
 
 
 def _comparison_legend(comparison: Comparison) -> str:

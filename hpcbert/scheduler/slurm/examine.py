@@ -367,9 +367,8 @@ def _check_nodes(site: Site, cluster: Cluster, count: int) -> Iterator[Finding]:
     qualifier = " with such GPUs" if len(fitting) < len(states) else ""
     detail = f"{usable} of {len(fitting)} nodes{qualifier} run jobs"
     if away:
-        names = [f"{name} ({state})" for name, state in away.items()]
-        more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-        detail += f"; away: {', '.join(names[:_MAX_NAMED])}{more}"
+        names = (f"{name} ({state})" for name, state in away.items())
+        detail += f"; away: {join_names(names, most=_MAX_NAMED)}"
     if usable >= count:
         yield Finding("nodes of the partition", "ok", detail)
         return
