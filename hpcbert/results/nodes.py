@@ -10,13 +10,12 @@ M. Dwass, 28 (1957) 181). docs/how-to/accept.md has the figures.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from math import ceil, exp
+from math import ceil, inf
 from operator import itemgetter
-from random import Random
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from hpcbert.logs.arithmetic import median
 from hpcbert.model import SpeedupTable
@@ -24,14 +23,21 @@ from hpcbert.results.compare import Side
 from hpcbert.results.document import ResultSet
 from hpcbert.results.interval import measure_scatter, min_repeats
 
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+
 # The accepted chance of naming any node if none is slower; of few runs, whose best score is not as
 # rare, up to the second.
 FALSE_ALARM, MAX_FALSE_ALARM = 0.005, 0.01
 # The share of cases in which a node as slow as the stated one is named.
 POWER = 0.95
 # Two nodes with five runs each can be told apart, with a chance of 1 in 126.
-_ORDERS = 4999
+_ORDERS = 9999
 _REFERENCE_SHARE = 0.75
+# Instead of a score: lower than any.
+_REFERENCE = -1.0
 _TRIALS = 200
 _MAX_PERCENT = 50
 NodeState = Literal["slower", "like", "unknown"]
@@ -91,15 +97,14 @@ def compare_nodes(rates: Mapping[str, Sequence[float]], within: float) -> NodeCo
     enough = {node: runs for node, runs in rates.items() if len(runs) >= min_repeats()}
     orders = _score_orders(tuple(sorted(map(len, enough.values())))) if len(enough) > 1 else ()
     level = _find_level(orders)
-    reference = find_reference(enough) if orders else ()
-    like_runs = sorted(rate for node in reference for rate in enough[node])
+    scores, like = _score_nodes(_fill_rows(enough.values())) if orders else ((), None)
+    scores_by_node = dict(zip(enough, scores, strict=False))
     verdicts = []
     for node, runs in sorted(rates.items()):
         rate = median(runs) if runs else None
-        ratio = rate / median(like_runs) if like_runs and rate else None
-        chance = None
-        if level and node in enough and node not in reference:
-            chance = _find_chance(orders, score_runs(runs, like_runs))
+        ratio = rate / like if like and rate else None
+        score = scores_by_node.get(node, _REFERENCE)
+        chance = _find_chance(orders, score) if level and score != _REFERENCE else None
         state: NodeState = "like" if level and node in enough else "unknown"
         if level and chance is not None and chance <= level and ratio and ratio < 1 - within:
             state = "slower"
@@ -115,39 +120,50 @@ def _find_level(orders: Sequence[float]) -> float | None:
     return max(FALSE_ALARM, rarest) if rarest <= MAX_FALSE_ALARM else None
 
 
-def find_reference(rates: Mapping[str, Sequence[float]]) -> tuple[str, ...]:
-    """Return the fastest three quarters of the nodes, by median; of two nodes the faster one."""
-    by_speed = sorted(rates, key=lambda node: -median(rates[node]))
-    return tuple(by_speed[: ceil(_REFERENCE_SHARE * (len(by_speed) - 1))])
+def _fill_rows(sets: Iterable[Sequence[float]]) -> Array:
+    """Return a row of each set, with infinities after its values."""
+    import numpy as np
+
+    lists = list(sets)
+    rows = np.full((len(lists), max(map(len, lists))), inf)
+    for row, values in zip(rows, lists, strict=True):
+        row[: len(values)] = values
+    return rows
 
 
-def score_runs(runs: Sequence[float], like_runs: Sequence[float]) -> float:
-    """Return the share of pairs in which a node's run is slower; ties count half.
+def _score_nodes(rates: Array) -> tuple[Array, float]:
+    """Return each node's score, ties count half, and the median of the reference's runs.
+
+    The reference are the fastest three quarters of the nodes, by median; of two nodes the faster.
 
     Args:
-        like_runs: Those of the reference, in order.
+        rates: A row of runs for each node, as `_fill_rows` returns them.
     """
-    faster = sum(
-        2 * len(like_runs) - bisect_left(like_runs, rate) - bisect_right(like_runs, rate)
-        for rate in runs
-    )
-    return faster / (2 * len(runs) * len(like_runs))
+    import numpy as np
+
+    counts, rows = np.isfinite(rates).sum(axis=1), np.arange(len(rates))
+    ordered = np.sort(rates, axis=1)
+    medians = ordered[rows, (counts - 1) // 2] + ordered[rows, counts // 2]
+    fastest = np.argsort(-medians, kind="stable")[: ceil(_REFERENCE_SHARE * (len(rates) - 1))]
+    like_runs = np.sort(rates[fastest], axis=None)[: counts[fastest].sum()]
+    slower = like_runs.searchsorted(rates) + like_runs.searchsorted(rates, "right")
+    scores = (2 * len(like_runs) - slower).sum(axis=1) / (2 * len(like_runs) * counts)
+    scores[fastest] = _REFERENCE
+    return scores, float(np.median(like_runs))
 
 
 @cache
 def _score_orders(counts: tuple[int, ...]) -> tuple[float, ...]:
     """Return the largest score of all nodes in each of many random orders, sorted."""
-    random = Random(0)  # noqa: S311 - the same orders each time
-    ranks = list(range(sum(counts)))
+    import numpy as np
+
+    random = np.random.default_rng(0)  # the same orders each time
+    ranks = _fill_rows([0.0] * count for count in counts)
+    is_run = np.isfinite(ranks)
     scores = []
     for _ in range(_ORDERS):
-        random.shuffle(ranks)
-        rest = iter(ranks)
-        parts = {str(node): [next(rest) for _ in range(count)] for node, count in enumerate(counts)}
-        reference = find_reference(parts)
-        like_runs = sorted(rank for node in reference for rank in parts[node])
-        slower_parts = (runs for node, runs in parts.items() if node not in set(reference))
-        scores.append(max(score_runs(runs, like_runs) for runs in slower_parts))
+        ranks[is_run] = random.permutation(sum(counts))
+        scores.append(float(_score_nodes(ranks)[0].max()))
     return tuple(sorted(scores))
 
 
@@ -173,19 +189,18 @@ def find_detectable(counts: tuple[int, ...], spread: float, within: float) -> fl
 
 
 def _find_power(counts: tuple[int, ...], spread: float, within: float, loss: float) -> float:
-    random, orders = Random(0), _score_orders(counts)  # noqa: S311
+    import numpy as np
+
+    random, orders = np.random.default_rng(0), _score_orders(counts)
     level, hits = _find_level(orders) or 0.0, 0
+    rates = _fill_rows([0.0] * count for count in counts)
+    is_run = np.isfinite(rates)
     for _ in range(_TRIALS):
-        rates = {
-            str(node): [exp(random.gauss(0, spread)) for _ in range(count)]
-            for node, count in enumerate(counts)
-        }
-        rates["0"] = [rate * (1 - loss) for rate in rates["0"]]
-        reference = find_reference(rates)
-        like_runs = sorted(rate for node in reference for rate in rates[node])
-        ratio = median(rates["0"]) / median(like_runs)
-        is_rare = _find_chance(orders, score_runs(rates["0"], like_runs)) <= level
-        hits += "0" not in reference and is_rare and ratio < 1 - within
+        rates[is_run] = np.exp(random.normal(0, spread, sum(counts)))
+        rates[0] *= 1 - loss
+        scores, like = _score_nodes(rates)
+        ratio = np.median(rates[0, : counts[0]]) / like
+        hits += bool(_find_chance(orders, scores[0]) <= level and ratio < 1 - within)
     return hits / _TRIALS
 
 

@@ -95,7 +95,7 @@ def test_a_quarter_of_the_nodes_may_be_slow() -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "spread", "loss"), [(2, 0.01, 0.04), (4, 0.01, 0.03), (4, 0.03, 0.09), (4, 0.3, None)]
+    ("nodes", "spread", "loss"), [(2, 0.01, 0.04), (4, 0.01, 0.04), (4, 0.03, 0.09), (4, 0.3, None)]
 )
 def test_the_power_is_stated(nodes: int, spread: float, loss: float | None) -> None:
     assert find_detectable((5,) * nodes, spread, 0.02) == loss
