@@ -34,11 +34,16 @@ _BEFORE_MASKING = ("paddle-text", "megatron")
 
 def read_record(path: Path) -> dict[str, Any]:
     """Return a record; nothing if it is missing, damaged or of another schema."""
+    document = _read_document(path)
+    return document if document.get("schema") == SCHEMA else {}
+
+
+def _read_document(path: Path) -> dict[str, Any]:
     try:
         document = store.read_json(path)
     except UsageError:
         return {}
-    return document if isinstance(document, dict) and document.get("schema") == SCHEMA else {}
+    return document if isinstance(document, dict) else {}
 
 
 def record_directory(path: Path) -> Path:
@@ -390,26 +395,16 @@ def find_misfits(recipe: Recipe, options: Mapping[str, OptionValue], path: str) 
     """
     for place in (Path(path), Path(path).parent):
         if recipe.dataset and (place / _DOCUMENT).is_file():
-            return tuple(
-                _list_misfits(recipe.dataset, options, _read_data_document(place / _DOCUMENT))
-            )
+            return tuple(_list_misfits(recipe.dataset, options, _read_document(place / _DOCUMENT)))
     return ()
-
-
-def _read_data_document(path: Path) -> Mapping[str, Any]:
-    try:
-        document = store.read_json(path)
-    except UsageError:
-        return {}
-    return document if isinstance(document, dict) and document.get("vocabulary") else {}
 
 
 def _list_misfits(
     dataset: Dataset, options: Mapping[str, OptionValue], document: Mapping[str, Any]
 ) -> Iterator[str]:
-    data_format = document.get("format")
+    data_format, vocabulary = document.get("format"), document.get("vocabulary")
     length, predictions, model_size = _read_sizes(dataset, options)
-    if not document:
+    if not vocabulary:
         return
     if data_format != dataset.format:
         yield f"they are {data_format}, but the program reads {dataset.format}"
@@ -420,7 +415,6 @@ def _list_misfits(
         ):
             if document.get(key) != expected:
                 yield f"they have {document.get(key)} {unit}, but the program is set to {expected}"
-    vocabulary = document["vocabulary"]
     size = vocabulary.get("size") if isinstance(vocabulary, dict) else None
     if isinstance(size, int) and size > model_size:
         yield f"they have {size} words, but the model has {model_size}"

@@ -13,7 +13,7 @@ from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
-from hpcbert.config.campaignfile import Axes, Exclusion, Selection, Sizes
+from hpcbert.config.campaignfile import Axes, Exclusion, OptionValues, Selection, Sizes
 from hpcbert.config.options import SCALING
 from hpcbert.config.recipe import Recipe
 from hpcbert.config.site import Site
@@ -357,13 +357,10 @@ def _report_unused(matrix: Matrix, cells: Sequence[Combination]) -> Iterator[Usa
     )
     unused_keys: dict[str, tuple[str, set[str]]] = {}
     for axes in (matrix.selection, *matrix.selection.include):
-        frameworks_by_key = {
-            batch_size.key: batch_size.framework for batch_size in axes.batch_sizes
-        }
-        frameworks_by_key |= {option.key: option.framework for option in axes.options}
-        for key, name in frameworks_by_key.items():
-            if name and name not in frameworks:
-                unused_keys[key] = (name, frameworks)
+        entries: tuple[Sizes | OptionValues, ...] = (*axes.batch_sizes, *axes.options)
+        for entry in entries:
+            if entry.framework and entry.framework not in frameworks:
+                unused_keys[entry.key] = (entry.framework, frameworks)
         for size in axes.batch_sizes:
             if size.precision and size.precision not in precisions:
                 unused_keys.setdefault(size.key, (size.precision, precisions))

@@ -411,24 +411,16 @@ def _base_context(resolved: Resolved, array: Array) -> dict[str, Any]:
     return {
         "site": resolved.site,
         "recipe": resolved.recipe,
-        "scheduler": resolved.scheduler,
+        "resolved": resolved,
+        "array": array,
         "placing": placement,
         "sampling": resolved.site.nodes.sampling
         if placement.on_gpus and not array.preflight
         else 0,
-        "preflight": array.preflight,
-        "rehearse": resolved.options.rehearse,
         "directives": resolved.scheduler.format_directives(_request_options(resolved, array)),
         "srun_options": _srun_options(resolved, array),
         "device": _device_word(placement, array.point),
         "reproduce": _header_origin(resolved, array.point),
-        "array_name": array.name,
-        "together": array.together,
-        "offset": array.offset,
-        "count": len(array.repeats),
-        "repeats": array.repeats,
-        "tasks_per_node": placement.tasks,
-        "directory": resolved.directory,
         "absent": ABSENT,
         "log_stem": f"{folder}/{name.replace('_{repeat}.log', '')}",
         "runtime": runtime,
@@ -436,7 +428,6 @@ def _base_context(resolved: Resolved, array: Array) -> dict[str, Any]:
         "stem": runtime.tool.prefix + image.stem
         if runtime and image and image.kind != "file"
         else "",
-        "mounts": resolved.mounts,
     }
 
 

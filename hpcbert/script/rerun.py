@@ -32,6 +32,10 @@ _HEAD = """\
 """
 # A site's keys for where things are, or that are elsewhere in a lock.
 _SITE_KEYS_LEFT_OUT = ("name", "scheduler", "runs", "sources", "env", "frameworks")
+_AS_IN_MANIFEST = (
+    *("created", "hpcbert", "framework", "scheduler", "site", "name", "rehearse", "protocol"),
+    *("concurrent_repeats", "concurrent_points"),
+)
 # Keys of a particular campaign, and the points, which `submit --like` makes again.
 _KEYS_OF_CAMPAIGN = (
     "campaign",
@@ -122,19 +126,11 @@ def make_lock(resolved: Resolved, campaign: Campaign) -> Lock:
     settings["container"].pop("images")
     settings["framework"] = framework
     return Lock(
+        **{name: getattr(campaign, name) for name in _AS_IN_MANIFEST},
         campaign=campaign.id,
-        created=campaign.created,
-        hpcbert=campaign.hpcbert,
-        framework=campaign.framework,
         recipe=campaign.recipe_digest,
-        scheduler=campaign.scheduler,
-        site=campaign.site,
-        rehearse=campaign.rehearse,
-        concurrent_repeats=campaign.concurrent_repeats,
-        concurrent_points=campaign.concurrent_points,
         together=resolved.options.together,
         preflight=resolved.options.preflight,
-        protocol=campaign.protocol,
         points=points,
         options=dict(resolved.plan.options),
         env=redact.mask_environment(rank_variables(resolved, points[0])),
@@ -144,7 +140,6 @@ def make_lock(resolved: Resolved, campaign: Campaign) -> Lock:
             for name, path in sorted(resolved.sources.items())
         },
         settings=_mask_secrets(settings),
-        name=campaign.name,
         chosen=_mask_secrets(dict(resolved.options.chosen)),
         variables={
             key: variable

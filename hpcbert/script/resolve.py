@@ -13,7 +13,7 @@ from hpcbert.config.recipe import Recipe
 from hpcbert.config.schedulers import Traits, find_traits
 from hpcbert.config.site import Site
 from hpcbert.config.slurm_arguments import argument_value
-from hpcbert.container import cache, reference, runtimes
+from hpcbert.container import reference, runtimes
 from hpcbert.errors import UsageError
 from hpcbert.model import Device, Point
 from hpcbert.script import materials
@@ -321,27 +321,19 @@ def _list_sources(
     site: Site, recipe: Recipe, options: SubmitOptions, measurement_plan: MeasurementPlan
 ) -> dict[str, Path]:
     """Return the files that jobs read or run, by name."""
-    features = {
-        "bind.bash": bool(site.nodes.cpus_per_gpu),
-        "largest.bash": any(point.largest for point in measurement_plan.points),
-        "enough.bash": measurement_plan.protocol.precision_of_median is not None,
+    runtime = runtimes.RUNTIMES.get(site.container.runtime)
+    needs = {
+        (*recipe.files, *_COMMON_FILES): True,
+        _EXAMINATION_FILES: options.examine is not None,
+        ("bind.bash",): bool(site.nodes.cpus_per_gpu),
+        ("largest.bash",): any(point.largest for point in measurement_plan.points),
+        ("enough.bash",): measurement_plan.protocol.precision_of_median is not None,
+        runtime.files if runtime else (): True,
+        ("probe.sh",): options.examine is not None and bool(options.examine.probe),
     }
     launch = find_traits(options.scheduler).launch
-    names = [
-        *(_EXAMINATION_FILES if options.examine else ()),
-        *(name for name, is_needed in features.items() if is_needed),
-    ]
-    container_files: list[str] = []
-    if site.container.runtime != "none":
-        container_files += runtimes.RUNTIMES[site.container.runtime].files
-    if options.examine and options.examine.probe:
-        container_files.append("probe.sh")
-    return {
-        **{name: find_file(recipe, name) for name in (*recipe.files, *_COMMON_FILES)},
-        launch.name: launch,
-        **{name: find_file(recipe, name) for name in names},
-        **{name: cache.SCRIPT.parent / name for name in container_files},
-    }
+    names = [name for files, is_needed in needs.items() if is_needed for name in files]
+    return {**{name: find_file(recipe, name) for name in names}, launch.name: launch}
 
 
 def list_missing(site: Site, recipe: Recipe, inputs: Inputs) -> tuple[str, ...]:
