@@ -12,7 +12,6 @@ from hpcbert.campaign import evidence, store
 from hpcbert.cli.campaigns import find_runs
 from hpcbert.cli.options import RUNS, SITE
 from hpcbert.cli.output import Result, join_results, returns_result
-from hpcbert.cli.streams import shows_progress
 from hpcbert.errors import UsageError, format_count, join_names
 from hpcbert.model import ARCHIVE
 
@@ -35,7 +34,6 @@ _NOT_COLLECTED = (
 @RUNS
 @SITE
 @returns_result
-@shows_progress
 def archive(*, campaigns: tuple[str, ...], output: str, runs: str, site_file: str) -> Result:
     """Pack a campaign into one file.
 

@@ -15,7 +15,6 @@ from hpcbert.campaign import store
 from hpcbert.cli.campaigns import OpenedCampaign, find_runs, open_named
 from hpcbert.cli.options import RUNS, SITE
 from hpcbert.cli.output import Result, join_results, returns_result
-from hpcbert.cli.streams import shows_progress
 from hpcbert.commands import audit as flow
 from hpcbert.commands.audit import Audit, Exhibit, File
 from hpcbert.commands.collect import ask_scheduler
@@ -50,7 +49,6 @@ _HINTS = {
 @RUNS
 @SITE
 @returns_result
-@shows_progress
 def audit(
     *, campaigns: tuple[str, ...], expect: str, accept: str | None, runs: str, site_file: str
 ) -> Result:

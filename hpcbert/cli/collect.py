@@ -12,7 +12,6 @@ from hpcbert.campaign import store
 from hpcbert.campaign.log_explanation import LogExplanation
 from hpcbert.cli.options import UNIT, refuse_typed
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.cli.streams import shows_progress
 from hpcbert.cli.tables import add_log_options, collect_tables, make_collect_request, refuse_unit
 from hpcbert.commands.collect import explain_logs, find_newest, find_places, resolve_words
 from hpcbert.errors import IncompleteError, UsageError
@@ -81,7 +80,6 @@ def _explanation_data(explanation: LogExplanation) -> dict[str, Any]:
 )
 @add_log_options
 @returns_result
-@shows_progress
 def collect(
     paths: tuple[str, ...],
     *,

@@ -11,7 +11,6 @@ import click
 from hpcbert.cli import streams
 from hpcbert.cli.options import UNIT, VIEW_FORM, make_share_reader, refuse_typed
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.cli.streams import shows_progress
 from hpcbert.cli.tables import add_log_options, make_collect_request, write_output
 from hpcbert.commands.collect import find_places
 from hpcbert.commands.compare import CompareRequest, CompareResult, compare_results
@@ -47,7 +46,6 @@ from hpcbert.results.compare import DIMENSIONS
 @UNIT
 @add_log_options
 @returns_result
-@shows_progress
 def compare(
     base: str,
     new: tuple[str, ...],

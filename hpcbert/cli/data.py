@@ -8,7 +8,6 @@ import click
 
 from hpcbert.cli.options import refuse_typed
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.cli.streams import shows_progress
 from hpcbert.errors import CheckError, UsageError, format_count
 from hpcbert.model import FORMAT_NAMES, usual_predictions
 
@@ -42,7 +41,6 @@ def data() -> None:
 @click.option("--cased", is_flag=True, help="Keep upper case in the text.")
 @_DIRECTORY
 @returns_result
-@shows_progress
 def data_make(
     *,
     form: str,
@@ -91,7 +89,6 @@ def data_make(
 @data.command("check")
 @_DIRECTORY
 @returns_result
-@shows_progress
 def data_check(directory: Path) -> Result:
     """Read every record in DIRECTORY and compare it with its data.json."""
     from hpcbert.prepare.data_making import check

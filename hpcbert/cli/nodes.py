@@ -13,7 +13,6 @@ from hpcbert.cli import streams
 from hpcbert.cli.campaigns import find_runs
 from hpcbert.cli.options import RUNS, SITE
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.cli.streams import shows_progress
 from hpcbert.commands.collect import find_places, load_result_set
 from hpcbert.errors import HpcbertError, UsageError, join_names
 from hpcbert.results.document import ResultSet
@@ -40,7 +39,6 @@ _COLUMNS = (
 @RUNS
 @SITE
 @returns_result
-@shows_progress
 def nodes(names: tuple[str, ...], *, runs: str, site_file: str) -> Result:
     """Show the history of nodes: rates and facts, campaign by campaign.
 

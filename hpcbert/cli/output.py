@@ -300,13 +300,15 @@ def exit_unwritten(error: OSError, code: int = 0) -> NoReturn:
 def returns_result(body: Callable[..., Result]) -> Callable[..., None]:
     """Make a click callback from a function that returns a Result; add the `--json` option.
 
-    The document names the command after the function: `lab_up` becomes `lab up`.
+    Long work shows how far it has come. The document names the command after the function:
+    `lab_up` becomes `lab up`.
     """
 
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
     @wraps(body)
     def command(*args: Any, as_json: bool, **kwargs: Any) -> None:
         name = body.__name__.replace("_", " ").strip()
-        run_command(name, lambda: body(*args, **kwargs), as_json=as_json)
+        run_command(name, lambda: shown_body(*args, **kwargs), as_json=as_json)
 
+    shown_body = streams.shows_progress(body)
     return command

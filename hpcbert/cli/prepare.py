@@ -13,7 +13,6 @@ import click
 from hpcbert.cli.campaigns import announce_site
 from hpcbert.cli.options import read_pairs, refuse_typed, shared_option
 from hpcbert.cli.output import Result, replace_controls, returns_result
-from hpcbert.cli.streams import shows_progress
 from hpcbert.commands import prepare as flow
 from hpcbert.config import places, recipe, site, trust
 from hpcbert.config.options import Options
@@ -78,7 +77,6 @@ _MARKS = {"ready": "ok", "done": "done", "planned": "plan", "skipped": "skip", "
 @shared_option("time_limit", "Time limit of that job, HH:MM:SS.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done, make nothing.")
 @returns_result
-@shows_progress
 def prepare(
     *,
     frameworks: tuple[str, ...],

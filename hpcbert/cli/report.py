@@ -12,7 +12,6 @@ import click
 
 from hpcbert.cli.options import UNIT
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.cli.streams import shows_progress
 from hpcbert.cli.tables import (
     add_log_options,
     list_shortfalls,
@@ -57,7 +56,6 @@ from hpcbert.results.units import explain_missing, mark_tables
 @UNIT
 @add_log_options
 @returns_result
-@shows_progress
 def report(
     paths: tuple[str, ...],
     *,

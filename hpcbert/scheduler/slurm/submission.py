@@ -43,6 +43,7 @@ from hpcbert.scheduler.slurm.identify import (
 )
 from hpcbert.slurm import commands, reasons
 from hpcbert.slurm.states import parse_state
+from hpcbert.system.progress import report
 from hpcbert.system.runner import Outcome
 
 # sbatch's messages if the controller is busy or away and nothing was submitted
@@ -86,7 +87,9 @@ def submit_arrays(directory: Path, campaign: Campaign, context: SchedulerContext
         watched = TrackedCampaign(directory, ledger.campaign)
         unsubmitted_names = {array.name for array in watched.campaign.unsubmitted}
         queue = deque(watched.campaign.in_order)
+        total = len(queue)
         while queue:
+            report("submitting jobs", total - len(queue), total)
             array = queue.popleft()
             if array.name in unsubmitted_names:
                 context.check()
@@ -98,11 +101,13 @@ def submit_arrays(directory: Path, campaign: Campaign, context: SchedulerContext
                     watched = TrackedCampaign(directory, ledger.campaign)
                     unsubmitted_names.add(second_half.name)
                     queue.extendleft((second_half, first_half))
+                    total += 1
                     continue
             if array.preflight:
                 watched = TrackedCampaign(directory, ledger.campaign)
             elif array.job_id:
                 arrays |= {None: array, array.point: array}
+        report("submitting jobs", total, total)
     return ledger.campaign
 
 
