@@ -28,7 +28,7 @@ from hpcbert.results.grid import (
     format_number,
 )
 from hpcbert.results.published import record as published
-from hpcbert.results.published.neighbours import RowSelection, make_row_view, row_data, select_rows
+from hpcbert.results.published.neighbours import make_row_view, row_data, select_rows
 from hpcbert.results.published.record import Publication, PublishedPoint, PublishedTable
 
 _COLUMNS = (
@@ -74,7 +74,7 @@ def record_list(*, model: str, gpus: int | None, accelerator: str, show_all: boo
       hpcbert record list --model bert-large --gpus 8 --accelerator h100 --all
     """
     if model or gpus or accelerator or show_all:
-        rows = select_rows(RowSelection(model, gpus, accelerator))
+        rows = select_rows(model, gpus, accelerator)
         view = make_row_view(rows, show_all=show_all)
         text = view.text(streams.line_width(sys.stdout))
         return Result(data={"rows": [row_data(row) for row in rows]}, text=text)

@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, NamedTuple
 
-from hpcbert.errors import UsageError
-from hpcbert.logs import readers
+from hpcbert.errors import ConfigError, UsageError
 from hpcbert.logs.setting import Setting
 from hpcbert.system.decode import (
     GIVEN,
@@ -35,6 +34,7 @@ from hpcbert.system.decode import (
     decode,
     did_you_mean,
 )
+from hpcbert.system.entry_points import list_entry_points, load_entry_point
 
 _GROUP = re.compile(r"\(\?P<(\w+)>")
 _BEFORE = re.compile(rb"(?:\d[\d.,]*|(?<![\w)\]])[+-])\Z")
@@ -638,12 +638,39 @@ class Grammar:
         )
 
 
+# Functions outside hpcbert that read logs: entry points of this group, and how recipes name them.
+_READERS, _READER = "hpcbert.grammars", "entry-point:"
+
+
+def find_reader(name: str) -> Callable[..., Any]:
+    """Return the function of an installed package that reads logs, by its entry point's name.
+
+    Raises:
+        ConfigError: No installed package offers the name, or what it offers can't be imported.
+    """
+    message = f"log.grammar = {_READER + name!r} can't be used"
+    entry_points = list_entry_points(_READERS)
+    if name not in entry_points:
+        raise ConfigError(
+            f"{message}: no installed package has an entry point of that name in the group "
+            f"{_READERS}.",
+            hint=f"There are: {', '.join(sorted(entry_points)) or 'none'}. Install its package in "
+            "hpcbert's environment.",
+        )
+    try:
+        function: Callable[..., Any] = load_entry_point(entry_points[name])
+    except ImportError as error:
+        hint = "Install its package in hpcbert's environment again."
+        raise ConfigError(f"{message}: {error}.", hint=hint) from error
+    return function
+
+
 def _entry_point_name(reader: str) -> str:
     """Return the name of an entry point: a recipe can have nothing else imported."""
-    name = reader.removeprefix(readers.PREFIX)
+    name = reader.removeprefix(_READER)
     if not name or name == reader:
-        hint = f"Offer the function as an entry point in the group {readers.GROUP}."
-        raise Invalid(f"must read {readers.PREFIX}NAME, not {reader!r}", hint)
+        hint = f"Offer the function as an entry point in the group {_READERS}."
+        raise Invalid(f"must read {_READER}NAME, not {reader!r}", hint)
     return name
 
 

@@ -8,7 +8,6 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from hpcbert.logs import readers
 from hpcbert.logs.arithmetic import (
     CannotReduceError,
     average,
@@ -30,7 +29,7 @@ from hpcbert.logs.fields import (
     whole_matches,
     whole_number,
 )
-from hpcbert.logs.grammar import Grammar, OtherProgram, Record, Rule
+from hpcbert.logs.grammar import Grammar, OtherProgram, Record, Rule, find_reader
 from hpcbert.logs.input_wait import find_input_notes, read_input_notes
 from hpcbert.logs.lines import (
     BEGINNING,
@@ -114,7 +113,7 @@ def read(path: Path, grammar: Grammar, rule: Rule, setting: Setting) -> Reading:
         setting: What is known beforehand; the log must agree with it.
     """
     if grammar.reader:
-        reading: Reading = readers.find_reader(grammar.reader)(path, setting)
+        reading: Reading = find_reader(grammar.reader)(path, setting)
         return reading
     scan = _Scan(grammar, rule, setting)
     for name in grammar.settings:

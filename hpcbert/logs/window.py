@@ -468,21 +468,15 @@ def _describe_gap(start: int, places: Sequence[int], expected: range) -> str:
 
 def counted_part(rule: Rule, skip: int, iters: int) -> Counted:
     """Return the part that a rule measures under a protocol; `iters` may be END."""
-    return Counted(skip, None if iters == END else iters, _describe_counted(rule, skip, iters))
-
-
-def _describe_counted(rule: Rule, skip: int, iters: int) -> str:
-    if rule.kind == "footer":
-        return "the run's own closing line"
-    if rule.kind == "custom":
-        return "what the recipe's own reader counts"
     after = rule.after.resolve(skip=skip, iters=iters)
     until = rule.until.resolve(skip=skip, iters=iters)
-    end = "the end" if until == END else str(until)
-    if rule.after.by == rule.until.by:
-        return f"{rule.after.by}s {after + 1} to {end}"
-    end = end if until == END else f"{rule.until.by} {end}"
-    return f"{rule.after.by} {after + 1} to {end}"
+    is_same_unit = rule.after.by == rule.until.by
+    end = f"{'' if is_same_unit else f'{rule.until.by} '}{until}" if until != END else "the end"
+    counted = {
+        "footer": "the run's own closing line",
+        "custom": "what the recipe's own reader counts",
+    }.get(rule.kind, f"{rule.after.by}{'s' if is_same_unit else ''} {after + 1} to {end}")
+    return Counted(skip, None if iters == END else iters, counted)
 
 
 def step_durations(rule: Rule, setting: Setting, collector: Collector) -> Steps | None:

@@ -216,54 +216,40 @@ class PublishedRow(NamedTuple):
         return table.framework, family, *options
 
 
-class RowSelection(NamedTuple):
-    """The rows to list.
+def select_rows(model: str, gpus: int | None, accelerator: str) -> tuple[PublishedRow, ...]:
+    """Return the rows of all sources that fit, the highest rate first.
 
-    Attributes:
+    Rows of tokens per second come after those of samples, and those with minutes alone come last.
+
+    Args:
         model: Empty for all.
         gpus: Devices in all; None for any number.
         accelerator: A part of its name, in any case; empty for all.
-    """
-
-    model: str = ""
-    gpus: int | None = None
-    accelerator: str = ""
-
-
-def select_rows(selection: RowSelection) -> tuple[PublishedRow, ...]:
-    """Return the rows of all sources that a selection names, the highest rate first.
-
-    Rows of tokens per second come after those of samples, and those with minutes alone come last.
 
     Raises:
         UsageError: There is none.
     """
-    sources = [load_source(name) for name in source_names()]
     rows = [
         PublishedRow(source, table, point)
-        for source in sources
+        for source in map(load_source, source_names())
         for table in source.tables
         for point in table.points
     ]
     models = sorted({row.table.model for row in rows})
-    if selection.model and selection.model not in models:
-        hint = did_you_mean(selection.model, models) or f"It has {', '.join(models)}."
-        raise UsageError(f"The record has no model {selection.model!r}.", hint=hint)
-    selected = [row for row in rows if _is_selected(row, selection)]
+    if model and model not in models:
+        hint = did_you_mean(model, models) or f"It has {', '.join(models)}."
+        raise UsageError(f"The record has no model {model!r}.", hint=hint)
+    selected = [
+        row
+        for row in rows
+        if model in ("", row.table.model)
+        and gpus in (None, row.point.shape.gpus)
+        and accelerator.lower() in row.source.accelerator_of(row.table).lower()
+    ]
     if not selected:
-        raise UsageError(
-            "The record has no such row.",
-            hint="Give fewer of --model, --gpus and --accelerator.",
-        )
+        hint = "Give fewer of --model, --gpus and --accelerator."
+        raise UsageError("The record has no such row.", hint=hint)
     return tuple(sorted(selected, key=_order))
-
-
-def _is_selected(row: PublishedRow, selection: RowSelection) -> bool:
-    return (
-        selection.model in ("", row.table.model)
-        and selection.gpus in (None, row.point.shape.gpus)
-        and selection.accelerator.lower() in row.source.accelerator_of(row.table).lower()
-    )
 
 
 def _order(row: PublishedRow) -> tuple[bool, bool, bool, float, float]:
