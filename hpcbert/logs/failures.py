@@ -37,6 +37,7 @@ _KILLED = FailureWords(
 )
 # The words of libraries; those of one program are in its recipe.
 _LIBRARIES = Path(__file__).with_name("shortage.toml")
+_ERRORS = Path(__file__).with_name("errors.toml")
 _SENTENCES = {
     DEVICE: "the device ran out of memory",
     HOST: "the host ran out of memory",
@@ -52,14 +53,6 @@ _SHOWN_LINE = 160
 # Lines of a traceback to search for its end; Python itself cuts one that recurses.
 _FRAMES = 400
 _TRACEBACK = b"traceback (most recent call last)"
-# Every line that `_level` takes for an error contains one of these, in lower case.
-_HINTS = (
-    *(_TRACEBACK, b"error", b"exception", b"interrupt", b"expired", b"fatal", b"critical"),
-    *(b"what():", b"check failed", b"nccl warn", b"hpcbert: ", b"command not found"),
-    *(b"no module named", b"no such file", b"permission denied", b"exec format", b"killed"),
-    *(b"segmentation fault", b"illegal instruction", b"abort", b"on signal"),
-    *(b"unrecognized option", b"invalid option", b"option '"),
-)
 # `[1,3]<stderr>:` of mpirun, `  3: ` of srun, `[rank3]: ` and `[n1:0] ` of programs.
 _LABEL = re.compile(
     rb"(?:\[\d+,\d+\]<std(?:out|err|diag)>: ?|^ *\d+: |^\[[a-z]+-?\d+\]:? ?|^\[[\w.-]+:\d+\] )+"
@@ -69,63 +62,6 @@ _HOST = re.compile(rb"[a-z][\w.-]{0,63}: +")
 _EXCEPTION = (
     rb"(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*)?"
     rb"(?:Error|Exception|Interrupt|Expired|Iteration|SystemExit)"
-)
-# Lines with a cause. Sources: CPython's traceback and pylifecycle.c; libstdc++'s vterminate.cc;
-# glog's format, as OneFlow and TensorFlow print it; argparse; bash; glibc's ld.so and getopt.
-_CAUSE = re.compile(
-    rb"(?:%s)(?: \(.{0,200}?\))?(?::.*)?$" % _EXCEPTION
-    + rb"| *what\(\): +\S.*"
-    + rb"|F\d{4} [\d:.]+ +\d+ \S+:\d+\] .+"
-    + rb"|[\d-]+ [\d:.]+: F \S+:\d+\] .+"
-    # But not what the job script says of any run.
-    + rb"|hpcbert: (?!repeat \d|rank 0 has CPUs |ranks |the page caches |\d+ samples per device fit"
-    + rb"|the largest batch is |(?:\S+: )?removal was cut |\S+: enroot does not name ).+"
-    + rb"|[\w./+-]{1,200}: (?:(?:unrecognized|invalid) option |option ').+"
-    + rb"|Fatal Python error: .+|fatal(?: error)?: .+"
-    + rb"|.{0,200}: error while loading shared libraries: .+"
-    + rb"|.{0,200}: No module named .+"
-    + rb"|.{0,200}: can't open file .+"
-    + rb"|(?!srun|slurmstepd|sbatch|salloc)[\w./+-]{1,200}: error: .+"
-    + rb"|(?!srun|slurmstepd).{1,200}: (?:command not found|[Nn]o such file or directory"
-    + rb"|[Pp]ermission denied|cannot execute.*|[Ee]xec format error)$"
-)
-# Lines that may have one: a logger's word, and messages of Slurm, its plugins and NCCL.
-_HINT = re.compile(
-    rb"\[?(?:ERROR|FATAL|CRITICAL)\b.+"
-    rb"|.{0,80}\b(?:ERROR|FATAL|CRITICAL)\b[\]: -].+"
-    rb"|(?:srun|slurmstepd)[\w-]*: (?:fatal|error): .+"
-    rb"|.{0,200}NCCL WARN .+"
-    rb"|Caught signal \d+ .+"
-)
-# Messages about a rank that is gone, and of processes that had to stop.
-_PEER = re.compile(
-    rb"connection (?:reset|closed|refused)|closed by (?:remote )?peer|remote process exited"
-    rb"|ncclRemoteError|watchdog|broken ?pipe|recvbytes|socket (?:closed|timeout)|sendbytes"
-    rb"|KeyboardInterrupt|SystemExit|SignalException|horovod has been shut down"
-    rb"|unable to reach|timed out waiting for .*clients|connectfullmesh|shutdown_?error",
-    re.IGNORECASE,
-)
-# Lines that only say that something ended: from launchers, and the ends of others' errors.
-_WRAPPER = re.compile(
-    rb"ChildFailedError|Process(?:Raised|Exited)Exception|returned non-zero exit status"
-    rb"|CalledProcessError.* died with|exits with return code|non-zero (?:exit|status|code)"
-    rb"|failed \(exitcode|MPI_ABORT|mpirun|mpiexec|prterun|orterun|\bORTE\b|\bPRTE\b"
-    rb"|Primary +job|[Ee]xited with (?:exit )?code|horovodrun|Gloo job detected"
-    rb"|\*\*\* (?:STEP|JOB)|Job step aborted|Timed out waiting for job step|Terminating StepId"
-    rb"|forcing job termination|oom[-_]kill|spank|printing enroot log|container start failed"
-    rb"|no traceback|error_file|torchelastic|Root Cause|: errors? *: *0\b",
-    re.IGNORECASE,
-)
-# If nothing else is there, the signal is the reason.
-#   srun: error: n1: task 0: Segmentation fault (core dumped)
-#   mpirun noticed that process rank 0 with PID 7 on node n1 exited on signal 9 (Killed).
-#   run.sh: line 3: 4711 Killed                  python3 train.py
-_SIGNAL = re.compile(
-    rb"(?:tasks? [\d,-]+: |exited on signal \d+ \(|line \d+: +\d+ +)"
-    rb"((?:Killed|Segmentation fault|Bus error|Aborted|Illegal instruction|Floating point exception"
-    rb")(?: \(core dumped\))?)"
-    rb"|^((?:Segmentation fault|Bus error|Aborted|Illegal instruction|Floating point exception)"
-    rb"(?: \(core dumped\))?)$"
 )
 # The job script's first line about an attempt (hpcbert/shell/job.bash, begin).
 _BEGIN = re.compile(rb"hpcbert: repeat \d+ attempt (\d{1,9}) on ")
@@ -298,6 +234,26 @@ def _find_failures(
             yield failure_words, Failure(failure_words.kind, " ".join(text.split())[:_SHOWN])
 
 
+class _Forms(NamedTuple):
+    """The forms of error lines, as errors.toml describes them."""
+
+    texts: tuple[bytes, ...]
+    causes: re.Pattern[bytes]
+    hints: re.Pattern[bytes]
+    signals: re.Pattern[bytes]
+    peers: re.Pattern[bytes]
+    wrappers: re.Pattern[bytes]
+
+
+@cache
+def _read_forms() -> _Forms:
+    values = read(_ERRORS)
+    patterns = ["|".join(values[kind]).encode() for kind in _Forms._fields[1:]]
+    flags = (0, 0, 0, re.IGNORECASE, re.IGNORECASE)
+    texts = tuple(text.encode() for text in values["texts"])
+    return _Forms(texts, *map(re.compile, patterns, flags))
+
+
 class _ErrorLine(NamedTuple):
     """An error line: how much it says, from 3 for a cause to 1 for a signal, and its text.
 
@@ -334,10 +290,10 @@ def last_error(path: Path, attempt: int | None = None) -> str:
 
 def _find_error_lines(data: bytes) -> Iterator[_ErrorLine]:
     """Yield the error lines of a piece in the log's order."""
-    line_start = -1
-    for start, index, _, end in find_lines(data.lower(), _HINTS):
+    line_start, texts = -1, _read_forms().texts
+    for start, index, _, end in find_lines(data.lower(), texts):
         line = data[start:end]
-        if _HINTS[index] == _TRACEBACK:
+        if texts[index] == _TRACEBACK:
             line_start, error_line = start, _end_of_traceback(data, start, end)
         elif start == line_start:  # the same line by another of its words
             continue
@@ -368,13 +324,14 @@ def _parse_error_line(line: bytes, data: bytes, end: int) -> _ErrorLine | None:
 def _classify_line(text: bytes) -> _ErrorLine | None:
     if begin_match := _BEGIN.match(text):
         return _ErrorLine(0, begin_match[1])
-    if signal_match := _SIGNAL.search(text):
+    forms = _read_forms()
+    if signal_match := forms.signals.search(text):
         return _ErrorLine(1, signal_match[1] or signal_match[2])
-    if _WRAPPER.search(text):
+    if forms.wrappers.search(text):
         return None
-    for level, pattern in ((3, _CAUSE), (2, _HINT)):
+    for level, pattern in ((3, forms.causes), (2, forms.hints)):
         if pattern.match(text):
-            return _ErrorLine(2 if _PEER.search(text) else level, text.strip())
+            return _ErrorLine(2 if forms.peers.search(text) else level, text.strip())
     return None
 
 
@@ -391,11 +348,11 @@ def _end_of_traceback(data: bytes, start: int, end: int) -> _ErrorLine | None:
         line = line.removeprefix(label) if label.strip() else line
         if not line.strip() or line[:1] in b" \t" or not _is_same_rank(label, line):
             continue
-        if _WRAPPER.search(line) or line.lower().startswith(_TRACEBACK):
+        if _read_forms().wrappers.search(line) or line.lower().startswith(_TRACEBACK):
             return None
         if _NAME_ONLY.fullmatch(line):
             line = _append_next_line(line, data, end)
-        return _ErrorLine(2 if _PEER.search(line) else 3, line.strip())
+        return _ErrorLine(2 if _read_forms().peers.search(line) else 3, line.strip())
     return None
 
 
