@@ -416,35 +416,23 @@ def batches_of(shards: Sequence[Shard], settings: Settings) -> Iterator[Batch]:
                 batch = Batch(*(values[settings.batch_size :] for values in batch))
 
 
-class Prefetcher:
-    """Micro batches that a thread reads, lays out and pins while the device computes."""
+def prefetch(
+    batches: Iterator[Batch], form: Form, settings: Settings, device: torch.device
+) -> Iterator[Micro]:
+    """Yield micro batches that a thread reads, lays out and pins while the device computes."""
 
-    def __init__(
-        self, batches: Iterator[Batch], form: Form, settings: Settings, device: torch.device
-    ) -> None:
-        self._batches, self._form, self._device = batches, form, device
-        self._thread = ThreadPoolExecutor(1, "data")
-        ahead = max(2, -(-PREFETCHED // settings.batch_size))
-        self._waiting = deque(self._thread.submit(self._prepare) for _ in range(ahead))
+    def prepare() -> Micro:
+        micro = form.shape(next(batches))
+        return convert(micro, Tensor.pin_memory) if device.type == "cuda" else micro
 
-    def _prepare(self) -> Micro:
-        micro = self._form.shape(next(self._batches))
-        if self._device.type == "cuda":
-            micro = convert(micro, Tensor.pin_memory)
-        return micro
-
-    def __iter__(self) -> Iterator[Micro]:
-        return self
-
-    def __next__(self) -> Micro:
-        """Return the next micro batch, on its way to the device."""
-        micro = self._waiting.popleft().result()
-        self._waiting.append(self._thread.submit(self._prepare))
-        moved: Micro = convert(micro, self._to_device)
-        return moved
-
-    def _to_device(self, value: Tensor) -> Tensor:
-        return value.to(self._device, non_blocking=True)
+    thread = ThreadPoolExecutor(1, "data")
+    waiting = deque(
+        thread.submit(prepare) for _ in range(max(2, -(-PREFETCHED // settings.batch_size)))
+    )
+    while True:
+        micro = waiting.popleft().result()
+        waiting.append(thread.submit(prepare))
+        yield convert(micro, lambda value: value.to(device, non_blocking=True))
 
 
 def convert(values: Any, change: Callable[[Tensor], Tensor]) -> Any:
@@ -476,7 +464,7 @@ def open_source(settings: Settings, ranks: Ranks, device: torch.device) -> Itera
     # Iterations that --window-seconds adds begin again: form and budget are those of these batches.
     passes = (itertools.islice(batches_of(shards, settings), count) for _ in itertools.repeat(0))
     form = choose_form(next(passes), settings, device, is_full=is_full)
-    return Prefetcher(itertools.chain.from_iterable(passes), form, settings, device)
+    return prefetch(itertools.chain.from_iterable(passes), form, settings, device)
 
 
 def count_work(batch: Batch) -> Tensor:

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from hpcbert.workloads.bert_data import FIELDS, Batch, Micro, Packing
 from hpcbert.workloads.bert_fp8 import Fp8Linear
-from hpcbert.workloads.bert_settings import POSITIONS, PRECISIONS, Settings, SetupError
+from hpcbert.workloads.bert_settings import KERNELS, POSITIONS, PRECISIONS, Settings, SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,20 +20,10 @@ if TYPE_CHECKING:
 TILE, NEVER = 64, -1e4  # multiple that the vocabulary is padded to; the logit of a padding token
 
 
-# PyTorch's numbers of its attention kernels (torch.nn.attention.SDPBackend), and its switches.
-NUMBERS = {0: "math", 1: "flash", 2: "efficient", 3: "cudnn"}
-SWITCHES = {
-    "flash": "enable_flash_sdp",
-    "efficient": "enable_mem_efficient_sdp",
-    "cudnn": "enable_cudnn_sdp",
-    "math": "enable_math_sdp",
-}
-
-
 def select_attention(name: str) -> None:
     """Let PyTorch take one kernel for the attention, or any."""
-    for kernel, switch in SWITCHES.items():
-        getattr(torch.backends.cuda, switch)(name in ("auto", kernel))
+    for kernel, switch in KERNELS.items():
+        getattr(torch.backends.cuda, f"enable_{switch}_sdp")(name in ("auto", kernel))
 
 
 def find_attention(settings: Settings, micro: Micro, device: torch.device) -> str:
@@ -55,9 +45,10 @@ def find_attention(settings: Settings, micro: Micro, device: torch.device) -> st
     key_mask = mask[:, None, None, :] if mask.numel() else None
     choose = torch.ops.aten._fused_sdp_choice  # which the attention itself asks
     try:
-        return NUMBERS[choose(query, key, value, key_mask, settings.dropout, False)]
+        number: int = choose(query, key, value, key_mask, settings.dropout, False)
     except RuntimeError as error:
         raise SetupError(f"--sdpa {settings.sdpa} cannot attend here: {error}") from error
+    return [*KERNELS][number]
 
 
 def autocast(settings: Settings, device: torch.device) -> contextlib.AbstractContextManager[Any]:

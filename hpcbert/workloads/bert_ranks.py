@@ -170,7 +170,7 @@ def check_precision(precision: str, device: torch.device) -> None:
 
 
 def _check_fp8(device: torch.device) -> None:
-    if not hasattr(torch, "_scaled_mm") or torch.version.hip:
+    if torch.version.hip:
         raise SetupError("--precision fp8 needs a PyTorch with FP8 for NVIDIA's GPUs or CPUs")
     # Older ones also return the product's largest value (pytorch/pytorch, native_functions.yaml).
     if len(torch.ops.aten._scaled_mm.default._schema.returns) > 1:

@@ -28,9 +28,10 @@ PRECISIONS = {
 }
 IN_BF16 = ("bf16", "fp8")
 FP8_MULTIPLE = 16  # of rows and columns in FP8, for tensor cores
-# Kernels of torch.nn.functional.scaled_dot_product_attention, and modes of torch.compile.
-KERNELS = ("auto", "flash", "efficient", "cudnn", "math")
-# The last one without its CUDA graphs, so that each mode shows one thing.
+# Kernels of torch.nn.functional.scaled_dot_product_attention in the order of PyTorch's numbers
+# (torch.nn.attention.SDPBackend), each with the name of its switch.
+KERNELS = {"math": "math", "flash": "flash", "efficient": "mem_efficient", "cudnn": "cudnn"}
+# Modes of torch.compile. The last one without its CUDA graphs, so that each mode shows one thing.
 MODES = {
     "default": "default",
     "reduce-overhead": "reduce-overhead",
@@ -78,7 +79,9 @@ class Settings:
         "what computes; bf16, which auto takes where --precision is bf16: a copy of those in fp32",
         choices=("auto", "fp32", "bf16"),
     )
-    sdpa: str = _option("auto", "kernel of the attention; auto: PyTorch's choice", choices=KERNELS)
+    sdpa: str = _option(
+        "auto", "kernel of the attention; auto: PyTorch's choice", choices=("auto", *KERNELS)
+    )
     chunk: int = _option(0, "predictions whose logits are held at a time; 0: all")
     iters: int = _option(120, "optimizer steps", 1)
     skip: int = _option(20, "first iterations that the result leaves out")
@@ -173,51 +176,32 @@ def parse_settings(argv: Sequence[str] | None = None) -> Settings:
 
 def _contradictions(settings: Settings) -> list[tuple[Any, str]]:
     """Return the conditions that make the settings wrong, each with a sentence about it."""
-    words, version = settings.sequence_length - 3, torch.__version__
-    tokens = settings.batch_size * settings.sequence_length
-    sizes = (settings.hidden, settings.intermediate, tokens)
+    version, precision, weights = torch.__version__, settings.precision, settings.weights
+    length, predictions = settings.sequence_length, settings.predictions
+    hidden, heads, mode = settings.hidden, settings.heads, settings.compile_mode
+    skip, iters, accumulation = settings.skip, settings.iters, settings.accumulation
+    sizes = (hidden, settings.intermediate, settings.batch_size * length)
+    needs_copy = f"--weights bf16 needs --precision bf16 or fp8, not {precision}"
+    is_fp8 = precision == "fp8"
+    # A replayed graph would overwrite the gradients of the micro step before it.
+    overwrites = mode == "reduce-overhead" and accumulation > 1
+    is_odd = any(size % FP8_MULTIPLE for size in sizes)
+    needs_sizes = f"hidden, intermediate and tokens % {FP8_MULTIPLE} == 0: {sizes}"
+    is_compiled = settings.compile != "false" or mode == "default"
+    needs_room = f"exceeds --sequence-length - 3: {length - 3}"
+    has_old_torch = not hasattr(torch.amp, "is_autocast_available")
+    own_lengths = "--fill is for synthetic data: those of --data are as full as they are"
     return [
-        (
-            not hasattr(torch.amp, "is_autocast_available"),
-            f"This program needs PyTorch 2.4 or newer, this is {version}",
-        ),
-        (
-            settings.hidden % settings.heads,
-            f"--heads {settings.heads} does not divide --hidden {settings.hidden}",
-        ),
-        (
-            settings.skip >= settings.iters,
-            f"--skip {settings.skip} leaves nothing of --iters {settings.iters}",
-        ),
-        (
-            settings.predictions > words,
-            f"--predictions {settings.predictions} exceeds --sequence-length - 3: {words}",
-        ),
-        (
-            settings.compile == "false" and settings.compile_mode != "default",
-            f"--compile-mode {settings.compile_mode} needs --compile, which is false",
-        ),
-        (
-            # A replayed graph would overwrite the gradients of the micro step before it.
-            settings.compile_mode == "reduce-overhead" and settings.accumulation > 1,
-            f"--compile-mode reduce-overhead needs --accumulation 1, not {settings.accumulation}",
-        ),
-        (
-            settings.weights == "bf16" and settings.precision not in IN_BF16,
-            f"--weights bf16 needs --precision bf16 or fp8, not {settings.precision}",
-        ),
-        (
-            settings.precision == "fp8" and settings.weights != "bf16",
-            f"--precision fp8 needs --weights bf16, not {settings.weights}",
-        ),
-        (
-            settings.precision == "fp8" and any(size % FP8_MULTIPLE for size in sizes),
-            f"--precision fp8 needs hidden, intermediate and tokens % {FP8_MULTIPLE} == 0: {sizes}",
-        ),
-        (
-            settings.data and settings.fill != "generator",
-            "--fill is for synthetic data: those of --data are as full as they are",
-        ),
+        (has_old_torch, f"This program needs PyTorch 2.4 or newer, this is {version}"),
+        (hidden % heads, f"--heads {heads} does not divide --hidden {hidden}"),
+        (skip >= iters, f"--skip {skip} leaves nothing of --iters {iters}"),
+        (predictions > length - 3, f"--predictions {predictions} {needs_room}"),
+        (not is_compiled, f"--compile-mode {mode} needs --compile, which is false"),
+        (overwrites, f"--compile-mode {mode} needs --accumulation 1, not {accumulation}"),
+        (weights == "bf16" and precision not in IN_BF16, needs_copy),
+        (is_fp8 and weights != "bf16", f"--precision fp8 needs --weights bf16, not {weights}"),
+        (is_fp8 and is_odd, f"--precision fp8 needs {needs_sizes}"),
+        (settings.data and settings.fill != "generator", own_lengths),
     ]
 
 

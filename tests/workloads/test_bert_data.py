@@ -9,6 +9,7 @@ import pytest
 from hpcbert.prepare.data_making import DataPlan, make
 from hpcbert.prepare.data_samples import StreamSettings, make_synthetic
 from tests.kit.cases import cases
+from tests.kit.waiting import until
 
 torch = pytest.importorskip("torch", reason="the reference workload needs PyTorch")
 bert_data = pytest.importorskip("hpcbert.workloads.bert_data")
@@ -283,14 +284,11 @@ def test_batches_are_read_pinned_and_sent_while_the_device_computes(settings, mo
             yield batch
 
     form = bert_data.Form(is_full=False, unpads=False)
-    source = bert_data.Prefetcher(batches(), form, chosen, torch.device("cuda", 0))
-    next(source)
-    for future in source._waiting:
-        future.result()
+    next(bert_data.prefetch(batches(), form, chosen, torch.device("cuda", 0)))
     ahead = bert_data.PREFETCHED // 4
-    assert len(read) == ahead + 1
+    until(lambda: calls.count("pin") == 8 * (ahead + 1), lambda: str(len(read)))
     assert set(read) == {"data_0"}
-    assert (calls.count("pin"), calls.count("cuda:0 True")) == (8 * (ahead + 1), 8)
+    assert (len(read), calls.count("cuda:0 True")) == (ahead + 1, 8)
 
 
 def test_an_empty_shard_is_refused(settings, tmp_path):
