@@ -62,21 +62,20 @@ def test_finished_points_have_medians_and_efficiencies(
     assert [line.partition("efficiency ")[2].partition(",")[0] for line in lines] == efficiencies
 
 
-@pytest.mark.parametrize("last", ["FAILED", "CANCELLED", "NODE_FAIL"])
-def test_a_repeat_that_failed_leaves_its_point_with_fewer(
-    build: Callable[..., Built], last: str
+@pytest.mark.parametrize(
+    ("last", "end"),
+    [
+        *((word, ", 1/2 repeats") for word in ("FAILED", "CANCELLED", "NODE_FAIL")),
+        *((word, "") for word in ("RUNNING", "PENDING", "REQUEUED", "UNKNOWN")),
+    ],
+)
+def test_a_point_is_printed_when_it_is_over_with_what_counts(
+    build: Callable[..., Built], last: str, end: str
 ) -> None:
     built = build("1n1g", repeats=2)
     built.complete("1n1g", 1, 100)
-    (line,) = print_after(changes(open_campaign(built.directory), "COMPLETED", last))
-    assert line.endswith(", 1/2 repeats")
-
-
-@pytest.mark.parametrize("last", ["RUNNING", "PENDING", "REQUEUED", "UNKNOWN"])
-def test_a_point_that_is_not_over_prints_nothing(build: Callable[..., Built], last: str) -> None:
-    built = build("1n1g", repeats=2)
-    built.complete("1n1g", 1, 100)
-    assert print_after(changes(open_campaign(built.directory), "COMPLETED", last)) == []
+    lines = print_after(changes(open_campaign(built.directory), "COMPLETED", last))
+    assert [line.endswith(end) for line in lines] == ([True] if end else [])
 
 
 def test_a_rehearsal_prints_no_number(build: Callable[..., Built]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -53,37 +54,42 @@ def test_a_folder_as_it_was_written_passes(folder: Path, library: Path) -> None:
     assert result.data == {"scripts": 1, "different": 0, "files": len(names), "library": []}
 
 
-def test_a_missing_file_is_named(folder: Path, library: Path) -> None:
-    (library / "rank.bash").unlink()
+def lose(path: Path) -> None:
+    path.unlink()
+
+
+def link_nowhere(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("nowhere")
+
+
+def edit(path: Path) -> None:
+    text = path.read_text()
+    path.unlink()
+    path.write_text(f"{text}# edited\n")
+
+
+def add(path: Path) -> None:
+    path.write_text("of an earlier version\n")
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "state"),
+    [
+        (lose, "rank.bash", "missing"),
+        (link_nowhere, "rank.bash", "missing"),
+        (edit, "job.bash", "different"),
+        (add, "enter.sh", "not needed"),
+    ],
+)
+def test_what_became_of_a_file_is_named(
+    folder: Path, library: Path, change: Callable[[Path], None], name: str, state: str
+) -> None:
+    change(library / name)
     result = check(folder)
-    assert result.returncode == 5
-    assert result.data["library"] == [{"name": "rank.bash", "state": "missing"}]
-    assert "rank.bash: The file is missing" in result.error["message"]
+    assert (result.returncode, result.data["library"]) == (5, [{"name": name, "state": state}])
+    assert name in result.error["message"]
     assert result.error["hint"]
-
-
-def test_a_file_that_differs_is_named(folder: Path, library: Path) -> None:
-    text = (library / "job.bash").read_text()
-    (library / "job.bash").unlink()
-    (library / "job.bash").write_text(text.replace("begin_job", "start_job"))
-    result = check(folder)
-    assert result.returncode == 5
-    assert result.data["library"] == [{"name": "job.bash", "state": "different"}]
-    assert "job.bash: The file is different" in result.error["message"]
-
-
-def test_a_file_that_is_not_needed_is_named(folder: Path, library: Path) -> None:
-    (library / "enter.sh").write_text("of an earlier version\n")
-    result = check(folder)
-    assert result.returncode == 5
-    assert result.data["library"] == [{"name": "enter.sh", "state": "not needed"}]
-    assert result.error["hint"].startswith("rm ")
-
-
-def test_a_link_that_leads_nowhere_is_a_missing_file(folder: Path, library: Path) -> None:
-    (library / "rank.bash").unlink()
-    (library / "rank.bash").symlink_to("nowhere")
-    assert check(folder).data["library"] == [{"name": "rank.bash", "state": "missing"}]
 
 
 def test_the_remedies_repair_a_folder(folder: Path, library: Path) -> None:

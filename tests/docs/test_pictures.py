@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import runpy
 from typing import Any, get_args
-from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -15,7 +14,6 @@ from hpcbert.slurm.states import Kind, Source
 from tests.kit.paths import REPOSITORY
 
 FOLDER = REPOSITORY / "docs" / "pictures"
-NAMES = ("campaign", "job", "state", "containers")
 
 
 @pytest.fixture(scope="module")
@@ -32,27 +30,6 @@ def test_the_files_are_what_is_drawn(draw: dict[str, Any]) -> None:
     assert texts == draw["drawn"](), "run: python docs/pictures/draw.py"
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_words_fit_their_box_and_boxes_the_picture(draw: dict[str, Any], name: str) -> None:
-    root = ET.fromstring(draw["drawn"]()[f"{name}.svg"])
-    width, height = float(root.attrib["width"]), float(root.attrib["height"])
-    all_boxes = boxes(draw, name)
-    for box in all_boxes:
-        assert box.needed() <= box.width, box
-        assert box.x + box.width < width, box
-        assert box.y + box.height < height, box
-    apart = [
-        (first, second)
-        for place, first in enumerate(all_boxes)
-        for second in all_boxes[place + 1 :]
-        if first.x < second.x + second.width
-        and second.x < first.x + first.width
-        and first.y < second.y + second.height
-        and second.y < first.y + first.height
-    ]
-    assert not apart
-
-
 def test_words_of_the_program_are_the_program_s(draw: dict[str, Any]) -> None:
     life = boxes(draw, "campaign")
     assert {box.title for box in life if box.code} <= set(COMMANDS)
@@ -67,9 +44,3 @@ def test_the_events_of_a_job_are_those_that_its_script_writes(draw: dict[str, An
     library = "\n".join((folder / f"{part}.bash").read_text(encoding="utf-8") for part in parts)
     written = set(re.findall(r"\bmark ([a-z-]+)", library))
     assert {event for *_, event in draw["PHASES"]} - {""} | dict(draw["OTHERS"]).keys() == written
-
-
-def test_pictures_load_nothing_and_follow_the_theme(draw: dict[str, Any]) -> None:
-    for content in draw["drawn"]().values():
-        assert "prefers-color-scheme" in content
-        assert not re.search(r"(href|src|@import|url\((?!#))", content)

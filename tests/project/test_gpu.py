@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import subprocess
 import sys
 from dataclasses import fields
@@ -16,14 +15,12 @@ import pytest
 from hpcbert.config import toml
 from tests.kit.cases import read_constant
 from tests.kit.paths import REPOSITORY
-from tests.kit.waiting import until
 
 pytestmark = pytest.mark.torch
 
 BENCHMARKS = REPOSITORY / "benchmarks"
 PROGRAM = [sys.executable, str(BENCHMARKS / "gpu.py"), "--device=cpu"]
 CONFIGURATION = read_constant(__file__, "CONFIGURATION")
-RESULT = {"samples_per_second": 5000.0, "model_flops_per_sample": 6.5e10}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -80,32 +77,3 @@ def test_every_choice_of_speed_has_a_row(gpu: Any, device: str) -> None:
             values = document["values"].get(option.name, option.metadata.get("choices") or ())
             choices = {*values} - {"auto", option.default}
             assert {f"{name}={choice}" for choice in choices} <= words, name
-
-
-def test_both_shares_of_the_peak(gpu: Any) -> None:
-    shares = gpu.compute_shares(CONFIGURATION, RESULT)
-    assert shares["mfu"] == pytest.approx(5000 * 6.5e10 / 989.5e12)
-    assert shares["mfu_padded"] > shares["mfu"]
-    assert gpu.compute_shares({**CONFIGURATION, "unpad": True}, RESULT)["mfu_padded"] is None
-    assert gpu.compute_shares({**CONFIGURATION, "device_name": "EPYC"}, RESULT) == {}
-
-
-@pytest.mark.parametrize(
-    ("gpus", "watts"), [(1, 600.0), (2, None)], ids=["one GPU", "another may be the one"]
-)
-def test_watts_are_of_the_only_gpu(
-    gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: int, watts: float | None
-) -> None:
-    path, tool = tmp_path / "row.power.jsonl", tmp_path / "nvidia-smi"
-    lines = [
-        f"2026/11/23 20:00:{second:02}.000, {number}, 600.00, 1000"
-        for second in range(20)
-        for number in range(gpus)
-    ]
-    (tmp_path / "looks").write_text("\n".join([*lines, ""]))
-    tool.write_text('#!/bin/bash\ncat "${0%/*}/looks"\ntouch "${0%/*}/printed"\nexec sleep 600\n')
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    with gpu.sample_power(path):
-        until((tmp_path / "printed").exists, path.read_text)
-    assert gpu.read_watts(path, 10.0) == watts

@@ -61,17 +61,6 @@ def test_every_file_has_the_version_and_the_digest(filled: Path) -> None:
     assert easyconfig.name == f"hpcbert-{hpcbert.__version__}-gfbf-2025b.eb"
 
 
-def test_no_archive_and_several_are_refused(tmp_path: Path) -> None:
-    for names in ((), ("hpcbert-1.tar.gz", "hpcbert-2.tar.gz")):
-        for name in names:
-            (tmp_path / name).touch()
-        words = [REPOSITORY / "packaging/fill", tmp_path, tmp_path / "out"]
-        result = subprocess.run(words, capture_output=True, text=True, check=False)
-        assert result.returncode == 2
-        assert "exactly one" in result.stderr
-        assert not (tmp_path / "out").exists()
-
-
 def test_conda_forge_has_the_requirements(filled: Path) -> None:
     recipe = yaml.safe_load((filled / "conda-forge/recipe.yaml").read_text())
     names = {"matplotlib-base": "matplotlib"}
@@ -116,26 +105,7 @@ def test_easybuild_s_file_is_python_and_installs_what_its_bundles_lack(filled: P
     assert {"'submitit'", "'textual'", "'tomli'"} < set(names)
 
 
-@pytest.mark.parametrize("name", ["Dockerfile", "hpcbert.def"])
-def test_containers_install_the_release(filled: Path, name: str) -> None:
-    text = (filled / "containers" / name).read_text()
-    assert f"'hpcbert[parquet]=={hpcbert.__version__}'" in text
-
-
 def test_the_citation_names_this_version() -> None:
     citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())
     assert str(citation["version"]) == hpcbert.__version__
     assert citation["license"] == PROJECT["license"]
-
-
-@pytest.mark.parametrize(
-    "path",
-    [".readthedocs.yaml", *(f".github/ISSUE_TEMPLATE/{name}.yml" for name in ("bug", "framework"))],
-)
-def test_forms_and_settings_are_yaml(path: str) -> None:
-    document = yaml.safe_load((REPOSITORY / path).read_text())
-    assert {"version", "build"} <= document.keys() or {
-        "name",
-        "description",
-        "body",
-    } <= document.keys()

@@ -291,25 +291,25 @@ def test_batches_are_read_pinned_and_sent_while_the_device_computes(settings, mo
     assert (len(read), calls.count("cuda:0 True")) == (ahead + 1, 8)
 
 
-def test_an_empty_shard_is_refused(settings, tmp_path):
+@pytest.mark.parametrize(
+    ("rows", "complaint"), [((), "not empty"), ((0, 1, 2), "3 rows do not fill a batch of 4")]
+)
+def test_too_few_rows_are_refused(settings, tmp_path, rows, complaint):
     chosen = settings(f"--data={tmp_path}")
-    write_shard(tmp_path / "training_0.h5", [], chosen)
-    with pytest.raises(bert_settings.SetupError, match="not empty"):
+    write_shard(tmp_path / "training_0.h5", list(rows), chosen)
+    with pytest.raises(bert_settings.SetupError, match=complaint):
         bert_data.open_source(chosen, bert_ranks.Ranks(), CPU)
 
 
-def test_a_file_of_another_kind_is_refused(settings, tmp_path):
-    pytest.importorskip("h5py")
-    (tmp_path / "training.hdf5").write_text("plain text")
-    with pytest.raises(bert_settings.SetupError, match=r"training\.hdf5: not a shard"):
-        bert_data.open_source(settings(f"--data={tmp_path}"), bert_ranks.Ranks(), CPU)
-
-
-def test_a_group_in_place_of_a_dataset_is_refused(settings, tmp_path):
+@pytest.mark.parametrize("group", [False, True], ids=["text", "a group in place of a dataset"])
+def test_a_file_of_another_kind_is_refused(settings, tmp_path, group):
     h5py = pytest.importorskip("h5py")
-    with h5py.File(tmp_path / "training.hdf5", "w") as shard:
-        shard.create_group("input_ids")
-        shard.create_group("masked_lm_positions")
+    if group:
+        with h5py.File(tmp_path / "training.hdf5", "w") as shard:
+            shard.create_group("input_ids")
+            shard.create_group("masked_lm_positions")
+    else:
+        (tmp_path / "training.hdf5").write_text("plain text")
     with pytest.raises(bert_settings.SetupError, match=r"training\.hdf5: not a shard"):
         bert_data.open_source(settings(f"--data={tmp_path}"), bert_ranks.Ranks(), CPU)
 
@@ -319,13 +319,6 @@ def test_a_directory_without_shards_is_refused(settings, tmp_path):
         bert_data.open_source(settings(f"--data={tmp_path}"), bert_ranks.Ranks(), CPU)
     with pytest.raises(bert_settings.SetupError, match="nowhere: No such file"):
         bert_data.open_source(settings(f"--data={tmp_path}/nowhere"), bert_ranks.Ranks(), CPU)
-
-
-def test_fewer_rows_than_a_batch_are_refused(settings, tmp_path):
-    chosen = settings(f"--data={tmp_path}")
-    write_shard(tmp_path / "training.h5", [0, 1, 2], chosen)
-    with pytest.raises(bert_settings.SetupError, match="3 rows do not fill a batch of 4"):
-        bert_data.open_source(chosen, bert_ranks.Ranks(), CPU)
 
 
 @pytest.mark.torch
