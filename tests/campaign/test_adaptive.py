@@ -51,24 +51,7 @@ def first_row(result: CollectResult) -> Row:
     return table.rows[0]
 
 
-@pytest.mark.parametrize(
-    ("rates", "precision", "is_enough"),
-    [
-        (CLOSE, 0.01, True),
-        (CLOSE[:4], 0.5, False),
-        (CLOSE, 0.0035, False),
-        ((0.0, *CLOSE[:4]), 0.01, False),
-        ((0.0, *CLOSE), 0.01, True),
-        ((*CLOSE[:4], 130.0), 0.01, False),
-        ((*CLOSE, 130.0), 0.01, False),
-        ((*CLOSE, *CLOSE[:3], 130.0), 0.01, True),
-        ((), 0.01, False),
-    ],
-    ids=[
-        *("five close", "four", "the asked width is not narrower", "four of five", "five of six"),
-        *("five apart", "six with an outlier", "nine with an outlier", "none"),
-    ],
-)
+@cases
 def test_a_job_decides_by_the_numbers_that_collect_prints(
     build: Build, rates: tuple[float, ...], precision: float, is_enough: bool
 ) -> None:

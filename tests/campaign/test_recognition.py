@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.kit import logs
-from tests.kit.cases import read_constant
+from tests.kit.cases import cases, read_constant
 from tests.kit.cli import Collect, CollectJson, first_row
 from tests.kit.logs import write_file
 from tests.kit.recipes import printed
@@ -347,22 +347,7 @@ def write_trainer_file(folder: Path, name: str, scale: float = 1.0) -> None:
     write_file(folder, name, text)
 
 
-@pytest.mark.parametrize(
-    ("names", "read", "rule"),
-    [
-        pytest.param((STATE,), STATE, "elapsed", id="a state"),
-        pytest.param((RESULTS,), RESULTS, "closing", id="results"),
-        pytest.param((RESULTS, STATE), STATE, "elapsed", id="a state and results"),
-        pytest.param(("train.log", RESULTS, STATE), "train.log", "elapsed", id="a log and both"),
-        pytest.param((f"checkpoint-9/{STATE}", STATE), STATE, "elapsed", id="a checkpoint below"),
-        pytest.param(
-            (f"checkpoint-9/{STATE}", f"checkpoint-10/{STATE}"),
-            f"checkpoint-10/{STATE}",
-            "elapsed",
-            id="checkpoints only",
-        ),
-    ],
-)
+@cases
 def test_a_trainers_files_are_one_run(
     tmp_path: Path, collect_json: CollectJson, names: tuple[str, ...], read: str, rule: str
 ) -> None:

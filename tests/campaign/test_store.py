@@ -213,23 +213,7 @@ def test_a_lock_names_where_its_holder_can_be_looked_for(tmp_path: Path) -> None
 FIRST, DEAD = "4026531836", "4194999"
 
 
-@pytest.mark.parametrize(
-    ("changes", "available"),
-    [
-        ({"pid": DEAD}, True),
-        ({"pid": DEAD, "namespace": "4026532999"}, False),
-        ({"pid": DEAD, "namespace": "-"}, False),
-        ({"pid": DEAD, "host": "elsewhere"}, False),
-        # The same machine after a reboot, and machines that only look like it.
-        ({"pid": DEAD, "boot": "before"}, True),
-        ({"pid": DEAD, "boot": "before", "machine": "other"}, False),
-        ({"pid": DEAD, "boot": "before", "machine": "-"}, False),
-        ({"pid": DEAD, "boot": "before", "namespace": "4026532999"}, False),
-        ({"born": "1"}, True),
-        ({}, False),
-    ],
-    ids=str,
-)
+@cases
 def test_who_can_not_be_seen_is_not_dead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str], available: bool
 ) -> None:

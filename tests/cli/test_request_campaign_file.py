@@ -90,22 +90,17 @@ def test_what_is_typed_wins_over_the_file(file: Path) -> None:
     assert "--partition=test\n" in plain(campaign)
     assert "--exclude=n1,n2\n" in plain(campaign)
     result = run("submit", file, "--fw", "pytorch", "--env", "A=1", "--json")
-    assert (
-        result.error["message"]
-        == "--fw and --env have no effect with campaign.toml, which says what to measure."
-    )
+    assert "--fw and --env" in result.error["message"]
 
 
 def test_all_faults_are_told_at_once_and_nothing_is_written(file: Path, tmp_path: Path) -> None:
     file.write_text(FILE.replace('"oneflow"]', '"onflow"]').replace('"fp16"]', '"fp17"]'))
     result = run("submit", file, "--runs", tmp_path / "runs", "--json")
     assert result.returncode == 2
-    errors = [(error["code"], error["message"]) for error in result.document["errors"]]
-    assert errors == [
-        ("config", f"{file}: batch_sizes.fp16 belongs to fp16, which is not measured."),
-        ("config", f"{file}: frameworks[2]: There is no framework 'onflow'."),
-        ("config", f"{file}: precisions[2]: pytorch: There is no precision 'fp17' here."),
-    ]
+    errors = result.document["errors"]
+    assert {error["code"] for error in errors} == {"config"}
+    for error, word in zip(errors, ("batch_sizes.fp16", "'onflow'", "'fp17'"), strict=True):
+        assert word in error["message"]
     assert not (tmp_path / "runs").exists()
 
 
@@ -113,7 +108,7 @@ def test_what_has_no_effect_with_the_scheduler_is_said(file: Path) -> None:
     file.write_text('schema = 1\nframeworks = "pytorch"\n[slurm]\npartition = "gpu"\n')
     result = run("submit", file, "--scheduler", "local", "--dry-run", "--json")
     (warning,) = [text for text in result.document["warnings"] if "no effect" in text]
-    assert warning == f"{file}: slurm.partition has no effect with the local scheduler."
+    assert "slurm.partition" in warning
 
 
 TYPED_WRONG = {

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from hpcbert.cli.streams import to_ascii
+from tests.kit.cases import cases
 from tests.kit.waiting import CEILING
 
 pytestmark = pytest.mark.slow
@@ -28,24 +29,7 @@ def hpcbert(*words: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[b
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("env", "plain"),
-    [
-        ({"LC_ALL": "C"}, True),
-        ({"LC_ALL": "POSIX"}, True),
-        ({"LANG": "C"}, True),
-        ({"LC_CTYPE": "C"}, True),
-        ({}, True),
-        ({"LC_ALL": "C", "LANG": "C.UTF-8"}, True),
-        ({"PYTHONIOENCODING": "ascii", "LANG": "C.UTF-8"}, True),
-        ({"LC_ALL": "C.UTF-8"}, False),
-        ({"LANG": "C.utf8"}, False),
-        ({"LC_CTYPE": "C.UTF-8"}, False),
-        ({"PYTHONIOENCODING": "utf-8", "LC_ALL": "C"}, False),
-        ({"PYTHONUTF8": "1", "LC_ALL": "C"}, False),
-    ],
-    ids=str,
-)
+@cases
 def test_the_locale_decides(env: dict[str, str], plain: bool, tmp_path: Path) -> None:
     result = hpcbert("frameworks", "show", "oneflow", cwd=tmp_path, **env)
     assert result.returncode == 0, result.stderr

@@ -78,19 +78,7 @@ def test_gpus_by_type_and_number(gres: str, name: str, count: int, tmp_path: Pat
     assert any("MIG" in warning for warning in proposal.warnings) == (name == "gpu:1g.10gb")
 
 
-@pytest.mark.parametrize(
-    ("sinfo", "chosen", "reason", "alternatives"),
-    [
-        (line("cpu*", "(null)") + line("gpu", "gpu:a100:8"), "gpu", "the default, cpu, has no GPUs", "cpu"),
-        (line("a*", "gpu:8") + line("b", "gpu:8", nodes=9), "a", "the default", "b (9 nodes"),
-        (line("a", "gpu:8") + line("b", "gpu:8", nodes=9), "b", "9 nodes with gpu:8", "a (2 nodes"),
-        (line("debug*", "gpu:8", limit="30:00") + line("long", "gpu:8"), "long", "gpu:8", "00:30:00 at most"),
-        (line("a*", "gpu:8", state="down") + line("b", "gpu:8"), "b", "not for you: it is down", "a ("),
-        (line("mig*", "gpu:1g.10gb:7") + line("a", "gpu:a100:4"), "a", "gpu:a100:4", "slices of GPUs"),
-        (line("only", "gpu:8"), "only", "gpu:8", ""),
-    ],
-    ids=["no GPUs", "default", "most", "an hour", "down", "slices", "one"],
-)  # fmt: skip
+@cases
 def test_the_partition_is_one_that_has_gpus(
     sinfo: str, chosen: str, reason: str, alternatives: str
 ) -> None:
@@ -163,19 +151,7 @@ REFUSALS: dict[str, Callable[[str], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("refusal", "option", "constraint", "arguments"),
-    [
-        ("none", "gres", "", ()),
-        ("only --gpus", "gpus", "", ()),
-        ("no --gres", "gpus-per-node", "", ()),
-        ("a type of GPU", "gres", "a100", ()),
-        ("both", "gpus-per-node", "v100", ()),
-        ("--export", "gres", "", ("--export=NONE",)),
-        ("all", "gres", "", ()),
-    ],
-    ids=list(REFUSALS),
-)
+@cases
 def test_the_form_of_a_request_is_one_that_sbatch_accepts(
     refusal: str, option: str, constraint: str, arguments: tuple[str, ...], tmp_path: Path
 ) -> None:
@@ -200,7 +176,6 @@ def test_the_form_of_a_request_is_one_that_sbatch_accepts(
     assert others == (("v100",) if refusal == "a type of GPU" else ())
 
 
-PREEMPTS = "ClusterName = c\nPreemptMode = REQUEUE\nPreemptType = preempt/partition_prio\n"
 LADDER = (("debug*", 10, "OFF", "30:00"), ("owners", 9, "OFF", "infinite"), ("spare", 1, "REQUEUE", "infinite"))  # fmt: skip
 
 
@@ -215,16 +190,7 @@ def ranked(names: str) -> tuple[str, str]:
     return sinfo, "".join(rules)
 
 
-@pytest.mark.parametrize(
-    ("names", "config", "chosen", "preempted"),
-    [
-        ("debug spare", PREEMPTS, "spare", True),
-        ("debug owners spare", PREEMPTS, "owners", False),
-        ("spare", PREEMPTS, "spare", False),
-        ("debug spare", PREEMPTS.replace("partition_prio", "none"), "spare", False),
-    ],
-    ids=["instead of a short one", "another one", "nothing above it", "preemption is off"],
-)
+@cases
 def test_a_preemptible_partition_is_said(
     names: str, config: str, chosen: str, *, preempted: bool
 ) -> None:
@@ -235,21 +201,7 @@ def test_a_preemptible_partition_is_said(
     assert any("preemptible (REQUEUE)" in text for text in proposal.warnings) == preempted
 
 
-BY_QOS = f"{ENFORCED}PreemptMode = REQUEUE\nPreemptType = preempt/qos\n"
-
-
-@pytest.mark.parametrize(
-    ("config", "preempts", "mode", "warning"),
-    [
-        (BY_QOS, "spare", "cluster", "QOS spare is preemptible (REQUEUE)"),
-        (BY_QOS, "low,spare", "cancel", "QOS spare is preemptible (CANCEL)"),
-        (BY_QOS.replace("REQUEUE", "GANG,SUSPEND"), "spare", "cluster", "(SUSPEND)"),
-        (BY_QOS.replace("REQUEUE", "OFF"), "spare", "cluster", ""),
-        (BY_QOS, "low", "cluster", ""),
-        (BY_QOS.replace("/qos", "/none"), "spare", "cluster", ""),
-        (BY_QOS.replace("/qos", "/partition_prio"), "spare", "cluster", ""),
-    ],
-)
+@cases
 def test_a_preemptible_qos_is_said(config: str, preempts: str, mode: str, warning: str) -> None:
     association = "a|me|||spare|spare|||\n"
     qos = f"spare||||||{mode}\nhigh|||||{preempts}|cluster\n"
@@ -511,17 +463,7 @@ def test_what_is_chosen_is_said_with_the_reason_and_the_rest() -> None:
     assert "also there (--partition): cpu (no GPUs, 2 nodes)" in text
 
 
-@pytest.mark.parametrize(
-    ("accounts", "config", "expected", "reason"),
-    [
-        ("|||gres/gpu=240|", ENFORCED, "00:30:00", "account proj (GrpTRESRunMins)"),
-        ("|||node=10|", ENFORCED, "00:10:00", "account proj (GrpTRESRunMins)"),
-        ("|||gres/gpu=240|", ENFORCED.replace("limits,", ""), "01:00:00", "no limit is lower"),
-        ("|||gres/gpu=1|", ENFORCED, "01:00:00", "no limit is lower"),  # no time would do
-        ("||||00:20:00", ENFORCED.replace("qos", "qos,safe"), "00:20:00", "(GrpWall)"),
-    ],
-    ids=["GPUs", "nodes", "not enforced", "too little", "budget"],
-)
+@cases
 def test_a_job_of_one_node_keeps_to_limits_on_minutes(
     accounts: str, config: str, expected: str, reason: str
 ) -> None:

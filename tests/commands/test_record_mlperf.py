@@ -12,21 +12,13 @@ import tomli
 from hpcbert.commands import record
 from hpcbert.logs.mllog import BenchmarkRun, read_benchmark_run
 from hpcbert.results.published import record as published
+from tests.kit.cases import cases
 from tests.kit.cli import run
 from tests.kit.logs import SYSTEM, write_submission
 from tests.kit.needs import require
 
 
-@pytest.mark.parametrize(
-    ("seconds", "minutes"),
-    [
-        ([*range(60, 660, 60)], 5.5),
-        ([0, *range(60, 600, 60)], 5.5),
-        ([0, 0, *range(60, 540, 60)], None),
-        ([*range(60, 600, 60)], None),
-    ],
-    ids=["ten", "one missed", "two missed", "nine"],
-)
+@cases
 def test_minutes_leave_out_the_fastest_and_the_slowest(
     seconds: list[int], minutes: float | None
 ) -> None:
@@ -46,15 +38,7 @@ def test_a_folder_becomes_a_table(tmp_path: Path, samples: int, rate: float | No
     assert "precision" not in text
 
 
-@pytest.mark.parametrize(
-    ("framework", "records", "expected"),
-    [
-        pytest.param("JAX", {}, ("8", ""), id="one micro-batch"),
-        pytest.param("JAX", {"gradient_accumulation_steps": 4}, ("2", "acc4"), id="accumulation"),
-        pytest.param("JAX", {"gradient_accumulation_steps": 3}, ("", "acc3"), id="no whole number"),
-        pytest.param("PyTorch NGC", {"d_batch_size": 4}, ("4", "acc2"), id="as the recipe reads"),
-    ],
-)
+@cases
 def test_the_batch_is_that_of_a_micro_batch_as_in_tables_of_logs(
     tmp_path: Path, framework: str, records: dict[str, int], expected: tuple[str, str]
 ) -> None:

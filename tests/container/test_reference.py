@@ -23,52 +23,7 @@ IMAGES = st.builds(
 )
 
 
-@pytest.mark.parametrize(
-    ("text", "uri", "stem"),
-    [
-        ("./x.sqsh", "./x.sqsh", "x"),
-        ("/images/py torch.sqsh", "/images/py torch.sqsh", "py_torch"),
-        (
-            "docker://nvcr.io#nvidia/pytorch:25.04-py3",
-            "docker://nvcr.io#nvidia/pytorch:25.04-py3",
-            "nvcr.io+nvidia+pytorch+25.04-py3",
-        ),
-        (
-            "docker://nvcr.io/nvidia/pytorch:25.04-py3",
-            "docker://nvcr.io#nvidia/pytorch:25.04-py3",
-            "nvcr.io+nvidia+pytorch+25.04-py3",
-        ),
-        (
-            "nvcr.io#nvidia/pytorch:25.04-py3",
-            "docker://nvcr.io#nvidia/pytorch:25.04-py3",
-            "nvcr.io+nvidia+pytorch+25.04-py3",
-        ),
-        (
-            "docker://$oauthtoken@nvcr.io#nvidia/pytorch:1",
-            "docker://$oauthtoken@nvcr.io#nvidia/pytorch:1",
-            "nvcr.io+nvidia+pytorch+1",
-        ),
-        (
-            "docker://me@nvcr.io/a/b/c:1",
-            "docker://me@nvcr.io#a/b/c:1",
-            "nvcr.io+a+b+c+1",
-        ),
-        ("ubuntu", f"docker://{HUB}#library/ubuntu:latest", f"{HUB}+library+ubuntu+latest"),
-        ("docker://ubuntu:22.04", f"docker://{HUB}#library/ubuntu:22.04", None),
-        ("docker://me@ubuntu:22.04", f"docker://me@{HUB}#library/ubuntu:22.04", None),
-        ("docker://docker.io#ubuntu", f"docker://{HUB}#library/ubuntu:latest", None),
-        ("index.docker.io/a/b", f"docker://{HUB}#a/b:latest", None),
-        ("pytorch/pytorch:1.6.0", f"docker://{HUB}#pytorch/pytorch:1.6.0", None),
-        ("localhost:5000/tiny:1", "docker://localhost:5000#tiny:1", "localhost_5000+tiny+1"),
-        ("localhost/tiny:1", "docker://localhost#tiny:1", "localhost+tiny+1"),
-        (f"reg.io#a/b@{DIGEST}", f"docker://reg.io#a/b@{DIGEST}", None),
-        (
-            f"docker://u@reg.io/a:1@{DIGEST}",
-            f"docker://u@reg.io#a@{DIGEST}",
-            f"reg.io+a@{DIGEST.replace(':', '+')}",
-        ),
-    ],
-)
+@cases
 def test_a_reference_becomes_the_form_that_all_versions_read(
     text: str, uri: str, stem: str | None
 ) -> None:

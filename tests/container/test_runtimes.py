@@ -19,8 +19,6 @@ from tests.kit.containers import pointer
 
 pytestmark = pytest.mark.slow
 
-DIGEST = "sha256:" + "0123456789abcdef" * 4
-
 
 @pytest.mark.parametrize("name", ["apptainer", "singularity"])
 def test_singularity_is_another_name_for_apptainer(tmp_path: Path, name: str) -> None:
@@ -34,23 +32,7 @@ def test_a_runtime_that_is_not_known_is_refused_with_the_nearest(tmp_path: Path)
     assert "apptainer" in raised.value.hint
 
 
-@pytest.mark.parametrize(
-    ("text", "uri"),
-    [
-        ("/images/py torch.sif", "/images/py torch.sif"),
-        ("docker://nvcr.io#nvidia/pytorch:25.04-py3", "docker://nvcr.io/nvidia/pytorch:25.04-py3"),
-        ("nvcr.io/nvidia/pytorch:1", "docker://nvcr.io/nvidia/pytorch:1"),
-        ("docker://me@nvcr.io#a/b:1", "docker://nvcr.io/a/b:1"),
-        ("ubuntu", "docker://docker.io/library/ubuntu:latest"),
-        ("localhost:5000/tiny:1", "docker://localhost:5000/tiny:1"),
-        (f"reg.io:5000/a/b:1@{DIGEST}", f"docker://reg.io:5000/a/b@{DIGEST}"),
-        ("oras://ghcr.io/some/thing:1.0", "oras://ghcr.io/some/thing:1.0"),
-        ("oras://reg.io:5000/thing", "oras://reg.io:5000/thing:latest"),
-        ("library://lolcow", "library://lolcow:latest"),
-        ("library://sylabs/Examples/lolcow:1.0", "library://sylabs/Examples/lolcow:1.0"),
-        ("library://lib.org:8443/a/b/c:1", "library://lib.org:8443/a/b/c:1"),
-    ],
-)
+@cases
 def test_apptainer_gets_references_as_it_writes_them(text: str, uri: str) -> None:
     assert runtimes.image_uri(parse_reference(text), "apptainer") == uri
 

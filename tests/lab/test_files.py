@@ -8,6 +8,7 @@ import tomli
 from hpcbert.config.site import read_site
 from hpcbert.lab import files
 from hpcbert.lab.plan import LabPlan, Layout, Network
+from tests.kit.cases import cases
 
 LAYOUT = Layout(Path("/srv/lab"))
 NETWORK = Network(7)
@@ -115,17 +116,7 @@ def test_the_site_of_a_lab_without_gpus_is_one_of_cpu_nodes(tmp_path: Path) -> N
 
 
 @pytest.mark.site("Slurm 20.11 and 21.08 (scripted)")
-@pytest.mark.parametrize(
-    ("version", "stored", "cgroup"),
-    [
-        ("slurm 20.11.9", "AccountingStoreJobComment=YES", ""),
-        ("slurm-wlm 21.08.8-2", "AccountingStoreFlags=job_comment", ""),
-        ("slurm-wlm 22.05.8", "AccountingStoreFlags=job_comment", files.CGROUP_CONF),
-        ("slurm 26.05.5", "AccountingStoreFlags=job_comment", files.CGROUP_CONF),
-        ("", "AccountingStoreFlags=job_comment", files.CGROUP_CONF),
-    ],
-    ids=["20.11", "21.08", "22.05", "26.05", "unknown"],
-)
+@cases
 def test_an_older_slurm_gets_the_keys_that_it_knows(version: str, stored: str, cgroup: str) -> None:
     """slurmd 20.11 ends with a parse error in cgroup.conf, slurmctld with one in slurm.conf."""
     release = files.read_release(f"{version}\n")

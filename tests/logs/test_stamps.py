@@ -17,6 +17,7 @@ from hpcbert.logs.stamps import (
     nearest_moment,
     read_stamps,
 )
+from tests.kit.cases import cases
 from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import NAMES, grammar
 
@@ -78,17 +79,7 @@ def test_lines_that_begin_with_a_time_are_read(tmp_path: Path, line: str) -> Non
     assert explain_mismatch((stamp,), TimeSpan(T + HOUR, T + 2 * HOUR))
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "built on 2001-01-01 00:00:00",
-        "version 2001-01-01",
-        "2001-99-99 00:00:00 x",
-        "I0000 00:00:1712345678.123 absl before it is ready",
-        "12345 2001-01-01 00:00:00",
-    ],
-    ids=str,
-)
+@cases
 def test_other_dates_are_not_the_log_s(tmp_path: Path, line: str) -> None:
     assert write_and_read(tmp_path, line) == ()
 

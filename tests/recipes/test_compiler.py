@@ -10,6 +10,7 @@ from hpcbert.errors import UsageError
 from hpcbert.model import Device, OptionValue, Shape
 from hpcbert.script.plan import Request, RequestCell
 from tests.kit import drafts
+from tests.kit.cases import cases
 
 TUNED: dict[str, OptionValue] = {"compile_mode": "max-autotune"}
 
@@ -32,18 +33,7 @@ def render(
     return "".join(drafts.drafted(drafts.reference(tmp_path), request).scripts.values())
 
 
-@pytest.mark.parametrize(
-    ("settings", "requested", "text"),
-    [
-        (TUNED, ("cpu", "", 0), "compile = auto"),
-        (TUNED | {"compile": "false"}, ("gpu", "", 0), "compile = false"),
-        ({"compile_mode": "reduce-overhead"}, ("gpu", "", 2), "accumulation 1, not 2"),
-        ({"compile": "true", "unpad": True}, ("cpu", "", 0), "exclude each other"),
-        ({"weights": "bf16"}, ("gpu", "fp32", 0), "not fp32"),
-        ({"weights": "fp32"}, ("gpu", "fp8", 0), "needs weights bf16"),
-    ],
-    ids=["cpu", "off", "replayed", "shapes", "weights", "fp8"],
-)
+@cases
 def test_what_cannot_be_compiled_is_refused_before_a_job_starts(
     tmp_path: Path,
     settings: dict[str, OptionValue],

@@ -75,16 +75,7 @@ def test_a_platform_counts_nodes_unless_it_names_gpus(
     assert facts.get("nodes") == nodes
 
 
-@pytest.mark.parametrize(
-    ("platform", "lineno", "batch", "precision"),
-    [
-        pytest.param("8xNVIDIA DGX H100", 1263, 48, "fp8", id="H100"),
-        pytest.param("434xNVIDIA DGX H100", 1270, 2, "fp16", id="a small batch"),
-        pytest.param("1xNVIDIA DGX H100", 1178, 48, "fp16", id="a program without FP8"),
-        pytest.param("1xNVIDIA DGX A100", 1270, 48, "fp16", id="a GPU without FP8"),
-        pytest.param("1xG593-SD0", 1263, 48, None, id="nothing"),
-    ],
-)
+@cases
 def test_of_several_signs_of_the_precision_the_surest_holds(
     tmp_path: Path, platform: str, lineno: int, batch: int, precision: str | None
 ) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from hpcbert.logs.scan import Reading
 from hpcbert.logs.setting import Setting
+from tests.kit.cases import cases
 from tests.kit.logs import Reader, codes
 from tests.kit.recipes import grammar
 
@@ -53,46 +54,9 @@ def read_log(tmp_path: Path, recipe: str, text: str, settings: Setting, rule: st
 
 _BEFORE_V2 = "using world size: 64 and model-parallel size: 4 \n"
 _V2 = "using world size: 64, data-parallel-size: 8, tensor-model-parallel size: 4, pipeline-model-parallel size: 2 \n"
-_CORE = (
-    "using world size: 64, data-parallel size: 8, context-parallel size: 2, hierarchical"
-    " context-parallel sizes: None, tensor-model-parallel size: 4, pipeline-model-parallel size: 1\n"
-)
-_DEEPSPEED = (
-    "using world size: 64, data-parallel-size: 4, sequence-parallel size: 2,"
-    " tensor-model-parallel size: 4, pipeline-model-parallel size: 2 \n"
-)
 
 
-@pytest.mark.parametrize(
-    ("header", "replicas"),
-    [
-        pytest.param(_BEFORE_V2, 16, id="v1"),
-        pytest.param(
-            _BEFORE_V2 + format_arguments(world_size=64, batch_size=8), 16, id="v1-arguments"
-        ),
-        pytest.param(_BEFORE_V2.replace("size: 4", "size: 64"), 1, id="v1-one-replica"),
-        pytest.param(
-            "using world size: 64 and intra-layer-model-parallel size: 4 \n", 16, id="between"
-        ),
-        pytest.param(_V2, 8, id="v2"),
-        pytest.param(_CORE, 8, id="core"),
-        pytest.param(_DEEPSPEED, 4, id="megatron-deepspeed"),
-        pytest.param(
-            format_arguments(
-                context_parallel_size=2,
-                data_parallel_size=4,
-                pipeline_model_parallel_size=2,
-                tensor_model_parallel_size=4,
-                world_size=64,
-            ),
-            4,
-            id="arguments",
-        ),
-        pytest.param(
-            format_arguments(data_parallel_size=64, world_size=64), 64, id="data-parallel"
-        ),
-    ],
-)
+@cases
 def test_the_global_batch_is_that_of_all_replicas(
     header: str, replicas: int, tmp_path: Path
 ) -> None:

@@ -12,7 +12,6 @@ from hpcbert.script.plan import Request, RequestCell
 from tests.kit import drafts
 from tests.kit.cases import cases
 
-_TPU = {"tpu_parameters": '{"name": "t"}', "perfzero_method": "benchmark_short_4x4_tpu"}
 _METHOD = "BertClassifyBenchmarkReal."
 
 
@@ -39,16 +38,7 @@ def render(
     return "".join(draft.scripts.values())
 
 
-@pytest.mark.parametrize(
-    ("shape", "settings", "values", "method"),
-    [
-        ("1n8g", {}, (0, 0, 0), "benchmark_short_8_gpu"),
-        ("1n8g", {"perfzero_method": "benchmark_8_gpu"}, (5, 11, 8103), "benchmark_8_gpu"),
-        ("1n1g", {"perfzero_method": "benchmark_short_1_gpu"}, (6, 1, 10), "benchmark_short_1_gpu"),
-        ("1n32g", _TPU, (14, 1, 2234), "benchmark_short_4x4_tpu"),
-    ],
-    ids=["short", "whole", "one-gpu", "tpu"],
-)
+@cases
 def test_a_method_runs_with_its_own_values(
     tmp_path: Path, shape: str, settings: dict[str, str], values: tuple[int, int, int], method: str
 ) -> None:

@@ -166,19 +166,7 @@ def make_facts(**facts: object) -> tuple[tuple[str, tuple[str, ...]], ...]:
 BASE = {"sequence_length": 512, "real_token_share": 0.5}
 
 
-@pytest.mark.parametrize(
-    ("facts", "flops"),
-    [
-        (BASE, model_flops(ModelSize(12, 768, 3072), 512)),
-        ({**BASE, "vocab_size": 8192}, model_flops(ModelSize(12, 768, 3072, 8192), 512)),
-        ({**BASE, "predictions": 20}, model_flops(ModelSize(12, 768, 3072), 512, 20)),
-        ({**BASE, "intermediate_size": 1000}, model_flops(ModelSize(12, 768, 1000), 512)),
-        ({**BASE, "hidden_size": 256, "layers": 3}, model_flops(ModelSize(3, 256, 1024), 512)),
-        ({**BASE, "packing": 2}, model_flops(ModelSize(12, 768, 3072), 256, 38)),
-        ({**BASE, "packing": 2, "predictions": 80}, model_flops(ModelSize(12, 768, 3072), 256, 40)),
-    ],
-    ids=["usual", "vocabulary", "predictions", "feed-forward", "own sizes", "packed", "packed, predictions"],
-)  # fmt: skip
+@cases
 def test_operations_are_those_of_the_sizes_that_the_run_states(
     facts: dict[str, Any], flops: float
 ) -> None:

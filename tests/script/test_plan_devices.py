@@ -246,7 +246,7 @@ def test_submit_tells_the_device(empty_directory: None) -> None:
     assert run(*words).data["arrays"][0]["device"] == "auto"
     refused = run(*words, "--fw", "nccl-tests", "--device", "cpu")
     assert refused.returncode == 2
-    assert refused.error["message"] == "nccl-tests runs on gpu, not on cpu."
+    assert "nccl-tests" in refused.error["message"]
     assert "pytorch" in refused.error["hint"]
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from hpcbert.campaign import fingerprint
 from hpcbert.system import redact
+from tests.kit.cases import cases
 from tests.kit.paths import REPOSITORY
 from tests.kit.scripts import tool
 from tests.kit.waiting import CEILING
@@ -179,20 +180,7 @@ def lines_of(node: str, text: str, size: int = 9) -> list[str]:
 A, B = '{"host":{"kernel":"6.1 x"}}', '{"host":{"kernel":"5.4"}}'
 
 
-@pytest.mark.parametrize(
-    ("lines", "expected"),
-    [
-        ([*lines_of("n1", A), *lines_of("n2", A)], {"n1 n2": A}),
-        ([*lines_of("n1", A), *lines_of("n2", B)], {"n1": A, "n2": B}),
-        ([line for pair in zip(lines_of("n1", A), lines_of("n2", A), strict=True) for line in pair], {"n1 n2": A}),
-        ([*lines_of("n1", A)[:-1], *lines_of("n1", B)], {"n1": B}),
-        ([*lines_of("n1", A)[1:], *lines_of("n2", B)], {"n2": B}),
-        ([lines_of("n1", A)[0], *lines_of("n1", A)[2:]], {}),
-        (["\033[31mA banner", f"\033[0m{lines_of('n1', A)[0]}", *lines_of("n1", A)[1:]], {"n1": A}),
-        (["hpcbert-node n1 0 x <{}>", "hpcbert-node a;b 0 2 <{}>", "== a banner =="], {}),
-    ],
-    ids=["equal", "unequal", "interleaved", "cut, then whole", "no start", "a gap", "after a coloured banner", "other lines"],
-)  # fmt: skip
+@cases
 def test_a_job_joins_the_lines_of_its_nodes(
     tmp_path: Path, lines: list[str], expected: dict[str, str]
 ) -> None:

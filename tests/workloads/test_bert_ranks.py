@@ -34,22 +34,7 @@ def test_rank_detection(environment, expected):
     assert bert_ranks.detect_ranks(environment) == expected
 
 
-@pytest.mark.parametrize(
-    ("environment", "complaint"),
-    [
-        (without(RANK, "WORLD_SIZE"), "no WORLD_SIZE"),
-        (without(RANK, "RANK"), "no RANK"),
-        (without(RANK, "LOCAL_RANK"), "no LOCAL_RANK"),
-        ({**STEP, "WORLD_SIZE": "16"}, "no RANK"),
-        ({**RANK, "RANK": "8"}, "contradict"),
-        ({**RANK, "LOCAL_RANK": "8"}, "contradict"),
-        ({**RANK, "RANK": "-1"}, "RANK='-1' is not a number"),
-        ({**RANK, "RANK": ""}, "RANK='' is not a number"),
-        (STEP, r"SLURM_STEP_NUM_TASKS=16, .*export RANK=\$SLURM_PROCID"),
-        ({"OMPI_COMM_WORLD_SIZE": "6", "OMPI_COMM_WORLD_RANK": "5"}, "OMPI_COMM_WORLD_SIZE=6"),
-        ({"PMI_SIZE": "2", "PMI_RANK": "0"}, "PMI_SIZE=2"),
-    ],
-)
+@cases
 def test_ranks_that_would_train_alone_or_twice_are_refused(environment, complaint):
     with pytest.raises(bert_settings.SetupError, match=complaint):
         bert_ranks.detect_ranks(environment)

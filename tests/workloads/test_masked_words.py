@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.kit.cases import cases
+
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
@@ -61,16 +63,7 @@ def test_prepared_samples_have_their_labels_in_place(words: Any, tmp_path: Path)
     assert "predictions=3 " in samples.describe(30522)
 
 
-@pytest.mark.parametrize(
-    ("changes", "vocabulary", "text"),
-    [
-        ({"sequence_length": 8}, 30522, "4 tokens, not 8"),
-        ({}, 2001, "above 2000"),
-        ({"predictions": 2}, 30522, "3 masked tokens, not 2"),
-        ({"data": "/missing"}, 30522, "no file"),
-    ],
-    ids=["length", "vocabulary", "predictions", "no file"],
-)
+@cases
 def test_samples_that_do_not_fit_are_refused(
     words: Any, tmp_path: Path, changes: dict[str, Any], vocabulary: int, text: str
 ) -> None:
