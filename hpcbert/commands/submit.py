@@ -12,36 +12,30 @@ folder and the campaign, and deletes nothing else.
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 import shlex
+import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcbert import scheduler
-from hpcbert.campaign import ends, store
+from hpcbert.campaign import ends, overview, store
 from hpcbert.campaign.repeats import TrackedCampaign
-from hpcbert.errors import Interruption, UsageError, join_names
+from hpcbert.commands.monitor import open_campaign
+from hpcbert.errors import HpcbertError, Interruption, SchedulerError, UsageError, join_names
 from hpcbert.model import Campaign
 from hpcbert.scheduler.base import RESUME, NoRoomError, SchedulerContext, Target
 from hpcbert.scheduler.poller import Pace
 from hpcbert.slurm.states import Kind, RepeatState
 from hpcbert.system import files
+from hpcbert.system.files import find_mounts_below, read, translate_errors, write_text
 from hpcbert.system.runner import Runner, defer_interrupts
 
 if TYPE_CHECKING:  # with Jinja, which tracking and cancelling do not need
     from hpcbert.script.draft import Draft
-
-
-import contextlib
-import secrets
-import shutil
-from collections.abc import Iterable, Sequence
-
-from hpcbert.campaign import overview
-from hpcbert.commands.monitor import open_campaign
-from hpcbert.errors import HpcbertError, SchedulerError
-from hpcbert.system.files import find_mounts_below, read, translate_errors, write_text
 
 # Minimum seconds between two searches for a job that may have been submitted.
 _SETTLE_SECONDS = 2.0

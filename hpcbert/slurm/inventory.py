@@ -11,6 +11,7 @@ src/common/plugrack.c, plugrack_print_mpi_plugins (before 22.05 in log lines on 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
@@ -477,13 +478,14 @@ def features_argv() -> list[str]:
     return ["sinfo", "--noheader", "--all", f"--format={_FEATURE_FIELDS}"]
 
 
-def read_features(text: str, partition: str) -> list[tuple[frozenset[str], int]]:
-    """Return the sets of features of a partition's nodes, and how many nodes have each."""
-    return [
-        (frozenset(_split_names(features)), int(count))
-        for label, features, count in _read_rows(text, _FEATURE_FIELDS)
-        if count.isdigit() and _is_in_partition(label, partition)
-    ]
+def count_features(text: str, partition: str) -> Counter[str] | None:
+    """Return how many of a partition's nodes have each feature; None if it has no nodes."""
+    counts: Counter[str] | None = None
+    for label, features, count in _read_rows(text, _FEATURE_FIELDS):
+        if count.isdigit() and _is_in_partition(label, partition):
+            counts = counts or Counter()
+            counts.update(dict.fromkeys(_split_names(features), int(count)))
+    return counts
 
 
 def list_features(constraint: str) -> Iterator[str]:

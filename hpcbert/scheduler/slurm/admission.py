@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import tomli
@@ -364,12 +364,7 @@ def suggest_partition(job: Demand, partitions: Mapping[str, Partition]) -> str:
 def _suggest_gpus(job: Demand, partition: Partition) -> str:
     """Return the option or setting for GPUs that a partition has; empty if it has none."""
     resource = job.resources[0]
-    candidates = [
-        candidate
-        for group in partition.groups
-        for candidate in group.resources
-        if candidate.name == resource.name
-    ]
+    candidates = _list_matches(replace(resource, kind=""), partition)
     sufficient = [candidate for candidate in candidates if candidate.count >= resource.count]
     if resource.kind and sufficient:
         gres = ":".join(filter(None, (resource.name, sufficient[0].kind)))

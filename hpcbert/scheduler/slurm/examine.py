@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -325,12 +324,9 @@ def _check_constraint(
     constraint: str, partition: str, context: SchedulerContext, count: int
 ) -> Iterator[Finding]:
     outcome = run_query(context, inventory.features_argv(), timeout=30)
-    features = inventory.read_features(outcome.stdout if outcome.ok else "", partition)
-    if not features:
+    node_counts = inventory.count_features(outcome.stdout if outcome.ok else "", partition)
+    if node_counts is None:
         return
-    node_counts: Counter[str] = Counter()
-    for names, number in features:
-        node_counts.update(dict.fromkeys(names, number))
     missing = [name for name in inventory.list_features(constraint) if name not in node_counts]
     if not missing:
         yield Finding("constraint", "ok", constraint)

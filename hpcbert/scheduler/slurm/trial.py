@@ -105,7 +105,5 @@ def _list_forms(site: Site, cluster: Cluster, *, has_export_rule: bool) -> Itera
 
 def _list_features(partition: str, cluster: Cluster) -> list[str]:
     outcome = run_query(cluster.context, inventory.features_argv(), timeout=30)
-    node_counts: Counter[str] = Counter()
-    for names, number in inventory.read_features(outcome.stdout, partition):
-        node_counts.update(dict.fromkeys(names, number))
-    return [name for name, _ in node_counts.most_common(_MOST_FEATURES)]
+    counts = inventory.count_features(outcome.stdout, partition) or Counter()
+    return [name for name, _ in counts.most_common(_MOST_FEATURES)]
