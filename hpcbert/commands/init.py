@@ -20,10 +20,14 @@ from hpcbert.config.site import NodeSettings, Site, SlurmSettings
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.lab.plan import is_lab
 from hpcbert.model import Protocol
-from hpcbert.scheduler.slurm.admission import Demand, describe_forced_sharing, find_time_limit
+from hpcbert.scheduler.slurm.admission import (
+    derive_site_demand,
+    describe_forced_sharing,
+    find_time_limit,
+)
 from hpcbert.scheduler.slurm.cluster import HINTS, Cluster
 from hpcbert.scheduler.slurm.trial import try_forms
-from hpcbert.slurm.inventory import PartitionRules, choose_mpi, parse_resources
+from hpcbert.slurm.inventory import PartitionRules, choose_mpi
 from hpcbert.system import machine
 from hpcbert.system.decode import did_you_mean
 from hpcbert.system.machine import MachineFacts
@@ -435,7 +439,7 @@ def _choose_time_limit(proposal: Proposal, cluster: Cluster, offer: PartitionOff
     maximum = offer.partition.limit if offer else TimeLimit(None)
     owner = f"partition {partition}"
     if "limits" in cluster.settings.enforced:
-        job = _smallest_job(proposal, partition)
+        job = derive_site_demand(_draft_site(proposal), 1)
         limit_owner, enforced_limit = find_time_limit(job, cluster, partition)
         if maximum.exceeds(enforced_limit):
             maximum, owner = enforced_limit, limit_owner
@@ -453,18 +457,18 @@ def _choose_time_limit(proposal: Proposal, cluster: Cluster, offer: PartitionOff
     proposal.take("slurm.time_limit", str(limit), reason, (), "--time")
 
 
-def _smallest_job(proposal: Proposal, partition: str) -> Demand:
-    """Return a job of one hour on one whole node, as chosen so far."""
-    count, gres = proposal.value_of("nodes.gpus_per_node"), proposal.value_of("slurm.gres")
-    return Demand(
-        partition,
-        1,
-        _HOUR,
-        parse_resources(f"{gres}:{count}" if gres else ""),
-        proposal.value_of("slurm.account"),
-        proposal.value_of("slurm.qos"),
-        tasks=int(count or 1),
+def _draft_site(proposal: Proposal) -> Site:
+    """Return the site as chosen so far; its jobs have an hour if no limit is chosen."""
+    slurm = SlurmSettings(
+        partition=proposal.value_of("slurm.partition"),
+        account=proposal.value_of("slurm.account"),
+        qos=proposal.value_of("slurm.qos"),
+        gres=proposal.value_of("slurm.gres"),
+        memory=proposal.value_of("slurm.memory"),
+        time_limit=TimeLimit.parse(proposal.value_of("slurm.time_limit") or _HOUR.text),
     )
+    nodes = NodeSettings(gpus_per_node=int(proposal.value_of("nodes.gpus_per_node") or 1))
+    return Site("", proposal.name, "slurm", slurm=slurm, nodes=nodes)
 
 
 def _choose_memory(
@@ -569,16 +573,8 @@ def _choose_runs(proposal: Proposal, surroundings: MachineFacts, folder: Path) -
 
 def _choose_form(proposal: Proposal, cluster: Cluster) -> None:
     """Choose the form of a request that sbatch accepts; warn if it accepts none."""
-    slurm = SlurmSettings(
-        partition=proposal.value_of("slurm.partition"),
-        account=proposal.value_of("slurm.account"),
-        qos=proposal.value_of("slurm.qos"),
-        gres=proposal.value_of("slurm.gres"),
-        memory=proposal.value_of("slurm.memory"),
-        time_limit=TimeLimit.parse(proposal.value_of("slurm.time_limit")),
-    )
-    nodes = NodeSettings(gpus_per_node=int(proposal.value_of("nodes.gpus_per_node") or 1))
-    trial = try_forms(Site("", proposal.name, "slurm", slurm=slurm, nodes=nodes), cluster)
+    site = _draft_site(proposal)
+    trial, slurm = try_forms(site, cluster), site.slurm
     if not trial.refusal:
         return
     if not trial.accepted:
