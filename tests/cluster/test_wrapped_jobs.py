@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from hpcbert.campaign import ledger, store
+from hpcbert.campaign.fingerprint import parse
 from hpcbert.model import MANIFEST
 from tests.kit.cli import Cli
 from tests.kit.scripts import tool
@@ -27,6 +28,9 @@ ALL = (
     f'{COPY} --job-name=proj --chdir=/tmp --comment=x "$copy"\n'
     'echo "Welcome"; set -- "${@/--parsable/--verbose}"\n/usr/bin/sbatch "$@"; echo "12 h left"\n'
 )
+# The reset of the colour stands before the command's own first line.
+NOTICE = r"printf '\033[31mNotice\nMaintenance\n| down | 12 hours |\n99\n\033[0m'"
+COMMANDS = ("sbatch", "squeue", "sacct", "sinfo", "scontrol", "sacctmgr", "srun")
 SUBMIT = ("submit", "--fw", "pytorch", "--repeats", "2", "--python", "/usr/bin/python3", "--json")
 
 
@@ -115,3 +119,29 @@ def test_killed_after_sbatch_where_squeue_and_accounting_lag_the_job_is_not_doub
     again("submit", "--resume", directory, "--json", status=0)
     (array,) = store.read_manifest(directory).arrays
     assert new_jobs() == {array.job_id} == {job}
+
+
+def test_a_notice_of_every_command_is_no_answer(
+    hpcbert: Cli, new_jobs: Callable[[], set[str]]
+) -> None:
+    for name in COMMANDS:
+        body = f'{NOTICE}\n/usr/bin/{name} "$@"\ncode=$?\n{NOTICE}\nexit "$code"\n'
+        tool(hpcbert.cwd, name, f"#!/bin/bash\n{body}")
+    path = f"{hpcbert.cwd}:/usr/bin:/bin:/usr/sbin:/sbin"
+    hpcbert = replace(hpcbert, env={**hpcbert.env, "PATH": path})
+    choices = hpcbert("init", "--output", "new.toml", "--json", status=0).data["choices"]
+    values = {choice["key"]: choice["value"] for choice in choices}
+    assert (values["slurm.partition"], values["slurm.mpi"]) == ("gpu", "pmix")
+    shape = ("--nodes", "2", "--gpus-per-node", "2", "--rehearse")
+    data = hpcbert(*SUBMIT, *shape, status=0).data
+    (array,) = data["arrays"]
+    assert new_jobs() == {array["job_id"]}
+    ends = {
+        event["repeat"]: (event["state"], len(event["nodes"]))
+        for event in hpcbert("monitor", data["directory"], "--json", status=0).events
+        if event["event"] == "state"
+    }
+    assert ends == {1: ("COMPLETED", 2), 2: ("COMPLETED", 2)}
+    for path in Path(data["directory"], "env").glob("*.nodes.jsonl"):
+        (equal_nodes,) = parse(path.read_bytes())
+        assert len(equal_nodes.nodes) == 2
