@@ -142,6 +142,6 @@ def test_a_notice_of_every_command_is_no_answer(
         if event["event"] == "state"
     }
     assert ends == {1: ("COMPLETED", 2), 2: ("COMPLETED", 2)}
-    for path in Path(data["directory"], "env").glob("*.nodes.jsonl"):
-        (equal_nodes,) = parse(path.read_bytes())
+    for file in Path(data["directory"], "env").glob("*.nodes.jsonl"):
+        (equal_nodes,) = parse(file.read_bytes())
         assert len(equal_nodes.nodes) == 2
