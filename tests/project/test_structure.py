@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -96,3 +97,11 @@ def test_a_folder_that_spans_rooms_has_a_page_of_ten_lines_or_so() -> None:
     pages = [REPOSITORY / "tests" / name / "README.md" for name in SPANNING]
     lengths = {page.parent.name: len(page.read_text("utf-8").splitlines()) for page in pages}
     assert {name: length for name, length in lengths.items() if not 5 <= length <= 25} == {}
+
+
+def test_each_table_of_cases_is_of_a_test_next_to_it() -> None:
+    for path in (REPOSITORY / "tests").rglob("test_*.toml"):
+        text = path.with_suffix(".py").read_text(encoding="utf-8")
+        read = re.findall(r"^@cases\n(?:@.*\n)*def (\w+)|__file__, \"(\w+)\"", text, re.MULTILINE)
+        names = {name for pair in read for name in pair if name}
+        assert set(tomli.loads(path.read_text(encoding="utf-8"))) == names, path.name
