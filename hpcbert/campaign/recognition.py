@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hpcbert.campaign.pooling import ReadLog
-from hpcbert.campaign.user_settings import UserSettings
+from hpcbert.campaign.user_settings import UserSettings, guess_shape
 from hpcbert.logs.grammar import Grammar, Rule
 from hpcbert.logs.layout import LogFile
 from hpcbert.logs.scan import Reading
@@ -123,6 +123,11 @@ def list_assumed(
     if sources.get("nodes", "").endswith(".json") and "nodes" not in facts:
         shape = f"{setting.nodes} with {setting.gpus_per_node} GPUs each"
         yield "nodes", shape, f"{sources['nodes']} states it", "--nodes with --gpus-per-node"
+    likely = guess_shape(setting)
+    if likely and likely.gpus > 1:
+        value = f"{likely.nodes} with {likely.gpus_per_node} GPUs each"
+        reason = "only their GPUs are known, and a node usually has 8"
+        yield "nodes", value, reason, "--gpus-per-node"
     if not (user_settings.model or log.model or model_heading(setting)):
         yield "model", read_log.model, "the log states none; it is the recipe's", "--model"
     stated = {*facts, *dict(user_settings.settings)}

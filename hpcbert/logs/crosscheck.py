@@ -16,8 +16,10 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import dropwhile, pairwise
+from pathlib import Path
 from typing import NamedTuple
 
+from hpcbert.config.toml import read
 from hpcbert.errors import join_names
 from hpcbert.logs.arithmetic import (
     CannotReduceError,
@@ -32,31 +34,9 @@ from hpcbert.logs.setting import Setting, UnknownError
 from hpcbert.logs.stamps import COARSEST, Clock
 from hpcbert.model import Note, Reason
 
-_RATE = rb"(?P<rate>\d[\d.]*(?:[eE][+-]?\d+)?)"
-_UNIT = rb"(?:samples?|seqs?|sequences?|sentences?|examples?)(?: ?/ ?|[ _]per[ _])s(?:ec|econd)?\b"
-# A text of the line, and its form. Sources:
-# Hugging Face transformers, trainer_utils.py (speed_metrics) and trainer_pt_utils.py (log_metrics);
-# NVIDIA/DeepLearningExamples, PyTorch and TensorFlow BERT (DLLogger), TensorFlow (Throughput
-# Average); tensorflow/benchmarks, PerfZero; hpcbert's own PyTorch program; the rest is usual.
-_CLOSING_FORMS = (
-    (b"train_samples_per_second", rb"\btrain_samples_per_second['\"]?\s*[:=]\s*['\"]?" + _RATE),
-    (b" -  throughput_train : ", rb" -  throughput_train : " + _RATE + rb" " + _UNIT),
-    (
-        b"training_sequences_per_second : ",
-        rb"\btraining_sequences_per_second : " + _RATE,
-    ),
-    (b"Throughput Average (", rb"Throughput Average \(" + _UNIT + rb"\) = " + _RATE),
-    (b'"samples_per_second": ', rb'^hpcbert-result \{.*"samples_per_second": ' + _RATE),
-    (b'"exp_per_second"', rb'"name": "exp_per_second",\s*"value": ' + _RATE),
-    *(
-        (word, rb"(?i)\b" + word + rb"[ _](?:train(?:ing)?[ _])?" + tail)
-        for word in (b"Total", b"total", b"Overall", b"overall", b"Average", b"average")
-        for tail in (
-            _UNIT + rb" *[:=] *" + _RATE,
-            rb"(?:throughput|speed) *[:=] *" + _RATE + rb" *" + _UNIT,
-        )
-    ),
-)
+_RATE = r"(?P<rate>\d[\d.]*(?:[eE][+-]?\d+)?)"
+_UNIT = r"(?:samples?|seqs?|sequences?|sentences?|examples?)(?: ?/ ?|[ _]per[ _])s(?:ec|econd)?\b"
+_CLOSING_FORMS = Path(__file__).with_name("closing.toml")
 # A closing rate includes what the steps don't: compilation, evaluation, checkpoints.
 _CLOSING_TOLERANCE = 0.3
 
@@ -64,13 +44,16 @@ _CLOSING_TOLERANCE = 0.3
 @cache
 def _all_closing_rules() -> tuple[Rule, ...]:
     rules = []
-    for text, pattern in _CLOSING_FORMS:
-        lines = 3 if text == b'"exp_per_second"' else 1
-        name = text.strip(b" -:\"'(").decode()
-        record = Record(text, re.compile(pattern, re.MULTILINE), name, lines=lines)
-        rules.append(
-            Rule(name, "footer", record, "rate", tolerance=_CLOSING_TOLERANCE, side="below")
-        )
+    for form in read(_CLOSING_FORMS)["forms"]:
+        for text in form["contains"]:
+            pattern = form["match"].replace("TEXT", text)
+            pattern = pattern.replace("UNIT", _UNIT).replace("RATE", _RATE)
+            line = re.compile(pattern.encode(), re.MULTILINE)
+            name = text.strip(" -:\"'(")
+            record = Record(text.encode(), line, name, lines=form.get("lines", 1))
+            rules.append(
+                Rule(name, "footer", record, "rate", tolerance=_CLOSING_TOLERANCE, side="below")
+            )
     return tuple(rules)
 
 
