@@ -303,6 +303,7 @@ def returns_result(body: Callable[..., Result]) -> Callable[..., None]:
     Long work shows how far it has come. The document names the command after the function:
     `lab_up` becomes `lab up`.
     """
+    shown_body = streams.shows_progress(body)
 
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
     @wraps(body)
@@ -310,5 +311,4 @@ def returns_result(body: Callable[..., Result]) -> Callable[..., None]:
         name = body.__name__.replace("_", " ").strip()
         run_command(name, lambda: shown_body(*args, **kwargs), as_json=as_json)
 
-    shown_body = streams.shows_progress(body)
     return command

@@ -18,6 +18,8 @@ NOTHING = "-"
 GAP = "  "
 # Texts are never folded to fewer characters, and the last column is never cut to fewer.
 _MIN_FOLDED, _MIN_CUT = 20, 12
+# A page folds a longer table.
+_MAX_ROWS = 100
 # An underscore inside a word marks no emphasis.
 _MARKDOWN = re.compile(r"([\\`*{}\[\]<>#|~&!]|(?<![^\W_])_|_(?![^\W_]))")
 # Characters that make a spreadsheet treat a cell as a formula (OWASP, CSV Injection).
@@ -59,7 +61,7 @@ class Grid:
         name: The name of its files, without ending.
         title: Its caption.
         rows: Numbers unrounded; one cell per column.
-        folded: Whether a page shows it only when asked.
+        folded: Whether a page shows it only when asked, as it does a long one.
     """
 
     name: str
@@ -67,6 +69,11 @@ class Grid:
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     folded: bool = False
+
+    @property
+    def is_folded(self) -> bool:
+        """Whether a page shows the table only when asked."""
+        return self.folded or len(self.rows) > _MAX_ROWS
 
     def select(self, places: Sequence[int]) -> Grid:
         """Return the table with only the columns at some places, from 0."""

@@ -211,6 +211,18 @@ def test_every_figure_has_its_text_and_its_numbers() -> None:
     assert set(re.findall(r'aria-labelledby="([^"]+)"', text)) <= set(ids)
 
 
+def test_a_long_table_is_folded_and_its_file_has_all_rows() -> None:
+    group = Group("pytorch", "bert-base", "fp16", 64, "rate")
+    runs = tuple(Run(n, 0, 10.0, True, (), "COMPLETED", "sacct", f"{n}.log") for n in range(1, 201))
+    tables = tabulate([Measured(group, Shape(1, 1), 200, runs)])
+    report = compose_report(ReportInput("", MADE, ResultSet(tables)), Words("en"))
+    page, markdown = render_page(report), formats.render_markdown(report)
+    assert re.search(r"<summary>Runs of [^<]* \(200\)</summary>", page)
+    assert "200.log" in page
+    assert "200.log" not in markdown
+    assert " (200)](tables/runs-1.csv)" in markdown
+
+
 def test_both_languages_say_the_same() -> None:
     english, chinese = (
         compose_report(make_report_input("usual"), Words(language)) for language in LANGUAGES
