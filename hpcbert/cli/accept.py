@@ -45,17 +45,15 @@ from hpcbert.errors import IncompleteError, UsageError
 from hpcbert.model import MANIFEST, JobRequest, format_stamp
 from hpcbert.results.compare import comparison_data, comparison_view, render_junit
 from hpcbert.results.document import ResultSet
+from hpcbert.results.grid import Column, Grid, TableView
+from hpcbert.results.interval import min_repeats
+from hpcbert.results.nodes import POWER, NodeVerdict
 from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.slurm.hostlist import expand
 from hpcbert.system.runner import PrefetchingRunner, run
 
 if TYPE_CHECKING:  # with Jinja, which results do not need
     from hpcbert.script.draft import Draft
-
-
-from hpcbert.results.grid import Column, Grid, TableView
-from hpcbert.results.interval import min_repeats
-from hpcbert.results.nodes import POWER, NodeVerdict
 
 _COLUMNS = (
     Column("point"),
@@ -78,13 +76,8 @@ def node_data(acceptance: Acceptance) -> dict[str, Any]:
     """Return the nodes of an acceptance as docs/reference/json.md describes them."""
     return {
         "nodes": [
-            {
-                "point": point,
-                **verdict._asdict(),
-                "of_base": _find_share(acceptance, point, verdict),
-            }
-            for point, comparison in acceptance.nodes
-            for verdict in comparison.verdicts
+            {"point": point, **verdict._asdict(), "of_base": share}
+            for point, verdict, share in _list_verdicts(acceptance)
         ],
         "power": [
             {
@@ -100,57 +93,46 @@ def node_data(acceptance: Acceptance) -> dict[str, Any]:
     }
 
 
-def _find_share(acceptance: Acceptance, point: str, verdict: NodeVerdict) -> float | None:
-    """Return a node's median over the baseline's; None if that has no number."""
-    medians = [
-        pair.base.row.median
+def _list_verdicts(acceptance: Acceptance) -> list[tuple[str, NodeVerdict, float | None]]:
+    """Return each point's nodes, with the median over the baseline's; None without one of them."""
+    medians = {
+        pair.new.name: pair.base.row.median
         for comparison in acceptance.comparisons
         for pair in comparison.pairs
-        if pair.new.name == point
+    }
+    return [
+        (point, verdict, verdict.median / base if verdict.median and base else None)
+        for point, comparison in acceptance.nodes
+        for base in (medians.get(point),)
+        for verdict in comparison.verdicts
     ]
-    base = medians[0] if medians else None
-    return verdict.median / base if verdict.median and base else None
 
 
 def make_node_view(acceptance: Acceptance) -> TableView:
     """Return a table of all nodes of an acceptance."""
-    verdicts = [
-        (point, verdict)
-        for point, comparison in acceptance.nodes
-        for verdict in comparison.verdicts
-    ]
+    verdicts = _list_verdicts(acceptance)
     rows = tuple(
-        (
-            point,
-            verdict.node,
-            verdict.runs,
-            verdict.median,
-            _find_share(acceptance, point, verdict),
-            verdict.ratio,
-            _WORDS[verdict.state],
-        )
-        for point, verdict in verdicts
+        (point, node.node, node.runs, node.median, share, node.ratio, _WORDS[node.state])
+        for point, node, share in verdicts
     )
     return TableView(
         heading=("Nodes",),
         grid=Grid("nodes", "Nodes", _COLUMNS, rows),
         notes=tuple(map(str, acceptance.differences)),
         legend=_describe_power(acceptance),
-        colours=tuple(_COLOURS.get(verdict.state) for _, verdict in verdicts),
+        colours=tuple(_COLOURS.get(node.state) for _, node, _ in verdicts),
     )
 
 
 def _describe_power(acceptance: Acceptance) -> str:
-    losses = [comparison.detectable for _, comparison in acceptance.nodes]
-    levels = [comparison.false_alarm for _, comparison in acceptance.nodes]
-    if not any(levels):
+    level = max((entry.false_alarm or 0 for _, entry in acceptance.nodes), default=0)
+    if not level:
         return f"A verdict needs {min_repeats()} valid runs on three nodes, or five on two."
     text = "Where no node is slower, a point has a node that is named all the same in at most "
-    text += f"{max(level for level in levels if level):.2%} of the cases"
-    if not any(losses):
-        return f"{text}."
-    loss = max(share for share in losses if share)
-    return f"{text}; a node that loses {loss:.0%} is named in {POWER:.0%}, at these runs' spread."
+    text += f"{level:.2%} of the cases"
+    if loss := max(entry.detectable or 0 for _, entry in acceptance.nodes):
+        text += f"; a node that loses {loss:.0%} is named in {POWER:.0%}, at these runs' spread"
+    return f"{text}."
 
 
 # Options that have no effect on results that exist already.
@@ -409,8 +391,9 @@ def _make_collect_request(path: Path, rules: Mapping[str, str]) -> CollectReques
 def _format_text(order: _Order, acceptance: Acceptance) -> str:
     """Return the comparisons, unless they are of single nodes, and the table of nodes."""
     width = streams.line_width(sys.stdout)
-    views = [comparison_view(entry, WITHIN) for entry in acceptance.comparisons]
-    views = [] if order.each_node else views
+    views = []
+    if not order.each_node:
+        views = [comparison_view(entry, WITHIN) for entry in acceptance.comparisons]
     if order.each_node or any(len(entry.verdicts) > 1 for _, entry in acceptance.nodes):
         views.append(make_node_view(acceptance))
     return "\n\n".join(view.render(order.form, width) for view in views)
