@@ -189,7 +189,9 @@ def compare(
         new_side = new_sides[partners[key]]
         if reason := _describe_missing_number(side, new_side):
             without_number.append((new_side.name, reason))
-            if side.row.median is not None and _will_have_number(new_side.row):
+            row = new_side.row
+            is_unfinished = row.median is None and 0 < row.unfinished == row.asked - row.ok
+            if side.row.median is not None and is_unfinished:
                 unfinished.append(new_side.name)
         else:
             pairs.append(_compare_sides(side, new_side, within, by))
@@ -281,10 +283,6 @@ def _describe_missing_number(base: Side, new: Side) -> str:
     return ""
 
 
-def _will_have_number(row: Row) -> bool:
-    return row.median is None and 0 < row.unfinished == row.asked - row.ok
-
-
 def _compare_sides(base: Side, new: Side, within: float, by: str) -> PointPair:
     ratio = median_ratio(base.speeds, new.speeds)
     if base.row.median and new.row.median:
@@ -368,11 +366,9 @@ def find_contrasts(base: Side, new: Side) -> tuple[Contrast, ...]:
         for name in names - _EXPERIMENT_FACTS.keys()
         if base_facts.get(name, ()) != new_facts.get(name, ())
     ]
-    return tuple(sorted(contrasts, key=_contrast_order))
-
-
-def _contrast_order(contrast: Contrast) -> tuple[bool, str]:
-    return not contrast.what.startswith("GPU"), contrast.what
+    return tuple(
+        sorted(contrasts, key=lambda entry: (not entry.what.startswith("GPU"), entry.what))
+    )
 
 
 def _no_common_point(

@@ -28,6 +28,7 @@ from hpcbert.model import (
     Shape,
     ShapeText,
     SpeedupTable,
+    Unit,
     Whole,
     valid_throughputs,
 )
@@ -40,7 +41,8 @@ from hpcbert.system.decode import EncodedAs, IgnoreUnknown, Invalid, TableKeys, 
 # The fields of a group, of a point's place and of its numbers, in the order of all tables.
 GROUP = ("framework", "model", "precision", "batch_size_per_device", "variant", "rule", "device")
 PLACE = (*GROUP, "nodes", "gpus_per_node", "gpus")
-NUMBERS = ("median", "mean", "min", "max", "cv", "speedup", "efficiency", "ok", "asked")
+_RATES = ("median", "mean", "min", "max", "cv", "speedup", "efficiency")
+NUMBERS = (*_RATES, "ok", "asked")
 # hpcbert writes all digits; another program may have dropped the last one.
 _TOLERANCE = 1e-9
 
@@ -208,12 +210,7 @@ def _table_data(table: SpeedupTable) -> dict[str, Any]:
     return {
         **{key: value for key, value in asdict(table.group).items() if key != "largest" or value},
         "baseline": str(table.baseline) if table.baseline else None,
-        "rows": [
-            {**_row_data(row), "rates": rate_data(row, table.unit)}
-            if table.unit != "samples"
-            else _row_data(row)
-            for row in table.rows
-        ],
+        "rows": [_row_data(row, table.unit) for row in table.rows],
     }
 
 
@@ -223,16 +220,14 @@ def place_data(table: SpeedupTable, row: Row) -> dict[str, Any]:
     return {name: values[name] for name in PLACE}
 
 
-def _row_data(row: Row) -> dict[str, Any]:
-    numbers = ("median", "mean", "min", "max", "cv", "speedup", "efficiency")
+def _row_data(row: Row, unit: Unit) -> dict[str, Any]:
     window, origin = row.window, row.origin
     last = "end" if window is None or window.iters is None else window.iters
     return {
         "shape": str(row.shape),
-        "nodes": row.shape.nodes,
-        "gpus_per_node": row.shape.gpus_per_node,
+        **asdict(row.shape),
         "gpus": row.shape.gpus,
-        **{name: getattr(row, name) for name in numbers},
+        **{name: getattr(row, name) for name in _RATES},
         "repeats": asdict(row.repeats),
         "adaptive": _adaptive_data(row, row.adaptive) if row.adaptive else None,
         "flags": list(row.flags),
@@ -252,6 +247,7 @@ def _row_data(row: Row) -> dict[str, Any]:
         "facts": {name: list(values) for name, values in row.facts},
         "metrics": _metrics_data(row.metrics) if row.metrics else None,
         "runs": [_run_data(run) for run in row.runs],
+        **({"rates": rate_data(row, unit)} if unit != "samples" else {}),
     }
 
 

@@ -33,6 +33,11 @@ _ABOVE_PEAK = "it is above the GPUs' peak"
 # nvidia-smi's MIG mode of a whole GPU, and the beginnings of amd-smi's partition: SPX/NPS1.
 _NO_MIG = ("disabled", "[n/a]", "n/a")
 _WHOLE = ("SPX", "N/A", "NPS1")
+# What is unknown without the number of tokens of a sample.
+_OF_SAMPLES = (
+    *("tokens_per_second", "real_tokens_per_second", "model_flops_per_sample"),
+    *("mfu", "mfu_padded"),
+)
 _CAUSES = "GPU, precision, sizes or throughput are wrong"
 _PEAKS = Path(__file__).with_name("peaks.toml")
 
@@ -248,16 +253,14 @@ def _sample_work(point: Measured, unknown: dict[str, str]) -> SampleWork | None:
     padding = dict(facts).get("padding")
     if padding and not shares:
         reason = f"padding is {padding[0]}, and nothing says how many tokens are real"
-        names = ("tokens_per_second", "real_tokens_per_second", "model_flops_per_sample")
-        unknown |= dict.fromkeys((*names, "mfu", "mfu_padded"), reason)
+        unknown |= dict.fromkeys(_OF_SAMPLES, reason)
         return None
     if model is None:
         reason = _describe_disagreement(facts) or f"the sizes of {point.group.model} are unknown"
         unknown |= dict.fromkeys(("model_flops_per_sample", "mfu", "mfu_padded"), reason)
     if length is None:
         reason = "nothing says how many tokens a sample has"
-        metric_names = ("tokens_per_second", "real_tokens_per_second", "model_flops_per_sample")
-        unknown |= dict.fromkeys((*metric_names, "mfu", "mfu_padded"), reason)
+        unknown |= dict.fromkeys(_OF_SAMPLES, reason)
         return None
     tokens = length / packing
     real_tokens = tokens * median(shares) if shares else None

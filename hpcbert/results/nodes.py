@@ -11,7 +11,7 @@ M. Dwass, 28 (1957) 181). docs/how-to/accept.md has the figures.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from math import ceil, inf
 from operator import itemgetter
@@ -158,13 +158,21 @@ def _score_orders(counts: tuple[int, ...]) -> tuple[float, ...]:
     import numpy as np
 
     random = np.random.default_rng(0)  # the same orders each time
-    ranks = _fill_rows([0.0] * count for count in counts)
-    is_run = np.isfinite(ranks)
-    scores = []
-    for _ in range(_ORDERS):
-        ranks[is_run] = random.permutation(sum(counts))
-        scores.append(float(_score_nodes(ranks)[0].max()))
-    return tuple(sorted(scores))
+    sets = _draw_sets(counts, _ORDERS, random.permutation)
+    return tuple(sorted(float(_score_nodes(ranks)[0].max()) for ranks in sets))
+
+
+def _draw_sets(
+    counts: tuple[int, ...], number: int, draw: Callable[[int], Array]
+) -> Iterator[Array]:
+    """Yield random runs of nodes, in the form of `_fill_rows`, all in the same array."""
+    import numpy as np
+
+    rows = _fill_rows([0.0] * count for count in counts)
+    is_run = np.isfinite(rows)
+    for _ in range(number):
+        rows[is_run] = draw(sum(counts))
+        yield rows
 
 
 def _find_chance(orders: Sequence[float], score: float) -> float:
@@ -193,10 +201,7 @@ def _find_power(counts: tuple[int, ...], spread: float, within: float, loss: flo
 
     random, orders = np.random.default_rng(0), _score_orders(counts)
     level, hits = _find_level(orders) or 0.0, 0
-    rates = _fill_rows([0.0] * count for count in counts)
-    is_run = np.isfinite(rates)
-    for _ in range(_TRIALS):
-        rates[is_run] = np.exp(random.normal(0, spread, sum(counts)))
+    for rates in _draw_sets(counts, _TRIALS, lambda n: np.exp(random.normal(0, spread, n))):
         rates[0] *= 1 - loss
         scores, like = _score_nodes(rates)
         ratio = np.median(rates[0, : counts[0]]) / like
