@@ -30,8 +30,6 @@ from hpcbert.slurm.inventory import Partition, PartitionRules, Resource, parse_r
 from hpcbert.system import machine, ownership
 from hpcbert.timelimit import TimeLimit
 
-_OTHER_PARTITION = "Name another partition with --partition, or ask the administrators."
-
 
 @functools.cache
 def _read_findings() -> dict[str, dict[str, str]]:
@@ -534,21 +532,25 @@ def _check_account(job: Demand, cluster: Cluster, partitions: Sequence[str]) -> 
     if not rules or any(rule.takes_account(*account_names) for rule in rules):
         return
     allowed = f" (AllowAccounts={','.join(rules[0].accounts)})" if rules[0].accounts else ""
-    hint, remedy = _OTHER_PARTITION, ""
     alternatives = [
         account for account in accounts if any(rule.takes_account(account) for rule in rules)
     ]
-    if alternatives:
-        hint = f"Of your accounts, {', '.join(alternatives)} may: give --account."
-        remedy = f"--account {alternatives[0]}"
     yield make_finding(
         "account-partition",
         name=name,
         partitions=", ".join(partitions),
         allowed=allowed,
-        hint=hint,
-        remedy=remedy,
+        **_advise("accounts", "--account", alternatives),
     )
+
+
+def _advise(kind: str, option: str, names: Sequence[str]) -> dict[str, str]:
+    """Return hint and remedy where a partition takes only some of a user's accounts or QOS."""
+    if not names:
+        hint = "Name another partition with --partition, or ask the administrators."
+        return {"hint": hint, "remedy": ""}
+    hint = f"Of your {kind}, {', '.join(names)} may: give {option}."
+    return {"hint": hint, "remedy": f"{option} {names[0]}"}
 
 
 def _check_qos(job: Demand, cluster: Cluster, partitions: Sequence[str]) -> Iterator[Finding]:
@@ -564,11 +566,10 @@ def _check_qos(job: Demand, cluster: Cluster, partitions: Sequence[str]) -> Iter
     rules = [cluster.rules[partition] for partition in partitions if partition in cluster.rules]
     if not name or not rules or any(rule.takes_qos(name) for rule in rules):
         return
-    hint, remedy = _OTHER_PARTITION, ""
     alternatives = [qos for qos in usable if any(rule.takes_qos(qos) for rule in rules)]
-    if alternatives:
-        hint = f"Of your QOS, {', '.join(alternatives)} may: give --qos."
-        remedy = f"--qos {alternatives[0]}"
     yield make_finding(
-        "qos-partition", name=name, partitions=", ".join(partitions), hint=hint, remedy=remedy
+        "qos-partition",
+        name=name,
+        partitions=", ".join(partitions),
+        **_advise("QOS", "--qos", alternatives),
     )
