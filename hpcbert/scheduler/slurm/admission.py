@@ -535,22 +535,22 @@ def _check_account(job: Demand, cluster: Cluster, partitions: Sequence[str]) -> 
     alternatives = [
         account for account in accounts if any(rule.takes_account(account) for rule in rules)
     ]
+    hint, remedy = _advise("accounts", "--account", alternatives)
     yield make_finding(
         "account-partition",
         name=name,
         partitions=", ".join(partitions),
         allowed=allowed,
-        **_advise("accounts", "--account", alternatives),
+        hint=hint,
+        remedy=remedy,
     )
 
 
-def _advise(kind: str, option: str, names: Sequence[str]) -> dict[str, str]:
+def _advise(kind: str, option: str, names: Sequence[str]) -> tuple[str, str]:
     """Return hint and remedy where a partition takes only some of a user's accounts or QOS."""
     if not names:
-        hint = "Name another partition with --partition, or ask the administrators."
-        return {"hint": hint, "remedy": ""}
-    hint = f"Of your {kind}, {', '.join(names)} may: give {option}."
-    return {"hint": hint, "remedy": f"{option} {names[0]}"}
+        return "Name another partition with --partition, or ask the administrators.", ""
+    return f"Of your {kind}, {', '.join(names)} may: give {option}.", f"{option} {names[0]}"
 
 
 def _check_qos(job: Demand, cluster: Cluster, partitions: Sequence[str]) -> Iterator[Finding]:
@@ -567,9 +567,7 @@ def _check_qos(job: Demand, cluster: Cluster, partitions: Sequence[str]) -> Iter
     if not name or not rules or any(rule.takes_qos(name) for rule in rules):
         return
     alternatives = [qos for qos in usable if any(rule.takes_qos(qos) for rule in rules)]
+    hint, remedy = _advise("QOS", "--qos", alternatives)
     yield make_finding(
-        "qos-partition",
-        name=name,
-        partitions=", ".join(partitions),
-        **_advise("QOS", "--qos", alternatives),
+        "qos-partition", name=name, partitions=", ".join(partitions), hint=hint, remedy=remedy
     )

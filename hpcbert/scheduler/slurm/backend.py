@@ -224,9 +224,7 @@ class Slurm(Scheduler):
 
     def nodes(self, request: JobRequest) -> Mapping[str, bool] | None:
         """Ask sinfo for the nodes of a job's partition; none if it does not answer."""
-        outcome = cluster.run_query(self.context, inventory.node_states_argv())
-        text = outcome.stdout if outcome.ok else ""
-        return inventory.read_usable_nodes(text, request.partition)
+        return inventory.read_usable_nodes(Cluster(self.context).states, request.partition)
 
     def submit_argv(self, directory: Path, array: Array) -> Sequence[str]:
         """Return the command line of sbatch."""

@@ -124,6 +124,11 @@ class Cluster:
     def _ask(self, argv: list[str]) -> Outcome:
         return run_query(self.context, commands.add_cluster_option(argv, self.name), timeout=30)
 
+    def _read(self, argv: list[str]) -> str:
+        """Return what a query prints; empty if it fails."""
+        outcome = self._ask(argv)
+        return outcome.stdout if outcome.ok else ""
+
     @cached_property
     def _sinfo(self) -> Outcome:
         return self._ask(inventory.partitions_argv())
@@ -169,14 +174,17 @@ class Cluster:
     @cached_property
     def states(self) -> str:
         """What sinfo prints about every node's state, for `slurm.nodes`; empty if it fails."""
-        outcome = self._ask(inventory.node_states_argv())
-        return outcome.stdout if outcome.ok else ""
+        return self._read(inventory.node_states_argv())
 
     @cached_property
     def sizes(self) -> str:
         """What sinfo prints about every node's CPUs and memory; empty if it fails."""
-        outcome = self._ask(inventory.node_sizes_argv())
-        return outcome.stdout if outcome.ok else ""
+        return self._read(inventory.node_sizes_argv())
+
+    @cached_property
+    def features(self) -> str:
+        """What sinfo prints about the nodes' features; empty if it fails."""
+        return self._read(inventory.features_argv())
 
     @property
     def silence(self) -> Silence:
@@ -193,8 +201,7 @@ class Cluster:
     @cached_property
     def settings(self) -> Controller:
         """The controller's own settings; nothing if it does not answer."""
-        outcome = self._ask(inventory.config_argv())
-        return inventory.read_config(outcome.stdout if outcome.ok else "")
+        return inventory.read_config(self._read(inventory.config_argv()))
 
     @cached_property
     def mpi(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.errors import SchedulerError
 from hpcbert.model import Array, Point
 from hpcbert.scheduler.base import SchedulerContext
-from hpcbert.scheduler.slurm.cluster import run_query
+from hpcbert.scheduler.slurm.cluster import Cluster
 from hpcbert.script.request import part_options
 from hpcbert.slurm import inventory
 from hpcbert.slurm.hostlist import expand
@@ -87,8 +87,7 @@ def _choose_excluded(
     names = tuple(slow)
     if not names or set(names) & set(expand(array.request.nodelist)):
         return ()
-    answer = run_query(context, inventory.node_states_argv())
-    sinfo = inventory.read_usable_nodes(answer.stdout, array.request.partition)
+    sinfo = inventory.read_usable_nodes(Cluster(context).states, array.request.partition)
     available = sum(usable for name, usable in sinfo.items() if name not in names)
     return names if not sinfo or available >= array.point.shape.nodes else ()
 

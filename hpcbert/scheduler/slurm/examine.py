@@ -278,7 +278,7 @@ def check_choices(
     if slurm.reservation:
         yield from _check_reservation(slurm.reservation, cluster, context, count)
     if slurm.constraint:
-        yield from _check_constraint(slurm.constraint, slurm.partition, context, count)
+        yield from _check_constraint(slurm.constraint, slurm.partition, cluster, count)
     yield from _check_nodes(site, cluster, count)
     yield from _check_array_size(cluster)
     yield from _test_submission(site, cluster, count)
@@ -321,10 +321,9 @@ def _check_reservation(
 
 
 def _check_constraint(
-    constraint: str, partition: str, context: SchedulerContext, count: int
+    constraint: str, partition: str, cluster: Cluster, count: int
 ) -> Iterator[Finding]:
-    outcome = run_query(context, inventory.features_argv(), timeout=30)
-    node_counts = inventory.count_features(outcome.stdout if outcome.ok else "", partition)
+    node_counts = inventory.count_features(cluster.features, partition)
     if node_counts is None:
         return
     missing = [name for name in inventory.list_features(constraint) if name not in node_counts]

@@ -16,7 +16,7 @@ from typing import get_args
 from hpcbert.config.site import GpuOption, Site
 from hpcbert.config.slurm_arguments import argument_value
 from hpcbert.scheduler.slurm import admission
-from hpcbert.scheduler.slurm.cluster import Cluster, classify_silence, run_query
+from hpcbert.scheduler.slurm.cluster import Cluster, classify_silence
 from hpcbert.scheduler.slurm.identify import format_complaint
 from hpcbert.scheduler.slurm.submission import TRANSIENT
 from hpcbert.slurm import inventory
@@ -104,6 +104,5 @@ def _list_forms(site: Site, cluster: Cluster, *, has_export_rule: bool) -> Itera
 
 
 def _list_features(partition: str, cluster: Cluster) -> list[str]:
-    outcome = run_query(cluster.context, inventory.features_argv(), timeout=30)
-    counts = inventory.count_features(outcome.stdout, partition) or Counter()
+    counts = inventory.count_features(cluster.features, partition) or Counter()
     return [name for name, _ in counts.most_common(_MOST_FEATURES)]
