@@ -361,7 +361,7 @@ def _judge(order: _Order, paths: Sequence[Path]) -> Result:
         *find_slow_nodes(acceptance),
     ]
     if order.junit:
-        content = render_junit(acceptance.comparisons, failures)
+        content = render_junit("hpcbert accept", acceptance.comparisons, failures)
         write_output(Path(order.junit), content, "--junit")
     tables = [table for result in results.values() for table in result.tables]
     refused = [IncompleteError(text) for result in results.values() for text in result.refused]

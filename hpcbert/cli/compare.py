@@ -88,7 +88,9 @@ def compare(
     )
     result = compare_results(request, find_places(site_file, templates))
     if junit:
-        content = results_compare.render_junit(result.comparisons, result.failures)
+        content = results_compare.render_junit(
+            "hpcbert compare", result.comparisons, result.failures
+        )
         write_output(Path(junit), content, "--junit")
     return _make_result(result, within, fail_under, form)
 

@@ -559,11 +559,13 @@ def _comparison_legend(comparison: Comparison) -> str:
     )
 
 
-def render_junit(comparisons: Sequence[Comparison], failures: Iterable[RegressionError]) -> bytes:
+def render_junit(
+    program: str, comparisons: Sequence[Comparison], failures: Iterable[RegressionError]
+) -> bytes:
     """Return comparisons as JUnit XML: one case per point, with all reasons of the failed ones.
 
     Args:
-        comparisons: The comparisons.
+        program: The command that compared.
         failures: Why points failed, with the names that `case_name` gives these.
     """
     reasons: dict[str, list[str]] = {}
@@ -577,7 +579,7 @@ def render_junit(comparisons: Sequence[Comparison], failures: Iterable[Regressio
             reason = " ".join(reasons.get(case_name(comparison, name), ()))
             outcome: Outcome = "skipped" if name in comparison.unfinished else "failure"
             cases.append(Case(title, comparison.new, name, outcome if reason else "", reason))
-    return render_cases("hpcbert compare", cases)
+    return render_cases(program, cases)
 
 
 def case_name(comparison: Comparison, name: str) -> str:

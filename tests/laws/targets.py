@@ -148,7 +148,7 @@ def results(data: bytes) -> None:
         )
         compared = compare(result_set.tables, result_set.tables, names=("a", "b"), within=0.02)
         replace_controls(results_compare.comparison_view(compared, 0.02).text(80))
-        results_compare.render_junit([compared], ())
+        results_compare.render_junit("hpcbert compare", [compared], ())
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
