@@ -142,7 +142,7 @@ def examine_site(site: Site, context: SchedulerContext, nodes: int) -> Iterator[
     version = ask("sbatch", "--version")
     release = _VERSION.search(version.stdout)
     detail = release[0] if release else "sbatch reports no version"
-    hint = HINTS.get(classify_silence(version), "Run this on a login node.")
+    hint = HINTS[classify_silence(version) or "missing"]
     yield _judge_answer("sbatch", version, detail, hint)
     if not version.ok:
         return

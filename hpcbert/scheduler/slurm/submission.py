@@ -28,7 +28,7 @@ from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.errors import SchedulerError, UsageError, format_count, join_names
 from hpcbert.model import Array, Campaign, Point, format_utc
 from hpcbert.scheduler.base import RESUME, Job, NoRoomError, SchedulerContext, record_arrays
-from hpcbert.scheduler.slurm.cluster import run_query
+from hpcbert.scheduler.slurm.cluster import HINTS, run_query
 from hpcbert.scheduler.slurm.dependencies import StartConditions, find_conditions, sbatch_argv
 from hpcbert.scheduler.slurm.identify import (
     PrintedId,
@@ -202,7 +202,7 @@ def _make_refusal(array: Array, campaign: Campaign, again: str) -> SchedulerErro
     job_ids = [entry.job_id for entry in campaign.arrays if entry.state == "submitted"]
     before = f" Submitted before it: {join_names(job_ids)}." if job_ids else ""
     if "no such program" in array.error:
-        hint = "Run this on a login node, or use the local scheduler (--scheduler local)."
+        hint = f"{HINTS['missing']} Without Slurm: --scheduler local."
     elif array.state == "refused":
         advice = reasons.find_refusal_advice(array.error)
         # The request is in the scripts, which a resumed submission uses unchanged.
