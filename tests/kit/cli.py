@@ -10,7 +10,7 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from click.testing import CliRunner
 
 from hpcbert.cli.main import root
 from hpcbert.system.runner import Outcome, Runner
-from hpcbert.system.runner import run as start_process
 from tests.kit.paths import REPOSITORY
 from tests.kit.waiting import CEILING
 
@@ -31,6 +30,23 @@ UNCOUNTED = {"COVERAGE_PROCESS_START": "", "COVERAGE_PROCESS_CONFIG": ""}
 
 # Modules that commands load only if they need them.
 HEAVY = frozenset(["asyncio", "importlib.metadata", "numpy", "pandas", "rich", "submitit", "torch"])
+
+
+def start_process(
+    argv: Sequence[str],
+    *,
+    stdin: str = "",
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    timeout: float = CEILING,
+) -> Outcome:
+    """Run a command as hpcbert's runner does, with its colours."""
+    result = subprocess.run(
+        argv, input=stdin.encode(), env=env, cwd=cwd, timeout=timeout, check=False,
+        capture_output=True,
+    )  # fmt: skip
+    stdout, stderr = (data.decode(errors="replace") for data in (result.stdout, result.stderr))
+    return Outcome(tuple(argv), result.returncode, stdout, stderr)
 
 
 class CliResult(Outcome):
