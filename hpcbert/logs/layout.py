@@ -372,6 +372,8 @@ def _walk(path: Path, warnings: list[str]) -> Iterator[tuple[Path, _Identity]]:
             with os.scandir(folder) as entries:
                 children = sorted(entries, key=lambda entry: natural_key(entry.name))
         except OSError as error:
+            if folder == path:
+                raise
             warnings.append(f"{printable_path(folder)}: can't be read: {error.strerror}.")
             continue
         folder_id = status.st_dev, status.st_ino

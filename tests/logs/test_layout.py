@@ -121,6 +121,8 @@ def test_folders_that_may_not_be_looked_into_are_named(tmp_path: Path) -> None:
     touch_files(tmp_path, "1n1g/bert_b32_fp32_1.log", "2n1g/bert_b32_fp32_1.log")
     (tmp_path / "2n1g").chmod(0)
     discovery = discover([tmp_path])
+    with pytest.raises(PermissionError):
+        discover([tmp_path / "2n1g"])
     (tmp_path / "2n1g").chmod(0o700)
     assert [log.nodes for log in discovery.logs] == [1]
     assert "2n1g: can't be read" in discovery.warnings[0]
