@@ -68,10 +68,6 @@ COLUMNS = (
 )
 
 
-class TimeUpError(Exception):
-    """A command took longer than its row may take."""
-
-
 class RowError(Exception):
     """A row has no figures; the message says why."""
 
@@ -119,7 +115,7 @@ class Bench:
         return self.folder / (re.sub(r"[^\w.=]+", "-", row.name) + ending)
 
     def run(self, command: Sequence[str], log: Path, *, seconds: float = 0.0) -> int:
-        """Run a command into a log and return its status; TimeUpError after its end by force."""
+        """Run a command into a log and return its status; RowError after its end by force."""
         paths = filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH")))
         limit = min(seconds or self.table["seconds"], max(0.0, self.end - time.monotonic()))
         with log.open("wb") as output:
@@ -136,7 +132,7 @@ class Bench:
             try:
                 return process.wait(limit)
             except subprocess.TimeoutExpired:
-                raise TimeUpError(f"stopped after {limit:.0f} s") from None
+                raise RowError(f"stopped after {limit:.0f} s") from None
             finally:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
@@ -269,7 +265,7 @@ def find_largest(bench: Bench, row: Row) -> Outcome:
     try:
         seconds = bench.table["search_seconds"]
         status = bench.run([*hpcbert, "submit", *words], log, seconds=seconds)
-    except (TimeUpError, KeyboardInterrupt):
+    except (RowError, KeyboardInterrupt):
         for campaign in runs.glob("*/"):
             subprocess.run([*hpcbert, "cancel", "--yes", str(campaign)], check=False)
         raise
@@ -473,7 +469,7 @@ def measure_row(bench: Bench, row: Row) -> Outcome:
     """Run one row and record its outcome; a failure is an outcome with its reason."""
     try:
         outcome = RUNNERS[row.kind](bench, row)
-    except (RowError, TimeUpError) as error:
+    except RowError as error:
         outcome = Outcome(row.name, row.words, reason=str(error))
     files.write_text(bench.path(row, ".json"), json.dumps(asdict(outcome), indent=1))
     return outcome

@@ -457,13 +457,15 @@ def open_source(settings: Settings, ranks: Ranks, device: torch.device) -> Itera
         shards, is_full = find_shards(settings, ranks)
     except SetupError as error:
         failure = error
-    failures = sum_over_ranks(torch.tensor(float(shards is None), device=device), ranks)
+    states = torch.tensor([float(shards is None), float(not is_full)], device=device)
+    failures, padded = sum_over_ranks(states, ranks).tolist()
     if failures or shards is None:
         raise failure or SetupError(f"{int(failures)} other rank(s) cannot use their data")
     count = settings.iters * settings.accumulation
     # Iterations that --window-seconds adds begin again: form and budget are those of these batches.
     passes = (itertools.islice(batches_of(shards, settings), count) for _ in itertools.repeat(0))
-    form = choose_form(next(passes), settings, device, is_full=is_full)
+    # Masks on all ranks or none: another kernel may attend without, and rank 0 records its own.
+    form = choose_form(next(passes), settings, device, is_full=not padded)
     return prefetch(itertools.chain.from_iterable(passes), form, settings, device)
 
 

@@ -103,8 +103,9 @@ def wants_compile(settings: Settings, device: torch.device) -> bool:
     if settings.compile != "auto":
         return settings.compile == "true"
     has_compiler = bool(os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang"))
-    can = has_compiler and importlib.util.find_spec("triton") is not None
-    return can and device.type == "cuda" and has_shapes
+    can = has_compiler and importlib.util.find_spec("triton") is not None and has_shapes
+    # Triton compiles for Volta and newer ones; all of AMD's numbers are larger.
+    return can and device.type == "cuda" and torch.cuda.get_device_capability(device) >= (7, 0)
 
 
 def choose_compile(settings: Settings, ranks: Ranks, device: torch.device) -> bool:

@@ -165,6 +165,28 @@ def test_ranks_that_share_a_shard_take_different_rows(settings, tmp_path, monkey
         assert torch.equal(rows, everything[rank::2])
 
 
+@pytest.mark.torch
+def test_a_rank_without_padding_has_masks_where_another_has_padding(settings, tmp_path, two_ranks):
+    write_shard(tmp_path / "training_0.h5", list(range(8)), settings("--fill=full"))
+    write_shard(tmp_path / "training_1.h5", list(range(8)), settings("--fill=0.5"))
+    code = """
+import torch
+
+attend = torch.nn.functional.scaled_dot_product_attention
+
+def watch(query, key, value, mask, dropout):
+    print("masked", mask is not None)
+    return attend(query, key, value, mask, dropout)
+
+torch.nn.functional.scaled_dot_product_attention = watch
+workload.leave(workload.main())
+"""
+    for ended in two_ranks(f"--data={tmp_path}", "--iters=2", "--skip=1", code=code):
+        assert ended.status == 0, ended.stderr
+        assert "masked True" in ended.stdout
+        assert "masked False" not in ended.stdout
+
+
 def test_no_more_rows_are_needed_than_the_run_takes(settings, tmp_path):
     chosen = settings(f"--data={tmp_path}", "--batch-size=2", "--iters=2", "--skip=0")
     write_shard(tmp_path / "training_0.h5", list(range(9)), chosen)

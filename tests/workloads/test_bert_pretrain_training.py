@@ -22,39 +22,38 @@ pytestmark = pytest.mark.torch
 
 STEPS = ("--iters=5", "--skip=0", "--dropout=0", "--lr=1e-3", "--warmup=2", "--seed=4")
 PLAIN_STEPS = (*STEPS, "--lr=0.3", "--clip-norm=0")
-KEEP_WEIGHTS = """
+# Code of a rank; what runs it defines `workload`, the program.
+KEEP_TRAINERS = """
 import sys
 import torch
-from hpcbert.workloads import bert_pretrain as workload
 
-path, optimizer = sys.argv.pop(), sys.argv.pop()
-if optimizer == "sgd":
-    workload.make_optimizer = lambda model, *_: torch.optim.SGD(model.parameters(), lr=torch.zeros(()))
-made = []
+trainers = []
 
 class Kept(workload.Trainer):
     def __init__(self, *arguments):
         super().__init__(*arguments)
-        made.append(self)
+        trainers.append(self)
 
 workload.Trainer = Kept
+"""
+KEEP_WEIGHTS = f"""
+{KEEP_TRAINERS}
+path, optimizer = sys.argv.pop(), sys.argv.pop()
+if optimizer == "sgd":
+    workload.make_optimizer = lambda model, *_: torch.optim.SGD(model.parameters(), lr=torch.zeros(()))
 status = workload.main()
-if made[0].ranks.rank == 0:
-    torch.save(made[0].module.state_dict(), path)
+if trainers[0].ranks.rank == 0:
+    torch.save(trainers[0].module.state_dict(), path)
 workload.leave(status)
 """
 NAN_ON_RANK_1 = """
-import os
-import sys
-from hpcbert.workloads import bert_pretrain as workload
-
 class Spoilt(workload.Trainer):
     def step(self):
         share = super().step()
         return share * float("nan") if self.ranks.rank == 1 and self.steps == 3 else share
 
 workload.Trainer = Spoilt
-sys.exit(workload.main())
+workload.leave(workload.main())
 """
 
 
@@ -83,19 +82,12 @@ workload.leave(workload.main())
 """
 
 # Ranks draw other weights, and print the sum of those after training.
-OTHER_WEIGHTS = """
+OTHER_WEIGHTS = f"""
+{KEEP_TRAINERS}
 import os
 
-set_seed = workload.torch.manual_seed
-workload.torch.manual_seed = lambda seed: set_seed(seed + int(os.environ["RANK"]))
-trainers = []
-
-class Kept(workload.Trainer):
-    def __init__(self, *arguments):
-        super().__init__(*arguments)
-        trainers.append(self)
-
-workload.Trainer = Kept
+set_seed = torch.manual_seed
+torch.manual_seed = lambda seed: set_seed(seed + int(os.environ["RANK"]))
 status = workload.main()
 values = trainers[0].module.state_dict().values()
 print("weights", float(sum(value.double().sum() for value in values)))
@@ -520,5 +512,8 @@ def test_gpus_compile_where_they_can(settings, monkeypatch, words, missing, expe
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr(workload.importlib.util, "find_spec", find)
     monkeypatch.setattr(workload.shutil, "which", lambda _: find("gcc"))
+    monkeypatch.setattr(
+        torch.cuda, "get_device_capability", lambda _: (6 if missing == "volta" else 7, 0)
+    )
     device, *options = words
     assert workload.wants_compile(settings(*options), torch.device(device)) == expected
