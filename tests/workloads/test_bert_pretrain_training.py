@@ -493,7 +493,7 @@ def test_a_rank_that_fails_ends_with_its_reason_although_the_group_can_not_be_de
 ):
     code = BLOCK_DESTROY.replace("RANK", str(rank)).replace("ERROR", error)
     ended = two_ranks("--iters=4", "--skip=1", code=code)
-    assert [each.status for each in ended] == [1, 1]
+    assert [each.status for each in ended] == [1, 1], ended[0].stderr + ended[1].stderr
     assert f"\n{reason}" in ended[rank].stderr
     assert "iteration: 1/4" in ended[0].stdout
 
