@@ -218,21 +218,20 @@ class Cluster:
     def rights(self) -> Rights:
         """What this user may request; unknown if accounting does not answer."""
         user, cluster = ownership.user_name(os.geteuid()), self.name or self.settings.name
-        outcome = run_query(
-            self.context, accounting.associations_argv(user, cluster=cluster), timeout=30
-        )
-        if not outcome.ok:
-            return accounting.Rights()
-        above = run_query(
-            self.context, accounting.associations_argv("", cluster=cluster), timeout=30
-        )
-        default = run_query(self.context, accounting.default_argv(user), timeout=30)
-        qos = run_query(self.context, accounting.qos_argv(), timeout=30)
-        return accounting.Rights(
-            own=accounting.read_associations(outcome.stdout),
+
+        def ask(argv: list[str]) -> Outcome:
+            return run_query(self.context, argv, timeout=30)
+
+        own = ask(accounting.associations_argv(user, cluster=cluster))
+        if not own.ok:
+            return Rights()
+        above = ask(accounting.associations_argv("", cluster=cluster))
+        default = ask(accounting.default_argv(user)).stdout
+        return Rights(
+            own=accounting.read_associations(own.stdout),
             accounts=accounting.read_associations(above.stdout),
-            qos=accounting.read_qos(qos.stdout),
-            default=accounting.read_default(default.stdout, user),
+            qos=accounting.read_qos(ask(accounting.qos_argv()).stdout),
+            default=accounting.read_default(default, user),
             known=True,
         )
 

@@ -163,7 +163,7 @@ def examine_site(site: Site, context: SchedulerContext, nodes: int) -> Iterator[
         yield from _check_partition(site, cluster, nodes)
     if ping.ok:
         yield from _check_versions(release[1] if release else "", cluster.settings.version)
-        yield from check_choices(site, cluster, context, nodes)
+        yield from _check_choices(site, cluster, nodes)
     if site.slurm.mpi:
         yield _check_mpi(site.slurm.mpi, cluster.mpi)
 
@@ -270,13 +270,11 @@ def _check_versions(version: str, controller: str) -> Iterator[Finding]:
         yield admission.make_finding("releases", version=version, controller=controller)
 
 
-def check_choices(
-    site: Site, cluster: Cluster, context: SchedulerContext, count: int
-) -> Iterator[Finding]:
+def _check_choices(site: Site, cluster: Cluster, count: int) -> Iterator[Finding]:
     """Yield which of a site's choices are not available."""
     slurm = site.slurm
     if slurm.reservation:
-        yield from _check_reservation(slurm.reservation, cluster, context, count)
+        yield from _check_reservation(slurm.reservation, cluster, count)
     if slurm.constraint:
         yield from _check_constraint(slurm.constraint, slurm.partition, cluster, count)
     yield from _check_nodes(site, cluster, count)
@@ -284,10 +282,8 @@ def check_choices(
     yield from _test_submission(site, cluster, count)
 
 
-def _check_reservation(
-    name: str, cluster: Cluster, context: SchedulerContext, count: int
-) -> Iterator[Finding]:
-    outcome = run_query(context, inventory.reservations_argv(), timeout=30)
+def _check_reservation(name: str, cluster: Cluster, count: int) -> Iterator[Finding]:
+    outcome = run_query(cluster.context, inventory.reservations_argv(), timeout=30)
     if not outcome.ok:
         return
     by_name = inventory.read_reservations(outcome.stdout)
