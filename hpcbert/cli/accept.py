@@ -248,6 +248,7 @@ def _submit(order: _Order, *, force: bool, max_retries: int) -> Result:
     site_config = site.load(order.options.site_file, order.options)
     runs = Path(order.options.runs or site_config.runs)
     nodes, unusable = _list_nodes(site_config, order.options) if order.each_node else ([""], [])
+    submitter = request.find_submitter()
     drafts: list[Draft] = []
     cautions: list[str] = []
     with closing(PrefetchingRunner(run)) as ahead:
@@ -259,6 +260,7 @@ def _submit(order: _Order, *, force: bool, max_retries: int) -> Result:
                 rehearse=False,
                 ahead=ahead,
                 results=None if order.file else _select_points(order),
+                submitter=submitter,
             )
             drafts += plan.drafts
             cautions += plan.warnings

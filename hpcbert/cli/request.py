@@ -476,10 +476,12 @@ def plan_campaigns(
     dry: bool = False,
     planned: bool = False,
     results: ResultSet | None = None,
+    submitter: Submitter | None = None,
 ) -> SubmitPlan:
     """Draft the campaigns of a command line; nothing is written.
 
     Args:
+        submitter: Of a command that drafts several times; the campaigns of one have one time.
         dry: Whether to draft scripts to read, for Slurm if this machine is too small.
         planned: Whether only the cost is of interest, so that paths may be missing.
     """
@@ -503,7 +505,7 @@ def plan_campaigns(
             ahead.begin(argv, env=backend.query_environment)
     drafts: list[Draft] = []
     warnings: list[str] = []
-    submitter = find_submitter()
+    submitter = submitter or find_submitter()
     for request, past in itertools.zip_longest(requests, locks):
         # One time for all: `store.list_submission` looks for ids that begin with it.
         submitter = replace(submitter, token=os.urandom(3).hex())

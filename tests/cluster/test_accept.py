@@ -76,6 +76,8 @@ def test_a_loaded_node_and_another_driver_are_named_on_the_lab(
     loaded = hpcbert(*accept, "--junit", "accept.xml", PATH=path)
     assert loaded.returncode == 7, loaded.output
     assert read_states(loaded) == {"n1": "like", "n2": "slower", "n3": "like", "n4": "like"}
+    # `store.list_submission` looks for ids of one time.
+    assert len({Path(path).name.partition("-")[0] for path in loaded.data["results"]}) == 1
     # The jobs are there still: what an interrupted command left is judged later.
     name = json.loads((Path(loaded.data["results"][0]) / "manifest.json").read_text())["name"]
     assert f"--each-node {name}" in loaded.stderr
