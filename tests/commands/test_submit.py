@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -377,6 +378,15 @@ def test_two_submits_of_one_campaign_one_wins(tmp_path: Path) -> None:
     with store.locked(draft.directory), pytest.raises(UsageError, match="is working on this"):
         flow.submit(draft.directory, hurried(slurm))
     assert not slurm.jobs
+
+
+def test_the_lock_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
+    draft, slurm = curve(tmp_path), Slurm()
+    flow.write_campaign(draft)
+    (draft.directory / store.LOCK).write_text(f"{socket.gethostname()} 4194999\n")
+    flow.submit(draft.directory, hurried(slurm))
+    assert len(slurm.jobs) == 4
+    assert not (draft.directory / store.LOCK).exists()
 
 
 def test_the_callers_slurm_variables_do_not_leak(
