@@ -113,21 +113,7 @@ def test_other_spellings_do_the_same(words: tuple[str, ...], same_words: tuple[s
 
 
 # What is typed, and the option that it means.
-MEANT = {
-    "--gpus": "--gpus-per-node",
-    "--ngpus": "--gpus-per-node",
-    "--gres": "--gpus-per-node",
-    "--fp16": "--precision",
-    "--bs": "--batch-size",
-    "--steps": "--iters",
-    "--protcol": "--protocol",
-    "--time-limit": "--time",
-    "--mail-type": "--notify",
-    "--mem": "--sbatch-arg",
-    "--verbose": "",
-    "--yes": "",
-    "--file": "",
-}
+MEANT = read_constant(__file__, "MEANT")
 
 
 @pytest.mark.parametrize(("typed", "option"), MEANT.items(), ids=MEANT)

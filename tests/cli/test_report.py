@@ -23,7 +23,7 @@ from hpcbert.results.document import ResultSet
 from hpcbert.results.reduce import tabulate
 from hpcbert.results.report import figures
 from tests.kit.campaigns import node, write_nodes
-from tests.kit.cases import cases
+from tests.kit.cases import cases, read_constant
 from tests.kit.cli import UNCOUNTED, Cli, CliResult, run
 from tests.kit.logs import TEST_RECIPES, write_file
 from tests.kit.logs import log as pytorch_log
@@ -271,18 +271,7 @@ def test_what_are_no_results_makes_no_report(text: str, report: Report, tmp_path
 
 
 # What a parent is told of its child's memory holds its own, from before the child's exec.
-_MEASURED = """
-import json, pathlib, re, sys, time
-from hpcbert.__main__ import main
-sys.argv = sys.argv[1:]
-try:
-    main()
-finally:
-    status = pathlib.Path("/proc/self/status").read_text()
-    most = int(re.search(r"VmHWM:\\s*(\\d+) kB", status)[1])
-    used = {"seconds": time.process_time(), "kilobytes": most}
-    pathlib.Path("used.json").write_text(json.dumps(used))
-"""
+_MEASURED = read_constant(__file__, "_MEASURED")
 
 
 def test_a_thousand_points_take_seconds_and_little_memory(tmp_path: Path) -> None:

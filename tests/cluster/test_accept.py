@@ -10,31 +10,16 @@ import pytest
 
 from hpcbert.lab.record import Lab
 from hpcbert.system.runner import run
+from tests.kit.cases import read_constant
 from tests.kit.cli import Cli, CliResult
 from tests.kit.logs import START, WORDS, stand_in_log
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
 # Prints a log at 10.4 samples/s, up to 1 % faster; 10 % slower on the node that `load` names.
-PROGRAM = """#!/bin/bash
-echo "$EPOCHREALTIME $BASHPID"
-[[ $(cat {load} 2>/dev/null) == "$SLURMD_NODENAME" ]] && share=0.936 || share=1.04
-exec awk -v now="${{EPOCHREALTIME/,/.}}" -v seed="$BASHPID" -v share="$share" -F ' time: ' '
-  BEGIN {{ srand(seed); rate = share * (1 + 0.01 * rand()) }}
-  NF > 1 {{ printf "%s time: %.6f\\n", $1, now + ($2 - {start} - 1.2) / rate; next }} 1' <<'END'
-{log}
-END
-"""
+PROGRAM = read_constant(__file__, "PROGRAM")
 # Each node has a GPU; n3 has another driver.
-NVIDIA_SMI = """#!/bin/bash
-[[ $SLURMD_NODENAME == n3 ]] && driver=550.54 || driver=560.35
-IFS=, read -ra fields <<<"${1#--query-gpu=}"
-[[ $1 == --query-gpu=* ]] || exit 0
-for field in "${fields[@]}"; do
-  [[ $field == driver_version ]] && row+=", $driver" || row+=", 1"
-done
-echo "${row#, }"
-"""
+NVIDIA_SMI = read_constant(__file__, "NVIDIA_SMI")
 
 
 def put(hpcbert: Cli, path: Path, text: str) -> None:

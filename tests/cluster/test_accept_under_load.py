@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert.lab.record import Lab
+from tests.kit.cases import read_constant
 from tests.kit.cli import Cli
 from tests.kit.logs import WORDS, stand_in_log
 from tests.kit.needs import not_applicable
@@ -24,20 +25,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 ROUNDS = int(os.environ.get("HPCBERT_LOADED_ROUNDS", "1"))
 
 # Works in each iteration, and prints when and how fast it was.
-PROGRAM = """#!/bin/bash
-[[ -n $SLURM_PROCID ]] || exit 0
-before=${{EPOCHREALTIME/./}}
-while IFS= read -r line; do
-  if [[ $line != *' time: '* ]]; then echo "$line"; continue; fi
-  for ((turn = 0; turn < 16000; turn++)); do :; done
-  now=${{EPOCHREALTIME/./}} rate=$((200000000 / (now - before)))
-  printf '%s samples/s: %d.%02d time: %s\\n' "${{line%% samples/s*}}" \\
-    $((rate / 100)) $((rate % 100)) "${{now::-6}}.${{now: -6}}"
-  before=$now
-done <<'END'
-{log}
-END
-"""
+PROGRAM = read_constant(__file__, "PROGRAM")
 
 
 # Of each period of a processor in microseconds, a node has so much, whatever else the machine does.

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.contract import make_place
-from tests.kit.cases import cases
+from tests.kit.cases import cases, read_constant
 from tests.kit.cli import Cli
 from tests.kit.logs import ITERS, SKIP, stand_in
 from tests.kit.paths import REPOSITORY
@@ -18,21 +18,7 @@ pytestmark = [pytest.mark.needs("reframe"), pytest.mark.slow]
 
 # Read before a test takes such variables away.
 REFRAME = os.environ.get("HPCBERT_REFRAME", "")
-TESTS = """\
-import reframe as rfm
-from hpcbert.reframe import BertThroughput
-
-@rfm.simple_test
-class Point(BertThroughput):
-    framework = "{framework}"
-    count = parameter([2])
-    options = {options}
-    reference = {{"*": {{"throughput": ({reference}, -0.01, 0.01, "samples/s")}}}}
-
-    @run_after("init")
-    def set_repeats(self):
-        self.repeats = self.count
-"""
+TESTS = read_constant(__file__, "TESTS")
 
 
 @cases

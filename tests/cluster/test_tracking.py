@@ -21,23 +21,12 @@ from hpcbert.scheduler.tracker import Tracker
 from hpcbert.slurm.states import RepeatState
 from hpcbert.system.runner import Outcome, run
 from tests.kit import campaigns
+from tests.kit.cases import read_constant
 from tests.kit.cli import Cli
 from tests.kit.lab_faults import start_daemon, start_requeued, stop_slurmdbd
 from tests.kit.waiting import until
 
-SCRIPT = """\
-#!/bin/bash
-status=CAMPAIGN/status/KEY.$SLURM_ARRAY_TASK_ID.jsonl
-log=CAMPAIGN/LOG${SLURM_RESTART_COUNT:+.r$SLURM_RESTART_COUNT}.log
-mkdir -p "${log%/*}"
-mark() { printf '{"event":"%s","time":%(%s)T,"attempt":%d%s}\\n' \
-  "$1" -1 "${SLURM_RESTART_COUNT:-0}" "$2" >>"$status"; }
-mark start ",\\"nodelist\\":\\"$SLURM_JOB_NODELIST\\""
-case $SLURM_ARRAY_TASK_ID in BODY esac
-code=$?
-mark end ",\\"exit\\":$code"
-exit $code
-"""
+SCRIPT = read_constant(__file__, "SCRIPT")
 
 
 @dataclass

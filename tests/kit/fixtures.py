@@ -17,6 +17,7 @@ from hpcbert.model import Protocol
 from hpcbert.system.runner import run as start_process
 from tests.kit import campaigns, cli
 from tests.kit.campaigns import Built
+from tests.kit.cases import read_constant
 from tests.kit.cli import Cli, CliResult
 from tests.kit.logs import TEST_RECIPES, log
 from tests.kit.slurm import Programs
@@ -117,48 +118,7 @@ def tracked(tmp_path: Path) -> Callable[..., Built]:
 # Root reads whatever it likes, unless it gives these up.
 _MORTAL = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
 # A child each: modules are loaded once.
-_MANY = """
-import json, os, pathlib, sys
-import click
-import hpcbert.cli.options, hpcbert.cli.collect, hpcbert.script.draft
-from hpcbert.__main__ import main
-from hpcbert.cli.main import COMMANDS, root
-
-cases = json.load(sys.stdin)
-# What a directory that is gone does to loading is part of the test.
-if not cases[0]["gone"]:
-    import hpcbert.commands.obstacles, hpcbert.cli.request, hpcbert.cli.submit_run
-    import hpcbert.scheduler.local.backend, hpcbert.scheduler.slurm.dependencies, hpcbert.script.rerun
-    for name in COMMANDS:
-        root.get_command(click.Context(root), name)
-for number, one in enumerate(cases):
-    folder = pathlib.Path(sys.argv[1], str(number))
-    pid = os.fork()
-    if not pid:
-        os.environ.update(one["env"])
-        for stream, name in ((1, "out"), (2, "err")):
-            file = os.open(f"{folder}.{name}", os.O_CREAT | os.O_WRONLY, 0o644)
-            os.dup2(file, stream)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        if one["umask"] is not None:
-            os.umask(one["umask"])
-        try:
-            os.chdir(one["cwd"])
-            if one["gone"]:
-                os.rmdir(one["cwd"])
-            sys.argv = ["hpcbert", *one["words"]]
-            sys.exit(main())
-        except SystemExit as leave:
-            for stream in (sys.stdout, sys.stderr):
-                stream.flush()
-            os._exit(leave.code or 0)
-        except BaseException:
-            import traceback
-
-            traceback.print_exc()
-        os._exit(99)
-    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
-"""
+_MANY = read_constant(__file__, "_MANY")
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.cases import read_constant
 from tests.kit.needs import require
 from tests.kit.paths import REPOSITORY, TEMPLATES
 from tests.kit.waiting import CEILING
@@ -35,18 +36,7 @@ from pathlib import Path
 from hpcbert.errors import HpcbertError
 path = Path(sys.argv[1])
 """
-LOG = """
-from tests.kit import logs
-from hpcbert.logs import scan
-from hpcbert.logs.setting import Setting
-known = logs.parse(Path(sys.argv[2]))
-setting = Setting(nodes=1, gpus_per_node=1, gpus=1, batch_size_per_device=8, skip=2, iters=12,
-                  reach=12)
-reading = scan.read(path, known, known.rules[0], setting)
-number = None if reading.throughput is None else round(reading.throughput, 3)
-print(number, ",".join(one.code for one in reading.reasons), reading.iteration)
-print(scan.read_progress(path, known).iteration)
-"""
+LOG = read_constant(__file__, "LOG")
 STATUS = """
 from hpcbert.campaign import record
 seen = record.read_record(path).newest()

@@ -16,36 +16,14 @@ from pathlib import Path
 import pytest
 
 from tests.kit.campaigns import Built, campaign
+from tests.kit.cases import read_constant
 from tests.kit.logs import TEST_RECIPES, log
 from tests.kit.paths import REPOSITORY
 
 pytestmark = pytest.mark.slow
 
 # argv: how many processes, what is called, its words.
-_PROGRAM = """
-import os, sys
-from hpcbert.system import workers
-_, processes, what, *words = sys.argv
-workers.count_cores, workers.MIN_BYTES = lambda: int(processes), 1
-started, fork = [], os.fork
-os.fork = lambda: started.append(0) or fork()
-if what == "campaign":
-    import json
-    from pathlib import Path
-    from hpcbert.results.document import tables_data
-    from tests.kit.campaigns import collect_campaigns, report_states
-    found = collect_campaigns(Path(words[0]), states=report_states("COMPLETED", "FAILED"))
-    rest = (found.refused, found.warnings, [str(one) for one in found.left_out])
-    print(json.dumps([tables_data(found.tables), *rest]))
-else:
-    from hpcbert.cli.main import main
-    sys.argv = ["hpcbert", *words]
-    try:
-        main()
-    except SystemExit as end:
-        print(end.code)
-print(len(started), file=sys.stderr)
-"""
+_PROGRAM = read_constant(__file__, "_PROGRAM")
 _NOW = re.compile(r'"(?:date|recorded)": ?"[^"]*"|"seal": ?"[^"]*"')
 
 

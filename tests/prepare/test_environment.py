@@ -363,16 +363,7 @@ def test_a_real_environment_from_prepare_to_the_script(tmp_path: Path) -> None:
 
 
 # Stands in for an interpreter and its pip, which waits in the middle as long as a file is there.
-FAKE = """#!/bin/bash
-case "$1 $2 $3" in
-  "-c "*) echo "3.9 3.9.18" ;;
-  "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
-  "-m pip install")
-    : >"$PLACE/installing"
-    while [[ -e $PLACE/wait ]]; do sleep 0.05; done ;;
-  "-m pip list") echo '[{"name": "tiny", "version": "1.0"}]' ;;
-esac
-"""
+FAKE = read_constant(__file__, "FAKE")
 
 
 @pytest.mark.slow

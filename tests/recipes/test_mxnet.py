@@ -9,45 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.cases import read_constant
 from tests.kit.paths import TEMPLATES
 from tests.kit.ports import free_port
 from tests.kit.waiting import CEILING
 
 # What gloo.py takes of Horovod 0.28.1, horovod/runner/http/http_server.py.
-HOROVOD = """
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
-
-class KVStoreHandler(BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_status_code(404)
-
-    def send_status_code(self, status_code):
-        self.send_response(status_code)
-        self.send_header("Content-Length", 0)
-        self.end_headers()
-
-
-class RendezvousHTTPServer(ThreadingHTTPServer):
-    def __init__(self, addr, handler, verbose):
-        super().__init__(addr, handler)
-"""
+HOROVOD = read_constant(__file__, "HOROVOD")
 # Rank 0 lives until the other has been served, as it does under Horovod.
-PROGRAM = """
-import os, sys, time, urllib.request
-from pathlib import Path
-import neighbour
-print(__name__, sys.argv)
-seen = Path(__file__).with_name("seen")
-if os.environ["HOROVOD_RANK"] == "0":
-    while not seen.exists():
-        time.sleep(0.05)
-else:
-    where = "http://{HOROVOD_GLOO_RENDEZVOUS_ADDR}:{HOROVOD_GLOO_RENDEZVOUS_PORT}/global/1"
-    request = urllib.request.Request(where.format_map(os.environ), method="DELETE")
-    with urllib.request.urlopen(request) as answer:
-        seen.write_text(str(answer.status))
-"""
+PROGRAM = read_constant(__file__, "PROGRAM")
 
 
 @pytest.fixture

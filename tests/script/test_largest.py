@@ -17,7 +17,7 @@ from hpcbert.model import LARGEST, LARGEST_IN_COMMON, Shape
 from hpcbert.script.draft import Draft
 from hpcbert.script.largest import Multiple
 from tests.kit import drafts
-from tests.kit.cases import cases
+from tests.kit.cases import cases, read_constant
 from tests.kit.drafts import changed, combined, reference
 from tests.kit.needs import not_applicable
 from tests.kit.paths import TEMPLATES
@@ -27,30 +27,7 @@ from tests.kit.scripts import events, only_script, run_script, run_written, tool
 pytestmark = pytest.mark.slow
 
 # Room for so many samples; a full run of so many iterations needs more. It says what BATCHES says.
-PROGRAM = """#!/bin/bash
-while (($#)); do
-  case $1 in
-    --batch-size) size=$2 ;;
-    --iters) iters=$2 ;;
-  esac
-  shift
-done
-echo "$size $iters" >>"$TRIED"
-if [[ -n ${BROKEN:-} ]] && ((size > BROKEN)); then
-  echo "ModuleNotFoundError: No module named 'torch'"
-  exit 1
-fi
-if ((size > ${HANGS:-9999999})); then
-  echo "${WORDS:-}"
-  exec sleep 600
-fi
-if ((size > ROOM - (iters > 10 ? ${MORE:-0} : 0))); then
-  echo "${WORDS:-torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB}"
-  exit "${STATUS:-1}"
-fi
-if [[ -n ${SILENT:-} ]]; then exit 0; fi
-echo "iteration: 1/$iters loss: 9.5 mlm_loss: 8.8 nsp_loss: 0.7 samples/s: 10.00 time: 1763717655.5"
-"""
+PROGRAM = read_constant(__file__, "PROGRAM")
 
 
 @pytest.fixture

@@ -15,29 +15,14 @@ from hpcbert.errors import UsageError
 from hpcbert.model import Shape
 from hpcbert.script.draft import Draft
 from hpcbert.timelimit import TimeLimit
-from tests.kit.cases import cases
+from tests.kit.cases import cases, read_constant
 from tests.kit.drafts import combined, drafted, reference, settled
 from tests.kit.scripts import slurm_in, tool
 from tests.kit.waiting import CEILING
 
 pytestmark = pytest.mark.slow
 # Measures 40 GB/s, or what $TABLE says of the first of its nodes that is in it: `n2 9.5`.
-SRUN = """#!/bin/bash
-for word; do
-  case $word in
-    --nodelist=*) nodes=${word#*=} ;;
-    --output=*) out=${word#*=} ;;
-  esac
-done
-if [[ -z ${out:-} ]]; then exit 0; fi
-rate=40.125
-for node in ${nodes//,/ }; do
-  found=$(sed -n "s/^$node //p" <<<"$TABLE")
-  if [[ -n $found ]]; then rate=$found; fi
-done
-if [[ $rate == hangs ]]; then exit 1; fi
-printf '# Out of bounds values : 0 OK\\n# Avg bus bandwidth    : %s \\n#\\n' "$rate" >"$out"
-"""
+SRUN = read_constant(__file__, "SRUN")
 # Slurm ends the job while a step runs.
 TERMINATED = """#!/bin/bash
 kill -TERM "$(sed -En 's/.*"pid":([0-9]+).*/\\1/p' "$CAMPAIGN"/status/preflight_*.jsonl)"

@@ -11,19 +11,11 @@ from typing import Any
 
 import pytest
 
+from tests.kit.cases import read_constant
 from tests.kit.waiting import CEILING
 
 # Python itself tells of every pickle that is loaded and names something.
-WATCHED = """
-import sys
-def hook(event, arguments):
-    if event.startswith("pickle."):
-        sys.stderr.write(f"PICKLE {arguments}\\n")
-sys.addaudithook(hook)
-from hpcbert.__main__ import main
-sys.argv[0] = "hpcbert"
-main()
-"""
+WATCHED = read_constant(__file__, "WATCHED")
 
 
 class Trap:

@@ -43,19 +43,7 @@ GAUDI3 = (
 )
 GAUDI_COLUMNS = ("index", "uuid", "name", "driver_version", "memory.total")
 # Prints what was recorded, as far as it is asked for: columns by name, or a file by option.
-HL_SMI = """#!/bin/bash
-[[ $1 == -Q && $3 == -f && $4 == csv,noheader* ]] || exit 1
-IFS=, read -ra asked <<<"$2"
-IFS=, read -ra known <<<{columns}
-IFS=, read -ra values <<<{line}
-for one in "${{asked[@]}}"; do
-  for place in "${{!known[@]}}"; do
-    if [[ ${{known[place]}} == "$one" ]]; then out+=", ${{values[place]# }}"; continue 2; fi
-  done
-  exit 1
-done
-echo "${{out#, }}"
-"""
+HL_SMI = read_constant(__file__, "HL_SMI")
 
 
 def describe_node(folder: Path, tools: dict[str, str], *words: str) -> Fingerprint:

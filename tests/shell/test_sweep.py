@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.cases import read_constant
 from tests.kit.containers import Image, ended, ordinary_person
 from tests.kit.needs import require
 from tests.kit.paths import REPOSITORY
@@ -18,26 +19,9 @@ pytestmark = pytest.mark.slow
 SHELL = REPOSITORY / "hpcbert" / "shell"
 NODE = "n7"
 # Jobs 5 and 6 run; of the rest, 7 was purged long ago, and 8 has ended.
-_SQUEUE = """\
-#!/bin/bash
-case $* in
-  *--jobs=5 | *--jobs=6) echo RUNNING ;;
-  *--jobs=7) echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1 ;;
-  *--jobs=8) echo COMPLETED ;;
-  *) echo 'squeue: error: Unable to contact slurm controller' >&2; exit 1 ;;
-esac
-"""
+_SQUEUE = read_constant(__file__, "_SQUEUE")
 # Names `enroot list` and a data path as every version does; counts its calls.
-_ENROOT = """\
-#!/bin/bash
-data=${ENROOT_DATA_PATH:-$HOME/data}
-mkdir -p "$data"
-case $1 in
-  list) ls -1 "$data" ;;
-  remove) echo "[ERROR] No such file or directory: $data/${@: -1}" >&2; exit 1 ;;
-  create) mkdir -p "$data/$3" && echo "made of $5" >"$data/$3/file" ;;
-esac
-"""
+_ENROOT = read_constant(__file__, "_ENROOT")
 
 
 @dataclass

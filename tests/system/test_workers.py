@@ -12,26 +12,12 @@ from pathlib import Path
 import pytest
 
 from hpcbert.system import workers
-from tests.kit.cases import cases
+from tests.kit.cases import cases, read_constant
 from tests.kit.paths import REPOSITORY
 from tests.kit.waiting import CEILING, until
 
 # A process of its own: one that tests run in may have threads. Three processes side by side.
-_BEGIN = """
-import contextlib, os, pathlib, signal, sys, time
-from hpcbert.errors import HpcbertError
-from hpcbert.system import workers
-workers.count_cores = lambda: 3
-main = os.getpid()
-huge = workers.MIN_BYTES
-def children():
-    found = []
-    for process in pathlib.Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # others' processes come and go
-            parent = (process / "stat").read_text().rpartition(")")[2].split()[1]
-            found += [process] if parent == str(main) else []
-    return found
-"""
+_BEGIN = read_constant(__file__, "_BEGIN")
 Program = Callable[[str], subprocess.Popen[str]]
 
 

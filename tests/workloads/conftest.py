@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.kit.cases import read_constant
 from tests.kit.ports import free_port
 from tests.kit.waiting import CEILING
 
@@ -27,43 +28,10 @@ else:  # These can't even be imported without PyTorch.
 LAUNCHER_VARIABLES = re.compile(
     r"(RANK|WORLD_SIZE|LOCAL_RANK|MASTER_(ADDR|PORT)|PMI.*|OMPI_.*|MV2_.*|SLURM_.*)"
 )
-SMALL = [
-    "--device=cpu",
-    "--model=tiny",
-    "--hidden=32",
-    "--vocab=160",
-    "--sequence-length=32",
-    "--predictions=5",
-    "--batch-size=4",
-    "--threads=1",
-]
+SMALL = read_constant(__file__, "SMALL")
 
 # PyTorch is imported once for two ranks, which then are processes of their own.
-_FORK = """
-import os, sys, traceback
-import torch
-from hpcbert.workloads import bert_pretrain as workload
-
-folder, code = sys.argv.pop(), sys.argv.pop()
-ranks = []
-for rank in ("0", "1"):
-    ranks.append(os.fork())
-    if ranks[-1]:
-        continue
-    os.environ.update(RANK=rank, LOCAL_RANK=rank)
-    for stream, end in ((1, "out"), (2, "err")):
-        os.dup2(os.open(f"{folder}/{rank}.{end}", os.O_CREAT | os.O_WRONLY), stream)
-    try:
-        exec(code, {"workload": workload})
-    except SystemExit as ended:
-        workload.leave(ended.code or 0)
-    except BaseException:
-        traceback.print_exc()
-        workload.leave(99)
-    workload.leave(0)
-for rank in ranks:
-    print(os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]))
-"""
+_FORK = read_constant(__file__, "_FORK")
 
 
 @dataclass(frozen=True)

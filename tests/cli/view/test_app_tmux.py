@@ -21,18 +21,7 @@ pytestmark = [
 RUN = """exec -- bash {{ files["train.sh"] }} {{ protocol.iters }}
 """
 # Repeat 2 lacks a module; repeat 3 stops at its third step until the test lets it go.
-TRAIN = """#!/bin/bash
-set -euo pipefail
-for ((step = 1; step <= $1; step++)); do
-  echo "step $step of $1 | 1000 samples/s"
-  if ((SLURM_ARRAY_TASK_ID == 2)); then
-    python3 -c 'import nosuchmodule'
-  fi
-  if ((SLURM_ARRAY_TASK_ID == 3 && step == 3)); then
-    until [[ -e GO ]]; do sleep 0.1; done
-  fi
-done
-"""
+TRAIN = read_constant(__file__, "TRAIN")
 RECIPE = read_constant(__file__, "RECIPE")
 
 

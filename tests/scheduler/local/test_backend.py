@@ -22,20 +22,13 @@ from hpcbert.slurm.states import RepeatState
 from hpcbert.system.processes import descendants, machine_and_boot, read_start_time
 from hpcbert.system.runner import Outcome
 from tests.kit.campaigns import Build, Built
+from tests.kit.cases import read_constant
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.slow
 
 # What every script does first and last, as the rendered ones do.
-FRAME = """\
-#!/bin/bash
-status="$PWD/{status}.$SLURM_ARRAY_TASK_ID.jsonl"
-mark() {{ printf '{{"event":"%s","time":%(%s)T,"attempt":0%s}}\\n' "$1" -1 "$2" >>"$status"; }}
-mark start ",\\"nodelist\\":\\"$HOSTNAME\\""
-trap 'code=$?; mark end ",\\"exit\\":$code"' EXIT
-trap 'mark signal ",\\"signal\\":\\"TERM\\""; exit 143' TERM
-{body}
-"""
+FRAME = read_constant(__file__, "FRAME")
 
 
 @dataclass
