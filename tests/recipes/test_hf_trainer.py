@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import platform
+import runpy
+import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from hpcbert.logs.setting import Setting
+from tests.kit.paths import REPOSITORY
 from tests.kit.recipes import Reader
 
 _SETTING = Setting(
@@ -105,3 +110,14 @@ def test_what_does_not_fit_gives_no_number(
     reading = Reader("hf-trainer", tmp_path).read(log, "elapsed", setting)
     assert reading.throughput is None
     assert code in {reason.code for reason in reading.reasons}, reading
+
+
+@pytest.mark.torch
+def test_a_node_without_gpus_ends_the_run_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace())
+    monkeypatch.syspath_prepend(REPOSITORY / "hpcbert" / "workloads")
+    monkeypatch.setattr(sys, "argv", ["hf_trainer.py", "--model=bert-tiny"])
+    with pytest.raises(SystemExit, match=f"no GPU on node {platform.node()}"):
+        runpy.run_path(str(REPOSITORY / "templates/hf-trainer/hf_trainer.py"), run_name="__main__")
