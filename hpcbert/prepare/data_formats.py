@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcbert.prepare import protobuf
 from hpcbert.prepare.data_samples import Samples
@@ -65,6 +66,48 @@ def _group(items: Iterable[Item]) -> Iterator[list[Item]]:
 # --- TFRecord and OFRecord ------------------------------------------------------------------------
 
 
+def _read_numbers(feature: bytes) -> protobuf.Numbers:
+    for number, inner in protobuf.read_fields(feature):
+        content = b"".join(
+            piece for inner_number, piece in protobuf.read_fields(inner) if inner_number == 1
+        )
+        if number == protobuf.FLOATS:
+            if len(content) % 4:
+                raise ValueError("a list of floats is cut off")
+            return np.frombuffer(content, dtype="<f4")
+        return _unpack_integers(content)
+    return np.zeros(0, dtype=np.int64)
+
+
+def _unpack_integers(content: bytes) -> NDArray[np.int64]:
+    """Return varints as integers, int64 [count]."""
+    digits = np.frombuffer(content, dtype=np.uint8)
+    is_last = digits < protobuf.CONTINUATION
+    if is_last.all():
+        return digits.astype(np.int64)
+    if not is_last[-1]:
+        raise ValueError("a list of integers is cut off")
+    ends = np.nonzero(is_last)[0]
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    digit_index = np.arange(len(digits)) - np.repeat(starts, ends - starts + 1)
+    if digit_index.max() > 9:  # noqa: PLR2004 - 64 bits take ten bytes
+        raise ValueError("an integer has more than 64 bits")
+    shifted = (digits & np.uint8(0x7F)).astype(np.uint64) << (7 * digit_index).astype(np.uint64)
+    return np.add.reduceat(shifted, starts).astype(np.int64)
+
+
+def decode_record(data: bytes, dialect: Dialect) -> dict[str, protobuf.Numbers]:
+    """Return the features of one record.
+
+    Raises:
+        ValueError: The bytes are not such a record.
+    """
+    return {
+        name: _read_numbers(feature)
+        for name, feature in protobuf.read_features(data, dialect).items()
+    }
+
+
 def _split_samples(stream: Stream) -> Iterator[dict[str, protobuf.Numbers]]:
     """Yield samples as google-research/bert@eedf571, create_pretraining_data.py, names them."""
     for block in stream:
@@ -83,7 +126,7 @@ def _write_records(paths: Sequence[Path], stream: Stream, *, dialect: Dialect) -
 def _read_records(paths: Sequence[Path], *, dialect: Dialect) -> Iterator[Samples]:
     with paths[0].open("rb") as file:
         records = protobuf.read_records(file, dialect)
-        rows = (_select_columns(protobuf.decode(record, dialect)) for record in records)
+        rows = (_select_columns(decode_record(record, dialect)) for record in records)
         for block in _group(rows):
             yield _stack_rows(block)
 

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 # A sample of BERT is a few kilobytes; a length beyond this is damage.
 _LONGEST = 1 << 26
-_CONTINUATION = 0x80
+CONTINUATION = 0x80
 _VARINT, _EIGHT_BYTES, _TEXT, _FOUR_BYTES = 0, 1, 2, 5
 # Field numbers of Feature, by dialect.
-_FLOATS = 2
+FLOATS = 2
 
 
 class Dialect(NamedTuple):
@@ -50,8 +50,8 @@ ONEFLOW = Dialect(depth=1, integers=4, checked=False)
 def encode_varint(value: int) -> bytes:
     """Return a non-negative integer, seven bits a byte, the lowest first."""
     encoded = bytearray()
-    while value >= _CONTINUATION:
-        encoded.append(value & 0x7F | _CONTINUATION)
+    while value >= CONTINUATION:
+        encoded.append(value & 0x7F | CONTINUATION)
         value >>= 7
     encoded.append(value)
     return bytes(encoded)
@@ -83,21 +83,12 @@ def encode(values: Mapping[str, Numbers], dialect: Dialect) -> bytes:
     """Return one record; integers are not negative, int8 holds only 0 and 1."""
     data = b""
     for name, column in values.items():
-        number = _FLOATS if column.dtype.kind == "f" else dialect.integers
+        number = FLOATS if column.dtype.kind == "f" else dialect.integers
         feature = _encode_field(number, _encode_field(1, _pack_numbers(column)))
         data += _encode_field(1, _encode_field(1, name.encode()) + _encode_field(2, feature))
     for _ in range(dialect.depth - 1):
         data = _encode_field(1, data)
     return data
-
-
-def decode(data: bytes, dialect: Dialect) -> dict[str, Numbers]:
-    """Return the features of one record.
-
-    Raises:
-        ValueError: The bytes are not such a record.
-    """
-    return {name: _read_numbers(feature) for name, feature in read_features(data, dialect).items()}
 
 
 def read_features(data: bytes, dialect: Dialect) -> dict[str, bytes]:
@@ -107,51 +98,17 @@ def read_features(data: bytes, dialect: Dialect) -> dict[str, bytes]:
         ValueError: The bytes are not such a record.
     """
     for _ in range(dialect.depth - 1):
-        data = b"".join(content for number, content in _read_fields(data) if number == 1)
+        data = b"".join(content for number, content in read_fields(data) if number == 1)
     messages = {}
-    for number, entry in _read_fields(data):
+    for number, entry in read_fields(data):
         if number == 1:
-            entry_fields = dict(_read_fields(entry))
+            entry_fields = dict(read_fields(entry))
             name = entry_fields.get(1, b"").decode("utf-8", "replace")
             messages[name] = entry_fields.get(2, b"")
     return messages
 
 
-def _read_numbers(feature: bytes) -> Numbers:
-    import numpy as np
-
-    for number, inner in _read_fields(feature):
-        content = b"".join(
-            piece for inner_number, piece in _read_fields(inner) if inner_number == 1
-        )
-        if number == _FLOATS:
-            if len(content) % 4:
-                raise ValueError("a list of floats is cut off")
-            return np.frombuffer(content, dtype="<f4")
-        return _unpack_integers(content)
-    return np.zeros(0, dtype=np.int64)
-
-
-def _unpack_integers(content: bytes) -> NDArray[np.int64]:
-    """Return varints as integers, int64 [count]."""
-    import numpy as np
-
-    digits = np.frombuffer(content, dtype=np.uint8)
-    is_last = digits < _CONTINUATION
-    if is_last.all():
-        return digits.astype(np.int64)
-    if not is_last[-1]:
-        raise ValueError("a list of integers is cut off")
-    ends = np.nonzero(is_last)[0]
-    starts = np.concatenate([[0], ends[:-1] + 1])
-    digit_index = np.arange(len(digits)) - np.repeat(starts, ends - starts + 1)
-    if digit_index.max() > 9:  # noqa: PLR2004 - 64 bits take ten bytes
-        raise ValueError("an integer has more than 64 bits")
-    shifted = (digits & np.uint8(0x7F)).astype(np.uint64) << (7 * digit_index).astype(np.uint64)
-    return np.add.reduceat(shifted, starts).astype(np.int64)
-
-
-def _read_fields(data: bytes) -> Iterator[tuple[int, bytes]]:
+def read_fields(data: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield number and content of every field; a lone integer as its own varint."""
     position = 0
     while position < len(data):
@@ -177,7 +134,7 @@ def _read_varint(data: bytes, position: int) -> tuple[int, int]:
         byte = data[position]
         value |= (byte & 0x7F) << shift
         position, shift = position + 1, shift + 7
-        if byte < _CONTINUATION:
+        if byte < CONTINUATION:
             return value, position
     raise ValueError("it is not a protocol buffer")
 

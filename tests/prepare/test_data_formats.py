@@ -26,7 +26,7 @@ from hpcbert.model import FORMAT_NAMES, usual_predictions
 from hpcbert.prepare import data, protobuf
 from hpcbert.prepare import data_making as making
 from hpcbert.prepare import data_samples as samples
-from hpcbert.prepare.data_formats import FORMATS
+from hpcbert.prepare.data_formats import FORMATS, decode_record
 from hpcbert.prepare.data_samples import (
     StreamSettings,
     Vocabulary,
@@ -251,7 +251,7 @@ def test_the_text_format_is_gzip_with_four_fields(tmp_path: Path) -> None:
 def test_integers_of_a_record_come_back(values: list[int]) -> None:
     for dialect in (protobuf.TENSORFLOW, protobuf.ONEFLOW):
         record = protobuf.encode({"x": np.array(values, dtype=np.int64)}, dialect)
-        assert protobuf.decode(record, dialect)["x"].tolist() == values
+        assert decode_record(record, dialect)["x"].tolist() == values
 
 
 # --- Made again -----------------------------------------------------------------------------------
@@ -297,7 +297,7 @@ def test_a_run_that_is_killed_leaves_nothing_that_is_taken_for_whole(tmp_path: P
     code = """
 import os, signal
 from hpcbert.__main__ import main
-from hpcbert.prepare.data_formats import FORMATS
+from hpcbert.prepare.data_formats import FORMATS, decode_record
 form, calls = FORMATS["tfrecord"], []
 def killed(paths, stream):
     form.write(paths, stream)
