@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+from jinja2 import Environment
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from hpcbert import __version__
 from hpcbert.campaign import store
@@ -35,7 +37,7 @@ from hpcbert.script.largest import EXPRESSION, Multiple, Quotient
 from hpcbert.script.quoting import Verbatim, comment, identifier, quote
 from hpcbert.script.request import read_request
 from hpcbert.script.resolve import Resolved, rank_variables, relative_path, trusted_entries
-from hpcbert.script.sandbox import Environment, Readings, locate_errors, refuse_unread
+from hpcbert.script.sandbox import Loader, Readings, locate_errors, refuse_unread
 from hpcbert.slurm.reasons import ABSENT
 
 _PACKAGE = Path(__file__).parent.parent
@@ -155,8 +157,18 @@ def _bert_size(model: str) -> tuple[int, int, int]:
 
 @functools.cache
 def _make_environment(folders: tuple[Path, ...], entries: tuple[TrustedPath, ...]) -> Environment:
-    """Return the sandbox with the templates' filters: one for all scripts of a submission."""
-    environment = Environment(folders, finalize=_word, entries=entries)
+    """Return Jinja set up for shell: one sandbox for all scripts of a submission.
+
+    An undefined name is an error, and every value is one word.
+    """
+    environment = ImmutableSandboxedEnvironment(
+        loader=Loader(folders, entries),
+        undefined=jinja2.StrictUndefined,
+        finalize=_word,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
     environment.filters.update(comment=comment, identifier=identifier, verbatim=Verbatim)
     environment.globals |= {"gcd": math.gcd, "refuse": _refuse, "bert_size": _bert_size}
     return environment

@@ -15,7 +15,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import jinja2
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from hpcbert.config import trust
 from hpcbert.errors import UsageError
@@ -25,11 +24,16 @@ from hpcbert.script.resolve import Resolved
 _SUFFIX = ".j2"
 
 
-class _Loader(jinja2.FileSystemLoader):
-    """Loads templates that the user trusts, also those that another template includes."""
+class Loader(jinja2.FileSystemLoader):
+    """Loads templates that the user trusts, also those that another template includes.
 
-    def __init__(self, folders: Sequence[str], entries: Sequence[trust.TrustedPath]) -> None:
-        super().__init__(folders)
+    Args:
+        folders: Folders of templates; the first that has a file wins.
+        entries: What the command line trusts.
+    """
+
+    def __init__(self, folders: Sequence[Path], entries: Sequence[trust.TrustedPath]) -> None:
+        super().__init__([str(folder) for folder in folders])
         self._named = entries
 
     def get_source(
@@ -39,31 +43,6 @@ class _Loader(jinja2.FileSystemLoader):
         source = super().get_source(environment, template)
         trust.refuse_untrusted([Path(source[1])], self._named)
         return source
-
-
-class Environment(ImmutableSandboxedEnvironment):
-    """Jinja set up for shell: undefined names are errors, and every value is one word.
-
-    Args:
-        folders: Folders of templates; the first that has a file wins.
-        finalize: Turns a value in `{{ }}` into shell words.
-    """
-
-    def __init__(
-        self,
-        folders: Sequence[Path],
-        *,
-        finalize: Callable[[Any], str],
-        entries: Sequence[trust.TrustedPath] = (),
-    ) -> None:
-        super().__init__(
-            loader=_Loader([str(folder) for folder in folders], entries),
-            undefined=jinja2.StrictUndefined,
-            finalize=finalize,
-            trim_blocks=True,
-            lstrip_blocks=True,
-            keep_trailing_newline=True,
-        )
 
 
 @contextlib.contextmanager

@@ -28,7 +28,7 @@ ONCE: tuple[Callable[..., Any], ...] = (
     materials.find_inputs,
     materials.find_image,
     materials.list_mounts,
-    sandbox.Environment.__init__,
+    sandbox.Loader.__init__,
 )
 # Every point alone, so that all that can't be measured is told at once.
 TRIED = (plan.plan, plan.read_options, plan._choose_protocol, Recipe.preset)
