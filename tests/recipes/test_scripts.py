@@ -169,6 +169,15 @@ def test_on_the_cpu_the_default_is_small_and_short(name: str) -> None:
     assert "30 iterations, the first 10 are warm-up" in script.text
 
 
+@pytest.mark.parametrize("recipe", ["pytorch", "hf-trainer", "composer"])
+def test_a_compiler_that_cannot_link_is_refused_before_a_job_starts(recipe: str) -> None:
+    """PyTorch's compiler for CPUs does not quote the paths of its libraries."""
+    case = Case(Shape(1, 1), *presets(load(recipe).for_device("cpu"))[0], xla=True, device="cpu")
+    assert "--compile" in render(recipe, case, python="/a/bin/python").rank
+    with pytest.raises(UsageError, match="no blank"):
+        render(recipe, case, python="/a b/bin/python")
+
+
 def _select_unlike(texts: list[str]) -> list[str]:
     """Return texts that differ in more than numbers."""
     return list({re.sub(r"\d+", "0", text): text for text in texts}.values())

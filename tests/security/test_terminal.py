@@ -124,11 +124,11 @@ def test_what_slurm_says_is_shown_safely(hpcbert: Any, slurm: Any, watched: Any)
 
 
 def test_a_refusal_of_sbatch_is_shown_safely(hpcbert: Any, slurm: Any) -> None:
-    slurm.answers(sbatch=[failed(f"sbatch: error: {HOSTILE}")], squeue=[""], sacct=[""])
+    slurm.answers(sbatch=[failed(f"sbatch: error: refused {HOSTILE}")], squeue=[""], sacct=[""])
     words = ["submit", "--nodes", "1", "--gpus-per-node", "1", "--fw", "pytorch"]
     shown = on_terminal(words, cwd=hpcbert.cwd, env=hpcbert.environment)
     clean(shown)
-    assert "owned" in shown
+    assert "refused" in shown
 
 
 def test_json_holds_what_was_escaped() -> None:
