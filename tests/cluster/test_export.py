@@ -1,8 +1,9 @@
-"""Jobs that get nothing of their submitter's environment: ranks get what their script gives them."""
+"""What jobs get of their submitter's environment: sbatch's own variables; ranks get nothing."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,11 @@ from typing import Any
 
 import pytest
 
+from hpcbert.lab.record import Lab
+from hpcbert.system.runner import run
 from tests.kit.cli import Cli
+from tests.kit.lab import User
+from tests.kit.logs import WORDS, stand_in
 from tests.kit.waiting import until
 
 # What a site's own plugin may do to every job.
@@ -90,3 +95,23 @@ def test_a_site_that_demands_it_says_so(
     result = hpcbert("submit", *words, *site)
     assert result.returncode == 3
     assert "submit with --export=NONE" in result.error["message"]
+
+
+def test_a_reservation_that_the_shell_names_is_used_and_recorded(
+    hpcbert: Cli, work: Path, lab: Lab, user: User
+) -> None:
+    env = {**os.environ, **lab.environment}
+    slots = [f"users={user.name}", "nodes=n2", "starttime=now", "duration=10"]
+    assert run(["scontrol", "create", "reservationname=shell", *slots], env=env).ok
+    words = ("--repeats", "1", "--python", stand_in(work, ""), "--wait", "--json")
+    try:
+        result = hpcbert(*WORDS, *words, status=0, SBATCH_RESERVATION="shell", SBATCH_PARTITION="x")
+    finally:
+        assert run(["scontrol", "delete", "reservationname=shell"], env=env).ok
+    (row,) = result.data["tables"][0]["rows"]
+    assert row["runs"][0]["nodes"] == ["n2"]
+    (directory,) = (hpcbert.cwd / "runs").iterdir()
+    lock = (directory / "campaign.lock.toml").read_text()
+    assert 'variables."slurm.reservation" = "SBATCH_RESERVATION"' in lock
+    # The site has a partition of its own.
+    assert "SBATCH_PARTITION" not in lock
