@@ -28,7 +28,7 @@ from hpcbert.results.compare import DIMENSIONS
 )
 @click.option(
     "--within",
-    callback=make_share_reader(0.0001, 0.5),
+    callback=make_share_reader(0.0001, 0.5, "2% or 0.02"),
     default="2%",
     show_default=True,
     metavar="SHARE",

@@ -49,7 +49,7 @@ from hpcbert.script.rerun import Lock, compare_locks, load_lock, plan_rerun, pla
 from hpcbert.script.resolve import SubmitOptions
 from hpcbert.slurm import mail
 from hpcbert.system import redact
-from hpcbert.system.decode import Invalid, did_you_mean
+from hpcbert.system.decode import Invalid, did_you_mean, suggest_similar
 from hpcbert.system.runner import PrefetchingRunner
 
 T = TypeVar("T")
@@ -442,9 +442,8 @@ def _read_batch_size(text: str) -> int:
     if text in LARGEST_WORDS:
         return LARGEST_WORDS[text]
     if not text.isdigit():
-        hint = did_you_mean(text, LARGEST_WORDS) if text[:1].isalpha() else ""
         message = f"--batch-size takes whole numbers, max or max-common, not {text!r}."
-        raise UsageError(message, hint=hint)
+        raise UsageError(message, hint=suggest_similar(text, LARGEST_WORDS))
     if not int(text):
         raise UsageError("A batch size must be at least 1, not 0.")
     return int(text)

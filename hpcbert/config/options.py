@@ -22,7 +22,7 @@ from hpcbert.system.decode import (
     Invalid,
     Range,
     check_choice,
-    did_you_mean,
+    suggest_similar,
     type_hints,
 )
 from hpcbert.timelimit import TimeLimit
@@ -141,7 +141,7 @@ def read_repeat_count(text: str) -> int | Literal["auto"]:
     try:
         return int(text)
     except ValueError:
-        hint = did_you_mean(text.lower(), [AUTO_REPEATS])
+        hint = suggest_similar(text.lower(), [AUTO_REPEATS])
         message = f"{text!r} is neither a whole number nor {AUTO_REPEATS}."
         raise Invalid(message, hint) from None
 

@@ -46,12 +46,16 @@ _NAMES |= {str: "a text", list: "an array", dict: "a table"}
 
 
 def did_you_mean(word: str, known_words: Iterable[str]) -> str:
-    """Return a hint with the known words nearest to an unknown one."""
-    choices = sorted(known_words)
-    matches = difflib.get_close_matches(word, choices, n=2, cutoff=0.6)
-    if matches:
-        return f"Did you mean {' or '.join(matches)}?"
-    return f"Known here: {join_names(choices)}." if choices else ""
+    """Return a hint with the known words nearest to an unknown one, or else with all of them."""
+    choices = sorted(filter(None, known_words))
+    all_choices = f"Known here: {join_names(choices)}." if choices else ""
+    return suggest_similar(word, choices) or all_choices
+
+
+def suggest_similar(word: str, known_words: Iterable[str]) -> str:
+    """Return a hint with the known words nearest to an unknown one, if the message lists all."""
+    matches = difflib.get_close_matches(word, sorted(known_words), n=2, cutoff=0.6)
+    return f"Did you mean {' or '.join(matches)}?" if matches else ""
 
 
 class Invalid(ValueError):  # noqa: N818  its message is about a value
@@ -227,7 +231,7 @@ def check_choice(choices: tuple[Any, ...], value: Any) -> Any:
     """
     if value not in choices:
         names = [str(choice) for choice in choices]
-        hint = did_you_mean(str(value), names)
+        hint = suggest_similar(str(value), names)
         raise Invalid(f"must be one of {', '.join(names)}", hint, value=value)
     return value
 
@@ -250,9 +254,9 @@ def _read_union(kinds: tuple[Any, ...], value: Any) -> Any:
             return _reader(kind)(value)
     *names, last = _name_kinds(kinds)
     words = [name for name in (*names, last) if name not in _NAMES.values()]
-    hint = did_you_mean(value, words) if isinstance(value, str) and words else ""
+    hint = suggest_similar(value, words) if isinstance(value, str) else ""
     text = f"must be {', '.join(names)} or {last}" if names else f"must be {last}"
-    raise Invalid(text, hint if hint.startswith("Did") else "", value=value)
+    raise Invalid(text, hint, value=value)
 
 
 def _name_kinds(kinds: tuple[Any, ...]) -> list[str]:

@@ -176,6 +176,7 @@ def test_any_document_is_read_or_refused_with_its_place(values: dict[str, Any]) 
 
 def test_did_you_mean_lists_all_where_nothing_is_near() -> None:
     assert did_you_mean("zzz", ["oneflow", "pytorch"]) == "Known here: oneflow, pytorch."
+    assert did_you_mean("zzz", [""]) == ""
 
 
 @dataclass(frozen=True)
