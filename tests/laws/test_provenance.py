@@ -17,6 +17,8 @@ from tests.campaign.test_foreign import deepspeed_log
 from tests.kit.cli import Collect
 from tests.kit.logs import write_file
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

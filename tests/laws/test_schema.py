@@ -18,6 +18,8 @@ from tests.kit.campaigns import Build, Built, collect_campaigns, report_states
 from tests.kit.cases import read_constant
 from tests.kit.cli import run
 
+pytestmark = pytest.mark.slow
+
 OTHERS = [
     pytest.param(store.SCHEMA - 1, id="older"),
     pytest.param(store.SCHEMA + 1, id="newer"),

@@ -16,6 +16,8 @@ from tests.kit.cases import cases, read_constant
 from tests.kit.paths import REPOSITORY
 from tests.kit.waiting import CEILING, until
 
+pytestmark = pytest.mark.slow
+
 # A process of its own: one that tests run in may have threads. Three processes side by side.
 _BEGIN = read_constant(__file__, "_BEGIN")
 Program = Callable[[str], subprocess.Popen[str]]

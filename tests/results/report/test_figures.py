@@ -17,6 +17,8 @@ from hpcbert.results.report.model import ReportInput, Words
 from hpcbert.results.report.pictures import make_pictures
 from tests.results.report.test_formats import MADE
 
+pytestmark = pytest.mark.slow
+
 
 def make_tables(rates: dict[str, float], spread: float = 0.0) -> tuple[SpeedupTable, ...]:
     """Return a table for each framework: its rate on one GPU, on 1, 2 and 4 GPUs."""
