@@ -18,86 +18,68 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import NamedTuple
 
 PROGRAM = Path(__file__).parent.parent / "hpcbert" / "workloads" / "bert_pretrain.py"
 SHORT, LONG = 4, 24
 CPUS = sorted(os.sched_getaffinity(0))
 
 
-class Cost(NamedTuple):
-    """CPU seconds of all ranks, and elapsed seconds."""
-
-    cpu: float
-    wall: float
-
-
-class Candidate(NamedTuple):
-    """How ranks are started.
-
-    Attributes:
-        threads: Of each rank; 0 leaves it to the libraries.
-        bound: Whether each has its own CPU.
-    """
-
-    name: str
-    threads: int
-    bound: bool
+# How ranks are started: how many threads each has (0: left to the libraries), and whether on a CPU
+# of its own.
+CANDIDATES = {
+    "unbound, threads left to the libraries": (0, False),
+    "unbound, one thread a rank": (1, False),
+    "bound, one thread a rank": (1, True),
+}
 
 
-CANDIDATES = (
-    Candidate("unbound, threads left to the libraries", 0, bound=False),
-    Candidate("unbound, one thread a rank", 1, bound=False),
-    Candidate("bound, one thread a rank", 1, bound=True),
-)
-
-
-def run(candidate: Candidate, words: list[str], iters: int) -> Cost:
-    """Train on all ranks once."""
+def measure_run(threads: int, words: list[str], *, is_bound: bool) -> tuple[float, float]:
+    """Train on all ranks once, and return their CPU seconds and the elapsed ones."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("OMP_")}
     environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    environment |= {"OMP_NUM_THREADS": str(candidate.threads)} if candidate.threads else {}
-    argv = [sys.executable, str(PROGRAM), "--device=cpu", f"--iters={iters}", "--skip=1", *words]
-    start = time.perf_counter()
+    environment |= {"OMP_NUM_THREADS": str(threads)} if threads else {}
+    program = [sys.executable, str(PROGRAM), "--device=cpu", "--skip=1", *words]
+    start, before = time.perf_counter(), os.times()
     ranks = []
     for rank, cpu in enumerate(CPUS):
-        own = {"RANK": str(rank), "WORLD_SIZE": str(len(CPUS)), "LOCAL_RANK": str(rank)}
-        at = ["taskset", "-c", str(cpu)] if candidate.bound else []
-        env = {**environment, **own}
-        ranks.append(subprocess.Popen([*at, *argv], env=env, stdout=subprocess.DEVNULL))
-    spent = 0.0
-    for one in ranks:
-        _, status, usage = os.wait4(one.pid, 0)
-        one.returncode = os.waitstatus_to_exitcode(status)
-        if one.returncode:
-            raise SystemExit(f"a rank ended with {one.returncode}")
-        spent += usage.ru_utime + usage.ru_stime
-    return Cost(spent, time.perf_counter() - start)
+        place = {"RANK": str(rank), "WORLD_SIZE": str(len(CPUS)), "LOCAL_RANK": str(rank)}
+        prefix = ["taskset", "-c", str(cpu)] if is_bound else []
+        env = {**environment, **place}
+        ranks.append(subprocess.Popen([*prefix, *program], env=env, stdout=subprocess.DEVNULL))
+    statuses = [process.wait() for process in ranks]
+    if any(statuses):
+        raise SystemExit("a rank failed")
+    after = os.times()
+    spent = after.children_user + after.children_system
+    spent -= before.children_user + before.children_system
+    return spent, time.perf_counter() - start
 
 
 def main() -> None:
     """Print a line for each candidate."""
     parser = argparse.ArgumentParser(allow_abbrev=False, epilog="Other options are the workload's.")
     parser.add_argument("--turns", type=int, default=5)
-    asked, words = parser.parse_known_args()
-    costs: dict[str, list[Cost]] = {one.name: [] for one in CANDIDATES}
-    for _ in range(asked.turns):
-        for one in CANDIDATES:
-            few, many = (run(one, words, iters) for iters in (SHORT, LONG))
-            each = [(more - less) / (LONG - SHORT) for less, more in zip(few, many, strict=True)]
-            costs[one.name].append(Cost(*each))
-    medians = {
-        name: Cost(*map(statistics.median, zip(*own, strict=True))) for name, own in costs.items()
-    }
-    first = medians[CANDIDATES[0].name]
-    for name, cost in medians.items():
+    options, words = parser.parse_known_args()
+    costs: dict[str, list[tuple[float, ...]]] = {name: [] for name in CANDIDATES}
+    for _ in range(options.turns):
+        for name, (threads, is_bound) in CANDIDATES.items():
+            shorter, longer = (
+                measure_run(threads, [*words, f"--iters={iters}"], is_bound=is_bound)
+                for iters in (SHORT, LONG)
+            )
+            pairs = zip(shorter, longer, strict=True)
+            costs[name].append(tuple((more - less) / (LONG - SHORT) for less, more in pairs))
+    baseline: list[float] = []
+    for name, turns in costs.items():
+        cpu, wall = map(statistics.median, zip(*turns, strict=True))
+        baseline = baseline or [cpu, wall]
         sys.stdout.write(
             f"{name:40} "
-            f"{cost.cpu * 1e3:8.1f} ms of CPU time a step ({cost.cpu / first.cpu:.2f} x), "
-            f"{cost.wall * 1e3:8.1f} ms passed ({cost.wall / first.wall:.2f} x)\n"
+            f"{cpu * 1e3:8.1f} ms of CPU time a step ({cpu / baseline[0]:.2f} x), "
+            f"{wall * 1e3:8.1f} ms passed ({wall / baseline[1]:.2f} x)\n"
         )
 
 
