@@ -165,7 +165,7 @@ precisions = "fp23"
     for part in (
         "frameworks[2]: There is no framework 'oneflw'. Did you mean oneflow",
         "models[2]: pytorch: There is no model 'bert-hug' here. Did you mean",
-        "precisions[2]: pytorch: There is no precision 'tf33' here. Did you mean tf32",
+        "precisions[2]: pytorch: There is no precision 'tf33' here. Did you mean tf32? Known here: ",
         "shapes[1]: pytorch: Nodes of site",
         "options.sead: pytorch: There is no option 'sead'. Did you mean seed?",
         "options.seed: pytorch: seed must be of type int, not '7'.",
