@@ -232,15 +232,19 @@ class LogCollection:
 
     def _compare_files(self, first: ReadLog, files: Sequence[ReadLog]) -> ReadLog:
         """Return a folder's only run, refused if a file beside it has another number."""
-        number = first.reading.throughput
-        for read_log in files if number else ():
-            grammar, choice = self.reader.load(first.framework).grammar, self.reader.choice
-            rules = [rule for rule in grammar.rules if rule.kind == "footer"]
-            choices = [choice(read_log.log), *(Choice(rule, self.reader.window) for rule in rules)]
-            for rule, window in choices if read_log.framework == first.framework else ():
+        grammar, number = self.reader.load(first.framework).grammar, first.reading.throughput
+        if not number:
+            return first
+        closing = [rule for rule in grammar.rules if rule.kind == "footer"]
+        for read_log in files:
+            if read_log.framework != first.framework:
+                continue
+            choices = [self.reader.choice(read_log.log)]
+            choices += [Choice(rule, self.reader.window) for rule in closing]
+            for rule, window in choices:
                 other = self.reader.read_by(read_log.log, Choice(rule, window)).throughput
                 tolerance = max(rule.tolerance, grammar.tolerance)
-                if other and number and max(other, number) > min(other, number) * (1 + tolerance):
+                if other and max(other, number) > min(other, number) * (1 + tolerance):
                     detail = f"{read_log.log.path.name} beside it has {other:,.2f} by {rule.name}"
                     reasons = (Reason("contradiction", f"{number:,.2f} samples/s, and {detail}"),)
                     reading = first.reading._replace(throughput=None, reasons=reasons)
