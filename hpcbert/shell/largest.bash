@@ -1,7 +1,7 @@
 # The largest batch: the first repeat finds it, one probe after another on its nodes. A script with
 # `--batch-size max` sources this after job.bash.
 #
-#   plain, says, too_large, last_words   read a probe's log
+#   readable, says, too_large, last_words   read a probe's log
 #   tell, limit_probe, run_probe, recall record a probe's result, end one, run one, read the record
 #   find_largest, refuse_size            the search, which ends without an answer: sets `batch`, which the script's ranks start with
 #   record_shortage                      a measured step that lacked memory all the same
@@ -22,13 +22,13 @@ iterations='' exits='' samples='' leader=''
 limit=${HPCBERT_PROBE_SECONDS:-900} # of a probe
 
 # Prints a log without colours, and each update of a progress bar on its own line.
-plain() { # log
+readable() { # log
   sed -e $'s/\033\\[[0-9;]*[A-Za-z]//g' -- "$1" | tr '\r' '\n'
 }
 
 says() { # log, Perl regular expression; prints the first line that matches
   # No pipe: its end would hide what grep found.
-  LC_ALL=C grep -aiPm1 -e "$2" < <(plain "$1")
+  LC_ALL=C grep -aiPm1 -e "$2" < <(readable "$1")
 }
 
 tell() { # event, its fields; reads search, repeat
@@ -47,8 +47,8 @@ too_large() { # exit status, log; prints what says so; reads exits, memory
 # The last words of a log that sound like an error, else its last ones.
 last_words() { # log
   local line
-  line=$(plain "$1" | LC_ALL=C grep -ai 'error' | tail -n 1) || true
-  if [[ -z $line ]]; then line=$(plain "$1" | LC_ALL=C grep -a '[^ ]' | tail -n 1) || true; fi
+  line=$(readable "$1" | LC_ALL=C grep -ai 'error' | tail -n 1) || true
+  if [[ -z $line ]]; then line=$(readable "$1" | LC_ALL=C grep -a '[^ ]' | tail -n 1) || true; fi
   echo "${line:0:200}"
 }
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -385,6 +387,18 @@ spare_others
     assert files["p.12.jsonl"] == "begun\n"
     assert '"unneeded"' in files["p.11.jsonl"]
     assert '"end"' in files["p.13.jsonl"]
+
+
+def test_no_two_files_that_a_script_sources_define_one_function() -> None:
+    # Of each of these, a script sources one.
+    alternatives = [{"local.bash", "slurm.bash"}, {"joined.bash", "pyxis.bash"}]
+    files_of_function = defaultdict(set)
+    for path in Path(SHELL).glob("*.bash"):
+        for name in re.findall(r"^(\w+)\(\)", path.read_text("utf-8"), re.MULTILINE):
+            files_of_function[name].add(path.name)
+    shared = {name: files for name, files in files_of_function.items() if len(files) > 1}
+    assert {name for name, files in shared.items() if files not in alternatives} == set()
+    assert "launch" in shared
 
 
 @pytest.mark.slow
