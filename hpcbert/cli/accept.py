@@ -100,12 +100,13 @@ def _list_verdicts(acceptance: Acceptance) -> list[tuple[str, NodeVerdict, float
         for comparison in acceptance.comparisons
         for pair in comparison.pairs
     }
-    return [
-        (point, verdict, verdict.median / base if verdict.median and base else None)
-        for point, comparison in acceptance.nodes
-        for base in (medians.get(point),)
-        for verdict in comparison.verdicts
-    ]
+    verdicts = []
+    for point, comparison in acceptance.nodes:
+        base = medians.get(point)
+        for verdict in comparison.verdicts:
+            share = verdict.median / base if verdict.median and base else None
+            verdicts.append((point, verdict, share))
+    return verdicts
 
 
 def make_node_view(acceptance: Acceptance) -> TableView:

@@ -13,7 +13,7 @@ from hpcbert.config.options import MOST_REPEATS
 from hpcbert.config.recipe import KINDS, Option, Preset, Recipe, load
 from hpcbert.config.schedulers import find_traits
 from hpcbert.config.site import Site
-from hpcbert.errors import ConfigError, UsageError, join_names
+from hpcbert.errors import ConfigError, UsageError
 from hpcbert.model import (
     DEVICES,
     LARGEST_WORDS,
@@ -24,7 +24,7 @@ from hpcbert.model import (
     Protocol,
     Shape,
 )
-from hpcbert.system.decode import did_you_mean, suggest_similar
+from hpcbert.system.decode import did_you_mean, list_choices, suggest_similar
 from hpcbert.timelimit import TimeLimit
 
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
@@ -463,7 +463,7 @@ def _check_shape(recipe: Recipe, site: Site, shape: Shape, preset: Preset, devic
 def _check_choice(kind: str, value: str, choices: tuple[str, ...]) -> str:
     if value not in choices:
         # The nearest word alone misleads: fp64 is not fp16.
-        hint = f"{suggest_similar(value, choices)} Known here: {join_names(sorted(choices))}."
+        hint = f"{suggest_similar(value, choices)} {list_choices(choices)}".strip()
         message = f"There is no {kind} {value!r} here."
-        raise UnfitError(message, hint=hint.strip(), key=kind if kind == "protocol" else f"{kind}s")
+        raise UnfitError(message, hint=hint, key=kind if kind == "protocol" else f"{kind}s")
     return value

@@ -47,9 +47,14 @@ _NAMES |= {str: "a text", list: "an array", dict: "a table"}
 
 def did_you_mean(word: str, known_words: Iterable[str]) -> str:
     """Return a hint with the known words nearest to an unknown one, or else with all of them."""
+    choices = list(known_words)
+    return suggest_similar(word, filter(None, choices)) or list_choices(choices)
+
+
+def list_choices(known_words: Iterable[str]) -> str:
+    """Return a hint with all known words; none if there is no word."""
     choices = sorted(filter(None, known_words))
-    all_choices = f"Known here: {join_names(choices)}." if choices else ""
-    return suggest_similar(word, choices) or all_choices
+    return f"Known here: {join_names(choices)}." if choices else ""
 
 
 def suggest_similar(word: str, known_words: Iterable[str]) -> str:
