@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,7 +57,8 @@ class CollectRequest(NamedTuple):
     as_repeats: bool = False
 
 
-class CollectResult(NamedTuple):
+@dataclass
+class CollectResult:
     """Tables, and their problems.
 
     Attributes:
@@ -65,14 +66,28 @@ class CollectResult(NamedTuple):
         left_out: Files that were read but are in no table.
         sources: The campaigns and logs behind the tables.
         assumptions: What the numbers of logs rest on and neither they nor the user state.
+        points: The points, each with the fingerprints of its valid runs.
     """
 
-    tables: tuple[SpeedupTable, ...]
-    refused: tuple[str, ...]
-    warnings: tuple[str, ...]
+    refused: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     sources: tuple[Source, ...] = ()
-    assumptions: Assumptions = Assumptions()
+    assumptions: Assumptions = field(default_factory=Assumptions)
+    points: list[tuple[Measured, tuple[NodeSample, ...]]] = field(default_factory=list)
+    tables: tuple[SpeedupTable, ...] = ()
+
+    def add(
+        self,
+        source: Source,
+        points: Iterable[tuple[Measured, tuple[NodeSample, ...]]] = (),
+        warnings: Iterable[str] = (),
+    ) -> None:
+        """Add the points of a source."""
+        origin = Origin(source.kind, source.name, source.path)
+        self.sources += (source,)
+        self.points += [(replace(point, origin=origin), samples) for point, samples in points]
+        self.warnings += tuple(warnings)
 
     @property
     def exit_code(self) -> int:
@@ -86,25 +101,6 @@ class CollectResult(NamedTuple):
 
 # The options that supply what logs don't say.
 _OPTION_NAMES = {"framework": "fw", "settings": "set"}
-
-
-# A point, and the fingerprints of its valid runs.
-_MeasuredPoint = tuple[Measured, tuple[NodeSample, ...]]
-
-
-class _SourceResult(NamedTuple):
-    """What one campaign gives, or all logs together.
-
-    Attributes:
-        refused: Why there are no points.
-    """
-
-    source: Source
-    points: Sequence[_MeasuredPoint] = ()
-    refused: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    left_out: tuple[LeftOut, ...] = ()
-    assumptions: Assumptions | None = None
 
 
 def collect(
@@ -127,6 +123,9 @@ def collect(
             comes from two places.
     """
     archives: dict[Path, Path] = {}
+    result = CollectResult()
+    # Campaigns of one folder read each other's status files.
+    records, nearby = Records(keep_unchanged=True), NearbyCampaigns()
     with ExitStack() as stack:
         for path in paths:
             if is_archive(path) and path not in archives.values():
@@ -136,46 +135,45 @@ def collect(
         discovery = discover(directories, request.pattern)
         if not discovery.logs:
             _refuse_log_options(request)
-        campaigns, warnings = _choose_campaigns(discovery.campaigns, directories)
-        results = list(_collect_campaigns(campaigns, request, archives, states or ask_scheduler))
-        if discovery.logs:
-            results.append(
-                _collect_logs(
-                    directories, discovery.logs, request, recipes, may_be_empty=bool(campaigns)
-                )
+        result.warnings += discovery.warnings
+        result.left_out += discovery.left_out
+        campaigns = _choose_campaigns(discovery.campaigns, directories, result)
+        for directory in track(campaigns, "collecting campaigns"):
+            tracked_campaign = TrackedCampaign(directory, store.read_manifest(directory), records)
+            _collect_campaign(
+                result,
+                tracked_campaign,
+                nearby,
+                request,
+                place=archives.get(directory, directory),
+                states=states or ask_scheduler,
             )
-        return _tabulate_results(
-            results, [*discovery.warnings, *warnings], discovery.left_out, request.require_all
-        )
+        if discovery.logs:
+            _collect_logs(
+                result,
+                directories,
+                discovery.logs,
+                request,
+                recipes,
+                may_be_empty=bool(campaigns),
+            )
+    _tabulate_points(result, require_all=request.require_all)
+    return result
 
 
-def _tabulate_results(
-    results: Sequence[_SourceResult],
-    warnings: Sequence[str],
-    left_out: Sequence[LeftOut],
-    require_all: bool,
-) -> CollectResult:
-    """Return the tables of all results, which had these warnings and left these files out."""
-    points = [point for result in results for point in result.points]
-    refused = [text for result in results for text in result.refused]
-    refused += [
-        f"{point.group.framework} {point.shape}: {len(point.runs)} rehearsed, nothing was trained."
-        for point, _ in points
-        if _is_rehearsal(point)
-    ]
-    trained = [(point, samples) for point, samples in points if not _is_rehearsal(point)]
+def _tabulate_points(result: CollectResult, *, require_all: bool) -> None:
+    """Make the tables of all points that were trained; a rehearsal is refused."""
+    trained = []
+    for point, samples in result.points:
+        if all(any(reason.code == "rehearsal" for reason in run.reasons) for run in point.runs):
+            name = f"{point.group.framework} {point.shape}"
+            result.refused += (f"{name}: {len(point.runs)} rehearsed, nothing was trained.",)
+        else:
+            trained.append((point, samples))
     refuse_duplicates((point.group, point) for point, _ in trained)
-    tables = tabulate(compare_points(trained), require_all=require_all)
-    all_warnings = [*warnings, *(text for result in results for text in result.warnings)]
-    all_warnings += _warn_of_mixed_windows(point for point, _ in trained)
-    return CollectResult(
-        tables,
-        tuple(refused),
-        tuple(dict.fromkeys(all_warnings)),
-        (*left_out, *(file for result in results for file in result.left_out)),
-        tuple(result.source for result in results),
-        next((result.assumptions for result in results if result.assumptions), Assumptions()),
-    )
+    result.tables = tabulate(compare_points(trained), require_all=require_all)
+    warnings = (*result.warnings, *_warn_of_mixed_windows(point for point, _ in trained))
+    result.warnings = tuple(dict.fromkeys(warnings))
 
 
 def _refuse_log_options(request: CollectRequest) -> None:
@@ -194,9 +192,9 @@ def _refuse_log_options(request: CollectRequest) -> None:
 
 
 def _choose_campaigns(
-    campaigns: Sequence[Path], paths: Sequence[Path]
-) -> tuple[list[Path], list[str]]:
-    """Return the campaigns to collect, and a sentence for each that is left out.
+    campaigns: Sequence[Path], paths: Sequence[Path], result: CollectResult
+) -> list[Path]:
+    """Return the campaigns to collect, and warn of each that is left out.
 
     In a directory that several people share, those are the user's; if none is, everybody's.
     """
@@ -205,40 +203,31 @@ def _choose_campaigns(
         for campaign in campaigns
     }
     if all(owners.values()):
-        return list(campaigns), []
-    return [campaign for campaign in campaigns if not owners[campaign]], [
+        return list(campaigns)
+    result.warnings += tuple(
         f"{path} is left out because it belongs to {owner}. Name it to collect it."
         for path, owner in owners.items()
         if owner
-    ]
-
-
-def _collect_campaigns(
-    directories: Sequence[Path],
-    request: CollectRequest,
-    archives: Mapping[Path, Path],
-    states: AskStates,
-) -> Iterator[_SourceResult]:
-    """Yield the result of each campaign; for unpacked ones, their archives are known."""
-    # Campaigns of one folder read each other's status files.
-    records, nearby = Records(keep_unchanged=True), NearbyCampaigns()
-    for directory in track(directories, "collecting campaigns"):
-        tracked_campaign = TrackedCampaign(directory, store.read_manifest(directory), records)
-        origin_path = archives.get(directory, directory)
-        yield _collect_campaign(tracked_campaign, nearby, request, origin_path, states)
+    )
+    return [campaign for campaign in campaigns if not owners[campaign]]
 
 
 def _collect_campaign(
+    result: CollectResult,
     tracked_campaign: TrackedCampaign,
     nearby: NearbyCampaigns,
     request: CollectRequest,
-    origin_path: Path,
+    *,
+    place: Path,
     states: AskStates,
-) -> _SourceResult:
+) -> None:
+    """Add a campaign, which was named by its directory or its archive."""
     directory, campaign = tracked_campaign.directory, tracked_campaign.campaign
     if campaign.rehearse:
         text = f"{campaign.id} is a rehearsal: nothing was trained, so it has no table."
-        return _SourceResult(measurements.make_source(origin_path, campaign, ()), refused=(text,))
+        result.refused += (text,)
+        result.add(measurements.make_source(place, campaign, ()))
+        return
     judgement = judge.gather(
         tracked_campaign, rule=request.rule, window=request.window, states=states, nearby=nearby
     )
@@ -246,53 +235,48 @@ def _collect_campaign(
     is_alive = any(state.kind.alive for state in newest_states.values())
     warnings = [
         *judgement.warnings,
-        *store.warn_about_writers(origin_path),
+        *store.warn_about_writers(place),
         *preflight.warn_about_preflight(tracked_campaign, over=not is_alive),
         *(f"{campaign.id}: {sentence}" for sentence in judgement.comparison.accepted),
     ]
-    if origin_path == directory and not store.find_foreign_owner(directory):
+    if place == directory and not store.find_foreign_owner(directory):
         ended = {key for key, state in newest_states.items() if state.kind.over}
         ends.write(tracked_campaign, newest_states, ended)
         warnings += measurements.write_results(tracked_campaign, judgement, nearby, now=time.time())
-    refused: tuple[str, ...] = ()
     if judgement.comparison.changed:
         # A changed campaign is not recorded again.
         changes = "; ".join(map(str, judgement.comparison.changed))
         hint = 'Restore it, or accept the change with hpcbert audit --accept "WHY"'
-        refused = (f"{campaign.id} was changed since it was collected: {changes}. {hint}.",)
-    origin = Origin("campaign", campaign.id, str(origin_path))
-    points = zip(judgement.points, judgement.samples, strict=True)
-    return _SourceResult(
-        measurements.make_source(origin_path, campaign, judgement.repeats),
-        [(replace(point, origin=origin), samples) for point, samples in points],
-        refused,
-        tuple(warnings),
-    )
+        text = f"{campaign.id} was changed since it was collected: {changes}. {hint}."
+        result.refused += (text,)
+    source = measurements.make_source(place, campaign, judgement.repeats)
+    result.add(source, zip(judgement.points, judgement.samples, strict=True), warnings)
 
 
 def _collect_logs(
+    result: CollectResult,
     paths: Sequence[Path],
     logs: Sequence[LogFile],
     request: CollectRequest,
     recipes: Recipes,
     *,
     may_be_empty: bool,
-) -> _SourceResult:
+) -> None:
     reader = _make_reader(request, recipes)
     # A shell names the files of one folder: `logs/*.log`.
     folders = {path.parent if path.is_file() else path for path in paths}
     collection = LogCollection(
         reader=reader, as_repeats=request.as_repeats, is_one_folder=len(folders) == 1
     )
-    origin = _origin_of_logs(paths, logs)
     points = collection.gather(logs, may_be_empty=may_be_empty)
-    return _SourceResult(
-        Source(**asdict(origin)),
-        [(replace(point, origin=origin), samples) for point, samples in points],
-        warnings=tuple(collection.warnings),
-        left_out=tuple(collection.left_out),
-        assumptions=reader.assumptions,
-    )
+    places = [path for path in paths if any(log.path.is_relative_to(path) for log in logs)]
+    name = printable_path((places or paths)[0])
+    source = Source("logs", name, name)
+    if len(places) > 1:
+        source = Source("logs", f"{name} and {len(places) - 1} more")
+    result.add(source, points, collection.warnings)
+    result.left_out += collection.left_out
+    result.assumptions = reader.assumptions
 
 
 def _make_reader(request: CollectRequest, recipes: Recipes) -> LogReader:
@@ -326,10 +310,6 @@ def ask_scheduler(tracked_campaign: TrackedCampaign) -> Mapping[tuple[str, int],
     return backend.states(tracked_campaign)
 
 
-def _is_rehearsal(point: Measured) -> bool:
-    return all(any(reason.code == "rehearsal" for reason in run.reasons) for run in point.runs)
-
-
 def refuse_duplicates(points: Iterable[tuple[Group, Measured | Row]]) -> None:
     """Refuse points that come from several places.
 
@@ -338,7 +318,8 @@ def refuse_duplicates(points: Iterable[tuple[Group, Measured | Row]]) -> None:
     """
     known_places: dict[tuple[Group, Shape], str] = {}
     for group, point in points:
-        place = _describe_origin(point.origin)
+        origin = point.origin or Origin("logs", "a table")
+        place = origin.path if origin.kind == "campaign" else f"the logs {origin.name}"
         if (group, point.shape) in known_places:
             text = f"{group.framework} {group.model} {point.shape} {group.precision}"
             places = f"{known_places[group, point.shape]} and in {place}"
@@ -347,27 +328,6 @@ def refuse_duplicates(points: Iterable[tuple[Group, Measured | Row]]) -> None:
                 hint="Collect them separately: runs of two campaigns are not runs of one point.",
             )
         known_places[group, point.shape] = place
-
-
-def _describe_origin(origin: Origin | None) -> str:
-    if origin is None:
-        return "a table"
-    return origin.path if origin.kind == "campaign" else f"the logs {origin.name}"
-
-
-def _origin_of_logs(paths: Sequence[Path], logs: Sequence[LogFile]) -> Origin:
-    """Return the path of logs, as the user gave it."""
-    ancestors: set[Path] = set()
-    for log in logs:
-        path = log.path
-        while path not in ancestors:
-            ancestors.add(path)
-            path = path.parent
-    log_paths = [path for path in paths if path in ancestors] or paths
-    name = printable_path(log_paths[0])
-    if len(log_paths) > 1:
-        return Origin("logs", f"{name} and {len(log_paths) - 1} more", "")
-    return Origin("logs", name, name)
 
 
 def _warn_of_mixed_windows(points: Iterable[Measured]) -> Iterator[str]:
@@ -387,9 +347,6 @@ def _warn_of_mixed_windows(points: Iterable[Measured]) -> Iterator[str]:
                 f"{group.framework} {group.precision}: the points were measured over different "
                 f"iterations: {', '.join(texts)}"
             )
-
-
-_SAVED = ".json"
 
 
 @dataclass(frozen=True)
@@ -453,11 +410,25 @@ def load_result_set(
         paths = list(store.list_submission(find_newest(user_places)))
     files = [path for path in paths if is_saved(path)]
     collect_paths = [path for path in paths if path not in files]
-    result_sets = (
-        [_collect_results(collect_paths, user_places, request, states)]
-        if collect_paths
-        else _refuse_unused_request(request)
-    )
+    result_sets = []
+    if collect_paths:
+        result = collect(
+            collect_paths, request or CollectRequest(), user_places.recipes, states=states
+        )
+        result_sets.append(
+            ResultSet(
+                tables=result.tables,
+                sources=result.sources,
+                refused=result.refused,
+                warnings=(*result.warnings, *result.assumptions.texts()),
+                left_out=tuple((printable_path(file.path), file.why) for file in result.left_out),
+            )
+        )
+    elif request and request != CollectRequest():
+        raise UsageError(
+            "Options that say how to read logs do not apply to saved results.",
+            hint="Leave them out, or name campaigns or logs.",
+        )
     result_sets += [document.read_results(path) for path in files]
     result_sets += [record.published_results(published_names)] if published_names else []
     refuse_duplicates(
@@ -477,31 +448,9 @@ def load_result_set(
     )
 
 
-def _collect_results(
-    paths: Sequence[Path],
-    user_places: Places,
-    request: CollectRequest | None,
-    states: AskStates | None,
-) -> ResultSet:
-    result = collect(paths, request or CollectRequest(), user_places.recipes, states=states)
-    files = tuple((printable_path(file.path), file.why) for file in result.left_out)
-    warnings = (*result.warnings, *result.assumptions.texts())
-    return ResultSet(result.tables, None, result.sources, result.refused, warnings, files)
-
-
-def _refuse_unused_request(request: CollectRequest | None) -> list[ResultSet]:
-    """Refuse a request if nothing is collected."""
-    if request and request != CollectRequest():
-        raise UsageError(
-            "Options that say how to read logs do not apply to saved results.",
-            hint="Leave them out, or name campaigns or logs.",
-        )
-    return []
-
-
 def is_saved(path: Path) -> bool:
     """Return whether a path ends in `.json`, as saved results do, and is not a directory."""
-    return path.suffix.lower() == _SAVED and not path.is_dir()
+    return path.suffix.lower() == ".json" and not path.is_dir()
 
 
 def resolve_words(words: Iterable[str], user_places: Places) -> tuple[Path, ...]:
@@ -510,18 +459,18 @@ def resolve_words(words: Iterable[str], user_places: Places) -> tuple[Path, ...]
     Raises:
         UsageError: A word names nothing.
     """
-    return tuple(path for word in words for path in _resolve_word(word, user_places))
-
-
-def _resolve_word(word: str, user_places: Places) -> tuple[Path, ...]:
-    path = Path(word)
-    if path.exists() and (os.sep in word or not (path / MANIFEST).exists()):
-        return (path,)
-    if os.sep in word or is_saved(path):
-        raise UsageError("There is no such file or directory.", where=word)
-    # Only names of campaigns need the site.
-    packed = store.find_archive(word, user_places.runs)
-    return (packed,) if packed else store.resolve_submission(word, user_places.runs)
+    paths: list[Path] = []
+    for word in words:
+        path = Path(word)
+        if path.exists() and (os.sep in word or not (path / MANIFEST).exists()):
+            paths.append(path)
+        elif os.sep in word or is_saved(path):
+            raise UsageError("There is no such file or directory.", where=word)
+        elif packed := store.find_archive(word, user_places.runs):
+            paths.append(packed)
+        else:
+            paths += store.resolve_submission(word, user_places.runs)
+    return tuple(paths)
 
 
 def find_newest(user_places: Places) -> Path:

@@ -9,25 +9,26 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpcbert.commands.site_choices import GpuKind, PartitionOffer, list_offers
 from hpcbert.config.options import RUNTIMES, runtime_name
 from hpcbert.config.site import NodeSettings, Site, SlurmSettings
-from hpcbert.errors import SchedulerError, UsageError
+from hpcbert.errors import SchedulerError, UsageError, format_count
 from hpcbert.lab.plan import is_lab
 from hpcbert.model import Protocol
 from hpcbert.scheduler.slurm.admission import (
     derive_site_demand,
     describe_forced_sharing,
+    describe_restriction,
     find_time_limit,
 )
 from hpcbert.scheduler.slurm.cluster import HINTS, Cluster
 from hpcbert.scheduler.slurm.trial import try_forms
-from hpcbert.slurm.inventory import PartitionRules, choose_mpi
+from hpcbert.slurm.inventory import Partition, PartitionRules, choose_mpi
 from hpcbert.system import machine
 from hpcbert.system.decode import did_you_mean
 from hpcbert.system.machine import MachineFacts
@@ -62,21 +63,13 @@ class Question:
 
     name: str
     flag: str
-    options: Mapping[str, str]
+    options: Mapping[str, str] = field(default_factory=dict)
     default: str = ""
 
 
 @dataclass(frozen=True)
 class SiteChoice:
-    """One value of the site.
-
-    Attributes:
-        key: Its key in the site.toml.
-        value: The chosen value; empty if the cluster decides.
-        why: The reason, as the end of a sentence.
-        others: The alternatives.
-        flag: The option to choose otherwise.
-    """
+    """One value of the site; empty if the cluster decides. `flag` is the option to change it."""
 
     key: str
     value: str
@@ -92,26 +85,22 @@ class Proposal:
     Attributes:
         given: Values of the command line, by parameter; empty ones are left out.
         pick: Answers a question with one of its options, or with nothing.
-        choices: What was chosen.
         values: TOML values by dotted key; None to comment a key out.
         warnings: What the user must know before relying on the site.
     """
 
+    name: str
     given: Mapping[str, Any]
     pick: Callable[[Question], str]
+    values: dict[str, str | None]
     choices: list[SiteChoice] = field(default_factory=list)
-    values: dict[str, str | None] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
-    @property
-    def name(self) -> str:
-        """The cluster's name."""
-        return str(json.loads(self.values.get("name") or '""'))
-
     def take(
-        self, key: str, value: str, reason: str, alternatives: tuple[str, ...] = (), flag: str = ""
+        self, key: str, value: str, reason: str, options: Iterable[str] = (), flag: str = ""
     ) -> None:
-        """Note a choice, as the value of its key."""
+        """Note a choice among options, as the value of its key."""
+        alternatives = tuple(option for option in options if option != value)
         self.choices.append(SiteChoice(key, value, reason, alternatives, flag))
         is_number = value.isdigit() and key.endswith("_node")
         self.values[key] = value if is_number else json.dumps(value)
@@ -128,9 +117,7 @@ class Proposal:
                 hint = did_you_mean(answer, options)
                 raise UsageError(f"This cluster has no {question.name} {answer!r}.", hint=hint)
             return answer
-        if len(options) == 1:
-            return next(iter(options))
-        choice = self.pick(question)
+        choice = next(iter(options)) if len(options) == 1 else self.pick(question)
         if not choice:
             options_text = "; ".join(options.values())
             hint = f"Give {question.flag}" + (f": {options_text}." if options_text else ".")
@@ -148,32 +135,21 @@ def has_cluster(cluster: Cluster) -> bool:
     Raises:
         SchedulerError: There is one, but it does not answer, or a module may have its commands.
     """
-    silence = cluster.silence
-    if silence == "missing":
-        _refuse_unloaded(cluster.context.environ)
-    if silence in {"missing", "unconfigured"}:
-        return False
+    silence, environ = cluster.silence, cluster.context.environ
+    if silence == "missing" and any(environ.get(name) for name in _MODULES):
+        folders = [Path(folder) for folder in environ.get("MODULEPATH", "").split(":") if folder]
+        modules = [path.name for folder in folders for path in folder.glob("[Ss]lurm*")]
+        name = min(modules, default="NAME").removesuffix(".lua")
+        raise SchedulerError(
+            "Slurm's commands are not on this machine's PATH; a module may have them.",
+            hint=f"Load Slurm, then repeat init: `module avail slurm`, `module load {name}`. "
+            "--local: without Slurm.",
+        )
     if silence in {"away", "failed"}:
         raise SchedulerError(
             f"{cluster.complaint}.", hint=f"{HINTS[silence]} --local: without Slurm."
         )
-    return True
-
-
-def _refuse_unloaded(environ: Mapping[str, str]) -> None:
-    """Refuse a machine without Slurm's commands where `module load` may provide them."""
-    if not any(environ.get(name) for name in _MODULES):
-        return
-    folders = [Path(folder) for folder in environ.get("MODULEPATH", "").split(":") if folder]
-    names = sorted(
-        {path.name.removesuffix(".lua") for folder in folders for path in folder.glob("[Ss]lurm*")}
-    )
-    where = f"and the module {names[0]} is not loaded" if names else "but it has modules"
-    raise SchedulerError(
-        f"Slurm's commands are not on this machine's PATH, {where}.",
-        hint=f"Load Slurm, then repeat init: `module avail slurm`, `module load "
-        f"{names[0] if names else 'NAME'}`. --local: without Slurm.",
-    )
+    return silence not in {"missing", "unconfigured"}
 
 
 def propose(
@@ -196,15 +172,13 @@ def propose(
     Raises:
         UsageError: A requested value does not exist, or only the user can choose one.
     """
-    proposal = Proposal(
-        {name: value for name, value in cli_values.items() if value},
-        pick,
-        values={**_CLUSTER, "scheduler": '"slurm"'},
-    )
-    proposal.values["name"] = json.dumps(cluster.settings.name or "cluster")
+    name = cluster.settings.name or "cluster"
+    values = {**_CLUSTER, "scheduler": '"slurm"', "name": json.dumps(name)}
+    given = {name: value for name, value in cli_values.items() if value}
+    proposal = Proposal(name, given, pick, values)
     offer = _choose_partition(proposal, cluster)
-    partition = offer.name if offer else ""
-    rule = cluster.rules.get(partition)
+    partition = offer.name if offer else proposal.value_of("slurm.partition")
+    rule = cluster.rules.get(partition) if offer else None
     if offer is None:
         _take_private_gpus(proposal)
     elif offer.kinds:
@@ -214,7 +188,7 @@ def propose(
     _choose_account(proposal, cluster, partition, rule)
     _choose_qos(proposal, cluster, partition, rule)
     _choose_time_limit(proposal, cluster, offer)
-    _choose_memory(proposal, cluster, partition, rule)
+    _choose_memory(proposal, cluster.memory(partition), rule)
     _choose_mpi(proposal, cluster)
     _choose_runtime(proposal, cluster, surroundings)
     _choose_interface(proposal, surroundings)
@@ -229,87 +203,218 @@ def propose(
     return proposal
 
 
+# --- What partitions offer ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _GpuKind:
+    """GPUs of one type in a partition: `count` on most nodes that have any, `most` on one."""
+
+    name: str
+    count: int
+    nodes: int
+    most: int
+    sliced: bool
+
+    @property
+    def gres(self) -> str:
+        return f"gpu:{self.name}" if self.name else "gpu"
+
+    def __str__(self) -> str:
+        slices = ", slices of GPUs (MIG)" if self.sliced else ""
+        return f"{format_count(self.nodes, 'node')} with {self.gres}:{self.count}{slices}"
+
+
+@dataclass(frozen=True)
+class _Offer:
+    """A partition with its GPUs: whole ones before slices, many before few.
+
+    Attributes:
+        barred: Why the user can't run there, the end of a sentence; empty if no reason is known.
+        risk: What may end its jobs early, a clause; empty if nothing is known.
+    """
+
+    partition: Partition
+    kinds: tuple[_GpuKind, ...]
+    barred: str
+    risk: str
+    forced_sharing: str
+
+    @property
+    def name(self) -> str:
+        return self.partition.name
+
+    @property
+    def tier(self) -> tuple[bool, bool, bool]:
+        return bool(self.barred), not self.kinds, all(kind.sliced for kind in self.kinds)
+
+    @property
+    def rank(self) -> tuple[object, ...]:
+        """Its rank among others, the lowest first.
+
+        First come partitions with GPUs that the user may use: whole ones before slices, jobs of an
+        hour before shorter ones, jobs of any size before those of many nodes only, the default
+        before other partitions, nodes of their own before shared ones, jobs that none preempts
+        before others, many GPUs before few.
+        """
+        gpu_kinds = [kind for kind in self.kinds if not kind.sliced] or self.kinds
+        return (
+            *self.tier,
+            _HOUR.exceeds(self.partition.limit),
+            self.partition.least_nodes > 1,
+            not self.partition.default,
+            bool(self.forced_sharing),
+            bool(self.risk),
+            -sum(kind.nodes * kind.count for kind in gpu_kinds),
+            self.name,
+        )
+
+    @property
+    def gpus(self) -> str:
+        return "; ".join(map(str, self.kinds))
+
+    @property
+    def bounds(self) -> list[str]:
+        """What the partition allows a job: its time and nodes, as far as limited."""
+        partition, bounds = self.partition, []
+        if partition.limit.seconds is not None:
+            bounds.append(f"{partition.limit} at most")
+        if partition.least_nodes > 1:
+            bounds.append(f"no fewer than {partition.least_nodes} nodes a job")
+        if partition.most_nodes is not None:
+            bounds.append(f"at most {partition.most_nodes} nodes a job")
+        return bounds
+
+    def __str__(self) -> str:
+        gpus = self.gpus or f"no GPUs, {self.partition.nodes} nodes"
+        caution = self.barred or self.risk
+        ending = f"; {caution}" if caution else ""
+        return f"{self.name} ({', '.join([gpus, *self.bounds])}{ending})"
+
+
+def _list_offers(cluster: Cluster) -> list[_Offer]:
+    """Return the offers of all partitions, best first."""
+    offers = []
+    for partition in cluster.partitions.values():
+        rule = cluster.rules.get(partition.name)
+        names = ", ".join(cluster.find_preempting(partition.name))
+        risk = f"its jobs may be preempted by those of {names}" if names else ""
+        sharing = rule.forced_sharing if rule else ""
+        barred = _explain_bar(partition, rule, cluster)
+        offers.append(_Offer(partition, _count_gpus(partition), barred, risk, sharing))
+    return sorted(offers, key=lambda offer: offer.rank)
+
+
+def _count_gpus(partition: Partition) -> tuple[_GpuKind, ...]:
+    nodes: dict[str, Counter[int]] = {}
+    sliced_types: set[str] = set()
+    for group in partition.groups:
+        counts: Counter[str] = Counter()
+        for resource in group.resources:
+            if resource.name == "gpu" and resource.count:
+                counts[resource.kind] += resource.count
+                sliced_types |= {resource.kind} if resource.sliced else set()
+        for name, count in counts.items():
+            nodes.setdefault(name, Counter())[count] += group.count
+    kinds = []
+    for name, sizes in nodes.items():
+        count, node_count = max(sizes.items(), key=lambda size: (size[1], size[0]))
+        kinds.append(_GpuKind(name, count, node_count, max(sizes), name in sliced_types))
+    return tuple(sorted(kinds, key=lambda kind: (kind.sliced, -kind.nodes * kind.count, kind.name)))
+
+
+def _explain_bar(partition: Partition, rule: PartitionRules | None, cluster: Cluster) -> str:
+    """Return the reason why the user can't run there; empty if none is known."""
+    if partition.state != "up":
+        return f"it is {partition.state}"
+    reason = describe_restriction(rule) if rule else ""
+    enforced, own = cluster.settings.enforced, cluster.rights.own
+    if reason or rule is None or "associations" not in enforced or not own:
+        return reason
+    associations = [entry for entry in own if entry.partition in {"", partition.name}]
+    if not any(rule.takes_account(association.account) for association in associations):
+        return f"it is for the accounts {', '.join(rule.accounts) or 'of others'} only"
+    qos = {name for association in associations for name in association.qos}
+    if "qos" in enforced and qos and not any(map(rule.takes_qos, qos)):
+        return f"it is for the QOS {', '.join(rule.qos) or 'of others'} only"
+    return ""
+
+
 # --- Partition and GPUs ---------------------------------------------------------------------------
 
 
-def _choose_partition(proposal: Proposal, cluster: Cluster) -> PartitionOffer | None:
+def _choose_partition(proposal: Proposal, cluster: Cluster) -> _Offer | None:
     """Choose the partition; None if Slurm shows none."""
-    candidates = _filter_by_gpu(list_offers(cluster), proposal.given.get("gpu_type", ""))
-    answer = proposal.given.get("partition", "")
-    if not candidates:
-        question = Question("partition", "--partition, --gpus-per-node and --gpu-type", {})
+    offers = _list_offers(cluster)
+    answer, gpu_type = proposal.given.get("partition", ""), proposal.given.get("gpu_type", "")
+    if not offers:
+        question = Question("partition", "--partition, --gpus-per-node and --gpu-type")
         name = proposal.choose(question, answer)
         proposal.take("slurm.partition", name, f"{_CHOSEN_BY_USER}; Slurm shows no partitions")
         proposal.warnings.append(f"{cluster.complaint}. hpcbert could not check this site.")
         return None
-    if not cluster.partitions[candidates[0].name].exact:
+    candidates = [
+        offer
+        for offer in offers
+        if not gpu_type or gpu_type in [kind.name or "gpu" for kind in offer.kinds]
+    ]
+    if not candidates:
+        kinds = {kind.name or "gpu" for offer in offers for kind in offer.kinds}
+        hint = f"The cluster has: {', '.join(sorted(kinds)) or 'no GPUs'}."
+        raise UsageError(f"No partition has GPUs of type {gpu_type!r}.", hint=hint)
+    best = candidates[0]
+    if not best.partition.exact:
         proposal.warnings.append(
             f"{cluster.complaint}. GPUs per node and types are whole partitions': check them."
         )
-    best = candidates[0]
     options = {offer.name: str(offer) for offer in candidates if answer or offer.tier == best.tier}
     name = proposal.choose(Question("partition", "--partition", options, best.name), answer)
     chosen = next(offer for offer in candidates if offer.name == name)
-    reason = _explain_choice(chosen, candidates)
-    if answer:
-        reason = f"{_CHOSEN_BY_USER}: {_describe_gpus(chosen)}"
-    alternatives = tuple(str(offer) for offer in candidates if offer is not chosen)[:_MOST_SHOWN]
-    proposal.take("slurm.partition", name, reason, alternatives, "--partition")
+    others = [str(offer) for offer in candidates if offer is not chosen][:_MOST_SHOWN]
+    reason = _explain_choice(chosen, candidates, answer)
+    proposal.take("slurm.partition", name, reason, others, "--partition")
     if chosen.barred:
         proposal.warnings.append(f"Partition {name} may refuse your jobs: {chosen.barred}.")
     if chosen.risk:
         mode = cluster.rules[name].preemption
-        proposal.warnings.append(_describe_preemption(f"Partition {name}", mode, chosen.risk))
+        _warn_of_preemption(proposal, f"Partition {name}", mode, chosen.risk)
     if chosen.forced_sharing:
         proposal.warnings.append(describe_forced_sharing(name, chosen.forced_sharing))
     return chosen
 
 
-def _describe_preemption(source: str, mode: str, risk: str) -> str:
+def _warn_of_preemption(proposal: Proposal, source: str, mode: str, risk: str) -> None:
     consequence = "a repeat that is preempted is lost or starts again"
-    return f"{source} is preemptible ({mode}): {risk}, and {consequence}."
+    proposal.warnings.append(f"{source} is preemptible ({mode}): {risk}, and {consequence}.")
 
 
-def _describe_gpus(offer: PartitionOffer) -> str:
-    return "; ".join(map(str, offer.kinds)) or "it has no GPUs, nor does any other partition"
-
-
-def _explain_choice(best: PartitionOffer, candidates: tuple[PartitionOffer, ...]) -> str:
+def _explain_choice(chosen: _Offer, candidates: Iterable[_Offer], answer: str) -> str:
     """Return the reason for a partition: its GPUs, the drawback of the default, and its own."""
-    risk = f"; {best.risk}" if best.risk else ""
-    if best.partition.default:
-        return f"the default: {_describe_gpus(best)}{risk}"
+    gpus = chosen.gpus or "it has no GPUs, nor does any other partition"
+    if answer:
+        return f"{_CHOSEN_BY_USER}: {gpus}"
+    risk = f"; {chosen.risk}" if chosen.risk else ""
+    if chosen.partition.default:
+        return f"the default: {gpus}{risk}"
     default = next((offer for offer in candidates if offer.partition.default), None)
-    if default is None or not default.drawback(best):
-        return f"{_describe_gpus(best)}{risk}"
-    drawback = f"the default, {default.name}, {default.drawback(best)}"
-    return f"{_describe_gpus(best)}; {drawback}{risk}"
-
-
-def _filter_by_gpu(
-    candidates: tuple[PartitionOffer, ...], gpu_type: str
-) -> tuple[PartitionOffer, ...]:
-    """Return the partitions that have a type of GPU; all if none is wanted.
-
-    Raises:
-        UsageError: None has it.
-    """
-    if not gpu_type:
-        return candidates
-    matches = [
-        offer for offer in candidates if gpu_type in [kind.name or "gpu" for kind in offer.kinds]
-    ]
-    if candidates and not matches:
-        kinds = {kind.gres.removeprefix("gpu:") for offer in candidates for kind in offer.kinds}
-        hint = f"The cluster has: {', '.join(sorted(kinds)) or 'no GPUs'}."
-        raise UsageError(f"No partition has GPUs of type {gpu_type!r}.", hint=hint)
-    return tuple(matches)
+    drawback = ""
+    if default and default.barred:
+        drawback = f"is not for you: {default.barred}"
+    elif default and chosen.kinds and not default.kinds:
+        drawback = "has no GPUs"
+    elif default and default.bounds:
+        drawback = f"allows {', '.join(default.bounds)}"
+    return (
+        f"{gpus}; the default, {default.name}, {drawback}{risk}"
+        if default and drawback
+        else f"{gpus}{risk}"
+    )
 
 
 def _take_private_gpus(proposal: Proposal) -> None:
     """Take type and number of GPUs from the user, where Slurm shows no partitions."""
     kind = proposal.given.get("gpu_type", "")
-    question = Question("number of GPUs in a node", "--gpus-per-node", {})
+    question = Question("number of GPUs in a node", "--gpus-per-node")
     count = proposal.choose(question, str(proposal.given.get("gpus_per_node", "")))
     if not count.isdigit():
         raise UsageError(f"{count!r} is not a valid number of GPUs.", hint="Give --gpus-per-node.")
@@ -317,10 +422,10 @@ def _take_private_gpus(proposal: Proposal) -> None:
     proposal.take("nodes.gpus_per_node", count, _CHOSEN_BY_USER, (), "--gpus-per-node")
 
 
-def _take_cpus(proposal: Proposal, offer: PartitionOffer) -> None:
+def _take_cpus(proposal: Proposal, offer: _Offer) -> None:
     groups = offer.partition.groups
-    alternatives = dict.fromkeys(str(resource) for group in groups for resource in group.resources)
-    proposal.take("slurm.gres", "", f"partition {offer.name} has no GPUs", tuple(alternatives))
+    resources = dict.fromkeys(str(resource) for group in groups for resource in group.resources)
+    proposal.take("slurm.gres", "", f"partition {offer.name} has no GPUs", resources)
     proposal.values["frameworks.pytorch.device"] = '"cpu"'
     count = str(proposal.given.get("gpus_per_node", 1))
     proposal.take("nodes.gpus_per_node", count, "ranks a node", (), "--gpus-per-node")
@@ -329,9 +434,24 @@ def _take_cpus(proposal: Proposal, offer: PartitionOffer) -> None:
     )
 
 
-def _choose_gpus(proposal: Proposal, offer: PartitionOffer, environ: Mapping[str, str]) -> None:
+def _choose_gpus(proposal: Proposal, offer: _Offer, environ: Mapping[str, str]) -> None:
     """Choose the type of GPU and the number per node."""
-    kind = _choose_kind(proposal, offer.kinds)
+    kinds = {kind.name or "gpu": kind for kind in offer.kinds}
+    options = {name: str(kind) for name, kind in kinds.items()}
+    usual = next(iter(kinds))
+    question = Question("GPU type", "--gpu-type", options, usual)
+    name = proposal.choose(question, proposal.given.get("gpu_type", ""))
+    kind = kinds[name]
+    reason = str(kind)
+    if proposal.given.get("gpu_type") or name != usual:
+        reason = f"{_CHOSEN_BY_USER}: {kind}"
+    others = [text for other, text in options.items() if other != name]
+    proposal.take("slurm.gres", kind.gres, reason, others, "--gpu-type")
+    if kind.sliced:
+        proposal.warnings.append(
+            f"{kind.gres} is a slice of a GPU (MIG): NCCL does not join slices, so only one "
+            "rank can run, and its throughput is not that of a GPU."
+        )
     count = proposal.given.get("gpus_per_node", 0)
     if count > kind.most:
         raise UsageError(
@@ -343,23 +463,6 @@ def _choose_gpus(proposal: Proposal, offer: PartitionOffer, environ: Mapping[str
     if is_lab(environ):
         reason = "the lab's GPUs are fake: a rank without one trains on the CPU"
         proposal.take("frameworks.pytorch.device", "auto", reason)
-
-
-def _choose_kind(proposal: Proposal, kinds: tuple[GpuKind, ...]) -> GpuKind:
-    options = {kind.name or "gpu": str(kind) for kind in kinds}
-    question = Question("GPU type", "--gpu-type", options, kinds[0].name or "gpu")
-    name = proposal.choose(question, proposal.given.get("gpu_type", ""))
-    kind = next(kind for kind in kinds if (kind.name or "gpu") == name)
-    texts = tuple(str(other) for other in kinds if other is not kind)
-    is_picked = proposal.given.get("gpu_type") or kind is not kinds[0]
-    text = f"{_CHOSEN_BY_USER}: {kind}" if is_picked else str(kind)
-    proposal.take("slurm.gres", kind.gres, text, texts, "--gpu-type")
-    if kind.sliced:
-        proposal.warnings.append(
-            f"{kind.gres} is a slice of a GPU (MIG): NCCL does not join slices, so only one "
-            "rank can run, and its throughput is not that of a GPU."
-        )
-    return kind
 
 
 # --- Account, QOS and limits ----------------------------------------------------------------------
@@ -378,29 +481,27 @@ def _choose_account(
         if not is_enforced or rule is None or rule.takes_account(association.account)
     }
     default = rights.default if rights.default in usable_accounts else ""
+    name = ""
     if answer or (is_enforced and usable_accounts):
         question = Question("account", "--account", usable_accounts if is_enforced else {}, default)
         name = proposal.choose(question, answer)
-        alternatives = tuple(other for other in usable_accounts if other != name)
         reason = _CHOSEN_BY_USER if answer else "your default" if name == default else "yours"
-        proposal.take("slurm.account", name, reason, alternatives, "--account")
-        return
-    reason = "the cluster requires none"
-    if usable_accounts:
+    elif usable_accounts:
         reason = f"the cluster does not check it; yours is {default or ', '.join(usable_accounts)}"
-    elif is_enforced and not rights.known:
+    elif not is_enforced:
+        reason = "the cluster requires none"
+    elif not rights.known:
         reason = "accounting does not answer"
         proposal.warnings.append(
             "The cluster checks accounts, and accounting does not say which are yours: give "
             "--account if your default one is not right."
         )
-    elif is_enforced:
+    else:
         reason = "accounting shows none of yours"
         problem = "None of your accounts may use this partition"
-        proposal.warnings.append(
-            f"{problem if rights.own else 'You have no account'}: ask for one."
-        )
-    proposal.take("slurm.account", "", reason, tuple(usable_accounts), "--account")
+        problem = problem if rights.own else "You have no account"
+        proposal.warnings.append(f"{problem}: ask for one.")
+    proposal.take("slurm.account", name, reason, usable_accounts, "--account")
 
 
 def _choose_qos(
@@ -413,27 +514,24 @@ def _choose_qos(
     usable_qos = {name: f"QOS {name}" for name in names if rule is None or rule.takes_qos(name)}
     default = cluster.rights.qos_of(account, partition)
     is_enforced = "qos" in cluster.settings.enforced
+    name, reason = "", f"the default, {default}" if default else "the default"
     if answer:
         name = proposal.choose(Question("QOS", "--qos", usable_qos if is_enforced else {}), answer)
         reason = _CHOSEN_BY_USER
-    elif (
-        not is_enforced or not usable_qos or default in usable_qos or set(usable_qos) == set(names)
-    ):
-        name, reason = "", f"the default, {default}" if default else "the default"
-    else:
+    elif is_enforced and names and not usable_qos:
+        proposal.warnings.append("None of your QOS may use this partition: ask for one.")
+    elif is_enforced and default not in usable_qos and len(usable_qos) < len(names):
         name = next(iter(usable_qos))
         reason = f"partition {partition} does not accept {default or 'every QOS of yours'}"
-    if is_enforced and names and not usable_qos and not name:
-        proposal.warnings.append("None of your QOS may use this partition: ask for one.")
-    alternatives = tuple(other for other in usable_qos if other not in {name, default})
-    proposal.take("slurm.qos", name, reason, alternatives, "--qos")
+    options = [option for option in usable_qos if option != default]
+    proposal.take("slurm.qos", name, reason, options, "--qos")
     mode, preempting = cluster.find_preempting_qos(name or default)
     if preempting:
         risk = f"its jobs may be preempted by those of QOS {', '.join(preempting)}"
-        proposal.warnings.append(_describe_preemption(f"QOS {name or default}", mode, risk))
+        _warn_of_preemption(proposal, f"QOS {name or default}", mode, risk)
 
 
-def _choose_time_limit(proposal: Proposal, cluster: Cluster, offer: PartitionOffer | None) -> None:
+def _choose_time_limit(proposal: Proposal, cluster: Cluster, offer: _Offer | None) -> None:
     """Choose the time limit: an hour, or the maximum of the partition, account or QOS."""
     partition = offer.name if offer else ""
     maximum = offer.partition.limit if offer else TimeLimit(None)
@@ -444,41 +542,38 @@ def _choose_time_limit(proposal: Proposal, cluster: Cluster, offer: PartitionOff
         if maximum.exceeds(enforced_limit):
             maximum, owner = enforced_limit, limit_owner
     answer = proposal.given.get("time_limit", "")
+    limit, reason = _HOUR, "no limit is lower"
     if answer:
         limit, reason = TimeLimit.parse(answer), _CHOSEN_BY_USER
         if limit.exceeds(maximum):
             raise UsageError(f"{owner} allows a job at most {maximum}.", hint=f"--time {maximum}")
     elif _HOUR.exceeds(maximum):
         limit, reason = maximum, f"{owner} allows a job no more"
-    else:
-        limit, reason = _HOUR, "no limit is lower"
-        if maximum.seconds:
-            reason = f"{owner} allows a job {maximum}"
+    elif maximum.seconds:
+        reason = f"{owner} allows a job {maximum}"
     proposal.take("slurm.time_limit", str(limit), reason, (), "--time")
 
 
 def _draft_site(proposal: Proposal) -> Site:
     """Return the site as chosen so far; its jobs have an hour if no limit is chosen."""
+    value_of = proposal.value_of
     slurm = SlurmSettings(
-        partition=proposal.value_of("slurm.partition"),
-        account=proposal.value_of("slurm.account"),
-        qos=proposal.value_of("slurm.qos"),
-        gres=proposal.value_of("slurm.gres"),
-        memory=proposal.value_of("slurm.memory"),
-        time_limit=TimeLimit.parse(proposal.value_of("slurm.time_limit") or _HOUR.text),
+        partition=value_of("slurm.partition"),
+        account=value_of("slurm.account"),
+        qos=value_of("slurm.qos"),
+        gres=value_of("slurm.gres"),
+        memory=value_of("slurm.memory"),
+        time_limit=TimeLimit.parse(value_of("slurm.time_limit") or _HOUR.text),
     )
-    nodes = NodeSettings(gpus_per_node=int(proposal.value_of("nodes.gpus_per_node") or 1))
+    nodes = NodeSettings(gpus_per_node=int(value_of("nodes.gpus_per_node") or 1))
     return Site("", proposal.name, "slurm", slurm=slurm, nodes=nodes)
 
 
-def _choose_memory(
-    proposal: Proposal, cluster: Cluster, partition: str, rule: PartitionRules | None
-) -> None:
+def _choose_memory(proposal: Proposal, default: str, rule: PartitionRules | None) -> None:
     """Ask for all memory of exclusive nodes if the cluster would give only a part of it."""
-    default = cluster.memory(partition)
     value, reason = "", "jobs get what their nodes have"
     if rule and rule.most_memory:
-        reason = f"partition {partition} allows a job no more of a node (MaxMemPerNode, MiB)"
+        reason = "its partition allows a job no more of a node (MaxMemPerNode, MiB)"
         value = str(rule.most_memory)
     elif default:
         value, reason = "0", f"exclusive jobs would get only the cluster's default ({default})"
@@ -499,11 +594,8 @@ def _choose_mpi(proposal: Proposal, cluster: Cluster) -> None:
         reason = "srun has neither pmix nor pmi2" if cluster.mpi else "srun does not say"
     elif not name.startswith("pmix"):
         reason = "srun has no pmix"
-        proposal.warnings.append(
-            "srun has no pmix: programs that need PMIx can't find their ranks."
-        )
-    alternatives = tuple(kind for kind in kinds if kind != name)
-    proposal.take("slurm.mpi", name, reason, alternatives, "--mpi")
+        proposal.warnings.append(f"{reason}: programs that need PMIx can't find their ranks.")
+    proposal.take("slurm.mpi", name, reason, kinds, "--mpi")
 
 
 # --- What this machine has ------------------------------------------------------------------------
@@ -515,33 +607,27 @@ def _choose_runtime(proposal: Proposal, cluster: Cluster, surroundings: MachineF
     for program in reversed(surroundings.programs):
         if runtime_name(program) in RUNTIMES:
             runtimes[runtime_name(program)] = f"{program} is on this machine"
-    default = "pyxis" if cluster.pyxis else "none"
     options = {**runtimes, "none": "on the host, without a container"}
     name, reason = proposal.given.get("runtime", ""), _CHOSEN_BY_USER
     if not name:
-        name, reason = default, "no pyxis, enroot or Apptainer is here"
+        name, reason = "pyxis" if cluster.pyxis else "none", "no pyxis, enroot or Apptainer is here"
         if runtimes and tuple(runtimes) != ("pyxis",):
-            question = Question("container runtime", "--runtime", options, default)
-            name = proposal.pick(question) or default
-        if runtimes:
-            reason = options[name]
-    alternatives = tuple(other for other in runtimes if other != name)
-    proposal.take("container.runtime", name, reason, alternatives, "--runtime")
+            question = Question("container runtime", "--runtime", options, name)
+            name = proposal.pick(question) or name
+        reason = options[name] if runtimes else reason
+    proposal.take("container.runtime", name, reason, runtimes, "--runtime")
 
 
 def _choose_interface(proposal: Proposal, surroundings: MachineFacts) -> None:
     """Take a network only from the user: nodes may have others than this machine."""
+    usual = "what the nodes' names resolve to"
     name, reason = proposal.given.get("interface", ""), _CHOSEN_BY_USER
     if not name and surroundings.fast:
-        options = {"": "what the nodes' names resolve to"}
-        options |= {
-            interface: f"{interface}, which this machine has" for interface in surroundings.fast
-        }
-        name = proposal.pick(Question("network interface", "--interface", options))
-        reason = "this machine has it"
-    interfaces = tuple(other for other in surroundings.interfaces if other != name)
-    reason = reason if name else "what the nodes' names resolve to"
-    proposal.take("nodes.interface", name, reason, interfaces, "--interface")
+        options = {fast: f"{fast}, which this machine has" for fast in surroundings.fast}
+        question = Question("network interface", "--interface", {"": usual, **options})
+        name, reason = proposal.pick(question), "this machine has it"
+    reason = reason if name else usual
+    proposal.take("nodes.interface", name, reason, surroundings.interfaces, "--interface")
 
 
 def _choose_runs(proposal: Proposal, surroundings: MachineFacts, folder: Path) -> None:
@@ -553,15 +639,14 @@ def _choose_runs(proposal: Proposal, surroundings: MachineFacts, folder: Path) -
         name, shared_folder = next(iter(shared_folders.items()))
         runs_folder = f"{shared_folder}/runs"
         reason = f"{private_folder} is each machine's own; ${name} is shared"
-    elif not runs_folder and private_folder:
-        runs_folder, reason = "runs", f"in {folder}"
-        proposal.warnings.append(
-            f"{folder} lies below {private_folder}, which is local to each machine: set runs, "
-            "sources and images to a directory that all nodes share."
-        )
     elif not runs_folder:
         runs_folder, reason = "runs", f"in {folder}, which all nodes must see"
-    proposal.take("runs", runs_folder, reason, tuple(shared_folders.values()), "--runs")
+        if private_folder:
+            proposal.warnings.append(
+                f"{folder} lies below {private_folder}, which is local to each machine: set runs, "
+                "sources and images to a directory that all nodes share."
+            )
+    proposal.take("runs", runs_folder, reason, shared_folders.values(), "--runs")
     if runs_folder != "runs":
         base = Path(runs_folder).parent
         proposal.values["sources"] = json.dumps(str(base / "sources"))
@@ -574,21 +659,21 @@ def _choose_runs(proposal: Proposal, surroundings: MachineFacts, folder: Path) -
 def _choose_form(proposal: Proposal, cluster: Cluster) -> None:
     """Choose the form of a request that sbatch accepts; warn if it accepts none."""
     site = _draft_site(proposal)
-    trial, slurm = try_forms(site, cluster), site.slurm
+    trial = try_forms(site, cluster)
     if not trial.refusal:
         return
     if not trial.accepted:
         proposal.warnings.append(f"sbatch refuses a job of this site: {trial.refusal}")
         return
-    chosen, *alternatives = (accepted.slurm for accepted in trial.accepted)
+    forms = [accepted.slurm for accepted in trial.accepted]
     reason = f"sbatch refuses a job without it: {trial.refusal}"
-    if chosen.gpu_option != slurm.gpu_option:
-        proposal.take("slurm.gpu_option", chosen.gpu_option, reason)
-    if chosen.constraint:
-        constraints = tuple(slurm.constraint for slurm in alternatives)
-        proposal.take("slurm.constraint", chosen.constraint, reason, constraints)
-    if chosen.sbatch_args:
-        text = json.dumps(chosen.sbatch_args)
+    if forms[0].gpu_option != site.slurm.gpu_option:
+        proposal.take("slurm.gpu_option", forms[0].gpu_option, reason)
+    if forms[0].constraint:
+        constraints = [form.constraint for form in forms]
+        proposal.take("slurm.constraint", forms[0].constraint, reason, constraints)
+    if forms[0].sbatch_args:
+        text = json.dumps(forms[0].sbatch_args)
         proposal.choices.append(SiteChoice("slurm.sbatch_args", text, reason))
         proposal.values["slurm.sbatch_args"] = text
 
@@ -605,7 +690,7 @@ def local_values(cli_values: Mapping[str, Any]) -> dict[str, str | None]:
 
 def describe_choices(choices: list[SiteChoice]) -> str:
     """Return the choices, their reasons and the alternatives, one line per value."""
-    width = max((len(choice.key) for choice in choices), default=0)
+    width = max(len(choice.key) for choice in choices)
     lines = []
     for choice in choices:
         lines.append(f"  {choice.key:<{width}}  {choice.value or '-'}: {choice.why}")
@@ -630,10 +715,8 @@ def render_site(reference: str, values: Mapping[str, str | None]) -> str:
             section = line.strip("[]") + "."
         name, equals, _ = line.partition(" = ")
         key = f"{section}{name}"
-        is_replaced = equals and not line.startswith("#") and key in values
-        lines.append(_replace_value(line, name, values[key]) if is_replaced else line)
+        if not equals or line.startswith("#") or key not in values:
+            lines.append(line)
+        else:
+            lines.append(f"# {line}" if values[key] is None else f"{name} = {values[key]}")
     return "\n".join(lines)
-
-
-def _replace_value(line: str, name: str, value: str | None) -> str:
-    return f"# {line}" if value is None else f"{name} = {value}"
