@@ -20,7 +20,7 @@ from hpcbert import scheduler
 from hpcbert.campaign import store
 from hpcbert.cli.campaigns import find_runs, open_campaigns
 from hpcbert.cli.options import is_typed, read_pairs, refuse_typed, split_list
-from hpcbert.commands.obstacles import find_submission_obstacles, list_queries
+from hpcbert.commands.checks import find_submission_obstacles, list_queries
 from hpcbert.config import campaignfile, places, recipe, site, slurm_arguments
 from hpcbert.config.campaignfile import CampaignFile, Selection
 from hpcbert.config.options import (

@@ -1,31 +1,52 @@
-"""Checks of a site: its settings, its nodes, and what containers need.
+"""Checks of a site: its settings, nodes and containers, and what would keep a job from running.
 
 Nodes answer in rows that look.sh, hello.py and probe.sh print: node, check, status and detail,
-between tabs. `findings.toml` has the advice for each check.
+between tabs. `findings.toml` has the advice for each check. A job that can't start waits forever,
+or fails five times; what the login node sees of that is found before the submission.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from hpcbert.config import places, recipe, toml
+from hpcbert import scheduler
+from hpcbert.config import places, toml
 from hpcbert.config.recipe import Recipe
+from hpcbert.config.recipe import load as load_recipe
 from hpcbert.config.schedulers import find_traits
-from hpcbert.config.site import FrameworkSettings, Site
+from hpcbert.config.site import Site
 from hpcbert.config.slurm_arguments import argument_value
 from hpcbert.container import cache, runtimes
 from hpcbert.container.reference import Image
 from hpcbert.errors import ConfigError, HpcbertError, UsageError
 from hpcbert.finding import Finding
-from hpcbert.script.materials import find_data_path, find_image, site_data_options
+from hpcbert.model import OptionValue
+from hpcbert.scheduler.base import SchedulerContext
+from hpcbert.script.materials import (
+    Inputs,
+    find_data_path,
+    find_image,
+    find_misfits,
+    runs_in_environment,
+    site_data_options,
+)
 from hpcbert.script.plan import choose_device, read_options
+from hpcbert.script.resolve import Resolved, list_missing
 from hpcbert.slurm.hostlist import expand, fold
+from hpcbert.slurm.inventory import choose_mpi
+from hpcbert.system import machine
 from hpcbert.system.decode import did_you_mean
 from hpcbert.system.runner import Runner
+
+if TYPE_CHECKING:
+    from hpcbert.script.draft import Draft
 
 _TABLE = Path(__file__).with_name("findings.toml")
 _STATUSES = ("ok", "warn", "fail")
@@ -61,6 +82,16 @@ _JOBS_ONLY = (
     "data",
 )
 
+# Prints the arguments that name no module, without importing the others.
+_PRINT_MISSING = (
+    "import importlib.util, sys; "
+    "print(*(one for one in sys.argv[1:] if importlib.util.find_spec(one) is None))"
+)
+# Seconds; this check does not wait for a file server that hangs.
+_QUERY_SECONDS = 20.0
+_PREPARE_COMMAND = "hpcbert prepare --fw {}"
+_PREPARE_HINT = f"Make it ready: {_PREPARE_COMMAND}. If only the nodes have it, give --force."
+
 
 # --- Settings -------------------------------------------------------------------------------------
 
@@ -79,46 +110,33 @@ def check_settings(site: Site) -> Iterator[ConfigError]:
             )
             continue
         try:
-            framework_recipe = recipe.load(recipes[name])
+            framework = load_recipe(recipes[name])
         except ConfigError as error:
             yield error
             continue
-        yield from _check_framework(site, framework_recipe, settings, key)
+        if settings.model and settings.model not in framework.models:
+            hint = did_you_mean(settings.model, framework.models)
+            message = f"{name} has no model {settings.model!r}."
+            yield ConfigError(message, where=f"{key}.model", hint=hint)
+        for precision in settings.batch_sizes:
+            if precision not in framework.precisions:
+                hint = did_you_mean(precision, framework.precisions)
+                message = f"{name} does not run in {precision}."
+                yield ConfigError(message, where=f"{key}.batch_sizes", hint=hint)
+        yield from _catch_refusal(f"{key}.device", choose_device, framework, site, "")
+        yield from _catch_refusal(f"{key}.options", read_options, framework, site, {})
     for text in site.container.mounts:
-        yield from _check_mount(text, f"{site.where}: container.mounts")
+        key = f"{site.where}: container.mounts"
+        yield from _catch_refusal(key, runtimes.parse_mount, text)
 
 
-def _check_mount(text: str, key: str) -> Iterator[ConfigError]:
+def _catch_refusal(
+    key: str, read: Callable[..., object], *arguments: object
+) -> Iterator[ConfigError]:
     try:
-        runtimes.parse_mount(text)
+        read(*arguments)
     except UsageError as error:
         yield ConfigError(error.message, where=key, hint=error.hint)
-
-
-def _check_framework(
-    site: Site, framework_recipe: Recipe, settings: FrameworkSettings, key: str
-) -> Iterator[ConfigError]:
-    if settings.model and settings.model not in framework_recipe.models:
-        yield ConfigError(
-            f"{framework_recipe.name} has no model {settings.model!r}.",
-            where=f"{key}.model",
-            hint=did_you_mean(settings.model, framework_recipe.models),
-        )
-    try:
-        choose_device(framework_recipe, site, "")
-    except UsageError as error:
-        yield ConfigError(error.message, where=f"{key}.device", hint=error.hint)
-    for precision in settings.batch_sizes:
-        if precision not in framework_recipe.precisions:
-            yield ConfigError(
-                f"{framework_recipe.name} does not run in {precision}.",
-                where=f"{key}.batch_sizes",
-                hint=did_you_mean(precision, framework_recipe.precisions),
-            )
-    try:
-        read_options(framework_recipe, site, {})
-    except UsageError as error:
-        yield ConfigError(error.message, where=f"{key}.options", hint=error.hint)
 
 
 # --- Rows from nodes ------------------------------------------------------------------------------
@@ -154,8 +172,7 @@ class NodeCheck:
             return ""
 
 
-@dataclass(frozen=True)
-class NodeRow:
+class NodeRow(NamedTuple):
     """What a check printed on one node; `status` is `ok`, `warn` or `fail`."""
 
     node: str
@@ -185,13 +202,13 @@ def make_container_finding(
     where: str, name: str, status: str, detail: str, nodes: tuple[str, ...] = ()
 ) -> Finding:
     """Return the finding of a check of probe.sh; advice on a known symptom comes first."""
-    heading = f"{name} ({where})"
+    check, symptom = load_checks("containers").get(name, NodeCheck("")), None
     if status == "ok":
-        return Finding(heading, status, detail, nodes=nodes)
-    check = load_checks("containers").get(name, NodeCheck(""))
-    symptom = runtimes.find_symptom(detail)
+        check = NodeCheck("")
+    else:
+        symptom = runtimes.find_symptom(detail)
     hint = symptom.hint if symptom else check.hint
-    return Finding(heading, status, detail, hint, check.change, nodes)
+    return Finding(f"{name} ({where})", status, detail, hint, check.change, nodes)
 
 
 def find_problems(
@@ -214,30 +231,27 @@ def find_problems(
     all_nodes = {row.node for row in rows}
     for (name, status, _), group in groups.items():
         nodes = tuple(expand(fold(tuple(dict.fromkeys(row.node for row in group)))))  # in order
-        detail = _merge_details([row.detail for row in group])
+        where, detail = fold(nodes), _merge_details([row.detail for row in group])
         check = load_checks("nodes").get(name)
         if check is None:
-            yield make_container_finding(fold(nodes), name, status, detail, nodes)
-        elif status == "ok":
-            yield Finding(f"{name} ({fold(nodes)})", status, detail, nodes=nodes)
-        else:
-            remedy = check.remedy_for(detail, values)
-            if _HOME in remedy and not has_home:
-                remedy = ""
-            if not remedy and set(nodes) < all_nodes:
-                remedy = f"--exclude {','.join(nodes)}"
-            heading = f"{name} ({fold(nodes)})"
-            yield Finding(heading, status, detail, check.hint, check.change, nodes, remedy)
+            yield make_container_finding(where, name, status, detail, nodes)
+            continue
+        if status == "ok":
+            yield Finding(f"{name} ({where})", status, detail, nodes=nodes)
+            continue
+        remedy = check.remedy_for(detail, values)
+        if _HOME in remedy and not has_home:
+            remedy = ""
+        if not remedy and set(nodes) < all_nodes:
+            remedy = f"--exclude {','.join(nodes)}"
+        yield Finding(f"{name} ({where})", status, detail, check.hint, check.change, nodes, remedy)
 
 
 def _drop_echoes(rows: Sequence[NodeRow]) -> Iterator[NodeRow]:
     """Yield the rows, without those that follow from others of the same check."""
     checks = load_checks("nodes")
-    echoes = {
-        row
-        for row in rows
-        if row.name in checks and row.detail.startswith(checks[row.name].echo or "\n")
-    }
+    beginnings = {name: check.echo for name, check in checks.items() if check.echo}
+    echoes = {row for row in rows if row.detail.startswith(beginnings.get(row.name, "\n"))}
     causes = {row.name for row in rows if row.status != "ok" and row not in echoes}
     yield from (row for row in rows if row not in echoes or row.name not in causes)
 
@@ -271,8 +285,9 @@ def check_start_file(environ: Mapping[str, str], *, run: Runner) -> Iterator[Fin
     if outcome.returncode == _NO_PROGRAM or _REACHED in outcome.stdout:
         return
     status = f"status {outcome.returncode}"
-    detail = f"bash reads {path} before each script and ends there, with {status}: no job would run"
-    yield describe_start_file(detail)
+    yield describe_start_file(
+        f"bash reads {path} before each script and ends there, with {status}: no job would run"
+    )
 
 
 def describe_start_file(detail: str) -> Finding:
@@ -284,33 +299,27 @@ def describe_start_file(detail: str) -> Finding:
 
 def find_missing_nodes(output: str, node_count: int, complaint: str) -> Iterator[Finding]:
     """Yield a finding if fewer nodes answered than requested."""
-    answer_count = len(read_nodes(output))
-    if answer_count < node_count:
+    count = len(read_nodes(output))
+    if count < node_count:
         hint = "Look at `sinfo`; ask for fewer with --nodes."
-        detail = f"{answer_count} of {node_count} nodes answered: {complaint or 'no answer'}"
-        yield Finding(
-            "nodes", "fail", detail, hint, "", (), f"--nodes {answer_count}" if answer_count else ""
-        )
+        detail = f"{count} of {node_count} nodes answered: {complaint or 'no answer'}"
+        remedy = f"--nodes {count}" if count else ""
+        yield Finding("nodes", "fail", detail, hint, remedy=remedy)
 
 
 def find_missing_ranks(output: str, nodes: Sequence[str], runtime: str) -> Iterator[Finding]:
     """Yield a finding if ranks did not start on nodes of a job, with the reason."""
+    outside = tuple(node for node in nodes if f"hpcbert: {node}: not in the container" in output)
     started_nodes = {row.node for row in read_rows(output) if row.name == "ranks"}
-    nodes_outside = tuple(
-        node for node in nodes if f"hpcbert: {node}: not in the container" in output
-    )
-    rankless_nodes = nodes_outside or tuple(node for node in nodes if node not in started_nodes)
+    rankless_nodes = outside or tuple(node for node in nodes if node not in started_nodes)
     if not rankless_nodes:
         return
-    name, check = "ranks", load_checks("nodes")["ranks"]
-    if runtime == "pyxis":
-        name, check = "plugin", load_checks("containers")["plugin"]
-    symptom = runtimes.find_symptom(output)
+    kind, name = ("containers", "plugin") if runtime == "pyxis" else ("nodes", "ranks")
+    check, symptom = load_checks(kind)[name], runtimes.find_symptom(output)
     hint = symptom.hint if symptom else check.hint
     detail = "; ".join(find_error_lines(output)) or "no rank started"
-    yield Finding(
-        f"{name} ({fold(rankless_nodes)})", "fail", detail, hint, check.change, rankless_nodes
-    )
+    heading = f"{name} ({fold(rankless_nodes)})"
+    yield Finding(heading, "fail", detail, hint, check.change, rankless_nodes)
 
 
 def find_error_lines(output: str) -> tuple[str, ...]:
@@ -365,24 +374,19 @@ def check_pyxis(site: Site, recipes: Sequence[Recipe], *, run: Runner) -> Findin
         hint = 'Install pyxis, or set container.runtime = "none".'
         detail = "srun has no --container-image"
         return Finding("pyxis", "fail", detail, hint, "", (), "--runtime none")
-    container = site.container
+    switches = {
+        name: getattr(site.container, name) for name in ("home", "remap_root", "entrypoint")
+    }
     flags: dict[str, None] = {}
     for writable in {framework.image.writable for framework in recipes} or {True}:
-        switches = {
-            "home": container.home,
-            "remap_root": container.remap_root,
-            "entrypoint": container.entrypoint,
-        }
         flags |= dict.fromkeys(runtimes.pyxis_options(**switches, writable=writable))
     missing_flags = runtimes.missing_pyxis_options(usage.stdout, flags)
     if missing_flags:
         needed = runtimes.PYXIS_SINCE[missing_flags[-1]]
         options = " and ".join(f"--{flag}" for flag in missing_flags)
         detail = f"srun's pyxis is older than {needed}: it has no {options}"
-        releases = ", ".join(
-            f"{runtimes.PYXIS_SINCE[flag]} brought --{flag}" for flag in missing_flags
-        )
-        hint = f"Ask the administrator for pyxis {needed} or newer ({releases}), "
+        releases = [f"{runtimes.PYXIS_SINCE[flag]} brought --{flag}" for flag in missing_flags]
+        hint = f"Ask the administrator for pyxis {needed} or newer ({', '.join(releases)}), "
         hint += 'or enter by the enroot command: container.runtime = "enroot".'
         return Finding("pyxis", "fail", detail, hint, OLD_PYXIS, (), "--runtime enroot")
     return Finding("pyxis", "ok", f"srun has --{', --'.join(flags)}")
@@ -414,26 +418,25 @@ def _find_images(
             continue
         folder = Path(site.container.images)
         cached_image = cache.find_image(folder, image, prefix)
-        images.append(
-            replace(image, kind="file", path=cached_image.path) if cached_image else image
-        )
+        if cached_image:
+            image = replace(image, kind="file", path=cached_image.path)
+        images.append(image)
     return tuple(dict.fromkeys(images)), tuple(problems)
 
 
 def _probe_arguments(site: Site, recipes: Sequence[Recipe], images: Sequence[Image]) -> list[str]:
-    files = [image.path for image in images if image.kind == "file"]
     runtime = runtimes.RUNTIMES[site.container.runtime]
     uses_runtime = runtime.enters_by_tool or find_traits(site.scheduler).srun
     arguments = [f"--{runtime.tool.name}"] if uses_runtime else []
     arguments += ["--scratch", site.container.scratch] if site.container.scratch else []
     arguments += ["--images", site.container.images]
-    for file in dict.fromkeys(files):
-        arguments += ["--image", file]
-    data_folders = (
+    files = dict.fromkeys(image.path for image in images if image.kind == "file")
+    folders = dict.fromkeys(
         find_data_path(site, framework, site_data_options(site, framework)) for framework in recipes
     )
-    for folder in dict.fromkeys(data_folders):
-        arguments += ["--data", folder] if folder else []
+    for flag, paths in (("--image", files), ("--data", folders)):
+        for path in filter(None, paths):
+            arguments += [flag, path]
     return arguments
 
 
@@ -455,3 +458,189 @@ def _check_registry(image: Image, site: Site, run: Runner) -> Finding:
     change = check.change if symptom and symptom.name in _LOGIN_SYMPTOMS else ""
     hint = symptom.hint if symptom else check.hint
     return Finding(name, "warn", f"{image.uri}: {problem}", hint, change)
+
+
+# --- Before a submission --------------------------------------------------------------------------
+
+
+def find_submission_obstacles(draft: Draft, *, run: Runner) -> tuple[Finding, ...]:
+    """Find what stands in the way of a campaign; what may do so has the status `warn`.
+
+    Raises:
+        UsageError: The scheduler can't read a request.
+    """
+    campaign = draft.campaign
+    requests = [array.request for array in campaign.arrays]
+    backend = scheduler.create_scheduler(campaign.scheduler, SchedulerContext(run))
+    # Finished before the wait for the interpreter.
+    scheduler_findings = tuple(backend.obstacles(draft.directory, requests))
+    obstacles: list[Finding] = []
+    for resolved in draft.uses:
+        obstacles += find_framework_obstacles(
+            resolved.site,
+            resolved.recipe,
+            resolved.available_inputs,
+            resolved.plan.options,
+            rehearse=resolved.options.rehearse,
+        )
+    for resolved in draft.uses:
+        obstacles += _find_mpi_obstacles(resolved)
+        obstacles += _find_missing_modules(resolved, run)
+    start_file = check_start_file(os.environ, run=run)
+    return (*obstacles, *start_file, *_find_pyxis_obstacles(draft, run), *scheduler_findings)
+
+
+def list_queries(draft: Draft) -> Iterator[Sequence[str]]:
+    """Yield the commands that `find_submission_obstacles` will run, to start them ahead."""
+    yield from filter(None, map(_module_query, draft.uses))
+    if draft.campaign.runtime == "pyxis":
+        yield SRUN_HELP
+
+
+def _find_pyxis_obstacles(draft: Draft, run: Runner) -> Iterator[Finding]:
+    """Yield options of pyxis that srun lacks, and images that every node would import."""
+    if draft.campaign.runtime != "pyxis":
+        return
+    recipes = [resolved.recipe for resolved in draft.uses]
+    finding = check_pyxis(draft.resolved.site, recipes, run=run)
+    if finding.change == OLD_PYXIS:
+        yield replace(finding, detail=f"{finding.detail}, which every job uses.")
+    elif finding.status != "ok":
+        # The nodes may have what this machine lacks.
+        yield replace(finding, status="warn", detail=f"{finding.detail}.")
+    images = {
+        resolved.available_inputs.image: resolved.recipe.name for resolved in reversed(draft.uses)
+    }
+    for image, name in images.items():
+        if image and image.kind != "file":
+            command = f"hpcbert prepare --fw {name} --only image"
+            yield Finding(
+                f"image of {name}",
+                "warn",
+                f"{image.uri} is not prepared: with pyxis, every node imports it in every job.",
+                f"Import it once: {command}.",
+                remedy=command,
+            )
+
+
+def _module_query(resolved: Resolved) -> list[str]:
+    """Return the command that prints the modules an interpreter lacks; empty if none matters."""
+    recipe, python = resolved.recipe, resolved.inputs.python
+    if resolved.options.rehearse or resolved.site.container.runtime != "none":
+        return []
+    return [python, "-c", _PRINT_MISSING, *recipe.modules] if recipe.modules else []
+
+
+def _find_mpi_obstacles(resolved: Resolved) -> Iterator[Finding]:
+    """Yield a finding if srun is known not to start ranks as the recipe or the site needs."""
+    mpi_types, recipe = resolved.options.mpi, resolved.recipe
+    if not mpi_types or not resolved.mpi or choose_mpi([resolved.mpi], mpi_types):
+        return
+    mpi = resolved.site.slurm.mpi or argument_value(resolved.site.slurm.srun_args, "mpi", "srun")
+    text = f"The site names {mpi}" if mpi else f"{recipe.name} needs {' or '.join(recipe.mpi)}"
+    yield Finding(
+        "MPI",
+        "fail",
+        f"{text} to start its ranks, and srun on this cluster has {', '.join(mpi_types)}.",
+        "Set slurm.mpi in the site.toml to one of these that the program's MPI speaks, or have the "
+        "cluster's administrators install the plugin.",
+        "site.toml: slurm.mpi",
+    )
+
+
+def _find_missing_modules(resolved: Resolved, run: Runner) -> Iterator[Finding]:
+    """Yield a finding if the ranks' interpreter lacks modules; nothing if it can't be run.
+
+    If ranks run on other machines, it is a warning: the interpreter there may have them.
+    """
+    recipe, python = resolved.recipe, resolved.inputs.python
+    query = _module_query(resolved)
+    if not query:
+        return
+    outcome = run(query, timeout=_QUERY_SECONDS)
+    modules = [name for name in recipe.modules if outcome.ok and name in outcome.stdout.split()]
+    if not modules:
+        return
+    status, consequence = "warn", "every run fails on nodes that lack it too"
+    if resolved.scheduler.runs_locally:
+        status, consequence = "fail", "every run would fail"
+    problem = f"{python} has no module {' or '.join(modules)} on this machine"
+    key = f"frameworks.{recipe.name}.python"
+    hint = f"Name an interpreter that has it: --python, or {key} in the site.toml."
+    if "torch" in modules:
+        hint += f" Or install it. {machine.describe_torch_install(shutil.which(python) or python)}"
+    yield Finding(
+        f"python of {recipe.name}",
+        status,
+        f"{problem}, which {recipe.name}'s ranks import: {consequence}.",
+        hint,
+        f"site.toml: {key}",
+    )
+
+
+def find_framework_obstacles(
+    site: Site,
+    recipe: Recipe,
+    inputs: Inputs,
+    options: Mapping[str, OptionValue] | None = None,
+    *,
+    rehearse: bool = False,
+) -> Iterator[Finding]:
+    """Yield findings about what a framework needs and this machine lacks.
+
+    Args:
+        options: The values of its options; None if not decided yet.
+    """
+    image = inputs.image
+    if image and image.kind == "file" and not os.access(image.path, os.R_OK):
+        yield _missing_finding(recipe, "image", image.path)
+    if rehearse:
+        return
+    for kind, path in (("data", inputs.data), ("source", inputs.source)):
+        if path and kind in recipe.needs and not os.access(path, os.F_OK):
+            yield _missing_finding(recipe, kind, path)
+    can_compare = inputs.data and options is not None
+    for misfit in find_misfits(recipe, options or {}, inputs.data) if can_compare else ():
+        yield Finding(
+            f"data of {recipe.name}",
+            "fail",
+            f"The data in {inputs.data} do not fit: {misfit}.",
+            "Make others with hpcbert data make, or change the options of the recipe.",
+            f"site.toml: frameworks.{recipe.name}.data",
+        )
+    if runs_in_environment(site, recipe) and not inputs.python:
+        yield Finding(
+            f"environment of {recipe.name}",
+            "fail",
+            "Its virtual environment is not made.",
+            _PREPARE_HINT.format(recipe.name),
+            f"site.toml: frameworks.{recipe.name}.python",
+            remedy=_PREPARE_COMMAND.format(recipe.name),
+        )
+    if site.container.runtime == "none" and inputs.python and not shutil.which(inputs.python):
+        yield Finding(
+            f"python of {recipe.name}",
+            "fail",
+            f"This machine has no program {inputs.python} that it could run.",
+            "Name the interpreter that the ranks use with --python or in the site.toml. If only "
+            "the nodes have it, give --force.",
+            f"site.toml: frameworks.{recipe.name}.python",
+        )
+
+
+def find_unnamed_inputs(site: Site, recipe: Recipe, inputs: Inputs) -> Iterator[Finding]:
+    """Yield a finding for each input that ranks need and nothing names; submit refuses those."""
+    for kind in list_missing(site, recipe, inputs):
+        if kind != "python":  # find_framework_obstacles reports the environment that it is in.
+            yield _missing_finding(recipe, kind)
+
+
+def _missing_finding(recipe: Recipe, kind: str, path: str = "") -> Finding:
+    return Finding(
+        f"{kind} of {recipe.name}",
+        "fail",
+        f"There is no {path} here." if path else "It is needed, and the site names none.",
+        _PREPARE_HINT.format(recipe.name),
+        f"site.toml: frameworks.{recipe.name}.{kind}",
+        remedy=_PREPARE_COMMAND.format(recipe.name),
+    )

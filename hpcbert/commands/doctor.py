@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpcbert import scheduler
-from hpcbert.commands import checks, obstacles
+from hpcbert.commands import checks
 from hpcbert.commands.monitor import open_campaign
 from hpcbert.commands.submit import submit_pending
 from hpcbert.config import places, recipe, trust
@@ -111,8 +111,8 @@ def examine(
     for framework in device_recipes:
         framework_inputs = _find_inputs(site, framework)
         missing_parts = (
-            *obstacles.find_unnamed_inputs(site, framework, framework_inputs),
-            *obstacles.find_framework_obstacles(site, framework, framework_inputs),
+            *checks.find_unnamed_inputs(site, framework, framework_inputs),
+            *checks.find_framework_obstacles(site, framework, framework_inputs),
         )
         nothing_missing = Finding(f"what {framework.name} needs", "ok", "all of it is here")
         yield from missing_parts or (nothing_missing,)

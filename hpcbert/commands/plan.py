@@ -12,7 +12,7 @@ from statistics import median
 from hpcbert import scheduler
 from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
-from hpcbert.commands.obstacles import find_submission_obstacles
+from hpcbert.commands.checks import find_submission_obstacles
 from hpcbert.commands.prepare import prepare
 from hpcbert.config.options import FEWEST_REPEATS
 from hpcbert.errors import CheckError, HpcbertError, SchedulerError

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hpcbert.commands import checks, obstacles
+from hpcbert.commands import checks
 from hpcbert.finding import Finding
 from hpcbert.model import Shape
 from hpcbert.scheduler.base import SchedulerContext
@@ -147,7 +147,7 @@ def name_absent_image(tmp_path: Path) -> Iterable[Finding]:
     text = '[container]\nruntime = "enroot"\n[frameworks.oneflow]\nimage = "/no/image.sqsh"\n'
     site = drafts.site(tmp_path, text)
     recipe = drafts.load("oneflow")
-    return obstacles.find_framework_obstacles(site, recipe, materials.find_inputs(site, recipe, {}))
+    return checks.find_framework_obstacles(site, recipe, materials.find_inputs(site, recipe, {}))
 
 
 def query(

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hpcbert.commands import prepare as flow
-from hpcbert.commands.obstacles import find_framework_obstacles
+from hpcbert.commands.checks import find_framework_obstacles
 from hpcbert.config import recipe as recipes
 from hpcbert.config.recipe import Recipe
 from hpcbert.config.site import Site

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from hpcbert.commands.checks import check_pyxis
-from hpcbert.commands.obstacles import find_submission_obstacles
+from hpcbert.commands.checks import check_pyxis, find_submission_obstacles
 from hpcbert.container import runtimes
 from hpcbert.finding import Finding
 from hpcbert.script.draft import Draft

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert import scheduler
-from hpcbert.commands import obstacles
+from hpcbert.commands import checks
 from hpcbert.scheduler.base import SchedulerContext
 from tests.kit.drafts import OPTIONS, drafted, load, reference
 from tests.kit.slurm import Slurm
@@ -23,9 +23,9 @@ def test_a_submission_asks_what_was_foreseen(
     backend = scheduler.create_scheduler("slurm", SchedulerContext(run))
     backend.fit(OPTIONS, site, recipe)
     draft = drafted(site, framework_recipe=recipe, options={"dry": True})
-    obstacles.find_submission_obstacles(draft, run=run)
+    checks.find_submission_obstacles(draft, run=run)
     askings = {
         tuple(argv): dict(backend.query_environment) for argv in backend.list_queries(site, recipe)
     }
-    askings |= {tuple(argv): {} for argv in obstacles.list_queries(draft)}
+    askings |= {tuple(argv): {} for argv in checks.list_queries(draft)}
     assert dict(zip(run.calls, map(dict, run.environments), strict=True)) == askings
