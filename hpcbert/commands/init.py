@@ -370,9 +370,9 @@ def _choose_partition(proposal: Proposal, cluster: Cluster) -> _Offer | None:
     options = {offer.name: str(offer) for offer in candidates if answer or offer.tier == best.tier}
     name = proposal.choose(Question("partition", "--partition", options, best.name), answer)
     chosen = next(offer for offer in candidates if offer.name == name)
-    others = [str(offer) for offer in candidates if offer is not chosen][:_MOST_SHOWN]
+    alternatives = [str(offer) for offer in candidates if offer is not chosen][:_MOST_SHOWN]
     reason = _explain_choice(chosen, candidates, answer)
-    proposal.take("slurm.partition", name, reason, others, "--partition")
+    proposal.take("slurm.partition", name, reason, alternatives, "--partition")
     if chosen.barred:
         proposal.warnings.append(f"Partition {name} may refuse your jobs: {chosen.barred}.")
     if chosen.risk:
@@ -445,8 +445,8 @@ def _choose_gpus(proposal: Proposal, offer: _Offer, environ: Mapping[str, str]) 
     reason = str(kind)
     if proposal.given.get("gpu_type") or name != usual:
         reason = f"{_CHOSEN_BY_USER}: {kind}"
-    others = [text for other, text in options.items() if other != name]
-    proposal.take("slurm.gres", kind.gres, reason, others, "--gpu-type")
+    alternatives = [text for other, text in options.items() if other != name]
+    proposal.take("slurm.gres", kind.gres, reason, alternatives, "--gpu-type")
     if kind.sliced:
         proposal.warnings.append(
             f"{kind.gres} is a slice of a GPU (MIG): NCCL does not join slices, so only one "
