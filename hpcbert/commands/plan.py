@@ -150,18 +150,18 @@ def forecast(draft: Draft, earlier_campaigns: Campaigns, *, run: Runner) -> Outl
     supplies = () if unanswered else backend.supply(arrays[costs[-1].point].request)
     findings = find_submission_obstacles(draft, run=run)
     lacks: list[Missing] = []
-    others = list(findings)
+    remaining = list(findings)
     for resolved in draft.uses:
         recipe_findings = _filter_by_recipe(findings, resolved)
         lacks += _find_missing(resolved, recipe_findings, run)
-        others = [finding for finding in others if finding not in recipe_findings.values()]
+        remaining = [finding for finding in remaining if finding not in recipe_findings.values()]
     return Outlook(
         draft=draft,
         points=tuple(_point_outlooks(campaign, costs, earlier_campaigns, starts)),
         supplies=supplies,
         lacks=tuple(lacks),
-        obstacles=tuple(finding for finding in others if finding.status == "fail"),
-        doubts=tuple(finding for finding in others if finding.status != "fail"),
+        obstacles=tuple(finding for finding in remaining if finding.status == "fail"),
+        doubts=tuple(finding for finding in remaining if finding.status != "fail"),
         unanswered=unanswered,
     )
 
