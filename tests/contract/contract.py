@@ -10,7 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -34,6 +34,11 @@ VOLATILE = {
 _VOLATILE_TEXT = re.compile(
     r"\d{4}-\d\d-\d\d|\d{8}T\d{6}Z|^local-\d|[0-9a-f]{12}|^\d+\.\d+\.\d+|/| "
 )
+
+# A command line of wording/*.txt, and the indented lines below it.
+_ENTRY = re.compile(r"^\$ hpcbert (.*)\n((?:  .*\n)*)", re.MULTILINE)
+# In sentences: ids of campaigns, and digests.
+_VOLATILE_WORDS = re.compile(r"\d{8}T\d{6}Z[\w.-]*|\b[0-9a-f]{12,}\b")
 
 
 @dataclass(frozen=True)
@@ -136,7 +141,9 @@ def check_case(case: Case, place: Place, *, regenerate: bool, **names: object) -
         line = line.replace(f"{{{name}}}", shlex.quote(str(value)))
     result = place.run(f"{line} --json")
     assert result.returncode == case.exit_code, result.stdout + result.stderr
-    document = mask(json.loads(result.stdout.splitlines()[-1]))
+    answer = json.loads(result.stdout.splitlines()[-1])
+    check_wording(case, answer["errors"], {**names, "HERE": place.directory}, regenerate=regenerate)
+    document = mask(answer)
     if not case.golden:
         return
     if case.keep:
@@ -146,6 +153,34 @@ def check_case(case: Case, place: Place, *, regenerate: bool, **names: object) -
         case.path.write_text(f"{text}\n", encoding="utf-8")
     golden = json.loads(case.path.read_text(encoding="utf-8"))
     assert list(differences(golden, document)) == []
+
+
+def check_wording(
+    case: Case, errors: Sequence[dict[str, Any]], names: Mapping[str, object], *, regenerate: bool
+) -> None:
+    """Compare what a refused command line says with the text of its command in `wording/`."""
+    path = HERE / "wording" / f"{case.line.split()[0]}.txt"
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    entries = dict(_ENTRY.findall(text))
+    # What an error of the scheduler says depends on whether the machine has Slurm.
+    errors = [error for error in errors if error["code"] != "scheduler"]
+    lines = [line for error in errors for line in list_sentences(error)]
+    entry = "".join(f"  {line}\n" for line in lines)
+    for name, value in names.items():
+        entry = entry.replace(str(value), f"{{{name}}}")
+    entry = _VOLATILE_WORDS.sub(MASK, entry)
+    if regenerate and entry != entries.get(case.line, ""):
+        entries[case.line] = entry
+        texts = (f"$ hpcbert {line}\n{text}" for line, text in sorted(entries.items()) if text)
+        path.write_text("\n".join(texts), encoding="utf-8")
+    assert entry == entries.get(case.line, "")
+
+
+def list_sentences(error: dict[str, Any]) -> list[str]:
+    """Return the lines of one error: its code with the message, its place, its hint."""
+    place = f"at {error['where']}" if error.get("where") else ""
+    sentences = [f"{error['code']}: {error['message']}", place, error.get("hint") or ""]
+    return [line for sentence in sentences for line in sentence.splitlines()]
 
 
 def mask(value: Any) -> Any:
