@@ -90,7 +90,7 @@ def data_make(
 @_DIRECTORY
 @returns_result
 def data_check(directory: Path) -> Result:
-    """Read every record in DIRECTORY and compare it with its data.json."""
+    """Read every file in DIRECTORY and compare it with its data.json."""
     from hpcbert.prepare.data_making import check
 
     report = check(directory)

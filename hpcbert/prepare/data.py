@@ -6,23 +6,17 @@ A check counts the files, and reads the first record of the first and the last.
 from __future__ import annotations
 
 import fnmatch
-import gzip
 import hashlib
 import os
 import secrets
 import shutil
-import struct
-import zipfile
-import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from hpcbert.config.recipe import Dataset, Recipe
 from hpcbert.config.site import SYNTHETIC, Site
-from hpcbert.errors import HpcbertError, describe_error, join_names
+from hpcbert.errors import HpcbertError, join_names
 from hpcbert.model import OptionValue
-from hpcbert.prepare import protobuf
 from hpcbert.prepare.parts import Context, Part, make_directory, write_record
 from hpcbert.script.materials import (
     SyntheticData,
@@ -36,134 +30,36 @@ from hpcbert.script.materials import (
 from hpcbert.script.plan import read_options
 from hpcbert.system.files import translate_errors, write_bytes
 
-# Returns a file's content in words, and the names in its first record; None if they are unknown.
-Reader = Callable[[Path], tuple[str, set[str] | None]]
+# The part of each file that the digest covers, with name and size: data are too large to read
+# whole.
+_DIGESTED_BYTES = 1 << 16
+_SHOWN = 3
 
-# Characters of a line of text at most.
-_LONGEST_LINE = 1 << 26
-_HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
-_NUMPY_MAGIC = b"\x93NUMPY"
-# NVIDIA/Megatron-LM@3860e99, megatron/data/indexed_dataset.py, MMapIndexedDataset.Index.
-_MEGATRON_MAGIC = b"MMIDIDX\x00\x00"
-_PADDLE_FIELDS = 4
+
+class _DataError(Exception):
+    """The data differ from what the program needs; the text says how."""
 
 
 def read_first_record(path: Path, form: str, keys: Sequence[str] = ()) -> str:
-    """Read a file's first record.
+    """Read a file's first sample, and return the names in it as words.
 
     Args:
-        form: One of `RECORD_READERS`.
-        keys: Names that the record must have.
-
-    Returns:
-        The content in words.
+        keys: Names that it must have.
 
     Raises:
-        ValueError: The file does not hold such a record.
+        ValueError: The file does not hold such a sample.
         OSError: It can't be read.
     """
-    description, names = RECORD_READERS[form](path)
-    missing = [key for key in keys if key not in names] if names is not None else []
+    from hpcbert.prepare.data_formats import read_sample  # imports numpy
+
+    try:
+        sample = read_sample(path, form, 0)
+    except ImportError as error:
+        return f"{form}; reading its names needs {error.name}"
+    missing = [key for key in keys if key not in sample]
     if missing:
         raise ValueError(f"its first record has no {', '.join(missing)}")
-    return description
-
-
-def _protobuf_reader(dialect: protobuf.Dialect, name: str) -> Reader:
-    def read(path: Path) -> tuple[str, set[str] | None]:
-        with path.open("rb") as file:
-            data = next(protobuf.read_records(file, dialect), b"")
-        names = set(protobuf.read_features(data, dialect))
-        if not names:
-            raise ValueError(f"its first {name} has no features")
-        checksum_note = "CRC32C right, " if dialect.checked else ""
-        return f"{name} of {len(data)} bytes, {checksum_note}{_join_names(names)}", names
-
-    return read
-
-
-def _read_hdf5(path: Path) -> tuple[str, set[str] | None]:
-    """Read the signature, and with h5py the names and a first row (HDF5 format 3, II.A)."""
-    with path.open("rb") as file:
-        starts = (0, *(512 << power for power in range(12)))
-        if not any(file.seek(start) == start and file.read(8) == _HDF5_MAGIC for start in starts):
-            raise ValueError("the file has no HDF5 signature")
-    try:
-        import h5py  # an extra: on a login node it may be missing
-    except ImportError:
-        return "HDF5 signature; reading its names needs h5py", None
-    try:
-        with h5py.File(path, "r") as hdf5_file:
-            rows = {
-                name: len(column)
-                for name, column in hdf5_file.items()
-                if getattr(column, "shape", ())
-            }
-            for name in rows:
-                hdf5_file[name][0]
-    except (OSError, RuntimeError, LookupError, TypeError) as error:
-        raise ValueError(f"HDF5 can't read it: {describe_error(error)}") from error
-    if not rows:
-        raise ValueError("the HDF5 file has no rows")
-    return f"HDF5, {max(rows.values())} rows, {_join_names(set(rows))}", set(rows)
-
-
-def _read_npz(path: Path) -> tuple[str, set[str] | None]:
-    """Read a zip file of arrays (numpy/numpy, numpy/lib/format.py)."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = archive.namelist()
-            for member in members:
-                with archive.open(member) as file:
-                    if file.read(6) != _NUMPY_MAGIC:
-                        raise ValueError(f"its member {member} is not an array")
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
-        raise ValueError(f"the file is not an npz file: {error}") from error
-    names = {member.removesuffix(".npy") for member in members}
-    if not names:
-        raise ValueError("the npz file has no arrays")
-    return f"npz, {_join_names(names)}", names
-
-
-def _read_paddle_text(path: Path) -> tuple[str, set[str] | None]:
-    """Read a line of fields between semicolons (PaddlePaddle/models@b71cf63, BERT/reader)."""
-    try:
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            line = file.readline(_LONGEST_LINE)
-    except (gzip.BadGzipFile, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise ValueError(f"the file is not compressed text: {error}") from error
-    fields = line.rstrip("\n").split(";")
-    if len(fields) != _PADDLE_FIELDS:
-        raise ValueError(f"its first line has {len(fields)} fields, not {_PADDLE_FIELDS}")
-    return (
-        f"{_PADDLE_FIELDS} fields a line, {len(fields[0].split())} tokens in the first sample",
-        None,
-    )
-
-
-def _read_megatron(path: Path) -> tuple[str, set[str] | None]:
-    with path.open("rb") as file:
-        head = file.read(34)
-    if not head.startswith(_MEGATRON_MAGIC) or len(head) < 34:  # noqa: PLR2004
-        raise ValueError("the file is not the index of a memory-mapped data set")
-    version, _, sentences, documents = struct.unpack("<QBQQ", head[9:])
-    if version != 1:
-        raise ValueError(f"its version is {version}, not 1")
-    return f"index of {sentences} sentences in {max(documents - 1, 0)} documents", None
-
-
-RECORD_READERS: dict[str, Reader] = {
-    "tfrecord": _protobuf_reader(protobuf.TENSORFLOW, "TFRecord"),
-    "hdf5": _read_hdf5,
-    "npz": _read_npz,
-    "ofrecord": _protobuf_reader(protobuf.ONEFLOW, "OFRecord"),
-    "paddle-text": _read_paddle_text,
-    "megatron": _read_megatron,
-}
-
-
-def _join_names(names: set[str]) -> str:
-    return ", ".join(sorted(names)) or "no names"
+    return f"{form}, {', '.join(sorted(sample))}"
 
 
 def make_synthetic(
@@ -219,8 +115,14 @@ def _link_files(
 
     paths = sorted((folder / "made" / FOLDER).iterdir())
     private_folder = view.with_name(f".data~{secrets.token_hex(8)}")
-    names = dict(zip(_choose_names(dataset.files.format_map(options), paths), paths, strict=True))
-    for extra_name in (pattern.format_map(options) for pattern in dataset.also):
+    pattern = PurePosixPath(dataset.files.format_map(options))
+    names = {}
+    for number, path in enumerate(paths):
+        # Their own, if they match.
+        is_match = fnmatch.fnmatchcase(path.name, pattern.name)
+        name = path.name if is_match else pattern.with_suffix(path.suffix).name
+        names[str(pattern.parent / name.replace("*", str(number)))] = path
+    for extra_name in (name.format_map(options) for name in dataset.also):
         suffix = PurePosixPath(extra_name).suffix
         candidates = (path for path in paths if path.suffix == suffix)
         names[extra_name] = next(candidates, folder / "made" / VOCABULARY)
@@ -235,27 +137,6 @@ def _link_files(
         private_folder.rename(view)
     finally:
         shutil.rmtree(private_folder, ignore_errors=True)
-
-
-def _choose_names(pattern: str, paths: Iterable[Path]) -> list[str]:
-    """Return names for files that match a pattern: their own, if they match."""
-    pattern_path = PurePosixPath(pattern)
-    names = []
-    for number, path in enumerate(paths):
-        is_match = fnmatch.fnmatchcase(path.name, pattern_path.name)
-        name = path.name if is_match else pattern_path.with_suffix(path.suffix).name
-        names.append(str(pattern_path.parent / name.replace("*", str(number))))
-    return names
-
-
-# The part of each file that the digest covers, with name and size: data are too large to read
-# whole.
-_DIGESTED_BYTES = 1 << 16
-_SHOWN = 3
-
-
-class _DataError(Exception):
-    """The data differ from what the program needs; the text says how."""
 
 
 def prepare_data(recipe: Recipe, site: Site, context: Context) -> Part:
@@ -291,15 +172,23 @@ def _check_data(
     try:
         files = _find_files(Path(path), dataset, options)
         first_records = [_first_record(file, dataset) for file in sorted({files[0], files[-1]})]
-        _refuse_misfits(recipe, options, path)
         digest = _digest_files(files, Path(path))
     except _DataError as error:
-        hint = f"The program needs: {recipe.data}"
-        return Part("failed", str(error), path, hint=hint)
+        return Part("failed", str(error), path, hint=f"The program needs: {recipe.data}")
     except OSError as error:
         detail = f"{error.filename or path}: {error.strerror}"
         hint = "Check on a node that has them: hpcbert prepare --on-node."
         return Part("failed", detail, path, hint=hint)
+    if problems := find_misfits(recipe, options, path):
+        return Part("failed", "; ".join(problems), path, hint=f"The program needs: {recipe.data}")
+    detail = f"{len(files)} files; {first_records[0]}"
+    record_path = data_record_path(site, recipe, options)
+    previous = read_record(record_path)
+    if previous.get("path") == path and previous.get("digest") == digest:
+        return Part("ready", detail, path, digest)
+    if context.dry:
+        return Part("planned", f"{detail}; would be recorded", path, digest)
+    make_directory(record_path.parent)
     content = {
         "framework": recipe.name,
         "path": path,
@@ -309,23 +198,6 @@ def _check_data(
         "digest": digest,
         "first": first_records[0],
     }
-    return _record_data(data_record_path(site, recipe, options), content, context)
-
-
-def _refuse_misfits(recipe: Recipe, options: Mapping[str, OptionValue], path: str) -> None:
-    if problems := find_misfits(recipe, options, path):
-        raise _DataError("; ".join(problems))
-
-
-def _record_data(record_path: Path, content: dict[str, Any], context: Context) -> Part:
-    detail = f"{content['files']} files; {content['first']}"
-    path, digest = str(content["path"]), str(content["digest"])
-    previous = read_record(record_path)
-    if previous.get("path") == path and previous.get("digest") == digest:
-        return Part("ready", detail, path, digest)
-    if context.dry:
-        return Part("planned", f"{detail}; would be recorded", path, digest)
-    make_directory(record_path.parent)
     write_record(record_path, content)
     return Part("done", detail, path, digest)
 

@@ -1,4 +1,10 @@
-"""The formats that frameworks read, each with a writer and a reader of whole files."""
+"""The formats that frameworks read: a writer of whole files and a reader of one sample for each.
+
+TensorFlow and OneFlow frame records of features, which are protocol buffers: a tf.train.Example
+holds Features, which hold a map of names to Feature; an OFRecord is that map
+(tensorflow/tensorflow@v2.3.0, core/example/feature.proto; Oneflow-Inc/oneflow@v0.3.0,
+core/record/record.proto). Nothing here needs either of them.
+"""
 
 from __future__ import annotations
 
@@ -8,30 +14,29 @@ import itertools
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcbert.prepare import protobuf
+from hpcbert.errors import describe_error
 from hpcbert.prepare.data_samples import Samples
-from hpcbert.prepare.protobuf import Dialect
 
+Numbers = NDArray[np.integer] | NDArray[np.floating]
 Stream = Iterable[Samples]
-# Tokens, segments and label of two sentences before masking.
-Pair = tuple[list[int], list[int], int]
-Item = TypeVar("Item")
+# Values by the names that a file has.
+Sample = dict[str, Numbers]
 
-_BLOCK = 4096
 _NAMES = Samples._fields
 # The same time for all members of a zip file: its bytes must not depend on when it was made.
 _DATE = (1980, 1, 1, 0, 0, 0)
-
-
-class DamagedError(Exception):
-    """A file violates its format; the text says how."""
+# What readers raise about a damaged file, besides ValueError.
+_DAMAGE_ERRORS = (
+    *(AttributeError, EOFError, LookupError, OverflowError, RuntimeError, TypeError),
+    *(struct.error, zipfile.BadZipFile, zlib.error),
+)
 
 
 class DataFormat(NamedTuple):
@@ -40,127 +45,235 @@ class DataFormat(NamedTuple):
     Attributes:
         names: Returns the names of file `number` of `count`.
         write: Writes samples to new files of these names.
-        read: Yields their samples, or the sentence pairs of formats without masked ones;
-            raises `DamagedError`, ValueError or OSError.
+        read: Returns a sample of a file by its number there, as `read_sample` does.
         token_bytes: The most bytes of a file that a token takes.
-        is_complete: Whether it holds whole samples. Two formats hold tokens before masking: their
-            programs mask them.
         most_files: The most files that a directory may have; 0 for any number.
     """
 
     names: Callable[[int, int], tuple[str, ...]]
     write: Callable[[Sequence[Path], Stream], None]
-    read: Callable[[Sequence[Path]], Iterator[Samples]]
+    read: Callable[[Path, int], Sample]
     token_bytes: int
-    is_complete: bool = True
     most_files: int = 0
 
 
-def _group(items: Iterable[Item]) -> Iterator[list[Item]]:
-    """Yield some thousands of items at a time."""
-    iterator = iter(items)
-    while block := list(itertools.islice(iterator, _BLOCK)):
-        yield block
+def read_sample(path: Path, form: str, number: int) -> Sample:
+    """Return one sample of a file, counted from 0, by the names that the file has.
+
+    Raises:
+        ValueError: The file is not of this format, is damaged, or has no such sample.
+        OSError: It can't be read.
+        ImportError: Its package is missing.
+    """
+    try:
+        return FORMATS[form].read(path, number)
+    except _DAMAGE_ERRORS as error:
+        problem: Exception = error
+    except OSError as error:
+        if error.strerror:
+            raise
+        problem = error  # of a library, about the content
+    raise ValueError(f"it can't be read as {form}: {describe_error(problem)}") from problem
 
 
 # --- TFRecord and OFRecord ------------------------------------------------------------------------
 
-
-def _read_numbers(feature: bytes) -> protobuf.Numbers:
-    for number, inner in protobuf.read_fields(feature):
-        content = b"".join(
-            piece for inner_number, piece in protobuf.read_fields(inner) if inner_number == 1
-        )
-        if number == protobuf.FLOATS:
-            if len(content) % 4:
-                raise ValueError("a list of floats is cut off")
-            return np.frombuffer(content, dtype="<f4")
-        return _unpack_integers(content)
-    return np.zeros(0, dtype=np.int64)
+# A sample of BERT is a few kilobytes; a length beyond this is damage.
+_LONGEST = 1 << 26
+_CONTINUATION = 0x80
+_VARINT, _EIGHT_BYTES, _TEXT, _FOUR_BYTES = 0, 1, 2, 5
+_FLOATS = 2  # the field number of a Feature's list of floats
 
 
-def _unpack_integers(content: bytes) -> NDArray[np.int64]:
-    """Return varints as integers, int64 [count]."""
-    digits = np.frombuffer(content, dtype=np.uint8)
-    is_last = digits < protobuf.CONTINUATION
-    if is_last.all():
-        return digits.astype(np.int64)
-    if not is_last[-1]:
-        raise ValueError("a list of integers is cut off")
-    ends = np.nonzero(is_last)[0]
-    starts = np.concatenate([[0], ends[:-1] + 1])
-    digit_index = np.arange(len(digits)) - np.repeat(starts, ends - starts + 1)
-    if digit_index.max() > 9:  # noqa: PLR2004 - 64 bits take ten bytes
-        raise ValueError("an integer has more than 64 bits")
-    shifted = (digits & np.uint8(0x7F)).astype(np.uint64) << (7 * digit_index).astype(np.uint64)
-    return np.add.reduceat(shifted, starts).astype(np.int64)
+class Dialect(NamedTuple):
+    """How one framework writes a record of features.
+
+    Attributes:
+        depth: How many messages lie around the map of features.
+        integers: The field number of a Feature's list of integers.
+        checked: Whether a record is framed by CRC-32C.
+    """
+
+    depth: int
+    integers: int
+    checked: bool
 
 
-def decode_record(data: bytes, dialect: Dialect) -> dict[str, protobuf.Numbers]:
+TENSORFLOW = Dialect(depth=2, integers=3, checked=True)
+# record.proto: int32_list is 4, int64_list is 5.
+ONEFLOW = Dialect(depth=1, integers=4, checked=False)
+
+
+@functools.lru_cache(1 << 16)
+def _encode_varint(value: int) -> bytes:
+    """Return a non-negative integer, seven bits a byte, the lowest first."""
+    encoded = bytearray()
+    while value >= _CONTINUATION:
+        encoded.append(value & 0x7F | _CONTINUATION)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def _encode_field(number: int, content: bytes) -> bytes:
+    return _encode_varint(number << 3 | _TEXT) + _encode_varint(len(content)) + content
+
+
+def encode_record(values: Mapping[str, Numbers], dialect: Dialect) -> bytes:
+    """Return one record; integers are not negative, int8 holds only 0 and 1."""
+    data = b""
+    for name, column in values.items():
+        number = dialect.integers
+        if column.dtype.kind == "f":
+            number, packed = _FLOATS, column.astype("<f4").tobytes()
+        elif column.dtype == "i1":
+            packed = column.tobytes()  # 0 and 1 are their own varints
+        else:
+            packed = b"".join([_encode_varint(value) for value in column.tolist()])
+        feature = _encode_field(number, _encode_field(1, packed))
+        data += _encode_field(1, _encode_field(1, name.encode()) + _encode_field(2, feature))
+    for _ in range(dialect.depth - 1):
+        data = _encode_field(1, data)
+    return data
+
+
+def decode_record(data: bytes, dialect: Dialect) -> Sample:
     """Return the features of one record.
 
     Raises:
         ValueError: The bytes are not such a record.
     """
-    return {
-        name: _read_numbers(feature)
-        for name, feature in protobuf.read_features(data, dialect).items()
-    }
+    for _ in range(dialect.depth - 1):
+        data = b"".join(content for number, content in _read_fields(data) if number == 1)
+    features: Sample = {}
+    for number, entry in _read_fields(data):
+        if number == 1:
+            entry_fields = dict(_read_fields(entry))
+            name = entry_fields.get(1, b"").decode("utf-8", "replace")
+            features[name] = _decode_numbers(entry_fields.get(2, b""))
+    return features
 
 
-def _split_samples(stream: Stream) -> Iterator[dict[str, protobuf.Numbers]]:
-    """Yield samples as google-research/bert@eedf571, create_pretraining_data.py, names them."""
-    for block in stream:
-        fields = {**block._asdict(), "masked_lm_weights": block.masked_lm_weights}
-        fields["next_sentence_labels"] = block.next_sentence_labels[:, None]
-        for index in range(len(block.input_ids)):
-            yield {name: values[index] for name, values in fields.items()}
+def _decode_numbers(feature: bytes) -> Numbers:
+    values: list[int] = []
+    for number, inner in _read_fields(feature):
+        content = b"".join(
+            piece for inner_number, piece in _read_fields(inner) if inner_number == 1
+        )
+        if number == _FLOATS:
+            return np.frombuffer(content, dtype="<f4")
+        position = 0
+        while position < len(content):
+            value, position = _read_varint(content, position)
+            values.append(value)
+    return np.array(values, dtype=np.uint64).astype(np.int64)
+
+
+def _read_fields(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield number and content of every field; a lone integer as its own varint."""
+    position = 0
+    while position < len(data):
+        tag, position = _read_varint(data, position)
+        begin, kind = position, tag & 7
+        if kind == _TEXT:
+            size, begin = _read_varint(data, position)
+            position = begin + size
+        elif kind == _VARINT:
+            _, position = _read_varint(data, position)
+        elif kind in {_EIGHT_BYTES, _FOUR_BYTES}:
+            position += 8 if kind == _EIGHT_BYTES else 4
+        else:
+            raise ValueError("it is not a protocol buffer")
+        if position > len(data):
+            raise ValueError("it is not a protocol buffer")
+        yield tag >> 3, data[begin:position]
+
+
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while position < len(data) and shift < 64:  # noqa: PLR2004 - bits
+        byte = data[position]
+        value |= (byte & 0x7F) << shift
+        position, shift = position + 1, shift + 7
+        if byte < _CONTINUATION:
+            return value, position
+    raise ValueError("it is not a protocol buffer")
 
 
 def _write_records(paths: Sequence[Path], stream: Stream, *, dialect: Dialect) -> None:
-    records = (protobuf.encode(features, dialect) for features in _split_samples(stream))
+    """Write samples as google-research/bert@eedf571, create_pretraining_data.py, names them."""
     with paths[0].open("wb") as file:
-        protobuf.write_records(file, records, dialect)
+        for block in stream:
+            fields = {**block._asdict(), "masked_lm_weights": block.masked_lm_weights}
+            fields["next_sentence_labels"] = block.next_sentence_labels[:, None]
+            for index in range(len(block.input_ids)):
+                row = {name: values[index] for name, values in fields.items()}
+                record = encode_record(row, dialect)
+                length = struct.pack("<Q", len(record))
+                if dialect.checked:
+                    file.write(length + _masked_crc(length) + record + _masked_crc(record))
+                else:
+                    file.write(length + record)
 
 
-def _read_records(paths: Sequence[Path], *, dialect: Dialect) -> Iterator[Samples]:
-    with paths[0].open("rb") as file:
-        records = protobuf.read_records(file, dialect)
-        rows = (_select_columns(decode_record(record, dialect)) for record in records)
-        for block in _group(rows):
-            yield _stack_rows(block)
+def _read_record(path: Path, number: int, *, dialect: Dialect) -> Sample:
+    with path.open("rb") as file:
+        record = next(itertools.islice(_read_frames(file, dialect), number, None))
+    features = decode_record(record, dialect)
+    if not features:
+        raise ValueError("a record has no features")
+    return features
 
 
-def _select_columns(features: dict[str, protobuf.Numbers]) -> list[protobuf.Numbers]:
-    missing = [name for name in _NAMES if name not in features]
-    if missing:
-        raise DamagedError(f"a record has no {', '.join(missing)}")
-    weights = features.get("masked_lm_weights")
-    if weights is not None and not np.isfinite(weights).all():
-        raise DamagedError("a weight is not a finite number")
-    return [features[name] for name in _NAMES]
+def _read_frames(file: BinaryIO, dialect: Dialect) -> Iterator[bytes]:
+    extra = 4 if dialect.checked else 0
+    while True:
+        head = file.read(8 + extra)
+        if len(head) < 8 + extra:
+            raise ValueError("a record's length is cut off" if head else "it has no more records")
+        (length,) = struct.unpack("<Q", head[:8])
+        if extra and _masked_crc(head[:8]) != head[8:]:
+            raise ValueError("a length's checksum is wrong")
+        if not 0 < length <= _LONGEST:
+            raise ValueError("a record's length is impossible")
+        data = file.read(length + extra)
+        if len(data) < length + extra:
+            raise ValueError("a record is cut off")
+        if extra and _masked_crc(data[:length]) != data[length:]:
+            raise ValueError("a record's checksum is wrong")
+        yield data[:length]
 
 
-def _stack_rows(rows: Sequence[Sequence[protobuf.Numbers]]) -> Samples:
+def _crc_of(value: int) -> int:
+    for _ in range(8):
+        value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
+    return value
+
+
+_CRC = tuple(_crc_of(byte) for byte in range(256))
+
+
+def _masked_crc(data: bytes) -> bytes:
+    """Return the masked CRC-32C of TFRecord (tensorflow, core/lib/hash/crc32c.h)."""
     try:
-        columns = [np.stack(column) for column in zip(*rows, strict=True)]
-    except ValueError as error:
-        raise DamagedError("its samples differ in length") from error
-    return _to_samples([*columns[:-1], columns[-1].reshape(len(rows), -1)[:, 0]])
+        from google_crc32c import value as checksum  # 200 times as fast
+    except ImportError:  # enough for one record: `hpcbert prepare` needs no extra
+        checksum = crc32c
+    value = checksum(data)
+    return struct.pack("<I", ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
-def _to_samples(columns: Sequence[protobuf.Numbers]) -> Samples:
-    """Return columns as samples; refuse a value that does not fit its type, never cut it."""
-    kinds = [np.dtype(kind) for kind in ("i4", "i1", "i1", "i4", "i4", "i1")]
-    for name, column, kind in zip(_NAMES, columns, kinds, strict=True):
-        if column.dtype.kind not in "iu":
-            raise DamagedError(f"{name} is not made of integers")
-        if column.size and not 0 <= column.min() <= column.max() <= np.iinfo(kind).max:
-            raise DamagedError(f"{name} has values out of range")
-    return Samples(*(column.astype(kind) for column, kind in zip(columns, kinds, strict=True)))
+def crc32c(data: bytes) -> int:
+    """Return the CRC-32C (Castagnoli, reflected) of some bytes; RFC 3720, appendix B.4."""
+    value = 0xFFFFFFFF
+    for byte in data:
+        value = value >> 8 ^ _CRC[(value ^ byte) & 0xFF]
+    return value ^ 0xFFFFFFFF
 
 
 # --- HDF5 of NVIDIA (DeepLearningExamples@fd9fecd, PyTorch BERT, create_pretraining_data.py) ------
+
+_HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 
 
 def _write_hdf5(paths: Sequence[Path], stream: Stream) -> None:
@@ -173,21 +286,20 @@ def _write_hdf5(paths: Sequence[Path], stream: Stream) -> None:
             file.create_dataset(name, data=np.concatenate(columns), track_times=False)
 
 
-def _read_hdf5(paths: Sequence[Path]) -> Iterator[Samples]:
-    import h5py
+def _read_hdf5(path: Path, number: int) -> Sample:
+    with path.open("rb") as file:
+        # Behind 0, 512, 1024, 2048 … bytes that are a user's own (HDF5 format 3, II.A).
+        starts = (0, *(512 << power for power in range(12)))
+        if not any(file.seek(start) == start and file.read(8) == _HDF5_MAGIC for start in starts):
+            raise ValueError("the file has no HDF5 signature")
+    import h5py  # an extra: on a login node it may be missing
 
-    try:
-        with h5py.File(paths[0], "r") as file:
-            missing = [name for name in _NAMES if name not in file]
-            if missing:
-                raise DamagedError(f"it has no {', '.join(missing)}")
-            counts = {name: len(file[name]) for name in _NAMES}
-            if len(set(counts.values())) > 1:
-                raise DamagedError("its data sets differ in length")
-            for start in range(0, counts["input_ids"], _BLOCK):
-                yield _to_samples([file[name][start : start + _BLOCK] for name in _NAMES])
-    except (RuntimeError, TypeError, KeyError) as error:
-        raise DamagedError(f"HDF5 can't read it: {error}") from error
+    with h5py.File(path, "r") as columns:
+        rows = {name: column for name, column in columns.items() if getattr(column, "shape", ())}
+        sample = {name: np.asarray(column[number]) for name, column in rows.items()}
+    if not sample:
+        raise ValueError("the HDF5 file has no rows")
+    return sample
 
 
 # --- npz of GluonNLP (dmlc/gluon-nlp@7b7bf60, scripts/bert/data/create_pretraining_data.py) -------
@@ -208,26 +320,19 @@ def _write_npz(paths: Sequence[Path], stream: Stream) -> None:
                 np.lib.format.write_array(file, values, version=(1, 0), allow_pickle=False)
 
 
-def _read_npz(paths: Sequence[Path]) -> Iterator[Samples]:
-    try:
-        # Opened here, because numpy leaves a file open if it is not a zip file.
-        with paths[0].open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError) as error:
-        raise DamagedError(f"it is not an npz file: {error}") from error
-    needed = {*_NAMES, "valid_lengths", "masked_lm_weights"} - {"input_mask"}
-    if missing := sorted(needed - set(arrays)):
-        raise DamagedError(f"it has no {', '.join(missing)}")
-    if not np.isfinite(arrays["masked_lm_weights"]).all():
-        raise DamagedError("a weight is not a finite number")
-    ids, lengths = arrays["input_ids"], arrays["valid_lengths"]
-    if ids.ndim != 2 or lengths.shape != ids.shape[:1]:  # noqa: PLR2004 - samples, tokens
-        raise DamagedError("its arrays differ in length")
-    arrays["input_mask"] = (np.arange(ids.shape[1]) < lengths[:, None]).astype(np.int8)
-    yield _to_samples([arrays[name] for name in _NAMES])
+def _read_npz(path: Path, number: int) -> Sample:
+    # Opened here, because numpy leaves a file open if it is not a zip file.
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+        sample = {name: np.asarray(archive[name])[number] for name in archive.files}
+    if not sample:
+        raise ValueError("the npz file has no arrays")
+    return sample
 
 
 # --- Text of PaddlePaddle 1.8 (PaddlePaddle/models@b71cf63, BERT, reader/pretraining.py) ----------
+
+_LONGEST_LINE = 1 << 26
+_FIELDS = 4  # tokens, segments, positions, label
 
 
 def _write_text(paths: Sequence[Path], stream: Stream) -> None:
@@ -244,36 +349,24 @@ def _write_text(paths: Sequence[Path], stream: Stream) -> None:
                 file.write(f"{line};{1 - block.next_sentence_labels[index]}\n".encode())
 
 
-def _read_text(paths: Sequence[Path]) -> Iterator[Samples]:
-    try:
-        with gzip.open(paths[0], "rt", encoding="utf-8") as file:
-            for pairs in _group(map(_parse_pair, file)):
-                yield _pad_pairs(pairs)
-    except (gzip.BadGzipFile, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise DamagedError(f"it is not compressed text: {error}") from error
-
-
-def _parse_pair(line: str) -> Pair:
+def _read_text(path: Path, number: int) -> Sample:
+    line = ""
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        for _ in range(number + 1):
+            line = file.readline(_LONGEST_LINE)
     fields = line.rstrip("\n").split(";")
-    if len(fields) != 4:  # noqa: PLR2004 - tokens, segments, positions, label
-        raise DamagedError(f"a line has {len(fields)} fields, not 4")
-    try:
-        tokens, segments, positions = (
-            [int(word) for word in field.split(" ")] for field in fields[:3]
-        )
-        label = int(fields[3])
-    except ValueError as error:
-        raise DamagedError("a line has something other than integers") from error
-    if not len(tokens) == len(segments) == len(positions):
-        raise DamagedError("a line has more tokens than segments or positions, or fewer")
-    return tokens, segments, 1 - label
+    if len(fields) != _FIELDS:
+        raise ValueError(f"a line has {len(fields)} fields, not {_FIELDS}")
+    tokens, segments, _, label = (np.array(field.split(), dtype=np.int64) for field in fields)
+    return {"input_ids": tokens, "segment_ids": segments, "next_sentence_labels": 1 - label}
 
 
 # --- Memory-mapped sentences of Megatron (NVIDIA/Megatron-LM@3860e99, data/indexed_dataset.py) ----
 
-_MEGATRON = b"MMIDIDX\x00\x00"
+_MEGATRON_MAGIC = b"MMIDIDX\x00\x00"
+_HEAD = struct.Struct("<QBQQ")  # version, type, sentences, documents
 _DTYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
-_INT32, _UINT16 = 4, 8
+_INT32 = 4
 
 
 def _write_megatron(paths: Sequence[Path], stream: Stream) -> None:
@@ -291,92 +384,63 @@ def _write_megatron(paths: Sequence[Path], stream: Stream) -> None:
     lengths = np.array(sizes, dtype="<i4")
     pointers = np.concatenate([[0], np.cumsum(lengths[:-1], dtype=np.int64) * 4])
     documents = np.arange(0, len(sizes) + 1, 2, dtype="<i8")
-    head = struct.pack("<QBQQ", 1, _INT32, len(sizes), len(documents))
     with paths[1].open("wb") as file:
-        file.write(_MEGATRON + head + lengths.tobytes())
-        file.write(pointers.astype("<i8").tobytes() + documents.tobytes())
+        file.write(_MEGATRON_MAGIC + _HEAD.pack(1, _INT32, len(sizes), len(documents)))
+        file.write(lengths.tobytes() + pointers.astype("<i8").tobytes() + documents.tobytes())
 
 
-def _read_megatron(paths: Sequence[Path]) -> Iterator[Samples]:
-    index = paths[1].read_bytes()
-    if not index.startswith(_MEGATRON) or len(index) < 34:  # noqa: PLR2004 - its header
-        raise DamagedError(f"{paths[1].name} is not an index of memory-mapped data")
-    version, code, sentences, documents = struct.unpack_from("<QBQQ", index, len(_MEGATRON))
-    if version != 1 or code not in _DTYPES:
-        raise DamagedError(f"{paths[1].name} has version {version} and data of type {code}")
-    if len(index) != 34 + 12 * sentences + 8 * documents:
-        raise DamagedError(f"{paths[1].name} is cut off")
-    sizes = np.frombuffer(index, "<i4", sentences, 34)
-    if paths[0].stat().st_size != int(sizes.sum()) * np.dtype(_DTYPES[code]).itemsize:
-        raise DamagedError("its sentences are not as long as its index says")
-    tokens = np.memmap(paths[0], dtype=_DTYPES[code], mode="r") if sizes.sum() else np.zeros(0)
-    for pairs in _group(_pair_sentences(tokens, sizes)):
-        yield _pad_pairs(pairs)
-
-
-def _pair_sentences(tokens: protobuf.Numbers, sizes: protobuf.Numbers) -> Iterator[Pair]:
-    ends = np.cumsum(sizes, dtype=np.int64)
-    starts = ends - sizes
-    for number in range(0, len(sizes) - 1, 2):
-        first = tokens[starts[number] : ends[number]].tolist()
-        second = tokens[starts[number + 1] : ends[number + 1]].tolist()
-        segments = [0] * (len(first) + 2) + [1] * (len(second) + 1)
-        yield [0, *first, 0, *second, 0], segments, 0
-
-
-def _pad_pairs(pairs: Sequence[Pair]) -> Samples:
-    """Return sentence pairs as samples without predictions, padded to the longest."""
-    longest = max(len(tokens) for tokens, _, _ in pairs)
-    ids = np.zeros((len(pairs), longest), dtype=np.int64)
-    mask, segments = np.zeros_like(ids), np.zeros_like(ids)
-    for index, (pair_tokens, pair_segments, _) in enumerate(pairs):
-        length = len(pair_tokens)
-        ids[index, :length] = pair_tokens
-        segments[index, :length] = pair_segments
-        mask[index, :length] = 1
-    empty = np.zeros((len(pairs), 0), dtype=np.int64)
-    labels = np.array([label for _, _, label in pairs])
-    return _to_samples([ids, mask, segments, empty, empty, labels])
+def _read_megatron(path: Path, number: int) -> Sample:
+    """Read two sentences: `path` is the index or the data next to it."""
+    index, start = path.with_suffix(".idx"), len(_MEGATRON_MAGIC) + _HEAD.size
+    with index.open("rb") as file:
+        head = file.read(start)
+    if not head.startswith(_MEGATRON_MAGIC):
+        raise ValueError(f"{index.name} is not an index of memory-mapped data")
+    version, code, sentences, _ = _HEAD.unpack_from(head, len(_MEGATRON_MAGIC))
+    if version != 1:
+        raise ValueError(f"{index.name} has version {version}, not 1")
+    if sentences < 2 * number + 2:
+        raise ValueError(f"{index.name} has only {sentences} sentences")
+    kind = np.dtype(_DTYPES[code])
+    sizes = np.fromfile(index, "<i4", 2 * number + 2, offset=start).astype(np.int64)
+    begin, first_size, second_size = int(sizes[:-2].sum()), int(sizes[-2]), int(sizes[-1])
+    count = first_size + second_size
+    tokens = np.fromfile(path.with_suffix(".bin"), kind, count, offset=begin * kind.itemsize)
+    if len(tokens) < count:
+        raise ValueError("its sentences are cut off")
+    # With room for [CLS] and the [SEP] behind each sentence.
+    ids = np.insert(tokens.astype(np.int64), [0, first_size, count], 0)
+    segments = np.repeat([0, 1], [first_size + 2, second_size + 1])
+    return {"input_ids": ids, "segment_ids": segments, "next_sentence_labels": np.array(0)}
 
 
 FORMATS: dict[str, DataFormat] = {
     "tfrecord": DataFormat(
         lambda number, count: (f"training-{number:05d}-of-{count:05d}.tfrecord",),
-        functools.partial(_write_records, dialect=protobuf.TENSORFLOW),
-        functools.partial(_read_records, dialect=protobuf.TENSORFLOW),
+        functools.partial(_write_records, dialect=TENSORFLOW),
+        functools.partial(_read_record, dialect=TENSORFLOW),
         token_bytes=5,
     ),
     "ofrecord": DataFormat(
         lambda number, _: (f"part-{number}",),
-        functools.partial(_write_records, dialect=protobuf.ONEFLOW),
-        functools.partial(_read_records, dialect=protobuf.ONEFLOW),
+        functools.partial(_write_records, dialect=ONEFLOW),
+        functools.partial(_read_record, dialect=ONEFLOW),
         token_bytes=5,
     ),
     "hdf5": DataFormat(
-        lambda number, _: (f"training_{number:05d}.hdf5",),
-        _write_hdf5,
-        _read_hdf5,
-        token_bytes=6,
+        lambda number, _: (f"training_{number:05d}.hdf5",), _write_hdf5, _read_hdf5, token_bytes=6
     ),
     "npz": DataFormat(
-        lambda number, _: (f"training-{number:05d}.npz",),
-        _write_npz,
-        _read_npz,
-        token_bytes=8,
+        lambda number, _: (f"training-{number:05d}.npz",), _write_npz, _read_npz, token_bytes=8
     ),
     "paddle-text": DataFormat(
-        lambda number, _: (f"training-{number:05d}.gz",),
-        _write_text,
-        _read_text,
-        token_bytes=13,
-        is_complete=False,
+        lambda number, _: (f"training-{number:05d}.gz",), _write_text, _read_text, token_bytes=13
     ),
     "megatron": DataFormat(
         lambda _, __: ("training.bin", "training.idx"),
         _write_megatron,
         _read_megatron,
         token_bytes=4,
-        is_complete=False,
         most_files=1,
     ),
 }

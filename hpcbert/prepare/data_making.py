@@ -1,4 +1,4 @@
-"""Make a directory of training data, and check or show it: then every record of every file is read.
+"""Make a directory of training data, check it, and show a sample of it.
 
 DIR/data.json      written last: settings, counts, digests
 DIR/vocab.txt      the vocabulary of the token ids
@@ -12,14 +12,16 @@ import importlib.util
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from hpcbert.errors import HpcbertError, UsageError, describe_error
 from hpcbert.model import FormatName
-from hpcbert.prepare.data_formats import FORMATS, DamagedError, DataFormat
+from hpcbert.prepare.data_formats import FORMATS, DataFormat, Sample, read_sample
 from hpcbert.prepare.data_samples import (
     Integers,
     Samples,
@@ -77,14 +79,26 @@ def make(plan: DataPlan) -> dict[str, Any]:
     form = FORMATS[plan.form]
     if not plan.stream.samples and not plan.text:
         raise UsageError("--samples 0 is out of range: 1 or more.")
-    _check_packages(plan)
-    _check_file_count(plan, form)
+    needed = ["h5py"] if plan.form == "hdf5" else []
+    needed += ["tokenizers"] if plan.text else []
+    if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
+        raise UsageError(
+            f"This command needs the Python package {', '.join(missing)}.",
+            hint=f"Install it: {machine.install_command('data')}",
+        )
+    most = form.most_files or _MOST_FILES
+    if not 0 <= plan.files <= most:
+        raise UsageError(f"--files {plan.files} is out of range: 1 to {most} for {plan.form}.")
     vocabulary = read_vocabulary(plan.vocabulary) if plan.vocabulary else Vocabulary()
     paths = find_files(plan.text) if plan.text else ()
     words = plan.vocabulary.read_bytes() if plan.vocabulary else synthetic_words(vocabulary)
     _refuse_other(plan.directory)
     samples, take = _open_source(plan, paths, vocabulary)
-    count = _file_count(plan, form, samples)
+    count = plan.files or form.most_files or min(_USUAL_FILES, samples)
+    if count > samples:
+        raise UsageError(
+            f"{samples} samples don't fill {count} files.", hint="Request fewer files."
+        )
     with filing.translate_errors("write", plan.directory):
         plan.directory.mkdir(parents=True, exist_ok=True)
         with hold_lock(plan.directory, "data directory"):
@@ -93,11 +107,9 @@ def make(plan: DataPlan) -> dict[str, Any]:
             _check_space(plan, form, samples)
             filing.write_bytes(plan.directory / VOCABULARY, words, mode=_FILE_MODE)
             document = _describe_plan(plan, vocabulary.size, words, paths)
-            stream = _Stream(samples, take)
-            document |= _write_files(plan.directory / FOLDER, form, stream, count)
-            filing.write_text(
-                plan.directory / DATA, json.dumps(document, indent=1) + "\n", mode=_FILE_MODE
-            )
+            document |= _write_files(plan, samples, take, count)
+            text = json.dumps(document, indent=1) + "\n"
+            filing.write_text(plan.directory / DATA, text, mode=_FILE_MODE)
             (plan.directory / _UNFINISHED).unlink()
     return document
 
@@ -143,40 +155,36 @@ def _open_source(
     return len(pairs), lambda numbers: make_samples(corpus, pairs, numbers, settings, vocabulary)
 
 
-class _Stream:
-    """All samples in order, with the digest and the number of tokens of those that were taken."""
-
-    def __init__(
-        self,
-        samples: int,
-        take: Callable[[Integers], Samples],
-    ) -> None:
-        self.samples, self._take = samples, take
-        self.digest, self.tokens = hashlib.sha256(), 0
-
-    def read(self, begin: int, end: int) -> Iterator[Samples]:
-        """Yield the samples from `begin` to `end` - 1."""
-        for numbers in number_blocks(begin, end):
-            block = self._take(numbers)
-            self.digest.update(block.rows())
-            self.tokens += int(block.lengths.sum())
-            yield block
-            progress.report("making samples", int(numbers[-1]) + 1, self.samples)
-
-
-def _write_files(folder: Path, form: DataFormat, stream: _Stream, count: int) -> dict[str, Any]:
+def _write_files(
+    plan: DataPlan, samples: int, take: Callable[[Integers], Samples], count: int
+) -> dict[str, Any]:
     """Write all samples to `count` files; return their part of data.json."""
+    form, folder = FORMATS[plan.form], plan.directory / FOLDER
+    digest, tokens = hashlib.sha256(), 0
+
+    def read(begin: int, end: int) -> Iterator[Samples]:
+        nonlocal tokens
+        for numbers in number_blocks(begin, end):
+            block = take(numbers)
+            digest.update(block.rows())
+            tokens += int(block.lengths.sum())
+            yield block
+            progress.report("making samples", int(numbers[-1]) + 1, samples)
+
     entries: list[dict[str, Any]] = []
     for number in range(count):
-        begin = stream.samples * number // count
-        end = stream.samples * (number + 1) // count
+        begin, end = samples * number // count, samples * (number + 1) // count
         paths = [folder / name for name in form.names(number, count)]
-        form.write(paths, stream.read(begin, end))
-        entries += [_describe_file(path, end - begin) for path in paths]
+        form.write(paths, read(begin, end))
+        for path in paths:
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+            content = {"bytes": path.stat().st_size, "sha256": sha256(path)}
+            entries.append({"name": f"{FOLDER}/{path.name}", **content, "samples": end - begin})
     return {
-        "samples": stream.samples,
-        "mean_tokens": stream.tokens / stream.samples,
-        "stream_sha256": stream.digest.hexdigest(),
+        "samples": samples,
+        "mean_tokens": tokens / samples,
+        "stream_sha256": digest.hexdigest(),
         "files": entries,
     }
 
@@ -190,19 +198,11 @@ def sha256(path: Path) -> str:
     return total.hexdigest()
 
 
-def _describe_file(path: Path, samples: int) -> dict[str, Any]:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-    name = f"{FOLDER}/{path.name}"
-    size = path.stat().st_size
-    return {"name": name, "bytes": size, "sha256": sha256(path), "samples": samples}
-
-
 def _describe_plan(
     plan: DataPlan, size: int, words: bytes, paths: tuple[Path, ...]
 ) -> dict[str, Any]:
     """Return the settings for data.json; `words` is a vocabulary of `size`."""
-    stream = plan.stream
+    stream, digest = plan.stream, hashlib.sha256(words).hexdigest()
     return {
         "schema": SCHEMA,
         "format": plan.form,
@@ -214,11 +214,7 @@ def _describe_plan(
         "samples": stream.samples,
         "fill": None if paths else stream.fill,
         "seed": stream.seed,
-        "vocabulary": {
-            "name": VOCABULARY,
-            "size": size,
-            "sha256": hashlib.sha256(words).hexdigest(),
-        },
+        "vocabulary": {"name": VOCABULARY, "size": size, "sha256": digest},
         "asked_files": plan.files,
     }
 
@@ -238,7 +234,6 @@ def synthetic_words(vocabulary: Vocabulary) -> bytes:
 class VocabularyEntry(IgnoreUnknown):
     """The vocabulary in a data.json."""
 
-    size: int
     sha256: str
 
 
@@ -258,10 +253,8 @@ class DataDocument(IgnoreUnknown):
 
     schema: Literal[1]
     format: FormatName
-    sequence_length: int
-    predictions: int
     samples: int
-    stream_sha256: str
+    mean_tokens: float
     vocabulary: VocabularyEntry
     files: tuple[FileEntry, ...]
 
@@ -300,34 +293,7 @@ def _refuse_other(directory: Path) -> None:
         raise UsageError("It is not empty.", where=str(directory), hint=hint)
 
 
-def _check_packages(plan: DataPlan) -> None:
-    needed = ["h5py"] if plan.form == "hdf5" else []
-    needed += ["tokenizers"] if plan.text else []
-    missing = [name for name in needed if importlib.util.find_spec(name) is None]
-    if missing:
-        names = ", ".join(missing)
-        raise UsageError(
-            f"This command needs the Python package {names}.",
-            hint=f"Install it: {machine.install_command('data')}",
-        )
-
-
-def _check_file_count(plan: DataPlan, form: DataFormat) -> None:
-    most = form.most_files or _MOST_FILES
-    if not 0 <= plan.files <= most:
-        raise UsageError(f"--files {plan.files} is out of range: 1 to {most} for {plan.form}.")
-
-
-def _file_count(plan: DataPlan, form: DataFormat, samples: int) -> int:
-    count = plan.files or form.most_files or min(_USUAL_FILES, samples)
-    if count > samples:
-        raise UsageError(
-            f"{samples} samples don't fill {count} files.", hint="Request fewer files."
-        )
-    return count
-
-
-# --- Checking and showing: every record of every file is read -------------------------------------
+# --- Checking and showing -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -335,10 +301,9 @@ class DataCheck:
     """The result of checking a directory of training data.
 
     Attributes:
-        problems: The problems, a sentence each, with the file's name in front; empty if there are
-            none.
-        samples: The number of readable samples.
-        mean_tokens: Tokens per sample, without padding; 0 if there are none.
+        samples: The number of samples in unchanged files.
+        mean_tokens: Tokens per sample, without padding.
+        problems: A sentence each, with the file's name in front; empty if there are none.
     """
 
     directory: str
@@ -356,53 +321,22 @@ def check(directory: Path) -> DataCheck:
         UsageError: data.json does not exist or can't be read.
     """
     document = read_document(directory / DATA)
-    form = FORMATS[document.format]
-    problems = list(_find_unlisted(directory, document))
-    total, samples, tokens, is_damaged = hashlib.sha256(), 0, 0, False
-    for entries in _group_entries(document, form):
-        names = " and ".join(entry.name for entry in entries)
-        try:
-            for block in _read_blocks(directory, entries, document, form):
-                samples += len(block.input_ids)
-                progress.report("reading samples", samples, document.samples)
-                tokens += int(block.lengths.sum())
-                total.update(block.rows())
-        except OSError as error:
-            problems.append(f"{names}: {error.strerror or error}")
-            is_damaged = True
-        except (DamagedError, ValueError) as error:
-            problems.append(f"{names}: {error}")
-            is_damaged = True
-    if form.is_complete and not is_damaged and total.hexdigest() != document.stream_sha256:
-        problems.append("the samples differ from the digest in data.json")
-    mean = tokens / samples if samples else 0.0
-    files = len(document.files)
-    return DataCheck(str(directory), document.format, files, samples, mean, tuple(problems))
-
-
-def _read_blocks(
-    directory: Path,
-    entries: Sequence[FileEntry],
-    document: DataDocument,
-    form: DataFormat,
-) -> Iterator[Samples]:
-    """Yield the samples of files that belong together; raise DamagedError if they are invalid."""
-    _compare_files(directory, entries)
-    count = 0
-    for block in form.read([directory / entry.name for entry in entries]):
-        _check_block(block, document, form)
-        count += len(block.input_ids)
-        yield block
-    if count != entries[0].samples:
-        raise DamagedError(f"it has {count} samples, not {entries[0].samples}")
-
-
-def _group_entries(document: DataDocument, form: DataFormat) -> Iterator[Sequence[FileEntry]]:
-    """Yield the entries of files that are read together."""
-    entries = document.files
-    size = len(form.names(0, 1))
-    for start in range(0, len(entries), size):
-        yield entries[start : start + size]
+    step = len(FORMATS[document.format].names(0, 1))  # files with the same samples
+    problems, samples = list(_find_unlisted(directory, document)), 0
+    for number, entry in enumerate(document.files):
+        if problem := _compare_file(directory / entry.name, entry):
+            problems.append(f"{entry.name}: {problem}")
+        elif number % step == 0:
+            samples += entry.samples
+            progress.report("reading samples", samples, document.samples)
+    return DataCheck(
+        str(directory),
+        document.format,
+        len(document.files),
+        samples,
+        document.mean_tokens,
+        tuple(problems),
+    )
 
 
 def _find_unlisted(directory: Path, document: DataDocument) -> Iterator[str]:
@@ -417,33 +351,15 @@ def _find_unlisted(directory: Path, document: DataDocument) -> Iterator[str]:
         yield f"{VOCABULARY}: missing, or not the one that the data were made with"
 
 
-def _compare_files(directory: Path, entries: Sequence[FileEntry]) -> None:
-    for entry in entries:
-        path = directory / entry.name
+def _compare_file(path: Path, entry: FileEntry) -> str:
+    """Return how a file differs from its entry; empty if it does not."""
+    try:
         size = path.stat().st_size
         if size != entry.bytes:
-            raise DamagedError(f"the file has {size} bytes, not {entry.bytes}")
-        if sha256(path) != entry.sha256:
-            raise DamagedError("its content has changed")
-
-
-def _check_block(block: Samples, document: DataDocument, form: DataFormat) -> None:
-    """Refuse samples that a program could not train on."""
-    length, predictions = document.sequence_length, document.predictions
-    if form.is_complete and block.input_ids.shape[1] != length:
-        raise DamagedError(f"its samples have {block.input_ids.shape[1]} tokens, not {length}")
-    if form.is_complete and block.masked_lm_positions.shape[1] != predictions:
-        count = block.masked_lm_positions.shape[1]
-        raise DamagedError(f"its samples have {count} predictions, not {predictions}")
-    size = document.vocabulary.size
-    for ids in (block.input_ids, block.masked_lm_ids):
-        if ids.size and ids.max() >= size:
-            raise DamagedError(f"token {ids.max()} is outside the vocabulary of {size}")
-    lengths = block.lengths
-    if block.masked_lm_positions.size and (block.masked_lm_positions.max(axis=1) >= lengths).any():
-        raise DamagedError("a prediction is in the padding")
-    if lengths.size and (lengths.min() < 5 or lengths.max() > length):  # noqa: PLR2004 - two words
-        raise DamagedError("a sample is empty, or longer than the others")
+            return f"the file has {size} bytes, not {entry.bytes}"
+        return "" if sha256(path) == entry.sha256 else "its content has changed"
+    except OSError as error:
+        return describe_error(error)
 
 
 @dataclass(frozen=True)
@@ -470,24 +386,18 @@ def show(directory: Path, number: int) -> SampleText:
         UsageError: The sample does not exist, or its file can't be read.
     """
     document = read_document(directory / DATA)
-    form = FORMATS[document.format]
-    vocabulary = (directory / VOCABULARY).read_text(encoding="utf-8").splitlines()
+    words = (directory / VOCABULARY).read_text(encoding="utf-8").splitlines()
     remaining = number
-    for entries in _group_entries(document, form):
-        if remaining >= entries[0].samples:
-            remaining -= entries[0].samples
-            continue
-        name = entries[0].name
-        try:
-            for block in form.read([directory / entry.name for entry in entries]):
-                if remaining < len(block.input_ids):
-                    return _to_text(block, remaining, number, name, vocabulary)
-                remaining -= len(block.input_ids)
-        except (OSError, DamagedError, ValueError) as error:
-            hint = f"hpcbert data check {directory}"
-            raise UsageError(
-                f"The file can't be read: {describe_error(error)}.", where=name, hint=hint
-            ) from error
+    for entry in document.files[:: len(FORMATS[document.format].names(0, 1))]:
+        if remaining < entry.samples:
+            try:
+                sample = read_sample(directory / entry.name, document.format, remaining)
+                return _to_text(sample, number, entry.name, words)
+            except (OSError, ValueError, LookupError) as error:
+                problem = f"The file can't be read: {describe_error(error)}."
+                hint = f"hpcbert data check {directory}"
+                raise UsageError(problem, where=entry.name, hint=hint) from error
+        remaining -= entry.samples
     raise UsageError(
         f"There is no sample {number}.",
         where=str(directory),
@@ -495,20 +405,19 @@ def show(directory: Path, number: int) -> SampleText:
     )
 
 
-def _to_text(block: Samples, row: int, number: int, name: str, vocabulary: list[str]) -> SampleText:
-    def word(token: int) -> str:
-        return vocabulary[token] if token < len(vocabulary) else str(token)
+def _to_text(sample: Sample, number: int, name: str, words: list[str]) -> SampleText:
+    def look_up(tokens: Iterable[int]) -> list[str]:
+        return [words[token] if 0 <= token < len(words) else str(token) for token in tokens]
 
-    length = int(block.lengths[row])
-    positions, originals = block.masked_lm_positions[row], block.masked_lm_ids[row]
+    ids = sample["input_ids"]
+    # Formats without a mask name the length, or hold no padding.
+    length = sample["input_mask"].sum() if "input_mask" in sample else sample.get("valid_lengths")
+    positions = sample.get("masked_lm_positions", np.zeros(0, dtype=np.int64)).tolist()
+    originals = look_up(sample["masked_lm_ids"].tolist()) if positions else []
     return SampleText(
         number=number,
         file=name,
-        tokens=tuple(word(token) for token in block.input_ids[row, :length].tolist()),
-        masked=tuple(
-            (position, word(original))
-            for position, original in zip(positions.tolist(), originals.tolist(), strict=True)
-            if position
-        ),
-        label=int(block.next_sentence_labels[row]),
+        tokens=tuple(look_up(ids[: None if length is None else int(length)].tolist())),
+        masked=tuple(pair for pair in zip(positions, originals, strict=True) if pair[0]),
+        label=int(sample["next_sentence_labels"].item()),
     )

@@ -1,175 +1,113 @@
-"""First records of training files, written byte by byte as their formats say."""
+"""Data that prepare makes or checks: for each recipe, under the names it looks for."""
 
 from __future__ import annotations
 
-import gzip
-import io
-import struct
-import zipfile
+import json
+from dataclasses import replace
 from pathlib import Path
 
-import h5py
-import numpy as np
 import pytest
 
-from hpcbert.prepare import data as prepare_data
-from hpcbert.prepare import protobuf
+from hpcbert.commands import prepare as flow
+from hpcbert.config import recipe as recipes
+from hpcbert.config.site import SYNTHETIC, Site
+from hpcbert.errors import UsageError
+from hpcbert.model import Shape
+from hpcbert.prepare.parts import Context, Part
+from hpcbert.script.materials import synthetic_folder
+from hpcbert.script.plan import Request, read_options
+from hpcbert.system import runner
+from tests.kit import drafts
+from tests.kit.cli import run
+from tests.kit.drafts import drafted, load, settled
+from tests.kit.paths import TEMPLATES
+from tests.kit.recipes import NAMES
+
+READING = [name for name in NAMES if recipes.load(TEMPLATES / name).dataset]
 
 
-def varint(value: int) -> bytes:
-    out = b""
-    while value > 0x7F:
-        out += bytes([value & 0x7F | 0x80])
-        value >>= 7
-    return out + bytes([value])
+def site_with(folder: Path, name: str, samples: int = 64) -> Site:
+    return settled(drafts.site(folder), name, data=SYNTHETIC, samples=samples)
 
 
-def message(number: int, content: bytes) -> bytes:
-    return varint(number << 3 | 2) + varint(len(content)) + content
-
-
-def feature_map(names: list[str]) -> bytes:
-    """Return map<string, Feature> as field 1, each with a list of two numbers."""
-    numbers = message(3, message(1, varint(7) + varint(300)))
-    return b"".join(message(1, message(1, name.encode()) + message(2, numbers)) for name in names)
-
-
-def tfrecord(names: list[str]) -> bytes:
-    data = message(1, feature_map(names))
-    length = struct.pack("<Q", len(data))
-    return length + masked(length) + data + masked(data)
-
-
-def masked(data: bytes) -> bytes:
-    value = protobuf.crc32c(data)
-    return struct.pack("<I", ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF)
-
-
-def npz(names: list[str]) -> bytes:
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w") as file:
-        for name in names:
-            array = io.BytesIO()
-            np.save(array, np.zeros(3))
-            file.writestr(f"{name}.npy", array.getvalue())
-    return content.getvalue()
-
-
-def hdf5(path: Path, names: list[str], rows: int = 3) -> None:
-    with h5py.File(path, "w") as file:
-        for name in names:
-            file[name] = np.zeros((rows, 4), dtype="i4")
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "file"
-
-
-def test_the_checksum_is_castagnolis() -> None:
-    # RFC 3720, appendix B.4
-    assert protobuf.crc32c(bytes(32)) == 0x8A9136AA
-    assert protobuf.crc32c(b"\xff" * 32) == 0x62A8AB43
-    assert protobuf.crc32c(bytes(range(32))) == 0x46DD794E
-
-
-def test_a_tfrecord_is_read_with_both_checksums(path: Path) -> None:
-    path.write_bytes(tfrecord(["input_ids", "segment_ids"]) * 2)
-    summary = prepare_data.read_first_record(path, "tfrecord", ["input_ids"])
-    assert summary.endswith("CRC32C right, input_ids, segment_ids")
-
-
-@pytest.mark.parametrize("at", [0, 9, 20, -1])
-def test_a_flipped_bit_in_a_tfrecord_is_seen(path: Path, at: int) -> None:
-    content = bytearray(tfrecord(["input_ids"]))
-    content[at] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match="checksum is wrong"):
-        prepare_data.read_first_record(path, "tfrecord")
-
-
-def test_an_ofrecord_is_read(path: Path) -> None:
-    data = feature_map(["input_ids", "next_sentence_labels"])
-    path.write_bytes(struct.pack("<q", len(data)) + data)
-    assert "next_sentence_labels" in prepare_data.read_first_record(path, "ofrecord", ["input_ids"])
-
-
-def test_a_tfrecord_is_no_ofrecord_and_the_other_way_round(path: Path) -> None:
-    data = feature_map(["input_ids"])
-    path.write_bytes(struct.pack("<q", len(data)) + data)
-    with pytest.raises(ValueError, match="checksum"):
-        prepare_data.read_first_record(path, "tfrecord")
-    path.write_bytes(tfrecord(["input_ids"]))
-    with pytest.raises(ValueError, match=r"protocol buffer|no features|has no input_ids"):
-        prepare_data.read_first_record(path, "ofrecord", ["input_ids"])
-
-
-def test_hdf5_tells_rows_and_names(path: Path) -> None:
-    hdf5(path, ["input_ids", "input_mask"])
-    assert (
-        prepare_data.read_first_record(path, "hdf5", ["input_mask"])
-        == "HDF5, 3 rows, input_ids, input_mask"
+def prepares(site: Site, name: str, *, dry: bool = False, **settings: str) -> Part:
+    context = Context(
+        run=runner.run, follow=runner.follow, say=lambda _: None, env={}, dry=dry, settings=settings
     )
+    (part,) = flow.prepare(load(name), site, context, only=["data"])
+    return part
 
 
-def test_hdf5_without_rows_is_refused(path: Path) -> None:
-    hdf5(path, ["input_ids"], rows=0)
-    with pytest.raises(ValueError, match="HDF5"):
-        prepare_data.read_first_record(path, "hdf5")
-
-
-def test_a_cut_hdf5_file_is_refused(path: Path) -> None:
-    hdf5(path, ["input_ids"])
-    path.write_bytes(path.read_bytes()[:600])
-    with pytest.raises(ValueError, match="HDF5 can't read it"):
-        prepare_data.read_first_record(path, "hdf5")
-
-
-def test_npz_tells_names(path: Path) -> None:
-    path.write_bytes(npz(["input_ids", "valid_lengths"]))
-    assert (
-        prepare_data.read_first_record(path, "npz", ["input_ids"])
-        == "npz, input_ids, valid_lengths"
+@pytest.mark.parametrize("name", READING)
+def test_a_recipe_finds_what_is_made_for_it(tmp_path: Path, name: str) -> None:
+    site = site_with(tmp_path, name)
+    planned = prepares(site, name, dry=True)
+    assert planned.status == "planned", planned
+    assert "64 synthetic samples" in planned.detail
+    assert not Path(site.sources).exists()
+    part = prepares(site, name)
+    assert part.status == "done", part
+    assert part.path.startswith(f"{site.sources}/{name}+synthetic-")
+    again = prepares(site, name)
+    assert (again.status, again.digest, again.path) == ("ready", part.digest, part.path)
+    checked = run("data", "check", Path(part.path).parent / "made")
+    assert checked.returncode == 0, checked
+    used = drafted(
+        site, framework_recipe=load(name), options={"dry": True}, request=Request(Shape(1, 1))
     )
+    assert used.resolved.available_inputs.data == part.path
+    assert [material.digest for material in used.campaign.materials] == [part.digest]
 
 
-def test_a_zip_file_of_something_else_is_no_npz(path: Path) -> None:
-    with zipfile.ZipFile(path, "w") as file:
-        file.writestr("readme.txt", "nothing")
-    with pytest.raises(ValueError, match="is not an array"):
-        prepare_data.read_first_record(path, "npz")
-
-
-def test_text_has_four_fields_a_line(path: Path) -> None:
-    path.write_bytes(gzip.compress(b"1 2 3;0 0 0;0 1 2;1\n1 2;0 0;0 1;0\n"))
-    assert "3 tokens in the first sample" in prepare_data.read_first_record(path, "paddle-text")
-    path.write_bytes(gzip.compress(b"a;b\n"))
-    with pytest.raises(ValueError, match="2 fields"):
-        prepare_data.read_first_record(path, "paddle-text")
-
-
-def test_the_index_of_megatron_tells_sentences(path: Path) -> None:
-    head = b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", 1, 8, 100, 11)
-    path.write_bytes(head + bytes(64))
+def test_other_options_are_other_data(tmp_path: Path) -> None:
+    site, recipe = site_with(tmp_path, "pytorch"), load("pytorch")
+    short = prepares(site, "pytorch", vocab_size="8192")
+    assert short.status == "done"
+    longer = prepares(site, "pytorch", sequence_length="512", vocab_size="8192")
+    assert longer.path != short.path
+    document = json.loads((Path(longer.path).parent / "made" / "data.json").read_text())
+    assert (document["sequence_length"], document["predictions"]) == (512, 76)
+    assert document["vocabulary"]["size"] == 8192
+    assert document["samples"] == 64
+    request = Request(Shape(1, 1), settings={"sequence_length": "512", "vocab_size": "8192"})
     assert (
-        prepare_data.read_first_record(path, "megatron") == "index of 100 sentences in 10 documents"
+        drafted(site, request, framework_recipe=recipe).resolved.available_inputs.data
+        == longer.path
     )
+    with pytest.raises(UsageError, match="must be of type int"):
+        prepares(site, "pytorch", sequence_length="many")
 
 
-@pytest.mark.parametrize("form", prepare_data.RECORD_READERS)
-@pytest.mark.parametrize(
-    "content", [b"", b"\x00" * 7, b"\xff" * 4096, b"PK\x03\x04", b"\x1f\x8b\x08", b"<html>" * 99]
-)
-def test_what_is_something_else_is_refused_with_a_sentence(
-    path: Path, form: str, content: bytes
-) -> None:
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"\w+ \w+"):
-        prepare_data.read_first_record(path, form, ["input_ids"])
+def test_data_that_are_not_there_yet_are_told_before_submission(tmp_path: Path) -> None:
+    site = settled(site_with(tmp_path, "tf2"), "tf2", data=SYNTHETIC, samples=64, source="/s")
+    with pytest.raises(UsageError, match="tf2 needs data") as refused:
+        drafted(site, framework_recipe=load("tf2"), request=Request(Shape(1, 1)))
+    assert "hpcbert prepare --fw tf2" in refused.value.hint
 
 
-@pytest.mark.parametrize(("form", "content"), [("tfrecord", tfrecord(["a"])), ("npz", npz(["a"]))])
-def test_a_record_without_a_wanted_name_is_refused(path: Path, form: str, content: bytes) -> None:
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match="has no input_ids, input_mask"):
-        prepare_data.read_first_record(path, form, ["input_ids", "a", "input_mask"])
+def test_what_was_interrupted_is_taken_up(tmp_path: Path) -> None:
+    site, recipe = site_with(tmp_path, "mxnet"), load("mxnet")
+    folder = synthetic_folder(site, recipe, read_options(recipe, site, {}))
+    # Killed between the making and the renaming, and after a beginning that is not whole.
+    prepares(site, "mxnet")
+    (folder / "data").rename(folder / ".data~99")
+    assert prepares(site, "mxnet").status == "ready"
+    (folder / "data").rename(folder / ".data~98")
+    (folder / "made" / "data.json").unlink()
+    (folder / "made" / ".unfinished").touch()
+    min((folder / "made" / "training").iterdir()).unlink()
+    assert prepares(site, "mxnet").status == "ready"
+
+
+def test_a_recipe_that_reads_none_says_so(tmp_path: Path) -> None:
+    site = site_with(tmp_path, "nccl-tests")
+    assert prepares(site, "nccl-tests").status == "skipped"
+    with pytest.raises(UsageError, match="reads no data"):
+        drafted(site, framework_recipe=load("nccl-tests"), request=Request(Shape(1, 1)))
+
+
+def test_too_few_samples_are_refused_with_nothing_made(tmp_path: Path) -> None:
+    site = replace(site_with(tmp_path, "mxnet", samples=3))
+    part = prepares(site, "mxnet")
+    assert part.status == "failed"
+    assert "3 samples don't fill" in part.detail

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import h5py
+import numpy as np
 import pytest
 
 from hpcbert.campaign import store
@@ -45,7 +47,6 @@ from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import STEP_LOG
 from tests.kit.registry import Registry, serving_tiny
 from tests.kit.waiting import CEILING, until
-from tests.prepare.test_data import hdf5
 
 KEYS = ["input_ids", "input_mask"]
 
@@ -132,6 +133,12 @@ class Place:
         folders = (self.folder / "templates", TEMPLATES)
         request, options = Request(Shape(1, 1)), {"folders": folders}
         return drafted(self.site, request, framework_recipe=self.recipe, options=options).campaign
+
+
+def hdf5(path: Path, names: list[str], rows: int = 3) -> None:
+    with h5py.File(path, "w") as file:
+        for name in names:
+            file[name] = np.zeros((rows, 4), dtype="i4")
 
 
 def git(folder: Path, *words: str) -> str:
