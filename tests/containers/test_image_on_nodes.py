@@ -19,8 +19,7 @@ from tests.kit.containers import SYSTEM_PATH, open_stand_ins
 from tests.kit.needs import require
 from tests.kit.registry import Registry, serving_tiny
 from tests.kit.waiting import CEILING, until
-from tests.prepare.test_parts import hdf5
-from tests.prepare.test_parts import KEYS, site_text
+from tests.prepare.test_parts import KEYS, hdf5, site_text
 
 pytestmark = pytest.mark.slurm
 STEM = "r+bert+tiny+1.0"

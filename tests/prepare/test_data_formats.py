@@ -494,7 +494,9 @@ def test_a_data_json_that_is_none_is_refused(
         assert says in result.error["message"]
 
 
-@pytest.mark.parametrize("key", ["vocabulary.sha256", "files[2].sha256", "files[2].name", "samples"])
+@pytest.mark.parametrize(
+    "key", ["vocabulary.sha256", "files[2].sha256", "files[2].name", "samples"]
+)
 @pytest.mark.parametrize("value", [None, 7.5], ids=["nothing", "another-kind"])
 def test_a_key_of_data_json_that_is_damaged_is_named(
     key: str, value: object, tmp_path: Path
