@@ -127,7 +127,7 @@ class RepeatedRows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         Padding counts as often as its samples are taken.
         """
         shares = self.rows["attention_mask"].double().mean(1)
-        rounds, others = divmod(self.count, len(shares))
-        share = float(rounds * shares.sum() + shares[:others].sum()) / self.count
+        rounds, remainder = divmod(self.count, len(shares))
+        share = float(rounds * shares.sum() + shares[:remainder].sum()) / self.count
         facts = f"predictions={self.predictions} vocab_size={vocabulary}"
         return f"samples: real_token_share={share:.6f} {facts}\n"
