@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from hpcbert.cli.campaigns import OpenedCampaign, find_runs, open_named
 from hpcbert.cli.options import RUNS, SITE
 from hpcbert.cli.output import Result, join_results, returns_result
 from hpcbert.commands import audit as flow
-from hpcbert.commands.audit import Audit, Exhibit, File
+from hpcbert.commands.audit import Audit
 from hpcbert.commands.collect import ask_scheduler
 from hpcbert.errors import CheckError, UsageError
 from hpcbert.model import MANIFEST, Run
@@ -157,24 +157,21 @@ def _format_audit(report: Audit) -> Iterator[str]:
                 yield from _format_run(run, report.exhibits.get(run.log))
 
 
-def _format_run(run: Run, exhibit: Exhibit | None) -> Iterator[str]:
+def _format_run(run: Run, exhibit: Mapping[str, Any] | None) -> Iterator[str]:
     nodes = sanitize(fold(run.nodes)) or "nodes unknown"
     state = sanitize(f"{run.state} ({run.state_source})")
     rate = format_number(run.throughput)
     yield f"  {run.repeat}  {rate}  {state}  attempt {run.attempt}  {nodes}"
     if exhibit is None:
         return
-    for file in (exhibit.log, exhibit.status, exhibit.script):
-        yield f"     {_format_digest(file)}  {sanitize(file.path)}"
-    for file in dict.fromkeys(node.file for node in exhibit.nodes):
-        yield f"     {_format_digest(file)}  {sanitize(file.path)}"
+    files = [exhibit["log"], exhibit["status"], exhibit["script"]]
+    files += [node["file"] for node in exhibit["nodes"][:1]]
+    for file in files:
+        size = "-" if file["bytes"] is None else f"{file['bytes']:,}"
+        digest = f"{file['sha256'] or 'not recorded':64}  {size:>12}"
+        yield f"     {digest}  {sanitize(file['path'])}"
     equal_nodes: dict[str, list[str]] = {}
-    for node in exhibit.nodes:
-        equal_nodes.setdefault(f"{node.digest} {node.summary}", []).append(node.node)
+    for node in exhibit["nodes"]:
+        equal_nodes.setdefault(f"{node['digest']} {node['summary']}", []).append(node["node"])
     for text, names in equal_nodes.items():
         yield f"     {sanitize(f'{text} ({fold(tuple(names))})')}"
-
-
-def _format_digest(file: File) -> str:
-    size = "-" if file.bytes is None else f"{file.bytes:,}"
-    return f"{file.sha256 or 'not recorded':64}  {size:>12}"

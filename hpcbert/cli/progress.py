@@ -277,7 +277,7 @@ def format_cancel_hint(tracked_campaigns: Sequence[TrackedCampaign]) -> str:
 
 def format_retry_plan(plan: RetryPlan, *, dry: bool = False) -> str:
     """Format the repeats, reasons and excluded nodes of a retry; with `dry`, as a proposal."""
-    tracked_campaign = plan.findings.watched
+    tracked_campaign = plan.watched
     lines = []
     for array in plan.arrays:
         text = "would be submitted again" if dry else f"submitted again as job {array.job_id}"
@@ -290,8 +290,8 @@ def format_retry_plan(plan: RetryPlan, *, dry: bool = False) -> str:
         lines += [f"  not on {node}: {reason}" for node, reason in array.excluded]
     if not lines:
         lines.append(f"{tracked_campaign.campaign.id} has nothing to retry.")
-    if plan.findings.open:
-        count = plan.findings.open
+    if plan.open:
+        count = plan.open
         text = format_count(count, "repeat waits or runs and is", "repeats wait or run and are")
         lines.append(f"{text} left alone.")
     if plan.arrays and not dry:

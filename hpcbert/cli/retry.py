@@ -92,22 +92,22 @@ def _make_result(plans: Sequence[RetryPlan], *, dry: bool) -> Result:
         IncompleteError(
             f"{repeat.array.point.key} repeat {repeat.number} has been retried as often as "
             f"allowed: {repeat.why}",
-            where=plan.findings.watched.campaign.id,
+            where=plan.watched.campaign.id,
             hint="Find the cause, then raise --max-retries, or submit the point again.",
         )
         for plan in plans
-        for repeat in plan.findings.spent
+        for repeat in plan.spent
     ]
     errors += [
         IncompleteError(
             f"{repeat.array.point.key} repeat {repeat.number} ran out of device memory, and "
             "would do so again.",
-            where=plan.findings.watched.campaign.id,
+            where=plan.watched.campaign.id,
             hint="Submit the point with a smaller --batch-size; or, if another process used "
             "the memory, avoid its node: --exclude NODE.",
         )
         for plan in plans
-        for repeat in plan.findings.too_large
+        for repeat in plan.too_large
     ]
     return Result(
         data={"campaigns": [_plan_data(plan) for plan in plans], "submitted": not dry},
@@ -122,7 +122,7 @@ def _make_result(plans: Sequence[RetryPlan], *, dry: bool) -> Result:
 
 
 def _plan_data(plan: RetryPlan) -> dict[str, Any]:
-    tracked_campaign = plan.findings.watched
+    tracked_campaign = plan.watched
     return {
         "campaign": tracked_campaign.campaign.id,
         "directory": str(tracked_campaign.directory),
@@ -143,9 +143,9 @@ def _plan_data(plan: RetryPlan) -> dict[str, Any]:
             for array in plan.arrays
         ],
         "spared": [{"node": node, "why": reason} for node, reason in plan.spared],
-        "spent": _repeats_data(plan.findings.spent),
-        "too_large": _repeats_data(plan.findings.too_large),
-        "open": plan.findings.open,
+        "spent": _repeats_data(plan.spent),
+        "too_large": _repeats_data(plan.too_large),
+        "open": plan.open,
     }
 
 

@@ -31,36 +31,6 @@ _MOST_DIFFERENCES = 20
 
 
 @dataclass(frozen=True)
-class File:
-    """A file behind a number, as recorded: digest None if it was not recorded."""
-
-    path: str
-    bytes: int | None
-    sha256: str | None
-
-
-@dataclass(frozen=True)
-class Node:
-    """A node of a run: the file with the fingerprints of all its nodes, and its own."""
-
-    node: str
-    file: File
-    digest: str
-    summary: str
-
-
-@dataclass(frozen=True)
-class Exhibit:
-    """Everything behind one repeat of a campaign, as `audit --json` has it."""
-
-    job: str | None
-    log: File
-    status: File
-    script: File
-    nodes: tuple[Node, ...]
-
-
-@dataclass(frozen=True)
 class Audit:
     """The result of an audit.
 
@@ -72,7 +42,8 @@ class Audit:
         seal: The record's own digest: if noted elsewhere, it proves that the record is the same.
         history: Earlier records, and what had changed since each.
         tables: The tables, made again from the logs.
-        exhibits: The repeats, by the path of the valid attempt's log.
+        exhibits: Everything behind a repeat, as `audit --json` has it, by the path of the log of
+            its valid attempt.
     """
 
     campaign: Campaign
@@ -82,7 +53,7 @@ class Audit:
     seal: str
     history: tuple[Mapping[str, Any], ...]
     tables: tuple[SpeedupTable, ...]
-    exhibits: Mapping[str, Exhibit]
+    exhibits: Mapping[str, Mapping[str, Any]]
 
 
 def audit(directory: Path, *, expected: str = "") -> Audit:
@@ -104,27 +75,27 @@ def audit(directory: Path, *, expected: str = "") -> Audit:
     if not seal.startswith(expected):
         detail = f"its seal is {seal} instead of {expected}"
         deviations.append(Deviation("seal", evidence.MEASUREMENTS, detail))
-    outcome = _judge_again(tracked_campaign, document)
-    judgement = None if isinstance(outcome, Deviation) else outcome
-    if isinstance(outcome, Deviation):
-        deviations.append(outcome)
-    elif all(deviation.kind == "masked" for deviation in deviations if deviation.harmless):
-        deviations += _find_changes(directory, document, outcome)
+    judgement = _judge_again(tracked_campaign, document, deviations)
+    if judgement and all(entry.kind == "masked" for entry in deviations if entry.harmless):
+        deviations += _find_changes(directory, document, judgement)
     status: Status = "stale" if all(deviation.harmless for deviation in deviations) else "changed"
     if all(deviation.kind == "masked" for deviation in deviations):
         # What was masked still gives the sealed numbers.
         status = "intact"
     files = document[EVIDENCE]["files"]
     repeats = judgement.repeats if judgement else ()
-    past_records = document[EVIDENCE].get("history")
-    history = past_records if isinstance(past_records, list) else []
+    history = document[EVIDENCE].get("history")
     return Audit(
         campaign=campaign,
         status=status,
         findings=tuple(deviations),
         recorded=str(document[EVIDENCE].get("recorded", "")),
         seal=seal,
-        history=tuple(entry for entry in history if isinstance(entry, dict)),
+        history=tuple(
+            entry
+            for entry in (history if isinstance(history, list) else ())
+            if isinstance(entry, dict)
+        ),
         tables=tabulate(judgement.points) if judgement else (),
         exhibits={repeat.run.log: _make_exhibit(repeat, files) for repeat in repeats},
     )
@@ -171,30 +142,30 @@ def _read_evidence(directory: Path) -> dict[str, Any]:
 
 
 def _judge_again(
-    tracked_campaign: TrackedCampaign, document: Mapping[str, Any]
-) -> Gathered | Deviation:
-    """Judge every repeat again by the states on record; an impossible state is a finding."""
+    tracked_campaign: TrackedCampaign, document: Mapping[str, Any], deviations: list[Deviation]
+) -> Gathered | None:
+    """Judge every repeat again by the states on record; where they allow none, note why."""
     try:
         states = {(run["array"], run["repeat"]): _read_state(run) for run in document["runs"]}
-        window_record = document[EVIDENCE]["window"]
-        window = Window(_int_or_none(window_record["skip"]), _int_or_none(window_record["iters"]))
+        window = document[EVIDENCE]["window"]
+        bounds = [
+            window[key] if isinstance(window[key], int) else None for key in ("skip", "iters")
+        ]
         return judge.gather(
             tracked_campaign,
             rule=str(document["rule"]),
-            window=window,
+            window=Window(*bounds),
             states=lambda _: states,
             with_nearby=False,
             trusted=True,
         )
     except (KeyError, TypeError, AttributeError):
         detail = "states, rule or iterations are missing from the record"
-        return Deviation("changed", evidence.MEASUREMENTS, detail)
+        deviations.append(Deviation("changed", evidence.MEASUREMENTS, detail))
     except HpcbertError as error:
-        return Deviation("changed", str(error.where or store.RECIPE), error.message)
-
-
-def _int_or_none(value: Any) -> int | None:
-    return value if isinstance(value, int) else None
+        where = str(error.where or store.RECIPE)
+        deviations.append(Deviation("changed", where, error.message))
+    return None
 
 
 def _read_state(run: Mapping[str, Any]) -> RepeatState:
@@ -208,15 +179,14 @@ def _read_state(run: Mapping[str, Any]) -> RepeatState:
 def _find_changes(
     directory: Path, document: Mapping[str, Any], judgement: Gathered
 ) -> Iterator[Deviation]:
-    keys = ("valid", "throughput", "attempt", "log")
     runs = {repeat.key: repeat.run for repeat in judgement.repeats}
     for record in document["runs"]:
         run = runs.get((record["array"], record["repeat"]))
-        for key in keys:
+        for key in ("valid", "throughput", "attempt", "log"):
             value = getattr(run, key, None)
             if value != record.get(key):
-                expected = f"the record has {record.get(key)}"
-                detail = f"repeat {record['repeat']} has {key} {value}, but {expected}"
+                detail = f"repeat {record['repeat']} has {key} {value}, but the record has "
+                detail += str(record.get(key))
                 yield Deviation("changed", str(record.get("log", "")), detail)
     try:
         table = store.read_json(directory / TABLE)
@@ -243,30 +213,31 @@ def _find_differences(old: Any, new: Any, location: str = "") -> Iterator[str]:
         yield location
 
 
-def _make_exhibit(judged_repeat: JudgedRepeat, files: Mapping[str, Any]) -> Exhibit:
+def _make_exhibit(judged_repeat: JudgedRepeat, files: Mapping[str, Any]) -> dict[str, Any]:
     array, run = judged_repeat.array, judged_repeat.run
     path = name_record(Path(), array.point.key, run.repeat, run.attempt)
-    file = _make_file(str(path), files)
+    file = _describe_file(str(path), files)
     nodes = [
-        Node(node, file, fingerprint.digest, fingerprint.summary)
-        for fingerprint in judged_repeat.fingerprints
-        for node in fingerprint.nodes
+        {"node": node, "file": file, "digest": entry.digest, "summary": entry.summary}
+        for entry in judged_repeat.fingerprints
+        for node in entry.nodes
     ]
-    return Exhibit(
-        job=array.element(run.repeat) or None,
-        log=_make_file(run.log, files),
-        status=_make_file(array.status(run.repeat), files),
-        script=_make_file(array.script, files),
-        nodes=tuple(nodes),
-    )
+    return {
+        "job": array.element(run.repeat) or None,
+        "log": _describe_file(run.log, files),
+        "status": _describe_file(array.status(run.repeat), files),
+        "script": _describe_file(array.script, files),
+        "nodes": nodes,
+    }
 
 
-def _make_file(path: str, files: Mapping[str, Any]) -> File:
+def _describe_file(path: str, files: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a file behind a number, as recorded; None for what is not on record."""
     entry = files.get(path)
-    facts = entry if isinstance(entry, dict) else {}
-    size, sha256 = facts.get("bytes"), facts.get("sha256")
-    return File(
-        path,
-        size if isinstance(size, int) else None,
-        sha256 if isinstance(sha256, str) else None,
-    )
+    size, digest = (entry.get("bytes"), entry.get("sha256")) if isinstance(entry, dict) else (0, 0)
+    is_known = isinstance(size, int) and isinstance(digest, str)
+    return {
+        "path": path,
+        "bytes": size if is_known else None,
+        "sha256": digest if is_known else None,
+    }

@@ -5,6 +5,7 @@ Results are campaigns, logs and saved results, in any combination.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -74,9 +75,7 @@ class CompareResult(NamedTuple):
     warnings: tuple[str, ...]
 
 
-class _Side(NamedTuple):
-    name: str
-    tables: tuple[SpeedupTable, ...]
+_Sides = list[tuple[str, Sequence[SpeedupTable]]]
 
 
 def compare_results(request: CompareRequest, user_places: Places) -> CompareResult:
@@ -85,21 +84,23 @@ def compare_results(request: CompareRequest, user_places: Places) -> CompareResu
     Raises:
         UsageError: Nothing can be compared, or the sides are not comparable.
     """
-    results = [_convert(result, request.unit) for result in _load_sides(request, user_places)]
+    loaded = _load_sides(request, user_places)
+    warnings = [text for result in loaded for text in result.warnings]
+    warnings += [text for result in loaded for text in explain_missing(result.tables, request.unit)]
+    converted = [convert_tables(result.tables, request.unit) for result in loaded]
+    sides: _Sides = list(zip(request.words, converted, strict=False))
     if request.by:
-        base, *sides = _split_by(results, request.by)
-    else:
-        pairs = zip(request.words, results, strict=True)
-        base, *sides = [_Side(word, result_set.tables) for word, result_set in pairs]
+        sides = _split_by(converted[0], request.by)
+    (base_name, base_tables), *new_sides = sides
     comparisons = tuple(
         compare(
-            base.tables,
-            side.tables,
-            names=(base.name, side.name),
+            base_tables,
+            tables,
+            names=(base_name, name),
             within=request.within,
             by=DIMENSIONS.get(request.by, ""),
         )
-        for side in sides
+        for name, tables in new_sides
     )
     if not request.anyway:
         refuse_incomparable(comparisons, "--anyway compares them nevertheless, and marks them.")
@@ -109,18 +110,8 @@ def compare_results(request: CompareRequest, user_places: Places) -> CompareResu
         for comparison in comparisons
         if not comparison.pairs and not (failures and comparison.lacking)
     ]
-    return CompareResult(
-        comparisons,
-        failures,
-        (*(text for result in results for text in result.refused), *empty),
-        tuple(dict.fromkeys(text for result in results for text in result.warnings)),
-    )
-
-
-def _convert(results: ResultSet, unit: Unit) -> ResultSet:
-    """Return results with their rates in a unit."""
-    warnings = (*results.warnings, *explain_missing(results.tables, unit))
-    return replace(results, tables=convert_tables(results.tables, unit), warnings=warnings)
+    refused = (*(text for result in loaded for text in result.refused), *empty)
+    return CompareResult(comparisons, failures, refused, tuple(dict.fromkeys(warnings)))
 
 
 def _load_sides(request: CompareRequest, user_places: Places) -> list[ResultSet]:
@@ -132,50 +123,40 @@ def _load_sides(request: CompareRequest, user_places: Places) -> list[ResultSet]
             "There is only one result, and nothing to compare it with.",
             hint="Name BASE and NEW, or compare points of one: --by framework.",
         )
-    requests = [_request_for_word(word, user_places, request.reading) for word in request.words]
+    requests: list[CollectRequest | None] = []
+    for word in request.words:
+        path = None if record.is_record_name(word) else resolve_words([word], user_places)[0]
+        if path is None or is_saved(path):
+            requests.append(None)
+        elif (path / MANIFEST).is_file():
+            requests.append(request.reading._replace(known=UserSettings(), pattern=""))
+        else:
+            requests.append(request.reading)
     if request.reading not in requests:
         # None of them is logs: the refusal names the options.
         requests[0] = request.reading
-    pairs = zip(request.words, requests, strict=True)
-    return [load_result_set([word], user_places, word_request) for word, word_request in pairs]
+    return [
+        load_result_set([word], user_places, reading)
+        for word, reading in zip(request.words, requests, strict=True)
+    ]
 
 
-def _request_for_word(
-    word: str, user_places: Places, request: CollectRequest
-) -> CollectRequest | None:
-    if record.is_record_name(word):
-        return None
-    path, *_ = resolve_words([word], user_places)
-    if is_saved(path):
-        return None
-    if (path / MANIFEST).is_file():
-        return request._replace(known=UserSettings(), pattern="")
-    return request
-
-
-def _split_by(results: Sequence[ResultSet], by: str) -> list[_Side]:
+def _split_by(tables: Iterable[SpeedupTable], by: str) -> _Sides:
     """Return the sides that the values of a dimension make, in order of appearance."""
-    parts: dict[str, list[SpeedupTable]] = {}
-    for table in (table for result in results for table in result.tables):
-        for value, part in _split_table(table, by):
-            parts.setdefault(value, []).append(part)
-    if len(parts) < 2:  # noqa: PLR2004 - two are compared
-        only_value = f": {next(iter(parts))}" if parts else ""
-        raise UsageError(f"Comparing by {by} needs at least two values{only_value}.")
-    return [_Side(value, tuple(tables)) for value, tables in parts.items()]
-
-
-def _split_table(table: SpeedupTable, by: str) -> list[tuple[str, SpeedupTable]]:
     name = DIMENSIONS[by]
-    if name in {"shape", "sequence_length"}:
-        values = [
-            row.shape if name == "shape" else Side(table.group, row).length for row in table.rows
-        ]
-        return [
-            (str(value) or "unknown", replace(table, rows=(row,)))
-            for value, row in zip(values, table.rows, strict=True)
-        ]
-    return [(str(getattr(table.group, name)) or "none", table)]
+    sides: dict[str, list[SpeedupTable]] = {}
+    for table in tables:
+        if name not in {"shape", "sequence_length"}:
+            value = str(getattr(table.group, name)) or "none"
+            sides.setdefault(value, []).append(table)
+            continue
+        for row in table.rows:
+            value = str(row.shape) if name == "shape" else Side(table.group, row).length
+            sides.setdefault(value or "unknown", []).append(replace(table, rows=(row,)))
+    if len(sides) < 2:  # noqa: PLR2004 - two are compared
+        only_value = f": {next(iter(sides))}" if sides else ""
+        raise UsageError(f"Comparing by {by} needs at least two values{only_value}.")
+    return list(sides.items())
 
 
 def refuse_incomparable(comparisons: Sequence[Comparison], hint: str) -> None:
@@ -202,26 +183,25 @@ def find_failures(comparisons: Sequence[Comparison], least: float) -> list[Regre
     Args:
         comparisons: The comparisons made.
     """
-    regression_errors: list[RegressionError] = []
-    floor = format_share(least)
+    errors: list[RegressionError] = []
     for comparison in comparisons:
-        slow_points = [
+        base, new = comparison.base, comparison.new
+        failures = [
             (
                 pair.new.name,
-                f"{comparison.new} has {pair.ratio.value:.2%} of {comparison.base}, below {floor}",
+                f"{new} has {pair.ratio.value:.2%} of {base}, below {format_share(least)}",
             )
             for pair in comparison.pairs
             if pair.ratio.value < least
         ]
-        missing_points = [
-            (name, f"{comparison.new} can't be compared with {comparison.base}: {reason}")
+        failures += [
+            (name, f"{new} can't be compared with {base}: {reason}")
             for name, reason in comparison.lacking
         ]
-        for name, reason in slow_points + missing_points:
+        for name, reason in failures:
             error_class = PendingError if name in comparison.unfinished else RegressionError
-            point = case_name(comparison, name)
-            regression_errors.append(error_class(f"{name}: {reason}.", point=point))
-    return regression_errors
+            errors.append(error_class(f"{name}: {reason}.", point=case_name(comparison, name)))
+    return errors
 
 
 # Medians of nodes that differ by at most this share count as equal, as those of compare do.
@@ -289,9 +269,12 @@ def select_one_node(tables: Iterable[SpeedupTable]) -> tuple[SpeedupTable, ...]:
     for table in tables:
         rows = tuple(row for row in table.rows if row.shape.nodes == 1)
         words = table.group.variant.split(",")
-        if len(rows) == 1:
-            samples = rows[0].shape.gpus * table.group.batch_size_per_device
-            words = [_fix_accumulation(word, samples) for word in words]
+        word = next((word for word in words if re.fullmatch(r"gbs[1-9]\d*", word)), "")
+        samples = table.group.batch_size_per_device
+        if len(rows) == 1 and word and samples:
+            # One point has an accumulation, a curve a fixed global batch size.
+            accumulation = int(word[3:]) // (rows[0].shape.gpus * samples)
+            words[words.index(word)] = f"acc{accumulation}" if accumulation > 1 else ""
         group = replace(table.group, variant=",".join(filter(None, words)))
         selected += [replace(table, group=group, rows=rows)] if rows else []
     if not selected:
@@ -300,14 +283,6 @@ def select_one_node(tables: Iterable[SpeedupTable]) -> tuple[SpeedupTable, ...]:
             hint="Leave --each-node out, or name another baseline.",
         )
     return tuple(selected)
-
-
-def _fix_accumulation(word: str, samples: int) -> str:
-    """Return the accumulation of one point, whose curve has a fixed global batch size."""
-    if not (word.startswith("gbs") and word[3:].isdigit() and samples):
-        return word
-    accumulation = int(word[3:]) // samples
-    return f"acc{accumulation}" if accumulation > 1 else ""
 
 
 def _find_node(path: Path, results: ResultSet) -> str:
@@ -355,12 +330,8 @@ def find_slow_nodes(acceptance: Acceptance) -> tuple[RegressionError, ...]:
                 continue
             facts = [str(odd) for odd in acceptance.differences if odd.node == verdict.node]
             case = cases.get(verdict.node, acceptance.comparisons[0])
-            errors.append(
-                RegressionError(
-                    f"{verdict.node} is slower than its like: {point} has {verdict.ratio:.2%} of "
-                    "their rate.",
-                    hint=f"It differs: {'; '.join(facts)}." if facts else "",
-                    point=case_name(case, point),
-                )
-            )
+            text = f"{verdict.node} is slower than its like: {point} has {verdict.ratio:.2%} of "
+            hint = f"It differs: {'; '.join(facts)}." if facts else ""
+            name = case_name(case, point)
+            errors.append(RegressionError(f"{text}their rate.", hint=hint, point=name))
     return tuple(errors)

@@ -10,6 +10,7 @@ import math
 import os
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,13 +64,8 @@ class RepeatProgress:
     notes: tuple[Note, ...] = ()
 
 
-@dataclass(frozen=True)
-class Change:
-    """A repeat with a new state.
-
-    Attributes:
-        time: When it was noticed, seconds since the epoch.
-    """
+class Change(NamedTuple):
+    """A repeat with a new state, noticed at a time in seconds since the epoch."""
 
     repeat: Repeat
     state: RepeatState
@@ -96,11 +92,7 @@ class View:
 
     def count(self) -> dict[str, int]:
         """Return the number of repeats by kind of state; kinds without repeats are left out."""
-        counts: dict[str, int] = {}
-        for repeat in self.repeats:
-            kind = self.states[repeat.key].kind
-            counts[kind] = counts.get(kind, 0) + 1
-        return counts
+        return dict(Counter(str(self.states[repeat.key].kind) for repeat in self.repeats))
 
     @property
     def cancelled(self) -> int:
@@ -139,9 +131,8 @@ def find_unfinished(
     manifests, paths = store.read_manifests(store.find_campaigns(runs))
     campaigns = [TrackedCampaign(*item) for item in manifests.items()]
     living_campaigns: list[TrackedCampaign] = []
-    for backend, tracked_campaigns in scheduler.group_by_scheduler(
-        campaigns, SchedulerContext(run)
-    ):
+    context = SchedulerContext(run)
+    for backend, tracked_campaigns in scheduler.group_by_scheduler(campaigns, context):
         living_campaigns += backend.select_living(tracked_campaigns)
     return tuple(campaign for campaign in campaigns if campaign in living_campaigns), paths
 
@@ -152,8 +143,9 @@ def find_submitted(runs: Path, paths: Collection[Path]) -> tuple[TrackedCampaign
     for directory in store.find_campaigns(runs):
         if directory not in paths:
             with contextlib.suppress(UsageError):
-                campaigns.append(open_campaign(directory))
-    return tuple(tracked for tracked in campaigns if tracked.campaign.accepted)
+                tracked = open_campaign(directory)
+                campaigns += [tracked] if tracked.campaign.accepted else []
+    return tuple(campaigns)
 
 
 @dataclass(frozen=True)
@@ -217,7 +209,8 @@ def watch(
             sinks.view(view)
         if changed or is_last:
             for tracked in campaigns:
-                ends.write(tracked, view.states, _settled_keys(tracked, tracker))
+                keys = [repeat.key for repeat in tracked.repeats]
+                ends.write(tracked, view.states, set(filter(tracker.is_final, keys)))
         if is_last:
             return view
         if tracker.absent or tracker.failures >= tolerance:
@@ -226,10 +219,6 @@ def watch(
         drawing_seconds = (time.thread_time() - start) * _IDLE_FACTOR
         refresh = max(sinks.refresh, drawing_seconds) if sinks.view else math.inf
         _wait(min(max(_SHORTEST, tracker.pause()), refresh), tracker, pause)
-
-
-def _settled_keys(tracked_campaign: TrackedCampaign, tracker: Tracker) -> set[Key]:
-    return {repeat.key for repeat in tracked_campaign.repeats if tracker.is_final(repeat.key)}
 
 
 def _wait(seconds: float, tracker: Tracker, pause: Callable[[float], None]) -> None:
@@ -249,28 +238,28 @@ def _wait(seconds: float, tracker: Tracker, pause: Callable[[float], None]) -> N
 def no_answer_error(view: View) -> SchedulerError:
     """Return an error with the number of open repeats and the command that continues."""
     open_count = sum(not state.kind.over for state in view.states.values())
-    names = list(dict.fromkeys(repeat.watched.campaign.id for repeat in view.repeats))
-    command = " ".join(["hpcbert monitor", *names[: len(names) == 1]])
+    names = {repeat.watched.campaign.id for repeat in view.repeats}
+    command = f"hpcbert monitor {names.pop()}" if len(names) == 1 else "hpcbert monitor"
+    text = format_count(open_count, "repeat is", "repeats are")
     return SchedulerError(
-        f"Neither sacct nor squeue answers, and "
-        f"{format_count(open_count, 'repeat is', 'repeats are')} open: {view.trouble}",
+        f"Neither sacct nor squeue answers, and {text} open: {view.trouble}",
         hint=f"The jobs continue. Once Slurm answers: {command}; collect reads the existing logs.",
     )
 
 
 def estimate_progress(repeat: Repeat, progress: Progress | None, *, now: float) -> RepeatProgress:
     """Add an estimate of the end to progress: the remaining samples over the throughput."""
-    iteration = progress.iteration if progress else None
+    protocol = repeat.watched.campaign.protocol
+    if progress is None:
+        return RepeatProgress(None, protocol.iters, None, None)
     # A window in seconds may need more than the protocol's.
-    iterations = max(repeat.watched.campaign.protocol.iters, iteration or 0)
-    throughput = progress.throughput if progress else None
-    end_time = None
-    if iteration is not None and throughput:
+    iterations, end_time = max(protocol.iters, progress.iteration or 0), None
+    if progress.iteration is not None and progress.throughput:
         point = apply_found_size(repeat.watched, repeat.array.point)
-        samples = max(0, iterations - iteration) * point.global_batch_size
-        end_time = now + samples / throughput
-    notes = progress.notes if progress and not repeat.watched.campaign.rehearse else ()
-    return RepeatProgress(iteration, iterations, throughput, end_time, notes)
+        samples = (iterations - progress.iteration) * point.global_batch_size
+        end_time = now + samples / progress.throughput
+    notes = () if repeat.watched.campaign.rehearse else progress.notes
+    return RepeatProgress(progress.iteration, iterations, progress.throughput, end_time, notes)
 
 
 def make_rate_factor_reader(directory: Path) -> Callable[[Point, Unit], float | None]:
@@ -369,29 +358,28 @@ def read_rates(watched: TrackedCampaign, states: Mapping[Key, RepeatState]) -> R
     ended = list_ended(watched, states)
     if watched.campaign.rehearse or not ended:
         return Rates(ended)
-    with contextlib.suppress(HpcbertError):  # collect reports it.
+    try:
         gathered = gather(watched, rule="", window=Window(), states=lambda _: states)
-        ended_keys = {key for key, _ in ended}
-        points = dict.fromkeys(repeat.array.point for repeat in gathered.repeats)
-        running_points = {
-            repeat.array.point for repeat in watched.repeats if repeat.key not in ended_keys
-        }
-        finished_points = {
-            (measured.group, measured.shape): (point, measured)
-            for point, measured in zip(points, gathered.points, strict=True)
-            if point not in running_points
-        }
-        tables = tabulate(measured for _, measured in finished_points.values())
-        return Rates(
-            ended,
-            {repeat.key: repeat.run for repeat in gathered.repeats if repeat.key in ended_keys},
-            {
-                finished_points[table.group, row.shape][0].key: row
-                for table in tables
-                for row in table.rows
-            },
-        )
-    return Rates(ended)
+    except HpcbertError:  # collect reports it.
+        return Rates(ended)
+    ended_keys = {key for key, _ in ended}
+    points = dict.fromkeys(repeat.array.point for repeat in gathered.repeats)
+    running_points = {
+        repeat.array.point for repeat in watched.repeats if repeat.key not in ended_keys
+    }
+    finished_points = {
+        (measured.group, measured.shape): (point, measured)
+        for point, measured in zip(points, gathered.points, strict=True)
+        if point not in running_points
+    }
+    runs = {repeat.key: repeat.run for repeat in gathered.repeats if repeat.key in ended_keys}
+    tables = tabulate(measured for _, measured in finished_points.values())
+    rows = {
+        finished_points[table.group, row.shape][0].key: row
+        for table in tables
+        for row in table.rows
+    }
+    return Rates(ended, runs, rows)
 
 
 _BLOCK = 1 << 16
@@ -460,28 +448,32 @@ def follow_log(
         NotALogError: What is in the log's place can't be read.
     """
     campaigns = {repeat.watched.directory: repeat.watched for repeat in selected_repeats}
+    context = SchedulerContext(run)
     adopted_campaigns = [
         backend.adopt_jobs(campaign)
-        for backend, group in scheduler.group_by_scheduler(
-            campaigns.values(), SchedulerContext(run)
-        )
+        for backend, group in scheduler.group_by_scheduler(campaigns.values(), context)
         for campaign in group
     ]
-    selected_keys = {_make_key(repeat) for repeat in selected_repeats}
     tracker = Tracker(adopted_campaigns, run=run, floor=floor)
     tracker.poll()
+    # Another array may have taken a repeat over.
+    selected = {
+        (repeat.watched.directory, repeat.array.point, repeat.number) for repeat in selected_repeats
+    }
     repeats = [
-        candidate
+        repeat
         for campaign in adopted_campaigns
-        for candidate in campaign.repeats
-        if _make_key(candidate) in selected_keys
+        for repeat in campaign.repeats
+        if (campaign.directory, repeat.array.point, repeat.number) in selected
     ]
     repeat = _choose_repeat(repeats, tracker.states)
-    log_file = _LogFollower(repeat, reader, tail)
+    log_file = _LogFile(repeat, reader, tail)
     last_report: tuple[str, int] | None = None
     while True:
         state = tracker.states[repeat.key]
-        is_over = _is_complete(repeat, state) or tracker.is_final(repeat.key)
+        # The scheduler and the job itself agree that the log is complete.
+        is_complete = state.kind.over and repeat.newest.ended
+        is_over = is_complete or tracker.is_final(repeat.key)
         log_file.read()
         if last_report != (state.word, state.attempt):
             last_report = state.word, state.attempt
@@ -498,32 +490,19 @@ def follow_log(
         tracker.poll()
 
 
-def _make_key(repeat: Repeat) -> tuple[str, str, int]:
-    """Return a name of a repeat that stays the same when another array takes it over."""
-    return repeat.watched.campaign.id, repeat.array.point.key, repeat.number
-
-
-def _is_complete(repeat: Repeat, state: RepeatState) -> bool:
-    """The scheduler and the job itself agree that the log is complete."""
-    return state.kind.over and repeat.newest.ended
-
-
-def _choose_repeat(repeats: list[Repeat], states: dict[Key, RepeatState]) -> Repeat:
-    kinds = {repeat.key: states[repeat.key].kind for repeat in repeats}
-    living_repeats = [repeat for repeat in repeats if kinds[repeat.key].alive]
-    running_repeats = [repeat for repeat in living_repeats if not kinds[repeat.key].queued]
+def _choose_repeat(repeats: list[Repeat], states: Mapping[Key, RepeatState]) -> Repeat:
+    living_repeats = [repeat for repeat in repeats if states[repeat.key].kind.alive]
+    running_repeats = [repeat for repeat in living_repeats if not states[repeat.key].kind.queued]
     if living_repeats and not running_repeats:
         return living_repeats[0]
-    return max(running_repeats or repeats, key=_last_write)
+    candidates = running_repeats or repeats
+    logs = [find_newest_log(repeat) for repeat in candidates]
+    times = [log.path.stat().st_mtime if log else 0.0 for log in logs]
+    return candidates[times.index(max(times))]
 
 
-def _last_write(repeat: Repeat) -> float:
-    log = find_newest_log(repeat)
-    return log.path.stat().st_mtime if log else 0.0
-
-
-class _LogFollower:
-    """Reads the newest log of a repeat; when a newer attempt's replaces it, the rest first."""
+class _LogFile:
+    """The newest log of a repeat; when a newer attempt's replaces it, its end is read first."""
 
     def __init__(self, repeat: Repeat, reader: LogFollower, tail: Callable[[Path], int]) -> None:
         self._repeat, self._reader, self._tail = repeat, reader, tail
@@ -535,11 +514,10 @@ class _LogFollower:
         log = find_newest_log(self._repeat)
         if self._path is not None:
             self._drain(self._path)
-        if log is None or log.path == self._path:
-            return
-        self._offset = self._tail(log.path) if self._path is None else 0
-        self._path = log.path
-        self._drain(log.path)
+        if log is not None and log.path != self._path:
+            self._offset = self._tail(log.path) if self._path is None else 0
+            self._path = log.path
+            self._drain(log.path)
 
     def _drain(self, path: Path) -> None:
         descriptor, size = open_log(path)

@@ -7,12 +7,13 @@ added and the number of its first attempt. Nothing that exists is overwritten.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from hpcbert import scheduler
 from hpcbert.campaign import ends, judge, store, suspects
@@ -26,7 +27,7 @@ from hpcbert.config.schedulers import find_traits
 from hpcbert.errors import SchedulerError, UsageError, format_count
 from hpcbert.logs import failures
 from hpcbert.logs.setting import Window
-from hpcbert.model import Array, Campaign, JobRequest, Run
+from hpcbert.model import Array, Campaign, Run
 from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.tracker import Tracker
 from hpcbert.script.request import (
@@ -44,11 +45,10 @@ from hpcbert.system.runner import Runner
 # The command that continues where this one had to stop, without the campaign.
 RETRY_COMMAND = "hpcbert retry"
 # Number of looks at Slurm until an end is certain, and the seconds between them.
-_MOST_POLLS, _POLL_SECONDS = 8, 2.0
+_MOST_POLLS, _POLL_SECONDS = 9, 2.0
 
 
-@dataclass(frozen=True)
-class InvalidRepeat:
+class InvalidRepeat(NamedTuple):
     """A repeat that is over and invalid."""
 
     array: Array
@@ -56,15 +56,10 @@ class InvalidRepeat:
     state: str
     why: str
 
-    @property
-    def key(self) -> Key:
-        """The array's name and the number, which identify it in the campaign."""
-        return self.array.name, self.number
-
 
 @dataclass(frozen=True)
-class Findings:
-    """The state of a campaign.
+class RetryPlan:
+    """What one retry of a campaign found, and the arrays that it submits.
 
     Attributes:
         invalid: Repeats to resubmit.
@@ -74,28 +69,18 @@ class Findings:
         attempts: Number of the newest attempt of each repeat.
         too_large: Repeats that ran out of device memory and would do so again: no repeat of their
             point is valid, and there is no node to avoid.
-    """
-
-    watched: TrackedCampaign
-    invalid: tuple[InvalidRepeat, ...]
-    spent: tuple[InvalidRepeat, ...]
-    open: int
-    runs: Mapping[str, Sequence[Run]]
-    attempts: Mapping[Key, int]
-    too_large: tuple[InvalidRepeat, ...] = ()
-
-
-@dataclass(frozen=True)
-class RetryPlan:
-    """The arrays that one retry of a campaign submits.
-
-    Attributes:
         arrays: New arrays, `intended`.
         scripts: The texts of their scripts, by name.
         spared: Suspected nodes that are not excluded, with the reason for the suspicion.
     """
 
-    findings: Findings
+    watched: TrackedCampaign
+    invalid: tuple[InvalidRepeat, ...] = ()
+    spent: tuple[InvalidRepeat, ...] = ()
+    open: int = 0
+    runs: Mapping[str, Sequence[Run]] = field(default_factory=dict)
+    attempts: Mapping[Key, int] = field(default_factory=dict)
+    too_large: tuple[InvalidRepeat, ...] = ()
     arrays: tuple[Array, ...] = ()
     scripts: Mapping[str, str] = field(default_factory=dict)
     spared: tuple[tuple[str, str], ...] = ()
@@ -109,7 +94,7 @@ def find_invalid(
     dry: bool = False,
     clock: Callable[[], float] = time.time,
     pause: Callable[[float], None] = time.sleep,
-) -> Findings:
+) -> RetryPlan:
     """Find the repeats of a campaign that are missing or invalid, by the gate of `collect`.
 
     With `dry`, Slurm is not asked about a campaign whose ends are all on record; nothing may be
@@ -139,70 +124,56 @@ def find_invalid(
         states, settled_keys = _poll_until_settled(tracked_campaign, tracker, pause)
         ends.write(tracked_campaign, states, settled_keys)
     judgement = judge.gather(tracked_campaign, rule="", window=Window(), states=lambda _: states)
-    ended = list(_list_ended(tracked_campaign.campaign, judgement, settled_keys, policy))
-    too_large = set() if policy.exclude else _find_too_large(judgement, ended)
-    invalid = [repeat for repeat in ended if repeat.key not in too_large]
-    if not is_over:
-        missing = [(repeat.array, repeat.number) for repeat in invalid]
-        backend.refuse_doubling(tracked_campaign, missing)
-    submissions = tracked_campaign.arrays_of_repeat
-    spent = {
-        repeat.key
-        for repeat in invalid
-        if len(submissions[repeat.array.point, repeat.number]) > policy.limit
-    }
-    return Findings(
-        watched=tracked_campaign,
-        invalid=tuple(repeat for repeat in invalid if repeat.key not in spent),
-        spent=tuple(repeat for repeat in invalid if repeat.key in spent),
-        too_large=tuple(repeat for repeat in ended if repeat.key in too_large),
-        open=len(tracked_campaign.campaign.current) - len(settled_keys),
-        runs=_group_runs(judgement),
-        attempts={key: state.attempt for key, state in states.items()},
-    )
-
-
-def _group_runs(judgement: Gathered) -> dict[str, list[Run]]:
     runs: dict[str, list[Run]] = {}
-    for repeat in judgement.repeats:
-        runs.setdefault(repeat.array.point.key, []).append(repeat.run)
-    return runs
+    for judged in judgement.repeats:
+        runs.setdefault(judged.array.point.key, []).append(judged.run)
+    valid_points = {judged.array.point for judged in judgement.repeats if judged.run.valid}
+    submissions = tracked_campaign.arrays_of_repeat
+    invalid, spent, too_large = [], [], []
+    for repeat, run_of_it in _list_ended(
+        tracked_campaign.campaign, judgement, settled_keys, policy
+    ):
+        point = repeat.array.point
+        lacked_memory = any(reason.code == failures.DEVICE for reason in run_of_it.reasons)
+        # The next search for the largest size begins below one that turned out to be too large.
+        is_hopeless = lacked_memory and not point.largest and point not in valid_points
+        if is_hopeless and not policy.exclude:
+            too_large.append(repeat)
+        elif len(submissions[point, repeat.number]) > policy.limit:
+            spent.append(repeat)
+        else:
+            invalid.append(repeat)
+    if not is_over:
+        missing = [(repeat.array, repeat.number) for repeat in (*invalid, *spent)]
+        backend.refuse_doubling(tracked_campaign, missing)
+    return RetryPlan(
+        tracked_campaign,
+        tuple(invalid),
+        tuple(spent),
+        open=len(tracked_campaign.campaign.current) - len(settled_keys),
+        runs=runs,
+        attempts={key: state.attempt for key, state in states.items()},
+        too_large=tuple(too_large),
+    )
 
 
 def _list_ended(
     campaign: Campaign, judgement: Gathered, settled_keys: Collection[Key], policy: RetryPolicy
-) -> Iterator[InvalidRepeat]:
+) -> Iterator[tuple[InvalidRepeat, Run]]:
     """Yield the repeats that are over, invalid and needed."""
     judged_repeats = {repeat.key: repeat for repeat in judgement.repeats}
     complete_points = judgement.complete
     for array, number in campaign.current:
         judged = judged_repeats[array.name, number]
         outcome = judged.run
-        if judged.unneeded or array.point in complete_points:
-            continue
+        is_needed = not judged.unneeded and array.point not in complete_points
         is_deliberate = outcome.state in {"CANCELLED", LOST} or is_pointless(
             array, outcome.state, policy.time_limit
         )
-        if is_deliberate and not policy.cancelled:
-            continue
-        if judged.key in settled_keys and not outcome.valid:
+        is_wanted = is_needed and (policy.cancelled or not is_deliberate)
+        if is_wanted and judged.key in settled_keys and not outcome.valid:
             text = "; ".join(map(str, outcome.reasons))
-            yield InvalidRepeat(array, number, outcome.state, text)
-
-
-def _find_too_large(judgement: Gathered, ended: Sequence[InvalidRepeat]) -> set[Key]:
-    """Return the repeats that would run out of device memory again."""
-    runs = {repeat.key: repeat.run for repeat in judgement.repeats}
-    valid_points = {repeat.array.point for repeat in judgement.repeats if repeat.run.valid}
-    too_large = set()
-    for repeat in ended:
-        reasons = runs[repeat.key].reasons
-        lacked_memory = any(reason.code == failures.DEVICE for reason in reasons)
-        # The next search begins below a size that turned out to be too large.
-        is_fixed_size = not repeat.array.point.largest
-        if lacked_memory and is_fixed_size and repeat.array.point not in valid_points:
-            too_large.add(repeat.key)
-    return too_large
+            yield InvalidRepeat(array, number, outcome.state, text), outcome
 
 
 def _poll_until_settled(
@@ -213,12 +184,14 @@ def _poll_until_settled(
     A job that lost its node is NODE_FAIL for a moment before Slurm puts it back into the queue:
     resubmitting it then would run it twice.
     """
-    tracker.poll()
+    settled_keys: set[Key] = set()
     for _ in range(_MOST_POLLS):
-        if all(map(tracker.is_final, _ended_keys(tracker))) and not tracker.failures:
+        tracker.poll()
+        ended_keys = [key for key, state in tracker.states.items() if not state.kind.alive]
+        settled_keys = set(filter(tracker.is_final, ended_keys))
+        if len(settled_keys) == len(ended_keys) and not tracker.failures:
             break
         pause(max(_POLL_SECONDS, tracker.pause()))
-        tracker.poll()
     if tracker.failures or tracker.absent:
         campaign_id = tracked_campaign.campaign.id
         raise SchedulerError(
@@ -226,65 +199,54 @@ def _poll_until_settled(
             where=campaign_id,
             hint=f"Nothing was submitted. Once Slurm answers: {RETRY_COMMAND} {campaign_id}",
         )
-    return tracker.states, {key for key in _ended_keys(tracker) if tracker.is_final(key)}
+    return tracker.states, settled_keys
 
 
-def _ended_keys(tracker: Tracker) -> tuple[Key, ...]:
-    return tuple(key for key, state in tracker.states.items() if not state.kind.alive)
-
-
-def plan_retry(findings: Findings, policy: RetryPolicy, *, run: Runner) -> RetryPlan:
-    """Plan the next arrays, one for each point, or part of one, with invalid repeats.
+def plan_retry(plan: RetryPlan, policy: RetryPolicy, *, run: Runner) -> RetryPlan:
+    """Add the next arrays, one for each point, or part of one, with invalid repeats.
 
     Raises:
         UsageError: The campaign's scripts were changed or moved, or another version made them; or
             a local campaign is still running.
     """
-    tracked_campaign = findings.watched
-    campaign = tracked_campaign.campaign
+    directory, campaign = plan.watched.directory, plan.watched.campaign
     parts: dict[tuple[str, int], list[InvalidRepeat]] = {}
-    for repeat in findings.invalid:
+    for repeat in plan.invalid:
         parts.setdefault((repeat.array.point.key, repeat.array.offset), []).append(repeat)
-    if parts and findings.open and not find_traits(campaign.scheduler).accepts_more:
-        count = findings.open
-        text = format_count(count, "repeat still waits or runs", "repeats still wait or run")
+    if parts and plan.open and not find_traits(campaign.scheduler).accepts_more:
+        text = format_count(plan.open, "repeat still waits or runs", "repeats still wait or run")
         raise UsageError(
             f"{text}, and the local queue accepts no more now.",
             where=campaign.id,
             hint="Wait for them (hpcbert monitor), or cancel them.",
         )
-    store.refuse_changed_library(tracked_campaign.directory, campaign)
+    store.refuse_changed_library(directory, campaign)
+    backend = scheduler.create_scheduler(campaign.scheduler, SchedulerContext(run))
     first_arrays = {(array.point.key, array.offset): array for array in reversed(campaign.arrays)}
     suspicions: dict[str, Suspicion | None] = {}
     arrays, scripts = [], {}
     spared_nodes: dict[str, str] = {}
     for part, repeats in parts.items():
         first_array = first_arrays[part]
-        if not is_written_to(first_array.request, tracked_campaign.directory):
+        request = first_array.request
+        if not is_written_to(request, directory):
             raise UsageError(
                 "The campaign was moved or copied: its scripts write to the old place.",
-                where=str(tracked_campaign.directory),
+                where=str(directory),
                 hint="Retry it where it was submitted, or submit the points again.",
             )
-        partition = first_array.request.partition
-        if partition not in suspicions:
-            suspicions[partition] = _gather_suspicion(findings, first_array.request, policy, run)
-        verdict = _choose_exclusions(campaign, first_array, policy, suspicions[partition])
-        time_limit = policy.time_limit or retried_limit(tracked_campaign, first_array)
-        array, script = _make_array(findings, first_array, repeats, verdict, time_limit=time_limit)
+        if request.partition not in suspicions:
+            nodes = backend.nodes(request) if policy.suspect else None
+            suspicion = None if nodes is None else Suspicion(plan.runs, nodes)
+            suspicions[request.partition] = suspicion
+        verdict = _choose_exclusions(campaign, first_array, policy, suspicions[request.partition])
+        time_limit = policy.time_limit or retried_limit(plan.watched, first_array)
+        array, script = _make_array(plan, first_array, repeats, verdict, time_limit=time_limit)
         arrays.append(array)
         scripts[array.name] = script
         spared_nodes |= dict(verdict.spared)
-    return RetryPlan(findings, tuple(arrays), scripts, tuple(spared_nodes.items()))
-
-
-def _gather_suspicion(
-    findings: Findings, request: JobRequest, policy: RetryPolicy, run: Runner
-) -> Suspicion | None:
-    """Return the evidence against the nodes of a job's partition; None if unknown."""
-    backend = scheduler.create_scheduler(findings.watched.campaign.scheduler, SchedulerContext(run))
-    partition_nodes = backend.nodes(request) if policy.suspect else None
-    return None if partition_nodes is None else Suspicion(findings.runs, partition_nodes)
+    spared = tuple(spared_nodes.items())
+    return replace(plan, arrays=tuple(arrays), scripts=scripts, spared=spared)
 
 
 def _choose_exclusions(
@@ -297,26 +259,23 @@ def _choose_exclusions(
     requested_nodes = tuple((node, "named by --exclude") for node in policy.exclude)
     if suspicion is None:
         return Verdict(requested_nodes)
-    earlier_nodes = {
-        node: reason
-        for array in campaign.of_point[first_array.point]
-        for node, reason in array.excluded
-    }
-    suspect_nodes = earlier_nodes | suspicion.of(first_array.point.key)
-    for node in policy.exclude:
-        suspect_nodes.pop(node, None)
-    named_nodes = expand(first_array.request.nodelist)
-    named_suspects = [item for item in suspect_nodes.items() if item[0] in named_nodes]
+    suspect_nodes: dict[str, str] = {}
+    for array in campaign.of_point[first_array.point]:
+        suspect_nodes |= dict(array.excluded)
+    suspect_nodes |= suspicion.of(first_array.point.key)
+    required_nodes = expand(first_array.request.nodelist)
+    suspect_items = [item for item in suspect_nodes.items() if item[0] not in policy.exclude]
     verdict = suspects.limit_exclusions(
-        {node: reason for node, reason in suspect_nodes.items() if node not in named_nodes},
+        dict(item for item in suspect_items if item[0] not in required_nodes),
         suspicion.nodes,
         needed=first_array.point.shape.nodes,
     )
-    return Verdict((*requested_nodes, *verdict.excluded), (*verdict.spared, *named_suspects))
+    spared = (*verdict.spared, *(item for item in suspect_items if item[0] in required_nodes))
+    return Verdict((*requested_nodes, *verdict.excluded), spared)
 
 
 def _make_array(
-    findings: Findings,
+    plan: RetryPlan,
     first_array: Array,
     invalid_repeats: Sequence[InvalidRepeat],
     verdict: Verdict,
@@ -324,10 +283,11 @@ def _make_array(
     time_limit: str,
 ) -> tuple[Array, str]:
     """Return the array that runs some repeats of a point again, and its script."""
-    tracked_campaign = findings.watched
-    point_arrays = tracked_campaign.campaign.of_point[first_array.point]
+    point_arrays = plan.watched.campaign.of_point[first_array.point]
     retry = 1 + max(array.retry for array in point_arrays)
-    attempts = [findings.attempts.get(repeat.key, 0) for repeat in invalid_repeats]
+    attempts = [
+        plan.attempts.get((repeat.array.name, repeat.number), 0) for repeat in invalid_repeats
+    ]
     first_attempt = 1 + max(*attempts, *(array.first_attempt for array in point_arrays))
     name = f"{first_array.name}.t{retry}"
     indices = [repeat.number - first_array.offset for repeat in invalid_repeats]
@@ -339,10 +299,10 @@ def _make_array(
         time_limit=time_limit,
     )
     script = rewrite_script(
-        store.read_script(tracked_campaign.directory, first_array).decode(),
+        store.read_script(plan.watched.directory, first_array).decode(),
         first_array.request,
         request,
-        scheduler=find_traits(tracked_campaign.campaign.scheduler),
+        scheduler=find_traits(plan.watched.campaign.scheduler),
         repeats=indices,
         first_attempt=first_attempt,
     )
@@ -373,11 +333,10 @@ def write_retry(retry_plan: RetryPlan) -> Campaign:
         UsageError: Another process works on the campaign, or has changed it meanwhile.
         HpcbertError: The file system refused; nothing has been submitted then.
     """
-    tracked_campaign = retry_plan.findings.watched
-    directory = tracked_campaign.directory
+    directory = retry_plan.watched.directory
     with store.locked(directory):
         campaign = store.read_manifest(directory)
-        if campaign != tracked_campaign.campaign:
+        if campaign != retry_plan.watched.campaign:
             raise UsageError(
                 "Another process changed the campaign meanwhile.",
                 where=campaign.id,
@@ -478,21 +437,23 @@ def resubmit(
     Returns:
         What was submitted, with job ids.
     """
-
-    def submit_intended() -> tuple[Array, ...]:
-        return submit_pending(
-            directory, run=run, floor=floor, waiting=waiting, resume_command=RETRY_COMMAND
-        ).arrays
-
+    submit_intended = functools.partial(
+        submit_pending,
+        directory,
+        run=run,
+        floor=floor,
+        waiting=waiting,
+        resume_command=RETRY_COMMAND,
+    )
     arrays = store.read_manifest(directory).arrays
     if not dry and any(array.state == "intended" for array in arrays):
         submit_intended()
-    findings = find_invalid(directory, policy, run=run, dry=dry)
-    invalid_ends = [(repeat.array, repeat.number, repeat.state) for repeat in findings.invalid]
-    refuse_pointless(findings.watched, invalid_ends, policy.time_limit)
-    plan = plan_retry(findings, policy, run=run)
+    plan = find_invalid(directory, policy, run=run, dry=dry)
+    invalid_ends = [(repeat.array, repeat.number, repeat.state) for repeat in plan.invalid]
+    refuse_pointless(plan.watched, invalid_ends, policy.time_limit)
+    plan = plan_retry(plan, policy, run=run)
     if dry or not plan.arrays:
         return plan
     write_retry(plan)
-    submitted = {array.name: array for array in submit_intended()}
+    submitted = {array.name: array for array in submit_intended().arrays}
     return replace(plan, arrays=tuple(submitted.get(array.name, array) for array in plan.arrays))

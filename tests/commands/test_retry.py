@@ -74,7 +74,7 @@ class Bench:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
-    def look(self, policy: RetryPolicy | None = None) -> retry.Findings:
+    def look(self, policy: RetryPolicy | None = None) -> retry.RetryPlan:
         clock = Clock(NOW)
         return retry.find_invalid(
             self.directory, policy or RetryPolicy(), run=self.slurm, clock=clock, pause=clock.pause

@@ -14,7 +14,7 @@ from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.commands import retry, submit
 from hpcbert.commands.monitor import Sinks, View, open_campaign
-from hpcbert.commands.retry import Findings, RetryPlan
+from hpcbert.commands.retry import RetryPlan
 from hpcbert.model import Shape
 from tests.kit.drafts import combined, drafted
 from tests.kit.slurm import Slurm
@@ -28,8 +28,7 @@ class Story:
         self.told: list[object] = []
         self.policies: list[RetryPolicy] = []
         array = replace(campaign.campaign.arrays[0], repeats=(2, 4))
-        findings = Findings(campaign, (), (), 0, {}, {})
-        self.plans = [RetryPlan(findings), RetryPlan(findings, (array,))]
+        self.plans = [RetryPlan(campaign), RetryPlan(campaign, arrays=(array,))]
         monkeypatch.setattr(retry, "watch", self.watch)
         monkeypatch.setattr(retry, "resubmit", self.resubmit)
 

@@ -12,7 +12,7 @@ from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.commands import submit as flow
-from hpcbert.commands.retry import Findings, InvalidRepeat, plan_retry
+from hpcbert.commands.retry import InvalidRepeat, RetryPlan, plan_retry
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.model import Shape
 from hpcbert.scheduler.base import NoRoomError, SchedulerContext
@@ -152,7 +152,7 @@ def test_a_retry_of_repeats_beyond_an_array_has_indices_within_it(tmp_path: Path
         for array in draft.campaign.arrays[:2]
         for number in array.repeats[1:2]
     )
-    findings = Findings(watched, invalid, (), 0, {}, {})
+    findings = RetryPlan(watched, invalid)
     made_ = plan_retry(findings, RetryPolicy(suspect=False), run=Slurm())
     assert [(array.repeats, array.offset) for array in made_.arrays] == [((2,), 0), ((5,), 3)]
     assert made_.arrays[1].request.array == "2%1"
