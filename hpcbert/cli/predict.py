@@ -99,7 +99,8 @@ def predict(
 
 def _format_title(forecast: Forecast) -> str:
     group = forecast.group
-    return f"{table_title(group)} {group.batch} samples per device {sanitize(group.variant)}"
+    title = f"{table_title(group)} {group.batch} samples per device"
+    return f"{title} {sanitize(group.variant)}" if group.variant else title
 
 
 def _forecast_data(forecast: Forecast) -> dict[str, Any]:
