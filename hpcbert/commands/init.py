@@ -21,13 +21,13 @@ from hpcbert.errors import SchedulerError, UsageError, format_count
 from hpcbert.lab.plan import is_lab
 from hpcbert.model import Protocol
 from hpcbert.scheduler.slurm.admission import (
-    derive_site_demand,
+    derive_site_request,
     describe_forced_sharing,
     describe_restriction,
     find_time_limit,
 )
 from hpcbert.scheduler.slurm.cluster import HINTS, Cluster
-from hpcbert.scheduler.slurm.trial import try_forms
+from hpcbert.scheduler.slurm.examine import try_forms
 from hpcbert.slurm.inventory import Partition, PartitionRules, choose_mpi
 from hpcbert.system import machine
 from hpcbert.system.decode import did_you_mean
@@ -537,7 +537,7 @@ def _choose_time_limit(proposal: Proposal, cluster: Cluster, offer: _Offer | Non
     maximum = offer.partition.limit if offer else TimeLimit(None)
     owner = f"partition {partition}"
     if "limits" in cluster.settings.enforced:
-        job = derive_site_demand(_draft_site(proposal), 1)
+        job = derive_site_request(_draft_site(proposal), 1)
         limit_owner, enforced_limit = find_time_limit(job, cluster, partition)
         if maximum.exceeds(enforced_limit):
             maximum, owner = enforced_limit, limit_owner

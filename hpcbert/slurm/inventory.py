@@ -13,16 +13,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import ceil
-from typing import NamedTuple
 
 from hpcbert.slurm.hostlist import expand
 from hpcbert.timelimit import TimeLimit
 
 _PARTITION_FIELDS = "%P|%a|%D|%l|%s|%G|%N"
 _STATE_FIELDS = "%N|%P|%T"
-_SIZE_FIELDS = "%N|%P|%c|%m"
 _FEATURE_FIELDS = "%P|%f|%D"
 _PAIR = re.compile(r"(?:^|\s)([A-Z]\w*)=(\S*)")
 # What stands for no names, or for all.
@@ -33,10 +31,6 @@ _MOST_GPUS = 1024
 # With FORCE:1, a job shares its resources with none of its partition (slurm.conf(5)).
 _FORCED = re.compile(r"FORCE(?::(?!1$)\d+)?")
 _PREEMPTING = ("CANCEL", "REQUEUE", "SUSPEND")
-_TRES = re.compile(r"([\w/:.+-]+)=(\d{1,15}(?:\.\d{1,6})?)([KMGTP]?)")
-# For memory, in MiB; for others Slurm counts in thousands.
-_MEMORY_UNITS = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
-_COUNT_UNITS = {"": 1, "K": 1_000, "M": 1_000_000, "G": 10**9, "T": 10**12, "P": 10**15}
 # A resource that jobs see and do not use up; no type has this name.
 _UNCONSUMED = "no_consume"
 # `1g.10gb`, `a100_3g.20gb`, `nvidia_h100_80gb_hbm3_1g.10gb+me`, as slurmd names NVIDIA's slices.
@@ -80,14 +74,17 @@ class NodeGroup:
     names: tuple[str, ...]
     resources: tuple[Resource, ...]
 
-    def has(self, resource: Resource) -> bool:
-        """Return whether each node has this much of a resource, of all its types together."""
-        counts = [
-            candidate.count
+    def list_matches(self, resource: Resource) -> list[Resource]:
+        """Return the resources of a request's name, and type if it has one."""
+        return [
+            candidate
             for candidate in self.resources
             if candidate.name == resource.name and resource.kind in {"", candidate.kind}
         ]
-        return sum(counts) >= resource.count
+
+    def has(self, resource: Resource) -> bool:
+        """Return whether each node has this much of a resource, of all its types together."""
+        return sum(match.count for match in self.list_matches(resource)) >= resource.count
 
 
 @dataclass(frozen=True)
@@ -117,6 +114,16 @@ class Partition:
     def nodes(self) -> int:
         """Number of its nodes."""
         return sum(group.count for group in self.groups)
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """The resources of its nodes, each once: `gpu:v100:8`."""
+        texts = (str(resource) for group in self.groups for resource in group.resources)
+        return tuple(dict.fromkeys(texts))
+
+    def list_matches(self, resource: Resource) -> list[Resource]:
+        """Return the resources of its nodes of a request's name, and type if it has one."""
+        return [match for group in self.groups for match in group.list_matches(resource)]
 
     def fitting(self, requirements: Sequence[Resource]) -> set[str]:
         """Return the names of the nodes that have all of some resources."""
@@ -149,7 +156,8 @@ def _read_number(text: str) -> int | None:
 
 
 def _split_names(text: str) -> tuple[str, ...]:
-    return () if text in _NO_NAMES else tuple(text.split(","))
+    words = (word.strip() for word in text.split(","))
+    return () if text in _NO_NAMES else tuple(word for word in words if word)
 
 
 def read_partitions(text: str) -> dict[str, Partition]:
@@ -189,29 +197,17 @@ def parse_resources(text: str) -> tuple[Resource, ...]:
 
 
 def _parse_resource(word: str) -> Resource | None:
-    word = word.strip().removeprefix("gres/").removeprefix("gres:").replace("=", ":")
-    name, *fields = (part for part in word.split(":") if part != _UNCONSUMED)
+    text = word.strip().removeprefix("gres/").removeprefix("gres:").replace("=", ":")
+    name, *fields = (part for part in text.split(":") if part != _UNCONSUMED)
     match = _COUNT.fullmatch(fields[-1]) if fields else None
     if not name:
         return None
     count = int(match[1]) * _THOUSANDS[match[2]] if match else 0
-    if match is None or (name == "gpu" and len(fields) == 1 and count > _MOST_GPUS):
+    # Of a whole partition there may be more.
+    is_type = name == "gpu" and len(fields) == 1 and count > _MOST_GPUS and "=" not in word
+    if match is None or is_type:
         return Resource(name, ":".join(fields), 1)
     return Resource(name, ":".join(fields[:-1]), count)
-
-
-def parse_tres(text: str) -> dict[str, int]:
-    """Read trackable resources: `cpu=16,mem=500G,node=2,gres/gpu=4,gres/gpu:a100=4`.
-
-    Memory is in MiB; parts that can't be read are skipped.
-    """
-    counts = {}
-    for word in text.split(","):
-        if match := _TRES.fullmatch(word.strip()):
-            name, number, unit = match.groups()
-            factor = _MEMORY_UNITS[unit] if name == "mem" else _COUNT_UNITS[unit]
-            counts[name] = int(float(number) * factor)
-    return counts
 
 
 # States of nodes that run jobs or could (sinfo(1), NODE STATE CODES); a mark after a state, for
@@ -219,30 +215,9 @@ def parse_tres(text: str) -> dict[str, int]:
 _USABLE = frozenset({"idle", "mixed", "allocated", "completing", "reserved", "planned", "blocked"})
 
 
-class NodeSize(NamedTuple):
-    """The size of a node: CPUs, and memory in MiB."""
-
-    cpus: int
-    memory: int
-
-
 def node_states_argv() -> list[str]:
     """Return the query for all nodes, one line for each partition of a node."""
     return ["sinfo", "--noheader", "--all", "--Node", f"--format={_STATE_FIELDS}"]
-
-
-def node_sizes_argv() -> list[str]:
-    """Return the query for the sizes of all nodes, one line for each partition of a node."""
-    return ["sinfo", "--noheader", "--all", "--Node", f"--format={_SIZE_FIELDS}"]
-
-
-def read_node_sizes(text: str, partition: str) -> list[NodeSize]:
-    """Return the sizes of a partition's nodes from the output of `node_sizes_argv`."""
-    return [
-        NodeSize(int(cpus), int(memory))
-        for _, label, cpus, memory in _read_rows(text, _SIZE_FIELDS)
-        if _is_in_partition(label, partition) and cpus.isdigit() and memory.isdigit()
-    ]
 
 
 def _is_in_partition(label: str, partition: str) -> bool:
@@ -412,65 +387,14 @@ def _average_resources(keys: dict[str, str], nodes: int) -> tuple[Resource, ...]
     """Return each node's average share of the partition's sums; typed resources before others."""
     if not nodes:
         return ()
-    counts = parse_tres(keys.get("TRES", ""))
-    words = [f"{name}={count}" for name, count in counts.items() if name.startswith("gres/")]
-    totals = parse_resources(",".join(words))
+    words = keys.get("TRES", "").split(",")
+    totals = parse_resources(",".join(word for word in words if word.startswith("gres/")))
     typed = {resource.name for resource in totals if resource.kind}
     return tuple(
         replace(resource, count=ceil(resource.count / nodes))
         for resource in totals
         if resource.kind or resource.name not in typed
     )
-
-
-# A feature, without the count of nodes after it: `[a*2&b*1]`.
-_FEATURE = re.compile(r"(?<![\w*.-])([A-Za-z_][\w.:-]*)")
-
-
-@dataclass(frozen=True)
-class Reservation:
-    """One reservation.
-
-    Attributes:
-        state: `ACTIVE` or `INACTIVE`.
-        start: When it begins, as scontrol prints it.
-        nodes: Number of its nodes.
-        users: Who may use it; if empty, members of its accounts.
-        accounts: The accounts that may use it.
-    """
-
-    name: str
-    state: str
-    start: str
-    nodes: int
-    users: tuple[str, ...]
-    accounts: tuple[str, ...]
-
-    def is_usable_by(self, user: str, accounts: set[str]) -> bool:
-        """Return whether it lists a user, or one of the user's accounts."""
-        return user in self.users or bool(accounts & set(self.accounts))
-
-
-def reservations_argv() -> list[str]:
-    """Return the query for all reservations."""
-    return ["scontrol", "--oneliner", "show", "reservation"]
-
-
-def read_reservations(text: str) -> dict[str, Reservation]:
-    """Read the output of `reservations_argv`, by name; other lines are skipped."""
-    reservations = {}
-    for line in text.splitlines():
-        keys = dict(_PAIR.findall(line))
-        if name := keys.get("ReservationName"):
-            reservations[name] = Reservation(
-                name=name,
-                state=keys.get("State", ""),
-                start=keys.get("StartTime", ""),
-                nodes=_read_number(keys.get("NodeCnt", "")) or 0,
-                users=_split_names(keys.get("Users", "")),
-                accounts=_split_names(keys.get("Accounts", "")),
-            )
-    return reservations
 
 
 def features_argv() -> list[str]:
@@ -486,11 +410,6 @@ def count_features(text: str, partition: str) -> Counter[str] | None:
             counts = counts or Counter()
             counts.update(dict.fromkeys(_split_names(features), int(count)))
     return counts
-
-
-def list_features(constraint: str) -> Iterator[str]:
-    """Yield the features that a constraint names, in any of its forms."""
-    yield from dict.fromkeys(_FEATURE.findall(constraint))
 
 
 # --- The controller's settings, and srun's kinds of MPI -------------------------------------------
@@ -608,3 +527,185 @@ def choose_mpi(preferences: Sequence[str], available: Sequence[str]) -> str:
         if version := preference if preference in available else next(reversed(versions), ""):
             return version
     return ""
+
+
+# --- The user's rights in accounting --------------------------------------------------------------
+
+# Columns of SchedMD/slurm, src/sacctmgr/common.c, 22.05 to 26.05.
+_ASSOCIATION = "Account,User,ParentName,Partition,QOS,DefaultQOS,MaxWall"
+_QOS = "Name,Flags,MaxWall,Preempt,PreemptMode"
+# A flag of QOS whose limits take precedence over those of the partition's QOS (sacctmgr(1)).
+_OUTRANKS = "OverPartQOS"
+
+
+@dataclass(frozen=True)
+class Association:
+    """The rights of an account, or of a user in one.
+
+    Attributes:
+        account: Its name.
+        parent: The account above, if the row is an account's.
+        partition: Its partition; empty for all.
+        qos: The QOS that it may use.
+        default_qos: The QOS of its jobs by default; empty: the cluster's.
+        limit: Time limit of one job.
+    """
+
+    account: str
+    parent: str
+    partition: str
+    qos: tuple[str, ...]
+    default_qos: str
+    limit: TimeLimit
+
+
+@dataclass(frozen=True)
+class Qos:
+    """One quality of service.
+
+    Attributes:
+        flags: `DenyOnLimit`, `PartitionTimeLimit`, ….
+        limit: Time limit of one job.
+        preempts: The QOS whose jobs its own may preempt, with preempt/qos.
+        preemption: What happens to its own jobs then: `requeue`; `cluster`: as the cluster says.
+    """
+
+    flags: tuple[str, ...]
+    limit: TimeLimit
+    preempts: tuple[str, ...]
+    preemption: str
+
+
+@dataclass(frozen=True)
+class Rights:
+    """The requests that a user may make.
+
+    Attributes:
+        own: The user's associations.
+        accounts: The accounts' own rows.
+        qos: All QOS by name.
+        default: The account of jobs that name none; empty if unknown.
+        known: Whether accounting answered.
+    """
+
+    own: tuple[Association, ...] = ()
+    accounts: tuple[Association, ...] = ()
+    qos: Mapping[str, Qos] = field(default_factory=dict)
+    default: str = ""
+    known: bool = False
+
+    def of(self, account: str = "", partition: str = "") -> Association | None:
+        """Return the association of a job: that of its partition before another."""
+        name = (account or self.default).lower()
+        by_partition = {
+            association.partition: association
+            for association in reversed(self.own)
+            if association.account == name
+        }
+        return by_partition.get(partition) or by_partition.get("")
+
+    def qos_of(self, account: str = "", partition: str = "") -> str:
+        """Return the QOS of a job that names none; empty: the cluster's default, which is unknown.
+
+        A single QOS that an association may use is its default, whether marked so or not.
+        """
+        association = self.of(account, partition)
+        if association is None:
+            return ""
+        return association.default_qos or (association.qos[0] if len(association.qos) == 1 else "")
+
+    def most_time(
+        self, account: str = "", partition: str = "", qos: str = "", *, of_partition: str = ""
+    ) -> tuple[str, TimeLimit]:
+        """Return the owner of a job's time limit, and the limit; a QOS's replaces an account's.
+
+        Args:
+            account: The job's account; empty for the default one.
+            partition: Its partition.
+            qos: Its QOS; empty for the default one.
+            of_partition: The partition's own QOS; empty if it has none.
+        """
+        job_qos = qos or self.qos_of(account, partition)
+        precedence = [of_partition, job_qos]
+        if job_qos in self.qos and _OUTRANKS in self.qos[job_qos].flags:
+            precedence.reverse()
+        for name in precedence:
+            if name in self.qos and self.qos[name].limit.seconds is not None:
+                return f"QOS {name}", self.qos[name].limit
+        association = self.of(account, partition)
+        if association is None:
+            return "", TimeLimit(None)
+        return f"account {association.account}", association.limit
+
+    def above(self, account: str) -> list[str]:
+        """Return an account and those above it."""
+        parents = {association.account: association.parent for association in self.accounts}
+        names: list[str] = []
+        while account in parents and account not in names:
+            names.append(account)
+            account = parents[account]
+        return names
+
+
+def associations_argv(user: str, *, cluster: str = "") -> list[str]:
+    """Return the query for a user's associations, or without a user for the accounts' own rows.
+
+    Args:
+        user: Login name; empty for accounts.
+        cluster: Its name, if known: one database may serve several.
+    """
+    conditions = [f"user={user}", *([f"cluster={cluster}"] if cluster else [])]
+    return ["sacctmgr", "-nP", "show", "assoc", *conditions, f"format={_ASSOCIATION}"]
+
+
+def default_argv(user: str) -> list[str]:
+    """Return the query for a user's default account."""
+    return ["sacctmgr", "-nP", "show", "user", user, "format=User,DefaultAccount"]
+
+
+def qos_argv() -> list[str]:
+    """Return the query for all QOS."""
+    return ["sacctmgr", "-nP", "show", "qos", f"format={_QOS}"]
+
+
+def read_associations(text: str) -> tuple[Association, ...]:
+    """Read the output of `associations_argv`; lines that can't be read are skipped."""
+    return tuple(
+        Association(
+            account=row["Account"].strip(),
+            parent=row["ParentName"],
+            partition=row["Partition"],
+            qos=_split_names(row["QOS"]),
+            default_qos=row["DefaultQOS"],
+            limit=TimeLimit.parse_reported(row["MaxWall"]),
+        )
+        for row in _read_columns(text, _ASSOCIATION)
+    )
+
+
+def read_default(text: str, user: str) -> str:
+    """Return the default account in the output of `default_argv`; empty if there is none."""
+    rows = (line.partition("|")[::2] for line in text.splitlines())
+    return next((account for name, account in rows if name == user), "")
+
+
+def read_qos(text: str) -> dict[str, Qos]:
+    """Read the output of `qos_argv`, by name."""
+    return {
+        row["Name"]: Qos(
+            _split_names(row["Flags"]),
+            TimeLimit.parse_reported(row["MaxWall"]),
+            _split_names(row["Preempt"]),
+            row["PreemptMode"],
+        )
+        for row in _read_columns(text, _QOS)
+    }
+
+
+def _read_columns(text: str, columns: str) -> Iterator[dict[str, str]]:
+    """Yield the fields of each line, by column; lines that can't be read are skipped."""
+    names = columns.split(",")
+    for line in text.splitlines():
+        row = line.split("|")
+        if len(row) >= len(names) and row[0]:
+            yield dict(zip(names, row, strict=False))

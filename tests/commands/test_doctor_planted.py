@@ -30,14 +30,13 @@ WORKLOADS = REPOSITORY / "hpcbert/workloads"
 ENFORCED = (
     "ClusterName = c\nSLURM_VERSION = {}\nAccountingStorageEnforce = associations,limits,qos\n"
 )
-OWN = "proj|me|||high,normal|normal|||\nshort|me|||normal|normal|||\n"
-ACCOUNTS = "root||||normal||||\nproj||root||normal||||\nshort||root||normal||||\n"
+OWN = "proj|me|||high,normal|normal|\nshort|me|||normal|normal|\n"
+ACCOUNTS = "root||||normal||\nproj||root||normal||\nshort||root||normal||\n"
 PARTS = (
     partition()
     + partition("closed", accounts="short", default="NO")
     + partition("fast", qos="high", default="NO")
     + partition("club", default="NO").replace("AllowGroups=ALL", "AllowGroups=members")
-    + partition("lean", default="NO").replace("MaxNodes", "MaxMemPerNode=64000 MaxNodes")
     + partition("busy", default="NO").replace("MaxNodes", "OverSubscribe=FORCE:4 MaxNodes")
     + partition("wide", default="NO").replace("MaxNodes", "MinNodes=2 MaxNodes")
 )
@@ -45,7 +44,7 @@ SINFO = "".join(
     f"{name}|{state}|2|infinite|{least}-infinite|gpu:8|n[1-2]\n"
     for name, state, least in (
         *(("gpu*", "up", 1), ("closed", "up", 1), ("fast", "up", 1), ("gone", "down", 1)),
-        *(("club", "up", 1), ("lean", "up", 1), ("busy", "up", 1), ("wide", "up", 2)),
+        *(("club", "up", 1), ("busy", "up", 1), ("wide", "up", 2)),
     )
 )
 SLICES = "mig*|up|2|infinite|1-infinite|gpu:1g.10gb:7|n[1-2]\n"
@@ -162,7 +161,6 @@ def query(
     def ask(tmp_path: Path) -> Iterable[Finding]:
         usual = {"sinfo": SINFO, "partitions": PARTS, "own": OWN, "accounts": ACCOUNTS}
         usual |= {"user": "me|proj\n", "config": ENFORCED.format(version)}
-        usual |= {"sizes": "n1|gpu*|32|256000\nn2|gpu*|16|128000\n"}
         usual |= {"qos": "normal|||||||\nhigh|||||||\n"}
         cluster = answers or Answers(**usual)  # type: ignore[arg-type]
 
@@ -203,9 +201,6 @@ PLANTERS: dict[str, Callable[[Path], Iterable[Finding]]] = {
     "the partition is for other groups": query('partition = "club"'),
     "the partition requires more nodes": query('partition = "wide"'),
     "the partition shares its nodes in any case": query('partition = "busy"'),
-    "the partition allows less memory than a node has": query('partition = "lean"\nmemory = "0"'),
-    "ranks request more CPUs than a node has": query("[nodes]\ngpus_per_node = 8\ncpus_per_gpu = 8"),
-    "the site requests more memory than a node has": query('memory = "999G"'),
     "an account may not use the partition": query('partition = "closed"'),
     "the cluster requires an account": query(
         answers=Answers(

@@ -204,7 +204,7 @@ def test_a_preemptible_partition_is_said(
 @cases
 def test_a_preemptible_qos_is_said(config: str, preempts: str, mode: str, warning: str) -> None:
     association = "a|me|||spare|spare|||\n"
-    qos = f"spare||||||{mode}\nhigh|||||{preempts}|cluster\n"
+    qos = f"spare||||{mode}\nhigh|||{preempts}|cluster\n"
     proposal = propose_site(Answers(config=config, own=association, user="me|a\n", qos=qos))
     warnings = [text for text in proposal.warnings if "preempt" in text]
     assert len(warnings) == bool(warning)
@@ -461,21 +461,6 @@ def test_what_is_chosen_is_said_with_the_reason_and_the_rest() -> None:
     )
     assert "slurm.partition      gpu: 2 nodes with gpu:8; the default, cpu, has no GPUs" in text
     assert "also there (--partition): cpu (no GPUs, 2 nodes)" in text
-
-
-@cases
-def test_a_job_of_one_node_keeps_to_limits_on_minutes(
-    accounts: str, config: str, expected: str, reason: str
-) -> None:
-    """By columns of sacctmgr, `GrpTRESRunMins` for one."""
-    answers = Answers(
-        sinfo=line("gpu*", "gpu:8"), config=config, own="proj|me|||normal|normal|||\n",
-        accounts=f"proj||root||normal{accounts}\n", user="me|proj\n",
-    )  # fmt: skip
-    (chosen,) = (
-        choice for choice in propose_site(answers).choices if choice.key == "slurm.time_limit"
-    )
-    assert (chosen.value, reason in chosen.why) == (expected, True), chosen
 
 
 def test_a_type_that_a_person_picks_is_not_called_the_most() -> None:

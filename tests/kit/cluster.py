@@ -51,7 +51,7 @@ class Answers:
     """The output of a cluster's commands, by their first words; an `Exception` is an error.
 
     Attributes:
-        sinfo, sizes: Its lines of partitions, and of the nodes' CPUs and memory.
+        sinfo: Its lines of partitions.
         partitions, config, job: Of scontrol.
         own, accounts, user, qos: Of sacctmgr: the user's associations, the accounts', the user's
             default, all QOS.
@@ -60,14 +60,13 @@ class Answers:
     """
 
     sinfo: str = "gpu*|up|2|infinite|1-infinite|gpu:8|n[1-2]\n"
-    sizes: str = ""
     partitions: str = partition()
     config: str = "ClusterName = c\nAccountingStorageEnforce = none\nSLURM_VERSION = 24.11.5\n"
     job: str = ""
     own: str = ""
     accounts: str = ""
     user: str = ""
-    qos: str = "normal|||||||\n"
+    qos: str = "normal||||\n"
     mpi: str = MPI
     help: str = "Usage: srun\n"
     complaints: Mapping[str, str] = field(default_factory=dict)
@@ -104,8 +103,6 @@ class Answers:
 def _attribute(argv: Sequence[str]) -> str:
     """Return the attribute that answers a command."""
     words = [word for word in argv[1:] if not word.startswith("-") or word == "--mpi=list"]
-    if argv[0] == "sinfo" and any("%c|%m" in word for word in argv):
-        return "sizes"
     if argv[0] == "srun":
         return "mpi" if "--mpi=list" in words else "help"
     if argv[0] == "scontrol":

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from hpcbert.slurm.accounting import (
-    Rights,
-    read_associations,
-    read_default,
-    read_qos,
-)
 from hpcbert.slurm.inventory import (
     Controller,
+    Resource,
+    Rights,
     choose_mpi,
     parse_resources,
-    parse_tres,
+    read_associations,
     read_config,
+    read_default,
     read_mpi,
+    read_partitions,
+    read_qos,
     read_rules,
 )
 from hpcbert.timelimit import TimeLimit
@@ -39,6 +38,15 @@ PARTITIONS = read_constant(__file__, "PARTITIONS")
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
+        ("gpu:8", [("gpu", "", 8)]),
+        ("gpu:v100:8(S:0-1)", [("gpu", "v100", 8)]),
+        ("gpu:2080ti:8", [("gpu", "2080ti", 8)]),
+        ("gpu:1g.10gb:7(IDX:0-6)", [("gpu", "1g.10gb", 7)]),
+        ("gpu:a100:4(S:0,1),gpu:h100:2", [("gpu", "a100", 4), ("gpu", "h100", 2)]),
+        ("gpu", [("gpu", "", 1)]),
+        ("bandwidth:lustre:4K", [("bandwidth", "lustre", 4096)]),
+        ("(null)", []),
+        ("gres/gpu=4096", [("gpu", "", 4096)]),
         ("gpu:4090:8", [("gpu", "4090", 8)]),
         ("gpu:4090", [("gpu", "4090", 1)]),
         ("gpu:1080:2(S:1)", [("gpu", "1080", 2)]),
@@ -54,9 +62,16 @@ PARTITIONS = read_constant(__file__, "PARTITIONS")
     ],
 )  # fmt: skip
 def test_every_spelling_of_a_resource(text: str, expected: list[tuple[str, str, int]]) -> None:
-    assert [
-        (resource.name, resource.kind, resource.count) for resource in parse_resources(text)
-    ] == expected
+    assert list(parse_resources(text)) == [Resource(*fields) for fields in expected]
+
+
+def test_groups_of_a_partition_are_added_up() -> None:
+    partitions = read_partitions(read_constant(__file__, "SINFO"))
+    gpu, long = partitions["gpu"], partitions["long"]
+    assert (gpu.default, gpu.state, gpu.limit.seconds, gpu.most_nodes) == (True, "up", 86400, None)
+    assert [group.names for group in gpu.groups] == [("n1", "n2", "n3"), ("n4",)]
+    assert (long.limit.seconds, long.most_nodes) == (None, 2)
+    assert set(partitions) == {"gpu", "long"}
 
 
 @cases
@@ -148,17 +163,10 @@ def test_a_partition_may_give_memory_by_gpu() -> None:
     assert rules["a"].memory == "--mem-per-gpu=9"
 
 
-def test_trackable_resources() -> None:
-    text = "cpu=16,mem=62.5G,node=2,gres/gpu:a100=4,bb/datawarp=1T,nonsense"
-    assert parse_tres(text) == {
-        "cpu": 16, "mem": 64000, "node": 2, "gres/gpu:a100": 4, "bb/datawarp": 10**12,
-    }  # fmt: skip
-
-
 RIGHTS = Rights(
-    own=read_associations("proj|me||gpu|normal,long||00:20:00|node=2|\nproj|me|||normal|normal|||\n"),
-    accounts=read_associations("root||||||||\nproj||top||normal|||gres/gpu=3|\ntop||root|||||node=1|00:30:00"),
-    qos=read_qos("normal|DenyOnLimit,OverPartQOS|1-00:00:00|gres/gpu=8||high|cluster\nlong|PartitionTimeLimit|||||\n"),
+    own=read_associations("proj|me||gpu|normal,long||00:20:00\nproj|me|||normal|normal|\n"),
+    accounts=read_associations("root||||||\nproj||top||normal||\ntop||root||||"),
+    qos=read_qos("normal|DenyOnLimit,OverPartQOS|1-00:00:00|high|cluster\nlong|PartitionTimeLimit|||\nbrief||00:05:00||\n"),
     default=read_default("you|x\nme|proj\n", "me"),
     known=True,
 )  # fmt: skip
@@ -168,39 +176,22 @@ def test_associations_of_a_user() -> None:
     assert RIGHTS.default == "proj"
     association = RIGHTS.of("", "gpu")
     assert association is not None
-    assert (association.qos, association.limit, association.minutes) == (
-        *(("normal", "long"), TimeLimit(1200)),
-        {"node": 2},
-    )
+    assert (association.qos, association.limit) == (("normal", "long"), TimeLimit(1200))
     assert RIGHTS.of("proj", "other") == RIGHTS.own[1]
     assert RIGHTS.of("none") is None
     assert RIGHTS.qos_of("proj", "other") == "normal"
     assert RIGHTS.qos_of("proj", "gpu") == ""
 
 
-def test_qos_and_their_limits() -> None:
-    normal = RIGHTS.qos["normal"]
-    assert normal.flags == ("DenyOnLimit", "OverPartQOS")
-    assert (normal.limit, normal.minutes) == (TimeLimit(86400), {"gres/gpu": 8})
-
-
-def test_limits_of_accounts_above_bind_too() -> None:
-    assert list(RIGHTS.minutes_caps("proj", "gpu")) == [
-        ("your part of account proj", "node", 2),
-        ("account proj", "gres/gpu", 3),
-        ("account top", "node", 1),
-        ("account top", "wall", 30),
-    ]
-
-
-def test_what_a_qos_limits_no_account_does() -> None:
-    assert list(RIGHTS.minutes_caps("proj", "gpu", "normal")) == [
-        ("QOS normal", "gres/gpu", 8),
-        ("your part of account proj", "node", 2),
-        ("account top", "node", 1),
-        ("account top", "wall", 30),
-    ]
+def test_a_qos_replaces_the_limit_of_an_account() -> None:
+    assert RIGHTS.qos["normal"].flags == ("DenyOnLimit", "OverPartQOS")
     assert RIGHTS.most_time("proj", "gpu", "normal") == ("QOS normal", TimeLimit(86400))
     assert RIGHTS.most_time("proj", "gpu", "long") == ("account proj", TimeLimit(1200))
-    assert RIGHTS.ranked_qos("proj", "gpu", "normal", "long") == ("normal", "long")
-    assert RIGHTS.ranked_qos("proj", "gpu", "long", "normal") == ("normal", "long")
+    assert RIGHTS.most_time("proj", "gpu", "short") == ("account proj", TimeLimit(1200))
+    precedences = [("normal", "brief"), ("brief", "normal")]
+    owners = [
+        RIGHTS.most_time("proj", "gpu", qos, of_partition=own_qos)[0]
+        for qos, own_qos in precedences
+    ]
+    assert owners == ["QOS normal", "QOS normal"]
+    assert RIGHTS.above("proj") == ["proj", "top", "root"]

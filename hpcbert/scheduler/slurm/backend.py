@@ -23,7 +23,6 @@ from hpcbert.scheduler.base import Check, Scheduler, Start, Supply, Target
 from hpcbert.scheduler.poller import FLOOR
 from hpcbert.scheduler.slurm import admission, cluster, dependencies, examine, identify, submission
 from hpcbert.scheduler.slurm.cluster import Cluster
-from hpcbert.scheduler.slurm.trial import is_unreachable
 from hpcbert.script.plan import MOST_INDICES
 from hpcbert.script.request import without_names
 from hpcbert.script.resolve import SubmitOptions
@@ -214,8 +213,8 @@ class Slurm(Scheduler):
         """Ask for the longest array, who shares nodes and, if MPI starts the ranks, its kinds."""
         cluster_here = Cluster(self.context)
         mpi = cluster_here.mpi if _names_mpi(site, recipe) else ()
-        jobs = [] if _read_cluster(site) else [admission.derive_site_demand(site, 1)]
-        shares_nodes = any(admission.find_forced_sharing(jobs, cluster_here))
+        job = admission.derive_site_request(site, 1)
+        shares_nodes = not job.clusters and any(admission.find_forced_sharing(job, cluster_here))
         return replace(super().fit(options, site, recipe), mpi=mpi, shares_nodes=shares_nodes)
 
     def most_repeats(self, site: Site) -> int | None:
@@ -247,15 +246,13 @@ class Slurm(Scheduler):
         name = f"sbatch --test-only {path}"
         if absence := examine.describe_absence(text, test, self.context):
             return Check(name, None, f"It waits for nodes that run no jobs now: {absence}.")
-        ok = None if is_unreachable(test) else test.ok
+        ok = None if examine.is_unreachable(test) else test.ok
         return Check(name, ok, identify.format_complaint(test))
 
     def supply(self, request: JobRequest) -> tuple[Supply, ...]:
         """Ask sinfo for the partitions of a job."""
         cluster_name = request.clusters.partition(",")[0]
-        return admission.list_supply(
-            admission.read_demand(request), Cluster(self.context, cluster_name)
-        )
+        return admission.list_supply(request, Cluster(self.context, cluster_name))
 
     def forecast(self, script: str) -> Start:
         """Ask sbatch itself when a script's job would start."""
@@ -265,7 +262,7 @@ class Slurm(Scheduler):
         """Compare the requests with the partitions; other clusters' are unknown."""
         if any(request.clusters for request in requests):
             return ()
-        jobs = [admission.read_demand(request) for request in requests]
+        jobs = dict.fromkeys(map(without_names, requests))
         return admission.find_obstacles(jobs, directory, Cluster(self.context))
 
     def impossible(self, arrays: Iterable[Array], scripts: Mapping[str, str]) -> Iterable[Finding]:

@@ -13,9 +13,8 @@ import tomli
 
 from hpcbert.campaign.repeats import Repeat
 from hpcbert.scheduler.base import SchedulerContext
-from hpcbert.slurm import accounting, commands, inventory
-from hpcbert.slurm.accounting import Rights
-from hpcbert.slurm.inventory import Controller, Partition, PartitionRules
+from hpcbert.slurm import commands, inventory
+from hpcbert.slurm.inventory import Controller, Partition, PartitionRules, Rights
 from hpcbert.slurm.state_sources import Answer, classify_answer
 from hpcbert.system import ownership
 from hpcbert.system.runner import Outcome
@@ -177,11 +176,6 @@ class Cluster:
         return self._read(inventory.node_states_argv())
 
     @cached_property
-    def sizes(self) -> str:
-        """What sinfo prints about every node's CPUs and memory; empty if it fails."""
-        return self._read(inventory.node_sizes_argv())
-
-    @cached_property
     def features(self) -> str:
         """What sinfo prints about the nodes' features; empty if it fails."""
         return self._read(inventory.features_argv())
@@ -222,16 +216,16 @@ class Cluster:
         def ask(argv: list[str]) -> Outcome:
             return run_query(self.context, argv, timeout=30)
 
-        own = ask(accounting.associations_argv(user, cluster=cluster))
+        own = ask(inventory.associations_argv(user, cluster=cluster))
         if not own.ok:
             return Rights()
-        above = ask(accounting.associations_argv("", cluster=cluster))
-        default = ask(accounting.default_argv(user)).stdout
+        above = ask(inventory.associations_argv("", cluster=cluster))
+        default = ask(inventory.default_argv(user)).stdout
         return Rights(
-            own=accounting.read_associations(own.stdout),
-            accounts=accounting.read_associations(above.stdout),
-            qos=accounting.read_qos(ask(accounting.qos_argv()).stdout),
-            default=accounting.read_default(default, user),
+            own=inventory.read_associations(own.stdout),
+            accounts=inventory.read_associations(above.stdout),
+            qos=inventory.read_qos(ask(inventory.qos_argv()).stdout),
+            default=inventory.read_default(default, user),
             known=True,
         )
 

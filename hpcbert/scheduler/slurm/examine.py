@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import os
+import json
 import re
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
+from typing import get_args
 
-from hpcbert.config.site import Site
+from hpcbert.config.site import GpuOption, Site
+from hpcbert.config.slurm_arguments import argument_value
 from hpcbert.errors import SchedulerError, format_count, join_names
 from hpcbert.finding import Finding
+from hpcbert.model import JobRequest
 from hpcbert.scheduler.base import SchedulerContext, Start
 from hpcbert.scheduler.slurm import admission
-from hpcbert.scheduler.slurm.admission import Demand
 from hpcbert.scheduler.slurm.cluster import (
     HINTS,
     Cluster,
@@ -22,14 +27,13 @@ from hpcbert.scheduler.slurm.cluster import (
     run_query,
 )
 from hpcbert.scheduler.slurm.identify import format_complaint
-from hpcbert.scheduler.slurm.trial import is_unreachable, try_forms
+from hpcbert.scheduler.slurm.submission import TRANSIENT
 from hpcbert.script.request import read_script_request
 from hpcbert.slurm import inventory
 from hpcbert.slurm.commands import submission_environment
 from hpcbert.slurm.hostlist import expand, fold
-from hpcbert.slurm.inventory import Partition, choose_mpi
+from hpcbert.slurm.inventory import Partition, choose_mpi, parse_resources
 from hpcbert.slurm.reasons import find_refusal_advice
-from hpcbert.system import ownership
 from hpcbert.system.runner import Outcome
 
 # sbatch: Job 12 to start at 1795331940 using 16 processors on nodes n[1-4] in partition gpu
@@ -42,6 +46,8 @@ _NEVER = (
     "Invalid feature specification",
     "Invalid node name specified",
     "Requested nodes not in this partition",
+    "CPU count per node can not be satisfied",
+    "Memory specification can not be satisfied",
 )
 _ELF = b"\x7fELF"
 # The kinds of MPI to advise, the usual one first.
@@ -56,6 +62,13 @@ _PROLOG = re.compile(r"\b(?:prolog|epilog)\b", re.IGNORECASE)
 # Repeats of a point that fit in one array; DLPerf's protocol has five.
 _REPEATS = 5
 _MAX_NAMED = 8
+# Features that are tried, those of the most nodes first.
+_MOST_FEATURES = 8
+_TEST = "#!/bin/sh\ntrue\n"
+# A site's plugin that requires jobs to drop the caller's environment.
+_EXPORT = "--export=NONE"
+# The keys in which forms differ.
+_KEYS = ("gpu_option", "reservation", "constraint", "sbatch_args")
 
 
 def run_sbatch_test(script: str, context: SchedulerContext, **variables: str) -> Outcome:
@@ -92,7 +105,7 @@ def describe_absence(script: str, outcome: Outcome, context: SchedulerContext) -
         return ""
     request = read_script_request(script)
     cluster = Cluster(context, request.clusters.partition(",")[0])
-    nodes = admission.find_absent_nodes(admission.read_demand(request), cluster)
+    nodes = admission.find_absent_nodes(request, cluster)
     return join_names((f"{name} ({state})" for name, state in nodes.items()), most=_MAX_NAMED)
 
 
@@ -163,7 +176,11 @@ def examine_site(site: Site, context: SchedulerContext, nodes: int) -> Iterator[
         yield from _check_partition(site, cluster, nodes)
     if ping.ok:
         yield from _check_versions(release[1] if release else "", cluster.settings.version)
-        yield from _check_choices(site, cluster, nodes)
+        yield from _check_nodes(site, cluster, nodes)
+        most_indices = cluster.settings.most_indices
+        if most_indices is not None and most_indices < _REPEATS:
+            yield admission.make_finding("arrays", most=most_indices)
+        yield from _test_submission(site, cluster, nodes)
     if site.slurm.mpi:
         yield _check_mpi(site.slurm.mpi, cluster.mpi)
 
@@ -185,28 +202,23 @@ def _check_partition(site: Site, cluster: Cluster, nodes: int) -> Iterator[Findi
         detail = cluster.complaint or "sinfo lists no partitions"
         yield Finding("partition", "warn", detail, HINTS[cluster.silence or "failed"])
         return
-    job = admission.derive_site_demand(site, nodes)
+    job = admission.derive_site_request(site, nodes)
     findings = (
-        *admission.find_misfits([job], Path(site.runs), partitions),
         *_check_users(job, cluster, site.slurm.reservation),
-        *admission.find_oversized([job], cluster),
-        *admission.find_memory_excess(job, cluster),
-        *admission.find_missing_rights([job], cluster),
+        *admission.find_obstacles([job], Path(site.runs), cluster),
     )
+    yield from findings
     partition_list = ", ".join(
         f"{partition.name} ({format_count(partition.nodes, 'node')})"
         for partition in partitions.values()
     )
-    yield from findings or (
-        Finding("partition", "ok", f"{job.partition or 'default'} of {partition_list}"),
-    )
-    yield from admission.find_slices([job], partitions)
-    yield from admission.find_forced_sharing([job], cluster)
-    if not job.resources:
+    if all(finding.status != "fail" for finding in findings):
+        yield Finding("partition", "ok", f"{job.partition or 'default'} of {partition_list}")
+    if not job.gres:
         yield from _check_gres(job, partitions)
 
 
-def _check_users(job: Demand, cluster: Cluster, reservation: str) -> Iterator[Finding]:
+def _check_users(job: JobRequest, cluster: Cluster, reservation: str) -> Iterator[Finding]:
     """Yield whom a job's partitions are for, if none of them is for this user."""
     restrictions = {
         name: admission.describe_restriction(rule, reservation)
@@ -228,7 +240,7 @@ def _check_users(job: Demand, cluster: Cluster, reservation: str) -> Iterator[Fi
     )
 
 
-def _check_gres(job: Demand, partitions: Mapping[str, Partition]) -> Iterator[Finding]:
+def _check_gres(job: JobRequest, partitions: Mapping[str, Partition]) -> Iterator[Finding]:
     """Yield a finding if nodes have GPUs but no job requests them."""
     names = admission.select_partitions(job, partitions)
     groups = partitions[names[0]].groups if names else ()
@@ -270,81 +282,16 @@ def _check_versions(version: str, controller: str) -> Iterator[Finding]:
         yield admission.make_finding("releases", version=version, controller=controller)
 
 
-def _check_choices(site: Site, cluster: Cluster, count: int) -> Iterator[Finding]:
-    """Yield which of a site's choices are not available."""
-    slurm = site.slurm
-    if slurm.reservation:
-        yield from _check_reservation(slurm.reservation, cluster, count)
-    if slurm.constraint:
-        yield from _check_constraint(slurm.constraint, slurm.partition, cluster, count)
-    yield from _check_nodes(site, cluster, count)
-    yield from _check_array_size(cluster)
-    yield from _test_submission(site, cluster, count)
-
-
-def _check_reservation(name: str, cluster: Cluster, count: int) -> Iterator[Finding]:
-    outcome = run_query(cluster.context, inventory.reservations_argv(), timeout=30)
-    if not outcome.ok:
-        return
-    by_name = inventory.read_reservations(outcome.stdout)
-    user = ownership.user_name(os.geteuid())
-    accounts = {association.account for association in cluster.rights.own}
-    usable = {key for key in by_name if by_name[key].is_usable_by(user, accounts)}
-    reservation = by_name.get(name)
-    status, detail = "fail", ""
-    if reservation is None:
-        detail = f"There is no reservation {name!r}."
-    elif name not in usable:
-        detail = f"Reservation {name} is for others."
-    elif 0 < reservation.nodes < count:
-        nodes = format_count(reservation.nodes, "node")
-        detail = f"Reservation {name} has {nodes}; you asked for {count}."
-    elif reservation.state != "ACTIVE":
-        state = reservation.state.lower()
-        status, detail = "warn", f"Reservation {name} is {state}: from {reservation.start} on."
-    else:
-        yield Finding("reservation", "ok", f"{name} with {format_count(reservation.nodes, 'node')}")
-        return
-    names = [key for key in by_name if key in usable]
-    hint = f"You may use {', '.join(names)}." if names else "You may use none here."
-    alternatives = [key for key in names if key != name]
-    remedy = 'site.toml: slurm.reservation = ""'
-    if alternatives:
-        remedy = f"--reservation {alternatives[0]}"
-    yield admission.make_finding(
-        "reservation", status=status, detail=detail, hint=hint, remedy=remedy
-    )
-
-
-def _check_constraint(
-    constraint: str, partition: str, cluster: Cluster, count: int
-) -> Iterator[Finding]:
-    node_counts = inventory.count_features(cluster.features, partition)
-    if node_counts is None:
-        return
-    missing = [name for name in inventory.list_features(constraint) if name not in node_counts]
-    if not missing:
-        yield Finding("constraint", "ok", constraint)
-        return
-    available = sorted(node_counts)
-    yield admission.make_finding(
-        "constraint",
-        missing=", ".join(missing),
-        features=", ".join(available) or "none",
-        sufficient=next((name for name in available if node_counts[name] >= count), ""),
-    )
-
-
 def _check_nodes(site: Site, cluster: Cluster, count: int) -> Iterator[Finding]:
     """Yield whether enough of the nodes that fit a job are running, and which are not."""
     partition_name = site.slurm.partition.partition(",")[0]
     states = inventory.read_node_states(cluster.states, partition_name)
     if not states:
         return
-    job, fitting = admission.derive_site_demand(site, count), set(states)
+    job, fitting = admission.derive_site_request(site, count), set(states)
     for name in admission.select_partitions(job, cluster.partitions)[:1]:
         if cluster.partitions[name].exact:
-            fitting &= cluster.partitions[name].fitting(job.resources)
+            fitting &= cluster.partitions[name].fitting(parse_resources(job.gres))
     if not fitting:
         return  # Another finding reports that the partition has none.
     excluded = fitting.intersection(expand(site.slurm.exclude))
@@ -367,13 +314,6 @@ def _check_nodes(site: Site, cluster: Cluster, count: int) -> Iterator[Finding]:
     yield admission.make_finding(
         "nodes-away", on_nodes=tuple(away), detail=detail, count=count, remedy=remedy
     )
-
-
-def _check_array_size(cluster: Cluster) -> Iterator[Finding]:
-    most_indices = cluster.settings.most_indices
-    if most_indices is None or most_indices >= _REPEATS:
-        return
-    yield admission.make_finding("arrays", most=most_indices)
 
 
 def _test_submission(site: Site, cluster: Cluster, count: int) -> Iterator[Finding]:
@@ -399,3 +339,91 @@ def _test_submission(site: Site, cluster: Cluster, count: int) -> Iterator[Findi
         yield admission.make_finding(
             "refused", detail=detail, advice=advice, change=change, remedy=remedy
         )
+
+
+# --- What a site's own sbatch accepts -------------------------------------------------------------
+#
+# Some require `--gpus`, a constraint, or a clean environment. Such rules are a plugin's
+# (job_submit), and no query shows them. sbatch tests one form of a request after the other; nothing
+# is submitted.
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The result of a trial.
+
+    Attributes:
+        outcome: What sbatch said of the site's own form.
+        refusal: Why sbatch refused that; empty if it did not, or can't be asked.
+        accepted: The sites that it accepts instead, which differ in `[slurm]`; best first.
+    """
+
+    outcome: Outcome
+    refusal: str = ""
+    accepted: tuple[Site, ...] = ()
+
+    def list_changes(self, site: Site) -> list[str]:
+        """Return the settings of a site.toml that the best of these forms changes."""
+        return [
+            f"slurm.{key} = {json.dumps(value)}"
+            for accepted in self.accepted[:1]
+            for key in _KEYS
+            if (value := getattr(accepted.slurm, key)) != getattr(site.slurm, key)
+        ]
+
+
+def try_forms(site: Site, cluster: Cluster, nodes: int = 1) -> Trial:
+    """Have sbatch test a site's job on some nodes, then other forms of it if that is refused.
+
+    Of forms with a constraint, all that differ in it alone are tried: only the user can choose.
+    """
+    outcome = _try_site(site, cluster, nodes)
+    if outcome.ok or is_unreachable(outcome):
+        return Trial(outcome)
+    accepted: list[Site] = []
+    for form in _list_forms(site, cluster, has_export_rule=_EXPORT in outcome.stderr):
+        if accepted and form.slurm.gpu_option != accepted[0].slurm.gpu_option:
+            break
+        if _try_site(form, cluster, nodes).ok:
+            accepted.append(form)
+            if form.slurm.constraint in {"", site.slurm.constraint}:
+                break
+    return Trial(outcome, format_complaint(outcome), tuple(accepted))
+
+
+def is_unreachable(outcome: Outcome) -> bool:
+    """Return whether sbatch failed because Slurm is missing, not configured, busy or away."""
+    busy = not outcome.ok and any(phrase in outcome.stderr for phrase in TRANSIENT)
+    return busy or classify_silence(outcome) in {"missing", "unconfigured", "away"}
+
+
+def _try_site(site: Site, cluster: Cluster, nodes: int) -> Outcome:
+    words = ["sbatch", "--test-only", *admission.site_options(site, nodes)]
+    environment = submission_environment(cluster.context.environ)
+    return cluster.context.run(words, stdin=_TEST, env=environment, timeout=60)
+
+
+def _list_forms(site: Site, cluster: Cluster, *, has_export_rule: bool) -> Iterator[Site]:
+    """Yield the other forms: first without what the site names, then those without a constraint."""
+    slurm = site.slurm
+    if slurm.reservation:
+        yield replace(site, slurm=replace(slurm, reservation=""))
+    if slurm.constraint:
+        yield replace(site, slurm=replace(slurm, constraint=""))
+    if slurm.reservation and slurm.constraint:
+        yield replace(site, slurm=replace(slurm, reservation="", constraint=""))
+    arguments = slurm.sbatch_args
+    if has_export_rule and not argument_value(arguments, "export"):
+        arguments = (*arguments, _EXPORT)
+    features: list[str] = []
+    if not site.slurm.constraint:
+        counts = inventory.count_features(cluster.features, site.slurm.partition) or Counter()
+        features = [name for name, _ in counts.most_common(_MOST_FEATURES)]
+    options = get_args(GpuOption) if site.slurm.gres else (site.slurm.gpu_option,)
+    for option, constraint in (
+        *product(options, [site.slurm.constraint]),
+        *product(options, features),
+    ):
+        slurm = replace(site.slurm, gpu_option=option, constraint=constraint, sbatch_args=arguments)
+        if slurm != site.slurm:
+            yield replace(site, slurm=slurm)

@@ -10,18 +10,12 @@ from typing import Any
 from hpcbert.finding import Finding
 from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.slurm.examine import examine_site, forecast_start
-from hpcbert.slurm import inventory
 from hpcbert.system import ownership
 from hpcbert.system.runner import Outcome
 from tests.kit import drafts
 from tests.kit.cases import cases
 
 ME = ownership.user_name(os.geteuid())
-RESERVED = (
-    "ReservationName=mine StartTime=2026-11-22T07:00:00 NodeCnt=2 Users={me} Accounts=(null) State=ACTIVE\n"
-    "ReservationName=soon StartTime=2027-01-01T00:00:00 NodeCnt=9 Users=(null) Accounts=proj State=INACTIVE\n"
-    "ReservationName=theirs StartTime=2026-11-22T07:00:00 NodeCnt=9 Users=root2 Accounts=(null) State=ACTIVE\n"
-)
 SINFO = "gpu*|up|3|1:00:00|1-infinite|gpu:v100:8|n[1-3]\ngpu*|up|1|1:00:00|1-infinite|gpu:v100:4|n4\nlow|up|4|infinite|1-2|gpu:v100:8|m[1-4]\n"
 STATES = "n1|gpu*|idle\nn2|gpu*|mixed\nn3|gpu*|drained\nn4|gpu*|down*\n"
 FEATURES = "gpu*|volta,ib|3\ngpu*|volta|1\nlow|(null)|4\n"
@@ -42,7 +36,6 @@ def list_problems(folder: Path, site: str, nodes: int = 2, **texts: Any) -> list
         words = " ".join(argv)
         table = {
             "--test-only": texts["refuse"](words) if "refuse" in texts else "",
-            "show reservation": RESERVED.format(me=ME),
             "%P|%f|%D": FEATURES,
             "%N|%P|%T": texts.get("states", STATES),
             "sinfo": SINFO,
@@ -91,13 +84,6 @@ def test_more_gpus_than_a_node_has_are_told_with_what_it_has(tmp_path: Path) -> 
     assert findings(tmp_path, text)["GPUs"].remedy == "--gpus-per-node 8"
 
 
-def test_a_reservation_of_fewer_nodes_is_told(tmp_path: Path) -> None:
-    text = '[slurm]\ngres = "gpu:v100"\nreservation = "mine"\nconstraint = "ib&volta"\n'
-    assert not findings(tmp_path, text, nodes=2)
-    problems = findings(tmp_path, text, nodes=4, states="")
-    assert "has 2 nodes; you asked for 4" in problems["reservation"].detail
-
-
 def test_what_sbatch_itself_says_is_told_and_a_demand_answered(tmp_path: Path) -> None:
     text = '[slurm]\ngres = "gpu:v100"\n'
     demand = "error: submit with --export=NONE\nerror: allocation failure: Unspecified error"
@@ -135,11 +121,6 @@ def test_arrays_that_are_too_short_are_told(tmp_path: Path) -> None:
     config = CONFIG.replace("1001", "3")
     problems = findings(tmp_path, '[slurm]\ngres = "gpu:v100"\n', config=config)
     assert "2 jobs" in problems["arrays"].detail
-
-
-@cases
-def test_constraints_name_features_in_every_form(constraint: str, names: list[str]) -> None:
-    assert list(inventory.list_features(constraint)) == names
 
 
 UNAVAILABLE = "allocation failure: Requested node configuration is not available"
