@@ -12,7 +12,7 @@ from typing import Any, Literal
 from hpcbert.campaign import store
 from hpcbert.script.materials import SCHEMA
 from hpcbert.system.files import translate_errors
-from hpcbert.system.runner import Follower, Runner
+from hpcbert.system.runner import Outcome, Runner
 
 Kind = Literal["source", "environment", "image", "data"]
 Status = Literal["ready", "done", "planned", "skipped", "failed"]
@@ -57,7 +57,7 @@ class Context:
     """
 
     run: Runner
-    follow: Follower
+    follow: Callable[..., Outcome]
     say: Callable[[str], None]
     env: Mapping[str, str] = field(repr=False)
     dry: bool = False

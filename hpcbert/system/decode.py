@@ -14,7 +14,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
-from functools import cache, partial
+from functools import cache
 from math import isfinite
 from types import MappingProxyType, NoneType, UnionType
 from typing import (
@@ -163,46 +163,52 @@ def decode(kind: type[T], values: Any, *, file: str, path: str = "", **extra_fie
             message names file and key, and the hint the nearest known ones.
     """
     try:
-        decoded: T = (
-            _read_table(kind, values, extra_fields)
-            if extra_fields
-            else _reader(cast("Any", kind))(values)
+        return cast(
+            "T", _read_table(kind, values, extra_fields) if extra_fields else _read(kind, values)
         )
     except Invalid as error:
         located = error.under(path) if path else error
         raise ConfigError(str(located), where=file, hint=located.hint) from None
-    return decoded
 
 
 @cache
-def _reader(hint: Any) -> Callable[[Any], Any]:
-    origin, kinds = get_origin(hint), get_args(hint)
-    if origin is Annotated and isinstance(kinds[1], TableKeys):
-        return partial(_read_keyed_tuple, dict(zip(kinds[1].keys, get_args(kinds[0]), strict=True)))
+def _take_apart(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    return get_origin(hint), get_args(hint)
+
+
+def _read(hint: Any, value: Any) -> Any:
+    """Return a plain value as its annotation has it."""
+    origin, kinds = _take_apart(hint)
     if origin is Annotated:
-        is_encoded = isinstance(kinds[1], EncodedAs)
-        return partial(
-            _read_and_check, _reader(kinds[1].kind if is_encoded else kinds[0]), kinds[1:]
-        )
+        return _read_annotated(kinds[0], kinds[1:], value)
     if origin in _READERS:
-        return partial(_READERS[origin], kinds)
+        return _READERS[origin](kinds, value)
     if _is_table(hint):
-        return partial(_read_table, hint)
+        return _read_table(hint, value)
     if hint in (Any, NoneType):
-        return lambda value: value
-    return partial(_read_plain if hint in _NAMES else _parse_text, hint)
+        return value
+    return _read_plain(hint, value) if hint in _NAMES else _parse_text(hint, value)
 
 
 def _is_table(hint: Any) -> bool:
     return is_dataclass(hint) and not hasattr(hint, "FORM")
 
 
-def _read_and_check(read: Callable[[Any], Any], checks: tuple[Any, ...], value: Any) -> Any:
-    result = read(value)
-    for check in checks:
-        function = check.read if isinstance(check, EncodedAs) else check
-        result = function(result) if callable(function) else result
+def _read_annotated(kind: Any, notes: tuple[Any, ...], value: Any) -> Any:
+    if isinstance(notes[0], TableKeys):
+        _require_table(value)
+        pairs = zip(notes[0].keys, get_args(kind), strict=True)
+        return tuple(_read_key(value, key, item_kind) for key, item_kind in pairs)
+    result = _read(notes[0].kind if isinstance(notes[0], EncodedAs) else kind, value)
+    for note in notes:
+        check = note.read if isinstance(note, EncodedAs) else note
+        result = check(result) if callable(check) else result
     return result
+
+
+def _require_table(value: Any) -> None:
+    if not isinstance(value, dict):
+        raise Invalid("must be a table", value=value)
 
 
 def _read_plain(kind: type, value: Any) -> Any:
@@ -256,7 +262,7 @@ def _read_union(kinds: tuple[Any, ...], value: Any) -> Any:
         if type(value) in _plain_types(kind):
             if is_mixed and get_origin(kind) is Literal and value not in get_args(kind):
                 break
-            return _reader(kind)(value)
+            return _read(kind, value)
     *names, last = _name_kinds(kinds)
     words = [name for name in (*names, last) if name not in _NAMES.values()]
     hint = suggest_similar(value, words) if isinstance(value, str) else ""
@@ -307,55 +313,46 @@ def _read_array(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
         tables = " of tables" if dict in _plain_types(kinds[0]) else ""
         raise Invalid(f"must be an array{tables}", value=value)
     if kinds[-1] is ...:
-        read = _reader(kinds[0])
-        return tuple(_read_element(read, *item) for item in enumerate(value, 1))
+        kinds = kinds[:1] * len(value)
     if len(kinds) != len(value):
         raise Invalid(f"must be an array of {len(kinds)}", value=value)
-    return tuple(
-        _read_element(_reader(kind), *item)
-        for kind, item in zip(kinds, enumerate(value, 1), strict=True)
-    )
+    pairs = zip(kinds, enumerate(value, 1), strict=True)
+    return tuple(_read_element(kind, *item) for kind, item in pairs)
 
 
-def _read_element(read: Callable[[Any], Any], number: int, value: Any) -> Any:
+def _read_element(kind: Any, number: int, value: Any) -> Any:
     try:
-        return read(value)
+        return _read(kind, value)
     except Invalid as error:
         if error.path is not None or not isinstance(value, str):
             raise error.under(f"[{number}]") from None
         raise Invalid(f"names {value!r}, which {error.message}", error.hint) from None
 
 
-def _read_keyed_tuple(kinds: Mapping[str, Any], value: Any) -> tuple[Any, ...]:
-    if not isinstance(value, dict):
-        raise Invalid("must be a table", value=value)
-    return tuple(_read_key(value, key, _reader(kind)) for key, kind in kinds.items())
-
-
-def _read_key(table: Mapping[str, Any], key: str, read: Callable[[Any], Any]) -> Any:
+def _read_key(table: Mapping[str, Any], key: str, kind: Any) -> Any:
     if key not in table:
         raise Invalid("is missing", key=key)
     try:
-        return read(table[key])
+        return _read(kind, table[key])
     except Invalid as error:
         raise error.under(key) from None
 
 
 def _read_mapping(kinds: tuple[Any, ...], value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise Invalid("must be a table", value=value)
+    _require_table(value)
     name_kind, kind = kinds
+    # A `name` that no document has is the key of its table.
+    hints = type_hints(kind) if _is_table(kind) else {}
+    has_name_field = GIVEN in get_args(hints.get("name"))
     mapping = {}
     for name, item in value.items():
         if get_origin(name_kind) is Literal and name not in get_args(name_kind):
             raise Invalid("is not known", did_you_mean(name, get_args(name_kind)), key=name)
         try:
-            # A `name` that no document has is the key of its table.
-            has_name_field = bool(is_dataclass(kind)) and "name" in _given_names(kind)
-            name_field = {"name": name} if has_name_field else {}
-            mapping[_reader(name_kind)(name)] = (
-                _read_table(kind, item, name_field) if name_field else _reader(kind)(item)
+            content = (
+                _read_table(kind, item, {"name": name}) if has_name_field else _read(kind, item)
             )
+            mapping[_read(name_kind, name)] = content
         except Invalid as error:
             raise error.under(name) from None
     return mapping
@@ -367,52 +364,30 @@ def type_hints(kind: Any) -> Mapping[str, Any]:
     return get_type_hints(kind, include_extras=True)
 
 
-@cache
-def _given_names(kind: Any) -> frozenset[str]:
-    return frozenset(name for name, hint in type_hints(kind).items() if GIVEN in get_args(hint))
-
-
 def document_fields(kind: Any) -> tuple[Field[Any], ...]:
     """Return the fields of a dataclass that a document has."""
-    given_names = _given_names(kind)
-    return tuple(field for field in fields(kind) if field.name not in given_names)
-
-
-# The reader of each key of a table, and whether the table must have the key.
-_KeyReaders = Mapping[str, tuple[Callable[[Any], Any], bool]]
-
-
-@cache
-def _key_readers(kind: Any, narrowed_hints: tuple[tuple[str, Any], ...]) -> _KeyReaders:
-    """Return the readers of a table's keys, cached by its narrowed annotations."""
-    hints = {**type_hints(kind), **dict(narrowed_hints)}
-    return {
-        field.name: (
-            _reader(hints[field.name]),
-            field.default is MISSING and field.default_factory is MISSING,
-        )
-        for field in fields(kind)
-        if GIVEN not in get_args(hints[field.name])
-    }
+    hints = type_hints(kind)
+    return tuple(field for field in fields(kind) if GIVEN not in get_args(hints[field.name]))
 
 
 def _read_table(
     kind: Any, value: Any, given_values: Mapping[str, Any] = MappingProxyType({})
 ) -> Any:
-    if not isinstance(value, dict):
-        raise Invalid("must be a table", value=value)
+    _require_table(value)
     narrowed_hints = kind.narrowed(value) if hasattr(kind, "narrowed") else {}
-    key_readers = _key_readers(kind, tuple(narrowed_hints.items()))
-    arguments = dict(given_values)
-    for name, (read, required) in key_readers.items():
-        if name in given_values:
+    hints = {**type_hints(kind), **narrowed_hints}
+    arguments, names = dict(given_values), []
+    for field in fields(kind):
+        if GIVEN in _take_apart(hints[field.name])[1]:
             continue
-        if name in value or required:
-            arguments[name] = _read_key(value, name, read)
+        names.append(field.name)
+        required = field.default is MISSING and field.default_factory is MISSING
+        if field.name not in given_values and (field.name in value or required):
+            arguments[field.name] = _read_key(value, field.name, hints[field.name])
     if not issubclass(kind, IgnoreUnknown):
         for key in value:
-            if key not in key_readers:
-                raise Invalid("is not known", did_you_mean(key, key_readers), key=key)
+            if key not in names:
+                raise Invalid("is not known", did_you_mean(key, names), key=key)
     return kind(**arguments)
 
 

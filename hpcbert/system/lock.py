@@ -38,7 +38,7 @@ class Holder(NamedTuple):
     Attributes:
         host: Host name.
         pid: Process id in its namespace.
-        born: When the process was started, clock ticks since boot; empty: not recorded.
+        born: When the process was started, clock ticks since boot.
         boot: Boot id of the kernel; empty: not recorded.
         namespace: Inode of the PID namespace.
         machine: The machine's id, `/etc/machine-id`.
@@ -54,21 +54,19 @@ class Holder(NamedTuple):
 
 def current_holder() -> Holder:
     """Return this process as the holder of a lock."""
+    namespace = machine = ""
+    with contextlib.suppress(OSError):
+        namespace = str(Path("/proc/self/ns/pid").stat().st_ino)
+    with contextlib.suppress(OSError, ValueError):
+        machine = Path("/etc/machine-id").read_text(encoding="utf-8").strip()
     return Holder(
         host=os.uname().nodename,
         pid=str(os.getpid()),
         born=str(read_start_time(os.getpid()) or _UNKNOWN),
         boot=boot_id() or _UNKNOWN,
-        namespace=_read_word(lambda: Path("/proc/self/ns/pid").stat().st_ino),
-        machine=_read_word(lambda: Path("/etc/machine-id").read_text(encoding="utf-8")),
+        namespace=namespace or _UNKNOWN,
+        machine=machine or _UNKNOWN,
     )
-
-
-def _read_word(get_value: Callable[[], object]) -> str:
-    try:
-        return str(get_value()).strip() or _UNKNOWN
-    except (OSError, ValueError):
-        return _UNKNOWN
 
 
 def lock_descriptor(
@@ -126,24 +124,22 @@ def _create_lock(path: Path, record: str, subject: str) -> bool:
     with files.translate_errors(f"lock the {subject}", path):
         try:
             files.write_through(temporary, record.encode())
-            _link(temporary, path)
+            os.link(temporary, path)
         except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno not in {errno.EPERM, errno.ENOTSUP, errno.ENOSYS}:
+                raise
+            # There are no hard links here: make it in place. A process killed in between leaves it
+            # empty.
+            with contextlib.suppress(FileExistsError):
+                files.write_through(path, record.encode())
+                return True
             return False
         finally:
             with contextlib.suppress(OSError):
                 temporary.unlink()
     return True
-
-
-def _link(temporary: Path, path: Path) -> None:
-    try:
-        os.link(temporary, path)
-    except OSError as error:
-        if error.errno not in {errno.EPERM, errno.ENOTSUP, errno.ENOSYS}:
-            raise
-        # There are no hard links here: make it in place. A process killed in between leaves it
-        # empty.
-        files.write_through(path, temporary.read_bytes())
 
 
 def _replace_dead_lock(path: Path, record: str, subject: str) -> None:
@@ -168,12 +164,10 @@ def _refuse_unless_dead(path: Path, subject: str) -> None:
     holder = Holder(*words[: len(Holder._fields)])
     obstacle = _explain_unverifiable(holder, current_holder())
     if obstacle is None:
-        has_start_time = holder.born.lstrip("-").isdecimal()
-        if not (
-            is_alive(holder.pid, int(holder.born))
-            if has_start_time
-            else read_start_time(holder.pid)
-        ):
+        is_running = bool(read_start_time(holder.pid))
+        if holder.born.lstrip("-").isdecimal():
+            is_running = is_alive(holder.pid, int(holder.born))
+        if not is_running:
             return
     raise UsageError(
         f"Process {holder.pid or '?'} on {holder.host or 'an unknown host'} is working on this "
@@ -197,14 +191,10 @@ def _explain_unverifiable(holder: Holder, this_process: Holder) -> str | None:
         return None
     if holder.boot != this_process.boot or _UNKNOWN in {holder.boot, holder.namespace}:
         is_first_namespace = holder.namespace == this_process.namespace == _FIRST_NAMESPACE
-        is_same_machine = (
-            holder.machine == this_process.machine != _UNKNOWN and holder.boot != _UNKNOWN
-        )
-        return (
-            None
-            if is_first_namespace and is_same_machine
-            else ", or was: that is another machine with the same name"
-        )
+        is_same_machine = holder.machine == this_process.machine != _UNKNOWN
+        if is_first_namespace and is_same_machine and holder.boot != _UNKNOWN:
+            return None
+        return ", or was: that is another machine with the same name"
     if holder.namespace != this_process.namespace:
         return ", or was: this process can't see into its container (another PID namespace)"
     return None

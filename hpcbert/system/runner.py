@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Protocol
+from typing import Any, Protocol
 
 from hpcbert.system.processes import die_with_parent
 
@@ -28,6 +28,7 @@ from hpcbert.system.processes import die_with_parent
 MAX_OUTPUT = 1 << 26
 _CHUNK = 1 << 16
 _TIMED_OUT = "late"
+_NO_TIMEOUT = 1e6  # seconds
 # Colours and other sequences for a terminal, which a site's wrappers of commands print.
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\n]*\x07|[@-Z\\^_])")
 # Slurm's commands wait a minute for a configuration that does not exist (SchedMD/slurm,
@@ -35,8 +36,6 @@ _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\n]*\x07|[@-Z\\^_])")
 _SLURM_COMMANDS = frozenset(
     {"sacct", "sacctmgr", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun"}
 )
-# The errors of a command that can't be started.
-_START_ERRORS = (FileNotFoundError, NotADirectoryError, PermissionError)
 
 
 @dataclass(frozen=True)
@@ -77,21 +76,6 @@ class Runner(Protocol):
         ...
 
 
-class Follower(Protocol):
-    """Starts a command, shows its output while it runs, and returns its outcome."""
-
-    def __call__(
-        self,
-        argv: Sequence[str],
-        *,
-        show: Callable[[str], None],
-        stdin: str = "",
-        env: Mapping[str, str] | None = None,
-    ) -> Outcome:
-        """Run argv, calling `show` with each line of its stderr."""
-        ...
-
-
 def run(
     argv: Sequence[str],
     *,
@@ -118,21 +102,29 @@ def run(
     with tempfile.TemporaryFile() as stdin_file:
         stdin_file.write(stdin.encode())
         stdin_file.seek(0)
-        try:
-            child = subprocess.Popen(
-                words,
-                stdin=stdin_file,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=None if env is None else dict(env),
-                cwd=cwd,
-                start_new_session=True,
-                # hpcbert has no threads.
-                preexec_fn=partial(die_with_parent, os.getpid(), signal.SIGKILL),  # noqa: PLW1509
-            )
-        except _START_ERRORS as error:
-            return _start_failure(words, error)
-    return _finish(child, words, timeout, show)
+        # hpcbert has no threads.
+        die = partial(die_with_parent, os.getpid(), signal.SIGKILL)
+        child = _start(words, env, stdin=stdin_file, cwd=cwd, preexec_fn=die)
+    return child if isinstance(child, Outcome) else _finish(child, words, timeout, show)
+
+
+def _start(
+    words: tuple[str, ...], env: Mapping[str, str] | None, **options: Any
+) -> subprocess.Popen[bytes] | Outcome:
+    """Start a command in a session of its own; without the program, return its outcome at once."""
+    try:
+        return subprocess.Popen(
+            words,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=None if env is None else dict(env),
+            start_new_session=True,
+            **options,
+        )
+    except PermissionError as error:
+        return Outcome(words, 126, stderr=f"{words[0]}: {error.strerror}")
+    except (FileNotFoundError, NotADirectoryError):
+        return Outcome(words, 127, stderr=f"{words[0]}: no such program")
 
 
 class PrefetchingRunner:
@@ -163,20 +155,12 @@ class PrefetchingRunner:
         key = _command_key(argv, env)
         if key in self._begun or key in self._answers:
             return
-        if refusal := _refuse_missing_configuration(key[0], env):
-            self._answers[key] = refusal
-            return
-        try:
-            self._begun[key] = subprocess.Popen(
-                key[0],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=None if env is None else dict(env),
-                start_new_session=True,
-            )
-        except _START_ERRORS as error:
-            self._answers[key] = _start_failure(key[0], error)
+        refusal = _refuse_missing_configuration(key[0], env)
+        child = refusal or _start(key[0], env, stdin=subprocess.DEVNULL)
+        if isinstance(child, Outcome):
+            self._answers[key] = child
+        else:
+            self._begun[key] = child
 
     def __call__(
         self,
@@ -219,7 +203,11 @@ def _finish(
 ) -> Outcome:
     """Return the outcome of a command; `timeout` is in seconds from now."""
     with child:
-        stdout, stderr, problem = _read_output(child, time.monotonic() + timeout, show)
+        try:
+            stdout, stderr, problem = _read_output(child, time.monotonic() + timeout, show)
+        except BaseException:
+            child.terminate()
+            raise
         if problem:
             _kill_group(child)
     if problem == _TIMED_OUT:
@@ -236,13 +224,6 @@ def _refuse_missing_configuration(
     if not path or words[0] not in _SLURM_COMMANDS or os.path.lexists(path):
         return None
     return Outcome(words, 1, stderr=f"SLURM_CONF names {path}, which does not exist")
-
-
-def _start_failure(words: tuple[str, ...], error: OSError) -> Outcome:
-    """Return the outcome of a command that can't be started, with a shell's exit status."""
-    if isinstance(error, PermissionError):
-        return Outcome(words, 126, stderr=f"{words[0]}: {error.strerror}")
-    return Outcome(words, 127, stderr=f"{words[0]}: no such program")
 
 
 def _read_output(
@@ -294,36 +275,17 @@ def follow(
         env: Its whole environment; this process's by default.
     """
     words = tuple(argv)
-    lines = []
-    with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stdin_file:
-        stdin_file.write(stdin)
+    with tempfile.TemporaryFile() as stdin_file:
+        stdin_file.write(stdin.encode())
         stdin_file.seek(0)
-        try:
-            child = subprocess.Popen(
-                words,
-                stdin=stdin_file,
-                stdout=stdout,
-                stderr=subprocess.PIPE,
-                env=None if env is None else dict(env),
-                text=True,
-                encoding="utf-8",
-                errors="replace",
-                start_new_session=True,
-            )
-        except _START_ERRORS as error:
-            return _start_failure(words, error)
-        with child:
-            try:
-                for line in child.stderr or ():
-                    lines.append(line)
-                    show(line.rstrip("\n"))
-            except BaseException:
-                child.terminate()
-                child.wait()
-                raise
-        stdout.seek(0)
-        outputs = (_ESCAPE.sub("", text) for text in (stdout.read(), "".join(lines)))
-        return Outcome(words, child.returncode, *outputs)
+        child = _start(words, env, stdin=stdin_file)
+    if isinstance(child, Outcome):
+        return child
+    try:
+        return _finish(child, words, _NO_TIMEOUT, show)
+    except BaseException:
+        child.wait()
+        raise
 
 
 def start_detached(
@@ -400,19 +362,14 @@ class DeferredInterrupts:
 def defer_interrupts() -> Iterator[DeferredInterrupts]:
     """Handle signals patiently; ignored ones, as under nohup, stay ignored."""
     patience = DeferredInterrupts()
-    is_main_thread = threading.current_thread() is threading.main_thread()
-    handled_signals = [
-        number
-        for number in _SIGNALS
-        if is_main_thread and signal.getsignal(number) != signal.SIG_IGN
-    ]
-    previous_handlers = {
-        handled_signal: signal.signal(handled_signal, patience.note)
-        for handled_signal in handled_signals
-    }
+    previous_handlers = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in _SIGNALS:
+            if signal.getsignal(number) != signal.SIG_IGN:
+                previous_handlers[number] = signal.signal(number, patience.note)
     try:
         yield patience
         patience.check()
     finally:
-        for handled_signal, handler in previous_handlers.items():
-            signal.signal(handled_signal, handler)
+        for number, handler in previous_handlers.items():
+            signal.signal(number, handler)
