@@ -16,16 +16,15 @@ from hpcbert.campaign.fingerprint import LARGEST, NODES, read_documents
 from hpcbert.config import recipe
 from hpcbert.config.recipe import Recipe
 from hpcbert.errors import ConfigError, HpcbertError, UsageError
-from hpcbert.model import ARCHIVE, Campaign, Provenance, Row, SpeedupTable, Unit
+from hpcbert.model import ARCHIVE, Provenance, Unit
 from hpcbert.results import document
 from hpcbert.results.document import ResultSet, Source
 from hpcbert.results.published.neighbours import find_twins
 from hpcbert.results.report import formats
-from hpcbert.results.report.figures import DEFAULT_SIZE, Drawing
+from hpcbert.results.report.figures import DEFAULT_SIZE
 from hpcbert.results.report.model import (
     LANGUAGES,
     Picture,
-    Report,
     ReportInput,
     SourceFiles,
     StepTrace,
@@ -118,9 +117,11 @@ def write_report(
         for name, content in _render_files(inputs, saved, language, size):
             _write_file(temporary / name, content)
         masked = _pack_logs(temporary / "logs.zip", results, campaigns) if with_logs else ()
-        names = _write_sums(temporary)
+        names = _list_files(temporary)
+        lines = [f"{_digest(temporary / name)}  {name}\n" for name in names]
+        _write_file(temporary / SUMS, "".join(lines).encode(errors=_ESCAPE))
         _publish(temporary, directory, target)
-    return WrittenReport(target, names, masked)
+    return WrittenReport(target, (*names, SUMS), masked)
 
 
 def _render_files(
@@ -140,34 +141,30 @@ def _render_files(
     drawings = {picture.name: figures.draw(picture, size=size) for picture in pictures}
     page = formats.render_page(report, drawings, Words(language, inputs.unit))
     yield "index.html", page.encode(errors=_ESCAPE)
-    yield from _render_figures(drawings)
-    yield from _render_tables(report, language)
+    for name, drawing in drawings.items():
+        yield f"figures/{name}.svg", drawing.svg.encode(errors=_ESCAPE)
+        if drawing.png and drawing.pdf:
+            yield f"figures/{name}.png", drawing.png
+            yield f"figures/{name}.pdf", drawing.pdf
+    for grid in track(report.grids, "writing tables"):
+        yield f"tables/{grid.name}.csv", formats.render_csv(grid).encode(errors=_ESCAPE)
+        tex = formats.render_latex(grid, han=language == "zh")
+        yield f"tables/{grid.name}.tex", tex.encode("utf-8", "replace")
     result_set = replace(saved, made=saved.made or inputs.provenance)
     yield "results.json", f"{document.render_results(result_set)}\n".encode(errors=_ESCAPE)
 
 
 def list_pictures(results: ResultSet, provenance: Provenance, language: str) -> tuple[Picture, ...]:
     """Return the figures that a report of some results has."""
-    traces = tuple(_trace_largest(results))
     unit = results.tables[0].unit if results.tables else "samples"
-    published = convert_known(find_twins(results.tables), unit)
-    inputs = ReportInput("", provenance, results, step_traces=traces, published=published)
+    inputs = ReportInput(
+        "",
+        provenance,
+        results,
+        step_traces=tuple(_trace_largest(results)),
+        published=convert_known(find_twins(results.tables), unit),
+    )
     return compose_report(inputs, Words(language, inputs.unit)).pictures
-
-
-def _render_figures(drawings: Mapping[str, Drawing]) -> Iterator[tuple[str, bytes]]:
-    for name, drawing in drawings.items():
-        yield f"figures/{name}.svg", drawing.svg.encode(errors=_ESCAPE)
-        if drawing.png and drawing.pdf:
-            yield f"figures/{name}.png", drawing.png
-            yield f"figures/{name}.pdf", drawing.pdf
-
-
-def _render_tables(report: Report, language: str) -> Iterator[tuple[str, bytes]]:
-    for grid in track(report.grids, "writing tables"):
-        yield f"tables/{grid.name}.csv", formats.render_csv(grid).encode(errors=_ESCAPE)
-        tex = formats.render_latex(grid, han=language == "zh")
-        yield f"tables/{grid.name}.tex", tex.encode("utf-8", "replace")
 
 
 # --- the sources ---------------------------------------------------------------------------------
@@ -189,9 +186,14 @@ def _find_campaigns(results: ResultSet, stack: ExitStack) -> dict[str, Path]:
 
 
 def _read_backing(source: Source, results: ResultSet, campaigns: Mapping[str, Path]) -> SourceFiles:
-    directory = campaigns.get(source.name)
+    """Read what is known of the files behind a source; logs are digested as they are now."""
     if source.kind == "logs":
-        return SourceFiles(digests=_digest_logs(source, results))
+        digests = {}
+        for log in _list_logs(source, results):
+            with suppress(OSError):
+                digests[log] = _digest(Path(log))
+        return SourceFiles(digests=digests)
+    directory = campaigns.get(source.name)
     if directory is None:
         return SourceFiles()
     try:
@@ -200,20 +202,15 @@ def _read_backing(source: Source, results: ResultSet, campaigns: Mapping[str, Pa
     except HpcbertError:
         return SourceFiles()
     files = record[evidence.EVIDENCE]["files"] if record else {}
+    largest, script = max(campaign.measured, key=lambda array: array.point.shape.gpus), ("", "")
+    with suppress(OSError):
+        text = read(directory / largest.script).decode("utf-8", "replace")
+        script = largest.script, text
     return SourceFiles(
-        script=_read_script(directory, campaign),
+        script=script,
         topologies=_read_topologies(directory / "env"),
         digests={str(path): str(entry["sha256"]) for path, entry in files.items()},
     )
-
-
-def _digest_logs(source: Source, results: ResultSet) -> dict[str, str]:
-    """Return digests of logs that hpcbert did not submit, as they are now."""
-    digests: dict[str, str] = {}
-    for log in _list_logs(source, results):
-        with suppress(OSError):
-            digests[log] = _digest(Path(log))
-    return digests
 
 
 def _list_logs(source: Source, results: ResultSet) -> Iterator[str]:
@@ -221,14 +218,6 @@ def _list_logs(source: Source, results: ResultSet) -> Iterator[str]:
     for row in (row for table in results.tables for row in table.rows):
         if row.origin and (row.origin.kind, row.origin.name) == (source.kind, source.name):
             yield from (run.log for run in row.runs if run.log)
-
-
-def _read_script(directory: Path, campaign: Campaign) -> tuple[str, str]:
-    """Return the script of the largest shape."""
-    largest = max(campaign.measured, key=lambda array: array.point.shape.gpus)
-    with suppress(OSError):
-        return largest.script, read(directory / largest.script).decode("utf-8", "replace")
-    return "", ""
 
 
 def _read_topologies(folder: Path) -> dict[str, tuple[str, ...]]:
@@ -268,18 +257,17 @@ def _find_recipes(
 
 def _trace_largest(results: ResultSet) -> Iterator[StepTrace]:
     """Yield the steps of each table's median run of the largest shape."""
-    traced = [(table, [row for row in table.rows if row.steps]) for table in results.tables]
-    traced = [(table, rows) for table, rows in traced if rows]
-    for table, rows in traced[:_MOST_TRACES]:
-        yield _trace_steps(table, rows[-1])
-
-
-def _trace_steps(table: SpeedupTable, row: Row) -> StepTrace:
-    speeds = {run.repeat: run.throughput or 0.0 for run in row.runs}
-    median = row.median or 0.0
-    repeat, steps = min(row.steps, key=lambda item: abs(speeds[item[0]] - median))
-    pairs = tuple(zip(steps.iterations, steps.seconds, strict=True))
-    return StepTrace(table.group, row.shape, repeat, pairs, (steps.after + 1, steps.until))
+    traced = 0
+    for table in results.tables:
+        rows = [row for row in table.rows if row.steps]
+        if rows and traced < _MOST_TRACES:
+            traced += 1
+            row = rows[-1]
+            speeds = {run.repeat: run.throughput or 0.0 for run in row.runs}
+            median = row.median or 0.0
+            repeat, steps = min(row.steps, key=lambda item: abs(speeds[item[0]] - median))
+            pairs = tuple(zip(steps.iterations, steps.seconds, strict=True))
+            yield StepTrace(table.group, row.shape, repeat, pairs, (steps.after + 1, steps.until))
 
 
 def _pack_logs(target: Path, results: ResultSet, campaigns: Mapping[str, Path]) -> tuple[str, ...]:
@@ -311,7 +299,7 @@ def _write_file(path: Path, content: bytes) -> None:
 def _digest(path: Path) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(_BLOCK):
+        for block in iter(lambda: file.read(_BLOCK), b""):
             digest.update(block)
     return digest.hexdigest()
 
@@ -321,45 +309,27 @@ def _list_files(directory: Path) -> tuple[str, ...]:
     return tuple(sorted(str(path.relative_to(directory)) for path in paths))
 
 
-def _write_sums(directory: Path) -> tuple[str, ...]:
-    """Record the digest of every file."""
-    names = _list_files(directory)
-    lines = [f"{_digest(directory / name)}  {name}\n" for name in names]
-    _write_file(directory / SUMS, "".join(lines).encode(errors=_ESCAPE))
-    return (*names, SUMS)
-
-
 def _refuse_to_replace(directory: Path, shown_path: Path) -> None:
     """Refuse a directory if a report would replace something in it that it did not write."""
     if not directory.exists():
         return
+    problem = ""
     with translate_errors("read", shown_path):
         if not directory.is_dir():
-            raise UsageError("The path is not a directory.", where=str(shown_path), hint=_ELSEWHERE)
-        names = _list_files(directory)
-        if not names and not any(directory.iterdir()):
-            return
-        if SUMS not in names:
-            raise UsageError(
-                "The directory is neither empty nor a report.",
-                where=str(shown_path),
-                hint=_ELSEWHERE,
-            )
-        lines = read(directory / SUMS).decode("utf-8", "replace").splitlines()
-        digests = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
-        changed_files = [
-            name
-            for name in names
-            if name != SUMS
-            and ((directory / name).is_symlink() or digests.get(name) != _digest(directory / name))
-        ]
-    if changed_files:
-        raise UsageError(
-            f"{changed_files[0]!r} was changed since the report there was written, "
-            "and would be lost.",
-            where=str(shown_path),
-            hint=_ELSEWHERE,
-        )
+            problem = "The path is not a directory."
+        elif any(directory.iterdir()) and not (directory / SUMS).is_file():
+            problem = "The directory is neither empty nor a report."
+        elif any(directory.iterdir()):
+            lines = read(directory / SUMS).decode("utf-8", "replace").splitlines()
+            digests = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+            for name in _list_files(directory):
+                path = directory / name
+                is_ours = not path.is_symlink() and digests.get(name) == _digest(path)
+                if name != SUMS and not is_ours and not problem:
+                    problem = f"{name!r} was changed since the report there was written, "
+                    problem += "and would be lost."
+    if problem:
+        raise UsageError(problem, where=str(shown_path), hint=_ELSEWHERE)
 
 
 def _publish(temporary: Path, directory: Path, shown_path: Path) -> None:
