@@ -33,9 +33,8 @@ from hpcbert.logs import grammar
 from hpcbert.model import Shape
 from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.slurm.examine import find_failed_prologs
-from hpcbert.script import materials
 from hpcbert.script.draft import Draft, Submitter, draft
-from hpcbert.script.materials import Inputs, site_data_options
+from hpcbert.script.materials import find_image, find_inputs, site_data_options
 from hpcbert.script.plan import Request, choose_device, plan
 from hpcbert.script.resolve import Examination, SubmitOptions, find_file
 from hpcbert.slurm.commands import submission_environment
@@ -61,7 +60,6 @@ _JOB_LIMIT = TimeLimit.parse("00:10:00")
 _USUAL_MPI = ("pmix", "pmi2")
 # What Slurm says of a job that a node could not start.
 _LAUNCH = re.compile(r"launch|prolog|requeued|JobHeldAdmin|BeginTime", re.IGNORECASE)
-_RUNS_AT_HOME = "--runs ~/runs"
 # Options of srun that give a rank only a part of its node's GPUs.
 _SPLIT_OPTIONS = ("--gpus-per-task", "--gpu-bind")
 # Seconds between two looks, and seconds until a job's output appears here.
@@ -100,84 +98,64 @@ def examine(
     trust.refuse_untrusted([site_file], trust.command_line_entries(named_site))
     folders = places.recipe_folders(site_file)
     recipes = [recipe.load(places.find_recipe(name, folders)) for name in frameworks]
-    device_recipes = _recipes_for_device(site, recipes)
+    device_recipes = [entry.for_device(choose_device(entry, site, "")) for entry in recipes]
     yield Finding("site", "ok", site.where)
     for error in checks.check_settings(site):
         yield Finding("site", "fail", str(error), error.hint)
     yield from checks.check_start_file(os.environ, run=run)
     yield _check_runs(site)
     for name, folder in places.list_recipes(folders).items():
-        yield _check_recipe(name, folder)
+        finding = Finding(f"recipe {name}", "ok", str(folder))
+        try:
+            grammar.parse(recipe.load(folder).log, where=f"{folder}/recipe.toml")
+        except HpcbertError as parse_error:
+            finding = Finding(f"recipe {name}", "fail", str(parse_error), parse_error.hint)
+        yield finding
     for framework in device_recipes:
-        framework_inputs = _find_inputs(site, framework)
+        inputs = find_inputs(site, framework, site_data_options(site, framework))
         missing_parts = (
-            *checks.find_unnamed_inputs(site, framework, framework_inputs),
-            *checks.find_framework_obstacles(site, framework, framework_inputs),
+            *checks.find_unnamed_inputs(site, framework, inputs),
+            *checks.find_framework_obstacles(site, framework, inputs),
         )
         nothing_missing = Finding(f"what {framework.name} needs", "ok", "all of it is here")
         yield from missing_parts or (nothing_missing,)
-    node_count = visit.shape.nodes if visit else 1
     backend = scheduler.create_scheduler(site.scheduler, SchedulerContext(run))
-    scheduler_findings = tuple(backend.examine(site, nodes=node_count))
+    scheduler_findings = tuple(backend.examine(site, nodes=visit.shape.nodes if visit else 1))
     yield from scheduler_findings
     yield from checks.check_containers(site, device_recipes, run=run)
-    failed_names = [
-        finding.name
+    problems = [
+        _SUBMISSION_CHECKS[finding.name]
         for finding in scheduler_findings
         if finding.name in _SUBMISSION_CHECKS and finding.status == "fail"
     ]
-    if visit and failed_names:
+    if visit and problems:
         hint = "See the reason in the findings above; try again when it is fixed."
-        yield Finding("job", "fail", f"not tried: {_SUBMISSION_CHECKS[failed_names[0]]}", hint)
+        yield Finding("job", "fail", f"not tried: {problems[0]}", hint)
     elif visit:
         yield from examine_nodes(site, recipes, visit, run=run)
 
 
-def _recipes_for_device(site: Site, recipes: Sequence[Recipe]) -> list[Recipe]:
-    return [framework.for_device(choose_device(framework, site, "")) for framework in recipes]
-
-
-def _find_inputs(site: Site, framework: Recipe) -> Inputs:
-    return materials.find_inputs(site, framework, site_data_options(site, framework))
-
-
 def _check_runs(site: Site) -> Finding:
     runs = Path(site.runs)
-    existing_path = next(path for path in (runs, *runs.parents) if _exists(path))
-    if existing_path.is_dir() and os.access(existing_path, os.W_OK | os.X_OK):
+    existing = next(path for path in (runs, *runs.parents) if os.access(path, os.F_OK))
+    if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
         return Finding("runs directory", "ok", str(runs))
-    return Finding(
-        "runs directory",
-        "fail",
-        f"{existing_path} is not writable"
-        + (f", so {runs} can't be created" if existing_path != runs else ""),
-        "Set runs in the site.toml to a directory of yours that all nodes share.",
-        "site.toml: runs",
-        remedy=_RUNS_AT_HOME if _is_home_usable(site) else "",
-    )
+    detail = f"{existing} is not writable"
+    detail += f", so {runs} can't be created" if existing != runs else ""
+    return _refuse_runs(site, "runs directory", detail)
+
+
+def _refuse_runs(site: Site, name: str, detail: str) -> Finding:
+    hint = "Set runs in the site.toml to a directory of yours that all nodes share."
+    remedy = "--runs ~/runs" if _is_home_usable(site) else ""
+    return Finding(name, "fail", detail, hint, "site.toml: runs", (), remedy)
 
 
 def _is_home_usable(site: Site) -> bool:
     """Return whether runs may go to the home directory: it exists, and they are not there yet."""
     home = Path("~").expanduser()
-    return "HOME" not in site.env and _exists(home) and not Path(site.runs).is_relative_to(home)
-
-
-def _exists(path: Path) -> bool:
-    try:
-        path.stat()
-    except OSError:
-        return False
-    return True
-
-
-def _check_recipe(name: str, folder: Path) -> Finding:
-    try:
-        loaded_recipe = recipe.load(folder)
-        grammar.parse(loaded_recipe.log, where=f"{folder}/recipe.toml")
-    except HpcbertError as error:
-        return Finding(f"recipe {name}", "fail", str(error), error.hint)
-    return Finding(f"recipe {name}", "ok", str(folder))
+    is_there = os.access(home, os.F_OK)
+    return "HOME" not in site.env and is_there and not Path(site.runs).is_relative_to(home)
 
 
 # --- On nodes, by a job ---------------------------------------------------------------------------
@@ -196,29 +174,16 @@ def examine_nodes(
         runs.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(dir=runs, prefix=".doctor-"))
     except OSError as error:
-        hint = "Name a directory of yours that all nodes share."
-        detail = f"{runs}: {error.strerror}"
-        remedy = _RUNS_AT_HOME if _is_home_usable(site) else ""
-        yield Finding("runs (nodes)", "fail", detail, hint, "site.toml: runs", (), remedy)
+        yield _refuse_runs(site, "runs (nodes)", f"{runs}: {error.strerror}")
         return
-    try:
-        yield from _run_job(site, recipes, visit, folder, run)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _run_job(
-    site: Site, recipes: Sequence[Recipe], visit: Visit, folder: Path, run: Runner
-) -> Iterator[Finding]:
-    limit = site.slurm.time_limit
-    if limit.seconds is None or limit.seconds >= _JOB_LIMIT.bound:
-        limit = _JOB_LIMIT
+    limit = site.slurm.time_limit if _JOB_LIMIT.exceeds(site.slurm.time_limit) else _JOB_LIMIT
     job_site = replace(site, runs=str(folder), slurm=replace(site.slurm, time_limit=limit))
-    if site.container.runtime != "none" and not _has_image(site, recipes):
-        hint = "Name a framework that has one: hpcbert doctor --fw NAME."
-        yield Finding("image", "warn", "not entered: the framework names no image", hint)
-        job_site = replace(job_site, container=replace(site.container, runtime="none"))
     try:
+        has_image = recipes and find_image(site, recipes[0])[0]
+        if site.container.runtime != "none" and not has_image:
+            hint = "Name a framework that has one: hpcbert doctor --fw NAME."
+            yield Finding("image", "warn", "not entered: the framework names no image", hint)
+            job_site = replace(job_site, container=replace(site.container, runtime="none"))
         job = _draft_job(site, job_site, recipes, visit, run)
         yield from _submit(site, job, visit, run, [framework.name for framework in recipes])
     except Interruption:
@@ -228,10 +193,8 @@ def _run_job(
         yield Finding("job", "fail", error.message, hint)
     except HpcbertError as error:
         yield Finding("job", "fail", error.message, error.hint)
-
-
-def _has_image(site: Site, recipes: Sequence[Recipe]) -> bool:
-    return bool(recipes) and materials.find_image(site, recipes[0])[0] is not None
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _draft_job(
@@ -244,27 +207,22 @@ def _draft_job(
     mpi = (site.slurm.mpi,) if site.slurm.mpi else default_recipe.mpi
     first_recipe = recipes[0] if recipes else replace(default_recipe, modules=(), mpi=mpi)
     device = choose_device(first_recipe, job_site, "" if recipes or site.slurm.gres else "cpu")
-    device_recipes = _recipes_for_device(job_site, recipes)
-    all_inputs = [_find_inputs(job_site, framework) for framework in device_recipes]
-    imports = [
-        (recipe_inputs.python or "python3", framework.modules)
-        for recipe_inputs, framework in zip(all_inputs, device_recipes, strict=True)
-    ]
+    imports: dict[tuple[str, tuple[str, ...]], None] = {}
+    paths: list[str] = []
+    device_recipes = [entry.for_device(choose_device(entry, job_site, "")) for entry in recipes]
+    for framework in device_recipes:
+        inputs = find_inputs(job_site, framework, site_data_options(job_site, framework))
+        imports[inputs.python or "python3", framework.modules] = None
+        paths += [path for path in (inputs.data, inputs.source) if path]
     examination = Examination(
         runs=site.runs,
-        imports=tuple(dict.fromkeys(imports)) if site.container.runtime == "none" else (),
-        paths=tuple(
-            path
-            for recipe_inputs in all_inputs
-            for path in (recipe_inputs.data, recipe_inputs.source)
-            if path
-        ),
+        imports=tuple(imports) if site.container.runtime == "none" else (),
+        paths=tuple(paths),
         probe=checks.probe_words(site, device_recipes),
     )
     options = SubmitOptions(scheduler=site.scheduler, folders=folders, examine=examination)
-    options = scheduler.create_scheduler(site.scheduler, SchedulerContext(run)).fit(
-        options, job_site, first_recipe
-    )
+    backend = scheduler.create_scheduler(site.scheduler, SchedulerContext(run))
+    options = backend.fit(options, job_site, first_recipe)
     request = Request(visit.shape, repeats=1, device=device)
     measurement_plan = plan(first_recipe, job_site, request)
     return draft(
@@ -299,8 +257,14 @@ def _submit(
         hint = f"Slurm says {state.reason}: {state.advice}."
         yield from _find_failed_launch(state, run) or (Finding("job", "fail", detail, hint),)
     else:
-        values = {"fw": " --fw ".join(frameworks), "mpi": _advise_mpi(job)}
-        values["srun_args"] = _without_split_options(site.slurm.srun_args)
+        resolved, srun_args = job.resolved, site.slurm.srun_args
+        mpi = choose_mpi(resolved.recipe.mpi or _USUAL_MPI, resolved.options.mpi)
+        words = [word for word in srun_args if not word.startswith(_SPLIT_OPTIONS)]
+        values = {
+            "fw": " --fw ".join(frameworks),
+            "mpi": mpi if mpi != resolved.mpi else "",
+            "srun_args": json.dumps(words) if len(words) < len(srun_args) else "",
+        }
         yield from _read_job(site, job, state, values, run)
 
 
@@ -310,18 +274,14 @@ def _wait(
     """Wait for a job's end; return its state, even if it still waits; None: it still runs."""
     start = time.monotonic()
     while True:
-        tracked_campaign = open_campaign(directory)
-        (state,) = (
-            scheduler.create_scheduler(tracked_campaign.campaign.scheduler, SchedulerContext(run))
-            .states(tracked_campaign)
-            .values()
-        )
-        waited_seconds = time.monotonic() - start
-        if state.kind.over or (
-            state.kind.queued and (never_starts(state.reason) or waited_seconds > patience)
-        ):
+        tracked = open_campaign(directory)
+        backend = scheduler.create_scheduler(tracked.campaign.scheduler, SchedulerContext(run))
+        (state,) = backend.states(tracked).values()
+        seconds = time.monotonic() - start
+        is_stuck = state.kind.queued and (never_starts(state.reason) or seconds > patience)
+        if state.kind.over or is_stuck:
             return state
-        if waited_seconds > patience + _JOB_LIMIT.bound:
+        if seconds > patience + _JOB_LIMIT.bound:
             return None
         pause(_POLL_SECONDS)
 
@@ -329,14 +289,12 @@ def _wait(
 def _cancel(directory: Path, run: Runner) -> None:
     """Cancel a job, even if its submission was interrupted."""
     with contextlib.suppress(HpcbertError):
-        tracked_campaign = open_campaign(directory)
-        backend = scheduler.create_scheduler(
-            tracked_campaign.campaign.scheduler, SchedulerContext(run)
-        )
-        tracked_campaign = backend.adopt_jobs(tracked_campaign)
-        target = backend.living_jobs(tracked_campaign)
+        tracked = open_campaign(directory)
+        backend = scheduler.create_scheduler(tracked.campaign.scheduler, SchedulerContext(run))
+        tracked = backend.adopt_jobs(tracked)
+        target = backend.living_jobs(tracked)
         if target.jobs:
-            backend.cancel(tracked_campaign, target)
+            backend.cancel(tracked, target)
 
 
 def _read_job(
@@ -383,19 +341,6 @@ def _find_failed_launch(state: RepeatState, run: Runner) -> tuple[Finding, ...]:
     return tuple(find_failed_prologs(SchedulerContext(run)))
 
 
-def _without_split_options(words: tuple[str, ...]) -> str:
-    """Return options of srun without those that divide a node's GPUs; empty if there are none."""
-    kept_words = [word for word in words if not word.startswith(_SPLIT_OPTIONS)]
-    return json.dumps(kept_words) if len(kept_words) < len(words) else ""
-
-
-def _advise_mpi(job: Draft) -> str:
-    """Return the kind of MPI to advise: the recipe's best that srun has; empty: it is in use."""
-    resolved = job.resolved
-    mpi = choose_mpi(resolved.recipe.mpi or _USUAL_MPI, resolved.options.mpi)
-    return mpi if mpi != resolved.mpi else ""
-
-
 def _read_output(directory: Path, *, wait: bool) -> str:
     """Return a job's whole output; wait for what a file system shows late."""
     start = time.monotonic()
@@ -412,20 +357,12 @@ def _inspect_by_step(site: Site, job: Draft, node_count: int, run: Runner) -> Ou
     from hpcbert.script.render import look_arguments  # imports Jinja, which --help does not need
 
     script = find_file(job.resolved.recipe, "look.sh")
+    words = ["srun", "--quiet", f"--nodes={node_count}", f"--ntasks={node_count}"]
+    words += ["--ntasks-per-node=1", "--job-name=hpcbert-doctor", "--time=5"]
+    words += ["--kill-on-bad-exit=0", "--mpi=none", *site.slurm.selection]
+    words += ["bash", "-c", script.read_text(), "look", "node", str(job.directory)]
     return run(
-        [
-            *(
-                "srun",
-                "--quiet",
-                f"--nodes={node_count}",
-                f"--ntasks={node_count}",
-                "--ntasks-per-node=1",
-            ),
-            *("--job-name=hpcbert-doctor", "--time=5", "--kill-on-bad-exit=0", "--mpi=none"),
-            *site.slurm.selection,
-            *["bash", "-c", script.read_text(), "look", "node", str(job.directory)],
-            *look_arguments(job.resolved),
-        ],
+        [*words, *look_arguments(job.resolved)],
         env=submission_environment(SchedulerContext(run).environ),
         cwd=Path("/"),
         timeout=_STEP_SECONDS,

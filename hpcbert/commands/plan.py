@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -17,7 +17,7 @@ from hpcbert.commands.prepare import prepare
 from hpcbert.config.options import FEWEST_REPEATS
 from hpcbert.errors import CheckError, HpcbertError, SchedulerError
 from hpcbert.finding import Finding
-from hpcbert.model import Campaign, Point, Protocol
+from hpcbert.model import Point, Protocol
 from hpcbert.prepare.parts import Context
 from hpcbert.scheduler.base import SchedulerContext, Start, Supply
 from hpcbert.script import cost
@@ -140,103 +140,82 @@ def forecast(draft: Draft, earlier_campaigns: Campaigns, *, run: Runner) -> Outl
     costs = cost.array_costs(campaign.arrays)
     arrays = {array.point: array for array in reversed(campaign.arrays)}
     starts: dict[Point, Start] = {}
+    supplies: tuple[Supply, ...] = ()
     unanswered: SchedulerError | None = None
     try:
         starts = {
             point: backend.forecast(draft.scripts[array.name]) for point, array in arrays.items()
         }
+        supplies = backend.supply(arrays[costs[-1].point].request)
     except SchedulerError as error:
         unanswered = error
-    supplies = () if unanswered else backend.supply(arrays[costs[-1].point].request)
-    findings = find_submission_obstacles(draft, run=run)
+    points = [entry.point for entry in costs if not entry.preflight]
+    earlier_runs = find_earlier_runs(
+        earlier_campaigns, points, protocol=campaign.protocol, rehearse=campaign.rehearse
+    )
+    is_adaptive = campaign.protocol.precision_of_median is not None
+    outlooks = []
+    for entry in costs:
+        can_stop = is_adaptive and not entry.preflight
+        least = min(FEWEST_REPEATS, entry.repeats) if can_stop else entry.repeats
+        outlooks.append(
+            PointOutlook(entry, earlier_runs.get(entry.point), starts.get(entry.point), least)
+        )
     lacks: list[Missing] = []
-    remaining = list(findings)
+    findings = find_submission_obstacles(draft, run=run)
     for resolved in draft.uses:
-        recipe_findings = _filter_by_recipe(findings, resolved)
-        lacks += _find_missing(resolved, recipe_findings, run)
-        remaining = [finding for finding in remaining if finding not in recipe_findings.values()]
+        suffix = f" of {resolved.recipe.name}"
+        by_kind = {
+            finding.name.removesuffix(suffix): finding
+            for finding in findings
+            if finding.name.endswith(suffix)
+        }
+        lacks += _find_missing(resolved, by_kind, run)
+        findings = tuple(finding for finding in findings if finding not in by_kind.values())
     return Outlook(
         draft=draft,
-        points=tuple(_point_outlooks(campaign, costs, earlier_campaigns, starts)),
+        points=tuple(outlooks),
         supplies=supplies,
         lacks=tuple(lacks),
-        obstacles=tuple(finding for finding in remaining if finding.status == "fail"),
-        doubts=tuple(finding for finding in remaining if finding.status != "fail"),
+        obstacles=tuple(finding for finding in findings if finding.status == "fail"),
+        doubts=tuple(finding for finding in findings if finding.status != "fail"),
         unanswered=unanswered,
     )
-
-
-def _point_outlooks(
-    campaign: Campaign,
-    costs: Sequence[Cost],
-    earlier_campaigns: Campaigns,
-    starts: Mapping[Point, Start],
-) -> Iterator[PointOutlook]:
-    earlier_runs = find_earlier_runs(
-        earlier_campaigns,
-        [point_cost.point for point_cost in costs if not point_cost.preflight],
-        protocol=campaign.protocol,
-        rehearse=campaign.rehearse,
-    )
-    for point_cost in costs:
-        point = point_cost.point
-        least = _least_repeats(campaign.protocol, point_cost)
-        yield PointOutlook(point_cost, earlier_runs.get(point), starts.get(point), least)
-
-
-def _least_repeats(protocol: Protocol, point_cost: Cost) -> int:
-    is_adaptive = protocol.precision_of_median is not None and not point_cost.preflight
-    return min(FEWEST_REPEATS, point_cost.repeats) if is_adaptive else point_cost.repeats
-
-
-def _filter_by_recipe(findings: Iterable[Finding], resolved: Resolved) -> dict[str, Finding]:
-    """Return the findings about what a framework needs, by kind: `data of oneflow`."""
-    suffix = f" of {resolved.recipe.name}"
-    return {
-        finding.name.removesuffix(suffix): finding
-        for finding in findings
-        if finding.name.endswith(suffix)
-    }
 
 
 def _find_missing(
     resolved: Resolved, findings: Mapping[str, Finding], run: Runner
 ) -> Iterator[Missing]:
-    """Yield what is not ready, each kind once."""
-    recipe, site, options = resolved.recipe, resolved.site, resolved.options
+    """Yield what is not ready, each kind once, with the command that makes it so."""
+    recipe, options = resolved.recipe, resolved.options
     unnamed_kinds = {_KINDS.get(need, need) for need in resolved.missing}
-    needed_kinds = {*findings, *unnamed_kinds}
     reported_kinds: set[str] = set()
     context = Context(run=run, follow=follow, say=lambda _: None, env=dict(os.environ), dry=True)
     kinds = ["image"] if options.rehearse else []
-    for part in prepare(recipe, site, context, only=kinds):
+    for part in prepare(recipe, resolved.site, context, only=kinds):
         is_planned = part.status == "planned"
-        if part.kind in needed_kinds or (part.kind == "image" and is_planned):
-            reported_kinds.add(part.kind)
-            finding = findings.get(part.kind)
-            fails = finding is not None and finding.status == "fail"
-            yield Missing(
-                framework=recipe.name,
-                kind=part.kind,
-                detail=finding.detail if finding else part.detail,
-                command=_prepare_command(resolved, part.kind) if is_planned else "",
-                hint=part.hint or (finding.hint if finding else ""),
-                blocks=fails or part.kind in unnamed_kinds,
-            )
+        is_lacking = part.kind in findings or part.kind in unnamed_kinds
+        if not is_lacking and not (part.kind == "image" and is_planned):
+            continue
+        reported_kinds.add(part.kind)
+        words = ["hpcbert", "prepare", "--fw", recipe.name, "--only", part.kind]
+        words += ["--device", resolved.device] if resolved.request.device else []
+        for name, value in resolved.request.settings.items() if part.kind == "data" else ():
+            words += ["--set", f"{name}={value}"]
+        finding = findings.get(part.kind)
+        fails = finding is not None and finding.status == "fail"
+        yield Missing(
+            framework=recipe.name,
+            kind=part.kind,
+            detail=finding.detail if finding else part.detail,
+            command=shlex.join(words) if is_planned else "",
+            hint=part.hint or (finding.hint if finding else ""),
+            blocks=fails or part.kind in unnamed_kinds,
+        )
     for kind, finding in findings.items():
         if kind not in reported_kinds:
             blocks = finding.status == "fail"
             yield Missing(recipe.name, kind, finding.detail, "", finding.hint, blocks)
-
-
-def _prepare_command(resolved: Resolved, kind: str) -> str:
-    """Return the command that makes one part of a framework ready, as typed here."""
-    words = ["hpcbert", "prepare", "--fw", resolved.recipe.name, "--only", kind]
-    if resolved.request.device:
-        words += ["--device", resolved.device]
-    for name, value in resolved.request.settings.items() if kind == "data" else ():
-        words += ["--set", f"{name}={value}"]
-    return shlex.join(words)
 
 
 def list_refusals(outlook: Outlook) -> Iterator[HpcbertError]:
@@ -290,15 +269,17 @@ def find_earlier_runs(
         points: The points; those without earlier runs are not in the result.
         protocol: Its iterations and seconds: runs of other lengths are not comparable.
     """
-    lengths = protocol.iters, protocol.window_seconds
     seconds: dict[Point, list[float]] = {point: [] for point in points}
     campaign_ids: dict[Point, list[str]] = {point: [] for point in points}
     for tracked_campaign in tracked_campaigns:
         campaign = tracked_campaign.campaign
-        other = campaign.protocol
-        if (other.iters, other.window_seconds) != lengths or campaign.rehearse != rehearse:
-            continue
-        for point in campaign.of_point:
+        is_comparable = (
+            campaign.rehearse == rehearse
+            and campaign.protocol.iters == protocol.iters
+            and campaign.protocol.window_seconds == protocol.window_seconds
+        )
+        points_here = campaign.of_point if is_comparable else ()
+        for point in points_here:
             if point not in seconds or len(seconds[point]) >= _ENOUGH:
                 continue
             durations = list(_list_durations(tracked_campaign, point))
