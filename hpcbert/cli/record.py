@@ -215,13 +215,13 @@ def record_extract(
       hpcbert record extract training_results_v5.0 --round v5.0 --commit 0fdc28f --year 2025
     """
     places = find_places(site_file, templates)
-    extracted = extract_tables(folder, benchmark_round, commit, places)
-    tables = [replace(table, year=year) for table in extracted.tables]
+    extracted, refused = extract_tables(folder, benchmark_round, commit, places)
+    tables = [replace(table, year=year) for table in extracted]
     text = "\n".join(published.format_table(table) for table in tables)
     return Result(
-        data={"tables": [table.name for table in tables], "refused": extracted.refused},
+        data={"tables": [table.name for table in tables], "refused": refused},
         text=text,
-        warnings=extracted.refused,
+        warnings=tuple(refused),
         exact=True,
     )
 

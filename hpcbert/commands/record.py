@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpcbert.commands.collect import CollectRequest, Places, load_result_set
-from hpcbert.errors import UsageError
+from hpcbert.errors import UsageError, describe_error
 from hpcbert.logs.arithmetic import median
 from hpcbert.logs.layout import natural_key
 from hpcbert.logs.mllog import BenchmarkRun, read_benchmark_run
@@ -65,17 +65,19 @@ def make_table(
     benchmark_round, commit, path = location
     submitter, _, name = path.split("/")[:3]
     shape, facts = _describe_system(system)
-    rule, rates = _list_rates(runs)
     minutes = average_minutes(runs)
-    if not rates and minutes is None:
+    # Rates that the programs state come first.
+    rates = {rule: read_rates(runs, rule) for rule in ("tracked-stats", "run-clock")}
+    rule = next((rule for rule in rates if rates[rule]), "")
+    if not rule and minutes is None:
         return None
     batches = {(run.global_batch_size or 0, run.accumulation or 1) for run in runs}
     global_size, accumulation = batches.pop() if len(batches) == 1 else (0, 1)
     size, remainder = divmod(global_size, shape.gpus * accumulation)
     point = PublishedPoint(
         shape=shape,
-        value=round(median(rates), 3) if rates else None,
-        runs=tuple(rates),
+        value=round(median(rates[rule]), 3) if rule else None,
+        runs=tuple(rates.get(rule, ())),
         minutes=minutes,
     )
     table_name = f"{benchmark_round}-{submitter}-{name}".lower()
@@ -136,10 +138,8 @@ def infer_precision(configurations: Mapping[str, str], table: PublishedTable) ->
 
     Args:
         configurations: The text of each `config_*.sh` of the submitter, by name.
-        table: The submission; only NVIDIA's program has such files.
+        table: The submission of NVIDIA's program.
     """
-    if table.framework != RECIPE:
-        return ""
     runnable = {
         name: text
         for name, text in configurations.items()
@@ -156,26 +156,18 @@ def infer_precision(configurations: Mapping[str, str], table: PublishedTable) ->
     return answers.pop() if len(answers) == 1 else ""
 
 
-def _list_rates(runs: Sequence[BenchmarkRun]) -> tuple[str, list[float]]:
-    """Return a rule and the rates of the runs by it: those that the programs state come first."""
-    for rule in ("tracked-stats", "run-clock"):
-        rates = read_rates(runs, rule)
-        if rates:
-            return rule, rates
-    return "", []
-
-
 def _describe_system(system: Mapping[str, Any]) -> tuple[Shape, dict[str, str]]:
     """Return a system's shape and facts; without accelerators, its sockets are the devices."""
     nodes = int(float(system["number_of_nodes"]))
     accelerators = int(float(system["accelerators_per_node"] or 0))
     sockets = int(float(system.get("host_processors_per_node") or 1))
-    name = str(system.get("accelerator_model_name", "")).strip()
+    name, processor, software = (
+        str(system.get(key, "")).strip()
+        for key in ("accelerator_model_name", "host_processor_model_name", "framework")
+    )
     is_gpu = name.startswith(("NVIDIA", "AMD"))
-    kind = "GPU" if is_gpu else "accelerator"
-    facts = {kind: name} if accelerators else {}
-    facts["CPU"] = str(system.get("host_processor_model_name", "")).strip()
-    facts["image" if is_gpu else "software"] = str(system.get("framework", "")).strip()
+    facts = {"GPU" if is_gpu else "accelerator": name} if accelerators else {}
+    facts |= {"CPU": processor, "image" if is_gpu else "software": software}
     return Shape(nodes, accelerators or sockets), {key: text for key, text in facts.items() if text}
 
 
@@ -202,21 +194,13 @@ class Submission(NamedTuple):
         return sorted(self.folder.glob("result_*.txt"), key=lambda path: natural_key(path.name))
 
 
-class ExtractedTables(NamedTuple):
-    """The tables of result folders.
-
-    Attributes:
-        refused: Why a folder has no table, a sentence each.
-    """
-
-    tables: tuple[PublishedTable, ...]
-    refused: tuple[str, ...]
-
-
 def extract_tables(
     root: Path, benchmark_round: str, commit: str, user_places: Places
-) -> ExtractedTables:
+) -> tuple[list[PublishedTable], list[str]]:
     """Make a table of each BERT submission in a checkout of an MLPerf Training round.
+
+    Returns:
+        The tables, and why a folder has none, a sentence each.
 
     Raises:
         UsageError: It has no such folder, or the description of a system is missing or damaged.
@@ -231,9 +215,8 @@ def extract_tables(
     tables, refused = [], []
     for submission in submissions:
         runs = submission.read_runs()
-        system = _read_system(submission)
         location = benchmark_round, commit, submission.path
-        table = make_table(location, system, runs, "")
+        table = make_table(location, _read_system(submission), runs, "")
         if len(runs) < RUNS or table is None:
             successes = sum(run.seconds is not None for run in runs)
             refused.append(
@@ -242,7 +225,7 @@ def extract_tables(
             )
             continue
         tables.append(_complete(submission, table, user_places))
-    return ExtractedTables(tuple(tables), tuple(refused))
+    return tables, refused
 
 
 def find_submissions(paths: Iterable[Path]) -> list[Submission]:
@@ -263,13 +246,12 @@ def _read_system(submission: Submission) -> dict[str, Any]:
     path = submission.folder.parents[2] / "systems" / f"{name}.json"
     try:
         system = json.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise UsageError(f"Can't read the system: {error.strerror}.", where=str(path)) from error
-    except ValueError as error:
-        raise UsageError("The system's description is not JSON.", where=str(path)) from error
-    if not isinstance(system, dict):
-        raise UsageError("The system's description is not a JSON object.", where=str(path))
-    return system
+        problem = "" if isinstance(system, dict) else "it is not a JSON object"
+    except (OSError, ValueError) as error:
+        system, problem = {}, describe_error(error)
+    if problem:
+        raise UsageError(f"The system's description can't be read: {problem}.", where=str(path))
+    return dict(system)
 
 
 def _complete(submission: Submission, table: PublishedTable, user_places: Places) -> PublishedTable:
@@ -309,16 +291,17 @@ def _check_submissions(paths: Sequence[Path], against: str) -> tuple[RecordCell,
             f"{against} has no table for these logs.",
             hint="Its logs are in folders SUBMITTER/results/SYSTEM/bert.",
         )
-    cells = []
+    cells: dict[RecordCell, None] = {}
     for submission in submissions:
         runs = submission.read_runs()
         candidates = [
-            [*_check_submission(table, name, runs)] for name, table in tables[submission.path]
+            list(_check_submission(table, name, runs)) for name, table in tables[submission.path]
         ]
         # A later round may have a folder of the same name, or the same logs.
         matching = [group for group in candidates if all(cell.follows for cell in group)]
-        cells += [cell for group in matching or candidates for cell in group]
-    return tuple(dict.fromkeys(cells))
+        for group in matching or candidates:
+            cells |= dict.fromkeys(group)
+    return tuple(cells)
 
 
 def _check_submission(
@@ -395,31 +378,33 @@ def check_record(
     if record.load_source(against.partition(":")[0]).layout == "mlperf":
         return _check_submissions([Path(word) for word in words], against)
     logged_keys = {
-        (*key[:4], length)
+        (key, length)
         for key, medians_of_point in _compute_medians(words, user_places, request).items()
         for length, _ in medians_of_point
     }
     tables = [
         (source.full_name(table), table)
         for source, table in record.find_all_tables(against)
-        if any(key[:4] == _table_key(table) and _may_have(table, key[4]) for key in logged_keys)
+        if any(
+            key[:4] == _table_key(table) and _may_have(table, length) for key, length in logged_keys
+        )
         and (not edition or edition in table.edition.split("-"))
     ]
     if not tables:
-        text = "; ".join(" ".join(map(str, key)).strip() for key in sorted(logged_keys))
+        points = {" ".join(map(str, (*key[:4], length))).strip() for key, length in logged_keys}
         edition_text = f" of edition {edition}" if edition else ""
         raise UsageError(
-            f"{against} has no table{edition_text} for these logs: {text}.",
+            f"{against} has no table{edition_text} for these logs: {'; '.join(sorted(points))}.",
             hint="hpcbert record list has the names of all tables.",
         )
-    requests = dict.fromkeys(
-        _request_for_point(request, table, point) for _, table in tables for point in table.points
-    )
-    medians = {
-        point_request: _compute_medians(words, user_places, point_request)
-        for point_request in requests
-    }
-    cells = [cell for name, table in tables for cell in _check_table(table, name, request, medians)]
+    medians: dict[CollectRequest, _Medians] = {}
+    cells = []
+    for name, table in tables:
+        for point in table.points:
+            point_request = _request_for_point(request, table, point)
+            if point_request not in medians:
+                medians[point_request] = _compute_medians(words, user_places, point_request)
+            cells += _check_point(table, point, name, point_request.rule, medians[point_request])
     # A log behind a number of one table belongs to no other table of the same point.
     matched = {(cell.point, cell.found) for cell in cells if cell.follows}
     return tuple(
@@ -464,27 +449,21 @@ def _compute_medians(
     return medians
 
 
-def _check_table(
-    table: PublishedTable,
-    name: str,
-    request: CollectRequest,
-    medians: Mapping[CollectRequest, _Medians],
-) -> Iterator[RecordCell]:
-    """Yield the cells of a table that have logs."""
-    for point in table.points:
-        if point.value is None:
-            continue
-        published_value = point.value
-        point_request = _request_for_point(request, table, point)
-        point_medians = medians[point_request].get((*_table_key(table), point.shape), ())
-        log_medians = [number for length, number in point_medians if _may_have(table, length)]
-        if not log_medians:
-            continue
-        numbers = [number for number in log_medians if number is not None]
-        nearest = min(numbers, key=lambda number: abs(number - published_value), default=None)
-        errors = [error.what for error in table.errors if error.shape in ("", str(point.shape))]
-        label = f"{table.framework} {table.model} {point.shape} {table.precision}"
-        label += f" b{table.batch_size_per_device}"
-        yield RecordCell(
-            name, label, published_value, nearest, point_request.rule, " ".join(errors)
-        )
+def _check_point(
+    table: PublishedTable, point: PublishedPoint, name: str, rule: str, medians: _Medians
+) -> list[RecordCell]:
+    """Return the cell of a published number that has logs."""
+    published_value = point.value
+    log_medians = [
+        number
+        for length, number in medians.get((*_table_key(table), point.shape), ())
+        if _may_have(table, length)
+    ]
+    if published_value is None or not log_medians:
+        return []
+    numbers = [number for number in log_medians if number is not None]
+    nearest = min(numbers, key=lambda number: abs(number - published_value), default=None)
+    errors = [error.what for error in table.errors if error.shape in ("", str(point.shape))]
+    label = f"{table.framework} {table.model} {point.shape} {table.precision}"
+    label += f" b{table.batch_size_per_device}"
+    return [RecordCell(name, label, published_value, nearest, rule, " ".join(errors))]
