@@ -19,7 +19,7 @@ from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
 from hpcbert.config.schedulers import find_traits
 from hpcbert.errors import HpcbertError, UsageError
 from hpcbert.model import Array, Attempt
-from hpcbert.slurm.jobrecord import JobRecord
+from hpcbert.slurm.state_sources import JobRecord
 from hpcbert.slurm.states import UNKNOWN, UNSUBMITTED, Kind, RepeatState, load_state, parse_state
 
 AskStates = Callable[[TrackedCampaign], Mapping[Key, RepeatState]]

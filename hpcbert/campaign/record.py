@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcbert.slurm.hostlist import expand
-from hpcbert.slurm.jobrecord import JobRecord, reduce_events
+from hpcbert.slurm.state_sources import JobRecord, reduce_events
 from hpcbert.system.files import open_file, read_open
 
 # Events with which a repeat is over: the script's own, and the local queue's.

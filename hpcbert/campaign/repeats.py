@@ -12,7 +12,7 @@ from hpcbert.campaign.record import Event, Records, RepeatRecord
 from hpcbert.logs.failures import JobOutput
 from hpcbert.model import Array, Campaign, Point, parse_utc
 from hpcbert.slurm.commands import JobRow
-from hpcbert.slurm.jobrecord import JobRecord
+from hpcbert.slurm.state_sources import JobRecord
 from hpcbert.slurm.states import parse_state
 
 Key = tuple[str, int]

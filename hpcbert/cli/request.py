@@ -47,7 +47,7 @@ from hpcbert.script.draft import draft as draft_campaign
 from hpcbert.script.plan import MeasurementPlan, Request, choose_device
 from hpcbert.script.rerun import Lock, compare_locks, load_lock, plan_rerun, plan_table
 from hpcbert.script.resolve import SubmitOptions
-from hpcbert.slurm import mail
+from hpcbert.slurm import commands
 from hpcbert.system import redact
 from hpcbert.system.decode import Invalid, did_you_mean, suggest_similar
 from hpcbert.system.runner import PrefetchingRunner
@@ -391,7 +391,7 @@ def _describe_mail(notify: str, scheduler_name: str) -> tuple[str, ...]:
             f"--notify has no effect with {find_traits(scheduler_name).label}: it sends no mail.",
             hint="Leave --notify out: submit --wait and monitor wait until all repeats have ended.",
         )
-    return (str(mail.parse(notify)),) if notify else ()
+    return (str(commands.parse_mail(notify)),) if notify else ()
 
 
 def _take_past_options(options: Options, past: Lock) -> Options:

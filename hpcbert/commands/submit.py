@@ -27,8 +27,7 @@ from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.commands.monitor import open_campaign
 from hpcbert.errors import HpcbertError, Interruption, SchedulerError, UsageError, join_names
 from hpcbert.model import Campaign
-from hpcbert.scheduler.base import RESUME, NoRoomError, SchedulerContext, Target
-from hpcbert.scheduler.poller import Pace
+from hpcbert.scheduler.base import RESUME, NoRoomError, Pace, SchedulerContext, Target
 from hpcbert.slurm.states import Kind, RepeatState
 from hpcbert.system import files
 from hpcbert.system.files import find_mounts_below, read, translate_errors, write_text

@@ -18,7 +18,7 @@ from hpcbert.config.schedulers import check_scheduler
 from hpcbert.config.toml import read
 from hpcbert.errors import ConfigError
 from hpcbert.model import OptionValue, Precision
-from hpcbert.slurm import mail
+from hpcbert.slurm import commands
 from hpcbert.slurm.hostlist import expand
 from hpcbert.system import redact
 from hpcbert.system.decode import (
@@ -375,7 +375,7 @@ def _apply_options(site: Site, options: Options, cwd: Path) -> Site:
     slurm = options.site_values("slurm")
     if options.time_limit:
         slurm["time_limit"] = TimeLimit.parse(options.time_limit)
-    mail_words = mail.parse(options.notify).words
+    mail_words = commands.parse_mail(options.notify).words
     slurm["sbatch_args"] = (*site.slurm.sbatch_args, *options.sbatch_arg, *mail_words)
     slurm["srun_args"] = (*site.slurm.srun_args, *options.srun_arg)
     frameworks = dict(site.frameworks)

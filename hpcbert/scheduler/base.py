@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from hpcbert.campaign import store
 from hpcbert.campaign.ledger import Ledger
@@ -19,17 +20,26 @@ from hpcbert.config.site import Site
 from hpcbert.errors import HpcbertError, IncompleteError
 from hpcbert.finding import Finding
 from hpcbert.model import Array, Campaign, JobRequest, format_utc
-from hpcbert.scheduler.poller import PlainPoller, Poller
 from hpcbert.script.resolve import SubmitOptions
 from hpcbert.slurm.states import RepeatState
 from hpcbert.system.runner import Runner
 from hpcbert.timelimit import TimeLimit
+
+States = Mapping[Key, RepeatState]
 
 # The command that continues a submission, without the campaign.
 RESUME = "hpcbert submit --resume"
 # Seconds between two looks at the queue. sbatch dies with hpcbert, but its request may still be on
 # its way to slurmctld, which sometimes answers a query first.
 SETTLE = 10.0
+# Shortest interval between two queries of a shared scheduler, seconds.
+FLOOR = 10.0
+# The longest one in multiples of that: 60 seconds.
+MAX_FACTOR = 6
+_GROWTH = 1.5
+_JITTER = 0.2
+# Seconds between two looks at what needs no query.
+INTERVAL = 1.0
 
 
 class SchedulerContext(NamedTuple):
@@ -166,6 +176,115 @@ class NoRoomError(IncompleteError):
     """The user has as many jobs as the cluster allows; the rest can be submitted later."""
 
 
+@dataclass(frozen=True)
+class Pace:
+    """The interval between two polls.
+
+    Attributes:
+        floor: Shortest interval, seconds; the longest is six times that.
+        interval: The present one, before jitter.
+    """
+
+    floor: float = FLOOR
+    interval: float = 0.0
+
+    def after(self, *, changed: bool, failed: bool) -> Pace:
+        """Return the pace after a poll: faster after a change, slower after a failure."""
+        if failed:
+            interval = max(self.floor, self.interval) * 2
+        elif changed or not self.interval:
+            interval = self.floor
+        else:
+            interval = self.interval * _GROWTH
+        return replace(self, interval=min(interval, self.floor * MAX_FACTOR))
+
+    def seconds(self, chance: float, minimum: float = 0.0) -> float:
+        """Return the seconds to the next poll; `chance`, in [0, 1), sets the jitter.
+
+        There are no fewer than `minimum`, unless that is more than the longest interval.
+        """
+        minimum = min(minimum, self.floor * MAX_FACTOR)
+        return max(self.floor, self.interval, minimum) * (1 + _JITTER * chance)
+
+
+class Poller(Protocol):
+    """Polls one scheduler about campaigns.
+
+    Attributes:
+        states: The states of the last poll, by array name and repeat.
+        failures: Polls in a row in which the scheduler gave no answer.
+        complaint: The scheduler's last complaint.
+        absent: Whether there is no scheduler to ask, so that asking again is useless.
+        garbage: The first few lines of the last answers that could not be read.
+    """
+
+    states: dict[Key, RepeatState]
+    failures: int = 0
+    complaint: str = ""
+    absent: bool = False
+    garbage: tuple[str, ...] = ()
+
+    def poll(self) -> None:
+        """Poll once if the next poll is due."""
+
+    def pause(self) -> float | None:
+        """Return the seconds until the next poll is worthwhile; None: none will be."""
+
+    def has_news(self) -> bool:
+        """Return, without any query, whether jobs wrote something that makes a poll worthwhile."""
+
+    def seconds_to_news(self) -> float:
+        """Return the seconds until `has_news` is true even if nothing more is written."""
+        return math.inf
+
+    def is_final(self, key: Key) -> bool:
+        """Return whether a repeat's state no longer changes, even if its end stays unknown."""
+
+
+class PlainPoller(Poller):
+    """Asks at every poll, and trusts the answer.
+
+    Args:
+        ask: Returns the states of a campaign's repeats at this moment; it always answers.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[TrackedCampaign], States],
+        watched: Sequence[TrackedCampaign],
+    ) -> None:
+        self._ask, self._watched = ask, watched
+        self.states = {}
+
+    def poll(self) -> None:
+        """Ask about every campaign."""
+        for tracked_campaign in self._watched:
+            repeat_states = self._ask(tracked_campaign)
+            # Repeats that a retry replaced are not waited for.
+            self.states |= {
+                repeat.key: repeat_states[repeat.key] for repeat in tracked_campaign.repeats
+            }
+
+    def pause(self) -> float | None:
+        """Return a constant interval, seconds."""
+        return INTERVAL
+
+    def has_news(self) -> bool:
+        """Return whether a job's record on disk has changed since the last look."""
+        return any(tracked_campaign.records.reread_changed() for tracked_campaign in self._watched)
+
+    def is_final(self, key: Key) -> bool:
+        """Return whether a repeat neither waited nor ran at the last poll."""
+        return key in self.states and not self.states[key].kind.alive
+
+
+def has_changed(before: RepeatState | None, after: RepeatState) -> bool:
+    """Return whether word, kind or attempt differ from the state before; True without one."""
+    return before is None or any(
+        getattr(before, name) != getattr(after, name) for name in ("word", "kind", "attempt")
+    )
+
+
 class Scheduler(ABC):
     """Runs campaigns; a method that is not overridden gives the answer of a simple scheduler.
 
@@ -199,7 +318,7 @@ class Scheduler(ABC):
         """
 
     @abstractmethod
-    def states(self, watched: TrackedCampaign) -> Mapping[Key, RepeatState]:
+    def states(self, watched: TrackedCampaign) -> States:
         """Return the state of every repeat at this moment, by array name and repeat.
 
         On a copied directory without a scheduler, the jobs' own status files are used.

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from hpcbert import scheduler
 from hpcbert.campaign.repeats import Key, TrackedCampaign
-from hpcbert.scheduler.base import SchedulerContext
-from hpcbert.scheduler.poller import FLOOR, Poller, has_changed
+from hpcbert.scheduler.base import FLOOR, Poller, SchedulerContext, has_changed
 from hpcbert.slurm.states import RepeatState
 from hpcbert.system.runner import Runner
 

@@ -13,7 +13,7 @@ from hpcbert.model import Protocol, Provenance, Row
 from hpcbert.results import document, formats
 from hpcbert.results.formats import render_markdown
 from hpcbert.results.wording import describe_adaptive
-from hpcbert.slurm.jobrecord import reduce_events
+from hpcbert.slurm.state_sources import reduce_events
 from hpcbert.slurm.states import Kind, RepeatState, parse_state
 from tests.kit import cli
 from tests.kit.campaigns import Build, Built, collect_campaigns, report_states

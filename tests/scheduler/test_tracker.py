@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpcbert.scheduler.base import SchedulerContext
-from hpcbert.scheduler.poller import Pace
+from hpcbert.scheduler.base import Pace, SchedulerContext
 from hpcbert.scheduler.slurm.poller import Watcher
 from hpcbert.scheduler.tracker import Tracker
 from tests.kit.campaigns import Build, Built, snapshot

@@ -24,8 +24,8 @@ from hpcbert.errors import UsageError
 from hpcbert.model import Shape
 from hpcbert.script.draft import Draft
 from hpcbert.script.plan import Request
-from hpcbert.slurm.jobrecord import reduce_events
 from hpcbert.slurm.reasons import ABSENT
+from hpcbert.slurm.state_sources import reduce_events
 from tests.kit import drafts
 from tests.kit.cases import cases
 from tests.kit.drafts import changed, reference, settled

@@ -17,7 +17,7 @@ import pytest
 from hpcbert.campaign import record, store
 from hpcbert.commands.submit import write_campaign
 from hpcbert.slurm.hostlist import expand
-from hpcbert.slurm.jobrecord import reduce_events
+from hpcbert.slurm.state_sources import reduce_events
 from tests.kit.drafts import reference
 from tests.kit.scripts import RECORDER, drafted, run_script, slurm_in, tool, with_python
 from tests.kit.waiting import CEILING

@@ -15,7 +15,7 @@ from hpcbert.errors import UsageError
 from hpcbert.model import Shape
 from hpcbert.script.draft import Draft
 from hpcbert.script.plan import Request
-from hpcbert.slurm.jobrecord import reduce_events
+from hpcbert.slurm.state_sources import reduce_events
 from hpcbert.slurm.states import RepeatState, parse_state
 from tests.kit import drafts
 from tests.kit.drafts import combined

@@ -11,7 +11,7 @@ import pytest
 
 from hpcbert.commands.submit import write_campaign
 from hpcbert.script.draft import Draft
-from hpcbert.slurm.jobrecord import reduce_events
+from hpcbert.slurm.state_sources import reduce_events
 from hpcbert.slurm.states import RepeatState, parse_state
 from tests.kit import drafts
 from tests.kit.scripts import slurm_in, tool

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcbert.slurm.commands import JobRow
-from hpcbert.slurm.jobrecord import JobRecord
 from hpcbert.slurm.reasons import ABSENT
 from hpcbert.slurm.state_sources import (
     VISIBILITY_DELAY,
     Answer,
+    JobRecord,
     Reports,
     convert_row,
     defer_end,

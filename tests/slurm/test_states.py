@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcbert.slurm.jobrecord import JobRecord, reduce_events
 from hpcbert.slurm.reasons import (
     REASONS,
     TEXTS,
@@ -21,6 +20,7 @@ from hpcbert.slurm.reasons import (
     find_reasons,
     never_starts,
 )
+from hpcbert.slurm.state_sources import JobRecord, reduce_events
 from hpcbert.slurm.states import (
     STATES,
     Kind,

@@ -27,13 +27,13 @@ from hpcbert.errors import ConfigError, SchedulerError, join_names
 from hpcbert.finding import Finding
 from hpcbert.model import Array, Campaign
 from hpcbert.scheduler.base import PlainScheduler, Target
-from hpcbert.slurm.commands import submission_environment
-from hpcbert.slurm.jobrecord import JobRecord
+from hpcbert.slurm import commands
+from hpcbert.slurm.state_sources import JobRecord
 from hpcbert.slurm.states import UNKNOWN, UNSUBMITTED, Kind, RepeatState
 from hpcbert.system import machine, ownership
 from hpcbert.system.decode import decode
 from hpcbert.system.processes import is_alive, machine_and_boot, read_start_time
-from hpcbert.system.runner import start_detached
+from hpcbert.system.runner import Runner, start_detached
 from hpcbert.timelimit import TimeLimit
 
 PLAN_FILE = "slurm/local.json"
@@ -42,6 +42,7 @@ OUTPUT_FILE = "slurm/local.out"
 CANCELLED_FILE = "slurm/local.cancelled"
 GRACE = 10.0
 _TAIL = 500
+_RUNNING = {"RUNNING", "SUSPENDED"}
 
 # Returns whether the allocation of a job is over, by the job's id.
 HasEnded = Callable[[str], bool]
@@ -184,7 +185,7 @@ def start_queue(
         elements=tuple(_list_elements(campaign, launch)),
         allocation=allocation,
     )
-    env = submission_environment(environ)
+    env = commands.submission_environment(environ)
     argv = [sys.executable, "-m", "hpcbert.scheduler.local.worker", str(directory)]
     try:
         lock.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -413,6 +414,17 @@ def cancel_queue(directory: Path, campaign: Campaign) -> bool:
                 os.killpg(pid, signal.SIGTERM)
                 return True
     return False
+
+
+def has_ended(job_id: str, *, run: Runner, environ: Mapping[str, str]) -> bool:
+    """Return whether Slurm says that the allocation of a job is over."""
+    outcome = run(
+        commands.squeue_argv(ids=[job_id]), env=commands.query_environment(environ), timeout=60
+    )
+    if not outcome.ok:
+        return commands.is_unknown_job(outcome.stderr)
+    listing = commands.read_squeue(outcome.stdout)
+    return not listing.garbage and not any(row.state in _RUNNING for row in listing.rows)
 
 
 class Local(PlainScheduler):

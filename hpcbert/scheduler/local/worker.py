@@ -25,8 +25,14 @@ from types import FrameType
 from typing import Any
 
 from hpcbert.model import format_utc
-from hpcbert.scheduler.local.allocation import has_ended
-from hpcbert.scheduler.local.backend import CANCELLED_FILE, Element, Plan, queue_job_id, read_plan
+from hpcbert.scheduler.local.backend import (
+    CANCELLED_FILE,
+    Element,
+    Plan,
+    has_ended,
+    queue_job_id,
+    read_plan,
+)
 from hpcbert.system import lock
 from hpcbert.system.processes import (
     adopt_orphans,

@@ -19,9 +19,8 @@ from hpcbert.config.slurm_arguments import argument_value
 from hpcbert.errors import HpcbertError, SchedulerError
 from hpcbert.finding import Finding
 from hpcbert.model import Array, Campaign, JobRequest, Point
-from hpcbert.scheduler.base import Check, Scheduler, Start, Supply, Target
-from hpcbert.scheduler.poller import FLOOR
-from hpcbert.scheduler.slurm import admission, cluster, dependencies, examine, identify, submission
+from hpcbert.scheduler.base import FLOOR, Check, Scheduler, Start, Supply, Target
+from hpcbert.scheduler.slurm import admission, cluster, examine, identify, submission
 from hpcbert.scheduler.slurm.cluster import Cluster
 from hpcbert.script.plan import MOST_INDICES
 from hpcbert.script.request import without_names
@@ -227,7 +226,7 @@ class Slurm(Scheduler):
 
     def submit_argv(self, directory: Path, array: Array) -> Sequence[str]:
         """Return the command line of sbatch."""
-        return dependencies.sbatch_argv(directory, array)
+        return submission.sbatch_argv(directory, array)
 
     def checks(self, scripts: Mapping[str, str]) -> tuple[Check, ...]:
         """Check syntax, and let sbatch itself check the scripts if it is installed."""

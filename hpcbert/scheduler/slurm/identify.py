@@ -24,7 +24,6 @@ from hpcbert.errors import HpcbertError, SchedulerError
 from hpcbert.model import Array, Campaign, format_utc, parse_utc
 from hpcbert.scheduler.base import Job, SchedulerContext
 from hpcbert.scheduler.slurm.cluster import run_query
-from hpcbert.scheduler.slurm.dependencies import StartConditions
 from hpcbert.script.request import controller_fields
 from hpcbert.slurm import commands
 from hpcbert.slurm.commands import JobRow
@@ -393,30 +392,20 @@ def find_unmarked(watched: TrackedCampaign, printed_ids: Sequence[PrintedId]) ->
 
 
 def complete_array(
-    watched: TrackedCampaign,
-    array: Array,
-    conditions: StartConditions,
-    printed: PrintedId,
-    stamp: str,
+    watched: TrackedCampaign, array: Array, printed: PrintedId, stamp: str, *, awaited: list[str]
 ) -> Array:
-    """Return an array with its job, and the differences from its request."""
+    """Return an array with its job, and the differences from its request.
+
+    Args:
+        awaited: The jobs that it was submitted to wait for.
+    """
     job = replace(printed.job, confirmed=printed.is_ours is True)
     if printed.shown:
-        changed = _find_changes(watched, array, conditions, printed.shown)
-        job = replace(job, changed=changed, submit_time=printed.shown.row.submit)
+        changes = find_differences(controller_fields(array), printed.shown)
+        dependency = printed.shown.fields.get("Dependency", "")
+        if dependency not in {"", "(null)"} and not any(f":{job}" in dependency for job in awaited):
+            changes.append(("Dependency", ",".join(awaited), dependency))
+        identities = compare_identity(watched, array, printed.shown.row)
+        changes += [entry for entry in identities if entry[0] == "WorkDir"]
+        job = replace(job, changed=tuple(changes), submit_time=printed.shown.row.submit)
     return job.of(array, stamp)
-
-
-def _find_changes(
-    watched: TrackedCampaign,
-    array: Array,
-    conditions: StartConditions,
-    controller_job: ControllerJob,
-) -> tuple[tuple[str, str, str], ...]:
-    changes = find_differences(controller_fields(array), controller_job)
-    dependency = controller_job.fields.get("Dependency", "")
-    jobs = [array.job_id for array in conditions.jobs]
-    if dependency not in {"", "(null)"} and not any(f":{job}" in dependency for job in jobs):
-        changes.append(("Dependency", ",".join(jobs), dependency))
-    identities = compare_identity(watched, array, controller_job.row)
-    return (*changes, *(entry for entry in identities if entry[0] == "WorkDir"))

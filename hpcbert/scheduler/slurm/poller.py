@@ -21,11 +21,10 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from hpcbert.campaign.repeats import Key, Repeat, RowIndex, TrackedCampaign
-from hpcbert.scheduler.base import SchedulerContext
-from hpcbert.scheduler.poller import EarlyQueries, Pace, Poller, has_changed
+from hpcbert.scheduler.base import MAX_FACTOR, Pace, Poller, SchedulerContext, has_changed
 from hpcbert.scheduler.slurm import cluster
 from hpcbert.slurm import commands
 from hpcbert.slurm.commands import JobRow
@@ -104,7 +103,7 @@ class Watcher(SlurmInfoWatcher):
         return state.kind.over and not state.returns
 
 
-# --- submitit's watcher ---------------------------------------------------------------------------
+# --- The poller -----------------------------------------------------------------------------------
 
 # Polls in which a doubtful end must stand before it is trusted.
 _CONFIRMATIONS = 3
@@ -117,6 +116,52 @@ _LAG = 20.0
 _FORGOTTEN = 60.0
 # After this many queries of sacct, squeue is asked about everything.
 _CHECKUP = 10
+
+
+# Seconds after which it is first asked about an end that a job wrote: its script still runs when
+# it writes, and slurmctld knows after some 30 ms. If it does not, the next waits are 0.5, 1, ...
+_FIRST_DELAY = 1 / 8
+_EARLY_WAIT = 0.25
+
+
+@dataclass(frozen=True)
+class EarlyQueries:
+    """When to ask early, about ends that jobs wrote.
+
+    On average there is at most one query per floor interval, plus those saved in quiet times.
+
+    Attributes:
+        floor: Shortest interval between two polls, seconds.
+        saved: Queries that may be made as of `last_query`, at most what the longest interval saves.
+        last_query: When the last query was made, seconds since the epoch.
+        wait: Seconds to the next early query.
+        due: The time of the next early query.
+    """
+
+    floor: float
+    saved: float = MAX_FACTOR
+    last_query: float = 0.0
+    wait: float = _EARLY_WAIT
+    due: float = float("inf")
+
+    def note_end(self, now: float) -> EarlyQueries:
+        """Return the schedule after a job wrote an end just now."""
+        return replace(self, wait=_EARLY_WAIT, due=now + _FIRST_DELAY)
+
+    def after(self, now: float, *, changed: bool) -> EarlyQueries:
+        """Return the schedule after any query; the waits grow as long as nothing changes."""
+        wait = _EARLY_WAIT if changed else min(self.wait * 2, max(_EARLY_WAIT, self.floor))
+        saved = max(0.0, self._saved(now) - 1)
+        return replace(self, saved=saved, last_query=now, wait=wait, due=now + wait)
+
+    def seconds(self, now: float, *, last: bool) -> float:
+        """Return the seconds to the next query; one about the last end ignores the floor."""
+        shortfall = 0.0 if last else (1 - self._saved(now)) * self.floor
+        return max(0.0, self.due - now, shortfall)
+
+    def _saved(self, now: float) -> float:
+        accrual = (now - self.last_query) / self.floor if self.floor else MAX_FACTOR
+        return min(MAX_FACTOR, self.saved + max(0.0, accrual))
 
 
 class SlurmPoller(Poller):

@@ -11,8 +11,9 @@ import pytest
 from hpcbert.config import schedulers
 from hpcbert.errors import UsageError
 from hpcbert.model import JobRequest, Shape
-from hpcbert.scheduler.local import allocation
-from hpcbert.scheduler.local.allocation import Allocation
+from hpcbert.scheduler import allocation
+from hpcbert.scheduler.allocation import Allocation
+from hpcbert.scheduler.local import backend
 from hpcbert.system.decode import Invalid
 from hpcbert.system.runner import Outcome, run
 from tests.kit.cases import cases, read_constant
@@ -118,4 +119,4 @@ def test_the_steps_of_a_script_take_only_the_nodes_of_the_point() -> None:
     ids=["runs", "ends", "gone", "forgotten", "no answer", "no table"],
 )  # fmt: skip
 def test_an_allocation_is_over_only_if_slurm_says_so(outcome: Outcome, over: bool) -> None:
-    assert allocation.has_ended("17", run=lambda *_, **__: outcome, environ={}) is over
+    assert backend.has_ended("17", run=lambda *_, **__: outcome, environ={}) is over

@@ -7,21 +7,21 @@ import pytest
 from hpcbert.config.options import Options
 from hpcbert.config.site import load
 from hpcbert.errors import UsageError
-from hpcbert.slurm.mail import Mail, parse
+from hpcbert.slurm.commands import Mail, parse_mail
 from tests.kit.cases import cases
 from tests.kit.cli import run
 
 
 @cases
 def test_types_and_address_become_words_of_sbatch(typed: str, words: tuple[str, ...]) -> None:
-    assert parse(typed).words == words
+    assert parse_mail(typed).words == words
     assert load(options=Options(notify=typed)).slurm.sbatch_args[-2:] == words[-2:]
 
 
 @pytest.mark.parametrize("typed", ["ENDED", "me", "a@b,c@d", "a b@c"])
 def test_what_is_neither_is_refused(typed: str) -> None:
     with pytest.raises(UsageError, match="--notify"):
-        parse(typed)
+        parse_mail(typed)
 
 
 def test_it_is_said_what_is_mailed_and_that_a_cluster_may_send_none() -> None:
