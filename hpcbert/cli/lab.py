@@ -10,7 +10,7 @@ import click
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.errors import CheckError
 from hpcbert.lab import lifecycle
-from hpcbert.lab.plan import DEFAULT_DIRECTORY, LabPlan, command
+from hpcbert.lab.record import DEFAULT_DIRECTORY, LabPlan, command
 from hpcbert.system.runner import run
 
 _DIRECTORY = click.option(

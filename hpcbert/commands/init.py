@@ -18,7 +18,7 @@ from typing import Any
 from hpcbert.config.options import RUNTIMES, runtime_name
 from hpcbert.config.site import NodeSettings, Site, SlurmSettings
 from hpcbert.errors import SchedulerError, UsageError, format_count
-from hpcbert.lab.plan import is_lab
+from hpcbert.lab.record import is_lab
 from hpcbert.model import Protocol
 from hpcbert.scheduler.slurm.admission import (
     derive_site_request,

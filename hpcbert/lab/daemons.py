@@ -12,13 +12,12 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from hpcbert.errors import CheckError, SchedulerError, UsageError
+from hpcbert.errors import CheckError, SchedulerError
 from hpcbert.lab.files import DATABASE_USER, MUNGE_USER, SLURM_USER
-from hpcbert.lab.plan import Network, command
-from hpcbert.lab.record import SWITCH, Journal, Lab
+from hpcbert.lab.record import SWITCH, Journal, Lab, Network, command
 from hpcbert.system.processes import Process, identify, list_processes, read_proc_file
 from hpcbert.system.runner import Runner
 
@@ -92,24 +91,16 @@ def _uplink_is_ours(lab: Lab, run: Runner) -> bool:
 
 def _lay_uplink(lab: Lab, run: Runner) -> str:
     """Lay the host's cable; return the error, empty if there was none."""
-    network, switch = lab.network, lab.host(SWITCH)
-    argv = ["ip", "link", "add", "name", network.uplink, "address", _hardware_address(lab)]
+    uplink, switch, env = lab.network.uplink, lab.host(SWITCH), lab.daemon_environment
+    argv = ["ip", "link", "add", "name", uplink, "address", _hardware_address(lab)]
     argv += ["type", "veth", "peer", "name", _SWITCH_END, "netns", str(switch.pid)]
-    result = run(argv, env=lab.daemon_environment)
+    result = run(argv, env=env)
     if not result.ok:
-        return f"{network.uplink}: {result.stderr.strip()}"
-    run_ip(
-        lab,
-        switch,
-        f"link add name {_BRIDGE} type bridge\n"
-        f"link set {_BRIDGE} up\n"
-        f"link set {_SWITCH_END} master {_BRIDGE} up\n",
-        run,
-    )
-    host_end = (
-        f"addr add {network.controller}/24 dev {network.uplink}\nlink set {network.uplink} up\n"
-    )
-    run_checked(run, ["ip", "-batch", "-"], stdin=host_end, env=lab.daemon_environment)
+        return f"{uplink}: {result.stderr.strip()}"
+    switch_end = f"link add name {_BRIDGE} type bridge\nlink set {_BRIDGE} up\n"
+    run_ip(lab, switch, f"{switch_end}link set {_SWITCH_END} master {_BRIDGE} up\n", run)
+    host_end = f"addr add {lab.network.controller}/24 dev {uplink}\nlink set {uplink} up\n"
+    run_checked(run, ["ip", "-batch", "-"], stdin=host_end, env=env)
     return ""
 
 
@@ -130,19 +121,13 @@ def _find_occupied(network: Network, run: Runner, env: dict[str, str]) -> str:
     if routes.stdout.strip():
         return f"{network.prefix} is in use"
     for port in (network.controller_port, network.node_port, network.accounting_port):
-        if not _is_free(port):
-            return f"port {port} is in use"
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("", port))
+            except OSError:
+                return f"port {port} is in use"
     return ""
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return False
-    return True
 
 
 # --- Its daemons --------------------------------------------------------------------------------
@@ -166,39 +151,48 @@ mount -t proc proc /proc
 shift 2"""
 
 
-def start_node(journal: Journal, node: str, run: Runner) -> Process:
+def start_node(journal: Journal, node: str, run: Runner) -> None:
     """Start the process that is a node: it holds the namespaces and adopts orphans."""
     unshare = ["unshare", "--net", "--mount", "--uts", "--ipc", "--pid"]
     hosts = str(journal.lab.layout.hosts)
     argv = [hosts, node, "env", "--ignore-signal=CHLD", *_SLEEP_FOREVER]
-    return _start_holder(journal, node, argv, unshare, run, prelude=_BECOME_NODE)
+    start_holder(journal, node, argv, unshare, run, prelude=_BECOME_NODE)
 
 
-def start_switch(journal: Journal, run: Runner) -> Process:
+def start_switch(journal: Journal, run: Runner) -> None:
     """Start the process that holds the switch's network namespace."""
-    return _start_holder(journal, SWITCH, _SLEEP_FOREVER, ["unshare", "--net"], run)
+    start_holder(journal, SWITCH, _SLEEP_FOREVER, ["unshare", "--net"], run)
 
 
-def start_daemon(journal: Journal, name: str, run: Runner) -> Process:
+def start_holder(
+    journal: Journal,
+    name: str,
+    argv: Sequence[str],
+    unshare: Sequence[str],
+    run: Runner,
+    *,
+    prelude: str = "",
+) -> None:
+    """Start a process that holds namespaces."""
+    lab = journal.note_host(name, None)
+    log, env = lab.layout.log(f"{name}-host"), lab.daemon_environment
+    pid = spawn(run, argv, log=log, env=env, enter=unshare, prelude=prelude)
+    journal.note_host(name, _identify(lab, f"{name}-host", pid))
+
+
+def start_daemon(journal: Journal, name: str, run: Runner) -> None:
     """Start a daemon without waiting for its answer.
 
     Raises:
         SchedulerError: It ended immediately.
     """
-    lab = journal.lab
-    argv = _daemon_argv(lab, name)
     enter = []  # the PID namespace, before all others
-    if name in lab.plan.node_names:
-        enter = ["nsenter", f"--pid=/proc/{lab.host(name).pid}/ns/pid"]
-    running = lab.daemons.get(name)
-    if running is not None and running.alive:
-        raise UsageError("The daemon is running already.", where=name)
+    if name in journal.lab.plan.node_names:
+        enter = ["nsenter", f"--pid=/proc/{journal.lab.host(name).pid}/ns/pid"]
     lab = journal.note_daemon(name, None)
-    log = lab.layout.log(name)
+    argv, log = _daemon_argv(lab, name), lab.layout.log(name)
     pid = spawn(run, argv, log=log, env=lab.daemon_environment, enter=enter)
-    process = _identify(lab, name, pid)
-    journal.note_daemon(name, process)
-    return process
+    journal.note_daemon(name, _identify(lab, name, pid))
 
 
 def wait_for_daemon(lab: Lab, name: str, run: Runner) -> None:
@@ -288,18 +282,10 @@ def _daemon_argv(lab: Lab, name: str) -> tuple[str, ...]:
         return (*run_as(SLURM_USER), "slurmdbd", "-D")
     if name == "slurmctld":
         return (*run_as(SLURM_USER), "slurmctld", "-D", "-f", str(layout.slurm_conf))
-    return _slurmd_argv(lab, name)
-
-
-def _slurmd_argv(lab: Lab, node: str) -> tuple[str, ...]:
-    namespaces = f"/proc/{lab.host(node).pid}/ns"
-    flags = [
-        f"--net={namespaces}/net",
-        f"--mount={namespaces}/mnt",
-        f"--uts={namespaces}/uts",
-        f"--ipc={namespaces}/ipc",
-    ]
-    return ("nsenter", *flags, "slurmd", "-D", "-f", str(lab.layout.slurm_conf), "-N", node)
+    namespaces = f"/proc/{lab.host(name).pid}/ns"
+    flags = (("net", "net"), ("mount", "mnt"), ("uts", "uts"), ("ipc", "ipc"))
+    enter = (f"--{flag}={namespaces}/{file}" for flag, file in flags)
+    return ("nsenter", *enter, "slurmd", "-D", "-f", str(layout.slurm_conf), "-N", name)
 
 
 def _check_daemon(lab: Lab, name: str, run: Runner) -> str:
@@ -308,7 +294,9 @@ def _check_daemon(lab: Lab, name: str, run: Runner) -> str:
     if name == "munged":
         return _check_command(run, ["munge", "--no-input", f"--socket={layout.munge_socket}"], lab)
     if name == "mariadbd":
-        return _check_socket(str(layout.database_socket))
+        with socket.socket(socket.AF_UNIX) as probe:
+            error = probe.connect_ex(str(layout.database_socket))
+        return f"{layout.database_socket}: {os.strerror(error)}" if error else ""
     if name == "slurmdbd":
         return _check_port(lab, name, network.accounting_port)
     if name == "slurmctld":
@@ -323,17 +311,6 @@ def _check_port(lab: Lab, name: str, port: int) -> str:
     process = lab.daemons.get(name)
     is_deaf = process is None or not is_listening(process, port)
     return f"it does not listen on port {port}" if is_deaf else ""
-
-
-def _check_socket(path: str) -> str:
-    """Connect to a socket; return the error, empty if there was none."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1)
-        try:
-            probe.connect(path)
-        except OSError as error:
-            return f"{path}: {error.strerror or error}"
-    return ""
 
 
 def _check_command(run: Runner, argv: Sequence[str], lab: Lab) -> str:
@@ -353,23 +330,6 @@ def _wait_until_ready(lab: Lab, name: str, silence: Callable[[], str]) -> None:
         time.sleep(_POLL)
 
 
-def _start_holder(
-    journal: Journal,
-    name: str,
-    argv: Sequence[str],
-    unshare: Sequence[str],
-    run: Runner,
-    *,
-    prelude: str = "",
-) -> Process:
-    lab = journal.note_host(name, None)
-    log, env = lab.layout.log(f"{name}-host"), lab.daemon_environment
-    pid = spawn(run, argv, log=log, env=env, enter=unshare, prelude=prelude)
-    host = _identify(lab, f"{name}-host", pid)
-    journal.note_host(name, host)
-    return host
-
-
 def _identify(lab: Lab, name: str, pid: int) -> Process:
     process = identify(pid)
     if process is None:
@@ -378,26 +338,18 @@ def _identify(lab: Lab, name: str, pid: int) -> Process:
 
 
 def _make_error(lab: Lab, name: str, problem: str) -> SchedulerError:
-    path = lab.layout.log(name)
-    tail = _read_tail(path)
-    return SchedulerError(
-        f"{problem}{tail}",
-        where=name,
-        hint=f"Its whole log: {path}. `{command('down', lab.directory)}` cleans up.",
-    )
-
-
-def _read_tail(path: Path) -> str:
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return ""
-    return "".join(f"\n  {line}" for line in lines[-_LOG_TAIL:])
+    path, text = lab.layout.log(name), ""
+    with contextlib.suppress(OSError):
+        text = path.read_text(encoding="utf-8", errors="replace")
+    tail = "".join(f"\n  {line}" for line in text.splitlines()[-_LOG_TAIL:])
+    hint = f"Its whole log: {path}. `{command('down', lab.directory)}` cleans up."
+    return SchedulerError(f"{problem}{tail}", where=name, hint=hint)
 
 
 # --- Its processes --------------------------------------------------------------------------------
 
-# A process of a lab has the lab's mark in its environment, or is in a namespace of one that has it.
+# A process of a lab has the lab's mark in its environment, or is on a node: then it ends with the
+# first process of the node's PID namespace, which has the mark (pid_namespaces(7)).
 
 # /proc still belongs to the caller's PID namespace when this runs, so the number read is the one
 # that the caller can use, also for a process that starts inside another PID namespace.
@@ -468,7 +420,6 @@ def spawn(
 
 
 _PROGRAMS = (b"munged", b"mariadbd", b"mysqld", b"slurmdbd", b"slurmctld", b"slurmd")
-NAMESPACES = ("net", "mnt", "uts", "ipc", "pid")
 
 
 def find_marked(mark: str) -> Iterator[Process]:
@@ -478,21 +429,6 @@ def find_marked(mark: str) -> Iterator[Process]:
         process
         for process in list_processes()
         if pair in read_proc_file(process.pid, "environ").split(b"\0")
-    )
-
-
-def find_inside(hosts: Iterable[Process]) -> tuple[Process, ...]:
-    """Find all processes in a namespace of those hosts that are the first in a PID namespace.
-
-    Only such a host surely started with its namespaces. Any other process may share them with the
-    whole machine: that this process has different ones proves nothing.
-    """
-    own_namespaces = _namespaces(os.getpid())
-    lab_namespaces = {
-        name for host in hosts if _is_first(host) for name in _namespaces(host.pid)
-    } - own_namespaces
-    return tuple(
-        process for process in list_processes() if lab_namespaces & _namespaces(process.pid)
     )
 
 
@@ -514,19 +450,3 @@ def is_listening(process: Process, port: int) -> bool:
     return any(
         int(fields[0].rpartition(b":")[2], 16) == port and fields[2] == b"0A" for fields in sockets
     )
-
-
-def _is_first(process: Process) -> bool:
-    """Return whether a process lives and is PID 1 of a namespace below this one."""
-    lines = read_proc_file(process.pid, "status").splitlines()
-    # One number for each PID namespace, this one's first (proc(5)).
-    numbers = next((line.split()[1:] for line in lines if line.startswith(b"NSpid:")), [])
-    return process.alive and len(numbers) > 1 and numbers[-1] == b"1"
-
-
-def _namespaces(pid: int) -> frozenset[Path]:
-    namespaces = set()
-    for kind in NAMESPACES:
-        with contextlib.suppress(OSError):
-            namespaces.add(Path(f"/proc/{pid}/ns/{kind}").readlink())
-    return frozenset(namespaces)

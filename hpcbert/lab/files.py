@@ -13,8 +13,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from hpcbert.errors import CheckError
-from hpcbert.lab.plan import LabPlan, Layout, Network
-from hpcbert.lab.record import Lab
+from hpcbert.lab.record import Lab, LabPlan, Layout, Network
 
 SLURM_USER = "slurm"
 MUNGE_USER = "munge"
@@ -48,8 +47,8 @@ def slurm_conf(
     """Return slurm.conf (slurm.conf(5) of Slurm 22.05); `host` is this machine's short name."""
     nodes = "\n".join(
         f"NodeName={name} NodeHostname={name} NodeAddr={network.address(name)}"
-        f" CPUs={plan.cpus} RealMemory={_MEMORY_MB}{_gres_entry(plan, number)} State=UNKNOWN"
-        for number, name in enumerate(plan.node_names, 1)
+        f" CPUs={plan.cpus} RealMemory={_MEMORY_MB}{gres and ' Gres='}{gres} State=UNKNOWN"
+        for name, gres in plan.node_gres.items()
     )
     plugins = f"PluginDir={layout.plugins}\n" if plan.lacks else ""
     text = _fill_template(
@@ -72,10 +71,6 @@ def slurm_conf(
     )
     # If a key appears twice, Slurm takes the last.
     return "\n".join([text + plugins, *plan.settings, ""]) if plan.settings else text + plugins
-
-
-def _gres_entry(plan: LabPlan, number: int) -> str:
-    return f" Gres={gres}" if (gres := plan.gres(number)) else ""
 
 
 def slurmdbd_conf(network: Network, layout: Layout, *, host: str) -> str:
@@ -102,9 +97,11 @@ def gres_conf(plan: LabPlan, layout: Layout) -> str:
     device = f"File={layout.devices}/nvidia{numbers}"
     if not plan.gpu_types:
         return f"AutoDetect=off\nName=gpu {device}\n"
-    nodes = ((name, plan.gres(number)) for number, name in enumerate(plan.node_names, 1))
-    kinds = ((name, gres.split(":")[1]) for name, gres in nodes if gres)
-    rows = (f"NodeName={name} Name=gpu Type={kind} {device}" for name, kind in kinds)
+    rows = [
+        f"NodeName={name} Name=gpu Type={gres.split(':')[1]} {device}"
+        for name, gres in plan.node_gres.items()
+        if gres
+    ]
     return "\n".join(["AutoDetect=off", *rows, ""])
 
 
@@ -121,13 +118,9 @@ def cgroup_conf(release: Release) -> str:
 
 def hosts_file(plan: LabPlan, network: Network, *, host: str) -> str:
     """Return the nodes' /etc/hosts."""
-    names = [
-        (network.controller, host),
-        *((network.address(node), node) for node in plan.node_names),
-    ]
-    return "127.0.0.1 localhost\n::1 localhost\n" + "".join(
-        f"{address} {node}\n" for address, node in names
-    )
+    names = {network.address(node): node for node in plan.node_names}
+    rows = {"127.0.0.1": "localhost", "::1": "localhost", network.controller: host, **names}
+    return "".join(f"{address} {name}\n" for address, name in rows.items())
 
 
 # What gives slurmdbd its database and its access.

@@ -16,14 +16,14 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import hpcbert
 from hpcbert.errors import CheckError, HpcbertError, UsageError, format_count
 from hpcbert.lab import daemons
-from hpcbert.lab.daemons import find_inside, find_marked, is_daemon, run_checked
+from hpcbert.lab.daemons import find_marked, is_daemon, run_checked
 from hpcbert.lab.files import (
     DATABASE_USER,
     MUNGE_USER,
@@ -35,8 +35,19 @@ from hpcbert.lab.files import (
     read_release,
     write_files,
 )
-from hpcbert.lab.plan import LabPlan, command, root_of
-from hpcbert.lab.record import MARK, RECORD, SEARCH_PATH, UNFINISHED, Journal, Lab, load, lock_lab
+from hpcbert.lab.record import (
+    MARK,
+    RECORD,
+    SEARCH_PATH,
+    UNFINISHED,
+    Journal,
+    Lab,
+    LabPlan,
+    command,
+    load,
+    lock_lab,
+    root_of,
+)
 from hpcbert.system.files import find_mounts_below
 from hpcbert.system.processes import Process, boot_id, end_processes
 from hpcbert.system.runner import Outcome, Runner
@@ -67,14 +78,17 @@ def add_user(journal: Journal, run: Runner) -> None:
         argv = ["useradd", *options, "--shell", "/bin/bash", name]
         result = _change_account(lab, run, argv)
         if not result.ok:
-            raise CheckError(
-                result.stderr.strip() or f"exit status {result.returncode}", where=" ".join(argv)
-            )
-        _load_lab_at_login(lab, name)
+            problem = result.stderr.strip() or f"exit status {result.returncode}"
+            raise CheckError(problem, where=" ".join(argv))
+        # The user's login shells use the lab.
+        profile = home / name / ".profile"
+        with profile.open("a", encoding="utf-8") as file:
+            file.write(f"\n. {lab.layout.env_sh}\n")
+        shutil.chown(profile, name, name)
     python = Path(sys.prefix, "bin", "python3")
-    if not _can_run_hpcbert(lab, run, [str(python)]):
+    if not _can_run_hpcbert(lab, run, python):
         python = _mount_hpcbert(journal, run)
-        if not _can_run_hpcbert(lab, run, [str(python)]):
+        if not _can_run_hpcbert(lab, run, python):
             raise CheckError(
                 f"{name} can't run {sys.executable}, which starts this lab.",
                 where="--user",
@@ -117,19 +131,10 @@ def _has_account(name: str) -> bool:
     return False
 
 
-def _load_lab_at_login(lab: Lab, name: str) -> None:
-    """Make the user's login shells use the lab."""
-    entry = pwd.getpwnam(name)
-    profile = Path(entry.pw_dir, ".profile")
-    with profile.open("a", encoding="utf-8") as file:
-        file.write(f"\n. {lab.layout.env_sh}\n")
-    os.chown(profile, entry.pw_uid, entry.pw_gid)
-
-
-def _can_run_hpcbert(lab: Lab, run: Runner, python: list[str]) -> bool:
+def _can_run_hpcbert(lab: Lab, run: Runner, python: Path) -> bool:
     entry = pwd.getpwnam(lab.plan.user)
     reach = ["setpriv", f"--reuid={entry.pw_uid}", f"--regid={entry.pw_gid}", "--clear-groups"]
-    argv = [*reach, *python, "-c", "import hpcbert"]
+    argv = [*reach, str(python), "-c", "import hpcbert"]
     return run(argv, env={"PATH": lab.daemon_environment["PATH"]}, cwd=Path("/")).ok
 
 
@@ -149,20 +154,15 @@ def _mount_hpcbert(journal: Journal, run: Runner) -> Path:
         run_checked(run, argv, env=lab.daemon_environment)
     programs = lab.layout.view / "bin"
     programs.mkdir()
-    for name, text in _make_wrappers(views, source):
+    # An interpreter finds its environment by its path.
+    command_line = f"exec {shlex.quote(str(views[Path(sys.prefix)] / 'bin' / 'python3'))}"
+    if source in views:
+        command_line = f"PYTHONPATH={shlex.quote(str(views[source]))} {command_line}"
+    for name, words in (("python3", ""), ("hpcbert", " -m hpcbert")):
         program = programs / name
-        program.write_text(text, encoding="utf-8")
+        program.write_text(f'#!/bin/sh\n{command_line}{words} "$@"\n', encoding="utf-8")
         program.chmod(0o755)
     return programs / "python3"
-
-
-def _make_wrappers(views: dict[Path, Path], source: Path) -> Iterator[tuple[str, str]]:
-    """Yield programs by name: an interpreter finds its environment by its path."""
-    python = shlex.quote(str(views[Path(sys.prefix)] / "bin" / "python3"))
-    where = f"PYTHONPATH={shlex.quote(str(views[source]))} " if source in views else ""
-    head = "#!/bin/sh\n"
-    yield "python3", f'{head}{where}exec {python} "$@"\n'
-    yield "hpcbert", f'{head}{where}exec {python} -m hpcbert "$@"\n'
 
 
 # --- What a lab requires of this machine ----------------------------------------------------------
@@ -220,26 +220,25 @@ def check_packages(*, accounting: bool) -> None:
 
 def find_missing(*, accounting: bool) -> dict[str, str]:
     """Return the missing parts, each with its Debian package."""
-    commands = _COMMANDS | (_ACCOUNTING_COMMANDS if accounting else {})
-    patterns = _FILES | (_ACCOUNTING_FILES if accounting else {})
+    commands, patterns, users = dict(_COMMANDS), dict(_FILES), dict(_USERS)
+    if accounting:
+        commands |= _ACCOUNTING_COMMANDS
+        patterns |= _ACCOUNTING_FILES
+        users |= _ACCOUNTING_USERS
     # If no plugins are installed yet, Slurm's packages bring them, PMIx included.
-    patterns |= _PMIX_FILES if not find_plugins() or PMIX in find_plugins() else {}
-    users = _USERS | (_ACCOUNTING_USERS if accounting else {})
+    plugins = find_plugins()
+    patterns |= _PMIX_FILES if not plugins or PMIX in plugins else {}
     accounts = {entry.pw_name for entry in pwd.getpwall()}
-    root = Path("/")
-    lacking = {
+    missing = {
         program: package
         for program, package in commands.items()
         if not shutil.which(program, path=SEARCH_PATH)
     }
-    lacking |= {
-        Path(pattern).name: package
-        for pattern, package in patterns.items()
-        if not any(root.glob(pattern[1:]))
-    }
-    return lacking | {
-        f"user {user}": package for user, package in users.items() if user not in accounts
-    }
+    for pattern, package in patterns.items():
+        if not any(Path("/").glob(pattern[1:])):
+            missing[Path(pattern).name] = package
+    absent = {f"user {user}": package for user, package in users.items() if user not in accounts}
+    return missing | absent
 
 
 def check_abilities(run: Runner) -> None:
@@ -249,20 +248,20 @@ def check_abilities(run: Runner) -> None:
         CheckError: It does not, as in a container without privileges.
     """
     trial = ["mount", "-t", "tmpfs", "tmpfs", "/tmp"]  # noqa: S108  in the trial's own namespace
-    unshare = ["unshare", "--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "--mount-proc"]
-    _try_command(run, [*unshare, *trial], "namespaces and mounts")
-    _try_command(run, ["unshare", "--net", "ip", "link", "add", "type", "bridge"], "a bridge")
-    _try_command(run, ["unshare", "--net", "ip", "link", "add", "type", "veth"], "a veth pair")
-
-
-def _try_command(run: Runner, argv: Sequence[str], ability: str) -> None:
-    result = run(argv, env={"PATH": SEARCH_PATH}, timeout=20)
-    if not result.ok:
-        raise CheckError(
-            f"This machine does not let root make {ability}: {result.stderr.strip()}",
-            where="hpcbert lab",
-            hint="In a container, give it all privileges, or use a virtual machine.",
-        )
+    spaces = ["--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "--mount-proc"]
+    link = ["--net", "ip", "link", "add", "type"]
+    for argv, ability in (
+        ([*spaces, *trial], "namespaces and mounts"),
+        ([*link, "bridge"], "a bridge"),
+        ([*link, "veth"], "a veth pair"),
+    ):
+        result = run(["unshare", *argv], env={"PATH": SEARCH_PATH}, timeout=20)
+        if not result.ok:
+            raise CheckError(
+                f"This machine does not let root make {ability}: {result.stderr.strip()}",
+                where="hpcbert lab",
+                hint="In a container, give it all privileges, or use a virtual machine.",
+            )
 
 
 # --- Up, status, down -----------------------------------------------------------------------------
@@ -307,18 +306,38 @@ def _build(journal: Journal, run: Runner, report: Callable[[str], None]) -> None
     add_user(journal, run)
     daemons.start_switch(journal, run)
     lab = daemons.reserve_slot(journal, run)
+    plan, env = lab.plan, lab.daemon_environment
     version = run(["slurmctld", "-V"], env={"PATH": SEARCH_PATH})
     write_files(lab, read_release(version.stdout))
     make_gpus(lab)
-    if lab.plan.accounting:
+    if plan.accounting:
         report("starting MariaDB")
-        _start_database(journal, run)
-    report(f"making {format_count(lab.plan.nodes, 'node')}")
-    for node in lab.plan.node_names:
+        # Run as that user: with --user it would change owners below the host's plugin directory.
+        install = [*daemons.run_as(DATABASE_USER), "mariadb-install-db"]
+        tables = [
+            "--skip-test-db",
+            "--skip-name-resolve",
+            "--auth-root-authentication-method=socket",
+        ]
+        argv = [*install, *daemons.database_options(lab), *tables]
+        run_checked(run, argv, env=env, timeout=120)
+        daemons.start_daemon(journal, "mariadbd", run)
+    report(f"making {format_count(plan.nodes, 'node')}")
+    for node in plan.node_names:
         daemons.start_node(journal, node, run)
     daemons.plug_nodes(journal.lab, run)
     report("starting munge and Slurm")
-    _start_slurm(journal, run)
+    for name in lab.controller_daemons:
+        # MariaDB has been starting since before the nodes were made.
+        if name not in journal.lab.daemons:
+            daemons.start_daemon(journal, name, run)
+        daemons.wait_for_daemon(journal.lab, name, run)
+    for node in plan.node_names:
+        daemons.start_daemon(journal, node, run)
+    for node in plan.node_names:
+        daemons.wait_for_daemon(journal.lab, node, run)
+    if plan.accounting:
+        daemons.wait_for_accounting(journal.lab, run)
 
 
 def _removal_hint(directory: Path) -> str:
@@ -354,31 +373,6 @@ def _open_journal(plan: LabPlan, directories: tuple[Path, ...]) -> Journal:
     root = root_of(directory, mark)
     paths = directories if root == directory else (*directories, root)
     return Journal(Lab(plan=plan, mark=mark, boot=boot_id(), root=root, created=paths))
-
-
-def _start_database(journal: Journal, run: Runner) -> None:
-    lab = journal.lab
-    # Run as that user: with --user it would change owners below the host's plugin directory.
-    install = [*daemons.run_as(DATABASE_USER), "mariadb-install-db"]
-    tables = ["--skip-test-db", "--skip-name-resolve", "--auth-root-authentication-method=socket"]
-    argv = [*install, *daemons.database_options(lab), *tables]
-    run_checked(run, argv, env=lab.daemon_environment, timeout=120)
-    daemons.start_daemon(journal, "mariadbd", run)
-
-
-def _start_slurm(journal: Journal, run: Runner) -> None:
-    plan = journal.lab.plan
-    for name in journal.lab.controller_daemons:
-        # MariaDB has been starting since before the nodes were made.
-        if name not in journal.lab.daemons:
-            daemons.start_daemon(journal, name, run)
-        daemons.wait_for_daemon(journal.lab, name, run)
-    for node in plan.node_names:
-        daemons.start_daemon(journal, node, run)
-    for node in plan.node_names:
-        daemons.wait_for_daemon(journal.lab, node, run)
-    if plan.accounting:
-        daemons.wait_for_accounting(journal.lab, run)
 
 
 @dataclass(frozen=True)
@@ -439,28 +433,20 @@ def status(directory: Path, *, run: Runner) -> LabStatus:
             where=str(directory),
             hint=f"`{command('up', directory)}` starts one.",
         )
-    same_boot = lab.boot == boot_id()
-    daemon_states = tuple(
-        DaemonStatus(
-            name,
-            process.pid if process else None,
-            alive=bool(same_boot and process and process.alive),
-        )
-        for name, process in ((name, lab.daemons.get(name)) for name in lab.expected_daemons)
-    )
+    same_boot, daemon_states = lab.boot == boot_id(), []
+    for name in lab.expected_daemons:
+        process = lab.daemons.get(name)
+        is_alive = bool(same_boot and process and process.alive)
+        daemon_states.append(DaemonStatus(name, process.pid if process else None, is_alive))
     # Without these two daemons, sinfo waits a long time for an answer.
     needed = [daemon for daemon in daemon_states if daemon.name in ("munged", "slurmctld")]
     is_answering = all(daemon.alive for daemon in needed)
     states = daemons.read_node_states(lab, run) if is_answering else {}
-    nodes = tuple(
-        NodeStatus(
-            name,
-            "" if lab.slot is None else lab.network.address(name),
-            states.get(name, "unknown"),
-        )
-        for name in lab.plan.node_names
-    )
-    return LabStatus(lab, daemon_states, nodes)
+    nodes = []
+    for name in lab.plan.node_names:
+        address = "" if lab.slot is None else lab.network.address(name)
+        nodes.append(NodeStatus(name, address, states.get(name, "unknown")))
+    return LabStatus(lab, tuple(daemon_states), tuple(nodes))
 
 
 @dataclass(frozen=True)
@@ -488,23 +474,18 @@ def down(directory: Path, *, run: Runner, report: Callable[[str], None]) -> Remo
     with lock_lab(directory):
         lab = load(directory)
         if lab is None:
-            return _sweep_unfinished(directory)
+            # An `up` may have been killed while it wrote its first record.
+            if unfinished := tuple(directory.glob(UNFINISHED)):
+                for path in unfinished:
+                    path.unlink(missing_ok=True)
+                _remove_if_empty(directory)
+            return Removal()
         # While the switch is alive, the link's name can't belong to another lab.
         daemons.unplug_host(lab, run)
         ended, remainder = _end_all(lab, report)
         remainder += daemons.find_remains(lab, run) + remove_user(lab, run)
         # While something is left, the record stays, so that another `down` can continue.
         return Removal(ended, remainder or _remove_files(lab, report))
-
-
-def _sweep_unfinished(directory: Path) -> Removal:
-    """Remove the files of an `up` that was killed while it wrote its first record."""
-    unfinished = tuple(directory.glob(UNFINISHED))
-    for path in unfinished:
-        path.unlink(missing_ok=True)
-    if unfinished:
-        _remove_if_empty(directory)
-    return Removal()
 
 
 def _end_all(lab: Lab, report: Callable[[str], None]) -> tuple[int, tuple[str, ...]]:
@@ -523,13 +504,11 @@ def _end_all(lab: Lab, report: Callable[[str], None]) -> tuple[int, tuple[str, .
 
 
 def _find_processes(lab: Lab) -> set[Process]:
-    """Find the lab's living processes: marked, recorded daemons, or in a namespace of a node."""
+    """Find the lab's living processes that do not end with a node."""
     # A daemon may write its title over its environment; hosts keep theirs.
     recorded = {process for process in lab.daemons.values() if process and process.alive}
-    processes = {process for process in recorded if is_daemon(process)} | set(
-        find_marked(f"{MARK}={lab.mark}")
-    )
-    return processes | set(find_inside(processes))
+    marked = set(find_marked(f"{MARK}={lab.mark}"))
+    return marked | {process for process in recorded if is_daemon(process)}
 
 
 def _remove_files(lab: Lab, report: Callable[[str], None]) -> tuple[str, ...]:
@@ -539,15 +518,20 @@ def _remove_files(lab: Lab, report: Callable[[str], None]) -> tuple[str, ...]:
         return mounts
     report(f"removing {lab.root}")
     record = lab.directory / RECORD
-    is_outside = lab.root != lab.directory
-    entries = (
-        (lab.root,)
-        if is_outside
-        else (child for child in lab.directory.iterdir() if child != record)
-    )
-    complaints = tuple(complaint for entry in entries if (complaint := _remove(entry)))
+    entries = [lab.root]
+    if lab.root == lab.directory:
+        entries = [child for child in lab.directory.iterdir() if child != record]
+    complaints = []
+    for path in entries:
+        try:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        except OSError as error:  # noqa: PERF203 - each may have one
+            complaints.append(f"{path}: {error.strerror}")
     if complaints:
-        return complaints
+        return tuple(complaints)
     for path in (record, *lab.directory.glob(UNFINISHED)):
         path.unlink(missing_ok=True)
     for directory in reversed(lab.created):
@@ -555,20 +539,6 @@ def _remove_files(lab: Lab, report: Callable[[str], None]) -> tuple[str, ...]:
     if lab.directory in lab.created and lab.directory.exists():
         return (f"{lab.directory}: it holds files of others",)
     return ()
-
-
-def _remove(path: Path) -> str:
-    """Remove a file or a tree; return the error, empty if there was none."""
-    try:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-    except FileNotFoundError:
-        return ""
-    except OSError as error:
-        return f"{path}: {error.strerror}"
-    return ""
 
 
 def _remove_if_empty(directory: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from hpcbert.config.site import read_site
 from hpcbert.lab import files
-from hpcbert.lab.plan import DEFAULT_DIRECTORY, LabPlan, Layout, command
+from hpcbert.lab.record import DEFAULT_DIRECTORY, LabPlan, Layout, command
 from tests.kit.cli import run
 
 pytestmark = pytest.mark.slow

@@ -12,8 +12,7 @@ import pytest
 
 from hpcbert.config.site import read_site
 from hpcbert.lab.lifecycle import down, up
-from hpcbert.lab.plan import LabPlan
-from hpcbert.lab.record import Lab
+from hpcbert.lab.record import Lab, LabPlan
 from hpcbert.system.runner import run
 from tests.kit.cases import read_constant
 from tests.kit.cli import Cli

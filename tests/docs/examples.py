@@ -22,7 +22,7 @@ from typing import Any
 from unittest.mock import patch
 
 from hpcbert import __version__
-from hpcbert.lab.plan import DEFAULT_DIRECTORY
+from hpcbert.lab.record import DEFAULT_DIRECTORY
 from hpcbert.model import JobRequest, Protocol
 from tests.kit import campaigns
 from tests.kit.cli import CliResult, run

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hpcbert.lab.daemons import find_inside
 from hpcbert.lab.record import Lab
 from hpcbert.system import runner
 from hpcbert.system.processes import Process, list_processes, read_proc_file
@@ -68,6 +67,13 @@ class Expected:
     attempts: Mapping[int, int] = field(default_factory=dict)
     sources: frozenset[str] = frozenset({"sacct", "squeue"})
     jobs: int = 1
+
+
+def _pid_namespace(process: Process) -> Path | None:
+    try:
+        return Path(f"/proc/{process.pid}/ns/pid").readlink()
+    except OSError:
+        return None
 
 
 def _names(processes: Iterable[Process]) -> str:
@@ -158,8 +164,13 @@ class Cluster:
 
         A job that is started again on a node that still holds its last run makes Slurm drain it.
         """
-        host = self.lab.host(name)
-        wait_for(f"{name} is vacant", lambda: "slurmstepd" not in _names(find_inside([host])))
+        namespace = _pid_namespace(self.lab.host(name))
+
+        def is_vacant() -> bool:
+            processes = (other for other in list_processes() if _pid_namespace(other) == namespace)
+            return "slurmstepd" not in _names(processes)
+
+        wait_for(f"{name} is vacant", is_vacant)
 
     def folder(self, parent: Path | None = None) -> Path:
         """Make a directory of the user's."""

@@ -17,8 +17,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert.lab.lifecycle import down, up
-from hpcbert.lab.plan import LabPlan
-from hpcbert.lab.record import load
+from hpcbert.lab.record import LabPlan, load
 from hpcbert.system.processes import Process
 from hpcbert.system.runner import Outcome, run
 from tests.faults.kit import GATE, HANG, Campaign, Cluster, Expected, stopped, wait_for

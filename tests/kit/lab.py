@@ -20,8 +20,7 @@ import pytest
 
 from hpcbert.lab.files import has_pmix
 from hpcbert.lab.lifecycle import down, up
-from hpcbert.lab.plan import LabPlan
-from hpcbert.lab.record import Lab
+from hpcbert.lab.record import Lab, LabPlan
 from hpcbert.system.runner import Outcome, Runner, run
 from tests.kit.needs import not_applicable, require
 from tests.kit.paths import REPOSITORY

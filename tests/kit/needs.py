@@ -27,7 +27,7 @@ import pytest
 
 from hpcbert.errors import HpcbertError
 from hpcbert.lab.lifecycle import check_abilities, check_packages, check_root
-from hpcbert.lab.plan import NODE_PRIVATE
+from hpcbert.lab.record import NODE_PRIVATE
 from hpcbert.system.runner import run
 from tests.kit.paths import REPOSITORY
 from tests.kit.shared import SHARED

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert.errors import CheckError
-from hpcbert.lab.daemons import find_inside, find_marked, is_listening, run_checked, spawn
+from hpcbert.lab.daemons import find_marked, is_listening, run_checked, spawn
 from hpcbert.system.processes import Process, boot_id, end_processes, identify
 from hpcbert.system.runner import run
 from tests.kit.waiting import CEILING, until
@@ -67,34 +67,6 @@ def test_a_process_that_ignores_a_signal_is_reported(tmp_path: Path):
 def test_processes_are_found_by_their_mark(sleeper: subprocess.Popen[bytes]):
     assert list(find_marked(f"HPCBERT_TEST=mark-{os.getpid()}")) == [identify_process(sleeper)]
     assert list(find_marked("HPCBERT_TEST=mark-")) == []
-
-
-def test_a_process_in_our_own_namespaces_is_inside_nothing(sleeper: subprocess.Popen[bytes]):
-    assert find_inside([identify_process(sleeper)]) == ()
-
-
-@pytest.mark.needs("namespaces")
-def test_a_process_counts_as_a_host_only_if_it_was_born_with_its_namespaces():
-    host = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sleep", "3600"]
-    with (
-        subprocess.Popen(host) as born,
-        subprocess.Popen(["unshare", "--mount", *host[-2:]]) as moved,
-    ):
-        try:
-            first = until(lambda: child_of(born.pid), "unshare started nothing")
-            assert first is not None
-            members = find_inside([first, identify_process(moved)])
-            assert first in members
-            # unshare itself shares the new mount namespace, and nobody else does.
-            assert set(members) <= {first, identify_process(born)}
-        finally:
-            born.kill()
-            moved.kill()
-
-
-def child_of(pid: int) -> Process | None:
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return identify(int(children[0])) if children else None
 
 
 def test_a_listener_is_seen_without_a_connection():

@@ -7,7 +7,7 @@ import tomli
 
 from hpcbert.config.site import read_site
 from hpcbert.lab import files
-from hpcbert.lab.plan import LabPlan, Layout, Network
+from hpcbert.lab.record import LabPlan, Layout, Network
 from tests.kit.cases import cases
 
 LAYOUT = Layout(Path("/srv/lab"))

@@ -14,8 +14,7 @@ import pytest
 
 from hpcbert.errors import UsageError
 from hpcbert.lab.lifecycle import add_user, remove_user
-from hpcbert.lab.plan import LabPlan
-from hpcbert.lab.record import Journal, Lab
+from hpcbert.lab.record import Journal, Lab, LabPlan
 from hpcbert.system.processes import boot_id
 from hpcbert.system.runner import Outcome, run
 from tests.kit.lab import account_stem

@@ -18,7 +18,7 @@ from hpcbert.lab.lifecycle import (
     find_missing,
     up,
 )
-from hpcbert.lab.plan import LabPlan
+from hpcbert.lab.record import LabPlan
 from hpcbert.system.runner import Outcome, run
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert.errors import CheckError, HpcbertError, UsageError
-from hpcbert.lab.plan import LabPlan
-from hpcbert.lab.record import MARK, RECORD, Journal, Lab, load, lock_lab
+from hpcbert.lab.record import MARK, RECORD, Journal, Lab, LabPlan, load, lock_lab
 from hpcbert.system.processes import Process
 
 

@@ -11,8 +11,7 @@ import pytest
 
 from hpcbert.errors import UsageError
 from hpcbert.lab.lifecycle import _open_journal, down, status
-from hpcbert.lab.plan import LabPlan
-from hpcbert.lab.record import MARK, RECORD, Journal, Lab, load
+from hpcbert.lab.record import MARK, RECORD, Journal, Lab, LabPlan, load
 from hpcbert.system.processes import Process, boot_id, identify
 from hpcbert.system.runner import run
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert.errors import UsageError
-from hpcbert.lab.plan import SLOTS, LabPlan, Network, root_of
+from hpcbert.lab.record import SLOTS, LabPlan, Network, root_of
 from tests.kit.cases import cases
 
 
@@ -59,8 +59,8 @@ def test_files_go_elsewhere_where_slurm_could_not_live(directory: str):
 def test_files_go_elsewhere_where_job_users_could_not_walk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("hpcbert.lab.plan.NODE_PRIVATE", ())
-    monkeypatch.setattr("hpcbert.lab.plan._LONGEST_ROOT", 1000)
+    monkeypatch.setattr("hpcbert.lab.record.NODE_PRIVATE", ())
+    monkeypatch.setattr("hpcbert.lab.record._LONGEST_ROOT", 1000)
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     assert root_of(closed / "lab", "ab") == Path("/var/tmp/hpcbert-lab-ab")
