@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.errors import UsageError
 from hpcbert.lab.lifecycle import status
 from hpcbert.lab.record import Lab, load
 from hpcbert.system.runner import Outcome, run
@@ -204,11 +203,6 @@ def test_a_job_survives_its_slurmd(lab: Lab, as_user: Callable[..., Outcome], wo
     state = ["sacct", "-XPn", "-j", job, "--format=State"]
     until(lambda: as_user(state).stdout.strip() == "COMPLETED", lambda: as_user(state).stdout)
     assert (work / "out").read_text() == "survived\n"
-
-
-def test_a_running_daemon_is_not_started_twice(lab: Lab):
-    with pytest.raises(UsageError, match="running already"):
-        start_daemon(lab, "slurmctld", run=run)
 
 
 def _pid(lab: Lab, name: str) -> int:
