@@ -21,22 +21,12 @@ from hpcbert.system.decode import GIVEN, Count, EncodedAs, IgnoreUnknown, Invali
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
 # Their names in frameworks, DLPerf's folders and by people; automatic mixed precision is fp16.
-_PRECISIONS = {
-    "float32": "fp32",
-    "float": "fp32",
-    "single": "fp32",
-    "f32": "fp32",
-    "tensorfloat32": "tf32",
-    "tensorfloat": "tf32",
-    "amp": "fp16",
-    "mixed": "fp16",
-    "half": "fp16",
-    "float16": "fp16",
-    "f16": "fp16",
-    "bfloat16": "bf16",
-    "bfloat": "bf16",
-    "float8": "fp8",
-    "f8": "fp8",
+_SPELLINGS = {
+    "fp32": ("float32", "float", "single", "f32"),
+    "tf32": ("tensorfloat32", "tensorfloat"),
+    "fp16": ("amp", "mixed", "half", "float16", "f16"),
+    "bf16": ("bfloat16", "bfloat"),
+    "fp8": ("float8", "f8"),
 }
 
 
@@ -56,7 +46,8 @@ def parse_device(word: str) -> str:
 def parse_precision(word: str) -> str:
     """Return the precision that a word names, or the word itself."""
     normalized = word.strip().lower().replace("-", "").replace("_", "")
-    return _PRECISIONS.get(normalized, normalized if normalized in PRECISIONS else word)
+    precisions = [name for name, words in _SPELLINGS.items() if normalized in (name, *words)]
+    return next(iter(precisions), normalized if normalized in PRECISIONS else word)
 
 
 # What a rate counts: samples; tokens, padding included; or sequences, into which programs may pack
@@ -533,9 +524,9 @@ class Campaign:
     @cached_property
     def current(self) -> tuple[tuple[Array, int], ...]:
         """Every repeat with the array that it was submitted in last, points in order."""
-        newest: dict[tuple[Point, int], Array] = {}
-        for array in self.measured:
-            newest |= {(array.point, number): array for number in array.repeats}
+        newest = {
+            (array.point, number): array for array in self.measured for number in array.repeats
+        }
         return tuple((array, number) for (_, number), array in newest.items())
 
     @cached_property
@@ -557,18 +548,19 @@ class Campaign:
     @property
     def unsubmitted(self) -> tuple[Array, ...]:
         """The arrays that are not in the scheduler yet and that no retry replaced."""
-        pending = (array for array in self.arrays if array.state != "submitted")
-        return tuple(array for array in pending if not self.is_superseded(array))
+        return tuple(
+            array
+            for array in self.arrays
+            if array.state != "submitted" and not self.is_superseded(array)
+        )
 
     def is_superseded(self, array: Array) -> bool:
         """Return whether retries replaced every repeat of an array."""
-        return array.name not in self._current_names
+        return not array.preflight and array.name not in self._current_names
 
     @cached_property
     def _current_names(self) -> frozenset[str]:
-        """Names of the arrays that a repeat was submitted in last, and of the preflight."""
-        names = (candidate.name for candidate in self.arrays if candidate.preflight)
-        return frozenset((*names, *(array.name for array, _ in self.current)))
+        return frozenset(array.name for array, _ in self.current)
 
 
 def _parse_shape(text: str) -> Shape:
