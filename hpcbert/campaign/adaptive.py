@@ -31,7 +31,7 @@ class Decision(NamedTuple):
     """Whether a point has enough repeats, and why."""
 
     enough: bool
-    why: str
+    reason: str
 
 
 def decide(directory: Path, point: str) -> Decision:
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
     except HpcbertError as error:
         print(f"hpcbert: {error}", file=sys.stderr)  # noqa: T201  not the result of a command
         return FAILED
-    print(f'"why":{json.dumps(decision.why)}')  # noqa: T201
+    print(f'"why":{json.dumps(decision.reason)}')  # noqa: T201
     return ENOUGH if decision.enough else MORE
 
 

@@ -1,28 +1,24 @@
-"""Logs that hpcbert never submitted, read one by one: framework, rule, window, known facts."""
+"""Logs that hpcbert never submitted, read one by one: framework, rule, window, known facts.
+
+What a log leaves open, hpcbert settles itself, and notes it as an assumption.
+"""
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from hpcbert.campaign.recognition import (
-    Assumption,
-    Assumptions,
-    Choice,
-    choose_rule,
-    choose_window,
-)
 from hpcbert.campaign.user_settings import (
-    SystemDescription,
     UnknownLogError,
     UserSettings,
     make_contradiction,
     make_setting,
-    read_system,
 )
 from hpcbert.config import places
 from hpcbert.config.toml import read as read_toml
@@ -30,13 +26,33 @@ from hpcbert.errors import ConfigError, UsageError
 from hpcbert.logs import failures
 from hpcbert.logs import grammar as grammars
 from hpcbert.logs.advice import find_frameworks, find_obstacle, find_record
+from hpcbert.logs.facts import FactValue, parse_fact
+from hpcbert.logs.fields import read_fields, whole_matches
 from hpcbert.logs.grammar import Grammar, Rule
-from hpcbert.logs.layout import LogFile, printable_path
-from hpcbert.logs.lines import NotALogError, read_ends
+from hpcbert.logs.layout import FIELDS, LogFile, printable_path
+from hpcbert.logs.lines import (
+    CHUNK,
+    NotALogError,
+    UnpackError,
+    cut_line,
+    find_lines,
+    open_log,
+    read_ends,
+    read_pieces,
+    read_text,
+)
 from hpcbert.logs.scan import Reading, read, read_to_end
 from hpcbert.logs.setting import END, Setting, Window
-from hpcbert.model import Reason
+from hpcbert.logs.window import counted_part
+from hpcbert.model import Counted, Reason
 from hpcbert.system.decode import decode
+
+# Codes of reasons that speak against a rule rather than against a run.
+_AGAINST_RULE = {"rule", "contradiction", "window"}
+# The number of another rule or window might be the one that nothing is compared with.
+_FINAL = {"contradiction"}
+# Logs of one folder that are read by further rules, while none has a number.
+_MAX_TRIED = 8
 
 
 class Framework(NamedTuple):
@@ -85,6 +101,64 @@ class Recipes:
         return Framework(folder.name, log, models[0], length or None)
 
 
+class Choice(NamedTuple):
+    """How a log is read."""
+
+    rule: Rule
+    window: Window
+
+    @property
+    def counted(self) -> Counted:
+        """The measured part of the run."""
+        usual, (skip, iters) = Setting(), self.window
+        return counted_part(
+            self.rule,
+            usual.skip if skip is None else skip,
+            usual.iters if iters is None else iters,
+        )
+
+
+class Assumption(NamedTuple):
+    """A value that hpcbert chose because the user did not.
+
+    Attributes:
+        name: What it is about: a name of a setting, or `framework`, `rule`, `window`, `repeats`.
+        reason: A clause.
+        option: The option that overrides it.
+    """
+
+    framework: str
+    name: str
+    value: str
+    reason: str
+    option: str
+
+
+class Assumptions(Counter[Assumption]):
+    """The assumptions behind some tables, and how many logs each is about."""
+
+    def texts(self) -> tuple[str, ...]:
+        """Return a line for each, with all values that have the same reason."""
+        values: dict[Assumption, list[str]] = {}
+        counts: Counter[Assumption] = Counter()
+        for assumption, count in self.items():
+            key = assumption._replace(value="")
+            values.setdefault(key, []).append(assumption.value)
+            counts[key] += count
+        texts = []
+        for key, count in counts.items():
+            logs = f"{count} log{'s' if count > 1 else ''}"
+            verb = "override" if " and " in key.option else "overrides"
+            text = f"{key.framework}: {key.name} = {', '.join(values[key])} ({logs})"
+            # A name may have several lines.
+            texts.append(" ".join(f"{text}: {key.reason}; {key.option} {verb} it".split()))
+        return tuple(texts)
+
+    def data(self) -> list[dict[str, str | int]]:
+        """Return them for a JSON document."""
+        return [{**assumption._asdict(), "logs": count} for assumption, count in self.items()]
+
+
 @dataclass(frozen=True, kw_only=True)
 class LogReader:
     """Reads logs one by one.
@@ -111,6 +185,22 @@ class LogReader:
     _choices: dict[Path, Choice] = field(default_factory=dict, init=False)
     _readings: dict[tuple[Path, str, Window], Reading] = field(default_factory=dict, init=False)
 
+    # --- The framework of a log -------------------------------------------------------------------
+
+    def load(self, name: str) -> Framework:
+        """Return a framework by name, as `Recipes.load`."""
+        if name not in self._loaded:
+            self._loaded[name] = self.recipes.load(name)
+        return self._loaded[name]
+
+    def grammars(self, names: Collection[str]) -> dict[str, Grammar]:
+        """Return grammars by framework, without those of invalid recipes."""
+        grammars = {}
+        for name in sorted(names):
+            with suppress(ConfigError):
+                grammars[name] = self.load(name).grammar
+        return grammars
+
     def recognise(self, log: LogFile) -> Framework:
         """Return the framework of a log.
 
@@ -121,6 +211,65 @@ class LogReader:
         if log.path not in self._frameworks:
             self._frameworks[log.path] = self._find_framework(log)
         return self._frameworks[log.path]
+
+    def _find_framework(self, log: LogFile) -> Framework:
+        # The nearest folder that is named after a framework.
+        parents = log.path.absolute().parts[-2::-1]
+        folder = next((name for name in parents if name in self.recipes.names), "")
+        chosen = self.user_settings.framework
+        if not chosen:
+            return self._load_named(log, log.framework or self._find_name(log, folder))
+        framework, name = self.load(chosen), log.framework or chosen
+        # A folder may be called `pytorch` for other reasons: its contents decide.
+        is_doubtful = name == chosen and not self.pattern and folder not in ("", chosen)
+        if is_doubtful and find_frameworks(log.path, self.grammars([folder])):
+            name = folder
+        if name != chosen:
+            raise make_contradiction("framework", name, "--fw", chosen, log)
+        return framework
+
+    def _load_named(self, log: LogFile, name: str) -> Framework:
+        """Return the framework that a path names; it may not have a recipe."""
+        try:
+            return self.load(name)
+        except ConfigError:
+            raise
+        except UsageError as error:
+            where = printable_path(log.path)
+            raise UnknownLogError(error.message, where=where, hint=error.hint) from error
+
+    def _find_name(self, log: LogFile, folder: str) -> str:
+        """Return the framework that a folder is named after, or whose lines the log has.
+
+        Lines decide where a name has no documented form: such a folder may have any name.
+        """
+        if folder and log.name is None:
+            return folder
+        owners = find_frameworks(log.path, self.grammars(self.recipes.names))
+        if folder in owners or (folder and not owners and log.is_wanted):
+            return folder
+        if len(owners) == 1:
+            reason = "only this program prints such lines"
+            self.assumptions[Assumption(owners[0], "framework", owners[0], reason, "--fw")] += 1
+            return owners[0]
+        message = "The path names no framework, and it has no line of a known one."
+        hint = "Give --fw NAME; hpcbert frameworks lists them."
+        if owners:
+            message = f"Its lines are those of {' and of '.join(owners)}."
+            hint = f"Give --fw {' or --fw '.join(owners)}."
+        elif obstacle := find_obstacle(log.path):
+            message, hint = f"{obstacle.detail}.", ""
+        elif _is_benchmark_log(log.path):
+            message = "No recipe reads the MLPerf logs of its program."
+            hint = "hpcbert record extract prints minutes and samples/s of a round's folders."
+        raise UnknownLogError(message, where=printable_path(log.path), hint=hint)
+
+    # --- Its rule and its window ------------------------------------------------------------------
+
+    def choice(self, log: LogFile) -> Choice:
+        """Return the rule and the window of a log whose framework is known."""
+        default = Choice(self.recognise(log).grammar.rule(self.rule), self.window)
+        return self._choices.get(log.path, default)
 
     def choose_rules(self, logs: Sequence[LogFile]) -> None:
         """Choose a rule for each folder of logs, and a window for the logs of each point.
@@ -133,26 +282,29 @@ class LogReader:
             if not framework.grammar.reader:
                 folder = log.path.parent if log.name else None
                 folders.setdefault((framework.name, folder), []).append(log)
-        for (name, folder), folder_logs in folders.items():
+        for (_, folder), folder_logs in folders.items():
             default = self.choice(folder_logs[0])
             if folder is None and any(self._has_records(log, default) for log in folder_logs):
                 continue
-            rule = default.rule
-            if not self.rule:
-                grammar = self.load(name).grammar
-                rule = choose_rule(folder_logs, grammar, rule, self._list_windows, self.read_by)
-            self._choose_windows(folder_logs, Choice(rule, self.window), default)
+            rule = default.rule if self.rule else self._choose_rule(folder_logs, default.rule)
+            points: dict[object, list[LogFile]] = {}
+            for log in folder_logs:
+                points.setdefault((log.of_point, log.place), []).append(log)
+            for point_logs in points.values():
+                choice = Choice(rule, self._choose_window(point_logs, rule) or self.window)
+                for log in point_logs:
+                    self._choices[log.path] = choice
+                    self._note_choice(self.recognise(log).name, choice, default)
 
-    def _choose_windows(self, logs: Sequence[LogFile], choice: Choice, default: Choice) -> None:
-        points: dict[object, list[LogFile]] = {}
-        for log in logs:
-            points.setdefault((log.of_point, log.place), []).append(log)
-        for point_logs in points.values():
-            window = choose_window(point_logs, choice.rule, self._list_windows, self.read_by)
-            point_choice = choice._replace(window=window) if window else choice
-            for log in point_logs:
-                self._choices[log.path] = point_choice
-                self.assumptions.add_choice(self.recognise(log).name, point_choice, default)
+    def _note_choice(self, framework: str, choice: Choice, default: Choice) -> None:
+        if choice.rule != default.rule:
+            reason = f"the default, {default.rule.name}, does not give a number for each log"
+            assumption = Assumption(framework, "rule", choice.rule.name, reason, "--rule")
+            self.assumptions[assumption] += 1
+        if choice.window != default.window:
+            value, reason = choice.counted.counted, "the protocol's has no number"
+            assumption = Assumption(framework, "window", value, reason, "--skip and --iters")
+            self.assumptions[assumption] += 1
 
     def _has_records(self, log: LogFile, choice: Choice) -> bool:
         reading = self.read_by(log, choice)
@@ -171,10 +323,69 @@ class LogReader:
             if skip != setting.skip:
                 yield Window(skip, END)
 
-    def choice(self, log: LogFile) -> Choice:
-        """Return the rule and the window of a log whose framework is known."""
-        default = Choice(self.recognise(log).grammar.rule(self.rule), self.window)
-        return self._choices.get(log.path, default)
+    def _choose_rule(self, logs: Sequence[LogFile], default: Rule) -> Rule:
+        """Return the default rule, unless it gives no number.
+
+        Otherwise the first rule that gives a number for all logs, that speaks against no log, or
+        that gives a number for some; one with a caution only if no other gives any. If two numbers
+        of a log contradict each other, the default stays. Rules that measure the protocol's window
+        come before those that go to the end; only the default does both first.
+        """
+        rules = self.recognise(logs[0]).grammar.rules
+        candidates = [rule for rule in rules if rule != default and not rule.caution]
+        trials = [(default, slice(None)), *((rule, slice(1)) for rule in candidates)]
+        trials += [(rule, slice(1, None)) for rule in candidates]
+        # A rule that includes too much time is the last resort; its caution is printed.
+        trials += [(rule, slice(None)) for rule in rules if rule.caution and rule.side == "below"]
+        ranked: dict[int, Rule] = {}
+        for rule, part in trials:
+            if ranked and rule.caution:
+                break
+            windows = [*self._list_windows(rule, logs)][part]
+            readings = [self._read_first(log, rule, windows) for log in logs[:_MAX_TRIED]]
+            measured = [reading for reading in readings if reading and reading.throughput]
+            codes = {reason.code for reading in readings if reading for reason in reading.reasons}
+            is_contradicted = codes & _AGAINST_RULE
+            is_decided = codes & _FINAL or (measured and not is_contradicted)
+            if len(measured) == len(readings) or (rule == default and is_decided):
+                return rule
+            if measured:
+                ranked.setdefault(1 if is_contradicted else 0, rule)
+        return ranked[min(ranked)] if ranked else default
+
+    def _read_first(self, log: LogFile, rule: Rule, windows: Sequence[Window]) -> Reading | None:
+        """Return the reading by the first window with a number, else by the last."""
+        reading = None
+        for window in windows:
+            reading = self.read_by(log, Choice(rule, window))
+            if _is_decided(reading):
+                break
+        return reading
+
+    def _choose_window(self, logs: Sequence[LogFile], rule: Rule) -> Window | None:
+        """Return the first window in which a rule gives a number, or a contradiction, for a log.
+
+        If none does, and the first does not fit the records, it is the first in which a log is cut
+        off.
+        """
+        codes: dict[Window, set[str]] = {}
+        for window in self._list_windows(rule, logs):
+            readings = [self.read_by(log, Choice(rule, window)) for log in logs[:_MAX_TRIED]]
+            if any(map(_is_decided, readings)):
+                return window
+            codes[window] = {reason.code for reading in readings for reason in reading.reasons}
+        if "window" not in next(iter(codes.values())):
+            return None
+        return next((window for window in codes if "incomplete" in codes[window]), None)
+
+    # --- Its number -------------------------------------------------------------------------------
+
+    def setting(self, log: LogFile, window: Window) -> Setting:
+        """Return what path, user and system's description state about a log's run."""
+        key = (log.of_point, window)
+        if key not in self._settings:
+            self._settings[key] = make_setting(log, self.user_settings, window)
+        return self._settings[key]
 
     def read_by(self, log: LogFile, choice: Choice) -> Reading:
         """Read a log by a rule in a window.
@@ -192,99 +403,27 @@ class LogReader:
         if "bert" not in (self.user_settings.model or log.model or "bert").lower():
             # The usual length is that of the recipe's models; an image has none.
             grammar = replace(grammar, sequence_length=0)
-        setting = self.setting(log, choice.window)
-        reader = read_to_end if choice.window.iters == END else read
-        reading = reader(log.path, grammar, choice.rule, setting)
-        is_to_end = choice.rule.kind == "footer" or (
-            self.window.iters is None and choice.window.iters == END
-        )
-        if not (reading.throughput and is_to_end) or reading.closed:
+        goes_to_end = choice.window.iters == END
+        reader = read_to_end if goes_to_end else read
+        reading = reader(log.path, grammar, choice.rule, self.setting(log, choice.window))
+        is_unasked = choice.rule.kind == "footer" or (self.window.iters is None and goes_to_end)
+        if not (reading.throughput and is_unasked) or reading.closed:
             return reading
         # Nobody said that the run's end is wherever the log stops.
-        if detail := _find_early_end(log.path, grammar):
-            reasons = (Reason("incomplete", f"the log ends {detail}"),)
-            return reading._replace(throughput=None, reasons=reasons)
-        return reading
+        detail = ""
+        if failure := failures.explain_failure(log.path, grammar):
+            detail = f"the log ends with an error: {failure}"
+        elif grammar.ends:
+            last_line = grammar.ends[0].decode()
+            detail = f"the log ends without {last_line}, which the program prints last"
+        if not detail:
+            return reading
+        return reading._replace(throughput=None, reasons=(Reason("incomplete", detail),))
 
-    def setting(self, log: LogFile, window: Window) -> Setting:
-        """Return what path, user and system's description state about a log's run."""
-        key = (log.of_point, window)
-        if key not in self._settings:
-            system = read_system(log.path.parent) if log.name else SystemDescription()
-            self._settings[key] = make_setting(log, self.user_settings, window, system)
-        return self._settings[key]
 
-    def _find_framework(self, log: LogFile) -> Framework:
-        path_framework, user_framework = log.framework, self.user_settings.framework
-        if path_framework and user_framework and path_framework != user_framework:
-            raise make_contradiction("framework", path_framework, "--fw", user_framework, log)
-        framework = self.load(user_framework) if user_framework else self._load_named(log)
-        folder = self._name_in_folders(log) if user_framework and not self.pattern else ""
-        # A folder may be called `pytorch` for other reasons: its contents decide.
-        if folder not in ("", user_framework) and find_frameworks(
-            log.path, self.grammars([folder])
-        ):
-            raise make_contradiction("framework", folder, "--fw", user_framework, log)
-        return framework
-
-    def load(self, name: str) -> Framework:
-        """Return a framework by name, as `Recipes.load`."""
-        if name not in self._loaded:
-            self._loaded[name] = self.recipes.load(name)
-        return self._loaded[name]
-
-    def _load_named(self, log: LogFile) -> Framework:
-        """Return the framework that a path names; it may not have a recipe."""
-        name = log.framework or self._find_name(log)
-        try:
-            return self.load(name)
-        except ConfigError:
-            raise
-        except UsageError as error:
-            raise UnknownLogError(
-                error.message, where=printable_path(log.path), hint=error.hint
-            ) from error
-
-    def grammars(self, names: Collection[str]) -> dict[str, Grammar]:
-        """Return grammars by framework, without those of invalid recipes."""
-        grammars = {}
-        for name in sorted(names):
-            with suppress(ConfigError):
-                grammars[name] = self.load(name).grammar
-        return grammars
-
-    def _name_in_folders(self, log: LogFile) -> str:
-        """Return the framework that a folder of the path is named after, the nearest one."""
-        parents = log.path.absolute().parts[-2::-1]
-        return next((name for name in parents if name in self.recipes.names), "")
-
-    def _find_name(self, log: LogFile) -> str:
-        """Return the framework that a folder is named after, or whose lines the log has.
-
-        Lines decide where a name has no documented form: such a folder may have any name.
-        """
-        folder = self._name_in_folders(log)
-        if folder and log.name is None:
-            return folder
-        owners = find_frameworks(log.path, self.grammars(self.recipes.names))
-        if folder in owners or (folder and not owners and log.is_wanted):
-            return folder
-        if len(owners) == 1:
-            reason = "only this program prints such lines"
-            self.assumptions.add(Assumption(owners[0], "framework", owners[0], reason, "--fw"))
-            return owners[0]
-        if owners:
-            message = f"Its lines are those of {' and of '.join(owners)}."
-            hint = f"Give --fw {' or --fw '.join(owners)}."
-        else:
-            message = "The path names no framework, and it has no line of a known one."
-            hint = "Give --fw NAME; hpcbert frameworks lists them."
-            if obstacle := find_obstacle(log.path):
-                message, hint = f"{obstacle.detail}.", ""
-            elif _is_benchmark_log(log.path):
-                message = "No recipe reads the MLPerf logs of its program."
-                hint = "hpcbert record extract prints minutes and samples/s of a round's folders."
-        raise UnknownLogError(message, where=printable_path(log.path), hint=hint)
+def _is_decided(reading: Reading) -> bool:
+    """Return whether no other window is tried: there is a number, or a contradiction of two."""
+    return bool(reading.throughput) or any(reason.code in _FINAL for reason in reading.reasons)
 
 
 def _is_benchmark_log(path: Path) -> bool:
@@ -294,10 +433,144 @@ def _is_benchmark_log(path: Path) -> bool:
     return False
 
 
-def _find_early_end(path: Path, grammar: Grammar) -> str:
-    """Return how a log without a closing line ends if its run failed; else nothing."""
-    if failure := failures.explain_failure(path, grammar):
-        return f"with an error: {failure}"
-    if grammar.ends:
-        return f"without {grammar.ends[0].decode()}, which the program prints last"
-    return ""
+# --- How a log is read, for people ----------------------------------------------------------------
+
+# Facts are in a log's header, some in its last lines; more is not searched.
+_MAX_BYTES = 1 << 26
+_MAX_TEXT = 160
+_FactKey = tuple[str, FactValue, bool]
+
+
+class StatedFact(NamedTuple):
+    """A fact and the first line that states it.
+
+    Attributes:
+        line: Its number in the file, from 1; 0 if it is not there in this form.
+        lines: How many lines state the same.
+        is_assumed: Whether the line only suggests it.
+    """
+
+    name: str
+    value: FactValue
+    line: int
+    text: str
+    lines: int
+    is_assumed: bool
+
+
+class RuleOutcome(NamedTuple):
+    """What a rule makes of a log.
+
+    Attributes:
+        window: The part that it measures: the protocol's, or to the end where that has none.
+        throughput: Samples per second; None if there is a reason.
+        is_chosen: Whether `collect` reads the log by it.
+    """
+
+    rule: str
+    window: str
+    throughput: float | None
+    reasons: tuple[str, ...]
+    is_chosen: bool
+
+
+class LogExplanation(NamedTuple):
+    """How a log is read.
+
+    Attributes:
+        framework: Its recipe; empty if unknown.
+        problem: Why it can't be read; empty if it can.
+        named: What its path says, by the names of a pattern's fields.
+    """
+
+    path: str
+    framework: str
+    problem: str
+    named: dict[str, str]
+    facts: tuple[StatedFact, ...] = ()
+    outcomes: tuple[RuleOutcome, ...] = ()
+
+
+def explain_log(reader: LogReader, log: LogFile) -> LogExplanation:
+    """Return how a log is read, whether or not it has a number."""
+    path = printable_path(log.path)
+    named = {name: str(value) for name in FIELDS if (value := getattr(log, name)) not in (None, 0)}
+    try:
+        framework = reader.recognise(log)
+        reader.choose_rules([log])
+        choice = reader.choice(log)
+        outcomes = [_try_rule(reader, log, rule, choice) for rule in framework.grammar.rules]
+    except UsageError as error:
+        return LogExplanation(path, "", f"{error.message} {error.hint}".strip(), named)
+    facts = _list_facts(log.path, framework.grammar)
+    setting = reader.setting(log, choice.window)
+    facts += [
+        StatedFact(name, getattr(setting, name), 0, f"of {source}", 1, is_assumed=True)
+        for name, source in setting.sources
+        if source.endswith(".json")
+    ]
+    return LogExplanation(path, framework.name, "", named, tuple(facts), tuple(outcomes))
+
+
+def _try_rule(reader: LogReader, log: LogFile, rule: Rule, choice: Choice) -> RuleOutcome:
+    """Return what a rule makes of a log in the first window with a number, else in the last."""
+    is_chosen = rule == choice.rule
+    windows = [reader.window, reader.window._replace(iters=END)]
+    outcomes = []
+    for window in [choice.window] if is_chosen else windows:
+        reading = reader.read_by(log, Choice(rule, window))
+        reasons = [str(reason) for reason in reading.reasons]
+        reasons += [f"{reading.missing} is unknown"] if reading.missing else []
+        iters = reading.setting.iters if window.iters is None else window.iters
+        counted = counted_part(rule, reading.setting.skip, iters).counted
+        throughput = None if reasons else reading.throughput
+        outcomes.append(RuleOutcome(rule.name, counted, throughput, tuple(reasons), is_chosen))
+    return next((outcome for outcome in outcomes if outcome.throughput), outcomes[-1])
+
+
+def _list_facts(path: Path, grammar: Grammar) -> list[StatedFact]:
+    """Return the facts in a log's lines, in their order; lines that are counted, too.
+
+    Never raises, whatever the path leads to.
+    """
+    first_lines: dict[_FactKey, bytes] = {}
+    counts: Counter[_FactKey] = Counter()
+    for key, text in _read_facts(path, grammar):
+        first_lines.setdefault(key, text)
+        counts[key] += 1
+    pieces: list[bytes] = []
+    with suppress(NotALogError, UnpackError, OSError):
+        descriptor, size = open_log(path)
+        with os.fdopen(descriptor, "rb"):
+            pieces.extend(read_text(descriptor, min(size, _MAX_BYTES), CHUNK))
+    raw_text, facts = b"".join(pieces), []
+    for key, text in first_lines.items():
+        name, value, is_assumed = key
+        shown_text = " ".join(text.decode(errors="replace").split())[:_MAX_TEXT]
+        # `srun -l` cuts lines after 1,024 bytes.
+        position = raw_text.find(text.strip()[:_MAX_TEXT])
+        number = raw_text.count(b"\n", 0, position) + 1 if position >= 0 else 0
+        value = counts[key] if value == "" else value
+        facts.append(StatedFact(name, value, number, shown_text, counts[key], is_assumed))
+    return facts
+
+
+def _read_facts(path: Path, grammar: Grammar) -> Iterator[tuple[_FactKey, bytes]]:
+    """Yield name, value and kind of each fact, with its line; for counted lines no value."""
+    texts = tuple(fact.contains for fact in grammar.all_facts)
+    bytes_read = 0
+    with suppress(NotALogError), closing(read_pieces(path)) as pieces:
+        for piece in pieces:
+            for start, index, _, end in find_lines(piece, texts):
+                fact, line = grammar.all_facts[index], cut_line(piece, start, end)[0]
+                matches = whole_matches(fact.match, line)
+                if matches and fact.counts:
+                    yield (f"{fact.counts} (lines)", "", False), line.text
+                for match in matches:
+                    for name, text in read_fields(match, fact.numbers).items():
+                        value = parse_fact(fact, name, text)
+                        if value is not None:
+                            yield (name, value, bool(fact.assumed)), line.text
+            bytes_read += len(piece)
+            if bytes_read > _MAX_BYTES:
+                return

@@ -2,7 +2,7 @@
 
 For each repeat, find its state and its attempts, choose one (`attempts`), read its log, and turn
 every objection to the number into a reason (`_Judge`). Then compare repeats with each other: on one
-node at one time (`node_sharing`), and those of one point (`duplicates`).
+node at one time (`node_sharing`), and those of one point (`pooling`).
 Reasons are only ever added; nothing makes an invalid run valid.
 """
 
@@ -15,7 +15,6 @@ from typing import Any
 
 from hpcbert.campaign import evidence, store
 from hpcbert.campaign.attempts import AskStates, History, RecordedStates, find_states, read_history
-from hpcbert.campaign.duplicates import ComparedRun, make_log_sample, refuse_unlike_runs
 from hpcbert.campaign.evidence import RecordComparison
 from hpcbert.campaign.fingerprint import (
     ENDING,
@@ -28,6 +27,7 @@ from hpcbert.campaign.fingerprint import (
     read_power,
 )
 from hpcbert.campaign.node_sharing import NearbyCampaigns, refuse_shared
+from hpcbert.campaign.pooling import ComparedRun, make_log_sample, refuse_unlike_runs
 from hpcbert.campaign.record import Event, RepeatRecord, Stamp, Step
 from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
 from hpcbert.config.toml import read as read_toml

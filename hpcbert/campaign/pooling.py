@@ -1,26 +1,162 @@
-"""The logs of a point as its runs: numbered, of one experiment, each once."""
+"""Which runs are repeats of one point: numbered, of one system and one experiment, each once.
+
+Copies of a log, and other experiments, are refused. If runs differ in what makes an experiment, all
+are invalid, even the majority: nothing says which of them the row is about. A median over them
+would describe neither.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import replace
 from itertools import combinations
 from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
-from hpcbert.campaign.duplicates import ComparedRun, make_log_sample, refuse_run, refuse_unlike_runs
-from hpcbert.campaign.fingerprint import NodeSample
+from hpcbert.campaign.fingerprint import LOG, Fingerprint, NodeSample, find_differences_within
 from hpcbert.errors import UsageError
 from hpcbert.logs.layout import LogFile, experiment_folder, natural_key, printable_path
+from hpcbert.logs.lines import BEGINNING, NotALogError, checksum_beginning, read_pieces
 from hpcbert.logs.scan import Reading
 from hpcbert.logs.setting import LABELS
-from hpcbert.model import Counted, Group, Measured, Point, Reason, Run, Shape
+from hpcbert.model import Measured, Point, Reason, Run, Shape
 from hpcbert.results.reduce import FOREIGN, Evidence, find_invalid_reasons
 
 # A larger number in a file's name is a date or a seed, not the number of a run.
 _MAX_RUNS = 100
+
+
+# --- Copies, and other experiments ----------------------------------------------------------------
+
+
+class ComparedRun(NamedTuple):
+    """A run, and what distinguishes it from others.
+
+    Attributes:
+        point: Its point, for messages.
+        log: The path of its log.
+        samples: What its log and its nodes say about the experiment.
+        beginning: Of its log, as `lines.checksum_beginning` returns it; None if unknown.
+    """
+
+    point: str
+    run: Run
+    log: Path
+    samples: tuple[NodeSample, ...]
+    beginning: int | None = None
+
+
+def make_log_sample(point: str, repeat: int, facts: Mapping[str, int | str]) -> NodeSample:
+    """Return the facts in a run's log, in the form in which nodes are compared."""
+    texts = {name: str(value) for name, value in facts.items()}
+    return NodeSample(point, repeat, Fingerprint((), texts, frozenset({LOG})))
+
+
+def refuse_run(run: Run, reason: Reason) -> Run:
+    """Return a run without its number, with the reason."""
+    return replace(run, throughput=None, valid=False, reasons=(*run.reasons, reason))
+
+
+def refuse_unlike_runs(
+    points: Sequence[Sequence[ComparedRun]], *, keep_first: bool
+) -> list[tuple[Run, ...]]:
+    """Return every point's runs, refusing those that are not repeats of the others.
+
+    Args:
+        keep_first: Whether the first of several equal logs of one point stays valid: they are one
+            run. If each log belongs to a job, it is unknown which job wrote it, and none is valid.
+    """
+    valid = [account for point in points for account in point if account.run.valid]
+    copies = _find_copies(valid, keep_first=keep_first)
+    verdicts = []
+    for point in points:
+        compared = [entry for entry in point if entry.run.valid and id(entry.run) not in copies]
+        differing = find_differences_within(
+            sample for account in compared for sample in _merge_nodes(account)
+        )
+        decisive = [str(difference) for difference in differing if difference.decisive]
+        incomparable = Reason("incomparable", "; ".join(decisive)) if decisive else None
+        runs = []
+        for account in point:
+            run, reason = account.run, copies.get(id(account.run)) or incomparable
+            runs.append(refuse_run(run, reason) if run.valid and reason else run)
+        verdicts.append(tuple(runs))
+    return verdicts
+
+
+def _merge_nodes(account: ComparedRun) -> tuple[NodeSample, ...]:
+    """Return the facts of a run's log and of all its nodes together.
+
+    Nodes of one run may be of several kinds, if those of the other runs are too.
+    """
+    logs = [sample for sample in account.samples if LOG in sample.fingerprint.scopes]
+    nodes = [sample for sample in account.samples if LOG not in sample.fingerprint.scopes]
+    values: dict[str, set[str]] = {}
+    for sample in nodes:
+        for name, value in sample.fingerprint.facts.items():
+            values.setdefault(name, set()).add(value)
+    facts = {name: " and ".join(sorted(texts)) for name, texts in values.items()}
+    return (*logs, NodeSample(account.point, account.run.repeat, Fingerprint((), facts)))
+
+
+def _find_copies(accounts: Sequence[ComparedRun], *, keep_first: bool) -> dict[int, Reason]:
+    """Return the reasons against runs with equal logs, by `id()` of the run."""
+    by_beginning: dict[int, list[ComparedRun]] = {}
+    for account in accounts:
+        beginning = account.beginning
+        beginning = _hash_beginning(account.log) if beginning is None else beginning
+        by_beginning.setdefault(beginning, []).append(account)
+    by_content: dict[bytes, list[ComparedRun]] = {}
+    for beginning, alike in by_beginning.items():
+        for account in alike if beginning and len(alike) > 1 else ():
+            by_content.setdefault(_hash_log(account.log), []).append(account)
+    reasons: dict[int, Reason] = {}
+    for content, equal in by_content.items():
+        is_kept = keep_first and len({account.point for account in equal}) == 1
+        for number, account in enumerate(equal if content and len(equal) > 1 else ()):
+            if number or not is_kept:
+                other = equal[0] if number else equal[1]
+                name = f"{other.point} repeat {other.run.repeat}, {printable_path(other.log)}"
+                detail = f"the log is a byte-for-byte copy of {name}"
+                reasons[id(account.run)] = Reason("duplicate", detail)
+    return reasons
+
+
+def is_same_log(path: Path, other: Path) -> bool:
+    """Return whether two logs are equal when they are unpacked."""
+    beginning = _hash_beginning(path)
+    if not beginning or beginning != _hash_beginning(other):
+        return False
+    return _hash_log(path) == _hash_log(other)
+
+
+def _hash_beginning(log: Path) -> int:
+    """Return the checksum of a log's beginning, unpacked; 0 if it can't be read."""
+    content = b""
+    with suppress(NotALogError), closing(read_pieces(log, BEGINNING)) as pieces:
+        for piece in pieces:
+            content += piece
+            if len(content) >= BEGINNING:
+                break
+        return checksum_beginning(content)
+    return 0
+
+
+def _hash_log(log: Path) -> bytes:
+    """Return the SHA-256 of a whole log, unpacked; empty if it can't be read."""
+    digest = hashlib.sha256()
+    with suppress(NotALogError), closing(read_pieces(log)) as pieces:
+        for piece in pieces:
+            digest.update(piece)
+        return digest.digest()
+    return b""
+
+
+# --- The repeats of a point -----------------------------------------------------------------------
 
 
 class ReadLog(NamedTuple):
@@ -42,14 +178,18 @@ class ReadLog(NamedTuple):
         """Whether it has a throughput so far."""
         return not self.reading.reasons
 
+    @property
+    def name(self) -> str:
+        """Its path, for messages."""
+        return printable_path(self.log.path)
 
-class NumberedLogs(NamedTuple):
-    """The logs of a point by repeat."""
+    def refuse(self, code: str, detail: str) -> ReadLog:
+        """Return it without its number, with the only reason."""
+        reading = self.reading._replace(throughput=None, reasons=(Reason(code, detail),))
+        return self._replace(reading=reading)
 
-    group: Group
-    shape: Shape
-    counted: Counted
-    reads: dict[int, ReadLog]
+
+PointLogs = Mapping[tuple[Point, str], list[ReadLog]]
 
 
 def number_logs(reads: Sequence[ReadLog], *, as_repeats: bool) -> dict[int, ReadLog]:
@@ -63,26 +203,31 @@ def number_logs(reads: Sequence[ReadLog], *, as_repeats: bool) -> dict[int, Read
             are repeats.
     """
     ordered = sorted(reads, key=lambda read: natural_key(str(read.log.path)))
-    for read in () if as_repeats else ordered[1:]:
-        if not are_numbered(ordered[0], read):
-            raise UsageError(
-                f"{_name_both(ordered[0], read)} are of one point, and nothing says that they are "
-                "repeats of one experiment.",
-                hint="If they are, number them by {repeat} in --pattern, or give --as-repeats. "
-                "If not, name in --pattern what differs, or collect them separately.",
-            )
+    unnumbered = [read for read in ordered if not are_numbered(ordered[0], read)]
+    if unnumbered and not as_repeats:
+        raise UsageError(
+            f"{ordered[0].name} and {unnumbered[0].name} are of one point, and nothing says that "
+            "they are repeats of one experiment.",
+            hint="If they are, number them by {repeat} in --pattern, or give --as-repeats. "
+            "If not, name in --pattern what differs, or collect them separately.",
+        )
     numbers = [read.log.repeat or 0 for read in ordered]
     is_ambiguous = any(read.log.name for read in ordered) and len(set(numbers)) < len(numbers)
-    if all(are_numbered(ordered[0], read) for read in ordered) and not is_ambiguous:
+    if not unnumbered and not is_ambiguous:
         shift = 0 if min(numbers) else 1
-        return _by_number(ordered, [number + shift for number in numbers])
-    runs = [(read.log.place, read.log.repeat, _unnumbered_path(read)) for read in ordered]
-    places = {run: number for number, run in enumerate(dict.fromkeys(runs), start=1)}
-    return _by_number(ordered, [places[run] for run in runs])
-
-
-def _unnumbered_path(read: ReadLog) -> Path | None:
-    return read.log.path if read.log.repeat is None or read.log.name else None
+        numbers = [number + shift for number in numbers]
+    else:
+        runs: list[tuple[object, ...]] = []
+        for read in ordered:
+            is_alone = read.log.repeat is None or read.log.name
+            runs.append((read.log.place, read.log.repeat, read.log.path if is_alone else None))
+        places = {run: number for number, run in enumerate(dict.fromkeys(runs), start=1)}
+        numbers = [places[run] for run in runs]
+    numbered: dict[int, list[ReadLog]] = {}
+    for number, read in sorted(zip(numbers, ordered, strict=True), key=itemgetter(0)):
+        numbered.setdefault(number, []).append(read)
+    attempts = {number: _choose_attempt(number, same) for number, same in numbered.items()}
+    return _refuse_early_ends(attempts)
 
 
 def are_numbered(read: ReadLog, other: ReadLog) -> bool:
@@ -97,25 +242,17 @@ def is_numbered_by_job(read: ReadLog) -> bool:
     return name is not None and not name.is_numbered and "#" in name.form
 
 
-def _name_both(read: ReadLog, other: ReadLog) -> str:
-    return f"{_name(read)} and {_name(other)}"
-
-
-def _name(read: ReadLog) -> str:
-    return printable_path(read.log.path)
-
-
-def _is_numbered(read: ReadLog) -> bool:
-    """Return whether a documented layout numbers its whole runs, as MLPerf's does."""
-    return read.log.name is not None and read.log.name.is_numbered
-
-
-def _by_number(reads: Sequence[ReadLog], numbers: Sequence[int]) -> dict[int, ReadLog]:
-    numbered: dict[int, list[ReadLog]] = {}
-    for number, read in sorted(zip(numbers, reads, strict=True), key=itemgetter(0)):
-        numbered.setdefault(number, []).append(read)
-    attempts = {number: _choose_attempt(number, same) for number, same in numbered.items()}
-    return _refuse_early_ends(attempts)
+def _choose_attempt(repeat: int, reads: list[ReadLog]) -> ReadLog:
+    by_attempt: dict[int, ReadLog] = {}
+    for read in reads:
+        other = by_attempt.setdefault(read.log.attempt, read)
+        if other is not read:
+            raise UsageError(
+                f"{other.name} and {read.name} are both repeat {repeat} of one point.",
+                hint="Collect them one after the other, or distinguish them with --pattern.",
+            )
+    newest_first = [by_attempt[number] for number in sorted(by_attempt, reverse=True)]
+    return next((read for read in newest_first if read.valid), newest_first[0])
 
 
 def _refuse_early_ends(reads: dict[int, ReadLog]) -> dict[int, ReadLog]:
@@ -124,188 +261,148 @@ def _refuse_early_ends(reads: dict[int, ReadLog]) -> dict[int, ReadLog]:
     A log that states the run's end is whole: runs to convergence differ in length.
     """
     last = max((read.reading.last for read in reads.values() if read.valid), default=0)
-    return {repeat: _refuse_early_end(read, last) for repeat, read in reads.items()}
+    checked = {}
+    for repeat, read in reads.items():
+        end = read.reading.last
+        is_early = read.valid and not read.reading.closed and 0 < end < last
+        detail = f"the log ends at iteration {end}, that of another repeat at {last}"
+        checked[repeat] = read.refuse("incomplete", detail) if is_early else read
+    return checked
 
 
-def _refuse_early_end(read: ReadLog, last: int) -> ReadLog:
-    reading = read.reading
-    if reading.closed or not (read.valid and 0 < reading.last < last):
-        return read
-    detail = f"the log ends at iteration {reading.last}, that of another repeat at {last}"
-    reasons = (Reason("incomplete", detail),)
-    return read._replace(reading=reading._replace(throughput=None, reasons=reasons))
-
-
-def _choose_attempt(repeat: int, reads: list[ReadLog]) -> ReadLog:
-    if len(reads) == 1:
-        return reads[0]
-    by_attempt: dict[int, ReadLog] = {}
-    for read in reads:
-        other = by_attempt.setdefault(read.log.attempt, read)
-        if other is not read:
-            raise UsageError(
-                f"{_name_both(other, read)} are both repeat {repeat} of one point.",
-                hint="Collect them one after the other, or distinguish them with --pattern.",
-            )
-    newest_first = [by_attempt[number] for number in sorted(by_attempt, reverse=True)]
-    return next((read for read in newest_first if read.valid), newest_first[0])
-
-
-def join_points(
-    points: dict[tuple[Point, str], list[ReadLog]],
-) -> dict[tuple[Point, str], list[ReadLog]]:
+def join_points(points: PointLogs) -> PointLogs:
     """Join points that differ only in accumulation or length, if names say they are runs of one."""
     joined: dict[tuple[Point, str], list[ReadLog]] = {}
     similar_points: dict[tuple[Point, str], list[tuple[Point, str]]] = {}
     for (point, rule), reads in points.items():
         base = replace(point, accumulation=1, options=())
         similar = similar_points.setdefault((base, rule), [])
-        key = next(
-            (candidate for candidate in similar if _are_runs_of_one(joined[candidate], reads)),
-            (point, rule),
-        )
-        similar += [] if key in joined else [key]
+        keys = [key for key in similar if _are_runs_of_one(joined[key], reads)]
+        key = keys[0] if keys else (point, rule)
+        similar += [] if keys else [key]
         joined.setdefault(key, []).extend(reads)
     return joined
 
 
-def _are_runs_of_one(first_reads: list[ReadLog], other_reads: list[ReadLog]) -> bool:
+def _are_runs_of_one(reads: Sequence[ReadLog], new_reads: Sequence[ReadLog]) -> bool:
     """Return whether names differ only in the run's number, and no number repeats."""
-    places = [
-        {read.log._replace(path=read.log.path.parent, repeat=None, attempt=0) for read in reads}
-        for reads in (first_reads, other_reads)
-    ]
-    numbers = [{read.log.repeat for read in reads} for reads in (first_reads, other_reads)]
+    places, numbers = [], []
+    for part in (reads, new_reads):
+        logs = [read.log for read in part]
+        places.append({log._replace(path=log.path.parent, repeat=None, attempt=0) for log in logs})
+        numbers.append({log.repeat for log in logs})
     return bool(places[0] & places[1]) and not numbers[0] & numbers[1] and None not in numbers[0]
 
 
+# --- A point from its logs ------------------------------------------------------------------------
+
+
 def make_points(
-    points: Sequence[NumberedLogs],
+    points: Sequence[tuple[Measured, Mapping[int, ReadLog]]],
 ) -> tuple[tuple[Measured, tuple[NodeSample, ...]], ...]:
-    """Make points from their logs, with the facts from the logs of valid runs."""
+    """Give points the runs of their logs; return them with the facts of valid runs.
+
+    Args:
+        points: Points without runs, and their logs by repeat.
+    """
     accounts = [
-        [_make_account(point.shape, number, read) for number, read in point.reads.items()]
-        for point in points
+        [_make_account(str(point.shape), number, read) for number, read in reads.items()]
+        for point, reads in points
     ]
     verdicts = refuse_unlike_runs(accounts, keep_first=True)
     measured = []
-    for point, verdict, point_accounts in zip(points, verdicts, accounts, strict=True):
-        reads = point.reads.values()
-        runs = _without_overlaps(verdict, [*reads])
-        all_runs = _with_gaps(runs) if _numbers_are_complete(reads) else runs
-        measured_point = Measured(
-            group=point.group,
-            shape=point.shape,
+    for (point, numbered), verdict, compared in zip(points, verdicts, accounts, strict=True):
+        reads = [*numbered.values()]
+        runs = _refuse_overlaps(verdict, reads)
+        valid = [
+            (run, read, account.samples)
+            for run, read, account in zip(runs, reads, compared, strict=True)
+            if run.valid
+        ]
+        # A missing number is a missing run: not in a name without a documented form.
+        is_complete = all(read.log.name is None or read.log.name.is_numbered for read in reads)
+        all_runs = _fill_gaps(runs) if is_complete else runs
+        labels = {label for read in reads if read.valid for label in read.reading.unchecked}
+        flags = {
+            "accumulation": any((read.reading.setting.accumulation or 1) > 1 for read in reads),
+            "unchecked": bool(labels),
+        }
+        steps = [(run.repeat, read.reading.steps) for run, read, _ in valid if read.reading.steps]
+        measured_point = replace(
+            point,
             asked=len(all_runs),
             runs=all_runs,
-            flags=tuple(name for name, holds in _FLAGS.items() if any(map(holds, reads))),
-            counted=point.counted,
-            unchecked=_list_unchecked(reads),
-            steps=tuple(
-                (run.repeat, read.reading.steps)
-                for run, read in zip(runs, reads, strict=True)
-                if run.valid and read.reading.steps
-            ),
+            flags=tuple(flag for flag, is_set in flags.items() if is_set),
+            unchecked=tuple(label for label in LABELS if label in labels),
+            steps=tuple(steps),
         )
-        pairs = zip(runs, point_accounts, strict=True)
-        node_samples = (sample for run, account in pairs if run.valid for sample in account.samples)
-        measured.append((measured_point, tuple(node_samples)))
+        samples = (sample for _, _, run_samples in valid for sample in run_samples)
+        measured.append((measured_point, tuple(samples)))
     return tuple(measured)
 
 
-def _without_overlaps(runs: Sequence[Run], reads: Sequence[ReadLog]) -> tuple[Run, ...]:
+def _make_account(point: str, number: int, read: ReadLog) -> ComparedRun:
+    reading = read.reading
+    facts = dict(reading.stated_facts)
+    if reading.setting.accumulation:
+        facts["accumulation"] = reading.setting.accumulation
+    evidence = Evidence(state=FOREIGN, exit_code=None, log=reading.reasons)
+    reasons = find_invalid_reasons(evidence)
+    run = Run(
+        repeat=number,
+        attempt=read.log.attempt,
+        throughput=None if reasons else reading.throughput,
+        valid=not reasons,
+        reasons=reasons,
+        state=FOREIGN,
+        state_source="none",
+        log=read.name,
+        flags=reading.flags,
+        notes=reading.notes,
+    )
+    samples = (make_log_sample(point, number, facts),)
+    return ComparedRun(point, run, read.log.path, samples, reading.beginning)
+
+
+def _refuse_overlaps(runs: Sequence[Run], reads: Sequence[ReadLog]) -> tuple[Run, ...]:
     """Refuse runs that were measured at the same time: one run's ranks, or runs that interfered."""
     valid = [index for index, run in enumerate(runs) if run.valid]
-    overlapping: dict[int, int] = {}
-    copies: dict[int, int] = {}
+    copies: dict[int, Reason] = {}
+    overlaps: dict[int, Reason] = {}
     for index, other in combinations(valid, 2):
-        spans = reads[index].reading.measured, reads[other].reading.measured
-        if spans[0].end and spans[0][:2] == spans[1][:2] and _is_numbered(reads[index]):
-            copies.setdefault(other, index)
-        elif spans[0].overlaps(spans[1], are_whole=_is_numbered(reads[index])):
-            overlapping.setdefault(index, other)
-            overlapping.setdefault(other, index)
-    reasons = {
-        **{index: _overlap_reason(reads[other]) for index, other in overlapping.items()},
-        **{index: _copy_reason(reads[first]) for index, first in copies.items()},
-    }
+        name = reads[index].log.name
+        # A documented layout, such as MLPerf's, numbers whole runs.
+        is_whole = name is not None and name.is_numbered
+        span, other_span = reads[index].reading.measured, reads[other].reading.measured
+        if span.end and span[:2] == other_span[:2] and is_whole:
+            detail = f"its window begins and ends at the same times as that of {reads[index].name}"
+            copies.setdefault(other, Reason("duplicate", f"{detail}: one run"))
+        elif span.overlaps(other_span, are_whole=is_whole):
+            for first, second in ((index, other), (other, index)):
+                detail = (
+                    f"{reads[second].name} was measured at the same time: logs of several ranks "
+                    "are one run, and runs that share nodes slow each other down"
+                )
+                overlaps.setdefault(first, Reason("shared-nodes", detail))
+    reasons = overlaps | copies
     return tuple(
         refuse_run(run, reasons[index]) if index in reasons else run
         for index, run in enumerate(runs)
     )
 
 
-def _copy_reason(first: ReadLog) -> Reason:
-    detail = f"its window begins and ends at the same times as that of {_name(first)}: one run"
-    return Reason("duplicate", detail)
-
-
-def _overlap_reason(other: ReadLog) -> Reason:
-    detail = (
-        f"{_name(other)} was measured at the same time: logs of several ranks are one run, and "
-        "runs that share nodes slow each other down"
-    )
-    return Reason("shared-nodes", detail)
-
-
-def _make_account(shape: Shape, number: int, read: ReadLog) -> ComparedRun:
-    facts = dict(read.reading.stated_facts)
-    if read.reading.setting.accumulation:
-        facts["accumulation"] = read.reading.setting.accumulation
-    node_samples = (make_log_sample(str(shape), number, facts),)
-    run, beginning = _make_run(number, read), read.reading.beginning
-    return ComparedRun(str(shape), run, read.log.path, node_samples, beginning)
-
-
-def _numbers_are_complete(reads: Iterable[ReadLog]) -> bool:
-    """Return whether a missing number is a missing run: not in a name without a documented form."""
-    return all(read.log.name is None or read.log.name.is_numbered for read in reads)
-
-
-def _with_gaps(runs: tuple[Run, ...]) -> tuple[Run, ...]:
+def _fill_gaps(runs: tuple[Run, ...]) -> tuple[Run, ...]:
     """Return the runs of a point; a gap in the numbers is a missing run."""
     runs_by_number = {run.repeat: run for run in runs}
     highest = max(runs_by_number)
     if not 1 < len(runs_by_number) < highest <= _MAX_RUNS:
         return runs
-    return tuple(
-        runs_by_number.get(number) or _make_missing_run(number) for number in range(1, highest + 1)
-    )
-
-
-_FLAGS: dict[str, Callable[[ReadLog], bool]] = {
-    "accumulation": lambda read: (read.reading.setting.accumulation or 1) > 1,
-    "unchecked": lambda read: bool(read.valid and read.reading.unchecked),
-}
-
-
-def _list_unchecked(reads: Iterable[ReadLog]) -> tuple[str, ...]:
-    """Return the labels that a valid log of the point does not confirm."""
-    labels = {label for read in reads if read.valid for label in read.reading.unchecked}
-    return tuple(label for label in LABELS if label in labels)
-
-
-def _make_run(number: int, read: ReadLog) -> Run:
-    reasons = find_invalid_reasons(
-        Evidence(state=FOREIGN, exit_code=None, log=read.reading.reasons)
-    )
-    return Run(
-        repeat=number,
-        attempt=read.log.attempt,
-        throughput=None if reasons else read.reading.throughput,
-        valid=not reasons,
-        reasons=reasons,
-        state=FOREIGN,
-        state_source="none",
-        log=printable_path(read.log.path),
-        flags=read.reading.flags,
-        notes=read.reading.notes,
-    )
-
-
-def _make_missing_run(number: int) -> Run:
-    detail = f"there are logs of higher numbers, but none of run {number}"
-    return Run(number, 0, None, False, (Reason("no-log", detail),), FOREIGN, "none", "")
+    for number in range(1, highest + 1):
+        detail = f"there are logs of higher numbers, but none of run {number}"
+        reasons = (Reason("no-log", detail),)
+        missing = Run(number, 0, None, False, reasons, FOREIGN, "none", "")
+        runs_by_number.setdefault(number, missing)
+    return tuple(runs_by_number[number] for number in sorted(runs_by_number))
 
 
 # --- Logs of one point that come from several systems or experiments ------------------------------
@@ -313,26 +410,17 @@ def _make_missing_run(number: int) -> Run:
 _RESULT = "result"
 # MLPerf's name of the benchmark, below a system's folder.
 _BENCHMARK = "bert"
-
-_Key = tuple[Point, str]
-
-
-class Series(NamedTuple):
-    """The logs that may be of one experiment: in one folder, of one form."""
-
-    folder: Path
-    form: str
+# The logs that may be of one experiment: those of one form in one folder.
+_Series = tuple[Path, str]
 
 
-def separate_systems(
-    points: Mapping[_Key, list[ReadLog]], *, is_one_folder: bool
-) -> dict[_Key, list[ReadLog]]:
+def separate_systems(points: PointLogs, *, is_one_folder: bool) -> PointLogs:
     """Return points whose logs come from one system each, named in the point's options.
 
     Logs of DLPerf's names with different numbers, or in folders that the user named, stay together:
     nothing says whether they are one experiment, and numbering refuses them.
     """
-    separated: dict[_Key, list[ReadLog]] = {}
+    separated: dict[tuple[Point, str], list[ReadLog]] = {}
     for framework in dict.fromkeys(point.framework for point, _ in points):
         own_points = {key: reads for key, reads in points.items() if key[0].framework == framework}
         labels = _label_series(own_points, is_one_folder=is_one_folder)
@@ -354,62 +442,53 @@ def are_tasks(reads: Sequence[ReadLog]) -> bool:
     return first_span.end is None or all(map(first_span.overlaps, spans))
 
 
-def _label_series(
-    points: Mapping[_Key, Sequence[ReadLog]], *, is_one_folder: bool
-) -> dict[Series, str]:
+def _label_series(points: PointLogs, *, is_one_folder: bool) -> dict[_Series, str]:
     """Return a label for each series; none if no point has logs of several."""
-    series = dict.fromkeys(_find_series(read.log) for reads in points.values() for read in reads)
-    results = [entry for entry in series if entry.form == _RESULT]
-    is_shared = any(_is_shared(reads, is_one_folder=is_one_folder) for reads in points.values())
-    if len(results) < 2 and not is_shared and not _is_curve_shared(points):  # noqa: PLR2004
+    forms: dict[Path, list[str]] = {}
+    curves: dict[tuple[Point, str], set[Path]] = {}
+    is_shared = False
+    for (point, rule), reads in points.items():
+        is_shared = is_shared or _is_shared(reads, is_one_folder=is_one_folder)
+        curve = replace(point, shape=Shape(1, 1), accumulation=1), rule
+        for read in reads:
+            folder, form = _find_series(read.log)
+            forms.setdefault(folder, []).append(form)
+            if read.log.name:
+                curves.setdefault(curve, set()).add(folder)
+    has_results = sum(_RESULT in folder_forms for folder_forms in forms.values()) > 1
+    # A speedup would compare logs of several folders without a documented form.
+    is_curve_shared = any(len(folders) > 1 for folders in curves.values())
+    if not (has_results or is_shared or is_curve_shared):
         return {}
-    folders = {entry.folder for entry in series}
-    forms = {
-        folder: {entry.form for entry in series if entry.folder == folder} for folder in folders
-    }
-    root = os.path.commonpath([entry.folder for entry in series])
+    root = Path(os.path.commonpath(forms))
     labels = {}
-    for entry in series:
-        words = [entry.folder.name if entry.folder == Path(root) else _relative(entry.folder, root)]
-        has_forms = len(forms[entry.folder]) > 1
-        words = words if len(folders) > 1 or not has_forms else []
-        parts = filter(None, entry.form.replace("#", "").split("_"))
-        words += ["_".join(parts)] if has_forms else []
-        labels[entry] = "/".join(words).replace(",", "_")
+    for folder, folder_forms in forms.items():
+        # A system's folder below the common one, without MLPerf's `results`.
+        parts = [part for part in folder.relative_to(root).parts if part != "results"]
+        path = "/".join(parts) if folder != root else folder.name
+        has_forms = len(set(folder_forms)) > 1
+        for form in dict.fromkeys(folder_forms):
+            words = [path] if len(forms) > 1 or not has_forms else []
+            word = "_".join(filter(None, form.replace("#", "").split("_")))
+            words += [word] if has_forms else []
+            labels[folder, form] = "/".join(words).replace(",", "_")
     return labels
 
 
-def _relative(folder: Path, root: str) -> str:
-    """Return a system's folder below the common one, without MLPerf's `results`."""
-    return "/".join(part for part in folder.relative_to(root).parts if part != "results")
-
-
-def _is_curve_shared(points: Mapping[_Key, Sequence[ReadLog]]) -> bool:
-    """Return whether a speedup would compare logs of several folders without documented form."""
-    folders: dict[_Key, set[Path]] = {}
-    for (point, rule), reads in points.items():
-        curve = replace(point, shape=Shape(1, 1), accumulation=1), rule
-        series = (_find_series(read.log) for read in reads if read.log.name)
-        folders.setdefault(curve, set()).update(entry.folder for entry in series)
-    return any(len(curve_folders) > 1 for curve_folders in folders.values())
-
-
-def _is_shared(reads: Sequence[ReadLog], *, is_one_folder: bool) -> bool:
+def _is_shared(reads: Collection[ReadLog], *, is_one_folder: bool) -> bool:
     """Return whether logs of one point are certainly of several experiments."""
-    numbers: dict[Series, set[int | None]] = {}
-    for read in reads:
-        numbers.setdefault(_find_series(read.log), set()).add(read.log.repeat)
-    if len(numbers) == 1:
+    pairs = {(_find_series(read.log), read.log.repeat) for read in reads}
+    if len({series for series, _ in pairs}) == 1:
         return False
-    all_numbers = [number for group in numbers.values() for number in group]
-    is_disjoint = None not in all_numbers and len(set(all_numbers)) == len(all_numbers)
+    numbers = [number for _, number in pairs]
+    is_disjoint = None not in numbers and len(set(numbers)) == len(numbers)
     return (is_one_folder and not is_disjoint) or any(read.log.name for read in reads)
 
 
-def _find_series(log: LogFile) -> Series:
+def _find_series(log: LogFile) -> _Series:
     folder = experiment_folder(log.path.absolute())
     if log.name is None:
-        return Series(folder, "")
+        return folder, ""
     if log.name.form == _RESULT and folder.name.lower().startswith(_BENCHMARK):
         folder = folder.parent
-    return Series(folder, log.name.form)
+    return folder, log.name.form

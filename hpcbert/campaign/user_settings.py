@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,12 +15,13 @@ from hpcbert.logs.setting import END, Setting, Window, model_facts
 from hpcbert.model import Shape
 from hpcbert.system.decode import did_you_mean
 
-_FLAGS = {
+OPTIONS = {
     "nodes": "--nodes",
     "gpus_per_node": "--gpus-per-node",
     "gpus": "--nodes and --gpus-per-node",
     "batch_size_per_device": "--batch-size",
     "precision": "--precision",
+    "model": "--model",
 }
 _SETTABLE = ("accumulation", "global_batch_size", "packing", "sequence_length")
 _USUAL_GPUS = 8
@@ -57,9 +58,8 @@ def parse_settings(words: Sequence[str]) -> tuple[tuple[str, int], ...]:
     for word in words:
         name, _, value = word.partition("=")
         if name not in _SETTABLE:
-            raise UsageError(
-                f"--set of logs does not support {name!r}.", hint=did_you_mean(name, _SETTABLE)
-            )
+            hint = did_you_mean(name, _SETTABLE)
+            raise UsageError(f"--set of logs does not support {name!r}.", hint=hint)
         if name in settings:
             raise UsageError(f"--set has {name} twice.")
         if not _COUNT.fullmatch(value):
@@ -68,64 +68,44 @@ def parse_settings(words: Sequence[str]) -> tuple[tuple[str, int], ...]:
     return tuple(settings.items())
 
 
-def make_setting(
-    log: LogFile, user_settings: UserSettings, window: Window, system: SystemDescription
-) -> Setting:
+def make_setting(log: LogFile, user: UserSettings, window: Window) -> Setting:
     """Return the settings that a log's path, the user and the system's description state.
 
     The user's words outweigh a name that has no documented form, and the description.
     """
-    defaults = Setting()
-    user_settings = _narrow_settings(user_settings, log)
-    pairs = {
-        "nodes": (log.nodes, user_settings.nodes),
-        "gpus_per_node": (log.gpus_per_node, user_settings.gpus_per_node),
-        "batch_size_per_device": (log.batch_size, user_settings.batch_size),
-        "precision": (log.precision, user_settings.precision),
-    }
-    values: dict[str, Any] = {"gpus": log.gpus, **dict(user_settings.settings)}
-    sources = {name: f"--set {name}" for name, _ in user_settings.settings}
+    is_unstated = log.nodes is None and log.gpus_per_node is None and user.nodes is None
+    if is_unstated and log.gpus and user.gpus_per_node and log.gpus < user.gpus_per_node:
+        # The user's GPUs per node are those of the machine: the run used some of one node.
+        user = user._replace(nodes=1, gpus_per_node=log.gpus)
+    values: dict[str, Any] = {"gpus": log.gpus, **dict(user.settings)}
+    sources = {name: f"--set {name}" for name, _ in user.settings}
     sources |= {"gpus": "the path"} if log.gpus else {}
-    model = model_facts(user_settings.model or log.model or "")
-    sources |= dict.fromkeys(model, "--model" if user_settings.model else "the path")
-    for name, (path_value, user_value) in pairs.items():
-        is_guess = log.name and name.removesuffix("_per_device") in log.name.guesses
-        if is_guess and user_value is not None:
-            path_value = None  # noqa: PLW2901 - the user knows better
-        if path_value is not None and user_value is not None and path_value != user_value:
-            raise make_contradiction(name, path_value, _FLAGS[name], user_value, log)
-        values[name] = user_value if path_value is None else path_value
-        sources[name] = _FLAGS[name] if path_value is None else "the path"
-    if not any(values[name] for name in ("nodes", "gpus_per_node", "gpus")) and system.source:
-        values |= {"nodes": system.nodes, "gpus_per_node": system.gpus_per_node}
-        sources |= dict.fromkeys(("nodes", "gpus_per_node"), system.source)
+    model = model_facts(user.model or log.model or "")
+    sources |= dict.fromkeys(model, "--model" if user.model else "the path")
+    for key in ("nodes", "gpus_per_node", "batch_size", "precision"):
+        name = "batch_size_per_device" if key == "batch_size" else key
+        stated, typed = getattr(log, key), getattr(user, key)
+        if log.name and key in log.name.guesses and typed is not None:
+            stated = None
+        if stated is not None and typed is not None and stated != typed:
+            raise make_contradiction(name, stated, OPTIONS[name], typed, log)
+        values[name] = typed if stated is None else stated
+        sources[name] = OPTIONS[name] if stated is None else "the path"
     nodes, width = values["nodes"], values["gpus_per_node"]
+    if log.name and not (nodes or width or log.gpus):
+        values["nodes"], values["gpus_per_node"], source = read_system(log.path.parent)
+        sources |= dict.fromkeys(("nodes", "gpus_per_node"), source) if source else {}
     if log.gpus and nodes and width and nodes * width != log.gpus:
         flags = "--nodes with --gpus-per-node"
         raise make_contradiction("gpus", log.gpus, flags, f"{nodes} x {width}", log)
+    usual = Setting()
     return Setting(
         **{**values, **model},
-        skip=defaults.skip if window.skip is None else window.skip,
-        iters=defaults.iters if window.iters is None else window.iters,
+        skip=usual.skip if window.skip is None else window.skip,
+        iters=usual.iters if window.iters is None else window.iters,
         reach=0 if window.iters in {None, END} else window.iters,
         sources=tuple(sources.items()),
     ).settled({})[0]
-
-
-def _narrow_settings(user_settings: UserSettings, log: LogFile) -> UserSettings:
-    """Return the user's values; GPUs per node are those of the machine.
-
-    If a path names only GPUs, and fewer than a node has, the run used that many of one node.
-    """
-    is_unstated = log.nodes is None and log.gpus_per_node is None and user_settings.nodes is None
-    if not (
-        is_unstated
-        and log.gpus
-        and user_settings.gpus_per_node
-        and log.gpus < user_settings.gpus_per_node
-    ):
-        return user_settings
-    return user_settings._replace(nodes=1, gpus_per_node=log.gpus)
 
 
 def guess_shape(setting: Setting) -> Shape | None:
@@ -154,61 +134,46 @@ def make_contradiction(
     )
 
 
-def make_unknown(names: list[str], log: LogFile) -> UnknownLogError:
+def make_unknown(names: Sequence[str], log: LogFile) -> UnknownLogError:
     """Return the error for a missing fact that a number or its place in a table needs."""
-    flags = [_FLAGS[name] for name in names if name in _FLAGS]
-    hint = f"Give {' '.join(flags)}, or name it in --pattern." if flags else ""
-    if settable := [f"--set {name}=N" for name in names if name in _SETTABLE]:
-        hint = f"Give {' '.join([*flags, *settable])}."
+    flags = [OPTIONS[name] for name in names if name in OPTIONS]
+    settings = [f"--set {name}=N" for name in names if name in _SETTABLE]
+    hint = f"Give {' '.join([*flags, *settings])}" if flags or settings else ""
+    hint += "." if settings else ", or name it in --pattern." if flags else ""
     message = f"Neither the path nor the log has {' and '.join(names)}."
     return UnknownLogError(message, where=printable_path(log.path), hint=hint)
 
 
-# --- A system's description -----------------------------------------------------------------------
-
-_KEYS = {"nodes": "number_of_nodes", "gpus_per_node": "accelerators_per_node"}
+# Bytes of a system's description, and the folders above a log whose `systems` folder may have it:
+# results/SYSTEM/BENCHMARK.
 _MAX_BYTES = 1 << 20
-# Parents of a log whose `systems` folder may describe it: results/SYSTEM/BENCHMARK.
 _LEVELS = 3
 
 
-class SystemDescription(NamedTuple):
-    """The shape of a system, and the file that states it; empty without one."""
-
-    nodes: int | None = None
-    gpus_per_node: int | None = None
-    source: str = ""
-
-
 @cache
-def read_system(folder: Path) -> SystemDescription:
-    """Return the description of the system whose logs a folder holds; empty if files differ."""
-    for paths in _list_descriptions(folder.absolute()):
-        systems = [system for path in paths if (system := _read_file(path))]
+def read_system(folder: Path) -> tuple[int | None, int | None, str]:
+    """Return nodes and GPUs per node of the system whose logs a folder holds, and their source.
+
+    The source is empty if no file describes it, or if files differ.
+    """
+    folder = folder.absolute()
+    levels = (folder, *folder.parents)[:_LEVELS]
+    groups = [[level.parent.parent / "systems" / f"{level.name}.json"] for level in levels]
+    groups += [sorted(level.glob("*.json")) for level in levels[:2]]
+    for paths in groups:
+        systems = [(*shape, printable_path(path)) for path in paths if (shape := _read_shape(path))]
         if systems:
             shapes = {system[:2] for system in systems}
-            return systems[0] if len(shapes) == 1 else SystemDescription()
-    return SystemDescription()
+            return systems[0] if len(shapes) == 1 else (None, None, "")
+    return None, None, ""
 
 
-def _read_file(path: Path) -> SystemDescription | None:
+def _read_shape(path: Path) -> tuple[int, int] | None:
     try:
         if path.stat().st_size > _MAX_BYTES:
             return None
         document = json.loads(path.read_bytes())
-        counts = {name: int(document[key]) for name, key in _KEYS.items()}
+        nodes, width = int(document["number_of_nodes"]), int(document["accelerators_per_node"])
     except (OSError, ValueError, TypeError, KeyError, OverflowError):
         return None
-    return (
-        SystemDescription(**counts, source=printable_path(path))
-        if min(counts.values()) > 0
-        else None
-    )
-
-
-def _list_descriptions(folder: Path) -> Iterator[Sequence[Path]]:
-    """Yield the files that may describe the system, those of one place together."""
-    for parent in (folder, *folder.parents[: _LEVELS - 1]):
-        yield [parent.parent.parent / "systems" / f"{parent.name}.json"]
-    for parent in (folder, folder.parent):
-        yield sorted(parent.glob("*.json"))
+    return (nodes, width) if nodes > 0 and width > 0 else None

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from hpcbert.campaign import store
-from hpcbert.campaign.log_explanation import LogExplanation
+from hpcbert.campaign.foreign import LogExplanation
 from hpcbert.cli.options import UNIT, refuse_typed
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.tables import add_log_options, collect_tables, make_collect_request, refuse_unit

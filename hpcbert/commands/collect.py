@@ -15,11 +15,9 @@ from hpcbert.campaign import ends, judge, measurements, preflight, store
 from hpcbert.campaign.archive import open_archive
 from hpcbert.campaign.attempts import AskStates
 from hpcbert.campaign.fingerprint import NodeSample, compare_points
-from hpcbert.campaign.foreign import LogReader, Recipes
+from hpcbert.campaign.foreign import Assumptions, LogExplanation, LogReader, Recipes, explain_log
 from hpcbert.campaign.log_collection import LogCollection
-from hpcbert.campaign.log_explanation import LogExplanation, explain_log
 from hpcbert.campaign.node_sharing import NearbyCampaigns
-from hpcbert.campaign.recognition import Assumptions
 from hpcbert.campaign.record import Records
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.campaign.user_settings import UserSettings

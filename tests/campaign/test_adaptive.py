@@ -61,7 +61,7 @@ def test_a_job_decides_by_the_numbers_that_collect_prints(
     collected = collect_campaigns(
         built.directory, states=report_states(*["COMPLETED"] * len(rates), default="PENDING")
     )
-    assert describe_adaptive(first_row(collected)) == (decision.why,)
+    assert describe_adaptive(first_row(collected)) == (decision.reason,)
 
 
 def test_only_the_repeats_of_the_point_count(build: Build) -> None:

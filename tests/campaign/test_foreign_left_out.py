@@ -222,7 +222,7 @@ def test_gpus_alone_tell_the_shapes_of_one_folder(
     assert rows(collect_json(*words)) == expected
     result = collect(*words)
     assert result.returncode == 0
-    assert "nodes are assumed to have 8 GPUs (1n1g, 1n4g, 1n8g, 4n8g)" in result.stderr
+    assert "only their GPUs are known, and a node usually has 8; --gpus-per-node" in result.stdout
     assert "nodes = 1 with 4 GPUs each, 1 with 8 GPUs each, 4 with 8 GPUs each" in result.stdout
     four = rows(collect_json(*words, "--gpus-per-node", "4"))
     assert [row["shape"] for row in four] == ["1n1g", "1n4g", "2n4g", "8n4g"]
