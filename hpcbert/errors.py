@@ -79,6 +79,12 @@ class ConfigError(UsageError):
     code = "config"
 
 
+def refuse_ineffective(flag: str, context: str) -> UsageError:
+    """Return the error about an option without an effect; `context` ends the sentence."""
+    name = flag.partition("=")[0]
+    return UsageError(f"{flag} has no effect {context}.", hint=f"Leave {name} out.")
+
+
 class Refusals(UsageError):  # noqa: N818 - several errors
     """Several things are wrong at once.
 

@@ -166,9 +166,11 @@ def shared_option(name: str, help: str = "", **arguments: Any) -> Callable[[Body
         **_type_arguments(kind, checks, option),
         **arguments,
     }
-    flag = option.flag or f"--{name.replace('_', '-')}"
     # click shows flags in this order: letters first.
-    flags = sorted((flag, *option.aliases), key=lambda word: word.startswith("--"))
+    flags = option.flags.split()
+    if not any(flag.startswith("--") for flag in flags):
+        flags.append(f"--{name.replace('_', '-')}")
+    flags.sort(key=lambda flag: flag.startswith("--"))
     return click.option(*flags, name, **arguments)
 
 

@@ -137,9 +137,7 @@ def _load_recipes(
         paths += Path(loaded.folder).iterdir()
     named_site = site_file if site_config.named else None
     trust.refuse_untrusted(paths, trust.command_line_entries(named_site, templates))
-    return [
-        loaded.for_device(choose_device(loaded, site_config, device, folders)) for loaded in recipes
-    ]
+    return [loaded.for_device(choose_device(loaded, site_config, device)) for loaded in recipes]
 
 
 def _load_site(frameworks: Sequence[str], values: dict[str, Any]) -> Site:

@@ -141,7 +141,7 @@ def read_requests(
         )
     else:
         where = file.where if file else ""
-        plans = matrix.list_plans(matrix.Matrix(selection, base, where), sources.find)
+        plans = matrix.list_plans(selection, base, sources.find, where=where)
     return tuple(
         _make_campaign_request(options, sources, plan, dry=dry, rehearse=rehearse, file=file)
         for plan in plans
@@ -301,9 +301,7 @@ class _Sources:
         if framework not in self._recipes:
             framework_recipe = recipe.load(places.find_recipe(framework, self.folders))
             _refuse_unused_paths(framework_recipe, self.site)
-            choose_device(
-                framework_recipe, self.site, parse_device(self._options.device), self.folders
-            )
+            choose_device(framework_recipe, self.site, parse_device(self._options.device))
             self._recipes[framework] = framework_recipe
         return self._recipes[framework], self.site
 

@@ -16,15 +16,8 @@ from typing import Annotated, Any, Literal, get_args
 
 from hpcbert.config.schedulers import OWN, check_scheduler, find_traits
 from hpcbert.model import PRECISIONS
-from hpcbert.system.decode import (
-    Count,
-    Filled,
-    Invalid,
-    Range,
-    check_choice,
-    suggest_similar,
-    type_hints,
-)
+from hpcbert.system import decode
+from hpcbert.system.decode import Count, Filled, Invalid, Range, check_choice, suggest_similar
 from hpcbert.timelimit import TimeLimit
 
 AUTO_REPEATS = "auto"
@@ -57,9 +50,8 @@ def check_share(value: float, text: str = "") -> float:
     """
     if 0 < value < 1:
         return value
-    raise Invalid(
-        "must be a share above 0 and below 100 %, such as 1% or 0.01", value=text or value
-    )
+    message = "must be a share above 0 and below 100 %, such as 1% or 0.01"
+    raise Invalid(message, value=text or value)
 
 
 Runtime = Literal["none", "pyxis", "enroot", "apptainer"]
@@ -70,7 +62,11 @@ _ALIASES = {"singularity": "apptainer"}
 SCALING = "scaling"
 _NODES = re.compile(r"[\w.,\[\]-]+", re.ASCII)
 _SEVERAL = "several by commas."
-_REPEATS_IN_HELP = "One array element per repeat, or all in one job on the same nodes."
+_XLA, _PREFLIGHT = "--xla/--no-xla", "--preflight/--no-preflight"
+_CONCURRENT = "--concurrent-points/--no-concurrent-points"
+_STOP = "--stop-on-failure/--no-stop-on-failure"
+# The options that replace keys of other tables of the site.toml than [slurm].
+_SITE_OPTIONS = {"container": ("runtime",), "framework": ("image", "data", "source", "python")}
 
 
 @dataclass(frozen=True)
@@ -79,26 +75,21 @@ class Spec:
 
     Attributes:
         help: The sentence in `--help`.
-        flag: Its flag, if that is not its name.
-        aliases: Other flags: Slurm's letter, another program's word.
+        flags: Its flags, if that is not its name alone: Slurm's letter, another program's word.
         metavar: What stands for its value in `--help`.
         default: What the command line shows as default; None: the field's own, not shown.
         choices: The only values.
         read: Reads the typed text; returns the value or raises `Invalid`.
-        site: The table of the site.toml in which it replaces the key of its name; `framework` for
-            `frameworks.NAME`.
         is_common: Whether it is among the first in `--help`.
         program: Slurm's program without which it has no effect; empty: none.
     """
 
     help: str
-    flag: str = ""
-    aliases: tuple[str, ...] = ()
+    flags: str = ""
     metavar: str | None = None
     default: Any = None
     choices: tuple[str, ...] = ()
     read: Callable[[str], Any] | None = None
-    site: str = ""
     is_common: bool = False
     program: Literal["", "sbatch", "srun"] = ""
 
@@ -146,30 +137,33 @@ def read_repeat_count(text: str) -> int | Literal["auto"]:
         raise Invalid(message, hint) from None
 
 
+_NodeList = Annotated[str, check_node_list]
+_ZeroOrMore = Annotated[int, Range(0)]
+
+
 @dataclass(frozen=True)
 class PointOptions:
     """What to measure; a campaign.toml has axes instead."""
 
     frameworks: Annotated[
         tuple[str, ...],
-        Spec(f"Framework: a recipe; {_SEVERAL}", flag="--fw", default=("pytorch",), is_common=True),
+        Spec(f"Framework: a recipe; {_SEVERAL}", "--fw", default=("pytorch",), is_common=True),
     ] = ("pytorch",)
     shapes: Annotated[str, Spec("Instead of --nodes: 1n1g,1n8g,4n8g; scaling.", metavar="LIST")] = (
         ""
     )
     precision: Annotated[
-        str, Spec(f"{', '.join(PRECISIONS)}; {_SEVERAL}", aliases=("--dtype",))
+        str, Spec(f"{', '.join(PRECISIONS)}; {_SEVERAL}", "--precision --dtype")
     ] = ""
     batch_size: Annotated[
         str, Spec("Samples per device: 32,64; fp32=32,fp16=64; max; max-common.", metavar="LIST")
     ] = ""
     model: Annotated[str, Spec("Model; default: the site's, or the recipe's first.")] = ""
     settings: Annotated[
-        tuple[str, ...], Spec("Set an option of the recipe.", flag="--set", metavar="K=V")
+        tuple[str, ...], Spec("Set an option of the recipe.", "--set", metavar="K=V")
     ] = ()
     env: Annotated[
-        tuple[str, ...],
-        Spec("Set a variable of the ranks; part of the point.", metavar="K=V"),
+        tuple[str, ...], Spec("Set a variable of the ranks; part of the point.", metavar="K=V")
     ] = ()
     scaling: Annotated[bool, Spec("Add the smaller shapes: 1n1g, 1n4g, 1n8g, 2n8g.")] = False
 
@@ -178,9 +172,7 @@ class PointOptions:
 class RunOptions:
     """How to run it: options, and keys of a campaign.toml."""
 
-    nodes: Annotated[Count | None, Spec("Nodes.", aliases=("-N",), default=1, is_common=True)] = (
-        None
-    )
+    nodes: Annotated[Count | None, Spec("Nodes.", "-N", default=1, is_common=True)] = None
     gpus_per_node: Annotated[Count | None, Spec("GPUs per node.", default=1, is_common=True)] = None
     device: Annotated[Filled, Spec("gpu or cpu; default: the site's, or the recipe's first.")] = ""
     protocol: Annotated[Filled, Spec("A protocol of the recipe; default: its first.")] = ""
@@ -192,10 +184,7 @@ class RunOptions:
     ] = None
     xla: Annotated[
         bool | None,
-        Spec(
-            "Turn the framework's graph compiler on or off; default: the protocol's.",
-            flag="--xla/--no-xla",
-        ),
+        Spec("Turn the framework's graph compiler on or off; default: the protocol's.", _XLA),
     ] = None
     repeats: Annotated[
         Count | Literal["auto"],
@@ -207,17 +196,10 @@ class RunOptions:
     ] = None
     precision_of_median: Annotated[
         Annotated[float, check_share] | Annotated[str, read_share] | None,
-        Spec(
-            "With --repeats auto: stop at this interval; 1%.",
-            metavar="SHARE",
-            read=read_share,
-        ),
+        Spec("With --repeats auto: stop at this interval; 1%.", metavar="SHARE", read=read_share),
     ] = None
     iters: Annotated[Count | None, Spec("Iterations of a run; default: the protocol's.")] = None
-    skip: Annotated[
-        Annotated[int, Range(0)] | None,
-        Spec("Warm-up iterations; default: the protocol's."),
-    ] = None
+    skip: Annotated[_ZeroOrMore | None, Spec("Warm-up iterations; default: the protocol's.")] = None
     window_seconds: Annotated[
         Annotated[int, Range(0, 86_400)] | None,
         Spec(
@@ -235,69 +217,39 @@ class RunOptions:
     ] = ""
     concurrent_repeats: Annotated[Count, Spec("Repeats at the same time.", program="sbatch")] = 1
     concurrent_points: Annotated[
-        bool,
-        Spec(
-            "Don't make points wait for each other.",
-            flag="--concurrent-points/--no-concurrent-points",
-            program="sbatch",
-        ),
+        bool, Spec("Don't make points wait for each other.", _CONCURRENT, program="sbatch")
     ] = False
     stop_on_failure: Annotated[
-        bool | None,
-        Spec(
-            "Hold shapes back if the smallest fails.",
-            flag="--stop-on-failure/--no-stop-on-failure",
-        ),
+        bool | None, Spec("Hold shapes back if the smallest fails.", _STOP)
     ] = None
     preflight: Annotated[
-        bool,
-        Spec("Measure the network first; exclude slow nodes.", flag="--preflight/--no-preflight"),
+        bool, Spec("Measure the network first; exclude slow nodes.", _PREFLIGHT)
     ] = False
     max_gpu_hours: Annotated[
         Annotated[float, Range(0.001)] | None,
         Spec("Refuse to submit if it may take more.", metavar="HOURS"),
     ] = None
-    repeats_in: Annotated[Literal["array", "one-job"], Spec(_REPEATS_IN_HELP, default="array")] = (
-        "array"
-    )
+    repeats_in: Annotated[
+        Literal["array", "one-job"],
+        Spec("One array element per repeat, or all in one job on the same nodes.", default="array"),
+    ] = "array"
 
 
 @dataclass(frozen=True)
 class SlurmOptions:
-    """What to request of Slurm: options, and keys of `[slurm]` in a campaign.toml."""
+    """What to request of Slurm: options, and keys of `[slurm]` in campaign.toml and site.toml."""
 
-    partition: Annotated[
-        Filled, Spec("Slurm partition.", aliases=("-p",), site="slurm", program="sbatch")
-    ] = ""
-    account: Annotated[
-        Filled, Spec("Slurm account.", aliases=("-A",), site="slurm", program="sbatch")
-    ] = ""
-    qos: Annotated[
-        Filled, Spec("Slurm quality of service.", aliases=("-q",), site="slurm", program="sbatch")
-    ] = ""
-    reservation: Annotated[Filled, Spec("Slurm reservation.", site="slurm", program="sbatch")] = ""
+    partition: Annotated[Filled, Spec("Slurm partition.", "-p", program="sbatch")] = ""
+    account: Annotated[Filled, Spec("Slurm account.", "-A", program="sbatch")] = ""
+    qos: Annotated[Filled, Spec("Slurm quality of service.", "-q", program="sbatch")] = ""
+    reservation: Annotated[Filled, Spec("Slurm reservation.", program="sbatch")] = ""
     nodelist: Annotated[
-        str,
-        check_node_list,
-        Spec(
-            "Nodes to run on; a point takes the first.",
-            aliases=("-w",),
-            metavar="NODELIST",
-            site="slurm",
-            program="sbatch",
-        ),
+        _NodeList,
+        Spec("Nodes to run on; a point takes the first.", "-w", "NODELIST", program="sbatch"),
     ] = ""
-    exclude: Annotated[
-        str,
-        check_node_list,
-        Spec(
-            "Nodes to avoid.", aliases=("-x",), metavar="NODELIST", site="slurm", program="sbatch"
-        ),
-    ] = ""
+    exclude: Annotated[_NodeList, Spec("Nodes to avoid.", "-x", "NODELIST", program="sbatch")] = ""
     time_limit: Annotated[
-        str,
-        check_time_limit,
-        Spec("Limit of one repeat, HH:MM:SS.", flag="--time", aliases=("-t",), site="slurm"),
+        str, check_time_limit, Spec("Limit of one repeat, HH:MM:SS.", "--time -t")
     ] = ""
 
 
@@ -318,7 +270,7 @@ class Options(SlurmOptions, RunOptions, PointOptions):
     srun_arg: Annotated[
         tuple[str, ...], Spec("Extra argument for srun.", metavar="WORD", program="srun")
     ] = ()
-    site_file: Annotated[str, Spec("A site.toml, or its folder.", flag="--site")] = ""
+    site_file: Annotated[str, Spec("A site.toml, or its folder.", "--site")] = ""
     templates: Annotated[tuple[str, ...], Spec("A folder with recipes of your own.")] = ()
     scheduler: Annotated[
         str | None,
@@ -326,28 +278,29 @@ class Options(SlurmOptions, RunOptions, PointOptions):
     ] = None
     runs: Annotated[str, Spec("Directory of the campaigns.")] = ""
     runtime: Annotated[
-        str | None,
-        Spec("Container runtime.", choices=RUNTIMES, read=check_runtime, site="container"),
+        str | None, Spec("Container runtime.", choices=RUNTIMES, read=check_runtime)
     ] = None
-    image: Annotated[str, Spec("Container image.", site="framework")] = ""
-    data: Annotated[str, Spec("Training data, as the nodes see it.", site="framework")] = ""
-    source: Annotated[
-        str, Spec("Checkout of the framework, as the nodes see it.", site="framework")
-    ] = ""
-    python: Annotated[str, Spec("Interpreter that the ranks use.", site="framework")] = ""
+    image: Annotated[str, Spec("Container image.")] = ""
+    data: Annotated[str, Spec("Training data, as the nodes see it.")] = ""
+    source: Annotated[str, Spec("Checkout of the framework, as the nodes see it.")] = ""
+    python: Annotated[str, Spec("Interpreter that the ranks use.")] = ""
     fw: str = ""
     repository: str = ""
 
     def site_values(self, table: str) -> dict[str, Any]:
-        """Return the values that replace those of a table of the site.toml."""
-        names = [name for name, option in declared_options().items() if option.site == table]
-        return {name: value for name in names if (value := getattr(self, name))}
+        """Return the values that replace those of a table of the site.toml.
+
+        Args:
+            table: `slurm`, `container`, or `framework` for `frameworks.NAME`.
+        """
+        names = _SITE_OPTIONS.get(table, option_names(SlurmOptions))
+        return {name: getattr(self, name) for name in names if getattr(self, name)}
 
 
 @cache
 def declared_options() -> dict[str, Spec]:
     """Return the declarations by the names of the fields, in the order of `--help`."""
-    hints = type_hints(Options)
+    hints = decode.type_hints(Options)
     specs = {
         field.name: spec
         for field in fields(Options)

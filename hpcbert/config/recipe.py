@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from math import isfinite
 from pathlib import Path
 from types import GenericAlias
 from typing import Annotated, Any, Literal
@@ -235,21 +236,23 @@ class Option:
         return {"default": kind, "choices": GenericAlias(tuple, (kind, ...))}
 
     def __post_init__(self) -> None:
-        if self.choices and self.default not in self.choices:
-            raise Invalid(f"is not among the choices: {self.default!r}", key="default")
         bounds = [name for name in ("at_least", "at_most") if getattr(self, name) is not None]
         if bounds and self.kind not in {"int", "float"}:
             raise Invalid("is for numbers only", key=bounds[0])
-        if problem := self.outside(self.default):
+        if problem := self.explain_misfit(self.default):
             raise Invalid(problem, key="default")
 
-    def outside(self, value: OptionValue) -> str:
-        """Return the bound that a number exceeds, as the end of a sentence; empty if none."""
-        if isinstance(value, str):
-            return ""
-        if self.at_least is not None and value < self.at_least:
+    def explain_misfit(self, value: OptionValue) -> str:
+        """Return the fault of a value, as the end of a sentence; empty if it is valid."""
+        if isinstance(value, float) and not isfinite(value):
+            return f"needs a finite number, not {value}"
+        if type(value) is not KINDS[self.kind]:
+            return f"must be of type {self.kind}, not {value!r}"
+        if self.choices and value not in self.choices:
+            return f"must be one of {', '.join(map(str, self.choices))}, not {value!r}"
+        if self.at_least is not None and value < self.at_least:  # type: ignore[operator]
             return f"must be {self.at_least:g} or more, not {value}"
-        if self.at_most is not None and value > self.at_most:
+        if self.at_most is not None and value > self.at_most:  # type: ignore[operator]
             return f"must be {self.at_most:g} or less, not {value}"
         return ""
 

@@ -11,8 +11,6 @@ from hpcbert.timelimit import TimeLimit
 
 _HOUR = 3600.0
 _UNITS = {"gpu": "GPU", "cpu": "rank", "auto": "device"}
-# Number of points that a refusal lists.
-_LISTED_POINTS = 12
 
 
 @dataclass(frozen=True)
@@ -57,11 +55,10 @@ def array_costs(arrays: Iterable[Array]) -> tuple[Cost, ...]:
     costs: dict[Point, Cost] = {}
     for array in arrays:
         limit = TimeLimit.parse_reported(array.request.time_limit)
-        empty = Cost(array.point, 0, 0, limit, array.preflight)
-        previous = costs.get(array.point, empty)
-        count = len(array.repeats)
-        jobs = previous.jobs + (1 if array.together else count)
-        costs[array.point] = replace(previous, repeats=previous.repeats + count, jobs=jobs)
+        cost = costs.get(array.point, Cost(array.point, 0, 0, limit, array.preflight))
+        repeats = len(array.repeats)
+        jobs = cost.jobs + (1 if array.together else repeats)
+        costs[array.point] = replace(cost, repeats=cost.repeats + repeats, jobs=jobs)
     return tuple(costs.values())
 
 
@@ -99,11 +96,8 @@ def refuse_expensive(costs: Sequence[Cost], max_gpu_hours: float, *, tries: int 
     hours = sum_hours(cost.on_devices(cost.hours) for cost in costs)
     unit, flag = hours_unit(costs), f"--max-gpu-hours {max_gpu_hours:g}"
     if hours is None:
-        raise UsageError(
-            f"The {unit} of this submission have no upper limit, because it has no time limit.",
-            where=flag,
-            hint="Set the limit of one repeat with --time.",
-        )
+        message = f"The {unit} of this submission have no upper limit: it has no time limit."
+        raise UsageError(message, where=flag, hint="Set the limit of one repeat with --time.")
     if hours * tries <= max_gpu_hours:
         return
     parts = [
@@ -111,11 +105,7 @@ def refuse_expensive(costs: Sequence[Cost], max_gpu_hours: float, *, tries: int 
         f" = {format_hours(cost.on_devices(cost.hours))}"
         for cost in costs
     ]
-    text = "; ".join(parts[:_LISTED_POINTS])
-    if len(parts) > _LISTED_POINTS:
-        text += f", and {len(parts) - _LISTED_POINTS} more points"
-    if tries > 1:
-        text += f", each up to {tries} times"
+    text = "; ".join(parts) + (f", each up to {tries} times" if tries > 1 else "")
     total = format_hours(hours * tries)
     raise UsageError(
         f"This submission may take up to {total} {unit}, more than {max_gpu_hours:g}: {text}.",

@@ -19,7 +19,7 @@ from hpcbert.model import Array, Campaign, Point, format_stamp, format_utc
 from hpcbert.script import preflight
 from hpcbert.script.plan import MOST_INDICES, MeasurementPlan
 from hpcbert.script.rerun import Lock, make_lock
-from hpcbert.script.resolve import Resolved, SubmitOptions, find_sample_log, resolve
+from hpcbert.script.resolve import Resolved, SubmitOptions, resolve
 from hpcbert.system import redact
 
 # Characters of a job's name that squeue shows by default (squeue(1), `--format=%.8j`).
@@ -146,13 +146,13 @@ def draft(
 def _list_copies(
     recipe: Recipe, options: SubmitOptions, sources: Mapping[str, Path]
 ) -> tuple[tuple[str, Path], ...]:
+    sample = Path(recipe.folder) / store.SAMPLE
     copies = [(store.RECIPE, Path(recipe.folder) / store.RECIPE)]
     copies += [(f"scripts/{name}", path) for name, path in sources.items()]
-    if options.rehearse:
-        copies.append((store.SAMPLE, find_sample_log(recipe)))
-    if options.file:
-        copies.append((campaignfile.NAME, options.file))
-    return tuple(copies)
+    if options.rehearse and not sample.is_file():
+        raise UsageError(f"{recipe.name} has no {store.SAMPLE} to rehearse.", where=str(sample))
+    copies += [(store.SAMPLE, sample)] if options.rehearse else []
+    return tuple(copies + ([(campaignfile.NAME, options.file)] if options.file else []))
 
 
 def by_hand(
@@ -163,11 +163,9 @@ def by_hand(
     Logs go to the directory of submission.
     """
     if measurement_plan.protocol.repeats > MOST_INDICES:
-        raise UsageError(
-            f"A script to submit by hand can have at most {MOST_INDICES} repeats, "
-            f"not {measurement_plan.protocol.repeats}.",
-            hint="hpcbert submit splits more repeats into several arrays.",
-        )
+        message = f"A script to submit by hand can have at most {MOST_INDICES} repeats."
+        hint = "hpcbert submit splits more repeats into several arrays."
+        raise UsageError(message, hint=hint)
     resolved = resolve(measurement_plan, site, recipe, options)
     files = {f"scripts/{name}": path for name, path in resolved.sources.items()}
     return {array.script: text for array, text in _render_arrays(resolved)}, files
@@ -175,10 +173,10 @@ def by_hand(
 
 def _render_arrays(resolved: Resolved) -> Iterator[tuple[Array, str]]:
     points = resolved.plan.points
-    point_labels = label_points(points)
+    labels = label_points(points)
     if resolved.by_hand:  # the same as from its header's command, which renders it alone
-        point_labels = tuple(label for point in points for label in label_points([point]))
-    for point, label in zip(points, point_labels, strict=True):
+        labels = tuple(label for point in points for label in label_points([point]))
+    for point, label in zip(points, labels, strict=True):
         for array in _split_arrays(resolved, point, label):
             yield _render_array(resolved, array)
 
@@ -211,32 +209,25 @@ def label_points(points: Sequence[Point]) -> tuple[str, ...]:
 def _split_arrays(resolved: Resolved, point: Point, label: str) -> Iterator[Array]:
     """Yield a point's repeats as one or several arrays, each within the cluster's maximum."""
     options, repeats = resolved.options, resolved.plan.protocol.repeats
-    campaign = f"hpcbert-{Path(resolved.directory).name}"
-    name = f"{label}-{resolved.recipe.name if resolved.by_hand else campaign}-{point.key}"
+    name = f"{label}-hpcbert-{Path(resolved.directory).name}-{point.key}"
+    script = f"scripts/{point.key}{{part}}.sbatch"
+    if resolved.by_hand:
+        name = f"{label}-{resolved.recipe.name}-{point.key}"
+        script = f"{point.framework}_{point.key}.sbatch"
+    # DLPerf's own layout, so that its extraction scripts read a campaign too
+    # (Oneflow-Inc/DLPerf@c89430b, the READMEs' log directories).
+    folder = f"logs/{point.framework}/bert/bz{point.batch}/{point.shape}"
     array_size = repeats if options.together else options.most_indices or repeats
     for offset in range(0, repeats, array_size):
         part = f".c{offset + 1}" if offset else ""
-        script = f"scripts/{point.key}{part}.sbatch"
         yield Array(
             point=point,
             name=f"{name}{part}",
             repeats=tuple(range(offset + 1, min(offset + array_size, repeats) + 1)),
             offset=offset,
-            script=f"{point.framework}_{point.key}.sbatch" if resolved.by_hand else script,
+            script=script.format(part=part),
             script_sha256="",
-            log=_log_layout(point),
+            log=f"{folder}/bert_b{point.batch}_{point.precision}_{{repeat}}.log",
             together=options.together,
             cluster=slurm_arguments.argument_value(resolved.site.slurm.sbatch_args, "clusters"),
         )
-
-
-def _log_layout(point: Point) -> str:
-    """Return a repeat's log relative to the campaign, with `{repeat}` for its number.
-
-    DLPerf's own layout, so that its extraction scripts read a campaign too
-    (Oneflow-Inc/DLPerf@c89430b, the READMEs' log directories).
-    """
-    return (
-        f"logs/{point.framework}/bert/bz{point.batch}/{point.shape}/"
-        f"bert_b{point.batch}_{point.precision}_{{repeat}}.log"
-    )

@@ -14,10 +14,8 @@ from hpcbert.script.resolve import Resolved
 
 
 def _refusal() -> UsageError:
-    return UsageError(
-        "The recipe needs to know the batch size, but --batch-size max leaves it to the job.",
-        hint="Give --batch-size a number.",
-    )
+    message = "The recipe needs to know the batch size, but --batch-size max leaves it to the job."
+    return UsageError(message, hint="Give --batch-size a number.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +110,7 @@ def stand_in_options(resolved: Resolved, array: Array) -> list[Any]:
     return ["--room", room, "--lack", message]
 
 
-def largest_settings(resolved: Resolved, array: Array, program: str) -> list[tuple[str, Any]]:
+def largest_settings(resolved: Resolved, array: Array, program: str) -> dict[str, Any]:
     """Return the variables that largest.bash reads.
 
     Raises:
@@ -123,10 +121,8 @@ def largest_settings(resolved: Resolved, array: Array, program: str) -> list[tup
     sharers = [point for point in points if point.search == array.point.search]
     leader = max(sharers, key=lambda point: (point.shape.gpus, point.shape.nodes))
     if not EXPRESSION.search(program):
-        raise UsageError(
-            f"{recipe.name} does not depend on the batch size here, so there is no largest one.",
-            hint="Leave --batch-size out.",
-        )
+        message = f"{recipe.name} does not depend on the batch size here, so none is the largest."
+        raise UsageError(message, hint="Leave --batch-size out.")
     log_grammar = grammar.parse(recipe.log, where=recipe.folder)
     shortage = failures.shortage_signs(log_grammar, array.point.device)
     # A record of several lines is recognised by the text that begins it.
@@ -135,17 +131,17 @@ def largest_settings(resolved: Resolved, array: Array, program: str) -> list[tup
         for record in log_grammar.records
         if "iteration" in record.match.groupindex
     )
-    return [
-        ("search", array.point.search),
-        ("leader", leader.key if leader != array.point else ""),
-        ("samples", gcd(*(point.samples_per_step // point.shape.gpus for point in sharers)) or ""),
-        ("iterations", "" if rehearse else failures.join_patterns(patterns)),
-        ("memory", shortage.words),
-        ("exits", " ".join(map(str, shortage.exits))),
-        ("granularity", recipe.batch_granularity),
-        ("start", _first_batch_size(resolved, array)),
-        ("most", _MOST),
-    ]
+    return {
+        "search": array.point.search,
+        "leader": leader.key if leader != array.point else "",
+        "samples": gcd(*(point.samples_per_step // point.shape.gpus for point in sharers)) or "",
+        "iterations": "" if rehearse else failures.join_patterns(patterns),
+        "memory": shortage.words,
+        "exits": " ".join(map(str, shortage.exits)),
+        "granularity": recipe.batch_granularity,
+        "start": _first_batch_size(resolved, array),
+        "most": _MOST,
+    }
 
 
 def _first_batch_size(resolved: Resolved, array: Array) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -98,20 +98,20 @@ def environment_record_path(site: Site, recipe: Recipe) -> Path:
     Raises:
         UsageError: A file of the recipe is missing.
     """
-    virtual_environment = recipe.environment
-    if virtual_environment is None:
+    environment = recipe.environment
+    if environment is None:
         raise UsageError(f"{recipe.name} has no environment.")
-    checksum = hashlib.sha256(virtual_environment.python.encode())
-    for step in virtual_environment.install:
+    checksum = hashlib.sha256(environment.python.encode())
+    for step in environment.install:
         step_fields = [step.requirements, step.options, step.source, sorted(step.env.items())]
         checksum.update(json.dumps(step_fields).encode())
         checksum.update(_read_recipe_file(recipe, step.requirements) if step.requirements else b"")
-    for patch in virtual_environment.patches:
+    for patch in environment.patches:
         checksum.update(_read_recipe_file(recipe, patch))
-    if virtual_environment.builds_source:
+    if environment.builds_source:
         source = site.settings(recipe.name).source
         checksum.update((source or source_record_path(site, recipe).name).encode())
-    name = f"{recipe.name}-py{virtual_environment.python}-{checksum.hexdigest()[:12]}"
+    name = f"{recipe.name}-py{environment.python}-{checksum.hexdigest()[:12]}"
     return Path(site.sources) / f"{name}{_SUFFIX}"
 
 
@@ -130,9 +130,8 @@ def _read_recipe_file(recipe: Recipe, name: str) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise UsageError(
-            f"The recipe's file {name!r} can't be read: {error.strerror}.", where=str(path)
-        ) from error
+        message = f"The recipe's file {name!r} can't be read: {error.strerror}."
+        raise UsageError(message, where=str(path)) from error
 
 
 # --- Synthetic data -----------------------------------------------------------------------------
@@ -158,12 +157,9 @@ def plan_synthetic(site: Site, recipe: Recipe, options: Mapping[str, OptionValue
     dataset = recipe.dataset
     if dataset is None:
         raise UsageError(f"{recipe.name} reads no data.", where=site.where)
-    return SyntheticData(
-        dataset.format,
-        *_read_sizes(dataset, options),
-        site.settings(recipe.name).samples,
-        read_number(dataset.numbered or dataset.synthetic.files, options),
-    )
+    files = read_number(dataset.numbered or dataset.synthetic.files, options)
+    samples = site.settings(recipe.name).samples
+    return SyntheticData(dataset.format, *_read_sizes(dataset, options), samples, files)
 
 
 def _read_sizes(dataset: Dataset, options: Mapping[str, OptionValue]) -> tuple[int, int, int]:
@@ -177,11 +173,8 @@ def _read_sizes(dataset: Dataset, options: Mapping[str, OptionValue]) -> tuple[i
 def synthetic_folder(site: Site, recipe: Recipe, options: Mapping[str, OptionValue]) -> Path:
     """Return the directory of a framework's synthetic data."""
     dataset = recipe.dataset
-    names = (
-        [pattern.format_map(options) for pattern in (dataset.files, *dataset.also)]
-        if dataset
-        else []
-    )
+    patterns = (dataset.files, *dataset.also) if dataset else ()
+    names = [pattern.format_map(options) for pattern in patterns]
     text = json.dumps([*plan_synthetic(site, recipe, options), names])
     digest = hashlib.sha256(text.encode()).hexdigest()
     return Path(site.sources) / f"{recipe.name}+{SYNTHETIC}-{digest[:12]}"
@@ -276,28 +269,17 @@ def find_image(
     material = None if by_hand else find_prepared_image(site, recipe)
     if material:
         return reference.parse_reference(material.path), material
-    prefix = runtimes.RUNTIMES[site.container.runtime].tool.prefix
-    directory, site_image = Path(site.container.images), site.settings(recipe.name).image
-    name = site_image or recipe.image.reference
+    runtime = runtimes.RUNTIMES[site.container.runtime]
+    prefix, directory = runtime.tool.prefix, Path(site.container.images)
+    name = site.settings(recipe.name).image or recipe.image.reference
     image = _parse_image(site, name) if name else None
+    cached_image = None
     if by_hand and not name:
         cached_image = cache.find_by_stem(directory, built_image_stem(recipe, prefix))
-    elif image and _is_imported_first(site, recipe, by_hand=by_hand):
+    elif image and not runtime.enters_by_tool:
+        # Under pyxis every node would import it for itself.
         cached_image = cache.find_image(directory, image, prefix)
-    else:
-        cached_image = None
     return (reference.Image("file", path=cached_image.path) if cached_image else image), None
-
-
-def _is_imported_first(site: Site, recipe: Recipe, *, by_hand: bool) -> bool:
-    """Return whether an image may exist as a file although no prepared image was found.
-
-    Under pyxis every node would import it for itself. `find_prepared_image` looked for this file
-    already, unless it looked for an image that is built from it.
-    """
-    is_built = recipe.image.install and not site.settings(recipe.name).image
-    enters_by_tool = runtimes.RUNTIMES[site.container.runtime].enters_by_tool
-    return not enters_by_tool and bool(by_hand or is_built)
 
 
 def find_prepared_image(site: Site, recipe: Recipe) -> Material | None:
@@ -307,15 +289,15 @@ def find_prepared_image(site: Site, recipe: Recipe) -> Material | None:
     directory, site_image = Path(site.container.images), site.settings(recipe.name).image
     prefix = runtimes.RUNTIMES[site.container.runtime].tool.prefix
     name = site_image or recipe.image.reference
+    image = _parse_image(site, name) if name else None
+    cached_image = None
     if not site_image and recipe.image.install:
         cached_image = cache.find_by_stem(directory, built_image_stem(recipe, prefix))
-    elif not name:
-        return None
-    elif (image := _parse_image(site, name)).kind != "file":
-        cached_image = cache.find_image(directory, image, prefix)
-    else:
+    elif image and image.kind == "file":
         images = cache.list_images(directory)
         cached_image = next((entry for entry in images if entry.path == name), None)
+    elif image:
+        cached_image = cache.find_image(directory, image, prefix)
     if cached_image is None:
         return None
     digest = f"sha256:{cached_image.sha256}"
@@ -393,28 +375,26 @@ def find_misfits(recipe: Recipe, options: Mapping[str, OptionValue], path: str) 
     Raises:
         UsageError: An option is not a number.
     """
-    for place in (Path(path), Path(path).parent):
-        if recipe.dataset and (place / _DOCUMENT).is_file():
-            return tuple(_list_misfits(recipe.dataset, options, _read_document(place / _DOCUMENT)))
-    return ()
-
-
-def _list_misfits(
-    dataset: Dataset, options: Mapping[str, OptionValue], document: Mapping[str, Any]
-) -> Iterator[str]:
-    data_format, vocabulary = document.get("format"), document.get("vocabulary")
+    places = (Path(path) / _DOCUMENT, Path(path).parent / _DOCUMENT)
+    document_path = next((place for place in places if place.is_file()), None)
+    document = _read_document(document_path) if document_path else {}
+    dataset, vocabulary = recipe.dataset, document.get("vocabulary")
+    if dataset is None or not vocabulary:
+        return ()
     length, predictions, model_size = _read_sizes(dataset, options)
-    if not vocabulary:
-        return
+    reasons = []
+    data_format = document.get("format")
     if data_format != dataset.format:
-        yield f"they are {data_format}, but the program reads {dataset.format}"
+        reasons.append(f"they are {data_format}, but the program reads {dataset.format}")
     elif data_format not in _BEFORE_MASKING:
         for key, unit, expected in (
             ("sequence_length", "tokens in a sample", length),
             ("predictions", "predictions in a sample", predictions),
         ):
-            if document.get(key) != expected:
-                yield f"they have {document.get(key)} {unit}, but the program is set to {expected}"
+            count = document.get(key)
+            if count != expected:
+                reasons.append(f"they have {count} {unit}, but the program is set to {expected}")
     size = vocabulary.get("size") if isinstance(vocabulary, dict) else None
     if isinstance(size, int) and size > model_size:
-        yield f"they have {size} words, but the model has {model_size}"
+        reasons.append(f"they have {size} words, but the model has {model_size}")
+    return tuple(reasons)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from math import isfinite
 from pathlib import Path
 
 from hpcbert.config import places
 from hpcbert.config.options import MOST_REPEATS
-from hpcbert.config.recipe import KINDS, Option, Preset, Recipe, load
+from hpcbert.config.recipe import KINDS, Preset, Recipe, load
 from hpcbert.config.schedulers import find_traits
 from hpcbert.config.site import Site
 from hpcbert.errors import ConfigError, UsageError
@@ -37,7 +36,7 @@ class UnfitError(UsageError):
         key: Its key in a campaign.toml; empty if it has none.
     """
 
-    def __init__(self, message: str, *, where: str = "", hint: str = "", key: str = "") -> None:
+    def __init__(self, message: str, hint: str = "", *, where: str = "", key: str = "") -> None:
         super().__init__(message, where=where, hint=hint)
         self.key = key
 
@@ -50,60 +49,32 @@ def read_options(
     Raises:
         UsageError: An option is unknown or its value of the wrong kind.
     """
-    defaults = {name: option.default for name, option in recipe.options.items()}
-    for name, value in site.settings(recipe.name).options.items():
-        option = _find_option(
-            name, recipe.options, f"{site.where}: frameworks.{recipe.name}.options"
-        )
-        defaults[name] = _check_value(option, value, site.where)
-    for name, text in settings.items():
-        option = _find_option(name, recipe.options, "--set")
-        defaults[name] = _check_value(option, _parse_setting(option, text), "--set")
-    return defaults
+    values = {name: option.default for name, option in recipe.options.items()}
+    site_options = site.settings(recipe.name).options
+    typed = {name: _parse_setting(recipe, name, text) for name, text in settings.items()}
+    place = f"{site.where}: frameworks.{recipe.name}.options"
+    for where, options in ((place, site_options), ("--set", typed)):
+        for name, value in options.items():
+            key = f"options.{name}"
+            if name not in recipe.options:
+                hint = did_you_mean(name, recipe.options)
+                raise UnfitError(f"There is no option {name!r}.", hint, where=where, key=key)
+            option = recipe.options[name]
+            values[name] = float(value) if option.kind == "float" and type(value) is int else value
+            if problem := option.explain_misfit(values[name]):
+                raise UnfitError(f"{name} {problem}.", where=where, key=key)
+    return values
 
 
-def _find_option(name: str, options: Mapping[str, Option], where: str) -> Option:
-    if name not in options:
-        raise UnfitError(
-            f"There is no option {name!r}.",
-            where=where,
-            hint=did_you_mean(name, options),
-            key=f"options.{name}",
-        )
-    return options[name]
-
-
-def _parse_setting(option: Option, text: OptionValue) -> OptionValue:
+def _parse_setting(recipe: Recipe, name: str, text: OptionValue) -> OptionValue:
     """Read a typed value from a command line's text; unreadable text stays text."""
-    if not isinstance(text, str):
-        return text
-    if option.kind == "bool" and text.lower() in (*_TRUE, *_FALSE):
+    kind = recipe.options[name].kind if name in recipe.options else "str"
+    if isinstance(text, str) and kind == "bool" and text.lower() in (*_TRUE, *_FALSE):
         return text.lower() in _TRUE
-    readers: dict[str, Callable[[str], OptionValue]] = {"int": int, "float": float}
-    try:
-        return readers.get(option.kind, str)(text)
-    except ValueError:
-        return text
-
-
-def _check_value(option: Option, value: OptionValue, where: str) -> OptionValue:
-    if option.kind == "float" and type(value) is int:
-        value = float(value)
-    if problem := _explain_misfit(option, value):
-        raise UnfitError(f"{option.name} {problem}.", where=where, key=f"options.{option.name}")
-    return value
-
-
-def _explain_misfit(option: Option, value: OptionValue) -> str:
-    """Return the fault of an option's value, as the end of a sentence; empty if it is valid."""
-    if isinstance(value, float) and not isfinite(value):
-        return f"needs a finite number, not {value}"
-    if type(value) is not KINDS[option.kind]:
-        return f"must be of type {option.kind}, not {value!r}"
-    if option.choices and value not in option.choices:
-        choice_list = ", ".join(str(choice) for choice in option.choices)
-        return f"must be one of {choice_list}, not {value!r}"
-    return option.outside(value)
+    if isinstance(text, str) and kind in {"int", "float"}:
+        with suppress(ValueError):
+            return KINDS[kind](text)
+    return text
 
 
 def list_point_options(
@@ -180,17 +151,12 @@ def list_shapes(largest: Shape) -> tuple[Shape, ...]:
 
     Within a node 1, 4, 8, … and the node's GPUs; then whole nodes 2, 4, 8, … and the last.
     """
-    node_gpus = largest.gpus_per_node
-    gpu_counts = {1, node_gpus, *_double_from(_FIRST_STEP, node_gpus)}
-    node_counts = {largest.nodes, *_double_from(2, largest.nodes)} - {1}
-    node_shapes = [Shape(1, gpus) for gpus in sorted(gpu_counts)]
-    return (*node_shapes, *(Shape(nodes, node_gpus) for nodes in sorted(node_counts)))
-
-
-def _double_from(count: int, limit: int) -> Iterable[int]:
-    while count < limit:
-        yield count
-        count *= 2
+    gpus = largest.gpus_per_node
+    powers = [1 << exponent for exponent in range(1, max(gpus, largest.nodes).bit_length())]
+    within_node = {1, gpus, *(count for count in powers if _FIRST_STEP <= count < gpus)}
+    whole_nodes = {largest.nodes, *(count for count in powers if count < largest.nodes)} - {1}
+    node_shapes = [Shape(1, count) for count in sorted(within_node)]
+    return (*node_shapes, *(Shape(nodes, gpus) for nodes in sorted(whole_nodes)))
 
 
 @dataclass(frozen=True)
@@ -222,9 +188,7 @@ class MeasurementPlan:
         return self.points[0].framework
 
 
-def choose_device(
-    recipe: Recipe, site: Site, requested_device: str, folders: tuple[Path, ...] = ()
-) -> Device:
+def choose_device(recipe: Recipe, site: Site, requested_device: str) -> Device:
     """Return the device of the ranks: as requested, else the site's, else the recipe's first.
 
     Args:
@@ -233,50 +197,29 @@ def choose_device(
     Raises:
         UsageError: The device does not exist, or the recipe does not run on it.
     """
-    device_name = requested_device or site.settings(recipe.name).device
-    where = (
-        ""
-        if requested_device or not device_name
-        else f"{site.where}: frameworks.{recipe.name}.device"
-    )
-    if device_name and device_name not in DEVICES:
-        message = f"There is no device {device_name!r}."
-        raise UsageError(message, where=where, hint=did_you_mean(device_name, DEVICES))
+    name = requested_device or site.settings(recipe.name).device
+    is_of_site = name and not requested_device
+    where = f"{site.where}: frameworks.{recipe.name}.device" if is_of_site else ""
+    if name and name not in DEVICES:
+        message = f"There is no device {name!r}."
+        raise UsageError(message, where=where, hint=did_you_mean(name, DEVICES))
     for device in recipe.devices:
-        if device == device_name or not device_name:
+        if device == name or not name:
             return device
-    device_list = " or ".join(recipe.devices)
-    text = ", ".join(_select_recipes(folders, lambda other: device_name in other.devices))
-    hint = f"Frameworks that run on {device_name}: {text}." if text else ""
-    raise UsageError(
-        f"{recipe.name} runs on {device_list}, not on {device_name}.", where=where, hint=hint
-    )
+    others = _list_recipes(site, lambda other: name in other.devices)
+    message = f"{recipe.name} runs on {' or '.join(recipe.devices)}, not on {name}."
+    raise UsageError(message, where=where, hint=f"Frameworks that run on {name}: {others}.")
 
 
-def _select_recipes(
-    folders: tuple[Path, ...], condition: Callable[[Recipe], bool]
-) -> Iterator[str]:
-    """Yield the names of the recipes that meet a condition."""
-    for name, folder in places.list_recipes(folders).items():
+def _list_recipes(site: Site, condition: Callable[[Recipe], bool]) -> str:
+    """Return the names of the recipes that meet a condition."""
+    names = []
+    for name, folder in places.list_recipes(places.recipe_folders(Path(site.where))).items():
         with suppress(ConfigError):
             recipe = load(folder)
             if recipe.has_script and condition(recipe):
-                yield name
-
-
-def _check_precision(
-    recipe: Recipe, site: Site, precision: str, precisions: tuple[str, ...]
-) -> str:
-    """Return a precision that the recipe runs; refuse others, with the recipes that run it."""
-    if precision in precisions or precision not in PRECISIONS:
-        return _check_choice("precision", precision, precisions)
-    folders = places.recipe_folders(Path(site.where), ())
-    names = ", ".join(_select_recipes(folders, lambda other: precision in other.precisions))
-    raise UnfitError(
-        f"{recipe.name} does not run {precision} here; it runs {', '.join(precisions)}.",
-        hint=f"Frameworks that run {precision}: {names or 'none'}.",
-        key="precisions",
-    )
+                names.append(name)
+    return ", ".join(names) or "none"
 
 
 def plan(recipe: Recipe, site: Site, request: Request) -> MeasurementPlan:
@@ -290,34 +233,27 @@ def plan(recipe: Recipe, site: Site, request: Request) -> MeasurementPlan:
     if request.preset:
         _check_choice("protocol", request.preset, tuple(recipe.protocols))
     preset = recipe.preset(request.preset)
-    protocol = _choose_protocol(preset, request)
-    _check_window(protocol, site.slurm.time_limit)
+    protocol = _choose_protocol(preset, request, site.slurm.time_limit)
     _check_request(recipe, request, preset)
     request = _set_compiler(recipe, request)
     precisions = preset.precisions or recipe.precisions
     cells = request.cells or (RequestCell(request.shape),)
-    for shape in dict.fromkeys(request_cell.shape for request_cell in cells):
-        _check_shape(recipe, site, shape, preset, device)
+    on_gpus = preset.gpus and device != "cpu"
+    for shape in dict.fromkeys(cell.shape for cell in cells):
+        _check_shape(recipe, site, shape, device, on_gpus=on_gpus)
     values = read_options(recipe, site, request.settings)
-    framework_settings = site.settings(recipe.name)
-    model = _check_choice(
-        "model", request.model or framework_settings.model or recipe.models[0], recipe.models
-    )
-    has_gpus = find_traits(site.scheduler).srun and device != "cpu" and preset.gpus
-    usual_sizes = recipe.multiply_batch_sizes(site.slurm.gres if has_gpus else "")
-    sizes: dict[str, int] = dict((*usual_sizes.items(), *framework_settings.batch_sizes.items()))
+    settings = site.settings(recipe.name)
+    model = request.model or settings.model or recipe.models[0]
+    _check_choice("model", model, recipe.models)
+    gres = site.slurm.gres if on_gpus and find_traits(site.scheduler).srun else ""
+    usual_sizes = recipe.multiply_batch_sizes(gres)
+    sizes: dict[str, int] = dict((*usual_sizes.items(), *settings.batch_sizes.items()))
     identity, env = list_point_options(recipe, values), _check_env(recipe, site, request.env)
-
-    def accumulation(cell: RequestCell, size: int) -> int:
-        if cell.accumulation and recipe.accumulation:
-            return cell.accumulation
-        micro_batches = _count_micro_batches(request, preset, cell.shape, size, device)
-        if cell.accumulation not in (0, micro_batches):
-            raise UnfitError(f"{recipe.name} does not support --accumulation.", key="accumulation")
-        return micro_batches
+    global_batch = _global_batch(request, preset)
 
     def point(cell: RequestCell) -> Point:
-        precision = _check_precision(recipe, site, cell.precision or precisions[0], precisions)
+        precision = cell.precision or precisions[0]
+        _check_precision(recipe, site, precision, precisions)
         size = cell.batch_size or sizes.get(precision, 1)
         return Point(
             framework=recipe.name,
@@ -325,8 +261,8 @@ def plan(recipe: Recipe, site: Site, request: Request) -> MeasurementPlan:
             shape=cell.shape,
             precision=precision,
             batch_size_per_device=size,
-            accumulation=accumulation(cell, size),
-            samples_per_step=0 if size > 0 or cell.accumulation else _global_batch(request, preset),
+            accumulation=_choose_accumulation(recipe, request, preset, cell, size),
+            samples_per_step=0 if size > 0 or cell.accumulation else global_batch,
             xla=preset.xla if request.xla is None else request.xla,
             options=identity,
             protocol=preset.name,
@@ -338,6 +274,18 @@ def plan(recipe: Recipe, site: Site, request: Request) -> MeasurementPlan:
     return MeasurementPlan(request, device, preset, protocol, values, points, sizes)
 
 
+def _check_precision(
+    recipe: Recipe, site: Site, precision: str, precisions: tuple[str, ...]
+) -> None:
+    """Refuse a precision that the recipe does not run, with the recipes that run it."""
+    if precision in precisions or precision not in PRECISIONS:
+        _check_choice("precision", precision, precisions)
+        return
+    others = _list_recipes(site, lambda other: precision in other.precisions)
+    message = f"{recipe.name} does not run {precision} here; it runs {', '.join(precisions)}."
+    raise UnfitError(message, f"Frameworks that run {precision}: {others}.", key="precisions")
+
+
 def _set_compiler(recipe: Recipe, request: Request) -> Request:
     """Return a request with `--xla` as the option that turns the recipe's compiler on, if any."""
     if request.xla is None or not isinstance(recipe.xla, str):
@@ -346,7 +294,7 @@ def _set_compiler(recipe: Recipe, request: Request) -> Request:
     setting = str(request.settings.get(recipe.xla, word)).lower()
     if setting != word:
         message = f"xla = {word} and {recipe.xla} = {setting} contradict each other."
-        raise UnfitError(message, hint="Leave one of them out.", key="xla")
+        raise UnfitError(message, "Leave one of them out.", key="xla")
     return replace(request, xla=None, settings={**request.settings, recipe.xla: word})
 
 
@@ -357,67 +305,59 @@ def _check_env(
     for name, _ in requested_env:
         if name in recipe.env:
             message = f"{recipe.name} sets {name} itself, to {recipe.env[name]!r}."
-            raise UnfitError(message, hint=f"Leave {name} out.", key=f"env.{name}")
+            raise UnfitError(message, f"Leave {name} out.", key=f"env.{name}")
         if site.nodes.interface and name in _BY_INTERFACE:
             message = f"{name} follows from nodes.interface, {site.nodes.interface!r}."
             hint = "Change that in the site.toml, or leave the variable out."
-            raise UnfitError(message, where=site.where, hint=hint, key=f"env.{name}")
+            raise UnfitError(message, hint, where=site.where, key=f"env.{name}")
     return tuple(sorted(requested_env))
 
 
-def _choose_protocol(preset: Preset, request: Request) -> Protocol:
+def _choose_protocol(preset: Preset, request: Request, limit: TimeLimit) -> Protocol:
     """Return repeats, iterations and warm-up: the request's, else the recipe's."""
     iters = preset.iters if request.iters is None else request.iters
     skip = preset.skip if request.skip is None else request.skip
     if not 0 <= skip < iters:
-        raise UnfitError(
-            f"--skip {skip} leaves nothing of --iters {iters} to measure.",
-            hint="DLPerf's protocol is --iters 120 --skip 20.",
-            key="skip" if request.iters is None else "iters",
-        )
+        message = f"--skip {skip} leaves nothing of --iters {iters} to measure."
+        key = "skip" if request.iters is None else "iters"
+        raise UnfitError(message, "DLPerf's protocol is --iters 120 --skip 20.", key=key)
     if not 1 <= request.repeats <= MOST_REPEATS:
         message = f"--repeats must be 1 to {MOST_REPEATS}, not {request.repeats}."
         raise UnfitError(message, key="repeats")
     seconds = request.window_seconds
     seconds = preset.window_seconds if seconds is None else seconds
+    if seconds >= limit.bound:
+        message = f"A window of {seconds} s does not fit into the time limit of {limit}."
+        hint = "Give a longer --time, or a smaller --window-seconds; start and warm-up take time."
+        raise UnfitError(message, hint, key="window_seconds")
     return Protocol(request.repeats, iters, skip, request.precision_of_median, seconds)
 
 
-def _check_window(protocol: Protocol, limit: TimeLimit) -> None:
-    """Refuse a window that takes as long as a repeat may, or longer."""
-    if protocol.window_seconds >= limit.bound:
-        raise UnfitError(
-            f"A window of {protocol.window_seconds} s does not fit into the time limit of {limit}.",
-            hint="Give a longer --time, or a smaller --window-seconds: the start and the warm-up "
-            "take time too.",
-            key="window_seconds",
-        )
-
-
-def _count_micro_batches(
-    request: Request, preset: Preset, shape: Shape, size: int, device: Device
+def _choose_accumulation(
+    recipe: Recipe, request: Request, preset: Preset, cell: RequestCell, size: int
 ) -> int:
     """Return the micro-batches per step: as requested, else those for the global batch.
 
     With the largest batch, a global batch leaves them open: one stands for them.
     """
-    if request.accumulation:
-        return request.accumulation
+    if cell.accumulation and recipe.accumulation:
+        return cell.accumulation
     global_batch = _global_batch(request, preset)
-    is_open = size < 0 and global_batch > 0
-    size = max(size, 1)  # a multiple of the batch size is one for each size
-    total = global_batch or preset.samples_per_device * size
-    if not total:
-        return preset.accumulation or 1
-    samples_per_pass = shape.gpus * size
-    if total % samples_per_pass:
-        raise UnfitError(
-            f"A global batch of {total} is not a multiple of {shape.gpus} "
-            f"{'ranks' if device == 'cpu' else 'GPUs'} x {size} samples.",
-            hint="Change --batch-size or --global-batch-size, or give --accumulation.",
-            key="global_batch_size" if request.global_batch_size else "batch_sizes",
-        )
-    return 1 if is_open else total // samples_per_pass
+    # A multiple of the batch size is one for each size.
+    total = global_batch or preset.samples_per_device * max(size, 1)
+    count = request.accumulation or preset.accumulation or 1
+    if total and not request.accumulation:
+        count, remainder = divmod(total, cell.shape.gpus * max(size, 1))
+        if remainder:
+            samples = f"{cell.shape.gpus} devices x {max(size, 1)} samples"
+            message = f"A global batch of {total} is not a multiple of {samples}."
+            hint = "Change --batch-size or --global-batch-size, or give --accumulation."
+            key = "global_batch_size" if request.global_batch_size else "batch_sizes"
+            raise UnfitError(message, hint, key=key)
+        count = 1 if size < 0 and global_batch else count
+    if cell.accumulation not in (0, count):
+        raise UnfitError(f"{recipe.name} does not support --accumulation.", key="accumulation")
+    return count
 
 
 def _global_batch(request: Request, preset: Preset) -> int:
@@ -432,15 +372,15 @@ def _check_request(recipe: Recipe, request: Request, preset: Preset) -> None:
             raise UnfitError(message, key="batch_sizes")
     if request.xla and not recipe.xla:
         raise UnfitError(f"{recipe.name} does not support --xla.", key="xla")
-    is_accumulating = (
-        request.accumulation not in (0, preset.accumulation or 1) or request.global_batch_size
-    )
-    if is_accumulating and not recipe.accumulation:
+    is_accumulating = request.accumulation not in (0, preset.accumulation or 1)
+    if (is_accumulating or request.global_batch_size) and not recipe.accumulation:
         key = "global_batch_size" if request.global_batch_size else "accumulation"
         raise UnfitError(f"{recipe.name} does not support --accumulation.", key=key)
 
 
-def _check_shape(recipe: Recipe, site: Site, shape: Shape, preset: Preset, device: Device) -> None:
+def _check_shape(
+    recipe: Recipe, site: Site, shape: Shape, device: Device, *, on_gpus: bool
+) -> None:
     """Refuse more ranks or nodes than a recipe supports on a device, or GPUs than a node has."""
     for reason, count, limit in (
         (recipe.alone, shape.gpus, "as one rank"),
@@ -448,22 +388,17 @@ def _check_shape(recipe: Recipe, site: Site, shape: Shape, preset: Preset, devic
     ):
         if reason and count > 1:
             message = f"{recipe.name} runs on {device} only {limit}, not as {shape}."
-            raise UnfitError(message, hint=reason, key="shapes")
-    on_gpus = preset.gpus and device != "cpu"
-    if on_gpus and shape.gpus_per_node > site.nodes.gpus_per_node:
-        raise UnfitError(
-            f"Nodes of site {site.name!r} have {site.nodes.gpus_per_node} GPUs, "
-            f"you asked for {shape.gpus_per_node}.",
-            where=site.where,
-            hint="Ask for fewer per node, or correct nodes.gpus_per_node in the site.toml.",
-            key="shapes",
-        )
+            raise UnfitError(message, reason, key="shapes")
+    most = site.nodes.gpus_per_node
+    if on_gpus and shape.gpus_per_node > most:
+        message = f"Nodes of site {site.name!r} have {most} GPUs, not {shape.gpus_per_node}."
+        hint = "Ask for fewer per node, or correct nodes.gpus_per_node in the site.toml."
+        raise UnfitError(message, hint, where=site.where, key="shapes")
 
 
-def _check_choice(kind: str, value: str, choices: tuple[str, ...]) -> str:
+def _check_choice(kind: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
         # The nearest word alone misleads: fp64 is not fp16.
         hint = f"{suggest_similar(value, choices)} {list_choices(choices)}".strip()
-        message = f"There is no {kind} {value!r} here."
-        raise UnfitError(message, hint=hint, key=kind if kind == "protocol" else f"{kind}s")
-    return value
+        key = kind if kind == "protocol" else f"{kind}s"
+        raise UnfitError(f"There is no {kind} {value!r} here.", hint, key=key)

@@ -10,9 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from hpcbert.config import places, recipe
-from hpcbert.config.recipe import Recipe
 from hpcbert.config.slurm_arguments import argument_value
-from hpcbert.errors import UsageError
+from hpcbert.errors import UsageError, refuse_ineffective
 from hpcbert.model import Array
 from hpcbert.script.plan import Request, plan
 from hpcbert.script.resolve import PREFLIGHT, Resolved, find_file, resolve
@@ -22,17 +21,11 @@ from hpcbert.timelimit import TimeLimit
 # links, or one of two, is less; nodes of one kind differ by a few percent.
 LEAST_PERCENT = 75
 _LONGEST = TimeLimit.parse("00:30:00")
-_BODY, _RUN = "preflight.sh.j2", "run.sh.j2"
 _BY_DEVICE = {"gpu": "nccl-tests"}
 _DEFAULT_RECIPE = "pytorch"
 # As large as the buckets in which frameworks reduce gradients, and a few of each.
 _SETTINGS = {"nccl-tests": {"min_bytes": "32M", "max_bytes": "256M"}}
 _ITERS, _SKIP = 12, 2
-
-
-def choose_template(network_recipe: Recipe) -> str:
-    """Return the name of the template for a recipe's ranks in a preflight."""
-    return _BODY if (Path(network_recipe.folder) / _BODY).is_file() else _RUN
 
 
 def resolve_preflight(resolved: Resolved) -> Resolved:
@@ -41,21 +34,18 @@ def resolve_preflight(resolved: Resolved) -> Resolved:
     Raises:
         UsageError: There is nothing to compare, or the measuring program is not available.
     """
-    if resolved.scheduler.runs_locally or resolved.scheduler.in_allocation:
-        reason = "in an allocation, whose nodes are chosen already"
-        if resolved.scheduler.runs_locally:
-            reason = f"with the {resolved.scheduler.name} scheduler, which has one node"
-        raise UsageError(
-            f"--preflight has no effect {reason}.",
-            hint="Leave --preflight out.",
-        )
+    if resolved.scheduler.runs_locally:
+        context = f"with the {resolved.scheduler.name} scheduler, which has one node"
+        raise refuse_ineffective("--preflight", context)
+    if resolved.scheduler.in_allocation:
+        context = "in an allocation, whose nodes are chosen already"
+        raise refuse_ineffective("--preflight", context)
     shapes = [point.shape for point in resolved.plan.points]
     shape = max(shapes, key=lambda shape: (shape.nodes, shape.gpus_per_node))
     if shape.nodes == 1:
-        raise UsageError(
-            "--preflight compares nodes, and every point has one node only.",
-            hint="Leave --preflight out, or request more nodes with --nodes.",
-        )
+        message = "--preflight compares nodes, and every point has one node only."
+        hint = "Leave --preflight out, or request more nodes with --nodes."
+        raise UsageError(message, hint=hint)
     name = _BY_DEVICE.get(resolved.device, _DEFAULT_RECIPE)
     network_recipe = recipe.load(places.find_recipe(name, resolved.options.folders))
     request = Request(

@@ -9,7 +9,7 @@ import contextlib
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -23,20 +23,11 @@ from hpcbert.timelimit import TimeLimit
 
 _DIRECTIVE = "#SBATCH "
 # The texts of a request, and the options of sbatch that have them.
+_OTHER_NAMES = {"job_name": "job-name", "memory": "mem", "time_limit": "time"}
 _TEXTS = {
-    "job_name": "job-name",
-    "comment": "comment",
-    "array": "array",
-    "partition": "partition",
-    "account": "account",
-    "qos": "qos",
-    "clusters": "clusters",
-    "gres": "gres",
-    "memory": "mem",
-    "time_limit": "time",
-    "nodelist": "nodelist",
-    "exclude": "exclude",
-    "output": "output",
+    field.name: _OTHER_NAMES.get(field.name, field.name)
+    for field in fields(JobRequest)
+    if field.type == "str"
 }
 _ATTEMPT = re.compile(r"\bfirst_attempt=\d+\b")
 _NAME = re.compile(r"\barray_name=\S+")
@@ -72,8 +63,7 @@ def _read_gpus(options: Mapping[str, str], nodes: int, tasks: int) -> str:
     for name, (factor, divisor) in shares.items():
         kind, _, count = options.get(name, "").rpartition(":")
         if count.isdecimal() and "," not in kind:
-            number = ceil(int(count) * factor / divisor)
-            return ":".join(filter(None, ("gpu", kind, str(number))))
+            return f"gpu:{kind}{':' if kind else ''}{ceil(int(count) * factor / divisor)}"
     return ""
 
 
@@ -161,16 +151,15 @@ def refuse_pointless(
         for array, number, state in ended_repeats
         if is_pointless(array, state, time_limit)
     }
-    if not limits:
-        return
-    names, previous_limit = ", ".join(limits), max(limits.values())
-    new_limit = TimeLimit(min(2 * previous_limit, TimeLimit.MOST))
-    directory = shlex.quote(str(tracked_campaign.directory))
-    raise UsageError(
-        f"{names} reached the time limit of {TimeLimit(previous_limit)}, and would do so again.",
-        where=tracked_campaign.campaign.id,
-        hint=f"Set a longer one: hpcbert retry {directory} --time {new_limit}",
-    )
+    if limits:
+        limit = TimeLimit(max(limits.values()))
+        new_limit = TimeLimit(min(2 * limit.bound, TimeLimit.MOST))
+        directory = shlex.quote(str(tracked_campaign.directory))
+        raise UsageError(
+            f"{', '.join(limits)} reached the time limit of {limit}, and would do so again.",
+            where=tracked_campaign.campaign.id,
+            hint=f"Set a longer one: hpcbert retry {directory} --time {new_limit}",
+        )
 
 
 def retried_limit(tracked_campaign: TrackedCampaign, first_array: Array) -> str:
@@ -236,17 +225,16 @@ def rewrite_script(
         UsageError: It is not a script of this version's.
     """
     changes = [
-        f"--{word}={value}"
+        f"--{word}={getattr(new_request, name)}"
         for name, word in _TEXTS.items()
-        if (value := getattr(new_request, name)) != getattr(first_request, name)
+        if getattr(new_request, name) != getattr(first_request, name)
     ]
     lines = "".join(f"{line}\n" for line in scheduler.format_directives(changes))
     match = re.search(rf"(?:^{re.escape(scheduler.prefix)} .*\n)+", text, re.MULTILINE)
     if (lines and match is None) or not _ATTEMPT.search(text):
-        raise UsageError(
-            f"The campaign's script has no {scheduler.prefix} lines, or no first_attempt=.",
-            hint="Another version of hpcbert made it: submit the point again.",
-        )
+        message = f"The campaign's script has no {scheduler.prefix} lines, or no first_attempt=."
+        hint = "Another version of hpcbert made it: submit the point again."
+        raise UsageError(message, hint=hint)
     if match:
         text = text[: match.end()] + lines + text[match.end() :]
     text = _ATTEMPT.sub(f"first_attempt={first_attempt}", text, count=1)

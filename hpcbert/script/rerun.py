@@ -6,12 +6,12 @@ and reports the differences.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from hpcbert.campaign import store
 from hpcbert.config import toml
 from hpcbert.config.options import FEWEST_REPEATS
 from hpcbert.config.recipe import Recipe
@@ -30,6 +30,10 @@ _HEAD = """\
 # All decisions of this submission. To measure the same again, here or elsewhere, and to see the
 # differences: hpcbert submit --like campaign.lock.toml
 """
+_FILE_HINT = (
+    "Say what to measure in a campaign.toml, and name the results with --against; or name the "
+    "campaign itself."
+)
 # A site's keys for where things are, or that are elsewhere in a lock.
 _SITE_KEYS_LEFT_OUT = ("name", "scheduler", "runs", "sources", "env", "frameworks")
 _AS_IN_MANIFEST = (
@@ -38,14 +42,8 @@ _AS_IN_MANIFEST = (
 )
 # Keys of a particular campaign, and the points, which `submit --like` makes again.
 _KEYS_OF_CAMPAIGN = (
-    "campaign",
-    "created",
-    "name",
-    "points",
-    "protocol",
-    "options",
-    "chosen",
-    "variables",
+    *("campaign", "created", "name", "points", "protocol", "options", "chosen", "variables"),
+    "files",
 )
 
 
@@ -110,61 +108,40 @@ class Lock:
 
 
 def make_lock(resolved: Resolved, campaign: Campaign) -> Lock:
-    """Return the lock of a drafted campaign; secrets are masked.
-
-    Raises:
-        OSError: A file that the jobs run can't be read.
-    """
+    """Return the lock of a drafted campaign; secrets are masked."""
     points = tuple(dict.fromkeys(array.point for array in campaign.measured))
-    site_values = to_plain(resolved.site)
-    framework = to_plain(resolved.site.settings(campaign.framework))
-    settings = {
-        name: value for name, value in site_values.items() if name not in _SITE_KEYS_LEFT_OUT
-    }
-    slurm = resolved.site.slurm
-    settings["slurm"] |= {"nodelist": slurm.nodelist, "exclude": slurm.exclude}
+    site, options = resolved.site, resolved.options
+    settings = {name: v for name, v in to_plain(site).items() if name not in _SITE_KEYS_LEFT_OUT}
+    settings["slurm"] |= {"nodelist": site.slurm.nodelist, "exclude": site.slurm.exclude}
     settings["container"].pop("images")
-    settings["framework"] = framework
+    settings["framework"] = to_plain(site.settings(campaign.framework))
     return Lock(
         **{name: getattr(campaign, name) for name in _AS_IN_MANIFEST},
         campaign=campaign.id,
         recipe=campaign.recipe_digest,
-        together=resolved.options.together,
-        preflight=resolved.options.preflight,
+        together=options.together,
+        preflight=options.preflight,
         points=points,
         options=dict(resolved.plan.options),
         env=redact.mask_environment(rank_variables(resolved, points[0])),
         inputs=_list_inputs(resolved, campaign),
-        files={
-            name: hashlib.sha256(path.read_bytes()).hexdigest()
-            for name, path in sorted(resolved.sources.items())
-        },
+        files={name: store.hash_file(path) for name, path in sorted(resolved.sources.items())},
         settings=_mask_secrets(settings),
-        chosen=_mask_secrets(dict(resolved.options.chosen)),
-        variables={
-            key: variable
-            for key, variable in resolved.site.variables.items()
-            if key.startswith("slurm.")
-        },
+        chosen=_mask_secrets(dict(options.chosen)),
+        variables={key: v for key, v in site.variables.items() if key.startswith("slurm.")},
     )
 
 
 def _list_inputs(resolved: Resolved, campaign: Campaign) -> dict[str, str]:
     """Return the inputs of ranks, as far as known: `prepare` recorded digests of its own."""
-    materials = {material.kind: material for material in campaign.materials}
-    inputs = {
-        "image": campaign.image,
-        "source": resolved.inputs.source,
-        "data": resolved.inputs.data,
-        "python": resolved.inputs.python,
-    }
-    inputs = {name: redact.mask_text(text) for name, text in inputs.items()}
-    for kind in ("image", "source", "environment", "data"):
-        inputs[f"{kind}_digest"] = materials[kind].digest if kind in materials else ""
-    if "source" in materials:
-        inputs["source_repository"], _, inputs["source_commit"] = materials[
-            "source"
-        ].name.rpartition("@")
+    names = ("source", "data", "python")
+    inputs = {"image": redact.mask_text(campaign.image)}
+    inputs |= {name: redact.mask_text(getattr(resolved.inputs, name)) for name in names}
+    inputs |= {f"{material.kind}_digest": material.digest for material in campaign.materials}
+    for material in campaign.materials:
+        if material.kind == "source":
+            repository, _, commit = material.name.rpartition("@")
+            inputs |= {"source_repository": repository, "source_commit": commit}
     return {name: text for name, text in inputs.items() if text}
 
 
@@ -196,42 +173,28 @@ def load_lock(path: Path) -> Lock:
 
 def compare_locks(lock: Lock, new_lock: Lock) -> tuple[str, ...]:
     """Return the differences from then, one sentence each."""
+    texts = []
+    names = sorted(lock.files.keys() | new_lock.files.keys())
+    files = [name for name in names if lock.files.get(name) != new_lock.files.get(name)]
+    if files:
+        texts.append(f"these files of the job: {', '.join(files)}")
     old_values, new_values = _flatten_lock(lock), _flatten_lock(new_lock)
-    files = sorted(
-        name
-        for name in lock.files.keys() | new_lock.files.keys()
-        if lock.files.get(name) != new_lock.files.get(name)
-    )
-    changed_files = f"Differs from {lock.campaign}: these files of the job: {', '.join(files)}."
-    return (
-        *([changed_files] if files else []),
-        *(
-            f"Differs from {lock.campaign}: {key} was {_format_value(old_values.get(key))}, "
-            f"and is {_format_value(new_values.get(key))} here."
-            for key in dict.fromkeys((*old_values, *new_values))
-            if old_values.get(key) != new_values.get(key)
-            and redact.MASK not in f"{old_values.get(key)}"
-        ),
-    )
+    for key in dict.fromkeys((*old_values, *new_values)):
+        old, new = old_values.get(key, "none"), new_values.get(key, "none")
+        if old != new and redact.MASK not in old:
+            texts.append(f"{key} was {old}, and is {new} here")
+    return tuple(f"Differs from {lock.campaign}: {text}." for text in texts)
 
 
-def _flatten_lock(lock: Lock) -> dict[str, Any]:
-    short_lock = replace(lock, recipe=lock.recipe[:12], files={})
-    values = {
-        name: value for name, value in asdict(short_lock).items() if name not in _KEYS_OF_CAMPAIGN
-    }
-    settings = flatten(values)
+def _flatten_lock(lock: Lock) -> dict[str, str]:
+    """Return the values that `submit --like` compares, as texts."""
+    plain = asdict(replace(lock, recipe=lock.recipe[:12]))
+    values = flatten({key: value for key, value in plain.items() if key not in _KEYS_OF_CAMPAIGN})
     return {
-        key: list(value) if isinstance(value, tuple) else value
-        for key, value in settings.items()
+        key: " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+        for key, value in values.items()
         if value
     }
-
-
-def _format_value(value: Any) -> str:
-    if isinstance(value, list):
-        return " ".join(map(str, value))
-    return "none" if value is None else str(value)
 
 
 def plan_rerun(lock: Lock, recipe: Recipe, site: Site) -> MeasurementPlan:
@@ -243,55 +206,41 @@ def plan_rerun(lock: Lock, recipe: Recipe, site: Site) -> MeasurementPlan:
     measurement_plan = plan(recipe, site, _same_request(lock, recipe))
     planned_points = {replace(point, options=()) for point in measurement_plan.points}
     options = measurement_plan.options
-    missing_points = [
-        point
-        for point in lock.points
-        if replace(point, options=()) not in planned_points
-        or any(options.get(name, value) != value for name, value in lock.values(point).items())
-    ]
-    if missing_points:
-        names = "; ".join(f"{point.key} {point.variant}".strip() for point in missing_points)
-        raise UsageError(
-            f"Some points of {lock.campaign} are not possible here: {names}.",
-            where=recipe.name,
-            hint="The recipe or the site differs. Give the points with --fw, --nodes and so on.",
-        )
+    missing = []
+    for point in lock.points:
+        values = lock.values(point).items()
+        has_other_option = any(options.get(name, value) != value for name, value in values)
+        if has_other_option or replace(point, options=()) not in planned_points:
+            missing.append(f"{point.key} {point.variant}".strip())
+    if missing:
+        message = f"Some points of {lock.campaign} are not possible here: {'; '.join(missing)}."
+        hint = "The recipe or the site differs. Give the points with --fw, --nodes and so on."
+        raise UsageError(message, where=recipe.name, hint=hint)
     return measurement_plan
 
 
 def _same_request(lock: Lock, recipe: Recipe) -> Request:
     largest = lock.largest
+    cells = []
+    for point in lock.points:
+        accumulation = 0 if point.samples_per_step else point.accumulation
+        size = point.batch_size_per_device
+        cells.append(RequestCell(point.shape, point.precision, size, accumulation))
+    # Without unmeasured options that the recipe no longer has.
+    names = recipe.options.keys() | dict(largest.options).keys()
     protocol: dict[str, Any] = asdict(lock.protocol)
     return Request(
         shape=largest.shape,
-        cells=tuple(
-            RequestCell(
-                point.shape,
-                point.precision,
-                point.batch_size_per_device,
-                0 if point.samples_per_step else point.accumulation,
-            )
-            for point in lock.points
-        ),
+        cells=tuple(cells),
         model=largest.model,
         global_batch_size=max(point.samples_per_step for point in lock.points),
         preset=largest.protocol,
         device=largest.device,
         xla=None if isinstance(recipe.xla, str) else largest.xla,
-        settings=_same_settings(lock, recipe),
+        settings={name: value for name, value in lock.values(largest).items() if name in names},
         env=largest.env,
         **protocol,
     )
-
-
-def _same_settings(lock: Lock, recipe: Recipe) -> dict[str, str]:
-    """Return the options as they were, without unmeasured ones that the recipe no longer has."""
-    point_options = dict(lock.largest.options)
-    return {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in lock.values(lock.largest).items()
-        if name in recipe.options or name in point_options
-    }
 
 
 def plan_table(
@@ -306,24 +255,21 @@ def plan_table(
     if group.rule:
         grammars.parse(recipe.log, where=recipe.name).rule(group.rule)
     words = [word for word in group.variant.split(",") if word]
-    pairs = [(name, value) for name, equals, value in (w.partition("=") for w in words) if equals]
+    pairs = dict(word.split("=", 1) for word in words if "=" in word)
+    size = group.batch_size_per_device
+    cells = []
+    for row in rows:
+        accumulation = _read_accumulation(words, row.shape.gpus * size)
+        cells.append(RequestCell(row.shape, group.precision, size, accumulation))
     request = Request(
         shape=max((row.shape for row in rows), key=lambda shape: (shape.gpus, shape.nodes)),
-        cells=tuple(
-            RequestCell(
-                row.shape,
-                group.precision,
-                group.batch_size_per_device,
-                _read_accumulation(words, row.shape.gpus * group.batch_size_per_device),
-            )
-            for row in rows
-        ),
+        cells=tuple(cells),
         model=group.model,
         preset=next((word for word in words if word in recipe.protocols), ""),
         device=group.device if group.device in recipe.devices else "",
         xla=None if isinstance(recipe.xla, str) else "xla" in words,
-        settings={name: value for name, value in pairs if name in recipe.options},
-        env=tuple((name, value) for name, value in pairs if name not in recipe.options),
+        settings={name: value for name, value in pairs.items() if name in recipe.options},
+        env=tuple((name, value) for name, value in pairs.items() if name not in recipe.options),
         **_read_protocol(rows, protocols, recipe),
     )
     measurement_plan = plan(recipe, site, request)
@@ -331,13 +277,12 @@ def plan_table(
     for point in measurement_plan.points:
         planned = curves.variant(point)
         if group.largest or planned != group.variant:
-            raise UsageError(
-                f"{group.framework} {group.model} {point.shape} {group.precision} b{group.batch} "
-                f"{group.variant or 'without options'} would be measured as b{point.batch} "
-                f"{planned or 'without options'}.",
-                where=recipe.name,
-                hint="Say what to measure in a campaign.toml, and name the results with --against.",
+            labels = f"{group.framework} {group.model} {point.shape} {group.precision}"
+            message = (
+                f"{labels} b{group.batch} {group.variant or 'without options'} would be measured "
+                f"as b{point.batch} {planned or 'without options'}."
             )
+            raise UsageError(message, where=recipe.name, hint=_FILE_HINT)
     return measurement_plan
 
 
@@ -357,23 +302,19 @@ def _read_protocol(
     sources = {protocols.get(row.origin.name) if row.origin else None for row in rows}
     windows = {(row.window.skip, row.window.iters) for row in rows if row.window}
     protocol = sources.pop()
+    values: dict[str, Any] = {"repeats": max(row.asked for row in rows)}
     if protocol:
         last = None if protocol.window_seconds else protocol.iters
+        values = asdict(protocol)
         is_own = windows <= {(protocol.skip, last)}
     else:
-        is_own = len(windows) < 2 and not any(end is None for _, end in windows)  # noqa: PLR2004
-    if sources or not is_own:
-        raise UsageError(
-            "The protocols of these results differ, or are not those of their numbers, or the file "
-            "does not say how long runs were.",
-            where=recipe.name,
-            hint="Name the campaign itself, or say what to measure in a campaign.toml and name the "
-            "results with --against.",
-        )
-    if protocol:
-        values: dict[str, Any] = asdict(protocol)
-    else:
-        values = {"repeats": max(row.asked for row in rows)}
         for skip, iters in windows:
             values |= {"skip": skip, "iters": iters}
+        is_own = len(windows) <= 1 and values.get("iters", 0) is not None
+    if sources or not is_own:
+        message = (
+            "The protocols of these results differ, or are not those of their numbers, or the file "
+            "does not say how long runs were."
+        )
+        raise UsageError(message, where=recipe.name, hint=_FILE_HINT)
     return {**values, "repeats": max(FEWEST_REPEATS, values["repeats"])}

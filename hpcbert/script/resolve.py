@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hpcbert.campaign import store
 from hpcbert.config import trust
 from hpcbert.config.recipe import Recipe
 from hpcbert.config.schedulers import Traits, find_traits
 from hpcbert.config.site import Site
 from hpcbert.config.slurm_arguments import argument_value
 from hpcbert.container import reference, runtimes
-from hpcbert.errors import UsageError
+from hpcbert.errors import UsageError, refuse_ineffective
 from hpcbert.model import Device, Point
 from hpcbert.script import materials
 from hpcbert.script.materials import Inputs, runs_in_environment
@@ -172,19 +171,35 @@ def resolve(
     device_option = "" if device == choose_device(recipe, site, "") else f" --device {device}"
     recipe = recipe.for_device(device)
     sources = _list_sources(site, recipe, options, measurement_plan)
-    _refuse_untrusted(site, recipe, options, sources)
-    _refuse_impossible(request, site, scheduler, directory)
-    _refuse_unclear_search(measurement_plan, options)
+    recipe_files = sorted(path for path in Path(recipe.folder).iterdir() if path.is_file())
+    paths = (Path(site.where), *recipe_files, *sources.values())
+    trust.refuse_untrusted(paths, trusted_entries(site, options))
+    _refuse_impossible(measurement_plan, site, options, directory)
     by_hand = directory == BY_HAND
     inputs = materials.find_inputs(site, recipe, measurement_plan.options, by_hand=by_hand)
-    lacks_image = site.container.runtime != "none" and not inputs.image
-    enters_only = not lacks_image and (options.rehearse or options.examine)
-    missing_needs = () if enters_only else list_missing(site, recipe, inputs)
-    if missing_needs and not (options.dry or by_hand):
-        raise _missing_error(site, recipe, missing_needs, device_option)
-    script_inputs = _complete_inputs(site, recipe, scheduler, inputs, missing_needs)
+    missing = list_missing(site, recipe, inputs)
+    if "image" not in missing and (options.rehearse or options.examine):
+        missing = ()
+    keys = ", ".join(f"frameworks.{recipe.name}.{need}" for need in missing)
+    if missing and not (options.dry or by_hand):
+        raise UsageError(
+            f"{recipe.name} needs {' and '.join(missing)}, but site {site.name!r} names none.",
+            where=site.where,
+            hint=f"Make it ready: hpcbert prepare --fw {recipe.name}{device_option}; or set {keys} "
+            f"there, or give {' '.join(f'--{need}' for need in missing)}. Without them, --rehearse "
+            "runs everything but the training.",
+        )
+    warnings: list[str] = []
+    if missing:
+        warnings.append(f"{site.where} does not set {keys}: the script shows {_MISSING}… instead.")
     mpi = _choose_mpi(site, recipe, options.mpi)
-    has_several_ranks = scheduler.srun and request.shape.gpus > 1
+    has_other_mpi = recipe.mpi not in {(), ("none",)} and not mpi.startswith(recipe.mpi)
+    if has_other_mpi and scheduler.srun and request.shape.gpus > 1:
+        warnings.append(
+            f"{recipe.name} finds its ranks by {' or '.join(recipe.mpi)}, but {site.where} has "
+            f"slurm.mpi = {mpi!r}: each rank may run alone."
+        )
+    script_inputs = _complete_inputs(site, recipe, scheduler, inputs, missing)
     return Resolved(
         site=site,
         recipe=recipe,
@@ -198,62 +213,37 @@ def resolve(
         sources=sources,
         plan=measurement_plan,
         mounts=materials.list_mounts(site, script_inputs, directory),
-        warnings=(
-            *_warn_of_missing(site, recipe, missing_needs),
-            *(_warn_of_mpi(site, recipe, mpi) if has_several_ranks else ()),
-        ),
-        missing=missing_needs,
+        warnings=tuple(warnings),
+        missing=missing,
     )
 
 
-def _refuse_unclear_search(measurement_plan: MeasurementPlan, options: SubmitOptions) -> None:
-    """Refuse what leaves open which job finds a common batch size, or which size a table has."""
-    if options.concurrent > 1 and any(point.largest for point in measurement_plan.points):
-        raise UsageError(
-            "--concurrent-repeats has no effect with --batch-size max: the first repeat finds the "
-            "size for all.",
-            hint="Leave --concurrent-repeats out.",
-        )
-    kinds = {point.is_common for point in measurement_plan.points if point.largest}
-    if kinds == {True, False}:
-        raise UsageError(
-            "max and max-common may find the same size, and their rows would be in one table.",
-            hint="Ask for one of them.",
-        )
-    if kinds == {True} and options.concurrent_points:
-        raise UsageError(
-            "--concurrent-points has no effect with --batch-size max-common: the largest shape "
-            "finds the size for all.",
-            hint="Leave --concurrent-points out.",
-        )
-
-
-def _refuse_untrusted(
-    site: Site, recipe: Recipe, options: SubmitOptions, sources: Mapping[str, Path]
+def _refuse_impossible(
+    measurement_plan: MeasurementPlan, site: Site, options: SubmitOptions, directory: str
 ) -> None:
-    recipe_files = sorted(path for path in Path(recipe.folder).iterdir() if path.is_file())
-    paths = (Path(site.where), *recipe_files, *sources.values())
-    trust.refuse_untrusted(paths, trusted_entries(site, options))
-
-
-def _refuse_impossible(request: Request, site: Site, scheduler: Traits, directory: str) -> None:
+    scheduler, nodes = find_traits(options.scheduler), measurement_plan.request.shape.nodes
     if site.container.runtime == "pyxis" and not scheduler.srun:
-        raise UsageError(
-            f"pyxis belongs to srun, which the {scheduler.name} scheduler does not use.",
-            where=site.where,
-            hint='Use container.runtime = "enroot" or "apptainer", or "none" on the host.',
-        )
-    if scheduler.runs_locally and request.shape.nodes > 1:
-        raise UsageError(
-            f"The {scheduler.name} scheduler has one node; you asked for {request.shape.nodes}.",
-            hint='Set scheduler = "slurm" in the site.toml, or give --scheduler slurm.',
-        )
+        message = f"pyxis belongs to srun, which the {scheduler.name} scheduler does not use."
+        hint = 'Use container.runtime = "enroot" or "apptainer", or "none" on the host.'
+        raise UsageError(message, where=site.where, hint=hint)
+    if scheduler.runs_locally and nodes > 1:
+        message = f"The {scheduler.name} scheduler has one node; you asked for {nodes}."
+        hint = 'Set scheduler = "slurm" in the site.toml, or give --scheduler slurm.'
+        raise UsageError(message, where=site.where, hint=hint)
     if "\\" in directory or not directory.isprintable():  # Slurm's patterns can't express it
-        raise UsageError(
-            "The path of campaigns must not contain a backslash or a control character.",
-            where=directory,
-            hint="Choose another place with --runs.",
-        )
+        message = "The path of campaigns must not contain a backslash or a control character."
+        raise UsageError(message, where=directory, hint="Choose another place with --runs.")
+    # What leaves open which job finds a common batch size, or which size a table has.
+    kinds = {point.is_common for point in measurement_plan.points if point.largest}
+    if kinds and options.concurrent > 1:
+        context = "with --batch-size max: the first repeat finds the size for all"
+        raise refuse_ineffective("--concurrent-repeats", context)
+    if kinds == {True, False}:
+        message = "max and max-common may find the same size, and their rows would be in one table."
+        raise UsageError(message, hint="Ask for one of them.")
+    if kinds == {True} and options.concurrent_points:
+        context = "with --batch-size max-common: the largest shape finds the size for all"
+        raise refuse_ineffective("--concurrent-points", context)
 
 
 def trusted_entries(site: Site, options: SubmitOptions) -> tuple[trust.TrustedPath, ...]:
@@ -271,14 +261,6 @@ def _choose_mpi(site: Site, recipe: Recipe, cluster_mpi: tuple[str, ...]) -> str
     return site_mpi or choose_mpi(recipe.mpi, cluster_mpi) or next(iter(recipe.mpi), "")
 
 
-def _warn_of_mpi(site: Site, recipe: Recipe, mpi: str) -> tuple[str, ...]:
-    """Return a warning if the recipe's ranks are not known to support the site's kind of MPI."""
-    if not recipe.mpi or recipe.mpi == ("none",) or mpi.startswith(recipe.mpi):
-        return ()
-    text = f"{recipe.name} finds its ranks by {' or '.join(recipe.mpi)}"
-    return (f"{text}, but {site.where} has slurm.mpi = {mpi!r}: each rank may run alone.",)
-
-
 def rank_variables(resolved: Resolved, point: Point) -> dict[str, str]:
     """Return the variables of every rank: the site's, the point's, then the recipe's, which win.
 
@@ -286,23 +268,6 @@ def rank_variables(resolved: Resolved, point: Point) -> dict[str, str]:
     """
     recipe_variables = {**resolved.recipe.env, **_HIDDEN_GPUS.get(resolved.device, {})}
     return {**resolved.site.env, **dict(point.env), **recipe_variables}
-
-
-def relative_path(path: Path, base: Path) -> str:
-    """Return a path as seen from a directory above it, else as it is."""
-    return str(path.relative_to(base)) if path.is_relative_to(base) else str(path)
-
-
-def find_sample_log(recipe: Recipe) -> Path:
-    """Return the recipe's sample log.
-
-    Raises:
-        UsageError: It has none, so there is nothing to rehearse.
-    """
-    path = Path(recipe.folder) / store.SAMPLE
-    if not path.is_file():
-        raise UsageError(f"{recipe.name} has no {store.SAMPLE} to rehearse.", where=str(path))
-    return path
 
 
 def find_file(recipe: Recipe, name: str) -> Path:
@@ -346,48 +311,17 @@ def list_missing(site: Site, recipe: Recipe, inputs: Inputs) -> tuple[str, ...]:
     return tuple(needs)
 
 
-def _missing_error(
-    site: Site, recipe: Recipe, missing_needs: tuple[str, ...], device_option: str
-) -> UsageError:
-    options = " ".join(f"--{need}" for need in missing_needs)
-    return UsageError(
-        f"{recipe.name} needs {' and '.join(missing_needs)}, but site {site.name!r} names none.",
-        where=site.where,
-        hint=f"Make it ready: hpcbert prepare --fw {recipe.name}{device_option}; or set "
-        f"{_format_keys(recipe, missing_needs)} there, or give {options}. Without them, "
-        "--rehearse runs everything but the training.",
-    )
-
-
-def _warn_of_missing(site: Site, recipe: Recipe, missing_needs: tuple[str, ...]) -> tuple[str, ...]:
-    if not missing_needs:
-        return ()
-    keys = _format_keys(recipe, missing_needs)
-    return (f"{site.where} does not set {keys}: the script shows {_MISSING}… instead.",)
-
-
-def _format_keys(recipe: Recipe, needs: tuple[str, ...]) -> str:
-    return ", ".join(f"frameworks.{recipe.name}.{need}" for need in needs)
-
-
 def _complete_inputs(
-    site: Site,
-    recipe: Recipe,
-    scheduler: Traits,
-    inputs: Inputs,
-    missing_needs: tuple[str, ...],
+    site: Site, recipe: Recipe, scheduler: Traits, inputs: Inputs, missing: tuple[str, ...]
 ) -> Inputs:
     """Return the inputs with an interpreter, and with a path to fill in for what is missing."""
-    placeholders = {need: f"{_MISSING}{recipe.name}/{need}" for need in missing_needs}
-    image = inputs.image
-    if "image" in placeholders:
-        image = reference.parse_reference(placeholders["image"])
+    paths = {need: f"{_MISSING}{recipe.name}/{need}" for need in missing}
     is_on_host = scheduler.runs_locally and site.container.runtime == "none"
-    python = inputs.python or placeholders.get("python")
+    python = inputs.python or paths.get("python")
     return replace(
         inputs,
-        image=image,
-        data=placeholders.get("data", inputs.data),
-        source=placeholders.get("source", inputs.source),
+        image=reference.parse_reference(paths["image"]) if "image" in paths else inputs.image,
+        data=paths.get("data", inputs.data),
+        source=paths.get("source", inputs.source),
         python=python or (sys.executable if is_on_host else "python3"),
     )

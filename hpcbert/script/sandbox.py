@@ -8,8 +8,8 @@ and that no template reads would label a run as something that it is not.
 from __future__ import annotations
 
 import contextlib
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,11 +17,9 @@ from typing import Any
 import jinja2
 
 from hpcbert.config import trust
-from hpcbert.errors import UsageError
+from hpcbert.errors import UsageError, refuse_ineffective
 from hpcbert.model import Point
 from hpcbert.script.resolve import Resolved
-
-_SUFFIX = ".j2"
 
 
 class Loader(jinja2.FileSystemLoader):
@@ -57,35 +55,20 @@ def locate_errors(path: Path) -> Iterator[None]:
     """
     try:
         yield
-    except UsageError as error:
-        if error.where:
-            raise
-        raise UsageError(
-            error.message, where=_find_error_line(error, path), hint=error.hint
-        ) from error
-    except jinja2.TemplateSyntaxError as error:
-        where = f"{error.filename or path}:{error.lineno}"
-        raise UsageError(f"A template is wrong: {error.message}.", where=where) from error
     except Exception as error:
         # Any error of its own arithmetic and calls: a division by 0, an endless recursion.
         text = str(error).rstrip(".") or type(error).__name__
-        raise UsageError(
-            f"A template is wrong: {text}.", where=_find_error_line(error, path)
-        ) from error
-
-
-def _find_error_line(error: BaseException, path: Path) -> str:
-    """Return file and line of the template in which an error was raised.
-
-    Jinja puts the template's own place into the traceback.
-    """
-    text = str(path)
-    trace = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename.endswith(_SUFFIX):
-            text = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
-        trace = trace.tb_next
-    return text
+        message, hint, where = f"A template is wrong: {text}.", "", str(path)
+        for frame in traceback.extract_tb(error.__traceback__):
+            # Jinja puts the template's own place into the traceback.
+            if frame.filename.endswith(".j2"):
+                where = f"{frame.filename}:{frame.lineno}"
+        if isinstance(error, jinja2.TemplateSyntaxError):
+            message = f"A template is wrong: {error.message}."
+            where = f"{error.filename or path}:{error.lineno}"
+        if isinstance(error, UsageError):
+            message, hint, where = error.message, error.hint, error.where or where
+        raise UsageError(message, where=where, hint=hint) from error
 
 
 # --- Whether what was requested reaches the commands of the ranks ---------------------------------
@@ -94,75 +77,53 @@ def _find_error_line(error: BaseException, path: Path) -> str:
 class Fields:
     """The attributes of an object for a template, which notes those that it reads."""
 
-    def __init__(self, source: object, names: set[str]) -> None:
+    def __init__(self, source: object, prefix: str, names: set[str]) -> None:
         self._source = source
+        self._prefix = prefix
         self._names = names
 
     def __getattr__(self, name: str) -> Any:
-        self._names.add(name)
+        self._names.add(f"{self._prefix}.{name}")
         return getattr(self._source, name)
 
 
-@dataclass(frozen=True)
-class Readings:
-    """The names of what a template reads: options, and attributes of point and protocol."""
-
-    options: set[str] = field(default_factory=set)
-    fields: set[str] = field(default_factory=set)
-
-    def watch(self, context: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a template's variables, of which it notes what is read."""
-        return {
-            **context,
-            "options": Fields(SimpleNamespace(**context["options"]), self.options),
-            "point": Fields(context["point"], self.fields),
-            "protocol": Fields(context["protocol"], self.fields),
-        }
+def watch(context: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
+    """Return a template's variables; what it reads of three of them is noted in `names`."""
+    watched = {**context, "options": SimpleNamespace(**context["options"])}
+    for variable in ("options", "point", "protocol"):
+        watched[variable] = Fields(watched[variable], variable, names)
+    return watched
 
 
-def refuse_unread(resolved: Resolved, point: Point, readings: Readings) -> None:
+def refuse_unread(resolved: Resolved, point: Point, names: set[str]) -> None:
     """Refuse a value that differs from the recipe's own and that its template does not read.
+
+    Args:
+        names: What the template read: `options.NAME`, `point.precision`, `protocol.iters`.
 
     Raises:
         UsageError: There is one; the message names its option.
     """
-    flags = [*_list_unread_fields(resolved, point, readings.fields)]
-    flags += [f"--set {name}" for name in _list_unread_options(resolved, readings.options)]
-    if flags:
-        context = f" with the protocol {point.protocol}" if point.protocol else " here"
-        message = f"{flags[0]} has no effect on {point.framework}{context}."
-        raise UsageError(message, hint=f"Leave {flags[0].partition('=')[0]} out.")
-
-
-def _list_unread_fields(resolved: Resolved, point: Point, names: set[str]) -> Iterator[str]:
     recipe, preset, protocol = resolved.recipe, resolved.plan.preset, resolved.plan.protocol
-    precisions = preset.precisions or recipe.precisions
-    sizes: dict[str, int] = dict((*recipe.batch_sizes.items(),))
-    accumulations = {"accumulation", "global_batch_size"}
-    requested_values = (
-        ("--precision", point.precision, precisions[0], {"precision"}),
-        ("--model", point.model, recipe.models[0], {"model"}),
-        ("--batch-size", point.batch_size_per_device, sizes[point.precision], _SIZES),
+    precision = (preset.precisions or recipe.precisions)[0]
+    own_sizes: dict[str, int] = dict((*recipe.batch_sizes.items(),))
+    sizes = ("point.batch_size_per_device", "point.global_batch_size")
+    accumulations = ("point.accumulation", "point.global_batch_size")
+    rows: list[tuple[str, Any, Any, tuple[str, ...]]] = [
+        ("--precision", point.precision, precision, ("point.precision",)),
+        ("--model", point.model, recipe.models[0], ("point.model",)),
+        ("--batch-size", point.batch_size_per_device, own_sizes[point.precision], sizes),
         ("--accumulation", point.accumulation, preset.accumulation or 1, accumulations),
-        ("--xla", point.xla, preset.xla, {"xla"}),
-        ("--iters", protocol.iters, preset.iters, {"iters"}),
-        ("--window-seconds", protocol.window_seconds, 0, {"window_seconds"}),
-    )
-    for flag, value, own_value, attributes in requested_values:
-        if value != own_value and not attributes & names:
-            yield flag
-
-
-_SIZES = {"batch_size_per_device", "global_batch_size"}
-
-
-def _list_unread_options(resolved: Resolved, names: set[str]) -> Iterator[str]:
-    """Yield the options without an effect: measured ones at any, others at a typed value."""
-    recipe = resolved.recipe
+        ("--xla", point.xla, preset.xla, ("point.xla",)),
+        ("--iters", protocol.iters, preset.iters, ("protocol.iters",)),
+        ("--window-seconds", protocol.window_seconds, 0, ("protocol.window_seconds",)),
+    ]
     site_options = resolved.site.settings(recipe.name).options
     for name, option in recipe.options.items():
-        own_value = option.default
-        if not option.measured:
-            own_value = site_options.get(name, own_value)
-        if resolved.plan.options[name] != own_value and name not in names:
-            yield name
+        # Measured options have no effect at any other value, the others at a typed one.
+        own = option.default if option.measured else site_options.get(name, option.default)
+        rows.append((f"--set {name}", resolved.plan.options[name], own, (f"options.{name}",)))
+    for flag, value, own_value, attributes in rows:
+        if value != own_value and names.isdisjoint(attributes):
+            context = f"with the protocol {point.protocol}" if point.protocol else "here"
+            raise refuse_ineffective(flag, f"on {point.framework} {context}")

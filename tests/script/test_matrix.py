@@ -11,7 +11,7 @@ from hpcbert.config.recipe import Recipe
 from hpcbert.config.site import Site
 from hpcbert.errors import Refusals, UsageError
 from hpcbert.model import Point, Shape
-from hpcbert.script.matrix import Matrix, list_plans
+from hpcbert.script.matrix import list_plans
 from hpcbert.script.plan import Request
 from tests.kit.drafts import changed, reference
 from tests.kit.paths import TEMPLATES
@@ -33,7 +33,7 @@ def list_campaigns(site: Site, text: str) -> list[tuple[str, tuple[Point, ...]]]
     def find(name: str) -> tuple[Recipe, Site]:
         return recipe.load(places.find_recipe(name, (TEMPLATES,))), site
 
-    plans = list_plans(Matrix(file, Request(largest), str(path)), find)
+    plans = list_plans(file, Request(largest), find, where=str(path))
     return [(campaign_plan.framework, campaign_plan.points) for campaign_plan in plans]
 
 

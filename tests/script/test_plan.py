@@ -109,7 +109,7 @@ def test_only_options_that_change_the_number_are_identity(recipe: Recipe, site: 
 @pytest.mark.parametrize(
     ("request_", "says"),
     [
-        (Request(Shape(1, 9)), "8 GPUs, you asked for 9"),
+        (Request(Shape(1, 9)), "8 GPUs, not 9"),
         (combined(Shape(1, 1), ("fp64",)), "no precision 'fp64'"),
         (combined(Shape(1, 1), ("nvfp4",)), "does not run nvfp4"),
         (Request(Shape(1, 1), model="bert-huge"), "no model 'bert-huge'"),
@@ -123,7 +123,7 @@ def test_only_options_that_change_the_number_are_identity(recipe: Recipe, site: 
         (combined(Shape(1, 1), batch_sizes=(-3,)), "at least 1, not -3"),
         (Request(Shape(1, 1), iters=20), "leaves nothing"),
         (Request(Shape(1, 1), repeats=0), "--repeats must be 1 to 1000"),
-        (Request(Shape(1, 8), global_batch_size=100), "not a multiple of 8 GPUs x 4 samples"),
+        (Request(Shape(1, 8), global_batch_size=100), "not a multiple of 8 devices x 4 samples"),
         (Request(Shape(1, 1), preset="lamb"), "no protocol 'lamb'"),
         (Request(Shape(1, 1), window_seconds=3600), "does not fit into the time limit"),
     ],

@@ -116,10 +116,8 @@ def test_what_can_not_be_is_refused_with_a_name_for_what_can(
     tmp_path: Path, recipe: Recipe
 ) -> None:
     site = reference(tmp_path)
-    folders = (tmp_path / "templates", *drafts.OPTIONS.folders)
     with pytest.raises(UsageError, match="megatron runs on gpu, not on cpu") as refused:
-        choose_device(drafts.load("megatron"), site, "cpu", folders)
-    assert "two" in refused.value.hint
+        choose_device(drafts.load("megatron"), site, "cpu")
     assert "pytorch" in refused.value.hint
     assert "megatron" not in refused.value.hint
     with pytest.raises(UsageError, match="no device 'cup'") as wrong:
@@ -187,7 +185,7 @@ def test_more_ranks_than_a_node_has_gpus_may_run_on_its_cpu(tmp_path: Path) -> N
     assert "--ntasks-per-node=12" in only_script(drafted(site, many))
     with pytest.raises(UsageError, match="have 8 GPUs"):
         drafted(site, replace(many, device="gpu"))
-    with pytest.raises(UsageError, match="not a multiple of 12 ranks x 4"):
+    with pytest.raises(UsageError, match="not a multiple of 12 devices x 4"):
         drafted(site, replace(many, global_batch_size=7))
 
 
