@@ -7,7 +7,7 @@ nothing ever writes to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -94,59 +94,44 @@ _SHAPES = f'Write nodes and GPUs per node, 4n8g, or "{SCALING}".'
 
 
 def _read_size_tables(value: Any) -> tuple[Sizes, ...]:
+    """Read sizes for all, by precision, by framework, or by framework and precision."""
     if not isinstance(value, dict):
         return (Sizes("batch_sizes", "", "", _read_sizes(value)),)
     batch_sizes: list[Sizes] = []
     for name, entry in value.items():
-        key = f"batch_sizes.{name}"
-        if parse_precision(name) in PRECISIONS:
-            if isinstance(entry, dict):
+        framework = "" if parse_precision(name) in PRECISIONS else name
+        for word, sizes in entry.items() if isinstance(entry, dict) else [("", entry)]:
+            precision = parse_precision(word if framework else name)
+            if word and not framework:
                 raise Invalid("must be a whole number or an array", key=name)
-            batch_sizes.append(Sizes(key, "", parse_precision(name), _read_sizes(entry)))
-        elif isinstance(entry, dict):
-            batch_sizes += [
-                Sizes(
-                    f"{key}.{precision_name}",
-                    name,
-                    _check_precision(precision_name, name),
-                    _read_sizes(sizes),
-                )
-                for precision_name, sizes in entry.items()
-            ]
-        else:
-            batch_sizes.append(Sizes(key, name, "", _read_sizes(entry)))
+            if word and precision not in PRECISIONS:
+                hint = did_you_mean(word, PRECISIONS)
+                raise Invalid("is not a precision", hint, key=f"{name}.{word}")
+            key = f"batch_sizes.{name}{'.' if word else ''}{word}"
+            batch_sizes.append(Sizes(key, framework, precision, _read_sizes(sizes)))
     return tuple(batch_sizes)
 
 
-def _check_precision(word: str, framework: str) -> str:
-    precision_name = parse_precision(word)
-    if precision_name not in PRECISIONS:
-        raise Invalid(
-            "is not a precision", did_you_mean(word, PRECISIONS), key=f"{framework}.{word}"
-        )
-    return precision_name
-
-
 def _read_option_axes(value: Mapping[str, Any]) -> tuple[OptionValues, ...]:
-    option_values: list[OptionValues] = []
+    axes: list[OptionValues] = []
     for name, entry in value.items():
-        table = entry if isinstance(entry, dict) else {name: entry}
-        framework = name if isinstance(entry, dict) else ""
-        for option_name, values in table.items():
-            key = ".".join(filter(None, ("options", framework, option_name)))
-            option_values.append(OptionValues(key, framework, option_name, _as_tuple(values)))
-    return tuple(option_values)
+        if isinstance(entry, dict):
+            key = f"options.{name}"
+            axes += [OptionValues(f"{key}.{n}", name, n, _as_tuple(v)) for n, v in entry.items()]
+        else:
+            axes.append(OptionValues(f"options.{name}", "", name, _as_tuple(entry)))
+    return tuple(axes)
 
 
 def _read_variable_axes(value: Mapping[str, Any]) -> tuple[Variable, ...]:
-    point_variables = []
+    variables = []
     for name, entry in value.items():
         try:
             values = tuple(site.check_point_value(text) for text in _as_tuple(entry))
-            point_variables.append(Variable(site.check_point_variable(name), values))
+            variables.append(Variable(site.check_point_variable(name), values))
         except Invalid as error:  # noqa: PERF203
             raise error.under(name) from None
-    return tuple(point_variables)
+    return tuple(variables)
 
 
 _Texts = Annotated[tuple[str, ...], EncodedAs(_Text, _as_tuple)]
@@ -195,23 +180,15 @@ class Axes:
 
         Options and variables are merged one by one.
         """
+        names = ("frameworks", "models", "precisions", "batch_sizes", "shapes")
+        options = {(option.framework, option.name): option for option in base.options}
+        options |= {(option.framework, option.name): option for option in self.options}
+        variables = {variable.name: variable for variable in (*base.env, *self.env)}
         return Axes(
-            frameworks=self.frameworks or base.frameworks,
-            models=self.models or base.models,
-            precisions=self.precisions or base.precisions,
-            batch_sizes=self.batch_sizes or base.batch_sizes,
-            shapes=self.shapes or base.shapes,
-            options=_merge_entries(
-                self.options, base.options, lambda option: (option.framework, option.name)
-            ),
-            env=_merge_entries(self.env, base.env, lambda variable: variable.name),
+            **{name: getattr(self, name) or getattr(base, name) for name in names},
+            options=tuple(options.values()),
+            env=tuple(variables.values()),
         )
-
-
-def _merge_entries(
-    entries: tuple[Any, ...], defaults: tuple[Any, ...], key: Callable[[Any], Any]
-) -> Any:
-    return tuple({key(entry): entry for entry in (*defaults, *entries)}.values())
 
 
 def _read_sizes(value: Any) -> tuple[int, ...]:
@@ -267,14 +244,10 @@ def check_name(text: str) -> str:
     Raises:
         Invalid: It is empty or too long, or holds a slash or a control character.
     """
-    if (
-        not (0 < len(text) <= _MAX_NAME_LENGTH and text.isprintable())
-        or "/" in text
-        or text != text.strip()
-    ):
-        raise Invalid(
-            f"must be 1 to {_MAX_NAME_LENGTH} printable characters without a slash", value=text
-        )
+    is_plain = text.isprintable() and "/" not in text and text == text.strip()
+    if not is_plain or not 0 < len(text) <= _MAX_NAME_LENGTH:
+        message = f"must be 1 to {_MAX_NAME_LENGTH} printable characters without a slash"
+        raise Invalid(message, value=text)
     return text
 
 
@@ -296,29 +269,27 @@ class CampaignFile(Selection, RunOptions):
 
     def __post_init__(self) -> None:
         if self.accumulation and self.global_batch_size:
-            raise Invalid(
-                "follows from accumulation: set only one of them", key="global_batch_size"
-            )
+            message = "follows from accumulation: set only one of them"
+            raise Invalid(message, key="global_batch_size")
         if self.concurrent_repeats > 1 and self.repeats_in == "one-job":
             raise Invalid('has no effect with repeats_in = "one-job"', key="concurrent_repeats")
         if self.stop_on_failure and self.concurrent_points:
             raise Invalid("has no effect with concurrent_points", key="stop_on_failure")
-        curve = any(SCALING in axes.shapes for axes in (self, *self.include))
+        has_curve = any(SCALING in axes.shapes for axes in (self, *self.include))
         for key in ("nodes", "gpus_per_node"):
-            if getattr(self, key) and self.shapes and not curve:
+            if getattr(self, key) and self.shapes and not has_curve:
                 raise Invalid(f'has no effect with shapes, unless "{SCALING}" is one', key=key)
-        if curve and not self.gpus_per_node:
+        if has_curve and not self.gpus_per_node:
             raise Invalid(f'is missing, but "{SCALING}" in shapes needs it', key="gpus_per_node")
 
     def run_options(self) -> dict[str, Any]:
         """Return the options of how to run that the file sets, by their names."""
-        parts = ((self, RunOptions), (self.slurm, SlurmOptions))
-        return {
-            option: value
-            for source, options_class in parts
-            for option in option_names(options_class)
-            if (value := getattr(source, option)) != getattr(options_class, option)
-        }
+        values: dict[str, Any] = {}
+        for table, options_class in ((self, RunOptions), (self.slurm, SlurmOptions)):
+            for option in option_names(options_class):
+                if getattr(table, option) != getattr(options_class, option):
+                    values[option] = getattr(table, option)
+        return values
 
 
 def option_key(option: str) -> str:
@@ -337,33 +308,23 @@ def read(path: Path) -> CampaignFile:
     try:
         return decode(CampaignFile, values, file=str(path), where=str(path))
     except ConfigError as first_error:
-        error = _explain_option(first_error)
-        config_errors = {str(error): error, **_collect_errors(values, str(path))}
-        raise (
-            error if len(config_errors) == 1 else Refusals(tuple(config_errors.values()))
-        ) from None
-
-
-def _collect_errors(values: Mapping[str, Any], file: str) -> dict[str, ConfigError]:
-    """Return the errors of each key by itself, by message."""
-    config_errors: dict[str, ConfigError] = {}
+        errors = [first_error]
     for key, value in values.items():
         try:
-            decode(CampaignFile, {key: value}, file=file)
+            decode(CampaignFile, {key: value}, file=str(path))
         except ConfigError as error:  # noqa: PERF203
             # An error because of other, absent keys is not this key's.
-            if error.message.startswith(key):
-                config_errors[str(error)] = _explain_option(error)
-    return config_errors
+            errors += [error] if error.message.startswith(key) else []
+    distinct = list({str(error): _explain_option(error) for error in errors}.values())
+    raise distinct[0] if len(distinct) == 1 else Refusals(distinct)
 
 
 def _explain_option(error: ConfigError) -> ConfigError:
     """Return an error about an unknown key; if an option has that name, with its place."""
     key, _, suffix = error.message.partition(" is not known")
-    if not suffix or (key not in _TYPED_OPTIONS and key not in option_names(SlurmOptions)):
-        return error
-    if key in _TYPED_OPTIONS:
+    hint = error.hint
+    if suffix and key in _TYPED_OPTIONS:
         hint = f"It is an option: type --{key} with the file."
-    else:
+    elif suffix and key in option_names(SlurmOptions):
         hint = "It is a key of the table [slurm]."
     return ConfigError(error.message, where=error.where, hint=hint)

@@ -47,17 +47,19 @@ def find_site(flag: str, *, env: Mapping[str, str], cwd: Path) -> tuple[Path, st
     Raises:
         ConfigError: The flag or the variable names a file that does not exist.
     """
-    choice = (flag, "--site") if flag else (env.get("HPCBERT_SITE", ""), "HPCBERT_SITE")
-    if choice[0]:
-        path = Path(choice[0])
+    origin, name = ("--site", flag) if flag else ("HPCBERT_SITE", env.get("HPCBERT_SITE", ""))
+    if name:
+        path = Path(name)
         message = "There is no such file."
         if path.is_dir():
             path, message = path / SITE, f"There is no {SITE} in this folder."
         if not path.is_file():
-            named = "Name a site.toml or its folder; hpcbert init writes one."
-            hint = named if flag else _suggest_unset(env)
-            raise ConfigError(message, where=f"{choice[1]}={choice[0]}", hint=hint)
-        return path.absolute(), choice[1]
+            hint = "Name a site.toml or its folder; hpcbert init writes one."
+            # A shell that has sourced the env.sh of a lab that is gone has both variables.
+            variables = "HPCBERT_SITE SLURM_CONF" if "SLURM_CONF" in env else "HPCBERT_SITE"
+            unset = f"If it is of a lab that is gone, run: unset {variables}"
+            raise ConfigError(message, where=f"{origin}={name}", hint=hint if flag else unset)
+        return path.absolute(), origin
     home = Path(env.get("HOME", "/"))
     for folder in _upward(cwd, home):
         if (folder / SITE).is_file():
@@ -66,14 +68,6 @@ def find_site(flag: str, *, env: Mapping[str, str], cwd: Path) -> tuple[Path, st
         if base and (Path(base) / "hpcbert" / SITE).is_file():
             return Path(base) / "hpcbert" / SITE, "XDG configuration"
     return default_site(), "hpcbert's own"
-
-
-def _suggest_unset(env: Mapping[str, str]) -> str:
-    """Return what to type in a shell that has sourced the env.sh of a lab that is gone."""
-    names = ["HPCBERT_SITE"]
-    if env.get("SLURM_CONF") and not Path(env["SLURM_CONF"]).exists():
-        names.append("SLURM_CONF")
-    return f"If it is of a lab that is gone, run: unset {' '.join(names)}"
 
 
 def recipe_folders(site: Path, extra: tuple[str, ...] = ()) -> tuple[Path, ...]:
@@ -87,16 +81,9 @@ def recipe_folders(site: Path, extra: tuple[str, ...] = ()) -> tuple[Path, ...]:
     for name in extra:
         if not Path(name).is_dir():
             raise UsageError("There is no such folder.", where=f"--templates={name}")
-    extra_folders = [path.absolute() for path in map(Path, extra)]
-    site_templates, default_templates = (
-        (site.parent / "templates").absolute(),
-        package_templates().absolute(),
-    )
-    return tuple(
-        path
-        for path in dict.fromkeys([*extra_folders, site_templates, default_templates])
-        if path.is_dir()
-    )
+    folders = [*map(Path, extra), site.parent / "templates", package_templates()]
+    absolute_folders = dict.fromkeys(folder.absolute() for folder in folders)
+    return tuple(folder for folder in absolute_folders if folder.is_dir())
 
 
 def list_recipes(folders: tuple[Path, ...]) -> dict[str, Path]:

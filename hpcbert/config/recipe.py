@@ -6,7 +6,6 @@ import hashlib
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
 from math import isfinite
 from pathlib import Path
 from types import GenericAlias
@@ -14,14 +13,7 @@ from typing import Annotated, Any, Literal
 
 from hpcbert.config.toml import read
 from hpcbert.errors import UsageError
-from hpcbert.model import (
-    USUAL_VOCABULARY,
-    Device,
-    FormatName,
-    OptionValue,
-    Precision,
-    Shape,
-)
+from hpcbert.model import USUAL_VOCABULARY, Device, FormatName, OptionValue, Precision, Shape
 from hpcbert.system.decode import GIVEN, Count, EncodedAs, Invalid, Range, decode, did_you_mean
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
@@ -85,19 +77,14 @@ class Dataset:
     @property
     def names(self) -> frozenset[str]:
         """The options in the names of files."""
-        patterns = (self.files, *self.also)
+        names = {name for text in (self.files, *self.also) for name in _PLACEHOLDER.findall(text)}
         settings = (getattr(self.synthetic, field.name) for field in fields(self.synthetic))
-        numbers = {
-            self.numbered,
-            *(setting for setting in settings if isinstance(setting, str)),
-        } - {""}
-        return frozenset(name for text in patterns for name in _PLACEHOLDER.findall(text)) | numbers
+        names |= {setting for setting in settings if isinstance(setting, str)}
+        return frozenset({*names, self.numbered} - {""})
 
 
 def _check_release(text: str) -> str:
-    """Return a Python release, `3.9`, or refuse other text."""
-    parts = text.split(".")
-    if len(parts) != 2 or not all(part.isdigit() for part in parts):  # noqa: PLR2004
+    if not re.fullmatch(r"\d+\.\d+", text):
         raise Invalid('must be a release of Python, such as "3.9"', value=text)
     return text
 
@@ -196,12 +183,6 @@ KINDS: dict[str, type[OptionValue]] = {"str": str, "int": int, "float": float, "
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 # Samples per device if a recipe only names a precision.
 _DEFAULT_BATCH_SIZE = 32
-
-
-def _require_one(kind: str, names: tuple[str, ...]) -> tuple[str, ...]:
-    if not names:
-        raise Invalid(f"must name at least one {kind}")
-    return names
 
 
 def _check_module(name: str) -> str:
@@ -403,8 +384,8 @@ class Recipe:
     mpi: Preferred = ()
     alone: str = ""
     one_node: str = ""
-    models: Annotated[tuple[str, ...], partial(_require_one, "model")] = ()
-    precisions: Annotated[tuple[Precision, ...], partial(_require_one, "precision")] = ()
+    models: tuple[str, ...] = ()
+    precisions: tuple[Precision, ...] = ()
     batch_sizes: Mapping[Precision, Count] = field(default_factory=dict)
     batch_factors: Mapping[str, Count] = field(default_factory=dict)
     batch_granularity: Count = 8
@@ -424,39 +405,38 @@ class Recipe:
     log: Mapping[str, Any] = field(default_factory=dict, compare=False)
     problems: tuple[str, ...] = ()
     sample: Sample | None = None
-    devices: Annotated[tuple[Device, ...], partial(_require_one, "device")] = ("gpu",)
+    devices: tuple[Device, ...] = ("gpu",)
     on: Mapping[Device, Variation] = field(default_factory=dict)
     environment: VirtualEnvironment | None = None
 
     def __post_init__(self) -> None:
-        for batch_size in set(self.batch_sizes) - set(self.precisions):
+        for key in ("models", "precisions", "devices"):
+            if not getattr(self, key):
+                raise Invalid("must name at least one", key=key)
+        for name in set(self.batch_sizes) - set(self.precisions):
             raise Invalid(
-                "is not known",
-                did_you_mean(batch_size, self.precisions),
-                key=f"batch_sizes.{batch_size}",
+                "is not known", did_you_mean(name, self.precisions), key=f"batch_sizes.{name}"
             )
-        for name, preset in self.protocols.items():
-            key, reason = f"protocols.{name}.precisions", "the recipe does not"
-            _refuse_foreign(preset.precisions, self.precisions, key, reason)
-        if isinstance(self.xla, str):
-            _refuse_foreign((self.xla,), self.options, "xla", "is not an option of the recipe")
+        not_here, no_option = "the recipe does not", "is not an option of the recipe"
+        compiler = (self.xla,) if isinstance(self.xla, str) else ()
+        _refuse_foreign(compiler, self.options, "xla", no_option)
         _refuse_foreign(self.on, self.devices, "on", "is not among the recipe's devices")
-        for device, variation in self.on.items():
-            key, reason = f"on.{device}.precisions", "the recipe does not"
-            _refuse_foreign(variation.precisions, self.precisions, key, reason)
-            _refuse_foreign(variation.protocols, self.protocols, f"on.{device}.protocols", reason)
-            if variation.rule:
-                _refuse_foreign(
-                    [variation.rule], _rule_names(self.log), f"on.{device}.rule", reason
-                )
-            if self.protocols and not self._protocols_on(variation):
-                raise Invalid("leaves no protocol to run", key=key)
         if self.dataset:
-            reason = "is not an option of the recipe"
-            _refuse_foreign(sorted(self.dataset.names), self.options, "dataset", reason)
+            _refuse_foreign(sorted(self.dataset.names), self.options, "dataset", no_option)
+        precisions = {f"protocols.{name}": p.precisions for name, p in self.protocols.items()}
+        precisions |= {f"on.{device}": v.precisions for device, v in self.on.items()}
+        for key, names in precisions.items():
+            _refuse_foreign(names, self.precisions, f"{key}.precisions", not_here)
         if self.sample and self.sample.precision:
-            reason = "the recipe does not"
-            _refuse_foreign((self.sample.precision,), self.precisions, "sample.precision", reason)
+            sample = (self.sample.precision,)
+            _refuse_foreign(sample, self.precisions, "sample.precision", not_here)
+        for device, variation in self.on.items():
+            key = f"on.{device}"
+            _refuse_foreign(variation.protocols, self.protocols, f"{key}.protocols", not_here)
+            rule = (variation.rule,) if variation.rule else ()
+            _refuse_foreign(rule, _rule_names(self.log), f"{key}.rule", not_here)
+            if self.protocols and not self._protocols_on(variation):
+                raise Invalid("leaves no protocol to run", key=f"{key}.precisions")
 
     @property
     def has_script(self) -> bool:
@@ -487,65 +467,50 @@ class Recipe:
         variation = self.on.get(device)
         if variation is None:
             return self
+        names = ("launch", "mpi", "alone", "one_node", "models", "environment")
         precisions = variation.precisions or self.precisions
-        patches = (*self.source.patches, *variation.patches)
+        sizes = {**self.batch_sizes, **variation.batch_sizes}
         return replace(
             self,
-            launch=variation.launch or self.launch,
-            mpi=variation.mpi or self.mpi,
-            alone=variation.alone or self.alone,
-            one_node=variation.one_node or self.one_node,
-            models=variation.models or self.models,
+            **{name: getattr(variation, name) or getattr(self, name) for name in names},
             precisions=precisions,
-            batch_sizes={
-                precision: variation.batch_sizes.get(precision, self.batch_sizes[precision])
-                for precision in precisions
-            },
+            batch_sizes={precision: sizes[precision] for precision in precisions},
             protocols=self._protocols_on(variation),
             on={},
             sample=None,  # of a run elsewhere
             problems=(*self.problems, *variation.problems),
             env={**self.env, **variation.env},
-            source=replace(self.source, patches=patches),
-            environment=variation.environment or self.environment,
+            source=replace(self.source, patches=(*self.source.patches, *variation.patches)),
         )
 
     def _protocols_on(self, variation: Variation) -> dict[str, Preset]:
         """Return the protocols that can run on a device, the default first."""
-        protocols = {name: self.protocols[name] for name in variation.protocols or self.protocols}
-        if variation.iters:
-            protocols = {
-                name: replace(preset, iters=variation.iters, skip=variation.skip)
-                for name, preset in protocols.items()
-            }
-        return _select_protocols(protocols, variation.precisions)
+        protocols = {}
+        for name in variation.protocols or self.protocols:
+            preset = self.protocols[name]
+            precisions = tuple(
+                precision
+                for precision in preset.precisions
+                if precision in (variation.precisions or preset.precisions)
+            )
+            # A protocol without any is for all.
+            if precisions or not preset.precisions:
+                preset = replace(preset, precisions=precisions)
+                if variation.iters:
+                    preset = replace(preset, iters=variation.iters, skip=variation.skip)
+                protocols[name] = preset
+        return protocols
 
     def tasks_per_node(self, shape: Shape) -> int:
         """Return the number of srun tasks per node: one for each GPU, or one for all."""
         return shape.gpus_per_node if self.launch == "per-gpu" else 1
 
 
-def _select_protocols(
-    protocols: Mapping[str, Preset], precisions: tuple[Precision, ...]
-) -> dict[str, Preset]:
-    """Return the protocols for any of some precisions; a protocol without any is for all."""
-    presets = {}
-    for name, protocol in protocols.items():
-        usable_precisions = tuple(
-            p for p in protocol.precisions if not precisions or p in precisions
-        )
-        if usable_precisions or not protocol.precisions:
-            presets[name] = replace(protocol, precisions=usable_precisions)
-    return presets
-
-
 def _rule_names(log: Mapping[str, Any]) -> list[str]:
     """Return the names of the rules in a `[log]` table that is not decoded yet."""
     tables = log.get("rules")
-    rule_tables = tables if isinstance(tables, list) else []
-    return [
-        str(rule_table.get("name")) for rule_table in rule_tables if isinstance(rule_table, dict)
-    ]
+    rules = tables if isinstance(tables, list) else []
+    return [str(rule.get("name")) for rule in rules if isinstance(rule, dict)]
 
 
 def _refuse_foreign(names: Iterable[str], choices: Collection[str], key: str, reason: str) -> None:
@@ -569,19 +534,15 @@ def read_recipe(path: Path, *, name: str, digest: str) -> Recipe:
     Raises:
         ConfigError: The file is missing or wrong; the message names file and key.
     """
-    identity = {"name": name, "folder": str(path.parent), "digest": digest}
-    values = {"models": (), "precisions": (), **read(path)}
-    recipe = decode(Recipe, values, file=str(path), **identity)
-    sample = recipe.sample and replace(
-        recipe.sample, precision=recipe.sample.precision or recipe.precisions[0]
+    recipe = decode(
+        Recipe, read(path), file=str(path), name=name, folder=str(path.parent), digest=digest
     )
+    precisions, sample = recipe.precisions, recipe.sample
+    sizes = dict.fromkeys(precisions, _DEFAULT_BATCH_SIZE)
     return replace(
         recipe,
-        sample=sample,
-        batch_sizes={
-            precision: recipe.batch_sizes.get(precision, _DEFAULT_BATCH_SIZE)
-            for precision in recipe.precisions
-        },
+        sample=sample and replace(sample, precision=sample.precision or precisions[0]),
+        batch_sizes={**sizes, **recipe.batch_sizes},
         protocols=recipe.protocols or {"": Preset("", "")},
     )
 

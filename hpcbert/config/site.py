@@ -20,37 +20,21 @@ from hpcbert.errors import ConfigError
 from hpcbert.model import OptionValue, Precision
 from hpcbert.slurm import commands
 from hpcbert.slurm.hostlist import expand
-from hpcbert.system import redact
-from hpcbert.system.decode import (
-    GIVEN,
-    Count,
-    EncodedAs,
-    Filled,
-    Invalid,
-    Range,
-    decode,
-    document_fields,
-)
+from hpcbert.system import decode, redact
+from hpcbert.system.decode import GIVEN, Count, EncodedAs, Filled, Invalid, Range
 from hpcbert.timelimit import TimeLimit
 
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 # Variables by which Slurm, its PMI and hpcbert's scripts inform the ranks (sbatch(1) and srun(1),
 # OUTPUT ENVIRONMENT VARIABLES; job.bash, rank.bash), and those that steer Slurm's own commands.
-_RESERVED_PREFIXES = {
-    "SLURM": "Slurm",
-    "SBATCH_": "Slurm",
-    "SRUN_": "Slurm",
-    "PMI_": "Slurm",
-    "PMIX_": "Slurm",
-    "HPCBERT_": "hpcbert",
-}
+_RESERVED_PREFIXES = ("SLURM", "SBATCH_", "SRUN_", "PMI_", "PMIX_", "HPCBERT_")
 # Slurm decides which devices a rank sees (gres.conf(5), AutoDetect), and for the CPU, hpcbert.
-_RESERVED_NAMES = {
-    **dict.fromkeys(("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"), ""),
-    **dict.fromkeys(("GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK"), ""),
-    **dict.fromkeys(("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK"), ""),
-}
+_RESERVED_NAMES = (
+    *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
+    *("GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK"),
+    *("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK"),
+)
 # bash refuses to export these (bash(1), Shell Variables).
 _READ_ONLY = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID"})
 # Where a job may run and who pays for it: options of sbatch and srun. sbatch reads them from
@@ -73,11 +57,10 @@ def check_point_variable(name: str) -> str:
         Invalid: It is not a name, or something else sets it, or it names a secret.
     """
     check_variable(name)
-    owner = next(
-        (program for prefix, program in _RESERVED_PREFIXES.items() if name.startswith(prefix)), ""
-    )
-    if owner or name in _RESERVED_NAMES:
-        raise Invalid(f"is set by {owner or 'Slurm and hpcbert'} itself", "Leave it out.")
+    if name.startswith(_RESERVED_PREFIXES) or name in _RESERVED_NAMES:
+        owner = "hpcbert" if name.startswith("HPCBERT_") else "Slurm"
+        owner = "Slurm and hpcbert" if name in _RESERVED_NAMES else owner
+        raise Invalid(f"is set by {owner} itself", "Leave it out.")
     if name in _READ_ONLY:
         raise Invalid("belongs to bash, which refuses to set it", "Leave it out.")
     if redact.is_secret_name(name):
@@ -85,9 +68,7 @@ def check_point_variable(name: str) -> str:
     return name
 
 
-_SECRETS_HINT = (
-    "Put it where the program reads it itself, for example a file in your home directory."
-)
+_SECRETS_HINT = "Put it where the program reads it itself, such as a file in your home directory."
 
 
 def check_point_value(text: str) -> str:
@@ -216,10 +197,8 @@ class SlurmSettings:
     def has_gpus(self) -> bool:
         """Whether jobs request GPUs: by `gres`, or by one of the further options."""
         values = slurm_arguments.argument_values((*self.sbatch_args, *self.srun_args))
-        resources = f"{values.get('gres', '')},{values.get('tres-per-task', '')}"
-        return bool(
-            self.gres or any(name.startswith("gpus") for name in values) or "gpu" in resources
-        )
+        resources = f"{self.gres and 'gpu'},{values.get('gres')},{values.get('tres-per-task')}"
+        return "gpu" in resources or any(name.startswith("gpus") for name in values)
 
     @property
     def selection(self) -> tuple[str, ...]:
@@ -353,22 +332,17 @@ def load(
 def _apply_variables(site: Site, env: Mapping[str, str]) -> Site:
     """Fill in from sbatch's own variables what neither options nor the site say."""
     arguments = slurm_arguments.argument_values(site.slurm.sbatch_args)
-    variables = {
-        name: f"SBATCH_{name.upper()}"
-        for name in _SELECTION
-        if not getattr(site.slurm, name)
-        and name not in arguments
-        and env.get(f"SBATCH_{name.upper()}", "").strip()
-    }
-    values: dict[str, Any] = {name: env[variable].strip() for name, variable in variables.items()}
-    for name, value in values.items():
-        if not value.isprintable():
-            message = "It holds a line break, or a character that does not print."
-            raise ConfigError(message, where=variables[name], hint=f"unset {variables[name]}")
-    origins = {f"slurm.{name}": variable for name, variable in variables.items()}
-    return replace(
-        site, slurm=replace(site.slurm, **values), variables={**site.variables, **origins}
-    )
+    values: dict[str, Any] = {}
+    variables = dict(site.variables)
+    for name in _SELECTION:
+        variable = f"SBATCH_{name.upper()}"
+        value = env.get(variable, "").strip()
+        if value and name not in arguments and not getattr(site.slurm, name):
+            if not value.isprintable():
+                message = "It holds a line break, or a character that does not print."
+                raise ConfigError(message, where=variable, hint=f"unset {variable}")
+            values[name], variables[f"slurm.{name}"] = value, variable
+    return replace(site, slurm=replace(site.slurm, **values), variables=variables)
 
 
 def _apply_options(site: Site, options: Options, cwd: Path) -> Site:
@@ -404,7 +378,7 @@ def read_site(path: Path, *, base: Path, env: Mapping[str, str]) -> Site:
     Raises:
         ConfigError: The file is wrong; the message names file and key.
     """
-    site = decode(Site, read(path), file=str(path), where=str(path))
+    site = decode.decode(Site, read(path), file=str(path), where=str(path))
     runs = env.get("HPCBERT_RUNS", "").strip()
     return replace(
         site,
@@ -426,14 +400,12 @@ def resolve_paths(settings: FrameworkSettings, base: Path) -> FrameworkSettings:
     Args:
         base: Base of relative paths.
     """
-    repository, python = settings.repository, settings.python
+    repository, python, data = settings.repository, settings.python, settings.data
     is_path = repository.startswith((".", "~")) or (repository and (base / repository).exists())
     return replace(
         settings,
         image=resolve_image(settings.image, base),
-        data=_make_absolute(settings.data, base)
-        if settings.data not in {"", SYNTHETIC}
-        else settings.data,
+        data=_make_absolute(data, base) if data not in {"", SYNTHETIC} else data,
         source=_make_absolute(settings.source, base) if settings.source else "",
         python=_make_absolute(python, base) if "/" in python else python,
         repository=_make_absolute(repository, base) if is_path else repository,
@@ -468,23 +440,17 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, TimeLimit):
         return value.text
     if dataclasses.is_dataclass(value):
-        return {
-            field.name: to_plain(getattr(value, field.name))
-            for field in document_fields(value.__class__)
-        }
-    return (
-        {name: to_plain(entry) for name, entry in value.items()}
-        if isinstance(value, dict)
-        else value
-    )
+        names = [field.name for field in decode.document_fields(value.__class__)]
+        return {name: to_plain(getattr(value, name)) for name in names}
+    if isinstance(value, dict):
+        return {name: to_plain(entry) for name, entry in value.items()}
+    return value
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return the values of nested tables by their dotted keys."""
     entries: dict[str, Any] = {}
     for name, value in values.items():
-        if isinstance(value, dict):
-            entries.update(flatten(value, f"{prefix}{name}."))
-        else:
-            entries[f"{prefix}{name}"] = value
+        nested = isinstance(value, dict)
+        entries |= flatten(value, f"{prefix}{name}.") if nested else {f"{prefix}{name}": value}
     return entries

@@ -111,18 +111,15 @@ def _parse_words(program: _Program, words: Sequence[str]) -> list[_Option]:
     for word in words:
         if word.startswith("-") and word.strip("-"):
             options += _parse_option(program, word)
-            lacks_value = _may_lack_value(options[-1])
+            _, name, value = options[-1]
+            has_value = bool(value) or "=" in word
+            lacks_value = len(name) > 1 and name not in _FLAGS and not has_value
         elif lacks_value:
             options[-1] = options[-1]._replace(value=word)
             lacks_value = False
         else:
             options.append(_Option(word))
     return options
-
-
-def _may_lack_value(option: _Option) -> bool:
-    is_known = len(option.name) > 1 and option.name not in _FLAGS
-    return is_known and not option.value and "=" not in option.word
 
 
 def _parse_option(program: _Program, word: str) -> list[_Option]:

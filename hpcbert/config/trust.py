@@ -65,10 +65,8 @@ def read(path: Path) -> tuple[TrustedPath, ...]:
     except FileNotFoundError:
         return ()
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        hint = "Remove the file, and trust again what you need."
-        raise ConfigError(
-            f"Can't read it: {describe_error(error)}.", where=str(path), hint=hint
-        ) from error
+        message, hint = f"Can't read it: {describe_error(error)}.", "Remove it, and trust again."
+        raise ConfigError(message, where=str(path), hint=hint) from error
 
 
 def write(path: Path, entries: Iterable[TrustedPath]) -> None:
@@ -102,14 +100,10 @@ def command_line_entries(
         site: The named site.toml, which covers its owner's recipes next to it; None if hpcbert
             searched for it.
     """
-    entries = [
-        TrustedPath(place, _ANYBODY)
-        for template in templates
-        for place in follow_links(Path(template))
-    ]
+    named = [*map(Path, templates), *([site] if site else [])]
+    entries = [TrustedPath(place, _ANYBODY) for path in named for place in follow_links(path)]
     if site:
-        entries += [TrustedPath(place, _ANYBODY) for place in follow_links(site)]
-        entries += [TrustedPath(site.parent.resolve(), site.stat().st_uid)]
+        entries.append(TrustedPath(site.parent.resolve(), site.stat().st_uid))
     return tuple(entries)
 
 
@@ -125,26 +119,21 @@ def refuse_untrusted(
     Raises:
         UsageError: The user neither trusts nor names one; the hint has the command that does.
     """
-    doubts = [
-        doubt
-        for path in paths
-        for doubt in _find_doubts(path)
-        if not _is_covered(doubt, extra_entries)
-    ]
-    if not doubts:
-        return
-    trusted_entries = read(trust_file(os.environ))
-    doubts = [doubt for doubt in doubts if not _is_covered(doubt, trusted_entries)]
+    doubts = [doubt for path in paths for doubt in _find_doubts(path)]
+    doubts = _select_uncovered(doubts, extra_entries)
+    doubts = _select_uncovered(doubts, read(trust_file(os.environ)) if doubts else ())
     if doubts:
-        raise UsageError(
-            f"{doubts[0].reason}: hpcbert does not run it.",
-            where=str(doubts[0].path),
-            hint=_format_remedy(doubts, advice),
-        )
+        message = f"{doubts[0].reason}: hpcbert does not run it."
+        hint = _format_remedy(doubts, advice)
+        raise UsageError(message, where=str(doubts[0].path), hint=hint)
 
 
-def _is_covered(doubt: _Doubt, entries: Iterable[TrustedPath]) -> bool:
-    return any(entry.covers(doubt.path, doubt.uid) for entry in entries)
+def _select_uncovered(doubts: Iterable[_Doubt], entries: Sequence[TrustedPath]) -> list[_Doubt]:
+    return [
+        doubt
+        for doubt in doubts
+        if not any(entry.covers(doubt.path, doubt.uid) for entry in entries)
+    ]
 
 
 def _find_doubts(path: Path) -> Iterator[_Doubt]:
@@ -169,17 +158,16 @@ def _is_own_file(target: Path) -> bool:
 
 def _format_remedy(doubts: Sequence[_Doubt], advice: str) -> str:
     """Return the command that trusts all files at once: folders that have their files' owner."""
-    trusted_paths = [TrustedPath(_choose_path(doubt), doubt.uid) for doubt in doubts]
-    trusted_paths = [
-        trusted_path
-        for trusted_path in dict.fromkeys(trusted_paths)
-        if not any(trusted_path != other and other.covers(*trusted_path) for other in trusted_paths)
+    entries = dict.fromkeys(TrustedPath(_choose_path(doubt), doubt.uid) for doubt in doubts)
+    paths = [
+        str(entry.path)
+        for entry in entries
+        if not any(entry != other and other.covers(*entry) for other in entries)
     ]
-    words = shlex.join(str(trusted_path.path) for trusted_path in trusted_paths)
-    texts = [str(doubt.path) for doubt in doubts if doubt.uid == os.geteuid()]
-    if len(texts) == len(doubts):
-        advice = f"Close it: chmod o-w {shlex.join(dict.fromkeys(texts))}"
-    remedy = f"you trust it: hpcbert trust {words}"
+    own_files = [str(doubt.path) for doubt in doubts if doubt.uid == os.geteuid()]
+    if len(own_files) == len(doubts):
+        advice = f"Close it: chmod o-w {shlex.join(dict.fromkeys(own_files))}"
+    remedy = f"you trust it: hpcbert trust {shlex.join(paths)}"
     return f"{advice}; or, if {remedy}" if advice else f"If {remedy}"
 
 

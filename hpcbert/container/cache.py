@@ -84,30 +84,39 @@ def find_image(directory: Path, image: Image, prefix: str = "") -> Cached | None
 
 def find_by_stem(directory: Path, stem: str) -> Cached | None:
     """Return the prepared image of a stem; None without a whole one."""
-    return _read_pointer(directory / f"{stem}.json")
+    try:
+        data: Any = json.loads((directory / f"{stem}.json").read_text(encoding="utf-8"))
+        file = data["file"]
+        path = directory / file
+        is_own = data["schema"] == SCHEMA and "/" not in file and file.startswith(f"{stem}+")
+        if not is_own or path.stat().st_size != data["bytes"]:
+            return None
+        texts = {name: str(data[name]) for name in ("reference", "sha256", "created")}
+        versions = {name: str(data.get(name, "")) for name in ("enroot", "apptainer")}
+        return Cached(stem, path=str(path.absolute()), bytes=data["bytes"], **texts, **versions)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def list_images(directory: Path) -> tuple[Cached, ...]:
     """Return all whole images, sorted by name."""
-    images = (_read_pointer(path) for path in sorted(directory.glob("[!.]*.json")))
+    stems = sorted(path.name.removesuffix(".json") for path in directory.glob("[!.]*.json"))
+    images = (find_by_stem(directory, stem) for stem in stems)
     return tuple(image for image in images if image is not None)
 
 
 def find_leftovers(directory: Path) -> tuple[Leftover, ...]:
     """Return the files without a pointer, by name; those of a living import are marked."""
     image_names = {Path(image.path).name for image in list_images(directory)}
-    leftover_files = []
-    for path in sorted(directory.glob("*")) if directory.is_dir() else ():
-        hidden_match = _HIDDEN_NAME.fullmatch(path.name)
-        if hidden_match:
-            name = hidden_match["stem"]
-        elif path.suffix in _IMAGE_SUFFIXES and "+" in path.stem and path.name not in image_names:
-            name = path.stem.rpartition("+")[0]
-        else:
-            continue
-        size = path.lstat().st_size if path.is_file() else 0
-        leftover_files.append(Leftover(str(path), name, is_importing(directory, name), size))
-    return tuple(leftover_files)
+    leftovers = []
+    for path in sorted(directory.glob("*")):
+        match = _HIDDEN_NAME.fullmatch(path.name)
+        is_old = path.suffix in _IMAGE_SUFFIXES and "+" in path.stem
+        if match or (is_old and path.name not in image_names):
+            stem = match["stem"] if match else path.stem.rpartition("+")[0]
+            size = path.lstat().st_size if path.is_file() else 0
+            leftovers.append(Leftover(str(path), stem, is_importing(directory, stem), size))
+    return tuple(leftovers)
 
 
 def is_importing(directory: Path, stem: str) -> bool:
@@ -116,10 +125,15 @@ def is_importing(directory: Path, stem: str) -> bool:
     holder = lock / "holder"
     try:
         heartbeat = (holder if holder.exists() else lock).stat().st_mtime
-        holder_fields = holder.read_text().split() if holder.exists() else []
+        fields = holder.read_text().split() if holder.exists() else []
+        pid_namespace = Path("/proc/self/ns/pid").readlink()
     except OSError:
         return False
-    return time.time() - heartbeat < _DEAD_AFTER and not _is_dead_here(holder_fields)
+    # Token, host, place, process and moment of its start, as image.sh writes them.
+    is_whole = len(fields) == 5 and fields[4].isdecimal()  # noqa: PLR2004
+    is_here = is_whole and fields[2] == f"{boot_id()}/{pid_namespace}/{os.geteuid()}"
+    has_ended = is_here and not is_alive(fields[3], int(fields[4]))
+    return time.time() - heartbeat < _DEAD_AFTER and not has_ended
 
 
 def remove_image(directory: Path, cached: Cached) -> None:
@@ -129,65 +143,25 @@ def remove_image(directory: Path, cached: Cached) -> None:
         UsageError: It is being imported at this moment.
     """
     if is_importing(directory, cached.stem):
-        raise UsageError(
-            f"{cached.stem} is being imported.",
-            where=str(directory),
-            hint="Wait for the import, or end it; the next import takes over from a killed one.",
-        )
-    _unlink(directory / f"{cached.stem}.json")
-    _unlink(Path(cached.path))
+        message = f"{cached.stem} is being imported."
+        hint = "Wait for the import, or end it; the next import takes over from a killed one."
+        raise UsageError(message, where=str(directory), hint=hint)
+    _remove(directory / f"{cached.stem}.json")
+    _remove(Path(cached.path))
 
 
 def remove_leftovers(candidates: Sequence[Leftover]) -> tuple[Leftover, ...]:
     """Remove leftovers without a living import, and return the removed ones."""
     dead_files = tuple(leftover for leftover in candidates if not leftover.busy)
     for leftover in dead_files:
-        _unlink(Path(leftover.path))
+        _remove(Path(leftover.path))
     return dead_files
 
 
-def _unlink(path: Path) -> None:
+def _remove(path: Path) -> None:
     hint = "Ask its owner to remove it; nothing else was removed."
     with translate_errors("remove", path, hint=hint):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
-
-
-def _read_pointer(pointer: Path) -> Cached | None:
-    try:
-        data: Any = json.loads(pointer.read_text(encoding="utf-8"))
-        file, stem = data["file"], pointer.name.removesuffix(".json")
-        if data["schema"] != SCHEMA or "/" in file or not file.startswith(f"{stem}+"):
-            return None
-        path = pointer.parent / file
-        if path.stat().st_size != data["bytes"]:
-            return None
-        return Cached(
-            stem=stem,
-            reference=str(data["reference"]),
-            path=str(path.absolute()),
-            sha256=str(data["sha256"]),
-            bytes=int(data["bytes"]),
-            created=str(data["created"]),
-            enroot=str(data.get("enroot", "")),
-            apptainer=str(data.get("apptainer", "")),
-        )
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _is_dead_here(holder_fields: Sequence[str]) -> bool:
-    """Return whether a lock's holder, as image.sh writes it, was on this host and has ended."""
-    if len(holder_fields) != 5:  # noqa: PLR2004 - token, host, place, pid, moment of start
-        return False
-    _, _, holder_place, pid, start_time = holder_fields
-    try:
-        pid_namespace = Path("/proc/self/ns/pid").readlink()
-    except OSError:
-        return False
-    own_place = f"{boot_id()}/{pid_namespace}/{os.geteuid()}"
-    return (
-        holder_place == own_place and start_time.isdecimal() and not is_alive(pid, int(start_time))
-    )

@@ -115,19 +115,16 @@ def parse_reference(text: str) -> Image:
     if text.startswith((".", "/")):
         return Image("file", path=text)
     if text.startswith(_DAEMONS):
-        raise UsageError(
-            f"{text!r} asks a daemon of one machine for its image; compute nodes don't run it.",
-            hint="Push the image to a registry, or import it there and name the .sqsh file.",
-        )
+        message = f"{text!r} asks a daemon of one machine, which compute nodes don't run."
+        hint = "Push the image to a registry, or import it there and name the .sqsh file."
+        raise UsageError(message, hint=hint)
     kind = text.partition("://")[0]
     if kind in _APPTAINER_SCHEMES:
         return _parse_apptainer(kind, text)
     reference = text.removeprefix(_DOCKER)
     if reference == text and text.endswith(_FILE_SUFFIXES):
-        raise UsageError(
-            f"{text!r} would be read as the name of an image in a registry.",
-            hint=f"For a file, write ./{text} or its whole path.",
-        )
+        message = f"{text!r} would be read as the name of an image in a registry."
+        raise UsageError(message, hint=f"For a file, write ./{text} or its whole path.")
     return _parse_docker(reference, text)
 
 
@@ -155,9 +152,16 @@ def _parse_docker(reference: str, text: str) -> Image:
         name = name if "/" in name else f"library/{name}"
     if not tag and not digest:
         tag = "latest"
-    image = Image("docker", "", user, registry, name, tag, digest)
-    _check_parts(image, text)
-    return image
+    for part, value, pattern, is_needed in (
+        ("user", user, _USER, False),
+        ("registry", registry, _REGISTRY, True),
+        ("name", name, _NAME, True),
+        ("tag", tag, _TAG, not digest),
+        ("digest", digest, _DIGEST, False),
+    ):
+        if (value or is_needed) and not pattern.fullmatch(value):
+            raise UsageError(f"{text!r} is not an image: its {part} is {value!r}.", hint=_HINT)
+    return Image("docker", "", user, registry, name, tag, digest)
 
 
 def _split_location(location: str) -> tuple[str, str, str]:
@@ -174,17 +178,3 @@ def _split_location(location: str) -> tuple[str, str, str]:
     folders, slash, basename = path.rpartition("/")
     name, _, tag = basename.partition(":")
     return authority, f"{folders}{slash}{name}", tag
-
-
-def _check_parts(image: Image, text: str) -> None:
-    parts = (
-        ("user", image.user, _USER),
-        ("registry", image.registry, _REGISTRY),
-        ("name", image.name, _NAME),
-        ("tag", image.tag, _TAG),
-        ("digest", image.digest, _DIGEST),
-    )
-    for part, value, pattern in parts:
-        is_needed = part in ("registry", "name") or (part == "tag" and not image.digest)
-        if (value or is_needed) and not pattern.fullmatch(value):
-            raise UsageError(f"{text!r} is not an image: its {part} is {value!r}.", hint=_HINT)

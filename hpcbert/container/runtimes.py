@@ -8,10 +8,9 @@ defaults; a missing DST is SRC (NVIDIA/pyxis 0.24.0, args.c, parse_mount_option 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import tomli
 
@@ -49,27 +48,23 @@ def parse_mount(text: str) -> Mount:
         UsageError: Source or target is neither a path nor one of the known words, or contains a
             colon, a comma or a control character.
     """
-    source, *fields = text.split(":")
-    target = fields[0] if fields else source
-    flags = fields[1] if fields[1:] else ""
-    if fields[2:]:
-        raise UsageError(
-            f"The mount {text!r} has too many colons; paths can't contain colons.", hint=_MOUNT_HINT
-        )
-    if "," in text:
-        raise UsageError(
-            f"The mount {text!r} contains a comma, which mounts can't.", hint=_MOUNT_HINT
-        )
-    if not text.isprintable():
-        raise UsageError(f"The mount {text!r} contains a control character.", hint=_MOUNT_HINT)
-    if source not in _MOUNT_WORDS and not source.startswith((".", "/")):
-        raise UsageError(
-            f"The mount {text!r} must begin with a path, tmpfs or umount.",
-            hint="A path must begin with / or ./ here.",
-        )
-    if not target.startswith((".", "/")):
-        raise UsageError(f"The mount {text!r} must name a path in the container.", hint=_MOUNT_HINT)
-    return Mount(source, target, tuple(flag for flag in flags.split("+") if flag))
+    fields = text.split(":")
+    source, target = fields[0], fields[min(1, len(fields) - 1)]
+    problem = ""
+    if len(fields) > 3:  # noqa: PLR2004
+        problem = "has too many colons; paths can't contain colons"
+    elif "," in text:
+        problem = "contains a comma, which mounts can't"
+    elif not text.isprintable():
+        problem = "contains a control character"
+    elif source not in _MOUNT_WORDS and not source.startswith((".", "/")):
+        problem = "must begin with a path, tmpfs or umount; a path must begin with / or ./ here"
+    elif not target.startswith((".", "/")):
+        problem = "must name a path in the container"
+    if problem:
+        raise UsageError(f"The mount {text!r} {problem}.", hint=_MOUNT_HINT)
+    flags = fields[2].split("+") if len(fields) == 3 else []  # noqa: PLR2004
+    return Mount(source, target, tuple(filter(None, flags)))
 
 
 def bind_mount(path: str) -> Mount:
@@ -132,31 +127,38 @@ class Tool:
         flags: Flags that mounts may have; none: all that the kernel supports.
         digest: Command that prints a registry's digest of a URI; none: it has no such command.
         form: The name of its kind of image file.
-        magic: The bytes that identify such a file, and their place.
+        magic, offset: The text that identifies such a file, and its place.
         folders: Variables for its directories, and their names below a directory of its own.
     """
 
     name: str
-    schemes: tuple[str, ...]
-    ends: tuple[str, ...]
+    schemes: Sequence[str]
+    ends: Sequence[str]
     form: str
-    magic: tuple[int, bytes]
+    magic: str
+    folders: Mapping[str, str]
+    offset: int = 0
     prefix: str = ""
     slashed: bool = False
-    flags: frozenset[str] = frozenset()
-    digest: tuple[str, ...] = ()
-    folders: tuple[tuple[str, str], ...] = ()
+    flags: Sequence[str] = ()
+    digest: Sequence[str] = ()
 
     def reads(self, path: str) -> bool:
         """Return whether a file is an image by its magic; Apptainer enters a directory as well."""
-        offset, magic = self.magic
         if self.slashed and Path(path).is_dir():
             return True
         try:
             with Path(path).open("rb") as file:
-                return file.read(offset + len(magic))[offset:] == magic
+                return (
+                    file.read(self.offset + len(self.magic))[self.offset :] == self.magic.encode()
+                )
         except OSError:
             return False
+
+    def fetches(self, image: Image) -> bool:
+        """Return whether it reads the image's kind of registry, or its file's suffix."""
+        own_file = not image.path.endswith(tuple(self.ends))
+        return own_file if image.kind == "file" else image.kind in self.schemes
 
 
 @dataclass(frozen=True)
@@ -183,22 +185,7 @@ class Runtime:
         return ("pyxis.bash", "pyxis.sh", "sweep.sh")
 
 
-def _build_tool(name: str, row: dict[str, Any]) -> Tool:
-    return Tool(
-        name,
-        schemes=tuple(row["schemes"]),
-        ends=tuple(row["ends"]),
-        prefix=row.get("prefix", ""),
-        slashed=row.get("slashed", False),
-        flags=frozenset(row.get("flags", ())),
-        digest=tuple(row.get("digest", ())),
-        form=row["form"],
-        magic=(row.get("offset", 0), row["magic"].encode()),
-        folders=tuple(row["folders"].items()),
-    )
-
-
-_TOOLS = {name: _build_tool(name, row) for name, row in _TABLES["tools"].items()}
+_TOOLS = {name: Tool(name, **row) for name, row in _TABLES["tools"].items()}
 RUNTIMES = {
     name: Runtime(name, **{**row, "tool": _TOOLS[row["tool"]]})
     for name, row in _TABLES["runtimes"].items()
@@ -214,43 +201,28 @@ def image_uri(image: Image | None, runtime: str) -> str:
 
 def check_image(image: Image, runtime: Runtime, where: str) -> Image:
     """Return an image if a runtime can enter it."""
-    choices = " or ".join(
-        f'"{candidate.name}"'
-        for candidate in RUNTIMES.values()
-        if image.kind in (*candidate.tool.schemes, "file")
-        and not image.path.endswith(candidate.tool.ends)
-    )
-    hint = f"container.runtime = {choices} can."
-    if image.path.endswith(runtime.tool.ends):
-        raise UsageError(f"{runtime.name} can't enter {image.path!r}.", where=where, hint=hint)
-    if image.kind not in (*runtime.tool.schemes, "file"):
-        raise UsageError(f"{runtime.name} can't fetch {image.uri!r}.", where=where, hint=hint)
+    if not runtime.tool.fetches(image):
+        able = [f'"{other.name}"' for other in RUNTIMES.values() if other.tool.fetches(image)]
+        action = f"enter {image.path!r}" if image.kind == "file" else f"fetch {image.uri!r}"
+        hint = f"container.runtime = {' or '.join(able)} can."
+        raise UsageError(f"{runtime.name} can't {action}.", where=where, hint=hint)
     return image
 
 
 def check_mount(mount: Mount, runtime: Runtime, where: str) -> None:
     """Refuse a mount that a runtime can't make."""
-    hint = 'container.runtime = "enroot" can.'
-    if any(char in runtime.forbidden_characters for char in mount.spec):
-        raise UsageError(
-            f"The mount {mount.spec!r} contains characters that a shell would expand on the node.",
-            where=where,
-            hint=f"{runtime.name} can't mount it; {hint}",
-        )
     flags = runtime.tool.flags
-    if flags and mount.source in ("tmpfs", "umount"):
-        raise UsageError(
-            f"{runtime.name} does not support mounts of the kind {mount.spec!r}.",
-            where=where,
-            hint=hint,
-        )
     unknown = [flag for flag in mount.flags if flags and flag not in flags]
-    if unknown:
-        raise UsageError(
-            f"The mount {mount.spec!r} has the flag {unknown[0]}, unknown to {runtime.name}.",
-            where=where,
-            hint=f"It supports {', '.join(sorted(flags))}; {hint}",
-        )
+    problem = ""
+    if any(char in runtime.forbidden_characters for char in mount.spec):
+        problem = "it contains characters that a shell would expand on the node"
+    elif flags and mount.source in _MOUNT_WORDS:
+        problem = "it does not support this kind"
+    elif unknown:
+        problem = f"it does not know the flag {unknown[0]}, but {', '.join(sorted(flags))}"
+    if problem:
+        message = f"{runtime.name} can't make the mount {mount.spec!r}: {problem}."
+        raise UsageError(message, where=where, hint='container.runtime = "enroot" can.')
 
 
 # --- What enroot and pyxis print when something is wrong, its meaning, and what to do -------------

@@ -191,7 +191,7 @@ def tool_environment(site: Site, context: Context) -> dict[str, str]:
     try:
         root.parent.mkdir(parents=True, exist_ok=True)
         root = _make_private(root)
-        folders = {name: root / folder for name, folder in tool.folders}
+        folders = {name: root / folder for name, folder in tool.folders.items()}
         for folder in folders.values():
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError:

@@ -32,7 +32,7 @@ ONCE: tuple[Callable[..., Any], ...] = (
 )
 # Every point alone, so that all that can't be measured is told at once.
 TRIED = (plan.plan, plan.read_options, plan._choose_protocol, Recipe.preset)
-READERS = (cache._read_pointer, materials.read_record)
+READERS = (cache.find_by_stem, materials.read_record)
 
 
 def list_names(functions: tuple[Callable[..., Any], ...]) -> list[str]:
