@@ -54,8 +54,7 @@ def count_calls() -> Iterator[tuple[Counter[str], Counter[str]]]:
         if event == "call" and frame.f_code in names:
             calls[names[frame.f_code]] += 1
         elif event == "call" and frame.f_code in readers:
-            (path,) = frame.f_locals.values()
-            paths[str(path)] += 1
+            paths["/".join(map(str, frame.f_locals.values()))] += 1
 
     sys.setprofile(notice)
     try:
