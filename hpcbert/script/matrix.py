@@ -54,7 +54,7 @@ class Cell:
 
 
 def _expand_axes(selection: Selection, largest: Shape, where: str) -> Iterator[Cell]:
-    """Yield every combination that is asked for, exclusions included."""
+    """Yield every requested combination, exclusions included."""
     blocks: list[tuple[str, Axes]] = []
     if selection.frameworks or not selection.include:
         blocks.append(("", selection))

@@ -389,8 +389,8 @@ def _choose_baseline(resolved: Resolved, array: Array) -> str:
     if not resolved.options.stop_on_failure or resolved.by_hand or array.preflight:
         return ""
     same: dict[str, Any] = {"shape": Shape(1, 1), "accumulation": 1}
-    own = replace(array.point, **same)
-    curve = [point for point in resolved.plan.points if replace(point, **same) == own]
+    variant = replace(array.point, **same)
+    curve = [point for point in resolved.plan.points if replace(point, **same) == variant]
     choose = max if array.point.is_common else min
     first_point = choose(curve, key=lambda point: (point.shape.gpus, point.shape.nodes))
     return "" if first_point == array.point else first_point.key

@@ -121,8 +121,8 @@ def refuse_unread(resolved: Resolved, point: Point, names: set[str]) -> None:
     site_options = resolved.site.settings(recipe.name).options
     for name, option in recipe.options.items():
         # Measured options have no effect at any other value, the others at a typed one.
-        own = option.default if option.measured else site_options.get(name, option.default)
-        rows.append((f"--set {name}", resolved.plan.options[name], own, (f"options.{name}",)))
+        usual = option.default if option.measured else site_options.get(name, option.default)
+        rows.append((f"--set {name}", resolved.plan.options[name], usual, (f"options.{name}",)))
     for flag, value, own_value, attributes in rows:
         if value != own_value and names.isdisjoint(attributes):
             context = f"with the protocol {point.protocol}" if point.protocol else "here"
