@@ -206,9 +206,9 @@ def choose_device(recipe: Recipe, site: Site, requested_device: str) -> Device:
     for device in recipe.devices:
         if device == name or not name:
             return device
-    others = _list_recipes(site, lambda other: name in other.devices)
+    names = _list_recipes(site, lambda other: name in other.devices)
     message = f"{recipe.name} runs on {' or '.join(recipe.devices)}, not on {name}."
-    raise UsageError(message, where=where, hint=f"Frameworks that run on {name}: {others}.")
+    raise UsageError(message, where=where, hint=f"Frameworks that run on {name}: {names}.")
 
 
 def _list_recipes(site: Site, condition: Callable[[Recipe], bool]) -> str:
@@ -281,9 +281,9 @@ def _check_precision(
     if precision in precisions or precision not in PRECISIONS:
         _check_choice("precision", precision, precisions)
         return
-    others = _list_recipes(site, lambda other: precision in other.precisions)
+    names = _list_recipes(site, lambda other: precision in other.precisions)
     message = f"{recipe.name} does not run {precision} here; it runs {', '.join(precisions)}."
-    raise UnfitError(message, f"Frameworks that run {precision}: {others}.", key="precisions")
+    raise UnfitError(message, f"Frameworks that run {precision}: {names}.", key="precisions")
 
 
 def _set_compiler(recipe: Recipe, request: Request) -> Request:

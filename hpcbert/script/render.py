@@ -400,8 +400,8 @@ def _describe_origin(resolved: Resolved, point: Point) -> str:
     """Return the origin in a script's header: by hand, the command that renders it."""
     if not resolved.by_hand:
         return f"hpcbert {__version__}"
-    site, here = Path(resolved.site.where), Path.cwd()
-    site = site.relative_to(here) if site.is_relative_to(here) else site
+    site, folder = Path(resolved.site.where), Path.cwd()
+    site = site.relative_to(folder) if site.is_relative_to(folder) else site
     protocol, shape = resolved.plan.protocol, point.shape
     options: dict[str, Any] = {
         "--fw": point.framework,
