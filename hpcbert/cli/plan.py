@@ -30,7 +30,7 @@ from hpcbert.errors import CheckError, UsageError, format_count
 from hpcbert.model import format_utc
 from hpcbert.results.grid import align_rows
 from hpcbert.scheduler.base import Supply
-from hpcbert.script.cost import Cost, format_hours, hours_unit, refuse_expensive, sum_hours
+from hpcbert.script.request import Cost, format_hours, hours_unit, refuse_expensive, sum_hours
 from hpcbert.system.runner import PrefetchingRunner, run
 
 _NOTHING = "-"

@@ -41,10 +41,11 @@ from hpcbert.errors import ConfigError, UsageError
 from hpcbert.model import LARGEST_WORDS, PRECISIONS, Shape, parse_device, parse_precision
 from hpcbert.results.document import ResultSet
 from hpcbert.scheduler.base import SchedulerContext
-from hpcbert.script import cost, matrix
+from hpcbert.script import matrix
 from hpcbert.script.draft import Draft, Submitter
 from hpcbert.script.draft import draft as draft_campaign
 from hpcbert.script.plan import MeasurementPlan, Request, choose_device
+from hpcbert.script.request import array_costs, refuse_expensive
 from hpcbert.script.rerun import Lock, compare_locks, load_lock, plan_rerun, plan_table
 from hpcbert.script.resolve import SubmitOptions
 from hpcbert.slurm import commands
@@ -573,10 +574,8 @@ def refuse_costly(plan: SubmitPlan, *, tries: int) -> None:
     """Refuse campaigns that may together take more GPU-hours than allowed."""
     most = plan.options.max_gpu_hours
     if most is not None:
-        costs = [
-            point for draft in plan.drafts for point in cost.array_costs(draft.campaign.arrays)
-        ]
-        cost.refuse_expensive(costs, most, tries=tries)
+        costs = [point for draft in plan.drafts for point in array_costs(draft.campaign.arrays)]
+        refuse_expensive(costs, most, tries=tries)
 
 
 def find_obstacles(

@@ -20,9 +20,8 @@ from hpcbert.finding import Finding
 from hpcbert.model import Point, Protocol
 from hpcbert.prepare.parts import Context
 from hpcbert.scheduler.base import SchedulerContext, Start, Supply
-from hpcbert.script import cost
-from hpcbert.script.cost import Cost
 from hpcbert.script.draft import Draft
+from hpcbert.script.request import Cost, array_costs
 from hpcbert.script.resolve import Resolved
 from hpcbert.system.runner import Runner, follow
 
@@ -137,7 +136,7 @@ def forecast(draft: Draft, earlier_campaigns: Campaigns, *, run: Runner) -> Outl
     """
     campaign = draft.campaign
     backend = scheduler.create_scheduler(campaign.scheduler, SchedulerContext(run))
-    costs = cost.array_costs(campaign.arrays)
+    costs = array_costs(campaign.arrays)
     arrays = {array.point: array for array in reversed(campaign.arrays)}
     starts: dict[Point, Start] = {}
     supplies: tuple[Supply, ...] = ()

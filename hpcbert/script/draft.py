@@ -16,10 +16,15 @@ from hpcbert.config.site import Site
 from hpcbert.container import runtimes
 from hpcbert.errors import UsageError
 from hpcbert.model import Array, Campaign, Point, format_stamp, format_utc
-from hpcbert.script import preflight
 from hpcbert.script.plan import MOST_INDICES, MeasurementPlan
 from hpcbert.script.rerun import Lock, make_lock
-from hpcbert.script.resolve import Resolved, SubmitOptions, resolve
+from hpcbert.script.resolve import (
+    Resolved,
+    SubmitOptions,
+    make_preflight_array,
+    resolve,
+    resolve_preflight,
+)
 from hpcbert.system import redact
 
 # Characters of a job's name that squeue shows by default (squeue(1), `--format=%.8j`).
@@ -105,9 +110,9 @@ def draft(
     sources = dict(resolved.sources)
     preflight_plan = None
     if options.preflight:
-        preflight_plan = preflight.resolve_preflight(resolved)
+        preflight_plan = resolve_preflight(resolved)
         sources = {**preflight_plan.sources, **sources}
-        array = preflight.make_preflight_array(preflight_plan)
+        array = make_preflight_array(preflight_plan)
         array_scripts.append(_render_array(preflight_plan, array))
     campaign = Campaign(
         id=campaign_id,

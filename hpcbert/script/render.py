@@ -33,10 +33,15 @@ from hpcbert.logs.setting import model_facts
 from hpcbert.model import Array, JobRequest, Point, Shape
 from hpcbert.script import largest
 from hpcbert.script.largest import EXPRESSION, Multiple, Quotient
-from hpcbert.script.preflight import LEAST_PERCENT
 from hpcbert.script.quoting import Verbatim, comment, identifier, quote
 from hpcbert.script.request import read_request
-from hpcbert.script.resolve import PREFLIGHT, Resolved, rank_variables, trusted_entries
+from hpcbert.script.resolve import (
+    LEAST_PERCENT,
+    PREFLIGHT,
+    Resolved,
+    rank_variables,
+    trusted_entries,
+)
 from hpcbert.script.sandbox import Loader, locate_errors, refuse_unread, watch
 from hpcbert.slurm.reasons import ABSENT
 

@@ -7,18 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hpcbert.config import trust
-from hpcbert.config.recipe import Recipe
+from hpcbert.config import places, trust
+from hpcbert.config.recipe import Recipe, load
 from hpcbert.config.schedulers import Traits, find_traits
 from hpcbert.config.site import Site
 from hpcbert.config.slurm_arguments import argument_value
 from hpcbert.container import reference, runtimes
 from hpcbert.errors import UsageError, refuse_ineffective
-from hpcbert.model import Device, Point
+from hpcbert.model import Array, Device, Point
 from hpcbert.script import materials
 from hpcbert.script.materials import Inputs, runs_in_environment
-from hpcbert.script.plan import MOST_INDICES, MeasurementPlan, Request, choose_device
+from hpcbert.script.plan import MOST_INDICES, MeasurementPlan, Request, choose_device, plan
 from hpcbert.slurm.inventory import choose_mpi
+from hpcbert.timelimit import TimeLimit
 
 # Directory of a script to submit by hand: the one in which sbatch is called.
 BY_HAND = "."
@@ -32,6 +33,12 @@ _EXAMINATION_FILES = ("examine.bash", "look.sh", "hello.py")
 # Further file of a preflight.
 PREFLIGHT = "preflight.bash"
 _MISSING = "/path/to/"
+# Percent of the median of all nodes: a node with less is far below the others. Half of a node's
+# links, or one of two, is less; nodes of one kind differ by a few percent.
+LEAST_PERCENT = 75
+_LONGEST_PREFLIGHT = TimeLimit.parse("00:30:00")
+# As large as the buckets in which frameworks reduce gradients, and a few of each.
+_PREFLIGHT_SETTINGS = {"nccl-tests": {"min_bytes": "32M", "max_bytes": "256M"}}
 # Ranks on the CPU see no GPU, even if the node has some.
 _HIDDEN_GPUS = {"cpu": {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}}
 
@@ -324,4 +331,70 @@ def _complete_inputs(
         data=paths.get("data", inputs.data),
         source=paths.get("source", inputs.source),
         python=python or (sys.executable if is_on_host else "python3"),
+    )
+
+
+# --- The job before all others that measures the nodes' network: its program, and its nodes -------
+
+
+def resolve_preflight(resolved: Resolved) -> Resolved:
+    """Choose the program that measures the nodes of a campaign before it.
+
+    Raises:
+        UsageError: There is nothing to compare, or the measuring program is not available.
+    """
+    if resolved.scheduler.runs_locally:
+        context = f"with the {resolved.scheduler.name} scheduler, which has one node"
+        raise refuse_ineffective("--preflight", context)
+    if resolved.scheduler.in_allocation:
+        context = "in an allocation, whose nodes are chosen already"
+        raise refuse_ineffective("--preflight", context)
+    shapes = [point.shape for point in resolved.plan.points]
+    shape = max(shapes, key=lambda shape: (shape.nodes, shape.gpus_per_node))
+    if shape.nodes == 1:
+        message = "--preflight compares nodes, and every point has one node only."
+        hint = "Leave --preflight out, or request more nodes with --nodes."
+        raise UsageError(message, hint=hint)
+    # Elsewhere, or if the run itself finds its device, the reference program measures.
+    name = "nccl-tests" if resolved.device == "gpu" else "pytorch"
+    network_recipe = load(places.find_recipe(name, resolved.options.folders))
+    request = Request(
+        shape=shape,
+        device=resolved.device,
+        repeats=1,
+        iters=12,
+        skip=2,
+        settings=_PREFLIGHT_SETTINGS.get(name, {}),
+    )
+    slurm = resolved.site.slurm
+    limit = _LONGEST_PREFLIGHT if slurm.time_limit.exceeds(_LONGEST_PREFLIGHT) else slurm.time_limit
+    site = replace(resolved.site, slurm=replace(slurm, time_limit=limit))
+    network_plan = resolve(
+        plan(network_recipe, site, request),
+        site,
+        network_recipe,
+        replace(resolved.options, together=True, rehearse=False),
+        resolved.directory,
+    )
+    return replace(
+        network_plan,
+        sources={**network_plan.sources, PREFLIGHT: find_file(network_recipe, PREFLIGHT)},
+    )
+
+
+def make_preflight_array(network_plan: Resolved) -> Array:
+    """Return the job that measures, still without a script's digest."""
+    (planned_point,) = network_plan.plan.points
+    # No point of the campaign has this name.
+    point = replace(planned_point, model="preflight", options=(), protocol="")
+    return Array(
+        point=point,
+        name=f"pre{point.shape}-hpcbert-{Path(network_plan.directory).name}-preflight",
+        repeats=(1,),
+        script="scripts/preflight.sbatch",
+        script_sha256="",
+        log="slurm/preflight_{repeat}.log",
+        together=True,
+        preflight=True,
+        cluster=argument_value(network_plan.site.slurm.sbatch_args, "clusters"),
     )
