@@ -20,7 +20,7 @@ from hpcbert.model import UNITS, Provenance, Unit, format_utc
 from hpcbert.model import parse_precision as spelled
 from hpcbert.results import frame
 from hpcbert.results.document import ResultSet
-from hpcbert.results.units import convert_tables
+from hpcbert.results.metrics import convert_tables
 from hpcbert.system import redact
 from hpcbert.system.decode import did_you_mean
 

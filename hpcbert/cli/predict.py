@@ -13,8 +13,8 @@ from hpcbert.cli.output import Result, returns_result
 from hpcbert.commands.collect import CollectRequest, find_places, load_result_set
 from hpcbert.errors import IncompleteError, format_count
 from hpcbert.model import Group, Unit
+from hpcbert.results.metrics import table_factor
 from hpcbert.results.scaling import Curve, Prediction, fit_curve, parse_node_counts
-from hpcbert.results.units import table_factor
 from hpcbert.results.wording import device_word, sanitize, table_title
 
 

@@ -34,7 +34,7 @@ from hpcbert.logs.failures import Failure, JobOutput
 from hpcbert.logs.input_wait import read_input_notes
 from hpcbert.model import Campaign, Note, Point, Unit
 from hpcbert.results.grid import format_number
-from hpcbert.results.units import row_rate
+from hpcbert.results.metrics import row_rate
 from hpcbert.slurm.hostlist import fold
 from hpcbert.slurm.states import Kind, RepeatState
 from hpcbert.system.runner import run

@@ -23,9 +23,9 @@ from hpcbert.commands.collect import find_places, load_result_set
 from hpcbert.errors import IncompleteError, format_count
 from hpcbert.model import Unit
 from hpcbert.results.document import ResultSet, tables_data
+from hpcbert.results.metrics import explain_missing, mark_tables
 from hpcbert.results.report.figures import DEFAULT_SIZE, SIZES
 from hpcbert.results.report.model import LANGUAGES
-from hpcbert.results.units import explain_missing, mark_tables
 
 
 @click.command()

@@ -32,11 +32,10 @@ from hpcbert.logs.layout import LeftOut, printable_path
 from hpcbert.logs.setting import END, Window
 from hpcbert.model import PRECISIONS, Provenance, SpeedupTable, Unit, format_utc, parse_precision
 from hpcbert.results.document import tables_data
-from hpcbert.results.exchange import list_cases, render_cases
-from hpcbert.results.formats import FORMATS
+from hpcbert.results.formats import FORMATS, list_cases, render_cases
 from hpcbert.results.grid import escape_markdown
+from hpcbert.results.metrics import convert_tables, explain_missing, mark_tables
 from hpcbert.results.published import neighbours
-from hpcbert.results.units import convert_tables, explain_missing, mark_tables
 from hpcbert.system import redact
 
 _COUNT = re.compile(r"0*[1-9][0-9]{0,9}")

@@ -33,9 +33,9 @@ from hpcbert.results.compare import (
     format_share,
 )
 from hpcbert.results.document import ResultSet, Source
+from hpcbert.results.metrics import convert_tables, explain_missing
 from hpcbert.results.nodes import NodeComparison, compare_nodes, gather_rates
 from hpcbert.results.published import record
-from hpcbert.results.units import convert_tables, explain_missing
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from hpcbert.errors import ConfigError, HpcbertError, UsageError
 from hpcbert.model import ARCHIVE, Provenance, Unit
 from hpcbert.results import document
 from hpcbert.results.document import ResultSet, Source
+from hpcbert.results.metrics import convert_known, convert_tables, mark_tables
 from hpcbert.results.published.neighbours import find_twins
 from hpcbert.results.report import formats
 from hpcbert.results.report.figures import DEFAULT_SIZE
@@ -31,7 +32,6 @@ from hpcbert.results.report.model import (
     Words,
 )
 from hpcbert.results.report.sections import compose_report
-from hpcbert.results.units import convert_known, convert_tables, mark_tables
 from hpcbert.system.files import read, temporary_for, translate_errors
 from hpcbert.system.progress import track
 

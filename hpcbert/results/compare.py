@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from hpcbert.errors import RegressionError, UsageError, join_names
 from hpcbert.model import Counted, Group, Row, SpeedupTable, Unit
-from hpcbert.results.exchange import Case, Outcome, render_cases
+from hpcbert.results.formats import Case, Outcome, render_cases
 from hpcbert.results.grid import NOTHING, Cell, Column, Grid, TableView
 from hpcbert.results.interval import (
     MAX_REPEATS,

@@ -7,7 +7,6 @@ runs: a changed table is refused.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from math import isclose
@@ -20,7 +19,6 @@ from hpcbert.model import (
     Adaptive,
     Group,
     Material,
-    Metrics,
     Protocol,
     Provenance,
     Row,
@@ -33,8 +31,9 @@ from hpcbert.model import (
     valid_throughputs,
 )
 from hpcbert.results.interval import is_precise, median_limits
-from hpcbert.results.units import rate_data
-from hpcbert.results.wording import describe_adaptive
+from hpcbert.results.metrics import per_device, rate_data
+from hpcbert.results.reduce import FOREIGN
+from hpcbert.results.wording import describe_adaptive, describe_differences, describe_reasons
 from hpcbert.system import files
 from hpcbert.system.decode import EncodedAs, IgnoreUnknown, Invalid, TableKeys, decode
 
@@ -116,7 +115,7 @@ class _Table(Group, IgnoreUnknown):
             place = f"rows[{number}]"
             if row.shape in shapes[: number - 1]:
                 raise Invalid(f"is {row.shape}, which is there already", key=place)
-            if not (row.origin and row.origin.kind == "record"):
+            if not row.published:
                 _check_runs(row, place)
             if row.speedup is not None and base and row.median:
                 speedup = row.median / base
@@ -168,14 +167,13 @@ def _check_runs(row: Row, place: str) -> None:
     if row.ok != len(speeds):
         text = f"is {row.ok}, but {len(speeds)} of its runs are valid"
         raise Invalid(text, key=f"{place}.repeats.ok")
-    if row.median is None:
-        return
-    if not speeds:
+    if row.median is not None and not speeds:
         text = f"is {row.median:g}, but none of its runs is valid"
         raise Invalid(text, key=f"{place}.median")
-    _check_equal(f"{place}.median", row.median, median(speeds))
-    _check_equal(f"{place}.min", row.min, min(speeds))
-    _check_equal(f"{place}.max", row.max, max(speeds))
+    if row.median is not None:
+        _check_equal(f"{place}.median", row.median, median(speeds))
+        _check_equal(f"{place}.min", row.min, min(speeds))
+        _check_equal(f"{place}.max", row.max, max(speeds))
 
 
 def _check_equal(key: str, stated: float | None, computed: float) -> None:
@@ -220,6 +218,43 @@ def place_data(table: SpeedupTable, row: Row) -> dict[str, Any]:
     return {name: values[name] for name in PLACE}
 
 
+def point_values(table: SpeedupTable, row: Row) -> dict[str, Any]:
+    """Return a point's place, numbers, metrics and words, by the names of columns in all forms."""
+    reasons = [f"repeat {run.repeat}: {describe_reasons(run)}" for run in row.runs if not run.valid]
+    return {
+        **(vars(row.metrics) if row.metrics else {}),
+        **place_data(table, row),
+        **{name: getattr(row, name) for name in NUMBERS},
+        "per_gpu": per_device(row),
+        "flags": " ".join(row.flags),
+        "reasons": "; ".join(reasons),
+        "differences": "; ".join(describe_differences(row)),
+        **_origin_values(table, row),
+    }
+
+
+def run_values(table: SpeedupTable, row: Row, run: Run) -> dict[str, Any]:
+    """Return a run's place and values, by the names of columns in all forms."""
+    return {
+        **place_data(table, row),
+        **{name: getattr(run, name) for name in ("repeat", "attempt", "throughput", "valid")},
+        "flags": " ".join(run.flags),
+        "reasons": describe_reasons(run),
+        "state": "" if run.state == FOREIGN else run.state,
+        "nodelist": " ".join(run.nodes),
+        "log": run.log,
+        **_origin_values(table, row),
+    }
+
+
+def _origin_values(table: SpeedupTable, row: Row) -> dict[str, str]:
+    return {
+        "window": row.window.counted if row.window else "",
+        "source": row.origin.name if row.origin else "",
+        "unit": f"{table.unit}/s",
+    }
+
+
 def _row_data(row: Row, unit: Unit) -> dict[str, Any]:
     window, origin = row.window, row.origin
     last = "end" if window is None or window.iters is None else window.iters
@@ -237,18 +272,33 @@ def _row_data(row: Row, unit: Unit) -> dict[str, Any]:
             {
                 "fact": difference.fact,
                 "scope": difference.scope,
-                "values": [
-                    {"value": value, "of": list(owners)} for value, owners in difference.values
-                ],
+                "values": _name_pairs(difference.values, "value", "of"),
             }
             for difference in row.differences
         ],
         "origin": {"kind": origin.kind, "name": origin.name} if origin else None,
-        "facts": {name: list(values) for name, values in row.facts},
-        "metrics": _metrics_data(row.metrics) if row.metrics else None,
-        "runs": [_run_data(run) for run in row.runs],
+        "facts": dict(row.facts),
+        "metrics": {
+            **asdict(row.metrics),
+            "unknown": _name_pairs(row.metrics.unknown, "metric", "why"),
+        }
+        if row.metrics
+        else None,
+        "runs": [
+            {
+                # asdict copies each name, which costs most of the time for thousands of nodes.
+                **asdict(replace(run, nodes=(), environments=())),
+                "nodes": run.nodes,
+                "environments": _name_pairs(run.environments, "node", "digest"),
+            }
+            for run in row.runs
+        ],
         **({"rates": rate_data(row, unit)} if unit != "samples" else {}),
     }
+
+
+def _name_pairs(pairs: Iterable[tuple[Any, Any]], *names: str) -> list[dict[str, Any]]:
+    return [dict(zip(names, pair, strict=True)) for pair in pairs]
 
 
 def _adaptive_data(row: Row, adaptive: Adaptive) -> dict[str, Any]:
@@ -260,18 +310,6 @@ def _adaptive_data(row: Row, adaptive: Adaptive) -> dict[str, Any]:
         "reached": is_precise(speeds, adaptive.precision_of_median),
         "why": "; ".join(describe_adaptive(row)),
     }
-
-
-def _metrics_data(metrics: Metrics) -> dict[str, Any]:
-    unknown = [{"metric": name, "why": reason} for name, reason in metrics.unknown]
-    return {**asdict(metrics), "unknown": unknown}
-
-
-def _run_data(run: Run) -> dict[str, Any]:
-    environments = [{"node": node, "digest": digest} for node, digest in run.environments]
-    # asdict copies each name, which costs most of the time for thousands of nodes.
-    values = asdict(replace(run, nodes=(), environments=()))
-    return {**values, "nodes": run.nodes, "environments": environments}
 
 
 # Versions of the document that `--json` prints; hpcbert.cli.output writes it.
@@ -287,7 +325,7 @@ def render_results(results: ResultSet) -> str:
         "sources": [asdict(source) for source in results.sources],
         "refused": results.refused,
         "warnings": results.warnings,
-        "left_out": [{"path": path, "why": reason} for path, reason in results.left_out],
+        "left_out": _name_pairs(results.left_out, "path", "why"),
     }
     return _dump(data)
 
@@ -323,7 +361,15 @@ def parse_results(text: str, *, file: str) -> ResultSet:
     if count > MAX_TABLES:
         message = f"The file has {count:,} tables; hpcbert reads at most {MAX_TABLES:,}."
         raise UsageError(message, where=file)
-    _refuse_repeated_points(results, file)
+    places: dict[tuple[Group, Shape], str] = {}
+    for number, table in enumerate(results.tables, 1):
+        place = f"tables[{number}]"
+        for row in table.rows:
+            point = table.group, row.shape
+            if point in places and not row.published:
+                text = f"The results are damaged: {row.shape} is in {places[point]} and in {place}."
+                raise UsageError(text, where=file)
+            places[point] = place
     return results
 
 
@@ -358,21 +404,9 @@ def _no_results(reason: str, file: str) -> UsageError:
 
 def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object, and refuse a repeated key: JSON takes the last of several."""
-    members = dict(pairs)
-    if len(members) < len(pairs):
-        counts = Counter(name for name, _ in pairs)
-        repeated_key = next(name for name, count in counts.items() if count > 1)
-        raise ValueError(f"the key {repeated_key!r} appears twice")
+    members: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in members:
+            raise ValueError(f"the key {name!r} appears twice")
+        members[name] = value
     return members
-
-
-def _refuse_repeated_points(results: ResultSet, file: str) -> None:
-    places: dict[tuple[Group, Shape], str] = {}
-    for number, table in enumerate(results.tables, 1):
-        place = f"tables[{number}]"
-        for row in table.rows:
-            point = table.group, row.shape
-            if point in places and not (row.origin and row.origin.kind == "record"):
-                text = f"The results are damaged: {row.shape} is in {places[point]} and in {place}."
-                raise UsageError(text, where=file)
-            places[point] = place

@@ -4,22 +4,32 @@ DLPerf's JSON has the shape and the rounding of its extractors (Oneflow-Inc/DLPe
 Tensorflow/resnet50v1.5/result/resnet50_result.json): runs are rounded to two decimals before
 they are averaged, medians before they are divided. Unlike them it never writes NaN: a point
 without a valid run is left out, a missing baseline gives null.
+
+The perflog has the delimiter, the order (result first, performance variables last) and the columns
+of a variable that ReFrame's default configuration writes (reframe-hpc/reframe 4.10.4,
+reframe/core/settings.py, handlers_perflog). The report has the outline of exaCB's
+(arXiv:2603.22251); its keys are hpcbert's own and were not checked against a schema.
+JUnit XML is what Jenkins and GitLab read: testsuites, testsuite, testcase, failure, skipped.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, NamedTuple
+from xml.etree import ElementTree as ET
 
 import click
 
-from hpcbert.errors import UsageError
+from hpcbert.errors import UsageError, format_count
 from hpcbert.logs.arithmetic import median
-from hpcbert.model import UNFINISHED, Provenance, Row, Run, SpeedupTable, valid_throughputs
-from hpcbert.results import document, exchange
-from hpcbert.results.document import NUMBERS, PLACE, place_data
+from hpcbert.model import UNFINISHED, Provenance, Row, SpeedupTable, valid_throughputs
+from hpcbert.results import document
+from hpcbert.results.document import NUMBERS, PLACE, place_data, point_values, run_values
 from hpcbert.results.grid import (
     GAP,
     NOTHING,
@@ -32,10 +42,9 @@ from hpcbert.results.grid import (
     format_lines,
     format_markdown,
 )
-from hpcbert.results.reduce import BASELINE, FOREIGN
-from hpcbert.results.units import per_device, real_rate
+from hpcbert.results.metrics import per_device, real_rate
+from hpcbert.results.reduce import BASELINE
 from hpcbert.results.wording import (
-    FLAGS,
     adapt_to_devices,
     describe_adaptive,
     describe_differences,
@@ -44,6 +53,7 @@ from hpcbert.results.wording import (
     describe_window,
     device_word,
     earlier_attempts,
+    flag_meanings,
     invalid_repeats,
     row_notes,
     sanitize,
@@ -51,19 +61,9 @@ from hpcbert.results.wording import (
 )
 
 _INDENT = " " * 4
-_TEXT_COLUMNS = (
-    Column("nodes", "d"),
-    Column("GPUs", "d"),
-    Column("median samples/s", ".2f"),
-    Column("min .. max", ">"),
-    Column("cv", ".2%"),
-    Column("speedup", ".2f"),
-    Column("efficiency", ".1%"),
-    Column("repeats", ">"),
-    Column("flags"),
-)
-# The columns to keep if not all fit, by place: as many as fit. The others go below their row.
-_COLUMN_CHOICES = (tuple(range(len(_TEXT_COLUMNS))), (0, 1, 2, 4, 5, 7), (0, 1, 2, 7), (0, 1, 2))
+# The columns of the text to keep if not all fit, by place: as many as fit. The others go below
+# their row.
+_COLUMN_CHOICES = (tuple(range(9)), (0, 1, 2, 4, 5, 7), (0, 1, 2, 7), (0, 1, 2))
 # Other flags describe the measurement; these say that something may be wrong with it.
 _NEUTRAL_FLAGS = ("no-baseline", "accumulation")
 # Each metric with its column, and the unit of the column.
@@ -101,16 +101,24 @@ _LEGEND = (
     "cv is their standard deviation over their mean; repeats are the valid ones, of those "
     "requested."
 )
-_MFU = ("mfu", "mfu_padded")
-# Lines of a spreadsheet are copied out of their file, so each states its origin.
-_PROVENANCE = ("window", "hpcbert", "date", "command")
-# The unit of all rates, and the median in two more forms.
 # Characters of a command line below a table.
 _MAX_COMMAND = 300
-_RATE = ("unit", "per_gpu", "real_tokens_per_second")
-_POINT_TITLES = (*PLACE, *NUMBERS, *_MFU, "flags", "reasons", "differences", *_PROVENANCE, *_RATE)
-_RUN = ("repeat", "attempt", "throughput", "valid", "flags", "reasons", "state", "nodelist", "log")
-_RUN_TITLES = (*PLACE, *_RUN, *_PROVENANCE, "unit")
+# Lines of a spreadsheet are copied out of their file, so each states its origin.
+_PROVENANCE = ("hpcbert", "date", "command")
+_POINT_TITLES = (
+    *(*PLACE, *NUMBERS, "mfu", "mfu_padded", "flags", "reasons", "differences", "window"),
+    *(*_PROVENANCE, "unit", "per_gpu", "real_tokens_per_second"),
+)
+_RUN_TITLES = (
+    *(*PLACE, "repeat", "attempt", "throughput", "valid", "flags", "reasons", "state", "nodelist"),
+    *("log", "window", *_PROVENANCE, "unit"),
+)
+_PERFLOG_TITLES = (
+    *("result", "job_completion_time", "name", *PLACE, "ok", "asked", "flags", "window"),
+    *_PROVENANCE,
+)
+_VARIABLES = ("throughput", "throughput_min", "throughput_max", "throughput_per_gpu")
+_VARIABLE_PARTS = ("value", "unit", "ref", "lower_thres", "upper_thres")
 
 
 def render_text(tables: Iterable[SpeedupTable], provenance: Provenance, width: int = 0) -> str:
@@ -142,118 +150,123 @@ def render_wide(tables: Iterable[SpeedupTable], provenance: Provenance, _width: 
     return "\n\n".join([*parts, render_text((), provenance)])
 
 
+def metric_cells(row: Row, names: Iterable[str]) -> tuple[float | None, ...]:
+    """Return metrics of a row in the units of METRIC_COLUMNS."""
+    values = [(getattr(row.metrics, name, None), METRIC_COLUMNS[name][1]) for name in names]
+    return tuple(None if value is None else value / unit for value, unit in values)
+
+
 def _metrics_text(table: SpeedupTable) -> str:
     """Return a table of metrics and, below it, why some are unknown."""
-    rows = [(row, row.metrics) for row in table.rows if row.metrics]
-    cells: list[tuple[Cell, ...]] = []
-    for row, metrics in rows:
-        values = [(getattr(metrics, name), unit) for name, (_, unit) in METRIC_COLUMNS.items()]
-        scaled = [None if value is None else value / unit for value, unit in values]
-        cells.append((str(row.shape), *scaled))
+    rows = [row for row in table.rows if row.metrics]
+    cells = tuple((str(row.shape), *metric_cells(row, METRIC_COLUMNS)) for row in rows)
     columns = (Column("shape", ">"), *(column for column, _ in METRIC_COLUMNS.values()))
-    grid = Grid("metrics", "metrics", columns, tuple(cells))
-    reasons = dict.fromkeys(reason for _, metrics in rows for reason in metrics.unknown)
-    notes = []
+    lines = format_lines(Grid("metrics", "metrics", columns, cells))
+    reasons = dict.fromkeys(reason for row in rows if row.metrics for reason in row.metrics.unknown)
     for name, explanation in reasons:
         if name in METRIC_COLUMNS:
             title = METRIC_COLUMNS[name][0].title.partition(",")[0]
-            notes.append(f"{GAP}· no {title}: {sanitize(explanation)}")
-    return "\n".join([*format_lines(grid), *notes])
+            lines.append(f"{GAP}· no {title}: {sanitize(explanation)}")
+    return "\n".join(lines)
 
 
 def _table_text(table: SpeedupTable, width: int) -> str:
-    head, *rows = _row_lines(table, width)
+    head, *row_blocks = _row_lines(table, width)
     lines = [*_heading_lines(table, width), "", *head]
-    for row, row_lines in zip(table.rows, rows, strict=True):
-        lines += [_colour_line(row, line) for line in row_lines]
-        lines += _note_lines(f"{GAP}· ", describe_adaptive(row), width)
+    for row, row_lines in zip(table.rows, row_blocks, strict=True):
+        colour = None
+        if row.ok < row.asked:
+            colour = "red"
+        elif set(row.flags).difference(_NEUTRAL_FLAGS):
+            colour = "yellow"
+        lines += [click.style(line, fg=colour) if colour else line for line in row_lines]
+        for note in describe_adaptive(row):
+            lines += _note_lines(f"{GAP}· ", note, width)
         for repeats, reason in invalid_repeats(row):
-            lines += _refusal_lines(repeats, reason, width)
+            unfinished = reason.startswith(UNFINISHED)
+            sign = f"{GAP}{'▶' if unfinished else '✗'} {repeats}"
+            sign += ": " if " repeats" in repeats else "  "
+            lines += _note_lines(sign, reason, width, "yellow" if unfinished else "red")
         for run in row.runs:
-            lines += _note_lines(f"{GAP}· ", earlier_attempts(run), width)
-        warnings = describe_flags(row) + describe_differences(row)
-        lines += _note_lines(f"{GAP}! ", warnings, width, colour="yellow")
-    return "\n".join([*lines, *_note_lines(f"{GAP}· ", _likely_cause(table), width)])
+            for note in earlier_attempts(run):
+                lines += _note_lines(f"{GAP}· ", note, width)
+        for note in describe_flags(row) + describe_differences(row):
+            lines += _note_lines(f"{GAP}! ", note, width, "yellow")
+    if table.group.device == "cpu" and any("noisy" in row.flags for row in table.rows):
+        cause = "noisy: on CPUs, the likely cause is other programs that ran on the machine"
+        lines += _note_lines(f"{GAP}· ", cause, width)
+    return "\n".join(lines)
+
+
+def _note_lines(sign: str, note: str, width: int, colour: str | None = None) -> list[str]:
+    first, *more = fold_text(sign + note, width, _INDENT)
+    return [click.style(first[: len(sign)], fg=colour) + first[len(sign) :], *more]
 
 
 def _row_lines(table: SpeedupTable, width: int) -> list[list[str]]:
     """Return the lines of the titles and of each row; values without a column go below it."""
-    columns: tuple[Column, ...] = _TEXT_COLUMNS
+    grid = _text_grid(table)
     choices: tuple[tuple[int, ...], ...] = _COLUMN_CHOICES
-    if table.group.device == "cpu":
-        columns = (columns[0], replace(columns[1], title="ranks (CPU)"), *columns[2:])
-    if table.unit != "samples":
-        rate = Column(f"median {table.unit}/s", _rate_form(table))
-        columns = (*columns[:2], rate, *columns[3:], *_unit_columns(table))
-        choices = (tuple(range(len(columns))), *choices)
-    cells = tuple((*_text_cells(row, table), *_unit_cells(row, table)) for row in table.rows)
-    grid = Grid("results", "", columns, cells)
+    if len(grid.columns) > len(choices[0]):
+        choices = (tuple(range(len(grid.columns))), *choices)
     layouts = [(places, format_lines(grid.select(places))) for places in choices]
-    fitting = [layout for layout in layouts if not width or _text_width(layout[1]) <= width]
-    places, (head, *lines) = fitting[0] if fitting else layouts[-1]
+    fitting = [
+        layout
+        for layout in layouts
+        if not width or max(map(len, map(click.unstyle, layout[1]))) <= width
+    ]
+    places, (head, *lines) = (fitting or layouts[-1:])[0]
     row_lines = [[head]]
     for row, line in zip(grid.rows, lines, strict=True):
         cells_below = [
             f"{column.title} {column.format_cell(cell, separator=',')}"
-            for place, (column, cell) in enumerate(zip(columns, row, strict=True))
+            for place, (column, cell) in enumerate(zip(grid.columns, row, strict=True))
             if place not in places and cell not in (None, "", NOTHING)
         ]
-        row_lines.append([line])
-        if cells_below:
-            row_lines[-1] += fold_text(_INDENT + ", ".join(cells_below), width, _INDENT)
+        below = fold_text(_INDENT + ", ".join(cells_below), width, _INDENT) if cells_below else []
+        row_lines.append([line, *below])
     return row_lines
 
 
-def _text_width(lines: Iterable[str]) -> int:
-    return max(len(click.unstyle(line)) for line in lines)
-
-
-def _rate_form(table: SpeedupTable) -> str:
-    """Return the format of a table's rates: tokens are many."""
-    return ".0f" if table.unit == "tokens" else ".2f"
+def _text_grid(table: SpeedupTable) -> Grid:
+    form = ".0f" if table.unit == "tokens" else ".2f"
+    columns = (
+        Column("nodes", "d"),
+        Column("ranks (CPU)" if table.group.device == "cpu" else "GPUs", "d"),
+        Column(f"median {table.unit}/s", form),
+        Column("min .. max", ">"),
+        Column("cv", ".2%"),
+        Column("speedup", ".2f"),
+        Column("efficiency", ".1%"),
+        Column("repeats", ">"),
+        Column("flags"),
+        *_unit_columns(table),
+    )
+    rows: list[tuple[Cell, ...]] = []
+    for row in table.rows:
+        # One run does not have a range.
+        spread = NOTHING if row.cv is None else f"{row.min:,{form}} .. {row.max:,{form}}"
+        numbers = (row.median, spread, row.cv, row.speedup, row.efficiency)
+        words = f"{row.ok}/{row.asked}", ", ".join(row.flags)
+        place = row.shape.nodes, row.shape.gpus
+        rows.append((*place, *numbers, *words, *_unit_cells(row, table)))
+    return Grid("results", "", columns, tuple(rows))
 
 
 def _unit_columns(table: SpeedupTable) -> tuple[Column, ...]:
     """Return the further columns of a table in another unit: per device, and without padding."""
     if table.unit == "samples":
         return ()
-    form, word = _rate_form(table), device_word(table.group)
-    columns = (Column(f"{table.unit}/s per {word}", form),)
-    return (*columns, Column("real tokens/s", form)) if table.unit == "tokens" else columns
+    title = f"{table.unit}/s per {device_word(table.group)}"
+    if table.unit == "tokens":
+        return Column(title, ".0f"), Column("real tokens/s", ".0f")
+    return (Column(title, ".2f"),)
 
 
 def _unit_cells(row: Row, table: SpeedupTable) -> tuple[Cell, ...]:
     """Return the cells of `_unit_columns`."""
     cells = (per_device(row), real_rate(row, table.unit))
     return cells[: len(_unit_columns(table))]
-
-
-def _text_cells(row: Row, table: SpeedupTable) -> tuple[Cell, ...]:
-    # One run does not have a range.
-    form = f",{_rate_form(table)}"
-    spread = NOTHING if row.cv is None else f"{row.min:{form}} .. {row.max:{form}}"
-    return (
-        row.shape.nodes,
-        row.shape.gpus,
-        row.median,
-        spread,
-        row.cv,
-        row.speedup,
-        row.efficiency,
-        f"{row.ok}/{row.asked}",
-        ", ".join(row.flags),
-    )
-
-
-def _likely_cause(table: SpeedupTable) -> Iterator[str]:
-    """Yield the likely cause if ranks on CPUs scatter: others use the same CPU."""
-    if table.group.device == "cpu" and any("noisy" in row.flags for row in table.rows):
-        yield "noisy: on CPUs, the likely cause is other programs that ran on the machine"
-
-
-def _note_lines(sign: str, notes: Iterable[str], width: int, *, colour: str = "") -> list[str]:
-    lines = [line for note in notes for line in fold_text(sign + note, width, " " * len(sign))]
-    return [click.style(line[: len(sign)], fg=colour or None) + line[len(sign) :] for line in lines]
 
 
 def _heading_lines(table: SpeedupTable, width: int) -> list[str]:
@@ -270,21 +283,7 @@ def _heading_lines(table: SpeedupTable, width: int) -> list[str]:
     return [name, *more, *fold_text(f"rule {sanitize(group.rule)} · {counted}{base}", width, GAP)]
 
 
-def _colour_line(row: Row, line: str) -> str:
-    if row.ok < row.asked:
-        return click.style(line, fg="red")
-    return click.style(line, fg="yellow") if set(row.flags).difference(_NEUTRAL_FLAGS) else line
-
-
-def _refusal_lines(repeats: str, reason: str, width: int) -> list[str]:
-    unfinished = reason.startswith(UNFINISHED)
-    sign = f"{GAP}{'▶' if unfinished else '✗'} {repeats}{':' if ' repeats' in repeats else ' '} "
-    first, *more = fold_text(sign + reason, width, _INDENT)
-    colour = "yellow" if unfinished else "red"
-    return [click.style(first[: len(sign)], fg=colour) + first[len(sign) :], *more]
-
-
-def dlperf_data(tables: Iterable[SpeedupTable]) -> dict[str, Any]:
+def render_dlperf(tables: Iterable[SpeedupTable], _provenance: Provenance, _width: int = 0) -> str:
     """Return `{model: {shape: {average_speed, batch_size_per_device, median_speed, speedup}}}`.
 
     As in DLPerf's scripts, the model is the part of a log's name before the first underscore.
@@ -294,36 +293,16 @@ def dlperf_data(tables: Iterable[SpeedupTable]) -> dict[str, Any]:
     """
     models: dict[str, Any] = {}
     for table in tables:
-        name = _dlperf_model(table)
+        logs = (run.log for row in table.rows for run in row.runs if run.log)
+        head, underscore, _ = next(logs, "").rpartition("/")[2].partition("_")
+        name = head if underscore else table.group.model
         if name in models:
             raise UsageError(
                 f"DLPerf's JSON has one table per model, but {name} has several.",
                 hint="Collect one framework, precision and batch size at a time.",
             )
         models[name] = _dlperf_points(table)
-    return models
-
-
-def render_dlperf(tables: Iterable[SpeedupTable], _provenance: Provenance, _width: int = 0) -> str:
-    """Return the text of DLPerf's result JSON."""
-    return json.dumps(dlperf_data(tables), ensure_ascii=False, allow_nan=False)
-
-
-def describe_omissions(tables: Iterable[SpeedupTable], provenance: Provenance) -> tuple[str, ...]:
-    """Return the content that DLPerf's JSON can't hold, one sentence per table."""
-    text = f"hpcbert {provenance.hpcbert}, {provenance.date}: {provenance.command}"
-    sentences = []
-    for table in tables:
-        device = "device CPU; " if table.group.device == "cpu" else ""
-        origin = f"{device}rule {table.group.rule}; {describe_window(table)}{text}"
-        sentences.append(f"what dlperf-json has no key for: {origin}")
-    return tuple(sentences)
-
-
-def _dlperf_model(table: SpeedupTable) -> str:
-    logs = (run.log for row in table.rows for run in row.runs if run.log)
-    head, underscore, _ = next(logs, "").rpartition("/")[2].partition("_")
-    return head if underscore else table.group.model
+    return json.dumps(models, ensure_ascii=False, allow_nan=False)
 
 
 def _dlperf_points(table: SpeedupTable) -> dict[str, Any]:
@@ -345,6 +324,17 @@ def _dlperf_points(table: SpeedupTable) -> dict[str, Any]:
     }
 
 
+def describe_omissions(tables: Iterable[SpeedupTable], provenance: Provenance) -> tuple[str, ...]:
+    """Return the content that DLPerf's JSON can't hold, one sentence per table."""
+    text = f"hpcbert {provenance.hpcbert}, {provenance.date}: {provenance.command}"
+    sentences = []
+    for table in tables:
+        device = "device CPU; " if table.group.device == "cpu" else ""
+        origin = f"{device}rule {table.group.rule}; {describe_window(table)}{text}"
+        sentences.append(f"what dlperf-json has no key for: {origin}")
+    return tuple(sentences)
+
+
 def published_cells(row: Row) -> tuple[Cell, ...]:
     """Return the cells of a row, in the order of PUBLISHED_COLUMNS."""
     # One run does not have a range.
@@ -357,8 +347,19 @@ def published_cells(row: Row) -> tuple[Cell, ...]:
 def render_markdown(tables: Sequence[SpeedupTable], provenance: Provenance, _width: int = 0) -> str:
     """Return a heading and a table for each group, its problems, and a legend, as Markdown."""
     version, command = escape_markdown(provenance.hpcbert), escape_markdown(provenance.command)
-    origin = f"Made by hpcbert {version}, {provenance.date}: {command}"
-    return "\n\n".join([*map(_markdown_table, tables), *_markdown_legend(tables), origin])
+    parts = [_markdown_table(table) for table in tables]
+    if tables:
+        parts.append(adapt_to_devices(_LEGEND.format(unit=tables[0].unit), tables))
+    used = {flag for table in tables for row in table.rows for flag in row.flags}
+    flags = [
+        f"* {escape_markdown(name)}: {escape_markdown(adapt_to_devices(text, tables))}."
+        for name, text in flag_meanings().items()
+        if name in used
+    ]
+    if flags:
+        parts.append("\n".join(["Flags:", "", *flags]))
+    parts.append(f"Made by hpcbert {version}, {provenance.date}: {command}")
+    return "\n\n".join(parts)
 
 
 def _markdown_table(table: SpeedupTable) -> str:
@@ -370,9 +371,10 @@ def _markdown_table(table: SpeedupTable) -> str:
     columns = tuple(Column(titles.get(key, key), form) for key, form in PUBLISHED_COLUMNS.items())
     columns += _unit_columns(table)
     rows = [(*published_cells(row), *_unit_cells(row, table)) for row in table.rows]
-    if any(any(_mfu_cells(row)) for row in table.rows):
+    shares = [metric_cells(row, ("mfu", "mfu_padded")) for row in table.rows]
+    if any(map(any, shares)):
         columns += (Column("MFU", ".1%"), Column("MFU padded", ".1%"))
-        rows = [(*cells, *_mfu_cells(row)) for cells, row in zip(rows, table.rows, strict=True)]
+        rows = [(*cells, *share) for cells, share in zip(rows, shares, strict=True)]
     heading = f"{title}, batch size {group.batch} per device{variant}"
     rule = f"{group.rule}; {describe_window(table)}median"
     lines = [
@@ -382,92 +384,159 @@ def _markdown_table(table: SpeedupTable) -> str:
         "",
         format_markdown(Grid("results", title, columns, tuple(rows))),
     ]
-    notes = [f"* {escape_markdown(note)}" for row in table.rows for note in _markdown_notes(row)]
-    return "\n".join([*lines, "", *notes] if notes else lines)
-
-
-def _markdown_notes(row: Row) -> list[str]:
     notes = []
-    for repeats, reason in invalid_repeats(row):
-        verb = "are" if " repeats" in repeats else "is"
-        notes.append(f"{row.shape}, {repeats} {verb} invalid: {reason}")
-    return notes + [f"{row.shape}: {note}" for note in row_notes(row)]
-
-
-def _mfu_cells(row: Row) -> tuple[float | None, float | None]:
-    return (row.metrics.mfu, row.metrics.mfu_padded) if row.metrics else (None, None)
-
-
-def _markdown_legend(tables: Sequence[SpeedupTable]) -> list[str]:
-    if not tables:
-        return []
-    used = {flag for table in tables for row in table.rows for flag in row.flags}
-    flags = [
-        f"* {escape_markdown(name)}: {escape_markdown(adapt_to_devices(text, tables))}."
-        for name, text in FLAGS.items()
-        if name in used
-    ]
-    legend = adapt_to_devices(_LEGEND.format(unit=tables[0].unit), tables)
-    return [legend, "\n".join(["Flags:", "", *flags])] if flags else [legend]
+    for row in table.rows:
+        for repeats, reason in invalid_repeats(row):
+            verb = "are" if " repeats" in repeats else "is"
+            notes.append(f"{row.shape}, {repeats} {verb} invalid: {reason}")
+        notes += [f"{row.shape}: {note}" for note in row_notes(row)]
+    lines += ["", *(f"* {escape_markdown(note)}" for note in notes)] if notes else []
+    return "\n".join(lines)
 
 
 def render_csv(tables: Iterable[SpeedupTable], provenance: Provenance, _width: int = 0) -> str:
     """Return a header and a line for each point as CSV."""
-    rows = [
-        (
-            *place_data(table, row).values(),
-            *_point_cells(row),
-            *_provenance_cells(row, provenance),
-            *(f"{table.unit}/s", per_device(row), real_rate(row, table.unit)),
-        )
-        for table in tables
-        for row in table.rows
-    ]
-    return format_csv(_POINT_TITLES, rows).rstrip("\n")
+    values = [point_values(table, row) for table in tables for row in table.rows]
+    return _format_values(_POINT_TITLES, values, provenance)
 
 
 def render_runs_csv(tables: Iterable[SpeedupTable], provenance: Provenance, _width: int = 0) -> str:
     """Return a header and a line for each run, including invalid ones, as CSV."""
-    rows = [
-        (
-            *place_data(table, row).values(),
-            *_run_cells(run),
-            *_provenance_cells(row, provenance),
-            f"{table.unit}/s",
-        )
+    values = [
+        {**run_values(table, row, run), "valid": "yes" if run.valid else "no"}
         for table in tables
         for row in table.rows
         for run in row.runs
     ]
-    return format_csv(_RUN_TITLES, rows).rstrip("\n")
+    return _format_values(_RUN_TITLES, values, provenance)
 
 
-def _point_cells(row: Row) -> tuple[Cell, ...]:
-    numbers = [getattr(row, name) for name in NUMBERS]
-    reasons = "; ".join(
-        f"repeat {run.repeat}: {describe_reasons(run)}" for run in row.runs if not run.valid
-    )
-    differences = "; ".join(describe_differences(row))
-    return (*numbers, *_mfu_cells(row), " ".join(row.flags), reasons, differences)
+def _format_values(
+    titles: Sequence[str], values: Iterable[dict[str, Any]], provenance: Provenance
+) -> str:
+    made = asdict(provenance)
+    rows = [[{**row, **made}.get(title) for title in titles] for row in values]
+    return format_csv(titles, rows).rstrip("\n")
 
 
-def _run_cells(run: Run) -> tuple[Cell, ...]:
-    return (
-        run.repeat,
-        run.attempt,
-        run.throughput,
-        "yes" if run.valid else "no",
-        " ".join(run.flags),
-        describe_reasons(run),
-        "" if run.state == FOREIGN else run.state,
-        " ".join(run.nodes),
-        run.log,
-    )
+def render_perflog(tables: Iterable[SpeedupTable], provenance: Provenance, _width: int = 0) -> str:
+    """Return a header and a line for each point, separated by bars.
+
+    A point passes if all of its repeats are valid. Columns for what hpcbert does not know, such as
+    thresholds, are empty.
+    """
+    stream = io.StringIO()
+    writer = csv.writer(stream, delimiter="|", lineterminator="\n")
+    variables = [f"{name}_{part}" for name in _VARIABLES for part in _VARIABLE_PARTS]
+    writer.writerow((*_PERFLOG_TITLES, *variables))
+    for table in tables:
+        for row in table.rows:
+            values = point_values(table, row) | asdict(provenance)
+            values["result"] = "pass" if row.ok == row.asked else "fail"
+            values["name"] = f"{table.group.framework}_{row.shape}_{table.group.precision}"
+            cells = [values.get(title) for title in _PERFLOG_TITLES]
+            for rate in (row.median, row.min, row.max, per_device(row)):
+                cells += [rate, f"{table.unit}/s", "", "", ""]
+            writer.writerow(cells)
+    return stream.getvalue().rstrip("\n")
 
 
-def _provenance_cells(row: Row, provenance: Provenance) -> tuple[str, ...]:
-    window = row.window.counted if row.window else ""
-    return window, provenance.hpcbert, provenance.date, provenance.command
+def render_exacb(tables: Iterable[SpeedupTable], provenance: Provenance, _width: int = 0) -> str:
+    """Return a report with an entry in `data` for each repeat, invalid ones with their reasons."""
+    entries = [
+        {
+            "success": run.valid,
+            "nodes": row.shape.nodes,
+            "taskspernode": row.shape.gpus_per_node,
+            "nodelist": list(run.nodes),
+            "repeat": run.repeat,
+            "reasons": describe_reasons(run),
+            "flags": list(dict.fromkeys((*row.flags, *run.flags))),
+            "parameter": {**place_data(table, row), "window": row.window and row.window.counted},
+            "metrics": {
+                "throughput": run.throughput if run.valid else None,
+                "median": row.median,
+                "median_per_gpu": per_device(row),
+                "unit": f"{table.unit}/s",
+            },
+        }
+        for table in tables
+        for row in table.rows
+        for run in row.runs
+    ]
+    report = {
+        "reporter": {"tool": "hpcbert", **asdict(provenance)},
+        "experiment": {"benchmark": "BERT pre-training", "metric": "throughput"},
+        "data": entries,
+    }
+    return json.dumps(report, ensure_ascii=False, allow_nan=False, indent=1)
+
+
+Outcome = Literal["", "failure", "error", "skipped"]
+
+
+class Case(NamedTuple):
+    """One test case.
+
+    Attributes:
+        suite: The title of its suite.
+        group: Its class name.
+        outcome: Empty if it passed.
+        reason: Why it did not.
+        rate: The point's median with its unit; empty if there is none.
+    """
+
+    suite: str
+    group: str
+    name: str
+    outcome: Outcome = ""
+    reason: str = ""
+    rate: str = ""
+
+
+def render_cases(title: str, cases: Sequence[Case]) -> bytes:
+    """Return a file of test cases as JUnit XML, in a suite for each title of one."""
+    root = ET.Element("testsuites", name=title)
+    for suite in dict.fromkeys(case.suite for case in cases):
+        members = [case for case in cases if case.suite == suite]
+        counts: Counter[str] = Counter(case.outcome for case in members)
+        element = ET.SubElement(root, "testsuite", name=sanitize(suite), tests=str(len(members)))
+        for outcome, name in (("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
+            element.set(name, str(counts[outcome]))
+        for case in members:
+            names = {"classname": sanitize(case.group), "name": sanitize(case.name)}
+            item = ET.SubElement(element, "testcase", names)
+            if case.outcome:
+                reason = sanitize(case.reason)
+                ET.SubElement(item, case.outcome, message=reason).text = reason
+            if case.rate:
+                ET.SubElement(item, "system-out").text = sanitize(case.rate)
+    ET.indent(root)
+    text = ET.tostring(root, encoding="unicode", xml_declaration=True)
+    return f"{text}\n".encode(errors="backslashreplace")
+
+
+def list_cases(tables: Iterable[SpeedupTable], unread: Iterable[str]) -> Iterator[Case]:
+    """Yield a case for each point, and one for each result that has no table.
+
+    A point fails if a repeat is invalid, and is skipped while one waits or runs.
+    """
+    for table in tables:
+        group = table.group
+        words = [table_title(group), f"b{group.batch}", group.variant, group.rule]
+        suite = " ".join(filter(None, words))
+        for row in table.rows:
+            median = "" if row.median is None else f"median {row.median!r} {table.unit}/s"
+            case = Case(suite, suite, str(row.shape), rate=median)
+            if row.ok < row.asked:
+                invalid = row.asked - row.ok - row.unfinished
+                counts = f"{row.ok} of {format_count(row.asked, 'repeat')} valid, {invalid} invalid"
+                reasons = "; ".join(f"{name}: {text}" for name, text in invalid_repeats(row))
+                text = f"{counts}, {row.unfinished} unfinished. {reasons}"
+                case = case._replace(outcome="failure" if invalid else "skipped", reason=text)
+            yield case
+    for reason in unread:
+        yield Case("no table", "hpcbert collect", reason, "error", reason)
 
 
 # Returns the text of tables without its last newline, from what made it and the maximum length of
@@ -514,8 +583,8 @@ FORMATS = {
     "dlperf-json": TableFormat(
         render_dlperf, exact=True, omissions=describe_omissions, units="none"
     ),
-    "perflog": TableFormat(exchange.render_perflog, exact=True),
-    "exacb": TableFormat(exchange.render_exacb, exact=True),
+    "perflog": TableFormat(render_perflog, exact=True),
+    "exacb": TableFormat(render_exacb, exact=True),
 }
 
 

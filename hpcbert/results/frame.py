@@ -12,8 +12,8 @@ from typing import Any
 import pandas as pd
 
 from hpcbert.errors import UsageError
-from hpcbert.model import Metrics, Provenance, Row, Run, SpeedupTable
-from hpcbert.results.document import NUMBERS, PLACE, place_data
+from hpcbert.model import Metrics, Provenance, SpeedupTable
+from hpcbert.results.document import NUMBERS, PLACE, place_data, point_values, run_values
 
 _METRICS = tuple(field.name for field in fields(Metrics) if field.name != "unknown")
 _ROWS = (*PLACE, *NUMBERS, *_METRICS, "flags", "window", "source", "unit")
@@ -25,11 +25,12 @@ _RUNS = (
 _STEPS = (*PLACE, "repeat", "iteration", "seconds", "measured", "source")
 # The types of columns without floating-point numbers. Text is pandas' own, and never missing.
 _TYPES = {
-    **dict.fromkeys(("framework", "model", "precision", "variant", "rule", "device"), "string"),
-    **dict.fromkeys(("flags", "window", "source", "unit"), "string"),
-    **dict.fromkeys(("state", "reasons", "nodelist", "log"), "string"),
-    **dict.fromkeys(("batch_size_per_device", "nodes", "gpus_per_node", "gpus"), "int64"),
-    **dict.fromkeys(("ok", "asked", "repeat", "attempt", "iteration"), "int64"),
+    **dict.fromkeys(["framework", "model", "precision", "variant", "rule", "device"], "string"),
+    **dict.fromkeys(
+        ["flags", "window", "source", "unit", "state", "reasons", "nodelist", "log"], "string"
+    ),
+    **dict.fromkeys(["batch_size_per_device", "nodes", "gpus_per_node", "gpus"], "int64"),
+    **dict.fromkeys(["ok", "asked", "repeat", "attempt", "iteration"], "int64"),
     **dict.fromkeys(("valid", "measured"), "bool"),
 }
 
@@ -47,8 +48,7 @@ def rows_frame(tables: Iterable[SpeedupTable]) -> pd.DataFrame:
     blanks. window: the measured part of each run. source: the campaign or the logs. unit: of
     median, mean, min and max.
     """
-    points = ((table, row) for table in tables for row in table.rows)
-    values = ({**_place_values(table, row), **_point_values(row)} for table, row in points)
+    values = (point_values(table, row) for table in tables for row in table.rows)
     return _make_frame(values, _ROWS)
 
 
@@ -57,12 +57,11 @@ def runs_frame(tables: Iterable[SpeedupTable]) -> pd.DataFrame:
 
     The first columns and source are those of `rows_frame`. repeat: from 1. attempt: from 0.
     throughput: samples/s over all devices, NaN if there is no trusted number. valid: whether it is
-    valid. state: the scheduler's word. reasons, flags, nodelist (separated by `; ` or blanks),
-    log: its path.
+    valid. state: the scheduler's word, empty for logs that hpcbert did not submit. reasons, flags,
+    nodelist (separated by `; ` or blanks), log: its path.
     """
     runs = ((table, row, run) for table in tables for row in table.rows for run in row.runs)
-    values = ({**_place_values(table, row), **_run_values(run)} for table, row, run in runs)
-    return _make_frame(values, _RUNS)
+    return _make_frame((run_values(*place) for place in runs), _RUNS)
 
 
 def steps_frame(tables: Iterable[SpeedupTable]) -> pd.DataFrame:
@@ -82,8 +81,7 @@ def to_parquet(tables: Iterable[SpeedupTable], provenance: Provenance) -> bytes:
         UsageError: `write_parquet` can't.
     """
     frame = rows_frame(tables)
-    for name, value in asdict(provenance).items():
-        frame.attrs[name] = value
+    frame.attrs.update(asdict(provenance))
     stream = io.BytesIO()
     write_parquet(frame, stream)
     return stream.getvalue()
@@ -106,39 +104,16 @@ def _make_frame(records: Iterable[Mapping[str, Any]], names: Sequence[str]) -> p
     return pd.DataFrame(list(records), columns=list(names)).astype(types)
 
 
-def _place_values(table: SpeedupTable, row: Row) -> dict[str, Any]:
-    return {
-        **place_data(table, row),
-        "source": row.origin.name if row.origin else "",
-        "unit": f"{table.unit}/s",
-    }
-
-
-def _point_values(row: Row) -> dict[str, Any]:
-    numbers = {name: getattr(row, name) for name in NUMBERS}
-    window = row.window.counted if row.window else ""
-    metrics = {name: getattr(row.metrics, name, None) for name in _METRICS}
-    return {**numbers, **metrics, "flags": " ".join(row.flags), "window": window}
-
-
-def _run_values(run: Run) -> dict[str, Any]:
-    names = ("repeat", "attempt", "throughput", "valid", "state", "log")
-    return {
-        **{name: getattr(run, name) for name in names},
-        "reasons": "; ".join(map(str, run.reasons)),
-        "flags": " ".join(run.flags),
-        "nodelist": " ".join(run.nodes),
-    }
-
-
 def _step_records(tables: Iterable[SpeedupTable]) -> Iterator[dict[str, Any]]:
     for table in tables:
         for row in table.rows:
-            place = _place_values(table, row)
+            place = place_data(table, row)
+            source = row.origin.name if row.origin else ""
             for repeat, steps in row.steps:
                 for iteration, seconds in zip(steps.iterations, steps.seconds, strict=True):
                     yield {
                         **place,
+                        "source": source,
                         "repeat": repeat,
                         "iteration": iteration,
                         "seconds": seconds,

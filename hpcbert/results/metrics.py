@@ -1,25 +1,40 @@
 """How good a number is: per GPU, in tokens, in steps, against the GPUs' peak, and in joules. Pure.
 
-docs/explanation/metrics.md has the formulas and their sources. A metric that needs an unknown value
-is None, and `unknown` names what it needs.
+docs/explanation/metrics.md has the formulas and their sources, and how rates in tokens and
+sequences differ from those in samples. A metric that needs an unknown value is None, and `unknown`
+names what it needs.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import tomli
 
+from hpcbert.errors import UsageError
 from hpcbert.logs.arithmetic import median
 from hpcbert.logs.fields import loose_float
 from hpcbert.logs.setting import Setting, model_facts, model_name
-from hpcbert.model import USUAL_VOCABULARY, Facts, Measured, Metrics, usual_predictions
+from hpcbert.model import (
+    USUAL_VOCABULARY,
+    Facts,
+    Measured,
+    Metrics,
+    Row,
+    SpeedupTable,
+    Unit,
+    usual_predictions,
+)
 
+# The metric with a row's rate in a unit.
+_UNITS = {"tokens": "tokens_per_second", "sequences": "sequences_per_second"}
+_UNIT_ROUNDING = 1 + 1e-9
 _P95 = 0.95
 # Names of models with BERT's layers; ModernBERT's, for example, have other products.
 _BERT = re.compile(r"(?:megatron[-_ ]?)?bert(?![a-z])|hidden size ", re.IGNORECASE)
@@ -82,22 +97,6 @@ def find_model(name: str) -> ModelSize | None:
     return ModelSize(sizes["layers"], sizes["hidden_size"], 4 * sizes["hidden_size"])
 
 
-class SampleWork(NamedTuple):
-    """The work of training on one sample.
-
-    Attributes:
-        tokens: The sample's share of a sequence, padding included.
-        real_tokens: Those that are not padding; None if unknown.
-        flops: Operations, padding included; None if the model is unknown.
-        real_flops: Those for tokens that are not padding.
-    """
-
-    tokens: float
-    real_tokens: float | None = None
-    flops: float | None = None
-    real_flops: float | None = None
-
-
 def model_flops(model: ModelSize, length: float, masked: float | None = None) -> float:
     """Return the floating-point operations that training on one sample needs.
 
@@ -138,33 +137,35 @@ def compute_metrics(point: Measured, speed: float | None) -> Metrics | None:
         return None
     unknown: dict[str, str] = {}
     gpus = point.shape.gpus
-    work = _sample_work(point, unknown)
-    flops = work.flops if work else None
+    tokens, real_tokens, flops, real_flops = _sample_work(point, unknown)
     peak_flops = _gpu_peak(point, unknown)
     rate = speed / (gpus * peak_flops) if peak_flops else None
-    mfu, mfu_reason = _compute_mfu(work.real_flops if work else None, rate)
-    padded_mfu, padded_reason = _compute_mfu(flops, rate)
-    if padded_mfu is None and mfu:
-        padded_reason = "the program leaves padding out: with it, it is above the GPUs' peak"
-    elif padded_reason:
-        padded_reason += ", or the program leaves padding out"
-    if mfu_reason:
-        unknown["mfu"] = mfu_reason
-    if padded_reason:
-        unknown["mfu_padded"] = padded_reason
+    mfu = _compute_mfu("mfu", real_flops, rate, unknown)
+    mfu_padded = _compute_mfu("mfu_padded", flops, rate, unknown)
+    if unknown.get("mfu_padded", "").startswith(_ABOVE_PEAK):
+        if mfu:
+            reason = "the program leaves padding out: with it, it is above the GPUs' peak"
+        else:
+            reason = f"{unknown['mfu_padded']}, or the program leaves padding out"
+        unknown["mfu_padded"] = reason
     watts, memory = _sampled_gpus(point, unknown)
     steps = _measured_steps(point, unknown)
+    # A program that states no packing packs one sample into each sequence.
+    packings = _positive_numbers(point.facts, "packing") or [1.0]
+    if len(packings) > 1:
+        reason = "the runs pack different numbers of samples into a sequence"
+        unknown["sequences_per_second"] = reason
     return Metrics(
         samples_per_second_per_gpu=speed / gpus,
-        tokens_per_second=speed * work.tokens if work else None,
-        real_tokens_per_second=speed * work.real_tokens if work and work.real_tokens else None,
-        sequences_per_second=_sequence_rate(point, speed, unknown),
+        tokens_per_second=speed * tokens if tokens else None,
+        real_tokens_per_second=speed * real_tokens if real_tokens else None,
+        sequences_per_second=speed / packings[0] if len(packings) == 1 else None,
         step_seconds=median(steps) if steps else None,
         step_seconds_p95=percentile(steps, _P95) if steps else None,
         model_flops_per_sample=flops,
         peak_flops_per_second=peak_flops,
         mfu=mfu,
-        mfu_padded=padded_mfu,
+        mfu_padded=mfu_padded,
         gpu_memory_mib=memory,
         watts=watts,
         samples_per_joule=speed / watts if watts else None,
@@ -183,17 +184,17 @@ def mfu_flags(metrics: Metrics | None) -> tuple[str, ...]:
     return ("high-mfu",) if share > HIGH_MFU else ()
 
 
-def _compute_mfu(flops: float | None, rate: float | None) -> tuple[float | None, str]:
-    """Return an MFU; if it is above 1, none and the reason.
-
-    Args:
-        flops: Operations of a sample.
-        rate: Samples per second, over the peak of all GPUs.
-    """
+def _compute_mfu(
+    name: str, flops: float | None, rate: float | None, unknown: dict[str, str]
+) -> float | None:
+    """Return an MFU from a sample's operations and samples over the peak of all GPUs."""
     if flops is None or rate is None:
-        return None, ""
+        return None
     share = flops * rate
-    return (share, "") if share <= 1 else (None, f"{_ABOVE_PEAK}, at {share:.1%}: {_CAUSES}")
+    if share <= 1:
+        return share
+    unknown[name] = f"{_ABOVE_PEAK}, at {share:.1%}: {_CAUSES}"
+    return None
 
 
 def _first_known(facts: Facts, *names: str) -> tuple[str, ...]:
@@ -241,8 +242,12 @@ def _model_size(point: Measured) -> ModelSize | None:
     )
 
 
-def _sample_work(point: Measured, unknown: dict[str, str]) -> SampleWork | None:
-    """Return the work of a sample; of packed sequences, its share of one."""
+def _sample_work(point: Measured, unknown: dict[str, str]) -> tuple[float | None, ...]:
+    """Return a sample's tokens and operations; of packed sequences, its share of one.
+
+    Tokens with padding, tokens without, operations with padding, operations without; None if
+    unknown.
+    """
     facts = point.facts
     length, packing = _agreed_size(facts, "sequence_length"), _agreed_size(facts, "packing") or 1
     shares = [share for share in _positive_numbers(facts, "real_token_share") if share <= 1]
@@ -254,69 +259,56 @@ def _sample_work(point: Measured, unknown: dict[str, str]) -> SampleWork | None:
     if padding and not shares:
         reason = f"padding is {padding[0]}, and nothing says how many tokens are real"
         unknown |= dict.fromkeys(_OF_SAMPLES, reason)
-        return None
+        return None, None, None, None
     if model is None:
         reason = _describe_disagreement(facts) or f"the sizes of {point.group.model} are unknown"
         unknown |= dict.fromkeys(("model_flops_per_sample", "mfu", "mfu_padded"), reason)
     if length is None:
         reason = "nothing says how many tokens a sample has"
         unknown |= dict.fromkeys(_OF_SAMPLES, reason)
-        return None
+        return None, None, None, None
     tokens = length / packing
     real_tokens = tokens * median(shares) if shares else None
     if model is None:
-        return SampleWork(tokens, real_tokens)
+        return tokens, real_tokens, None, None
     masked = (_agreed_size(facts, "predictions") or usual_predictions(length)) / packing
-    padded_flops = model_flops(model, tokens, masked)
+    flops = model_flops(model, tokens, masked)
     if real_tokens is None:
-        return SampleWork(tokens, real_tokens, padded_flops)
+        return tokens, None, flops, None
     # Without the program's own sum, samples count as equally long, which gives the least work.
     stated = _positive_numbers(facts, "model_flops")
-    real = model_flops(model, real_tokens, masked * real_tokens / tokens)
-    real = median(stated) if stated else real
-    if real <= padded_flops * _ROUNDING:
-        return SampleWork(tokens, real_tokens, padded_flops, real)
+    real_flops = model_flops(model, real_tokens, masked * real_tokens / tokens)
+    real_flops = median(stated) if stated else real_flops
+    if real_flops <= flops * _ROUNDING:
+        return tokens, real_tokens, flops, real_flops
     unknown["mfu"] = (
-        f"the logs state {real:.4g} FLOP a sample; with padding it has {padded_flops:.4g}"
+        f"the logs state {real_flops:.4g} FLOP a sample; with padding it has {flops:.4g}"
     )
-    return SampleWork(tokens, real_tokens, padded_flops)
-
-
-def _sequence_rate(point: Measured, speed: float, unknown: dict[str, str]) -> float | None:
-    """Return sequences per second; a program that states no packing packs one sample into each."""
-    factors = _positive_numbers(point.facts, "packing") or [1.0]
-    if len(factors) == 1:
-        return speed / factors[0]
-    unknown["sequences_per_second"] = "the runs pack different numbers of samples into a sequence"
-    return None
+    return tokens, real_tokens, flops, None
 
 
 def _gpu_peak(point: Measured, unknown: dict[str, str]) -> float | None:
-    group = point.group
-    names = _first_known(point.facts, "GPU", "device")
-    gpu_peak = find_peak(names[0], group.precision) if len(names) == 1 else None
-    part = _describe_partition(point.facts)
+    group, facts = point.group, point.facts
+    names = _first_known(facts, "GPU", "device")
+    modes = [mode for mode in _first_known(facts, "GPU MIG mode") if mode.lower() not in _NO_MIG]
+    parts = [f"MIG {mode}" for mode in modes]
+    parts += [name for name in _first_known(facts, "GPU partition") if not name.startswith(_WHOLE)]
+    gpu_peak = None
     if group.device == "cpu":
-        gpu_peak, reason = None, "it ran on the CPU, which has no known peak"
+        reason = "it ran on the CPU, which has no known peak"
     elif not names:
         reason = "nothing says what the GPUs are"
     elif len(names) > 1:
         reason = f"the GPUs differ: {', '.join(names)}"
-    elif part:
-        gpu_peak, reason = None, f"the GPUs are partitioned ({part}), and peaks are of whole ones"
+    elif parts:
+        partition = ", ".join(parts)
+        reason = f"the GPUs are partitioned ({partition}), and peaks are of whole ones"
     else:
+        gpu_peak = find_peak(names[0], group.precision)
         reason = f"no known data sheet states the peak of {names[0]} at {group.precision}"
     if gpu_peak is None:
         unknown |= dict.fromkeys(("peak_flops_per_second", "mfu", "mfu_padded"), reason)
     return gpu_peak
-
-
-def _describe_partition(facts: Facts) -> str:
-    """Return the partitions of GPUs, as nvidia-smi or amd-smi names them; empty for whole GPUs."""
-    modes = _first_known(facts, "GPU MIG mode")
-    partitions = _first_known(facts, "GPU partition")
-    parts = [f"MIG {mode}" for mode in modes if mode.lower() not in _NO_MIG]
-    return ", ".join(parts + [name for name in partitions if not name.startswith(_WHOLE)])
 
 
 def _sampled_gpus(point: Measured, unknown: dict[str, str]) -> tuple[float | None, float | None]:
@@ -345,3 +337,130 @@ def _measured_steps(point: Measured, unknown: dict[str, str]) -> list[float]:
         reason = "the logs print no times of single steps"
         unknown |= dict.fromkeys(("step_seconds", "step_seconds_p95"), reason)
     return steps
+
+
+# --- rates in tokens and sequences instead of samples --------------------------------------------
+
+
+def convert_tables(tables: Iterable[SpeedupTable], unit: Unit) -> tuple[SpeedupTable, ...]:
+    """Return tables with their rates in a unit; a row whose samples are of unknown size has none.
+
+    Args:
+        tables: In samples per second.
+
+    Raises:
+        UsageError: No row with a number has one in that unit.
+    """
+    tables = tuple(tables)
+    if unit == "samples":
+        return tables
+    converted = tuple(
+        replace(table, unit=unit, rows=tuple(_convert_row(row, unit) for row in table.rows))
+        for table in tables
+    )
+    reasons = explain_missing(tables, unit)
+    if reasons and not any(row.median for table in converted for row in table.rows):
+        reason = reasons[0].partition(": ")[2]
+        hint = "--unit samples needs nothing."
+        if "padding" not in reason:
+            hint = f"--set sequence_length=N says it for logs; {hint}"
+        raise UsageError(f"No point has a rate in {unit}/s: {reason}.", hint=hint)
+    return converted
+
+
+def convert_known(tables: Iterable[SpeedupTable], unit: Unit) -> tuple[SpeedupTable, ...]:
+    """Return those of some tables that have rates in a unit, in that unit."""
+    return tuple(
+        convert_tables([table], unit)[0]
+        for table in tables
+        if any(_factor(row, unit) for row in table.rows)
+    )
+
+
+def mark_tables(tables: Iterable[SpeedupTable], unit: Unit) -> tuple[SpeedupTable, ...]:
+    """Return tables for documents: in samples per second, to be written with rates in a unit."""
+    return tuple(replace(table, unit=unit) for table in tables)
+
+
+def explain_missing(tables: Iterable[SpeedupTable], unit: Unit) -> tuple[str, ...]:
+    """Return a sentence for each row with a number that has none in a unit."""
+    sentences = []
+    for table in tables:
+        for row in table.rows:
+            if row.median and _factor(row, unit) is None:
+                reasons = dict(row.metrics.unknown) if row.metrics else {}
+                reason = reasons.get(_UNITS[unit], "the saved results do not state it")
+                point = f"{table.group.framework} {row.shape}"
+                sentences.append(f"{point} has no rate in {unit}/s: {reason}")
+    return tuple(sentences)
+
+
+def _factor(row: Row, unit: Unit) -> float | None:
+    """Return the tokens or sequences of a sample; None if unknown."""
+    if unit == "samples":
+        return 1.0
+    rate = row_rate(row, unit)
+    return rate / row.median if rate and row.median else None
+
+
+def _convert_row(row: Row, unit: Unit) -> Row:
+    factor = _factor(row, unit)
+    if factor is None:
+        row = replace(row, speedup=None, efficiency=None, cv=None)
+
+    def scale(value: float | None) -> float | None:
+        return value * factor if value is not None and factor is not None else None
+
+    return replace(
+        row,
+        median=scale(row.median),
+        mean=scale(row.mean),
+        min=scale(row.min),
+        max=scale(row.max),
+        runs=tuple(replace(run, throughput=scale(run.throughput)) for run in row.runs),
+    )
+
+
+def row_rate(row: Row, unit: Unit) -> float | None:
+    """Return a row's median in a unit; None if unknown."""
+    return row.median if unit == "samples" else getattr(row.metrics, _UNITS[unit], None)
+
+
+def real_rate(row: Row, unit: Unit) -> float | None:
+    """Return the tokens per second that are not padding; None if unknown, or in other units."""
+    return row.metrics.real_tokens_per_second if row.metrics and unit == "tokens" else None
+
+
+def table_factor(table: SpeedupTable, unit: Unit) -> float:
+    """Return the tokens or sequences of a sample, the same in all rows of a table.
+
+    Raises:
+        UsageError: It is unknown, or differs between rows.
+    """
+    missing = explain_missing([table], unit)
+    if missing:
+        raise UsageError(f"{missing[0]}.", hint="Leave --unit out.")
+    factors = [_factor(row, unit) or 1.0 for row in table.rows if row.median] or [1.0]
+    if max(factors) > min(factors) * _UNIT_ROUNDING:
+        raise UsageError(
+            f"The points of {table.group.framework} differ in the {unit} of a sample, "
+            f"{min(factors):g} and {max(factors):g}.",
+            hint="Leave --unit out, or name the points of one length.",
+        )
+    return factors[0]
+
+
+def per_device(row: Row) -> float | None:
+    """Return the median over the number of devices."""
+    return None if row.median is None else row.median / row.shape.gpus
+
+
+def rate_data(row: Row, unit: Unit) -> dict[str, Any]:
+    """Return a row's rates in a unit, as docs/reference/json.md describes them."""
+    converted = _convert_row(row, unit)
+    return {
+        "unit": f"{unit}/s",
+        **{name: getattr(converted, name) for name in ("median", "mean", "min", "max")},
+        "per_gpu": per_device(converted),
+        "real": real_rate(row, unit),
+    }

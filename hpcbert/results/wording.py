@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from pathlib import PurePath
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path, PurePath
+
+import tomli
 
 from hpcbert.config.options import FEWEST_REPEATS
 from hpcbert.errors import format_count
@@ -15,31 +18,23 @@ from hpcbert.slurm.hostlist import fold
 
 _MAX_DIFFERENCES = 3
 _NUMBER = re.compile(r"\d+")
-# The meaning of each flag, as tables explain it to readers of the table alone.
-FLAGS = {
-    "superlinear": "the speedup is above the number of GPUs: look for the cause",
-    "outlier": "one run is further from the median than the spread of the runs explains",
-    "noisy": "the runs scatter: their standard deviation is above 3 % of their mean",
-    "single-run": "one run: the spread of further runs is unknown",
-    "incomplete": "fewer valid runs than requested",
-    "imprecise": "all runs were made, but the interval of their median is wider than requested",
-    "mixed-nodes": "the runs ran on different sets of nodes",
-    "mixed-environment": "nodes or software differ in something that can change a number",
-    "no-baseline": "there is no valid run of 1n1g of the same experiment, so no speedup",
-    "shared-nodes": "another run used one of its nodes while it was measured, or could "
-    "(OverSubscribe=FORCE)",
-    "uneven": "the number hides slow or fast steps: it is not that of the window's median step",
-    "short-window": "the number covers few iterations or seconds, so one slow step changes it",
-    "rolling": "each printed rate is a mean of many records, of the warm-up too",
-    "overflow-steps": "optimizer steps in the window were thrown away: their gradients overflowed",
-    "high-mfu": "the MFU is above 80 %: look for a wrong GPU, precision or size",
-    "impossible-mfu": "the MFU is above 100 %: a wrong GPU, precision or size, or no padding",
-    "unchecked": "its log does not confirm all that the table states: see the names below",
-    "apart": "each rank saw only a part of its node's GPUs: NCCL may copy through host memory",
-    "few-cpus": "each rank had one core of a large node: set nodes.cpus_per_gpu in the site.toml",
-    "loader-bound": "a tenth of the time or more was spent waiting for data, not computing",
-    "accumulation": "steps of several micro-batches: one all-reduce for several of them",
-}
+# The words of reports, in each language.
+_CATALOGUE = Path(__file__).parent / "report" / "catalogue.toml"
+
+
+@cache
+def catalogue() -> Mapping[str, Mapping[str, str]]:
+    """Return the words by key: each with its texts by language."""
+    return tomli.loads(_CATALOGUE.read_text(encoding="utf-8"))
+
+
+def flag_meanings() -> dict[str, str]:
+    """Return the meaning of each flag, as tables explain it to readers of the table alone."""
+    return {
+        key.removeprefix("flag."): texts["en"]
+        for key, texts in catalogue().items()
+        if key.startswith("flag.")
+    }
 
 
 def sanitize(text: str) -> str:

@@ -23,7 +23,7 @@ from hpcbert.config.campaignfile import CampaignFile
 from hpcbert.errors import HpcbertError
 from hpcbert.logs import failures, grammar
 from hpcbert.model import Campaign
-from hpcbert.results.wording import FLAGS
+from hpcbert.results.wording import flag_meanings
 from hpcbert.script.rerun import Lock
 from hpcbert.slurm import reasons, states
 from hpcbert.system import decode
@@ -349,7 +349,7 @@ def test_the_numbers_page_explains_every_reason() -> None:
 
 def test_the_numbers_page_explains_every_flag() -> None:
     text = (REPOSITORY / "docs" / "explanation" / "numbers.md").read_text(encoding="utf-8")
-    assert {codes(row[0])[0] for row in rows(text, "flag")} == set(FLAGS)
+    assert {codes(row[0])[0] for row in rows(text, "flag")} == set(flag_meanings())
 
 
 def test_the_states_page_is_the_table_of_states_and_reasons() -> None:

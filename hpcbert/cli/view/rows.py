@@ -23,7 +23,7 @@ from hpcbert.cli.streams import to_ascii
 from hpcbert.commands.monitor import Rates, RepeatProgress, View
 from hpcbert.errors import format_count
 from hpcbert.model import Row, Run, Unit
-from hpcbert.results.units import row_rate
+from hpcbert.results.metrics import row_rate
 from hpcbert.slurm.hostlist import fold
 from hpcbert.slurm.states import Kind, RepeatState
 

@@ -7,25 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import chain, repeat
-from pathlib import Path
-
-import tomli
 
 from hpcbert.config.recipe import Recipe
 from hpcbert.model import Group, Provenance, Shape, SpeedupTable, Unit
 from hpcbert.results.document import ResultSet, Source
 from hpcbert.results.grid import Column, Grid
+from hpcbert.results.wording import catalogue
 
 LANGUAGES = ("en", "zh")
-_CATALOGUE = Path(__file__).with_name("catalogue.toml")
-
-
-@cache
-def catalogue() -> Mapping[str, Mapping[str, str]]:
-    """Return the words by key: each with its texts by language."""
-    return tomli.loads(_CATALOGUE.read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
@@ -57,20 +47,6 @@ class Words:
         """Return columns by their keys in the catalogue: `shape`, with a format `min:.2f`."""
         pairs = (key.partition(":") for key in keys)
         return tuple(Column(self(f"column.{name}"), form) for name, _, form in pairs)
-
-
-@dataclass(frozen=True)
-class Paragraph:
-    """A text."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class Items:
-    """A list of short texts."""
-
-    items: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -156,7 +132,8 @@ class Picture:
     grid: Grid
 
 
-Block = Paragraph | Items | Heading | Code | Grid | Picture
+# A text is a paragraph, several are a list.
+Block = str | tuple[str, ...] | Heading | Code | Grid | Picture
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,4 @@
-"""The sections of a report, results first; pure.
-
-`tables` has those with the results; the title and the first paragraph are here.
-"""
+"""The sections of a report, results first; pure."""
 
 from __future__ import annotations
 
@@ -9,166 +6,48 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from hpcbert.config.recipe import Recipe
-from hpcbert.model import UNFINISHED, Row, SpeedupTable
+from hpcbert.model import UNFINISHED, Group, Row, Run, Shape, SpeedupTable
 from hpcbert.results.document import Source
-from hpcbert.results.grid import Cell, Column, Grid
-from hpcbert.results.report import tables
-from hpcbert.results.report.model import (
-    Block,
-    Code,
-    Heading,
-    Items,
-    Paragraph,
-    Report,
-    ReportInput,
-    Section,
-    Words,
+from hpcbert.results.formats import (
+    METRIC_COLUMNS,
+    PUBLISHED_COLUMNS,
+    metric_cells,
+    published_cells,
 )
-from hpcbert.results.report.pictures import label_tables, list_devices
+from hpcbert.results.grid import Cell, Column, Grid
+from hpcbert.results.report.model import Block, Code, Heading, Report, ReportInput, Section, Words
+from hpcbert.results.report.pictures import label_tables, list_devices, make_pictures
 from hpcbert.results.wording import (
+    adapt_to_devices,
+    cpu_suffix,
     describe_reasons,
     describe_repeats,
     describe_stop,
+    flag_meanings,
+    invalid_repeats,
+    row_notes,
     sanitize,
     table_title,
 )
+from hpcbert.slurm.hostlist import fold
 
 _MAX_NAMES = 6
+# The most columns of shapes that fit on paper, environments and topologies, and scripts.
+_MAX_SHAPES, _MAX_GROUPS, _MAX_SCRIPTS = 10, 8, 8
 _DATE = len("2026-11-23")
-
-
-def make_title(inputs: ReportInput, words: Words) -> str:
-    """Return what was measured, on which devices, and when."""
-    if not inputs.tables:
-        return words("title.none")
-    groups = [table.group for table in inputs.tables]
-    dates = sorted(
-        source.created[:_DATE] for source in inputs.results.sources if len(source.created) >= _DATE
-    )
-    when = words("title.measured", first=dates[0], last=dates[-1]) if dates else ""
-    if dates and dates[0] == dates[-1]:
-        when = dates[0]
-    text = words(
-        "title",
-        models=list_names((f"{group.model} {group.precision}" for group in groups), words),
-        frameworks=list_names((group.framework for group in groups), words),
-        devices=_describe_devices(inputs.tables, words),
-    )
-    return text + (words("title.date", date=when) if when else "")
-
-
-def list_names(names: Iterable[str], words: Words) -> str:
-    """Return the first names, each once, and the number of the others."""
-    unique = list(dict.fromkeys(map(sanitize, names)))
-    text = words("comma").join(unique[:_MAX_NAMES])
-    remaining = len(unique) - _MAX_NAMES
-    return words("more", names=text, count=remaining) if remaining > 0 else text
-
-
-def _describe_devices(tables: Iterable[SpeedupTable], words: Words) -> str:
-    """Return the smallest and the largest number of devices, with their names if known."""
-    tables = tuple(tables)
-    counts = sorted({row.shape.gpus for table in tables for row in table.rows}) or [0]
-    kinds = {table.group.device for table in tables}
-    kind = kinds.pop() if len(kinds) == 1 else "mixed"
-    span = str(counts[0])
-    if len(counts) > 1:
-        span = words("span", first=counts[0], last=counts[-1])
-    names = list_names(list_devices(tables), words) if kind == "gpu" else ""
-    text = _count_devices(kind, span, words)
-    return words("devices.named", devices=text, names=names) if names else text
-
-
-def _count_devices(kind: str, span: str, words: Words) -> str:
-    return words(f"devices.{kind}-1") if span == "1" else words(f"devices.{kind}", count=span)
-
-
-def describe_results(inputs: ReportInput, words: Words) -> str:
-    """Return the best throughput, the efficiency, how many runs are valid, and what is wrong."""
-    rows = [row for table in inputs.tables for row in table.rows]
-    sentences = [*_best_sentences(inputs.tables, words), *_efficiency_sentences(inputs, words)]
-    own_rows = [row for row in rows if not row.published]
-    asked = sum(row.asked for row in own_rows)
-    if own_rows:
-        ok = sum(row.ok for row in own_rows)
-        sentences.append(words("lead.counts", points=len(own_rows), ok=ok, asked=asked))
-    if len(own_rows) < len(rows):
-        sentences.append(words("lead.published", count=len(rows) - len(own_rows)))
-    return " ".join([*sentences, *_fault_sentences(rows, words)])
-
-
-def _best_sentences(tables: Iterable[SpeedupTable], words: Words) -> list[str]:
-    """Return the highest throughput of each model: numbers of two models don't compare."""
-    best: dict[tuple[str, str], tuple[float, SpeedupTable, Row]] = {}
-    for table in tables:
-        key = table.group.model, table.group.device
-        for row in table.rows:
-            if row.median and (key not in best or row.median > best[key][0]):
-                best[key] = row.median, table, row
-    if not best:
-        return [words("lead.none")]
-    sentences = []
-    for median, table, row in best.values():
-        batch = words("batch-short", size=table.group.batch)
-        name = f"{table_title(table.group)} {batch} {sanitize(table.group.variant)}".rstrip()
-        devices = _count_devices(table.group.device, str(row.shape.gpus), words)
-        rate, unit = format(median, ",.2f"), words("axis.throughput")
-        sentences.append(
-            words("lead.best", name=name, rate=rate, unit=unit, devices=devices, shape=row.shape)
-        )
-    return sentences[:_MAX_NAMES]
-
-
-def _efficiency_sentences(inputs: ReportInput, words: Words) -> list[str]:
-    """Return the efficiency of each table's largest shape; of many tables, the range."""
-    ends = []
-    for name, table in zip(label_tables(inputs.tables, words), inputs.tables, strict=True):
-        rows = [row for row in table.rows if row.efficiency and row.shape.gpus > 1]
-        if rows:
-            ends.append((rows[-1].efficiency or 0.0, name, rows[-1]))
-    if not ends:
-        return []
-    is_range = len(ends) > _MAX_NAMES
-    items = [
-        words("lead.efficiency.of", name=name, share=format(share, ".1%"), shape=row.shape)
-        for share, name, row in (sorted(ends, key=lambda end: end[0]) if is_range else ends)
-    ]
-    if is_range:
-        return [words("lead.efficiency.range", least=items[0], most=items[-1])]
-    return [words("lead.efficiency", items=words("comma").join(items))]
-
-
-def _fault_sentences(rows: Iterable[Row], words: Words) -> list[str]:
-    """Return the reasons of invalid runs and the flags, each with how often it occurs."""
-    rows = tuple(rows)
-    codes = Counter(
-        code
-        for row in rows
-        for run in row.runs
-        if not run.valid
-        for code in {reason.code for reason in run.reasons}
-    )
-    unfinished = codes.pop(UNFINISHED, 0)
-    flags = Counter(flag for row in rows if row.median for flag in row.flags)
-    sentences = [words("lead.unfinished", count=unfinished)] if unfinished else []
-    if codes:
-        sentences.append(words("lead.invalid", items=_list_counts(codes, words)))
-    if flags:
-        sentences.append(words("lead.flags", items=_list_counts(flags, words)))
-    return sentences or [words("flags.none")]
-
-
-def _list_counts(counts: Counter[str], words: Words) -> str:
-    return words("comma").join(
-        sanitize(f"{name} ({count})") for name, count in counts.most_common()
-    )
-
-
-# The most different environments that are shown; results.json has all.
-_MAX_GROUPS = 8
+_DIGITS = 12
+# The packages whose versions are a framework's.
+_PACKAGE = re.compile(
+    r"package (deepspeed|jax|megatron_core|mindspore\w*|mxnet\w*|oneflow\w*|paddlepaddle\w*|"
+    r"tensorflow(_gpu|_cpu)?|torch|transformers)"
+)
+_VERSION = re.compile(r"v?\d+\.\d")
+# As hpcbert.logs.window writes it.
+_SPAN = re.compile(r"(?P<unit>iterations|records) (?P<first>\d+) to (?P<last>\d+|\D+)")
+# These are omitted if nothing ran on GPUs.
+_GPU_METRICS = ("mfu", "mfu_padded", "gpu_memory_mib", "watts", "samples_per_joule")
 # The facts that readers look for, in the order of DLPerf's reports: the first known name is used.
 _MAIN_FACTS = {
     "system": ("system in the image",),
@@ -198,9 +77,6 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _LINKS = ("X", "SYS", "NODE", "PHB", "PXB", "PIX", "NV")
 _LINK = re.compile(r"(X|SYS|NODE|PHB|PXB|PIX|NV(?=\d))\d*")
 _UNSAFE = re.compile(r"[^\w.-]", re.ASCII)
-# The most scripts on a page; the others are named with their digests.
-_MAX_SCRIPTS = 8
-_DIGITS = 12
 
 
 def compose_report(inputs: ReportInput, words: Words) -> Report:
@@ -209,88 +85,384 @@ def compose_report(inputs: ReportInput, words: Words) -> Report:
     return Report(
         language=words.language,
         title=sanitize(inputs.title) or make_title(inputs, words),
-        lead=describe_results(inputs, words),
+        lead=summarize(inputs, words),
         origin=words("lead.made", version=made.hpcbert, date=made.date),
         sections=tuple(
-            Section(key, words(f"section.{key}"), write(inputs, words), folded=key in _FOLDED)
+            Section(
+                key,
+                words(f"section.{key}"),
+                tuple(filter(None, write(inputs, words))),
+                key in _FOLDED,
+            )
             for key, write in _SECTIONS.items()
         ),
     )
 
 
-class _NodeGroup(NamedTuple):
-    """Nodes that are equal as far as known; for logs, their facts."""
+def make_title(inputs: ReportInput, words: Words) -> str:
+    """Return what was measured, on which devices, and when."""
+    tables = inputs.tables
+    if not tables:
+        return words("title.none")
+    days = {source.created[:_DATE] for source in inputs.results.sources}
+    dates = sorted(day for day in days if len(day) == _DATE)
+    counts = sorted({row.shape.gpus for table in tables for row in table.rows}) or [0]
+    groups = [table.group for table in tables]
+    kinds = {group.device for group in groups}
+    kind = kinds.pop() if len(kinds) == 1 else "mixed"
+    span = str(counts[0])
+    if len(counts) > 1:
+        span = words("span", first=counts[0], last=counts[-1])
+    devices = _count_devices(kind, span, words)
+    names = list_names(list_devices(tables), words) if kind == "gpu" else ""
+    text = words(
+        "title",
+        models=list_names(
+            (f"{table.group.model} {table.group.precision}" for table in tables), words
+        ),
+        frameworks=list_names((table.group.framework for table in tables), words),
+        devices=words("devices.named", devices=devices, names=names) if names else devices,
+    )
+    if len(dates) > 1:
+        dates = [words("title.measured", first=dates[0], last=dates[-1])]
+    return text + (words("title.date", date=dates[0]) if dates else "")
 
-    source: str
-    nodes: tuple[str, ...]
-    facts: Mapping[str, str]
+
+def list_names(names: Iterable[str], words: Words) -> str:
+    """Return the first names, each once, and the number of the others."""
+    unique = list(dict.fromkeys(map(sanitize, names)))
+    text = words("comma").join(unique[:_MAX_NAMES])
+    more = len(unique) - _MAX_NAMES
+    return words("more", names=text, count=more) if more > 0 else text
 
 
-def describe_environment(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
-    """Return the facts of the nodes; equal nodes appear once."""
-    groups = _node_groups(inputs)
-    blocks: list[Block] = []
-    for number, group in enumerate(groups[:_MAX_GROUPS], 1):
-        blocks += _environment_blocks(number, group, words)
-    if len(groups) > _MAX_GROUPS:
-        blocks.append(Paragraph(words("environment.more", count=len(groups) - _MAX_GROUPS)))
-    return tuple(blocks) or (Paragraph(words("environment.none")),)
+def _count_devices(kind: str, span: str, words: Words) -> str:
+    return words(f"devices.{kind}-1") if span == "1" else words(f"devices.{kind}", count=span)
 
 
-def _environment_blocks(number: int, group: _NodeGroup, words: Words) -> list[Block]:
-    facts = {
-        name: sanitize(value).replace(_UNKNOWN_RATE, "") for name, value in group.facts.items()
-    }
-    main_facts = {key: _first_known(facts, names) for key, names in _MAIN_FACTS.items()}
-    rows = [(words(f"fact.{key}"), value) for key, value in main_facts.items() if value]
-    more_facts = tuple(fact for fact in sorted(facts.items()) if fact[0] not in _MAIN_NAMES)
-    columns = words.columns("fact", "value")
-    blocks: list[Block] = [Heading(words("environment.title", of=sanitize(group.source)))]
-    if group.nodes:
-        nodes = list_names(group.nodes, words)
-        blocks.append(Paragraph(words("environment.nodes", count=len(group.nodes), nodes=nodes)))
-    name = f"environment-{number}"
+def summarize(inputs: ReportInput, words: Words) -> str:
+    """Return the best throughput, the efficiency, how many runs are valid, and what is wrong."""
+    rows = [row for table in inputs.tables for row in table.rows]
+    sentences = _best_sentences(inputs.tables, words)
+    efficiencies = []
+    for name, table in zip(label_tables(inputs.tables, words), inputs.tables, strict=True):
+        for row in [row for row in table.rows if row.efficiency and row.shape.gpus > 1][-1:]:
+            share = format(row.efficiency, ".1%")
+            text = words("lead.efficiency.of", name=name, share=share, shape=row.shape)
+            efficiencies.append(text)
+    if efficiencies:
+        sentences.append(words("lead.efficiency", items=list_names(efficiencies, words)))
+    own_rows = [row for row in rows if not row.published]
+    if own_rows:
+        ok, asked = sum(row.ok for row in own_rows), sum(row.asked for row in own_rows)
+        sentences.append(words("lead.counts", points=len(own_rows), ok=ok, asked=asked))
+    if len(own_rows) < len(rows):
+        sentences.append(words("lead.published", count=len(rows) - len(own_rows)))
+    return " ".join([*sentences, *_fault_sentences(rows, words)])
+
+
+def _best_sentences(tables: Iterable[SpeedupTable], words: Words) -> list[str]:
+    """Return the highest throughput of each model: numbers of two models don't compare."""
+    best: dict[tuple[str, str], tuple[float, SpeedupTable, Row]] = {}
+    for table in tables:
+        key = table.group.model, table.group.device
+        for row in table.rows:
+            if row.median and (key not in best or row.median > best[key][0]):
+                best[key] = row.median, table, row
+    sentences = []
+    for median, table, row in list(best.values())[:_MAX_NAMES]:
+        batch = words("batch-short", size=table.group.batch)
+        name = f"{table_title(table.group)} {batch} {sanitize(table.group.variant)}".rstrip()
+        devices = _count_devices(table.group.device, str(row.shape.gpus), words)
+        rate, unit = format(median, ",.2f"), words("axis.throughput")
+        sentences.append(
+            words("lead.best", name=name, rate=rate, unit=unit, devices=devices, shape=row.shape)
+        )
+    return sentences or [words("lead.none")]
+
+
+def _fault_sentences(rows: Sequence[Row], words: Words) -> list[str]:
+    """Return the reasons of invalid runs and the flags, each with how often it occurs."""
+    codes = Counter(code for row in rows for run in row.runs for code in _invalid_codes(run))
+    unfinished = codes.pop(UNFINISHED, 0)
+    flags = Counter(flag for row in rows if row.median for flag in row.flags)
+    sentences = [words("lead.unfinished", count=unfinished)] if unfinished else []
+    for key, counts in (("lead.invalid", codes), ("lead.flags", flags)):
+        if counts:
+            items = (sanitize(f"{name} ({count})") for name, count in counts.most_common())
+            sentences.append(words(key, items=words("comma").join(items)))
+    return sentences or [words("flags.none")]
+
+
+def _invalid_codes(run: Run) -> dict[str, None]:
+    return {} if run.valid else dict.fromkeys(reason.code for reason in run.reasons)
+
+
+# --- results -------------------------------------------------------------------------------------
+
+
+def describe_results(inputs: ReportInput, words: Words) -> Iterator[Block]:
+    """Yield the main figure, one table across everything, and each table as it is published."""
+    if not inputs.tables:
+        yield words("results.none")
+        return
+    yield from make_pictures(inputs, words)[0][:1]
+    yield from _make_pivots(inputs.tables, words)
+    for number, table in enumerate(inputs.tables, 1):
+        yield from _published_blocks(number, table, words)
+    yield words("results.how")
+
+
+def _published_blocks(number: int, table: SpeedupTable, words: Words) -> Iterator[Block]:
+    group = table.group
+    keys = [f"{key}:{form}" for key, form in PUBLISHED_COLUMNS.items()]
+    columns = words.columns(*(key.replace("devices", f"devices.{group.device}") for key in keys))
+    title = words("results.table", name=table_name(group, words))
+    yield Grid(f"results-{number}", title, columns, tuple(map(published_cells, table.rows)))
+    clauses = dict.fromkeys(row.window.counted for row in table.rows if row.window)
+    counted = "".join(
+        words("results.counted", what=_translate_window(sanitize(clause), words))
+        for clause in clauses
+    )
+    base = words("results.base" if table.baseline else "results.no-base")
+    yield words("results.rule", rule=sanitize(group.rule), basis=counted, base=base)
+    notes = []
+    for row in table.rows:
+        reasons = invalid_repeats(row) if row.median is None else ()
+        texts = [*row_notes(row), *(f"{repeats}: {reason}" for repeats, reason in reasons)]
+        notes += [words("results.note", shape=row.shape, note=sanitize(text)) for text in texts]
+    yield tuple(notes)
+
+
+def table_name(group: Group, words: Words) -> str:
+    """Return a table's title with batch size and variant, in the report's language."""
+    parts = table_title(group), words("batch", size=group.batch), sanitize(group.variant)
+    return words("comma").join(filter(None, parts))
+
+
+def _translate_window(span: str, words: Words) -> str:
+    """Return `iterations 21 to 120` in the report's language; other texts stay as they are."""
+    match = _SPAN.fullmatch(span)
+    if match is None:
+        return span
+    last = match["last"] if match["last"].isdigit() else words("window.end")
+    return words(f"window.{match['unit']}", first=match["first"], last=last)
+
+
+def _make_pivots(tables: Sequence[SpeedupTable], words: Words) -> list[Grid]:
+    """Return all medians, a row for each table and a column for each shape, by model and device."""
+    tables_by_key: dict[tuple[str, str], list[SpeedupTable]] = {}
+    for table in tables:
+        tables_by_key.setdefault((table.group.model, table.group.device), []).append(table)
+    grids: list[Grid] = []
+    for pivot_tables in tables_by_key.values():
+        all_shapes = {row.shape for table in pivot_tables for row in table.rows}
+        shapes = sorted(all_shapes, key=lambda shape: (shape.gpus, shape.nodes))
+        for start in range(0, len(shapes), _MAX_SHAPES):
+            part = shapes[start : start + _MAX_SHAPES]
+            grids.append(_make_pivot(len(grids) + 1, pivot_tables, part, words))
+    return grids
+
+
+def _make_pivot(
+    number: int, tables: Sequence[SpeedupTable], shapes: Sequence[Shape], words: Words
+) -> Grid:
+    group = tables[0].group
+    variants = {table.group.variant for table in tables}
+    # These are columns only where they differ.
+    extra = ["variant"] if len(variants) > 1 else []
+    extra += ["rule"] if len({table.group.rule for table in tables}) > 1 else []
+    columns = words.columns("framework", "version", "precision", "batch:>", *extra)
+    counts = [shape.gpus for shape in shapes]
+    for shape in shapes:
+        end = "-1" if shape.gpus == 1 else ""
+        title = words(f"pivot.devices.{group.device}{end}", count=shape.gpus)
+        single = counts.count(shape.gpus) == 1
+        columns += (Column(title if single else f"{title} ({shape})", ".2f"),)
+    columns += words.columns("efficiency-largest:.1%")
+    rows: list[tuple[Cell, ...]] = []
+    for table in tables:
+        names = [sanitize(table.group.framework), describe_version(table)]
+        names += [sanitize(table.group.precision), table.group.batch]
+        names += [sanitize(getattr(table.group, name)) for name in extra]
+        medians = {row.shape: row.median for row in table.rows}
+        shares = [row.efficiency for row in table.rows if row.efficiency and row.shape.gpus > 1]
+        numbers = (*(medians.get(shape) for shape in shapes), shares[-1] if shares else None)
+        rows.append((*names, *numbers))
+    name = f"{group.model}{cpu_suffix(group, ' ')}"
+    name += f" {group.variant}" if group.variant and len(variants) == 1 else ""
+    title = words("pivot.table", name=sanitize(name))
+    return Grid(f"pivot-{number}", title, columns, tuple(rows))
+
+
+def describe_version(table: SpeedupTable) -> str:
+    """Return the version of a table's framework: of its packages, its log, or its image."""
+    facts = {name: values for row in table.rows for name, values in row.facts}
+    packages = [name for name in sorted(facts) if _PACKAGE.fullmatch(name)]
+    texts = [f"{name.removeprefix('package ')} {', '.join(facts[name])}" for name in packages]
+    # In some logs it is the number of a build.
+    texts = texts or [text for text in facts.get("version", ()) if _VERSION.match(text)]
+    texts = texts or [image.rpartition("/")[2] for image in facts.get("image", ())]
+    return sanitize(", ".join(texts))
+
+
+def show_pictures(inputs: ReportInput, words: Words) -> Iterator[Block]:
+    """Yield the figures after the main one."""
+    pictures, more = make_pictures(inputs, words)
+    yield from pictures[1:]
+    if not pictures[1:]:
+        yield words("figures.first" if pictures else "figures.none")
+    if more:
+        yield words("figures.more", count=more)
+
+
+def describe_metrics(inputs: ReportInput, words: Words) -> Iterator[Block]:
+    """Yield the flags, and each number's metrics: per device, in tokens, steps, operations."""
+    tables = inputs.tables
+    rows = [row for table in tables for row in table.rows]
+    flags = {flag for row in rows for flag in row.flags}
+    flags |= {flag for row in rows for run in row.runs for flag in run.flags}
+    meanings = tuple(
+        (name, adapt_to_devices(words.translate(f"flag.{name}", text), tables))
+        for name, text in flag_meanings().items()
+        if name in flags
+    )
+    yield (
+        Grid("flags", words("flags.table"), words.columns("flag", "meaning"), meanings)
+        if meanings
+        else words("flags.none")
+    )
+    unknown: dict[tuple[str, str], None] = {}
+    for number, table in enumerate(tables, 1):
+        names = [
+            name
+            for name in METRIC_COLUMNS
+            if any(getattr(row.metrics, name, None) is not None for row in table.rows)
+        ]
+        if names:
+            columns = words.columns("shape")
+            columns += tuple(
+                Column(words(f"metric.{name}"), METRIC_COLUMNS[name][0].form) for name in names
+            )
+            cells = tuple(
+                (str(row.shape), *metric_cells(row, names)) for row in table.rows if row.metrics
+            )
+            title = words("metrics.table", name=table_name(table.group, words))
+            yield Grid(f"metrics-{number}", title, columns, cells)
+        omitted = _GPU_METRICS if table.group.device == "cpu" else ()
+        for row in table.rows:
+            if row.metrics:
+                reasons = (reason for reason in row.metrics.unknown if reason[0] not in omitted)
+                unknown |= dict.fromkeys(reasons)
+    yield tuple(
+        words("metrics.unknown", metric=words(f"metric.{name}"), why=sanitize(reason))
+        for name, reason in unknown
+        if name in METRIC_COLUMNS
+    )
+
+
+def list_runs(inputs: ReportInput, words: Words) -> Iterator[Block]:
+    """Yield every run, including invalid ones."""
+    columns = words.columns(
+        *("shape", "repeat:d", "attempt:d", "throughput:.2f"),
+        *("counts", "state", "nodes-names", "flags", "log"),
+    )
+    is_empty = True
+    for number, table in enumerate(inputs.tables, 1):
+        # A published median is not a run.
+        rows = [row for row in table.rows if not (row.published and len(row.runs) == 1)]
+        cells = tuple(_run_cells(row, run, words) for row in rows for run in row.runs)
+        if cells:
+            is_empty = False
+            title = words("runs.table", name=table_name(table.group, words))
+            yield Grid(f"runs-{number}", title, columns, cells)
+    if is_empty:
+        yield words("runs.none")
+
+
+def _run_cells(row: Row, run: Run, words: Words) -> tuple[Cell, ...]:
+    counts = words("yes") if run.valid else words("no-because", why=describe_reasons(run))
+    texts = run.state, fold(run.nodes), ", ".join(run.flags), run.log
+    numbers = run.repeat, run.attempt, run.throughput
+    return (str(row.shape), *numbers, counts, *map(sanitize, texts))
+
+
+def list_left_out(inputs: ReportInput, words: Words) -> Iterator[Block]:
+    """Yield the files and runs left out of all medians, and why."""
+    results = inputs.results
+    rows: list[tuple[Cell, ...]] = []
+    codes: dict[str, None] = {}
+    for table in inputs.tables:
+        for row in table.rows:
+            for run in row.runs:
+                if not run.valid:
+                    point = f"{row.shape} {sanitize(table.group.precision)}"
+                    end = describe_reasons(run), sanitize(run.log)
+                    rows.append((sanitize(table.group.framework), point, run.repeat, *end))
+                    codes |= _invalid_codes(run)
     if rows:
-        blocks.append(Grid(name, words("environment.table", number=number), columns, tuple(rows)))
+        columns = words.columns("framework", "point", "repeat:d", "why", "log")
+        yield Grid("left-out", words("left-out.runs"), columns, tuple(rows))
+        meanings = {code: words.translate(f"reason.{code}", "") for code in codes}
+        yield tuple(
+            words("left-out.code", code=sanitize(code), text=text)
+            for code, text in meanings.items()
+            if text
+        )
+    if results.refused:
+        yield Heading(words("left-out.refused"))
+        yield tuple(map(sanitize, results.refused))
+    if results.left_out:
+        files = tuple(tuple(map(sanitize, file)) for file in results.left_out)
+        titles = words.columns("file", "why")
+        yield Grid("files-left-out", words("left-out.files"), titles, files)
+    if results.warnings:
+        yield Heading(words("left-out.warnings"))
+        yield tuple(map(sanitize, results.warnings))
+    if not (rows or results.refused or results.left_out or results.warnings):
+        yield words("left-out.none")
+
+
+# --- what they were measured on ------------------------------------------------------------------
+
+
+def describe_environment(inputs: ReportInput, words: Words) -> Iterator[Block]:
+    """Yield the facts of the nodes; equal nodes appear once, with their first source."""
+    groups: dict[str, tuple[str, tuple[str, ...], Mapping[str, str]]] = {}
+    for source, _ in inputs.sources:
+        for entry in source.environments:
+            groups.setdefault(entry.digest, (source.name, entry.nodes, entry.facts))
+        if not source.environments:
+            key = f"{source.kind} {source.name}"
+            groups[key] = source.name, (), _log_facts(inputs, source)
+    for number, (name, nodes, facts) in enumerate(list(groups.values())[:_MAX_GROUPS], 1):
+        yield Heading(words("environment.title", of=sanitize(name)))
+        if nodes:
+            names = list_names(nodes, words)
+            yield words("environment.nodes", count=len(nodes), nodes=names)
+        yield from _environment_blocks(number, facts, words)
+    if len(groups) > _MAX_GROUPS:
+        yield words("environment.more", count=len(groups) - _MAX_GROUPS)
+    if not groups:
+        yield words("environment.none")
+
+
+def _environment_blocks(number: int, facts: Mapping[str, str], words: Words) -> Iterator[Block]:
+    texts = {key: sanitize(text).replace(_UNKNOWN_RATE, "") for key, text in facts.items()}
+    rows = []
+    for key, names in _MAIN_FACTS.items():
+        values = [texts[name] for name in names if texts.get(name)]
+        rows += [(words(f"fact.{key}"), value) for value in values[:1]]
+    more_facts = tuple(fact for fact in sorted(texts.items()) if fact[0] not in _MAIN_NAMES)
+    columns, name = words.columns("fact", "value"), f"environment-{number}"
+    if rows:
+        yield Grid(name, words("environment.table", number=number), columns, tuple(rows))
     if more_facts:
         # Logs give nothing else.
         title = words("environment.rest" if rows else "environment.stated", number=number)
-        blocks.append(Grid(f"{name}-more", title, columns, more_facts, folded=bool(rows)))
-    if not facts:
-        blocks.append(Paragraph(words("environment.none")))
-    return blocks
-
-
-def describe_topology(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
-    """Return the links between a node's GPUs, network cards and processors, with a legend."""
-    nodes_by_matrix: dict[tuple[str, ...], list[str]] = {}
-    for _, source_files in inputs.sources:
-        for node, lines in source_files.topologies.items():
-            nodes_by_matrix.setdefault(_matrix_lines(lines), []).append(node)
-    if not nodes_by_matrix:
-        return (Paragraph(words("topology.none")),)
-    blocks: list[Block] = []
-    for number, (lines, nodes) in enumerate(list(nodes_by_matrix.items())[:_MAX_GROUPS], 1):
-        cells = [[sanitize(cell) for cell in line.split("\t")] for line in lines]
-        title = words("topology.title", nodes=list_names(nodes, words))
-        blocks.append(_matrix_block(cells, f"topology-{number}", title))
-        matches = [_LINK.fullmatch(cell) for row in cells for cell in row]
-        links = {match[1] for match in matches if match}
-        blocks.append(Items(tuple(words(f"topology.{link}") for link in _LINKS if link in links)))
-    return tuple(blocks)
-
-
-def _node_groups(inputs: ReportInput) -> list[_NodeGroup]:
-    """Return each environment with its first source; if there is none, the logs' facts."""
-    groups: dict[str, _NodeGroup] = {}
-    for source, _ in inputs.sources:
-        for node_facts in source.environments:
-            group = _NodeGroup(source.name, node_facts.nodes, node_facts.facts)
-            groups.setdefault(node_facts.digest, group)
-        if not source.environments:
-            group = _NodeGroup(source.name, (), _log_facts(inputs, source))
-            groups[f"{source.kind} {source.name}"] = group
-    return list(groups.values())
+        yield Grid(f"{name}-more", title, columns, more_facts, folded=bool(rows))
+    if not texts:
+        yield words("environment.none")
 
 
 def _log_facts(inputs: ReportInput, source: Source) -> dict[str, str]:
@@ -304,8 +476,21 @@ def _log_facts(inputs: ReportInput, source: Source) -> dict[str, str]:
     return {name: ", ".join(value) for name, value in values.items()}
 
 
-def _first_known(facts: dict[str, str], names: Iterable[str]) -> str:
-    return next((facts[name] for name in names if facts.get(name)), "")
+def describe_topology(inputs: ReportInput, words: Words) -> Iterator[Block]:
+    """Yield the links between a node's GPUs, network cards and processors, with a legend."""
+    nodes_by_matrix: dict[tuple[str, ...], list[str]] = {}
+    for _, source_files in inputs.sources:
+        for node, lines in source_files.topologies.items():
+            nodes_by_matrix.setdefault(_matrix_lines(lines), []).append(node)
+    if not nodes_by_matrix:
+        yield words("topology.none")
+    for number, (lines, nodes) in enumerate(list(nodes_by_matrix.items())[:_MAX_GROUPS], 1):
+        cells = [[sanitize(cell) for cell in line.split("\t")] for line in lines]
+        title = words("topology.title", nodes=list_names(nodes, words))
+        yield _matrix_block(cells, f"topology-{number}", title)
+        matches = [_LINK.fullmatch(cell) for row in cells for cell in row]
+        links = {match[1] for match in matches if match}
+        yield tuple(words(f"topology.{link}") for link in _LINKS if link in links)
 
 
 def _matrix_lines(lines: Sequence[str]) -> tuple[str, ...]:
@@ -331,10 +516,6 @@ def _matrix_block(cells: Sequence[list[str]], name: str, title: str) -> Block:
     return Grid(name, title, columns, tuple(padded_rows))
 
 
-def _yes_or_no(value: bool, words: Words) -> str:
-    return words("yes" if value else "no")
-
-
 def _describe_nodes(recipe: Recipe, words: Words) -> str:
     """Return whether a program runs on several nodes, with the devices on which it does not."""
     variants = {device: recipe.for_device(device) for device in recipe.devices}
@@ -342,6 +523,14 @@ def _describe_nodes(recipe: Recipe, words: Words) -> str:
     if len(limits) == len(variants):
         return words("no")
     return words("nodes.except", devices=", ".join(limits)) if limits else words("yes")
+
+
+def _program_name(recipe: Recipe) -> str:
+    source = recipe.source
+    if not source.repository:
+        return ""
+    commit = f"@{source.commit[:_DIGITS]}" if source.commit else ""
+    return f"{source.repository}{commit}" + (f":{source.path}" if source.path else "")
 
 
 # Each row by the end of its key in the catalogue.
@@ -356,8 +545,8 @@ _FEATURES: Mapping[str, Callable[[Recipe, Words], str]] = {
     "nodes": _describe_nodes,
     "collectives": lambda recipe, _: recipe.collectives,
     "mixed-precision": lambda recipe, _: recipe.mixed_precision,
-    "xla": lambda recipe, words: _yes_or_no(bool(recipe.xla), words),
-    "accumulation": lambda recipe, words: _yes_or_no(recipe.accumulation, words),
+    "xla": lambda recipe, words: words("yes" if recipe.xla else "no"),
+    "accumulation": lambda recipe, words: words("yes" if recipe.accumulation else "no"),
     "protocols": lambda recipe, _: ", ".join(filter(None, recipe.protocols)),
     "options": lambda recipe, _: ", ".join(recipe.options),
     "data": lambda recipe, _: recipe.dataset.format if recipe.dataset else "",
@@ -366,28 +555,24 @@ _FEATURES: Mapping[str, Callable[[Recipe, Words], str]] = {
 }
 
 
-def describe_features(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
-    """Return the features of each program, as its recipe states them, with sources."""
+def describe_features(inputs: ReportInput, words: Words) -> Iterator[Block]:
+    """Yield the features of each program, as its recipe states them, with sources."""
     names = dict.fromkeys(table.group.framework for table in inputs.tables)
     recipes = [recipe for recipe in inputs.recipes if recipe.name in names]
-    recipe_names = {recipe.name for recipe in recipes}
-    unknown_names = [sanitize(name) for name in names if name not in recipe_names]
-    blocks: list[Block] = []
     if recipes:
+        yield words("features.how")
         columns = words.columns("feature")
         columns += tuple(Column(sanitize(recipe.name)) for recipe in recipes)
         rows = tuple(
             (words(f"feature.{key}"), *(sanitize(describe(recipe, words)) for recipe in recipes))
             for key, describe in _FEATURES.items()
         )
-        blocks += [
-            Paragraph(words("features.how")),
-            Grid("features", words("features.table"), columns, rows),
-            Items(tuple(_describe_source(recipe, words) for recipe in recipes)),
-        ]
+        yield Grid("features", words("features.table"), columns, rows)
+        yield tuple(_describe_source(recipe, words) for recipe in recipes)
+    recipe_names = {recipe.name for recipe in recipes}
+    unknown_names = [sanitize(name) for name in names if name not in recipe_names]
     if unknown_names:
-        blocks.append(Paragraph(words("features.none", names=", ".join(unknown_names))))
-    return tuple(blocks)
+        yield words("features.none", names=", ".join(unknown_names))
 
 
 def _describe_source(recipe: Recipe, words: Words) -> str:
@@ -399,38 +584,30 @@ def _describe_source(recipe: Recipe, words: Words) -> str:
     return text + (words("features.flags", tables=flags) if flags else "")
 
 
-def _program_name(recipe: Recipe) -> str:
-    source = recipe.source
-    if not source.repository:
-        return ""
-    commit = f"@{source.commit[:_DIGITS]}" if source.commit else ""
-    return f"{source.repository}{commit}" + (f":{source.path}" if source.path else "")
-
-
-def describe_repetition(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
-    """Return the means to repeat the runs: commands, versions, one script per campaign."""
-    blocks: list[Block] = [Code(words("repeat.report"), inputs.provenance.command)]
+def describe_repetition(inputs: ReportInput, words: Words) -> Iterator[Block]:
+    """Yield the means to repeat the runs: commands, versions, one script per campaign."""
+    yield Code(words("repeat.report"), inputs.provenance.command)
     if inputs.results.made:
-        blocks.append(Code(words("repeat.saved"), inputs.results.made.command))
-    columns = words.columns("fact", "value")
+        yield Code(words("repeat.saved"), inputs.results.made.command)
     for number, (source, source_files) in enumerate(inputs.sources, 1):
         title = words(f"repeat.{source.kind}", name=sanitize(source.name))
         if source.kind == "record":
-            blocks.append(Items((f"{title}: {sanitize(source.path)}",)))
+            yield (f"{title}: {sanitize(source.path)}",)
             continue
-        blocks.append(Heading(title))
+        yield Heading(title)
         if source.command:
-            blocks.append(Code(words("repeat.command"), shlex.join(source.command)))
+            yield Code(words("repeat.command"), shlex.join(source.command))
         facts = tuple(
             (words(f"source.{key}"), sanitize(text)) for key, text in _source_facts(source) if text
         )
         if facts:
-            blocks.append(Grid(f"source-{number}", words("repeat.facts"), columns, facts))
+            columns = words.columns("fact", "value")
+            yield Grid(f"source-{number}", words("repeat.facts"), columns, facts)
         name, text = source_files.script
         if text and number <= _MAX_SCRIPTS:
             file = f"scripts/{number}-{_UNSAFE.sub('_', name.rpartition('/')[2])}"
-            blocks.append(Code(words("repeat.script", name=sanitize(name)), text, file))
-    return (*blocks, Paragraph(words("repeat.how")))
+            yield Code(words("repeat.script", name=sanitize(name)), text, file)
+    yield words("repeat.how")
 
 
 def _source_facts(source: Source) -> Iterator[tuple[str, str]]:
@@ -442,81 +619,32 @@ def _source_facts(source: Source) -> Iterator[tuple[str, str]]:
         yield "repeats", ", ".join(filter(None, repeats))
         yield "iters", str(protocol.iters)
         yield "skip", str(protocol.skip)
-        if protocol.window_seconds:
-            yield "window_seconds", f"{protocol.window_seconds} s"
+        yield "window_seconds", f"{protocol.window_seconds} s" if protocol.window_seconds else ""
     for material in source.materials:
         yield material.kind, f"{material.name} ({material.digest})"
 
 
-def list_left_out(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
-    """Return the files and runs left out of all medians, and why."""
-    blocks: list[Block] = []
-    rows: list[tuple[Cell, ...]] = [
-        (
-            sanitize(table.group.framework),
-            f"{row.shape} {sanitize(table.group.precision)}",
-            run.repeat,
-            describe_reasons(run),
-            sanitize(run.log),
-        )
-        for table in inputs.tables
-        for row in table.rows
-        for run in row.runs
-        if not run.valid
-    ]
-    if rows:
-        columns = words.columns("framework", "point", "repeat:d", "why", "log")
-        codes = _code_meanings(inputs, words)
-        blocks += [Grid("left-out", words("left-out.runs"), columns, tuple(rows)), Items(codes)]
-    if inputs.results.refused:
-        blocks.append(Heading(words("left-out.refused")))
-        blocks.append(Items(tuple(map(sanitize, inputs.results.refused))))
-    if inputs.results.left_out:
-        titles = words.columns("file", "why")
-        files = tuple(tuple(map(sanitize, file)) for file in inputs.results.left_out)
-        blocks.append(Grid("files-left-out", words("left-out.files"), titles, files))
-    if inputs.results.warnings:
-        blocks.append(Heading(words("left-out.warnings")))
-        blocks.append(Items(tuple(map(sanitize, inputs.results.warnings))))
-    return tuple(blocks) or (Paragraph(words("left-out.none")),)
-
-
-def list_digests(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
-    """Return the SHA-256 of the files behind the numbers, and the sources without files."""
+def list_digests(inputs: ReportInput, words: Words) -> Iterator[Block]:
+    """Yield the SHA-256 of the files behind the numbers, and the sources without files."""
     rows = tuple(
         (sanitize(source.name), sanitize(path), digest)
         for source, source_files in inputs.sources
         for path, digest in source_files.digests.items()
     )
-    blocks: list[Block] = []
     if rows:
         columns = words.columns("origin", "file", "sha256")
-        blocks.append(Grid("digests", words("digests.table"), columns, rows, folded=True))
+        yield Grid("digests", words("digests.table"), columns, rows, folded=True)
     for source, source_files in inputs.sources:
         if not source_files.digests:
-            blocks.append(Paragraph(words("digests.none", name=sanitize(source.name))))
-    return (*blocks, Paragraph(words("digests.how")))
-
-
-def _code_meanings(inputs: ReportInput, words: Words) -> tuple[str, ...]:
-    """Return the meaning of the codes of the reasons."""
-    codes = dict.fromkeys(
-        reason.code
-        for table in inputs.tables
-        for row in table.rows
-        for run in row.runs
-        if not run.valid
-        for reason in run.reasons
-    )
-    meanings = ((sanitize(code), words.translate(f"reason.{code}", "")) for code in codes)
-    return tuple(words("left-out.code", code=code, text=text) for code, text in meanings if text)
+            yield words("digests.none", name=sanitize(source.name))
+    yield words("digests.how")
 
 
 _SECTIONS = {
-    "results": tables.describe_results,
-    "figures": tables.show_pictures,
-    "metrics": tables.describe_metrics,
-    "runs": tables.list_runs,
+    "results": describe_results,
+    "figures": show_pictures,
+    "metrics": describe_metrics,
+    "runs": list_runs,
     "left-out": list_left_out,
     "environment": describe_environment,
     "topology": describe_topology,

@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from hpcbert.model import Group, Measured, Reason, Run, Shape
-from hpcbert.results.exchange import list_cases, render_cases
+from hpcbert.results.formats import list_cases, render_cases
 from hpcbert.results.reduce import tabulate
 from tests.kit.cases import cases
 from tests.kit.cli import run

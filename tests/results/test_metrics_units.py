@@ -25,8 +25,8 @@ from hpcbert.model import (
 from hpcbert.results import document, frame
 from hpcbert.results.document import ResultSet
 from hpcbert.results.formats import FORMATS
+from hpcbert.results.metrics import convert_tables, explain_missing, mark_tables
 from hpcbert.results.reduce import tabulate
-from hpcbert.results.units import convert_tables, explain_missing, mark_tables
 from tests.kit.cases import cases
 from tests.kit.cli import run
 from tests.kit.logs import log, write_file

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from hpcbert.model import Group, Measured, Provenance, Reason, Run, Shape, SpeedupTable
-from hpcbert.results.exchange import render_exacb, render_perflog
+from hpcbert.results.formats import render_exacb, render_perflog
 from hpcbert.results.reduce import tabulate
 
 MADE = Provenance("1.2.3", "2026-01-02", "hpcbert collect 'a|b'")
