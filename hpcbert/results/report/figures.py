@@ -1,4 +1,4 @@
-"""Figures drawn by matplotlib: the only module that needs it.
+"""The figures of a report as data, and drawn by matplotlib.
 
 Every figure shows the same in colour and in form: lines differ by colour, marker and dash, so that
 they can be distinguished without colours, and on paper. Each line has its name at its end. The same
@@ -13,29 +13,47 @@ import math
 import re
 import textwrap
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hpcbert.results.report.model import Panel, Picture, PlotSeries
+from hpcbert.model import Group, Row, SpeedupTable
+from hpcbert.results.grid import Cell, Column, Grid
+from hpcbert.results.report.model import (
+    Panel,
+    Picture,
+    PlotSeries,
+    Point,
+    ReportInput,
+    StepTrace,
+    Words,
+)
+from hpcbert.results.wording import cpu_suffix, sanitize, table_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.ticker import Locator
 
+# The number of distinguishable colours and markers; further lines go into another figure.
+MAX_LINES = 6
+# The most figures of each kind on a page; the tables have the numbers of all.
+_MAX_PICTURES = 4
+# The most places on an axis of names that remain readable.
+_MAX_PLACES = 24
+_MAX_DEVICES = 2
 # M. Okabe and K. Ito, Color Universal Design (2008): the colours that suit a white and a dark page.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _MARKERS = ("o", "s", "^", "D", "v", "P")
 _DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
+_HATCHES = ("", "//", "\\\\", "..", "xx", "--")
 # The colour of text and axes: in a page it becomes the page's own colour.
 _INK = "#1b1b1d"
 _GREY = "#767676"
 _DPI = 150
 _CJK = ("Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "WenQuanYi Micro Hei", "SimHei")
 _MAX_LEGEND = 8
-_DECADE = 10.0
-_MOST_TICKS = 7
+_MAX_TICKS = 7
 _MAX_LABEL = 44
 _ASCII = re.compile(r"[\x00-\xff\u2013\u2212\u2026]*")
 
@@ -57,6 +75,11 @@ class Size(NamedTuple):
     stacked: bool
     label: int
 
+    @property
+    def scale(self) -> float:
+        """The width of lines, relative to the usual size."""
+        return self.font / SIZES[DEFAULT_SIZE].font
+
 
 # A slide of 16:9; one of two columns of a paper; a page's whole width.
 SIZES = {
@@ -65,7 +88,252 @@ SIZES = {
     "page": Size(8.6, 3.9, 8.5, False, 26),
 }
 DEFAULT_SIZE = "page"
-_USUAL_FONT = SIZES[DEFAULT_SIZE].font
+
+
+def make_pictures(inputs: ReportInput, words: Words) -> tuple[list[Picture], int]:
+    """Return the figures of a report, the main one first, and how many more there would be."""
+    tables = [table for table in inputs.tables if any(row.median for row in table.rows)]
+    parts = _split_tables(tables)
+    scaling_parts = [(name, part) for name, part in parts if len(_device_counts(part)) > 1]
+    bar_parts = [
+        (name, part) for name, part in parts if len({table.group.framework for table in part}) > 1
+    ]
+    spread_rows = [
+        (table, [row for row in table.rows if row.median and len(_valid_speeds(row)) > 1])
+        for table in tables
+    ]
+    spread_parts = [(table, rows) for table, rows in spread_rows if rows]
+    pictures = [
+        _scaling_picture(number, name, part, inputs, words)
+        for number, (name, part) in enumerate(scaling_parts[:_MAX_PICTURES], 1)
+    ]
+    pictures += [
+        _bar_picture(number, name, part, words)
+        for number, (name, part) in enumerate(bar_parts[:_MAX_PICTURES], 1)
+    ]
+    pictures += [
+        _spread_picture(number, table, rows[:_MAX_PLACES], words)
+        for number, (table, rows) in enumerate(spread_parts[:_MAX_PICTURES], 1)
+    ]
+    counts = len(scaling_parts), len(bar_parts), len(spread_parts)
+    more = sum(max(0, count - _MAX_PICTURES) for count in counts)
+    traces = enumerate(inputs.step_traces, 1)
+    return [*pictures, *(_step_picture(number, trace, words) for number, trace in traces)], more
+
+
+def list_devices(tables: Iterable[SpeedupTable]) -> list[str]:
+    """Return the names of the devices that tables were measured on, as nodes or logs state them."""
+    names: dict[str, None] = {}
+    for table in tables:
+        for row in table.rows:
+            facts = dict(row.facts)
+            names |= dict.fromkeys(facts.get("GPU") or facts.get("device") or ())
+    return [sanitize(name) for name in names]
+
+
+def _split_tables(tables: Iterable[SpeedupTable]) -> list[tuple[str, list[SpeedupTable]]]:
+    """Return the tables that belong together in figures, with their common name.
+
+    A figure has one model, precision and kind of device, and at most MAX_LINES lines.
+    """
+    tables_by_name: dict[str, list[SpeedupTable]] = {}
+    for table in tables:
+        tables_by_name.setdefault(_picture_name(table.group), []).append(table)
+    return [
+        (name, group_tables[start : start + MAX_LINES])
+        for name, group_tables in tables_by_name.items()
+        for start in range(0, len(group_tables), MAX_LINES)
+    ]
+
+
+def _picture_name(group: Group) -> str:
+    return sanitize(f"{group.model} {group.precision}{cpu_suffix(group, ' ')}")
+
+
+def _device_counts(tables: Iterable[SpeedupTable]) -> list[int]:
+    return sorted({row.shape.gpus for table in tables for row in table.rows if row.median})
+
+
+def label_tables(tables: Sequence[SpeedupTable], words: Words) -> list[str]:
+    """Return each table's framework, and of its batch size, variant and rule what differs."""
+    common = _common_options(tables)
+    parts = []
+    for table in tables:
+        group = table.group
+        options = ",".join(word for word in group.variant.split(",") if word not in common)
+        batch, rule = words("batch-short", size=group.batch), words("rule", name=group.rule)
+        parts.append((group.framework, batch, options, rule))
+    differing = [0, *(place for place in (1, 2, 3) if len({part[place] for part in parts}) > 1)]
+    # Two of the same label can differ in their rule alone.
+    if len({part[:3] for part in parts}) == len(parts):
+        differing = [place for place in differing if place != 3]  # noqa: PLR2004 - the rule's
+    return [
+        sanitize(" ".join(filter(None, (part[place] for place in differing)))) for part in parts
+    ]
+
+
+def _common_options(tables: Sequence[SpeedupTable]) -> list[str]:
+    """Return the words of the variant that all tables have."""
+    variants = [table.group.variant.split(",") for table in tables]
+    return [word for word in variants[0] if all(word in variant for variant in variants)]
+
+
+def _describe_subject(tables: Sequence[SpeedupTable], words: Words) -> str:
+    """Return what all lines have in common: batch size, options, device."""
+    batches = {table.group.batch for table in tables}
+    parts = [words("batch", size=min(batches))] if len(batches) == 1 else []
+    parts.append(sanitize(",".join(_common_options(tables))))
+    devices = list_devices(tables)
+    parts += devices if len(devices) <= _MAX_DEVICES else []
+    return " · ".join(filter(None, parts))
+
+
+def _scaling_picture(
+    number: int, name: str, tables: Sequence[SpeedupTable], inputs: ReportInput, words: Words
+) -> Picture:
+    """Return throughput and efficiency against GPUs."""
+    device = tables[0].group.device
+    published = [table for table in inputs.published if _picture_name(table.group) == name]
+    labels = label_tables(tables, words)
+    for table in published:
+        names = [row.origin.name for row in table.rows if row.origin]
+        labels.append(sanitize(names[0] if names else ""))
+    lines = list(zip(labels, [*tables, *published], strict=True))
+    throughput, efficiency, descriptions = [], [], []
+    cells: list[tuple[Cell, ...]] = []
+    for place, (label, table) in enumerate(lines):
+        grey = place >= len(tables)
+        rows = [row for row in table.rows if row.median]
+        points = tuple((row.shape.gpus, *_row_range(row)) for row in rows)
+        throughput.append(PlotSeries(label, points, published=grey))
+        shares = _efficiency_points(table)
+        if len(shares) > 1:
+            efficiency.append(PlotSeries(label, shares, format(shares[-1][1], ".0%"), grey))
+        cells += [
+            (label, str(row.shape), row.shape.gpus, *_row_range(row), row.speedup, row.efficiency)
+            for row in rows
+        ]
+        (start, first, *_), (end, last, *_) = points[0], points[-1]
+        values = {"first": format(first, ".2f"), "last": format(last, ".2f")}
+        descriptions.append(words("figure.line", name=label, start=start, end=end, **values))
+    axis, gpus = words(f"axis.devices.{device}"), _device_counts(tables)
+    # Each GPU is as fast as those of the first point.
+    device_count, rate, *_ = throughput[0].points[0]
+    legend = words("figure.ideal", name=_shorten(labels)) if labels[1:] else words("figure.linear")
+    line = tuple((count, rate / device_count * count) for count in gpus)
+    panels = [
+        Panel("scaling", axis, words("axis.throughput"), tuple(throughput), (), line, legend=legend)
+    ]
+    if efficiency:
+        title, legend = words("axis.efficiency"), words("figure.linear")
+        line = tuple((count, 1.0) for count in gpus)
+        series = tuple(efficiency)
+        panels.append(Panel("efficiency", axis, title, series, (), line, legend=legend))
+    columns = words.columns(
+        *("line", "shape", f"devices.{device}:d", "samples:.2f", "min:.2f", "max:.2f"),
+        *("speedup:.2f", "efficiency:.1%"),
+    )
+    title, subject = words("figure.scaling", name=name), _describe_subject(tables, words)
+    grid = Grid(f"figure-scaling-{number}", title, columns, tuple(cells), folded=True)
+    alt = words("figure.scaling.alt", name=name, lines=words("comma").join(descriptions))
+    if inputs.title and number == 1:
+        title, subject = sanitize(inputs.title), f"{name} · {subject}"
+    return Picture(f"scaling-{number}", title, subject, alt, tuple(panels), grid)
+
+
+def _shorten(labels: Sequence[str]) -> str:
+    """Return the first label without the words that all begin with."""
+    words = [label.split() for label in labels]
+    common = takewhile(lambda column: len({*column}) == 1, zip(*words, strict=False))
+    return " ".join(words[0][len([*common]) :]) or labels[0]
+
+
+def _efficiency_points(table: SpeedupTable) -> tuple[Point, ...]:
+    points = []
+    for row in table.rows:
+        if row.median and row.efficiency:
+            _, low, high = (value / row.median * row.efficiency for value in _row_range(row))
+            points.append((row.shape.gpus, row.efficiency, low, high))
+    return tuple(points)
+
+
+def _bar_picture(number: int, name: str, tables: Sequence[SpeedupTable], words: Words) -> Picture:
+    """Return frameworks side by side, samples per second per GPU."""
+    shapes = sorted(
+        {row.shape for table in tables for row in table.rows if row.median},
+        key=lambda shape: (shape.gpus, shape.nodes),
+    )[:_MAX_PLACES]
+    labels = label_tables(tables, words)
+    series: list[PlotSeries] = []
+    cells: list[tuple[Cell, ...]] = []
+    for label, table in zip(labels, tables, strict=True):
+        points = []
+        for row in table.rows:
+            if row.median and row.shape in shapes:
+                middle, low, high = (value / row.shape.gpus for value in _row_range(row))
+                points.append((shapes.index(row.shape), middle, low, high))
+                cells.append((label, str(row.shape), middle, low, high))
+        series.append(PlotSeries(label, tuple(points)))
+    title, per_gpu = words("figure.beside", name=name), words("axis.per-gpu")
+    columns = (*words.columns("line", "shape"), Column(per_gpu, ".2f"))
+    columns += words.columns("min:.2f", "max:.2f")
+    grid = Grid(f"figure-beside-{number}", title, columns, tuple(cells), folded=True)
+    axis = words(f"axis.shape.{tables[0].group.device}")
+    panel = Panel("bars", axis, per_gpu, tuple(series), names=tuple(map(str, shapes)))
+    alt = words("figure.beside.alt", name=name, lines=words("comma").join(labels))
+    subject = _describe_subject(tables, words)
+    return Picture(f"beside-{number}", title, subject, alt, (panel,), grid)
+
+
+def _row_range(row: Row) -> tuple[float, float, float]:
+    middle = row.median or 0.0
+    return middle, row.min or middle, row.max or middle
+
+
+def _valid_speeds(row: Row) -> list[tuple[int, float]]:
+    """Return the valid runs; a published row may have none."""
+    return [(run.repeat, run.throughput) for run in row.runs if run.valid and run.throughput]
+
+
+def _spread_picture(number: int, table: SpeedupTable, rows: Sequence[Row], words: Words) -> Picture:
+    """Return the runs of every point of a table, as distances from their median."""
+    points, cells = [], []
+    for place, row in enumerate(rows):
+        for repeat, speed in _valid_speeds(row):
+            deviation = (speed / (row.median or speed) - 1) * 100
+            points.append((place, deviation, deviation, deviation))
+            cells.append((str(row.shape), repeat, speed, deviation / 100))
+    columns = words.columns("shape", "repeat:d", "throughput:.2f", "distance:+.2%")
+    name = table_title(table.group)
+    title = words("figure.runs", name=name)
+    grid = Grid(f"figure-runs-{number}", title, columns, tuple(cells), folded=True)
+    axes = words(f"axis.shape.{table.group.device}"), words("axis.distance")
+    series = PlotSeries(words("figure.run"), tuple(points))
+    panel = Panel("runs", *axes, (series,), names=tuple(str(row.shape) for row in rows))
+    widest = format(max(abs(point[1]) for point in points), ".2f")
+    alt = words("figure.runs.alt", name=name, points=len(rows), widest=widest)
+    subject = _describe_subject([table], words)
+    return Picture(f"runs-{number}", title, subject, alt, (panel,), grid)
+
+
+def _step_picture(number: int, trace: StepTrace, words: Words) -> Picture:
+    name = f"{table_title(trace.group)} {trace.shape}"
+    name = words("figure.of-run", name=name, repeat=trace.repeat)
+    title = words("figure.steps", name=name)
+    axes = words("axis.iteration"), words("axis.seconds")
+    columns = Column(axes[0], "d"), Column(axes[1], ".4f")
+    grid = Grid(f"figure-steps-{number}", title, columns, trace.steps, folded=True)
+    points = tuple((iteration, seconds, seconds, seconds) for iteration, seconds in trace.steps)
+    series, legend = PlotSeries(words("figure.step"), points), words("figure.window")
+    panel = Panel("steps", *axes, (series,), window=trace.window, legend=legend)
+    first, last = trace.window
+    alt = words("figure.steps.alt", name=name, first=first, last=last)
+    parts = words("batch", size=trace.group.batch), sanitize(trace.group.variant)
+    subject = " · ".join(filter(None, parts))
+    return Picture(f"steps-{number}", title, subject, alt, (panel,), grid)
+
+
+# --- drawing -------------------------------------------------------------------------------------
 
 
 class Drawing(NamedTuple):
@@ -78,10 +346,14 @@ class Drawing(NamedTuple):
 
 def draw(picture: Picture, *, size: str = DEFAULT_SIZE, all_formats: bool = True) -> Drawing:
     """Draw a figure."""
-    with _style(SIZES[size]), _silence_fonts():
+    with _style(SIZES[size]):
         figure = _draw_figure(picture, SIZES[size])
         svg = _save_figure(figure, "svg", Date=None, Creator=None).decode()
-        if not (all_formats and _has_fonts_for(picture)):
+        texts = [picture.title, picture.subject]
+        texts += [text for panel in picture.panels for text in (panel.x, panel.y, panel.legend)]
+        texts += [series.label for panel in picture.panels for series in panel.series]
+        has_fonts = bool(_cjk_fonts()) or all(map(_ASCII.fullmatch, texts))
+        if not (all_formats and has_fonts):
             return Drawing(svg, None, None)
         # The figure is laid out already.
         figure.set_layout_engine("none")
@@ -93,7 +365,7 @@ def draw(picture: Picture, *, size: str = DEFAULT_SIZE, all_formats: bool = True
 def make_figure(picture: Picture) -> Figure:
     """Return a figure as an object of matplotlib, to show, change or save."""
     size = SIZES[DEFAULT_SIZE]
-    with _style(size), _silence_fonts():
+    with _style(size):
         return _draw_figure(picture, size)
 
 
@@ -110,10 +382,8 @@ def _draw_figure(picture: Picture, size: Size) -> Figure:
     FigureCanvasAgg(figure)
     # A bold letter of a title is about 0.75 of the font size wide.
     columns = int(size.width * 72 / size.font / 0.75)
-    if size.stacked:
-        title, subject = (textwrap.fill(text, columns) for text in (picture.title, picture.subject))
-    else:
-        title, subject = (_cut_label(text, columns) for text in (picture.title, picture.subject))
+    fit = textwrap.fill if size.stacked else _cut_label
+    title, subject = fit(picture.title, columns), fit(picture.subject, columns)
     figure.suptitle(title, x=0.01, ha="left", fontsize="large", fontweight="bold")
     rows, places = (count, 1) if size.stacked else (1, count)
     for place, panel in enumerate(picture.panels, 1):
@@ -152,42 +422,32 @@ def inline_svg(svg: str, name: str, label: str) -> str:
 
 @contextmanager
 def _style(size: Size) -> Iterator[None]:
+    """Draw in hpcbert's style, without complaints about fonts: a browser has its own."""
     import matplotlib as mpl
 
-    with mpl.rc_context(
-        {
-            **mpl.rcParamsDefault,
-            "text.color": _INK,
-            "axes.labelcolor": _INK,
-            "axes.edgecolor": _INK,
-            "xtick.color": _INK,
-            "ytick.color": _INK,
-            "svg.hashsalt": "hpcbert",
-            # Text remains text: readers can search it, programs read it aloud, in the page's font.
-            "svg.fonttype": "none",
-            "font.family": ["DejaVu Sans", *_cjk_fonts()],
-            "font.size": size.font,
-            "axes.linewidth": 0.8 * size.font / _USUAL_FONT,
-            "figure.facecolor": "white",
-            "savefig.facecolor": "white",
-            "axes.facecolor": "none",
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            # Names are not mathematics.
-            "text.parse_math": False,
-        }
-    ):
-        yield
-
-
-@contextmanager
-def _silence_fonts() -> Iterator[None]:
-    """Draw without complaints about fonts: a browser has its own."""
     logger = logging.getLogger("matplotlib.font_manager")
     level = logger.level
     logger.setLevel(logging.ERROR)
+    inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
+    settings: dict[Any, Any] = {
+        **mpl.rcParamsDefault,
+        **dict.fromkeys(inked, _INK),
+        "svg.hashsalt": "hpcbert",
+        # Text remains text: readers can search it, programs read it aloud, in the page's font.
+        "svg.fonttype": "none",
+        "font.family": ["DejaVu Sans", *_cjk_fonts()],
+        "font.size": size.font,
+        "axes.linewidth": 0.8 * size.scale,
+        "figure.facecolor": "white",
+        "savefig.facecolor": "white",
+        "axes.facecolor": "none",
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        # Names are not mathematics.
+        "text.parse_math": False,
+    }
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), mpl.rc_context(settings):
             warnings.filterwarnings("ignore", message="Glyph .* missing from")
             yield
     finally:
@@ -200,13 +460,6 @@ def _cjk_fonts() -> tuple[str, ...]:
 
     names = {font.name for font in font_manager.fontManager.ttflist}
     return tuple(name for name in _CJK if name in names)
-
-
-def _has_fonts_for(picture: Picture) -> bool:
-    texts = [picture.title, picture.subject]
-    texts += [text for panel in picture.panels for text in (panel.x, panel.y, panel.legend)]
-    texts += [series.label for panel in picture.panels for series in panel.series]
-    return bool(_cjk_fonts()) or all(map(_ASCII.fullmatch, texts))
 
 
 def _save_figure(figure: Figure, file_format: str, **metadata: None) -> bytes:
@@ -223,57 +476,56 @@ def _save_figure(figure: Figure, file_format: str, **metadata: None) -> bytes:
     return stream.getvalue()
 
 
-def _draw_scaling(axes: Axes, panel: Panel, size: Size) -> None:
-    """Draw lines with ranges over both axes' logarithms, and the ideal line."""
-    axes.set_yscale("log")
-    _draw_lines(axes, panel, size)
-    locator = _choose_locator(panel)
-    if locator:
-        axes.yaxis.set_major_locator(locator)
-    axes.yaxis.set_major_formatter(lambda value, _: format(value, ",g"))
-    axes.minorticks_off()
-    _label_ends(axes, panel, size)
-
-
-def _draw_efficiency(axes: Axes, panel: Panel, size: Size) -> None:
-    """Draw lines of shares from 0, and the ideal line."""
-    _draw_lines(axes, panel, size)
-    highest = max(point[3] for series in panel.series for point in series.points)
-    axes.set_ylim(0, max(1.1, 1.05 * highest))
-    axes.yaxis.set_major_formatter(lambda value, _: format(value, ".0%"))
-    axes.minorticks_off()
-    _label_ends(axes, panel, size)
-
-
 def _draw_lines(axes: Axes, panel: Panel, size: Size) -> None:
-    scale = size.font / _USUAL_FONT
+    """Draw lines with ranges over the logarithm of the devices, and the ideal line."""
     axes.set_xscale("log", base=2)
-    axes.plot(
-        *zip(*panel.ideal, strict=True), color=_INK, linewidth=0.8 * scale, linestyle=(0, (4, 3))
-    )
+    ideal = zip(*panel.ideal, strict=True)
+    axes.plot(*ideal, color=_INK, linewidth=0.8 * size.scale, linestyle=(0, (4, 3)))
     for number, series in enumerate(panel.series):
         colour, marker, dash = _line_style(number, series)
-        places, middles, low, high = _series_columns(series)
+        places, middles, ranges = _series_columns(series)
         axes.plot(
             places, middles, color=colour, marker=marker, linestyle=dash,
-            markersize=4.5 * scale, linewidth=1.3 * scale, zorder=2 if series.published else 3,
+            linewidth=1.3 * size.scale, markersize=4.5 * size.scale,
+            zorder=2 if series.published else 3,
         )  # fmt: skip
         # A range of no height would look like one.
-        ranges = [part for part in zip(places, middles, low, high, strict=True) if any(part[2:])]
-        if ranges:
-            places, middles, low, high = zip(*ranges, strict=True)
+        spans = [span for span in zip(places, middles, *ranges, strict=True) if any(span[2:])]
+        if spans:
+            places, middles, *ranges = zip(*spans, strict=True)
             axes.errorbar(
-                places, middles, yerr=(low, high), fmt="none", ecolor=colour,
-                elinewidth=scale, capsize=3 * scale,
+                places, middles, yerr=ranges, fmt="none", ecolor=colour, elinewidth=size.scale,
+                capsize=3 * size.scale,
             )  # fmt: skip
     ticks = sorted({point[0] for series in panel.series for point in series.points})
     shown = _choose_tick_labels(ticks)
     axes.set_xticks(ticks, labels=[format(tick, "g") if tick in shown else "" for tick in ticks])
+    points = [point for series in panel.series for point in series.points]
+    if panel.kind == "scaling":
+        _scale_rates(axes, [middle for _, middle, *_ in points])
+    else:
+        axes.set_ylim(0, max(1.1, 1.05 * max(high for *_, high in points)))
+        axes.yaxis.set_major_formatter(lambda value, _: format(value, ".0%"))
+    axes.minorticks_off()
+    _label_ends(axes, panel, size)
+
+
+def _scale_rates(axes: Axes, rates: Sequence[float]) -> None:
+    """Take the logarithm of rates, with more ticks if powers of ten are too far apart."""
+    from matplotlib.ticker import LogLocator, MaxNLocator
+
+    axes.set_yscale("log")
+    span = max(rates) / min(rates)
+    if span < 10:  # noqa: PLR2004 - one decade
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
+    elif span < 100:  # noqa: PLR2004 - two decades
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter(lambda value, _: format(value, ",g"))
 
 
 def _choose_tick_labels(ticks: Sequence[float]) -> set[float]:
     """Return the numbers of GPUs to write, none over another: the ends, then powers of two."""
-    gap = math.log2(ticks[-1] / ticks[0]) / _MOST_TICKS
+    gap = math.log2(ticks[-1] / ticks[0]) / _MAX_TICKS
     shown: set[float] = set()
     powers = [tick for tick in ticks if math.log2(tick).is_integer()]
     for tick in (ticks[0], ticks[-1], *powers, *ticks):
@@ -293,37 +545,31 @@ def _label_ends(axes: Axes, panel: Panel, size: Size) -> None:
     """Write each line's name right of the axes at the height of its end, none over another."""
     from matplotlib.lines import Line2D
 
-    scale = size.font / _USUAL_FONT
     to_axes = axes.transData + axes.transAxes.inverted()
     axes.autoscale_view()
-    ends: list[tuple[float, str, PlotSeries | None, int]] = [
-        (to_axes.transform(series.points[-1][:2])[1], series.label, series, number)
-        for number, series in enumerate(panel.series)
-    ]
-    ends.append((to_axes.transform(panel.ideal[-1])[1], panel.legend, None, 0))
+    ends: list[tuple[float, str, tuple[str, str, Any]]] = []
+    for number, series in enumerate(panel.series):
+        text = f"{_cut_label(series.label, size.label)} {series.end}".rstrip()
+        height = to_axes.transform(series.points[-1][:2])[1]
+        ends.append((height, text, _line_style(number, series)))
+    height = to_axes.transform(panel.ideal[-1])[1]
+    ends.append((height, _cut_label(panel.legend, size.label), (_INK, "", (0, (4, 3)))))
     ends.sort(key=lambda end: end[0])
     # The axes take about three quarters of a figure's height.
     gap = 1.35 * size.font / 72 / (0.72 * size.height)
     heights = _spread_heights([end[0] for end in ends], gap)
-    for (_, label, series, number), height in zip(ends, heights, strict=True):
-        text = _cut_label(label, size.label)
-        text = f"{text} {series.end}" if series and series.end else text
-        colour, marker, dash = _line_style(number, series) if series else (_INK, "", (0, (4, 3)))
+    for (_, text, (colour, marker, dash)), height in zip(ends, heights, strict=True):
         axes.add_artist(
             Line2D(
                 (1.02, 1.045, 1.07), (height,) * 3, color=colour, marker=marker, markevery=[1],
-                markersize=4.5 * scale, linewidth=scale, linestyle=dash,
+                markersize=4.5 * size.scale, linewidth=size.scale, linestyle=dash,
                 transform=axes.transAxes, clip_on=False,
             )
         )  # fmt: skip
         axes.annotate(
-            text,
-            (1.09, height),
-            xycoords="axes fraction",
-            va="center",
-            fontsize="small",
+            text, (1.09, height), xycoords="axes fraction", va="center", fontsize="small",
             annotation_clip=False,
-        )
+        )  # fmt: skip
 
 
 def _spread_heights(heights: Sequence[float], gap: float) -> list[float]:
@@ -338,17 +584,6 @@ def _spread_heights(heights: Sequence[float], gap: float) -> list[float]:
     return spread
 
 
-def _choose_locator(panel: Panel) -> Locator | None:
-    """Return a locator of ticks if powers of ten are too far apart; otherwise None."""
-    from matplotlib.ticker import LogLocator, MaxNLocator
-
-    values = [middle for series in panel.series for _, middle, *_ in series.points]
-    span = max(values) / min(values)
-    if span < _DECADE:
-        return MaxNLocator(nbins=6, steps=[1, 2, 5, 10])
-    return LogLocator(subs=(1.0, 2.0, 5.0)) if span < _DECADE**2 else None
-
-
 def _cut_label(label: str, longest: int = _MAX_LABEL) -> str:
     """Return both ends of a label that is too long for a figure; the table next to it has all."""
     end = longest // 2
@@ -359,21 +594,14 @@ def _draw_bars(axes: Axes, panel: Panel, size: Size) -> None:
     """Draw bars side by side, one set per series, with ranges."""
     width = 0.8 / len(panel.series)
     for number, series in enumerate(panel.series):
-        places, middles, low, high = _series_columns(series)
+        places, middles, ranges = _series_columns(series)
         offset = (number - (len(panel.series) - 1) / 2) * width
-        ranges = (low, high) if any((*low, *high)) else None
         axes.bar(
-            [place + offset for place in places],
-            middles,
-            width,
-            yerr=ranges,
-            capsize=2 * size.font / _USUAL_FONT,
-            color=_COLOURS[number],
-            hatch=_HATCHES[number],
-            edgecolor="white",
-            ecolor=_INK,
+            [place + offset for place in places], middles, width,
+            yerr=ranges if any(map(any, ranges)) else None, capsize=2 * size.scale,
+            color=_COLOURS[number], hatch=_HATCHES[number], edgecolor="white", ecolor=_INK,
             label=_cut_label(series.label),
-        )
+        )  # fmt: skip
     _name_places(axes, panel, size)
 
 
@@ -385,71 +613,47 @@ def _name_places(axes: Axes, panel: Panel, size: Size) -> None:
     axes.set_xticks(range(len(panel.names)), labels=panel.names, rotation=rotation)
 
 
-_HATCHES = ("", "//", "\\\\", "..", "xx", "--")
-
-
 def _draw_runs(axes: Axes, panel: Panel, size: Size) -> None:
     """Draw a mark for each run, those of one point side by side."""
     axes.axhline(0, color=_INK, linewidth=0.8)
     last_numbers: dict[float, int] = {}
-    for series in panel.series:
-        for place, middle, *_ in series.points:
-            last_numbers[place] = number = last_numbers.get(place, -1) + 1
-            axes.plot(
-                place + _mark_offset(number),
-                middle,
-                color=_COLOURS[0],
-                marker="o",
-                markersize=4 * size.font / _USUAL_FONT,
-                linestyle="none",
-                label="_nolegend_",
-            )
+    for place, middle, *_ in panel.series[0].points:
+        last_numbers[place] = number = last_numbers.get(place, -1) + 1
+        # 0, 0.08, -0.08, 0.16 and so on.
+        offset = min(0.4, 0.08 * ((number + 1) // 2)) * (1 if number % 2 else -1)
+        axes.plot(
+            place + offset, middle, color=_COLOURS[0], marker="o", markersize=4 * size.scale,
+            linestyle="none", label="_nolegend_",
+        )  # fmt: skip
     _name_places(axes, panel, size)
     axes.set_xlim(-0.5, len(panel.names) - 0.5)
 
 
-def _mark_offset(number: int) -> float:
-    """Return a mark's distance from the middle of its point: 0, 0.08, -0.08, 0.16 and so on."""
-    return min(0.4, 0.08 * ((number + 1) // 2)) * (1 if number % 2 else -1)
-
-
 def _draw_steps(axes: Axes, panel: Panel, size: Size) -> None:
     """Draw a line through the iterations of a run, with the measured ones shaded."""
-    if panel.window:
-        first, last = panel.window
-        axes.axvspan(
-            first, last, color=_COLOURS[5], alpha=0.25, linewidth=0, label=_cut_label(panel.legend)
-        )
-    for number, series in enumerate(panel.series):
-        places, middles, _, _ = _series_columns(series)
-        axes.plot(
-            places,
-            middles,
-            color=_COLOURS[number],
-            linewidth=0.9 * size.font / _USUAL_FONT,
-            marker=".",
-            markersize=2.5 * size.font / _USUAL_FONT,
-            label=_cut_label(series.label),
-        )
-    highest = max(point[1] for series in panel.series for point in series.points)
-    axes.set_ylim(0, 1.1 * highest)
+    window: dict[str, Any] = {"color": _COLOURS[5], "alpha": 0.25, "linewidth": 0}
+    axes.axvspan(*panel.window, label=_cut_label(panel.legend), **window)
+    (series,) = panel.series
+    places, middles, _ = _series_columns(series)
+    axes.plot(
+        places, middles, color=_COLOURS[0], linewidth=0.9 * size.scale, marker=".",
+        markersize=2.5 * size.scale, label=_cut_label(series.label),
+    )  # fmt: skip
+    axes.set_ylim(0, 1.1 * max(middles))
 
 
 _DRAW = {
-    "scaling": _draw_scaling,
-    "efficiency": _draw_efficiency,
+    "scaling": _draw_lines,
+    "efficiency": _draw_lines,
     "bars": _draw_bars,
     "runs": _draw_runs,
     "steps": _draw_steps,
 }
 
 
-def _series_columns(series: PlotSeries) -> tuple[Sequence[float], ...]:
+def _series_columns(series: PlotSeries) -> tuple[Any, Any, Any]:
     """Return places, middles, and the distances of the ranges below and above."""
-    points = series.points
-    return (
-        [point[0] for point in points],
-        [point[1] for point in points],
-        [point[1] - point[2] for point in points],
-        [point[3] - point[1] for point in points],
-    )
+    below = [middle - low for _, middle, low, _ in series.points]
+    above = [high - middle for _, middle, _, high in series.points]
+    places = [point[0] for point in series.points]
+    return places, [point[1] for point in series.points], (below, above)

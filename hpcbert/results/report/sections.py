@@ -17,8 +17,8 @@ from hpcbert.results.formats import (
     published_cells,
 )
 from hpcbert.results.grid import Cell, Column, Grid
+from hpcbert.results.report.figures import label_tables, list_devices, make_pictures
 from hpcbert.results.report.model import Block, Code, Heading, Report, ReportInput, Section, Words
-from hpcbert.results.report.pictures import label_tables, list_devices, make_pictures
 from hpcbert.results.wording import (
     adapt_to_devices,
     cpu_suffix,

@@ -13,8 +13,8 @@ from hpcbert.model import Group, Measured, Run, Shape, SpeedupTable
 from hpcbert.results.document import ResultSet
 from hpcbert.results.reduce import tabulate
 from hpcbert.results.report import figures
+from hpcbert.results.report.figures import make_pictures
 from hpcbert.results.report.model import ReportInput, Words
-from hpcbert.results.report.pictures import make_pictures
 from tests.results.report.test_formats import MADE
 
 pytestmark = pytest.mark.slow
