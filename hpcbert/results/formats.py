@@ -414,8 +414,8 @@ def render_runs_csv(tables: Iterable[SpeedupTable], provenance: Provenance, _wid
 def _format_values(
     titles: Sequence[str], values: Iterable[dict[str, Any]], provenance: Provenance
 ) -> str:
-    made = asdict(provenance)
-    rows = [[{**row, **made}.get(title) for title in titles] for row in values]
+    origin = asdict(provenance)
+    rows = [[{**row, **origin}.get(title) for title in titles] for row in values]
     return format_csv(titles, rows).rstrip("\n")
 
 

@@ -81,12 +81,12 @@ _UNSAFE = re.compile(r"[^\w.-]", re.ASCII)
 
 def compose_report(inputs: ReportInput, words: Words) -> Report:
     """Return a report in the language of the words."""
-    made = inputs.provenance
+    provenance = inputs.provenance
     return Report(
         language=words.language,
         title=sanitize(inputs.title) or make_title(inputs, words),
         lead=summarize(inputs, words),
-        origin=words("lead.made", version=made.hpcbert, date=made.date),
+        origin=words("lead.made", version=provenance.hpcbert, date=provenance.date),
         sections=tuple(
             Section(
                 key,
