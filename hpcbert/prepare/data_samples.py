@@ -195,7 +195,14 @@ def make_synthetic(
 ) -> Samples:
     """Make the synthetic samples with the given numbers, int64 [n]."""
     dice = Dice(numbers, settings.seed)
-    words = _word_counts(dice, settings)
+    room = settings.length - 3
+    if settings.fill == GENERATOR:
+        short = 2 + dice.below(room - 1, _TOTAL)
+        words = np.where(dice.below(_SHORT_ONE_IN, _SHORT) == 0, short, room)
+    else:
+        mean = settings.mean_words()
+        reach = min(mean - 2, room - mean)
+        words = mean - reach + dice.below(2 * reach + 1, _TOTAL)
     first_length = 1 + dice.below(words - 1, _FIRST)
     position = np.arange(settings.length)
     is_token = position < words + 3
@@ -205,35 +212,13 @@ def make_synthetic(
     originals[is_separator] = vocabulary.sep
     originals[:, 0] = vocabulary.cls
     is_second = is_token & (position > first_length + 1)
-    pairs = Unmasked(originals, is_second, is_word, dice.below(2, _LABEL)[:, 0])
-    return mask_words(pairs, dice, settings, vocabulary)
+    labels = dice.below(2, _LABEL)[:, 0]
+    return mask_words((originals, is_second, is_word, labels), dice, settings, vocabulary)
 
 
-def _word_counts(dice: Dice, settings: StreamSettings) -> NDArray[np.int64]:
-    """Return the words of each sample, int64 [n, 1]."""
-    room = settings.length - 3
-    if settings.fill == GENERATOR:
-        short = 2 + dice.below(room - 1, _TOTAL)
-        return np.where(dice.below(_SHORT_ONE_IN, _SHORT) == 0, short, room)
-    mean = settings.mean_words()
-    reach = min(mean - 2, room - mean)
-    return mean - reach + dice.below(2 * reach + 1, _TOTAL)
-
-
-class Unmasked(NamedTuple):
-    """Sentence pairs before masking.
-
-    Attributes:
-        originals: Token ids, 0 for padding, [n, L].
-        is_second: Where the second sentence is, [n, L].
-        is_word: What may be masked, [n, L].
-        labels: 1 where the second sentence is a random one, [n].
-    """
-
-    originals: Integers
-    is_second: NDArray[np.bool_]
-    is_word: NDArray[np.bool_]
-    labels: Integers
+# Sentence pairs before masking: token ids with 0 for padding, where the second sentence is, what
+# may be masked, all [n, L], and 1 where the second sentence is a random one, [n].
+Unmasked = tuple[Integers, NDArray[np.bool_], NDArray[np.bool_], Integers]
 
 
 def mask_words(
@@ -349,10 +334,8 @@ def read_vocabulary(path: Path) -> Vocabulary:
 
 def find_files(path: Path) -> tuple[Path, ...]:
     """Return the files of a text: the file itself, or all files below a directory, by name."""
-    if path.is_dir():
-        files = tuple(sorted(file for file in path.rglob("*") if file.is_file()))
-    else:
-        files = (path,) if path.is_file() else ()
+    candidates = sorted(path.rglob("*")) if path.is_dir() else [path]
+    files = tuple(file for file in candidates if file.is_file())
     if not files:
         raise UsageError(
             "The text does not exist.", where=str(path), hint="Name a file or a directory."
@@ -456,23 +439,31 @@ def _pair_document(
         position += 1
         if position < end and starts[position] - starts[chunk] < target:
             continue
-        split = (
-            chunk + 1 + (rolls.below(position - chunk - 1, _SPLIT) if position - chunk > 1 else 0)
-        )
-        first_run = (int(starts[chunk]), int(starts[split] - starts[chunk]))
-        label = int(position - chunk == 1 or rolls.below(2, _IS_RANDOM))
+        is_single = position - chunk == 1
+        split = chunk + 1 + (0 if is_single else rolls.below(position - chunk - 1, _SPLIT))
+        first_size = int(starts[split] - starts[chunk])
+        label = int(is_single or rolls.below(2, _IS_RANDOM))
+        second, stop = split, position
         if label:
-            second_run = _choose_other_run(corpus, document, max(1, target - first_run[1]), rolls)
+            second, stop = _choose_other_run(corpus, document, max(1, target - first_size), rolls)
             # The next pair gets the unused part.
             position = split
-        else:
-            second_run = (int(starts[split]), int(starts[position] - starts[split]))
-        yield _shorten_runs(first_run, second_run, label, room, rolls)
+        second_size = int(starts[stop] - starts[second])
+        runs = [[int(starts[chunk]), first_size], [int(starts[second]), second_size]]
+        # Shorten the longer run, from its front or its end by chance, until both fit.
+        while runs[0][1] + runs[1][1] > room:
+            longer = runs[0] if runs[0][1] > runs[1][1] else runs[1]
+            longer[0] += rolls.below(2, _CUT)
+            longer[1] -= 1
+        yield Pair(runs[0][0], runs[0][1], runs[1][0], runs[1][1], label)
         chunk = position
 
 
 def _choose_other_run(corpus: Corpus, document: int, least: int, rolls: _Rolls) -> tuple[int, int]:
-    """Return a run of sentences of another document, with at least `least` tokens if possible."""
+    """Return the first sentence of a run of another document, and the sentence behind it.
+
+    It has at least `least` tokens if possible.
+    """
     count = len(corpus.documents) - 1
     other_document = (document + 1 + rolls.below(count - 1, _OTHER)) % count
     begin, end = corpus.documents[other_document : other_document + 2].tolist()
@@ -480,20 +471,7 @@ def _choose_other_run(corpus: Corpus, document: int, least: int, rolls: _Rolls) 
     stop = start + 1
     while stop < end and corpus.sentences[stop] - corpus.sentences[start] < least:
         stop += 1
-    size = corpus.sentences[stop] - corpus.sentences[start]
-    return int(corpus.sentences[start]), int(size)
-
-
-def _shorten_runs(
-    first_run: tuple[int, int], second_run: tuple[int, int], label: int, room: int, rolls: _Rolls
-) -> Pair:
-    """Shorten the longer run, from its front or its end by chance, until both fit."""
-    runs = [list(first_run), list(second_run)]
-    while runs[0][1] + runs[1][1] > room:
-        longer = runs[0] if runs[0][1] > runs[1][1] else runs[1]
-        longer[0] += rolls.below(2, _CUT)
-        longer[1] -= 1
-    return Pair(runs[0][0], runs[0][1], runs[1][0], runs[1][1], label)
+    return start, stop
 
 
 def make_samples(
@@ -519,4 +497,4 @@ def make_samples(
         is_second[row, middle + 1 : end + 1] = True
         is_word[row, 1:middle] = is_word[row, middle + 1 : end] = True
     dice = Dice(numbers, settings.seed)
-    return mask_words(Unmasked(ids, is_second, is_word, labels), dice, settings, vocabulary)
+    return mask_words((ids, is_second, is_word, labels), dice, settings, vocabulary)

@@ -11,10 +11,10 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from hpcbert.config.recipe import InstallStep, Recipe, VirtualEnvironment
 from hpcbert.config.site import Site
@@ -63,8 +63,13 @@ def prepare_environment(recipe: Recipe, site: Site, context: Context) -> Part:
         UsageError: A file of the recipe is missing, or another process is making it.
     """
     virtual_environment = recipe.environment
-    if virtual_environment is None or not runs_in_environment(site, recipe):
-        return Part("skipped", _skip_reason(recipe, site))
+    if virtual_environment is None:
+        return Part("skipped", "the recipe needs none")
+    if not runs_in_environment(site, recipe):
+        named = f"the site names an interpreter: frameworks.{recipe.name}.python"
+        return Part(
+            "skipped", named if site.container.runtime == "none" else "ranks run in an image"
+        )
     path = environment_record_path(site, recipe)
     installation = _Installation(recipe, virtual_environment, site, context)
     description = read_record(path)
@@ -73,36 +78,23 @@ def prepare_environment(recipe: Recipe, site: Site, context: Context) -> Part:
     try:
         python = find_python(virtual_environment.python, context, installation.env)
         if context.dry:
-            detail = f"would install {installation.files} with {python.path}"
+            steps = virtual_environment.install
+            files = dict.fromkeys(step.requirements or "the program" for step in steps)
+            detail = f"would install {', '.join(files) or 'nothing'} with {python[0]}"
             return installation.part("planned", detail)
         make_directory(installation.directory.parent)
         lock_directory = installation.directory.with_name(f".{installation.directory.name}.lock")
         make_directory(lock_directory)
         with hold_lock(lock_directory, "virtual environment"):
-            description = installation.make(python)
+            description = installation.make(*python)
             write_record(path, description)
     except IncompleteError as error:
         return Part("failed", error.message, hint=error.hint)
     return installation.ready("done", description)
 
 
-def _skip_reason(recipe: Recipe, site: Site) -> str:
-    if recipe.environment is None:
-        return "the recipe needs none"
-    if site.container.runtime != "none":
-        return "ranks run in an image"
-    return f"the site names an interpreter: frameworks.{recipe.name}.python"
-
-
-class Interpreter(NamedTuple):
-    """An interpreter and its full version, `3.9.18`."""
-
-    path: str
-    version: str
-
-
-def find_python(release: str, context: Context, env: Mapping[str, str]) -> Interpreter:
-    """Return an interpreter of a release of Python: the named one, or one found here.
+def find_python(release: str, context: Context, env: Mapping[str, str]) -> tuple[str, str]:
+    """Return the path and the version of an interpreter: the named one, or one found here.
 
     Args:
         release: Such as `3.9`.
@@ -115,7 +107,7 @@ def find_python(release: str, context: Context, env: Mapping[str, str]) -> Inter
         outcome = context.run([path, "-c", _VERSION_PROGRAM], env=env, timeout=30.0)
         short_version, _, version = outcome.stdout.strip().partition(" ")
         if outcome.ok and short_version == release:
-            return Interpreter(path, version)
+            return path, version
         answers.append(f"{path} is {version}" if outcome.ok else f"{path} does not run")
     where = "--python" if context.python else f"python{release} on PATH, pyenv's and uv's"
     search = f"looked at {where}: {'; '.join(answers)}" if answers else f"looked for {where}"
@@ -151,13 +143,6 @@ class _Installation:
         }
         self.env = {**_PIP_DEFAULTS, **inherited_env, **_PIP_SETTINGS}
 
-    @property
-    def files(self) -> str:
-        """The requirements files of all steps, for a message; `nothing` without steps."""
-        steps = self.virtual_environment.install
-        files = [step.requirements or "the program" for step in steps]
-        return ", ".join(dict.fromkeys(files)) or "nothing"
-
     def part(self, status: Status, detail: str, digest: str = "", hint: str = "") -> Part:
         path = str(self.directory)
         return Part(status, detail, path, digest, hint)
@@ -180,7 +165,7 @@ class _Installation:
         hint += f"of your own: frameworks.{self.recipe.name}.python."
         return self.part("failed", problem, hint=hint)
 
-    def make(self, python: Interpreter) -> dict[str, Any]:
+    def make(self, interpreter: str, version: str) -> dict[str, Any]:
         """Make the environment; a failure leaves nothing behind.
 
         Raises:
@@ -189,21 +174,25 @@ class _Installation:
         patches = self.virtual_environment.patches
         self._remove()
         try:
-            self.context.say(f"making {self.directory.name} with {python.path}")
-            self._run(python.path, "-m", "venv", str(self.directory))
+            self.context.say(f"making {self.directory.name} with {interpreter}")
+            self._run(interpreter, "-m", "venv", str(self.directory))
             for step in self.virtual_environment.install:
                 self._install(step)
+            folder = packages_path(self.directory, self.virtual_environment.python)
+            # The program's own repository, not one around the checkout.
+            env = {"GIT_CEILING_DIRECTORIES": str(folder.parent)}
             for patch in patches:
-                self._patch(patch)
+                path = str(Path(self.recipe.folder) / patch)
+                self._run("git", "apply", "--whitespace=nowarn", path, cwd=folder, env=env)
             installed_packages = self._list_packages()
         except BaseException:
             self._remove()
             raise
-        listing = "\n".join([python.version, *installed_packages, *patches])
+        listing = "\n".join([version, *installed_packages, *patches])
         return {
             "framework": self.recipe.name,
-            "python": python.version,
-            "base": python.path,
+            "python": version,
+            "base": interpreter,
             "packages": installed_packages,
             "patches": list(patches),
             "digest": f"packages:{hashlib.sha256(listing.encode()).hexdigest()}",
@@ -221,12 +210,18 @@ class _Installation:
         self.context.say(f"installing {step.requirements or 'the program'}")
         python = str(interpreter_path(self.directory))
         if not step.source:
-            folder = packages_path(self.directory, self.virtual_environment.python)
-            present = sum(1 for _ in folder.glob("*.dist-info"))
+            folder, names = packages_path(self.directory, self.virtual_environment.python), [""]
+            if step.requirements:
+                path = Path(self.recipe.folder) / step.requirements
+                lines = path.read_text(encoding="utf-8").splitlines()
+                names = [line for line in lines if line[:1].isalnum()]
+
+            def count() -> int:
+                return sum(1 for _ in folder.glob("*.dist-info"))
+
+            present = count()
             with progress.follow_count(
-                "installing packages",
-                self._count_packages(step.requirements),
-                lambda: sum(1 for _ in folder.glob("*.dist-info")) - present,
+                "installing packages", max(1, len(names)), lambda: count() - present
             ):
                 self._run(python, *arguments, env=step.env)
             return
@@ -237,13 +232,6 @@ class _Installation:
         self._run(python, *arguments, str(copy), env=step.env)
         with translate_errors("remove", copy):
             shutil.rmtree(copy)
-
-    def _count_packages(self, requirements: str) -> int:
-        """Return the number of packages that a file of requirements names; at least 1."""
-        if not requirements:
-            return 1
-        lines = (Path(self.recipe.folder) / requirements).read_text(encoding="utf-8").splitlines()
-        return max(1, sum(line[:1].isalnum() for line in lines))
 
     def _checkout(self) -> Path:
         """Return the root of the program's checkout."""
@@ -259,13 +247,6 @@ class _Installation:
                 hint=f"hpcbert prepare --fw {self.recipe.name} --only source",
             )
         return root
-
-    def _patch(self, name: str) -> None:
-        folder = packages_path(self.directory, self.virtual_environment.python)
-        patch = str(Path(self.recipe.folder) / name)
-        # The program's own repository, not one around the checkout.
-        git_env = {"GIT_CEILING_DIRECTORIES": str(folder.parent)}
-        self._run("git", "apply", "--whitespace=nowarn", patch, cwd=folder, env=git_env)
 
     def _list_packages(self) -> list[str]:
         """Return the installed packages, `NAME==VERSION` each."""
@@ -292,10 +273,7 @@ class _Installation:
         reason = (errors or lines or [f"status {outcome.returncode}"])[-1]
         hint = "See the output above; hpcbert keeps nothing half made. Name another package index "
         hint += "with PIP_INDEX_URL or PIP_FIND_LINKS, another Python with --python."
-        raise IncompleteError(f"{_command_name(argv)} failed: {reason}", hint=hint)
-
-
-def _command_name(argv: Sequence[str]) -> str:
-    """Return a command's name for a message: `pip install`, `git apply`, `venv`."""
-    words = argv[2:] if argv[1] == "-m" else argv
-    return " ".join(word for word in words[:2] if "/" not in word)
+        # `pip install`, `git apply`, `venv`.
+        words = argv[2:] if argv[1] == "-m" else argv
+        name = " ".join(word for word in words[:2] if "/" not in word)
+        raise IncompleteError(f"{name} failed: {reason}", hint=hint)

@@ -13,7 +13,6 @@ from hpcbert.config.recipe import Recipe
 from hpcbert.config.site import Site
 from hpcbert.container import cache, reference, runtimes
 from hpcbert.container.cache import Cached
-from hpcbert.container.runtimes import Tool
 from hpcbert.prepare.parts import Context, Part, make_directory
 from hpcbert.script.materials import (
     built_image_stem,
@@ -56,7 +55,13 @@ def _prepare_import(recipe: Recipe, site: Site, text: str, context: Context) -> 
     runtime = runtimes.RUNTIMES[site.container.runtime]
     source_image = runtimes.check_image(reference.parse_reference(text), runtime, site.where)
     if source_image.kind == "file":
-        return _check_file(recipe, source_image.path, runtime.tool)
+        if runtime.tool.reads(source_image.path):
+            return Part("ready", "an image file of the site's", source_image.path)
+        return Part(
+            "failed",
+            f"{source_image.path} is not a {runtime.tool.form} that can be read here",
+            hint=f"Correct frameworks.{recipe.name}.image in the site.toml.",
+        )
     if context.dry:
         user = source_image.user
         display_name = source_image.uri.replace(f"{user}@", "", 1) if user else text
@@ -68,7 +73,11 @@ def _import_image(source_image: reference.Image, site: Site, context: Context) -
     make_directory(Path(site.container.images))
     env = tool_environment(site, context)
     tool = runtimes.RUNTIMES[site.container.runtime].tool
-    digest = _ask_digest(source_image, tool, context, env)
+    digest = source_image.digest
+    if not digest and tool.digest:  # the registry's, empty if unknown
+        outcome = context.run([*tool.digest, source_image.uri], env=env, timeout=120.0)
+        answer = outcome.stdout.strip() if outcome.ok else ""
+        digest = answer if answer.startswith("sha256:") else ""
     if digest:
         context.say(f"{source_image.name}: {digest}")
         env = {**env, "HPCBERT_PROVENANCE": json.dumps({"digest": digest})}
@@ -76,17 +85,6 @@ def _import_image(source_image: reference.Image, site: Site, context: Context) -
     uri = runtimes.image_uri(source_image, site.container.runtime)
     arguments = ["import", uri, site.container.images, stem]
     return _run_script(arguments, site, stem, context, env=env)
-
-
-def _ask_digest(
-    source_image: reference.Image, tool: Tool, context: Context, env: Mapping[str, str]
-) -> str:
-    """Return an image's digest, its own or its registry's; empty if unknown."""
-    if source_image.digest or not tool.digest:
-        return source_image.digest
-    outcome = context.run([*tool.digest, source_image.uri], env=env, timeout=120.0)
-    digest = outcome.stdout.strip() if outcome.ok else ""
-    return digest if digest.startswith("sha256:") else ""
 
 
 def _prepare_build(recipe: Recipe, site: Site, context: Context) -> Part:
@@ -132,16 +130,6 @@ def _build_commands(recipe: Recipe, site: Site) -> tuple[list[str], str]:
     target = shlex.quote(recipe.image.copy)
     lines.insert(0, f"mkdir -p {target}; cp -R /tmp/source/. {target}; cd {target}")
     return [f"{folder}:/tmp/source"], "\n".join(lines) + "\n"
-
-
-def _check_file(recipe: Recipe, path: str, tool: Tool) -> Part:
-    if tool.reads(path):
-        return Part("ready", "an image file of the site's", path)
-    return Part(
-        "failed",
-        f"{path} is not a {tool.form} that can be read here",
-        hint=f"Correct frameworks.{recipe.name}.image in the site.toml.",
-    )
 
 
 def _run_script(

@@ -13,7 +13,7 @@ import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -78,23 +78,32 @@ def unpack(archive: Path, target: Path, program: str = "") -> str:
     if not archive.is_file():
         raise IncompleteError(f"archive {archive} does not exist", hint="Name an existing one.")
     try:
-        entries = (
-            _read_zip(archive) if archive.name.lower().endswith(".zip") else _read_tar(archive)
-        )
+        is_zip = archive.name.lower().endswith(".zip")
+        comment, entries = _read_zip(archive) if is_zip else _read_tar(archive)
         # A repository's own folder could make git run programs that it names.
         members = [entry for entry in entries if ".git" not in entry.name.parts]
-        comment = _read_commit_comment(archive)
     except _DAMAGE_ERRORS as error:
         raise IncompleteError(
             f"{archive.name} can't be unpacked: {str(error) or type(error).__name__}",
             hint="The file is damaged, or not an archive: fetch it again.",
         ) from error
-    is_nested = _is_nested(members, program)
+    # All are in one top folder that is not in the program's path.
+    is_nested = (
+        len({entry.name.parts[0] for entry in members if entry.name.parts}) == 1
+        and all(len(entry.name.parts) > 1 for entry in members)
+        and not (program and any(entry.name.is_relative_to(program) for entry in members))
+    )
     # Links come last, so that nothing is written through one.
     for member in sorted(members, key=lambda entry: bool(entry.link)):
         relative_path = PurePosixPath(*member.name.parts[1:]) if is_nested else member.name
         _refuse_outside(archive, relative_path, member.link)
-        _write_member(target / relative_path, member)
+        path = target / relative_path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if member.link:
+            path.symlink_to(member.link)
+        else:
+            path.write_bytes(member.content)
+            path.chmod(0o755 if member.executable else 0o644)
     if not (target / program).is_dir():
         raise IncompleteError(
             f"{archive.name} has no {program}", hint="Name an archive of the whole repository."
@@ -104,38 +113,26 @@ def unpack(archive: Path, target: Path, program: str = "") -> str:
     return f"sha256:{hashlib.sha256(archive.read_bytes()).hexdigest()}"
 
 
-def _is_nested(members: Sequence[_Member], program: str) -> bool:
-    """Return whether all members are in one top folder that is not in the program's path."""
-    top_folders = {member.name.parts[0] for member in members if member.name.parts}
-    program_folder = PurePosixPath(program)
-    if program and any(entry.name.is_relative_to(program_folder) for entry in members):
-        return False
-    return len(top_folders) == 1 and all(len(member.name.parts) > 1 for member in members)
-
-
-def _read_commit_comment(archive: Path) -> str:
-    """Read the comment in which `git archive` names the commit (git-archive(1))."""
-    if archive.name.lower().endswith(".zip"):
-        with zipfile.ZipFile(archive) as file:
-            return file.comment.decode("ascii", "replace")
-    with tarfile.open(archive) as file:
-        return file.pax_headers.get("comment", "")
-
-
-def _read_tar(archive: Path) -> Iterator[_Member]:
+def _read_tar(archive: Path) -> tuple[str, list[_Member]]:
+    """Return all files, and the comment in which `git archive` names the commit."""
+    members = []
     with tarfile.open(archive) as file:
         for tar_info in file:
             name = PurePosixPath(tar_info.name)
             if tar_info.issym():
-                yield _Member(name, b"", link=tar_info.linkname)
+                members.append(_Member(name, b"", link=tar_info.linkname))
             elif tar_info.isreg() or tar_info.islnk():
                 content = file.extractfile(tar_info)
-                yield _Member(name, content.read() if content else b"", bool(tar_info.mode & 0o100))
+                data = content.read() if content else b""
+                members.append(_Member(name, data, bool(tar_info.mode & 0o100)))
             elif not tar_info.isdir():
                 raise ValueError(f"{tar_info.name} is neither a file nor a folder")
+        return file.pax_headers.get("comment", ""), members
 
 
-def _read_zip(archive: Path) -> Iterator[_Member]:
+def _read_zip(archive: Path) -> tuple[str, list[_Member]]:
+    """Return what `_read_tar` does."""
+    members = []
     with zipfile.ZipFile(archive) as file:
         for zip_info in file.infolist():
             name, mode = PurePosixPath(zip_info.filename), zip_info.external_attr >> 16
@@ -143,9 +140,10 @@ def _read_zip(archive: Path) -> Iterator[_Member]:
                 continue
             content = file.read(zip_info)
             if stat.S_ISLNK(mode):
-                yield _Member(name, b"", link=content.decode())
+                members.append(_Member(name, b"", link=content.decode()))
             else:
-                yield _Member(name, content, bool(mode & 0o100))
+                members.append(_Member(name, content, bool(mode & 0o100)))
+        return file.comment.decode("ascii", "replace"), members
 
 
 def _refuse_outside(archive: Path, name: PurePosixPath, link: str) -> None:
@@ -159,15 +157,6 @@ def _refuse_outside(archive: Path, name: PurePosixPath, link: str) -> None:
             )
 
 
-def _write_member(path: Path, member: _Member) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if member.link:
-        path.symlink_to(member.link)
-        return
-    path.write_bytes(member.content)
-    path.chmod(0o755 if member.executable else 0o644)
-
-
 # Enough for a large repository over a slow link.
 _GIT_TIMEOUT = 3600.0
 # The end of the name of a checkout that is not finished: `_fetch_commit` gives it.
@@ -177,11 +166,23 @@ _GIT_ENV = {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
 
 def prepare_source(recipe: Recipe, site: Site, context: Context) -> Part:
     """Prepare a framework's program."""
-    own_checkout = site.settings(recipe.name).source
-    if own_checkout:
-        return _use_own_checkout(own_checkout)
-    if reason := _skip_reason(recipe, site):
-        return Part("skipped", reason)
+    if own_checkout := site.settings(recipe.name).source:
+        exists = Path(own_checkout).is_dir()
+        detail = (
+            "the site's own checkout" if exists else "the site's checkout is not on this machine"
+        )
+        hint = "" if exists else "If only the nodes have that path, all is well."
+        return Part("ready" if exists else "skipped", detail, own_checkout, hint=hint)
+    virtual_environment = recipe.environment if runs_in_environment(site, recipe) else None
+    is_needed = (
+        "source" in recipe.needs
+        or recipe.image.copy
+        or (virtual_environment and virtual_environment.builds_source)
+    )
+    is_installed = comes_with_environment(site, recipe)
+    if is_installed or not (recipe.source.commit and is_needed):
+        where = "comes with its environment" if is_installed else "is not taken from a checkout"
+        return Part("skipped", f"the program {where}")
     path = source_record_path(site, recipe)
     directory = record_directory(path)
     existing_record = read_record(path)
@@ -197,26 +198,6 @@ def prepare_source(recipe: Recipe, site: Site, context: Context) -> Part:
     content = {"repository": without_user(recipe.source.repository), "commit": commit}
     write_record(path, {**content, "patches": list(recipe.source.patches), "digest": digest})
     return _describe_checkout(recipe, "done", name, directory, digest)
-
-
-def _skip_reason(recipe: Recipe, site: Site) -> str:
-    """Return the reason to check out nothing; empty if there is something to check out."""
-    if comes_with_environment(site, recipe):
-        return "the program comes with its environment"
-    virtual_environment = recipe.environment if runs_in_environment(site, recipe) else None
-    is_needed = (
-        "source" in recipe.needs
-        or recipe.image.copy
-        or (virtual_environment and virtual_environment.builds_source)
-    )
-    return "" if recipe.source.commit and is_needed else "the program is not taken from a checkout"
-
-
-def _use_own_checkout(path: str) -> Part:
-    if Path(path).is_dir():
-        return Part("ready", "the site's own checkout", path)
-    detail = "the site's checkout is not on this machine"
-    return Part("skipped", detail, path, hint="If only the nodes have that path, all is well.")
 
 
 def _check_checkout(
@@ -281,15 +262,21 @@ def _fetch_program(
         outcome = context.run(argv, env={**context.env, **_GIT_ENV}, timeout=patience)
         if not outcome.ok:
             message = redact.mask_text(" ".join(outcome.stderr.split()))
-            raise IncompleteError(
-                f"git {words[0]} failed: {without_user(message)}", hint=_git_hint(recipe, message)
-            )
+            hint = "Prepare on a host that can reach the repository"
+            if "dubious ownership" in message:
+                hint = "Run the command that git names, if you trust its owner"
+            hint += f", or name another with --repository or frameworks.{recipe.name}.repository."
+            raise IncompleteError(f"git {words[0]} failed: {without_user(message)}", hint=hint)
         return outcome.stdout.strip()
 
     private_directory.mkdir()
     if is_archive(url):
         commit = unpack(Path(url).expanduser().absolute(), private_directory, recipe.source.path)
-        _refuse_another(recipe, url, commit)
+        if commit != recipe.source.commit and not commit.startswith("sha256:"):
+            raise IncompleteError(
+                f"{url} has commit {commit[:12]}, but the recipe needs {recipe.source.commit[:12]}",
+                hint=f"Name an archive of that commit as frameworks.{recipe.name}.repository.",
+            )
         git("init", "--quiet")
         git("add", "--all", "--force", ".")
     else:
@@ -300,14 +287,6 @@ def _fetch_program(
     for patch in recipe.source.patches:
         git("apply", "--index", "--whitespace=nowarn", str(Path(recipe.folder) / patch))
     return commit, "git-tree:" + git("write-tree")
-
-
-def _refuse_another(recipe: Recipe, url: str, commit: str) -> None:
-    if commit != recipe.source.commit and not commit.startswith("sha256:"):
-        raise IncompleteError(
-            f"{url} has commit {commit[:12]}, but the recipe needs {recipe.source.commit[:12]}",
-            hint=f"Name an archive of that commit as frameworks.{recipe.name}.repository.",
-        )
 
 
 def _count_megabytes(directory: Path) -> int:
@@ -328,13 +307,6 @@ def _fetch_commit(git: Callable[..., str], url: str, commit: str) -> None:
         refs = ("+refs/heads/*:refs/remotes/all/*", "+refs/tags/*:refs/tags/*")
         git("fetch", "--quiet", url, *refs, patience=_GIT_TIMEOUT)
     git("checkout", "--quiet", "--detach", commit)
-
-
-def _git_hint(recipe: Recipe, message: str) -> str:
-    advice = "Prepare on a host that can reach the repository"
-    if "dubious ownership" in message:
-        advice = "Run the command that git names, if you trust its owner"
-    return f"{advice}, or name another with --repository or frameworks.{recipe.name}.repository."
 
 
 def _remove_leftovers(directory: Path) -> None:

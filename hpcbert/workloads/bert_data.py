@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import itertools
-import zipfile
-import zlib
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -161,10 +158,15 @@ def synthesize(samples: Tensor, settings: Settings) -> Batch:
     words = noise.words(settings.sequence_length, settings.vocab)
     input_ids = torch.where(is_word, words, SEP * is_separator.long())
     input_ids[:, 0] = CLS
-    positions, is_wanted = _choose_masked(noise, is_word, total + 3, settings.predictions)
+    predictions, length = settings.predictions, settings.sequence_length
+    counts = ((total + 3) * MASKED).round().long().clamp(1, predictions)
+    is_wanted = torch.arange(predictions, device=samples.device) < counts
+    # The position makes the key unique, so that no sort can settle a tie in another way.
+    keys = (noise.bits(length) * length + position).masked_fill(~is_word, 2**62)
+    positions = keys.argsort(dim=1)[:, :predictions] * is_wanted
     originals = input_ids.gather(1, positions)
-    fate = noise.uniform(settings.predictions)
-    other_words = noise.words(settings.predictions, settings.vocab)
+    fate = noise.uniform(predictions)
+    other_words = noise.words(predictions, settings.vocab)
     replaced = torch.where(fate < AS_MASK + AS_OTHER, other_words, originals)
     # Padding predictions sit on position 0, where they put back what was there: [CLS].
     replaced = torch.where(is_wanted, replaced.masked_fill(fate < AS_MASK, MASK), originals)
@@ -177,18 +179,6 @@ def synthesize(samples: Tensor, settings: Settings) -> Batch:
         masked_weights=is_wanted.float(),
         next_sentence_labels=(noise.bits(1) % 2).squeeze(1),
     )
-
-
-def _choose_masked(
-    noise: Noise, is_word: Tensor, tokens: Tensor, predictions: int
-) -> tuple[Tensor, Tensor]:
-    counts = (tokens * MASKED).round().long().clamp(1, predictions)
-    is_wanted = torch.arange(predictions, device=counts.device) < counts
-    length = is_word.shape[1]
-    # The position makes the key unique, so that no sort can settle a tie in another way.
-    keys = noise.bits(length) * length + torch.arange(length, device=counts.device)
-    order = keys.masked_fill(~is_word, 2**62).argsort(dim=1)
-    return order[:, :predictions] * is_wanted, is_wanted
 
 
 def synthetic_source(settings: Settings, ranks: Ranks, device: torch.device) -> Iterator[Micro]:
@@ -271,48 +261,25 @@ class Shard(NamedTuple):
     stride: int
 
 
-@contextlib.contextmanager
-def open_columns(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Open a file of training data: names and arrays, or what h5py reads like them.
-
-    HDF5 is NVIDIA's (NVIDIA/DeepLearningExamples@fd9fecd, PyTorch/LanguageModeling/BERT), npz is
-    GluonNLP's (dmlc/gluon-nlp@7b7bf60, scripts/bert/data), both by create_pretraining_data.py.
-    """
-    with path.open("rb") as file:
-        is_zip = file.read(4) == b"PK\x03\x04"
-    # Only --data needs more than torch.
-    package = "numpy" if is_zip else "h5py"
-    try:
-        reader = importlib.import_module(package)
-    except ImportError as error:
-        raise SetupError(f"--data needs the Python package {package}") from error
-    if not is_zip:
-        with reader.File(path, "r") as columns:
-            yield columns
-        return
-    # Opened here: numpy leaves a file open that is not a whole zip file.
-    with path.open("rb") as file, reader.load(file, allow_pickle=False) as archive:
-        arrays = {name: archive[name] for name in archive.files}
-    if {"input_ids", "valid_lengths"} <= set(arrays):
-        position = reader.arange(arrays["input_ids"].shape[-1])
-        arrays["input_mask"] = (position < arrays["valid_lengths"][:, None]).astype("int8")
-    yield arrays
-
-
 def read_shard(shard: Shard, settings: Settings) -> Iterator[Batch]:
     """Yield a shard's rows, some thousand at a time.
+
+    The files are NVIDIA's (NVIDIA/DeepLearningExamples@fd9fecd, PyTorch/LanguageModeling/BERT,
+    create_pretraining_data.py).
 
     SetupError if the file is not training data, or does not fit the settings.
     """
     try:
-        with open_columns(shard.path) as columns:
+        h5py = importlib.import_module("h5py")  # only --data needs more than torch
+    except ImportError as error:
+        raise SetupError("--data needs the Python package h5py") from error
+    try:
+        with h5py.File(shard.path, "r") as columns:
             _check_columns(columns, settings)
-            count = len(columns["input_ids"])
-            for begin in range(0, count, BLOCK):
-                rows = range(begin, min(begin + BLOCK, count))
+            for begin in range(0, len(columns["input_ids"]), BLOCK):
                 selection = slice((shard.first - begin) % shard.stride, None, shard.stride)
-                yield _read_rows(columns, slice(rows.start, rows.stop), selection, settings)
-    except (*UNREADABLE, zipfile.BadZipFile, zlib.error) as error:
+                yield _read_rows(columns, slice(begin, begin + BLOCK), selection, settings)
+    except UNREADABLE as error:
         raise SetupError(f"{shard.path}: not a shard that fits the settings: {error}") from error
 
 
@@ -355,12 +322,6 @@ def _read_rows(
             hint = f" ({blamed})" if blamed else ""
             raise ValueError(f"{name} has values outside 0 to {limit - 1}{hint}")
     mask, positions = values["input_mask"].bool(), values["masked_lm_positions"]
-    # Position 0 holds [CLS], which is never masked: there it pads the list.
-    weights = (positions != 0).float()
-    if "masked_lm_weights" in columns:
-        weights = torch.from_numpy(columns["masked_lm_weights"][rows].astype("float32"))[selection]
-        if weights.shape != positions.shape or not ((weights == 0) | (weights == 1)).all():
-            raise ValueError("masked_lm_weights must have 0 or 1 for each prediction")
     if not mask[:, 0].all():
         raise ValueError("input_mask leaves out the first token of a sample")
     if not mask.gather(1, positions).all():
@@ -371,7 +332,8 @@ def _read_rows(
         attention_mask=mask,
         masked_positions=positions,
         masked_ids=values["masked_lm_ids"],
-        masked_weights=weights,
+        # Position 0 holds [CLS], which is never masked: there it pads the list.
+        masked_weights=(positions != 0).float(),
         next_sentence_labels=values["next_sentence_labels"],
     )
 

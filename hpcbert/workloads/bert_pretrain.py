@@ -225,7 +225,9 @@ class Trainer:
         predictions = fetched.predictions.clamp(min=1)
         total = torch.zeros(2, device=self.device)
         for number, micro in enumerate(fetched.micros, 1):
-            with self._gradients_stay_here(number < len(fetched.micros)):
+            # Gradients stay here until the last.
+            parallel = self._parallel if number < len(fetched.micros) else None
+            with parallel.no_sync() if parallel else contextlib.nullcontext():
                 with autocast(self.settings, self.device):
                     mlm_sum, nsp_sum = self._model(*micro.batch, micro.layout)
                 losses = torch.stack([mlm_sum / predictions, nsp_sum / self.global_batch_size])
@@ -236,11 +238,6 @@ class Trainer:
             self.fetch()
         self._update()
         return total
-
-    def _gradients_stay_here(self, is_partial: bool) -> contextlib.AbstractContextManager[Any]:
-        if is_partial and self._parallel is not None:
-            return self._parallel.no_sync()
-        return contextlib.nullcontext()
 
     def _update(self) -> None:
         self.optimizer.param_groups[0]["lr"].fill_(learning_rate(self.steps, self.settings))
@@ -470,16 +467,15 @@ def report(trainer: Trainer, ended: Ended, stamps: Sequence[float]) -> float:
         trainer.ranks,
     )
     if not math.isfinite(loss):
-        raise NonFiniteLossError(_describe_failure(ended.number, ended.share, trainer.ranks))
+        ranks, share = trainer.ranks, ended.share
+        flags = torch.zeros(ranks.size, device=share.device)
+        flags[ranks.rank] = float(not share.isfinite().all())
+        culprits = sum_over_ranks(flags, ranks).nonzero().flatten().tolist()
+        names = ", ".join(map(str, culprits)) if culprits else "none alone, the sum overflows"
+        raise NonFiniteLossError(
+            f"the loss of iteration {ended.number} is not finite; rank(s) it comes from: {names}"
+        )
     return loss
-
-
-def _describe_failure(iteration: int, share: Tensor, ranks: Ranks) -> str:
-    flags = torch.zeros(ranks.size, device=share.device)
-    flags[ranks.rank] = float(not share.isfinite().all())
-    culprits = sum_over_ranks(flags, ranks).nonzero().flatten().tolist()
-    names = ", ".join(map(str, culprits)) if culprits else "none alone, the sum overflows"
-    return f"the loss of iteration {iteration} is not finite; rank(s) it comes from: {names}"
 
 
 def measure_all_reduce(settings: Settings, ranks: Ranks, device: torch.device) -> None:
@@ -538,29 +534,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit status."""
     started = time.perf_counter()
     settings = parse_settings(argv)
-    ranks = Ranks()
+    ranks, status = Ranks(), 1
     try:
         ranks = detect_ranks(os.environ)
         train(settings, ranks, os.environ, started)
-    except SetupError as error:
-        _complain(ranks, str(error))
-        return REFUSED
-    except NonFiniteLossError as error:
-        _complain(ranks, str(error))
-        return NON_FINITE_LOSS
+    except (SetupError, NonFiniteLossError) as error:
+        message, status = str(error), REFUSED if isinstance(error, SetupError) else NON_FINITE_LOSS
     except BaseException:  # noqa: BLE001  # whatever it is, its traceback must come out
-        _complain(ranks, traceback.format_exc())
-        return 1
-    # Only now: after a failure it would wait for ranks that wait for this one in an all-reduce.
-    if dist.is_available() and dist.is_initialized():
-        dist.destroy_process_group()
-    return 0
-
-
-def _complain(ranks: Ranks, message: str) -> None:
+        message = traceback.format_exc()
+    else:
+        # Only now: after a failure it would wait for ranks that wait for this one in an all-reduce.
+        if dist.is_available() and dist.is_initialized():
+            dist.destroy_process_group()
+        return 0
     with contextlib.suppress(OSError):  # where a full disk has no room for it
         sys.stderr.write(f"bert_pretrain: error: rank {ranks.rank}: {message}\n")
         sys.stderr.flush()
+    return status
 
 
 def leave(status: int) -> None:

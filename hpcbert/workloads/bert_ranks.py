@@ -31,6 +31,9 @@ SIZES = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_W
 SELECTIONS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
+LEAST_CAPABILITY = {"tf32": (8, 0), "bf16": (8, 0), "fp8": (8, 9)}
+
+
 @dataclass(frozen=True)
 class Ranks:
     """This process among the `size` processes of the run, one per device, and on its node."""
@@ -55,20 +58,17 @@ def detect_ranks(environment: Mapping[str, str]) -> Ranks:
                     "WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID"
                 )
         return Ranks()
-    rank, size, local_rank = (_read_number(environment, name) for name in VARIABLES)
+    for name in VARIABLES:
+        if name not in environment:
+            raise SetupError(f"{', '.join(VARIABLES)} are incomplete: no {name}")
+        if not environment[name].isdigit():
+            raise SetupError(f"{name}={environment[name]!r} is not a number")
+    rank, size, local_rank = (int(environment[name]) for name in VARIABLES)
     if max(rank, local_rank) >= size:
         raise SetupError(
             f"RANK={rank}, WORLD_SIZE={size} and LOCAL_RANK={local_rank} contradict each other"
         )
     return Ranks(rank, size, local_rank)
-
-
-def _read_number(environment: Mapping[str, str], name: str) -> int:
-    if name not in environment:
-        raise SetupError(f"{', '.join(VARIABLES)} are incomplete: no {name}")
-    if not environment[name].isdigit():
-        raise SetupError(f"{name}={environment[name]!r} is not a number")
-    return int(environment[name])
 
 
 def choose_device(name: str, ranks: Ranks) -> torch.device:
@@ -151,32 +151,22 @@ def largest_over_ranks(number: float, ranks: Ranks, device: torch.device) -> int
 
 def check_precision(precision: str, device: torch.device) -> None:
     """Raise SetupError for a precision that the device or this PyTorch would not really use."""
-    on_cpu = device.type == "cpu"
-    if precision == "fp8":
-        _check_fp8(device)
-    if on_cpu and precision == "tf32":
-        raise SetupError("--precision tf32 is a mode of NVIDIA's tensor cores, not of CPUs")
-    if not on_cpu and torch.version.hip:
-        # What PyTorch's build for ROCm calls a capability is AMD's own number of the architecture.
-        if precision == "tf32":
-            raise SetupError(
-                "--precision tf32 is a mode of NVIDIA's tensor cores, not of AMD's GPUs"
-            )
-    elif not on_cpu and precision in ("tf32", "bf16"):
-        if torch.cuda.get_device_capability(device) < (8, 0):
-            raise SetupError(f"--precision {precision} needs compute capability 8.0 or newer")
-        if precision == "tf32" and os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
-            raise SetupError("--precision tf32 contradicts NVIDIA_TF32_OVERRIDE=0")
-
-
-def _check_fp8(device: torch.device) -> None:
-    if torch.version.hip:
+    # What PyTorch's build for ROCm calls a capability is AMD's own number of the architecture.
+    on_nvidia = device.type == "cuda" and not torch.version.hip
+    if precision == "tf32" and not on_nvidia:
+        owner = "CPUs" if device.type == "cpu" else "AMD's GPUs"
+        raise SetupError(f"--precision tf32 is a mode of NVIDIA's tensor cores, not of {owner}")
+    if precision == "fp8" and torch.version.hip:
         raise SetupError("--precision fp8 needs a PyTorch with FP8 for NVIDIA's GPUs or CPUs")
     # Older ones also return the product's largest value (pytorch/pytorch, native_functions.yaml).
-    if len(torch.ops.aten._scaled_mm.default._schema.returns) > 1:
+    if precision == "fp8" and len(torch.ops.aten._scaled_mm.default._schema.returns) > 1:
         raise SetupError(f"--precision fp8 needs PyTorch 2.5 or newer, not {torch.__version__}")
-    if device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 9):
-        raise SetupError("--precision fp8 needs compute capability 8.9 or newer")
+    least = LEAST_CAPABILITY.get(precision, (0, 0))
+    if on_nvidia and torch.cuda.get_device_capability(device) < least:
+        version = ".".join(map(str, least))
+        raise SetupError(f"--precision {precision} needs compute capability {version} or newer")
+    if precision == "tf32" and os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
+        raise SetupError("--precision tf32 contradicts NVIDIA_TF32_OVERRIDE=0")
 
 
 def device_name(device: torch.device) -> str:

@@ -93,7 +93,7 @@ class Settings:
     warmup: int = _option(-1, "optimizer steps up to the peak; -1: a tenth of --iters", -1)
     clip_norm: float = _option(1.0, "limit of the gradient's norm; 0: none")
     seed: int = _option(42, "of weights, dropout and synthetic data", 0, 2**32 - 1)
-    data: str = _option("", "directory of HDF5 or npz files; without it the data are synthetic")
+    data: str = _option("", "directory of HDF5 files; without it the data are synthetic")
     synthetic_batches: int = _option(32, "distinct micro batches a rank, used in turn", 1)
     device: str = _option("auto", "auto prefers GPUs", choices=("auto", "cpu", "cuda"))
     compile: str = _option(

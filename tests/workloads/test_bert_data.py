@@ -216,7 +216,6 @@ def test_samples_are_packed_where_flash_attention_can_take_them(
         ({"masked_lm_ids": torch.zeros(4, 9, dtype=torch.int32)}, "masked_lm_ids"),
         ({"input_mask": torch.ones(3, 32, dtype=torch.int8)}, "input_mask is int8 .3, 32."),
         ({"input_mask": torch.ones(4, 32)}, "input_mask is float32"),
-        ({"input_ids": torch.full((4, 32), 160)}, "input_ids has values outside 0 to 159"),
         ({"input_mask": torch.zeros(4, 32, dtype=torch.int8)}, "leaves out the first token"),
         ({"masked_lm_positions": torch.full((4, 5), -1)}, "masked_lm_positions has values"),
         ({"next_sentence_labels": torch.zeros(4, 1).int()}, "next_sentence_labels"),
@@ -227,8 +226,6 @@ def test_samples_are_packed_where_flash_attention_can_take_them(
         ({"input_ids": torch.full((4, 32), 160)}, "outside 0 to 159 .--sequence-length, --vocab"),
         ({"input_ids": torch.full((4, 32), math.nan)}, "input_ids is float32"),
         ({"masked_lm_positions": torch.full((4, 5), 31)}, "a prediction in the padding"),
-        ({"masked_lm_weights": torch.full((4, 5), math.nan)}, "must have 0 or 1"),
-        ({"masked_lm_weights": torch.ones(4, 2)}, "must have 0 or 1"),
     ],
     ids=lambda value: None if isinstance(value, str) else "-".join(value),
 )
@@ -240,12 +237,11 @@ def test_malformed_shards_are_refused(settings, tmp_path, changes, complaint):
         bert_data.open_source(chosen, bert_ranks.Ranks(), CPU)
 
 
-@pytest.mark.parametrize("form", ["hdf5", "npz"])
 @pytest.mark.parametrize("block", [7, 4096])
-def test_data_that_hpcbert_made_are_read_alike(settings, tmp_path, monkeypatch, form, block):
+def test_data_that_hpcbert_made_are_read_alike(settings, tmp_path, monkeypatch, block):
     monkeypatch.setattr(bert_data, "BLOCK", block)
     stream = StreamSettings(32, 5, samples=50, fill="0.6")
-    make(DataPlan(tmp_path, form, 3, stream))
+    make(DataPlan(tmp_path, "hdf5", 3, stream))
     chosen = settings(f"--data={tmp_path / 'training'}", "--vocab=30522")
     source = bert_data.open_source(chosen, bert_ranks.Ranks(), CPU)
     batch = bert_data.Batch(*pile(take(source, 25)))  # twice around
@@ -261,16 +257,6 @@ def test_data_that_hpcbert_made_are_read_alike(settings, tmp_path, monkeypatch, 
         ("next_sentence_labels", samples.next_sentence_labels),
     ):
         assert getattr(batch, name).tolist() == values.tolist(), name
-
-
-@pytest.mark.parametrize("size", [3, 400, 4000], ids=["signature", "start", "most"])
-def test_an_npz_file_that_is_cut_off_is_refused(settings, tmp_path, size):
-    make(DataPlan(tmp_path, "npz", 1, StreamSettings(32, 5, samples=50)))
-    (path,) = (tmp_path / "training").iterdir()
-    path.write_bytes(path.read_bytes()[:size])
-    chosen = settings(f"--data={tmp_path / 'training'}", "--vocab=30522")
-    with pytest.raises(bert_settings.SetupError, match=r"training-00000\.npz: not a shard"):
-        bert_data.open_source(chosen, bert_ranks.Ranks(), CPU)
 
 
 def test_a_file_that_breaks_after_the_start_ends_the_run_with_a_sentence(settings, tmp_path, main):

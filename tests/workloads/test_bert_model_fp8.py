@@ -3,14 +3,14 @@ from __future__ import annotations
 import pytest
 
 torch = pytest.importorskip("torch", reason="the reference workload needs PyTorch")
-bert_fp8 = pytest.importorskip("hpcbert.workloads.bert_fp8")
+bert_model = pytest.importorskip("hpcbert.workloads.bert_model")
 
 
 @pytest.mark.parametrize("size", [1e-6, 1.0, 1e4], ids=["tiny", "usual", "huge"])
 def test_products_in_fp8_are_those_in_fp32_within_the_formats_error(size):
     """e4m3 has 3 bits of mantissa and e5m2 has 2, and errors of single values average out."""
     torch.manual_seed(3)
-    layer = bert_fp8.Fp8Linear(64, 48)
+    layer = bert_model.Fp8Linear(64, 48)
     torch.nn.init.zeros_(layer.bias)
     inputs = torch.randn(2, 16, 64) * size
     target = torch.randn(2, 16, 48)
