@@ -198,13 +198,9 @@ class Pace:
             interval = self.interval * _GROWTH
         return replace(self, interval=min(interval, self.floor * MAX_FACTOR))
 
-    def seconds(self, chance: float, minimum: float = 0.0) -> float:
-        """Return the seconds to the next poll; `chance`, in [0, 1), sets the jitter.
-
-        There are no fewer than `minimum`, unless that is more than the longest interval.
-        """
-        minimum = min(minimum, self.floor * MAX_FACTOR)
-        return max(self.floor, self.interval, minimum) * (1 + _JITTER * chance)
+    def seconds(self, chance: float) -> float:
+        """Return the seconds to the next poll; `chance`, in [0, 1), sets the jitter."""
+        return max(self.floor, self.interval) * (1 + _JITTER * chance)
 
 
 class Poller(Protocol):

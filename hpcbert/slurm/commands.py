@@ -244,12 +244,13 @@ def _read_sacct_row(words: list[str]) -> JobRow | None:
     if identity is None:
         return None
     minutes = _read_number(words[9])
+    exit_code, signal = _read_exit(words[3])
     return JobRow(
         *identity,
         user=words[1],
         state=words[2],
-        exit_code=_read_exit_code(words[3]),
-        signal=_read_signal(words[3]),
+        exit_code=exit_code,
+        signal=signal,
         reason=words[4],
         submit=_read_number(words[5]),
         start=_read_number(words[6]),
@@ -298,19 +299,13 @@ def parse_job_id(text: str) -> tuple[str, tuple[tuple[int, int, int], ...]] | No
     match = _JOB.fullmatch(text.strip())
     if match is None:
         return None
-    if match[3] is not None:
-        spans = [_read_span(part) for part in match[3].split(",") if part]
-        valid_spans = tuple(span for span in spans if span)
-        return (match[1], valid_spans) if valid_spans and len(valid_spans) == len(spans) else None
-    return match[1], ((int(match[2]), int(match[2]), 1),) if match[2] else ()
-
-
-def _read_span(text: str) -> tuple[int, int, int] | None:
-    match = _SPAN.fullmatch(text)
-    if match is None:
-        return None
-    low = int(match[1])
-    return low, int(match[2] or low), max(1, int(match[3] or 1))
+    if match[3] is None:
+        return match[1], ((int(match[2]), int(match[2]), 1),) if match[2] else ()
+    spans = [_SPAN.fullmatch(part) for part in match[3].split(",") if part]
+    tasks = tuple(
+        (int(span[1]), int(span[2] or span[1]), max(1, int(span[3] or 1))) for span in spans if span
+    )
+    return (match[1], tasks) if tasks and len(tasks) == len(spans) else None
 
 
 def parse_duration(text: str) -> float | None:
@@ -328,17 +323,13 @@ def _read_number(text: str) -> float | None:
     return float(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS else None
 
 
-def _read_signal(text: str) -> int:
-    match = _EXIT.fullmatch(text.strip())
-    return int(match[2]) if match else 0
-
-
-def _read_exit_code(text: str) -> int | None:
+def _read_exit(text: str) -> tuple[int | None, int]:
+    """Return the exit code as a shell gives it, and the signal; 0 for none."""
     match = _EXIT.fullmatch(text.strip())
     if match is None:
-        return None
+        return None, 0
     code, number = int(match[1]), int(match[2])
-    return 128 + number if number else code
+    return 128 + number if number else code, number
 
 
 # --- Mail: sbatch(1), --mail-type and --mail-user -----------------------------------------------

@@ -22,6 +22,21 @@ from hpcbert.timelimit import TimeLimit
 _PARTITION_FIELDS = "%P|%a|%D|%l|%s|%G|%N"
 _STATE_FIELDS = "%N|%P|%T"
 _FEATURE_FIELDS = "%P|%f|%D"
+_SINFO = ("sinfo", "--noheader", "--all")
+# One line per group of equal nodes of a partition, even of hidden ones.
+PARTITIONS_QUERY = [*_SINFO, f"--format={_PARTITION_FIELDS}"]
+# One line for each partition of a node.
+STATES_QUERY = [*_SINFO, "--Node", f"--format={_STATE_FIELDS}"]
+# One line per reason for which nodes are drained or failed.
+DRAINS_QUERY = [*_SINFO, "--list-reasons", "--format=%N|%E"]
+# One line per group of nodes with equal features.
+FEATURES_QUERY = [*_SINFO, f"--format={_FEATURE_FIELDS}"]
+# One line per partition, even for hidden ones.
+RULES_QUERY = ["scontrol", "--all", "--oneliner", "show", "partition"]
+# The controller's settings.
+CONFIG_QUERY = ["scontrol", "show", "config"]
+# The types of MPI that srun starts ranks with, on stdout or stderr.
+MPI_QUERY = ["srun", "--mpi=list"]
 _PAIR = re.compile(r"(?:^|\s)([A-Z]\w*)=(\S*)")
 # What stands for no names, or for all.
 _NO_NAMES = {"", "N/A", "NONE", "(null)", "ALL"}
@@ -125,6 +140,11 @@ class Partition:
         """Return the resources of its nodes of a request's name, and type if it has one."""
         return [match for group in self.groups for match in group.list_matches(resource)]
 
+    @property
+    def node_names(self) -> set[str]:
+        """The names of its nodes, as far as they are known."""
+        return self.fitting(())
+
     def fitting(self, requirements: Sequence[Resource]) -> set[str]:
         """Return the names of the nodes that have all of some resources."""
         return {
@@ -133,11 +153,6 @@ class Partition:
             if all(map(group.has, requirements))
             for name in group.names
         }
-
-
-def partitions_argv() -> list[str]:
-    """Return the query for all partitions, even hidden ones: one line per group of equal nodes."""
-    return ["sinfo", "--noheader", "--all", f"--format={_PARTITION_FIELDS}"]
 
 
 def _read_rows(text: str, form: str) -> Iterator[list[str]]:
@@ -161,7 +176,7 @@ def _split_names(text: str) -> tuple[str, ...]:
 
 
 def read_partitions(text: str) -> dict[str, Partition]:
-    """Read the output of `partitions_argv`, by name; lines that can't be read are skipped."""
+    """Read the output of `PARTITIONS_QUERY`, by name; lines that can't be read are skipped."""
     partitions: dict[str, Partition] = {}
     for label, state, count, limit, sizes, gres, nodes in _read_rows(text, _PARTITION_FIELDS):
         node_count = _read_number(count.strip())
@@ -215,11 +230,6 @@ def _parse_resource(word: str) -> Resource | None:
 _USABLE = frozenset({"idle", "mixed", "allocated", "completing", "reserved", "planned", "blocked"})
 
 
-def node_states_argv() -> list[str]:
-    """Return the query for all nodes, one line for each partition of a node."""
-    return ["sinfo", "--noheader", "--all", "--Node", f"--format={_STATE_FIELDS}"]
-
-
 def _is_in_partition(label: str, partition: str) -> bool:
     """Return whether a label is a partition's; empty: that of the default one, marked `*`."""
     if partition:
@@ -231,7 +241,7 @@ def read_usable_nodes(text: str, partition: str) -> dict[str, bool]:
     """Return a partition's nodes by name, True for those that run jobs or could.
 
     Args:
-        text: The output of `node_states_argv`.
+        text: The output of `STATES_QUERY`.
         partition: The partition, in all functions here; empty for the default one.
     """
     return {name: state in _USABLE for name, state in read_node_states(text, partition).items()}
@@ -246,13 +256,8 @@ def read_node_states(text: str, partition: str) -> dict[str, str]:
     }
 
 
-def drain_reasons_argv() -> list[str]:
-    """Return the query for the reasons of drained and failed nodes: a line per reason."""
-    return ["sinfo", "--noheader", "--all", "--list-reasons", "--format=%N|%E"]
-
-
 def read_drain_reasons(text: str) -> dict[str, tuple[str, ...]]:
-    """Return the nodes of each reason from the output of `drain_reasons_argv`."""
+    """Return the nodes of each reason from the output of `DRAINS_QUERY`."""
     rows = (line.strip().partition("|") for line in text.splitlines())
     return {reason: expand(names) for names, bar, reason in rows if bar and len(names.split()) == 1}
 
@@ -309,13 +314,8 @@ class PartitionRules:
         return (not self.qos or qos in self.qos) and qos not in self.denied_qos
 
 
-def rules_argv() -> list[str]:
-    """Return the query for all partitions, including hidden ones."""
-    return ["scontrol", "--all", "--oneliner", "show", "partition"]
-
-
 def read_rules(text: str) -> dict[str, PartitionRules]:
-    """Read the output of `rules_argv`, by name; lines that can't be read are skipped."""
+    """Read the output of `RULES_QUERY`, by name; lines that can't be read are skipped."""
     rules = {}
     for line in text.splitlines():
         keys = dict(_PAIR.findall(line))
@@ -347,25 +347,15 @@ def read_preemption(text: str) -> str:
     return modes[0] if modes else ""
 
 
-def find_preempting(rules: Mapping[str, PartitionRules], name: str) -> tuple[str, ...]:
-    """Return the partitions whose jobs may preempt those of one, with preempt/partition_prio."""
-    rule = rules[name]
-    node_names = {node for group in rule.partition.groups for node in group.names}
-    return tuple(
-        partition
-        for partition, candidate in rules.items()
-        if rule.preemption and candidate.tier > rule.tier
-        if node_names & {node for group in candidate.partition.groups for node in group.names}
-    )
-
-
-def _read_memory(keys: dict[str, str]) -> str:
-    if per_gpu := memory_per_gpu(keys.get("JobDefaults", "")):
-        return per_gpu
-    for name, option in (("DefMemPerCPU", "--mem-per-cpu"), ("DefMemPerNode", "--mem")):
-        if keys.get(name, "").isdigit():
-            return f"{option}={keys[name]}"
-    return ""
+def _read_memory(keys: Mapping[str, str]) -> str:
+    """Return the memory of jobs that request none, as an option of sbatch; empty: all of a node."""
+    options = {"DefMemPerCPU": "--mem-per-cpu", "DefMemPerNode": "--mem"}
+    values = {option: keys.get(key, "") for key, option in options.items()}
+    per_gpu = re.search(r"\bDefMemPerGPU=(\d+)", keys.get("JobDefaults", ""))
+    if per_gpu:
+        values = {"--mem-per-gpu": per_gpu[1]}
+    limits = (f"{option}={text}" for option, text in values.items() if text.strip("0").isdigit())
+    return next(limits, "")
 
 
 def _build_partition(name: str, keys: dict[str, str]) -> Partition:
@@ -397,11 +387,6 @@ def _average_resources(keys: dict[str, str], nodes: int) -> tuple[Resource, ...]
     )
 
 
-def features_argv() -> list[str]:
-    """Return the query for the features of all nodes: a line per group of equal nodes."""
-    return ["sinfo", "--noheader", "--all", f"--format={_FEATURE_FIELDS}"]
-
-
 def count_features(text: str, partition: str) -> Counter[str] | None:
     """Return how many of a partition's nodes have each feature; None if it has no nodes."""
     counts: Counter[str] | None = None
@@ -416,7 +401,6 @@ def count_features(text: str, partition: str) -> Counter[str] | None:
 
 _KEY = re.compile(r"^(\w+) *= (.*)$", re.MULTILINE)
 _NOTHING = {"", "none", "(null)", "n/a"}
-_UNLIMITED = {"unlimited", "0", *_NOTHING}
 # What `AccountingStorageEnforce` makes Slurm check of a job (slurm.conf(5)); `all` means all these.
 _CHECKS = frozenset({"associations", "limits", "qos", "safe", "wckeys"})
 _TYPE = re.compile(r"[a-z]\w*")
@@ -437,8 +421,7 @@ class Controller:
             node has.
         mpi: The type of MPI that srun uses by default.
         enforced: Which parts of accounting bind jobs: `associations`, `limits`, `qos`, `safe`.
-        preempts_by_partition: Whether jobs of a higher PriorityTier preempt others.
-        preempts_by_qos: Whether jobs of a QOS preempt those of others that it names.
+        preempt_type: Whose jobs preempt others: `preempt/qos`, `preempt/partition_prio`.
         preemption: What happens to preempted jobs (PreemptMode), unless partition or QOS says.
     """
 
@@ -448,40 +431,24 @@ class Controller:
     memory: str = ""
     mpi: str = ""
     enforced: frozenset[str] = frozenset()
-    preempts_by_partition: bool = False
-    preempts_by_qos: bool = False
+    preempt_type: str = ""
     preemption: str = ""
 
 
-def config_argv() -> list[str]:
-    """Return the query for the controller's settings."""
-    return ["scontrol", "show", "config"]
-
-
 def read_config(text: str) -> Controller:
-    """Read the output of `config_argv`; what is missing from it stays unknown."""
+    """Read the output of `CONFIG_QUERY`; what is missing from it stays unknown."""
     keys = {name: value.strip() for name, value in _KEY.findall(text)}
     max_array_size = keys.get("MaxArraySize", "")
-    per_node, per_cpu = keys.get("DefMemPerNode", ""), keys.get("DefMemPerCPU", "")
-    memory = "" if per_node.lower() in _UNLIMITED else f"--mem={per_node}"
-    memory = memory_per_gpu(keys.get("JobDefaults", "")) or memory
     return Controller(
         name="" if keys.get("ClusterName", "").lower() in _NOTHING else keys["ClusterName"],
         version=keys.get("SLURM_VERSION", ""),
         most_indices=max(1, int(max_array_size) - 1) if max_array_size.isdigit() else None,
-        memory=memory if per_cpu.lower() in _UNLIMITED else f"--mem-per-cpu={per_cpu}",
+        memory=_read_memory(keys),
         mpi="" if keys.get("MpiDefault", "").lower() in _NOTHING else keys["MpiDefault"],
         enforced=_read_enforced(keys.get("AccountingStorageEnforce", "")),
-        preempts_by_partition=keys.get("PreemptType", "").endswith("partition_prio"),
-        preempts_by_qos=keys.get("PreemptType", "").endswith("/qos"),
+        preempt_type=keys.get("PreemptType", ""),
         preemption=keys.get("PreemptMode", ""),
     )
-
-
-def memory_per_gpu(defaults: str) -> str:
-    """Return the memory that `JobDefaults` gives for each GPU, as an option; empty: none."""
-    match = re.search(r"\bDefMemPerGPU=(\d+)", defaults)
-    return f"--mem-per-gpu={match[1]}" if match else ""
 
 
 def _read_enforced(text: str) -> frozenset[str]:
@@ -493,16 +460,11 @@ def _read_enforced(text: str) -> frozenset[str]:
     return checks | {"associations"} if checks & _CHECKS else checks
 
 
-def mpi_argv() -> list[str]:
-    """Return the query for the types of MPI that srun starts ranks with."""
-    return ["srun", "--mpi=list"]
-
-
 def read_mpi(text: str) -> tuple[str, ...]:
     """Return the types of MPI that srun has, in its order: `pmix`, `pmi2`, `none`, `pmix_v4`.
 
     Args:
-        text: The output of `mpi_argv`, from both streams.
+        text: The output of `MPI_QUERY`, from both streams.
     """
     heading = _LISTED.search(text)
     lines = text[heading.end() :].splitlines()[1:] if heading else []
@@ -534,6 +496,7 @@ def choose_mpi(preferences: Sequence[str], available: Sequence[str]) -> str:
 # Columns of SchedMD/slurm, src/sacctmgr/common.c, 22.05 to 26.05.
 _ASSOCIATION = "Account,User,ParentName,Partition,QOS,DefaultQOS,MaxWall"
 _QOS = "Name,Flags,MaxWall,Preempt,PreemptMode"
+QOS_QUERY = ["sacctmgr", "-nP", "show", "qos", f"format={_QOS}"]
 # A flag of QOS whose limits take precedence over those of the partition's QOS (sacctmgr(1)).
 _OUTRANKS = "OverPartQOS"
 
@@ -663,11 +626,6 @@ def default_argv(user: str) -> list[str]:
     return ["sacctmgr", "-nP", "show", "user", user, "format=User,DefaultAccount"]
 
 
-def qos_argv() -> list[str]:
-    """Return the query for all QOS."""
-    return ["sacctmgr", "-nP", "show", "qos", f"format={_QOS}"]
-
-
 def read_associations(text: str) -> tuple[Association, ...]:
     """Read the output of `associations_argv`; lines that can't be read are skipped."""
     return tuple(
@@ -690,7 +648,7 @@ def read_default(text: str, user: str) -> str:
 
 
 def read_qos(text: str) -> dict[str, Qos]:
-    """Read the output of `qos_argv`, by name."""
+    """Read the output of `QOS_QUERY`, by name."""
     return {
         row["Name"]: Qos(
             _split_names(row["Flags"]),

@@ -35,15 +35,10 @@ from hpcbert.slurm.states import (
     bounded_int,
     parse_state,
 )
-from hpcbert.system.runner import Outcome
 
 # Whether a command answered: it answered, it was there and failed, it is not installed, or it was
 # not asked because nothing depended on it.
 Answer = Literal["answered", "failed", "absent", "unasked"]
-# Messages that make asking again useless: no accounting, or no cluster at all.
-_USELESS = ("accounting storage is disabled", "Could not establish a configuration source")
-_NO_PROGRAM = 127
-
 # Output of a node may become visible elsewhere this many seconds later: NFS keeps what it knows of
 # a directory and of a file for up to 60 s (nfs(5), acdirmax and acregmax).
 VISIBILITY_DELAY = 90.0
@@ -307,14 +302,6 @@ class Reports:
         if self.record.attempt < self.restarts:
             return None
         return self.record.end_state
-
-
-def classify_answer(outcome: Outcome) -> Answer:
-    """Return the kind of a command's answer; `absent` if asking again is useless."""
-    if outcome.ok:
-        return "answered"
-    useless = any(words in outcome.stderr for words in _USELESS)
-    return "absent" if useless or outcome.returncode == _NO_PROGRAM else "failed"
 
 
 def needs_squeue(reports: Reports) -> bool:

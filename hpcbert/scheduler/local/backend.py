@@ -288,21 +288,6 @@ def _resolve_state(repeat: Repeat, queue: _QueueState, *, now: float) -> RepeatS
     return replace(job_record.complete(state), limit=queue.limit)
 
 
-def is_unfinished(watched: TrackedCampaign, has_ended: HasEnded = lambda _: False) -> bool:
-    """Return whether a local campaign may still run something.
-
-    With a queue on another machine it may, until all repeats have recorded an end.
-    """
-    job_ids = {array.job_id for array in watched.campaign.arrays}
-    queues = {job_id: _read_queue(watched.directory, job_id, has_ended) for job_id in job_ids}
-    for repeat in watched.repeats:
-        queue = queues[repeat.array.job_id]
-        may_run = queue.alive is None or _open_state(repeat.newest, queue).kind.alive
-        if repeat.array.state == "submitted" and may_run and not _recorded_end(repeat, queue):
-            return True
-    return False
-
-
 @dataclass(frozen=True)
 class _QueueState:
     """The state of a queue process.
@@ -446,10 +431,6 @@ class Local(PlainScheduler):
     def states(self, watched: TrackedCampaign) -> Mapping[Key, RepeatState]:
         """Read the status files, and check whether the queue is alive."""
         return read_states(watched, now=self.context.now(), has_ended=self.has_ended)
-
-    def select_living(self, campaigns: Sequence[TrackedCampaign]) -> Sequence[TrackedCampaign]:
-        """Return the campaigns that may still run something, even on another machine."""
-        return [campaign for campaign in campaigns if is_unfinished(campaign, self.has_ended)]
 
     def has_ended(self, allocation: str) -> bool:
         """Return whether the allocation of a job is over."""

@@ -257,7 +257,7 @@ def _check_runs_directory(runs: Path, partitions: Sequence[Partition]) -> Iterat
     path = os.path.realpath(runs)
     local_root = machine.find_local_directory(path)
     hostname = os.uname().nodename.partition(".")[0]
-    node_names = {node for part in partitions for group in part.groups for node in group.names}
+    node_names = {node for partition in partitions for node in partition.node_names}
     if local_root and node_names - {hostname}:
         yield make_finding("runs", path=path, root=local_root)
 

@@ -103,16 +103,26 @@ class Slurm(Scheduler):
         A job that waits or runs with one of these ids counts as the campaign's, unless it was
         submitted in another directory and also has another name.
         """
-        if not missing:
-            return
         numbers_by_point: dict[Point, set[int]] = {}
         for array, number in missing:
             numbers_by_point.setdefault(array.point, set()).add(number)
-        for row in self._list_open_jobs(watched):
-            for array in _match_arrays(watched, row):
-                numbers = numbers_by_point.get(array.point, set())
-                for number in _match_repeats(watched, row, array, numbers):
-                    raise _make_doubling_error(watched, row, array, number)
+        for row in self._list_open_jobs(watched) if missing else ():
+            owner = watched.find_array(row)
+            elsewhere = bool(row.workdir) and row.workdir not in watched.places
+            with_id = () if elsewhere else watched.arrays_of_job.get(row.job, ())
+            for array in (owner,) if owner else with_id:
+                numbers = numbers_by_point.get(array.point, set()).intersection(array.repeats)
+                for number in sorted(numbers):
+                    if not Repeat(watched, array, number).covers_row(row):
+                        continue
+                    job_id = f"{row.job}_{number}" if row.tasks else row.job
+                    raise SchedulerError(
+                        f"Repeat {number} of {array.point.key} is not over: Slurm lists job "
+                        f"{job_id} as {row.state}, under the name {row.name!r} of user {row.user}.",
+                        where=watched.campaign.id,
+                        hint="Nothing was submitted. Wait for the job, or end it: "
+                        f"scancel {job_id}",
+                    )
 
     def _list_open_jobs(self, watched: TrackedCampaign) -> list[JobRow]:
         """Return jobs that are not over: the submitter's, and those with the campaign's ids."""
@@ -154,28 +164,26 @@ class Slurm(Scheduler):
                 f"squeue does not say what is queued: {outcome.stderr.strip()}",
                 hint=f"Nothing was cancelled. Once Slurm answers: {again}",
             )
-        rows = _read_living_rows(outcome.stdout)
-        matches = [(row, array) for row in rows if (array := watched.find_array(row))]
-        foreign_jobs = {
-            row.job: reason
-            for row, array in matches
-            if (reason := _explain_foreign(watched, row, array))
-        }
-        own_rows = [(row, array) for row, array in matches if row.job not in foreign_jobs]
-        jobs = dict.fromkeys(
-            (row.job, row.cluster if array.cluster else "") for row, array in own_rows
-        )
-        repeats = dict.fromkeys(
-            repeat
-            for row, array in own_rows
-            for repeat in (Repeat(watched, array, number) for number in array.repeats)
-            if repeat.covers_row(row)
-        )
+        jobs: dict[tuple[str, str], None] = {}
+        repeats: dict[Repeat, None] = {}
+        reasons: dict[str, None] = {}
+        for row in _read_living_rows(outcome.stdout):
+            array = watched.find_array(row)
+            if array is None:
+                continue
+            if reason := _explain_foreign(watched, row, array):
+                reasons[f"Not cancelled: {reason}."] = None
+                continue
+            jobs[row.job, row.cluster if array.cluster else ""] = None
+            for number in array.repeats:
+                repeat = Repeat(watched, array, number)
+                if repeat.covers_row(row):
+                    repeats[repeat] = None
         return Target(
             tuple(job for job, _ in jobs),
             tuple(repeats),
             tuple(cluster_name for _, cluster_name in jobs),
-            tuple(f"Not cancelled: {reason}." for reason in foreign_jobs.values()),
+            tuple(reasons),
         )
 
     def cancel(self, watched: TrackedCampaign, target: Target) -> None:
@@ -204,9 +212,9 @@ class Slurm(Scheduler):
     def list_queries(self, site: Site, recipe: Recipe) -> Iterable[Sequence[str]]:
         """Return the questions about limits and, of this cluster, its MPI and its partitions."""
         cluster = _read_cluster(site)
-        mpi = [inventory.mpi_argv()] if _names_mpi(site, recipe) else []
-        supply = [] if cluster else [inventory.partitions_argv(), inventory.rules_argv()]
-        return [*mpi, commands.add_cluster_option(inventory.config_argv(), cluster), *supply]
+        mpi = [inventory.MPI_QUERY] if _names_mpi(site, recipe) else []
+        supply = [] if cluster else [inventory.PARTITIONS_QUERY, inventory.RULES_QUERY]
+        return [*mpi, commands.add_cluster_option(inventory.CONFIG_QUERY, cluster), *supply]
 
     def fit(self, options: SubmitOptions, site: Site, recipe: Recipe) -> SubmitOptions:
         """Ask for the longest array, who shares nodes and, if MPI starts the ranks, its kinds."""
@@ -234,13 +242,13 @@ class Slurm(Scheduler):
         results = []
         for path, text in scripts.items():
             results.append(self.check_syntax(path, text))
-            results += [self._tested(path, text)] if has_sbatch else []
+            results += [self._test_script(path, text)] if has_sbatch else []
         if not has_sbatch:
             missing = "This machine has no sbatch."
             results.append(Check("sbatch --test-only", None, missing))
         return tuple(results)
 
-    def _tested(self, path: str, text: str) -> Check:
+    def _test_script(self, path: str, text: str) -> Check:
         test = examine.run_sbatch_test(text, self.context)
         name = f"sbatch --test-only {path}"
         if absence := examine.describe_absence(text, test, self.context):
@@ -285,46 +293,6 @@ def _names_mpi(site: Site, recipe: Recipe) -> bool:
 
 def _read_living_rows(text: str) -> list[JobRow]:
     return [row for row in commands.read_squeue(text).rows if parse_state(row.state).kind.alive]
-
-
-def _make_doubling_error(
-    watched: TrackedCampaign, row: JobRow, array: Array, number: int
-) -> SchedulerError:
-    job_id = f"{row.job}_{number}" if row.tasks else row.job
-    return SchedulerError(
-        f"Repeat {number} of {array.point.key} is not over: Slurm lists job "
-        f"{job_id} as {row.state}, under the name {row.name!r} of user {row.user}.",
-        where=watched.campaign.id,
-        hint=f"Nothing was submitted. Wait for the job, or end it: scancel {job_id}",
-    )
-
-
-def _match_arrays(watched: TrackedCampaign, row: JobRow) -> tuple[Array, ...]:
-    """Return the arrays that a living job may belong to."""
-    owner = watched.find_array(row)
-    if owner is not None:
-        return (owner,)
-    elsewhere = bool(row.workdir) and row.workdir not in watched.places
-    return () if elsewhere else watched.arrays_of_job.get(row.job, ())
-
-
-def _match_repeats(
-    watched: TrackedCampaign, row: JobRow, array: Array, numbers: set[int]
-) -> list[int]:
-    """Return which of some repeats of an array's point a line about the array concerns."""
-    candidates = numbers
-    if len(row.tasks) == 1 and row.tasks[0][0] == row.tasks[0][1]:
-        candidates = numbers & {row.tasks[0][0] + array.offset}
-    submitted_in = watched.arrays_of_repeat
-    return sorted(
-        number
-        for number in candidates
-        if any(
-            submitted_array.name == array.name
-            for submitted_array in submitted_in.get((array.point, number), ())
-        )
-        and Repeat(watched, array, number).covers_row(row)
-    )
 
 
 def _explain_foreign(watched: TrackedCampaign, row: JobRow, array: Array) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ from hpcbert.campaign.repeats import Repeat
 from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.slurm import commands, inventory
 from hpcbert.slurm.inventory import Controller, Partition, PartitionRules, Rights
-from hpcbert.slurm.state_sources import Answer, classify_answer
+from hpcbert.slurm.state_sources import Answer
 from hpcbert.system import ownership
 from hpcbert.system.runner import Outcome
 
@@ -30,6 +30,9 @@ HINTS: dict[Silence, str] = {kind: row["hint"] for kind, row in _SILENCES.items(
 # Another query would take as long and get the same answer.
 _UNREACHABLE = ("missing", "unconfigured", "unsigned", "away")
 _MISSING, _TIMEOUT = 127, 124
+# There is nothing to ask, so that asking again is useless.
+_ABSENT = ("missing", "unconfigured")
+_NO_ACCOUNTING = "accounting storage is disabled"
 
 
 def run_query(context: SchedulerContext, argv: Sequence[str], *, timeout: float = 60.0) -> Outcome:
@@ -78,7 +81,8 @@ def run_queries(
     outcomes = [run_query(context, argv, timeout=30) for argv in questions]
     failed = next((outcome for outcome in outcomes if not outcome.ok), None)
     if failed:
-        return failed, classify_answer(failed)
+        useless = _NO_ACCOUNTING in failed.stderr or classify_silence(failed) in _ABSENT
+        return failed, "absent" if useless else "failed"
     text = "\n".join(outcome.stdout for outcome in outcomes)
     return replace(outcomes[0], stdout=text), "answered"
 
@@ -130,22 +134,24 @@ class Cluster:
 
     @cached_property
     def _sinfo(self) -> Outcome:
-        return self._ask(inventory.partitions_argv())
-
-    @cached_property
-    def _rules(self) -> Outcome:
-        return self._ask(inventory.rules_argv())
+        return self._ask(inventory.PARTITIONS_QUERY)
 
     @cached_property
     def rules(self) -> Mapping[str, PartitionRules]:
         """What partitions allow, by name; none if the controller does not answer."""
-        return inventory.read_rules(self._rules.stdout) if self._rules.ok else {}
+        return inventory.read_rules(self._read(inventory.RULES_QUERY))
 
     def find_preempting(self, partition: str) -> tuple[str, ...]:
         """Return the partitions whose jobs may preempt those of one."""
-        if partition not in self.rules or not self.settings.preempts_by_partition:
+        rule = self.rules.get(partition)
+        by_tier = self.settings.preempt_type.endswith("partition_prio")
+        if rule is None or not rule.preemption or not by_tier:
             return ()
-        return inventory.find_preempting(self.rules, partition)
+        return tuple(
+            name
+            for name, other in self.rules.items()
+            if other.tier > rule.tier and rule.partition.node_names & other.partition.node_names
+        )
 
     def find_preempting_qos(self, qos: str) -> tuple[str, tuple[str, ...]]:
         """Return what happens to preempted jobs of a QOS, and the QOS whose jobs preempt them.
@@ -153,7 +159,7 @@ class Cluster:
         Slurm looks at the jobs' own QOS, not at the partition's (SchedMD/slurm,
         src/plugins/preempt/qos/preempt_qos.c).
         """
-        if qos not in self.rights.qos or not self.settings.preempts_by_qos:
+        if qos not in self.rights.qos or not self.settings.preempt_type.endswith("/qos"):
             return "", ()
         own_mode = self.rights.qos[qos].preemption.upper()
         is_own = own_mode not in {"", "CLUSTER"}
@@ -173,12 +179,12 @@ class Cluster:
     @cached_property
     def states(self) -> str:
         """What sinfo prints about every node's state, for `slurm.nodes`; empty if it fails."""
-        return self._read(inventory.node_states_argv())
+        return self._read(inventory.STATES_QUERY)
 
     @cached_property
     def features(self) -> str:
         """What sinfo prints about the nodes' features; empty if it fails."""
-        return self._read(inventory.features_argv())
+        return self._read(inventory.FEATURES_QUERY)
 
     @property
     def silence(self) -> Silence:
@@ -195,12 +201,12 @@ class Cluster:
     @cached_property
     def settings(self) -> Controller:
         """The controller's own settings; nothing if it does not answer."""
-        return inventory.read_config(self._read(inventory.config_argv()))
+        return inventory.read_config(self._read(inventory.CONFIG_QUERY))
 
     @cached_property
     def mpi(self) -> tuple[str, ...]:
         """The types of MPI that srun has; none if it does not say."""
-        outcome = run_query(self.context, inventory.mpi_argv(), timeout=30)
+        outcome = run_query(self.context, inventory.MPI_QUERY, timeout=30)
         return inventory.read_mpi(f"{outcome.stdout}\n{outcome.stderr}")
 
     @cached_property
@@ -212,10 +218,7 @@ class Cluster:
     def rights(self) -> Rights:
         """What this user may request; unknown if accounting does not answer."""
         user, cluster = ownership.user_name(os.geteuid()), self.name or self.settings.name
-
-        def ask(argv: list[str]) -> Outcome:
-            return run_query(self.context, argv, timeout=30)
-
+        ask = partial(run_query, self.context, timeout=30)
         own = ask(inventory.associations_argv(user, cluster=cluster))
         if not own.ok:
             return Rights()
@@ -224,7 +227,7 @@ class Cluster:
         return Rights(
             own=inventory.read_associations(own.stdout),
             accounts=inventory.read_associations(above.stdout),
-            qos=inventory.read_qos(ask(inventory.qos_argv()).stdout),
+            qos=inventory.read_qos(ask(inventory.QOS_QUERY).stdout),
             default=inventory.read_default(default, user),
             known=True,
         )

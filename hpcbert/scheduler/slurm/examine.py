@@ -254,7 +254,7 @@ def _check_gres(job: JobRequest, partitions: Mapping[str, Partition]) -> Iterato
 
 def find_failed_prologs(context: SchedulerContext) -> Iterator[Finding]:
     """Yield a finding for the nodes that Slurm drained because their prolog or epilog failed."""
-    outcome = run_query(context, inventory.drain_reasons_argv(), timeout=30)
+    outcome = run_query(context, inventory.DRAINS_QUERY, timeout=30)
     for reason, nodes in inventory.read_drain_reasons(outcome.stdout).items():
         if _PROLOG.search(reason):
             names, words = fold(nodes), ",".join(nodes)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import ceil
 from pathlib import Path
 
@@ -40,19 +40,6 @@ _IGNORED = {"", "(null)", "N/A", "Unknown"}
 _CACHE_AGE = 60.0
 
 
-@dataclass(frozen=True)
-class ControllerJob:
-    """A job as the controller has it.
-
-    Attributes:
-        row: Its identity.
-        fields: Everything shown, by key.
-    """
-
-    row: JobRow
-    fields: Mapping[str, str]
-
-
 def parse_job_ids(stdout: str) -> tuple[tuple[str, str], ...]:
     """Return the job ids, each with its cluster, that `sbatch --parsable` may have meant.
 
@@ -69,53 +56,46 @@ def show_argv(job_id: str = "", *, cluster: str = "") -> list[str]:
     return commands.add_cluster_option(words, cluster)
 
 
-def read_job(text: str) -> ControllerJob | None:
-    """Read the first job in the output of `show_argv`; None if there is none."""
-    return next(iter(read_jobs(text)), None)
-
-
-def read_jobs(text: str) -> Iterator[ControllerJob]:
-    """Read the jobs in the output of `show_argv`, arrays once for each of their records."""
+def read_jobs(text: str) -> Iterator[tuple[JobRow, dict[str, str]]]:
+    """Read the output of `show_argv`: each record of a job, with everything shown of it, by key."""
     for block in text.strip().split("\n\n"):
         fields: dict[str, str] = {}
         for line in block.splitlines():
             match = _WHOLE.search(line)
-            plain = line[: match.start()] if match else line
-            fields |= dict(_PAIR.findall(plain))
+            fields |= dict(_PAIR.findall(line[: match.start()] if match else line))
             fields |= {match[1]: match[2].rstrip()} if match else {}
-        if job := commands.parse_job_id(fields.get("ArrayJobId") or fields.get("JobId", "")):
-            yield _build_job(job[0], fields)
-
-
-def _build_job(job_id: str, fields: Mapping[str, str]) -> ControllerJob:
-    user_match = _USER.fullmatch(fields.get("UserId", ""))
-    submit = fields.get("SubmitTime", "")
-    row = JobRow(
-        job_id,
-        ((0, 0, 1),) if "ArrayTaskId" in fields else (),
-        user=user_match[1] if user_match else "",
-        name=fields.get("JobName", ""),
-        state=fields.get("JobState", ""),
-        submit=float(submit) if submit.isdigit() else None,
-        uid=int(user_match[2]) if user_match else None,
-        workdir=fields.get("WorkDir", ""),
-        command=fields.get("Command", ""),
-        comment=fields.get("Comment", ""),
-    )
-    return ControllerJob(row, fields)
+        job = commands.parse_job_id(fields.get("ArrayJobId") or fields.get("JobId", ""))
+        user = _USER.fullmatch(fields.get("UserId", ""))
+        submit = fields.get("SubmitTime", "")
+        if not job:
+            continue
+        row = JobRow(
+            job[0],
+            ((0, 0, 1),) if "ArrayTaskId" in fields else (),
+            user=user[1] if user else "",
+            name=fields.get("JobName", ""),
+            state=fields.get("JobState", ""),
+            submit=float(submit) if submit.isdigit() else None,
+            uid=int(user[2]) if user else None,
+            workdir=fields.get("WorkDir", ""),
+            command=fields.get("Command", ""),
+            comment=fields.get("Comment", ""),
+        )
+        yield row, fields
 
 
 def find_differences(
-    request: Mapping[str, str], controller_job: ControllerJob
+    request: Mapping[str, str], fields: Mapping[str, str]
 ) -> list[tuple[str, str, str]]:
     """Return the differences from the request: key, requested value, and the controller's value.
 
     Args:
         request: By the controller's keys; a key with an empty value was not requested.
+        fields: What the controller shows.
     """
     changes = []
     for key, value in request.items():
-        actual = controller_job.fields.get(key, "")
+        actual = fields.get(key, "")
         if not value or actual in _IGNORED or _normalize(key, actual) == _normalize(key, value):
             continue
         # A job with several partitions that has started is in one of them.
@@ -183,8 +163,7 @@ def _ask_controller_for_job(
     """Return an array's job as the controller itself has it; squeue may answer from a cache."""
     answer = run_query(context, show_argv(cluster=array.cluster))
     if answer.ok:
-        rows = (controller_job.row for controller_job in read_jobs(answer.stdout))
-        return _choose_job(watched, array, rows)
+        return _choose_job(watched, array, [row for row, _ in read_jobs(answer.stdout)])
     age = context.now() - (parse_utc(array.called) or 0.0)
     # The clock may have been set since then.
     context.pause(min(_CACHE_AGE, max(0.0, _CACHE_AGE - age)))
@@ -317,12 +296,14 @@ class PrintedId:
     Attributes:
         is_ours: Whether the controller shows that job as the array's; None if it does not say.
         unknown: Whether the controller has no job with that id.
+        row, fields: The job as the controller shows it.
     """
 
     job: Job
     is_ours: bool | None = None
     unknown: bool = False
-    shown: ControllerJob | None = None
+    row: JobRow | None = None
+    fields: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def unanswered(self) -> bool:
@@ -332,10 +313,9 @@ class PrintedId:
     @property
     def text(self) -> str:
         """The job as the controller describes it."""
-        if not self.shown:
+        if not self.row:
             return f"{self.job.job_id}, which Slurm does not describe"
-        row = self.shown.row
-        return f"{self.job.job_id}, {row.name!r} of {row.user} in {row.workdir}"
+        return f"{self.job.job_id}, {self.row.name!r} of {self.row.user} in {self.row.workdir}"
 
 
 def is_single_id(outcome: Outcome) -> bool:
@@ -361,17 +341,16 @@ def _check_printed_id(
     watched: TrackedCampaign, array: Array, job: Job, context: SchedulerContext
 ) -> PrintedId:
     answer = run_query(context, show_argv(job.job_id, cluster=job.cluster))
-    controller_job = read_job(answer.stdout) if answer.ok else None
-    if controller_job is None:
+    row, fields = next(read_jobs(answer.stdout if answer.ok else ""), (None, {}))
+    if row is None:
         unknown = not answer.ok and commands.is_unknown_job(answer.stderr)
         return PrintedId(job, unknown=unknown)
-    row = controller_job.row
     # By its directory, or by name, comment or script.
     label = watched.find_labelled_array(row)
     name_fits = label is None or label.name == array.name
     numbered = replace(array, job_id=job.job_id, cluster=job.cluster, submit_time=row.submit)
     is_ours = row.job == job.job_id and name_fits and watched.is_job_of(row, numbered)
-    return PrintedId(job, is_ours=is_ours, shown=controller_job)
+    return PrintedId(job, is_ours=is_ours, row=row, fields=fields)
 
 
 def find_unmarked(watched: TrackedCampaign, printed_ids: Sequence[PrintedId]) -> PrintedId | None:
@@ -379,16 +358,20 @@ def find_unmarked(watched: TrackedCampaign, printed_ids: Sequence[PrintedId]) ->
 
     The controller's own times and ids say which is the newest. Another array's job stays its own.
     """
-    rows = [(printed.shown.row, printed) for printed in printed_ids if printed.shown]
     candidates = [
-        (row.submit or 0.0, int(row.job), printed)
-        for row, printed in rows
-        if row.job == printed.job.job_id
-        and row.job not in watched.arrays_of_job
-        and watched.owner_fits(row)
-        and watched.find_labelled_array(row) is None
+        printed
+        for printed in printed_ids
+        if printed.row
+        and printed.row.job == printed.job.job_id
+        and printed.row.job not in watched.arrays_of_job
+        and watched.owner_fits(printed.row)
+        and watched.find_labelled_array(printed.row) is None
     ]
-    return max(candidates, key=lambda candidate: candidate[:2])[-1] if candidates else None
+    return max(
+        candidates,
+        key=lambda printed: ((printed.row and printed.row.submit) or 0.0, int(printed.job.job_id)),
+        default=None,
+    )
 
 
 def complete_array(
@@ -400,12 +383,12 @@ def complete_array(
         awaited: The jobs that it was submitted to wait for.
     """
     job = replace(printed.job, confirmed=printed.is_ours is True)
-    if printed.shown:
-        changes = find_differences(controller_fields(array), printed.shown)
-        dependency = printed.shown.fields.get("Dependency", "")
+    if printed.row:
+        changes = find_differences(controller_fields(array), printed.fields)
+        dependency = printed.fields.get("Dependency", "")
         if dependency not in {"", "(null)"} and not any(f":{job}" in dependency for job in awaited):
             changes.append(("Dependency", ",".join(awaited), dependency))
-        identities = compare_identity(watched, array, printed.shown.row)
+        identities = compare_identity(watched, array, printed.row)
         changes += [entry for entry in identities if entry[0] == "WorkDir"]
-        job = replace(job, changed=tuple(changes), submit_time=printed.shown.row.submit)
+        job = replace(job, changed=tuple(changes), submit_time=printed.row.submit)
     return job.of(array, stamp)

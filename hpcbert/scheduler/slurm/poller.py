@@ -19,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -107,8 +106,6 @@ class Watcher(SlurmInfoWatcher):
 
 # Polls in which a doubtful end must stand before it is trusted.
 _CONFIRMATIONS = 3
-# Reading an answer about thousands of repeats takes time; wait this many times that.
-_COST_FACTOR = 40
 # Seconds for which sacct may not know about an end yet: some at any time, more than four after a
 # start of slurmctld (seen with 22.05.8).
 _LAG = 20.0
@@ -203,7 +200,7 @@ class SlurmPoller(Poller):
         due = self._context.now() >= self._due
         if not self._open() or not (due or self._is_early_query_due()):
             return
-        before, cpu_start = dict(self.states), time.thread_time()
+        before = dict(self.states)
         if due:
             self._ask()
         else:
@@ -211,8 +208,7 @@ class SlurmPoller(Poller):
         changed = any(has_changed(before.get(key), state) for key, state in self.states.items())
         if due or changed:
             self._pace = self._pace.after(changed=changed, failed=self.failures > 0)
-            cost = (time.thread_time() - cpu_start) * _COST_FACTOR
-            self._due = self._context.now() + self._pace.seconds(self._chance(), cost)
+            self._due = self._context.now() + self._pace.seconds(self._chance())
         self._early = self._early.after(self._context.now(), changed=changed)
         self._note_ends()
 

@@ -251,42 +251,47 @@ def _submit_array(
     workdir = os.path.realpath(ledger.directory)
     called_array = replace(array, called=format_utc(context.now()), workdir=workdir)
     record_arrays(ledger, called_array)
-    result, verdict = _call_repeatedly(ledger, watched, called_array, conditions, context)
+    result, verdict = _call_sbatch(ledger, watched, called_array, conditions, context)
+    for seconds in _PAUSES:
+        if verdict != "again":
+            break
+        context.pause(seconds)
+        result, verdict = _call_sbatch(ledger, watched, called_array, conditions, context)
     if verdict == "full" and len(result.repeats) > 1 and not result.together:
         return result
     # This goes to disk with the next call of sbatch, or the manifest: until then the job itself,
     # which can be found again, is the record.
     record_arrays(ledger, result, flush=result.state != "submitted")
     if verdict == "full":
-        raise _make_full_error(result, ledger.campaign)
+        campaign = ledger.campaign
+        unsubmitted = sum(not current_array.job_id for current_array, _ in campaign.current)
+        count = len(campaign.current) - unsubmitted
+        raise NoRoomError(
+            f"Slurm accepts no more of your jobs now: "
+            f"{format_count(count, 'repeat is', 'repeats are')} submitted, "
+            f"{format_count(unsubmitted, 'is', 'are')} not. Slurm's message: {result.error}",
+            where=campaign.id,
+            hint=f"When some have ended: {RESUME} {campaign.id}; --wait continues by itself.",
+        )
     if result.state != "submitted":
         raise _make_refusal(result, ledger.campaign, context.again)
     return result
 
 
-def _split_array(array: Array) -> tuple[Array, Array]:
+def _split_array(array: Array) -> list[Array]:
     """Return an array split in two, because of a limit on the jobs of one."""
     middle = (len(array.repeats) + 1) // 2
-    second_name = f"{array.name}.p{array.repeats[middle]}"
-    first_half = _make_part(array, array.repeats[:middle], array.name)
-    return first_half, _make_part(array, array.repeats[middle:], second_name)
-
-
-def _make_part(array: Array, repeats: tuple[int, ...], name: str) -> Array:
-    why = tuple(reason for reason in array.why if reason[0] in repeats)
-    return replace(array, name=name, repeats=repeats, why=why, error="")
-
-
-def _make_full_error(array: Array, campaign: Campaign) -> NoRoomError:
-    unsubmitted = sum(not current_array.job_id for current_array, _ in campaign.current)
-    count = len(campaign.current) - unsubmitted
-    return NoRoomError(
-        f"Slurm accepts no more of your jobs now: "
-        f"{format_count(count, 'repeat is', 'repeats are')} submitted, "
-        f"{format_count(unsubmitted, 'is', 'are')} not. Slurm's message: {array.error}",
-        where=campaign.id,
-        hint=f"When some have ended: {RESUME} {campaign.id}; --wait continues by itself.",
-    )
+    first, second = array.repeats[:middle], array.repeats[middle:]
+    return [
+        replace(
+            array,
+            name=name,
+            repeats=repeats,
+            why=tuple(reason for reason in array.why if reason[0] in repeats),
+            error="",
+        )
+        for name, repeats in ((array.name, first), (f"{array.name}.p{second[0]}", second))
+    ]
 
 
 def _make_refusal(array: Array, campaign: Campaign, again: str) -> SchedulerError:
@@ -310,21 +315,6 @@ def _make_refusal(array: Array, campaign: Campaign, again: str) -> SchedulerErro
     else:
         hint = f"Once Slurm answers: {again} {campaign.id}; hpcbert submits nothing twice."
     return SchedulerError(f"{array.error}.{before}", where=array.name, hint=hint)
-
-
-def _call_repeatedly(
-    ledger: Ledger,
-    watched: TrackedCampaign,
-    array: Array,
-    conditions: StartConditions,
-    context: SchedulerContext,
-) -> tuple[Array, Verdict]:
-    for seconds in _PAUSES:
-        result, verdict = _call_sbatch(ledger, watched, array, conditions, context)
-        if verdict != "again":
-            return result, verdict
-        context.pause(seconds)
-    return _call_sbatch(ledger, watched, array, conditions, context)
 
 
 def _call_sbatch(

@@ -18,7 +18,7 @@ from hpcbert.commands import submit as flow
 from hpcbert.commands.monitor import open_campaign
 from hpcbert.errors import SchedulerError
 from hpcbert.scheduler.base import SchedulerContext
-from hpcbert.scheduler.slurm.identify import find_differences, read_job
+from hpcbert.scheduler.slurm.identify import find_differences, read_jobs
 from hpcbert.script.draft import Draft
 from hpcbert.system.runner import Outcome
 from tests.kit.campaigns import adopted, snapshot
@@ -310,7 +310,6 @@ def test_what_the_controller_has_otherwise_is_on_record(tmp_path: Path) -> None:
 def test_a_job_in_another_partition_than_those_requested_is_changed(
     requested: str, actual: str, is_change: bool
 ) -> None:
-    job = read_job(scontrol("7").rstrip() + f"\n   Partition={actual}\n")
-    assert job is not None
+    ((_, fields),) = read_jobs(scontrol("7").rstrip() + f"\n   Partition={actual}\n")
     changes = [("Partition", requested, actual)] if is_change else []
-    assert find_differences({"Partition": requested}, job) == changes
+    assert find_differences({"Partition": requested}, fields) == changes
