@@ -48,6 +48,30 @@ def replace_value(data: Any, path: tuple[Any, ...], value: Any) -> Any:
     return document
 
 
+LOG = "logs/pytorch/bert/bz4/1n1g/bert_b4_fp32_1.log"
+DAMAGES = {
+    "runs": lambda data: data.update(runs=3),
+    "a run": lambda data: data.update(runs=[{}]),
+    "rule": lambda data: data.update(rule=["x"]),
+    "window": lambda data: data["evidence"].update(window=[]),
+    "history": lambda data: data["evidence"].update(history=3),
+    "manifest": lambda data: data["evidence"].update(manifest=None),
+    "a file": lambda data: data["evidence"]["files"].update({LOG: None}),
+    "a path": lambda data: data["evidence"]["files"].update({"../../etc/passwd": {"bytes": 1}}),
+    "a state": lambda data: data["runs"][0].update(scheduler={"nodes": [1], "x": 2}),
+}
+
+
+@pytest.mark.parametrize("text", [*DAMAGES, "", "[]", "{", '{"evidence": 3}', '{"evidence": {}}'])
+def test_a_damaged_record_is_answered(finished: Any, text: str) -> None:
+    path = finished.directory / "measurements.json"
+    data = json.loads(path.read_text())
+    if text in DAMAGES:
+        DAMAGES[text](data)
+    path.write_text(json.dumps(data) if text in DAMAGES else text)
+    assert run("audit", finished.directory).returncode in ({5} if text in DAMAGES else {2, 4})
+
+
 @settings(
     max_examples=60,
     deadline=None,
