@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -90,8 +91,7 @@ def test_a_slurm_that_comes_back_is_taken_up_again(watched: Build) -> None:
     down = failed("Connection refused")
     run = Slurm(sacct=[down, down, built.sacct(1, "COMPLETED")], squeue=[down, down, ""])
     view, lines, time = follow(built, run, tolerance=3)
-    assert lines == ["1 UNKNOWN", "1 COMPLETED"]
-    assert view.trouble == ""
+    assert (lines, view.trouble) == (["1 UNKNOWN", "1 COMPLETED"], "")
     assert time.now == T + 60
 
 
@@ -395,12 +395,8 @@ def test_repeats_are_counted_by_the_kind_of_their_state(watched: Build) -> None:
 
 
 def test_durations_are_shown_in_hours_minutes_seconds() -> None:
-    assert [format_duration(value) for value in (0, 61.9, 360000)] == [
-        "0:00:00",
-        "0:01:01",
-        "100:00:00",
-    ]
-    assert format_duration(None) == ""
+    texts = [format_duration(value) for value in (0, 61.9, 360000, None)]
+    assert texts == ["0:00:00", "0:01:01", "100:00:00", ""]
 
 
 def test_only_jobs_of_the_campaign_are_cancelled(watched: Build) -> None:
@@ -423,13 +419,6 @@ def test_only_jobs_of_the_campaign_are_cancelled(watched: Build) -> None:
     assert [call[0] for call in nothing.calls] == ["squeue"]
 
 
-def test_nothing_is_cancelled_while_squeue_is_silent(watched: Build) -> None:
-    built = watched()
-    run = Slurm(squeue=[failed("Unable to contact slurm controller")])
-    with pytest.raises(SchedulerError, match="Unable to contact"):
-        submit.find_living(built, run=run)
-
-
 def test_a_reused_id_is_not_cancelled_and_a_second_job_of_the_name_is(watched: Build) -> None:
     built = watched()
     lines = (
@@ -442,19 +431,20 @@ def test_a_reused_id_is_not_cancelled_and_a_second_job_of_the_name_is(watched: B
     assert [repeat.number for repeat in target.repeats] == [2]
 
 
-def test_a_job_that_ended_before_scancel_reached_it_is_no_error(watched: Build) -> None:
+@pytest.mark.parametrize(
+    ("answer", "refusal"),
+    [
+        ("scancel: error: Kill job error on job id 12: Invalid job id specified", ""),
+        ("scancel: error: Access denied", "Access denied"),
+        ("", "Unable to contact"),
+    ],
+    ids=["ended already", "refused", "squeue is silent"],
+)
+def test_a_cancel_that_fails_is_reported(watched: Build, answer: str, refusal: str) -> None:
     built = watched()
-    answer = failed("scancel: error: Kill job error on job id 12: Invalid job id specified")
-    run = Slurm(squeue=[built.squeue(1, "RUNNING")], scancel=[answer])
-    submit.cancel(built, submit.find_living(built, run=run), run=run)
-
-
-def test_a_scancel_that_fails_is_reported(watched: Build) -> None:
-    built = watched()
-    run = Slurm(
-        squeue=[built.squeue(1, "RUNNING")], scancel=[failed("scancel: error: Access denied")]
-    )
-    with pytest.raises(SchedulerError, match="Access denied"):
+    silent = failed("Unable to contact slurm controller")
+    run = Slurm(squeue=[built.squeue(1, "RUNNING") if answer else silent], scancel=[failed(answer)])
+    with pytest.raises(SchedulerError, match=refusal) if refusal else nullcontext():
         submit.cancel(built, submit.find_living(built, run=run), run=run)
 
 

@@ -34,11 +34,15 @@ def submit_draft(draft: Draft, slurm: Slurm) -> list[str]:
     return [array.job_id for array in campaign.arrays]
 
 
-def test_one_sbatch_a_point_and_every_id_in_the_manifest(tmp_path: Path) -> None:
+def test_one_sbatch_a_point_which_waits_for_the_one_before_and_every_id_in_the_manifest(
+    tmp_path: Path,
+) -> None:
     draft, slurm = curve(tmp_path), Slurm()
     assert submit_draft(draft, slurm) == ["100", "101", "102", "103"]
     assert [call[0] for call in slurm.calls] == ["sbatch", "scontrol"] * 4
     assert all(call[1] == "--parsable" for call in slurm.calls[::2])
+    waits = [call[2] if len(call) == 4 else "" for call in slurm.called("sbatch")]
+    assert waits == ["", *(f"--dependency=afterany:{job}" for job in (100, 101, 102))]
     assert all(array.seen for array in store.read_manifest(draft.directory).arrays)
 
 
@@ -99,13 +103,6 @@ def test_many_unconfirmed_ids_are_confirmed_later_by_one_question(tmp_path: Path
     assert [call[0] for call in slurm.calls] == ["squeue"]
     assert all(array.seen for array in adopted_campaign.arrays)
     assert adopted_campaign == store.read_manifest(draft.directory)
-
-
-def test_each_point_waits_for_the_one_before_unless_told_otherwise(tmp_path: Path) -> None:
-    draft, slurm = curve(tmp_path), Slurm()
-    submit_draft(draft, slurm)
-    waits = [call[2] if len(call) == 4 else "" for call in slurm.calls if call[0] == "sbatch"]
-    assert waits == ["", *(f"--dependency=afterany:{job}" for job in (100, 101, 102))]
 
 
 def test_points_that_may_run_at_once_wait_for_none_but_a_retry_for_its_own(tmp_path: Path) -> None:
@@ -185,14 +182,16 @@ def test_a_refusal_names_slurms_reason_and_submits_no_more(tmp_path: Path) -> No
     assert states == ["submitted", "refused", "intended", "intended"]
 
 
-def test_a_timed_out_sbatch_that_queued_anyway_is_adopted(tmp_path: Path) -> None:
-    lost = failed("sbatch: error: Batch job submission failed: Socket timed out", acts=True)
+@pytest.mark.parametrize(
+    "lost",
+    [
+        failed("sbatch: error: Batch job submission failed: Socket timed out", acts=True),
+        failed("", -9, acts=True),
+    ],
+    ids=["timed out", "killed"],
+)
+def test_an_sbatch_without_an_answer_may_have_submitted(tmp_path: Path, lost: Answer) -> None:
     draft, slurm = curve(tmp_path), Slurm(sbatch=[lost, None])
-    assert submit_draft(draft, slurm) == ["100", "101", "102", "103"]
-
-
-def test_an_sbatch_that_was_killed_may_have_submitted(tmp_path: Path) -> None:
-    draft, slurm = curve(tmp_path), Slurm(sbatch=[failed("", -9, acts=True), None])
     assert submit_draft(draft, slurm) == ["100", "101", "102", "103"]
     assert slurm.count("sbatch") == 4
 
@@ -216,26 +215,22 @@ def test_a_lost_answer_is_looked_for_twice_before_sbatch_is_called_again(
     assert programs[:7] == ["sbatch", *questions, "sbatch"]
 
 
-def test_a_timed_out_sbatch_that_queued_nothing_stays_intended(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_away", [False, True], ids=["Slurm answers", "Slurm is away"])
+def test_a_timed_out_sbatch_that_queued_nothing_stays_intended(
+    tmp_path: Path, is_away: bool
+) -> None:
     lost = failed("sbatch: error: Batch job submission failed: Socket timed out")
-    draft, slurm = curve(tmp_path), Slurm(sbatch=[*[lost] * 4, None])
+    draft, slurm = curve(tmp_path), Slurm(sbatch=[*[lost] * (1 if is_away else 4), None])
+    slurm.away = {"squeue", "sacct"} if is_away else set()
     flow.write_campaign(draft)
-    with pytest.raises(SchedulerError, match="Socket timed out"):
-        flow.submit(draft.directory, hurried(slurm))
+    for _ in range(2 if is_away else 1):
+        with pytest.raises(SchedulerError, match=r"is unknown whether|Socket timed out"):
+            flow.submit(draft.directory, hurried(slurm))
+    assert slurm.count("sbatch") == (1 if is_away else 4)
     assert store.read_manifest(draft.directory).arrays[0].state == "intended"
+    slurm.away = set()
     flow.submit(draft.directory, hurried(slurm))
     assert len(slurm.jobs) == 4
-
-
-def test_resume_submits_nothing_while_slurm_can_not_say_what_it_has(tmp_path: Path) -> None:
-    lost = failed("sbatch: error: Batch job submission failed: Socket timed out")
-    draft, slurm = curve(tmp_path), Slurm(away={"squeue", "sacct"}, sbatch=[lost, None])
-    flow.write_campaign(draft)
-    for _ in range(2):
-        with pytest.raises(SchedulerError, match="is unknown whether"):
-            flow.submit(draft.directory, hurried(slurm))
-        assert slurm.count("sbatch") == 1
-    assert not slurm.jobs
 
 
 def test_what_squeue_does_not_list_is_looked_for_again_before_it_is_submitted(
@@ -327,15 +322,11 @@ def test_changes_of_another_manifest_and_half_a_line_change_nothing(tmp_path: Pa
         assert store.read_manifest(draft.directory).arrays[0] == first
         changes.write_text(text.replace('"continues": "', '"continues": "0'))
         assert store.read_manifest(draft.directory) == draft.campaign
-        changes.write_text(text + '{"arrays": 1}\n')
-        with pytest.raises(UsageError, match="is damaged"):
-            store.read_manifest(draft.directory)
-        changes.write_text(text + "[]\n")
-        with pytest.raises(UsageError, match="not a change of a manifest"):
-            store.read_manifest(draft.directory)
-        changes.write_text(text + "{\n")
-        with pytest.raises(UsageError, match="not valid JSON"):
-            store.read_manifest(draft.directory)
+        problems = {"is damaged": '{"arrays": 1}', "not a change of": "[]", "not valid JSON": "{"}
+        for problem, line in problems.items():
+            changes.write_text(f"{text}{line}\n")
+            with pytest.raises(UsageError, match=problem):
+                store.read_manifest(draft.directory)
         changes.write_text(text)
     assert store.read_manifest(draft.directory).arrays[0] == first
 
@@ -372,17 +363,12 @@ def test_a_library_changed_by_hand_is_not_submitted(tmp_path: Path, name: str, s
     assert slurm.calls == []
 
 
-def test_two_submits_of_one_campaign_one_wins(tmp_path: Path) -> None:
+def test_two_submits_of_one_campaign_one_wins_and_a_dead_one_holds_nothing(tmp_path: Path) -> None:
     draft, slurm = curve(tmp_path), Slurm()
     flow.write_campaign(draft)
     with store.locked(draft.directory), pytest.raises(UsageError, match="is working on this"):
         flow.submit(draft.directory, hurried(slurm))
     assert not slurm.jobs
-
-
-def test_the_lock_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
-    draft, slurm = curve(tmp_path), Slurm()
-    flow.write_campaign(draft)
     (draft.directory / store.LOCK).write_text(f"{socket.gethostname()} 4194999\n")
     flow.submit(draft.directory, hurried(slurm))
     assert len(slurm.jobs) == 4
@@ -392,32 +378,20 @@ def test_the_lock_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
 def test_the_callers_slurm_variables_do_not_leak(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("SBATCH_PARTITION", "SLURM_JOB_ID", "PMIX_RANK", "PYXIS_CONTAINER_IMAGE"):
+    """squeue obeys SQUEUE_PARTITION beside --name: a hidden job would be submitted again."""
+    names = ("SBATCH_PARTITION", "SLURM_JOB_ID", "PMIX_RANK", "PYXIS_CONTAINER_IMAGE")
+    for name in (*names, "SQUEUE_PARTITION", "SACCT_FORMAT", "SLURM_CLUSTERS"):
         monkeypatch.setenv(name, "leak")
     monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+    monkeypatch.setenv("SLURM_CONF_SERVER", "controller")
     slurm = Slurm()
     submit_draft(curve(tmp_path), slurm)
-    for environment in slurm.environments:
-        assert environment is not None
-        assert "leak" not in environment.values()
-        assert environment["SLURM_CONF"] == "/etc/slurm.conf"
-
-
-def test_the_callers_filters_do_not_hide_a_job_that_is_queued(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """squeue obeys SQUEUE_PARTITION beside --name: a hidden job would be submitted again."""
-    for name in ("SQUEUE_PARTITION", "SACCT_FORMAT", "SLURM_CLUSTERS"):
-        monkeypatch.setenv(name, "leak")
-    monkeypatch.setenv("SLURM_CONF_SERVER", "controller")
-    draft, slurm = curve(tmp_path), Slurm()
-    flow.write_campaign(draft)
-    flow.submit(draft.directory, hurried(slurm))
     for call, environment in zip(slurm.calls, slurm.environments, strict=True):
         assert environment is not None
+        leaks = {name for name, value in environment.items() if value == "leak"}
+        assert leaks <= ({"SQUEUE_PARTITION", "SACCT_FORMAT"} if call[0] == "sbatch" else set())
+        assert environment["SLURM_CONF"] == "/etc/slurm.conf"
         assert environment["SLURM_CONF_SERVER"] == "controller"
-        if call[0] != "sbatch":
-            assert "leak" not in environment.values()
 
 
 def test_a_manifest_reads_back_and_a_damaged_one_says_so(tmp_path: Path) -> None:

@@ -47,44 +47,31 @@ def interrupted(hpcbert: Cli, slurm: Programs) -> Interrupted:
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda member: member.name
+    ("number", "hold", "ids"),
+    [
+        (signal.SIGINT, 2, "100, 101, 102"),
+        (signal.SIGTERM, 0, "100"),
+        (signal.SIGHUP, 3, "100, 101, 102, 103"),
+    ],
+    ids=["SIGINT", "SIGTERM", "SIGHUP"],
 )
 def test_it_says_what_is_queued_and_how_to_go_on(
-    interrupted: Interrupted, number: signal.Signals
+    interrupted: Interrupted, number: signal.Signals, hold: int, ids: str
 ) -> None:
-    code, out, complaint = interrupted(number)
-    directory = interrupted.directory
-    assert (code, out) == (130, "")
-    assert "3 of 4 arrays are queued: 100, 101, 102." in complaint
-    assert f"hpcbert submit --resume '{directory}'" in complaint
-    assert f"hpcbert cancel '{directory}'" in complaint
-    states = [array.state for array in store.read_manifest(directory).arrays]
-    assert states == [*["submitted"] * 3, "intended"]
-    assert not (directory / "lock").exists()
-
-
-def test_the_document_has_the_arrays(interrupted: Interrupted) -> None:
-    code, out, _ = interrupted(signal.SIGINT, "--json")
-    document = json.loads(out)
+    code, out, _ = interrupted(number, "--json", hold=hold)
+    document, directory = json.loads(out), interrupted.directory
     assert code == document["exit_code"] == 130
-    assert [array["job_id"] for array in document["data"]["arrays"]] == ["100", "101", "102", None]
     (error,) = document["errors"]
     assert error["code"] == "interrupted"
-    assert f"submit --resume '{interrupted.directory}'" in error["hint"]
-
-
-def test_after_the_last_array_nothing_is_left_to_do(interrupted: Interrupted) -> None:
-    code, _, complaint = interrupted(signal.SIGINT, hold=3)
-    assert code == 130
-    assert "4 of 4 arrays are queued" in complaint
-    assert "--resume" not in complaint
-    assert "hpcbert monitor" in complaint
-
-
-def test_before_the_first_answer_nothing_is_lost(interrupted: Interrupted) -> None:
-    code, _, complaint = interrupted(signal.SIGTERM, hold=0)
-    assert code == 130
-    assert "1 of 4 arrays are queued: 100." in complaint
+    assert f"{hold + 1} of 4 arrays are queued: {ids}." in error["message"]
+    assert (f"submit --resume '{directory}'" in error["hint"]) == (hold < 3)
+    assert ("hpcbert monitor" in error["hint"]) == (hold == 3)
+    assert f"hpcbert cancel '{directory}'" in error["hint"]
+    jobs = [array["job_id"] for array in document["data"]["arrays"]]
+    assert jobs == [*ids.split(", "), *[None] * (3 - hold)]
+    states = [array.state for array in store.read_manifest(directory).arrays]
+    assert states == [*["submitted"] * (hold + 1), *["intended"] * (3 - hold)]
+    assert not (directory / "lock").exists()
 
 
 def test_under_nohup_the_end_of_a_connection_is_none(interrupted: Interrupted) -> None:
@@ -100,14 +87,12 @@ def test_the_monitor_advises_to_go_on_with_the_submission(
     interrupted: Interrupted, hpcbert: Cli
 ) -> None:
     interrupted(signal.SIGINT)
+    advice = "run hpcbert submit --resume CAMPAIGN to continue the submission"
     result = hpcbert("monitor", "--once", str(interrupted.directory))
     never = [line for line in result.stdout.splitlines() if "2n8g" in line]
     assert len(never) == 5
     assert all("it was never submitted" in line for line in never)
-    assert (
-        "UNKNOWN: run hpcbert submit --resume CAMPAIGN to continue the submission" in result.stdout
-    )
+    assert f"UNKNOWN: {advice}" in result.stdout
     result = hpcbert("monitor", "--once", "--json", str(interrupted.directory))
     events = [json.loads(line) for line in result.stdout.splitlines()]
-    advice = {event["advice"] for event in events if "2n8g" in event.get("point", "")}
-    assert advice == {"run hpcbert submit --resume CAMPAIGN to continue the submission"}
+    assert {event["advice"] for event in events if "2n8g" in event.get("point", "")} == {advice}
