@@ -26,7 +26,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from hpcbert.campaign import ends, evidence, store
+from hpcbert.campaign import evidence, store
+from hpcbert.campaign.attempts import ENDS
 from hpcbert.campaign.evidence import INDEX, read_masks
 from hpcbert.config import campaignfile
 from hpcbert.errors import CheckError, UsageError
@@ -179,7 +180,7 @@ _LONGEST_KEY = 1 << 16
 # Files that hold the digests and the seal of the rest: changed, they would be worthless.
 _UNTOUCHED = (MANIFEST, evidence.MEASUREMENTS)
 # Files that go with a campaign, but have no part in its numbers.
-_EXTRAS = (evidence.MEASUREMENTS, ends.ENDS, store.NOTE, campaignfile.NAME)
+_EXTRAS = (evidence.MEASUREMENTS, ENDS, store.NOTE, campaignfile.NAME)
 # The earliest time that a ZIP file can hold: the time of packing must not change the bytes.
 _EARLIEST_TIME = (1980, 1, 1, 0, 0, 0)
 _MODE = (stat.S_IFREG | 0o600) << 16
@@ -285,8 +286,8 @@ def _write_archive(file: BinaryIO, directory: Path, identity: str) -> dict[str, 
             index["files"][name] = entry
             if original["sha256"] != entry["sha256"]:
                 index["masked"][name] = original
-            elif name in earlier_masks and earlier_masks[name].now == original:
-                index["masked"][name] = dict(earlier_masks[name].original)
+            elif name in earlier_masks and earlier_masks[name][1] == original:
+                index["masked"][name] = earlier_masks[name][0]
         text = json.dumps(index, indent=1, sort_keys=True) + "\n"
         archive.writestr(_make_entry(f"{identity}/{INDEX}"), text)
     return index

@@ -8,10 +8,11 @@ job's own files say is read again each time, because a file system may show them
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpcbert.campaign import store
 from hpcbert.campaign.evidence import MEASUREMENTS, SEAL, compute_seal
@@ -21,6 +22,7 @@ from hpcbert.errors import HpcbertError, UsageError
 from hpcbert.model import Array, Attempt
 from hpcbert.slurm.state_sources import JobRecord
 from hpcbert.slurm.states import UNKNOWN, UNSUBMITTED, Kind, RepeatState, load_state, parse_state
+from hpcbert.system.decode import IgnoreUnknown, decode
 
 AskStates = Callable[[TrackedCampaign], Mapping[Key, RepeatState]]
 
@@ -94,9 +96,16 @@ def find_states(
             name = watched.campaign.id
             warnings = (f"{name}: {error} The states are those that the jobs wrote themselves.",)
     for repeat in watched.repeats:
-        if repeat.key not in states:
-            state = answers.get(repeat.key) or _from_status_file(repeat)
-            states[repeat.key] = _apply_verdict(repeat, state, recorded)
+        if repeat.key in states:
+            continue
+        state = answers.get(repeat.key) or _from_status_file(repeat)
+        verdict = recorded.verdict(repeat.array, repeat.number, state.attempt)
+        if verdict and state.kind.alive:
+            # There is an attempt that the job has not written about yet.
+            state = replace(state, attempt=state.attempt + 1)
+        elif verdict:
+            state = repeat.newest.renew(verdict)
+        states[repeat.key] = state
     return states, warnings
 
 
@@ -121,24 +130,9 @@ def _final_state(repeat: Repeat, recorded: RecordedStates) -> RepeatState | None
         return None
     record = repeat.newest
     verdict = recorded.verdict(array, repeat.number, record.attempt)
-    if verdict is None or parse_state(verdict.word).returns:
-        # An attempt after the one that was judged, or one that Slurm may have started since.
-        return None
-    return record.renew(verdict)
-
-
-def _apply_verdict(repeat: Repeat, state: RepeatState, recorded: RecordedStates) -> RepeatState:
-    """Return a state unless there is a verdict on the same attempt, which stays.
-
-    If the repeat waits or runs in spite of it, there is an attempt that the job has not written
-    about yet.
-    """
-    verdict = recorded.verdict(repeat.array, repeat.number, state.attempt)
-    if verdict is None:
-        return state
-    if state.kind.alive:
-        return replace(state, attempt=state.attempt + 1)
-    return repeat.newest.renew(verdict)
+    # None of an attempt after the one that was judged, or that Slurm may have started since.
+    is_final = verdict is not None and not parse_state(verdict.word).returns
+    return record.renew(verdict) if verdict and is_final else None
 
 
 def _from_status_file(repeat: Repeat) -> RepeatState:
@@ -150,8 +144,7 @@ def _from_status_file(repeat: Repeat) -> RepeatState:
 # --- All attempts of a repeat -------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class AttemptState:
+class AttemptState(NamedTuple):
     """One attempt.
 
     Attributes:
@@ -200,7 +193,22 @@ class History:
         """Return the attempts for a table; none if there is only one."""
         if len(self.attempts) == 1:
             return ()
-        return tuple(_list_attempt(directory, self.number, attempt) for attempt in self.attempts)
+        attempts = []
+        for array, state, record in self.attempts:
+            log = store.log_path(Path(), array, self.number, state.attempt)
+            attempt = Attempt(
+                attempt=state.attempt,
+                job=record.jobs[0] if record.jobs else array.element(self.number),
+                state=state.word,
+                detail=state.detail,
+                nodes=state.nodes,
+                start=record.start if state.start is None else state.start,
+                end=record.end if state.end is None else state.end,
+                log=str(log) if (directory / log).is_file() else "",
+                state_source=state.source,
+            )
+            attempts.append(attempt)
+        return tuple(attempts)
 
 
 def read_history(repeat: Repeat, newest: RepeatState, recorded: RecordedStates) -> History:
@@ -210,52 +218,36 @@ def read_history(repeat: Repeat, newest: RepeatState, recorded: RecordedStates) 
     """
     arrays = [submission.array for submission in (*repeat.before, repeat)]
     submitted = [array for array in arrays if array.state == "submitted"]
-    record = repeat.record
-    repeat_states = {repeat_state.attempt: repeat_state for repeat_state in newest.earlier}
+    earlier = {state.attempt: state for state in newest.earlier}
     # An attempt that died before its script began has written nothing, but who submitted or
     # requeued it knows about it.
-    attempt_numbers = {
-        newest.attempt,
-        *repeat_states,
-        *record.attempts,
-        *(array.first_attempt for array in submitted),
-    }
-    numbers = sorted(number for number in attempt_numbers if 0 <= number <= newest.attempt)
-    attempt_states = []
+    first_attempts = [array.first_attempt for array in submitted]
+    known_numbers = {newest.attempt, *earlier, *repeat.record.attempts, *first_attempts}
+    numbers = sorted(number for number in known_numbers if 0 <= number <= newest.attempt)
+    attempts = []
     for attempt, next_attempt in zip(numbers, [*numbers[1:], None], strict=True):
         array = _find_array(submitted, attempt) or arrays[-1]
-        job_record = record.attempt(attempt)
-        state = newest
-        if next_attempt is not None:
-            job_state = _state_from_retry(arrays, repeat.number, next_attempt)
-            job_state = job_state or _state_from_job(
-                job_record, requeued=_find_array(submitted, next_attempt) == array
+        job_record, state = repeat.record.attempt(attempt), newest
+        verdict = recorded.verdict(array, repeat.number, attempt)
+        if next_attempt is not None and verdict is not None:
+            state = job_record.renew(verdict)
+        elif next_attempt is not None and attempt in earlier and earlier[attempt].kind.over:
+            state = job_record.complete(earlier[attempt])
+        elif next_attempt is not None:
+            requeued = _find_array(submitted, next_attempt) == array
+            state = _state_from_retry(arrays, repeat.number, next_attempt) or _state_from_job(
+                job_record, requeued=requeued
             )
-            verdict = recorded.verdict(array, repeat.number, attempt)
-            state = _choose_state(job_record, verdict, repeat_states.get(attempt), job_state)
+            state = job_record.renew(replace(state, attempt=attempt))
         suspended = recorded.suspended(array, repeat.number, attempt)
         suspended = max(state.suspended, job_record.suspended, suspended)
-        attempt_states.append(AttemptState(array, replace(state, suspended=suspended), job_record))
-    return History(repeat.number, tuple(attempt_states))
+        attempts.append(AttemptState(array, replace(state, suspended=suspended), job_record))
+    return History(repeat.number, tuple(attempts))
 
 
 def _find_array(arrays: Sequence[Array], attempt: int) -> Array | None:
     """Return the array that an attempt belongs to, among those that a repeat was submitted in."""
     return next((array for array in reversed(arrays) if array.first_attempt <= attempt), None)
-
-
-def _choose_state(
-    job_record: JobRecord,
-    verdict: RepeatState | None,
-    earlier_state: RepeatState | None,
-    job_state: RepeatState,
-) -> RepeatState:
-    """Return an attempt's end by the scheduler's verdict, or else by the other sources."""
-    if verdict is not None:
-        return job_record.renew(verdict)
-    if earlier_state is not None and earlier_state.kind.over:
-        return job_record.complete(earlier_state)
-    return job_record.renew(replace(job_state, attempt=job_record.attempt))
 
 
 def _state_from_retry(
@@ -296,17 +288,77 @@ def _state_from_job(job_record: JobRecord, *, requeued: bool) -> RepeatState:
     return RepeatState(UNKNOWN, Kind.UNKNOWN, "none", detail=lost_detail)
 
 
-def _list_attempt(directory: Path, number: int, attempt_state: AttemptState) -> Attempt:
-    log = store.log_path(directory, attempt_state.array, number, attempt_state.state.attempt)
-    state, job_record = attempt_state.state, attempt_state.job_record
-    return Attempt(
-        attempt=state.attempt,
-        job=job_record.jobs[0] if job_record.jobs else attempt_state.array.element(number),
-        state=state.word,
-        detail=state.detail,
-        nodes=state.nodes,
-        start=job_record.start if state.start is None else state.start,
-        end=job_record.end if state.end is None else state.end,
-        log=str(log.relative_to(directory)) if log.is_file() else "",
-        state_source=state.source,
-    )
+# --- Ends that no job wrote: cancelled while waiting, or never started by the scheduler -----------
+
+# Whichever command learns of such an end writes it down, because `list` and `show` ask nobody and
+# the scheduler forgets. No number depends on it.
+ENDS = "ends.json"
+_ENDS_SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class UnwrittenEnd(IgnoreUnknown):
+    """The end of one attempt.
+
+    Attributes:
+        array, job_id: The array of the repeat and its job.
+        state: The scheduler's word.
+        detail: A sentence; may be empty.
+    """
+
+    array: str
+    job_id: str
+    repeat: int
+    attempt: int
+    state: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class _EndsDocument(IgnoreUnknown):
+    schema: int
+    ends: tuple[UnwrittenEnd, ...]
+
+
+# By array, job and repeat.
+Ends = Mapping[tuple[str, str, int], UnwrittenEnd]
+
+
+def find_end(ends: Ends, array: Array, repeat: int, attempt: int = 0) -> UnwrittenEnd | None:
+    """Return the end of a repeat; None if a later attempt has begun, or none is on record."""
+    end = ends.get((array.name, array.job_id, repeat))
+    return end if end and end.attempt >= attempt else None
+
+
+def read_ends(directory: Path) -> Ends:
+    """Return a campaign's recorded ends; none if the file is missing or damaged."""
+    path = directory / ENDS
+    with contextlib.suppress(HpcbertError):
+        document = decode(_EndsDocument, store.read_json(path), file=str(path))
+        return {(end.array, end.job_id, end.repeat): end for end in document.ends}
+    return {}
+
+
+def write_ends(
+    watched: TrackedCampaign, states: Mapping[Key, RepeatState], final: Collection[Key]
+) -> None:
+    """Write the ends that a campaign's jobs did not write themselves.
+
+    An end of a repeat that lives again is removed. In another user's campaign, or one that can't be
+    written to, nothing changes.
+    """
+    before = read_ends(watched.directory)
+    ends = dict(before)
+    for repeat in watched.repeats:
+        array, state = repeat.array, states.get(repeat.key)
+        if state is None or not array.job_id:
+            continue
+        name = (array.name, array.job_id, repeat.number)
+        ends.pop(name, None)
+        ended = repeat.newest.ended and repeat.newest.attempt >= state.attempt
+        if repeat.key in final and not (state.kind.alive or ended):
+            ends[name] = UnwrittenEnd(*name, state.attempt, state.word, state.detail)
+    if ends != before and not store.find_foreign_owner(watched.directory):
+        document = {"schema": _ENDS_SCHEMA, "ends": [asdict(end) for end in ends.values()]}
+        with contextlib.suppress(HpcbertError):
+            store.write_json(watched.directory / ENDS, document)

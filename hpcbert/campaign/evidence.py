@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -43,7 +43,6 @@ _FOLDERS = ("env", "logs", "scripts", "slurm", "status")
 _COMMON = (MANIFEST, store.RECIPE, MEASUREMENTS)
 # Jobs write to these while they run.
 _LOGS, _STATUS = "logs/", "status/"
-_LIVE_FOLDERS = (_LOGS, _STATUS)
 # The local queue's own files, which each retry writes again.
 _UNRECORDED = "slurm/local."
 
@@ -51,6 +50,7 @@ _UNRECORDED = "slurm/local."
 _PROTOCOL_WINDOW = {"skip": None, "iters": None}
 
 Kind = Literal["missing", "changed", "added", "grew", "late", "masked", "seal"]
+_Digest = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -84,45 +84,18 @@ def _hash_data(data: Any) -> str:
     return hashlib.sha256(encode_canonical(data)).hexdigest()
 
 
-def read_digests(
-    watched: TrackedCampaign, known_digests: Mapping[str, dict[str, Any]] = MappingProxyType({})
-) -> dict[str, dict[str, Any]]:
-    """Return size and SHA-256 of every file that numbers come from, by path, in order.
-
-    Status files count as they were when they were read: the states come from that.
-    """
-    paths = sorted(list_paths(watched.directory))
-    new_paths = [
-        name for name in paths if name not in known_digests and not name.startswith(_STATUS)
-    ]
-    sizes = [size_of(watched.directory / name) for name in new_paths]
-    digests = map_in_parallel(partial(_hash_file, watched), new_paths, sizes, "reading files")
-    entries = {**known_digests, **dict(zip(new_paths, digests, strict=True))}
-    return {name: entries[name] if name in entries else _hash_file(watched, name) for name in paths}
-
-
-def _hash_file(watched: TrackedCampaign, name: str) -> dict[str, Any]:
-    path = watched.directory / name
-    record = watched.records.at(path) if name.startswith(_STATUS) else None
-    if record and record.stamp:
-        return {"bytes": len(record.raw), "sha256": hashlib.sha256(record.raw).hexdigest()}
-    size, digest = 0, hashlib.sha256()
-    try:
-        descriptor, _ = open_file(path)
-        with os.fdopen(descriptor, "rb", buffering=0) as file:
-            while block := file.read(_BLOCK):
-                digest.update(block)
-                size += len(block)
-    except OSError as error:
-        return {"bytes": None, "sha256": None, "error": error.strerror or str(error)}
-    return {"bytes": size, "sha256": digest.hexdigest()}
+# --- The files of a campaign, and their digests ---------------------------------------------------
 
 
 def is_evidence(name: str) -> bool:
     """Return whether numbers can come from a file; `name` is relative to the campaign."""
-    return name in {*_FILES, MEASUREMENTS} or name.startswith(
-        tuple(f"{folder}/" for folder in _FOLDERS)
-    )
+    folders = tuple(f"{folder}/" for folder in _FOLDERS)
+    return name in {*_FILES, MEASUREMENTS} or name.startswith(folders)
+
+
+def concerns_all(path: str) -> bool:
+    """Return whether all repeats depend on a file; `path` is relative to the campaign."""
+    return path in _COMMON or (path.startswith("scripts/") and not path.endswith(".sbatch"))
 
 
 def list_paths(directory: Path) -> Iterator[str]:
@@ -140,11 +113,55 @@ def read_stamps(directory: Path) -> dict[str, tuple[int, int]]:
     """Return size and time of every log and status file, by path, which change with each write."""
     file_stamps = {}
     for name in list_paths(directory):
-        if name.startswith(_LIVE_FOLDERS):
+        if name.startswith((_LOGS, _STATUS)):
             with contextlib.suppress(OSError):
                 status = (directory / name).stat()
                 file_stamps[name] = status.st_size, status.st_mtime_ns
     return file_stamps
+
+
+def read_digests(
+    watched: TrackedCampaign, known_digests: Mapping[str, _Digest] = MappingProxyType({})
+) -> dict[str, _Digest]:
+    """Return size and SHA-256 of every file that numbers come from, by path, in order.
+
+    Status files count as they were when they were read: the states come from that.
+    """
+    paths = sorted(list_paths(watched.directory))
+    digests = {name: known_digests[name] for name in paths if name in known_digests}
+    digests |= {name: _hash_file(watched, name) for name in paths if name.startswith(_STATUS)}
+    new_paths = [name for name in paths if name not in digests]
+    sizes = [size_of(watched.directory / name) for name in new_paths]
+    hashed = map_in_parallel(partial(_hash_file, watched), new_paths, sizes, "reading files")
+    digests |= zip(new_paths, hashed, strict=True)
+    return {name: digests[name] for name in paths}
+
+
+def _hash_file(watched: TrackedCampaign, name: str) -> _Digest:
+    path = watched.directory / name
+    record = watched.records.at(path) if name.startswith(_STATUS) else None
+    if record and record.stamp:
+        return {"bytes": len(record.raw), "sha256": hashlib.sha256(record.raw).hexdigest()}
+    size, digest = 0, hashlib.sha256()
+    try:
+        descriptor, _ = open_file(path)
+        with os.fdopen(descriptor, "rb", buffering=0) as file:
+            while block := file.read(_BLOCK):
+                digest.update(block)
+                size += len(block)
+    except OSError as error:
+        return {"bytes": None, "sha256": None, "error": error.strerror or str(error)}
+    return {"bytes": size, "sha256": digest.hexdigest()}
+
+
+def _hash_manifest(campaign: Campaign) -> dict[str, Any]:
+    """Return the digests of a manifest's arrays, by name, and of everything else in it."""
+    data = asdict(campaign)
+    arrays = {array["name"]: _hash_data(array) for array in data.pop("arrays")}
+    return {"head": _hash_data(data), "arrays": arrays}
+
+
+# --- The record, and the differences from it ------------------------------------------------------
 
 
 def read_measurements(directory: Path) -> dict[str, Any] | None:
@@ -153,6 +170,14 @@ def read_measurements(directory: Path) -> dict[str, Any] | None:
     data = store.read_json(path) if path.exists() else {}
     has_evidence = isinstance(data, dict) and isinstance(data.get(EVIDENCE), dict)
     return data if has_evidence and isinstance(data[EVIDENCE].get("files"), dict) else None
+
+
+def read_previous(directory: Path) -> dict[str, Any] | None:
+    """Return the result of `read_measurements`; None if the file is damaged."""
+    try:
+        return read_measurements(directory)
+    except UsageError:
+        return None
 
 
 def compute_seal(document: Mapping[str, Any]) -> str:
@@ -172,7 +197,7 @@ class RecordComparison:
 
     findings: tuple[Deviation, ...] = ()
     accepted: tuple[str, ...] = ()
-    digests: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    digests: Mapping[str, _Digest] = field(default_factory=dict)
 
     @property
     def changed(self) -> tuple[Deviation, ...]:
@@ -187,69 +212,77 @@ def compare_with_record(watched: TrackedCampaign) -> RecordComparison:
     document = read_previous(watched.directory)
     if document is None:
         return RecordComparison()
-    entries = document[EVIDENCE].get("history")
     accepted = tuple(
         f"changes were accepted at {entry.get('at')}, because: {entry['accepted']} "
         f"({'; '.join(map(str, entry.get('changes') or ()))})"
-        for entry in (entries if isinstance(entries, list) else ())
+        for entry in _read_history(document)
         if isinstance(entry, dict) and entry.get("accepted")
     )
-    now = read_digests(watched)
-    return RecordComparison(find_deviations(watched, document, now), accepted, now)
+    digests = read_digests(watched)
+    return RecordComparison(find_deviations(watched, document, digests), accepted, digests)
 
 
-def concerns_all(path: str) -> bool:
-    """Return whether all repeats depend on a file; `path` is relative to the campaign."""
-    return path in _COMMON or (path.startswith("scripts/") and not path.endswith(".sbatch"))
+def _read_history(document: Mapping[str, Any]) -> list[Any]:
+    history = document[EVIDENCE].get("history")
+    return list(history) if isinstance(history, list) else []
 
 
 def find_deviations(
-    watched: TrackedCampaign, document: Mapping[str, Any], entries: Mapping[str, dict[str, Any]]
+    watched: TrackedCampaign, document: Mapping[str, Any], digests: Mapping[str, _Digest]
 ) -> tuple[Deviation, ...]:
     """Return the differences from the time when the evidence was recorded."""
-    recorded_entries = document[EVIDENCE]["files"]
-    late_files, masks = _find_late_files(watched.campaign, document), read_masks(watched.directory)
+    recorded = document[EVIDENCE]["files"]
+    late, growing = _find_late_files(watched.campaign, document)
+    masks = read_masks(watched.directory)
     deviations = []
     if document.get(SEAL) != compute_seal(document):
         text = "the record itself was changed after it was written"
         deviations.append(Deviation("seal", MEASUREMENTS, text))
-    for name, entry in recorded_entries.items():
-        if entries.get(name) == entry:
-            continue
-        if name not in entries:
+    for name, digest in recorded.items():
+        if name not in digests:
             deviations.append(Deviation("missing", name, "it is missing"))
-        elif masks.get(name) == Masking(entry, entries[name]):
+        elif digests[name] == digest:
+            continue
+        elif masks.get(name) == (digest, digests[name]):
             text = "secrets in it were masked to archive it"
             deviations.append(Deviation("masked", name, text, harmless=True))
         else:
-            deviations.append(_classify_change(watched, name, entry, document, late_files))
-    goes_on = any(deviation.harmless and deviation.kind == "grew" for deviation in deviations)
-    new_names = [name for name in entries if name not in recorded_entries]
-    added = [_classify_new_file(name, late_files, goes_on=goes_on) for name in new_names]
-    return (*deviations, *added)
+            deviations.append(_classify_change(watched, name, digest, document, growing))
+    goes_on = any(deviation.kind == "grew" for deviation in deviations)
+    for name in digests:
+        if name in recorded:
+            continue
+        if name in late or name.startswith("env/"):
+            detail = "the file system did not show it before"
+            deviations.append(Deviation("late", name, detail, harmless=True))
+        else:
+            deviations.append(Deviation("added", name, "it did not exist before", goes_on))
+    return tuple(deviations)
 
 
 def _classify_change(
     watched: TrackedCampaign,
     name: str,
-    entry: Any,
+    digest: Any,
     document: Mapping[str, Any],
-    late_files: _LateFiles,
+    growing: Collection[str],
 ) -> Deviation:
     if name == MANIFEST and _is_continued(watched.campaign, document):
         return Deviation("grew", name, "arrays were added or submitted", harmless=True)
-    parts = _split_at_record(watched, name, entry)
+    parts = _split_at_record(watched, name, digest)
     is_output = name.startswith("slurm/")
-    if parts is not None and (is_output or (name.startswith(_STATUS) and _is_continuation(*parts))):
+    if parts and (is_output or (name.startswith(_STATUS) and _is_continuation(*parts))):
         return Deviation("grew", name, "lines were added", harmless=True)
-    if parts is not None and name in late_files.growing:
+    if parts and name in growing:
         return Deviation("late", name, "the file system shows more of it now", harmless=True)
     return Deviation("changed", name, "its content is not what was recorded")
 
 
-def _split_at_record(watched: TrackedCampaign, name: str, entry: Any) -> tuple[bytes, bytes] | None:
+def _split_at_record(
+    watched: TrackedCampaign, name: str, digest: Any
+) -> tuple[bytes, bytes] | None:
     """Return a file's recorded beginning and what follows; None if it begins differently."""
-    size = entry.get("bytes") if isinstance(entry, dict) else None
+    size = digest.get("bytes") if isinstance(digest, dict) else None
     if not isinstance(size, int) or size < 0:
         return None
     path = watched.directory / name
@@ -258,79 +291,8 @@ def _split_at_record(watched: TrackedCampaign, name: str, entry: Any) -> tuple[b
         raw = record.raw if record else read(path, max_bytes=_MOST)
     except OSError:
         return None
-    is_same = hashlib.sha256(raw[:size]).hexdigest() == entry.get("sha256")
+    is_same = hashlib.sha256(raw[:size]).hexdigest() == digest.get("sha256")
     return (raw[:size], raw[size:]) if is_same and len(raw) >= size else None
-
-
-def _classify_new_file(name: str, late_files: _LateFiles, *, goes_on: bool) -> Deviation:
-    if name in late_files.missing or name.startswith("env/"):
-        return Deviation("late", name, "the file system did not show it before", harmless=True)
-    return Deviation("added", name, "it did not exist before", harmless=goes_on)
-
-
-def _is_continued(campaign: Campaign, document: Mapping[str, Any]) -> bool:
-    """Return whether a manifest still has its recorded head and arrays.
-
-    An array without a job at that time may have been submitted since. Runs may belong to an array
-    that was added later: a table that is made while a retry runs keeps the existing evidence.
-    """
-    manifest = document[EVIDENCE].get("manifest")
-    try:
-        present = _hash_manifest(campaign)
-        run_arrays = {run["array"] for run in document["runs"] if run["state_source"] != "none"}
-        array_names = run_arrays & manifest["arrays"].keys()
-        is_kept = all(
-            present["arrays"].get(name) == manifest["arrays"][name] for name in array_names
-        )
-        has_all = manifest["arrays"].keys() <= present["arrays"].keys()
-        return bool(is_kept and has_all and manifest["head"] == present["head"])
-    except (KeyError, TypeError, AttributeError):
-        return False
-
-
-def _hash_manifest(campaign: Campaign) -> dict[str, Any]:
-    """Return the digests of a manifest's arrays, by name, and of everything else in it."""
-    data = asdict(campaign)
-    arrays = data.pop("arrays")
-    return {
-        "head": _hash_data(data),
-        "arrays": {array["name"]: _hash_data(array) for array in arrays},
-    }
-
-
-# --- Differences that a slow file system, a later attempt or an archive explains -----------------
-
-
-@dataclass(frozen=True)
-class _LateFiles:
-    """Files that may have been missing or cut short when a campaign was collected.
-
-    Attributes:
-        missing: Status files and logs of invalid repeats, whether they existed or not.
-        growing: Logs that were recorded so soon after their job's end that more may have followed.
-    """
-
-    missing: frozenset[str] = frozenset()
-    growing: frozenset[str] = frozenset()
-
-
-def _find_late_files(campaign: Campaign, document: Mapping[str, Any]) -> _LateFiles:
-    """Return the files that a record lacks by its own account; none if it can't be read."""
-    try:
-        arrays = {array.name: array for array in campaign.arrays}
-        recorded = parse_utc(document["evidence"].get("recorded"))
-        missing: set[str] = set()
-        growing: set[str] = set()
-        for run in document["runs"]:
-            if run["valid"]:
-                continue
-            missing |= {run["log"], arrays[run["array"]].status(run["repeat"])}
-            end = run["scheduler"].get("end")
-            if recorded is not None and end is not None and abs(recorded - end) < VISIBILITY_DELAY:
-                growing.add(run["log"])
-    except (KeyError, TypeError, AttributeError):
-        return _LateFiles()
-    return _LateFiles(frozenset(missing), frozenset(growing))
 
 
 def _is_continuation(recorded: bytes, added: bytes) -> bool:
@@ -345,27 +307,66 @@ def _is_continuation(recorded: bytes, added: bytes) -> bool:
     )
 
 
-@dataclass(frozen=True)
-class Masking:
-    """Size and SHA-256 of a file before its secrets were masked, and after."""
+def _is_continued(campaign: Campaign, document: Mapping[str, Any]) -> bool:
+    """Return whether a manifest still has its recorded head and arrays.
 
-    original: Mapping[str, Any]
-    now: Mapping[str, Any]
+    An array without a job at that time may have been submitted since. Runs may belong to an array
+    that was added later: a table that is made while a retry runs keeps the existing evidence.
+    """
+    manifest, present = document[EVIDENCE].get("manifest"), _hash_manifest(campaign)
+    try:
+        run_arrays = {run["array"] for run in document["runs"] if run["state_source"] != "none"}
+        is_same = manifest["head"] == present["head"]
+        return is_same and all(
+            name in present["arrays"]
+            and (name not in run_arrays or present["arrays"][name] == array)
+            for name, array in manifest["arrays"].items()
+        )
+    except (KeyError, TypeError, AttributeError):
+        return False
 
 
-def read_masks(directory: Path) -> dict[str, Masking]:
-    """Return the files of a campaign that were masked when it was archived, by path."""
+def _find_late_files(campaign: Campaign, document: Mapping[str, Any]) -> tuple[set[str], set[str]]:
+    """Return the files that a record lacks by its own account; none if it can't be read.
+
+    Returns:
+        Status files and logs of invalid repeats, whether they existed or not; and logs that were
+        recorded so soon after their job's end that more may have followed.
+    """
+    arrays = {array.name: array for array in campaign.arrays}
+    missing: set[str] = set()
+    growing: set[str] = set()
+    try:
+        recorded = parse_utc(document[EVIDENCE].get("recorded"))
+        for run in document["runs"]:
+            if run["valid"]:
+                continue
+            missing |= {run["log"], arrays[run["array"]].status(run["repeat"])}
+            end = run["scheduler"].get("end")
+            if recorded is not None and end is not None and abs(recorded - end) < VISIBILITY_DELAY:
+                growing.add(run["log"])
+    except (KeyError, TypeError, AttributeError):
+        return set(), set()
+    return missing, growing
+
+
+def read_masks(directory: Path) -> dict[str, tuple[_Digest, _Digest]]:
+    """Return the files of a campaign that were masked when it was archived, by path.
+
+    With size and SHA-256 of each before that, and after.
+    """
     try:
         index = store.read_json(directory / INDEX)
-        return {
-            name: Masking(
-                {key: entry[key] for key in ("bytes", "sha256")},
-                {key: index["files"][name][key] for key in ("bytes", "sha256")},
+        digests = {}
+        for name, entry in index["masked"].items():
+            original, now = (
+                {key: source[key] for key in ("bytes", "sha256")}
+                for source in (entry, index["files"][name])
             )
-            for name, entry in index["masked"].items()
-        }
+            digests[name] = original, now
     except (UsageError, KeyError, TypeError, AttributeError):
         return {}
+    return digests
 
 
 # --- The next record ----------------------------------------------------------------------------
@@ -377,7 +378,7 @@ def renew_evidence(
     *,
     now: float,
     accepted: str,
-    known_digests: Mapping[str, dict[str, Any]],
+    known_digests: Mapping[str, _Digest],
 ) -> dict[str, Any]:
     """Return the evidence for a campaign as it is on disk now.
 
@@ -398,33 +399,21 @@ def renew_evidence(
         "files": files,
         "history": [],
     }
-    previous_document = read_previous(watched.directory)
-    if previous_document is None:
+    previous = read_previous(watched.directory)
+    if previous is None:
         return evidence
-    deviations = [
-        change
-        for change in find_deviations(watched, previous_document, files)
-        if change.path != TABLE
-    ]
-    if (previous_document.get("rule"), previous_document[EVIDENCE].get("window")) != (
-        document["rule"],
-        _PROTOCOL_WINDOW,
-    ):
-        deviations.append(
-            Deviation("changed", MEASUREMENTS, "other iterations or another rule", True)
-        )
-    if not deviations:
-        evidence["recorded"] = previous_document[EVIDENCE].get("recorded")
-    history = previous_document[EVIDENCE].get("history")
-    evidence["history"] = list(history) if isinstance(history, list) else []
-    if deviations:
-        entry = {
-            "recorded": previous_document[EVIDENCE].get("recorded"),
-            "seal": previous_document.get(SEAL),
-        }
-        evidence["history"].append(
-            {**entry, "changes": [str(deviation) for deviation in deviations]}
-        )
+    deviations = find_deviations(watched, previous, files)
+    changes = [str(deviation) for deviation in deviations if deviation.path != TABLE]
+    bases = [previous.get("rule"), previous[EVIDENCE].get("window")]
+    if bases != [document["rule"], _PROTOCOL_WINDOW]:
+        changes.append(f"{MEASUREMENTS}: other iterations or another rule")
+    recorded = previous[EVIDENCE].get("recorded")
+    evidence["history"] = _read_history(previous)
+    if changes:
+        entry = {"recorded": recorded, "seal": previous.get(SEAL), "changes": changes}
+        evidence["history"].append(entry)
+    else:
+        evidence["recorded"] = recorded
     if accepted:
         evidence["history"][-1] |= {"accepted": accepted, "at": format_utc(now)}
     return evidence
@@ -432,16 +421,8 @@ def renew_evidence(
 
 def keep_evidence(watched: TrackedCampaign) -> dict[str, Any] | None:
     """Return the evidence on record for a campaign that goes on, with its new table.json."""
-    previous_document = read_previous(watched.directory)
-    if previous_document is None:
+    previous = read_previous(watched.directory)
+    if previous is None:
         return None
-    record: dict[str, Any] = previous_document[EVIDENCE]
+    record: dict[str, Any] = previous[EVIDENCE]
     return {**record, "files": {**record["files"], TABLE: _hash_file(watched, TABLE)}}
-
-
-def read_previous(directory: Path) -> dict[str, Any] | None:
-    """Return the result of `read_measurements`; None if the file is damaged."""
-    try:
-        return read_measurements(directory)
-    except UsageError:
-        return None

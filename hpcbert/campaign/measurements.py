@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -75,17 +75,16 @@ def record_results(
     document = _make_document(watched.campaign, gathered)
     table = {"schema": SCHEMA, **tables_data(tabulate(gathered.points))}
     store.write_json(directory / TABLE, table, indent=None)
-    ended, digests = is_over(watched, gathered, now=now), gathered.comparison.digests
-    renewed = None
+    ended, renewed = is_over(watched, gathered, now=now), None
     if ended:
+        digests = gathered.comparison.digests
         renewed = evidence.renew_evidence(
             watched, document, now=now, accepted=accepted, known_digests=digests
         )
     # Digests belong to what was read, or there are none.
-    if renewed and not _find_busy_file(directory, gathered):
-        document[evidence.EVIDENCE] = renewed
-    else:
-        document[evidence.EVIDENCE] = evidence.keep_evidence(watched)
+    if renewed and _find_busy_file(directory, gathered):
+        renewed = None
+    document[evidence.EVIDENCE] = renewed or evidence.keep_evidence(watched)
     summary = overview.summarize(watched.campaign, document, over=ended)
     document[overview.SUMMARY] = asdict(summary)
     document[evidence.SEAL] = evidence.compute_seal(document)
@@ -110,6 +109,23 @@ def is_over(watched: TrackedCampaign, gathered: Gathered, *, now: float) -> bool
 
 
 def _make_document(campaign: Campaign, gathered: Gathered) -> dict[str, Any]:
+    runs = []
+    for repeat in gathered.repeats:
+        verdicts = [
+            {"array": array.name, "job_id": array.job_id, "state": dump_state(state)}
+            for array, state, _ in repeat.history.attempts
+        ]
+        run = {
+            "array": repeat.array.name,
+            "job_id": repeat.array.job_id,
+            "newest": repeat.history.newest.attempt,
+            **asdict(replace(repeat.run, nodes=(), environments=())),
+            "nodes": repeat.run.nodes,
+            "environments": repeat.run.environments,
+            "scheduler": dump_state(repeat.history.counted.state),
+            "verdicts": verdicts,
+        }
+        runs.append(run)
     return {
         "schema": SCHEMA,
         "campaign": campaign.id,
@@ -117,31 +133,23 @@ def _make_document(campaign: Campaign, gathered: Gathered) -> dict[str, Any]:
         overview.SUMMARY: None,
         "rule": gathered.rule.name,
         "protocol": asdict(campaign.protocol),
-        "runs": [
-            {
-                "array": repeat.array.name,
-                "job_id": repeat.array.job_id,
-                "newest": repeat.history.newest.attempt,
-                **asdict(replace(repeat.run, nodes=(), environments=())),
-                "nodes": repeat.run.nodes,
-                "environments": repeat.run.environments,
-                "scheduler": dump_state(repeat.history.counted.state),
-                "verdicts": [
-                    {
-                        "array": attempt.array.name,
-                        "job_id": attempt.array.job_id,
-                        "state": dump_state(attempt.state),
-                    }
-                    for attempt in repeat.history.attempts
-                ],
-            }
-            for repeat in gathered.repeats
-        ],
+        "runs": runs,
     }
 
 
 def make_source(directory: Path, campaign: Campaign, repeats: Iterable[JudgedRepeat]) -> Source:
-    """Return a campaign's identity for tables, with the facts of its runs' nodes."""
+    """Return a campaign's identity for tables.
+
+    It has each environment of valid runs once, with all its nodes; of any if none is valid.
+    """
+    repeats = tuple(repeats)
+    valid = [repeat for repeat in repeats if repeat.run.valid and repeat.fingerprints]
+    nodes: dict[str, set[str]] = {}
+    facts: dict[str, Mapping[str, str]] = {}
+    for repeat in valid or repeats:
+        for fingerprint in repeat.fingerprints:
+            facts[fingerprint.digest] = fingerprint.facts
+            nodes.setdefault(fingerprint.digest, set()).update(fingerprint.nodes)
     return Source(
         kind="campaign",
         name=campaign.id,
@@ -157,18 +165,8 @@ def make_source(directory: Path, campaign: Campaign, repeats: Iterable[JudgedRep
         recipe_digest=campaign.recipe_digest,
         protocol=campaign.protocol,
         materials=campaign.materials,
-        environments=_list_environments(repeats),
+        environments=tuple(
+            NodeFacts(digest, tuple(sorted(names)), facts[digest])
+            for digest, names in nodes.items()
+        ),
     )
-
-
-def _list_environments(repeats: Iterable[JudgedRepeat]) -> tuple[NodeFacts, ...]:
-    """Return each environment of valid runs once, with all its nodes; of any if none is valid."""
-    repeats = tuple(repeats)
-    fingerprints = [
-        fingerprint for repeat in repeats if repeat.run.valid for fingerprint in repeat.fingerprints
-    ] or [fingerprint for repeat in repeats for fingerprint in repeat.fingerprints]
-    nodes: dict[str, set[str]] = {}
-    for fingerprint in fingerprints:
-        nodes.setdefault(fingerprint.digest, set()).update(fingerprint.nodes)
-    facts = {fingerprint.digest: fingerprint.facts for fingerprint in fingerprints}
-    return tuple(NodeFacts(key, tuple(sorted(nodes[key])), facts[key]) for key in nodes)

@@ -6,22 +6,21 @@ they may have slowed the node down.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 from hpcbert.campaign import store
 from hpcbert.campaign.evidence import MEASUREMENTS
 from hpcbert.campaign.record import Records, Step
 from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
 from hpcbert.errors import UsageError, join_names
-from hpcbert.model import Array, Reason, Run, parse_stamp
+from hpcbert.model import Reason, Run, parse_stamp
 
 SHARED = "shared-nodes"
 # Seconds by which the clocks of nodes and file servers may differ.
@@ -54,96 +53,59 @@ class MeasuredAttempt:
         return f"repeat {self.repeat}{attempt} of {self.point}{where}{whose}"
 
 
-class Period(NamedTuple):
-    """When a campaign was measured, with a margin for clocks that differ.
-
-    Attributes:
-        since: Status files last written before that, by the file server's clock, are irrelevant.
-        begin, end: By the nodes' clocks.
-    """
-
-    since: float
-    begin: float
-    end: float
-
-
 class NearbyCampaigns:
     """The campaigns in the folders of those that are collected, each of them read once."""
 
     def __init__(self) -> None:
-        self._folders: dict[Path, _Folder] = {}
+        self._folders: dict[Path, tuple[float, list[_Neighbour]]] = {}
+
+    @property
+    def left_out(self) -> list[Path]:
+        """The campaigns of another schema, whose attempts are not known."""
+        neighbours = [entry for _, folder in self._folders.values() for entry in folder]
+        return [entry.directory for entry in neighbours if entry.has_other_schema]
 
     def attempts(
-        self,
-        watched: TrackedCampaign,
-        nodes: frozenset[str],
-        period: Period,
-        last_written: float,
+        self, watched: TrackedCampaign, nodes: frozenset[str], begin: float, end: float
     ) -> list[MeasuredAttempt]:
         """Return the attempts of other campaigns that ran on the nodes during a period.
 
         Campaigns that can't be read are skipped, and so are copies of the campaign itself.
 
         Args:
-            last_written: When one of its status files was last written to, by the file server's
-                clock: if that was after its folder was listed, the folder is listed again.
+            begin, end: By the nodes' clocks, seconds since the epoch.
         """
+        # Files have the time of the file server's clock, which is not the nodes'.
+        times = list(_status_times(watched.directory))
         path = watched.directory.absolute().parent
-        folder = self._folders.get(path)
-        if folder is None or last_written >= folder.listed:
+        listed, neighbours = self._folders.get(path, (0.0, []))
+        if max(times, default=0.0) >= listed:
             watched.records.refresh_all()
-            folder = self._folders[path] = _Folder(path, watched.records)
-        return folder.find(watched.campaign.id, nodes, period)
-
-    @property
-    def left_out(self) -> list[Path]:
-        """The campaigns of another schema, whose attempts are not known."""
-        return [path for folder in self._folders.values() for path in folder.left_out]
-
-
-class _Folder:
-    """The campaigns of one folder, each read when a period needs it."""
-
-    def __init__(self, path: Path, records: Records) -> None:
-        self.listed = time.time()
-        self.left_out: list[Path] = []
-        directories: list[Path] = []
-        with contextlib.suppress(OSError):
-            directories = sorted(path.iterdir())
-        self._neighbours = [
-            _Neighbour(directory, records, self.left_out) for directory in directories
-        ]
-
-    def find(self, campaign: str, nodes: frozenset[str], period: Period) -> list[MeasuredAttempt]:
-        """Return the attempts of campaigns other than one, in the order of their directories."""
+            listed, directories = time.time(), []
+            with suppress(OSError):
+                directories = sorted(path.iterdir())
+            neighbours = [_Neighbour(directory, watched.records) for directory in directories]
+            self._folders[path] = listed, neighbours
         # Names and times of files rule out most of the thousands of campaigns in a folder.
-        neighbours = [
-            neighbour
-            for neighbour in self._neighbours
-            if neighbour.created <= period.end and neighbour.last_written >= period.since
-        ]
+        since = min([begin, *times]) - _SLACK
         return [
             attempt
             for neighbour in neighbours
-            for begin, end, attempt in neighbour.attempts
-            if begin <= period.end
-            and end >= period.begin
+            if neighbour.created <= end + _SLACK and neighbour.last_written >= since
+            for first, last, attempt in neighbour.attempts
+            if first <= end + _SLACK
+            and last >= begin - _SLACK
             and attempt.step.nodes & nodes
-            and neighbour.campaign != campaign
+            and neighbour.campaign != watched.campaign.id
         ]
 
 
 class _Neighbour:
-    """A campaign, or another file or directory; the manifest is read when it is needed.
+    """A campaign, or another file or directory; the manifest is read when it is needed."""
 
-    Args:
-        left_out: Gets the directory if it has another schema.
-    """
-
-    def __init__(self, directory: Path, records: Records, left_out: list[Path]) -> None:
-        self.directory = directory
-        self.campaign = ""
-        self._records, self._left_out = records, left_out
+    def __init__(self, directory: Path, records: Records) -> None:
+        self.directory, self._records = directory, records
+        self.campaign, self.has_other_schema = "", False
         # If the name does not say: long ago.
         self.created = parse_stamp(directory.name) or 0.0
 
@@ -157,10 +119,8 @@ class _Neighbour:
         """Its measured attempts, each with its span; none if it can't be read."""
         try:
             manifest = store.read_manifest(self.directory)
-        except store.OtherSchemaError:
-            self._left_out.append(self.directory)
-            return []
-        except UsageError:
+        except UsageError as error:
+            self.has_other_schema = isinstance(error, store.OtherSchemaError)
             return []
         self.campaign = manifest.id
         watched = TrackedCampaign(self.directory, manifest, self._records)
@@ -175,45 +135,26 @@ class _Neighbour:
 
 def _measured_attempts(repeat: Repeat) -> Iterator[MeasuredAttempt]:
     """Yield the measured attempts of a repeat, from all arrays of its point."""
-    steps, key = repeat.record.steps, repeat.array.point.key
-    for step, following in zip(steps, (*steps[1:], None), strict=False):
-        if step.end is None:
-            log = store.log_path(
-                repeat.watched.directory, repeat.array, repeat.number, step.attempt
-            )
-            yield MeasuredAttempt(key, repeat.number, _close_step(step, following, log))
-        else:
-            yield MeasuredAttempt(key, repeat.number, step)
-
-
-def _close_step(step: Step, following: Step | None, log: Path) -> Step:
-    """Return a step without a recorded end, with the last sign of life as its end."""
-    begin = step.begin or 0.0
-    latest = following.begin if following and following.begin else float("inf")
-    with contextlib.suppress(OSError):
-        return replace(step, end=max(begin, min(log.stat().st_mtime, latest)))
-    return replace(step, end=begin)
+    steps, directory = repeat.record.steps, repeat.watched.directory
+    begins = [step.begin or float("inf") for step in steps[1:]]
+    for step, following in zip(steps, [*begins, float("inf")], strict=False):
+        end = step.end
+        if end is None:
+            # Without a recorded end, the last sign of life is its end.
+            end = step.begin or 0.0
+            log = store.log_path(directory, repeat.array, repeat.number, step.attempt)
+            with suppress(OSError):
+                end = max(end, min(log.stat().st_mtime, following))
+        key = repeat.array.point.key
+        yield MeasuredAttempt(key, repeat.number, replace(step, end=end))
 
 
 def _status_times(directory: Path) -> Iterator[float]:
     """Yield when each status file of a campaign was last written to."""
-    with contextlib.suppress(OSError), os.scandir(directory / "status") as entries:
+    with suppress(OSError), os.scandir(directory / "status") as entries:
         for entry in entries:
             if _STATUS_FILE.fullmatch(entry.name):
                 yield entry.stat().st_mtime
-
-
-@dataclass(frozen=True)
-class Sharing:
-    """The runs that shared nodes with one repeat, as a clause.
-
-    Attributes:
-        refuses: Whether runs of the user's own are among them; what others write about theirs
-            can't refuse your numbers.
-    """
-
-    detail: str
-    refuses: bool
 
 
 def refuse_shared(
@@ -232,88 +173,78 @@ def refuse_shared(
     arrays = {repeat.key: repeat.array for repeat in watched.repeats}
     valid = {key: run for key, run in runs.items() if run.valid}
     counted = {(arrays[key].point.key, run.repeat): run.attempt for key, run in valid.items()}
-    sharings = _find_sharing(watched, counted, nearby)
+    sharers = _find_sharers(watched, counted, nearby)
     recorded = _read_recorded(watched.directory)
     judged, warnings = dict(runs), []
     for key, run in valid.items():
         array = arrays[key]
-        sharing = sharings.get((array.point.key, run.repeat))
-        earlier = recorded.get((array.name, run.repeat, run.attempt))
-        refused = earlier
-        if not refused and sharing and sharing.refuses and array.request.exclusive:
-            refused = sharing.detail
+        # The partition gave the nodes to others too, although the job asked for all.
+        is_forced = watched.campaign.shares_nodes and array.request.exclusive
+        shared = sharers.get((array.point.key, run.repeat), [])
+        detail = _describe(shared) if shared else ""
+        earlier = refused = recorded.get((array.name, run.repeat, run.attempt))
+        # What others write about their runs can't refuse your numbers.
+        if array.request.exclusive and any(not attempt.owner for attempt, _ in shared):
+            refused = earlier or detail
         if refused:
             reasons = (*run.reasons, Reason(SHARED, refused))
             judged[key] = replace(run, throughput=None, valid=False, reasons=reasons)
-        elif sharing or earlier is not None or _is_forced(watched, array):
+        elif shared or earlier is not None or is_forced:
             judged[key] = replace(run, flags=(*run.flags, SHARED))
-            detail = sharing.detail if sharing else "an earlier collect found it"
-            if _is_forced(watched, array):
-                continue  # Each run would have the same warning, and the flag explains it.
-            subject = f"repeat {run.repeat} of {array.point.key} shared nodes"
-            warnings.append(f"{watched.campaign.id}: {subject}: {detail}.")
+            if not is_forced:  # Each run would have the same warning, and the flag explains it.
+                text = f"repeat {run.repeat} of {array.point.key} shared nodes"
+                text += f": {detail or 'an earlier collect found it'}."
+                warnings.append(f"{watched.campaign.id}: {text}")
     left_out = nearby.left_out if nearby else []
     warnings += store.describe_left_out("the search for shared nodes", left_out)
     return judged, tuple(warnings)
 
 
-def _is_forced(watched: TrackedCampaign, array: Array) -> bool:
-    """Return whether the partition gave the nodes to others too, although the job asked for all."""
-    return watched.campaign.shares_nodes and array.request.exclusive
+_Shared = list[tuple[MeasuredAttempt, tuple[str, ...]]]
 
 
-def _find_sharing(
+def _find_sharers(
     watched: TrackedCampaign, counted: Mapping[Key, int], nearby: NearbyCampaigns | None
-) -> dict[Key, Sharing]:
-    """Return the attempts that ran on a repeat's nodes while it was measured, by repeat.
+) -> dict[Key, _Shared]:
+    """Return the attempts on a repeat's nodes while it was measured, with the nodes, by repeat.
 
     Args:
+        counted: The attempt that counts, by point and repeat.
         nearby: The campaigns next to it; None to leave them out.
     """
-    attempts = [
-        measured_attempt
-        for repeat in watched.repeats
-        for measured_attempt in _measured_attempts(repeat)
-    ]
-    numbers = [
-        number
+    attempts = [attempt for repeat in watched.repeats for attempt in _measured_attempts(repeat)]
+    measured = {
+        number: attempt
         for number, attempt in enumerate(attempts)
         if counted.get((attempt.point, attempt.repeat)) == attempt.step.attempt
-    ]
-    spans = [span for number in numbers if (span := attempts[number].step.span)]
+    }
+    spans = [attempt.step.span for attempt in measured.values() if attempt.step.span]
     if not spans:
         return {}
     if nearby:
         begin, end = min(begin for begin, _ in spans), max(end for _, end in spans)
-        # Files have the time of the file server's clock, which is not the nodes'.
-        times = list(_status_times(watched.directory))
-        period = Period(min([begin, *times]) - _SLACK, begin - _SLACK, end + _SLACK)
-        own_nodes = frozenset(node for number in numbers for node in attempts[number].step.nodes)
-        attempts += nearby.attempts(watched, own_nodes, period, max(times, default=0.0))
-    overlapping = _find_overlapping([attempt.step for attempt in attempts])
-    sharings: dict[Key, Sharing] = {}
-    for number in numbers:
-        attempt = attempts[number]
-        shared = []
-        for other in sorted(overlapping.get(number, ())):
-            nodes = attempt.step.shared(attempts[other].step)
-            if nodes:
-                shared.append((attempts[other], nodes))
-        if shared:
-            sharings[attempt.point, attempt.repeat] = _describe(shared)
-    return sharings
+        nodes = frozenset(node for attempt in measured.values() for node in attempt.step.nodes)
+        attempts += nearby.attempts(watched, nodes, begin, end)
+    sharers: dict[Key, _Shared] = {}
+    for number, others in sorted(_find_overlapping(attempts).items()):
+        for other in sorted(others) if number in measured else ():
+            attempt = attempts[number]
+            if names := attempt.step.shared(attempts[other].step):
+                key = attempt.point, attempt.repeat
+                sharers.setdefault(key, []).append((attempts[other], names))
+    return sharers
 
 
-def _find_overlapping(steps: Sequence[Step]) -> dict[int, set[int]]:
-    """Return the steps that may have had a node at the same time as each step, by index.
+def _find_overlapping(attempts: Sequence[MeasuredAttempt]) -> dict[int, set[int]]:
+    """Return the attempts that may have had a node at the same time as each, by index.
 
     Those that never met are not compared; `Step.shared` decides about each pair.
     """
     by_node: dict[str, list[tuple[float, float, int]]] = {}
-    for number, step in enumerate(steps):
-        if step.span:
-            for node in step.nodes:
-                by_node.setdefault(node, []).append((*step.span, number))
+    for number, attempt in enumerate(attempts):
+        if attempt.step.span:
+            for node in attempt.step.nodes:
+                by_node.setdefault(node, []).append((*attempt.step.span, number))
     overlapping: dict[int, set[int]] = {}
     for spans in by_node.values():
         spans.sort()
@@ -334,7 +265,7 @@ def _read_recorded(directory: Path) -> dict[tuple[str, int, int], str]:
     only marked.
     """
     recorded: dict[tuple[str, int, int], str] = {}
-    with contextlib.suppress(UsageError, KeyError, TypeError, AttributeError):
+    with suppress(UsageError, KeyError, TypeError, AttributeError):
         for run in store.read_json(directory / MEASUREMENTS)["runs"]:
             details = [entry["detail"] for entry in run["reasons"] if entry["code"] == SHARED]
             if details or SHARED in run["flags"]:
@@ -342,11 +273,8 @@ def _read_recorded(directory: Path) -> dict[tuple[str, int, int], str]:
     return recorded
 
 
-def _describe(shared: Sequence[tuple[MeasuredAttempt, tuple[str, ...]]]) -> Sharing:
+def _describe(shared: _Shared) -> str:
     nodes = sorted({node for _, names in shared for node in names})
     runs = list(dict.fromkeys(str(attempt) for attempt, _ in shared))
     where = f"{', '.join(nodes[:_MAX_NAMED])}{' and others' if len(nodes) > _MAX_NAMED else ''}"
-    return Sharing(
-        f"{join_names(runs, most=_MAX_NAMED)} ran on {where} while it was measured",
-        refuses=any(not attempt.owner for attempt, _ in shared),
-    )
+    return f"{join_names(runs, most=_MAX_NAMED)} ran on {where} while it was measured"

@@ -12,10 +12,11 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, get_args
 
-from hpcbert.campaign import ends, record, store
-from hpcbert.campaign.ends import NO_ENDS, Ends
+from hpcbert.campaign import record, store
+from hpcbert.campaign.attempts import Ends, find_end, read_ends
 from hpcbert.campaign.evidence import MEASUREMENTS
 from hpcbert.campaign.record import ENDS
 from hpcbert.errors import ConfigError, HpcbertError, UsageError
@@ -111,53 +112,49 @@ def parse_results(campaign: Campaign, document: Mapping[str, Any]) -> dict[Point
 
 
 def _parse_result(runs: list[Mapping[str, Any]], precision: float | None) -> PointResult:
-    unneeded = tuple(int(run["repeat"]) for run in runs if run["state"] == UNNEEDED)
-    runs = [run for run in runs if run["state"] != UNNEEDED]
-    rates = [float(run["throughput"]) for run in runs if run["valid"]]
-    refused = tuple(
-        (
-            int(run["repeat"]),
-            "; ".join(f"{reason['code']}: {reason['detail']}" for reason in run["reasons"]),
-        )
-        for run in runs
-        if not run["valid"] and not _was_alive(run)
-    )
-    count = len(rates) if is_precise(rates, precision) else len(runs)
-    return PointResult(count, len(rates), median(rates) if rates else None, refused, unneeded)
-
-
-def _was_alive(run: Mapping[str, Any]) -> bool:
-    """Return whether a repeat was still waiting or running when it was collected."""
-    kind = read_kind(run.get("scheduler", {}).get("kind"))
-    return kind is not None and kind.alive
+    rates, refused, unneeded = [], [], []
+    for run in runs:
+        number, kind = int(run["repeat"]), read_kind(run.get("scheduler", {}).get("kind"))
+        if run["state"] == UNNEEDED:
+            unneeded.append(number)
+        elif run["valid"]:
+            rates.append(float(run["throughput"]))
+        elif not (kind and kind.alive):
+            reasons = [f"{reason['code']}: {reason['detail']}" for reason in run["reasons"]]
+            refused.append((number, "; ".join(reasons)))
+    count = len(rates) if is_precise(rates, precision) else len(runs) - len(unneeded)
+    best = median(rates) if rates else None
+    return PointResult(count, len(rates), best, tuple(refused), tuple(unneeded))
 
 
 def summarize(campaign: Campaign, document: Mapping[str, Any], *, over: bool) -> Summary:
     """Return the summary of measurements, which collect writes at the beginning."""
-    point_results = parse_results(campaign, document)
-    medians = [
-        (point_result.median, point)
-        for point, point_result in point_results.items()
-        if point_result.median is not None
+    results = parse_results(campaign, document)
+    bests = [
+        Best(point.key, str(point.shape), result.median)
+        for point, result in results.items()
+        if result.median is not None
     ]
-    best = max(medians, key=lambda pair: pair[0], default=None)
     return Summary(
         arrays=len(campaign.arrays),
         over=over,
-        asked=sum(point_result.asked for point_result in point_results.values()),
-        valid=sum(point_result.valid for point_result in point_results.values()),
-        best=Best(best[1].key, str(best[1].shape), best[0]) if best else None,
+        asked=sum(result.asked for result in results.values()),
+        valid=sum(result.valid for result in results.values()),
+        best=max(bests, key=lambda best: best.throughput, default=None),
     )
 
 
 def read_summary(directory: Path) -> Summary | None:
     """Return the summary of a collected campaign; None if it was not collected.
 
-    If the file begins with a summary, no more of it is read.
+    No more is read than the beginning of the file, and its end, which shows that it is whole.
     """
     path = directory / MEASUREMENTS
     try:
-        head, is_complete = _read_beginning(path)
+        descriptor, size = open_file(path)
+        with os.fdopen(descriptor, "rb"):
+            head = os.read(descriptor, _HEAD).decode("utf-8", "replace")
+            is_complete = os.pread(descriptor, 2, max(0, size - 2)) == b"}\n"
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -173,14 +170,7 @@ def read_summary(directory: Path) -> Summary | None:
 def read_results(directory: Path, campaign: Campaign) -> dict[Point, PointResult]:
     """Return the results from measurements.json, by point; empty if not collected."""
     path = directory / MEASUREMENTS
-    return parse_results(campaign, _read_document(path)) if path.exists() else {}
-
-
-def _read_document(path: Path) -> Mapping[str, Any]:
-    document = store.read_json(path)
-    if not isinstance(document, dict):
-        raise UsageError("The measurements are damaged: no table.", where=str(path))
-    return document
+    return parse_results(campaign, store.read_json(path)) if path.exists() else {}
 
 
 def is_over(campaign: Campaign, recorded: Summary | None) -> bool:
@@ -188,22 +178,12 @@ def is_over(campaign: Campaign, recorded: Summary | None) -> bool:
     return recorded is not None and recorded.over and recorded.arrays == len(campaign.arrays)
 
 
-def _read_beginning(path: Path) -> tuple[str, bool]:
-    """Return the beginning of a JSON document, and whether it is the whole document."""
-    descriptor, size = open_file(path)
-    try:
-        head = os.read(descriptor, _HEAD).decode("utf-8", "replace")
-        return head, os.pread(descriptor, 2, max(0, size - 2)) == b"}\n"
-    finally:
-        os.close(descriptor)
-
-
 def find_phase(
     directory: Path,
     array: Array,
     repeat: int,
     status_files: set[str] | None = None,
-    recorded_ends: Ends = NO_ENDS,
+    recorded_ends: Ends = MappingProxyType({}),
 ) -> Phase:
     """Return a repeat's progress by its own account, or its end as it was recorded.
 
@@ -217,7 +197,7 @@ def find_phase(
     path = directory / array.status(repeat)
     event = record.last_event(path) if status_files is None or path.name in status_files else {}
     attempt = bounded_int(event.get("attempt"), LAST_ATTEMPT) or 0
-    if recorded_ends.of(array, repeat, attempt):
+    if find_end(recorded_ends, array, repeat, attempt):
         return "ended"
     if not event or attempt < array.first_attempt:
         return "waiting"
@@ -231,16 +211,17 @@ def _find_state(directory: Path, campaign: Campaign, recorded: Summary | None) -
     with contextlib.suppress(OSError):
         status_files = set(os.listdir(directory / "status"))  # noqa: PTH208 - names are enough
     phases: set[Phase] = set()
-    recorded_ends = ends.read(directory)
+    recorded_ends = read_ends(directory)
     for array, number in campaign.current:
         phases.add(find_phase(directory, array, number, status_files, recorded_ends))
         if "running" in phases:
             return "running"
-    for phase_name in ("waiting", "unsubmitted", "refused"):
-        if phase_name in phases:
-            return phase_name
-    end_state: State = "rehearsed" if campaign.rehearse else "ended"
-    return end_state if phases else "unsubmitted"
+    for phase in ("waiting", "unsubmitted", "refused"):
+        if phase in phases:
+            return phase
+    if not phases:
+        return "unsubmitted"
+    return "rehearsed" if campaign.rehearse else "ended"
 
 
 @dataclass(frozen=True)
@@ -296,20 +277,19 @@ def read_overview(directory: Path) -> Overview:
     try:
         campaign = store.read_manifest(directory)
     except HpcbertError as error:
-        overview = Overview(
-            directory.name,
-            directory.name,
-            str(directory),
-            _find_creation_time(directory),
-            "damaged",
-        )
-        return replace(overview, note=note, problem=str(error))
+        when, name = parse_stamp(directory.name), directory.name
+        with contextlib.suppress(OSError):
+            when = (directory / MANIFEST).lstat().st_mtime if when is None else when
+        created = "" if when is None else format_utc(when)
+        shown = Overview(name, name, str(directory), created, "damaged", note=note)
+        return replace(shown, problem=str(error))
     recorded, problem = None, ""
     try:
         recorded = read_summary(directory)
     except HpcbertError as error:
         problem = str(error)
     points = list(campaign.of_point)
+    over = is_over(campaign, recorded)
     return Overview(
         campaign=campaign.id,
         name=campaign.name or campaign.id,
@@ -322,27 +302,16 @@ def read_overview(directory: Path) -> Overview:
         rehearse=campaign.rehearse,
         scheduler=campaign.scheduler,
         user=campaign.user,
-        asked=recorded.asked if recorded and is_over(campaign, recorded) else len(campaign.current),
+        asked=recorded.asked if recorded and over else len(campaign.current),
         valid=recorded.valid if recorded else None,
         best=recorded.best if recorded else None,
-        provisional=recorded is not None and not is_over(campaign, recorded),
+        provisional=recorded is not None and not over,
         note=note,
         problem=problem,
         variant=" ".join(dict.fromkeys(point.variant for point in points)).strip(),
         submission=campaign.submission,
         position=campaign.position,
     )
-
-
-def _find_creation_time(directory: Path) -> str:
-    """Return a damaged campaign's creation time by its name, or else its manifest's time."""
-    when = parse_stamp(directory.name)
-    if when is not None:
-        return format_utc(when)
-    try:
-        return format_utc((directory / MANIFEST).lstat().st_mtime)
-    except OSError:
-        return ""
 
 
 def compute_age(created: str, *, now: float) -> float | None:

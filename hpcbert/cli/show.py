@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
-from hpcbert.campaign import ends, overview, preflight, store
-from hpcbert.campaign.ends import Ends
+from hpcbert.campaign import overview, preflight, store
+from hpcbert.campaign.attempts import Ends, find_end, read_ends
 from hpcbert.campaign.overview import Overview, PointResult
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.cli.campaigns import (
@@ -53,7 +53,7 @@ def _show_campaign(opened_campaign: OpenedCampaign, now: float) -> Result:
     manifest = store.read_manifest(opened_campaign.directory)
     summary = overview.read_overview(opened_campaign.directory)
     numbers = overview.read_results(opened_campaign.directory, manifest)
-    ended = ends.read(opened_campaign.directory)
+    ended = read_ends(opened_campaign.directory)
     points = [
         _point_data(opened_campaign.directory, manifest, point, numbers, ended)
         for point in manifest.of_point
@@ -104,7 +104,7 @@ def _point_data(
         "ended": [
             {"repeat": end.repeat, "state": end.state, "detail": end.detail}
             for array_repeat in repeats
-            if (end := repeat_ends.of(*array_repeat))
+            if (end := find_end(repeat_ends, *array_repeat))
         ],
         "asked": point_result.asked if point_result and adaptive else len(repeats),
         "valid": point_result.valid if point_result else None,

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hpcbert import scheduler
-from hpcbert.campaign import ends, judge, measurements, preflight, store
+from hpcbert.campaign import judge, measurements, preflight, store
 from hpcbert.campaign.archive import open_archive
-from hpcbert.campaign.attempts import AskStates
+from hpcbert.campaign.attempts import AskStates, write_ends
 from hpcbert.campaign.fingerprint import NodeSample, compare_points
 from hpcbert.campaign.foreign import Assumptions, LogExplanation, LogReader, Recipes, explain_log
 from hpcbert.campaign.log_collection import LogCollection
@@ -239,7 +239,7 @@ def _collect_campaign(
     ]
     if place == directory and not store.find_foreign_owner(directory):
         ended = {key for key, state in newest_states.items() if state.kind.over}
-        ends.write(tracked_campaign, newest_states, ended)
+        write_ends(tracked_campaign, newest_states, ended)
         warnings += measurements.write_results(tracked_campaign, judgement, nearby, now=time.time())
     if judgement.comparison.changed:
         # A changed campaign is not recorded again.

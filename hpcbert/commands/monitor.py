@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from hpcbert import scheduler
-from hpcbert.campaign import ends, store
+from hpcbert.campaign import store
+from hpcbert.campaign.attempts import write_ends
 from hpcbert.campaign.judge import apply_found_size, gather
 from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
 from hpcbert.config import toml
@@ -210,7 +211,7 @@ def watch(
         if changed or is_last:
             for tracked in campaigns:
                 keys = [repeat.key for repeat in tracked.repeats]
-                ends.write(tracked, view.states, set(filter(tracker.is_final, keys)))
+                write_ends(tracked, view.states, set(filter(tracker.is_final, keys)))
         if is_last:
             return view
         if tracker.absent or tracker.failures >= tolerance:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from hpcbert import scheduler
-from hpcbert.campaign import ends, judge, store, suspects
-from hpcbert.campaign.attempts import RecordedStates, list_final_states
+from hpcbert.campaign import judge, store, suspects
+from hpcbert.campaign.attempts import RecordedStates, list_final_states, write_ends
 from hpcbert.campaign.judge import Gathered
 from hpcbert.campaign.repeats import Key, TrackedCampaign
 from hpcbert.campaign.suspects import RetryPolicy, Suspicion, Verdict
@@ -122,7 +122,7 @@ def find_invalid(
     if not is_over:
         tracker = Tracker([tracked_campaign], run=run, clock=clock, floor=_POLL_SECONDS)
         states, settled_keys = _poll_until_settled(tracked_campaign, tracker, pause)
-        ends.write(tracked_campaign, states, settled_keys)
+        write_ends(tracked_campaign, states, settled_keys)
     judgement = judge.gather(tracked_campaign, rule="", window=Window(), states=lambda _: states)
     runs: dict[str, list[Run]] = {}
     for judged in judgement.repeats:

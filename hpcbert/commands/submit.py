@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcbert import scheduler
-from hpcbert.campaign import ends, overview, store
+from hpcbert.campaign import overview, store
+from hpcbert.campaign.attempts import write_ends
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.commands.monitor import open_campaign
 from hpcbert.errors import HpcbertError, Interruption, SchedulerError, UsageError, join_names
@@ -201,7 +202,7 @@ def cancel(tracked_campaign: TrackedCampaign, target: Target, *, run: Runner) ->
         for repeat in target.repeats
         if repeat.newest.start is None
     }
-    ends.write(tracked_campaign, states, states)
+    write_ends(tracked_campaign, states, states)
 
 
 # The hidden folder: its beginning, before a random part, and the file in it.

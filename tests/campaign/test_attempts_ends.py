@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.campaign import ends, overview, store
+from hpcbert.campaign import attempts, overview, store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.slurm.states import RepeatState, parse_state
 from tests.kit.campaigns import Build, Built
@@ -20,7 +20,7 @@ def write_ends(built: Built, word: str, *, attempt: int = 0, final: bool = True)
         word, parse_state(word).kind, "squeue", attempt=attempt, detail="so Slurm says"
     )
     states = {repeat.key: state for repeat in watched.repeats}
-    ends.write(watched, states, states if final else ())
+    attempts.write_ends(watched, states, states if final else ())
 
 
 def read_state(built: Built) -> str:
@@ -35,7 +35,7 @@ def test_a_campaign_whose_jobs_never_started_has_ended(build: Build, word: str) 
     assert read_state(built) == "waiting"
     write_ends(built, word)
     assert read_state(built) == "ended"
-    (end, _) = ends.read(built.directory).by_repeat.values()
+    (end, _) = attempts.read_ends(built.directory).values()
     assert (end.state, end.detail) == (word, "so Slurm says")
 
 
@@ -52,7 +52,7 @@ def test_what_is_not_final_or_lives_is_not_an_end(build: Build) -> None:
     write_ends(built, "NODE_FAIL", final=False)
     assert read_state(built) == "waiting"
     write_ends(built, "PENDING")
-    assert not (built.directory / ends.ENDS).exists()
+    assert not (built.directory / attempts.ENDS).exists()
 
 
 def test_an_end_that_slurm_takes_back_is_removed(build: Build) -> None:
@@ -82,7 +82,7 @@ def test_a_retry_waits_although_what_it_replaces_has_ended(build: Build) -> None
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1, "ends": [{"array": 1}]}'])
 def test_a_damaged_record_says_nothing(build: Build, text: str) -> None:
     built = build("1n1g", repeats=1)
-    (built.directory / ends.ENDS).write_text(text)
+    (built.directory / attempts.ENDS).write_text(text)
     assert read_state(built) == "waiting"
     write_ends(built, "CANCELLED")
     assert read_state(built) == "ended"
@@ -98,4 +98,4 @@ def test_another_users_campaign_stays_as_it_is(
 
     monkeypatch.setattr(store, "find_foreign_owner", somebody)
     write_ends(built, "CANCELLED")
-    assert not (built.directory / ends.ENDS).exists()
+    assert not (built.directory / attempts.ENDS).exists()
