@@ -389,9 +389,9 @@ def _check_shape(
         if reason and count > 1:
             message = f"{recipe.name} runs on {device} only {limit}, not as {shape}."
             raise UnfitError(message, reason, key="shapes")
-    most = site.nodes.gpus_per_node
-    if on_gpus and shape.gpus_per_node > most:
-        message = f"Nodes of site {site.name!r} have {most} GPUs, not {shape.gpus_per_node}."
+    most, count = site.nodes.gpus_per_node, shape.gpus_per_node
+    if on_gpus and count > most:
+        message = f"Nodes of site {site.name!r} have {most} GPUs, you asked for {count}."
         hint = "Ask for fewer per node, or correct nodes.gpus_per_node in the site.toml."
         raise UnfitError(message, hint, where=site.where, key="shapes")
 

@@ -89,7 +89,7 @@ def test_only_options_that_change_the_number_are_identity(recipe: Recipe, site: 
 @pytest.mark.parametrize(
     ("request_", "says"),
     [
-        (Request(Shape(1, 9)), "8 GPUs, not 9"),
+        (Request(Shape(1, 9)), "8 GPUs, you asked for 9"),
         (combined(Shape(1, 1), ("fp64",)), "no precision 'fp64'"),
         (combined(Shape(1, 1), ("nvfp4",)), "does not run nvfp4"),
         (Request(Shape(1, 1), model="bert-huge"), "no model 'bert-huge'"),

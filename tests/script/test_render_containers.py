@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcbert.commands.submit import write_campaign
-from hpcbert.config.recipe import Recipe, RecipeImage
+from hpcbert.config.recipe import RecipeImage
 from hpcbert.config.site import Site
 from hpcbert.container import runtimes
 from hpcbert.errors import UsageError
@@ -25,7 +25,7 @@ from hpcbert.script.plan import Request, plan
 from tests.kit import drafts
 from tests.kit.cases import cases
 from tests.kit.containers import Image, open_stand_ins, real_enroot
-from tests.kit.drafts import reference, settled
+from tests.kit.drafts import changed, reference, settled
 from tests.kit.needs import require
 from tests.kit.paths import REPOSITORY
 from tests.kit.recipes import SHELL
@@ -35,10 +35,6 @@ from tests.kit.waiting import CEILING
 pytestmark = pytest.mark.slow
 
 ENTER = REPOSITORY / "hpcbert" / "shell" / "enter.sh"
-
-
-def load_pytorch() -> Recipe:
-    return drafts.load()
 
 
 def draft_in_container(where: Site, image: str = "", *, data: str = "", **options: Any) -> Draft:
@@ -101,47 +97,20 @@ def test_a_node_without_the_plugin_ends_the_job_before_training(tmp_path: Path) 
     assert not [call for call in calls if "--output" in " ".join(call)]
 
 
-def test_settings_of_site_and_recipe_reach_both_runtimes(tmp_path: Path) -> None:
-    recipe = replace(load_pytorch(), image=RecipeImage(writable=False, workdir="/work dir"))
-    for runtime, expected in (
-        (
-            "pyxis",
-            (
-                "--container-mount-home",
-                "--container-remap-root",
-                "--container-readonly",
-                "--container-entrypoint",
-                "--container-workdir='/work dir'",
-            ),
-        ),
-        (
-            "enroot",
-            (
-                "tool=enroot",
-                "--home --remap-root",
-                "--no-writable --entrypoint",
-                "--workdir '/work dir'",
-                "scratch='/raid x'",
-            ),
-        ),
-    ):
-        where = reference(
-            tmp_path,
-            nodes={"interface": "ib0"},
-            container={
-                "runtime": runtime,
-                "home": True,
-                "remap_root": True,
-                "entrypoint": True,
-                "scratch": "/raid x",
-            },
-        )
-        site = settled(where, image="/i.sqsh")
-        draft = drafts.drafted(site, Request(Shape(2, 1), repeats=1), framework_recipe=recipe)
-        text = only_script(draft)
-        for words in expected:
-            assert words in text
-        assert "interface=ib0\n" in text
+@cases
+def test_settings_of_site_and_recipe_reach_both_runtimes(
+    tmp_path: Path, runtime: str, expected: list[str]
+) -> None:
+    recipe = replace(drafts.load(), image=RecipeImage(writable=False, workdir="/work dir"))
+    flags = dict.fromkeys(("home", "remap_root", "entrypoint"), True)
+    container = {"runtime": runtime, "scratch": "/raid x", **flags}
+    where = reference(tmp_path, nodes={"interface": "ib0"}, container=container)
+    request = Request(Shape(2, 1), repeats=1)
+    text = only_script(
+        drafts.drafted(settled(where, image="/i.sqsh"), request, framework_recipe=recipe)
+    )
+    for words in (*expected, "interface=ib0\n"):
+        assert words in text
 
 
 def test_enroot_imports_what_a_registry_has_and_takes_a_file_as_it_is(tmp_path: Path) -> None:
@@ -168,6 +137,7 @@ def test_a_campaign_brings_what_its_script_runs(tmp_path: Path, runtime: str) ->
     }
     every = {f"scripts/{name}.sh" for name in {*joining, *runtimes.RUNTIMES}}
     assert every & names == {f"scripts/{name}.sh" for name in files[runtime]}
+    assert ("joined.bash" in only_script(draft)) == (runtime in {"enroot", "apptainer"})
     for target, source in draft.copies:
         assert source.is_file(), target
 
@@ -179,30 +149,28 @@ def test_a_script_by_hand_starts_ranks_where_it_was_submitted(
     monkeypatch.chdir(REPOSITORY)
     where = reference(tmp_path, container={"runtime": runtime})
     site = settled(where, image="/i.sqsh")
-    measurement_plan = plan(load_pytorch(), site, Request(Shape(1, 1)))
-    (texts, files) = by_hand(measurement_plan, site, load_pytorch(), options=drafts.OPTIONS)
+    measurement_plan = plan(drafts.load(), site, Request(Shape(1, 1)))
+    (texts, files) = by_hand(measurement_plan, site, drafts.load(), options=drafts.OPTIONS)
     (text,) = texts.values()
     assert "workdir" in text
     assert '"$campaign:$campaign"' in text
     assert ("scripts/enter.sh" in files) == (runtime == "enroot")
 
 
-def test_what_a_runtime_can_not_carry_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("runtime", ["pyxis", "enroot"])
+def test_what_a_runtime_can_not_carry_is_refused(tmp_path: Path, runtime: str) -> None:
+    where = reference(tmp_path, container={"runtime": runtime})
     for mount in ("/$HOME:/x", '/a"b:/x', "/`id`:/x", "/a\\b:/x"):
+        site = changed(where, container={"mounts": (mount,)})
+        if runtime == "enroot":
+            draft_in_container(site, "/i.sqsh")
+            continue
         with pytest.raises(UsageError, match="a shell would expand"):
-            draft_in_container(
-                reference(tmp_path, container={"runtime": "pyxis", "mounts": (mount,)}), "/i.sqsh"
-            )
-        draft_in_container(
-            reference(tmp_path, container={"runtime": "enroot", "mounts": (mount,)}), "/i.sqsh"
-        )
-    for runtime in ("pyxis", "enroot"):
-        with pytest.raises(UsageError, match="comma or a colon"):
-            draft_in_container(
-                reference(tmp_path, container={"runtime": runtime}), "/i.sqsh", data="/a,b"
-            )
-        with pytest.raises(UsageError, match="read as the name"):
-            draft_in_container(reference(tmp_path, container={"runtime": runtime}), "x.sqsh")
+            draft_in_container(site, "/i.sqsh")
+    with pytest.raises(UsageError, match="comma or a colon"):
+        draft_in_container(where, "/i.sqsh", data="/a,b")
+    with pytest.raises(UsageError, match="read as the name"):
+        draft_in_container(where, "x.sqsh")
 
 
 TEXT = st.text(st.characters(blacklist_categories=["Cs", "Cc"]), max_size=20)
@@ -220,7 +188,7 @@ def test_any_text_arrives_as_one_word_at_enter_sh(
     where = reference(
         tmp_path, container={"runtime": "enroot", "mounts": (mount,), "scratch": f"/{scratch}"}
     )
-    recipe = replace(load_pytorch(), image=RecipeImage(workdir=workdir))
+    recipe = replace(drafts.load(), image=RecipeImage(workdir=workdir))
     site = settled(where, image=image)
     draft = drafts.drafted(site, Request(Shape(1, 1), repeats=1), framework_recipe=recipe)
     part = only_script(draft).split("begin_job\n")[1].split("\ncreate_container")[0]
@@ -239,16 +207,6 @@ def test_any_text_arrives_as_one_word_at_enter_sh(
         assert pairs["--workdir"] == workdir
 
 
-def test_nothing_is_asked_of_a_container_without_one(tmp_path: Path) -> None:
-    draft = draft_in_container(reference(tmp_path), data="/a,b", scheduler="local")
-    resolved = draft.resolved
-    assert resolved.inputs.image is None
-    assert resolved.mounts == ()
-    assert "enter.sh" not in resolved.sources
-    text = only_script(draft)
-    assert "joined.bash" not in text
-
-
 def test_the_local_scheduler_runs_ranks_in_one_container_and_leaves_nothing(
     tmp_path: Path,
 ) -> None:
@@ -259,19 +217,10 @@ def test_the_local_scheduler_runs_ranks_in_one_container_and_leaves_nothing(
         "#!/bin/bash\necho $(cat /etc/marker) $RANK $WORLD_SIZE $(readlink /proc/self/ns/mnt)\n"
     )
     tool(tmp_path, "python", recorder)
-    where = reference(
-        tmp_path,
-        container={
-            "runtime": "enroot",
-            "scratch": str(tmp_path / "kept"),
-            "mounts": (str(tmp_path),),
-        },
-    )
-    site = settled(
-        where,
-        image=str(image.write(tmp_path / "i.sqsh")),
-        python=str(tmp_path / "python"),
-    )
+    container = {"scratch": str(tmp_path / "kept"), "mounts": (str(tmp_path),)}
+    where = reference(tmp_path, container={"runtime": "enroot", **container})
+    file = image.write(tmp_path / "i.sqsh")
+    site = settled(where, image=str(file), python=str(tmp_path / "python"))
     request = Request(Shape(1, 2), repeats=2)
     draft = drafts.drafted(site, request, options={"scheduler": "local", "together": True})
     write_campaign(draft)
@@ -330,29 +279,15 @@ def test_the_image_wins_over_its_profile_and_what_it_lacks_is_there(
     )  # fmt: skip
 
 
-@pytest.mark.needs("shellcheck")
-def test_enter_sh_is_clean_for_bash_and_shellcheck() -> None:
-    assert subprocess.run(["bash", "-n", str(ENTER)], check=False).returncode == 0
-    scripts = [str(path) for path in sorted(SHELL.iterdir()) if path.suffix in (".sh", ".bash")]
-    result = subprocess.run(["shellcheck", *scripts], capture_output=True, text=True, check=False)
-    assert result.stdout == ""
-
-
 @cases
 def test_enter_sh_refuses_words_that_it_can_not_follow(words: list[str], says: str) -> None:
-    environment = {"PATH": os.environ["PATH"], "SLURMD_NODENAME": "node7"}
     result = subprocess.run(
         ["bash", "-p", str(ENTER), *words],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+        env={"PATH": os.environ["PATH"], "SLURMD_NODENAME": "node7"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert result.returncode == 125
-    assert (
-        f"hpcbert: node7: {says}" in result.stderr.replace("enter.sh ", "").replace("enter ", "")
-        or says in result.stderr
-    )
+    assert says in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -68,22 +68,19 @@ def test_it_is_one_job_on_the_nodes_of_the_largest_point_and_no_point_itself(
     assert (request.nodes, request.array, request.time_limit) == (4, "", "00:30:00")
     assert "/opt/a b/all_reduce_perf" in find_script(draft)
     assert "--minbytes 32M --maxbytes 256M" in find_script(draft)
+    assert draft.lock.points == tuple(draft.campaign.of_point)
 
 
 @pytest.mark.parametrize("device", ["cpu", "auto"])
 def test_without_gpus_for_certain_the_reference_program_measures(
     tmp_path: Path, device: str
 ) -> None:
-    draft = draft_preflight(tmp_path, "4n1g", device)
+    draft = draft_preflight(tmp_path, "4n1g", device, limit="00:10:00")
     assert "--all-reduce 16" in find_script(draft)
     assert "scripts/bert_pretrain.py" in {target for target, _ in draft.copies}
+    assert draft.campaign.arrays[-1].request.time_limit == "00:10:00"
     # The campaign measures the same program with the same shape: no two share a status file.
     assert len({array.point.key for array in draft.campaign.arrays}) == 2
-
-
-def test_a_shorter_time_limit_is_kept(tmp_path: Path) -> None:
-    draft = draft_preflight(tmp_path, "2n1g", "cpu", limit="00:10:00")
-    assert draft.campaign.arrays[-1].request.time_limit == "00:10:00"
 
 
 @pytest.mark.parametrize(
@@ -99,17 +96,6 @@ def test_one_node_has_nothing_to_be_compared_with(
     with pytest.raises(UsageError, match=why) as caught:
         draft_preflight(tmp_path, shape, "cpu", **options)
     assert "--preflight" in caught.value.hint
-
-
-@pytest.mark.needs("shellcheck")
-def test_its_script_is_clean_for_shellcheck(tmp_path: Path) -> None:
-    file = tmp_path / "preflight.sbatch"
-    file.write_text(find_script(draft_preflight(tmp_path)))
-    result = subprocess.run(
-        ["shellcheck", "--shell=bash", "--norc", str(file)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert result.returncode == 0, result.stdout
 
 
 class Bench:
@@ -226,8 +212,3 @@ def test_where_nothing_is_measured_nothing_runs(tmp_path: Path, table: str) -> N
     assert status == 1
     assert sorted(bench.wrote("cancel")) == ["51", "52"]
     assert not bench.wrote("update")
-
-
-def test_a_preflight_is_no_part_of_what_like_measures_again(tmp_path: Path) -> None:
-    draft = draft_preflight(tmp_path)
-    assert draft.lock.points == tuple(draft.campaign.of_point)

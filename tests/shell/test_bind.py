@@ -226,18 +226,3 @@ def test_the_kernel_is_told(tmp_path: Path) -> None:
     for rank in (0, 1):
         environment = (tmp_path / f"record.env.{rank}").read_text().split("\0")
         assert "OMP_NUM_THREADS=1" in environment
-
-
-@pytest.mark.needs("shellcheck")
-def test_scripts_that_bind_are_clean_for_shellcheck(tmp_path: Path) -> None:
-    files = []
-    for number, (device, exclusive) in enumerate((("gpu", True), ("gpu", False), ("cpu", True))):
-        drop = ("sudo", "/sbin/sysctl", "vm.drop_caches=3")
-        nodes = {"cpus_per_gpu": 4, "drop_caches": drop, "interface": "ib0"}
-        site = reference(tmp_path, nodes=nodes, slurm={"exclusive": exclusive})
-        draft = drafts.drafted(site, Request(Shape(2, 4), device=device), options={"dry": True})
-        text = only_script(draft)
-        files.append(write_file(tmp_path, f"{number}.sh", text))
-    check = ["shellcheck", "--shell=bash", "--norc", *map(str, files)]
-    result = subprocess.run(check, capture_output=True, text=True, check=False, timeout=CEILING)
-    assert result.stdout == ""

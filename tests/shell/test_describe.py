@@ -252,14 +252,6 @@ def test_the_sites_python_is_never_started(tmp_path: Path) -> None:
     assert read_description(tmp_path / "env")["image"]["python"] == "python"
 
 
-@pytest.mark.needs("shellcheck")
-def test_shellcheck_has_nothing_against_it() -> None:
-    result = subprocess.run(
-        ["shellcheck", str(SCRIPT)], capture_output=True, text=True, check=False
-    )
-    assert result.stdout == ""
-
-
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     describe(
         tmp_path, tools=nvidia_smi(tmp_path / "bin", GPUS), OLD="1", OMP_NUM_THREADS="é\x1b[31m"
