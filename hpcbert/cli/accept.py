@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -22,11 +22,13 @@ from hpcbert.cli.campaigns import announce_runs
 from hpcbert.cli.options import (
     MAX_RETRIES,
     VIEW_FORM,
+    flag_option,
     make_share_reader,
     refuse_typed,
-    shared_option,
+    shared_options,
+    text_option,
 )
-from hpcbert.cli.output import Result, print_text, returns_result
+from hpcbert.cli.output import Result, pick, print_text, returns_result
 from hpcbert.cli.tables import list_shortfalls, write_output
 from hpcbert.commands.collect import CollectRequest, find_places, load_result_set, resolve_words
 from hpcbert.commands.compare import (
@@ -64,89 +66,17 @@ _COLUMNS = (
     Column("of its like", ".2%"),
     Column("verdict"),
 )
-_WORDS = {
-    "slower": "slower than its like",
-    "like": "like the others",
-    "unknown": "can't be told",
+# By a node's state: the words of its verdict, and their colour.
+_STATES = {
+    "slower": ("slower than its like", "red"),
+    "like": ("like the others", None),
+    "unknown": ("can't be told", "yellow"),
 }
-_COLOURS = {"slower": "red", "unknown": "yellow"}
-
-
-def node_data(acceptance: Acceptance) -> dict[str, Any]:
-    """Return the nodes of an acceptance as docs/reference/json.md describes them."""
-    return {
-        "nodes": [
-            {"point": point, **verdict._asdict(), "of_base": share}
-            for point, verdict, share in _list_verdicts(acceptance)
-        ],
-        "power": [
-            {
-                "point": point,
-                "false_alarm": comparison.false_alarm,
-                "power": POWER,
-                "spread": comparison.spread,
-                "detectable": comparison.detectable,
-            }
-            for point, comparison in acceptance.nodes
-        ],
-        "differences": [difference._asdict() for difference in acceptance.differences],
-    }
-
-
-def _list_verdicts(acceptance: Acceptance) -> list[tuple[str, NodeVerdict, float | None]]:
-    """Return each point's nodes, with the median over the baseline's; None without one of them."""
-    medians = {
-        pair.new.name: pair.base.row.median
-        for comparison in acceptance.comparisons
-        for pair in comparison.pairs
-    }
-    verdicts = []
-    for point, comparison in acceptance.nodes:
-        base = medians.get(point)
-        for verdict in comparison.verdicts:
-            share = verdict.median / base if verdict.median and base else None
-            verdicts.append((point, verdict, share))
-    return verdicts
-
-
-def make_node_view(acceptance: Acceptance) -> TableView:
-    """Return a table of all nodes of an acceptance."""
-    verdicts = _list_verdicts(acceptance)
-    rows = tuple(
-        (point, node.node, node.runs, node.median, share, node.ratio, _WORDS[node.state])
-        for point, node, share in verdicts
-    )
-    return TableView(
-        heading=("Nodes",),
-        grid=Grid("nodes", "Nodes", _COLUMNS, rows),
-        notes=tuple(map(str, acceptance.differences)),
-        legend=_describe_power(acceptance),
-        colours=tuple(_COLOURS.get(node.state) for _, node, _ in verdicts),
-    )
-
-
-def _describe_power(acceptance: Acceptance) -> str:
-    level = max((entry.false_alarm or 0 for _, entry in acceptance.nodes), default=0)
-    if not level:
-        return f"A verdict needs {min_repeats()} valid runs on three nodes, or five on two."
-    text = "Where no node is slower, a point has a node that is named all the same in at most "
-    text += f"{level:.2%} of the cases"
-    if loss := max(entry.detectable or 0 for _, entry in acceptance.nodes):
-        text += f"; a node that loses {loss:.0%} is named in {POWER:.0%}, at these runs' spread"
-    return f"{text}."
-
-
 # Options that have no effect on results that exist already.
 _SUBMIT_OPTIONS = (
     *("runs", "scheduler", "partition", "account", "qos", "reservation", "nodelist", "exclude"),
     *("time_limit", "runtime", "image", "data", "source", "python"),
 )
-
-
-def _add_submit_options(body: Callable[..., Any]) -> Callable[..., Any]:
-    for name in reversed(("site_file", "templates", *_SUBMIT_OPTIONS)):
-        body = shared_option(name)(body)
-    return body
 
 
 class _Order(NamedTuple):
@@ -167,13 +97,7 @@ class _Order(NamedTuple):
     options: Options
 
 
-@click.command(
-    epilog="\b\nExamples:\n"
-    "  hpcbert accept baseline.json --tolerance 5%\n"
-    "  hpcbert accept baseline.json --each-node --partition gpu --junit accept.xml\n"
-    "  hpcbert accept campaign.toml --against baseline.json\n"
-    "  hpcbert accept baseline.json --each-node accept-20261124T100000Z"
-)
+@click.command()
 @click.argument("baseline")
 @click.argument("results", nargs=-1, metavar="[RESULT]...")
 @click.option(
@@ -184,13 +108,13 @@ class _Order(NamedTuple):
     metavar="SHARE",
     help="Largest loss of a point that is accepted.",
 )
-@click.option("--against", default="", metavar="RESULT", help="Numbers for a campaign.toml.")
-@click.option("--each-node", is_flag=True, help="Measure on each node alone, side by side.")
-@click.option("--junit", default="", metavar="FILE", help="Write verdicts as JUnit XML.")
+@text_option("--against", "Numbers for a campaign.toml.", "RESULT")
+@flag_option("--each-node", "Measure on each node alone, side by side.")
+@text_option("--junit", "Write verdicts as JUnit XML.", "FILE")
 @VIEW_FORM
-@click.option("--force", is_flag=True, help="Submit even if something is known to be missing.")
+@flag_option("--force", "Submit even if something is known to be missing.")
 @MAX_RETRIES
-@_add_submit_options
+@shared_options("site_file", "templates", *_SUBMIT_OPTIONS)
 @returns_result
 def accept(
     baseline: str,
@@ -213,6 +137,13 @@ def accept(
 
     --each-node measures the points of one node on every node of the partition, or of --nodelist. It
     names the nodes that are slower than their like by more than chance.
+
+    \b
+    Examples:
+      hpcbert accept baseline.json --tolerance 5%
+      hpcbert accept baseline.json --each-node --partition gpu --junit accept.xml
+      hpcbert accept campaign.toml --against baseline.json
+      hpcbert accept baseline.json --each-node accept-20261124T100000Z
     """
     options = Options(**values)
     places = find_places(options.site_file, options.templates)
@@ -225,16 +156,8 @@ def accept(
     if not file:
         refuse_typed(("against",), f"with {baseline}, which has numbers")
     base_name = against or baseline
-    order = _Order(
-        base_name,
-        load_result_set([base_name], places),
-        file,
-        tolerance,
-        each_node,
-        junit,
-        form,
-        options,
-    )
+    base = load_result_set([base_name], places)
+    order = _Order(base_name, base, file, tolerance, each_node, junit, form, options)
     if results:
         refuse_typed((*_SUBMIT_OPTIONS, "force", "max_retries"), "with RESULT")
         return _judge(order, resolve_words(results, places))
@@ -250,6 +173,9 @@ def _submit(order: _Order, *, force: bool, max_retries: int) -> Result:
     runs = Path(order.options.runs or site_config.runs)
     nodes, unusable = _list_nodes(site_config, order.options) if order.each_node else ([""], [])
     submitter = request.find_submitter()
+    points = None if order.file else order.base
+    if points and order.each_node:
+        points = replace(points, tables=select_one_node(points.tables))
     drafts: list[Draft] = []
     cautions: list[str] = []
     with closing(PrefetchingRunner(run)) as ahead:
@@ -260,18 +186,26 @@ def _submit(order: _Order, *, force: bool, max_retries: int) -> Result:
                 like="",
                 rehearse=False,
                 ahead=ahead,
-                results=None if order.file else _select_points(order),
+                results=points,
                 submitter=submitter,
             )
             drafts += plan.drafts
             cautions += plan.warnings
-        if order.each_node:
-            _refuse_several_nodes(drafts)
+        measured = [array.point for draft in drafts for array in draft.campaign.measured]
+        shapes = {str(point.shape) for point in measured if point.shape.nodes > 1}
+        if order.each_node and shapes:
+            raise UsageError(
+                f"--each-node measures points of one node, not {', '.join(sorted(shapes))}.",
+                hint="Name a campaign.toml with shapes of one node.",
+            )
         errors, doubts = request.find_obstacles(drafts, force=force, ahead=ahead)
     if errors:
         return Result(errors=errors)
     store.record_submit(runs)
-    drafts = _join_drafts(drafts)
+    name, first_id = f"accept-{format_stamp(time.time())}", drafts[0].campaign.id
+    for position, draft in enumerate(drafts):
+        campaign = replace(draft.campaign, name=name, submission=first_id, position=position)
+        drafts[position] = replace(draft, campaign=campaign)
     result = submit_run.submit_campaigns(
         [draft.directory for draft in drafts],
         site_config,
@@ -284,12 +218,6 @@ def _submit(order: _Order, *, force: bool, max_retries: int) -> Result:
         IncompleteError(f"{node} was not measured: it can't run jobs now.") for node in unusable
     )
     return replace(result, errors=(*result.errors, *missing))
-
-
-def _select_points(order: _Order) -> ResultSet:
-    if not order.each_node:
-        return order.base
-    return replace(order.base, tables=select_one_node(order.base.tables))
 
 
 def _list_nodes(site_config: Site, options: Options) -> tuple[list[str], list[str]]:
@@ -309,27 +237,6 @@ def _list_nodes(site_config: Site, options: Options) -> tuple[list[str], list[st
             hint="Name nodes: --nodelist n[01-04], or another --partition.",
         )
     return usable, [node for node in nodes if node not in usable]
-
-
-def _refuse_several_nodes(drafts: Sequence[Draft]) -> None:
-    points = [array.point for draft in drafts for array in draft.campaign.measured]
-    shapes = {str(point.shape) for point in points if point.shape.nodes > 1}
-    if shapes:
-        raise UsageError(
-            f"--each-node measures points of one node, not {', '.join(sorted(shapes))}.",
-            hint="Name a campaign.toml with shapes of one node.",
-        )
-
-
-def _join_drafts(drafts: Sequence[Draft]) -> list[Draft]:
-    """Return drafts as one submission with a name of its own."""
-    name = f"accept-{format_stamp(time.time())}"
-    first = drafts[0].campaign.id
-    joined = []
-    for position, draft in enumerate(drafts):
-        campaign = replace(draft.campaign, name=name, submission=first, position=position)
-        joined.append(replace(draft, campaign=campaign))
-    return joined
 
 
 def _follow(
@@ -353,10 +260,13 @@ def _judge(order: _Order, paths: Sequence[Path]) -> Result:
     """Compare results with the baseline, and nodes with each other."""
     places = find_places(order.options.site_file, order.options.templates)
     rules = {table.group.framework: table.group.rule for table in order.base.tables}
-    results = {
-        path: load_result_set([str(path)], places, _make_collect_request(path, rules))
-        for path in paths
-    }
+    results = {}
+    for path in paths:
+        is_campaign = (path / MANIFEST).is_file()
+        framework = store.read_manifest(path).framework if is_campaign else ""
+        # A campaign is collected by the baseline's rule.
+        request = CollectRequest(rule=rules.get(framework, "")) if is_campaign else None
+        results[path] = load_result_set([str(path)], places, request)
     acceptance = accept_results(order.base, order.base_name, results, each_node=order.each_node)
     refuse_incomparable(acceptance.comparisons, "Name a baseline that was measured as these are.")
     failures = [
@@ -370,33 +280,79 @@ def _judge(order: _Order, paths: Sequence[Path]) -> Result:
     refused = [IncompleteError(text) for result in results.values() for text in result.refused]
     warnings = [text for result in results.values() for text in result.warnings]
     warnings += [f"{difference}." for difference in acceptance.differences]
+    views = []
+    if not order.each_node:
+        views = [comparison_view(entry, WITHIN) for entry in acceptance.comparisons]
+    if order.each_node or any(len(entry.verdicts) > 1 for _, entry in acceptance.nodes):
+        views.append(_make_node_view(acceptance))
+    width = streams.line_width(sys.stdout)
     return Result(
         data={
             "baseline": order.base_name,
             "tolerance": order.tolerance,
             "results": [str(path) for path in paths],
             "comparisons": [comparison_data(entry) for entry in acceptance.comparisons],
-            **node_data(acceptance),
+            **_node_data(acceptance),
         },
-        text=_format_text(order, acceptance),
+        text="\n\n".join(view.render(order.form, width) for view in views),
         errors=(*failures, *refused, *list_shortfalls(tables)),
         warnings=tuple(dict.fromkeys(warnings)),
     )
 
 
-def _make_collect_request(path: Path, rules: Mapping[str, str]) -> CollectRequest | None:
-    """Return how to collect a campaign: by the baseline's rule; None for what is not a campaign."""
-    if not (path / MANIFEST).is_file():
-        return None
-    return CollectRequest(rule=rules.get(store.read_manifest(path).framework, ""))
+def _node_data(acceptance: Acceptance) -> dict[str, Any]:
+    """Return the nodes of an acceptance as docs/reference/json.md describes them."""
+    return {
+        "nodes": [
+            {"point": point, **verdict._asdict(), "of_base": share}
+            for point, verdict, share in _list_verdicts(acceptance)
+        ],
+        "power": [
+            {"point": point, "power": POWER, **pick(comparison, "false_alarm spread detectable")}
+            for point, comparison in acceptance.nodes
+        ],
+        "differences": [difference._asdict() for difference in acceptance.differences],
+    }
 
 
-def _format_text(order: _Order, acceptance: Acceptance) -> str:
-    """Return the comparisons, unless they are of single nodes, and the table of nodes."""
-    width = streams.line_width(sys.stdout)
-    views = []
-    if not order.each_node:
-        views = [comparison_view(entry, WITHIN) for entry in acceptance.comparisons]
-    if order.each_node or any(len(entry.verdicts) > 1 for _, entry in acceptance.nodes):
-        views.append(make_node_view(acceptance))
-    return "\n\n".join(view.render(order.form, width) for view in views)
+def _list_verdicts(acceptance: Acceptance) -> list[tuple[str, NodeVerdict, float | None]]:
+    """Return each point's nodes, with the median over the baseline's; None without one of them."""
+    medians = {
+        pair.new.name: pair.base.row.median
+        for comparison in acceptance.comparisons
+        for pair in comparison.pairs
+    }
+    verdicts = []
+    for point, comparison in acceptance.nodes:
+        base = medians.get(point)
+        for verdict in comparison.verdicts:
+            share = verdict.median / base if verdict.median and base else None
+            verdicts.append((point, verdict, share))
+    return verdicts
+
+
+def _make_node_view(acceptance: Acceptance) -> TableView:
+    verdicts = _list_verdicts(acceptance)
+    rows = tuple(
+        (point, node.node, node.runs, node.median, share, node.ratio, _STATES[node.state][0])
+        for point, node, share in verdicts
+    )
+    level = max((entry.false_alarm or 0 for _, entry in acceptance.nodes), default=0)
+    legend = f"A verdict needs {min_repeats()} valid runs on three nodes, or five on two."
+    if level:
+        legend = (
+            "Where no node is slower, a point has a node that is named all the same in at most "
+        )
+        legend += f"{level:.2%} of the cases"
+        if loss := max(entry.detectable or 0 for _, entry in acceptance.nodes):
+            legend += (
+                f"; a node that loses {loss:.0%} is named in {POWER:.0%}, at these runs' spread"
+            )
+        legend += "."
+    return TableView(
+        heading=("Nodes",),
+        grid=Grid("nodes", "Nodes", _COLUMNS, rows),
+        notes=tuple(map(str, acceptance.differences)),
+        legend=legend,
+        colours=tuple(_STATES[node.state][1] for _, node, _ in verdicts),
+    )

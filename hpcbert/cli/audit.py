@@ -13,8 +13,8 @@ import click
 
 from hpcbert.campaign import store
 from hpcbert.cli.campaigns import OpenedCampaign, find_runs, open_named
-from hpcbert.cli.options import RUNS, SITE
-from hpcbert.cli.output import Result, join_results, returns_result
+from hpcbert.cli.options import RUNS, SITE, text_option
+from hpcbert.cli.output import Result, join_results, pick, returns_result
 from hpcbert.commands import audit as flow
 from hpcbert.commands.audit import Audit
 from hpcbert.commands.collect import ask_scheduler
@@ -35,16 +35,9 @@ _HINTS = {
 }
 
 
-@click.command(
-    epilog="\b\nExamples:\n"
-    "  hpcbert audit\n"
-    "  hpcbert audit 20261121T100000Z-oneflow-3f9a1c --expect 5f2c1e9a\n"
-    '  hpcbert audit 3f9a1c --accept "the log was cut to its first run"'
-)
+@click.command()
 @click.argument("campaigns", nargs=-1, metavar="[CAMPAIGN]...")
-@click.option(
-    "--expect", default="", metavar="SEAL", help="Seal that the record must have; 8 digits will do."
-)
+@text_option("--expect", "Seal that the record must have; 8 digits will do.", "SEAL")
 @click.option("--accept", metavar="WHY", help="Accept the changes, and record the reason.")
 @RUNS
 @SITE
@@ -62,12 +55,19 @@ def audit(
 
     --accept records the campaign as it is now, changed files included. Later audits and collects
     report that, with the reason.
+
+    \b
+    Examples:
+      hpcbert audit
+      hpcbert audit 20261121T100000Z-oneflow-3f9a1c --expect 5f2c1e9a
+      hpcbert audit 3f9a1c --accept "the log was cut to its first run"
     """
     if expect and not _SEAL.fullmatch(expect.lower()):
         raise UsageError(
             f"--expect: '{expect}' can't identify a seal.",
             hint="Give at least the first 8 of its 64 hexadecimal digits, which audit prints.",
         )
+    # Directories need no site.
     if campaigns and all(
         os.sep in name and (Path(name) / MANIFEST).is_file() for name in campaigns
     ):
@@ -75,57 +75,40 @@ def audit(
         opened_campaigns = tuple(OpenedCampaign(path, path) for path in paths)
     else:
         opened_campaigns = open_named(campaigns, find_runs(runs, site_file))
-    if len(opened_campaigns) > 1 and (expect or accept is not None):
-        raise UsageError(
-            f"{'--expect' if expect else '--accept'} is about one campaign, not "
-            f"{len(opened_campaigns)}.",
-            hint="Name one by its id: hpcbert list",
-        )
+    count, option = len(opened_campaigns), "--expect" if expect else "--accept"
+    if count > 1 and (expect or accept is not None):
+        hint = "Name one by its id: hpcbert list"
+        raise UsageError(f"{option} is about one campaign, not {count}.", hint=hint)
     return join_results([_audit_campaign(place, expect, accept) for place in opened_campaigns])
 
 
 def _audit_campaign(opened_campaign: OpenedCampaign, expect: str, accept: str | None) -> Result:
-    if accept is not None and opened_campaign.packed:
-        raise UsageError(
-            "An archive can't be changed, so it can't record what you accept.",
-            where=str(opened_campaign.shown),
-            hint="Accept the changes in the campaign's directory, then archive it again.",
-        )
+    directory = opened_campaign.directory
     if accept is not None:
-        if owner := store.find_foreign_owner(opened_campaign.directory):
+        if opened_campaign.packed:
             raise UsageError(
-                f"The campaign belongs to {owner}.", where=str(opened_campaign.directory)
+                "An archive can't be changed, so it can't record what you accept.",
+                where=str(opened_campaign.shown),
+                hint="Accept the changes in the campaign's directory, then archive it again.",
             )
-        flow.accept_changes(
-            opened_campaign.directory, accept, states=ask_scheduler, now=time.time()
-        )
-    report = flow.audit(opened_campaign.directory, expected=expect.lower())
-    text = f"{report.campaign.id} is {report.status}. {'; '.join(map(str, report.findings))}."
-    is_intact = report.status == "intact"
-    return Result(
-        data=_audit_data(opened_campaign.shown, report),
-        text="\n".join(_format_audit(report)),
-        errors=() if is_intact else (CheckError(text, hint=_HINTS[report.status]),),
-        warnings=store.warn_about_writers(opened_campaign.shown),
-    )
-
-
-def _audit_data(directory: Path, report: Audit) -> dict[str, Any]:
+        if owner := store.find_foreign_owner(directory):
+            raise UsageError(f"The campaign belongs to {owner}.", where=str(directory))
+        flow.accept_changes(directory, accept, states=ask_scheduler, now=time.time())
+    report = flow.audit(directory, expected=expect.lower())
     data = tables_data(report.tables)
     for table in data["tables"]:
         for row in table["rows"]:
             for run in row["runs"]:
                 run["evidence"] = report.exhibits.get(run["log"])
-    return {
-        "campaign": report.campaign.id,
-        "directory": str(directory),
-        "status": report.status,
-        "recorded": report.recorded,
-        "seal": report.seal,
-        "history": report.history,
-        "findings": report.findings,
-        **data,
-    }
+    data |= {"campaign": report.campaign.id, "directory": str(opened_campaign.shown)}
+    text = f"{report.campaign.id} is {report.status}. {'; '.join(map(str, report.findings))}."
+    is_intact = report.status == "intact"
+    return Result(
+        data={**data, **pick(report, "status recorded seal history findings")},
+        text="\n".join(_format_audit(report)),
+        errors=() if is_intact else (CheckError(text, hint=_HINTS[report.status]),),
+        warnings=store.warn_about_writers(opened_campaign.shown),
+    )
 
 
 def _format_audit(report: Audit) -> Iterator[str]:
@@ -133,14 +116,12 @@ def _format_audit(report: Audit) -> Iterator[str]:
     yield f"{name} · {report.status} · recorded {report.recorded}"
     yield f"seal {sanitize(report.seal)}"
     for entry in report.history:
+        text = f"recorded before at {entry.get('recorded')}, since then: "
         changes = entry.get("changes")
-        text = "; ".join(map(str, changes)) if isinstance(changes, list) else ""
-        acceptance = (
-            f"; accepted at {entry.get('at')}: {entry['accepted']}" if entry.get("accepted") else ""
-        )
-        yield sanitize(
-            f"recorded before at {entry.get('recorded')}, since then: {text}{acceptance}"
-        )
+        text += "; ".join(map(str, changes)) if isinstance(changes, list) else ""
+        if entry.get("accepted"):
+            text += f"; accepted at {entry.get('at')}: {entry['accepted']}"
+        yield sanitize(text)
     for finding in report.findings:
         sign = click.style("!", fg="yellow") if finding.harmless else click.style("✗", fg="red")
         yield f"{sign} {sanitize(str(finding))}"

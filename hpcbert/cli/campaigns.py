@@ -7,30 +7,23 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import click
 
 from hpcbert.campaign import archive, store
-from hpcbert.campaign.overview import Best
-from hpcbert.cli.options import is_typed
+from hpcbert.cli.options import RUNS, SITE, is_typed
 from hpcbert.cli.output import print_text
 from hpcbert.config import site
 from hpcbert.config.places import default_site
 from hpcbert.config.site import Site
 from hpcbert.errors import UsageError
 from hpcbert.model import Campaign
-from hpcbert.results.grid import format_number
 
-# Up to this many shapes are named one by one.
-_MAX_SHAPES = 3
-# Marks numbers that collect found before all repeats had ended.
-PROVISIONAL = "*"
-COLLECT_AGAIN = (
-    f"{PROVISIONAL} Provisional: collected before all repeats had ended; run hpcbert collect again."
-)
+T = TypeVar("T")
 _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "m"), (1.0, "s"))
 
 
@@ -40,18 +33,6 @@ def format_age(seconds: float | None) -> str:
         return "-"
     size, unit = next((entry for entry in _UNITS if seconds >= entry[0]), _UNITS[-1])
     return f"{seconds // size:.0f}{unit}"
-
-
-def format_shapes(shapes: Sequence[str]) -> str:
-    """Return shapes in few characters: each one, or first, last and number."""
-    if len(shapes) <= _MAX_SHAPES:
-        return ",".join(shapes) or "-"
-    return f"{shapes[0]}..{shapes[-1]} ({len(shapes)})"
-
-
-def format_best(best: Best | None) -> str:
-    """Return a campaign's highest number and its point."""
-    return "-" if best is None else f"{format_number(best.throughput)} {best.shape}"
 
 
 class OpenedCampaign(NamedTuple):
@@ -74,6 +55,18 @@ class OpenedCampaign(NamedTuple):
 def find_runs(runs: str, site_file: str) -> Path:
     """Return the directory of the campaigns: that of the command line, or else the site's."""
     return Path(runs or site.load(site_file).runs)
+
+
+def takes_runs(body: Callable[..., T]) -> Callable[..., T]:
+    """Add --runs and --site to a command, which gets the directory of the campaigns."""
+
+    @RUNS
+    @SITE
+    @wraps(body)
+    def command(*, runs: str, site_file: str, **values: Any) -> T:
+        return body(runs=find_runs(runs, site_file), **values)
+
+    return command
 
 
 def announce_site(site_config: Site, *targets: str) -> None:

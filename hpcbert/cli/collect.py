@@ -10,7 +10,7 @@ import click
 
 from hpcbert.campaign import store
 from hpcbert.campaign.foreign import LogExplanation
-from hpcbert.cli.options import UNIT, refuse_typed
+from hpcbert.cli.options import UNIT, refuse_typed, text_option
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.tables import add_log_options, collect_tables, make_collect_request, refuse_unit
 from hpcbert.commands.collect import explain_logs, find_newest, find_places, resolve_words
@@ -21,48 +21,6 @@ from hpcbert.results.published.record import find_tables
 from hpcbert.results.wording import sanitize
 
 
-def show_explanations(explanations: Sequence[LogExplanation]) -> Result:
-    """Return how each log is read; incomplete if one has no number."""
-    text = "\n\n".join("\n".join(_format_explanation(entry)) for entry in explanations)
-    unread = [entry for entry in explanations if not _has_number(entry)]
-    message = f"{len(unread)} of {len(explanations)} logs: no rule gives a number."
-    errors = (IncompleteError(message),) if unread else ()
-    return Result({"logs": list(map(_explanation_data, explanations))}, text, errors)
-
-
-def _has_number(explanation: LogExplanation) -> bool:
-    return any(outcome.throughput for outcome in explanation.outcomes)
-
-
-def _format_explanation(explanation: LogExplanation) -> Iterator[str]:
-    yield sanitize(explanation.path)
-    yield f"  recipe: {explanation.framework or explanation.problem}"
-    named = ", ".join(f"{name} = {value}" for name, value in explanation.named.items())
-    yield f"  path: {sanitize(named) or 'states nothing'}"
-    if explanation.facts:
-        yield "  facts:"
-    for fact in explanation.facts:
-        place = f"line {fact.line}" if fact.line else "a line"
-        place += f" and {fact.lines - 1} more" if fact.lines > 1 else ""
-        note = " (assumed)" if fact.is_assumed else ""
-        yield f"    {fact.name} = {fact.value}{note}: {place}: {sanitize(fact.text)}"
-    if explanation.outcomes:
-        yield "  rules:"
-    for outcome in explanation.outcomes:
-        number = f"{outcome.throughput:,.2f} samples/s" if outcome.throughput else "no number"
-        mark = " (used)" if outcome.is_chosen else ""
-        reasons = f": {sanitize('; '.join(outcome.reasons))}" if outcome.reasons else ""
-        yield f"    {outcome.rule}{mark}, {outcome.window}: {number}{reasons}"
-
-
-def _explanation_data(explanation: LogExplanation) -> dict[str, Any]:
-    return {
-        **explanation._asdict(),
-        "facts": [fact._asdict() for fact in explanation.facts],
-        "outcomes": [outcome._asdict() for outcome in explanation.outcomes],
-    }
-
-
 @click.command()
 @click.argument("paths", nargs=-1)
 @click.option(
@@ -71,9 +29,9 @@ def _explanation_data(explanation: LogExplanation) -> dict[str, Any]:
     type=click.Choice([*FORMATS]),
     help="Format of the table; default: from --output, or text.",
 )
-@click.option("--output", default="", metavar="FILE", help="Write the table to a file.")
-@click.option("--beside", default="", metavar="NAME", help="Add published numbers: dlperf.")
-@click.option("--junit", default="", metavar="FILE", help="Write each point as JUnit XML.")
+@text_option("--output", "Write the table to a file.", "FILE")
+@text_option("--beside", "Add published numbers: dlperf.", "NAME")
+@text_option("--junit", "Write each point as JUnit XML.", "FILE")
 @UNIT
 @click.option(
     "--explain", "-v", is_flag=True, help="Show how each log is read: facts, lines, all rules."
@@ -111,14 +69,23 @@ def collect(
       hpcbert collect old/*.log --fw oneflow --pattern 'run{repeat}_{nodes}x{gpus_per_node}.log'
     """
     if explain:
-        refuse_typed(
-            ("form", "output", "junit", "beside", "unit"), "with --explain, which makes no table"
-        )
+        table_options = ("form", "output", "junit", "beside", "unit")
+        refuse_typed(table_options, "with --explain, which makes no table")
     request = make_collect_request(reading)
     chosen_form, notes = _choose_form(form, output)
     refuse_unit(chosen_form, unit)
+    if beside and unit != "samples":
+        raise UsageError(
+            f"--beside has no effect with --unit {unit}: the record is in samples/s.",
+            hint="Leave one of the two out.",
+        )
+    if beside and chosen_form not in ("text", "wide", "markdown"):
+        raise UsageError(
+            f"--beside has no effect with --format {chosen_form}, which has no room for it.",
+            hint="Use text, markdown or --json.",
+        )
     if beside:
-        _refuse_beside(beside, chosen_form, unit)
+        find_tables(beside)
     # Before any path is read: recipes that others can change are refused whatever is collected.
     places = find_places(site_file, templates)
     resolved_paths = resolve_words(paths, places)
@@ -127,7 +94,7 @@ def collect(
         resolved_paths = store.list_submission(newest)
         notes += tuple(filter(None, [store.describe_refusal(newest)]))
     if explain:
-        return show_explanations(explain_logs(resolved_paths, request, places.recipes))
+        return _show_explanations(explain_logs(resolved_paths, request, places.recipes))
     return collect_tables(
         resolved_paths,
         request,
@@ -146,24 +113,51 @@ def _choose_form(form: str | None, output: str) -> tuple[str, tuple[str, ...]]:
     suffix_form = format_of_suffix(Path(output).suffix)
     chosen_form = form or suffix_form or "text"
     if FORMATS[chosen_form].pack and not output:
-        raise UsageError(
-            f"{chosen_form} is not a text format.", hint="Name a file for it: --output FILE."
-        )
-    if form and suffix_form and form.removeprefix("dlperf-") != suffix_form:
-        note = f"{output} holds {form} because of --format, although its name says {suffix_form}."
-        return chosen_form, (note,)
-    return chosen_form, ()
+        hint = "Name a file for it: --output FILE."
+        raise UsageError(f"{chosen_form} is not a text format.", hint=hint)
+    if not form or not suffix_form or form.removeprefix("dlperf-") == suffix_form:
+        return chosen_form, ()
+    note = f"{output} holds {form} because of --format, although its name says {suffix_form}."
+    return chosen_form, (note,)
 
 
-def _refuse_beside(name: str, form: str, unit: Unit) -> None:
-    if unit != "samples":
-        raise UsageError(
-            f"--beside has no effect with --unit {unit}: the record is in samples/s.",
-            hint="Leave one of the two out.",
-        )
-    if form not in ("text", "wide", "markdown"):
-        raise UsageError(
-            f"--beside has no effect with --format {form}, which has no room for it.",
-            hint="Use text, markdown or --json.",
-        )
-    find_tables(name)
+def _show_explanations(explanations: Sequence[LogExplanation]) -> Result:
+    """Return how each log is read; incomplete if one has no number."""
+    unread = [
+        explanation
+        for explanation in explanations
+        if not any(outcome.throughput for outcome in explanation.outcomes)
+    ]
+    message = f"{len(unread)} of {len(explanations)} logs: no rule gives a number."
+    data = [
+        {
+            **explanation._asdict(),
+            "facts": [fact._asdict() for fact in explanation.facts],
+            "outcomes": [outcome._asdict() for outcome in explanation.outcomes],
+        }
+        for explanation in explanations
+    ]
+    parts = ["\n".join(_format_explanation(explanation)) for explanation in explanations]
+    errors = (IncompleteError(message),) if unread else ()
+    return Result({"logs": data}, "\n\n".join(parts), errors)
+
+
+def _format_explanation(explanation: LogExplanation) -> Iterator[str]:
+    yield sanitize(explanation.path)
+    yield f"  recipe: {explanation.framework or explanation.problem}"
+    named = ", ".join(f"{name} = {value}" for name, value in explanation.named.items())
+    yield f"  path: {sanitize(named) or 'states nothing'}"
+    if explanation.facts:
+        yield "  facts:"
+    for fact in explanation.facts:
+        place = f"line {fact.line}" if fact.line else "a line"
+        place += f" and {fact.lines - 1} more" if fact.lines > 1 else ""
+        note = " (assumed)" if fact.is_assumed else ""
+        yield f"    {fact.name} = {fact.value}{note}: {place}: {sanitize(fact.text)}"
+    if explanation.outcomes:
+        yield "  rules:"
+    for outcome in explanation.outcomes:
+        number = f"{outcome.throughput:,.2f} samples/s" if outcome.throughput else "no number"
+        mark = " (used)" if outcome.is_chosen else ""
+        reasons = f": {sanitize('; '.join(outcome.reasons))}" if outcome.reasons else ""
+        yield f"    {outcome.rule}{mark}, {outcome.window}: {number}{reasons}"

@@ -1,4 +1,4 @@
-"""hpcbert compare."""
+"""hpcbert compare, hpcbert nodes."""
 
 from __future__ import annotations
 
@@ -8,16 +8,41 @@ from typing import Any
 
 import click
 
+from hpcbert.campaign import store
 from hpcbert.cli import streams
-from hpcbert.cli.options import UNIT, VIEW_FORM, make_share_reader, refuse_typed
+from hpcbert.cli.campaigns import find_runs
+from hpcbert.cli.options import (
+    RUNS,
+    SITE,
+    UNIT,
+    VIEW_FORM,
+    flag_option,
+    make_share_reader,
+    refuse_typed,
+    text_option,
+)
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.tables import add_log_options, make_collect_request, write_output
-from hpcbert.commands.collect import find_places
-from hpcbert.commands.compare import CompareRequest, CompareResult, compare_results
-from hpcbert.errors import IncompleteError
+from hpcbert.commands.collect import find_places, load_result_set
+from hpcbert.commands.compare import CompareRequest, compare_results
+from hpcbert.errors import HpcbertError, IncompleteError, UsageError, join_names
 from hpcbert.model import Unit
-from hpcbert.results import compare as results_compare
-from hpcbert.results.compare import DIMENSIONS
+from hpcbert.results.compare import DIMENSIONS, comparison_data, comparison_view, render_junit
+from hpcbert.results.document import ResultSet
+from hpcbert.results.grid import Column, Grid, TableView
+from hpcbert.results.nodes import list_history
+from hpcbert.slurm.hostlist import expand
+from hpcbert.system.progress import track
+
+_COLUMNS = (
+    Column("node"),
+    Column("point"),
+    Column("date"),
+    Column("campaign"),
+    Column("runs", "d"),
+    Column("samples/s", ".2f"),
+    Column("of the one before", ".2%"),
+)
 
 
 @click.command()
@@ -40,8 +65,8 @@ from hpcbert.results.compare import DIMENSIONS
     metavar="SHARE",
     help="Exit with 7 if a point has less than this share of BASE, or is missing.",
 )
-@click.option("--junit", default="", metavar="FILE", help="Write failures as JUnit XML.")
-@click.option("--anyway", is_flag=True, help="Compare even what is not comparable, and mark it.")
+@text_option("--junit", "Write failures as JUnit XML.", "FILE")
+@flag_option("--anyway", "Compare even what is not comparable, and mark it.")
 @VIEW_FORM
 @UNIT
 @add_log_options
@@ -88,29 +113,66 @@ def compare(
     )
     result = compare_results(request, find_places(site_file, templates))
     if junit:
-        content = results_compare.render_junit(
-            "hpcbert compare", result.comparisons, result.failures
-        )
+        content = render_junit("hpcbert compare", result.comparisons, result.failures)
         write_output(Path(junit), content, "--junit")
-    return _make_result(result, within, fail_under, form)
-
-
-def _make_result(
-    result: CompareResult, within: float, fail_under: float | None, form: str
-) -> Result:
     width = streams.line_width(sys.stdout)
-    views = [
-        results_compare.comparison_view(comparison, within) for comparison in result.comparisons
-    ]
+    views = [comparison_view(comparison, within) for comparison in result.comparisons]
+    comparisons = [comparison_data(comparison) for comparison in result.comparisons]
     return Result(
-        data={
-            "within": within,
-            "fail_under": fail_under,
-            "comparisons": [
-                results_compare.comparison_data(comparison) for comparison in result.comparisons
-            ],
-        },
+        data={"within": within, "fail_under": fail_under, "comparisons": comparisons},
         text="\n\n".join(view.render(form, width) for view in views),
         errors=(*result.failures, *map(IncompleteError, result.refused)),
         warnings=result.warnings,
     )
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[NODE]...")
+@RUNS
+@SITE
+@returns_result
+def nodes(names: tuple[str, ...], *, runs: str, site_file: str) -> Result:
+    """Show the history of nodes: rates and facts, campaign by campaign.
+
+    It has the valid runs on one node in your campaigns: their median, that over the median of the
+    same point in the campaign before, and the facts of the node that changed since then. A run on
+    several nodes says nothing about one of them.
+
+    \b
+    Examples:
+      hpcbert nodes
+      hpcbert nodes n07
+      hpcbert nodes 'n[01-04]' --json
+    """
+    root, places = find_runs(runs, site_file), find_places(site_file)
+    warnings: list[str] = []
+    results: list[ResultSet] = []
+    for path in track(store.find_campaigns(root), "collecting campaigns"):
+        try:
+            results.append(load_result_set([str(path)], places))
+        except HpcbertError as error:  # noqa: PERF203
+            warnings.append(f"{path} is left out: {error}")
+    records = list_history(result for result in results if result.sources)
+    requested_nodes = [node for name in names for node in expand(name)]
+    present = {record.node for record in records}
+    if absent := [node for node in requested_nodes if node not in present]:
+        raise UsageError(
+            f"No campaign has a valid run on {join_names(absent)} alone.",
+            where=str(root),
+            hint=f"There are runs on {join_names(sorted(present))}." if present else "",
+        )
+    shown = [record for record in records if not names or record.node in requested_nodes]
+    data = [
+        {**record._asdict(), "changes": [change._asdict() for change in record.changes]}
+        for record in shown
+    ]
+    rows = tuple((*record[:2], record.created[:10], *record[3:7]) for record in shown)
+    notes = dict.fromkeys(
+        f"{record.node} in {record.campaign}: {change}"
+        for record in shown
+        for change in record.changes
+    )
+    view = TableView((), Grid("nodes", "Nodes", _COLUMNS, rows), tuple(notes))
+    table = view.text(streams.line_width(sys.stdout)).lstrip("\n")
+    table = table if shown else "No campaign has a valid run on one node."
+    return Result(data, table, warnings=tuple(dict.fromkeys(warnings)))

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import click
 
-from hpcbert.cli.options import refuse_typed
+from hpcbert.cli.options import count_option, flag_option, refuse_typed
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.errors import CheckError, UsageError, format_count
+from hpcbert.errors import CheckError, format_count
 from hpcbert.model import FORMAT_NAMES, usual_predictions
 
-_DIRECTORY = click.argument("directory", type=click.Path(path_type=Path))
+_PATH = click.Path(path_type=Path)
+_DIRECTORY = click.argument("directory", type=_PATH)
 
 
 @click.group()
@@ -23,22 +24,20 @@ def data() -> None:
 @click.option(
     "--format", "form", type=click.Choice(FORMAT_NAMES), required=True, help="Format to write."
 )
-@click.option(
-    "--sequence-length", type=int, default=128, show_default=True, help="Tokens in a sample."
-)
-@click.option("--predictions", type=int, help="Masked tokens per sample; 20 of 128, else 15 %.")
-@click.option("--samples", type=int, help="Number of samples; 100000, or one pass over --text.")
-@click.option("--files", type=int, default=0, help="Number of files; 32, or 1 for Megatron.")
+@count_option("--sequence-length", "Tokens in a sample.", default=128)
+@count_option("--predictions", "Masked tokens per sample; 20 of 128, else 15 %.")
+@count_option("--samples", "Number of samples; 100000, or one pass over --text.")
+@count_option("--files", "Number of files; 32, or 1 for Megatron.", least=0)
 @click.option(
     "--fill",
     default="generator",
     show_default=True,
     help="Real tokens: generator (9 of 10 samples full), full, wiki, or their mean share.",
 )
-@click.option("--seed", type=int, default=42, show_default=True, help="Seed of the random numbers.")
-@click.option("--vocab", "vocabulary", type=click.Path(path_type=Path), help="A vocabulary file.")
-@click.option("--text", type=click.Path(path_type=Path), help="A file or folder to read.")
-@click.option("--cased", is_flag=True, help="Keep upper case in the text.")
+@click.option("--seed", type=int, default=42, show_default=True, help="Seed of random numbers.")
+@click.option("--vocab", "vocabulary", type=_PATH, help="A vocabulary file.")
+@click.option("--text", type=_PATH, help="A file or folder to read.")
+@flag_option("--cased", "Keep upper case in the text.")
 @_DIRECTORY
 @returns_result
 def data_make(
@@ -47,7 +46,7 @@ def data_make(
     sequence_length: int,
     predictions: int | None,
     samples: int | None,
-    files: int,
+    files: int | None,
     fill: str,
     seed: int,
     vocabulary: Path | None,
@@ -66,18 +65,14 @@ def data_make(
     from hpcbert.prepare.data_making import DataPlan, make
     from hpcbert.prepare.data_samples import StreamSettings
 
-    if samples is None:
-        samples = 0 if text else 100_000
-    elif samples < 1:  # 0 means: as many as a text gives
-        raise UsageError(f"--samples {samples} is out of range: 1 or more.")
-    if predictions is None:
-        predictions = usual_predictions(sequence_length)
+    # 0: as many as a text gives.
+    samples = samples or (0 if text else 100_000)
+    predictions = predictions or usual_predictions(sequence_length)
     stream = StreamSettings(sequence_length, predictions, samples, fill, seed)
-    plan = DataPlan(directory, form, files, stream, text, vocabulary, lowercase=not cased)
+    plan = DataPlan(directory, form, files or 0, stream, text, vocabulary, lowercase=not cased)
     document = make(plan)
-    count = len(document["files"])
     kind = "synthetic samples" if document["synthetic"] else "samples"
-    summary = f"{document['samples']} {kind} in {count} file{'s' * (count > 1)}"
+    summary = f"{document['samples']} {kind} in {format_count(len(document['files']), 'file')}"
     lines = [
         f"{directory}: {summary}, {document['mean_tokens']:.1f} tokens each on average",
         f"stream sha256:{document['stream_sha256']}",
@@ -105,13 +100,7 @@ def data_check(directory: Path) -> Result:
 
 
 @data.command("show")
-@click.option(
-    "--sample",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Number of the sample.",
-)
+@count_option("--sample", "Number of the sample.", least=0, default=0)
 @_DIRECTORY
 @returns_result
 def data_show(sample: int, directory: Path) -> Result:

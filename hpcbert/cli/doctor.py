@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from hpcbert.cli.options import refuse_typed, shared_option
+from hpcbert.cli.options import count_option, refuse_typed, shared_option, shared_options
 from hpcbert.cli.output import Result, replace_controls, returns_result
 from hpcbert.cli.request import find_submitter
 from hpcbert.commands.doctor import Visit, examine
@@ -24,42 +24,22 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 _MAX_WAIT = 300
 
 
-@click.command(
-    epilog="\b\nExamples:\n"
-    "  hpcbert doctor\n"
-    "  hpcbert doctor --nodes 4 --fw oneflow\n"
-    "  hpcbert doctor --nodes 4 --partition gpu --account project"
-)
-@shared_option("site_file")
+@click.command()
+@shared_options("site_file")
 @click.option("--fw", "frameworks", multiple=True, help="Check this framework's image and data.")
-@click.option(
-    "--nodes", type=click.IntRange(0), default=0, help="Check this many nodes from inside a job."
-)
-@click.option(
-    "--gpus-per-node", type=click.IntRange(1), help="GPUs per node; the site's by default."
-)
-@click.option(
-    "--wait",
-    type=click.IntRange(1),
-    default=_MAX_WAIT,
-    show_default=True,
-    help="Seconds to wait for the job to start.",
-)
-@shared_option("runtime")
-@shared_option("runs")
-@shared_option("partition")
-@shared_option("account")
-@shared_option("qos")
-@shared_option("reservation")
+@count_option("--nodes", "Check this many nodes from inside a job.", least=0)
+@count_option("--gpus-per-node", "GPUs per node; the site's by default.")
+@count_option("--wait", "Seconds to wait for the job to start.", default=_MAX_WAIT)
+@shared_options("runtime", "runs", "partition", "account", "qos", "reservation")
 @shared_option("nodelist", "Nodes that a job must have.", metavar=None)
 @shared_option("exclude", "Nodes that a job must not have.", metavar=None)
-@shared_option("time_limit")
+@shared_options("time_limit")
 @returns_result
 def doctor(
     *,
     site_file: str,
     frameworks: tuple[str, ...],
-    nodes: int,
+    nodes: int | None,
     gpus_per_node: int | None,
     wait: int,
     **values: Any,
@@ -68,6 +48,12 @@ def doctor(
 
     With --nodes, doctor submits a job with the script of a normal submission, which checks that
     many nodes from inside.
+
+    \b
+    Examples:
+      hpcbert doctor
+      hpcbert doctor --nodes 4 --fw oneflow
+      hpcbert doctor --nodes 4 --partition gpu --account project
     """
     site_config = site.load(site_file, Options(**values))
     scheduler_traits = find_traits(site_config.scheduler)
@@ -89,17 +75,17 @@ def _format_findings(findings: Sequence[Finding]) -> Iterator[str]:
     recipes = [
         finding for finding in findings if finding.code == "recipe" and finding.status == "ok"
     ]
+    if recipes:
+        detail = f"{len(recipes)} can be read; hpcbert frameworks lists them"
+        place, finding = findings.index(recipes[0]), Finding("recipes", "ok", detail)
+        others = [finding for finding in findings[place:] if finding not in recipes]
+        findings = [*findings[:place], finding, *others]
     for finding in findings:
-        if finding not in recipes:
-            yield from _format_finding(finding)
-        elif finding is recipes[0]:
-            detail = f"{len(recipes)} can be read; hpcbert frameworks lists them"
-            yield from _format_finding(Finding("recipes", "ok", detail))
-
-
-def _format_finding(finding: Finding) -> list[str]:
-    status = click.style(f"{finding.status:<4}", _COLOURS[finding.status])
-    lines = [f"{status} {finding.name}: {replace_controls(finding.detail)}"]
-    lines += [f"     {finding.hint}"] if finding.hint else []
-    lines += [f"     change: {finding.change}"] if finding.change else []
-    return lines + ([f"     try: {finding.remedy}"] if finding.remedy else [])
+        status = click.style(f"{finding.status:<4}", _COLOURS[finding.status])
+        yield f"{status} {finding.name}: {replace_controls(finding.detail)}"
+        if finding.hint:
+            yield f"     {finding.hint}"
+        if finding.change:
+            yield f"     change: {finding.change}"
+        if finding.remedy:
+            yield f"     try: {finding.remedy}"

@@ -1,25 +1,30 @@
-"""hpcbert explain."""
+"""hpcbert explain, hpcbert predict."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
 from hpcbert.campaign import store
 from hpcbert.cli.campaigns import open_selected
-from hpcbert.cli.options import RESULTS_SITE, TEMPLATES
+from hpcbert.cli.options import RESULTS_SITE, RULE, TEMPLATES, UNIT
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.commands.collect import CollectRequest, Places, find_places, load_result_set
-from hpcbert.errors import IncompleteError
+from hpcbert.errors import IncompleteError, format_count
 from hpcbert.logs.arithmetic import median
 from hpcbert.logs.input_wait import read_wait_share
-from hpcbert.model import ARCHIVE, Group, Row, Shape, SpeedupTable
+from hpcbert.model import ARCHIVE, Group, Shape, SpeedupTable, Unit
+from hpcbert.results.document import ResultSet
 from hpcbert.results.explain import Observation
 from hpcbert.results.explain import explain as explain_table
-from hpcbert.results.wording import sanitize, table_title
+from hpcbert.results.metrics import table_factor
+from hpcbert.results.scaling import Curve, Prediction, fit_curve, parse_node_counts
+from hpcbert.results.wording import device_word, sanitize, table_title
 
 _SPEED = re.compile(r" is ([0-9.e+]{1,20}) GB/s")
 # Logs of a point to read for waits for input.
@@ -28,11 +33,7 @@ _MAX_LOGS = 5
 _LARGE_MESSAGE_RULE = "busbw-32M"
 
 
-@click.command(
-    epilog="\b\nExamples:\n"
-    "  hpcbert explain\n"
-    "  hpcbert explain 3f9a1c --network 20261121T120000Z-nccl-tests-77b0c2"
-)
+@click.command()
 @click.argument("paths", nargs=-1)
 @click.option("--network", multiple=True, metavar="CAMPAIGN", help="Campaign of nccl-tests.")
 @TEMPLATES
@@ -52,41 +53,32 @@ def explain(
     that lowers the median, the time of all-reduce alone against the time that a step lost, uneven
     steps, and waits for input, each with its numbers. If data is missing, it names the run that
     would provide it.
+
+    \b
+    Examples:
+      hpcbert explain
+      hpcbert explain 3f9a1c --network 20261121T120000Z-nccl-tests-77b0c2
     """
-    result_places = find_places(site_file, templates)
-    results = load_result_set(_unpack_archives(paths, result_places), result_places)
+    places = find_places(site_file, templates)
+    results = load_result_set(_unpack_archives(paths, places), places)
     speeds: dict[Shape, float] = {}
     if network:
+        request = CollectRequest(rule=_LARGE_MESSAGE_RULE)
         speeds = read_bandwidths(
-            load_result_set(
-                _unpack_archives(network, result_places),
-                result_places,
-                CollectRequest(rule=_LARGE_MESSAGE_RULE),
-            ).tables
+            load_result_set(_unpack_archives(network, places), places, request).tables
         )
-    source_paths = {source.name: Path(source.path) for source in results.sources if source.path}
-    tables = [
-        (
-            table.group,
-            explain_table(table, bandwidths=speeds, waits=_read_waits(table, source_paths)),
-        )
-        for table in results.tables
-    ]
+    tables = []
+    for table in results.tables:
+        waits = _read_waits(table, results)
+        tables.append((table.group, explain_table(table, bandwidths=speeds, waits=waits)))
     errors = () if tables else (IncompleteError("There is no table to explain."),)
-    data = {
-        "tables": [
-            {
-                **vars(group),
-                "findings": [
-                    {**vars(finding), "shape": str(finding.shape) if finding.shape else None}
-                    for finding in findings
-                ],
-            }
-            for group, findings in tables
-        ]
-    }
+    data: list[dict[str, Any]] = [{**vars(group), "findings": []} for group, _ in tables]
+    for document, (_, findings) in zip(data, tables, strict=True):
+        for finding in findings:
+            shape = str(finding.shape) if finding.shape else None
+            document["findings"].append({**vars(finding), "shape": shape})
     text = "\n\n".join("\n".join(_format_findings(group, findings)) for group, findings in tables)
-    return Result(data, text, errors, (*results.warnings, *results.refused))
+    return Result({"tables": data}, text, errors, (*results.warnings, *results.refused))
 
 
 def _unpack_archives(names: Sequence[str], places: Places) -> list[str]:
@@ -111,17 +103,19 @@ def read_bandwidths(tables: Sequence[SpeedupTable]) -> dict[Shape, float]:
     return {shape: median(speeds) for shape, speeds in speeds_by_shape.items()}
 
 
-def _read_waits(table: SpeedupTable, places: Mapping[str, Path]) -> dict[Shape, list[float]]:
-    shares = {row.shape: _read_row_waits(row, places) for row in table.rows}
-    return {shape: share for shape, share in shares.items() if share}
-
-
-def _read_row_waits(row: Row, places: Mapping[str, Path]) -> list[float]:
-    logs = [run.log for run in row.runs if run.valid and run.log][:_MAX_LOGS]
-    origin = row.origin
-    directory = places.get(origin.name, Path()) if origin and origin.kind == "campaign" else Path()
-    shares = (read_wait_share(directory / log) for log in logs)
-    return [share for share in shares if share is not None]
+def _read_waits(table: SpeedupTable, results: ResultSet) -> dict[Shape, list[float]]:
+    """Return the shares of time that runs of each shape waited for input."""
+    directories = {source.name: Path(source.path) for source in results.sources if source.path}
+    waits: dict[Shape, list[float]] = {}
+    for row in table.rows:
+        directory = Path()
+        if row.origin and row.origin.kind == "campaign":
+            directory = directories.get(row.origin.name, directory)
+        logs = [run.log for run in row.runs if run.valid and run.log][:_MAX_LOGS]
+        shares = (read_wait_share(directory / log) for log in logs)
+        if measured := [share for share in shares if share is not None]:
+            waits[row.shape] = measured
+    return waits
 
 
 def _format_findings(group: Group, findings: Sequence[Observation]) -> Iterator[str]:
@@ -131,3 +125,141 @@ def _format_findings(group: Group, findings: Sequence[Observation]) -> Iterator[
     for finding in findings:
         sign = click.style("?", fg="yellow") if finding.missing else "·"
         yield f"  {sign} {finding.text}"
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """A table's model and what it predicts.
+
+    Attributes:
+        unit: What the shown rates count.
+        factor: How many of these a sample has.
+    """
+
+    group: Group
+    curve: Curve
+    predictions: tuple[Prediction, ...]
+    unit: Unit
+    factor: float
+
+
+def _read_node_counts(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[int, ...]:
+    try:
+        return parse_node_counts(value)
+    except ValueError:
+        raise click.BadParameter(
+            f"{value!r} is not a list of numbers of nodes, such as 16,64."
+        ) from None
+
+
+@click.command()
+@click.argument("paths", nargs=-1)
+@click.option(
+    "--nodes", callback=_read_node_counts, required=True, metavar="N,N,…", help="Numbers of nodes."
+)
+@UNIT
+@RULE
+@TEMPLATES
+@RESULTS_SITE
+@returns_result
+def predict(
+    paths: tuple[str, ...],
+    *,
+    nodes: tuple[int, ...],
+    unit: Unit,
+    rule: str,
+    templates: tuple[str, ...],
+    site_file: str,
+) -> Result:
+    """Predict the throughput of more nodes from the measured points.
+
+    PATHS are campaigns, archives, logs or saved results; without any, the newest campaign. A model
+    of the step time is fitted to those points of each table that have the same GPUs per node: the
+    time on one node, and the part of the all-reduce between nodes that is not hidden. predict
+    reports residuals and an interval, and refuses to extrapolate further than the points support;
+    the exit code is then 4.
+
+    \b
+    Examples:
+      hpcbert predict --nodes 8,16
+      hpcbert predict 3f9a1c --nodes 16 --json
+    """
+    request = CollectRequest(rule=rule) if rule else None
+    results = load_result_set(paths, find_places(site_file, templates), request)
+    forecasts: list[Forecast] = []
+    refused: list[str] = []
+    for table in results.tables:
+        curve, factor = fit_curve(table), table_factor(table, unit)
+        predictions = tuple(map(curve.predict, nodes))
+        forecasts.append(Forecast(table.group, curve, predictions, unit, factor))
+        refused += [
+            f"{_format_title(table.group)}, {format_count(prediction.nodes, 'node')}: "
+            f"{prediction.why}"
+            for prediction in predictions
+            if prediction.why
+        ]
+    if not forecasts:
+        refused = ["No table has points to predict from."]
+    return Result(
+        data={"tables": [_forecast_data(forecast) for forecast in forecasts]},
+        text="\n\n".join("\n".join(_format_forecast(forecast)) for forecast in forecasts),
+        errors=tuple(map(IncompleteError, refused)),
+        warnings=(*results.warnings, *results.refused),
+    )
+
+
+def _format_title(group: Group) -> str:
+    title = f"{table_title(group)} {group.batch} samples per device"
+    return f"{title} {sanitize(group.variant)}" if group.variant else title
+
+
+def _forecast_data(forecast: Forecast) -> dict[str, Any]:
+    curve = forecast.curve
+    residuals = dict(curve.residuals)
+    predictions = [dict(vars(prediction)) for prediction in forecast.predictions]
+    if forecast.unit != "samples":
+        for document in predictions:
+            rates = {
+                name: document[name] and document[name] * forecast.factor
+                for name in ("throughput", "low", "high")
+            }
+            gpus = document["nodes"] * document["gpus_per_node"]
+            per_gpu = rates["throughput"] and rates["throughput"] / gpus
+            document["rates"] = {"unit": f"{forecast.unit}/s", **rates, "per_gpu": per_gpu}
+    return {
+        **vars(forecast.group),
+        "gpus_per_node": curve.gpus_per_node,
+        "step_seconds_of_one_gpu": curve.single_gpu_seconds,
+        "points": [
+            {"nodes": nodes, "step_seconds": seconds, "residual": residuals.get(nodes)}
+            for nodes, seconds in curve.points
+        ],
+        "models": [
+            {"step_seconds_of_one_node": fit.seconds, "terms": dict(fit.terms)}
+            for fit in curve.fits
+        ],
+        "reach": curve.max_nodes,
+        "predictions": predictions,
+    }
+
+
+def _format_forecast(forecast: Forecast) -> Iterator[str]:
+    curve, device, factor = forecast.curve, device_word(forecast.group), forecast.factor
+    residuals = dict(curve.residuals)
+    yield click.style(_format_title(forecast.group), bold=True)
+    for nodes, seconds in curve.points:
+        residual = residuals.get(nodes)
+        fitted = "" if residual is None else f", the model says {residual:+.1%}"
+        yield f"  {nodes}n{curve.gpus_per_node}g  {seconds * 1e3:,.1f} ms a step measured{fitted}"
+    for fit in curve.fits:
+        terms = "".join(f" + {value * 1e3:,.1f} ms x {name}" for name, value in fit.terms)
+        yield f"  model: {fit.seconds * 1e3:,.1f} ms on one node{terms}"
+    for prediction in forecast.predictions:
+        if prediction.throughput and prediction.low and prediction.high and prediction.efficiency:
+            yield (
+                f"  {prediction.nodes}n{prediction.gpus_per_node}g"
+                f"  {prediction.throughput * factor:,.0f} {forecast.unit}/s, "
+                f"{prediction.low * factor:,.0f} to {prediction.high * factor:,.0f}; "
+                f"{prediction.efficiency:.1%} of one node's rate per {device}, "
+                f"{(prediction.exposed_seconds or 0) * 1e3:,.1f} ms of each step wait for others"
+            )

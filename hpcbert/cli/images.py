@@ -1,21 +1,26 @@
-"""hpcbert images."""
+"""hpcbert images, hpcbert frameworks."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
 from hpcbert.campaign import store
 from hpcbert.cli.main import ListByDefault
-from hpcbert.cli.options import SITE
-from hpcbert.cli.output import Result, returns_result
-from hpcbert.config import site, trust
+from hpcbert.cli.options import SITE, TEMPLATES, flag_option
+from hpcbert.cli.output import Result, pick, returns_result
+from hpcbert.config import places, recipe, site, trust
+from hpcbert.config.recipe import Recipe
 from hpcbert.config.site import Site
 from hpcbert.container import cache
 from hpcbert.errors import UsageError
+from hpcbert.logs import grammar
+from hpcbert.results.grid import align_rows
 
 
 @click.group(cls=ListByDefault)
@@ -41,27 +46,26 @@ def images_list(site_file: str = "") -> Result:
         "leftovers": leftovers,
     }
     uses = {path: f"used by {len(ids)}, last {ids[-1]}" for path, ids in campaigns_by_image.items()}
-    width = max((len(image.stem) for image in cached_images), default=0)
-    lines = [
-        f"{image.stem:<{width}}  {_format_size(image.bytes):>10}  {image.created[:10]}  "
-        f"sha256:{image.sha256[:12]}  {image.reference}  {uses.get(image.path, '')}".rstrip()
+    rows = [
+        (
+            image.stem,
+            _format_size(image.bytes),
+            image.created[:10],
+            f"sha256:{image.sha256[:12]}",
+            f"{image.reference}  {uses.get(image.path, '')}",
+        )
         for image in cached_images
     ]
-    if not cached_images:
-        lines = [f"No prepared images in {directory}."]
-    lines += [
-        f"{'importing' if leftover.busy else 'left over'}: {Path(leftover.path).name}"
-        f"  {_format_size(leftover.bytes)}"
-        for leftover in leftovers
-    ]
+    lines = align_rows(rows, right=(1,)) if rows else [f"No prepared images in {directory}."]
+    for leftover in leftovers:
+        kind, name = "importing" if leftover.busy else "left over", Path(leftover.path).name
+        lines.append(f"{kind}: {name}  {_format_size(leftover.bytes)}")
     return Result(data, "\n".join(lines), warnings=warnings)
 
 
 @images.command("remove")
 @click.argument("name", nargs=-1)
-@click.option(
-    "--leftovers", is_flag=True, help="Remove what killed imports and newer images left behind."
-)
+@flag_option("--leftovers", "Remove what killed imports and newer images left behind.")
 @SITE
 @returns_result
 def images_remove(name: tuple[str, ...], leftovers: bool, site_file: str) -> Result:
@@ -86,8 +90,7 @@ def images_remove(name: tuple[str, ...], leftovers: bool, site_file: str) -> Res
     paths = [entry.path for entry in removed]
     count = sum(entry.bytes for entry in removed)
     lines = [*(f"removed {path}" for path in paths), f"{_format_size(count)} are free again"]
-    text = "\n".join(lines)
-    return Result({"removed": paths, "bytes": count}, text)
+    return Result({"removed": paths, "bytes": count}, "\n".join(lines))
 
 
 def _find_image(name: str, cached_images: Sequence[cache.Cached]) -> cache.Cached:
@@ -100,10 +103,9 @@ def _find_image(name: str, cached_images: Sequence[cache.Cached]) -> cache.Cache
     ]
     if len(matches) == 1:
         return matches[0]
+    problem = f"{name!r} could be {len(matches)} images." if matches else ""
     raise UsageError(
-        f"{name!r} could be {len(matches)} images."
-        if matches
-        else f"Image {name!r} does not exist.",
+        problem or f"Image {name!r} does not exist.",
         hint="`hpcbert images list` shows the names.",
     )
 
@@ -125,3 +127,77 @@ def _format_size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.1f} GiB"
+
+
+@click.group(cls=ListByDefault)
+def frameworks() -> None:
+    """List the frameworks that hpcbert can measure."""
+
+
+def _find_recipe_folders(templates: tuple[str, ...]) -> tuple[Path, ...]:
+    # What else the site says is of no use here.
+    path, _ = places.find_site("", env=os.environ, cwd=Path.cwd())
+    return places.recipe_folders(path, templates)
+
+
+@frameworks.command("list")
+@TEMPLATES
+@returns_result
+def frameworks_list(templates: tuple[str, ...] = ()) -> Result:
+    """List the frameworks, one per line."""
+    paths = places.list_recipes(_find_recipe_folders(templates))
+    recipes = [recipe.load(folder) for folder in paths.values()]
+    rows = [
+        (entry.name, entry.launch, ",".join(entry.precisions), entry.title) for entry in recipes
+    ]
+    return Result([describe_recipe(entry) for entry in recipes], "\n".join(align_rows(rows)))
+
+
+@frameworks.command("show")
+@click.argument("name")
+@TEMPLATES
+@returns_result
+def frameworks_show(name: str, templates: tuple[str, ...]) -> Result:
+    """Show everything that hpcbert knows about a framework."""
+    data = describe_recipe(recipe.load(places.find_recipe(name, _find_recipe_folders(templates))))
+    lines = []
+    for key, value in data.items():
+        if isinstance(value, list | tuple) and value and isinstance(value[0], dict):
+            lines.append(f"{key}:")
+            lines += [f"  {' · '.join(map(str, entry.values()))}" for entry in value]
+        elif isinstance(value, list | tuple):
+            lines += [f"{key}:", *(f"  {entry}" for entry in value)] if value else []
+        elif value not in (None, ""):
+            lines.append(f"{key}: {value}")
+    return Result(data, "\n".join(lines))
+
+
+def describe_recipe(recipe: Recipe) -> dict[str, Any]:
+    """Return a recipe as a document: what runs, from where, and how its log is read.
+
+    Raises:
+        ConfigError: The recipe's `[log]` table is wrong.
+    """
+    rules = grammar.parse(recipe.log, where=f"{recipe.folder}/recipe.toml").rules
+    protocols = [protocol for protocol in recipe.protocols.values() if protocol.name]
+    return {
+        **pick(recipe, "name title launch models devices precisions"),
+        "batch_sizes": [
+            {"precision": precision, "per_device": size}
+            for precision, size in recipe.batch_sizes.items()
+        ],
+        "collectives": recipe.collectives or None,
+        "mixed_precision": recipe.mixed_precision or None,
+        "protocols": [pick(protocol, "name iters skip help") for protocol in protocols],
+        "image": recipe.image.reference or None,
+        "base_image": recipe.image.base or None,
+        "install": list(recipe.image.install),
+        "repository": recipe.source.repository or None,
+        "commit": recipe.source.commit or None,
+        "path": recipe.source.path or None,
+        "data": recipe.data or None,
+        "needs": list(recipe.needs),
+        "options": [pick(option, "name default help") for option in recipe.options.values()],
+        "rules": [pick(rule, "name kind scope") for rule in rules],
+        **pick(recipe, "problems folder digest"),
+    }

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import click
 
-from hpcbert.cli.output import Result, returns_result
+from hpcbert.cli.options import count_option, flag_option, text_option
+from hpcbert.cli.output import Result, pick, returns_result
 from hpcbert.errors import CheckError
 from hpcbert.lab import lifecycle
 from hpcbert.lab.record import DEFAULT_DIRECTORY, LabPlan, command
 from hpcbert.system.runner import run
 
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+_TEXT_FILE = click.File(encoding="utf-8")
 _DIRECTORY = click.option(
     "--directory",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=_FOLDER,
     default=DEFAULT_DIRECTORY,
     show_default=True,
     help="Directory of the lab.",
@@ -43,67 +46,41 @@ def _make_result(status: lifecycle.LabStatus) -> Result:
     errors = () if status.healthy else (CheckError(f"The lab is not healthy: {dead} ended."),)
     data = {
         "directory": str(directory),
-        "healthy": status.healthy,
         "environment": status.lab.environment,
         "env_sh": str(status.lab.layout.env_sh),
-        "daemons": status.daemons,
-        "nodes": status.nodes,
+        **pick(status, "healthy daemons nodes"),
     }
     return Result(data, "\n".join(lines), errors)
 
 
 @lab.command("up")
 @_DIRECTORY
-@click.option("--nodes", type=click.IntRange(1), default=4, show_default=True, help="Nodes.")
-@click.option(
-    "--gpus-per-node",
-    type=click.IntRange(0),
-    default=8,
-    show_default=True,
-    help="Fake GPUs per node.",
-)
+@count_option("--nodes", "Nodes.", default=4)
+@count_option("--gpus-per-node", "Fake GPUs per node.", least=0, default=8)
 @click.option(
     "--gpu-type", "gpu_types", multiple=True, help="GPU type, node by node; none: no GPUs."
 )
-@click.option("--no-accounting", is_flag=True, help="Start no slurmdbd: a cluster without sacct.")
-@click.option(
-    "--job-submit",
-    type=click.File(encoding="utf-8"),
-    help="A job_submit.lua that checks jobs.",
-)
-@click.option(
-    "--slurm-conf",
-    type=click.File(encoding="utf-8"),
-    help="Extra lines of slurm.conf, which win.",
-)
+@flag_option("--no-accounting", "Start no slurmdbd: a cluster without sacct.")
+@click.option("--job-submit", type=_TEXT_FILE, help="A job_submit.lua that checks jobs.")
+@click.option("--slurm-conf", type=_TEXT_FILE, help="Extra lines of slurm.conf, which win.")
 @click.option("--lacks", multiple=True, help="A Slurm plugin to leave out.")
-@click.option(
-    "--user", default="", metavar="NAME", help="Add an ordinary user who can run hpcbert."
-)
+@text_option("--user", "Add an ordinary user who can run hpcbert.", "NAME")
 @returns_result
 def lab_up(
     *,
     directory: Path,
-    nodes: int,
-    gpus_per_node: int,
-    gpu_types: tuple[str, ...],
     no_accounting: bool,
     job_submit: TextIO | None,
     slurm_conf: TextIO | None,
-    lacks: tuple[str, ...],
-    user: str,
+    **values: Any,
 ) -> Result:
     """Start the cluster."""
     plan = LabPlan(
         directory=directory.absolute(),
-        nodes=nodes,
-        gpus_per_node=gpus_per_node,
-        gpu_types=gpu_types,
         accounting=not no_accounting,
         job_submit=job_submit.read() if job_submit else "",
         settings=tuple(slurm_conf.read().splitlines()) if slurm_conf else (),
-        lacks=lacks,
-        user=user,
+        **values,
     )
     lifecycle.up(plan, run=run, report=_print_progress)
     return _make_result(lifecycle.status(plan.directory, run=run))
@@ -128,8 +105,8 @@ def lab_down(*, directory: Path) -> Result:
     removal = lifecycle.down(directory.absolute(), run=run, report=_print_progress)
     data = {"ended": removal.ended, "left": list(removal.remains)}
     if not removal.remains:
-        text = f"{removal.ended} processes ended, nothing is left behind.\n"
-        text += "Shells that sourced its env.sh need:  unset HPCBERT_SITE SLURM_CONF"
-        return Result(data, text)
+        sentence = f"{removal.ended} processes ended, nothing is left behind.\n"
+        shells = "Shells that sourced its env.sh need:  unset HPCBERT_SITE SLURM_CONF"
+        return Result(data, sentence + shells)
     error = CheckError(f"Left behind: {', '.join(removal.remains)}.", where=str(directory))
     return Result(data, errors=(error,))

@@ -1,44 +1,42 @@
-"""hpcbert list."""
+"""hpcbert list, hpcbert show."""
 
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
-from hpcbert.campaign import store
-from hpcbert.campaign.overview import STATES, Overview, compute_age, read_overview
+from hpcbert.campaign import overview, preflight, store
+from hpcbert.campaign.attempts import Ends, find_end, read_ends
+from hpcbert.campaign.overview import STATES, Overview, PointResult, compute_age, read_overview
+from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.cli import streams
-from hpcbert.cli.campaigns import (
-    COLLECT_AGAIN,
-    PROVISIONAL,
-    find_runs,
-    format_age,
-    format_best,
-    format_shapes,
-)
-from hpcbert.cli.options import RUNS, SITE
-from hpcbert.cli.output import Result, returns_result
-from hpcbert.results.grid import align_rows
+from hpcbert.cli.campaigns import OpenedCampaign, format_age, open_named, takes_runs
+from hpcbert.cli.options import flag_option, text_option
+from hpcbert.cli.output import Result, join_results, pick, returns_result
+from hpcbert.errors import format_count
+from hpcbert.model import Campaign, Point
+from hpcbert.results.grid import align_rows, format_number
+from hpcbert.results.wording import describe_iterations, describe_repeats, describe_stop
 
+# Marks numbers that collect found before all repeats had ended.
+_PROVISIONAL = "*"
+_COLLECT_AGAIN = "* Provisional: collected before all repeats had ended; run hpcbert collect again."
+# Up to this many shapes are named one by one.
+_MAX_SHAPES = 3
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _AGE = re.compile(r"(\d{1,9})([smhdw])")
 _TITLES = (
-    "campaign",
-    "name",
-    "framework",
-    "shapes",
-    "state",
-    "valid",
-    "best samples/s",
-    "age",
-    "note",
+    *("campaign", "name", "framework", "shapes", "state"),
+    *("valid", "best samples/s", "age", "note"),
 )
 # Columns by number: those aligned on the right, and those left out if they are empty.
 _RIGHT: tuple[int, ...] = (5, 6, 7)
@@ -74,9 +72,7 @@ def list_overviews(runs: Path, criteria: Filter, *, now: float) -> tuple[Overvie
     """
     paths = store.find_all_campaigns(runs) if criteria.everyone else store.find_campaigns(runs)
     overviews = [
-        overview
-        for overview in map(read_overview, paths)
-        if _matches_filter(overview, criteria, now)
+        entry for entry in map(read_overview, paths) if _matches_filter(entry, criteria, now)
     ]
     # Those of one submission stay in its order.
     overviews.sort(key=lambda entry: entry.position)
@@ -108,96 +104,209 @@ def _read_age(_ctx: click.Context, _param: click.Parameter, value: str) -> float
     return float(int(match[1]) * _UNITS[match[2]])
 
 
-@click.command(
-    "list",
-    epilog="\b\nExamples:\n"
-    "  hpcbert list\n"
-    "  hpcbert list --fw oneflow --state incomplete --newer 7d\n"
-    "  hpcbert list --name nccl --json",
-)
+@click.command("list")
 @click.option("--fw", multiple=True, metavar="NAME", help="Only this framework.")
 @click.option(
     "--state", multiple=True, type=click.Choice(STATES), metavar="STATE",
     help=f"Only this state: {', '.join(STATES)}.",
 )  # fmt: skip
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the newest N.")
-@click.option("--name", default="", metavar="TEXT", help="Only with this text in id, name or note.")
+@text_option("--name", "Only with this text in id, name or note.", "TEXT")
 @click.option(
     "--newer", default="", metavar="AGE", callback=_read_age, help="Only newer than 12h, 7d, 4w."
 )
 @click.option(
     "--older", default="", metavar="AGE", callback=_read_age, help="Only older than that."
 )
-@click.option("--everyone", is_flag=True, help="Include other users' campaigns.")
-@RUNS
-@SITE
+@flag_option("--everyone", "Include other users' campaigns.")
 @returns_result
-def list_(
-    *,
-    fw: tuple[str, ...],
-    state: tuple[str, ...],
-    limit: int | None,
-    name: str,
-    newer: float | None,
-    older: float | None,
-    everyone: bool,
-    runs: str,
-    site_file: str,
-) -> Result:
+@takes_runs
+def list_(*, fw: tuple[str, ...], state: tuple[str, ...], runs: Path, **values: Any) -> Result:
     """List your campaigns, newest first.
 
     list asks no scheduler: it reads the files of the campaigns. complete and incomplete campaigns
     were collected; an ended one was not yet. Of campaigns that wait or run it knows what their jobs
     wrote. The line of a damaged campaign gives the reason.
+
+    \b
+    Examples:
+      hpcbert list
+      hpcbert list --fw oneflow --state incomplete --newer 7d
+      hpcbert list --name nccl --json
     """
-    directory, now = find_runs(runs, site_file), time.time()
-    criteria = Filter(fw, state, name, newer, older, limit, everyone)
-    overviews = list_overviews(directory, criteria, now=now)
-    data = {
-        "runs": str(directory.absolute()),
-        "source": "files",
-        "campaigns": [
-            {**asdict(overview), "age_seconds": compute_age(overview.created, now=now)}
-            for overview in overviews
-        ],
-    }
-    text = _format_table(overviews, directory, now, narrowed=criteria != Filter())
-    if not overviews and list_overviews(directory, criteria._replace(everyone=True), now=now):
-        text = f"None of yours in {directory}; --everyone lists those of others."
-    return Result(data, text)
+    criteria, now = Filter(fw, state, **values), time.time()
+    overviews = list_overviews(runs, criteria, now=now)
+    rows = [
+        {**asdict(entry), "age_seconds": compute_age(entry.created, now=now)} for entry in overviews
+    ]
+    data = {"runs": str(runs.absolute()), "source": "files", "campaigns": rows}
+    table = _format_table(overviews, now)
+    if not overviews and list_overviews(runs, criteria._replace(everyone=True), now=now):
+        table = f"None of yours in {runs}; --everyone lists those of others."
+    elif not overviews:
+        remark = "matches." if criteria != Filter() else "yet. Start one with hpcbert submit."
+        table = f"No campaign in {runs} {remark}"
+    return Result(data, table)
 
 
-def _format_table(overviews: Sequence[Overview], runs: Path, now: float, *, narrowed: bool) -> str:
-    if not overviews:
-        start = "Start one with hpcbert submit."
-        return f"No campaign in {runs} {'matches.' if narrowed else f'yet. {start}'}"
-    rows = [_TITLES, *(_format_row(overview, now) for overview in overviews)]
+def _format_table(overviews: Sequence[Overview], now: float) -> str:
+    rows = [_TITLES, *(_format_overview(entry, now) for entry in overviews)]
     right = _RIGHT
     if not any(row[_NAME] for row in rows[1:]):
         rows = [(*row[:_NAME], *row[_NAME + 1 :]) for row in rows]
         right = tuple(column - 1 for column in right)
     lines = [*align_rows(rows, streams.line_width(sys.stdout), right=right), "", _FROM_FILES]
-    if any(overview.provisional for overview in overviews):
-        lines.append(COLLECT_AGAIN)
+    lines += [_COLLECT_AGAIN] if any(entry.provisional for entry in overviews) else []
     return "\n".join(lines)
 
 
-def _format_row(overview: Overview, now: float) -> tuple[str, ...]:
+def _format_overview(overview: Overview, now: float) -> tuple[str, ...]:
     rehearsal = "rehearsal" if overview.rehearse and overview.state != "rehearsed" else ""
+    valid = "-" if overview.valid is None else overview.valid
+    asked = "-" if overview.asked is None else overview.asked
+    shapes, best = overview.shapes, overview.best
+    shown_shapes = ",".join(shapes) or "-"
+    if len(shapes) > _MAX_SHAPES:
+        shown_shapes = f"{shapes[0]}..{shapes[-1]} ({len(shapes)})"
     return (
         overview.campaign,
         overview.name if overview.name != overview.campaign else "",
         f"{overview.framework} {overview.variant}".strip() or "-",
-        format_shapes(overview.shapes),
+        shown_shapes,
         overview.state,
-        _format_valid(overview),
-        format_best(overview.best),
+        f"{valid}/{asked}{_PROVISIONAL * overview.provisional}",
+        f"{format_number(best.throughput)} {best.shape}" if best else "-",
         format_age(compute_age(overview.created, now=now)),
         " · ".join(filter(None, (rehearsal, overview.problem, overview.note))),
     )
 
 
-def _format_valid(overview: Overview) -> str:
-    valid = "-" if overview.valid is None else overview.valid
-    asked = "-" if overview.asked is None else overview.asked
-    return f"{valid}/{asked}{PROVISIONAL * overview.provisional}"
+@click.command()
+@click.argument("campaigns", nargs=-1, metavar="[CAMPAIGN]...")
+@returns_result
+@takes_runs
+def show(*, campaigns: tuple[str, ...], runs: Path) -> Result:
+    """Show a campaign and its results so far.
+
+    CAMPAIGN is a campaign's directory or archive, its id or a part of the id, or the name of a
+    file's campaigns; the newest one by default. show asks no scheduler: it reads the campaign's
+    files.
+
+    \b
+    Examples:
+      hpcbert show
+      hpcbert show 3f9a1c --json
+    """
+    now = time.time()
+    return join_results([_show_campaign(entry, now) for entry in open_named(campaigns, runs)])
+
+
+def _show_campaign(opened_campaign: OpenedCampaign, now: float) -> Result:
+    directory = opened_campaign.directory
+    manifest, summary = store.read_manifest(directory), read_overview(directory)
+    numbers, ended = overview.read_results(directory, manifest), read_ends(directory)
+    data = {
+        **asdict(summary),
+        "directory": str(opened_campaign.shown),
+        "age_seconds": compute_age(summary.created, now=now),
+        "source": "files",
+        **pick(manifest, "site image command hpcbert"),
+        "protocol": asdict(manifest.protocol),
+        "points": [
+            _point_data(directory, manifest, point, numbers.get(point), ended)
+            for point in manifest.of_point
+        ],
+        "preflight": preflight.describe_preflight(TrackedCampaign(directory, manifest)),
+    }
+    lines = [*_format_facts(summary, manifest, data), "", *_format_points(data)]
+    lines += ["", _FROM_FILES]
+    warnings = store.warn_about_writers(opened_campaign.shown)
+    return Result(data, "\n".join(lines), warnings=warnings)
+
+
+def _point_data(
+    directory: Path,
+    manifest: Campaign,
+    point: Point,
+    result: PointResult | None,
+    repeat_ends: Ends,
+) -> dict[str, Any]:
+    repeats = [(array, number) for array, number in manifest.current if array.point == point]
+    phases = Counter(
+        overview.find_phase(directory, *array_repeat, recorded_ends=repeat_ends)
+        for array_repeat in repeats
+    )
+    recorded = [find_end(repeat_ends, *array_repeat) for array_repeat in repeats]
+    is_adaptive = manifest.protocol.precision_of_median is not None
+    return {
+        "point": point.key,
+        "shape": str(point.shape),
+        **pick(point, "variant model precision device"),
+        "batch_size_per_device": None if point.largest else point.batch_size_per_device,
+        "jobs": list(dict.fromkeys(array.job_id for array, _ in repeats if array.job_id)),
+        "repeats": dict(phases),
+        "ended": [pick(end, "repeat state detail") for end in recorded if end],
+        "asked": result.asked if result and is_adaptive else len(repeats),
+        "valid": result.valid if result else None,
+        "median": result.median if result else None,
+        "refused": [
+            {"repeat": number, "why": reason}
+            for number, reason in (result.refused if result else ())
+        ],
+        "unneeded": list(result.unneeded) if result else [],
+    }
+
+
+def _format_facts(summary: Overview, manifest: Campaign, data: Mapping[str, Any]) -> Iterator[str]:
+    protocol, goal = manifest.protocol, describe_stop(manifest.protocol)
+    noun = "repeat" if protocol.repeats == 1 else "repeats"
+    age = format_age(data["age_seconds"])
+    facts = {
+        "campaign": summary.campaign,
+        "name": manifest.name,
+        "note": summary.note,
+        "directory": data["directory"],
+        "state": summary.state + (", a rehearsal" if summary.rehearse else ""),
+        "problem": summary.problem,
+        "created": f"{summary.created}, {age} ago, by {summary.user} with hpcbert "
+        f"{manifest.hpcbert}",
+        "framework": summary.framework,
+        "scheduler": f"{summary.scheduler}, site {manifest.site}",
+        "image": manifest.image,
+        "protocol": f"{describe_repeats(protocol)} {noun} of {describe_iterations(protocol)}, the "
+        f"first {protocol.skip} of them warm-up" + (f"; {goal}" if goal else ""),
+        "command": shlex.join(manifest.command),
+        "preflight": " ".join(data["preflight"]),
+    }
+    yield from (f"{name + ':':<11}{value}" for name, value in facts.items() if value)
+
+
+def _format_points(data: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the table of points, and below it what became of repeats without a number."""
+    rows = [("point", "job", "repeats", "valid", "median samples/s", "")]
+    for point in data["points"]:
+        valid = "-" if point["valid"] is None else point["valid"]
+        row = (
+            point["point"],
+            ",".join(point["jobs"]) or "-",
+            ", ".join(f"{count} {phase}" for phase, count in point["repeats"].items()),
+            f"{valid}/{point['asked']}{_PROVISIONAL * data['provisional']}",
+            format_number(point["median"]),
+            point["variant"],
+        )
+        rows.append(row)
+    yield from align_rows(rows, right=(3, 4))
+    if data["provisional"]:
+        yield _COLLECT_AGAIN
+    for point in data["points"]:
+        repeats_by_end: dict[str, list[str]] = {}
+        for end in () if point["refused"] else point["ended"]:
+            end_text = f"{end['state']}: {end['detail']}"
+            repeats_by_end.setdefault(end_text, []).append(str(end["repeat"]))
+        for end_text, numbers in repeats_by_end.items():
+            yield f"{point['point']} repeat {', '.join(numbers)}: {end_text}"
+        for refusal in point["refused"]:
+            yield f"{point['point']} repeat {refusal['repeat']}: {refusal['why']}"
+        if count := len(point["unneeded"]):
+            repeats = format_count(count, "repeat was", "repeats were")
+            yield f"{point['point']}: {repeats} not needed"

@@ -14,7 +14,7 @@ import click
 from hpcbert.campaign import store
 from hpcbert.campaign.repeats import Repeat
 from hpcbert.cli.campaigns import OpenedCampaign, find_runs, open_named
-from hpcbert.cli.options import RUNS, SITE
+from hpcbert.cli.options import RUNS, SITE, count_option, flag_option, text_option
 from hpcbert.cli.output import Result, print_text, replace_controls, run_command
 from hpcbert.commands.monitor import (
     Log,
@@ -37,22 +37,16 @@ _BLOCK = 1 << 16
 _MAX_TAIL = 1 << 24
 
 
-@click.command(
-    epilog="\b\nExamples:\n"
-    "  hpcbert logs --tail 20\n"
-    "  hpcbert logs -f --tail 20 3f9a1c\n"
-    "  hpcbert logs 3f9a1c --point bert-base_4n8g_fp32_b32 --repeat 2\n"
-    "  less $(hpcbert logs 3f9a1c --repeat 2 --path)"
-)
+@click.command()
 @click.argument("campaign", default="")
-@click.option("--point", default="", metavar="KEY", help="Select a point: bert-base_4n8g_fp32_b32.")
-@click.option("--repeat", type=click.IntRange(1), help="Which repeat.")
+@text_option("--point", "Select a point: bert-base_4n8g_fp32_b32.", "KEY")
+@count_option("--repeat", "Which repeat.")
 @click.option(
     "-f", "--follow", "follow_it", is_flag=True, help="Print new lines until the repeat ends."
 )
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="Print only the last N lines.")
-@click.option("--path", "path_only", is_flag=True, help="Print only the path of the log.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@flag_option("--path", "Print only the path of the log.", "path_only")
+@flag_option("--json", "Print one JSON document.", "as_json")
 @RUNS
 @SITE
 def logs(
@@ -70,43 +64,64 @@ def logs(
     waits.
 
     With --json the document names the log and holds the lines that --tail asks for.
+
+    \b
+    Examples:
+      hpcbert logs --tail 20
+      hpcbert logs -f --tail 20 3f9a1c
+      hpcbert logs 3f9a1c --point bert-base_4n8g_fp32_b32 --repeat 2
+      less $(hpcbert logs 3f9a1c --repeat 2 --path)
     """
+    if follow_it and not (as_json or path_only):
+        run_command("logs", lambda: _follow_log(tail, **values), as_json=False)
+    run_command(
+        "logs",
+        lambda: _print_log(tail, as_json=as_json, path_only=path_only, **values),
+        as_json=as_json,
+    )
 
-    def body() -> Result:
-        if follow_it and not (as_json or path_only):
-            return _follow_log(tail, **values)
-        opened_campaign, log = _find_log(**values)
-        cautions = store.warn_about_writers(opened_campaign.shown)
-        if as_json:
-            lines = _read_last_lines(log.path, tail or 0)
-            return Result(
-                _log_data(log, lines, log.place(opened_campaign.shown)), warnings=cautions
-            )
-        if path_only and opened_campaign.packed:
-            raise UsageError(
-                "A file in an archive has no path of its own.",
-                where=str(opened_campaign.shown),
-                hint="Leave --path out, or unpack the archive.",
-            )
-        if path_only:
-            return Result(text=str(log.path), warnings=cautions)
-        _print_bytes(
-            _read_last_lines(log.path, tail) if tail is not None else _read_blocks(log.path)
-        )
-        return Result(
-            warnings=(*cautions, *((_ONLY_JOB_OUTPUT,) if log.printed else ()), *_warn_failure(log))
-        )
 
-    run_command("logs", body, as_json=as_json)
+def _print_log(tail: int | None, *, as_json: bool, path_only: bool, **values: Any) -> Result:
+    opened_campaign, log = _find_log(**values)
+    cautions = store.warn_about_writers(opened_campaign.shown)
+    if as_json:
+        failure = _read_failure(log)
+        data = {
+            "campaign": log.repeat.watched.campaign.id,
+            "point": log.repeat.array.point.key,
+            "repeat": log.repeat.number,
+            "attempt": log.attempt,
+            "path": log.place(opened_campaign.shown),
+            "bytes": log.path.stat().st_size,
+            "failure": failure and failure._asdict(),
+            "lines": [
+                line.decode(errors="replace").rstrip("\n")
+                for line in _read_last_lines(log.path, tail or 0)
+            ],
+        }
+        return Result(data, warnings=cautions)
+    if path_only and opened_campaign.packed:
+        raise UsageError(
+            "A file in an archive has no path of its own.",
+            where=str(opened_campaign.shown),
+            hint="Leave --path out, or unpack the archive.",
+        )
+    if path_only:
+        return Result(text=str(log.path), warnings=cautions)
+    printer = _Printer()
+    for piece in _read_blocks(log.path) if tail is None else _read_last_lines(log.path, tail):
+        printer.text(piece)
+    remark = (_ONLY_JOB_OUTPUT,) if log.printed else ()
+    return Result(warnings=(*cautions, *remark, *_warn_failure(log)))
 
 
 def _select_repeats(
     *, campaign: str, point: str, repeat: int | None, runs: str, site_file: str
 ) -> list[tuple[OpenedCampaign, list[Repeat]]]:
     """Return the repeats that the user selects, at least one, by their campaigns."""
-    place, selected_repeats = find_runs(runs, site_file), []
+    selected_repeats: list[tuple[OpenedCampaign, list[Repeat]]] = []
     campaigns: list[Campaign] = []
-    for opened_campaign in open_named((campaign,) if campaign else (), place):
+    for opened_campaign in open_named((campaign,) if campaign else (), find_runs(runs, site_file)):
         tracked_campaign = open_campaign(opened_campaign.directory)
         campaigns.append(tracked_campaign.campaign)
         repeats = [
@@ -120,10 +135,9 @@ def _select_repeats(
     keys = dict.fromkeys(array.point.key for campaign in campaigns for array in campaign.measured)
     if point and point not in keys:
         raise UsageError(f"The campaign has no point {point!r}.", hint=did_you_mean(point, keys))
-    count = max(campaign.protocol.repeats for campaign in campaigns)
-    raise UsageError(
-        "The campaign has no such repeat.", hint=f"Repeats are numbered from 1 to {count}."
-    )
+    last = max(campaign.protocol.repeats for campaign in campaigns)
+    hint = f"Repeats are numbered from 1 to {last}."
+    raise UsageError("The campaign has no such repeat.", hint=hint)
 
 
 def _find_log(**values: Any) -> tuple[OpenedCampaign, Log]:
@@ -141,26 +155,12 @@ def _find_log(**values: Any) -> tuple[OpenedCampaign, Log]:
             where=str(opened_campaign.shown),
             hint=f"Follow its progress: hpcbert monitor --once {repeats[0].watched.campaign.id}",
         )
-    opened_campaign, log = max(
-        logs, key=lambda pair: (not pair[1].printed, pair[1].path.stat().st_mtime)
-    )
+    by_time = {(not log.printed, log.path.stat().st_mtime): (place, log) for place, log in logs}
+    opened_campaign, log = by_time[max(by_time)]
     if len(selected_repeats) > 1:
         name = f"{opened_campaign.shown.name} {log.repeat.array.point.key}"
         print_text(f"The newest log is of {name}, repeat {log.repeat.number}.", err=True)
     return opened_campaign, log
-
-
-def _log_data(log: Log, lines: Iterator[bytes], place: str) -> dict[str, Any]:
-    return {
-        "campaign": log.repeat.watched.campaign.id,
-        "point": log.repeat.array.point.key,
-        "repeat": log.repeat.number,
-        "attempt": log.attempt,
-        "path": place,
-        "bytes": log.path.stat().st_size,
-        "failure": failure._asdict() if (failure := _read_failure(log)) else None,
-        "lines": [line.decode(errors="replace").rstrip("\n") for line in lines],
-    }
 
 
 def _read_blocks(path: Path) -> Iterator[bytes]:
@@ -188,12 +188,6 @@ def _open_log(path: Path) -> tuple[int, int]:
         return open_log(path)
     except NotALogError as error:
         raise UsageError(f"The log {error}.", where=str(path)) from error
-
-
-def _print_bytes(pieces: Iterator[bytes]) -> None:
-    printer = _Printer()
-    for piece in pieces:
-        printer.text(piece)
 
 
 class _Printer:
@@ -231,25 +225,20 @@ def _follow_log(tail: int | None, **values: Any) -> Result:
             return 0
         return path.stat().st_size - sum(map(len, _read_last_lines(path, tail)))
 
-    floor = load(values["site_file"]).slurm.poll_floor
     try:
         repeat, _ = follow_log(
             [repeat for _, repeats in selected_repeats for repeat in repeats],
             _Printer(),
             run=run,
-            floor=floor,
+            floor=load(values["site_file"]).slurm.poll_floor,
             tail=start,
         )
     except NotALogError as error:
         where = ", ".join(map(str, paths.values()))
         raise UsageError(f"The log {error}.", where=where) from error
     log = find_newest_log(repeat)
-    return Result(
-        warnings=(
-            *store.warn_about_writers(paths[repeat.watched.directory]),
-            *(_warn_failure(log) if log else ()),
-        )
-    )
+    cautions = store.warn_about_writers(paths[repeat.watched.directory])
+    return Result(warnings=(*cautions, *(_warn_failure(log) if log else ())))
 
 
 def _read_failure(log: Log) -> Failure | None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,6 +26,7 @@ from hpcbert import __version__
 from hpcbert.cli import streams
 from hpcbert.config import places
 from hpcbert.errors import ConfigError
+from hpcbert.system.decode import did_you_mean
 
 _PREFIX = "HPCBERT"
 # Options that do something else instead of the command.
@@ -79,12 +80,6 @@ def read_tables(env: Mapping[str, str]) -> dict[str, Any]:
     return read_values(path)
 
 
-def _suggest(word: str, names: Iterable[str]) -> str:
-    from hpcbert.system.decode import did_you_mean  # only a wrong name needs it
-
-    return did_you_mean(word, names)
-
-
 def map_defaults(table: Any, command: click.Command, words: tuple[str, ...]) -> dict[str, Any]:
     """Return click's `default_map` of a command from its table; groups have tables of their own.
 
@@ -105,7 +100,7 @@ def map_defaults(table: Any, command: click.Command, words: tuple[str, ...]) -> 
         if key in commands:
             defaults[key] = map_defaults(value, commands[key], (*words, key))
         elif flag not in options:
-            hint = _suggest(flag, [*options, *commands])
+            hint = did_you_mean(flag, [*options, *commands])
             raise ConfigError(f"{' '.join(words)} has no option --{flag}.", where=where, hint=hint)
         elif isinstance(value, dict):
             raise ConfigError(f"{key} must be a value, not a table.", where=where)
@@ -122,9 +117,8 @@ def list_defaults(root: click.Group, env: Mapping[str, str]) -> Iterator[tuple[s
     tables = read_tables(env)
     for name in root.list_commands(context):
         prefix = name_variable((name,), "")
-        if name not in tables and not any(variable.startswith(prefix) for variable in env):
-            continue
-        if command := root.get_command(context, name):
+        is_set = name in tables or any(variable.startswith(prefix) for variable in env)
+        if is_set and (command := root.get_command(context, name)):
             defaults = map_defaults(tables.get(name, {}), command, (name,))
             yield from _list_command(command, (name,), defaults, env)
 
@@ -148,8 +142,8 @@ def _list_command(
 _OTHERS_WRITE = 0o002
 _COMPLETE = "_HPCBERT_COMPLETE"
 
-# By heading: name -> first line of its help. The module is hpcbert.cli.<name>, the object has the
-# same name.
+# By heading: name -> first line of its help. The object has that name, the module too, unless
+# MODULES has another.
 SECTIONS = {
     "Set up": {
         "init": "Write a site.toml for this cluster or machine.",
@@ -193,6 +187,16 @@ SECTIONS = {
     },
 }
 COMMANDS = {name: line for section in SECTIONS.values() for name, line in section.items()}
+MODULES = {
+    "completion": "help",
+    "frameworks": "images",
+    "nodes": "compare",
+    "note": "archive",
+    "predict": "explain",
+    "rm": "archive",
+    "show": "list",
+    "trust": "config",
+}
 # Other names of commands, in every group that has not a command of that name.
 ALIASES = {"ls": "list", "rm": "remove", "remove": "rm"}
 
@@ -203,26 +207,23 @@ EMPTY_MEANS = {("note", "text"): "removes the note"}
 
 # What stands for the value of an option in --help, by the option's parameter.
 _METAVARS = {
-    **dict.fromkeys(("runs", "site_file", "templates", "data", "source", "python"), "PATH"),
-    **dict.fromkeys(("job_submit", "slurm_conf"), "FILE"),
-    **dict.fromkeys(("fw", "frameworks"), "FRAMEWORK"),
-    **dict.fromkeys(("partition", "account", "qos", "reservation", "name"), "NAME"),
-    **dict.fromkeys(("interface", "mpi", "rule", "edition", "lacks"), "NAME"),
-    **dict.fromkeys(("nodelist", "exclude"), "NODELIST"),
-    **dict.fromkeys(("wait", "interval"), "SECONDS"),
-    **dict.fromkeys(("iters", "skip"), "STEPS"),
-    "nodes": "NODES",
-    "gpus_per_node": "GPUS",
-    "precision": "PRECISION",
-    "model": "MODEL",
-    "image": "IMAGE",
-    "device": "DEVICE",
-    "protocol": "PROTOCOL",
-    "time_limit": "TIME",
-    **dict.fromkeys(("gpu_type", "gpu_types"), "TYPE"),
-    "pattern": "FORM",
-    "repository": "URL",
-}
+    name: metavar
+    for metavar, names in {
+        "PATH": "runs site_file templates data source python",
+        "FILE": "job_submit slurm_conf",
+        "FRAMEWORK": "fw frameworks",
+        "NAME": "partition account qos reservation name interface mpi rule edition lacks",
+        "NODELIST": "nodelist exclude",
+        "SECONDS": "wait interval",
+        "STEPS": "iters skip",
+        "TIME": "time_limit",
+        "TYPE": "gpu_type gpu_types",
+        "FORM": "pattern",
+        "URL": "repository",
+        "GPUS": "gpus_per_node",
+    }.items()
+    for name in names.split()
+} | {name: name.upper() for name in ("nodes", "precision", "model", "image", "device", "protocol")}
 # The types whose values are numbers: click shows their names, as `INTEGER RANGE`.
 _NUMBERS = (type(click.INT), type(click.FLOAT))
 
@@ -288,13 +289,12 @@ class LazyGroup(click.Group):
         """Import the module of one command."""
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"hpcbert.cli.{cmd_name}")
+        module = importlib.import_module(f"hpcbert.cli.{MODULES.get(cmd_name, cmd_name)}")
         # With an underscore if Python has the name already, as `list`.
         command: click.Command = getattr(module, f"{cmd_name}_", None) or getattr(module, cmd_name)
         if _COMPLETE in os.environ:
-            values = importlib.import_module("hpcbert.cli.completion")  # imports many modules
-            completed: click.Command = values.attach_completion(command)
-            return completed
+            importlib.import_module("hpcbert.cli.help").attach_completion(command)
+            return command
         return complete_command(command, (cmd_name,))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -319,7 +319,7 @@ class LazyGroup(click.Group):
         try:
             return super().resolve_command(ctx, _resolve_alias(args, COMMANDS))
         except click.UsageError as error:
-            hint = _suggest(args[0], COMMANDS) if args else ""
+            hint = did_you_mean(args[0], COMMANDS) if args else ""
             raise click.UsageError(f"{error.message} {hint}".strip(), ctx) from None
 
 
@@ -345,15 +345,6 @@ class ListByDefault(click.Group):
         return super().resolve_command(ctx, args)
 
 
-def _choose_colour(choice: str) -> bool | None:
-    """Decide on colour: the flag, then NO_COLOR, then FORCE_COLOR, then click's isatty."""
-    if choice != "auto":
-        return choice == "always"
-    if os.environ.get("NO_COLOR"):
-        return False
-    return True if os.environ.get("FORCE_COLOR") else None
-
-
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(
     __version__, "-V", "--version", prog_name="hpcbert", message="%(prog)s %(version)s"
@@ -375,22 +366,19 @@ def root(ctx: click.Context, color: str) -> None:
       hpcbert monitor
       hpcbert collect
     """
-    ctx.color = _choose_colour(color)
-    if tables := read_tables(os.environ):
-        ctx.default_map = _read_default_map(ctx, tables)
-
-
-def _read_default_map(ctx: click.Context, tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the defaults of the command that is about to run."""
+    # None: click asks whether it is a terminal.
+    by_variables = (
+        False if os.environ.get("NO_COLOR") else bool(os.environ.get("FORCE_COLOR")) or None
+    )
+    ctx.color = by_variables if color == "auto" else color == "always"
+    tables = read_tables(os.environ)
     for name in tables:
         if name not in COMMANDS:
-            where, hint = str(config_file(os.environ)), _suggest(name, COMMANDS)
+            where, hint = str(config_file(os.environ)), did_you_mean(name, COMMANDS)
             raise ConfigError(f"[{name}] names no command.", where=where, hint=hint)
     name = str(ctx.invoked_subcommand)
-    command = root.get_command(ctx, name)
-    if command is None or name not in tables:
-        return {}
-    return {name: map_defaults(tables[name], command, (name,))}
+    if name in tables and (command := root.get_command(ctx, name)):
+        ctx.default_map = {name: map_defaults(tables[name], command, (name,))}
 
 
 def main() -> None:

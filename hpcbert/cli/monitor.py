@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli import streams
 from hpcbert.cli.campaigns import format_next_step, format_places, open_campaigns
-from hpcbert.cli.options import MAX_RETRIES, RUNS, SITE, UNIT
+from hpcbert.cli.options import MAX_RETRIES, RUNS, SITE, UNIT, flag_option
 from hpcbert.cli.output import Result, print_text, replace_controls, run_command
 from hpcbert.cli.progress import (
     Display,
@@ -39,27 +39,19 @@ from hpcbert.errors import HpcbertError, IncompleteError, Interruption, UsageErr
 from hpcbert.model import Unit
 from hpcbert.system.runner import run
 
-FindNewer = Callable[[Sequence[TrackedCampaign]], Sequence[TrackedCampaign]]
-
-
 # Limits of the interval, seconds.
 _MIN_INTERVAL, _MAX_INTERVAL = 0.1, 86_400.0
 
 
-@click.command(
-    epilog="\b\nExamples:\n"
-    "  hpcbert monitor\n"
-    "  hpcbert monitor 20261121T100000Z-oneflow-3f9a1c\n"
-    "  hpcbert monitor --once --json | jq -r 'select(.event) | [.repeat, .state] | @tsv'"
-)
+@click.command()
 @click.argument("campaigns", nargs=-1, metavar="[CAMPAIGN]...")
-@click.option("--once", is_flag=True, help="Report the state of every repeat once, and leave.")
+@flag_option("--once", "Report the state of every repeat once, and leave.")
 @click.option("--interval", type=float, help="Seconds between queries; not below the site's.")
 @MAX_RETRIES
 @UNIT
-@click.option("--exit-status", is_flag=True, help="Exit with 4 if a repeat failed.")
-@click.option("--plain", is_flag=True, help="Print a line per change, even on a terminal.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
+@flag_option("--exit-status", "Exit with 4 if a repeat failed.")
+@flag_option("--plain", "Print a line per change, even on a terminal.")
+@flag_option("--json", "Print JSON, one object per line.", "as_json")
 @RUNS
 @SITE
 def monitor(*, as_json: bool, plain: bool, unit: Unit, **values: Any) -> None:
@@ -74,6 +66,12 @@ def monitor(*, as_json: bool, plain: bool, unit: Unit, **values: Any) -> None:
 
     With --json each line is an object: first {"event":"state",…} for each repeat, then one for each
     change, and at last the document that every command ends with; its data is the summary.
+
+    \b
+    Examples:
+      hpcbert monitor
+      hpcbert monitor 20261121T100000Z-oneflow-3f9a1c
+      hpcbert monitor --once --json | jq -r 'select(.event) | [.repeat, .state] | @tsv'
     """
     display = Display(as_json=as_json, unit=unit)
     full = not (as_json or plain) and has_screen()
@@ -107,14 +105,9 @@ def _run_monitor(
     seconds = _choose_interval(interval, floor, tracked_campaigns)
     try:
         if full and not once:
-            find_new = (lambda _: ()) if campaigns else _make_finder(directory)
+            runs_watched = None if campaigns else directory
             view, tracked_campaigns = _show_screen(
-                tracked_campaigns,
-                policy,
-                find_new,
-                floor=floor,
-                interval=seconds,
-                unit=display.unit,
+                tracked_campaigns, policy, runs_watched, (floor, seconds), display.unit
             )
         else:
             if len(tracked_campaigns) > 1 and not display.as_json:
@@ -131,13 +124,44 @@ def _run_monitor(
     except KeyboardInterrupt:
         hint = format_cancel_hint(tracked_campaigns)
         return Result(errors=(Interruption("Interrupted. The jobs continue.", hint=hint),))
-    shown_paths = {
-        path: shown_paths.get(path, path)
-        for path in (tracked_campaign.directory for tracked_campaign in tracked_campaigns)
-    }
+    paths = [tracked.directory for tracked in tracked_campaigns]
+    shown_paths = {path: shown_paths.get(path, path) for path in paths}
     result = _make_result(view, tracked_campaigns, shown_paths, display, exit_status=exit_status)
     warnings = store.describe_left_out("the campaigns that are not over", skipped)
     return replace(result, warnings=(*result.warnings, *warnings))
+
+
+def _show_screen(
+    tracked_campaigns: Sequence[TrackedCampaign],
+    policy: RetryPolicy,
+    runs: Path | None,
+    intervals: tuple[float, float],
+    unit: Unit,
+) -> tuple[View, Sequence[TrackedCampaign]]:
+    """Show campaigns on the whole screen until the user leaves.
+
+    Args:
+        runs: Where to look for campaigns that are submitted meanwhile; None: nowhere.
+        intervals: The shortest allowed one, and the one for watching, seconds.
+
+    Returns:
+        The last states seen, and the campaigns, including those submitted meanwhile.
+    """
+    from hpcbert.cli.view import app, session
+
+    earlier = set(store.find_campaigns(runs)) if runs else set()
+
+    def find_new(tracked: Sequence[TrackedCampaign]) -> Sequence[TrackedCampaign]:
+        paths = earlier | {entry.directory for entry in tracked}
+        return flow.find_submitted(runs, paths) if runs else ()
+
+    floor, interval = intervals
+    screen_session = session.Session(
+        tracked_campaigns, policy, floor=floor, interval=interval, begun=find_new, unit=unit
+    )
+    colour = click.get_current_context().color is not False and not os.environ.get("NO_COLOR")
+    app.show_screen(screen_session, unicode=streams.can_show_unicode(sys.stdout), colour=colour)
+    return screen_session.view or View((), {}, time.time()), screen_session.watched
 
 
 def _name_campaign(tracked_campaign: TrackedCampaign) -> str:
@@ -145,38 +169,6 @@ def _name_campaign(tracked_campaign: TrackedCampaign) -> str:
     campaign = tracked_campaign.campaign
     parts = campaign.id, campaign.name, f"{campaign.framework} {campaign.variant}".rstrip()
     return "  ".join(filter(None, parts))
-
-
-def _make_finder(runs: Path) -> FindNewer:
-    """Return a function that finds campaigns submitted from now on."""
-    earlier = set(store.find_campaigns(runs))
-    return lambda tracked_campaigns: flow.find_submitted(
-        runs, earlier | {tracked_campaign.directory for tracked_campaign in tracked_campaigns}
-    )
-
-
-def _show_screen(
-    tracked_campaigns: Sequence[TrackedCampaign],
-    policy: RetryPolicy,
-    find_new: FindNewer,
-    *,
-    floor: float,
-    interval: float,
-    unit: Unit,
-) -> tuple[View, Sequence[TrackedCampaign]]:
-    """Show campaigns on the whole screen until the user leaves.
-
-    Returns:
-        The last states seen, and the campaigns, including those submitted meanwhile.
-    """
-    from hpcbert.cli.view import app, session
-
-    screen_session = session.Session(
-        tracked_campaigns, policy, floor=floor, interval=interval, begun=find_new, unit=unit
-    )
-    colour = click.get_current_context().color is not False and not os.environ.get("NO_COLOR")
-    app.show_screen(screen_session, unicode=streams.can_show_unicode(sys.stdout), colour=colour)
-    return screen_session.view or flow.View((), {}, time.time()), screen_session.watched
 
 
 def _choose_interval(
@@ -187,10 +179,8 @@ def _choose_interval(
             f"An interval is {_MIN_INTERVAL:g} to {_MAX_INTERVAL:g} seconds, not {period:g}.",
             where="--interval",
         )
-    is_shared = not all(
-        find_traits(tracked_campaign.campaign.scheduler).runs_locally
-        for tracked_campaign in tracked_campaigns
-    )
+    schedulers = {tracked.campaign.scheduler for tracked in tracked_campaigns}
+    is_shared = not all(find_traits(name).runs_locally for name in schedulers)
     if period is not None and period < floor and is_shared:
         raise UsageError(
             f"An interval of {period:g} s is too short for a scheduler that you share with others.",
@@ -214,11 +204,8 @@ def _make_result(
     if view.trouble and open_count:
         errors.append(flow.no_answer_error(view))
     elif exit_status and view.failed:
-        errors.append(
-            IncompleteError(
-                f"{format_count(view.failed, 'repeat')} failed or ended in an unknown state."
-            )
-        )
+        count = format_count(view.failed, "repeat")
+        errors.append(IncompleteError(f"{count} failed or ended in an unknown state."))
     alive = {
         repeat.watched.directory for repeat in view.repeats if view.states[repeat.key].kind.alive
     }
@@ -249,20 +236,16 @@ def _make_result(
         "repeats": {"asked": len(view.repeats), **view.count()},
         "over": not any(state.kind.alive for state in view.states.values()),
     }
-    cautions = [
-        text
-        for tracked_campaign in tracked_campaigns
-        for text in store.warn_about_writers(shown_paths[tracked_campaign.directory])
-    ]
+    cautions = [text for path in shown_paths.values() for text in store.warn_about_writers(path)]
     garbage = [f"hpcbert cannot read this line of Slurm's answer: {row}" for row in view.garbage]
     return Result(data, "\n".join(lines), tuple(errors), (*cautions, *garbage))
 
 
 def list_advice(view: View) -> list[str]:
     """Return the advice for repeats that need attention, one line per state and reason."""
-    findings = dict.fromkeys(
-        (f"{state.word} {state.reason}".strip(), advice)
-        for repeat in view.repeats
-        if (advice := advise(repeat, state := view.states[repeat.key]))
-    )
-    return [replace_controls(f"{state_text}: {action}") for state_text, action in findings]
+    lines: dict[str, None] = {}
+    for repeat in view.repeats:
+        state = view.states[repeat.key]
+        if action := advise(repeat, state):
+            lines[replace_controls(f"{state.word} {state.reason}".strip() + f": {action}")] = None
+    return list(lines)

@@ -3,38 +3,48 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from types import NoneType, UnionType
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    Union,
-    get_args,
-    get_origin,
-)
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import click
 from click.core import ParameterSource
 
-from hpcbert.config.options import Options, Spec, declared_options
+from hpcbert.config.options import Options, Spec, declared_options, parse_share
 from hpcbert.errors import UsageError
 from hpcbert.model import UNITS
 from hpcbert.system.decode import MAX_COUNT, Invalid, Range, type_hints
 
 Body = Callable[..., Any]
-_SHARE = re.compile(r"(?P<number>\d{1,4}(?:\.\d{1,12})?|\.\d{1,12}) *(?P<sign>%?)")
+
+
+def flag_option(name: str, description: str, parameter: str = "") -> Callable[[Body], Body]:
+    """Return an option without a value."""
+    return click.option(*filter(None, (name, parameter)), is_flag=True, help=description)
+
+
+def text_option(name: str, description: str, metavar: str | None = None) -> Callable[[Body], Body]:
+    """Return an option whose value is a text, empty by default."""
+    return click.option(name, default="", metavar=metavar, help=description)
+
+
+def count_option(
+    name: str, description: str, *, least: int = 1, default: int | None = None
+) -> Callable[[Body], Body]:
+    """Return an option whose value is a number of something."""
+    shown, kind = default is not None, click.IntRange(least)
+    return click.option(name, type=kind, default=default, show_default=shown, help=description)
+
 
 # Options of several commands.
-RUNS = click.option("--runs", default="", help="Directory of the campaigns.")
+RUNS = text_option("--runs", "Directory of the campaigns.")
 SITE = click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
 RESULTS_SITE = click.option(
     "--site", "site_file", default="", help="Site whose runs are read without a path."
 )
 TEMPLATES = click.option("--templates", multiple=True, help="A folder with recipes of your own.")
-RULE = click.option("--rule", default="", help="Rule that reads logs; default: the recipe's first.")
+RULE = text_option("--rule", "Rule that reads logs; default: the recipe's first.")
 UNIT = click.option(
     "--unit",
     type=click.Choice(UNITS),
@@ -42,19 +52,12 @@ UNIT = click.option(
     show_default=True,
     help="What rates count; tokens include padding, and real ones are shown apart.",
 )
+_FORMS = click.Choice(["text", "markdown"])
 VIEW_FORM = click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "markdown"]),
-    default="text",
-    help="Format of the verdicts.",
+    "--format", "form", type=_FORMS, default="text", help="Format of verdicts."
 )
-MAX_RETRIES = click.option(
-    "--max-retries",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    help="Retry each invalid repeat up to N times.",
+MAX_RETRIES = count_option(
+    "--max-retries", "Retry each invalid repeat up to N times.", least=0, default=0
 )
 
 
@@ -67,20 +70,12 @@ def refuse_typed(options: Iterable[str], context: str) -> None:
     Raises:
         UsageError: One of them was typed.
     """
-    flags = " and ".join(_format_flag(name) for name in options if is_typed(name))
-    if flags:
-        verb = "have" if " and " in flags else "has"
+    names = [name for name in options if is_typed(name)]
+    if names:
+        params = {param.name: param for param in click.get_current_context().command.params}
+        flags = " and ".join(_format_flag(params[name]) for name in names)
+        verb = "have" if len(names) > 1 else "has"
         raise UsageError(f"{flags} {verb} no effect {context}.", hint=f"Leave {flags} out.")
-
-
-def refuse_others(allowed: Iterable[str], context: str) -> None:
-    """Refuse all options but some.
-
-    Raises:
-        UsageError: Another one was typed.
-    """
-    parameters = click.get_current_context().params
-    refuse_typed((name for name in parameters if name not in {*allowed, "as_json"}), context)
 
 
 def is_typed(name: str) -> bool:
@@ -89,11 +84,9 @@ def is_typed(name: str) -> bool:
     return context is not None and context.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
-def _format_flag(name: str) -> str:
-    for param in click.get_current_context().command.params:
-        if param.name == name:
-            return name.upper() if isinstance(param, click.Argument) else max(param.opts, key=len)
-    return name
+def _format_flag(param: click.Parameter) -> str:
+    is_argument = isinstance(param, click.Argument)
+    return str(param.name).upper() if is_argument else max(param.opts, key=len)
 
 
 def read_pairs(arguments: Iterable[str], flag: str = "--set") -> dict[str, str]:
@@ -157,12 +150,13 @@ def shared_option(name: str, help: str = "", **arguments: Any) -> Callable[[Body
         kind = next(member for member in get_args(kind) if member is not NoneType)
     if get_origin(kind) is Annotated:
         kind, *checks = get_args(kind)
+    readers = [option.read] if option.read else checks
     arguments = {
         "default": field.default if option.default is None else option.default,
         "show_default": option.default is not None,
         "help": help or option.help,
         "metavar": option.metavar,
-        "callback": _make_callback(option.read or _chain_checks(checks)),
+        "callback": _make_callback(readers),
         **_type_arguments(kind, checks, option),
         **arguments,
     }
@@ -172,6 +166,17 @@ def shared_option(name: str, help: str = "", **arguments: Any) -> Callable[[Body
         flags.append(f"--{name.replace('_', '-')}")
     flags.sort(key=lambda flag: flag.startswith("--"))
     return click.option(*flags, name, **arguments)
+
+
+def shared_options(*names: str) -> Callable[[Body], Body]:
+    """Return click's options for fields of `Options`, as they are declared."""
+
+    def add_options(body: Body) -> Body:
+        for name in reversed(names):
+            body = shared_option(name)(body)
+        return body
+
+    return add_options
 
 
 def _type_arguments(kind: Any, checks: Iterable[Any], option: Spec) -> dict[str, Any]:
@@ -196,25 +201,18 @@ def _type_arguments(kind: Any, checks: Iterable[Any], option: Spec) -> dict[str,
     return arguments
 
 
-def _chain_checks(checks: Iterable[Callable[[Any], Any]]) -> Callable[[Any], Any]:
-    def check(value: Any) -> Any:
-        for step in checks:
-            value = step(value)
-        return value
-
-    return check
-
-
 def _make_callback(
-    read: Callable[[Any], Any],
+    readers: Iterable[Callable[[Any], Any]],
 ) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """Return click's callback for a function that reads a value or raises `Invalid`."""
+    """Return click's callback for functions that read a value or raise `Invalid`."""
 
     def callback(_ctx: click.Context, _param: click.Parameter, value: Any) -> Any:
         try:
-            return read(value) if value or value == 0 else value
+            for read in readers if value or value == 0 else ():
+                value = read(value)
         except Invalid as error:
             raise click.BadParameter(f"{error} {error.hint}".rstrip()) from None
+        return value
 
     return callback
 
@@ -225,11 +223,8 @@ def make_share_reader(
     """Return click's callback that reads a share, written `97%` or `0.97`."""
 
     def read(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
-        if value is None:
-            return None
-        match = _SHARE.fullmatch(value.strip())
-        share = float(match["number"]) / (100 if match["sign"] else 1) if match else -1.0
-        if low <= share <= high:
+        share = None if value is None else parse_share(value)
+        if share is None or low <= share <= high:
             return share
         bounds = f"from {low * 100:.6g} % to {high * 100:.6g} %"
         raise click.BadParameter(f"{value!r} is not a share {bounds}, such as {examples}.")
@@ -246,14 +241,10 @@ def add_submit_options(body: Callable[..., None]) -> Callable[..., None]:
     """Add all shared options to a command; they arrive as one argument."""
 
     def call(**parameters: Any) -> None:
-        other_values = {
-            name: parameters[name] for name in parameters.keys() - declared_options().keys()
-        }
-        body(read_options(parameters), **other_values)
+        own_names = parameters.keys() - declared_options().keys()
+        body(read_options(parameters), **{name: parameters[name] for name in own_names})
 
-    command: Body = functools.update_wrapper(call, body)
-    for name in reversed(declared_options()):
-        command = shared_option(name)(command)
+    command: Body = shared_options(*declared_options())(functools.update_wrapper(call, body))
     return command
 
 
@@ -293,16 +284,15 @@ class SectionedCommand(click.Command):
 
     def __init__(self, *args: Any, **attributes: Any) -> None:
         super().__init__(*args, **attributes)
-        self.params.append(
-            click.Option(
-                ["--help-all"],
-                is_flag=True,
-                is_eager=True,
-                expose_value=False,
-                callback=_print_all,
-                help="Show all options, by subject.",
-            )
+        option = click.Option(
+            ["--help-all"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_print_all,
+            help="Show all options, by subject.",
         )
+        self.params.append(option)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options of every day, or all by subject."""
@@ -312,15 +302,14 @@ class SectionedCommand(click.Command):
             for param in self.get_params(ctx)
             if isinstance(param, click.Option) and (record := param.get_help_record(ctx))
         }
-        if not ctx.meta.get(_SHOWS_ALL):
-            with formatter.section("Options"):
-                formatter.write_dl([records[name] for name in _EVERYDAY if name in records])
-            return
-        placed = {name for names in SECTIONS.values() for name in names}
-        for heading, names in SECTIONS.items():
-            listed = names or tuple(name for name in records if name not in placed)
+        sections: dict[str, tuple[str, ...]] = {"Options": _EVERYDAY}
+        if ctx.meta.get(_SHOWS_ALL):
+            placed = {name for names in SECTIONS.values() for name in names}
+            others = tuple(str(name) for name in records if name not in placed)
+            sections = {heading: names or others for heading, names in SECTIONS.items()}
+        for heading, names in sections.items():
             with formatter.section(heading):
-                formatter.write_dl([records[name] for name in listed if name in records])
+                formatter.write_dl([records[name] for name in names if name in records])
 
 
 def _print_all(context: click.Context, _param: click.Parameter, value: bool) -> None:

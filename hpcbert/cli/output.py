@@ -90,6 +90,11 @@ class Result:
         return max(codes - {unfinished} or codes, default=least)
 
 
+def pick(entry: object, names: str) -> dict[str, Any]:
+    """Return attributes of an object as a part of a document: `pick(point, "model precision")`."""
+    return {name: getattr(entry, name) for name in names.split()}
+
+
 def join_results(results: Sequence[Result]) -> Result:
     """Return the results on several campaigns as one; that on a single campaign as it is."""
     if len(results) == 1:
@@ -305,10 +310,12 @@ def returns_result(body: Callable[..., Result]) -> Callable[..., None]:
     """
     shown_body = streams.shows_progress(body)
 
-    @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
     @wraps(body)
     def command(*args: Any, as_json: bool, **kwargs: Any) -> None:
         name = body.__name__.replace("_", " ").strip()
         run_command(name, lambda: shown_body(*args, **kwargs), as_json=as_json)
 
+    # The first of click's list is the last in the help.
+    option = click.Option(("--json", "as_json"), is_flag=True, help="Print one JSON document.")
+    command.__dict__.setdefault("__click_params__", []).insert(0, option)
     return command

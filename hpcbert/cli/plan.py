@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,8 @@ import click
 
 from hpcbert.campaign import store
 from hpcbert.cli.campaigns import announce_runs
-from hpcbert.cli.options import SectionedCommand, add_submit_options
-from hpcbert.cli.output import Result, returns_result
+from hpcbert.cli.options import SectionedCommand, add_submit_options, flag_option, text_option
+from hpcbert.cli.output import Result, pick, returns_result
 from hpcbert.cli.request import plan_campaigns
 from hpcbert.commands.plan import (
     Missing,
@@ -26,7 +26,7 @@ from hpcbert.commands.plan import (
 )
 from hpcbert.config import campaignfile
 from hpcbert.config.options import Options
-from hpcbert.errors import CheckError, UsageError, format_count
+from hpcbert.errors import CheckError, UsageError, format_count, join_names
 from hpcbert.model import format_utc
 from hpcbert.results.grid import align_rows
 from hpcbert.scheduler.base import Supply
@@ -37,26 +37,20 @@ _NOTHING = "-"
 # Campaigns that one sentence names.
 _MAX_CAMPAIGNS = 3
 _TITLES = ("shape", "precision", "batch", "repeats", "limit", "node-hours")
-# The names of hours in the document, and their unit.
-_HOURS = {
+# The names of hours in the document, and the units of the points that have them; empty: all.
+_HOURS: dict[str, tuple[str, ...]] = {
+    "node_hours": (),
     "device_hours": ("GPU", "rank", "device"),
     "gpu_hours": ("GPU",),
     "rank_hours": ("rank",),
 }
 
 
-@click.command(
-    cls=SectionedCommand,
-    epilog="\b\nExamples:\n"
-    "  hpcbert plan --fw oneflow --nodes 4 --gpus-per-node 8 --scaling\n"
-    "  hpcbert plan --fw pytorch --nodes 1 --gpus-per-node 2 --max-gpu-hours 20\n"
-    "  hpcbert plan --init\n"
-    "  hpcbert plan campaign.toml",
-)
+@click.command(cls=SectionedCommand)
 @add_submit_options
-@click.option("--rehearse", is_flag=True, help="Plan a rehearsal: everything but the training.")
-@click.option("--like", default="", metavar="CAMPAIGN", help="Plan the same measurements again.")
-@click.option("--init", is_flag=True, help="Write an example of FILE with every key explained.")
+@flag_option("--rehearse", "Plan a rehearsal: everything but the training.")
+@text_option("--like", "Plan the same measurements again.", "CAMPAIGN")
+@flag_option("--init", "Write an example of FILE with every key explained.")
 @click.argument("file", required=False, type=click.Path(path_type=Path), metavar="[FILE]")
 @returns_result
 def plan(options: Options, *, rehearse: bool, like: str, init: bool, file: Path | None) -> Result:
@@ -65,6 +59,13 @@ def plan(options: Options, *, rehearse: bool, like: str, init: bool, file: Path 
     Node-hours and GPU-hours are the most that the time limit allows; next to them stands the
     time that earlier runs took. The exit code is 5 if the campaign (everything that one submit
     starts) can't run. FILE is a campaign.toml.
+
+    \b
+    Examples:
+      hpcbert plan --fw oneflow --nodes 4 --gpus-per-node 8 --scaling
+      hpcbert plan --fw pytorch --nodes 1 --gpus-per-node 2 --max-gpu-hours 20
+      hpcbert plan --init
+      hpcbert plan campaign.toml
     """
     if init:
         return _write_example(file or Path("campaign.toml"))
@@ -76,28 +77,30 @@ def plan(options: Options, *, rehearse: bool, like: str, init: bool, file: Path 
         )
     runs, skipped = find_own_campaigns(Path(submission.site.runs))
     outlooks = [forecast(draft, runs, run=run) for draft in submission.drafts]
-    doubts = (doubt for outlook in outlooks for doubt in outlook.doubts)
+    points = [point for outlook in outlooks for point in outlook.points]
+    doubts = [doubt for outlook in outlooks for doubt in outlook.doubts]
     warnings = [
         *submission.warnings,
-        *(f"{doubt.detail} {doubt.hint}".rstrip() for doubt in doubts),
+        *(f"{entry.detail} {entry.hint}".rstrip() for entry in doubts),
     ]
     warnings += store.describe_left_out("the times of earlier runs", skipped)
     errors = [error for outlook in outlooks for error in list_refusals(outlook)]
     if submission.options.max_gpu_hours is not None:
         try:
-            refuse_expensive(
-                [point.cost for outlook in outlooks for point in outlook.points],
-                submission.options.max_gpu_hours,
-            )
+            refuse_expensive([point.cost for point in points], submission.options.max_gpu_hours)
         except UsageError as error:
             errors.append(CheckError(error.message, where=error.where, hint=error.hint))
-    can_run = not errors
-    text = "\n\n".join([*map(_format_campaign, outlooks), *_format_sum(outlooks)])
-    text += "\n\nIt can run: nothing was submitted." if can_run else "\n\nIt can't run as it is."
-    data = {"can_run": can_run, "campaigns": [_campaign_data(outlook) for outlook in outlooks]}
-    data["total"] = _sum_points([point for outlook in outlooks for point in outlook.points])
+    parts = [*map(_format_campaign, outlooks)]
+    parts += [_format_sum(len(outlooks), points)] if len(outlooks) > 1 else []
+    parts.append("It can't run as it is." if errors else "It can run: nothing was submitted.")
+    data = {
+        "can_run": not errors,
+        "campaigns": [_campaign_data(outlook) for outlook in outlooks],
+        "total": _sum_points(points),
+    }
     distinct_errors = {(str(error), error.hint): error for error in errors}
-    return Result(data, text, tuple(distinct_errors.values()), tuple(dict.fromkeys(warnings)))
+    warnings = list(dict.fromkeys(warnings))
+    return Result(data, "\n\n".join(parts), tuple(distinct_errors.values()), tuple(warnings))
 
 
 def _write_example(path: Path) -> Result:
@@ -114,13 +117,9 @@ def _write_example(path: Path) -> Result:
 
 
 def _campaign_data(outlook: Outlook) -> dict[str, Any]:
-    campaign = outlook.draft.campaign
     return {
-        "framework": campaign.framework,
-        "model": outlook.points[0].cost.point.model,
-        "variant": outlook.points[0].cost.point.variant,
-        "scheduler": campaign.scheduler,
-        "site": campaign.site,
+        **pick(outlook.draft.campaign, "framework scheduler site"),
+        **pick(outlook.points[0].cost.point, "model variant"),
         "points": [_point_data(point) for point in outlook.points],
         "total": _sum_points(outlook.points),
         "partitions": [{**vars(supply), "limit": str(supply.limit)} for supply in outlook.supplies],
@@ -135,13 +134,10 @@ def _point_data(point_outlook: PointOutlook) -> dict[str, Any]:
     return {
         "point": point.key,
         "shape": str(point.shape),
-        "precision": point.precision,
-        "device": point.device,
+        **pick(point, "precision device"),
         "batch_size_per_device": None if point.largest else point.batch_size_per_device,
-        "repeats": cost.repeats,
+        **pick(cost, "repeats jobs preflight"),
         "least_repeats": point_outlook.least,
-        "jobs": cost.jobs,
-        "preflight": cost.preflight,
         "nodes": point.shape.nodes,
         "limit": str(cost.limit),
         **_sum_hours([point_outlook]),
@@ -169,26 +165,18 @@ def _sum_points(points: Sequence[PointOutlook]) -> dict[str, Any]:
 
 def _sum_hours(points: Sequence[PointOutlook]) -> dict[str, float | None]:
     """Return hours by kind: the maximum, and those expected if all points have run before."""
-    hours = _sum_kind("node_hours", points, Cost.on_nodes)
+    hours: dict[str, float | None] = {}
     for name, units in _HOURS.items():
-        counted = [point for point in points if point.cost.unit in units]
-        hours |= _sum_kind(name, counted, Cost.on_devices)
+        convert = Cost.on_devices if units else Cost.on_nodes
+        counted = [point for point in points if not units or point.cost.unit in units]
+        training = [point for point in counted if not point.cost.preflight]
+        for kind, values in (
+            (name, [convert(point.cost, point.cost.hours) for point in counted]),
+            (f"least_{name}", [convert(point.cost, point.least_hours) for point in counted]),
+            (f"expected_{name}", [convert(point.cost, point.expected_hours) for point in training]),
+        ):
+            hours[kind] = sum_hours(values)
     return hours
-
-
-def _sum_kind(
-    name: str,
-    points: Sequence[PointOutlook],
-    convert: Callable[[Cost, float | None], float | None],
-) -> dict[str, float | None]:
-    training = [point for point in points if not point.cost.preflight]
-    return {
-        name: sum_hours(convert(point.cost, point.cost.hours) for point in points),
-        f"least_{name}": sum_hours(convert(point.cost, point.least_hours) for point in points),
-        f"expected_{name}": sum_hours(
-            convert(point.cost, point.expected_hours) for point in training
-        ),
-    }
 
 
 # --- As text ------------------------------------------------------------------------------------
@@ -205,7 +193,10 @@ def _format_campaign(outlook: Outlook) -> str:
         f"{format_count(sums['jobs'], 'job')}"
     )
     unit = hours_unit(point.cost for point in points)
-    rows = [(*_TITLES, unit, "expected", "start"), *map(_format_row, points), _format_total(sums)]
+    hours = ("node_hours", "device_hours", "expected_device_hours")
+    total = [format_hours(sums[name]) for name in hours]
+    rows = [(*_TITLES, unit, "expected", "start"), *map(_format_row, points)]
+    rows.append(("total", "", "", str(sums["repeats"]), "", *total, ""))
     table = align_rows(rows, right=range(len(_TITLES) + 2))
     table[0] = click.style(table[0], dim=True)
     parts = [head, "\n".join(table), _format_notes(outlook, unit, sums)]
@@ -213,40 +204,35 @@ def _format_campaign(outlook: Outlook) -> str:
     return "\n\n".join([*parts, "\n".join(lines)] if lines else parts)
 
 
-def _format_sum(outlooks: Sequence[Outlook]) -> list[str]:
-    """Return the sum over several campaigns; nothing for one: its table has it."""
-    if len(outlooks) == 1:
-        return []
-    points = [point for outlook in outlooks for point in outlook.points]
+def _format_sum(campaign_count: int, points: Sequence[PointOutlook]) -> str:
     sums = _sum_points(points)
     unit = hours_unit(point.cost for point in points)
     counts = ", ".join(format_count(sums[f"{noun}s"], noun) for noun in ("point", "repeat", "job"))
     nodes, most = format_hours(sums["node_hours"]), format_hours(sums["device_hours"])
-    campaigns = format_count(len(outlooks), "campaign")
-    return [f"{campaigns}: {counts}; {nodes} node-hours, {most} {unit} at most."]
+    campaigns = format_count(campaign_count, "campaign")
+    return f"{campaigns}: {counts}; {nodes} node-hours, {most} {unit} at most."
 
 
 def _format_row(point_outlook: PointOutlook) -> tuple[str, ...]:
-    cost, point = point_outlook.cost, point_outlook.cost.point
+    cost, point, start = point_outlook.cost, point_outlook.cost.point, point_outlook.start
+    least, is_check = point_outlook.least, cost.preflight
+    when = _NOTHING
+    if start and start.absence:
+        when = f"waits for {start.absence}"
+    elif start and start.when is not None:
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(start.when))
+        when += f" on {start.nodes}" if start.nodes else ""
     return (
         str(point.shape),
-        "preflight" if cost.preflight else point.precision,
-        _NOTHING if cost.preflight else point.batch,
-        str(cost.repeats)
-        if point_outlook.least == cost.repeats
-        else f"{point_outlook.least} to {cost.repeats}",
+        "preflight" if is_check else point.precision,
+        _NOTHING if is_check else point.batch,
+        str(cost.repeats) if least == cost.repeats else f"{least} to {cost.repeats}",
         str(cost.limit),
         format_hours(cost.on_nodes(cost.hours)),
         format_hours(cost.on_devices(cost.hours)),
         format_hours(cost.on_devices(point_outlook.expected_hours)),
-        _format_start(point_outlook),
+        when,
     )
-
-
-def _format_total(sums: Mapping[str, Any]) -> tuple[str, ...]:
-    names = ("node_hours", "device_hours", "expected_device_hours")
-    hours = [format_hours(sums[name]) for name in names]
-    return ("total", "", "", str(sums["repeats"]), "", *hours, "")
 
 
 def _format_notes(outlook: Outlook, unit: str, sums: Mapping[str, Any]) -> str:
@@ -255,50 +241,28 @@ def _format_notes(outlook: Outlook, unit: str, sums: Mapping[str, Any]) -> str:
     if unit == "rank-hours":
         lines.append("A rank is one process of the distributed program.")
     if any(point.least < point.cost.repeats for point in outlook.points):
-        least = format_hours(sums["least_device_hours"])
+        least = f"at least {format_hours(sums['least_device_hours'])} {unit}"
+        lines.append(f"Repeats stop as soon as the median is precise enough: {least}.")
+    if earlier_times := [point.earlier for point in outlook.points if point.earlier]:
+        campaigns = dict.fromkeys(name for earlier in earlier_times for name in earlier.campaigns)
+        runs = format_count(sum(len(earlier.seconds) for earlier in earlier_times), "earlier run")
+        origin = f"{runs} of the same points: {join_names(campaigns, most=_MAX_CAMPAIGNS)}"
+        lines.append(f"Expected {unit} are based on the median of {origin}.")
+    else:
         lines.append(
-            f"Repeats stop as soon as the median is precise enough: at least {least} {unit}."
+            "No expected hours: the directory of campaigns has no run of these points yet."
         )
-    lines.append(_format_expectation(outlook.points, unit))
     site = outlook.draft.resolved.site
-    if site.slurm.exclusive and outlook.draft.resolved.scheduler.srun:
-        lines += _format_whole_nodes(outlook.points, site.nodes.gpus_per_node)
+    costs = [point.cost for point in outlook.points if point.cost.unit == "GPU"]
+    if site.slurm.exclusive and outlook.draft.resolved.scheduler.srun and costs:
+        gpus = site.nodes.gpus_per_node
+        hours = sum_hours(cost.on_nodes(cost.hours) for cost in costs)
+        lines.append(
+            "Jobs take whole nodes (slurm.exclusive): a site that bills whole nodes, with "
+            f"{format_count(gpus, 'GPU')} each, bills up to {format_hours(hours and hours * gpus)} "
+            "GPU-hours."
+        )
     return "\n".join(lines)
-
-
-def _format_expectation(points: Sequence[PointOutlook], unit: str) -> str:
-    earlier_times = [point.earlier for point in points if point.earlier]
-    if not earlier_times:
-        return "No expected hours: the directory of campaigns has no run of these points yet."
-    names = list(dict.fromkeys(name for earlier in earlier_times for name in earlier.campaigns))
-    more = len(names) - _MAX_CAMPAIGNS
-    text = ", ".join(names[:_MAX_CAMPAIGNS])
-    text += f" and {more} more, which --json names" if more > 0 else ""
-    runs = format_count(sum(len(earlier.seconds) for earlier in earlier_times), "earlier run")
-    return f"Expected {unit} are based on the median of {runs} of the same points: {text}."
-
-
-def _format_whole_nodes(points: Sequence[PointOutlook], gpus_per_node: int) -> list[str]:
-    costs = [point.cost for point in points if point.cost.unit == "GPU"]
-    if not costs:
-        return []
-    hours = sum_hours(cost.on_nodes(cost.hours) for cost in costs)
-    bill = format_hours(hours and hours * gpus_per_node)
-    text = "Jobs take whole nodes (slurm.exclusive): a site that bills whole nodes, with "
-    text += f"{format_count(gpus_per_node, 'GPU')} each, bills up to {bill} GPU-hours."
-    return [text]
-
-
-def _format_start(point_outlook: PointOutlook) -> str:
-    """Return when a point would start, in local time as Slurm's own commands print it."""
-    if point_outlook.start is None:
-        return _NOTHING
-    if point_outlook.start.absence:
-        return f"waits for {point_outlook.start.absence}"
-    if point_outlook.start.when is None:
-        return _NOTHING
-    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(point_outlook.start.when))
-    return f"{when} on {point_outlook.start.nodes}" if point_outlook.start.nodes else when
 
 
 def _format_partition(supply: Supply) -> str:
@@ -314,8 +278,7 @@ def _format_partition(supply: Supply) -> str:
 
 
 def _format_missing(missing: Missing) -> str:
-    status = (
-        "missing" if missing.blocks else "not there yet" if missing.command else "perhaps missing"
-    )
+    status = "not there yet" if missing.command else "perhaps missing"
+    status = "missing" if missing.blocks else status
     part = f"{missing.kind} of {missing.framework}: {missing.detail}"
     return f"{status}: {part}\n  {missing.command or missing.hint}"

@@ -11,7 +11,14 @@ from typing import Any
 import click
 
 from hpcbert.cli.campaigns import announce_site
-from hpcbert.cli.options import read_pairs, refuse_typed, shared_option
+from hpcbert.cli.options import (
+    flag_option,
+    read_pairs,
+    refuse_typed,
+    shared_option,
+    shared_options,
+    text_option,
+)
 from hpcbert.cli.output import Result, replace_controls, returns_result
 from hpcbert.commands import prepare as flow
 from hpcbert.config import places, recipe, site, trust
@@ -48,12 +55,7 @@ _SITE_OPTIONS = (
 _MARKS = {"ready": "ok", "done": "done", "planned": "plan", "skipped": "skip", "failed": "FAIL"}
 
 
-@click.command(
-    epilog="\b\nExamples:\n"
-    "  hpcbert prepare --fw ngc-pytorch\n"
-    "  hpcbert prepare --fw oneflow --fw paddle --dry-run\n"
-    "  hpcbert prepare --fw deepspeed --on-node --partition gpu"
-)
+@click.command()
 @click.option("--fw", "frameworks", multiple=True, required=True, help="Framework; repeatable.")
 @click.option(
     "--only",
@@ -61,21 +63,18 @@ _MARKS = {"ready": "ok", "done": "done", "planned": "plan", "skipped": "skip", "
     type=click.Choice(["source", "environment", "image", "data"]),
     help="Prepare only this part; repeatable.",
 )
-@shared_option("device")
-@shared_option("site_file")
-@shared_option("templates")
-@shared_option("runtime")
+@shared_options("device", "site_file", "templates", "runtime")
 @shared_option("image", "Container image, for a single framework.")
 @shared_option("data", "Training data, for a single framework.")
-@click.option("--repository", default="", help="Repository of the program, for a single framework.")
+@text_option("--repository", "Repository of the program, for a single framework.")
 @shared_option("python", "Interpreter to make environments with.")
 @shared_option("settings", "Option of the recipe that the data is for.")
-@click.option("--on-node", is_flag=True, help="Prepare in a job on a compute node.")
+@flag_option("--on-node", "Prepare in a job on a compute node.")
 @shared_option("partition", "Slurm partition, with --on-node.")
 @shared_option("account", "Slurm account, with --on-node.")
 @shared_option("qos", "Slurm quality of service, with --on-node.")
 @shared_option("time_limit", "Time limit of that job, HH:MM:SS.")
-@click.option("--dry-run", is_flag=True, help="Show what would be done, make nothing.")
+@flag_option("--dry-run", "Show what would be done, make nothing.")
 @returns_result
 def prepare(
     *,
@@ -91,24 +90,34 @@ def prepare(
 
     What exists already stays as it is; what was interrupted continues. Later campaigns use what was
     prepared, and record it with digests.
+
+    \b
+    Examples:
+      hpcbert prepare --fw ngc-pytorch
+      hpcbert prepare --fw oneflow --fw paddle --dry-run
+      hpcbert prepare --fw deepspeed --on-node --partition gpu
     """
-    site_config = _load_site(frameworks, values)
+    site_values: dict[str, Any] = {name: values[name] for name in _SITE_OPTIONS}
+    site_config = site.load(values["site_file"], Options(fw=frameworks[0], **site_values))
+    flags = [f"--{name}" for name in ("image", "data", "repository") if values[name]]
+    if flags and len(frameworks) != 1:
+        raise UsageError(f"{' and '.join(flags)} can only be used with a single framework.")
     if site_config.container.runtime == "none":
         refuse_typed(("image",), "with the container runtime none")
     recipes = _load_recipes(frameworks, site_config, templates, parse_device(values["device"]))
-    announce_site(
-        site_config,
-        f"programs in {site_config.sources}",
-        f"images in {site_config.container.images}",
-    )
+    images = f"images in {site_config.container.images}"
+    announce_site(site_config, f"programs in {site_config.sources}", images)
     if on_node:
-        list_options = {
-            "fw": frameworks,
-            "only": only,
-            "templates": tuple(str(Path(path).absolute()) for path in templates),
-            "set": settings,
-        }
-        arguments = _make_node_arguments(site_config, list_options, values, dry=dry_run)
+        # The site's file by its path, all else as typed.
+        folders = tuple(str(Path(path).absolute()) for path in templates)
+        options = {"fw": frameworks, "only": only, "templates": folders, "set": settings}
+        options["site"] = (site_config.where,)
+        for name in ("device", "runtime", "image", "data", "repository", "python"):
+            options[name] = (values[name],) if values[name] else ()
+        arguments = [
+            word for name in options for value in options[name] for word in (f"--{name}", value)
+        ]
+        arguments += ["--dry-run"] if dry_run else []
         return _prepare_on_node(site_config, arguments)
     context = Context(
         run=run,
@@ -140,16 +149,6 @@ def _load_recipes(
     return [loaded.for_device(choose_device(loaded, site_config, device)) for loaded in recipes]
 
 
-def _load_site(frameworks: Sequence[str], values: dict[str, Any]) -> Site:
-    site_values = {name: values[name] for name in _SITE_OPTIONS}
-    options = Options(fw=frameworks[0], **site_values)
-    site_config = site.load(values["site_file"], options)
-    flags = [f"--{name}" for name in ("image", "data", "repository") if values[name]]
-    if flags and len(frameworks) != 1:
-        raise UsageError(f"{' and '.join(flags)} can only be used with a single framework.")
-    return site_config
-
-
 def _print_line(line: str) -> None:
     click.echo(replace_controls(line), err=True)
 
@@ -166,29 +165,6 @@ def _make_result(parts: Sequence[Part]) -> Result:
         lines += [f"{_MARKS[part.status]:<5} {part.framework} {part.kind}: {part.detail}"]
         lines += [f"      {word}" for word in (part.path, part.digest) if word]
     return Result({"parts": parts}, "\n".join(lines), tuple(errors))
-
-
-# --- In a job -----------------------------------------------------------------------------------
-
-
-def _make_node_arguments(
-    site_config: Site,
-    list_options: dict[str, tuple[str, ...]],
-    values: dict[str, str],
-    *,
-    dry: bool,
-) -> list[str]:
-    """Return the command line for the node; the site's file by its path, all else as typed."""
-    arguments = [
-        word
-        for name, option_values in list_options.items()
-        for option_value in option_values
-        for word in (f"--{name}", option_value)
-    ]
-    arguments += ["--site", site_config.where]
-    for name in ("device", "runtime", "image", "data", "repository", "python"):
-        arguments += [f"--{name}", values[name]] if values[name] else []
-    return [*arguments, "--dry-run"] if dry else arguments
 
 
 def _prepare_on_node(site_config: Site, arguments: Sequence[str]) -> Result:

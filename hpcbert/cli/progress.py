@@ -9,7 +9,7 @@ import os
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from hpcbert.campaign.preflight import read_preflight
 from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli.campaigns import format_next_step
-from hpcbert.cli.output import VERSION, Result, escape_json, print_text, replace_controls
+from hpcbert.cli.output import VERSION, Result, escape_json, pick, print_text, replace_controls
 from hpcbert.cli.tables import collect_tables
 from hpcbert.commands import monitor as flow
 from hpcbert.commands import retry
@@ -32,7 +32,7 @@ from hpcbert.config.site import Site
 from hpcbert.errors import IncompleteError, format_count
 from hpcbert.logs.failures import Failure, JobOutput
 from hpcbert.logs.input_wait import read_input_notes
-from hpcbert.model import Campaign, Note, Point, Unit
+from hpcbert.model import Note, Point, Unit
 from hpcbert.results.grid import format_number
 from hpcbert.results.metrics import row_rate
 from hpcbert.slurm.hostlist import fold
@@ -96,21 +96,30 @@ class Display:
     unit: Unit = "samples"
 
     def watching(self) -> Sinks:
-        """Return receivers that print each new state."""
+        """Return receivers that print each new state, and each outage of Slurm once."""
         states: dict[Key, RepeatState] = {}
+        silent_polls = 0
 
         def print_changes(changes: Sequence[Change]) -> None:
-            click.echo("\n".join(map(self._line, changes)), err=self.err)
+            lines = []
+            for change in changes:
+                line = replace_controls(format_change(change))
+                if self.as_json:
+                    event = _change_event(change, self.unit)
+                    line = escape_json(json.dumps(event, ensure_ascii=False))
+                lines.append(line)
+            click.echo("\n".join(lines), err=self.err)
             states.update({change.repeat.key: change.state for change in changes})
             for text in report_finished_points(changes, states) if self.numbers else ():
                 print_text(text, err=True)
 
-        return Sinks(changes=print_changes, view=_make_outage_reporter(), refresh=math.inf)
+        def report_outage(view: View) -> None:
+            nonlocal silent_polls
+            silent_polls = silent_polls + 1 if view.trouble else 0
+            if silent_polls == _SILENT_POLLS:
+                print_text(f"Slurm does not answer: {replace_controls(view.trouble)}", err=True)
 
-    def _line(self, change: Change) -> str:
-        if self.as_json:
-            return escape_json(json.dumps(_change_event(change, self.unit), ensure_ascii=False))
-        return replace_controls(format_change(change))
+        return Sinks(changes=print_changes, view=report_outage, refresh=math.inf)
 
     def retried(self, plans: Sequence[RetryPlan]) -> None:
         """Print what was retried."""
@@ -119,19 +128,6 @@ class Display:
     def waiting(self, reason: str) -> None:
         """Print why a submission waits."""
         print_text(f"{reason} Waiting for room.", err=True)
-
-
-def _make_outage_reporter() -> Callable[[View], None]:
-    """Return a function that prints, once for each outage, that Slurm does not answer."""
-    silent_polls = 0
-
-    def report_outage(view: View) -> None:
-        nonlocal silent_polls
-        silent_polls = silent_polls + 1 if view.trouble else 0
-        if silent_polls == _SILENT_POLLS:
-            print_text(f"Slurm does not answer: {replace_controls(view.trouble)}", err=True)
-
-    return report_outage
 
 
 def find_mark(state: RepeatState) -> Mark:
@@ -173,12 +169,10 @@ def report_finished_points(
 ) -> list[str]:
     """Return the numbers of each point whose last repeat has ended with some changes."""
     tracked_campaign = changes[0].repeat.watched
-    unfinished_points = {
-        repeat.array.point
-        for repeat in tracked_campaign.repeats
-        if repeat.key not in states or not states[repeat.key].kind.over
-    }
-    points = {change.repeat.array.point for change in changes} - unfinished_points
+    points = {change.repeat.array.point for change in changes}
+    for repeat in tracked_campaign.repeats:
+        if repeat.key not in states or not states[repeat.key].kind.over:
+            points.discard(repeat.array.point)
     return list_numbers(tracked_campaign, states, "samples", points) if points else []
 
 
@@ -229,83 +223,60 @@ def follow_with_retries(directories: Sequence[Path], policy: RetryPolicy, site: 
 
     Rehearsals have nothing to collect; their result is the number of repeats that went through.
     """
-    views = {directory: follow_campaign(directory, policy, site) for directory in directories}
-    rehearsals = [path for path, view in views.items() if _viewed_campaign(view).rehearse]
-    campaign_paths = [path for path in directories if path not in rehearsals]
-    if not campaign_paths:
-        return _make_rehearsal_result(views)
-    return collect_tables(campaign_paths, CollectRequest())
-
-
-def _viewed_campaign(view: View) -> Campaign:
-    return view.repeats[0].watched.campaign
-
-
-def _make_rehearsal_result(views: Mapping[Path, View]) -> Result:
-    total = sum(len(view.repeats) for view in views.values())
-    failed_count = sum(view.failed for view in views.values())
-    lines = [
-        f"Rehearsed: {total - failed_count} of {total} repeats went through, nothing was trained."
-    ]
-    lines += [
-        format_next_step(_viewed_campaign(view), directory) for directory, view in views.items()
-    ]
-    data = {
-        "campaigns": [
-            {"campaign": _viewed_campaign(view).id, "directory": str(directory)}
-            for directory, view in views.items()
-        ],
-        "repeats": {"asked": total, "rehearsed": total - failed_count},
-    }
-    errors = tuple(
-        IncompleteError(
-            f"{view.failed} of {len(view.repeats)} repeats did not go through.",
-            where=_viewed_campaign(view).id,
-            hint="Find the cause in its log, then submit the rehearsal again.",
-        )
-        for view in views.values()
-        if view.failed
-    )
-    return Result(data, "\n".join(lines), errors)
+    lines, errors, rows = [], [], []
+    total = failed = 0
+    campaign_paths: list[Path] = []
+    for directory in directories:
+        view = follow_campaign(directory, policy, site)
+        campaign = view.repeats[0].watched.campaign
+        if not campaign.rehearse:
+            campaign_paths.append(directory)
+            continue
+        total, failed = total + len(view.repeats), failed + view.failed
+        lines.append(format_next_step(campaign, directory))
+        rows.append({"campaign": campaign.id, "directory": str(directory)})
+        if view.failed:
+            message = f"{view.failed} of {len(view.repeats)} repeats did not go through."
+            hint = "Find the cause in its log, then submit the rehearsal again."
+            errors.append(IncompleteError(message, where=campaign.id, hint=hint))
+    if campaign_paths:
+        return collect_tables(campaign_paths, CollectRequest())
+    count = f"{total - failed} of {total} repeats went through"
+    data = {"campaigns": rows, "repeats": {"asked": total, "rehearsed": total - failed}}
+    lines = [f"Rehearsed: {count}, nothing was trained.", *lines]
+    return Result(data, "\n".join(lines), tuple(errors))
 
 
 def format_cancel_hint(tracked_campaigns: Sequence[TrackedCampaign]) -> str:
     """Return the commands that cancel campaigns, as a sentence."""
-    paths = [shlex.quote(str(tracked_campaign.directory)) for tracked_campaign in tracked_campaigns]
+    paths = (shlex.quote(str(tracked.directory)) for tracked in tracked_campaigns)
     return f"To cancel them: {'; '.join(f'hpcbert cancel {path}' for path in paths)}"
 
 
 def format_retry_plan(plan: RetryPlan, *, dry: bool = False) -> str:
     """Format the repeats, reasons and excluded nodes of a retry; with `dry`, as a proposal."""
-    tracked_campaign = plan.watched
     lines = []
     for array in plan.arrays:
         text = "would be submitted again" if dry else f"submitted again as job {array.job_id}"
+        noun = "repeats" if len(array.repeats) > 1 else "repeat"
         numbers = ", ".join(map(str, array.repeats))
-        repeats_text = (
-            f"repeat{'s' if len(array.repeats) > 1 else ''} {numbers} of {array.point.key}"
-        )
-        lines.append(f"{repeats_text} {text}:")
+        lines.append(f"{noun} {numbers} of {array.point.key} {text}:")
         lines += [f"  repeat {number}: {reason}" for number, _, reason in array.why]
         lines += [f"  not on {node}: {reason}" for node, reason in array.excluded]
-    if not lines:
-        lines.append(f"{tracked_campaign.campaign.id} has nothing to retry.")
+    lines = lines or [f"{plan.watched.campaign.id} has nothing to retry."]
     if plan.open:
-        count = plan.open
-        text = format_count(count, "repeat waits or runs and is", "repeats wait or run and are")
-        lines.append(f"{text} left alone.")
+        count = format_count(
+            plan.open, "repeat waits or runs and is", "repeats wait or run and are"
+        )
+        lines.append(f"{count} left alone.")
     if plan.arrays and not dry:
-        lines.append(f"watch it:  hpcbert monitor {shlex.quote(str(tracked_campaign.directory))}")
+        lines.append(f"watch it:  hpcbert monitor {shlex.quote(str(plan.watched.directory))}")
     return "\n".join(lines)
 
 
 # Each campaign's logs are read by its own recipe.
 _progress_reader = functools.cache(flow.make_progress_reader)
-
-
 _factor_reader = functools.cache(flow.make_rate_factor_reader)
-
-
 _failure_reader = functools.cache(flow.make_failure_reader)
 
 
@@ -324,17 +295,16 @@ def find_failure(repeat: Repeat, state: RepeatState) -> Failure | None:
     if state.kind != Kind.FAILED or state.word == "OUT_OF_MEMORY":
         return None
     log, device = flow.log_path(repeat, state), repeat.array.point.device
-    outputs = repeat.own_outputs(state.attempt)
-    return _read_failure(repeat.watched.directory, log, device, outputs)
+    return _read_failure(repeat.watched.directory, log, device, repeat.own_outputs(state.attempt))
 
 
 def list_failures(view: View) -> list[str]:
     """Return the causes of failures, from logs, each with its number of repeats."""
-    failures: dict[tuple[str, str], int] = {}
-    for repeat in view.repeats:
-        if failure := find_failure(repeat, view.states[repeat.key]):
-            key = repeat.watched.campaign.id, str(failure)
-            failures[key] = failures.get(key, 0) + 1
+    failures = Counter(
+        (repeat.watched.campaign.id, str(failure))
+        for repeat in view.repeats
+        if (failure := find_failure(repeat, view.states[repeat.key]))
+    )
     return [
         replace_controls(f"{format_count(count, 'repeat')}: {failure}")
         for (_, failure), count in failures.items()
@@ -413,55 +383,43 @@ def _change_event(change: Change, unit: Unit) -> dict[str, Any]:
     repeat, state = change.repeat, change.state
     detail = read_details(repeat, state, change.time) if state.kind == Kind.RUNNING else None
     failure, flags = find_failure(repeat, state), find_flags(repeat, state)
-    return {
+    throughput = detail.throughput if detail else None
+    event = {
         "version": VERSION,
         "event": "state",
         "time": format_utc(change.time),
         "campaign": repeat.watched.campaign.id,
         "point": repeat.array.point.key,
         "repeat": repeat.number,
-        "attempt": state.attempt,
         "job": repeat.job_id or None,
         "state": state.word,
-        "kind": state.kind,
-        "source": state.source,
+        **pick(state, "attempt kind source exit_code elapsed nodes"),
         "reason": state.reason or None,
         "detail": state.detail or None,
         "advice": advise(repeat, state) or None,
         "failure": failure and failure._asdict(),
-        "nodes": list(state.nodes),
-        "exit_code": state.exit_code,
         "step_exit_code": state.step_exit,
         "start": format_utc(state.start),
         "end": format_utc(state.end),
-        "elapsed": state.elapsed,
         "time_limit": state.limit,
         "iteration": detail.iteration if detail else None,
-        "throughput": detail.throughput if detail else None,
-        **_rate_data(repeat, detail, unit),
-        **({"flags": [asdict(note) for note in flags]} if flags else {}),
+        "throughput": throughput,
         "expected_end": format_utc(detail.ends if detail else None),
         "attempts": [
             {
-                "attempt": attempt.attempt,
+                **pick(attempt, "attempt nodes"),
                 "state": attempt.word,
                 "state_source": attempt.source,
                 "detail": attempt.detail or None,
-                "nodes": list(attempt.nodes),
                 "start": format_utc(attempt.start),
                 "end": format_utc(attempt.end),
             }
             for attempt in state.earlier
         ],
     }
-
-
-def _rate_data(repeat: Repeat, detail: RepeatProgress | None, unit: Unit) -> dict[str, Any]:
-    """Return a running repeat's rate in another unit than samples; nothing for samples."""
-    if unit == "samples":
-        return {}
-    throughput = detail.throughput if detail else None
-    return {"rate": convert_rate(repeat, throughput, unit), "unit": f"{unit}/s"}
+    if unit != "samples":
+        event |= {"rate": convert_rate(repeat, throughput, unit), "unit": f"{unit}/s"}
+    return event | ({"flags": [asdict(note) for note in flags]} if flags else {})
 
 
 def format_utc(seconds: float | None) -> str | None:

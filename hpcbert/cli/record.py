@@ -11,25 +11,16 @@ import click
 
 from hpcbert.cli import streams
 from hpcbert.cli.main import ListByDefault
-from hpcbert.cli.options import RESULTS_SITE, TEMPLATES
-from hpcbert.cli.output import Result, returns_result
+from hpcbert.cli.options import RESULTS_SITE, TEMPLATES, count_option, flag_option, text_option
+from hpcbert.cli.output import Result, pick, returns_result
 from hpcbert.cli.tables import add_log_options, make_collect_request
 from hpcbert.commands.collect import find_places
-from hpcbert.commands.record import RecordCell as CheckedCell
 from hpcbert.commands.record import check_record, extract_tables
 from hpcbert.errors import CheckError, UsageError, format_count
-from hpcbert.results.grid import (
-    Cell,
-    Column,
-    Grid,
-    TableView,
-    fold_text,
-    format_lines,
-    format_number,
-)
+from hpcbert.results.grid import Column, Grid, TableView, fold_text, format_lines, format_number
 from hpcbert.results.published import record as published
 from hpcbert.results.published.neighbours import make_row_view, row_data, select_rows
-from hpcbert.results.published.record import Publication, PublishedPoint, PublishedTable
+from hpcbert.results.published.record import Publication, PublishedTable
 
 _COLUMNS = (
     Column("shape", ">"),
@@ -39,6 +30,16 @@ _COLUMNS = (
     Column("speedup", ".2f"),
     Column("runs", "d"),
     Column("min to train", "g"),
+)
+
+
+_CHECK_COLUMNS = (
+    Column(""),
+    Column("table"),
+    Column("point"),
+    Column("published", ".2f"),
+    Column("from the logs", ".2f"),
+    Column("verdict"),
 )
 
 
@@ -56,10 +57,10 @@ def record() -> None:
 
 
 @record.command("list")
-@click.option("--model", default="", help="List numbers of this model: bert-large.")
-@click.option("--gpus", type=click.IntRange(1), help="List numbers of this many accelerators.")
-@click.option("--accelerator", default="", metavar="NAME", help="List numbers of these: h100.")
-@click.option("--all", "show_all", is_flag=True, help="List all numbers, not what fits a screen.")
+@text_option("--model", "List numbers of this model: bert-large.")
+@count_option("--gpus", "List numbers of this many accelerators.")
+@text_option("--accelerator", "List numbers of these: h100.", "NAME")
+@flag_option("--all", "List all numbers, not what fits a screen.", "show_all")
 @returns_result
 def record_list(*, model: str, gpus: int | None, accelerator: str, show_all: bool) -> Result:
     """List the sources, or numbers of all of them, the highest first.
@@ -73,20 +74,19 @@ def record_list(*, model: str, gpus: int | None, accelerator: str, show_all: boo
       hpcbert record list --model bert-large --gpus 8
       hpcbert record list --model bert-large --gpus 8 --accelerator h100 --all
     """
+    width = streams.line_width(sys.stdout)
     if model or gpus or accelerator or show_all:
         rows = select_rows(model, gpus, accelerator)
-        view = make_row_view(rows, show_all=show_all)
-        text = view.text(streams.line_width(sys.stdout))
-        return Result(data={"rows": [row_data(row) for row in rows]}, text=text)
+        text = make_row_view(rows, show_all=show_all).text(width)
+        return Result({"rows": [row_data(row) for row in rows]}, text)
     sources = [published.load_source(name) for name in published.source_names()]
-    width = streams.line_width(sys.stdout)
-    lines = []
-    for source in sources:
-        points = sum(len(table.points) for table in source.tables)
-        lines.append(click.style(source.name, bold=True) + f"  {source.title}")
-        counts = f"{format_count(len(source.tables), 'table')}, {format_count(points, 'point')}"
-        lines += fold_text(f"  {source.repository}; {counts}", width, "  ")
-    return Result(data=[_source_data(source) for source in sources], text="\n".join(lines))
+    data, lines = [_source_data(source) for source in sources], []
+    for document in data:
+        tables, points = len(document["tables"]), document["points"]
+        lines.append(click.style(document["name"], bold=True) + f"  {document['title']}")
+        counts = f"{format_count(tables, 'table')}, {format_count(points, 'point')}"
+        lines += fold_text(f"  {document['repository']}; {counts}", width, "  ")
+    return Result(data, "\n".join(lines))
 
 
 @record.command("show")
@@ -107,45 +107,34 @@ def record_show(name: str) -> Result:
     published_tables = published.find_all_tables(name)
     width = streams.line_width(sys.stdout)
     source = published_tables[0][0]
-    about = fold_text(source.about, width)
-    parts = ["\n".join([click.style(source.title, bold=True), *about])]
+    parts = ["\n".join([click.style(source.title, bold=True), *fold_text(source.about, width)])]
     parts += [_make_table_view(source, table).text(width) for source, table in published_tables]
-    return Result(
-        data={
-            **_source_data(source),
-            "about": source.about,
-            "tables": [_table_data(source, table) for source, table in published_tables],
-        },
-        text="\n\n".join(parts),
-    )
+    data = {**_source_data(source), "about": source.about}
+    data["tables"] = [_table_data(source, table) for source, table in published_tables]
+    return Result(data, "\n\n".join(parts))
 
 
 def _source_data(source: Publication) -> dict[str, Any]:
     return {
-        "name": source.name,
-        "title": source.title,
-        "repository": source.repository,
+        **pick(source, "name title repository"),
         "tables": [source.full_name(table) for table in source.tables],
         "points": sum(len(table.points) for table in source.tables),
     }
 
 
 def _table_data(source: Publication, table: PublishedTable) -> dict[str, Any]:
-    field_names = ("framework", "model", "precision", "batch_size_per_device", "variant", "edition")
-    other_names = ("rule", "window", "commit", "path", "heading", "errors", "unit", "task")
     return {
         "name": source.full_name(table),
-        **{name: getattr(table, name) for name in (*field_names, *other_names)},
+        **pick(table, "framework model precision batch_size_per_device variant edition rule"),
+        **pick(table, "window commit path heading errors unit task"),
         "year": source.year_of(table),
         "facts": source.facts_of(table),
         "points": [
             {
                 "shape": str(point.shape),
                 "gpus": point.shape.gpus,
-                "value": point.value,
                 "per_gpu": point.value / point.shape.gpus if point.value else None,
-                "runs": list(point.runs),
-                "minutes": point.minutes,
+                **pick(point, "value runs minutes"),
             }
             for point in table.points
         ],
@@ -153,39 +142,34 @@ def _table_data(source: Publication, table: PublishedTable) -> dict[str, Any]:
 
 
 def _make_table_view(source: Publication, table: PublishedTable) -> TableView:
-    variant = f" {table.variant}" if table.variant else ""
-    words = [table.framework, table.model, table.precision]
-    words += [f"b{table.batch_size_per_device}"] if table.batch_size_per_device else []
-    text = " ".join(filter(None, words))
+    batch = f"b{table.batch_size_per_device}" if table.batch_size_per_device else ""
+    words = (table.framework, table.model, table.precision, batch, table.variant)
     facts = ", ".join(f"{name} {value}" for name, value in source.facts_of(table).items())
     base = next((point.value for point in table.points if point.shape.gpus == 1), None)
-    rows = [_point_cells(table, point, base) for point in table.points]
+    rows = []
+    for point in table.points:
+        value, gpus = point.value, point.shape.gpus
+        is_samples = table.unit == "samples"
+        row = (
+            str(point.shape),
+            value if is_samples else None,
+            None if is_samples else value,
+            value / gpus if value else None,
+            value / base if value and base else None,
+            len(point.runs) or None,
+            point.minutes,
+        )
+        rows.append(row)
     notes = [
         f"known error: {f'{error.shape}: ' if error.shape else ''}{error.what} {error.proof}"
         for error in table.errors
     ]
     name = source.full_name(table)
     return TableView(
-        heading=(click.style(name, bold=True) + f"  {text}{variant}",),
+        heading=(click.style(name, bold=True) + f"  {' '.join(filter(None, words))}",),
         grid=Grid(table.name, name, _COLUMNS, tuple(rows)).without_empty(),
-        notes=(
-            source.location(table),
-            *([table.task] if table.task else []),
-            *([facts] if facts else []),
-            *notes,
-        ),
+        notes=(source.location(table), *filter(None, (table.task, facts)), *notes),
     )
-
-
-def _point_cells(
-    table: PublishedTable, point: PublishedPoint, base: float | None
-) -> tuple[Cell, ...]:
-    value = point.value
-    samples, tokens = (value, None) if table.unit == "samples" else (None, value)
-    per_gpu = value / point.shape.gpus if value else None
-    speedup = value / base if value and base else None
-    runs = len(point.runs) or None
-    return str(point.shape), samples, tokens, per_gpu, speedup, runs, point.minutes
 
 
 @record.command("extract")
@@ -218,12 +202,8 @@ def record_extract(
     extracted, refused = extract_tables(folder, benchmark_round, commit, places)
     tables = [replace(table, year=year) for table in extracted]
     text = "\n".join(published.format_table(table) for table in tables)
-    return Result(
-        data={"tables": [table.name for table in tables], "refused": refused},
-        text=text,
-        warnings=tuple(refused),
-        exact=True,
-    )
+    data = {"tables": [table.name for table in tables], "refused": refused}
+    return Result(data, text, warnings=tuple(refused), exact=True)
 
 
 @record.command("check")
@@ -234,7 +214,7 @@ def record_extract(
     metavar="NAME",
     help="A source of the record, or tables of it: dlperf:tf2-rn50.",
 )
-@click.option("--edition", default="", help="Edition of the table, if there are several: v2.0.")
+@text_option("--edition", "Edition of the table, if there are several: v2.0.")
 @add_log_options
 @returns_result
 def record_check(
@@ -262,49 +242,24 @@ def record_check(
         )
     places = find_places(site_file, templates)
     cells = check_record(paths, places, request, against=against, edition=edition)
-    wrong_cells = [cell for cell in cells if not (cell.follows or cell.error or cell.gap)]
-    return Result(
-        data={"cells": [{**cell._asdict(), "follows": cell.follows} for cell in cells]},
-        text="\n".join([*format_lines(_make_check_grid(cells)), "", _format_summary(cells)]),
-        errors=tuple(
-            CheckError(
-                f"{cell.table} {cell.point}: {_format_measured(cell)}, "
-                f"but {format_number(cell.published)} is published."
-            )
-            for cell in wrong_cells
-        ),
-    )
-
-
-def _make_check_grid(cells: tuple[CheckedCell, ...]) -> Grid:
-    columns = (
-        Column(""),
-        Column("table"),
-        Column("point"),
-        Column("published", ".2f"),
-        Column("from the logs", ".2f"),
-        Column("verdict"),
-    )
-    rows = []
+    data = [{**cell._asdict(), "follows": cell.follows} for cell in cells]
+    rows, errors = [], []
     for cell in cells:
-        sign = "✓" if cell.follows else "-" if cell.gap else "✗"
-        verdict = "follows" if cell.follows else cell.error or cell.gap or "does not follow"
+        sign, verdict = "✓" if cell.follows else "✗", cell.error or "does not follow"
+        if cell.gap and not cell.follows:
+            sign, verdict = "-", cell.error or cell.gap
+        if not (cell.follows or cell.error or cell.gap):
+            measured = f"the logs give {format_number(cell.found)}"
+            measured = "no log of it is valid" if cell.found is None else measured
+            published_text = f"but {format_number(cell.published)} is published."
+            errors.append(CheckError(f"{cell.table} {cell.point}: {measured}, {published_text}"))
+        verdict = "follows" if cell.follows else verdict
         rows.append((sign, cell.table, cell.point, cell.published, cell.found, verdict))
-    return Grid("check", "check", columns, tuple(rows))
-
-
-def _format_measured(cell: CheckedCell) -> str:
-    return (
-        "no log of it is valid"
-        if cell.found is None
-        else f"the logs give {format_number(cell.found)}"
-    )
-
-
-def _format_summary(cells: tuple[CheckedCell, ...]) -> str:
+    lines = format_lines(Grid("check", "check", _CHECK_COLUMNS, tuple(rows)))
     follow = sum(cell.follows for cell in cells)
-    known_wrong = sum(bool(cell.error) and not cell.follows for cell in cells)
-    known_text = f"; {known_wrong} are known to be wrong" if known_wrong else ""
-    unchecked = sum(bool(cell.gap) for cell in cells)
-    gap_text = f"; {unchecked} lack logs" if unchecked else ""
-    return f"{follow} of {len(cells)} published numbers follow from the logs{known_text}{gap_text}."
+    summary = f"{follow} of {len(cells)} published numbers follow from the logs"
+    if wrong := sum(bool(cell.error) and not cell.follows for cell in cells):
+        summary += f"; {wrong} are known to be wrong"
+    if unchecked := sum(bool(cell.gap) for cell in cells):
+        summary += f"; {unchecked} lack logs"
+    return Result({"cells": data}, "\n".join([*lines, "", f"{summary}."]), tuple(errors))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -22,12 +22,7 @@ from hpcbert.script.draft import by_hand
 _HEADER = "# hpcbert render "
 
 
-@click.command(
-    cls=SectionedCommand,
-    epilog="\b\nExamples:\n"
-    "  hpcbert render --fw oneflow --nodes 4 --gpus-per-node 8 --output sbatch\n"
-    "  hpcbert render --check sbatch",
-)
+@click.command(cls=SectionedCommand)
 @add_submit_options
 @click.option(
     "--output",
@@ -44,6 +39,11 @@ def render(options: Options, *, output: Path | None, check: Path | None) -> Resu
     """Write the scripts that submit would run, to read, or to submit by hand.
 
     Each script's header has the command that renders it again.
+
+    \b
+    Examples:
+      hpcbert render --fw oneflow --nodes 4 --gpus-per-node 8 --output sbatch
+      hpcbert render --check sbatch
     """
     if check is not None:
         return _check_folder(check)
@@ -88,105 +88,78 @@ def _check_folder(folder: Path) -> Result:
             where=str(folder),
             hint="Name a folder of *.sbatch files, or write some: hpcbert render --output.",
         )
-    differences, sources = _compare_scripts(paths)
+    differences: list[str] = []
+    sources: dict[str, Path] = {}
+    for path in paths:
+        text = path.read_text(encoding="utf-8")
+        header = next((line for line in text.splitlines() if line.startswith(_HEADER)), "")
+        if not header:
+            message = "The script's header has no command to render it again."
+            raise UsageError(message, where=str(path))
+        with render.make_context("render", shlex.split(header[len(_HEADER) :])) as context:
+            options = read_options(context.params)
+        scripts, files = _render_scripts(options)
+        sources.update({Path(name).name: source for name, source in files.items()})
+        now = scripts.get(path.name, "")
+        lines = (text.splitlines(), now.splitlines())
+        diff = difflib.unified_diff(*lines, str(path), "rendered now", lineterm="", n=1)
+        differences += ["\n".join(diff)] if now != text else []
     digests = [(name, store.hash_file(source)) for name, source in sources.items()]
-    faulty_files = tuple(store.compare_library(folder / store.SCRIPTS_FOLDER, digests))
+    scripts_folder = folder / store.SCRIPTS_FOLDER
+    faulty_files = tuple(store.compare_library(scripts_folder, digests))
     errors = []
     if differences:
         message = f"{len(differences)} of {len(paths)} scripts differ from what would be rendered "
         hint = "Render them again with the command in each header, and look at the differences."
         errors.append(CheckError(f"{message}now.", where=str(folder), hint=hint))
-    errors += [
-        _make_library_error(folder / store.SCRIPTS_FOLDER, file, sources.get(file.name))
-        for file in faulty_files
-    ]
-    scripts, files = format_count(len(paths), "script"), format_count(len(sources), "file")
-    text = f"{scripts} and {files} of their library are as they would be "
-    return Result(
-        _check_data(len(paths), len(differences), len(sources), faulty_files),
-        "\n".join(differences) if errors else f"{text}rendered now.",
-        tuple(errors),
-    )
-
-
-def _compare_scripts(paths: Sequence[Path]) -> tuple[list[str], dict[str, Path]]:
-    differences, sources = [], {}
-    for path in paths:
-        script_text = path.read_text(encoding="utf-8")
-        scripts, library_files = _render_again(path, script_text)
-        sources.update({Path(name).name: source for name, source in library_files.items()})
-        rendered_text = scripts.get(path.name, "")
-        if rendered_text != script_text:
-            lines = difflib.unified_diff(
-                script_text.splitlines(),
-                rendered_text.splitlines(),
-                str(path),
-                "rendered now",
-                lineterm="",
-                n=1,
-            )
-            differences.append("\n".join(lines))
-    return differences, sources
+    has_links = scripts_folder.is_dir() and any(map(Path.is_symlink, scripts_folder.iterdir()))
+    for file in faulty_files:
+        path, command = scripts_folder / file.name, ["hpcbert", "render", "--output", str(folder)]
+        if source := sources.get(file.name):
+            target = os.path.relpath(source, scripts_folder.resolve())
+            is_link = ["ln", "-sf", target, str(path)]
+            command = is_link if has_links else ["cp", str(source), str(path)]
+        errors.append(_make_library_error(path, file.state, command))
+    counts = {"scripts": len(paths), "different": len(differences), "files": len(sources)}
+    return _make_result(counts, faulty_files, errors, differences)
 
 
 def _check_campaign(directory: Path) -> Result:
     campaign = store.read_manifest(directory)
-    submit_command = shlex.join(["hpcbert", "submit", "--like", str(directory)])
+    command = ["hpcbert", "submit", "--like", str(directory)]
     errors = [
-        CheckError("The script is not as submitted.", where=str(path), hint=submit_command)
+        CheckError("The script is not as submitted.", where=str(path), hint=shlex.join(command))
         for array in campaign.arrays
         if store.hash_file(path := directory / array.script) != array.script_sha256
     ]
-    difference_count = len(errors)
-    folder = directory / store.SCRIPTS_FOLDER
+    count, folder = len(errors), directory / store.SCRIPTS_FOLDER
     faulty_files = tuple(store.compare_library(folder, campaign.library))
-    errors += [_make_library_error(folder, file) for file in faulty_files]
-    files = len(campaign.library)
-    scripts = format_count(len(campaign.arrays), "script")
-    text = f"{scripts} and {format_count(files, 'file')} of their library are as submitted."
-    return Result(
-        _check_data(len(campaign.arrays), difference_count, files, faulty_files),
-        "" if errors else text,
-        tuple(errors),
+    errors += [
+        _make_library_error(folder / file.name, file.state, command) for file in faulty_files
+    ]
+    counts = {"scripts": len(campaign.arrays), "different": count, "files": len(campaign.library)}
+    return _make_result(counts, faulty_files, errors)
+
+
+def _make_library_error(path: Path, state: str, command: Sequence[str]) -> CheckError:
+    """Return an error whose hint is the command that repairs a file of a library."""
+    message = f"The file is {state}."
+    if state == "not needed":
+        message, command = "No script needs the file.", ["rm", str(path)]
+    return CheckError(message, where=str(path), hint=shlex.join(command))
+
+
+def _make_result(
+    counts: Mapping[str, int],
+    faulty_files: Sequence[store.LibraryFile],
+    errors: Sequence[CheckError],
+    differences: Sequence[str] = (),
+) -> Result:
+    library = [file._asdict() for file in faulty_files]
+    scripts, files = (
+        format_count(counts["scripts"], "script"),
+        format_count(counts["files"], "file"),
     )
-
-
-def _check_data(
-    scripts: int, different: int, files: int, faulty_files: Sequence[store.LibraryFile]
-) -> dict[str, object]:
-    rows = [file._asdict() for file in faulty_files]
-    return {"scripts": scripts, "different": different, "files": files, "library": rows}
-
-
-def _make_library_error(
-    folder: Path, file: store.LibraryFile, source: Path | None = None
-) -> CheckError:
-    """Return an error whose hint is the command that repairs a file of a library.
-
-    Args:
-        source: The file to copy or to link to; None for a campaign's, which stays as submitted.
-    """
-    path = folder / file.name
-    if file.state == "not needed":
-        message, command = "No script needs the file", ["rm", str(path)]
-    elif source is None:
-        message = f"The file is {file.state}: the campaign was submitted with it"
-        command = ["hpcbert", "submit", "--like", str(folder.parent)]
-    else:
-        message = f"The file is {file.state}"
-        has_links = (
-            any(entry.is_symlink() for entry in folder.iterdir()) if folder.is_dir() else False
-        )
-        command = ["cp", str(source), str(path)]
-        if has_links:
-            command = ["ln", "-sf", os.path.relpath(source, folder.resolve()), str(path)]
-    return CheckError(f"{message}.", where=str(path), hint=shlex.join(command))
-
-
-def _render_again(path: Path, text: str) -> tuple[dict[str, str], dict[str, Path]]:
-    header = next((line for line in text.splitlines() if line.startswith(_HEADER)), "")
-    if not header:
-        raise UsageError("The script's header has no command to render it again.", where=str(path))
-    with render.make_context("render", shlex.split(header[len(_HEADER) :])) as context:
-        options = read_options(context.params)
-    return _render_scripts(options)
+    text = f"{scripts} and {files} of their library are as they should be."
+    shown = "\n".join(differences) if errors else text
+    return Result({**counts, "library": library}, shown, tuple(errors))

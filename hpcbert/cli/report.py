@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from hpcbert.cli.options import UNIT
+from hpcbert.cli.options import UNIT, flag_option, text_option
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.tables import (
     add_log_options,
@@ -22,7 +21,7 @@ from hpcbert.commands import report as flow
 from hpcbert.commands.collect import find_places, load_result_set
 from hpcbert.errors import IncompleteError, format_count
 from hpcbert.model import Unit
-from hpcbert.results.document import ResultSet, tables_data
+from hpcbert.results.document import tables_data
 from hpcbert.results.metrics import explain_missing, mark_tables
 from hpcbert.results.report.figures import DEFAULT_SIZE, SIZES
 from hpcbert.results.report.model import LANGUAGES
@@ -30,12 +29,7 @@ from hpcbert.results.report.model import LANGUAGES
 
 @click.command()
 @click.argument("paths", nargs=-1)
-@click.option(
-    "--output",
-    default="",
-    metavar="DIR",
-    help="Where to write it; default: report/ in the campaign.",
-)
+@text_option("--output", "Where to write it; default: report/ in the campaign.", "DIR")
 @click.option(
     "--lang",
     type=click.Choice(LANGUAGES),
@@ -43,7 +37,7 @@ from hpcbert.results.report.model import LANGUAGES
     show_default=True,
     help="Language of the page.",
 )
-@click.option("--title", default="", help="Title of the report and of its main figure.")
+@text_option("--title", "Title of the report and of its main figure.")
 @click.option(
     "--size",
     type=click.Choice([*SIZES]),
@@ -51,8 +45,8 @@ from hpcbert.results.report.model import LANGUAGES
     show_default=True,
     help="Size of the figures: for a slide, one column of a paper, or a whole page.",
 )
-@click.option("--with-logs", is_flag=True, help="Include the logs.")
-@click.option("--open", "open_page", is_flag=True, help="Open the page in a browser.")
+@flag_option("--with-logs", "Include the logs.")
+@flag_option("--open", "Open the page in a browser.", "open_page")
 @UNIT
 @add_log_options
 @returns_result
@@ -107,31 +101,19 @@ def report(
     warnings = [f"{name}: masked text that looked like a secret." for name in report_files.masked]
     if open_page and not _open_page(page):
         warnings.append(f"No browser can open here. Copy {page} to your machine.")
-    return Result(
-        data={
-            **_describe_files(report_files, page, lang),
-            **tables_data(mark_tables(results.tables, unit), origin),
-        },
-        text=f"{page}: {_count_contents(results, report_files.files)}",
-        errors=shortfalls,
-        warnings=(*results.warnings, *explain_missing(results.tables, unit), *warnings),
-    )
-
-
-def _describe_files(report_files: flow.WrittenReport, page: Path, language: str) -> dict[str, Any]:
-    return {
+    names = report_files.files
+    data: dict[str, Any] = {
         "directory": str(report_files.directory),
         "page": str(page),
-        "language": language,
-        "files": list(report_files.files),
+        "language": lang,
     }
-
-
-def _count_contents(results: ResultSet, names: Sequence[str]) -> str:
-    points = sum(len(table.rows) for table in results.tables)
+    data |= {"files": list(names), **tables_data(mark_tables(results.tables, unit), origin)}
     figures = sum(name.startswith("figures/") and name.endswith(".svg") for name in names)
+    points = sum(len(table.rows) for table in results.tables)
     counts = {"point": points, "figure": figures, "file": len(names)}
-    return ", ".join(format_count(count, noun) for noun, count in counts.items())
+    contents = ", ".join(format_count(count, noun) for noun, count in counts.items())
+    warnings = [*results.warnings, *explain_missing(results.tables, unit), *warnings]
+    return Result(data, f"{page}: {contents}", shortfalls, tuple(warnings))
 
 
 def _open_page(page: Path) -> bool:

@@ -5,13 +5,14 @@ A command line with several frameworks, models or precisions makes several campa
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import pwd
 import re
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -71,9 +72,8 @@ class CampaignRequest:
     warnings: tuple[str, ...]
 
 
-# What `_make_name` adds to a name.
+# What submissions of a file add to their name.
 _STAMP = re.compile(r"-\d{8}T\d{6}Z$")
-_NO_FILE = "hpcbert plan --init writes an example; without a file, options say what to measure."
 # Options that a campaign.toml replaces, and options of one framework.
 _MEASURE_OPTIONS = (*option_names(PointOptions), "nodes", "gpus_per_node")
 _FRAMEWORK_OPTIONS = ("image", "data", "source", "python")
@@ -88,19 +88,6 @@ _MEASURED_OPTIONS = (
     *option_names(PointOptions),
     *(name for name in option_names(RunOptions) if name not in _OTHER_OPTIONS),
 )
-
-
-def read_file(path: Path | None) -> CampaignFile | None:
-    """Read the campaign file that the command line names, if any.
-
-    Raises:
-        ConfigError: The file is missing or wrong.
-    """
-    if path is None:
-        return None
-    if not path.exists():
-        raise ConfigError("There is no such file.", where=str(path), hint=_NO_FILE)
-    return campaignfile.read(path)
 
 
 def read_requests(
@@ -130,23 +117,37 @@ def read_requests(
             "with several frameworks: set it in [frameworks.NAME] of the site.toml",
         )
     base = _make_request(options, file)
-    sources = _Sources(options, {past.framework} if past else names)
+    single_framework = past.framework if past else next(iter(names)) if len(names) == 1 else ""
+    site_config = site.load(options.site_file, replace(options, fw=single_framework))
+    folders = places.recipe_folders(Path(site_config.where), options.templates)
+
+    @functools.cache
+    def find(framework: str) -> tuple[Recipe, Site]:
+        framework_recipe = recipe.load(places.find_recipe(framework, folders))
+        _refuse_unused_paths(framework_recipe, site_config)
+        choose_device(framework_recipe, site_config, parse_device(options.device))
+        return framework_recipe, site_config
+
     if past:
-        recipe, site_config = sources.find(past.framework)
-        plans: tuple[MeasurementPlan, ...] = (plan_rerun(past, recipe, site_config),)
+        plans: tuple[MeasurementPlan, ...] = (plan_rerun(past, *find(past.framework)),)
     elif results:
         protocols = {source.name: source.protocol for source in results.sources}
         plans = tuple(
-            plan_table(table, protocols, *sources.find(table.group.framework))
-            for table in results.tables
+            plan_table(table, protocols, *find(table.group.framework)) for table in results.tables
         )
     else:
         where = file.where if file else ""
-        plans = matrix.list_plans(selection, base, sources.find, where=where)
-    return tuple(
-        _make_campaign_request(options, sources, plan, dry=dry, rehearse=rehearse, file=file)
-        for plan in plans
-    )
+        plans = matrix.list_plans(selection, base, find, where=where)
+    requests = []
+    for plan in plans:
+        submit_options, warnings = _make_submit_options(
+            options, site_config, folders, plan, dry=dry, rehearse=rehearse, file=file
+        )
+        framework_recipe, _ = find(plan.framework)
+        requests.append(
+            CampaignRequest(plan, site_config, framework_recipe, submit_options, warnings)
+        )
+    return tuple(requests)
 
 
 def _refuse_unused_options(options: Options) -> None:
@@ -161,9 +162,8 @@ def _refuse_unused_options(options: Options) -> None:
         refuse_typed(("stop_on_failure",), "with --concurrent-points")
     for program, arguments in (("sbatch", options.sbatch_arg), ("srun", options.srun_arg)):
         if problem := slurm_arguments.explain_refusal(program, arguments):
-            raise UsageError(
-                f"--{program}-arg: {problem}", hint=f"Leave it out of --{program}-arg."
-            )
+            option = f"--{program}-arg"
+            raise UsageError(f"{option}: {problem}", hint=f"Leave it out of {option}.")
 
 
 def open_past(name: str, options: Options) -> tuple[Lock, ...]:
@@ -199,30 +199,27 @@ def complete_options(options: Options, file: CampaignFile | None) -> Options:
 
 def _make_selection(options: Options) -> Selection:
     """Return the points that the options combine to, in the form of a campaign file."""
+    names = [name for words in options.frameworks for name in split_list(words)]
     shapes = tuple(
         _check_value("--shapes", campaignfile.parse_shape, word)
         for word in split_list(options.shapes)
     )
-    curve = (SCALING,) if options.scaling else ()
+    variables = []
+    for name, text in read_pairs(options.env, "--env").items():
+        _check_value(f"--env {name}", site.check_point_variable, name)
+        value = _check_value(f"--env {name}", site.check_point_value, text)
+        variables.append(campaignfile.Variable(name, (value,)))
     return Selection(
-        frameworks=tuple(
-            dict.fromkeys(name for text in options.frameworks for name in split_list(text))
-        ),
+        frameworks=tuple(dict.fromkeys(names)),
         models=split_list(options.model),
         precisions=tuple(dict.fromkeys(map(parse_precision, split_list(options.precision)))),
         batch_sizes=_read_batch_sizes(options.batch_size),
-        shapes=shapes or curve,
+        shapes=shapes or ((SCALING,) if options.scaling else ()),
         options=tuple(
             campaignfile.OptionValues("--set", "", name, (text,))
             for name, text in read_pairs(options.settings).items()
         ),
-        env=tuple(
-            campaignfile.Variable(
-                _check_value(f"--env {name}", site.check_point_variable, name),
-                (_check_value(f"--env {name}", site.check_point_value, text),),
-            )
-            for name, text in read_pairs(options.env, "--env").items()
-        ),
+        env=tuple(variables),
     )
 
 
@@ -244,7 +241,13 @@ def _read_batch_sizes(text: str) -> tuple[campaignfile.Sizes, ...]:
             if current not in PRECISIONS:
                 message = f"--batch-size names {name!r}, which is not a precision."
                 raise UsageError(message, hint=did_you_mean(name, PRECISIONS))
-        sizes[current] = tuple(dict.fromkeys((*sizes.get(current, ()), _read_batch_size(number))))
+        size = LARGEST_WORDS.get(number) or (int(number) if number.isdigit() else None)
+        if size is None:
+            message = f"--batch-size takes whole numbers, max or max-common, not {number!r}."
+            raise UsageError(message, hint=suggest_similar(number, LARGEST_WORDS))
+        if not size:
+            raise UsageError("A batch size must be at least 1, not 0.")
+        sizes[current] = tuple(dict.fromkeys((*sizes.get(current, ()), size)))
     return tuple(campaignfile.Sizes("--batch-size", "", *item) for item in sizes.items())
 
 
@@ -278,58 +281,44 @@ def _make_request(options: Options, file: CampaignFile | None) -> Request:
     )
 
 
-class _Sources:
-    """The site and the recipes, each read once.
-
-    Args:
-        frameworks: The requested frameworks; options for one framework need there to be only one.
-    """
-
-    def __init__(self, options: Options, frameworks: Collection[str]) -> None:
-        self._options = options
-        self._recipes: dict[str, Recipe] = {}
-        single_framework = next(iter(frameworks)) if len(frameworks) == 1 else ""
-        self.site = site.load(options.site_file, replace(options, fw=single_framework))
-        self.folders = places.recipe_folders(Path(self.site.where), options.templates)
-
-    def find(self, framework: str) -> tuple[Recipe, Site]:
-        """Return a recipe and the site.
-
-        Raises:
-            UsageError: The recipe does not exist or is wrong, or it has no use for an option that
-                was typed, or it does not run on the device.
-        """
-        if framework not in self._recipes:
-            framework_recipe = recipe.load(places.find_recipe(framework, self.folders))
-            _refuse_unused_paths(framework_recipe, self.site)
-            choose_device(framework_recipe, self.site, parse_device(self._options.device))
-            self._recipes[framework] = framework_recipe
-        return self._recipes[framework], self.site
-
-
-def _make_campaign_request(
+def _make_submit_options(
     options: Options,
-    sources: _Sources,
+    site_config: Site,
+    folders: tuple[Path, ...],
     plan: MeasurementPlan,
     *,
     dry: bool,
     rehearse: bool,
     file: CampaignFile | None,
-) -> CampaignRequest:
-    recipe, site_config = sources.find(plan.framework)
+) -> tuple[SubmitOptions, tuple[str, ...]]:
+    """Return how a campaign is submitted, and warnings about choices on the user's behalf."""
     scheduler_name = options.scheduler or site_config.scheduler
-    warnings: tuple[str, ...] = ()
+    warnings: list[str] = []
     if dry and find_traits(scheduler_name).runs_locally and plan.request.shape.nodes > 1:
         note = f"The site's scheduler is {scheduler_name}, with one node: this script is for Slurm."
-        scheduler_name, warnings = SLURM, (note,)
-    warnings += _describe_mail(options.notify, scheduler_name)
-    warnings += _list_unused_keys(file, scheduler_name)
-    if find_traits(scheduler_name).sbatch:
-        warnings += _list_sbatch_variables(site_config)
+        warnings, scheduler_name = [note], SLURM
+    traits, unused = find_traits(scheduler_name), list_unused(scheduler_name)
+    if options.notify and "notify" in unused:
+        raise UsageError(
+            f"--notify has no effect with {traits.label}: it sends no mail.",
+            hint="Leave --notify out: submit --wait and monitor wait until all repeats have ended.",
+        )
+    warnings += [str(commands.parse_mail(options.notify))] if options.notify else []
+    if file:
+        keys = [campaignfile.option_key(name) for name in file.run_options() if name in unused]
+        warnings += [f"{file.where}: {key} has no effect with {traits.label}." for key in keys]
+    for key, variable in site_config.variables.items() if traits.sbatch else ():
+        if key.startswith("slurm."):
+            value = getattr(site_config.slurm, key.removeprefix("slurm."))
+            warnings.append(f"{variable} sets {key}: {value}.")
+    shapes = {point.shape for point in plan.points}
+    # A single shape and concurrent points have nothing to hold back.
+    has_order = len(shapes) > 1 and not options.concurrent_points
+    stops = Shape(1, 1) in shapes if options.stop_on_failure is None else options.stop_on_failure
     in_one_job = options.repeats_in == "one-job"
     submit_options = SubmitOptions(
         scheduler=scheduler_name,
-        folders=sources.folders,
+        folders=folders,
         named=tuple(map(Path, options.templates)),
         concurrent=1 if in_one_job else options.concurrent_repeats,
         concurrent_points=options.concurrent_points,
@@ -337,60 +326,14 @@ def _make_campaign_request(
         rehearse=rehearse,
         dry=dry,
         preflight=options.preflight,
-        stop_on_failure=_stops_on_failure(options, plan),
+        stop_on_failure=has_order and stops,
         file=Path(file.where) if file else None,
-        chosen=_find_chosen(options),
+        chosen={
+            name: str(Path(value).absolute()) if Path(value).exists() else value
+            for name, value in options.site_values("framework").items()
+        },
     )
-    return CampaignRequest(plan, site_config, recipe, submit_options, warnings)
-
-
-def _find_chosen(options: Options) -> dict[str, str]:
-    """Return the options that name image, data, source and interpreter; paths as absolute ones."""
-    return {
-        name: str(Path(value).absolute()) if Path(value).exists() else value
-        for name, value in options.site_values("framework").items()
-    }
-
-
-def _list_sbatch_variables(site_config: Site) -> tuple[str, ...]:
-    """Return a sentence for each setting of Slurm that comes from a variable of the shell."""
-    return tuple(
-        f"{variable} sets {key}: {getattr(site_config.slurm, key.removeprefix('slurm.'))}."
-        for key, variable in site_config.variables.items()
-        if key.startswith("slurm.")
-    )
-
-
-def _list_unused_keys(file: CampaignFile | None, scheduler_name: str) -> tuple[str, ...]:
-    if not file:
-        return ()
-    unused = list_unused(scheduler_name)
-    keys = [campaignfile.option_key(name) for name in file.run_options() if name in unused]
-    effect = f"has no effect with {find_traits(scheduler_name).label}."
-    return tuple(f"{file.where}: {key} {effect}" for key in keys)
-
-
-def _stops_on_failure(options: Options, plan: MeasurementPlan) -> bool:
-    """Return the value of `--stop-on-failure`; by default, True if 1n1g is measured.
-
-    A single shape and concurrent points have nothing to hold back.
-    """
-    distinct_shapes = {point.shape for point in plan.points}
-    if len(distinct_shapes) == 1 or options.concurrent_points:
-        return False
-    if options.stop_on_failure is None:
-        return Shape(1, 1) in distinct_shapes
-    return options.stop_on_failure
-
-
-def _describe_mail(notify: str, scheduler_name: str) -> tuple[str, ...]:
-    """Return a sentence about the mail that Slurm will send; empty if none is requested."""
-    if notify and "notify" in list_unused(scheduler_name):
-        raise UsageError(
-            f"--notify has no effect with {find_traits(scheduler_name).label}: it sends no mail.",
-            hint="Leave --notify out: submit --wait and monitor wait until all repeats have ended.",
-        )
-    return (str(commands.parse_mail(notify)),) if notify else ()
+    return submit_options, tuple(warnings)
 
 
 def _take_past_options(options: Options, past: Lock) -> Options:
@@ -437,17 +380,6 @@ def find_submitter() -> Submitter:
     return Submitter(user, tuple(sys.argv), time.time(), os.urandom(3).hex())
 
 
-def _read_batch_size(text: str) -> int:
-    if text in LARGEST_WORDS:
-        return LARGEST_WORDS[text]
-    if not text.isdigit():
-        message = f"--batch-size takes whole numbers, max or max-common, not {text!r}."
-        raise UsageError(message, hint=suggest_similar(text, LARGEST_WORDS))
-    if not int(text):
-        raise UsageError("A batch size must be at least 1, not 0.")
-    return int(text)
-
-
 class SubmitPlan(NamedTuple):
     """Campaigns of one command line, to run one after the other.
 
@@ -484,9 +416,12 @@ def plan_campaigns(
         planned: Whether only the cost is of interest, so that paths may be missing.
     """
     locks = open_past(like, options) if like else ()
-    campaign_file = read_file(file)
+    if file and not file.exists():
+        hint = "hpcbert plan --init writes an example; without a file, options say what to measure."
+        raise ConfigError("There is no such file.", where=str(file), hint=hint)
+    campaign_file = campaignfile.read(file) if file else None
     options = complete_options(options, campaign_file)
-    name_and_note = _read_name_and_note(name, note, campaign_file)
+    name_and_note = _read_name_and_note(name, note, campaign_file or CampaignFile())
     requests = tuple(
         request
         for past in locks or (None,)
@@ -495,8 +430,11 @@ def plan_campaigns(
         )
     )
     if (campaign_file or like) and len(requests) > 1 and not name_and_note[0]:
+        # A name for all: `week47-20261121T100000Z`.
         stem = Path(campaign_file.where).stem if campaign_file else like
-        name_and_note = (_make_name(stem), name_and_note[1])
+        stem = re.sub(r"[^\w.-]+", "-", _STAMP.sub("", stem))
+        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        name_and_note = (f"{stem[:40]}-{stamp}", name_and_note[1])
     for request in () if planned else requests:
         backend = scheduler.create_scheduler(request.options.scheduler, SchedulerContext(ahead))
         for argv in backend.list_queries(request.site, request.recipe):
@@ -517,21 +455,12 @@ def plan_campaigns(
     )
 
 
-def _read_name_and_note(name: str, note: str, file: CampaignFile | None) -> tuple[str, str]:
+def _read_name_and_note(name: str, note: str, file: CampaignFile) -> tuple[str, str]:
     """Return the campaign's name and note: as typed, else as the file has them."""
-    file = file or CampaignFile()
     name = name if is_typed("name") else file.name or ""
     note = note if is_typed("note") else file.note or ""
-    try:
-        return campaignfile.check_name(name) if name else "", store.check_note(note)
-    except Invalid as error:
-        raise UsageError(f"--name {error}", hint=error.hint) from None
-
-
-def _make_name(stem: str) -> str:
-    """Return a name for the campaigns of a file or name: `week47-20261121T100000Z`."""
-    stem = re.sub(r"[^\w.-]+", "-", _STAMP.sub("", stem))
-    return f"{stem[:40]}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+    name = name and _check_value("--name", campaignfile.check_name, name)
+    return name, store.check_note(note)
 
 
 def chain_drafts(drafts: Sequence[Draft]) -> tuple[Draft, ...]:
@@ -563,8 +492,8 @@ def _draft_campaign(
     refuse_typed(list_unused(scheduler_name), f"with {find_traits(scheduler_name).label}")
     backend = scheduler.create_scheduler(scheduler_name, SchedulerContext(ahead))
     name, note = name_and_note
-    fitted_options = backend.fit(request.options, request.site, request.recipe)
-    options = replace(fitted_options, name=name, note=note, dry=dry)
+    options = backend.fit(request.options, request.site, request.recipe)
+    options = replace(options, name=name, note=note, dry=dry)
     return draft_campaign(
         request.plan, request.site, request.recipe, options=options, submitter=submitter
     )

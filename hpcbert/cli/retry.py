@@ -10,8 +10,15 @@ import click
 
 from hpcbert.campaign import store
 from hpcbert.campaign.suspects import MAX_RETRIES, RetryPolicy
-from hpcbert.cli.options import RUNS, SITE, refuse_typed, shared_option
-from hpcbert.cli.output import Result, returns_result
+from hpcbert.cli.options import (
+    RUNS,
+    SITE,
+    count_option,
+    flag_option,
+    refuse_typed,
+    shared_option,
+)
+from hpcbert.cli.output import Result, pick, returns_result
 from hpcbert.cli.progress import Display, follow_with_retries, format_retry_plan
 from hpcbert.cli.progress import run_aloud as run
 from hpcbert.commands.retry import InvalidRepeat, RetryPlan, resubmit
@@ -21,24 +28,15 @@ from hpcbert.errors import IncompleteError
 from hpcbert.slurm.hostlist import expand
 
 
-@click.command(
-    epilog="\b\nExamples:\n"
-    "  hpcbert retry\n"
-    "  hpcbert retry 20261121T100000Z-oneflow-3f9a1c --dry-run\n"
-    "  hpcbert retry 3f9a1c --exclude n[07-08] --wait"
-)
+@click.command()
 @click.argument("campaigns", nargs=-1, metavar="[CAMPAIGN]...")
-@click.option("--dry-run", is_flag=True, help="Show what would be submitted, submit nothing.")
-@click.option("--wait", is_flag=True, help="Watch, and retry until all repeats are valid.")
+@flag_option("--dry-run", "Show what would be submitted, submit nothing.")
+@flag_option("--wait", "Watch, and retry until all repeats are valid.")
 @click.option("--exclude", multiple=True, metavar="NODELIST", help="Avoid these nodes too.")
-@click.option(
-    "--max-retries",
-    type=click.IntRange(0),
-    default=MAX_RETRIES,
-    show_default=True,
-    help="Retry each repeat at most this many times.",
+@count_option(
+    "--max-retries", "Retry each repeat at most this many times.", least=0, default=MAX_RETRIES
 )
-@click.option("--no-exclude", is_flag=True, help="Do not avoid nodes that failed.")
+@flag_option("--no-exclude", "Do not avoid nodes that failed.")
 @shared_option("time_limit", "Time limit of one repeat from now on.")
 @RUNS
 @SITE
@@ -60,6 +58,12 @@ def retry(
     CAMPAIGN is a campaign's directory, its id or a part of the id, or the name of a file's
     campaigns; the newest one by default. retry leaves repeats alone that wait, run or are valid.
     The new attempts avoid nodes that failed, and the earlier attempts stay on record.
+
+    \b
+    Examples:
+      hpcbert retry
+      hpcbert retry 20261121T100000Z-oneflow-3f9a1c --dry-run
+      hpcbert retry 3f9a1c --exclude n[07-08] --wait
     """
     site_config = site.load(site_file)
     directories = store.resolve_all(campaigns, Path(runs or site_config.runs))
@@ -69,16 +73,9 @@ def retry(
         if unused := list_unused(name):
             refuse_typed((*unused, "no_exclude"), f"on a campaign of the {name} scheduler")
     display = Display(err=True)
-    waiting = display.waiting if wait else None
+    waiting, floor = display.waiting if wait else None, site_config.slurm.poll_floor
     plans = [
-        resubmit(
-            directory,
-            policy,
-            run=run,
-            floor=site_config.slurm.poll_floor,
-            dry=dry_run,
-            waiting=waiting,
-        )
+        resubmit(directory, policy, run=run, floor=floor, dry=dry_run, waiting=waiting)
         for directory in directories
     ]
     if wait and not dry_run:
@@ -88,27 +85,18 @@ def retry(
 
 
 def _make_result(plans: Sequence[RetryPlan], *, dry: bool) -> Result:
-    errors = [
-        IncompleteError(
-            f"{repeat.array.point.key} repeat {repeat.number} has been retried as often as "
-            f"allowed: {repeat.why}",
-            where=plan.watched.campaign.id,
-            hint="Find the cause, then raise --max-retries, or submit the point again.",
-        )
-        for plan in plans
-        for repeat in plan.spent
-    ]
-    errors += [
-        IncompleteError(
-            f"{repeat.array.point.key} repeat {repeat.number} ran out of device memory, and "
-            "would do so again.",
-            where=plan.watched.campaign.id,
-            hint="Submit the point with a smaller --batch-size; or, if another process used "
-            "the memory, avoid its node: --exclude NODE.",
-        )
-        for plan in plans
-        for repeat in plan.too_large
-    ]
+    errors = []
+    for plan in plans:
+        name = plan.watched.campaign.id
+        for repeat in plan.spent:
+            message = f"has been retried as often as allowed: {repeat.why}"
+            hint = "Find the cause, then raise --max-retries, or submit the point again."
+            errors.append(_make_error(name, repeat, message, hint))
+        for repeat in plan.too_large:
+            message = "ran out of device memory, and would do so again."
+            hint = "Submit the point with a smaller --batch-size; or, if another process used the "
+            hint += "memory, avoid its node: --exclude NODE."
+            errors.append(_make_error(name, repeat, message, hint))
     return Result(
         data={"campaigns": [_plan_data(plan) for plan in plans], "submitted": not dry},
         text="\n".join(format_retry_plan(plan, dry=dry) for plan in plans),
@@ -121,41 +109,35 @@ def _make_result(plans: Sequence[RetryPlan], *, dry: bool) -> Result:
     )
 
 
+def _make_error(campaign: str, repeat: InvalidRepeat, message: str, hint: str) -> IncompleteError:
+    text = f"{repeat.array.point.key} repeat {repeat.number} {message}"
+    return IncompleteError(text, where=campaign, hint=hint)
+
+
 def _plan_data(plan: RetryPlan) -> dict[str, Any]:
-    tracked_campaign = plan.watched
     return {
-        "campaign": tracked_campaign.campaign.id,
-        "directory": str(tracked_campaign.directory),
+        "campaign": plan.watched.campaign.id,
+        "directory": str(plan.watched.directory),
         "arrays": [
             {
-                "name": array.name,
+                **pick(array, "name retry first_attempt script"),
                 "point": array.point.key,
-                "retry": array.retry,
-                "first_attempt": array.first_attempt,
                 "repeats": [
                     {"repeat": number, "state": state, "why": reason}
                     for number, state, reason in array.why
                 ],
                 "excluded": [{"node": node, "why": reason} for node, reason in array.excluded],
-                "script": array.script,
                 "job_id": array.job_id or None,
             }
             for array in plan.arrays
         ],
         "spared": [{"node": node, "why": reason} for node, reason in plan.spared],
-        "spent": _repeats_data(plan.spent),
-        "too_large": _repeats_data(plan.too_large),
+        "spent": list(map(_repeat_data, plan.spent)),
+        "too_large": list(map(_repeat_data, plan.too_large)),
         "open": plan.open,
     }
 
 
-def _repeats_data(repeats: Sequence[InvalidRepeat]) -> list[dict[str, Any]]:
-    return [
-        {
-            "point": repeat.array.point.key,
-            "repeat": repeat.number,
-            "state": repeat.state,
-            "why": repeat.why,
-        }
-        for repeat in repeats
-    ]
+def _repeat_data(repeat: InvalidRepeat) -> dict[str, Any]:
+    point = repeat.array.point.key
+    return {"point": point, "repeat": repeat.number, **pick(repeat, "state why")}

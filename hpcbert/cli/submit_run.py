@@ -11,7 +11,7 @@ from hpcbert import scheduler
 from hpcbert.campaign import store
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli.campaigns import format_places
-from hpcbert.cli.output import Result, print_text
+from hpcbert.cli.output import Result, pick, print_text
 from hpcbert.cli.progress import Display, follow_with_retries
 from hpcbert.cli.progress import run_aloud as run
 from hpcbert.commands.submit import read_interrupted, submit_pending, write_campaign
@@ -74,11 +74,9 @@ def submit_campaigns(
             pending_campaign = read_interrupted(directory)
             submitted += [(directory, pending_campaign)] if pending_campaign else []
             data = _campaigns_data(submitted) if submitted else None
-            not_submitted = tuple(
-                f"Not submitted: {RESUME} {shlex.quote(str(later))}"
-                for later in directories[number + 1 :]
-            )
-            return Result(data, errors=(error,), warnings=(*warnings, *not_submitted))
+            later = [shlex.quote(str(path)) for path in directories[number + 1 :]]
+            pending = [f"Not submitted: {RESUME} {path}" for path in later]
+            return Result(data, errors=(error,), warnings=(*warnings, *pending))
         submitted.append((directory, campaign))
     if retries is not None:
         print_text(_make_result(submitted).text, err=True)
@@ -89,62 +87,57 @@ def submit_campaigns(
 
 def dry_run(drafts: Sequence[Draft], warnings: tuple[str, ...]) -> Result:
     """Show what would be submitted, with the scripts, and check the scripts."""
-    parts = [_check_draft(draft) for draft in drafts]
-    data = [data for data, _, _ in parts]
-    lines = [line for _, draft_lines, _ in parts for line in draft_lines]
-    lines += ["Nothing was written, nothing was submitted."]
-    errors = tuple(error for _, _, draft_errors in parts for error in draft_errors)
-    return Result(_one_or_all(data), "\n".join(lines), errors, warnings)
+    data: list[dict[str, Any]] = []
+    lines: list[str] = []
+    errors: list[CheckError] = []
+    for draft in drafts:
+        campaign, scripts = draft.campaign, draft.scripts
+        arrays = campaign.in_order
+        backend = scheduler.create_scheduler(campaign.scheduler, SchedulerContext(run))
+        checks = backend.checks({array.script: scripts[array.name] for array in arrays})
+        rows = []
+        for array in arrays:
+            argv = list(backend.submit_argv(draft.directory, array))
+            text = scripts[array.name]
+            lines += [f"$ {shlex.join(argv) or f'({campaign.scheduler} queue)'}", text]
+            rows.append({**_array_data(array), "argv": argv, "script_text": text})
+        for check in checks:
+            lines.append(f"{_MARKS[check.ok]} {check.name} {check.detail}".rstrip())
+            if check.ok is False:
+                errors.append(CheckError(f"{check.name}: {check.detail}"))
+        data.append({**_campaign_data(draft.directory, campaign), "arrays": rows, "checks": checks})
+    lines.append("Nothing was written, nothing was submitted.")
+    return Result(_one_or_all(data), "\n".join(lines), tuple(errors), warnings)
 
 
 def _one_or_all(campaigns: list[dict[str, Any]]) -> dict[str, Any]:
     return campaigns[0] if len(campaigns) == 1 else {"campaigns": campaigns}
 
 
-def _check_draft(draft: Draft) -> tuple[dict[str, Any], list[str], list[CheckError]]:
-    arrays = draft.campaign.in_order
-    backend = scheduler.create_scheduler(draft.campaign.scheduler, SchedulerContext(run))
-    checks = backend.checks({array.script: draft.scripts[array.name] for array in arrays})
-    failed = [check for check in checks if check.ok is False]
-    errors = [CheckError(f"{check.name}: {check.detail}") for check in failed]
-    lines = []
-    commands = {array.name: backend.submit_argv(draft.directory, array) for array in arrays}
-    for array in arrays:
-        command = shlex.join(commands[array.name]) or f"({draft.campaign.scheduler} queue)"
-        lines += [f"$ {command}", draft.scripts[array.name]]
-    lines += [f"{_MARKS[check.ok]} {check.name} {check.detail}".rstrip() for check in checks]
-    data = {
-        **_campaign_data(draft.directory, draft.campaign),
-        "arrays": [
-            {
-                **_array_data(array),
-                "argv": list(commands[array.name]),
-                "script_text": draft.scripts[array.name],
-            }
-            for array in arrays
-        ],
-        "checks": checks,
-    }
-    return data, lines, errors
+def _campaigns_data(submitted: Sequence[tuple[Path, Campaign]]) -> dict[str, Any]:
+    rows = []
+    for directory, campaign in submitted:
+        arrays = [_array_data(array) for array in campaign.arrays]
+        data = _campaign_data(directory, campaign)
+        rows.append({**data, "rehearse": campaign.rehearse, "arrays": arrays})
+    return _one_or_all(rows)
+
+
+def _campaign_data(directory: Path, campaign: Campaign) -> dict[str, Any]:
+    names = "name scheduler framework"
+    return {"campaign": campaign.id, "directory": str(directory), **pick(campaign, names)}
 
 
 def _array_data(array: Array) -> dict[str, Any]:
     point = array.point
     return {
-        "name": array.name,
+        **pick(array, "name repeats preflight script script_sha256 state"),
         "shape": str(point.shape),
-        "model": point.model,
-        "precision": point.precision,
-        "device": point.device,
+        **pick(point, "model precision device"),
         "batch_size_per_device": None if point.largest else point.batch_size_per_device,
         "global_batch_size": None if point.largest else point.global_batch_size,
         "options": dict(point.options),
         "env": dict(point.env),
-        "repeats": list(array.repeats),
-        "preflight": array.preflight,
-        "script": array.script,
-        "script_sha256": array.script_sha256,
-        "state": array.state,
         "job_id": array.job_id or None,
         "cluster": array.cluster or None,
         "doubtful": array.is_doubtful,
@@ -158,32 +151,27 @@ def _array_data(array: Array) -> dict[str, Any]:
 def _make_result(
     submitted: Sequence[tuple[Path, Campaign]], warnings: tuple[str, ...] = ()
 ) -> Result:
-    lines = [line for _, campaign in submitted for line in _format_campaign(campaign)]
     places = format_places(submitted)
-    lines += [f"in {directory}" for directory, _ in submitted] + [
-        f"watch it:  hpcbert monitor {places}"
-    ]
+    lines = [line for _, campaign in submitted for line in _format_campaign(campaign)]
+    lines += [f"in {directory}" for directory, _ in submitted]
+    lines.append(f"watch it:  hpcbert monitor {places}")
     if submitted[0][1].rehearse:
         lines.append("A rehearsal: ranks replay a sample log, so it gives no numbers.")
     else:
         lines.append(f"then:      hpcbert collect {places}")
-    doubts = tuple(
-        _format_doubt(campaign, array)
-        for _, campaign in submitted
-        for array in campaign.arrays
-        if array.state == "submitted" and array.is_unconfirmed
-    )
-    # A site's plugin may change a job's settings.
-    changed = tuple(
-        f"Job {array.job_id} has {setting}={actual}, but {requested or 'none'} was requested: a "
-        "plugin or site setting changed it."
-        for _, campaign in submitted
-        for array in campaign.arrays
-        for setting, requested, actual in array.changed
-    )
-    return Result(
-        _campaigns_data(submitted), "\n".join(lines), warnings=(*warnings, *doubts, *changed)
-    )
+    doubts, changes = [], []
+    for _, campaign in submitted:
+        for array in campaign.arrays:
+            if array.state == "submitted" and array.is_unconfirmed:
+                doubts.append(_format_doubt(campaign, array))
+            # A site's plugin may change a job's settings.
+            changes += [
+                f"Job {array.job_id} has {setting}={actual}, but {requested or 'none'} was "
+                "requested: a plugin or site setting changed it."
+                for setting, requested, actual in array.changed
+            ]
+    warnings = (*warnings, *doubts, *changes)
+    return Result(_campaigns_data(submitted), "\n".join(lines), warnings=warnings)
 
 
 def _format_doubt(campaign: Campaign, array: Array) -> str:
@@ -210,32 +198,8 @@ def _format_campaign(campaign: Campaign) -> list[str]:
         lines.append(f"  preflight of {check.point.shape.nodes} nodes  job {check.job_id}")
     for array in campaign.measured:
         point = array.point
-        lines.append(
-            f"  {point.framework} {point.model} {point.shape!s:>6} {point.precision} "
-            f"b{point.batch}{' cpu' if point.device == 'cpu' else ''} {point.variant}".rstrip()
-            + f"  job {array.job_id}"
-        )
+        cpu = " cpu" if point.device == "cpu" else ""
+        head = f"  {point.framework} {point.model} {point.shape!s:>6} {point.precision}"
+        line = f"{head} b{point.batch}{cpu} {point.variant}".rstrip()
+        lines.append(f"{line}  job {array.job_id}")
     return lines
-
-
-def _campaigns_data(submitted: Sequence[tuple[Path, Campaign]]) -> dict[str, Any]:
-    return _one_or_all(
-        [
-            {
-                **_campaign_data(directory, campaign),
-                "rehearse": campaign.rehearse,
-                "arrays": [_array_data(array) for array in campaign.arrays],
-            }
-            for directory, campaign in submitted
-        ]
-    )
-
-
-def _campaign_data(directory: Path, campaign: Campaign) -> dict[str, Any]:
-    return {
-        "campaign": campaign.id,
-        "name": campaign.name,
-        "directory": str(directory),
-        "scheduler": campaign.scheduler,
-        "framework": campaign.framework,
-    }

@@ -17,8 +17,15 @@ from hpcbert import __version__
 from hpcbert.campaign import store
 from hpcbert.campaign.user_settings import UserSettings, parse_settings
 from hpcbert.cli import streams
-from hpcbert.cli.options import RESULTS_SITE, RULE, TEMPLATES
-from hpcbert.cli.output import Result
+from hpcbert.cli.options import (
+    RESULTS_SITE,
+    RULE,
+    TEMPLATES,
+    count_option,
+    flag_option,
+    text_option,
+)
+from hpcbert.cli.output import Result, pick
 from hpcbert.commands.collect import CollectRequest, CollectResult, Places, collect, find_places
 from hpcbert.errors import (
     HpcbertError,
@@ -58,18 +65,12 @@ def _read_precision(_ctx: click.Context, _param: click.Parameter, value: str | N
 
 
 _OPTIONS = (
-    click.option("--fw", default="", help="Framework of logs without it in their path."),
+    text_option("--fw", "Framework of logs without it in their path."),
     RULE,
-    click.option("--pattern", default="", help="Form of paths: '{nodes}n{gpus_per_node}g/*.log'."),
-    click.option(
-        "--nodes", type=click.IntRange(1), help="Nodes, if neither path nor log has them."
-    ),
-    click.option(
-        "--gpus-per-node", type=click.IntRange(1), help="GPUs per node, if neither has them."
-    ),
-    click.option(
-        "--batch-size", type=click.IntRange(1), help="Samples per device, if neither has them."
-    ),
+    text_option("--pattern", "Form of paths: '{nodes}n{gpus_per_node}g/*.log'."),
+    count_option("--nodes", "Nodes, if neither path nor log has them."),
+    count_option("--gpus-per-node", "GPUs per node, if neither has them."),
+    count_option("--batch-size", "Samples per device, if neither has them."),
     click.option("--precision", callback=_read_precision, help="Precision, if neither has it."),
     click.option(
         "--set",
@@ -78,22 +79,16 @@ _OPTIONS = (
         metavar="NAME=VALUE",
         help="If neither has it: accumulation, global_batch_size, packing, sequence_length.",
     ),
-    click.option("--model", default="", help="The model, and its name in the table."),
-    click.option(
-        "--skip", type=click.IntRange(0), help="Warm-up iterations; default: the protocol's."
-    ),
+    text_option("--model", "The model, and its name in the table."),
+    count_option("--skip", "Warm-up iterations; default: the protocol's.", least=0),
     click.option(
         "--iters",
         callback=_read_last_iteration,
         metavar="N|end",
         help="Last iteration; default: the protocol's; `end`: the run's own.",
     ),
-    click.option(
-        "--require-all", is_flag=True, help="Give no number for a point with an invalid repeat."
-    ),
-    click.option(
-        "--as-repeats", is_flag=True, help="All logs of a point are repeats, whatever their names."
-    ),
+    flag_option("--require-all", "Give no number for a point with an invalid repeat."),
+    flag_option("--as-repeats", "All logs of a point are repeats, whatever their names."),
     TEMPLATES,
     RESULTS_SITE,
 )
@@ -115,23 +110,11 @@ def make_collect_request(values: Mapping[str, Any]) -> CollectRequest:
     skip, iters = values["skip"], values["iters"]
     if skip is not None and iters is not None and skip >= iters:
         raise UsageError(f"--skip must be below --iters, and {skip} is not below {iters}.")
-    known = UserSettings(
-        values["fw"],
-        values["model"],
-        values["nodes"],
-        values["gpus_per_node"],
-        values["batch_size"],
-        values["precision"],
-        parse_settings(values["settings"]),
-    )
-    return CollectRequest(
-        rule=values["rule"],
-        pattern=values["pattern"],
-        known=known,
-        window=Window(skip, iters),
-        require_all=values["require_all"],
-        as_repeats=values["as_repeats"],
-    )
+    names = ("model", "nodes", "gpus_per_node", "batch_size", "precision")
+    settings = parse_settings(values["settings"])
+    known = UserSettings(values["fw"], settings=settings, **{name: values[name] for name in names})
+    own = {name: values[name] for name in ("rule", "pattern", "require_all", "as_repeats")}
+    return CollectRequest(known=known, window=Window(skip, iters), **own)
 
 
 # Files that one sentence names; --json names all.
@@ -150,16 +133,16 @@ def list_shortfalls(tables: Iterable[SpeedupTable]) -> tuple[HpcbertError, ...]:
     """Return errors with the numbers of invalid and unfinished repeats; none if all are valid."""
     rows = [row for table in tables for row in table.rows]
     count = sum(row.asked for row in rows)
-    unfinished_count = sum(row.unfinished for row in rows)
-    invalid_count = count - sum(row.ok for row in rows) - unfinished_count
+    unfinished = sum(row.unfinished for row in rows)
+    invalid = count - sum(row.ok for row in rows) - unfinished
     errors: list[HpcbertError] = []
-    if invalid_count:
-        verb = "is" if invalid_count == 1 else "are"
-        errors.append(IncompleteError(f"{invalid_count} of {count} repeats {verb} invalid."))
-    if unfinished_count:
-        verb = "has" if unfinished_count == 1 else "have"
-        message = f"{unfinished_count} of {count} repeats {verb} not ended yet."
-        errors.append(UnfinishedError(message, hint="Wait until they have: hpcbert monitor"))
+    if invalid:
+        verb = "is" if invalid == 1 else "are"
+        errors.append(IncompleteError(f"{invalid} of {count} repeats {verb} invalid."))
+    if unfinished:
+        message = f"{unfinished} of {count} repeats {'has' if unfinished == 1 else 'have'} not "
+        hint = "Wait until they have: hpcbert monitor"
+        errors.append(UnfinishedError(f"{message}ended yet.", hint=hint))
     return tuple(errors)
 
 
@@ -192,24 +175,40 @@ def collect_tables(
     if assumptions and form in _FORMS_FOR_PEOPLE and text:
         text = "\n  ".join(["Assumed:", *assumptions]) + f"\n\n{text}"
         assumptions = ()
-    data = tables_data(marked, table_provenance if tables else None) | _collection_data(collection)
+    data = tables_data(marked, table_provenance if tables else None)
+    if collection.left_out or tables:
+        data["assumed"] = collection.assumptions.data()
+        data["left_out"] = [
+            {"path": printable_path(log.path), **pick(log, "why wanted")}
+            for log in collection.left_out
+        ]
     if published_name:
-        neighbour_points = neighbours.find_neighbours(tables, published_name)
-        data["beside"] = neighbours.neighbour_data(neighbour_points)
-        if tables:
-            text += f"\n\n{_format_published(neighbour_points, published_name, form, width)}"
+        points = neighbours.find_neighbours(tables, published_name)
+        data["beside"] = neighbours.neighbour_data(points)
+        absence = neighbours.describe_absence(published_name)
+        absence = escape_markdown(absence) if form == "markdown" else absence
+        view = neighbours.neighbour_view(points, published_name) if points else None
+        text += f"\n\n{view.render(form, width) if view else absence}" if tables else ""
     if output and tables:
         content = layout.pack and layout.pack(shown, table_provenance)
-        write_output(Path(output), content or _encode_text(text))
+        plain = f"{click.unstyle(text)}\n".encode(errors="backslashreplace")
+        write_output(Path(output), content or plain)
         text = ""
+    lost_logs = [log for log in collection.left_out if log.wanted]
     if junit:
-        _write_junit(Path(junit), collection, unit)
+        unread = [f"{printable_path(log.path)}: {log.why}" for log in lost_logs]
+        cases = list_cases(convert_tables(tables, unit), [*collection.refused, *unread])
+        write_output(Path(junit), render_cases("hpcbert collect", list(cases)), "--junit")
+    errors = [*map(IncompleteError, collection.refused), *list_shortfalls(tables)]
+    if lost_logs:
+        logs = "a log" if len(lost_logs) == 1 else f"{len(lost_logs)} logs"
+        errors.append(IncompleteError(f"hpcbert left out what may be {logs}."))
     return Result(
         data=data,
         text=text,
         exact=layout.exact and bool(text),
         incomplete=collection.exit_code != 0,
-        errors=_list_shortcomings(collection),
+        errors=tuple(errors),
         warnings=(
             *collection.warnings,
             *assumptions,
@@ -219,17 +218,6 @@ def collect_tables(
             *notes,
         ),
     )
-
-
-def _encode_text(text: str) -> bytes:
-    return f"{click.unstyle(text)}\n".encode(errors="backslashreplace")
-
-
-def _write_junit(path: Path, collection: CollectResult, unit: Unit) -> None:
-    lost_logs = (log for log in collection.left_out if log.wanted)
-    unread = [*collection.refused, *(f"{printable_path(log.path)}: {log.why}" for log in lost_logs)]
-    cases = list(list_cases(convert_tables(collection.tables, unit), unread))
-    write_output(path, render_cases("hpcbert collect", cases), "--junit")
 
 
 def refuse_unit(form: str, unit: Unit) -> None:
@@ -245,25 +233,6 @@ def refuse_unit(form: str, unit: Unit) -> None:
         )
 
 
-def _collection_data(collection: CollectResult) -> dict[str, Any]:
-    if not collection.left_out and not collection.tables:
-        return {}
-    left_out = [
-        {"path": printable_path(log.path), "why": log.why, "wanted": log.wanted}
-        for log in collection.left_out
-    ]
-    return {"left_out": left_out, "assumed": collection.assumptions.data()}
-
-
-def _format_published(
-    points: Sequence[neighbours.Neighbour], name: str, form: str, width: int
-) -> str:
-    if points:
-        return neighbours.neighbour_view(points, name).render(form, width)
-    text = neighbours.describe_absence(name)
-    return escape_markdown(text) if form == "markdown" else text
-
-
 def _describe_left_out(collection: CollectResult) -> tuple[str, ...]:
     reasons: dict[str, list[LeftOut]] = {}
     for log in collection.left_out:
@@ -272,21 +241,17 @@ def _describe_left_out(collection: CollectResult) -> tuple[str, ...]:
     for reason, logs in reasons.items():
         clause = logs[0].why if len(logs) == 1 else f"{reason} another" if logs[0].other else reason
         clause = clause[:1].lower() + clause[1:].rstrip(".")
-        count = format_count(len(logs), "file")
-        names = _list_names([printable_path(log.path) for log in logs[:_MAX_FILES]])
-        text = f"left out {count}, because {clause}: {names}"
+        paths = [printable_path(log.path) for log in logs[:_MAX_FILES]]
+        is_mixed = len({Path(path).is_absolute() for path in paths}) > 1
+        folder = "" if is_mixed or len(paths) == 1 else os.path.commonpath(paths)
+        names = [os.path.relpath(path, folder) if folder else path for path in paths]
+        place = f"in {folder}: " if folder else ""
+        text = f"left out {format_count(len(logs), 'file')}, because {clause}: {place}"
+        text += ", ".join(names)
         if len(logs) > _MAX_FILES:
             text += f" and {len(logs) - _MAX_FILES} more, which --json names"
         warnings.append(text)
     return tuple(warnings)
-
-
-def _list_names(names: Sequence[str]) -> str:
-    """Return the names of files, relative to a folder that all of them are in."""
-    is_mixed = len({Path(name).is_absolute() for name in names}) > 1
-    common = "" if is_mixed or len(names) == 1 else os.path.commonpath(names)
-    prefix = f"in {common}: " if common else ""
-    return prefix + ", ".join(os.path.relpath(name, common) if common else name for name in names)
 
 
 def write_output(path: Path, content: bytes, option: str = "--output") -> None:
@@ -299,12 +264,3 @@ def write_output(path: Path, content: bytes, option: str = "--output") -> None:
     except (HpcbertError, OSError) as error:
         reason = error if isinstance(error, HpcbertError) else f"{path}: {describe_error(error)}."
         raise HpcbertError(f"{option} can't be written: {reason}") from error
-
-
-def _list_shortcomings(collection: CollectResult) -> tuple[HpcbertError, ...]:
-    shortcomings = [*map(IncompleteError, collection.refused), *list_shortfalls(collection.tables)]
-    lost_count = sum(log.wanted for log in collection.left_out)
-    if lost_count:
-        logs = "a log" if lost_count == 1 else f"{lost_count} logs"
-        shortcomings.append(IncompleteError(f"hpcbert left out what may be {logs}."))
-    return tuple(shortcomings)

@@ -35,11 +35,13 @@ def read_share(text: str) -> float:
     Raises:
         Invalid: It is not a share between nothing and all.
     """
+    return check_share(parse_share(text), text)
+
+
+def parse_share(text: str) -> float:
+    """Return the number of `1.5 %` or `0.015`; -1 for another text."""
     match = _SHARE.fullmatch(text.strip())
-    if match is None:
-        return check_share(-1.0, text)
-    number = float(match["number"])
-    return check_share(number / 100 if match["sign"] else number, text)
+    return float(match["number"]) / (100 if match["sign"] else 1) if match else -1.0
 
 
 def check_share(value: float, text: str = "") -> float:

@@ -15,7 +15,7 @@ import click
 import pytest
 import tomli
 
-from hpcbert.cli import frameworks
+from hpcbert.cli import images
 from hpcbert.cli.main import COMMANDS, root
 from hpcbert.cli.output import INTERRUPTED, Result, make_document
 from hpcbert.config import campaignfile, recipe, site
@@ -333,7 +333,7 @@ def test_the_json_page_has_the_keys_of_the_document() -> None:
 def test_the_json_page_has_the_keys_of_a_recipe() -> None:
     text = (REFERENCE / "json.md").read_text(encoding="utf-8")
     (row,) = [row for row in rows(text, "command") if row[0] == "`frameworks show`"]
-    description = frameworks.describe_recipe(recipe.load(REPOSITORY / "templates" / "pytorch"))
+    description = images.describe_recipe(recipe.load(REPOSITORY / "templates" / "pytorch"))
     assert set(codes(row[1])) == set(description)
 
 
