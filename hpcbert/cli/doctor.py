@@ -78,8 +78,8 @@ def _format_findings(findings: Sequence[Finding]) -> Iterator[str]:
     if recipes:
         detail = f"{len(recipes)} can be read; hpcbert frameworks lists them"
         place, finding = findings.index(recipes[0]), Finding("recipes", "ok", detail)
-        others = [finding for finding in findings[place:] if finding not in recipes]
-        findings = [*findings[:place], finding, *others]
+        later = [finding for finding in findings[place:] if finding not in recipes]
+        findings = [*findings[:place], finding, *later]
     for finding in findings:
         status = click.style(f"{finding.status:<4}", _COLOURS[finding.status])
         yield f"{status} {finding.name}: {replace_controls(finding.detail)}"

@@ -305,8 +305,8 @@ class SectionedCommand(click.Command):
         sections: dict[str, tuple[str, ...]] = {"Options": _EVERYDAY}
         if ctx.meta.get(_SHOWS_ALL):
             placed = {name for names in SECTIONS.values() for name in names}
-            others = tuple(str(name) for name in records if name not in placed)
-            sections = {heading: names or others for heading, names in SECTIONS.items()}
+            unlisted = tuple(str(name) for name in records if name not in placed)
+            sections = {heading: names or unlisted for heading, names in SECTIONS.items()}
         for heading, names in sections.items():
             with formatter.section(heading):
                 formatter.write_dl([records[name] for name in names if name in records])

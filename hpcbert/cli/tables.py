@@ -113,8 +113,10 @@ def make_collect_request(values: Mapping[str, Any]) -> CollectRequest:
     names = ("model", "nodes", "gpus_per_node", "batch_size", "precision")
     settings = parse_settings(values["settings"])
     known = UserSettings(values["fw"], settings=settings, **{name: values[name] for name in names})
-    own = {name: values[name] for name in ("rule", "pattern", "require_all", "as_repeats")}
-    return CollectRequest(known=known, window=Window(skip, iters), **own)
+    texts_and_flags = {
+        name: values[name] for name in ("rule", "pattern", "require_all", "as_repeats")
+    }
+    return CollectRequest(known=known, window=Window(skip, iters), **texts_and_flags)
 
 
 # Files that one sentence names; --json names all.
