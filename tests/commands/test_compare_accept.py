@@ -80,17 +80,11 @@ def test_a_slow_node_and_another_driver_are_named(folder: Path) -> None:
     assert "| ---: |" in report.stdout
 
 
-def test_equal_nodes_are_accepted(folder: Path) -> None:
+def test_equal_nodes_are_accepted_and_one_without_a_valid_run_has_no_verdict(folder: Path) -> None:
     files = save_nodes(folder, n1=100, n2=100.2, n4=99.9)
     result = cli.run("accept", folder / "base.json", "--each-node", *files, "--json")
     assert result.returncode == 0, result
     assert result.data["power"][0]["detectable"] == 0.03
-
-
-def test_a_node_without_a_valid_run_has_no_verdict_and_does_not_hide_the_others(
-    folder: Path,
-) -> None:
-    files = save_nodes(folder, n1=100, n2=100.2, n4=99.9)
     point = measured(STEADY, "n3")
     reasons = (Reason("exit", "status 1"),)
     runs = tuple(replace(run, valid=False, throughput=None, reasons=reasons) for run in point.runs)
@@ -131,6 +125,7 @@ def test_repeats_that_landed_on_several_nodes_are_compared_by_node(folder: Path)
         (["wide.json", "base.json", "--each-node"], "no point of one node"),
         (["base.json", "--tolerance", "95%"], "--tolerance"),
         (["absent.json"], "no such file"),
+        (["edited.json", "base.json"], "median"),
         (["base.json", "--each-node", "--scheduler", "local"], "--each-node"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -140,6 +135,9 @@ def test_what_cannot_be_accepted_is_refused(
 ) -> None:
     monkeypatch.chdir(folder)
     save(folder / "wide.json", measured(STEADY, shape="2n1g"))
+    document = json.loads((folder / "base.json").read_text())
+    document["tables"][0]["rows"][0]["median"] = 1.0
+    (folder / "edited.json").write_text(json.dumps(document))
     result = cli.run("accept", *words)
     assert result.returncode == 2, result
     assert keyword in result.stderr
@@ -150,12 +148,3 @@ def test_one_shape_of_a_curve_has_the_variant_of_a_point_measured_alone() -> Non
     points = [replace(measured(STEADY, shape=shape), group=group) for shape in ("1n2g", "2n2g")]
     (table,) = select_one_node(tabulate(points))
     assert (table.group.variant, [str(row.shape) for row in table.rows]) == ("long,acc4", ["1n2g"])
-
-
-def test_damaged_results_are_refused(folder: Path) -> None:
-    document = json.loads((folder / "base.json").read_text())
-    document["tables"][0]["rows"][0]["median"] = 1.0
-    (folder / "edited.json").write_text(json.dumps(document))
-    result = cli.run("accept", folder / "edited.json", folder / "base.json")
-    assert result.returncode == 2
-    assert "median" in result.stderr

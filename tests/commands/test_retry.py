@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,9 +34,13 @@ pytestmark = pytest.mark.slow
 NOW = 1763700000
 
 
-def _refuse_pointless(findings, limit):
+def _refuse_pointless(findings: retry.RetryPlan, limit: str) -> None:
     ended = [(repeat.array, repeat.number, repeat.state) for repeat in findings.invalid]
     refuse_pointless(findings.watched, ended, limit)
+
+
+def numbers(repeats: Sequence[retry.InvalidRepeat]) -> list[int]:
+    return [repeat.number for repeat in repeats]
 
 
 @dataclass
@@ -171,7 +176,7 @@ def test_nodes_that_the_script_names_are_not_kept_away_from(tmp_path: Path) -> N
 def test_what_waits_or_runs_is_left_alone(bench: Bench) -> None:
     bench.ended(1, "FAILED")
     findings = bench.look()
-    assert [invalid_repeat.number for invalid_repeat in findings.invalid] == [1]
+    assert numbers(findings.invalid) == [1]
     assert findings.open == 4
     bench.retry()
     assert bench.look().invalid == ()
@@ -190,7 +195,7 @@ def test_a_job_that_slurm_puts_back_is_not_submitted_again(three_of_five: Bench)
 
     slurm.before = requeued
     findings = three_of_five.look()
-    assert [invalid_repeat.number for invalid_repeat in findings.invalid] == [2]
+    assert numbers(findings.invalid) == [2]
     assert findings.open == 1
 
 
@@ -207,12 +212,12 @@ def test_no_repeat_is_submitted_more_often_than_allowed(three_of_five: Bench) ->
         for repeat in (2, 4):
             three_of_five.ended(repeat, "TIMEOUT", attempt=attempt)
     findings = three_of_five.look()
-    assert (findings.invalid, [invalid_repeat.number for invalid_repeat in findings.spent]) == (
+    assert (findings.invalid, numbers(findings.spent)) == (
         (),
         [2, 4],
     )
     more = three_of_five.look(RetryPolicy(limit=3))
-    assert [invalid_repeat.number for invalid_repeat in more.invalid] == [2, 4]
+    assert numbers(more.invalid) == [2, 4]
 
 
 def test_what_somebody_cancelled_is_submitted_again_only_if_asked_for(bench: Bench) -> None:
@@ -221,10 +226,8 @@ def test_what_somebody_cancelled_is_submitted_again_only_if_asked_for(bench: Ben
     bench.ended(4, "CANCELLED by 1000")
     bench.ended(5, "FAILED")
     bench.slurm.forgets.add("CANCELLED")
-    assert [invalid_repeat.number for invalid_repeat in bench.look().invalid] == [4, 5]
-    assert [
-        invalid_repeat.number for invalid_repeat in bench.look(RetryPolicy(cancelled=False)).invalid
-    ] == [5]
+    assert numbers(bench.look().invalid) == [4, 5]
+    assert numbers(bench.look(RetryPolicy(cancelled=False)).invalid) == [5]
 
 
 def test_attempts_go_on_where_slurms_own_ended(three_of_five: Bench) -> None:
@@ -280,14 +283,11 @@ def test_of_two_retries_at_once_one_wins(three_of_five: Bench) -> None:
     assert len(three_of_five.campaign.arrays) == 2
 
 
-def test_a_script_that_was_changed_is_not_submitted_again(three_of_five: Bench) -> None:
+def test_a_changed_script_and_a_rehearsal_are_not_submitted_again(three_of_five: Bench) -> None:
     script = three_of_five.directory / three_of_five.campaign.arrays[0].script
     script.write_text(script.read_text() + "# changed\n")
     with pytest.raises(UsageError, match="differs from the one that was rendered"):
         three_of_five.plan()
-
-
-def test_a_rehearsal_is_not_retried(three_of_five: Bench) -> None:
     campaign = replace(three_of_five.campaign, rehearse=True)
     store.write_manifest(three_of_five.directory, campaign)
     with pytest.raises(UsageError, match="rehearsal"):
@@ -350,51 +350,47 @@ def test_a_longer_time_limit_stays_for_the_next_retry(late: Bench) -> None:
 
 def test_unattended_what_reached_its_time_limit_is_left_alone(late: Bench) -> None:
     unattended = RetryPolicy(cancelled=False)
-    assert [invalid_repeat.number for invalid_repeat in late.look(unattended).invalid] == [3]
+    assert numbers(late.look(unattended).invalid) == [3]
     longer = RetryPolicy(cancelled=False, time_limit="2:00:00")
-    assert [invalid_repeat.number for invalid_repeat in late.look(longer).invalid] == [2, 3, 4]
+    assert numbers(late.look(longer).invalid) == [2, 3, 4]
 
 
 TOO_LARGE = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB.\n"
 
 
-@pytest.mark.parametrize("unattended", [False, True])
-def test_what_ran_out_of_the_devices_memory_would_again(bench: Bench, *, unattended: bool) -> None:
+@pytest.mark.parametrize("cancelled", [True, False], ids=["attended", "unattended"])
+@pytest.mark.parametrize(
+    ("state", "fails", "killed", "exclude", "too_large"),
+    [
+        ("FAILED", 5, 1, (), [1, 2, 3, 4]),
+        # Away from the nodes where somebody else may have had it.
+        ("FAILED", 5, 1, ("n1",), []),
+        # Where the batch fits, another repeat may have had it.
+        ("FAILED", 1, 0, (), []),
+        ("OUT_OF_MEMORY", 5, 0, (), []),
+    ],
+    ids=["too large", "elsewhere", "it fits", "the host's memory"],
+)
+def test_what_ran_out_of_the_devices_memory_would_again(
+    bench: Bench,
+    *,
+    cancelled: bool,
+    state: str,
+    fails: int,
+    killed: int,
+    exclude: tuple[str, ...],
+    too_large: list[int],
+) -> None:
     for repeat in range(1, 6):
-        bench.ended(repeat, "FAILED")
-        bench.said(repeat, TOO_LARGE if repeat < 5 else "Killed\n")
-    findings = bench.look(RetryPolicy(cancelled=not unattended))
-    assert [invalid_repeat.number for invalid_repeat in findings.too_large] == [1, 2, 3, 4]
-    assert [invalid_repeat.number for invalid_repeat in findings.invalid] == [5]
-    assert "device-oom: the device ran out of memory" in findings.too_large[0].why
-    # Away from the nodes where somebody else may have had it.
-    other_findings = bench.look(RetryPolicy(exclude=("n1",)))
-    assert (
-        [invalid_repeat.number for invalid_repeat in other_findings.invalid],
-        other_findings.too_large,
-    ) == (
-        [1, 2, 3, 4, 5],
-        (),
-    )
-
-
-def test_where_the_batch_fits_another_repeat_may_have_it(bench: Bench) -> None:
-    for repeat in range(1, 5):
-        bench.ended(repeat)
-    bench.ended(5, "FAILED", node="n2")
-    bench.said(5, TOO_LARGE)
-    findings = bench.look()
-    assert ([invalid_repeat.number for invalid_repeat in findings.invalid], findings.too_large) == (
-        [5],
-        (),
-    )
-
-
-def test_the_hosts_memory_is_retried_as_ever(bench: Bench) -> None:
-    for repeat in range(1, 6):
-        bench.ended(repeat, "OUT_OF_MEMORY")
-        bench.said(repeat, TOO_LARGE)
-    assert [invalid_repeat.number for invalid_repeat in bench.look().invalid] == [1, 2, 3, 4, 5]
+        bench.ended(repeat, state if repeat > 5 - fails else "COMPLETED")
+        if repeat > 5 - fails:
+            bench.said(repeat, TOO_LARGE if repeat <= 5 - killed else "Killed\n")
+    findings = bench.look(RetryPolicy(cancelled=cancelled, exclude=exclude))
+    assert numbers(findings.too_large) == too_large
+    expected = [repeat for repeat in range(6 - fails, 6) if repeat not in too_large]
+    assert numbers(findings.invalid) == expected
+    details = [repeat.why for repeat in findings.too_large]
+    assert all("device-oom: the device ran out of memory" in detail for detail in details)
 
 
 def test_the_command_says_what_would_not_fit_again(bench: Bench) -> None:
