@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,12 @@ from hpcbert.commands.checks import (
     make_container_finding,
     read_rows,
 )
+from hpcbert.config import places, recipe
 from hpcbert.config.site import Site
 from hpcbert.finding import Finding
 from hpcbert.system.runner import Outcome, run
 from tests.kit import drafts
+from tests.kit.cases import cases
 from tests.kit.drafts import changed
 from tests.kit.paths import REPOSITORY
 from tests.kit.waiting import CEILING
@@ -32,10 +34,6 @@ TOOLS = ("bash", "cat", "stat", "df", "awk", "id", "uname", "getent", "head", "u
 
 
 PROBE = REPOSITORY / "hpcbert/shell/probe.sh"
-
-
-def advice(row: NodeRow) -> Finding:
-    return make_container_finding(row.node, row.name, row.status, row.detail)
 
 
 def format_rows(*lines: tuple[str, str, str, str]) -> str:
@@ -49,87 +47,45 @@ def site_of(
     return drafts.site(folder, f'[container]\nruntime = "{runtime}"\n{more}', start=start)
 
 
-def run_probe(tools: Path, *words: str, **environment: str) -> dict[str, NodeRow]:
-    env = {"PATH": str(tools), "HOME": str(tools), **environment}
-    outcome = run(["bash", str(PROBE), *words], env=env)
-    assert (outcome.returncode, outcome.stderr) == (0, "")
-    return {row.name: row for row in read_rows(outcome.stdout)}
-
-
 @pytest.fixture
 def tools(tmp_path: Path) -> Path:
     """A PATH of ordinary commands only, to which a test adds what it wants."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for name in TOOLS:
-        program = shutil.which(name)
-        assert program
-        (folder / name).symlink_to(program)
+        (folder / name).symlink_to(str(shutil.which(name)))
     return folder
 
 
-def command(folder: Path, name: str, text: str) -> None:
-    (folder / name).unlink(missing_ok=True)
-    (folder / name).write_text(f"#!/bin/bash\n{text}\n")
-    (folder / name).chmod(0o755)
-
-
-def test_a_machine_without_enroot_is_told_so(tools: Path) -> None:
-    node_rows = run_probe(tools, "--enroot")
+@cases
+def test_the_probe_finds_what_containers_lack(
+    tools: Path,
+    *,
+    programs: Mapping[str, str] | None,
+    words: str,
+    check: str,
+    status: str,
+    detail: str | None,
+    change: str | None,
+) -> None:
     # /usr/sbin is always looked through as well.
-    if not shutil.which("enroot", path="/usr/sbin:/sbin"):
-        assert node_rows["enroot"].status == "fail"
-        assert advice(node_rows["enroot"]).change == "package enroot"
-
-
-def test_what_enroot_says_of_its_directories_is_explained(tools: Path) -> None:
-    command(
-        tools,
-        "enroot",
-        "if [[ $1 == version ]]; then echo 4.1.2; exit; fi\n"
-        "echo \"mkdir: cannot create directory '/run/enroot': Permission denied\" >&2; exit 1",
-    )
-    node_row = run_probe(tools, "--enroot")["directories"]
-    assert node_row.status == "fail"
-    advised = advice(node_row)
-    assert "container.scratch" in advised.hint
-    assert "ENROOT_RUNTIME_PATH" in advised.change
-
-
-def test_refused_user_namespaces_are_told_with_the_kernels_settings(tools: Path) -> None:
-    command(tools, "unshare", "echo 'unshare: unshare failed: Operation not permitted' >&2; exit 1")
-    node_row = run_probe(tools)["user-namespaces"]
-    assert node_row.status == "fail"
-    assert "Operation not permitted" in node_row.detail
-    assert "user.max_user_namespaces=" in node_row.detail
-
-
-def test_containers_of_jobs_that_are_over_are_named(tools: Path) -> None:
-    command(
-        tools,
-        "enroot",
-        "case $1 in version) echo 4;; list) printf 'hpcbert-7-n1\\nmine\\npyxis_8\\n';; esac",
-    )
-    command(tools, "squeue", "case $* in *=7*) echo 7 ;; *) exit 1 ;; esac")
-    assert run_probe(tools, "--enroot")["leftovers"].detail.endswith(": pyxis_8")
-
-
-def test_files_and_folders_of_a_site_are_looked_at(tools: Path, tmp_path: Path) -> None:
-    image, data = tmp_path / "a b.sqsh", tmp_path / "no such"
-    image.write_bytes(b"no squashfs")
-    node_rows = run_probe(
-        tools, "--image", str(image), "--data", str(data), "--images", str(tmp_path / "images")
-    )
-    assert node_rows["image"].status == "fail"
-    assert str(image) in node_rows["image"].detail
-    assert node_rows["data"].status == "fail"
-    assert node_rows["images"].status in ("ok", "warn")
-
-
-def test_control_characters_of_a_detail_stay_on_its_line(tools: Path, tmp_path: Path) -> None:
-    node_rows = run_probe(tools, "--image", str(tmp_path / "a\tb\nc\x1b[31m"))
-    assert "\x1b" not in node_rows["image"].detail
-    assert "a b c" in node_rows["image"].detail
+    if check == "enroot" and shutil.which("enroot", path="/usr/sbin:/sbin"):
+        pytest.skip("enroot is in /usr/sbin")
+    for name, text in (programs or {}).items():
+        (tools / name).unlink(missing_ok=True)
+        (tools / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tools / name).chmod(0o755)
+    (tools / "a b.sqsh").write_bytes(b"no squashfs")
+    env = {"PATH": str(tools), "HOME": str(tools)}
+    argv = ["bash", str(PROBE), *(word.replace("HERE", str(tools)) for word in words.split("|"))]
+    outcome = run(argv, env=env)
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+    rows = {row.name: row for row in read_rows(outcome.stdout)}
+    assert rows[check].status == status
+    assert (detail or "").replace("HERE", str(tools)) in rows[check].detail
+    assert "\x1b" not in rows[check].detail
+    finding = make_container_finding("n1", check, status, rows[check].detail)
+    assert (change or "") in finding.change
 
 
 def test_lines_of_others_are_passed_over() -> None:
@@ -191,22 +147,35 @@ def registry_finding(tmp_path: Path, status: int, output: str, errors: str) -> F
     return finding
 
 
-def test_an_enroot_that_can_not_ask_a_registry_blames_no_login(tmp_path: Path) -> None:
-    """Before 4.0 it has no `digest`, and prints its usage."""
-    usage = "Usage: enroot COMMAND [ARG...]\n\n Commands:\n   list   [options]\n   version\n"
-    for printed in ((usage, ""), ("", usage)):
-        finding = registry_finding(tmp_path, 1, *printed)
-        assert (finding.status, finding.change) == ("warn", "")
-        assert finding.detail == "not checked: this enroot has no digest"
-        assert "4.0" in finding.hint
+USAGE = "Usage: enroot COMMAND [ARG...]\n\n Commands:\n   list   [options]\n   version\n"
+REFUSED = "curl: (22) The requested URL returned error code: 401"
 
 
-def test_a_registry_that_refuses_is_explained(tmp_path: Path) -> None:
-    refused = "curl: (22) The requested URL returned error code: 401"
-    finding = registry_finding(tmp_path, 1, "", refused)
+@pytest.mark.parametrize(
+    ("printed", "change", "words"),
+    [
+        # Before 4.0 it has no `digest`, and prints its usage.
+        ((USAGE, ""), "", ("not checked: this enroot has no digest", "4.0")),
+        (("", USAGE), "", ("not checked: this enroot has no digest", "4.0")),
+        (("", REFUSED), "~/.config/enroot/.credentials", ("authn.nvidia.com",)),
+    ],
+    ids=["usage", "usage as an error", "a refusal"],
+)
+def test_a_registry_that_gives_no_digest_is_explained(
+    tmp_path: Path, printed: tuple[str, str], change: str, words: tuple[str, ...]
+) -> None:
+    folders = places.recipe_folders(tmp_path / "site.toml")
+    pytorch = recipe.load(places.find_recipe("pytorch", folders))
+
+    def answer(argv: Sequence[str], **_: Any) -> Outcome:
+        status, *texts = (1, *printed) if argv[0] == "enroot" else (0,)
+        return Outcome(tuple(argv), status, *texts)
+
+    site = changed(site_of(tmp_path), container={"images": str(tmp_path / "images")})
+    (finding,) = check_containers(site, (pytorch,), run=answer)
     assert (finding.name, finding.status) == ("registry (nvcr.io)", "warn")
-    assert "authn.nvidia.com" in finding.hint
-    assert finding.change == "~/.config/enroot/.credentials"
+    assert finding.change == change
+    assert all(word in f"{finding.detail} {finding.hint}" for word in words)
 
 
 @pytest.mark.slurm
