@@ -9,22 +9,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcbert.config.options import Options
+from hpcbert.config.site import load
+from hpcbert.errors import UsageError
 from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.slurm.cluster import run_query
 from hpcbert.slurm import commands
-from hpcbert.slurm.commands import JobRow, parse_duration, parse_job_id, read_sacct, read_squeue
+from hpcbert.slurm.commands import (
+    JobRow,
+    Mail,
+    parse_duration,
+    parse_job_id,
+    parse_mail,
+    read_sacct,
+    read_squeue,
+)
 from hpcbert.system.runner import Outcome
 from tests.kit.cases import cases, read_constant
+from tests.kit.cli import run
 from tests.kit.slurm import sacct
 
 SACCT = read_constant(__file__, "SACCT")
-SQUEUE = """\
-1_1|nobody|COMPLETED|1795255599|1795255600|1795255600|0:00|2:00|n[1-2]|camp-bert|None
-1_[5-7%1]|nobody|PENDING|1795255599|N/A|N/A|0:00|2:00||camp-bert|JobArrayTaskLimit
-7_2|nobody|PENDING|1795255642|1795255763|NONE|0:00|UNLIMITED||rq|job requeued in held state
-14_1|nobody|NODE_FAIL|1795255732|1795255732|1795255737|0:05|365-00:00:00|n1|nf|NodeDown
-1_4|nobody|RUNNING|1795255599|1795255602|1795255722|1:02:03|2:00|n[1-2]|camp-bert|None
-"""
+SQUEUE = read_constant(__file__, "SQUEUE")
 
 
 def test_sacct_lines_become_rows() -> None:
@@ -119,23 +125,10 @@ def test_fields_asked_for_exist_in_every_release(shared: object) -> None:
 
 
 def test_the_callers_own_settings_do_not_change_a_query() -> None:
-    mine = {
-        "PATH": "/bin",
-        "SLURM_CONF": "/etc/slurm.conf",
-        "SLURM_JWT": "x",
-        "SLURM_TIME_FORMAT": "relative",
-        "SLURM_CLUSTERS": "other",
-        "SACCT_FORMAT": "jobid",
-        "SQUEUE_STATES": "RUNNING",
-        "SCANCEL_INTERACTIVE": "1",
-    }
-    assert commands.query_environment(mine) == {
-        "PATH": "/bin",
-        "SLURM_CONF": "/etc/slurm.conf",
-        "SLURM_JWT": "x",
-        "SLURM_TIME_FORMAT": "%s",
-        "SLURM_BITSTR_LEN": "0",
-    }
+    kept = {"PATH": "/bin", "SLURM_CONF": "/etc/slurm.conf", "SLURM_JWT": "x"}
+    names = ("SLURM_TIME_FORMAT", "SLURM_CLUSTERS", "SACCT_FORMAT", "SQUEUE_STATES", "SCANCEL_X")
+    environment = commands.query_environment({**kept, **dict.fromkeys(names, "mine")})
+    assert environment == {**kept, "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
 
 
 @given(st.text(max_size=200) | st.text(alphabet="0123456789|_[]-,:%.\n ab", max_size=200))
@@ -192,3 +185,31 @@ def test_a_sacct_without_the_submit_line_is_asked_again_without_it() -> None:
 
 def test_another_complaint_of_sacct_is_not_asked_again() -> None:
     assert commands.simplify_query(["sacct"], "sacct: error: Problem talking to the database") == []
+
+
+@cases
+def test_types_and_address_become_words_of_sbatch(typed: str, words: tuple[str, ...]) -> None:
+    assert parse_mail(typed).words == words
+    assert load(options=Options(notify=typed)).slurm.sbatch_args[-2:] == words[-2:]
+
+
+@pytest.mark.parametrize("typed", ["ENDED", "me", "a@b,c@d", "a b@c"])
+def test_what_is_neither_is_refused(typed: str) -> None:
+    with pytest.raises(UsageError, match="--notify"):
+        parse_mail(typed)
+
+
+def test_it_is_said_what_is_mailed_and_that_a_cluster_may_send_none() -> None:
+    assert "END, FAIL of each array to a@b, if" in str(Mail(("END", "FAIL"), "a@b"))
+    assert "FAIL of each repeat to you" in str(Mail(("FAIL", "ARRAY_TASKS")))
+
+
+@pytest.mark.usefixtures("empty_directory")
+def test_a_script_has_it_and_the_local_queue_says_that_it_sends_none() -> None:
+    words = ("submit", "--dry-run", "--notify", "fail,me@example.org", "--json")
+    result = run(*words, "--scheduler", "slurm")
+    (array,) = result.data["arrays"]
+    assert "#SBATCH --mail-type=FAIL\n#SBATCH --mail-user=me@example.org" in array["script_text"]
+    assert any("Slurm mails FAIL" in warning for warning in result.document["warnings"])
+    refused = run("submit", "--notify", "END", "--scheduler", "local", "--json")
+    assert (refused.returncode, "sends no mail" in refused.error["message"]) == (2, True)

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from hpcbert.slurm.states import (
     load_state,
     parse_state,
 )
-from tests.kit.cases import cases, read_cases
+from tests.kit.cases import cases, read_cases, read_constant
 
 HERE = Path(__file__).parent
 
@@ -106,12 +105,6 @@ def test_advice_is_about_why_a_job_waits_and_not_that_it_does() -> None:
     assert "--time" in RepeatState("TIMEOUT", Kind.FAILED, "sacct").advice
 
 
-@pytest.mark.parametrize("reason", ["", "None", " "])
-def test_no_reason_is_no_sentence(reason: str) -> None:
-    assert describe_reason(reason) == ""
-    assert find_reason_advice(reason) == ""
-
-
 def test_every_reason_of_the_newest_slurm_has_a_sentence_and_advice() -> None:
     # SchedMD/slurm@284c3b9, src/common/job_state_reason.c, all of its texts but None
     words = (HERE / "reasons.txt").read_text().split()
@@ -146,12 +139,6 @@ def test_a_reason_to_wait_has_words_and_a_remedy(
         assert "another --account or --qos" in find_reason_advice(reason)
 
 
-def test_reasons_are_shown_as_they_are_where_nobody_knows_them() -> None:
-    assert describe_reason(" Frobbing (n1) ") == "Slurm's reason is Frobbing (n1)"
-    assert find_reason_advice("Frobbing") == ""
-
-
-DOWN = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
 FORMS: dict[str, Callable[[str], str]] = {
     "squeue-r": str,
     "squeue-R": lambda text: f"({text})",
@@ -163,40 +150,7 @@ FORMS: dict[str, Callable[[str], str]] = {
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     "text",
-    # What slurmctld and burst buffers write into state_desc, 22.05 to 26.05, with names made up.
-    [
-        DOWN,
-        DOWN.replace("DRAINED", "DRAINED, REBOOTING"),
-        "ReqNodeNotAvail, UnavailableNodes:n[1-2]",
-        "ReqNodeNotAvail, UnavailableNodes:n[1-2,4],m7",
-        "ReqNodeNotAvail, May be reserved for other job",
-        "ReqNodeNotAvail, Reserved for maintenance",
-        "job requeued in held state",
-        "job requeued in special exit state",
-        "launch failed requeued held",
-        "launch failure limit exceeded requeued held",
-        "user env retrieval failed requeued held",
-        "Job's account not permitted to use this partition (gpu allows a,b not c)",
-        "Job's account not permitted to use this partition (gpu denies a,c including c)",
-        "Job's QOS not permitted to use this partition (gpu allows a,b not c)",
-        "Job's QOS not known, so it can't use this partition (gpu allows a)",
-        "User's group not permitted to use this partition",
-        "uid 1000 not in group permitted to use this partition (gpu). groups allowed: a,b",
-        "License request 'a:1,b:2' is no longer valid, holding job",
-        "Reservation week was deleted",
-        "Reservation week is invalid",
-        "Reservation week, which this job was running under, has ended",
-        "Job is at or exceeds QOS q's group max TRES(gres/gpu) minutes of 10 with 11",
-        "Job is at or exceeds association (acc=a/user=u/part=p) group wall limit 10 with 11",
-        "Memory resize to 10MB failed on node n1",
-        "Unable to load job batch script",
-        "burst_buffer/lua: Stage-out in progress",
-        "Burst buffer pre_run error",
-        "Error managing persistent burst buffers",
-        "No suitable topology unit found for segment",
-        "No available nodes in topology",
-        "RaisedSignal:9(Killed)",
-    ],
+    read_constant(__file__, "TEXTS"),
     ids=lambda text: re.sub(r"\W+", "-", text)[:60],
 )
 def test_free_texts_have_a_sentence_and_advice_in_every_form(text: str, form: str) -> None:
@@ -214,19 +168,7 @@ def test_free_texts_have_a_sentence_and_advice_in_every_form(text: str, form: st
         assert find_reason_advice(joined) == find_reason_advice(text)
 
 
-@pytest.mark.parametrize(
-    ("cut", "full"),
-    [
-        ("(Nodes required for j", DOWN),
-        ("Nodes required for job are DOWN, DRAINED or res", DOWN),
-        ("Nodes_required_for_job_are_+", DOWN),
-        ("JobArrayTaskL+", "JobArrayTaskLimit"),
-        ("DependencyNever+", "DependencyNeverSatisfied"),
-        ("(Job's account not permi", "Job's account not permitted to use this partition (p)"),
-        ("ReqNodeNotAvail, Reserved for mai", "ReqNodeNotAvail, Reserved for maintenance"),
-    ],
-    ids=lambda text: re.sub(r"\W+", "-", text)[:50],
-)
+@cases
 def test_reasons_that_were_cut_off_are_known_where_only_one_begins_so(cut: str, full: str) -> None:
     assert describe_reason(cut) == describe_reason(full)
     assert find_reason_advice(cut) == find_reason_advice(full)
@@ -246,6 +188,8 @@ def test_what_nobody_knows_stands_beside_what_is_known() -> None:
         "Slurm's reason is Frobbing, then more_words"
     )
     assert describe_reason("(Frob)") == "Slurm's reason is (Frob)"
+    assert describe_reason(" Frobbing (n1) ") == "Slurm's reason is Frobbing (n1)"
+    assert find_reason_advice("Frobbing") == ""
     assert "n[1-2,4],m7" in describe_reason("ReqNodeNotAvail, UnavailableNodes:n[1-2,4],m7")
     assert "maintenance" in describe_reason("ReqNodeNotAvail, Reserved for maintenance")
     for nothing in ("", " ", "None", "(None)", "(null)", "()"):
@@ -270,20 +214,6 @@ def test_reasons_are_part_of_a_sentence() -> None:
 START = {"event": "start", "time": 100, "attempt": 0, "nodelist": "n[1-2]", "job": "1_1"}
 
 
-def test_a_witness_tells_how_it_went() -> None:
-    job_record = reduce_events(
-        [
-            START,
-            {"event": "step", "time": 110, "attempt": 0},
-            {"event": "step-end", "time": 190, "attempt": 0, "exit": 3},
-            {"event": "end", "time": 200, "attempt": 0, "exit": 3},
-        ]
-    )
-    times = JobRecord(0, start=100, end=200, exit=3, step_exit=3, nodelist="n[1-2]")
-    assert job_record == replace(times, phase="step-end", jobs=("1_1",))
-    assert job_record.where == "in the measured step"
-
-
 @cases
 def test_what_a_witness_did_not_write_tells_where_it_died(marks: list[str], where: str) -> None:
     events = [{"event": mark, "time": 101, "attempt": 0, "exit": 0} for mark in marks]
@@ -291,32 +221,12 @@ def test_what_a_witness_did_not_write_tells_where_it_died(marks: list[str], wher
     assert reduce_events([]).where == ""
 
 
-def test_a_retrys_witness_is_not_that_of_the_attempts_before_it() -> None:
-    before = [START, {"event": "end", "time": 120, "attempt": 0, "exit": 0}]
-    assert reduce_events(before, first=1) == JobRecord(1)
-    again = {"event": "start", "time": 300, "attempt": 1, "nodelist": "n3", "job": "2_1"}
-    assert reduce_events([*before, again], first=1).jobs == ("2_1",)
-
-
-def test_two_jobs_in_one_attempt_are_both_remembered() -> None:
-    other = {**START, "job": "2_1"}
-    assert reduce_events([START, other]).jobs == ("1_1", "2_1")
-
-
-def test_the_newest_attempt_is_the_one_that_counts() -> None:
-    first = [START, {"event": "end", "time": 120, "attempt": 0, "exit": 0}]
-    again = {"event": "start", "time": 300, "attempt": 1, "nodelist": "n3"}
-    late = {"event": "end", "time": 301, "attempt": 0, "exit": 0}
-    job_record = reduce_events([*first, again, late])
-    assert job_record == JobRecord(1, start=300, nodelist="n3", phase="start")
-
-
-def test_the_local_queues_word_keeps_the_scripts_own_status() -> None:
-    finished = {"event": "finished", "time": 130, "attempt": 0, "state": "TIMEOUT", "exit": 137}
-    job_record = reduce_events(
-        [START, {"event": "end", "time": 129, "attempt": 0, "exit": 143}, finished]
-    )
-    assert (job_record.state, job_record.exit, job_record.end) == ("TIMEOUT", 143, 130)
+@cases
+def test_a_witness_tells_of_its_newest_attempt(
+    events: list[dict[str, Any]], first: int | None, expected: dict[str, Any]
+) -> None:
+    job_record = reduce_events([{"attempt": 0, **event} for event in events], first=first or 0)
+    assert job_record == JobRecord(**expected)
 
 
 JSON: st.SearchStrategy[Any] = st.recursive(
