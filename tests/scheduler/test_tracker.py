@@ -4,7 +4,9 @@ import logging
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,9 @@ import pytest
 from hpcbert.scheduler.base import Pace, SchedulerContext
 from hpcbert.scheduler.slurm.poller import Watcher
 from hpcbert.scheduler.tracker import Tracker
-from tests.kit.campaigns import Build, Built, snapshot
-from tests.kit.slurm import NAME, Slurm, T, failed, sacct, squeue
+from tests.kit.campaigns import Build, Built
+from tests.kit.cases import cases
+from tests.kit.slurm import NAME, Answer, Slurm, T, failed, sacct, squeue
 from tests.kit.waiting import Clock
 
 
@@ -33,22 +36,42 @@ def slurm() -> Slurm:
     return Slurm()
 
 
-def test_ranges_single_elements_and_words_are_told_apart(tracked: Build, slurm: Slurm) -> None:
-    built = tracked("12")
-    slurm.sacct = (
-        sacct("12_1", "COMPLETED")
-        + sacct("12_2", "CANCELLED by 1000")
-        + sacct("12_3", "RUNNING")
-        + sacct("12_[4-5%1]", "PENDING", nodes="None assigned")
+def print_rows(command: Callable[..., str], rows: Sequence[Any] | None) -> str | Answer:
+    """Return what a command prints of `[job, state, changes]`, or `[complaint]` that it fails with."""
+    if rows and len(rows[0]) == 1:
+        (complaint,) = rows[0]
+        return failed(complaint, 127 if "no such program" in complaint else 1)
+    return "".join(
+        command(job, word, **(more[0] if more else {})) for job, word, *more in rows or ()
     )
-    slurm.squeue = squeue("12_3", "RUNNING") + squeue("12_[4-5%1]", "PENDING")
-    states = snapshot(built, run=slurm)
-    assert [states[NAME, number].word for number in range(1, 6)] == [
-        *("COMPLETED", "CANCELLED", "RUNNING", "PENDING", "PENDING"),
-    ]
-    assert {state.source for state in states.values()} == {"sacct"}
-    assert states[NAME, 1].nodes == ("n1",)
-    assert states[NAME, 4].nodes == ()
+
+
+@cases
+def test_rows_of_slurm_become_states(
+    tracked: Build,
+    slurm: Slurm,
+    *,
+    repeats: int | None,
+    options: dict[str, Any] | None,
+    after: float | None,
+    sacct_rows: Sequence[Any] | None,
+    squeue_rows: Sequence[Any] | None,
+    expected: dict[str, Any],
+) -> None:
+    """In `expected`: attributes of the states of all repeats; of `detail`, a part of the first."""
+    built = tracked("12", repeats=repeats or 1, **(options or {}))
+    built.mark("1n1g", 1, *(({"event": "start", "time": T},) if "marks" in expected else ()))
+    slurm.sacct = print_rows(partial(sacct, place=built.directory), sacct_rows)
+    slurm.squeue = print_rows(squeue, squeue_rows)
+    clock = Clock(built.repeats[0].accepted + (after or 0.0))
+    tracker = Tracker([built], run=slurm, environ={}, clock=clock, chance=lambda: 0.0)
+    tracker.poll()
+    states = list(tracker.states.values())
+    for name, values in expected.items():
+        if name == "detail":
+            assert values in states[0].detail
+        elif name != "marks":
+            assert tuple(getattr(state, name) for state in states) == values
 
 
 def test_all_campaigns_share_one_query(tracked: Build, slurm: Slurm) -> None:
@@ -61,48 +84,6 @@ def test_all_campaigns_share_one_query(tracked: Build, slurm: Slurm) -> None:
     assert argv[argv.index("-j") + 1] == "12,13,14"
     assert len(tracker.states) == 15
     assert slurm.environments[0]["SLURM_TIME_FORMAT"] == "%s"
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"user": "somebody"}, {"name": "hpcbert-other"}, {"submit": T - 1_000_000}],
-)
-def test_a_job_id_that_was_used_again_is_not_ours(
-    tracked: Build, slurm: Slurm, changes: dict[str, Any]
-) -> None:
-    built = tracked("12", repeats=1)
-    slurm.sacct = sacct("12_1", "COMPLETED", **changes)
-    slurm.squeue = squeue("12_1", "COMPLETED", **changes)
-    states = snapshot(built, run=slurm)
-    assert states[NAME, 1].kind == "unknown"
-
-
-def test_of_a_requeued_repeat_the_newest_run_counts(tracked: Build, slurm: Slurm) -> None:
-    built = tracked("12", repeats=1)
-    old, new = sacct("12_1", "NODE_FAIL"), sacct("12_1", "RUNNING", submit=T + 60)
-    slurm.squeue = squeue("12_1", "RUNNING", submit=T + 60)
-    for text in (old + new, new + old):
-        slurm.sacct = text
-        state = snapshot(built, run=slurm)[NAME, 1]
-        assert (state.word, state.attempt) == ("RUNNING", 1)
-
-
-def test_an_index_listed_in_a_range_and_alone_is_alone(tracked: Build, slurm: Slurm) -> None:
-    built = tracked("12", repeats=2)
-    slurm.sacct = sacct("12_1", "RUNNING") + sacct("12_[1-2%1]", "PENDING")
-    slurm.squeue = squeue("12_1", "RUNNING") + squeue("12_2", "PENDING")
-    states = snapshot(built, run=slurm)
-    assert [(state.word, state.attempt) for state in states.values()] == [
-        ("RUNNING", 0),
-        ("PENDING", 0),
-    ]
-
-
-def test_a_job_that_sacct_has_not_heard_of_yet_waits(tracked: Build, slurm: Slurm) -> None:
-    built = tracked("12")
-    slurm.squeue = squeue("12_[1-5%1]", "PENDING")
-    states = snapshot(built, run=slurm)
-    assert {(state.word, state.source) for state in states.values()} == {("PENDING", "squeue")}
 
 
 @pytest.mark.parametrize(
@@ -132,18 +113,6 @@ def test_without_accounting_squeue_and_the_jobs_themselves_are_asked(
     tracker.poll()
     assert slurm.count("squeue") == 2
     assert slurm.count("sacct") == 1, "what is not there is not asked again"
-
-
-def test_where_there_is_no_slurm_a_copied_directory_still_speaks(
-    tracked: Build, slurm: Slurm
-) -> None:
-    built = tracked("12", repeats=2)
-    slurm.sacct = failed("sacct: no such program", 127)
-    slurm.squeue = failed("squeue: no such program", 127)
-    built.mark("1n1g", 1, {"event": "start", "time": T}, {"event": "end", "time": T + 5, "exit": 0})
-    built.mark("1n1g", 2, {"event": "start", "time": T})
-    states = snapshot(built, run=slurm)
-    assert [state.word for state in states.values()] == ["COMPLETED", "UNKNOWN"]
 
 
 def test_a_refused_array_is_over_and_an_intended_one_is_looked_for_by_name(
@@ -226,10 +195,10 @@ def test_failures_are_counted_until_somebody_answers(
     slurm.sacct = failed("sacct: error: Problem talking to the database: Connection refused")
     slurm.squeue = failed("slurm_load_jobs error: Unable to contact slurm controller")
     tracker = Tracker([built], run=slurm, clock=clock)
-    for _ in range(4):
+    for _ in range(20):
         tracker.poll()
         clock.now += limit * 60
-    assert tracker.failures == 4
+    assert tracker.failures == 20
     assert not tracker.absent
     assert not tracker.is_over()
     assert "Unable to contact" in tracker.complaint
@@ -281,18 +250,6 @@ def test_an_element_that_left_the_queue_unrecorded_is_given_up_after_a_while(
     assert words(tracker) == ["COMPLETED", "UNKNOWN"]
     assert polls == 3
     assert "never started" in list(tracker.states.values())[1].detail
-
-
-def test_a_state_nobody_knows_is_not_given_up_while_squeue_fails(
-    tracked: Build, slurm: Slurm, clock: Clock
-) -> None:
-    built = tracked("1", repeats=1)
-    slurm.squeue = failed("Unable to contact slurm controller")
-    tracker = Tracker([built], run=slurm, clock=clock)
-    for _ in range(20):
-        tracker.poll()
-        clock.now += 100
-    assert not tracker.is_over()
 
 
 def test_repeats_that_share_a_job_follow_its_status_files(
@@ -385,40 +342,14 @@ def test_an_array_that_slurm_accepted_and_forgot_is_said_to_be_lost(
     assert tracker.is_over()
 
 
-@pytest.mark.parametrize(
-    ("sacct", "squeue"),
-    [
-        (failed("Problem talking to the database"), ""),
-        ("", failed("Unable to contact slurm controller")),
-        (sacct("12_2", "COMPLETED"), ""),
-        ("", squeue("12_2", "RUNNING")),
-    ],
-    ids=["no accounting now", "no controller now", "its array is on record", "its array lives"],
-)
-def test_what_slurm_may_yet_know_is_not_lost(
-    tracked: Build, slurm: Slurm, clock: Clock, sacct: Any, squeue: Any
-) -> None:
-    built = tracked("12", repeats=2)
-    clock.now = built.repeats[0].accepted + 600
-    slurm.sacct, slurm.squeue = sacct, squeue
-    tracker = Tracker([built], run=slurm, environ={}, clock=clock, chance=lambda: 0.0)
-    tracker.poll()
-    assert tracker.states[built.repeats[0].key].word == "UNKNOWN"
-
-
 @pytest.mark.parametrize("later", [0, 1, 40], ids=["same-moment", "a-second", "later"])
 @pytest.mark.parametrize("first", ["REVOKED", "COMPLETED"])
 def test_a_sibling_of_a_federation_that_gave_a_job_up_is_no_attempt(
     tracked: Build, slurm: Slurm, first: str, later: int
 ) -> None:
     built = tracked("67108999", repeats=1)
-    built.mark(
-        "1n1g",
-        1,
-        {"event": "start", "time": T + 1},
-        {"event": "step-end", "time": T + 9, "exit": 0},
-    )
-    built.mark("1n1g", 1, {"event": "end", "time": T + 9, "exit": 0})
+    start, end = {"event": "start", "time": T + 1}, {"event": "end", "time": T + 9, "exit": 0}
+    built.mark("1n1g", 1, start, end)
     words_ = (first, "COMPLETED" if first == "REVOKED" else "REVOKED")
     slurm.sacct = "".join(
         sacct("67108999_1", word, submit=T + number * later, place=built.directory, cluster=name)
@@ -428,27 +359,6 @@ def test_a_sibling_of_a_federation_that_gave_a_job_up_is_no_attempt(
     tracker.poll()
     (state,) = tracker.states.values()
     assert (state.word, state.attempt, state.earlier) == ("COMPLETED", 0, ())
-
-
-def test_a_job_that_all_asked_clusters_gave_up_says_so(tracked: Build, slurm: Slurm) -> None:
-    built = tracked("67108999", repeats=1)
-    slurm.sacct = sacct("67108999_1", "REVOKED", place=built.directory, cluster="east")
-    tracker = Tracker([built], run=slurm)
-    tracker.poll()
-    (state,) = tracker.states.values()
-    assert (state.word, state.kind) == ("REVOKED", "failed")
-    assert "another cluster of the federation" in state.detail
-
-
-def test_another_cluster_s_job_of_the_same_number_is_not_ours(tracked: Build, slurm: Slurm) -> None:
-    built = tracked("12", repeats=1, cluster="west")
-    rows = (("COMPLETED", "east"), ("TIMEOUT", "west"))
-    slurm.sacct = "".join(
-        sacct("12_1", word, place=built.directory, cluster=name) for word, name in rows
-    )
-    tracker = Tracker([built], run=slurm)
-    tracker.poll()
-    assert words(tracker) == ["TIMEOUT"]
 
 
 def test_somebodys_heterogeneous_job_keeps_no_lost_array_from_being_found(
@@ -494,35 +404,6 @@ def test_a_job_that_was_requeued_after_a_retry_replaced_it_is_told_of_and_is_no_
     assert [(early.word, early.attempt) for early in state.earlier] == [("FAILED", 0)]
     assert f"job 12_1, which a retry replaced, was requeued and is {word}" in state.detail
     assert says in state.detail
-
-
-def test_a_job_that_gang_scheduling_suspends_now_and_then_is_over_only_once_and_spoilt(
-    tracked: Build, slurm: Slurm, clock: Clock
-) -> None:
-    """It shows SUSPENDED in its turn; in the end only its times tell of it."""
-    built = tracked("12", repeats=1)
-    built.mark(
-        "1n1g",
-        1,
-        {"event": "start", "time": T + 1},
-        {"event": "step-end", "time": T + 9, "exit": 0},
-    )
-    built.mark("1n1g", 1, {"event": "end", "time": T + 9, "exit": 0})
-    tracker = Tracker([built], run=slurm, clock=clock, chance=lambda: 0.0)
-    shown = []
-    for word in ("RUNNING", "SUSPENDED", "RUNNING", "SUSPENDED", "RUNNING", "COMPLETED"):
-        clock.now += 100
-        slurm.sacct = sacct("12_1", word)
-        if word == "COMPLETED":
-            slurm.sacct = sacct("12_1", word, end=T + 69)
-        slurm.squeue = squeue("12_1", word)
-        tracker.poll()
-        shown += words(tracker)
-        assert tracker.is_over() is (word == "COMPLETED")
-    assert shown == ["RUNNING", "SUSPENDED", "RUNNING", "SUSPENDED", "RUNNING", "COMPLETED"]
-    (state,) = tracker.states.values()
-    assert (state.kind, state.suspended, state.attempt) == ("succeeded", 60.0, 0)
-    assert "suspended for 60 s" in state.detail
 
 
 @pytest.mark.parametrize("accounting", ["", "Connection refused"], ids=["sacct answers", "neither"])
