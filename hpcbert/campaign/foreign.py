@@ -26,8 +26,7 @@ from hpcbert.errors import ConfigError, UsageError
 from hpcbert.logs import failures
 from hpcbert.logs import grammar as grammars
 from hpcbert.logs.advice import find_frameworks, find_obstacle, find_record
-from hpcbert.logs.facts import FactValue, parse_fact
-from hpcbert.logs.fields import read_fields, whole_matches
+from hpcbert.logs.fields import FactValue, parse_fact, read_fields, whole_matches
 from hpcbert.logs.grammar import Grammar, Rule
 from hpcbert.logs.layout import FIELDS, LogFile, printable_path
 from hpcbert.logs.lines import (

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
+from itertools import islice
 from pathlib import Path
 
 from hpcbert.logs.arithmetic import CannotReduceError, count_completed
@@ -15,7 +15,7 @@ from hpcbert.logs.fields import (
     whole_matches,
     whole_number,
 )
-from hpcbert.logs.grammar import Grammar, Record, Rule
+from hpcbert.logs.grammar import Grammar, Rule
 from hpcbert.logs.lines import NotALogError, cut_line, find_lines, read_ends, read_pieces
 from hpcbert.logs.scan import read
 from hpcbert.logs.setting import Setting, UnknownError
@@ -45,22 +45,20 @@ def find_frameworks(
     unsigned = {name for name, grammar in grammars.items() if grammar.signs and not assumed}
     excluded: set[str] = set()
     bytes_read = 0
-    try:
-        with closing(read_pieces(path)) as pieces:
-            for piece in pieces:
-                for name, grammar in grammars.items():
-                    counts[name] = min(
-                        counts[name] + _count_records(piece, grammar), _ENOUGH_RECORDS
-                    )
-                    if any(sign in piece for sign in grammar.signs):
-                        unsigned.discard(name)
-                    if not assumed and _has_other_program(piece, grammar):
+    with suppress(NotALogError), closing(read_pieces(path)) as pieces:
+        for piece in pieces:
+            for name, grammar in grammars.items():
+                count = counts[name] + _count_records(piece, grammar)
+                counts[name] = min(count, _ENOUGH_RECORDS)
+                if any(sign in piece for sign in grammar.signs):
+                    unsigned.discard(name)
+                texts = tuple(other.contains for other in grammar.others) if not assumed else ()
+                for start, index, _, end in find_lines(piece, texts):
+                    if whole_matches(grammar.others[index].match, cut_line(piece, start, end)[0]):
                         excluded.add(name)
-                bytes_read += len(piece)
-                if bytes_read > _MAX_BYTES or max(counts.values(), default=0) == _ENOUGH_RECORDS:
-                    break
-    except NotALogError:
-        pass
+            bytes_read += len(piece)
+            if bytes_read > _MAX_BYTES or max(counts.values(), default=0) == _ENOUGH_RECORDS:
+                break
     counts |= dict.fromkeys(unsigned | excluded, 0)
     highest_count = max(counts.values(), default=0)
     if counts.get(assumed, 0) * _FAR_FEWER >= highest_count:
@@ -68,23 +66,13 @@ def find_frameworks(
     return tuple(name for name, count in counts.items() if highest_count and count == highest_count)
 
 
-def _has_other_program(piece: bytes, grammar: Grammar) -> bool:
-    """Return whether a piece of a log has a line that a grammar says is another program's."""
-    texts = tuple(other_program.contains for other_program in grammar.others)
-    return any(
-        whole_matches(grammar.others[index].match, cut_line(piece, start, end)[0])
-        for start, index, _, end in find_lines(piece, texts)
-    )
-
-
 def _count_records(piece: bytes, grammar: Grammar) -> int:
     """Return the number of a grammar's records in a piece of a log, counted up to a limit."""
     count = 0
     for record in grammar.records:
         for _, line in record_lines(piece, record):
-            if any(text in line.text for text in record.ignore):
-                continue
-            count += bool(whole_matches(record.match, line))
+            is_ignored = any(text in line.text for text in record.ignore)
+            count += bool(not is_ignored and whole_matches(record.match, line))
             if count >= _ENOUGH_RECORDS:
                 return count
     return count
@@ -94,14 +82,10 @@ def explain_unread(path: Path, framework: str, similar_frameworks: tuple[str, ..
     """Return the reason for a log with few lines of a framework, or none."""
     message = f"{path.name} has no line of {framework}"
     if similar_frameworks:
-        return Reason(
-            "format", f"{message}, but looks like a log of {' or '.join(similar_frameworks)}"
-        )
-    if obstacle := find_obstacle(path):
-        return obstacle
-    return Reason(
-        "incomplete", f"{message}: the run ended before the first, or it is another format"
-    )
+        names = " or ".join(similar_frameworks)
+        return Reason("format", f"{message}, but looks like a log of {names}")
+    detail = f"{message}: the run ended before the first, or it is another format"
+    return find_obstacle(path) or Reason("incomplete", detail)
 
 
 def find_obstacle(path: Path) -> Reason | None:
@@ -115,9 +99,8 @@ def find_obstacle(path: Path) -> Reason | None:
         return Reason("incomplete", f"{path.name} is empty")
     # A file of only zero bytes has nothing left to read.
     if not head or sum(byte not in _TEXT for byte in head) > _BINARY * len(head):
-        return Reason(
-            "format", f"{path.name} is not a text file; if it is compressed, unpack it first"
-        )
+        detail = f"{path.name} is not a text file; if it is compressed, unpack it first"
+        return Reason("format", detail)
     return None
 
 
@@ -136,18 +119,17 @@ def advise(
     """
     places_by_record = _find_places(path, grammar, setting)
     record_texts = [
-        f"{name} at {_format_places(places_of_record)}"
-        for name, places_of_record in places_by_record.items()
-        if places_of_record
+        f"{name} at {_format_places(places)}" for name, places in places_by_record.items() if places
     ]
     if record_texts and not places_by_record[rule.record.name] and rule.kind != "footer":
         reason = f"the log has no record {rule.record.name}, which rule {rule.name} reads"
-    options = [
-        f"--rule {name}" + (f" --skip {skip} --iters {'end' if to_end else iters}" if iters else "")
-        for name, skip, iters in _find_options(path, grammar, setting, places_by_record)
-    ][:_SHOWN]
-    parts = [reason, *([f"it has {', '.join(record_texts)}"] if record_texts else [])]
-    return "; ".join([*parts, *([f"type {', or '.join(options)}"] if options else [])])
+    parts = [reason]
+    if record_texts:
+        parts.append(f"it has {', '.join(record_texts)}")
+    options = _find_options(path, grammar, setting, places_by_record, to_end=to_end)
+    if shown_options := list(islice(options, _SHOWN)):
+        parts.append(f"type {', or '.join(shown_options)}")
+    return "; ".join(parts)
 
 
 def find_record(path: Path, grammar: Grammar, rule: Rule, setting: Setting) -> int:
@@ -163,23 +145,16 @@ def _find_places(path: Path, grammar: Grammar, setting: Setting) -> dict[str, li
         for piece in pieces:
             for record in grammar.records:
                 for match in record_matches(piece, record):
-                    place = _completed_iteration(match, record, len(places[record.name]), setting)
-                    if place >= 0:
-                        places[record.name].add(place)
-    return {name: sorted(record_places) for name, record_places in places.items()}
-
-
-def _completed_iteration(
-    match: re.Match[bytes], record: Record, count_before: int, setting: Setting
-) -> int:
-    if not record.has("iteration"):
-        return (count_before + 1) * (record.every or 1)
-    if not has_field(match, "iteration"):
-        return -1
-    try:
-        return int(count_completed(record, whole_number(match["iteration"]), setting))
-    except (CannotReduceError, UnknownError, ValueError):
-        return -1
+                    numbers = places[record.name]
+                    if not record.has("iteration"):
+                        numbers.add((len(numbers) + 1) * (record.every or 1))
+                    elif has_field(match, "iteration"):
+                        with suppress(CannotReduceError, UnknownError, ValueError):
+                            number = whole_number(match["iteration"])
+                            numbers.add(int(count_completed(record, number, setting)))
+    return {
+        name: sorted(place for place in numbers if place >= 0) for name, numbers in places.items()
+    }
 
 
 def _format_places(places: Sequence[int]) -> str:
@@ -188,16 +163,22 @@ def _format_places(places: Sequence[int]) -> str:
 
 
 def _find_options(
-    path: Path, grammar: Grammar, setting: Setting, places: Mapping[str, Sequence[int]]
-) -> Iterator[tuple[str, int, int]]:
-    """Yield the rules without a caution that give a number, with their windows."""
+    path: Path,
+    grammar: Grammar,
+    setting: Setting,
+    places: Mapping[str, Sequence[int]],
+    *,
+    to_end: bool,
+) -> Iterator[str]:
+    """Yield the options that give a number: rules without a caution, and their windows."""
     for rule in grammar.rules if not grammar.reader else ():
         if rule.caution and not rule.cross_check:
             continue
         for skip, iters in _choose_windows(rule, setting, places[rule.record.name]):
             window_setting = setting._replace(skip=skip, iters=iters, reach=iters)
             if read(path, grammar, rule, window_setting).throughput:
-                yield rule.name, skip, iters
+                window = f" --skip {skip} --iters {'end' if to_end else iters}" if iters else ""
+                yield f"--rule {rule.name}{window}"
                 break
 
 

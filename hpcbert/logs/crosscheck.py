@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import dropwhile, pairwise
 from pathlib import Path
@@ -28,10 +29,10 @@ from hpcbert.logs.arithmetic import (
     parse_number,
     throughput,
 )
-from hpcbert.logs.coverage import Span
 from hpcbert.logs.grammar import Grammar, Record, Rule
 from hpcbert.logs.setting import Setting, UnknownError
 from hpcbert.logs.stamps import COARSEST, Clock
+from hpcbert.logs.window import Span
 from hpcbert.model import Note, Reason
 
 _RATE = r"(?P<rate>\d[\d.]*(?:[eE][+-]?\d+)?)"
@@ -81,7 +82,6 @@ MEAN_TOLERANCE = 0.05
 BLOCK_TOLERANCE = 0.2
 # Blocks of a window, at most, and the records that each should have.
 _MAX_BLOCKS, _RECORDS_PER_BLOCK = 4, 3
-_MIN_PARTS = 2
 _SHOWN_SPANS = 3
 
 
@@ -110,27 +110,24 @@ def find_unevenness(value: float, parts: Sequence[WindowRecord]) -> Note | None:
         value: The number, samples per second.
         parts: The window's records, in order.
     """
-    if len(parts) < _MIN_PARTS:
+    if len(parts) < 2:  # noqa: PLR2004 - one step is the usual one
         return None
+    count = max(2, min(_MAX_BLOCKS, len(parts) // _RECORDS_PER_BLOCK))
+    bounds = [len(parts) * block // count for block in range(count + 1)]
+    block_medians = [
+        median([part.rate for part in parts[low:high]]) for low, high in pairwise(bounds)
+    ]
+    slowest, fastest = min(block_medians), max(block_medians)
     median_rate = median([part.rate for part in parts])
-    block_medians = _medians_of_blocks(parts)
     usual_rate, block_range = median_rate, ""
-    if max(block_medians) > min(block_medians) * (1 + BLOCK_TOLERANCE):
-        usual_rate = max(block_medians)
-        block_range = (
-            f", {min(block_medians):,.2f} to {usual_rate:,.2f} in its {len(block_medians)} parts"
-        )
+    if fastest > slowest * (1 + BLOCK_TOLERANCE):
+        usual_rate = fastest
+        block_range = f", {slowest:,.2f} to {fastest:,.2f} in its {count} parts"
     elif max(value, median_rate) <= min(value, median_rate) * (1 + MEAN_TOLERANCE):
         return None
     unusual_records = [part for part in parts if abs(part.rate / usual_rate - 1) > MEAN_TOLERANCE]
     rates = f"{value:,.2f} samples/s in all, {median_rate:,.2f} at the median step{block_range}"
     return Note("uneven", f"{rates}; see {_format_places(unusual_records)}")
-
-
-def _medians_of_blocks(parts: Sequence[WindowRecord]) -> list[float]:
-    count = max(2, min(_MAX_BLOCKS, len(parts) // _RECORDS_PER_BLOCK))
-    bounds = [len(parts) * block // count for block in range(count + 1)]
-    return [median([part.rate for part in parts[low:high]]) for low, high in pairwise(bounds)]
 
 
 def _format_places(parts: Sequence[WindowRecord]) -> str:
@@ -241,6 +238,8 @@ class CrossCheck:
         self.grammar = grammar
         self.chosen = chosen
         self.other_rules = (*grammar.independent(chosen), *closing_rules(grammar, chosen))
+        # The other rules that read a closing line.
+        self.closing = tuple(rule for rule in self.other_rules if rule.kind == "footer")
         rules = (chosen, *self.other_rules)
         self._tracks = {
             rule.record.name: _Track(rule.record)
@@ -248,11 +247,6 @@ class CrossCheck:
             if rule.kind not in ("footer", "custom")
         }
         self._closing: dict[str, list[bytes]] = {}
-
-    @property
-    def closing(self) -> tuple[Rule, ...]:
-        """The other rules that read a closing line."""
-        return tuple(rule for rule in self.other_rules if rule.kind == "footer")
 
     def add(
         self, record: Record, iteration: int | None, fields: dict[str, bytes], *, paused: bool
@@ -283,8 +277,6 @@ class CrossCheck:
         is_unsure = self._needs_accumulation(self.chosen, setting)
         compared = set()
         for rule in self.other_rules:
-            if rule.kind == "footer" and rule.name not in self._closing:
-                continue
             # Of several rules that read one field, the first that the log allows is compared.
             if rule.evidence in compared or rule.record.ranks != "one":
                 continue
@@ -300,12 +292,8 @@ class CrossCheck:
             if not self._agree(rule, samples, pace.samples, setting):
                 reasons_against.append(self._contradiction(samples, rule, pace.samples, setting))
         if is_unsure and self.grammar.accumulates and not reasons_against:
-            reasons_against.append(
-                Reason(
-                    "rule",
-                    f"{_describe_missing_accumulation(self.chosen)}, and no other rule says it",
-                )
-            )
+            detail = f"{_describe_missing_accumulation(self.chosen)}, and no other rule says it"
+            reasons_against.append(Reason("rule", detail))
         return tuple(reasons_against)
 
     def _needs_accumulation(self, rule: Rule, setting: Setting) -> bool:
@@ -325,29 +313,29 @@ class CrossCheck:
         pace = self._pace(self.chosen, span, setting, with_first=True)
         if pace is None or self.chosen.average == "median":
             return None
-        return find_unevenness(
-            value if self.chosen.record.ranks == "one" else pace.samples, pace.parts
-        )
+        is_single = self.chosen.record.ranks == "one"
+        return find_unevenness(value if is_single else pace.samples, pace.parts)
 
     def _agree(
         self, rule: Rule, own_samples: float, other_samples: float, setting: Setting
     ) -> bool:
-        if own_samples <= other_samples * self._room(
-            self.chosen, rule
-        ) and other_samples <= own_samples * self._room(rule, self.chosen):
+        highest = other_samples * self._room(self.chosen, rule)
+        lowest = other_samples / self._room(rule, self.chosen)
+        if lowest <= own_samples <= highest:
             return True
         if "footer" not in (rule.kind, self.chosen.kind):
             return False
         # A closing line covers the whole run: it may be anywhere from that to the steady rate.
+        step_rule, closing_rule = self.chosen, rule
+        steady_rate, closing_rate = own_samples, other_samples
         is_closing = self.chosen.kind == "footer"
-        step_rule, closing_rule = (rule, self.chosen) if is_closing else (self.chosen, rule)
-        closing_rate, steady_rate = (
-            (own_samples, other_samples) if is_closing else (other_samples, own_samples)
-        )
+        if is_closing:
+            step_rule, closing_rule = rule, self.chosen
+            steady_rate, closing_rate = other_samples, own_samples
         whole_run = self._pace(step_rule, Span(), setting, with_first=True)
-        if whole_run is None or whole_run.samples > closing_rate * self._room(
-            step_rule, closing_rule
-        ):
+        if whole_run is None:
+            return False
+        if whole_run.samples > closing_rate * self._room(step_rule, closing_rule):
             return False
         if is_closing and whole_run.parts:
             # Slow first steps, of which a rule may have a large part, are not its steady rate.
@@ -367,18 +355,14 @@ class CrossCheck:
         self, samples: float, rule: Rule, other_samples: float, setting: Setting
     ) -> Reason:
         pair = (self.chosen, rule) if samples > other_samples else (rule, self.chosen)
-        detail = (
-            f"{self.chosen.name} gives {samples:.6g} samples/s and {rule.name}"
-            f" {other_samples:.6g} for the same log, which is more than"
-            f" {self._room(*pair) - 1:.0%} apart"
-        )
+        hint = "check GPUs, batch size, accumulation, and the log's times and rates"
         if self._needs_accumulation(self.chosen, setting):
-            return Reason(
-                "contradiction", f"{detail}: {_describe_missing_accumulation(self.chosen)}"
-            )
+            hint = _describe_missing_accumulation(self.chosen)
         return Reason(
             "contradiction",
-            f"{detail}: check GPUs, batch size, accumulation, and the log's times and rates",
+            f"{self.chosen.name} gives {samples:.6g} samples/s and {rule.name}"
+            f" {other_samples:.6g} for the same log, which is more than"
+            f" {self._room(*pair) - 1:.0%} apart: {hint}",
         )
 
     def _pace(
@@ -421,19 +405,20 @@ class CrossCheck:
             return
         median_rate = median([part.rate for part in pace.parts])
         median_seconds = median([part.seconds for part in pace.parts])
+        factor = self.grammar.factor
         for place, rate, seconds, paused, _ in pace.parts:
-            is_slow = median_rate > rate * self.grammar.factor and not paused
-            is_fast = rate > median_rate * self.grammar.factor
+            is_slow = median_rate > rate * factor and not paused
+            is_fast = rate > median_rate * factor
             if seconds and abs(seconds - median_seconds) < _MIN_PAUSE:
                 is_slow = is_slow and self.chosen.kind not in ("clock", "rate")
                 is_fast = is_fast and self.chosen.kind != "clock"
             if is_slow or is_fast:
-                detail = (
-                    f"iteration {place} is at {rate:.6g} samples/s, more than"
-                    f" {self.grammar.factor:g} times {'below' if is_slow else 'above'} the window's"
-                    f" median of {median_rate:.6g}"
+                side = "below" if is_slow else "above"
+                yield Reason(
+                    "window",
+                    f"iteration {place} is at {rate:.6g} samples/s, more than {factor:g} times"
+                    f" {side} the window's median of {median_rate:.6g}",
                 )
-                yield Reason("window", detail)
                 return
 
 
@@ -478,26 +463,21 @@ def _throughput_by_values(
     step_counts += [entry.steps for entry in inside[1:]]
     if rule.record.ranks != "one":
         step_counts = [stride or 1] * len(inside)
-    measured, values = [], []
-    for entry, steps in zip(inside, step_counts, strict=True):
-        value = parse_number(entry.fields[rule.field]) * rule.factor
-        if value > 0 and steps:
-            measured.append((entry, steps))
-            values.append(value)
-    if not values:
+    values = [parse_number(entry.fields[rule.field]) * rule.factor for entry in inside]
+    measured = [
+        (entry, steps, value)
+        for entry, steps, value in zip(inside, step_counts, values, strict=True)
+        if value > 0 and steps
+    ]
+    if not measured:
         return None
-    rates = average_each(rule, values, stride or 1, setting)
-    batch = _global_batch(rule, setting)
+    rates = average_each(rule, [value for _, _, value in measured], stride or 1, setting)
+    batch = 0  # Unknown: so are the lengths.
+    with suppress(UnknownError):
+        batch = setting.batch("global", micro=rule.record.counts == "micro-batches")
     parts = tuple(
         WindowRecord(entry.place, rate, steps * batch / rate, entry.paused, steps)
-        for (entry, steps), rate in zip(measured, rates, strict=True)
+        for (entry, steps, _), rate in zip(measured, rates, strict=True)
     )
     seconds = math.fsum([part.steps / part.rate for part in parts])
     return Throughput(sum(part.steps for part in parts) / seconds, parts)
-
-
-def _global_batch(rule: Rule, setting: Setting) -> int:
-    try:
-        return setting.batch("global", micro=rule.record.counts == "micro-batches")
-    except UnknownError:
-        return 0

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -126,43 +126,26 @@ def explain_failure(
     """
     if failure := find_shortage(path, grammar, device):
         return failure
-    texts = (last_error(path), *(last_error(*output) for output in outputs))
-    error_line = next(filter(None, texts), "")
-    return Failure(ERROR, error_line) if error_line else None
+    for file, attempt in ((path, None), *outputs):
+        if error_line := last_error(file, attempt):
+            return Failure(ERROR, error_line)
+    return None
 
 
-class ShortageSigns(NamedTuple):
-    """The signs of a failed run that a smaller batch may fit.
-
-    Attributes:
-        words: A Perl regular expression that matches a line of the log.
-        exits: Exit statuses.
-    """
-
-    words: str
-    exits: tuple[int, ...]
-
-
-def shortage_signs(grammar: Grammar, device: Device) -> ShortageSigns:
+def shortage_signs(grammar: Grammar, device: Device) -> tuple[str, tuple[int, ...]]:
     """Return the signs of a failed run that lacked memory which the batch uses.
 
-    That is the device's memory; on the CPU, and if the program chooses, the host's too.
+    They are a Perl regular expression that matches a line of its log, and exit statuses. That
+    memory is the device's; on the CPU, and if the program chooses, the host's too.
     """
     uses_host_memory = device != "gpu"
-    kinds = {DEVICE, HOST} if uses_host_memory else {DEVICE}
     matching_words = [
-        failure_words for failure_words in _list_words(grammar) if failure_words.kind in kinds
+        words for words in _list_words(grammar) if words.kind == DEVICE or uses_host_memory
     ]
-    exits = (
-        *((_SIGKILL,) if uses_host_memory else ()),
-        *(code for failure_words in matching_words for code in failure_words.exits),
-    )
-    return ShortageSigns(
-        join_patterns(
-            failure_words.match for failure_words in matching_words if failure_words.contains
-        ),
-        exits,
-    )
+    exits = [_SIGKILL] if uses_host_memory else []
+    exits += [code for words in matching_words for code in words.exits]
+    patterns = [words.match for words in matching_words if words.contains]
+    return join_patterns(patterns), tuple(exits)
 
 
 def join_patterns(patterns: Iterable[re.Pattern[bytes]]) -> str:
@@ -203,12 +186,11 @@ def explain_status(
     codes = {reason.code for reason in reasons}
     if not codes & _CAUSED or codes & {DEVICE, HOST}:
         return ()
-    failures = (
-        Failure(failure.kind, f"exit status {exit_status}")
-        for failure in grammar.failures
-        if exit_status in failure.exits
-    )
-    return tuple(Reason(failure.kind, str(failure)) for failure in failures)[:1]
+    for words in grammar.failures:
+        if exit_status in words.exits:
+            failure = Failure(words.kind, f"exit status {exit_status}")
+            return (Reason(failure.kind, str(failure)),)
+    return ()
 
 
 def _list_words(grammar: Grammar) -> tuple[FailureWords, ...]:
@@ -254,14 +236,9 @@ def _read_forms() -> _Forms:
     return _Forms(texts, *map(re.compile, patterns, flags))
 
 
-class _ErrorLine(NamedTuple):
-    """An error line: how much it says, from 3 for a cause to 1 for a signal, and its text.
-
-    Level 0: a line of the job script with which an attempt begins; the text is its number.
-    """
-
-    level: int
-    text: bytes
+# An error line: how much it says, from 3 for a cause to 1 for a signal, and its text. Level 0: a
+# line of the job script with which an attempt begins; the text is its number.
+_ErrorLine = tuple[int, bytes]
 
 
 def last_error(path: Path, attempt: int | None = None) -> str:
@@ -272,20 +249,18 @@ def last_error(path: Path, attempt: int | None = None) -> str:
     Args:
         attempt: Whose lines count in an output with those of several attempts; None: all.
     """
-    no_error = best_line = _ErrorLine(0, b"")
+    best_level, best_text = 0, b""
     writer: int | None = attempt
-    try:
-        with closing(read_pieces(path)) as pieces:
-            for error_line in chain.from_iterable(map(_find_error_lines, pieces)):
-                if error_line.level == 0 and attempt is not None:
-                    writer = int(error_line.text)
+    with suppress(NotALogError), closing(read_pieces(path)) as pieces:
+        for level, text in chain.from_iterable(map(_find_error_lines, pieces)):
+            if level == 0 and attempt is not None:
+                writer = int(text)
+                if writer < attempt:
                     # What precedes the beginning of an earlier attempt is not this one's.
-                    best_line = no_error if writer < attempt else best_line
-                elif error_line.level and writer == attempt and error_line.level >= best_line.level:
-                    best_line = error_line
-    except NotALogError:
-        pass
-    return " ".join(best_line.text.decode(errors="replace").split())[:_SHOWN_LINE]
+                    best_level, best_text = 0, b""
+            elif level and writer == attempt and level >= best_level:
+                best_level, best_text = level, text
+    return " ".join(best_text.decode(errors="replace").split())[:_SHOWN_LINE]
 
 
 def _find_error_lines(data: bytes) -> Iterator[_ErrorLine]:
@@ -308,30 +283,26 @@ def _parse_error_line(line: bytes, data: bytes, end: int) -> _ErrorLine | None:
     text = _LABEL.sub(b"", line, count=1) if _LABEL.match(line) else line
     error_line = _classify_line(text)
     host_match = _HOST.match(text)
-    if host_match and (error_line is None or error_line.text == text):
+    if host_match and (error_line is None or error_line[1] == text):
         message = text[host_match.end() :]
-        inner_line = (
-            _classify_line(message)
-            if re.match(rb"(?:%s)\b| *what\(\)" % _EXCEPTION, message)
-            else None
-        )
-        error_line = inner_line or error_line
-    if error_line and _NAME_ONLY.fullmatch(error_line.text):
-        return error_line._replace(text=_append_next_line(error_line.text, data, end))
+        if re.match(rb"(?:%s)\b| *what\(\)" % _EXCEPTION, message):
+            error_line = _classify_line(message) or error_line
+    if error_line and _NAME_ONLY.fullmatch(error_line[1]):
+        return error_line[0], _append_next_line(error_line[1], data, end)
     return error_line
 
 
 def _classify_line(text: bytes) -> _ErrorLine | None:
     if begin_match := _BEGIN.match(text):
-        return _ErrorLine(0, begin_match[1])
+        return 0, begin_match[1]
     forms = _read_forms()
     if signal_match := forms.signals.search(text):
-        return _ErrorLine(1, signal_match[1] or signal_match[2])
+        return 1, signal_match[1] or signal_match[2]
     if forms.wrappers.search(text):
         return None
     for level, pattern in ((3, forms.causes), (2, forms.hints)):
         if pattern.match(text):
-            return _ErrorLine(2 if forms.peers.search(text) else level, text.strip())
+            return 2 if forms.peers.search(text) else level, text.strip()
     return None
 
 
@@ -346,27 +317,20 @@ def _end_of_traceback(data: bytes, start: int, end: int) -> _ErrorLine | None:
         end = len(data) if end < 0 else end
         line = data[start : min(end, start + LINE)].rstrip(b"\r").rpartition(b"\r")[2]
         line = line.removeprefix(label) if label.strip() else line
-        if not line.strip() or line[:1] in b" \t" or not _is_same_rank(label, line):
+        # Other ranks' lines can't continue a labelled traceback.
+        is_other_rank = label.strip() and _LABEL.match(line)
+        if not line.strip() or line[:1] in b" \t" or is_other_rank:
             continue
         if _read_forms().wrappers.search(line) or line.lower().startswith(_TRACEBACK):
             return None
         if _NAME_ONLY.fullmatch(line):
             line = _append_next_line(line, data, end)
-        return _ErrorLine(2 if _read_forms().peers.search(line) else 3, line.strip())
+        return 2 if _read_forms().peers.search(line) else 3, line.strip()
     return None
-
-
-def _is_same_rank(label: bytes, line: bytes) -> bool:
-    """Return whether a line may continue a labelled traceback; other ranks' lines can't."""
-    return not label.strip() or not _LABEL.match(line)
 
 
 def _append_next_line(text: bytes, data: bytes, end: int) -> bytes:
     """Return an exception's name and the next informative line: the name alone says nothing."""
-    lines = data[end + 1 : end + 1 + LINE].split(b"\n")
-    next_line = (
-        next((line for line in lines if _LABEL.sub(b"", line).strip()), b"")
-        if b":" in text
-        else b""
-    )
-    return text.strip() + (b" " + _LABEL.sub(b"", next_line).strip() if next_line else b"")
+    lines = data[end + 1 : end + 1 + LINE].split(b"\n") if b":" in text else []
+    texts = (_LABEL.sub(b"", line).strip() for line in lines)
+    return (text.strip() + b" " + next(filter(None, texts), b"")).rstrip()

@@ -139,18 +139,9 @@ REHEARSAL = b"HPCBERT REHEARSAL"
 _GROUPS = ("iteration", "loss", "nan", "rank", "rate", "seconds", "sequence_length", "time")
 # Facts that are words; other groups of a fact are numbers.
 TEXT_FACTS = (
-    "batch_unit",
-    "precision",
-    "model",
-    "padding",
-    "optimizer",
-    "weights",
-    "attention",
-    "xla",
-    "version",
-    "device",
-    "device_kind",
-)
+    "batch_unit", "precision", "model", "padding", "optimizer", "weights", "attention", "xla",
+    "version", "device", "device_kind",
+)  # fmt: skip
 # Forms of `Record.time` that are numbers.
 _NUMERIC_TIMES = ("epoch", "epoch-ms", "elapsed", "elapsed-hours")
 # The keys of a rule by its kind, in addition to those that every rule has.
@@ -591,8 +582,13 @@ class Grammar:
     @cached_property
     def texts(self) -> tuple[bytes, ...]:
         """The texts to search lines for, in order: those of all kinds of lines, then pauses."""
-        kinds = (*self.records, *self.all_facts, *self.skipped, *self.others)
+        kinds = (*self.records, *self.asides)
         return (*(kind.contains for kind in kinds), *self.pauses)
+
+    @cached_property
+    def asides(self) -> tuple[Fact | Skip | OtherProgram, ...]:
+        """The kinds of lines that are not records."""
+        return (*self.all_facts, *self.skipped, *self.others)
 
     @cached_property
     def all_facts(self) -> tuple[Fact, ...]:

@@ -69,20 +69,19 @@ def _find_share(pieces: Iterable[bytes]) -> float | None:
     costs: list[tuple[float, float]] = []
     share: float | None = None
     for piece in pieces:
-        texts = [(match[1], match[2]) for match in _PARTS.finditer(piece)]
+        texts = _PARTS.findall(piece) if b"reader_cost: " in piece else []
         if b"generator: " in piece:
             texts += zip(_GENERATOR.findall(piece), _ITERATION.findall(piece), strict=False)
-        costs += [pair for text in texts if (pair := _parse_costs(*text)) is not None]
+        for read_text, batch_text in texts:
+            with suppress(ValueError):
+                costs.append((float(read_text), float(batch_text)))
         share = _share_of_result(piece) if share is None else share
     if share is not None:
         return share
-    later_costs = costs[_FIRST:]
-    total = math.fsum(batch_seconds for _, batch_seconds in later_costs)
-    return (
-        min(1.0, math.fsum(read_seconds for read_seconds, _ in later_costs) / total)
-        if total > 0
-        else None
-    )
+    costs = [pair for pair in costs if pair[1] > 0][_FIRST:]
+    total = math.fsum(batch_seconds for _, batch_seconds in costs)
+    waited = math.fsum(read_seconds for read_seconds, _ in costs)
+    return min(1.0, waited / total) if total > 0 else None
 
 
 def _share_of_result(piece: bytes) -> float | None:
@@ -97,11 +96,4 @@ def _share_of_result(piece: bytes) -> float | None:
         window = float(mean[1]) * (int(count[1]) - int(count[2]))
         share = float(match[1]) / window if window > 0 else math.nan
         return share if 0 <= share <= 1 else None
-    return None
-
-
-def _parse_costs(read_text: bytes, batch_text: bytes) -> tuple[float, float] | None:
-    with suppress(ValueError):
-        pair = float(read_text), float(batch_text)
-        return pair if pair[1] > 0 else None
     return None

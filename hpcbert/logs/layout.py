@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -316,27 +317,23 @@ class _Findings:
         text = f"it does not have a name in DLPerf's form{case_note} (bert_b32_fp32_1.log)"
         return LeftOut(path, text, wanted=True)
 
-    def _take_candidates(self) -> None:
-        """Take files of other names as logs, unless DLPerf's names are in or below their folder."""
+    def discovery(self) -> Discovery:
+        """Return the findings, logs in natural order.
+
+        Files of other names are logs, unless DLPerf's names are in or below their folder.
+        """
         folders = {folder for log in self.logs.values() for folder in log.path.absolute().parents}
         for identity, candidate in self.candidates.items():
             if experiment_folder(candidate.path.absolute()) in folders:
                 self.rest.setdefault(identity, self._left_out(candidate.path, is_named=False))
             else:
                 self._log(candidate, identity)
-
-    def discovery(self) -> Discovery:
-        """Return the findings, logs in natural order."""
-        self._take_candidates()
-        logs = sorted(self.logs.values(), key=lambda log: natural_key(str(log.path)))
-        other_files = [
-            other_file for identity, other_file in self.rest.items() if identity not in self.logs
-        ]
+        rest = [file for identity, file in self.rest.items() if identity not in self.logs]
         return Discovery(
             campaigns=tuple(self.campaigns.values()),
-            logs=tuple(logs),
+            logs=tuple(sorted(self.logs.values(), key=lambda log: natural_key(str(log.path)))),
             warnings=tuple(self.warnings),
-            left_out=(*other_files, *self.links),
+            left_out=(*rest, *self.links),
         )
 
 
@@ -385,19 +382,14 @@ def _walk(path: Path, warnings: list[str]) -> Iterator[tuple[Path, _Identity]]:
             continue
         folders = []
         for entry in children:
-            child = folder / entry.name
-            if _is_folder(entry):
+            child, is_folder = folder / entry.name, False
+            with suppress(OSError):
+                is_folder = entry.is_dir()
+            if is_folder:
                 folders.append(child)
             else:
                 yield child, _identity(child) if entry.is_symlink() else (*folder_id, entry.name)
         pending += reversed(folders)
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:
-        return False
 
 
 def _identity(path: Path) -> _Identity:
@@ -425,7 +417,7 @@ def _describe_folders(path: Path) -> LogFile:
     folders = path.absolute().parts[-2::-1]
     for pattern in (_SHAPE, *_LABELS):
         match = next(filter(None, map(pattern.fullmatch, folders)), None)
-        log = _with_fields(log, match) if match else log
+        log = _add_fields(log, match.groupdict()) if match else log
     return log._replace(place=os.path.realpath(path.parent))
 
 
@@ -440,7 +432,7 @@ def experiment_folder(path: Path) -> Path:
 def _read_dlperf(path: Path) -> LogFile | None:
     """Read a path in DLPerf's layout; None if its name is not in that form."""
     match = _NAME.fullmatch(path.name)
-    return _with_fields(_describe_folders(path), match) if match else None
+    return _add_fields(_describe_folders(path), match.groupdict()) if match else None
 
 
 def _read_other(path: Path, *, is_named: bool = False) -> LogFile | None:
@@ -470,7 +462,7 @@ def _pattern_reader(pattern: str) -> Callable[[Path], LogFile | None]:
         described_log = LogFile(path) if tells_shape else _describe_folders(path)
         # For other names of folders, use a pattern.
         folder_log = described_log._replace(precision=None, batch_size=None)
-        return _with_fields(folder_log, match) if match else None
+        return _add_fields(folder_log, match.groupdict()) if match else None
 
     return describe
 
@@ -482,23 +474,20 @@ def _compile_pattern(pattern: str) -> str:
     for name, star, literal in _TOKEN.findall(pattern):
         if star or literal:
             parts.append("[^/]*" if star else re.escape(literal))
-            continue
-        if name not in FIELDS:
+        elif name not in FIELDS:
             raise UsageError(f"--pattern has no field {{{name}}}.", hint=did_you_mean(name, FIELDS))
-        group_pattern = _FIELD_PATTERNS.get(name, r"\d+")
-        parts.append(f"(?P={name})" if name in used_names else f"(?P<{name}>{group_pattern})")
-        used_names.add(name)
+        elif name in used_names:
+            parts.append(f"(?P={name})")
+        else:
+            used_names.add(name)
+            field_pattern = _FIELD_PATTERNS.get(name, r"\d+")
+            parts.append(f"(?P<{name}>{field_pattern})")
     return "".join(parts)
 
 
-def _with_fields(log: LogFile, match: re.Match[str]) -> LogFile:
-    """Return the log with the fields of a match."""
-    return _add_fields(log, {name: text for name, text in match.groupdict().items() if text})
-
-
-def _add_fields(log: LogFile, fields: Mapping[str, str]) -> LogFile:
+def _add_fields(log: LogFile, fields: Mapping[str, str | None]) -> LogFile:
     field_values: dict[str, Any] = {
-        name: text if name in _WORDS else int(text) for name, text in fields.items()
+        name: text if name in _WORDS else int(text) for name, text in fields.items() if text
     }
     if "precision" in field_values:
         word = str(field_values["precision"]).lower()

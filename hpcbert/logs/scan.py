@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -14,10 +14,10 @@ from hpcbert.logs.arithmetic import (
     count_completed,
     parse_number,
 )
-from hpcbert.logs.coverage import CoverageCheck, RestartCheck, SkippedSteps
 from hpcbert.logs.crosscheck import CrossCheck
-from hpcbert.logs.facts import FactValue, LogFacts
 from hpcbert.logs.fields import (
+    FactValue,
+    LogFacts,
     check_loss,
     has_field,
     is_copy,
@@ -29,7 +29,7 @@ from hpcbert.logs.fields import (
     whole_matches,
     whole_number,
 )
-from hpcbert.logs.grammar import Grammar, OtherProgram, Record, Rule, find_reader
+from hpcbert.logs.grammar import Fact, Grammar, Record, Rule, Skip, find_reader
 from hpcbert.logs.input_wait import find_input_notes, read_input_notes
 from hpcbert.logs.lines import (
     BEGINNING,
@@ -48,7 +48,14 @@ from hpcbert.logs.lines import (
 )
 from hpcbert.logs.setting import END, LABELS, Setting, UnknownError, derive_packing, model_name
 from hpcbert.logs.stamps import Clock, MeasuredSpan, measure_span
-from hpcbert.logs.window import Collector, make_collector, step_durations
+from hpcbert.logs.window import (
+    Collector,
+    CoverageCheck,
+    RestartCheck,
+    SkippedSteps,
+    make_collector,
+    step_durations,
+)
 from hpcbert.model import Note, Reason, Steps
 
 
@@ -180,7 +187,7 @@ class _Scan:
         # Records of several lines that begin at the end of the last piece.
         self._held: list[tuple[Record, Line]] = []
         self._cross_check = CrossCheck(grammar, rule)
-        self._coverage = CoverageCheck.of(grammar, rule)
+        self._coverage = CoverageCheck(grammar, rule)
         # By record: the previous one, to distinguish a second copy of it from a step of its own.
         self._last: dict[str, tuple[float | None, dict[str, bytes]]] = {}
         # By record: how many of the next ones may be slow without contradicting the others.
@@ -293,29 +300,21 @@ class _Scan:
 
     def _aside(self, index: int, line: Line, *, inside: bool) -> None:
         """Take a line with a fact, skipped steps, another program's text or a pause."""
-        facts, skips, other_programs = (
-            self.grammar.all_facts,
-            self.grammar.skipped,
-            self.grammar.others,
-        )
-        if index >= len(facts) + len(skips) + len(other_programs):
-            self._pause()
-        elif index >= len(facts) + len(skips):
-            self._refuse(other_programs[index - len(facts) - len(skips)], line)
-        elif index >= len(facts):
-            self._skipped.add(skips[index - len(facts)], line, inside=inside)
-        else:
-            self._restart.add(facts[index], line, self.iteration, inside=self._inside)
+        kinds = self.grammar.asides
+        kind = kinds[index] if index < len(kinds) else None
+        if isinstance(kind, Fact):
+            self._restart.add(kind, line, self.iteration, inside=self._inside)
             try:
-                self.facts.add(facts[index], line)
+                self.facts.add(kind, line)
             except CannotReduceError as error:
                 self.problem = error.reason
-
-    def _refuse(self, other_program: OtherProgram, line: Line) -> None:
-        """Refuse the log if a line is one of another program."""
-        if matches := whole_matches(other_program.match, line):
+        elif isinstance(kind, Skip):
+            self._skipped.add(kind, line, inside=inside)
+        elif kind is None:
+            self._pause()
+        elif matches := whole_matches(kind.match, line):
             text = show_text(matches[0][0])
-            detail = f"{text!r} is a line of {other_program.program}, which is not read"
+            detail = f"{text!r} is a line of {kind.program}, which is not read"
             self.problem = Reason("format", detail)
 
     def _pause(self) -> None:
@@ -360,7 +359,12 @@ class _Scan:
                     record, whole_number(fields["iteration"]), self._counting
                 )
             elif record.has("iteration"):
-                self._begin()
+                # A run has one without it at its beginning only.
+                if self._begun:
+                    detail = "a run begins again: the log has more than one"
+                    self.problem = Reason("window", detail)
+                    return
+                self._begun = True
             # The rule's own record, or a later iteration's: another record of the last iteration,
             # perhaps with its loss, may follow.
             completed = int(iteration or 0)
@@ -377,21 +381,13 @@ class _Scan:
         except ValueError:
             self.problem = Reason("rule", f"{show_text(match[0])!r} can't be read")
 
-    def _begin(self) -> None:
-        """Take a record without an iteration, which a run has at its beginning only."""
-        if self._begun:
-            raise CannotReduceError("window", "a run begins again: the log has more than one")
-        self._begun = True
-
     def _take(
         self, record: Record, iteration: float | None, fields: dict[str, bytes], rank: int | None
     ) -> None:
         """Take a record, unless it is a second copy, or a torn one, of a counted step."""
         if record.repeated == "count":
-            previous_record, self._last[record.name] = (
-                self._last.get(record.name),
-                (iteration, fields),
-            )
+            previous_record = self._last.get(record.name)
+            self._last[record.name] = (iteration, fields)
             if previous_record and is_copy(previous_record, (iteration, fields)):
                 return
         was_inside = self._inside
@@ -404,8 +400,7 @@ class _Scan:
             self._paused[record.name] = pause_count - 1
         completed = None if iteration is None else int(iteration)
         self._cross_check.add(record, completed, fields, paused=pause_count > 0)
-        if self._coverage:
-            self._coverage.add(record, completed)
+        self._coverage.add(record, completed)
 
     def read_closing(self, path: Path) -> None:
         """Take the closing lines that the reading did not reach, to compare the number with them.
@@ -465,41 +460,54 @@ class _Scan:
             missing = self._unknown
         elif not reasons:
             throughput, missing, reasons = self._reduce(setting)
-        record_count = self._collector.found if self._collector else 0
-        last_record = self._collector.last if self._collector else 0
-        facts = tuple(self.facts.values.items())
-        throughput = None if reasons else throughput
-        unevenness = None
-        if throughput:
-            unevenness = self._cross_check.unevenness(throughput, self.collector.span, setting)
-        rolling = self._describe_rolling(setting)
-        flag_states = {
-            "uneven": unevenness is not None,
-            "rolling": rolling is not None,
-            "short-window": self._counted < self.grammar.shortest
-            or (throughput and self._is_short(throughput, setting)),
-            "overflow-steps": self._skipped.count or (self._collector and self._collector.repeats),
-        }
-        flags = tuple(name for name, is_set in flag_states.items() if is_set and throughput)
-        return Reading(
-            throughput=throughput,
+        reading = Reading(
+            throughput=None,
             iteration=self.iteration,
-            found=record_count,
+            found=self._collector.found if self._collector else 0,
             setting=setting,
             missing=missing,
             reasons=reasons,
-            facts=facts,
+            facts=tuple(self.facts.values.items()),
             foreign=self.foreign,
-            last=last_record,
-            flags=flags,
-            notes=tuple(note for note in (unevenness, rolling) if note and throughput),
-            unchecked=self._unchecked() if throughput else (),
-            steps=step_durations(self.rule, setting, self.collector) if throughput else None,
+            last=self._collector.last if self._collector else 0,
             beginning=checksum_beginning(self._beginning),
-            measured=self._measured() if throughput else MeasuredSpan(),
             closed=self.closed,
             assumed=assumed,
         )
+        if reasons or not throughput:
+            return reading
+        first_line, last_line = self._ends
+        first_line = b"" if self.rule.kind == "footer" else first_line
+        flags, notes = self._list_flags(throughput, setting)
+        return reading._replace(
+            throughput=throughput,
+            flags=flags,
+            notes=notes,
+            unchecked=self._unchecked(),
+            steps=step_durations(self.rule, setting, self.collector),
+            measured=measure_span(first_line, last_line, self.rule.record, self._beginning),
+        )
+
+    def _list_flags(
+        self, throughput: float, setting: Setting
+    ) -> tuple[tuple[str, ...], tuple[Note, ...]]:
+        notes = []
+        unevenness = self._cross_check.unevenness(throughput, self.collector.span, setting)
+        if unevenness:
+            notes.append(unevenness)
+        rate_count = setting.rate_window or self.rule.rolling
+        if self.rule.rolling and rate_count > 1:
+            default = ", the program's default, which the log leaves open"
+            source = "" if setting.rate_window else default
+            notes.append(
+                Note("rolling", f"each rate is the mean of the last {rate_count} records{source}")
+            )
+        flags = [note.flag for note in notes]
+        if self._counted < self.grammar.shortest or self._is_short(throughput, setting):
+            flags.append("short-window")
+        if self._skipped.count or self.collector.repeats:
+            flags.append("overflow-steps")
+        return tuple(flags), tuple(notes)
 
     def _list_assumed(self, setting: Setting) -> tuple[tuple[str, FactValue, str], ...]:
         """Return what lines suggest and nothing states; of several kinds the grammar's first."""
@@ -510,46 +518,34 @@ class _Scan:
                     assumed.setdefault(name, (name, value, fact.assumed))
         return tuple(assumed.values())
 
-    def _describe_rolling(self, setting: Setting) -> Note | None:
-        """Return a note if a printed rate is the mean of several records; None otherwise."""
-        count = setting.rate_window or self.rule.rolling
-        if not self.rule.rolling or count <= 1:
-            return None
-        source = "" if setting.rate_window else ", the program's default, which the log leaves open"
-        return Note("rolling", f"each rate is the mean of the last {count} records{source}")
-
     def _reduce(self, setting: Setting) -> tuple[float | None, str, tuple[Reason, ...]]:
         """Return the number, the setting that it lacks, and the reasons against it."""
-        throughput = None
+        throughput, reach = None, setting.reach
+        bare = Reason("rule", f"lines have no {self.rule.field}, which {self.rule.name} reads")
+        # First: a log that is cut off is incomplete, whatever else its window lacks.
+        has_iterations = any(record.has("iteration") for record in self.grammar.records)
+        if has_iterations and self.iteration < reach:
+            detail = f"the log ends at iteration {self.iteration} of {reach}"
+            return None, "", (bare if self._bare else Reason("incomplete", detail),)
         try:
-            # First: a log that is cut off is incomplete, whatever else its window lacks.
-            self._check_end()
             throughput = self.collector.reduce(setting)
-            if self._lacks_packing(setting):
+            # The number may be that of a batch with packed samples.
+            is_of_batch = self.rule.kind in ("clock", "step-time")
+            is_stated = setting.global_batch_size is not None or setting.packing is not None
+            if is_of_batch and self.grammar.packing > 1 and not is_stated:
                 return None, "packing", ()
             return throughput, "", self._doubts(throughput, setting)
         except CannotReduceError as error:
-            if not self._bare:
-                return None, "", (error.reason,)
-            detail = f"lines have no {self.rule.field}, which {self.rule.name} reads"
-            return None, "", (Reason("rule", detail),)
+            return None, "", (bare if self._bare else error.reason,)
         except UnknownError as error:
             return throughput, str(error), ()
-
-    def _lacks_packing(self, setting: Setting) -> bool:
-        """Return whether the number is that of a batch that may hold packed samples."""
-        is_of_batch = self.rule.kind in ("clock", "step-time") and setting.global_batch_size is None
-        return is_of_batch and self.grammar.packing > 1 and setting.packing is None
-
-    def _measured(self) -> MeasuredSpan:
-        first_line, last_line = self._ends
-        first_line = b"" if self.rule.kind == "footer" else first_line
-        return measure_span(first_line, last_line, self.rule.record, self._beginning)
 
     def _unchecked(self) -> tuple[str, ...]:
         """Return the labels that the log does not state and would not contradict if wrong."""
         facts, setting = self.facts.with_counts(self.setting), self._settled(self.setting)[0]
-        stated_setting = Setting().settled(self._with_ranks(facts, setting))[0]
+        if len(self._ranks) == setting.gpus:
+            facts["gpus"] = setting.gpus
+        stated_setting = Setting().settled(facts)[0]
         return tuple(
             label
             for label, name in LABELS.items()
@@ -564,11 +560,9 @@ class _Scan:
         """Return whether the log would also agree with another value of a label."""
         if getattr(assumed_setting, LABELS[label]) is None:
             return True  # It is assumed.
-        base_setting = self.setting
-        if getattr(base_setting, LABELS[label]) is None:
-            base_setting = base_setting._replace(
-                **{LABELS[label]: getattr(assumed_setting, LABELS[label])}
-            )
+        base_setting, name = self.setting, LABELS[label]
+        if getattr(base_setting, name) is None:
+            base_setting = base_setting._replace(**{name: getattr(assumed_setting, name)})
         for other_setting in base_setting.with_other(label):
             setting, reasons = self._settled(other_setting)
             try:
@@ -583,8 +577,8 @@ class _Scan:
         try:
             facts = self.facts.with_counts(setting)
         except CannotReduceError as error:
-            setting, disagreements = setting.settled(self.facts.values)
-            detail = "; ".join((error.reason.detail, *disagreements))
+            setting, contradictions = setting.settled(self.facts.values)
+            detail = "; ".join((error.reason.detail, *contradictions))
             return setting, (Reason(error.reason.code, detail),)
         if len(self._lengths) > 1:
             lengths = f"samples have {min(self._lengths)} to {max(self._lengths)} tokens"
@@ -594,50 +588,35 @@ class _Scan:
         is_independent = self.rule.kind == "footer" or self.rule.record.counts == "samples"
         if is_independent and setting.packing is None:
             setting = setting._replace(packing=derive_packing(facts, self.grammar.packing))
-        requested_accumulation = setting.accumulation
-        setting, disagreements = setting.settled(facts)
-        fixed_accumulation = self.grammar.accumulation
-        if (
-            fixed_accumulation
-            and requested_accumulation not in (None, fixed_accumulation)
-            and not _states_step(facts)
-        ):
-            detail = (
-                f"the program has accumulation = {fixed_accumulation} only, expected"
-                f" {requested_accumulation}"
+        expected, fixed = setting.accumulation, self.grammar.accumulation
+        setting, contradictions = setting.settled(facts)
+        disagreements = [*contradictions]
+        states_step = "accumulation" in facts or "global_batch_size" in facts
+        if fixed and expected not in (None, fixed) and not states_step:
+            disagreements.append(
+                f"the program has accumulation = {fixed} only, expected {expected}"
             )
-            disagreements = (*disagreements, detail)
-        disagreements += self._too_few_or_many_ranks(setting)
-        if setting.sequence_length is None and self.grammar.sequence_length:
-            setting = setting._replace(sequence_length=self.grammar.sequence_length)
-        if setting.accumulation is None and self.grammar.accumulation:
-            setting = setting._replace(accumulation=self.grammar.accumulation)
-        if not disagreements:
-            return setting, ()
-        if packing_factor := derive_packing(setting._asdict(), self.grammar.packing):
-            hint = f"if samples are packed, use --set packing={packing_factor}"
-            disagreements = (*disagreements, hint)
-        return setting, (Reason("config", "; ".join(disagreements)),)
-
-    def _with_ranks(self, facts: dict[str, FactValue], setting: Setting) -> dict[str, FactValue]:
-        """Return facts with the GPUs, if mpirun labels as many ranks as the setting has."""
-        return facts | {"gpus": setting.gpus} if len(self._ranks) == setting.gpus else facts
-
-    def _too_few_or_many_ranks(self, setting: Setting) -> tuple[str, ...]:
-        """Return contradictions of mpirun's ranks with a setting: one per GPU, or per node."""
         count, gpus, nodes = len(self._ranks), setting.gpus, setting.nodes
         # Ranks may be missing from a log, or from the part of it that was read.
         has_all_ranks = count > 1 and max(map(int, self._ranks)) == count - 1
-        if not (has_all_ranks and gpus) or count in {gpus, nodes}:
-            return ()
-        if count < gpus and nodes is None:
-            return ()
-        return (f"mpirun labels {count} ranks, expected one for each of {gpus} GPUs or each node",)
+        are_nodes_unknown = nodes is None and count < (gpus or 0)
+        if has_all_ranks and gpus and count not in {gpus, nodes} and not are_nodes_unknown:
+            disagreements.append(
+                f"mpirun labels {count} ranks, expected one for each of {gpus} GPUs or each node"
+            )
+        if setting.sequence_length is None and self.grammar.sequence_length:
+            setting = setting._replace(sequence_length=self.grammar.sequence_length)
+        if setting.accumulation is None and fixed:
+            setting = setting._replace(accumulation=fixed)
+        if not disagreements:
+            return setting, ()
+        if packing_factor := derive_packing(setting._asdict(), self.grammar.packing):
+            disagreements.append(f"if samples are packed, use --set packing={packing_factor}")
+        return setting, (Reason("config", "; ".join(disagreements)),)
 
     def _doubts(self, throughput: float, setting: Setting) -> tuple[Reason, ...]:
         """Return the reasons against a number from the rest of the log."""
-        if self._coverage:
-            self._coverage.check(setting)
+        self._coverage.check(setting)
         self._restart.check()
         return self._cross_check.reasons(throughput, self.collector.span, setting)
 
@@ -660,17 +639,6 @@ class _Scan:
             return self.grammar.shortest
         reach = self.setting.iters - self.setting.skip if self.setting.reach else self.iteration
         return min(self.iteration, reach)
-
-    def _check_end(self) -> None:
-        has_iterations = any(record.has("iteration") for record in self.grammar.records)
-        if has_iterations and self.iteration < self.setting.reach:
-            detail = f"the log ends at iteration {self.iteration} of {self.setting.reach}"
-            raise CannotReduceError("incomplete", detail)
-
-
-def _states_step(facts: Mapping[str, int | str]) -> bool:
-    """Return whether a log states the micro-batches of a step, or what they follow from."""
-    return "accumulation" in facts or "global_batch_size" in facts
 
 
 class Progress(NamedTuple):
@@ -707,28 +675,21 @@ def read_progress(path: Path, grammar: Grammar) -> Progress:
     head_scan = _Scan(grammar, rule, Setting())
     head_scan.read([head])
     setting = head_scan.conclude().setting
-    tail_matches = [
-        (record, match) for record in grammar.records for match in record_matches(tail, record)
-    ]
-    iteration_texts = [
-        (matched_record, record_match["iteration"])
-        for matched_record, record_match in tail_matches
-        if has_field(record_match, "iteration")
-    ]
+    losses: list[float] = []
+    matches = []
     iteration = None
-    with suppress(CannotReduceError, UnknownError, ValueError, IndexError):
-        last_record, text = iteration_texts[-1]
-        iteration = int(count_completed(last_record, whole_number(text), setting))
-    losses = [
-        loose_float(record_match["loss"])
-        for _, record_match in tail_matches
-        if has_field(record_match, "loss")
-    ]
-    matches = [
-        match
-        for record, match in tail_matches
-        if record is rule.record and has_field(match, rule.field)
-    ]
+    for record in grammar.records:
+        for match in record_matches(tail, record):
+            fields = {name: text for name, text in match.groupdict().items() if text is not None}
+            if "loss" in fields:
+                losses.append(loose_float(fields["loss"]))
+            if record is rule.record and rule.field in fields:
+                matches.append(match)
+            if "iteration" in fields:
+                iteration = None
+                with suppress(CannotReduceError, UnknownError, ValueError):
+                    number = whole_number(fields["iteration"])
+                    iteration = int(count_completed(record, number, setting))
     return Progress(
         iteration=iteration,
         throughput=_current_throughput(rule, matches[-2:], setting),
@@ -743,9 +704,9 @@ def _current_throughput(
     """Return the result of the last record, or of the time between the last two."""
     try:
         places = [
-            count_completed(rule.record, whole_number(record_match["iteration"]), setting)
-            for record_match in matches
-            if has_field(record_match, "iteration")
+            count_completed(rule.record, whole_number(match["iteration"]), setting)
+            for match in matches
+            if has_field(match, "iteration")
         ]
         step = places[-1] - places[0] if len(places) > 1 else 0
         if rule.kind != "clock":

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 END = 1 << 40
 
 
+# Numbers that are not whole; kept as the log prints them.
+FRACTIONS = ("real_token_share", "model_flops")
 # What a table states about a run, and the setting that has it.
 LABELS = {
     "nodes": "nodes",
@@ -166,37 +168,36 @@ class Setting(NamedTuple):
         return device_count // self.gpus_per_replica * self.need("batch_size_per_device") * steps
 
     def with_other(self, label: str) -> Iterator[Setting]:
-        """Yield settings with twice and with half of a label's value.
+        """Yield settings with twice and with half of a label's value, where these are whole.
 
         Of a product of two, the other factor stays, or balances it.
         """
         for sign in (1, -1):
             for powers in _OTHER_VALUES[label]:
-                yield from self._scaled({name: sign * power for name, power in powers.items()})
-
-    def _scaled(self, powers: Mapping[str, int]) -> Iterator[Setting]:
-        """Yield the setting with values times powers of 2, if all are whole numbers."""
-        known_values = {name: value for name in powers if (value := getattr(self, name))}
-        scaled = {name: value * 2.0 ** powers[name] for name, value in known_values.items()}
-        if scaled and all(value.is_integer() for value in scaled.values()):
-            whole_values: dict[str, Any] = {name: int(value) for name, value in scaled.items()}
-            yield self._replace(**whole_values)
+                scaled = {
+                    name: getattr(self, name) * 2.0 ** (sign * power)
+                    for name, power in powers.items()
+                    if getattr(self, name)
+                }
+                if scaled and all(value.is_integer() for value in scaled.values()):
+                    whole_values: dict[str, Any] = {name: int(n) for name, n in scaled.items()}
+                    yield self._replace(**whole_values)
 
     def settled(self, facts: Mapping[str, int | str]) -> tuple[Setting, tuple[str, ...]]:
         """Return the setting with a log's facts, and their contradictions.
 
         Contradictions are sentences; if there is one, the earlier value stays.
         """
-        known_values = {name: getattr(self, name) for name in facts}
         sources = dict(self.sources)
         disagreements = []
-        for name, value in known_values.items():
-            if value not in (None, facts[name]):
+        new_values: dict[str, Any] = {}
+        for name, log_value in facts.items():
+            value = getattr(self, name)
+            if value is None:
+                new_values[name] = log_value
+            elif value != log_value:
                 source = f"{sources[name]} says" if name in sources else "expected"
-                disagreements.append(f"the log says {name} = {facts[name]}, {source} {value}")
-        new_values: dict[str, Any] = {
-            name: value for name, value in facts.items() if known_values[name] is None
-        }
+                disagreements.append(f"the log says {name} = {log_value}, {source} {value}")
         setting = _derive_missing(self._replace(**new_values))
         return setting, (*disagreements, *_find_contradictions(setting))
 
@@ -245,17 +246,15 @@ def _find_contradictions(setting: Setting) -> tuple[str, ...]:
         contradictions.append(f"{count}replicas of {text} are not {gpus} GPUs")
     size, total = setting.batch_size_per_device, setting.global_batch_size
     if size != (_samples_of_batch(setting) or size):
-        device_batch_text = f"a batch of {setting.device_batch} {setting.batch_unit}"
         length = f" of {setting.sequence_length} tokens" if setting.batch_unit == "tokens" else ""
-        contradictions.append(f"{device_batch_text} is not {size} samples{length}")
-    factors = (setting.accumulation or 1) * (setting.packing or 1)
-    if size and gpus and total and size * replicas * factors != total:
-        factor_values = (setting.accumulation, setting.packing)
         contradictions.append(
-            f"a global batch of {total} is not {size} samples on {replicas} "
-            + ("GPUs" if replicas == gpus else f"replicas of {setting.gpus_per_replica} GPUs")
-            + "".join(f" x {factor}" for factor in factor_values if factor)
+            f"a batch of {setting.device_batch} {setting.batch_unit} is not {size} samples{length}"
         )
+    factors = [factor for factor in (setting.accumulation, setting.packing) if factor]
+    if size and gpus and total and size * replicas * math.prod(factors) != total:
+        units = "GPUs" if replicas == gpus else f"replicas of {setting.gpus_per_replica} GPUs"
+        product = " x ".join(map(str, (f"{replicas} {units}", *factors)))
+        contradictions.append(f"a global batch of {total} is not {size} samples on {product}")
     return tuple(contradictions)
 
 
@@ -291,7 +290,11 @@ def model_name(setting: Setting) -> str:
     """Return the name of a run's model; empty if unknown."""
     if setting.model:
         return setting.model
-    model_names = _matching_models(setting)
+    model_names = [
+        name
+        for name, (hidden_size, layers) in SIZES.items()
+        if setting.hidden_size in (None, hidden_size) and setting.layers in (None, layers)
+    ]
     return model_names[0] if len(model_names) == 1 else ""
 
 
@@ -300,14 +303,3 @@ def model_heading(setting: Setting) -> str:
     log_sizes = {"hidden size": setting.hidden_size, "layers": setting.layers}
     sizes = (f"{name} {size}" for name, size in log_sizes.items() if size)
     return model_name(setting) or ", ".join(sizes)
-
-
-def _matching_models(setting: Setting) -> list[str]:
-    log_sizes = (setting.hidden_size, setting.layers)
-    return [
-        name
-        for name, sizes in SIZES.items()
-        if all(
-            size in (None, model_size) for size, model_size in zip(log_sizes, sizes, strict=True)
-        )
-    ]

@@ -285,19 +285,17 @@ class MeasuredSpan(NamedTuple):
         skew = 0.0 if are_whole else min(_SKEW, (end - begin) / 4)
         if abs(begin - other_begin) <= skew and abs(end - other_end) <= skew:
             return True
-        # A time without its day says no more.
         have_hosts = are_whole or (self.hosts and other.hosts)
-        on_other_nodes = have_hosts and not self.hosts & other.hosts
-        has_date = self.end.form != "time-of-day"
-        return has_date and not on_other_nodes and begin < other_end and other_begin < end
+        if (have_hosts and not self.hosts & other.hosts) or self.end.form == "time-of-day":
+            return False  # On other nodes; and a time without its day says no more.
+        return begin < other_end and other_begin < end
 
     @property
     def _moments(self) -> tuple[float, float]:
         """Its ends in seconds, on the same axis for all logs of one form."""
-        begin, end = ((self.begin or self.end), self.end)
         moments = [
             nearest_moment(stamp.form, stamp.text, 0.0) - (stamp.zone or 0)
-            for stamp in (begin, end)
+            for stamp in (self.begin or self.end, self.end)
             if stamp
         ]
         return moments[0], moments[-1]
@@ -344,31 +342,24 @@ def read_stamps(path: Path, grammar: Grammar) -> tuple[Stamp, ...]:
     except NotALogError:
         return ()
     log_ends = [head] if head == tail else [head, tail]
-    selected_stamps = [
-        *_select_ends(record for log_end in log_ends for record in _record_stamps(log_end, grammar))
-    ]
-    selected_stamps += _select_ends(line for log_end in log_ends for line in _line_stamps(log_end))
-    return tuple(selected_stamps)
+    of_records = [stamp for log_end in log_ends for stamp in _record_stamps(log_end, grammar)]
+    of_lines = [stamp for log_end in log_ends for stamp in _line_stamps(log_end)]
+    return tuple(stamp for stamps in (of_records, of_lines) for stamp in _select_ends(stamps))
 
 
 def _select_ends(candidates: Iterable[Stamp]) -> list[Stamp]:
-    legible_stamps = [stamp for stamp in candidates if _is_legible(stamp)]
-    half = _MAX_STAMPS
-    return (
-        legible_stamps
-        if len(legible_stamps) <= 2 * half
-        else [*legible_stamps[:half], *legible_stamps[-half:]]
-    )
+    stamps = [stamp for stamp in candidates if _is_legible(stamp)]
+    if len(stamps) <= 2 * _MAX_STAMPS:
+        return stamps
+    return [*stamps[:_MAX_STAMPS], *stamps[-_MAX_STAMPS:]]
 
 
 def _is_legible(stamp: Stamp) -> bool:
     try:
-        return (
-            abs(nearest_moment(stamp.form, stamp.text, 0.0)) > _NO_DATE
-            or stamp.form in _PARTIAL_FORMS
-        )
+        moment = nearest_moment(stamp.form, stamp.text, 0.0)
     except (ValueError, KeyError):
         return False
+    return abs(moment) > _NO_DATE or stamp.form in _PARTIAL_FORMS
 
 
 def _record_stamps(data: bytes, grammar: Grammar) -> Iterator[Stamp]:
@@ -408,22 +399,22 @@ def explain_mismatch(log_stamps: Sequence[Stamp], span: TimeSpan) -> str:
     the libraries in a program print in several, and one may print the date of something else.
     """
     zones = tuple(dict.fromkeys((*span.zones, 0)))
-    record_stamps = [log_stamp for log_stamp in log_stamps if log_stamp.of_record]
-    line_stamps = [log_stamp for log_stamp in log_stamps if not log_stamp.of_record]
-    worst = min(
-        (_find_furthest(record_stamps, span, zone) for zone in zones), key=_absolute_distance
-    )
+
+    def find_furthest(stamps: Sequence[Stamp]) -> tuple[float, Stamp | None]:
+        """Return the largest distance in the best zone, and its stamp; 0 and None if all match."""
+        furthest: list[tuple[float, Stamp | None]] = []
+        for zone in zones:
+            distances = [(span.distance(stamp.moment(span, zone)), stamp) for stamp in stamps]
+            outliers = [outlier for outlier in distances if outlier[0]]
+            furthest.append(max(outliers, key=_absolute_distance, default=(0.0, None)))
+        return min(furthest, key=_absolute_distance)
+
+    worst = find_furthest([stamp for stamp in log_stamps if stamp.of_record])
     if not worst[0]:
-        distances = [
-            min(
-                (_find_furthest([line_stamp], span, zone) for zone in zones), key=_absolute_distance
-            )
-            for line_stamp in line_stamps
-        ]
-        outliers = [distance_of_line for distance_of_line in distances if distance_of_line[0]]
-        worst = (
-            max(outliers, key=_absolute_distance) if 2 * len(outliers) > len(line_stamps) else worst
-        )
+        distances = [find_furthest([stamp]) for stamp in log_stamps if not stamp.of_record]
+        outliers = [distance for distance in distances if distance[0]]
+        if 2 * len(outliers) > len(distances):
+            worst = max(outliers, key=_absolute_distance)
     seconds, stamp = worst
     if stamp is None:
         return ""
@@ -434,15 +425,6 @@ def explain_mismatch(log_stamps: Sequence[Stamp], span: TimeSpan) -> str:
 
 def _absolute_distance(distance: tuple[float, Stamp | None]) -> float:
     return abs(distance[0])
-
-
-def _find_furthest(
-    log_stamps: Sequence[Stamp], span: TimeSpan, zone: int
-) -> tuple[float, Stamp | None]:
-    """Return the largest distance from a run and its stamp; 0 and None if all match."""
-    distances = [(span.distance(stamp.moment(span, zone)), stamp) for stamp in log_stamps]
-    outliers = [outlier for outlier in distances if outlier[0]]
-    return max(outliers, key=_absolute_distance) if outliers else (0.0, None)
 
 
 def _format_duration(seconds: float) -> str:

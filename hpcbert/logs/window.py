@@ -1,5 +1,7 @@
 """The records of a log's window: the one number that a rule makes from them, and their times.
 
+Also which iterations a number covers, and whether the log has them.
+
 A collector takes records in the log's order, reports when it has seen enough, and then has either a
 throughput or a reason why there is none. It never fills a gap.
 """
@@ -9,9 +11,10 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from array import array
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from operator import eq
+from typing import NamedTuple
 
 from hpcbert.logs.arithmetic import (
     CannotReduceError,
@@ -21,11 +24,10 @@ from hpcbert.logs.arithmetic import (
     parse_number,
     require_positive,
     throughput,
-    throughputs,
 )
-from hpcbert.logs.coverage import Span
-from hpcbert.logs.fields import show_text
-from hpcbert.logs.grammar import Rule
+from hpcbert.logs.fields import DIGITS, show_text, whole_matches
+from hpcbert.logs.grammar import STARTED_FACT, Fact, Grammar, Record, Rule, Skip
+from hpcbert.logs.lines import Line
 from hpcbert.logs.setting import END, Setting, UnknownError
 from hpcbert.logs.stamps import COARSEST, Clock
 from hpcbert.model import Counted, Steps
@@ -35,49 +37,39 @@ _MAX_RANKS = 1 << 16
 Entry = tuple[float, float]
 
 
+class Span(NamedTuple):
+    """The window: after one iteration, up to another; None is as far as the log goes."""
+
+    after: int | None = None
+    until: int | None = None
+
+
 class Collector(ABC):
     """Takes the records of one rule.
 
     Attributes:
         rule: The rule.
+        after, until: The window, in iterations or records.
         done: Whether everything that it reads has been seen.
+        begun: Whether the next record is in the window, or an earlier one was.
         found: Records taken from the window.
+        repeats: Steps of the window that were executed but did not advance.
+        last: The last record so far, in the unit of the window's end; 0 if nothing is counted.
+        seen: Every record up to the window's end, including the warm-up; none for closing lines.
+        span: The window in iterations, as far as known; from `reduce` on, as the next one.
+        covered: Iterations that the number covers, 0 if only the program knows.
     """
 
-    def __init__(self, rule: Rule) -> None:
+    def __init__(self, rule: Rule, setting: Setting) -> None:
         self.rule = rule
+        self.after = rule.after.resolve(skip=setting.skip, iters=setting.iters)
+        self.until = rule.until.resolve(skip=setting.skip, iters=setting.iters)
         self.done = False
-        self.found = 0
-
-    @property
-    def begun(self) -> bool:
-        """Whether the next record is in the window, or an earlier one was."""
-        return True
-
-    @property
-    def repeats(self) -> int:
-        """Steps of the window that were executed but did not advance."""
-        return 0
-
-    @property
-    def last(self) -> int:
-        """The last record so far, in the unit of the window's end; 0 if nothing is counted."""
-        return 0
-
-    @property
-    def covered(self) -> int:
-        """Iterations that the number covers, 0 if only the program knows."""
-        return 0
-
-    @property
-    def span(self) -> Span:
-        """The window in iterations, as far as known."""
-        return Span()
-
-    @property
-    def seen(self) -> Sequence[Entry]:
-        """Every record up to the window's end, including the warm-up; none for closing lines."""
-        return ()
+        self.begun = self.after == 0
+        self.found = self.repeats = self.last = self.covered = 0
+        self.seen: list[Entry] = []
+        self.span = Span()
+        self._clock = Clock(rule.record.time) if rule.kind == "clock" else None
 
     @abstractmethod
     def add(self, iteration: float | None, text: bytes, rank: int | None) -> None:
@@ -96,64 +88,6 @@ class Collector(ABC):
             UnknownError: A setting is missing.
         """
 
-
-def make_collector(rule: Rule, setting: Setting) -> Collector:
-    """Return the collector for a rule under a protocol.
-
-    Raises:
-        CannotReduceError: The rule's window is empty.
-    """
-    if rule.kind == "footer":
-        return _Footers(rule)
-    _refuse_empty(rule, setting)
-    if rule.record.ranks != "one":
-        return _RankedSeries(rule, setting)
-    return _Series(rule, setting)
-
-
-def _refuse_empty(rule: Rule, setting: Setting) -> None:
-    after = rule.after.resolve(skip=setting.skip, iters=setting.iters)
-    until = rule.until.resolve(skip=setting.skip, iters=setting.iters)
-    if rule.after.by == rule.until.by and after >= until:
-        detail = f"a window after {rule.after.by} {after} until {until} is empty"
-        raise CannotReduceError("rule", detail)
-
-
-class _Footers(Collector):
-    """Closing lines, each with a number of its own."""
-
-    def __init__(self, rule: Rule) -> None:
-        super().__init__(rule)
-        self._value = b""
-
-    def add(self, iteration: float | None, text: bytes, rank: int | None) -> None:  # noqa: ARG002
-        if self.found and self.rule.which == "only" and parse_number(text) != self.value():
-            numbers = f"{self._value.decode()} and {text.decode(errors='replace')}"
-            raise CannotReduceError("rule", f"the log has several closing lines: {numbers}")
-        self.found = 1
-        self._value = text
-        self.done = self.rule.which == "first"
-
-    def value(self) -> float:
-        return parse_number(self._value)
-
-    def reduce(self, setting: Setting) -> float:
-        if not self.found:
-            raise CannotReduceError(
-                "incomplete", f"the closing line of {self.rule.name} is missing"
-            )
-        return throughput(self.rule, require_positive(self.value() * self.rule.factor), setting)
-
-
-class _WindowCollector(Collector):
-    """Takes records in a window: iterations or records after `after`, up to `until`."""
-
-    def __init__(self, rule: Rule, setting: Setting) -> None:
-        super().__init__(rule)
-        self.after = rule.after.resolve(skip=setting.skip, iters=setting.iters)
-        self.until = rule.until.resolve(skip=setting.skip, iters=setting.iters)
-        self._clock = Clock(rule.record.time) if rule.kind == "clock" else None
-
     def _read(self, text: bytes) -> float:
         """Return a rate, a duration or a moment; NaN for other text, which may not matter."""
         try:
@@ -164,7 +98,45 @@ class _WindowCollector(Collector):
             return math.nan
 
 
-class _Series(_WindowCollector):
+def make_collector(rule: Rule, setting: Setting) -> Collector:
+    """Return the collector for a rule under a protocol.
+
+    Raises:
+        CannotReduceError: The rule's window is empty.
+    """
+    if rule.kind == "footer":
+        return _Footers(rule, setting)
+    collector = (_Series if rule.record.ranks == "one" else _RankedSeries)(rule, setting)
+    after, until = collector.after, collector.until
+    if rule.after.by == rule.until.by and after >= until:
+        detail = f"a window after {rule.after.by} {after} until {until} is empty"
+        raise CannotReduceError("rule", detail)
+    return collector
+
+
+class _Footers(Collector):
+    """Closing lines, each with a number of its own."""
+
+    _value = b""
+
+    def add(self, iteration: float | None, text: bytes, rank: int | None) -> None:  # noqa: ARG002
+        is_only = self.rule.which == "only"
+        if self.found and is_only and parse_number(text) != parse_number(self._value):
+            numbers = f"{self._value.decode()} and {text.decode(errors='replace')}"
+            raise CannotReduceError("rule", f"the log has several closing lines: {numbers}")
+        self.found = 1
+        self._value = text
+        self.done = self.rule.which == "first"
+
+    def reduce(self, setting: Setting) -> float:
+        if not self.found:
+            detail = f"the closing line of {self.rule.name} is missing"
+            raise CannotReduceError("incomplete", detail)
+        value = parse_number(self._value) * self.rule.factor
+        return throughput(self.rule, require_positive(value), setting)
+
+
+class _Series(Collector):
     """Records that one rank prints, in their order.
 
     Places are completed iterations. `_entries` are the window's records: those after `after`, up to
@@ -174,64 +146,30 @@ class _Series(_WindowCollector):
 
     def __init__(self, rule: Rule, setting: Setting) -> None:
         super().__init__(rule, setting)
-        self._every = rule.record.every
-        self._counts = rule.record.repeated == "count"
         # -1: no record has come yet; 0 is a place if programs report before the first step.
-        self._records = 0
         self._last: float = -1
+        self._records = 0
         # Iterations from one record to the next: from the recipe, else the smallest seen.
         self._stride = rule.record.every
         self._first: float = -1
         self._start: Entry | None = None
         self._entries: list[Entry] = []
-        self._seen: list[Entry] = []
-        self._repeats = 0
         # The first record in the window with an unreadable number: refused only if it matters.
         self._unread: tuple[float, bytes] | None = None
         self._texts: list[bytes] = []
 
-    @property
-    def seen(self) -> Sequence[Entry]:
-        return self._seen
-
-    @property
-    def begun(self) -> bool:
-        return self._position(self.rule.after.by, max(0, self._last)) >= self.after
-
-    @property
-    def repeats(self) -> int:
-        return self._repeats
-
-    @property
-    def last(self) -> int:
-        return max(0, self._position(self.rule.until.by, self._last))
-
-    @property
-    def covered(self) -> int:
-        if not self._entries:
-            return 0
-        begin = self._start[0] if self._start else self._entries[0][0] - self._stride
-        if self.rule.after.by == "iteration":
-            begin = self.after
-        return int(self._entries[-1][0] - begin)
-
-    @property
-    def span(self) -> Span:
-        after = int(self._start[0]) if self._start else None
-        if self.rule.after.by == "iteration":
-            after = self.after
-        until = int(self._entries[-1][0]) if self._entries else None
-        return Span(after, self.until if self.rule.until.by == "iteration" else until)
-
     def add(self, iteration: float | None, text: bytes, rank: int | None) -> None:  # noqa: ARG002
         value = self._read(text)
         self._records += 1
-        place = self._records * (self._every or 1) if iteration is None else iteration
+        place = self._records * (self.rule.record.every or 1) if iteration is None else iteration
         is_repeated = self._follow(place)
-        self._seen.append((place, value))
+        self.seen.append((place, value))
+        position = self._position(self.rule.until.by, place)
+        self.last = max(0, position)
+        self.begun = self._position(self.rule.after.by, place) >= self.after
         if self._position(self.rule.after.by, place) <= self.after:
             # A step count that falls back behind its beginning opens the window a second time.
-            self._start, self._entries, self._repeats = (place, value), [], 0
+            self._start, self._entries, self.repeats = (place, value), [], 0
             self._texts = [text]
             self.found = 0
             return
@@ -242,7 +180,6 @@ class _Series(_WindowCollector):
         if not is_repeated or self._counts_again(place):
             self._entries.append((place, value))
             self.found += 1
-        position = self._position(self.rule.until.by, place)
         if position > self.until:
             detail = f"no record ends at iteration {self.until}, the next one ends at {position}"
             raise CannotReduceError("window", detail)
@@ -260,15 +197,16 @@ class _Series(_WindowCollector):
         # A first step whose gradients overflowed is taken back. NVIDIA's PyTorch BERT counts
         # 0, 1, 0, 0, 1, 2 under AMP (PaddlePaddle/Perf@e7a07c4, PyTorch, fp16_bs96_gpu1): each line
         # is a step that was executed.
-        if self._counts and place == self._first == last_place - 1:
-            self._repeats += 1
+        is_counted = self.rule.record.repeated == "count"
+        if is_counted and place == self._first == last_place - 1:
+            self.repeats += 1
             return True
         if place < last_place:
             detail = (
                 f"iterations go back from {last_place} to {place}: the log has more than one run"
             )
             raise CannotReduceError("window", detail)
-        if place > last_place and not self._every:
+        if place > last_place and not self.rule.record.every:
             step = int(place - last_place)
             self._stride = min(self._stride or step, step)
         return place == last_place
@@ -279,39 +217,44 @@ class _Series(_WindowCollector):
             detail = f"iteration {place} is printed twice inside the window"
             raise CannotReduceError("window", detail)
         # Without a bound a log that prints one step forever would fill memory.
-        self._repeats += policy == "count"
-        if self._repeats > 10 * max(1, self.until):
+        self.repeats += policy == "count"
+        if self.repeats > 10 * max(1, self.until):
             raise CannotReduceError("window", f"iteration {place} is repeated without end")
         return policy == "count"
 
     def reduce(self, setting: Setting) -> float:
         if not self.done:
-            raise CannotReduceError("incomplete", self._shortfall())
+            detail = f"the log ends at iteration {max(int(self._last), 0)} of {self.until}"
+            if self.rule.until.by == "record":
+                detail = f"the log has {self._records} of {self.until} records"
+            raise CannotReduceError("incomplete", detail)
         if not self._entries:
             raise CannotReduceError("window", "no record is inside the window")
-        self._check_alone()
+        self._note_span()
+        places = [place for place, _ in self._entries]
+        repeated_places = {a for a, b in pairwise(places) if a == b}
+        # No overflow prints most iterations again.
+        if 2 * len(repeated_places) > len(set(places)):
+            detail = "most iterations are printed twice: more than one rank prints"
+            raise CannotReduceError("window", detail)
         if self.rule.kind == "clock":
             return self._by_clock(setting)
         self._check_gapless()
         if self._unread:
             place, text = self._unread
-            raise CannotReduceError(
-                "rule", f"{show_text(text)!r} of iteration {place} is not a number"
-            )
+            detail = f"{show_text(text)!r} of iteration {place} is not a number"
+            raise CannotReduceError("rule", detail)
         return average(self.rule, [value for _, value in self._entries], self._stride, setting)
 
-    def _shortfall(self) -> str:
-        if self.rule.until.by == "record":
-            return f"the log has {self._records} of {self.until} records"
-        return f"the log ends at iteration {max(int(self._last), 0)} of {self.until}"
-
-    def _check_alone(self) -> None:
-        """Refuse a window in which most iterations are printed again: no overflow does that."""
-        places = [place for place, _ in self._entries]
-        repeated_places = {a for a, b in pairwise(places) if a == b}
-        if 2 * len(repeated_places) > len(set(places)):
-            detail = "most iterations are printed twice: more than one rank prints"
-            raise CannotReduceError("window", detail)
+    def _note_span(self) -> None:
+        last_place = self._entries[-1][0]
+        after = int(self._start[0]) if self._start else None
+        begin = self._start[0] if self._start else self._entries[0][0] - self._stride
+        if self.rule.after.by == "iteration":
+            after = begin = self.after
+        self.covered = int(last_place - begin)
+        until = self.until if self.rule.until.by == "iteration" else int(last_place)
+        self.span = Span(after, until)
 
     def _check_gapless(self) -> None:
         """Refuse a window that records of equal length don't cover from end to end."""
@@ -327,8 +270,7 @@ class _Series(_WindowCollector):
         is_regular = self._stride == 1 or self.rule.record.every or self._first % self._stride == 0
         end = places[-1] if places else start
         expected = range(start + self._stride, end + 1, self._stride)
-        if not is_regular or not _is_range(places, expected):
-            raise CannotReduceError("window", _describe_gap(start, places, expected))
+        _require_places(start, places, expected if is_regular else range(0))
 
     def _by_clock(self, setting: Setting) -> float:
         if self._start is None or (
@@ -340,11 +282,11 @@ class _Series(_WindowCollector):
             raise CannotReduceError("window", detail)
         if not self.rule.record.irregular:
             self._check_gapless()
-        if self._repeats and self._stride != 1:
+        if self.repeats and self._stride != 1:
             detail = "iterations are printed again, but not every one is printed"
             raise CannotReduceError("window", detail)
         # Steps that did not advance took time as well.
-        steps = self._entries[-1][0] - self._start[0] + self._repeats
+        steps = self._entries[-1][0] - self._start[0] + self.repeats
         moments = [self._start[1], *(moment for _, moment in self._entries)]
         seconds = duration(moments)
         resolution = Clock(self.rule.record.time).resolution(self._texts)
@@ -357,34 +299,17 @@ class _Series(_WindowCollector):
         return setting.batch("global", micro=micro) * steps / seconds
 
 
-class _RankedSeries(_WindowCollector):
+class _RankedSeries(Collector):
     """Records that several ranks print, interleaved as it happened."""
 
     def __init__(self, rule: Rule, setting: Setting) -> None:
         super().__init__(rule, setting)
         self.ranks = setting.nodes if rule.record.ranks == "node" else setting.gpus
+        self.span = Span(self.after, self.until)
+        self.covered = self.until - self.after
         self._places: set[int] = set()
         self._values: dict[int, dict[int, float]] = {}
-
-    @property
-    def span(self) -> Span:
-        return Span(self.after, self.until)
-
-    @property
-    def covered(self) -> int:
-        return self.until - self.after
-
-    @property
-    def begun(self) -> bool:
-        return max(self._places, default=0) >= self.after
-
-    @property
-    def last(self) -> int:
-        rank_count = max(map(len, self._values.values()), default=0)
-        return max(
-            (place for place, values in self._values.items() if len(values) == rank_count),
-            default=0,
-        )
+        self._most_ranks = 0
 
     def add(self, iteration: float | None, text: bytes, rank: int | None) -> None:
         value = self._read(text)
@@ -392,6 +317,7 @@ class _RankedSeries(_WindowCollector):
         if place > self.until:
             return
         self._places.add(place)
+        self.begun = self.begun or place >= self.after
         if place < self.after or (place == self.after and self.rule.kind != "clock"):
             return
         values = self._values.setdefault(place, {})
@@ -399,13 +325,13 @@ class _RankedSeries(_WindowCollector):
         # Lines without a rank are counted under numbers that can't be a rank's.
         rank_key = -1 - len(values) if rank is None else rank
         if rank_key in values or len(values) >= (self.ranks or _MAX_RANKS):
-            problem = (
-                f"by rank {rank} twice"
-                if rank_key in values
-                else f"by more than {self.ranks} ranks"
-            )
+            is_twice = rank_key in values
+            problem = f"by rank {rank} twice" if is_twice else f"by more than {self.ranks} ranks"
             raise CannotReduceError("window", f"iteration {place} is printed {problem}")
         values[rank_key] = value
+        if len(values) >= self._most_ranks:
+            self.last = place if len(values) > self._most_ranks else max(self.last, place)
+            self._most_ranks = len(values)
         # Ranks print at different times: the last iteration is whole when all of them have printed.
         self.done = place == self.until and len(values) == self.ranks
 
@@ -415,24 +341,20 @@ class _RankedSeries(_WindowCollector):
         if ranks_at_end != ranks:
             detail = f"{ranks_at_end} of {ranks} ranks came to iteration {self.until}"
             raise CannotReduceError("incomplete", detail)
-        stride = _require_stride(self.rule.record.every or _smallest_gap(self._places))
+        gaps = [b - a for a, b in pairwise(sorted(self._places))]
+        stride = _require_stride(self.rule.record.every or min(gaps, default=0))
         begin = self.after if self.rule.kind == "clock" else self.after + stride
         expected = range(begin, self.until + 1, stride)
-        full_places = sorted(
-            place for place, values in self._values.items() if len(values) == ranks
-        )
-        if not _is_range(full_places, expected):
-            raise CannotReduceError("window", _describe_gap(self.after, full_places, expected))
+        counts = {place: len(values) for place, values in sorted(self._values.items())}
+        full_places = [place for place, count in counts.items() if count == ranks]
+        _require_places(self.after, full_places, expected)
+        self.seen = [(place, self._over_ranks(place)) for place in counts]
         series = [self._over_ranks(place) for place in expected]
         if self.rule.kind != "clock":
             return average(self.rule, series, stride, setting)
         micro = self.rule.record.counts == "micro-batches"
         steps = self.until - self.after
         return setting.batch("global", micro=micro) * steps / duration(series)
-
-    @property
-    def seen(self) -> Sequence[Entry]:
-        return [(place, self._over_ranks(place)) for place in sorted(self._values)]
 
     def _over_ranks(self, place: int) -> float:
         values = list(self._values[place].values())
@@ -442,28 +364,24 @@ class _RankedSeries(_WindowCollector):
         return total if self.rule.over_ranks == "sum" else total / len(values)
 
 
-def _smallest_gap(places: set[int]) -> int:
-    sorted_places = sorted(places)
-    return min((b - a for a, b in pairwise(sorted_places)), default=0)
-
-
 def _require_stride(stride: int) -> int:
     if not stride:
         raise CannotReduceError("window", "one record does not say how many iterations it covers")
     return stride
 
 
-def _is_range(places: Sequence[int], expected: range) -> bool:
-    return len(places) == len(expected) and all(map(eq, places, expected))
-
-
-def _describe_gap(start: int, places: Sequence[int], expected: range) -> str:
+def _require_places(start: int, places: list[int], expected: range) -> None:
+    # A number in a log may be of any size, so lengths first.
+    if len(places) == len(expected) and places == list(expected):
+        return
     present = set(places)
     missing = next((place for place in expected if place not in present), None)
     if missing is not None and len(expected) > 1:
-        return f"the record of iteration {missing} is missing from the window"
+        detail = f"the record of iteration {missing} is missing from the window"
+        raise CannotReduceError("window", detail)
     shown_places = ", ".join(map(str, places[:3])) or "none"
-    return f"records end at iterations {shown_places}: they don't divide the window after {start}"
+    detail = f"records end at iterations {shown_places}: they don't divide the window after {start}"
+    raise CannotReduceError("window", detail)
 
 
 def counted_part(rule: Rule, skip: int, iters: int) -> Counted:
@@ -485,21 +403,15 @@ def step_durations(rule: Rule, setting: Setting, collector: Collector) -> Steps 
     if not entries:
         return None
     try:
-        step_times = [
-            (place, seconds)
-            for place, seconds in _seconds_per_step(rule, setting, entries)
-            if 0 < seconds < math.inf
+        steps = [
+            step for step in _seconds_per_step(rule, setting, entries) if 0 < step[1] < math.inf
         ]
     except (CannotReduceError, UnknownError):
         return None  # A closing line, a bandwidth, or a rate of unknown batches.
-    iterations = array("q", [int(place) for place, _ in step_times])
+    iterations = array("q", [int(place) for place, _ in steps])
+    seconds = array("d", [step_seconds for _, step_seconds in steps])
     until = int(entries[-1][0]) if span.until is None else span.until
-    return Steps(
-        iterations,
-        array("d", [step_seconds for _, step_seconds in step_times]),
-        span.after or 0,
-        until,
-    )
+    return Steps(iterations, seconds, span.after or 0, until)
 
 
 def _seconds_per_step(rule: Rule, setting: Setting, entries: Sequence[Entry]) -> Iterator[Entry]:
@@ -512,9 +424,9 @@ def _seconds_per_step(rule: Rule, setting: Setting, entries: Sequence[Entry]) ->
     micro = rule.record.counts == "micro-batches"
     batch = setting.batch("global", micro=micro)
     if rule.kind == "rate":
-        places = [place for place, value in entries if value > 0]
-        rates = throughputs(rule, [value for _, value in entries if value > 0], setting)
-        yield from ((place, batch / rate) for place, rate in zip(places, rates, strict=True))
+        for place, value in entries:
+            if value > 0:
+                yield place, batch / throughput(rule, value, setting)
         return
     # If a program counts only the steps of a node, one step is a share of the run's.
     share = batch / setting.batch(rule.batch, micro=micro)
@@ -523,3 +435,141 @@ def _seconds_per_step(rule: Rule, setting: Setting, entries: Sequence[Entry]) ->
     for place, value in entries:
         if value > 0:
             yield place, share * (1 / value if rule.kind == "step-rate" else value / stride)
+
+
+# --- Whether the log has the iterations that a number covers -------------------------------------
+
+
+class CoverageCheck:
+    """Checks that a log has its iterations if the rule itself does not check that.
+
+    A closing line covers the program's own window, and a rule that counts lines begins wherever
+    they do: a log with lost iterations is still not a log of a whole run.
+    """
+
+    def __init__(self, grammar: Grammar, rule: Rule) -> None:
+        # Whether all from the first printed one on must be there, not only the window's.
+        self._covers_all = rule.kind != "footer" and rule.after.by == "record"
+        is_needed = (rule.kind == "footer" or self._covers_all) and not rule.record.irregular
+        records = [
+            other.record
+            for other in grammar.rules
+            if other.kind not in ("footer", "custom")
+            and other.record.has("iteration")
+            and not other.record.irregular
+        ]
+        self._record = records[0] if is_needed and records else None
+        self._places: set[int] = set()
+
+    def add(self, record: Record, iteration: int | None) -> None:
+        """Take a record; only those that count iterations matter."""
+        if record is self._record and iteration is not None:
+            self._places.add(iteration)
+
+    def check(self, setting: Setting) -> None:
+        """Search for a gap in the protocol's window, and before it.
+
+        A foreign log may be only the end of a log, with its closing line. If nobody requested a
+        window, it is required of logs that have lines before the window and at its end.
+
+        Raises:
+            CannotReduceError: There is one.
+        """
+        if self._record is None:
+            return
+        places, every = sorted(self._places), self._record.every
+        stride = every or min((b - a for a, b in pairwise(places)), default=0)
+        last_place, end = setting.skip, setting.iters
+        if self._covers_all:
+            last_place, end = places[0] if places else 0, min([*places[-1:], end])
+        elif not places or (
+            not setting.reach
+            and (
+                sum(place <= setting.skip for place in places) < 2  # noqa: PLR2004 - one is no warm-up
+                or places[-1] < setting.iters
+            )
+        ):
+            return
+        elif setting.skip <= places[0] - stride <= setting.skip + stride:
+            # Some programs print the first step under the second's number.
+            last_place = places[0] - stride
+        if stride > 1 and not every and places[0] % stride:
+            detail = f"records begin at iteration {places[0]} and then come every {stride}"
+            raise CannotReduceError("window", detail)
+        for place in (*(place for place in places if last_place < place <= end), end):
+            if place - last_place > stride:
+                detail = f"no record covers the iterations {last_place + 1} to {place - 1}"
+                raise CannotReduceError("window", detail)
+            last_place = place
+
+
+class SkippedSteps:
+    """Counts the optimizer steps in a window that were thrown away: their gradients overflowed.
+
+    Attributes:
+        count: Those inside it, according to the lines.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._totals: dict[bytes, int] = {}
+
+    def add(self, skip: Skip, line: Line, *, inside: bool) -> None:
+        """Take a line that may report skipped steps."""
+        for match in whole_matches(skip.match, line):
+            fields = match.groupdict()
+            steps = 1
+            if fields.get("count") is not None:
+                steps = _parse_count(match["count"])
+            elif fields.get("total") is not None:
+                total = _parse_count(match["total"])
+                # It is unknown whether the steps of the first total were before the window.
+                steps = max(0, total - self._totals.get(skip.contains, total))
+                self._totals[skip.contains] = total
+            self.count += steps if inside else 0
+
+
+def _parse_count(text: bytes) -> int:
+    return int(text) if text.isdigit() and len(text) <= DIGITS else 0
+
+
+class RestartCheck:
+    """Finds out whether a program was started again inside the window.
+
+    It compares the facts before the first record, the header, with those inside the window.
+
+    A rank that prints its header late repeats some facts, and a line may state one again; a program
+    that starts again prints all of them, as often as before. Not the line of its job, if a launcher
+    starts it again inside the job; that line alone means that the job has begun again.
+    """
+
+    def __init__(self, grammar: Grammar) -> None:
+        self._records = [record.contains for record in grammar.records]
+        self._header: Counter[Fact] = Counter()
+        self._again: Counter[Fact] = Counter()
+        self._after = 0
+
+    def add(self, fact: Fact, line: Line, iteration: int, *, inside: bool) -> None:
+        """Take a line with a fact; `iteration` is the number of completed iterations."""
+        if any(text in line.text for text in self._records):
+            return
+        if not iteration:
+            self._header[fact] += 1
+        elif inside and fact in self._header:
+            self._after = self._after or iteration
+            self._again[fact] += 1
+
+    def check(self) -> None:
+        """Search for a second header.
+
+        Raises:
+            CannotReduceError: There is one.
+        """
+        program_facts = [fact for fact in self._header if fact is not STARTED_FACT]
+        is_repeated = [self._again[fact] >= self._header[fact] for fact in program_facts]
+        if self._again[STARTED_FACT] or (is_repeated and all(is_repeated)):
+            detail = (
+                f"the header is printed again after iteration {self._after}, inside the window:"
+                " the program was started again"
+            )
+            raise CannotReduceError("window", detail)

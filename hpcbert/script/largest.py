@@ -124,7 +124,7 @@ def largest_settings(resolved: Resolved, array: Array, program: str) -> dict[str
         message = f"{recipe.name} does not depend on the batch size here, so none is the largest."
         raise UsageError(message, hint="Leave --batch-size out.")
     log_grammar = grammar.parse(recipe.log, where=recipe.folder)
-    shortage = failures.shortage_signs(log_grammar, array.point.device)
+    words, exits = failures.shortage_signs(log_grammar, array.point.device)
     # A record of several lines is recognised by the text that begins it.
     patterns = (
         record.match if record.lines == 1 else re.compile(re.escape(record.contains))
@@ -136,8 +136,8 @@ def largest_settings(resolved: Resolved, array: Array, program: str) -> dict[str
         "leader": leader.key if leader != array.point else "",
         "samples": gcd(*(point.samples_per_step // point.shape.gpus for point in sharers)) or "",
         "iterations": "" if rehearse else failures.join_patterns(patterns),
-        "memory": shortage.words,
-        "exits": " ".join(map(str, shortage.exits)),
+        "memory": words,
+        "exits": " ".join(map(str, exits)),
         "granularity": recipe.batch_granularity,
         "start": _first_batch_size(resolved, array),
         "most": _MOST,

@@ -59,7 +59,7 @@ def list_statements(name: str) -> list[Statement]:
 
 def _read_values(fact: Fact, line: bytes) -> dict[str, int | str]:
 
-    from hpcbert.logs.facts import LogFacts
+    from hpcbert.logs.fields import LogFacts
 
     stated = LogFacts()
     stated.add(fact, Line(line))

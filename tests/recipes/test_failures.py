@@ -101,7 +101,7 @@ def test_the_first_words_count_but_for_slurms(tmp_path: Path) -> None:
 @pytest.mark.parametrize("recipe", NAMES)
 def test_a_nodes_grep_finds_the_same_words(recipe: str, tmp_path: Path) -> None:
     """The search for the largest batch, which is a shell's, against the reader."""
-    words = failures.shortage_signs(_load_grammar(recipe), "gpu").words
+    words = failures.shortage_signs(_load_grammar(recipe), "gpu")[0]
     path = tmp_path / "words.log"
     lines = [*DEVICE.values(), *NEITHER, *HOST.values()]
     path.write_text("".join(f"{line}\n" for line in lines))
