@@ -328,12 +328,12 @@ class _Findings:
                 self.rest.setdefault(identity, self._left_out(candidate.path, is_named=False))
             else:
                 self._log(candidate, identity)
-        rest = [file for identity, file in self.rest.items() if identity not in self.logs]
+        other_files = [file for identity, file in self.rest.items() if identity not in self.logs]
         return Discovery(
             campaigns=tuple(self.campaigns.values()),
             logs=tuple(sorted(self.logs.values(), key=lambda log: natural_key(str(log.path)))),
             warnings=tuple(self.warnings),
-            left_out=(*rest, *self.links),
+            left_out=(*other_files, *self.links),
         )
 
 
