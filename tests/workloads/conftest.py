@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,7 +31,6 @@ LAUNCHER_VARIABLES = re.compile(
 )
 SMALL = read_constant(__file__, "SMALL")
 
-# PyTorch is imported once for two ranks, which then are processes of their own.
 _FORK = read_constant(__file__, "_FORK")
 
 
@@ -89,50 +89,47 @@ def main(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
     return run
 
 
+def start_program(code: str, *options: str, **streams: Any) -> subprocess.Popen[str]:
+    """Start Python code with the options of a small run."""
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", code, *SMALL, *options],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        text=True,
+        cwd=Path(__file__).parents[2],
+        **streams,
+    )
+
+
+@pytest.fixture(scope="session")
+def rank_server() -> Iterator[subprocess.Popen[str]]:
+    """Imports PyTorch once, and forks two ranks for each line that it reads."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "start_new_session": True}
+    with start_program(_FORK, **pipes) as process:
+        yield process
+        # The ranks are of its session.
+        os.killpg(process.pid, signal.SIGKILL)
+
+
 @pytest.fixture
-def start() -> Callable[..., subprocess.Popen[str]]:
-    def run(
-        code: str, *options: str, environment: Mapping[str, str], **streams: Any
-    ) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-W", "error", "-c", code, *SMALL, *options],
-            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-            text=True,
-            cwd=Path(__file__).parents[2],
-            **streams,
-        )
-
-    return run
-
-
-@pytest.fixture
-def two_ranks(
-    start: Callable[..., subprocess.Popen[str]], tmp_path: Path
-) -> Callable[..., list[Ended]]:
+def two_ranks(rank_server: subprocess.Popen[str], tmp_path: Path) -> Callable[..., list[Ended]]:
     """Run Python code, by default the program itself, as two ranks over the loopback device."""
+    stdin, stdout = rank_server.stdin, rank_server.stdout
+    assert stdin
+    assert stdout
 
-    def run(*options: str, code: str = "") -> list[Ended]:
-        environment = {
-            "WORLD_SIZE": "2",
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(free_port()),
-        }
+    def run(*options: str, code: str = "workload.leave(workload.main())") -> list[Ended]:
+        port = str(free_port())
+        environment = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         folder = tmp_path / "ranks"
         folder.mkdir()
-        words = (*options, code or "workload.leave(workload.main())", str(folder))
-        with start(
-            _FORK, *words, environment=environment, stdout=subprocess.PIPE, start_new_session=True
-        ) as process:
-            try:
-                statuses, _ = process.communicate(timeout=CEILING)
-            finally:
-                # The ranks are of its session.
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-        assert process.returncode == 0
+        print(
+            json.dumps([str(folder), code, [*SMALL, *options], environment]), file=stdin, flush=True
+        )
+        readable, _, _ = select.select([stdout], [], [], CEILING)
+        assert readable, "the ranks did not end"
         return [
             Ended(int(status), *((folder / f"{rank}.{end}").read_text() for end in ("out", "err")))
-            for rank, status in enumerate(statuses.split())
+            for rank, status in enumerate(stdout.readline().split())
         ]
 
     return run

@@ -18,7 +18,7 @@ from tests.kit.cases import cases
 from tests.kit.cli import run
 from tests.kit.recipes import load
 from tests.kit.waiting import CEILING, until
-from tests.workloads.conftest import SMALL
+from tests.workloads.conftest import SMALL, start_program
 
 torch = pytest.importorskip("torch", reason="the reference workload needs PyTorch")
 bert_data = pytest.importorskip("hpcbert.workloads.bert_data")
@@ -66,20 +66,13 @@ def test_a_copy_of_the_recipes_files_runs_without_hpcbert_and_leaves_nothing(tmp
 @pytest.mark.parametrize(
     ("options", "status"), [((), 0), (("--lr=1e30", "--warmup=0"), workload.NON_FINITE_LOSS)]
 )
-def test_the_end_waits_for_no_finalization_of_python(tmp_path, options, status):
+def test_the_end_waits_for_no_finalization_of_python(two_ranks, options, status):
     """Gloo's threads may need the interpreter while it is torn down, and then abort."""
-    (tmp_path / "sitecustomize.py").write_text("import atexit, os\natexit.register(os._exit, 99)\n")
-    words = ["--device=cpu", "--model=tiny", "--vocab=160", "--sequence-length=32", "--iters=30"]
-    ended = subprocess.run(
-        [sys.executable, SOURCE, *words, "--batch-size=1", "--skip=1", *options],
-        env={"PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=CEILING,
-        check=False,
-    )
-    assert ended.returncode == status, ended.stderr
-    assert ("hpcbert-result" in ended.stdout) == (status == 0)
+    code = "import atexit, os, runpy\natexit.register(os._exit, 99)\n"
+    code += f"runpy.run_path({str(SOURCE)!r}, run_name='__main__')"
+    first, second = two_ranks("--iters=30", "--skip=1", *options, code=code)
+    assert (first.status, second.status) == (status, status), first.stderr
+    assert ("hpcbert-result" in first.stdout) == (status == 0)
 
 
 @pytest.mark.torch
@@ -135,20 +128,16 @@ def test_log_and_result_agree(main):
 
 
 @pytest.mark.torch
-def test_a_disk_without_room_for_the_log_ends_the_run(start):
+def test_a_disk_without_room_for_the_log_ends_the_run(two_ranks):
     code = """
-import threading
-from hpcbert.workloads import bert_pretrain as workload
+import os, threading
 
+for stream in (1, 2):
+    os.dup2(os.open("/dev/full", os.O_WRONLY), stream)
 threading.Thread(target=threading.Event().wait).start()  # Python's own end waits for it
 workload.leave(workload.main())
 """
-    with Path("/dev/full").open("w") as full:
-        process = start(code, "--iters=4", "--skip=1", environment={}, stdout=full, stderr=full)
-    try:
-        assert process.wait(CEILING) == 1
-    finally:
-        process.kill()
+    assert two_ranks("--iters=4", "--skip=1", code=code)[0].status == 1
 
 
 def test_window_starts_after_the_skipped_iterations():
@@ -336,13 +325,11 @@ def test_a_device_that_is_not_there_ends_with_status_2(main, monkeypatch, cuda, 
 
 
 @pytest.mark.torch
-def test_lines_reach_a_file_at_once_and_sigterm_ends_the_run(start, tmp_path):
+def test_lines_reach_a_file_at_once_and_sigterm_ends_the_run(tmp_path):
     log = tmp_path / "log"
     code = f"import runpy, sys; sys.argv[0] = 'x'; runpy.run_path({str(SOURCE)!r}, run_name='__main__')"
     with log.open("w") as stream:
-        process = start(
-            code, "--iters=1000000", environment={}, stdout=stream, stderr=subprocess.STDOUT
-        )
+        process = start_program(code, "--iters=1000000", stdout=stream, stderr=subprocess.STDOUT)
         try:
             until(lambda: "iteration: 2/" in log.read_text(), log.read_text)
             process.send_signal(signal.SIGTERM)
