@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getopt
-import os
 import sys
 from importlib import import_module
 from typing import NoReturn
@@ -13,15 +12,15 @@ from tests.containers.enroot_stand_in.settings import Options, Settings
 VERSION = "4.1.2"
 # Each command's module, function and options.
 _COMMANDS = {
-    "create": ("store", "create", "n:f", ["name=", "force"]),
-    "exec": ("running", "join", "e:", ["env="]),
-    "export": ("store", "export", "o:f", ["output=", "force"]),
+    "create": ("store", "create", "n:", ["name="]),
+    "exec": ("running", "join", "", []),
+    "export": ("store", "export", "o:", ["output="]),
     "import": ("registry", "fetch", "o:", ["output="]),
     "list": ("store", "show", "f", ["fancy"]),
     "remove": ("store", "remove", "f", ["force"]),
-    "start": ("running", "start", "c:e:m:rw", ["conf=", "env=", "mount=", "rc=", "root", "rw"]),
+    "start": ("running", "start", "c:m:rw", ["conf=", "mount=", "rc=", "root", "rw"]),
 }
-_LONG = {"n": "name", "e": "env", "o": "output", "c": "conf", "m": "mount", "r": "root", "w": "rw"}
+_LONG = {"n": "name", "o": "output", "c": "conf", "m": "mount", "r": "root", "w": "rw"}
 
 
 def main(argv: list[str]) -> NoReturn:
@@ -42,8 +41,6 @@ def main(argv: list[str]) -> NoReturn:
     for word, value in pairs:
         name = word.lstrip("-")
         options.setdefault(_LONG.get(name, name), []).append(value)
-    if {"force", "f"} & options.keys():
-        os.environ["ENROOT_FORCE_OVERRIDE"] = "y"
     # Each command pays for its own imports only: 32 ranks of a node start this at once.
     run = getattr(import_module(f"tests.containers.enroot_stand_in.{module}"), verb)
     sys.exit(run(settings, options, arguments))

@@ -12,7 +12,6 @@ from typing import NoReturn
 
 from tests.containers.enroot_stand_in import kernel, mounts
 from tests.containers.enroot_stand_in.settings import Options, Settings, fail
-from tests.containers.enroot_stand_in.store import is_image, unpack
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _QUOTED = re.compile(r"[\"'](.*)[\"']\s*")
@@ -34,7 +33,7 @@ _ASK = """\
 set -euo pipefail
 if [[ -n $1 ]]; then source "$1"; fi
 cd "$ENROOT_RUNTIME_PATH"
-{ cat before; if declare -F environ >/dev/null; then environ; fi; cat after; } >"$ENROOT_ENVIRON"
+{ cat before; if declare -F environ >/dev/null; then environ; fi; } >"$ENROOT_ENVIRON"
 if declare -F hooks >/dev/null; then hooks >/dev/null; fi
 if declare -F mounts >/dev/null; then mounts >fstab; fi
 """
@@ -43,9 +42,10 @@ if declare -F mounts >/dev/null; then mounts >fstab; fi
 def start(settings: Settings, options: Options, arguments: list[str]) -> NoReturn:
     """Start a container and become its command; the process stays the same."""
     name, *command = arguments
-    image = Path(name).resolve() if is_image(Path(name)) else None
-    source = image or settings.existing(name)
-    _check(options)
+    source = settings.existing(name)
+    for mount in options.get("mount", []):
+        if re.search(r"\s", mount):
+            fail(f"Invalid argument: {mount}")
     conf = options.get("conf", [""])[0] and str(_file(options["conf"][0]))
     rc = options.get("rc", [""])[0] and str(_file(options["rc"][0]))
     remap = "root" in options or settings.on("REMAP_ROOT")
@@ -54,14 +54,11 @@ def start(settings: Settings, options: Options, arguments: list[str]) -> NoRetur
     _separate(remap=remap)
     runtime = str(settings.runtime.resolve())
     kernel.mount("tmpfs", runtime, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=700")
-    if image is not None:
-        source = Path(runtime, "overlay")
-        unpack(settings, image, source)
     rootfs = str(source)
     mounts.carry_out("", [f"{_escape(rootfs)} {_escape(rootfs)} none bind,nosuid,nodev,slave"])
     with Path(rootfs, ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        _ask(settings, rootfs, conf, options.get("env", []), caller, remap=remap)
+        _ask(settings, rootfs, conf, caller, remap=remap)
         _mount_all(settings, rootfs, options.get("mount", []), remap=remap)
     if not writable:
         mounts.carry_out("", [f"none {_escape(rootfs)} none remount,bind,nosuid,nodev,ro"])
@@ -80,15 +77,13 @@ def start(settings: Settings, options: Options, arguments: list[str]) -> NoRetur
 def join(settings: Settings, options: Options, arguments: list[str]) -> NoReturn:
     """Become a command inside a container that runs."""
     number, *command = arguments
-    _check(options)
     try:
         os.kill(int(number), 0)
     except (OSError, ValueError):
         fail(f"Process not found: {number}")
     environment = {}
     text = Path(f"/proc/{number}/environ").read_bytes().decode(errors="surrogateescape")
-    lines = [*text.replace("\0", "\n").split("\n"), *_given(options.get("env", []))]
-    for line in lines:
+    for line in text.replace("\0", "\n").split("\n"):
         name, equals, value = line.partition("=")
         if equals and _NAME.fullmatch(name):
             environment[name] = value
@@ -100,16 +95,6 @@ def join(settings: Settings, options: Options, arguments: list[str]) -> NoReturn
         os.execvpe(command[0], command, environment)
     except OSError as error:
         sys.exit(f"enroot-nsenter: failed to execute: {command[0]}: {error.strerror}")
-
-
-def _check(options: Options) -> None:
-    for mount in options.get("mount", []):
-        if re.search(r"\s", mount):
-            fail(f"Invalid argument: {mount}")
-    for variable in options.get("env", []):
-        for line in variable.split("\n"):
-            if not _NAME.fullmatch(line.partition("=")[0]):
-                fail(f"Invalid argument: {line}")
 
 
 def _file(name: str) -> Path:
@@ -135,12 +120,6 @@ def _escape(path: str) -> str:
     return re.sub(r"[\s\\#]", lambda match: f"\\{ord(match[0]):03o}", path)
 
 
-def _given(words: list[str]) -> list[str]:
-    """Return --env words as lines; one without a value takes the host's, or is empty."""
-    lines = [line for word in words for line in word.split("\n")]
-    return [line if "=" in line else f"{line}={os.environ.get(line, '')}" for line in lines]
-
-
 def _substitute(path: Path) -> str:
     if not path.is_file():
         return ""
@@ -148,12 +127,10 @@ def _substitute(path: Path) -> str:
     return re.sub(r"\$\{([A-Za-z_]\w*)\}", lambda match: os.environ.get(match[1], ""), text)
 
 
-def _ask(
-    settings: Settings, rootfs: str, conf: str, variables: list[str], caller: int, *, remap: bool
-) -> None:
+def _ask(settings: Settings, rootfs: str, conf: str, caller: int, *, remap: bool) -> None:
     runtime = settings.runtime.resolve()
     before = [_substitute(Path(rootfs, "etc/environment")), f"TERM={os.environ.get('TERM', '')}"]
-    texts = {"before": before, "after": _given(variables), "fstab": [], "hooked": []}
+    texts = {"before": before, "fstab": [], "hooked": []}
     for name, lines in texts.items():
         text = "".join(f"{line}\n" for line in lines)
         (runtime / name).write_text(text, errors="surrogateescape")

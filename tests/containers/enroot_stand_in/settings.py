@@ -61,9 +61,8 @@ class Settings:
 
     def free(self, path: Path) -> None:
         """Make sure that nothing is in the way of an output."""
-        if path.exists() and not self.on("FORCE_OVERRIDE"):
+        if path.exists():
             fail(f"File already exists: {path}")
-        remove_all(path)
 
 
 def _path(name: str, base: str) -> Path:
