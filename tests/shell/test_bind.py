@@ -129,13 +129,9 @@ def test_two_threads_of_a_core_are_never_those_of_two_ranks(tmp_path: Path) -> N
     assert {omp for _, omp in ranks} == {"24"}
 
 
-def test_a_rank_alone_has_what_it_has_among_eight(tmp_path: Path) -> None:
-    node = Node(tmp_path, SOCKETS, 256, 2)
-    assert node.ranks("1n1g") == node.ranks()[:1]
-
-
 def test_slurm_s_numbers_say_which_gpus_the_ranks_have(tmp_path: Path) -> None:
     node = Node(tmp_path, SOCKETS, 256, 2)
+    assert node.ranks("1n1g") == node.ranks()[:1]
     for name in ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS"):
         ranks = node.ranks("1n4g", variables={name: "4,5,6,7", "CUDA_VISIBLE_DEVICES": "0,1,2,3"})
         assert are_disjoint(ranks)
@@ -186,19 +182,15 @@ def test_fewer_cpus_than_ranks_are_shared_by_all(tmp_path: Path) -> None:
 @pytest.mark.parametrize("binding", ["none", "cluster"])
 def test_a_site_may_bind_otherwise(binding: str, tmp_path: Path) -> None:
     nodes = {"cpus_per_gpu": 4, "cpu_bind": binding}
-    assert Node(tmp_path, SOCKETS, 256, 2).ranks(nodes=nodes) == [(None, "4")] * 8
+    node = Node(tmp_path, SOCKETS, 256, 2)
+    assert node.ranks(nodes=nodes) == [(None, "4")] * 8
+    assert node.ranks(slurm={"srun_args": ("--cpu-bind=cores",)}) == [(None, "16")] * 8
     text = only_script(
         drafted_script(reference(tmp_path, nodes=nodes), shape="4n8g", scheduler="slurm")
     )
     words = text.split("exec srun")[1]
     assert ("--cpu-bind=none" in words) == (binding == "none")
     assert "--cpus-per-task=4" in words
-
-
-def test_an_option_of_the_site_s_srun_wins(tmp_path: Path) -> None:
-    slurm = {"srun_args": ("--cpu-bind=cores",)}
-    ranks = Node(tmp_path, SOCKETS, 256, 2).ranks(slurm=slurm)
-    assert ranks == [(None, "16")] * 8
 
 
 def test_where_nobody_gives_cpus_each_rank_starts_its_share_of_threads(tmp_path: Path) -> None:

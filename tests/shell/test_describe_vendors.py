@@ -10,7 +10,7 @@ import pytest
 
 from hpcbert.campaign import fingerprint
 from hpcbert.campaign.fingerprint import Fingerprint
-from tests.kit.cases import read_constant
+from tests.kit.cases import cases, read_constant
 from tests.kit.paths import REPOSITORY
 from tests.kit.scripts import tool
 from tests.kit.waiting import CEILING
@@ -71,58 +71,23 @@ def render_rocm_smi(cards: str, driver: str = "") -> str:
     )
 
 
-def select_gpu_facts(description: Fingerprint) -> dict[str, str]:
-    return {name: text for name, text in description.facts.items() if name.startswith("GPU")}
+TOOLS = {
+    "mi300a": {
+        "amd-smi": render_tool("".join(MI300A.replace("{number}", str(n)) for n in range(4)))
+    },
+    "mi350x": {"amd-smi": render_tool(MI350X)},
+    "mi100": {"rocm-smi": render_rocm_smi(MI100, MI100_DRIVER)},
+    "rx7900": {"amd-smi": "#!/bin/bash\nexit 1\n", "rocm-smi": render_rocm_smi(RX7900)},
+    "gaudi3": {"hl-smi": HL_SMI.format(columns=",".join(GAUDI_COLUMNS), line=shlex.quote(GAUDI3))},
+}
 
 
-def test_amd_s_newer_tool_is_read(tmp_path: Path) -> None:
-    both = "".join(MI300A.replace("{number}", str(number)) for number in range(4))
-    assert select_gpu_facts(describe_node(tmp_path, {"amd-smi": render_tool(both)})) == {
-        "GPUs": "4",
-        "GPU": "AMD Instinct MI300A",
-        "GPU driver": "6.14.4",
-        "GPU memory, MiB": "96432",
-        "GPU power limit, W": "550",
-        "GPU partition": "SPX/NPS1",
-    }
-
-
-def test_what_amd_s_newer_tool_does_not_tell_is_left_out(tmp_path: Path) -> None:
-    facts = select_gpu_facts(describe_node(tmp_path, {"amd-smi": render_tool(MI350X)}))
-    assert facts == {"GPUs": "1", "GPU": "AMD Instinct MI350X", "GPU power limit, W": "1000"}
-
-
-def test_amd_s_older_tool_is_read(tmp_path: Path) -> None:
-    assert select_gpu_facts(
-        describe_node(tmp_path, {"rocm-smi": render_rocm_smi(MI100, MI100_DRIVER)})
-    ) == {
-        "GPUs": "2",
-        "GPU": "Arcturus GL-XL [AMD Instinct MI100]",
-        "GPU driver": "4.18.0-348.12.2.el8_5.x86_64",
-    }
-
-
-def test_columns_of_amd_s_older_tool_are_found_by_name(tmp_path: Path) -> None:
-    assert select_gpu_facts(describe_node(tmp_path, {"rocm-smi": render_rocm_smi(RX7900)})) == {
-        "GPUs": "1",
-        "GPU": "Radeon RX 7900 XT",
-        "GPU memory, MiB": "20464",
-    }
-
-
-def test_where_the_newer_tool_tells_nothing_the_older_is_asked(tmp_path: Path) -> None:
-    tools = {"amd-smi": "#!/bin/bash\nexit 1\n", "rocm-smi": render_rocm_smi(RX7900)}
-    assert describe_node(tmp_path, tools).facts["GPU"] == "Radeon RX 7900 XT"
-
-
-def test_gaudi_s_tool_is_read(tmp_path: Path) -> None:
-    text = HL_SMI.format(columns=",".join(GAUDI_COLUMNS), line=shlex.quote(GAUDI3))
-    assert select_gpu_facts(describe_node(tmp_path, {"hl-smi": text})) == {
-        "GPUs": "1",
-        "GPU": "HL-325L",
-        "GPU driver": "1.22.1-97ec1a4",
-        "GPU memory, MiB": "131072",
-    }
+@cases
+def test_what_a_vendors_tool_tells_is_read(
+    tmp_path: Path, tools: str, facts: dict[str, str]
+) -> None:
+    description = describe_node(tmp_path, TOOLS[tools])
+    assert {name: text for name, text in description.facts.items() if name[:3] == "GPU"} == facts
 
 
 @pytest.mark.parametrize("name", ["amd-smi", "rocm-smi", "hl-smi"])

@@ -11,10 +11,8 @@ from pathlib import Path
 import pytest
 
 from hpcbert.commands.submit import write_campaign
-from hpcbert.errors import UsageError
 from hpcbert.model import Shape
 from hpcbert.script.draft import Draft
-from hpcbert.script.plan import Request
 from hpcbert.slurm.state_sources import reduce_events
 from hpcbert.slurm.states import RepeatState, parse_state
 from tests.kit import drafts
@@ -41,7 +39,7 @@ def run_repeat(
     for array in draft.campaign.arrays:
         text = draft.scripts[array.name]
         start, _, ending = text.partition("\ndecider=(")
-        assert ending
+        assert "-B -m hpcbert.campaign.adaptive" in ending
         ending = f"\ndecider=({tmp_path}/bin/decide{ending[ending.index(' -B') :]}"
         draft = replace(draft, scripts={array.name: f"{start}{ending}"})
     write_campaign(draft)
@@ -65,20 +63,20 @@ def list_kinds(events: list[dict[str, object]]) -> list[object]:
 SAYS = f"cat <<'EOF'\n\"why\":{json.dumps(WHY)}\nEOF\n"
 
 
-def test_what_is_not_needed_ends_before_anything_is_started(tmp_path: Path) -> None:
-    events = run_repeat(make_draft(tmp_path), tmp_path, f"echo module loaded\n{SAYS}exit 0")
-    assert list_kinds(events) == ["start", "unneeded", "end"]
-    assert events[1]["why"] == WHY
-    assert events[2]["exit"] == 0
-
-
 @pytest.mark.parametrize(
-    ("decider", "expected"),
-    [(f"{SAYS}exit 3", []), ("exit 1", ["undecided"]), ("exit 127", ["undecided"])],
-    ids=["more are needed", "it fails", "it is not on the node"],
+    ("decider", "ended", "expected"),
+    [
+        (f"{SAYS}exit 3", 5, []),
+        ("exit 0", 4, []),
+        ("exit 1", 5, ["undecided"]),
+        ("exit 127", 5, ["undecided"]),
+    ],
+    ids=["more are needed", "the first five", "it fails", "it is not on the node"],
 )
-def test_what_may_be_needed_is_run(tmp_path: Path, decider: str, expected: list[str]) -> None:
-    events = run_repeat(make_draft(tmp_path), tmp_path, decider)
+def test_what_may_be_needed_is_run(
+    tmp_path: Path, decider: str, ended: int, expected: list[str]
+) -> None:
+    events = run_repeat(make_draft(tmp_path), tmp_path, decider, ended=ended)
     assert [kind for kind in list_kinds(events) if kind in ("unneeded", "undecided")] == expected
     assert "step" in list_kinds(events)
 
@@ -86,7 +84,9 @@ def test_what_may_be_needed_is_run(tmp_path: Path, decider: str, expected: list[
 def test_those_after_it_leave_the_queue_and_what_has_begun_is_left_alone(tmp_path: Path) -> None:
     draft = make_draft(tmp_path)
     tool(tmp_path / "bin", "scancel", f'#!/bin/bash\necho "$@" >>{tmp_path}/cancelled\n')
-    run_repeat(draft, tmp_path, f"{SAYS}exit 0")
+    own_events = run_repeat(draft, tmp_path, f"echo module loaded\n{SAYS}exit 0")
+    assert list_kinds(own_events) == ["start", "unneeded", "end"]
+    assert (own_events[1]["why"], own_events[2]["exit"]) == (WHY, 0)
     assert (tmp_path / "cancelled").read_text() == "--quiet --state=PENDING 5\n"
     (array,) = draft.campaign.arrays
     for repeat in (7, 8):
@@ -107,11 +107,6 @@ def test_without_scancel_those_after_it_say_it_themselves(tmp_path: Path) -> Non
     assert not (draft.directory / draft.campaign.arrays[0].status(7)).exists()
 
 
-def test_the_first_five_ask_nobody(tmp_path: Path) -> None:
-    events = run_repeat(make_draft(tmp_path), tmp_path, "exit 0", ended=4)
-    assert "step" in list_kinds(events)
-
-
 def test_in_one_job_what_is_not_needed_is_passed_over(tmp_path: Path) -> None:
     draft = make_draft(tmp_path, together=True)
     run_repeat(draft, tmp_path, f"{SAYS}exit 0")
@@ -119,16 +114,3 @@ def test_in_one_job_what_is_not_needed_is_passed_over(tmp_path: Path) -> None:
     for repeat in array.repeats:
         text = (draft.directory / array.status(repeat)).read_text().splitlines()
         assert list_kinds([json.loads(line) for line in text])[-3:] == ["start", "unneeded", "end"]
-
-
-def test_a_script_asks_the_hpcbert_that_made_it_and_no_fixed_one_does(tmp_path: Path) -> None:
-    (text,) = make_draft(tmp_path).scripts.values()
-    assert "-B -m hpcbert.campaign.adaptive" in text
-    (fixed,) = drafts.drafted(tmp_path).scripts.values()
-    assert "hpcbert.campaign.adaptive" not in fixed
-
-
-@pytest.mark.parametrize("repeats", [0, 10_001])
-def test_the_number_of_repeats_has_bounds(tmp_path: Path, repeats: int) -> None:
-    with pytest.raises(UsageError, match="--repeats must be 1 to"):
-        drafts.drafted(tmp_path, Request(Shape(1, 1), repeats=repeats))
