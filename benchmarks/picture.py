@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from hpcbert.model import Group, Provenance, RepeatCount, Row, Shape, SpeedupTable
+from hpcbert.results import record
 from hpcbert.results.document import ResultSet
-from hpcbert.results.published import record
 from hpcbert.results.report import figures
 from hpcbert.results.report.model import ReportInput, Words
 from hpcbert.results.report.sections import compose_report

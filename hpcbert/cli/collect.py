@@ -17,7 +17,7 @@ from hpcbert.commands.collect import explain_logs, find_newest, find_places, res
 from hpcbert.errors import IncompleteError, UsageError
 from hpcbert.model import Unit
 from hpcbert.results.formats import FORMATS, format_of_suffix
-from hpcbert.results.published.record import find_tables
+from hpcbert.results.record import find_tables
 from hpcbert.results.wording import sanitize
 
 

@@ -31,7 +31,7 @@ from hpcbert.config.toml import read
 from hpcbert.container import cache
 from hpcbert.errors import HpcbertError
 from hpcbert.model import DEVICES, PRECISIONS
-from hpcbert.results.published import record
+from hpcbert.results import record
 
 if TYPE_CHECKING:
     TextType = click.ParamType[str]

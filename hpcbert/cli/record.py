@@ -17,10 +17,9 @@ from hpcbert.cli.tables import add_log_options, make_collect_request
 from hpcbert.commands.collect import find_places
 from hpcbert.commands.record import check_record, extract_tables
 from hpcbert.errors import CheckError, UsageError, format_count
+from hpcbert.results import record as published
 from hpcbert.results.grid import Column, Grid, TableView, fold_text, format_lines, format_number
-from hpcbert.results.published import record as published
-from hpcbert.results.published.neighbours import make_row_view, row_data, select_rows
-from hpcbert.results.published.record import Publication, PublishedTable
+from hpcbert.results.record import Publication, PublishedTable, make_row_view, row_data, select_rows
 
 _COLUMNS = (
     Column("shape", ">"),
@@ -133,7 +132,7 @@ def _table_data(source: Publication, table: PublishedTable) -> dict[str, Any]:
             {
                 "shape": str(point.shape),
                 "gpus": point.shape.gpus,
-                "per_gpu": point.value / point.shape.gpus if point.value else None,
+                "per_gpu": point.per_device,
                 **pick(point, "value runs minutes"),
             }
             for point in table.points

@@ -38,11 +38,11 @@ from hpcbert.errors import (
 from hpcbert.logs.layout import LeftOut, printable_path
 from hpcbert.logs.setting import END, Window
 from hpcbert.model import PRECISIONS, Provenance, SpeedupTable, Unit, format_utc, parse_precision
+from hpcbert.results import record
 from hpcbert.results.document import tables_data
 from hpcbert.results.formats import FORMATS, list_cases, render_cases
 from hpcbert.results.grid import escape_markdown
 from hpcbert.results.metrics import convert_tables, explain_missing, mark_tables
-from hpcbert.results.published import neighbours
 from hpcbert.system import redact
 
 _COUNT = re.compile(r"0*[1-9][0-9]{0,9}")
@@ -185,11 +185,11 @@ def collect_tables(
             for log in collection.left_out
         ]
     if published_name:
-        points = neighbours.find_neighbours(tables, published_name)
-        data["beside"] = neighbours.neighbour_data(points)
-        absence = neighbours.describe_absence(published_name)
+        points = record.find_neighbours(tables, published_name)
+        data["beside"] = record.neighbour_data(points)
+        absence = record.describe_absence(published_name)
         absence = escape_markdown(absence) if form == "markdown" else absence
-        view = neighbours.neighbour_view(points, published_name) if points else None
+        view = record.neighbour_view(points, published_name) if points else None
         text += f"\n\n{view.render(form, width) if view else absence}" if tables else ""
     if output and tables:
         content = layout.pack and layout.pack(shown, table_provenance)

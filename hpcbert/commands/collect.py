@@ -27,9 +27,8 @@ from hpcbert.errors import IncompleteError, UsageError
 from hpcbert.logs.layout import LeftOut, LogFile, discover, is_archive, printable_path
 from hpcbert.logs.setting import Window
 from hpcbert.model import MANIFEST, Group, Measured, Origin, Row, Shape, SpeedupTable
-from hpcbert.results import document
+from hpcbert.results import document, record
 from hpcbert.results.document import ResultSet, Source
-from hpcbert.results.published import record
 from hpcbert.results.reduce import tabulate
 from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.slurm.states import RepeatState

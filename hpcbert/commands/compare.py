@@ -23,6 +23,7 @@ from hpcbert.commands.collect import (
 )
 from hpcbert.errors import PendingError, RegressionError, UsageError, join_names
 from hpcbert.model import MANIFEST, SpeedupTable, Unit
+from hpcbert.results import record
 from hpcbert.results.compare import (
     DIMENSIONS,
     MAX_NAMES,
@@ -35,7 +36,6 @@ from hpcbert.results.compare import (
 from hpcbert.results.document import ResultSet, Source
 from hpcbert.results.metrics import convert_tables, explain_missing
 from hpcbert.results.nodes import NodeComparison, compare_nodes, gather_rates
-from hpcbert.results.published import record
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ from hpcbert.logs.mllog import BenchmarkRun, read_benchmark_run
 from hpcbert.logs.scan import read as read_log
 from hpcbert.logs.setting import END, Setting, Window
 from hpcbert.model import Shape
+from hpcbert.results import record
 from hpcbert.results.compare import Side
-from hpcbert.results.published import record
-from hpcbert.results.published.record import PublishedPoint, PublishedTable
+from hpcbert.results.record import PublishedPoint, PublishedTable
 
 # mlcommons/training_policies, training_rules.adoc: ten runs of BERT; at most one may fail.
 RUNS = 10

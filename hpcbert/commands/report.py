@@ -20,7 +20,7 @@ from hpcbert.model import ARCHIVE, Provenance, Unit
 from hpcbert.results import document
 from hpcbert.results.document import ResultSet, Source
 from hpcbert.results.metrics import convert_known, convert_tables, mark_tables
-from hpcbert.results.published.neighbours import find_twins
+from hpcbert.results.record import find_twins
 from hpcbert.results.report import formats
 from hpcbert.results.report.figures import DEFAULT_SIZE
 from hpcbert.results.report.model import (

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, NamedTuple
 
 from hpcbert.errors import RegressionError, UsageError, join_names
-from hpcbert.model import Counted, Group, Row, SpeedupTable, Unit
+from hpcbert.model import Group, Row, SpeedupTable, Unit
 from hpcbert.results.formats import Case, Outcome, render_cases
 from hpcbert.results.grid import NOTHING, Cell, Column, Grid, TableView
 from hpcbert.results.interval import (
@@ -44,7 +44,8 @@ _EXPERIMENT_FACTS = {
     "hidden_size": "hidden size",
     "layers": "number of layers",
 }
-_ACCUMULATION = re.compile(r"acc\d+|gbs\d+|acc by shape")
+# A word of a variant that is an option: neither the name of a protocol nor a sequence length.
+_OPTION = re.compile(r"|xla|acc\d+|gbs\d+|acc by shape|(?!sequence_length=).*=.*")
 
 
 @dataclass(frozen=True)
@@ -75,12 +76,14 @@ class Side:
     def options(self) -> str:
         """The variant, without the sequence length if that is known."""
         words = self.group.variant.split(",")
-        return ",".join(word for word in words if not (self.length and _is_length(word)))
+        return ",".join(
+            word for word in words if not (self.length and word.startswith("sequence_length="))
+        )
 
     @property
     def published(self) -> bool:
         """Whether it comes from the published record, not from runs of your own."""
-        return self.row.origin is not None and self.row.origin.kind == "record"
+        return self.row.published
 
     @property
     def is_single_number(self) -> bool:
@@ -203,33 +206,24 @@ def compare(
 
 
 def _sides_by_key(tables: Iterable[SpeedupTable], by: str) -> dict[_Key, Side]:
+    names = [field.name for field in fields(Group) if field.name != _NO_IDENTITY]
     sides: dict[_Key, Side] = {}
     for table in tables:
         for row in table.rows:
             side = Side(table.group, row)
-            key = tuple(part for part in _identity(side) if part[0] != by)
+            values = {name: getattr(side.group, name) for name in names}
+            values["variant"] = side.options
+            values |= {"sequence_length": side.length, "shape": row.shape}
+            key = tuple(part for part in values.items() if part[0] != by)
             if key in sides:
-                places = f"{_describe_origin(sides[key])} and {_describe_origin(side)}"
-                raise UsageError(
-                    f"{side.name} appears twice: {places}.", hint="Name one of the two."
-                )
+                origins = []
+                for twin in (sides[key], side):
+                    origin = f" of {twin.row.origin.name}" if twin.row.origin else ""
+                    origins.append(f"that{origin} by rule {twin.group.rule or 'unknown'}")
+                message = f"{side.name} appears twice: {' and '.join(origins)}."
+                raise UsageError(message, hint="Name one of the two.")
             sides[key] = side
     return sides
-
-
-def _identity(side: Side) -> _Key:
-    names = (field.name for field in fields(Group) if field.name != _NO_IDENTITY)
-    group = replace(side.group, variant=side.options)
-    return (
-        *((name, getattr(group, name)) for name in names),
-        ("sequence_length", side.length),
-        ("shape", side.row.shape),
-    )
-
-
-def _describe_origin(side: Side) -> str:
-    origin = f" of {side.row.origin.name}" if side.row.origin else ""
-    return f"that{origin} by rule {side.group.rule or 'unknown'}"
 
 
 def _match_variants(base_keys: Iterable[_Key], new_keys: Iterable[_Key]) -> dict[_Key, _Key]:
@@ -246,40 +240,24 @@ def _match_variants(base_keys: Iterable[_Key], new_keys: Iterable[_Key]) -> dict
 
 
 def _by_short_key(keys: Iterable[_Key]) -> dict[_Key, list[_Key]]:
+    """Return keys by their parts without sequence length and name of a protocol."""
     keys_by_short: dict[_Key, list[_Key]] = {}
     for key in keys:
-        short = tuple(
-            (name, _variant_options(value) if name == "variant" else value)
-            for name, value in key
-            if name != "sequence_length"
-        )
-        keys_by_short.setdefault(short, []).append(key)
+        parts = dict(key)
+        parts.pop("sequence_length", None)
+        words = str(parts.get("variant", "")).split(",")
+        if "variant" in parts:
+            parts["variant"] = ",".join(word for word in words if _OPTION.fullmatch(word))
+        keys_by_short.setdefault(tuple(parts.items()), []).append(key)
     return keys_by_short
 
 
-def _variant_options(variant: object) -> str:
-    """Return a variant's options, without protocol and sequence length."""
-    words = str(variant).split(",")
-    return ",".join(word for word in words if _is_option(word) and not _is_length(word))
-
-
-def _is_length(word: str) -> bool:
-    return word.startswith("sequence_length=")
-
-
-def _is_option(word: str) -> bool:
-    """Return whether a word of a variant is an option, and not the name of a protocol."""
-    return word in ("", "xla") or "=" in word or bool(_ACCUMULATION.fullmatch(word))
-
-
 def _describe_missing_number(base: Side, new: Side) -> str:
-    for side, name in ((new, "NEW"), (base, "BASE")):
-        if side.row.median is None and side.row.ok == side.row.asked:
+    for row, name in ((new.row, "NEW"), (base.row, "BASE")):
+        if row.median is None and row.ok == row.asked:
             return f"it has no rate in this unit in {name}"
-        if side.row.median is None:
-            return (
-                f"it has no number in {name}: {side.row.ok} of {side.row.asked} repeats are valid"
-            )
+        if row.median is None:
+            return f"it has no number in {name}: {row.ok} of {row.asked} repeats are valid"
     return ""
 
 
@@ -289,10 +267,15 @@ def _compare_sides(base: Side, new: Side, within: float, by: str) -> PointPair:
         # A published median may differ from that of the runs that were published with it.
         ratio = ratio._replace(value=new.row.median / base.row.median)
     verdict = judge(ratio, within)
-    obstacles, contrasts = _find_obstacles(base, new, by), find_contrasts(base, new)
     repeats = None
     if verdict == "unknown" and not (base.is_single_number or new.is_single_number):
-        repeats = _repeats_for_verdict(base, new, ratio, within)
+        spread = measure_scatter(base.speeds, new.speeds)
+        distance = abs(ratio.value - 1)
+        existing = min(len(base.speeds), len(new.speeds))
+        # The repeats show the difference, or that it does not matter.
+        margin = max(distance, within - distance)
+        repeats = min_repeats() if spread is None else expected_repeats(spread, margin, existing)
+    obstacles, contrasts = _find_obstacles(base, new, by), find_contrasts(base, new)
     return PointPair(base, new, obstacles, contrasts, ratio, verdict, repeats)
 
 
@@ -333,10 +316,11 @@ def _find_obstacles(base: Side, new: Side, by: str) -> tuple[Contrast, ...]:
             sides = (base.group.variant, new.group.variant)
         options = sides[0] or "none", sides[1] or "none"
         candidates.append(Contrast("options", options[:1], options[1:]))
-    base_window, new_window = base.row.window, new.row.window
+    windows = base.row.window, new.row.window
     # The frameworks' rules word the same requested iterations differently.
-    if base_window and new_window and _iterations(base_window) != _iterations(new_window):
-        candidates.append(Contrast("window", (base_window.counted,), (new_window.counted,)))
+    if len({(window.skip, window.iters) for window in windows if window}) > 1:
+        texts = [window.counted for window in windows if window]
+        candidates.append(Contrast("window", (texts[0],), (texts[1],)))
     base_facts, new_facts = dict(base.row.facts), dict(new.row.facts)
     candidates += [
         Contrast(name, base_facts[fact], new_facts[fact])
@@ -348,10 +332,6 @@ def _find_obstacles(base: Side, new: Side, by: str) -> tuple[Contrast, ...]:
         for contrast in candidates
         if contrast.base != contrast.new and all(contrast.base + contrast.new)
     )
-
-
-def _iterations(window: Counted) -> tuple[int, int | None]:
-    return window.skip, window.iters
 
 
 def find_contrasts(base: Side, new: Side) -> tuple[Contrast, ...]:
@@ -377,70 +357,50 @@ def _no_common_point(
     message = f"{names[1]} has no point of {names[0]}."
     if not base_keys or not new_keys:
         return UsageError(message, hint="Name results with points in common.")
-    base, new = _values_by_name(base_keys), _values_by_name(new_keys)
     # By the words of --by, in the order of a point's identity.
     words = {name: word for word, name in DIMENSIONS.items()}
-    differing = [name for name in base if not base[name] & new[name]]
-    texts = [
-        f"{words[name]} ({', '.join(sorted(base[name]))}; {', '.join(sorted(new[name]))})"
-        for name in differing
-    ]
+    differing = []
+    texts = []
+    for name, _ in base_keys[0]:
+        base = {str(dict(key)[name]) or "none" for key in base_keys}
+        new = {str(dict(key)[name]) or "none" for key in new_keys}
+        if not base & new:
+            differing.append(words[name])
+            texts.append(f"{words[name]} ({', '.join(sorted(base))}; {', '.join(sorted(new))})")
     hint = f"They differ in {' and in '.join(texts)}." if texts else ""
     if len(differing) == 1:
-        hint += f" To compare by it: --by {words[differing[0]]}."
+        hint += f" To compare by it: --by {differing[0]}."
     return UsageError(message, hint=hint)
 
 
-def _values_by_name(keys: Iterable[_Key]) -> dict[str, set[str]]:
-    values: dict[str, set[str]] = {}
-    for key in keys:
-        for name, value in key:
-            values.setdefault(name, set()).add(str(value) or "none")
-    return values
-
-
-_COMPARISON_COLUMNS = (
-    Column("point"),
-    Column("BASE {unit}/s", ".2f"),
-    Column("NEW {unit}/s", ".2f"),
-    Column("BASE per GPU", ".2f"),
-    Column("NEW per GPU", ".2f"),
-    Column("NEW/BASE", ".2%"),
-    Column("interval", ">"),
-    Column("runs", ">"),
-    Column("verdict"),
-)
 _COLOURS = {"faster": "green", "slower": "red", "unknown": "yellow"}
 _MAX_CONTRASTS, MAX_NAMES = 8, 3
 
 
 def comparison_data(comparison: Comparison) -> dict[str, Any]:
     """Return a comparison as docs/reference/json.md describes it."""
+    points = [
+        {
+            "point": pair.new.name,
+            "base": side_data(pair.base),
+            "new": side_data(pair.new),
+            "ratio": pair.ratio.value,
+            **{name: value for name, value in pair.ratio._asdict().items() if name != "value"},
+            "verdict": pair.verdict,
+            "repeats": pair.repeats,
+            "comparable": not pair.obstacles,
+            "obstacles": [contrast._asdict() for contrast in pair.obstacles],
+            "differences": [contrast._asdict() for contrast in pair.contrasts],
+        }
+        for pair in comparison.pairs
+    ]
     return {
         "base": comparison.base,
         "new": comparison.new,
         "unit": f"{comparison.unit}/s",
-        "points": [_point_data(pair) for pair in comparison.pairs],
+        "points": points,
         "lacking": [{"point": name, "why": reason} for name, reason in comparison.lacking],
         "added": list(comparison.added),
-    }
-
-
-def _point_data(pair: PointPair) -> dict[str, Any]:
-    return {
-        "point": pair.new.name,
-        "base": side_data(pair.base),
-        "new": side_data(pair.new),
-        "ratio": pair.ratio.value,
-        "low": pair.ratio.low,
-        "high": pair.ratio.high,
-        "coverage": pair.ratio.coverage,
-        "false_alarm": pair.ratio.false_alarm,
-        "verdict": pair.verdict,
-        "repeats": pair.repeats,
-        "comparable": not pair.obstacles,
-        "obstacles": [contrast._asdict() for contrast in pair.obstacles],
-        "differences": [contrast._asdict() for contrast in pair.contrasts],
     }
 
 
@@ -460,16 +420,15 @@ def side_data(side: Side) -> dict[str, Any]:
 
 def describe_verdict(pair: PointPair, within: float) -> str:
     """Return a point's verdict in words, marked if the sides are not comparable."""
-    texts = {"equal": f"equal within {format_share(within)}", "unknown": _describe_unknown(pair)}
-    text = texts.get(pair.verdict, pair.verdict)
+    text: str = pair.verdict
+    if pair.verdict == "equal":
+        text = f"equal within {format_share(within)}"
+    elif pair.verdict == "unknown" and (pair.base.is_single_number or pair.new.is_single_number):
+        text = "can't be told: one number was published, without its runs"
+    elif pair.verdict == "unknown":
+        count = f"about {pair.repeats}" if pair.repeats else f"more than {MAX_REPEATS}"
+        text = f"can't be told: it needs {count} repeats of both"
     return f"{text} (not comparable)" if pair.obstacles else text
-
-
-def _describe_unknown(pair: PointPair) -> str:
-    if pair.base.is_single_number or pair.new.is_single_number:
-        return "can't be told: one number was published, without its runs"
-    count = f"about {pair.repeats}" if pair.repeats else f"more than {MAX_REPEATS}"
-    return f"can't be told: it needs {count} repeats of both"
 
 
 def format_share(value: float) -> str:
@@ -484,33 +443,28 @@ def comparison_view(comparison: Comparison, within: float) -> TableView:
         comparison: The comparison to show.
         within: The share within which two numbers are equal.
     """
-    pairs = comparison.pairs
+    pairs, unit = comparison.pairs, comparison.unit
+    with_devices = any(pair.base.published or pair.new.published for pair in pairs)
+    columns = [Column("point"), Column(f"BASE {unit}/s", ".2f"), Column(f"NEW {unit}/s", ".2f")]
+    if with_devices:
+        columns += [Column("BASE per GPU", ".2f"), Column("NEW per GPU", ".2f")]
+    columns += [Column("NEW/BASE", ".2%"), Column("interval", ">"), Column("runs", ">")]
+    rows: list[tuple[Cell, ...]] = []
+    for pair in pairs:
+        base, new, ratio = pair.base, pair.new, pair.ratio
+        numbers = [base.row.median, new.row.median]
+        numbers += [base.per_gpu, new.per_gpu] if with_devices else []
+        limits = f"{ratio.low:.2%} .. {ratio.high:.2%}" if ratio.coverage else NOTHING
+        runs, verdict = f"{len(base.speeds)}, {len(new.speeds)}", describe_verdict(pair, within)
+        rows.append((sanitize(new.name), *numbers, ratio.value, limits, runs, verdict))
     title = f"{comparison.new} against {comparison.base}"
-    rows = tuple(_pair_cells(pair, within) for pair in pairs)
-    columns = tuple(
-        replace(column, title=column.title.format(unit=comparison.unit))
-        for column in _COMPARISON_COLUMNS
-    )
-    grid = Grid("comparison", title, columns, rows)
-    if not any(pair.base.published or pair.new.published for pair in pairs):
-        titles = [column.title for column in _COMPARISON_COLUMNS]
-        grid = grid.select([at for at, title in enumerate(titles) if not title.endswith("per GPU")])
     return TableView(
         heading=(f"BASE {sanitize(comparison.base)}", f"NEW  {sanitize(comparison.new)}"),
-        grid=grid,
+        grid=Grid("comparison", title, (*columns, Column("verdict")), tuple(rows)),
         notes=tuple(_comparison_notes(comparison)),
         legend=_comparison_legend(comparison),
         colours=tuple(_COLOURS.get(pair.verdict) for pair in pairs),
     )
-
-
-def _pair_cells(pair: PointPair, within: float) -> tuple[Cell, ...]:
-    """Return the cells of a point, in the order of _COMPARISON_COLUMNS."""
-    base, new, ratio = pair.base, pair.new, pair.ratio
-    numbers = base.row.median, new.row.median, base.per_gpu, new.per_gpu, ratio.value
-    limits = f"{ratio.low:.2%} .. {ratio.high:.2%}" if ratio.coverage else NOTHING
-    runs = f"{len(base.speeds)}, {len(new.speeds)}"
-    return (sanitize(new.name), *numbers, limits, runs, describe_verdict(pair, within))
 
 
 def _comparison_notes(comparison: Comparison) -> list[str]:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hpcbert.model import Group, Measured, Run, Shape
-from hpcbert.results.published import record
-from hpcbert.results.published.neighbours import find_neighbours
+from hpcbert.results import record
+from hpcbert.results.record import find_neighbours
 from hpcbert.results.reduce import tabulate
 from tests.kit import cli
 from tests.kit.logs import log, write_file

@@ -11,7 +11,7 @@ import tomli
 
 from hpcbert.commands import record
 from hpcbert.logs.mllog import BenchmarkRun, read_benchmark_run
-from hpcbert.results.published import record as published
+from hpcbert.results import record as published
 from tests.kit.cases import cases
 from tests.kit.cli import run
 from tests.kit.logs import SYSTEM, write_submission

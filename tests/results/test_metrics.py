@@ -24,7 +24,7 @@ from hpcbert.model import (
     Steps,
     usual_predictions,
 )
-from hpcbert.results import document
+from hpcbert.results import document, record
 from hpcbert.results.document import ResultSet
 from hpcbert.results.metrics import (
     ModelSize,
@@ -35,7 +35,6 @@ from hpcbert.results.metrics import (
     model_flops,
     percentile,
 )
-from hpcbert.results.published import record
 from hpcbert.results.reduce import tabulate
 from tests.kit import cli
 from tests.kit.campaigns import Build, collect_campaigns, report_states

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert.model import Group, Measured, Run, Shape
-from hpcbert.results.published.neighbours import find_twins
+from hpcbert.results.record import find_twins
 from hpcbert.results.reduce import tabulate
 from tests.kit import cli, logs
 from tests.kit.cases import cases

@@ -11,8 +11,8 @@ import pytest
 
 from hpcbert.errors import UsageError
 from hpcbert.logs.arithmetic import median
-from hpcbert.results.published import record
-from hpcbert.results.published.record import (
+from hpcbert.results import record
+from hpcbert.results.record import (
     Publication,
     PublishedTable,
     published_results,

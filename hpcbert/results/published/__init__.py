@@ -1,1 +1,0 @@
-"""The published record: others' results on BERT's throughput, as data with their sources."""

@@ -1,0 +1,657 @@
+"""The published record: others' results on BERT's throughput, as data with their sources.
+
+One TOML file a source, in `published/data/`; docs/reference/record.md describes it.
+
+A table of the record has a name, `dlperf:oneflow-fp32-b32`. A common beginning selects all tables
+that have it: `dlperf:oneflow-fp32`, `dlperf:oneflow`, `dlperf:`. Only its whole name selects a
+table with an edition.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import click
+
+from hpcbert.config import toml
+from hpcbert.errors import UsageError
+from hpcbert.logs.arithmetic import median
+from hpcbert.model import (
+    Counted,
+    Group,
+    Measured,
+    Origin,
+    Row,
+    Run,
+    ShapeText,
+    Speed,
+    SpeedupTable,
+    Whole,
+)
+from hpcbert.results.compare import Contrast, Side, find_contrasts, side_data
+from hpcbert.results.document import ResultSet, Source
+from hpcbert.results.grid import Cell, Column, Grid, TableView
+from hpcbert.results.reduce import FOREIGN, tabulate
+from hpcbert.results.wording import sanitize
+from hpcbert.system.decode import GIVEN, Count, decode, did_you_mean
+
+DATA = Path(__file__).parent / "published" / "data"
+# The facts that name what computed; the first one that a table has.
+ACCELERATORS = ("GPU", "accelerator", "CPU")
+_NAME = re.compile(r"([a-z][a-z0-9-]*):([a-z0-9.-]*)")
+# The rounding error of a published median: two decimals are usual.
+_ROUNDING = 0.006
+
+_COLUMNS = (
+    Column("point"),
+    Column("framework"),
+    Column("samples/s", ".2f"),
+    Column("per GPU", ".2f"),
+    Column("of yours", ".1%"),
+    Column("published in"),
+)
+# The text names only differences between machines; --json has all.
+_HARDWARE = ("GPU", "CPU", "InfiniBand", "network")
+_ROW_COLUMNS = (
+    Column("year"),
+    Column("program"),
+    Column("accelerator"),
+    Column("shape", ">"),
+    Column("precision"),
+    Column("tokens", "d"),
+    Column("samples/s", ".1f"),
+    Column("tokens/s", ".0f"),
+    Column("per device", ".1f"),
+    Column("min to train", "g"),
+    Column("published in"),
+)
+# What makes names of one accelerator differ: makers, makers' words for a GPU, form and power.
+_MAKERS = re.compile(
+    r"\b(?:NVIDIA|AMD|Intel|Habana|Graphcore|Tesla|GPU|Blackwell|Instinct)\b", re.IGNORECASE
+)
+_NO_BRACKETS = str.maketrans("()", "  ")
+# Rows that fit a screen.
+_SCREEN = 30
+
+
+@dataclass(frozen=True)
+class PublishedWindow:
+    """The measured part of a run, as in `collect --skip --iters`."""
+
+    skip: Whole
+    iters: Count | Literal["end"]
+
+
+@dataclass(frozen=True)
+class PublishedPoint:
+    """One number.
+
+    Attributes:
+        shape: Nodes and accelerators per node; sockets, if CPUs computed.
+        value: Samples or tokens per second over all devices; None if only minutes are known.
+        runs: Throughputs of single runs, if those were published too.
+        rule: The recipe's rule that gives it from its log, if not the table's rule.
+        window: The iterations that the number covers.
+        minutes: Time to train, if that was measured.
+    """
+
+    shape: ShapeText
+    value: Speed | None = None
+    runs: tuple[Speed, ...] = ()
+    minutes: Speed | None = None
+    rule: str = ""
+    window: PublishedWindow | None = None
+
+    @property
+    def per_device(self) -> float | None:
+        """The value over the number of accelerators."""
+        return self.value / self.shape.gpus if self.value else None
+
+
+@dataclass(frozen=True)
+class KnownError:
+    """An error in a published result.
+
+    Attributes:
+        shape: The point; empty for all of the table.
+        what: The error, a sentence.
+        proof: The proof, a sentence.
+    """
+
+    what: str
+    proof: str
+    shape: str = ""
+
+
+@dataclass(frozen=True)
+class PublishedTable:
+    """Numbers that differ only in their shape.
+
+    Attributes:
+        name: Within its source.
+        framework: The recipe that reads its logs, or another name of the program.
+        precision, batch_size_per_device: Empty or None if the source states neither.
+        unit: What `value` counts.
+        task: How it differs from pre-training that model, a sentence; empty if it does not.
+        year: When it was published; None for the source's.
+        edition: The difference from another table of the same points, such as an older version.
+            Only a name with the edition selects the table.
+        rule: Name of the recipe's rule that gave them; empty if unknown.
+        commit, path, heading: Its place in the source.
+        sequence_length: Tokens of a sample; None if unknown.
+        facts: Hardware and software, by the names in fingerprints.
+    """
+
+    name: str
+    framework: str
+    model: str
+    commit: str
+    path: str
+    points: tuple[PublishedPoint, ...]
+    precision: str = ""
+    batch_size_per_device: Count | None = None
+    unit: Literal["samples", "tokens"] = "samples"
+    task: str = ""
+    year: Count | None = None
+    heading: str = ""
+    edition: str = ""
+    variant: str = ""
+    rule: str = ""
+    window: PublishedWindow | None = None
+    sequence_length: Count | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)
+    errors: tuple[KnownError, ...] = ()
+
+    @property
+    def obstacle(self) -> str:
+        """Why no ratio can be taken of its numbers, a clause; empty if one can."""
+        if self.task:
+            return f"it is another task: {self.task}"
+        if self.unit != "samples":
+            return f"it counts {self.unit}, not samples"
+        if not any(point.value for point in self.points):
+            return "only the minutes to train were published"
+        unknown = [] if self.precision else ["precision"]
+        unknown += [] if self.batch_size_per_device else ["batch size"]
+        return f"its {' and '.join(unknown)} is unknown" if unknown else ""
+
+
+@dataclass(frozen=True)
+class Publication:
+    """Everything that one source published.
+
+    Attributes:
+        name: Its name here.
+        about: What it measured and how, in a few sentences.
+        year: When it was published, for tables without their own.
+        layout: `mlperf` if its logs are MLPerf's result folders; else recipes read them.
+        facts: The facts of all its tables, unless one states otherwise.
+    """
+
+    name: Annotated[str, GIVEN]
+    title: str
+    repository: str
+    about: str
+    tables: tuple[PublishedTable, ...]
+    year: Count | None = None
+    layout: Literal["", "mlperf"] = ""
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+    def facts_of(self, table: PublishedTable) -> dict[str, str]:
+        """Return the facts of a table and its source; those of the table win."""
+        length = table.sequence_length
+        length_fact = {"sequence_length": str(length)} if length else {}
+        return {**self.facts, **table.facts, **length_fact}
+
+    def year_of(self, table: PublishedTable) -> int | None:
+        """Return the year in which a table was published; None if unknown."""
+        return table.year or self.year
+
+    def accelerator_of(self, table: PublishedTable) -> str:
+        """Return the name of a table's GPU, other accelerator, or CPU; empty if unknown."""
+        facts = self.facts_of(table)
+        return next((facts[kind] for kind in ACCELERATORS if kind in facts), "")
+
+    def location(self, table: PublishedTable) -> str:
+        """Return a table's place in its source as text: commit, path, heading."""
+        heading = f", {table.heading}" if table.heading else ""
+        commit = f"@{table.commit[:7]}" if table.commit else ""
+        # MLPerf has a repository for each round, and a table's name begins with its round.
+        suffix = f"_{table.name.partition('-')[0]}" if self.layout == "mlperf" else ""
+        return f"{self.repository}{suffix}{commit}, {table.path}{heading}"
+
+    def full_name(self, table: PublishedTable) -> str:
+        """Return a table's name in the record, `SOURCE:TABLE`, without its edition."""
+        return f"{self.name}:{table.name}"
+
+
+@cache
+def source_names() -> tuple[str, ...]:
+    """Return the names of all sources, sorted."""
+    return tuple(sorted(path.stem for path in DATA.glob("*.toml")))
+
+
+@cache
+def load_source(name: str) -> Publication:
+    """Read one source.
+
+    Raises:
+        UsageError: No source has that name.
+        ConfigError: Its file is damaged.
+    """
+    if name not in source_names():
+        raise UsageError(
+            f"The record has no source {name!r}.", hint=did_you_mean(name, source_names())
+        )
+    path = DATA / f"{name}.toml"
+    return decode(Publication, toml.read(path), file=str(path), name=name)
+
+
+def is_record_name(word: str) -> bool:
+    """Return whether a word is a table name of the record, `SOURCE:TABLE`, and not a path."""
+    match = _NAME.fullmatch(word)
+    return match is not None and match[1] in source_names()
+
+
+def find_all_tables(word: str) -> tuple[tuple[Publication, PublishedTable], ...]:
+    """Return the tables with a name that begins with a word, also those with an edition."""
+    name, _, start = word.partition(":")
+    source = load_source(name)
+    prefix = f"{start}-" if start else ""
+    tables = tuple(
+        (source, table) for table in source.tables if f"{table.name}-".startswith(prefix)
+    )
+    if not tables:
+        hint = did_you_mean(start, [table.name for table in source.tables])
+        raise UsageError(f"The record has no table {word!r}.", hint=hint)
+    return tables
+
+
+def find_tables(word: str) -> tuple[tuple[Publication, PublishedTable], ...]:
+    """Return the tables that a name selects: a source's, or those that begin with it.
+
+    Only a name that ends with an edition selects tables that have one.
+
+    Raises:
+        UsageError: It selects none.
+    """
+    candidates = find_all_tables(word)
+    selected = tuple(
+        (source, table)
+        for source, table in candidates
+        if not table.edition or word.endswith(f"-{table.edition}")
+    )
+    if not selected:
+        full_names = [source.full_name(table) for source, table in candidates]
+        raise UsageError(
+            f"{word!r} has tables of several editions only.",
+            hint=f"Name one: {', '.join(full_names)}.",
+        )
+    return selected
+
+
+def published_results(words: Iterable[str]) -> ResultSet:
+    """Return the tables that names of the record select, each once.
+
+    Tables whose numbers give no ratio are left out, each with a warning.
+
+    Raises:
+        UsageError: A name selects none, or only such tables.
+    """
+    selected = {
+        source.full_name(table): (source, table)
+        for word in words
+        for source, table in find_tables(word)
+    }
+    tables: list[SpeedupTable] = []
+    sources, warnings = [], []
+    for name, (source, table) in selected.items():
+        if table.obstacle:
+            warnings.append(f"{name} is left out: {table.obstacle}.")
+            continue
+        tables += convert_table(source, table)
+        sources.append(Source("record", name, path=source.location(table)))
+        for error in table.errors:
+            point = f" {error.shape}" if error.shape else ""
+            warnings.append(f"{name}{point}: {error.what}")
+    if selected and not tables:
+        raise UsageError(warnings[0], hint="hpcbert record show has its numbers.")
+    return ResultSet(tables=tuple(tables), sources=tuple(sources), warnings=tuple(warnings))
+
+
+def format_table(table: PublishedTable) -> str:
+    """Return a table as its TOML in a source's file; what has its default is left out."""
+    values = {
+        entry.name: getattr(table, entry.name)
+        for entry in fields(table)
+        if getattr(table, entry.name) not in (entry.default, {}, ())
+    }
+    names = ("value", "runs", "minutes")
+    points = [
+        {"shape": str(point.shape), **{name: getattr(point, name) or None for name in names}}
+        for point in table.points
+    ]
+    return f"[[tables]]\n{toml.format_toml({**values, 'points': points})}"
+
+
+def convert_table(source: Publication, table: PublishedTable) -> tuple[SpeedupTable, ...]:
+    """Return a published table in a measured one's form, with only the runs behind its median."""
+    group = published_group(source, table)
+    facts = tuple((name, (value,)) for name, value in source.facts_of(table).items())
+    origin = Origin("record", source.full_name(table), source.location(table))
+    counted = None
+    if table.window:
+        skip, iters = table.window.skip, table.window.iters
+        last = None if iters == "end" else iters
+        counted = Counted(skip, last, f"iterations {skip + 1} to {iters}")
+    points = []
+    for point in table.points:
+        if point.value is not None:
+            runs = tuple(
+                Run(number, 0, speed, True, (), FOREIGN, "none", "")
+                for number, speed in enumerate(published_runs(point), 1)
+            )
+            measured = Measured(group, point.shape, len(runs), runs, counted=counted)
+            points.append(replace(measured, origin=origin, facts=facts))
+    return tabulate(points)
+
+
+def published_group(source: Publication, table: PublishedTable) -> Group:
+    """Return the common settings of a published table's rows.
+
+    The length of its samples is among them if the source has the same points at another length.
+    """
+    settings = _published_settings(table)
+    lengths = {
+        other.sequence_length for other in source.tables if _published_settings(other) == settings
+    }
+    words = [table.variant] if table.variant else []
+    words += [f"sequence_length={table.sequence_length}"] if len(lengths) > 1 else []
+    on_gpus = source.facts_of(table).keys() & {"GPU", "accelerator"}
+    return Group(
+        *settings[:4], table.rule, variant=",".join(words), device="gpu" if on_gpus else "cpu"
+    )
+
+
+def _published_settings(table: PublishedTable) -> tuple[str, str, str, int, str, str]:
+    size = table.batch_size_per_device or 0
+    return table.framework, table.model, table.precision, size, table.variant, table.edition
+
+
+def published_runs(point: PublishedPoint) -> tuple[float, ...]:
+    """Return the runs behind a published median; if there are none, the median itself."""
+    if point.value is None:
+        return ()
+    runs_agree = point.runs and abs(median(point.runs) - point.value) <= _ROUNDING
+    return point.runs if runs_agree else (point.value,)
+
+
+# --- next to your own points ---------------------------------------------------------------------
+
+
+class Neighbour(NamedTuple):
+    """Your own point and a published one."""
+
+    own_side: Side
+    published_side: Side
+
+    @property
+    def ratio(self) -> float:
+        """The published median divided by your own."""
+        return (self.published_side.row.median or 0) / (self.own_side.row.median or 1)
+
+    @property
+    def contrasts(self) -> tuple[Contrast, ...]:
+        """Their differences, hardware first."""
+        return find_contrasts(self.published_side, self.own_side)
+
+
+def find_neighbours(tables: Iterable[SpeedupTable], word: str) -> tuple[Neighbour, ...]:
+    """Return published results for the points of tables, in any framework.
+
+    Args:
+        tables: Your own tables.
+        word: The name of a source in the record, or of tables in it.
+
+    Raises:
+        UsageError: The record has nothing of that name.
+    """
+    published: dict[tuple[object, ...], list[Side]] = {}
+    for table in published_results([word]).tables:
+        for row in table.rows:
+            published.setdefault(_point_key(table, row), []).append(Side(table.group, row))
+    return tuple(
+        Neighbour(side, published_side)
+        for table in tables
+        for side in (Side(table.group, row) for row in table.rows if row.median)
+        for published_side in published.get(_point_key(table, side.row), ())
+        if side.length == published_side.length or "" in (side.length, published_side.length)
+    )
+
+
+def _point_key(table: SpeedupTable, row: Row) -> tuple[object, ...]:
+    group = table.group
+    return group.device, group.model, group.precision, group.batch_size_per_device, row.shape
+
+
+def find_twins(tables: Iterable[SpeedupTable]) -> tuple[SpeedupTable, ...]:
+    """Return for each of your own tables the published one that a figure shows next to it.
+
+    Model, precision, batch size per device, accumulation and sequence length are the same. A table
+    of the same framework goes before others, then one with more shapes.
+    """
+    own_tables = [table for table in tables if not any(row.published for row in table.rows)]
+    published: dict[tuple[object, ...], list[SpeedupTable]] = {}
+    for table in published_results(source_names()).tables if own_tables else ():
+        published.setdefault(_table_key(table), []).append(table)
+    twins = {}
+    for table in own_tables:
+        candidates = published.get(_table_key(table), [])
+        if candidates and "sequence_length" in _stated_facts(table):
+            framework = table.group.framework
+            twin = max(
+                candidates, key=lambda twin: (twin.group.framework == framework, len(twin.rows))
+            )
+            twins[id(twin)] = twin
+    return tuple(twins.values())
+
+
+def _table_key(table: SpeedupTable) -> tuple[object, ...]:
+    group = table.group
+    accumulation = tuple(word for word in group.variant.split(",") if word.startswith("acc"))
+    length = _stated_facts(table).get("sequence_length")
+    return (*_point_key(table, table.rows[0])[:-1], accumulation, length)
+
+
+def _stated_facts(table: SpeedupTable) -> dict[str, tuple[str, ...]]:
+    return {name: values for row in table.rows for name, values in row.facts}
+
+
+def neighbour_data(neighbours: Iterable[Neighbour]) -> list[dict[str, Any]]:
+    """Return neighbours as docs/reference/json.md describes them."""
+    return [
+        {
+            "point": neighbour.own_side.name,
+            "own": side_data(neighbour.own_side),
+            "published": side_data(neighbour.published_side),
+            "ratio": neighbour.ratio,
+            "differences": [contrast._asdict() for contrast in neighbour.contrasts],
+        }
+        for neighbour in neighbours
+    ]
+
+
+def neighbour_view(neighbours: Sequence[Neighbour], word: str) -> TableView:
+    """Return neighbours as a table: your own line, then published results for the same point."""
+    rows_by_point: dict[str, list[tuple[Cell, ...]]] = {}
+    # The differences between the machines, each once.
+    notes: dict[str, None] = {}
+    for neighbour in neighbours:
+        side, published_side = neighbour.own_side, neighbour.published_side
+        rows = rows_by_point.setdefault(side.name, [_side_cells(side, side.name, "", "yours")])
+        origin = published_side.row.origin
+        rows.append(_side_cells(published_side, "", neighbour.ratio, origin.name if origin else ""))
+        for contrast in neighbour.contrasts:
+            if contrast.what.startswith(_HARDWARE):
+                values = (" and ".join(value) or "unknown" for value in contrast[1:])
+                notes["{}: {} there, {} here".format(contrast.what, *values)] = None
+    title = sanitize(f"Compared with {word}")
+    cells = tuple(row for rows in rows_by_point.values() for row in rows)
+    grid = Grid("neighbours", title, _COLUMNS, cells)
+    return TableView((click.style(title, bold=True),), grid, tuple(notes))
+
+
+def describe_absence(word: str) -> str:
+    """Return the sentence for tables without neighbours in the record."""
+    return f"{word} has no number for these devices, models, precisions, batch sizes and shapes."
+
+
+def _side_cells(side: Side, name: str, ratio: Cell, origin: str) -> tuple[Cell, ...]:
+    variant = f" {side.group.variant}" if side.group.variant else ""
+    framework = sanitize(f"{side.group.framework}{variant}")
+    return sanitize(name), framework, side.row.median, side.per_gpu, ratio, origin
+
+
+class PublishedRow(NamedTuple):
+    """One number of the record, with its table and source."""
+
+    source: Publication
+    table: PublishedTable
+    point: PublishedPoint
+
+    @property
+    def accelerator(self) -> str:
+        """The name of the accelerator without its maker's."""
+        name = self.source.accelerator_of(self.table)
+        return _MAKERS.sub(" ", name).translate(_NO_BRACKETS).strip()
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What rows that show the same have in common."""
+        table = self.table
+        family = re.split(r"[ -]", self.accelerator)[0]
+        variant = re.sub(r",?acc\d+", "", table.variant)
+        options = table.precision, table.sequence_length, table.unit, table.task, variant
+        return table.framework, family, *options
+
+
+def select_rows(model: str, gpus: int | None, accelerator: str) -> tuple[PublishedRow, ...]:
+    """Return the rows of all sources that fit, the highest rate first.
+
+    Rows of tokens per second come after those of samples, and those with minutes alone come last.
+
+    Args:
+        model: Empty for all.
+        gpus: Devices in all; None for any number.
+        accelerator: A part of its name, in any case; empty for all.
+
+    Raises:
+        UsageError: There is none.
+    """
+    rows = [
+        PublishedRow(source, table, point)
+        for source in map(load_source, source_names())
+        for table in source.tables
+        for point in table.points
+    ]
+    models = sorted({row.table.model for row in rows})
+    if model and model not in models:
+        hint = did_you_mean(model, models) or f"It has {', '.join(models)}."
+        raise UsageError(f"The record has no model {model!r}.", hint=hint)
+    selected = [
+        row
+        for row in rows
+        if model in ("", row.table.model)
+        and gpus in (None, row.point.shape.gpus)
+        and accelerator.lower() in row.source.accelerator_of(row.table).lower()
+    ]
+    if not selected:
+        hint = "Give fewer of --model, --gpus and --accelerator."
+        raise UsageError("The record has no such row.", hint=hint)
+    return tuple(
+        sorted(
+            selected,
+            key=lambda row: (
+                bool(row.table.task),
+                not row.point.value,
+                row.table.unit != "samples",
+                -(row.point.value or 0.0),
+                row.point.minutes or 0.0,
+            ),
+        )
+    )
+
+
+def choose_best(rows: Sequence[PublishedRow]) -> list[PublishedRow]:
+    """Return as many of the first rows of each kind as fit a screen, at least one, in order.
+
+    A kind is a program on a family of accelerators, at a precision and a sequence length.
+    """
+    most = max(1, _SCREEN // len({row.kind for row in rows}))
+    counts: dict[tuple[object, ...], int] = {}
+    chosen = []
+    for row in rows:
+        counts[row.kind] = counts.get(row.kind, 0) + 1
+        if counts[row.kind] <= most:
+            chosen.append(row)
+    return chosen
+
+
+def make_row_view(rows: Sequence[PublishedRow], *, show_all: bool) -> TableView:
+    """Return rows as a table, with a note for each that is another task."""
+    chosen = rows if show_all else choose_best(rows)
+    cells: list[tuple[Cell, ...]] = []
+    for row in chosen:
+        source, table, point = row
+        task, variant = " *" if table.task else "", f" {table.variant}" if table.variant else ""
+        rates = {table.unit: point.value}
+        cells.append(
+            (
+                str(source.year_of(table) or ""),
+                f"{table.framework}{variant}{task}",
+                row.accelerator,
+                str(point.shape),
+                table.precision or "?",
+                table.sequence_length,
+                rates.get("samples"),
+                rates.get("tokens"),
+                point.per_device,
+                point.minutes,
+                source.full_name(table),
+            )
+        )
+    tasks = {row.table.task: row.table.model for row in chosen if row.table.task}
+    notes = tuple(f"* another task: {model}: {task}" for task, model in tasks.items())
+    if len(chosen) < len(rows):
+        notes += (f"{len(rows) - len(chosen)} more rows of the same kinds: --all",)
+    title = f"{len(rows)} published rows"
+    grid = Grid("rows", title, _ROW_COLUMNS, tuple(cells)).without_empty()
+    return TableView((click.style(title, bold=True),), grid, notes)
+
+
+def row_data(row: PublishedRow) -> dict[str, Any]:
+    """Return a row as docs/reference/json.md describes it."""
+    source, table, point = row
+    return {
+        "name": source.full_name(table),
+        "year": source.year_of(table),
+        "program": table.framework,
+        "model": table.model,
+        "accelerator": source.accelerator_of(table),
+        "shape": str(point.shape),
+        "devices": point.shape.gpus,
+        "precision": table.precision or None,
+        "sequence_length": table.sequence_length,
+        "batch_size_per_device": table.batch_size_per_device,
+        "unit": table.unit,
+        "value": point.value,
+        "per_device": point.per_device,
+        "minutes": point.minutes,
+        "task": table.task,
+        "source": source.location(table),
+    }
