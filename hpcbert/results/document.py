@@ -148,15 +148,6 @@ class ResultSet(IgnoreUnknown):
     left_out: tuple[Annotated[tuple[str, str], TableKeys("path", "why")], ...] = ()
 
 
-@dataclass(frozen=True)
-class Envelope(IgnoreUnknown):
-    """The document that `--json` prints."""
-
-    version: int
-    command: str
-    data: ResultSet
-
-
 def _check_runs(row: Row, place: str) -> None:
     """Refuse a row with numbers that do not follow from its runs."""
     for number, run in enumerate(row.runs, 1):
@@ -350,10 +341,7 @@ def parse_results(text: str, *, file: str) -> ResultSet:
     """Return the results in a text."""
     data = _load_document(text, file)
     try:
-        if "data" in data:
-            results = decode(Envelope, data, file=file).data
-        else:
-            results = decode(ResultSet, data, file=file)
+        results = decode(ResultSet, data, file=file)
     except ConfigError as error:
         message = f"The results are damaged: {error.message}"
         raise UsageError(message, where=file, hint=error.hint) from error
@@ -395,7 +383,7 @@ def _load_document(text: str, file: str) -> dict[str, Any]:
                 where=file,
                 hint="Use the version of hpcbert that wrote them, or a newer one.",
             )
-    return data
+    return payload
 
 
 def _no_results(reason: str, file: str) -> UsageError:

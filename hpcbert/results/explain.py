@@ -6,7 +6,7 @@ Each sentence is either a finding or names the run that would give one.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hpcbert.logs.arithmetic import median
@@ -65,7 +65,7 @@ def explain(
         text = "No point has a number, so there is nothing to explain."
         return (Observation("nodes", None, text),)
     group = table.group
-    findings = [_explain_node_loss(group, rows), *_explain_network_loss(group, rows)]
+    findings = [*_explain_losses(group, rows)]
     for row in rows:
         findings += _explain_all_reduce(group, row, rows, bandwidths)
         findings += _explain_slow_node(row)
@@ -78,24 +78,20 @@ def _submit_command(group: Group, shape: Shape) -> str:
     words = [
         f"hpcbert submit --fw {group.framework} --model {group.model} {_shape_options(shape)}",
         f"--precision {group.precision} --batch-size {size}",
-        *(
-            _variant_option(word)
-            for word in group.variant.split(",")
-            if word and not _WITHOUT_OPTION.fullmatch(word)
-        ),
-        *(["--device cpu"] if group.device == "cpu" else []),
     ]
+    for word in group.variant.split(","):
+        name, equals, _ = word.partition("=")
+        match = _BATCH.fullmatch(word)
+        if not word or _WITHOUT_OPTION.fullmatch(word):
+            continue
+        if equals:
+            words.append(f"--{'env' if name.isupper() else 'set'} {word}")
+        elif match:
+            words.append(f"{_BATCH_OPTIONS[match[1]]} {match[2]}")
+        else:
+            words.append("--xla" if word == "xla" else f"--protocol {word}")
+    words += ["--device cpu"] if group.device == "cpu" else []
     return sanitize(" ".join(words))
-
-
-def _variant_option(word: str) -> str:
-    """Return the option for one word of a point's variant."""
-    name, equals, _ = word.partition("=")
-    if equals:
-        return f"--{'env' if name.isupper() else 'set'} {word}"
-    if match := _BATCH.fullmatch(word):
-        return f"{_BATCH_OPTIONS[match[1]]} {match[2]}"
-    return "--xla" if word == "xla" else f"--protocol {word}"
 
 
 def _shape_options(shape: Shape) -> str:
@@ -106,56 +102,51 @@ def _median_of(rows: Sequence[Row], shape: Shape) -> float | None:
     return next((row.median for row in rows if row.shape == shape), None)
 
 
-def _missing_run(
-    about: str, shape: Shape, loss: str, group: Group, missing_shape: Shape
-) -> Observation:
-    text = f"{loss} is unknown without a run of {missing_shape}: "
-    text += _submit_command(group, missing_shape)
+def _missing_run(about: str, shape: Shape, loss: str, group: Group, missing: Shape) -> Observation:
+    text = f"{loss} is unknown without a run of {missing}: {_submit_command(group, missing)}"
     return Observation(about, shape, text, missing=True)
 
 
-def _explain_node_loss(group: Group, rows: Sequence[Row]) -> Observation:
-    """Compare the rate of one GPU with that of a whole node."""
-    width = max(row.shape.gpus_per_node for row in rows)
-    shape = Shape(1, width)
-    device = device_word(group)
-    if width == 1:
-        return Observation("node", shape, f"One {device} per node: nothing is lost inside a node.")
-    single, node = _median_of(rows, BASELINE), _median_of(rows, shape)
-    if single is None or node is None:
-        missing_shape = BASELINE if single is None else shape
-        return _missing_run("node", shape, "The loss inside a node", group, missing_shape)
-    ideal = width * single
-    loss = 1 - node / ideal
-    text = (
-        f"Inside a node {loss:.1%} is lost: {shape} gives {node:,.2f} samples/s, where "
-        f"{width} times the {single:,.2f} of one {device} are {ideal:,.2f}."
-    )
-    return Observation("node", shape, text, {"lost": loss, "ideal": ideal, "measured": node})
-
-
-def _explain_network_loss(group: Group, rows: Sequence[Row]) -> list[Observation]:
-    """Compare the rate of one node with that of several."""
-    several = [row for row in rows if row.shape.nodes > 1]
-    if not several:
-        shape = Shape(2, max(row.shape.gpus_per_node for row in rows))
-        return [_missing_run("nodes", shape, "The loss between nodes", group, shape)]
-    return [_explain_loss_between(group, row, rows) for row in several]
-
-
-def _explain_loss_between(group: Group, row: Row, rows: Sequence[Row]) -> Observation:
-    shape, speed = row.shape, row.median or 0.0
-    node_shape = Shape(1, shape.gpus_per_node)
-    node = _median_of(rows, node_shape)
-    if node is None:
-        return _missing_run("nodes", shape, f"The loss of {shape} between nodes", group, node_shape)
-    ideal = shape.nodes * node
+def _explain_loss(
+    group: Group, rows: Sequence[Row], about: str, base_shape: Shape, shape: Shape
+) -> Observation:
+    """Compare the rate of a shape with that of a smaller one, times the difference in size."""
+    base, speed = _median_of(rows, base_shape), _median_of(rows, shape)
+    if base is None or speed is None:
+        missing = base_shape if base is None else shape
+        place = "inside a node" if about == "node" else f"of {shape} between nodes"
+        return _missing_run(about, shape, f"The loss {place}", group, missing)
+    factor = shape.gpus // base_shape.gpus
+    ideal = factor * base
     loss = 1 - speed / ideal
-    text = (
-        f"Between nodes {shape} loses {loss:.1%}: it gives {speed:,.2f} samples/s, "
-        f"where {shape.nodes} times the {node:,.2f} of one node are {ideal:,.2f}."
+    unit = "one node" if about == "nodes" else f"one {device_word(group)}"
+    start = (
+        f"Between nodes {shape} loses {loss:.1%}: it gives"
+        if about == "nodes"
+        else f"Inside a node {loss:.1%} is lost: {shape} gives"
     )
-    return Observation("nodes", shape, text, {"lost": loss, "ideal": ideal, "measured": speed})
+    text = (
+        f"{start} {speed:,.2f} samples/s, where {factor} times the {base:,.2f} of {unit} are "
+        f"{ideal:,.2f}."
+    )
+    return Observation(about, shape, text, {"lost": loss, "ideal": ideal, "measured": speed})
+
+
+def _explain_losses(group: Group, rows: Sequence[Row]) -> Iterator[Observation]:
+    """Compare one GPU with a whole node, and one node with several."""
+    width = max(row.shape.gpus_per_node for row in rows)
+    node = Shape(1, width)
+    if width == 1:
+        text = f"One {device_word(group)} per node: nothing is lost inside a node."
+        yield Observation("node", node, text)
+    else:
+        yield _explain_loss(group, rows, "node", BASELINE, node)
+    shapes = [row.shape for row in rows if row.shape.nodes > 1]
+    for shape in shapes:
+        yield _explain_loss(group, rows, "nodes", Shape(1, shape.gpus_per_node), shape)
+    if not shapes:
+        several = Shape(2, width)
+        yield _missing_run("nodes", several, "The loss between nodes", group, several)
 
 
 def count_parameters(model: ModelSize) -> int:
@@ -173,12 +164,6 @@ def count_parameters(model: ModelSize) -> int:
     return embeddings + model.layers * block + (hidden**2 + hidden) + heads
 
 
-def _accumulation(group: Group) -> int:
-    words = group.variant.split(",")
-    texts = (word.removeprefix("acc") for word in words if word.startswith("acc"))
-    return next((int(word) for word in texts if word.isdecimal()), 1)
-
-
 def _explain_all_reduce(
     group: Group, row: Row, rows: Sequence[Row], bandwidths: Mapping[Shape, float]
 ) -> list[Observation]:
@@ -190,8 +175,14 @@ def _explain_all_reduce(
         return []
     bandwidth = bandwidths.get(shape)
     if bandwidth is None:
-        return [_missing_bandwidth(shape)] if shape.nodes > 1 else []
-    samples = group.batch_size_per_device * _accumulation(group)
+        text = (
+            f"The time of the network of {shape} alone is unknown without nccl-tests: "
+            f"hpcbert submit --fw nccl-tests {_shape_options(shape)}"
+        )
+        missing = Observation("all-reduce", shape, text, missing=True)
+        return [missing] if shape.nodes > 1 else []
+    accumulations = re.findall(r"(?:^|,)acc(\d+)(?=,|$)", group.variant) or ["1"]
+    samples = group.batch_size_per_device * int(accumulations[0])
     step = shape.gpus * samples / row.median
     lost = step - base_shape.gpus * samples / base_speed
     size = count_parameters(model) * 4
@@ -221,18 +212,13 @@ def _explain_all_reduce(
     return [Observation("all-reduce", shape, text, numbers)]
 
 
-def _missing_bandwidth(shape: Shape) -> Observation:
-    text = (
-        f"The time of the network of {shape} alone is unknown without nccl-tests: "
-        f"hpcbert submit --fw nccl-tests {_shape_options(shape)}"
-    )
-    return Observation("all-reduce", shape, text, missing=True)
-
-
 def _explain_slow_node(row: Row) -> list[Observation]:
     """Name a node that lowers the median: without its runs, the median would be higher."""
-    runs = [(frozenset(run.nodes), run.throughput) for run in row.runs if run.valid]
-    measured = [(nodes, speed) for nodes, speed in runs if nodes and speed]
+    measured = [
+        (run.nodes, run.throughput)
+        for run in row.runs
+        if run.valid and run.nodes and run.throughput
+    ]
     if len(measured) < _MIN_RUNS_WITHOUT + 1 or not row.median:
         return []
     changes: list[tuple[float, int, str]] = []
@@ -241,7 +227,13 @@ def _explain_slow_node(row: Row) -> list[Observation]:
         if _MIN_RUNS_WITHOUT <= len(speeds) < len(measured):
             changes.append((median(speeds), len(speeds), node))
     if not changes:
-        return [_missing_nodes(row.shape)] if row.shape.nodes > 1 else []
+        text = (
+            f"All runs of {row.shape} had the same nodes, so they can't be compared with each "
+            "other (in a step all ranks wait for the slowest): repeats on other nodes would show "
+            "it, as an array makes them (--repeats-in array)."
+        )
+        missing = Observation("slow-node", row.shape, text, missing=True)
+        return [missing] if row.shape.nodes > 1 else []
     best, count, node = max(changes, key=lambda change: change[0])
     gain = best / row.median - 1
     if gain < _MIN_GAIN:
@@ -258,15 +250,6 @@ def _explain_slow_node(row: Row) -> list[Observation]:
     numbers = {"median": row.median, "median_without": best, "gain": gain}
     numbers["runs_without"] = float(count)
     return [Observation("slow-node", row.shape, text, numbers)]
-
-
-def _missing_nodes(shape: Shape) -> Observation:
-    text = (
-        f"All runs of {shape} had the same nodes, so they can't be compared with each "
-        "other (in a step all ranks wait for the slowest): repeats on other nodes would show "
-        "it, as an array makes them (--repeats-in array)."
-    )
-    return Observation("slow-node", shape, text, missing=True)
 
 
 def _explain_steps(row: Row) -> list[Observation]:

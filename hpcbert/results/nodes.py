@@ -14,7 +14,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from math import ceil, inf
-from operator import itemgetter
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from hpcbert.logs.arithmetic import median
@@ -258,33 +257,24 @@ class NodeRecord(NamedTuple):
 def list_history(results: Iterable[ResultSet]) -> tuple[NodeRecord, ...]:
     """Return the records of all nodes, by node and point, the oldest first."""
     records: list[NodeRecord] = []
-    newest: dict[tuple[str, str], tuple[NodeRecord, Mapping[str, str]]] = {}
+    newest: dict[tuple[str, str], tuple[float | None, Mapping[str, str]]] = {}
     for result in sorted(results, key=lambda result: result.sources[0].created):
         source = result.sources[0]
         facts = {node: entry.facts for entry in source.environments for node in entry.nodes}
         for point, rates in gather_rates(result.tables).items():
-            for node, runs in filter(itemgetter(1), rates.items()):
+            for node, runs in rates.items():
+                if not runs:
+                    continue
                 before, facts_before = newest.get((node, point), (None, {}))
                 rate, node_facts = median(runs), facts.get(node, {})
-                record = NodeRecord(
-                    node=node,
-                    point=point,
-                    created=source.created,
-                    campaign=source.name,
-                    runs=len(runs),
-                    median=rate,
-                    ratio=rate / before.median if before else None,
-                    changes=_compare_facts(facts_before, node_facts),
+                ratio = rate / before if before else None
+                # The facts that both have and that differ.
+                changes = tuple(
+                    FactChange(name, facts_before[name], node_facts[name])
+                    for name in sorted(facts_before.keys() & node_facts.keys())
+                    if facts_before[name] != node_facts[name]
                 )
-                newest[node, point] = record, node_facts or facts_before
-                records.append(record)
+                place = (node, point, source.created, source.name)
+                records.append(NodeRecord(*place, len(runs), rate, ratio, changes))
+                newest[node, point] = rate, node_facts or facts_before
     return tuple(sorted(records, key=lambda record: record[:3]))
-
-
-def _compare_facts(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[FactChange, ...]:
-    """Return the facts that both have and that differ."""
-    return tuple(
-        FactChange(name, before[name], after[name])
-        for name in sorted(before.keys() & after.keys())
-        if before[name] != after[name]
-    )

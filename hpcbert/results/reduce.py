@@ -20,7 +20,6 @@ from hpcbert.model import (
     Reason,
     RepeatCount,
     Row,
-    Run,
     Shape,
     SpeedupTable,
     valid_throughputs,
@@ -78,36 +77,28 @@ def find_invalid_reasons(evidence: Evidence) -> tuple[Reason, ...]:
         return (Reason("rehearsal", "the sample log was replayed; nothing was trained"),)
     if evidence.state == FOREIGN:
         return evidence.log
-    reasons = (*_state_reasons(evidence), *_exit_reasons(evidence))
-    if reasons and not evidence.over:
-        return reasons
-    return reasons + tuple(
-        reason for reason in evidence.log if not (reasons and reason.code == "no-log")
-    )
-
-
-def _state_reasons(evidence: Evidence) -> tuple[Reason, ...]:
-    if evidence.state == _COMPLETED and evidence.suspended:
-        seconds = f"{evidence.suspended:g} s"
-        return (Reason("state", f"it was suspended for {seconds} while its time continued"),)
-    if evidence.state == _COMPLETED:
-        return ()
-    explanation = f": {evidence.detail}" if evidence.detail else ""
-    if evidence.alive:
-        return (Reason("unfinished", f"it is {evidence.state}{explanation}"),)
-    return (Reason("state", f"it is {evidence.state}, not {_COMPLETED}{explanation}"),)
-
-
-def _exit_reasons(evidence: Evidence) -> tuple[Reason, ...]:
-    if evidence.exit_code is None:
-        if evidence.state != _COMPLETED:
-            return ()
-        if not evidence.over:
-            return (Reason("exit", evidence.detail),)
-        return (Reason("exit", "the exit status of the measured step is not recorded"),)
-    if evidence.exit_code == 0:
-        return ()
-    return (Reason("exit", f"the measured step ended with status {evidence.exit_code}"),)
+    reasons = []
+    completed, detail = evidence.state == _COMPLETED, evidence.detail
+    explanation = f": {detail}" if detail else ""
+    if completed and evidence.suspended:
+        text = f"it was suspended for {evidence.suspended:g} s while its time continued"
+        reasons.append(Reason("state", text))
+    elif not completed and evidence.alive:
+        reasons.append(Reason("unfinished", f"it is {evidence.state}{explanation}"))
+    elif not completed:
+        text = f"it is {evidence.state}, not {_COMPLETED}{explanation}"
+        reasons.append(Reason("state", text))
+    if evidence.exit_code:
+        text = f"the measured step ended with status {evidence.exit_code}"
+        reasons.append(Reason("exit", text))
+    elif evidence.exit_code is None and completed:
+        text = "the exit status of the measured step is not recorded"
+        reasons.append(Reason("exit", text if evidence.over else detail))
+    if not reasons:
+        return evidence.log
+    if not evidence.over:
+        return tuple(reasons)
+    return (*reasons, *(reason for reason in evidence.log if reason.code != "no-log"))
 
 
 class Curves:
@@ -217,13 +208,23 @@ def _make_row(point: Measured, numbers: list[float], base: float | None) -> Row:
     speedup = middle_speed / base if middle_speed and base else None
     gpu_ratio = point.shape.gpus / BASELINE.gpus
     mean = math.fsum(numbers) / len(numbers) if numbers else None
-    cv = _variation(numbers, mean)
-    runs = _mark_outliers(point.runs, numbers)
+    cv = None
+    if mean is not None and len(numbers) > 1:
+        squares = math.fsum((number - mean) ** 2 for number in numbers)
+        cv = math.sqrt(squares / (len(numbers) - 1)) / mean
+    low, high = expected_range(numbers)
+    runs = tuple(
+        replace(run, flags=("outlier", *run.flags))
+        if run.valid and run.throughput is not None and not low <= run.throughput <= high
+        else run
+        for run in point.runs
+    )
+    is_published = point.origin is not None and point.origin.kind == "record"
     conditions = {
         "superlinear": speedup is not None and speedup > gpu_ratio,
         "noisy": cv is not None and cv > NOISY,
         # A published median without its runs may be one of many.
-        "single-run": ok == 1 and not (point.origin and point.origin.kind == "record"),
+        "single-run": ok == 1 and not is_published,
         "incomplete": ok < required,
         "imprecise": point.adaptive is not None
         and ok >= required
@@ -256,24 +257,6 @@ def _make_row(point: Measured, numbers: list[float], base: float | None) -> Row:
         metrics=metrics,
         adaptive=point.adaptive,
         unchecked=point.unchecked,
-    )
-
-
-def _variation(numbers: list[float], mean: float | None) -> float | None:
-    """Return the standard deviation of a sample (n - 1) divided by its mean."""
-    if mean is None or len(numbers) < 2:  # noqa: PLR2004 - one run has no spread
-        return None
-    squares = math.fsum((number - mean) ** 2 for number in numbers)
-    return math.sqrt(squares / (len(numbers) - 1)) / mean
-
-
-def _mark_outliers(runs: tuple[Run, ...], numbers: Sequence[float]) -> tuple[Run, ...]:
-    low, high = expected_range(numbers)
-    return tuple(
-        replace(run, flags=("outlier", *run.flags))
-        if run.valid and run.throughput is not None and not low <= run.throughput <= high
-        else run
-        for run in runs
     )
 
 

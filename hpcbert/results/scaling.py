@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from operator import mul
 
-from hpcbert.logs.arithmetic import median
-from hpcbert.model import Row, SpeedupTable
+from hpcbert.logs import arithmetic
+from hpcbert.model import SpeedupTable
 
 # How far beyond the largest measured number of nodes the published tables allow a check.
 MAX_EXTRAPOLATION = 4
@@ -110,12 +110,21 @@ class Curve:
         """Return the seconds of a step: the middle of the models' predictions."""
         if len(self.points) == _MIN_POINTS:
             return self.fits[0].step_seconds(nodes, self.gpus_per_node)
-        return median([fit.step_seconds(nodes, self.gpus_per_node) for fit in self.fits])
+        return arithmetic.median([fit.step_seconds(nodes, self.gpus_per_node) for fit in self.fits])
 
     def predict(self, nodes: int) -> Prediction:
         """Return the prediction for some nodes, or the reason for its absence."""
-        if self.reason or nodes > self.max_nodes:
-            return Prediction(nodes, self.gpus_per_node, why=self.reason or self._too_far(nodes))
+        reason = self.reason
+        if nodes > self.max_nodes and not reason:
+            largest = max(count for count, _ in self.points)
+            factor, enough = nodes / largest, math.ceil(nodes / MAX_EXTRAPOLATION)
+            reason = (
+                f"{nodes} nodes are {factor:g} times the {largest} that were measured, and beyond "
+                f"{MAX_EXTRAPOLATION} times the model was never compared with a measurement. "
+                f"A run on {enough} nodes would be enough."
+            )
+        if reason:
+            return Prediction(nodes, self.gpus_per_node, why=reason)
         times = [fit.step_seconds(nodes, self.gpus_per_node) for fit in self.fits]
         margin = max(MARGIN, self.spread)
         middle, low, high = self.seconds(nodes), min(times), max(times)
@@ -130,14 +139,6 @@ class Curve:
             step_seconds=middle,
             exposed_seconds=max(0.0, middle - single_node_seconds),
             efficiency=single_node_seconds / middle,
-        )
-
-    def _too_far(self, nodes: int) -> str:
-        largest = max(count for count, _ in self.points)
-        return (
-            f"{nodes} nodes are {nodes / largest:g} times the {largest} that were measured, and "
-            f"beyond {MAX_EXTRAPOLATION} times the model was never compared with a measurement. "
-            f"A run on {math.ceil(nodes / MAX_EXTRAPOLATION)} nodes would be enough."
         )
 
 
@@ -167,27 +168,24 @@ class Prediction:
 def fit_curve(table: SpeedupTable) -> Curve:
     """Fit a table's growth over nodes, at the number of GPUs per node with the most node counts."""
     batch = table.group.batch_size_per_device
-    measured = [row for row in table.rows if row.median]
-    counts = Counter(row.shape.gpus_per_node for row in measured)
+    measured = [(row, row.median) for row in table.rows if row.median]
+    seconds = {row.shape: row.shape.gpus * batch / median for row, median in measured}
+    counts = Counter(shape.gpus_per_node for shape in seconds)
     width = max(counts, key=lambda gpus: (counts[gpus], gpus), default=0)
-    rows = [row for row in measured if row.shape.gpus_per_node == width]
-    rows.sort(key=lambda row: row.shape.nodes)
-    points = tuple((row.shape.nodes, _seconds(row, batch)) for row in rows)
-    single_gpu_seconds = next(
-        (_seconds(row, batch) for row in measured if row.shape.gpus == 1), None
-    )
+    node_seconds = {
+        shape.nodes: time for shape, time in seconds.items() if shape.gpus_per_node == width
+    }
+    points = tuple(sorted(node_seconds.items()))
+    single_gpu_seconds = next((time for shape, time in seconds.items() if shape.gpus == 1), None)
     missing_run = _describe_missing_run(points, width)
     fits = () if missing_run else _fit_models(points, width)
-    spread = max((_spread(row) for row in rows), default=0.0)
+    spreads = [
+        ((row.max or 0.0) - (row.min or 0.0)) / 2 / median
+        for row, median in measured
+        if row.shape.gpus_per_node == width
+    ]
+    spread = max(spreads, default=0.0)
     return Curve(width, batch, points, single_gpu_seconds, fits, missing_run, spread)
-
-
-def _seconds(row: Row, batch: int) -> float:
-    return row.shape.gpus * batch / (row.median or math.inf)
-
-
-def _spread(row: Row) -> float:
-    return ((row.max or 0.0) - (row.min or 0.0)) / 2 / row.median if row.median else 0.0
 
 
 def _describe_missing_run(points: Sequence[tuple[int, float]], width: int) -> str:

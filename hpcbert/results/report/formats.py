@@ -1,20 +1,20 @@
 """The formats of a report: one template each.
 
-The page loads nothing: no script, no font, nothing from a network. LaTeX's tables need the packages
-booktabs and siunitx; each file says so.
+The page loads nothing: no script, no font, nothing from a network. LaTeX's tables need the package
+booktabs and others; each file says so.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from hpcbert.results.grid import Cell, Column, Grid, escape_markdown, format_csv, format_markdown
+from hpcbert.results.grid import Grid, escape_markdown, format_csv, format_markdown
 from hpcbert.results.report.figures import Drawing, inline_svg
 from hpcbert.results.report.model import Picture, Report, Words
 
@@ -105,61 +105,31 @@ def render_csv(grid: Grid) -> str:
 
 
 def render_latex(grid: Grid, *, han: bool = False) -> str:
-    """Return a table as LaTeX.
+    """Return a table as LaTeX; numbers of a column have equally many decimals, on the right.
 
     Args:
         han: Whether to keep Chinese signs: then it needs XeLaTeX with the package ctex.
     """
-    escaped = partial(escape_latex, han=han)
     rows = [
-        [_latex_cell(column, cell, escaped) for column, cell in zip(grid.columns, row, strict=True)]
+        [
+            escape_latex(column.format_cell(cell), han=han)
+            for column, cell in zip(grid.columns, row, strict=True)
+        ]
         for row in grid.rows
     ]
     template = _template_environment().get_template("table.tex.j2")
-    spec = "".join(_latex_column(grid, place) for place in range(len(grid.columns)))
-    titles = [
-        escaped(f"{column.title} (%)" if column.form.endswith("%") else column.title)
-        for column in grid.columns
-    ]
+    spec = "".join("r" if column.form else "l" for column in grid.columns)
+    titles = [escape_latex(column.title, han=han) for column in grid.columns]
     return template.render(name=grid.name, han=han, spec=spec, titles=titles, rows=rows)
 
 
 def escape_latex(text: str, *, han: bool) -> str:
     """Return text that LaTeX shows unchanged; signs that it lacks appear as their numbers."""
-    return "".join(char if han and ord(char) in _HAN else _latex_sign(char) for char in text)
-
-
-def _latex_sign(char: str) -> str:
-    if char in _TEX:
-        return _TEX[char]
-    plain = (" " <= char <= "~") or ord(char) in _LATIN
-    return char if plain else f"[U+{ord(char):04X}]"
-
-
-def _latex_cell(column: Column, cell: Cell, escaped: Callable[[str], str]) -> str:
-    if column.numeric and not isinstance(cell, str):
-        return "{}" if cell is None else _latex_number(column, cell)
-    text = escaped(column.format_cell(cell))
-    # In a column of numbers a text needs braces; so does text that `\\` would read as its argument.
-    return f"{{{text}}}" if column.numeric or text.startswith(("[", "*")) else text
-
-
-def _latex_number(column: Column, value: float) -> str:
-    """Return a number as siunitx reads it: a share in percent, without the sign."""
-    if column.form.endswith("%"):
-        return format(value * 100, column.form[:-1] + "f")
-    return format(value, column.form)
-
-
-def _latex_column(grid: Grid, place: int) -> str:
-    """Return the type of a column; numbers are aligned at their points."""
-    column = grid.columns[place]
-    if not column.numeric:
-        return "r" if column.form else "l"
-    if column.form.endswith("e"):
-        return "S[table-format=1.3e2]"
-    cells: list[Any] = [row[place] for row in grid.rows]
-    numbers = [_latex_number(column, cell) for cell in cells if isinstance(cell, int | float)]
-    count = max((len(text.lstrip("+-").partition(".")[0]) for text in numbers), default=1)
-    part = max((len(text.partition(".")[2]) for text in numbers), default=0)
-    return f"S[table-format={count}.{part}]" if part else f"S[table-format={count}]"
+    signs = []
+    for char in text:
+        code = ord(char)
+        plain = " " <= char <= "~" or code in _LATIN or (han and code in _HAN)
+        signs.append(_TEX.get(char, char if plain else f"[U+{code:04X}]"))
+    escaped = "".join(signs)
+    # After `\\` these would be its argument.
+    return f"{{{escaped}}}" if escaped.startswith(("[", "*")) else escaped

@@ -159,9 +159,9 @@ def test_no_cell_is_a_formula_and_numbers_are_unrounded(name: str) -> None:
 def test_latex_takes_no_name_for_a_command() -> None:
     columns = (Column("a_b"), Column("50%", ".1%"))
     text = formats.render_latex(Grid("n", "t", columns, ((r"\input{x}", 0.5), ("[x] & *", None))))
-    assert r"\textbackslash{}input\{x\} & 50.0 \\" in text
-    assert r"{[x] \& *} & {} \\" in text
-    assert "{a\\_b} & {50\\% (\\%)}" in text
+    assert r"\textbackslash{}input\{x\} & 50.0\% \\" in text
+    assert r"{[x] \& *} &  \\" in text
+    assert r"a\_b & 50\% \\" in text
 
 
 @pytest.mark.slow
@@ -172,7 +172,7 @@ def test_latex_compiles(tmp_path: Path) -> None:
         for name in HOSTILE
         for grid in compose_report(make_report_input(name), Words("en")).grids
     ]
-    start = r"\documentclass{article}\usepackage[T1]{fontenc}\usepackage{textcomp,booktabs,siunitx}"
+    start = r"\documentclass{article}\usepackage[T1]{fontenc}\usepackage{textcomp,booktabs}"
     text = "\n\n".join([rf"{start}\begin{{document}}\tiny", *bodies, r"\end{document}"])
     (tmp_path / "all.tex").write_text(text, encoding="utf-8")
     result = subprocess.run(
