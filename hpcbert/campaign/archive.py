@@ -103,21 +103,15 @@ def _check_end_record(file: BinaryIO, size: int, path: Path) -> None:
     tail = file.read()
     offset = tail.rfind(_END_MARK)
     if offset < 0 or len(tail) - offset < _END.size:
-        is_truncated = tail and size >= len(_END_MARK) and _begins_with_entry(file)
+        file.seek(0)
+        is_truncated = file.read(4) == b"PK\x03\x04"
         message = "The ZIP file was cut short." if is_truncated else "The file is not a ZIP file."
         raise UsageError(message, where=str(path))
     _, count, directory_size = _END.unpack_from(tail, offset)
     is_zip64 = tail[max(0, offset - _WIDE) : offset].startswith(_WIDE_MARK)
     if is_zip64 or count > MAX_FILES or directory_size > _MAX_DIRECTORY:
-        raise UsageError(
-            f"The archive has too many files: hpcbert reads at most {MAX_FILES:,}.",
-            where=str(path),
-        )
-
-
-def _begins_with_entry(file: BinaryIO) -> bool:
-    file.seek(0)
-    return file.read(4) == b"PK\x03\x04"
+        text = f"The archive has too many files: hpcbert reads at most {MAX_FILES:,}."
+        raise UsageError(text, where=str(path))
 
 
 def _check_zip_entries(entries: Sequence[zipfile.ZipInfo], path: Path) -> None:
@@ -125,14 +119,10 @@ def _check_zip_entries(entries: Sequence[zipfile.ZipInfo], path: Path) -> None:
     names: set[str] = set()
     for entry in entries:
         if fault := _describe_zip_fault(entry, names):
-            shown_name = entry.filename.encode("ascii", "backslashreplace").decode()[
-                :MAX_NAME_LENGTH
-            ]
-            raise UsageError(f"The archive's entry {shown_name!r} {fault}.", where=str(path))
+            name = entry.filename.encode("ascii", "backslashreplace").decode()[:MAX_NAME_LENGTH]
+            raise UsageError(f"The archive's entry {name!r} {fault}.", where=str(path))
         names.add(entry.filename.rstrip("/"))
-    folders = {
-        name[:position] for name in names for position, letter in enumerate(name) if letter == "/"
-    }
+    folders = {name[:at] for name in names for at, letter in enumerate(name) if letter == "/"}
     files = {entry.filename for entry in entries if not entry.is_dir()}
     if conflicts := sorted(folders & files):
         message = f"The archive's entry {conflicts[0]!r} is a file and a folder."
@@ -227,10 +217,16 @@ def pack(directory: Path, target: Path) -> PackedArchive:
                 file.flush()
                 os.fsync(file.fileno())
                 size, sha256 = file.seek(0, os.SEEK_END), _hash_file(file)
-            _publish(temporary, target)
+            try:
+                # A file that appeared meanwhile is never replaced.
+                os.link(temporary, target)
+            except FileExistsError:
+                text = "The file has appeared meanwhile and stays."
+                raise UsageError(text, where=str(target)) from None
+            except OSError:  # A file system without links.
+                temporary.rename(target)
         finally:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
+            temporary.unlink(missing_ok=True)
     return PackedArchive(target, size, sha256, len(index["files"]), tuple(index["masked"]))
 
 
@@ -261,21 +257,12 @@ def _hash_file(file: BinaryIO) -> str:
     return digest.hexdigest()
 
 
-def _publish(temporary: Path, target: Path) -> None:
-    """Give a finished file its name; never replace a file that appeared meanwhile."""
-    try:
-        os.link(temporary, target)
-    except FileExistsError:
-        raise UsageError("The file has appeared meanwhile and stays.", where=str(target)) from None
-    except OSError:  # A file system without links.
-        temporary.rename(target)
-
-
 def _write_archive(file: BinaryIO, directory: Path, identity: str) -> dict[str, Any]:
     """Write the files of a campaign in order, and then their description."""
     index: dict[str, Any] = {"schema": SCHEMA, "campaign": identity, "files": {}, "masked": {}}
     earlier_masks = read_masks(directory)
-    names = sorted({*evidence.list_paths(directory), *_list_extras(directory)})
+    extras = (name for name in _EXTRAS if os.path.lexists(directory / name))
+    names = sorted({*evidence.list_paths(directory), *extras})
     if len(names) >= MAX_FILES:
         raise _too_large_error(directory)
     bytes_left = MAX_TOTAL_BYTES - _MOST_INDEX
@@ -291,11 +278,6 @@ def _write_archive(file: BinaryIO, directory: Path, identity: str) -> dict[str, 
         text = json.dumps(index, indent=1, sort_keys=True) + "\n"
         archive.writestr(_make_entry(f"{identity}/{INDEX}"), text)
     return index
-
-
-def _list_extras(directory: Path) -> Iterator[str]:
-    """Yield the files that go with a campaign but have no part in its numbers."""
-    yield from (name for name in _EXTRAS if os.path.lexists(directory / name))
 
 
 def _make_entry(name: str) -> zipfile.ZipInfo:
@@ -422,17 +404,15 @@ def open_archive(path: Path) -> Iterator[Path]:
 def _unpack(path: Path, folder: Path) -> Path:
     with open_zip(path) as archive:
         identity, index = _read_index(archive, path)
-        files, prefix = index["files"], f"{identity}/"
+        directory, files = folder / identity, index["files"]
         for info in archive.infolist():
-            name = info.filename.removeprefix(prefix)
+            name = info.filename.removeprefix(f"{identity}/")
             if info.is_dir() or name == INDEX:
                 continue
             if name not in files or not (name in _EXTRAS or evidence.is_evidence(name)):
-                raise UsageError(
-                    f"The archive has a file that does not belong there: {name!r}.", where=str(path)
-                )
-            unpack_entry(archive, info, folder / identity / name)
-    directory = folder / identity
+                text = f"The archive has a file that does not belong there: {name!r}."
+                raise UsageError(text, where=str(path))
+            unpack_entry(archive, info, directory / name)
     for name, entry in files.items():
         _check_file(directory / name, entry, f"{path}: {name}")
     store.write_json(directory / INDEX, index)

@@ -5,7 +5,6 @@ The job itself writes it into its status file (preflight.bash), one line per nod
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -63,17 +62,20 @@ class Preflight:
     @property
     def slow(self) -> dict[str, str]:
         """The nodes that are far below the others, each with the reason."""
-        return {node.name: self._reason(node) for node in self.nodes if node.slow}
-
-    def _reason(self, node_fabric: NodeFabric) -> str:
-        pairs = (
-            ("inside it", node_fabric.inside, self.inside),
-            ("to others", node_fabric.between, self.between),
-        )
-        worst = min((pair for pair in pairs if pair[2]), key=lambda pair: pair[1] / pair[2])
-        where, rate, median_rate = worst
-        text = f"{rate / _GB:.3g} GB/s {where}; the median is {median_rate / _GB:.3g}"
-        return f"the preflight measured {text}"
+        reasons = {}
+        for node in self.nodes:
+            rates = {"inside it": (node.inside, self.inside)}
+            rates["to others"] = node.between, self.between
+            shares = [
+                (rate / usual, where, rate, usual)
+                for where, (rate, usual) in rates.items()
+                if usual
+            ]
+            if node.slow:
+                _, where, rate, usual = min(shares)
+                text = f"{rate / _GB:.3g} GB/s {where}; the median is {usual / _GB:.3g}"
+                reasons[node.name] = f"the preflight measured {text}"
+        return reasons
 
 
 def read_preflight(watched: TrackedCampaign) -> Preflight | None:
@@ -84,23 +86,33 @@ def read_preflight(watched: TrackedCampaign) -> Preflight | None:
     record = read_record(watched.directory / array.status(array.repeats[0]))
     job_record = record.newest()
     events = record.attempts.get(job_record.attempt, ())
-    nodes = tuple(filter(None, map(_read_node, _select_events(events, "node"))))
-    fabric = next(iter(_select_events(events, "fabric")), {})
-    over = job_record.exit is not None
     state: Literal["waits", "runs", "done", "failed"] = "waits"
-    if over:
+    if job_record.exit is not None:
         state = "failed" if job_record.exit else "done"
     elif job_record.start is not None:
         state = "runs"
+    nodes: list[NodeFabric] = []
+    pairs: dict[str, list[tuple[str, str]]] = {"left-out": [], "spared": []}
+    fabric: Event = {}
+    for event in events:
+        kind, name = str(event.get("event")), event.get("name")
+        if kind == "fabric":
+            fabric = fabric or event
+        elif kind == "node" and name and isinstance(name, str):
+            inside, between = _as_count(event.get("inside")), _as_count(event.get("between"))
+            nodes.append(NodeFabric(name, inside, between, slow=event.get("slow") is True))
+        elif kind in pairs:
+            key = "nodes" if kind == "left-out" else "why"
+            pairs[kind].append((str(event.get("job", "")), str(event.get(key, ""))))
     return Preflight(
         array=array,
         state=state,
-        nodes=nodes,
+        nodes=tuple(nodes),
         inside=_as_count(fabric.get("inside")),
         between=_as_count(fabric.get("between")),
         all=_as_count(fabric.get("all")),
-        left_out=_read_pairs(events, "left-out", "nodes"),
-        spared=_read_pairs(events, "spared", "why"),
+        left_out=tuple(pairs["left-out"]),
+        spared=tuple(pairs["spared"]),
     )
 
 
@@ -111,25 +123,6 @@ def find_log(watched: TrackedCampaign, array: Array) -> Path:
     return next(
         (candidate for candidate in (path, path.with_suffix(FAILED)) if candidate.exists()), output
     )
-
-
-def _select_events(events: tuple[Event, ...], name: str) -> list[Event]:
-    return [event for event in events if event.get("event") == name]
-
-
-def _read_pairs(events: tuple[Event, ...], name: str, key: str) -> tuple[tuple[str, str], ...]:
-    return tuple(
-        (str(event.get("job", "")), str(event.get(key, "")))
-        for event in _select_events(events, name)
-    )
-
-
-def _read_node(event: Event) -> NodeFabric | None:
-    name = event.get("name")
-    if not isinstance(name, str) or not name:
-        return None
-    inside, between = _as_count(event.get("inside")), _as_count(event.get("between"))
-    return NodeFabric(name, inside, between, slow=event.get("slow") is True)
 
 
 def _as_count(value: Any) -> int:
@@ -155,20 +148,15 @@ def describe_preflight(watched: TrackedCampaign, *, over: bool = False) -> tuple
         if over and preflight.state != "failed":
             clause = "has recorded no end: somebody or something ended it"
         return (f"The preflight, {job}, {clause}.",)
-    return tuple(_describe_slow_nodes(preflight)) or (
-        f"The preflight found none of {len(preflight.nodes)} nodes far below the others.",
-    )
-
-
-def _describe_slow_nodes(preflight: Preflight) -> Iterator[str]:
-    """Yield sentences about slow nodes and the jobs that exclude them."""
-    for name, reason in preflight.slow.items():
-        yield f"{name} is far below the others: {reason}."
+    texts = [
+        f"{name} is far below the others: {reason}." for name, reason in preflight.slow.items()
+    ]
     if excluded_jobs := {job for job, _ in preflight.left_out}:
         jobs = format_count(len(excluded_jobs), "job")
-        yield f"Excluded from {jobs}: {', '.join(preflight.slow)}."
-    for job, reason in preflight.spared:
-        yield f"Job {job} runs on them nevertheless: {reason}."
+        texts.append(f"Excluded from {jobs}: {', '.join(preflight.slow)}.")
+    texts += [f"Job {job} runs on them nevertheless: {reason}." for job, reason in preflight.spared]
+    count = len(preflight.nodes)
+    return tuple(texts) or (f"The preflight found none of {count} nodes far below the others.",)
 
 
 def warn_about_preflight(watched: TrackedCampaign, *, over: bool) -> tuple[str, ...]:

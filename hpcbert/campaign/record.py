@@ -19,6 +19,7 @@ from typing import Any
 
 from hpcbert.slurm.hostlist import expand
 from hpcbert.slurm.state_sources import JobRecord, reduce_events
+from hpcbert.slurm.states import bounded_int
 from hpcbert.system.files import open_file, read_open
 
 # Events with which a repeat is over: the script's own, and the local queue's.
@@ -66,13 +67,14 @@ class Step:
         nodes = self.nodes & other.nodes
         if not nodes or None in {self.begin, self.end, other.begin, other.end}:
             return ()
-        fine = self.fine and other.fine
-        apart = self.host != other.host
-        own_span, other_span = (
-            self._span(fine=fine, apart=apart),
-            other._span(fine=fine, apart=apart),
-        )
-        overlap = min(own_span[1], other_span[1]) - max(own_span[0], other_span[0])
+        fine, apart = self.fine and other.fine, self.host != other.host
+        begins, ends = [], []
+        for step in (self, other):
+            ahead = step.ahead if apart and abs(step.ahead) > 1 else 0
+            begin, end = (step.begin or 0.0) + ahead, (step.end or 0.0) + ahead
+            begins.append(begin if fine else math.floor(begin))
+            ends.append(end if fine else math.floor(end))
+        overlap = min(ends) - max(begins)
         return tuple(sorted(nodes)) if overlap > (_CLOCK_SLACK if apart else 0.0) else ()
 
     @property
@@ -82,11 +84,6 @@ class Step:
             return None
         return float(math.floor(self.begin + min(0, self.ahead))), self.end + max(0, self.ahead)
 
-    def _span(self, *, fine: bool, apart: bool) -> tuple[float, float]:
-        ahead = self.ahead if apart and abs(self.ahead) > 1 else 0
-        span = ((self.begin or 0.0) + ahead, (self.end or 0.0) + ahead)
-        return span if fine else (math.floor(span[0]), math.floor(span[1]))
-
 
 def read_steps(events: Iterable[Mapping[str, Any]]) -> tuple[Step, ...]:
     """Return the measured steps in a status file, one per attempt, in order.
@@ -95,59 +92,50 @@ def read_steps(events: Iterable[Mapping[str, Any]]) -> tuple[Step, ...]:
         events: Events of one repeat, oldest first. Without those of the step itself, its begin and
             end are the script's.
     """
-    steps_by_attempt: dict[int, Step] = {}
+    steps: dict[int, Step] = {}
     for event in events:
-        attempt = event.get("attempt")
-        if isinstance(attempt, int) and not isinstance(attempt, bool):
-            step = steps_by_attempt.get(attempt, Step(attempt=attempt))
-            steps_by_attempt[attempt] = _apply_event(step, str(event.get("event")), event)
-    return tuple(
-        steps_by_attempt[attempt]
-        for attempt in sorted(steps_by_attempt)
-        if steps_by_attempt[attempt].begin is not None
-    )
+        attempt = bounded_int(event.get("attempt"))
+        if attempt is not None:
+            step = steps.get(attempt, Step(attempt=attempt))
+            steps[attempt] = _apply_event(step, str(event.get("event")), event)
+    return tuple(steps[attempt] for attempt in sorted(steps) if steps[attempt].begin is not None)
 
 
 def _apply_event(step: Step, kind: str, event: Mapping[str, Any]) -> Step:
-    time = _as_number(event.get("time"), _MAX_TIME)
+    time, exact_time = _as_number(event.get("time")), _as_number(event.get("at"))
+    uptime, zone = _as_number(event.get("uptime")), _parse_zone(event.get("zone"))
+    is_fine = exact_time is not None
     if kind == "start":
         host = _short_name(str(event.get("host", "")))
         names = expand(str(event.get("nodelist", ""))) or (host,)
         nodes = frozenset(map(_short_name, names)) - {""}
         job = str(event.get("job", ""))
         return Step(step.attempt, job=job, host=host, nodes=nodes, begin=time)
-    exact_time = _as_number(event.get("at"), _MAX_TIME)
-    uptime = _as_number(event.get("uptime"), _MAX_TIME)
-    zone = _parse_zone(event.get("zone"))
     if kind == "step":
         return replace(
             step,
-            begin=time if exact_time is None else exact_time,
+            begin=exact_time if is_fine else time,
             end=None,
-            fine=exact_time is not None,
+            fine=is_fine,
             zones=zone,
-            ahead=int(_as_number(event.get("ahead"), _MAX_TIME) or 0),
+            ahead=int(_as_number(event.get("ahead")) or 0),
             uptime=uptime,
         )
     if kind == "step-end":
+        moved = 0.0
+        is_known = step.fine and step.begin is not None and exact_time is not None
+        if is_known and step.uptime is not None and uptime is not None:
+            moved = ((exact_time or 0.0) - (step.begin or 0.0)) - (uptime - step.uptime)
         return replace(
             step,
-            end=time if exact_time is None else exact_time,
-            fine=step.fine and exact_time is not None,
+            end=exact_time if is_fine else time,
+            fine=step.fine and is_fine,
             zones=(*step.zones, *zone),
-            moved=_measure_clock_change(step, exact_time, uptime),
+            moved=moved,
         )
     if kind in ENDS and step.end is None:
         return replace(step, end=time, fine=False)
     return step
-
-
-def _measure_clock_change(step: Step, exact_time: float | None, uptime: float | None) -> float:
-    if step.begin is None or not step.fine or exact_time is None:
-        return 0.0
-    if step.uptime is None or uptime is None:
-        return 0.0
-    return (exact_time - step.begin) - (uptime - step.uptime)
 
 
 def _short_name(name: str) -> str:
@@ -155,10 +143,10 @@ def _short_name(name: str) -> str:
     return name.strip().lower().partition(".")[0]
 
 
-def _as_number(value: Any, most: float) -> float | None:
+def _as_number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if abs(value) <= most else None
+    return float(value) if abs(value) <= _MAX_TIME else None
 
 
 def _parse_zone(text: Any) -> tuple[int, ...]:
@@ -259,18 +247,11 @@ def last_event(path: Path) -> Event:
     """Return the last event in a status file, reading only its end; empty if none."""
     try:
         descriptor, size = open_file(path)
+        with os.fdopen(descriptor, "rb"):
+            raw = os.pread(descriptor, _LONGEST_LINE, max(0, size - _LONGEST_LINE))
     except OSError:
         return {}
-    try:
-        return _parse_last(os.pread(descriptor, _LONGEST_LINE, max(0, size - _LONGEST_LINE)))
-    except OSError:
-        return {}
-    finally:
-        os.close(descriptor)
-
-
-def _parse_last(raw: bytes) -> Event:
-    lines = reversed(raw[-_LONGEST_LINE:].strip().split(b"\n"))
+    lines = reversed(raw.strip().split(b"\n"))
     return next((event for line in lines for event in read_events(line)), {})
 
 
@@ -326,22 +307,19 @@ class Records:
 
         Use it after asking a scheduler: an end that was written meanwhile must be seen.
         """
-        self._refresh(directory.absolute() / _FOLDER)
-
-    def refresh_all(self) -> None:
-        """Do the same for all campaigns."""
-        for folder in tuple(self._read):
-            self._refresh(folder)
-
-    def _refresh(self, folder: Path) -> None:
+        folder = directory.absolute() / _FOLDER
         folder_records = self._read.pop(folder, {})
         if self._keep_unchanged:
-            repeat_records = {
+            self._read[folder] = {
                 path: repeat_record
                 for path, repeat_record in folder_records.items()
                 if repeat_record.stamp == _read_stamp(path)
             }
-            self._read[folder] = repeat_records
+
+    def refresh_all(self) -> None:
+        """Do the same for all campaigns."""
+        for folder in tuple(self._read):
+            self.refresh(folder.parent)
 
 
 def _read_stamp(path: Path) -> Stamp | None:

@@ -13,11 +13,10 @@ import json
 import os
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from hpcbert.campaign import ledger
-from hpcbert.campaign.ledger import Ledger
 from hpcbert.config import trust
 from hpcbert.config.schedulers import has_scheduler
 from hpcbert.errors import ConfigError, HpcbertError, UsageError
@@ -65,7 +64,19 @@ def read_json(path: Path) -> Any:
         raw = files.read(path)
     except OSError as error:
         raise UsageError(f"Can't read the file: {error.strerror}.", where=str(path)) from error
-    return ledger.parse_json(raw, path)
+    return parse_json(raw, path)
+
+
+def parse_json(raw: bytes, path: Path) -> Any:
+    """Return the contents of a JSON text.
+
+    Raises:
+        UsageError: It is not valid JSON.
+    """
+    try:
+        return json.loads(raw.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"The file is not valid JSON: {error}.", where=str(path)) from error
 
 
 def create(directory: Path) -> None:
@@ -87,11 +98,87 @@ def has_folders(directory: Path) -> bool:
     return all((directory / name).is_dir() for name in _FOLDERS)
 
 
-def write_manifest(directory: Path, campaign: Campaign) -> None:
-    """Write manifest.json; it then holds the changes that were next to it."""
-    write_text(directory / MANIFEST, ledger.format_manifest(SCHEMA, campaign))
-    with files.translate_errors("remove", directory / ledger.CHANGES):
-        ledger.remove(directory)
+# --- The manifest, and its changes ----------------------------------------------------------------
+
+# A submission records twice for each array: what it is about to do, and the result. Writing the
+# whole manifest each time would make a thousand points a thousand times slower than necessary, so
+# changes go to the end of a file next to it, one line each, on disk before anything is done about
+# it. When the submission ends, they become part of the manifest and the file is removed. If the
+# process is killed before that, the next reader uses the file: its first line names the manifest
+# that it continues, by digest, so that it is never applied to another one.
+CHANGES = "manifest.changes.jsonl"
+# Attempts to read a manifest that is just being rewritten.
+_MAX_READS = 20
+
+
+class Ledger:
+    """The arrays of a campaign as they are submitted, and their changes on disk.
+
+    Args:
+        directory: The campaign; the caller holds its lock.
+    """
+
+    def __init__(self, directory: Path, campaign: Campaign) -> None:
+        self.directory, self._base = directory, campaign
+        self._arrays = {array.name: array for array in campaign.arrays}
+        self._descriptor: int | None = None
+        self._size = 0
+
+    @property
+    def campaign(self) -> Campaign:
+        """The campaign with all changes."""
+        return replace(self._base, arrays=tuple(self._arrays.values()))
+
+    def put(self, *arrays: Array, after: str = "", flush: bool = True) -> None:
+        """Record arrays, replacing those with the same names.
+
+        Args:
+            after: Name of the array that they are the parts of; the first part has its name.
+            flush: Whether they survive a crash of the machine, not only of this process, when this
+                returns. Otherwise they are flushed with the next change.
+
+        Raises:
+            HpcbertError: The file system refused; the old contents stay on disk.
+        """
+        path = self.directory / CHANGES
+        with files.translate_errors("write", path):
+            if self._descriptor is None:
+                self._descriptor = self._open(path)
+            line = _format_json({"arrays": arrays, "after": after}).encode() + b"\n"
+            try:
+                remaining = memoryview(line)
+                while remaining:
+                    remaining = remaining[os.write(self._descriptor, remaining) :]
+                if flush:
+                    os.fsync(self._descriptor)
+            except OSError:
+                # An incomplete line would spoil the line after it.
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._descriptor, self._size)
+                raise
+            self._size += len(line)
+        self._arrays = _merge_arrays(self._arrays, arrays, after)
+
+    def _open(self, path: Path) -> int:
+        if path.exists():  # A process was killed; its changes are part of the campaign.
+            write_manifest(self.directory, self.campaign)
+        manifest = files.read(self.directory / MANIFEST)
+        head = json.dumps({"continues": hashlib.sha256(manifest).hexdigest()}).encode() + b"\n"
+        files.write_bytes(path, head)
+        self._size = len(head)
+        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+    def close(self) -> None:
+        """Make the changes part of the manifest; if that fails, they stay next to it."""
+        if self._descriptor is not None:
+            try:
+                write_manifest(self.directory, self.campaign)
+            except HpcbertError:
+                with contextlib.suppress(OSError):
+                    os.fsync(self._descriptor)
+            finally:
+                os.close(self._descriptor)
+                self._descriptor = None
 
 
 @contextlib.contextmanager
@@ -103,12 +190,49 @@ def open_ledger(directory: Path, campaign: Campaign) -> Iterator[Ledger]:
     Args:
         directory: The campaign; the caller holds its lock.
     """
-    changes = Ledger(directory, campaign, write_manifest)
-    try:
+    with contextlib.closing(Ledger(directory, campaign)) as changes:
         yield changes
-    finally:
-        with contextlib.suppress(HpcbertError):
-            changes.close()
+
+
+def _merge_arrays(
+    arrays: dict[str, Array], new_arrays: Iterable[Array], after: str
+) -> dict[str, Array]:
+    added = {array.name: array for array in new_arrays}
+    if after not in arrays:
+        return arrays | added
+    merged: dict[str, Array] = {}
+    for name, array in arrays.items():
+        merged |= added if name == after else {name: array}
+    return merged
+
+
+def write_manifest(directory: Path, campaign: Campaign) -> None:
+    """Write manifest.json; it then holds the changes that were next to it."""
+    write_text(directory / MANIFEST, format_manifest(SCHEMA, campaign))
+    path = directory / CHANGES
+    with files.translate_errors("remove", path):
+        path.unlink(missing_ok=True)
+
+
+def format_manifest(schema: int, campaign: Campaign) -> str:
+    """Return a manifest: a line for each of its keys, and one for each array.
+
+    json's own indentation is ten times as slow.
+    """
+    values = {"schema": schema, **_field_values(campaign)}
+    arrays = ",\n  ".join(map(_format_json, values.pop("arrays")))
+    head = "".join(f' "{name}": {_format_json(value)},\n' for name, value in values.items())
+    return f'{{\n{head} "arrays": [\n  {arrays}\n ]\n}}\n'
+
+
+def _format_json(value: object) -> str:
+    """Return a value as JSON in one line."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_field_values)
+
+
+def _field_values(instance: Any) -> dict[str, Any]:
+    """Return a data class's values by name; `asdict` would copy their contents too."""
+    return {field.name: getattr(instance, field.name) for field in fields(instance)}
 
 
 class OtherSchemaError(UsageError):
@@ -148,10 +272,10 @@ def read_manifest(directory: Path) -> Campaign:
     """
     path = directory / MANIFEST
     try:
-        raw, changes = ledger.read(directory)
+        raw, changes = _read_at_once(directory)
     except OSError as error:
         raise UsageError(f"Can't read the file: {error.strerror}.", where=str(path)) from error
-    data = ledger.parse_json(raw, path)
+    data = parse_json(raw, path)
     schema = data.pop("schema", None) if isinstance(data, dict) else None
     if schema != SCHEMA:
         raise OtherSchemaError(
@@ -161,7 +285,7 @@ def read_manifest(directory: Path) -> Campaign:
         )
     try:
         campaign: Campaign = decode(Campaign, data, file=str(path))
-        campaign = ledger.apply_changes(campaign, changes, file=str(directory / ledger.CHANGES))
+        campaign = _apply_changes(campaign, raw, changes, directory / CHANGES)
     except ConfigError as error:
         raise UsageError(f"The manifest is damaged: {error.message}", where=str(path)) from error
     if not has_scheduler(campaign.scheduler):
@@ -178,11 +302,55 @@ def read_manifest(directory: Path) -> Campaign:
     return campaign
 
 
+def _read_at_once(directory: Path) -> tuple[bytes, bytes]:
+    """Return the contents of the manifest and of its changes from the same moment."""
+    path, manifest, changes = directory / MANIFEST, b"", b""
+    for _ in range(_MAX_READS):
+        before = path.stat()
+        manifest, changes = files.read(path), b""
+        with contextlib.suppress(FileNotFoundError):
+            changes = files.read(directory / CHANGES)
+        after = path.stat()
+        # Rewritten meanwhile: changes may be gone that were not yet in what was read.
+        if (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns):
+            break
+    return manifest, changes
+
+
+def _apply_changes(campaign: Campaign, manifest: bytes, changes: bytes, path: Path) -> Campaign:
+    """Return a campaign with the changes that continue its manifest.
+
+    Raises:
+        UsageError: A change is damaged.
+    """
+    # A line without an end was never written.
+    lines = [parse_json(line, path) for line in changes.split(b"\n")[:-1]]
+    arrays = {array.name: array for array in campaign.arrays}
+    try:
+        if not lines or lines[0]["continues"] != hashlib.sha256(manifest).hexdigest():
+            return campaign
+        for line in lines[1:]:
+            parts: tuple[Array, ...] = decode(tuple[Array, ...], line["arrays"], file=str(path))
+            arrays = _merge_arrays(arrays, parts, str(line["after"]))
+    except (KeyError, TypeError) as error:
+        text = "A line of the file is not a change of a manifest."
+        raise UsageError(text, where=str(path)) from error
+    return replace(campaign, arrays=tuple(arrays.values()))
+
+
 def _refuse_outside(directory: Path, campaign: Campaign) -> None:
     """Refuse a manifest that leads to files outside its campaign: it may be somebody else's."""
-    paths = dict(_list_paths(campaign))
+    # Every path that it names, and the folders that it may be in.
+    paths: dict[str, tuple[str, ...]] = {campaign.id: ()}
+    if campaign.after:
+        paths[campaign.after] = ()
+    for array in campaign.arrays:
+        paths |= {array.script: ("scripts",), array.log: ("logs", "slurm")}
+        paths[array.status(0)] = ("status",)
     for path, folders in paths.items():
-        if not _is_below(path, folders):
+        names = path.split("/")
+        is_inside = len(names) > 1 and names[0] in folders if folders else len(names) == 1
+        if not is_inside or not all(map(_is_name, names)):
             raise UsageError(
                 f"The manifest names a file outside the campaign: {path!r}.",
                 where=str(directory / MANIFEST),
@@ -190,54 +358,30 @@ def _refuse_outside(directory: Path, campaign: Campaign) -> None:
             )
     places = {path.rpartition("/")[0] for path in paths} | {*_FOLDERS, "env"}
     parents = {place[:at] for place in places for at, sign in enumerate(place) if sign == "/"}
-    if link := next(_links_outside(directory, places | parents), None):
-        raise UsageError(
-            "This is a link to a place outside the campaign: hpcbert does not follow it.",
-            where=link,
-            hint="Replace it by what it leads to.",
-        )
-
-
-def _list_paths(campaign: Campaign) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield every path that a manifest names, and the folders that it may be in."""
-    yield campaign.id, ()
-    if campaign.after:
-        yield campaign.after, ()
-    for array in campaign.arrays:
-        yield array.script, ("scripts",)
-        yield array.log, ("logs", "slurm")
-        yield array.status(0), ("status",)
-
-
-def _is_below(path: str, folders: tuple[str, ...]) -> bool:
-    """Return whether a path stays in one of the folders; without folders, is a plain name."""
-    first, *names = path.split("/")
-    names = names if folders else [first]
-    is_inside = not folders or first in folders
-    return is_inside and names != [] and all(map(_is_name, names))
+    root = os.path.realpath(directory)
+    for folder in sorted({"", *places, *parents}):
+        links: list[str] = []
+        # Not there, or not readable: whoever needs it reports that.
+        with contextlib.suppress(OSError), os.scandir(directory / folder) as entries:
+            links = [entry.path for entry in entries if entry.is_symlink()]
+        for link in links:
+            if not os.path.realpath(link).startswith(f"{root}{os.sep}"):
+                raise UsageError(
+                    "This is a link to a place outside the campaign: hpcbert does not follow it.",
+                    where=link,
+                    hint="Replace it by what it leads to.",
+                )
 
 
 def _is_name(name: str) -> bool:
     try:
-        return (
-            name not in {"", ".", ".."} and len(name.encode()) <= _LONGEST_NAME and "/" not in name
-        )
+        length = len(name.encode())
     except UnicodeEncodeError:  # A lone surrogate.
         return False
+    return name not in {"", ".", ".."} and length <= _LONGEST_NAME
 
 
-def _links_outside(directory: Path, folders: Iterable[str]) -> Iterator[str]:
-    """Yield the links in a campaign, and in some of its folders, that lead out of it."""
-    root = os.path.realpath(directory)
-    for folder in ("", *sorted(folders)):
-        try:
-            with os.scandir(directory / folder) as entries:
-                links = [entry.path for entry in entries if entry.is_symlink()]
-        except OSError:  # Not there, or not readable: whoever needs it reports that.
-            continue
-        for link in links:
-            if not os.path.realpath(link).startswith(f"{root}{os.sep}"):
-                yield link
+# --- Which campaigns there are, and which one a name means ----------------------------------------
 
 
 def find_campaigns(runs: Path) -> tuple[Path, ...]:
@@ -255,18 +399,13 @@ def find_all_campaigns(runs: Path) -> tuple[Path, ...]:
         folders = list(runs.absolute().iterdir())
     except (FileNotFoundError, NotADirectoryError):
         return ()
-    shown = (folder for folder in folders if not folder.name.startswith("."))
-    times = {folder: _stat_manifest(folder) for folder in shown}
-    campaigns = [folder for folder, written in times.items() if written is not None]
-    return tuple(sorted(campaigns, key=lambda path: (path.name[:16], times[path], path.name)))
-
-
-def _stat_manifest(folder: Path) -> int | None:
-    """Return when a manifest was written, ns since the epoch; None if it is absent or closed."""
-    try:
-        return (folder / MANIFEST).stat().st_mtime_ns
-    except OSError:
-        return None
+    times: dict[Path, int] = {}
+    for folder in folders:
+        # Absent or closed.
+        with contextlib.suppress(OSError):
+            if not folder.name.startswith("."):
+                times[folder] = (folder / MANIFEST).stat().st_mtime_ns
+    return tuple(sorted(times, key=lambda path: (path.name[:16], times[path], path.name)))
 
 
 def find_foreign_owner(directory: Path) -> str:
@@ -294,12 +433,12 @@ def find_newest(runs: Path, *, measured: bool = False) -> Path:
         (rehearsals if manifest.accepted else refused).append(directory)
     message, hint = "There is no campaign yet.", "Start one with hpcbert submit."
     if rehearsals:
-        message = f"Only rehearsals yet, the newest of them {rehearsals[0].name}: nothing was "
-        message += "trained."
-        raise UsageError(message, where=str(runs), hint="Submit without --rehearse.")
-    if refused:
-        message = f"There is no campaign yet: {refused[0].name}, the newest one, was not "
-        message += "accepted."
+        newest = rehearsals[0].name
+        message = f"Only rehearsals yet, the newest of them {newest}: nothing was trained."
+        hint = "Submit without --rehearse."
+    elif refused:
+        newest = refused[0].name
+        message = f"There is no campaign yet: {newest}, the newest one, was not accepted."
         hint = f"Resume it: hpcbert submit --resume {refused[0]}"
     elif paths := [path for path in find_all_campaigns(runs) if find_foreign_owner(path)]:
         message = f"You have no campaign yet; {len(paths)} belong to others."
@@ -384,23 +523,23 @@ def resolve_submission(name: str, runs: Path, *, shortest: int = 1) -> tuple[Pat
         return (paths[0].absolute(),)
     campaigns = find_campaigns(runs)
     # A part without a letter or digit is in every id.
-    part = len(name) >= shortest and any(map(str.isalnum, name))
-    matches = [path for path in campaigns if part and name in path.name]
+    is_part = len(name) >= shortest and any(map(str.isalnum, name))
+    matches = [path for path in campaigns if is_part and name in path.name]
     if not matches:
         matches = [path for path in campaigns if _read_name(path) == name]
         if matches and set(matches) == {*list_submission(matches[0])}:
             return list_submission(matches[0])
     if len(matches) == 1:
         return (matches[0],)
-    if exact_paths and not matches:
-        return (exact_paths[0].absolute(),)
     if matches:
         raise _make_ambiguity(name, matches, runs)
+    if exact_paths:
+        return (exact_paths[0].absolute(),)
     existing = f"You have: {_join_names(campaigns)}." if campaigns else "You have none."
-    if names := {_read_name(path) or path.name for path in campaigns} - {
+    names = {_read_name(path) or path.name for path in campaigns} - {
         path.name for path in campaigns
-    }:
-        existing = f"{did_you_mean(name, names)} {existing}"
+    }
+    existing = f"{did_you_mean(name, names)} {existing}" if names else existing
     least = f" of at least {shortest} characters" if shortest > 1 else ""
     raise UsageError(
         f"There is no campaign {name!r}.",
@@ -424,11 +563,10 @@ def list_submission(directory: Path) -> tuple[Path, ...]:
     # Their ids begin with the same time.
     stamp = directory.name.partition("-")[0]
     members = []
-    for path in directory.parent.glob(f"{stamp}-*/"):
-        if _stat_manifest(path) is not None:
-            member = read_manifest(path)
-            if member.submission == campaign.submission:
-                members.append((member.position, path))
+    for manifest in directory.parent.glob(f"{stamp}-*/{MANIFEST}"):
+        member = read_manifest(manifest.parent)
+        if member.submission == campaign.submission:
+            members.append((member.position, manifest.parent))
     return tuple(path for _, path in sorted(members))
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from hpcbert.campaign import store
-from hpcbert.campaign.ledger import Ledger
 from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
+from hpcbert.campaign.store import Ledger
 from hpcbert.config.recipe import Recipe
 from hpcbert.config.schedulers import Traits
 from hpcbert.config.site import Site

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hpcbert.campaign import ledger, store
+from hpcbert.campaign import store
 from hpcbert.campaign.fingerprint import parse
 from hpcbert.model import MANIFEST
 from tests.kit.cli import Cli
@@ -98,7 +98,7 @@ def test_a_campaign_restored_from_before_its_submission_adopts_its_jobs(
         array, state="intended", job_id="", called="", submitted="", seen="", workdir="", changed=()
     )
     manifest = replace(store.read_manifest(directory), arrays=(replace(old, submit_time=None),))
-    (directory / MANIFEST).write_text(ledger.format_manifest(store.SCHEMA, manifest))
+    (directory / MANIFEST).write_text(store.format_manifest(store.SCHEMA, manifest))
     hpcbert("submit", "--resume", directory, "--json", status=0)
     (again,) = store.read_manifest(directory).arrays
     assert new_jobs() == {again.job_id} == {array.job_id}

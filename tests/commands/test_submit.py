@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert import scheduler
-from hpcbert.campaign import ledger, store
+from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.commands import submit as flow
 from hpcbert.errors import HpcbertError, SchedulerError, UsageError
@@ -278,13 +278,13 @@ def test_a_job_whose_id_can_not_be_written_down_is_named_and_found_again(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(ledger.os, "write", full)  # type: ignore[attr-defined]
+        patch.setattr(store.os, "write", full)  # type: ignore[attr-defined]
         with pytest.raises(HpcbertError, match="Job 100 was submitted") as caught:
             flow.submit(draft.directory, hurried(slurm))
     assert "--resume" in caught.value.hint
     campaign = flow.submit(draft.directory, hurried(slurm))
     assert [array.job_id for array in campaign.arrays] == sorted(slurm.jobs)
-    assert not (draft.directory / ledger.CHANGES).exists()
+    assert not (draft.directory / store.CHANGES).exists()
 
 
 def test_a_manifest_that_can_not_be_rewritten_in_the_end_has_its_changes_beside_it(
@@ -304,16 +304,16 @@ def test_a_manifest_that_can_not_be_rewritten_in_the_end_has_its_changes_beside_
         campaign = flow.submit(draft.directory, hurried(slurm))
     assert [array.job_id for array in campaign.arrays] == ["100", "101", "102", "103"]
     assert store.read_manifest(draft.directory) == campaign
-    assert (draft.directory / ledger.CHANGES).exists()
+    assert (draft.directory / store.CHANGES).exists()
     store.write_manifest(draft.directory, campaign)
-    assert not (draft.directory / ledger.CHANGES).exists()
+    assert not (draft.directory / store.CHANGES).exists()
     assert store.read_manifest(draft.directory) == campaign
 
 
 def test_changes_of_another_manifest_and_half_a_line_change_nothing(tmp_path: Path) -> None:
     draft = curve(tmp_path)
     flow.write_campaign(draft)
-    changes = draft.directory / ledger.CHANGES
+    changes = draft.directory / store.CHANGES
     first = replace(draft.campaign.arrays[0], state="submitted", job_id="7")
     with store.open_ledger(draft.directory, draft.campaign) as open_:
         open_.put(first)

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Literal
 
 from hpcbert.campaign import preflight, store
-from hpcbert.campaign.ledger import Ledger
 from hpcbert.campaign.repeats import TrackedCampaign
+from hpcbert.campaign.store import Ledger
 from hpcbert.errors import SchedulerError, UsageError, format_count, join_names
 from hpcbert.model import Array, Campaign, Point, format_utc
 from hpcbert.scheduler.base import RESUME, Job, NoRoomError, SchedulerContext, record_arrays
@@ -189,7 +189,7 @@ def submit_arrays(directory: Path, campaign: Campaign, context: SchedulerContext
                 array = _submit_array(ledger, watched, array, conditions, context)
                 if array.state != "submitted":
                     first_half, second_half = _split_array(array)
-                    ledger.split(array, (first_half, second_half))
+                    ledger.put(first_half, second_half, after=array.name)
                     watched = TrackedCampaign(directory, ledger.campaign)
                     unsubmitted_names.add(second_half.name)
                     queue.extendleft((second_half, first_half))
