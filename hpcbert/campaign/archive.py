@@ -34,7 +34,7 @@ from hpcbert.errors import CheckError, UsageError
 from hpcbert.model import MANIFEST
 from hpcbert.system import redact
 from hpcbert.system.files import open_file, temporary_for, translate_errors
-from hpcbert.system.progress import track
+from hpcbert.system.workers import track
 
 # --- Untrusted ZIP files, read in bounded time, memory and space, and only if they are plain ------
 

@@ -32,7 +32,7 @@ from hpcbert.results.document import ResultSet
 from hpcbert.results.grid import Column, Grid, TableView
 from hpcbert.results.nodes import list_history
 from hpcbert.slurm.hostlist import expand
-from hpcbert.system.progress import track
+from hpcbert.system.workers import track
 
 _COLUMNS = (
     Column("node"),

@@ -21,7 +21,7 @@ from typing import IO, TextIO, TypeVar, cast
 
 import click
 
-from hpcbert.system import progress
+from hpcbert.system import workers
 
 # The locale that Python sets LC_CTYPE to if the locale is C (PEP 538).
 _COERCED_LOCALES = {"C.UTF-8", "C.utf8", "UTF-8"}
@@ -279,7 +279,7 @@ def shows_progress(body: Callable[..., R]) -> Callable[..., R]:
             return body(*args, **values)
         bar = ProgressBar(sys.stderr)
         try:
-            with progress.listen(bar.update):
+            with workers.listen(bar.update):
                 return body(*args, **values)
         finally:
             bar.clear()

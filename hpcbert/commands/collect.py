@@ -32,8 +32,8 @@ from hpcbert.results.document import ResultSet, Source
 from hpcbert.results.reduce import tabulate
 from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.slurm.states import RepeatState
-from hpcbert.system.progress import track
 from hpcbert.system.runner import run
+from hpcbert.system.workers import track
 
 
 class CollectRequest(NamedTuple):

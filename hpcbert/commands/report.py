@@ -33,7 +33,7 @@ from hpcbert.results.report.model import (
 )
 from hpcbert.results.report.sections import compose_report
 from hpcbert.system.files import read, temporary_for, translate_errors
-from hpcbert.system.progress import track
+from hpcbert.system.workers import track
 
 # The file that makes a directory a report: `sha256sum --check` reads it.
 SUMS = "SHA256SUMS"

@@ -15,7 +15,7 @@ from typing import Any
 
 from hpcbert.errors import ConfigError
 from hpcbert.system.decode import check_choice
-from hpcbert.system.entry_points import list_entry_points, load_entry_point
+from hpcbert.system.machine import list_entry_points, load_entry_point
 
 GROUP = "hpcbert.schedulers"
 SLURM = "slurm"

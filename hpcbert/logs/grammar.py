@@ -34,7 +34,7 @@ from hpcbert.system.decode import (
     decode,
     did_you_mean,
 )
-from hpcbert.system.entry_points import list_entry_points, load_entry_point
+from hpcbert.system.machine import list_entry_points, load_entry_point
 
 _GROUP = re.compile(r"\(\?P<(\w+)>")
 _BEFORE = re.compile(rb"(?:\d[\d.,]*|(?<![\w)\]])[+-])\Z")

@@ -36,7 +36,7 @@ from hpcbert.prepare.data_samples import (
     read_vocabulary,
 )
 from hpcbert.system import files as filing
-from hpcbert.system import machine, progress
+from hpcbert.system import machine, workers
 from hpcbert.system.decode import IgnoreUnknown, decode
 from hpcbert.system.lock import LOCK, hold_lock
 
@@ -169,7 +169,7 @@ def _write_files(
             digest.update(block.rows())
             tokens += int(block.lengths.sum())
             yield block
-            progress.report("making samples", int(numbers[-1]) + 1, samples)
+            workers.report("making samples", int(numbers[-1]) + 1, samples)
 
     entries: list[dict[str, Any]] = []
     for number in range(count):
@@ -328,7 +328,7 @@ def check(directory: Path) -> DataCheck:
             problems.append(f"{entry.name}: {problem}")
         elif number % step == 0:
             samples += entry.samples
-            progress.report("reading samples", samples, document.samples)
+            workers.report("reading samples", samples, document.samples)
     return DataCheck(
         str(directory),
         document.format,

@@ -29,7 +29,7 @@ from hpcbert.script.materials import (
     runs_in_environment,
     source_record_path,
 )
-from hpcbert.system import progress, redact
+from hpcbert.system import redact, workers
 from hpcbert.system.files import translate_errors
 from hpcbert.system.lock import hold_lock
 
@@ -220,7 +220,7 @@ class _Installation:
                 return sum(1 for _ in folder.glob("*.dist-info"))
 
             present = count()
-            with progress.follow_count(
+            with workers.follow_count(
                 "installing packages", max(1, len(names)), lambda: count() - present
             ):
                 self._run(python, *arguments, env=step.env)

@@ -28,7 +28,7 @@ from hpcbert.script.materials import (
     runs_in_environment,
     source_record_path,
 )
-from hpcbert.system import progress, redact
+from hpcbert.system import redact, workers
 from hpcbert.system.processes import read_start_time
 
 _ARCHIVE_SUFFIXES = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar", ".zip")
@@ -282,7 +282,7 @@ def _fetch_program(
     else:
         commit = recipe.source.commit
         git("init", "--quiet")
-        with progress.follow_count("fetching, MB:", 0, lambda: _count_megabytes(private_directory)):
+        with workers.follow_count("fetching, MB:", 0, lambda: _count_megabytes(private_directory)):
             _fetch_commit(git, url, commit)
     for patch in recipe.source.patches:
         git("apply", "--index", "--whitespace=nowarn", str(Path(recipe.folder) / patch))

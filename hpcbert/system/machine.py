@@ -2,6 +2,11 @@
 
 hpcbert may not come from an index, and then the name of an extra would install nothing: commands
 that install its optional packages name them.
+
+Recipes and manifests name some of the entry points that packages offer hpcbert, and may come with
+somebody's campaign or archive. So hpcbert imports nothing that they name: it looks the name up
+among the entry points of the interpreter's installation. The working directory, which `python -m`
+and an empty part of PYTHONPATH put first, PYTHONPATH and the recipe's folder are not part of it.
 """
 
 from __future__ import annotations
@@ -10,9 +15,15 @@ import os
 import shlex
 import shutil
 import sys
+import sysconfig
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 # As in pyproject.toml; newer Pythons need newer versions, and pip finds only those.
 EXTRAS = {
@@ -79,36 +90,29 @@ class MachineFacts:
 
 def inspect_machine(environ: Mapping[str, str], root: Path = Path("/")) -> MachineFacts:
     """Return the surroundings on this machine."""
-    programs = ("enroot", "apptainer", "singularity")
-    path = environ.get("PATH", os.defpath)
-    mounts = _read_mounts(root / "proc/mounts")
-    directories = {
-        name: environ[name]
-        for name in _DIRECTORY_VARIABLES
-        if environ.get(name, "").startswith("/")
-    }
+    programs, path = ("enroot", "apptainer", "singularity"), environ.get("PATH", os.defpath)
+    rows = (line.split() for line in _read_text(root / "proc/mounts").splitlines())
+    mounts = [(row[1].replace("\\040", " "), row[2]) for row in rows if len(row) > 2]  # noqa: PLR2004
+    mounts.sort(key=lambda mount: len(mount[0]), reverse=True)  # the longest first
+    shared = {}
+    for name in _DIRECTORY_VARIABLES:
+        directory = environ.get(name, "")
+        if (
+            directory.startswith("/")
+            and _find_file_system(directory, mounts) in _SHARED_FILE_SYSTEMS
+        ):
+            shared[name] = directory
     return MachineFacts(
         interfaces=_list_interfaces(root / "sys/class/net"),
         programs=tuple(program for program in programs if shutil.which(program, path=path)),
-        shared={
-            name: directory
-            for name, directory in directories.items()
-            if _find_file_system(directory, mounts) in _SHARED_FILE_SYSTEMS
-        },
+        shared=shared,
     )
 
 
 def find_local_directory(path: str) -> str:
     """Return the local directory that contains a place; empty if none does."""
-    real_path = os.path.realpath(path)
-    return next(
-        (
-            local_directory
-            for local_directory in _LOCAL_DIRECTORIES
-            if f"{real_path}/".startswith(f"{local_directory}/")
-        ),
-        "",
-    )
+    real_path = f"{os.path.realpath(path)}/"
+    return next((top for top in _LOCAL_DIRECTORIES if real_path.startswith(f"{top}/")), "")
 
 
 def _list_interfaces(folder: Path) -> tuple[str, ...]:
@@ -129,21 +133,59 @@ def _read_text(path: Path) -> str:
         return ""
 
 
-def _read_mounts(path: Path) -> list[tuple[str, str]]:
-    """Return mount points and their file systems, the longest first."""
-    rows = (line.split() for line in _read_text(path).splitlines())
-    mounts = [(row[1].replace("\\040", " "), row[2]) for row in rows if len(row) > 2]  # noqa: PLR2004
-    return sorted(mounts, key=lambda mount: len(mount[0]), reverse=True)
-
-
 def _find_file_system(directory: str, mounts: Sequence[tuple[str, str]]) -> str:
     """Return the file system of a place."""
-    real_path = os.path.realpath(directory)
-    return next(
-        (
-            file_system
-            for mount_point, file_system in mounts
-            if f"{real_path}/".startswith(f"{mount_point.rstrip('/')}/")
-        ),
-        "",
-    )
+    real_path = f"{os.path.realpath(directory)}/"
+    systems = (system for top, system in mounts if real_path.startswith(f"{top.rstrip('/')}/"))
+    return next(systems, "")
+
+
+# --- Entry points ---------------------------------------------------------------------------------
+
+
+def list_entry_points(group: str) -> Mapping[str, EntryPoint]:
+    """Return the entry points of a group by name."""
+    return _scan_packages(group, tuple(_list_installed_paths()))
+
+
+@cache
+def _scan_packages(group: str, paths: tuple[str, ...]) -> Mapping[str, EntryPoint]:
+    from importlib.metadata import distributions
+
+    return {
+        entry.name: entry
+        for distribution in distributions(path=list(paths))
+        for entry in distribution.entry_points
+        if entry.group == group
+    }
+
+
+def load_entry_point(entry: EntryPoint) -> Any:
+    """Return what an entry point offers.
+
+    Raises:
+        ImportError: It can't be imported, whatever its package raises.
+    """
+    previous_path = sys.path
+    sys.path = _list_installed_paths()
+    try:
+        return entry.load()
+    except ImportError:
+        raise
+    except Exception as error:  # a syntax error, or what the package does when it is read
+        raise ImportError(f"{type(error).__name__}: {error}") from error
+    finally:
+        sys.path = previous_path
+
+
+def _list_installed_paths() -> list[str]:
+    """Return the part of sys.path from the installation.
+
+    It begins with the standard library: before it are the working directory, the script's own and
+    PYTHONPATH (docs.python.org, The initialization of the sys.path module search
+    path). Editable installs follow it by way of .pth files.
+    """
+    library = os.path.realpath(sysconfig.get_path("stdlib"))
+    start = [index for index, folder in enumerate(sys.path) if os.path.realpath(folder) == library]
+    library_and_later = sys.path[start[0] :] if start else []
+    return [folder for folder in library_and_later if os.path.isabs(folder)]  # noqa: PTH117 - a text, as sys.path has it

@@ -1,4 +1,6 @@
-"""One kind of work on many files, by parallel processes on all available cores.
+"""Long work: its progress, and one kind of work on many files, by processes on all available cores.
+
+A command may install a listener for progress; without one, work is silent.
 
 The outcome is that of one process: results in the order of the files, and the first of several
 errors. If there is little work, or a lack of cores or processes, this process does the work.
@@ -8,18 +10,82 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar, copy_context
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from hpcbert.errors import HpcbertError
 from hpcbert.system.processes import die_with_parent
-from hpcbert.system.progress import track
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+# Receives what is worked on, the number that is done, and the number of all.
+Listener = Callable[[str, int, int], None]
+# Seconds between two looks at the work of another process.
+_LOOK = 0.5
+_listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
+
+
+@contextmanager
+def listen(listener: Listener) -> Iterator[None]:
+    """Send the reports of this thread to a listener until the context ends."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+def report(activity: str, count: int, total: int) -> None:
+    """Report that so many of all items are done."""
+    if listener := _listener.get():
+        listener(activity, count, total)
+
+
+def track(items: Collection[T], activity: str) -> Iterator[T]:
+    """Yield items, and report each that is done."""
+    total = len(items)
+    if total > 1:
+        report(activity, 0, total)
+    for number, item in enumerate(items, 1):
+        yield item
+        if total > 1:
+            report(activity, number, total)
+
+
+@contextmanager
+def follow_count(activity: str, total: int, count: Callable[[], int]) -> Iterator[None]:
+    """Report the work of another process until the context ends.
+
+    Args:
+        total: The number of all items, as far as known before; 0 if nobody knows.
+    """
+    if _listener.get() is None:
+        yield
+        return
+    end = threading.Event()
+
+    def look() -> None:
+        while not end.wait(_LOOK):
+            report(activity, min(count(), total - 1) if total else count(), total)
+
+    # A thread of its own has no listener otherwise.
+    thread = threading.Thread(target=copy_context().run, args=(look,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()
+        report(activity, max(total, 1), max(total, 1))
+
+
+# --- Parallel processes ---------------------------------------------------------------------------
 
 # The least work for one process, in bytes of a large log: starting it takes milliseconds.
 MIN_BYTES = 1 << 25

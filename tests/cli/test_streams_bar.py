@@ -10,7 +10,7 @@ import click
 import pytest
 
 from hpcbert.cli.streams import ProgressBar, format_progress, shows_progress
-from hpcbert.system.progress import follow_count, listen, track
+from hpcbert.system.workers import follow_count, listen, track
 
 
 def run_work(seconds: float, count: int = 10, inner: int = 0) -> str:

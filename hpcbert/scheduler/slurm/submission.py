@@ -44,8 +44,8 @@ from hpcbert.script.request import part_options
 from hpcbert.slurm import commands, inventory, reasons
 from hpcbert.slurm.hostlist import expand
 from hpcbert.slurm.states import parse_state
-from hpcbert.system.progress import report
 from hpcbert.system.runner import Outcome
+from hpcbert.system.workers import report
 
 # sbatch's messages if the controller is busy or away and nothing was submitted
 # (SchedMD/slurm, src/common/slurm_errno.c).
