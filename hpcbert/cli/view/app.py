@@ -1,4 +1,4 @@
-"""The screen of the view, with Textual."""
+"""The screen of the view, with Textual: scrolling rows, bars of text, and the end of a log."""
 
 from __future__ import annotations
 
@@ -6,12 +6,19 @@ import os
 import select
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from rich.segment import Segment
+from rich.style import Style
 from textual.app import App
 from textual.binding import Binding
 from textual.containers import Container
-from textual.widgets import Input
+from textual.events import Click
+from textual.geometry import Size
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+from textual.widgets import Input, Static
 
 from hpcbert.campaign.repeats import Repeat
 from hpcbert.cli.output import replace_controls
@@ -28,8 +35,9 @@ from hpcbert.cli.view.rows import (
     make_filter,
 )
 from hpcbert.cli.view.session import Offer, Session
-from hpcbert.cli.view.widgets import Bar, Scroll, Tail
+from hpcbert.commands.monitor import find_newest_log
 from hpcbert.errors import HpcbertError
+from hpcbert.logs.lines import NotALogError, open_log
 from hpcbert.slurm.states import Kind
 
 if TYPE_CHECKING:
@@ -43,6 +51,13 @@ _HIGH_LINES = 24
 # Seconds after the end in which you may press a key; then the view of a script's terminal closes.
 _CLOSE_AFTER = 20.0
 _STDIN = 0
+# Bytes of the end of a log that its pane has.
+_END_BYTES = 1 << 16
+# The repeats whose logs are most interesting are first.
+_KINDS = (
+    *(Kind.RUNNING, Kind.FAILED, Kind.SUCCEEDED, Kind.REQUEUED),
+    *(Kind.UNKNOWN, Kind.WAITING, Kind.UNNEEDED),
+)
 _KEYS = "arrows  / filter  enter log  c cancel  r retry  ?  q quit"
 _HELP = """\
 arrows, j k, page up/down, home, end   move
@@ -227,12 +242,14 @@ class Monitor(App[None]):
             return
         self._rows.show(len(self._rows_shown))
         self._session.show_details_of([self._rows_shown[number] for number in self._rows.window])
-        self._bar("title").say(self._text(self._title(self._shown)))
-        current_row = self._row
-        self._bar("about").say(
-            self._text(describe_row(current_row, self._shown) if current_row else "nothing matches")
-        )
-        self._bar("keys").say(self._text(self._last_line()))
+        row = self._row
+        texts = {
+            "title": self._title(self._shown),
+            "about": describe_row(row, self._shown) if row else "nothing matches",
+            "keys": f"{self._offer.question} y/n" if self._offer else self._notice or _KEYS,
+        }
+        for name, text in texts.items():
+            self._bar(name).say(self._text(text))
 
     def _text(self, text: str) -> str:
         text = replace_controls(text)
@@ -245,26 +262,21 @@ class Monitor(App[None]):
                 for kind, count in scene.counts[group].items():
                     counts[kind] = counts.get(kind, 0) + count
         words = ["hpcbert monitor", format_counts(counts, scene.view.cancelled)]
+        if scene.view.trouble:
+            words.append(f"no answer: {scene.view.trouble}")
         if scene.over:
             words.append("all is over")
         elif (seconds := scene.time_left) is not None:
-            end = (
-                f", ends {_format_clock(scene.view.time, seconds)}"
-                if counts.get(Kind.RUNNING)
-                else ""
-            )
-            words.append(f"about {format_duration(seconds)} left{end}")
+            words.append(f"about {format_duration(seconds)} left")
+            if counts.get(Kind.RUNNING):
+                now, end = scene.view.time, time.localtime(scene.view.time + seconds)
+                is_today = end[:3] == time.localtime(now)[:3]
+                clock = time.strftime("%H:%M" if is_today else "%Y-%m-%d %H:%M", end)
+                words[-1] += f", ends {clock}"
         words += [f"filter: {' '.join(self._words)}"] if self._words else []
         words.append(f"{self._rows.cursor + 1}/{len(self._rows_shown)}")
-        if scene.view.trouble:
-            words.insert(2, f"no answer: {scene.view.trouble}")
         title = "  ".join(words)
         return title if len(title) <= self.size.width else "  ".join(words[1:])
-
-    def _last_line(self) -> str:
-        if self._offer:
-            return f"{self._offer.question} y/n"
-        return self._notice or _KEYS
 
     def _line(self, number: int) -> tuple[Piece, ...]:
         if self._shown is None or self._tree is None or number >= len(self._rows_shown):
@@ -298,7 +310,9 @@ class Monitor(App[None]):
             return
         log = self.query_one("#log", Scroll)
         at_end = log.window.stop >= len(self._log_lines)
-        if not self._tail.read(_repeat_with_log(self._row, self._shown)):
+        states = self._shown.view.states
+        repeats = sorted(self._row.repeats, key=lambda entry: _KINDS.index(states[entry.key].kind))
+        if not self._tail.read(repeats[0]):
             return
         self._bar("log_title").say(self._text(self._tail.title))
         self._wrap_log()
@@ -381,12 +395,9 @@ class Monitor(App[None]):
         if row is None or self._tree is None:
             return
         if folded and (row.level is Level.REPEAT or row.key in self._tree.folded):
-            parent_numbers = [
-                number
-                for number, candidate in enumerate(self._rows_shown)
-                if candidate.key == row.key[:-1]
-            ]
-            self._rows.move(parent_numbers[0] if parent_numbers else self._rows.cursor)
+            keys = [candidate.key for candidate in self._rows_shown]
+            if row.key[:-1] in keys:
+                self._rows.move(keys.index(row.key[:-1]))
         elif row.level is not Level.REPEAT:
             change = self._tree.folded.add if folded else self._tree.folded.discard
             change(row.key)
@@ -466,25 +477,8 @@ class Monitor(App[None]):
         self.run_worker(body, thread=True, group="act", exclusive=True)
 
     def _show_outcome(self, outcome: Offer | str) -> None:
-        if isinstance(outcome, Offer):
-            self._offer, self._notice = outcome, ""
-            self._draw()
-        else:
-            self.notify_user(outcome)
-
-
-def _repeat_with_log(row: TreeRow, scene: Scene) -> Repeat:
-    """Return the repeat of a row with the most interesting log: one that runs, failed or began."""
-    kinds = (Kind.RUNNING, Kind.FAILED, Kind.SUCCEEDED, Kind.REQUEUED, Kind.UNKNOWN, Kind.WAITING)
-    places = {kind: place for place, kind in enumerate((*kinds, Kind.UNNEEDED))}
-    return min(row.repeats, key=lambda repeat: places[scene.view.states[repeat.key].kind])
-
-
-def _format_clock(now: float, seconds: float) -> str:
-    """Return the local time after some seconds; with its day if that is another one."""
-    end = time.localtime(now + seconds)
-    is_today = end[:3] == time.localtime(now)[:3]
-    return time.strftime("%H:%M" if is_today else "%Y-%m-%d %H:%M", end)
+        self._offer = outcome if isinstance(outcome, Offer) else None
+        self.notify_user("" if isinstance(outcome, Offer) else outcome)
 
 
 def show_screen(session: Session, *, unicode: bool, colour: bool) -> None:
@@ -508,3 +502,133 @@ def show_screen(session: Session, *, unicode: bool, colour: bool) -> None:
         raise HpcbertError("The view ended early.", hint="hpcbert monitor --plain needs no screen.")
     if app.interrupted:
         raise KeyboardInterrupt
+
+
+class Scroll(ScrollView):
+    """Scrolling lines that are computed when they are on the screen, for ten or ten thousand."""
+
+    DEFAULT_CSS = "Scroll { scrollbar-size: 0 0; overflow-x: hidden; }"
+
+    def __init__(
+        self,
+        line: Callable[[int], tuple[Piece, ...]],
+        *,
+        name: str,
+        colour: bool,
+        resized: Callable[[], None],
+        scrolled: Callable[[], None] = lambda: None,
+        clicked: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        super().__init__(id=name)
+        self._line, self._colour, self._resized = line, colour, resized
+        self._scrolled, self._clicked = scrolled, clicked
+        self._count = 0
+        self.cursor = -1
+
+    @property
+    def window(self) -> range:
+        """The numbers of the lines on the screen."""
+        top = round(self.scroll_offset.y)
+        return range(top, min(self._count, top + self.size.height))
+
+    def show(self, count: int) -> None:
+        """Set the number of lines, and draw those on the screen."""
+        self._count = count
+        self.virtual_size = Size(self.size.width, count)
+        self.refresh()
+
+    def move(self, line_number: int) -> None:
+        """Move the cursor to a line, and scroll the line onto the screen."""
+        previous, self.cursor = self.cursor, max(0, min(line_number, self._count - 1))
+        window = self.window
+        if self.cursor < window.start:
+            self.scroll_to(y=self.cursor, animate=False, force=True, immediate=True)
+        elif self.cursor >= window.stop:
+            line_number = self.cursor - max(1, self.size.height) + 1
+            self.scroll_to(y=line_number, animate=False, force=True, immediate=True)
+        for line in {previous, self.cursor}:
+            self.refresh_line(line)
+
+    def on_click(self, event: Click) -> None:
+        """Act on the line that was clicked."""
+        self._clicked(round(self.scroll_offset.y) + event.y)
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Scroll, and let details of the new lines be read."""
+        super().watch_scroll_y(old_value, new_value)
+        self._scrolled()
+
+    def on_resize(self) -> None:
+        """Draw everything for another size."""
+        self.show(self._count)
+        self._resized()
+
+    def render_line(self, y: int) -> Strip:
+        """Return a line of the screen."""
+        number = round(self.scroll_offset.y) + y
+        width = self.size.width
+        if number >= self._count:
+            return Strip.blank(width)
+        style, parts = Style(reverse=number == self.cursor), []
+        for piece in self._line(number):
+            words = piece.style if self._colour or piece.style in {"bold", "dim"} else ""
+            parts.append(Segment(piece.text, Style.parse(words) + style))
+        return Strip(parts).adjust_cell_length(width, style)
+
+
+class Bar(Static):
+    """One or a few lines of text, drawn when they change."""
+
+    def __init__(self, *, name: str, lines: int) -> None:
+        super().__init__("", id=name, markup=False)
+        self._text = ""
+        self.styles.height = lines
+
+    def say(self, text: str) -> None:
+        """Show a text."""
+        if text != self._text:
+            self._text = text
+            self.update(text)
+
+
+class Tail:
+    """The last lines of the log of the repeat at the cursor.
+
+    Attributes:
+        lines: At least one.
+        title: The repeat of the log.
+        fresh: Whether the log is another one than before.
+    """
+
+    def __init__(self) -> None:
+        self.lines: list[str] = [""]
+        self.title = ""
+        self.fresh = True
+        self._known: tuple[Path | None, int] | None = None
+
+    def read(self, repeat: Repeat) -> bool:
+        """Look at a repeat's newest log, and return whether anything is new."""
+        log = find_newest_log(repeat)
+        path = log.path if log else None
+        name = f"{repeat.array.point.key} repeat {repeat.number}"
+        try:
+            log_size = (path, path.stat().st_size if path else 0)
+            if log_size == self._known and self.title.startswith(name):
+                return False
+            self.fresh = self._known is None or self._known[0] != path
+            self._known = log_size
+            self.lines = _read_end(path) if path else ["The repeat has no log yet."]
+        except (NotALogError, OSError) as error:
+            self.lines = [f"The log {error}."]
+        self.title = f"{name}  {path.name if path else ''}".rstrip()
+        return True
+
+
+def _read_end(path: Path) -> list[str]:
+    descriptor, size = open_log(path)
+    with os.fdopen(descriptor, "rb") as file:
+        file.seek(max(0, size - _END_BYTES))
+        data = file.read(_END_BYTES)
+    text = data.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
+    lines = text.expandtabs().split("\n")
+    return lines[1:] if size > _END_BYTES and len(lines) > 1 else lines

@@ -8,14 +8,14 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
+from hpcbert.campaign.repeats import Key, TrackedCampaign
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli import progress
-from hpcbert.cli.view.rows import Level, Scene, Tree, TreeRow, running_repeats, summarise
+from hpcbert.cli.view.rows import Level, Scene, Tree, TreeRow, summarise
 from hpcbert.commands import monitor as flow
 from hpcbert.commands import retry, submit
 from hpcbert.commands.monitor import Rates, RepeatProgress, Sinks, View, list_ended, read_rates
@@ -94,7 +94,6 @@ class Session:
         self._rows: Sequence[TreeRow] = ()
         self._show: Callable[[Tree, Scene], None] = lambda _tree, _shown: None
         self._notify: Callable[[str], None] = lambda _: None
-        self._fail: Callable[[], None] = lambda: None
         self.view: View | None = None
         self.error: BaseException | None = None
 
@@ -109,8 +108,18 @@ class Session:
         Args:
             fail: Called if it can't continue; `error` has the reason.
         """
-        self._show, self._notify, self._fail = show, notify, fail
-        thread = threading.Thread(target=self._follow, name="hpcbert-view", daemon=True)
+        self._show, self._notify = show, notify
+
+        def follow() -> None:
+            with contextlib.suppress(_LeaveError):
+                try:
+                    while True:
+                        self._until_over()
+                except (HpcbertError, OSError, ValueError) as error:
+                    self.error = error
+                    fail()
+
+        thread = threading.Thread(target=follow, name="hpcbert-view", daemon=True)
         thread.start()
         return thread
 
@@ -131,15 +140,6 @@ class Session:
         self._wake.set()
 
     # --- the thread ------------------------------------------------------------------------------
-
-    def _follow(self) -> None:
-        with contextlib.suppress(_LeaveError):
-            try:
-                while True:
-                    self._until_over()
-            except (HpcbertError, OSError, ValueError) as error:
-                self.error = error
-                self._fail()
 
     def _until_over(self) -> None:
         try:
@@ -230,15 +230,16 @@ class Session:
 
     def _look(self, rows: Sequence[TreeRow], view: View) -> None:
         """Read the progress, or the reason of the failure, of the repeats on the screen."""
-        for repeat in running_repeats(rows, view):
-            state = view.states[repeat.key]
-            self._details[repeat.key] = progress.read_details(repeat, state, view.time)
+        shown = [(row, repeat) for row in rows if row.level for repeat in row.repeats]
         read_count = 0
-        for repeat in _failed_repeats(rows, view):
-            if repeat.key not in self._failures and read_count < _MAX_READ:
+        for row, repeat in shown:
+            state = view.states[repeat.key]
+            if row.level is Level.REPEAT and state.kind is Kind.RUNNING:
+                self._details[repeat.key] = progress.read_details(repeat, state, view.time)
+            is_new = state.kind is Kind.FAILED and repeat.key not in self._failures
+            if is_new and read_count < _MAX_READ:
                 read_count += 1
-                failure = progress.find_failure(repeat, view.states[repeat.key])
-                self._failures[repeat.key] = str(failure or "")
+                self._failures[repeat.key] = str(progress.find_failure(repeat, state) or "")
         if read_count == _MAX_READ:
             self._wake.set()
 
@@ -274,11 +275,3 @@ class Session:
             return f"{format_count(repeat_count, 'repeat')} of {name} submitted again."
 
         return Offer(f"Submit {format_count(count, 'repeat')} of {name} again?", act)
-
-
-def _failed_repeats(rows: Sequence[TreeRow], view: View) -> Iterator[Repeat]:
-    for row in rows:
-        if row.level is not Level.CAMPAIGN:
-            for repeat in row.repeats:
-                if view.states[repeat.key].kind is Kind.FAILED:
-                    yield repeat
