@@ -408,7 +408,7 @@ def _group_cells(row: TreeRow, scene: Scene) -> dict[str, str]:
     counts, campaign = scene.counts[row.key], row.watched.campaign
     reduced, time_left = scene.find_row(row), scene.times_left.get(row.key)
     is_alive = any(kind.alive for kind in counts)
-    left = format_duration(time_left) if is_alive and time_left is not None else ""
+    remaining = format_duration(time_left) if is_alive and time_left is not None else ""
     flags = (flag for flag in reduced.flags if flag != "no-baseline") if reduced else ()
     failures: Counter[str] = Counter()
     wait = scene.waits.get(row.key, "")
@@ -423,7 +423,7 @@ def _group_cells(row: TreeRow, scene: Scene) -> dict[str, str]:
     return {
         "done": f"{_count_ended(row, scene)}/{len(row.repeats)}",
         "rate": scene.format_rate(row_rate(reduced, scene.unit) if reduced else None),
-        "left": f"{reduced.efficiency:.1%}" if reduced and reduced.efficiency else left,
+        "left": f"{reduced.efficiency:.1%}" if reduced and reduced.efficiency else remaining,
         "nodes": "",
         "state": "; ".join(filter(None, texts)),
         "id": campaign.id if has_name else "",
@@ -452,7 +452,7 @@ def describe_row(row: TreeRow, scene: Scene) -> str:
     rate = f"{texts['rate']} {scene.unit}/s" if texts["rate"] else ""
     if row.level is not Level.REPEAT:
         reduced = scene.find_row(row)
-        left = f"about {texts['left']} left" if texts["left"] else ""
+        remaining = f"about {texts['left']} left" if texts["left"] else ""
         efficiency = f"efficiency {texts['left']}" if reduced and texts["left"] else ""
         words = [
             _format_name(row),
@@ -460,7 +460,7 @@ def describe_row(row: TreeRow, scene: Scene) -> str:
             efficiency,
             f"{reduced.repeats.ok}/{reduced.repeats.asked} repeats valid" if reduced else "",
             _join_id(texts),
-            "" if reduced else left,
+            "" if reduced else remaining,
         ]
         return "  ".join(filter(None, words))
     state, used_time = scene.view.states[repeat.key], None
