@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from hpcbert.model import (
     Group,
     Material,
     Measured,
+    Note,
     Origin,
     Protocol,
     Provenance,
@@ -39,6 +38,7 @@ from hpcbert.results.document import (
 )
 from hpcbert.results.formats import FORMATS
 from hpcbert.results.reduce import tabulate
+from tests.kit.cases import cases
 
 MADE = Provenance("1.2.3", "2026-01-02T03:04:05Z", "hpcbert collect")
 # What JSON can hold: no lone halves of characters beyond its first plane.
@@ -71,6 +71,7 @@ def draw_run(draw: st.DrawFn, repeat: int) -> Run:
         attempts=tuple(draw(st.lists(attempts, max_size=2))),
         environments=draw(st.lists(st.tuples(texts, texts), max_size=2).map(tuple)),
         flags=draw(listed),
+        notes=draw(st.lists(st.builds(Note, texts, texts), max_size=2).map(tuple)),
     )
 
 
@@ -168,86 +169,33 @@ def read_refusal(document: object) -> str:
     return caught.value.message
 
 
-def _row(data: Any) -> Any:
-    return data["tables"][0]["rows"][1]
-
-
-DAMAGE: dict[str, tuple[Callable[[Any], object], str]] = {
-    "a number that is a text": (
-        lambda data: _row(data).update(median="5"),
-        "tables[1].rows[2].median must be a number",
-    ),
-    "another median": (
-        lambda data: _row(data).update(median=500.0),
-        "tables[1].rows[2].median is 500.0, but its runs give 392.0",
-    ),
-    "another speed of a run": (
-        lambda data: _row(data)["runs"][1].update(throughput=1.0),
-        "tables[1].rows[2].median is 392.0, but its runs give 391.0",
-    ),
-    "another speedup": (
-        lambda data: _row(data).update(speedup=9.0),
-        "tables[1].rows[2].speedup is 9.0",
-    ),
-    "another efficiency": (
-        lambda data: _row(data).update(efficiency=0.1),
-        "tables[1].rows[2].efficiency is 0.1",
-    ),
-    "a run too few": (
-        lambda data: _row(data)["runs"].pop(),
-        "tables[1].rows[2].repeats.ok is 3, but 2 of its runs are valid",
-    ),
-    "no shape": (
-        lambda data: _row(data).update(shape="many"),
-        "tables[1].rows[2].shape must be a shape such as 4n8g, not 'many'",
-    ),
-    "a shape twice": (
-        lambda data: _row(data).update(shape="1n1g", speedup=None, efficiency=None),
-        "tables[1].rows[2] is 1n1g, which is there already",
-    ),
-    "a table twice": (
-        lambda data: data["tables"].append(data["tables"][0]),
-        "1n1g is in tables[1] and in tables[2]",
-    ),
-    "a negative speed": (
-        lambda data: _row(data).update(min=-1.0),
-        "tables[1].rows[2].min must be above 0",
-    ),
-    "a valid run without a number": (
-        lambda data: _row(data)["runs"][0].update(throughput=None),
-        "tables[1].rows[2].runs[1].throughput is missing",
-    ),
-    "no rows": (lambda data: data["tables"][0].pop("rows"), "tables[1].rows is missing"),
-    "rows that are no list": (
-        lambda data: data["tables"][0].update(rows={}),
-        "tables[1].rows must be an array",
-    ),
-    "true for a number": (
-        lambda data: _row(data)["repeats"].update(asked=True),
-        "tables[1].rows[2].repeats.asked must be a whole number",
-    ),
-    "a later schema": (
-        lambda data: data.update(schema=2),
-        "The results have schema 2; this hpcbert reads 1",
-    ),
-    "another format": (lambda data: data.update(format="other"), "the format is 'other'"),
-    "no tables": (lambda data: data.pop("tables"), "These are not results"),
-}
-
-
-@pytest.mark.parametrize("name", DAMAGE)
-def test_damage_is_named_with_its_place(name: str) -> None:
-    change, message = DAMAGE[name]
+@cases
+def test_damage_is_named_with_its_place(
+    place: str, message: str, value: object, missing: bool | None
+) -> None:
     document = make_document()
-    change(document)
+    *path, last = (int(word) if word.isdecimal() else word for word in place.split("."))
+    part = document
+    for key in path:
+        part = part[key]
+    if missing:
+        del part[last]
+    else:
+        part[last] = value
     assert message in read_refusal(document)
+
+
+def test_a_table_twice_is_refused() -> None:
+    document = make_document()
+    document["tables"] *= 2
+    assert "1n1g is in tables[1] and in tables[2]" in read_refusal(document)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("key", ["median", "mean", "cv", "speedup"])
 def test_what_is_not_finite_is_refused(key: str, value: float) -> None:
     document = make_document()
-    _row(document)[key] = value
+    document["tables"][0]["rows"][1][key] = value
     assert f"tables[1].rows[2].{key} must be a finite number" in read_refusal(document)
 
 
@@ -271,31 +219,6 @@ def test_what_another_command_printed_is_named() -> None:
     assert "version 2; this hpcbert reads 1" in read_refusal(later)
 
 
-def test_keys_of_later_versions_are_ignored() -> None:
-    document = make_document()
-    for part in (document, document["made"], document["tables"][0], _row(document)):
-        part["later"] = {"more": 1}
-    _row(document)["runs"][0]["evidence"] = {}
-    assert parse_results(json.dumps(document), file="r.json") == parse_results(
-        json.dumps(make_document()), file="r.json"
-    )
-
-
-def test_whole_numbers_are_numbers() -> None:
-    document = make_document()
-    _row(document).update(median=392, min=391)
-    assert parse_results(json.dumps(document), file="r.json").tables[0].rows[1].median == 392
-
-
-def test_results_of_before_rows_had_origins_are_read() -> None:
-    document = make_document()
-    for row in document["tables"][0]["rows"]:
-        for key in ("origin", "facts", "window", "differences"):
-            row.pop(key)
-    (table,) = parse_results(json.dumps(document), file="r.json").tables
-    assert [replace(row, origin=None).median for row in table.rows] == [102, 392]
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [(b"\xff\xfe{\x00", "not UTF-8"), (b"", "not valid JSON"), (None, "No such file")],
@@ -308,6 +231,17 @@ def test_a_file_that_is_something_else(tmp_path: Path, content: bytes | None, me
     with pytest.raises(UsageError, match=message) as caught:
         read_results(path)
     assert caught.value.where == str(path)
+
+
+def test_keys_of_later_versions_are_ignored_and_whole_numbers_are_numbers() -> None:
+    document = make_document()
+    row = document["tables"][0]["rows"][1]
+    row.update(median=392, min=391)
+    for part in (document, document["made"], document["tables"][0], row, row["runs"][0]):
+        part["later"] = {"more": 1}
+    assert parse_results(json.dumps(document), file="r.json") == parse_results(
+        json.dumps(make_document()), file="r.json"
+    )
 
 
 def test_a_byte_order_mark_is_no_damage(tmp_path: Path) -> None:

@@ -14,9 +14,7 @@ from hpcbert.cli.output import Result
 from hpcbert.cli.tables import list_shortfalls
 from hpcbert.errors import UsageError
 from hpcbert.model import Group, Measured, Note, Provenance, Reason, Run, Shape, SpeedupTable
-from hpcbert.results import document as results_document
 from hpcbert.results import formats
-from hpcbert.results.document import FORMAT, tables_data
 from hpcbert.results.formats import FORMATS, format_of_suffix, render_csv, render_markdown
 from hpcbert.results.reduce import tabulate
 from hpcbert.results.wording import describe_flags
@@ -106,42 +104,6 @@ def test_what_there_is_none_of_is_a_dash() -> None:
     ]
 
 
-def test_the_document_holds_every_number_unrounded(tables: tuple[SpeedupTable, ...]) -> None:
-    data = json.loads(json.dumps(tables_data(tables), allow_nan=False))
-    (table,) = data["tables"]
-    heading = {name: table[name] for name in table if name != "rows"}
-    assert heading == {
-        "framework": "oneflow",
-        "model": "bert-base",
-        "precision": "fp32",
-        "device": "gpu",
-        "batch_size_per_device": 32,
-        "variant": "",
-        "rule": "dlperf-time",
-        "baseline": "1n1g",
-    }
-    row = table["rows"][0]
-    assert row["median"] == (140.1987654 + 140.2) / 2
-    assert row["repeats"] == {"ok": 2, "asked": 3}
-    assert (row["shape"], row["nodes"], row["gpus_per_node"], row["gpus"]) == ("1n1g", 1, 1, 1)
-    assert row["runs"][2] == {
-        "repeat": 3,
-        "attempt": 0,
-        "throughput": None,
-        "valid": False,
-        "reasons": [{"code": "loss", "detail": "the loss is nan at iteration 7"}],
-        "flags": [],
-        "notes": [],
-        "state": "COMPLETED",
-        "state_source": "sacct",
-        "log": "logs/oneflow/bert/bz32/1n1g/bert_b32_fp32_3.log",
-        "nodes": ["n1"],
-        "environments": [],
-        "attempts": [],
-        "sampled": None,
-    }
-
-
 def test_markdown_begins_with_dlperfs_columns(tables: tuple[SpeedupTable, ...]) -> None:
     lines = render_markdown(tables, MADE).splitlines()
     assert lines[4].startswith("| node_num | gpu_num | samples/s | speedup |")
@@ -177,7 +139,13 @@ def test_csv_is_no_formula(start: str) -> None:
         assert cell[0] in "'1c"
 
 
-def test_dlperfs_document_has_its_shape_and_rounding(tables: tuple[SpeedupTable, ...]) -> None:
+def test_dlperfs_document_has_its_shape_and_rounding_and_is_never_nan(
+    tables: tuple[SpeedupTable, ...],
+) -> None:
+    alone = tabulate([make_point(GROUP, "1n1g", [None]), make_point(GROUP, "1n8g", [10.0])])
+    data: Any = json.loads(formats.render_dlperf(alone, MADE))
+    assert list(data["bert"]) == ["1n8g"]
+    assert data["bert"]["1n8g"]["speedup"] is None
     assert json.loads(formats.render_dlperf(tables, MADE)) == {
         "bert": {
             "1n1g": {
@@ -192,19 +160,6 @@ def test_dlperfs_document_has_its_shape_and_rounding(tables: tuple[SpeedupTable,
                 "median_speed": 4322.5,
                 "speedup": 30.83,
             },
-        }
-    }
-
-
-def test_dlperfs_document_is_never_nan() -> None:
-    tables = tabulate([make_point(GROUP, "1n1g", [None]), make_point(GROUP, "1n8g", [10.0])])
-    data: Any = json.loads(formats.render_dlperf(tables, MADE))
-    assert data["bert"] == {
-        "1n8g": {
-            "average_speed": 10.0,
-            "batch_size_per_device": 32,
-            "median_speed": 10.0,
-            "speedup": None,
         }
     }
 
@@ -248,13 +203,3 @@ def test_marked_repeats_with_the_same_flags_are_together_and_numbers_follow_thei
         "2 repeats (1, 3): short-window",
         "repeat 2: outlier (20.00, 0.0% below the median), uneven (see 3 to 8), short-window",
     )
-
-
-def test_saved_results_keep_the_numbers_behind_a_flag(
-    uneven_tables: tuple[SpeedupTable, ...],
-) -> None:
-    document = json.dumps(
-        {"schema": 1, "format": FORMAT, "tables": tables_data(uneven_tables)["tables"]}
-    )
-    (table,) = results_document.parse_results(document, file="results.json").tables
-    assert table.rows[0].runs[0].notes == (Note("uneven", UNEVEN),)

@@ -6,6 +6,7 @@ import math
 import random
 import re
 from collections.abc import Callable
+from functools import partial
 from itertools import combinations, takewhile
 
 import pytest
@@ -53,7 +54,7 @@ def add_tolerance(rate: float) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("counts", [(5, 5), (4, 7), (9, 9), (12, 5)], ids=str)
+@pytest.mark.parametrize("counts", [(5, 5), (4, 7)], ids=str)
 @pytest.mark.parametrize("kind", DISTRIBUTIONS)
 def test_two_halves_of_one_set_are_quiet(kind: str, counts: tuple[int, int]) -> None:
     at = random.Random(f"{SEED} {kind} {counts}")
@@ -68,9 +69,9 @@ def test_two_halves_of_one_set_are_quiet(kind: str, counts: tuple[int, int]) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("counts", [(5, 5), (4, 7), (9, 9)], ids=str)
+@pytest.mark.parametrize("counts", [(5, 5), (4, 7)], ids=str)
 @pytest.mark.parametrize("base", DISTRIBUTIONS)
-@pytest.mark.parametrize("new", ["normal", "skewed", "two modes"])
+@pytest.mark.parametrize("new", ["skewed", "two modes"])
 def test_the_interval_holds_the_ratio(base: str, new: str, counts: tuple[int, int]) -> None:
     """However differently the two scatter; the second is a third faster."""
     at = random.Random(f"{SEED} {base} {new} {counts}")
@@ -84,16 +85,6 @@ def test_the_interval_holds_the_ratio(base: str, new: str, counts: tuple[int, in
         least_covered = min(least_covered, ratio.coverage)
     missed = 1 - covered / PAIRS
     assert missed <= add_tolerance(1 - least_covered)
-
-
-def test_five_repeats_find_a_loss_of_five_percent() -> None:
-    at = random.Random(SEED)
-    detected = 0
-    for _ in range(PAIRS):
-        base = [at.gauss(1, 0.01) for _ in range(5)]
-        new = [0.95 * at.gauss(1, 0.01) for _ in range(5)]
-        detected += judge(median_ratio(base, new), 0.02) == "slower"
-    assert detected / PAIRS > 0.97
 
 
 @pytest.mark.parametrize("counts", [(1, 1), (2, 2), (3, 3), (2, 5), (1, 9)], ids=str)
@@ -144,23 +135,17 @@ def test_the_page_has_the_chances() -> None:
         assert float(alarm) == pytest.approx(100 * false_alarm_chance(n, n), abs=0.0051)
 
 
-def draw_ratios(spread: float, factor: float, at: random.Random) -> list[Ratio]:
-    return [
-        median_ratio(
-            [at.gauss(1, spread) for _ in range(5)],
-            [factor * at.gauss(1, spread) for _ in range(5)],
-        )
-        for _ in range(PAIRS)
-    ]
-
-
 def test_the_page_has_the_rates() -> None:
     gates = {row[0]: row[1:] for row in read_table("| runs scatter by | fails")}
     for name, *written in read_table("| runs scatter by | false alarm"):
         at = random.Random(f"{SEED} {name}")
-        drawn = {
-            factor: draw_ratios(float(name) / 100, factor, at) for factor in (1, 0.98, 0.95, 0.9)
-        }
+        draw: Draw = partial(random.Random.gauss, mu=1, sigma=float(name) / 100)
+        drawn: dict[float, list[Ratio]] = {}
+        for factor in (1, 0.98, 0.95, 0.9):
+            for _ in range(PAIRS):
+                base, new = draw_rates(draw, 5, at), draw_rates(draw, 5, at)
+                ratio = median_ratio(base, [factor * rate for rate in new])
+                drawn.setdefault(factor, []).append(ratio)
         verdicts = {
             factor: [judge(ratio, 0.02) for ratio in ratios] for factor, ratios in drawn.items()
         }

@@ -8,7 +8,7 @@ import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -123,32 +123,18 @@ def test_metrics_of_a_point() -> None:
     assert metrics.unknown == ()
 
 
-@pytest.mark.parametrize(
-    ("changes", "names", "reason"),
-    [
-        ({"facts": (("sequence_length", ("128",)),)}, {"peak_flops_per_second", "mfu"}, "nothing says what the GPUs are"),
-        ({"facts": (("GPU", ("Homemade 9000",)), ("sequence_length", ("128",)))}, {"mfu"}, "peak of Homemade 9000 at bf16"),
-        ({"facts": (("GPU", (f"{A100} MIG 1g.10gb",)), ("sequence_length", ("128",)))}, {"mfu"}, "no known data sheet"),
-        ({"facts": (("GPU", (A100, "NVIDIA H200")), ("sequence_length", ("128",)))}, {"mfu"}, "the GPUs differ"),
-        ({"facts": (("device", ("Tesla V100-SXM2-16GB",)), ("sequence_length", ("128",)))}, {"mfu"}, "at bf16"),
-        ({"facts": (*GPU, *LENGTH)}, {"mfu", "real_tokens_per_second"}, "how many tokens are real"),
-        ({"facts": (("GPU", (A100,)),)}, {"tokens_per_second", "mfu", "model_flops_per_sample"}, "how many tokens"),
-        ({"facts": (("GPU", (A100,)), ("sequence_length", ("128", "512")))}, {"tokens_per_second"}, "how many tokens"),
-        ({"facts": (*GPU, *LENGTH, ("padding", ("left out",)))}, {"tokens_per_second", "mfu_padded"}, "padding is left out"),
-        ({"facts": (*GPU, *LENGTH, ("GPU MIG mode", ("Enabled",)))}, {"mfu_padded"}, "partitioned (MIG Enabled)"),
-        ({"facts": (*GPU, *LENGTH, ("GPU partition", ("CPX/NPS4",)))}, {"mfu_padded"}, "partitioned (CPX/NPS4)"),
-        ({"facts": (*GPU, *LENGTH, ("vocab_size", ("30522", "8192")))}, {"model_flops_per_sample"}, "vocab_size 30522 and 8192"),
-        ({"group": Group("x", "modernbert-base", "bf16", 32, "rate"), "facts": (*GPU, *LENGTH, ("hidden_size", ("768",)), ("layers", ("22",)))}, {"model_flops_per_sample"}, "modernbert-base"),
-        ({"group": Group("x", "resnet50", "bf16", 32, "rate")}, {"mfu", "model_flops_per_sample"}, "sizes of resnet50"),
-        ({"group": Group("x", "bert-base", "bf16", 32, "rate", device="cpu")}, {"mfu", "watts"}, "CPU"),
-        ({}, {"step_seconds", "step_seconds_p95"}, "print no times"),
-        ({}, {"watts", "gpu_memory_mib", "samples_per_joule"}, "nothing sampled"),
-        ({"runs": (replace(make_point().runs[0], sampled=make_sampled(9.0, 2)),)}, {"watts"}, "2 of 4 GPUs were sampled"),
-    ],
-    ids=["no GPU", "unknown GPU", "MIG", "two GPUs", "V100 bf16", "no real tokens", "no length", "two lengths", "no padding", "MIG mode", "AMD partition", "two vocabularies", "ModernBERT", "model", "CPU", "steps", "power", "half the GPUs"],
-)  # fmt: skip
-def test_what_is_unknown_is_said(changes: dict[str, Any], names: set[str], reason: str) -> None:
-    metrics = compute_metrics(make_point(**changes), 800.0)
+@cases
+def test_what_is_unknown_is_said(
+    *, facts: dict[str, tuple[str, ...]] | None, model: str | None, device: Literal["cpu"] | None,
+    sampled: int | None, names: tuple[str, ...], reason: str,
+) -> None:  # fmt: skip
+    group = Group("pytorch", model or "bert-base", "bf16", 32, "rate", device=device or "gpu")
+    point = make_point(group=group)
+    if facts is not None:
+        point = replace(point, facts=tuple(facts.items()))
+    if sampled:
+        point = replace(point, runs=(replace(point.runs[0], sampled=make_sampled(9.0, sampled)),))
+    metrics = compute_metrics(point, 800.0)
     assert metrics is not None
     unknown = dict(metrics.unknown)
     for name in names:

@@ -35,18 +35,6 @@ MADE = Provenance("1.2.3", "2026-11-22T10:00:00Z", "hpcbert collect")
 LENGTH = ("sequence_length", ("512",))
 REAL = ("real_token_share", ("0.5",))
 PACKED = ("packing", ("2",))
-# Of 100 samples/s on two GPUs: facts of the logs, unit, rate, real tokens.
-RATES: dict[str, tuple[Facts, Unit, float | None, float | None]] = {
-    "tokens": ((LENGTH,), "tokens", 51_200.0, None),
-    "real tokens apart": ((LENGTH, REAL), "tokens", 51_200.0, 25_600.0),
-    "packed": ((LENGTH, PACKED), "tokens", 25_600.0, None),
-    "no length": ((), "tokens", None, None),
-    "two lengths": ((("sequence_length", ("128", "512")),), "tokens", None, None),
-    "sequences": ((LENGTH,), "sequences", 100.0, None),
-    "packed sequences": ((PACKED,), "sequences", 50.0, None),
-    "two packings": ((("packing", ("1", "2")),), "sequences", None, None),
-    "samples": ((LENGTH, REAL), "samples", 100.0, None),
-}
 
 
 def make_tables(facts: Facts, speed: float = 100.0) -> tuple[SpeedupTable, ...]:
@@ -60,9 +48,9 @@ def make_tables(facts: Facts, speed: float = 100.0) -> tuple[SpeedupTable, ...]:
     return tabulate([Measured(group, Shape(1, 2), 3, runs, facts=facts, counted=counted)])
 
 
-@pytest.mark.parametrize("case", RATES)
-def test_rates_of_a_row(case: str) -> None:
-    facts, unit, rate, real = RATES[case]
+@cases
+def test_rates_of_a_row(facts: Facts, unit: Unit, rate: float | None, real: float | None) -> None:
+    """Of 100 samples/s on two GPUs."""
     # Another table keeps the conversion from being refused as a whole.
     tables = make_tables(facts) + make_tables((LENGTH, PACKED))
     converted = convert_tables(tables, unit)[0]
@@ -81,11 +69,9 @@ def test_rates_of_a_row(case: str) -> None:
     assert rates["per_gpu"] == (rate and pytest.approx(rate / 2))
 
 
-def _is_converted(name: str) -> bool:
-    return FORMATS[name].units == "convert"
-
-
-@pytest.mark.parametrize("name", [name for name in FORMATS if _is_converted(name)])
+@pytest.mark.parametrize(
+    "name", [name for name, form in FORMATS.items() if form.units == "convert"]
+)
 def test_every_form_of_a_table_has_the_rate_its_unit_and_that_per_device(name: str) -> None:
     tables = convert_tables(make_tables((LENGTH, REAL)), "tokens")
     text = FORMATS[name].write(tables, MADE, 0).replace(",", "")

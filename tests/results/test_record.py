@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,6 @@ from hpcbert.errors import UsageError
 from hpcbert.logs.arithmetic import median
 from hpcbert.results import record
 from hpcbert.results.record import (
-    Publication,
-    PublishedTable,
     published_results,
     published_runs,
 )
@@ -27,10 +24,6 @@ SOURCES = [record.load_source(name) for name in record.source_names()]
 TABLES = [(source, table) for source in SOURCES for table in source.tables]
 # Shared rows that are no table: what a script printed, beside the table of the same page.
 PRINTED = "printed-aggregate"
-
-
-def format_table_name(pair: tuple[Publication, PublishedTable]) -> str:
-    return pair[0].full_name(pair[1])
 
 
 def test_the_sources_are_there() -> None:
@@ -47,7 +40,7 @@ def test_the_sources_are_there() -> None:
 
 
 def test_every_table_can_be_found_again() -> None:
-    names = [format_table_name(pair) for pair in TABLES]
+    names = [source.full_name(table) for source, table in TABLES]
     assert len(set(names)) == len(names)
     for source, table in TABLES:
         assert re.fullmatch(r"[0-9a-f]{40}|", table.commit), table.name
@@ -61,7 +54,7 @@ def test_every_table_can_be_found_again() -> None:
         shapes = [point.shape for point in table.points]
         assert len(set(shapes)) == len(shapes), table.name
         assert all(error.what and error.proof for error in table.errors)
-        assert record.find_tables(format_table_name((source, table)))
+        assert record.find_tables(source.full_name(table))
 
 
 def test_names_that_begin_tables_mean_them() -> None:
@@ -108,12 +101,6 @@ def test_a_published_table_has_the_published_speedups() -> None:
     assert {row.origin.name for row in table.rows if row.origin} == {"dlperf:deepspeed-fp32-b32"}
 
 
-def shared_rows(shared: Path) -> Iterator[dict[str, str]]:
-    require("published")
-    with (shared / "logs" / "published.tsv").open(newline="") as file:
-        yield from (row for row in csv.DictReader(file, delimiter="\t"))
-
-
 def test_every_number_that_was_read_is_in_it(shared: Path) -> None:
     """Each by its repository, commit, path, precision, batch size, shape and value."""
     expected = {
@@ -122,10 +109,11 @@ def test_every_number_that_was_read_is_in_it(shared: Path) -> None:
         for source, table in TABLES
         for point in table.points
     }  # fmt: skip
+    require("published")
+    with (shared / "logs" / "published.tsv").open(newline="") as file:
+        rows = list(csv.DictReader(file, delimiter="\t"))
     read = set()
-    for row in shared_rows(shared):
-        if PRINTED in row["source"]:
-            continue
+    for row in (row for row in rows if PRINTED not in row["source"]):
         repository, _, location = row["source"].partition("@")
         commit, _, place = location.partition(":")
         nodes, gpus = int(row["nodes"]), int(row["gpus"])
@@ -178,6 +166,10 @@ def test_the_public_set_follows_from_its_logs(shared: Path) -> None:
     data = run_record("check", logs, "--fw", "tf2", "--against", "dlperf", "--json").data
     assert len(data["cells"]) == 12
     assert all(cell["follows"] for cell in data["cells"])
+    result = run_record("check", logs, "--fw", "tf2", "--against", "nvidia", "--json")
+    assert (result.returncode, "rn50" in result.error["message"]) == (2, True)
+    result = run_record("check", logs, "--against", "dlperf", "--rule", "rate", "--json")
+    assert result.returncode == 2
 
 
 @pytest.mark.slow
@@ -198,12 +190,3 @@ def test_published_errors_are_named(shared: Path) -> None:
     assert result.error["code"] == "check"
     messages = [error["message"] for error in result.document["errors"]]
     assert any("paddle-perf:ngc-tf1-fp32-b48-v2.2" in message for message in messages)
-
-
-@pytest.mark.slow
-def test_logs_of_something_else_are_no_table(shared: Path) -> None:
-    logs = shared / "logs" / RN50
-    result = run_record("check", logs, "--fw", "tf2", "--against", "nvidia", "--json")
-    assert (result.returncode, "rn50" in result.error["message"]) == (2, True)
-    result = run_record("check", logs, "--against", "dlperf", "--rule", "rate", "--json")
-    assert result.returncode == 2

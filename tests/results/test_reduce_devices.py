@@ -19,7 +19,6 @@ from hpcbert.results.reduce import tabulate
 from tests.kit import cli
 from tests.kit.campaigns import Built, collect_campaigns, report_states
 from tests.kit.cases import cases
-from tests.kit.cli import CliResult
 from tests.results.test_formats import make_point
 
 MADE = Provenance("1.2.3", "2026-11-21T10:00:00Z", "hpcbert collect")
@@ -69,11 +68,10 @@ def test_no_form_calls_ranks_on_the_cpu_gpus(name: str) -> None:
     ],
     ids=" ".join,
 )
-@pytest.mark.parametrize("shapes", [("1n1g", "1n2g", "2n2g", "4n2g"), ("1n1g", "2n1g", "4n1g")])
 def test_no_command_calls_ranks_on_the_cpu_gpus(
-    build: Callable[..., Built], words: tuple[str, ...], shapes: tuple[str, ...], tmp_path: Path
+    build: Callable[..., Built], words: tuple[str, ...], tmp_path: Path
 ) -> None:
-    built = move_to_device(build(*shapes, repeats=2), "cpu", "cpu")
+    built = move_to_device(build("1n1g", "1n2g", "2n2g", "4n2g", repeats=2), "cpu", "cpu")
     out = tmp_path / "out"
     places = {"{}": str(built.directory), "{out}": str(out)}
     first, *options = (places.get(word, word) for word in words)
@@ -144,16 +142,6 @@ def test_runs_on_two_devices_share_no_table(build: Callable[..., Built]) -> None
     assert {table.group.device for table in result.tables} == {"cpu", "gpu"}
 
 
-def test_a_manifest_without_a_device_is_read_as_before(build: Callable[..., Built]) -> None:
-    built = build("1n1g", repeats=2)
-    path = built.directory / "manifest.json"
-    document: dict[str, Any] = json.loads(path.read_text())
-    del document["arrays"][0]["point"]["device"]
-    path.write_text(json.dumps(document))
-    assert store.read_manifest(built.directory) == built.campaign
-    assert built.campaign.arrays[0].point.key == "bert-tiny_1n1g_fp32_b4"
-
-
 def test_logs_from_elsewhere_are_of_the_device_that_they_state(
     build: Callable[..., Built], collect_json: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -166,16 +154,6 @@ def test_logs_from_elsewhere_are_of_the_device_that_they_state(
         document = collect_json(logs)
         (table,) = document["data"]["tables"]
         assert table["device"] == device
-
-
-def test_audit_names_the_device(
-    build: Callable[..., Built], collect: Callable[..., CliResult], run: Any
-) -> None:
-
-    built = move_to_device(build("1n1g", repeats=2), "cpu")
-    collect_campaigns(built.directory, states=report_states())
-    result = cli.run("audit", built.directory)
-    assert "· CPU · rule" in result.stdout, result
 
 
 @pytest.mark.parametrize(

@@ -150,21 +150,14 @@ def read_published(shared: Path) -> dict[tuple[str, ...], dict[Shape, float]]:
     return tables
 
 
-def drop_largest(
-    key: tuple[str, ...], speeds: dict[Shape, float], *, keep: int | None = None
-) -> tuple[Curve, Shape, float]:
+def drop_largest(key: tuple[str, ...], speeds: dict[Shape, float]) -> tuple[Curve, Shape, float]:
     """Return a curve of a table less its largest shape, that shape, and its speed."""
     largest = max(speeds, key=lambda shape: (shape.gpus, shape.nodes))
-    smaller = {
-        str(shape): speed
-        for shape, speed in speeds.items()
-        if shape != largest and (keep is None or shape.nodes <= keep)
+    smaller: dict[str, float | None] = {
+        str(shape): speed for shape, speed in speeds.items() if shape != largest
     }
-    return (
-        fit_curve(make_table(dict(smaller), batch_size_per_device=int(key[4]))),
-        largest,
-        speeds[largest],
-    )
+    table = make_table(smaller, batch_size_per_device=int(key[4]))
+    return fit_curve(table), largest, speeds[largest]
 
 
 def test_every_published_table_less_its_largest_shape(shared: Path) -> None:
@@ -212,8 +205,10 @@ def test_tables_of_many_nodes_four_times_beyond(shared: Path) -> None:
 
 def test_the_command(tmp_path: Path, empty_directory: None) -> None:
     runs = {f"{n}n8g": compute_throughput(n, ring=0.02) for n in (1, 2, 4)}
+    table, origin = make_table(dict(runs)), Origin("record", "x")
+    rows = (replace(row, origin=origin, repeats=RepeatCount(1, 1)) for row in table.rows)
     path = tmp_path / "r.json"
-    path.write_text(document.render_results(ResultSet((make_recorded(runs),))))
+    path.write_text(document.render_results(ResultSet((replace(table, rows=tuple(rows)),))))
     result = run("predict", path, "--nodes", "8,64", "--json")
     assert result.returncode == 4
     (curve,) = result.data["tables"]
@@ -227,12 +222,3 @@ def test_the_command(tmp_path: Path, empty_directory: None) -> None:
     assert text.returncode == 0
     assert "8n8g" in text.stdout
     assert run("predict", path, "--nodes", "x").returncode == 2
-
-
-def make_recorded(speeds: dict[str, float]) -> SpeedupTable:
-    speedup_table = make_table(dict(speeds))
-    counts = RepeatCount(1, 1)
-    rows = (
-        replace(entry, origin=Origin("record", "x"), repeats=counts) for entry in speedup_table.rows
-    )
-    return replace(speedup_table, rows=tuple(rows))
