@@ -11,82 +11,18 @@ from hpcbert.cli.request import read_requests
 from hpcbert.config.options import Options
 from hpcbert.config.slurm_arguments import argument_value, explain_refusal
 from hpcbert.errors import ConfigError, UsageError
-from tests.kit.cases import read_constant
+from tests.kit.cases import cases, read_constant
 from tests.kit.drafts import MINIMAL, site
 
 ALLOWED = read_constant(__file__, "ALLOWED")
 
 
-def cases(table: dict[str, list[list[str]]]) -> list[object]:
-    return [
-        pytest.param(name, words, id=" ".join(words))
-        for name, all_ in table.items()
-        for words in all_
-    ]
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    cases(
-        {
-            "job-name": [
-                *(
-                    ["--job-name=x"],
-                    ["--job-name", "x"],
-                    ["-J", "x"],
-                    ["-Jx"],
-                    ["-HJx"],
-                    ["--job=x"],
-                ),
-            ],
-            "array": [["--array=1-3"], ["-a1-3"], ["--arr=1"]],
-            "nodes": [["-N2"], ["--nodes=2"]],
-            "ntasks": [["-n", "3"], ["--ntasks=3"]],
-            "tasks-per-node": [["--tasks-per-node=2"]],
-            "ntasks-per-node": [["--ntasks-per-n=2"]],
-            "output": [["-o/dev/null"], ["--outp=x"], ["--output x"], ["-o x"]],
-            "error": [["-e", "x"], ["--err=x"]],
-            "open-mode": [["--open-mode=truncate"], ["--open=truncate"]],
-            "requeue": [["--requeue"], ["--req"]],
-            "no-requeue": [["--no-requeue"], ["--no-r"]],
-            "dependency": [["-dsingleton"], ["--dep=singleton"]],
-            "parsable": [["--parsable"]],
-            "wait": [["-W"], ["--wait"], ["-QW"]],
-            "wrap": [["--wrap=true"], ["--comment=a", "--wrap", "true"]],
-            "chdir": [["-D", "/"], ["--chdir=/"]],
-            "export": [
-                ["--export=HOME"],
-                ["--export", "ALL,A=1"],
-                ["--export=NONE,A"],
-                ["--export="],
-            ],
-            "export-file": [["--export-file=x"]],
-            "test-only": [["--test-only"]],
-            "version": [["-V"]],
-            "container-image": [["--container-image=x"]],
-        }
-    ),
-)
+@cases
 def test_an_option_of_sbatch_that_is_hpcberts_own_is_refused(name: str, words: list[str]) -> None:
     assert f"sbatch's --{name})" in explain_refusal("sbatch", words)
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    cases(
-        {
-            "nodes": [["-N1"]],
-            "ntasks": [["--ntasks=1"]],
-            "output": [["--output=x"], ["-o", "x"]],
-            "label": [["-l"], ["--label"], ["-ul"]],
-            "kill-on-bad-exit": [["-K0"], ["--kill-on-bad-exit=0"]],
-            "wait": [["-W1"], ["--wait=1"]],
-            "export": [["--export=NONE"]],
-            "multi-prog": [["--multi-prog"]],
-            "container-image": [["--container-image=x"]],
-        }
-    ),
-)
+@cases
 def test_an_option_of_srun_that_is_hpcberts_own_is_refused(name: str, words: list[str]) -> None:
     assert f"srun's --{name})" in explain_refusal("srun", words)
 

@@ -125,35 +125,11 @@ def test_a_probe_that_hangs_is_ended_and_its_log_decides(tmp_path: Path, draft: 
     assert read_sizes(tmp_path) == [40]
 
 
-_PROBE = "a probe of {} samples per device ended with status {}"
-_TORCH = "ModuleNotFoundError: No module named 'torch'"
-_STOPS = {
-    "another error": ({"BROKEN": "40", "ROOM": "9999"}, f"{_PROBE.format(64, 1)}: {_TORCH}"),
-    "nothing fits": ({"ROOM": "0"}, "not even one sample per device fits"),
-    "all fits": (
-        {"ROOM": "999999"},
-        "65536 samples per device still fit, and more than 65536 are not tried",
-    ),
-    "killed": (
-        {"ROOM": "0", "WORDS": "slain", "STATUS": "137"},
-        f"{_PROBE.format(32, 137)}: slain",
-    ),
-    "hangs": (
-        {"HANGS": "1", "ROOM": "99", "WORDS": "waiting", "HPCBERT_PROBE_SECONDS": "1"},
-        "a probe of 32 samples per device did not end within 1 s: waiting",
-    ),
-    "silent": (
-        {"ROOM": "99", "SILENT": "1"},
-        f"{_PROBE.format(32, 0)}, and its log has no iteration",
-    ),
-}
-
-
-@pytest.mark.parametrize(("extra", "reason"), _STOPS.values(), ids=_STOPS)
+@cases
 def test_anything_else_stops_it_with_its_reason(
-    tmp_path: Path, draft: Draft, extra: dict[str, str], reason: str
+    tmp_path: Path, draft: Draft, extra: dict[str, Any], reason: str
 ) -> None:
-    result = run_search(draft, tmp_path, again=False, **extra)
+    result = run_search(draft, tmp_path, **extra)
     assert result.returncode == 1
     assert f"hpcbert: {reason}" in result.stderr
     assert read_search(draft)[-1]["reason"] == reason

@@ -13,6 +13,7 @@ from hpcbert.errors import Refusals, UsageError
 from hpcbert.model import Point, Shape
 from hpcbert.script.matrix import list_plans
 from hpcbert.script.plan import Request
+from tests.kit.cases import cases
 from tests.kit.drafts import changed, reference
 from tests.kit.paths import TEMPLATES
 
@@ -176,42 +177,8 @@ precisions = "fp23"
     assert len(messages) == 8
 
 
-WRONG = {
-    "no framework": ('precisions = "fp32"', "frameworks is missing."),
-    "none in an inclusion": ('[[include]]\nshapes = "1n1g"', "include[1].frameworks is missing."),
-    "a place in an inclusion": (
-        'frameworks = "oneflow"\n[[include]]\nprecisions = "bf16"',
-        "include[1].precisions: oneflow: oneflow does not run bf16 here",
-    ),
-    "sizes of a stranger": (
-        'frameworks = "oneflow"\n[batch_sizes.onflow]\nfp32 = 3',
-        "batch_sizes.onflow.fp32 belongs to onflow, which is not measured. Did you mean oneflow?",
-    ),
-    "options of a stranger": (
-        'frameworks = "oneflow"\n[options.pytorch]\nseed = 3',
-        "options.pytorch.seed belongs to pytorch, which is not measured.",
-    ),
-    "sizes of a precision": (
-        'frameworks = "oneflow"\nprecisions = "fp32"\n[batch_sizes]\nfp16 = 3',
-        "batch_sizes.fp16 belongs to fp16, which is not measured.",
-    ),
-    "nothing left": (
-        'frameworks = "oneflow"\n[[exclude]]\nshapes = "1n1g"',
-        "exclude leaves nothing to measure.",
-    ),
-    "too much": (
-        'frameworks = "pytorch"\nshapes = "1n1g"\n[env]\n'
-        + "".join(
-            f"A{letter} = {[str(number) for number in range(99)]}\n" for letter in "abcdefgh"
-        ),
-        "You asked for more than 10,000 points.",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", WRONG)
-def test_what_is_refused_names_its_place(case: str, site: Site) -> None:
-    text, message = WRONG[case]
+@cases
+def test_what_is_refused_names_its_place(site: Site, text: str, message: str) -> None:
     (answer,) = list_refusals(site, text)
     assert message in answer
 

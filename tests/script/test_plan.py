@@ -86,33 +86,12 @@ def test_only_options_that_change_the_number_are_identity(recipe: Recipe, site: 
     assert measurement_plan.options["seed"] == 7
 
 
-@pytest.mark.parametrize(
-    ("request_", "says"),
-    [
-        (Request(Shape(1, 9)), "8 GPUs, you asked for 9"),
-        (combined(Shape(1, 1), ("fp64",)), "no precision 'fp64'"),
-        (combined(Shape(1, 1), ("nvfp4",)), "does not run nvfp4"),
-        (Request(Shape(1, 1), model="bert-huge"), "no model 'bert-huge'"),
-        (Request(Shape(1, 1), xla=True, settings={"compile": "false"}), "contradict each other"),
-        (Request(Shape(1, 1), xla=False, settings={"compile": "auto"}), "contradict each other"),
-        (Request(Shape(1, 1), settings={"sead": "1"}), "no option 'sead'"),
-        (Request(Shape(1, 1), settings={"seed": "x"}), "must be of type int, not 'x'"),
-        (Request(Shape(1, 1), settings={"sequence_length": "513"}), "must be 512 or less, not 513"),
-        (Request(Shape(1, 1), settings={"sequence_length": "0"}), "must be 8 or more, not 0"),
-        (Request(Shape(1, 1), settings={"learning_rate": "-0.1"}), "must be 0 or more, not -0.1"),
-        (combined(Shape(1, 1), batch_sizes=(-3,)), "at least 1, not -3"),
-        (Request(Shape(1, 1), iters=20), "leaves nothing"),
-        (Request(Shape(1, 1), repeats=0), "--repeats must be 1 to 1000"),
-        (Request(Shape(1, 8), global_batch_size=100), "not a multiple of 8 devices x 4 samples"),
-        (Request(Shape(1, 1), preset="lamb"), "no protocol 'lamb'"),
-        (Request(Shape(1, 1), window_seconds=3600), "does not fit into the time limit"),
-    ],
-)
+@cases
 def test_what_does_not_fit_is_refused(
-    recipe: Recipe, site: Site, request_: Request, says: str
+    recipe: Recipe, site: Site, shape: str | None, fields: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(UsageError, match=says):
-        plan(recipe, site, request_)
+        plan(recipe, site, combined(Shape.parse(shape or "1n1g"), **fields))
 
 
 @cases

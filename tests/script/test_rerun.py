@@ -30,7 +30,7 @@ from hpcbert.model import (
 from hpcbert.results.reduce import Curves, make_group, tabulate
 from hpcbert.script import rerun
 from hpcbert.script.draft import Draft
-from hpcbert.script.plan import Request, plan
+from hpcbert.script.plan import plan
 from hpcbert.script.rerun import plan_table
 from hpcbert.timelimit import TimeLimit
 from tests.kit.cases import cases
@@ -125,30 +125,18 @@ def test_changed_files_of_the_job_are_one_sentence(draft: Draft) -> None:
     assert message.endswith(f"these files of the job: {first}, {second}.")
 
 
-WRONG = {
-    "a file that asks": ('schema = 1\nframeworks = ["x"]\n', "not a lock file", "hpcbert submit"),
-    "something else": ("schema = 1\n", "not a lock file", "campaign.lock.toml"),
-    "a newer one": ("schema = 2\n", "schema is 2", ""),
-    "an unknown key": ("", "names is not known", "Did you mean name?"),
-    "no points": ("", "points is empty", ""),
-}
-
-
-@pytest.mark.parametrize("case", WRONG)
-def test_what_is_no_lock_file_is_refused(case: str, draft: Draft) -> None:
-    text, message, hint = WRONG[case]
+@cases
+def test_what_is_no_lock_file_is_refused(
+    text: str | None, change: tuple[str, str] | None, message: str, hint: str | None, draft: Draft
+) -> None:
     path = draft.directory / "campaign.lock.toml"
     good = path.read_text()
-    more = {
-        "an unknown key": good.replace("schema = 1\n", 'schema = 1\nnames = "x"\n'),
-        "no points": re.sub(r"points = \[\n.*?\n\]\n", "points = []\n", good, flags=re.DOTALL),
-    }  # fmt: skip
-    path.write_text(more.get(case, text))
+    path.write_text(re.sub(*change, good, flags=re.DOTALL) if change else text or "")
     with pytest.raises(ConfigError) as refused:
         rerun.load_lock(path)
     assert refused.value.where == str(path)
     assert message in refused.value.message
-    assert hint in refused.value.hint
+    assert (hint or "") in refused.value.hint
 
 
 DRY = ("--scheduler", "slurm", "--dry-run", "--json")
@@ -181,38 +169,18 @@ def test_a_lock_file_that_is_not_there(empty_directory: None) -> None:
     assert "campaign.lock.toml: Can't read" in result.error["message"]
 
 
-ONE_TABLE = [
-    ("pytorch", combined(Shape(2, 4), ("fp32",), (8,), scaling=True, skip=3, iters=30)),
-    ("pytorch", combined(Shape(1, 2), settings={"sequence_length": "64", "unpad": "true"})),
-    ("pytorch", combined(Shape(1, 1), env=(("NCCL_ALGO", "Ring"),), window_seconds=60)),
-    ("pytorch", combined(Shape(1, 1), ("fp32",), (8,), accumulation=3, repeats=7)),
-    ("deepspeed", combined(Shape(2, 8), ("fp16",), scaling=True)),
-    ("oneflow", combined(Shape(4, 8), ("fp32",), (96,), scaling=True)),
-    ("ngc-pytorch", combined(Shape(1, 8), ("fp16",), preset="adam")),
-    ("tf2", combined(Shape(1, 8), ("fp16",), xla=True)),
-]
-
-
-@pytest.mark.parametrize(("framework", "request_"), ONE_TABLE, ids=lambda value: str(value)[:40])
+@cases
 @pytest.mark.parametrize("with_protocol", [True, False], ids=["protocol", "rows"])
 def test_the_points_of_a_table_are_planned_again(
-    framework: str, request_: Request, with_protocol: bool, tmp_path: Path
+    framework: str, shape: str, fields: dict[str, Any], with_protocol: bool, tmp_path: Path
 ) -> None:
     site, recipe = reference(tmp_path), load(framework)
-    first = plan(recipe, site, request_)
+    first = plan(recipe, site, combined(Shape.parse(shape), **fields))
     protocol, curves = first.protocol, Curves(first.points)
     last = None if protocol.window_seconds else protocol.iters
-    window = Counted(protocol.skip, last, "")
-    origin = Origin("campaign", "c")
+    more: Any = {"counted": Counted(protocol.skip, last, ""), "origin": Origin("campaign", "c")}
     measured = [
-        Measured(
-            make_group(point, curves, ""),
-            point.shape,
-            protocol.repeats,
-            (),
-            counted=window,
-            origin=origin,
-        )
+        Measured(make_group(point, curves, ""), point.shape, protocol.repeats, (), **more)
         for point in first.points
     ]
     (table,) = tabulate(measured)
@@ -223,10 +191,8 @@ def test_the_points_of_a_table_are_planned_again(
         return
     again = plan_table(table, protocols, recipe, site)
     # The device of a table is the one that its logs state.
-    device = table.group.device
-    assert {replace(point, device=device) for point in again.points} == {
-        replace(point, device=device) for point in first.points
-    }
+    points = {replace(point, device=table.group.device) for point in first.points}
+    assert {replace(point, device=table.group.device) for point in again.points} == points
     assert again.protocol == protocol
 
 
