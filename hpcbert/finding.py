@@ -1,9 +1,14 @@
-"""The finding of one check of the doctor."""
+"""The finding of one check of the doctor, made from a table of findings."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import tomli
 
 # The end of a check's name: where it was made, or about what.
 _CHECK_OBJECT = re.compile(r" \(.*\)$| of (?!the )\S+$")
@@ -36,3 +41,29 @@ class Finding:
         """The check without nodes, frameworks and hosts: `tmp`, `image`, `recipe`."""
         word = self.name.partition(" ")[0]
         return _RECIPE_CHECKS.get(word) or _CHECK_OBJECT.sub("", self.name)
+
+
+@cache
+def _read_findings(table: Path) -> dict[str, dict[str, str]]:
+    return tomli.loads(table.read_text(encoding="utf-8"))
+
+
+def make_finding(
+    table: Path, key: str, *, on_nodes: tuple[str, ...] = (), **values: Any
+) -> Finding:
+    """Return a finding of a TOML file, with values in place of its braces; a failure by default.
+
+    Args:
+        on_nodes: The nodes that it was found on.
+        values: By the names in its braces.
+    """
+    row = {name: text.format_map(values) for name, text in _read_findings(table)[key].items()}
+    return Finding(
+        row["check"],
+        row.get("status", "fail"),
+        row["detail"],
+        row.get("hint", ""),
+        row.get("change", ""),
+        on_nodes,
+        row.get("remedy", ""),
+    )

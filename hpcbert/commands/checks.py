@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpcbert import scheduler
+from hpcbert import finding, scheduler
 from hpcbert.config import places, toml
 from hpcbert.config.recipe import Recipe
 from hpcbert.config.recipe import load as load_recipe
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from hpcbert.script.draft import Draft
 
 _TABLE = Path(__file__).with_name("findings.toml")
+make_finding = functools.partial(finding.make_finding, Path(__file__).with_name("obstacles.toml"))
 _STATUSES = ("ok", "warn", "fail")
 _FIELDS = 4
 # look.sh ends a detail like this if another interface would do.
@@ -89,8 +90,6 @@ _PRINT_MISSING = (
 )
 # Seconds; this check does not wait for a file server that hangs.
 _QUERY_SECONDS = 20.0
-_PREPARE_COMMAND = "hpcbert prepare --fw {}"
-_PREPARE_HINT = f"Make it ready: {_PREPARE_COMMAND}. If only the nodes have it, give --force."
 
 
 # --- Settings -------------------------------------------------------------------------------------
@@ -285,26 +284,19 @@ def check_start_file(environ: Mapping[str, str], *, run: Runner) -> Iterator[Fin
     if outcome.returncode == _NO_PROGRAM or _REACHED in outcome.stdout:
         return
     status = f"status {outcome.returncode}"
-    yield describe_start_file(
-        f"bash reads {path} before each script and ends there, with {status}: no job would run"
-    )
-
-
-def describe_start_file(detail: str) -> Finding:
-    """Return the finding that bash does not get to a script."""
-    hint = f"Take `exit` out of the file, or unset {START_FILE} before you submit."
-    change = f"environment: {START_FILE}"
-    return Finding(START_FILE, "fail", detail, hint, change, (), f"unset {START_FILE}")
+    detail = f"bash reads {path} before each script and ends there, with {status}: no job would run"
+    yield make_finding("start-file", detail=detail)
 
 
 def find_missing_nodes(output: str, node_count: int, complaint: str) -> Iterator[Finding]:
     """Yield a finding if fewer nodes answered than requested."""
     count = len(read_nodes(output))
     if count < node_count:
-        hint = "Look at `sinfo`; ask for fewer with --nodes."
-        detail = f"{count} of {node_count} nodes answered: {complaint or 'no answer'}"
         remedy = f"--nodes {count}" if count else ""
-        yield Finding("nodes", "fail", detail, hint, remedy=remedy)
+        complaint = complaint or "no answer"
+        yield make_finding(
+            "missing-nodes", count=count, nodes=node_count, complaint=complaint, remedy=remedy
+        )
 
 
 def find_missing_ranks(output: str, nodes: Sequence[str], runtime: str) -> Iterator[Finding]:
@@ -362,33 +354,27 @@ def check_pyxis(site: Site, recipes: Sequence[Recipe], *, run: Runner) -> Findin
     """
     cluster = argument_value(site.slurm.sbatch_args, "clusters")
     if cluster:
-        hint = "Run hpcbert doctor on a login node of that cluster."
-        return Finding("pyxis", "warn", f"not checked: jobs run on cluster {cluster}", hint)
+        return make_finding("pyxis-elsewhere", cluster=cluster)
     usage = run(SRUN_HELP, timeout=_HELP_SECONDS)
     if not usage.ok:
         lines = [line for line in usage.stderr.splitlines() if line.strip()]
-        detail = f"srun --help gives no answer: {lines[-1] if lines else 'no output'}"
-        hint = "hpcbert can't see whether srun has pyxis: run this on a login node."
-        return Finding("pyxis", "warn", detail, hint)
+        return make_finding("pyxis-unknown", complaint=lines[-1] if lines else "no output")
     if not runtimes.has_pyxis(usage.stdout):
-        hint = 'Install pyxis, or set container.runtime = "none".'
-        detail = "srun has no --container-image"
-        return Finding("pyxis", "fail", detail, hint, "", (), "--runtime none")
-    switches = {
-        name: getattr(site.container, name) for name in ("home", "remap_root", "entrypoint")
-    }
+        return make_finding("no-pyxis")
+    container = site.container
+    switches = {name: getattr(container, name) for name in ("home", "remap_root", "entrypoint")}
     flags: dict[str, None] = {}
     for writable in {framework.image.writable for framework in recipes} or {True}:
         flags |= dict.fromkeys(runtimes.pyxis_options(**switches, writable=writable))
     missing_flags = runtimes.missing_pyxis_options(usage.stdout, flags)
     if missing_flags:
-        needed = runtimes.PYXIS_SINCE[missing_flags[-1]]
-        options = " and ".join(f"--{flag}" for flag in missing_flags)
-        detail = f"srun's pyxis is older than {needed}: it has no {options}"
         releases = [f"{runtimes.PYXIS_SINCE[flag]} brought --{flag}" for flag in missing_flags]
-        hint = f"Ask the administrator for pyxis {needed} or newer ({', '.join(releases)}), "
-        hint += 'or enter by the enroot command: container.runtime = "enroot".'
-        return Finding("pyxis", "fail", detail, hint, OLD_PYXIS, (), "--runtime enroot")
+        return make_finding(
+            "old-pyxis",
+            needed=runtimes.PYXIS_SINCE[missing_flags[-1]],
+            options=" and ".join(f"--{flag}" for flag in missing_flags),
+            releases=", ".join(releases),
+        )
     return Finding("pyxis", "ok", f"srun has --{', --'.join(flags)}")
 
 
@@ -406,15 +392,13 @@ def _find_images(
     images, problems = [], []
     prefix = runtimes.RUNTIMES[site.container.runtime].tool.prefix
     for framework in recipes:
-        name, change = f"image of {framework.name}", f"site.toml: frameworks.{framework.name}.image"
         try:
             image, _ = find_image(site, framework)
         except HpcbertError as error:
-            problems.append(Finding(name, "fail", str(error), error.hint, change))
+            problems.append(make_finding("bad-image", recipe=framework.name, error=error))
             continue
         if image is None:
-            hint = f"Build it: hpcbert prepare --fw {framework.name}."
-            problems.append(Finding(name, "warn", "upstream published none", hint, change))
+            problems.append(make_finding("no-image", recipe=framework.name))
             continue
         folder = Path(site.container.images)
         cached_image = cache.find_image(folder, image, prefix)
@@ -449,8 +433,7 @@ def _check_registry(image: Image, site: Site, run: Runner) -> Finding:
         return Finding(name, "ok", f"{image.name}:{image.tag or image.digest} is there")
     output = outcome.stdout + outcome.stderr
     if output.startswith("Usage: enroot"):
-        hint = "The import will ask it; enroot has a command for that from 4.0 on."
-        return Finding(name, "warn", f"not checked: this enroot has no {tool.digest[1]}", hint)
+        return make_finding("registry-unknown", check=name, command=tool.digest[1])
     lines = [line for line in output.splitlines() if line.strip()] or [""]
     symptom = runtimes.find_symptom(output)
     problem = symptom.problem if symptom else lines[-1]
@@ -513,14 +496,7 @@ def _find_pyxis_obstacles(draft: Draft, run: Runner) -> Iterator[Finding]:
     }
     for image, name in images.items():
         if image and image.kind != "file":
-            command = f"hpcbert prepare --fw {name} --only image"
-            yield Finding(
-                f"image of {name}",
-                "warn",
-                f"{image.uri} is not prepared: with pyxis, every node imports it in every job.",
-                f"Import it once: {command}.",
-                remedy=command,
-            )
+            yield make_finding("unprepared-image", recipe=name, uri=image.uri)
 
 
 def _module_query(resolved: Resolved) -> list[str]:
@@ -537,15 +513,8 @@ def _find_mpi_obstacles(resolved: Resolved) -> Iterator[Finding]:
     if not mpi_types or not resolved.mpi or choose_mpi([resolved.mpi], mpi_types):
         return
     mpi = resolved.site.slurm.mpi or argument_value(resolved.site.slurm.srun_args, "mpi", "srun")
-    text = f"The site names {mpi}" if mpi else f"{recipe.name} needs {' or '.join(recipe.mpi)}"
-    yield Finding(
-        "MPI",
-        "fail",
-        f"{text} to start its ranks, and srun on this cluster has {', '.join(mpi_types)}.",
-        "Set slurm.mpi in the site.toml to one of these that the program's MPI speaks, or have the "
-        "cluster's administrators install the plugin.",
-        "site.toml: slurm.mpi",
-    )
+    demand = f"The site names {mpi}" if mpi else f"{recipe.name} needs {' or '.join(recipe.mpi)}"
+    yield make_finding("mpi", demand=demand, types=", ".join(mpi_types))
 
 
 def _find_missing_modules(resolved: Resolved, run: Runner) -> Iterator[Finding]:
@@ -564,17 +533,18 @@ def _find_missing_modules(resolved: Resolved, run: Runner) -> Iterator[Finding]:
     status, consequence = "warn", "every run fails on nodes that lack it too"
     if resolved.scheduler.runs_locally:
         status, consequence = "fail", "every run would fail"
-    problem = f"{python} has no module {' or '.join(modules)} on this machine"
-    key = f"frameworks.{recipe.name}.python"
-    hint = f"Name an interpreter that has it: --python, or {key} in the site.toml."
+    install = ""
     if "torch" in modules:
-        hint += f" Or install it. {machine.describe_torch_install(shutil.which(python) or python)}"
-    yield Finding(
-        f"python of {recipe.name}",
-        status,
-        f"{problem}, which {recipe.name}'s ranks import: {consequence}.",
-        hint,
-        f"site.toml: {key}",
+        advice = machine.describe_torch_install(shutil.which(python) or python)
+        install = f" Or install it. {advice}"
+    yield make_finding(
+        "no-module",
+        recipe=recipe.name,
+        python=python,
+        modules=" or ".join(modules),
+        status=status,
+        consequence=consequence,
+        install=install,
     )
 
 
@@ -591,56 +561,25 @@ def find_framework_obstacles(
     Args:
         options: The values of its options; None if not decided yet.
     """
-    image = inputs.image
+    image, name = inputs.image, recipe.name
     if image and image.kind == "file" and not os.access(image.path, os.R_OK):
-        yield _missing_finding(recipe, "image", image.path)
+        yield make_finding("absent", recipe=name, kind="image", path=image.path)
     if rehearse:
         return
     for kind, path in (("data", inputs.data), ("source", inputs.source)):
         if path and kind in recipe.needs and not os.access(path, os.F_OK):
-            yield _missing_finding(recipe, kind, path)
+            yield make_finding("absent", recipe=name, kind=kind, path=path)
     can_compare = inputs.data and options is not None
     for misfit in find_misfits(recipe, options or {}, inputs.data) if can_compare else ():
-        yield Finding(
-            f"data of {recipe.name}",
-            "fail",
-            f"The data in {inputs.data} do not fit: {misfit}.",
-            "Make others with hpcbert data make, or change the options of the recipe.",
-            f"site.toml: frameworks.{recipe.name}.data",
-        )
+        yield make_finding("misfit", recipe=name, path=inputs.data, misfit=misfit)
     if runs_in_environment(site, recipe) and not inputs.python:
-        yield Finding(
-            f"environment of {recipe.name}",
-            "fail",
-            "Its virtual environment is not made.",
-            _PREPARE_HINT.format(recipe.name),
-            f"site.toml: frameworks.{recipe.name}.python",
-            remedy=_PREPARE_COMMAND.format(recipe.name),
-        )
+        yield make_finding("no-environment", recipe=name)
     if site.container.runtime == "none" and inputs.python and not shutil.which(inputs.python):
-        yield Finding(
-            f"python of {recipe.name}",
-            "fail",
-            f"This machine has no program {inputs.python} that it could run.",
-            "Name the interpreter that the ranks use with --python or in the site.toml. If only "
-            "the nodes have it, give --force.",
-            f"site.toml: frameworks.{recipe.name}.python",
-        )
+        yield make_finding("no-python", recipe=name, python=inputs.python)
 
 
 def find_unnamed_inputs(site: Site, recipe: Recipe, inputs: Inputs) -> Iterator[Finding]:
     """Yield a finding for each input that ranks need and nothing names; submit refuses those."""
     for kind in list_missing(site, recipe, inputs):
         if kind != "python":  # find_framework_obstacles reports the environment that it is in.
-            yield _missing_finding(recipe, kind)
-
-
-def _missing_finding(recipe: Recipe, kind: str, path: str = "") -> Finding:
-    return Finding(
-        f"{kind} of {recipe.name}",
-        "fail",
-        f"There is no {path} here." if path else "It is needed, and the site names none.",
-        _PREPARE_HINT.format(recipe.name),
-        f"site.toml: frameworks.{recipe.name}.{kind}",
-        remedy=_PREPARE_COMMAND.format(recipe.name),
-    )
+            yield make_finding("unnamed", recipe=recipe.name, kind=kind)

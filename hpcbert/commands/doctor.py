@@ -129,8 +129,7 @@ def examine(
         if finding.name in _SUBMISSION_CHECKS and finding.status == "fail"
     ]
     if visit and problems:
-        hint = "See the reason in the findings above; try again when it is fixed."
-        yield Finding("job", "fail", f"not tried: {problems[0]}", hint)
+        yield checks.make_finding("not-tried", problem=problems[0])
     elif visit:
         yield from examine_nodes(site, recipes, visit, run=run)
 
@@ -146,9 +145,8 @@ def _check_runs(site: Site) -> Finding:
 
 
 def _refuse_runs(site: Site, name: str, detail: str) -> Finding:
-    hint = "Set runs in the site.toml to a directory of yours that all nodes share."
     remedy = "--runs ~/runs" if _is_home_usable(site) else ""
-    return Finding(name, "fail", detail, hint, "site.toml: runs", (), remedy)
+    return checks.make_finding("runs", check=name, detail=detail, remedy=remedy)
 
 
 def _is_home_usable(site: Site) -> bool:
@@ -181,16 +179,14 @@ def examine_nodes(
     try:
         has_image = recipes and find_image(site, recipes[0])[0]
         if site.container.runtime != "none" and not has_image:
-            hint = "Name a framework that has one: hpcbert doctor --fw NAME."
-            yield Finding("image", "warn", "not entered: the framework names no image", hint)
+            yield checks.make_finding("not-entered")
             job_site = replace(job_site, container=replace(site.container, runtime="none"))
         job = _draft_job(site, job_site, recipes, visit, run)
         yield from _submit(site, job, visit, run, [framework.name for framework in recipes])
     except Interruption:
         raise
     except SchedulerError as error:
-        hint = "Every submission would end the same way; the findings above may say why."
-        yield Finding("job", "fail", error.message, hint)
+        yield checks.make_finding("refused", error=error)
     except HpcbertError as error:
         yield Finding("job", "fail", error.message, error.hint)
     finally:
@@ -249,13 +245,12 @@ def _submit(
             if state is None or not state.kind.over:
                 _cancel(job.directory, run)
     if state is None:
-        hint = "Try again when the cluster has room, with fewer --nodes or a longer --wait."
-        detail = f"it did not end within {visit.patience:g} s and was cancelled"
-        yield Finding("job", "fail", detail, hint, "", (), "--nodes 1")
+        yield checks.make_finding("not-ended", seconds=visit.patience)
     elif not state.kind.over:
-        detail = f"it did not start and was cancelled: {state.detail or state.reason}"
-        hint = f"Slurm says {state.reason}: {state.advice}."
-        yield from _find_failed_launch(state, run) or (Finding("job", "fail", detail, hint),)
+        finding = checks.make_finding(
+            "not-started", state=state, reason=state.detail or state.reason
+        )
+        yield from _find_failed_launch(state, run) or (finding,)
     else:
         resolved, srun_args = job.resolved, site.slurm.srun_args
         mpi = choose_mpi(resolved.recipe.mpi or _USUAL_MPI, resolved.options.mpi)
@@ -313,10 +308,11 @@ def _read_job(
         yield from failed_launch
         return
     if not lines and not checks.read_nodes(output) and os.environ.get(checks.START_FILE):
-        yield checks.describe_start_file(
+        detail = (
             f"{state.word} on {fold(state.nodes) or 'its nodes'}, and nothing of its script ran: "
-            f"bash reads {os.environ[checks.START_FILE]} before it, which ends there."
         )
+        detail += f"bash reads {os.environ[checks.START_FILE]} before it, which ends there."
+        yield checks.make_finding("start-file", detail=detail)
         return
     yield from checks.find_problems(output, values, has_home=_is_home_usable(site))
     yield from checks.find_missing_nodes(output, node_count, lines[-1] if lines else "")
@@ -326,12 +322,17 @@ def _read_job(
         detail = f"the script of a submission ran on {node_range}"
         yield Finding("job", "ok", detail, nodes=state.nodes)
         return
-    reason = lines[0] if lines else state.detail or "it says nothing"
-    status = "fail" if state.word != "COMPLETED" else "warn"
     symptom = runtimes.find_symptom(output)
     hint = "The findings above say why; else see what it says." if lines else "Look at `sinfo`."
-    hint = symptom.hint if symptom else hint
-    yield Finding("job", status, f"{state.word} on {node_range}: {reason}", hint, "", state.nodes)
+    yield checks.make_finding(
+        "job",
+        status="fail" if state.word != "COMPLETED" else "warn",
+        word=state.word,
+        nodes=node_range,
+        reason=lines[0] if lines else state.detail or "it says nothing",
+        hint=symptom.hint if symptom else hint,
+        on_nodes=state.nodes,
+    )
 
 
 def _find_failed_launch(state: RepeatState, run: Runner) -> tuple[Finding, ...]:

@@ -15,8 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import tomli
-
+from hpcbert import finding
 from hpcbert.config.site import Site
 from hpcbert.errors import format_count
 from hpcbert.finding import Finding
@@ -30,30 +29,7 @@ from hpcbert.slurm.inventory import Partition, PartitionRules, parse_resources
 from hpcbert.system import machine, ownership
 from hpcbert.timelimit import TimeLimit
 
-
-@functools.cache
-def _read_findings() -> dict[str, dict[str, str]]:
-    return tomli.loads(Path(__file__).with_name("findings.toml").read_text(encoding="utf-8"))
-
-
-def make_finding(key: str, *, on_nodes: tuple[str, ...] = (), **values: Any) -> Finding:
-    """Return a finding of findings.toml, with values in place of its braces.
-
-    Args:
-        key: Its table.
-        on_nodes: The nodes that it was found on.
-        values: By the names in its braces.
-    """
-    row = {name: text.format_map(values) for name, text in _read_findings()[key].items()}
-    return Finding(
-        row["check"],
-        row.get("status", "fail"),
-        row["detail"],
-        row.get("hint", ""),
-        row.get("change", ""),
-        on_nodes,
-        row.get("remedy", ""),
-    )
+make_finding = functools.partial(finding.make_finding, Path(__file__).with_name("findings.toml"))
 
 
 def _is_longer(job: JobRequest, limit: TimeLimit) -> bool:
