@@ -70,6 +70,8 @@ def init(*, output: Path, slurm: bool, only_local: bool, force: bool, **options:
       hpcbert init --partition gpu --gpu-type a100
       hpcbert init --local
     """
+    if only_local:
+        refuse_typed(_SLURM, "with --local")
     if (output.exists() or output.is_symlink()) and not force:
         raise UsageError(
             "The file exists already.", where=str(output), hint="Give --force to overwrite it."
@@ -86,8 +88,7 @@ def init(*, output: Path, slurm: bool, only_local: bool, force: bool, **options:
             folder=output.absolute().parent,
         )
     if proposal is None:
-        context = "without Slurm, which this machine does not have"
-        refuse_typed(_SLURM, "with --local" if only_local else context)
+        refuse_typed(_SLURM, "without Slurm, which this machine does not have")
         if slurm:
             raise SchedulerError("Slurm does not answer here.", hint="Run this on a login node.")
     values = proposal.values if proposal else local_values(options)

@@ -14,6 +14,7 @@ from click.shell_completion import ShellComplete
 
 from hpcbert.cli.main import root
 from tests.kit.campaigns import Build, Built
+from tests.kit.cases import cases
 from tests.kit.cli import HEAVY, UNCOUNTED, Cli
 
 OLD, NEW = "20261121T100000Z-pytorch-3f9a1c", "20261122T100000Z-pytorch-b07d42"
@@ -32,59 +33,18 @@ def complete(monkeypatch: pytest.MonkeyPatch) -> Complete:
     monkeypatch.setenv(VARIABLE, "bash_complete")
 
     def ask(*words: str) -> list[str]:
-        completions = ShellComplete(root, {}, "hpcbert", VARIABLE).get_completions(
-            list(words[:-1]), words[-1]
-        )
-        return [
-            completion_item.value
-            if completion_item.type == "plain"
-            else f"({completion_item.type})"
-            for completion_item in completions
-        ]
+        shell = ShellComplete(root, {}, "hpcbert", VARIABLE)
+        items = shell.get_completions(list(words[:-1]), words[-1])
+        return [item.value if item.type == "plain" else f"({item.type})" for item in items]
 
     return ask
 
 
-@pytest.mark.parametrize(
-    ("line", "completions"),
-    [
-        (("submit", "--fw", "one"), ["oneflow", "oneflow-models"]),
-        (("submit", "--fw=mindspore-"), ["mindspore-models"]),
-        (("submit", "--precision", "b"), ["bf16"]),
-        (("submit", "--precision", "fp32,fp"), ["fp32,fp32", "fp32,fp16", "fp32,fp8"]),
-        (("submit", "--model", "bert-l"), ["bert-large"]),
-        (("submit", "--fw", "mlperf-bert", "--model", ""), ["bert-large"]),
-        (("submit", "--set", "unp"), ["unpad="]),
-        (("submit", "--runtime", "a"), ["apptainer"]),
-        (("submit", "--repeats-in", ""), ["array", "one-job"]),
-        (("submit", "--fw", "pytorch", "--protocol", "no-such"), []),
-        (("submit", "--device", "c"), ["cpu"]),
-        (("submit", "--like", ""), [NEW, OLD]),
-        (("submit", "--resume", OLD[:8]), [OLD]),
-        (("submit", "--data", ""), ["(dir)"]),
-        (("submit", "--site", ""), ["(file)"]),
-        (("monitor", ""), [NEW, OLD]),
-        (("show", "3f9a"), [OLD]),
-        (("rm", OLD, "b07"), [NEW]),
-        (("note", "b0"), [NEW]),
-        (("collect", "./r"), ["(file)"]),
-        (("collect", OLD, "--rule", "r"), ["rate"]),
-        (("collect", "--fw", "oneflow", "--rule", "dl"), ["dlperf-time"]),
-        (("collect", "--beside", "dl"), ["dlperf"]),
-        (("logs", "--point", ""), ["bert-tiny_2n8g_fp32_b4"]),
-        (("logs", OLD, "--point", ""), ["bert-tiny_1n1g_fp32_b4", "bert-tiny_1n4g_fp32_b4"]),
-        (("frameworks", "show", "oneflow-"), ["oneflow-models"]),
-        (("record", "show", "dl"), ["dlperf"]),
-        (("list", "--state", "in"), ["incomplete"]),
-        (("list", "--name", ""), []),
-        (("cancel", "nothing-like-it"), ["(file)"]),
-    ],
-    ids=lambda value: "-".join(value).replace("/", "_"),
-)  # fmt: skip
-def test_a_value_is_completed(
-    complete: Complete, line: tuple[str, ...], completions: list[str]
-) -> None:
-    assert complete(*line) == completions
+@cases
+def test_a_value_is_completed(complete: Complete, line: str, completions: str) -> None:
+    words = [{"OLD": OLD, "NEW": NEW}.get(word, word) for word in line.split(" ")]
+    names = completions.replace("OLD", OLD).replace("NEW", NEW)
+    assert complete(*words) == names.split()
 
 
 def test_what_is_damaged_completes_nothing(

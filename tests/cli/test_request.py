@@ -12,87 +12,17 @@ import click
 import pytest
 
 from hpcbert.model import parse_precision
+from tests.kit.cases import read_constant
 
 pytestmark = pytest.mark.slow
 
 SUBMIT = ["submit", "--fw", "oneflow", "--scheduler", "slurm", "--dry-run"]
-LOCAL = ["submit", "--scheduler", "local"]
 PREPARE = ["prepare", "--fw", "oneflow", "--dry-run"]
-# The command line, the option that it must name, what that conflicts with.
+# Command lines, the option that each must name, and what that conflicts with.
 REFUSED = [
-    (["data", "make", "--format", "npz", "--cased", "x"], "--cased", "--text"),
-    (["data", "make", "--format", "npz", "--text", "t", "--fill", "full", "x"], "--fill", "--text"),
-    ([*SUBMIT, "--shapes", "1n1g", "--nodes", "2"], "--nodes", "--shapes"),
-    ([*SUBMIT, "--shapes", "1n1g", "--gpus-per-node", "2"], "--gpus-per-node", "--shapes"),
-    ([*SUBMIT, "--shapes", "1n1g", "--scaling"], "--scaling", "--shapes"),
-    (["submit", "--scheduler", "slurm", "--dry-run", "--fw", "pytorch,tf2", "--python", "p"], "--python", "several frameworks"),
-    (["submit", "--max-retries", "1"], "--max-retries", "--wait"),
-    ([*SUBMIT, "--concurrent-repeats", "2", "--batch-size", "8,max"], "--concurrent-repeats", "--batch-size max"),
-    ([*SUBMIT, "--accumulation", "2", "--global-batch-size", "8"], "--global-batch-size", "--accumulation"),
-    (["render", "--accumulation", "2", "--global-batch-size", "8"], "--global-batch-size", "--accumulation"),
-    ([*SUBMIT, "--image", "x.sqsh"], "--image", "runtime none"),
-    (["submit", "--scheduler", "slurm", "--dry-run", "--source", "/s"], "--source", "pytorch"),
-    (["submit", "--scheduler", "slurm", "--dry-run", "--fw", "nccl-tests", "--data", "/d"], "--data", "nccl-tests"),
-    *(
-        ([*LOCAL, *words], words[0].partition("=")[0], "local scheduler")
-        for words in (
-            ["--partition", "gpu"], ["--account", "a"], ["--qos", "q"], ["--notify", "END"], ["--sbatch-arg=--nice=1"],
-            ["--srun-arg=--overlap"], ["--concurrent-repeats", "2"], ["--concurrent-points"],
-            ["--reservation", "r"], ["--nodelist", "n1"], ["--exclude", "n1"],
-        )
-    ),
-    *(
-        (["submit", "--here", *words], words[0].partition("=")[0], "--here")
-        for words in (["--partition", "gpu"], ["--notify", "END"], ["--sbatch-arg=--nice=1"], ["--concurrent-points"],
-            ["--scheduler", "slurm"], ["--nodelist", "n1"])
-    ),
-    *(
-        (["submit", "--resume", "x", *words], words[0].partition("=")[0], "--resume")
-        for words in (
-            ["--fw", "pytorch"], ["--nodes", "1"], ["--gpus-per-node", "1"], ["--precision", "fp32"],
-            ["--batch-size", "4"], ["--model", "m"], ["--device", "cpu"], ["--protocol", "p"], ["--accumulation", "2"],
-            ["--global-batch-size", "8"], ["--xla"], ["--set", "a=b"], ["--scaling"],
-            ["--repeats", "5"], ["--iters", "9"], ["--skip", "2"], ["--templates", "."],
-            ["--scheduler", "local"], ["--runtime", "none"], ["--partition", "p"],
-            ["--account", "a"], ["--qos", "q"], ["--notify", "END"], ["--time", "60"], ["--image", "i"], ["--data", "d"],
-            ["--source", "s"], ["--python", "p"], ["--sbatch-arg=x"], ["--srun-arg=x"],
-            ["--concurrent-repeats", "1"], ["--concurrent-points"], ["--repeats-in", "array"],
-            ["--dry-run"], ["--rehearse"], ["--force"], ["--like", "x"], ["--here"],
-            ["--shapes", "1n1g"], ["--env", "A=b"], ["--reservation", "r"], ["--nodelist", "n1"],
-            ["--exclude", "n1"], ["--name", "x"], ["--note", "x"], ["--max-gpu-hours", "9"], ["--preflight"],
-            ["--stop-on-failure"], ["--max-repeats", "9"], ["--precision-of-median", "2%"], ["--window-seconds", "5"],
-        )
-    ),
-    *(
-        (["submit", "--like", "x", *words], words[0], "--like")
-        for words in (
-            ["--fw", "pytorch"], ["--nodes", "1"], ["--gpus-per-node", "1"], ["--precision", "fp32"],
-            ["--batch-size", "4"], ["--model", "m"], ["--protocol", "p"], ["--accumulation", "2"],
-            ["--global-batch-size", "8"], ["--xla"], ["--set", "a=b"], ["--scaling"],
-            ["--repeats", "5"], ["--iters", "9"], ["--skip", "2"], ["--concurrent-repeats", "1"],
-            ["--concurrent-points"], ["--repeats-in", "array"], ["--device", "gpu"],
-            ["--shapes", "1n1g"], ["--env", "A=b"], ["--max-repeats", "9"], ["--precision-of-median", "2%"],
-        )
-    ),
-    ([*SUBMIT, "--max-repeats", "9"], "--max-repeats", "without --repeats auto"),
-    ([*SUBMIT, "--repeats", "7", "--precision-of-median", "2%"], "--precision-of-median", "without --repeats auto"),
-    (["render", "--repeats", "auto"], "--repeats auto", "by hand"),
-    ([*LOCAL, "--device", "cpu", "--preflight"], "--preflight", "local scheduler"),
-    (["plan", "--partition", "gpu"], "--partition", "local scheduler"),
-    (["plan", "--accumulation", "2", "--global-batch-size", "8"], "--global-batch-size", "--accumulation"),
-    ([*PREPARE, "--image", "i"], "--image", "runtime none"),
-    (["init", "--partition", "p", "--local"], "--partition", "--local"),
-    (["init", "--gpu-type", "a100", "--local"], "--gpu-type", "--local"),
-    (["doctor", "--nodes", "2"], "--nodes", "local scheduler"),
-    (["doctor", "--partition", "p"], "--partition", "local scheduler"),
-    (["doctor", "--reservation", "r"], "--reservation", "local scheduler"),
-    (["compare", "a", "b", "--junit", "x.xml"], "--junit", "--fail-under"),
-    *(
-        (["collect", "x", "--explain", *words], words[0], "--explain")
-        for words in (
-            ["--format", "csv"], ["--output", "x.csv"], ["--junit", "x.xml"], ["--beside", "dlperf"], ["--unit", "tokens"],
-        )
-    ),
+    ([*row["line"].split(), *words.split()], row.get("option") or words.split()[0].partition("=")[0], row["conflict"])
+    for row in read_constant(__file__, "REFUSED")
+    for words in row.get("options", ("",))
 ]  # fmt: skip
 
 
@@ -117,16 +47,8 @@ def test_what_would_be_ignored_is_refused(
 def test_every_option_that_resume_has_no_use_for_is_in_the_table() -> None:
     """A new option of submit has to say what it does beside --resume."""
     command = importlib.import_module("hpcbert.cli.submit").submit
-    used = {
-        "--resume",
-        "--wait",
-        "--max-retries",
-        "--runs",
-        "--site",
-        "--json",
-        "--help",
-        "--help-all",
-    }
+    used = {"--resume", "--wait", "--max-retries", "--runs", "--site", "--json", "--help"}
+    used.add("--help-all")
     options = {
         max(param.opts, key=len) for param in command.params if isinstance(param, click.Option)
     } - used
@@ -145,21 +67,18 @@ def test_defaults_conflict_with_nothing(run_commands: Callable[..., list[Any]]) 
         assert "no effect" not in result.stdout + result.stderr, (words, result)
 
 
-@pytest.mark.parametrize(
-    ("word", "precision"),
-    [
-        *(
-            (spelling, "fp16")
-            for spelling in ("amp", "AMP", "FP16", "mixed", "half", "float16", "Mixed")
-        ),
-        *((spelling, "fp32") for spelling in ("FP32", "float32", "single", "Float-32", "float")),
-        *((spelling, "bf16") for spelling in ("bfloat16", "BF16", "BFloat16")),
-        *((spelling, "tf32") for spelling in ("TF32", "TensorFloat-32")),
-    ],
-)
-def test_precisions_are_understood_in_every_spelling(word: str, precision: str) -> None:
-    assert parse_precision(word) == precision
-    assert parse_precision("fp8") == "fp8"
+SPELLINGS = {
+    "fp16": "amp AMP FP16 mixed half float16 Mixed",
+    "fp32": "FP32 float32 single Float-32 float",
+    "bf16": "bfloat16 BF16 BFloat16",
+    "tf32": "TF32 TensorFloat-32",
+    "fp8": "fp8",
+}
+
+
+@pytest.mark.parametrize("precision", SPELLINGS)
+def test_precisions_are_understood_in_every_spelling(precision: str) -> None:
+    assert {parse_precision(word) for word in SPELLINGS[precision].split()} == {precision}
 
 
 def test_precisions_on_the_command_line(run_commands: Callable[..., list[Any]]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.kit.cases import read_constant
+from tests.kit.cases import cases, read_constant
 from tests.kit.cli import run
 
 FILE = read_constant(__file__, "FILE")
@@ -111,37 +111,12 @@ def test_what_has_no_effect_with_the_scheduler_is_said(file: Path) -> None:
     assert "slurm.partition" in warning
 
 
-TYPED_WRONG = {
-    "a size": (["--batch-size", "fp32=x"], "--batch-size takes whole numbers, max or max-common, not 'x'."),
-    "a size of zero": (["--batch-size", "0"], "A batch size must be at least 1, not 0."),
-    "a precision of a size": (["--batch-size", "fp23=8"], "--batch-size names 'fp23', which is not"),
-    "a size of another": (
-        ["--precision", "fp32", "--batch-size", "fp16=8"],
-        "--batch-size belongs to fp16, which is not measured.",
-    ),
-    "a shape": (["--shapes", "1n1g,4x8"], "--shapes names '4x8', which is not a shape."),
-    "a variable": (["--env", "NCCL_ALGO"], "--env needs NAME=VALUE, not 'NCCL_ALGO'."),
-    "Slurm's variable": (["--env", "SLURM_NTASKS=3"], "--env SLURM_NTASKS is set by Slurm itself."),
-    "the recipe's": (["--env", "RANK=3"], "--env RANK is set by Slurm and hpcbert itself."),
-    "the program's": (
-        ["--fw", "ngc-tf1", "--env", "NVIDIA_TF32_OVERRIDE=1"],
-        "ngc-tf1 sets NVIDIA_TF32_OVERRIDE itself.",
-    ),
-    "two values": (["--env", "A=1", "--env", "A=2"], "--env gives A two values."),
-    "no file": (["nowhere.toml"], "nowhere.toml: There is no such file."),
-    "a file beside --like": (["x.toml", "--like", "x"], "FILE has no effect with --like"),
-    "a secret": (["--env", "HF_TOKEN=x"], "--env HF_TOKEN may hold a secret"),
-    "a name": (["--name", "a/b"], "--name must be 1 to 60 printable characters without a slash"),
-    "a framework of several": (["--fw", "pytorch,onflow"], "There is no framework 'onflow'."),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", TYPED_WRONG)
-def test_what_is_typed_wrong_is_refused(case: str, empty_directory: None) -> None:
-    words, message = TYPED_WRONG[case]
+@cases
+def test_what_is_typed_wrong_is_refused(
+    words: tuple[str, ...], message: str, empty_directory: None
+) -> None:
     result = run("submit", *words, *DRY)
-    assert result.returncode == 2
-    assert message in result.error["message"], result
+    assert (result.returncode, message in result.error["message"]) == (2, True), result
 
 
 def test_the_header_of_a_rendered_script_has_the_variables(
