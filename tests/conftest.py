@@ -61,7 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    for name in ("fixtures", "lab", "matrix", "needs"):
+    for name in ("fixtures", "lab", "needs"):
         config.pluginmanager.import_plugin(f"tests.kit.{name}")
 
 

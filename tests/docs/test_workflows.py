@@ -13,7 +13,6 @@ import tomli
 import yaml
 from packaging.requirements import Requirement
 
-from tests.kit.matrix import read as read_runs
 from tests.kit.paths import REPOSITORY
 
 WORKFLOWS = sorted((REPOSITORY / ".github" / "workflows").glob("*.yml"))
@@ -120,11 +119,16 @@ def test_the_scripts_of_ci_are_clean_for_shellcheck() -> None:
     assert result.stdout == ""
 
 
-def test_the_matrix_is_the_systems_of_the_page_of_what_ran() -> None:
-    """And those of `make matrix`."""
+def test_the_site_matrix_has_the_systems_of_ci_and_what_tests_try() -> None:
+    page = (REPOSITORY / "docs" / "reference" / "site-matrix.md").read_text()
+    systems, _, configurations = page.partition("## Configurations")
     releases = {f"Debian {release}" for release in matrix("debian", "debian")}
-    assert releases == {run.system for run in read_runs() if run.slurm}
+    assert releases == set(re.findall(r"^\| (Debian \w+) \|", systems, re.MULTILINE))
     assert re.search(r"^SUITES \?= bookworm trixie sid$", MAKEFILE, re.MULTILINE)
+    rows = re.findall(r"^\| (.+?) \| (`tests/.+) \|$", configurations, re.MULTILINE)
+    for name, paths in rows:
+        for path in re.findall(r"`(.+?)`", paths):
+            assert f'"{name}"' in (REPOSITORY / path).read_text(), (name, path)
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
