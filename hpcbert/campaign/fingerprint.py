@@ -17,7 +17,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import tomli
 
-from hpcbert.model import Difference, Facts, Group, Measured, Sampled, Scope
+from hpcbert.model import Difference, Group, Measured, Sampled, Scope
 from hpcbert.results.reduce import BASELINE
 from hpcbert.system import files
 
@@ -96,30 +96,31 @@ def parse(raw: bytes) -> tuple[Fingerprint, ...]:
         raw: Content of the file; damaged lines are left out, and so is all of a file that is larger
             than LARGEST bytes.
     """
-    parts: dict[str, list[int]] = {}
     documents: list[dict[str, Any]] = []
+    lines_of_node: dict[str, list[int]] = {}
     for names, document in read_documents(raw):
         for node in names:
-            parts.setdefault(node, []).append(len(documents))
+            lines_of_node.setdefault(node, []).append(len(documents))
         documents.append(document)
-    facts = [_read_facts(document) for document in documents]
+    facts = [
+        _read_host(_as_table(document.get("host"))) | _read_image(_as_table(document.get("image")))
+        for document in documents
+    ]
+    # Nodes of the same lines are equal, and those of others may be.
+    nodes_of_lines: dict[tuple[int, ...], list[str]] = {}
+    for node, lines in lines_of_node.items():
+        nodes_of_lines.setdefault(tuple(lines), []).append(node)
     alike: dict[tuple[frozenset[tuple[str, str]], bool], list[str]] = {}
-    nodes: dict[tuple[int, ...], list[str]] = {}
-    for node, numbers in parts.items():
-        nodes.setdefault(tuple(numbers), []).append(node)
-    for indexes, names in nodes.items():
-        if any("host" in documents[index] for index in indexes):
-            merged = {name: text for index in indexes for name, text in facts[index].items()}
-            has_image = any(_as_table(documents[index].get("image")) for index in indexes)
+    for numbers, names in nodes_of_lines.items():
+        if any("host" in documents[number] for number in numbers):
+            merged = {name: text for number in numbers for name, text in facts[number].items()}
+            has_image = any(_as_table(documents[number].get("image")) for number in numbers)
             alike.setdefault((frozenset(merged.items()), has_image), []).extend(names)
-    fingerprints = (
-        Fingerprint(
-            tuple(sorted(names)),
-            dict(sorted(items)[:_MOST]),
-            frozenset({"image"} if has_image else ()),
-        )
-        for (items, has_image), names in alike.items()
-    )
+    fingerprints = []
+    for (items, has_image), names in alike.items():
+        scopes = frozenset({"image"} if has_image else ())
+        bounded = dict(sorted(items)[:_MOST])
+        fingerprints.append(Fingerprint(tuple(sorted(names)), bounded, scopes))
     return tuple(sorted(fingerprints, key=lambda fingerprint: fingerprint.nodes))
 
 
@@ -134,11 +135,6 @@ def read_documents(raw: bytes) -> Iterator[tuple[list[str], dict[str, Any]]]:
             document = json.loads(line)
             if isinstance(document, dict) and isinstance(document.get("nodes"), str):
                 yield [node[:_LONGEST] for node in document["nodes"].split()], document
-
-
-def _read_facts(document: Mapping[str, Any]) -> dict[str, str]:
-    host, image = _as_table(document.get("host")), _as_table(document.get("image"))
-    return {**_read_host(host), **_read_image(image)}
 
 
 def _as_table(value: Any) -> Mapping[str, Any]:
@@ -248,21 +244,17 @@ class NodeSample(NamedTuple):
     fingerprint: Fingerprint
 
 
-def _collect_facts(node_samples: Iterable[NodeSample]) -> Facts:
-    """Return every fact of a point by name, with its values."""
-    values_by_name: dict[str, set[str]] = {}
-    for node_sample in node_samples:
-        for name, value in node_sample.fingerprint.facts.items():
-            values_by_name.setdefault(name, set()).add(value)
-    return tuple((name, tuple(sorted(values))) for name, values in sorted(values_by_name.items()))
-
-
 def find_differences_within(node_samples: Iterable[NodeSample]) -> tuple[Difference, ...]:
     """Return the differences between the nodes of a point's repeats."""
     samples = tuple(node_samples)
-    return tuple(
-        _classify_difference(name, values, samples) for name, values in _find_differing(samples)
-    )
+    differences = []
+    for name, values in _find_differing(samples):
+        by_repeat: dict[int, set[str | None]] = {}
+        for sample in samples:
+            by_repeat.setdefault(sample.repeat, set()).add(_get_value(sample.fingerprint, name))
+        is_within = any(len(texts - {None}) > 1 for texts in by_repeat.values())
+        differences.append(_make_difference(name, "nodes" if is_within else "repeats", values))
+    return tuple(differences)
 
 
 def find_differences_between(
@@ -277,7 +269,7 @@ def find_differences_between(
         name for part in (base_samples, point_samples) for name, _ in _find_differing(part)
     }
     return tuple(
-        _make_difference(name, "points", values, lambda node_sample: (node_sample.point,))
+        _make_difference(name, "points", values)
         for name, values in _find_differing((*base_samples, *point_samples))
         if name not in mixed_names and name not in _TABLES["varying"]["by_shape"]
     )
@@ -313,46 +305,21 @@ def _get_value(fingerprint: Fingerprint, name: str) -> str | None:
     return {"variable": _UNSET, "package": _ABSENT, "library": _ABSENT}.get(kind)
 
 
-def _classify_difference(
-    name: str, values: dict[str, list[NodeSample]], node_samples: tuple[NodeSample, ...]
-) -> Difference:
-    """Return a difference with its scope: nodes of one repeat, or else repeats."""
-    by_repeat: dict[int, set[str | None]] = {}
-    for node_sample in node_samples:
-        by_repeat.setdefault(node_sample.repeat, set()).add(
-            _get_value(node_sample.fingerprint, name)
-        )
-    if any(len(node_values - {None}) > 1 for node_values in by_repeat.values()):
-        return _make_difference(name, "nodes", values, lambda sample: sample.fingerprint.nodes)
-    return _make_difference(name, "repeats", values, lambda sample: (f"repeat {sample.repeat}",))
-
-
-def _make_difference(
-    name: str,
-    scope: Scope,
-    values: dict[str, list[NodeSample]],
-    labels: Callable[[NodeSample], tuple[str, ...]],
-) -> Difference:
-    all_samples = [node_sample for node_samples in values.values() for node_sample in node_samples]
-    return Difference(
-        fact=name,
-        scope=scope,
-        decisive=_is_decisive(name, all_samples),
-        values=tuple(
-            (value, tuple(dict.fromkeys(label for sample in samples for label in labels(sample))))
-            for value, samples in values.items()
-        ),
-    )
-
-
-def _is_decisive(name: str, node_samples: Iterable[NodeSample]) -> bool:
-    """Return whether a fact distinguishes experiments: all facts of logs do."""
-    fingerprints = [node_sample.fingerprint for node_sample in node_samples]
-    if any(LOG in fingerprint.scopes for fingerprint in fingerprints):
-        return True
+def _make_difference(name: str, scope: Scope, values: dict[str, list[NodeSample]]) -> Difference:
+    labelled = []
+    for value, samples in values.items():
+        labels = {
+            "nodes": [node for sample in samples for node in sample.fingerprint.nodes],
+            "repeats": [f"repeat {sample.repeat}" for sample in samples],
+            "points": [sample.point for sample in samples],
+        }
+        labelled.append((value, tuple(dict.fromkeys(labels[scope]))))
+    fingerprints = [sample.fingerprint for samples in values.values() for sample in samples]
+    is_of_log = any(LOG in fingerprint.scopes for fingerprint in fingerprints)
     # Without a GPU, the CPU is the device.
     on_cpu = name == "CPU" and not any("GPU" in fingerprint.facts for fingerprint in fingerprints)
-    return on_cpu or _DECISIVE.fullmatch(name) is not None
+    is_decisive = is_of_log or on_cpu or _DECISIVE.fullmatch(name) is not None
+    return Difference(fact=name, scope=scope, decisive=is_decisive, values=tuple(labelled))
 
 
 ENV_FOLDER = "env"
@@ -386,20 +353,20 @@ def compare_points(points: Iterable[tuple[Measured, Sequence[NodeSample]]]) -> t
     point_samples = [(point, tuple(node_samples)) for point, node_samples in points]
     baselines: dict[Group, tuple[NodeSample, ...]] = {}
     by_size = sorted(point_samples, key=lambda pair: (pair[0].shape.gpus, pair[0].shape.nodes))
-    for point, node_samples in sorted(by_size, key=lambda pair: pair[0].shape != BASELINE):
-        if node_samples:
-            baselines.setdefault(point.group, node_samples)
-    return tuple(
-        replace(
-            point,
-            differences=(
-                *find_differences_within(node_samples),
-                *find_differences_between(baselines.get(point.group, ()), node_samples),
-            ),
-            facts=_collect_facts(node_samples),
-        )
-        for point, node_samples in point_samples
-    )
+    for point, samples in sorted(by_size, key=lambda pair: pair[0].shape != BASELINE):
+        if samples:
+            baselines.setdefault(point.group, samples)
+    compared = []
+    for point, samples in point_samples:
+        differences = find_differences_within(samples)
+        differences += find_differences_between(baselines.get(point.group, ()), samples)
+        values: dict[str, set[str]] = {}
+        for sample in samples:
+            for name, value in sample.fingerprint.facts.items():
+                values.setdefault(name, set()).add(value)
+        facts = tuple((name, tuple(sorted(values[name]))) for name in sorted(values))
+        compared.append(replace(point, differences=differences, facts=facts))
+    return tuple(compared)
 
 
 # --- Power and memory of a run's GPUs -------------------------------------------------------------
@@ -451,26 +418,18 @@ def parse_samples(raw: bytes) -> PowerSamples | None:
 def find_window(samples: PowerSamples, seconds: float) -> Sampled | None:
     """Return the power in the stretch of a length with the most power; None if there is none."""
     times, watts, memory = zip(*samples.rows, strict=True)
-    sums = [0.0, *accumulate(watts)]
-    stretches = _list_stretches(times, seconds)
-    means = (
-        ((sums[last] - sums[first]) / (last - first), first, last) for first, last in stretches
-    )
-    mean, first, last = max(means, default=(0.0, 0, 0))
-    if not last:
-        return None
-    return Sampled(mean, max(memory[first:last]), samples.gpus, seconds, last - first)
-
-
-def _list_stretches(times: Sequence[float], seconds: float) -> Iterator[tuple[int, int]]:
-    """Yield the stretches of a length, as first index and index after the last."""
     if len(times) < _MIN_SAMPLES:
-        return
+        return None
+    sums = [0.0, *accumulate(watts)]
     # Two samples are this far apart; one may be missing at each end of a stretch.
     gap = (times[-1] - times[0]) / (len(times) - 1)
-    last = 0
+    best, last = (0.0, 0, 0), 0
     for first, begin in enumerate(times):
         while last < len(times) and times[last] <= begin + seconds:
             last += 1
         if last - first >= _MIN_SAMPLES and times[last - 1] - begin > seconds - 2 * gap:
-            yield first, last
+            best = max(best, ((sums[last] - sums[first]) / (last - first), first, last))
+    mean, first, last = best
+    if not last:
+        return None
+    return Sampled(mean, max(memory[first:last]), samples.gpus, seconds, last - first)

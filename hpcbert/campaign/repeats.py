@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from hpcbert.campaign.record import Event, Records, RepeatRecord
+from hpcbert.campaign.record import Records, RepeatRecord
 from hpcbert.logs.failures import JobOutput
 from hpcbert.model import Array, Campaign, Point, parse_utc
 from hpcbert.slurm.commands import JobRow
@@ -139,21 +139,16 @@ class TrackedCampaign:
 
     def find_begun_job(self, array: Array) -> str:
         """Return the id of the job that began a repeat by its own account; empty if none."""
-        starts = (
-            event
-            for number in array.repeats
-            for attempt, events in sorted(self.record(array, number).attempts.items())
-            for event in events
-            if attempt >= array.first_attempt and event.get("event") == "start"
-        )
-        jobs = (str(event.get("job", "")) for event in starts if _belongs_to(array, event))
-        return next(filter(None, jobs), "").rpartition("_")[0]
-
-
-def _belongs_to(array: Array, event: Event) -> bool:
-    """Return whether an event is an array's; events of a part name the undivided array."""
-    name = str(event.get("array") or array.name)
-    return array.name == name or array.name.startswith(f"{name}.p")
+        for number in array.repeats:
+            for attempt, events in sorted(self.record(array, number).attempts.items()):
+                for event in events:
+                    # Events of a part name the undivided array.
+                    name = str(event.get("array") or array.name)
+                    is_own = array.name == name or array.name.startswith(f"{name}.p")
+                    is_start = attempt >= array.first_attempt and event.get("event") == "start"
+                    if is_own and is_start and event.get("job"):
+                        return str(event["job"]).rpartition("_")[0]
+        return ""
 
 
 class ArrayNames:
