@@ -5,9 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,11 +19,8 @@ from hpcbert.campaign.fingerprint import (
     find_differences_within,
     list_nodes,
     parse,
-    read_nodes,
 )
 from tests.kit.campaigns import NODE, node, raw, write_nodes
-from tests.kit.drafts import reference
-from tests.kit.scripts import RECORDER, SRUN, drafted, run_script, tool, with_python
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
@@ -112,18 +106,6 @@ def test_what_matters(changes: dict[str, Any], fact: str) -> None:
         assert differences[0].scope == "nodes"
 
 
-def test_a_power_limit_that_differs_says_where() -> None:
-    lower = [line.replace("400.00", "300.00") for line in NODE["host"]["gpus"]]
-    (difference,) = find_differences_within(
-        sample_nodes(
-            parse_fingerprint(), parse_fingerprint("n2"), parse_fingerprint("n3", host__gpus=lower)
-        )
-    )
-    assert str(difference) == (
-        "GPU power limit, W differs between nodes: 400.00 (n1, n2); 300.00 (n3)"
-    )
-
-
 def test_repeats_that_differ_although_their_nodes_agree() -> None:
     new = {"host__kernel": "6.1"}
     runs = [
@@ -162,11 +144,6 @@ def test_what_nobody_could_tell_differs_from_nothing() -> None:
     assert not find_differences_within(
         sample_nodes(parse_fingerprint(), parse_fingerprint("n2", image=None))
     )
-
-
-@given(st.binary(max_size=200))
-def test_any_bytes_are_answered(content: bytes) -> None:
-    assert parse(content) == ()
 
 
 @given(JSON, JSON, JSON)
@@ -222,9 +199,6 @@ def test_facts_are_bounded() -> None:
 
 
 # --- Collected ------------------------------------------------------------------------------------
-
-
-TOOL_PATH = os.environ["PATH"]
 
 
 @pytest.fixture
@@ -300,17 +274,6 @@ def test_a_point_on_another_kernel_than_the_baseline_is_flagged(
     assert find_row(document, "2n2g")["differences"][0]["scope"] == "points"
 
 
-def test_campaigns_that_share_a_table_are_compared(build: Any, collect_json: Any) -> None:
-    directories = []
-    for name, shape, kernel in (("20261121-a", "1n1g", "5"), ("20261122-b", "1n2g", "6")):
-        built = build(shape, name=name, repeats=1, scheduler="local")
-        built.complete(shape, 1, 10.0)
-        write_nodes(built.directory, built.array(shape), 1, node(host__kernel=kernel))
-        directories.append(built.directory)
-    document = collect_json(*directories)
-    assert find_row(document, "1n2g")["flags"] == ["single-run", "mixed-environment"]
-
-
 def test_runs_that_do_not_count_are_not_compared(built: Any, collect_json: Any) -> None:
     built.log("2n2g", 2, built.text("2n2g", 38.0, last=3))
     write_nodes(built.directory, built.array("2n2g"), 2, node("n1", host__kernel="6.8"))
@@ -326,40 +289,3 @@ def test_damaged_and_hostile_files_are_passed_over(built: Any, collect_json: Any
     document = collect_json(built.directory)
     assert document["exit_code"] == 0
     assert find_row(document, "2n2g")["runs"][0]["environments"] == []
-
-
-def test_every_attempt_leaves_one_file(tmp_path: Path) -> None:
-    tools = tmp_path / "bin"
-    tool(tools, "srun", SRUN)
-    tool(tools, "scontrol", "#!/bin/bash\necho localhost\n")
-    where = reference(tmp_path, env={"NCCL_ALGO": "Ring", "HF_TOKEN": "abc"})
-    python = tool(tmp_path, "python", RECORDER)
-    draft = drafted(with_python(where, python), scheduler="slurm", shape="1n1g")
-    path = f"{tools}:{TOOL_PATH}"
-    script = run_script(
-        draft, tmp_path, PATH=path, SLURM_JOB_ID="5", SLURM_JOB_NODELIST="localhost"
-    )
-    assert script.returncode == 0, script.stderr
-    (array,) = draft.campaign.arrays
-    (fingerprint,) = read_nodes(draft.directory, array.point.key, 1, 0)
-    assert fingerprint.facts["variable NCCL_ALGO"] == "Ring"
-    (file,) = (draft.directory / "env").iterdir()
-    assert '"HF_TOKEN":"<redacted>"' in file.read_text()
-    assert "kernel" in fingerprint.facts
-
-
-def test_a_campaign_without_its_script_trains_all_the_same(tmp_path: Path) -> None:
-    python = tool(tmp_path, "python", RECORDER)
-    draft = drafted(with_python(reference(tmp_path), python))
-    run_script(draft, tmp_path)
-    assert list((draft.directory / "env").iterdir())
-    (draft.directory / "scripts" / "describe.sh").unlink()
-    (array,) = draft.campaign.arrays
-
-    result = subprocess.run(
-        ["bash", str(draft.directory / array.script)],
-        env={"PATH": TOOL_PATH, "SLURM_ARRAY_TASK_ID": "2", "RECORD": str(tmp_path / "record")},
-        capture_output=True,
-        check=False,
-    )
-    assert result.returncode == 0

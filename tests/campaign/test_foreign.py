@@ -57,17 +57,6 @@ def deepspeed(tmp_path: Path) -> Path:
     return root
 
 
-def test_the_thirty_logs_of_dlperf_by_their_rate(shared: Path, collect_json: CollectJson) -> None:
-    rate = [321.8, 574.66, 1143.46, 2458.74, 4849.68, 9418.44]
-    document = collect_json(shared / DLPERF, "--fw", "tf2-resnet")
-    assert (document["status"], document["exit_code"]) == ("success", 0)
-    table = rows(document)
-    assert [row["shape"] for row in table] == ["1n1g", "1n2g", "1n4g", "1n8g", "2n8g", "4n8g"]
-    assert [round(row["median"], 2) for row in table] == rate
-    assert [round(row["speedup"], 2) for row in table] == [1, 1.79, 3.55, 7.64, 15.07, 29.27]
-    assert all(row["repeats"] == {"ok": 5, "asked": 5} for row in table)
-
-
 def test_the_thirty_logs_of_dlperf_by_its_time_rule(
     shared: Path, collect: Collect, collect_json: CollectJson
 ) -> None:
@@ -187,21 +176,6 @@ def test_patterns_and_flags_supply_what_paths_do_not_tell(
     (table,) = document["data"]["tables"]
     assert (table["model"], table["precision"], table["rows"][0]["shape"]) == ("m", "fp16", "2n8g")
     assert [run["repeat"] for run in table["rows"][0]["runs"]] == [1, 2]
-
-
-def test_files_without_a_number_are_numbered(tmp_path: Path, collect_json: CollectJson) -> None:
-    for name in ("b.log", "a.log"):
-        write_file(tmp_path, f"1n1g/{name}", deepspeed_log([10.0] * 118))
-    flags = ("--fw", "deepspeed", "--batch-size", "32", "--precision", "fp32")
-    paths = (tmp_path / "1n1g/b.log", tmp_path / "1n1g/a.log")
-    row = rows(collect_json(*paths, *flags, "--as-repeats"))[0]
-    assert [(run["repeat"], run["log"][-5:]) for run in row["runs"]] == [(1, "a.log"), (2, "b.log")]
-
-
-def test_a_flag_does_not_overrule_a_path(deepspeed: Path, collect: Collect) -> None:
-    result = collect(deepspeed, "--nodes", "3")
-    assert result.returncode == 2
-    assert "--nodes says 3" in result.stderr
 
 
 def test_a_precision_that_names_have_wrong_is_read_past(

@@ -120,17 +120,6 @@ def test_a_log_of_a_program_with_the_same_lines_keeps_its_own_batch(
     assert (code, "a global batch of 760 is not 32 samples" in detail) == ("config", True)
 
 
-def test_lines_of_one_program_give_the_framework(tmp_path: Path, run: CollectJson) -> None:
-    path = write_file(
-        tmp_path, "logs/1n8g/bert_b32_fp32_1.log", gzip.compress(sample("ngc-pytorch"))
-    )
-    document = run(path)
-    assert document["data"]["tables"][0]["framework"] == "ngc-pytorch"
-    assert {entry["name"]: entry["option"] for entry in document["data"]["assumed"]}[
-        "framework"
-    ] == "--fw"
-
-
 @pytest.mark.parametrize(
     ("data", "code", "message"),
     [

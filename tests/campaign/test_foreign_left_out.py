@@ -112,15 +112,6 @@ def test_an_unknown_framework_of_a_pattern_stops_no_table(
     assert "no framework 'nonesuch'" in log["why"]
 
 
-def test_what_is_unknown_of_every_log_is_still_an_error(
-    tmp_path: Path, collect_json: CollectJson
-) -> None:
-    write_file(tmp_path, "a/run1.log", deepspeed_log([1.0] * 118))
-    write_file(tmp_path, "a/run2.log", deepspeed_log([2.0] * 118))
-    document = collect_json(tmp_path / "a", "--fw", "deepspeed", "--pattern", "run{repeat}.log")
-    assert (document["status"], document["exit_code"]) == ("error", 2)
-
-
 def test_a_log_and_itself_compressed_are_one(logs: Path, collect_json: CollectJson) -> None:
     plain = logs / "1n1g/bert_b32_fp32_1.log"
     packed = plain.with_suffix(".log.gz")

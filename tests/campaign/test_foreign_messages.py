@@ -14,15 +14,6 @@ from tests.kit.cli import Collect, CollectJson, first_row, only_run
 from tests.kit.logs import step, write_file
 from tests.kit.recipes import options_of, printed, sample
 
-RN50 = "logs/Oneflow-Inc+DLPerf/e36df2e/Tensorflow/resnet50v1.5/logs/tensorflow/resnet50"
-MLPERF_1 = (
-    "logs/mlcommons+training_results_v1.0/50619b5/NVIDIA/results/dgxa100_ngc21.05_pytorch/bert"
-)
-MLPERF_3 = "logs/mlcommons+training_results_v3.0/63e326c/NVIDIA/results"
-RN50_PATTERN = "{nodes}n{gpus_per_node}g/rn50_b{batch_size}_{precision}_{repeat}.log"
-OF_MLPERF_3 = ("--nodes", 8, "--gpus-per-node", 8, "--batch-size", 72, "--precision", "fp16")
-OF_MLPERF_1 = ("--nodes", 1, "--gpus-per-node", 8, "--batch-size", 56, "--precision", "fp16")
-
 
 def find_options(detail: str) -> list[str]:
     """Return the first options that a message says to type."""

@@ -12,7 +12,7 @@ import pytest
 from hpcbert.logs.setting import SIZES, Setting, model_facts, model_name
 from tests.campaign.test_foreign_labels import read_reason
 from tests.kit.cases import cases, read_constant
-from tests.kit.cli import CollectJson, only_run
+from tests.kit.cli import CollectJson
 from tests.kit.logs import write_file
 from tests.kit.recipes import options_of, printed, sample
 
@@ -65,19 +65,6 @@ def test_a_log_of_another_model_than_was_said_is_refused(
     assert code == "config"
     assert f"the log says model = bert-tiny, {by} says bert-large" in detail
     assert f"the log says hidden_size = 128, {by} says 1024" in detail
-
-
-def test_a_table_is_named_after_the_model_that_its_logs_state(
-    tmp_path: Path, run: CollectJson
-) -> None:
-    write_file(tmp_path, "logs/run_1.log", sample("pytorch"))
-    words = (tmp_path / "logs", *options_of("pytorch"))
-    document = run(*words)
-    assert only_run(document)["valid"]
-    assert document["data"]["tables"][0]["model"] == "bert-tiny"
-    document = run(*words, "--model", "my-bert")
-    assert only_run(document)["valid"]
-    assert document["data"]["tables"][0]["model"] == "my-bert"
 
 
 def test_a_campaign_counts_no_log_of_another_model(build: Any, collect_json: CollectJson) -> None:

@@ -172,18 +172,6 @@ def test_states_are_remembered_and_a_copy_is_enough(built: Any, tmp_path: Path) 
     assert {run.state_source for run in rows_by_shape(again)["1n1g"].runs} == {"sacct"}
 
 
-def test_what_is_not_over_is_asked_again(built: Any) -> None:
-    assert list_codes(
-        rows_by_shape(collect_campaigns(built.directory, states=report_states("RUNNING")))["1n1g"]
-    ) == {1: ["unfinished"]}
-    assert (
-        list_codes(
-            rows_by_shape(collect_campaigns(built.directory, states=report_states()))["1n1g"]
-        )
-        == {}
-    )
-
-
 def test_a_new_job_is_asked_about(built: Any) -> None:
     first, second = built.campaign.arrays
     built.change(arrays=(replace(first, state="refused", job_id=""), second))
@@ -192,16 +180,6 @@ def test_a_new_job_is_asked_about(built: Any) -> None:
     assert list_codes(
         rows_by_shape(collect_campaigns(built.directory, states=report_states("FAILED")))["1n1g"]
     ) == {1: ["state"]}
-
-
-def test_a_new_attempt_is_asked_about(built: Any) -> None:
-    collect_campaigns(built.directory, states=report_states("FAILED"))
-    built.started("1n1g", 1, attempt=1)
-    built.ended("1n1g", 1, attempt=1)
-    log = (built.directory / "logs/pytorch/bert/bz4/1n1g/bert_b4_fp32_1.log").read_text()
-    built.log("1n1g", 1, log, attempt=1)
-    row = rows_by_shape(collect_campaigns(built.directory, states=report_states()))["1n1g"]
-    assert (row.ok, row.runs[0].attempt) == (5, 1)
 
 
 def test_damaged_memories_are_forgotten(built: Any) -> None:
@@ -218,19 +196,6 @@ def test_the_local_queue_is_not_asked_about_what_is_over(build: Build) -> None:
         built.mark("1n1g", repeat, finished)
     row = rows_by_shape(collect_campaigns(built.directory, states=unreachable))["1n1g"]
     assert list_codes(row) == {2: ["state"], 3: ["state"]}
-
-
-def test_of_a_requeued_repeat_the_new_attempt_counts(build: Build) -> None:
-    built = build("1n1g", repeats=1)
-    built.started("1n1g", 1)
-    built.log("1n1g", 1, built.text("1n1g", 10.0, last=5))
-    built.started("1n1g", 1, attempt=1)
-    built.ended("1n1g", 1, attempt=1)
-    built.log("1n1g", 1, built.text("1n1g", 20.0), attempt=1)
-    (run,) = rows_by_shape(collect_campaigns(built.directory, states=report_states()))["1n1g"].runs
-    assert (run.attempt, run.valid) == (1, True)
-    assert run.throughput == pytest.approx(20)
-    assert run.log.endswith("bert_b4_fp32_1.r1.log")
 
 
 def test_a_complete_attempt_outlives_a_requeue_by_hand(build: Build) -> None:

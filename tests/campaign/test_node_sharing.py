@@ -117,14 +117,6 @@ def test_runs_one_after_another_or_on_other_nodes_are_not_marked(
     assert not any("shared nodes" in text for text in document["warnings"])
 
 
-def test_points_of_one_campaign_disturb_each_other(build: Build, collect_json: CollectJson) -> None:
-    built = build("1n1g", "2n2g", repeats=1)
-    run_repeat(built, 1, 0, 60)
-    run_repeat(built, 1, 50, 90, nodes="n[1-2]", shape="2n2g")
-    (table,) = collect_json(built.directory)["data"]["tables"]
-    assert [codes(row) for row in table["rows"]] == [[["shared-nodes"]], [["shared-nodes"]]]
-
-
 @pytest.mark.parametrize("scheduler", ["slurm", "local"])
 def test_other_campaigns_beside_it_disturb_a_run(
     build: Build, collect_json: CollectJson, scheduler: str

@@ -124,17 +124,6 @@ def test_campaigns_that_look_at_each_other_open_no_file_twice(
     assert collect_counted(built, two)[1] == count_files(built, two)
 
 
-def test_an_audit_opens_each_status_file_once(
-    make_finished: Callable[..., Built], programs: Programs
-) -> None:
-    built = make_finished()
-    programs.answers(sacct=[render_sacct(built)])
-    collect_counted(built)
-    with count_opened_files() as opened:
-        assert run("audit", built.directory).returncode == 0
-    assert opened == count_files(built)
-
-
 def test_what_was_written_to_since_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "status" / "one.jsonl"
     path.parent.mkdir()

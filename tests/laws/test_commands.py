@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert.cli.main import COMMANDS
-from hpcbert.cli.output import Result, make_document, replace_controls
+from hpcbert.cli.output import Result, make_document
 from hpcbert.errors import CheckError, IncompleteError
 from tests.kit.cases import cases
 from tests.kit.cli import HEAVY, UNCOUNTED, Cli, CliResult
@@ -71,69 +70,6 @@ def test_dry_run_writes_nothing_and_shows_argv_and_script(tmp_path: Path) -> Non
     assert array["global_batch_size"] == 1024
 
 
-def test_config_says_where_values_come_from(tmp_path: Path) -> None:
-    (tmp_path / "site.toml").write_text('schema = 1\nname = "x"\nscheduler = "local"\n')
-    result = hpcbert("config", "--json", cwd=tmp_path)
-    settings = json.loads(result.stdout)["data"]["settings"]
-    assert settings["name"] == {"value": "x", "origin": str(tmp_path / "site.toml")}
-    assert settings["slurm.partition"]["origin"] == "default"
-
-
-def test_init_writes_a_site_that_reads_and_keeps_what_is_there(tmp_path: Path) -> None:
-    assert hpcbert("init", "--local", cwd=tmp_path).returncode == 0
-    assert hpcbert("config", cwd=tmp_path).returncode == 0
-    again = hpcbert("init", "--local", cwd=tmp_path)
-    assert again.returncode == 2
-    assert "already" in again.stderr
-
-
-def test_doctor_on_this_machine(tmp_path: Path) -> None:
-    hpcbert("init", "--local", cwd=tmp_path)
-    result = hpcbert("doctor", "--json", cwd=tmp_path)
-    document = json.loads(result.stdout)
-    names = {check["name"]: check["status"] for check in document["data"]}
-    assert names["site"] == names["recipe pytorch"] == names["recipe oneflow"] == "ok"
-    assert result.returncode == 0
-    lines = hpcbert("doctor", cwd=tmp_path).stdout.splitlines()
-    assert [line.split(":")[0] for line in lines if "recipe" in line][:1] == ["ok   recipes"]
-
-
-def test_frameworks_are_listed_and_shown(tmp_path: Path) -> None:
-    names = [
-        framework["name"]
-        for framework in json.loads(hpcbert("frameworks", "list", "--json", cwd=tmp_path).stdout)[
-            "data"
-        ]
-    ]
-    assert {"oneflow", "pytorch"} <= set(names)
-    lines = hpcbert("frameworks", cwd=tmp_path).stdout.splitlines()
-    assert [line.split()[0] for line in lines] == names
-    short = json.loads(hpcbert("frameworks", "--json", cwd=tmp_path).stdout)
-    assert [framework["name"] for framework in short["data"]] == names
-    data = json.loads(hpcbert("frameworks", "show", "oneflow", "--json", cwd=tmp_path).stdout)[
-        "data"
-    ]
-    assert data["launch"] == "per-node"
-    assert data["rules"][0]["name"] == "dlperf-time"
-    assert data["commit"].startswith("854ddd0")
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_scripts(shell: str, tmp_path: Path) -> None:
-    result = hpcbert("completion", shell, cwd=tmp_path)
-    assert "_HPCBERT_COMPLETE" in result.stdout
-
-
-def test_completing_command_names(tmp_path: Path) -> None:
-    env = {"_HPCBERT_COMPLETE": "bash_complete", "COMP_WORDS": "hpcbert co", "COMP_CWORD": "1"}
-    program = Path(sys.executable).parent / "hpcbert"
-    result = subprocess.run(
-        [program], env={**os.environ, **env}, capture_output=True, text=True, check=False
-    )
-    names = [line.partition(",")[2] for line in result.stdout.splitlines()]
-    assert names == ["config", "completion", "collect", "compare"]
-
-
 def test_colour_follows_flag_then_variables(tmp_path: Path) -> None:
     bad = ("submit", "--fw", "nix")
     assert "\x1b[" not in hpcbert(*bad, cwd=tmp_path).stderr
@@ -156,7 +92,3 @@ def test_status_words_of_the_envelope() -> None:
     assert status(Result()) == "success"
     assert status(Result([1], errors=(IncompleteError("no"),))) == "partial"
     assert status(Result(errors=(CheckError("no"),))) == "error"
-
-
-def test_control_characters_never_reach_a_terminal() -> None:
-    assert replace_controls("a\x1b[31mb\x07\r\n\tc\x9b") == "a�[31mb��\n\tc�"

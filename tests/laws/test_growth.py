@@ -175,16 +175,6 @@ def nodes(runs: Path, number: int) -> Built:
     return built
 
 
-def attempts(runs: Path, number: int) -> Built:
-    built = campaigns.campaign(runs, "1n1g", repeats=1)
-    for attempt in range(number):
-        last = attempt == number - 1
-        built.mark("1n1g", 1, *STARTED, attempt=attempt)
-        built.mark("1n1g", 1, *ended(0 if last else 1), attempt=attempt)
-        built.log("1n1g", 1, built.text("1n1g", 10.0, last=None if last else 3), attempt)
-    return built
-
-
 def logs_of_points(folder: Path, number: int) -> Calls:
     return logs(folder, {f"{nodes}n1g/bert_b4_fp32_1.log": nodes for nodes in range(1, number + 1)})
 
@@ -193,12 +183,6 @@ def logs_of_repeats(folder: Path, number: int) -> Calls:
     return logs(
         folder, dict.fromkeys((f"1n1g/bert_b4_fp32_{index}.log" for index in range(number)), 1)
     )
-
-
-def logs_by_name(folder: Path, number: int) -> Calls:
-    logs_of_repeats(folder, number)
-    names = [str(path) for path in folder.rglob("*.log")]
-    return calls(lambda: load_result_set(names, find_places(), CollectRequest()))
 
 
 def logs(folder: Path, names: dict[str, int]) -> Calls:
@@ -214,20 +198,16 @@ CASES: dict[str, Count] = {
     "collect-points": lambda folder, number: collecting(points(folder, number)),
     "collect-repeats": lambda folder, number: collecting(repeats(folder, number)),
     "collect-nodes": lambda folder, number: collecting(nodes(folder, number)),
-    "collect-attempts": lambda folder, number: collecting(attempts(folder, number)),
     "track-nodes": lambda folder, number: tracking(nodes(folder, number)),
-    "track-points": lambda folder, number: tracking(points(folder, number)),
     "track-repeats": lambda folder, number: tracking(repeats(folder, number)),
     "draft-points": drafting,
     "submit-points": submitting,
     "campaigns-at-once": campaigns_at_once,
     "campaigns-in-turn": campaigns_in_turn,
     "list-campaigns": listing,
-    "retry-points": lambda folder, number: retrying(points(folder, number)),
     "retry-repeats": lambda folder, number: retrying(repeats(folder, number)),
     "logs-of-points": logs_of_points,
     "logs-of-repeats": logs_of_repeats,
-    "logs-by-name": logs_by_name,
 }
 
 

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -42,13 +39,6 @@ def test_every_form_says_how_it_was_made(logs: Path, collect: Collect, form: str
     for part in ("rate", "iterations 41 to 120", __version__, "T", "hpcbert collect 'my logs'"):
         assert part in output, part
     assert "abc123" not in result.output
-
-
-def test_the_document_says_it_too(logs: Path, collect_json: Callable[..., Any]) -> None:
-    data = collect_json(logs)["data"]
-    assert set(data["made"]) == {"hpcbert", "date", "command"}
-    window = {"skip": 20, "iters": 120, "counted": "iterations 21 to 120"}
-    assert all(row["window"] == window for table in data["tables"] for row in table["rows"])
 
 
 def test_markdown_explains_its_flags_and_its_range(logs: Path, collect: Collect) -> None:
@@ -87,13 +77,3 @@ def test_csv_by_run_has_a_line_a_run(logs: Path, collect: Collect) -> None:
     assert lines[3]["flags"] == "outlier"
     assert lines[4]["reasons"]
     assert all(line["log"].endswith(".log") for line in lines)
-
-
-def test_windows_by_records_and_footers_are_said_as_they_are(
-    shared: Path, collect_json: Callable[..., Any]
-) -> None:
-    folder = shared / "logs/Oneflow-Inc+DLPerf/e36df2e/Tensorflow/resnet50v1.5"
-    document = collect_json(folder, "--fw", "tf2-resnet", "--rule", "dlperf-time")
-    (table,) = document["data"]["tables"]
-    assert {row["window"]["counted"] for row in table["rows"]} != {None}
-    assert json.dumps(table["rows"][0]["window"])

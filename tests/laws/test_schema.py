@@ -21,10 +21,8 @@ from tests.kit.cli import run
 pytestmark = pytest.mark.slow
 
 OTHERS = [
-    pytest.param(store.SCHEMA - 1, id="older"),
     pytest.param(store.SCHEMA + 1, id="newer"),
     pytest.param(None, id="none"),
-    pytest.param("two", id="word"),
 ]
 # Each command that takes a campaign; {} is its directory.
 READERS = read_constant(__file__, "READERS")

@@ -111,14 +111,13 @@ def test_foreign_logs_good_and_bad(tmp_path: Path) -> None:
     "words",
     [
         ("Oneflow-Inc+DLPerf", "--fw", "tf2-resnet", "--templates", str(TEST_RECIPES)),
-        (".",),
         (
             *("PaddlePaddle+Perf/v2.2-0abb1f6/Bert/OtherReports/PyTorch", "--fw", "ngc-pytorch"),
             *("--pattern", "*_{precision}_bs{batch_size}_gpu{gpus}.log", "--skip", "10"),
             *("--iters", "40", "--templates", str(TEST_RECIPES)),
         ),
     ],
-    ids=["dlperf", "all", "paddle"],
+    ids=["dlperf", "paddle"],
 )
 def test_real_logs(shared: Path, words: tuple[str, ...]) -> None:
     first, *options = words
