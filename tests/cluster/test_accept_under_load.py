@@ -1,6 +1,7 @@
 """`accept --each-node` where a process takes processor time from the jobs of one node.
 
-HPCBERT_LOADED_ROUNDS=20 repeats it: a loaded node is named in each round, and none in a round without.
+It runs if HPCBERT_LOADED_ROUNDS says how often: in each round a loaded node is named, and none in
+a round without load. test_accept.py has a program that is slow on one node.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tests.kit.needs import not_applicable
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
 # Read now: the tests' environment has none of hpcbert's variables.
-ROUNDS = int(os.environ.get("HPCBERT_LOADED_ROUNDS", "1"))
+ROUNDS = int(os.environ.get("HPCBERT_LOADED_ROUNDS", "0"))
 
 # Works in each iteration, and prints when and how fast it was.
 PROGRAM = read_constant(__file__, "PROGRAM")
@@ -77,6 +78,7 @@ def compete(folder: Path) -> Iterator[None]:
             rival.kill()
 
 
+@pytest.mark.skipif(not ROUNDS, reason="needs extras: HPCBERT_LOADED_ROUNDS is not set")
 def test_a_node_with_a_competing_process_is_named(hpcbert: Cli, lab: Lab) -> None:
     program, base = hpcbert.cwd / "program", hpcbert.cwd / "base.json"
     hpcbert.run(["tee", str(program)], stdin=PROGRAM.format(log=stand_in_log()))

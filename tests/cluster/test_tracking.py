@@ -172,7 +172,7 @@ def test_monitor_lists_a_requeued_campaign_and_follows_it_to_its_end(
     bench: Bench, user: Any, hpcbert: Cli
 ) -> None:
     # When it runs again, it still runs when a busy machine has started hpcbert.
-    slow = "[[ ! -v SLURM_RESTART_COUNT ]] || sleep 15"
+    slow = "[[ ! -v SLURM_RESTART_COUNT ]] || sleep 6"
     again = f"*) echo attempt ${{SLURM_RESTART_COUNT:-0}} >$log; {slow};;"
     tracked_campaign = bench.submit(("1", again, []))
     runs = tracked_campaign.directory.parent

@@ -1,8 +1,8 @@
 """Upstream programs train on the CPU of the lab's nodes: from the package index to a table.
 
 What lies in a repository has to be named, as a checkout of the test's user or an archive:
-HPCBERT_REPOSITORY_DEEPSPEED=/an/archive.tar.gz. The package index has Model Garden itself, so tf2
-needs nothing but that; nor does hf-trainer, whose program is in the recipe.
+HPCBERT_REPOSITORY_DEEPSPEED=/an/archive.tar.gz. hf-trainer needs nothing but the package index: its
+program is in the recipe. `make real` runs all others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from tests.kit.needs import lacks
 
 # Tests run without hpcbert's variables, so this is read before them.
 REPOSITORIES = {
-    "tf2": None,
     "deepspeed": os.environ.get("HPCBERT_REPOSITORY_DEEPSPEED", ""),
     "hf-trainer": None,
     "composer": os.environ.get("HPCBERT_REPOSITORY_COMPOSER", ""),

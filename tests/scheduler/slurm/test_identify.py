@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from hpcbert.system.runner import Outcome
 from tests.kit.campaigns import adopted, snapshot
 from tests.kit.cases import cases
 from tests.kit.drafts import curve, hurried
-from tests.kit.slurm import Answer, Job, Slurm, failed, scontrol
+from tests.kit.slurm import Job, Slurm, failed, scontrol
 
 
 def one_point(tmp_path: Path) -> Draft:
@@ -111,15 +112,9 @@ def test_an_id_that_is_listed_as_alive_under_any_name_and_user_is_not_submitted_
         return Outcome(tuple(argv), 0, text + "\n")
 
     watched = TrackedCampaign(draft.directory, campaign)
-    lacks, slurms = (
-        [(campaign.arrays[0], 2)],
-        scheduler.create_scheduler("slurm", SchedulerContext(run)),
-    )
-    if refused:
-        with pytest.raises(SchedulerError, match="is not over"):
-            slurms.refuse_doubling(watched, lacks)
-    else:
-        slurms.refuse_doubling(watched, lacks)
+    backend = scheduler.create_scheduler("slurm", SchedulerContext(run))
+    with pytest.raises(SchedulerError, match="is not over") if refused else nullcontext():
+        backend.refuse_doubling(watched, [(campaign.arrays[0], 2)])
 
 
 @dataclass
@@ -191,88 +186,16 @@ def test_a_refused_array_is_looked_for_before_anything_is_submitted_in_its_place
         flow.submit(draft.directory, hurried(slurm))
     (array,) = store.read_manifest(draft.directory).arrays
     assert (array.state, array.job_id) == ("refused", "")
+    slurm.away = {"squeue", "sacct"}
+    with pytest.raises(SchedulerError, match="is unknown whether"):
+        adopted(open_campaign(draft.directory), run=slurm, strict=True)
+    slurm.away = set()
     slurm.jobs["77"] = Job(array.name)
     campaign = adopted(open_campaign(draft.directory), run=slurm, strict=True).campaign
     assert (campaign.arrays[0].state, campaign.arrays[0].job_id) == ("submitted", "77")
     assert store.read_manifest(draft.directory) == campaign
     flow.submit(draft.directory, hurried(slurm))
     assert slurm.count("sbatch") == 1
-
-
-def test_nothing_is_submitted_in_place_of_a_refused_array_while_slurm_is_silent(
-    tmp_path: Path,
-) -> None:
-    refusal = failed("sbatch: error: invalid partition specified")
-    draft, slurm = one_point(tmp_path), Slurm(sbatch=[refusal, None])
-    flow.write_campaign(draft)
-    with pytest.raises(SchedulerError):
-        flow.submit(draft.directory, hurried(slurm))
-    slurm.away = {"squeue", "sacct"}
-    with pytest.raises(SchedulerError, match="is unknown whether"):
-        adopted(open_campaign(draft.directory), run=slurm, strict=True)
-
-
-@dataclass
-class Wrapped(Slurm):
-    """A site's own sbatch: it prints more than the id."""
-
-    form: str = "{job}\n"
-    foreign: str = "34"
-
-    def do_sbatch(self, argv: tuple[str, ...], cwd: str) -> Answer:
-        answer = super().do_sbatch(argv, cwd)
-        self.jobs.setdefault(self.foreign, Job("somebody else's"))
-        return Answer(self.form.format(job=answer.out.strip()))
-
-
-FORMS = {
-    "a quota after it": "{job}\n34\n",
-    "a quota before it": "34\n{job}\n",
-    "words around it": "Welcome\n\n{job}\nYou have used 12 of\n34\nhours.\n",
-    "only a quota": "34\n",
-    "no number": "queued\n",
-    "nothing": "",
-}
-
-
-@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_a_number_of_a_sites_wrapper_is_not_taken_for_the_id(tmp_path: Path, form: str) -> None:
-    draft, slurm = curve(tmp_path, ("fp32",)), Wrapped(form=form)
-    flow.write_campaign(draft)
-    campaign = flow.submit(draft.directory, hurried(slurm))
-    for array in campaign.arrays:
-        assert slurm.names[array.job_id] == array.name
-        assert array.seen
-    assert slurm.count("sbatch") == 2
-
-
-@pytest.mark.parametrize("form", ["34\n{job}\n", "{job}\n34\n"])
-def test_an_id_that_nobody_confirms_now_is_confirmed_later(tmp_path: Path, form: str) -> None:
-    draft = one_point(tmp_path)
-    slurm = Wrapped(form=form, away={"scontrol", "squeue", "sacct"})
-    flow.write_campaign(draft)
-    with pytest.raises(SchedulerError):
-        flow.submit(draft.directory, hurried(slurm))
-    (array,) = store.read_manifest(draft.directory).arrays
-    assert (array.state, array.job_id) == ("intended", "")
-    slurm.away = set()
-    campaign = flow.submit(draft.directory, hurried(slurm))
-    assert slurm.names[campaign.arrays[0].job_id] == array.name
-    assert slurm.count("sbatch") == 1
-
-
-def test_a_plain_answer_stands_while_the_controller_is_silent_and_is_settled_later(
-    tmp_path: Path,
-) -> None:
-    draft, slurm = one_point(tmp_path), Wrapped(form="34\n", away={"scontrol"})
-    flow.write_campaign(draft)
-    campaign = flow.submit(draft.directory, hurried(slurm))
-    (array,) = campaign.arrays
-    assert (array.job_id, array.seen) == ("34", "")
-    (array,) = adopted(open_campaign(draft.directory), run=slurm).campaign.arrays
-    assert array.job_id == "100"
-    assert array.seen
-    assert store.read_manifest(draft.directory).arrays == (array,)
 
 
 def test_what_the_controller_has_otherwise_is_on_record(tmp_path: Path) -> None:
@@ -303,12 +226,9 @@ def test_what_the_controller_has_otherwise_is_on_record(tmp_path: Path) -> None:
     assert store.read_manifest(draft.directory) == campaign
 
 
-@pytest.mark.parametrize(
-    ("requested", "actual", "is_change"),
-    [("a,b", "b", False), ("a,b", "c", True), ("gpu", "gpu", False), ("", "gpu", False)],
-)
+@cases
 def test_a_job_in_another_partition_than_those_requested_is_changed(
-    requested: str, actual: str, is_change: bool
+    requested: str, actual: str, *, is_change: bool
 ) -> None:
     ((_, fields),) = read_jobs(scontrol("7").rstrip() + f"\n   Partition={actual}\n")
     changes = [("Partition", requested, actual)] if is_change else []

@@ -148,6 +148,53 @@ def test_an_id_without_any_mark_is_kept_in_doubt_until_the_job_begins(
     assert (slurm.count("sbatch"), again.arrays) == (2, (first, second))
 
 
+PRINTED = [
+    "{job}\n34\n",
+    "34\n{job}\n",
+    "Welcome\n\n{job}\nYou have 34 hours.\n",
+    "34\n",
+    "queued\n",
+    "",
+]
+
+
+@pytest.mark.parametrize("form", PRINTED)
+def test_a_number_of_a_sites_wrapper_is_not_taken_for_the_id(tmp_path: Path, form: str) -> None:
+    draft, slurm = curve(tmp_path, ("fp32",)), Wrapped(form=form)
+    slurm.jobs["34"] = Job("somebody else's")
+    for array in submit_draft(draft, slurm):
+        assert slurm.names[array.job_id] == array.name
+        assert array.seen
+    assert slurm.count("sbatch") == 2
+
+
+@pytest.mark.parametrize("form", PRINTED[:2])
+def test_an_id_that_nobody_confirms_now_is_confirmed_later(tmp_path: Path, form: str) -> None:
+    draft = curve(tmp_path, ("fp32",))
+    slurm = Wrapped(form=form, away={"scontrol", "squeue", "sacct"})
+    with pytest.raises(SchedulerError):
+        submit_draft(draft, slurm)
+    assert [array.state for array in track_draft(draft).campaign.arrays] == ["intended"] * 2
+    slurm.away = set()
+    arrays = flow.submit(draft.directory, hurried(slurm)).arrays
+    assert [slurm.names[array.job_id] for array in arrays] == [array.name for array in arrays]
+    assert slurm.count("sbatch") == 2
+
+
+def test_a_plain_answer_stands_while_the_controller_is_silent_and_is_settled_later(
+    tmp_path: Path,
+) -> None:
+    draft = curve(tmp_path, ("fp32",))
+    draft = replace(draft, campaign=replace(draft.campaign, arrays=draft.campaign.arrays[:1]))
+    slurm = Wrapped(form="34\n", away={"scontrol"})
+    slurm.jobs["34"] = Job("somebody else's")
+    (array,) = submit_draft(draft, slurm)
+    assert (array.job_id, array.seen) == ("34", "")
+    (array,) = adopted(track_draft(draft), run=slurm).campaign.arrays
+    assert (array.job_id, bool(array.seen)) == ("101", True)
+    assert store.read_manifest(draft.directory).arrays == (array,)
+
+
 def test_the_jobs_own_start_corrects_a_wrong_id(tmp_path: Path) -> None:
     draft = curve(tmp_path, ("fp32",))
     slurm = Wrapped(changes=UNMARKED, form="34\n")
