@@ -40,14 +40,6 @@ class Submitted:
         log = self.directory / "logs/pytorch/bert/bz2/1n1g/bert_b2_fp32_1.log"
         wait_for("half way", lambda: log.exists() and "iteration: 6/" in log.read_text())
 
-    def suspend(self, element: str) -> None:
-        """Suspend it for a while: Slurm sends TSTP first, and STOP two seconds later."""
-        root = self.cluster.root
-        wait_for("it is suspended", lambda: root("scontrol", "suspend", element).ok)
-        wait_for("it is stopped", lambda: stopped(self.folder))
-        time.sleep(5)
-        wait_for("it is resumed", lambda: root("scontrol", "resume", element).ok)
-
     def over(self) -> None:
         words = ["squeue", "-h", "-t", "pending,running,suspended,completing", "-j", self.job]
         wait_for("it is over", lambda: unqueued(self.cluster.user(*words)))
@@ -65,6 +57,13 @@ class Submitted:
         return {run["repeat"]: run for run in table["rows"][0]["runs"]}
 
 
+def change_jobs(cluster: Cluster, action: str, *jobs: str) -> None:
+    def is_done() -> bool:
+        return cluster.root("scontrol", action, ",".join(jobs)).ok
+
+    wait_for(action, is_done)
+
+
 def reasons(run: dict[str, Any]) -> str:
     return "; ".join(f"{reason['code']}: {reason['detail']}" for reason in run["reasons"])
 
@@ -72,40 +71,41 @@ def reasons(run: dict[str, Any]) -> str:
 def test_a_suspended_run_is_refused_by_whoever_is_asked_and_not_revived_by_a_retry(
     cluster: Cluster,
 ) -> None:
-    submitted = Submitted(cluster, {"*.*": GATE}, "--sbatch-arg=--nodelist=n1", repeats=1)
-    submitted.half_way()
-    submitted.suspend(f"{submitted.job}_1")
-    (submitted.folder / "go").touch()
-    submitted.over()
+    """A job with a repeat of its own, and one of two repeats, of which the first is suspended."""
+    gate = "if [[ ${SLURM_STEP_ID} -le 2 ]]; then until [[ -e FOLDER/go ]]; do sleep 0.1; done; fi"
+    together = ("--repeats-in", "one-job", "--sbatch-arg=--nodelist=n2")
+    single = Submitted(cluster, {"*.*": GATE}, "--sbatch-arg=--nodelist=n1", repeats=1)
+    shared = Submitted(cluster, {"*": gate}, *together, repeats=2)
+    jobs = {f"{single.job}_1": single, shared.job: shared}
+    for submitted in jobs.values():
+        submitted.half_way()
+    # Slurm sends TSTP first, and STOP two seconds later.
+    change_jobs(cluster, "suspend", *jobs)
+    wait_for("all are stopped", lambda: all(stopped(sub.folder) for sub in jobs.values()))
+    time.sleep(4)
+    change_jobs(cluster, "resume", *jobs)
+    for submitted in jobs.values():
+        (submitted.folder / "go").touch()
+        submitted.over()
     # Nobody there but the job's own files.
-    copy = submitted.folder / "copy"
-    shutil.copytree(submitted.directory, copy)
-    cluster.root("chown", "-R", f"--reference={submitted.directory}", str(copy))
-    alone = submitted.collect(copy, "env", "PATH=/nowhere")[1]
+    copy = single.folder / "copy"
+    shutil.copytree(single.directory, copy)
+    cluster.root("chown", "-R", f"--reference={single.directory}", str(copy))
+    alone = single.collect(copy, "env", "PATH=/nowhere")[1]
     assert (alone["valid"], alone["state_source"]) == (False, "status-file")
     assert "it was suspended for" in reasons(alone)
-    retry = cluster.hpcbert("retry", str(submitted.directory), "--json")
+    retry = cluster.hpcbert("retry", str(single.directory), "--json")
     assert retry.ok, retry.stdout + retry.stderr
     (again,) = json.loads(retry.stdout)["data"]["campaigns"][0]["arrays"]
     assert "suspended" in again["repeats"][0]["why"]
     cluster.must("scancel", again["job_id"])
-    run = submitted.collect()[1]
+    run = single.collect()[1]
     assert (run["valid"], run["throughput"]) == (False, None)
     assert run["attempts"][0]["state"] == "COMPLETED"
-
-
-def test_of_repeats_in_one_job_the_suspended_one_is_refused(cluster: Cluster) -> None:
-    gate = "if [[ ${SLURM_STEP_ID} -le 2 ]]; then until [[ -e FOLDER/go ]]; do sleep 0.1; done; fi"
-    words = ("--repeats-in", "one-job", "--sbatch-arg=--nodelist=n2")
-    submitted = Submitted(cluster, {"*": gate}, *words, repeats=2)
-    submitted.half_way()
-    submitted.suspend(submitted.job)
-    (submitted.folder / "go").touch()
-    submitted.over()
     # collect remembers what it is told first.
-    query = ("sacct", "-X", "-n", "-P", "-o", "State", "-j", submitted.job)
+    query = ("sacct", "-X", "-n", "-P", "-o", "State", "-j", shared.job)
     wait_for("accounting knows", lambda: cluster.user(*query).stdout.strip() == "COMPLETED")
-    runs = submitted.collect()
+    runs = shared.collect()
     assert "it was suspended for" in reasons(runs[1])
     assert runs[2]["valid"], reasons(runs[2])
 

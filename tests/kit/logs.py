@@ -133,13 +133,16 @@ def stand_in_log(gpus: int = 1) -> str:
 
 
 def stand_in(folder: Path, bad: str, gpus: int = 1) -> Path:
-    """Make the program; it runs the shell lines `bad` before it prints its log."""
+    """Make the program; it runs the shell lines `bad` before it prints its log.
+
+    It answers at once when `submit` asks which modules it lacks.
+    """
     (folder / "training.log").write_text(stand_in_log(gpus))
     program = folder / "stand-in"
     # Printing takes no time, unlike training: a time around now is near enough.
     middle = START + ITERS / 2 * 0.2 * gpus
     program.write_text(
-        f'#!/bin/bash\n{bad}\necho "$EPOCHREALTIME $BASHPID"\n'
+        f'#!/bin/bash\n[[ $1 != -c ]] || exit 0\n{bad}\necho "$EPOCHREALTIME $BASHPID"\n'
         "exec awk -v now=\"${EPOCHREALTIME/,/.}\" -F ' time: ' "
         f"'NF > 1 {{ printf \"%s time: %.6f\\n\", $1, now + $2 - {middle}; next }} 1' "
         f"{shlex.quote(str(folder))}/training.log\n"
