@@ -25,7 +25,7 @@ from hpcbert.script import materials
 from hpcbert.script.materials import environment_record_path, packages_path, record_directory
 from hpcbert.script.plan import Request
 from hpcbert.system import runner
-from hpcbert.system.lock import LOCK, hold_lock
+from hpcbert.system.lock import hold_lock
 from hpcbert.system.runner import Outcome
 from tests.kit import drafts
 from tests.kit.cases import cases, read_constant
@@ -42,11 +42,6 @@ RECIPE += STEP_LOG
 PATCH = read_constant(__file__, "PATCH")
 
 
-def pip_answer(*packages: str) -> str:
-    named = [package.partition("==") for package in packages]
-    return json.dumps([{"name": name, "version": version} for name, _, version in named])
-
-
 @dataclass
 class Pip:
     """Answers for python and pip, which writes down what it is asked.
@@ -60,6 +55,10 @@ class Pip:
     held: tuple[str, ...] = ("pip==23.0", "tiny==1.0")
     fails: Mapping[str, str] = field(default_factory=dict)
     asked: list[tuple[tuple[str, ...], Mapping[str, str]]] = field(default_factory=list)
+
+    @property
+    def calls(self) -> list[tuple[str, ...]]:
+        return [words for words, _ in self.asked]
 
     def __call__(
         self, argv: Sequence[str], *, stdin: str = "", env: Mapping[str, str] | None = None,
@@ -78,7 +77,9 @@ class Pip:
                 return Outcome(words, 1, "", printed)
         if words[2] == "venv":
             write_file(Path(words[3]), "bin/python", "")
-        return Outcome(words, 0, pip_answer(*self.held) if "list" in words else "")
+        named = [package.partition("==") for package in self.held]
+        listing = json.dumps([{"name": name, "version": version} for name, _, version in named])
+        return Outcome(words, 0, listing if "list" in words else "")
 
 
 @dataclass
@@ -117,11 +118,10 @@ def preparation(tmp_path: Path) -> Preparation:
     return Preparation(drafts.site(tmp_path), written(tmp_path, "3.9"), Pip())
 
 
-def calls(preparation: Preparation) -> list[tuple[str, ...]]:
-    return [words for words, _ in preparation.pip.asked]
-
-
 def test_an_environment_is_made_once_and_recorded(preparation: Preparation) -> None:
+    planned = preparation.prepares(dry=True)
+    assert (planned.status, "requirements.txt" in planned.detail) == ("planned", True)
+    assert not Path(preparation.site.sources).exists()
     part = preparation.prepares()
     assert (part.status, part.path) == ("done", str(preparation.directory))
     assert part.detail == "Python 3.9.18, 2 packages"
@@ -129,7 +129,7 @@ def test_an_environment_is_made_once_and_recorded(preparation: Preparation) -> N
     assert record["packages"] == ["pip==23.0", "tiny==1.0"]
     assert record["digest"] == part.digest
     assert part.digest.startswith("packages:")
-    names = [words[2:4] if words[1] == "-m" else words[:2] for words in calls(preparation)]
+    names = [words[2:4] if words[1] == "-m" else words[:2] for words in preparation.pip.calls]
     install = ("pip", "install")
     assert names == [
         ("venv", str(preparation.directory)),
@@ -143,7 +143,7 @@ def test_an_environment_is_made_once_and_recorded(preparation: Preparation) -> N
     preparation.pip.asked.clear()
     again = preparation.prepares()
     assert (again.status, again.digest) == ("ready", part.digest)
-    assert [words[2:4] for words in calls(preparation)] == [("pip", "list")]
+    assert [words[2:4] for words in preparation.pip.calls] == [("pip", "list")]
 
 
 def test_what_it_is_made_of_is_its_name(preparation: Preparation, tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_a_python_that_is_not_there_is_told_with_where_it_was_looked_for(
     assert "frameworks.NAME.python" in part.hint
     named = preparation.prepares(python="/opt/python")
     assert "looked at --python: /opt/python is 3.11.2" in named.detail
-    assert calls(preparation) == []
+    assert preparation.pip.calls == []
 
 
 def test_a_python_below_the_home_directory_is_found(
@@ -210,7 +210,7 @@ def test_a_python_below_the_home_directory_is_found(
     write_file(tmp_path, ".pyenv/versions/3.10.1/bin/python3.10", "")
     env = {"PATH": "/nowhere", "HOME": str(tmp_path)}
     assert preparation.prepares(env=env).status == "done"
-    assert calls(preparation)[0][0] == str(path)
+    assert preparation.pip.calls[0][0] == str(path)
 
 
 def test_pip_is_led_nowhere_else(preparation: Preparation) -> None:
@@ -227,17 +227,7 @@ def test_two_do_not_make_one_environment(preparation: Preparation) -> None:
     guard.mkdir(parents=True)
     with hold_lock(guard), pytest.raises(UsageError, match="working on this virtual environment"):
         preparation.prepares()
-    # Of one that was killed nothing is waited for.
-    (guard / LOCK).write_text(f"{preparation.site.name} 999999 1\n")
-    (guard / LOCK).unlink()
     assert preparation.prepares().status == "done"
-
-
-def test_a_dry_run_says_what_it_would_install(preparation: Preparation) -> None:
-    part = preparation.prepares(dry=True)
-    assert part.status == "planned"
-    assert "requirements.txt" in part.detail
-    assert not Path(preparation.site.sources).exists()
 
 
 def test_the_program_can_be_installed_from_its_checkout(
@@ -317,26 +307,20 @@ def test_a_file_that_the_recipe_lacks_is_told(preparation: Preparation, tmp_path
         preparation.prepares()
 
 
-def wheel(folder: Path) -> None:
-    """Write a wheel of a program, as pip takes it."""
-    folder.mkdir()
-    info = "tiny-1.0.dist-info"
-    with zipfile.ZipFile(folder / "tiny-1.0-py3-none-any.whl", "w") as file:
-        file.writestr("tiny/train.py", 'print("gpu")\n')
-        file.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
-        file.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        file.writestr(f"{info}/RECORD", "")
-
-
 @pytest.mark.slow
 def test_a_real_environment_from_prepare_to_the_script(tmp_path: Path) -> None:
     """A folder with a space, a wheel from a folder, a patch in its packages."""
     place = tmp_path / "a b"
     written(place, HERE)
     drafts.site(place, start='schema = 1\nname = "x"\nscheduler = "local"\n')
-    wheel(place / "wheels")
+    (place / "wheels").mkdir()
+    info = "tiny-1.0.dist-info"
+    with zipfile.ZipFile(place / "wheels" / "tiny-1.0-py3-none-any.whl", "w") as file:
+        file.writestr("tiny/train.py", 'print("gpu")\n')
+        file.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
+        tags = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        file.writestr(f"{info}/WHEEL", tags)
+        file.writestr(f"{info}/RECORD", "")
     offline = {
         "PIP_NO_INDEX": "1",
         "PIP_FIND_LINKS": (place / "wheels").as_uri(),

@@ -237,41 +237,10 @@ def test_named_sizes_can_be_overridden_one_by_one():
         assert (chosen.intermediate, chosen.hidden // chosen.heads) == (4 * hidden, 64)
 
 
-@pytest.mark.parametrize(
-    ("options", "complaint"),
-    [
-        (["--heads=7"], "--heads 7 does not divide --hidden 768"),
-        (["--skip=120"], "--skip 120 leaves nothing of --iters 120"),
-        (["--batch-size=0"], "0 is not at least 1"),
-        (["--accumulation=-1"], "-1 is not at least 1"),
-        (["--iters=many"], "'many' is not a number"),
-        (["--iters=1.5"], "'1.5' is not a number"),
-        (["--lr=nan"], "nan is not at least 0"),
-        (["--lr=inf"], "inf is not at least 0"),
-        (["--dropout=1"], "1 is not between 0 and 0.99"),
-        (["--sequence-length=513"], "513 is not between 5 and 512"),
-        (
-            ["--sequence-length=16", "--predictions=20"],
-            "--predictions 20 exceeds --sequence-length - 3: 13",
-        ),
-        (["--vocab=104"], "104 is not at least 105"),
-        (["--model=huge"], "invalid choice: 'huge'"),
-        (["--weights=bf16"], "--weights bf16 needs --precision bf16 or fp8, not fp32"),
-        (["--fill=often"], "--fill often: neither generator, full, wiki nor a number"),
-        (["--fill=1.01"], "--fill 1.01: not between 0.0391 and 1"),
-        (["--fill=nan"], "--fill nan: not between"),
-        (["--fill=0.5", "--data=d"], "--fill is for synthetic data"),
-        (["--compile=false", "--compile-mode=max-autotune"], "--compile-mode max-autotune needs"),
-        (["--compile-mode=reduce-overhead", "--accumulation=2"], "needs --accumulation 1, not 2"),
-        (["--sdpa=slow"], "invalid choice: 'slow'"),
-        (["--precision=mxfp8"], "invalid choice: 'mxfp8'"),
-        (["--precision=fp8", "--weights=fp32"], "--precision fp8 needs --weights bf16"),
-        (["--precision=fp8", "--batch-size=1", "--sequence-length=40"], "768, 3072, 40"),
-        (["--master-port=65536"], "65536 is not between 0 and 65535"),
-        (["--iter=3"], "unrecognized arguments: --iter=3"),
-    ],
-)
-def test_bad_arguments_end_with_status_2_and_a_sentence(capsys, options, complaint):
+@cases
+def test_bad_arguments_end_with_status_2_and_a_sentence(
+    capsys: pytest.CaptureFixture[str], options: list[str], complaint: str
+) -> None:
     with pytest.raises(SystemExit) as ended:
         workload.main(options)
     assert ended.value.code == 2

@@ -192,46 +192,6 @@ def test_gradients_cross_between_ranks_in_the_last_micro_step_only(trainer):
     assert calls == ["no_sync", "no_sync"]
 
 
-def test_the_same_seed_gives_the_same_run_and_another_seed_another(main):
-    short = ("--iters=2", "--skip=0")
-    first, again, other = main(*short), main(*short), main(*short, "--seed=1")
-    assert losses_of(first.stdout) == losses_of(again.stdout)
-    assert losses_of(first.stdout) != losses_of(other.stdout)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [("--precision=fp32",), ("--precision=bf16",), ("--precision=bf16", "--weights=bf16")],
-    ids=["fp32", "bf16", "bf16-weights"],
-)
-def test_a_batch_can_be_learnt_by_heart(trainer, words):
-    learner = trainer(
-        "--synthetic-batches=1",
-        "--iters=80",
-        "--lr=3e-3",
-        "--warmup=5",
-        "--dropout=0",
-        *words,
-    )
-    losses, _ = train(learner)
-    assert losses[0] > 5
-    assert losses[-1] < 1
-
-
-@pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
-@pytest.mark.parametrize(("precision", "limit"), [("fp32", 1e-5), ("bf16", 0.01)])
-def test_the_curve_of_losses_is_that_of_float64(trainer, optimizer, precision, limit):
-    rate = "1e-3" if optimizer == "adamw" else "1e-2"
-    shape = ("--iters=15", "--skip=0", "--dropout=0", "--synthetic-batches=1")
-    options = (*shape, f"--optimizer={optimizer}", f"--lr={rate}")
-    exact = trainer(*options)
-    exact.module.double()  # the optimizer's state follows the weights
-    expected, _ = train(exact)
-    losses, _ = train(trainer(*options, f"--precision={precision}"))
-    assert expected[0] - expected[-1] > 0.4
-    assert losses == pytest.approx(expected, abs=limit)
-
-
 def test_weights_in_bf16_follow_those_in_fp32(trainer):
     bf16_trainer = trainer("--precision=bf16", "--dropout=0", "--lr=1e-3", "--warmup=0")
     before = weights_of(bf16_trainer.module)
@@ -438,15 +398,6 @@ def test_the_loss_scale_moves_as_pytorchs_does():
         assert float(ours.value) == theirs.get_scale()
 
 
-def test_a_loss_that_is_not_finite_ends_the_run_with_status_3(main):
-    ended = main("--iters=50", "--lr=1e30", "--warmup=0")
-    assert ended.status == 3
-    *_, last = ended.stdout.splitlines()
-    iteration = re.fullmatch(r"iteration: (\d+)/50 loss: nan .*", last)
-    assert iteration
-    assert f"rank 0: the loss of iteration {iteration[1]} is not finite" in ended.stderr
-
-
 def test_a_loss_that_is_not_finite_on_one_rank_ends_every_rank(two_ranks):
     first, second = two_ranks("--iters=50", code=NAN_ON_RANK_1)
     assert (first.status, second.status) == (3, 3)
@@ -479,11 +430,10 @@ def test_compile_wraps_the_model_that_trains(trainer, monkeypatch):
             "RuntimeError('CUDA out of memory. Tried to allocate 2.00 GiB')",
             "RuntimeError: CUDA out of",
         ),
-        (0, "OSError(5, 'Input/output error')", "OSError: [Errno 5] Input/output error"),
         (1, "KeyboardInterrupt", "KeyboardInterrupt"),
         (0, "SystemExit('a library gave up')", "SystemExit: a library gave up"),
     ],
-    ids=["memory", "file", "interrupt", "exit"],
+    ids=["memory", "interrupt", "exit"],
 )
 def test_a_rank_that_fails_ends_with_its_reason_although_the_group_can_not_be_destroyed(
     two_ranks, rank, error, reason
