@@ -118,27 +118,21 @@ def submit_pending(
                 again=resume_command,
                 resumed=draft is None,
             )
-            if waiting:
-                return _submit_when_room(directory, context, waiting)
-            return submit(directory, context)
+            pace, last_reason = Pace(floor=context.settle), ""
+            while True:
+                try:
+                    return submit(directory, context)
+                except NoRoomError as error:
+                    if not waiting:
+                        raise
+                    reason = error.message
+                if reason != last_reason:
+                    waiting(reason)
+                pace = pace.after(changed=reason != last_reason, failed=False)
+                last_reason = reason
+                context.pause(pace.seconds(0.0))
     except KeyboardInterrupt:
         raise _describe_interruption(directory) from None
-
-
-def _submit_when_room(
-    directory: Path, context: SchedulerContext, waiting: Callable[[str], None]
-) -> Campaign:
-    """Submit as room becomes available, reporting the reason for waiting whenever it changes."""
-    pace, last_reason = Pace(floor=context.settle), ""
-    while True:
-        try:
-            return submit(directory, context)
-        except NoRoomError as error:
-            if error.message != last_reason:
-                waiting(error.message)
-            pace = pace.after(changed=error.message != last_reason, failed=False)
-            last_reason = error.message
-        context.pause(pace.seconds(0.0))
 
 
 def read_interrupted(directory: Path) -> Campaign | None:
@@ -154,25 +148,23 @@ def _describe_interruption(directory: Path) -> Interruption:
     if campaign is None:
         return Interruption("Interrupted. Nothing was submitted.", hint="Submit again.")
     where = shlex.quote(str(directory))
-    count = len(campaign.arrays)
     queued_arrays = [array for array in campaign.arrays if array.state == "submitted"]
     ids = join_names(dict.fromkeys(array.job_id for array in queued_arrays))
-    arrays = [
-        array
-        for array in campaign.arrays
-        if array.state != "submitted" and not campaign.is_superseded(array)
+    count = f"{len(queued_arrays)} of {len(campaign.arrays)} arrays are queued: {ids}."
+    words = ["Interrupted.", count] if queued_arrays else ["Interrupted."]
+    words += [
+        f"It is unknown whether {array.name} is queued."
+        for array in campaign.unsubmitted
+        if array.state == "intended" and array.called
     ]
-    uncertain_arrays = [array for array in arrays if array.state == "intended" and array.called]
-    words = [f"{len(queued_arrays)} of {count} arrays are queued: {ids}." if queued_arrays else ""]
-    words += [f"It is unknown whether {array.name} is queued." for array in uncertain_arrays]
     if not campaign.accepted:
-        words = ["Nothing was submitted."]
-    hints = [f"Continue: hpcbert submit --resume {where}" if arrays else ""]
-    hints += [f"Watch it: hpcbert monitor {where}" if not arrays else ""]
-    hints += [f"Cancel what is queued: hpcbert cancel {where}" if campaign.accepted else ""]
-    return Interruption(
-        " ".join(filter(None, ["Interrupted.", *words])), hint="; ".join(filter(None, hints))
-    )
+        words = ["Interrupted. Nothing was submitted."]
+    hint = f"Watch it: hpcbert monitor {where}"
+    if campaign.unsubmitted:
+        hint = f"Continue: hpcbert submit --resume {where}"
+    if campaign.accepted:
+        hint += f"; Cancel what is queued: hpcbert cancel {where}"
+    return Interruption(" ".join(words), hint=hint)
 
 
 def find_living(tracked_campaign: TrackedCampaign, *, run: Runner) -> Target:
@@ -222,9 +214,8 @@ def remove(
         force: Whether to remove those, too, that may still be running.
 
     Raises:
-        LivingError: A job of one waits or runs.
-        UsageError: A job of one may; or it is a link, damaged, or somebody else's, or
-            another process is working on it.
+        UsageError: A job of one waits or runs, or may; or it is a link, damaged, or somebody
+            else's, or another process is working on it.
         SchedulerError: It is unknown whether a job of one waits or runs.
         HpcbertError: The file system refused.
     """
@@ -272,15 +263,17 @@ def _refuse_living(directory: Path, *, run: Runner, force: bool) -> None:
         SchedulerError: The scheduler does not answer.
     """
     try:
-        doubt = _find_doubt(open_campaign(directory), run)
+        tracked_campaign = open_campaign(directory)
     except UsageError as error:
-        doubt = error
+        doubt: HpcbertError | None = error
         if not store.has_folders(directory):
             raise UsageError(
                 "hpcbert did not make this directory.",
                 where=str(directory),
                 hint="Nothing was removed. A campaign has the folders that submit makes in it.",
             ) from error
+    else:
+        doubt = _find_doubt(tracked_campaign, run)
     if doubt and not force:
         hint = "Nothing was removed. --force removes it nevertheless, and ends no job."
         raise doubt.with_hint(hint)
@@ -290,7 +283,7 @@ def _find_doubt(tracked_campaign: TrackedCampaign, run: Runner) -> HpcbertError 
     """Find a reason why a job of a campaign may wait or run; None: none does.
 
     Raises:
-        LivingError: A job certainly does.
+        UsageError: A job certainly does.
     """
     if not tracked_campaign.campaign.accepted:
         return None
@@ -299,7 +292,7 @@ def _find_doubt(tracked_campaign: TrackedCampaign, run: Runner) -> HpcbertError 
     try:
         living = backend.living_jobs(tracked_campaign).repeats
         if living:
-            raise LivingError(
+            raise UsageError(
                 f"{len(living)} of its repeats wait or run.",
                 where=where,
                 hint="Nothing was removed. End them first: "
@@ -312,13 +305,6 @@ def _find_doubt(tracked_campaign: TrackedCampaign, run: Runner) -> HpcbertError 
         doubt = error
     summary = overview.read_summary(tracked_campaign.directory)
     return None if overview.is_over(tracked_campaign.campaign, summary) else doubt
-
-
-class LivingError(HpcbertError):
-    """A job of a campaign waits or runs."""
-
-    exit_code = UsageError.exit_code
-    code = UsageError.code
 
 
 def _hide(directory: Path) -> Path:

@@ -10,7 +10,7 @@ import pytest
 from hpcbert.campaign import store
 from hpcbert.campaign.overview import STATES
 from hpcbert.cli.list import Filter, list_overviews
-from hpcbert.commands.submit import LivingError, remove
+from hpcbert.commands.submit import remove
 from hpcbert.errors import HpcbertError, SchedulerError, UsageError
 from hpcbert.model import parse_utc
 from hpcbert.system import files
@@ -102,7 +102,7 @@ def test_while_one_runs_none_is_removed(built: Built, build: Build) -> None:
     other.finish()
     slurm = Slurm(squeue=[built.squeue(2, "RUNNING")])
     for force in (False, True):
-        with pytest.raises(LivingError, match="1 of its repeats"):
+        with pytest.raises(UsageError, match="1 of its repeats"):
             remove([other.directory, built.directory], confirm=yes, run=slurm, force=force)
     assert len(store.find_campaigns(built.directory.parent)) == 2
 
