@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.kit.cases import cases
+from tests.kit.cases import cases, read_constant
 from tests.kit.cli import Cli, CliResult
 from tests.kit.drafts import MINIMAL
 from tests.kit.slurm import Answer, Programs, failed
@@ -15,7 +17,11 @@ from tests.shell.test_pyxis import format_usage
 
 pytestmark = pytest.mark.slow
 
+# As 22.05.8 prints them.
+MPI = "MPI plugin types are...\n\tnone\n\tpmi2\n"
 SINFO = "gpu*|up|4|1-00:00:00|1-infinite|gpu:8|n[1-4]"
+# An interpreter that has no module, and fails at whatever else it is asked.
+BARE = read_constant(__file__, "BARE")
 SITE = f'{MINIMAL}[slurm]\npartition = "gpu"\n'
 
 
@@ -35,29 +41,32 @@ def join_messages(result: CliResult) -> str:
 SUBMIT = ("submit", "--nodes", "2", "--gpus-per-node", "8")
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--partition", "gpus"), "no partition 'gpus'"),
-        (("--nodes", "5"), "has 4 nodes; you asked for 5"),
-        (("--time", "25:00:00"), "at most 1-00:00:00"),
-        (("--runs", "/dev/shm/runs"), "local to each machine"),
-        (("--python", "/no/such/python"), "no program /no/such/python"),
-        (("--fw", "oneflow", "--data", "/no/data", "--source", "/"), "no /no/data here"),
-        (("--fw", "oneflow", "--data", "/", "--source", "/no/source"), "no /no/source here"),
-        (("--runtime", "enroot", "--image", "/no/image.sqsh"), "no /no/image.sqsh here"),
-        (("--runtime", "pyxis", "--image", "./no.sqsh", "--rehearse"), "no.sqsh here"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "-".join(value).replace("/", "_"),
-)
+@cases
 def test_what_is_known_to_fail_is_not_submitted(
-    hpcbert: Cli, slurm: Programs, words: tuple[str, ...], message: str
+    hpcbert: Cli,
+    slurm: Programs,
+    tmp_path: Path,
+    *,
+    words: str,
+    site: str | None,
+    files: Mapping[str, str] | None,
+    env: Mapping[str, str] | None,
+    messages: tuple[str, ...],
 ) -> None:
-    result = hpcbert(*SUBMIT, *words, "--json")
+    """`files` are executable; HERE is the working directory."""
+    slurm.answers(srun=MPI)
+    (tmp_path / "site.toml").write_text(f"{SITE}{site or ''}\n")
+    for name, text in (files or {}).items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    argv = [*SUBMIT, *(word.replace("HERE", str(tmp_path)) for word in words.split())]
+    variables: dict[str, Any] = {name: f"{tmp_path}/{file}" for name, file in (env or {}).items()}
+    result = hpcbert(*argv, "--json", **variables)
     assert (result.returncode, result.document["status"]) == (2, "error")
-    assert message in join_messages(result)
-    assert "--force" in join_messages(result)
+    for message in (*messages, "--force"):
+        assert message.replace("HERE", str(tmp_path)) in join_messages(result)
     assert not slurm.calls("sbatch")
+    assert not (tmp_path / "runs").exists()
 
 
 def test_what_sbatch_waits_for_is_said(hpcbert: Cli, slurm: Programs, tmp_path: Path) -> None:
@@ -78,40 +87,6 @@ def test_gpus_are_requested_by_the_sites_option(
     result = hpcbert(*SUBMIT, "--rehearse", "--dry-run", status=0)
     options = [line.split()[1] for line in result.stdout.splitlines() if line.startswith("#SBATCH")]
     assert [option for option in options if option.startswith("--g")] == [directive]
-
-
-def test_gpus_of_another_form_are_compared_with_the_partition(hpcbert: Cli, tmp_path: Path) -> None:
-    (tmp_path / "site.toml").write_text(f'{SITE}gpu_option = "gpus"\ngres = "gpu:h100"\n')
-    result = hpcbert(*SUBMIT, "--json")
-    assert "No node of partition gpu has gpu:h100:8" in join_messages(result)
-
-
-def test_a_start_file_that_ends_bash_is_refused(
-    hpcbert: Cli, slurm: Programs, tmp_path: Path
-) -> None:
-    (tmp_path / "start").write_text("[ -t 0 ] || exit 0\n")
-    result = hpcbert(*SUBMIT, "--json", BASH_ENV=str(tmp_path / "start"))
-    assert result.returncode == 2
-    assert "BASH_ENV" in join_messages(result)
-    assert not slurm.calls("sbatch")
-
-
-# As 22.05.8 prints them.
-MPI = "MPI plugin types are...\n\tnone\n\tpmi2\n"
-
-
-def test_mpi_that_the_cluster_lacks_is_refused_with_what_it_has(
-    hpcbert: Cli, slurm: Programs, tmp_path: Path
-) -> None:
-    slurm.answers(srun=MPI)
-    result = hpcbert(*SUBMIT, "--fw", "mindspore", "--rehearse", "--json")
-    assert result.returncode == 2
-    assert "MPI: mindspore needs pmix" in join_messages(result)
-    assert "srun on this cluster has none, pmi2" in join_messages(result)
-    (tmp_path / "site.toml").write_text(f'{SITE}mpi = "pmix"\n')
-    result = hpcbert(*SUBMIT, "--json")
-    assert "The site names pmix" in join_messages(result)
-    assert not slurm.calls("sbatch")
 
 
 def test_of_the_kinds_of_mpi_that_the_cluster_has_the_recipes_best_is_taken(
@@ -143,33 +118,16 @@ def test_pyxis_and_the_image_are_checked_before_submission(
         assert "hpcbert prepare --fw pytorch" in warnings[0]
 
 
-def test_force_submits_all_the_same_and_says_what_it_passed_over(
+def test_force_submits_all_the_same_and_a_dry_run_shows_the_script(
     hpcbert: Cli, slurm: Programs, tmp_path: Path
 ) -> None:
+    result = hpcbert(*SUBMIT, "--nodes", "5", "--dry-run", "--json")
+    assert result.data["arrays"]
+    assert any("you asked for 5" in warning for warning in result.document["warnings"])
     result = hpcbert(*SUBMIT, "--nodes", "5", "--runs", str(tmp_path / "runs"), "--force", "--json")
     assert result.returncode == 3
     assert slurm.calls("sbatch")
     assert "refused" in join_messages(result)
-
-
-def test_a_dry_run_says_it_and_shows_the_script(hpcbert: Cli) -> None:
-    result = hpcbert(*SUBMIT, "--nodes", "5", "--dry-run", "--json")
-    assert result.data["arrays"]
-    assert any("you asked for 5" in warning for warning in result.document["warnings"])
-
-
-def test_a_framework_without_data_names_all_that_helps(hpcbert: Cli) -> None:
-    result = hpcbert(*SUBMIT, "--fw", "oneflow", "--json")
-    assert result.returncode == 2
-    for word in (
-        "hpcbert prepare --fw oneflow",
-        "--rehearse",
-        "frameworks.oneflow.data",
-        "frameworks.oneflow.source",
-        "--data",
-        "--source",
-    ):
-        assert word in join_messages(result)
 
 
 @cases
@@ -200,27 +158,10 @@ def test_the_doctor_finds_what_submit_would_refuse(hpcbert: Cli, tmp_path: Path)
         assert part in text
 
 
-@pytest.fixture
-def bare(tmp_path: Path) -> Path:
-    """An interpreter that has no module, and fails at whatever else it is asked."""
-    path = tmp_path / "bare python"
-    path.write_text('#!/bin/sh\ncase $2 in *find_spec*) shift 2; echo "$@";; *) exit 1;; esac\n')
-    path.chmod(0o755)
-    return path
-
-
-def test_without_torch_nothing_is_submitted_here(hpcbert: Cli, tmp_path: Path, bare: Path) -> None:
-    local = ("submit", "--scheduler", "local", "--runs", tmp_path / "runs", "--python", bare)
-    result = hpcbert(*local, "--json")
-    assert result.returncode == 2
-    assert f"{bare} has no module torch" in join_messages(result)
-    assert "-m pip install 'torch>=" in join_messages(result)
-    assert "--force" in join_messages(result)
-    assert not (tmp_path / "runs").exists()
-
-
-def test_for_other_machines_a_missing_module_is_a_warning(hpcbert: Cli, bare: Path) -> None:
-    result = hpcbert(*SUBMIT, "--python", bare, "--dry-run", "--json")
-    assert [warning for warning in result.document["warnings"] if "has no module torch" in warning]
-    rehearsed = hpcbert(*SUBMIT, "--python", bare, "--dry-run", "--rehearse", "--json")
-    assert "torch" not in str(rehearsed.document["warnings"])
+def test_for_other_machines_a_missing_module_is_a_warning(hpcbert: Cli, tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    bare.write_text(BARE)
+    bare.chmod(0o755)
+    for words in ((), ("--rehearse",)):
+        result = hpcbert(*SUBMIT, "--python", bare, "--dry-run", *words, "--json")
+        assert ("has no module torch" in str(result.document["warnings"])) == (not words)

@@ -37,14 +37,10 @@ def four(build: Build) -> Path:
     return built.directory.parent
 
 
-def test_the_newest_comes_first(four: Path) -> None:
-    overviews = list_overviews(four, Filter(), now=NOW)
-    assert [overview.campaign[-1] for overview in overviews] == ["1", "2", "3", "4"]
-
-
 @pytest.mark.parametrize(
     ("selection", "days"),
     [
+        (Filter(), "1234"),
         (Filter(limit=3), "123"),
         (Filter(frameworks=["oneflow"]), "13"),
         (Filter(frameworks=["oneflow", "pytorch"], limit=1), "1"),
@@ -59,15 +55,12 @@ def test_the_newest_comes_first(four: Path) -> None:
     ],
     ids=str,
 )
-def test_what_is_not_wanted_is_left_out(four: Path, selection: Filter, days: str) -> None:
-    assert (
-        "".join(overview.campaign[-1] for overview in list_overviews(four, selection, now=NOW))
-        == days
-    )
-
-
-def test_a_place_without_campaigns_is_an_empty_list(tmp_path: Path) -> None:
-    assert list_overviews(tmp_path / "absent", Filter(), now=NOW) == ()
+def test_of_campaigns_the_newest_first_a_filter_leaves_some_out(
+    four: Path, selection: Filter, days: str
+) -> None:
+    overviews = list_overviews(four, selection, now=NOW)
+    assert "".join(overview.campaign[-1] for overview in overviews) == days
+    assert list_overviews(four / "absent", selection, now=NOW) == ()
 
 
 def yes() -> bool:
@@ -114,29 +107,24 @@ def test_what_was_never_submitted_is_removed_and_nobody_asked(build: Build) -> N
     assert not slurm.calls
 
 
+@pytest.mark.parametrize("damage", ["no answer", "no answer, not ended", "no manifest"])
+def test_what_nobody_can_say_has_ended_is_removed_by_force(built: Built, damage: str) -> None:
+    run = Slurm(squeue=[failed(AWAY)])
+    if damage == "no manifest":
+        (built.directory / "manifest.json").write_text("{")
+    elif damage == "no answer":
+        built.finish()
+    with pytest.raises((SchedulerError, UsageError)) as refused:
+        remove([built.directory], confirm=yes, run=run)
+    assert "--force" in str(getattr(refused.value, "hint", ""))
+    assert remove([built.directory], confirm=yes, run=run, force=True)
+    assert not built.directory.exists()
+
+
 def test_without_an_answer_only_what_was_collected_at_its_end_is_removed(built: Built) -> None:
     built.finish()
-    away = Slurm(squeue=[failed(AWAY)])
-    with pytest.raises(SchedulerError) as refused:
-        remove([built.directory], confirm=yes, run=away)
-    assert "--force" in refused.value.hint
     collect_campaigns(built.directory, states=report_states())
-    assert remove([built.directory], confirm=yes, run=away)
-
-
-def test_what_nobody_can_say_has_ended_is_removed_by_force(built: Built) -> None:
-    away = Slurm(squeue=[failed(AWAY)])
-    with pytest.raises(SchedulerError):
-        remove([built.directory], confirm=yes, run=away)
-    assert remove([built.directory], confirm=yes, run=away, force=True)
-
-
-def test_a_damaged_campaign_is_removed_by_force(built: Built) -> None:
-    (built.directory / "manifest.json").write_text("{")
-    with pytest.raises(UsageError, match="JSON"):
-        remove([built.directory], confirm=yes, run=quiet())
-    assert remove([built.directory], confirm=yes, run=quiet(), force=True)
-    assert not built.directory.exists()
+    assert remove([built.directory], confirm=yes, run=Slurm(squeue=[failed(AWAY)]))
 
 
 def test_a_local_campaign_without_a_queue_is_removed(build: Build) -> None:
@@ -145,17 +133,23 @@ def test_a_local_campaign_without_a_queue_is_removed(build: Build) -> None:
     assert remove([built.directory], confirm=yes, run=quiet(), force=True)
 
 
-def test_a_link_and_what_somebody_works_on_is_refused(built: Built) -> None:
-    link = built.directory.with_name("link")
+def test_a_link_and_what_somebody_works_on_and_no_campaign_is_refused(built: Built) -> None:
+    link, extension = built.directory.with_name("link"), built.directory.with_name("extension")
     link.symlink_to(built.directory)
     with pytest.raises(UsageError, match="link"):
         remove([link], confirm=yes, run=quiet())
     with store.locked(built.directory), pytest.raises(UsageError, match="working on"):
         remove([built.directory], confirm=yes, run=quiet())
+    extension.mkdir()
+    (extension / "manifest.json").write_text('{"manifest_version": 3}')
+    with pytest.raises(UsageError, match="did not make this directory"):
+        remove([extension], confirm=yes, run=quiet(), force=True)
+    assert extension.exists()
 
 
+@pytest.mark.parametrize("keeps", [False, True], ids=["campaign alone", "photos beside it"])
 def test_who_is_killed_halfway_leaves_what_the_next_removal_takes(
-    built: Built, build: Build, monkeypatch: pytest.MonkeyPatch
+    built: Built, build: Build, monkeypatch: pytest.MonkeyPatch, *, keeps: bool
 ) -> None:
     def killed(path: Path) -> None:
         (path / "manifest.json").unlink()
@@ -167,10 +161,13 @@ def test_who_is_killed_halfway_leaves_what_the_next_removal_takes(
         with pytest.raises(KeyboardInterrupt):
             remove([built.directory], confirm=yes, run=quiet())
     assert store.find_all_campaigns(runs) == ()
-    assert len(list(runs.iterdir())) == 1
+    (hidden,) = runs.iterdir()
+    if keeps:
+        (hidden / "photos").mkdir()
     other = build("1n1g", name="20261121-pytorch-def", jobs=("90",))
     assert remove([other.directory], confirm=yes, run=quiet())
-    assert list(runs.iterdir()) == []
+    left_paths = [str(path.relative_to(runs)) for path in runs.rglob("*")]
+    assert left_paths == ([hidden.name, f"{hidden.name}/photos"] if keeps else [])
 
 
 # Beside a campaign: folders that hpcbert did not make, whatever their names look like.
@@ -193,21 +190,6 @@ def test_only_what_a_removal_made_is_removed(
     assert sorted(runs.rglob("*")) == after
 
 
-def test_what_somebody_puts_into_the_hidden_folder_stays(
-    built: Built, build: Build, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runs = built.directory.parent
-    with monkeypatch.context() as patch:
-        patch.setattr(shutil, "rmtree", lambda path: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            remove([built.directory], confirm=yes, run=quiet())
-    (hidden,) = runs.iterdir()
-    (hidden / "photos").mkdir()
-    other = build("1n1g", name="20261121-pytorch-def", jobs=("90",))
-    assert remove([other.directory], confirm=yes, run=quiet())
-    assert [path.name for path in hidden.iterdir()] == ["photos"]
-
-
 def test_a_link_in_place_of_the_hidden_campaign_is_not_followed(
     built: Built, build: Build, tmp_path: Path
 ) -> None:
@@ -220,15 +202,6 @@ def test_a_link_in_place_of_the_hidden_campaign_is_not_followed(
     with pytest.raises(HpcbertError, match="Can't remove all of it"):
         remove([built.directory], confirm=yes, run=quiet())
     assert (photos / "1.jpg").exists()
-
-
-def test_a_directory_that_is_no_campaign_is_not_removed_by_force(built: Built) -> None:
-    extension = built.directory.with_name("browser-extension")
-    extension.mkdir()
-    (extension / "manifest.json").write_text('{"manifest_version": 3}')
-    with pytest.raises(UsageError, match="did not make this directory"):
-        remove([extension], confirm=yes, run=quiet(), force=True)
-    assert extension.exists()
 
 
 @pytest.mark.parametrize("place", ["", "logs"])
