@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.faults.killing import Desk
-from tests.faults.kit import Cluster
+from tests.faults.kit import PATIENCE, Cluster, wait_for
 from tests.faults.rounds import Round
 
 
@@ -30,6 +30,10 @@ def rounds(
     work.mkdir()
     os.chown(work, user.uid, user.gid)
     cluster = Cluster(lab, as_user, checkout.python, checkout.path, narrow, work)
+    conf = lab.layout.slurm_conf.read_text()
+    # Half of Slurm's own: what a command waits for a controller that is dead or a node that is cut.
+    lab.layout.slurm_conf.write_text(f"{conf}MessageTimeout={PATIENCE}\n")
+    wait_for("Slurm has read it", lambda: cluster.root("scontrol", "reconfigure").ok)
     started: dict[int, Round] = {}
 
     def start(seed: int) -> Round:
@@ -42,4 +46,6 @@ def rounds(
     yield start
     for current in started.values():
         current.close()
+    lab.layout.slurm_conf.write_text(conf)
+    wait_for("Slurm has read it", lambda: cluster.root("scontrol", "reconfigure").ok)
     cluster.clear()

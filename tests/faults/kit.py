@@ -20,6 +20,8 @@ from tests.kit.waiting import CEILING, unqueued, until
 
 ITERS, HALF = 12, 6
 RATE = 100.0
+# Seconds that a command of Slurm's waits for an answer.
+PATIENCE = 5
 # monitor asks more and more seldom while nothing changes, or nobody answers: up to 72 s apart.
 LONG = 2 * CEILING
 

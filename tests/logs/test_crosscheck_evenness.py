@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -14,8 +13,6 @@ from hpcbert.logs.setting import Setting
 from tests.kit import recipes
 from tests.kit.cases import read_constant
 from tests.kit.logs import Reader, codes, grammar_file, step
-from tests.kit.shared import index
-from tests.recipes.published import is_here, list_readings
 
 BATCH = Setting(nodes=1, gpus_per_node=1, gpus=1, batch_size_per_device=512, accumulation=1)
 STEPS = grammar_file("steps")
@@ -234,16 +231,3 @@ def test_a_rank_that_prints_a_part_of_its_header_late_is_no_restart(read: Reader
     lines.insert(60, header[0])
     result = read(recipes.grammar("oneflow"), "\n".join([*header, *lines, ""]), "", BATCH)
     assert result.throughput == pytest.approx(512)
-
-
-@pytest.mark.slow
-def test_real_logs_are_uneven_where_the_page_says(shared: Path) -> None:
-    """Over the usual window: of all rules' readings with a number, those of one log."""
-    flagged = {
-        log.path.name
-        for log in index(shared)
-        if is_here(log)
-        for _, window, result in list_readings(log)
-        if window == "protocol" and "uneven" in result.flags
-    }
-    assert flagged == {"base_bs96_fp16_gpu32_gradacc.log"}
