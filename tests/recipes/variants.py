@@ -7,24 +7,29 @@ reason; any other number is a lie.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
+from functools import cache
 from typing import NamedTuple
 
 from hpcbert.logs.grammar import Grammar, Record, Rule
+from tests.kit import recipes
+from tests.kit.cases import read_constant
 
 _BAR = b"Iteration:  61%|######    | 703/1148 [02:05<01:20,  5.53it/s]"
 # What upstreams print of an evaluation, in the words of their training lines.
-EVALUATIONS = (
-    b"INFO:tensorflow:Throughput Average (sentences/sec) = 367.31",
-    b"DLL 2021-12-17 12:22:10.418990 -  throughput_val : 367.305 seq/s",
-    b"[validation_set] epoch: 1, step: 60, loss: 8.1, next_sent_acc: 0.5, speed: 7.413 steps/s",
-    b"INFO:root:[step 7]\tmlm_loss=7.12345\tmlm_acc=12.3\tnsp_loss= 0.69\tnsp_acc=50.1\tthroughput=99.9K tks/s\tlr=0.0000000 time=0.11, latency=111.1 ms/batch",
-    b" validation loss at iteration 60 | lm loss value: 7.1E+00 | lm loss PPL: 1.2E+03 |",
-    b"I0826 22:00:18.221398 140051304408832 model_training_utils.py:556] Step: [60] Validation metric masked_lm_accuracy = 0.5",
-    b"eval: global step 60, loss: 7.1, speed: 9.99 step/s",
-    b"step: 60, eval_loss: 7.1, throughput: 999.9",
-)
+EVALUATIONS: list[str] = read_constant(__file__, "EVALUATIONS")
+# What a program might print after a number, or a later version of it: a space or none before it.
+UNITS: list[str] = read_constant(__file__, "UNITS")
+_BROKEN = (b"%sK", b"%s K", b"%sM", b"1,%s", b"%s.4", b"%sabc", b"-%s", b"%s%%")
+# Forms of times that are numbers, with their units in a second; and of the others.
+_SCALES = {"epoch": 1.0, "epoch-ms": 1000.0, "elapsed": 1.0, "elapsed-hours": 1 / 3600}
+_FORMS = {
+    "date-time": "%Y-%m-%d %H:%M:%S",
+    "month-day": "%m%d %H:%M:%S",
+    "time-of-day": "%H:%M:%S",
+    "ctime": "%b %d %H:%M:%S",
+}
 
 
 class LogEntry(NamedTuple):
@@ -33,103 +38,138 @@ class LogEntry(NamedTuple):
     record: Record
     match: re.Match[bytes]
 
+    def get(self, name: str) -> bytes | None:
+        return self.match.groupdict().get(name)
 
-def list_entries(data: bytes, grammar: Grammar) -> list[LogEntry]:
-    """Return the sample's records in the order of the log."""
+    @property
+    def iterations(self) -> int | None:
+        """The iterations that it has completed."""
+        text = self.get("iteration")
+        return None if text is None else int(text) + 1 - self.record.first
+
+
+class Sample(NamedTuple):
+    """A recipe's sample: its records in the order of the log, and those inside the window."""
+
+    data: bytes
+    grammar: Grammar
+    skip: int
+    iters: int
+    entries: list[LogEntry]
+
+    @property
+    def inside(self) -> list[LogEntry]:
+        """The records inside the window, its middle first."""
+        return self._select(self.entries)
+
+    def of_rule(self, rule: Rule) -> list[LogEntry]:
+        """Return the rule's own records inside the window, its middle first.
+
+        A rule that counts lines rather than iterations has its window after the lines it skips.
+        """
+        entries = [entry for entry in self.entries if entry.record is rule.record]
+        if rule.kind != "footer" and rule.after.by == "record":
+            entries = entries[rule.after.resolve(skip=self.skip, iters=self.iters) :]
+        return self._select(entries)
+
+    def _select(self, entries: list[LogEntry]) -> list[LogEntry]:
+        inside = [entry for entry in entries if self.skip < (entry.iterations or 0) < self.iters]
+        half = len(inside) // 2
+        return inside[half:] + inside[:half]
+
+    def find_line(self, entry: LogEntry) -> tuple[int, int]:
+        """Return where a record's line begins, and where the line after it does."""
+        start = self.data.rfind(b"\n", 0, entry.match.start()) + 1
+        end = self.data.find(b"\n", entry.match.end())
+        return start, len(self.data) if end < 0 else end + 1
+
+    def replace(self, entry: LogEntry, name: str, text: bytes) -> bytes:
+        """Return the sample with another text in a field."""
+        start, end = entry.match.span(name)
+        return self.data[:start] + text + self.data[end:]
+
+
+@cache
+def take(name: str) -> Sample:
+    """Return the sample of a recipe."""
+    data, grammar, settings = recipes.sample(name), recipes.grammar(name), recipes.setting(name)
     entries = [
         LogEntry(record, match)
         for record in grammar.records
         for match in record.match.finditer(data)
         if not any(text in match[0] for text in record.ignore)
     ]
-    return sorted(entries, key=lambda entry: entry.match.start())
+    entries.sort(key=lambda entry: entry.match.start())
+    return Sample(data, grammar, settings.skip, settings.iters, entries)
 
 
-def count_iterations(entry: LogEntry) -> int | None:
-    """Return the iterations that a record has completed."""
-    text = entry.match.groupdict().get("iteration")
-    return None if text is None else int(text) + 1 - entry.record.first
+# --- The number or a reason -----------------------------------------------------------------------
 
 
-def repeat_step(data: bytes, entry: LogEntry) -> bytes:
-    """Return the sample with a step printed once more, the last digit of a field another one."""
-    start, end = find_line(data, entry)
-    line = bytearray(data[start:end])
-    fields = entry.match.groupdict()
-    name = next(name for name in ("time", "rate", "seconds", "loss") if fields.get(name))
-    last = entry.match.end(name) - 1 - start
-    line[last : last + 1] = b"%d" % ((int(line[last : last + 1]) + 1) % 10)
-    return data[:end] + bytes(line) + data[end:]
-
-
-def select_window(entries: list[LogEntry], skip: int, iters: int) -> list[LogEntry]:
-    """Return the records inside the window, its middle first."""
-    inside = [entry for entry in entries if skip < (count_iterations(entry) or 0) < iters]
-    half = len(inside) // 2
-    return inside[half:] + inside[:half]
-
-
-def find_line(data: bytes, entry: LogEntry) -> tuple[int, int]:
-    """Return where a record's line begins, and where the line after it does."""
-    start = data.rfind(b"\n", 0, entry.match.start()) + 1
-    end = data.find(b"\n", entry.match.end())
-    return start, len(data) if end < 0 else end + 1
-
-
-def cut_log(data: bytes, entries: list[LogEntry]) -> Iterator[bytes]:
-    """Yield the sample cut short: at lines' ends, and within the fields of records."""
+def cut_short(sample: Sample, _: Rule) -> Iterator[bytes]:
+    """Cut at lines' ends, and within the fields of records."""
+    data = sample.data
     ends = [match.end() for match in re.finditer(rb"\n", data)]
     many = max(2, min(25, 500_000 // len(data)))  # Long samples take longer to read.
     for end in ends[:: max(1, len(ends) // many)] + ends[-many // 3 :]:
         yield data[:end]
-    some = entries[:: max(1, len(entries) * 6 // many)] + entries[-2:]
-    for entry in some:
+    entries = sample.entries
+    for entry in entries[:: max(1, len(entries) * 6 // many)] + entries[-2:]:
         for name in entry.match.groupdict():
             start, end = entry.match.span(name)
             for at in (start + 1, (start + end) // 2, end - 1, end, end + 1):
                 yield data[:at]
 
 
-def dress_log(data: bytes, entries: list[LogEntry]) -> Iterator[tuple[str, bytes]]:
-    """Yield the sample as launchers and terminals show it."""
+def dress(sample: Sample) -> dict[str, bytes]:
+    """Return the sample as launchers and terminals show it."""
+    data = sample.data
     lines = data.split(b"\n")[:-1]
-    starts = sorted({find_line(data, entry)[0] for entry in entries}, reverse=True)
+    starts = sorted({sample.find_line(entry)[0] for entry in sample.entries}, reverse=True)
     glued = broken = data
     for start in starts:
         glued = glued[:start] + _BAR + glued[start:]
         broken = broken[:start] + _BAR + b"\r" + broken[start:]
-    yield "no last newline", data.rstrip(b"\n")
-    yield "carriage returns for newlines", data.replace(b"\n", b"\r")
-    yield "DOS line ends", data.replace(b"\n", b"\r\n")
-    yield "a progress bar before each record", broken
-    yield "a progress bar glued to each record", glued
-    yield "colours", b"".join(b"\x1b[32m" + line + b"\x1b[0m\n" for line in lines)
-    yield "labels of srun", _add_labels(data, entries)
-    yield "labels of mpirun", b"".join(b"[1,0]<stdout>:" + line + b"\n" for line in lines)
     stamp = b"Thu Dec 17 17:24:46 2020"
-    yield "dated labels", b"".join(stamp + b"[1,0]<stdout>:" + line + b"\n" for line in lines)
-    yield "labels of pdsh", b"".join(b"vs003: " + line + b"\n" for line in lines)
-    yield (
-        "long lines that srun split",
-        b"".join(_split_line(line + b" " + b"x" * 1100) for line in lines),
-    )
-    yield (
-        "records that srun split",
-        b"".join(_split_line(b"x" * 1000 + b" " + line) for line in lines),
-    )
-    yield "zero bytes at the end", data + b"\0" * 4096
+    forms = {
+        "colours": b"\x1b[32m%s\x1b[0m\n",
+        "labels of mpirun": b"[1,0]<stdout>:%s\n",
+        "dated labels": stamp + b"[1,0]<stdout>:%s\n",
+        "labels of pdsh": b"vs003: %s\n",
+        "one terminal": b"%s\r\n",
+        "two terminals": b"%s\r\r\n",
+        "colours in a terminal": b"\x1b[32m%s\r\x1b[0m\n",
+    }
+    return {
+        "no last newline": data.rstrip(b"\n"),
+        "carriage returns for newlines": data.replace(b"\n", b"\r"),
+        "a progress bar before each record": broken,
+        "a progress bar glued to each record": glued,
+        "labels of srun": _add_labels(sample),
+        "long lines that srun split": b"".join(
+            _split_line(line + b" " + b"x" * 1100) for line in lines
+        ),
+        "records that srun split": b"".join(
+            _split_line(b"x" * 1000 + b" " + line) for line in lines
+        ),
+        "zero bytes at the end": data + b"\0" * 4096,
+        "some lines of terminals": b"".join(
+            line + b"\r" * (n % 3) + b"\n" for n, line in enumerate(lines)
+        ),
+        **{name: b"".join(form % line for line in lines) for name, form in forms.items()},
+    }
 
 
-def _add_labels(data: bytes, entries: list[LogEntry]) -> bytes:
+def _add_labels(sample: Sample) -> bytes:
     """Return the sample as `srun -l` prints it, each rank's records under its number."""
     ranks, counts = {}, dict[tuple[str, int | None], int]()
-    for entry in entries:
-        key = entry.record.name, count_iterations(entry)
+    for entry in sample.entries:
+        key = entry.record.name, entry.iterations
         rank = counts.get(key, 0) if entry.record.ranks != "one" else 0
         counts[key] = rank + 1
-        ranks[find_line(data, entry)[0]] = rank
+        ranks[sample.find_line(entry)[0]] = rank
     labelled, at = [], 0
-    for line in data.splitlines(keepends=True):
+    for line in sample.data.splitlines(keepends=True):
         labelled.append(b" %2d: " % ranks.get(at, 0) + line)
         at += len(line)
     return b"".join(labelled)
@@ -141,92 +181,180 @@ def _split_line(line: bytes) -> bytes:
     return b"\n 1: of another rank\n".join(b" 0: " + part for part in parts) + b"\n"
 
 
-def double_log(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield the sample with all of it there twice."""
-    lines = data.splitlines(keepends=True)
-    yield "two runs, one after the other", data + data
-    yield "two ranks that print the same", b"".join(line * 2 for line in lines)
-    yield "two ranks with labels", b"".join(b"0: " + line + b"1: " + line for line in lines)
-    lag = 3
+def double(sample: Sample, _: Rule) -> Iterator[bytes]:
+    """Print all of it twice: by two runs, or by two ranks."""
+    lines, lag = sample.data.splitlines(keepends=True), 3
     late = zip(lines + [b""] * lag, [b""] * lag + lines, strict=True)
-    yield "two ranks, one behind", b"".join(line + late_line for line, late_line in late)
+    yield sample.data * 2
+    yield b"".join(line * 2 for line in lines)
+    yield b"".join(b"0: " + line + b"1: " + line for line in lines)
+    yield b"".join(line + late_line for line, late_line in late)
 
 
-def add_evaluations(data: bytes, inside: list[LogEntry]) -> Iterator[bytes]:
-    """Yield the sample with a line of an evaluation in the middle of the window, or at its end."""
-    middle = find_line(data, inside[0])[0] if inside else len(data) // 2
+def add_evaluations(sample: Sample, _: Rule) -> Iterator[bytes]:
+    """Add a line of an evaluation in the middle of the window, or at the end."""
+    data, inside = sample.data, sample.inside
+    middle = sample.find_line(inside[0])[0] if inside else len(data) // 2
     middle = data.rfind(b"\n", 0, middle) + 1
     for line in EVALUATIONS:
-        yield data[:middle] + line + b"\n" + data[middle:]
-        yield data + line + b"\n"
+        yield data[:middle] + line.encode() + b"\n" + data[middle:]
+        yield data + line.encode() + b"\n"
 
 
-def spoil_loss(data: bytes, entries: list[LogEntry]) -> Iterator[bytes]:
-    """Yield the sample with the loss of the first record that has one gone bad."""
+def lose_record(sample: Sample, rule: Rule) -> Iterator[bytes]:
+    """Leave one of the rule's records out of the window."""
+    for entry in sample.of_rule(rule)[:3]:
+        start, end = sample.find_line(entry)
+        yield sample.data[:start] + sample.data[end:]
+
+
+def copy_line(sample: Sample, rule: Rule) -> Iterator[bytes]:
+    """Write a buffer twice, whole or torn: the copy has the time of the line before it."""
+    data = sample.data
+    for entry in sample.of_rule(rule)[:3]:
+        start, end = sample.find_line(entry)
+        for torn in (end, entry.match.end() - 3, (start + end) // 2):
+            copy = data[start:torn].rstrip(b"\n") + b"\n"
+            yield data[:start] + copy + data[start:]
+            yield data[:end] + copy + data[end:]
+
+
+def jump(sample: Sample, _: Rule) -> Iterator[bytes]:
+    """Set the clock inside the window."""
+    stamped = [entry for entry in sample.inside if entry.get("time")]
+    for hours in (1, -1, 40) if stamped else ():
+        yield delay_stamps(sample, stamped[0], timedelta(hours=hours))
+
+
+def exaggerate(sample: Sample, rule: Rule) -> Iterator[bytes]:
+    """Print one number out of proportion."""
+    if rule.field == "time" or rule.kind == "footer":
+        return
+    entries = [entry for entry in sample.inside if entry.record is rule.record]
+    for entry in [entry for entry in entries if entry.get(rule.field)][:3]:
+        for factor in (0.01, 100):
+            number = float(entry.match[rule.field]) * factor
+            yield sample.replace(entry, rule.field, b"%.6f" % number)
+
+
+def add_unit(sample: Sample, rule: Rule) -> Iterator[bytes]:
+    """Print another unit after all numbers of a rule."""
+    entries = [entry for entry in sample.entries if entry.record is rule.record]
+    for unit in UNITS if rule.field != "time" else ():
+        changed = sample.data
+        for entry in reversed(entries):
+            if entry.get(rule.field):
+                end = entry.match.end(rule.field)
+                changed = changed[:end] + unit.encode() + changed[end:]
+        yield changed
+
+
+def break_number(sample: Sample, _: Rule) -> Iterator[bytes]:
+    """Let something touch a number that is not its own."""
+    for form in _BROKEN:
+        yield from _reform_numbers(sample, form)
+
+
+def add_exponent(sample: Sample, _: Rule) -> Iterator[bytes]:
+    """Print a number that is understood, and another one."""
+    yield from _reform_numbers(sample, b"%se3")
+
+
+def _reform_numbers(sample: Sample, form: bytes) -> Iterator[bytes]:
+    for entry in sample.inside[:2] or sample.entries[:2]:
+        for field in ("rate", "seconds", "iteration"):
+            if text := entry.get(field):
+                wrong = form.replace(b"%s", text).replace(b"%%", b"%")
+                yield sample.replace(entry, field, wrong)
+
+
+VARIANTS: dict[str, Callable[[Sample, Rule], Iterator[bytes]]] = {
+    "cut short": cut_short,
+    "dressed": lambda sample, _: iter(dress(sample).values()),
+    "twice": double,
+    "evaluations": add_evaluations,
+    "a lost record": lose_record,
+    "a line twice": copy_line,
+    "a clock that jumps": jump,
+    "out of proportion": exaggerate,
+    "another unit": add_unit,
+    "a broken number": break_number,
+    "an exponent": add_exponent,
+}
+
+
+# --- No number ------------------------------------------------------------------------------------
+
+
+def end_inside(sample: Sample) -> Iterator[bytes]:
+    """End the log inside the window."""
+    for entry in sample.inside[:3]:
+        yield sample.data[: sample.find_line(entry)[1]]
+
+
+def empty_window(sample: Sample) -> Iterator[bytes]:
+    """Take the records out of the window, and leave its end."""
+    lost = [entry for entry in sample.inside if entry.record.name != "evaluation"]
+    data = sample.data
+    for start in sorted({sample.find_line(entry)[0] for entry in lost}, reverse=True):
+        data = data[:start] + data[data.find(b"\n", start) + 1 :]
+    if lost:
+        yield data
+
+
+def spoil_loss(sample: Sample) -> Iterator[bytes]:
+    """Let the loss of the first record that has one be no number."""
     bad = {"loss": (b"nan", b"NaN", b"inf", b"-inf"), "nan": (b"1",)}
     for name, words in bad.items():
-        matches = [entry for entry in entries if entry.match.groupdict().get(name)]
-        for entry in matches[:1]:
-            for word in words:
-                yield data[: entry.match.start(name)] + word + data[entry.match.end(name) :]
+        entries = [entry for entry in sample.inside or sample.entries if entry.get(name)]
+        for entry in entries[:1]:
+            yield from (sample.replace(entry, name, word) for word in words)
 
 
-def select_counted(entries: list[LogEntry], rule: Rule, skip: int, iters: int) -> list[LogEntry]:
-    """Return the rule's own records inside the window, its middle first.
-
-    A rule that counts lines rather than iterations has its window after the lines it skips.
-    """
-    rule_entries = [entry for entry in entries if entry.record is rule.record]
-    if rule.kind != "footer" and rule.after.by == "record":
-        rule_entries = rule_entries[rule.after.resolve(skip=skip, iters=iters) :]
-    return select_window(rule_entries, skip, iters)
+# Variants that no rule gives a number for, and the codes of the reasons.
+REFUSED: dict[str, tuple[Callable[[Sample], Iterator[bytes]], frozenset[str]]] = {
+    "ends inside": (end_inside, frozenset()),
+    "no window": (empty_window, frozenset({"window", "incomplete"})),
+    "loss": (spoil_loss, frozenset({"loss"})),
+}
 
 
-def drop_entry(data: bytes, entries: list[LogEntry]) -> Iterator[bytes]:
-    """Yield the sample with one of the rule's records missing from the window."""
-    for entry in entries[:3]:
-        start, end = find_line(data, entry)
-        yield data[:start] + data[end:]
+# --- Another number, or the same ------------------------------------------------------------------
 
 
-def move_to_midnight(data: bytes, entries: list[LogEntry], middle: LogEntry) -> bytes | None:
+def repeat_step(sample: Sample, entry: LogEntry) -> bytes:
+    """Return the sample with a step printed once more, the last digit of a field another one."""
+    start, end = sample.find_line(entry)
+    line = bytearray(sample.data[start:end])
+    name = next(name for name in ("time", "rate", "seconds", "loss") if entry.get(name))
+    last = entry.match.end(name) - 1 - start
+    line[last : last + 1] = b"%d" % ((int(line[last : last + 1]) + 1) % 10)
+    return sample.data[:end] + bytes(line) + sample.data[end:]
+
+
+def move_to_midnight(sample: Sample, middle: LogEntry) -> bytes | None:
     """Return the sample run so late that midnight falls into the window; None without a clock."""
-    stamps = [entry for entry in entries if entry.match.groupdict().get("time")]
     if middle.record.time in ("", *_SCALES):
         return None
     at = _parse_stamp(middle)
-    shift = at.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1) - at
-    for stamp in reversed(stamps):
-        text = _format_stamp(stamp, _parse_stamp(stamp) + shift)
-        data = data[: stamp.match.start("time")] + text + data[stamp.match.end("time") :]
-    return data
+    midnight = at.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
+    return delay_stamps(sample, sample.entries[0], midnight - at)
 
 
-def delay_stamps(data: bytes, entries: list[LogEntry], first: LogEntry, seconds: int) -> bytes:
+def delay_stamps(sample: Sample, first: LogEntry, delay: timedelta) -> bytes:
     """Return the sample with the stamps of one record and all that follow it set off."""
-    stamps = [entry for entry in entries if entry.match.groupdict().get("time")]
-    for stamp in reversed(stamps):
-        if stamp.match.start() >= first.match.start():
-            text = _shift_stamp(stamp, seconds)
-            data = data[: stamp.match.start("time")] + text + data[stamp.match.end("time") :]
+    data = sample.data
+    for entry in reversed(sample.entries):
+        text = entry.get("time")
+        if not text or entry.match.start() < first.match.start():
+            continue
+        if scale := _SCALES.get(entry.record.time):
+            seconds, point, fraction = text.partition(b".")
+            shifted = b"%d" % int(int(seconds) + delay.total_seconds() * scale) + point + fraction
+        else:
+            shifted = _format_stamp(entry, _parse_stamp(entry) + delay)
+        data = data[: entry.match.start("time")] + shifted + data[entry.match.end("time") :]
     return data
-
-
-def _shift_stamp(entry: LogEntry, seconds: int) -> bytes:
-    if scale := _SCALES.get(entry.record.time):
-        seconds_text, point, fraction = entry.match["time"].partition(b".")
-        return b"%d" % int(int(seconds_text) + seconds * scale) + point + fraction
-    return _format_stamp(entry, _parse_stamp(entry) + timedelta(seconds=seconds))
-
-
-# Forms that are numbers, with their units in a second.
-_SCALES = {"epoch": 1.0, "epoch-ms": 1000.0, "elapsed": 1.0, "elapsed-hours": 1 / 3600}
-_FORMS = {
-    "date-time": "%Y-%m-%d %H:%M:%S",
-    "month-day": "%m%d %H:%M:%S",
-    "time-of-day": "%H:%M:%S",
-    "ctime": "%b %d %H:%M:%S",
-}
 
 
 def _parse_stamp(entry: LogEntry) -> datetime:
@@ -246,10 +374,8 @@ def _format_stamp(entry: LogEntry, moment: datetime) -> bytes:
     if entry.record.time == "ctime":
         return moment.strftime("%a %b %d %H:%M:%S %Y").encode()[-len(text) :]
     written = moment.strftime(_FORMS[entry.record.time])
-    if "T" in text:
-        written = written.replace(" ", "T")
+    written = written.replace(" ", "T") if "T" in text else written
     mark = "," if "," in text else "."
     _, _, fraction = text.replace(",", ".").partition(".")
-    return (
-        written + (mark + f"{moment.microsecond:06d}"[: len(fraction)] if fraction else "")
-    ).encode()
+    digits = f"{moment.microsecond:06d}"[: len(fraction)]
+    return (written + (mark + digits if fraction else "")).encode()
