@@ -4,9 +4,11 @@ a reason."""
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ from hpcbert.logs import scan
 from hpcbert.logs.lines import CHUNK, LINE
 from hpcbert.logs.scan import Reading
 from hpcbert.logs.setting import Setting
+from tests.kit.cases import cases
 from tests.kit.logs import Reader, codes, grammar_file, parse, step, steps
 
 ONE = Setting(nodes=1, gpus_per_node=1, gpus=1, batch_size_per_device=32)
@@ -58,63 +61,50 @@ def test_a_log_that_may_not_be_read_is_said(tmp_path: Path) -> None:
 # --- The window -------------------------------------------------------------------------------
 
 
-def test_both_rules_give_the_right_number(read: Reader) -> None:
-    assert read(STEPS, steps(), "clock", ONE).throughput == 32
-    assert read(STEPS, steps(), "rate", ONE).throughput == 64.5
+def render(places: str) -> str:
+    """Return a log of steps, from the words of test_scan.toml."""
+    lines = []
+    for word in places.split():
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?(?:@(\d+)|\+(-?\d+))?", word)
+        assert match
+        first, last, at, later = (None if text is None else int(text) for text in match.groups())
+        for n in range(first or 0, (last or first or 0) + 1):
+            lines += [step(n, at=n + (later or 0) if at is None else at)]
+    return "".join(lines)
 
 
-def test_lines_around_the_window_do_not_matter(read: Reader) -> None:
-    log = step(1, rate="-") + step(20, rate="1e9") + steps(120, 21)
-    log += step(121, at=1e6, loss="nan", rate="0")
-    assert read(STEPS, log, "rate", ONE).throughput == 64.5
-    assert read(STEPS, log, "clock", ONE).throughput == 32
+@cases
+def test_a_log_gives_its_number_or_a_reason(
+    read: Reader,
+    places: str,
+    numbers: dict[str, float | str],
+    *,
+    repeated: str | None,
+    window: str | None,
+    changes: dict[str, int] | None,
+    head: str | None,
+    tail: str | None,
+) -> None:
+    toml = STEPS
+    if repeated:
+        toml = toml.replace('time = "epoch"', f'time = "epoch"\nrepeated = "{repeated}"')
+    if window:
+        bounds = f'after = {{ {window} = "skip" }}\nuntil = {{ {window} = "iters" }}'
+        toml = toml.replace('kind = "clock"', f'kind = "clock"\n{bounds}')
+    settings: dict[str, Any] = changes or {}
+    for rule, expected in numbers.items():
+        log = (head or "") + render(places) + (tail or "")
+        reading = read(toml, log, rule, ONE._replace(**settings))
+        if isinstance(expected, str):
+            assert reading.throughput is None
+            assert expected in str(reading.reasons[0])
+        else:
+            assert reading.throughput == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("missing", [21, 57, 119])
-def test_a_missing_line_is_no_full_window(read: Reader, missing: int) -> None:
-    log = "".join(step(n) for n in range(1, 121) if n != missing)
-    for rule in ("rate", "clock"):
-        reading = read(STEPS, log, rule, ONE)
-        assert [str(reason) for reason in reading.reasons] == [
-            f"window: the record of iteration {missing} is missing from the window"
-        ]
-
-
-@pytest.mark.parametrize("rule", ["rate", "clock"])
-def test_a_missing_end_is_never_replaced_by_a_neighbour(read: Reader, rule: str) -> None:
-    log = "".join(step(n) for n in range(1, 130) if n != 120)
-    assert codes(read(STEPS, log, rule, ONE)) == ["window"]
-
-
-def test_a_missing_beginning_is_never_replaced_by_a_neighbour(read: Reader) -> None:
-    log = "".join(step(n) for n in range(1, 121) if n != 20)
-    assert codes(read(STEPS, log, "clock", ONE)) == ["window"]
-
-
-def test_a_clock_has_no_beginning_without_warm_up(read: Reader) -> None:
-    assert codes(read(STEPS, steps(), "clock", ONE._replace(skip=0))) == ["window"]
-
-
-def test_lines_that_straddle_the_warm_up_do_not_count(read: Reader) -> None:
-    log = "".join(step(n) for n in range(50, 151, 50))
-    setting = ONE._replace(skip=20, iters=100)
-    assert codes(read(STEPS, log, "rate", setting)) == ["window"]
-    assert codes(read(STEPS, log, "clock", setting)) == ["window"]
-
-
-def test_a_truncated_log_is_incomplete(read: Reader) -> None:
-    reading = read(STEPS, steps(119), "clock", ONE)
-    assert [str(reason) for reason in reading.reasons] == [
-        "incomplete: the log ends at iteration 119 of 120"
-    ]
-    assert (reading.iteration, reading.found) == (119, 99)
-
-
-def test_a_run_must_reach_its_own_end_whatever_the_rule_reads(read: Reader) -> None:
-    setting = ONE._replace(iters=60, reach=120)
-    assert codes(read(STEPS, steps(100), "clock", setting)) == ["incomplete"]
-    assert read(STEPS, steps(120), "clock", setting).throughput == 32
-    assert codes(read(STEPS, steps(100) + "result: 5.5\n", "footer", setting)) == ["incomplete"]
+def test_repetition_without_end_is_not_kept(read: Reader) -> None:
+    log = steps(50) + "".join(step(50, at=50 + n / 10) for n in range(1, 3000))
+    assert codes(read(COUNTED, log, "rate", ONE)) == ["window"]
 
 
 def test_a_number_that_is_cut_off_does_not_count(read: Reader) -> None:
@@ -125,60 +115,7 @@ def test_a_number_that_is_cut_off_does_not_count(read: Reader) -> None:
         assert reading.throughput in (None, throughput), log[-80:-cut]
 
 
-# --- Repetition and order ---------------------------------------------------------------------
-
-
-def render_overflowing() -> str:
-    """Iteration 1 eight times, as AMP does at the start, and 50 twice, a second each."""
-    places = [1] * 8 + list(range(2, 51)) + [50] + list(range(51, 121))
-    return "".join(step(n, at=moment) for moment, n in enumerate(places))
-
-
-def test_repetition_inside_the_window_is_refused_unless_the_recipe_explains_it(
-    read: Reader,
-) -> None:
-    for rule in ("rate", "clock"):
-        reading = read(STEPS, render_overflowing(), rule, ONE)
-        assert [str(reason) for reason in reading.reasons] == [
-            "window: iteration 50 is printed twice inside the window"
-        ]
-
-
-def test_repeated_steps_were_executed_and_are_counted(read: Reader) -> None:
-    assert read(COUNTED, render_overflowing(), "clock", ONE).throughput == 32
-    assert read(COUNTED, render_overflowing(), "rate", ONE).throughput == 64.5
-
-
-def test_repeated_steps_can_be_ignored_as_dlperf_did(read: Reader) -> None:
-    ignored = STEPS.replace('time = "epoch"', 'time = "epoch"\nrepeated = "ignore"')
-    assert read(ignored, render_overflowing(), "clock", ONE).throughput == pytest.approx(3200 / 101)
-    assert read(ignored, render_overflowing(), "rate", ONE).throughput == 64.5
-
-
-def test_a_repeated_last_line_of_the_warm_up_begins_the_window_late(read: Reader) -> None:
-    log = "".join(step(n, at=n if n < 21 else n + 1) for n in range(1, 121))
-    log = log.replace(step(20), step(20) + step(20, at=21))
-    assert read(COUNTED, log, "clock", ONE).throughput == 32
-
-
-def test_repetition_without_end_is_not_kept(read: Reader) -> None:
-    log = steps(50) + "".join(step(50, at=50 + n / 10) for n in range(1, 3000))
-    assert codes(read(COUNTED, log, "rate", ONE)) == ["window"]
-
-
-def test_two_runs_in_one_log_are_refused(read: Reader) -> None:
-    for log in (steps(57) + steps(), steps(5) + steps(), steps(100) + steps(100)):
-        assert "more than one run" in str(read(STEPS, log, "clock", ONE).reasons)
-
-
 # --- Time and numbers -------------------------------------------------------------------------
-
-
-def test_time_must_go_on(read: Reader) -> None:
-    back = "".join(step(n, at=n if n < 60 else n - 30) for n in range(1, 121))
-    assert "time goes back" in str(read(STEPS, back, "clock", ONE).reasons)
-    still = "".join(step(n, at=5) for n in range(1, 121))
-    assert "no time passes" in str(read(STEPS, still, "clock", ONE).reasons)
 
 
 @pytest.mark.parametrize("rate", ["0", "-5", "0.0", "1e999", "nan", "inf", "1_0", "fast", "--"])
@@ -246,6 +183,10 @@ TIMES = STEPS.replace('"epoch"', '"{form}"').replace(
             [f"0228 23:59:{n:02}" for n in range(60)] + [f"0229 00:00:{n:02}" for n in range(60)],
         ),
         (
+            "month-day",
+            [f"1231 23:59:{n:02}" for n in range(60)] + [f"0101 00:00:{n:02}" for n in range(60)],
+        ),
+        (
             "ctime",
             [f"Thu Dec 31 23:59:{n:02} 2020" for n in range(60)]
             + [f"Fri Jan  1 00:00:{n:02} 2021" for n in range(60)],
@@ -279,15 +220,6 @@ def test_a_log_tells_what_nobody_else_does(read: Reader) -> None:
     assert read(STEPS, "batch: 32\n" + steps(), "clock", setting).throughput == 32
 
 
-def test_a_log_that_contradicts_what_was_asked_for_is_refused(read: Reader) -> None:
-    reading = read(STEPS, "batch: 64\n" + steps(), "clock", ONE)
-    assert [str(reason) for reason in reading.reasons] == [
-        "config: the log says batch_size_per_device = 64, expected 32"
-    ]
-    twice = read(STEPS, "batch: 32\nbatch: 64\n" + steps(), "clock", ONE)
-    assert codes(twice) == ["config"]
-
-
 def test_a_fact_that_is_cut_off_is_none(read: Reader) -> None:
     assert read(STEPS, "batch: 3", "clock", Setting()).setting.batch_size_per_device is None
 
@@ -300,14 +232,6 @@ def test_batch_sizes_must_multiply_to_the_global_one(read: Reader) -> None:
     assert codes(wrong) == ["config"]
     derived = read(toml, "batch: 512\n" + steps(), "clock", eight._replace(accumulation=None))
     assert derived.setting.accumulation == 2
-
-
-def test_a_rehearsal_gives_no_number_whatever_else_it_holds(read: Reader) -> None:
-    log = "batch: 64\nHPCBERT REHEARSAL rank=0/1\n" + steps() + "result: 5.5\n"
-    for rule in ("clock", "rate", "footer"):
-        reading = read(STEPS, log, rule, ONE)
-        assert reading.throughput is None
-        assert codes(reading) == ["rehearsal"]
 
 
 # --- Footers ----------------------------------------------------------------------------------
@@ -365,12 +289,6 @@ def test_lines_that_srun_cut_are_put_together(
     assert read(STEPS, log, "clock", ONE).throughput == 32
 
 
-def test_glued_records_are_all_found(read: Reader) -> None:
-    glued = steps().replace("\n", " ")
-    assert read(STEPS, glued, "clock", ONE).throughput == 32
-    assert read(STEPS, glued + "\n", "rate", ONE).throughput == 64.5
-
-
 @pytest.mark.slow
 def test_holes_of_zero_bytes_make_no_numbers(read: Reader) -> None:
     log = steps().encode()
@@ -379,6 +297,11 @@ def test_holes_of_zero_bytes_make_no_numbers(read: Reader) -> None:
         assert read(STEPS, holed, "clock", ONE).throughput in (None, 32)
         holed = log[:place] + bytes(9) + log[place + 9 :]
         assert read(STEPS, holed, "clock", ONE).throughput in (None, 32)
+
+
+def test_glued_records_and_long_lines_count(read: Reader) -> None:
+    assert read(STEPS, steps().replace("\n", " "), "clock", ONE).throughput == 32
+    assert read(STEPS, steps(119) + "=" * (3 * LINE) + step(120), "clock", ONE).throughput == 32
 
 
 def test_bytes_that_are_no_text_do_not_matter(read: Reader) -> None:
@@ -437,11 +360,6 @@ def test_a_line_without_end_is_passed_over_in_little_memory(tmp_path: Path) -> N
     tracemalloc.stop()
     assert reading.throughput == 64.5
     assert peak < 16 * CHUNK
-
-
-def test_a_record_at_the_end_of_a_long_line_counts(read: Reader) -> None:
-    log = steps(119) + "=" * (3 * LINE) + step(120)
-    assert read(STEPS, log, "clock", ONE).throughput == 32
 
 
 def test_a_hostile_line_takes_no_time(read: Reader) -> None:
@@ -522,23 +440,6 @@ def test_of_how_many_ranks_print_somebody_must_know(read: Reader) -> None:
     one_each = RANKS.replace('ranks = "gpu"', 'ranks = "node"')
     two_nodes = ONE._replace(nodes=2, gpus=2)
     assert read(one_each, render_ranks(), "rate", two_nodes).throughput == 64.5
-
-
-def test_clocks_can_count_records(read: Reader) -> None:
-    rule = 'kind = "clock"\nafter = { record = "skip" }\nuntil = { record = "iters" }'
-    toml = STEPS.replace('kind = "clock"', rule)
-    log = steps(125, 6)
-    assert read(toml, log, "clock", ONE).throughput == 32
-    short = read(toml, steps(120, 6), "clock", ONE)
-    assert [str(reason) for reason in short.reasons] == [
-        "incomplete: the log has 115 of 120 records"
-    ]
-
-
-def test_repetition_between_lines_that_are_not_all_printed_is_not_understood(read: Reader) -> None:
-    log = "".join(step(n) for n in range(10, 121, 10))
-    log = log.replace(step(40), step(40) + step(40, at=45))
-    assert "printed again" in str(read(COUNTED, log, "clock", ONE).reasons)
 
 
 def test_a_record_of_several_lines_at_the_end_of_a_file(read: Reader) -> None:

@@ -55,25 +55,3 @@ def test_a_campaign_at_another_length_is_refused(tmp_path: Path) -> None:
 def test_without_a_unit_a_batch_is_nothing(tmp_path: Path) -> None:
     data = printed("paddle18").replace(b"in_tokens: True\n", b"")
     assert read_paddle(tmp_path, data, "time").missing == "batch_size_per_device"
-
-
-def test_any_recipe_may_state_a_batch_in_tokens(tmp_path: Path) -> None:
-    toml = """
-[[log.records]]
-name = "step"
-contains = " steps/s"
-match = 'step (?P<iteration>\\d+): (?P<rate>[\\d.]+) steps/s'
-
-[[log.rules]]
-name = "steps"
-kind = "step-rate"
-
-[[log.facts]]
-contains = "tokens per batch"
-match = '(?P<device_batch>\\d+) (?P<batch_unit>tokens) per batch of (?P<sequence_length>\\d+)'
-"""
-    text = "2048 tokens per batch of 256\n" + "".join(
-        f"step {n}: 2.5 steps/s\n" for n in range(1, 121)
-    )
-    reading = Reader(tmp_path)(toml, text, "", Setting(nodes=1, gpus_per_node=4, gpus=4))
-    assert (reading.throughput, reading.setting.batch_size_per_device) == (2.5 * 4 * 8, 8)

@@ -8,50 +8,16 @@ from typing import Any
 
 import pytest
 
-from hpcbert.logs.setting import Setting
 from tests.kit.cases import read_constant
 from tests.kit.needs import not_applicable
 from tests.kit.recipes import Reader, grammar, sample, setting
 from tests.recipes.test_samples import list_rules
 from tests.recipes.variants import LogEntry, take
 
-
-@pytest.mark.parametrize("field", ["gpus_per_node", "nodes", "batch_size_per_device"])
-@pytest.mark.parametrize("factor", [2, 8])
-def test_a_wrong_setting_is_refused_wherever_the_log_knows_better(
-    name: str, field: str, factor: int, tmp_path: Path
-) -> None:
-    """By a fact, or because a printed rate and the clock then differ by the factor."""
-    settings = setting(name)
-    if not list_rules(name):
-        not_applicable(f"{name} has no throughput")
-    wrong = settings._replace(
-        gpus=None, global_batch_size=None, **{field: getattr(settings, field) * factor}
-    ).settled({})[0]
-    for rule, value in list_rules(name):
-        reading = Reader(name, tmp_path).read(sample(name), rule.name, wrong)
-        kinds = {other.is_printed for other, _ in list_rules(name)}
-        facts = {fact for stated in grammar(name).facts for fact in stated.match.groupindex}
-        if len(kinds) == 2 or field in facts:
-            assert reading.throughput is None, f"{rule.name}: {reading.throughput}, not {value}"
-            expected = {"config", "contradiction", "window"}
-            assert {reason.code for reason in reading.reasons} <= expected
-
-
 # What a request or a path says of a run, each with another value than any sample's.
 LABELS: dict[str, int | str] = read_constant(__file__, "LABELS")
 # What each job's own first line states, whatever its program prints.
 STARTED = {"nodes", "gpus", "batch_size_per_device", "accumulation", "precision", "model"}
-
-
-def test_a_log_states_what_its_ranks_were_started_with(name: str, tmp_path: Path) -> None:
-    if not list_rules(name):
-        not_applicable(f"{name} has no throughput")
-    settings = setting(name)
-    log_facts = dict(Reader(name, tmp_path).read(sample(name), settings=Setting()).stated_facts)
-    assert set(log_facts) >= STARTED
-    for field in STARTED & {field for field, value in settings._asdict().items() if value}:
-        assert log_facts[field] == getattr(settings, field)
 
 
 @pytest.mark.parametrize("label", LABELS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 import tomli
@@ -19,17 +19,6 @@ from tests.kit.recipes import HERE, NAMES, Reader, grammar, printed, sample, set
 # Lines of facts that a sample's run had no reason to print, each with what it states.
 OTHERS: dict[str, dict[str, dict[str, int | str]]]
 OTHERS = tomli.loads((HERE / "facts.toml").read_text())
-
-
-# What a campaign knows of its model and samples.
-_SIZES = (
-    "sequence_length",
-    "hidden_size",
-    "layers",
-    "intermediate_size",
-    "vocab_size",
-    "predictions",
-)
 
 
 class Statement(NamedTuple):
@@ -166,41 +155,6 @@ def test_a_line_that_says_otherwise_refuses_the_run(
             for fact in grammar(recipe).facts
             if fact.match.search(statement.line)
         )
-
-
-@pytest.mark.parametrize(
-    ("recipe", "statement"),
-    [
-        pytest.param(recipe, statement, id=f"{recipe}-{number}-{statement}")
-        for recipe in NAMES
-        for number, statement in enumerate(list_statements(recipe))
-        if isinstance(statement.value, int) and statement.line in printed(recipe)
-    ],
-)
-def test_a_header_with_another_number_refuses_the_run(
-    recipe: str, statement: Statement, tmp_path: Path
-) -> None:
-    """The sample with one number of its header doubled is not the run that was asked for."""
-    match = statement.fact.match.search(statement.line)
-    assert match is not None
-    start, end = match.span(statement.name)
-    doubled = b"%d" % (2 * int(float(match[statement.name])))
-    changed = printed(recipe).replace(
-        statement.line, statement.line[:start] + doubled + statement.line[end:]
-    )
-    assert isinstance(statement.value, int)
-    # What a campaign expects: the sample's own, where its program prints it.
-    printed_statements = [
-        other for other in list_statements(recipe) if other.line in printed(recipe)
-    ]
-    values: dict[str, Any] = {
-        other.name: other.value for other in printed_statements if other.name in _SIZES
-    }
-    settings = setting(recipe)._replace(**values)
-    detail = read_refusal(recipe, tmp_path, changed, settings)
-    assert str(2 * statement.value) in detail
-    if statement.name not in ("global_batch_size", "device_batch", "packing"):
-        assert re.search(rf"\b{statement.value}\b", detail)
 
 
 @pytest.mark.parametrize(

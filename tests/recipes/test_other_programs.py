@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from hpcbert.logs.setting import Setting
+from tests.kit import recipes
 from tests.kit.cli import CollectJson, only_run
 from tests.kit.logs import Reader, codes, write_file
-from tests.kit.recipes import grammar, sample
+from tests.kit.recipes import grammar, sample, setting
 
 _STAMP = "I0302 02:{:02d}:{:02d}.095144 140737349982016 model_training_utils.py"
 _NVIDIA = "NVIDIA's TensorFlow 2 BERT (DeepLearningExamples)"
@@ -59,24 +61,21 @@ def test_the_excerpt_of_an_issue_is_refused_by_its_name(
     assert _NVIDIA in reason["detail"]
 
 
-def test_any_recipe_may_name_another_program(tmp_path: Path) -> None:
-    toml = """
-[[log.records]]
-name = "step"
-contains = " samples/s"
-match = 'step (?P<iteration>\\d+): (?P<rate>[\\d.]+) samples/s'
-
-[[log.rules]]
-name = "rate"
-kind = "rate"
-
-[[log.others]]
-contains = "forked "
-match = '^forked by (?:\\w+)$'
-program = "a fork"
-"""
-    text = "".join(f"step {n}: 5.0 samples/s\n" for n in range(1, 121))
-    setting = Setting(nodes=1, gpus_per_node=1, gpus=1)
-    assert Reader(tmp_path)(toml, "forked twice by x\n" + text, "", setting).throughput == 5
-    refused = Reader(tmp_path)(toml, "forked by x\n" + text, "", setting)
-    assert "'forked by x' is a line of a fork" in str(refused.reasons[0])
+@pytest.mark.parametrize("rule", ["clock", "dlperf-time", "footer"])
+def test_a_log_of_gaudi_gives_the_number_of_the_same_run(rule: str, tmp_path: Path) -> None:
+    """The lines as perform_training logs them: the rate of one device comes last."""
+    data = sample("ngc-pytorch")
+    gaudi = data.replace(b"batch_size_per_gpu", b"batch_size_per_pu")
+    extra = rb"\g<0>average_training_time_step : 0.277  average_perf_per_step : 115.4 "
+    gaudi = re.sub(rb"learning_rate : \S+ (?=\n)", extra, gaudi)
+    assert gaudi.count(b"average_perf_per_step") > 100
+    readings = [
+        recipes.Reader("ngc-pytorch", tmp_path).read(log, rule, setting("ngc-pytorch"))
+        for log in (data, gaudi)
+    ]
+    assert readings[0].throughput is not None
+    assert readings[1].throughput == readings[0].throughput
+    packed = b'DLL - PARAMETER Config : ["Namespace(enable_packed_data_mode=True, x=1)"]\n' + gaudi
+    refused = recipes.Reader("ngc-pytorch", tmp_path).read(packed, rule, setting("ngc-pytorch"))
+    assert (refused.throughput, refused.reasons[0].code) == (None, "format")
+    assert dict(readings[1].stated_facts)["batch_size_per_device"] == 32

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tomli
+from click.testing import CliRunner, Result
 
+from hpcbert.cli.collect import collect as command
+from hpcbert.config import places
 from hpcbert.logs.scan import read
 from tests.kit.needs import lacks
 from tests.kit.recipes import HERE, grammar
@@ -58,15 +62,6 @@ def test_every_rule_reads_every_log_to_a_number_or_a_reason(recipe_logs: list[Lo
                 assert 1 / 1.3 < ratio < 1.3, (log.name, rule, window, reading.throughput)
 
 
-def test_no_number_is_of_the_wrong_scope(recipe_logs: list[Log]) -> None:
-    """A rate per GPU or per node taken for the whole run's, or the reverse, is off by a factor."""
-    for log in recipe_logs:
-        if log.published and log.gpus > 1:
-            for rule, window, reading in list_readings(log):
-                if window == "protocol" and reading.throughput is not None:
-                    assert 0.6 < reading.throughput / log.published < 1.5, (log.name, rule)
-
-
 @pytest.mark.needs("published")
 def test_a_clock_knows_the_accumulation_or_is_refused(shared: Path) -> None:
     """It was taken for 1 where no flag of Horovod states it: 0.07 instead of 145.33."""
@@ -97,11 +92,16 @@ def test_a_wrong_number_of_gpus_contradicts_a_real_log(shared: Path, gpus: int) 
 
 
 def test_what_a_real_log_states_contradicts_another_request(recipe_logs: list[Log]) -> None:
-    """Every fact that its header has, except names of versions and devices."""
+    """Every fact that its header has, except names of versions and devices; once for each header."""
+    headers: set[tuple[str, ...]] = set()
     for log in recipe_logs:
         log_grammar = grammar(find_recipe(log))
         for rule in log_grammar.rules[:2]:
             full_reading = read(log.path, log_grammar, rule, make_setting(log, 0, 1 << 40))
+            header = (rule.name, *dict(full_reading.facts))
+            if header in headers:
+                continue
+            headers.add(header)
             request = make_setting(log, 2, full_reading.iteration)
             reading = read(log.path, log_grammar, rule, request)
             for name, value in reading.facts:
@@ -163,3 +163,38 @@ def _average_rates(log: Log, cell: dict[str, Any]) -> float:
             assert reading.throughput is not None
             values.append(reading.throughput)
     return sum(values) / len(values)
+
+
+# --- Cautions -------------------------------------------------------------------------------------
+
+
+def run_collect(*words: str) -> Result:
+    return CliRunner().invoke(command, [*words, "--json"])
+
+
+def test_mlperfs_printed_rate_is_given_with_a_warning_and_is_too_high(shared: Path) -> None:
+    release = shared / "logs" / "mlcommons+training_results_v1.0" / "50619b5"
+    logs = str(release / "NVIDIA/results/dgxa100_ngc21.05_pytorch")
+    words = [logs, "--fw", "mlperf-bert", "--pattern", "result_{repeat}.txt", "--nodes", "1"]
+    words += ["--gpus-per-node", "8", "--batch-size", "56", "--precision", "fp16"]
+    document = json.loads(run_collect(*words, "--rule", "printed").stdout)
+    (row,) = document["data"]["tables"][0]["rows"]
+    # Samples over run_start to run_stop of these ten logs: 2082 to 2205 a second.
+    assert (round(row["min"]), round(row["max"])) == (2193, 2943)
+    assert "--max_steps" in document["warnings"][0]
+
+
+@pytest.mark.parametrize(
+    ("framework", "rule"),
+    [("ngc-tf1", "footer"), ("deepspeed", "dlperf-rate"), ("oneflow", "rate")],
+)
+def test_a_rule_with_a_caution_warns_and_others_do_not(
+    framework: str, rule: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "logs" / framework / "bert/bz32/4n8g"
+    folder.mkdir(parents=True)
+    sample = (places.package_templates() / framework / "sample.log").read_bytes()
+    (folder / "bert_b32_fp32_1.log").write_bytes(sample)
+    document = json.loads(run_collect(str(tmp_path), "--rule", rule).stdout)
+    warned = [text for text in document["warnings"] if text.startswith(f"rule {rule}: ")]
+    assert len(warned) == (framework != "oneflow")

@@ -9,7 +9,7 @@ import pytest
 
 from hpcbert.logs.setting import Setting
 from tests.kit.logs import Reader
-from tests.kit.recipes import grammar, setting
+from tests.kit.recipes import grammar
 
 # A unit in a record: its words before the number, or right after it.
 _UNIT = re.compile(
@@ -32,28 +32,6 @@ def test_every_record_states_the_unit_of_what_its_rules_read(name: str) -> None:
         text = record.contains.decode() + " " + record.match.pattern.decode()
         bare = (name, record.name) in _BARE
         assert bool(_UNIT.search(text)) != bare, f"{name}, {record.name}: {text}"
-
-
-@pytest.mark.parametrize(
-    "unit", ["Ktokens/s", "tokens/s", "tokens/sec", "ktok/s", "Ktok", "(tokens)"]
-)
-@pytest.mark.parametrize("recipe", ["oneflow", "oneflow-models"])
-@pytest.mark.parametrize("rule", ["dlperf-time", "rate"])
-def test_oneflows_throughput_is_of_samples_only(
-    recipe: str, unit: str, rule: str, tmp_path: Path
-) -> None:
-    """65.5 Ktokens/s are 512 samples/s, or 65,536 tokens/s."""
-    epoch = ", epoch: 0" if recipe == "oneflow-models" else ""
-    text = "".join(
-        f"step: {n}, total_loss: 10.0, mlm_loss: 9.3, nsp_loss: 0.7, pred_acc: 0.4,"
-        f" throughput: 65.5 {unit}{epoch} {1598056000 + n / 2:.3f}\n"
-        for n in range(19, 120, 20)
-    )
-    settings = setting(recipe)._replace(batch_size_per_device=8)
-    for line in (text, text.replace(f" {unit}", unit)):
-        reading = Reader(tmp_path)(grammar(recipe), line, rule, settings)
-        assert reading.throughput is None
-        assert reading.reasons
 
 
 @pytest.mark.parametrize("shown", ["65.5 Ktokens/s", "65536.0 tokens/s", "65.5 k tokens per sec"])
