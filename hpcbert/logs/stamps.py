@@ -309,17 +309,20 @@ def measure_span(
     Args:
         first_line: The line of the window's beginning; empty for the log's own.
     """
-    earliest = next(filter(_is_legible, _line_stamps(beginning)), None)
-    begin = next(_stamps_of_record(first_line, record), None) if first_line else earliest
+    begin = next(_stamps_of_record(first_line, record), None) if first_line else None
     end = next(_stamps_of_record(last_line, record), None)
-    begin, end = (begin or end, end) if end else (earliest, earliest)
+    if end is None or not first_line:
+        begin = next(filter(_is_legible, _line_stamps(beginning)), None)
+        end = end or begin
+    begin = begin or end
     if begin and end and begin.form != end.form:
         begin = end
     return MeasuredSpan(begin, end, _find_hosts(beginning))
 
 
 def _find_hosts(beginning: bytes) -> frozenset[bytes]:
-    hosts = re.findall(_HOST, beginning)
+    # Looking for plain text takes a tenth of the time.
+    hosts = re.findall(_HOST, beginning) if b"ost" in beginning or b"cache on " in beginning else []
     if b" NCCL " in beginning:
         hosts += re.findall(_HOST_OF_NCCL, beginning)
     return frozenset(hosts)

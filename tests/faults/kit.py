@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import tempfile
-import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -80,12 +80,6 @@ def _pid_namespace(process: Process) -> Path | None:
         return None
 
 
-def _names(processes: Iterable[Process]) -> str:
-    return " ".join(
-        read_proc_file(process.pid, "cmdline").decode(errors="replace") for process in processes
-    )
-
-
 def stopped(folder: Path) -> bool:
     """Say whether a program of a folder, a stand-in, is stopped."""
     ours = [
@@ -94,20 +88,6 @@ def stopped(folder: Path) -> bool:
         if str(folder).encode() in read_proc_file(process.pid, "cmdline")
     ]
     return any(b"\nState:\tT" in read_proc_file(our.pid, "status") for our in ours)
-
-
-class Following:
-    """hpcbert monitor at work beside what happens."""
-
-    def __init__(self, watch: Callable[[], Outcome]) -> None:
-        self._done: list[Outcome] = []
-        self._thread = threading.Thread(target=lambda: self._done.append(watch()), daemon=True)
-        self._thread.start()
-
-    def result(self) -> Outcome:
-        self._thread.join(LONG + 10)
-        assert self._done, "monitor does not come to an end"
-        return self._done[0]
 
 
 @dataclass
@@ -141,7 +121,6 @@ class Cluster:
         return outcome.stdout
 
     def hpcbert(self, *words: str, timeout: float = CEILING) -> Outcome:
-        """Run hpcbert as the ordinary user."""
         outcome: Outcome = self.as_user(
             [self.python, "-m", "hpcbert", *words],
             env={**self.lab.environment, "PYTHONPATH": str(self.checkout)},
@@ -172,7 +151,8 @@ class Cluster:
 
         def is_vacant() -> bool:
             processes = (other for other in list_processes() if _pid_namespace(other) == namespace)
-            return "slurmstepd" not in _names(processes)
+            lines = [read_proc_file(process.pid, "cmdline") for process in processes]
+            return not any(b"slurmstepd" in line for line in lines)
 
         wait_for(f"{name} is vacant", is_vacant)
 
@@ -235,9 +215,8 @@ class Campaign:
 
     def __init__(self, cluster: Cluster, folder: Path, directory: Path) -> None:
         self.cluster, self.folder, self.directory = cluster, folder, directory
-        self.following = Following(
-            lambda: cluster.hpcbert("monitor", str(directory), "--json", timeout=LONG)
-        )
+        words = ("monitor", str(directory), "--json")
+        self._ending = ThreadPoolExecutor(1).submit(cluster.hpcbert, *words, timeout=LONG)
 
     @property
     def array(self) -> dict[str, Any]:
@@ -250,7 +229,6 @@ class Campaign:
         return str(self.array["job_id"])
 
     def go(self) -> None:
-        """Let the gate open."""
         (self.folder / "go").touch()
 
     def log(self, repeat: int, attempt: int = 0) -> Path:
@@ -301,7 +279,7 @@ class Campaign:
 
     def told(self) -> list[dict[str, Any]]:
         """Return the states that monitor told, once it has come to its end."""
-        outcome = self.following.result()
+        outcome = self._ending.result(LONG + 10)
         assert outcome.returncode == 0, outcome.stdout + outcome.stderr
         *events, document = map(json.loads, outcome.stdout.splitlines())
         assert document["data"]["over"] is True

@@ -7,6 +7,7 @@ import pytest
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.logs import grammar as grammars
 from hpcbert.logs.setting import Setting
+from tests.kit.cases import cases
 from tests.kit.logs import Reader, parse
 
 RECORD = """
@@ -64,57 +65,27 @@ def test_the_grammar_of_a_reader_has_one_rule_of_its_name() -> None:
     assert (rule.name, rule.kind, rule.scope) == ("name", "custom", "global")
 
 
-@pytest.mark.parametrize(
-    ("text", "complaint", "hint"),
-    [
-        ("", "must hold at least one record", ""),
-        (RECORD, "must hold at least one rule", ""),
-        (RECORD + RULE + "scpoe = 'global'", "log.rules[1].scpoe is not known", "scope"),
-        (RECORD + RULE + "average = 'meen'", "must be one of mean, median", "mean"),
-        (RECORD + RULE + "which = 'last'", "which is not known", ""),
-        (RECORD + RULE + "factor = 0", "must be positive", ""),
-        (RECORD + RULE + "after = 'warm'", "must be a whole number, skip, iters", ""),
-        (RECORD + RULE + "after = { line = 3 }", "log.rules[1].after.line is not known", ""),
-        (RECORD + RULE + "after = -1", "must be at least 0", ""),
-        (RECORD + RULE + "field = 'seconds'", "has no group 'seconds'", ""),
-        (RECORD + RULE + "record = 'stop'", "must be one of step", "step"),
-        (RECORD + RULE + RULE, "has two named 'rate'", ""),
-        (RECORD + RECORD + RULE, "has two named 'step'", ""),
-        (RECORD.replace("contains = ", "contained = ") + RULE, "contains is missing", ""),
-        (RECORD.replace('"step"\nmatch', '""\nmatch') + RULE, "must be a text within", ""),
-        (RECORD.replace("match = '", "match = '(") + RULE, "is not a regular expression", ""),
-        (RECORD.replace("<iteration>", "<itertion>") + RULE, "no group 'iteration'", "itertion"),
-        (RECORD.replace("<iteration>", "<iteration>\\d)(?P<lss>") + RULE, "group 'lss'", "loss"),
-        (RECORD.replace("<iteration>", "<loss>") + RULE, "no group 'iteration'", ""),
-        (RECORD.replace('time = "epoch"', "") + RULE, "must say the form of the `time`", ""),
-        (RECORD.replace('"epoch"', '"epcoh"') + RULE, "must be one of", "epoch"),
-        (RECORD + 'ranks = "gpu"\nlines = 2\n' + RULE, "can't be joined", ""),
-        (RECORD + 'ranks = "gpu"\n' + RULE + "after = { record = 3 }", "several ranks", ""),
-        (RECORD + RULE + 'scope = "per-gpu"\nover_ranks = "sum"', "can only sum", ""),
-        (RECORD + RULE.replace('"rate"\n', '"speed"\n', 2), "kind must be one of", ""),
-        ('[log]\ngrammar = "module"\n', "must read entry-point:NAME", "hpcbert.grammars"),
-        ('[log]\ngrammar = "module:function"\n', "must read entry-point:NAME", ""),
-        ('[log]\ngrammar = "entry-point:"\n', "must read entry-point:NAME", ""),
-        ('[log]\ngrammar = "entry-point:b"\nrehearsal = "x"\n', "rehearsal is not known", ""),
-        (RECORD + RULE + "[[log.facts]]\ncontains = 'x'\nmatch = 'x'", "needs a named group", ""),
-        (
-            RECORD + RULE + "[[log.facts]]\ncontains = 'x'\nmatch = '(?P<nods>.)'",
-            "group 'nods', which is not a fact",
-            "nodes",
-        ),
-        (RECORD + RULE + FAILURE.replace("device-oom", "oom"), "must be one of", ""),
-        (RECORD + RULE + FAILURE.replace("'x'", "''"), "must be a text within one line", ""),
-        (RECORD + RULE + FAILURE.replace("'PyTorch'", "' '"), "must say the project", ""),
-        (RECORD + RULE + FAILURE.replace("source", "sources"), "source is missing", ""),
-        (RECORD + RULE + FAILURE.replace("'(?:x)'", "'('"), "is not a regular expression", ""),
-    ],
-)
-def test_mistakes_are_named_with_file_and_key(text: str, complaint: str, hint: str) -> None:
+@cases
+def test_mistakes_are_named_with_file_and_key(
+    parts: str | None,
+    old: str | None,
+    new: str | None,
+    more: str | None,
+    *,
+    complaint: str,
+    hint: str | None,
+) -> None:
+    texts = {"record": RECORD, "rule": RULE, "failure": FAILURE}
+    names = "record rule" if parts is None else parts
+    text = "".join(texts[name] for name in names.split())
+    if old:
+        assert old in text
+        text = text.replace(old, new or "")
     with pytest.raises(ConfigError) as caught:
-        parse(text)
+        parse(text + (more or ""))
     assert caught.value.where == "recipe.toml"
     assert complaint in str(caught.value)
-    assert hint in caught.value.hint
+    assert (hint or "") in caught.value.hint
 
 
 def test_an_empty_window_is_said(read: Reader) -> None:
