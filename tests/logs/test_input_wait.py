@@ -23,40 +23,16 @@ from tests.kit.recipes import SHELL, load
 from tests.kit.waiting import CEILING
 
 CPUS = "hpcbert: ranks have 1 of their node's 64 CPUs each: data loading may wait.\n"
-MEASURED = '"iters": 120, "skip": 20, "iteration_seconds_mean": 0.1, "data_wait_seconds"'
-# Lines of programs, and the flags that they set.
-LINES = {
-    "few CPUs": (CPUS, ["few-cpus"]),
-    "not rank 0's own words": (f"echo {CPUS}", []),
-    "the reference waits": (f"hpcbert-result {{{MEASURED}: 3.0}}\n", ["loader-bound"]),
-    "the reference reads ahead": (f"hpcbert-result {{{MEASURED}: 0.02}}\n", []),
-    "a wait that exceeds the window": (f"hpcbert-result {{{MEASURED}: 30.0}}\n", []),
-    "Paddle waits": ("reader_cost: 0.05 sec, batch_cost: 0.10 sec\n" * 5, ["loader-bound"]),
-    "Paddle's first batch waits": (
-        "reader_cost: 9.0 s, batch_cost: 9.1 s\n" + "reader_cost: 0.0 s, batch_cost: 0.1 s\n" * 5,
-        [],
-    ),
-    "Megatron waits": (
-        " iteration 1/ 9 | elapsed time per iteration (ms): 100.0 |\n"
-        "time (ms) | forward: 40.00 | batch generator: 55.10\n" * 5,
-        ["loader-bound"],
-    ),
-    "both": (f"{CPUS}hpcbert-result {{{MEASURED}: 3.0}}\n", ["few-cpus", "loader-bound"]),
-    "neither": ("iteration: 1/120 loss: 9.5\n", []),
-}
 
 
-@pytest.mark.parametrize("case", LINES)
-def test_flags_of_lines(case: str, tmp_path: Path) -> None:
-    text, flags = LINES[case]
+@cases
+def test_flags_of_lines(text: str, flags: list[str], tmp_path: Path) -> None:
     log = write_file(tmp_path, "run.log", text)
     notes = read_input_notes(log)
     assert [note.flag for note in notes] == flags
     assert all("nodes.cpus_per_gpu" in note.detail for note in notes)
-    assert [
-        note.flag
-        for note in read_progress(log, parse(load("pytorch").log, where="recipe.toml")).notes
-    ] == flags
+    progress = read_progress(log, parse(load("pytorch").log, where="recipe.toml"))
+    assert [note.flag for note in progress.notes] == flags
 
 
 def test_a_log_that_is_gone_has_no_flag(tmp_path: Path) -> None:

@@ -49,29 +49,7 @@ def test_every_recipe_s_log_fits_its_own_run_and_no_other(recipe: str) -> None:
             assert explain_mismatch(stamps, TimeSpan(begin + apart, end + apart)), apart
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "2020-08-23 11:37:15.123456: I tensorflow/core/platform",
-        "[2020-08-23 11:37:15,123] [INFO] [timer.py:164:stop] 0/120",
-        "DLL 2020-08-23 11:37:15.123456 - Training Epoch: 0",
-        "INFO 2020-08-23 11:37:15,123 launch.py:311] Local processes completed.",
-        "[after training is done] datetime: 2020-08-23 11:37:15 ",
-        "[WARNING] ME(4711:139872,MainProcess):2020-08-23-11:37:15.123.012 [x.py:1]",
-        "I0823 11:37:15.123456 140051304408832 keras_utils.py:133] TimeHistory",
-        "I20200823 11:37:15.123456 4711 job.cpp:1] x",
-        "2020/08/23 11:37:15 x",
-        "2020-08-23T11:37:15Z x",
-        "2020-08-23T13:37:15+02:00 x",
-        "2020-08-23 08:07:15.5-0330 x",
-        "Sun Aug 23 11:37:15 2020",
-        ':::MLLOG {"namespace": "", "time_ms": 1598182635123, "key": "run_stop"}',
-        ':::MLLv0.5.0 {"a": 1, "time_ms": 1598182635123, "key": "run_stop"}',
-        " 0: 2020-08-23 11:37:15 with srun's label",
-        "\x1b[32m2020-08-23 11:37:15\x1b[0m in colours",
-    ],
-    ids=lambda line: line[:24].strip(),
-)
+@cases
 def test_lines_that_begin_with_a_time_are_read(tmp_path: Path, line: str) -> None:
     (stamp,) = write_and_read(tmp_path, line)
     assert stamp.moment(TimeSpan(T - 60, T + 60), 0) == pytest.approx(T, abs=1)

@@ -31,43 +31,26 @@ class View(NamedTuple):
     Attributes:
         rank: Its number on its node.
         device: The number that it has to take.
-        variables: CUDA's, ROCR's and HIP's list.
+        CUDA, ROCR, HIP: Their lists of visible devices.
         hip: The list that HIP has to find.
     """
 
     rank: int
     device: int
-    variables: tuple[str | None, str | None, str | None]
+    CUDA: str | None = None
+    ROCR: str | None = None
+    HIP: str | None = None
     hip: str | None = None
 
     @property
     def environment(self) -> dict[str, str | None]:
-        names = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
-        numbers = {"SLURM_LOCALID": self.rank, "SLURM_PROCID": self.rank, "PMIX_RANK": self.rank}
-        variables = dict(zip(names, self.variables, strict=True))
-        return {**{name: str(number) for name, number in numbers.items()}, **variables}
+        ranks = dict.fromkeys(("SLURM_LOCALID", "SLURM_PROCID", "PMIX_RANK"), str(self.rank))
+        lists = {f"{name}_VISIBLE_DEVICES": getattr(self, name) for name in ("CUDA", "ROCR", "HIP")}
+        return {**ranks, **lists}
 
 
 ALL = ",".join(map(str, range(8)))
-VIEWS = {
-    "all of the node's": View(3, 3, (ALL, None, None)),
-    "nothing says": View(3, 3, (None, None, None)),
-    "its own, by the node's number": View(3, 0, ("3", None, None)),
-    "its own, in a cgroup": View(7, 0, ("0", None, None)),
-    "its own, by name": View(5, 0, ("GPU-8f3a6ca5-1d0e-4e0b-b1c8-5e2a3f0d9b11", None, None)),
-    "its own slice": View(5, 0, ("MIG-3b1f0c9a-5d67-5b4e-9d3e-0c3a5b8f2e41", None, None)),
-    "those of its socket": View(6, 2, ("4,5,6,7", None, None)),
-    "all, on AMD": View(3, 3, (None, ALL, None), ALL),
-    "its own, on AMD": View(3, 0, (None, "3", None), "0"),
-    "the upper half, on AMD": View(2, 2, (None, "4,5,6,7", None), "0,1,2,3"),
-    "the upper half, said twice": View(2, 2, (None, "4,5,6,7", "4,5,6,7"), "0,1,2,3"),
-    "its own, said twice": View(2, 0, (None, "6", "6"), "0"),
-    "the first, said twice": View(0, 0, (None, "0", "0"), "0"),
-    "its own, said for CUDA too": View(3, 0, ("3", "3", None), "0"),
-    "some of the upper half": View(1, 1, (None, "4,5,6,7", "5,7"), "1,3"),
-    "some, counted within": View(1, 1, (None, "4,5,6,7", "1,3"), "1,3"),
-    "AMD's own, without the outer list": View(3, 0, (None, None, "3"), "3"),
-}
+VIEWS = {name: View(**view) for name, view in read_constant(__file__, "VIEWS").items()}
 
 
 def run_rank(name: str, world: World, view: View, shape: Shape = MANY) -> Run:
@@ -117,9 +100,7 @@ def test_all_recipes_with_a_rank_a_gpu_are_tried() -> None:
 def test_a_process_that_drives_a_node_has_to_see_all_of_it(
     recipe: str, visible: str, refused: bool, tmp_path: Path
 ) -> None:
-    result = run_rank(
-        recipe, World(recipe, tmp_path), View(0, 0, (visible, None, None)), Shape(1, 8)
-    )
+    result = run_rank(recipe, World(recipe, tmp_path), View(0, 0, visible), Shape(1, 8))
     assert result.refused == refused, result.output
     assert ("--gpu-bind" in result.output) == refused
 
@@ -130,14 +111,12 @@ def test_a_process_that_drives_a_node_has_to_see_all_of_it(
 def test_rank_0_warns_of_ranks_that_see_one_gpu_each(
     rank: int, visible: str, warned: bool, tmp_path: Path
 ) -> None:
-    result = run_rank("pytorch", World("pytorch", tmp_path), View(rank, 0, (visible, None, None)))
+    result = run_rank("pytorch", World("pytorch", tmp_path), View(rank, 0, visible))
     assert ("NCCL may have to copy" in result.output) == warned
 
 
 def test_one_gpu_alone_is_nothing_to_warn_of(tmp_path: Path) -> None:
-    result = run_rank(
-        "pytorch", World("pytorch", tmp_path), View(0, 0, ("0", None, None)), Shape(1, 1)
-    )
+    result = run_rank("pytorch", World("pytorch", tmp_path), View(0, 0, "0"), Shape(1, 1))
     assert "NCCL" not in result.output
 
 
