@@ -32,7 +32,6 @@ _KILLS = os.environ.get("HPCBERT_KILLS", "")
 
 
 def system_calls(trace: Path) -> list[Call]:
-    """Return the system calls that strace noted, from the first on that names a campaign."""
     calls: Counter[str] = Counter()
     listed: list[Call] = []
     for line in trace.read_text(errors="replace").splitlines():
@@ -72,7 +71,6 @@ class Desk:
     checkout: Any
 
     def __call__(self, *words: str, under: tuple[str, ...] = ()) -> Outcome:
-        """Run hpcbert, under another command if there is one."""
         outcome: Outcome = self.as_user(
             [*under, self.checkout.python, "-m", "hpcbert", *words],
             env={
@@ -86,7 +84,6 @@ class Desk:
         return outcome
 
     def must(self, *words: str, under: tuple[str, ...] = ()) -> dict[str, Any]:
-        """Run hpcbert with --json, which has to succeed; return its data."""
         outcome = self(*words, under=under)
         assert outcome.ok, (words, outcome.stdout, outcome.stderr)
         data: dict[str, Any] = json.loads(outcome.stdout)["data"]
@@ -96,13 +93,11 @@ class Desk:
         return Path(self.must(*SUBMIT)["directory"])
 
     def calls(self, *words: str) -> list[Call]:
-        """Run hpcbert and return its system calls from its campaign on."""
         trace = self.runs / "trace"
         self.must(*words, under=("strace", f"--output={trace}", "--"))
         return system_calls(trace)
 
     def killed(self, call: str, number: int, *words: str) -> bool:
-        """Run hpcbert and kill it at a system call; say whether it was."""
         return not self(*words, under=deadly(call, number)).ok
 
     def campaigns(self) -> set[Path]:

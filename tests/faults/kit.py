@@ -50,7 +50,6 @@ HANG = "sleep 600"
 
 
 def wait_for(event: str, condition: Callable[[], Any]) -> Any:
-    """Wait until something is true, and return it."""
     return until(condition, event)
 
 
@@ -92,8 +91,6 @@ def stopped(folder: Path) -> bool:
 
 @dataclass
 class Cluster:
-    """A lab, its user, and places to work in."""
-
     lab: Lab
     as_user: Any
     python: str
@@ -107,7 +104,6 @@ class Cluster:
         return runner.run(argv, env=env)
 
     def user(self, *argv: str, timeout: float = CEILING) -> Outcome:
-        """Run a command as the ordinary user, on this lab."""
         outcome: Outcome = self.as_user(
             argv, env=self.lab.environment, cwd=self.work, timeout=timeout
         )
@@ -157,7 +153,6 @@ class Cluster:
         wait_for(f"{name} is vacant", is_vacant)
 
     def folder(self, parent: Path | None = None) -> Path:
-        """Make a directory of the user's."""
         path = Path(tempfile.mkdtemp(prefix="fault-", dir=parent or self.work))
         path.chmod(0o777)
         return path
@@ -199,7 +194,6 @@ class Cluster:
         return self.campaign(folder, Path(json.loads(outcome.stdout)["data"]["directory"]))
 
     def campaign(self, folder: Path, directory: Path) -> Campaign:
-        """Return what was submitted, followed from now on."""
         return Campaign(self, folder, directory)
 
 
@@ -211,8 +205,6 @@ GATE = "until [[ -e FOLDER/go ]]; do sleep 0.1; done"
 
 
 class Campaign:
-    """A campaign on the lab."""
-
     def __init__(self, cluster: Cluster, folder: Path, directory: Path) -> None:
         self.cluster, self.folder, self.directory = cluster, folder, directory
         words = ("monitor", str(directory), "--json")
@@ -236,12 +228,10 @@ class Campaign:
         return path.with_name(f"{path.stem}.r{attempt}.log") if attempt else path
 
     def in_step(self, *repeats: int, attempt: int = 0) -> None:
-        """Wait until repeats are half way through."""
         for repeat in repeats:
             wait_for("the log is half way", partial(_half_way, self.log(repeat, attempt)))
 
     def waits(self, repeat: int, reason: str = "") -> None:
-        """Wait until squeue shows a repeat as one that waits, for a reason."""
         words = ["squeue", "-h", "-r", "-t", "pending", "-j", self.job, "-o", "%i|%r"]
         wait_for(
             f"{self.job}_{repeat} waits for {reason}",
@@ -256,7 +246,6 @@ class Campaign:
         start_requeued(self.cluster.root, f"{self.job}_{repeat}")
 
     def jobs(self) -> set[str]:
-        """Return the ids of the jobs that bear the campaign's name."""
         name = self.array["name"]
         queue = ["squeue", "-h", "-a", "-t", "all", f"--name={name}", "-o", "%F"]
         ids = set(self.cluster.must(*queue).split())
@@ -267,7 +256,6 @@ class Campaign:
         return ids
 
     def collect(self) -> tuple[int, list[dict[str, Any]]]:
-        """Return what collect exits with and its runs."""
         outcome = self.cluster.hpcbert("collect", str(self.directory), "--json")
         assert outcome.stdout, outcome.stderr[-2000:]
         document = json.loads(outcome.stdout)
@@ -278,7 +266,6 @@ class Campaign:
         ]
 
     def told(self) -> list[dict[str, Any]]:
-        """Return the states that monitor told, once it has come to its end."""
         outcome = self._ending.result(LONG + 10)
         assert outcome.returncode == 0, outcome.stdout + outcome.stderr
         *events, document = map(json.loads, outcome.stdout.splitlines())
@@ -286,7 +273,6 @@ class Campaign:
         return events
 
     def look(self, repeat: int) -> dict[str, Any]:
-        """Return what monitor says of a repeat at this moment."""
         outcome = self.cluster.hpcbert("monitor", str(self.directory), "--once", "--json")
         *events, _ = map(json.loads, outcome.stdout.splitlines())
         state: dict[str, Any] = next(event for event in events if event["repeat"] == repeat)

@@ -37,8 +37,6 @@ POINTS = 2
 
 
 class Desk:
-    """A folder with a site, a scripted Slurm and campaigns."""
-
     def __init__(self, path: Path) -> None:
         self.path, self.slurm = path, Programs(path / "bin")
         (path / "site.toml").write_text(SITE)
@@ -49,13 +47,11 @@ class Desk:
         return Path(self.hpcbert(*SUBMIT, status=0).data["directory"])
 
     def end(self, state: str) -> None:
-        """Let all jobs end."""
         with self.slurm.changed() as slurm:
             for job in slurm.jobs.values():
                 job.end(state)
 
     def alive(self) -> Counter[tuple[str, str]]:
-        """Return how many waiting jobs there are for each repeat of each point."""
         return Counter(
             (re.sub(r"(\.t\d+)?\.sbatch$", "", job.script), index)
             for job in self.slurm.model.jobs.values()
@@ -63,7 +59,6 @@ class Desk:
         )
 
     def kept(self) -> Path:
-        """Keep what there is now, to return to."""
         copy = self.path / "kept"
         shutil.copytree(self.path / "runs", copy / "runs")
         shutil.copy(self.slurm.state, copy)
@@ -77,7 +72,6 @@ class Desk:
             shutil.copy(copy / self.slurm.state.name, self.slurm.folder)
 
     def calls(self, *words: str) -> list[tuple[str, int]]:
-        """Return the system calls of a command from its campaign on, each with its number."""
         trace = self.path / "trace"
         self.hpcbert(*words, under=("strace", f"--output={trace}"), status=0)
         return chosen(system_calls(trace), FEW)

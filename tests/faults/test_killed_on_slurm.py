@@ -62,7 +62,6 @@ def check_jobs(desk: Desk, directory: Path, retries: int, where: tuple[str, int]
 
 
 def alive(desk: Desk, directory: Path) -> list[str]:
-    """Return the names of a campaign's jobs that have not ended."""
     return [name for name in desk.jobs("pending,running") if directory.name in name]
 
 
@@ -134,7 +133,6 @@ def test_another_user_changes_and_doubles_nothing(desk: Desk, other_desk: Desk) 
 
 
 def read_content(directory: Path) -> dict[Path, tuple[int, bytes]]:
-    """Return when each file of a campaign was written last, and what is in it."""
     return {
         path: (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
         for path in (directory, *directory.rglob("*"))

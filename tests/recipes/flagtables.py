@@ -20,8 +20,6 @@ _TRUTH = r"true|false|1|0|t|f|yes|no|y|n"
 
 
 class Flag(NamedTuple):
-    """One row of a table."""
-
     name: str
     type: str
     default: str
@@ -65,8 +63,6 @@ def _fits(kind: str, value: str) -> bool:
 
 
 class Program(NamedTuple):
-    """One table."""
-
     title: str
     commit: str
     flags: dict[str, Flag]
@@ -92,7 +88,6 @@ def list_folders() -> tuple[Path, ...]:
 
 @cache
 def read_flag_table(name: str) -> Program | None:
-    """Return a table, None where it is not at hand."""
     path = next(
         (candidate for folder in list_folders() if (candidate := folder / name).is_file()), None
     )
@@ -126,7 +121,6 @@ def split_programs(argv: list[str]) -> list[tuple[str, list[str]]]:
 
 
 def find_objections(words: list[str], programs: list[Program]) -> list[str]:
-    """Return what is wrong with a program's words."""
     problems = []
     remaining = list(words)
     while remaining:

@@ -54,7 +54,6 @@ def find_recipe(log: Log) -> str:
 
 
 def is_here(log: Log) -> bool:
-    """Say whether the log's recipe has come to be."""
     return find_recipe(log) in NAMES
 
 
@@ -97,7 +96,6 @@ def _read_log(log: Log) -> Iterator[tuple[str, str, Reading]]:
 
 
 def find_nearest(log: Log) -> Cell:
-    """Return the reading that comes nearest to the published value."""
     cells = [
         Cell(log, reading.throughput, rule, window) for rule, window, reading in list_readings(log)
     ]
@@ -105,7 +103,6 @@ def find_nearest(log: Log) -> Cell:
 
 
 def format_table(shared: Path = SHARED) -> str:
-    """Return all published values as a Markdown table."""
     lines = ["| log | published | ours | difference | rule | window |", "|---|---|---|---|---|---|"]
     for log in index(shared):
         if log.published and is_here(log):

@@ -17,7 +17,6 @@ _KNOWN = setting("paddle18")._replace(batch_size_per_device=None)
 
 
 def format_arguments(batch: int, unit: str, length: int) -> bytes:
-    """Return the sample of paddle18 with other arguments."""
     data = printed("paddle18").replace(b"batch_size: 8192", b"batch_size: %d" % batch)
     data = data.replace(b"in_tokens: True", b"in_tokens: " + unit.encode())
     return data.replace(b"max_seq_len: 128", b"max_seq_len: %d" % length)

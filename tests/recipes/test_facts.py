@@ -22,8 +22,6 @@ OTHERS = tomli.loads((HERE / "facts.toml").read_text())
 
 
 class Statement(NamedTuple):
-    """A fact in a line of a recipe's log."""
-
     line: bytes
     fact: Fact
     name: str
@@ -66,7 +64,6 @@ def read_refusal(name: str, tmp_path: Path, data: bytes, settings: Setting) -> s
 
 
 def read_rows(name: str) -> dict[str, str]:
-    """Return the rows of a README's table of facts."""
     text = (TEMPLATES / name / "README.md").read_text()
     _, _, table = text.partition("\n## Facts in a log\n")
     rows: dict[str, str] = {}

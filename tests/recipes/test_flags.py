@@ -81,7 +81,6 @@ def test_every_word_is_a_flag_of_the_program_and_has_a_value_it_takes(
 
 
 def _select_tables(program: str, programs: list[Program]) -> list[Program]:
-    """Return the tables of one of the programs: by its name, else all."""
     commands = [candidate for candidate in programs if not candidate.is_json]
     last = program.rpartition(".")[2] if not program.endswith(".py") else program
     matches = [command for command in commands if last in command.title or program in command.title]

@@ -188,7 +188,6 @@ def test_all_samples_count_though_they_end_within_a_step(tmp_path: Path, samples
 
 
 def collect_runs(folder: Path, *logs: bytes) -> list[dict[str, Any]]:
-    """Return the runs of logs whose rule is run-clock."""
     folder.mkdir()
     for number, log in enumerate(logs):
         (folder / f"result_{number}.txt").write_bytes(log.replace(b"tracked_stats", b"other"))
@@ -199,7 +198,6 @@ def collect_runs(folder: Path, *logs: bytes) -> list[dict[str, Any]]:
 
 
 def delay(log: bytes, ms: int) -> bytes:
-    """Return the log of a run that began later."""
     return re.sub(rb'(?<="time_ms": )\d+', lambda match: b"%d" % (int(match[0]) + ms), log)
 
 

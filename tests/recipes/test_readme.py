@@ -32,7 +32,6 @@ def test_each_line_of_a_recipe_s_page_works_as_typed(name: str, empty_directory:
 
 
 def read_names() -> set[str]:
-    """Return the names in the first columns of the tables."""
     text = (REPOSITORY / "sbatch/README.md").read_text()
     cells = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
     return set(re.findall(r"`([a-z_]+)(?:=|\(\)|`)", " ".join(cells)))

@@ -35,7 +35,6 @@ _NAMES = sorted({*RECIPES.values(), "mlperf-bert", "perfzero"})
 
 @pytest.fixture(params=_NAMES)
 def recipe_logs(request: pytest.FixtureRequest, shared: Path) -> list[Log]:
-    """The real logs of one recipe."""
     logs = [log for log in index(shared) if find_recipe(log) == request.param and is_here(log)]
     if not logs:
         lacks("logs", "its logs", f"none of {request.param} in the index")
@@ -148,7 +147,6 @@ def test_explanations_hold(cell: dict[str, Any], shared: Path) -> None:
 
 
 def _average_rates(log: Log, cell: dict[str, Any]) -> float:
-    """Return the mean of the rates that the log prints for some iterations."""
     log_grammar = grammar(find_recipe(log))
     first, last = cell["iterations"]
     values = []

@@ -23,7 +23,6 @@ _SMALL = 0.02
 
 @cache
 def list_rules(name: str) -> list[tuple[Rule, float]]:
-    """Return the rules under which the sample gives a number, with the number."""
     path, log = TEMPLATES / name / "sample.log", grammar(name)
     values = [(rule, read(path, log, rule, setting(name)).throughput) for rule in log.rules]
     return [(rule, value) for rule, value in values if value is not None]

@@ -93,7 +93,6 @@ def test_protocols_and_options_have_names_that_files_and_flags_can_carry(name: s
 
 
 def _parse_scripts(texts: list[str]) -> None:
-    """Let bash read scripts without running them."""
     for text in texts:
         result = subprocess.run(
             ["bash", "-n"], input=text, capture_output=True, text=True, check=False, timeout=CEILING
@@ -129,7 +128,6 @@ def _render_at_some_precision(name: str, case: Case) -> str:
 
 
 def _render_or_refuse(name: str, case: Case) -> str:
-    """Return the commands of a rank, or why the case is refused."""
     try:
         return render(name, case).rank
     except UsageError as error:

@@ -17,7 +17,6 @@ _GLOBAL_BATCH = 96
 
 
 def format_event(seconds: float, key: str, value: object, **metadata: object) -> str:
-    """Return a line of the program's MLLOG."""
     more = "".join(f', "{name}": {json.dumps(entry)}' for name, entry in metadata.items())
     head = f'{{"namespace": "", "time_ms": {1745530925055 + round(seconds * 1000)}'
     body = f'"event_type": "POINT_IN_TIME", "key": "{key}", "value": {json.dumps(value)}'
@@ -41,7 +40,6 @@ def format_run(rate: float, *, evaluations: int = 20, benchmark: str = "bert") -
 
 
 def write_runs(root: Path, *texts: str) -> Path:
-    """Write the result folder of a system with its description."""
     folder = root / "tinycorp" / "results" / "tinybox_red" / "bert"
     folder.mkdir(parents=True)
     systems = root / "tinycorp" / "systems"

@@ -43,7 +43,6 @@ class LogEntry(NamedTuple):
 
     @property
     def iterations(self) -> int | None:
-        """The iterations that it has completed."""
         text = self.get("iteration")
         return None if text is None else int(text) + 1 - self.record.first
 
@@ -59,7 +58,6 @@ class Sample(NamedTuple):
 
     @property
     def inside(self) -> list[LogEntry]:
-        """The records inside the window, its middle first."""
         return self._select(self.entries)
 
     def of_rule(self, rule: Rule) -> list[LogEntry]:
@@ -84,14 +82,12 @@ class Sample(NamedTuple):
         return start, len(self.data) if end < 0 else end + 1
 
     def replace(self, entry: LogEntry, name: str, text: bytes) -> bytes:
-        """Return the sample with another text in a field."""
         start, end = entry.match.span(name)
         return self.data[:start] + text + self.data[end:]
 
 
 @cache
 def take(name: str) -> Sample:
-    """Return the sample of a recipe."""
     data, grammar, settings = recipes.sample(name), recipes.grammar(name), recipes.setting(name)
     entries = [
         LogEntry(record, match)
