@@ -11,6 +11,7 @@ import pytest
 
 from hpcbert.container import cache, reference
 from hpcbert.errors import UsageError
+from tests.kit.cases import cases
 from tests.kit.containers import pointer
 
 IMAGE = reference.parse_reference("docker://somebody@r.io#bert/tiny:1.0")
@@ -43,39 +44,24 @@ def test_an_image_is_found_by_its_reference_whoever_logs_in(tmp_path: Path) -> N
     assert cached_image is not None
     assert cached_image.path == str(tmp_path / f"{IMAGE.stem}+0123456789ab.sqsh")
     assert cached_image.sha256.startswith("0123456789ab")
-    assert (
-        cache.find_image(tmp_path, reference.parse_reference("docker://r.io#bert/tiny:1.0"))
-        == cached_image
-    )
-    assert (
-        cache.find_image(tmp_path, reference.parse_reference("docker://r.io#bert/tiny:1.1")) is None
-    )
-    assert cache.find_image(tmp_path, reference.parse_reference("/a/file.sqsh")) is None
+    for text, image in (
+        ("docker://r.io#bert/tiny:1.0", cached_image),
+        ("docker://r.io#bert/tiny:1.1", None),
+        ("/a/file.sqsh", None),
+    ):
+        assert cache.find_image(tmp_path, reference.parse_reference(text)) == image
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"schema": 2},
-        {"bytes": 11},
-        {"file": "../elsewhere.sqsh"},
-        {"file": "gone.sqsh"},
-        {"sha256": None, "bytes": None},
-    ],
-)
+@cases
 def test_a_pointer_that_names_no_whole_image_is_none(
-    tmp_path: Path, change: dict[str, object]
+    tmp_path: Path, change: dict[str, object] | None, text: str | None
 ) -> None:
     path = store_image(tmp_path)
-    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    path.write_text(
+        json.dumps({**json.loads(path.read_text()), **change}) if change else text or ""
+    )
     assert cache.find_image(tmp_path, IMAGE) is None
     assert cache.list_images(tmp_path) == ()
-
-
-@pytest.mark.parametrize("text", ["", "[]", "7", '{"schema": 1', "\x00"])
-def test_a_damaged_pointer_is_none(tmp_path: Path, text: str) -> None:
-    store_image(tmp_path).write_text(text)
-    assert cache.find_image(tmp_path, IMAGE) is None
 
 
 def test_a_directory_that_is_not_there_is_empty(tmp_path: Path) -> None:
@@ -117,9 +103,8 @@ def test_the_lock_of_a_dead_process_of_this_host_holds_nothing(tmp_path: Path) -
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     text = f"{boot}/{Path('/proc/self/ns/pid').readlink()}/{os.geteuid()}"
     store_image(tmp_path)
-    hold_lock(
-        tmp_path, f"here-1-1 here {text} {os.getpid()} 1\n"
-    )  # the id lives, of another process
+    # The id lives, of another process.
+    hold_lock(tmp_path, f"here-1-1 here {text} {os.getpid()} 1\n")
     (cached_image,) = cache.list_images(tmp_path)
     cache.remove_image(tmp_path, cached_image)
     assert cache.list_images(tmp_path) == ()
@@ -136,31 +121,8 @@ def test_a_lock_that_nobody_touched_for_hours_holds_nothing(tmp_path: Path) -> N
 
 
 def test_another_base_or_command_is_another_image() -> None:
-    stems = {
-        cache.built_stem("x", "a", ["b", "c"]),
-        cache.built_stem("x", "a", ["b c"]),
-        cache.built_stem("x", "b", ["b", "c"]),
-        cache.built_stem("y", "a", ["b", "c"]),
-    }
-    assert len(stems) == 4
-
-
-@pytest.mark.parametrize("file", ["..", ".", "", "../photos", "photos", "other+1.sqsh"])
-def test_a_pointer_to_something_else_is_no_image(tmp_path: Path, file: str) -> None:
-    directory = tmp_path / "images"
-    (directory / "photos").mkdir(parents=True)
-    size = (directory / file).stat().st_size if (directory / file).exists() else 0
-    pointer = {
-        "schema": 1,
-        "file": file,
-        "bytes": size,
-        "reference": "x",
-        "sha256": "",
-        "created": "",
-    }
-    (directory / "stem.json").write_text(json.dumps(pointer))
-    assert cache.find_by_stem(directory, "stem") is None
-    assert cache.list_images(directory) == ()
+    bases = [("x", "a", ["b", "c"]), ("x", "a", ["b c"]), ("x", "b", ["b", "c"]), ("y", "a", ["b"])]
+    assert len({cache.built_stem(*base) for base in bases}) == 4
 
 
 def test_files_of_the_user_are_no_leftovers(tmp_path: Path) -> None:
