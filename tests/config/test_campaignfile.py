@@ -76,10 +76,7 @@ def test_all_keys_that_are_wrong_are_named_at_once(tmp_path: Path) -> None:
         assert sum(words in message for message in messages) == 1
 
 
-@pytest.mark.parametrize(
-    ("text", "share"),
-    [("'1%'", 0.01), ("'1.5 %'", 0.015), ("'0.01'", 0.01), ("0.02", 0.02), ("' .5% '", 0.005)],
-)
+@cases
 def test_a_width_is_a_share_in_any_spelling(text: str, share: float, tmp_path: Path) -> None:
     campaign_file = read(tmp_path, f"repeats = 'auto'\nprecision_of_median = {text}")
     assert campaign_file.precision_of_median == pytest.approx(share)

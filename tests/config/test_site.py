@@ -222,10 +222,7 @@ def test_paths_of_a_site_are_relative_to_its_file(tmp_path: Path) -> None:
     assert site.settings("a").image == str(tmp_path / "a.sqsh")
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [('env = ["A", "b c"]', "container.env names 'b c'"), ('scratch = "x"', "container.scratch")],
-)
+@cases
 def test_a_wrong_container_key_is_named(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         drafts.site(tmp_path, f"[container]\n{text}\n")

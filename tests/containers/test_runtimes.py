@@ -48,7 +48,6 @@ EVERY = pytest.mark.parametrize("trial", RUNTIMES, indirect=True)
 CONTAINERS = pytest.mark.parametrize("trial", RUNTIMES[:3], indirect=True)
 # Those that enter by enter.sh.
 JOINS = ["enroot", "apptainer"]
-JOINED = pytest.mark.parametrize("trial", JOINS, indirect=True)
 ENROOT = pytest.mark.parametrize("trial", RUNTIMES[:1], indirect=True)
 
 SCRATCH = "/tmp/hpcbert-scratch"
@@ -409,67 +408,48 @@ def _write_site(
     (trial.folder / f"{name}.toml").write_text(text)
 
 
-# --- Where ranks are ------------------------------------------------------------------------------
+# --- Where ranks are, and their files ---------------------------------------------------------------
 
 
 @EVERY
 def test_every_rank_ran_once_where_slurm_put_it(trial: Trial) -> None:
     job = trial.jobs["look"]
     assert trial.state(job) == ["COMPLETED", "0:0"], job.text
-    places = [
-        (
-            rank["host"],
-            *(rank["environment"][f"SLURM_{n}"] for n in ("PROCID", "LOCALID", "NODEID")),
-        )
-        for rank in job.ranks
-    ]
+    names = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID")
+    places = [(rank["host"], *(rank["environment"][n] for n in names)) for rank in job.ranks]
     assert places == [(f"n{n // 8 + 1}", str(n), str(n % 8), str(n // 8)) for n in range(32)]
-
-
-@EVERY
-def test_slurm_numbers_the_ranks_for_pmix(pmix: None, trial: Trial) -> None:
-    for number, rank in enumerate(trial.jobs["look"].ranks):
-        assert rank["environment"]["PMIX_RANK"] == str(number)
-        assert rank["environment"]["SLURM_NTASKS"] == "32"
-        assert rank["environment"]["CUDA_VISIBLE_DEVICES"] == "0,1,2,3,4,5,6,7"
+    assert {rank["stdin"] for rank in job.ranks} == {""}
 
 
 @EVERY
 def test_open_mpi_reduces_over_all_ranks(pmix: None, trial: Trial) -> None:
-    mpis = [rank["mpi"] for rank in trial.jobs["look"].ranks]
-    assert mpis == [{"rank": n, "size": 32, "sum": 496} for n in range(32)]
-
-
-@EVERY
-def test_the_ranks_of_a_node_share_memory_and_tmp(pmix: None, trial: Trial) -> None:
-    for rank in trial.jobs["look"].ranks:
+    ranks = trial.jobs["look"].ranks
+    assert [rank["mpi"] for rank in ranks] == [
+        {"rank": n, "size": 32, "sum": 496} for n in range(32)
+    ]
+    for number, rank in enumerate(ranks):
+        assert rank["environment"]["PMIX_RANK"] == str(number)
+        assert rank["environment"]["SLURM_NTASKS"] == "32"
+        assert rank["environment"]["CUDA_VISIBLE_DEVICES"] == "0,1,2,3,4,5,6,7"
         assert rank["shared"] == {"/tmp": 8, "/dev/shm": 8}
 
 
 @CONTAINERS
-def test_the_ranks_of_a_node_are_in_one_container(trial: Trial) -> None:
-    spaces = {(rank["host"], *rank["namespaces"].values()) for rank in trial.jobs["look"].ranks}
-    assert len(spaces) == 4
+def test_the_ranks_of_a_node_are_in_one_container_of_the_image(trial: Trial) -> None:
+    ranks = trial.jobs["look"].ranks
+    assert len({(rank["host"], *rank["namespaces"].values()) for rank in ranks}) == 4
+    assert {(rank["image"], rank["uid"]) for rank in ranks} == {("right", trial.user.uid)}
 
 
 @CONTAINERS
-def test_the_image_is_the_one_asked_for(trial: Trial) -> None:
-    assert {rank["image"] for rank in trial.jobs["look"].ranks} == {"right"}
-    assert {rank["uid"] for rank in trial.jobs["look"].ranks} == {trial.user.uid}
-
-
-@CONTAINERS
-def test_ranks_start_in_the_images_directory_or_the_recipes(trial: Trial) -> None:
-    assert {rank["cwd"] for rank in trial.jobs["look"].ranks} == {"/work"}
-    assert {rank["cwd"] for rank in trial.jobs["strict"].ranks} == {"/opt"}
-
-
-@EVERY
-def test_nothing_is_left_on_standard_input(trial: Trial) -> None:
-    assert {rank["stdin"] for rank in trial.jobs["look"].ranks} == {""}
-
-
-# --- Files ------------------------------------------------------------------------------------------
+def test_site_and_recipe_decide_directory_home_and_entrypoint(trial: Trial) -> None:
+    strict, usual = trial.jobs["strict"].ranks, trial.jobs["look"].ranks
+    # The image's directory or the recipe's.
+    assert {(rank["cwd"], rank["home"], rank["entered"]) for rank in usual} == {("/work", "", "")}
+    assert {(rank["cwd"], rank["home"], rank["entered"]) for rank in strict} == {
+        ("/opt", "home", "x\n")
+    }
+    assert {rank["writable"]["/opt"] for rank in strict} == {False}
 
 
 @CONTAINERS
@@ -484,17 +464,6 @@ def test_mounts_are_where_their_flags_want_them(trial: Trial) -> None:
 
 
 @CONTAINERS
-def test_a_container_can_be_read_only(trial: Trial) -> None:
-    assert {rank["writable"]["/opt"] for rank in trial.jobs["strict"].ranks} == {False}
-
-
-@CONTAINERS
-def test_home_is_mounted_only_if_asked_for(trial: Trial) -> None:
-    assert {rank["home"] for rank in trial.jobs["look"].ranks} == {""}
-    assert {rank["home"] for rank in trial.jobs["strict"].ranks} == {"home"}
-
-
-@CONTAINERS
 def test_a_missing_mount_source_fails_the_job_with_its_name(trial: Trial) -> None:
     job = trial.jobs["missing"]
     assert trial.state(job)[0] == "FAILED"
@@ -503,67 +472,45 @@ def test_a_missing_mount_source_fails_the_job_with_its_name(trial: Trial) -> Non
     assert not any(event["event"] == "step" for event in job.events)
 
 
-@CONTAINERS
-def test_the_entrypoint_runs_once_a_node_if_asked_for(trial: Trial) -> None:
-    assert {rank["entered"] for rank in trial.jobs["look"].ranks} == {""}
-    assert {rank["entered"] for rank in trial.jobs["strict"].ranks} == {"x\n"}
-
-
 # --- Environment ------------------------------------------------------------------------------------
 
 
-def read_variable(trial: Trial, name: str) -> set[str | None]:
-    return {rank["environment"].get(name) for rank in trial.jobs["look"].ranks}
+def read_variables(trial: Trial, *names: str) -> dict[str, set[str | None]]:
+    ranks = [rank["environment"] for rank in trial.jobs["look"].ranks]
+    return {name: {rank.get(name) for rank in ranks} for name in names}
 
 
 @EVERY
-@pytest.mark.parametrize("name", ["HOST_ONLY", "MANY_LINES"])
-def test_what_only_the_host_says_passes_as_it_is(trial: Trial, name: str) -> None:
-    assert read_variable(trial, name) == {ON_HOST[name]}
-
-
-@EVERY
-def test_200_kib_of_variables_pass(trial: Trial) -> None:
+def test_what_the_host_says_passes_unless_the_recipe_says_otherwise(trial: Trial) -> None:
+    expected = {name: ON_HOST[name] for name in ("HOST_ONLY", "MANY_LINES")}
+    expected |= {"BY_RECIPE": "recipe", "BOTH": "recipe"}
+    # 200 KiB of variables.
     assert sum(map(len, LONG.values())) >= 200 << 10
-    for name, value in LONG.items():
-        assert read_variable(trial, name) == {hashlib.sha256(value.encode()).hexdigest()}
+    expected |= {name: hashlib.sha256(text.encode()).hexdigest() for name, text in LONG.items()}
+    assert read_variables(trial, *expected) == {name: {text} for name, text in expected.items()}
 
 
 @CONTAINERS
-def test_what_the_image_says_wins(trial: Trial) -> None:
-    assert read_variable(trial, "IMAGE_ONLY") == {"of the image"}
-    assert read_variable(trial, "BOTH_SAID") == {"image"}
-
-
-@CONTAINERS
-def test_no_profile_replaces_what_the_image_sets(trial: Trial) -> None:
+def test_the_image_wins_except_over_what_is_listed(trial: Trial) -> None:
+    expected = {
+        "IMAGE_ONLY": "of the image",
+        "BOTH_SAID": "image",
+        "LISTED": "host",
+        "LISTED_LINES": "host one\nhost two",
+        "LISTED_ABSENT": "image",
+        "ABSENT_EVERYWHERE": None,
+        "LANG": None,
+    }
+    assert read_variables(trial, *expected) == {name: {text} for name, text in expected.items()}
+    # No profile replaces what the image sets.
     ranks = [rank["environment"] for rank in trial.jobs["strict"].ranks]
     assert {(rank["PATH"], rank["BY"]) for rank in ranks} == {(IMAGE_PATH, "entry")}
 
 
-@CONTAINERS
-def test_what_is_listed_keeps_the_hosts_value(trial: Trial) -> None:
-    assert read_variable(trial, "LISTED") == {"host"}
-    assert read_variable(trial, "LISTED_LINES") == {"host one\nhost two"}
-    assert read_variable(trial, "LISTED_ABSENT") == {"image"}
-    assert read_variable(trial, "ABSENT_EVERYWHERE") == {None}
-
-
-@EVERY
-def test_what_the_recipe_says_wins_over_all(trial: Trial) -> None:
-    assert read_variable(trial, "BY_RECIPE") == {"recipe"}
-    assert read_variable(trial, "BOTH") == {"recipe"}
-
-
-@CONTAINERS
-def test_the_hosts_locale_stays_outside(trial: Trial) -> None:
-    assert read_variable(trial, "LANG") == {None}
-
-
 @EVERY
 def test_ranks_know_where_the_first_node_is(trial: Trial) -> None:
-    (address,) = read_variable(trial, "MASTER_ADDR")
-    (nodes,) = read_variable(trial, "HPCBERT_NODE_IPS")
+    variables = read_variables(trial, "MASTER_ADDR", "HPCBERT_NODE_IPS")
+    (address,), (nodes,) = variables.values()
     assert nodes is not None
     assert nodes.split(",")[0] == address
     assert len(set(nodes.split(","))) == 4
@@ -588,16 +535,13 @@ def test_32_ranks_have_the_one_environment_on_record(trial: Trial) -> None:
     ranks = [rank["environment"] for rank in trial.jobs["look"].ranks]
     rank_variables = [{n: v for n, v in rank.items() if not _OF_SLURM.match(n)} for rank in ranks]
     assert [rank["HPCBERT_DEVICE"] for rank in rank_variables] == [str(n % 8) for n in range(32)]
-    assert {n for n in rank_variables[0] if n not in rank_variables[1]} == {
-        n for n in rank_variables[0] if "NCCL_DEBUG" in n
-    }
-    common_variables = [
+    only_first = rank_variables[0].keys() - rank_variables[1].keys()
+    assert only_first == {name for name in rank_variables[0] if "NCCL_DEBUG" in name}
+    first, *others = [
         {n: v for n, v in rank.items() if not _OF_A_RANK.match(n)} for rank in rank_variables
     ]
-    assert common_variables == [common_variables[0]] * 32
-    assert {name: _strip_run(trial, value) for name, value in common_variables[0].items()} == _SAME[
-        trial.runtime
-    ]
+    assert others == [first] * 31
+    assert {n: _strip_run(trial, value) for n, value in first.items()} == _SAME[trial.runtime]
 
 
 def _strip_run(trial: Trial, value: str) -> str:
@@ -632,17 +576,11 @@ def test_a_cancelled_jobs_ranks_get_term(trial: Trial) -> None:
 
 
 @EVERY
-def test_a_killed_rank_ends_the_job(trial: Trial) -> None:
-    job = trial.jobs["kill"]
-    assert trial.state(job)[0] == "FAILED"
-    assert job.events[-1]["exit"] == 128 + signal.SIGKILL
-
-
-@JOINED
-def test_a_killed_leader_ends_the_job(trial: Trial) -> None:
-    job = trial.jobs["leader"]
-    assert trial.state(job)[0] == "FAILED"
-    assert job.events[-1]["exit"] == 128 + signal.SIGKILL
+def test_a_killed_rank_or_leader_ends_the_job(trial: Trial) -> None:
+    for name in trial.jobs.keys() & {"kill", "leader"}:
+        job = trial.jobs[name]
+        assert trial.state(job)[0] == "FAILED"
+        assert job.events[-1]["exit"] == 128 + signal.SIGKILL
 
 
 @EVERY
@@ -653,7 +591,7 @@ def test_nothing_is_left_on_any_node(trial: Trial) -> None:
 # --- What it is all for -----------------------------------------------------------------------------
 
 
-@CONTAINERS
+@ENROOT
 @pytest.mark.torch
 def test_training_in_containers_gives_a_table(trial: Trial) -> None:
     result = trial.hpcbert(
@@ -673,17 +611,14 @@ def test_training_in_containers_gives_a_table(trial: Trial) -> None:
     (path,) = trial.folder.rglob("env/bert-tiny_2n2g*.nodes.jsonl")
     parts = [json.loads(line) for line in path.read_text().splitlines()]
     both = " ".join(repeat["nodes"])
-    in_image = [
-        " ".join(sorted(part["nodes"].split()))
-        for part in parts
-        if part.get("image", {}).get("environment", {}).get("IMAGE_ONLY") == IN_IMAGE["IMAGE_ONLY"]
-    ]
-    assert in_image == [both]
+    variables = [(part["nodes"], part.get("image", {}).get("environment", {})) for part in parts]
+    in_image = [nodes for nodes, values in variables if "IMAGE_ONLY" in values]
+    assert [" ".join(sorted(nodes.split())) for nodes in in_image] == [both]
     assert {name for part in parts for name in part["nodes"].split()} == set(repeat["nodes"])
 
 
 @ENROOT
-def test_32_jobs_that_need_an_image_at_once_import_it_once(trial: Trial) -> None:
+def test_eight_jobs_that_need_an_image_at_once_import_it_once(trial: Trial) -> None:
     tree = Image(IN_IMAGE, files={"etc/image-mark": "imported"}).lay_out(trial.folder / "layer")
     with Registry(address=trial.lab.network.controller) as registry:
         registry.push("team/program:1.0", [tree], env=["IMAGE_ONLY=imported"], workdir="/work")
@@ -692,8 +627,8 @@ def test_32_jobs_that_need_an_image_at_once_import_it_once(trial: Trial) -> None
         _write_site(trial, "registry", mounts=mounts, image=reference)
         report = trial.folder / "report registry"
         trial.as_user(["mkdir", "-p", str(report), str(trial.folder / "images")])
-        words = ["--nodes", "1", "--gpus-per-node", "1", "--repeats", "32"]
-        words += ["--concurrent-repeats", "32", "--set", f"report={report}"]
+        words = ["--nodes", "1", "--gpus-per-node", "1", "--repeats", "8"]
+        words += ["--concurrent-repeats", "8", "--set", f"report={report}"]
         result = trial.hpcbert("submit", "--fw", "probe", *words, "--json", site="registry")
         assert result.ok, result.stdout + result.stderr
         data = json.loads(result.stdout)["data"]
@@ -701,7 +636,7 @@ def test_32_jobs_that_need_an_image_at_once_import_it_once(trial: Trial) -> None
         trial.wait(job)
         assert registry.pulls("team/program") == 1
     ends = [event["exit"] for event in job.events if event["event"] == "end"]
-    assert ends == [0] * 32, job.text
+    assert ends == [0] * 8, job.text
     (rank,) = job.ranks
     assert (rank["image"], rank["environment"]["IMAGE_ONLY"]) == ("imported", "imported")
     assert len(list((trial.folder / "images").glob("*.sqsh"))) == 1

@@ -217,11 +217,7 @@ def test_the_nodes_grep_sees_iterations_where_the_reader_does(name: str) -> None
     assert int(result.stdout) > 0, result.stderr
 
 
-@pytest.mark.parametrize(
-    ("samples", "room", "measured"),
-    [(96, 40, [32]), (1000, 70, [50]), (96, 500, [])],
-    ids=["divisor", "odd-divisor", "fits-at-once"],
-)
+@cases
 def test_under_a_global_batch_the_accumulation_follows_from_the_size(
     tmp_path: Path, samples: int, room: int, measured: list[int]
 ) -> None:

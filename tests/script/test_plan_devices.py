@@ -40,10 +40,7 @@ def make_request(on: str, **changes: Any) -> Request:
     return combined(Shape(1, 2), device=on, **changes)
 
 
-@pytest.mark.parametrize(
-    ("word", "device"),
-    [("CPU", "cpu"), ("gpus", "gpu"), (" cuda ", "gpu"), ("tpu", "tpu"), ("", "")],
-)
+@cases
 def test_devices_are_understood_in_every_spelling(word: str, device: str) -> None:
     assert parse_device(word) == device
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from hpcbert.config import recipe
 from hpcbert.model import Shape
 from tests.kit.cases import cases
@@ -28,10 +26,7 @@ def test_how_ranks_are_started(
     assert (f"--mpi={expected} " in text) == bool(expected)
 
 
-@pytest.mark.parametrize(
-    ("value", "kinds"),
-    [('"pmix"', ("pmix",)), ('["pmix", "pmi2"]', ("pmix", "pmi2")), ('""', ()), ("[]", ())],
-)
+@cases
 def test_a_recipe_names_one_kind_or_several(
     tmp_path: Path, value: str, kinds: tuple[str, ...]
 ) -> None:
@@ -40,16 +35,7 @@ def test_a_recipe_names_one_kind_or_several(
     assert recipe.load(tmp_path).mpi == kinds
 
 
-@pytest.mark.parametrize(
-    ("mpi", "gpus", "warned"),
-    [
-        ("pmi2", 2, True),
-        ("pmix", 2, False),
-        ("pmix_v4", 2, False),
-        ("", 2, False),
-        ("pmi2", 1, False),
-    ],
-)
+@cases
 def test_ranks_that_may_not_find_each_other_are_warned_of(
     mpi: str, gpus: int, *, warned: bool, tmp_path: Path
 ) -> None:

@@ -136,11 +136,7 @@ def test_how_far_the_controller_s_clock_is_ahead_is_asked_of_it(
     assert measured is None if ahead is None else abs(int(str(measured)) - ahead) <= 1 + took
 
 
-@pytest.mark.parametrize(
-    ("seconds", "times", "noticed"),
-    [("0", 1, ""), ("3", 1, "signal"), ("0.45", 4, "sum")],
-    ids=["signal-alone", "three-seconds", "four-short-ones"],
-)
+@cases
 def test_a_script_notices_that_it_was_suspended(
     tmp_path: Path, seconds: str, times: int, noticed: str
 ) -> None:

@@ -83,13 +83,7 @@ def test_without_gpus_for_certain_the_reference_program_measures(
     assert len({array.point.key for array in draft.campaign.arrays}) == 2
 
 
-@pytest.mark.parametrize(
-    ("shape", "options", "why"),
-    [
-        ("1n8g", {}, "every point has one node only"),
-        ("1n1g", {"scheduler": "local"}, "no effect with the local scheduler"),
-    ],
-)
+@cases
 def test_one_node_has_nothing_to_be_compared_with(
     tmp_path: Path, shape: str, options: dict[str, Any], why: str
 ) -> None:

@@ -77,11 +77,7 @@ keep_defaults '{file}'""")
     assert [line for line in lines if line] == [*filter(None, (image or "").split("\n")), *added]
 
 
-@pytest.mark.parametrize(
-    ("device", "names"),
-    [("gpu", ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"]), ("cpu", ["GLOO_SOCKET_IFNAME"])],
-    ids=["gpu", "cpu"],
-)
+@cases
 def test_an_interface_reaches_the_ranks_libraries(device: str, names: list[str]) -> None:
     program = f"""
 set -euo pipefail
@@ -167,10 +163,7 @@ def test_a_process_that_drives_more_gpus_than_it_sees_fails() -> None:
     assert code == "1"
 
 
-@pytest.mark.parametrize(
-    ("rocr", "hip", "corrected"),
-    [("4,5", "4,5", "0,1"), ("4,5", "0,1", "0,1"), ("4,5", "1", "1"), ("2,3", "3", "1")],
-)
+@cases
 def test_the_lists_of_amd_are_not_applied_twice(rocr: str, hip: str, corrected: str) -> None:
     program = f"""
 {read_sources("rank.bash")}
@@ -196,10 +189,7 @@ def test_a_rank_refuses_an_option_that_it_does_not_know() -> None:
     assert run_bash(program) == ["hpcbert: rank.bash does not know --other", "125"]
 
 
-@pytest.mark.parametrize(
-    ("text", "numbers"),
-    [("0-2,8", "0 1 2 8"), ("5", "5"), ("", ""), ("0-0,3-4", "0 3 4")],
-)
+@cases
 def test_a_list_of_cpus_is_read(text: str, numbers: str) -> None:
     assert run_bash(f'{read_sources("bind.bash")}\nlist "{text}"\necho "${{listed[*]}}"') == [
         numbers
@@ -285,11 +275,7 @@ report_pause 605 sum
     assert {pause["attempt"] for pause in pauses} == {2}
 
 
-@pytest.mark.parametrize(
-    ("missing", "continued", "seconds"),
-    [(300, 0, []), (300, 2, [3]), (700, 0, [7]), (20, 2, [])],
-    ids=["three seconds", "three seconds after SIGCONT", "seven seconds", "a fifth of a second"],
-)
+@cases
 def test_a_gap_in_the_clock_is_a_pause(
     missing: int, continued: int, seconds: list[int], tmp_path: Path
 ) -> None:
@@ -346,11 +332,7 @@ def test_a_lack_of_memory_is_read_from_status_or_log(
     assert run_bash(program) == ([says] if says else [])
 
 
-@pytest.mark.parametrize(
-    ("ended", "code", "result", "last"),
-    [(2, 0, "runs", None), (3, 3, "runs", None), (3, 0, "spared", "unneeded"), (3, 9, "runs", "undecided")],
-    ids=["too few", "more are needed", "enough", "no decision"],
-)  # fmt: skip
+@cases
 def test_a_repeat_is_spared_if_those_that_ended_are_enough(
     ended: int, code: int, result: str, last: str | None, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert.commands.submit import write_campaign
+from tests.kit.cases import cases
 from tests.kit.drafts import reference
 from tests.kit.scripts import RECORDER, drafted, run_written, slurm_in, tool, with_python
 
@@ -28,11 +29,7 @@ def write_counter(folder: Path, name: str, real: str) -> None:
     tool(folder, name, f'#!/bin/bash\necho {name} >>"$STARTED"\nexec {words} "$@"\n')
 
 
-@pytest.mark.parametrize(
-    ("scheduler", "more"),
-    [("local", {}), ("slurm", {"srun": 2, "scontrol": 1, "timeout": 2, "rm": 1})],
-    ids=["local", "slurm"],
-)
+@cases
 def test_a_repeat_of_one_rank_starts_few_programs(
     scheduler: str, more: dict[str, int], tmp_path: Path
 ) -> None:
