@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcbert import __version__
-from hpcbert.campaign.user_settings import UserSettings, parse_settings
+from hpcbert.campaign.foreign import UserSettings, parse_settings
 from hpcbert.commands.collect import CollectRequest, find_places
 from hpcbert.commands.collect import load_result_set as load_results
 from hpcbert.errors import UsageError

@@ -7,7 +7,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hpcbert.campaign.fingerprint import NodeSample
-from hpcbert.campaign.foreign import Assumption, Choice, LogReader
+from hpcbert.campaign.foreign import (
+    OPTIONS,
+    Assumption,
+    Choice,
+    LogReader,
+    UnknownLogError,
+    UserSettings,
+    guess_shape,
+    make_unknown,
+)
 from hpcbert.campaign.pooling import (
     PointLogs,
     ReadLog,
@@ -19,13 +28,6 @@ from hpcbert.campaign.pooling import (
     make_points,
     number_logs,
     separate_systems,
-)
-from hpcbert.campaign.user_settings import (
-    OPTIONS,
-    UnknownLogError,
-    UserSettings,
-    guess_shape,
-    make_unknown,
 )
 from hpcbert.errors import Refusals, UsageError
 from hpcbert.logs import failures

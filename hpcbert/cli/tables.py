@@ -15,7 +15,7 @@ import click
 
 from hpcbert import __version__
 from hpcbert.campaign import store
-from hpcbert.campaign.user_settings import UserSettings, parse_settings
+from hpcbert.campaign.foreign import UserSettings, parse_settings
 from hpcbert.cli import streams
 from hpcbert.cli.options import (
     RESULTS_SITE,

@@ -15,12 +15,18 @@ from hpcbert.campaign import judge, measurements, preflight, store
 from hpcbert.campaign.archive import open_archive
 from hpcbert.campaign.attempts import AskStates, write_ends
 from hpcbert.campaign.fingerprint import NodeSample, compare_points
-from hpcbert.campaign.foreign import Assumptions, LogExplanation, LogReader, Recipes, explain_log
+from hpcbert.campaign.foreign import (
+    Assumptions,
+    LogExplanation,
+    LogReader,
+    Recipes,
+    UserSettings,
+    explain_log,
+)
 from hpcbert.campaign.log_collection import LogCollection
 from hpcbert.campaign.node_sharing import NearbyCampaigns
 from hpcbert.campaign.record import Records
 from hpcbert.campaign.repeats import TrackedCampaign
-from hpcbert.campaign.user_settings import UserSettings
 from hpcbert.config import places
 from hpcbert.config.site import load as load_site
 from hpcbert.errors import IncompleteError, UsageError

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from hpcbert.campaign import store
 from hpcbert.campaign.fingerprint import Fingerprint, NodeSample, find_differences_within
-from hpcbert.campaign.user_settings import UserSettings
+from hpcbert.campaign.foreign import UserSettings
 from hpcbert.commands.collect import (
     CollectRequest,
     Places,

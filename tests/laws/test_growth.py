@@ -39,7 +39,7 @@ from tests.kit.campaigns import (
     write_nodes,
 )
 from tests.kit.drafts import combined, drafted
-from tests.kit.logs import log
+from tests.kit.logs import log, write_file
 from tests.kit.slurm import Slurm
 
 pytestmark = pytest.mark.slow
@@ -64,16 +64,14 @@ def calls(act: Callable[[], object]) -> Calls:
 
 
 def points(runs: Path, number: int) -> Built:
-    return finished(
-        campaigns.campaign(runs, *(f"{nodes}n1g" for nodes in range(1, number + 1)), repeats=1)
-    )
+    shapes = [f"{nodes}n1g" for nodes in range(1, number + 1)]
+    built = campaigns.campaign(runs, *shapes, repeats=1)
+    built.finish()
+    return built
 
 
-def repeats(runs: Path, number: int) -> Built:
-    return finished(campaigns.campaign(runs, "1n1g", repeats=number))
-
-
-def finished(built: Built) -> Built:
+def repeats(runs: Path, number: int, name: str = "20261121-pytorch-abc") -> Built:
+    built = campaigns.campaign(runs, "1n1g", name=name, repeats=number)
     built.finish()
     return built
 
@@ -134,34 +132,23 @@ def drafting(runs: Path, number: int) -> Calls:
 
 def listing(runs: Path, number: int) -> Calls:
     for index in range(number):
-        finished(campaigns.campaign(runs, "1n1g", name=f"20261121-pytorch-{index:03}", repeats=2))
+        repeats(runs, 2, f"20261121-pytorch-{index:03}")
     return calls(lambda: list_overviews(runs, Filter(), now=0))
 
 
 def campaigns_at_once(runs: Path, number: int) -> Calls:
     """Collect campaigns of one folder that ran at the same time, each on a node of its own."""
-    for index in range(number):
-        campaign(runs, WRITTEN, f"n{index}")
-    return calls(lambda: collect_campaigns(runs, states=report_states()))
-
-
-def campaigns_in_turn(runs: Path, number: int) -> Calls:
-    """Collect campaigns of one folder, each named, that ran one after another on one node."""
-    paths = [campaign(runs, WRITTEN + index * 86400, "n1") for index in range(number)]
-    return calls(lambda: collect_campaigns(*paths, states=report_states()))
-
-
-def campaign(runs: Path, time: float, host: str) -> Path:
-    """Make a campaign that ran on a node then; return its directory."""
-    name = f"{strftime('%Y%m%dT%H%M%SZ', gmtime(time - 60))}-pytorch-{host}"
-    point = Point("pytorch", name, Shape(1, 1), "fp32", 4)
-    built = campaigns.campaign(runs, "1n1g", name=name, repeats=1, point=point)
     start, step = STARTED
-    built.mark("1n1g", 1, {**start, "nodelist": host, "host": host}, step, time=time)
-    built.mark("1n1g", 1, *ended(0), time=time + 30)
-    os.utime(built.status_path("1n1g", 1), (time + 30, time + 30))
-    built.log("1n1g", 1, built.text("1n1g", 10.0, start=time))
-    return built.directory
+    stamp = strftime("%Y%m%dT%H%M%SZ", gmtime(WRITTEN - 60))
+    for index in range(number):
+        name, host = f"{stamp}-pytorch-n{index}", f"n{index}"
+        point = Point("pytorch", name, Shape(1, 1), "fp32", 4)
+        built = campaigns.campaign(runs, "1n1g", name=name, repeats=1, point=point)
+        built.mark("1n1g", 1, {**start, "nodelist": host, "host": host}, step, time=WRITTEN)
+        built.mark("1n1g", 1, *ended(0), time=WRITTEN + 30)
+        os.utime(built.status_path("1n1g", 1), (WRITTEN + 30, WRITTEN + 30))
+        built.log("1n1g", 1, built.text("1n1g", 10.0, start=WRITTEN))
+    return calls(lambda: collect_campaigns(runs, states=report_states()))
 
 
 def nodes(runs: Path, number: int) -> Built:
@@ -175,21 +162,10 @@ def nodes(runs: Path, number: int) -> Built:
     return built
 
 
-def logs_of_points(folder: Path, number: int) -> Calls:
-    return logs(folder, {f"{nodes}n1g/bert_b4_fp32_1.log": nodes for nodes in range(1, number + 1)})
-
-
 def logs_of_repeats(folder: Path, number: int) -> Calls:
-    return logs(
-        folder, dict.fromkeys((f"1n1g/bert_b4_fp32_{index}.log" for index in range(number)), 1)
-    )
-
-
-def logs(folder: Path, names: dict[str, int]) -> Calls:
-    for number, (name, nodes) in enumerate(names.items()):
-        path = folder / "pytorch" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"log {number}\n{log(f'{nodes}n1g', nodes * (10 + number / 100))}")
+    for index in range(number):
+        text = f"log {index}\n{log('1n1g', 10 + index / 100)}"
+        write_file(folder, f"pytorch/1n1g/bert_b4_fp32_{index}.log", text)
     at = find_places()
     return calls(lambda: load_result_set([str(folder)], at, CollectRequest()))
 
@@ -198,15 +174,12 @@ CASES: dict[str, Count] = {
     "collect-points": lambda folder, number: collecting(points(folder, number)),
     "collect-repeats": lambda folder, number: collecting(repeats(folder, number)),
     "collect-nodes": lambda folder, number: collecting(nodes(folder, number)),
-    "track-nodes": lambda folder, number: tracking(nodes(folder, number)),
     "track-repeats": lambda folder, number: tracking(repeats(folder, number)),
     "draft-points": drafting,
     "submit-points": submitting,
     "campaigns-at-once": campaigns_at_once,
-    "campaigns-in-turn": campaigns_in_turn,
     "list-campaigns": listing,
     "retry-repeats": lambda folder, number: retrying(repeats(folder, number)),
-    "logs-of-points": logs_of_points,
     "logs-of-repeats": logs_of_repeats,
 }
 

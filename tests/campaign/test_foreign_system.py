@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.campaign.user_settings import read_system
+from hpcbert.campaign.foreign import read_system
 from tests.kit.logs import write_file
 
 FOLDER = "NVIDIA/results/dgx/bert"
