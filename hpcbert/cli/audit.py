@@ -100,11 +100,15 @@ def _audit_campaign(opened_campaign: OpenedCampaign, expect: str, accept: str | 
         for row in table["rows"]:
             for run in row["runs"]:
                 run["evidence"] = report.exhibits.get(run["log"])
-    data |= {"campaign": report.campaign.id, "directory": str(opened_campaign.shown)}
     text = f"{report.campaign.id} is {report.status}. {'; '.join(map(str, report.findings))}."
     is_intact = report.status == "intact"
     return Result(
-        data={**data, **pick(report, "status recorded seal history findings")},
+        data={
+            "campaign": report.campaign.id,
+            "directory": str(opened_campaign.shown),
+            **pick(report, "status recorded seal history findings"),
+            **data,
+        },
         text="\n".join(_format_audit(report)),
         errors=() if is_intact else (CheckError(text, hint=_HINTS[report.status]),),
         warnings=store.warn_about_writers(opened_campaign.shown),

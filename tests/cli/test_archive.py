@@ -244,24 +244,8 @@ def test_what_cannot_be_had_is_named(built: Built) -> None:
         assert message in result.error["message"], result
 
 
-def test_an_option_that_has_another_default_now(built: Built) -> None:
-    """What was the default then is asked for by name."""
-    built.lock(sequence_length=64)
-    document = run("submit", "--like", built.directory, *OPTIONS).document
-    assert document["exit_code"] == 0, document
-    assert all("64" in array["script_text"] for array in document["data"]["arrays"])
-
-
 def test_a_campaign_without_its_lock_file(built: Built) -> None:
     (built.directory / store.LOCKED).unlink()
     result = run("submit", "--like", built.directory, *OPTIONS)
     assert result.returncode == 2
     assert store.LOCKED in result.error["message"]
-
-
-def test_it_is_an_ordinary_zip_file(packed: Path, built: Built) -> None:
-    with zipfile.ZipFile(packed) as archive:
-        names = archive.namelist()
-        assert archive.testzip() is None
-    assert names[:-1] == sorted(names[:-1])
-    assert {name.partition("/")[0] for name in names} == {built.campaign.id}

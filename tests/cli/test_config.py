@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.kit.cases import cases, read_constant
-
 pytestmark = pytest.mark.slow
 
-SUBMIT = read_constant(__file__, "SUBMIT")
+SUBMIT = ("submit", "--fw", "pytorch", "--gpus-per-node", "1", "--repeats", "1")
+SUBMIT += ("--scheduler", "local")
 COMMANDS = {
     "plan": ("plan", "--fw", "pytorch"),
     "prepare": ("prepare", "--fw", "oneflow", "--dry-run"),
@@ -34,18 +33,15 @@ def test_the_first_line_names_the_site_and_where_things_go(
     assert "site.toml, hpcbert's own" not in document.stderr
 
 
-@cases
 @pytest.mark.parametrize("words", [["doctor"], ["collect"], [*COMMANDS["plan"]]], ids=" ".join)
 def test_a_lab_that_is_gone_is_named_with_the_remedy(
-    run_commands: Callable[..., list[Any]],
-    words: list[str],
-    variables: dict[str, str],
-    remedy: str,
+    run_commands: Callable[..., list[Any]], words: list[str]
 ) -> None:
-    (result,) = run_commands([words], HPCBERT_SITE="/gone/site.toml", **variables)
-    assert result.returncode == 2
-    assert "HPCBERT_SITE=/gone/site.toml" in result.stderr
-    assert result.stderr.rstrip().endswith(remedy)
+    for names in (["HPCBERT_SITE"], ["HPCBERT_SITE", "SLURM_CONF"]):
+        (result,) = run_commands([words], **dict.fromkeys(names, "/gone/site.toml"))
+        assert result.returncode == 2
+        assert "HPCBERT_SITE=/gone/site.toml" in result.stderr
+        assert result.stderr.rstrip().endswith(f"unset {' '.join(names)}")
 
 
 def test_the_newest_campaign_is_not_taken_for_a_refused_one(

@@ -12,7 +12,6 @@ import pytest
 from hpcbert.config.site import read_site
 from hpcbert.lab import files
 from hpcbert.lab.record import DEFAULT_DIRECTORY, LabPlan, Layout, command
-from tests.kit.cli import run
 
 pytestmark = pytest.mark.slow
 
@@ -63,15 +62,6 @@ def test_init_says_what_outranks_the_file_it_writes(
     assert "elsewhere.toml" in result.document["warnings"][0]
 
 
-def test_a_check_of_nothing_fails(run_commands: Callable[..., list[Any]], tmp_path: Path) -> None:
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    (empty / "script.sh").write_text("#!/bin/bash\n")
-    for result in run_commands([["render", "--check", str(empty), "--json"]]):
-        assert result.returncode == 5
-        assert result.document["errors"][0]["code"] == "check"
-
-
 def test_templates_that_are_not_there_are_refused(run_commands: Callable[..., list[Any]]) -> None:
     command_lines = [
         ["frameworks", "list", "--templates", "absent", "--json"],
@@ -80,10 +70,3 @@ def test_templates_that_are_not_there_are_refused(run_commands: Callable[..., li
     for result in run_commands(command_lines):
         assert result.returncode == 2
         assert "absent" in result.document["errors"][0]["message"]
-
-
-def test_trust_without_an_entry_says_how_to_add_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    assert "hpcbert trust PATH" in run("trust").stdout

@@ -45,11 +45,6 @@ def test_a_list_has_a_line_for_each_and_says_where_it_comes_from(
     assert intact["age_seconds"] > 0
 
 
-def test_a_list_of_nothing_is_no_error() -> None:
-    assert "hpcbert submit" in run("list").stdout
-    assert run("list", "--fw", "x", "--json").data["campaigns"] == []
-
-
 @pytest.mark.parametrize(
     "words", [["--newer", "7"], ["--older", "x"], ["--state", "dead"], ["--limit", "0"]]
 )
@@ -109,13 +104,6 @@ def test_a_campaign_goes_by_its_name(built: Built, build: Build) -> None:
     assert run("show", "table 4", "--json").data["campaign"] == built.campaign.id
 
 
-def test_a_note_goes_with_the_archive(built: Built) -> None:
-    collect_campaigns(built.directory, states=report_states())
-    run("note", "3f9a1c", "after the update")
-    run("archive", "--output", "all.zip")
-    assert run("show", "all.zip", "--json").data["note"] == "after the update"
-
-
 @pytest.mark.slow
 def test_a_terminal_is_asked_and_nobody_else(built: Built, hpcbert: Cli) -> None:
     words = ("rm", "3f9a1c", "--runs", built.directory.parent)
@@ -126,14 +114,6 @@ def test_a_terminal_is_asked_and_nobody_else(built: Built, hpcbert: Cli) -> None
     assert built.directory.exists()
     assert hpcbert.on_terminal(*words, answer="y\n")[0] == 0
     assert not built.directory.exists()
-
-
-def test_what_was_removed_is_named(built: Built, hpcbert: Cli) -> None:
-    data = hpcbert("rm", built.directory, "--yes", "--json").data
-    assert data == {
-        "removed": True,
-        "campaigns": [{"campaign": built.campaign.id, "directory": str(built.directory)}],
-    }
 
 
 def test_on_a_terminal_a_long_note_is_cut(built: Built, hpcbert: Cli) -> None:

@@ -38,7 +38,7 @@ def curve(slurm: Any, watched: Callable[..., Built]) -> Built:
     return built
 
 
-@pytest.mark.parametrize("term", ["dumb", "", "unknown"])
+@pytest.mark.parametrize("term", ["dumb", ""])
 def test_a_dumb_terminal_gets_lines(hpcbert: Any, curve: Built, term: str) -> None:
     _, output = hpcbert.on_terminal("monitor", str(curve.directory), TERM=term)
     assert "\x1b[" not in _CODE.sub(lambda code: code[0] if code[0][-1] != "m" else "", output)
@@ -54,9 +54,8 @@ def test_plain_is_lines_on_any_terminal(hpcbert: Any, curve: Built) -> None:
     assert "\x1b[?1049h" not in output
 
 
-@pytest.mark.parametrize("locale", ["C", "POSIX"])
-def test_a_locale_without_utf8_gets_ascii(hpcbert: Any, curve: Built, locale: str) -> None:
-    _, output = hpcbert.on_terminal("monitor", str(curve.directory), LC_ALL=locale, keyboard=False)
+def test_a_locale_without_utf8_gets_ascii(hpcbert: Any, curve: Built) -> None:
+    _, output = hpcbert.on_terminal("monitor", str(curve.directory), LC_ALL="C", keyboard=False)
     assert output.isascii()
 
 

@@ -58,11 +58,6 @@ def test_without_options_each_field_has_its_default_and_with_all_of_them_none_ha
     assert not [name for name in HINTS if getattr(typed, name) == getattr(Options, name)]
 
 
-def test_help_lists_the_fields_in_their_order() -> None:
-    names = [param.name for param in submit.params]
-    assert names[: len(HINTS)] == list(declared_options())
-
-
 def test_an_option_of_how_to_run_is_a_key_of_a_campaign_file() -> None:
     assert {*option_names(RunOptions)} <= {field.name for field in document_fields(CampaignFile)}
     assert option_names(SlurmOptions) == tuple(

@@ -26,23 +26,6 @@ def print_after(events: Sequence[Change]) -> list[str]:
     return report_finished_points(events, states)
 
 
-def test_a_points_numbers_are_printed_when_its_last_repeat_has_ended(
-    build: Callable[..., Built],
-) -> None:
-    built = build("1n1g", "1n2g", repeats=3)
-    for shape, rates in {"1n1g": (100, 110, 90), "1n2g": (200, 180, 190)}.items():
-        for repeat, rate in enumerate(rates, 1):
-            built.complete(shape, repeat, rate)
-    watched = open_campaign(built.directory)
-    ended = changes(watched)
-    first = [change for change in ended if str(change.repeat.array.point.shape) == "1n1g"]
-    assert print_after(first[:2]) == []
-    (line,) = print_after(first)
-    assert line.startswith(f"{first[0].repeat.array.point.key}: median ")
-    assert line.endswith(", 3/3 repeats")
-    assert len(print_after(ended)) == 2
-
-
 @pytest.mark.parametrize(
     ("last", "efficiencies"),
     [("COMPLETED", ["100.0%", "90.0%"]), ("RUNNING", ["100.0%"]), ("FAILED", ["100.0%", "95.0%"])],
@@ -76,12 +59,6 @@ def test_a_point_is_printed_when_it_is_over_with_what_counts(
     built.complete("1n1g", 1, 100)
     lines = print_after(changes(open_campaign(built.directory), "COMPLETED", last))
     assert [line.endswith(end) for line in lines] == ([True] if end else [])
-
-
-def test_a_rehearsal_prints_no_number(build: Callable[..., Built]) -> None:
-    built = build("1n1g", repeats=1, rehearse=True)
-    built.complete("1n1g", 1, 100)
-    assert print_after(changes(open_campaign(built.directory))) == []
 
 
 def test_an_outage_of_slurm_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:

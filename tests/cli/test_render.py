@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.model import MANIFEST
 from tests.kit.cli import CliResult, run
 
 POINT = ("--fw", "pytorch", "--nodes", "1", "--gpus-per-node", "2", "--device", "cpu")
@@ -114,16 +113,10 @@ def test_a_changed_script_is_named(folder: Path) -> None:
     assert (result.data["different"], result.data["library"]) == (1, [])
 
 
-def test_a_campaign_is_checked_by_its_directory_too(
-    folder: Path, library: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not (folder.parent / MANIFEST).exists():
-        pytest.skip("only a campaign has a manifest")
-    (library / "rank.bash").unlink()
-    monkeypatch.chdir(library)
-    assert check(Path()).data["library"] == [{"name": "rank.bash", "state": "missing"}]
-    assert check(folder.parent).data["library"] == [{"name": "rank.bash", "state": "missing"}]
-
-
 def _run(command: str) -> bool:
     return subprocess.run(shlex.split(command), check=False).returncode == 0
+
+
+def test_a_folder_without_a_script_is_refused(tmp_path: Path) -> None:
+    result = run("render", "--check", tmp_path, "--json")
+    assert (result.returncode, result.error["code"]) == (5, "check")

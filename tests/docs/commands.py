@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import click
+import tomli
 
 from hpcbert.cli.help import walk_commands
 from tests.kit.paths import REFERENCE
@@ -23,45 +24,7 @@ FOLDER = REFERENCE / "commands"
 OVERVIEW = REFERENCE / "command-line.md"
 HOW = "python -m tests.docs.commands"
 # Where a person reads on.
-_LINKS = {
-    "init": "[which site to describe](../../how-to/on-a-cluster.md), [site.toml](../site.md)",
-    "doctor": "[what the doctor checks](../checks.md)",
-    "config": "[site.toml](../site.md)",
-    "frameworks": "[recipe folders](../recipe.md)",
-    "render": "[the rendered scripts](../../../sbatch/README.md)",
-    "prepare": "[how to prepare](../../how-to/prepare.md)",
-    "data": "[how to make training data](../../how-to/make-training-data.md)",
-    "images": "[how to prepare images](../../how-to/prepare.md)",
-    "plan": "[run on a cluster](../../how-to/on-a-cluster.md), [campaign.toml](../campaign-file.md)",
-    "submit": "[run on a cluster](../../how-to/on-a-cluster.md), "
-    "[campaign.toml](../campaign-file.md), "
-    "[the largest batch](../../how-to/largest-batch.md), "
-    "[slow nodes](../../how-to/preflight.md), "
-    "[how many repeats](../../explanation/numbers.md), "
-    "[refused options of sbatch and srun](../command-line.md#options-of-sbatch-and-srun)",
-    "monitor": "[the full-screen view](../../how-to/watch.md)",
-    "retry": "[how to retry](../../how-to/retry.md)",
-    "collect": "[how numbers are made](../../explanation/numbers.md), "
-    "[logs of other programs](../../how-to/read-existing-logs.md), "
-    "[metrics](../../explanation/metrics.md), [results in a notebook](../../how-to/notebook.md)",
-    "nodes": "[how to accept a machine](../../how-to/accept.md#the-history-of-a-node)",
-    "accept": "[how to accept a machine](../../how-to/accept.md)",
-    "compare": "[how to compare](../../how-to/compare.md), "
-    "[how verdicts are made](../../explanation/comparing.md)",
-    "report": "[how to write a report](../../how-to/report.md)",
-    "record": "[the published record](../record.md)",
-    "list": "[how to keep track of campaigns](../../how-to/history.md)",
-    "show": "[how to keep track of campaigns](../../how-to/history.md)",
-    "note": "[how to keep track of campaigns](../../how-to/history.md)",
-    "rm": "[how to keep track of campaigns](../../how-to/history.md)",
-    "audit": "[how to audit](../../how-to/audit.md), "
-    "[the evidence](../campaign-directory.md#evidence)",
-    "explain": "[where the time goes](../../explanation/efficiency.md)",
-    "predict": "[what a prediction assumes](../../explanation/prediction.md)",
-    "archive": "[how to hand a campaign on](../../how-to/archive.md)",
-    "trust": "[whose files hpcbert runs](../../explanation/security.md)",
-    "lab": "[how to try a scheduler](../../how-to/try-a-scheduler-without-a-cluster.md)",
-}
+_LINKS = tomli.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 _TABLE = re.compile(r"(<!-- commands -->\n).*?(<!-- end of commands -->)", re.DOTALL)
 _EXAMPLES = re.compile(r"^\x08\nExamples?:\n((?:  .+\n?)+)", re.MULTILINE)
 # What a help text says to type: an option, a file's name, a word with signs. Of a word the full

@@ -25,72 +25,25 @@ from hpcbert import __version__
 from hpcbert.lab.record import DEFAULT_DIRECTORY
 from hpcbert.model import JobRequest, Protocol
 from tests.kit import campaigns
+from tests.kit.cases import read_constant
 from tests.kit.cli import CliResult, run
 from tests.kit.containers import pointer
 from tests.kit.logs import BEGIN, write_submission
 from tests.kit.paths import REFERENCE, REPOSITORY
 
 PAGE = REFERENCE / "json.md"
-ONE, TWO = "20261121T100000Z-pytorch-aaaaaa", "20261121T110000Z-pytorch-bbbbbb"
-THREE = "20261121T120000Z-pytorch-cccccc"
-_CPU = "--nodes 1 --gpus-per-node 1 --device cpu --repeats 2"
-# What is typed after `hpcbert`, in this order, by the command whose document it is.
+ONE, TWO, THREE = (
+    f"20261121T1{hour}0000Z-pytorch-{6 * letter}" for hour, letter in enumerate("abc")
+)
+_NAMES = {"ONE": ONE, "TWO": TWO, "THREE": THREE}
 LINES = {
-    "init": "init --local",
-    "config": "config",
-    "doctor": "doctor",
-    "frameworks list": "frameworks list",
-    "frameworks show": "frameworks show pytorch",
-    "render": "render --fw pytorch --nodes 1 --gpus-per-node 1 --output scripts",
-    "prepare": "prepare --fw pytorch --dry-run",
-    "data make": "data make data --format npz --samples 64 --files 1",
-    "data check": "data check data",
-    "data show": "data show data",
-    "images list": "images list",
-    "images remove": "images remove pytorch",
-    "plan": f"plan --fw pytorch {_CPU}",
-    "submit": f"submit --fw pytorch {_CPU} --dry-run",
-    "monitor": f"monitor {ONE} --once",
-    "logs": f"logs {ONE} --tail 2",
-    "cancel": f"cancel {ONE}",
-    "retry": f"retry {TWO} --dry-run",
-    "collect": f"collect {ONE}",
-    "accept": f"accept {ONE} {THREE}",
-    "compare": f"compare {ONE} {THREE}",
-    "report": f"report {ONE} --output report",
-    "record list": "record list",
-    "record show": "record show dlperf:oneflow-fp32-b32",
-    "record check": "record check oneflow --fw oneflow --model bert-base --against dlperf:oneflow-fp32-b32",
-    "record extract": f"record extract training_results --round v9.9 --commit {'0' * 40} --year 2030",
-    "explain": f"explain {ONE}",
-    "predict": "predict dlperf:oneflow-fp32-b32 --nodes 8",
-    "list": "list",
-    "show": f"show {ONE}",
-    "nodes": "nodes",
-    "note": f"note {ONE} quiet-machine",
-    "audit": f"audit {ONE}",
-    "archive": f"archive {ONE}",
-    "trust": "trust site.toml",
-    "lab down": "lab down",
-    "completion": "completion bash",
-    "rm": f"rm {TWO} --yes",
+    name: " ".join(_NAMES.get(word, word) for word in line.split())
+    for name, line in read_constant(__file__, "LINES").items()
 }
 # Those that need a lab, which only root can start: both print its status.
 OF_A_LAB = ("lab up", "lab status")
 _BLOCK = re.compile(r"(<!-- example: ([a-z ]+) -->\n```json\n).*?(\n```)", re.DOTALL)
-# What says when, where or how large something was, and of which machine it is.
-_ALIKE: dict[str, Any] = {
-    "address": "198.19.64.1",
-    "age_seconds": 3600.0,
-    "bytes": 4096,
-    "date": "2026-11-21",
-    "hpcbert": __version__,
-    "owner": "alice",
-    "pid": 4711,
-    "uid": 1001,
-    "user": "you",
-    "time": "2026-11-21T10:00:00Z",
-}
+_ALIKE: dict[str, Any] = {**read_constant(__file__, "ALIKE"), "hpcbert": __version__}
 _PATTERNS = (
     (re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"), "2026-11-21T10:00:00Z"),
     (
@@ -245,11 +198,10 @@ def written(value: Any, indent: str = "") -> str:
     if not value or not isinstance(value, dict | list) or len(indent + line) <= _WIDEST:
         return line
     inner = f"{indent}  "
-    if isinstance(value, list):
-        parts, ends = [written(item, inner) for item in value], "[]"
-    else:
-        items = value.items()
-        parts, ends = [f"{json.dumps(key)}: {written(item, inner)}" for key, item in items], "{}"
+    parts, ends = [], "[]" if isinstance(value, list) else "{}"
+    for name, item in enumerate(value) if isinstance(value, list) else value.items():
+        key = f"{json.dumps(name)}: " if isinstance(value, dict) else ""
+        parts.append(f"{key}{written(item, inner)}")
     body = ",\n".join(f"{inner}{part}" for part in parts)
     return f"{ends[0]}\n{body}\n{indent}{ends[1]}"
 

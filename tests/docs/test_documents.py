@@ -49,13 +49,8 @@ def prose(text: str) -> str:
 
 def section(text: str, title: str) -> str:
     """Return what stands below a heading, up to the next heading of any level."""
-    plain = prose(text)
-    headings = list(_HEADING.finditer(plain))
-    for number, heading in enumerate(headings):
-        if heading[2] == title:
-            end = headings[number + 1].start() if number + 1 < len(headings) else len(plain)
-            return plain[heading.end() : end]
-    raise AssertionError(f"no heading {title!r}")
+    below = re.split(rf"^#+ {re.escape(title)}$", prose(text), maxsplit=1, flags=re.MULTILINE)[1]
+    return re.split(r"^#+ ", below, maxsplit=1, flags=re.MULTILINE)[0]
 
 
 def rows(text: str, first: str) -> list[list[str]]:
@@ -111,10 +106,11 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
 def command_lines(text: str) -> Iterator[tuple[str, bool]]:
     """Yield what the documents tell a person to type, and whether it is complete."""
     for _, language, block in _FENCE.findall(text):
-        if language in ("sh", "bash", "console"):
-            for line in block.replace("\\\n", " ").splitlines():
-                if (typed := line.removeprefix("$ ")).startswith("hpcbert "):
-                    yield typed, True
+        lines = (
+            block.replace("\\\n", " ").splitlines() if language in ("sh", "bash", "console") else []
+        )
+        typed = [line.removeprefix("$ ") for line in lines]
+        yield from ((line, True) for line in typed if line.startswith("hpcbert "))
     for line in re.findall(r"^    (hpcbert .+)$", prose(text), re.MULTILINE):
         yield line, True
     for code in _CODE.findall(prose(text)):
@@ -146,20 +142,15 @@ def check_command_line(line: str, *, complete: bool) -> None:
             param.type_cast_value(context, value)
 
 
-def complaint(line: str, *, complete: bool) -> str:
-    try:
-        check_command_line(line, complete=complete)
-    except click.ClickException as error:
-        return error.format_message()
-    return ""
-
-
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_command_lines_in_documents_parse(page: Path) -> None:
     wrong = {}
     for line, complete in command_lines(page.read_text(encoding="utf-8")):
-        wrong[line] = complaint(line, complete=complete)
-    assert not {line: error for line, error in wrong.items() if error}
+        try:
+            check_command_line(line, complete=complete)
+        except click.ClickException as error:  # noqa: PERF203
+            wrong[line] = error.format_message()
+    assert wrong == {}
 
 
 def test_the_readme_of_commands_names_every_environment_variable() -> None:
@@ -250,12 +241,6 @@ def test_a_key_of_a_campaign_file_stands_in_the_example_and_on_the_page() -> Non
     assert {codes(row[0])[0] for row in rows(page, "key")} == fields
 
 
-def test_the_campaign_page_has_the_keys_of_a_lock_file() -> None:
-    page = (REFERENCE / "campaign-directory.md").read_text(encoding="utf-8")
-    named = {word for row in rows(page, "lock key") for word in codes(row[0])}
-    assert named == {"schema", *(field.name for field in fields(Lock))}
-
-
 def test_every_key_of_a_site_is_read_and_shown(tmp_path: Path) -> None:
     """Each key of the reference site gets another value, which then is what `config` shows."""
     text = (REPOSITORY / "site.toml").read_text(encoding="utf-8")
@@ -306,30 +291,6 @@ def test_the_recipe_page_has_the_keys_that_are_read(tmp_path: Path) -> None:
     assert {key for row in rows(text, "key") for key in codes(row[0])} == {"schema", *keys}
 
 
-def test_the_campaign_page_has_the_keys_of_the_manifest() -> None:
-    text = (REFERENCE / "campaign-directory.md").read_text(encoding="utf-8")
-    written = [codes(row[0])[0] for row in rows(section(text, "manifest.json"), "key")]
-    assert sorted(written) == sorted({"schema", *document_keys(Campaign)})
-
-
-def test_the_campaign_page_has_the_events_that_the_script_writes() -> None:
-    text = (REFERENCE / "campaign-directory.md").read_text(encoding="utf-8")
-    written = {codes(row[0])[0] for row in rows(section(text, "Status events"), "event")}
-    parts = ("job", "watch", "enough", "preflight")
-    folder = REPOSITORY / "hpcbert" / "shell"
-    library = "\n".join((folder / f"{part}.bash").read_text("utf-8") for part in parts)
-    marked = set(re.findall(r"\bmark ([a-z-]+)", library))
-    assert written == marked | {"finished"}
-
-
-def test_the_json_page_has_the_keys_of_the_document() -> None:
-    text = (REFERENCE / "json.md").read_text(encoding="utf-8")
-    written = {codes(row[0])[0] for row in rows(section(text, "The document"), "key")}
-    assert {key for key in written if "." not in key} == set(
-        json.loads(make_document("x", Result()))
-    )
-
-
 def test_the_json_page_has_the_keys_of_a_recipe() -> None:
     text = (REFERENCE / "json.md").read_text(encoding="utf-8")
     (row,) = [row for row in rows(text, "command") if row[0] == "`frameworks show`"]
@@ -337,19 +298,47 @@ def test_the_json_page_has_the_keys_of_a_recipe() -> None:
     assert set(codes(row[1])) == set(description)
 
 
-def test_the_numbers_page_explains_every_reason() -> None:
-    text = (REPOSITORY / "docs" / "explanation" / "numbers.md").read_text(encoding="utf-8")
-    written = {codes(row[0])[0] for row in rows(text, "reason")}
-    sources = "\n".join(
-        path.read_text(encoding="utf-8") for path in (REPOSITORY / "hpcbert").glob("*/*.py")
-    )
-    used = set(re.findall(r"""(?:Reason|CannotReduceError)\(\s*"([a-z-]+)",""", sources))
-    assert written == used | {failures.DEVICE, failures.HOST, failures.ERROR}
+def list_events() -> set[str]:
+    folder = REPOSITORY / "hpcbert" / "shell"
+    parts = ("job", "watch", "enough", "preflight")
+    library = "\n".join((folder / f"{part}.bash").read_text("utf-8") for part in parts)
+    return {"finished", *re.findall(r"\bmark ([a-z-]+)", library)}
 
 
-def test_the_numbers_page_explains_every_flag() -> None:
-    text = (REPOSITORY / "docs" / "explanation" / "numbers.md").read_text(encoding="utf-8")
-    assert {codes(row[0])[0] for row in rows(text, "flag")} == set(flag_meanings())
+def list_reasons() -> set[str]:
+    paths = (REPOSITORY / "hpcbert").glob("*/*.py")
+    sources = "\n".join(path.read_text(encoding="utf-8") for path in paths)
+    used = re.findall(r"""(?:Reason|CannotReduceError)\(\s*"([a-z-]+)",""", sources)
+    return {failures.DEVICE, failures.HOST, failures.ERROR, *used}
+
+
+DIRECTORY, NUMBERS = "reference/campaign-directory.md", "explanation/numbers.md"
+# Of a page, below a heading if there is one, what the first column of a table names.
+NAMED: tuple[tuple[str, str, str, Callable[[], set[str]]], ...] = (
+    (DIRECTORY, "", "lock key", lambda: {"schema", *(field.name for field in fields(Lock))}),
+    (DIRECTORY, "manifest.json", "key", lambda: {"schema", *document_keys(Campaign)}),
+    (DIRECTORY, "Status events", "event", list_events),
+    (
+        "reference/json.md",
+        "The document",
+        "key",
+        lambda: {*json.loads(make_document("x", Result()))},
+    ),
+    (NUMBERS, "", "reason", list_reasons),
+    (NUMBERS, "", "flag", lambda: {*flag_meanings()}),
+)
+
+
+@pytest.mark.parametrize(
+    ("page", "heading", "column", "names"), NAMED, ids=[" ".join(row[:3]) for row in NAMED]
+)
+def test_a_page_names_what_there_is(
+    page: str, heading: str, column: str, names: Callable[[], set[str]]
+) -> None:
+    text = (REPOSITORY / "docs" / page).read_text(encoding="utf-8")
+    text = section(text, heading) if heading else text
+    written = {word for row in rows(text, column) for word in codes(row[0])}
+    assert {word for word in written if "." not in word or heading != "The document"} == names()
 
 
 def test_the_states_page_is_the_table_of_states_and_reasons() -> None:

@@ -42,29 +42,6 @@ def test_rows_are_of_recipes_that_can(real: Any) -> None:
     assert all(row.samples_per_second or row.result for row in rows)
 
 
-def test_a_run_that_gave_no_number_says_why(real: Any) -> None:
-    error = {"message": "tf2 needs data.", "hint": ""}
-    result = real.trained({"data": None, "errors": [error]})
-    assert result["result"] == "no table: tf2 needs data."
-    reasons = [{"code": "exit", "detail": "the measured step ended with status 134"}]
-    row = {"median": None, "runs": [{"reasons": reasons}]}
-    document = {"data": {"tables": [{"device": "cpu", "rows": [row]}]}, "errors": []}
-    assert real.trained(document) == {"number": None, "result": reasons[0]["detail"]}
-    good = {"median": 7.5, "runs": [{"reasons": []}]}
-    another = {"data": {"tables": [{"device": "cpu", "rows": [good]}]}, "errors": []}
-    assert real.trained(another) == {"number": 7.5, "result": "trained"}
-
-
-def test_a_row_stays_where_a_program_can_not_be_installed_today(real: Any) -> None:
-    old = real.Row("tf2", "p", "", "3.8", "cpu", "1", "slurm", "2026-11-22", "7.5", "trained")
-    away = old._replace(samples_per_second="", result=f"{real.UNPREPARED}environment: away")
-    failed = away._replace(result="the measured step ended with status 1")
-    rows = {("tf2", "1"): old}
-    assert real.merged(rows, [away]) == rows
-    assert real.merged(rows, [failed]) == {("tf2", "1"): failed}
-    assert real.merged({}, [away]) == {("tf2", "1"): away}
-
-
 @pytest.mark.torch
 def test_what_was_prepared_is_named(real: Any, tmp_path: Path) -> None:
     (pytorch,) = (framework for framework in real.known() if framework.name == "pytorch")

@@ -52,7 +52,3 @@ def test_a_message_names_options_that_exist(name: str, tail: str) -> None:
         for flag in (*param.opts, *param.secondary_opts)
     }
     assert set(_OPTION.findall(tail)) <= flags
-
-
-def test_messages_are_found() -> None:
-    assert {"submit", "prepare", "collect"} <= {name for name, _ in CASES}

@@ -90,16 +90,10 @@ def test_every_python_has_its_locks() -> None:
     assert {path.stem for path in folder.iterdir()} == {
         f"{use}-{python}" for use in ("demo", "test") for python in pythons
     }
-    groups = PROJECT["dependency-groups"]
+    groups, extras = PROJECT["dependency-groups"], PROJECT["project"]["optional-dependencies"]
     needed = {"demo": [*PROJECT["project"]["dependencies"], *groups["demo"]]}
-    extras = PROJECT["project"]["optional-dependencies"]
-    needed["test"] = [
-        *needed["demo"],
-        *extras["data"],
-        *extras["parquet"],
-        *groups["test"],
-        *groups["lint"],
-    ]
+    added = (extras["data"], extras["parquet"], groups["test"], groups["lint"])
+    needed["test"] = [*needed["demo"], *(line for lines in added for line in lines)]
     for path in folder.iterdir():
         pins = re.findall(r"^([\w.-]+)==\S+ \\\n    --hash=sha256:", path.read_text(), re.MULTILINE)
         names = {Requirement(text).name for text in needed[path.stem.partition("-")[0]]}
