@@ -10,8 +10,10 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-SUBMIT = ("submit", "--fw", "pytorch", "--gpus-per-node", "1", "--repeats", "1")
-SUBMIT += ("--scheduler", "local")
+SUBMIT = (
+    *("submit", "--fw", "pytorch", "--gpus-per-node", "1", "--repeats", "1"),
+    *("--scheduler", "local"),
+)
 COMMANDS = {
     "plan": ("plan", "--fw", "pytorch"),
     "prepare": ("prepare", "--fw", "oneflow", "--dry-run"),
