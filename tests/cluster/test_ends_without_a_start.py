@@ -66,7 +66,8 @@ def test_a_campaign_file_is_checked_too(hpcbert: Cli, submit: Any) -> None:
     path = hpcbert.cwd / "campaign.toml"
     hpcbert.run(["tee", str(path)], stdin=text)
     result = hpcbert("submit", path, "--rehearse", "--json", status=2)
-    assert "3 nodes that fit and are not excluded" in result.error["message"]
+    assert "node configuration is not available" in result.error["message"]
+    assert "exclude fewer" in result.error["hint"]
 
 
 def test_what_slurm_gives_as_the_reason_is_shown_and_kept(hpcbert: Cli, submit: Any) -> None:

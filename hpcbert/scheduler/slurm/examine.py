@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
@@ -117,7 +118,10 @@ def find_impossible(scripts: Iterable[str], context: SchedulerContext) -> Iterat
     Raises:
         SchedulerError: Slurm's commands find no configuration, so that sbatch would fail too.
     """
-    if not _is_program(shutil.which("sbatch") or ""):
+    is_program = False
+    with contextlib.suppress(OSError):
+        is_program = Path(shutil.which("sbatch") or "").read_bytes().startswith(_ELF)
+    if not is_program:
         return
     for script in scripts:
         try:
@@ -136,14 +140,6 @@ def find_impossible(scripts: Iterable[str], context: SchedulerContext) -> Iterat
         elif any(phrase in start.refused for phrase in _NEVER):
             advice = find_refusal_advice(start.refused)
             yield Finding("sbatch --test-only", "fail", start.refused, advice)
-
-
-def _is_program(path: str) -> bool:
-    try:
-        with Path(path).open("rb") as file:
-            return file.read(len(_ELF)) == _ELF
-    except OSError:
-        return False
 
 
 def examine_site(site: Site, context: SchedulerContext, nodes: int) -> Iterator[Finding]:
@@ -175,7 +171,10 @@ def examine_site(site: Site, context: SchedulerContext, nodes: int) -> Iterator[
     if _UP in ping_text or _DOWN not in ping_text:  # A backup may be up.
         yield from _check_partition(site, cluster, nodes)
     if ping.ok:
-        yield from _check_versions(release[1] if release else "", cluster.settings.version)
+        version_here, controller = release[1] if release else "", cluster.settings.version
+        # Commands may be older than the controller, not newer (slurm.schedmd.com/upgrades.html).
+        if version_here and controller and version_here.split(".")[:2] > controller.split(".")[:2]:
+            yield admission.make_finding("releases", version=version_here, controller=controller)
         yield from _check_nodes(site, cluster, nodes)
         most_indices = cluster.settings.most_indices
         if most_indices is not None and most_indices < _REPEATS:
@@ -270,16 +269,6 @@ def _judge_answer(
         return Finding(name, "ok", detail)
     lines = (outcome.stderr.strip() or outcome.stdout.strip()).splitlines()
     return Finding(name, bad, lines[-1] if lines else f"status {outcome.returncode}", hint)
-
-
-def _check_versions(version: str, controller: str) -> Iterator[Finding]:
-    """Yield a finding if commands and controller have incompatible releases.
-
-    Commands may be older than the controller, but not newer (slurm.schedmd.com/upgrades.html).
-    """
-    client_release, server_release = version.split(".")[:2], controller.split(".")[:2]
-    if version and controller and client_release > server_release:
-        yield admission.make_finding("releases", version=version, controller=controller)
 
 
 def _check_nodes(site: Site, cluster: Cluster, count: int) -> Iterator[Finding]:

@@ -154,13 +154,9 @@ def search_job(watched: TrackedCampaign, array: Array, context: SchedulerContext
         context.pause(context.settle)
         watched.records.refresh(watched.directory)
         job = look_up_job(watched, array, context)
-    return job or _ask_controller_for_job(watched, array, context)
-
-
-def _ask_controller_for_job(
-    watched: TrackedCampaign, array: Array, context: SchedulerContext
-) -> Job | None:
-    """Return an array's job as the controller itself has it; squeue may answer from a cache."""
+    if job:
+        return job
+    # squeue may answer from a cache, the controller itself does not.
     answer = run_query(context, show_argv(cluster=array.cluster))
     if answer.ok:
         return _choose_job(watched, array, [row for row, _ in read_jobs(answer.stdout)])
@@ -310,20 +306,6 @@ class PrintedId:
         """Whether the controller gives no information about it at this moment."""
         return self.is_ours is None and not self.unknown
 
-    @property
-    def text(self) -> str:
-        """The job as the controller describes it."""
-        if not self.row:
-            return f"{self.job.job_id}, which Slurm does not describe"
-        return f"{self.job.job_id}, {self.row.name!r} of {self.row.user} in {self.row.workdir}"
-
-
-def is_single_id(outcome: Outcome) -> bool:
-    """Return whether sbatch succeeded and printed nothing but one id."""
-    lines = [line for line in outcome.stdout.splitlines() if line.strip()]
-    alone = len(parse_job_ids(outcome.stdout)) == 1
-    return outcome.ok and alone and all(map(parse_job_ids, lines))
-
 
 def check_printed_ids(
     watched: TrackedCampaign, array: Array, outcome: Outcome, context: SchedulerContext
@@ -331,26 +313,22 @@ def check_printed_ids(
     """Ask the controller about the ids that sbatch printed, the last one first, until one fits."""
     printed_ids: list[PrintedId] = []
     for job_id, cluster in parse_job_ids(outcome.stdout):
-        printed_ids.append(_check_printed_id(watched, array, Job(job_id, cluster), context))
-        if printed_ids[-1].is_ours:
+        job = Job(job_id, cluster)
+        answer = run_query(context, show_argv(job_id, cluster=cluster))
+        row, fields = next(read_jobs(answer.stdout if answer.ok else ""), (None, {}))
+        if row is None:
+            unknown = not answer.ok and commands.is_unknown_job(answer.stderr)
+            printed_ids.append(PrintedId(job, unknown=unknown))
+            continue
+        # By its directory, or by name, comment or script.
+        label = watched.find_labelled_array(row)
+        name_fits = label is None or label.name == array.name
+        numbered = replace(array, job_id=job_id, cluster=cluster, submit_time=row.submit)
+        is_ours = row.job == job_id and name_fits and watched.is_job_of(row, numbered)
+        printed_ids.append(PrintedId(job, is_ours=is_ours, row=row, fields=fields))
+        if is_ours:
             break
     return printed_ids
-
-
-def _check_printed_id(
-    watched: TrackedCampaign, array: Array, job: Job, context: SchedulerContext
-) -> PrintedId:
-    answer = run_query(context, show_argv(job.job_id, cluster=job.cluster))
-    row, fields = next(read_jobs(answer.stdout if answer.ok else ""), (None, {}))
-    if row is None:
-        unknown = not answer.ok and commands.is_unknown_job(answer.stderr)
-        return PrintedId(job, unknown=unknown)
-    # By its directory, or by name, comment or script.
-    label = watched.find_labelled_array(row)
-    name_fits = label is None or label.name == array.name
-    numbered = replace(array, job_id=job.job_id, cluster=job.cluster, submit_time=row.submit)
-    is_ours = row.job == job.job_id and name_fits and watched.is_job_of(row, numbered)
-    return PrintedId(job, is_ours=is_ours, row=row, fields=fields)
 
 
 def find_unmarked(watched: TrackedCampaign, printed_ids: Sequence[PrintedId]) -> PrintedId | None:

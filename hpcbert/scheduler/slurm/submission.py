@@ -27,7 +27,7 @@ from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.campaign.store import Ledger
 from hpcbert.errors import SchedulerError, UsageError, format_count, join_names
 from hpcbert.model import Array, Campaign, Point, format_utc
-from hpcbert.scheduler.base import RESUME, Job, NoRoomError, SchedulerContext, record_arrays
+from hpcbert.scheduler.base import RESUME, NoRoomError, SchedulerContext, record_arrays
 from hpcbert.scheduler.slurm.cluster import HINTS, Cluster, run_query
 from hpcbert.scheduler.slurm.identify import (
     PrintedId,
@@ -36,8 +36,8 @@ from hpcbert.scheduler.slurm.identify import (
     complete_array,
     find_unmarked,
     format_complaint,
-    is_single_id,
     look_up_job,
+    parse_job_ids,
     search_job,
 )
 from hpcbert.script.request import part_options
@@ -334,11 +334,16 @@ def _call_sbatch(
     if printed is None:
         # One array's job can't be another's, so all that are on record by now matter.
         watched = TrackedCampaign(watched.directory, ledger.campaign)
-        single_id = printed_ids[0] if is_single_id(outcome) else None
+        lines = [line for line in outcome.stdout.splitlines() if line.strip()]
+        is_single = outcome.ok and len(printed_ids) == 1 and all(map(parse_job_ids, lines))
+        single_id = printed_ids[0] if is_single else None
         # Nothing contradicts an unanswered id at this moment; a later query settles it
         # (`Array.is_unconfirmed`).
         if single_id is None or not single_id.unanswered:
-            job = _find_made_job(watched, array, outcome, context)
+            decided = _DECIDED in outcome.stderr and not outcome.ok
+            # The controller's refusal is no reason to wait.
+            search = look_up_job if decided and not _has_phrase(outcome, _UNCERTAIN) else search_job
+            job = search(watched, array, context)
             if job:
                 return job.of(array, format_utc(context.now())), "done"
         printed = find_unmarked(watched, printed_ids) if outcome.ok else None
@@ -349,16 +354,6 @@ def _call_sbatch(
         awaited = [job.job_id for job in conditions.jobs]
         return complete_array(watched, array, printed, stamp, awaited=awaited), "done"
     return _judge_failure(watched, array, outcome, printed_ids, context)
-
-
-def _find_made_job(
-    watched: TrackedCampaign, array: Array, outcome: Outcome, context: SchedulerContext
-) -> Job | None:
-    """Return the job that a call made; without waiting for it if the controller refused it."""
-    decided = _DECIDED in outcome.stderr and not outcome.ok
-    if decided and not _has_phrase(outcome, _UNCERTAIN):
-        return look_up_job(watched, array, context)
-    return search_job(watched, array, context)
 
 
 def _judge_failure(
@@ -373,9 +368,17 @@ def _judge_failure(
     unanswered = any(printed.unanswered for printed in printed_ids)
     accepted = outcome.ok or find_unmarked(watched, printed_ids) or unanswered
     if accepted or any(printed.unknown for printed in printed_ids):
-        texts = "; ".join(printed.text for printed in printed_ids) or "no job id"
-        error = f"sbatch ended with status {outcome.returncode} and printed {texts}: "
-        error += "Slurm does not show which job is this array's"
+        texts = [
+            f"{printed.job.job_id}, {printed.row.name!r} of {printed.row.user} in "
+            f"{printed.row.workdir}"
+            if printed.row
+            else f"{printed.job.job_id}, which Slurm does not describe"
+            for printed in printed_ids
+        ]
+        error = (
+            f"sbatch ended with status {outcome.returncode} and printed "
+            f"{'; '.join(texts) or 'no job id'}: Slurm does not show which job is this array's"
+        )
         stamp = format_utc(context.now()) if accepted else ""
         return replace(array, submitted=stamp, error=error), "done"
     # A command killed by a signal gives no information.
