@@ -5,7 +5,9 @@ import io
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import click
 import pytest
@@ -18,6 +20,9 @@ from hpcbert.results import formats
 from hpcbert.results.formats import FORMATS, format_of_suffix, render_csv, render_markdown
 from hpcbert.results.reduce import tabulate
 from hpcbert.results.wording import describe_flags
+from tests.kit.campaigns import Build
+from tests.kit.cases import cases
+from tests.kit.cli import run
 
 MADE = Provenance("1.2.3", "2026-01-02", "hpcbert collect")
 GROUP = Group("oneflow", "bert-base", "fp32", 32, "dlperf-time")
@@ -203,3 +208,69 @@ def test_marked_repeats_with_the_same_flags_are_together_and_numbers_follow_thei
         "2 repeats (1, 3): short-window",
         "repeat 2: outlier (20.00, 0.0% below the median), uneven (see 3 to 8), short-window",
     )
+
+
+# --- formats of other programs --------------------------------------------------------------------
+
+
+@pytest.fixture
+def mixed_tables() -> tuple[SpeedupTable, ...]:
+    rates = {"1n1g": (140.5, 140.25), "4n8g": (4321.5, None), "8n8g": (None, None)}
+    return tabulate([make_point(GROUP, shape, speeds) for shape, speeds in rates.items()])
+
+
+def test_a_perflog_has_a_line_for_each_point(mixed_tables: tuple[SpeedupTable, ...]) -> None:
+    lines = formats.render_perflog(mixed_tables, MADE).splitlines()
+    assert lines[0].startswith("result|job_completion_time|")
+    assert "|throughput_value|throughput_unit|throughput_ref|" in lines[0]
+    entries = list(csv.DictReader(lines, delimiter="|"))
+    values = [(entry["result"], entry["throughput_value"], entry["nodes"]) for entry in entries]
+    assert values == [("pass", "140.375", "1"), ("fail", "4321.5", "4"), ("fail", "", "8")]
+    assert {entry["command"] for entry in entries} == {MADE.command}
+    assert {entry["throughput_unit"] for entry in entries} == {"samples/s"}
+
+
+def test_a_report_has_an_entry_for_each_repeat(mixed_tables: tuple[SpeedupTable, ...]) -> None:
+    report = json.loads(formats.render_exacb(mixed_tables, MADE))
+    assert report.keys() == {"reporter", "experiment", "data"}
+    assert report["reporter"]["tool"] == "hpcbert"
+    rates = [(entry["success"], entry["metrics"]["throughput"]) for entry in report["data"]]
+    assert rates == [(True, 140.5), (True, 140.25), (True, 4321.5), *[(False, None)] * 3]
+    last = report["data"][-1]
+    assert (last["nodes"], last["taskspernode"]) == (8, 8)
+    assert last["reasons"].startswith("loss: the loss is nan")
+
+
+@cases
+def test_a_case_of_junit_passes_if_all_repeats_are_valid(
+    codes: tuple[str, ...], asked: int, outcome: str
+) -> None:
+    runs = tuple(
+        make_run(number, None if code else 100.0, Reason(code, 'a<b & "c"\x1b') if code else None)
+        for number, code in enumerate(codes, 1)
+    )
+    tables = tabulate([Measured(GROUP, Shape(4, 8), asked, runs)])
+    (suite,) = ET.fromstring(formats.render_cases("x", list(formats.list_cases(tables, ()))))
+    (case,) = suite
+    assert case.get("name") == "4n8g"
+    assert "oneflow" in (case.get("classname") or "")
+    assert {child.tag for child in case} - {"system-out"} == {outcome} - {""}
+    counts = {"failures": "failure", "errors": "error", "skipped": "skipped"}
+    for name, kind in counts.items():
+        assert suite.get(name) == str(int(kind == outcome))
+    (suite,) = ET.fromstring(formats.render_cases("x", list(formats.list_cases((), ["a: x"]))))
+    assert (suite.get("tests"), suite.get("errors")) == ("1", "1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("unit", ["samples", "tokens"])
+def test_collect_writes_junit_next_to_any_format(build: Build, tmp_path: Path, unit: str) -> None:
+    campaign = build("1n1g", "1n2g", repeats=2, scheduler="local")
+    campaign.finish()
+    path = tmp_path / "points.xml"
+    words = ("--format", "json", "--unit", unit, "--junit", path)
+    run("collect", campaign.directory, *words)
+    texts = [case.findtext("system-out", "") for case in ET.parse(path).iter("testcase")]
+    assert len(texts) == 2
+    assert all(f"{unit}/s" in text for text in texts)
+    assert run("collect", campaign.directory, "--explain", "--junit", path).returncode == 2

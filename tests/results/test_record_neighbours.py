@@ -68,15 +68,8 @@ def test_what_cannot_stand_beside_is_refused(log_folder: Path, words: str) -> No
 
 
 def test_the_record_is_compared_with(log_folder: Path) -> None:
-    words = (
-        "compare",
-        "dlperf:oneflow-fp32",
-        log_folder,
-        "--model",
-        "bert-base",
-        "--by",
-        "framework",
-    )
+    options = ("--model", "bert-base", "--by", "framework")
+    words = ("compare", "dlperf:oneflow-fp32", log_folder, *options)
     (comparison,) = cli.run(*words, "--json").data["comparisons"]
     # What is collected comes first, and what was published after it.
     (point,) = comparison["points"]

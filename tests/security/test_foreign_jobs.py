@@ -46,10 +46,7 @@ def test_a_copy_of_a_campaign_cancels_nothing_of_the_original(
     shutil.copytree(built.directory, copy)
     document, calls = cancelled(hpcbert, slurm, copy)
     assert (calls, document["data"]["cancelled"], document["data"]["jobs"]) == ([], False, [])
-    (warning,) = document["warnings"]
-    assert warning == (
-        f"Not cancelled: job 12 was submitted in {built.directory}, not in {copy.absolute()}."
-    )
+    assert f"job 12 was submitted in {built.directory}, not in {copy}" in document["warnings"][0]
     _, calls = cancelled(hpcbert, slurm, built.directory)
     assert [call[1:] for call in calls] == [["12"]]
 
@@ -116,11 +113,8 @@ def test_a_manifest_that_names_another_process_does_not_end_it(
     other = tmp_path / "another campaign"
     other.mkdir()
     built = watched(scheduler="local")
-    words = [
-        "-m",
-        "hpcbert.scheduler.local.worker",
-        str(built.directory if case[:3] == "its" else other),
-    ]
+    place = built.directory if case == "its own queue" else other
+    words = ["-m", "hpcbert.scheduler.local.worker", str(place)]
     (tmp_path / words[1]).write_text("sleep 600\n:\n")
     argv = ["sleep", "600"] if case == "another program" else ["sh", *words]
     with subprocess.Popen(argv, cwd=tmp_path, start_new_session=True) as process:

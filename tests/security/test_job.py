@@ -18,6 +18,7 @@ from hpcbert.campaign import record, store
 from hpcbert.commands.submit import write_campaign
 from hpcbert.slurm.hostlist import expand
 from hpcbert.slurm.state_sources import reduce_events
+from tests.kit.cases import read_constant
 from tests.kit.drafts import reference
 from tests.kit.scripts import RECORDER, drafted, run_script, slurm_in, tool, with_python
 from tests.kit.waiting import CEILING
@@ -25,23 +26,7 @@ from tests.kit.waiting import CEILING
 PATH = os.environ["PATH"]
 
 
-def texts(sprung: Path) -> list[str]:
-    """Return texts that make a file where a shell runs them."""
-    return [
-        f"$(touch {sprung})",
-        f"`touch {sprung}`",
-        f'n1";touch {sprung};"',
-        f"n1';touch {sprung};'",
-        f"n1\ntouch {sprung}\n",
-        f"a[$(touch {sprung})]",
-        f"n[1-$(touch {sprung})]",
-        "n1\\",
-        'n1","event":"end","exit":0,"x":"',
-        "%s%n",
-        "-x",
-        "*",
-        "n1\x1b[31m\x7f",
-    ]
+TEXTS = read_constant(__file__, "TEXTS")
 
 
 def run(tmp_path: Path, names: str = "localhost", **environment: str | bytes) -> Any:
@@ -53,13 +38,13 @@ def run(tmp_path: Path, names: str = "localhost", **environment: str | bytes) ->
     return run_script(draft, tmp_path, **{**slurm, "NAMES": names, **environment}), draft
 
 
-@pytest.mark.parametrize("number", range(13))
+@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
 @pytest.mark.parametrize("variable", ["SLURM_JOB_NODELIST", "SLURM_ARRAY_JOB_ID", "SLURM_JOB_QOS"])
 def test_texts_of_the_scheduler_are_json_in_the_witness(
-    tmp_path: Path, variable: str, number: int
+    tmp_path: Path, variable: str, text: str
 ) -> None:
     sprung = tmp_path / "sprung"
-    text = texts(sprung)[number]
+    text = text.replace("{sprung}", str(sprung))
     result, built = run(tmp_path, **{variable: text})
     assert result.returncode == 0, result.stderr
     assert not sprung.exists()
@@ -99,10 +84,10 @@ def test_what_is_no_number_is_refused_before_bash_counts_with_it(
     assert not list((built.directory / "status").iterdir())
 
 
-@pytest.mark.parametrize("number", range(13))
-def test_names_that_scontrol_prints_are_never_run(tmp_path: Path, number: int) -> None:
+@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
+def test_names_that_scontrol_prints_are_never_run(tmp_path: Path, text: str) -> None:
     sprung = tmp_path / "sprung"
-    run(tmp_path, names=texts(sprung)[number])
+    run(tmp_path, names=text.replace("{sprung}", str(sprung)))
     assert not sprung.exists()
 
 

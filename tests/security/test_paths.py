@@ -14,7 +14,7 @@ import pytest
 from hpcbert.campaign import archive, store
 from hpcbert.errors import UsageError
 from tests.kit.campaigns import Build, Built
-from tests.kit.cases import read_constant
+from tests.kit.cases import cases, read_constant
 from tests.kit.cli import run
 
 SECRET = "samples/s of a file that only its reader may read"
@@ -73,30 +73,7 @@ def repacked(packed: Path, change: Callable[[dict[str, Any]], Any]) -> None:
             zipped.writestr(name, content)
 
 
-OUTSIDE = [
-    (".log", "{secret}"),
-    (".log", "logs/../../../secret.log"),
-    (".log", "../../secret.log"),
-    (".log", "logs/./x.log"),
-    (".log", "logs//x.log"),
-    (".log", "notes/x.log"),
-    (".log", "manifest.json"),
-    (".log", "logs"),
-    (".log", ""),
-    (".log", "logs/" + "x" * 300),
-    (".script", "{secret}"),
-    (".script", "scripts/../../secret.log"),
-    (".script", "logs/x.sbatch"),
-    (".point.model", "../../secret"),
-    (".point.model", "x" * 300),
-    ("id", "../../x"),
-    ("id", "{secret}"),
-    ("after", "../.."),
-    ("after", "{secret}"),
-]
-
-
-@pytest.mark.parametrize(("key", "value"), OUTSIDE, ids=[str(n) for n in range(len(OUTSIDE))])
+@cases
 def test_a_path_outside_the_campaign_is_refused(
     built: Built, secret: Path, key: str, value: str
 ) -> None:

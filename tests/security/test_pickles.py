@@ -45,14 +45,9 @@ def watched_run(
 ) -> subprocess.CompletedProcess[str]:
     result = subprocess.run(
         [sys.executable, "-c", WATCHED, *words],
-        cwd=cwd,
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=CEILING,
+        cwd=cwd, env=env, capture_output=True, text=True, check=False, timeout=CEILING,
         stdin=subprocess.DEVNULL,
-    )
+    )  # fmt: skip
     assert "Traceback" not in result.stderr
     return result
 
@@ -69,23 +64,24 @@ def trapped(slurm: Any, watched: Any, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     "words",
-    [
-        ["collect"],
-        ["monitor", "--once"],
-        ["logs"],
-        ["cancel", "--yes"],
-        ["retry", "--dry-run"],
-        ["audit"],
-    ],
-    ids=" ".join,
+    ["collect", "monitor --once", "logs", "cancel --yes", "retry --dry-run", "audit"],
 )
 def test_a_planted_pickle_is_never_loaded(
-    hpcbert: Any, trapped: Path, tmp_path: Path, words: list[str]
+    hpcbert: Any, trapped: Path, tmp_path: Path, words: str
 ) -> None:
-    line = [*words, str(trapped)]
+    line = [*words.split(), str(trapped)]
     result = watched_run(line, cwd=hpcbert.cwd, env=hpcbert.environment)
     assert not (tmp_path / "sprung").exists()
     assert "PICKLE" not in result.stderr
+
+
+def test_the_watch_sees_a_pickle_that_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(pickle.dumps(Trap(tmp_path / "sprung")))
+    load = "import pickle; pickle.load(open('x', 'rb')); sys.exit()\nfrom hpcbert"
+    text = WATCHED.replace("from hpcbert", load)
+    argv = [sys.executable, "-c", text]
+    result = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "PICKLE" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -100,13 +96,3 @@ def test_a_pickle_in_the_place_of_a_file_is_no_file(build: Any, tmp_path: Path, 
         result = watched_run([*words, str(built.directory)], cwd=tmp_path, env={**os.environ})
         assert "PICKLE" not in result.stderr
     assert not sprung.exists()
-
-
-def test_the_watch_sees_a_pickle_that_is_loaded(tmp_path: Path) -> None:
-    (tmp_path / "x").write_bytes(pickle.dumps(Trap(tmp_path / "sprung")))
-    load = "import pickle; pickle.load(open('x', 'rb'))"
-    text = WATCHED.replace("from hpcbert.__main__ import main", load).replace("\nmain()", "")
-    result = subprocess.run(
-        [sys.executable, "-c", text], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert "PICKLE" in result.stderr

@@ -15,9 +15,8 @@ from tests.kit.cases import cases
 from tests.kit.cli import run
 
 
-def collected(built: Any, reader: str) -> Any:
+def name_reader(built: Any, reader: str) -> None:
     (built.directory / "recipe.toml").write_text(f'schema = 1\n[log]\ngrammar = "{reader}"\n')
-    return run("collect", built.directory)
 
 
 @pytest.fixture
@@ -43,7 +42,7 @@ def test_nothing_that_a_recipe_names_is_imported(
     for folder in (built.directory, built.directory / "scripts"):
         (folder / "mine.py").write_text(trap)
     modules = set(sys.modules)
-    (built.directory / "recipe.toml").write_text(f'schema = 1\n[log]\ngrammar = "{reader}"\n')
+    name_reader(built, reader)
     source = built.directory
     if packed:
         source = tmp_path / "stranger.zip"
@@ -83,14 +82,10 @@ def test_a_module_of_the_working_directory_is_not_imported(
     paths = {"-m": "", "PYTHONPATH": str(place), "empty part of PYTHONPATH": f"{place}/none:"}
     environment = {**os.environ, "PYTHONPATH": paths[where]}
     for reader in ("mine:read", "entry-point:mine", "entry-point:yours"):
-        (built.directory / "recipe.toml").write_text(f'schema = 1\n[log]\ngrammar = "{reader}"\n')
+        name_reader(built, reader)
+        argv = [sys.executable, "-m", "hpcbert", "collect", str(built.directory)]
         result = subprocess.run(
-            [sys.executable, "-m", "hpcbert", "collect", str(built.directory)],
-            cwd=place,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
+            argv, cwd=place, env=environment, capture_output=True, text=True, check=False
         )
         assert result.returncode == 2, result.stderr
         assert "log.grammar" in result.stderr
@@ -108,12 +103,14 @@ def test_the_entry_point_of_an_installed_package_is_called(
         "[hpcbert.grammars]\nbrought = installed_reader:read\n"
     )
     monkeypatch.setattr(sys, "path", [*sys.path, str(place)])
-    assert "43.00" in collected(built, "entry-point:brought").stdout
+    name_reader(built, "entry-point:brought")
+    assert "43.00" in run("collect", built.directory).stdout
     sys.modules.pop("installed_reader", None)
 
 
 def test_a_name_that_nobody_offers_lists_what_there_is(built: Any) -> None:
-    result = collected(built, "entry-point:nobodys")
+    name_reader(built, "entry-point:nobodys")
+    result = run("collect", built.directory)
     assert result.returncode == 2
     assert "hpcbert.grammars" in result.stderr
     assert "hint: There are: none" in result.stderr

@@ -22,9 +22,11 @@ HOSTILE = "\x1b[2J\x1b]0;owned\x07\x9b2J\x08\x7f\u202e"
 FORBIDDEN = ("\x1b[2J", "\x1b]", "\x07", "\x9b", "\x08", "\x7f", "\u202e")
 
 
-def on_terminal(words: list[str], *, cwd: Path, env: dict[str, str]) -> str:
-    """Run hpcbert on a terminal of its own and return all that it sent there."""
-    return Cli(cwd, env).on_terminal(*words, PYTHONUTF8="1")[1]
+def show(words: list[str], *, cwd: Path, env: dict[str, str]) -> str:
+    """Return all that hpcbert sends to a terminal of its own, which is clean."""
+    shown = Cli(cwd, env).on_terminal(*words, PYTHONUTF8="1")[1]
+    clean(shown)
+    return shown
 
 
 def clean(shown: str) -> None:
@@ -77,7 +79,7 @@ def test_clicks_own_errors_do_not_let_it_through(capsys: pytest.CaptureFixture[s
 def test_no_command_lets_it_through(hostile: Any, tmp_path: Path, name: str) -> None:
     words = [word.replace("{}", str(hostile.directory)) for word in COMMANDS[name]]
     runs = {"HPCBERT_RUNS": str(tmp_path / "runs")}
-    clean(on_terminal(words, cwd=tmp_path, env=runs))
+    show(words, cwd=tmp_path, env=runs)
 
 
 def test_audit_lets_nothing_through(hostile: Any, tmp_path: Path) -> None:
@@ -89,10 +91,9 @@ def test_audit_lets_nothing_through(hostile: Any, tmp_path: Path) -> None:
                 file.write(json.dumps({"time": 1, "attempt": 0, **finished}) + "\n")
     environment = {"HPCBERT_RUNS": str(tmp_path / "runs")}
     words = [str(hostile.directory)]
-    on_terminal(["collect", *words], cwd=tmp_path, env=environment)
+    show(["collect", *words], cwd=tmp_path, env=environment)
     (hostile.directory / "logs" / f"{HOSTILE}.log").write_text("")
-    shown = on_terminal(["audit", *words], cwd=tmp_path, env=environment)
-    clean(shown)
+    shown = show(["audit", *words], cwd=tmp_path, env=environment)
     assert "it did not exist before" in shown
 
 
@@ -100,7 +101,7 @@ def test_audit_lets_nothing_through(hostile: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", ["config", "doctor"])
 def test_a_hostile_site_is_named_safely(tmp_path: Path, command: str, text: str) -> None:
     (tmp_path / "site.toml").write_text(text)
-    clean(on_terminal([command, "--site", "site.toml"], cwd=tmp_path, env={}))
+    show([command, "--site", "site.toml"], cwd=tmp_path, env={})
 
 
 def test_what_slurm_says_is_shown_safely(hpcbert: Any, slurm: Any, watched: Any) -> None:
@@ -116,19 +117,14 @@ def test_what_slurm_says_is_shown_safely(hpcbert: Any, slurm: Any, watched: Any)
     for answer in answers:
         slurm.answers(**answer)
         for words in (["monitor", "--once"], ["monitor", "--once", "--json"], ["collect"]):
-            clean(
-                on_terminal(
-                    [*words, str(tracked.directory)], cwd=hpcbert.cwd, env=hpcbert.environment
-                )
-            )
+            place = str(tracked.directory)
+            show([*words, place], cwd=hpcbert.cwd, env=hpcbert.environment)
 
 
 def test_a_refusal_of_sbatch_is_shown_safely(hpcbert: Any, slurm: Any) -> None:
     slurm.answers(sbatch=[failed(f"sbatch: error: refused {HOSTILE}")], squeue=[""], sacct=[""])
     words = ["submit", "--nodes", "1", "--gpus-per-node", "1", "--fw", "pytorch"]
-    shown = on_terminal(words, cwd=hpcbert.cwd, env=hpcbert.environment)
-    clean(shown)
-    assert "refused" in shown
+    assert "refused" in show(words, cwd=hpcbert.cwd, env=hpcbert.environment)
 
 
 def test_json_holds_what_was_escaped() -> None:
