@@ -44,98 +44,73 @@ MADE = Provenance("1.2.3", "2026-01-02T03:04:05Z", "hpcbert collect")
 # What JSON can hold: no lone halves of characters beyond its first plane.
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
 names = st.text(st.characters(categories=["L", "N", "P"]), min_size=1, max_size=8)
-speeds = st.floats(1e-3, 1e7)
-small_integers = st.integers(1, 9)
-listed = st.lists(texts, max_size=2).map(tuple)
+speeds, counts, seconds = st.floats(1e-3, 1e7), st.integers(1, 9), st.none() | st.floats(0, 1e9)
+
+
+def several(values: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
+    return st.lists(values, max_size=2).map(tuple)
+
+
+listed, pairs = several(texts), several(st.tuples(texts, texts))
 attempts = st.builds(
-    Attempt,
-    *(st.integers(0, 9), texts, texts, texts, listed),
-    *(st.none() | st.floats(0, 1e9), st.none() | st.floats(0, 1e9), texts, texts),
+    Attempt, counts, texts, texts, texts, listed, seconds, seconds, texts, state_source=texts
+)
+RUN: dict[str, Any] = {
+    "state": texts,
+    "state_source": texts,
+    "log": texts,
+    "nodes": listed,
+    "flags": listed,
+    "attempts": several(attempts),
+    "environments": pairs,
+    "notes": several(st.builds(Note, texts, texts)),
+}
+runs = st.builds(Run, counts, counts, speeds, st.just(True), st.just(()), **RUN) | st.builds(
+    *(Run, counts, counts, st.none() | speeds, st.just(False)),
+    st.tuples(st.builds(Reason, st.just("loss"), texts)),
+    **RUN,
+)
+scopes = st.sampled_from(("nodes", "repeats", "points"))
+points = st.builds(
+    Measured,
+    group=st.builds(Group, names, names, names, counts, names, texts),
+    shape=st.builds(Shape, counts, counts),
+    asked=counts,
+    runs=several(runs),
+    flags=listed,
+    differences=several(st.builds(Difference, texts, scopes, several(st.tuples(texts, listed)))),
+    counted=st.none() | st.builds(Counted, counts, st.none() | st.just(99), texts),
+    origin=st.none() | st.builds(Origin, st.sampled_from(("campaign", "logs")), texts),
+    facts=st.dictionaries(texts, listed, max_size=3).map(lambda facts: tuple(facts.items())),
+)
+tables = st.builds(
+    tabulate,
+    st.lists(points, max_size=6, unique_by=lambda point: (point.group, point.shape)),
+    require_all=st.booleans(),
+)
+sources = st.builds(
+    Source,
+    kind=st.just("campaign"),
+    name=texts,
+    command=listed,
+    protocol=st.none() | st.just(Protocol()),
+    materials=st.tuples(st.builds(Material, st.just("image"), texts, texts, texts)),
+    environments=several(
+        st.builds(NodeFacts, texts, listed, st.dictionaries(texts, texts, max_size=1))
+    ),
+)
+results = st.builds(
+    *(ResultSet, tables, st.none() | st.builds(Provenance, texts, texts, texts)),
+    *(st.tuples(sources), listed, listed, pairs),
 )
 
 
-@st.composite
-def draw_run(draw: st.DrawFn, repeat: int) -> Run:
-    speed = draw(st.none() | speeds)
-    valid = speed is not None and draw(st.booleans())
-    return Run(
-        repeat=repeat,
-        attempt=draw(st.integers(0, 3)),
-        throughput=speed,
-        valid=valid,
-        reasons=() if valid else (Reason("loss", draw(texts)),),
-        state=draw(texts),
-        state_source=draw(texts),
-        log=draw(texts),
-        nodes=draw(listed),
-        attempts=tuple(draw(st.lists(attempts, max_size=2))),
-        environments=draw(st.lists(st.tuples(texts, texts), max_size=2).map(tuple)),
-        flags=draw(listed),
-        notes=draw(st.lists(st.builds(Note, texts, texts), max_size=2).map(tuple)),
-    )
-
-
-@st.composite
-def draw_point(draw: st.DrawFn, group: Group, shape: Shape) -> Measured:
-    count = draw(st.integers(0, 4))
-    between = st.builds(
-        Difference,
-        texts,
-        st.sampled_from(("nodes", "repeats", "points")),
-        st.lists(st.tuples(texts, listed), max_size=2).map(tuple),
-    )
-    window = st.builds(Counted, st.integers(0, 9), st.none() | st.integers(10, 99), texts)
-    return Measured(
-        group=group,
-        shape=shape,
-        asked=count + draw(st.integers(0, 2)),
-        runs=tuple(draw(draw_run(number)) for number in range(1, count + 1)),
-        flags=draw(listed),
-        differences=draw(st.lists(between, max_size=2).map(tuple)),
-        counted=draw(st.none() | window),
-        origin=draw(st.none() | st.builds(Origin, st.sampled_from(("campaign", "logs")), texts)),
-        facts=tuple(draw(st.dictionaries(texts, listed, max_size=3)).items()),
-    )
-
-
-@st.composite
-def draw_results(draw: st.DrawFn) -> ResultSet:
-    groups = draw(
-        st.lists(
-            st.builds(Group, names, names, names, small_integers, names, texts),
-            max_size=3,
-            unique=True,
-        )
-    )
-    shapes = st.lists(
-        st.builds(Shape, small_integers, small_integers), min_size=1, max_size=3, unique=True
-    )
-    measured = [draw(draw_point(group, shape)) for group in groups for shape in draw(shapes)]
-    tables = tabulate(measured, require_all=draw(st.booleans()))
-    source = Source(
-        "campaign",
-        draw(texts),
-        command=draw(listed),
-        protocol=draw(st.none() | st.just(Protocol())),
-        materials=(Material("image", draw(texts), draw(texts), draw(texts)),),
-        environments=(NodeFacts(draw(texts), draw(listed), {draw(texts): draw(texts)}),),
-    )
-    return ResultSet(
-        tables=tables,
-        made=draw(st.none() | st.builds(Provenance, texts, texts, texts)),
-        sources=(source,),
-        refused=draw(listed),
-        warnings=draw(listed),
-        left_out=draw(st.lists(st.tuples(texts, texts), max_size=2).map(tuple)),
-    )
-
-
-@given(draw_results())
+@given(results)
 def test_results_are_read_back_as_they_were(result_set: ResultSet) -> None:
     assert parse_results(render_results(result_set), file="x.json") == result_set
 
 
-@given(draw_results())
+@given(results)
 def test_what_collect_writes_is_read_back(result_set: ResultSet) -> None:
     provenance = result_set.made or MADE
     printed = {

@@ -29,11 +29,8 @@ def make_run(number: int, speed: float | None, nodes: str = "") -> Run:
 
 
 def make_row(shape: str, speed: float, *runs: Run, **changes: Any) -> Row:
-    base = Row(
-        shape=Shape.parse(shape), median=speed, mean=speed, min=speed, max=speed, cv=None, speedup=None,
-        efficiency=None, repeats=RepeatCount(len(runs), len(runs)), runs=runs,
-    )  # fmt: skip
-    return replace(base, **changes)
+    row = Row(Shape.parse(shape), speed, RepeatCount(len(runs), len(runs)), runs=runs)
+    return replace(row, **changes)
 
 
 def test_a_run_that_is_missing_is_of_the_same_device() -> None:

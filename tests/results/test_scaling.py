@@ -23,18 +23,13 @@ GROUP = Group("oneflow", "bert-base", "fp16", 32, "rate")
 
 
 def make_row(shape: str, speed: float | None, spread: float = 0.0) -> Row:
-    return Row(
-        shape=Shape.parse(shape), median=speed, mean=speed,
-        min=speed and speed * (1 - spread), max=speed and speed * (1 + spread),
-        cv=None, speedup=None, efficiency=None, repeats=RepeatCount(0, 0),
-    )  # fmt: skip
+    low, high = speed and speed * (1 - spread), speed and speed * (1 + spread)
+    return Row(Shape.parse(shape), speed, RepeatCount(0, 0), min=low, max=high)
 
 
 def make_table(speeds: dict[str, float | None], **changes: Any) -> SpeedupTable:
-    rows = sorted(
-        (make_row(shape, speed) for shape, speed in speeds.items()),
-        key=lambda entry: entry.shape.gpus,
-    )
+    rows = [make_row(shape, speed) for shape, speed in speeds.items()]
+    rows.sort(key=lambda row: row.shape.gpus)
     return SpeedupTable(Group(**{**vars(GROUP), **changes}), None, tuple(rows))
 
 

@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from hpcbert.campaign import store
-from hpcbert.cli.main import root
 from hpcbert.config import trust
 from hpcbert.errors import UsageError
 from hpcbert.script.render import _make_environment
+from tests.kit import cli
 from tests.kit.campaigns import Built
+from tests.kit.cli import Cli
 from tests.kit.needs import lacks
 from tests.kit.waiting import CEILING
 
@@ -48,7 +48,6 @@ def give_away(path: Path) -> None:
 class Shared:
     """A directory that everybody can write to, with a campaign of the victim's and a later one."""
 
-    hpcbert: Any
     slurm: Any
     own: Built
     theirs: Built
@@ -57,15 +56,17 @@ class Shared:
     def runs(self) -> Path:
         return self.own.directory.parent
 
-    def __call__(self, *words: object) -> Any:
-        return self.hpcbert(*words)
-
     def started(self) -> list[list[str]]:
         return [*self.slurm.calls("sbatch"), *self.slurm.calls("scancel")]
 
 
 @pytest.fixture
-def shared(hpcbert: Any, slurm: Any, watched: Callable[..., Built]) -> Iterator[Shared]:
+def shared(
+    hpcbert: Cli, slurm: Any, watched: Callable[..., Built], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Shared]:
+    monkeypatch.chdir(hpcbert.cwd)
+    for name, value in hpcbert.env.items():
+        monkeypatch.setenv(name, value)
     built, theirs = watched(OWN), watched(THEIRS, job_id="77")
     for tracked in (built, theirs):
         array = tracked.campaign.arrays[0]
@@ -75,7 +76,7 @@ def shared(hpcbert: Any, slurm: Any, watched: Callable[..., Built]) -> Iterator[
         tracked.log("1n1g", 1, f"{tracked.campaign.id}\n")
     give_away(theirs.directory)
     built.directory.parent.chmod(0o1777)
-    workspace = Shared(hpcbert, slurm, built, theirs)
+    workspace = Shared(slurm, built, theirs)
     yield workspace
     assert not list(workspace.runs.glob("*/sprung"))
 
@@ -84,9 +85,9 @@ def test_the_newest_campaign_is_the_callers_own(shared: Shared) -> None:
     ended = "".join(shared.own.sacct(number, "FAILED") for number in (1, 2))
     shared.slurm.answers(sacct=[ended])
     assert store.find_newest(shared.runs) == shared.own.directory
-    assert shared("logs").stdout == f"{OWN}\n"
+    assert cli.run("logs").stdout == f"{OWN}\n"
     for words in (*TO_READ, ["retry", "--dry-run"]):
-        result = shared(*words, "--json")
+        result = cli.run(*words, "--json")
         assert THEIRS not in result.stdout, words
         assert "bbbbbb" not in result.stderr
     assert not shared.started()
@@ -97,7 +98,7 @@ def test_nothing_runs_of_a_campaign_that_is_somebody_elses(
     shared: Shared, words: list[str]
 ) -> None:
     for name in (str(shared.theirs.directory), THEIRS):
-        result = shared(*words, name)
+        result = cli.run(*words, name)
         assert result.returncode == 2
         assert f"belongs to user {MALLORY}" in result.stderr
         assert "hint:" in result.stderr
@@ -109,32 +110,31 @@ def test_nothing_runs_of_a_campaign_that_is_somebody_elses(
 @pytest.mark.parametrize("words", TO_READ, ids=" ".join)
 def test_reading_one_that_is_named_says_whose_it_is(shared: Shared, words: list[str]) -> None:
     before = sorted(path.name for path in shared.theirs.directory.iterdir())
-    result = shared(*words, str(shared.theirs.directory), "--json")
-    document = json.loads(result.stdout.splitlines()[-1])
+    result = cli.run(*words, str(shared.theirs.directory), "--json")
     if words != ["audit"]:  # It was never collected: there is no evidence yet.
-        assert f"belongs to user {MALLORY}" in " ".join(document["warnings"])
+        assert f"belongs to user {MALLORY}" in " ".join(result.document["warnings"])
     assert sorted(path.name for path in shared.theirs.directory.iterdir()) == before
 
 
 def test_a_part_of_an_id_never_means_somebody_elses(shared: Shared) -> None:
     assert store.resolve("pytorch", shared.runs) == shared.own.directory
-    result = shared("logs", "bbbbbb")
+    result = cli.run("logs", "bbbbbb")
     assert result.returncode == 2
     assert "There is no campaign 'bbbbbb'" in result.stderr
     # A directory of that very name, in the directory where the victim works.
-    shutil.copytree(shared.theirs.directory, shared.hpcbert.cwd / "aaaaaa")
-    give_away(shared.hpcbert.cwd / "aaaaaa")
+    shutil.copytree(shared.theirs.directory, Path.cwd() / "aaaaaa")
+    give_away(Path.cwd() / "aaaaaa")
     for word in ("logs", "collect", "monitor"):
         assert THEIRS not in shared(word, "aaaaaa", *(["--once"] * (word == "monitor"))).stdout
 
 
 def test_a_directory_of_campaigns_is_collected_without_other_peoples(shared: Shared) -> None:
-    document = json.loads(shared("collect", str(shared.runs), "--json").stdout)
+    document = cli.run("collect", shared.runs, "--json").document
     assert THEIRS not in json.dumps(document["data"])
     assert any(f"{THEIRS} is left out" in warning for warning in document["warnings"])
     shutil.rmtree(shared.own.directory)
     # Without one of the caller's own, nothing is in doubt.
-    document = json.loads(shared("collect", str(shared.runs), "--json").stdout)
+    document = cli.run("collect", shared.runs, "--json").document
     assert THEIRS in json.dumps(document["data"])
     assert any(f"belongs to user {MALLORY}" in warning for warning in document["warnings"])
 
@@ -144,7 +144,7 @@ def test_a_link_to_the_callers_own_campaign_is_its_makers(shared: Shared) -> Non
     link.symlink_to(shared.own.directory)
     os.chown(link, MALLORY, MALLORY, follow_symlinks=False)
     assert store.find_campaigns(shared.runs) == (shared.own.directory,)
-    result = shared("retry", str(link))
+    result = cli.run("retry", str(link))
     assert result.returncode == 2
     assert "belongs to user" in result.stderr
     os.chown(link, 0, 0, follow_symlinks=False)
@@ -197,17 +197,17 @@ def test_a_campaign_in_a_groups_hands_runs(shared: Shared) -> None:
 
 def test_a_campaign_that_is_trusted_is_somebody_elses_no_more(shared: Shared) -> None:
     theirs = shared.theirs.directory
-    result = shared("retry", "--dry-run", theirs)
+    result = cli.run("retry", "--dry-run", theirs)
     assert result.returncode == 2
     assert f"hpcbert submit --like {shlex.quote(str(theirs))}" in result.stderr
     assert f"hpcbert trust {shlex.quote(str(theirs))}\n" in result.stderr
-    assert shared("trust", theirs).ok
+    assert cli.run("trust", theirs).ok
     ended = "".join(shared.theirs.sacct(number, "FAILED") for number in (1, 2))
     shared.slurm.answers(sacct=[ended])
-    assert "belongs to" not in shared("retry", "--dry-run", theirs).stderr
+    assert "belongs to" not in cli.run("retry", "--dry-run", theirs).stderr
     # It is not the caller's: a new owner is another matter.
     os.chown(theirs / "manifest.json", MALLORY + 1, -1)
-    assert f"belongs to user {MALLORY + 1}" in shared("retry", "--dry-run", theirs).stderr
+    assert f"belongs to user {MALLORY + 1}" in cli.run("retry", "--dry-run", theirs).stderr
 
 
 def test_a_file_system_that_is_open_to_everybody_is_trusted_once(shared: Shared) -> None:
@@ -215,14 +215,14 @@ def test_a_file_system_that_is_open_to_everybody_is_trusted_once(shared: Shared)
     shutil.copytree(shared.own.directory, later)
     for path in (shared.runs, *shared.runs.rglob("*")):
         path.chmod(0o777)
-    result = shared("cancel", "--yes", OWN)
+    result = cli.run("cancel", "--yes", OWN)
     assert "It can be changed by everybody" in result.stderr
     words = shlex.split(result.stderr.rpartition("hpcbert trust ")[2])
     assert words == [str(shared.runs)]
-    assert shared("trust", *words).ok
+    assert cli.run("trust", *words).ok
     for name in (OWN, later.name):
-        assert "changed by everybody: " not in shared("cancel", "--yes", name).stderr
-    assert "belongs to" in shared("cancel", "--yes", THEIRS).stderr
+        assert "changed by everybody: " not in cli.run("cancel", "--yes", name).stderr
+    assert "belongs to" in cli.run("cancel", "--yes", THEIRS).stderr
 
 
 @pytest.mark.parametrize("words", [("note", "x"), ("audit", "--accept", "x"), ("rm", "--yes")])
@@ -241,7 +241,7 @@ def test_who_opened_a_campaign_to_others_has_to_close_it_first(
     shared: Shared, words: list[str]
 ) -> None:
     shared.own.directory.chmod(0o777)
-    result = shared(*words, OWN)
+    result = cli.run(*words, OWN)
     assert result.returncode == 2
     assert f"chmod o-w {shlex.quote(str(shared.own.directory))}" in result.stderr
     assert not shared.started()
@@ -250,7 +250,7 @@ def test_who_opened_a_campaign_to_others_has_to_close_it_first(
 def test_runs_without_the_sticky_bit_get_a_warning(shared: Shared) -> None:
     assert not store.warn_about_writers(shared.own.directory)
     shared.runs.chmod(0o777)
-    assert "chmod +t" in shared("logs").stderr
+    assert "chmod +t" in cli.run("logs").stderr
     # Those of a group: it is trusted not to take each other's away.
     shared.runs.chmod(0o2775)
     assert not store.warn_about_writers(shared.own.directory)
@@ -275,9 +275,9 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def refusal(*words: str) -> str:
     """Return why render refuses what is in and above the working directory; empty if it does not."""
     _make_environment.cache_clear()  # A template that was loaded stays in the process.
-    result = CliRunner().invoke(root, ["render", "--fw", "pytorch", "--nodes", "1", *words])
-    assert result.exit_code in {0, 2}, result.output
-    return result.stderr if result.exit_code else ""
+    result = cli.run("render", "--fw", "pytorch", "--nodes", "1", *words)
+    assert result.returncode in {0, 2}, result
+    return "" if result.ok else result.stderr
 
 
 def copy_recipe(place: Path) -> Path:
@@ -311,8 +311,7 @@ def obey(text: str) -> None:
     words = shlex.split(text.rpartition("hpcbert trust ")[2])
     assert words
     for _ in range(2):
-        result = CliRunner().invoke(root, ["trust", *words])
-        assert result.exit_code == 0, result.output
+        assert cli.run("trust", *words).ok
 
 
 @pytest.mark.parametrize("folder", [0o2775, 0o777, 0o1777], ids=oct)
@@ -435,22 +434,21 @@ def test_readers_read_whatever_others_wrote_and_runners_refuse(elsewhere: Path) 
     runners += [["prepare", "--fw", "pytorch", "--dry-run"]]
     for more in ([], [["doctor"], ["images", "remove", "x"]]):
         for words in runners + more:
-            result = CliRunner().invoke(root, words)
-            assert result.exit_code == 2, words
+            result = cli.run(*words)
+            assert result.returncode == 2, words
             assert "It belongs to" in result.stderr, words
         give_away(elsewhere)
         elsewhere.chmod(0o777)
     sample = str(elsewhere / "templates/pytorch/sample.log")
     for words in (["frameworks"], ["frameworks", "show", "pytorch"], ["config"], ["list"]):
-        assert CliRunner().invoke(root, words).exit_code == 0, words
+        assert cli.run(*words).ok, words
     for words in (["collect", sample], ["monitor"], ["logs"], ["audit"], ["show"], ["report"]):
-        assert "hpcbert trust" not in CliRunner().invoke(root, words).output, words
+        assert "hpcbert trust" not in cli.run(*words).output, words
 
 
 def test_trust_is_remembered_by_path_and_owner(elsewhere: Path) -> None:
     def trust(*words: str) -> Any:
-        result = CliRunner().invoke(root, ["trust", *words, "--json"])
-        return json.loads(result.stdout)
+        return cli.run("trust", *words, "--json").document
 
     site = elsewhere / "site.toml"
     plant(site)
@@ -488,8 +486,7 @@ def test_trust_is_not_inherited_with_somebodys_home(elsewhere: Path) -> None:
     file = trust.trust_file(os.environ)
     os.chown(file, MALLORY, MALLORY)
     assert f"{file}: It belongs to user {MALLORY}, not to you." in refusal()
-    result = CliRunner().invoke(root, ["trust", str(site)])
-    assert result.exit_code == 2
+    assert cli.run("trust", site).returncode == 2
     assert file.stat().st_uid == MALLORY
 
 
@@ -507,7 +504,7 @@ def test_a_refused_submission_is_not_the_newest(shared: Shared) -> None:
     assert store.find_newest(shared.runs) == later
     store.write_manifest(later, replace(shared.own.campaign, id=later.name, arrays=(array,)))
     shutil.rmtree(shared.own.directory)
-    result = shared("collect")
+    result = cli.run("collect")
     assert result.returncode == 2
     assert f"hpcbert submit --resume {later}" in result.stderr
 
@@ -516,9 +513,9 @@ def test_an_ambiguous_name_lists_all_and_an_unknown_one_what_there_is(shared: Sh
     names = [f"2026112{day}T100000Z-oneflow-e{day}{day}" for day in range(2, 7)]
     for name in names:
         shutil.copytree(shared.own.directory, shared.runs / name)
-    result = shared("logs", "oneflow")
+    result = cli.run("logs", "oneflow")
     assert result.returncode == 2
     assert all(name in result.stderr for name in names)
-    result = shared("logs", "paddle")
+    result = cli.run("logs", "paddle")
     assert all(name in result.stderr for name in (*names, OWN))
     assert THEIRS not in result.stderr

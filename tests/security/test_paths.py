@@ -57,22 +57,6 @@ def set_path(key: str, value: str) -> Callable[[dict[str, Any]], Any]:
     return change
 
 
-def repacked(packed: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    """Change the manifest in an archive, and its digest."""
-    with zipfile.ZipFile(packed) as zipped:
-        files = {name: zipped.read(name) for name in zipped.namelist()}
-    (manifest,) = (name for name in files if name.endswith("/manifest.json"))
-    (index,) = (name for name in files if name.endswith("/archive.json"))
-    data, described = json.loads(files[manifest]), json.loads(files[index])
-    change(data)
-    files[manifest] = json.dumps(data).encode()
-    described["files"]["manifest.json"]["sha256"] = sha256(files[manifest]).hexdigest()
-    files[index] = json.dumps(described).encode()
-    with zipfile.ZipFile(packed, "w") as zipped:
-        for name, content in files.items():
-            zipped.writestr(name, content)
-
-
 @cases
 def test_a_path_outside_the_campaign_is_refused(
     built: Built, secret: Path, key: str, value: str
@@ -107,7 +91,18 @@ def test_logs_of_an_archive_are_the_archives(
 ) -> None:
     packed = tmp_path / "a.zip"
     archive.pack(built.directory, packed)
-    repacked(packed, set_path(".log", value.replace("{secret}", str(secret))))
+    with zipfile.ZipFile(packed) as zipped:
+        files = {name: zipped.read(name) for name in zipped.namelist()}
+    (manifest,) = (name for name in files if name.endswith("/manifest.json"))
+    (index,) = (name for name in files if name.endswith("/archive.json"))
+    data, described = json.loads(files[manifest]), json.loads(files[index])
+    set_path(".log", value.replace("{secret}", str(secret)))(data)
+    files[manifest] = json.dumps(data).encode()
+    described["files"]["manifest.json"]["sha256"] = sha256(files[manifest]).hexdigest()
+    files[index] = json.dumps(described).encode()
+    with zipfile.ZipFile(packed, "w") as zipped:
+        for name, content in files.items():
+            zipped.writestr(name, content)
     result = run("logs", packed)
     assert result.returncode == 2
     assert "outside the campaign" in result.stderr
