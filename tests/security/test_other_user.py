@@ -125,7 +125,7 @@ def test_a_part_of_an_id_never_means_somebody_elses(shared: Shared) -> None:
     shutil.copytree(shared.theirs.directory, Path.cwd() / "aaaaaa")
     give_away(Path.cwd() / "aaaaaa")
     for word in ("logs", "collect", "monitor"):
-        assert THEIRS not in shared(word, "aaaaaa", *(["--once"] * (word == "monitor"))).stdout
+        assert THEIRS not in cli.run(word, "aaaaaa", *(["--once"] * (word == "monitor"))).stdout
 
 
 def test_a_directory_of_campaigns_is_collected_without_other_peoples(shared: Shared) -> None:
@@ -154,7 +154,7 @@ def test_a_link_to_the_callers_own_campaign_is_its_makers(shared: Shared) -> Non
 def test_without_a_campaign_of_ones_own_others_are_named(shared: Shared) -> None:
     shutil.rmtree(shared.own.directory)
     for word in ("retry", "collect", "monitor", "logs", "audit"):
-        result = shared(word)
+        result = cli.run(word)
         assert result.returncode == 2, word
         assert "You have no campaign yet; 1 belong to others." in result.stderr
         assert THEIRS in result.stderr
@@ -231,7 +231,7 @@ def test_nothing_is_written_into_a_colleagues_campaign(
 ) -> None:
     name, *more = words
     places = (str(shared.theirs.directory), *more) if name != "rm" else (*more, THEIRS)
-    result = shared(name, *places)
+    result = cli.run(name, *places)
     assert result.returncode == 2
     assert f"belongs to user {MALLORY}" in result.stderr
 
