@@ -225,13 +225,9 @@ def watch(
 def _wait(seconds: float, tracker: Tracker, pause: Callable[[float], None]) -> None:
     """Wait, but no longer than until jobs wrote something that makes a poll worthwhile."""
     shortest_look = sum(not state.kind.over for state in tracker.states.values()) / _MOST_STATS
-    while seconds > 0:
-        start = time.thread_time()
-        if tracker.has_news():
-            return
-        sparing_seconds = (time.thread_time() - start) * _IDLE_FACTOR
+    while seconds > 0 and not tracker.has_news():
         look_seconds = min(_LOOK_SECONDS, tracker.seconds_to_news())
-        look_seconds = max(look_seconds, _SHORTEST, shortest_look, sparing_seconds)
+        look_seconds = max(look_seconds, _SHORTEST, shortest_look)
         pause(min(seconds, look_seconds))
         seconds -= look_seconds
 

@@ -239,47 +239,6 @@ def test_a_looked_at_view_is_refreshed_between_polls(watched: Build) -> None:
     assert sum(call[0] == "sacct" for call in run.calls) == 2
 
 
-def count_looks(time: Clock, since: float, until: float) -> int:
-    """Count the pauses that begin so many seconds after T."""
-    begun = [sum(time.pauses[:at]) for at in range(len(time.pauses))]
-    return sum(since <= start < until for start in begun)
-
-
-def accounted(built: Built, first: str, second: str) -> Slurm:
-    return Slurm(
-        sacct=[built.sacct(1, first) + built.sacct(2, second)],
-        squeue=[built.squeue(1, first) + built.squeue(2, second)],
-    )
-
-
-@pytest.mark.usefixtures("at_once")
-@pytest.mark.parametrize(
-    ("stats", "expected"),
-    [(2000, (4, 40, 4)), (4, (2, 20, 4))],
-    ids=["few files", "many"],
-)
-def test_files_are_looked_at_four_times_a_second_and_many_files_less_often(
-    watched: Build, monkeypatch: pytest.MonkeyPatch, stats: int, expected: tuple[int, int, int]
-) -> None:
-    monkeypatch.setattr(monitor, "_MOST_STATS", stats)
-    built, time = watched(repeats=2), Clock()
-    says = [accounted(built, "RUNNING", "RUNNING")]
-    time.at(20, lambda: says.append(accounted(built, "COMPLETED", "RUNNING")))
-    time.at(30, lambda: says.append(accounted(built, "COMPLETED", "COMPLETED")))
-
-    def newest(*words: Any, **more: Any) -> Any:
-        return says[-1](*words, **more)
-
-    follow(built, newest, time=time)
-    assert time.now - T == 35
-    # At the start, later, and after the first of the two has ended.
-    assert (
-        count_looks(time, 0, 1),
-        count_looks(time, 10, 20),
-        count_looks(time, 25, 26),
-    ) == expected
-
-
 def end_repeat(built: Built, repeat: int = 1, *, signal: str = "") -> None:
     """Write down that the newest attempt of a repeat is over."""
     end = {"event": "end", "exit": 143 if signal else 0}

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import socket
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,9 +17,8 @@ from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.commands import submit as flow
 from hpcbert.errors import HpcbertError, SchedulerError, UsageError
 from hpcbert.model import MANIFEST, Shape
-from hpcbert.scheduler.base import Check, SchedulerContext
+from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.script.draft import Draft
-from hpcbert.system.runner import Outcome
 from tests.kit.campaigns import updated
 from tests.kit.drafts import combined, curve, drafted, hurried, reference
 from tests.kit.slurm import Answer, Job, Slurm, failed
@@ -433,22 +431,3 @@ def test_a_campaign_named_by_a_relative_path_is_submitted_by_its_absolute_one(
     monkeypatch.chdir(runs.parent)
     flow.submit(store.resolve("abc123", relative), hurried(slurm))
     assert all(Path(call[-1]).is_absolute() for call in slurm.calls if call[0] == "sbatch")
-
-
-def test_dry_run_distinguishes_refusal_from_absence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    draft = curve(tmp_path, ("fp32",))
-    monkeypatch.setattr("shutil.which", lambda _: "/bin/sbatch")
-
-    def answering(message: str) -> Check:
-        def run(argv: Sequence[str], **_: object) -> Outcome:
-            bad = argv[0] == "sbatch" and bool(message)
-            return Outcome(tuple(argv), int(bad), "", message if bad else "")
-
-        return scheduler.create_scheduler("slurm", SchedulerContext(run)).checks({"x": "true"})[1]
-
-    assert answering("").ok is True
-    assert answering("allocation failure: Invalid account").ok is False
-    assert answering("Unable to contact slurm controller (connect failure)").ok is None
-    assert not draft.directory.exists()

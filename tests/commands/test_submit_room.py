@@ -113,17 +113,6 @@ def test_more_repeats_than_indices_are_several_arrays(tmp_path: Path) -> None:
     assert run(["bash", "-n"], stdin=text).ok
 
 
-def test_few_indices_split_a_usual_point_too(tmp_path: Path) -> None:
-    draft, slurm = curve(tmp_path, ("fp32",), most_indices=3), Slurm()
-    flow.write_campaign(draft)
-    campaign = flow.submit(draft.directory, hurried(slurm))
-    assert [array.repeats for array in campaign.arrays] == [(1, 2, 3), (4, 5)] * 2
-    calls = [call for call in slurm.calls if call[0] == "sbatch"]
-    assert [call[2] for call in calls[1:]] == [
-        f"--dependency=afterany:{job}" for job in (100, 101, 102)
-    ]
-
-
 def test_the_cluster_says_how_many_indices_it_takes(tmp_path: Path) -> None:
     def answering(text: str, code: int = 0) -> int | None:
         context = SchedulerContext(lambda argv, **_: Outcome(tuple(argv), code, text))
