@@ -172,29 +172,20 @@ def describe_error(error: BaseException) -> str:
 
 def explain_os_error(error: OSError) -> HpcbertError:
     """Turn an error of the system into one of hpcbert that names the file."""
+    filenames = (error.filename, error.filename2)
     names = [
         os.fsdecode(filename)
-        for filename in (error.filename, error.filename2)
-        if _is_path(filename)
+        for filename in filenames
+        if isinstance(filename, str | bytes | os.PathLike) and filename
     ]
-    if isinstance(error, FileNotFoundError) and _is_working_directory_gone():
-        return HpcbertError(
-            "The working directory was removed.",
-            hint="Change to another one, then run the command again.",
-        )
+    if isinstance(error, FileNotFoundError):
+        try:
+            os.getcwd()  # noqa: PTH109 - pathlib is not loaded for this
+        except OSError:
+            return HpcbertError(
+                "The working directory was removed.",
+                hint="Change to another one, then run the command again.",
+            )
     advice = find_remedy(error)
-    return HpcbertError(
-        f"{describe_error(error)}.", where=" -> ".join(names), hint=f"{advice}." if advice else ""
-    )
-
-
-def _is_path(filename: object) -> bool:
-    return isinstance(filename, str | bytes | os.PathLike) and bool(filename)
-
-
-def _is_working_directory_gone() -> bool:
-    try:
-        os.getcwd()  # noqa: PTH109 - pathlib is not loaded for this
-    except OSError:
-        return True
-    return False
+    hint = f"{advice}." if advice else ""
+    return HpcbertError(f"{describe_error(error)}.", where=" -> ".join(names), hint=hint)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -75,9 +75,21 @@ class LoadedResult:
         """
         import pandas as pd
 
+        facts: list[tuple[str, ...]] = []
+        for source in self.results.sources:
+            for environment in source.environments:
+                for node in environment.nodes:
+                    place = source.name, node, "", environment.digest
+                    facts += [(*place, fact, value) for fact, value in environment.facts.items()]
+        names = {source.name for source in self.results.sources if source.environments}
+        for table in self.results.tables:
+            for row in table.rows:
+                name = row.origin.name if row.origin else ""
+                point = f"{table.group.framework} {row.shape}"
+                for fact, values in () if name in names else row.facts:
+                    facts.append((name, "", point, "", fact, ", ".join(values)))
         columns = ["source", "node", "point", "digest", "fact", "value"]
-        facts = pd.DataFrame(list(self._facts()), columns=columns)
-        return self._with_provenance(facts.astype("string"))
+        return self._with_provenance(pd.DataFrame(facts, columns=columns).astype("string"))
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -130,27 +142,6 @@ class LoadedResult:
         for name, value in (*asdict(self.made).items(), ("sources", sources)):
             data_frame.attrs[name] = value
         return data_frame
-
-    def _facts(self) -> Iterator[dict[str, str]]:
-        for source in self.results.sources:
-            for environment in source.environments:
-                for node in environment.nodes:
-                    base = {
-                        "source": source.name,
-                        "node": node,
-                        "point": "",
-                        "digest": environment.digest,
-                    }
-                    for fact, value in environment.facts.items():
-                        yield {**base, "fact": fact, "value": value}
-        names = {source.name for source in self.results.sources if source.environments}
-        for table in self.results.tables:
-            for row in table.rows:
-                name = row.origin.name if row.origin else ""
-                point = f"{table.group.framework} {row.shape}"
-                base = {"source": name, "node": "", "point": point, "digest": ""}
-                for fact, values in () if name in names else row.facts:
-                    yield {**base, "fact": fact, "value": ", ".join(values)}
 
 
 def load(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import socket
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,8 @@ from hpcbert.scheduler.slurm.examine import examine_site, find_failed_prologs
 from hpcbert.script import materials
 from hpcbert.system.runner import Outcome, run
 from tests.kit import drafts
-from tests.kit.cases import cases
-from tests.kit.cluster import DENIED, Answers, partition
+from tests.kit.cases import cases, read_constant
+from tests.kit.cluster import DENIED, Answers
 from tests.kit.doctor import FAULTS, Fault, find_missed, select_faults
 from tests.kit.paths import REPOSITORY
 
@@ -30,24 +31,8 @@ WORKLOADS = REPOSITORY / "hpcbert/workloads"
 ENFORCED = (
     "ClusterName = c\nSLURM_VERSION = {}\nAccountingStorageEnforce = associations,limits,qos\n"
 )
-OWN = "proj|me|||high,normal|normal|\nshort|me|||normal|normal|\n"
-ACCOUNTS = "root||||normal||\nproj||root||normal||\nshort||root||normal||\n"
-PARTS = (
-    partition()
-    + partition("closed", accounts="short", default="NO")
-    + partition("fast", qos="high", default="NO")
-    + partition("club", default="NO").replace("AllowGroups=ALL", "AllowGroups=members")
-    + partition("busy", default="NO").replace("MaxNodes", "OverSubscribe=FORCE:4 MaxNodes")
-    + partition("wide", default="NO").replace("MaxNodes", "MinNodes=2 MaxNodes")
-)
-SINFO = "".join(
-    f"{name}|{state}|2|infinite|{least}-infinite|gpu:8|n[1-2]\n"
-    for name, state, least in (
-        *(("gpu*", "up", 1), ("closed", "up", 1), ("fast", "up", 1), ("gone", "down", 1)),
-        *(("club", "up", 1), ("busy", "up", 1), ("wide", "up", 2)),
-    )
-)
-SLICES = "mig*|up|2|infinite|1-infinite|gpu:1g.10gb:7|n[1-2]\n"
+USUAL = read_constant(__file__, "USUAL")
+QUERIES = read_constant(__file__, "QUERIES")
 
 
 def run_look(tmp_path: Path, *words: str, start: str = "") -> Iterable[Finding]:
@@ -150,33 +135,34 @@ def name_absent_image(tmp_path: Path) -> Iterable[Finding]:
 
 
 def query(
-    text: str = "",
-    answers: Answers | None = None,
+    tmp_path: Path,
+    *,
+    site: str = "",
+    answers: Mapping[str, Any] = USUAL,
     demand: str = "",
     version: str = "24.11.5",
     client: str = "slurm 24.11.5",
-) -> Callable[[Path], Iterable[Finding]]:
-    """Return what asks a cluster that commands make up, at a site with more lines."""
+) -> Iterable[Finding]:
+    """Ask a cluster that commands make up, at a site with more lines.
 
-    def ask(tmp_path: Path) -> Iterable[Finding]:
-        usual = {"sinfo": SINFO, "partitions": PARTS, "own": OWN, "accounts": ACCOUNTS}
-        usual |= {"user": "me|proj\n", "config": ENFORCED.format(version)}
-        usual |= {"qos": "normal|||||||\nhigh|||||||\n"}
-        cluster = answers or Answers(**usual)  # type: ignore[arg-type]
+    Args:
+        demand: What sbatch refuses a job without.
+    """
+    texts = {name: text for name, text in answers.items() if name != "private"}
+    complaints = {"sinfo": DENIED} if "private" in answers else {}
+    cluster = Answers(**{"config": ENFORCED.format(version), **texts}, complaints=complaints)
 
-        def program(argv: Sequence[str], **_: Any) -> Outcome:
-            if argv[0] != "sbatch":
-                return cluster(argv)
-            if "--version" in argv:
-                return Outcome(tuple(argv), 0, client)
-            complaint = "" if demand in " ".join(argv) else f"sbatch: error: {demand}"
-            return Outcome(tuple(argv), int(bool(complaint)), "", complaint)
+    def program(argv: Sequence[str], **_: Any) -> Outcome:
+        if argv[0] != "sbatch":
+            return cluster(argv)
+        if "--version" in argv:
+            return Outcome(tuple(argv), 0, client)
+        complaint = "" if demand in " ".join(argv) else f"sbatch: error: {demand}"
+        return Outcome(tuple(argv), int(bool(complaint)), "", complaint)
 
-        start = 'schema = 1\nname = "x"\nscheduler = "slurm"\nruns = "/shared/runs"\n'
-        site = drafts.site(tmp_path, f"[slurm]\n{text}\n", start=start)
-        return examine_site(site, SchedulerContext(program, environ={}), 1)
-
-    return ask
+    start = 'schema = 1\nname = "x"\nscheduler = "slurm"\nruns = "/shared/runs"\n'
+    settings = drafts.site(tmp_path, f"[slurm]\n{site}\n", start=start)
+    return examine_site(settings, SchedulerContext(program, environ={}), 1)
 
 
 PLANTERS: dict[str, Callable[[Path], Iterable[Finding]]] = {
@@ -187,35 +173,11 @@ PLANTERS: dict[str, Callable[[Path], Iterable[Finding]]] = {
     "fewer nodes answer than were requested": silence_node,
     "bash ends in the file that `BASH_ENV` names": end_in_start_file,
     "a prolog fails": fail_prolog,
-    "several ranks would get slices of GPUs (MIG)": query(
-        "[nodes]\ngpus_per_node = 7", Answers(sinfo=SLICES, partitions="")
-    ),
-    "a node without such GPUs has slices (MIG)": query(
-        "[nodes]\ngpus_per_node = 8", Answers(sinfo=SLICES, partitions="")
-    ),
     "the image does not exist": name_absent_image,
     "enroot is not installed on a node": hide_enroot,
     "ranks are not in the container": leave_container,
-    "the partition does not exist": query('partition = "nix"'),
-    "the partition is down": query('partition = "gone"'),
-    "the partition is for other groups": query('partition = "club"'),
-    "the partition requires more nodes": query('partition = "wide"'),
-    "the partition shares its nodes in any case": query('partition = "busy"'),
-    "an account may not use the partition": query('partition = "closed"'),
-    "the cluster requires an account": query(
-        answers=Answers(
-            sinfo=SINFO, partitions=PARTS, own=OWN, accounts=ACCOUNTS, user="me|\n",
-            config=ENFORCED.format("24.11.5"),
-        )
-    ),
-    "a QOS may not use the partition": query('partition = "fast"'),
-    "the cluster requires `--export=NONE`": query(demand="--export=NONE"),
-    "the cluster takes GPUs by another option": query('gres = "gpu"', demand="--gpus="),
-    "Slurm hides its nodes (PrivateData)": query(
-        answers=Answers(partitions="", complaints={"sinfo": DENIED})
-    ),
-    "Slurm's commands are newer than the controller": query(version="23.11.4"),
-}  # fmt: skip
+    **{title: functools.partial(query, **values) for title, values in QUERIES.items()},
+}
 SCRIPTED = select_faults("script")
 
 
@@ -243,7 +205,7 @@ def test_a_notice_is_not_a_version(
     printed: str, newer: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hpcbert.system.ownership.user_name", lambda _: "me")
-    details = [finding.detail for finding in query(client=printed)(tmp_path)]
+    details = [finding.detail for finding in query(tmp_path, client=printed)]
     assert any("newer than the controller" in detail for detail in details) == newer
     assert not any("hours" in detail for detail in details)
 
@@ -253,7 +215,7 @@ def test_gpus_that_an_argument_requests_are_seen(
     argument: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, bare: bool
 ) -> None:
     monkeypatch.setattr("hpcbert.system.ownership.user_name", lambda _: "me")
-    findings = query(f'gres = ""\nsbatch_args = ["{argument}"]')(tmp_path)
+    findings = query(tmp_path, site=f'gres = ""\nsbatch_args = ["{argument}"]')
     assert any("no job gets a GPU" in finding.hint for finding in findings) == bare
 
 
