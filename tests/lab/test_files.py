@@ -3,7 +3,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import tomli
 
 from hpcbert.config.site import read_site
 from hpcbert.lab import files
@@ -69,10 +68,6 @@ def test_a_lab_of_another_kind_names_types_of_gpus_and_what_wins():
     ]
 
 
-def test_no_key_stands_in_cgroup_conf_that_a_release_has_taken_away():
-    assert files.CGROUP_CONF.split() == ["CgroupPlugin=cgroup/v1"]
-
-
 def test_the_nodes_know_each_other_and_the_controller_by_name():
     rows = files.hosts_file(LabPlan(nodes=2), NETWORK, host="head").splitlines()
     assert rows == [
@@ -84,35 +79,20 @@ def test_the_nodes_know_each_other_and_the_controller_by_name():
     ]
 
 
-def test_site_toml_has_the_keys_of_a_site():
-    assert tomli.loads(
-        files.site_toml(LabPlan(gpus_per_node=2, name="lab2"), LAYOUT, mpi="pmix")
-    ) == {
-        "schema": 1,
-        "name": "lab2",
-        "scheduler": "slurm",
-        "runs": "/srv/lab/runs",
-        "sources": "/srv/lab/sources",
-        "env": {"OMP_NUM_THREADS": "1"},
-        "slurm": {
-            "partition": "gpu",
-            "gres": "gpu",
-            "time_limit": "00:10:00",
-            "mpi": "pmix",
-            "exclusive": False,
-            "poll_floor": 1.0,
-        },
-        "nodes": {"gpus_per_node": 2},
-        "frameworks": {"pytorch": {"device": "auto"}},
-        "container": {"runtime": "none", "images": "/srv/lab/images"},
-    }
-
-
-def test_the_site_of_a_lab_without_gpus_is_one_of_cpu_nodes(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("gpus", "gres", "count"), [(0, "", 4), (2, "gpu", 2)], ids=["cpus", "gpus"]
+)
+def test_the_site_of_a_lab_has_its_places_and_devices(
+    tmp_path: Path, gpus: int, gres: str, count: int
+) -> None:
     path = tmp_path / "site.toml"
-    path.write_text(files.site_toml(LabPlan(gpus_per_node=0), LAYOUT, mpi=""))
+    plan = LabPlan(gpus_per_node=gpus, name="lab2")
+    path.write_text(files.site_toml(plan, LAYOUT, mpi="pmix"))
     site = read_site(path, base=tmp_path, env={})
-    assert (site.slurm.gres, site.nodes.gpus_per_node) == ("", 4)
+    assert (site.name, site.runs, site.sources) == ("lab2", "/srv/lab/runs", "/srv/lab/sources")
+    assert (site.slurm.gres, site.nodes.gpus_per_node) == (gres, count)
+    assert (site.slurm.mpi, site.slurm.exclusive) == ("pmix", False)
+    assert site.container.images == "/srv/lab/images"
 
 
 @pytest.mark.site("Slurm 20.11 and 21.08 (scripted)")

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count, islice, product
 from pathlib import Path
 
@@ -106,21 +106,6 @@ def directory(open_directory: Path) -> Iterator[Path]:
     down(path, run=run, report=quiet)
 
 
-def free(plan: LabPlan) -> LabPlan:
-    """Return a plan like this one of which no lab on this machine has the first two slots."""
-    for number in count():
-        other = replace(plan, name=f"lab{number}")
-        if not any(occupied(Network(slot)) for slot in islice(other.slots(), 2)):
-            return other
-    raise AssertionError
-
-
-def occupied(network: Network) -> bool:
-    return Path("/sys/class/net", network.uplink).exists() or bool(
-        run(["ip", "-4", "route", "show", "root", network.prefix]).stdout.strip()
-    )
-
-
 def test_down_leaves_nothing_of_a_lab_with_a_running_job(
     directory: Path, traced: Callable[[Path], Trace]
 ):
@@ -138,27 +123,6 @@ def test_down_leaves_nothing_of_a_lab_with_a_running_job(
     assert trace.remains() == []
     again = down(directory, run=run, report=quiet)
     assert (again.ended, again.remains) == (0, ())
-
-
-def test_down_from_another_mount_namespace_ends_nobody_else_s_processes(
-    directory: Path, traced: Callable[[Path], Trace]
-):
-    program = """
-import sys
-from pathlib import Path
-from hpcbert.lab.lifecycle import down
-from hpcbert.system.runner import run
-assert not down(Path(sys.argv[1]), run=run, report=print).remains
-"""
-    up(small(directory, nodes=1, accounting=False), run=run, report=quiet)
-    trace = traced(directory)
-    with subprocess.Popen(["sleep", "3600"]) as bystander:
-        words = [sys.executable, "-c", program, str(directory)]
-        outcome = run(["unshare", "--mount", *words], timeout=CEILING)
-        assert outcome.ok, outcome.stderr
-        assert bystander.poll() is None
-        bystander.kill()
-    assert trace.remains() == []
 
 
 @pytest.mark.parametrize(
@@ -210,23 +174,53 @@ def test_up_says_why_a_daemon_failed_and_down_cleans_up(
     assert trace.remains() == []
 
 
-def test_an_occupied_port_is_passed_over(directory: Path):
-    plan = free(small(directory, nodes=1, accounting=False))
-    first = next(plan.slots())
-    with socket.create_server(("", Network(first).controller_port)):
-        lab = up(plan, run=run, report=quiet)
-    assert lab.slot == (first + 1) % 200
-    assert status(directory, run=run).healthy
+def test_down_keeps_a_directory_that_was_there_and_what_is_mounted_in_it(
+    directory: Path, traced: Callable[[Path], Trace]
+):
+    """From another mount namespace too, and next to processes of others."""
+    program = """
+import sys
+from pathlib import Path
+from hpcbert.lab.lifecycle import down
+from hpcbert.system.runner import run
+print(down(Path(sys.argv[1]), run=run, report=lambda _: None).remains)
+"""
+    directory.mkdir()
+    lab = up(small(directory, nodes=1, accounting=False), run=run, report=quiet)
+    inside = lab.layout.runs / "a mount"
+    inside.mkdir()
+    assert run(["mount", "-t", "tmpfs", "tmpfs", str(inside)]).ok
+    trace = traced(directory)
+    with subprocess.Popen(["sleep", "3600"]) as bystander:
+        words = ["unshare", "--mount", sys.executable, "-c", program, str(directory)]
+        outcome = run(words, timeout=CEILING)
+        assert outcome.stdout == f"('mount {inside}',)\n", outcome.stderr
+        assert bystander.poll() is None
+        bystander.kill()
+    assert trace.processes() == []
+    assert load(directory) is not None
+    assert run(["umount", str(inside)]).ok
+    assert down(directory, run=run, report=quiet).remains == ()
+    assert list(directory.iterdir()) == []
+    directory.rmdir()
 
 
-def test_a_link_of_somebody_else_s_is_passed_over_and_never_removed(directory: Path):
-    plan = free(small(directory, nodes=1, accounting=False))
-    slots = plan.slots()
-    first_slot, second_slot = next(slots), next(slots)
-    foreign = Network(first_slot).uplink
+def test_what_others_occupy_is_passed_over_and_never_removed(directory: Path):
+    """A link of the first free slot's name, and a port of the second."""
+
+    def is_free(network: Network) -> bool:
+        routes = run(["ip", "-4", "route", "show", "root", network.prefix]).stdout.strip()
+        return not Path("/sys/class/net", network.uplink).exists() and not routes
+
+    plans = (small(directory, name=f"lab{n}", nodes=1, accounting=False) for n in count())
+    plan = next(p for p in plans if all(is_free(Network(slot)) for slot in islice(p.slots(), 3)))
+    first, second, third = islice(plan.slots(), 3)
+    foreign = Network(first).uplink
     assert run(["ip", "link", "add", "name", foreign, "type", "bridge"]).ok
     try:
-        assert up(plan, run=run, report=quiet).slot == second_slot
+        with socket.create_server(("", Network(second).controller_port)):
+            assert up(plan, run=run, report=quiet).slot == third
+        assert status(directory, run=run).healthy
         assert down(directory, run=run, report=quiet).remains == ()
         assert Path("/sys/class/net", foreign).exists()
     finally:
@@ -254,44 +248,17 @@ def test_two_labs_live_side_by_side_and_a_directory_may_hold_a_space(
     assert status(lab.directory, run=run).healthy
 
 
-def test_up_refuses_a_directory_with_something_in_it(tmp_path: Path):
+def test_up_and_down_refuse_what_is_in_use(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(UsageError, match="not empty"):
-        up(LabPlan(directory=tmp_path), run=run, report=quiet)
+    for directory, complaint in ((tmp_path, "not empty"), (lab.directory, "already has a lab")):
+        with pytest.raises(UsageError, match=complaint):
+            up(LabPlan(directory=directory), run=run, report=quiet)
     assert (tmp_path / "thesis.tex").read_text() == "mine"
-
-
-def test_up_refuses_a_directory_with_a_lab(lab: Lab):
-    with pytest.raises(UsageError, match="already has a lab"):
-        up(LabPlan(directory=lab.directory), run=run, report=quiet)
-
-
-def test_down_keeps_out_while_another_is_at_work(lab: Lab, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("hpcbert.lab.record.LOCK_PATIENCE", 0.1)
     with lock_lab(lab.directory), pytest.raises(CheckError, match="Another process"):
         down(lab.directory, run=run, report=quiet)
-
-
-def test_down_refuses_to_remove_files_through_a_mount(directory: Path):
-    lab = up(small(directory, nodes=1, accounting=False), run=run, report=quiet)
-    inside = lab.layout.runs / "a mount"
-    inside.mkdir()
-    assert run(["mount", "-t", "tmpfs", "tmpfs", str(inside)]).ok
-    try:
-        assert down(directory, run=run, report=quiet).remains == (f"mount {inside}",)
-        assert load(directory) is not None
-    finally:
-        run(["umount", str(inside)])
-    assert down(directory, run=run, report=quiet).remains == ()
-    assert not directory.exists()
-
-
-def test_down_keeps_a_directory_that_was_there_before(directory: Path):
-    directory.mkdir()
-    up(small(directory, nodes=1, accounting=False), run=run, report=quiet)
-    assert down(directory, run=run, report=quiet).remains == ()
-    assert list(directory.iterdir()) == []
-    directory.rmdir()
 
 
 def test_down_where_there_never_was_a_lab_does_nothing(tmp_path: Path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from hpcbert.errors import ConfigError
 from hpcbert.model import Shape
 from hpcbert.system.decode import GIVEN, Count, Invalid, Range, TableKeys, decode, did_you_mean
 from hpcbert.timelimit import TimeLimit
+from tests.kit.cases import cases
 
 
 @dataclass(frozen=True)
@@ -86,55 +88,11 @@ def test_values_have_the_types_of_their_fields() -> None:
     assert outer() == Outer("a.toml", "x")
 
 
-@pytest.mark.parametrize(
-    ("values", "says", "hint"),
-    [
-        ({"needed": 5000}, "needed must be a text, not 5000.", ""),
-        ({"nodes": True}, "nodes must be a whole number, not True.", ""),
-        ({"nodes": 1.5}, "nodes must be a whole number, not 1.5.", ""),
-        ({"nodes": 0}, "nodes must be at least 1, not 0.", ""),
-        ({"nodes": 2_000_000_000}, "nodes must be at most 1,000,000,000, not 2,000,000,000.", ""),
-        ({"floor": 10**20}, f"floor must be a number, not {10**20}.", ""),
-        ({"floor": float("nan")}, "floor must be a finite number, not nan.", ""),
-        ({"floor": "1"}, "floor must be a number, not '1'.", ""),
-        ({"exclusive": 1}, "exclusive must be true or false, not 1.", ""),
-        ({"runtime": "pixis"}, "runtime must be one of none, pyxis, not 'pixis'.", "pyxis"),
-        (
-            {"needed": "a\0b"},
-            "needed contains a NUL character, which paths and variables can't.",
-            "",
-        ),
-        ({"words": "x"}, "words must be an array, not 'x'.", ""),
-        ({"words": ["x", 5]}, "words[2] must be a text, not 5.", ""),
-        ({"pair": ["x"]}, "pair must be an array of 2, not ['x'].", ""),
-        ({"value": []}, "value must be a text, a number or true or false, not [].", ""),
-        ({"uid": "0"}, "uid must be a whole number, not '0'.", ""),
-        ({"env": {"A": 1}}, "env.A must be a text, not 1.", ""),
-        ({"env": []}, "env must be a table, not [].", ""),
-        ({"sizes": {"fp23": 1}}, "sizes.fp23 is not known.", "fp32"),
-        ({"sizes": {"fp32": 0}}, "sizes.fp32 must be at least 1, not 0.", ""),
-        ({"named": {"one": {"name": "two"}}}, "named.one.name is not known.", "rate"),
-        ({"named": {"one": 1}}, "named.one must be a table, not 1.", ""),
-        ({"rules": {}}, "rules must be an array of tables, not {}.", ""),
-        ({"rules": [{"kind": "rate"}, {}]}, "rules[2].kind is missing.", ""),
-        (
-            {"rules": [{"kind": "clock", "factor": 2.5}]},
-            "rules[1].factor must be a whole number, not 2.5.",
-            "",
-        ),
-        ({"limit": "soon"}, "limit must look like HH:MM:SS: 'soon' is not a time limit.", "D-HH"),
-        ({"limit": {"seconds": 5}}, "limit must be a text, not {'seconds': 5}.", ""),
-        ({"shape": "1n1g"}, "shape must be a table, not '1n1g'.", ""),
-        ({"env": {"": 1}}, "env. must be a text, not 1.", ""),
-        ({"partitions": 1, "exclusives": 1}, "partitions is not known.", "Known here"),
-        ({"exclusives": True}, "exclusives is not known.", "Did you mean exclusive?"),
-        ({"needed": "a.toml"}, "needed is where it came from.", "Name another."),
-    ],
-    ids=str,
-)
+@cases
 def test_an_error_names_file_key_and_value(values: dict[str, Any], says: str, hint: str) -> None:
+    document = json.loads(json.dumps(values))  # arrays as lists
     with pytest.raises(ConfigError) as caught:
-        outer(**values)
+        outer(**document)
     assert str(caught.value) == f"a.toml: {says}"
     assert hint in caught.value.hint
     assert caught.value.exit_code == 2
