@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from hpcbert.errors import ConfigError, UsageError
@@ -23,14 +23,6 @@ def default_site() -> Path:
     templates = package_templates()
     path = templates / SITE
     return path if path.is_file() else templates.parent / SITE
-
-
-def _upward(start: Path, home: Path) -> Iterator[Path]:
-    """Yield start and its parents, up to a checkout's root or the home directory."""
-    for folder in (start, *start.parents):
-        yield folder
-        if folder == home or (folder / ".git").exists():
-            return
 
 
 def config_home(env: Mapping[str, str]) -> Path:
@@ -61,9 +53,11 @@ def find_site(flag: str, *, env: Mapping[str, str], cwd: Path) -> tuple[Path, st
             raise ConfigError(message, where=f"{origin}={name}", hint=hint if flag else unset)
         return path.absolute(), origin
     home = Path(env.get("HOME", "/"))
-    for folder in _upward(cwd, home):
+    for folder in (cwd, *cwd.parents):
         if (folder / SITE).is_file():
             return folder / SITE, "upward from the working directory"
+        if folder == home or (folder / ".git").exists():
+            break
     for base in (str(config_home(env)), *env.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":")):
         if base and (Path(base) / "hpcbert" / SITE).is_file():
             return Path(base) / "hpcbert" / SITE, "XDG configuration"

@@ -5,32 +5,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import tomli
 
 from hpcbert.errors import ConfigError
-from hpcbert.system.decode import MAX_INTEGER, Invalid, decode
+from hpcbert.system.decode import MAX_INTEGER
 from hpcbert.system.files import read as read_file
 
 SCHEMA = 1
 MAX_FILE_SIZE = 1 << 20
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
-
-
-def _check_schema(schema: int) -> int:
-    if schema != SCHEMA:
-        raise Invalid(f"is {schema}; this hpcbert reads {SCHEMA}")
-    return schema
-
-
-@dataclass(frozen=True)
-class _Head:
-    """The first key of every file."""
-
-    schema: Annotated[int, _check_schema]
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -43,7 +29,10 @@ def read(path: Path) -> dict[str, Any]:
     if "schema" not in values:
         hint = f"Begin the file with: schema = {SCHEMA}"
         raise ConfigError("schema is missing.", where=str(path), hint=hint)
-    decode(_Head, {"schema": values.pop("schema")}, file=str(path))
+    schema = values.pop("schema")
+    if schema != SCHEMA or isinstance(schema, bool):
+        message = f"schema is {schema!r}; this hpcbert reads {SCHEMA}."
+        raise ConfigError(message, where=str(path))
     return values
 
 

@@ -271,14 +271,12 @@ def find_image(
         return reference.parse_reference(material.path), material
     runtime = runtimes.RUNTIMES[site.container.runtime]
     prefix, directory = runtime.tool.prefix, Path(site.container.images)
-    site_image = site.settings(recipe.name).image
-    name = site_image or recipe.image.reference
+    name = site.settings(recipe.name).image or recipe.image.reference
     image = _parse_image(site, name) if name else None
-    is_looked_up = not by_hand and (site_image or not recipe.image.install)
     cached_image = None
     if by_hand and not name:
         cached_image = cache.find_by_stem(directory, built_image_stem(recipe, prefix))
-    elif image and not runtime.enters_by_tool and not is_looked_up:
+    elif image and not runtime.enters_by_tool:
         # Under pyxis every node would import it for itself.
         cached_image = cache.find_image(directory, image, prefix)
     return (reference.Image("file", path=cached_image.path) if cached_image else image), None

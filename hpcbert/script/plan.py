@@ -77,17 +77,6 @@ def _parse_setting(recipe: Recipe, name: str, text: OptionValue) -> OptionValue:
     return text
 
 
-def list_point_options(
-    recipe: Recipe, values: Mapping[str, OptionValue]
-) -> tuple[tuple[str, OptionValue], ...]:
-    """Return the options that change the number and differ from the recipe's defaults."""
-    return tuple(
-        (option.name, values[option.name])
-        for option in recipe.options.values()
-        if option.measured and values[option.name] != option.default
-    )
-
-
 _FIRST_STEP = 4  # DLPerf's curve within a node goes 1, 4, 8 (Oneflow-Inc/DLPerf@c89430b)
 MOST_INDICES = 1000  # Slurm's default MaxArraySize of 1001 ends indices at 1000
 # Variables that slurm.bash sets if the site names an interface.
@@ -248,7 +237,13 @@ def plan(recipe: Recipe, site: Site, request: Request) -> MeasurementPlan:
     gres = site.slurm.gres if on_gpus and find_traits(site.scheduler).srun else ""
     usual_sizes = recipe.multiply_batch_sizes(gres)
     sizes: dict[str, int] = dict((*usual_sizes.items(), *settings.batch_sizes.items()))
-    identity, env = list_point_options(recipe, values), _check_env(recipe, site, request.env)
+    env = _check_env(recipe, site, request.env)
+    # Options that change the number and differ from the recipe's defaults.
+    identity = tuple(
+        (name, values[name])
+        for name, option in recipe.options.items()
+        if option.measured and values[name] != option.default
+    )
     global_batch = _global_batch(request, preset)
 
     def point(cell: RequestCell) -> Point:

@@ -175,7 +175,6 @@ def resolve(
     """
     scheduler = find_traits(options.scheduler)
     request, device = measurement_plan.request, measurement_plan.device
-    device_option = "" if device == choose_device(recipe, site, "") else f" --device {device}"
     recipe = recipe.for_device(device)
     sources = _list_sources(site, recipe, options, measurement_plan)
     recipe_files = sorted(path for path in Path(recipe.folder).iterdir() if path.is_file())
@@ -189,13 +188,7 @@ def resolve(
         missing = ()
     keys = ", ".join(f"frameworks.{recipe.name}.{need}" for need in missing)
     if missing and not (options.dry or by_hand):
-        raise UsageError(
-            f"{recipe.name} needs {' and '.join(missing)}, but site {site.name!r} names none.",
-            where=site.where,
-            hint=f"Make it ready: hpcbert prepare --fw {recipe.name}{device_option}; or set {keys} "
-            f"there, or give {' '.join(f'--{need}' for need in missing)}. Without them, --rehearse "
-            "runs everything but the training.",
-        )
+        raise _make_missing_error(site, recipe, missing, keys, device)
     warnings: list[str] = []
     if missing:
         warnings.append(f"{site.where} does not set {keys}: the script shows {_MISSING}… instead.")
@@ -222,6 +215,19 @@ def resolve(
         mounts=materials.list_mounts(site, script_inputs, directory),
         warnings=tuple(warnings),
         missing=missing,
+    )
+
+
+def _make_missing_error(
+    site: Site, recipe: Recipe, missing: tuple[str, ...], keys: str, device: Device
+) -> UsageError:
+    device_option = "" if device == choose_device(recipe, site, "") else f" --device {device}"
+    return UsageError(
+        f"{recipe.name} needs {' and '.join(missing)}, but site {site.name!r} names none.",
+        where=site.where,
+        hint=f"Make it ready: hpcbert prepare --fw {recipe.name}{device_option}; or set {keys} "
+        f"there, or give {' '.join(f'--{need}' for need in missing)}. Without them, --rehearse "
+        "runs everything but the training.",
     )
 
 
