@@ -90,7 +90,7 @@ def count_completed(record: Record, number: int, setting: Setting) -> float:
         CannotReduceError: So many samples or tokens are not a whole number of steps.
         UnknownError: The samples of a step, or the tokens of a sample, are unknown.
     """
-    if record.counts not in ("samples", "tokens"):
+    if record.counts_steps:
         return number + 1 - record.first
     length = setting.need("sequence_length") if record.counts == "tokens" else 1
     step = setting.batch("global", micro=False) * length

@@ -277,8 +277,9 @@ class CrossCheck:
         is_unsure = self._needs_accumulation(self.chosen, setting)
         compared = set()
         for rule in self.other_rules:
+            is_absent = rule.kind == "footer" and rule.name not in self._closing
             # Of several rules that read one field, the first that the log allows is compared.
-            if rule.evidence in compared or rule.record.ranks != "one":
+            if is_absent or rule.evidence in compared or rule.record.ranks != "one":
                 continue
             pace = self._pace(rule, span, setting)
             if pace is None:

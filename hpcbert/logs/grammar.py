@@ -271,6 +271,11 @@ class Record(LineKind):
         return self._numbers(("loss",) if self.time in _NUMERIC_TIMES else ("loss", "time"))
 
     @property
+    def counts_steps(self) -> bool:
+        """Whether its number counts steps or micro-batches, and not what they took."""
+        return self.counts not in ("samples", "tokens")
+
+    @property
     def is_elapsed(self) -> bool:
         """Whether its time counts from the program's start, and is not a moment."""
         return self.time in ("elapsed", "elapsed-hours")

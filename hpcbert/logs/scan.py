@@ -355,9 +355,8 @@ class _Scan:
         try:
             if "iteration" in fields:
                 # From here on iterations are completed ones, whatever the program counts.
-                iteration = count_completed(
-                    record, whole_number(fields["iteration"]), self._counting
-                )
+                setting = self.setting if record.counts_steps else self._counting
+                iteration = count_completed(record, whole_number(fields["iteration"]), setting)
             elif record.has("iteration"):
                 # A run has one without it at its beginning only.
                 if self._begun:
