@@ -40,11 +40,7 @@ _LARGE_MESSAGE_RULE = "busbw-32M"
 @RESULTS_SITE
 @returns_result
 def explain(
-    paths: tuple[str, ...],
-    *,
-    network: tuple[str, ...],
-    templates: tuple[str, ...],
-    site_file: str,
+    paths: tuple[str, ...], *, network: tuple[str, ...], templates: tuple[str, ...], site_file: str
 ) -> Result:
     """Explain the efficiency of a result.
 

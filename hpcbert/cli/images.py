@@ -105,8 +105,7 @@ def _find_image(name: str, cached_images: Sequence[cache.Cached]) -> cache.Cache
         return matches[0]
     problem = f"{name!r} could be {len(matches)} images." if matches else ""
     raise UsageError(
-        problem or f"Image {name!r} does not exist.",
-        hint="`hpcbert images list` shows the names.",
+        problem or f"Image {name!r} does not exist.", hint="`hpcbert images list` shows the names."
     )
 
 

@@ -225,11 +225,7 @@ def _show_campaign(opened_campaign: OpenedCampaign, now: float) -> Result:
 
 
 def _point_data(
-    directory: Path,
-    manifest: Campaign,
-    point: Point,
-    result: PointResult | None,
-    repeat_ends: Ends,
+    directory: Path, manifest: Campaign, point: Point, result: PointResult | None, repeat_ends: Ends
 ) -> dict[str, Any]:
     repeats = [(array, number) for array, number in manifest.current if array.point == point]
     phases = Counter(

@@ -10,14 +10,7 @@ import click
 
 from hpcbert.campaign import store
 from hpcbert.campaign.suspects import MAX_RETRIES, RetryPolicy
-from hpcbert.cli.options import (
-    RUNS,
-    SITE,
-    count_option,
-    flag_option,
-    refuse_typed,
-    shared_option,
-)
+from hpcbert.cli.options import RUNS, SITE, count_option, flag_option, refuse_typed, shared_option
 from hpcbert.cli.output import Result, pick, returns_result
 from hpcbert.cli.progress import Display, follow_with_retries, format_retry_plan
 from hpcbert.cli.progress import run_aloud as run

@@ -32,7 +32,7 @@ def story(slurm: Any, watched: Build) -> Built:
             built.sacct(1, "COMPLETED") + built.sacct(2, "FAILED", exit_code="3:0"),
         ],
         squeue=[
-            built.squeue(1, "RUNNING") + built.squeue(2, "PENDING", reason="JobArrayTaskLimit"),
+            built.squeue(1, "RUNNING") + built.squeue(2, "PENDING", reason="JobArrayTaskLimit")
         ],
     )
     return built
@@ -230,7 +230,7 @@ def test_a_submission_that_waits_shows_changes_on_stderr(
     assert (child.returncode, out) == (0, "")
     *changes, numbers = lines.splitlines()
     assert [line.split()[4] for line in changes] == [
-        *("RUNNING", "PENDING", "COMPLETED", "RUNNING", "FAILED"),
+        *("RUNNING", "PENDING", "COMPLETED", "RUNNING", "FAILED")
     ]
     assert numbers.endswith("median - samples/s, 0/2 repeats")
 

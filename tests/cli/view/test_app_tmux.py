@@ -13,10 +13,7 @@ import pytest
 from tests.kit.cases import read_constant
 from tests.kit.tmux import Tmux
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.needs("tmux"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.needs("tmux")]
 
 RUN = """exec -- bash {{ files["train.sh"] }} {{ protocol.iters }}
 """
