@@ -75,16 +75,6 @@ def test_every_command_takes_the_campaigns_of_a_file_by_their_name(hpcbert: Cli)
     assert list_variants(hpcbert) == []
 
 
-@pytest.mark.slow
-def test_a_file_without_a_name_gives_its_own_and_two_submissions_stay_apart(hpcbert: Cli) -> None:
-    submit(hpcbert)
-    (name,) = {entry["name"] for entry in hpcbert("list", "--json").data["campaigns"]}
-    assert name.startswith("week47-")
-    submit(hpcbert, f'name = "{name}"\n{FILE}')
-    assert "could be" in hpcbert("cancel", name, "--yes", status=2).stderr
-    assert list_variants(hpcbert) == [*ORDER, *ORDER]
-
-
 def test_the_campaigns_of_a_file_have_one_time_however_long_drafting_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,3 +85,5 @@ def test_the_campaigns_of_a_file_have_one_time_however_long_drafting_takes(
     campaigns = run(*argv).data["campaigns"]
     assert len({entry["campaign"].partition("-")[0] for entry in campaigns}) == 1
     assert len({entry["campaign"] for entry in campaigns}) == len(ORDER)
+    (name,) = {entry["name"] for entry in campaigns}
+    assert name.startswith("week47-2"), "the file has no name"

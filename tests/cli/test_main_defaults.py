@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 from hpcbert.cli.help import walk_commands
 from hpcbert.cli.main import list_options, name_variable, root
 from tests.kit.cases import cases
-from tests.kit.cli import Cli
+from tests.kit.cli import Cli, run_here, start_process
 
 pytestmark = pytest.mark.slow
 
@@ -20,7 +22,8 @@ DRY = ("submit", "--dry-run", "--scheduler", "slurm", "--device", "cpu", "--json
 @pytest.fixture
 def hpcbert(tmp_path: Path) -> Cli:
     (tmp_path / "hpcbert").mkdir()
-    return Cli(tmp_path, {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)})
+    variables = {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
+    return Cli(tmp_path, {**os.environ, **variables}, run=run_here)
 
 
 def write_config(hpcbert: Cli, text: str) -> str:
@@ -38,9 +41,8 @@ def test_the_nearest_default_wins(
     hpcbert: Cli, variable: str | None, words: tuple[str, ...], partition: str
 ) -> None:
     write_config(hpcbert, '[submit]\npartition = "file"\n')
-    environ = {} if variable is None else {"HPCBERT_SUBMIT_PARTITION": variable}
-    run = Cli(hpcbert.cwd, {**hpcbert.env, **environ})
-    (array,) = run(*DRY, *words, status=0).data["arrays"]
+    environ: dict[str, Any] = {} if variable is None else {"HPCBERT_SUBMIT_PARTITION": variable}
+    (array,) = hpcbert(*DRY, *words, status=0, **environ).data["arrays"]
     assert f"#SBATCH --partition={partition}\n" in array["script_text"]
 
 
@@ -64,7 +66,8 @@ def test_config_shows_defaults_with_their_origin(hpcbert: Cli) -> None:
 @cases
 def test_what_is_wrong_in_config_toml_is_named(hpcbert: Cli, text: str, keyword: str) -> None:
     write_config(hpcbert, text)
-    assert keyword in hpcbert(*DRY[:-1], status=2).stderr
+    process = replace(hpcbert, run=start_process)
+    assert keyword in process(*DRY[:-1], status=2).stderr
 
 
 def test_no_two_options_share_a_variable() -> None:

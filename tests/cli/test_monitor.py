@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,15 @@ import pytest
 
 from tests.kit.campaigns import Build, Built
 from tests.kit.cases import cases
+from tests.kit.cli import Cli, run_here
 from tests.kit.waiting import CEILING
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def hpcbert(hpcbert: Cli) -> Cli:
+    return replace(hpcbert, env={**os.environ, **hpcbert.env}, run=run_here)
 
 
 @pytest.fixture

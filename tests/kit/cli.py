@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from click.testing import CliRunner
 
@@ -102,6 +103,24 @@ def run(*words: object) -> CliResult:
     argv = [str(word) for word in words]
     result = CliRunner().invoke(root, argv, catch_exceptions=False, prog_name="hpcbert")
     return CliResult(("hpcbert", *argv), result.exit_code, result.stdout, result.stderr)
+
+
+def run_here(
+    argv: Sequence[str],
+    *,
+    stdin: str = "",
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    timeout: float = CEILING,
+) -> Outcome:
+    """Run a command line of `Cli` in this process: starting one takes longer than most commands."""
+    before = Path.cwd()
+    os.chdir(cwd or before)
+    try:
+        with patch.dict(os.environ, env or {}, clear=True):
+            return run(*argv[argv.index("hpcbert") + 1 :])
+    finally:
+        os.chdir(before)
 
 
 @dataclass(frozen=True)
