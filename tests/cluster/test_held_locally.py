@@ -64,23 +64,6 @@ def test_a_baseline_that_lost_all_repeats_holds_the_others_back(
     assert points[:2] == [1, 2]
 
 
-@pytest.mark.parametrize(
-    ("bad", "words"),
-    [
-        ("if [[ $SLURM_ARRAY_TASK_ID == 2 && $SLURM_NTASKS == 1 ]]; then exit 7; fi", ()),
-        ("if [[ $SLURM_NTASKS == 1 ]]; then exit 7; fi", ("--no-stop-on-failure",)),
-    ],
-    ids=["one repeat ended well", "not wanted"],
-)
-def test_it_holds_nothing_back(
-    hpcbert: Cli, tmp_path: Path, bad: str, words: tuple[str, ...]
-) -> None:
-    result = hpcbert(*WORDS, *CURVE, "--python", stand_in(tmp_path, bad), *words)
-    assert "held back" not in result.output
-    (directory,) = (tmp_path / "runs").iterdir()
-    assert started(directory) == ["1n1g", "1n2g"]
-
-
 @cases
 def test_a_curve_is_held_back_by_default(hpcbert: Cli, words: tuple[str, ...], holds: bool) -> None:
     gpus = () if "--shapes" in words else ("--gpus-per-node", "2")

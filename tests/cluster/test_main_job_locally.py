@@ -23,13 +23,13 @@ def hpcbert(tmp_path: Path) -> Cli:
 
 def test_bert_is_trained_and_reduced_to_a_speedup_table(hpcbert: Cli) -> None:
     words = ["--fw", "pytorch", "--nodes", "1", "--gpus-per-node", "2", "--scaling"]
-    short = ["--repeats", "2", "--iters", "6", "--skip", "2", "--set", "vocab_size=512"]
+    short = ["--repeats", "1", "--iters", "6", "--skip", "2", "--set", "vocab_size=512"]
     result = hpcbert("submit", *words, *short, "--wait", "--json")
     assert result.returncode == 0, result.stdout + result.stderr
     (table,) = result.data["tables"]
     assert [row["shape"] for row in table["rows"]] == ["1n1g", "1n2g"]
     for row in table["rows"]:
-        assert row["repeats"] == {"ok": 2, "asked": 2}
+        assert row["repeats"] == {"ok": 1, "asked": 1}
         assert all(run["state"] == "COMPLETED" for run in row["runs"])
     assert table["rows"][0]["speedup"] == 1.0
     assert table["baseline"] == "1n1g"
@@ -38,16 +38,3 @@ def test_bert_is_trained_and_reduced_to_a_speedup_table(hpcbert: Cli) -> None:
     assert again.returncode == 0
     assert len(again.stdout.splitlines()) == 3
     assert {path.name for path in campaign.iterdir()} >= {"manifest.json", "table.json"}
-
-
-def test_a_loss_that_is_no_number_is_in_no_median(hpcbert: Cli) -> None:
-    """An absurd learning rate makes the program stop by itself; the repeat says why."""
-    short = ["--repeats", "1", "--iters", "30", "--skip", "2", "--set", "vocab_size=512"]
-    absurd = ["--set", "learning_rate=1e30", "--set", "warmup_steps=1"]
-    result = hpcbert("submit", "--fw", "pytorch", *short, *absurd, "--wait", "--json")
-    assert result.returncode == 4, result.stdout + result.stderr
-    (row,) = result.data["tables"][0]["rows"]
-    (run,) = row["runs"]
-    assert (row["median"], run["valid"], run["throughput"]) == (None, False, None)
-    codes = {reason["code"] for reason in run["reasons"]}
-    assert {"exit", "loss"} <= codes

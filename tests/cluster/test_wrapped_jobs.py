@@ -1,4 +1,7 @@
-"""A site's own sbatch, which changes every job: one job for each array, on a real cluster."""
+"""A site's own sbatch, which changes every job: one job for each array, on a real cluster.
+
+The partition is hidden, and USER is not the submitter's name.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,9 @@ import pytest
 
 from hpcbert.campaign import store
 from hpcbert.campaign.fingerprint import parse
+from hpcbert.lab.record import Lab
 from hpcbert.model import MANIFEST
+from hpcbert.system.runner import run
 from tests.kit.cli import Cli
 from tests.kit.scripts import tool
 
@@ -22,6 +27,10 @@ WRAPPERS = {
     "renames and moves": f'{COPY} --job-name=p --chdir=/tmp "$copy"\n/usr/bin/sbatch "$@"\n',
     "comments": 'exec /usr/bin/sbatch --comment=charged "$@"\n',
     "checks its name": '[[ $0 == */sbatch && $0 != /proc/* ]] || exit 9\n/usr/bin/sbatch "$@"\n',
+    # As a job_submit plugin does; and it prints a quota after the id, and fails at last.
+    "renames later and fails": 'job=$(/usr/bin/sbatch "$@") || exit\n'
+    'scontrol update jobid="$job" jobname="proj-$job" >&2\n'
+    'printf "%s\\n%s\\n" "$job" 7\nexit 1\n',
     "leaves its folder out of PATH": 'export PATH=${PATH#"${0%/*}:"}\nexec sbatch "$@"\n',
 }
 ALL = (
@@ -32,6 +41,20 @@ ALL = (
 NOTICE = r"printf '\033[31mNotice\nMaintenance\n| down | 12 hours |\n99\n\033[0m'"
 COMMANDS = ("sbatch", "squeue", "sacct", "sinfo", "scontrol", "sacctmgr", "srun")
 SUBMIT = ("submit", "--fw", "pytorch", "--repeats", "2", "--python", "/usr/bin/python3", "--json")
+
+
+@pytest.fixture(autouse=True)
+def hidden(lab: Lab) -> Iterator[None]:
+    """The lab's partition is hidden."""
+
+    def update(value: str) -> None:
+        argv = ["scontrol", "update", "partitionname=gpu", f"hidden={value}"]
+        outcome = run(argv, env={"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", **lab.environment})
+        assert outcome.ok, outcome.stderr
+
+    update("yes")
+    yield
+    update("no")
 
 
 @pytest.fixture
@@ -50,7 +73,8 @@ def new_jobs(as_user: Any) -> Iterator[Callable[[], set[str]]]:
 def wrapped(hpcbert: Cli, body: str) -> Cli:
     tool(hpcbert.cwd, "sbatch", f"#!/bin/bash\n{body}")
     path = f"{hpcbert.cwd}:/usr/bin:/bin:/usr/sbin:/sbin"
-    return replace(hpcbert, env={**hpcbert.env, "PATH": path})
+    somebody = {"PATH": path, "USER": "jovyan", "LOGNAME": "jovyan"}
+    return replace(hpcbert, env={**hpcbert.env, **somebody})
 
 
 @pytest.mark.parametrize("body", [*WRAPPERS.values(), ALL], ids=[*WRAPPERS, "all of it"])
@@ -64,11 +88,15 @@ def test_a_wrapped_submission_makes_one_job_and_cancels_it(
     assert array["doubtful"] == (body == ALL)
     if body == ALL:
         assert any("'proj' in /tmp" in warning for warning in document["warnings"])
+    if body == WRAPPERS["renames later and fails"]:
+        assert [change["what"] for change in array["changed"]] == ["JobName"]
+        assert any(f"proj-{array['job_id']}" in warning for warning in document["warnings"])
     directory = Path(document["data"]["directory"])
+    assert store.read_manifest(directory).user != "jovyan"
     events = hpcbert("monitor", "--once", directory, "--json", status=0).events
     assert [event["state"] for event in events] == ["PENDING", "PENDING"]
     hpcbert("submit", "--resume", directory, "--json", status=0)
-    hpcbert("retry", directory, "--json", status=0)
+    hpcbert("retry", f"runs/{directory.name}", "--json", status=0)
     assert new_jobs() == {array["job_id"]}
     cancelled = hpcbert("cancel", "--yes", directory, "--json", status=0).data
     assert cancelled["jobs"] == [array["job_id"]]
