@@ -19,28 +19,16 @@ pytestmark = pytest.mark.slow
 
 
 def run_program(
-    *words: str | Path, cwd: Path, path: str = "/usr/bin:/bin"
+    *words: str | Path, cwd: Path, code: int = 0, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    environment = {
-        **{
-            name: value
-            for name, value in os.environ.items()
-            if name.startswith(("PIP_", "SSL_", "LANG"))
-        },
-        # Of what is installed here only a little is ever run. pip wants "no" for --no-compile.
-        "PIP_NO_COMPILE": "no",
-        "HOME": str(cwd),
-        "PATH": path,
+    kept = {
+        name: os.environ[name] for name in os.environ if name.startswith(("PIP_", "SSL_", "LANG"))
     }
-    result = subprocess.run(
-        [str(word) for word in words],
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
+    # Of what is installed here only a little is ever run. pip wants "no" for --no-compile.
+    kept |= {"PIP_NO_COMPILE": "no", "HOME": str(cwd), "PATH": "/usr/bin:/bin", **variables}
+    argv = [str(word) for word in words]
+    result = subprocess.run(argv, cwd=cwd, env=kept, capture_output=True, text=True, check=False)
+    assert result.returncode == code, result.stdout + result.stderr
     return result
 
 
@@ -57,7 +45,7 @@ def make_dist(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> lis
 @pytest.fixture(scope="module")
 def wheel(make_dist: list[str | Path]) -> Path:
     folder = Path(str(make_dist[-1]).removeprefix("DIST="))
-    run_program("env", f"TAG=v{hpcbert.__version__}", *make_dist, cwd=folder)
+    run_program(*make_dist, cwd=folder, TAG=f"v{hpcbert.__version__}")
     (path,) = folder.glob("*.whl")
     return path
 
@@ -76,12 +64,11 @@ def program(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
 
 
 @pytest.mark.parametrize("tag", ["v99.0.0", "v9' $(false)"])
-def test_a_release_has_the_version_of_its_tag(make_dist: list[str | Path], tag: str) -> None:
+def test_a_release_has_the_version_of_its_tag(
+    make_dist: list[str | Path], tag: str, tmp_path: Path
+) -> None:
     """As the one that `wheel` builds has."""
-    environment = {**os.environ, "TAG": tag}
-    result = subprocess.run(make_dist, env=environment, capture_output=True, text=True, check=False)
-    assert result.returncode == 2, result.stdout + result.stderr
-    assert tag in result.stderr
+    assert tag in run_program(*make_dist, cwd=tmp_path, code=2, TAG=tag).stderr
 
 
 def test_the_wheel_carries_templates_site_and_workload_and_no_tests(wheel: Path) -> None:
@@ -139,10 +126,10 @@ def test_upgrade_and_uninstall_do_what_their_page_says(
     upgrade = upgrade.replace("--upgrade .", f"--upgrade --no-deps '{wheel}'")
     path = f"{tmp_path}/venv/bin:/usr/bin:/bin"
     for _ in range(2):  # Again, and over itself.
-        result = run_program("bash", "-ec", upgrade, cwd=work, path=path)
+        result = run_program("bash", "-ec", upgrade, cwd=work, PATH=path)
         assert f"hpcbert {hpcbert.__version__}" in result.stdout
     assert list(tmp_path.glob("venv/share/man/man1/hpcbert-*.1"))
-    run_program("bash", "-ec", uninstall, cwd=work, path=path)
+    run_program("bash", "-ec", uninstall, cwd=work, PATH=path)
     assert not (tmp_path / "venv/bin/hpcbert").exists()
     assert not list(tmp_path.glob("venv/share/man/man1/hpcbert*"))
     assert (work / "site.toml").read_text() == "mine"
@@ -169,48 +156,27 @@ def test_an_installation_is_light(program: Path, tmp_path: Path) -> None:
     assert size <= LARGEST, f"{size / 1e6:.0f} MB"
 
 
-def test_parquet_names_its_extra(program: Path, tmp_path: Path, repository: Path) -> None:
-    log = repository / "templates" / "oneflow" / "sample.log"
-    place = ("--nodes", "1", "--gpus-per-node", "1", "--precision", "fp32")
-    words = ("collect", log, "--fw", "oneflow", *place, "--output", "rows.parquet")
-    result = subprocess.run(
-        [program, *words], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert result.returncode == 2
-    assert "hpcbert[parquet]" in result.stderr
-    assert not (tmp_path / "rows.parquet").exists()
-
-
-def test_it_renders_and_checks_a_submission_without_slurm(program: Path, tmp_path: Path) -> None:
+def test_the_installed_program_renders_collects_and_submits(
+    program: Path, tmp_path: Path, repository: Path
+) -> None:
+    words: tuple[str | Path, ...]
     words = ("submit", "--nodes", "4", "--gpus-per-node", "8", "--fw", "oneflow", "--dry-run")
-    result = run_program(program, *words, cwd=tmp_path)
-    assert "#SBATCH --nodes=4" in result.stdout
+    assert "#SBATCH --nodes=4" in run_program(program, *words, cwd=tmp_path).stdout
     assert list(tmp_path.iterdir()) == []
-
-
-def test_it_collects_logs(program: Path, tmp_path: Path, repository: Path) -> None:
-    log = (repository / "templates" / "oneflow" / "sample.log").read_text()
     folder = tmp_path / "logs/oneflow/bert/bz32/4n8g"
     folder.mkdir(parents=True)
-    (folder / "bert_b32_fp32_1.log").write_text(log)
+    sample = repository / "templates" / "oneflow" / "sample.log"
+    (folder / "bert_b32_fp32_1.log").write_bytes(sample.read_bytes())
     table = json.loads(run_program(program, "collect", tmp_path, "--json", cwd=tmp_path).stdout)
     (row,) = table["data"]["tables"][0]["rows"]
     # 4 x 8 x 32 samples, 100 iterations, 25 seconds between the stamps of steps 19 and 119.
     assert row["median"] == pytest.approx(4 * 8 * 32 * 100 / 25.0)
-
-
-def test_it_submits_on_the_embedded_default(program: Path, tmp_path: Path) -> None:
+    words = ("collect", tmp_path / "logs", "--output", "rows.parquet")
+    assert "hpcbert[parquet]" in run_program(program, *words, cwd=tmp_path, code=2).stderr
+    assert not (tmp_path / "rows.parquet").exists()
     words = ("submit", "--fw", "oneflow", "--rehearse", "--repeats", "1", "--wait")
-    environment = {**os.environ, "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")}
-    result = subprocess.run(
-        [program, *words],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
+    path, state = os.environ["PATH"], str(tmp_path / "state")
+    result = run_program(program, *words, cwd=tmp_path, PATH=path, XDG_STATE_HOME=state)
     assert "nothing was trained" in result.stdout
     (log,) = tmp_path.glob("runs/*/logs/oneflow/bert/bz32/1n1g/bert_b32_fp32_1.log")
     assert log.read_text().startswith("HPCBERT REHEARSAL rank=0/1")
