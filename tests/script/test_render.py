@@ -312,7 +312,7 @@ WORDS = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters=
 
 
 @settings(
-    max_examples=25,
+    max_examples=12,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

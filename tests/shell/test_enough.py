@@ -63,24 +63,6 @@ def list_kinds(events: list[dict[str, object]]) -> list[object]:
 SAYS = f"cat <<'EOF'\n\"why\":{json.dumps(WHY)}\nEOF\n"
 
 
-@pytest.mark.parametrize(
-    ("decider", "ended", "expected"),
-    [
-        (f"{SAYS}exit 3", 5, []),
-        ("exit 0", 4, []),
-        ("exit 1", 5, ["undecided"]),
-        ("exit 127", 5, ["undecided"]),
-    ],
-    ids=["more are needed", "the first five", "it fails", "it is not on the node"],
-)
-def test_what_may_be_needed_is_run(
-    tmp_path: Path, decider: str, ended: int, expected: list[str]
-) -> None:
-    events = run_repeat(make_draft(tmp_path), tmp_path, decider, ended=ended)
-    assert [kind for kind in list_kinds(events) if kind in ("unneeded", "undecided")] == expected
-    assert "step" in list_kinds(events)
-
-
 def test_those_after_it_leave_the_queue_and_what_has_begun_is_left_alone(tmp_path: Path) -> None:
     draft = make_draft(tmp_path)
     tool(tmp_path / "bin", "scancel", f'#!/bin/bash\necho "$@" >>{tmp_path}/cancelled\n')

@@ -299,12 +299,12 @@ attempt=0 repeat=1 search=record.jsonl point=p granularity=8 start=32 most=4096
 
 @cases
 def test_the_largest_batch_is_found_by_doubling_and_halving(
-    room: int, tried: str, largest: int, tmp_path: Path
+    start: int | None, room: int, tried: str, largest: int, tmp_path: Path
 ) -> None:
     program = f"""
 campaign={tmp_path}
 {SEARCH}
-tried=''
+tried='' start={start or 32}
 run_probe() {{
   tried+=" $1"
   local fits=false

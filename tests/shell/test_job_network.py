@@ -232,12 +232,6 @@ def test_a_whole_node_has_its_memory(
     assert lines == ([f"#SBATCH --mem={expected}"] if expected else texts)
 
 
-def test_ranks_fill_one_node_after_another_and_wait_for_all(tmp_path: Path) -> None:
-    text = only_script(drafted(reference(tmp_path), shape="2n2g", scheduler="slurm"))
-    assert "#SBATCH --distribution=block\n" in text
-    assert "#SBATCH --wait-all-nodes=1\n" in text
-
-
 def test_a_job_writes_down_that_its_ranks_saw_one_gpu_each(tmp_path: Path) -> None:
     python = tool(tmp_path, "python", RECORDER)
     for number, (shown, apart) in enumerate((("0", True), ("0,1", None))):
