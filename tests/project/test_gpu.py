@@ -41,7 +41,7 @@ def gpu() -> Any:
 def test_rows_are_measured_in_their_order_and_kept(tmp_path: Path) -> None:
     command = [*PROGRAM, f"--output={tmp_path}"]
     text = subprocess.run(
-        [*command, "--minutes=0.7"], capture_output=True, text=True, check=True, timeout=90
+        [*command, "--minutes=0.4"], capture_output=True, text=True, check=True, timeout=90
     ).stdout
     _, _, *rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line[:1] == "|"]
     assert len(rows) > 10
