@@ -201,14 +201,10 @@ def root_of(directory: Path, mark: str) -> Path:
     path = directory.resolve()
     is_plain = _PLAIN_PATH.fullmatch(str(path)) and len(str(path)) <= _LONGEST_ROOT
     is_private = any(path.is_relative_to(mount) for mount in NODE_PRIVATE)
-    parents = [parent for parent in path.parents if parent.exists()]
-    if is_plain and not is_private and all(map(_is_open, parents)):
+    modes = [parent.stat().st_mode for parent in path.parents if parent.exists()]
+    if is_plain and not is_private and all(mode & stat.S_IXOTH for mode in modes):
         return path
     return FALLBACK_PARENT / f"hpcbert-lab-{mark}"
-
-
-def _is_open(directory: Path) -> bool:
-    return bool(directory.stat().st_mode & stat.S_IXOTH)
 
 
 def is_lab(environ: Mapping[str, str]) -> bool:

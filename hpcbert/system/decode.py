@@ -289,7 +289,10 @@ def _plain_types(hint: Any) -> tuple[type, ...]:
     """Return the types of the plain values that an annotation's reader examines."""
     origin, kinds = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return _plain_types(_encoded_kind(kinds[0], kinds[1]))
+        kind, note = kinds[:2]
+        if isinstance(note, EncodedAs | TableKeys):  # what a document has
+            kind = note.kind if isinstance(note, EncodedAs) else dict
+        return _plain_types(kind)
     if origin is Literal:
         return tuple({type(kind) for kind in kinds})
     if origin in (dict, Mapping) or _is_table(hint):
@@ -299,13 +302,6 @@ def _plain_types(hint: Any) -> tuple[type, ...]:
     if hint is float:
         return (float, int)
     return (hint,) if hint in (*_NAMES, NoneType) else (str,)
-
-
-def _encoded_kind(kind: Any, annotation: Any) -> Any:
-    """Return the annotation of what a document has."""
-    if isinstance(annotation, TableKeys):
-        return dict
-    return annotation.kind if isinstance(annotation, EncodedAs) else kind
 
 
 def _read_array(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:

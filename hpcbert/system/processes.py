@@ -188,12 +188,22 @@ def end_processes(
     Returns:
         Whether all are gone.
     """
-    handles = [handle for process in set(processes) if (handle := _open_pidfd(process)) is not None]
+    deadline, handles = time.monotonic() + timeout, []
     try:
+        for process in set(processes):
+            with contextlib.suppress(OSError):
+                handle = os.pidfd_open(process.pid)
+                if process.alive:
+                    handles.append(handle)
+                    signal.pidfd_send_signal(handle, signal_number)
+                else:
+                    os.close(handle)
         for handle in handles:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(handle, signal_number)
-        return _wait_for_exit(handles, time.monotonic() + timeout)
+            poll = select.poll()
+            poll.register(handle, select.POLLIN)
+            if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                return False
+        return True
     finally:
         for handle in handles:
             os.close(handle)
@@ -208,23 +218,3 @@ def _read_stat(pid: int | str) -> list[bytes]:
     # The command's name is in parentheses and may contain anything, even parentheses.
     fields = read_proc_file(pid, "stat").rpartition(b")")[2].split()
     return fields if fields and fields[0] not in _DEAD else []
-
-
-def _open_pidfd(process: Process) -> int | None:
-    try:
-        handle = os.pidfd_open(process.pid)
-    except OSError:
-        return None
-    if process.alive:
-        return handle
-    os.close(handle)
-    return None
-
-
-def _wait_for_exit(handles: Iterable[int], deadline: float) -> bool:
-    for handle in handles:
-        poll = select.poll()
-        poll.register(handle, select.POLLIN)
-        if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-            return False
-    return True

@@ -80,12 +80,16 @@ _SIGN = re.compile(
     r"(?<![\w.-])([\w.-]+)(?:['\"]?\s{0,8}=\s{0,8}|\s{0,8}:\s{1,8}|['\"]\s{0,8}:\s{0,8})"
 )
 # `--name value` on a command line, and the user and password for curl.
-_OPTION = re.compile(r"(?<!\S)(--?([\w-]{1,64}))(\s{1,8})(?![-\s])('[^']*'?|\"[^\"]*\"?|\S+)")
+_OPTION = re.compile(
+    r"(?<!\S)(?P<head>--(?P<name>[\w-]{1,64})\s{1,8})(?![-\s])(?:'[^']*'?|\"[^\"]*\"?|\S+)(?P<tail>)"
+)
 _LOGIN = re.compile(
     r"(?<!\S)((?:-u|--user|--proxy-user)(?:\s{1,8}|=)?['\"]?)(?!\+)([^\s:'\"]{1,256}):([^\s'\"]+)"
 )
 # The same as elements of a list: ['--name', 'value'].
-_ELEMENT = re.compile(r"(['\"])--([\w-]{1,64})\1,\s{0,8}(['\"])(?!-)[^'\"\n]+\3")
+_ELEMENT = re.compile(
+    r"(?P<head>(['\"])--(?P<name>[\w-]{1,64})\2,\s{0,8}(?P<tail>['\"]))(?!-)[^'\"\n]+(?P=tail)"
+)
 # netrc and enroot's credentials, on one line or several (netrc(5)).
 _NETRC = re.compile(
     r"(?<!\S)((?:machine\s{1,8}\S{1,256}|default(?=\s{1,8}login\s))(?:\s{1,8}(?:login|account|port)\s{1,8}\S{1,256})"
@@ -97,7 +101,9 @@ _PROGRAM = re.compile(
     r"[^\n|;]{0,200}?\s-p\s{0,8}|sshpass\s+-p\s{0,8}|wandb\s+login\s+(?:--relogin\s+)?(?=[0-9a-f]{40}))"
     r"['\"]?)[^\s'\"]+"
 )
-_SETENV = re.compile(r"(?<!\S)((?:setenv|ENV)\s{1,8}(\w{1,256})\s{1,8})(?!=)\S+")
+_SETENV = re.compile(
+    r"(?<!\S)(?P<head>(?:setenv|ENV)\s{1,8}(?P<name>\w{1,256})\s{1,8})(?!=)\S+(?P<tail>)"
+)
 _LOGINS = ("-u", "--user", "--proxy-user")
 # In MLPerf's records, and in the calls that write them, `key` is the key of a name.
 _RECORD = re.compile(":::MLLOG|mlperf_logger|mllog")
@@ -130,9 +136,8 @@ def mask_text(value: str, *, is_program: bool = False) -> str:
     masked = _LOGIN.sub(_mask_password, masked)
     masked = _NETRC.sub(rf"\g<1>{MASK}", masked)
     masked = _PROGRAM.sub(rf"\g<1>{MASK}", masked)
-    masked = _SETENV.sub(_mask_variable, masked)
-    masked = _ELEMENT.sub(_mask_element, masked)
-    masked = _OPTION.sub(_mask_option_value, masked)
+    for pattern in (_SETENV, _ELEMENT, _OPTION):
+        masked = pattern.sub(_mask_named, masked)
     masked = _HEADER.sub(rf"\g<1>{MASK}", masked)
     masked = _mask_assigned(masked, is_program=is_program)
     return _SCHEME.sub(rf"\g<1>\g<2>{MASK}", masked)
@@ -145,24 +150,9 @@ def _mask_password(match: re.Match[str]) -> str:
     return f"{match[1]}{match[2]}:{MASK}"
 
 
-def _mask_option_value(match: re.Match[str]) -> str:
-    """Mask the value of `--token value`."""
-    is_long_option = match[1].startswith("--")
-    return (
-        f"{match[1]}{match[3]}{MASK}" if is_long_option and is_secret_name(match[2]) else match[0]
-    )
-
-
-def _mask_variable(match: re.Match[str]) -> str:
-    """Mask the value of `setenv NAME value`."""
-    return f"{match[1]}{MASK}" if is_secret_name(match[2]) else match[0]
-
-
-def _mask_element(match: re.Match[str]) -> str:
-    """Mask the value of `'--token', 'value'`."""
-    if not is_secret_name(match[2]):
-        return match[0]
-    return f"{match[1]}--{match[2]}{match[1]}, {match[3]}{MASK}{match[3]}"
+def _mask_named(match: re.Match[str]) -> str:
+    """Mask the value between head and tail of `setenv NAME value`, if the name is a secret's."""
+    return f"{match['head']}{MASK}{match['tail']}" if is_secret_name(match["name"]) else match[0]
 
 
 def _mask_assigned(text: str, *, is_program: bool) -> str:
