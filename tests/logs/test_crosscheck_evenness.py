@@ -19,37 +19,20 @@ STEPS = grammar_file("steps")
 Seconds = Callable[[int], float]
 
 
-def alike(_n: int) -> float:
-    return 1.0
-
-
-def compilation(n: int) -> float:
-    return 10.0 if n <= 30 else 1.0
-
-
-def slow_half(n: int) -> float:
-    return 4.2 if n > 70 else 1.0
-
-
-def slow_middle(n: int) -> float:
-    return 4.2 if 40 < n <= 90 else 1.0
-
-
-def slow_third(n: int) -> float:
-    return 1.3 if n > 88 else 1.0
-
-
-def slow_end(n: int) -> float:
-    """The mean hides this within its tolerance."""
-    return 1.24 if n > 102 else 1.0
+# Seconds of an iteration.
+EVEN: dict[str, Seconds] = {"alike": lambda _: 1.0, "alternating": lambda n: 1.2 if n % 2 else 1.0}
+UNEVEN: dict[str, Seconds] = {
+    "compilation": lambda n: 10.0 if n <= 30 else 1.0,
+    "slow half": lambda n: 4.2 if n > 70 else 1.0,
+    "slow middle": lambda n: 4.2 if 40 < n <= 90 else 1.0,
+    "slow third": lambda n: 1.3 if n > 88 else 1.0,
+    # The mean hides this within its tolerance.
+    "slow end": lambda n: 1.24 if n > 102 else 1.0,
+}
 
 
 def evaluation(n: int) -> float:
     return 14.0 if n == 70 else 1.0
-
-
-def alternating(n: int) -> float:
-    return 1.2 if n % 2 else 1.0
 
 
 def list_moments(seconds: Seconds, last: int = 120) -> list[tuple[int, float]]:
@@ -104,13 +87,9 @@ def read_log(read: Reader, form: str, seconds: Seconds) -> Reading:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(
-    "seconds",
-    [compilation, slow_half, slow_middle, slow_third, slow_end],
-    ids=["compilation", "slow-half", "slow-middle", "slow-third", "slow-end"],
-)
-def test_a_mean_of_unlike_steps_is_flagged(read: Reader, form: str, seconds: Seconds) -> None:
-    result = read_log(read, form, seconds)
+@pytest.mark.parametrize("steps", UNEVEN)
+def test_a_mean_of_unlike_steps_is_flagged(read: Reader, form: str, steps: str) -> None:
+    result = read_log(read, form, UNEVEN[steps])
     assert result.reasons == ()
     assert result.flags == ("uneven",)
     (note,) = result.notes
@@ -120,11 +99,9 @@ def test_a_mean_of_unlike_steps_is_flagged(read: Reader, form: str, seconds: Sec
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("seconds", [alike, alternating], ids=["alike", "alternating"])
-def test_steps_that_are_alike_or_take_turns_are_not(
-    read: Reader, form: str, seconds: Seconds
-) -> None:
-    result = read_log(read, form, seconds)
+@pytest.mark.parametrize("steps", EVEN)
+def test_steps_that_are_alike_or_take_turns_are_not(read: Reader, form: str, steps: str) -> None:
+    result = read_log(read, form, EVEN[steps])
     assert result.throughput
     assert (result.flags, result.notes) == ((), ())
 
@@ -153,7 +130,7 @@ def test_a_median_hides_nothing(read: Reader) -> None:
     text = STEPS.read_text().replace(
         'name = "rate"\nkind = "rate"', 'name = "rate"\nkind = "rate"\naverage = "median"'
     )
-    log = "".join(step(n, rate=512 / compilation(n)) for n in range(1, 121))
+    log = "".join(step(n, rate=512 / UNEVEN["compilation"](n)) for n in range(1, 121))
     result = read(text, log, "rate", BATCH._replace(batch_size_per_device=None))
     assert (result.throughput, result.flags) == (512, ())
 
@@ -186,7 +163,7 @@ HEADERS: dict[str, tuple[Sequence[str], Callable[[int, float], str]]] = {
             "  micro_batch_size ................................ 512",
             "  world_size ...................................... 1",
         ],
-        lambda n, _: render_megatron(alike).splitlines()[n - 1],
+        lambda n, _: render_megatron(EVEN["alike"]).splitlines()[n - 1],
     ),
     "ngc-tf1": (
         ["  train_batch_size: 512", "  num_accumulation_steps: 1"],

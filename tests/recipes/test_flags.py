@@ -59,12 +59,17 @@ def test_an_upstream_program_has_its_table_of_flags(name: str) -> None:
         assert recipe.source.commit in {program.commit for program in read_tables(name)}
 
 
-def test_every_word_is_a_flag_of_the_program_and_has_a_value_it_takes(
+def test_every_word_and_every_key_of_a_written_configuration_is_known(
     name: str, tmp_path: Path
 ) -> None:
     programs = read_tables(name)
-    tried = set()
+    tables = [program for program in programs if program.is_json]
+    tried, files = set(), 0
     for case, run in run_cases(name, tmp_path):
+        for file, text in run.files.items() if tables else ():
+            problems = find_unknown_keys(text, tables)
+            assert not problems, f"{case}: {file}: {problems}"
+            files += 1
         if run.refused:
             continue
         assert run.exit == 0, f"{case}: {run.output}"
@@ -75,9 +80,18 @@ def test_every_word_is_a_flag_of_the_program_and_has_a_value_it_takes(
                 if program == "python":
                     assert words in ([], ["-u"]), f"{case}: {words}"
                     continue
-                problems = find_objections(words, _select_tables(program, programs))
-                assert not problems, f"{case}: {program}: " + "; ".join(problems)
+                problems = "; ".join(find_objections(words, _select_tables(program, programs)))
+                assert not problems, f"{case}: {program}: {problems}"
     assert tried == set(load(name).protocols)
+    assert files or not tables, "no configuration was seen"
+
+
+def find_unknown_keys(text: str, tables: list[Program]) -> str:
+    keys = list_keys(json.loads(text))
+    names = [re.sub(r"(?<=\.)(128|512)(?=\.|$)", "<seq>", key) for key in keys]
+    best = max(tables, key=lambda candidate: len(set(names) & set(candidate.flags)))
+    unknown = ", ".join(key for key in names if key not in best.flags)
+    return unknown and f"{best.title} knows no {unknown}"
 
 
 def _select_tables(program: str, programs: list[Program]) -> list[Program]:
@@ -88,24 +102,6 @@ def _select_tables(program: str, programs: list[Program]) -> list[Program]:
         return matches
     shared = [command for command in commands if command.title.startswith("absl.")]
     return [*matches, *shared] if matches else commands
-
-
-def test_every_key_of_a_written_configuration_is_known(name: str, tmp_path: Path) -> None:
-    programs = [program for program in read_tables(name) if program.is_json]
-    if not programs:
-        not_applicable(f"{name} writes no configuration that has a table")
-    files = 0
-    for case, run in run_cases(name, tmp_path):
-        for file, text in run.files.items():
-            names = [
-                re.sub(r"(?<=\.)(128|512)(?=\.|$)", "<seq>", key)
-                for key in list_keys(json.loads(text))
-            ]
-            best = max(programs, key=lambda candidate: len(set(names) & set(candidate.flags)))
-            unknown = [key for key in names if key not in best.flags]
-            assert not unknown, f"{case}: {file}: {best.title} knows no {', '.join(unknown)}"
-            files += 1
-    assert files, "no configuration was seen"
 
 
 def test_a_program_of_our_own_takes_every_word(name: str, tmp_path: Path) -> None:

@@ -64,22 +64,15 @@ def test_every_form_gives_the_same_numbers(form: str, tmp_path: Path) -> None:
     assert [reading.throughput for reading in readings] == pytest.approx([16, 15.24], rel=1e-3)
 
 
-def test_a_closing_rate_may_include_a_slow_start(tmp_path: Path) -> None:
-    history = make_history()
-    for record in history:
-        record["train_runtime"] += 60
-    end = {"train_runtime": 122.2, "train_samples_per_second": 7.856}
-    log = print_history([*history, end], "release 5").encode()
-    reading = Reader("hf-trainer", tmp_path).read(log, "elapsed", _SETTING)
-    assert reading.throughput == pytest.approx(16, rel=1e-2), reading
-
-
-def test_a_closing_rate_may_include_a_fast_start(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("later", "closing"), [(60, 7.856), (-10, 18.39)], ids=["slow", "fast"])
+def test_a_closing_rate_may_include_another_start(
+    later: int, closing: float, tmp_path: Path
+) -> None:
     """Where the machine has less to spare inside the window, the clock of the whole run confirms it."""
     history = make_history()
     for record in history:
-        record["train_runtime"] -= 10
-    end = {"train_runtime": 52.2, "train_samples_per_second": 18.39}
+        record["train_runtime"] += later
+    end = {"train_runtime": 62.2 + later, "train_samples_per_second": closing}
     log = print_history([*history, end], "release 5").encode()
     reading = Reader("hf-trainer", tmp_path).read(log, "elapsed", _SETTING)
     assert reading.throughput == pytest.approx(16, rel=1e-2), reading
