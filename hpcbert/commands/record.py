@@ -8,8 +8,10 @@ the description of the system.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +20,7 @@ from hpcbert.commands.collect import CollectRequest, Places, load_result_set
 from hpcbert.errors import UsageError, describe_error
 from hpcbert.logs.arithmetic import median
 from hpcbert.logs.layout import natural_key
-from hpcbert.logs.mllog import BenchmarkRun, read_benchmark_run
+from hpcbert.logs.lines import NotALogError, read_pieces
 from hpcbert.logs.scan import read as read_log
 from hpcbert.logs.setting import END, Setting, Window
 from hpcbert.model import Shape
@@ -48,6 +50,104 @@ _PROGRAMS = {
     "tensorflow": "mlperf-tensorflow",
 }
 _FP8 = "--use_transformer_engine2"
+
+
+# MLPerf's result files: the clock, the samples and the settings of one run to the target. Any
+# program's log has the same records, mlcommons/logging 4.1.0, mlperf_logging/mllog/mllog.py:
+#   :::MLLOG {"namespace": "", "time_ms": 1621399999788, ..., "key": "run_start", "value": null}
+_MARK = b":::MLLOG "
+_DECODER = json.JSONDecoder()
+# Some programs count evaluations or epochs in `epoch_num`. No submission reached the target with
+# fewer samples than half a million; no program evaluated more often than a few hundred times.
+_LEAST_SAMPLES = 100_000
+
+
+class BenchmarkRun(NamedTuple):
+    """One result file.
+
+    Attributes:
+        seconds: From run_start to run_stop; None if the run did not reach the target.
+        samples: Trained at the last evaluation; None if the log has no such number.
+        tracked_rate: Samples per second of the whole run, as the program states them.
+        global_batch_size: Samples of an optimizer step.
+        accumulation: Micro-batches of an optimizer step.
+    """
+
+    seconds: float | None = None
+    samples: float | None = None
+    tracked_rate: float | None = None
+    global_batch_size: int | None = None
+    accumulation: int | None = None
+
+    @property
+    def clock_rate(self) -> float | None:
+        """Samples per second from run_start to run_stop, evaluations included."""
+        return self.samples / self.seconds if self.samples and self.seconds else None
+
+
+def read_benchmark_run(path: Path) -> BenchmarkRun:
+    """Read one result file; one that is not readable text, or has two runs, has no result."""
+    stop, status, run, is_training_over = 0, "", BenchmarkRun(), False
+    try:
+        entries = list(_read_entries(path))
+    except NotALogError:
+        return run
+    starts = [entry["time_ms"] for entry in entries if entry.get("key") == "run_start"]
+    if len(starts) != 1:
+        return run
+    (start,) = starts
+    for entry in entries:
+        key, value = entry.get("key"), entry.get("value")
+        if key == "run_stop":
+            stop, status = entry["time_ms"], _read_status(entry)
+        elif key in ("eval_accuracy", "block_stop") and not stop:
+            is_training_over = True
+            samples = _read_number(entry.get("metadata"), "epoch_num")
+            run = run._replace(samples=samples) if samples > _LEAST_SAMPLES else run
+        elif key == "train_samples" and is_training_over:
+            # Before the first evaluation it is the number of samples that the run may take at most.
+            samples = _read_number(entry, "value")
+            run = run._replace(samples=samples) if samples > _LEAST_SAMPLES else run
+        elif key == "tracked_stats":
+            run = run._replace(tracked_rate=_read_number(value, "throughput") or None)
+        elif key == "global_batch_size":
+            run = run._replace(global_batch_size=int(_read_number(entry, "value")) or None)
+        elif key == "gradient_accumulation_steps":
+            run = run._replace(accumulation=int(_read_number(entry, "value")) or None)
+    is_success = status == "success" and 0 < start < stop
+    return run._replace(seconds=(stop - start) / 1000 if is_success else None)
+
+
+def _read_status(entry: dict[str, Any]) -> str:
+    metadata = entry.get("metadata")
+    return str(metadata.get("status", "")) if isinstance(metadata, dict) else ""
+
+
+def _read_number(entry: Any, name: str) -> float:
+    """Return a number of an entry, 0 if it has none: some programs write numbers as text."""
+    value = entry.get(name) if isinstance(entry, dict) else None
+    try:
+        number = float(value or 0)
+    except (TypeError, ValueError):
+        return 0.0
+    return number if math.isfinite(number) else 0.0
+
+
+def _read_entries(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the entries with a time; one that other output interrupts is left out."""
+    with closing(read_pieces(path)) as pieces:
+        for piece in pieces:
+            for text in piece.split(_MARK)[1:]:
+                line = text.split(b"\n", 1)[0].decode(errors="replace")
+                try:
+                    entry, _ = _DECODER.raw_decode(line)
+                except ValueError:
+                    continue
+                if isinstance(entry, dict) and isinstance(entry.get("time_ms"), int):
+                    yield entry
+
+
+# --- Tables of result folders ---------------------------------------------------------------------
 
 
 def make_table(

@@ -10,7 +10,7 @@ import pytest
 import tomli
 
 from hpcbert.commands import record
-from hpcbert.logs.mllog import BenchmarkRun, read_benchmark_run
+from hpcbert.commands.record import BenchmarkRun, read_benchmark_run
 from hpcbert.results import record as published
 from tests.kit.cases import cases
 from tests.kit.cli import run
