@@ -272,7 +272,10 @@ def _collect_logs(
         reader=reader, as_repeats=request.as_repeats, is_one_folder=len(folders) == 1
     )
     points = collection.gather(logs, may_be_empty=may_be_empty)
-    places = [path for path in paths if any(log.path.is_relative_to(path) for log in logs)]
+    log_folders = {log.path.parent for log in logs}
+    ancestors = {log.path for log in logs} | log_folders
+    ancestors |= {parent for folder in log_folders for parent in folder.parents}
+    places = [path for path in paths if path in ancestors]
     name = printable_path((places or paths)[0])
     source = Source("logs", name, name)
     if len(places) > 1:
