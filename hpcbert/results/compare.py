@@ -190,14 +190,18 @@ def compare(
             missing.append((side.name, "it is missing"))
             continue
         new_side = new_sides[partners[key]]
-        if reason := _describe_missing_number(side, new_side):
-            without_number.append((new_side.name, reason))
-            row = new_side.row
-            is_unfinished = row.median is None and 0 < row.unfinished == row.asked - row.ok
-            if side.row.median is not None and is_unfinished:
-                unfinished.append(new_side.name)
-        else:
+        rows = {"NEW": new_side.row, "BASE": side.row}
+        name = next((name for name, row in rows.items() if row.median is None), "")
+        if not name:
             pairs.append(_compare_sides(side, new_side, within, by))
+            continue
+        row = rows[name]
+        reason = f"it has no number in {name}: {row.ok} of {row.asked} repeats are valid"
+        if row.ok == row.asked:
+            reason = f"it has no rate in this unit in {name}"
+        without_number.append((new_side.name, reason))
+        if side.row.median is not None and 0 < row.unfinished == row.asked - row.ok:
+            unfinished.append(new_side.name)
     matched = set(partners.values())
     added = tuple(side.name for key, side in new_sides.items() if key not in matched)
     unit = base[0].unit
@@ -252,15 +256,6 @@ def _by_short_key(keys: Iterable[_Key]) -> dict[_Key, list[_Key]]:
     return keys_by_short
 
 
-def _describe_missing_number(base: Side, new: Side) -> str:
-    for row, name in ((new.row, "NEW"), (base.row, "BASE")):
-        if row.median is None and row.ok == row.asked:
-            return f"it has no rate in this unit in {name}"
-        if row.median is None:
-            return f"it has no number in {name}: {row.ok} of {row.asked} repeats are valid"
-    return ""
-
-
 def _compare_sides(base: Side, new: Side, within: float, by: str) -> PointPair:
     ratio = median_ratio(base.speeds, new.speeds)
     if base.row.median and new.row.median:
@@ -292,17 +287,6 @@ def judge(ratio: Ratio, within: float) -> Verdict:
     if ratio.low > 1:
         return "faster"
     return "slower" if ratio.high < 1 else "unknown"
-
-
-def _repeats_for_verdict(base: Side, new: Side, ratio: Ratio, within: float) -> int | None:
-    """Return the repeats of both that a verdict needs, if their spread stays the same."""
-    spread = measure_scatter(base.speeds, new.speeds)
-    if spread is None:
-        return min_repeats()
-    existing_repeats = min(len(base.speeds), len(new.speeds))
-    distance = abs(ratio.value - 1)
-    # The repeats show the difference, or that it does not matter.
-    return expected_repeats(spread, max(distance, within - distance), existing_repeats)
 
 
 def _find_obstacles(base: Side, new: Side, by: str) -> tuple[Contrast, ...]:

@@ -39,11 +39,6 @@ class Column:
     title: str
     form: str = ""
 
-    @property
-    def numeric(self) -> bool:
-        """Whether its cells are numbers, by its format."""
-        return self.form not in ("", ">")
-
     def format_cell(self, cell: Cell, *, nothing: str = "", separator: str = "") -> str:
         """Return a cell as text."""
         if cell is None:
@@ -164,18 +159,17 @@ def format_markdown(grid: Grid) -> str:
     return "\n".join([head, f"| {marks} |", *lines])
 
 
-def spreadsheet_text(text: str) -> str:
-    """Return text on one line in a form that spreadsheets don't treat as a formula."""
-    flat = sanitize(text)
-    return f"'{flat}" if flat.startswith(_FORMULA) else flat
-
-
 def format_csv(titles: Iterable[str], rows: Iterable[Iterable[Cell]]) -> str:
     """Return a table as CSV, numbers unrounded; spreadsheets see texts instead of formulas."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     for row in (titles, *rows):
-        writer.writerow(spreadsheet_text(cell) if isinstance(cell, str) else cell for cell in row)
+        cells = []
+        for cell in row:
+            flat = sanitize(cell) if isinstance(cell, str) else cell
+            is_formula = isinstance(flat, str) and flat.startswith(_FORMULA)
+            cells.append(f"'{flat}" if is_formula else flat)
+        writer.writerow(cells)
     return stream.getvalue()
 
 

@@ -177,7 +177,11 @@ def tabulate(points: Iterable[Measured], *, require_all: bool = False) -> tuple[
 
 def _make_table(group: Group, shapes: dict[Shape, Measured], require_all: bool) -> SpeedupTable:
     ordered = sorted(shapes, key=lambda shape: (shape.gpus, shape.nodes))
-    numbers = {shape: _counted_speeds(shapes[shape], require_all) for shape in ordered}
+    numbers = {}
+    for shape, point in shapes.items():
+        speeds = valid_throughputs(point.runs)
+        is_short = require_all and len(speeds) < _required_runs(point, speeds)
+        numbers[shape] = [] if is_short else speeds
     base = median(numbers[BASELINE]) if numbers.get(BASELINE) else None
     rows = []
     for shape in ordered:
@@ -188,11 +192,6 @@ def _make_table(group: Group, shapes: dict[Shape, Measured], require_all: bool) 
         )
         rows.append(_make_row(point, numbers[shape], None if is_foreign else base))
     return SpeedupTable(group, BASELINE if base else None, tuple(rows))
-
-
-def _counted_speeds(point: Measured, require_all: bool) -> list[float]:
-    speeds = valid_throughputs(point.runs)
-    return [] if require_all and len(speeds) < _required_runs(point, speeds) else speeds
 
 
 def _required_runs(point: Measured, numbers: list[float]) -> int:

@@ -191,17 +191,15 @@ def describe_flags(row: Row) -> tuple[str, ...]:
     marked: dict[str, list[Run]] = {}
     for run in row.runs:
         if run.valid and run.flags:
-            flags = ", ".join(_describe_flag(flag, run, row) for flag in run.flags)
-            marked.setdefault(sanitize(flags), []).append(run)
+            # Each flag with the numbers behind it.
+            texts = []
+            for flag in run.flags:
+                details = [f" ({note.detail})" for note in run.notes if note.flag == flag]
+                if flag == "outlier" and row.median and run.throughput is not None:
+                    share = run.throughput / row.median - 1
+                    side = "above" if share > 0 else "below"
+                    details.append(f" ({run.throughput:,.2f}, {abs(share):.1%} {side} the median)")
+                texts.append(flag + "".join(details))
+            marked.setdefault(sanitize(", ".join(texts)), []).append(run)
     notes += [f"{_name_repeats(runs, row)}: {flags}" for flags, runs in marked.items()]
     return tuple(notes)
-
-
-def _describe_flag(flag: str, run: Run, row: Row) -> str:
-    """Return a flag with the numbers behind it."""
-    details = [f" ({note.detail})" for note in run.notes if note.flag == flag]
-    if flag == "outlier" and row.median and run.throughput is not None:
-        share = run.throughput / row.median - 1
-        side = "above" if share > 0 else "below"
-        details.append(f" ({run.throughput:,.2f}, {abs(share):.1%} {side} the median)")
-    return flag + "".join(details)

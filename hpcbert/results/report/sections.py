@@ -371,20 +371,21 @@ def list_runs(inputs: ReportInput, words: Words) -> Iterator[Block]:
     for number, table in enumerate(inputs.tables, 1):
         # A published median is not a run.
         rows = [row for row in table.rows if not (row.published and len(row.runs) == 1)]
-        cells = tuple(_run_cells(row, run, words) for row in rows for run in row.runs)
+        cells: list[tuple[Cell, ...]] = []
+        for row in rows:
+            for run in row.runs:
+                counts = words("yes")
+                if not run.valid:
+                    counts = words("no-because", why=describe_reasons(run))
+                texts = map(sanitize, (run.state, fold(run.nodes), ", ".join(run.flags), run.log))
+                numbers = run.repeat, run.attempt, run.throughput
+                cells.append((str(row.shape), *numbers, counts, *texts))
         if cells:
             is_empty = False
             title = words("runs.table", name=table_name(table.group, words))
-            yield Grid(f"runs-{number}", title, columns, cells)
+            yield Grid(f"runs-{number}", title, columns, tuple(cells))
     if is_empty:
         yield words("runs.none")
-
-
-def _run_cells(row: Row, run: Run, words: Words) -> tuple[Cell, ...]:
-    counts = words("yes") if run.valid else words("no-because", why=describe_reasons(run))
-    texts = run.state, fold(run.nodes), ", ".join(run.flags), run.log
-    numbers = run.repeat, run.attempt, run.throughput
-    return (str(row.shape), *numbers, counts, *map(sanitize, texts))
 
 
 def list_left_out(inputs: ReportInput, words: Words) -> Iterator[Block]:
