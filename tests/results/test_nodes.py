@@ -16,8 +16,6 @@ from hpcbert.results.reduce import tabulate
 from tests.kit.campaigns import Build
 from tests.kit.cli import run
 
-SPREADS = (0.005, 0.01, 0.02)
-
 
 def make_rates(random: Random, nodes: int, spread: float, runs: int = 5) -> dict[str, list[float]]:
     return {
@@ -32,8 +30,8 @@ def list_slow(rates: Mapping[str, list[float]], within: float = 0.02) -> list[st
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spread", SPREADS)
-@pytest.mark.parametrize("nodes", [4, 8, 16])
+@pytest.mark.parametrize("spread", [0.005, 0.02])
+@pytest.mark.parametrize("nodes", [4, 16])
 def test_20_clean_sets_name_no_node_and_20_with_a_slow_one_name_it(
     nodes: int, spread: float
 ) -> None:
@@ -46,7 +44,7 @@ def test_20_clean_sets_name_no_node_and_20_with_a_slow_one_name_it(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("nodes", [2, 3, 8])
+@pytest.mark.parametrize("nodes", [2, 8])
 def test_false_alarms_are_as_rare_as_stated_even_without_a_margin(nodes: int) -> None:
     random = Random(1)
     # Most runs are steady, some lose a lot: nothing like a normal distribution.

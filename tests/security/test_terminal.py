@@ -116,7 +116,7 @@ def test_what_slurm_says_is_shown_safely(hpcbert: Any, slurm: Any, watched: Any)
     ]
     for answer in answers:
         slurm.answers(**answer)
-        for words in (["monitor", "--once"], ["monitor", "--once", "--json"], ["collect"]):
+        for words in (["monitor", "--once"], ["collect"]):
             place = str(tracked.directory)
             show([*words, place], cwd=hpcbert.cwd, env=hpcbert.environment)
 

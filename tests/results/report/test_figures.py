@@ -22,19 +22,14 @@ pytestmark = pytest.mark.slow
 
 def make_tables(rates: dict[str, float], spread: float = 0.0) -> tuple[SpeedupTable, ...]:
     """Return a table for each framework: its rate on one GPU, on 1, 2 and 4 GPUs."""
-    return tabulate(
-        [
-            Measured(Group(name, "bert-base", "fp16", 64, "rate"), Shape(1, gpus), 2, runs)
-            for name, rate in rates.items()
-            for gpus in (1, 2, 4)
-            for runs in [
-                tuple(
-                    Run(number, 0, gpus * rate + number * spread, True, (), "-", "none", "")
-                    for number in (1, 2)
-                )
-            ]
-        ]
-    )
+    points = []
+    for name, rate in rates.items():
+        group = Group(name, "bert-base", "fp16", 64, "rate")
+        for gpus in (1, 2, 4):
+            speeds = [gpus * rate + number * spread for number in (1, 2)]
+            runs = tuple(Run(1, 0, speed, True, (), "-", "none", "") for speed in speeds)
+            points.append(Measured(group, Shape(1, gpus), 2, runs))
+    return tabulate(points)
 
 
 def draw_axes(
