@@ -74,18 +74,8 @@ def collect(
     request = make_collect_request(reading)
     chosen_form, notes = _choose_form(form, output)
     refuse_unit(chosen_form, unit)
-    if beside and unit != "samples":
-        raise UsageError(
-            f"--beside has no effect with --unit {unit}: the record is in samples/s.",
-            hint="Leave one of the two out.",
-        )
-    if beside and chosen_form not in ("text", "wide", "markdown"):
-        raise UsageError(
-            f"--beside has no effect with --format {chosen_form}, which has no room for it.",
-            hint="Use text, markdown or --json.",
-        )
     if beside:
-        find_tables(beside)
+        _refuse_beside(beside, chosen_form, unit)
     # Before any path is read: recipes that others can change are refused whatever is collected.
     places = find_places(site_file, templates)
     resolved_paths = resolve_words(paths, places)
@@ -106,6 +96,20 @@ def collect(
         unit=unit,
         junit=junit,
     )
+
+
+def _refuse_beside(name: str, form: str, unit: Unit) -> None:
+    if unit != "samples":
+        raise UsageError(
+            f"--beside has no effect with --unit {unit}: the record is in samples/s.",
+            hint="Leave one of the two out.",
+        )
+    if form not in ("text", "wide", "markdown"):
+        raise UsageError(
+            f"--beside has no effect with --format {form}, which has no room for it.",
+            hint="Use text, markdown or --json.",
+        )
+    find_tables(name)
 
 
 def _choose_form(form: str | None, output: str) -> tuple[str, tuple[str, ...]]:

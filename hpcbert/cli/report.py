@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from hpcbert.commands import report as flow
 from hpcbert.commands.collect import find_places, load_result_set
 from hpcbert.errors import IncompleteError, format_count
 from hpcbert.model import Unit
-from hpcbert.results.document import tables_data
+from hpcbert.results.document import ResultSet, tables_data
 from hpcbert.results.metrics import explain_missing, mark_tables
 from hpcbert.results.report.figures import DEFAULT_SIZE, SIZES
 from hpcbert.results.report.model import LANGUAGES
@@ -101,19 +102,19 @@ def report(
     warnings = [f"{name}: masked text that looked like a secret." for name in report_files.masked]
     if open_page and not _open_page(page):
         warnings.append(f"No browser can open here. Copy {page} to your machine.")
-    names = report_files.files
-    data: dict[str, Any] = {
-        "directory": str(report_files.directory),
-        "page": str(page),
-        "language": lang,
-    }
-    data |= {"files": list(names), **tables_data(mark_tables(results.tables, unit), origin)}
-    figures = sum(name.startswith("figures/") and name.endswith(".svg") for name in names)
-    points = sum(len(table.rows) for table in results.tables)
-    counts = {"point": points, "figure": figures, "file": len(names)}
-    contents = ", ".join(format_count(count, noun) for noun, count in counts.items())
+    contents = _count_contents(results, report_files.files)
+    data: dict[str, Any] = {"directory": str(report_files.directory), "page": str(page)}
+    data |= {"language": lang, "files": list(report_files.files)}
+    data |= tables_data(mark_tables(results.tables, unit), origin)
     warnings = [*results.warnings, *explain_missing(results.tables, unit), *warnings]
     return Result(data, f"{page}: {contents}", shortfalls, tuple(warnings))
+
+
+def _count_contents(results: ResultSet, names: Sequence[str]) -> str:
+    points = sum(len(table.rows) for table in results.tables)
+    figures = sum(name.startswith("figures/") and name.endswith(".svg") for name in names)
+    counts = {"point": points, "figure": figures, "file": len(names)}
+    return ", ".join(format_count(count, noun) for noun, count in counts.items())
 
 
 def _open_page(page: Path) -> bool:

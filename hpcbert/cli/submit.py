@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -47,16 +48,14 @@ def submit(
     options: Options,
     *,
     file: Path | None,
-    name: str,
-    note: str,
     dry_run: bool,
     rehearse: bool,
     force: bool,
     wait: bool,
     in_allocation: bool,
     resume: str,
-    like: str,
     max_retries: int,
+    **texts: Any,
 ) -> Result:
     """Submit a point, a whole scaling curve, or a campaign.toml, with five repeats of each point.
 
@@ -83,8 +82,9 @@ def submit(
         refuse_typed(("max_retries",), "without --wait")
     retries = max_retries if wait else None
     if resume:
-        names = [name for name in click.get_current_context().params if name not in _RESUME_OPTIONS]
-        refuse_typed(names, "with --resume, which submits what was written down")
+        params = click.get_current_context().params
+        ignored = [param for param in params if param not in _RESUME_OPTIONS]
+        refuse_typed(ignored, "with --resume, which submits what was written down")
         return submit_run.resume(resume, options, retries=retries)
     if in_allocation:
         refuse_typed(("scheduler",), "with --here")
@@ -93,10 +93,10 @@ def submit(
     if not dry_run:
         store.record_submit(runs)
     with closing(PrefetchingRunner(run)) as ahead:
+        # The name, the note, and the campaign to measure again.
         plan = request.plan_campaigns(
-            options, file=file, like=like, rehearse=rehearse, ahead=ahead, name=name, note=note,
-            dry=dry_run,
-        )  # fmt: skip
+            options, file=file, rehearse=rehearse, ahead=ahead, dry=dry_run, **texts
+        )
         request.refuse_costly(plan, tries=1 + max_retries)
         errors, doubts = request.find_obstacles(plan.drafts, force=dry_run or force, ahead=ahead)
     warnings = (*plan.warnings, *doubts)
@@ -104,7 +104,7 @@ def submit(
         return Result(errors=errors, warnings=warnings)
     if dry_run:
         return submit_run.dry_run(plan.drafts, warnings)
-    directories = [draft.directory for draft in plan.drafts]
+    paths = [draft.directory for draft in plan.drafts]
     return submit_run.submit_campaigns(
-        directories, plan.site, plan.drafts, retries=retries, warnings=warnings
+        paths, plan.site, plan.drafts, retries=retries, warnings=warnings
     )

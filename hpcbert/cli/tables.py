@@ -185,32 +185,21 @@ def collect_tables(
             for log in collection.left_out
         ]
     if published_name:
-        points = record.find_neighbours(tables, published_name)
-        data["beside"] = record.neighbour_data(points)
-        absence = record.describe_absence(published_name)
-        absence = escape_markdown(absence) if form == "markdown" else absence
-        view = record.neighbour_view(points, published_name) if points else None
-        text += f"\n\n{view.render(form, width) if view else absence}" if tables else ""
+        view, data["beside"] = _compare_published(tables, published_name, form, width)
+        text += f"\n\n{view}" if tables else ""
     if output and tables:
         content = layout.pack and layout.pack(shown, table_provenance)
         plain = f"{click.unstyle(text)}\n".encode(errors="backslashreplace")
         write_output(Path(output), content or plain)
         text = ""
-    lost_logs = [log for log in collection.left_out if log.wanted]
     if junit:
-        unread = [f"{printable_path(log.path)}: {log.why}" for log in lost_logs]
-        cases = list_cases(convert_tables(tables, unit), [*collection.refused, *unread])
-        write_output(Path(junit), render_cases("hpcbert collect", list(cases)), "--junit")
-    errors = [*map(IncompleteError, collection.refused), *list_shortfalls(tables)]
-    if lost_logs:
-        logs = "a log" if len(lost_logs) == 1 else f"{len(lost_logs)} logs"
-        errors.append(IncompleteError(f"hpcbert left out what may be {logs}."))
+        _write_junit(Path(junit), collection, unit)
     return Result(
         data=data,
         text=text,
         exact=layout.exact and bool(text),
         incomplete=collection.exit_code != 0,
-        errors=tuple(errors),
+        errors=_list_shortcomings(collection),
         warnings=(
             *collection.warnings,
             *assumptions,
@@ -220,6 +209,32 @@ def collect_tables(
             *notes,
         ),
     )
+
+
+def _compare_published(
+    tables: Sequence[SpeedupTable], name: str, form: str, width: int
+) -> tuple[str, list[dict[str, Any]]]:
+    """Return published numbers next to those of tables, as text and as data."""
+    points = record.find_neighbours(tables, name)
+    text = record.describe_absence(name)
+    text = escape_markdown(text) if form == "markdown" else text
+    text = record.neighbour_view(points, name).render(form, width) if points else text
+    return text, record.neighbour_data(points)
+
+
+def _write_junit(path: Path, collection: CollectResult, unit: Unit) -> None:
+    lost_logs = [log for log in collection.left_out if log.wanted]
+    unread = [f"{printable_path(log.path)}: {log.why}" for log in lost_logs]
+    cases = list_cases(convert_tables(collection.tables, unit), [*collection.refused, *unread])
+    write_output(path, render_cases("hpcbert collect", list(cases)), "--junit")
+
+
+def _list_shortcomings(collection: CollectResult) -> tuple[HpcbertError, ...]:
+    errors = [*map(IncompleteError, collection.refused), *list_shortfalls(collection.tables)]
+    if count := sum(log.wanted for log in collection.left_out):
+        logs = "a log" if count == 1 else f"{count} logs"
+        errors.append(IncompleteError(f"hpcbert left out what may be {logs}."))
+    return tuple(errors)
 
 
 def refuse_unit(form: str, unit: Unit) -> None:
