@@ -39,14 +39,6 @@ def test_a_campaign_whose_jobs_never_started_has_ended(build: Build, word: str) 
     assert (end.state, end.detail) == (word, "so Slurm says")
 
 
-def test_a_job_that_was_killed_without_notice_has_ended(build: Build) -> None:
-    built = build("1n1g", repeats=1)
-    built.started("1n1g", 1)
-    assert read_state(built) == "running"
-    write_ends(built, "NODE_FAIL")
-    assert read_state(built) == "ended"
-
-
 def test_what_is_not_final_or_lives_is_not_an_end(build: Build) -> None:
     built = build("1n1g", repeats=1)
     write_ends(built, "NODE_FAIL", final=False)
@@ -55,15 +47,14 @@ def test_what_is_not_final_or_lives_is_not_an_end(build: Build) -> None:
     assert not (built.directory / attempts.ENDS).exists()
 
 
-def test_an_end_that_slurm_takes_back_is_removed(build: Build) -> None:
+def test_an_end_holds_until_slurm_takes_it_back_or_another_attempt_begins(build: Build) -> None:
     built = build("1n1g", repeats=1)
-    write_ends(built, "PREEMPTED")
+    built.started("1n1g", 1)
+    assert read_state(built) == "running"
+    write_ends(built, "NODE_FAIL")
+    assert read_state(built) == "ended"
     write_ends(built, "PENDING", attempt=1)
-    assert read_state(built) == "waiting"
-
-
-def test_an_attempt_after_the_end_runs(build: Build) -> None:
-    built = build("1n1g", repeats=1)
+    assert read_state(built) == "running"
     write_ends(built, "PREEMPTED")
     built.started("1n1g", 1, attempt=1)
     assert read_state(built) == "running"
