@@ -341,7 +341,7 @@ def read_nodes(directory: Path, key: str, repeat: int, attempt: int) -> tuple[Fi
 
 def list_nodes(fingerprints: Iterable[Fingerprint]) -> tuple[tuple[str, str], ...]:
     """Return the name of each node with its digest, in order of the names."""
-    digests = [(each.nodes, each.digest) for each in fingerprints]
+    digests = [(fingerprint.nodes, fingerprint.digest) for fingerprint in fingerprints]
     return tuple(sorted((node, digest) for nodes, digest in digests for node in nodes))
 
 

@@ -226,8 +226,8 @@ def _find_sharers(
         nodes = frozenset(node for attempt in measured.values() for node in attempt.step.nodes)
         attempts += nearby.attempts(watched, nodes, begin, end)
     sharers: dict[Key, _Shared] = {}
-    for number, others in sorted(_find_overlapping(attempts).items()):
-        for other in sorted(others) if number in measured else ():
+    for number, numbers in sorted(_find_overlapping(attempts).items()):
+        for other in sorted(numbers) if number in measured else ():
             attempt = attempts[number]
             if names := attempt.step.shared(attempts[other].step):
                 key = attempt.point, attempt.repeat

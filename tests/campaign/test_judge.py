@@ -19,6 +19,7 @@ from hpcbert.model import Protocol, Row
 from hpcbert.slurm.states import RepeatState
 from tests.kit.campaigns import (
     Build,
+    Built,
     collect_campaigns,
     read_status,
     report_none,
@@ -33,6 +34,11 @@ from tests.kit.cli import CliResult
 def rows_by_shape(result: CollectResult) -> dict[str, Row]:
     (table,) = result.tables
     return {str(row.shape): row for row in table.rows}
+
+
+def collect_row(built: Built, *words: str) -> Row:
+    """Return the row of the first point, by what Slurm says of its repeats."""
+    return rows_by_shape(collect_campaigns(built.directory, states=report_states(*words)))["1n1g"]
 
 
 def list_codes(row: Row) -> dict[int, list[str]]:
@@ -100,9 +106,7 @@ def test_a_whole_log_is_not_enough(
     built.started("1n1g", 3)
     if code is not None:
         built.ended("1n1g", 3, code=code)
-    row = rows_by_shape(
-        collect_campaigns(built.directory, states=report_states("COMPLETED", "COMPLETED", word))
-    )["1n1g"]
+    row = collect_row(built, "COMPLETED", "COMPLETED", word)
     assert list_codes(row) == {3: expected}
     assert row.runs[2].state == word
     assert row.median == pytest.approx(10)
@@ -120,7 +124,7 @@ def test_a_run_that_failed_says_which_memory_it_lacked(
     built.started("1n1g", 1)
     if code is not None:
         built.ended("1n1g", 1, code=code)
-    row = rows_by_shape(collect_campaigns(built.directory, states=report_states(word)))["1n1g"]
+    row = collect_row(built, word)
     assert list_codes(row) == {1: expected}
     if "device-oom" in expected:
         assert row.runs[0].reasons[-1].detail == f"the device ran out of memory: {DEVICE}"
@@ -131,7 +135,7 @@ def test_a_run_that_ended_well_lacked_nothing(build: Build) -> None:
     built.log("1n1g", 1, f"{DEVICE}\n{built.text('1n1g', 10.0)}{DEVICE}\n")
     built.started("1n1g", 1)
     built.ended("1n1g", 1)
-    assert rows_by_shape(collect_campaigns(built.directory, states=report_states()))["1n1g"].ok == 1
+    assert collect_row(built).ok == 1
 
 
 def test_repeats_that_never_were_submitted_say_so(built: Any) -> None:
@@ -175,11 +179,9 @@ def test_states_are_remembered_and_a_copy_is_enough(built: Any, tmp_path: Path) 
 def test_a_new_job_is_asked_about(built: Any) -> None:
     first, second = built.campaign.arrays
     built.change(arrays=(replace(first, state="refused", job_id=""), second))
-    assert rows_by_shape(collect_campaigns(built.directory, states=report_states()))["1n1g"].ok == 0
+    assert collect_row(built).ok == 0
     built.change(arrays=(replace(first, job_id="999"), second))
-    assert list_codes(
-        rows_by_shape(collect_campaigns(built.directory, states=report_states("FAILED")))["1n1g"]
-    ) == {1: ["state"]}
+    assert list_codes(collect_row(built, "FAILED")) == {1: ["state"]}
 
 
 def test_damaged_memories_are_forgotten(built: Any) -> None:
@@ -202,9 +204,7 @@ def test_a_complete_attempt_outlives_a_requeue_by_hand(build: Build) -> None:
     built = build("1n1g", repeats=1)
     built.complete("1n1g", 1, 10.0)
     built.started("1n1g", 1, attempt=1)
-    (run,) = rows_by_shape(collect_campaigns(built.directory, states=report_states("CANCELLED")))[
-        "1n1g"
-    ].runs
+    (run,) = collect_row(built, "CANCELLED").runs
     assert (run.attempt, run.valid, run.state_source) == (0, True, "status-file")
 
 
@@ -393,5 +393,5 @@ def test_a_campaigns_log_must_have_the_sequence_length_that_was_asked_for(
         built.log("1n1g", repeat, log)
         built.started("1n1g", repeat)
         built.ended("1n1g", repeat)
-    row = rows_by_shape(collect_campaigns(built.directory, states=report_states()))["1n1g"]
+    row = collect_row(built)
     assert list_codes(row).get(2, []) == codes_of_2
