@@ -17,7 +17,6 @@ from hpcbert.campaign import judge, store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.config.options import FEWEST_REPEATS
 from hpcbert.errors import HpcbertError
-from hpcbert.logs.setting import Window
 from hpcbert.model import Adaptive, valid_throughputs
 from hpcbert.results.interval import is_precise
 from hpcbert.results.wording import describe_sufficiency
@@ -38,7 +37,7 @@ def decide(directory: Path, point: str) -> Decision:
     """Decide by the median's precision; in a rehearsal, by the number of successes."""
     campaign = store.read_manifest(directory)
     watched = TrackedCampaign(directory, campaign)
-    gathered = judge.gather(watched, rule="", window=Window(), states=lambda _: {}, point=point)
+    gathered = judge.gather(watched, states=lambda _: {}, point=point)
     protocol = campaign.protocol
     if campaign.rehearse:
         succeeded = sum(

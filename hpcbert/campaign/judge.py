@@ -62,6 +62,7 @@ from hpcbert.system.workers import map_in_parallel
 _MAX_DRIFT = 0.5
 # Seconds by which the file server's clock may differ from the controller's.
 _SERVER_SLACK = 60.0
+_PROTOCOL_WINDOW = Window()
 # Larger than any size that a search tries.
 _MAX_SIZE = 1 << 24
 
@@ -144,9 +145,9 @@ class Gathered:
 def gather(
     watched: TrackedCampaign,
     *,
-    rule: str,
-    window: Window,
     states: AskStates,
+    rule: str = "",
+    window: Window = _PROTOCOL_WINDOW,
     with_nearby: bool = True,
     nearby: NearbyCampaigns | None = None,
     trusted: bool = False,
@@ -155,9 +156,9 @@ def gather(
     """Judge every repeat of a campaign.
 
     Args:
+        states: Asks the scheduler; called only for what the directory does not have.
         rule: Name of a rule of its recipe; empty for the default.
         window: The window to use instead of the protocol's.
-        states: Asks the scheduler; called only for what the directory does not have.
         with_nearby: Whether to look in the campaigns next to it for runs that shared its nodes.
         trusted: Whether to use files that have changed since the evidence was recorded.
         point: Key of the only point to judge; empty for all.
@@ -186,7 +187,7 @@ def gather(
         for repeats in points.values()
     )
     protocol = watched.campaign.protocol
-    whole_windows = (Window(), Window(protocol.skip, _last_iteration(protocol)))
+    whole_windows = (_PROTOCOL_WINDOW, Window(protocol.skip, _last_iteration(protocol)))
     undecided = _warn_about_undecided(watched)
     return Gathered(
         compare_points(zip(judge.measure(points), samples, strict=True)),

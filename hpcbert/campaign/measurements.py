@@ -15,7 +15,6 @@ from hpcbert.campaign.node_sharing import NearbyCampaigns
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.config.schedulers import find_traits
 from hpcbert.errors import HpcbertError
-from hpcbert.logs.setting import Window
 from hpcbert.model import Campaign
 from hpcbert.results.document import NodeFacts, Source, tables_data
 from hpcbert.results.reduce import tabulate
@@ -37,9 +36,7 @@ def write_results(
         return ()
     if not gathered.standard:
         states = gathered.states
-        gathered = judge.gather(
-            watched, rule="", window=Window(), states=lambda _: states, nearby=nearby
-        )
+        gathered = judge.gather(watched, states=lambda _: states, nearby=nearby)
     try:
         record_results(watched, gathered, now=now)
     except HpcbertError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -66,9 +66,13 @@ class TrackedCampaign:
         Sites add to names, cut them or replace them; comment or script stay. A name is part of its
         retries' names, so the longest match counts.
         """
-        array = self._names.find_longest(row.name) or self._names.find_longest(row.comment)
-        if array:
-            return array
+        for text in (row.name, row.comment):
+            if text in self._names:
+                return self._names[text]
+            if self._common not in text:
+                continue
+            if names := [name for name in self._names if name in text]:
+                return self._names[max(names, key=len)]
         for place in self.places:
             _, separator, text = f"{row.command.rstrip()} ".partition(f"{place}/")
             array = self._scripts.get(text.split(" ")[0])
@@ -81,8 +85,13 @@ class TrackedCampaign:
         return {array.script: array for array in reversed(self.campaign.arrays)}
 
     @cached_property
-    def _names(self) -> ArrayNames:
-        return ArrayNames(self.campaign.arrays)
+    def _common(self) -> str:
+        """How all names begin: with the campaign's, which most other jobs' don't have."""
+        return os.path.commonprefix(list(self._names))  # noqa: RUF071 - names, not paths
+
+    @cached_property
+    def _names(self) -> dict[str, Array]:
+        return {array.name: array for array in reversed(self.campaign.arrays)}
 
     @cached_property
     def arrays_of_job(self) -> dict[str, tuple[Array, ...]]:
@@ -149,24 +158,6 @@ class TrackedCampaign:
                     if is_own and is_start and event.get("job"):
                         return str(event["job"]).rpartition("_")[0]
         return ""
-
-
-class ArrayNames:
-    """The names of arrays, to be found in a site's version of them."""
-
-    def __init__(self, arrays: Sequence[Array]) -> None:
-        self._arrays = {array.name: array for array in reversed(arrays)}
-        # All names begin with the campaign's, which the names of most other jobs don't have.
-        self._common = os.path.commonprefix(list(self._arrays))  # noqa: RUF071 - names, not paths
-
-    def find_longest(self, text: str) -> Array | None:
-        """Return the array with the longest name that a text contains."""
-        if text in self._arrays:
-            return self._arrays[text]
-        if self._common not in text:
-            return None
-        names = [name for name in self._arrays if name in text]
-        return self._arrays[max(names, key=len)] if names else None
 
 
 @dataclass(frozen=True)
