@@ -23,13 +23,12 @@ from hpcbert.config.site import Site
 from hpcbert.errors import SchedulerError, UsageError, format_count
 from hpcbert.finding import Finding
 from hpcbert.model import Array, Campaign, JobRequest
-from hpcbert.scheduler.local.backend import Local, has_ended, start_queue
+from hpcbert.scheduler.local.backend import Local
 from hpcbert.scheduler.slurm import TRAITS as SLURM_TRAITS
 from hpcbert.script.resolve import SubmitOptions
 from hpcbert.slurm import commands
 from hpcbert.slurm.hostlist import expand, fold
 from hpcbert.slurm.inventory import parse_resources
-from hpcbert.timelimit import TimeLimit
 
 TRAITS = replace(
     SLURM_TRAITS,
@@ -187,19 +186,9 @@ class InAllocation(Local):
         """Start a queue in the allocation, which may be another one than at the submission."""
         allocation = self._ask_allocation()
         refuse_larger((array.request for array in campaign.arrays), allocation)
-        limit = TimeLimit.parse(campaign.arrays[0].request.time_limit).bound
-        return start_queue(
-            directory,
-            campaign,
-            time_limit_minutes=limit / 60,
-            environ=self.context.environ,
-            allocation=allocation.job_id,
-            launch=lambda array: launch_words(allocation, array),
+        return self.start_in(
+            allocation.job_id, directory, campaign, lambda array: launch_words(allocation, array)
         )
-
-    def has_ended(self, allocation: str) -> bool:
-        """Ask Slurm whether the allocation of a job is over."""
-        return has_ended(allocation, run=self.context.run, environ=self.context.environ)
 
     def _ask_allocation(self) -> Allocation:
         environ = self.context.environ

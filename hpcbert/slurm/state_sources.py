@@ -225,6 +225,11 @@ def reduce_events(events: Iterable[Event], *, first: int = 0) -> JobRecord:
 def _apply_event(job_record: JobRecord, kind: str, event: Event) -> JobRecord:
     time, code = bounded_int(event.get("time")), bounded_int(event.get("exit"))
     jobs = dict.fromkeys((*job_record.jobs, str(event.get("job", ""))))
+    # An impossible duration becomes the smallest that is reported.
+    seconds = event.get("seconds")
+    pause = 1.0
+    if isinstance(seconds, int | float) and 0 < seconds <= LATEST:
+        pause = float(seconds)
     changes: dict[str, dict[str, Any]] = {
         "start": {
             "start": time,
@@ -232,7 +237,7 @@ def _apply_event(job_record: JobRecord, kind: str, event: Event) -> JobRecord:
             "jobs": tuple(job for job in jobs if job),
             "watched": event.get("watched") is True,
         },
-        "suspended": {"suspended": job_record.suspended + _read_seconds(event.get("seconds"))},
+        "suspended": {"suspended": job_record.suspended + pause},
         "step-end": {"step_exit": code, "apart": event.get("apart") is True},
         "held": {"held": str(event.get("baseline", ""))},
         "unneeded": {"unneeded": str(event.get("why", ""))},
@@ -248,12 +253,6 @@ def _apply_event(job_record: JobRecord, kind: str, event: Event) -> JobRecord:
     }
     phase = kind if kind in _PHASES else job_record.phase
     return replace(job_record, phase=phase, **changes.get(kind, {}))
-
-
-def _read_seconds(value: Any) -> float:
-    """Return a duration; an impossible one becomes the smallest that is reported."""
-    sound = isinstance(value, int | float) and 0 < value <= LATEST
-    return float(value) if sound else 1.0
 
 
 # --- All sources ----------------------------------------------------------------------------------
@@ -321,8 +320,11 @@ def needs_squeue(reports: Reports) -> bool:
 def resolve_state(reports: Reports) -> RepeatState:
     """Return the state of one repeat from everything known about it."""
     state = _resolve_shared(reports) if reports.together else _resolve_single(reports)
-    # sacct has a row for each run that it knows; a run that only squeue knows is one more.
-    restarts = reports.restarts + _is_requeued(reports)
+    restarts, accounting, queue = reports.restarts, reports.accounting, reports.queue
+    if accounting and queue:
+        # sacct has a row for each run that it knows; a run that only squeue knows is one more.
+        over = parse_state(accounting.state).kind.over
+        restarts += _is_later(accounting, queue) or (over and _is_ahead(accounting, queue))
     if state.exit_code is None and reports.own and reports.own.word == state.word:
         state = replace(state, exit_code=reports.own.exit_code)  # squeue knows none.
     repeat_state = reports.record.complete(state, restarts=restarts)
@@ -370,15 +372,6 @@ def _resolve_single(reports: Reports) -> RepeatState:
     if queue_row is not None and _never_began(accounting) and not _has_reason(accounting):
         accounting = replace(accounting, reason=queue_row.reason)
     return convert_row(accounting, "sacct", silent=reports.silent)
-
-
-def _is_requeued(reports: Reports) -> bool:
-    """Return whether squeue shows a run after the last one that sacct knows."""
-    accounting, queue = reports.accounting, reports.queue
-    if accounting is None or queue is None:
-        return False
-    ended = parse_state(accounting.state).kind.over
-    return _is_later(accounting, queue) or (ended and _is_ahead(accounting, queue))
 
 
 def _is_ahead(accounting: JobRow, queue: JobRow) -> bool:
@@ -455,6 +448,9 @@ def convert_row(row: JobRow, source: Source, *, silent: bool = False) -> RepeatS
     # sacct keeps a reason after the job has started, and says None if there was none.
     forbidden = _explain_refused_start(row, silent=silent)
     reason = row.reason if (waiting or forbidden) and row.reason != "None" else ""
+    # Slurm leaves the time in which a job did not run out of its elapsed time (sacct(1), Elapsed).
+    times = row.start, row.end, row.elapsed
+    pause = 0.0 if None in times else (row.end or 0.0) - (row.start or 0.0) - (row.elapsed or 0.0)
     return RepeatState(
         state.word,
         state.kind,
@@ -470,7 +466,7 @@ def convert_row(row: JobRow, source: Source, *, silent: bool = False) -> RepeatS
         start=None if waiting else row.start,
         end=row.end if ended else None,
         limit=row.limit,
-        suspended=_count_suspended(row) if ended else 0.0,
+        suspended=pause if ended and row.start and pause > _ROUNDING else 0.0,
         # After a failed job before it, a retry may well succeed.
         hopeless=bool(forbidden) and not row.reason.startswith("Dependency"),
     )
@@ -499,17 +495,6 @@ def _explain_refused_start(row: JobRow, *, silent: bool) -> str:
     _, _, user = row.state.partition(" by ")
     by = f" by {_find_login(user)}" if user else ""
     return f"{state.sentence}{by} before it started: {text}"
-
-
-def _count_suspended(row: JobRow) -> float:
-    """Return the seconds between start and end in which a job did not run.
-
-    Slurm leaves them out of its elapsed time (sacct(1), Elapsed).
-    """
-    if row.start is None or row.end is None or row.elapsed is None or not row.start:
-        return 0.0
-    pause = row.end - row.start - row.elapsed
-    return pause if pause > _ROUNDING else 0.0
 
 
 def _describe_end(row: JobRow, state: State, reason_text: ReasonText | None) -> str:

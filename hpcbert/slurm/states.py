@@ -90,12 +90,8 @@ class State:
     returns: bool = False
 
 
-def _read_states() -> tuple[State, ...]:
-    rows = tomli.loads(Path(__file__).with_name("states.toml").read_text(encoding="utf-8"))
-    return tuple(State(**{**row, "kind": Kind(row["kind"])}) for row in rows["states"])
-
-
-STATES = _read_states()
+_TABLE = tomli.loads(Path(__file__).with_name("states.toml").read_text(encoding="utf-8"))
+STATES = tuple(State(**{**row, "kind": Kind(row["kind"])}) for row in _TABLE["states"])
 _BY_WORD = {name: state for state in STATES for name in (state.word, state.code) if name}
 _PLACE = {state.word: place for place, state in enumerate(STATES)}
 

@@ -419,9 +419,20 @@ class Local(PlainScheduler):
 
     def start(self, directory: Path, campaign: Campaign) -> str:
         """Start a queue; it needs a time limit, and uses the longest if there is none."""
+        return self.start_in("", directory, campaign)
+
+    def start_in(
+        self, allocation: str, directory: Path, campaign: Campaign, launch: Launch = lambda _: ()
+    ) -> str:
+        """Start a queue in the allocation of a job; empty: on this machine."""
         limit = TimeLimit.parse(campaign.arrays[0].request.time_limit).bound
         return start_queue(
-            directory, campaign, time_limit_minutes=limit / 60, environ=self.context.environ
+            directory,
+            campaign,
+            time_limit_minutes=limit / 60,
+            environ=self.context.environ,
+            allocation=allocation,
+            launch=launch,
         )
 
     def find(self, directory: Path, arrays: Sequence[Array]) -> str:
@@ -433,8 +444,8 @@ class Local(PlainScheduler):
         return read_states(watched, now=self.context.now(), has_ended=self.has_ended)
 
     def has_ended(self, allocation: str) -> bool:
-        """Return whether the allocation of a job is over."""
-        return False
+        """Return whether Slurm says that the allocation of a job is over."""
+        return has_ended(allocation, run=self.context.run, environ=self.context.environ)
 
     def living_jobs(self, watched: TrackedCampaign) -> Target:
         """Leave a process alone that a manifest names but that is not this campaign's queue."""

@@ -123,24 +123,23 @@ class Listings:
 
     def __init__(self, watched: TrackedCampaign, context: SchedulerContext) -> None:
         self._owner, self._since, self._context = watched.campaign.owner, watched.since, context
-        self._queues: dict[str, Outcome] = {}
-        self._histories: dict[str, tuple[JobRow, ...]] = {}
+        self._answers: dict[tuple[str, str], Outcome] = {}
+
+    def _ask(self, argv: list[str], cluster: str) -> Outcome:
+        key = argv[0], cluster
+        if key not in self._answers:
+            self._answers[key] = run_query(self._context, argv)
+        return self._answers[key]
 
     def queue(self, cluster: str) -> Outcome:
         """Return the answer of squeue: jobs that wait or run, or ended within MinJobAge."""
-        if cluster not in self._queues:
-            argv = commands.squeue_argv(users=[self._owner], cluster=cluster)
-            self._queues[cluster] = run_query(self._context, argv)
-        return self._queues[cluster]
+        return self._ask(commands.squeue_argv(users=[self._owner], cluster=cluster), cluster)
 
     def history(self, cluster: str) -> tuple[JobRow, ...]:
         """Return the lines of sacct; none if it does not answer."""
-        if cluster not in self._histories:
-            argv = commands.sacct_argv([], users=[self._owner], since=self._since, cluster=cluster)
-            answer = run_query(self._context, argv)
-            rows = commands.read_sacct(answer.stdout).rows if answer.ok else ()
-            self._histories[cluster] = rows
-        return self._histories[cluster]
+        argv = commands.sacct_argv([], users=[self._owner], since=self._since, cluster=cluster)
+        answer = self._ask(argv, cluster)
+        return commands.read_sacct(answer.stdout).rows if answer.ok else ()
 
 
 def search_job(watched: TrackedCampaign, array: Array, context: SchedulerContext) -> Job | None:

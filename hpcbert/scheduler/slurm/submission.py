@@ -17,7 +17,7 @@ import contextlib
 import os
 import re
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -85,7 +85,8 @@ class StartConditions:
     Attributes:
         after: The array whose job must be over first.
         preflight: The job that must have succeeded first.
-        exclude: Nodes that the preflight found too slow, if it has measured them already.
+        exclude: Nodes that the preflight found too slow, if it has measured them already; none if
+            the array names one of them, or too few others could run it.
     """
 
     after: Array | None = None
@@ -96,13 +97,6 @@ class StartConditions:
     def jobs(self) -> tuple[Array, ...]:
         """The arrays that it waits for."""
         return tuple(array for array in (self.preflight, self.after) if array)
-
-    @property
-    def dependency(self) -> str:
-        """The same as sbatch takes it; empty: it waits for none."""
-        words = [f"afterok:{self.preflight.job_id}"] if self.preflight else []
-        words += [f"afterany:{self.after.job_id}"] if self.after else []
-        return ",".join(words)
 
 
 NO_CONDITIONS = StartConditions()
@@ -137,20 +131,14 @@ def find_conditions(
             hint=f"See {preflight.find_log(watched, check.array)}; submit the points in a campaign "
             "of their own, without --preflight if need be.",
         )
-    excluded = _choose_excluded(check.slow, array, context)
+    excluded = tuple(check.slow)
+    if set(excluded) & set(expand(array.request.nodelist)):
+        excluded = ()
+    elif excluded:
+        sinfo = inventory.read_usable_nodes(Cluster(context).states, array.request.partition)
+        available = sum(usable for name, usable in sinfo.items() if name not in excluded)
+        excluded = excluded if not sinfo or available >= array.point.shape.nodes else ()
     return StartConditions(after, None if check.state == "done" else check.array, excluded)
-
-
-def _choose_excluded(
-    slow: Iterable[str], array: Array, context: SchedulerContext
-) -> tuple[str, ...]:
-    """Return the slow nodes, unless the array names one, or too few others could run it."""
-    names = tuple(slow)
-    if not names or set(names) & set(expand(array.request.nodelist)):
-        return ()
-    sinfo = inventory.read_usable_nodes(Cluster(context).states, array.request.partition)
-    available = sum(usable for name, usable in sinfo.items() if name not in names)
-    return names if not sinfo or available >= array.point.shape.nodes else ()
 
 
 def sbatch_argv(
@@ -159,7 +147,9 @@ def sbatch_argv(
     """Return the command that submits one array; all other options are in the script."""
     cluster = next((job.cluster for job in conditions.jobs), array.cluster)
     words = [f"--clusters={cluster}"] if cluster else []
-    words += [f"--dependency={conditions.dependency}"] if conditions.jobs else []
+    awaited = [f"afterok:{conditions.preflight.job_id}"] if conditions.preflight else []
+    awaited += [f"afterany:{conditions.after.job_id}"] if conditions.after else []
+    words += [f"--dependency={','.join(awaited)}"] if awaited else []
     # A job that can't start any more must not wait forever.
     words += ["--kill-on-invalid-dep=yes"] if conditions.preflight else []
     if conditions.exclude:
