@@ -308,35 +308,6 @@ def test_losses_that_are_read_late_are_the_same(main, monkeypatch):
     assert f"the loss of iteration {iteration[1]} is not finite" in spoilt.stderr
 
 
-class Event:
-    """Stands in for a CUDA event: the device is 2 s further at each."""
-
-    made = 0
-
-    def __init__(self, *, enable_timing):
-        assert enable_timing
-        Event.made += 1
-        self.at, self.waited = 2000.0 * Event.made, False
-
-    def record(self):
-        pass
-
-    def synchronize(self):
-        self.waited = True
-
-    def elapsed_time(self, end):
-        assert end.waited
-        return end.at - self.at
-
-
-def test_the_clock_of_a_gpu_is_its_own(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    gpu = torch.device("cuda", 0)
-    marks = [workload.mark_time(gpu) for _ in range(3)]
-    between = [workload.seconds_between(marks[0], mark) for mark in marks[1:]]
-    assert between == [2.0, 4.0]
-
-
 class Unasked(dispatch.TorchDispatchMode):  # type: ignore[misc]
     """Fails where the host asks the device for a number, and so would wait for it."""
 
