@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import ast
 import re
+from pathlib import Path
 
 import pytest
 import tomli
 
+from hpcbert import scheduler
 from hpcbert.commands.checks import (
     find_error_lines,
     find_missing_nodes,
     find_missing_ranks,
     find_problems,
+    find_submission_obstacles,
+    list_queries,
     load_checks,
 )
+from hpcbert.scheduler.base import SchedulerContext
+from tests.kit.drafts import OPTIONS, drafted, load, reference
 from tests.kit.paths import REPOSITORY
+from tests.kit.slurm import Slurm
 
 PAGE = REPOSITORY / "docs/reference/checks.md"
 WORKLOADS = REPOSITORY / "hpcbert/workloads"
@@ -119,11 +126,8 @@ def test_what_shares_a_cause_is_one_finding(
 ) -> None:
     (finding,) = find_problems(format_rows(*rows), {})
     assert (finding.detail, finding.nodes) == (detail, nodes)
-
-
-def test_different_paths_are_different_causes() -> None:
-    rows = [("n1", "files", "fail", f"there is no /data/v{number}") for number in (1, 2)]
-    assert len(list(find_problems(format_rows(*rows), {}))) == len(rows)
+    paths = [("n1", "files", "fail", f"there is no /data/v{number}") for number in (1, 2)]
+    assert len(list(find_problems(format_rows(*paths), {}))) == 2
 
 
 @pytest.mark.parametrize(
@@ -169,3 +173,21 @@ def test_ranks_that_did_not_start_are_named_with_what_kept_them() -> None:
     (none,) = find_missing_ranks(format_rows(("n1", "ranks", "ok", "x")), ("n1", "n2"), "none")
     assert (none.name, none.nodes) == ("ranks (n2)", ("n2",))
     assert find_error_lines(output) == (output.splitlines()[1],)
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "ngc-tf1"])
+@pytest.mark.parametrize("words", [(), ("--clusters=other",)], ids=["here", "another cluster"])
+def test_a_submission_asks_what_was_foreseen(
+    framework: str, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    run, recipe = Slurm(), load(framework)
+    site = reference(tmp_path, slurm={"sbatch_args": words})
+    backend = scheduler.create_scheduler("slurm", SchedulerContext(run))
+    backend.fit(OPTIONS, site, recipe)
+    draft = drafted(site, framework_recipe=recipe, options={"dry": True})
+    find_submission_obstacles(draft, run=run)
+    askings = {
+        tuple(argv): dict(backend.query_environment) for argv in backend.list_queries(site, recipe)
+    }
+    askings |= {tuple(argv): {} for argv in list_queries(draft)}
+    assert dict(zip(run.calls, map(dict, run.environments), strict=True)) == askings
