@@ -20,12 +20,12 @@ from hpcbert.commands.monitor import (
     Log,
     find_newest_log,
     follow_log,
-    make_failure_reader,
     open_campaign,
+    read_grammar,
 )
 from hpcbert.config.site import load
 from hpcbert.errors import IncompleteError, UsageError
-from hpcbert.logs.failures import Failure
+from hpcbert.logs.failures import Failure, explain_failure
 from hpcbert.logs.lines import NotALogError, open_log
 from hpcbert.model import Campaign
 from hpcbert.slurm.states import Kind, RepeatState
@@ -246,9 +246,11 @@ def _read_failure(log: Log) -> Failure | None:
     end = log.repeat.record.attempt(log.attempt).end_state
     if end is None or end.kind is not Kind.FAILED:
         return None
-    explain = make_failure_reader(log.repeat.watched.directory)
+    log_grammar = read_grammar(log.repeat.watched.directory)
+    if log_grammar is None:
+        return None
     outputs = log.repeat.own_outputs(log.attempt)
-    return explain(log.path, log.repeat.array.point.device, outputs)
+    return explain_failure(log.path, log_grammar, log.repeat.array.point.device, outputs)
 
 
 def _warn_failure(log: Log) -> tuple[str, ...]:

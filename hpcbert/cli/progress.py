@@ -30,8 +30,9 @@ from hpcbert.commands.monitor import Change, RepeatProgress, Sinks, View, read_r
 from hpcbert.commands.retry import RetryPlan
 from hpcbert.config.site import Site
 from hpcbert.errors import IncompleteError, format_count
-from hpcbert.logs.failures import Failure, JobOutput
+from hpcbert.logs.failures import Failure, JobOutput, explain_failure
 from hpcbert.logs.input_wait import read_input_notes
+from hpcbert.logs.scan import read_progress
 from hpcbert.model import Note, Point, Unit
 from hpcbert.results.grid import format_number
 from hpcbert.results.metrics import row_rate
@@ -275,16 +276,16 @@ def format_retry_plan(plan: RetryPlan, *, dry: bool = False) -> str:
 
 
 # Each campaign's logs are read by its own recipe.
-_progress_reader = functools.cache(flow.make_progress_reader)
+_grammar = functools.cache(flow.read_grammar)
 _factor_reader = functools.cache(flow.make_rate_factor_reader)
-_failure_reader = functools.cache(flow.make_failure_reader)
 
 
 @functools.cache
 def _read_failure(
     directory: Path, log: Path, device: model.Device, outputs: tuple[JobOutput, ...]
 ) -> Failure | None:
-    return _failure_reader(directory)(log, device, outputs)
+    log_grammar = _grammar(directory)
+    return explain_failure(log, log_grammar, device, outputs) if log_grammar else None
 
 
 def find_failure(repeat: Repeat, state: RepeatState) -> Failure | None:
@@ -330,7 +331,9 @@ def list_flags(view: View) -> list[str]:
 
 def read_details(repeat: Repeat, state: RepeatState, now: float) -> RepeatProgress:
     """Return the progress of a running repeat, from the end of its log."""
-    progress = _progress_reader(repeat.watched.directory)(flow.log_path(repeat, state))
+    log_grammar = _grammar(repeat.watched.directory)
+    log = flow.log_path(repeat, state)
+    progress = read_progress(log, log_grammar) if log_grammar else None
     return flow.estimate_progress(repeat, progress, now=now)
 
 

@@ -24,12 +24,11 @@ from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
 from hpcbert.config import toml
 from hpcbert.errors import HpcbertError, SchedulerError, UsageError, format_count
 from hpcbert.logs import grammar
-from hpcbert.logs.failures import Failure, JobOutput, explain_failure
 from hpcbert.logs.grammar import Grammar
 from hpcbert.logs.lines import open_log
-from hpcbert.logs.scan import Progress, read_progress
+from hpcbert.logs.scan import Progress
 from hpcbert.logs.setting import Window
-from hpcbert.model import Device, Note, Point, Row, Run, Unit
+from hpcbert.model import Note, Point, Row, Run, Unit
 from hpcbert.results.reduce import tabulate
 from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.tracker import Tracker
@@ -265,7 +264,7 @@ def make_rate_factor_reader(directory: Path) -> Callable[[Point, Unit], float | 
     None if the campaign's recipe and options do not say: only logs say how many samples a program
     packs into a sequence, and whether it leaves padding out.
     """
-    log_grammar = _read_grammar(directory)
+    log_grammar = read_grammar(directory)
     if log_grammar is None or any(
         {"packing", "padding"} & fact.match.groupindex.keys() for fact in log_grammar.facts
     ):
@@ -280,31 +279,11 @@ def make_rate_factor_reader(directory: Path) -> Callable[[Point, Unit], float | 
     return read_factor
 
 
-def make_progress_reader(directory: Path) -> Callable[[Path], Progress | None]:
-    """Return a function that reads progress from a campaign's logs, by its own copy of the recipe.
+def read_grammar(directory: Path) -> Grammar | None:
+    """Return the grammar of a campaign's logs, from its own copy of the recipe.
 
-    With a recipe whose grammar can't be used here, it returns None for every log.
+    None if that grammar can't be used here.
     """
-    log_grammar = _read_grammar(directory)
-    return lambda log: read_progress(log, log_grammar) if log_grammar else None
-
-
-def make_failure_reader(
-    directory: Path,
-) -> Callable[[Path, Device, tuple[JobOutput, ...]], Failure | None]:
-    """Return a function that explains a campaign's failed runs, by its copy of the recipe.
-
-    It takes a log, what the run computed on, and the job script's output.
-
-    With a recipe whose grammar can't be used here, it returns None for every log.
-    """
-    log_grammar = _read_grammar(directory)
-    return lambda log, device, outputs: (
-        explain_failure(log, log_grammar, device, outputs) if log_grammar else None
-    )
-
-
-def _read_grammar(directory: Path) -> Grammar | None:
     path = directory / store.RECIPE
     try:
         return grammar.parse(toml.read(path).get("log", {}), where=str(path))

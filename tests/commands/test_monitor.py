@@ -15,6 +15,7 @@ from hpcbert.cli.progress import format_counts, format_duration
 from hpcbert.commands import monitor, submit
 from hpcbert.commands.monitor import Change, Sinks, View, watch
 from hpcbert.errors import SchedulerError, UsageError
+from hpcbert.logs.scan import read_progress
 from hpcbert.scheduler.local import backend as local
 from hpcbert.slurm import state_sources
 from hpcbert.slurm.states import Kind, RepeatState, parse_state
@@ -323,13 +324,18 @@ def test_how_far_a_repeat_is_comes_from_the_end_of_its_log(watched: Build) -> No
     repeat = built.repeats[0]
     state = RepeatState("RUNNING", Kind.RUNNING, "sacct", attempt=1)
     built.reach(1, 60, attempt=1)
-    read = monitor.make_progress_reader(built.directory)
-    detail = monitor.estimate_progress(repeat, read(monitor.log_path(repeat, state)), now=T)
+    log_grammar = monitor.read_grammar(built.directory)
+    assert log_grammar
+    detail = monitor.estimate_progress(
+        repeat, read_progress(monitor.log_path(repeat, state), log_grammar), now=T
+    )
     assert detail.iteration == 60
     assert detail.throughput is not None
     assert detail.throughput == pytest.approx(8, rel=0.05)
     assert detail.ends == pytest.approx(T + 60 * 4 / detail.throughput)
-    nothing = monitor.estimate_progress(repeat, read(built.directory / "absent"), now=T)
+    nothing = monitor.estimate_progress(
+        repeat, read_progress(built.directory / "absent", log_grammar), now=T
+    )
     assert (nothing.iteration, nothing.throughput, nothing.ends) == (None, None, None)
 
 
@@ -337,9 +343,9 @@ def test_a_campaign_without_a_usable_recipe_is_watched_all_the_same(watched: Bui
     built = watched()
     for text in ("[log]\nnonsense = 1\n", "["):
         (built.directory / "recipe.toml").write_text(text)
-        assert monitor.make_progress_reader(built.directory)(built.directory / "x") is None
+        assert monitor.read_grammar(built.directory) is None
     (built.directory / "recipe.toml").unlink()
-    assert monitor.make_progress_reader(built.directory)(built.directory / "x") is None
+    assert monitor.read_grammar(built.directory) is None
 
 
 def test_repeats_are_counted_by_the_kind_of_their_state(watched: Build) -> None:
