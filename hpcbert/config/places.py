@@ -48,8 +48,9 @@ def find_site(flag: str, *, env: Mapping[str, str], cwd: Path) -> tuple[Path, st
         if not path.is_file():
             hint = "Name a site.toml or its folder; hpcbert init writes one."
             # A shell that has sourced the env.sh of a lab that is gone has both variables.
-            variables = "HPCBERT_SITE SLURM_CONF" if "SLURM_CONF" in env else "HPCBERT_SITE"
-            unset = f"If it is of a lab that is gone, run: unset {variables}"
+            conf = Path(env.get("SLURM_CONF", "/"))
+            unset = "If it is of a lab that is gone, run: unset HPCBERT_SITE"
+            unset += "" if conf.exists() else " SLURM_CONF"
             raise ConfigError(message, where=f"{origin}={name}", hint=hint if flag else unset)
         return path.absolute(), origin
     home = Path(env.get("HOME", "/"))

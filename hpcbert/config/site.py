@@ -197,8 +197,9 @@ class SlurmSettings:
     def has_gpus(self) -> bool:
         """Whether jobs request GPUs: by `gres`, or by one of the further options."""
         values = slurm_arguments.argument_values((*self.sbatch_args, *self.srun_args))
-        resources = f"{self.gres and 'gpu'},{values.get('gres')},{values.get('tres-per-task')}"
-        return "gpu" in resources or any(name.startswith("gpus") for name in values)
+        resources = f"{values.get('gres', '')},{values.get('tres-per-task', '')}"
+        has_option = "gpu" in resources or any(name.startswith("gpus") for name in values)
+        return bool(self.gres) or has_option
 
     @property
     def selection(self) -> tuple[str, ...]:

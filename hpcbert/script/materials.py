@@ -289,15 +289,15 @@ def find_prepared_image(site: Site, recipe: Recipe) -> Material | None:
     directory, site_image = Path(site.container.images), site.settings(recipe.name).image
     prefix = runtimes.RUNTIMES[site.container.runtime].tool.prefix
     name = site_image or recipe.image.reference
-    image = _parse_image(site, name) if name else None
     cached_image = None
     if not site_image and recipe.image.install:
         cached_image = cache.find_by_stem(directory, built_image_stem(recipe, prefix))
-    elif image and image.kind == "file":
-        images = cache.list_images(directory)
-        cached_image = next((entry for entry in images if entry.path == name), None)
-    elif image:
+    elif name:
+        image = _parse_image(site, name)
         cached_image = cache.find_image(directory, image, prefix)
+        if image.kind == "file":
+            images = cache.list_images(directory)
+            cached_image = next((entry for entry in images if entry.path == name), None)
     if cached_image is None:
         return None
     digest = f"sha256:{cached_image.sha256}"

@@ -56,6 +56,8 @@ def locate_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        if isinstance(error, UsageError) and error.where:
+            raise
         # Any error of its own arithmetic and calls: a division by 0, an endless recursion.
         text = str(error).rstrip(".") or type(error).__name__
         message, hint, where = f"A template is wrong: {text}.", "", str(path)
@@ -67,7 +69,7 @@ def locate_errors(path: Path) -> Iterator[None]:
             message = f"A template is wrong: {error.message}."
             where = f"{error.filename or path}:{error.lineno}"
         if isinstance(error, UsageError):
-            message, hint, where = error.message, error.hint, error.where or where
+            message, hint = error.message, error.hint
         raise UsageError(message, where=where, hint=hint) from error
 
 
