@@ -23,7 +23,7 @@ from hpcbert.results.document import ResultSet
 from hpcbert.results.explain import Observation
 from hpcbert.results.explain import explain as explain_table
 from hpcbert.results.metrics import table_factor
-from hpcbert.results.scaling import Curve, Prediction, fit_curve, parse_node_counts
+from hpcbert.results.scaling import Curve, Prediction, fit_curve
 from hpcbert.results.wording import device_word, sanitize, table_title
 
 _SPEED = re.compile(r" is ([0-9.e+]{1,20}) GB/s")
@@ -31,6 +31,7 @@ _SPEED = re.compile(r" is ([0-9.e+]{1,20}) GB/s")
 _MAX_LOGS = 5
 # The rule for large messages, such as the buckets in which gradients are sent.
 _LARGE_MESSAGE_RULE = "busbw-32M"
+_MAX_NODES = 1_000_000
 
 
 @click.command()
@@ -140,12 +141,13 @@ class Forecast:
 
 
 def _read_node_counts(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[int, ...]:
-    try:
-        return parse_node_counts(value)
-    except ValueError:
-        raise click.BadParameter(
-            f"{value!r} is not a list of numbers of nodes, such as 16,64."
-        ) from None
+    """Read numbers of nodes by commas, `16,64`; each once."""
+    words = [word.strip() for word in value.split(",")]
+    counts = [int(word) if word.isdecimal() else 0 for word in words]
+    if not all(1 <= count <= _MAX_NODES for count in counts):
+        text = f"{value!r} is not a list of numbers of nodes, such as 16,64."
+        raise click.BadParameter(text)
+    return tuple(dict.fromkeys(counts))
 
 
 @click.command()

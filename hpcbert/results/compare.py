@@ -81,14 +81,9 @@ class Side:
         )
 
     @property
-    def published(self) -> bool:
-        """Whether it comes from the published record, not from runs of your own."""
-        return self.row.published
-
-    @property
     def is_single_number(self) -> bool:
         """Whether only its median was published, without the runs behind it."""
-        return self.published and len(self.row.runs) == 1
+        return self.row.published and len(self.row.runs) == 1
 
     @property
     def name(self) -> str:
@@ -323,7 +318,7 @@ def find_contrasts(base: Side, new: Side) -> tuple[Contrast, ...]:
     base_facts, new_facts = dict(base.row.facts), dict(new.row.facts)
     names = base_facts.keys() & new_facts.keys()
     for side in (base, new):
-        if side.published:
+        if side.row.published:
             names |= {name for name, _ in side.row.facts}
     contrasts = [
         Contrast(name, base_facts.get(name, ()), new_facts.get(name, ()))
@@ -428,7 +423,7 @@ def comparison_view(comparison: Comparison, within: float) -> TableView:
         within: The share within which two numbers are equal.
     """
     pairs, unit = comparison.pairs, comparison.unit
-    with_devices = any(pair.base.published or pair.new.published for pair in pairs)
+    with_devices = any(pair.base.row.published or pair.new.row.published for pair in pairs)
     columns = [Column("point"), Column(f"BASE {unit}/s", ".2f"), Column(f"NEW {unit}/s", ".2f")]
     if with_devices:
         columns += [Column("BASE per GPU", ".2f"), Column("NEW per GPU", ".2f")]

@@ -36,7 +36,6 @@ _ALIKE_FACTOR, _NOISE = 4.0, 1e-4
 _NEGATIVE = -1e-12
 # Terms with a smaller pivot, as a share of the first, can't be distinguished.
 _DEPENDENT = 1e-12
-_MAX_NODES = 1_000_000
 
 # Growth of the exposed all-reduce with nodes and GPUs per node.
 GROWTH: dict[str, Callable[[int, int], float]] = {
@@ -261,16 +260,3 @@ def _solve_least_squares(equations: Sequence[Sequence[float]]) -> list[float] | 
                 pairs = zip(system[row], system[place], strict=True)
                 system[row] = [value - share * pivot_value for value, pivot_value in pairs]
     return [system[place][size] / system[place][place] for place in range(size)]
-
-
-def parse_node_counts(text: str) -> tuple[int, ...]:
-    """Read numbers of nodes by commas, `16,64`; each once.
-
-    Raises:
-        ValueError: A value is not a whole number from 1 to a million.
-    """
-    words = [word.strip() for word in text.split(",")]
-    counts = [int(word) if word.isdecimal() else 0 for word in words]
-    if not all(1 <= count <= _MAX_NODES for count in counts):
-        raise ValueError(text)
-    return tuple(dict.fromkeys(counts))

@@ -15,7 +15,7 @@ import pytest
 from hpcbert.model import Group, Origin, RepeatCount, Row, Shape, SpeedupTable
 from hpcbert.results import document
 from hpcbert.results.document import ResultSet
-from hpcbert.results.scaling import MARGIN, MAX_EXTRAPOLATION, Curve, fit_curve, parse_node_counts
+from hpcbert.results.scaling import MARGIN, MAX_EXTRAPOLATION, Curve, fit_curve
 from tests.kit.cli import run
 from tests.kit.needs import require
 
@@ -120,13 +120,6 @@ def test_of_several_widths_the_one_with_most_nodes_counts() -> None:
     assert (curve.gpus_per_node, [nodes for nodes, _ in curve.points]) == (8, [1, 2, 4])
 
 
-@pytest.mark.parametrize("text", ["", "0", "-1", "a", "1.5", "1,,2", "1e3", "1000001", "²"])
-def test_numbers_of_nodes(text: str) -> None:
-    with pytest.raises(ValueError):
-        parse_node_counts(text)
-    assert parse_node_counts("16, 64,16") == (16, 64)
-
-
 # --- the published tables -------------------------------------------------------------------
 
 
@@ -216,4 +209,7 @@ def test_the_command(tmp_path: Path, empty_directory: None) -> None:
     text = run("predict", path, "--nodes", "8")
     assert text.returncode == 0
     assert "8n8g" in text.stdout
-    assert run("predict", path, "--nodes", "x").returncode == 2
+    (table,) = run("predict", path, "--nodes", "16, 8,16", "--json").data["tables"]
+    assert [entry["nodes"] for entry in table["predictions"]] == [16, 8]
+    for counts in ("", "0", "-1", "a", "1.5", "1,,2", "1e3", "1000001", "²"):
+        assert run("predict", path, f"--nodes={counts}").returncode == 2
