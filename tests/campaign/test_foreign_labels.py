@@ -90,19 +90,7 @@ def test_a_setting_of_logs_is_a_known_name_and_a_whole_number(
     assert "twice" in twice["errors"][0]["message"]
 
 
-@pytest.mark.parametrize(
-    ("fw", "log", "names"),
-    [
-        *(
-            ("mlperf-bert", name, name)
-            for name in ("deepspeed", "megatron", "mxnet", "ngc-pytorch")
-        ),
-        *(("mlperf-bert", name, name) for name in ("ngc-tf1", "oneflow", "paddle", "pytorch")),
-        # Both MLPerf programs say run_start; only one of them prints steps like these.
-        ("mlperf-bert", "perfzero", "perfzero"),
-        ("oneflow", "tf2", "perfzero or tf2"),
-    ],
-)
+@cases
 def test_a_log_of_another_framework_is_recognised_by_its_lines(
     tmp_path: Path, run: CollectJson, fw: str, log: str, names: str
 ) -> None:

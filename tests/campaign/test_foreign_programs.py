@@ -9,6 +9,7 @@ import pytest
 
 from tests.campaign.test_foreign_labels import read_reason
 from tests.campaign.test_foreign_models import drop_lines
+from tests.kit.cases import cases
 from tests.kit.cli import CollectJson
 from tests.kit.logs import write_file
 from tests.kit.recipes import load, options_of, printed
@@ -21,32 +22,10 @@ def list_headings(document: Any) -> list[tuple[str, str]]:
 # Lines that state another model, after the lines that this one replaces.
 _GPT2 = "building GPT2 model ...\n"
 _SIZES = "  hidden_size .................................... 1600\n  num_layers ..................................... 48\n"
-_MODELS = [
-    pytest.param("megatron", _GPT2 + _SIZES, "GPT2", id="megatron-gpt2-xl"),
-    pytest.param("megatron", _GPT2, "GPT2", id="megatron-gpt2-of-berts-size"),
-    pytest.param(
-        "megatron", "> building train, validation, and test datasets for T5 ...\n", "T5",
-        id="megatron-t5",
-    ),
-    pytest.param("megatron", _SIZES, "hidden size 1600, layers 48", id="megatron-sizes"),
-    pytest.param(
-        "deepspeed", "cmd = deepspeed main.py --model_name_or_path facebook/opt-1.3b --x 1\n",
-        "opt-1.3b", id="deepspeed-opt",
-    ),
-    pytest.param(
-        "deepspeed", "DeepSpeed Transformer config is  {'hidden_size': 1600, 'num_hidden_layers': 48}\n",
-        "hidden size 1600, layers 48", id="deepspeed-sizes",
-    ),
-    pytest.param(
-        "paddle", "Namespace(model_name_or_path='ernie-1.0', seed=42)\n", "ernie-1.0",
-        id="paddle-ernie",
-    ),
-    pytest.param("oneflow", "num_hidden_layers = 36\n", "layers 36", id="oneflow-layers"),
-]  # fmt: skip
 _OWN = r"(?:hidden_size|num_layers|num_hidden_layers)[: .=]+\d+|model_name_or_path="
 
 
-@pytest.mark.parametrize(("recipe", "lines", "model"), _MODELS)
+@cases
 def test_a_table_of_another_model_is_not_headed_as_berts(
     recipe: str, lines: str, model: str, tmp_path: Path, run: CollectJson
 ) -> None:

@@ -49,37 +49,15 @@ def write_jobs(root: Path, *names: str) -> Path:
     return root
 
 
-@pytest.mark.parametrize(
-    ("names", "tables"),
-    [
-        pytest.param(
-            ("slurm-4711.out", "slurm-4712.out"), [("", ["1n1g"], [2])], id="Slurm's default name"
-        ),
-        pytest.param(
-            ("slurm-71_0.out", "slurm-71_1.out"), [("", ["1n1g"], [2])], id="an array's tasks"
-        ),
-        pytest.param(("bert_71.out", "bert_72.out"), [("", ["1n1g"], [2])], id="name and job"),
-        pytest.param(("run1.log", "run7.log"), [("", ["1n1g"], [2])], id="a flat folder"),
-        pytest.param(
-            ("A100/slurm-1.out", "V100/slurm-2.out"),
-            [("system=A100", ["1n1g"], [1]), ("system=V100", ["1n1g"], [1])],
-            id="two systems",
-        ),
-        pytest.param(
-            ("old_1.log", "new_1.log"),
-            [("system=old_log", ["1n1g"], [1]), ("system=new_log", ["1n1g"], [1])],
-            id="two experiments",
-        ),
-    ],
-)
+@cases
 def test_logs_of_one_folder_are_repeats_and_folders_are_systems(
     tmp_path: Path,
     collect_json: CollectJson,
     names: tuple[str, ...],
-    tables: list[tuple[str, list[str], list[int]]],
+    tables: list[list[Any]],
 ) -> None:
     document = collect_json(write_jobs(tmp_path / "x", *names), "--skip", 2, "--iters", 12)
-    assert sorted(list_tables(document)) == sorted(tables)
+    assert sorted(map(list, list_tables(document))) == sorted(tables)
     assert list_assumed(document)["framework"] == ("pytorch", "--fw")
 
 

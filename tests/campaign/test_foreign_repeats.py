@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.kit import logs
 from tests.kit.cases import cases
 from tests.kit.cli import CollectJson, first_row, rows
@@ -27,35 +25,10 @@ def write_logs(root: Path, *names: str, apart: float = APART) -> Path:
 
 WINDOW = ("--skip", 2, "--iters", 12)
 PATTERN = "*_{precision}_bs{batch_size}_gpu{gpus}*.log"
-SAME_POINT = [
-    pytest.param(
-        ("tf_fp32_bs4_gpu1_without_gradacc.log", "tf_fp32_bs4_gpu1.log"),
-        ("--pattern", PATTERN),
-        id="text under a star",
-    ),
-    pytest.param(
-        ("A100_LOG/fp32_bs4_gpu1.log", "V100_LOG/fp32_bs4_gpu1.log"),
-        ("--pattern", "{precision}_bs{batch_size}_gpu{gpus}.log"),
-        id="the folder above the pattern",
-    ),
-    pytest.param(
-        ("A100_LOG/run.log", "V100_LOG/run.log"), ("--pattern", "*/run.log"), id="a folder"
-    ),
-    pytest.param(
-        ("A100/1n1g/bert_b4_fp32_1.log", "V100/1n1g/bert_b4_fp32_2.log"),
-        (),
-        id="numbers of two folders in DLPerf's layout",
-    ),
-    pytest.param(
-        ("A100/run1.log", "V100/run2.log"),
-        ("--pattern", "run{repeat}.log"),
-        id="numbers of two folders by a pattern",
-    ),
-]
 GIVEN = ("--nodes", 1, "--gpus-per-node", 1, "--batch-size", 4, "--precision", "fp32", *WINDOW)
 
 
-@pytest.mark.parametrize(("names", "words"), SAME_POINT)
+@cases
 def test_logs_that_fall_on_one_point_are_repeats_only_if_the_user_says_so(
     names: tuple[str, str], words: tuple[str, ...], tmp_path: Path, run: CollectJson
 ) -> None:
@@ -138,17 +111,7 @@ def test_runs_that_were_measured_at_the_same_time_are_no_repeats(
     assert all("bert_b4_fp32_" in reason["detail"] for reasons in refused for reason in reasons)
 
 
-RANKS = [
-    pytest.param("oneflow", (), id="epoch"),
-    pytest.param("ngc-tf1", (), id="dates"),
-    pytest.param("tf2", (), id="month and day"),
-    pytest.param("deepspeed", (), id="stamps of lines"),
-    pytest.param("megatron", (), id="stamps of the log's beginning"),
-    pytest.param("ngc-pytorch", ("--rule", "footer"), id="a closing line"),
-]
-
-
-@pytest.mark.parametrize(("recipe", "words"), RANKS)
+@cases
 def test_logs_of_the_ranks_of_one_run_are_one_run(
     recipe: str, words: tuple[str, ...], tmp_path: Path, run: CollectJson
 ) -> None:
