@@ -17,8 +17,6 @@ from tests.kit import drafts
 from tests.kit.cases import cases
 from tests.kit.containers import pointer
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.mark.parametrize("name", ["apptainer", "singularity"])
 def test_singularity_is_another_name_for_apptainer(tmp_path: Path, name: str) -> None:

@@ -20,7 +20,6 @@ from tests.kit.drafts import combined, drafted, reference, settled
 from tests.kit.scripts import slurm_in, tool
 from tests.kit.waiting import CEILING
 
-pytestmark = pytest.mark.slow
 # Measures 40 GB/s, or what $TABLE says of the first of its nodes that is in it: `n2 9.5`.
 SRUN = read_constant(__file__, "SRUN")
 # Slurm ends the job while a step runs.
@@ -145,6 +144,7 @@ class Bench:
         return path.read_text().splitlines() if path.exists() else []
 
 
+@pytest.mark.slow
 @cases
 def test_a_node_far_below_the_others_is_named_and_its_neighbours_are_not(
     tmp_path: Path, shape: str, table: str, slow: list[str]
@@ -158,6 +158,7 @@ def test_a_node_far_below_the_others_is_named_and_its_neighbours_are_not(
     assert bool(bench.wrote("update")) == bool(slow)
 
 
+@pytest.mark.slow
 def test_waiting_jobs_of_the_campaign_keep_away_as_far_as_enough_nodes_are_left(
     tmp_path: Path,
 ) -> None:
@@ -171,6 +172,7 @@ def test_waiting_jobs_of_the_campaign_keep_away_as_far_as_enough_nodes_are_left(
     assert (spared["job"], spared["why"]) == ("51", "it takes 4 nodes, and 3 others are left")
 
 
+@pytest.mark.slow
 def test_a_job_that_names_a_slow_node_is_not_made_impossible(tmp_path: Path) -> None:
     bench = Bench(tmp_path, "4n8g")
     bench.waiting("51|2||n1,n2|{}", "52|2||n1,n3|{}")
@@ -180,6 +182,7 @@ def test_a_job_that_names_a_slow_node_is_not_made_impossible(tmp_path: Path) -> 
     assert (spared["job"], spared["why"]) == ("51", "it asks for that node by name")
 
 
+@pytest.mark.slow
 def test_what_slurm_refuses_is_written_down(tmp_path: Path) -> None:
     bench = Bench(tmp_path, "4n8g")
     status, events_by_kind = bench.run("n2 9.5", REFUSES='slurm_update error: "no"')
@@ -188,6 +191,7 @@ def test_what_slurm_refuses_is_written_down(tmp_path: Path) -> None:
     assert "left-out" not in events_by_kind
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("limit", "cancelled"), [("00:30:00", []), ("00:00:20", ["51", "52"])])
 def test_at_its_time_limit_it_gives_up_and_not_where_it_may_come_back(
     tmp_path: Path, limit: str, cancelled: list[str]
@@ -199,6 +203,7 @@ def test_at_its_time_limit_it_gives_up_and_not_where_it_may_come_back(
     assert sorted(bench.wrote("cancel")) == cancelled
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", ["n1 hangs\nn2 hangs\nn3 hangs\nn4 hangs", "n1 hangs\nn3 hangs"])
 def test_where_nothing_is_measured_nothing_runs(tmp_path: Path, table: str) -> None:
     bench = Bench(tmp_path, "4n8g")
