@@ -185,13 +185,14 @@ def _poll_until_settled(
     resubmitting it then would run it twice.
     """
     settled_keys: set[Key] = set()
-    for _ in range(_MOST_POLLS):
+    for number in range(_MOST_POLLS):
+        if number:
+            pause(max(_POLL_SECONDS, tracker.pause()))
         tracker.poll()
         ended_keys = [key for key, state in tracker.states.items() if not state.kind.alive]
         settled_keys = set(filter(tracker.is_final, ended_keys))
         if len(settled_keys) == len(ended_keys) and not tracker.failures:
             break
-        pause(max(_POLL_SECONDS, tracker.pause()))
     if tracker.failures or tracker.absent:
         campaign_id = tracked_campaign.campaign.id
         raise SchedulerError(
