@@ -210,13 +210,6 @@ def test_a_campaign_uses_what_was_prepared_and_records_it(place: Place) -> None:
     assert listed["campaigns"] == [campaign.id]
 
 
-def test_without_preparation_a_campaign_records_nothing(place: Place) -> None:
-    place.write(more=f'data = "{place.data}"\nsource = "/opt/tiny"')
-    campaign = place.drafts()
-    assert campaign.materials == ()
-    assert campaign.image == place.registry.uri()
-
-
 def test_the_pinned_commit_is_checked_out_with_its_patches(place: Place) -> None:
     pinned = place.commit
     (place.folder / "upstream" / "bert" / "train.py").write_text('print("newer")\n')
