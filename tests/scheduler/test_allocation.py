@@ -106,17 +106,9 @@ def test_the_steps_of_a_script_take_only_the_nodes_of_the_point() -> None:
     assert own_job == [*sorted([*names, "SLURM_NTASKS", "SLURM_RESTART_COUNT"]), "n[1-3]"]
 
 
-@pytest.mark.parametrize(
-    ("outcome", "over"),
-    [
-        (Outcome(("squeue",), 0, "17|me|RUNNING|1|2|Unknown|0:10|1:00:00|n1|x|None|//1000|//|///\n", ""), False),
-        (Outcome(("squeue",), 0, "17|me|COMPLETING|1|2|3|0:10|1:00:00|n1|x|None|//1000|//|///\n", ""), True),
-        (Outcome(("squeue",), 0, "", ""), True),
-        (Outcome(("squeue",), 1, "", "slurm_load_jobs error: Invalid job id specified"), True),
-        (Outcome(("squeue",), 1, "", "Unable to contact slurm controller"), False),
-        (Outcome(("squeue",), 0, "a notice of the site\n", ""), False),
-    ],
-    ids=["runs", "ends", "gone", "forgotten", "no answer", "no table"],
-)  # fmt: skip
-def test_an_allocation_is_over_only_if_slurm_says_so(outcome: Outcome, over: bool) -> None:
+@cases
+def test_an_allocation_is_over_only_if_slurm_says_so(
+    stdout: str | None, stderr: str | None, *, over: bool
+) -> None:
+    outcome = Outcome(("squeue",), int(bool(stderr)), stdout or "", stderr or "")
     assert backend.has_ended("17", run=lambda *_, **__: outcome, environ={}) is over

@@ -110,6 +110,8 @@ def test_a_campaign_is_submitted_followed_retried_and_collected(
     assert list_jobs(place) == ["0001/waiting"]
     assert [entry["job_id"] for entry in data["arrays"]] == ["0001"]
     assert kinds() == {"waiting": 2}
+    shown = cli.run("monitor", "--once").stdout
+    assert ("QUEUED" in shown, "check again" in shown) == (True, False)
     work()
     assert cli.run("monitor", "--json").returncode == 0
     assert kinds() == {"succeeded": 1, "failed": 1}
@@ -163,13 +165,6 @@ def test_a_broken_package_is_named(place: Path, tmp_path: Path, module: str, key
     site.write_text(site.read_text().replace('"spool"', '"broken"'))
     refused = cli.run("doctor", "--json")
     assert (refused.returncode, keyword in refused.error["message"]) == (2, True)
-
-
-def test_its_own_word_is_shown_without_advice(submit: Callable[..., CliResult]) -> None:
-    submit()
-    shown = cli.run("monitor", "--once").stdout
-    assert "QUEUED" in shown
-    assert "check again" not in shown
 
 
 def test_who_waits_sees_it_retry_what_failed(
