@@ -46,9 +46,10 @@ def _make_result(status: lifecycle.LabStatus) -> Result:
     errors = () if status.healthy else (CheckError(f"The lab is not healthy: {dead} ended."),)
     data = {
         "directory": str(directory),
+        "healthy": status.healthy,
         "environment": status.lab.environment,
         "env_sh": str(status.lab.layout.env_sh),
-        **pick(status, "healthy daemons nodes"),
+        **pick(status, "daemons nodes"),
     }
     return Result(data, "\n".join(lines), errors)
 
