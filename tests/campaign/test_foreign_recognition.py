@@ -57,7 +57,7 @@ def test_logs_of_one_folder_are_repeats_and_folders_are_systems(
     tables: list[list[Any]],
 ) -> None:
     document = collect_json(write_jobs(tmp_path / "x", *names), "--skip", 2, "--iters", 12)
-    assert sorted(map(list, list_tables(document))) == sorted(tables)
+    assert sorted([*table] for table in list_tables(document)) == sorted(tables)
     assert list_assumed(document)["framework"] == ("pytorch", "--fw")
 
 
