@@ -1,1 +1,0 @@
-../../hpcbert/workloads/bert_fp8.py
