@@ -418,18 +418,7 @@ def load_result_set(
     collect_paths = [path for path in paths if path not in files]
     result_sets = []
     if collect_paths:
-        result = collect(
-            collect_paths, request or CollectRequest(), user_places.recipes, states=states
-        )
-        result_sets.append(
-            ResultSet(
-                tables=result.tables,
-                sources=result.sources,
-                refused=result.refused,
-                warnings=(*result.warnings, *result.assumptions.texts()),
-                left_out=tuple((printable_path(file.path), file.why) for file in result.left_out),
-            )
-        )
+        result_sets.append(_collect_results(collect_paths, user_places, request, states))
     elif request and request != CollectRequest():
         raise UsageError(
             "Options that say how to read logs do not apply to saved results.",
@@ -451,6 +440,22 @@ def load_result_set(
         refused=tuple(text for result_set in result_sets for text in result_set.refused),
         warnings=tuple(text for result_set in result_sets for text in result_set.warnings),
         left_out=tuple(file for result_set in result_sets for file in result_set.left_out),
+    )
+
+
+def _collect_results(
+    paths: Sequence[Path],
+    user_places: Places,
+    request: CollectRequest | None,
+    states: AskStates | None,
+) -> ResultSet:
+    result = collect(paths, request or CollectRequest(), user_places.recipes, states=states)
+    return ResultSet(
+        tables=result.tables,
+        sources=result.sources,
+        refused=result.refused,
+        warnings=(*result.warnings, *result.assumptions.texts()),
+        left_out=tuple((printable_path(file.path), file.why) for file in result.left_out),
     )
 
 

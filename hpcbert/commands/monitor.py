@@ -432,17 +432,7 @@ def follow_log(
     ]
     tracker = Tracker(adopted_campaigns, run=run, floor=floor)
     tracker.poll()
-    # Another array may have taken a repeat over.
-    selected = {
-        (repeat.watched.directory, repeat.array.point, repeat.number) for repeat in selected_repeats
-    }
-    repeats = [
-        repeat
-        for campaign in adopted_campaigns
-        for repeat in campaign.repeats
-        if (campaign.directory, repeat.array.point, repeat.number) in selected
-    ]
-    repeat = _choose_repeat(repeats, tracker.states)
+    repeat = _choose_repeat(selected_repeats, adopted_campaigns, tracker.states)
     log_file = _LogFile(repeat, reader, tail)
     last_report: tuple[str, int] | None = None
     while True:
@@ -466,7 +456,21 @@ def follow_log(
         tracker.poll()
 
 
-def _choose_repeat(repeats: list[Repeat], states: Mapping[Key, RepeatState]) -> Repeat:
+def _choose_repeat(
+    selected_repeats: Sequence[Repeat],
+    campaigns: Sequence[TrackedCampaign],
+    states: Mapping[Key, RepeatState],
+) -> Repeat:
+    # Another array may have taken a repeat over.
+    selected = {
+        (repeat.watched.directory, repeat.array.point, repeat.number) for repeat in selected_repeats
+    }
+    repeats = [
+        repeat
+        for campaign in campaigns
+        for repeat in campaign.repeats
+        if (campaign.directory, repeat.array.point, repeat.number) in selected
+    ]
     living_repeats = [repeat for repeat in repeats if states[repeat.key].kind.alive]
     running_repeats = [repeat for repeat in living_repeats if not states[repeat.key].kind.queued]
     if living_repeats and not running_repeats:

@@ -117,24 +117,15 @@ def find_invalid(
     context = SchedulerContext(run, now=clock, pause=pause, again=RETRY_COMMAND)
     backend = scheduler.create_scheduler(campaign.scheduler, context)
     tracked_campaign = backend.adopt_jobs(TrackedCampaign(directory, campaign), strict=True)
-    states = list_final_states(tracked_campaign, RecordedStates(directory)) if dry else {}
-    settled_keys, is_over = set(states), dry and len(states) == len(tracked_campaign.repeats)
-    if not is_over:
-        tracker = Tracker([tracked_campaign], run=run, clock=clock, floor=_POLL_SECONDS)
-        states, settled_keys = _poll_until_settled(tracked_campaign, tracker, pause)
-        write_ends(tracked_campaign, states, settled_keys)
+    campaign = tracked_campaign.campaign
+    states, settled_keys, is_over = _read_states(tracked_campaign, context, dry=dry)
     judgement = judge.gather(tracked_campaign, rule="", window=Window(), states=lambda _: states)
-    runs: dict[str, list[Run]] = {}
-    for judged in judgement.repeats:
-        runs.setdefault(judged.array.point.key, []).append(judged.run)
     valid_points = {judged.array.point for judged in judgement.repeats if judged.run.valid}
     submissions = tracked_campaign.arrays_of_repeat
     invalid, spent, too_large = [], [], []
-    for repeat, run_of_it in _list_ended(
-        tracked_campaign.campaign, judgement, settled_keys, policy
-    ):
+    for repeat, outcome in _list_ended(campaign, judgement, settled_keys, policy):
         point = repeat.array.point
-        lacked_memory = any(reason.code == failures.DEVICE for reason in run_of_it.reasons)
+        lacked_memory = any(reason.code == failures.DEVICE for reason in outcome.reasons)
         # The next search for the largest size begins below one that turned out to be too large.
         is_hopeless = lacked_memory and not point.largest and point not in valid_points
         if is_hopeless and not policy.exclude:
@@ -150,11 +141,18 @@ def find_invalid(
         tracked_campaign,
         tuple(invalid),
         tuple(spent),
-        open=len(tracked_campaign.campaign.current) - len(settled_keys),
-        runs=runs,
+        open=len(campaign.current) - len(settled_keys),
+        runs=_group_runs(judgement),
         attempts={key: state.attempt for key, state in states.items()},
         too_large=tuple(too_large),
     )
+
+
+def _group_runs(judgement: Gathered) -> dict[str, list[Run]]:
+    runs: dict[str, list[Run]] = {}
+    for judged in judgement.repeats:
+        runs.setdefault(judged.array.point.key, []).append(judged.run)
+    return runs
 
 
 def _list_ended(
@@ -176,18 +174,23 @@ def _list_ended(
             yield InvalidRepeat(array, number, outcome.state, text), outcome
 
 
-def _poll_until_settled(
-    tracked_campaign: TrackedCampaign, tracker: Tracker, pause: Callable[[float], None]
-) -> tuple[dict[Key, RepeatState], set[Key]]:
-    """Return all states, and those that are certainly final.
+def _read_states(
+    tracked_campaign: TrackedCampaign, context: SchedulerContext, *, dry: bool
+) -> tuple[Mapping[Key, RepeatState], set[Key], bool]:
+    """Return all states, those that are certainly final, and whether a dry run needed no answer.
 
     A job that lost its node is NODE_FAIL for a moment before Slurm puts it back into the queue:
     resubmitting it then would run it twice.
     """
+    if dry:
+        states = list_final_states(tracked_campaign, RecordedStates(tracked_campaign.directory))
+        if len(states) == len(tracked_campaign.repeats):
+            return states, set(states), True
+    tracker = Tracker([tracked_campaign], run=context.run, clock=context.now, floor=_POLL_SECONDS)
     settled_keys: set[Key] = set()
     for number in range(_MOST_POLLS):
         if number:
-            pause(max(_POLL_SECONDS, tracker.pause()))
+            context.pause(max(_POLL_SECONDS, tracker.pause()))
         tracker.poll()
         ended_keys = [key for key, state in tracker.states.items() if not state.kind.alive]
         settled_keys = set(filter(tracker.is_final, ended_keys))
@@ -200,7 +203,8 @@ def _poll_until_settled(
             where=campaign_id,
             hint=f"Nothing was submitted. Once Slurm answers: {RETRY_COMMAND} {campaign_id}",
         )
-    return tracker.states, settled_keys
+    write_ends(tracked_campaign, tracker.states, settled_keys)
+    return tracker.states, settled_keys, False
 
 
 def plan_retry(plan: RetryPlan, policy: RetryPolicy, *, run: Runner) -> RetryPlan:
