@@ -87,11 +87,8 @@ def find_number_groups(pattern: str, names: Container[str]) -> tuple[NumberGroup
     for group in _GROUP.finditer(pattern):
         after = _end_of_group(pattern, group.end())
         # An optional letter, as in `(…)K?`, ends nothing.
-        has_own_text = _is_literal(pattern, after) and pattern[after + 1 : after + 2] not in (
-            "?",
-            "*",
-            "{",
-        )
+        is_optional = pattern[after + 1 : after + 2] in ("?", "*", "{")
+        has_own_text = _is_literal(pattern, after) and not is_optional
         if group[1] in names:
             before = not _is_literal(pattern, group.start() - 1)
             unit = not _UNIT_IN_PATTERN.search(pattern, after, after + _REACH)
@@ -101,11 +98,8 @@ def find_number_groups(pattern: str, names: Container[str]) -> tuple[NumberGroup
 
 def _is_literal(pattern: str, position: int) -> bool:
     """Return whether a place in a pattern has a letter, digit or underscore without a backslash."""
-    if (
-        position < 0
-        or position >= len(pattern)
-        or not (pattern[position].isalnum() or pattern[position] == "_")
-    ):
+    character = pattern[position : position + 1] if position >= 0 else ""
+    if not (character.isalnum() or character == "_"):
         return False
     backslashes = len(pattern[:position]) - len(pattern[:position].rstrip("\\"))
     return backslashes % 2 == 0
@@ -564,17 +558,14 @@ class Grammar:
     def __post_init__(self) -> None:
         if self.reader:
             return
-        default_note = "; the first is the default"
-        for key, note, entries in (
-            ("records", "", self.records),
-            ("rules", default_note, self.rules),
-        ):
+        for key, entries in (("records", self.records), ("rules", self.rules)):
             names = [entry.name for entry in entries]
-            duplicates = sorted({name for name in names if names.count(name) > 1})
-            if duplicates:
-                raise Invalid(f"has two named {duplicates[0]!r}", key=key)
             if not names:
+                note = "; the first is the default" if key == "rules" else ""
                 raise Invalid(f"must hold at least one {key.removesuffix('s')}{note}", key=key)
+            duplicate = max(names, key=names.count)
+            if names.count(duplicate) > 1:
+                raise Invalid(f"has two named {duplicate!r}", key=key)
         for record in self.records:
             known_groups = {*_GROUPS, *(rule.field for rule in self.rules if rule.record is record)}
             for name in record.match.groupindex:
@@ -619,13 +610,9 @@ class Grammar:
 
     def independent(self, chosen: Rule) -> tuple[Rule, ...]:
         """Return the rules to compare with the chosen one: those that read another field."""
-        if not chosen.is_comparable:
-            return ()
-        return tuple([rule for rule in self._comparable if rule.evidence != chosen.evidence])
-
-    @cached_property
-    def _comparable(self) -> tuple[Rule, ...]:
-        return tuple(rule for rule in self.rules if rule.is_comparable)
+        rules = [rule for rule in self.rules if rule.is_comparable]
+        is_compared = chosen.is_comparable
+        return tuple(rule for rule in rules if is_compared and rule.evidence != chosen.evidence)
 
     def preferring(self, name: str) -> Grammar:
         """Return the grammar with another default rule.
@@ -633,10 +620,8 @@ class Grammar:
         Raises:
             UsageError: The rule does not exist.
         """
-        default_rule = self.rule(name)
-        return replace(
-            self, rules=(default_rule, *(rule for rule in self.rules if rule != default_rule))
-        )
+        default = self.rule(name)
+        return replace(self, rules=(default, *(rule for rule in self.rules if rule != default)))
 
 
 # Functions outside hpcbert that read logs: entry points of this group, and how recipes name them.
