@@ -24,7 +24,7 @@ from tests.kit.shared import SHARED, Log, index
 # The index's word for a framework, and the recipe that reads its logs.
 RECIPES: dict[str, str] = read_constant(__file__, "RECIPES")
 # Warm-up iterations that reports left out, beside the protocols' own.
-SKIPS = (0, 1, 2, 5, 10, 20, 100)
+SKIPS = (0, 1, 2, 5, 20, 100)
 # Of a log without a published number: the whole of it, and what follows a warm-up.
 UNPUBLISHED_SKIPS = (0, 20)
 EXACT = 5e-5
