@@ -115,24 +115,13 @@ def test_a_first_site_on_an_unusual_cluster(hpcbert: Cli, directory: Path) -> No
     ours = "ours (1 node with gpu:2080ti:4; it is for the accounts other only)"
     assert ours in texts["slurm.partition"]
     assert "slices of GPUs (MIG)" in texts["slurm.gres"]
-    shown = hpcbert(
-        "submit", "--nodes", "1", "--gpus-per-node", "4", "--rehearse", "--dry-run", "--json"
-    )
+    rehearsal = ("submit", "--nodes", "1", "--rehearse", "--json")
+    shown = hpcbert(*rehearsal, "--gpus-per-node", "4", "--dry-run")
     assert shown.returncode == 0, shown
     hpcbert("init", "--force", "--partition", "old", status=0)
     short = read_site(directory / "site.toml", base=directory, env={})
     assert str(short.slurm.time_limit) == "00:20:00"
-    lacks = hpcbert(
-        "submit",
-        "--fw",
-        "mindspore",
-        "--nodes",
-        "1",
-        "--gpus-per-node",
-        "2",
-        "--rehearse",
-        "--json",
-    )
+    lacks = hpcbert(*rehearsal, "--gpus-per-node", "2", "--fw", "mindspore")
     assert "pmi2" in str(lacks.document), lacks
 
 
