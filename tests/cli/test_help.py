@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 
 from hpcbert import __version__
-from hpcbert.cli.help import pages
+from hpcbert.cli.help import pages, walk_commands
 from hpcbert.cli.main import root
 from hpcbert.cli.options import SECTIONS
 from hpcbert.cli.output import convert_error
 from tests.kit.cases import cases, read_constant
+from tests.kit.cli import Cli
+from tests.kit.paths import REPOSITORY
 
 # click, too, prints help no wider than this.
 WIDE = {"COLUMNS": "80"}
 
 
-def run_hpcbert(*words: str, **environ: str) -> tuple[str, str]:
-    result = subprocess.run(
-        [sys.executable, "-m", "hpcbert", *words],
-        env={**os.environ, **WIDE, **environ},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+def run_hpcbert(*words: str, status: int = 0, **environ: Any) -> tuple[str, str]:
+    result = Cli(REPOSITORY, WIDE)(*words, status=status, **environ)
     return result.stdout, result.stderr
 
 
@@ -118,16 +113,8 @@ def test_an_unknown_option_suggests_what_it_means_or_nothing(typed: str, option:
     assert convert_error(caught.value).hint == f"{hint}See hpcbert submit --help."
 
 
-def list_pages(command: click.Command, context: click.Context) -> Iterator[tuple[str, str]]:
-    for name in getattr(command, "list_commands", lambda _: ())(context):
-        subcommand = command.get_command(context, name)  # type: ignore[attr-defined]
-        child = click.Context(subcommand, context, name)
-        yield child.command_path, child.get_help()
-        yield from list_pages(subcommand, child)
-
-
 def test_no_page_has_a_programmers_type_or_a_sentence_that_is_cut() -> None:
-    pages = dict(list_pages(root, click.Context(root, info_name="hpcbert")))
+    pages = {name: context.get_help() for name, context in walk_commands()}
     assert {"hpcbert submit", "hpcbert lab down"} <= pages.keys()
     words = re.compile(r"INTEGER|FLOAT|RANGE|FILENAME|[a-z]\.\.\.$", re.MULTILINE)
     cut = {path: match[0] for path, page in pages.items() if (match := words.search(page))}
@@ -136,18 +123,14 @@ def test_no_page_has_a_programmers_type_or_a_sentence_that_is_cut() -> None:
 
 @pytest.mark.parametrize("words", [(), ("lab",), ("data",)], ids=["hpcbert", "lab", "data"])
 def test_a_group_without_a_command_shows_its_commands(words: tuple[str, ...]) -> None:
-    command = [sys.executable, "-m", "hpcbert", *words]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr.startswith("Usage: hpcbert")
+    stdout, stderr = run_hpcbert(*words, status=2)
+    assert (stdout, stderr[:14]) == ("", "Usage: hpcbert")
 
 
 @pytest.mark.slow
 @cases
 def test_clicks_own_errors_are_one_plain_line(words: tuple[str, ...], sentence: str) -> None:
-    command = [sys.executable, "-m", "hpcbert", *words]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    message, hint = result.stderr.splitlines()
+    message, hint = Cli(REPOSITORY)(*words, status=2).stderr.splitlines()
     assert message.endswith(sentence)
     assert hint.startswith(f"hint: See hpcbert {words[0]}")
 
@@ -158,17 +141,7 @@ def test_clicks_own_errors_are_one_plain_line(words: tuple[str, ...], sentence: 
 PAGES = pages()
 
 
-def walk(command: click.Command, name: str) -> Iterator[tuple[str, click.Command]]:
-    yield name, command
-    if isinstance(command, click.Group):
-        context = click.Context(command)
-        for inner in command.list_commands(context):
-            found = command.get_command(context, inner)
-            assert found is not None
-            yield from walk(found, f"{name} {inner}")
-
-
-TREE = dict(walk(root, "hpcbert"))
+TREE = {name: context.command for name, context in walk_commands()}
 
 
 def words(text: str) -> list[str]:
@@ -182,14 +155,10 @@ def test_each_command_has_a_page_with_all_that_its_help_says(name: str) -> None:
     lines = [line for line in page.splitlines() if not re.fullmatch(r"\.(PP|TP|br)", line)]
     page_words = words("\n".join(re.sub(r"^\.(B|SH|TH|BR) ", "", line) for line in lines))
     assert name.rsplit(maxsplit=1)[-1] in page_words
+    page_words += [word.rstrip(",") for word in page_words]
     for param in TREE[name].params:
         if isinstance(param, click.Option):
-            assert {opt.rstrip(",") for opt in param.opts} <= {
-                one.rstrip(",") for one in page_words
-            }
-            assert not [word for word in (param.help or "").split() if word not in page_words], (
-                param.name
-            )
+            assert {*param.opts, *(param.help or "").split()} <= {*page_words}, param.name
 
 
 # Of the commands that are typed every day: what people give them most often.
