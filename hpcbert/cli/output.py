@@ -163,13 +163,16 @@ def print_text(text: str, *, err: bool = False) -> None:
     click.echo(text, err=err)
 
 
+def _print_remark(label: str, colour: str, text: str) -> None:
+    click.secho(f"{label}: ", fg=colour, bold=label == "error", nl=False, err=True)
+    click.echo(replace_controls(text), err=True)
+
+
 def print_error(error: HpcbertError) -> None:
     """Print an error and its hint on stderr."""
-    click.secho("error: ", fg="red", bold=True, nl=False, err=True)
-    click.echo(replace_controls(str(error)), err=True)
+    _print_remark("error", "red", str(error))
     if error.hint:
-        click.secho("hint: ", fg="yellow", nl=False, err=True)
-        click.echo(replace_controls(error.hint), err=True)
+        _print_remark("hint", "yellow", error.hint)
 
 
 def print_result(command: str, result: Result, *, as_json: bool) -> None:
@@ -182,8 +185,7 @@ def print_result(command: str, result: Result, *, as_json: bool) -> None:
     elif result.text:
         print_text(result.text)
     for warning in result.warnings:
-        click.secho("warning: ", fg="yellow", nl=False, err=True)
-        click.echo(replace_controls(warning), err=True)
+        _print_remark("warning", "yellow", warning)
     for error in result.errors:
         print_error(error)
 
@@ -195,10 +197,8 @@ def confirm(question: str, verb: str) -> bool:
         UsageError: There is no terminal to ask on.
     """
     if not sys.stdin.isatty():
-        raise UsageError(
-            f"{question} There is no terminal to ask on.",
-            hint=f"Give --yes to {verb} without asking.",
-        )
+        hint = f"Give --yes to {verb} without asking."
+        raise UsageError(f"{question} There is no terminal to ask on.", hint=hint)
     return click.confirm(question, err=True)
 
 

@@ -131,10 +131,8 @@ def _is_open(number: int) -> bool:
 
 
 def _make_stream(stream: TextIO, *, quiet: bool) -> Stream:
-    mode = bool(sys.flags.utf8_mode)
-    return Stream(
-        stream, plain=not _locale_has_unicode(stream.encoding, os.environ, mode), quiet=quiet
-    )
+    has_unicode = _locale_has_unicode(stream.encoding, os.environ, bool(sys.flags.utf8_mode))
+    return Stream(stream, plain=not has_unicode, quiet=quiet)
 
 
 def _locale_has_unicode(encoding: str, env: Mapping[str, str], utf8_mode: bool) -> bool:
@@ -249,20 +247,17 @@ def format_progress(activity: str, count: int, total: int, elapsed: float) -> st
         total: The number of all; 0 if nobody knows.
         elapsed: Seconds since the beginning.
     """
+    rate = count / elapsed if count else 0.0
+    remaining = (total - count) / rate if count and total else elapsed
+    seconds, minutes = f"{remaining:.0f} s", f"{remaining / _MINUTE:.0f} min"
+    time_text = seconds if remaining < _MINUTE else minutes
+    speed = f", {rate:,.3g}/s" if count else ""
     if not total:
-        speed = f", {count / elapsed:,.3g}/s" if count else ""
-        return f"{activity} {count:,}{speed}, {_format_seconds(elapsed)}"
+        return f"{activity} {count:,}{speed}, {time_text}"
     filled = _WIDTH * count // total
     bar = "█" * filled + "░" * (_WIDTH - filled)
-    text = f"{activity} {bar} {count:,}/{total:,}"
-    if not count:
-        return f"{text}, {_format_seconds(elapsed)}"
-    rate = count / elapsed
-    return f"{text}, {rate:,.3g}/s, {_format_seconds((total - count) / rate)} left"
-
-
-def _format_seconds(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < _MINUTE else f"{seconds / _MINUTE:.0f} min"
+    end = f"{speed}, {time_text} left" if count else f", {time_text}"
+    return f"{activity} {bar} {count:,}/{total:,}{end}"
 
 
 def shows_progress(body: Callable[..., R]) -> Callable[..., R]:

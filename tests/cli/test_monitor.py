@@ -274,16 +274,6 @@ def test_a_reader_that_leaves_ends_it_quietly(hpcbert: Any, slurm: Any, watched:
     assert (child.returncode, complaint) == (0, "")
 
 
-def test_a_terminal_without_a_keyboard_gets_lines(hpcbert: Any, story: Built) -> None:
-    code, text = hpcbert.on_terminal("monitor", keyboard=False)
-    assert code == 0, text
-    assert f"{story.campaign.id}  " in text
-    assert "\x1b[2K" not in text, "nothing is redrawn"
-    assert "1 completed, 1 failed" in text
-    plain = hpcbert.on_terminal("--color", "never", "monitor", "--once")[1]
-    assert not re.search(r"\x1b\[[0-9;]*m", plain)
-
-
 def test_a_local_campaign_is_watched_without_slurm(
     hpcbert: Any, slurm: Any, watched: Build
 ) -> None:

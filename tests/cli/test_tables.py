@@ -54,11 +54,6 @@ def test_a_narrow_terminal_gets_a_folded_table(
     assert row[: head.index("samples/s") + 9].split() == ["1", "1", "12.00"]
 
 
-def test_a_wide_terminal_gets_the_columns(finished: Path, terminal: Any) -> None:
-    lines = terminal("collect", str(finished), columns=150)
-    assert any(re.fullmatch(FULL, line) for line in lines)
-
-
 def test_pipes_and_files_get_the_columns_at_any_width(
     finished: Path, run_commands: Callable[..., list[Any]], terminal: Any, tmp_path: Path
 ) -> None:
