@@ -45,6 +45,11 @@ def test_a_list_has_a_line_for_each_and_says_where_it_comes_from(
     assert intact["age_seconds"] > 0
 
 
+def test_a_list_of_nothing_is_no_error() -> None:
+    assert "hpcbert submit" in run("list").stdout
+    assert run("list", "--fw", "x", "--json").data["campaigns"] == []
+
+
 @pytest.mark.parametrize(
     "words", [["--newer", "7"], ["--older", "x"], ["--state", "dead"], ["--limit", "0"]]
 )
