@@ -35,8 +35,8 @@ _VOLATILE_TEXT = re.compile(
     r"\d{4}-\d\d-\d\d|\d{8}T\d{6}Z|^local-\d|[0-9a-f]{12}|^\d+\.\d+\.\d+|/| "
 )
 
-# A command line of wording/*.txt, and the indented lines below it.
-_ENTRY = re.compile(r"^\$ hpcbert (.*)\n((?:  .*\n)*)", re.MULTILINE)
+# A case of wording/*.txt: its name, its command line, and the indented lines below it.
+_ENTRY = re.compile(r"^# (.*)\n(\$ .*\n(?:  .*\n)*)", re.MULTILINE)
 # In sentences: ids of campaigns, and digests.
 _VOLATILE_WORDS = re.compile(r"\d{8}T\d{6}Z[\w.-]*|\b[0-9a-f]{12,}\b")
 
@@ -168,12 +168,12 @@ def check_wording(
     entry = "".join(f"  {line}\n" for line in lines)
     for name, value in names.items():
         entry = entry.replace(str(value), f"{{{name}}}")
-    entry = _VOLATILE_WORDS.sub(MASK, entry)
-    if regenerate and entry != entries.get(case.line, ""):
-        entries[case.line] = entry
-        texts = (f"$ hpcbert {line}\n{text}" for line, text in sorted(entries.items()) if text)
+    entry = entry and f"$ hpcbert {case.line}\n{_VOLATILE_WORDS.sub(MASK, entry)}"
+    if regenerate and entry != entries.get(case.name, ""):
+        entries[case.name] = entry
+        texts = (f"# {name}\n{text}" for name, text in sorted(entries.items()) if text)
         path.write_text("\n".join(texts), encoding="utf-8")
-    assert entry == entries.get(case.line, "")
+    assert entry == entries.get(case.name, "")
 
 
 def list_sentences(error: dict[str, Any]) -> list[str]:

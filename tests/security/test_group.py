@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import shlex
 import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hpcbert.campaign import store
+from hpcbert.campaign.repeats import TrackedCampaign
+from hpcbert.scheduler.local import backend
 from hpcbert.system.runner import Outcome, Runner, run
 from tests.kit.cli import Cli, CliResult
+from tests.kit.lab import User, account, runner_of
 from tests.kit.logs import WORDS, stand_in
 from tests.kit.needs import lacks, require
 from tests.kit.paths import REPOSITORY
-from tests.kit.waiting import CEILING
+from tests.kit.waiting import CEILING, unqueued, until
 
 # Numbers without names, as in a container: alice and bob share a group, mallory is in none.
 ALICE, BOB, MALLORY, GROUP = 61001, 61002, 61003, 61000
@@ -29,18 +33,25 @@ ALICE, BOB, MALLORY, GROUP = 61001, 61002, 61003, 61000
 
 @dataclass(frozen=True)
 class Project:
-    """A group's directory, and its users."""
+    """A group's directory, and its users.
+
+    Attributes:
+        over: Waits until a campaign is over.
+    """
 
     folder: Path
     alice: Cli
     bob: Cli
+    over: Callable[[Path], None]
 
-    def submit(self, who: Cli) -> Path:
+    def submit(self, who: Cli, *words: str) -> Path:
         """Submit one repeat and wait for its end."""
         program = self.folder / "stand-in"
-        result = who(*WORDS, "--python", program, "--repeats", 1, "--force", "--wait")
+        result = who(*WORDS, "--python", program, "--repeats", 1, "--force", "--json", *words)
         assert result.ok, result
-        return max(self.folder.glob("runs/*"), key=lambda path: path.stat().st_mtime_ns)
+        directory = Path(result.data["directory"])
+        self.over(directory)
+        return directory
 
 
 def masked(become: Runner, umask: str = "002") -> Runner:
@@ -85,6 +96,13 @@ def local_user(folder: Path, uid: int, gid: int) -> Cli:
     return Cli(folder, env, masked(numbered(uid, gid)))
 
 
+def make_project(folder: Path, gid: int) -> None:
+    folder.mkdir()
+    stand_in(folder, "")
+    os.chown(folder, 0, gid)
+    folder.chmod(0o2775)
+
+
 @pytest.fixture
 def local(place: Path) -> Project:
     """The group's users on one machine without Slurm."""
@@ -94,13 +112,57 @@ def local(place: Path) -> Project:
     if not reach.ok:
         lacks("root", "a checkout that ordinary users can read", f"{REPOSITORY} is closed")
     folder = place / "project"
-    folder.mkdir()
-    stand_in(folder, "")
-    os.chown(folder, 0, GROUP)
-    folder.chmod(0o2775)
+    make_project(folder, GROUP)
     alice, bob = (local_user(folder, uid, GROUP) for uid in (ALICE, BOB))
+
+    def over(directory: Path) -> None:
+        tracked = TrackedCampaign(directory, store.read_manifest(directory))
+
+        def ended() -> bool:
+            states = backend.read_states(tracked).values()
+            return not backend.find_queue(directory) and all(state.kind.over for state in states)
+
+        until(ended, "it is still running")
+
     assert alice("init", "--local").ok
-    return Project(folder, alice, bob)
+    return Project(folder, alice, bob, over)
+
+
+@pytest.fixture(scope="module")
+def members(user: User, other_user: User) -> Iterator[tuple[User, ...]]:
+    """The lab's two ordinary users, in one group."""
+    name = f"hpcbert-{os.getpid()}-g"
+    account("groupadd", "--system", name)
+    try:
+        for member in (user, other_user):
+            account("usermod", "--append", "--groups", name, member.name)
+        gid = grp.getgrnam(name).gr_gid
+        yield tuple(replace(member, gid=gid) for member in (user, other_user))
+    finally:
+        account("groupdel", name)
+
+
+@pytest.fixture
+def on_slurm(members: tuple[User, ...], lab: Any, checkout: Any, work: Path) -> Project:
+    """The group's users on a cluster."""
+    work.chmod(0o755)
+    folder = work / "project"
+    make_project(folder, members[0].gid)
+    env = {"PYTHONPATH": str(checkout.path), "HPCBERT_SITE": "", "HPCBERT_RUNS": ""}
+    alice, bob = (
+        Cli(folder, env, masked(runner_of(member, lab)), checkout.python) for member in members
+    )
+
+    def over(directory: Path) -> None:
+        def is_over() -> bool:
+            listed = run(["squeue", "--noheader", "--format=%j"], env=lab.daemon_environment)
+            return unqueued(listed, directory.name)
+
+        until(is_over, "jobs are still queued", pause=0.5)
+
+    result = alice("init", "--slurm")
+    assert result.ok, result
+    return Project(folder, alice, bob, over)
 
 
 def obey(who: Cli, result: CliResult) -> None:
@@ -114,16 +176,16 @@ def content(directory: Path) -> Mapping[Path, bytes]:
     return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
-def test_two_users_of_a_group_submit_collect_and_report_locally(local: Project) -> None:
-    alice, bob = local.alice, local.bob
-    first = local.submit(alice)
+def work_together(project: Project) -> None:
+    alice, bob = project.alice, project.bob
+    first = project.submit(alice)
     # The site.toml is alice's: bob is asked once.
-    words = [*WORDS, "--python", local.folder / "stand-in", "--repeats", 1, "--json"]
+    words = [*WORDS, "--python", project.folder / "stand-in", "--repeats", 1, "--json"]
     refused = bob(*words)
-    assert f"belongs to {store.find_foreign_owner(local.folder / 'site.toml')}" in refused.output
+    assert f"belongs to {store.find_foreign_owner(project.folder / 'site.toml')}" in refused.output
     obey(bob, refused)
-    second = local.submit(bob)
-    assert first.parent == second.parent == local.folder / "runs"
+    second = project.submit(bob)
+    assert first.parent == second.parent == project.folder / "runs"
     for who, path, other in ((alice, first, second), (bob, second, first)):
         mine = who("collect", path, "--json").document
         before = content(other)
@@ -154,11 +216,36 @@ def test_two_users_of_a_group_submit_collect_and_report_locally(local: Project) 
             assert result.returncode == 2, result
             assert "belongs to" in result.error["message"]
         assert content(other) == before
-        assert (local.folder / f"report-of-{other.name}" / "index.html").exists()
-    for directory in (first, second):
-        paths = [directory, *directory.rglob("*")]
-        assert {path.stat().st_gid for path in paths} == {GROUP}
-        assert {stat.S_IMODE(path.stat().st_mode) for path in paths} == {0o2775, 0o664}
+        assert (project.folder / f"report-of-{other.name}" / "index.html").exists()
+
+
+def modes(directory: Path, gid: int) -> set[int]:
+    """Return the permissions of all that a campaign has; all of it is the group's."""
+    paths = [directory, *directory.rglob("*")]
+    assert {path.stat().st_gid for path in paths} == {gid}
+    return {stat.S_IMODE(path.stat().st_mode) for path in paths}
+
+
+def test_two_users_of_a_group_submit_collect_and_report_locally(local: Project) -> None:
+    work_together(local)
+    for directory in store.find_all_campaigns(local.folder / "runs"):
+        assert modes(directory, GROUP) == {0o2775, 0o664}
+
+
+@pytest.mark.slurm
+def test_two_users_of_a_group_submit_collect_and_report_on_slurm(
+    on_slurm: Project, members: tuple[User, ...]
+) -> None:
+    gid = members[0].gid
+    work_together(on_slurm)
+    for directory in store.find_all_campaigns(on_slurm.folder / "runs"):
+        # Slurm lets nobody but the owner write to the files that it makes.
+        assert modes(directory, gid) == {0o2775, 0o664, 0o644}
+    alice = on_slurm.alice
+    private = Cli(alice.cwd, alice.env, masked(alice.run, "077"), alice.python)
+    directory = on_slurm.submit(private)
+    assert modes(directory, gid) == {0o2700, 0o600}
+    assert list(directory.glob("slurm/*.out"))
 
 
 @pytest.mark.parametrize(
