@@ -21,7 +21,7 @@ from hpcbert.config import trust
 from hpcbert.config.schedulers import has_scheduler
 from hpcbert.errors import ConfigError, HpcbertError, UsageError
 from hpcbert.model import ARCHIVE, MANIFEST, Array, Campaign
-from hpcbert.system import files, lock, ownership
+from hpcbert.system import files, lock
 from hpcbert.system.decode import decode, did_you_mean
 
 SCHEMA = 2
@@ -411,7 +411,7 @@ def find_all_campaigns(runs: Path) -> tuple[Path, ...]:
 def find_foreign_owner(directory: Path) -> str:
     """Return the owner of a campaign; empty if it is the user's own."""
     try:
-        return ownership.find_foreign_owner(directory)
+        return files.find_foreign_owner(directory)
     except OSError:
         return ""
 
@@ -592,8 +592,8 @@ def resolve_all(names: Iterable[str], runs: Path) -> tuple[Path, ...]:
 def warn_about_writers(directory: Path) -> tuple[str, ...]:
     """Return warnings for readers of a campaign: who else can change its contents."""
     try:
-        owner = ownership.find_foreign_owner(directory)
-        is_open = ownership.is_world_writable(directory.stat())
+        owner = files.find_foreign_owner(directory)
+        is_open = files.is_world_writable(directory.stat())
         parent_status = directory.absolute().parent.stat()
     except OSError:
         return ()
@@ -602,7 +602,7 @@ def warn_about_writers(directory: Path) -> tuple[str, ...]:
         warnings.append(f"{directory} belongs to {owner}, who can change its contents.")
     elif is_open:
         warnings.append(f"{directory} can be changed by everybody, not only by you.")
-    if ownership.is_world_writable(parent_status):
+    if files.is_world_writable(parent_status):
         warnings.append(
             f"Anybody can put another directory in the place of {directory}: "
             f"chmod +t {directory.absolute().parent}"

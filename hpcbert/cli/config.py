@@ -14,7 +14,7 @@ from hpcbert.commands.checks import check_settings
 from hpcbert.config import site
 from hpcbert.config import trust as trusted
 from hpcbert.errors import UsageError
-from hpcbert.system import ownership
+from hpcbert.system import files
 
 _NOTHING = "You trust no files of others. To trust some: hpcbert trust PATH"
 
@@ -87,7 +87,7 @@ def trust(*, paths: tuple[str, ...], remove: bool) -> Result:
     if entries != old_entries:
         trusted.write(file, entries.values())
     rows = [
-        {"path": str(entry.path), "owner": ownership.user_name(entry.uid), "uid": entry.uid}
+        {"path": str(entry.path), "owner": files.user_name(entry.uid), "uid": entry.uid}
         for entry in sorted(entries.values())
     ]
     lines = [f"{row['path']}, of {row['owner']}" for row in rows] or [_NOTHING]

@@ -188,7 +188,9 @@ SECTIONS = {
 }
 COMMANDS = {name: line for section in SECTIONS.values() for name, line in section.items()}
 MODULES = {
+    "cancel": "retry",
     "completion": "help",
+    "doctor": "init",
     "frameworks": "images",
     "nodes": "compare",
     "note": "archive",

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from hpcbert.campaign import store
-from hpcbert.cli.campaigns import announce_runs
 from hpcbert.cli.options import (
     SectionedCommand,
     add_submit_options,
@@ -22,7 +19,6 @@ from hpcbert.cli.options import (
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.config.options import Options
 from hpcbert.config.schedulers import ALLOCATION
-from hpcbert.system.runner import PrefetchingRunner, run
 
 # Options that are allowed with --resume.
 _RESUME_OPTIONS = ("resume", "wait", "max_retries", "runs", "site_file", "as_json")
@@ -76,7 +72,7 @@ def submit(
       hpcbert submit --resume 20261121T100000Z-oneflow-3f9a1c
       hpcbert submit --like table4.zip
     """
-    from hpcbert.cli import request, submit_run  # not needed for --help or a wrong option
+    from hpcbert.cli import submit_run  # not needed for --help or a wrong option
 
     if not wait:
         refuse_typed(("max_retries",), "without --wait")
@@ -89,22 +85,6 @@ def submit(
     if in_allocation:
         refuse_typed(("scheduler",), "with --here")
         options = replace(options, scheduler=ALLOCATION)
-    runs = announce_runs(options.runs, options.site_file)
-    if not dry_run:
-        store.record_submit(runs)
-    with closing(PrefetchingRunner(run)) as ahead:
-        # The name, the note, and the campaign to measure again.
-        plan = request.plan_campaigns(
-            options, file=file, rehearse=rehearse, ahead=ahead, dry=dry_run, **texts
-        )
-        request.refuse_costly(plan, tries=1 + max_retries)
-        errors, doubts = request.find_obstacles(plan.drafts, force=dry_run or force, ahead=ahead)
-    warnings = (*plan.warnings, *doubts)
-    if errors:
-        return Result(errors=errors, warnings=warnings)
-    if dry_run:
-        return submit_run.dry_run(plan.drafts, warnings)
-    paths = [draft.directory for draft in plan.drafts]
-    return submit_run.submit_campaigns(
-        paths, plan.site, plan.drafts, retries=retries, warnings=warnings
+    return submit_run.submit_new(
+        options, file, retries=retries, dry=dry_run, force=force, rehearse=rehearse, texts=texts
     )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from hpcbert import scheduler
 from hpcbert.campaign import store
 from hpcbert.campaign.suspects import RetryPolicy
-from hpcbert.cli.campaigns import format_places
+from hpcbert.cli import request
+from hpcbert.cli.campaigns import announce_runs, format_places
 from hpcbert.cli.output import Result, pick, print_text
 from hpcbert.cli.progress import Display, follow_with_retries
 from hpcbert.cli.progress import run_aloud as run
@@ -22,6 +24,8 @@ from hpcbert.errors import CheckError, HpcbertError, Interruption
 from hpcbert.model import Array, Campaign
 from hpcbert.scheduler.base import RESUME, SchedulerContext
 from hpcbert.script.draft import Draft
+from hpcbert.system.runner import PrefetchingRunner
+from hpcbert.system.runner import run as plain_run
 
 _MARKS = {True: "ok  ", False: "FAIL", None: "skip"}
 
@@ -35,6 +39,40 @@ def resume(name: str, options: Options, *, retries: int | None) -> Result:
     site_config = site.load(options.site_file)
     directories = store.resolve_submission(name, Path(options.runs or site_config.runs))
     return submit_campaigns(directories, site_config, retries=retries)
+
+
+def submit_new(
+    options: Options,
+    file: Path | None,
+    *,
+    retries: int | None,
+    dry: bool,
+    force: bool,
+    rehearse: bool,
+    texts: Mapping[str, Any],
+) -> Result:
+    """Plan what a command line or a file asks for, and submit it unless something prevents it.
+
+    Args:
+        retries: Number of retries while watching; None: don't watch.
+        texts: The name, the note, and the campaign to measure again.
+    """
+    runs = announce_runs(options.runs, options.site_file)
+    if not dry:
+        store.record_submit(runs)
+    with closing(PrefetchingRunner(plain_run)) as ahead:
+        plan = request.plan_campaigns(
+            options, file=file, rehearse=rehearse, ahead=ahead, dry=dry, **texts
+        )
+        request.refuse_costly(plan, tries=1 + (retries or 0))
+        errors, doubts = request.find_obstacles(plan.drafts, force=dry or force, ahead=ahead)
+    warnings = (*plan.warnings, *doubts)
+    if errors:
+        return Result(errors=errors, warnings=warnings)
+    if dry:
+        return dry_run(plan.drafts, warnings)
+    paths = [draft.directory for draft in plan.drafts]
+    return submit_campaigns(paths, plan.site, plan.drafts, retries=retries, warnings=warnings)
 
 
 def submit_campaigns(

@@ -180,17 +180,14 @@ def collect_tables(
     data = tables_data(marked, table_provenance if tables else None)
     if collection.left_out or tables:
         data["assumed"] = collection.assumptions.data()
-        data["left_out"] = [
-            {"path": printable_path(log.path), **pick(log, "why wanted")}
-            for log in collection.left_out
-        ]
+        data["left_out"] = _left_out_data(collection.left_out)
     if published_name:
         view, data["beside"] = _compare_published(tables, published_name, form, width)
         text += f"\n\n{view}" if tables else ""
     if output and tables:
-        content = layout.pack and layout.pack(shown, table_provenance)
+        packed = layout.pack and layout.pack(shown, table_provenance)
         plain = f"{click.unstyle(text)}\n".encode(errors="backslashreplace")
-        write_output(Path(output), content or plain)
+        write_output(Path(output), packed or plain)
         text = ""
     if junit:
         _write_junit(Path(junit), collection, unit)
@@ -209,6 +206,10 @@ def collect_tables(
             *notes,
         ),
     )
+
+
+def _left_out_data(logs: Sequence[LeftOut]) -> list[dict[str, Any]]:
+    return [{"path": printable_path(log.path), **pick(log, "why wanted")} for log in logs]
 
 
 def _compare_published(

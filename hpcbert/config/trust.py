@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from hpcbert.config import places
 from hpcbert.errors import ConfigError, UsageError, describe_error
-from hpcbert.system import files, ownership
+from hpcbert.system import files
 
 # In place of a user's number: whoever owns a file.
 _ANYBODY = -1
@@ -58,7 +58,7 @@ def read(path: Path) -> tuple[TrustedPath, ...]:
     """
     try:
         if path.stat().st_uid != os.geteuid():
-            message = f"It belongs to {ownership.user_name(path.stat().st_uid)}, not to you."
+            message = f"It belongs to {files.user_name(path.stat().st_uid)}, not to you."
             raise ConfigError(message, where=str(path), hint="Set HOME or XDG_CONFIG_HOME.")
         entries = json.loads(files.read(path))
         return tuple(TrustedPath(Path(name), int(uid)) for name, uid in entries.items())
@@ -145,7 +145,7 @@ def _find_doubts(path: Path) -> Iterator[_Doubt]:
             return
         for place in (*(link.parent.resolve() / link.name for link in links), target):
             status = place.lstat()
-            reason = ownership.explain_distrust(status)
+            reason = files.explain_distrust(status)
             if reason:
                 yield _Doubt(place, status.st_uid, reason)
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hpcbert.errors import CheckError, ConfigError, SchedulerError, UsageError
-from hpcbert.system import files, lock, ownership
+from hpcbert.system import files, lock
 from hpcbert.system.decode import decode
 from hpcbert.system.processes import Process
 
@@ -371,7 +371,7 @@ def load(directory: Path) -> Lab | None:
     path = directory.resolve() / RECORD
     try:
         for place in (path.parent, path):
-            if reason := ownership.explain_distrust(place.lstat()):
+            if reason := files.explain_distrust(place.lstat()):
                 raise UsageError(
                     f"{reason}: hpcbert uses and ends only labs that root or you started.",
                     where=str(place),

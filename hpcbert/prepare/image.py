@@ -21,7 +21,7 @@ from hpcbert.script.materials import (
     record_directory,
     source_record_path,
 )
-from hpcbert.system import ownership, redact
+from hpcbert.system import files, redact
 from hpcbert.system.runner import Outcome
 
 # A whole image is gigabytes: only the last lines of output before a failure are kept.
@@ -192,6 +192,6 @@ def _make_private(path: Path) -> Path:
     """Make the user's directory, under another name if the first belongs to another user."""
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o700)
-    if ownership.find_foreign_owner(path):
+    if files.find_foreign_owner(path):
         return Path(tempfile.mkdtemp(prefix=f"{path.name}.", dir=path.parent))
     return path

@@ -111,7 +111,7 @@ def test_a_cancel_that_fails_midway_names_what_it_cancelled(
 ) -> None:
     drafts = draft_three(site)
     submit_drafts(site, drafts)
-    monkeypatch.setattr("hpcbert.cli.cancel.run", slurm)
+    monkeypatch.setattr("hpcbert.cli.retry.run", slurm)
     slurm.scancel = [None, failed("scancel: error: Slurm temporarily unable"), None]
     result = run("cancel", "--yes", "--json", *(each.directory for each in drafts))
     assert result.returncode == 3

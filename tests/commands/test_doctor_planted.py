@@ -190,10 +190,8 @@ def test_every_fault_of_a_script_is_planted() -> None:
 def test_what_a_script_plants_is_found(
     fault: Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpcbert.system.ownership.user_name", lambda _: "me")
-    monkeypatch.setattr(
-        "hpcbert.system.ownership.is_in_any_group", lambda groups: "users" in groups
-    )
+    monkeypatch.setattr("hpcbert.system.files.user_name", lambda _: "me")
+    monkeypatch.setattr("hpcbert.system.files.is_in_any_group", lambda groups: "users" in groups)
     findings = [
         {"code": finding.code, **asdict(finding)} for finding in PLANTERS[fault.title](tmp_path)
     ]
@@ -204,7 +202,7 @@ def test_what_a_script_plants_is_found(
 def test_a_notice_is_not_a_version(
     printed: str, newer: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpcbert.system.ownership.user_name", lambda _: "me")
+    monkeypatch.setattr("hpcbert.system.files.user_name", lambda _: "me")
     details = [finding.detail for finding in query(tmp_path, client=printed)]
     assert any("newer than the controller" in detail for detail in details) == newer
     assert not any("hours" in detail for detail in details)
@@ -214,7 +212,7 @@ def test_a_notice_is_not_a_version(
 def test_gpus_that_an_argument_requests_are_seen(
     argument: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, bare: bool
 ) -> None:
-    monkeypatch.setattr("hpcbert.system.ownership.user_name", lambda _: "me")
+    monkeypatch.setattr("hpcbert.system.files.user_name", lambda _: "me")
     findings = query(tmp_path, site=f'gres = ""\nsbatch_args = ["{argument}"]')
     assert any("no job gets a GPU" in finding.hint for finding in findings) == bare
 

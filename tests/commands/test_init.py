@@ -76,10 +76,8 @@ def script(answers: Mapping[str, Any]) -> Answers:
 
 @pytest.fixture(autouse=True)
 def me(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpcbert.system.ownership.user_name", lambda _: "me")
-    monkeypatch.setattr(
-        "hpcbert.system.ownership.is_in_any_group", lambda groups: "users" in groups
-    )
+    monkeypatch.setattr("hpcbert.system.files.user_name", lambda _: "me")
+    monkeypatch.setattr("hpcbert.system.files.is_in_any_group", lambda groups: "users" in groups)
 
 
 @cases

@@ -30,7 +30,7 @@ from hpcbert.scheduler.base import PlainScheduler, Target
 from hpcbert.slurm import commands
 from hpcbert.slurm.state_sources import JobRecord
 from hpcbert.slurm.states import UNKNOWN, UNSUBMITTED, Kind, RepeatState
-from hpcbert.system import machine, ownership
+from hpcbert.system import files, machine
 from hpcbert.system.decode import decode
 from hpcbert.system.processes import is_alive, machine_and_boot, read_start_time
 from hpcbert.system.runner import Runner, start_detached
@@ -189,7 +189,7 @@ def start_queue(
     argv = [sys.executable, "-m", "hpcbert.scheduler.local.worker", str(directory)]
     try:
         lock.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if owner := ownership.find_foreign_owner(lock.parent):
+        if owner := files.find_foreign_owner(lock.parent):
             raise PermissionError(errno.EPERM, f"It belongs to {owner}", str(lock.parent))
         # It was for the queue before this one.
         (directory / CANCELLED_FILE).unlink(missing_ok=True)

@@ -26,7 +26,7 @@ from hpcbert.script.request import read_request
 from hpcbert.slurm import inventory
 from hpcbert.slurm.hostlist import expand
 from hpcbert.slurm.inventory import Partition, PartitionRules, parse_resources
-from hpcbert.system import machine, ownership
+from hpcbert.system import files, machine
 from hpcbert.timelimit import TimeLimit
 
 make_finding = functools.partial(finding.make_finding, Path(__file__).with_name("findings.toml"))
@@ -263,11 +263,11 @@ def describe_restriction(rule: PartitionRules, reservation: str = "") -> str:
         rule: The partition's rules.
         reservation: The reservation of the job; empty for none.
     """
-    if rule.for_root and not ownership.is_in_any_group(()):
+    if rule.for_root and not files.is_in_any_group(()):
         return "it is for root only"
     if rule.reserved and not reservation:
         return "it is for reservations only"
-    if rule.groups and not ownership.is_in_any_group(rule.groups):
+    if rule.groups and not files.is_in_any_group(rule.groups):
         return f"it is for the groups {', '.join(rule.groups)} only"
     return ""
 

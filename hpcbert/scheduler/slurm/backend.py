@@ -28,7 +28,7 @@ from hpcbert.script.resolve import SubmitOptions
 from hpcbert.slurm import commands, inventory
 from hpcbert.slurm.commands import JobRow
 from hpcbert.slurm.states import RepeatState, parse_state
-from hpcbert.system import ownership
+from hpcbert.system import files
 
 if TYPE_CHECKING:
     from hpcbert.scheduler.slurm.poller import SlurmPoller
@@ -303,7 +303,7 @@ def _explain_foreign(watched: TrackedCampaign, row: JobRow, array: Array) -> str
     been moved.
     """
     if row.uid is not None and row.uid != os.geteuid():
-        return f"job {row.job} belongs to {ownership.user_name(row.uid)}"
+        return f"job {row.job} belongs to {files.user_name(row.uid)}"
     path = watched.directory
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         own_paths = {str(path.absolute()), str(path.resolve())}

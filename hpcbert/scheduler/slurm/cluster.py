@@ -16,7 +16,7 @@ from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.slurm import commands, inventory
 from hpcbert.slurm.inventory import Controller, Partition, PartitionRules, Rights
 from hpcbert.slurm.state_sources import Answer
-from hpcbert.system import ownership
+from hpcbert.system import files
 from hpcbert.system.runner import Outcome
 
 # Why a question has no answer: the command is not installed, its configuration has no cluster,
@@ -217,7 +217,7 @@ class Cluster:
     @cached_property
     def rights(self) -> Rights:
         """What this user may request; unknown if accounting does not answer."""
-        user, cluster = ownership.user_name(os.geteuid()), self.name or self.settings.name
+        user, cluster = files.user_name(os.geteuid()), self.name or self.settings.name
         ask = partial(run_query, self.context, timeout=30)
         own = ask(inventory.associations_argv(user, cluster=cluster))
         if not own.ok:

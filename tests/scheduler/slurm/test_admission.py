@@ -92,7 +92,7 @@ def test_a_campaign_records_that_its_partition_shares_nodes(
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
     """A cluster that enforces accounting: columns of sacctmgr are those of slurm/inventory.py."""
-    monkeypatch.setattr("hpcbert.system.ownership.user_name", lambda _: "me")
+    monkeypatch.setattr("hpcbert.system.files.user_name", lambda _: "me")
     parts = partition() + partition("closed", accounts="other,short", default="NO")
     parts += partition("fast", qos="high", default="NO") + partition("big", own_qos="cap")
     names = ("gpu*", "closed", "fast", "big")

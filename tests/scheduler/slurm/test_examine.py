@@ -10,12 +10,12 @@ from typing import Any
 from hpcbert.finding import Finding
 from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.slurm.examine import examine_site, forecast_start
-from hpcbert.system import ownership
+from hpcbert.system import files
 from hpcbert.system.runner import Outcome
 from tests.kit import drafts
 from tests.kit.cases import cases
 
-ME = ownership.user_name(os.geteuid())
+ME = files.user_name(os.geteuid())
 SINFO = "gpu*|up|3|1:00:00|1-infinite|gpu:v100:8|n[1-3]\ngpu*|up|1|1:00:00|1-infinite|gpu:v100:4|n4\nlow|up|4|infinite|1-2|gpu:v100:8|m[1-4]\n"
 STATES = "n1|gpu*|idle\nn2|gpu*|mixed\nn3|gpu*|drained\nn4|gpu*|down*\n"
 FEATURES = "gpu*|volta,ib|3\ngpu*|volta|1\nlow|(null)|4\n"
