@@ -46,6 +46,7 @@ def test_minutes_and_thousands() -> None:
     assert format_progress("fetching, MB:", 0, 0, 4.0) == "fetching, MB: 0, 4 s"
 
 
+@pytest.mark.slow
 def test_the_work_of_another_process_is_followed() -> None:
     reports: list[tuple[str, int, int]] = []
     is_reported = threading.Event()

@@ -68,6 +68,7 @@ def test_a_command_that_says_nothing_is_ended_when_its_time_is_over() -> None:
     assert run(["sleep", "3600"], timeout=0.1).returncode == 124
 
 
+@pytest.mark.slow
 def test_a_command_that_closes_its_pipes_is_waited_for() -> None:
     assert run(["sh", "-c", "exec >&- 2>&-; sleep 0.3; exit 5"]).returncode == 5
     assert run(["sh", "-c", "exec >&- 2>&-; sleep 3600"], timeout=0.5).returncode == 124
