@@ -153,7 +153,8 @@ _BREAKS = b"\n\r"
 _COMMON = b" .:-,=/_'0123456789abcdefghijklmnopqrstuvwxyz"
 
 # Patterns are compiled only when a log needs them: most logs need none.
-_RETURNS = rb"\r+\n"
+# From the first of a run alone: without a newline, each of a million would be tried to the end.
+_RETURNS = rb"(?<!\r)\r+\n"
 _ANSI = rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\n]*\x07|[@-Z\\^_])"
 _HOLED = rb"[^\r\n]*\x00[^\r\n]*"
 _SRUN = rb" *(\d+): "
