@@ -100,11 +100,11 @@ def _read_size_tables(value: Any) -> tuple[Sizes, ...]:
     batch_sizes: list[Sizes] = []
     for name, entry in value.items():
         framework = "" if parse_precision(name) in PRECISIONS else name
+        if isinstance(entry, dict) and not framework:
+            raise Invalid("must be a whole number or an array", key=name)
         for word, sizes in entry.items() if isinstance(entry, dict) else [("", entry)]:
             precision = parse_precision(word if framework else name)
-            if word and not framework:
-                raise Invalid("must be a whole number or an array", key=name)
-            if word and precision not in PRECISIONS:
+            if isinstance(entry, dict) and precision not in PRECISIONS:
                 hint = did_you_mean(word, PRECISIONS)
                 raise Invalid("is not a precision", hint, key=f"{name}.{word}")
             key = f"batch_sizes.{name}{'.' if word else ''}{word}"

@@ -128,9 +128,9 @@ def is_importing(directory: Path, stem: str) -> bool:
     try:
         heartbeat = (holder if holder.exists() else lock).stat().st_mtime
         fields = holder.read_text().split() if holder.exists() else []
+        pid_namespace = Path("/proc/self/ns/pid").readlink()
     except OSError:
         return False
-    pid_namespace = Path("/proc/self/ns/pid").readlink()
     # Token, host, place, process and moment of its start, as image.sh writes them.
     is_whole = len(fields) == 5 and fields[4].isdecimal()  # noqa: PLR2004
     is_here = is_whole and fields[2] == f"{boot_id()}/{pid_namespace}/{os.geteuid()}"

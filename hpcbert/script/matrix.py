@@ -234,7 +234,8 @@ def _group_plans(plans: Sequence[MeasurementPlan]) -> Iterator[MeasurementPlan]:
         first_plan = next(iter(group.values()))
         largest = max((point.shape for point in group), key=lambda shape: (shape.gpus, shape.nodes))
         own_sizes = [point for point in group if not point.is_common]
-        common = sorted(set(group) - set(own_sizes), key=lambda point: -point.shape.gpus)
+        common = [point for point in group if point.is_common]
+        common.sort(key=lambda point: -point.shape.gpus)
         yield replace(
             first_plan,
             request=replace(first_plan.request, shape=largest),

@@ -30,6 +30,8 @@ _TEXTS = {
     if field.type == "str"
 }
 _HOUR = 3600.0
+# Points in the message of a refused submission.
+_LISTED_POINTS = 12
 _UNITS = {"gpu": "GPU", "cpu": "rank", "auto": "device"}
 _ATTEMPT = re.compile(r"\bfirst_attempt=\d+\b")
 _NAME = re.compile(r"\barray_name=\S+")
@@ -342,7 +344,10 @@ def refuse_expensive(costs: Sequence[Cost], max_gpu_hours: float, *, tries: int 
         f" = {format_hours(cost.on_devices(cost.hours))}"
         for cost in costs
     ]
-    text = "; ".join(parts) + (f", each up to {tries} times" if tries > 1 else "")
+    text = "; ".join(parts[:_LISTED_POINTS])
+    if len(parts) > _LISTED_POINTS:
+        text += f", and {len(parts) - _LISTED_POINTS} more points"
+    text += f", each up to {tries} times" if tries > 1 else ""
     total = format_hours(hours * tries)
     raise UsageError(
         f"This submission may take up to {total} {unit}, more than {max_gpu_hours:g}: {text}.",

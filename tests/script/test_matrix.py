@@ -188,3 +188,17 @@ def test_an_interface_that_the_site_names_is_no_variable(site: Site) -> None:
     assert list_campaigns(site, text)
     (message,) = list_refusals(changed(site, nodes={"interface": "ib0"}), text)
     assert "NCCL_SOCKET_IFNAME follows from nodes.interface, 'ib0'." in message
+
+
+def test_points_of_a_common_batch_size_come_from_the_largest_in_their_order(site: Site) -> None:
+    text = """
+frameworks = "pytorch"
+precisions = ["fp16", "bf16", "fp32"]
+shapes = ["1n1g", "1n2g", "2n1g"]
+batch_sizes = "max-common"
+"""
+    ((_, points),) = list_campaigns(site, text)
+    assert [(point.shape.gpus, point.precision) for point in points] == [
+        *((2, precision) for precision in ("fp16", "fp16", "bf16", "bf16", "fp32", "fp32")),
+        *((1, precision) for precision in ("fp16", "bf16", "fp32")),
+    ]

@@ -30,9 +30,9 @@ HINTS: dict[Silence, str] = {kind: row["hint"] for kind, row in _SILENCES.items(
 # Another query would take as long and get the same answer.
 _UNREACHABLE = ("missing", "unconfigured", "unsigned", "away")
 _MISSING, _TIMEOUT = 127, 124
-# There is nothing to ask, so that asking again is useless.
-_ABSENT = ("missing", "unconfigured")
-_NO_ACCOUNTING = "accounting storage is disabled"
+# There is nothing to ask, so that asking again is useless. A configuration's file that is gone may
+# be back in a moment, on a file system that answers late.
+_USELESS = ("accounting storage is disabled", "Could not establish a configuration source")
 
 
 def run_query(context: SchedulerContext, argv: Sequence[str], *, timeout: float = 60.0) -> Outcome:
@@ -81,8 +81,8 @@ def run_queries(
     outcomes = [run_query(context, argv, timeout=30) for argv in questions]
     failed = next((outcome for outcome in outcomes if not outcome.ok), None)
     if failed:
-        useless = _NO_ACCOUNTING in failed.stderr or classify_silence(failed) in _ABSENT
-        return failed, "absent" if useless else "failed"
+        useless = any(words in failed.stderr for words in _USELESS)
+        return failed, "absent" if useless or failed.returncode == _MISSING else "failed"
     text = "\n".join(outcome.stdout for outcome in outcomes)
     return replace(outcomes[0], stdout=text), "answered"
 

@@ -102,7 +102,8 @@ def describe_absence(script: str, outcome: Outcome, context: SchedulerContext) -
     The test's answer is the same for nodes that do not exist and for nodes that are drained or down
     (seen with 22.05.8); sbatch accepts the job if they are only drained or down.
     """
-    if outcome.ok or _UNAVAILABLE not in outcome.stderr:
+    is_never = any(phrase in outcome.stderr for phrase in _NEVER if phrase != _UNAVAILABLE)
+    if outcome.ok or is_never or _UNAVAILABLE not in outcome.stderr:
         return ""
     request = read_script_request(script)
     cluster = Cluster(context, request.clusters.partition(",")[0])

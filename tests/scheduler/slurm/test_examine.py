@@ -130,9 +130,13 @@ UNAVAILABLE = "allocation failure: Requested node configuration is not available
 def test_a_refusal_for_nodes_that_come_back_names_them(words: str, absence: str) -> None:
     def run(argv: Sequence[str], **_: Any) -> Outcome:
         if argv[0] == "sbatch":
-            return Outcome(tuple(argv), 1, stderr=UNAVAILABLE)
+            return Outcome(tuple(argv), 1, stderr=complaint)
         return Outcome(tuple(argv), 0, STATES if "%N|%P|%T" in " ".join(argv) else SINFO)
 
     script = "".join(f"#SBATCH {word}\n" for word in words.split())
+    complaint = UNAVAILABLE
     start = forecast_start(script, SchedulerContext(run, environ={}))
     assert (start.absence, bool(start.refused)) == (absence, not absence)
+    # No node would have so much memory when it came back.
+    complaint = f"error: Memory specification can not be satisfied\n{UNAVAILABLE}"
+    assert not forecast_start(script, SchedulerContext(run, environ={})).absence
