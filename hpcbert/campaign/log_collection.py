@@ -220,13 +220,20 @@ class LogCollection:
 
     def _leave_out_copies(self, logs: Sequence[LogFile]) -> list[LogFile]:
         """Return the logs without compressed copies of others next to them."""
-        paths = {log.path for log in logs}
+
+        def name_plain(log: LogFile) -> Path:
+            is_packed = log.path.suffix.lower().lstrip(".") in SUFFIXES
+            return log.path.with_suffix("") if is_packed else log.path
+
+        # By its name when it is not packed: that log, or else the first packed one.
+        firsts: dict[Path, Path] = {}
+        for log in sorted(logs, key=lambda log: (log.path != name_plain(log), log.path)):
+            firsts.setdefault(name_plain(log), log.path)
         originals = []
         for log in logs:
-            plain = log.path.with_suffix("")
-            is_packed = log.path.suffix.lower().lstrip(".") in SUFFIXES
-            if is_packed and plain in paths and is_same_log(plain, log.path):
-                self._leave_out(log, "it is a copy of", plain)
+            first = firsts[name_plain(log)]
+            if log.path != first and is_same_log(first, log.path):
+                self._leave_out(log, "it is a copy of", first)
             else:
                 originals.append(log)
         return originals

@@ -379,11 +379,13 @@ def _refuse_overlaps(runs: Sequence[Run], reads: Sequence[ReadLog]) -> tuple[Run
             copies.setdefault(other, Reason("duplicate", f"{detail}: one run"))
         elif span.overlaps(other_span, are_whole=is_whole):
             for first, second in ((index, other), (other, index)):
+                if first in overlaps:
+                    continue
                 detail = (
                     f"{reads[second].name} was measured at the same time: logs of several ranks "
                     "are one run, and runs that share nodes slow each other down"
                 )
-                overlaps.setdefault(first, Reason("shared-nodes", detail))
+                overlaps[first] = Reason("shared-nodes", detail)
     reasons = overlaps | copies
     return tuple(
         refuse_run(run, reasons[index]) if index in reasons else run

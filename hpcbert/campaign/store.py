@@ -331,7 +331,8 @@ def _apply_changes(campaign: Campaign, manifest: bytes, changes: bytes, path: Pa
             return campaign
         for line in lines[1:]:
             parts: tuple[Array, ...] = decode(tuple[Array, ...], line["arrays"], file=str(path))
-            arrays = _merge_arrays(arrays, parts, str(line["after"]))
+            after = str(line["after"])
+            arrays = _merge_arrays(arrays, parts, after and arrays[after].name)
     except (KeyError, TypeError) as error:
         text = "A line of the file is not a change of a manifest."
         raise UsageError(text, where=str(path)) from error

@@ -269,8 +269,10 @@ class _Series(Collector):
         # A first record that is off its own stride covers fewer iterations than the others.
         is_regular = self._stride == 1 or self.rule.record.every or self._first % self._stride == 0
         end = places[-1] if places else start
-        expected = range(start + self._stride, end + 1, self._stride)
-        _require_places(start, places, expected if is_regular else range(0))
+        if not is_regular:
+            detail = f"the first record is of iteration {self._first}, each covers {self._stride}"
+            raise CannotReduceError("window", detail)
+        _require_places(start, places, range(start + self._stride, end + 1, self._stride))
 
     def _by_clock(self, setting: Setting) -> float:
         if self._start is None or (

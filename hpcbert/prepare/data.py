@@ -50,16 +50,16 @@ def read_first_record(path: Path, form: str, keys: Sequence[str] = ()) -> str:
         ValueError: The file does not hold such a sample.
         OSError: It can't be read.
     """
-    from hpcbert.prepare.data_formats import read_sample  # imports numpy
+    from hpcbert.prepare.data_formats import read_names  # imports numpy
 
     try:
-        sample = read_sample(path, form, 0)
+        names = read_names(path, form)
     except ImportError as error:
         return f"{form}; reading its names needs {error.name}"
-    missing = [key for key in keys if key not in sample]
+    missing = [key for key in keys if key not in names]
     if missing:
         raise ValueError(f"its first record has no {', '.join(missing)}")
-    return f"{form}, {', '.join(sorted(sample))}"
+    return f"{form}, {', '.join(names)}"
 
 
 def make_synthetic(

@@ -16,7 +16,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from hpcbert.errors import describe_error
 from hpcbert.prepare.data_samples import Samples
 
+T = TypeVar("T")
 Numbers = NDArray[np.integer] | NDArray[np.floating]
 Stream = Iterable[Samples]
 # Values by the names that a file has.
@@ -65,8 +66,27 @@ def read_sample(path: Path, form: str, number: int) -> Sample:
         OSError: It can't be read.
         ImportError: Its package is missing.
     """
+    return _read_safely(form, lambda: FORMATS[form].read(path, number))
+
+
+def read_names(path: Path, form: str) -> list[str]:
+    """Return the names in a file's first sample; a pickle, as GluonNLP's arrays are, stays closed.
+
+    Raises:
+        ValueError, OSError, ImportError: As `read_sample`.
+    """
+
+    def read() -> list[str]:
+        if form == "npz":
+            return _read_npz_names(path)
+        return sorted(FORMATS[form].read(path, 0))
+
+    return _read_safely(form, read)
+
+
+def _read_safely(form: str, read: Callable[[], T]) -> T:
     try:
-        return FORMATS[form].read(path, number)
+        return read()
     except _DAMAGE_ERRORS as error:
         problem: Exception = error
     except OSError as error:
@@ -83,6 +103,7 @@ _LONGEST = 1 << 26
 _CONTINUATION = 0x80
 _VARINT, _EIGHT_BYTES, _TEXT, _FOUR_BYTES = 0, 1, 2, 5
 _FLOATS = 2  # the field number of a Feature's list of floats
+_INT64_OF_ONEFLOW = 5
 
 
 class Dialect(NamedTuple):
@@ -150,11 +171,11 @@ def decode_record(data: bytes, dialect: Dialect) -> Sample:
         if number == 1:
             entry_fields = dict(_read_fields(entry))
             name = entry_fields.get(1, b"").decode("utf-8", "replace")
-            features[name] = _decode_numbers(entry_fields.get(2, b""))
+            features[name] = _decode_numbers(entry_fields.get(2, b""), dialect)
     return features
 
 
-def _decode_numbers(feature: bytes) -> Numbers:
+def _decode_numbers(feature: bytes, dialect: Dialect) -> Numbers:
     values: list[int] = []
     for number, inner in _read_fields(feature):
         content = b"".join(
@@ -162,6 +183,8 @@ def _decode_numbers(feature: bytes) -> Numbers:
         )
         if number == _FLOATS:
             return np.frombuffer(content, dtype="<f4")
+        if number not in {dialect.integers, _INT64_OF_ONEFLOW}:
+            return np.frombuffer(content, dtype="u1")  # text
         position = 0
         while position < len(content):
             value, position = _read_varint(content, position)
@@ -318,6 +341,18 @@ def _write_npz(paths: Sequence[Path], stream: Stream) -> None:
             member = zipfile.ZipInfo(f"{name}.npy", date_time=_DATE)
             with archive.open(member, "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, values, version=(1, 0), allow_pickle=False)
+
+
+def _read_npz_names(path: Path) -> list[str]:
+    with zipfile.ZipFile(path) as archive:
+        members = archive.namelist()
+        for member in members:
+            with archive.open(member) as file:
+                if file.read(6) != b"\x93NUMPY":
+                    raise ValueError(f"its member {member} is not an array")
+    if not members:
+        raise ValueError("the npz file has no arrays")
+    return sorted(member.removesuffix(".npy") for member in members)
 
 
 def _read_npz(path: Path, number: int) -> Sample:

@@ -215,7 +215,7 @@ def _explain_all_reduce(
 def _explain_slow_node(row: Row) -> list[Observation]:
     """Name a node that lowers the median: without its runs, the median would be higher."""
     measured = [
-        (run.nodes, run.throughput)
+        (frozenset(run.nodes), run.throughput)
         for run in row.runs
         if run.valid and run.nodes and run.throughput
     ]

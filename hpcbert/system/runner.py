@@ -6,6 +6,7 @@ All other modules call a `Runner`; tests pass their own function instead.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
 import selectors
@@ -28,7 +29,6 @@ from hpcbert.system.processes import die_with_parent
 MAX_OUTPUT = 1 << 26
 _CHUNK = 1 << 16
 _TIMED_OUT = "late"
-_NO_TIMEOUT = 1e6  # seconds
 # Colours and other sequences for a terminal, which a site's wrappers of commands print.
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\n]*\x07|[@-Z\\^_])")
 # Slurm's commands wait a minute for a configuration that does not exist (SchedMD/slurm,
@@ -115,11 +115,10 @@ def _start(
     try:
         return subprocess.Popen(
             words,
-            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=None if env is None else dict(env),
             start_new_session=True,
-            **options,
+            **{"stdout": subprocess.PIPE, **options},
         )
     except PermissionError as error:
         return Outcome(words, 126, stderr=f"{words[0]}: {error.strerror}")
@@ -274,18 +273,26 @@ def follow(
         show: Called with each line, without its end.
         env: Its whole environment; this process's by default.
     """
-    words = tuple(argv)
-    with tempfile.TemporaryFile() as stdin_file:
+    words, lines = tuple(argv), []
+    with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stdin_file:
         stdin_file.write(stdin.encode())
         stdin_file.seek(0)
-        child = _start(words, env, stdin=stdin_file)
-    if isinstance(child, Outcome):
-        return child
-    try:
-        return _finish(child, words, _NO_TIMEOUT, show)
-    except BaseException:
-        child.wait()
-        raise
+        child = _start(words, env, stdin=stdin_file, stdout=stdout)
+        if isinstance(child, Outcome):
+            return child
+        with child, io.TextIOWrapper(child.stderr or io.BytesIO(), errors="replace") as stderr:
+            try:
+                for line in stderr:
+                    lines.append(line)
+                    show(line.rstrip("\n"))
+            except BaseException:
+                # Its pipe stays open until it has cleaned up: it may print what it does.
+                child.terminate()
+                child.wait()
+                raise
+        stdout.seek(0)
+        texts = (stdout.read().decode(errors="replace"), "".join(lines))
+        return Outcome(words, child.returncode, *(_ESCAPE.sub("", text) for text in texts))
 
 
 def start_detached(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
 import shutil
@@ -120,8 +121,12 @@ def test_a_log_and_itself_compressed_are_one(logs: Path, collect_json: CollectJs
     assert document["exit_code"] == 0
     assert rows(document)[0]["repeats"] == {"ok": 2, "asked": 2}
     assert "which was read" in list_left_out(document)[packed.name]
+    packed.with_suffix(".bz2").write_bytes(bz2.compress(plain.read_bytes()))
     plain.unlink()
-    assert rows(collect_json(logs))[0]["repeats"] == {"ok": 2, "asked": 2}
+    document = collect_json(logs)
+    assert document["exit_code"] == 0
+    assert rows(document)[0]["repeats"] == {"ok": 2, "asked": 2}
+    assert list(list_left_out(document)) == [packed.name]
 
 
 def test_a_log_and_another_under_its_name_compressed_are_refused(

@@ -266,6 +266,25 @@ def test_a_first_record_has_names(form: str, tmp_path: Path) -> None:
         read_first_record(path, form, ["input_ids", "a", "input_mask"])
 
 
+def test_arrays_that_are_pickled_are_named_and_stay_closed(tmp_path: Path) -> None:
+    """As GluonNLP writes samples of unequal lengths (scripts/bert/data, write_to_files_np)."""
+    rows = np.array([[1, 2], [3]], dtype=object)
+    np.savez_compressed(tmp_path / "part.npz", input_ids=rows, segment_ids=rows)
+    names = read_first_record(tmp_path / "part.npz", "npz", ["input_ids"])
+    assert names == "npz, input_ids, segment_ids"
+    with pytest.raises(ValueError, match="pickle"):
+        read_sample(tmp_path / "part.npz", "npz", 0)
+
+
+def test_a_feature_of_text_has_a_name(tmp_path: Path) -> None:
+    def field(number: int, content: bytes) -> bytes:
+        return bytes([number << 3 | 2, len(content)]) + content
+
+    text = field(2, field(1, field(1, b"\xff")))
+    record = field(1, field(1, field(1, b"guid") + text))
+    assert list(formats.decode_record(record, formats.TENSORFLOW)) == ["guid"]
+
+
 DAMAGED: Mapping[str, tuple[str, bytes, str]] = {
     **{
         f"bit-of-byte-{place}": (
@@ -279,7 +298,7 @@ DAMAGED: Mapping[str, tuple[str, bytes, str]] = {
     "tfrecord-as-ofrecord": ("ofrecord", tfrecord("a"), "protocol buffer|no features|no a"),
     "hdf5-without-rows": ("hdf5", hdf5("a", rows=0), "hdf5"),
     "hdf5-cut": ("hdf5", hdf5("a")[:600], "hdf5"),
-    "zip-of-text": ("npz", archive_of_text(), "read as npz"),
+    "zip-of-text": ("npz", archive_of_text(), "is not an array"),
     "two-fields": ("paddle-text", gzip.compress(b"a;b\n"), "2 fields"),
     "words": ("paddle-text", gzip.compress(b"a;b;c;d\n"), "int"),
     "another-version": ("megatron", b"MMIDIDX\0\0" + struct.pack("<QBQQ", 2, 8, 9, 2), "version"),

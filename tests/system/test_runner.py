@@ -64,6 +64,23 @@ def test_who_keeps_a_pipe_open_keeps_nobody_waiting(tmp_path: Path) -> None:
     assert (outcome.returncode, outcome.stdout) == (124, "done\n")
 
 
+def test_an_interrupted_command_can_print_while_it_cleans_up(tmp_path: Path) -> None:
+    def show(line: str) -> None:
+        raise KeyboardInterrupt
+
+    trap = 'trap "echo one >&2; echo two >&2; touch cleaned; exit" TERM'
+    script = f"cd '{tmp_path}'; {trap}; echo begun >&2; while :; do sleep 0.05; done"
+    with pytest.raises(KeyboardInterrupt):
+        follow(["bash", "-c", script], show=show)
+    assert (tmp_path / "cleaned").exists()
+
+
+def test_progress_by_carriage_returns_is_shown_piece_by_piece() -> None:
+    lines: list[str] = []
+    outcome = follow(["sh", "-c", r"printf '1\r2\r3' >&2"], show=lines.append)
+    assert (outcome.returncode, lines) == (0, ["1", "2", "3"])
+
+
 def test_a_command_that_says_nothing_is_ended_when_its_time_is_over() -> None:
     assert run(["sleep", "3600"], timeout=0.1).returncode == 124
 
