@@ -332,6 +332,7 @@ def _apply_changes(campaign: Campaign, manifest: bytes, changes: bytes, path: Pa
         for line in lines[1:]:
             parts: tuple[Array, ...] = decode(tuple[Array, ...], line["arrays"], file=str(path))
             after = str(line["after"])
+            # Parts of an array that the manifest lacks are damage too: a KeyError.
             arrays = _merge_arrays(arrays, parts, after and arrays[after].name)
     except (KeyError, TypeError) as error:
         text = "A line of the file is not a change of a manifest."
