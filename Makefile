@@ -120,7 +120,7 @@ coverage: packages .setup/test
 	@$(BIN)/python -m pytest $(PYTEST_ARGS) --cov
 
 logs: .setup/test
-	@$(BIN)/python -m tests.kit.public_logs .shared
+	@$(BIN)/python .ci/public_logs.py .shared
 
 # Real upstream programs: REAL_ARGS="--fw tf2" for one of them. Their files stay in .real/.
 real: packages .setup/test
@@ -128,7 +128,7 @@ real: packages .setup/test
 
 # Not in CI: registries limit anonymous requests, and their answer is not this code's fault.
 check-images: .setup/test
-	@$(BIN)/python -m tests.kit.images
+	@$(BIN)/python .ci/check_images.py
 
 .setup/axe:
 	@npm install --silent --no-audit --no-fund --prefix $@ '$(AXE)' >/dev/null

@@ -175,8 +175,7 @@ def repository() -> Path:
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder with real logs, where there is one."""
-    from tests.kit.needs import require
-    from tests.kit.shared import SHARED, Folder
+    from tests.kit.needs import SHARED, Folder, require
 
     require("logs")
     return Folder(SHARED)

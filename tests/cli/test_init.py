@@ -8,7 +8,7 @@ import pytest
 
 from hpcbert.config.site import read_site
 from tests.kit.cli import Cli
-from tests.kit.cluster import AWAY, DENIED, Answers
+from tests.kit.slurm import AWAY, DENIED, Answers
 
 pytestmark = pytest.mark.slow
 

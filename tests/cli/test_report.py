@@ -22,7 +22,7 @@ from tests.kit.cases import cases
 from tests.kit.cli import CliResult, run
 from tests.kit.logs import TEST_RECIPES, write_file
 from tests.kit.logs import log as pytorch_log
-from tests.kit.shared import index
+from tests.kit.needs import index
 
 pytestmark = pytest.mark.slow
 Report = Callable[..., CliResult]

@@ -13,8 +13,7 @@ import pytest
 
 from hpcbert.lab.record import Lab
 from tests.kit.cases import read_constant
-from tests.kit.cli import Cli
-from tests.kit.tmux import Tmux
+from tests.kit.cli import Cli, Tmux
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.needs("tmux")

@@ -22,9 +22,9 @@ from hpcbert.script import materials
 from hpcbert.system.runner import Outcome, run
 from tests.kit import drafts
 from tests.kit.cases import cases, read_constant
-from tests.kit.cluster import DENIED, Answers
 from tests.kit.doctor import FAULTS, Fault, find_missed, select_faults
 from tests.kit.paths import REPOSITORY
+from tests.kit.slurm import DENIED, Answers
 
 PAGE = REPOSITORY / "docs/reference/checks.md"
 WORKLOADS = REPOSITORY / "hpcbert/workloads"

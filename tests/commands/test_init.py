@@ -17,8 +17,8 @@ from hpcbert.scheduler.slurm.cluster import Cluster
 from hpcbert.system.machine import MachineFacts
 from hpcbert.system.runner import Outcome, Runner
 from tests.kit.cases import cases
-from tests.kit.cluster import AWAY, DENIED, Answers, partition
 from tests.kit.paths import SITE
+from tests.kit.slurm import AWAY, DENIED, Answers, partition
 
 ENFORCED = (
     "ClusterName = c\nSLURM_VERSION = 24.11.5\nAccountingStorageEnforce = associations,limits,qos\n"

@@ -8,7 +8,7 @@ import pytest
 from tests.contract.conftest import INCOMPLETE
 from tests.contract.contract import HERE, Case, Place, check_case, differences, mask, parametrize
 from tests.kit.cases import read_constant
-from tests.kit.shared import SHARED
+from tests.kit.needs import SHARED
 
 pytestmark = pytest.mark.contract
 USAGE = 2

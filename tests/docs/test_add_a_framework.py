@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.kit.pages import read_steps, type_commands
 from tests.kit.paths import REFERENCE, REPOSITORY
+from tests.kit.scripts import read_steps, type_commands
 
 pytestmark = pytest.mark.slow
 

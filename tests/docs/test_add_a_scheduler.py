@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.pages import SPOOL_PAGE, make_environment, read_steps, type_commands, write_files
+from tests.kit.scripts import SPOOL_PAGE, make_environment, read_steps, type_commands, write_files
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch]
 

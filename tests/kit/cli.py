@@ -6,9 +6,13 @@ import fcntl
 import json
 import os
 import pty
+import re
+import shlex
+import shutil
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,8 +25,18 @@ from click.testing import CliRunner
 from hpcbert.cli.main import root
 from hpcbert.system.runner import Outcome, Runner
 from tests.kit.paths import REPOSITORY
-from tests.kit.waiting import CEILING
+from tests.kit.waiting import CEILING, until
 
+SCREENS = REPOSITORY / "tests" / "cli" / "view" / "screens"
+# What differs between screens of the same from run to run. Where the sentence on a repeat folds, and
+# so the empty lines after it, depends on how long its job's name is.
+_VARYING: tuple[tuple[str, Any], ...] = (
+    (r"\d{8}T\d{6}Z-[\w-]*|\d{1,8}…[\w-]+", lambda match: "C" * len(match[0])),
+    (r"CANCELLED [^\n]*", "CANCELLED"),
+    (r"\d:\d\d:\d\d", "H:MM:SS"),
+    (r"ends \d\d:\d\d", "ends HH:MM"),
+    (r"(repeat \d  job) .*\n(arrows)", r"\1 ...\n\2"),
+)
 # Variables that the caller of the tests may have set, and those that give a terminal's size.
 _TERMINAL = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")
 
@@ -34,13 +48,9 @@ HEAVY = frozenset(["asyncio", "importlib.metadata", "numpy", "pandas", "rich", "
 
 
 def start_process(
-    argv: Sequence[str],
-    *,
-    stdin: str = "",
-    env: Mapping[str, str] | None = None,
-    cwd: Path | None = None,
-    timeout: float = CEILING,
-) -> Outcome:
+    argv: Sequence[str], *, stdin: str = "", env: Mapping[str, str] | None = None,
+    cwd: Path | None = None, timeout: float = CEILING,
+) -> Outcome:  # fmt: skip
     """Run a command as hpcbert's runner does, with its colours."""
     result = subprocess.run(
         argv, input=stdin.encode(), env=env, cwd=cwd, timeout=timeout, check=False,
@@ -106,13 +116,9 @@ def run(*words: object) -> CliResult:
 
 
 def run_here(
-    argv: Sequence[str],
-    *,
-    stdin: str = "",
-    env: Mapping[str, str] | None = None,
-    cwd: Path | None = None,
-    timeout: float = CEILING,
-) -> Outcome:
+    argv: Sequence[str], *, stdin: str = "", env: Mapping[str, str] | None = None,
+    cwd: Path | None = None, timeout: float = CEILING,
+) -> Outcome:  # fmt: skip
     """Run a command line of `Cli` in this process: starting one takes longer than most commands."""
     before = Path.cwd()
     os.chdir(cwd or before)
@@ -144,13 +150,9 @@ class Cli:
         return {**os.environ, "PYTHONPATH": str(REPOSITORY), **self.env}
 
     def __call__(
-        self,
-        *words: object,
-        status: int | None = None,
-        under: tuple[str, ...] = (),
-        timeout: float = CEILING,
-        **env: str,
-    ) -> CliResult:
+        self, *words: object, status: int | None = None, under: tuple[str, ...] = (),
+        timeout: float = CEILING, **env: str,
+    ) -> CliResult:  # fmt: skip
         """Run it to its end, under another command if one is given.
 
         Args:
@@ -169,25 +171,16 @@ class Cli:
 
     def start(self, *words: object, **options: Any) -> subprocess.Popen[str]:
         """Start it and let it run; `options` are Popen's."""
-        defaults = {
-            "cwd": self.cwd,
-            "env": self.environment,
-            "text": True,
-            "stdin": subprocess.DEVNULL,
-        }
-        defaults |= dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+        pipes = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+        defaults = {"cwd": self.cwd, "env": self.environment, "text": True, **pipes}
+        defaults["stdin"] = subprocess.DEVNULL
         argv = [self.python, "-m", "hpcbert", *map(str, words)]
         return subprocess.Popen(argv, **{**defaults, **options})
 
     def on_terminal(
-        self,
-        *words: object,
-        answer: str = "",
-        rows: int = 24,
-        columns: int = 150,
-        keyboard: bool = True,
-        **env: str,
-    ) -> tuple[int, str]:
+        self, *words: object, answer: str = "", rows: int = 24, columns: int = 150,
+        keyboard: bool = True, **env: str,
+    ) -> tuple[int, str]:  # fmt: skip
         """Return its exit status and output on a terminal of some size, typing an answer."""
         ours, end = pty.openpty()
         fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
@@ -206,6 +199,72 @@ class Cli:
                 pass
             os.close(ours)
         return child.returncode, output.decode(errors="replace")
+
+
+class Tmux:
+    """A terminal in which one program runs, driven by keys, in a folder."""
+
+    def __init__(self, folder: Path, argv: list[str], columns: int, rows: int) -> None:
+        # A socket's path is short; the screen does not depend on this terminal's locale.
+        self._socket = tempfile.mkdtemp(prefix="tmux")
+        self._base = ["tmux", "-u", "-f", "/dev/null", "-S", f"{self._socket}/socket"]
+        line = f"{shlex.join(argv)}; echo left $?; exec sleep 600"
+        self.run(
+            *("new-session", "-d", "-x", str(columns), "-y", str(rows)), "-c", str(folder),
+            f"env -u NO_COLOR LC_ALL=C.UTF-8 bash -c {shlex.quote(line)}",
+        )  # fmt: skip
+
+    def run(self, *words: str) -> str:
+        outcome = start_process([*self._base, *words], env={**os.environ, "LC_ALL": "C.UTF-8"})
+        assert outcome.ok, outcome
+        return outcome.stdout
+
+    def end(self) -> None:
+        self.run("kill-server")
+        shutil.rmtree(self._socket)
+
+    def keys(self, *names: str) -> None:
+        for name in names:
+            self.run("send-keys", name)
+
+    def screen(self) -> str:
+        return self.run("capture-pane", "-p")
+
+    def shows(self, words: str) -> str:
+        """Wait until a text is on the screen, of which the rest may be half drawn; return that."""
+        return until(
+            lambda: text if words in (text := self.screen()) else "",
+            lambda: f"{words!r} on\n{self.screen()}",
+        )
+
+    def no_longer_shows(self, words: str) -> None:
+        """Wait until a text has left the screen.
+
+        This is needed after an escape: together with the next key it would be that key with Alt.
+        """
+        until(lambda: words not in self.screen(), lambda: f"no {words!r} on\n{self.screen()}")
+
+    def shows_recorded(self, name: str) -> str:
+        """Wait until the screen equals the recorded one, and return it.
+
+        With RECORD_SCREENS in the environment it is recorded first.
+        """
+        path = SCREENS / f"{name}.txt"
+        if os.environ.get("RECORD_SCREENS"):
+            path.write_text(_normal(self.screen()))
+        expected = _normal(path.read_text())
+        return until(
+            lambda: text if _normal(text := self.screen()) == expected else "",
+            lambda: f"{expected} on\n{_normal(self.screen())}",
+        )
+
+
+def _normal(screen: str) -> str:
+    """Return a screen without the parts that differ from run to run."""
+    for pattern, form in _VARYING:
+        screen = re.sub(pattern, form, screen, flags=re.DOTALL)
+    text = "\n".join(line.rstrip() for line in screen.splitlines())
+    return re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n"
 
 
 Document = dict[str, Any]

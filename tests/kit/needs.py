@@ -1,4 +1,4 @@
-"""The needs of tests: whether they are met here, and how to meet them.
+"""The needs of tests: whether they are met here, how to meet them, and what comes from elsewhere.
 
     @pytest.mark.needs("strace", "slurm")     # a test, or `pytestmark` of a module
     require("logs")                           # inside a fixture
@@ -11,17 +11,19 @@ group of needs, and says how to get them.
 
 from __future__ import annotations
 
+import csv
+import itertools
 import os
 import re
 import shutil
+import socket
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import cache, partial
 from importlib.util import find_spec
-from pathlib import Path
-from typing import NoReturn
+from pathlib import Path, PosixPath
+from typing import NamedTuple, NoReturn
 
 import pytest
 
@@ -30,18 +32,19 @@ from hpcbert.lab.lifecycle import check_abilities, check_packages, check_root
 from hpcbert.lab.record import NODE_PRIVATE
 from hpcbert.system.runner import run
 from tests.kit.paths import REPOSITORY
-from tests.kit.shared import SHARED
 
+# A folder that somebody named, one beside the checkout, or what `make logs` has fetched.
+SHARED = Path(
+    os.environ.get("HPCBERT_SHARED")
+    or next(filter(Path.is_dir, (REPOSITORY.parent / "shared", REPOSITORY / ".shared")), "shared")
+)
 # Groups of needs, as the summary shows them: title, and how to get all of the group.
 GROUPS = {
     "root": (
         "root who may create namespaces, and Slurm's packages",
         "make test as root on Debian, in a virtual machine or a privileged container",
     ),
-    "logs": (
-        "the public logs",
-        'make logs; CONTRIBUTING.md, "Public logs"',
-    ),
+    "logs": ("the public logs", 'make logs; tests/README.md, "Public logs"'),
     "programs": (
         "small programs, a second CPU, or PyTorch",
         "apt-get install shellcheck strace tmux groff-base squashfs-tools; make TORCH=torch==2.13.0",
@@ -49,43 +52,24 @@ GROUPS = {
     "permissions": ("a user whom permissions bind", "make test as an ordinary user"),
     "extras": (
         "programs that no target installs for tests",
-        "make browser; the variables HPCBERT_* in CONTRIBUTING.md",
+        "make browser; the variables HPCBERT_* in tests/README.md",
     ),
 }
 # HPCBERT_REQUIRE_SLURM=1 says that these are met.
 _PROMISED = {"slurm", "namespaces", "users", "squashfs"}
-_SKIPPED = "needs "
-_NOT_APPLICABLE = "does not apply: "
+# squashfs-tools and setpriv may lie where an ordinary user doesn't look.
+_PATH = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
+# Below those that Linux gives to whoever connects (ip_local_port_range), and above those of the
+# scripts' ranks and of labs: another program does not take one by chance between choice and use.
+_PORTS = range(30000, 32768)
+_tried = itertools.count(os.getpid())
 
 
-@dataclass(frozen=True)
-class Need:
-    """Something that tests need of the machine or of its user.
-
-    Attributes:
-        group: A key of GROUPS.
-        title: What it is, after "needs".
-        find_lack: Returns what is missing; empty if nothing is.
-    """
-
-    group: str
-    title: str
-    find_lack: Callable[[], str]
-
-
-def _lack_of_namespaces() -> str:
+def _lack_of_namespaces(*, packages: bool = False) -> str:
     try:
         check_root()
-        check_abilities(run)
-    except HpcbertError as error:
-        return str(error)
-    return ""
-
-
-def _lack_of_slurm() -> str:
-    try:
-        check_root()
-        check_packages(accounting=True)
+        if packages:
+            check_packages(accounting=True)
         check_abilities(run)
     except HpcbertError as error:
         return f"{error} {error.hint}"
@@ -113,29 +97,8 @@ def _lack_of_permissions() -> str:
 
 
 def _lack_of_program(*names: str) -> str:
-    missing = [name for name in names if shutil.which(name, path=_path()) is None]
+    missing = [name for name in names if shutil.which(name, path=_PATH) is None]
     return f"not installed: {', '.join(missing)}" if missing else ""
-
-
-def _path() -> str:
-    # squashfs-tools and setpriv may lie where an ordinary user doesn't look.
-    return f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
-
-
-def _lack_of_module(name: str) -> str:
-    return "" if find_spec(name) else f"no module {name}"
-
-
-def _lack_of_file(path: Path) -> str:
-    return "" if path.is_file() else f"no {path}"
-
-
-def _lack_of_variable(name: str) -> str:
-    return "" if os.environ.get(name) else f"{name} is not set"
-
-
-def _lack_of_second_cpu() -> str:
-    return "" if len(os.sched_getaffinity(0)) > 1 else "one CPU"
 
 
 def _lack_of_path_for_containers() -> str:
@@ -144,65 +107,114 @@ def _lack_of_path_for_containers() -> str:
     return "".join(f"the checkout is in {path}" for path in hiding)
 
 
-NEEDS = {
-    "slurm": Need("root", "a real Slurm", cache(_lack_of_slurm)),
-    "namespaces": Need("root", "namespaces and mounts", cache(_lack_of_namespaces)),
-    "users": Need("root", "to act as two users", cache(_lack_of_other_users)),
-    "open checkout": Need(
-        "root", "a checkout outside of /tmp", cache(_lack_of_path_for_containers)
+def _lack_of_file(name: str) -> str:
+    return "" if (SHARED / "logs" / name).is_file() else f"no {SHARED / 'logs' / name}"
+
+
+# By name: a key of GROUPS, what it is, and what returns what is missing; empty if nothing is.
+NEEDS: dict[str, tuple[str, str, Callable[[], str]]] = {
+    "slurm": ("root", "a real Slurm", cache(partial(_lack_of_namespaces, packages=True))),
+    "namespaces": ("root", "namespaces and mounts", cache(_lack_of_namespaces)),
+    "users": ("root", "to act as two users", cache(_lack_of_other_users)),
+    "open checkout": ("root", "a checkout outside of /tmp", cache(_lack_of_path_for_containers)),
+    "logs": ("logs", "the public logs", partial(_lack_of_file, "INDEX.tsv")),
+    "published": ("logs", "published tables", partial(_lack_of_file, "published.tsv")),
+    "permissions": ("permissions", "a user whom permissions bind", cache(_lack_of_permissions)),
+    "squashfs": ("programs", "squashfs", partial(_lack_of_program, "mksquashfs", "unsquashfs")),
+    "cpus": ("programs", "two CPUs", lambda: "" if len(os.sched_getaffinity(0)) > 1 else "one CPU"),
+    "torch": ("programs", "PyTorch", lambda: "" if find_spec("torch") else "no module torch"),
+    "transformers": (
+        *("extras", "transformers"),
+        lambda: "" if find_spec("transformers") else "no module transformers",
     ),
-    "logs": Need("logs", "the public logs", partial(_lack_of_file, SHARED / "logs" / "INDEX.tsv")),
-    "published": Need(
-        "logs", "published tables", partial(_lack_of_file, SHARED / "logs" / "published.tsv")
+    "reframe": (
+        *("extras", "ReFrame"),
+        lambda: "" if os.environ.get("HPCBERT_REFRAME") else "HPCBERT_REFRAME is not set",
     ),
-    "permissions": Need("permissions", "a user whom permissions bind", cache(_lack_of_permissions)),
-    "squashfs": Need("programs", "squashfs", partial(_lack_of_program, "mksquashfs", "unsquashfs")),
-    "cpus": Need("programs", "two CPUs", _lack_of_second_cpu),
-    "torch": Need("programs", "PyTorch", partial(_lack_of_module, "torch")),
-    "transformers": Need("extras", "transformers", partial(_lack_of_module, "transformers")),
-    "reframe": Need("extras", "ReFrame", partial(_lack_of_variable, "HPCBERT_REFRAME")),
     **{
-        name: Need("programs", name, partial(_lack_of_program, name))
-        for name in ("groff", "shellcheck", "strace", "tmux")
-    },
-    **{
-        name: Need("extras", name, partial(_lack_of_program, name))
-        for name in ("pdflatex", "pdftotext")
+        name: (group, name, partial(_lack_of_program, name))
+        for group, names in (
+            ("programs", ("groff", "shellcheck", "strace", "tmux")),
+            ("extras", ("pdflatex", "pdftotext")),
+        )
+        for name in names
     },
 }
 
 
 def require(name: str) -> None:
     """Skip the test if a need is not met; fail instead if it was promised."""
-    need = NEEDS[name]
-    lack = need.find_lack()
+    group, title, find_lack = NEEDS[name]
+    lack = find_lack()
     if lack and name in _PROMISED and os.environ.get("HPCBERT_REQUIRE_SLURM") == "1":
-        pytest.fail(f"needs {need.title}: {lack}")
+        pytest.fail(f"needs {title}: {lack}")
     if lack:
-        lacks(need.group, need.title, lack)
+        lacks(group, title, lack)
 
 
 def lacks(group: str, title: str, lack: str) -> NoReturn:
     """Skip a test for a need that only it has."""
     assert group in GROUPS
-    pytest.skip(f"{_SKIPPED}{group}: {title}: {lack}")
+    pytest.skip(f"needs {group}: {title}: {lack}")
 
 
 def not_applicable(reason: str) -> NoReturn:
     """Skip a test that makes no sense for the recipe that it tries."""
-    pytest.skip(_NOT_APPLICABLE + reason)
+    pytest.skip(f"does not apply: {reason}")
 
 
-# --- The summary of a run -------------------------------------------------------------------------
+def free_port() -> int:
+    """Return a port of this machine, another one each time, that stays free until it is used."""
+    for number in itertools.islice(_tried, len(_PORTS)):
+        port = _PORTS[number % len(_PORTS)]
+        with socket.socket() as probe:
+            try:
+                probe.bind(("", port))
+            except OSError:
+                continue
+        return port
+    raise AssertionError("no port is free")
+
+
+class Folder(PosixPath):
+    """A folder of which some files may be missing: a test that wants one of those is skipped."""
+
+    def __truediv__(self, name: str | os.PathLike[str]) -> Folder:
+        path = type(self)(super().__truediv__(name))
+        if not path.exists():
+            lacks("logs", "the public logs", f"no {path}")
+        return path
+
+
+class Log(NamedTuple):
+    """A log of the index; a number is 0 if it is not stated."""
+
+    path: Path
+    name: str
+    framework: str
+    nodes: int
+    gpus: int
+    batch_size: int
+    published: float
+    note: str
+
+
+def index(shared: Path = SHARED) -> Iterator[Log]:
+    """Yield the public logs that have been fetched."""
+    with (shared / "logs" / "INDEX.tsv").open(newline="") as file:
+        for row in csv.DictReader(file, delimiter="\t"):
+            nodes, gpus, batch = (int(row[key] or 0) for key in ("nodes", "gpus", "batch_per_gpu"))
+            published, name = float(row["published_value"] or 0), row["local_path"]
+            path = shared / "logs" / name
+            yield Log(
+                path, name, row["framework"], nodes, gpus, batch, published, row["note"]
+            )  # fmt: skip
 
 
 def summarize(reasons: Iterable[str]) -> Iterator[str]:
-    """Yield a line for each group of needs that tests were skipped for.
-
-    Args:
-        reasons: One for each skipped test, as pytest gives it.
-    """
-    counts = Counter(_group_of(reason) for reason in reasons)
+    """Yield a line for each group of needs that tests were skipped for, given pytest's reasons."""
+    pattern = re.compile(rf"(?:Skipped: )?needs ({'|'.join(GROUPS)}): ")
+    counts = Counter(match[1] if (match := pattern.match(why)) else "" for why in reasons)
     for group, (title, remedy) in GROUPS.items():
         if counts[group]:
             yield f"{counts[group]} skipped: need {title}. {remedy}"
@@ -210,16 +222,9 @@ def summarize(reasons: Iterable[str]) -> Iterator[str]:
         yield f"{counts['']} skipped: do not apply to the recipe or system that they try"
 
 
-def _group_of(reason: str) -> str:
-    """Return the group that a reason begins with; empty if it names no need."""
-    match = re.match(rf"(?:Skipped: )?{_SKIPPED}({'|'.join(GROUPS)}): ", reason)
-    return match[1] if match else ""
-
-
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line(
-        "markers", "needs(*names): skipped unless tests/kit/needs.py finds them"
-    )
+    text = "needs(*names): skipped unless tests/kit/needs.py finds them"
+    config.addinivalue_line("markers", text)
 
 
 @pytest.hookimpl(tryfirst=True)

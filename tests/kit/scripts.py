@@ -1,4 +1,5 @@
-"""Rendered scripts, run by their bash, with stand-ins for srun and the ranks' program."""
+"""Rendered scripts, run by their bash, with stand-ins for srun and the ranks' program; and pages of
+documents that write files and type commands, followed word by word."""
 
 from __future__ import annotations
 
@@ -7,6 +8,9 @@ import os
 import re
 import shlex
 import subprocess
+import sys
+import sysconfig
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,43 +20,24 @@ from hpcbert.model import Shape
 from hpcbert.script.draft import Draft
 from hpcbert.script.plan import Request
 from tests.kit import drafts
+from tests.kit.cases import read_constant
+from tests.kit.cli import start_process
+from tests.kit.paths import REPOSITORY
 from tests.kit.waiting import CEILING
 
 # A program that stands in for the ranks' Python: it records its call.
-RECORDER = """#!/bin/bash
-{ printf '%s\\0' "$@"; printf '\\0'; } >> "$RECORD.argv.$SLURM_PROCID"
-{ env -0; } >> "$RECORD.env.$SLURM_PROCID"
-echo "rank $SLURM_PROCID of $SLURM_NTASKS"
-exit "${RANK_EXIT:-0}"
-"""
+RECORDER = read_constant(__file__, "RECORDER")
 # A stand-in for srun that keeps its words and runs the task once. With INSIDE set, it skips steps
 # that make a container, as if the plugin worked; otherwise it runs them on the bare host, as if the
 # plugin were missing. With NO_RANKS it skips the measured step.
-SRUN = """#!/bin/bash
-printf '%s\\0' "$@" >> "$RECORD.srun"; printf '\\0' >> "$RECORD.srun"
-while [[ $1 == --* ]]; do
-  case $1 in
-    --container-image=*) image=$1 ;;
-    --output=*) out=${1#--output=} ;;
-  esac
-  shift
-done
-if [[ -n ${image:+${INSIDE:-}} || -n ${out:+${NO_RANKS:-}} ]]; then exit 0; fi
-if [[ -n ${out:-} ]]; then exec >"$out" 2>&1; fi
-export SLURMD_NODENAME=${NODE:-${SLURMD_NODENAME:-}}
-SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_NTASKS=1 "$@"
-"""
+SRUN = read_constant(__file__, "SRUN")
 
 
 def sbatch_options(text: str) -> list[str]:
     """Return the options in a script as sbatch reads them: those before the first command."""
-    options: list[str] = []
-    for line in text.splitlines():
-        if line.strip() and not line.lstrip().startswith("#"):
-            break
-        if line.startswith("#SBATCH "):
-            options += shlex.split(line)[1:]
-    return options
+    head = re.match(r"(?:\s*(?:#.*)?\n)*", text)
+    lines = head[0].splitlines() if head else []
+    return [word for line in lines if line.startswith("#SBATCH ") for word in shlex.split(line)[1:]]
 
 
 def drafted(
@@ -61,10 +46,8 @@ def drafted(
 ) -> Draft:  # fmt: skip
     """Draft two repeats of a point."""
     request = Request(Shape.parse(shape), repeats=2)
-    recipe = drafts.load(framework)
-    return drafts.drafted(
-        where, request, framework_recipe=recipe, options={"scheduler": scheduler, **options}
-    )
+    options = {"scheduler": scheduler, **options}
+    return drafts.drafted(where, request, framework_recipe=drafts.load(framework), options=options)
 
 
 def with_python(where: Site, python: Path, **more: Any) -> Site:
@@ -81,11 +64,8 @@ def shellcheck(script: str) -> str:
     plain = re.sub(r"\d+", "0", script)
     if plain in _CLEAN:
         return ""
-    result = subprocess.run(
-        ["shellcheck", "--shell=bash", "--norc", "-"],
-        input=script, capture_output=True, text=True, check=False, timeout=CEILING,
-    )  # fmt: skip
-    if result.returncode == 0:
+    result = start_process(["shellcheck", "--shell=bash", "--norc", "-"], stdin=script)
+    if result.ok:
         _CLEAN.add(plain)
     return result.stdout + result.stderr
 
@@ -125,19 +105,83 @@ def run_script(draft: Draft, tmp_path: Path, **extra: Any) -> subprocess.Complet
 def run_written(draft: Draft, tmp_path: Path, **extra: Any) -> subprocess.CompletedProcess[str]:
     """Run the script of the first repeat; `record.*` get its actions and those of its ranks."""
     (array,) = draft.campaign.arrays
-    environment = {
-        **{k: v for k, v in os.environ.items() if not k.startswith("SLURM")},
-        "RECORD": str(tmp_path / "record"),
-        "SLURM_ARRAY_TASK_ID": "1",
-        **extra,
-    }
+    outer = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
+    own = {"RECORD": str(tmp_path / "record"), "SLURM_ARRAY_TASK_ID": "1"}
     return subprocess.run(
-        ["bash", str(draft.directory / array.script)], env=environment, cwd=tmp_path,
+        ["bash", str(draft.directory / array.script)], env={**outer, **own, **extra}, cwd=tmp_path,
         capture_output=True, text=True, errors="replace", check=False, timeout=CEILING,
     )  # fmt: skip
 
 
 def events(draft: Draft, repeat: int = 1) -> list[dict[str, object]]:
     (array,) = draft.campaign.arrays
-    path = draft.directory / "status" / f"{array.point.key}.{repeat}.jsonl"
+    path = draft.directory / array.status(repeat)
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+# --- Pages ----------------------------------------------------------------------------------------
+
+_STEP = re.compile(r"(?:^<!-- file: (\S+) -->\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# hpcbert on the path, as a person has it.
+_START = '#!/bin/bash\nexec {} "$@"{}\n'
+HPCBERT = {"hpcbert": _START.format(f"{shlex.quote(sys.executable)} -m hpcbert", "")}
+SPOOL_PAGE = "add-a-scheduler.md"
+
+
+def read_steps(page: str, *, end: str = "\0") -> list[tuple[str, str, str]]:
+    """Return the blocks of a page before a heading: a file's name or none, language, text."""
+    text = (REPOSITORY / "docs/how-to" / page).read_text(encoding="utf-8")
+    return _STEP.findall(text.partition(end)[0])
+
+
+def write_files(steps: list[tuple[str, str, str]], place: Path) -> None:
+    """Write the files of a page."""
+    for name, _, block in steps:
+        if name:
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            (place / name).write_text(block, encoding="utf-8")
+
+
+def type_commands(
+    words: str, place: Path, *, status: int = 0, tools: Mapping[str, str] = HPCBERT
+) -> str:
+    """Have bash do what a person typed, with some programs on the path, and return stdout."""
+    for name, program in tools.items():
+        tool(place / "bin", name, program)
+    strange = ("FORCE_COLOR", "HPCBERT_", "SLURM_")
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(strange)}
+    path = f"{place / 'bin'}:{os.environ['PATH']}"
+    env = {**inherited, "PATH": path, "XDG_STATE_HOME": str(place / "state")}
+    outcome = start_process(["bash", "-e", "-c", words], cwd=place, env=env)
+    assert outcome.returncode == status, outcome.stdout + outcome.stderr
+    return outcome.stdout
+
+
+def make_environment(place: Path) -> dict[str, str]:
+    """Make an environment that has all of this one; return its programs for the path.
+
+    pip needs no network: what it builds with is here.
+    """
+    home = place / "environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
+    here = sysconfig.get_path("purelib")
+    (_packages(place) / "here.pth").write_text(f"import site; site.addsitedir({here!r})\n")
+    own, outer = shlex.quote(str(home / "bin" / "python")), shlex.quote(sys.executable)
+    offline = " --quiet --no-index --no-deps --no-build-isolation"
+    return {
+        "python": _START.format(own, ""),
+        "hpcbert": _START.format(f"{own} -m hpcbert", ""),
+        "pip": _START.format(f"{outer} -m pip --python {own}", offline),
+    }
+
+
+def _packages(place: Path) -> Path:
+    (packages,) = (place / "environment" / "lib").glob("python*/site-packages")
+    return packages
+
+
+def install(place: Path) -> Path:
+    """Write the package of "Add a scheduler" and install it; return where its packages are."""
+    write_files(read_steps(SPOOL_PAGE), place)
+    type_commands("pip install ./spool", place, tools=make_environment(place))
+    return _packages(place)

@@ -1,34 +1,38 @@
 """A scripted Slurm: one model of jobs, for calls in this process or from programs on PATH.
 
 sbatch queues a job, scancel ends it, squeue, sacct and scontrol show it; the test starts and ends
-jobs. It can also set the answer of each program, call by call.
+jobs. It can also set the answer of each program, call by call. `Answers` is a cluster without jobs,
+which reports its parts and limits.
 """
 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
+import pickle
 import re
 import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.kit.paths import REPOSITORY
 
+if TYPE_CHECKING:  # The stand-ins for Slurm's programs don't load hpcbert.
+    from hpcbert.system.runner import Outcome
+
 # 2026-11-21T10:06:39Z: when jobs are submitted, unless a test says otherwise.
 T = 1_795_255_599
 NAME = "hpcbert-camp-bert-tiny_1n1g_fp32_b4"
-
+AWAY = "Unable to contact slurm controller (connect failure)"
+DENIED = "slurm_load_partitions: Access/permission denied\n"
+PROGRAMS = ("sbatch", "squeue", "sacct", "scontrol", "scancel", "sinfo", "srun", "sacctmgr")
 _SACCT = "{job}|{user}|{state}|{exit_code}|{reason}|{submit}|{start}|{end}|{elapsed}|{limit}|{nodes}|{name}"
-_SACCT_PLACE = "|{uid}|{cluster}|{place}"
 _SQUEUE = "{job}|{user}|{state}|{submit}|{start}|{end}|{elapsed}|{limit}|{nodes}|{name}|{reason}"
-_SQUEUE_PLACE = "|//{uid}|//{command}|//{place}|//{comment}"
 _SCONTROL = """\
 JobId={job} ArrayJobId={job} ArrayTaskId={tasks} JobName={name}
    UserId={user}({uid}) GroupId=g(1) MCS_label=N/A
@@ -39,6 +43,11 @@ JobId={job} ArrayJobId={job} ArrayTaskId={tasks} JobName={name}
    Comment={comment}
 
 """
+_PARTITION = (
+    "PartitionName={name} AllowGroups=ALL AllowAccounts={accounts} AllowQos={qos} Default={default} "
+    "QoS={own_qos} DefaultTime=NONE MaxNodes=UNLIMITED MaxTime={limit} Nodes=n[1-{nodes}] "
+    "State=UP TotalNodes={nodes} DefMemPerNode=UNLIMITED TRES=node={nodes},gres/gpu={gpus}\n"
+)
 _ALL: dict[str, Any] = {
     "user": "nobody",
     "name": NAME,
@@ -54,31 +63,24 @@ _ALL: dict[str, Any] = {
 def sacct(job: object, state: str, **columns: Any) -> str:
     """Return a line of sacct; with a place, also the columns that identify the job's campaign."""
     submit = columns.get("submit", T)
-    defaults = {
-        "exit_code": "0:0",
-        "start": submit + 1,
-        "end": submit + 9,
-        "elapsed": 8,
-        "limit": 60,
-    }
-    form = _SACCT + (_SACCT_PLACE if "place" in columns else "")
+    own = {"exit_code": "0:0", "start": submit + 1, "end": submit + 9, "elapsed": 8, "limit": 60}
+    form = f"{_SACCT}|{{uid}}|{{cluster}}|{{place}}" if "place" in columns else _SACCT
     return (
-        form.format(**{**_ALL, **defaults, "nodes": "n1", "job": job, "state": state, **columns})
-        + "\n"
+        form.format(**{**_ALL, **own, "nodes": "n1", "job": job, "state": state, **columns}) + "\n"
     )
 
 
 def squeue(job: object, state: str, **columns: Any) -> str:
     """Return a line of squeue; with a place, also the columns that identify the job's campaign."""
-    defaults = {"start": "N/A", "end": "N/A", "elapsed": "0:00", "limit": "1:00:00", "nodes": ""}
-    form = _SQUEUE + (_SQUEUE_PLACE if "place" in columns else "")
-    return form.format(**{**_ALL, **defaults, "job": job, "state": state, **columns}) + "\n"
+    own = {"start": "N/A", "end": "N/A", "elapsed": "0:00", "limit": "1:00:00", "nodes": ""}
+    more = "|//{uid}|//{command}|//{place}|//{comment}" if "place" in columns else ""
+    return f"{_SQUEUE}{more}\n".format(**{**_ALL, **own, "job": job, "state": state, **columns})
 
 
 def scontrol(job: object, **columns: Any) -> str:
     """Return the output of scontrol for a job."""
-    defaults = {"state": "PENDING", "tasks": "1-5%1", "place": "/nowhere", "command": "/nowhere/x"}
-    return _SCONTROL.format(**{**_ALL, **defaults, "job": job, **columns})
+    own = {"state": "PENDING", "tasks": "1-5%1", "place": "/nowhere", "command": "/nowhere/x"}
+    return _SCONTROL.format(**{**_ALL, **own, "job": job, **columns})
 
 
 def sinfo(*nodes: str, partition: str = "gpu*", state: str = "idle") -> str:
@@ -86,20 +88,11 @@ def sinfo(*nodes: str, partition: str = "gpu*", state: str = "idle") -> str:
     return "".join(f"{node}|{partition}|{state}\n" for node in nodes)
 
 
-if TYPE_CHECKING:  # The stand-ins for Slurm's programs don't load hpcbert.
-    from hpcbert.system.runner import Outcome
-
-PROGRAMS = ("sbatch", "squeue", "sacct", "scontrol", "scancel", "sinfo", "srun", "sacctmgr")
-AWAY = "Unable to contact slurm controller (connect failure)"
-_ENDED = ("COMPLETED", "FAILED", "NODE_FAIL", "TIMEOUT")
-_PROGRAM = """\
-#!/bin/sh
-''''exec {python} -I -S "$0" "$@" # '''
-import sys
-sys.path.insert(0, {repository!r})
-from tests.kit.slurm import main
-main({folder!r})
-"""
+def partition(name: str = "gpu", *, nodes: int = 2, gpus: int = 16, **columns: str) -> str:
+    """Return the output of scontrol for a partition."""
+    own = {"accounts": "ALL", "qos": "ALL", "own_qos": "N/A", "default": "YES"}
+    values = {**own, "limit": "UNLIMITED", "name": name, "nodes": nodes, "gpus": gpus, **columns}
+    return _PARTITION.format(**values)
 
 
 class Answer(NamedTuple):
@@ -137,8 +130,10 @@ class Job:
     tasks: dict[str, list[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not self.tasks:
-            self.tasks = {index: ["PENDING", ""] for index in _indices(self.array)}
+        for span in () if self.tasks else self.array.partition("%")[0].split(","):
+            low, _, high = span.partition("-")
+            indices = map(str, range(int(low), int(high) + 1)) if high else [low]
+            self.tasks |= {index: ["PENDING", ""] for index in indices}
 
     def end(self, state: str, *indices: object, node: str = "n1") -> None:
         """Give some of its indices, or all, another state."""
@@ -146,17 +141,11 @@ class Job:
             self.tasks[str(index)] = [state, node]
 
     def alive(self) -> list[str]:
-        return [
-            index for index, (state, _) in self.tasks.items() if state in {"PENDING", "RUNNING"}
-        ]
+        return [index for index, task in self.tasks.items() if task[0] in {"PENDING", "RUNNING"}]
 
 
-def _indices(array: str) -> list[str]:
-    indices: list[str] = []
-    for span in array.partition("%")[0].split(","):
-        low, _, high = span.partition("-")
-        indices += map(str, range(int(low), int(high) + 1)) if high else [low]
-    return indices
+def _ignore(program: str) -> None:
+    pass
 
 
 @dataclass
@@ -194,21 +183,18 @@ class Slurm:
     calls: list[tuple[str, ...]] = field(default_factory=list)
     environments: list[Mapping[str, str]] = field(default_factory=list)
     away: set[str] = field(default_factory=set)
-    forgets: set[str] = field(default_factory=lambda: set(_ENDED))
+    forgets: set[str] = field(
+        default_factory=lambda: {"COMPLETED", "FAILED", "NODE_FAIL", "TIMEOUT"}
+    )
     dies: bool = False
     first: int = 100
     now: float = field(default_factory=time.time)
-    before: Callable[[str], object] = lambda _: None
+    before: Callable[[str], object] = _ignore
 
     def __call__(
-        self,
-        argv: Sequence[str],
-        *,
-        stdin: str = "",
-        env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
-        timeout: float = 60.0,
-    ) -> Outcome:
+        self, argv: Sequence[str], *, stdin: str = "", env: Mapping[str, str] | None = None,
+        cwd: Path | None = None, timeout: float = 60.0,
+    ) -> Outcome:  # fmt: skip
         from hpcbert.system.runner import Outcome
 
         self.environments.append(env or {})
@@ -234,7 +220,7 @@ class Slurm:
         """Record a call and return the set answer of its program."""
         number = self.count(argv[0])
         self.calls.append(argv)
-        answers = getattr(self, argv[0], None)
+        answers: Any = getattr(self, argv[0], None)
         if isinstance(answers, list):
             answers = answers[min(number, len(answers) - 1)] if answers else None
         answer: ScriptedAnswer = answers
@@ -251,14 +237,15 @@ class Slurm:
         return Answer(scripted) if isinstance(scripted, str) else scripted
 
     def do_sbatch(self, argv: tuple[str, ...], cwd: str) -> Answer:
-        text = Path(argv[-1]).read_text()
-        name, array, comment = (
-            _option(option, argv, text) for option in ("job-name", "array", "comment")
-        )
+        script = Path(argv[-1])
+        lines = [*script.read_text().splitlines(), *(f"#SBATCH {word}" for word in argv)]
+        values = dict.fromkeys(("job-name", "array", "comment"), "")
+        for line in lines:
+            option = re.match(r"#SBATCH --(job-name|array|comment)=(.*)", line)
+            values |= {option[1]: option[2]} if option else {}
+        name, array, comment = values.values()
         number = str(self.first + len(self.jobs))
-        self.jobs[number] = Job(
-            name, argv[-1], cwd or str(Path(argv[-1]).parent.parent), array, comment
-        )
+        self.jobs[number] = Job(name, argv[-1], cwd or str(script.parent.parent), array, comment)
         if self.dies:
             raise KeyboardInterrupt
         return Answer(f"{number}\n")
@@ -269,40 +256,38 @@ class Slurm:
             waiting = [index for index, (state, _) in job.tasks.items() if state == "PENDING"]
             if len(waiting) == len(job.tasks) and waiting != [""]:
                 rows.append(self._row(squeue, f"{number}_[{job.array}]", job, "PENDING", ""))
-                continue
-            rows += [
-                self._row(squeue, _element(number, index), job, state, node)
-                for index, (state, node) in job.tasks.items()
-                if state.partition(" ")[0] not in self.forgets
-            ]
+            else:
+                rows += self._rows(squeue, number, job, hidden=self.forgets)
         return Answer("".join(rows))
 
     def do_sacct(self, argv: tuple[str, ...], cwd: str) -> Answer:
-        return Answer(
-            "".join(
-                self._row(sacct, _element(number, index), job, state, node)
-                for number, job in self.jobs.items()
-                for index, (state, node) in job.tasks.items()
-            )
-        )
+        rows = (self._rows(sacct, number, job) for number, job in self.jobs.items())
+        return Answer("".join(row for job_rows in rows for row in job_rows))
 
     def do_scontrol(self, argv: tuple[str, ...], cwd: str) -> Answer:
-        if argv[-2:] == ("show", "job"):
-            jobs = self.jobs.items()
-            return Answer("".join(self._row(scontrol, n, job, "PENDING", "") for n, job in jobs))
-        job = self.jobs.get(argv[-1])
-        if job is None:
+        numbers = list(self.jobs) if argv[-2:] == ("show", "job") else [argv[-1]]
+        if numbers == [argv[-1]] and argv[-1] not in self.jobs:
             return failed("slurm_load_jobs error: Invalid job id specified")
-        return Answer(self._row(scontrol, argv[-1], job, "PENDING", ""))
+        jobs = ((number, self.jobs[number]) for number in numbers)
+        return Answer("".join(self._row(scontrol, n, job, "PENDING", "") for n, job in jobs))
 
     def do_scancel(self, argv: tuple[str, ...], cwd: str) -> Answer:
-        for number in argv[1:]:
-            if number in self.jobs:
-                self.jobs[number].end("CANCELLED", *self.jobs[number].alive())
+        for number in set(argv[1:]) & set(self.jobs):
+            self.jobs[number].end("CANCELLED", *self.jobs[number].alive())
         return Answer()
 
     def do_sinfo(self, argv: tuple[str, ...], cwd: str) -> Answer:
         return Answer(sinfo(*(f"n{number}" for number in range(1, 9))))
+
+    def _rows(
+        self, form: Callable[..., str], number: str, job: Job, hidden: Sequence[str] | set[str] = ()
+    ) -> list[str]:
+        """Return a line for each index of a job whose state is not hidden."""
+        return [
+            self._row(form, f"{number}_{index}".rstrip("_"), job, state, node)
+            for index, (state, node) in job.tasks.items()
+            if state.partition(" ")[0] not in hidden
+        ]
 
     def _row(self, form: Callable[..., str], number: str, job: Job, state: str, node: str) -> str:
         """Return a job's line; without a script it lacks the job's origin."""
@@ -313,18 +298,80 @@ class Slurm:
         return form(number, state=state, **{**common, **where, **columns})
 
 
-def _element(number: str, index: str) -> str:
-    return f"{number}_{index}" if index else number
+@dataclass
+class Answers:
+    """The output of a cluster's commands, by their first words, as one Runner.
 
+    Attributes:
+        sinfo: Its lines of partitions.
+        partitions, config, job: Of scontrol.
+        own, accounts, user, qos: Of sacctmgr: the user's associations, the accounts', the user's
+            default, all QOS.
+        mpi, help: Of srun.
+        complaints: By attribute: the error of the command, which then fails.
+    """
 
-def _option(name: str, argv: Sequence[str], script: str) -> str:
-    """Return the value of an option of sbatch, from its words or from its script."""
-    values = [word.partition("=")[2] for word in argv if word.startswith(f"--{name}=")]
-    directives: list[str] = re.findall(rf"^#SBATCH --{name}=(.*)$", script, re.MULTILINE)
-    return ([*directives, *values] or [""])[-1]
+    sinfo: str = "gpu*|up|2|infinite|1-infinite|gpu:8|n[1-2]\n"
+    partitions: str = partition()
+    config: str = "ClusterName = c\nAccountingStorageEnforce = none\nSLURM_VERSION = 24.11.5\n"
+    job: str = ""
+    own: str = ""
+    accounts: str = ""
+    user: str = ""
+    qos: str = "normal||||\n"
+    mpi: str = "MPI plugin types are...\n\tpmix\n\tnone\n\tpmi2\n"
+    help: str = "Usage: srun\n"
+    complaints: Mapping[str, str] = field(default_factory=dict)
+    calls: list[tuple[str, ...]] = field(default_factory=list)
+
+    def __call__(self, argv: Sequence[str], **_: Any) -> Outcome:
+        from hpcbert.system.runner import Outcome
+
+        answer = self.answered(tuple(argv), None)
+        return Outcome(tuple(argv), answer.code, answer.out, answer.complaint)
+
+    def said(self, argv: tuple[str, ...]) -> ScriptedAnswer:
+        self.calls.append(argv)
+        return None
+
+    def answered(self, argv: tuple[str, ...], scripted: ScriptedAnswer, cwd: str = "") -> Answer:
+        """Return the answer to a command: that of an attribute."""
+        words = [word for word in argv[1:] if not word.startswith("-")]
+        kind = "".join(words[1:2])
+        names = {
+            "srun": "mpi" if "--mpi=list" in argv else "help",
+            "scontrol": "partitions" if kind == "partition" else kind,
+            "sacctmgr": ("accounts" if "user=" in words else "own") if kind == "assoc" else kind,
+        }
+        name = names.get(argv[0], argv[0])
+        if complaint := self.complaints.get(name, ""):
+            return failed(complaint)
+        return Answer(getattr(self, name, ""))
+
+    def programs(self, folder: Path) -> Path:
+        """Write programs that give these answers, and return their folder."""
+        _write_programs(folder)
+        (folder / "state").write_bytes(pickle.dumps(self))
+        return folder
 
 
 # --- As programs ----------------------------------------------------------------------------------
+
+_PROGRAM = f"""\
+#!/bin/sh
+''''exec {shlex.quote(sys.executable)} -I -S "$0" "$@" # '''
+import sys
+sys.path.insert(0, {str(REPOSITORY)!r})
+from tests.kit.slurm import main
+main()
+"""
+
+
+def _write_programs(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in PROGRAMS:
+        (folder / name).write_text(_PROGRAM)
+        (folder / name).chmod(0o755)
 
 
 @dataclass(frozen=True)
@@ -334,12 +381,7 @@ class Programs:
     folder: Path
 
     def __post_init__(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        values = {"python": shlex.quote(sys.executable), "repository": str(REPOSITORY)}
-        for name in PROGRAMS:
-            path = self.folder / name
-            path.write_text(_PROGRAM.format(**values, folder=str(self.folder)))
-            path.chmod(0o755)
+        _write_programs(self.folder)
 
     @property
     def path(self) -> str:
@@ -349,12 +391,13 @@ class Programs:
     @property
     def state(self) -> Path:
         """The file of the model."""
-        return self.folder / "state.json"
+        return self.folder / "state"
 
     @property
     def model(self) -> Slurm:
         """The model as it is now; to change it, see `changed`."""
-        return _load(self.state)
+        slurm: Slurm = _load(self.state)
+        return slurm
 
     @contextmanager
     def changed(self) -> Iterator[Slurm]:
@@ -380,59 +423,38 @@ class Programs:
         (self.folder / "go").touch()
 
 
-def main(folder: str) -> None:
+def main() -> None:
     """Answer as the called program."""
-    place = Path(folder)
-    argv = (Path(sys.argv[0]).name, *sys.argv[1:])
+    program = Path(sys.argv[0])
+    argv = (program.name, *sys.argv[1:])
     if argv[1:] == ("--version",):
         return
-    with _lock_model(place) as slurm:
-        scripted = slurm.said(argv)
+    with _lock_model(program.parent) as model:
+        scripted = model.said(argv)
     if isinstance(scripted, Answer) and scripted.waits:
-        (place / "waits").touch()
+        (program.parent / "waits").touch()
         end = time.monotonic() + 300
-        while not (place / "go").exists() and time.monotonic() < end:
+        while not (program.parent / "go").exists() and time.monotonic() < end:
             time.sleep(0.01)
-    with _lock_model(place) as slurm:
-        answer = slurm.answered(argv, scripted, str(Path.cwd()))
+    with _lock_model(program.parent) as model:
+        answer = model.answered(argv, scripted, str(Path.cwd()))
     sys.stdout.write(answer.out)
     sys.stderr.write(answer.complaint)
     raise SystemExit(answer.code)
 
 
 @contextmanager
-def _lock_model(folder: Path) -> Iterator[Slurm]:
+def _lock_model(folder: Path) -> Iterator[Any]:
     """Lock the model in a folder for one program; write it back whole."""
-    state = folder / "state.json"
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        slurm = _load(state)
-        yield slurm
-        values = asdict(slurm)
-        for name in PROGRAMS:
-            scripted = getattr(slurm, name)
-            values[name] = (
-                scripted if scripted is None or isinstance(scripted, list) else [scripted]
-            )
-        for name in ("before", "environments", "now"):
-            del values[name]
-        text = json.dumps({**values, "away": sorted(slurm.away), "forgets": sorted(slurm.forgets)})
-        (folder / "new").write_text(text)
-        (folder / "new").replace(state)
+        model = _load(folder / "state")
+        yield model
+        (folder / "new").write_bytes(pickle.dumps(model))
+        (folder / "new").replace(folder / "state")
 
 
-def _load(state: Path) -> Slurm:
-    if not state.exists():
-        return Slurm()
-    values = json.loads(state.read_text())
-    values["jobs"] = {number: Job(**job) for number, job in values["jobs"].items()}
-    values["calls"] = [tuple(call) for call in values["calls"]]
-    for name in ("away", "forgets"):
-        values[name] = set(values[name])
-    for name in PROGRAMS:
-        value = values[name]
-        if isinstance(value, list):
-            values[name] = [
-                Answer(*answer) if isinstance(answer, list) else answer for answer in value
-            ]
-    return Slurm(**values)
+def _load(state: Path) -> Any:
+    model = pickle.loads(state.read_bytes()) if state.exists() else Slurm()
+    model.now = time.time()
+    return model

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from runpy import run_path
 from typing import Any
 
 import pytest
 
 from hpcbert.container.reference import parse_reference
-from tests.kit.images import ask_registry, list_images
+from tests.kit.paths import REPOSITORY
 from tests.kit.recipes import NAMES, load
 from tests.kit.registry import serving_tiny
 
 pytestmark = pytest.mark.slow
+
+PROGRAM = run_path(str(REPOSITORY / ".ci" / "check_images.py"))
 
 
 @pytest.mark.parametrize(
@@ -25,12 +28,12 @@ def test_a_registry_says_whether_it_has_an_image(
 ) -> None:
     with serving_tiny(**options) as registry:
         image = parse_reference(f"docker://{registry.host}#bert/tiny:{tag}")
-        assert ask_registry(image, "http").startswith(answer)
+        assert PROGRAM["ask_registry"](image, "http").startswith(answer)
 
 
 def test_no_recipe_names_a_removed_image() -> None:
     """NVIDIA removed its images with CUDA 10 (NVIDIA/nvidia-docker#1768)."""
-    images = list(list_images())
+    images = list(PROGRAM["list_images"]())
     named = {name for name, _ in images}
     assert named == {name for name in NAMES if load(name).image.reference or load(name).image.base}
     removed = [

@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.kit.needs import SHARED
 from tests.kit.recipes import HERE
-from tests.kit.shared import SHARED
 
 _UNUSED = re.compile(r"(?i)ignored|not used|unused|no effect|removed before")
 _SWITCHES = ("flag", "absl-bool", "optional-value")

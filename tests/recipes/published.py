@@ -18,8 +18,8 @@ import tomli
 from hpcbert.logs.scan import Reading, read
 from hpcbert.logs.setting import Setting
 from tests.kit.cases import read_constant
+from tests.kit.needs import SHARED, Log, index
 from tests.kit.recipes import HERE, NAMES, grammar
-from tests.kit.shared import SHARED, Log, index
 
 # The index's word for a framework, and the recipe that reads its logs.
 RECIPES: dict[str, str] = read_constant(__file__, "RECIPES")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.kit.cases import read_constant
+from tests.kit.needs import free_port
 from tests.kit.paths import TEMPLATES
-from tests.kit.ports import free_port
 from tests.kit.waiting import CEILING
 
 # What gloo.py takes of Horovod 0.28.1, horovod/runner/http/http_server.py.

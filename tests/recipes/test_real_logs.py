@@ -13,9 +13,8 @@ from click.testing import CliRunner, Result
 from hpcbert.cli.collect import collect as command
 from hpcbert.config import places
 from hpcbert.logs.scan import read
-from tests.kit.needs import lacks
+from tests.kit.needs import Log, index, lacks
 from tests.kit.recipes import HERE, grammar
-from tests.kit.shared import Log, index
 from tests.recipes.published import (
     EXACT,
     RECIPES,

@@ -20,8 +20,8 @@ from tests.kit import cli
 from tests.kit.cases import cases
 from tests.kit.cli import CliResult, runs
 from tests.kit.logs import WORDS, stand_in
-from tests.kit.pages import install
 from tests.kit.paths import REPOSITORY
+from tests.kit.scripts import install
 
 pytestmark = pytest.mark.slow
 

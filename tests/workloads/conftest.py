@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.kit.cases import read_constant
-from tests.kit.ports import free_port
+from tests.kit.needs import free_port
 from tests.kit.waiting import CEILING
 
 if find_spec("torch"):

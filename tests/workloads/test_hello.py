@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.kit.cases import cases
+from tests.kit.needs import free_port
 from tests.kit.paths import REPOSITORY
-from tests.kit.ports import free_port
 from tests.kit.waiting import CEILING
 
 WORKLOADS = REPOSITORY / "hpcbert/workloads"

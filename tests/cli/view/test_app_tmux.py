@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.kit.cases import read_constant
-from tests.kit.tmux import Tmux
+from tests.kit.cli import Tmux
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("tmux")]
 

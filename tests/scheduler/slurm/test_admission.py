@@ -15,7 +15,7 @@ from hpcbert.scheduler.slurm.admission import find_obstacles
 from hpcbert.scheduler.slurm.cluster import Cluster
 from tests.kit import drafts
 from tests.kit.cases import cases, read_constant
-from tests.kit.cluster import Answers, partition
+from tests.kit.slurm import Answers, partition
 
 SINFO = read_constant(__file__, "SINFO")
 SHARED = Path("/shared/runs")

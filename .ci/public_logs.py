@@ -1,10 +1,10 @@
 """`make logs`: fetch the public logs that tests read, each from its repository at its commit.
 
-    python -m tests.kit.public_logs DIRECTORY
+    python .ci/public_logs.py DIRECTORY
 
-makes DIRECTORY/logs as HPCBERT_SHARED needs it: the files, and INDEX.tsv, whose columns come from the
-files' paths. Published values are not in these repositories' logs; the tests that compare with them
-(published.tsv, published-runs.tsv, and the index's column published_value) are skipped without them.
+makes DIRECTORY/logs as HPCBERT_SHARED needs it: the files, and INDEX.tsv, whose columns come from
+the files' paths. Published values are not in these repositories' logs; the tests that compare with
+them (published.tsv, published-runs.tsv, and the index's column published_value) are skipped then.
 It needs git, and a network that reaches github.com.
 """
 
@@ -75,7 +75,8 @@ SOURCES = (
     ),
     mlperf(
         "v0.7", "0a8a85a209c8e45b661596c382cc20f4e32fd2fe", "Google", r"gpu-v100-8-TF2\.0",
-        framework="tf2_official/PerfZero", precision="fp16", batch_per_gpu="55", nodes="1", gpus="8",
+        framework="tf2_official/PerfZero", precision="fp16", batch_per_gpu="55",
+        nodes="1", gpus="8",
     ),
     mlperf(
         "v1.0", "50619b5df63f1d646715a82c1fb8c35f271e25fa", "NVIDIA", r"dgxa100_ngc21\.05_pytorch",

@@ -13,11 +13,12 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 from hpcbert.config import recipe
 from hpcbert.container.reference import Image, parse_reference
-from tests.kit.paths import TEMPLATES
 
+TEMPLATES = Path(__file__).resolve().parents[1] / "templates"
 _MANIFESTS = (
     "application/vnd.docker.distribution.manifest.v2+json",
     "application/vnd.docker.distribution.manifest.list.v2+json",
