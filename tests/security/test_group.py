@@ -5,12 +5,12 @@ from __future__ import annotations
 import grp
 import os
 import shlex
-import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +19,28 @@ import pytest
 from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.scheduler.local import backend
-from hpcbert.system.runner import Outcome, Runner, run
-from tests.kit.cli import Cli, CliResult
+from hpcbert.system.runner import Runner, run
+from tests.kit.cli import Cli
 from tests.kit.lab import User, account, runner_of
 from tests.kit.logs import WORDS, stand_in
 from tests.kit.needs import lacks, require
 from tests.kit.paths import REPOSITORY
-from tests.kit.waiting import CEILING, unqueued, until
+from tests.kit.waiting import unqueued, until
 
 # Numbers without names, as in a container: alice and bob share a group, mallory is in none.
 ALICE, BOB, MALLORY, GROUP = 61001, 61002, 61003, 61000
+
+
+def masked(who: Cli, umask: str = "002") -> Cli:
+    """Return hpcbert of somebody under a umask."""
+    words = ["bash", "-c", f'umask {umask} && exec "$@"', "bash"]
+    return replace(who, run=lambda argv, **options: who.run([*words, *argv], **options))
+
+
+def numbered(uid: int, gid: int) -> Runner:
+    """Return a function that runs commands as a user without a name."""
+    become = ["setpriv", f"--reuid={uid}", f"--regid={gid}", "--clear-groups", "--"]
+    return lambda argv, **options: run([*become, *argv], **options)
 
 
 @dataclass(frozen=True)
@@ -36,50 +48,36 @@ class Project:
     """A group's directory, and its users.
 
     Attributes:
-        over: Waits until a campaign is over.
+        is_over: Says whether a campaign is over.
     """
 
     folder: Path
+    gid: int
     alice: Cli
     bob: Cli
-    over: Callable[[Path], None]
+    is_over: Callable[[Path], bool]
 
-    def submit(self, who: Cli, *words: str) -> Path:
+    def __post_init__(self) -> None:
+        self.folder.mkdir()
+        stand_in(self.folder, "")
+        os.chown(self.folder, 0, self.gid)
+        self.folder.chmod(0o2775)
+
+    @property
+    def words(self) -> list[object]:
+        return [*WORDS, "--python", self.folder / "stand-in", "--repeats", 1, "--json"]
+
+    def submit(self, who: Cli) -> Path:
         """Submit one repeat and wait for its end."""
-        program = self.folder / "stand-in"
-        result = who(*WORDS, "--python", program, "--repeats", 1, "--force", "--json", *words)
-        assert result.ok, result
-        directory = Path(result.data["directory"])
-        self.over(directory)
+        directory = Path(who(*self.words, "--force", status=0).data["directory"])
+        until(partial(self.is_over, directory), "it is still running", pause=0.3)
         return directory
 
-
-def masked(become: Runner, umask: str = "002") -> Runner:
-    """Return a function that runs commands under a umask."""
-
-    def run_masked(argv: Sequence[str], **options: Any) -> Outcome:
-        return become(["bash", "-c", f'umask {umask} && exec "$@"', "bash", *argv], **options)
-
-    return run_masked
-
-
-def numbered(uid: int, gid: int) -> Runner:
-    """Return a function that runs commands as a user without a name."""
-    become = ["setpriv", f"--reuid={uid}", f"--regid={gid}", "--clear-groups", "--"]
-
-    def run_as(argv: Sequence[str], **options: Any) -> Outcome:
-        return run([*become, *argv], **options)
-
-    return run_as
-
-
-@pytest.fixture
-def place(open_directory: Path) -> Iterator[Path]:
-    """A directory that every user can enter."""
-    path = Path(tempfile.mkdtemp(prefix="group-", dir=open_directory))
-    path.chmod(0o755)
-    yield path
-    shutil.rmtree(path)
+    def modes(self, directory: Path) -> set[int]:
+        """Return the permissions of all that a campaign has; all of it is the group's."""
+        paths = [directory, *directory.rglob("*")]
+        assert {path.stat().st_gid for path in paths} == {self.gid}
+        return {stat.S_IMODE(path.stat().st_mode) for path in paths}
 
 
 def local_user(folder: Path, uid: int, gid: int) -> Cli:
@@ -87,188 +85,130 @@ def local_user(folder: Path, uid: int, gid: int) -> Cli:
     home = folder.parent / f"home-{uid}"
     home.mkdir(mode=0o700)
     os.chown(home, uid, uid)
-    env = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(home),
-        "XDG_STATE_HOME": str(home / "state"),
-        "PYTHONPATH": str(REPOSITORY),
-    }
-    return Cli(folder, env, masked(numbered(uid, gid)))
+    env = {"HOME": str(home), "XDG_STATE_HOME": str(home / "state")}
+    env |= {"PATH": os.environ["PATH"], "PYTHONPATH": str(REPOSITORY)}
+    return Cli(folder, env, numbered(uid, gid))
 
 
-def make_project(folder: Path, gid: int) -> None:
-    folder.mkdir()
-    stand_in(folder, "")
-    os.chown(folder, 0, gid)
-    folder.chmod(0o2775)
+def is_over_locally(directory: Path) -> bool:
+    states = backend.read_states(TrackedCampaign(directory, store.read_manifest(directory)))
+    return not backend.find_queue(directory) and all(state.kind.over for state in states.values())
 
 
 @pytest.fixture
-def local(place: Path) -> Project:
+def local(open_directory: Path) -> Project:
     """The group's users on one machine without Slurm."""
     require("users")
     look = [sys.executable, "-c", "import hpcbert"]
     reach = numbered(ALICE, GROUP)(look, env={"PYTHONPATH": str(REPOSITORY)}, cwd=Path("/"))
     if not reach.ok:
         lacks("root", "a checkout that ordinary users can read", f"{REPOSITORY} is closed")
+    place = Path(tempfile.mkdtemp(prefix="group-", dir=open_directory))
+    place.chmod(0o755)
     folder = place / "project"
-    make_project(folder, GROUP)
     alice, bob = (local_user(folder, uid, GROUP) for uid in (ALICE, BOB))
-
-    def over(directory: Path) -> None:
-        tracked = TrackedCampaign(directory, store.read_manifest(directory))
-
-        def ended() -> bool:
-            states = backend.read_states(tracked).values()
-            return not backend.find_queue(directory) and all(state.kind.over for state in states)
-
-        until(ended, "it is still running")
-
-    assert alice("init", "--local").ok
-    return Project(folder, alice, bob, over)
+    project = Project(folder, GROUP, masked(alice), masked(bob), is_over_locally)
+    project.alice("init", "--local", status=0)
+    return project
 
 
-@pytest.fixture(scope="module")
-def members(user: User, other_user: User) -> Iterator[tuple[User, ...]]:
-    """The lab's two ordinary users, in one group."""
+@pytest.fixture
+def on_slurm(
+    user: User, other_user: User, lab: Any, checkout: Any, work: Path
+) -> Iterator[Project]:
+    """The lab's two ordinary users, in one group, on a cluster."""
     name = f"hpcbert-{os.getpid()}-g"
+
+    def is_over(directory: Path) -> bool:
+        words = ["squeue", "--noheader", "--format=%j"]
+        return unqueued(run(words, env=lab.daemon_environment), directory.name)
+
     account("groupadd", "--system", name)
     try:
+        gid = grp.getgrnam(name).gr_gid
+        env = {"PYTHONPATH": str(checkout.path), "HPCBERT_SITE": "", "HPCBERT_RUNS": ""}
         for member in (user, other_user):
             account("usermod", "--append", "--groups", name, member.name)
-        gid = grp.getgrnam(name).gr_gid
-        yield tuple(replace(member, gid=gid) for member in (user, other_user))
+        alice, bob = (
+            masked(
+                Cli(work / "project", env, runner_of(replace(who, gid=gid), lab), checkout.python)
+            )
+            for who in (user, other_user)
+        )
+        work.chmod(0o755)
+        project = Project(work / "project", gid, alice, bob, is_over)
+        project.alice("init", "--slurm", status=0)
+        yield project
     finally:
         account("groupdel", name)
 
 
-@pytest.fixture
-def on_slurm(members: tuple[User, ...], lab: Any, checkout: Any, work: Path) -> Project:
-    """The group's users on a cluster."""
-    work.chmod(0o755)
-    folder = work / "project"
-    make_project(folder, members[0].gid)
-    env = {"PYTHONPATH": str(checkout.path), "HPCBERT_SITE": "", "HPCBERT_RUNS": ""}
-    alice, bob = (
-        Cli(folder, env, masked(runner_of(member, lab)), checkout.python) for member in members
-    )
-
-    def over(directory: Path) -> None:
-        def is_over() -> bool:
-            listed = run(["squeue", "--noheader", "--format=%j"], env=lab.daemon_environment)
-            return unqueued(listed, directory.name)
-
-        until(is_over, "jobs are still queued", pause=0.5)
-
-    result = alice("init", "--slurm")
-    assert result.ok, result
-    return Project(folder, alice, bob, over)
+def list_names(who: Cli, *words: str) -> set[str]:
+    campaigns = who("list", *words, "--json", status=0).data["campaigns"]
+    return {campaign["campaign"] for campaign in campaigns}
 
 
-def obey(who: Cli, result: CliResult) -> None:
-    """Do what the hint of a refusal says."""
-    assert result.returncode == 2, result
-    words = shlex.split(result.error["hint"].rpartition("hpcbert trust ")[2])
-    assert who("trust", *words).ok
-
-
-def content(directory: Path) -> Mapping[Path, bytes]:
+def read_all(directory: Path) -> Mapping[Path, bytes]:
     return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
-def work_together(project: Project) -> None:
+def work_together(project: Project) -> tuple[Path, Path]:
+    """Alice and bob submit a campaign each, and bob does with hers what he can."""
     alice, bob = project.alice, project.bob
-    first = project.submit(alice)
+    hers = project.submit(alice)
     # The site.toml is alice's: bob is asked once.
-    words = [*WORDS, "--python", project.folder / "stand-in", "--repeats", 1, "--json"]
-    refused = bob(*words)
+    refused = bob(*project.words, status=2)
     assert f"belongs to {store.find_foreign_owner(project.folder / 'site.toml')}" in refused.output
-    obey(bob, refused)
-    second = project.submit(bob)
-    assert first.parent == second.parent == project.folder / "runs"
-    for who, path, other in ((alice, first, second), (bob, second, first)):
-        mine = who("collect", path, "--json").document
-        before = content(other)
-        assert [campaign["campaign"] for campaign in who("list", "--json").data["campaigns"]] == [
-            path.name
-        ]
-        both = {
-            campaign["campaign"]
-            for campaign in who("list", "--everyone", "--json").data["campaigns"]
-        }
-        assert both == {first.name, second.name}
-        for name in (other.name, f"{other}/", f"runs/{other.name}"):
-            theirs = who("collect", name, "--json")
-            assert theirs.ok, theirs
-            (row,) = theirs.data["tables"][0]["rows"]
-            (own_row,) = mine["data"]["tables"][0]["rows"]
-            assert row["repeats"] == own_row["repeats"] == {"ok": 1, "asked": 1}
-            assert row["median"]
-            assert any("belongs to" in warning for warning in theirs.document["warnings"])
-        for command in (("report", "--output", f"report-of-{other.name}"), ("show",), ("explain",)):
-            result = who(*command, other.name)
-            assert result.returncode in {0, 4}, result
-        for reader in (("monitor", "--once"), ("logs",)):
-            assert who(*reader, other.name).ok, reader
-        assert who("audit", other.name).returncode in {0, 4}
-        for runner in (("retry",), ("cancel", "--yes"), ("submit", "--resume")):
-            result = who(*runner, other.name, "--json")
-            assert result.returncode == 2, result
-            assert "belongs to" in result.error["message"]
-        assert content(other) == before
-        assert (project.folder / f"report-of-{other.name}" / "index.html").exists()
-
-
-def modes(directory: Path, gid: int) -> set[int]:
-    """Return the permissions of all that a campaign has; all of it is the group's."""
-    paths = [directory, *directory.rglob("*")]
-    assert {path.stat().st_gid for path in paths} == {gid}
-    return {stat.S_IMODE(path.stat().st_mode) for path in paths}
+    bob("trust", *shlex.split(refused.error["hint"].rpartition("hpcbert trust ")[2]), status=0)
+    # Without one of his own, a directory of campaigns means hers.
+    result = bob("collect", "runs", "--json", status=0)
+    assert hers.name in result.stdout
+    assert any("belongs to" in warning for warning in result.document["warnings"])
+    his = project.submit(bob)
+    assert hers.parent == his.parent == project.folder / "runs"
+    before = read_all(hers)
+    for who, path in ((alice, hers), (bob, his)):
+        assert list_names(who) == {path.name}
+    assert list_names(bob, "--everyone") == {hers.name, his.name}
+    for reader, name in ((bob, f"runs/{hers.name}"), (bob, f"{hers}/"), (alice, his.name)):
+        theirs = reader("collect", name, "--json", status=0)
+        (row,) = theirs.data["tables"][0]["rows"]
+        assert row["repeats"] == {"ok": 1, "asked": 1}
+        assert row["median"]
+        assert any("belongs to" in warning for warning in theirs.document["warnings"])
+    for words in ("report --output of-hers", "show", "explain", "monitor --once", "logs", "audit"):
+        assert bob(*words.split(), hers.name).returncode in {0, 4}, words
+    assert (project.folder / "of-hers" / "index.html").exists()
+    for words in ("retry", "cancel --yes", "submit --resume"):
+        result = bob(*words.split(), hers.name, "--json", status=2)
+        assert "belongs to" in result.error["message"]
+    assert read_all(hers) == before
+    return hers, his
 
 
 def test_two_users_of_a_group_submit_collect_and_report_locally(local: Project) -> None:
-    work_together(local)
-    for directory in store.find_all_campaigns(local.folder / "runs"):
-        assert modes(directory, GROUP) == {0o2775, 0o664}
+    for directory in work_together(local):
+        assert local.modes(directory) == {0o2775, 0o664}
 
 
 @pytest.mark.slurm
-def test_two_users_of_a_group_submit_collect_and_report_on_slurm(
-    on_slurm: Project, members: tuple[User, ...]
-) -> None:
-    gid = members[0].gid
-    work_together(on_slurm)
-    for directory in store.find_all_campaigns(on_slurm.folder / "runs"):
+def test_two_users_of_a_group_submit_collect_and_report_on_slurm(on_slurm: Project) -> None:
+    for directory in work_together(on_slurm):
         # Slurm lets nobody but the owner write to the files that it makes.
-        assert modes(directory, gid) == {0o2775, 0o664, 0o644}
-    alice = on_slurm.alice
-    private = Cli(alice.cwd, alice.env, masked(alice.run, "077"), alice.python)
-    directory = on_slurm.submit(private)
-    assert modes(directory, gid) == {0o2700, 0o600}
+        assert on_slurm.modes(directory) == {0o2775, 0o664, 0o644}
+    directory = on_slurm.submit(masked(on_slurm.alice, "077"))
+    assert on_slurm.modes(directory) == {0o2700, 0o600}
     assert list(directory.glob("slurm/*.out"))
 
 
-@pytest.mark.parametrize(
-    ("umask", "readers"), [("027", {"bob"}), ("077", set()), ("022", {"bob", "mallory"})]
-)
-def test_the_umask_of_the_submission_decides_who_reads(
-    local: Project, umask: str, readers: set[str]
-) -> None:
-    alice = Cli(local.folder, local.alice.env, masked(numbered(ALICE, GROUP), umask))
-    assert alice("init", "--local", "--force").ok
-    directory = local.submit(alice)
+def test_the_umask_of_the_submission_decides_who_reads(local: Project) -> None:
     mallory = local_user(local.folder, MALLORY, MALLORY)
-    clis = {"bob": local.bob, "mallory": mallory}
     runs = ("--site", REPOSITORY / "site.toml")
-    read = {name for name, who in clis.items() if who("collect", directory, *runs).ok}
-    assert read == readers
-    assert alice("collect", directory).ok
-    assert stat.S_IMODE(directory.stat().st_mode) == 0o2777 & ~int(umask, 8)
-
-
-def test_a_directory_of_a_colleagues_campaigns_is_collected(local: Project) -> None:
-    directory = local.submit(local.alice)
-    result = local.bob("collect", "runs", "--json", timeout=CEILING)
-    assert result.ok, result
-    assert directory.name in result.stdout
-    assert any("belongs to user" in warning for warning in result.document["warnings"])
+    for umask, readers in (("022", [local.bob, mallory]), ("027", [local.bob]), ("077", [])):
+        alice = masked(local.alice, umask)
+        alice("init", "--local", "--force", status=0)
+        directory = local.submit(alice)
+        for who in (local.bob, mallory):
+            assert who("collect", directory, *runs).ok == (who in readers)
+        alice("collect", directory, status=0)
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o2777 & ~int(umask, 8)

@@ -6,7 +6,6 @@ import json
 import os
 import stat
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,110 +17,23 @@ from hpcbert.campaign import record, store
 from hpcbert.commands.submit import write_campaign
 from hpcbert.slurm.hostlist import expand
 from hpcbert.slurm.state_sources import reduce_events
-from tests.kit.cases import read_constant
+from tests.kit.cases import cases, read_constant
+from tests.kit.cli import Cli
 from tests.kit.drafts import reference
 from tests.kit.scripts import RECORDER, drafted, run_script, slurm_in, tool, with_python
 from tests.kit.waiting import CEILING
 
 PATH = os.environ["PATH"]
-
-
-TEXTS = read_constant(__file__, "TEXTS")
+# What ends up in a record.
+SAID = ("SLURM_JOB_NODELIST", "SLURM_ARRAY_JOB_ID", "SLURM_JOB_QOS")
 
 
 def run(tmp_path: Path, names: str = "localhost", **environment: str | bytes) -> Any:
     """Run a rendered script with a stand-in for Slurm; return it and the campaign."""
-    python = tool(tmp_path, "python", RECORDER)
-    where = with_python(reference(tmp_path), python)
+    where = with_python(reference(tmp_path), tool(tmp_path, "python", RECORDER))
     draft = drafted(where, scheduler="slurm", shape="1n1g")
     slurm = slurm_in(tmp_path / "bin", 'printf "%s\\n" "$NAMES"')
     return run_script(draft, tmp_path, **{**slurm, "NAMES": names, **environment}), draft
-
-
-@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
-@pytest.mark.parametrize("variable", ["SLURM_JOB_NODELIST", "SLURM_ARRAY_JOB_ID", "SLURM_JOB_QOS"])
-def test_texts_of_the_scheduler_are_json_in_the_witness(
-    tmp_path: Path, variable: str, text: str
-) -> None:
-    sprung = tmp_path / "sprung"
-    text = text.replace("{sprung}", str(sprung))
-    result, built = run(tmp_path, **{variable: text})
-    assert result.returncode == 0, result.stderr
-    assert not sprung.exists()
-    (array,) = built.campaign.arrays
-    raw = (built.directory / array.status(1)).read_bytes()
-    events = [json.loads(line) for line in raw.splitlines()]
-    assert [event["event"] for event in events] == ["start", "step", "step-end", "end"]
-    job_record = reduce_events(events)
-    assert (job_record.attempt, job_record.exit) == (0, 0)
-    assert isinstance(expand(job_record.nodelist), tuple)
-    if variable == "SLURM_JOB_NODELIST":
-        plain = "".join(char if " " <= char <= "~" else "?" for char in text)
-        assert job_record.nodelist == plain
-
-
-def test_bytes_that_are_no_text_leave_the_witness_readable(tmp_path: Path) -> None:
-    result, built = run(tmp_path, SLURM_JOB_NODELIST=b"n\xff\xfe\x80")
-    assert result.returncode == 0
-    (array,) = built.campaign.arrays
-    assert len(record.read_record(built.directory / array.status(1)).events) == 4
-
-
-@pytest.mark.parametrize(
-    "variable",
-    ["SLURM_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT", "SLURM_JOB_START_TIME"],
-)
-@pytest.mark.parametrize(
-    "text", ["a[$(touch sprung)]", "1/../../../x", "1;touch sprung", "x", "-1"]
-)
-def test_what_is_no_number_is_refused_before_bash_counts_with_it(
-    tmp_path: Path, variable: str, text: str
-) -> None:
-    result, built = run(tmp_path, **{variable: text})
-    assert result.returncode == 125
-    assert f"{variable} is not a number" in result.stderr
-    assert not list(tmp_path.glob("**/sprung"))
-    assert not list((built.directory / "status").iterdir())
-
-
-@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
-def test_names_that_scontrol_prints_are_never_run(tmp_path: Path, text: str) -> None:
-    sprung = tmp_path / "sprung"
-    run(tmp_path, names=text.replace("{sprung}", str(sprung)))
-    assert not sprung.exists()
-
-
-@pytest.mark.parametrize("umask", [0o002, 0o022, 0o027, 0o077], ids=oct)
-def test_the_umask_decides_who_reads_a_campaign(tmp_path: Path, umask: int) -> None:
-    tmp_path.chmod(0o2775)
-    with masked(umask):
-        result, built = run(tmp_path)
-        assert result.returncode == 0, result.stderr
-        store.write_json(built.directory / "measurements.json", {})
-    paths = {built.directory, *built.directory.rglob("*")}
-    assert modes_of(paths) == {0o2777 & ~umask, 0o666 & ~umask}
-    names = {path.name for path in paths}
-    assert {"env", "logs", "status", "scripts", "slurm", "manifest.json"} <= names
-    assert any(name.endswith(".log") for name in names)
-    assert any(name.endswith(".jsonl") for name in names)
-
-
-def test_a_job_leaves_nothing_that_everybody_can_write_to(tmp_path: Path) -> None:
-    """The umask of whoever calls sbatch by hand."""
-    with masked(0o077):
-        python = tool(tmp_path, "python", RECORDER)
-        draft = drafted(with_python(reference(tmp_path), python))
-        write_campaign(draft)
-    (array,) = draft.campaign.arrays
-    before = set(draft.directory.rglob("*"))
-    with masked(0):
-        subprocess.run(
-            ["bash", str(draft.directory / array.script)],
-            env={"PATH": PATH, "SLURM_ARRAY_TASK_ID": "1", "RECORD": str(tmp_path / "record")},
-            check=True,
-            timeout=CEILING,
-        )
-    assert modes_of(set(draft.directory.rglob("*")) - before) == {0o775, 0o664}
 
 
 @contextmanager
@@ -137,26 +49,84 @@ def modes_of(paths: set[Path]) -> set[int]:
     return {stat.S_IMODE(path.stat().st_mode) for path in paths}
 
 
+TEXTS = read_constant(__file__, "TEXTS")
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
+def test_texts_of_the_scheduler_are_json_in_the_record_and_never_run(
+    tmp_path: Path, text: str
+) -> None:
+    sprung = tmp_path / "sprung"
+    text = text.replace("{sprung}", str(sprung))
+    result, built = run(tmp_path, **dict.fromkeys(SAID, text))
+    assert result.returncode == 0, result.stderr
+    raw = (built.directory / built.campaign.arrays[0].status(1)).read_bytes()
+    events = [json.loads(line) for line in raw.splitlines()]
+    assert [event["event"] for event in events] == ["start", "step", "step-end", "end"]
+    job_record = reduce_events(events)
+    assert (job_record.attempt, job_record.exit) == (0, 0)
+    assert isinstance(expand(job_record.nodelist), tuple)
+    assert job_record.nodelist == "".join(char if " " <= char <= "~" else "?" for char in text)
+    (tmp_path / "again").mkdir()
+    run(tmp_path / "again", names=text)
+    assert not sprung.exists()
+
+
+def test_bytes_that_are_no_text_leave_the_record_readable(tmp_path: Path) -> None:
+    result, built = run(tmp_path, SLURM_JOB_NODELIST=b"n\xff\xfe\x80")
+    assert result.returncode == 0
+    (array,) = built.campaign.arrays
+    assert len(record.read_record(built.directory / array.status(1)).events) == 4
+
+
+@cases
+def test_what_is_no_number_is_refused_before_bash_counts_with_it(
+    tmp_path: Path, variable: str, text: str
+) -> None:
+    result, built = run(tmp_path, **{variable: text})
+    assert result.returncode == 125
+    assert f"{variable} is not a number" in result.stderr
+    assert not list(tmp_path.glob("**/sprung"))
+    assert not list((built.directory / "status").iterdir())
+
+
+@pytest.mark.parametrize("umask", [0o002, 0o027, 0o077], ids=oct)
+def test_the_umask_decides_who_reads_a_campaign(tmp_path: Path, umask: int) -> None:
+    tmp_path.chmod(0o2775)
+    with masked(umask):
+        result, built = run(tmp_path)
+        assert result.returncode == 0, result.stderr
+        store.write_json(built.directory / "measurements.json", {})
+    paths = {built.directory, *built.directory.rglob("*")}
+    assert modes_of(paths) == {0o2777 & ~umask, 0o666 & ~umask}
+    names = {path.name for path in paths}
+    assert {"env", "logs", "status", "scripts", "slurm", "manifest.json"} <= names
+    assert {".log", ".jsonl"} <= {path.suffix for path in paths}
+
+
+def test_a_job_leaves_nothing_that_everybody_can_write_to(tmp_path: Path) -> None:
+    """The umask of whoever calls sbatch by hand."""
+    with masked(0o077):
+        python = tool(tmp_path, "python", RECORDER)
+        draft = drafted(with_python(reference(tmp_path), python))
+        write_campaign(draft)
+    before = set(draft.directory.rglob("*"))
+    argv = ["bash", str(draft.directory / draft.campaign.arrays[0].script)]
+    env = {"PATH": PATH, "SLURM_ARRAY_TASK_ID": "1", "RECORD": str(tmp_path / "record")}
+    with masked(0):
+        subprocess.run(argv, env=env, check=True, timeout=CEILING)
+    assert modes_of(set(draft.directory.rglob("*")) - before) == {0o775, 0o664}
+
+
 @pytest.mark.parametrize(("umask", "modes"), [(0, {0o775, 0o664}), (0o077, {0o700, 0o600})])
 def test_the_local_queue_keeps_the_umask(tmp_path: Path, umask: int, modes: set[int]) -> None:
     python = tool(tmp_path, "python", RECORDER)
-    site = (
-        f'schema = 1\nname = "t"\nscheduler = "local"\n[frameworks.pytorch]\npython = "{python}"\n'
-    )
-    (tmp_path / "site.toml").write_text(site)
+    site = 'schema = 1\nname = "t"\nscheduler = "local"\n[frameworks.pytorch]\n'
+    (tmp_path / "site.toml").write_text(f'{site}python = "{python}"\n')
     words = ["submit", "--fw", "pytorch", "--nodes", "1", "--gpus-per-node", "1", "--repeats", "1"]
-    environment = {"PATH": PATH, "HOME": str(tmp_path), "RECORD": str(tmp_path / "record")}
-    result = subprocess.run(
-        [sys.executable, "-m", "hpcbert", *words, "--wait"],
-        cwd=tmp_path,
-        env={**environment, "XDG_STATE_HOME": str(tmp_path / "state")},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=CEILING,
-        umask=umask,
-    )
-    assert result.returncode == 4, result.stderr
+    env = {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")}
+    with masked(umask):
+        Cli(tmp_path, {**env, "RECORD": str(tmp_path / "record")})(*words, "--wait", status=4)
     (directory,) = (tmp_path / "runs").iterdir()
     paths = {directory, *directory.rglob("*")}
     assert {"local.json", "local.out", "table.json", "measurements.json"} <= {p.name for p in paths}

@@ -26,6 +26,7 @@ def victim() -> Iterator[Process]:
         process = identify(child.pid)
         assert process
         yield process
+        assert process.alive
         child.kill()
 
 
@@ -35,8 +36,13 @@ def lab(tmp_path: Path, victim: Process) -> Lab:
     directory = tmp_path / "lab"
     directory.mkdir(mode=0o755)
     named: dict[str, Process | None] = {"n1": victim, "slurmctld": victim}
-    lab = Lab(LabPlan(directory), "ab12cd34ef", boot_id(), directory, hosts=named, daemons=named)
-    return Journal(lab).lab
+    return Journal(
+        Lab(LabPlan(directory), "ab12cd34ef", boot_id(), directory, hosts=named, daemons=named)
+    ).lab
+
+
+def take_down(directory: Path) -> int:
+    return down(directory, run=run, report=lambda _: None).ended
 
 
 def link_record(directory: Path) -> None:
@@ -55,60 +61,47 @@ SPOILT: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
-def test_somebodys_record_is_not_believed(
-    lab: Lab, victim: Process, spoil: Callable[[Path], None]
-) -> None:
+def test_somebodys_record_is_not_believed(lab: Lab, spoil: Callable[[Path], None]) -> None:
     spoil(lab.directory)
     for use in (
-        lambda: down(lab.directory, run=run, report=lambda _: None),
+        lambda: take_down(lab.directory),
         lambda: status(lab.directory, run=run),
         lambda: _open_journal(lab.plan, ()),
     ):
         with pytest.raises(UsageError, match=r"belongs to|can be changed by"):
             use()
-    assert victim.alive
     assert (lab.directory / RECORD).exists()
 
 
-def test_a_process_in_the_place_of_another_is_not_ended(lab: Lab, victim: Process) -> None:
-    """The PID was used again: the start time differs, although the command is a daemon's."""
-    program = lab.directory.parent / "slurmctld"
-    program.symlink_to("/bin/sleep")
-    with subprocess.Popen([program, "600"]) as child:
-        process = identify(child.pid)
-        assert process
-        older = Process(process.pid, process.start - 1)
-        Journal(lab).note(hosts={}, daemons={"slurmctld": older})
-        down(lab.directory, run=run, report=lambda _: None)
-        assert process.alive
-        child.kill()
-
-
-def test_a_marked_process_is_ended(lab: Lab, victim: Process) -> None:
-    """And no other process, although the record names it."""
-    with subprocess.Popen(["sleep", "600"], env={MARK: lab.mark}) as child:
-        assert down(lab.directory, run=run, report=lambda _: None).ended == 1
-        assert child.wait(10) < 0
-    assert victim.alive
-
-
-def test_a_record_of_another_directory_is_refused(lab: Lab, victim: Process) -> None:
+def test_a_record_of_another_directory_is_refused_and_nothing_is_swept_from_somebodys(
+    lab: Lab,
+) -> None:
     copy = lab.directory.with_name("copy")
     copy.mkdir()
     (copy / RECORD).write_bytes((lab.directory / RECORD).read_bytes())
     with pytest.raises(UsageError, match="belongs to the lab in"):
-        down(copy, run=run, report=lambda _: None)
-    assert victim.alive
+        take_down(copy)
+    (copy / RECORD).rename(copy / f".{RECORD}.x7")
+    os.chown(copy, MALLORY, MALLORY)
+    for use in (take_down, load):
+        with pytest.raises(UsageError, match="belongs to"):
+            use(copy)
+    assert (copy / f".{RECORD}.x7").exists()
 
 
-def test_nothing_is_swept_from_somebodys_directory(tmp_path: Path) -> None:
-    directory = tmp_path / "lab"
-    directory.mkdir()
-    unfinished = directory / f".{RECORD}.x7"
-    unfinished.touch()
-    os.chown(directory, MALLORY, MALLORY)
-    with pytest.raises(UsageError, match="belongs to"):
-        down(directory, run=run, report=lambda _: None)
-    assert unfinished.exists()
-    with pytest.raises(UsageError, match="belongs to"):
-        load(directory)
+def test_only_a_marked_process_is_ended(lab: Lab) -> None:
+    """Neither another that the record names nor one whose PID was used again: its start differs."""
+    program = lab.directory.parent / "slurmctld"
+    program.symlink_to("/bin/sleep")
+    with (
+        subprocess.Popen(["sleep", "600"], env={MARK: lab.mark}) as marked,
+        subprocess.Popen([program, "600"]) as reused,
+    ):
+        process = identify(reused.pid)
+        assert process
+        older = Process(process.pid, process.start - 1)
+        Journal(lab).note(daemons={**lab.daemons, "slurmctld": older})
+        assert take_down(lab.directory) == 1
+        assert marked.wait(10) < 0
+        assert process.alive
+        reused.kill()
