@@ -1,10 +1,11 @@
 """Files of impossible size, and things that are no files, where a log or a record should be.
 
-Each is read by a process of its own whose address space is bounded and whose time is measured.
+They are read by a process of its own whose address space and processor time are bounded.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import subprocess
@@ -14,172 +15,91 @@ from pathlib import Path
 import pytest
 
 from tests.kit.cases import read_constant
-from tests.kit.needs import require
 from tests.kit.paths import REPOSITORY, TEMPLATES
 from tests.kit.waiting import CEILING
-from tests.laws.targets import seeds
 
 pytestmark = pytest.mark.slow
 
+# The interpreter with all that it imports takes about 60 MiB of its 400 MiB.
+PROGRAM = read_constant(__file__, "PROGRAM")
 GIB = 1 << 30
-# Address space; the interpreter with all that it imports takes about 60 MiB of it.
-MEMORY = 400 << 20
-# Of a processor, however many others want it.
-SECONDS = 120
-
-PRELUDE = f"""
-import resource, sys
-resource.setrlimit(resource.RLIMIT_AS, ({MEMORY}, {MEMORY}))
-resource.setrlimit(resource.RLIMIT_CPU, ({SECONDS}, {SECONDS}))
-sys.path.insert(0, {str(REPOSITORY)!r})
-from pathlib import Path
-from hpcbert.errors import HpcbertError
-path = Path(sys.argv[1])
-"""
-LOG = read_constant(__file__, "LOG")
-STATUS = """
-from hpcbert.campaign import record
-seen = record.read_record(path).newest()
-print(seen.start, seen.exit)
-"""
-MANIFEST = """
-from hpcbert.campaign import store
-try:
-    store.read_json(path)
-except HpcbertError as error:
-    print(error)
-"""
-TOML = """
-from hpcbert.config.toml import read
-try:
-    read(path)
-except HpcbertError as error:
-    print(error)
-"""
+HEADER = b'hpcbert-config {"batch_size_per_device": 8, "world_size": 1, "precision": "fp32"}\n'
+STEP = read_constant(__file__, "STEP").encode()
+FIRST, LAST = (
+    b"".join(STEP % (n, n * 80000) for n in span) for span in (range(1, 7), range(7, 13))
+)
+WHOLE, NOTHING = ["100.0", "", "12", "12"], ["None", "incomplete", "0", "None"]
 
 
-def answer(code: str, path: Path, *more: Path) -> str:
+def read_files(*paths: Path) -> list[dict[str, list[str]]]:
+    """Return what each reader says of each file."""
     result = subprocess.run(
-        [sys.executable, "-c", PRELUDE + code, str(path), *map(str, more)],
+        [sys.executable, "-c", PROGRAM, TEMPLATES / "pytorch" / "recipe.toml", *paths],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         capture_output=True, text=True, timeout=CEILING, check=False,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr[-2000:]
-    return result.stdout
+    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def of_log(path: Path) -> str:
-    return answer(LOG, path, TEMPLATES / "pytorch" / "recipe.toml")
-
-
-def lines(first: int, last: int) -> bytes:
-    return b"".join(
-        b"iteration: %d/12 loss: 9.5 mlm_loss: 8.8 nsp_loss: 0.7 samples/s: 100.00 "
-        b"time: 1795256184.%06d\n" % (n, n * 80000)
-        for n in range(first, last + 1)
-    )
-
-
-HEADER = b'hpcbert-config {"batch_size_per_device": 8, "world_size": 1, "precision": "fp32"}\n'
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Path:
-    return tmp_path / "bert.log"
-
-
-def sparse(path: Path, size: int, *pieces: tuple[int, bytes]) -> None:
+def write_sparse(path: Path, *pieces: tuple[int, bytes]) -> Path:
     with path.open("wb") as file:
-        file.truncate(size)
+        file.truncate(GIB)
         for at, text in pieces:
             file.seek(at)
             file.write(text)
-
-
-def test_a_log_of_two_gibibytes_with_its_records_first(log: Path) -> None:
-    sparse(log, 2 * GIB, (0, HEADER + lines(1, 12)))
-    assert of_log(log).startswith("100.0  12\n")
-
-
-def test_a_log_of_two_gibibytes_with_its_end_at_the_end(log: Path) -> None:
-    # Between them one line of zero bytes: what a file system leaves that lost its pages.
-    last = lines(7, 12)
-    sparse(log, 2 * GIB, (0, HEADER + lines(1, 6)), (2 * GIB - len(last) - 1, b"\n" + last))
-    assert of_log(log) == "100.0  12\n12\n"
-
-
-def test_a_line_of_a_gibibyte(log: Path) -> None:
-    with log.open("wb") as file:
-        file.write(HEADER + lines(1, 6))
-        for _ in range(GIB >> 24):
-            file.write(b"x" * (1 << 24))
-        file.write(b"\n" + lines(7, 12))
-    assert of_log(log) == "100.0  12\n12\n"
-    log.unlink()
-
-
-def test_two_gibibytes_of_nothing(log: Path) -> None:
-    sparse(log, 2 * GIB)
-    assert of_log(log) == "None incomplete 0\nNone\n"
-
-
-@pytest.mark.parametrize(
-    "noise",
-    [
-        random.Random(1).randbytes(1 << 22),
-        b"\xff\xfe" * (1 << 20),
-        b"\x00" * (1 << 20),
-        b"\r" * (1 << 20),
-        b"\x1b[" * 99,
-    ],
-    ids=["binary", "no UTF-8", "NUL", "returns", "escapes"],
-)
-def test_noise_between_records_changes_nothing(log: Path, noise: bytes) -> None:
-    log.write_bytes(HEADER + lines(1, 6) + noise + b"\n" + lines(7, 12))
-    assert of_log(log).splitlines()[0] == "100.0  12"
-    log.write_bytes(noise)
-    assert of_log(log) == "None incomplete 0\nNone\n"
-
-
-def make(kind: str, path: Path) -> Path:
-    if kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "directory":
-        path.mkdir()
-    elif kind == "loop":
-        path.symlink_to(path.name)
-    elif kind == "device":
-        return Path("/dev/zero")
-    elif kind == "link to a device":
-        path.symlink_to("/dev/zero")
-    elif kind == "huge":
-        sparse(path, 2 * GIB)
     return path
 
 
-@pytest.mark.parametrize(
-    "kind", ["pipe", "directory", "loop", "device", "link to a device", "nothing"]
-)
-def test_what_is_no_file_is_said_to_be_none(tmp_path: Path, kind: str) -> None:
-    path = make(kind, tmp_path / "it")
-    assert of_log(path) == "None no-log 0\nNone\n"
-    assert answer(STATUS, path) == "None None\n"
-    for code in (MANIFEST, TOML):
-        assert "Can't read" in answer(code, path)
+def test_files_of_a_gibibyte(tmp_path: Path) -> None:
+    first, apart, empty = read_files(
+        write_sparse(tmp_path / "first", (0, HEADER + FIRST + LAST)),
+        # Between them one line of zero bytes: what a file system leaves that lost its pages.
+        write_sparse(tmp_path / "apart", (0, HEADER + FIRST), (GIB - len(LAST) - 1, b"\n" + LAST)),
+        write_sparse(tmp_path / "empty"),
+    )
+    assert first["log"][:3] == WHOLE[:3]
+    assert apart["log"] == WHOLE
+    assert empty["log"] == NOTHING
+    assert empty["status"] == ["None", "None"]
+    assert all("it has more than" in empty[name][0] for name in ("manifest", "toml"))
 
 
-def test_records_of_two_gibibytes_are_not_read(tmp_path: Path) -> None:
-    path = make("huge", tmp_path / "it")
-    assert answer(STATUS, path) == "None None\n"
-    for code in (MANIFEST, TOML):
-        assert "it has more than" in answer(code, path)
+def test_noise_between_records_changes_nothing_and_alone_gives_none(tmp_path: Path) -> None:
+    noises = (
+        random.Random(1).randbytes(1 << 22), b"\xff\xfe" * (1 << 20), b"\x00" * (1 << 20),
+        b"\r" * (1 << 20), b"\x1b[" * 99,
+    )  # fmt: skip
+    paths = []
+    for number, noise in enumerate(noises):
+        between, alone = tmp_path / f"{number}.log", tmp_path / f"{number}.noise"
+        between.write_bytes(HEADER + FIRST + noise + b"\n" + LAST)
+        alone.write_bytes(noise)
+        paths += [between, alone]
+    logs = [answer["log"] for answer in read_files(*paths)]
+    assert [log[:3] for log in logs[::2]] == [WHOLE[:3]] * len(noises)
+    assert logs[1::2] == [NOTHING] * len(noises)
 
 
+def test_what_is_no_file_is_said_to_be_none(tmp_path: Path) -> None:
+    names = ("pipe", "directory", "loop", "link to a device", "nothing")
+    pipe, directory, loop, link, nothing = (tmp_path / name for name in names)
+    os.mkfifo(pipe)
+    directory.mkdir()
+    loop.symlink_to(loop.name)
+    link.symlink_to("/dev/zero")
+    for answer in read_files(pipe, directory, loop, link, nothing, Path("/dev/zero")):
+        assert answer["log"] == ["None", "no-log", "0", "None"]
+        assert answer["status"] == ["None", "None"]
+        assert all("Can't read" in answer[name][0] for name in ("manifest", "toml"))
+
+
+@pytest.mark.needs("permissions")
 def test_what_nobody_may_read_is_said_to_be_so(tmp_path: Path) -> None:
-    require("permissions")
     path = tmp_path / "it"
-    path.write_bytes(seeds("status")[0])
+    path.write_text('{"event": "start", "time": 1795255599, "attempt": 1}\n')
     path.chmod(0)
-    assert of_log(path).startswith("None no-log")
-    assert answer(STATUS, path) == "None None\n"
-    for code in (MANIFEST, TOML):
-        assert "Can't read" in answer(code, path)
+    (answer,) = read_files(path)
+    assert answer["log"][:2] == ["None", "no-log"]
+    assert answer["status"] == ["None", "None"]
+    assert all("Can't read" in answer[name][0] for name in ("manifest", "toml"))

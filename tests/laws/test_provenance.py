@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from hpcbert import __version__
-from tests.campaign.test_foreign import deepspeed_log
 from tests.kit.cli import Collect
-from tests.kit.logs import write_file
+from tests.kit.logs import log, write_file
 
 pytestmark = pytest.mark.slow
 
@@ -20,13 +19,12 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(sys, "argv", ["/bin/hpcbert", "collect", "my logs", "--token=abc123"])
-    root = tmp_path / "logs" / "deepspeed"
-    for number, rate in enumerate((100.0, 100.5, 99.5, 90.0), start=1):
-        write_file(
-            root, f"1n1g/bert_b32_fp32_{number}.log", deepspeed_log([rate] * 118, run=number)
-        )
-    write_file(root, "1n2g/bert_b32_fp32_1.log", deepspeed_log([180.0] * 118, samples=64))
-    return root
+    rates = (("1n1g", (100.0, 100.5, 99.5, 90.0)), ("1n2g", (180.0,)))
+    for shape, numbers in rates:
+        for repeat, rate in enumerate(numbers, 1):
+            text = log(shape, rate, iters=120, start=1763717655.5 + 1000 * repeat)
+            write_file(tmp_path / "logs", f"pytorch/{shape}/bert_b4_fp32_{repeat}.log", text)
+    return tmp_path / "logs" / "pytorch"
 
 
 @pytest.mark.parametrize(
@@ -36,44 +34,35 @@ def test_every_form_says_how_it_was_made(logs: Path, collect: Collect, form: str
     result = collect(logs, "--format", form, "--skip", "40")
     output = result.stdout if form != "dlperf-json" else result.stderr
     output = output.replace("\\", "")
-    for part in ("rate", "iterations 41 to 120", __version__, "T", "hpcbert collect 'my logs'"):
+    for part in ("clock", "iterations 41 to 120", __version__, "T", "hpcbert collect 'my logs'"):
         assert part in output, part
     assert "abc123" not in result.output
 
 
-def test_markdown_explains_its_flags_and_its_range(logs: Path, collect: Collect) -> None:
-    text = collect(logs, "--format", "markdown").stdout
+def test_markdown_explains_flags_and_a_range_is_of_several_runs(
+    logs: Path, collect: Collect
+) -> None:
+    text = collect(logs, "--format", "markdown").stdout.replace("\\", "")
     assert "min and max are the slowest and the fastest" in text
     assert "* outlier: one run is further from the median" in text
     assert "* single-run: one run" in text
     assert "* superlinear" not in text
-    assert "* 1n1g: repeat 4: outlier (90.00, 9.8% below the median)" in text.replace("\\", "")
-
-
-def test_one_run_has_no_range(logs: Path, collect: Collect) -> None:
-    (row,) = (
-        line
-        for line in collect(logs, "--format", "markdown").stdout.splitlines()
-        if "| 2 |" in line
-    )
-    cells = [cell.strip() for cell in row.split("|")]
-    assert cells[6:9] == ["", "", ""]
+    assert "* 1n1g: repeat 4: outlier (90.00, 9.8% below the median)" in text
+    (row,) = (line for line in text.splitlines() if "| 2 |" in line)
+    assert [cell.strip() for cell in row.split("|")][6:9] == ["", "", ""]
     (row,) = (line for line in collect(logs).stdout.splitlines() if "180.00" in line)
     assert "180.00 .. 180.00" not in row
     assert "single-run" in row
 
 
 def test_csv_by_run_has_a_line_a_run(logs: Path, collect: Collect) -> None:
-    (logs / "1n2g/bert_b32_fp32_1.log").write_text("nothing\n")
+    (logs / "1n2g/bert_b4_fp32_1.log").write_text("nothing\n")
     lines = list(csv.DictReader(io.StringIO(collect(logs, "--format", "csv-runs").stdout)))
-    values = [(line["gpus"], line["repeat"], line["valid"], line["throughput"]) for line in lines]
-    assert values == [
-        ("1", "1", "yes", "100.0"),
-        ("1", "2", "yes", "100.5"),
-        ("1", "3", "yes", "99.5"),
-        ("1", "4", "yes", "90.0"),
-        ("2", "1", "no", ""),
-    ]
+    places = [(line["gpus"], line["repeat"], line["valid"]) for line in lines]
+    assert places == [*(("1", str(n), "yes") for n in range(1, 5)), ("2", "1", "no")]
+    rates = [float(line["throughput"]) for line in lines[:4]]
+    assert rates == pytest.approx([100.0, 100.5, 99.5, 90.0], rel=1e-5)
+    assert lines[4]["throughput"] == ""
     assert lines[3]["flags"] == "outlier"
     assert lines[4]["reasons"]
     assert all(line["log"].endswith(".log") for line in lines)
