@@ -11,17 +11,10 @@ import pytest
 from hpcbert.config.recipe import Option, Preset, Recipe
 from hpcbert.config.site import FrameworkSettings
 from hpcbert.errors import UsageError
-from hpcbert.model import Device, OptionValue, Shape
+from hpcbert.model import OptionValue, Shape
 from hpcbert.script.plan import Request, RequestCell
 from tests.kit import drafts
 from tests.kit.recipes import NAMES, load, rank_command
-
-_WORLDS = [
-    pytest.param(name, device, protocol, id=f"{name}-{device}-{protocol or 'default'}")
-    for name in NAMES
-    for device in load(name).devices
-    for protocol in load(name).for_device(device).protocols
-]
 
 
 def render_ranks(name: str, request: Request, data: str = "/d") -> str:
@@ -32,7 +25,7 @@ def render_ranks(name: str, request: Request, data: str = "/d") -> str:
     return rank_command(*draft.scripts.values()).rpartition("\nexec bash ")[0]
 
 
-def differing(option: Option) -> OptionValue:
+def change_value(option: Option) -> OptionValue:
     """Return a value of an option that is not its default."""
     if option.kind == "bool":
         return not option.default
@@ -47,7 +40,7 @@ def differing(option: Option) -> OptionValue:
 def list_changes(recipe: Recipe, preset: Preset) -> Iterator[dict[str, Any]]:
     """Yield requests that differ from the recipe's own in one value each."""
     for option in recipe.options.values():
-        yield {"settings": {option.name: differing(option)}}
+        yield {"settings": {option.name: change_value(option)}}
     yield {"accumulation": (preset.accumulation or 1) + 2}
     yield {"iters": preset.iters + 20}
     yield {"window_seconds": 7}
@@ -58,42 +51,34 @@ def list_changes(recipe: Recipe, preset: Preset) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "device", "protocol"), _WORLDS)
-def test_every_value_changes_the_commands_of_the_ranks_or_is_refused(
-    name: str, device: Device, protocol: str
-) -> None:
-    recipe = load(name).for_device(device)
-    shape = Shape(1, 1) if recipe.alone else Shape(1, 8)
-    preset = recipe.preset(protocol)
-
-    def ranks(precision: str = "", batch_size: int = 0, **changes: Any) -> str:
-        cells = (RequestCell(shape, precision, batch_size),)
-        return render_ranks(name, Request(shape, cells, preset=protocol, device=device, **changes))
-
-    base = ranks()
-    for change in list_changes(recipe, preset):
-        try:
-            commands = ranks(**change)
-        except UsageError:
-            continue
-        # A compiler that the recipe does not have is off in any case.
-        assert commands != base or (not recipe.xla and change == {"xla": False}), change
+@pytest.mark.parametrize("name", NAMES)
+def test_every_value_changes_the_commands_of_the_ranks_or_is_refused(name: str) -> None:
+    for device in load(name).devices:
+        recipe = load(name).for_device(device)
+        shape = Shape(1, 1) if recipe.alone else Shape(1, 8)
+        for protocol in recipe.protocols:
+            values: dict[str, Any] = {"preset": protocol, "device": device}
+            base = render_ranks(name, Request(shape, (RequestCell(shape, "", 0),), **values))
+            for change in list_changes(recipe, recipe.preset(protocol)):
+                others = dict(change)
+                cell = RequestCell(shape, others.pop("precision", ""), others.pop("batch_size", 0))
+                try:
+                    commands = render_ranks(name, Request(shape, (cell,), **values, **others))
+                except UsageError:
+                    continue
+                # A compiler that the recipe does not have is off in any case.
+                is_without = not recipe.xla and change == {"xla": False}
+                assert commands != base or is_without, (device, protocol, change)
 
 
-@pytest.mark.parametrize(
-    ("name", "protocol", "present", "absent"),
-    [
+def test_a_compiler_that_is_on_by_itself_can_be_turned_off() -> None:
+    for name, protocol, present, absent in (
         ("ngc-tf1", "lamb", "--nouse_xla", " --use_xla"),
         ("pytorch", "", "--compile false", "--compile true"),
-    ],
-    ids=["protocol", "option"],
-)
-def test_a_compiler_that_is_on_by_itself_can_be_turned_off(
-    name: str, protocol: str, present: str, absent: str
-) -> None:
-    commands = render_ranks(name, Request(Shape(1, 8), preset=protocol, xla=False))
-    assert present in commands
-    assert absent not in commands
+    ):
+        commands = render_ranks(name, Request(Shape(1, 8), preset=protocol, xla=False))
+        assert present in commands
+        assert absent not in commands
 
 
 def test_a_value_that_only_other_data_need_is_refused() -> None:

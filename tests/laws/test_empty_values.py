@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import click
@@ -20,104 +21,77 @@ from tests.kit.cases import cases
 from tests.kit.cli import run
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
+NAME = "20261121T100000Z-pytorch-3f9a1c"
+SITE = 'schema = 1\nname = "x"\nscheduler = "local"\n'
 
 
-def parameters(
-    command: click.Command, path: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], click.Command, click.Parameter]]:
-    """Yield every parameter of a command and of those below it that takes a value."""
-    for name, below in getattr(command, "commands", {}).items():
-        yield from parameters(below, (*path, name))
+def list_parameters(
+    command: click.Command, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], click.Parameter, list[str]]]:
+    """Yield every parameter that takes a value, with the words that come before it."""
+    context = click.Context(command)
+    for name in command.list_commands(context) if isinstance(command, click.Group) else ():
+        inner = command.get_command(context, name)  # type: ignore[attr-defined]
+        yield from list_parameters(inner, (*path, name))
+    arguments = [param for param in command.params if isinstance(param, click.Argument)]
     for param in command.params:
-        if not (isinstance(param, click.Option) and (param.is_flag or param.count)):
-            yield path, command, param
+        if isinstance(param, click.Argument):
+            yield path, param, [*path, *["x"] * arguments.index(param)]
+        elif isinstance(param, click.Option) and not (param.is_flag or param.count):
+            yield path, param, [*path, param.opts[-1] + "="]
 
 
-EVERY = [
-    case
-    for name in COMMANDS
-    for case in parameters(root.get_command(click.Context(root), name) or root, (name,))
-]
-
-
-def line(path: tuple[str, ...], command: click.Command, param: click.Parameter, word: str) -> str:
-    """Return the arguments in front of the tested one, and this as the user types it."""
-    if not isinstance(param, click.Argument):
-        return "\n".join((*path, f"{param.opts[-1]}={word}"))
-    arguments = [parameter for parameter in command.params if isinstance(parameter, click.Argument)]
-    front = ["x"] * arguments.index(param)
-    return "\n".join((*path, *front, word))
+PARAMETERS = [row for row in list_parameters(root) if row[0]]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("word", ["", " \u3000"], ids=["empty", "blanks"])
-@pytest.mark.parametrize(
-    ("path", "command", "param"),
-    EVERY,
-    ids=[f"{' '.join(path)} {parameter.name}" for path, _, parameter in EVERY],
-)
-def test_every_parameter_refuses_an_empty_value(
-    path: tuple[str, ...], command: click.Command, param: click.Parameter, word: str
-) -> None:
-    words = line(path, command, param, word).split("\n")
-    if (path[-1], param.name) in EMPTY_MEANS:
-        assert "is empty" not in run(*words).output
-        return
-    result = run(*words)
-    assert result.returncode == 2, result.output
-    assert "Invalid value for" in result.output, result.output
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_parameter_refuses_an_empty_value(name: str) -> None:
+    for path, param, words in (row for row in PARAMETERS if row[0][0] == name):
+        for value in ("", " \u3000"):
+            line = [*words, value]
+            if isinstance(param, click.Option):
+                line = [*words[:-1], words[-1] + value]
+            result = run(*line)
+            if (path[-1], param.name) in EMPTY_MEANS:
+                assert "is empty" not in result.output
+                continue
+            assert result.returncode == 2, (line, result.output)
+            assert "Invalid value for" in result.output, (line, result.output)
 
 
 def test_what_an_empty_value_means_is_listed_for_parameters_that_exist() -> None:
-    names = {(path[-1], param.name) for path, _, param in EVERY}
+    names = {(path[-1], param.name) for path, param, _ in PARAMETERS}
+    assert len(names) > 100
     assert names >= EMPTY_MEANS.keys()
     assert all(EMPTY_MEANS.values())
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["rm", "--yes"],
-        ["cancel", "--yes"],
-        ["retry"],
-        ["submit", "--resume"],
-        ["show"],
-    ],
-    ids=" ".join,
-)
-@pytest.mark.parametrize("name", ["", "  ", "-", "*", "/", ".", "..", "--"])
-def test_the_only_campaign_is_not_meant_by_accident(
-    words: list[str], name: str, build: Build
-) -> None:
-    built = build("1n1g", name="20261121T100000Z-pytorch-3f9a1c", jobs=("7",))
+@pytest.mark.parametrize("line", ["rm --yes", "cancel --yes", "retry", "submit --resume", "show"])
+def test_the_only_campaign_is_not_meant_by_accident(line: str, build: Build) -> None:
+    built = build("1n1g", name=NAME, jobs=("7",))
     before = (built.directory / "manifest.json").read_bytes()
-    result = run(*words, *(["--"] if words[-1] != "--resume" else []), name)
-    assert result.returncode == 2, result.output
-    assert (built.directory / "manifest.json").read_bytes() == before
+    words = [*line.split(), *["--"] * (line != "submit --resume")]
+    for name in ("", "  ", "-", "*", "/", ".", "..", "--"):
+        result = run(*words, name)
+        assert result.returncode == 2, (name, result.output)
+        assert (built.directory / "manifest.json").read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    ("name", "code"),
-    [("T", 2), ("3f9a1", 2), ("f9a1c", 2), ("3f9a1c", 0), ("pytorch-3f", 0), ("3f", 2)],
-)
-def test_rm_takes_six_characters_of_an_id(build: Build, name: str, code: int) -> None:
-    built = build("1n1g", name="20261121T100000Z-pytorch-3f9a1c", state="refused", jobs=("",))
-    result = run("rm", "--yes", name)
-    assert result.returncode == code, result.output
-    assert built.directory.exists() == bool(code)
-    assert not code or "of at least 6 characters" in result.output
-
-
-@pytest.mark.parametrize("name", ["{}", "{}/", "./{}/", "../{here}/{}"])
-def test_a_path_may_end_with_a_slash(
-    build: Build, name: str, monkeypatch: pytest.MonkeyPatch
+def test_rm_takes_six_characters_of_an_id_and_a_path_may_end_with_a_slash(
+    build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    built = build("1n1g", name="20261121T100000Z-pytorch-3f9a1c", state="refused", jobs=("",))
-    folder = built.directory
-    text = name.format(folder.name, here=folder.parent.name)
-    monkeypatch.chdir(folder.parent)
-    result = run("rm", "--yes", "--runs", folder.parent, text)
-    assert (result.returncode, folder.exists()) == (0, False), result.output
+    runs = build("1n1g", name=NAME, state="refused", jobs=("",)).directory.parent
+    monkeypatch.chdir(runs)
+    for name in ("T", "3f9a1", "f9a1c", "3f"):
+        result = run("rm", "--yes", name)
+        assert result.returncode == 2
+        assert "of at least 6 characters" in result.output
+    paths = (NAME, f"{NAME}/", f"./{NAME}/", f"../{runs.name}/{NAME}")
+    for name in ("3f9a1c", "pytorch-3f", *paths):
+        assert run("rm", "--yes", "--runs", runs, name).returncode == 0, name
+        assert not Path(NAME).exists()
+        build("1n1g", name=NAME, state="refused", jobs=("",))
 
 
 @pytest.mark.parametrize("text", ["n1,,n2", ",n1", "n1,", ",", "n[1,,2]"])
@@ -129,33 +103,23 @@ def test_a_list_has_no_empty_entry(text: str) -> None:
 
 
 @cases
-def test_a_campaign_file_has_no_empty_value(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "campaign.toml"
-    path.write_text(f"schema = 1\n{text}\n")
+def test_a_file_has_no_empty_value(tmp_path: Path, file: str, text: str) -> None:
+    path = tmp_path / file
+    path.write_text((SITE if file == "site.toml" else "schema = 1\n") + text)
+    is_site = file == "site.toml"
+    read = partial(read_site, base=tmp_path, env={}) if is_site else campaignfile.read
     with pytest.raises(ConfigError, match="must"):
-        campaignfile.read(path)
+        read(path)
 
 
-def test_an_empty_variable_of_a_point_is_a_value(tmp_path: Path) -> None:
+def test_an_empty_variable_of_a_point_is_a_value_and_one_of_the_environment_is_not_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "campaign.toml"
     path.write_text('schema = 1\n[env]\nNCCL_DEBUG = ["", "INFO"]\n')
     assert campaignfile.read(path).env[0].values == ("", "INFO")
-
-
-@pytest.mark.parametrize("text", ['runs = ""', 'sources = " "', '[container]\nimages = ""'])
-def test_a_place_in_a_site_is_not_empty(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "site.toml"
-    path.write_text(f'schema = 1\nname = "x"\nscheduler = "local"\n{text}\n')
-    with pytest.raises(ConfigError, match="must not be empty"):
-        read_site(path, base=tmp_path, env={})
-
-
-def test_an_empty_variable_of_the_environment_counts_as_not_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "site.toml"
-    path.write_text('schema = 1\nname = "x"\nscheduler = "local"\n')
-    site = read_site(path, base=tmp_path, env={"HPCBERT_RUNS": ""})
+    (tmp_path / "site.toml").write_text(SITE)
+    site = read_site(tmp_path / "site.toml", base=tmp_path, env={"HPCBERT_RUNS": ""})
     assert site.runs == str(tmp_path / "runs")
     monkeypatch.setenv("HPCBERT_SITE", "")
     assert run("config").returncode == 0

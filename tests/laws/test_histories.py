@@ -8,6 +8,7 @@ fail, when squeue forgets, and what the jobs wrote down themselves.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import compress
@@ -24,15 +25,9 @@ from tests.kit.campaigns import Built, status_file
 from tests.kit.slurm import NAME, T, sacct, squeue
 
 pytestmark = pytest.mark.slow
-
-
 REPEATS = 4
 # How a state may be printed that means the same.
-SPELT = {
-    "CANCELLED": ["CANCELLED by 0", "CANCELLED+"],
-    "OUT_OF_MEMORY": ["OUT_OF_ME+"],
-    "TIMEOUT": ["TIMEOUT"],
-}
+SPELT = {"CANCELLED": ["CANCELLED by 0", "CANCELLED+"], "OUT_OF_MEMORY": ["OUT_OF_ME+"]}
 WAITING = ["PENDING", "CONFIGURING", "REQUEUE_HOLD", "RESV_DEL_HOLD"]
 RUNNING = ["RUNNING", "SUSPENDED", "STOPPED", "COMPLETING", "SIGNALING"]
 ENDS = ["COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "OUT_OF_MEMORY", "NODE_FAIL", "PREEMPTED"]
@@ -56,6 +51,17 @@ class Run:
     wrote: bool = False
     exit: int = 1
 
+    def state_at(self, moment: int) -> str:
+        if moment < self.start:
+            return self.before
+        return self.during if moment < self.end else self.state
+
+    def line(self, repeat: int, state: str) -> str:
+        start = T + self.start if state not in WAITING else "Unknown"
+        end = T + self.end if state not in {*WAITING, *RUNNING} else "Unknown"
+        job = f"5_[{repeat}%1]" if state == "PENDING" else f"5_{repeat}"
+        return sacct(job, state, submit=T + self.submit, start=start, end=end, elapsed=5).strip()
+
 
 @dataclass
 class Truth:
@@ -69,37 +75,32 @@ class Truth:
     shuffle: random.Random
     twice: bool
     now: int = 0
-    asked: dict[str, int] = field(default_factory=dict)
-    calls: list[int] = field(default_factory=list)
+    polls: int = 0
+    asked: Counter[str] = field(default_factory=Counter)
 
-    def at(self, repeat: int, moment: int) -> tuple[Run, str] | None:
-        """The newest run at a moment, and its state then."""
-        runs = [run for run in self.runs[repeat] if run.submit <= moment]
-        if not runs:
-            return None
-        run = runs[-1]
-        return run, self.state(run, moment)
+    def newest(self, repeat: int) -> Run | None:
+        return next((run for run in self.runs[repeat][::-1] if run.submit <= self.now), None)
 
-    def state(self, run: Run, moment: int) -> str:
-        if moment < run.start:
-            return run.before
-        return run.during if moment < run.end else run.state
-
-    def sacct(self) -> str:
-        lines = list(self.junk)
+    def sacct(self) -> list[str]:
         moment = self.now - self.lag
-        for repeat, runs in enumerate(self.runs):
-            for run in runs:
-                if run.submit > moment:
-                    continue
-                state = self.state(run, moment)
+        lines = []
+        for repeat, runs in enumerate(self.runs, 1):
+            for run in (run for run in runs if run.submit <= moment):
+                state = run.state_at(moment)
                 spelt = self.shuffle.choice([state, *SPELT.get(state, [])])
-                lines += [line(repeat + 1, run, spelt)] * (2 if self.twice else 1)
-        lines.append(line(1, Run(-99999999, 0, 0, ""), "COMPLETED"))
-        lines.append(line(2, self.runs[1][0], "COMPLETED").replace("|nobody|", "|you|"))
-        lines.append(line(3, self.runs[2][-1], "COMPLETED").replace(NAME, "another"))
+                lines += [run.line(repeat, spelt)] * (2 if self.twice else 1)
+        lines.append(Run(-99999999, 0, 0, "").line(1, "COMPLETED"))
+        lines.append(self.runs[1][0].line(2, "COMPLETED").replace("|nobody|", "|you|"))
+        lines.append(self.runs[2][-1].line(3, "COMPLETED").replace(NAME, "another"))
         self.shuffle.shuffle(lines)
-        return "\n".join(lines)
+        return lines
+
+    def squeue(self) -> list[str]:
+        return [
+            squeue(f"5_{repeat + 1}", run.state_at(self.now), submit=T + run.submit).strip()
+            for repeat in range(len(self.runs))
+            if (run := self.newest(repeat)) and self.now < run.end + self.memory
+        ]
 
     def write(self, watched: Built) -> None:
         """Write what the jobs have written down by now."""
@@ -111,33 +112,17 @@ class Truth:
                 wrote = (run.start <= self.now, run.wrote and run.end <= self.now)
                 status_file(repeat.status, *compress((start, end), wrote), attempt=attempt)
 
-    def squeue(self) -> str:
-        lines = list(self.junk)
-        for repeat in range(len(self.runs)):
-            current = self.at(repeat, self.now)
-            if current and (self.now < current[0].end + self.memory):
-                run, state = current
-                lines.append(squeue(f"5_{repeat + 1}", state, submit=T + run.submit).strip())
-        return "\n".join(lines)
-
     def __call__(self, argv: Any, **_: Any) -> Outcome:
-        broken = self.broken[len(self.calls) % len(self.broken)]
-        self.asked[argv[0]] = self.asked.get(argv[0], 0) + 1
-        if broken[argv[0] == "squeue"]:
+        self.asked[argv[0]] += 1
+        if self.broken[self.polls % len(self.broken)][argv[0] == "squeue"]:
             return Outcome(tuple(argv), 1, "COMPLETED\n", "Unable to contact slurm controller")
-        return Outcome(tuple(argv), 0, self.sacct() if argv[0] == "sacct" else self.squeue())
-
-
-def line(repeat: int, run: Run, state: str) -> str:
-    start = T + run.start if state not in WAITING else "Unknown"
-    end = T + run.end if state not in {*WAITING, *RUNNING} else "Unknown"
-    job = f"5_[{repeat}%1]" if state == "PENDING" else f"5_{repeat}"
-    return sacct(job, state, submit=T + run.submit, start=start, end=end, elapsed=5).strip()
+        lines = self.sacct() if argv[0] == "sacct" else self.squeue()
+        return Outcome(tuple(argv), 0, "\n".join([*self.junk, *lines]))
 
 
 @st.composite
 def histories(draw: st.DrawFn) -> Truth:
-    runs = []
+    runs: list[list[Run]] = []
     for _ in range(REPEATS):
         moment, history = 0, []
         for attempt in range(draw(st.integers(1, 3))):
@@ -146,14 +131,15 @@ def histories(draw: st.DrawFn) -> Truth:
             last = attempt == 2 or draw(st.booleans())
             state = draw(st.sampled_from(ENDS if last else ["NODE_FAIL", "PREEMPTED"]))
             # A node that was lost may have ended its job well.
-            wrote = draw(st.booleans())
             well = state == "COMPLETED" or (state == "NODE_FAIL" and draw(st.booleans()))
             before, during = draw(st.sampled_from(WAITING)), draw(st.sampled_from(RUNNING))
+            wrote = draw(st.booleans())
             history.append(Run(moment, start, end, state, before, during, wrote, 0 if well else 1))
             moment = end + 1
             if last:
                 break
         runs.append(history)
+    broken = draw(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=4))
     return Truth(
         runs,
         lag=draw(st.integers(0, 40)),
@@ -161,37 +147,35 @@ def histories(draw: st.DrawFn) -> Truth:
         junk=draw(st.lists(st.text(alphabet="5_|COMPLETED\x00ü", max_size=30), max_size=2)),
         shuffle=random.Random(draw(st.integers(0, 99))),
         twice=draw(st.booleans()),
-        broken=draw(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=4)),
+        broken=[*broken, (False, False)],
     )
 
 
-def follow(truth: Truth, watched: Built) -> None:
+def follow_history(truth: Truth, watched: Built) -> None:
     """Track a history to its end, comparing every poll with the truth."""
     tracker = Tracker(
         [watched], run=truth, environ={}, clock=lambda: float(T + truth.now), chance=lambda: 0.0
     )
     (slurm,) = tracker._pollers
     assert isinstance(slurm, SlurmPoller)
-    polls = 0
     while not tracker.is_over():
-        counts = dict(truth.asked)
+        truth.asked.clear()
         truth.write(watched)
         tracker.poll()
-        polls += 1
-        assert all(count - counts.get(program, 0) <= 1 for program, count in truth.asked.items())
-        assert polls < 400, "it must come to an end"
+        truth.polls += 1
+        assert all(count <= 1 for count in truth.asked.values())
+        assert truth.polls < 400, "it must come to an end"
         for (_, repeat), state in tracker.states.items():
             if state.kind == "succeeded":
-                newest = truth.at(repeat - 1, truth.now)
+                newest = truth.newest(repeat - 1)
                 assert newest is not None
+                # While a command that would know better fails, the job's own word is shown, and as
+                # such.
                 unheard = "failed" in {slurm._watcher.answer, slurm._squeue}
-                # While a command that would know better fails, the job's own word is shown, and as such.
-                ended = [
-                    run for run in truth.runs[repeat - 1] if run.end <= truth.now and run.wrote
-                ]
-                by_record = state.source == "status-file" and any(run.exit == 0 for run in ended)
-                assert newest[1] == "COMPLETED" or (by_record and unheard)
-        truth.calls.append(polls)
+                by_record = state.source == "status-file" and any(
+                    run.exit == 0 for run in truth.runs[repeat - 1] if run.end <= truth.now and run.wrote
+                )  # fmt: skip
+                assert newest.state_at(truth.now) == "COMPLETED" or (by_record and unheard)
         truth.now += max(1, int(tracker.pause()))
     for (_, repeat), state in tracker.states.items():
         assert state.word == truth.runs[repeat - 1][-1].state
@@ -207,7 +191,6 @@ def test_tracking_tells_the_truth_in_the_end_and_no_success_before_it(
     @settings(max_examples=60, deadline=None)
     @given(histories())
     def check(truth: Truth) -> None:
-        truth.broken = [*truth.broken, (False, False)]
-        follow(truth, built)
+        follow_history(truth, built)
 
     check()

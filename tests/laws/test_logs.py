@@ -25,7 +25,7 @@ RATES = [
 ]  # fmt: skip
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.parametrize(("name", "rule", "rate"), RATES, ids=lambda value: str(value)),
+    pytest.mark.parametrize(("name", "rule", "rate"), RATES, ids=str),
 ]
 FEW = settings(
     max_examples=40, deadline=None,
@@ -102,8 +102,8 @@ def test_noise_between_lines_does_not_matter(
     noise=st.binary(max_size=3000),
 )  # fmt: skip
 def test_a_hole_anywhere_and_random_bytes(
-    tmp_path: Path, name: str, rule: str, rate: float, place: float, hole: int, noise: bytes,
-    *, overwrite: bool,
+    tmp_path: Path, name: str, rule: str, rate: float, *, place: float, hole: int, noise: bytes,
+    overwrite: bool,
 ) -> None:  # fmt: skip
     content = b"\n".join([*render_lines(name), b""])
     at = int(place * len(content))
