@@ -33,7 +33,7 @@ from tests.kit.logs import log, write_file
 from tests.kit.slurm import Slurm
 
 pytestmark = pytest.mark.slow
-FEW, MANY = 8, 32
+FEW, MANY = 6, 24
 # Beyond MANY / FEW: sorting takes a logarithm more, and some calls come once a block of data.
 SLACK, SOME = 1.4, 64
 # How often each function was called, by its place in the source.

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.campaigns import Built, campaign
-from tests.kit.cases import cases, read_constant
+from tests.kit.cases import read_constant
 from tests.kit.logs import TEST_RECIPES, log
 from tests.kit.paths import REPOSITORY
 
@@ -92,10 +92,9 @@ def test_foreign_logs_good_and_bad(tmp_path: Path) -> None:
     assert '"tables"' in alone
 
 
-@cases
-def test_real_logs(shared: Path, folder: str, words: tuple[str, ...]) -> None:
-    options = (*words, "--templates", str(TEST_RECIPES), "--json")
-    typed = ("command", "collect", str(shared / "logs" / folder), *options)
-    alone = run_program(1, *typed)
-    assert run_program(3, *typed) == alone
+def test_real_logs(shared: Path) -> None:
+    options = ("--fw", "tf2-resnet", "--templates", str(TEST_RECIPES), "--json")
+    words = ("command", "collect", str(shared / "logs" / "Oneflow-Inc+DLPerf"), *options)
+    alone = run_program(1, *words)
+    assert run_program(3, *words) == alone
     assert '"version"' in alone
