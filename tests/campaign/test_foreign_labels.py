@@ -1,203 +1,334 @@
-"""What is said of a log by options, by its path and by itself must agree; what it is, its lines say."""
+"""What options, paths and lines say of a log must agree; what no line confirms is marked by name."""
 
 from __future__ import annotations
 
 import gzip
+import json
 import lzma
-import shutil
-from pathlib import Path
-from typing import Any
+import re
 
 import pytest
 
-from tests.kit.cases import cases
-from tests.kit.cli import CollectJson, only_run
+from hpcbert.logs.setting import SIZES, Setting, model_facts, model_name
+from tests.kit import logs
+from tests.kit.cases import cases, read_constant
+from tests.kit.cli import Document, first_row, only_run
 from tests.kit.logs import write_file
-from tests.kit.recipes import sample
+from tests.kit.recipes import options_of, printed, sample
 
 TF1 = "1n8g/bert_b64_fp16_1.log"
+PATTERN = "{nodes}n{gpus_per_node}g/bert_b{batch_size}_{precision}_{repeat}.log"
+PERF = "logs/PaddlePaddle+Perf/v2.0-ee2e639/Bert"
 
 
-def read_reason(document: dict[str, Any]) -> tuple[str, str]:
+def read_reason(document: Document) -> tuple[str, str]:
+    """Return code and detail of the only reason against the only run."""
     (entry,) = only_run(document)["reasons"]
     return entry["code"], entry["detail"]
 
 
+def drop_lines(recipe: str, lost: str) -> str:
+    """Return a recipe's sample without some lines."""
+    lines = printed(recipe).decode(errors="replace").splitlines(keepends=True)
+    return "".join(line for line in lines if not (lost and re.search(lost, line)))
+
+
 @cases
-def test_an_option_never_relabels_a_path(
-    tmp_path: Path, run: CollectJson, flag: str, value: str, message: str
-) -> None:
+def test_an_option_never_relabels_a_path(tmp_path, run, pattern, words, message):
     write_file(tmp_path, f"ngc-tf1/{TF1}", sample("ngc-tf1"))
-    document = run(tmp_path / "ngc-tf1", flag, value)
+    place = (tmp_path, "--pattern", pattern) if pattern else (tmp_path / "ngc-tf1",)
+    document = run(*place, *words)
     assert document["exit_code"] == 2
     assert message in document["errors"][0]["message"]
-    assert "data" not in document or not (document["data"] or {}).get("tables")
+    assert not (document.get("data") or {}).get("tables")
 
 
-def test_all_gpus_of_a_path_agree_with_the_options(tmp_path: Path, run: CollectJson) -> None:
+def test_options_that_agree_with_the_path_are_taken(tmp_path, run):
+    """DLPerf keeps the logs of NVIDIA's PyTorch BERT in folders called pytorch."""
     write_file(tmp_path, "logs/bs64_fp16_gpu8.log", sample("ngc-tf1"))
     words = ("--fw", "ngc-tf1", "--pattern", "bs{batch_size}_{precision}_gpu{gpus}.log")
     assert only_run(run(tmp_path / "logs", *words, "--nodes", 1))["valid"]
     assert only_run(run(tmp_path / "logs", *words, "--gpus-per-node", 8))["valid"]
     document = run(tmp_path / "logs", *words, "--nodes", 1, "--gpus-per-node", 4)
     message = "The path says gpus = 8, but --nodes with --gpus-per-node says 1 x 4"
-    assert (document["exit_code"], message in document["errors"][0]["message"]) == (2, True)
-
-
-def test_a_folders_framework_is_not_overruled(tmp_path: Path, run: CollectJson) -> None:
-    write_file(tmp_path, f"ngc-tf1/{TF1}", sample("ngc-tf1"))
-    document = run(tmp_path / "ngc-tf1", "--fw", "paddle")
-    assert document["exit_code"] == 2
-    message = document["errors"][0]["message"]
-    assert "The path says framework = ngc-tf1, but --fw says paddle" in message
-    patterned = run(
-        tmp_path, "--fw", "paddle", "--pattern",
-        "{framework}/{nodes}n{gpus_per_node}g/bert_b{batch_size}_{precision}_{repeat}.log",
-    )  # fmt: skip
-    assert "framework = ngc-tf1, but --fw says paddle" in patterned["errors"][0]["message"]
-
-
-def test_a_folder_may_be_called_as_another_framework(tmp_path: Path, run: CollectJson) -> None:
-    """DLPerf keeps the logs of NVIDIA's PyTorch BERT in folders called pytorch."""
-    write_file(
-        tmp_path, "pytorch/1n8g/bert-base-adam-training_b32_fp32_1.log", sample("ngc-pytorch")
-    )
-    document = run(tmp_path / "pytorch", "--fw", "ngc-pytorch")
-    assert only_run(document)["valid"]
-
-
-@pytest.mark.slow
-@cases
-def test_a_log_that_says_otherwise_is_refused_by_both_values(
-    tmp_path: Path, run: CollectJson, name: str, words: tuple[str, ...], message: str
-) -> None:
-    path = write_file(tmp_path, f"logs/{name}", sample("ngc-tf1"))
-    code, detail = read_reason(run(path, "--fw", "ngc-tf1", *words))
-    assert (code, message in detail) == ("config", True), detail
-
-
-@pytest.mark.parametrize(
-    "word", ["packing", "packing=0", "packing=2.5", "nodes=2", "packing=-1", "=2"]
-)
-def test_a_setting_of_logs_is_a_known_name_and_a_whole_number(
-    tmp_path: Path, run: CollectJson, word: str
-) -> None:
-    path = write_file(tmp_path, TF1, sample("ngc-tf1"))
-    document = run(path, "--fw", "ngc-tf1", "--set", word)
-    assert document["exit_code"] == 2
-    assert "--set" in document["errors"][0]["message"]
-    twice = run(path, "--fw", "ngc-tf1", "--set", "packing=2", "--set", "packing=2")
-    assert "twice" in twice["errors"][0]["message"]
-
-
-@cases
-def test_a_log_of_another_framework_is_recognised_by_its_lines(
-    tmp_path: Path, run: CollectJson, fw: str, log: str, names: str
-) -> None:
-    path = write_file(tmp_path, "logs/1n8g/bert_b32_fp16_1.log", sample(log))
-    code, detail = read_reason(run(path, "--fw", fw))
-    assert code == "format"
-    assert f"has no line of {fw}, but looks like a log of {names}" in detail
-
-
-def test_a_log_of_a_program_with_the_same_lines_keeps_its_own_batch(
-    tmp_path: Path, run: CollectJson
-) -> None:
-    path = write_file(tmp_path, "logs/1n8g/bert_b32_fp16_1.log", sample("perfzero"))
-    code, detail = read_reason(run(path, "--fw", "tf2"))
-    assert (code, "a global batch of 760 is not 32 samples" in detail) == ("config", True)
-
-
-@pytest.mark.parametrize(
-    ("data", "code", "message"),
-    [
-        (
-            b"epoch 3 took 17 ms\n" * 50,
-            "incomplete",
-            "bert_b32_fp32_1.log has no line of oneflow",
-        ),
-        (b"srun: error: n1: tasks 0-3: Killed\n", "incomplete", "the run ended before the first"),
-        (b"", "incomplete", "is empty"),
-        (bytes(range(256)) * 40, "format", "is not a text file"),
-        (b"\x7fELF\x02\x01\x01" + bytes(4000), "format", "is not a text file"),
-        (b"\x28\xb5\x2f\xfd" + bytes(100), "format", "if it is compressed, unpack it first"),
-        (gzip.compress(b"step: 1\n" * 9)[:-9], "no-log", "is cut short"),
-        (gzip.compress(bytes(range(256)) * 40), "format", "is not a text file"),
-        ("epoch 3 took 17 ms\n".encode("utf-16") * 20, "incomplete", "has no line of"),
-        ("epoch 3 took 17 ms\n".encode("utf-16-le") * 20, "incomplete", "has no line of"),
-    ],
-    ids=[
-        "unknown",
-        "died",
-        "empty",
-        "binary",
-        "elf",
-        "zstd",
-        "torn gzip",
-        "binary in gzip",
-        "utf-16",
-        "utf-16 without its mark",
-    ],
-)
-def test_what_is_no_log_of_any_framework_says_what_it_is(
-    tmp_path: Path, run: CollectJson, data: bytes, code: str, message: str
-) -> None:
-    write_file(tmp_path, "oneflow/1n1g/bert_b32_fp32_1.log", data)
-    reason_code, detail = read_reason(run(tmp_path / "oneflow"))
-    assert (reason_code, message in detail) == (code, True), detail
-
-
-def test_compressed_and_wide_logs_are_in_the_table(tmp_path: Path, run: CollectJson) -> None:
-    data = sample("ngc-tf1")
-    write_file(tmp_path, "ngc-tf1/1n8g/bert_b64_fp16_1.log", data)
-    write_file(tmp_path, "ngc-tf1/1n8g/bert_b64_fp16_2.log.gz", gzip.compress(data))
-    write_file(tmp_path, "ngc-tf1/1n8g/bert_b64_fp16_3.log.xz", lzma.compress(data))
-    write_file(tmp_path, "ngc-tf1/1n8g/bert_b64_fp16_4.log", gzip.compress(data))
-    write_file(tmp_path, "ngc-tf1/1n8g/bert_b64_fp16_5.log", data.decode().encode("utf-16"))
-    pattern = "bert_b{batch_size}_{precision}_{repeat}.log"
-    for words in ((), ("--pattern", pattern)):
-        (table,) = run(tmp_path / "ngc-tf1", *words)["data"]["tables"]
-        (row,) = table["rows"]
-        assert [entry["repeat"] for entry in row["runs"]] == [1, 2, 3, 4, 5]
-
-
-@pytest.mark.parametrize(
-    "log",
-    ["fp32_bs32_gpu1", "fp32_bs32_gpu8", "fp32_bs32_gpu32", "fp16_bs64_gpu1", "fp16_bs64_gpu32"],
-)
-def test_the_precision_of_a_real_tensorflow_log_is_read_from_its_steps(
-    tmp_path: Path, shared: Path, run: CollectJson, log: str
-) -> None:
-    folder = shared / "logs/PaddlePaddle+Perf/v2.0-ee2e639/Bert/OtherReports/TensorFlow/logs"
-    precision, batch, gpus = log.split("_")
-    wrong = {"fp32": "fp16", "fp16": "fp32"}[precision]
-    shape = {"gpu1": "1n1g", "gpu8": "1n8g", "gpu32": "4n8g"}[gpus]
-    path = tmp_path / f"ngc-tf1/{shape}/bert_b{batch[2:]}_{wrong}_1.log"
-    path.parent.mkdir(parents=True)
-    shutil.copy(folder / f"tf_bert_pretraining_lamb_base_{log}.log", path)
-    code, detail = read_reason(
-        run(tmp_path / "ngc-tf1", "--rule", "rate", "--skip", 10, "--iters", 40)
-    )
-    assert (code, f"precision = {precision}" in detail) == ("config", True), detail
+    assert message in document["errors"][0]["message"]
+    name = "pytorch/1n8g/bert-base-adam-training_b32_fp32_1.log"
+    write_file(tmp_path, name, sample("ngc-pytorch"))
+    assert only_run(run(tmp_path / "pytorch", "--fw", "ngc-pytorch"))["valid"]
 
 
 @pytest.mark.parametrize("folder", ["fp32", "logs-fp32", "bz32", "fp16_ngc_bert_b96"])
-def test_a_folder_that_says_otherwise_is_named(
-    tmp_path: Path, run: CollectJson, folder: str
-) -> None:
+def test_a_folder_that_says_otherwise_is_named(tmp_path, run, folder):
     path = write_file(tmp_path, f"ngc-tf1/{folder}/{TF1}", sample("ngc-tf1"))
     document = run(tmp_path / "ngc-tf1")
     assert document["exit_code"] == 2
     assert "The path says" in document["errors"][0]["message"]
     assert document["errors"][0]["message"].count(" = ") == 2
-    pattern = "{nodes}n{gpus_per_node}g/bert_b{batch_size}_{precision}_{repeat}.log"
-    assert only_run(run(path, "--fw", "ngc-tf1", "--pattern", pattern))["valid"]
+    assert only_run(run(path, "--fw", "ngc-tf1", "--pattern", PATTERN))["valid"]
 
 
-def test_folders_label_logs_of_any_name(tmp_path: Path, run: CollectJson) -> None:
+def test_folders_label_logs_of_any_name(tmp_path, run):
     path = write_file(tmp_path, "fp16/bz64/1n8g/first.log", sample("ngc-tf1"))
     assert only_run(run(path, "--fw", "ngc-tf1"))["valid"]
     document = run(path, "--fw", "ngc-tf1", "--precision", "fp32")
     assert "The path says precision = fp16, but --precision says fp32" in str(document["errors"])
     path = write_file(tmp_path, "fp32/bz64/1n8g/first.log", sample("ngc-tf1"))
     assert read_reason(run(path, "--fw", "ngc-tf1"))[0] == "config"
+
+
+@pytest.mark.slow
+@cases
+def test_a_log_that_says_otherwise_is_refused_by_both_values(  # noqa: PLR0917
+    tmp_path, run, recipe, name, words, message
+):
+    path = write_file(tmp_path, f"logs/{name}", sample(recipe))
+    code, detail = read_reason(run(path, *words))
+    assert (code, message in detail) == ("config", True), detail
+
+
+@pytest.mark.parametrize("word", ["packing", "packing=0", "packing=2.5", "nodes=2", "=2"])
+def test_a_setting_of_logs_is_a_known_name_and_a_whole_number(tmp_path, run, word):
+    path = write_file(tmp_path, TF1, sample("ngc-tf1"))
+    document = run(path, "--fw", "ngc-tf1", "--set", word)
+    assert (document["exit_code"], "--set" in document["errors"][0]["message"]) == (2, True)
+    twice = run(path, "--fw", "ngc-tf1", "--set", "packing=2", "--set", "packing=2")
+    assert "twice" in twice["errors"][0]["message"]
+
+
+@pytest.mark.parametrize(
+    ("fw", "recipe", "names"),
+    [
+        *(("mlperf-bert", name, name) for name in ("deepspeed", "oneflow", "paddle", "pytorch")),
+        ("oneflow", "tf2", "perfzero or tf2"),
+    ],
+)
+def test_a_log_of_another_framework_is_recognised_by_its_lines(tmp_path, run, fw, recipe, names):
+    path = write_file(tmp_path, "logs/1n8g/bert_b32_fp16_1.log", sample(recipe))
+    code, detail = read_reason(run(path, "--fw", fw))
+    assert code == "format"
+    assert f"has no line of {fw}, but looks like a log of {names}" in detail
+
+
+_UNKNOWN = "epoch 3 took 17 ms\n"
+_BINARY = bytes(range(256)) * 40
+
+
+@pytest.mark.parametrize(
+    ("data", "code", "message"),
+    [
+        (_UNKNOWN.encode() * 50, "incomplete", "bert_b32_fp32_1.log has no line of oneflow"),
+        (b"srun: error: n1: tasks 0-3: Killed\n", "incomplete", "the run ended before the first"),
+        (b"", "incomplete", "is empty"),
+        (_BINARY, "format", "is not a text file"),
+        (b"\x28\xb5\x2f\xfd" + bytes(100), "format", "if it is compressed, unpack it first"),
+        (gzip.compress(b"step: 1\n" * 9)[:-9], "no-log", "is cut short"),
+        (gzip.compress(_BINARY), "format", "is not a text file"),
+        (_UNKNOWN.encode("utf-16-le") * 20, "incomplete", "has no line of"),
+    ],
+    ids=["unknown", "died", "empty", "binary", "zstd", "torn", "binary in gzip", "utf-16"],
+)
+def test_what_is_no_log_of_any_framework_says_what_it_is(tmp_path, run, data, code, message):
+    write_file(tmp_path, "oneflow/1n1g/bert_b32_fp32_1.log", data)
+    reason_code, detail = read_reason(run(tmp_path / "oneflow"))
+    assert (reason_code, message in detail) == (code, True), detail
+
+
+def test_compressed_and_wide_logs_are_in_the_table(tmp_path, run):
+    data, packed = sample("ngc-tf1"), gzip.compress(sample("ngc-tf1"))
+    contents = {"1.log": data, "2.log.gz": packed, "3.log.xz": lzma.compress(data), "4.log": packed}
+    wide = data.decode().encode("utf-16")
+    for name, content in {**contents, "5.log": wide}.items():
+        write_file(tmp_path, f"ngc-tf1/1n8g/bert_b64_fp16_{name}", content)
+    for words in ((), ("--pattern", "bert_b{batch_size}_{precision}_{repeat}.log")):
+        runs = first_row(run(tmp_path / "ngc-tf1", *words))["runs"]
+        assert [entry["repeat"] for entry in runs] == [1, 2, 3, 4, 5]
+
+
+# --- Labels of real logs --------------------------------------------------------------------------
+
+
+@cases
+def test_a_label_of_a_real_log_is_confirmed_contradicted_or_marked(  # noqa: PLR0917
+    tmp_path, shared, run, log, name, words, message, unchecked
+):
+    folder = tmp_path / "x"
+    write_file(folder, name, (shared / PERF / log).read_bytes())
+    pattern = ("--pattern", "*_{precision}_bs{batch_size}_gpu{gpus}.log", "--gpus-per-node", 8)
+    row = first_row(run(folder, *pattern, *words))
+    if message:
+        (reason,) = row["runs"][0]["reasons"]
+        assert (reason["code"], message in reason["detail"]) == ("config", True), reason
+    else:
+        assert row["median"], row
+        labels = {"nodes", "gpus", "batch", "precision", "model"}
+        assert labels & {*row["unchecked"]} == {*unchecked}
+
+
+@cases
+def test_each_label_that_nothing_confirms_is_marked_by_its_name(  # noqa: PLR0917
+    recipe, lost, options, labels, confirmed, tmp_path, run
+):
+    write_file(tmp_path, "logs/run_1.log", drop_lines(recipe, lost))
+    row = first_row(run(tmp_path / "logs", *options_of(recipe), *(options or ())))
+    assert row["runs"][0]["valid"], row["runs"][0]["reasons"]
+    assert {*(labels or ())} <= {*row["unchecked"]}
+    assert not {*(confirmed or ())} & {*row["unchecked"]}
+    assert ("unchecked" in row["flags"]) is bool(row["unchecked"])
+
+
+@pytest.mark.parametrize(("devices", "gpus"), [("4,5,6,7", 4), ("3", 1)])
+def test_a_list_of_devices_says_how_many_they_are(devices, gpus, tmp_path, run):
+    log = drop_lines("paddle", "TRAINERS|Local start")
+    write_file(tmp_path, "logs/run_1.log", f"gpus: {devices}\n{log}")
+    words = [*options_of("paddle")]
+    words[words.index("--gpus-per-node") + 1] = str(gpus)
+    row = first_row(run(tmp_path / "logs", *words))
+    assert row["runs"][0]["valid"], row
+    assert "gpus" not in row["unchecked"] or row["nodes"] == 1
+    words[words.index("--gpus-per-node") + 1] = str(gpus + 1)
+    assert f"gpus_per_node = {gpus}" in read_reason(run(tmp_path / "logs", *words))[1]
+
+
+def test_a_product_confirms_neither_of_its_factors(tmp_path, run):
+    """A clock and a global rate agree for 1 GPU of 4 samples, and for 2 of 2."""
+    log = logs.log("1n1g", 100.0).partition("\n")[2]
+    for gpus, batch in ((1, 4), (2, 2)):
+        path = write_file(tmp_path, f"pytorch/1n{gpus}g/bert_b{batch}_fp32_1.log", log)
+        row = first_row(run(path, "--skip", 2, "--iters", 12))
+        assert row["median"] == pytest.approx(100.0, rel=1e-3)
+        assert {"gpus", "batch"} <= {*row["unchecked"]}
+    path = write_file(tmp_path, "pytorch/1n2g/bert_b4_fp32_1.log", log)
+    assert read_reason(run(path, "--skip", 2, "--iters", 12))[0] == "contradiction"
+
+
+def test_the_names_are_in_text_and_markdown(tmp_path, collect):
+    write_file(tmp_path, "logs/run_1.log", printed("deepspeed"))
+    words = (tmp_path / "logs", *options_of("deepspeed"))
+    labels = "unchecked: nodes, gpus, batch, precision, model"
+    assert f"! {labels}" in collect(*words).stdout
+    assert f": {labels}" in collect(*words, "--format", "markdown").stdout
+
+
+# --- Models and precisions ------------------------------------------------------------------------
+
+# How programs state a model, and what the samples have of these.
+LINES = read_constant(__file__, "LINES")
+OWN = re.compile(
+    r"(?:hidden_size|num_layers|num_hidden_layers)[: .]+\d+|model='bert_\w+'|model_name_or_path='\S+"
+    r"|bert_model='\S+|\"model\": \"tiny\"|\"(?:layers|hidden)\": \d+"
+)
+OWN_SIZES = r"(?:hidden_size|num_layers|num_hidden_layers)[: .=]+\d+|model_name_or_path="
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", sorted(LINES))
+def test_base_and_large_are_no_repeats_of_each_other(recipe, tmp_path, run):
+    for number, model in enumerate(("bert-base", "bert-large"), start=1):
+        hidden, layers = SIZES[model]
+        line = LINES[recipe].format(model=model, size=model[5:], hidden=hidden, layers=layers)
+        log = f"{line}\n{OWN.sub('', printed(recipe).decode(errors='replace'))}"
+        write_file(tmp_path, f"logs/run_{number}.log", log)
+    row = first_row(run(tmp_path / "logs", *options_of(recipe)))
+    assert row["repeats"] == {"ok": 0, "asked": 2}
+    for entry in row["runs"]:
+        (cause,) = entry["reasons"]
+        assert cause["code"] == "incomparable"
+        assert re.search("model|hidden_size|layers", cause["detail"])
+    row = first_row(run(tmp_path / "logs", *options_of(recipe), "--model", "bert-base"))
+    assert [entry["valid"] for entry in row["runs"]] == [True, False]
+    assert row["runs"][1]["reasons"][0]["code"] == "config"
+
+
+@pytest.mark.parametrize("stated", ["large", "BERT_LARGE", "bert-large-uncased"])
+@pytest.mark.parametrize("by", ["--model", "the path"])
+def test_a_log_of_another_model_than_stated_is_refused(stated, by, tmp_path, run):
+    model = stated if by == "the path" else "run"
+    log = write_file(tmp_path, f"logs/1n1g/{model}_b8_fp32_1.log", sample("pytorch"))
+    words = ("--model", stated) if by == "--model" else ()
+    code, detail = read_reason(run(log, "--fw", "pytorch", *words))
+    assert code == "config"
+    assert f"the log says model = bert-tiny, {by} says bert-large" in detail
+    assert f"the log says hidden_size = 128, {by} says 1024" in detail
+
+
+def test_a_campaign_counts_no_log_of_another_model_and_checks_all(build, collect_json):
+    built = build("1n1g", repeats=2)
+    for repeat, model in enumerate(("tiny", "large"), start=1):
+        hidden, layers = SIZES[f"bert-{model}"]
+        stated = json.dumps({"model": model, "hidden": hidden, "layers": layers})
+        built.complete("1n1g", repeat, 90.0 + repeat)
+        text = built.text("1n1g", 90.0 + repeat)
+        built.log("1n1g", repeat, f"hpcbert-config {stated}\n{text}")
+    row = first_row(collect_json(built.directory))
+    assert [run["valid"] for run in row["runs"]] == [True, False]
+    assert "hidden_size = 1024, expected 128" in row["runs"][1]["reasons"][0]["detail"]
+    assert "unchecked" not in row["flags"]
+
+
+def test_a_model_has_the_name_of_its_sizes():
+    for model, (hidden, layers) in SIZES.items():
+        assert model_name(Setting(hidden_size=hidden, layers=layers)) == model
+        assert model_facts(model) == {"model": model, "hidden_size": hidden, "layers": layers}
+    assert model_name(Setting(layers=24)) == "bert-large"
+    unnamed = [Setting(layers=4), Setting(hidden_size=1536), Setting()]
+    assert [model_name(setting) for setting in unnamed] == [""] * 3
+    assert model_facts("my-bert") == model_facts("bert") == {}
+
+
+@pytest.mark.slow
+def test_sizes_are_those_of_the_reference_program():
+    pytest.importorskip("torch", reason="the reference workload needs PyTorch")
+    from hpcbert.workloads.bert_settings import MODELS
+
+    sizes = {f"bert-{name}": (hidden, layers) for name, (layers, hidden, _) in MODELS.items()}
+    assert sizes == SIZES
+
+
+def list_headings(document: Document) -> list[tuple[str, str]]:
+    return [(table["model"], table["precision"]) for table in document["data"]["tables"]]
+
+
+@cases
+def test_a_table_of_another_model_is_not_headed_as_berts(  # noqa: PLR0917
+    recipe, lines, model, lost, tmp_path, run
+):
+    write_file(tmp_path, "logs/run_1.log", lines + drop_lines(recipe, OWN_SIZES if lost else ""))
+    document = run(tmp_path / "logs", *options_of(recipe))
+    assert [heading for heading, _ in list_headings(document)] == [model]
+    # Whoever says that it is BERT is contradicted.
+    code, detail = read_reason(run(tmp_path / "logs", *options_of(recipe), "--model", "bert-base"))
+    assert (code, "--model says" in detail) == ("config", True)
+
+
+def test_models_of_two_points_are_both_in_the_heading(tmp_path, run):
+    base = printed("megatron").decode()
+    sizes = {
+        "micro_batch_size ": (32, 16),
+        "global_batch_size ": (256, 128),
+        "batch size:": (256, 128),
+    }
+    halved = base
+    for name, (old, new) in sizes.items():
+        halved = re.sub(rf"({name}[ .]*){old}\b", rf"\g<1>{new}", halved)
+    write_file(tmp_path, "logs/run_1.log", base)
+    write_file(tmp_path, "logs/run_2.log", f"building GPT2 model ...\n{halved}")
+    shape = ("--nodes", "1", "--gpus-per-node", "8", "--precision", "fp32")
+    document = run(tmp_path / "logs", "--fw", "megatron", "--pattern", "run_*.log", *shape)
+    assert {heading for heading, _ in list_headings(document)} == {"GPT2 or bert-base"}
+
+
+@pytest.mark.slow
+@cases
+def test_a_precision_that_a_program_names_elsewhere_is_read(  # noqa: PLR0917
+    recipe, lines, before, nodes, precision, tmp_path, run
+):
+    """Its program prints `16-bits training: True`, or parameters of 16 bits, all the same."""
+    text = printed(recipe).decode(errors="replace").replace("torch.float32", "torch.bfloat16")
+    for content in (lines + text, text.replace(before, before + lines, 1)):
+        log = write_file(tmp_path, "logs/run_1.log", content)
+        shape = ("--nodes", nodes or 1, "--gpus-per-node", 8)
+        words = ("--fw", recipe, "--pattern", "*_{repeat}.log", *shape)
+        assert [heading for _, heading in list_headings(run(log, *words))] == [precision]
+        code, detail = read_reason(run(log, *words, "--precision", "fp16"))
+        assert code == "config"
+        assert f"the log says precision = {precision}, --precision says fp16" in detail

@@ -1,0 +1,516 @@
+"""Folders of logs as they lie in repositories; what is in no table is named, with why."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcbert.results.formats import shorten_command
+from tests.campaign.test_foreign import deepspeed_log
+from tests.kit import logs
+from tests.kit.cases import cases, read_constant
+from tests.kit.cli import Document, first_row, only_run, rows
+from tests.kit.logs import write_file
+from tests.kit.paths import TEMPLATES
+from tests.kit.recipes import printed
+from tests.recipes import test_tinygrad as tinygrad
+from tests.recipes.test_hf_trainer import make_history, print_history
+from tests.recipes.test_packing import format_log
+
+NVIDIA_V1 = "logs/mlcommons+training_results_v1.0/50619b5/NVIDIA/results"
+START = 1763717655.5
+WINDOW = ("--skip", 2, "--iters", 12)
+BOTH = {"ok": 2, "asked": 2}
+
+
+def list_left_out(document: Document) -> dict[str, str]:
+    """Return why each file was left out, by its name."""
+    return {Path(log["path"]).name: log["why"] for log in document["data"]["left_out"]}
+
+
+def list_tables(document: Document) -> list[tuple[Any, ...]]:
+    """Return variant, shapes and valid repeats of each table."""
+    return [
+        (
+            table["variant"],
+            tuple(row["shape"] for row in table["rows"]),
+            tuple(row["repeats"]["ok"] for row in table["rows"]),
+        )
+        for table in document["data"]["tables"]
+    ]
+
+
+def list_assumed(document: Document) -> dict[str, tuple[str, str]]:
+    return {fact["name"]: (fact["value"], fact["option"]) for fact in document["data"]["assumed"]}
+
+
+def write_jobs(root: Path, *names: str, **options: Any) -> Path:
+    """Write logs of one point that ran one after the other."""
+    for number, name in enumerate(names):
+        log = logs.log("1n1g", 100.0 + number, start=START + number * 3600, **options)
+        write_file(root, name, log)
+    return root
+
+
+@pytest.fixture
+def deepspeed(tmp_path: Path) -> Path:
+    root = tmp_path / "logs" / "deepspeed"
+    for number in (1, 2):
+        log = deepspeed_log([100.0 + number] * 118, run=number)
+        write_file(root, f"1n1g/bert_b32_fp32_{number}.log", log)
+    return root
+
+
+# --- Files that are left out ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["bert_b32_fp32_run2.log", "bert_b32_fp32_3.LOG", "bert_b32_fp32_3.log.zst", "a-7.out"]
+)
+def test_what_may_be_a_log_is_named_and_counted(deepspeed, collect, collect_json, name):
+    shutil.copy(deepspeed / "1n1g/bert_b32_fp32_1.log", deepspeed / "1n1g" / name)
+    document = collect_json(deepspeed)
+    assert (document["status"], document["exit_code"]) == ("partial", 4)
+    assert "a name in DLPerf's form" in list_left_out(document)[name]
+    assert first_row(document)["repeats"] == BOTH
+    text = collect(deepspeed)
+    assert (text.returncode, "101.50" in text.stdout) == (4, True)
+    assert "left out 1 file, because it does not have a name in DLPerf's form" in text.stderr
+    assert name in text.stderr
+    assert "hpcbert left out what may be a log" in text.stderr
+
+
+def test_what_is_no_log_is_named_and_no_loss(deepspeed, collect, collect_json):
+    for number in range(12):
+        write_file(deepspeed, f"result/table{number}.json", "{}")
+    write_file(deepspeed, "README.md", "numbers")
+    document = collect_json(deepspeed)
+    assert document["exit_code"] == 0
+    assert set(list_left_out(document)) == {"README.md", *(f"table{n}.json" for n in range(12))}
+    (line,) = (line for line in collect(deepspeed).stderr.splitlines() if "left out" in line)
+    assert "left out 13 files, because it does not have the name of a log" in line
+    assert "3 more, which --json names" in line
+
+
+def test_a_pattern_leaves_out_what_it_does_not_fit_and_a_named_file_is_a_loss(
+    deepspeed, collect, collect_json
+):
+    write_file(deepspeed, "1n1g/other.log", "x")
+    pattern = ("--pattern", "bert_b{batch_size}_{precision}_{repeat}.log")
+    document = collect_json(deepspeed, *pattern)
+    assert document["exit_code"] == 0
+    assert "does not match the pattern" in list_left_out(document)["other.log"]
+    assert "other.log" in collect(deepspeed, *pattern).stderr
+    document = collect_json(*sorted((deepspeed / "1n1g").iterdir()), *pattern)
+    assert (document["exit_code"], set(list_left_out(document))) == (4, {"other.log"})
+    assert first_row(document)["repeats"] == BOTH
+
+
+def test_an_unknown_file_or_framework_stops_no_table(deepspeed, collect_json):
+    root, name = deepspeed.parent, "1n1g/bert_b32_fp32_1.log"
+    write_file(root, f"unknown/{name}", "nobody knows\n" * 9)
+    write_file(deepspeed, "mystery/bert_b32_fp32_1.log", "nobody knows either\n" * 9)
+    document = collect_json(root)
+    assert (document["exit_code"], first_row(document)["repeats"]) == (4, BOTH)
+    reasons = sorted(log["why"] for log in document["data"]["left_out"])
+    assert ["It has no number" in reason for reason in reasons] == [True, False]
+    assert "names no framework" in reasons[1]
+    pattern = "{framework}/{nodes}n{gpus_per_node}g/bert_b{batch_size}_{precision}_{repeat}.log"
+    document = collect_json(root, "--pattern", pattern)
+    assert (document["exit_code"], first_row(document)["repeats"]) == (4, BOTH)
+    assert "no framework 'unknown'" in str(document["data"]["left_out"])
+
+
+def test_a_log_and_itself_compressed_are_one_and_another_is_refused(
+    deepspeed, collect, collect_json
+):
+    plain = deepspeed / "1n1g/bert_b32_fp32_1.log"
+    packed = plain.with_suffix(".log.gz")
+    packed.write_bytes(gzip.compress(deepspeed_log([300.0] * 118).encode()))
+    refused = collect(deepspeed)
+    assert (refused.returncode, "are both repeat 1 of one point" in refused.stderr) == (2, True)
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    (deepspeed / "1n1g/bert_b32_fp32_3.log").symlink_to(plain.name)
+    document = collect_json(deepspeed)
+    assert first_row(document)["repeats"] == BOTH
+    assert "which was read" in list_left_out(document)[packed.name]
+    assert "is a link to" in list_left_out(document).pop("bert_b32_fp32_3.log")
+    (deepspeed / "1n1g/bert_b32_fp32_3.log").unlink()
+    packed.with_suffix(".bz2").write_bytes(bz2.compress(plain.read_bytes()))
+    plain.unlink()
+    document = collect_json(deepspeed)
+    assert (document["exit_code"], first_row(document)["repeats"]) == (0, BOTH)
+    assert list(list_left_out(document)) == [packed.name]
+
+
+def test_a_reason_that_several_logs_share_is_printed_once(tmp_path, collect):
+    """Names are relative to the folder that all of them are in."""
+    for size in (4, 8):
+        for suffix, last in (("", 12), ("_acc", 3)):
+            log = logs.log("1n1g", 100.0, batch=size, last=last)
+            write_file(tmp_path, f"x/a_fp32_bs{size}_gpu1{suffix}.log", log)
+    result = collect(tmp_path / "x", "--gpus-per-node", 1, *WINDOW)
+    (line,) = (line for line in result.stderr.splitlines() if "left out 2 files" in line)
+    assert "because it has no number" in line
+    assert line.endswith(f"in {tmp_path}/x: a_fp32_bs4_gpu1_acc.log, a_fp32_bs8_gpu1_acc.log")
+    assert result.returncode == 4
+
+
+def test_each_reason_is_printed_if_no_log_can_be_read(tmp_path, collect):
+    logs.write_submission(tmp_path, [9, 10])
+    write_file(tmp_path, "Org/results/sys/bert/notes.log", "hello\n")
+    result = collect(tmp_path / "Org/results")
+    assert (result.returncode, result.stderr.count("error:")) == (2, 2)
+    assert "record extract" in result.stderr
+    assert "no line of a known one" in result.stderr
+
+
+@cases
+def test_a_file_that_no_program_wrote_is_named_with_the_reason(tmp_path, collect_json, text, why):
+    write_jobs(tmp_path / "x", "slurm-1.out")
+    path = tmp_path / "x/slurm-2.out"
+    path.symlink_to("nothing") if text is None else path.write_bytes(text.encode("latin-1") * 20)
+    (reason,) = list_left_out(collect_json(tmp_path / "x", *WINDOW)).values()
+    assert why in reason
+
+
+def test_a_long_command_line_is_shortened_below_the_table():
+    command = "hpcbert collect " + " ".join(f"/data/logs/slurm-{n}.out" for n in range(40))
+    text = shorten_command(command)
+    assert len(text) < 400
+    assert text.startswith("hpcbert collect /data/logs/slurm-0.out")
+    assert len(command.split()) == len(text.split(" … ")[0].split()) + int(text.split()[-6])
+    assert shorten_command("hpcbert collect logs") == "hpcbert collect logs"
+
+
+# --- Windows --------------------------------------------------------------------------------------
+
+
+def test_a_window_may_go_on_to_the_end(deepspeed, collect_json):
+    for number in (1, 2):
+        rates = [1.0] * 18 + [100.0 + number] * 100 + [200.0 + number] * 100
+        log = deepspeed_log(rates, run=number)
+        write_file(deepspeed, f"1n1g/bert_b32_fp32_{number}.log", log)
+    row = first_row(collect_json(deepspeed, "--iters", "end"))
+    assert row["median"] == pytest.approx(151.5)
+    assert row["window"] == {"skip": 20, "iters": "end", "counted": "iterations 21 to the end"}
+    row = first_row(collect_json(deepspeed, "--skip", "120", "--iters", "end"))
+    assert row["median"] == pytest.approx(201.5)
+    assert first_row(collect_json(deepspeed))["median"] == pytest.approx(101.5)
+
+
+def test_a_run_that_ended_before_the_others_needs_a_closing_line(deepspeed, collect_json):
+    """Only a line after all records closes a run."""
+    rate = "Average throughput: 100.0 samples/s\n"
+    log = deepspeed_log([100.0] * 90, run=7)
+    now_and_then = log.replace("\n", f"\n{rate}")
+    for text, is_valid in ((log, False), (now_and_then, False), (log + rate, True)):
+        write_file(deepspeed, "1n1g/bert_b32_fp32_3.log", text)
+        run = first_row(collect_json(deepspeed, "--iters", "end"))["runs"][2]
+        assert run["valid"] is is_valid
+    write_file(deepspeed, "1n1g/bert_b32_fp32_3.log", log)
+    document = collect_json(deepspeed, "--iters", "end")
+    detail = first_row(document)["runs"][2]["reasons"][0]["detail"]
+    assert "ends at iteration 92, that of another repeat at 120" in detail
+    assert document["exit_code"] == 4
+
+
+@pytest.mark.parametrize("last", [0, 1, 17])
+def test_a_window_without_an_end_is_incomplete(deepspeed, collect_json, last):
+    for number in (1, 2):
+        log = deepspeed_log([9.0 + number] * last, run=number)
+        write_file(deepspeed, f"1n1g/bert_b32_fp32_{number}.log", f"{log}x\n")
+    document = collect_json(deepspeed, "--iters", "end")
+    assert (document["exit_code"], first_row(document)["repeats"]["ok"]) == (4, 0)
+    assert "1099511627776" not in json.dumps(document)
+
+
+@pytest.mark.parametrize("value", ["End", "0", "-1", "1e3", "٣"], ids=ascii)
+def test_other_ends_are_usage_errors(deepspeed, collect, value):
+    result = collect(deepspeed, "--iters", value)
+    assert result.returncode == 2
+    assert "neither a number above 0 nor `end`" in result.stderr
+
+
+@pytest.mark.parametrize("last_line", ["", "RuntimeError: NCCL communicator was aborted"])
+def test_a_window_to_the_end_is_assumed_unless_the_log_ends_with_an_error(
+    tmp_path, collect_json, last_line
+):
+    log = logs.log("1n1g", 100.0, last=60)
+    write_file(tmp_path / "x", "slurm-4711.out", f"{log}{last_line}\n")
+    document = collect_json(tmp_path / "x")
+    assert first_row(document)["repeats"]["ok"] == (0 if last_line else 1)
+    window = ("iterations 21 to the end", "--skip and --iters")
+    assert last_line or list_assumed(document)["window"] == window
+
+
+@pytest.mark.parametrize("words", [(), ("--iters", "end")], ids=["assumed", "requested"])
+def test_a_window_to_the_end_does_not_end_where_a_record_is_damaged(tmp_path, collect_json, words):
+    lines = logs.log("1n1g", 100.0, last=60).splitlines(keepends=True)
+    write_file(tmp_path / "x", "slurm-4711.out", "".join([*lines[:41], *lines[40:]]))
+    run = only_run(collect_json(tmp_path / "x", *words))
+    assert run["throughput"] is None
+    assert "printed twice" in run["reasons"][0]["detail"]
+
+
+def _contradict_footer() -> str:
+    log = (TEMPLATES / "ngc-tf1/sample.log").read_text()
+    return re.sub(r"( -  throughput_train : )\S+", r"\g<1>541.0", log)
+
+
+def _contradict_beginning() -> str:
+    """Return a log whose rates and times agree only after the protocol's window."""
+    *lines, end = logs.log("1n1g", 100.0, iters=1200).splitlines(keepends=True)
+    lines[1:121] = [line.replace("s/s: 100.00", "s/s: 150.00") for line in lines[1:121]]
+    return "".join([*lines, end])
+
+
+@pytest.mark.parametrize("make_log", [_contradict_footer, _contradict_beginning])
+def test_contradictory_numbers_give_none(tmp_path, run, make_log):
+    write_file(tmp_path / "x", "slurm-4711.out", make_log())
+    shape = ("--nodes", 1, "--gpus-per-node", 8) if make_log is _contradict_footer else ()
+    entry = only_run(run(tmp_path / "x", *shape))
+    assert (entry["throughput"], entry["reasons"][0]["code"]) == (None, "contradiction")
+
+
+# --- Shapes, systems and repeats, from names ------------------------------------------------------
+
+
+def test_gpus_alone_give_the_shapes_of_one_folder(tmp_path, collect, collect_json):
+    for gpus in (1, 4, 8, 32, 12):
+        for number in (1, 2):
+            log = deepspeed_log([100.0 * gpus + number] * 118, samples=32 * gpus, run=number)
+            write_file(tmp_path, f"x/bs32_fp32_gpu{gpus}_run{number}.log", log)
+    pattern = "bs{batch_size}_{precision}_gpu{gpus}_run{repeat}.log"
+    words = (tmp_path / "x", "--fw", "deepspeed", "--pattern", pattern)
+    document = collect_json(*words)
+    assert document["exit_code"] == 4
+    assert "has nodes" in list_left_out(document)["bs32_fp32_gpu12_run1.log"]
+    for path in (tmp_path / "x").glob("*gpu12*"):
+        path.unlink()
+    expected = rows(collect_json(*words, "--gpus-per-node", "8"))
+    assert [row["shape"] for row in expected] == ["1n1g", "1n4g", "1n8g", "4n8g"]
+    assert rows(document) == rows(collect_json(*words)) == expected
+    text = collect(*words).stdout
+    assert "only their GPUs are known, and a node usually has 8; --gpus-per-node" in text
+    assert "nodes = 1 with 4 GPUs each, 1 with 8 GPUs each, 4 with 8 GPUs each" in text
+    four = rows(collect_json(*words, "--gpus-per-node", "4"))
+    assert [row["shape"] for row in four] == ["1n1g", "1n4g", "2n4g", "8n4g"]
+
+
+@cases
+def test_logs_of_one_folder_are_repeats_and_folders_are_systems(
+    tmp_path, collect_json, names, tables
+):
+    document = collect_json(write_jobs(tmp_path / "x", *names), *WINDOW)
+    assert sorted(list_tables(document)) == sorted(tables)
+    assert list_assumed(document)["framework"] == ("pytorch", "--fw")
+
+
+def test_logs_that_may_be_of_two_experiments_leave_the_others_their_table(tmp_path, collect_json):
+    names = ("a/train.log", "a/train.log.1", "b/slurm-1.out", "b/slurm-2.out")
+    document = collect_json(write_jobs(tmp_path / "x", *names), *WINDOW)
+    assert list_tables(document) == [("system=b", ("1n1g",), (2,))]
+    assert (set(list_left_out(document)), document["exit_code"]) == (
+        {"train.log", "train.log.1"},
+        4,
+    )
+
+
+def test_a_system_keeps_the_sequence_length_and_is_not_compared(tmp_path, collect_json):
+    for number, name in enumerate(("A100/slurm-1.out", "V100/slurm-2.out")):
+        log = logs.log(f"1n{1 + 3 * number}g", 100.0, start=START + number * 3600)
+        write_file(tmp_path / "x", name, log.replace('{"', '{"sequence_length": 512, "', 1))
+    tables = list_tables(collect_json(tmp_path / "x", *WINDOW))
+    variant = "sequence_length=512,system="
+    assert tables == [(f"{variant}A100", ("1n1g",), (1,)), (f"{variant}V100", ("1n4g",), (1,))]
+
+
+def test_of_a_jobs_tasks_one_file_is_read(tmp_path, collect_json):
+    write_jobs(tmp_path / "x", "bert_71_0.out", "bert_72_0.out")
+    write_jobs(tmp_path / "x", "bert_71_1.out", "bert_72_1.out")
+    write_file(tmp_path / "x", "bert_71_2.out", "waiting for rank 0\n")
+    document = collect_json(tmp_path / "x", *WINDOW)
+    assert list_tables(document) == [("", ("1n1g",), (2,))]
+    left_out = list_left_out(document)
+    assert set(left_out) == {"bert_71_1.out", "bert_71_2.out", "bert_72_1.out"}
+    assert all("another task" in why for why in left_out.values())
+
+
+@pytest.mark.slow
+def test_systems_of_mlperf_get_tables_of_their_own(shared, collect_json):
+    tables = collect_json(shared / NVIDIA_V1)["data"]["tables"]
+    variants = {table["variant"].split(",")[-1] for table in tables}
+    assert len(variants) == len(tables) > 1
+    assert {table["rule"] for table in tables} == {"run-clock"}
+
+
+@pytest.mark.parametrize(("model", "length"), [("rn50", None), ("bert", 128)])
+def test_only_a_bert_has_the_recipes_sequence_length(tmp_path, collect_json, model, length):
+    write_file(tmp_path, f"x/tf2/2n8g/{model}_b32_fp32_1.log", printed("tf2"))
+    row = first_row(collect_json(tmp_path / "x"))
+    tokens = row["metrics"]["tokens_per_second"]
+    assert tokens == (length and pytest.approx(row["median"] * length))
+
+
+def test_a_cut_log_of_a_numbered_layout_is_a_repeat_of_its_own_system(tmp_path, run):
+    whole = tinygrad.write_runs(tmp_path, tinygrad.format_run(160.0), tinygrad.format_run(161.0))
+    other = whole.parent.parent / "tinybox_green" / "bert"
+    shutil.copytree(whole, other)
+    systems = tmp_path / "tinycorp/systems"
+    shutil.copy(systems / "tinybox_red.json", systems / "tinybox_green.json")
+    for path in other.iterdir():
+        # Another day: the runs of both systems do not overlap.
+        path.write_text(path.read_text().replace('"time_ms": 174', '"time_ms": 175'))
+    cut = other / "result_1.txt"
+    cut.write_text(cut.read_text().rpartition(":::MLLOG")[0])
+    document = run(whole.parent.parent)
+    counts = [table["rows"][0]["repeats"] for table in document["data"]["tables"]]
+    assert sorted(count["ok"] for count in counts) == [1, 2]
+    assert ([count["asked"] for count in counts], document["data"]["left_out"]) == ([2, 2], [])
+
+
+def test_two_logs_of_one_run_count_once_wherever_its_ranks_go_on(tmp_path, run):
+    """Two of tinycorp's v4.1 logs differ only in the seed, behind the end of the run."""
+    folder = tinygrad.write_runs(tmp_path, tinygrad.format_run(160.0), tinygrad.format_run(161.0))
+    text = (folder / "result_0.txt").read_text()
+    noise = "7: ERROR sharp_create_job failed: no manager\n" * 4000
+    (folder / "result_0.txt").write_text(text + noise)
+    (folder / "result_2.txt").write_text(f"{text}seed 2\n")
+    row = first_row(run(folder))
+    assert row["repeats"] == {"ok": 2, "asked": 3}
+    reasons = [[reason["code"] for reason in entry["reasons"]] for entry in row["runs"]]
+    assert reasons == [[], [], ["duplicate"]]
+
+
+# --- Explanations ---------------------------------------------------------------------------------
+
+
+def test_an_explanation_has_facts_with_their_lines_and_all_rules(tmp_path, collect, collect_json):
+    path = write_file(tmp_path, "slurm-4711.out", "noise\n" + logs.log("1n1g", 100.0, last=60))
+    (log,) = collect_json("--explain", path)["data"]["logs"]
+    facts = {fact["name"]: (fact["value"], fact["line"]) for fact in log["facts"]}
+    assert (log["framework"], facts["precision"]) == ("pytorch", ("fp32", 2))
+    rules = [outcome["rule"] for outcome in log["outcomes"]]
+    assert len([outcome for outcome in log["outcomes"] if outcome["is_chosen"]]) == 1 < len(rules)
+    text = collect("-v", path).stdout
+    assert "precision = fp32: line 2: hpcbert-config" in text
+    assert all(name in text for name in rules)
+
+
+def test_an_explanation_names_a_systems_description_or_the_problem(tmp_path, collect_json):
+    system = '{"number_of_nodes": 2, "accelerators_per_node": 4}'
+    description = write_file(tmp_path, "Org/systems/SYS.json", system)
+    log = "\n".join(logs.log("2n4g", 100.0, last=60).splitlines()[1:])
+    path = write_file(tmp_path, "Org/results/SYS/bert/result_0.txt", log)
+    (explanation,) = collect_json("--explain", path)["data"]["logs"]
+    facts = {fact["name"]: (fact["value"], fact["text"]) for fact in explanation["facts"]}
+    assert facts["gpus_per_node"] == (4, f"of {description}")
+    document = collect_json("--explain", write_file(tmp_path, "x.log", "nobody knows\n"))
+    assert document["exit_code"] == 4
+    assert "no line of a known" in document["data"]["logs"][0]["problem"]
+
+
+# --- Files of results, and files of one run -------------------------------------------------------
+
+
+@cases
+def test_files_of_results_are_read(tmp_path, collect_json, files, words, expected):
+    for name, content in files.items():
+        write_file(tmp_path, f"x/run/{name}", json.dumps(content, indent=2))
+    document = collect_json(tmp_path / "x", *(words or ()))
+    assert ("5.6" in str(document["data"]), document["exit_code"]) == (False, 0 if expected else 2)
+    for table in document["data"]["tables"] if expected else ():
+        (row,) = table["rows"]
+        assert (table["framework"], row["shape"], row["median"]) == expected
+
+
+def test_a_file_of_results_next_to_a_valid_log_is_its_run(tmp_path, collect_json):
+    write_jobs(tmp_path / "x", "run.log")
+    for name, content in read_constant(__file__, "REPORT").items():
+        write_file(tmp_path, f"x/{name}", json.dumps(content, indent=4))
+    document = collect_json(tmp_path / "x", *WINDOW)
+    assert [table["framework"] for table in document["data"]["tables"]] == ["pytorch"]
+    assert "run.log" in list_left_out(document)["benchmark_report.json"]
+
+
+TRAINER = (
+    *("--nodes", 1, "--gpus-per-node", 2, "--batch-size", 4, "--precision", "fp16"),
+    *("--set", "sequence_length=128", "--set", "accumulation=1"),
+)
+
+
+def write_trainer_file(path: Path, scale: float = 1.0) -> None:
+    """Write what the Trainer does about 120 steps at 16 samples/s; in a scale of its time."""
+    end = {"train_runtime": 63.0 * scale, "train_samples_per_second": 15.24 / scale}
+    text = json.dumps(end, indent=4)
+    if path.name != "all_results.json":
+        text = print_history([*make_history(scale=scale), end], path.name)
+    write_file(path.parent, path.name, text)
+
+
+@cases
+def test_a_trainers_files_are_one_run(tmp_path, collect_json, names, read, rule):
+    for name in names:
+        write_trainer_file(tmp_path / "x" / name)
+    document = collect_json(tmp_path / "x", *TRAINER)
+    run = only_run(document)
+    assert (run["log"], run["valid"]) == (f"{tmp_path}/x/{read}", True)
+    assert document["data"]["tables"][0]["rule"] == rule
+
+
+@pytest.mark.parametrize("name", ["trainer_state.json", "all_results.json"])
+def test_a_file_that_contradicts_the_log_next_to_it_leaves_no_number(tmp_path, collect_json, name):
+    write_trainer_file(tmp_path / "x/train.log")
+    write_trainer_file(tmp_path / "x" / name, scale=0.5)
+    run = only_run(collect_json(tmp_path / "x", *TRAINER))
+    assert (run["throughput"], run["reasons"][0]["code"]) == (None, "contradiction")
+    assert name in run["reasons"][0]["detail"]
+
+
+@pytest.mark.parametrize("damage", ["start", "end"])
+def test_of_mlperfs_lines_those_of_the_end_must_be_whole(tmp_path, collect_json, damage):
+    rank = "device: cuda:0 n_gpu: 8, distributed training: True, 16-bits training: True"
+    for number in (1, 2, 3):
+        is_damaged = number == 2
+        ranks = 2 if is_damaged and damage == "start" else 8
+        text = format_log(ranks=ranks, extra=rank).decode().replace("1695000", f"169{number}000")
+        lines = text.replace("7759.98", f"77{number}9.98").splitlines(keepends=True)
+        if is_damaged and damage == "end":
+            lines = [line for line in lines if '"run_stop"' not in line]
+        write_file(tmp_path / "SYSTEM/bert", f"result_{number}.txt", "".join(lines))
+    row = first_row(collect_json(tmp_path / "SYSTEM/bert", "--set", "packing=2"))
+    assert [Path(run["log"]).name for run in row["runs"]] == [f"result_{n}.txt" for n in (1, 2, 3)]
+    reasons = [reason for run in row["runs"] for reason in run["reasons"]]
+    assert row["repeats"] == {"ok": 3 - len(reasons), "asked": 3}
+    assert [reason["code"] for reason in reasons] == ["incomplete"] * (damage == "end")
+    assert "run_stop" in str(reasons) or not reasons
+
+
+def test_lines_of_two_recipes_name_both(tmp_path, collect_json):
+    shutil.copytree(TEMPLATES / "pytorch", tmp_path / "templates/copy")
+    write_jobs(tmp_path / "x", "slurm-1.out")
+    document = collect_json(tmp_path / "x", "--templates", tmp_path / "templates")
+    (error,) = document["errors"]
+    assert (document["exit_code"], "copy and of pytorch" in error["message"]) == (2, True)
+    assert "--fw copy or --fw pytorch" in error["hint"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "recipe", sorted(path.parent.name for path in TEMPLATES.glob("*/sample.log"))
+)
+def test_a_sample_is_its_own_recipes_or_names_what_it_lacks(recipe, tmp_path, collect_json):
+    write_file(tmp_path, "x/slurm-4711.out", printed(recipe))
+    document = collect_json(tmp_path / "x")
+    tables = (document["data"] or {}).get("tables", ())
+    frameworks = {table["framework"] for table in tables if table["rows"][0]["median"]}
+    assert frameworks <= {recipe}
+    assert frameworks or document["exit_code"] in {2, 4}

@@ -1,0 +1,243 @@
+"""Repeats are repeats of one experiment, and each is a run of its own that nothing disturbed."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.campaign.test_foreign import list_codes
+from tests.kit import logs
+from tests.kit.campaigns import Build, node, write_nodes
+from tests.kit.cases import cases, read_constant
+from tests.kit.cli import Document, first_row
+from tests.kit.logs import write_file
+from tests.kit.recipes import options_of, sample
+
+pytestmark = pytest.mark.slow
+
+WINDOW = ("--skip", 2, "--iters", 12)
+PATTERN = "*_{precision}_bs{batch_size}_gpu{gpus}*.log"
+SHAPE = ("--nodes", 1, "--gpus-per-node", 1)
+POINT = (*SHAPE, "--batch-size", 4, "--precision", "fp32", *WINDOW)
+BOTH = {"ok": 2, "asked": 2}
+
+
+def collect_logs(run: Any, root: Path) -> dict[str, Document]:
+    """Return the rows of logs that write_log wrote, by shape."""
+    write_file(root, "templates/stated/recipe.toml", read_constant(__file__, "RECIPE"))
+    words = ("--fw", "stated", "--templates", root / "templates", *WINDOW)
+    tables = run(root / "logs", *words)["data"]["tables"]
+    return {row["shape"]: row for table in tables for row in table["rows"]}
+
+
+def write_log(root: Path, name: str, rate: float, **facts: object) -> Path:
+    """Write a log of a framework that states facts: `name = value` lines above its steps."""
+    header = "".join(f"{key} = {value}\n" for key, value in facts.items())
+    return write_file(root, f"logs/{name}.log", header + logs.log("1n1g", rate))
+
+
+@pytest.mark.parametrize(
+    ("fact", "values"),
+    [("sequence_length", (128, 512)), ("global_batch_size", (4, 8)), ("accumulation", (1, 4))],
+)
+@pytest.mark.parametrize("runs", [2, 5])
+def test_different_experiments_have_no_median(tmp_path, run, fact, values, runs):
+    for number in range(1, runs + 1):
+        facts = {fact: values[number == runs]}
+        write_log(tmp_path, f"1n1g/bert_b4_fp32_{number}", 100.0 + number, **facts)
+    (row,) = collect_logs(run, tmp_path).values()
+    assert (row["median"], row["repeats"]) == (None, {"ok": 0, "asked": runs})
+    for entry in row["runs"]:
+        (reason,) = entry["reasons"]
+        assert reason["code"] == "incomparable"
+        assert any(f"{name} differs" in reason["detail"] for name in (fact, "accumulation"))
+
+
+def test_what_a_log_does_not_state_differs_from_nothing(tmp_path, run):
+    """And logs that differ only at their end are no copies."""
+    for number, facts in enumerate(({"sequence_length": 128}, {}), start=1):
+        path = write_log(tmp_path, f"1n1g/bert_b4_fp32_{number}", 100.0, **facts)
+        path.write_text("x\n" * 10_000 + path.read_text() + f"{number}\n")
+    (row,) = collect_logs(run, tmp_path).values()
+    assert row["repeats"] == BOTH
+
+
+def test_points_of_other_experiments_have_no_speedup(tmp_path, run):
+    for number in (1, 2):
+        for gpus, optimizer in ((1, "adam"), (2, "adam"), (8, "lamb")):
+            name = f"1n{gpus}g/bert_b4_fp32_{number}"
+            write_log(tmp_path, name, 100.0 * gpus + number, optimizer=optimizer)
+    points = collect_logs(run, tmp_path)
+    assert points["1n2g"]["speedup"] == pytest.approx(2, rel=0.01)
+    assert points["1n8g"]["speedup"] is None
+    assert {"mixed-environment", "no-baseline"} <= set(points["1n8g"]["flags"])
+    (difference,) = points["1n8g"]["differences"]
+    assert (difference["fact"], difference["scope"]) == ("optimizer", "points")
+
+
+def test_copies_of_a_log_are_one_run_and_under_two_points_none(tmp_path, run):
+    for number in (1, 2):
+        write_log(tmp_path, f"1n1g/bert_b4_fp32_{number}", 100.0 + number)
+    folder = tmp_path / "logs/1n1g"
+    shutil.copy(folder / "bert_b4_fp32_1.log", folder / "bert_b4_fp32_3.log")
+    row = collect_logs(run, tmp_path)["1n1g"]
+    assert (row["repeats"], list_codes(row)) == ({"ok": 2, "asked": 3}, {3: ["duplicate"]})
+    assert "bert_b4_fp32_1.log" in row["runs"][2]["reasons"][0]["detail"]
+    (tmp_path / "logs/1n4g").mkdir()
+    shutil.copy(folder / "bert_b4_fp32_2.log", tmp_path / "logs/1n4g/bert_b4_fp32_1.log")
+    points = collect_logs(run, tmp_path)
+    assert points["1n1g"]["repeats"] == {"ok": 1, "asked": 3}
+    assert list_codes(points["1n4g"]) == {1: ["duplicate"]}
+
+
+# --- Campaigns ------------------------------------------------------------------------------------
+
+
+def make_gpus(card: str) -> list[str]:
+    return [f"{n}, {card}, 535.104.05, 81920, 400.00, 1410, 1593" for n in range(8)]
+
+
+def build_on_nodes(build: Build, *environments: dict[str, Any], shape: str = "1n1g") -> Path:
+    """Make a campaign of a repeat for each environment, each on a node of that."""
+    built = build(shape, name=f"of-{shape}", repeats=len(environments), scheduler="local")
+    for number, changes in enumerate(environments, start=1):
+        built.complete(shape, number, 10.0 + number)
+        write_nodes(built.directory, built.array(shape), number, node(**changes))
+    return built.directory
+
+
+def test_a_copied_log_counts_nowhere_in_a_campaign(build, collect_json):
+    directory = build_on_nodes(build, {}, {}, {})
+    first, _, third = sorted(directory.rglob("*.log"))
+    shutil.copy(third, first)
+    row = first_row(collect_json(directory))
+    assert row["repeats"] == {"ok": 1, "asked": 3}
+    assert list_codes(row) == {1: ["duplicate"], 3: ["duplicate"]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "fact"),
+    [
+        ({"host__gpus": make_gpus("Tesla V100-SXM2-32GB")}, "GPU"),
+        ({"image__packages": ["torch-2.6.0", "numpy-1.26.4"]}, "package torch"),
+        ({"host__machine": "aarch64"}, "machine"),
+    ],
+    ids=["GPU", "framework version", "architecture"],
+)
+def test_repeats_on_other_hardware_or_software_have_no_median(build, collect_json, changes, fact):
+    document = collect_json(build_on_nodes(build, {}, changes, {}))
+    row = first_row(document)
+    assert (document["exit_code"], row["median"], row["repeats"]["ok"]) == (4, None, 0)
+    reasons = [run["reasons"][0]["detail"] for run in row["runs"]]
+    assert all(f"{fact} differs between repeats" in reason for reason in reasons)
+
+
+def test_repeats_on_the_same_mixture_of_nodes_are_repeats(build, collect_json):
+    built = build("2n2g", repeats=2, scheduler="local")
+    for number in (1, 2):
+        built.complete("2n2g", number, 10.0 + number)
+        nodes = (node("n1"), node("n2", host__gpus=make_gpus("Tesla V100-SXM2-32GB")))
+        write_nodes(built.directory, built.array("2n2g"), number, *nodes)
+    row = first_row(collect_json(built.directory))
+    assert (row["repeats"]["ok"], "mixed-environment" in row["flags"]) == (2, True)
+
+
+def test_a_point_on_other_gpus_than_the_baseline_has_no_speedup(build, collect_json):
+    base = build_on_nodes(build, {}, {})
+    changes = {"host__gpus": make_gpus("Tesla V100-SXM2-32GB")}
+    other = build_on_nodes(build, changes, changes, shape="1n2g")
+    row = collect_json(base, other)["data"]["tables"][0]["rows"][1]
+    assert (row["repeats"]["ok"], row["speedup"]) == (2, None)
+    assert {"mixed-environment", "no-baseline"} <= set(row["flags"])
+
+
+@pytest.mark.parametrize(
+    ("gpus", "ok"), [(make_gpus("NVIDIA A100"), 2), ([], 0)], ids=["GPUs", "none"]
+)
+def test_another_cpu_matters_where_there_is_no_gpu(build, collect_json, gpus, ok):
+    cpus = ("AMD EPYC 7742", "Intel Xeon 8480")
+    directory = build_on_nodes(build, *({"host__gpus": gpus, "host__cpu": cpu} for cpu in cpus))
+    assert first_row(collect_json(directory))["repeats"]["ok"] == ok
+
+
+# --- Logs that fall on one point ------------------------------------------------------------------
+
+
+def write_pair(root: Path, *names: str) -> Path:
+    """Write two logs of one point, the second an hour after the first."""
+    for number, name in enumerate(names):
+        log = logs.log("1n1g", 100.0 + 30 * number, start=1763717655.5 + number * 3600)
+        write_file(root, f"pytorch/{name}", log)
+    return root / "pytorch"
+
+
+@cases
+def test_logs_that_fall_on_one_point_are_repeats_only_if_the_user_says_so(
+    names, pattern, tmp_path, run
+):
+    nodes = () if pattern and "gpu{" in pattern else ("--nodes", 1)
+    words = (*(("--pattern", pattern) if pattern else ()), "--gpus-per-node", 1, *nodes, *WINDOW)
+    folder = write_pair(tmp_path, *names)
+    document = run(folder, *words)
+    assert document["exit_code"] == 2
+    assert all(name in document["errors"][0]["message"] for name in names)
+    assert "--as-repeats" in document["errors"][0]["hint"]
+    row = first_row(run(folder, *words, "--as-repeats"))
+    assert (row["repeats"], [entry["repeat"] for entry in row["runs"]]) == (BOTH, [1, 2])
+
+
+@cases
+def test_a_number_in_the_pattern_says_that_logs_are_repeats(names, pattern, tmp_path, run):
+    document = run(write_pair(tmp_path, *names), *POINT, "--pattern", pattern)
+    assert first_row(document)["repeats"] == BOTH
+
+
+def test_an_invalid_log_of_another_experiment_is_left_out(tmp_path, run):
+    folder = write_pair(tmp_path, "x_fp32_bs4_gpu1.log", "x_fp32_bs4_gpu1_acc.log")
+    write_file(folder, "x_fp32_bs4_gpu1_acc.log", logs.log("1n1g", 100, last=3))
+    document = run(folder, "--pattern", PATTERN, "--gpus-per-node", 1, *WINDOW)
+    assert (document["exit_code"], first_row(document)["repeats"]) == (4, {"ok": 1, "asked": 1})
+    (log,) = document["data"]["left_out"]
+    assert "nothing says that it is a repeat of" in log["why"]
+    assert "x_fp32_bs4_gpu1.log" in log["why"]
+
+
+def test_options_about_repeats_have_no_effect_on_campaigns(build, run):
+    document = run(build("1n1g", repeats=1).directory, "--as-repeats")
+    assert "--as-repeats has no effect on campaigns" in document["errors"][0]["message"]
+
+
+def test_two_real_logs_with_and_without_accumulation_are_not_pooled(shared, run):
+    folder = shared / "logs/PaddlePaddle+Perf/v2.0-ee2e639/Bert/OtherReports/PyTorch/logs"
+    start = "bert_base_lamb_pretraining.pyt_bert_pretraining_phase1"
+    names = [f"{start}{suffix}_fp32_bs32_gpu32.log" for suffix in ("", "_without_gradacc")]
+    words = ("--pattern", PATTERN, "--fw", "ngc-pytorch", "--rule", "footer", "--gpus-per-node", 8)
+    document = run(*(folder / name for name in names), *words)
+    assert document["exit_code"] == 2
+    assert all(name in document["errors"][0]["message"] for name in names)
+
+
+@cases
+def test_runs_that_were_measured_at_the_same_time_are_no_repeats(seconds, hosts, ok, tmp_path, run):
+    for number, delay in enumerate(seconds, start=1):
+        head = f"{hosts[number - 1]}:71:99 [0] NCCL INFO Bootstrap : Using eth0\n" if hosts else ""
+        log = head + logs.log("1n1g", 100.0 + number, start=1763717655.5 + delay)
+        write_file(tmp_path, f"pytorch/1n1g/bert_b4_fp32_{number}.log", log)
+    row = first_row(run(tmp_path / "pytorch", *WINDOW))
+    assert row["repeats"] == {"ok": ok, "asked": 3}
+    reasons = [reason for entry in row["runs"] for reason in entry["reasons"]]
+    assert all(reason["code"] == "shared-nodes" for reason in reasons)
+    assert all("bert_b4_fp32_" in reason["detail"] for reason in reasons)
+
+
+@cases
+def test_logs_of_the_ranks_of_one_run_are_one_run(recipe, words, tmp_path, run):
+    for rank in range(3):
+        log = f"rank {rank}\n".encode() + sample(recipe) + f"rank {rank} ended\n".encode()
+        write_file(tmp_path, f"logs/run_{rank}.log", log)
+    row = first_row(run(tmp_path / "logs", *options_of(recipe), *words))
+    shared = {number: ["shared-nodes"] for number in (1, 2, 3)}
+    assert (row["repeats"]["ok"], list_codes(row)) == (0, shared)
