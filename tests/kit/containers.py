@@ -100,14 +100,11 @@ def real_apptainer() -> str:
 
 def open_stand_ins(folder: Path) -> Path:
     """Copy the stand-ins to where every user can run them; return the folder for PATH."""
-    copy = folder / HERE.relative_to(HERE.parents[1])
-    for name in ("stand-in", "enroot_stand_in", "pyxis_stand_in"):
-        shutil.copytree(HERE / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-    # Each of hundreds of starts would compile them.
-    subprocess.run(["/usr/bin/python3", "-m", "compileall", "-q", copy], check=True)
+    copy = folder / "stand-in"
+    shutil.copytree(HERE / "stand-in", copy)
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o755)
-    return copy / "stand-in"
+    return copy
 
 
 def folders_of_enroot(folder: Path) -> dict[str, str]:
