@@ -9,24 +9,23 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.container import cache, reference
+from hpcbert.container import cache
+from hpcbert.container.reference import parse_reference
 from hpcbert.errors import UsageError
 from tests.kit.cases import cases
 from tests.kit.containers import pointer
 
-IMAGE = reference.parse_reference("docker://somebody@r.io#bert/tiny:1.0")
+IMAGE = parse_reference("docker://somebody@r.io#bert/tiny:1.0")
+ELSEWHERE = "elsewhere-7-1 elsewhere another-boot/pid:[1]/0 7 1234\n"
 
 
-def store_image(directory: Path, stem: str = IMAGE.stem, content: bytes = b"hsqs image") -> Path:
-    """Put an image there as image.sh does."""
-    image = directory / f"{stem}+0123456789ab.sqsh"
-    image.write_bytes(content)
-    sha256 = "0123456789ab" + "0" * 52
-    document = pointer(
-        image, "docker://r.io#bert/tiny:1.0", sha256, enroot="4.1.2", provenance=None
-    )
-    path = directory / f"{stem}.json"
-    path.write_text(json.dumps(document, indent=1))
+def store_image(directory: Path) -> Path:
+    """Put an image there as image.sh does; return its pointer."""
+    image = directory / f"{IMAGE.stem}+0123456789ab.sqsh"
+    image.write_bytes(b"hsqs image")
+    text = pointer(image, "docker://r.io#bert/tiny:1.0", "0123456789ab" + "0" * 52, enroot="4.1.2")
+    path = directory / f"{IMAGE.stem}.json"
+    path.write_text(json.dumps(text, indent=1))
     return path
 
 
@@ -39,17 +38,16 @@ def hold_lock(directory: Path, holder: str, *, age: float = 0.0) -> None:
 
 
 def test_an_image_is_found_by_its_reference_whoever_logs_in(tmp_path: Path) -> None:
+    assert cache.list_images(tmp_path / "none") == cache.find_leftovers(tmp_path / "none") == ()
     store_image(tmp_path)
-    cached_image = cache.find_image(tmp_path, IMAGE)
-    assert cached_image is not None
-    assert cached_image.path == str(tmp_path / f"{IMAGE.stem}+0123456789ab.sqsh")
-    assert cached_image.sha256.startswith("0123456789ab")
-    for text, image in (
-        ("docker://r.io#bert/tiny:1.0", cached_image),
-        ("docker://r.io#bert/tiny:1.1", None),
-        ("/a/file.sqsh", None),
-    ):
-        assert cache.find_image(tmp_path, reference.parse_reference(text)) == image
+    cached = cache.find_image(tmp_path, IMAGE)
+    assert cached is not None
+    assert cached.path == str(tmp_path / f"{IMAGE.stem}+0123456789ab.sqsh")
+    assert cached.sha256.startswith("0123456789ab")
+    other_user = parse_reference("docker://r.io#bert/tiny:1.0")
+    assert cache.find_image(tmp_path, other_user) == cached
+    for text in ("docker://r.io#bert/tiny:1.1", "/a/file.sqsh"):
+        assert cache.find_image(tmp_path, parse_reference(text)) is None
 
 
 @cases
@@ -57,65 +55,56 @@ def test_a_pointer_that_names_no_whole_image_is_none(
     tmp_path: Path, change: dict[str, object] | None, text: str | None
 ) -> None:
     path = store_image(tmp_path)
-    path.write_text(
-        json.dumps({**json.loads(path.read_text()), **change}) if change else text or ""
-    )
+    document = {**json.loads(path.read_text()), **(change or {})}
+    path.write_text(json.dumps(document) if change else text or "")
     assert cache.find_image(tmp_path, IMAGE) is None
     assert cache.list_images(tmp_path) == ()
 
 
-def test_a_directory_that_is_not_there_is_empty(tmp_path: Path) -> None:
-    assert cache.list_images(tmp_path / "none") == ()
-    assert cache.find_leftovers(tmp_path / "none") == ()
-
-
-def test_an_older_image_and_what_died_are_left_over(tmp_path: Path) -> None:
+def test_an_older_image_and_what_died_are_left_over_and_files_of_the_user_are_not(
+    tmp_path: Path,
+) -> None:
     store_image(tmp_path)
-    old = tmp_path / f"{IMAGE.stem}+ba9876543210.sqsh"
-    old.write_bytes(b"older")
+    for name in (".photos~old", ".vimrc~", ".a~b.c", "photos.tar", "photos"):
+        (tmp_path / name).mkdir()
+    for name in ("own.sqsh", "notes.txt"):
+        (tmp_path / name).write_text("put there by hand")
+    before = sorted(tmp_path.iterdir())
     dead = tmp_path / f".{IMAGE.stem}~elsewhere-1-2.partial"
-    dead.write_bytes(b"half")
-    (tmp_path / "own.sqsh").write_bytes(b"put there by hand")
-    (tmp_path / "notes.txt").write_text("mine")
+    old = tmp_path / f"{IMAGE.stem}+ba9876543210.sqsh"
+    for path in (dead, old):
+        path.write_bytes(b"old or half")
     leftovers = cache.find_leftovers(tmp_path)
     assert [(leftover.path, leftover.stem, leftover.busy) for leftover in leftovers] == [
         (str(path), IMAGE.stem, False) for path in (dead, old)
     ]
     assert cache.remove_leftovers(leftovers) == leftovers
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
-        ["notes.txt", "own.sqsh", f"{IMAGE.stem}.json", f"{IMAGE.stem}+0123456789ab.sqsh"]
-    )
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_what_is_being_imported_is_neither_removed_nor_swept(tmp_path: Path) -> None:
     store_image(tmp_path)
-    hold_lock(tmp_path, "elsewhere-7-1 elsewhere another-boot/pid:[1]/0 7 1234\n")
-    (cached_image,) = cache.list_images(tmp_path)
+    hold_lock(tmp_path, ELSEWHERE)
+    (image,) = cache.list_images(tmp_path)
     with pytest.raises(UsageError, match="is being imported"):
-        cache.remove_image(tmp_path, cached_image)
+        cache.remove_image(tmp_path, image)
     leftovers = cache.find_leftovers(tmp_path)
     assert [leftover.busy for leftover in leftovers] == [True]
     assert cache.remove_leftovers(leftovers) == ()
-    assert Path(cached_image.path).is_file()
+    assert Path(image.path).is_file()
 
 
-def test_the_lock_of_a_dead_process_of_this_host_holds_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("of", ["a dead process of this host", "nobody who touched it for hours"])
+def test_a_lock_that_nobody_holds_keeps_nothing(tmp_path: Path, of: str) -> None:
+    store_image(tmp_path)
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    text = f"{boot}/{Path('/proc/self/ns/pid').readlink()}/{os.geteuid()}"
-    store_image(tmp_path)
-    # The id lives, of another process.
-    hold_lock(tmp_path, f"here-1-1 here {text} {os.getpid()} 1\n")
-    (cached_image,) = cache.list_images(tmp_path)
-    cache.remove_image(tmp_path, cached_image)
-    assert cache.list_images(tmp_path) == ()
-    assert not Path(cached_image.path).exists()
-
-
-def test_a_lock_that_nobody_touched_for_hours_holds_nothing(tmp_path: Path) -> None:
-    store_image(tmp_path)
-    hold_lock(tmp_path, "elsewhere-7-1 elsewhere another-boot/pid:[1]/0 7 1234\n", age=7200)
-    (cached_image,) = cache.list_images(tmp_path)
-    cache.remove_image(tmp_path, cached_image)
+    place = f"{boot}/{Path('/proc/self/ns/pid').readlink()}/{os.geteuid()}"
+    if of.startswith("a dead process"):  # its id lives, of another process
+        hold_lock(tmp_path, f"here-1-1 here {place} {os.getpid()} 1\n")
+    else:
+        hold_lock(tmp_path, ELSEWHERE, age=7200)
+    (image,) = cache.list_images(tmp_path)
+    cache.remove_image(tmp_path, image)
     assert cache.remove_leftovers(cache.find_leftovers(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
@@ -123,9 +112,3 @@ def test_a_lock_that_nobody_touched_for_hours_holds_nothing(tmp_path: Path) -> N
 def test_another_base_or_command_is_another_image() -> None:
     bases = [("x", "a", ["b", "c"]), ("x", "a", ["b c"]), ("x", "b", ["b", "c"]), ("y", "a", ["b"])]
     assert len({cache.built_stem(*base) for base in bases}) == 4
-
-
-def test_files_of_the_user_are_no_leftovers(tmp_path: Path) -> None:
-    for name in (".photos~old", ".vimrc~", ".a~b.c", "photos.tar", "photos"):
-        (tmp_path / name).mkdir()
-    assert cache.find_leftovers(tmp_path) == ()

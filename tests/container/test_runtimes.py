@@ -1,4 +1,4 @@
-"""What distinguishes the runtimes: which images and mounts each takes, and what it is called."""
+"""What distinguishes the runtimes: images, mounts, names, and what each prints when it fails."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ from hypothesis import strategies as st
 
 from hpcbert.container import cache, runtimes
 from hpcbert.container.reference import parse_reference
-from hpcbert.container.runtimes import Mount, bind_mount, parse_mount
+from hpcbert.container.runtimes import RUNTIMES, SYMPTOMS, Mount, parse_mount
 from hpcbert.errors import ConfigError, UsageError
 from tests.kit import drafts
-from tests.kit.cases import cases
+from tests.kit.cases import cases, read_constant
 from tests.kit.containers import pointer
 
-
-@pytest.mark.parametrize("name", ["apptainer", "singularity"])
-def test_singularity_is_another_name_for_apptainer(tmp_path: Path, name: str) -> None:
-    site = drafts.site(tmp_path, f'[container]\nruntime = "{name}"\n')
-    assert site.container.runtime == "apptainer"
+PRINTED = read_constant(__file__, "PRINTED")
 
 
-def test_a_runtime_that_is_not_known_is_refused_with_the_nearest(tmp_path: Path) -> None:
+def test_a_runtime_has_two_names_and_one_that_is_not_known_is_refused(tmp_path: Path) -> None:
+    for name in ("apptainer", "singularity"):
+        site = drafts.site(tmp_path, f'[container]\nruntime = "{name}"\n')
+        assert site.container.runtime == "apptainer"
     with pytest.raises(ConfigError, match=r"container\.runtime must be one of") as raised:
         drafts.site(tmp_path, '[container]\nruntime = "aptainer"\n')
     assert "apptainer" in raised.value.hint
@@ -48,65 +47,51 @@ def test_an_image_for_another_runtime_is_refused_by_its_name(
     runtime: str, text: str, says: str
 ) -> None:
     with pytest.raises(UsageError) as raised:
-        runtimes.check_image(parse_reference(text), runtimes.RUNTIMES[runtime], "site.toml")
+        runtimes.check_image(parse_reference(text), RUNTIMES[runtime], "site.toml")
     assert says in raised.value.hint
-
-
-@pytest.mark.parametrize("text", ["/i/x.sif", "/i/a directory", "docker://a.b/c", "oras://r.io/a"])
-def test_apptainer_takes_files_directories_and_registries(text: str) -> None:
-    image = parse_reference(text)
-    assert runtimes.check_image(image, runtimes.RUNTIMES["apptainer"], "") == image
 
 
 @cases
 def test_apptainer_refuses_mounts_that_it_can_not_make(text: str, says: str) -> None:
-    mount = runtimes.parse_mount(text)
     with pytest.raises(UsageError, match=says):
-        runtimes.check_mount(mount, runtimes.RUNTIMES["apptainer"], "site.toml")
-    runtimes.check_mount(mount, runtimes.RUNTIMES["enroot"], "site.toml")
+        runtimes.check_mount(parse_mount(text), RUNTIMES["apptainer"], "site.toml")
+    runtimes.check_mount(parse_mount(text), RUNTIMES["enroot"], "site.toml")
 
 
-@pytest.mark.parametrize("text", ["/a b:/c d:ro", "/a", "/$x:/y:rw+nosuid+nodev", "./a:/b:nofail"])
-def test_apptainer_takes_what_it_can_mount(text: str) -> None:
-    runtimes.check_mount(runtimes.parse_mount(text), runtimes.RUNTIMES["apptainer"], "site.toml")
+def test_apptainer_takes_what_it_can_read_and_mount(tmp_path: Path) -> None:
+    apptainer = RUNTIMES["apptainer"]
+    for text in ("/i/x.sif", "/i/a directory", "docker://a.b/c", "oras://r.io/a"):
+        image = parse_reference(text)
+        assert runtimes.check_image(image, apptainer, "") == image
+    for text in ("/a b:/c d:ro", "/a", "/$x:/y:rw+nosuid+nodev", "./a:/b:nofail"):
+        runtimes.check_mount(parse_mount(text), apptainer, "site.toml")
+    sif, squashfs = tmp_path / "a.sif", tmp_path / "b.sif"
+    sif.write_bytes(b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\0" + b"0" * 64)
+    squashfs.write_bytes(b"hsqs" + b"0" * 64)
+    assert apptainer.tool.reads(str(sif))
+    assert apptainer.tool.reads(str(tmp_path))
+    assert not apptainer.tool.reads(str(squashfs))
+    assert not apptainer.tool.reads(str(tmp_path / "gone.sif"))
+    assert RUNTIMES["enroot"].tool.reads(str(squashfs))
 
 
-def test_a_tools_prepared_images_are_its_own(tmp_path: Path) -> None:
+def test_a_tools_prepared_images_are_its_own_and_no_two_share_a_name(tmp_path: Path) -> None:
     image = parse_reference("docker://r.io#bert/tiny:1.0")
-    tool_prefix = runtimes.RUNTIMES["apptainer"].tool.prefix
-    for prefix, end in (("", ".sqsh"), (tool_prefix, ".sif")):
-        file = tmp_path / f"{prefix}{image.stem}+0123456789ab{end}"
+    prefix = RUNTIMES["apptainer"].tool.prefix
+    for start, end in (("", ".sqsh"), (prefix, ".sif")):
+        file = tmp_path / f"{start}{image.stem}+0123456789ab{end}"
         file.write_bytes(b"image")
         document = pointer(file, "docker://r.io/bert/tiny:1.0", "0" * 64, apptainer="1.4.5")
-        (tmp_path / f"{prefix}{image.stem}.json").write_text(json.dumps(document))
-    (tmp_path / f"{tool_prefix}old+1+0123456789ab.sif").write_bytes(b"x")
-    cached_image = cache.find_image(tmp_path, image, tool_prefix)
-    assert cached_image is not None
-    assert cached_image.path.endswith(".sif")
-    assert cached_image.apptainer == "1.4.5"
+        (tmp_path / f"{start}{image.stem}.json").write_text(json.dumps(document))
+    (tmp_path / f"{prefix}old+1+0123456789ab.sif").write_bytes(b"x")
+    cached = cache.find_image(tmp_path, image, prefix)
+    assert cached is not None
+    assert (cached.path[-4:], cached.apptainer) == (".sif", "1.4.5")
     assert [Path(entry.path).suffix for entry in cache.list_images(tmp_path)] == [".sqsh", ".sif"]
     (leftover,) = cache.find_leftovers(tmp_path)
-    assert leftover.stem == f"{tool_prefix}old+1"
-
-
-def test_no_two_images_of_any_registry_share_a_name() -> None:
+    assert leftover.stem == f"{prefix}old+1"
     texts = ("docker://a.b/c:1", "oras://a.b/c:1", "library://a.b/c:1", "library://c:1")
     assert len({parse_reference(text).stem for text in texts}) == len(texts)
-
-
-def test_a_sif_file_is_known_by_its_header(tmp_path: Path) -> None:
-    tool = runtimes.RUNTIMES["apptainer"].tool
-    path, other = tmp_path / "a.sif", tmp_path / "b.sif"
-    path.write_bytes(b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\0" + b"0" * 64)
-    other.write_bytes(b"hsqs" + b"0" * 64)
-    assert tool.reads(str(path))
-    assert tool.reads(str(tmp_path))
-    assert not tool.reads(str(other))
-    assert not tool.reads(str(tmp_path / "gone.sif"))
-    assert runtimes.RUNTIMES["enroot"].tool.reads(str(other))
-
-
-# --- Mounts ---------------------------------------------------------------------------------------
 
 
 @cases
@@ -132,7 +117,28 @@ def test_any_text_is_a_mount_that_reads_back_or_refused(text: str) -> None:
 
 
 def test_a_path_is_bound_to_itself_or_refused() -> None:
-    assert bind_mount("/a b").spec == "/a b:/a b"
+    assert runtimes.bind_mount("/a b").spec == "/a b:/a b"
     for path in ("/a:b", "/a,b", "/a\nb"):
         with pytest.raises(UsageError, match="comma or a colon"):
-            bind_mount(path)
+            runtimes.bind_mount(path)
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_a_symptom_is_known_by_what_is_printed(name: str) -> None:
+    assert [symptom.name for symptom in SYMPTOMS] == list(PRINTED)
+    symptom = runtimes.find_symptom(PRINTED[name])
+    assert symptom is not None
+    assert symptom.name == name
+    assert symptom.problem.endswith(".")
+    assert symptom.hint
+    if name == "basic-over-http2":
+        assert "http1.1" in symptom.hint
+        assert "~/.curlrc" in symptom.hint
+    if name == "unknown-authority":
+        assert "cacert" in symptom.hint
+
+
+@cases
+def test_other_spellings_and_near_misses_of_a_symptom(printed: str, name: str | None) -> None:
+    symptom = runtimes.find_symptom(printed)
+    assert (symptom.name if symptom else None) == name

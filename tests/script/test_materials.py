@@ -1,4 +1,4 @@
-"""Data that don't fit are told before a job is submitted, where their data.json says what they are."""
+"""Data that don't fit are found before a job is submitted, where their data.json says what they are."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def describe_misfits(folder: Path, name: str = "pytorch", document: Any = None) 
         ("hf-trainer", FITTING),
         ("pytorch", {**FITTING, "vocabulary": {"size": 8192}}),
         ("megatron", {**FITTING, "format": "megatron", "sequence_length": 512}),
-        ("pytorch", []),
-        ("pytorch", "x"),
-        ("pytorch", {"format": "npz"}),
-        ("pytorch", {**FITTING, "vocabulary": 3}),
+        *(
+            ("pytorch", other)
+            for other in ([], "x", {"format": "npz"}, {**FITTING, "vocabulary": 3})
+        ),
     ],
     ids=["data", "other recipe", "fewer words", "cuts itself", "list", "text", "npz", "number"],
 )
@@ -65,9 +65,9 @@ def test_submit_and_prepare_refuse_them(empty_directory: None, tmp_path: Path) -
     submit = ("submit", "--scheduler", "slurm", "--data", data, "--model", "bert-tiny", "--json")
     refused = run(*submit)
     assert refused.returncode == 2, refused
-    messages = [error["message"] for error in refused.document["errors"]]
-    assert "64 tokens in a sample, but the program is set to 128" in " ".join(messages)
-    assert "they have 30522 words, but the model has 8192" in " ".join(messages)
+    messages = " ".join(error["message"] for error in refused.document["errors"])
+    assert "64 tokens in a sample, but the program is set to 128" in messages
+    assert "they have 30522 words, but the model has 8192" in messages
     result = run(*submit, "--dry-run", "--set", "sequence_length=64", "--set", "vocab_size=30522")
     assert not [warning for warning in result.document["warnings"] if "do not fit" in warning]
     context = Context(run=runner.run, follow=runner.follow, say=lambda _: None, env={})

@@ -1,24 +1,32 @@
+"""From a request to points: shapes, batch sizes, protocols, devices, and how ranks are started."""
+
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hpcbert.config import recipe as recipes
 from hpcbert.config.recipe import Option, Preset, Recipe
 from hpcbert.config.site import Site
-from hpcbert.errors import UsageError
-from hpcbert.model import Shape
-from hpcbert.script.plan import Request, RequestCell, list_shapes, plan
+from hpcbert.errors import ConfigError, UsageError
+from hpcbert.model import Point, Shape, parse_device
+from hpcbert.scheduler.local.backend import _list_elements
+from hpcbert.script.draft import by_hand
+from hpcbert.script.plan import Request, RequestCell, choose_device, list_shapes, plan
 from hpcbert.system.decode import Invalid
-from tests.kit.cases import cases
-from tests.kit.drafts import combined, load, reference
+from tests.kit import drafts
+from tests.kit.cases import cases, read_constant
+from tests.kit.cli import run
+from tests.kit.drafts import changed, combined, drafted, load, reference, settled
+from tests.kit.logs import write_file
+from tests.kit.recipes import STEP_LOG
+from tests.kit.scripts import only_script
 
-
-@pytest.fixture
-def recipe() -> Recipe:
-    return load()
+RECIPE = read_constant(__file__, "RECIPE") + STEP_LOG
 
 
 @pytest.fixture
@@ -26,82 +34,266 @@ def site(tmp_path: Path) -> Site:
     return reference(tmp_path)
 
 
+@pytest.fixture
+def two(tmp_path: Path) -> Recipe:
+    """A recipe for two devices."""
+    write_file(tmp_path, "templates/two/recipe.toml", RECIPE)
+    write_file(tmp_path, "templates/two/run.sh.j2", "exec train --on {{ point.device }}\n")
+    return recipes.load(tmp_path / "templates" / "two")
+
+
+def on(device: str, **changes: Any) -> Request:
+    return combined(Shape(1, 2), device=device, **changes)
+
+
+def points(recipe: Recipe, site: Site, request: Request) -> tuple[Point, ...]:
+    return plan(recipe, site, request).points
+
+
 @cases
 def test_scaling_goes_through_dlperfs_shapes(largest: str, curve: str) -> None:
-    shapes = list_shapes(Shape.parse(largest))
-    assert " ".join(map(str, shapes)) == curve
+    assert " ".join(map(str, list_shapes(Shape.parse(largest)))) == curve
 
 
-def test_points_are_every_combination_once(recipe: Recipe, site: Site) -> None:
-    request = combined(
-        Shape(1, 2), ("fp32", "bf16", "fp32"), (8, 16, 8), scaling=True, model="bert-base"
-    )
-    points = plan(recipe, site, request).points
-    assert len(points) == 2 * 2 * 2
-    assert len({point.key for point in points}) == len(points)
-    assert points[0].key == "bert-base_1n1g_fp32_b8"
+def test_points_are_every_combination_once_and_only_what_changes_the_number_is_identity(
+    site: Site,
+) -> None:
+    sizes, precisions = (8, 16, 8), ("fp32", "bf16", "fp32")
+    request = combined(Shape(1, 2), precisions, sizes, scaling=True, model="bert-base")
+    every = points(load(), site, request)
+    assert len({point.key for point in every}) == len(every) == 2 * 2 * 2
+    assert every[0].key == "bert-base_1n1g_fp32_b8"
+    settings = {"seed": "7", "sequence_length": "64"}
+    planned = plan(load(), site, combined(Shape(1, 8), settings=settings, accumulation=4))
+    (point,) = planned.points
+    assert (point.model, point.precision, point.batch_size_per_device) == ("bert-tiny", "fp32", 4)
+    assert point.global_batch_size == 8 * 4 * 4
+    assert point.options == (("sequence_length", 64), ("vocab_size", 8192))
+    assert planned.options["seed"] == 7
 
 
 @cases
 def test_default_batch_sizes_grow_with_the_card(
-    recipe: Recipe, site: Site, gres: str, device: str, expected: int
+    site: Site, gres: str, device: str, expected: int
 ) -> None:
-    def plan_size(size: int = 0, scheduler: str = "slurm") -> int:
-        slurm = replace(site.slurm, gres=gres)
-        own_site = replace(site, scheduler=scheduler, slurm=slurm, frameworks={})
+    def size_of(size: int = 0, scheduler: str = "slurm") -> int:
+        own_site = changed(site, slurm={"gres": gres}, scheduler=scheduler, frameworks={})
         cells = (RequestCell(Shape(1, 1), "bf16", size),)
-        (point,) = plan(recipe, own_site, Request(Shape(1, 1), cells, device=device)).points
+        (point,) = points(load(), own_site, Request(Shape(1, 1), cells, device=device))
         return point.batch_size_per_device
 
-    assert plan_size() == expected
-    assert plan_size(48) == 48
-    assert plan_size(scheduler="local") == min(expected, 64)
+    assert (size_of(), size_of(48)) == (expected, 48)
+    assert size_of(scheduler="local") == min(expected, 64)
 
 
-def test_a_protocol_sets_the_global_batch_of_every_shape(recipe: Recipe, site: Site) -> None:
+def test_a_protocol_sets_the_global_batch_of_every_shape(site: Site) -> None:
     lamb = Preset("lamb", "LAMB", 220, 20, global_batch_size=65536, precisions=("fp16",))
     deep = Preset("micro", "DeepSpeed's", samples_per_device=1024)
-    with_protocols = replace(recipe, protocols={"lamb": lamb, "micro": deep})
-    points = plan(
-        with_protocols, site, combined(Shape(4, 8), batch_sizes=(64,), scaling=True)
-    ).points
-    assert {point.global_batch_size for point in points} == {65536}
-    assert [point.accumulation for point in points] == [1024, 256, 128, 64, 32]
-    assert {(point.protocol, point.precision) for point in points} == {("lamb", "fp16")}
-    assert plan(with_protocols, site, Request(Shape(1, 1), skip=5)).protocol.iters == 220
+    recipe = replace(load(), protocols={"lamb": lamb, "micro": deep})
+    curve = points(recipe, site, combined(Shape(4, 8), batch_sizes=(64,), scaling=True))
+    assert {point.global_batch_size for point in curve} == {65536}
+    assert [point.accumulation for point in curve] == [1024, 256, 128, 64, 32]
+    assert {(point.protocol, point.precision) for point in curve} == {("lamb", "fp16")}
+    assert plan(recipe, site, Request(Shape(1, 1), skip=5)).protocol.iters == 220
     other = combined(Shape(1, 8), batch_sizes=(32,), preset="micro")
-    assert plan(with_protocols, site, other).points[0].accumulation == 1024 // 8
-    request = replace(other, accumulation=3)
-    assert plan(with_protocols, site, request).points[0].accumulation == 3
-
-
-def test_only_options_that_change_the_number_are_identity(recipe: Recipe, site: Site) -> None:
-    settings = {"seed": "7", "sequence_length": "64"}
-    request = combined(Shape(1, 8), settings=settings, accumulation=4)
-    measurement_plan = plan(recipe, site, request)
-    (point,) = measurement_plan.points
-    assert (point.model, point.precision, point.batch_size_per_device) == ("bert-tiny", "fp32", 4)
-    assert point.global_batch_size == 8 * 4 * 4
-    assert point.options == (("sequence_length", 64), ("vocab_size", 8192))
-    assert measurement_plan.options["seed"] == 7
+    assert points(recipe, site, other)[0].accumulation == 1024 // 8
+    assert points(recipe, site, replace(other, accumulation=3))[0].accumulation == 3
+    with pytest.raises(UsageError, match="does not support --accumulation"):
+        plan(replace(recipe, accumulation=False), site, replace(other, accumulation=3))
 
 
 @cases
 def test_what_does_not_fit_is_refused(
-    recipe: Recipe, site: Site, shape: str | None, fields: dict[str, Any], says: str
+    site: Site, shape: str | None, fields: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(UsageError, match=says):
-        plan(recipe, site, combined(Shape.parse(shape or "1n1g"), **fields))
+        plan(load(), site, combined(Shape.parse(shape or "1n1g"), **fields))
 
 
 @cases
 def test_bounds_hold_the_default_too_and_are_for_numbers(
-    kind: Any, default: Any, bounds: dict[str, float], says: str
+    kind: Any, default: Any, bounds: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(Invalid, match=says):
-        Option("x", kind, default, "Help.", **bounds)  # type: ignore[arg-type]
+        Option("x", kind, default, "Help.", **bounds)
 
 
-def test_accumulation_needs_a_recipe_that_knows_it(recipe: Recipe, site: Site) -> None:
-    with pytest.raises(UsageError, match="does not support --accumulation"):
-        plan(replace(recipe, accumulation=False), site, Request(Shape(1, 1), accumulation=2))
+# --- How ranks are started: the site's kind of MPI, else the recipe's best that the cluster has -----
+
+
+@cases
+def test_how_ranks_are_started(
+    of_recipe: tuple[str, ...], slurm: dict[str, object], of_slurm: list[str], expected: str,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    site, recipe = reference(tmp_path, slurm=slurm), replace(load(), mpi=of_recipe)
+    draft = drafted(site, framework_recipe=recipe, options={"mpi": tuple(of_slurm)})
+    assert draft.resolved.mpi == expected
+    assert (f"--mpi={expected} " in only_script(draft)) == bool(expected)
+
+
+@cases
+def test_a_recipe_names_one_kind_or_several(
+    tmp_path: Path, value: str, kinds: tuple[str, ...]
+) -> None:
+    text = (Path(load().folder) / "recipe.toml").read_text()
+    (tmp_path / "recipe.toml").write_text(text.replace("\n", f"\nmpi = {value}\n", 1))
+    assert recipes.load(tmp_path).mpi == kinds
+
+
+@cases
+def test_ranks_that_may_not_find_each_other_are_warned_of(
+    mpi: str, gpus: int, *, warned: bool, tmp_path: Path
+) -> None:
+    site, request = reference(tmp_path, slurm={"mpi": mpi}), combined(Shape(1, gpus), ("fp32",))
+    draft = drafted(site, request, framework_recipe=replace(load(), mpi=("pmix",)))
+    assert ("finds its ranks by pmix" in " ".join(draft.resolved.warnings)) == warned
+
+
+# --- What ranks compute on: GPUs, the CPU, or as the program finds -----------------------------------
+
+
+def test_a_recipe_on_the_cpu_is_otherwise_only_where_it_says_so(two: Recipe) -> None:
+    words = {"CPU": "cpu", "gpus": "gpu", " cuda ": "gpu", "tpu": "tpu", "": ""}
+    assert {word: parse_device(word) for word in words} == words
+    on_cpu = two.for_device("cpu")
+    assert (on_cpu.launch, on_cpu.precisions) == ("per-gpu", ("fp32",))
+    assert on_cpu.source.patches == ("cpu.patch",)
+    assert on_cpu.problems == ("One.", "Two.")
+    assert on_cpu.env == {"WORKERS": "1", "EVERYWHERE": "1"}
+    assert on_cpu.for_device("cpu") == on_cpu
+    assert two.for_device("gpu") == two
+
+
+@cases
+def test_a_recipe_that_contradicts_itself_is_refused(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    assert old in RECIPE
+    write_file(tmp_path, "two/recipe.toml", RECIPE.replace(old, new))
+    with pytest.raises(ConfigError, match=message):
+        recipes.load(tmp_path / "two")
+
+
+def test_the_protocols_of_a_device_are_those_that_it_names_in_its_order(
+    tmp_path: Path, site: Site
+) -> None:
+    text = RECIPE.replace("[on.cpu]", '[protocols.all]\nhelp = "Too."\n[on.cpu]')
+    text = text.replace("[on.cpu.env]", 'protocols = ["any", "all"]\n[on.cpu.env]')
+    write_file(tmp_path, "two/recipe.toml", text)
+    recipe = recipes.load(tmp_path / "two")
+    assert list(recipe.for_device("cpu").protocols) == ["any", "all"]
+    assert list(recipe.protocols) == ["half", "any", "all"]
+    assert points(recipe, site, on("cpu"))[0].protocol == "any"
+    with pytest.raises(UsageError, match="half"):
+        plan(recipe, site, on("cpu", preset="half"))
+
+
+def test_the_device_is_asked_for_or_the_sites_or_the_recipes_first(site: Site, two: Recipe) -> None:
+    on_cpu = settled(site, "two", device="cpu")
+    assert choose_device(two, site, "") == "gpu"
+    assert choose_device(two, on_cpu, "") == "cpu"
+    assert choose_device(two, on_cpu, "gpu") == "gpu"
+    assert choose_device(load(), site, "") == "auto"
+    assert points(two, on_cpu, on("", preset="any"))[0].device == "cpu"
+    with pytest.raises(UsageError, match="megatron runs on gpu, not on cpu") as refused:
+        choose_device(load("megatron"), site, "cpu")
+    assert "pytorch" in refused.value.hint
+    assert "megatron" not in refused.value.hint
+    for wrong_site, word, place in (
+        (site, "cup", ""),
+        (settled(site, "two", device="cup"), "", "two"),
+    ):
+        with pytest.raises(UsageError, match="no device 'cup'") as wrong:
+            choose_device(two, wrong_site, word)
+        assert "Did you mean cpu" in wrong.value.hint
+        assert (f"frameworks.{place}.device" in wrong.value.where) == bool(place)
+    with pytest.raises(UsageError, match="no protocol 'half'"):
+        plan(two, site, on("cpu", preset="half"))
+
+
+def test_the_cpu_is_part_of_a_points_names(site: Site) -> None:
+    on_gpu, on_cpu = (drafted(site, on(device)) for device in ("gpu", "cpu"))
+    (array,), (other,) = on_gpu.campaign.arrays, on_cpu.campaign.arrays
+    assert other.point == replace(array.point, device="cpu")
+    assert (array.point.key + "_cpu", array.name + "_cpu") == (other.point.key, other.name)
+    assert other.script == "scripts/bert-tiny_1n2g_fp32_b4_cpu.sbatch"
+    ((name,), _) = by_hand(plan(load(), site, on("cpu")), site, load(), options=drafts.OPTIONS)
+    assert name == "pytorch_bert-tiny_1n2g_fp32_b4_cpu.sbatch"
+    for device, gpus in (("cpu", 0), ("gpu", 2), ("", 2)):
+        campaign = drafted(site, on(device)).campaign
+        assert [element.gpus for element in _list_elements(campaign, lambda _: ())] == [gpus] * 5
+
+
+@pytest.mark.parametrize("runtime", ["none", "enroot", "pyxis"])
+def test_on_the_cpu_no_gpu_is_asked_for_or_looked_for(site: Site, runtime: str) -> None:
+    site = changed(site, container={"runtime": runtime}, nodes={"interface": "ib0"})
+    on_cpu, on_gpu = (only_script(drafted(site, on(device))) for device in ("cpu", "gpu"))
+    assert "--gres=gpu:2" in on_gpu
+    assert "VISIBLE_DEVICES=" not in on_gpu
+    assert "--device cuda" in on_gpu
+    for word in ("--gres", "NCCL", "per-gpu"):
+        assert word not in on_cpu
+    for word in (" device=cpu\n", " CUDA_VISIBLE_DEVICES= ", "--device cpu"):
+        assert word in on_cpu
+
+
+@cases
+def test_a_job_with_gpus_trains_on_nothing_else(
+    tmp_path: Path, slurm: dict[str, Any], expected: bool
+) -> None:
+    site = reference(tmp_path, slurm=slurm)
+    assert ("--device cuda" in only_script(drafted(site, on("")))) == expected
+
+
+@cases
+def test_a_program_on_gpus_does_not_fall_back_to_cpus(
+    scheduler: str, requested: str, device: str | None, gres: str, *, word: str, tmp_path: Path
+) -> None:
+    site = reference(tmp_path, slurm={"gres": gres})
+    site = settled(site, device=device) if device else site
+    text = only_script(drafted(site, on(requested), options={"scheduler": scheduler}))
+    assert re.findall(r"--device (\w+)", text) == ([word] if word else [])
+
+
+def test_more_ranks_than_a_node_has_gpus_may_run_on_its_cpu(site: Site) -> None:
+    many = Request(Shape(1, 12), device="cpu")
+    assert "--ntasks-per-node=12" in only_script(drafted(site, many))
+    with pytest.raises(UsageError, match="have 8 GPUs"):
+        drafted(site, replace(many, device="gpu"))
+    with pytest.raises(UsageError, match="not a multiple of 12 devices x 4"):
+        drafted(site, replace(many, global_batch_size=7))
+
+
+def test_a_template_has_the_device_and_a_script_the_command_that_renders_it_again(
+    empty_directory: None, tmp_path: Path, two: Recipe
+) -> None:
+    options = {"folders": (tmp_path / "templates", *drafts.OPTIONS.folders)}
+    site = settled(reference(tmp_path), model="")
+    for device, tasks, workers in (("cpu", 2, 1), ("gpu", 1, 4)):
+        request = on(device, preset="any")
+        text = only_script(drafted(site, request, framework_recipe=two, options=options))
+        for words in (f"--on {device}", f"--ntasks-per-node={tasks}", f"WORKERS={workers}"):
+            assert words in text
+        result = run("render", "--device", device, "--output", tmp_path / "out")
+        assert result.returncode == 0, result
+    assert len(list((tmp_path / "out").glob("*.sbatch"))) == 2
+    assert run("render", "--check", tmp_path / "out").returncode == 0
+
+
+def test_a_device_has_models_of_its_own_and_may_have_room_for_one_rank_only(site: Site) -> None:
+    paddle, paddle18 = load("paddle"), load("paddle18")
+    request = Request(Shape(1, 1), device="cpu", model="bert-tiny", preset="dlperf")
+    assert points(paddle, site, request)[0].model == "bert-tiny"
+    with pytest.raises(UsageError, match="no model 'bert-tiny'"):
+        plan(paddle, site, replace(request, device="gpu"))
+    for shape in (Shape(1, 2), Shape(2, 1)):
+        with pytest.raises(UsageError, match=f"on cpu only as one rank, not as {shape}") as refused:
+            plan(paddle, site, replace(request, shape=shape))
+        assert "no collective operations" in refused.value.hint
+        on_gpus = replace(request, shape=shape, device="gpu", model="bert-base")
+        assert points(paddle, site, on_gpus)[0].shape == shape
+    own = replace(request, preset="")
+    assert len(points(paddle18, site, replace(own, shape=Shape(1, 2)))) == 1
+    with pytest.raises(UsageError, match="on cpu only on one node, not as 2n1g"):
+        plan(paddle18, site, replace(own, shape=Shape(2, 1)))

@@ -1,7 +1,10 @@
+"""Whatever a person types reaches bash and sbatch as it was typed, or is refused."""
+
 from __future__ import annotations
 
 import shlex
 import subprocess
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -20,24 +23,6 @@ def read_shell_words(script: str) -> list[str]:
     command = ["bash", "-c", f"printf '%s\\0' {script}"]
     raw = subprocess.run(command, capture_output=True, check=True).stdout
     return [word.decode() for word in raw.split(b"\0")[:-1]]
-
-
-@cases
-def test_a_quoted_text_is_one_word_for_bash(text: str) -> None:
-    assert read_shell_words(quote(text)) == [text]
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.lists(TEXT, min_size=1, max_size=20))
-@example(["\x01\x7f\r\t", "$'a'", "a\\nb"])
-def test_whatever_is_typed_arrives_as_typed(texts: list[str]) -> None:
-    assert read_shell_words(_word(tuple(texts))) == texts
-
-
-@given(TEXT)
-def test_quoted_text_never_spans_lines(text: str) -> None:
-    assert "\n" not in quote(text)
-    assert "\n" not in comment(text)
 
 
 def read_directive(line: str) -> list[str]:
@@ -63,32 +48,44 @@ def read_directive(line: str) -> list[str]:
     return [*words, word] if inside else words
 
 
+@cases
+def test_a_quoted_text_is_one_word_for_bash(text: str) -> None:
+    assert read_shell_words(quote(text)) == [text]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(TEXT, min_size=1, max_size=20))
+@example(["\x01\x7f\r\t", "$'a'", "a\\nb"])
+def test_whatever_is_typed_arrives_as_typed_on_one_line(texts: list[str]) -> None:
+    assert read_shell_words(_word(tuple(texts))) == texts
+    assert "\n" not in "".join(f"{quote(text)}{comment(text)}" for text in texts)
+
+
 @given(TEXT.filter(lambda text: not any(ord(c) < 32 or ord(c) == 127 for c in text)))
 def test_a_directive_is_read_back_as_typed(text: str) -> None:
     option = f"--comment={text}"
     assert read_directive(directive(option)) == [option]
 
 
-@pytest.mark.parametrize("text", ["a\nb", "a\rb", "\x00", "a\x1b[31m"])
-def test_a_directive_refuses_what_it_can_not_carry(text: str) -> None:
-    with pytest.raises(UsageError):
-        directive(text)
-
-
-def test_what_no_word_can_be_is_refused() -> None:
-    for text in ("a\0b", "\ud800"):
+@pytest.mark.parametrize(
+    ("write", "texts"),
+    [
+        (directive, ("a\nb", "a\rb", "\x00", "a\x1b[31m")),
+        (quote, ("a\0b", "\ud800")),
+        (identifier, ("a b", "1a", "", "a=b", "$(id)")),
+    ],
+    ids=["directive", "word", "name"],
+)
+def test_what_it_can_not_carry_is_refused(write: Any, texts: tuple[str, ...]) -> None:
+    for text in texts:
         with pytest.raises(UsageError):
-            quote(text)
-    for name in ("a b", "1a", "", "a=b", "$(id)"):
-        with pytest.raises(UsageError):
-            identifier(name)
+            write(text)
 
 
 def test_numbers_booleans_and_verbatim_text() -> None:
-    assert _word(3) == "3"
-    assert _word(1e-4) == "0.0001"
+    words = {3: "3", 1e-4: "0.0001", Verbatim("$x"): "$x"}
+    assert {value: _word(value) for value in words} == words
     assert _word(True) == "true"
-    assert _word(Verbatim("$x")) == "$x"
     assert shlex.split(_word(["a b", 2])) == ["a b", "2"]
     with pytest.raises(TypeError):
         _word(None)
