@@ -14,149 +14,146 @@ from hpcbert.commands.submit import write_campaign
 from hpcbert.errors import UsageError
 from hpcbert.logs import failures, grammar
 from hpcbert.model import LARGEST, LARGEST_IN_COMMON, Shape
-from hpcbert.script.draft import Draft
 from hpcbert.script.largest import Multiple
 from tests.kit import drafts
 from tests.kit.cases import cases, read_constant
-from tests.kit.drafts import changed, combined, reference
+from tests.kit.drafts import combined, reference
 from tests.kit.needs import not_applicable
 from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import NAMES
-from tests.kit.scripts import events, only_script, run_script, run_written, tool, with_python
+from tests.kit.scripts import events, only_script, run_written, tool, with_python
 
 pytestmark = pytest.mark.slow
 
-# Room for so many samples; a full run of so many iterations needs more. It says what BATCHES says.
+# Room for so many samples; a full run of so many iterations needs more. It says what WORDS says.
 PROGRAM = read_constant(__file__, "PROGRAM")
 
 
+class Search:
+    """Two repeats of the largest batch, whose search begins with 32."""
+
+    def __init__(self, folder: Path, device: str = "gpu", samples: int = 0, **options: Any) -> None:
+        self.folder = folder
+        program = tool(folder, "python", PROGRAM)
+        site = with_python(reference(folder), program, batch_sizes={"fp32": 32})
+        more: Any = {"repeats": 2, "device": device, "global_batch_size": samples}
+        request = combined(Shape(1, 1), ("fp32",), (LARGEST,), **more)
+        self.draft = drafts.drafted(site, request, options={"scheduler": "local", **options})
+        write_campaign(self.draft)
+        (self.array,) = self.draft.campaign.arrays
+        self.path = self.draft.directory / self.array.point.search
+
+    def run(self, status: int = 0, **variables: str) -> str:
+        """Run a repeat; return what it says."""
+        result = run_written(self.draft, self.folder, TRIED=f"{self.folder}/tried", **variables)
+        assert result.returncode == status, result.stderr
+        return result.stderr
+
+    def sizes(self, *, probes: bool = False) -> list[int]:
+        """The sizes of probes, or of measured runs, in their order."""
+        lines = (self.folder / "tried").read_text().splitlines()
+        return [int(line.split()[0]) for line in lines if line.endswith(" 10") == probes]
+
+    @property
+    def record(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.path.read_text().splitlines()]
+
+    @property
+    def results(self) -> list[int]:
+        return [event["size"] for event in self.record if event["event"] == "found"]
+
+
 @pytest.fixture
-def draft(tmp_path: Path) -> Draft:
-    return draft_search(tmp_path)
+def search(tmp_path: Path) -> Search:
+    return Search(tmp_path)
 
 
-def draft_search(
-    tmp_path: Path, start: int = 32, device: str = "gpu", samples: int = 0, **options: object
-) -> Draft:
-    """Draft two repeats of the largest batch; the search begins with a size."""
-    program = tool(tmp_path, "python", PROGRAM)
-    site = with_python(reference(tmp_path), program, batch_sizes={"fp32": start})
-    request = combined(
-        Shape(1, 1), ("fp32",), (LARGEST,), repeats=2, device=device, global_batch_size=samples
-    )
-    return drafts.drafted(site, request, options={"scheduler": "local", **options})
-
-
-def run_search(
-    draft: Draft, tmp_path: Path, *, again: bool = False, **extra: Any
-) -> subprocess.CompletedProcess[str]:
-    start = run_written if again else run_script
-    return start(draft, tmp_path, TRIED=str(tmp_path / "tried"), **extra)
-
-
-def read_sizes(tmp_path: Path, *, probes: bool = False) -> list[int]:
-    """The sizes of probes, or of measured runs, in their order."""
-    lines = (tmp_path / "tried").read_text().splitlines()
-    return [int(line.split()[0]) for line in lines if line.endswith(" 10") == probes]
-
-
-def read_search(draft: Draft) -> list[dict[str, object]]:
-    (array,) = draft.campaign.arrays
-    path = draft.directory / array.point.search
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-@cases
-def test_it_doubles_and_then_halves_the_gap(
-    tmp_path: Path, start: int, room: int, sizes: list[int], largest: int
+def test_it_doubles_and_halves_the_gap_and_a_repeat_after_it_reads_the_result(
+    search: Search,
 ) -> None:
-    draft = draft_search(tmp_path, start)
-    result = run_search(draft, tmp_path, ROOM=str(room))
-    assert result.returncode == 0, result.stderr
-    assert read_sizes(tmp_path, probes=True) == sizes
-    assert read_sizes(tmp_path) == [largest]
-    assert (read_search(draft)[-1]["event"], read_search(draft)[-1]["size"]) == ("found", largest)
-    (step,) = [event for event in events(draft) if event["event"] == "step"]
-    assert step["batch"] == largest
+    search.run(ROOM="40")
+    assert search.sizes(probes=True) == [32, 64, 48, 40]
+    (step,) = [event for event in events(search.draft) if event["event"] == "step"]
+    assert step["batch"] == 40
+    search.run(ROOM="40", SLURM_ARRAY_TASK_ID="2")
+    assert search.sizes(probes=True) == [32, 64, 48, 40]
+    assert (search.sizes(), search.results) == ([40, 40], [40])
 
 
-def test_a_repeat_after_it_reads_what_was_found(tmp_path: Path, draft: Draft) -> None:
-    run_search(draft, tmp_path, ROOM="40")
-    first = read_sizes(tmp_path, probes=True)
-    result = run_search(draft, tmp_path, again=True, ROOM="40", SLURM_ARRAY_TASK_ID="2")
-    assert result.returncode == 0, result.stderr
-    assert read_sizes(tmp_path, probes=True) == first
-    assert read_sizes(tmp_path) == [40, 40]
-    assert sum(event["event"] == "found" for event in read_search(draft)) == 1
+def test_what_fits_few_iterations_may_be_too_much_for_all(search: Search) -> None:
+    """The repeat fails, and the next one measures a smaller size that was seen to fit."""
+    search.run(1, ROOM="40", MORE="8")
+    search.run(ROOM="40", MORE="8", SLURM_ARRAY_TASK_ID="2")
+    assert (search.sizes(), search.results) == ([40, 32], [40, 32])
 
 
-def test_what_was_found_with_few_iterations_may_be_too_much_for_all(
-    tmp_path: Path, draft: Draft
-) -> None:
-    """The repeat fails, and the next one measures a smaller size that was found to fit."""
-    failed = run_search(draft, tmp_path, ROOM="40", MORE="8")
-    assert failed.returncode == 1
-    result = run_search(draft, tmp_path, again=True, ROOM="40", MORE="8", SLURM_ARRAY_TASK_ID="2")
-    assert result.returncode == 0, result.stderr
-    assert read_sizes(tmp_path) == [40, 32]
-    assert [event["size"] for event in read_search(draft) if event["event"] == "found"] == [40, 32]
+def test_a_search_that_was_cut_off_goes_on(search: Search) -> None:
+    lines = '{"event":"probe","size":32,"fits":true}\n{"event":"probe","size":64,"fits":false}\n'
+    search.path.write_text(lines + '{"event":"pro')
+    search.run(ROOM="40")
+    assert search.sizes(probes=True) == [48, 40]
 
 
-def test_a_search_that_was_cut_off_goes_on(tmp_path: Path, draft: Draft) -> None:
-    write_campaign(draft)
-    (array,) = draft.campaign.arrays
-    lines = [
-        {"event": "probe", "size": 32, "fits": True},
-        {"event": "probe", "size": 64, "fits": False},
-    ]
-    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
-    (draft.directory / array.point.search).write_text(text + '{"event":"pro')
-    result = run_search(draft, tmp_path, again=True, ROOM="40")
-    assert result.returncode == 0, result.stderr
-    assert read_sizes(tmp_path, probes=True) == [48, 40]
-
-
-def test_a_probe_that_hangs_is_ended_and_its_log_decides(tmp_path: Path, draft: Draft) -> None:
+def test_a_probe_that_hangs_is_ended_and_its_log_decides(search: Search) -> None:
     words = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
-    result = run_search(
-        draft, tmp_path, WORDS=words, ROOM="9999", HANGS="40", HPCBERT_PROBE_SECONDS="1"
-    )
-    assert result.returncode == 0, result.stderr
-    assert read_sizes(tmp_path) == [40]
+    search.run(WORDS=words, ROOM="9999", HANGS="40", HPCBERT_PROBE_SECONDS="1")
+    assert search.sizes() == [40]
 
 
 @cases
 def test_anything_else_stops_it_with_its_reason(
-    tmp_path: Path, draft: Draft, extra: dict[str, Any], reason: str
+    search: Search, extra: dict[str, str], reason: str
 ) -> None:
-    result = run_search(draft, tmp_path, **extra)
-    assert result.returncode == 1
-    assert f"hpcbert: {reason}" in result.stderr
-    assert read_search(draft)[-1]["reason"] == reason
-    assert read_sizes(tmp_path) == []
-    assert [event["event"] for event in events(draft)] == ["start", "end"]
+    assert f"hpcbert: {reason}" in search.run(1, **extra)
+    assert search.record[-1]["reason"] == reason
+    assert search.sizes() == []
+    assert [event["event"] for event in events(search.draft)] == ["start", "end"]
 
 
 def test_all_repeats_of_one_job_have_one_size(tmp_path: Path) -> None:
-    draft = draft_search(tmp_path, together=True)
-    assert run_search(draft, tmp_path, ROOM="40").returncode == 0
-    assert read_sizes(tmp_path) == [40, 40]
+    search = Search(tmp_path, together=True)
+    search.run(ROOM="40")
+    assert search.sizes() == [40, 40]
 
 
-@pytest.mark.parametrize(("room", "largest"), [("", 176), ("90", 88)])
-def test_a_rehearsal_searches_with_a_stand_in(tmp_path: Path, room: str, largest: int) -> None:
-    draft = draft_search(tmp_path, rehearse=True)
-    told_room = {"HPCBERT_REHEARSAL_ROOM": room} if room else {}
-    result = run_search(draft, tmp_path, again=False, **told_room)
-    assert result.returncode == 0, result.stderr
-    assert read_search(draft)[-1]["size"] == largest
+@pytest.mark.parametrize(("room", "largest"), [({}, 176), ({"HPCBERT_REHEARSAL_ROOM": "90"}, 88)])
+def test_a_rehearsal_searches_with_a_stand_in(
+    tmp_path: Path, room: dict[str, str], largest: int
+) -> None:
+    search = Search(tmp_path, rehearse=True)
+    search.run(**room)
+    assert search.results == [largest]
 
 
 def test_the_kernels_word_counts_on_the_cpu(tmp_path: Path) -> None:
-    draft = draft_search(tmp_path, device="cpu")
-    result = run_search(draft, tmp_path, ROOM="40", WORDS="slain", STATUS="137")
-    assert result.returncode == 0, result.stderr
-    assert read_search(draft)[-1]["size"] == 40
+    search = Search(tmp_path, device="cpu")
+    search.run(ROOM="40", WORDS="slain", STATUS="137")
+    assert search.results == [40]
+
+
+@cases
+def test_under_a_global_batch_the_accumulation_follows_from_the_size(
+    tmp_path: Path, samples: int, room: int, measured: list[int]
+) -> None:
+    search = Search(tmp_path, samples=samples)
+    text = search.run(0 if measured else 1, ROOM=str(room))
+    assert search.sizes() == measured
+    assert f'--accumulation "$(({samples} / batch))"' in only_script(search.draft)
+    assert (f"give --batch-size {samples}" in text) == (not measured)
+    for size in measured:
+        point = search.array.point.sized(size)
+        assert (point.global_batch_size, point.samples_per_step) == (samples, 0)
+
+
+def test_one_size_divides_the_steps_of_all_shapes(tmp_path: Path) -> None:
+    """Of 192 samples a device of 1n1g has 192, one of 1n8g 24: the size is a divisor of both."""
+    more: Any = {"scaling": True, "global_batch_size": 192}
+    request = combined(Shape(1, 8), ("fp32",), (LARGEST_IN_COMMON,), **more)
+    texts = drafts.drafted(reference(tmp_path), request).scripts.values()
+    settings = [set(re.findall(r"^samples=(\d+)$", text, re.MULTILINE)) for text in texts]
+    assert settings == [{"24"}] * 3
+    leaders = [re.findall(r"^leader=(\S+)$", text, re.MULTILINE) for text in texts]
+    assert sorted(map(len, leaders)) == [0, 1, 1]
 
 
 def test_marks_are_multiplied_and_nothing_else() -> None:
@@ -167,81 +164,37 @@ def test_marks_are_multiplied_and_nothing_else() -> None:
             getattr(size, method)(2)
 
 
-# Those whose commands have no batch size in them.
-_WITHOUT = {"nccl-tests"}
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_a_rank_script_with_the_marks_filled_in_is_that_of_the_number(
     tmp_path: Path, name: str
 ) -> None:
     recipe = drafts.load(name)
     site = reference(tmp_path, slurm={"mpi": "pmi2"}) if recipe.mpi else reference(tmp_path)
-    options = {"scheduler": "slurm", "dry": True}
+    more: Any = {"accumulation": 1 if recipe.accumulation else 0}
 
-    def text(size: int) -> str:
-        shape = Shape(1, 1)
-        request = combined(
-            shape, (recipe.precisions[0],), (size,), accumulation=1 if recipe.accumulation else 0
-        )
-        return only_script(drafts.drafted(site, request, framework_recipe=recipe, options=options))
+    def rank(size: int) -> str:
+        request = combined(Shape(1, 1), (recipe.precisions[0],), (size,), **more)
+        draft = drafts.drafted(site, request, framework_recipe=recipe, options={"dry": True})
+        return only_script(draft).partition("train() {")[2].partition("\n}\n")[0]
 
-    def rank(text: str) -> str:
-        return text.partition("train() {")[2].partition("\n}\n")[0]
-
-    if name in _WITHOUT:
+    if name == "nccl-tests":  # its command has no batch size
         with pytest.raises(UsageError, match="--batch-size has no effect"):
-            text(LARGEST)
+            rank(LARGEST)
         return
     sums = re.compile(r'"?\$\(\((\d+) \* batch\)\)"?')
-    filled = sums.sub(lambda match: str(24 * int(match[1])), rank(text(LARGEST)))
-    assert filled == rank(text(24))
+    assert sums.sub(lambda match: str(24 * int(match[1])), rank(LARGEST)) == rank(24)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_nodes_grep_sees_iterations_where_the_reader_does(name: str) -> None:
     """What a probe is taken to have trained by, against each recipe's sample."""
-    values = drafts.load(name).log
-    log_grammar = grammar.parse(values, where=name)
-    patterns = [
-        record.match
-        for record in log_grammar.records
-        if "iteration" in record.match.groupindex and record.lines == 1
-    ]
+    records = grammar.parse(drafts.load(name).log, where=name).records
+    patterns = [r.match for r in records if "iteration" in r.match.groupindex and r.lines == 1]
     if not patterns:
         not_applicable("its records take several lines, or count nothing")
+    sample = str(TEMPLATES / name / "sample.log")
     result = subprocess.run(
-        ["grep", "-aiPc", "-e", failures.join_patterns(patterns), str(TEMPLATES / name / "sample.log")],
+        ["grep", "-aiPc", "-e", failures.join_patterns(patterns), sample],
         capture_output=True, text=True, check=False, env={"LC_ALL": "C", "PATH": "/usr/bin:/bin"},
     )  # fmt: skip
     assert int(result.stdout) > 0, result.stderr
-
-
-@cases
-def test_under_a_global_batch_the_accumulation_follows_from_the_size(
-    tmp_path: Path, samples: int, room: int, measured: list[int]
-) -> None:
-    draft = draft_search(tmp_path, samples=samples)
-    result = run_search(draft, tmp_path, ROOM=str(room))
-    assert read_sizes(tmp_path) == measured
-    (array,) = draft.campaign.arrays
-    assert f'--accumulation "$(({samples} / batch))"' in only_script(draft)
-    if measured:
-        assert result.returncode == 0, result.stderr
-        point = array.point.sized(measured[0])
-        assert (point.global_batch_size, point.samples_per_step) == (samples, 0)
-    else:
-        assert f"give --batch-size {samples}" in result.stderr
-
-
-def test_one_size_divides_the_steps_of_all_shapes(tmp_path: Path) -> None:
-    """Of 192 samples a device of 1n1g has 192, one of 1n8g 24: the size is a divisor of both."""
-    sizes = (LARGEST_IN_COMMON,)
-    request = combined(Shape(1, 8), ("fp32",), sizes, scaling=True, global_batch_size=192)
-    draft = drafts.drafted(changed(reference(tmp_path)), request)
-    settings = [
-        set(re.findall(r"^samples=(\d+)$", text, re.MULTILINE)) for text in draft.scripts.values()
-    ]
-    assert settings == [{"24"}] * 3
-    leaders = [re.findall(r"^leader=(\S+)$", text, re.MULTILINE) for text in draft.scripts.values()]
-    assert sorted(map(len, leaders)) == [0, 1, 1]

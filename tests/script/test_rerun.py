@@ -12,26 +12,15 @@ import tomli
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcbert import model
 from hpcbert.commands.submit import write_campaign
 from hpcbert.config import toml
 from hpcbert.errors import ConfigError, UsageError
-from hpcbert.model import (
-    Counted,
-    Group,
-    Material,
-    Measured,
-    Origin,
-    Protocol,
-    RepeatCount,
-    Row,
-    Shape,
-    SpeedupTable,
-)
+from hpcbert.model import Counted, Group, Material, Origin, Shape
 from hpcbert.results.reduce import Curves, make_group, tabulate
 from hpcbert.script import rerun
 from hpcbert.script.draft import Draft
 from hpcbert.script.plan import plan
-from hpcbert.script.rerun import plan_table
 from hpcbert.timelimit import TimeLimit
 from tests.kit.cases import cases
 from tests.kit.cli import run
@@ -46,21 +35,13 @@ REQUEST = combined(
     repeats=3,
 )
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
-PLAIN: Any = st.one_of(
-    TEXTS, st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False)
-)
+NUMBERS = (st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False))
 INLINE: Any = st.recursive(
-    PLAIN,
-    lambda search_strategy: st.one_of(
-        st.lists(search_strategy, max_size=3), st.dictionaries(TEXTS, search_strategy, max_size=3)
-    ),
+    st.one_of(TEXTS, st.booleans(), *NUMBERS),
+    lambda part: st.one_of(st.lists(part, max_size=3), st.dictionaries(TEXTS, part, max_size=3)),
     max_leaves=8,
 )
-
-
-@given(st.dictionaries(TEXTS, INLINE, max_size=5))
-def test_what_is_written_as_toml_is_read_again(values: dict[str, Any]) -> None:
-    assert tomli.loads(toml.format_toml(values)) == values
+DRY = ("--scheduler", "slurm", "--dry-run", "--json")
 
 
 @pytest.fixture
@@ -69,6 +50,11 @@ def draft(tmp_path: Path) -> Draft:
     draft = drafted(where, REQUEST)
     write_campaign(draft)
     return draft
+
+
+@given(st.dictionaries(TEXTS, INLINE, max_size=5))
+def test_what_is_written_as_toml_is_read_again(values: dict[str, Any]) -> None:
+    assert tomli.loads(toml.format_toml(values)) == values
 
 
 def test_it_is_written_into_the_campaign_and_read_again(draft: Draft) -> None:
@@ -85,23 +71,22 @@ def test_it_is_written_into_the_campaign_and_read_again(draft: Draft) -> None:
     assert "abcdef" not in path.read_text()
 
 
-def test_the_variable_behind_a_setting_is_in_it(draft: Draft) -> None:
+def test_variables_and_digests_of_what_was_prepared_are_in_it(draft: Draft) -> None:
     variables = {"slurm.account": "SBATCH_ACCOUNT"}
     site = replace(draft.resolved.site, variables={"runs": "HPCBERT_RUNS", **variables})
-    lock = rerun.make_lock(replace(draft.resolved, site=site), draft.campaign)
-    assert lock.variables == variables
-
-
-def test_digests_of_what_was_prepared_are_in_it(draft: Draft) -> None:
     materials = (
         Material("image", "docker://x", "/i.sqsh", "sha256:1"),
         Material("source", "https://x/y@abc", "/s", "git-tree:2"),
         Material("data", "npz", "/d", "listing:3"),
     )
-    inputs = rerun.make_lock(draft.resolved, replace(draft.campaign, materials=materials)).inputs
-    assert inputs["image_digest"] == "sha256:1"
-    assert (inputs["source_repository"], inputs["source_commit"]) == ("https://x/y", "abc")
-    assert (inputs["source_digest"], inputs["data_digest"]) == ("git-tree:2", "listing:3")
+    campaign = replace(draft.campaign, materials=materials)
+    lock = rerun.make_lock(replace(draft.resolved, site=site), campaign)
+    assert lock.variables == variables
+    expected = {
+        "image_digest": "sha256:1", "source_repository": "https://x/y", "source_commit": "abc",
+        "source_digest": "git-tree:2", "data_digest": "listing:3",
+    }  # fmt: skip
+    assert {name: lock.inputs[name] for name in expected} == expected
 
 
 def test_what_is_otherwise_is_said_by_its_key(draft: Draft, tmp_path: Path) -> None:
@@ -116,9 +101,6 @@ def test_what_is_otherwise_is_said_by_its_key(draft: Draft, tmp_path: Path) -> N
         "settings.slurm.srun_args was none, and is -v here.",
         "settings.slurm.time_limit was 01:00:00, and is 2-0 here.",
     }
-
-
-def test_changed_files_of_the_job_are_one_sentence(draft: Draft) -> None:
     first, second, *_ = sorted(draft.lock.files)
     files = {**draft.lock.files, first: "0" * 64, second: "0" * 64}
     (message,) = rerun.compare_locks(draft.lock, replace(draft.lock, files=files))
@@ -137,9 +119,6 @@ def test_what_is_no_lock_file_is_refused(
     assert refused.value.where == str(path)
     assert message in refused.value.message
     assert (hint or "") in refused.value.hint
-
-
-DRY = ("--scheduler", "slurm", "--dry-run", "--json")
 
 
 @pytest.mark.slow
@@ -161,39 +140,34 @@ def test_the_same_is_made_of_it_wherever_the_options_came_from(
     warnings = " ".join(result.document["warnings"])
     assert "settings.slurm.time_limit was 01:00:00, and is 00:07:00 here." in warnings
     assert "API_TOKEN" not in warnings
-
-
-def test_a_lock_file_that_is_not_there(empty_directory: None) -> None:
-    result = run("submit", "--like", "campaign.lock.toml", *DRY)
-    assert result.returncode == 2
-    assert "campaign.lock.toml: Can't read" in result.error["message"]
+    missing = run("submit", "--like", "campaign.lock.toml", *DRY)
+    assert missing.returncode == 2
+    assert "campaign.lock.toml: Can't read" in missing.error["message"]
 
 
 @cases
-@pytest.mark.parametrize("with_protocol", [True, False], ids=["protocol", "rows"])
 def test_the_points_of_a_table_are_planned_again(
-    framework: str, shape: str, fields: dict[str, Any], with_protocol: bool, tmp_path: Path
+    framework: str, shape: str, fields: dict[str, Any], tmp_path: Path
 ) -> None:
     site, recipe = reference(tmp_path), load(framework)
     first = plan(recipe, site, combined(Shape.parse(shape), **fields))
     protocol, curves = first.protocol, Curves(first.points)
     last = None if protocol.window_seconds else protocol.iters
     more: Any = {"counted": Counted(protocol.skip, last, ""), "origin": Origin("campaign", "c")}
-    measured = [
-        Measured(make_group(point, curves, ""), point.shape, protocol.repeats, (), **more)
-        for point in first.points
-    ]
-    (table,) = tabulate(measured)
-    protocols = {"c": protocol if with_protocol else None}
-    if last is None and not with_protocol:
-        with pytest.raises(UsageError, match="how long"):
-            plan_table(table, protocols, recipe, site)
-        return
-    again = plan_table(table, protocols, recipe, site)
+    groups = [(make_group(point, curves, ""), point.shape) for point in first.points]
+    (table,) = tabulate(
+        [model.Measured(group, shape, protocol.repeats, (), **more) for group, shape in groups]
+    )
     # The device of a table is the one that its logs state.
     points = {replace(point, device=table.group.device) for point in first.points}
-    assert {replace(point, device=table.group.device) for point in again.points} == points
-    assert again.protocol == protocol
+    for own_protocol in (protocol, None):
+        if last is None and own_protocol is None:
+            with pytest.raises(UsageError, match="how long"):
+                rerun.plan_table(table, {"c": own_protocol}, recipe, site)
+            continue
+        again = rerun.plan_table(table, {"c": own_protocol}, recipe, site)
+        assert {replace(point, device=table.group.device) for point in again.points} == points
+        assert again.protocol == protocol
 
 
 @cases
@@ -201,25 +175,28 @@ def test_a_table_whose_labels_do_not_say_what_to_measure_is_refused(
     changes: dict[str, Any], tmp_path: Path
 ) -> None:
     group = Group("pytorch", "bert-tiny", "fp32", 8, "clock", **changes)
-    table = SpeedupTable(group, None, (Row(Shape(1, 1), None, RepeatCount(0, 5)),))
+    row = model.Row(Shape(1, 1), None, model.RepeatCount(0, 5))
     with pytest.raises(UsageError, match="would be measured as"):
-        plan_table(table, {}, load(), reference(tmp_path))
+        rerun.plan_table(model.SpeedupTable(group, None, (row,)), {}, load(), reference(tmp_path))
 
 
 @pytest.mark.parametrize(
     ("rule", "window", "keyword"),
     [
-        ("odd", Counted(20, 120, ""), "odd"),
-        ("clock", Counted(30, 120, ""), "protocol"),
-        ("clock", Counted(20, None, ""), "protocol"),
+        ("odd", (20, 120), "odd"),
+        ("clock", (30, 120), "protocol"),
+        ("clock", (20, None), "protocol"),
     ],
     ids=["unknown rule", "other warm-up", "to the end"],
 )
 def test_numbers_that_a_campaign_would_not_give_are_refused(
-    rule: str, window: Counted, keyword: str, tmp_path: Path
+    rule: str, window: tuple[int, int | None], keyword: str, tmp_path: Path
 ) -> None:
+    more: Any = {"window": Counted(*window, ""), "origin": Origin("campaign", "c")}
+    row = model.Row(Shape(1, 1), None, model.RepeatCount(0, 5), **more)
     group = Group("pytorch", "bert-tiny", "fp32", 8, rule)
-    row = Row(Shape(1, 1), None, RepeatCount(0, 5), window=window, origin=Origin("campaign", "c"))
-    protocols = {"c": Protocol(5, 120, 20)}
+    protocols = {"c": model.Protocol(5, 120, 20)}
     with pytest.raises(UsageError, match=keyword):
-        plan_table(SpeedupTable(group, None, (row,)), protocols, load(), reference(tmp_path))
+        rerun.plan_table(
+            model.SpeedupTable(group, None, (row,)), protocols, load(), reference(tmp_path)
+        )

@@ -1,0 +1,139 @@
+"""What a submission takes at most, and a retry's script: the first one's, but for what must differ."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcbert.errors import UsageError
+from hpcbert.model import Array, JobRequest, Shape
+from hpcbert.scheduler.slurm import TRAITS as SLURM_TRAITS
+from hpcbert.script import request
+from hpcbert.system.runner import run
+from hpcbert.timelimit import TimeLimit
+from tests.kit.cases import cases
+from tests.kit.drafts import combined, drafted, reference
+from tests.kit.scripts import only_script, sbatch_options
+
+
+def list_costs(
+    folder: Path, *, limit: str = "02:00:00", options: Any = None, **fields: Any
+) -> tuple[request.Cost, ...]:
+    fields = {"shape": Shape(2, 8), "precisions": ("fp32",), "device": "gpu", **fields}
+    site = reference(folder, slurm={"time_limit": TimeLimit.parse(limit)})
+    return request.array_costs(drafted(site, combined(**fields), options=options).campaign.arrays)
+
+
+def sum_all(costs: tuple[request.Cost, ...]) -> tuple[float | None, float | None]:
+    nodes = request.sum_hours(cost.on_nodes(cost.hours) for cost in costs)
+    return nodes, request.sum_hours(cost.on_devices(cost.hours) for cost in costs)
+
+
+def test_repeats_times_nodes_times_devices_times_the_limit(tmp_path: Path) -> None:
+    assert sum_all(list_costs(tmp_path)) == (20.0, 160.0)
+    assert sum_all(list_costs(tmp_path, scaling=True)) == (50.0, 10.0 + 40.0 + 80.0 + 160.0)
+    assert sum_all(list_costs(tmp_path, repeats=1, precisions=("fp32", "bf16"))) == (8.0, 64.0)
+    (cost,) = costs = list_costs(tmp_path, options={"together": True})
+    assert (cost.repeats, cost.jobs, sum_all(costs)) == (5, 1, (4.0, 32.0))
+    (cost,) = list_costs(tmp_path, repeats=25, options={"most_indices": 10})
+    assert (cost.repeats, cost.jobs) == (25, 25)
+    units = {"gpu": "GPU-hours", "cpu": "rank-hours", "auto": "device-hours"}
+    assert {on: request.hours_unit(list_costs(tmp_path, device=on)) for on in units} == units
+
+
+def test_what_costs_more_is_refused_with_the_sum_and_what_nothing_bounds(tmp_path: Path) -> None:
+    costs = list_costs(tmp_path, scaling=True)
+    request.refuse_expensive(costs, 290.0)
+    with pytest.raises(UsageError, match="up to 290 GPU-hours, more than 289") as caught:
+        request.refuse_expensive(costs, 289.0)
+    assert "bert-tiny_2n8g_fp32_b4 5 x 16 x 02:00:00 = 160" in str(caught.value)
+    assert "--max-gpu-hours 290" in caught.value.hint
+    request.refuse_expensive(costs, 870.0, tries=3)
+    with pytest.raises(UsageError, match=r"up to 870 GPU-hours, .* each up to 3 times"):
+        request.refuse_expensive(costs, 869.0, tries=3)
+    endless = list_costs(tmp_path, limit="UNLIMITED")
+    assert sum_all(endless) == (None, None)
+    with pytest.raises(UsageError, match="no upper limit") as caught:
+        request.refuse_expensive(endless, 1e9)
+    assert "--time" in caught.value.hint
+
+
+@cases
+def test_hours_are_written_as_people_read_them(number: float | None, text: str) -> None:
+    assert request.format_hours(number) == text
+
+
+def render_script(
+    folder: Path, *words: str, together: bool = False, **slurm: Any
+) -> tuple[Array, str]:
+    site = reference(folder, slurm={"sbatch_args": words, **slurm})
+    draft = drafted(site, options={"together": together})
+    return draft.campaign.arrays[0], only_script(draft)
+
+
+def retry(
+    array: Array, text: str, exclude: tuple[str, ...] = ("n3", "n4"), limit: str = ""
+) -> tuple[JobRequest, str, list[str]]:
+    """Return a retry's request, its script and the lines that are new in it."""
+    again = request.retry_request(
+        array.request, name="job.t1", indices=(2, 4), exclude=exclude, time_limit=limit
+    )
+    script = request.rewrite_script(
+        text, array.request, again, scheduler=SLURM_TRAITS, repeats=(2, 4), first_attempt=3
+    )
+    lines = difflib.unified_diff(text.splitlines(), script.splitlines(), n=0, lineterm="")
+    added = [line[1:] for line in lines if line[:1] == "+" and line[:3] != "+++"]
+    return again, script, added
+
+
+def test_a_retry_adds_options_of_sbatch_and_changes_its_first_attempt(tmp_path: Path) -> None:
+    array, text = render_script(tmp_path)
+    _, script, added = retry(array, text, limit="02:00:00")
+    *options, attempt = [line for line in added if "array_name=" not in line]
+    words = ("job-name=job.t1", "comment=job.t1", "array=2,4%1", "time=02:00:00", "exclude=n3,n4")
+    assert options == [f"#SBATCH --{word}" for word in words]
+    assert "first_attempt=3 " in attempt
+    assert run(["bash", "-n"], stdin=script).ok
+    with pytest.raises(UsageError, match="first_attempt"):
+        retry(array, text.replace("first_attempt=", "attempt_from="))
+
+
+def test_repeats_that_share_a_job_share_it_again(tmp_path: Path) -> None:
+    again, script, added = retry(*render_script(tmp_path, together=True), exclude=())
+    assert again.array == ""
+    assert "repeats=(2 4)" in added
+    assert "--array" not in script
+
+
+@cases
+@pytest.mark.parametrize("exclusive", [True, False], ids=["exclusive", "shared"])
+def test_the_request_on_record_is_what_sbatch_reads_in_the_script(
+    tmp_path: Path, words: list[str], exclusive: bool
+) -> None:
+    array, text = render_script(tmp_path, *words, exclusive=exclusive, partition="gpu")
+    assert request.read_request(sbatch_options(text)) == array.request
+    again, script, _ = retry(array, text, limit="2-0")
+    assert request.read_request(sbatch_options(script)) == again
+
+
+def test_the_users_own_comment_and_excluded_nodes_stay(tmp_path: Path) -> None:
+    array, text = render_script(tmp_path, "--comment=mine", "--exclude=n[7-8]")
+    again, _, _ = retry(array, text)
+    assert (again.comment, again.exclude) == ("mine", "n[7-8],n3,n4")
+    assert retry(array, text, exclude=())[0].exclude == "n[7-8]"
+
+
+@pytest.mark.parametrize("name", ["a b", "a %j b"])
+def test_a_request_says_which_campaign_it_writes_to(tmp_path: Path, name: str) -> None:
+    directory = tmp_path / name
+    output = f"{directory}/slurm/".replace("%", "%%") + "%A_%a.out"
+    own = replace(JobRequest(), output=output)
+    assert not request.is_written_to(own, tmp_path)
+    directory.mkdir()
+    assert request.is_written_to(own, directory)
+    assert not request.is_written_to(own, tmp_path)
+    assert not request.is_written_to(replace(own, output=""), directory)
