@@ -241,7 +241,8 @@ def is_import(pid: int, host: Host) -> bool:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
-    return b"import" in words and any(word.endswith(b"/enroot") for word in words[:3])
+    # An interpreter and its program: /bin/bash …/enroot import, or …/enroot-import.
+    return b"mksquashfs" not in words[0] and any(b"/enroot" in word for word in words[1:3])
 
 
 def test_when_the_importer_is_killed_the_next_ends_what_it_started(
