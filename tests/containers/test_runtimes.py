@@ -293,7 +293,10 @@ def write_site(trial: Trial, name: str, mounts: list[str], image: str, extra: st
 
 def run_jobs(trial: Trial) -> None:
     act = "mpi" if has_pmix() else "look"
-    short = [trial.submit("look", "4n8g", act, **LONG), trial.submit("fail", "2n4g", "fail")]
+    short = [
+        trial.submit("look", "4n8g", act, "site", 1, **LONG),
+        trial.submit("fail", "2n4g", "fail"),
+    ]
     if trial.runtime == "none":
         trial.wait(*short)
         return

@@ -121,7 +121,7 @@ def test_a_rehearsal_searches_with_a_stand_in(
     tmp_path: Path, room: dict[str, str], largest: int
 ) -> None:
     search = Search(tmp_path, rehearse=True)
-    search.run(**room)
+    search.run(0, **room)
     assert search.results == [largest]
 
 

@@ -50,7 +50,8 @@ def test_combinations_become_the_points_of_campaigns(
     site: Site, text: str, campaigns: list[str]
 ) -> None:
     """FRAMEWORK VARIABLES: SHAPE/PRECISION/BATCH SIZE …; `*` is the recipe's own size."""
-    sizes = recipe.load(TEMPLATES / "pytorch").batch_sizes | site.settings("pytorch").batch_sizes
+    own = recipe.load(TEMPLATES / "pytorch").batch_sizes
+    sizes = {**own, **site.settings("pytorch").batch_sizes}
     lines = []
     for framework, points in list_campaigns(site, text):
         words = [framework, *(f"{name}={value}" for name, value in points[0].env)]

@@ -72,7 +72,7 @@ def test_one_node_has_nothing_to_be_compared_with(
 class Check:
     """A preflight's script and Slurm's commands, of which `squeue` lists waiting jobs."""
 
-    jobs = ("51|4|||{}", "52|2|n7||{}", "53|1|||/elsewhere")
+    jobs: tuple[str, ...] = ("51|4|||{}", "52|2|n7||{}", "53|1|||/elsewhere")
 
     def __init__(self, folder: Path, shape: str = "4n8g", limit: str = "01:00:00") -> None:
         self.folder, self.draft = folder, draft_preflight(folder, shape, limit=limit)
