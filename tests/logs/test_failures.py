@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from hpcbert.logs.failures import last_error
 from tests.kit.cases import cases
 
@@ -22,18 +20,11 @@ def test_what_a_program_ends_with(log: str, line: str, tmp_path: Path) -> None:
 @cases
 def test_what_is_no_error(text: str, tmp_path: Path) -> None:
     path = tmp_path / "run.log"
-    path.write_text(text)
-    assert last_error(path) == ""
+    noises = (b"\x00\xff" * 4000, b"Traceback (most recent call last):\n" * 99)
+    for data in (text.encode(), *noises):
+        path.write_bytes(data)
+        assert last_error(path) == ""
     assert last_error(tmp_path / "missing.log") == ""
-
-
-@pytest.mark.parametrize(
-    "noise", [b"\x00\xff" * 4000, b"Traceback (most recent call last):\n" * 99]
-)
-def test_what_is_no_text_raises_nothing(noise: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "run.log"
-    path.write_bytes(noise)
-    assert last_error(path) == ""
 
 
 @cases

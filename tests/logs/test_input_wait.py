@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 from pathlib import Path
@@ -10,16 +9,14 @@ from pathlib import Path
 import pytest
 
 from hpcbert.commands.monitor import make_rate_factor_reader
-from hpcbert.logs.grammar import parse
 from hpcbert.logs.input_wait import read_input_notes
 from hpcbert.logs.scan import read_progress
 from hpcbert.model import Unit
 from tests.kit import cli, logs
 from tests.kit.campaigns import Build
 from tests.kit.cases import cases
-from tests.kit.logs import write_file
 from tests.kit.paths import TEMPLATES
-from tests.kit.recipes import SHELL, load
+from tests.kit.recipes import SHELL, grammar
 from tests.kit.waiting import CEILING
 
 CPUS = "hpcbert: ranks have 1 of their node's 64 CPUs each: data loading may wait.\n"
@@ -27,41 +24,28 @@ CPUS = "hpcbert: ranks have 1 of their node's 64 CPUs each: data loading may wai
 
 @cases
 def test_flags_of_lines(text: str, flags: list[str], tmp_path: Path) -> None:
-    log = write_file(tmp_path, "run.log", text)
+    log = logs.write_file(tmp_path, "run.log", text)
     notes = read_input_notes(log)
     assert [note.flag for note in notes] == flags
     assert all("nodes.cpus_per_gpu" in note.detail for note in notes)
-    progress = read_progress(log, parse(load("pytorch").log, where="recipe.toml"))
-    assert [note.flag for note in progress.notes] == flags
-
-
-def test_a_log_that_is_gone_has_no_flag(tmp_path: Path) -> None:
+    assert [note.flag for note in read_progress(log, grammar("pytorch")).notes] == flags
     assert read_input_notes(tmp_path / "none.log") == ()
 
 
-def test_collect_says_which_repeat_and_what_to_set(tmp_path: Path) -> None:
-    for repeat in (1, 2):
-        text = logs.log("1n1g", 10.0, iters=120, start=1763717655.5 + 10_000 * repeat)
-        cpus = CPUS if repeat == 2 else ""
-        write_file(tmp_path, f"pytorch/1n1g/bert_b4_fp32_{repeat}.log", cpus + text)
-    folder = str(tmp_path / "pytorch")
-    row = cli.run("collect", folder, "--json").data["tables"][0]["rows"][0]
-    assert "few-cpus" in row["flags"]
-    assert [run["flags"] for run in row["runs"]] == [[], ["few-cpus"]]
-    text = cli.run("collect", folder).stdout
-    assert "repeat 2: few-cpus (1 of 64 CPUs a rank: set nodes.cpus_per_gpu" in text
-
-
-def test_monitor_says_it_of_each_repeat_and_in_its_summary(
+def test_collect_and_monitor_say_which_repeat_and_what_to_set(
     build: Build, empty_directory: None
 ) -> None:
     built = build("1n1g", repeats=2, jobs=("1",), scheduler="local")
     built.finish()
-    built.log("1n1g", 1, CPUS + built.text("1n1g", 10.0))
-    lines = cli.run("monitor", built.campaign.id, "--once", "--json").stdout.splitlines()
-    events = [json.loads(line) for line in lines[:-1]]
+    built.log("1n1g", 2, CPUS + built.text("1n1g", 10.0))
+    row = cli.first_row(cli.run("collect", built.directory, "--json").document)
+    assert "few-cpus" in row["flags"]
+    assert [run["flags"] for run in row["runs"]] == [[], ["few-cpus"]]
+    text = cli.run("collect", built.directory).stdout
+    assert "repeat 2: few-cpus (1 of 64 CPUs a rank: set nodes.cpus_per_gpu" in text
+    events = cli.run("monitor", built.campaign.id, "--once", "--json").events
     flags = {event["repeat"]: [flag["flag"] for flag in event.get("flags", ())] for event in events}
-    assert flags == {1: ["few-cpus"], 2: []}
+    assert flags == {1: [], 2: ["few-cpus"]}
     text = cli.run("monitor", built.campaign.id, "--once").stdout
     assert "1 repeat: few-cpus: 1 of 64 CPUs" in text
 
@@ -83,21 +67,13 @@ def test_monitor_knows_the_size_of_a_sample(build: Build, unit: Unit, factor: in
 def test_rank_0_reports_few_cpus(
     tmp_path: Path, *, mine: int, total: int, tasks: int, rank: int, is_reported: bool
 ) -> None:
-    tool = write_file(
-        tmp_path, "nproc", f'#!/bin/sh\n[ "$1" = --all ] && echo {total} || echo {mine}\n'
-    )
-    tool.chmod(0o755)
-    environment = {
-        **os.environ,
-        "PATH": f"{tmp_path}:{os.environ['PATH']}",
-        "SLURM_PROCID": str(rank),
-    }
+    text = f'#!/bin/sh\n[ "$1" = --all ] && echo {total} || echo {mine}\n'
+    logs.write_file(tmp_path, "nproc", text).chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
     command = f". '{SHELL}/rank.bash'; tasks={tasks}; report_few_cpus"
     result = subprocess.run(
-        ["bash", "-euc", command], env=environment, capture_output=True, text=True, check=True,
-        timeout=CEILING,
+        ["bash", "-euc", command], env={**os.environ, "PATH": path, "SLURM_PROCID": str(rank)},
+        capture_output=True, text=True, check=True, timeout=CEILING,
     )  # fmt: skip
-    assert bool(result.stdout) == is_reported
-    if is_reported:
-        log = write_file(tmp_path, "run.log", result.stdout)
-        assert [note.flag for note in read_input_notes(log)] == ["few-cpus"]
+    log = logs.write_file(tmp_path, "run.log", result.stdout)
+    assert [note.flag for note in read_input_notes(log)] == ["few-cpus"] * is_reported

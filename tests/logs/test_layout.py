@@ -8,35 +8,31 @@ import pytest
 from hpcbert.errors import UsageError
 from hpcbert.logs.layout import LogFile, discover, natural_key
 from tests.kit.cases import cases
+from tests.kit.logs import write_file
 
 
-def touch_files(root: Path, *names: str) -> None:
+def find_log(path: Path, *names: str, pattern: str = "") -> LogFile:
     for name in names:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).touch()
-
-
-def find_log(path: Path, pattern: str = "") -> LogFile:
+        write_file(path, name, "")
     (log,) = discover([path], pattern).logs
-    return log._replace(path=path)
+    return log
 
 
 @cases
 def test_dlperfs_layout_and_its_deviations(
     tmp_path: Path, name: str, expected: tuple[object, ...]
 ) -> None:
-    touch_files(tmp_path, name, "result/bert_result.json", "1n1g/notes.txt", "1n1g/bert_b32.csv")
-    log = find_log(tmp_path)
+    others = ("result/bert_result.json", "1n1g/notes.txt", "1n1g/bert_b32.csv")
+    log = find_log(tmp_path, name, *others)
     fields = (log.model, log.nodes, log.gpus_per_node, log.batch_size, log.precision)
     assert (*fields, log.repeat, log.attempt) == expected
 
 
 def test_order_is_natural(tmp_path: Path) -> None:
-    touch_files(
-        tmp_path, *(f"{n}n8g/bert_b32_fp32_{r}.log" for n in (1, 2, 10) for r in (1, 2, 10))
-    )
-    shapes = [(log.nodes, log.repeat) for log in discover([tmp_path]).logs]
-    assert shapes == [(n, r) for n in (1, 2, 10) for r in (1, 2, 10)]
+    places = [(n, r) for n in (1, 2, 10) for r in (1, 2, 10)]
+    for n, r in places:
+        write_file(tmp_path, f"{n}n8g/bert_b32_fp32_{r}.log", "")
+    assert [(log.nodes, log.repeat) for log in discover([tmp_path]).logs] == places
     assert natural_key("2n8g") < natural_key("10n8g") < natural_key("10n8g/x")
 
 
@@ -49,76 +45,62 @@ def test_order_is_natural(tmp_path: Path) -> None:
     ],
 )
 def test_patterns_name_their_fields(tmp_path: Path, pattern: str, name: str) -> None:
-    touch_files(tmp_path, name, "other/thing.log")
-    log = find_log(tmp_path, pattern)
+    log = find_log(tmp_path, name, "other/thing.log", pattern=pattern)
     assert (log.batch_size, log.precision, log.gpus) == (48, "fp32", 8)
 
 
-def test_a_pattern_that_tells_the_shape_overrides_folders(tmp_path: Path) -> None:
-    touch_files(tmp_path, "1n1g/run_4x8.log")
-    log = find_log(tmp_path, "run_{nodes}x{gpus_per_node}.log")
+def test_a_pattern_of_the_shape_overrides_folders_and_other_characters_are_themselves(
+    tmp_path: Path,
+) -> None:
+    log = find_log(tmp_path, "1n1g/run_4x8.log", pattern="run_{nodes}x{gpus_per_node}.log")
     assert (log.nodes, log.gpus_per_node) == (4, 8)
-    assert find_log(tmp_path, "run_*.log").nodes == 1
-
-
-def test_pattern_characters_are_themselves(tmp_path: Path) -> None:
-    touch_files(tmp_path, "a+b(1).log", "aab1.log")
-    (log,) = discover([tmp_path], "a+b({repeat}).log").logs
+    assert find_log(tmp_path, pattern="run_*.log").nodes == 1
+    log = find_log(tmp_path, "a+b(1).log", "aab1.log", pattern="a+b({repeat}).log")
     assert log.path.name == "a+b(1).log"
-
-
-def test_wrong_patterns_are_explained(tmp_path: Path) -> None:
-    touch_files(tmp_path, "run1.log")
-    with pytest.raises(UsageError, match=r"no field \{repeet\}") as caught:
-        discover([tmp_path], "run{repeet}.log")
-    assert "repeat" in caught.value.hint
-    with pytest.raises(UsageError, match="No log matches"):
-        discover([tmp_path], "job{repeat}.log")
-    with pytest.raises(UsageError, match="No log matches"):
-        discover([tmp_path / "run1.log"], "job{repeat}.log")
-
-
-def test_files_named_outright_are_taken_whatever_their_name(tmp_path: Path) -> None:
-    touch_files(tmp_path, "4n8g/whatever.out")
-    (log,) = discover([tmp_path / "4n8g" / "whatever.out"]).logs
+    # A file that is named outright is taken whatever its name.
+    log = find_log(write_file(tmp_path, "4n8g/whatever.out", ""))
     assert (log.nodes, log.gpus_per_node, log.repeat) == (4, 8, None)
 
 
-def test_what_holds_no_log_is_refused(tmp_path: Path) -> None:
+def test_wrong_patterns_and_what_holds_no_log_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No log has a name in DLPerf"):
         discover([tmp_path])
     with pytest.raises(UsageError, match="no such file"):
         discover([tmp_path / "absent"])
+    path = write_file(tmp_path, "run1.log", "")
+    with pytest.raises(UsageError, match=r"no field \{repeet\}") as caught:
+        discover([tmp_path], "run{repeet}.log")
+    assert "repeat" in caught.value.hint
+    for place in (tmp_path, path):
+        with pytest.raises(UsageError, match="No log matches"):
+            discover([place], "job{repeat}.log")
 
 
-def test_campaigns_are_found_and_not_walked_into(tmp_path: Path) -> None:
-    touch_files(tmp_path, "runs/a/manifest.json", "runs/a/logs/1n1g/bert_b32_fp32_1.log")
-    touch_files(tmp_path, "runs/b/manifest.json", "old/1n1g/bert_b32_fp32_1.log")
-    discovery = discover([tmp_path, tmp_path / "runs" / "a"])
+def test_campaigns_are_not_walked_into_and_links_neither_hang_nor_double(tmp_path: Path) -> None:
+    name = "1n1g/bert_b32_fp32_1.log"
+    for path in ("a/manifest.json", f"a/logs/{name}", "b/manifest.json"):
+        write_file(tmp_path / "runs", path, "")
+    log = write_file(tmp_path / "old", name, "")
+    log.with_name("loop").symlink_to(log.with_name("loop"))
+    log.with_name("bert_b32_fp32_2.log").symlink_to(log.name)
+    (tmp_path / "old" / "again").symlink_to(tmp_path / "old")
+    (tmp_path / "elsewhere").symlink_to(tmp_path / "old")
+    places = (tmp_path, tmp_path / "runs" / "a", tmp_path / "old", tmp_path / "elsewhere")
+    discovery = discover(places)
     assert sorted(path.name for path in discovery.campaigns) == ["a", "b"]
-    assert [log.path for log in discovery.logs] == [tmp_path / "old/1n1g/bert_b32_fp32_1.log"]
-
-
-def test_links_neither_hang_nor_double(tmp_path: Path) -> None:
-    touch_files(tmp_path, "logs/1n1g/bert_b32_fp32_1.log")
-    (tmp_path / "logs" / "again").symlink_to(tmp_path / "logs")
-    (tmp_path / "logs" / "1n1g" / "loop").symlink_to(tmp_path / "logs" / "1n1g" / "loop")
-    (tmp_path / "logs" / "1n1g" / "bert_b32_fp32_2.log").symlink_to("bert_b32_fp32_1.log")
-    (tmp_path / "elsewhere").symlink_to(tmp_path / "logs")
-    discovery = discover([tmp_path, tmp_path / "logs", tmp_path / "elsewhere"])
-    assert len(discovery.logs) == 1
-
-
-def test_pipes_and_dangling_links_are_left_to_the_reader(tmp_path: Path) -> None:
-    (tmp_path / "1n1g").mkdir()
-    os.mkfifo(tmp_path / "1n1g" / "bert_b32_fp32_1.log")
-    (tmp_path / "1n1g" / "bert_b32_fp32_2.log").symlink_to("absent.log")
-    assert len(discover([tmp_path]).logs) == 2
+    (only,) = discovery.logs
+    assert only.path.samefile(log)
+    # What can't be read is left to the reader, who says so.
+    (tmp_path / "x" / "1n1g").mkdir(parents=True)
+    os.mkfifo(tmp_path / "x" / name)
+    (tmp_path / "x" / name.replace("_1", "_2")).symlink_to("absent.log")
+    assert len(discover([tmp_path / "x"]).logs) == 2
 
 
 @pytest.mark.needs("permissions")
 def test_folders_that_may_not_be_looked_into_are_named(tmp_path: Path) -> None:
-    touch_files(tmp_path, "1n1g/bert_b32_fp32_1.log", "2n1g/bert_b32_fp32_1.log")
+    for shape in ("1n1g", "2n1g"):
+        write_file(tmp_path, f"{shape}/bert_b32_fp32_1.log", "")
     (tmp_path / "2n1g").chmod(0)
     discovery = discover([tmp_path])
     with pytest.raises(PermissionError):

@@ -1,0 +1,89 @@
+"""Logs that were compressed, or written in wide characters."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpcbert.logs import lines, scan
+from hpcbert.logs.lines import NotALogError, read_ends, read_pieces
+from tests.kit import recipes
+
+TEXT = "".join(f"step {n} of 9 | loss 2.5 | 100 samples/s ünd so\n" for n in range(4000)).encode()
+PACKERS = {"gzip": gzip.compress, "xz": lzma.compress, "bzip2": bz2.compress}
+
+
+def read_content(path: Path, data: bytes) -> bytes:
+    """Write a file whose name says nothing of what is in it, and read it."""
+    path.write_bytes(data)
+    return b"".join(read_pieces(path))
+
+
+@pytest.mark.parametrize("pack", PACKERS.values(), ids=PACKERS)
+def test_a_compressed_log_is_read_to_the_last_of_its_streams_or_refused(
+    tmp_path: Path, pack: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "run.log"
+    compressed = pack(TEXT)
+    assert read_content(log, compressed) == TEXT
+    head, tail = read_ends(log)
+    assert TEXT.startswith(head)
+    assert TEXT.endswith(tail)
+    assert len(tail) > lines.CHUNK // 8
+    assert read_content(log, pack(TEXT[:999]) + bytes(8) + pack(TEXT[999:]) + bytes(4)) == TEXT
+    with pytest.raises(NotALogError, match=r"is cut short|can't be unpacked"):
+        read_content(log, compressed[: len(compressed) // 2])
+    with pytest.raises(NotALogError, match="can't be unpacked as"):
+        read_content(log, compressed[:24] + b"garbage" * 20 + compressed[160:])
+    monkeypatch.setattr(lines, "MAX_UNPACKED", 1 << 20)
+    with pytest.raises(NotALogError, match="unpacks to more than 1 MiB"):
+        read_content(log, pack(bytes(1 << 22)))
+
+
+@pytest.mark.parametrize("name", ["utf-16-le", "utf-16-be", "utf-8"])
+def test_a_byte_order_mark_says_the_encoding(tmp_path: Path, name: str) -> None:
+    data = f"\ufeff{TEXT.decode()}".encode(name)
+    assert read_content(tmp_path / "run.log", data) == TEXT
+    assert read_content(tmp_path / "run.log", gzip.compress(data)) == TEXT
+
+
+def test_the_memory_that_an_xz_file_asks_for_is_bounded(tmp_path: Path) -> None:
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 1 << 28}]
+    data = lzma.compress(b"step\n", filters=filters, check=lzma.CHECK_NONE)
+    with pytest.raises(NotALogError, match="can't be unpacked as xz"):
+        read_content(tmp_path / "run.log", data)
+
+
+def test_a_text_that_only_begins_alike_is_read_as_it_is(tmp_path: Path) -> None:
+    for text in (b"BZh is a word\n", b"PK\n", b"\x00" * 64 + b"step 1\n", b"a\x00\n"):
+        assert lines.is_plain(text)
+        assert read_content(tmp_path / "run.log", text)
+
+
+def test_a_compressed_log_gives_the_number_of_the_log(tmp_path: Path) -> None:
+    log, grammar = tmp_path / "run.log", recipes.grammar("ngc-tf1")
+    sample = recipes.sample("ngc-tf1")
+    packed = gzip.compress(sample)
+    plain, *others, cut = (
+        scan.read(log, grammar, grammar.rule(), recipes.setting("ngc-tf1"))
+        for data in (sample, packed, sample.decode().encode("utf-16"), packed[:4000])
+        if log.write_bytes(data)
+    )
+    assert plain.throughput
+    assert others == [plain, plain]
+    assert [reason.code for reason in cut.reasons] == ["no-log"]
+
+
+@pytest.mark.parametrize("text", [b"rate: ", b"a" * 40], ids=["short", "long"])
+def test_a_text_is_found_wherever_it_begins(text: bytes) -> None:
+    for begin in (0, *range(28_950, 29_010), 57_990, 58_000):
+        data = b"-" * begin + text + b"-" * 40_000 + b"\n" + text
+        positions = {at for _, _, at, _ in lines.find_lines(data, (text,))}
+        assert {begin, len(data) - len(text)} <= positions
+        assert lines.has_text(data, text)
+    assert not lines.has_text(b"-" * 60_000 + text[:-1], text)
