@@ -1,9 +1,8 @@
-"""The JSON documents that docs/reference/json.md shows: real ones, of commands that run here.
+"""The JSON documents that docs/reference/json.md shows: `python -m tests.docs.examples` writes them.
 
-    python -m tests.docs.examples     # writes them into the page; as root, those of a lab too
-
-What differs from run to run (times, paths, digests, versions) is written alike, a long text is
-cut, and of a long list the first few are shown.
+They are real ones, of commands that run here; as root, those of a lab too. What differs from run to
+run (times, paths, digests, versions) is written alike, a long text is cut, and of a long list the
+first few are shown.
 """
 
 from __future__ import annotations
@@ -24,37 +23,28 @@ from unittest.mock import patch
 from hpcbert import __version__
 from hpcbert.lab.record import DEFAULT_DIRECTORY
 from hpcbert.model import JobRequest, Protocol
-from tests.kit import campaigns
+from tests.kit import campaigns, cli
 from tests.kit.cases import read_constant
-from tests.kit.cli import CliResult, run
 from tests.kit.containers import pointer
-from tests.kit.logs import BEGIN, write_submission
+from tests.kit.logs import BEGIN, write_file, write_submission
 from tests.kit.paths import REFERENCE, REPOSITORY
 
 PAGE = REFERENCE / "json.md"
 ONE, TWO, THREE = (
     f"20261121T1{hour}0000Z-pytorch-{6 * letter}" for hour, letter in enumerate("abc")
 )
-_NAMES = {"ONE": ONE, "TWO": TWO, "THREE": THREE}
 LINES = {
-    name: " ".join(_NAMES.get(word, word) for word in line.split())
+    name: line.replace("ONE", ONE).replace("TWO", TWO).replace("THREE", THREE)
     for name, line in read_constant(__file__, "LINES").items()
 }
 # Those that need a lab, which only root can start: both print its status.
 OF_A_LAB = ("lab up", "lab status")
-_BLOCK = re.compile(r"(<!-- example: ([a-z ]+) -->\n```json\n).*?(\n```)", re.DOTALL)
+_BLOCK = re.compile(r"(<!-- example: ([a-z ]+) -->\n```json\n)(.*?)(\n```)", re.DOTALL)
 _ALIKE: dict[str, Any] = {**read_constant(__file__, "ALIKE"), "hpcbert": __version__}
-_PATTERNS = (
-    (re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"), "2026-11-21T10:00:00Z"),
-    (
-        re.compile(r"\b\d{8}T\d{6}Z-(\w+)-(?!aaaaaa|bbbbbb|cccccc)[0-9a-f]{6}\b"),
-        rf"{ONE[:16]}-\1-dddddd",
-    ),
-    (re.compile(r"\b[0-9a-f]{64}\b"), "9f86d081884c7d65…"),
-)
-# What other checks of the doctor find is this machine's.
-_OTHERWISE: dict[str, dict[str, Any]] = {
-    "doctor": {"status": "success", "exit_code": 0, "errors": [], "warnings": []}
+_PATTERNS = {
+    r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z": "2026-11-21T10:00:00Z",
+    r"\b\d{8}T\d{6}Z-(\w+)-(?!a{6}|b{6}|c{6})[0-9a-f]{6}\b": rf"{ONE[:16]}-\1-dddddd",
+    r"\b[0-9a-f]{64}\b": "9f86d081884c7d65…",
 }
 # Letters of a text, what is shown of a list, and letters of a line.
 _LONGEST, _MOST, _WIDEST = 72, 3, 92
@@ -70,18 +60,22 @@ def place() -> Iterator[Path]:
         with patch.dict(os.environ, {**clean, **variables}, clear=True):
             os.chdir(home)
             try:
-                _planted(home / "runs", ONE, "1n1g", "1n2g")
-                _planted(home / "runs", TWO, "1n1g", failed=2)
-                _planted(home / "runs", THREE, "1n1g", faster=3.0)
-                _image(home / "images")
+                _plant(home / "runs", ONE, "1n1g", "1n2g")
+                _plant(home / "runs", TWO, "1n1g", failed=2)
+                _plant(home / "runs", THREE, "1n1g", faster=3.0)
+                image = write_file(home, "images/pytorch+0123456789ab.sqsh", "an image")
+                note = pointer(
+                    image, "docker://nvcr.io#nvidia/pytorch:25.04-py3", "0123456789ab" + 52 * "0"
+                )
+                write_file(home, "images/pytorch.json", json.dumps(note))
                 write_submission(home / "training_results", [300] * 10)
-                _oneflow(home / "oneflow" / "bert_b32_fp32_1.log")
+                write_file(home, "oneflow/bert_b32_fp32_1.log", _write_oneflow())
                 yield home
             finally:
                 os.chdir(before)
 
 
-def _planted(runs: Path, name: str, *shapes: str, failed: int = 0, faster: float = 0.0) -> None:
+def _plant(runs: Path, name: str, *shapes: str, failed: int = 0, faster: float = 0.0) -> None:
     """Make a campaign that has ended.
 
     Args:
@@ -96,14 +90,11 @@ def _planted(runs: Path, name: str, *shapes: str, failed: int = 0, faster: float
         script_sha256=hashlib.sha256(script.encode()).hexdigest(),
     )  # fmt: skip
     request = JobRequest(output=str(runs / name / "slurm" / "%A_%a.out"))
-    built = built.change(
-        arrays=tuple(replace(array, request=request) for array in built.campaign.arrays)
-    )
+    arrays = (replace(array, request=request) for array in built.campaign.arrays)
+    built = built.change(arrays=tuple(arrays))
     for array in built.campaign.arrays:
         shape, gpus = str(array.point.shape), array.point.shape.gpus
-        path = built.directory / array.script
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(script)
+        write_file(built.directory, str(array.script), script)
         for number in array.repeats:
             rate, code = gpus * (60.0 + number + faster), int(number == failed)
             text = built.text(shape, rate, iters=120, last=60 if code else 120)
@@ -113,26 +104,14 @@ def _planted(runs: Path, name: str, *shapes: str, failed: int = 0, faster: float
             built.mark(shape, number, began, {"event": "step"}, *campaigns.ended(code), ended)
 
 
-def _image(folder: Path) -> None:
-    """Make a prepared image."""
-    folder.mkdir()
-    image = folder / "pytorch+0123456789ab.sqsh"
-    image.write_bytes(b"an image")
-    note = pointer(image, "docker://nvcr.io#nvidia/pytorch:25.04-py3", "0123456789ab" + 52 * "0")
-    (folder / "pytorch.json").write_text(json.dumps(note))
-
-
-def _oneflow(path: Path) -> None:
-    """Write a log that gives the rate which DLPerf published of it: 152.89 samples/s."""
-    path.parent.mkdir()
-    facts = ["batch_size_per_device = 32", "num_nodes = 1", "gpu_num_per_node = 1"]
-    facts += ["use_fp16 = False"]
-    steps = (
+def _write_oneflow() -> str:
+    """Return a log that gives the rate which DLPerf published of it: 152.89 samples/s."""
+    facts = "batch_size_per_device = 32\nnum_nodes = 1\ngpu_num_per_node = 1\nuse_fp16 = False\n"
+    return facts + "".join(
         f"step: {number}, total_loss: 9.5, mlm_loss: 8.8, nsp_loss: 0.7, throughput: 152.890 "
-        f"{BEGIN + number * 32 / 152.89:.7f}"
+        f"{BEGIN + number * 32 / 152.89:.7f}\n"
         for number in range(120)
     )
-    path.write_text("\n".join([*facts, *steps, ""]))
 
 
 def shown(value: Any, home: str, key: str = "") -> Any:
@@ -147,8 +126,8 @@ def shown(value: Any, home: str, key: str = "") -> Any:
         return [shown(item, home) for item in value[:most]] + ["…"] * (len(value) > most)
     if isinstance(value, str):
         text = value.replace(home, "/home/you").replace(str(REPOSITORY), "/home/you/hpcbert")
-        for pattern, new in _PATTERNS:
-            text = pattern.sub(new, text)
+        for pattern, new in _PATTERNS.items():
+            text = re.sub(pattern, new, text)
         # Between words: half a word is a misspelling.
         return text if len(text) <= _LONGEST else f"{text[:_LONGEST].rpartition(' ')[0]} …".lstrip()
     return float(f"{value:.10g}") if isinstance(value, float) else value
@@ -160,17 +139,18 @@ def documents() -> dict[str, str]:
     with place() as home:
         for name, line in LINES.items():
             with patch.object(sys, "argv", ["hpcbert", *line.split(), "--json"]):
-                result = run(*line.split(), "--json")
+                result = cli.run(*line.split(), "--json")
             objects = [json.loads(text) for text in result.stdout.splitlines()]
             selected = [objects[0], objects[-1]] if len(objects) > 1 else objects
-            selected[0] |= _OTHERWISE.get(name, {})
+            if name == "doctor":  # what other checks of it find is this machine's
+                selected[0] |= {"status": "success", "exit_code": 0, "errors": [], "warnings": []}
             if name == "report":  # as of `collect`
                 selected[0]["data"]["tables"] = ["…"]
             examples[name] = "\n".join(written(shown(item, str(home))) for item in selected)
     return examples
 
 
-def of_lab(result: CliResult, directory: Path) -> str:
+def of_lab(result: cli.CliResult, directory: Path) -> str:
     """Return what `lab up` or `lab status` printed, as the page shows it."""
     text = result.stdout.replace(str(directory), str(DEFAULT_DIRECTORY))
     return written(shown(json.loads(text), str(REPOSITORY)))
@@ -180,16 +160,13 @@ def on_a_lab() -> dict[str, str]:
     """Return the documents of a lab that is started for them; none where that is refused."""
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
         Path(name).chmod(0o755)  # or the lab's files would be elsewhere
-        directory = Path(name) / "lab"
-        options = ("--directory", directory, "--json")
+        options = ("--directory", Path(name) / "lab", "--json")
         try:
-            results = [run(*command.split(), *options) for command in OF_A_LAB]
+            results = {command: cli.run(*command.split(), *options) for command in OF_A_LAB}
         finally:
-            run("lab", "down", *options)
-    pairs = zip(OF_A_LAB, results, strict=True)
-    return {
-        command: of_lab(result, directory) for command, result in pairs if not result.returncode
-    }
+            cli.run("lab", "down", *options)
+        started = {command: result for command, result in results.items() if not result.returncode}
+        return {command: of_lab(result, Path(name) / "lab") for command, result in started.items()}
 
 
 def written(value: Any, indent: str = "") -> str:
@@ -198,22 +175,21 @@ def written(value: Any, indent: str = "") -> str:
     if not value or not isinstance(value, dict | list) or len(indent + line) <= _WIDEST:
         return line
     inner = f"{indent}  "
-    parts, ends = [], "[]" if isinstance(value, list) else "{}"
-    for name, item in enumerate(value) if isinstance(value, list) else value.items():
-        key = f"{json.dumps(name)}: " if isinstance(value, dict) else ""
-        parts.append(f"{key}{written(item, inner)}")
+    if isinstance(value, dict):
+        parts = [f"{json.dumps(name)}: {written(item, inner)}" for name, item in value.items()]
+    else:
+        parts = [written(item, inner) for item in value]
     body = ",\n".join(f"{inner}{part}" for part in parts)
-    return f"{ends[0]}\n{body}\n{indent}{ends[1]}"
+    return f"{line[0]}\n{body}\n{indent}{line[-1]}"
 
 
 def read_examples() -> dict[str, str]:
     """Return the documents that the page has."""
-    text = PAGE.read_text(encoding="utf-8")
-    return {block[2]: block[0].split("```json\n", 1)[1][:-4] for block in _BLOCK.finditer(text)}
+    return {block[2]: block[3] for block in _BLOCK.finditer(PAGE.read_text(encoding="utf-8"))}
 
 
 if __name__ == "__main__":
-    new = {**read_examples(), **documents(), **on_a_lab()}
+    made = {**read_examples(), **documents(), **on_a_lab()}
     page = PAGE.read_text(encoding="utf-8")
-    page = _BLOCK.sub(lambda block: f"{block[1]}{new[block[2]]}{block[3]}", page)
+    page = _BLOCK.sub(lambda block: f"{block[1]}{made[block[2]]}{block[4]}", page)
     PAGE.write_text(page, encoding="utf-8")

@@ -1,0 +1,163 @@
+"""Pages followed word by word: what they say to write and to type, and what comes of it."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcbert.logs import grammar, scan
+from hpcbert.logs.setting import Setting
+from tests.docs.test_documents import codes, read, rows
+from tests.kit import cli, logs
+from tests.kit.campaigns import Build
+from tests.kit.scripts import SPOOL_PAGE, make_environment, read_steps, type_commands, write_files
+from tests.kit.paths import REPOSITORY
+from tests.kit.recipes import NAMES, load
+
+
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory, with a space in its name, in which "Add a framework" was followed."""
+    place = tmp_path_factory.mktemp("add a framework")
+    steps = read_steps("add-a-framework.md", end="## Before it becomes part")
+    for name, language, block in steps:
+        write_files([(name, language, block)], place)
+        if not name:
+            assert language == "sh"
+            type_commands(block, place)
+    return place
+
+
+def campaigns(place: Path) -> list[Path]:
+    return sorted(path.parent for path in place.glob("runs/*/manifest.json"))
+
+
+def documented(page: str, heading: str) -> set[str]:
+    """Return the keys in the tables below a heading of a page, as far as the next one."""
+    body = read(f"docs/reference/{page}.md").partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    cells = [line.split("|")[1] for line in body.splitlines() if line.startswith("| `")]
+    return {code for cell in cells for code in codes(cell)}
+
+
+@pytest.mark.slow
+def test_a_new_framework_is_measured_without_touching_hpcbert(followed: Path) -> None:
+    measured, rehearsal = campaigns(followed)
+    text = type_commands(f"hpcbert collect {measured.name} --json", followed)
+    (table,) = json.loads(text)["data"]["tables"]
+    assert [row["shape"] for row in table["rows"]] == ["1n1g", "1n2g"]
+    assert [row["repeats"] for row in table["rows"]] == [{"ok": 5, "asked": 5}] * 2
+    assert json.loads((rehearsal / "manifest.json").read_text())["rehearse"]
+    type_commands(f"hpcbert collect {rehearsal.name}", followed, status=4)
+    names = {path.name for path in (followed / "templates" / "sleeper").iterdir()}
+    assert names == {"recipe.toml", "run.sh.j2", "train.sh", "sample.log"}
+    assert not (REPOSITORY / "templates" / "sleeper").exists()
+    keys = {f"tables[].{key}" for key in table}
+    for row in table["rows"]:
+        keys |= {"repeats.ok", "repeats.asked"} | (set(row) - {"repeats"}) | set(row["metrics"])
+        keys |= {key for run in row["runs"] for key in run}
+    keys |= {"left_out", "beside", *(f"made.{key}" for key in ("hpcbert", "date", "command"))}
+    sometimes = {"reasons", "tables[].largest", "rates"}
+    assert documented("json", "collect") - sometimes == keys - sometimes
+
+
+@pytest.mark.slow
+def test_pages_have_the_keys_of_events_and_measurements(followed: Path) -> None:
+    directory, _ = campaigns(followed)
+    text = type_commands(f"hpcbert monitor --once --json {directory.name}", followed)
+    *events, document = map(json.loads, text.splitlines())
+    assert len(events) == 10
+    keys = {key for event in events for key in event}
+    assert keys <= documented("json", "monitor")
+    data = documented("json", "monitor") - keys - {"rate", "unit", "flags"}
+    assert {re.split(r"[\[.]", key)[0] for key in data} == set(document["data"])
+    measurements = json.loads((directory / "measurements.json").read_text())
+    keys = {f"runs[].{key}" for run in measurements["runs"] for key in run}
+    keys |= set(measurements) - {"runs"}
+    assert documented("campaign-directory", "measurements.json") == keys
+
+
+@pytest.mark.torch
+def test_a_new_scheduler_runs_cancels_and_retries(tmp_path: Path) -> None:
+    place = tmp_path / "add a scheduler"
+    place.mkdir()
+    tools, steps = make_environment(place), read_steps(SPOOL_PAGE)
+    write_files(steps, place)
+    commands = [block for name, _, block in steps if not name]
+    assert len(commands) == 2
+    for block in commands:
+        output = type_commands(f"export SPOOL=$PWD/queue\n{block}", place, tools=tools)
+        assert re.search(r"^rule .*\n(?:.*\n)*.* 2/2 *", output, re.MULTILINE), output
+    assert sorted(path.name for path in place.glob("queue/*")) == ["0001", "0002", "0003"]
+    manifests = [json.loads(path.read_text()) for path in place.glob("runs/2*/manifest.json")]
+    assert [manifest["scheduler"] for manifest in manifests] == ["spool", "spool"]
+
+
+@pytest.mark.slow
+def test_the_page_about_notebooks_runs_from_its_first_line_to_its_last(
+    build: Build, empty_directory: None
+) -> None:
+    build("1n1g", "1n2g", repeats=3, scheduler="local").finish()
+    place: dict[str, Any] = {}
+    for cell in re.findall(r"(?ms)^```python\n(.*?)^```$", read("docs/how-to/notebook.md")):
+        exec(compile(cell, "notebook.md", "exec"), place)
+    assert list(place["result"].rows["median"]) == pytest.approx([11.0, 22.0])
+    assert {path.name for path in Path().glob("*.png")} == {"scaling.png"}
+    assert len(list(Path("frames").glob("*.parquet"))) == 4
+
+
+@pytest.mark.slow
+def test_every_command_of_a_recipe_s_page_works_as_typed(
+    run_commands: Callable[..., list[Any]], tmp_path: Path
+) -> None:
+    """Without submitting; what prepare needs is for another place."""
+    dry = []
+    for name in NAMES:
+        text = read(f"templates/{name}/README.md")
+        typed = re.findall(r"(?m)^ {4}hpcbert ((?:prepare|submit|render) .+)$", text)
+        commands = [shlex.split(line, comments=True) for line in typed]
+        assert all(words[1:3] == ["--fw", name] for words in commands)
+        kinds = {(words[0], "cpu" in words) for words in commands}
+        on_cpu = load(name).environment or load(name).on.get("cpu") or name == "pytorch"
+        assert ("submit", True) in kinds if on_cpu else kinds, name
+        dry += [[*words, "--dry-run"] for words in commands if words[0] == "submit"]
+        dry += [words for words in commands if words[0] == "render"]
+    for words, result in zip(dry, run_commands(dry, cwd=tmp_path), strict=True):
+        assert result.returncode == 0, (words, result.stderr)
+
+
+def test_the_log_grammar_s_examples_give_the_numbers_that_they_say(tmp_path: Path) -> None:
+    examples = re.findall(
+        r"(?ms)^`([a-z-]+)`: (?:[^\n]+\n)+\n```text\n(.*?)```\n\n```toml\n(.*?)```\n\n([^\n]+)",
+        read("docs/reference/log-grammar-examples.md"),
+    )
+    assert {kind for kind, *_ in examples} == set(grammar._KEYS) - {"custom"}
+    setting = Setting(nodes=1, gpus_per_node=2, batch_size_per_device=32, skip=1, iters=4)
+    for kind, log, table, sentence in examples:
+        log_grammar = logs.parse(table)
+        (rule,) = log_grammar.rules
+        path = logs.write_file(tmp_path, f"{kind}.log", log)
+        reading = scan.read(path, log_grammar, rule, setting)
+        (number,) = re.findall(r"\*\*([\d.]+)\*\* samples/s", sentence)
+        assert (rule.kind, reading.reasons) == (kind, ())
+        assert f"{reading.throughput:.2f}" == number, kind
+
+
+def test_the_example_of_write_a_test_passes_and_its_builders_exist(build: Build) -> None:
+    page = read("CONTRIBUTING.md")
+    (text,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names = {**vars(logs), **vars(cli), "Build": Build}
+    exec(text, names)
+    (test,) = (value for name, value in names.items() if name.startswith("test_"))
+    test(build)
+    builders = [codes(row[0])[0].partition("(")[0] for row in rows(page, "builder")]
+    assert len(builders) == 6
+    for builder in builders:
+        module, name = builder.split(".")
+        assert getattr(importlib.import_module(f"tests.kit.{module}"), name).__doc__
