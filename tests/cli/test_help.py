@@ -1,8 +1,10 @@
-"""The help pages, and the version."""
+"""Help pages, the manual made of them, the version, and completion of values."""
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,121 +12,99 @@ from typing import Any
 
 import click
 import pytest
+from click.shell_completion import ShellComplete
 
 from hpcbert import __version__
 from hpcbert.cli.help import pages, walk_commands
 from hpcbert.cli.main import root
 from hpcbert.cli.options import SECTIONS
 from hpcbert.cli.output import convert_error
+from tests.kit.campaigns import Build
 from tests.kit.cases import cases, read_constant
-from tests.kit.cli import Cli
+from tests.kit.cli import HEAVY, UNCOUNTED, Cli, run
 from tests.kit.paths import REPOSITORY
+from tests.kit.scripts import tool
 
-# click, too, prints help no wider than this.
-WIDE = {"COLUMNS": "80"}
-
-
-def run_hpcbert(*words: str, status: int = 0, **environ: Any) -> tuple[str, str]:
-    result = Cli(REPOSITORY, WIDE)(*words, status=status, **environ)
-    return result.stdout, result.stderr
-
-
-def test_help_and_version_have_short_forms_and_a_width() -> None:
-    page, _ = run_hpcbert("--help")
-    assert run_hpcbert("-h")[0] == page
-    assert run_hpcbert("--help", COLUMNS="200")[0] == page
-    assert run_hpcbert("--version")[0] == f"hpcbert {__version__}\n"
+OLD, NEW = "20261121T100000Z-pytorch-3f9a1c", "20261122T100000Z-pytorch-b07d42"
+VARIABLE = "_HPCBERT_COMPLETE"
+# Of the commands that are typed every day: what people give them most often.
+FIRST = read_constant(__file__, "FIRST")
+# Other spellings, and what they do.
+SPELLINGS = read_constant(__file__, "SPELLINGS")
 
 
-@pytest.mark.parametrize("word", ["--help", "--version"])
-def test_what_can_not_be_printed_is_said(word: str, tmp_path: Path) -> None:
-    with Path("/dev/full").open("w") as full:
-        result = subprocess.run(
-            [sys.executable, "-m", "hpcbert", word],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            check=False,
-        )
-    assert result.returncode != 0
-    assert b"No space left" in result.stderr
+def list_options(command: click.Command) -> list[click.Option]:
+    return [param for param in command.params if isinstance(param, click.Option)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        ("submit", ("a campaign, in one directory", "allocation (its nodes)", "step: the ranks")),
-        ("plan", ("campaign (everything that one submit starts)",)),
-    ],
-    ids=["submit", "plan"],
-)
-def test_help_explains_the_words_of_the_field(command: str, words: tuple[str, ...]) -> None:
-    text = " ".join(run_hpcbert(command, "--help")[0].split())
-    for word in words:
-        assert word in text
+def test_help_and_version_have_short_forms_a_width_and_a_disk() -> None:
+    def run_hpcbert(*words: str, **variables: Any) -> str:
+        # click, too, prints help no wider than this.
+        return Cli(REPOSITORY, {"COLUMNS": "80"})(*words, status=0, **variables).stdout
+
+    page = run_hpcbert("--help")
+    assert run_hpcbert("-h", COLUMNS="200") == page
+    assert run_hpcbert("--version") == f"hpcbert {__version__}\n"
+    for word in ("--help", "--version"):
+        with Path("/dev/full").open("w") as full, Cli(REPOSITORY).start(word, stdout=full) as child:
+            assert "No space left" in child.communicate()[1]
+        assert child.returncode != 0
+    for words in ((), ("lab",), ("data",)):
+        result = run(*words)
+        assert (result.returncode, result.stdout, result.stderr[:14]) == (2, "", "Usage: hpcbert")
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(("words", "same_words"), SPELLINGS.items(), ids=SPELLINGS)
+def test_other_spellings_do_the_same(words: str, same_words: str) -> None:
+    result, expected = run(*words.split()), run(*same_words.split())
+    assert (result.returncode, result.output) == (0, expected.output)
+
+
+@pytest.mark.parametrize("name", [name for name, _ in walk_commands()])
+def test_each_command_s_page_has_what_its_help_says_in_a_person_s_words(name: str) -> None:
+    context = dict(walk_commands())[name]
+    cut = re.compile(r"INTEGER|FLOAT|RANGE|FILENAME|[a-z]\.\.\.$", re.MULTILINE)
+    assert not cut.search(context.get_help())
+    lines = pages()[f"{name.replace(' ', '-')}.1"].splitlines()
+    text = "\n".join(re.sub(r"^\.(PP|TP|br|B |SH |TH |BR )", "", line) for line in lines)
+    text = re.sub(r"\\\[u(\w+)\]", lambda match: chr(int(match[1], 16)), text)
+    words = re.sub(r"\\&|\\", "", text).split()
+    assert name.rsplit(maxsplit=1)[-1] in words
+    for option in list_options(context.command):
+        expected = {*option.opts, *(option.help or "").split()}
+        assert expected <= {*words, *(word.rstrip(",") for word in words)}, option.name
+    first = FIRST.get(name.removeprefix("hpcbert "), "").split()
+    flags = [max(option.opts, key=len) for option in list_options(context.command)]
+    assert flags[: len(first)] == first
+
+
+@pytest.mark.needs("groff")
+def test_troff_reads_the_pages_without_a_warning() -> None:
+    argv, text = ["groff", "-man", "-Tutf8", "-ww", "-z"], "".join(pages().values())
+    result = subprocess.run(argv, input=text, text=True, capture_output=True, check=True)
+    assert result.stderr == ""
+
+
 @pytest.mark.parametrize("command", ["submit", "plan", "render"])
 def test_help_all_lists_every_option_once_and_by_subject(command: str) -> None:
-    whole, _ = run_hpcbert(command, "--help-all")
-    assert [line[:-1] for line in whole.splitlines() if line[:1].isalpha() and line[-1] == ":"] == [
-        *SECTIONS
-    ]
+    whole = run(command, "--help-all").stdout
+    assert re.findall(r"^([A-Za-z].*):$", whole, re.MULTILINE) == [*SECTIONS]
     subcommand = root.get_command(click.Context(root), command)
     assert subcommand
-    flags = [
-        max(param.opts, key=len) for param in subcommand.params if isinstance(param, click.Option)
-    ]
+    flags = [max(option.opts, key=len) for option in list_options(subcommand)]
     options = whole.replace(",", " ").partition("What to measure:")[2].split("\n  -")[1:]
     listed = [next(word for word in f"-{text}".split() if word in flags) for text in options[:-1]]
     assert sorted(listed) == sorted(flags)
+    for words in read_constant(__file__, "EXPLAINED").get(command, ()):
+        assert words in " ".join(run(command, "--help").stdout.split())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("words", "same_words"),
-    [
-        (("help", "submit"), ("submit", "--help")),
-        (("help",), ("--help",)),
-        (("help", "lab", "up"), ("lab", "up", "--help")),
-        (("-V",), ("--version",)),
-        (("ls", "--help"), ("list", "--help")),
-        (("frameworks", "oneflow"), ("frameworks", "show", "oneflow")),
-        (("frameworks", "ls"), ("frameworks",)),
-        (("images", "rm", "--help"), ("images", "remove", "--help")),
-        (("record", "dlperf"), ("record", "show", "dlperf")),
-    ],
-    ids=" ".join,
-)
-def test_other_spellings_do_the_same(words: tuple[str, ...], same_words: tuple[str, ...]) -> None:
-    assert run_hpcbert(*words) == run_hpcbert(*same_words)
-
-
-# What is typed, and the option that it means.
-MEANT = read_constant(__file__, "MEANT")
-
-
-@pytest.mark.parametrize(("typed", "option"), MEANT.items(), ids=MEANT)
+@cases
 def test_an_unknown_option_suggests_what_it_means_or_nothing(typed: str, option: str) -> None:
     with pytest.raises(click.NoSuchOption) as caught:
         root.main(["submit", typed, "3"], "hpcbert", standalone_mode=False)
     hint = f"Did you mean {option}? " if option else ""
     assert convert_error(caught.value).hint == f"{hint}See hpcbert submit --help."
-
-
-def test_no_page_has_a_programmers_type_or_a_sentence_that_is_cut() -> None:
-    pages = {name: context.get_help() for name, context in walk_commands()}
-    assert {"hpcbert submit", "hpcbert lab down"} <= pages.keys()
-    words = re.compile(r"INTEGER|FLOAT|RANGE|FILENAME|[a-z]\.\.\.$", re.MULTILINE)
-    cut = {path: match[0] for path, page in pages.items() if (match := words.search(page))}
-    assert cut == {}
-
-
-@pytest.mark.parametrize("words", [(), ("lab",), ("data",)], ids=["hpcbert", "lab", "data"])
-def test_a_group_without_a_command_shows_its_commands(words: tuple[str, ...]) -> None:
-    stdout, stderr = run_hpcbert(*words, status=2)
-    assert (stdout, stderr[:14]) == ("", "Usage: hpcbert")
 
 
 @pytest.mark.slow
@@ -135,50 +115,60 @@ def test_clicks_own_errors_are_one_plain_line(words: tuple[str, ...], sentence: 
     assert hint.startswith(f"hint: See hpcbert {words[0]}")
 
 
-# --- Manual ---------------------------------------------------------------------------------------
+# --- Completion ---------------------------------------------------------------------------------------
 
 
-PAGES = pages()
+@pytest.fixture
+def campaigns(build: Build, empty_directory: None, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Makes two campaigns, and returns the newer one's directory."""
+    monkeypatch.setenv(VARIABLE, "bash_complete")
+    build("1n1g", "1n4g", name=OLD)
+    return build("2n8g", name=NEW, jobs=("90",)).directory
 
 
-TREE = {name: context.command for name, context in walk_commands()}
+def complete(line: str) -> str:
+    """Complete the last word; a file or folder is what the shell completes itself."""
+    *words, last = [{"OLD": OLD, "NEW": NEW}.get(word, word) for word in line.split(" ")]
+    items = ShellComplete(root, {}, "hpcbert", VARIABLE).get_completions(words, last)
+    names = [item.value if item.type == "plain" else f"({item.type})" for item in items]
+    return " ".join({OLD: "OLD", NEW: "NEW"}.get(name, name) for name in names)
 
 
-def words(text: str) -> list[str]:
-    text = re.sub(r"\\\[u(\w+)\]", lambda match: chr(int(match[1], 16)), text)
-    return re.sub(r"\\&|\\", "", text).split()
+@cases
+def test_a_value_is_completed(campaigns: Path, line: str, completions: str) -> None:
+    assert complete(line) == completions
 
 
-@pytest.mark.parametrize("name", TREE)
-def test_each_command_has_a_page_with_all_that_its_help_says(name: str) -> None:
-    page = PAGES[f"{name.replace(' ', '-')}.1"]
-    lines = [line for line in page.splitlines() if not re.fullmatch(r"\.(PP|TP|br)", line)]
-    page_words = words("\n".join(re.sub(r"^\.(B|SH|TH|BR) ", "", line) for line in lines))
-    assert name.rsplit(maxsplit=1)[-1] in page_words
-    page_words += [word.rstrip(",") for word in page_words]
-    for param in TREE[name].params:
-        if isinstance(param, click.Option):
-            assert {*param.opts, *(param.help or "").split()} <= {*page_words}, param.name
+def test_what_is_damaged_completes_nothing(campaigns: Path) -> None:
+    (campaigns / "manifest.json").write_text("{")
+    (campaigns / "recipe.toml").write_text("[")
+    assert complete("logs NEW --point ") == complete("collect NEW --rule ") == ""
+    Path("site.toml").write_text("no = toml = no")
+    assert complete("submit --fw one") == "oneflow oneflow-models"
 
 
-# Of the commands that are typed every day: what people give them most often.
-FIRST = read_constant(__file__, "FIRST")
-
-
-@pytest.mark.parametrize("name", FIRST)
-def test_help_begins_with_the_options_that_are_used_most(name: str) -> None:
-    options = [
-        max(param.opts, key=len)
-        for param in TREE[f"hpcbert {name}"].params
-        if isinstance(param, click.Option)
-    ]
-    assert options[:3] == FIRST[name].split()
-
-
-@pytest.mark.needs("groff")
-def test_troff_reads_them_without_a_warning() -> None:
-    result = subprocess.run(
-        ["groff", "-man", "-Tutf8", "-ww", "-z"], input="".join(PAGES.values()), text=True,
-        capture_output=True, check=True,
-    )  # fmt: skip
-    assert result.stderr == ""
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("shell", "word", "answer"),
+    [("bash", "2", f"plain,{OLD}"), ("zsh", "2", f"plain\n{OLD}\n_"), ("fish", "3f9", f"plain,{OLD}")],
+    ids=["bash", "zsh", "fish"],
+)  # fmt: skip
+def test_each_shell_is_answered_in_its_own_form_and_bash_itself_completes(
+    campaigns: Path, tmp_path: Path, shell: str, word: str, answer: str
+) -> None:
+    variables = {
+        VARIABLE: f"{shell}_complete",
+        "COMP_WORDS": "hpcbert show 3f9",
+        "COMP_CWORD": word,
+    }
+    result = Cli(tmp_path, {**UNCOUNTED, **variables, "PYTHONPROFILEIMPORTTIME": "1"})()
+    assert result.stdout.strip() == answer
+    assert not HEAVY & result.modules
+    if shell == "bash":
+        tool(tmp_path, "hpcbert", f'#!/bin/sh\nexec "{sys.executable}" -m hpcbert "$@"\n')
+        script = read_constant(__file__, "SCRIPT")
+        path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+        argv = [shutil.which("bash") or "bash", "--norc", "-c", script]
+        env = {**os.environ, VARIABLE: "", "PATH": path}
+        output = subprocess.run(argv, env=env, capture_output=True, text=True, check=True).stdout
+        assert output == f"{OLD}\n"

@@ -1,4 +1,4 @@
-"""Which log `hpcbert logs` prints."""
+"""Which log `hpcbert logs` prints, and what it follows."""
 
 from __future__ import annotations
 
@@ -7,17 +7,115 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit import campaigns
-from tests.kit.cli import run
+from tests.kit.campaigns import Build, campaign
+from tests.kit.cli import Cli, run
+from tests.kit.slurm import Programs
+from tests.kit.waiting import CEILING
+
+MESSAGE = "ModuleNotFoundError: No module named 'torch'"
 
 
-@pytest.mark.parametrize("with_log", [True, False], ids=["a log", "no log"])
-def test_output_of_a_later_script_comes_after_the_log_of_ranks(
-    with_log: bool, tmp_path: Path
+def test_the_log_written_to_last_is_printed_and_a_script_s_output_comes_after(
+    build: Build, empty_directory: None
 ) -> None:
-    campaign = campaigns.campaign(tmp_path, "1n1g", "2n1g", repeats=1)
-    if with_log:
-        os.utime(campaign.log("1n1g", 1, "trainer: error: rank 0\n"), (1, 1))
-    (campaign.directory / "slurm" / "71_1.out").write_text("hpcbert: held back\n")
-    printed = run("logs", campaign.directory).stdout
-    assert printed == ("trainer: error: rank 0\n" if with_log else "hpcbert: held back\n")
+    built = build("1n1g", repeats=2)
+    empty = run("logs")
+    assert (empty.returncode, "no log yet" in empty.stderr) == (4, True)
+    (built.directory / "slurm" / "70_2.out").write_text("from the script\n")
+    script = run("logs", "--repeat", "2")
+    assert (script.stdout, "no log yet" in script.stderr) == ("from the script\n", True)
+    first, second = built.reach(1, 30), built.reach(2, 40)
+    os.utime(second, (1, 1))
+    assert run("logs", "--path").stdout == f"{first}\n"
+    assert run("logs", "pytorch").stdout == first.read_text()
+    assert run("logs", "--repeat", "2").stdout == second.read_text()
+    lines = second.read_text().splitlines()
+    assert run("logs", "--repeat", "2", "--tail", "3").stdout.splitlines() == lines[-3:]
+    assert run("logs", "--tail", "0").stdout == ""
+    data = run("logs", "--repeat", "2", "--tail", "1", "--json").data
+    assert (data["path"], data["bytes"]) == (str(second), second.stat().st_size)
+    assert data["lines"] == lines[-1:]
+    again = built.reach(1, 6, attempt=1)
+    starts = ({"event": "start", "attempt": attempt} for attempt in (0, 1))
+    built.mark("1n1g", 1, *starts)
+    assert run("logs", "--repeat", "1", "--path").stdout == f"{again}\n", "the newest attempt's"
+    for words, part in (
+        (("--point", "bert-tiny_1n1g_fp32_b5"), "Did you mean bert-tiny_1n1g_fp32_b4?"),
+        (("--repeat", "9"), "Repeats are numbered from 1 to 2."),
+        (("nosuch",), "There is no campaign"),
+    ):
+        result = run("logs", *words)
+        assert (result.returncode, part in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("text", ["trainer: error: rank 0\n", ""], ids=["a log", "no log"])
+def test_output_of_a_later_script_comes_after_the_log_of_ranks(text: str, tmp_path: Path) -> None:
+    built = campaign(tmp_path, "1n1g", "2n1g", repeats=1)
+    if text:
+        os.utime(built.log("1n1g", 1, text), (1, 1))
+    (built.directory / "slurm" / "71_1.out").write_text("hpcbert: held back\n")
+    assert run("logs", built.directory).stdout == (text or "hpcbert: held back\n")
+
+
+@pytest.mark.slow
+def test_a_log_can_not_steer_a_terminal_and_a_pipe_is_no_log(hpcbert: Cli, watched: Build) -> None:
+    path = watched().reach(1, 1)
+    path.write_bytes("\x1b[2Jé\x07\n".encode() * 3)
+    _, text = hpcbert.on_terminal("logs", "--repeat", "1")
+    assert "é" in text
+    assert not {"\x1b", "\x07"} & set(text)
+    path.unlink()
+    os.mkfifo(path)
+    assert hpcbert("logs", "--repeat", "1").returncode == 4
+
+
+@pytest.mark.slow
+def test_a_repeat_is_followed_through_a_requeue_to_its_end(
+    hpcbert: Cli, slurm: Programs, watched: Build
+) -> None:
+    built = watched(repeats=2)
+    waits = built.sacct(2, "PENDING")
+    slurm.answers(
+        sacct=[built.sacct(1, "RUNNING") + waits] * 2 + [built.sacct(1, "REQUEUED") + waits],
+        squeue=[built.squeue(1, "RUNNING") + built.squeue(2, "PENDING")],
+    )
+    built.mark("1n1g", 1, {"event": "start", "attempt": 0})
+    first = built.log("1n1g", 1, "one\ntwo\n")
+    with hpcbert.start("logs", "-f", "--tail", "1", built.campaign.id) as child:
+        assert child.stdout
+        assert child.stdout.readline() == "two\n", "of those meant it is the one that runs"
+        with first.open("a") as file:
+            file.write("three\n")
+        assert child.stdout.readline() == "three\n"
+        with first.open("a") as file:
+            file.write("four\n")
+        again = built.log("1n1g", 1, "again one\n", attempt=1)
+        built.mark("1n1g", 1, {"event": "start"}, attempt=1)
+        assert child.stdout.readline() == "four\n", "to the end of the first attempt's"
+        assert child.stdout.readline() == "again one\n"
+        with again.open("a") as file:
+            file.write(f"{MESSAGE}\n")
+        built.mark("1n1g", 1, {"event": "finished", "exit": 1}, attempt=1)
+        slurm.answers(sacct=[built.sacct(1, "FAILED", exit_code="1:0") + waits])
+        out, complaint = child.communicate(timeout=CEILING)
+    assert (child.returncode, out) == (0, f"{MESSAGE}\n")
+    assert "repeat 1: RUNNING" in complaint
+    assert "repeat 1 attempt 1: FAILED" in complaint
+    assert f"warning: Repeat 1 failed: {MESSAGE}" in complaint
+
+
+@pytest.mark.slow
+def test_a_log_is_waited_for_and_of_what_is_over_all_is_printed(
+    hpcbert: Cli, slurm: Programs, watched: Build
+) -> None:
+    built = watched(repeats=1)
+    slurm.answers(squeue=[built.squeue(1, "PENDING", reason="Priority")])
+    with hpcbert.start("logs", "--follow", built.campaign.id) as child:
+        assert child.stderr
+        assert "repeat 1: PENDING (" in child.stderr.readline()
+        built.complete("1n1g", 1, 100.0)
+        slurm.answers(sacct=[built.sacct(1, "COMPLETED")], squeue=[""])
+        out, _ = child.communicate(timeout=CEILING)
+    log = built.log_path("1n1g", 1).read_text()
+    assert (child.returncode, out) == (0, log)
+    assert hpcbert("logs", "-f", built.campaign.id).stdout == log

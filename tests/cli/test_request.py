@@ -1,154 +1,205 @@
-"""Options that would be ignored are refused by name; precisions and forms in all their spellings."""
+"""What submit, plan and render are asked for: typed, or in a campaign.toml; what is refused by name."""
 
 from __future__ import annotations
 
-import importlib
-import json
-from collections.abc import Callable
+import re
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 
+from hpcbert.cli.submit import submit
 from hpcbert.model import parse_precision
-from tests.kit.cases import read_constant
+from tests.kit.cases import cases, read_constant
+from tests.kit.cli import run
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.usefixtures("empty_directory", "without_slurm")
 
-SUBMIT = ["submit", "--fw", "oneflow", "--scheduler", "slurm", "--dry-run"]
-PREPARE = ["prepare", "--fw", "oneflow", "--dry-run"]
-# Command lines, the option that each must name, and what that conflicts with.
-REFUSED = [
-    ([*row["line"].split(), *words.split()], row.get("option") or words.split()[0].partition("=")[0], row["conflict"])
-    for row in read_constant(__file__, "REFUSED")
-    for words in row.get("options", ("",))
-]  # fmt: skip
+FILE = read_constant(__file__, "FILE")
+SPELLINGS = read_constant(__file__, "SPELLINGS")
+TYPED = (
+    *("--name", "two ways", "--fw", "pytorch,oneflow", "--precision", "fp32,amp"),
+    *("--shapes", "1n1g,2n2g", "--repeats", "3", "--batch-size", "fp32=8,fp16=16,32"),
+    *("--env", "NCCL_ALGO=Ring", "--partition", "gpu", "--nodelist", "n[1-4]"),
+    *("--exclude", "n7", "--reservation", "week", "--time", "00:20:00"),
+)
+DRY = ("--scheduler", "slurm", "--dry-run", "--json")
+PLAN = ("plan", "--scheduler", "local", "--device", "cpu", "--json")
 
 
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "campaign.toml"
+    path.write_text(FILE)
+    return path
+
+
+def campaigns(*words: object) -> list[dict[str, Any]]:
+    result = run("submit", *words, *DRY)
+    assert result.returncode == 0, result
+    return list(result.data["campaigns"])
+
+
+def plain(campaign: dict[str, Any]) -> str:
+    """Return the scripts of a campaign without its id."""
+    texts = "".join(array["script_text"] for array in campaign["arrays"])
+    return texts.replace(campaign["campaign"], "ID")
+
+
+@pytest.mark.slow
+@cases
 def test_what_would_be_ignored_is_refused(
-    run_commands: Callable[..., list[Any]], tmp_path: Path
+    tmp_path: Path, line: str, option: str, conflict: str, options: tuple[str, ...]
 ) -> None:
-    home = tmp_path / "home"
-    home.mkdir()
-    (home / "site.toml").write_text('schema = 1\nname = "here"\nscheduler = "local"\n')
-    results = run_commands([[*words, "--json"] for words, _, _ in REFUSED], cwd=home)
-    for (words, option, conflict), result in zip(REFUSED, results, strict=True):
+    """An option that conflicts is named; with `options`, each of them typed after the line is."""
+    (tmp_path / "site.toml").write_text('schema = 1\nname = "here"\nscheduler = "local"\n')
+    for words in options or ("",):
+        result = run(*line.split(), *words.split(), "--json")
         result.check(as_json=True)
         (error,) = result.document["errors"]
-        assert result.returncode == 2, (words, result)
-        assert error["code"] == "usage", words
-        assert option in error["message"], (words, error)
+        name = option or re.split(r"[ =]", words)[0]
+        assert (result.returncode, error["code"]) == (2, "usage"), (words, error)
+        assert name in error["message"], (words, error)
         assert conflict in error["message"], (words, error)
-        assert option in error["hint"], words
-    assert sorted(path.name for path in home.iterdir()) == ["site.toml"]
+        assert name in error["hint"], words
+    assert {path.name for path in tmp_path.iterdir()} == {"site.toml", "programs"}
+    if "--resume" in line:  # a new option of submit has to say what it does beside it
+        used = {"--resume", "--wait", "--max-retries", "--runs", "--site", "--json"}
+        flags = {max(p.opts, key=len) for p in submit.params if isinstance(p, click.Option)}
+        listed = {re.split(r"[ =]", words)[0] for words in options}
+        assert flags - used - {"--help", "--help-all"} == listed
 
 
-def test_every_option_that_resume_has_no_use_for_is_in_the_table() -> None:
-    """A new option of submit has to say what it does beside --resume."""
-    command = importlib.import_module("hpcbert.cli.submit").submit
-    used = {"--resume", "--wait", "--max-retries", "--runs", "--site", "--json", "--help"}
-    used.add("--help-all")
-    options = {
-        max(param.opts, key=len) for param in command.params if isinstance(param, click.Option)
-    } - used
-    table_options = {option for words, option, _ in REFUSED if "--resume" in words}
-    assert options == table_options
-
-
-def test_defaults_conflict_with_nothing(run_commands: Callable[..., list[Any]]) -> None:
-    command_lines = [
-        [*SUBMIT, "--repeats-in", "one-job", "--json"],
-        [*SUBMIT, "--data", "/d", "--source", "/s", "--partition", "p", "--json"],
-        ["render", "--concurrent-points", "--partition", "p", "--json"],
-        [*PREPARE, "--only", "source", "--repository", "r", "--json"],
-    ]
-    for words, result in zip(command_lines, run_commands(command_lines), strict=True):
-        assert "no effect" not in result.stdout + result.stderr, (words, result)
-
-
-SPELLINGS = {
-    "fp16": "amp AMP FP16 mixed half float16 Mixed",
-    "fp32": "FP32 float32 single Float-32 float",
-    "bf16": "bfloat16 BF16 BFloat16",
-    "tf32": "TF32 TensorFloat-32",
-    "fp8": "fp8",
-}
-
-
-@pytest.mark.parametrize("precision", SPELLINGS)
-def test_precisions_are_understood_in_every_spelling(precision: str) -> None:
-    assert {parse_precision(word) for word in SPELLINGS[precision].split()} == {precision}
-
-
-def test_precisions_on_the_command_line(run_commands: Callable[..., list[Any]]) -> None:
-    words = ["render", "--fw", "pytorch", "--scheduler", "slurm", "--json"]
-    first, other, *refused = run_commands(
-        [
-            *([*words, "--precision", p] for p in ("FP32,amp", "fp32,fp16", "fp9", "nvfp4")),
-            ["collect", "--precision", "fp9", "--json"],
-        ]
-    )
-    assert first.document["data"] == other.document["data"] != {}
-    assert (first.returncode, other.returncode) == (0, 0)
-    for result, word in zip(refused, ("fp9", "nvfp4", "fp9"), strict=True):
-        assert result.returncode == 2, result
-        assert word in result.error["message"]
-
-
-@pytest.mark.parametrize("kind", ["campaign", "logs"])
-def test_what_says_of_logs_what_campaigns_record(
-    kind: str, logs: Path, run_commands: Callable[..., list[Any]], finished: Path
-) -> None:
-    options = {
-        "--fw": "oneflow", "--nodes": "1", "--gpus-per-node": "1", "--batch-size": "4",
-        "--precision": "AMP", "--model": "bert", "--pattern": "{repeat}.log",
-    }  # fmt: skip
-    where = str(finished if kind == "campaign" else logs)
-    command_lines = [["collect", where, "--json", name, value] for name, value in options.items()]
-    for words, result in zip(command_lines, run_commands(command_lines), strict=True):
-        is_refused = f"{words[3]} has no effect on campaigns" in result.stdout
-        assert is_refused == (kind == "campaign"), (words, result)
-        assert not is_refused or result.returncode == 2
-
-
-def test_a_table_takes_its_form_from_its_name(
-    logs: Path, run_commands: Callable[..., list[Any]], tmp_path: Path
-) -> None:
-    names = ("t.csv", "t.MD", "t.markdown", "t.json", "t.txt", "t", "t.out")
-    command_lines = [
-        ["collect", str(logs), "--json", "--output", str(tmp_path / name)] for name in names
-    ]
-    for result in run_commands(command_lines):
-        assert result.document["data"], result
-        assert not [warning for warning in result.document["warnings"] if "--format" in warning]
-    # Below the table stand the time and the command that made it.
-    text = {name: (tmp_path / name).read_text() for name in names}
-    head = {name: content.splitlines()[:5] for name, content in text.items()}
-    assert text["t.csv"].count(",") > 5
-    assert head["t.MD"] == head["t.markdown"]
-    assert "|" in text["t.MD"]
-    assert json.loads(text["t.json"])["tables"]
-    assert head["t.txt"] == head["t"] == head["t.out"]
-    both = ["collect", str(logs), "--json", "--format", "markdown", "--output"]
-    csv_result, markdown_result = run_commands(
-        [[*both, str(tmp_path / "u.csv")], [*both, str(tmp_path / "u.md")]]
-    )
-    for name in ("u.csv", "u.md"):
-        assert (tmp_path / name).read_text().splitlines()[:5] == head["t.MD"]
-    assert any(
-        "markdown because of --format" in warning for warning in csv_result.document["warnings"]
-    )
-    assert not any("--format" in warning for warning in markdown_result.document["warnings"])
-
-
-def test_a_table_that_cannot_be_written_is_the_systems_refusal(
-    logs: Path, run_commands: Callable[..., list[Any]], tmp_path: Path
-) -> None:
-    (tmp_path / "file").write_text("x")
-    places = (tmp_path / "absent" / "t.md", tmp_path / "file" / "t.md", Path("/dev/full"), tmp_path)
-    for result in run_commands(
-        [["collect", str(logs), "--json", "--output", str(place)] for place in places]
+@pytest.mark.slow
+def test_defaults_conflict_with_nothing() -> None:
+    for line in (
+        "submit --fw oneflow --scheduler slurm --dry-run --repeats-in one-job",
+        "submit --fw oneflow --scheduler slurm --dry-run --data /d --source /s --partition p",
+        "render --concurrent-points --partition p",
+        "prepare --fw oneflow --dry-run --only source --repository r",
     ):
-        assert result.returncode == 1, result
-        assert result.document["errors"][0]["code"] == "error"
+        assert "no effect" not in run(*line.split(), "--json").output
+
+
+def test_precisions_are_understood_in_every_spelling() -> None:
+    for precision, words in SPELLINGS.items():
+        assert {parse_precision(word) for word in words.split()} == {precision}
+    render = ("render", "--fw", "pytorch", "--scheduler", "slurm", "--json", "--precision")
+    first, other = run(*render, "FP32,amp"), run(*render, "fp32,fp16")
+    assert first.data == other.data != {}
+    for words in (
+        (*render, "fp9"),
+        (*render, "nvfp4"),
+        ("collect", "--json", "--precision", "fp9"),
+    ):
+        result = run(*words)
+        assert (result.returncode, words[-1] in result.output) == (2, True)
+
+
+@cases
+def test_what_is_typed_wrong_is_refused(words: tuple[str, ...], message: str) -> None:
+    result = run("submit", *words, *DRY[:-1])
+    assert (result.returncode, message in result.stderr) == (2, True), result
+
+
+# --- campaign.toml ------------------------------------------------------------------------------------
+
+
+def test_a_file_and_the_same_words_make_the_same_campaigns(file: Path) -> None:
+    from_file = campaigns(file)
+    assert [campaign["framework"] for campaign in from_file] == ["pytorch", "oneflow"]
+    assert [campaign["name"] for campaign in from_file] == ["two ways"] * 2
+    assert [len(campaign["arrays"]) for campaign in from_file] == [6, 6]
+    assert list(map(plain, from_file)) == list(map(plain, campaigns(*TYPED)))
+    assert file.read_text() == FILE
+    for array in (array for campaign in from_file for array in campaign["arrays"]):
+        text = array["script_text"]
+        assert array["env"] == {"NCCL_ALGO": "Ring"}
+        assert re.search(r"environment=\(.*\bNCCL_ALGO=Ring\b.*\)", text)
+        first = "n1" if array["shape"] == "1n1g" else "n1,n2"
+        for option in (f"nodelist={first}", "exclude=n7", "reservation=week", "time=00:20:00"):
+            assert f"#SBATCH --{option}\n" in text
+
+
+def test_what_is_typed_wins_over_the_file(file: Path) -> None:
+    words = (file, "--repeats", "1", "--partition", "test", "--name", "mine", "--exclude", "n1,n2")
+    campaign = campaigns(*words)[0]
+    assert (campaign["name"], campaign["arrays"][0]["repeats"]) == ("mine", [1])
+    assert "--partition=test\n" in plain(campaign)
+    assert "--exclude=n1,n2\n" in plain(campaign)
+    result = run("submit", file, "--fw", "pytorch", "--env", "A=1", "--json")
+    assert "--fw and --env" in result.error["message"]
+
+
+@pytest.mark.parametrize("runtime", ["none", "enroot", "apptainer", "pyxis"])
+def test_ranks_have_typed_variables_under_every_runtime_and_before_the_site_s(
+    tmp_path: Path, runtime: str
+) -> None:
+    site = tmp_path / "site.toml"
+    site.write_text(
+        'schema = 1\nname = "x"\nscheduler = "slurm"\n[env]\nNCCL_ALGO = "Tree"\nKEPT = "1"\n'
+        f'[container]\nruntime = "{runtime}"\n'
+    )
+    words = ("--fw", "oneflow", "--env", "NCCL_ALGO=Ring", "--env", "X=a b'c,d", "--site", site)
+    text = run("submit", *words, "--dry-run", "--json").data["arrays"][0]["script_text"]
+    (line,) = [line for line in text.splitlines() if "environment=(" in line]
+    for part in ("NCCL_ALGO=Ring ", "KEPT=1", """ 'X=a b'"'"'c,d'"""):
+        assert part in line
+    assert "Tree" not in text
+
+
+def test_a_rendered_script_s_header_has_its_variables(tmp_path: Path) -> None:
+    words = ("--env", "NCCL_ALGO=Ring", "--env", "B=x y", "--output", tmp_path / "out")
+    assert run("render", *words).returncode == 0
+    (path,) = (tmp_path / "out").glob("*.sbatch")
+    assert "--env 'B=x y' --env NCCL_ALGO=Ring" in path.read_text()
+    assert run("render", "--check", tmp_path / "out").returncode == 0
+
+
+def test_faults_of_a_file_are_named_at_once_and_nothing_is_written(
+    file: Path, tmp_path: Path
+) -> None:
+    file.write_text(FILE.replace('"oneflow"]', '"onflow"]').replace('"fp16"]', '"fp17"]'))
+    result = run("submit", file, "--runs", tmp_path / "runs", "--json")
+    assert result.returncode == 2
+    errors = result.document["errors"]
+    assert {error["code"] for error in errors} == {"config"}
+    for error, word in zip(errors, ("batch_sizes.fp16", "'onflow'", "'fp17'"), strict=True):
+        assert word in error["message"]
+    assert not (tmp_path / "runs").exists()
+    file.write_text('schema = 1\nframeworks = "pytorch"\n[slurm]\npartition = "gpu"\n')
+    result = run("submit", file, "--scheduler", "local", "--dry-run", "--json")
+    (warning,) = [text for text in result.document["warnings"] if "no effect" in text]
+    assert "slurm.partition" in warning
+
+
+# --- --repeats auto -----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_plan_goes_from_five_repeats_to_the_most() -> None:
+    result = run(*PLAN, "--repeats", "auto", "--max-repeats", "20", "--time", "60")
+    (point,) = result.data["campaigns"][0]["points"]
+    assert (point["least_repeats"], point["repeats"], point["jobs"]) == (5, 20, 20)
+    assert (point["least_node_hours"], point["node_hours"]) == (5, 20)
+    assert "5 to 20" in run(*PLAN[:-1], "--repeats", "auto", "--max-repeats", "20").output
+    costly = run(*PLAN, "--repeats", "auto", "--time", "60", "--max-gpu-hours", "14")
+    # Where PyTorch is not installed, that is an error too.
+    messages = [error["message"] for error in costly.document["errors"]]
+    assert costly.returncode == 5
+    assert any("up to 15 rank-hours" in message for message in messages), messages
+    fixed = run(*PLAN, "--repeats", "7").data["total"]
+    assert fixed["least_repeats"] == fixed["repeats"] == 7
+
+
+@pytest.mark.slow
+def test_repeats_of_a_file_give_way_to_what_is_typed(file: Path) -> None:
+    head = 'schema = 1\nframeworks = "pytorch"\n'
+    file.write_text(f'{head}repeats = "auto"\nmax_repeats = 9\nprecision_of_median = "2 %"\n')
+    for words, repeats in (((), 9), (("--repeats", "3"), 3), (("--max-repeats", "12"), 12)):
+        assert run(*PLAN, file, *words).data["total"]["repeats"] == repeats
+    file.write_text(f"{head}max_repeats = 9\n")
+    result = run("submit", file)
+    assert (result.returncode, str(file) in result.stderr) == (2, True)
+    assert 'max_repeats has no effect without repeats = "auto"' in result.stderr

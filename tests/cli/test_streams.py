@@ -1,76 +1,141 @@
-"""ASCII where the locale has no UTF-8, and nothing lost by it."""
+"""ASCII where the locale has no UTF-8, and nothing lost by it; a bar for long work."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
-from hpcbert.cli.streams import to_ascii
-from tests.kit.cases import cases
-from tests.kit.waiting import CEILING
+from hpcbert.cli import streams
+from hpcbert.cli.streams import ProgressBar, format_progress
+from hpcbert.system.workers import follow_count, listen, track
+from tests.kit.cases import cases, read_constant
 
-pytestmark = pytest.mark.slow
-
-
-def hpcbert(*words: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[bytes]:
-    left_out = ("LC_", "LANG", "PYTHON")
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
-    return subprocess.run(
-        [sys.executable, "-m", "hpcbert", *words],
-        cwd=cwd, env={**inherited, "HOME": str(cwd), **env}, capture_output=True, check=False,
-        timeout=CEILING,
-    )  # fmt: skip
+RunCommands = Callable[..., list[Any]]
 
 
+@pytest.mark.slow
 @cases
 def test_the_locale_decides(env: dict[str, str], plain: bool, tmp_path: Path) -> None:
-    result = hpcbert("frameworks", "show", "oneflow", cwd=tmp_path, **env)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.isascii() == plain
-    assert (" - " if plain else " · ") in result.stdout.decode()
+    names = [name for name in os.environ if not name.startswith(("LC_", "LANG", "PYTHON"))]
+    inherited = {name: os.environ[name] for name in names}
+    argv = [sys.executable, "-m", "hpcbert", "frameworks", "show", "oneflow"]
+    output = subprocess.check_output(argv, cwd=tmp_path, env={**inherited, **env})
+    assert output.isascii() == plain
+    assert (" - " if plain else " · ") in output.decode()
 
 
-def test_every_text_and_every_error_is_ascii_there(
-    finished: Path, logs: Path, run_commands: Callable[..., list[Any]], tmp_path: Path
+@pytest.mark.slow
+def test_every_text_and_every_error_is_ascii_in_the_locale_c(
+    finished: Path, logs: Path, run_commands: RunCommands
 ) -> None:
-    command_lines = [
-        ["collect", str(finished)], ["collect", str(logs)], ["audit", str(finished)],
-        ["frameworks"], ["frameworks", "show", "deepspeed"], ["config"], ["--help"],
-        ["submit", "--dry-run", "--fw", "oneflow"], ["submit", "--fw", "ünbekannt"],
-        ["collect", "ünbekannt→…"], ["nö"], ["render", "--set", "é"], ["logs", str(finished)],
-    ]  # fmt: skip
-    both = [*command_lines, *([*words, "--json"] for words in command_lines if words != ["--help"])]
+    lines = [line.split() for line in read_constant(__file__, "LINES")]
+    lines += [["collect", str(finished)], ["collect", str(logs)], ["logs", str(finished)]]
+    both = [*lines, *([*words, "--json"] for words in lines if words != ["--help"])]
     for words, result in zip(both, run_commands(both, LC_ALL="C"), strict=True):
-        assert (result.stdout + result.stderr).isascii(), (words, result)
+        assert result.output.isascii(), (words, result)
         result.check(as_json="--json" in words)
-    (error,) = run_commands([["collect", "ünbekannt→…", "--json"]], LC_ALL="C")
-    assert "ünbekannt→…" in error.document["errors"][0]["message"]
+        if words == ["collect", "ünbekannt→…", "--json"]:
+            assert "ünbekannt→…" in result.error["message"]
+    assert streams.to_ascii("a · b … c → d ✓ ✗ jörg") == "a - b ... c -> d + x j\\xf6rg"
 
 
-def test_scripts_and_documents_arrive_byte_by_byte(
-    logs: Path, run_commands: Callable[..., list[Any]]
+@pytest.mark.slow
+def test_scripts_and_documents_arrive_byte_by_byte_in_any_locale(
+    logs: Path, run_commands: RunCommands
 ) -> None:
-    words = ["render", "--fw", "pytorch", "--scheduler", "slurm", "--data", "/dätä"]
-    (utf8_result,) = run_commands([words], LC_ALL="C.UTF-8")
-    (ascii_result,) = run_commands([words], LC_ALL="C")
-    assert ascii_result.stdout == utf8_result.stdout != ""
-    tables = [
-        json.loads(
-            run_commands([["collect", str(logs), "--format", "json"]], LC_ALL=locale)[0].stdout
-        )["tables"]
-        for locale in ("C", "C.UTF-8")
-    ]
+    render = ["render", "--fw", "pytorch", "--scheduler", "slurm", "--data", "/dätä"]
+    lines = [render, ["collect", str(logs), "--format", "json"]]
+    utf8, ascii_ = (run_commands(lines, LC_ALL=locale) for locale in ("C.UTF-8", "C"))
+    assert ascii_[0].stdout == utf8[0].stdout
+    assert "/dätä" in utf8[0].stdout
+    tables = [json.loads(results[1].stdout)["tables"] for results in (utf8, ascii_)]
     assert tables[0] == tables[1] != []
-    assert "/dätä" in run_commands([words], LC_ALL="C")[0].stdout
 
 
-def test_signs_become_what_resembles_them_and_letters_are_escaped() -> None:
-    assert to_ascii("a · b … c → d ✓ ✗ jörg") == "a - b ... c -> d + x j\\xf6rg"
-    assert json.loads('"' + to_ascii("plain") + '"') == "plain"
+# --- The bar ------------------------------------------------------------------------------------------
+
+
+def run_work(seconds: float, count: int = 10, inner: int = 0) -> str:
+    """Return what a bar writes while items of some seconds each are done."""
+    now = 0.0
+    stream = io.StringIO()
+    with listen(ProgressBar(stream, lambda: now).update):
+        for _ in track(range(count), "reading logs"):
+            for _ in track(range(inner), "hashing"):
+                now += seconds / inner
+            now += 0 if inner else seconds
+    return stream.getvalue()
+
+
+def test_long_work_shows_count_rate_and_time_and_short_work_nothing() -> None:
+    for inner in (0, 5):
+        text = run_work(1.0, inner=inner)
+        assert "reading logs" in text
+        assert "hashing" not in text, "a part of it"
+        assert "5/10, 1/s, 5 s left" in text
+        assert text.endswith("\x1b[2K")
+    assert run_work(0.1) == run_work(60.0, count=1) == ""
+    assert format_progress("x", 1200, 5000, 120.0).endswith("1,200/5,000, 10/s, 6 min left")
+    assert format_progress("x", 0, 74, 42.0).endswith("0/74, 42 s")
+    assert format_progress("fetching, MB:", 84, 0, 42.0) == "fetching, MB: 84, 2/s, 42 s"
+    assert format_progress("fetching, MB:", 0, 0, 4.0) == "fetching, MB: 0, 4 s"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("activity", "total", "ends"),
+    [("installing", 3, [2, 3]), ("fetching", 0, [5, 1])],
+    ids=["of three", "of nobody knows how many"],
+)
+def test_the_work_of_another_process_is_followed(
+    activity: str, total: int, ends: list[int]
+) -> None:
+    reports: list[tuple[str, int, int]] = []
+    is_reported = threading.Event()
+
+    def note(*values: Any) -> None:
+        reports.append(values)
+        is_reported.set()
+
+    with follow_count(activity, total, lambda: 5):
+        pass  # Nobody listens.
+    with listen(note), follow_count(activity, total, lambda: 5):
+        assert is_reported.wait(60)
+    assert [reports[0][:2], reports[-1][:2]] == [(activity, count) for count in ends]
+
+
+@pytest.mark.parametrize(
+    ("options", "is_terminal", "count"),
+    [([], True, 1), (["--json"], True, 0), ([], False, 0)],
+    ids=["terminal", "json", "pipe"],
+)
+def test_a_bar_is_for_people(
+    monkeypatch: pytest.MonkeyPatch, options: list[str], is_terminal: bool, count: int
+) -> None:
+    bars: list[ProgressBar] = []
+
+    def make_bar(stream: io.StringIO) -> ProgressBar:
+        bars.append(ProgressBar(stream))
+        return bars[-1]
+
+    @click.command()
+    @click.option("--json", "as_json", is_flag=True)
+    def command(as_json: bool) -> None:
+        streams.shows_progress(lambda: as_json)()
+
+    stderr = io.StringIO()
+    monkeypatch.setattr(stderr, "isatty", lambda: is_terminal)
+    monkeypatch.setattr("sys.stderr", stderr)
+    monkeypatch.setattr(streams, "ProgressBar", make_bar)
+    command.main(options, standalone_mode=False)
+    assert len(bars) == count

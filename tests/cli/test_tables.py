@@ -1,7 +1,8 @@
-"""Tables on terminals that are narrower or lower than they are; pipes and files get all of them."""
+"""Tables on terminals that are narrow or low; pipes and files get all of them, in any form."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -9,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.cli.test_monitor_terminal import _CODE as CODE
-from tests.kit.cli import Cli
+from tests.kit.campaigns import Build
+from tests.kit.cli import Cli, run
 
 pytestmark = pytest.mark.slow
 
@@ -19,39 +20,52 @@ FULL = r"nodes +GPUs +median samples/s +min \.\. max +cv +speedup +efficiency +r
 
 @pytest.fixture
 def terminal(tmp_path: Path) -> Callable[..., list[str]]:
-    """Returns the lines that a command prints on a terminal, without colours."""
-    cli = Cli(tmp_path, {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)})
+    """Returns the lines that `collect` prints on a terminal, without colours."""
+    cli = Cli(tmp_path, {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "LC_ALL": "C.UTF-8"})
 
-    def read_lines(*words: str, **options: Any) -> list[str]:
-        return CODE.sub("", cli.on_terminal(*words, **{"columns": 80, **options})[1]).splitlines()
+    def read_lines(*words: object, **options: Any) -> list[str]:
+        _, text = cli.on_terminal("collect", *words, **options)
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).splitlines()
 
     return read_lines
 
 
-def table(lines: list[str]) -> list[str]:
-    """Return the lines of a table, below its title."""
-    start = next(number for number, line in enumerate(lines) if line.startswith("rule "))
-    end = next(number for number, line in enumerate(lines) if line.startswith("hpcbert "))
-    return lines[start:end]
-
-
 @pytest.mark.parametrize(
-    "options",
-    [{"columns": 60}, {"columns": 40}, {"columns": 80}, {"columns": 200, "COLUMNS": "60"}],
-    ids=["60", "40", "80", "COLUMNS"],
+    ("options", "width"),
+    [({"columns": 40}, 40), ({"columns": 80}, 80), ({"columns": 200, "COLUMNS": "60"}, 60)],
+    ids=["40", "80", "COLUMNS"],
 )
 def test_a_narrow_terminal_gets_a_folded_table(
-    options: dict[str, Any], finished: Path, terminal: Any
+    options: dict[str, Any], width: int, finished: Path, terminal: Any
 ) -> None:
-    lines = table(terminal("collect", str(finished), LC_ALL="C.UTF-8", **options))
-    assert max(map(len, lines)) <= int(options.get("COLUMNS", options["columns"]))
-    content = " ".join(lines)
+    lines = terminal(finished, **options)
+    start, end = (
+        next(number for number, line in enumerate(lines) if line.startswith(word))
+        for word in ("rule ", "hpcbert ")
+    )
+    table = lines[start:end]
+    assert max(map(len, table)) <= width
+    content = re.sub(" +", " ", " ".join(table))
     for text in ("median samples/s", "5/5", "min .. max 10.00 .. 14.00", "efficiency 100.0%"):
-        assert text in re.sub(" +", " ", content)
+        assert text in content
     # What is in columns stays below its title.
-    head = next(line for line in lines if line.startswith("nodes"))
-    row = lines[lines.index(head) + 1]
+    head = next(line for line in table if line.startswith("nodes"))
+    row = table[table.index(head) + 1]
     assert row[: head.index("samples/s") + 9].split() == ["1", "1", "12.00"]
+
+
+def test_a_low_screen_gets_every_row_and_a_narrow_one_whole_reasons(
+    build: Build, terminal: Any
+) -> None:
+    shapes = [f"1n{gpus}g" for gpus in range(1, 31)]
+    built = build(*shapes, repeats=1)
+    for gpus, shape in enumerate(shapes, 1):
+        built.complete(shape, 1, 10.0 * gpus, **({"last": 7} if gpus == 30 else {}))
+    lines = terminal(built.directory, rows=10, columns=40)
+    words = [line.split()[:2] for line in lines if re.match(r" +1 +\d+ ", line)]
+    assert words == [["1", str(gpus)] for gpus in range(1, 31)]
+    reason = "repeat 1  incomplete: the log ends at iteration 7 of 12"
+    assert reason in " ".join(line.strip() for line in lines)
 
 
 def test_pipes_and_files_get_the_columns_at_any_width(
@@ -59,29 +73,45 @@ def test_pipes_and_files_get_the_columns_at_any_width(
 ) -> None:
     (result,) = run_commands([["collect", str(finished)]], COLUMNS="60")
     assert re.search(FULL, result.stdout)
-    written = tmp_path / "table.txt"
-    terminal("collect", str(finished), "--output", str(written), columns=60)
-    assert re.search(FULL, written.read_text())
+    terminal(finished, "--output", tmp_path / "table.txt", columns=60)
+    assert re.search(FULL, (tmp_path / "table.txt").read_text())
 
 
-def test_a_table_taller_than_the_screen_is_there_from_its_first_row(
-    build: Any, terminal: Any
+@pytest.mark.usefixtures("empty_directory")
+def test_a_table_takes_its_form_from_its_name(logs: Path, tmp_path: Path) -> None:
+    text = {}
+    for name in ("t.csv", "t.MD", "t.markdown", "t.json", "t.txt", "t", "t.out"):
+        result = run("collect", logs, "--json", "--output", tmp_path / name)
+        assert not [warning for warning in result.document["warnings"] if "--format" in warning]
+        text[name] = (tmp_path / name).read_text()
+    # Below the table stand the time and the command that made it.
+    head = {name: content.splitlines()[:5] for name, content in text.items()}
+    assert text["t.csv"].count(",") > 5
+    assert head["t.MD"] == head["t.markdown"]
+    assert "|" in text["t.MD"]
+    assert json.loads(text["t.json"])["tables"]
+    assert head["t.txt"] == head["t"] == head["t.out"]
+    for name, is_warned in (("u.csv", True), ("u.md", False)):
+        words = ("--format", "markdown", "--output", tmp_path / name)
+        warnings = run("collect", logs, "--json", *words).document["warnings"]
+        assert any("markdown because of --format" in text for text in warnings) == is_warned
+        assert (tmp_path / name).read_text().splitlines()[:5] == head["t.MD"]
+    (tmp_path / "file").write_text("x")
+    for place in (tmp_path / "absent" / "t.md", tmp_path / "file" / "t.md", "/dev/full", tmp_path):
+        result = run("collect", logs, "--json", "--output", place)
+        assert (result.returncode, result.error["code"]) == (1, "error")
+
+
+@pytest.mark.usefixtures("empty_directory")
+def test_what_says_of_logs_what_campaigns_record_is_refused_of_these(
+    logs: Path, finished: Path
 ) -> None:
-    shapes = [f"1n{gpus}g" for gpus in range(1, 31)]
-    built = build(*shapes, repeats=1)
-    for shape in shapes:
-        built.complete(shape, 1, 10.0 * int(shape[2:-1]))
-    lines = terminal("collect", str(built.directory), rows=10, columns=60)
-    words = [line.split()[:2] for line in lines if re.match(r" +1 +\d+ ", line)]
-    assert words == [["1", str(gpus)] for gpus in range(1, 31)]
-
-
-def test_a_refused_repeat_is_folded_with_its_reason(build: Any, terminal: Any) -> None:
-    built = build("1n1g", repeats=2)
-    built.complete("1n1g", 1, 10.0)
-    built.complete("1n1g", 2, 10.0, last=7)
-    lines = table(terminal("collect", str(built.directory), columns=40, LC_ALL="C.UTF-8"))
-    assert max(map(len, lines)) <= 40
-    assert "✗ repeat 2  incomplete: the log ends at iteration 7 of 12" in " ".join(
-        line.strip() for line in lines
-    )
+    options = {
+        "--fw": "oneflow", "--nodes": "1", "--gpus-per-node": "1", "--batch-size": "4",
+        "--precision": "AMP", "--model": "bert", "--pattern": "{repeat}.log",
+    }  # fmt: skip
+    for name, value in options.items():
+        refused = run("collect", finished, "--json", name, value)
+        assert refused.returncode == 2
+        assert f"{name} has no effect on campaigns" in refused.error["message"]
+        assert "no effect on campaigns" not in run("collect", logs, "--json", name, value).stdout

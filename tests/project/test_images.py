@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from runpy import run_path
+from typing import Any
+
 import pytest
 
 from hpcbert.container.reference import parse_reference
@@ -16,7 +19,7 @@ PROGRAM = run_path(str(REPOSITORY / ".ci" / "check_images.py"))
 
 @pytest.mark.parametrize("auth", ["", "bearer"], ids=["open", "token"])
 def test_a_registry_says_whether_it_has_an_image(auth: str) -> None:
-    options = {"auth": auth, "anonymous": True} if auth else {}
+    options: dict[str, Any] = {"auth": auth, "anonymous": True} if auth else {}
     with serving_tiny(**options) as registry:
         for tag, answer in (("1.0", "there"), ("2.0", "refused: 404")):
             image = parse_reference(f"docker://{registry.host}#bert/tiny:{tag}")
