@@ -17,9 +17,9 @@ from hpcbert.logs.setting import Setting
 from tests.docs.test_documents import codes, read, rows
 from tests.kit import cli, logs
 from tests.kit.campaigns import Build
-from tests.kit.scripts import SPOOL_PAGE, make_environment, read_steps, type_commands, write_files
 from tests.kit.paths import REPOSITORY
 from tests.kit.recipes import NAMES, load
+from tests.kit.scripts import SPOOL_PAGE, make_environment, read_steps, type_commands, write_files
 
 
 @pytest.fixture(scope="module")
