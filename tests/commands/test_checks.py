@@ -1,193 +1,374 @@
-"""The table of checks: the page has what the code has, and every check that scripts tell is there."""
+"""Checks: what scripts say on nodes becomes findings; what is known before a submission is said."""
 
 from __future__ import annotations
 
 import ast
+import json
 import re
+import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tomli
 
 from hpcbert import scheduler
-from hpcbert.commands.checks import (
-    find_error_lines,
-    find_missing_nodes,
-    find_missing_ranks,
-    find_problems,
-    find_submission_obstacles,
-    list_queries,
-    load_checks,
-)
+from hpcbert.commands import checks
+from hpcbert.container import runtimes
+from hpcbert.finding import Finding
 from hpcbert.scheduler.base import SchedulerContext
-from tests.kit.drafts import OPTIONS, drafted, load, reference
+from hpcbert.system.runner import Outcome, run
+from tests.kit import drafts
+from tests.kit.cases import cases, read_constant
+from tests.kit.cli import Cli, CliResult, run_here
+from tests.kit.doctor import FAULTS
 from tests.kit.paths import REPOSITORY
-from tests.kit.slurm import Slurm
+from tests.kit.slurm import Answer, Programs, Slurm, failed
 
 PAGE = REPOSITORY / "docs/reference/checks.md"
-WORKLOADS = REPOSITORY / "hpcbert/workloads"
+HELLO = REPOSITORY / "hpcbert/workloads/hello.py"
+PROBE = REPOSITORY / "hpcbert/shell/probe.sh"
+TOOLS = ("bash", "cat", "stat", "df", "awk", "id", "uname", "getent", "head", "unshare", "true")
 
 
-def format_rows(*rows: tuple[str, str, str, str]) -> str:
+def format_rows(*rows: Sequence[str]) -> str:
     return "".join("\t".join(row) + "\n" for row in rows)
 
 
-def remedy(name: str, detail: str, **values: str) -> str:
-    return load_checks("nodes")[name].remedy_for(detail, values)
-
-
-def test_the_page_lists_every_check_with_what_to_do() -> None:
+def test_the_page_has_every_check_and_the_table_has_what_programs_say() -> None:
     text = PAGE.read_text()
-    for name, check in load_checks("nodes").items():
+    nodes, containers = checks.load_checks("nodes"), checks.load_checks("containers")
+    for name, check in nodes.items():
         todo = f"`{check.remedy}`" if check.remedy else check.hint
         assert f"| `{name}` | {check.asks} | {todo} |" in text
-    for name, advice in load_checks("containers").items():
-        assert f"| `{name}` | {advice.hint} | {advice.change} |" in text
-
-
-def test_every_check_that_is_told_is_known_and_every_known_one_is_told() -> None:
-    shell = (REPOSITORY / "hpcbert/shell/look.sh").read_text()
-    matches = set(re.findall(r"\btell ([\w-]+) ", shell))
-    matches |= set(re.findall(r"look_at_room (\w+) ", shell))
-    matches |= set(re.findall(r'report\("(\w+)"', (WORKLOADS / "hello.py").read_text()))
-    assert matches == set(load_checks("nodes"))
+    for name, check in containers.items():
+        assert f"| `{name}` | {check.hint} | {check.change} |" in text
+    look = (REPOSITORY / "hpcbert/shell/look.sh").read_text()
+    names = re.findall(r"\b(?:tell|look_at_room) ([\w-]+) ", look)
+    assert {*names, *re.findall(r'report\("(\w+)"', HELLO.read_text())} == set(nodes)
+    names = re.findall(r"\btell ([\w-]+) ", PROBE.read_text())
+    assert {*names, "scratch", "temp", "images"} <= set(containers)
+    codes = dict.fromkeys(fault.code for fault in FAULTS)
+    titles = {
+        code: "; ".join(fault.title for fault in FAULTS if fault.code == code) for code in codes
+    }
+    rows = "".join(f"| `{code}` | {title} |\n" for code, title in titles.items())
+    assert f"| check | faults |\n|---|---|\n{rows}" in text
 
 
 def test_every_finding_about_slurm_is_on_the_page() -> None:
     folder = REPOSITORY / "hpcbert/scheduler/slurm"
-    names = ("admission", "examine")
-    texts = [(folder / f"{name}.py").read_text() for name in names]
-    pattern = r'(?:Finding|_judge_answer)\(\s*"([^"]+)"'
-    findings = {name for text in texts for name in re.findall(pattern, text)}
+    text = "".join((folder / f"{name}.py").read_text() for name in ("admission", "examine"))
+    findings = re.findall(r'(?:Finding|_judge_answer)\(\s*"([^"]+)"', text)
     table = tomli.loads((folder / "findings.toml").read_text())
-    findings |= {row["check"] for row in table.values() if "{" not in row["check"]}
+    findings += [row["check"] for row in table.values() if "{" not in row["check"]]
     section = PAGE.read_text().split("## About Slurm")[1].split("\n## ")[0]
     assert {*findings, "pyxis"} == set(re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE))
 
 
 def test_hello_is_read_by_the_oldest_python_of_an_image() -> None:
-    text = (WORKLOADS / "hello.py").read_text()
-    tree = ast.parse(text, feature_version=(3, 6))
+    tree = ast.parse(HELLO.read_text(), feature_version=(3, 6))
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.NamedExpr)]
-    assert "from __future__ import annotations" not in text  # of 3.7
+    assert "from __future__ import annotations" not in HELLO.read_text()  # of 3.7
 
 
-def test_nodes_that_found_the_same_are_one_finding() -> None:
+# --- What nodes say ---------------------------------------------------------------------------
+
+
+def test_nodes_that_say_the_same_are_one_finding_and_a_bad_rank_is_not_hidden() -> None:
     text = "motd\n" + format_rows(
-        ("n2", "tmp", "ok", "a"), ("n1", "tmp", "ok", "a"), ("n3", "tmp", "fail", "full")
-    )
-    findings = {
-        finding.name: (finding.status, finding.nodes) for finding in find_problems(text, {})
-    }
-    assert findings == {"tmp (n[1-2])": ("ok", ("n1", "n2")), "tmp (n3)": ("fail", ("n3",))}
-
-
-def test_a_bad_rank_of_a_node_is_not_hidden_by_a_good_one() -> None:
-    text = format_rows(("n1", "hello", "ok", "a"), ("n1", "hello", "fail", "b"))
-    (finding,) = find_problems(text, {})
-    assert (finding.status, finding.detail) == ("fail", "b")
-
-
-REACH = "rank {} does not reach rank 0 at n1:29500: {}; there are: eth0"
-
-
-@pytest.mark.parametrize(
-    ("rows", "detail", "nodes"),
-    [
-        (
-            [("n2", "hello", "fail", REACH.format(rank, "No route to host")) for rank in range(8, 16)]
-            + [("n1", "hello", "fail", "rank 0 hears nothing from ranks 8, 9, 10")],
-            "8 ranks do not reach rank 0 at n1:29500: No route to host; there are: eth0",
-            ("n2",),
-        ),
-        (
-            [
-                ("n2", "hello", "fail", REACH.format(8, "No route to host")),
-                ("n3", "hello", "fail", REACH.format(16, "timed out")),
-            ],
-            "2 ranks do not reach rank 0 at n1:29500: No route to host or timed out; there are: eth0",
-            ("n2", "n3"),
-        ),
-        (
-            [("n1", "hello", "fail", "rank 0 hears nothing from ranks 8")],
-            "rank 0 hears nothing from ranks 8",
-            ("n1",),
-        ),
-        (
-            [("n1", "clock", "warn", "its clock is 3 s ahead"), ("n2", "clock", "warn", "its clock is 7 s ahead")],
-            "its clock is 3 to 7 s ahead",
-            ("n1", "n2"),
-        ),
-    ],
-    ids=["ranks", "reasons", "only the first rank", "measured"],
-)  # fmt: skip
-def test_what_shares_a_cause_is_one_finding(
-    rows: list[tuple[str, str, str, str]], detail: str, nodes: tuple[str, ...]
-) -> None:
-    (finding,) = find_problems(format_rows(*rows), {})
-    assert (finding.detail, finding.nodes) == (detail, nodes)
-    paths = [("n1", "files", "fail", f"there is no /data/v{number}") for number in (1, 2)]
-    assert len(list(find_problems(format_rows(*paths), {}))) == 2
-
-
-@pytest.mark.parametrize(
-    ("home", "has_home", "typed"),
-    [("ok", True, "--runs ~/runs"), ("warn", True, "--exclude n2"), ("ok", False, "--exclude n2")],
-    ids=["there", "missing", "of no use"],
-)
-def test_a_missing_home_is_not_where_runs_should_go(
-    home: str, *, has_home: bool, typed: str
-) -> None:
-    rows = [
-        ("n1", "home", "ok", "/home/me"),
-        ("n2", "home", home, "x"),
-        ("n2", "runs", "fail", "x"),
+        ("n2", "tmp", "ok", "a"), ("n1", "tmp", "ok", "a"), ("n3", "tmp", "fail", "full"),
+        ("n4", "hello", "ok", "a"), ("n4", "hello", "fail", "b"), ("n1", "shm", "odd", "x"),
+        *(("n4", "files", "fail", f"there is no /data/v{number}") for number in (1, 2)),
+    )  # fmt: skip
+    findings = [
+        (finding.name, finding.status, finding.detail, finding.nodes)
+        for finding in checks.find_problems(text, {})
     ]
-    findings = find_problems(format_rows(*rows), {}, has_home=has_home)
-    assert [finding.remedy for finding in findings if finding.code == "runs"] == [typed]
+    assert sorted(findings) == [
+        ("files (n4)", "fail", "there is no /data/v1", ("n4",)),
+        ("files (n4)", "fail", "there is no /data/v2", ("n4",)),
+        ("hello (n4)", "fail", "b", ("n4",)),
+        ("tmp (n3)", "fail", "full", ("n3",)),
+        ("tmp (n[1-2])", "ok", "a", ("n1", "n2")),
+    ]
 
 
-def test_a_node_that_says_nothing_is_missed() -> None:
-    text = format_rows(("n1", "tmp", "ok", "a"))
-    (missed,) = find_missing_nodes(text, 2, "srun: error: Node failure on n2")
+@cases
+def test_what_shares_a_cause_is_one_finding(
+    rows: tuple[tuple[str, ...], ...], detail: str, nodes: tuple[str, ...]
+) -> None:
+    (finding,) = checks.find_problems(format_rows(*rows), {})
+    assert (finding.detail, finding.nodes) == (detail, nodes)
+
+
+def test_a_remedy_has_what_is_there_or_is_left_out() -> None:
+    table = checks.load_checks("nodes")
+    detail = "there is no ib0; there are: eth0 eth1"
+    interface, framework = table["interface"].remedy_for, table["framework"].remedy_for
+    assert interface(detail, {}) == 'site.toml: nodes.interface = "eth0"'
+    assert interface("there is no ib0", {}) == ""
+    assert framework("x", {"fw": "oneflow"}) == "hpcbert prepare --fw oneflow"
+    assert framework("x", {"fw": ""}) == ""
+    # A missing home directory, or one of no use, is not where runs should go.
+    for home, has_home, remedy in (
+        ("ok", True, "--runs ~/runs"),
+        ("warn", True, "--exclude n2"),
+        ("ok", False, "--exclude n2"),
+    ):
+        rows = ("n1", "home", "ok", "/home/me"), ("n2", "home", home, "x")
+        text = format_rows(*rows, ("n2", "runs", "fail", "x"))
+        findings = checks.find_problems(text, {}, has_home=has_home)
+        assert [finding.remedy for finding in findings if finding.code == "runs"] == [remedy]
+
+
+def test_nodes_and_ranks_that_say_nothing_are_missed() -> None:
+    text = format_rows(("n1", "ranks", "ok", "x"))
+    (missed,) = checks.find_missing_nodes(text, 2, "srun: error: Node failure on n2")
     assert missed.detail == "1 of 2 nodes answered: srun: error: Node failure on n2"
     assert missed.remedy == "--nodes 1"
-    assert not list(find_missing_nodes(text, 1, ""))
-
-
-def test_what_is_typed_is_filled_in_or_left_out() -> None:
-    detail = "there is no ib0; there are: eth0 eth1"
-    assert remedy("interface", detail) == 'site.toml: nodes.interface = "eth0"'
-    assert remedy("interface", "there is no ib0") == ""
-    assert remedy("framework", "x", fw="oneflow") == "hpcbert prepare --fw oneflow"
-    assert remedy("framework", "x", fw="") == ""
-
-
-def test_ranks_that_did_not_start_are_named_with_what_kept_them() -> None:
+    assert not list(checks.find_missing_nodes(text, 1, ""))
+    (rankless,) = checks.find_missing_ranks(text, ("n1", "n2"), "none")
+    assert (rankless.name, rankless.nodes) == ("ranks (n2)", ("n2",))
     output = (
         "hpcbert: repeat 1 attempt 0 on n[1-2], log x\n"
         "hpcbert: n2: not in the container: this node has no pyxis in its plugstack.conf\n"
     )
-    (lacking,) = find_missing_ranks(output, ("n1", "n2"), "pyxis")
-    assert (lacking.nodes, lacking.change) == (("n2",), "plugstack.conf")
-    (none,) = find_missing_ranks(format_rows(("n1", "ranks", "ok", "x")), ("n1", "n2"), "none")
-    assert (none.name, none.nodes) == ("ranks (n2)", ("n2",))
-    assert find_error_lines(output) == (output.splitlines()[1],)
+    (outside,) = checks.find_missing_ranks(output, ("n1", "n2"), "pyxis")
+    assert (outside.nodes, outside.change) == (("n2",), "plugstack.conf")
+    assert checks.find_error_lines(output) == (output.splitlines()[1],)
 
 
-@pytest.mark.parametrize("framework", ["pytorch", "ngc-tf1"])
-@pytest.mark.parametrize("words", [(), ("--clusters=other",)], ids=["here", "another cluster"])
+# --- Containers -------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@cases
+def test_the_probe_finds_what_containers_lack(
+    tmp_path: Path,
+    *,
+    programs: Mapping[str, str] | None,
+    words: str,
+    check: str,
+    status: str,
+    detail: str | None,
+    change: str | None,
+) -> None:
+    """On PATH are only some ordinary commands and `programs`."""
+    # /usr/sbin is always looked through as well.
+    if check == "enroot" and shutil.which("enroot", path="/usr/sbin:/sbin"):
+        pytest.skip("enroot is in /usr/sbin")
+    for name in TOOLS:
+        (tmp_path / name).symlink_to(str(shutil.which(name)))
+    for name, text in (programs or {}).items():
+        (tmp_path / name).unlink(missing_ok=True)
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "a b.sqsh").write_bytes(b"no squashfs")
+    arguments = [word.replace("HERE", str(tmp_path)) for word in words.split("|")]
+    env = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
+    outcome = run(["bash", str(PROBE), *arguments], env=env)
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+    row = {row.name: row for row in checks.read_rows(outcome.stdout)}[check]
+    assert row.status == status
+    assert (detail or "").replace("HERE", str(tmp_path)) in row.detail
+    assert "\x1b" not in row.detail
+    finding = checks.make_container_finding("n1", check, status, row.detail)
+    assert (change or "") in finding.change
+
+
+def check_containers(folder: Path, *recipes: str, answers: Any, **site: str) -> list[Finding]:
+    """Check containers where programs, by name, answer with (status, output, error)."""
+    values = {"scheduler": "slurm", "runtime": "enroot", **site}
+    text = f'[container]\nruntime = "{values["runtime"]}"\nimages = "{folder}/images"\n'
+    start = f'schema = 1\nname = "x"\nscheduler = "{values["scheduler"]}"\nruns = "runs"\n'
+
+    def answer(argv: Sequence[str], **_: Any) -> Outcome:
+        return Outcome(tuple(argv), *answers.get(argv[0], (0, "", "")))
+
+    own_site = drafts.site(folder, text, start=start)
+    return list(checks.check_containers(own_site, [*map(drafts.load, recipes)], run=answer))
+
+
+def test_a_login_node_may_lack_what_only_jobs_need(tmp_path: Path) -> None:
+    rows = ("login", "enroot", "fail", "no such program"), ("login", "images", "fail", "x")
+    answers = {"bash": (0, format_rows(*rows), "")}
+    for site, statuses in (
+        ({}, ["warn", "fail"]),
+        ({"scheduler": "local"}, ["fail", "fail"]),
+        ({"runtime": "none"}, ["ok"]),
+    ):
+        findings = check_containers(tmp_path, answers=answers, **site)
+        assert [finding.status for finding in findings] == statuses
+
+
+def test_a_registry_that_gives_no_digest_is_explained(tmp_path: Path) -> None:
+    usage = "Usage: enroot COMMAND [ARG...]\n\n Commands:\n   list   [options]\n   version\n"
+    refusal = "curl: (22) The requested URL returned error code: 401"
+    # Before 4.0 it has no `digest`, and prints its usage.
+    for out, error, change, words in (
+        (usage, "", "", ("not checked: this enroot has no digest", "4.0")),
+        ("", usage, "", ("not checked: this enroot has no digest", "4.0")),
+        ("", refusal, "~/.config/enroot/.credentials", ("authn.nvidia.com",)),
+    ):
+        (finding,) = check_containers(tmp_path, "pytorch", answers={"enroot": (1, out, error)})
+        assert (finding.name, finding.status) == ("registry (nvcr.io)", "warn")
+        assert finding.change == change
+        assert all(word in f"{finding.detail} {finding.hint}" for word in words)
+
+
+# --- What is known before a submission --------------------------------------------------------
+
+# As 22.05.8 prints them.
+MPI = "MPI plugin types are...\n\tnone\n\tpmi2\n"
+SINFO = "gpu*|up|4|1-00:00:00|1-infinite|gpu:8|n[1-4]"
+SITE = f'{drafts.MINIMAL}[slurm]\npartition = "gpu"\n'
+SUBMIT = ("submit", "--nodes", "2", "--gpus-per-node", "8")
+
+
+@pytest.fixture
+def hpcbert(tmp_path: Path, slurm: Programs) -> Cli:
+    """hpcbert where a cluster of four nodes answers, and refuses every job."""
+    slurm.answers(sinfo=SINFO, sbatch=failed("refused"), srun=MPI)
+    (tmp_path / "site.toml").write_text(SITE)
+    env = {"PATH": slurm.path, "HOME": str(tmp_path), "HPCBERT_RUNS": "/srv/nobody-has-this/runs"}
+    return Cli(tmp_path, env, run=run_here)
+
+
+def join_messages(result: CliResult) -> str:
+    return "\n".join(f"{error['message']} {error['hint']}" for error in result.document["errors"])
+
+
+@pytest.mark.parametrize(
+    ("framework", "words"),
+    [("pytorch", ()), ("ngc-tf1", ("--clusters=other",))],
+    ids=["here", "another cluster"],
+)
 def test_a_submission_asks_what_was_foreseen(
     framework: str, words: tuple[str, ...], tmp_path: Path
 ) -> None:
-    run, recipe = Slurm(), load(framework)
-    site = reference(tmp_path, slurm={"sbatch_args": words})
-    backend = scheduler.create_scheduler("slurm", SchedulerContext(run))
-    backend.fit(OPTIONS, site, recipe)
-    draft = drafted(site, framework_recipe=recipe, options={"dry": True})
-    find_submission_obstacles(draft, run=run)
-    askings = {
-        tuple(argv): dict(backend.query_environment) for argv in backend.list_queries(site, recipe)
-    }
-    askings |= {tuple(argv): {} for argv in list_queries(draft)}
-    assert dict(zip(run.calls, map(dict, run.environments), strict=True)) == askings
+    slurm, recipe = Slurm(), drafts.load(framework)
+    site = drafts.reference(tmp_path, slurm={"sbatch_args": words})
+    backend = scheduler.create_scheduler("slurm", SchedulerContext(slurm))
+    backend.fit(drafts.OPTIONS, site, recipe)
+    draft = drafts.drafted(site, framework_recipe=recipe, options={"dry": True})
+    checks.find_submission_obstacles(draft, run=slurm)
+    environment = dict(backend.query_environment)
+    queries = {tuple(argv): environment for argv in backend.list_queries(site, recipe)}
+    queries |= {tuple(argv): {} for argv in checks.list_queries(draft)}
+    assert dict(zip(slurm.calls, map(dict, slurm.environments), strict=True)) == queries
+
+
+@pytest.mark.slow
+@cases
+def test_what_is_known_to_fail_is_not_submitted(
+    hpcbert: Cli,
+    slurm: Programs,
+    tmp_path: Path,
+    *,
+    words: str,
+    site: str | None,
+    files: Mapping[str, str] | None,
+    env: Mapping[str, str] | None,
+    keywords: tuple[str, ...],
+) -> None:
+    """`files` are executable; HERE is the working directory."""
+    (tmp_path / "site.toml").write_text(f"{SITE}{site or ''}\n")
+    for name, text in (files or {}).items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    variables: dict[str, Any] = {name: f"{tmp_path}/{file}" for name, file in (env or {}).items()}
+    argv = words.replace("HERE", str(tmp_path)).split()
+    result = hpcbert(*SUBMIT, *argv, "--json", **variables)
+    assert (result.returncode, result.document["status"]) == (2, "error")
+    for keyword in (*keywords, "--force"):
+        assert keyword.replace("HERE", str(tmp_path)) in join_messages(result)
+    assert not slurm.calls("sbatch")
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+@cases
+def test_gpus_are_requested_by_the_sites_option(
+    hpcbert: Cli, slurm: Programs, tmp_path: Path, settings: str, directive: str
+) -> None:
+    (tmp_path / "site.toml").write_text(f"{SITE}{settings}\n")
+    slurm.answers(sinfo=SINFO.replace("gpu:8", "gpu:a100:8"), sbatch="")
+    # Of the kinds of MPI that the cluster has, the recipe's best is taken.
+    result = hpcbert(*SUBMIT, "--fw", "ngc-tf1", "--rehearse", "--dry-run", status=0)
+    assert "--mpi=pmi2 " in result.stdout
+    options = [line.split()[1] for line in result.stdout.splitlines() if line.startswith("#SBATCH")]
+    assert [option for option in options if option.startswith("--g")] == [directive]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("release", [14, 24], ids=["old", "new"])
+def test_pyxis_and_the_image_are_checked_before_submission(
+    hpcbert: Cli, slurm: Programs, tmp_path: Path, release: int
+) -> None:
+    flags = [name for name, since in runtimes.PYXIS_SINCE.items() if int(since[2:]) <= release]
+    slurm.answers(srun="".join(f"      --{flag}=NAME\n            [pyxis] x\n" for flag in flags))
+    words = ("--runtime", "pyxis", "--image", "docker://nvcr.io#nvidia/pytorch:20.12-py3")
+    more = ("--python", "/usr/bin/python3", "--runs", str(tmp_path / "runs"), "--json")
+    if release == 14:
+        result = hpcbert(*SUBMIT, *words, *more, status=2)
+        assert "no --container-env" in join_messages(result)
+        assert "pyxis 0.15 or newer" in join_messages(result)
+        assert not slurm.calls("sbatch")
+    else:
+        result = hpcbert(*SUBMIT, *words, *more, "--dry-run", status=5)  # sbatch refuses every job
+        warnings = [text for text in result.document["warnings"] if "is not prepared" in text]
+        assert len(warnings) == 1
+        assert "hpcbert prepare --fw pytorch" in warnings[0]
+
+
+@pytest.mark.slow
+def test_force_submits_all_the_same_and_a_dry_run_shows_the_script(
+    hpcbert: Cli, slurm: Programs, tmp_path: Path
+) -> None:
+    result = hpcbert(*SUBMIT, "--nodes", "5", "--dry-run", "--json")
+    assert result.data["arrays"]
+    assert any("you asked for 5" in warning for warning in result.document["warnings"])
+    words = (*SUBMIT, "--runs", tmp_path / "runs", "--force", "--json")
+    result = hpcbert(*words, "--nodes", "5", status=3)
+    assert slurm.calls("sbatch")
+    assert "refused" in join_messages(result)
+    # As sbatch of 22.05.8 prints it when MaxJobCount is reached, before its first wait.
+    waits = "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying."
+    slurm.answers(sbatch=Answer(complaint=f"{waits}\n", acts=True))
+    result = hpcbert(*words, status=0)
+    assert all(keyword in result.stderr for keyword in ("sleeping and retrying", "MaxJobCount"))
+    # For other machines, a module that this one's interpreter lacks is a warning.
+    bare = tmp_path / "bare"
+    bare.write_text(read_constant(__file__, "BARE"))
+    bare.chmod(0o755)
+    for rehearsal in ((), ("--rehearse",)):
+        result = hpcbert(*SUBMIT, "--python", bare, "--dry-run", *rehearsal, "--json")
+        warnings = str(result.document["warnings"])
+        assert ("has no module torch" in warnings) == (not rehearsal)
+
+
+@pytest.mark.slow
+@cases
+def test_a_site_that_names_what_no_recipe_has_is_refused(
+    hpcbert: Cli, tmp_path: Path, text: str, keyword: str
+) -> None:
+    (tmp_path / "site.toml").write_text(f"{SITE}{text}\n")
+    result = hpcbert("config", "--json", status=2)
+    assert keyword in join_messages(result)
+    assert result.data["settings"]
+
+
+@pytest.mark.slow
+def test_the_doctor_finds_what_submit_would_refuse(hpcbert: Cli, tmp_path: Path) -> None:
+    (tmp_path / "site.toml").write_text(
+        SITE
+        + 'time_limit = "2-00:00:00"\n[nodes]\ngpus_per_node = 16\n'
+        + '[frameworks.oneflow]\ndata = "/no/data"\nsource = "/no/source"\n'
+        + '[frameworks.onflow]\nmodel = "bert-base"\n'
+    )
+    result = hpcbert("doctor", "--fw", "oneflow", "--json", status=5)
+    text = json.dumps([finding for finding in result.data if finding["status"] == "fail"])
+    for part in ("/no/data", "/no/source", "gpu:16", "at most 1-00:00:00", "Did you mean oneflow"):
+        assert part in text

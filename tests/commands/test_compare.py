@@ -1,8 +1,9 @@
-"""hpcbert compare: what is matched, what is said of it, what is refused, and the gate."""
+"""compare and accept: what is matched, what is said of it, what is refused, and the gate."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,55 +11,63 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from hpcbert.commands.compare import select_one_node
 from hpcbert.model import Counted, Group, Measured, Reason, Run, Shape
-from hpcbert.results.document import ResultSet, render_results
+from hpcbert.results.document import NodeFacts, ResultSet, Source, render_results
 from hpcbert.results.reduce import tabulate
 from tests.kit import cli, logs
-from tests.kit.campaigns import Built
+from tests.kit.campaigns import Build
 from tests.kit.cases import cases
 from tests.kit.cli import CliResult
 
+pytestmark = pytest.mark.usefixtures("empty_directory")
+
 GROUP = Group("oneflow", "bert-base", "fp32", 32, "rate")
-QUIET = (1.0, 1.001, 0.999, 1.002, 0.998)
+POINT = "oneflow bert-base 1n1g fp32 b32"
+STEADY = (1.0, 1.001, 0.999, 1.002, 0.998)
 
 
 def measured(
     shape: str = "1n1g",
     rate: float = 100.0,
     *,
-    spread: tuple[float, ...] = QUIET,
+    spread: Sequence[float] = STEADY,
+    node: str = "",
     iterations: tuple[int, int] = (20, 120),
     facts: Mapping[str, str] | None = None,
     **group: Any,
 ) -> Measured:
+    """Return a point with a run for each factor in `spread`, on a node if it has a name."""
+    nodes = (node,) if node else ()
     runs = tuple(
-        Run(number, 0, rate * factor, True, (), "COMPLETED", "sacct", f"{number}.log")
+        Run(number, 0, rate * factor, True, (), "COMPLETED", "sacct", f"{number}.log", nodes)
         for number, factor in enumerate(spread, 1)
     )
     skip, last = iterations
-    return Measured(
-        replace(GROUP, **group),
-        Shape.parse(shape),
-        len(runs) or 5,
-        runs,
-        counted=Counted(skip, last, f"iterations {skip + 1} to {last}"),
-        facts=tuple((name, (text,)) for name, text in (facts or {}).items()),
+    counted = Counted(skip, last, f"iterations {skip + 1} to {last}")
+    texts = tuple((name, (text,)) for name, text in (facts or {}).items())
+    own_group = replace(GROUP, **group)
+    asked = len(runs) or 5
+    return Measured(own_group, Shape.parse(shape), asked, runs, counted=counted, facts=texts)
+
+
+def invalidate(point: Measured, *codes: str) -> Measured:
+    """Return a point whose runs are invalid, each for a reason."""
+    runs = tuple(
+        replace(run, throughput=None, valid=False, reasons=(Reason(code, ""),))
+        for run, code in zip(point.runs, codes, strict=False)
     )
+    return replace(point, runs=runs, asked=len(runs))
 
 
-Save = Callable[..., Path]
-
-
-@pytest.fixture
-def save(empty_directory: None, tmp_path: Path) -> Save:
-    """Writes results to a file; a name for each."""
-
-    def write(name: str, *points: Measured) -> Path:
-        path = tmp_path / f"{name}.json"
-        path.write_text(render_results(ResultSet(tabulate(points))))
-        return path
-
-    return write
+def save(name: str, *points: Measured, **facts: str) -> Path:
+    """Write results to a file; `facts` are of their nodes."""
+    nodes = tuple({node for point in points for run in point.runs for node in run.nodes})
+    environments = (NodeFacts("d", nodes, facts),) if facts else ()
+    source = Source("campaign", name, environments=environments)
+    path = Path(f"{name}.json")
+    path.write_text(render_results(ResultSet(tabulate(points), sources=(source,))))
+    return path
 
 
 def compare(*words: object) -> CliResult:
@@ -67,9 +76,12 @@ def compare(*words: object) -> CliResult:
     return result
 
 
+def list_suites(path: str) -> list[ET.Element]:
+    return list(ET.parse(path).getroot())
+
+
 @cases
 def test_two_results_are_compared(
-    save: Save,
     *,
     base: tuple[Mapping[str, Any], ...] | None,
     new: tuple[Mapping[str, Any], ...] | None,
@@ -97,106 +109,168 @@ def test_two_results_are_compared(
         assert text in compare(*files, *options).output
 
 
-def test_a_verdict_has_its_interval_and_its_coverage(save: Save) -> None:
-    files = save("base", measured()), save("new", measured(rate=95))
-    (point,) = compare(*files, "--json").data["comparisons"][0]["points"]
+def test_a_verdict_has_its_interval_and_its_coverage() -> None:
+    base = save("base", measured())
+    (point,) = compare(base, save("new", measured(rate=95)), "--json").data["comparisons"][0][
+        "points"
+    ]
     assert point["ratio"] == pytest.approx(0.95)
     assert point["low"] < point["ratio"] < point["high"]
     assert point["coverage"] == pytest.approx(0.87890625)
+    for word in ("97", "", "%", "-1%", "nan", "1e-1", "97,5%", "0", "0%", "1001%", "97%%"):
+        result = compare(base, base, f"--fail-under={word}")
+        assert result.returncode == 2
+        assert "is not a share" in result.stderr
 
 
-@pytest.mark.parametrize(
-    "word", ["97", "", "%", "-1%", "nan", "inf", "1e-1", "97,5%", "0", "0%", "1001%", "97%%", "x"]
-)
-def test_a_nonsensical_share_is_refused(save: Save, word: str) -> None:
-    base = save("base", measured())
-    result = compare(base, base, f"--fail-under={word}")
-    assert result.returncode == 2
-    assert "is not a share" in result.stderr
-
-
-def test_a_lacking_point_shuts_the_gate(save: Save, tmp_path: Path) -> None:
+def test_a_lacking_point_shuts_the_gate() -> None:
     both = measured(), measured("4n8g", 3000)
-    base, new, report = save("base", *both), save("new", both[0]), tmp_path / "gate.xml"
+    base, new = save("base", *both), save("new", both[0])
     assert compare(base, new).returncode == 0
-    result = compare(base, new, "--fail-under", "50%", "--junit", report)
+    result = compare(base, new, "--fail-under", "50%", "--junit", "gate.xml")
     assert result.returncode == 7
     assert "4n8g" in result.stderr
-    suite = ET.parse(report).getroot()[0]
+    (suite,) = list_suites("gate.xml")
     assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
-    failed = [case.get("name") for case in suite if case.find("failure") is not None]
-    assert failed == ["oneflow bert-base 4n8g fp32 b32"]
+    names = [case.get("name") for case in suite if case.find("failure") is not None]
+    assert names == ["oneflow bert-base 4n8g fp32 b32"]
     # A point that only NEW has harms nobody.
     assert compare(new, base, "--fail-under", "50%").returncode == 0
 
 
 @cases
 def test_a_point_that_still_runs_is_not_a_regression(
-    save: Save, tmp_path: Path, codes: tuple[str, ...], status: int, code: str
+    codes: tuple[str, ...], status: int, code: str
 ) -> None:
     good, other = measured(), measured("1n2g", 200)
-    runs = tuple(
-        replace(run, throughput=None, valid=False, reasons=(Reason(reason, ""),))
-        for run, reason in zip(good.runs, codes, strict=False)
-    )
-    invalid = replace(good, runs=runs, asked=len(runs))
-    new, report = save("new", invalid, other), tmp_path / "gate.xml"
-    words = (save("base", good, other), new, "--fail-under", "97%")
-    result = compare(*words, "--junit", report, "--json")
+    invalid = invalidate(good, *codes)
+    base, new = save("base", good, other), save("new", invalid, other)
+    gate = ("--fail-under", "97%")
+    result = compare(base, new, *gate, "--junit", "gate.xml", "--json")
     assert (result.returncode, result.error["code"]) == (status, code)
-    (suite,) = ET.parse(report).getroot()
+    (suite,) = list_suites("gate.xml")
     assert suite.get("skipped") == ("1" if status == 6 else "0")
-    slow = save("slow", invalid, measured("1n2g", 100))
-    assert compare(words[0], slow, "--fail-under", "97%").returncode == 7
-    alone = save("alone", invalid)
-    assert compare(save("good", good), alone, "--fail-under", "97%").returncode == status
+    assert compare(base, save("slow", invalid, measured("1n2g", 100)), *gate).returncode == 7
     # Nothing at all has a number in both, whatever the gate.
-    assert compare(save("good", good), alone).returncode == 4
+    good_file, alone = save("good", good), save("alone", invalid)
+    assert compare(good_file, alone, *gate).returncode == status
+    assert compare(good_file, alone).returncode == 4
 
 
-def test_several_are_held_against_the_first(save: Save) -> None:
+def test_several_are_compared_with_the_first() -> None:
     files = [save(name, measured(rate=rate)) for name, rate in (("a", 9), ("b", 9), ("c", 8))]
     result = compare(*files, "--json", "--fail-under", "97%")
     assert result.returncode == 7
-    names = [comparison["new"] for comparison in result.data["comparisons"]]
-    assert names == list(map(str, files[1:]))
+    assert [comparison["new"] for comparison in result.data["comparisons"]] == ["b.json", "c.json"]
     (error,) = result.document["errors"]
     assert "c.json" in error["message"]
     # The same dimension from two places.
-    first, second = save("one", measured()), save("other", measured(framework="mxnet", rate=80))
-    (comparison,) = compare(first, second, "--by", "framework", "--json").data["comparisons"]
+    other = save("other", measured(framework="mxnet", rate=8))
+    (comparison,) = compare(files[0], other, "--by", "framework", "--json").data["comparisons"]
     assert [point["verdict"] for point in comparison["points"]] == ["slower"]
 
 
-def test_campaigns_and_logs_are_compared(
-    tmp_path: Path, build: Callable[..., Built], empty_directory: None
-) -> None:
+def test_campaigns_and_logs_are_compared(build: Build) -> None:
     built = build("1n1g")
     for number in range(1, 6):
         built.complete("1n1g", number, 10.0 + number / 100)
         name = f"pytorch/bert/bz4/1n1g/bert_b4_fp32_{number}.log"
         log = logs.log("1n1g", 9.0 + number / 100, start=1.7e9 + 1e4 * number)
-        logs.write_file(tmp_path / "logs", name, log)
-    path = tmp_path / "saved.json"
-    cli.run("collect", built.directory, "--output", path)
-    (same,) = compare(built.directory, path, "--json").data["comparisons"][0]["points"]
+        logs.write_file(Path("logs"), name, log)
+    cli.run("collect", built.directory, "--output", "saved.json")
+    (same,) = compare(built.directory, "saved.json", "--json").data["comparisons"][0]["points"]
     assert (same["verdict"], same["ratio"]) == ("equal", 1.0)
     words = ("--model", same["base"]["model"], "--skip", "2", "--iters", "12", "--json")
-    result = compare(built.directory, tmp_path / "logs", *words)
+    result = compare(built.directory, "logs", *words)
     assert result.data["comparisons"][0]["points"][0]["verdict"] == "slower"
     result = compare(built.directory, built.directory, "--fw", "pytorch", "--json")
     assert (result.returncode, "--fw has no effect on" in result.error["message"]) == (2, True)
 
 
-def test_names_steer_nothing(save: Save, tmp_path: Path) -> None:
+def test_names_steer_nothing() -> None:
     name = 'a|b<script>&"\x1b[31m'
-    base, new = (
-        save("base", measured(framework=name)),
-        save("new", measured(framework=name, rate=9)),
-    )
-    report = tmp_path / "gate.xml"
-    result = compare(base, new, "--fail-under", "1", "--junit", report)
+    points = [measured(framework=name, rate=rate) for rate in (100, 9)]
+    files = [save(str(number), point) for number, point in enumerate(points)]
+    result = compare(*files, "--fail-under", "1", "--junit", "gate.xml")
     assert "\x1b[31ma" not in result.stdout
-    assert ET.parse(report).getroot()[0][0].get("name", "").startswith("a|b<script>&")
-    table = compare(base, new, "--format", "markdown").stdout
-    assert r"a\|b\<script\>" in table
+    assert list_suites("gate.xml")[0][0].get("name", "").startswith("a|b<script>&")
+    assert r"a\|b\<script\>" in compare(*files, "--format", "markdown").stdout
+
+
+# --- accept -----------------------------------------------------------------------------------
+
+
+def save_nodes(**rates: float) -> list[Path]:
+    """Write a baseline of 100 samples/s, and the results of each node; n3 has an older driver."""
+    files = [save("base", measured())]
+    for node, rate in rates.items():
+        facts = {"GPU driver": "550" if node == "n3" else "560", "GPU ECC": "Enabled"}
+        files.append(save(node, measured(rate=rate, node=node), **facts))
+    return files
+
+
+def test_a_slow_node_and_another_driver_are_named() -> None:
+    base, *files = save_nodes(n1=100, n2=97, n3=90, n4=100.1)
+    words = ("accept", base, "--each-node", *files)
+    result = cli.run(*words, "--json", "--junit", "accept.xml")
+    assert result.returncode == 7
+    states = {entry["node"]: entry["state"] for entry in result.data["nodes"]}
+    assert states == {"n1": "like", "n2": "like", "n3": "slower", "n4": "like"}
+    (odd,) = result.data["differences"]
+    assert odd == {"node": "n3", "fact": "GPU driver", "value": "550", "like": "560"}
+    # Below the tolerance, and slower than its like.
+    errors = result.document["errors"]
+    assert [error["code"] for error in errors] == ["regression", "regression"]
+    assert all("n3" in error["message"] for error in errors)
+    assert "GPU driver is 550, not 560" in errors[1]["hint"]
+    assert ET.parse("accept.xml").getroot().get("name") == "hpcbert accept"
+    assert [suite.get("failures") for suite in list_suites("accept.xml")] == ["0", "0", "1", "0"]
+    assert "slower than its like" in cli.run(*words).stdout
+    assert "| ---: |" in cli.run(*words, "--format", "markdown").stdout
+
+
+def test_equal_nodes_are_accepted_and_one_without_a_valid_run_has_no_verdict() -> None:
+    base, *files = save_nodes(n1=100, n2=100.2, n4=99.9)
+    result = cli.run("accept", base, "--each-node", *files, "--json")
+    assert result.returncode == 0, result
+    assert result.data["power"][0]["detectable"] == 0.03
+    files.append(save("n3", invalidate(measured(node="n3"), *["exit"] * 5)))
+    result = cli.run("accept", base, "--each-node", *files, "--json")
+    assert result.returncode == 7
+    states = {entry["node"]: (entry["state"], entry["runs"]) for entry in result.data["nodes"]}
+    assert states == {"n1": ("like", 5), "n2": ("like", 5), "n3": ("unknown", 0), "n4": ("like", 5)}
+    assert "n3" in result.error["message"]
+
+
+def test_a_point_may_lose_the_tolerance_and_repeats_are_compared_by_node() -> None:
+    base, new = save("base", measured()), save("new", measured(rate=96, node="n1"))
+    for tolerance, status in (("5%", 0), ("0.02", 7)):
+        result = cli.run("accept", base, new, "--tolerance", tolerance)
+        assert result.returncode == status, result
+        assert POINT in result.stdout
+    points = [measured(rate=rate, node=f"n{rate}") for rate in (80, 100, 101)]
+    runs = [run for point in points for run in point.runs]
+    numbered = tuple(replace(run, repeat=number) for number, run in enumerate(runs, 1))
+    mixed = save("mixed", replace(points[0], runs=numbered, asked=15))
+    result = cli.run("accept", base, mixed, "--json")
+    assert result.returncode == 7
+    slow = [entry["node"] for entry in result.data["nodes"] if entry["state"] == "slower"]
+    assert slow == ["n80"]
+
+
+@cases
+def test_what_can_not_be_accepted_is_refused(words: str, keyword: str) -> None:
+    base = save("base", measured())
+    save("wide", measured(shape="2n1g"))
+    document = json.loads(base.read_text())
+    document["tables"][0]["rows"][0]["median"] = 1.0
+    Path("edited.json").write_text(json.dumps(document))
+    result = cli.run("accept", *words.split())
+    assert result.returncode == 2, result
+    assert keyword in result.stderr
+
+
+def test_one_shape_of_a_curve_has_the_variant_of_a_point_measured_alone() -> None:
+    points = [measured(shape, variant="long,gbs256") for shape in ("1n2g", "2n2g")]
+    (table,) = select_one_node(tabulate(points))
+    assert (table.group.variant, [str(row.shape) for row in table.rows]) == ("long,acc4", ["1n2g"])

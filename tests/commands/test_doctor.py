@@ -1,48 +1,64 @@
-"""The doctor's job against a scripted Slurm: what becomes of it, whatever happens."""
+"""The doctor: what becomes of its job, and whether it finds the faults that are planted."""
 
 from __future__ import annotations
 
+import functools
+import json
+import os
+import shutil
 import signal
-from collections.abc import Sequence
-from dataclasses import replace
+import socket
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpcbert.commands import doctor
-from hpcbert.config.site import Site
+from hpcbert.commands import checks, doctor
 from hpcbert.errors import Interruption
 from hpcbert.finding import Finding
 from hpcbert.model import Shape
+from hpcbert.scheduler.base import SchedulerContext
+from hpcbert.scheduler.slurm import examine
+from hpcbert.script import materials
 from hpcbert.slurm import state_sources
-from hpcbert.system.runner import Outcome, Runner
+from hpcbert.system.runner import Outcome, Runner, run
 from tests.kit import drafts
-from tests.kit.slurm import Slurm, failed
+from tests.kit.cases import cases, read_constant
+from tests.kit.doctor import Fault, find_missed, select_faults
+from tests.kit.paths import REPOSITORY
+from tests.kit.slurm import DENIED, Answers, Slurm, failed
+from tests.kit.waiting import CEILING
 
 pytestmark = pytest.mark.slow
 
 
-def site_in(folder: Path) -> Site:
-    return drafts.site(folder, "[slurm]\npoll_floor = 0.1\n")
-
-
-def examine(folder: Path, slurm: Runner, patience: float = 0.0) -> list[Finding]:
+def examine_nodes(folder: Path, slurm: Runner, patience: float = 0.0) -> list[Finding]:
+    """Examine two nodes; whatever happens, it leaves no directory behind."""
+    site = drafts.site(folder, "[slurm]\npoll_floor = 0.1\n")
     visit = doctor.Visit(Shape(2, 1), patience, drafts.SUBMITTER)
-    return list(doctor.examine_nodes(site_in(folder), (), visit, run=slurm))
+    try:
+        return list(doctor.examine_nodes(site, (), visit, run=slurm))
+    finally:
+        assert not list((folder / "runs").glob(".doctor-*"))
 
 
-def find_leftovers(folder: Path) -> list[Path]:
-    return list((folder / "runs").glob(".doctor-*"))
-
-
-def test_a_job_that_does_not_start_is_cancelled(tmp_path: Path) -> None:
+def test_a_job_that_does_not_start_is_cancelled_and_a_refusal_is_reported(tmp_path: Path) -> None:
     slurm = Slurm()
-    (finding,) = examine(tmp_path, slurm)
+    (finding,) = examine_nodes(tmp_path, slurm)
     assert (finding.name, finding.status) == ("job", "fail")
     assert "did not start" in finding.detail
     assert [job.alive() for job in slurm.jobs.values()] == [[]]
-    assert not find_leftovers(tmp_path)
+    refusal = failed("sbatch: error: Batch job submission failed: Invalid qos specification")
+    (finding,) = examine_nodes(tmp_path, Slurm(sbatch=refusal))
+    assert "Invalid qos specification" in finding.detail
+    assert "--resume" not in finding.hint
+    (tmp_path / "runs").rmdir()
+    (tmp_path / "runs").write_text("a file")
+    (finding,) = examine_nodes(tmp_path, Slurm())
+    assert (finding.name, finding.remedy) == ("runs (nodes)", "--runs ~/runs")
 
 
 # Slurm 22.05.8 gives the second, when a prolog ends with status 1.
@@ -55,7 +71,7 @@ def test_a_failed_prolog_is_the_finding_with_its_nodes(reason: str, tmp_path: Pa
         outcome = slurm(argv, **options)
         return replace(outcome, stdout=outcome.stdout.replace("|None|", f"|{reason}|"))
 
-    (finding,) = examine(tmp_path, hold)
+    (finding,) = examine_nodes(tmp_path, hold)
     assert (finding.code, finding.nodes, finding.remedy) == ("prolog", ("n2",), "--exclude n2")
 
 
@@ -64,88 +80,212 @@ def test_a_job_whose_script_bash_never_reads_says_why(
 ) -> None:
     """The file ends bash on the nodes only."""
     monkeypatch.setenv("BASH_ENV", "/etc/start")
-    slurm = Slurm(srun="")
-
-    def end(_: str) -> None:
-        for job in slurm.jobs.values():
-            job.end("COMPLETED")
-
-    slurm.before = end
     monkeypatch.setattr(doctor, "_OUTPUT_SECONDS", 0.0)
     monkeypatch.setattr(state_sources, "VISIBILITY_DELAY", 0.0)
-    (finding,) = examine(tmp_path, slurm)
+    slurm = Slurm(srun="")
+    slurm.before = lambda _: [job.end("COMPLETED") for job in slurm.jobs.values()]
+    (finding,) = examine_nodes(tmp_path, slurm)
     assert (finding.name, finding.remedy) == ("BASH_ENV", "unset BASH_ENV")
     assert "/etc/start" in finding.detail
 
 
-def test_a_job_that_is_refused_is_told(tmp_path: Path) -> None:
-    message = "sbatch: error: Batch job submission failed: Invalid qos specification"
-    slurm = Slurm(sbatch=failed(message))
-    (finding,) = examine(tmp_path, slurm)
-    assert "Invalid qos specification" in finding.detail
-    assert "--resume" not in finding.hint
-    assert not find_leftovers(tmp_path)
-
-
-@pytest.mark.parametrize("moment", ["sbatch", "sacct"])
+@pytest.mark.parametrize("moment", ["sbatch", "job", "SIGTERM", "SIGHUP", "answer of sbatch"])
 def test_who_interrupts_leaves_no_job_behind(tmp_path: Path, moment: str) -> None:
-    slurm = Slurm()
-    interrupted: list[str] = []
+    slurm = Slurm(dies=moment == "answer of sbatch")
 
     def interrupt(program: str) -> None:
-        if program == moment and not interrupted and (moment != "sacct" or slurm.jobs):
-            interrupted.append(program)
+        if program == "sbatch" if moment == "sbatch" else program == "sacct" and slurm.jobs:
+            slurm.before = lambda _: None
+            if moment.startswith("SIG"):
+                signal.raise_signal(signal.Signals[moment])
             raise KeyboardInterrupt
 
     slurm.before = interrupt
     with pytest.raises((KeyboardInterrupt, Interruption)):
-        examine(tmp_path, slurm, 60.0)
-    assert interrupted
-    assert all(not job.alive() for job in slurm.jobs.values())
-    assert not find_leftovers(tmp_path)
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda member: member.name)
-def test_a_signal_that_ends_doctor_leaves_no_job_behind(
-    tmp_path: Path, number: signal.Signals
-) -> None:
-    slurm = Slurm()
-    sent: list[str] = []
-
-    def send(program: str) -> None:
-        if program == "sacct" and slurm.jobs and not sent:
-            sent.append(program)
-            signal.raise_signal(number)
-
-    slurm.before = send
-    with pytest.raises(KeyboardInterrupt):
-        examine(tmp_path, slurm, 60.0)
-    assert sent
-    assert all(not job.alive() for job in slurm.jobs.values())
-    assert not find_leftovers(tmp_path)
-
-
-def test_an_interrupt_while_sbatch_queues_cancels_what_it_made(tmp_path: Path) -> None:
-    slurm = Slurm(dies=True)
-    with pytest.raises((KeyboardInterrupt, Interruption)):
-        examine(tmp_path, slurm, 60.0)
-    assert [job.alive() for job in slurm.jobs.values()] == [[]]
-
-
-def test_runs_that_can_not_be_made_are_told(tmp_path: Path) -> None:
-    (tmp_path / "runs").write_text("a file")
-    (finding,) = examine(tmp_path, Slurm())
-    assert (finding.name, finding.remedy) == ("runs (nodes)", "--runs ~/runs")
+        examine_nodes(tmp_path, slurm, 60.0)
+    assert slurm.dies or slurm.before is not interrupt
+    assert not any(job.alive() for job in slurm.jobs.values())
 
 
 def test_no_job_is_tried_while_the_controller_is_away(tmp_path: Path) -> None:
     slurm = Slurm(away={"scontrol"}, sbatch="slurm 22.05.8")
     visit = doctor.Visit(Shape(2, 1), 60.0, drafts.SUBMITTER)
-    findings = {
-        finding.name: finding
-        for finding in doctor.examine(site_in(tmp_path), run=slurm, visit=visit)
-    }
+    site = drafts.site(tmp_path)
+    findings = {finding.name: finding for finding in doctor.examine(site, run=slurm, visit=visit)}
     assert (findings["slurmctld"].status, findings["job"].status) == ("fail", "fail")
     assert "not tried" in findings["job"].detail
     assert slurm.called("sbatch") == [("sbatch", "--version")]
-    assert not find_leftovers(tmp_path)
+
+
+@pytest.mark.slurm
+def test_containers_are_examined_from_inside_a_job(
+    as_user: Any, checkout: Any, work: Path, lab: Any
+) -> None:
+    """The lab has no pyxis: its srun refuses the options."""
+    folder = work / "with a space"
+    as_user(["mkdir", "-p", str(folder)])
+    (folder / "site.toml").write_text(
+        'schema = 1\nname = "lab"\nscheduler = "slurm"\nruns = "runs"\n'
+        '[container]\nruntime = "pyxis"\n[frameworks.pytorch]\nimage = "/etc/passwd"\n'
+    )
+    words = ["doctor", "--site", str(folder), "--nodes", "4", "--fw", "pytorch", "--json"]
+    env = {"PYTHONPATH": str(checkout.path), "HPCBERT_SITE": ""}
+    argv = [checkout.python, "-m", "hpcbert", *words]
+    result = as_user(argv, env=env, cwd=folder, timeout=CEILING)
+    assert result.returncode == 5, result.stdout + result.stderr
+    findings = {finding["name"]: finding for finding in json.loads(result.stdout)["data"]}
+    assert findings["user-namespaces (n[1-4])"]["status"] == "ok"
+    assert findings["account (n[1-4])"]["status"] == "ok"
+    image, plugin = findings["image (n[1-4])"], findings["plugin (n[1-4])"]
+    assert (image["status"], image["change"]) == ("fail", "site.toml: container.images")
+    if "--container-image" not in run(["srun", "--help"], env=os.environ).stdout:
+        assert (plugin["status"], plugin["change"]) == ("fail", "plugstack.conf")
+    assert not list((folder / "runs").glob(".doctor-*"))
+
+
+# --- Faults that are planted: the doctor's own programs, and commands that answer as Slurm's ------
+
+
+def run_shell(text: str, *words: str, start: str = "", **env: str) -> Iterable[Finding]:
+    """Run a script of the doctor as a node would."""
+    env = {"SLURMD_NODENAME": "n1", "PATH": "/usr/bin:/bin", "HOME": "/", **env}
+    argv = ["bash", "-c", f"{start}\n{text}", "script", *words]
+    return checks.find_problems(run(argv, env=env).stdout, {})
+
+
+def look(folder: Path, runs: str, start: str = "") -> Iterable[Finding]:
+    """Run look.sh with no patience."""
+    (folder / "campaign/scripts").mkdir(parents=True)
+    (folder / "campaign/scripts/look.sh").touch()
+    text = (REPOSITORY / "hpcbert/shell/look.sh").read_text().replace("LATE=10", "LATE=0")
+    return run_shell(text, "node", str(folder / runs), str(folder), "", "--", "n1", start=start)
+
+
+def run_hello(rank: int, folder: Path) -> Iterable[Finding]:
+    """Run hello.py as one of two ranks; the port of the first is taken, or nobody listens."""
+    text = (REPOSITORY / "hpcbert/workloads/hello.py").read_text()
+    program = folder / "hello.py"
+    program.write_text(text.replace("PATIENCE = 10.0", "PATIENCE = 0.2"))
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        if rank == 0:
+            listener.listen()
+        env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(listener.getsockname()[1])}
+        env |= {"SLURM_NTASKS": "2", "SLURM_PROCID": str(rank), "SLURMD_NODENAME": f"n{rank + 1}"}
+        words = [sys.executable, "-S", str(program), "no", "; there are: eth0"]
+        return checks.find_problems(run(words, env=env).stdout, {})
+
+
+def hide_enroot(folder: Path) -> Iterable[Finding]:
+    for name in ("bash", "cat", "stat", "df", "awk", "id", "uname", "getent", "head", "unshare"):
+        (folder / name).symlink_to(str(shutil.which(name)))
+    text = (REPOSITORY / "hpcbert/shell/probe.sh").read_text()
+    text = text.replace("PATH=$PATH:/usr/sbin:/sbin", "")
+    return run_shell(text, "--enroot", PATH=str(folder), HOME=str(folder))
+
+
+def end_in_start_file(folder: Path) -> Iterable[Finding]:
+    (folder / "start").write_text("echo Welcome\nexit 3\n")
+    return checks.check_start_file({"BASH_ENV": str(folder / "start"), "PATH": "/bin"}, run=run)
+
+
+def fail_prolog(_: Path) -> Iterable[Finding]:
+    """Answer as sinfo of 22.05.8 does after slurmd's prologs ended with status 1."""
+    text = "n[2-3]|Prolog error\nn4|Not responding\n"
+    context = SchedulerContext(lambda argv, **_: Outcome(tuple(argv), 0, text))
+    return examine.find_failed_prologs(context)
+
+
+def name_absent_image(folder: Path) -> Iterable[Finding]:
+    text = '[container]\nruntime = "enroot"\n[frameworks.oneflow]\nimage = "/no/image.sqsh"\n'
+    site, recipe = drafts.site(folder, text), drafts.load("oneflow")
+    return checks.find_framework_obstacles(site, recipe, materials.find_inputs(site, recipe, {}))
+
+
+ENFORCED = (
+    "ClusterName = c\nSLURM_VERSION = {}\nAccountingStorageEnforce = associations,limits,qos\n"
+)
+
+
+def query(
+    folder: Path,
+    *,
+    site: str = "",
+    answers: Mapping[str, Any] = read_constant(__file__, "USUAL"),
+    demand: str = "",
+    version: str = "24.11.5",
+    client: str = "slurm 24.11.5",
+) -> Iterable[Finding]:
+    """Ask commands that answer as Slurm's, where sbatch refuses a job without `demand`."""
+    texts = {name: text for name, text in answers.items() if name != "private"}
+    complaints = {"sinfo": DENIED} if "private" in answers else {}
+    cluster = Answers(**{"config": ENFORCED.format(version), **texts}, complaints=complaints)
+
+    def program(argv: Sequence[str], **_: Any) -> Outcome:
+        if argv[0] != "sbatch":
+            return cluster(argv)
+        if "--version" in argv:
+            return Outcome(tuple(argv), 0, client)
+        complaint = "" if demand in " ".join(argv) else f"sbatch: error: {demand}"
+        return Outcome(tuple(argv), int(bool(complaint)), "", complaint)
+
+    start = 'schema = 1\nname = "x"\nscheduler = "slurm"\nruns = "/shared/runs"\n'
+    settings = drafts.site(folder, f"[slurm]\n{site}\n", start=start)
+    return examine.examine_site(settings, SchedulerContext(program, environ={}), 1)
+
+
+OUTSIDE = "hpcbert: n2: not in the container: this node has no pyxis in its plugstack.conf\n"
+PLANTERS: dict[str, Callable[[Path], Iterable[Finding]]] = {
+    "`runs` is a different directory on a node, or missing": lambda folder: look(folder, "none"),
+    # No file may have content: what writes meet on a full disk, but for the errno.
+    "`runs` is full, or the quota is used up": lambda folder: look(
+        folder, "campaign", 'trap "" XFSZ; ulimit -f 0;'
+    ),
+    "an interface does not connect the nodes": functools.partial(run_hello, 1),
+    "the port where ranks meet is taken": functools.partial(run_hello, 0),
+    "fewer nodes answer than were requested": lambda _: checks.find_missing_nodes(
+        "n1\ttmp\tok\tx\n", 2, "srun: error: Node failure on n2"
+    ),
+    "bash ends in the file that `BASH_ENV` names": end_in_start_file,
+    "a prolog fails": fail_prolog,
+    "the image does not exist": name_absent_image,
+    "enroot is not installed on a node": hide_enroot,
+    "ranks are not in the container": lambda _: checks.find_missing_ranks(
+        OUTSIDE, ("n1", "n2"), "pyxis"
+    ),
+    **{
+        title: functools.partial(query, **values)
+        for title, values in read_constant(__file__, "QUERIES").items()
+    },
+}
+
+
+@pytest.fixture(autouse=True)
+def _me(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpcbert.system.files.user_name", lambda _: "me")
+    monkeypatch.setattr("hpcbert.system.files.is_in_any_group", lambda groups: "users" in groups)
+
+
+@pytest.mark.parametrize(
+    "fault", select_faults("script"), ids=lambda case: case.title.replace("`", "")
+)
+def test_what_a_script_plants_is_found(fault: Fault, tmp_path: Path) -> None:
+    findings = [
+        {"code": finding.code, **asdict(finding)} for finding in PLANTERS[fault.title](tmp_path)
+    ]
+    assert not find_missed((fault,), findings), "\n".join(map(str, findings))
+
+
+@cases
+def test_a_notice_is_not_a_version(printed: str, newer: bool, tmp_path: Path) -> None:
+    details = [finding.detail for finding in query(tmp_path, client=printed)]
+    assert any("newer than the controller" in detail for detail in details) == newer
+    assert not any("hours" in detail for detail in details)
+
+
+@cases
+def test_gpus_that_an_argument_requests_are_seen(
+    argument: str, tmp_path: Path, *, bare: bool
+) -> None:
+    findings = query(tmp_path, site=f'gres = ""\nsbatch_args = ["{argument}"]')
+    assert any("no job gets a GPU" in finding.hint for finding in findings) == bare

@@ -13,17 +13,17 @@ import pytest
 from hpcbert.campaign import judge, measurements, store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.campaign.suspects import RetryPolicy
-from hpcbert.cli.retry import _make_result
 from hpcbert.commands import retry, submit
+from hpcbert.commands.monitor import Sinks, View, open_campaign
+from hpcbert.commands.retry import RetryPlan
+from hpcbert.config.site import Site
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.logs.setting import Window
 from hpcbert.model import Array, Campaign, Shape
 from hpcbert.scheduler import create_scheduler
 from hpcbert.scheduler.base import SchedulerContext
-from hpcbert.script.request import read_request, refuse_pointless
-from tests.kit import campaigns
-from tests.kit.campaigns import adopted, status_file
-from tests.kit.drafts import changed, combined, drafted, reference
+from hpcbert.script import request
+from tests.kit import campaigns, cli, drafts
 from tests.kit.logs import stand_in_log
 from tests.kit.scripts import sbatch_options
 from tests.kit.slurm import PROGRAMS, Slurm
@@ -34,12 +34,7 @@ pytestmark = pytest.mark.slow
 NOW = 1763700000
 
 
-def _refuse_pointless(findings: retry.RetryPlan, limit: str) -> None:
-    ended = [(repeat.array, repeat.number, repeat.state) for repeat in findings.invalid]
-    refuse_pointless(findings.watched, ended, limit)
-
-
-def numbers(repeats: Sequence[retry.InvalidRepeat]) -> list[int]:
+def list_numbers(repeats: Sequence[retry.InvalidRepeat]) -> list[int]:
     return [repeat.number for repeat in repeats]
 
 
@@ -55,10 +50,10 @@ class Bench:
         return store.read_manifest(self.directory)
 
     @property
-    def means(self) -> SchedulerContext:
+    def context(self) -> SchedulerContext:
         return SchedulerContext(self.slurm, lambda: float(NOW), lambda _: None)
 
-    def ended(
+    def end(
         self, repeat: int, state: str = "COMPLETED", *, node: str = "n1", attempt: int = 0
     ) -> None:
         """Let a repeat end; only a completed one leaves a log and writes its end."""
@@ -68,55 +63,63 @@ class Bench:
         events = [start, {"event": "step"}]
         if state == "COMPLETED":
             events += campaigns.ended()
-            self.said(repeat, f"this is repeat {repeat}\n{stand_in_log()}", attempt=attempt)
+            self.log(repeat, f"this is repeat {repeat}\n{stand_in_log()}", attempt=attempt)
         path = self.directory / array.status(repeat)
-        status_file(path, *events, time=NOW, attempt=attempt)
+        campaigns.status_file(path, *events, time=NOW, attempt=attempt)
 
-    def said(self, repeat: int, text: str, *, attempt: int = 0) -> None:
-        """Leave a log."""
+    def log(self, repeat: int, text: str, *, attempt: int = 0) -> None:
         array = [array for array in self.campaign.arrays if repeat in array.repeats][-1]
         path = store.log_path(self.directory, array, repeat, attempt)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
-    def look(self, policy: RetryPolicy | None = None) -> retry.RetryPlan:
+    def look(self, *, dry: bool = False, **policy: Any) -> RetryPlan:
         clock = Clock(NOW)
         return retry.find_invalid(
-            self.directory, policy or RetryPolicy(), run=self.slurm, clock=clock, pause=clock.pause
-        )
+            self.directory, RetryPolicy(**policy), run=self.slurm, dry=dry, clock=clock,
+            pause=clock.pause,
+        )  # fmt: skip
 
-    def plan(self, policy: RetryPolicy | None = None) -> retry.RetryPlan:
-        return retry.plan_retry(self.look(), policy or RetryPolicy(), run=self.slurm)
+    def plan(self, **policy: Any) -> RetryPlan:
+        return retry.plan_retry(self.look(), RetryPolicy(**policy), run=self.slurm)
+
+    def submit(self) -> Campaign:
+        return submit.submit(self.directory, self.context)
 
     def retry(self) -> Array:
         """Submit what is missing again, and return the new array."""
-        (array,) = retry.write_retry(self.plan()).arrays[-1:]
-        campaign = submit.submit(self.directory, self.means)
-        return next(candidate for candidate in campaign.arrays if candidate.name == array.name)
+        retry.write_retry(self.plan())
+        return self.submit().arrays[-1]
+
+
+def make_bench(where: Path | Site, **options: Any) -> Bench:
+    fields = {"model": "bert-tiny", "iters": 12, "skip": 2, **options}
+    draft = drafts.drafted(where, drafts.combined(Shape(1, 1), ("fp32",), (2,), **fields))
+    submit.write_campaign(draft)
+    bench = Bench(draft.directory, Slurm(first=10, now=NOW))
+    bench.submit()
+    return bench
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    request = combined(
-        Shape(1, 1), ("fp32",), batch_sizes=(2,), model="bert-tiny", iters=12, skip=2
-    )
-    draft = drafted(tmp_path, request)
-    submit.write_campaign(draft)
-    workbench = Bench(draft.directory, Slurm(first=10, now=NOW))
-    submit.submit(workbench.directory, workbench.means)
-    return workbench
+    return make_bench(tmp_path)
 
 
 @pytest.fixture
 def three_of_five(bench: Bench) -> Bench:
     for repeat in (1, 3, 5):
-        bench.ended(repeat)
-    bench.ended(2, "FAILED", node="n2")
-    bench.ended(4, "NODE_FAIL", node="n3")
+        bench.end(repeat)
+    bench.end(2, "FAILED", node="n2")
+    bench.end(4, "NODE_FAIL", node="n3")
     return bench
 
 
 def test_only_what_does_not_count_is_submitted_again(three_of_five: Bench) -> None:
+    (array,) = three_of_five.plan(exclude=("n7", "n3")).arrays
+    assert [node for node, _ in array.excluded] == ["n7", "n3", "n2"]
+    (array,) = three_of_five.plan(suspect=False).arrays
+    assert array.excluded == ()
     array = three_of_five.retry()
     assert array.repeats == (2, 4)
     assert (array.retry, array.first_attempt, array.job_id) == (1, 1, "11")
@@ -126,44 +129,53 @@ def test_only_what_does_not_count_is_submitted_again(three_of_five: Bench) -> No
     assert [node for node, _ in array.excluded] == ["n3", "n2"]
     text = (three_of_five.directory / array.script).read_text()
     assert array.request.exclude == "n3,n2"
-    assert read_request(sbatch_options(text)) == array.request
+    assert request.read_request(sbatch_options(text)) == array.request
+    # Nothing is submitted twice, and a repeat no more often than allowed.
+    assert three_of_five.look().invalid == ()
+    assert three_of_five.slurm.count("sbatch") == 2
+    for attempt in (1, 2):
+        for repeat in (2, 4):
+            three_of_five.end(repeat, "TIMEOUT", attempt=attempt)
+        if attempt == 1:
+            three_of_five.retry()
+    plan = three_of_five.look()
+    assert (plan.invalid, list_numbers(plan.spent)) == ((), [2, 4])
+    assert list_numbers(three_of_five.look(limit=3).invalid) == [2, 4]
+
+
+def test_attempts_go_on_where_slurms_own_ended(three_of_five: Bench) -> None:
+    three_of_five.end(2, "FAILED", node="n2", attempt=1)
+    array = three_of_five.retry()
+    assert array.first_attempt == 2
+    assert "\nfirst_attempt=2 " in (three_of_five.directory / array.script).read_text()
 
 
 @pytest.mark.parametrize("last", ["FAILED", "NODE_FAIL"])
-@pytest.mark.parametrize("dry", [True, False], ids=["dry", "submits"])
-def test_only_a_dry_retry_asks_nothing_about_ends_on_record(
-    bench: Bench, last: str, dry: bool
-) -> None:
+def test_only_a_dry_retry_asks_nothing_about_ends_on_record(bench: Bench, last: str) -> None:
     for repeat in (1, 2, 3, 4):
-        bench.ended(repeat)
-    bench.ended(5, last)
+        bench.end(repeat)
+    bench.end(5, last)
     watched = TrackedCampaign(bench.directory, bench.campaign)
-    states = create_scheduler("slurm", bench.means).states
-    gathered = judge.gather(watched, rule="", window=Window(), states=states)
-    measurements.record_results(watched, gathered, now=NOW)
-    asked = len(bench.slurm.calls)
-    clock = Clock(NOW)
-    findings = retry.find_invalid(
-        bench.directory, RetryPolicy(), run=bench.slurm, dry=dry, clock=clock, pause=clock.pause
-    )
-    assert [(repeat.number, repeat.state) for repeat in findings.invalid] == [(5, last)]
-    # Slurm may have put a job that lost its node back into the queue.
-    assert (len(bench.slurm.calls) == asked) == (dry and last == "FAILED")
+    states = create_scheduler("slurm", bench.context).states
+    judgement = judge.gather(watched, rule="", window=Window(), states=states)
+    measurements.record_results(watched, judgement, now=NOW)
+    for dry in (True, False):
+        count = len(bench.slurm.calls)
+        plan = bench.look(dry=dry)
+        assert [(repeat.number, repeat.state) for repeat in plan.invalid] == [(5, last)]
+        # Slurm may have put a job that lost its node back into the queue.
+        assert (len(bench.slurm.calls) == count) == (dry and last == "FAILED")
     if last == "FAILED":
-        judge.gather(watched, rule="", window=Window(), states=lambda _: pytest.fail("asked"))
+        judge.gather(watched, rule="", window=Window(), states=campaigns.unreachable)
 
 
 def test_nodes_that_the_script_names_are_not_kept_away_from(tmp_path: Path) -> None:
     """sbatch refuses a job that has to run on a node and must not."""
-    request = combined(Shape(1, 1), ("fp32",), batch_sizes=(2,), iters=12, skip=2, model="bert-tiny",
-                      env=(("NCCL_ALGO", "Ring"),))  # fmt: skip
-    draft = drafted(changed(reference(tmp_path), slurm={"nodelist": "n2"}), request)
-    submit.write_campaign(draft)
-    bench = Bench(draft.directory, Slurm(first=10, now=NOW))
-    submit.submit(bench.directory, bench.means)
+    site = drafts.changed(drafts.reference(tmp_path), slurm={"nodelist": "n2"})
+    bench = make_bench(site, env=(("NCCL_ALGO", "Ring"),))
     for repeat in (1, 2, 3, 4):
-        bench.ended(repeat)
-    bench.ended(5, "FAILED", node="n2")
+        bench.end(repeat)
+    bench.end(5, "FAILED", node="n2")
     assert [node for node, _ in bench.plan().spared] == ["n2"]
     array = bench.retry()
     text = (bench.directory / array.script).read_text()
@@ -173,192 +185,117 @@ def test_nodes_that_the_script_names_are_not_kept_away_from(tmp_path: Path) -> N
     assert "NCCL_ALGO=Ring" in line
 
 
-def test_what_waits_or_runs_is_left_alone(bench: Bench) -> None:
-    bench.ended(1, "FAILED")
-    findings = bench.look()
-    assert numbers(findings.invalid) == [1]
-    assert findings.open == 4
-    bench.retry()
-    assert bench.look().invalid == ()
-    assert bench.slurm.count("sbatch") == 2
+def test_what_waits_or_runs_or_was_cancelled_is_left_alone(bench: Bench) -> None:
+    bench.end(1, "FAILED")
+    plan = bench.look()
+    assert (list_numbers(plan.invalid), plan.open) == ([1], 4)
+    for repeat in (2, 3):
+        bench.end(repeat)
+    bench.end(4, "CANCELLED by 1000")
+    bench.end(5, "FAILED")
+    bench.slurm.forgets.add("CANCELLED")
+    assert list_numbers(bench.look().invalid) == [1, 4, 5]
+    assert list_numbers(bench.look(cancelled=False).invalid) == [1, 5]
+    bench.slurm.away = set(PROGRAMS)
+    with pytest.raises(SchedulerError, match="does not say what waits or runs"):
+        bench.look()
+    assert bench.slurm.count("sbatch") == 1
 
 
 def test_a_job_that_slurm_puts_back_is_not_submitted_again(three_of_five: Bench) -> None:
     """For a moment a job that lost its node stands as NODE_FAIL, and squeue shows nothing."""
     slurm = three_of_five.slurm
     (job,) = slurm.jobs.values()
-    count_before = slurm.count("squeue")
+    count = slurm.count("squeue") + 2
 
-    def requeued(program: str) -> None:
-        if program == "squeue" and slurm.count("squeue") == count_before + 2:
+    def requeue(program: str) -> None:
+        if (program, slurm.count("squeue")) == ("squeue", count):
             job.end("PENDING", 4, node="")
 
-    slurm.before = requeued
-    findings = three_of_five.look()
-    assert numbers(findings.invalid) == [2]
-    assert findings.open == 1
+    slurm.before = requeue
+    plan = three_of_five.look()
+    assert (list_numbers(plan.invalid), plan.open) == ([2], 1)
 
 
-def test_while_slurm_is_silent_nothing_is_submitted(three_of_five: Bench) -> None:
-    three_of_five.slurm.away = set(PROGRAMS)
-    with pytest.raises(SchedulerError, match="does not say what waits or runs"):
-        three_of_five.look()
-    assert three_of_five.slurm.count("sbatch") == 1
-
-
-def test_no_repeat_is_submitted_more_often_than_allowed(three_of_five: Bench) -> None:
-    for attempt in (1, 2):
-        three_of_five.retry()
-        for repeat in (2, 4):
-            three_of_five.ended(repeat, "TIMEOUT", attempt=attempt)
-    findings = three_of_five.look()
-    assert (findings.invalid, numbers(findings.spent)) == (
-        (),
-        [2, 4],
-    )
-    more = three_of_five.look(RetryPolicy(limit=3))
-    assert numbers(more.invalid) == [2, 4]
-
-
-def test_what_somebody_cancelled_is_submitted_again_only_if_asked_for(bench: Bench) -> None:
-    for repeat in (1, 2, 3):
-        bench.ended(repeat)
-    bench.ended(4, "CANCELLED by 1000")
-    bench.ended(5, "FAILED")
-    bench.slurm.forgets.add("CANCELLED")
-    assert numbers(bench.look().invalid) == [4, 5]
-    assert numbers(bench.look(RetryPolicy(cancelled=False)).invalid) == [5]
-
-
-def test_attempts_go_on_where_slurms_own_ended(three_of_five: Bench) -> None:
-    three_of_five.ended(2, "FAILED", node="n2", attempt=1)
-    array = three_of_five.retry()
-    assert array.first_attempt == 2
-    text = (three_of_five.directory / array.script).read_text()
-    assert "\nfirst_attempt=2 " in text
-
-
-def test_nodes_can_be_chosen_and_suspicion_be_turned_off(three_of_five: Bench) -> None:
-    (array,) = three_of_five.plan(RetryPolicy(exclude=("n7", "n3"))).arrays
-    assert [node for node, _ in array.excluded] == ["n7", "n3", "n2"]
-    (array,) = three_of_five.plan(RetryPolicy(suspect=False)).arrays
-    assert array.excluded == ()
-
-
-@pytest.mark.parametrize("queued", [False, True])
-def test_a_crash_while_retrying_loses_and_doubles_nothing(
-    three_of_five: Bench, queued: bool
-) -> None:
+@pytest.mark.parametrize("crash", ["before sbatch", "in sbatch", "in sbatch, then watched"])
+def test_a_crash_while_retrying_loses_and_doubles_nothing(three_of_five: Bench, crash: str) -> None:
+    slurm = three_of_five.slurm
     retry.write_retry(three_of_five.plan())
-    if queued:
-        three_of_five.slurm.dies = True
+    if crash != "before sbatch":
+        slurm.dies = True
         with pytest.raises(KeyboardInterrupt):
-            submit.submit(three_of_five.directory, three_of_five.means)
-        three_of_five.slurm.dies = False
+            three_of_five.submit()
+        slurm.dies = False
     assert three_of_five.campaign.arrays[-1].state == "intended"
-    campaign = submit.submit(three_of_five.directory, three_of_five.means)
-    assert [array.job_id for array in campaign.arrays] == ["10", "11"]
-    assert list(three_of_five.slurm.jobs) == ["10", "11"]
+    if crash == "in sbatch, then watched":
+        watched = open_campaign(three_of_five.directory)
+        assert campaigns.adopted(watched, run=Slurm(away=set(PROGRAMS))) == watched
+        campaign = campaigns.adopted(watched, run=slurm).campaign
+        assert campaign == three_of_five.campaign
+        assert campaign.arrays[-1].job_id == "11"
+    assert [array.job_id for array in three_of_five.submit().arrays] == ["10", "11"]
+    assert list(slurm.jobs) == ["10", "11"]
     assert three_of_five.look().invalid == ()
 
 
-def test_who_watches_finds_what_an_interrupted_submission_left(three_of_five: Bench) -> None:
-    retry.write_retry(three_of_five.plan())
-    three_of_five.slurm.dies = True
-    with pytest.raises(KeyboardInterrupt):
-        submit.submit(three_of_five.directory, three_of_five.means)
-    watched = TrackedCampaign(three_of_five.directory, three_of_five.campaign)
-    campaign = adopted(watched, run=three_of_five.slurm).campaign
-    assert campaign == three_of_five.campaign
-    assert campaign.arrays[-1].job_id == "11"
-    silent = Slurm(away=set(PROGRAMS))
-    assert adopted(watched, run=silent) == watched
-
-
-def test_of_two_retries_at_once_one_wins(three_of_five: Bench) -> None:
-    first, second = three_of_five.plan(), three_of_five.plan()
+def test_a_second_retry_a_changed_script_and_a_rehearsal_are_refused(three_of_five: Bench) -> None:
+    campaign, first, second = three_of_five.campaign, three_of_five.plan(), three_of_five.plan()
     retry.write_retry(first)
     with pytest.raises(UsageError, match="Another process changed the campaign"):
         retry.write_retry(second)
     assert len(three_of_five.campaign.arrays) == 2
-
-
-def test_a_changed_script_and_a_rehearsal_are_not_submitted_again(three_of_five: Bench) -> None:
-    script = three_of_five.directory / three_of_five.campaign.arrays[0].script
+    store.write_manifest(three_of_five.directory, campaign)
+    script = three_of_five.directory / campaign.arrays[0].script
     script.write_text(script.read_text() + "# changed\n")
     with pytest.raises(UsageError, match="differs from the one that was rendered"):
         three_of_five.plan()
-    campaign = replace(three_of_five.campaign, rehearse=True)
-    store.write_manifest(three_of_five.directory, campaign)
+    store.write_manifest(three_of_five.directory, replace(campaign, rehearse=True))
     with pytest.raises(UsageError, match="rehearsal"):
         three_of_five.look()
 
 
 def test_two_jobs_that_ran_one_attempt_spoil_its_number(three_of_five: Bench) -> None:
-    array = three_of_five.campaign.arrays[0]
-    path = three_of_five.directory / array.status(1)
+    path = three_of_five.directory / three_of_five.campaign.arrays[0].status(1)
     start = {"event": "start", "time": NOW, "attempt": 0, "job": "99_1", "nodelist": "n5"}
     path.write_text(f"{json.dumps(start)}\n{path.read_text()}")
-    (lack,) = [
-        invalid_repeat
-        for invalid_repeat in three_of_five.look().invalid
-        if invalid_repeat.number == 1
-    ]
-    assert "the jobs 99_1 and 10_1 ran it at the same time" in lack.why
+    invalid = {repeat.number: repeat.why for repeat in three_of_five.look().invalid}
+    assert "the jobs 99_1 and 10_1 ran it at the same time" in invalid[1]
 
 
-@pytest.fixture
-def late(bench: Bench) -> Bench:
-    """Two repeats reached their time limit of an hour, one failed."""
+def test_what_reached_its_time_limit_is_repeated_with_a_longer_one_only(bench: Bench) -> None:
     for repeat, state in enumerate(("COMPLETED", "TIMEOUT", "FAILED", "TIMEOUT", "COMPLETED"), 1):
-        bench.ended(repeat, state)
-    return bench
+        bench.end(repeat, state)
 
+    def refuse(limit: str) -> None:
+        plan = bench.look()
+        ends = [(repeat.array, repeat.number, repeat.state) for repeat in plan.invalid]
+        request.refuse_pointless(plan.watched, ends, limit)
 
-@pytest.mark.parametrize("limit", ["", "1:00:00", "60", "0-1", "30"])
-def test_what_reached_its_time_limit_is_not_repeated_with_no_longer_one(
-    late: Bench, limit: str
-) -> None:
-    with pytest.raises(UsageError, match=r"repeat 2.*repeat 4 reached the time limit") as refused:
-        _refuse_pointless(late.look(), limit)
-    assert refused.value.hint.endswith(f"hpcbert retry '{late.directory}' --time 02:00:00")
-    assert late.slurm.count("sbatch") == 1
-
-
-@pytest.mark.parametrize("limit", ["61", "1-12", "UNLIMITED", "0"])
-def test_a_longer_time_limit_is_the_new_scripts_own(late: Bench, limit: str) -> None:
-    _refuse_pointless(late.look(), limit)
-    retry_plan = late.plan(RetryPolicy(time_limit=limit))
-    (array,) = retry_plan.arrays
-    assert array.repeats == (2, 3, 4)
-    assert array.request.time_limit == limit
-
-
-def test_a_longer_time_limit_stays_for_the_next_retry(late: Bench) -> None:
-    retry.write_retry(late.plan(RetryPolicy(time_limit="2:00:00")))
-    submit.submit(late.directory, late.means)
-    for repeat in (2, 3, 4):
-        late.ended(repeat, "FAILED" if repeat < 4 else "COMPLETED", attempt=1)
-    retry_plan = late.plan()
-    (array,) = retry_plan.arrays
+    for limit in ("", "1:00:00", "60", "0-1", "30"):
+        with pytest.raises(UsageError, match=r"repeat 2.*repeat 4 reached the time") as refused:
+            refuse(limit)
+        hint = refused.value.hint
+        assert hint.endswith(f"hpcbert retry '{bench.directory}' --time 02:00:00")
+    for limit in ("61", "1-12", "UNLIMITED", "0"):
+        refuse(limit)
+        (array,) = bench.plan(time_limit=limit).arrays
+        assert (array.repeats, array.request.time_limit) == ((2, 3, 4), limit)
+    # Unattended, it is left alone.
+    assert list_numbers(bench.look(cancelled=False).invalid) == [3]
+    assert list_numbers(bench.look(cancelled=False, time_limit="2:00:00").invalid) == [2, 3, 4]
+    # A longer limit stays for the next retry.
+    retry.write_retry(bench.plan(time_limit="2:00:00"))
+    bench.submit()
+    for repeat, state in ((2, "FAILED"), (3, "FAILED"), (4, "COMPLETED")):
+        bench.end(repeat, state, attempt=1)
+    (array,) = bench.plan().arrays
     assert array.request.time_limit == "2:00:00"
-    late.ended(2, "TIMEOUT", attempt=1)
+    bench.end(2, "TIMEOUT", attempt=1)
     with pytest.raises(UsageError, match="02:00:00") as refused:
-        _refuse_pointless(late.look(), "")
+        refuse("")
     assert "--time 04:00:00" in refused.value.hint
 
 
-def test_unattended_what_reached_its_time_limit_is_left_alone(late: Bench) -> None:
-    unattended = RetryPolicy(cancelled=False)
-    assert numbers(late.look(unattended).invalid) == [3]
-    longer = RetryPolicy(cancelled=False, time_limit="2:00:00")
-    assert numbers(late.look(longer).invalid) == [2, 3, 4]
-
-
-TOO_LARGE = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB.\n"
-
-
-@pytest.mark.parametrize("cancelled", [True, False], ids=["attended", "unattended"])
 @pytest.mark.parametrize(
     ("state", "fails", "killed", "exclude", "too_large"),
     [
@@ -373,36 +310,81 @@ TOO_LARGE = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00
 )
 def test_what_ran_out_of_the_devices_memory_would_again(
     bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
     *,
-    cancelled: bool,
     state: str,
     fails: int,
     killed: int,
     exclude: tuple[str, ...],
     too_large: list[int],
 ) -> None:
+    shortage = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB.\n"
     for repeat in range(1, 6):
-        bench.ended(repeat, state if repeat > 5 - fails else "COMPLETED")
+        bench.end(repeat, state if repeat > 5 - fails else "COMPLETED")
         if repeat > 5 - fails:
-            bench.said(repeat, TOO_LARGE if repeat <= 5 - killed else "Killed\n")
-    findings = bench.look(RetryPolicy(cancelled=cancelled, exclude=exclude))
-    assert numbers(findings.too_large) == too_large
-    expected = [repeat for repeat in range(6 - fails, 6) if repeat not in too_large]
-    assert numbers(findings.invalid) == expected
-    details = [repeat.why for repeat in findings.too_large]
-    assert all("device-oom: the device ran out of memory" in detail for detail in details)
+            bench.log(repeat, shortage if repeat <= 5 - killed else "Killed\n")
+    for cancelled in (True, False):
+        plan = bench.look(cancelled=cancelled, exclude=exclude)
+        assert list_numbers(plan.too_large) == too_large
+        expected = [repeat for repeat in range(6 - fails, 6) if repeat not in too_large]
+        assert list_numbers(plan.invalid) == expected
+        details = [repeat.why for repeat in plan.too_large]
+        assert all("device-oom: the device ran out of memory" in detail for detail in details)
+    if too_large:
+        monkeypatch.setattr("hpcbert.cli.retry.resubmit", lambda *_, **__: bench.plan())
+        result = cli.run("retry", bench.directory, "--json")
+        (campaign,) = result.data["campaigns"]
+        assert [entry["repeat"] for entry in campaign["too_large"]] == too_large
+        assert [array["repeats"][0]["repeat"] for array in campaign["arrays"]] == [5]
+        for number, error in zip(too_large, result.document["errors"], strict=True):
+            text = f"repeat {number} ran out of device memory, and would do so again."
+            assert text in error["message"]
+            assert "--batch-size" in error["hint"]
+            assert "--exclude NODE" in error["hint"]
 
 
-def test_the_command_says_what_would_not_fit_again(bench: Bench) -> None:
-    for repeat in range(1, 6):
-        bench.ended(repeat, "FAILED")
-        bench.said(repeat, TOO_LARGE)
-    result = _make_result([bench.plan()], dry=False)
-    data: Any = result.data
-    (campaign,) = data["campaigns"]
-    assert campaign["arrays"] == []
-    assert [entry["repeat"] for entry in campaign["too_large"]] == [1, 2, 3, 4, 5]
-    assert len(result.errors) == 5
-    assert "repeat 1 ran out of device memory, and would do so again." in str(result.errors[0])
-    assert "--batch-size" in result.errors[0].hint
-    assert "--exclude NODE" in result.errors[0].hint
+def test_it_watches_and_retries_until_nothing_is_submitted(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    campaign = open_campaign(bench.directory)
+    array = replace(campaign.campaign.arrays[0], repeats=(2, 4))
+    plans = [RetryPlan(campaign), RetryPlan(campaign, arrays=(array,))]
+    events: list[object] = []
+
+    class Observer:
+        def watching(self) -> Sinks:
+            events.append("begin")
+            return Sinks()
+
+        def retried(self, plans: Sequence[RetryPlan]) -> None:
+            events.append([plan.arrays[0].repeats for plan in plans])
+
+        def waiting(self, reason: str) -> None:
+            events.append(reason)
+
+    def watch(*_: object, once: bool, **__: object) -> View:
+        events.append("once" if once else "watch")
+        return View((), {}, 0.0)
+
+    def resubmit(directory: Path, policy: RetryPolicy, **_: object) -> RetryPlan:
+        events.append((directory, policy))
+        return plans.pop()
+
+    monkeypatch.setattr(retry, "watch", watch)
+    monkeypatch.setattr(retry, "resubmit", resubmit)
+
+    def follow(tracked: TrackedCampaign, *, once: bool = False, **policy: Any) -> list[object]:
+        events.clear()
+        retry.watch_and_retry(
+            [tracked], RetryPolicy(**policy), Observer(), run=Slurm(), floor=1.0, once=once
+        )
+        return events
+
+    submission = (bench.directory, RetryPolicy(limit=3, exclude=("n1",), cancelled=False))
+    expected = ["begin", "watch", submission, [(2, 4)], "begin", "watch", submission]
+    assert follow(campaign, limit=3, exclude=("n1",)) == expected
+    # Not for one look, without a retry allowed, or of a rehearsal.
+    assert follow(campaign, limit=3, once=True) == ["begin", "once"]
+    assert follow(campaign, limit=0) == ["begin", "watch"]
+    rehearsal = TrackedCampaign(bench.directory, replace(campaign.campaign, rehearse=True))
+    assert follow(rehearsal, limit=3) == ["begin", "watch"]

@@ -1,0 +1,106 @@
+"""MLPerf's result folders as tables of the record."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tomli
+
+from hpcbert.commands import record
+from hpcbert.commands.record import BenchmarkRun, read_benchmark_run
+from hpcbert.results import record as published
+from tests.kit import cli, logs
+from tests.kit.cases import cases
+from tests.kit.needs import require
+
+
+def extract(folder: Path) -> cli.CliResult:
+    words = ("--round", "v9.9", "--commit", "0" * 40, "--year", "2030")
+    return cli.run("record", "extract", folder, *words)
+
+
+@cases
+def test_minutes_leave_out_the_fastest_and_the_slowest(
+    seconds: list[int], minutes: float | None
+) -> None:
+    runs = [BenchmarkRun(seconds=duration or None) for duration in seconds]
+    assert record.average_minutes(runs) == minutes
+
+
+def test_a_folder_becomes_a_table(tmp_path: Path) -> None:
+    for samples in (3_000_000, 57):
+        logs.write_submission(tmp_path / str(samples), [300] * 10, samples)
+        text = extract(tmp_path / str(samples)).stdout
+        assert 'name = "v9.9-org-sys"' in text
+        assert 'facts.accelerator = "TPU v3"' in text
+        assert "minutes = 5.0" in text
+        assert ("value = 10000.0" in text) == (samples == 3_000_000)
+        assert "precision" not in text
+    (tmp_path / "empty").mkdir()
+    result = extract(tmp_path / "empty")
+    assert (result.returncode, "results" in result.stderr) == (2, True)
+
+
+@cases
+def test_the_batch_is_that_of_a_micro_batch_as_in_tables_of_logs(
+    tmp_path: Path, framework: str, records: dict[str, int], expected: tuple[str, str]
+) -> None:
+    folder = logs.write_submission(tmp_path / "checkout", [300] * 10)
+    system = folder.parents[2] / "systems/sys.json"
+    system.write_text(system.read_text().replace("JAX", framework))
+    events = [{"time_ms": 1, "key": key, "value": value} for key, value in records.items()]
+    lines = "".join(f":::MLLOG {json.dumps(event)}\n" for event in events)
+    for path in folder.iterdir():
+        path.write_text(lines + path.read_text())
+    table = tomli.loads(extract(tmp_path / "checkout").stdout)["tables"][0]
+    size = str(table.get("batch_size_per_device", ""))
+    assert (size, table.get("variant", "")) == expected
+
+
+def test_rows_follow_from_their_public_logs(shared: Path) -> None:
+    require("published")
+    paths = sorted((shared / "logs").glob("mlcommons*"))
+    cells = cli.run("record", "check", *paths, "--against", "mlperf", "--json").data["cells"]
+    followed = {cell["rule"]: cell["found"] for cell in cells if cell["follows"]}
+    assert followed["minutes"] == 21.693
+    assert followed["run-clock"] == pytest.approx(2116.18)
+    assert all(cell["follows"] or cell["gap"] for cell in cells)
+
+
+def test_a_number_that_its_logs_contradict_is_an_error(tmp_path: Path) -> None:
+    place = tmp_path / "NVIDIA/results/dgxa100_ngc21.05_pytorch"
+    place.mkdir(parents=True)
+    logs.write_submission(tmp_path, [300] * 10).rename(place / "bert")
+    result = cli.run("record", "check", place, "--against", "mlperf")
+    assert (result.returncode, "v1.0-nvidia-dgxa100" in result.stderr) == (5, True)
+
+
+def test_logs_that_two_rounds_have_confirm_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (submission,) = record.find_submissions([logs.write_submission(tmp_path, [300] * 10)])
+    location = "v9.8", "0" * 40, submission.path
+    table = record.make_table(location, logs.SYSTEM, submission.read_runs(), "")
+    assert table
+    source = published.load_source("mlperf")
+    tables = ((source, table), (source, replace(table, name="v9.9-org-sys")))
+    monkeypatch.setattr(published, "find_all_tables", lambda _: tables)
+    words = ("record", "check", submission.folder, "--against", "mlperf", "--json")
+    cells = {cell["table"]: cell["follows"] for cell in cli.run(*words).data["cells"]}
+    assert cells == {"mlperf:v9.8-org-sys": True, "mlperf:v9.9-org-sys": True}
+
+
+def test_torn_lines_endless_numbers_and_two_runs_in_a_file_are_no_result(tmp_path: Path) -> None:
+    path = next(logs.write_submission(tmp_path, [300] * 10).glob("result_*.txt"))
+    assert read_benchmark_run(path).seconds == 300
+    for text in (
+        path.read_text() * 2,
+        ':::MLLOG {"time_ms": 5, "key": "global_batch_size", "value": Infinity}\n',
+        ':::MLLOG {"time_ms": 5, "key": "run_st\n:::MLLOG [1]\n:::MLLOG {}\n',
+    ):
+        path.write_text(text)
+        assert read_benchmark_run(path) == BenchmarkRun()
+    assert read_benchmark_run(tmp_path / "missing") == BenchmarkRun()
