@@ -1,52 +1,96 @@
-"""Submission against a small scripted Slurm: what it has queued is the truth."""
+"""Submission and cancelling against a small scripted Slurm: what it has queued is the truth."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import signal
 import socket
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hpcbert import scheduler
 from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
+from hpcbert.campaign.suspects import RetryPolicy
+from hpcbert.commands import retry
 from hpcbert.commands import submit as flow
 from hpcbert.errors import HpcbertError, SchedulerError, UsageError
-from hpcbert.model import MANIFEST, Shape
-from hpcbert.scheduler.base import SchedulerContext
-from hpcbert.script.draft import Draft
-from tests.kit.campaigns import updated
-from tests.kit.drafts import combined, curve, drafted, hurried, reference
-from tests.kit.slurm import Answer, Job, Slurm, failed
+from hpcbert.model import MANIFEST, Campaign, Shape
+from hpcbert.scheduler.base import RESUME, NoRoomError, SchedulerContext
+from hpcbert.script.draft import Draft, by_hand
+from hpcbert.script.plan import MOST_INDICES, plan
+from hpcbert.system.runner import run
+from tests.kit import campaigns, drafts
+from tests.kit.campaigns import Build
+from tests.kit.cli import Cli, run_here
+from tests.kit.slurm import AWAY, Answer, Job, Programs, Slurm, failed
+from tests.kit.waiting import CEILING, until
+
+JOBS = ["100", "101", "102", "103"]
+LOST = failed("sbatch: error: Batch job submission failed: Socket timed out")
 
 
-def submit_draft(draft: Draft, slurm: Slurm) -> list[str]:
+def write(where: Path, *precisions: str, **options: Any) -> Draft:
+    """Write a campaign of two points in each precision, of four by default."""
+    draft = drafts.curve(where, precisions or ("fp32", "bf16"), **options)
     flow.write_campaign(draft)
-    pauses: list[float] = []
-    campaign = flow.submit(draft.directory, SchedulerContext(slurm, lambda: 1.0, pauses.append))
+    return draft
+
+
+def submit(draft: Draft, slurm: Slurm, **context: Any) -> Campaign:
+    campaign = flow.submit(draft.directory, drafts.hurried(slurm)._replace(**context))
     assert campaign == store.read_manifest(draft.directory)
+    return campaign
+
+
+def list_ids(campaign: Campaign) -> list[str]:
     return [array.job_id for array in campaign.arrays]
 
 
-def test_one_sbatch_a_point_which_waits_for_the_one_before_and_every_id_in_the_manifest(
+def list_states(draft: Draft) -> list[str]:
+    return [array.state for array in store.read_manifest(draft.directory).arrays]
+
+
+def list_options(slurm: Slurm) -> list[tuple[str, ...]]:
+    return [call[2:-1] for call in slurm.called("sbatch")]
+
+
+def test_one_sbatch_a_point_waits_for_the_one_before_and_the_manifest_is_first(
     tmp_path: Path,
 ) -> None:
-    draft, slurm = curve(tmp_path), Slurm()
-    assert submit_draft(draft, slurm) == ["100", "101", "102", "103"]
+    draft, states = write(tmp_path), []
+    slurm = Slurm(
+        before=lambda program: states.append(list_states(draft)) if program == "sbatch" else None
+    )
+    campaign = submit(draft, slurm)
+    assert list_ids(campaign) == JOBS
+    assert all(array.seen for array in campaign.arrays)
+    assert states[0] == ["intended"] * 4
+    assert states[3] == ["submitted"] * 3 + ["intended"]
     assert [call[0] for call in slurm.calls] == ["sbatch", "scontrol"] * 4
     assert all(call[1] == "--parsable" for call in slurm.calls[::2])
-    waits = [call[2] if len(call) == 4 else "" for call in slurm.called("sbatch")]
-    assert waits == ["", *(f"--dependency=afterany:{job}" for job in (100, 101, 102))]
-    assert all(array.seen for array in store.read_manifest(draft.directory).arrays)
+    assert list_options(slurm) == [(), *((f"--dependency=afterany:{job}",) for job in JOBS[:3])]
 
 
-def draft_points(where: Path, count: int = 7) -> Draft:
-    request = combined(Shape(1, 1), ("fp32",), tuple(range(1, count + 1)))
-    return drafted(where, request)
+def test_points_that_may_run_at_once_wait_for_none_but_a_retry_for_its_own(tmp_path: Path) -> None:
+    draft, slurm = write(tmp_path), Slurm()
+    free = replace(draft.campaign, concurrent_points=True)
+    store.write_manifest(draft.directory, free)
+    campaign, first = submit(draft, slurm), free.arrays[0]
+    name, script = f"{first.name}.t1", "scripts/again.sbatch"
+    text = (draft.directory / first.script).read_text().replace(first.name, name)
+    (draft.directory / script).write_text(text)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    again = replace(first, name=name, retry=1, script=script, script_sha256=digest)
+    store.write_manifest(draft.directory, replace(campaign, arrays=(*campaign.arrays, again)))
+    submit(draft, slurm)
+    assert list_options(slurm) == [(), (), (), (), ("--dependency=afterany:100",)]
 
 
 @dataclass
@@ -59,138 +103,79 @@ class Turning(Slurm):
         return answer if self.count("sbatch") < 5 else Answer("34\n")
 
 
-@pytest.mark.parametrize("last", range(5, 8))
-def test_killed_under_a_wrapper_that_prints_other_numbers_no_point_has_a_strangers_id(
+@pytest.mark.parametrize("last", [5, 7])
+def test_killed_under_a_wrapper_that_prints_other_numbers_no_point_has_anothers_id(
     tmp_path: Path, last: int
 ) -> None:
-    draft, slurm = draft_points(tmp_path), Turning()
+    draft = drafts.drafted(tmp_path, drafts.combined(Shape(1, 1), ("fp32",), range(1, 8)))
+    flow.write_campaign(draft)
+    slurm = Turning()
 
     def kill(program: str) -> None:
         if program == "sbatch" and slurm.count("sbatch") == last:
             raise KeyboardInterrupt
 
-    flow.write_campaign(draft)
     slurm.before = kill
     with pytest.raises(KeyboardInterrupt):
-        flow.submit(draft.directory, hurried(slurm))
+        submit(draft, slurm)
     arrays = store.read_manifest(draft.directory).arrays
     assert sum(bool(array.job_id) for array in arrays) == last - 1
     assert all(slurm.names[array.job_id] == array.name for array in arrays if array.job_id)
-    waits = [call[2] for call in slurm.calls if call[0] == "sbatch" and len(call) == 4]
-    assert (
-        waits == [f"--dependency=afterany:{job}" for job in slurm.jobs if job != "34"][: last - 1]
-    )
+    waits = [f"--dependency=afterany:{job}" for job in slurm.jobs if job != "34"]
+    assert [options[0] for options in list_options(slurm) if options] == waits[: last - 1]
     slurm.before = lambda _: None
-    campaign = flow.submit(draft.directory, hurried(slurm))
-    assert all(slurm.names[array.job_id] == array.name for array in campaign.arrays)
-    assert all(array.seen for array in campaign.arrays)
-    assert campaign == store.read_manifest(draft.directory)
-    assert len({array.job_id for array in campaign.arrays}) == 7
+    arrays = submit(draft, slurm).arrays
+    assert all(slurm.names[array.job_id] == array.name and array.seen for array in arrays)
+    assert len({array.job_id for array in arrays}) == 7
 
 
 def test_many_unconfirmed_ids_are_confirmed_later_by_one_question(tmp_path: Path) -> None:
-    draft, slurm = draft_points(tmp_path, 12), Slurm(away={"scontrol"})
-    flow.write_campaign(draft)
-    campaign = flow.submit(draft.directory, hurried(slurm))
+    draft, slurm = write(tmp_path), Slurm(away={"scontrol"})
+    campaign = submit(draft, slurm)
     assert all(array.job_id and not array.seen for array in campaign.arrays)
     slurm.calls.clear()
-    watched = TrackedCampaign(draft.directory, campaign)
-    adopted_campaign = (
-        scheduler.create_scheduler("slurm", SchedulerContext(slurm)).adopt_jobs(watched).campaign
-    )
+    adopted = campaigns.adopted(TrackedCampaign(draft.directory, campaign), run=slurm).campaign
     assert [call[0] for call in slurm.calls] == ["squeue"]
-    assert all(array.seen for array in adopted_campaign.arrays)
-    assert adopted_campaign == store.read_manifest(draft.directory)
+    assert all(array.seen for array in adopted.arrays)
+    assert adopted == store.read_manifest(draft.directory)
 
 
-def test_points_that_may_run_at_once_wait_for_none_but_a_retry_for_its_own(tmp_path: Path) -> None:
-    draft, slurm = curve(tmp_path), Slurm()
-    flow.write_campaign(draft)
-    free = replace(draft.campaign, concurrent_points=True)
-    store.write_manifest(draft.directory, free)
-    campaign = flow.submit(draft.directory, SchedulerContext(slurm))
-    first = free.arrays[0]
-    text = (draft.directory / first.script).read_text().replace(first.name, f"{first.name}.t1")
-    (draft.directory / "scripts/again.sbatch").write_text(text)
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    again = replace(
-        first, name=f"{first.name}.t1", retry=1, script="scripts/again.sbatch", script_sha256=digest
-    )
-    store.write_manifest(draft.directory, replace(campaign, arrays=(*campaign.arrays, again)))
-    flow.submit(draft.directory, SchedulerContext(slurm))
-    waits = [call[2:-1] for call in slurm.calls if call[0] == "sbatch"]
-    assert waits == [(), (), (), (), ("--dependency=afterany:100",)]
-
-
-def test_the_manifest_is_on_disk_before_sbatch_is_called(tmp_path: Path) -> None:
-    draft = curve(tmp_path)
-    states = []
-
-    def look(program: str) -> None:
-        if program == "sbatch":
-            manifest = store.read_manifest(draft.directory)
-            states.append([array.state for array in manifest.arrays])
-
-    flow.write_campaign(draft)
-    flow.submit(draft.directory, hurried(Slurm(before=look)))
-    assert states[0] == ["intended"] * 4
-    assert states[3] == ["submitted"] * 3 + ["intended"]
-
-
-@pytest.mark.parametrize("crash_at", [1, 2, 3, 4])
+@pytest.mark.parametrize("crash_at", [1, 4])
 def test_a_crash_after_sbatch_queued_loses_and_doubles_nothing(
     tmp_path: Path, crash_at: int
 ) -> None:
-    draft, slurm = curve(tmp_path), Slurm()
-    flow.write_campaign(draft)
-
-    def die(program: str) -> None:
-        slurm.dies = slurm.count("sbatch") == crash_at
-
-    slurm.before = die
+    draft, slurm = write(tmp_path), Slurm()
+    slurm.before = lambda _: setattr(slurm, "dies", slurm.count("sbatch") == crash_at)
     with pytest.raises(KeyboardInterrupt):
-        flow.submit(draft.directory, hurried(slurm))
-    slurm.before = lambda _: None
-    slurm.dies = False
-    campaign = flow.submit(draft.directory, hurried(slurm))
-    assert sorted(slurm.jobs) == ["100", "101", "102", "103"]
-    assert sorted(array.job_id for array in campaign.arrays) == sorted(slurm.jobs)
-    for array in campaign.arrays:
-        assert slurm.names[array.job_id] == array.name
-    assert flow.submit(draft.directory, hurried(slurm)) == campaign
-    assert len(slurm.jobs) == 4
+        submit(draft, slurm)
+    slurm.before, slurm.dies = lambda _: None, False
+    campaign = submit(draft, slurm)
+    assert {array.job_id: array.name for array in campaign.arrays} == slurm.names
+    assert submit(draft, slurm) == campaign
+    assert list(slurm.jobs) == JOBS
 
 
-def test_a_busy_controller_is_asked_again(tmp_path: Path) -> None:
+def test_a_busy_controller_is_asked_again_and_a_refusal_submits_no_more(tmp_path: Path) -> None:
     busy = failed("sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying")
-    draft, slurm = curve(tmp_path), Slurm(sbatch=[busy, busy, None])
-    assert len(submit_draft(draft, slurm)) == 4
+    slurm = Slurm(sbatch=[busy, busy, None])
+    assert list_ids(submit(write(tmp_path / "busy"), slurm)) == JOBS
     assert slurm.count("sbatch") == 6
-
-
-def test_a_refusal_names_slurms_reason_and_submits_no_more(tmp_path: Path) -> None:
+    draft = write(tmp_path / "refused")
     refusal = failed("sbatch: error: invalid partition specified: gpuu")
-    draft, slurm = curve(tmp_path), Slurm(sbatch=[None, refusal, None])
-    flow.write_campaign(draft)
-    with pytest.raises(SchedulerError, match="invalid partition specified: gpuu") as caught:
-        flow.submit(draft.directory, hurried(slurm))
-    assert caught.value.exit_code == 3
-    assert "Submitted before it: 100" in str(caught.value)
-    states = [array.state for array in store.read_manifest(draft.directory).arrays]
-    assert states == ["submitted", "refused", "intended", "intended"]
+    with pytest.raises(SchedulerError, match="invalid partition specified: gpuu") as refused:
+        submit(draft, Slurm(sbatch=[None, refusal, None]))
+    assert refused.value.exit_code == 3
+    assert "Submitted before it: 100" in str(refused.value)
+    assert list_states(draft) == ["submitted", "refused", "intended", "intended"]
+    with pytest.raises(SchedulerError) as refused:
+        submit(write(tmp_path / "absent"), Slurm(sbatch=[failed("no such program", 127)]))
+    assert "login node" in refused.value.hint
 
 
-@pytest.mark.parametrize(
-    "lost",
-    [
-        failed("sbatch: error: Batch job submission failed: Socket timed out", acts=True),
-        failed("", -9, acts=True),
-    ],
-    ids=["timed out", "killed"],
-)
+@pytest.mark.parametrize("lost", [LOST._replace(acts=True), failed("", -9, acts=True)], ids=str)
 def test_an_sbatch_without_an_answer_may_have_submitted(tmp_path: Path, lost: Answer) -> None:
-    draft, slurm = curve(tmp_path), Slurm(sbatch=[lost, None])
-    assert submit_draft(draft, slurm) == ["100", "101", "102", "103"]
+    slurm = Slurm(sbatch=[lost, None])
+    assert list_ids(submit(write(tmp_path), slurm)) == JOBS
     assert slurm.count("sbatch") == 4
 
 
@@ -206,115 +191,104 @@ def test_a_lost_answer_is_looked_for_twice_before_sbatch_is_called_again(
     tmp_path: Path, error: str
 ) -> None:
     lost = failed(f"sbatch: error: Batch job submission failed: {error}")
-    draft, slurm = curve(tmp_path), Slurm(sbatch=[lost, None])
-    assert submit_draft(draft, slurm) == ["100", "101", "102", "103"]
-    programs = [call[0] for call in slurm.calls]
+    slurm = Slurm(sbatch=[lost, None])
+    assert list_ids(submit(write(tmp_path), slurm)) == JOBS
     questions = ["squeue", "sacct", "squeue", "sacct", "scontrol"]
-    assert programs[:7] == ["sbatch", *questions, "sbatch"]
+    assert [call[0] for call in slurm.calls][:7] == ["sbatch", *questions, "sbatch"]
 
 
-@pytest.mark.parametrize("is_away", [False, True], ids=["Slurm answers", "Slurm is away"])
-def test_a_timed_out_sbatch_that_queued_nothing_stays_intended(
-    tmp_path: Path, is_away: bool
+@pytest.mark.parametrize("squeue_works", [False, True], ids=["squeue fails", "squeue works"])
+@pytest.mark.parametrize(
+    ("answer", "refused"),
+    [
+        (failed(f"sbatch: error: Batch job submission failed: {AWAY}"), True),
+        (LOST, False),
+        (failed("sbatch gave no answer within 60 s", 124), False),
+        (failed("", -9), False),
+    ],
+    ids=["the controller is away", "sbatch times out", "sbatch hangs", "sbatch is killed"],
+)
+def test_where_slurm_can_not_say_what_it_has_nothing_more_is_submitted(
+    tmp_path: Path, answer: Answer, *, refused: bool, squeue_works: bool
 ) -> None:
-    lost = failed("sbatch: error: Batch job submission failed: Socket timed out")
-    draft, slurm = curve(tmp_path), Slurm(sbatch=[*[lost] * (1 if is_away else 4), None])
-    slurm.away = {"squeue", "sacct"} if is_away else set()
-    flow.write_campaign(draft)
-    for _ in range(2 if is_away else 1):
-        with pytest.raises(SchedulerError, match=r"is unknown whether|Socket timed out"):
-            flow.submit(draft.directory, hurried(slurm))
-    assert slurm.count("sbatch") == (1 if is_away else 4)
-    assert store.read_manifest(draft.directory).arrays[0].state == "intended"
+    draft = write(tmp_path)
+    slurm = Slurm(away=set() if squeue_works else {"squeue", "sacct"}, sbatch=[*[answer] * 4, None])
+    with pytest.raises(SchedulerError) as error:
+        submit(draft, slurm, again=retry.RETRY_COMMAND)
+    assert slurm.count("sbatch") == (4 if squeue_works else 1)
+    command = RESUME if squeue_works and refused else retry.RETRY_COMMAND
+    assert f"{command} {draft.campaign.id}" in error.value.hint
+    assert list_states(draft)[0] == ("refused" if refused and squeue_works else "intended")
+    assert slurm.jobs == {}
     slurm.away = set()
-    flow.submit(draft.directory, hurried(slurm))
+    submit(draft, slurm)
     assert len(slurm.jobs) == 4
 
 
-def test_what_squeue_does_not_list_is_looked_for_again_before_it_is_submitted(
-    tmp_path: Path,
-) -> None:
+def test_what_was_called_is_looked_for_again_before_it_is_submitted(tmp_path: Path) -> None:
     """What a killed sbatch had sent may lie before slurmctld while squeue is answered."""
-    draft, slurm = curve(tmp_path, ("fp32",)), Slurm()
-    flow.write_campaign(draft)
-    first, *_ = draft.campaign.arrays
-    called = replace(first, called="2025-11-21T04:00:00Z")
-    store.write_manifest(draft.directory, updated(draft.campaign, called))
-
-    def arrives(_: float) -> None:
-        slurm.jobs.setdefault("99", Job(first.name))
-
-    campaign = flow.submit(draft.directory, SchedulerContext(slurm, pause=arrives))
-    assert [array.job_id for array in campaign.arrays] == ["99", "101"]
+    draft, slurm = write(tmp_path, "fp32"), Slurm()
+    first = replace(draft.campaign.arrays[0], called="2025-11-21T04:00:00Z")
+    called = campaigns.updated(draft.campaign, first)
+    store.write_manifest(draft.directory, called)
+    arrive = partial(slurm.jobs.setdefault, "99", Job(first.name))
+    assert list_ids(submit(draft, slurm, pause=lambda _: arrive())) == ["99", "101"]
     assert slurm.count("sbatch") == 1
-
-
-def test_a_job_that_nobody_remembers_is_known_by_what_it_wrote(tmp_path: Path) -> None:
-    draft, slurm = curve(tmp_path, ("fp32",)), Slurm(away={"squeue", "sacct"})
-    flow.write_campaign(draft)
-    first, *_ = draft.campaign.arrays
-    called = replace(first, called="2025-11-21T04:00:00Z")
-    store.write_manifest(draft.directory, updated(draft.campaign, called))
+    # A job that nobody remembers is known by what it wrote.
+    store.write_manifest(draft.directory, called)
     (draft.directory / first.status(2)).write_text(
         '{"event":"start","time":1,"attempt":0,"job":"77_2","nodelist":"n1"}\n'
     )
-    campaign = flow.submit(draft.directory, hurried(slurm))
-    assert campaign.arrays[0].job_id == "77"
+    assert list_ids(submit(draft, Slurm(away={"squeue", "sacct"})))[0] == "77"
 
 
 def test_a_job_whose_id_can_not_be_written_down_is_named_and_found_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    draft, slurm = curve(tmp_path, ("fp32",)), Slurm()
-    flow.write_campaign(draft)
-    real = os.write
+    draft, slurm, write_bytes = write(tmp_path, "fp32"), Slurm(), os.write
 
-    def full(descriptor: int, line: memoryview) -> int:
+    def fill(descriptor: int, line: memoryview) -> int:
         if not slurm.jobs:
-            return real(descriptor, line)
-        real(descriptor, line[:20])
+            return write_bytes(descriptor, line)
+        write_bytes(descriptor, line[:20])
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(store.os, "write", full)  # type: ignore[attr-defined]
-        with pytest.raises(HpcbertError, match="Job 100 was submitted") as caught:
-            flow.submit(draft.directory, hurried(slurm))
-    assert "--resume" in caught.value.hint
-    campaign = flow.submit(draft.directory, hurried(slurm))
-    assert [array.job_id for array in campaign.arrays] == sorted(slurm.jobs)
+        patch.setattr(store.os, "write", fill)  # type: ignore[attr-defined]
+        with pytest.raises(HpcbertError, match="Job 100 was submitted") as refused:
+            submit(draft, slurm)
+    assert "--resume" in refused.value.hint
+    assert list_ids(submit(draft, slurm)) == sorted(slurm.jobs)
     assert not (draft.directory / store.CHANGES).exists()
 
 
-def test_a_manifest_that_can_not_be_rewritten_in_the_end_has_its_changes_beside_it(
+def test_a_manifest_that_can_not_be_rewritten_in_the_end_has_its_changes_next_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    draft, slurm = curve(tmp_path), Slurm()
-    flow.write_campaign(draft)
-    real = Path.replace
+    draft, move = write(tmp_path), Path.replace
 
-    def full(source: Path, target: Path) -> Path:
+    def fill(source: Path, target: Path) -> Path:
         if target.name == MANIFEST:
             raise OSError(28, "No space left on device")
-        return real(source, target)
+        return move(source, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", full)
-        campaign = flow.submit(draft.directory, hurried(slurm))
-    assert [array.job_id for array in campaign.arrays] == ["100", "101", "102", "103"]
-    assert store.read_manifest(draft.directory) == campaign
+        patch.setattr(Path, "replace", fill)
+        campaign = submit(draft, Slurm())
+    assert list_ids(campaign) == JOBS
     assert (draft.directory / store.CHANGES).exists()
     store.write_manifest(draft.directory, campaign)
     assert not (draft.directory / store.CHANGES).exists()
     assert store.read_manifest(draft.directory) == campaign
 
 
-def test_changes_of_another_manifest_and_half_a_line_change_nothing(tmp_path: Path) -> None:
-    draft = curve(tmp_path)
-    flow.write_campaign(draft)
-    changes = draft.directory / store.CHANGES
+def test_a_damaged_manifest_and_changes_of_another_one_are_refused(tmp_path: Path) -> None:
+    draft = write(tmp_path)
+    changes, path = draft.directory / store.CHANGES, draft.directory / MANIFEST
+    assert store.read_manifest(draft.directory) == draft.campaign
     first = replace(draft.campaign.arrays[0], state="submitted", job_id="7")
-    with store.open_ledger(draft.directory, draft.campaign) as open_:
-        open_.put(first)
+    with store.open_ledger(draft.directory, draft.campaign) as ledger:
+        ledger.put(first)
         text = changes.read_text()
         changes.write_text(text + '{"arrays": [{"na')
         assert store.read_manifest(draft.directory).arrays[0] == first
@@ -327,48 +301,46 @@ def test_changes_of_another_manifest_and_half_a_line_change_nothing(tmp_path: Pa
                 store.read_manifest(draft.directory)
         changes.write_text(text)
     assert store.read_manifest(draft.directory).arrays[0] == first
+    document = json.loads(path.read_text())
+    for change in ({"schema": 99}, {"arrays": 3}, {"extra": 1}):
+        path.write_text(json.dumps({**document, **change}))
+        with pytest.raises(UsageError):
+            store.read_manifest(draft.directory)
+    path.write_text("{")
+    with pytest.raises(UsageError, match="not valid JSON"):
+        store.read_manifest(draft.directory)
 
 
-def test_no_sbatch_on_this_machine(tmp_path: Path) -> None:
-    draft = curve(tmp_path)
-    slurm = Slurm(sbatch=[failed("sbatch: no such program", 127), None])
-    flow.write_campaign(draft)
-    with pytest.raises(SchedulerError) as caught:
-        flow.submit(draft.directory, hurried(slurm))
-    assert "login node" in caught.value.hint
-
-
-def test_a_script_changed_by_hand_is_not_submitted(tmp_path: Path) -> None:
-    draft, slurm = curve(tmp_path), Slurm()
-    flow.write_campaign(draft)
+def test_what_was_changed_by_hand_is_not_submitted(tmp_path: Path) -> None:
+    draft, slurm = write(tmp_path), Slurm()
     script = draft.directory / draft.campaign.arrays[0].script
     script.write_text(script.read_text() + "\n# changed\n")
     with pytest.raises(UsageError, match="differs from the one that was rendered"):
-        flow.submit(draft.directory, hurried(slurm))
+        submit(draft, slurm)
+    for name in ("job.bash", "rank.bash", "bert_pretrain.py"):
+        path = draft.directory / "scripts" / name
+        text = path.read_text()
+        path.write_text("# changed\n")
+        for problem in ("different", "missing"):
+            with pytest.raises(UsageError, match=f"The file is {problem}") as refused:
+                submit(draft, slurm)
+            assert refused.value.where == str(path)
+            path.unlink(missing_ok=True)
+        path.write_text(text)
     assert slurm.calls == []
+    blocker = tmp_path / "file"
+    blocker.touch()
+    with pytest.raises(HpcbertError, match="Can't make the campaign directory"):
+        flow.write_campaign(drafts.drafted(drafts.reference(tmp_path, runs=str(blocker))))
 
 
-@pytest.mark.parametrize("name", ["job.bash", "rank.bash", "bert_pretrain.py"])
-@pytest.mark.parametrize("state", ["missing", "different"])
-def test_a_library_changed_by_hand_is_not_submitted(tmp_path: Path, name: str, state: str) -> None:
-    draft, slurm = curve(tmp_path), Slurm()
-    flow.write_campaign(draft)
-    path = draft.directory / "scripts" / name
-    path.unlink() if state == "missing" else path.write_text("# changed\n")
-    with pytest.raises(UsageError, match=f"The file is {state}") as caught:
-        flow.submit(draft.directory, hurried(slurm))
-    assert caught.value.where == str(path)
-    assert slurm.calls == []
-
-
-def test_two_submits_of_one_campaign_one_wins_and_a_dead_one_holds_nothing(tmp_path: Path) -> None:
-    draft, slurm = curve(tmp_path), Slurm()
-    flow.write_campaign(draft)
+def test_of_two_submits_one_wins_and_a_dead_one_holds_nothing(tmp_path: Path) -> None:
+    draft, slurm = write(tmp_path), Slurm()
     with store.locked(draft.directory), pytest.raises(UsageError, match="is working on this"):
-        flow.submit(draft.directory, hurried(slurm))
+        submit(draft, slurm)
     assert not slurm.jobs
     (draft.directory / store.LOCK).write_text(f"{socket.gethostname()} 4194999\n")
-    flow.submit(draft.directory, hurried(slurm))
+    submit(draft, slurm)
     assert len(slurm.jobs) == 4
     assert not (draft.directory / store.LOCK).exists()
 
@@ -383,51 +355,248 @@ def test_the_callers_slurm_variables_do_not_leak(
     monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
     monkeypatch.setenv("SLURM_CONF_SERVER", "controller")
     slurm = Slurm()
-    submit_draft(curve(tmp_path), slurm)
+    submit(write(tmp_path), slurm)
     for call, environment in zip(slurm.calls, slurm.environments, strict=True):
-        assert environment is not None
         leaks = {name for name, value in environment.items() if value == "leak"}
         assert leaks <= ({"SQUEUE_PARTITION", "SACCT_FORMAT"} if call[0] == "sbatch" else set())
         assert environment["SLURM_CONF"] == "/etc/slurm.conf"
         assert environment["SLURM_CONF_SERVER"] == "controller"
 
 
-def test_a_manifest_reads_back_and_a_damaged_one_says_so(tmp_path: Path) -> None:
-    draft = curve(tmp_path)
-    flow.write_campaign(draft)
-    path = draft.directory / MANIFEST
-    assert store.read_manifest(draft.directory) == draft.campaign
-    document = json.loads(path.read_text())
-    for change in ({"schema": 99}, {"arrays": 3}, {"extra": 1}):
-        path.write_text(json.dumps({**document, **change}))
-        with pytest.raises(UsageError):
-            store.read_manifest(draft.directory)
-    path.write_text("{")
-    with pytest.raises(UsageError, match="not valid JSON"):
-        store.read_manifest(draft.directory)
-
-
-def test_a_place_that_can_not_be_written_is_an_error_before_sbatch(tmp_path: Path) -> None:
-    blocker = tmp_path / "file"
-    blocker.write_text("")
-    draft = drafted(reference(tmp_path, runs=str(blocker)))
-    with pytest.raises(HpcbertError, match="Can't make the campaign directory"):
-        flow.write_campaign(draft)
-
-
 def test_a_campaign_named_by_a_relative_path_is_submitted_by_its_absolute_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """sbatch is run in the campaign, where a path relative to where hpcbert was run leads nowhere."""
-    draft, slurm = curve(tmp_path, ("fp32",)), Slurm()
-    flow.write_campaign(draft)
+    draft, slurm = write(tmp_path, "fp32"), Slurm()
     runs = draft.directory.parent
-    monkeypatch.chdir(runs.parent)
     relative = Path(runs.name)
-    for name in (f"{runs.name}/{draft.directory.name}", draft.directory.name, "abc123"):
-        assert store.resolve(name, relative) == draft.directory
     monkeypatch.chdir(draft.directory)
     assert store.resolve(".", relative) == draft.directory
     monkeypatch.chdir(runs.parent)
-    flow.submit(store.resolve("abc123", relative), hurried(slurm))
-    assert all(Path(call[-1]).is_absolute() for call in slurm.calls if call[0] == "sbatch")
+    for name in (f"{runs.name}/{draft.directory.name}", draft.directory.name, "abc123"):
+        assert store.resolve(name, relative) == draft.directory
+    flow.submit(store.resolve("abc123", relative), drafts.hurried(slurm))
+    assert all(Path(call[-1]).is_absolute() for call in slurm.called("sbatch"))
+
+
+# --- More repeats than one array, or one person, may have -----------------------------------------
+
+
+@dataclass
+class Limited(Slurm):
+    """Takes so many repeats, as MaxSubmitJobs has it."""
+
+    room: int = 3
+    limit: str = ""
+
+    def do_sbatch(self, argv: tuple[str, ...], cwd: str) -> Answer:
+        before = dict(self.jobs)
+        answer = super().do_sbatch(argv, cwd)
+        (new,) = self.jobs.keys() - before
+        count = len(self.jobs[new].tasks)
+        if count > self.room:
+            self.jobs = before
+            policy = "Job violates accounting/QOS policy (job submit limit, user's size and/or time"
+            error = f"sbatch: error: Batch job submission failed: {policy} limits)\n"
+            return failed(f"sbatch: error: {self.limit}\n{error}" if self.limit else error)
+        self.room -= count
+        return answer
+
+
+@pytest.mark.parametrize("limit", ["AssocMaxSubmitJobLimit", "QOSMaxSubmitJobPerUserLimit", ""])
+def test_an_array_is_submitted_in_parts_as_room_becomes_available(
+    tmp_path: Path, limit: str
+) -> None:
+    draft, slurm = write(tmp_path, "fp32"), Limited(limit=limit)
+    with pytest.raises(NoRoomError, match="3 repeats are submitted, 7 are not") as refused:
+        submit(draft, slurm)
+    assert refused.value.exit_code == 4
+    assert f"hpcbert submit --resume {draft.campaign.id}" in refused.value.hint
+    for room in (2, 2, 1):
+        slurm.room = room
+        with pytest.raises(NoRoomError):
+            submit(draft, slurm)
+    slurm.room = 2
+    campaign = submit(draft, slurm)
+    pairs = [(array.point, number) for array in campaign.arrays for number in array.repeats]
+    assert sorted(number for _, number in pairs) == sorted([1, 2, 3, 4, 5] * 2)
+    assert len(set(pairs)) == len(campaign.current) == 10
+    assert {array.job_id: array.name for array in campaign.arrays} == slurm.names
+
+
+def test_a_limit_that_no_waiting_helps_against_is_a_refusal(tmp_path: Path) -> None:
+    for limit in ("QOSMaxWallDurationPerJobLimit", ""):
+        draft = write(tmp_path / f"{limit}.", "fp32")
+        with pytest.raises(SchedulerError, match="violates accounting") as refused:
+            submit(draft, Limited(limit=limit, room=0))
+        assert refused.value.exit_code == 3
+
+
+def test_more_repeats_than_indices_are_several_arrays(tmp_path: Path) -> None:
+    draft = drafts.curve(tmp_path, ("fp32",), repeats=2500, most_indices=1000)
+    arrays = draft.campaign.arrays[:3]
+    spans = [(array.offset, len(array.repeats), array.request.array) for array in arrays]
+    assert spans == [(0, 1000, "1-1000%1"), (1000, 1000, "1-1000%1"), (2000, 500, "1-500%1")]
+    assert len({array.name for array in arrays}) == len({array.script for array in arrays}) == 3
+    assert sorted(number for array in arrays for number in array.repeats) == list(range(1, 2501))
+    last = replace(arrays[2], job_id="7")
+    assert (last.element(2001), last.element(2500)) == ("7_1", "7_500")
+    text = draft.scripts[last.name]
+    lines = [line for line in text.splitlines() if line.startswith(("offset=", "repeats="))]
+    program = "\n".join(["SLURM_ARRAY_TASK_ID=17", *sorted(lines), 'echo "$((repeats + offset))"'])
+    assert run(["bash", "-c", program]).stdout == "2017\n"
+    assert run(["bash", "-n"], stdin=text).ok
+    # The cluster says how many indices it takes; a script to submit by hand has one array.
+    site = drafts.reference(tmp_path)
+    for answer, code, most in (
+        ("MaxArraySize            = 4\nMaxJobCount = 10000\n", 0, 3),
+        ("nothing of the kind", 0, MOST_INDICES),
+        ("", 1, MOST_INDICES),
+    ):
+        context = SchedulerContext(Slurm(scontrol=Answer(answer, code)))
+        assert scheduler.create_scheduler("slurm", context).most_repeats(site) == most
+    recipe = drafts.load()
+    measurement_plan = plan(recipe, site, drafts.combined(Shape(1, 2), ("fp32",), repeats=1001))
+    with pytest.raises(UsageError, match="at most 1000 repeats"):
+        by_hand(measurement_plan, site, recipe, options=drafts.OPTIONS)
+
+
+def test_a_retry_of_repeats_beyond_an_array_has_indices_within_it(tmp_path: Path) -> None:
+    draft = write(tmp_path, "fp32", most_indices=3)
+    first, second, *_ = draft.campaign.arrays
+    watched = TrackedCampaign(draft.directory, draft.campaign)
+    invalid = [
+        retry.InvalidRepeat(array, array.repeats[1], "FAILED", "x") for array in (first, second)
+    ]
+    findings = retry.RetryPlan(watched, tuple(invalid))
+    arrays = retry.plan_retry(findings, RetryPolicy(suspect=False), run=Slurm()).arrays
+    assert [(array.repeats, array.offset) for array in arrays] == [((2,), 0), ((5,), 3)]
+    assert arrays[1].request.array == "2%1"
+    assert arrays[1].script == second.script.removesuffix(".sbatch") + ".t1.sbatch"
+
+
+# --- Interrupts, and the command that goes on -----------------------------------------------------
+
+
+def interrupt(
+    hpcbert: Cli, slurm: Programs, number: int, *words: str, hold: int, **options: Any
+) -> tuple[int, str]:
+    """Submit four points, and send a signal while sbatch is called for the array of number `hold`."""
+    slurm.answers(sbatch=[*[None] * hold, Answer(acts=True, waits=True), None])
+    argv = ("submit", "--fw", "pytorch", "--nodes", "2", "--gpus-per-node", "8", "--scaling")
+    with hpcbert.start(*argv, *words, **options) as child:
+        until(lambda: slurm.waiting, "sbatch was never called", pause=0.01)
+        child.send_signal(number)
+        slurm.let_go()
+        out, _ = child.communicate(timeout=CEILING)
+    return child.returncode, out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "hold"), [("SIGINT", 2), ("SIGTERM", 0), ("SIGHUP", 3)], ids=["INT", "TERM", "HUP"]
+)
+def test_an_interrupt_says_what_is_queued_and_how_to_go_on(
+    hpcbert: Cli, slurm: Programs, name: str, hold: int
+) -> None:
+    code, out = interrupt(hpcbert, slurm, signal.Signals[name], "--json", hold=hold)
+    document = json.loads(out)
+    (directory,) = store.find_campaigns(hpcbert.cwd / "runs")
+    assert code == document["exit_code"] == 130
+    (error,) = document["errors"]
+    assert error["code"] == "interrupted"
+    ids, count = JOBS[: hold + 1], 3 - hold
+    assert f"{hold + 1} of 4 arrays are queued: {', '.join(ids)}." in error["message"]
+    assert (f"submit --resume '{directory}'" in error["hint"]) == (count > 0)
+    assert ("hpcbert monitor" in error["hint"]) == (count == 0)
+    assert f"hpcbert cancel '{directory}'" in error["hint"]
+    assert [array["job_id"] for array in document["data"]["arrays"]] == [*ids, *[None] * count]
+    states = [array.state for array in store.read_manifest(directory).arrays]
+    assert states == ["submitted"] * (hold + 1) + ["intended"] * count
+    assert not (directory / "lock").exists()
+    if name == "SIGINT":  # The monitor advises to go on with the submission.
+        result = replace(hpcbert, run=run_here)("monitor", "--once", directory)
+        lines = [line for line in result.stdout.splitlines() if "2n8g" in line]
+        assert len(lines) == 5
+        assert all("it was never submitted" in line for line in lines)
+        advice = "run hpcbert submit --resume CAMPAIGN to continue the submission"
+        assert f"UNKNOWN: {advice}" in result.stdout
+
+
+@pytest.mark.slow
+def test_under_nohup_the_end_of_a_connection_does_not_interrupt(
+    hpcbert: Cli, slurm: Programs
+) -> None:
+    ignore = partial(signal.signal, signal.SIGHUP, signal.SIG_IGN)
+    code, out = interrupt(hpcbert, slurm, signal.SIGHUP, hold=2, preexec_fn=ignore)
+    assert (code, "4 points" in out) == (0, True)
+
+
+@pytest.mark.slow
+def test_each_command_names_itself(hpcbert: Cli, slurm: Programs) -> None:
+    here = replace(hpcbert, run=run_here)
+    with slurm.changed() as model:
+        model.away = {"sbatch", "squeue", "sacct"}
+
+    def hint(*words: object) -> str:
+        return here(*words, "--json", status=3).error["hint"]
+
+    words = ("--fw", "pytorch", "--nodes", "1", "--gpus-per-node", "1", "--force")
+    text = hint("submit", *words)
+    (directory,) = store.find_campaigns(hpcbert.cwd / "runs")
+    assert f"hpcbert submit --resume {directory.name}" in text
+    for command in ("submit --resume", "retry", "cancel"):
+        assert f"hpcbert {command} {directory.name}" in hint(*command.split(), directory.name)
+    assert len(slurm.calls("sbatch")) == 1
+    campaign = store.read_manifest(directory)
+    (array,) = campaign.arrays
+    submitted = replace(array, state="submitted", job_id="12", submitted=campaign.created)
+    store.write_manifest(directory, replace(campaign, arrays=(submitted,)))
+    assert f"hpcbert retry {directory.name}" in hint("retry", directory.name)
+
+
+# --- Cancelling -----------------------------------------------------------------------------------
+
+
+def test_only_jobs_of_the_campaign_are_cancelled(watched: Build) -> None:
+    built = watched(shapes=(1, 2, 4))
+    lines = (
+        built.squeue(1, "RUNNING")
+        + built.squeue(2, "PENDING", array=1, user="somebody")
+        + built.squeue(2, "PENDING", array=1, name="somebody's job of that number")
+        + built.squeue(1, "COMPLETED", array=2)
+        + built.squeue(1, "RUNNING", name="another job of mine", job="99")
+    )
+    slurm = Slurm(squeue=[lines])
+    target = flow.find_living(built, run=slurm)
+    assert (target.jobs, [repeat.number for repeat in target.repeats]) == (("12",), [1])
+    flow.cancel(built, target, run=slurm)
+    assert slurm.calls[-1] == ("scancel", "12")
+    nothing = Slurm()
+    flow.cancel(built, flow.find_living(built, run=nothing), run=nothing)
+    assert [call[0] for call in nothing.calls] == ["squeue"]
+    # An id that was used again is not cancelled, and a second job of the name is.
+    lines = (
+        built.squeue(1, "RUNNING", submit=int(built.since) - 1)
+        + built.squeue(1, "RUNNING", name="the id was used again")
+        + built.squeue(2, "PENDING", job="99_2")
+    )
+    target = flow.find_living(built, run=Slurm(squeue=[lines]))
+    assert (target.jobs, [repeat.number for repeat in target.repeats]) == (("99",), [2])
+
+
+def test_a_cancel_that_fails_is_reported(watched: Build) -> None:
+    built = watched()
+    ended = failed("scancel: error: Kill job error on job id 12: Invalid job id specified")
+    slurm = Slurm(squeue=[built.squeue(1, "RUNNING")], scancel=[ended])
+    target = flow.find_living(built, run=slurm)
+    flow.cancel(built, target, run=slurm)
+    with pytest.raises(SchedulerError, match="Access denied"):
+        flow.cancel(built, target, run=Slurm(scancel=[failed("scancel: error: Access denied")]))
+    with pytest.raises(SchedulerError, match="Unable to contact"):
+        flow.find_living(built, run=Slurm(away={"squeue"}))
+    # A local campaign whose queue is gone has nothing to cancel.
+    name = "20261122T100000Z-pytorch-bbbbbb"
+    built = watched(name, job_id=f"local-{os.getpid()}-1", scheduler="local")
+    slurm = Slurm()
+    assert (flow.find_living(built, run=slurm).jobs, slurm.calls) == ((), [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,22 +11,21 @@ import pytest
 from hpcbert.campaign import store
 from hpcbert.campaign.overview import STATES
 from hpcbert.cli.list import Filter, list_overviews
-from hpcbert.commands.submit import remove
+from hpcbert.commands import submit
 from hpcbert.errors import HpcbertError, SchedulerError, UsageError
 from hpcbert.model import parse_utc
 from hpcbert.system import files
-from hpcbert.system.runner import Runner
 from tests.kit.campaigns import Build, Built, collect_campaigns, report_states
 from tests.kit.cases import read_constant
 from tests.kit.slurm import AWAY, Slurm, failed
 
-NOW = parse_utc("2026-11-21T12:00:00Z") or 0.0
 DAY = 86400.0
+SILENT = Slurm(squeue=[failed(AWAY)])
+remove = partial(submit.remove, confirm=lambda: True, run=Slurm(squeue=[""]))
 
 
-@pytest.fixture
-def four(build: Build) -> Path:
-    """Campaigns of one, two, three and four days ago."""
+def test_of_campaigns_the_newest_is_first_and_a_filter_leaves_some_out(build: Build) -> None:
+    now = parse_utc("2026-11-21T12:00:00Z") or 0.0
     for day in (1, 2, 3, 4):
         framework = "oneflow" if day % 2 else "pytorch"
         name = f"2026112{5 - day}T000000Z-{framework}-{day}"
@@ -34,16 +34,12 @@ def four(build: Build) -> Path:
         if day == 3:
             built.finish()
             store.write_note(built.directory, "After the Update")
-    return built.directory.parent
-
-
-@pytest.mark.parametrize(
-    ("selection", "days"),
-    [
+    for selection, days in (
         (Filter(), "1234"),
         (Filter(limit=3), "123"),
         (Filter(frameworks=["oneflow"]), "13"),
         (Filter(frameworks=["oneflow", "pytorch"], limit=1), "1"),
+        (Filter(frameworks=["mxnet"]), ""),
         (Filter(states=["ended"]), "3"),
         (Filter(states=STATES), "1234"),
         (Filter(name="PYTORCH-2"), "2"),
@@ -51,24 +47,10 @@ def four(build: Build) -> Path:
         (Filter(newer=2.5 * DAY), "12"),
         (Filter(older=2.5 * DAY), "34"),
         (Filter(newer=3.5 * DAY, older=1.5 * DAY), "23"),
-        (Filter(frameworks=["mxnet"]), ""),
-    ],
-    ids=str,
-)
-def test_of_campaigns_the_newest_first_a_filter_leaves_some_out(
-    four: Path, selection: Filter, days: str
-) -> None:
-    overviews = list_overviews(four, selection, now=NOW)
-    assert "".join(overview.campaign[-1] for overview in overviews) == days
-    assert list_overviews(four / "absent", selection, now=NOW) == ()
-
-
-def yes() -> bool:
-    return True
-
-
-def quiet() -> Runner:
-    return Slurm(squeue=[""])
+    ):
+        overviews = list_overviews(built.directory.parent, selection, now=now)
+        assert "".join(overview.campaign[-1] for overview in overviews) == days, selection
+        assert list_overviews(built.directory / "absent", selection, now=now) == ()
 
 
 @pytest.fixture
@@ -76,101 +58,98 @@ def built(build: Build) -> Built:
     return build("1n1g", "1n4g")
 
 
-def test_what_has_ended_is_removed_and_nothing_beside_it(built: Built, build: Build) -> None:
-    other = build("1n1g", name="20261121-pytorch-def")
+def test_what_has_ended_is_removed_with_agreement_and_nothing_next_to_it(
+    built: Built, build: Build
+) -> None:
+    other = build("1n1g", name="20261121-pytorch-def", jobs=("90",))
     built.finish()
-    assert remove([built.directory], confirm=yes, run=quiet())
+    assert not remove([built.directory], confirm=lambda: False)
+    assert not (built.directory / store.LOCK).exists()
+    # While one runs, none is removed.
+    running = Slurm(squeue=[other.squeue(2, "RUNNING")])
+    for force in (False, True):
+        with pytest.raises(UsageError, match="1 of its repeats"):
+            remove([built.directory, other.directory], run=running, force=force)
+    assert len(store.find_campaigns(built.directory.parent)) == 2
+    assert remove([built.directory])
     assert list(other.directory.parent.iterdir()) == [other.directory]
 
 
-def test_nothing_is_removed_without_agreement(built: Built) -> None:
-    built.finish()
-    assert not remove([built.directory], confirm=lambda: False, run=quiet())
-    assert store.find_campaigns(built.directory.parent) == (built.directory,)
-    assert not (built.directory / store.LOCK).exists()
-
-
-def test_while_one_runs_none_is_removed(built: Built, build: Build) -> None:
-    other = build("1n1g", name="20261121-pytorch-def", jobs=("90",))
-    other.finish()
-    slurm = Slurm(squeue=[built.squeue(2, "RUNNING")])
-    for force in (False, True):
-        with pytest.raises(UsageError, match="1 of its repeats"):
-            remove([other.directory, built.directory], confirm=yes, run=slurm, force=force)
-    assert len(store.find_campaigns(built.directory.parent)) == 2
-
-
-def test_what_was_never_submitted_is_removed_and_nobody_asked(build: Build) -> None:
-    built = build("1n1g", jobs=("",))
+def test_what_was_never_submitted_or_was_collected_at_its_end_needs_no_answer(
+    build: Build,
+) -> None:
     slurm = Slurm()
-    assert remove([built.directory], confirm=yes, run=slurm)
+    assert remove([build("1n1g", jobs=("",)).directory], run=slurm)
     assert not slurm.calls
+    built = build("1n1g")
+    built.finish()
+    collect_campaigns(built.directory, states=report_states())
+    assert remove([built.directory], run=SILENT)
+    local = build("1n1g", scheduler="local", jobs=("local-1-1",))
+    local.finish()
+    assert remove([local.directory], force=True)
 
 
 @pytest.mark.parametrize("damage", ["no answer", "no answer, not ended", "no manifest"])
 def test_what_nobody_can_say_has_ended_is_removed_by_force(built: Built, damage: str) -> None:
-    run = Slurm(squeue=[failed(AWAY)])
     if damage == "no manifest":
         (built.directory / "manifest.json").write_text("{")
     elif damage == "no answer":
         built.finish()
     with pytest.raises((SchedulerError, UsageError)) as refused:
-        remove([built.directory], confirm=yes, run=run)
+        remove([built.directory], run=SILENT)
     assert "--force" in str(getattr(refused.value, "hint", ""))
-    assert remove([built.directory], confirm=yes, run=run, force=True)
+    assert remove([built.directory], run=SILENT, force=True)
     assert not built.directory.exists()
 
 
-def test_without_an_answer_only_what_was_collected_at_its_end_is_removed(built: Built) -> None:
-    built.finish()
-    collect_campaigns(built.directory, states=report_states())
-    assert remove([built.directory], confirm=yes, run=Slurm(squeue=[failed(AWAY)]))
-
-
-def test_a_local_campaign_without_a_queue_is_removed(build: Build) -> None:
-    built = build("1n1g", scheduler="local", jobs=("local-1-1",))
-    built.finish()
-    assert remove([built.directory], confirm=yes, run=quiet(), force=True)
-
-
-def test_a_link_and_what_somebody_works_on_and_no_campaign_is_refused(built: Built) -> None:
+def test_a_link_and_what_somebody_works_on_and_what_is_not_a_campaign_is_refused(
+    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     link, extension = built.directory.with_name("link"), built.directory.with_name("extension")
     link.symlink_to(built.directory)
     with pytest.raises(UsageError, match="link"):
-        remove([link], confirm=yes, run=quiet())
+        remove([link])
     with store.locked(built.directory), pytest.raises(UsageError, match="working on"):
-        remove([built.directory], confirm=yes, run=quiet())
+        remove([built.directory])
     extension.mkdir()
     (extension / "manifest.json").write_text('{"manifest_version": 3}')
     with pytest.raises(UsageError, match="did not make this directory"):
-        remove([extension], confirm=yes, run=quiet(), force=True)
+        remove([extension], force=True)
     assert extension.exists()
+    # A mounted file system is not emptied.
+    mounts = tmp_path / "mountinfo"
+    monkeypatch.setattr(files, "_MOUNTS", mounts)
+    for place in (built.directory, built.directory / "logs"):
+        where = str(place).replace(" ", "\\040")
+        mounts.write_text(f"36 35 98:0 / {where} rw,noatime - ext3 /dev/root rw\n")
+        with pytest.raises(UsageError, match="Another file system is mounted here"):
+            remove([built.directory])
+    assert built.directory.exists()
 
 
-@pytest.mark.parametrize("keeps", [False, True], ids=["campaign alone", "photos beside it"])
+@pytest.mark.parametrize("keeps", [False, True], ids=["campaign alone", "photos next to it"])
 def test_who_is_killed_halfway_leaves_what_the_next_removal_takes(
     built: Built, build: Build, monkeypatch: pytest.MonkeyPatch, *, keeps: bool
 ) -> None:
-    def killed(path: Path) -> None:
+    def kill(path: Path) -> None:
         (path / "manifest.json").unlink()
         raise KeyboardInterrupt
 
     runs = built.directory.parent
     with monkeypatch.context() as patch:
-        patch.setattr(shutil, "rmtree", killed)
+        patch.setattr(shutil, "rmtree", kill)
         with pytest.raises(KeyboardInterrupt):
-            remove([built.directory], confirm=yes, run=quiet())
+            remove([built.directory])
     assert store.find_all_campaigns(runs) == ()
     (hidden,) = runs.iterdir()
     if keeps:
         (hidden / "photos").mkdir()
-    other = build("1n1g", name="20261121-pytorch-def", jobs=("90",))
-    assert remove([other.directory], confirm=yes, run=quiet())
-    left_paths = [str(path.relative_to(runs)) for path in runs.rglob("*")]
-    assert left_paths == ([hidden.name, f"{hidden.name}/photos"] if keeps else [])
+    assert remove([build("1n1g", name="20261121-pytorch-def", jobs=("90",)).directory])
+    assert list(runs.rglob("*")) == ([hidden, hidden / "photos"] if keeps else [])
 
 
-# Beside a campaign: folders that hpcbert did not make, whatever their names look like.
+# Next to a campaign: folders that hpcbert did not make, whatever their names look like.
 FOREIGN = read_constant(__file__, "FOREIGN")
 
 
@@ -184,14 +163,15 @@ def test_only_what_a_removal_made_is_removed(
         (folder / "photos" / "1.jpg").touch()
     for file, text in contents.items():
         (runs / name / file).write_text(text)
-    before = sorted(runs.rglob("*"))
-    assert remove([built.directory], confirm=yes, run=quiet())
-    after = [path for path in before if not path.is_relative_to(built.directory)]
-    assert sorted(runs.rglob("*")) == after
+    paths = [
+        path for path in sorted(runs.rglob("*")) if built.directory not in (path, *path.parents)
+    ]
+    assert remove([built.directory])
+    assert sorted(runs.rglob("*")) == paths
 
 
 def test_a_link_in_place_of_the_hidden_campaign_is_not_followed(
-    built: Built, build: Build, tmp_path: Path
+    built: Built, tmp_path: Path
 ) -> None:
     hidden, photos = built.directory.parent / ".hpcbert-removed-0123456789ab", tmp_path / "photos"
     for folder in (hidden, photos):
@@ -200,21 +180,8 @@ def test_a_link_in_place_of_the_hidden_campaign_is_not_followed(
     (hidden / "campaign").write_text(f"{hidden.name}\nphotos\n")
     (hidden / "photos").symlink_to(photos)
     with pytest.raises(HpcbertError, match="Can't remove all of it"):
-        remove([built.directory], confirm=yes, run=quiet())
+        remove([built.directory])
     assert (photos / "1.jpg").exists()
-
-
-@pytest.mark.parametrize("place", ["", "logs"])
-def test_a_mounted_file_system_is_not_emptied(
-    built: Built, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str
-) -> None:
-    mounts = tmp_path / "mountinfo"
-    where = str(built.directory / place).replace(" ", "\\040")
-    mounts.write_text(f"36 35 98:0 / {where} rw,noatime - ext3 /dev/root rw\n")
-    monkeypatch.setattr(files, "_MOUNTS", mounts)
-    with pytest.raises(UsageError, match="Another file system is mounted here"):
-        remove([built.directory], confirm=yes, run=quiet())
-    assert built.directory.exists()
 
 
 @pytest.mark.needs("permissions")
@@ -223,7 +190,7 @@ def test_where_nothing_may_be_removed_that_is_said(built: Built) -> None:
     runs.chmod(0o500)
     try:
         with pytest.raises(HpcbertError, match="Permission denied"):
-            remove([built.directory], confirm=yes, run=quiet())
+            remove([built.directory])
     finally:
         runs.chmod(0o700)
     assert store.find_campaigns(runs) == (built.directory,)
