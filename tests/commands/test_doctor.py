@@ -83,7 +83,12 @@ def test_a_job_whose_script_bash_never_reads_says_why(
     monkeypatch.setattr(doctor, "_OUTPUT_SECONDS", 0.0)
     monkeypatch.setattr(state_sources, "VISIBILITY_DELAY", 0.0)
     slurm = Slurm(srun="")
-    slurm.before = lambda _: [job.end("COMPLETED") for job in slurm.jobs.values()]
+
+    def end(_: str) -> None:
+        for job in slurm.jobs.values():
+            job.end("COMPLETED")
+
+    slurm.before = end
     (finding,) = examine_nodes(tmp_path, slurm)
     assert (finding.name, finding.remedy) == ("BASH_ENV", "unset BASH_ENV")
     assert "/etc/start" in finding.detail

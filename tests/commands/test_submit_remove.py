@@ -24,7 +24,9 @@ SILENT = Slurm(squeue=[failed(AWAY)])
 remove = partial(submit.remove, confirm=lambda: True, run=Slurm(squeue=[""]))
 
 
-def test_of_campaigns_the_newest_is_first_and_a_filter_leaves_some_out(build: Build) -> None:
+def test_the_newest_campaign_is_first_and_a_filter_leaves_some_out(
+    build: Build, tmp_path: Path
+) -> None:
     now = parse_utc("2026-11-21T12:00:00Z") or 0.0
     for day in (1, 2, 3, 4):
         framework = "oneflow" if day % 2 else "pytorch"
@@ -48,9 +50,9 @@ def test_of_campaigns_the_newest_is_first_and_a_filter_leaves_some_out(build: Bu
         (Filter(older=2.5 * DAY), "34"),
         (Filter(newer=3.5 * DAY, older=1.5 * DAY), "23"),
     ):
-        overviews = list_overviews(built.directory.parent, selection, now=now)
+        overviews = list_overviews(tmp_path / "runs", selection, now=now)
         assert "".join(overview.campaign[-1] for overview in overviews) == days, selection
-        assert list_overviews(built.directory / "absent", selection, now=now) == ()
+        assert list_overviews(tmp_path / "absent", selection, now=now) == ()
 
 
 @pytest.fixture
