@@ -287,6 +287,7 @@ def test_how_far_a_repeat_is_comes_from_the_end_of_its_log(watched: Build) -> No
     progress = read_progress(monitor.log_path(repeat, state), grammar)
     detail = monitor.estimate_progress(repeat, progress, now=T)
     assert detail.iteration == 60
+    assert detail.throughput is not None
     assert detail.throughput == pytest.approx(8, rel=0.05)
     assert detail.ends == pytest.approx(T + 60 * 4 / detail.throughput)
     nothing = read_progress(built.directory / "absent", grammar)
