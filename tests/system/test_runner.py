@@ -1,21 +1,21 @@
+"""Commands: their input and output, their time, and those that are begun before they are needed."""
+
 from __future__ import annotations
 
 import os
 import signal
 import time
-from collections.abc import Callable
 from contextlib import closing
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 from hpcbert.system import runner
-from hpcbert.system.runner import Outcome, PrefetchingRunner, follow, run
+from hpcbert.system.runner import PrefetchingRunner, follow, run
 from tests.kit.waiting import CEILING
 
 
-def test_a_command_is_given_its_input_and_heard_to_its_end() -> None:
+def test_a_command_gets_its_input_and_is_read_to_its_end():
     text = "x" * 300_000 + "\n"
     outcome = run(["sh", "-c", "cat; echo a >&2; exit 3"], stdin=text)
     assert (outcome.returncode, outcome.stdout, outcome.stderr) == (3, text, "a\n")
@@ -25,46 +25,30 @@ def test_a_command_is_given_its_input_and_heard_to_its_end() -> None:
     assert run(["/etc/passwd"]).returncode == 126
 
 
-@pytest.fixture
-def late_once_heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the time of a command be over as soon as something of it was read, however slow it is."""
-    read, now, received = os.read, time.monotonic, []
-
-    def noted(handle: int, size: int) -> bytes:
-        data = read(handle, size)
-        received.extend([data] if data else [])
-        return data
-
-    monkeypatch.setattr(os, "read", noted)
-    monkeypatch.setattr(time, "monotonic", lambda: now() + 2 * CEILING * bool(received))
-
-
-@pytest.mark.usefixtures("late_once_heard")
-def test_a_command_that_gives_no_answer_is_ended() -> None:
-    outcome = run(["sh", "-c", "echo begun; sleep 3600"], timeout=CEILING)
-    assert (outcome.returncode, outcome.stdout) == (124, "begun\n")
-    assert f"gave no answer within {CEILING:g} s" in outcome.stderr
-
-
 @pytest.mark.parametrize("start", [run, partial(follow, show=print)], ids=["run", "follow"])
-def test_colours_of_a_wrapper_are_not_output(start: Callable[..., Outcome]) -> None:
+def test_colours_of_a_wrapper_are_not_output(start):
     notice = r"\033[1;31mNotice\n\033]0;title\007\033[0m"
     outcome = start(["sh", "-c", f"printf '{notice}12'; printf '{notice}late' >&2"])
     assert (outcome.stdout, outcome.stderr) == ("Notice\n12", "Notice\nlate")
 
 
-@pytest.mark.usefixtures("late_once_heard")
-def test_who_keeps_a_pipe_open_keeps_nobody_waiting(tmp_path: Path) -> None:
-    pid = f"'{tmp_path}/pid'"
-    # It speaks once the other has left its group, which is ended at that.
-    apart = f'setsid sh -c "echo \\$\\$ >{pid}; exec sleep 3600" & '
-    line = f"{apart}until [ -s {pid} ]; do sleep 0.01; done; echo done"
-    outcome = run(["sh", "-c", line], timeout=CEILING)
-    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
-    assert (outcome.returncode, outcome.stdout) == (124, "done\n")
+def test_what_a_command_complains_of_is_shown_while_it_runs(tmp_path):
+    """The command ends only when its line was shown."""
+    shown: list[str] = []
+
+    def show(line: str) -> None:
+        shown.append(line)
+        (tmp_path / "shown").touch()
+
+    script = "echo waits >&2; until [ -e shown ]; do :; done; printf 'half a'; printf ' line' >&2"
+    outcome = run(["bash", "-c", script], cwd=tmp_path, show=show)
+    assert (shown, outcome.returncode, outcome.stderr) == (["waits"], 0, "waits\n line")
+    lines: list[str] = []
+    outcome = follow(["sh", "-c", r"printf '1\r2\r3' >&2"], show=lines.append)
+    assert (outcome.returncode, lines) == (0, ["1", "2", "3"])
 
 
-def test_an_interrupted_command_can_print_while_it_cleans_up(tmp_path: Path) -> None:
+def test_an_interrupted_command_can_print_while_it_cleans_up(tmp_path):
     def show(line: str) -> None:
         raise KeyboardInterrupt
 
@@ -75,30 +59,57 @@ def test_an_interrupted_command_can_print_while_it_cleans_up(tmp_path: Path) -> 
     assert (tmp_path / "cleaned").exists()
 
 
-def test_progress_by_carriage_returns_is_shown_piece_by_piece() -> None:
-    lines: list[str] = []
-    outcome = follow(["sh", "-c", r"printf '1\r2\r3' >&2"], show=lines.append)
-    assert (outcome.returncode, lines) == (0, ["1", "2", "3"])
+# --- Time and size --------------------------------------------------------------------------------
 
 
-def test_a_command_that_says_nothing_is_ended_when_its_time_is_over() -> None:
-    assert run(["sleep", "3600"], timeout=0.1).returncode == 124
+@pytest.fixture
+def late_once_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the time of a command be over as soon as something of it was read, however slow it is."""
+    read, now, received = os.read, time.monotonic, []
+
+    def note(handle: int, size: int) -> bytes:
+        data = read(handle, size)
+        received.extend([data] if data else [])
+        return data
+
+    monkeypatch.setattr(os, "read", note)
+    monkeypatch.setattr(time, "monotonic", lambda: now() + 2 * CEILING * bool(received))
+
+
+def test_a_command_that_gives_no_answer_is_ended(late_once_read, tmp_path):
+    outcome = run(["sh", "-c", "echo begun; sleep 3600"], timeout=CEILING)
+    assert (outcome.returncode, outcome.stdout) == (124, "begun\n")
+    assert f"gave no answer within {CEILING:g} s" in outcome.stderr
+
+
+def test_who_keeps_a_pipe_open_keeps_nobody_waiting(late_once_read, tmp_path):
+    pid = f"'{tmp_path}/pid'"
+    # It speaks once the other has left its group, which is ended at that.
+    apart = f'setsid sh -c "echo \\$\\$ >{pid}; exec sleep 3600" & '
+    line = f"{apart}until [ -s {pid} ]; do sleep 0.01; done; echo done"
+    outcome = run(["sh", "-c", line], timeout=CEILING)
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    assert (outcome.returncode, outcome.stdout) == (124, "done\n")
 
 
 @pytest.mark.slow
-def test_a_command_that_closes_its_pipes_is_waited_for() -> None:
+def test_a_command_that_says_nothing_or_closes_its_pipes_is_waited_for():
+    assert run(["sleep", "3600"], timeout=0.1).returncode == 124
     assert run(["sh", "-c", "exec >&- 2>&-; sleep 0.3; exit 5"]).returncode == 5
     assert run(["sh", "-c", "exec >&- 2>&-; sleep 3600"], timeout=0.5).returncode == 124
 
 
-def test_a_command_that_prints_without_end_is_ended() -> None:
+def test_a_command_that_prints_without_end_is_ended():
     outcome = run(["yes"], timeout=CEILING)
     assert outcome.returncode == 124
     assert "printed more than 64 MiB" in outcome.stderr
     assert len(outcome.stdout) < runner.MAX_OUTPUT + (1 << 20)
 
 
-def test_what_was_begun_runs_side_by_side_and_once(tmp_path: Path) -> None:
+# --- Commands that are begun before they are needed -----------------------------------------------
+
+
+def test_what_was_begun_runs_side_by_side_and_once(tmp_path):
     """Each of two commands waits for the other one, and notes that it ran."""
     for name in ("a", "b"):
         os.mkfifo(tmp_path / name)
@@ -108,53 +119,33 @@ def test_what_was_begun_runs_side_by_side_and_once(tmp_path: Path) -> None:
     with closing(PrefetchingRunner(run)) as ahead:
         for argv in (first, second, first):
             ahead.begin(argv)
-        assert [ahead(argv).stdout for argv in (first, second, first)] == [
-            "two\n",
-            "one\n",
-            "two\n",
-        ]
+        outputs = [ahead(argv).stdout for argv in (first, second, first)]
+    assert outputs == ["two\n", "one\n", "two\n"]
     assert sorted((tmp_path / "ran").read_text().split()) == ["first", "second"]
 
 
-def test_an_answer_is_for_its_command_and_environment_alone() -> None:
-    argv = ["sh", "-c", "echo ${WHO-nobody}; cat"]
+def test_an_answer_is_for_its_command_and_environment_alone():
+    argv, mine = ["sh", "-c", "echo ${WHO-nobody}; cat"], {**os.environ, "WHO": "me"}
     with closing(PrefetchingRunner(run)) as ahead:
-        ahead.begin(argv, env={**os.environ, "WHO": "me"})
+        ahead.begin(argv, env=mine)
         ahead.begin(["/no/such/program"])
-        assert ahead(argv, env={**os.environ, "WHO": "me"}).stdout == "me\n"
-        assert ahead(argv, env={**os.environ, "WHO": "you"}).stdout == "you\n"
-        assert ahead(argv, env={**os.environ, "WHO": "me"}, stdin="said\n").stdout == "me\nsaid\n"
+        assert ahead(argv, env=mine).stdout == "me\n"
+        assert ahead(argv, env={**mine, "WHO": "you"}).stdout == "you\n"
+        assert ahead(argv, env=mine, stdin="said\n").stdout == "me\nsaid\n"
         assert ahead(argv).stdout == "nobody\n"
         assert ahead(["/no/such/program"]).returncode == 127
 
 
-def test_what_nobody_asked_for_is_ended(tmp_path: Path) -> None:
+def test_a_command_that_nobody_needs_is_ended(tmp_path):
     os.mkfifo(tmp_path / "ready")
     with closing(PrefetchingRunner(run)) as ahead:
         ahead.begin(["sh", "-c", f"echo $$ >'{tmp_path}/ready'; exec sleep 3600"])
         pid = int((tmp_path / "ready").read_text())
-    try:
+    with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return
-    raise AssertionError(pid)
 
 
-def test_what_a_command_complains_of_is_shown_while_it_runs(tmp_path: Path) -> None:
-    """The command ends only when its line was shown."""
-    shown: list[str] = []
-
-    def show(line: str) -> None:
-        shown.append(line)
-        (tmp_path / "shown").touch()
-
-    script = "echo waits >&2; until [ -e shown ]; do :; done; printf 'half a'; printf ' line' >&2"
-    outcome = run(["bash", "-c", script], cwd=tmp_path, show=show)
-    assert shown == ["waits"]
-    assert (outcome.returncode, outcome.stderr) == (0, "waits\n line")
-
-
-def test_a_missing_configuration_of_slurm_is_refused_at_once(tmp_path: Path) -> None:
+def test_a_missing_configuration_of_slurm_is_refused_at_once(tmp_path):
     sinfo = tmp_path / "sinfo"
     sinfo.write_text("#!/bin/sh\necho up\n")
     sinfo.chmod(0o755)
