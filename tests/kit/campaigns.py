@@ -22,8 +22,9 @@ from hpcbert.scheduler.tracker import Tracker
 from hpcbert.script.rerun import Lock
 from hpcbert.slurm.states import Kind, RepeatState, parse_state
 from hpcbert.system.runner import Runner
+from tests.kit import logs
 from tests.kit.logs import ITERS, SKIP, log
-from tests.kit.paths import TEMPLATES
+from tests.kit.paths import REPOSITORY, TEMPLATES
 from tests.kit.slurm import T, sacct, squeue
 
 Event = dict[str, Any]
@@ -51,8 +52,7 @@ def read_status(path: Path) -> list[Event]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-# Seconds after 1970: when such a campaign was made, and when its jobs write.
-CREATED = 1_795_255_000.0
+# Seconds after 1970, when the jobs of such a campaign write.
 WRITTEN = 1763717655
 _CAMPAIGN = {field.name for field in fields(Campaign)}
 
@@ -61,41 +61,26 @@ def array(campaign: str, shape: str = "1n1g", *, repeats: int = 5, **changes: An
     """Return one point of a campaign; with a job id, it is submitted."""
     job = changes.get("job_id", "7")
     point = Point("pytorch", "bert-tiny", Shape.parse(shape), "fp32", 4)
-    values: dict[str, Any] = {
-        "point": point,
-        "name": f"hpcbert-{campaign}-{point.key}",
-        "repeats": tuple(range(1, repeats + 1)),
-        "script": f"scripts/{point.key}.sbatch",
-        "script_sha256": "",
-        "log": f"logs/pytorch/bert/bz4/{shape}/bert_b4_fp32_{{repeat}}.log",
-        "state": "submitted" if job else "intended",
-        "job_id": job,
-        "submitted": "2026-11-21T10:00:00Z" if job else "",
-    }
-    return Array(**{**values, **changes})
+    log_name = f"logs/pytorch/bert/bz4/{shape}/bert_b4_fp32_{{repeat}}.log"
+    intended = Array(
+        point=point, name=f"hpcbert-{campaign}-{point.key}", repeats=tuple(range(1, repeats + 1)),
+        script=f"scripts/{point.key}.sbatch", script_sha256="", log=log_name,
+        state="submitted" if job else "intended", job_id=job,
+        submitted="2026-11-21T10:00:00Z" if job else "",
+    )  # fmt: skip
+    return replace(intended, **changes)
 
 
 def manifest(name: str, *arrays: Array, **changes: Any) -> Campaign:
     """Return a campaign of the PyTorch reference, with fields changed by name."""
-    values: dict[str, Any] = {
-        "id": name,
-        "created": "2026-11-21T09:56:40Z",  # CREATED
-        "hpcbert": "0",
-        "user": "nobody",
-        "command": ("hpcbert", "submit"),
-        "scheduler": "slurm",
-        "site": "t",
-        "runtime": "none",
-        "image": "",
-        "framework": "pytorch",
-        "recipe_digest": "",
-        "protocol": Protocol(len(arrays[0].repeats) if arrays else 5, ITERS, SKIP),
-        "concurrent_repeats": 1,
-        "concurrent_points": False,
-        "rehearse": False,
-        "arrays": arrays,
-    }
-    return Campaign(**{**values, **changes})
+    protocol = Protocol(len(arrays[0].repeats) if arrays else 5, ITERS, SKIP)
+    original = Campaign(
+        id=name, created="2026-11-21T09:56:40Z", hpcbert="0", user="nobody",
+        command=("hpcbert", "submit"), scheduler="slurm", site="t", runtime="none", image="",
+        framework="pytorch", recipe_digest="", protocol=protocol, concurrent_repeats=1,
+        concurrent_points=False, rehearse=False, arrays=arrays,
+    )  # fmt: skip
+    return replace(original, **changes)
 
 
 def updated(campaign: Campaign, array: Array) -> Campaign:
@@ -110,17 +95,14 @@ class Built(TrackedCampaign):
 
     def __eq__(self, other: object) -> bool:
         """Return whether it is the campaign that hpcbert read."""
-        return isinstance(other, TrackedCampaign) and (self.directory, self.campaign) == (
-            other.directory,
-            other.campaign,
-        )
+        own = (self.directory, self.campaign)
+        return isinstance(other, TrackedCampaign) and own == (other.directory, other.campaign)
 
     __hash__ = TrackedCampaign.__hash__
 
     def array(self, shape: str) -> Array:
-        return next(
-            candidate for candidate in self.campaign.arrays if str(candidate.point.shape) == shape
-        )
+        arrays = self.campaign.arrays
+        return next(candidate for candidate in arrays if str(candidate.point.shape) == shape)
 
     def log_path(self, shape: str, repeat: int, attempt: int = 0) -> Path:
         return store.log_path(self.directory, self.array(shape), repeat, attempt)
@@ -144,9 +126,8 @@ class Built(TrackedCampaign):
     def ended(self, shape: str, repeat: int, *, code: int = 0, **common: Any) -> None:
         self.mark(shape, repeat, *ended(code), **common)
 
-    def text(self, shape: str, rate: float, **changes: Any) -> str:
-        """Return a log of the PyTorch reference whose clock rule gives the rate."""
-        return log(shape, rate, **changes)
+    # The text of a log of the PyTorch reference whose clock rule gives a rate.
+    text = staticmethod(logs.log)
 
     def complete(self, shape: str, repeat: int, rate: float, **changes: Any) -> None:
         """Let a repeat run to its end. Each prints different bytes: equal logs would be copies."""
@@ -176,39 +157,21 @@ class Built(TrackedCampaign):
         return squeue(**{**self._columns(repeat, state, array), **columns})
 
     def _columns(self, repeat: int, state: str, array: int) -> dict[str, Any]:
-        job_array = self.campaign.arrays[array]
-        return {
-            "job": job_array.element(repeat),
-            "state": state,
-            "name": job_array.name,
-            "nodes": "n[1-2]",
-        }
+        own = self.campaign.arrays[array]
+        job = {"job": own.element(repeat), "name": own.name}
+        return {**job, "state": state, "nodes": "n[1-2]"}
 
     def lock(self, **options: Any) -> None:
         """Write the lock file that `submit --like` reads, with values of the recipe's options."""
         campaign = self.campaign
-        points = tuple(dict.fromkeys(array.point for array in campaign.measured))
+        shared = {field.name for field in fields(Lock)} & _CAMPAIGN
         lock = Lock(
-            campaign=campaign.id,
-            created=campaign.created,
-            hpcbert=campaign.hpcbert,
-            framework=campaign.framework,
-            recipe=campaign.recipe_digest,
-            scheduler=campaign.scheduler,
-            site=campaign.site,
-            rehearse=campaign.rehearse,
-            concurrent_repeats=campaign.concurrent_repeats,
-            concurrent_points=campaign.concurrent_points,
+            **{name: getattr(campaign, name) for name in shared},
+            campaign=campaign.id, recipe=campaign.recipe_digest, preflight=False,
             together=any(array.together for array in campaign.measured),
-            preflight=False,
-            protocol=campaign.protocol,
-            points=points,
-            options=options,
-            env={},
-            inputs={},
-            files={},
-            settings={},
-        )
+            points=tuple(dict.fromkeys(array.point for array in campaign.measured)),
+            options=options, env={}, inputs={}, files={}, settings={},
+        )  # fmt: skip
         (self.directory / store.LOCKED).write_text(lock.text)
 
     def change(self, **changes: Any) -> Built:
@@ -222,13 +185,9 @@ Build = Callable[..., Built]
 
 
 def campaign(
-    runs: Path,
-    *shapes: str,
-    name: str = "20261121-pytorch-abc",
-    repeats: int = 5,
-    jobs: tuple[str, ...] = (),
-    **changes: Any,
-) -> Built:
+    runs: Path, *shapes: str, name: str = "20261121-pytorch-abc", repeats: int = 5,
+    jobs: tuple[str, ...] = (), **changes: Any,
+) -> Built:  # fmt: skip
     """Make a campaign in a directory of campaigns.
 
     Example: `campaign(tmp_path / "runs", "1n1g", "1n2g", repeats=3)` has two submitted points; its
@@ -245,13 +204,12 @@ def campaign(
     directory = runs / name
     store.create(directory)
     ids = jobs or tuple(str(70 + number) for number in range(len(shapes)))
-    array_fields = {key: value for key, value in changes.items() if key not in _CAMPAIGN}
+    of_campaign = {key: changes.pop(key) for key in _CAMPAIGN & set(changes)}
     arrays = [
-        array(name, shape, **{"repeats": repeats, "job_id": job, **array_fields})
+        array(name, shape, **{"repeats": repeats, "job_id": job, **changes})
         for shape, job in zip(shapes, ids, strict=True)
     ]
-    campaign_fields = {key: value for key, value in changes.items() if key in _CAMPAIGN}
-    new_campaign = manifest(name, *arrays, **campaign_fields)
+    new_campaign = manifest(name, *arrays, **of_campaign)
     store.write_manifest(directory, new_campaign)
     shutil.copy(TEMPLATES / "pytorch" / "recipe.toml", directory)
     return Built(directory, new_campaign)
@@ -266,9 +224,8 @@ def snapshot(watched: TrackedCampaign, *, run: Runner) -> Mapping[Key, RepeatSta
 
 def adopted(watched: TrackedCampaign, *, run: Runner, strict: bool = False) -> TrackedCampaign:
     """Return a campaign with the jobs of interrupted submissions."""
-    return scheduler.create_scheduler(watched.campaign.scheduler, SchedulerContext(run)).adopt_jobs(
-        watched, strict=strict
-    )
+    backend = scheduler.create_scheduler(watched.campaign.scheduler, SchedulerContext(run))
+    return backend.adopt_jobs(watched, strict=strict)
 
 
 States = Callable[[TrackedCampaign], Mapping[tuple[str, int], RepeatState]]
@@ -287,24 +244,23 @@ def report_states(*words: str, source: str = "sacct", default: str = "COMPLETED"
 
     def states(watched: TrackedCampaign) -> dict[tuple[str, int], RepeatState]:
         repeat_states = {}
-        for array in watched.campaign.arrays:
-            for number in array.repeats:
-                word = words[number - 1] if number <= len(words) else default
-                state = RepeatState(word, parse_state(word).kind, source)  # type: ignore[arg-type]
-                job_record = watched.record(array, number).newest()
-                repeat_states[array.name, number] = job_record.complete(state)
+        for key in _keys(watched):
+            word = words[key[1] - 1] if key[1] <= len(words) else default
+            state = RepeatState(word, parse_state(word).kind, source)  # type: ignore[arg-type]
+            array = next(array for array in watched.campaign.arrays if array.name == key[0])
+            repeat_states[key] = watched.record(array, key[1]).newest().complete(state)
         return repeat_states
 
     return states
 
 
+def _keys(watched: TrackedCampaign) -> list[tuple[str, int]]:
+    return [(array.name, repeat) for array in watched.campaign.arrays for repeat in array.repeats]
+
+
 def report_waiting(watched: TrackedCampaign) -> dict[tuple[str, int], RepeatState]:
     """Report that everything waits."""
-    return {
-        (array.name, number): RepeatState("PENDING", Kind.WAITING, "squeue")
-        for array in watched.campaign.arrays
-        for number in array.repeats
-    }
+    return dict.fromkeys(_keys(watched), RepeatState("PENDING", Kind.WAITING, "squeue"))
 
 
 def collect_campaigns(*paths: Path, states: States = report_none, **request: Any) -> CollectResult:
@@ -312,32 +268,8 @@ def collect_campaigns(*paths: Path, states: States = report_none, **request: Any
     return collect(paths, CollectRequest(**request), Recipes(()), states=states)
 
 
-FIELDS = "index,name,driver_version,memory.total,power.limit,clocks.max.sm,clocks.max.memory"
-NODE: dict[str, Any] = {
-    "nodes": "n1",
-    "host": {
-        "kernel": "5.15.0-100",
-        "machine": "x86_64",
-        "cpu": "AMD EPYC 7742",
-        "cpus": "0-255",
-        "memory_kb": "1055916032",
-        "network": ["eth0 physical 25000 1500 up", "lo0 virtual 10000 1500 up"],
-        "infiniband": ["mlx5_0:1|InfiniBand|200 Gb/sec (4X HDR)|4: ACTIVE"],
-        "gpu_fields": FIELDS,
-        "gpus": [
-            f"{n}, NVIDIA A100-SXM4-80GB, 535.104.05, 81920, 400.00, 1410, 1593" for n in range(8)
-        ],
-        "cuda_driver": "12.2",
-    },
-    "image": {
-        "reference": "/images/nvcr.io+nvidia+pytorch+25.04-py3+0123456789ab.sqsh",
-        "os": "Ubuntu 24.04.2 LTS",
-        "python": "python3.12",
-        "packages": ["torch-2.7.0a0+7c8ec84dab.nv25.03", "numpy-1.26.4"],
-        "libraries": ["libnccl.so.2.25.1"],
-        "environment": {"NCCL_DEBUG": "WARN", "PATH": "/usr/bin", "CUDA_VISIBLE_DEVICES": "0"},
-    },
-}
+# What a node of eight A100 with InfiniBand says of itself.
+NODE: dict[str, Any] = json.loads((REPOSITORY / "tests/kit/node.json").read_text(encoding="utf-8"))
 
 
 def node(name: str = "n1", **changes: Any) -> dict[str, Any]:

@@ -25,18 +25,11 @@ HERE = REPOSITORY / "tests" / "containers"
 # An account of every Debian. It is not nobody, because containers have their own.
 ACCOUNT = "backup"
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
 # The /etc/rc that `enroot import` writes from the image's configuration.
 _RC = """\
 cd {workdir} && unset OLDPWD || exit 1
-if [ -s /etc/rc.local ]; then
-    . /etc/rc.local
-fi
-if [ $# -gt 0 ]; then
-    exec {entrypoint} "$@"
-else
-    exec {entrypoint} /bin/sh
-fi
+if [ -s /etc/rc.local ]; then . /etc/rc.local; fi
+if [ $# -gt 0 ]; then exec {entrypoint} "$@"; else exec {entrypoint} /bin/sh; fi
 """
 _FOLDERS = ("usr", "etc", "proc", "sys", "dev", "tmp", "root", "var", "run", "opt")
 
@@ -66,13 +59,13 @@ class Image:
             (tree / folder).mkdir(parents=True, exist_ok=True)
         for name in ("bin", "sbin", "lib", "lib64"):
             (tree / name).symlink_to(f"usr/{name}")
-        lines = [f"{name}={value}\n" for name, value in self.environment.items()]
+        script = _RC.format(workdir=self.workdir, entrypoint=self.entrypoint)
         files = {
-            "etc/environment": "".join(lines),
+            "etc/environment": "".join(f"{key}={text}\n" for key, text in self.environment.items()),
             "etc/fstab": "/usr /usr none rbind,ro,nosuid\n",
             "etc/rc.local": "# nothing\n",
             "etc/login.defs": "ENV_PATH PATH=/usr/local/bin:/usr/bin:/bin\n",
-            **({"etc/rc": self._script()} if self.rc else {}),
+            **({"etc/rc": script} if self.rc else {}),
             **self.files,
         }
         for name, text in files.items():
@@ -81,21 +74,21 @@ class Image:
             (tree / name).chmod(0o755)
         return tree
 
-    def _script(self) -> str:
-        return _RC.format(workdir=self.workdir, entrypoint=self.entrypoint)
+
+def _find_program(variable: str, *names: str) -> str:
+    """Return the folder of the program that a variable or PATH names; empty without one."""
+    path = os.environ.get(variable) or next(filter(None, map(shutil.which, names)), "")
+    return str(Path(path).parent) if path else ""
 
 
 def real_enroot() -> str:
     """Return the folder of the enroot that HPCBERT_ENROOT or PATH names; empty without one."""
-    named = os.environ.get("HPCBERT_ENROOT") or shutil.which("enroot") or ""
-    return str(Path(named).parent) if named else ""
+    return _find_program("HPCBERT_ENROOT", "enroot")
 
 
 def real_apptainer() -> str:
     """Return the folder of the Apptainer that HPCBERT_APPTAINER or PATH names; empty without one."""
-    programs = (shutil.which(name) for name in ("apptainer", "singularity"))
-    named = os.environ.get("HPCBERT_APPTAINER") or next(filter(None, programs), "")
-    return str(Path(named).parent) if named else ""
+    return _find_program("HPCBERT_APPTAINER", "apptainer", "singularity")
 
 
 def open_stand_ins(folder: Path) -> Path:
@@ -153,9 +146,8 @@ def ordinary_person() -> Iterator[Person]:
     root = folder / "person"
     bins = real_enroot() or str(open_stand_ins(folder / "bin"))
     environment = {"PATH": f"{bins}:{SYSTEM_PATH}", "HOME": str(root), "LANG": "C.UTF-8"}
-    become: tuple[str, ...] = ()
-    if os.geteuid() == 0:
-        become = ("setpriv", f"--reuid={ACCOUNT}", f"--regid={ACCOUNT}", "--clear-groups", "--")
+    words = ("setpriv", f"--reuid={ACCOUNT}", f"--regid={ACCOUNT}", "--clear-groups", "--")
+    become = words if os.geteuid() == 0 else ()
     person = Person(root, {**environment, **folders_of_enroot(root)}, become)
     for path in (root, root / "temp"):
         path.mkdir()
@@ -180,12 +172,6 @@ def kill_session(leader: int) -> None:
 
 def pointer(image: Path, reference: str, sha256: str, **more: object) -> dict[str, object]:
     """Return the text that image.sh writes next to an image."""
-    return {
-        "schema": 1,
-        "reference": reference,
-        "file": image.name,
-        "sha256": sha256,
-        "bytes": image.stat().st_size,
-        "created": "2026-11-21T12:00:00Z",
-        **more,
-    }
+    named = {"schema": 1, "reference": reference, "file": image.name, "sha256": sha256}
+    size = image.stat().st_size
+    return {**named, "bytes": size, "created": "2026-11-21T12:00:00Z", **more}

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.kit.paths import REPOSITORY
 
@@ -16,27 +15,22 @@ _SETTING = re.compile(r"site\.toml: (?:([\w.-]+)\.)?(\w+) = (.*)")
 def typed(
     text: str, words: Iterable[str], findings: Iterable[dict[str, Any]], *, home: Path = Path("~")
 ) -> tuple[str, list[str]]:
-    """Return a site.toml's text and a command line with all remedies of findings in them.
+    """Return a site.toml's text and a command line with all remedies of doctor's findings in them.
 
-    Args:
-        text: The site.toml's.
-        words: The command line.
-        findings: The findings of doctor.
-        home: The directory for a tilde.
+    A tilde is the directory `home`.
     """
     line = list(words)
     for remedy in dict.fromkeys(finding["remedy"] for finding in findings if finding["remedy"]):
-        setting = _SETTING.fullmatch(remedy)
-        if setting:
+        if setting := _SETTING.fullmatch(remedy):
             text = set_key(text, *setting.groups())
         elif remedy.startswith("--"):
             option, value = remedy.replace("~", str(home)).split(" ", 1)
-            if option in line and option == "--exclude":
-                line[line.index(option) + 1] += f",{value}"
-            elif option in line:
-                line[line.index(option) + 1] = value
-            else:
+            if option not in line:
                 line += [option, value]
+            elif option == "--exclude":
+                line[line.index(option) + 1] += f",{value}"
+            else:
+                line[line.index(option) + 1] = value
     return text, line
 
 
@@ -47,19 +41,12 @@ def set_key(text: str, table: str | None, key: str, value: str) -> str:
         return f"{text.rstrip()}\n[{table}]\n{key} = {value}\n"
     body, more, following = tail.partition("\n[")
     lines = [line for line in body.splitlines() if line.partition(" ")[0] != key]
-    return (
-        before
-        + heading
-        + "\n".join([f"{key} = {value}", *lines])
-        + "\n" * bool(not more)
-        + more
-        + following
-    )
+    body = "\n".join([f"{key} = {value}", *lines])
+    return f"{before}{heading}{body}{more or chr(10)}{following}"
 
 
-@dataclass(frozen=True)
-class Fault:
-    """One fault.
+class Fault(NamedTuple):
+    """A fault that is planted: a row of faults.tsv, which a user's report becomes.
 
     Attributes:
         title: The fault, as on the page.
@@ -78,12 +65,15 @@ class Fault:
     context: str
     nodes: str = ""
 
+    def is_in(self, finding: dict[str, Any]) -> bool:
+        """Return whether a finding is that of this fault."""
+        own = (self.code, self.remedy, self.nodes)
+        shown = (finding["code"], finding["remedy"], ",".join(finding["nodes"]))
+        return finding["status"] != "ok" and shown == own and self.keyword in finding["detail"]
 
-# A row for each fault: what a user's report becomes.
-_TABLE = REPOSITORY / "tests" / "commands" / "faults.tsv"
-FAULTS = tuple(
-    Fault(*line.split("\t")) for line in _TABLE.read_text(encoding="utf-8").splitlines()[1:]
-)
+
+_TABLE = (REPOSITORY / "tests" / "commands" / "faults.tsv").read_text(encoding="utf-8")
+FAULTS = tuple(Fault(*line.split("\t")) for line in _TABLE.splitlines()[1:])
 
 
 def select_faults(*contexts: str) -> tuple[Fault, ...]:
@@ -93,15 +83,4 @@ def select_faults(*contexts: str) -> tuple[Fault, ...]:
 
 def find_missed(faults: tuple[Fault, ...], findings: list[dict[str, object]]) -> list[Fault]:
     """Return the faults without the required finding."""
-    return [fault for fault in faults if not any(_is(fault, finding) for finding in findings)]
-
-
-def _is(fault: Fault, finding: dict[str, object]) -> bool:
-    nodes = finding["nodes"]
-    assert isinstance(nodes, (list, tuple))
-    return (
-        finding["status"] != "ok"
-        and finding["code"] == fault.code
-        and fault.keyword in str(finding["detail"])
-        and (finding["remedy"], ",".join(nodes)) == (fault.remedy, fault.nodes)
-    )
+    return [fault for fault in faults if not any(map(fault.is_in, findings))]

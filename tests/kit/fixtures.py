@@ -14,14 +14,12 @@ from typing import Any
 import pytest
 
 from hpcbert.model import Protocol
-from hpcbert.system.runner import run as start_process
 from tests.kit import campaigns, cli
 from tests.kit.campaigns import Built
 from tests.kit.cases import read_constant
-from tests.kit.cli import Cli, CliResult
+from tests.kit.cli import Cli, CliResult, start_process
 from tests.kit.logs import TEST_RECIPES, log
 from tests.kit.slurm import Programs
-from tests.kit.waiting import CEILING
 
 
 @pytest.fixture
@@ -88,13 +86,9 @@ def watched(tmp_path: Path) -> Callable[..., Built]:
     """Makes a submitted campaign of a point for each number of GPUs, with ids from 12 on."""
 
     def make(
-        name: str = "20261121T100000Z-pytorch-aaaaaa",
-        *,
-        job_id: str = "12",
-        repeats: int = 2,
-        shapes: tuple[int, ...] = (1,),
-        **changes: Any,
-    ) -> Built:
+        name: str = "20261121T100000Z-pytorch-aaaaaa", *, job_id: str = "12", repeats: int = 2,
+        shapes: tuple[int, ...] = (1,), **changes: Any,
+    ) -> Built:  # fmt: skip
         jobs = [str(int(job_id) + place) if place else job_id for place in range(len(shapes))]
         return campaigns.campaign(
             tmp_path / "with a space" / "runs", *(f"1n{gpus}g" for gpus in shapes), name=name,
@@ -126,38 +120,29 @@ def run_commands(tmp_path: Path) -> Callable[..., list[CliResult]]:
     """Run command lines, each in a process of its own, as somebody whom permissions bind."""
 
     def run(
-        lines: Sequence[Sequence[str]],
-        *,
-        cwd: Path | None = None,
-        gone: bool = False,
-        umask: int | None = None,
-        **env: str,
-    ) -> list[CliResult]:
-        path = tmp_path / "results"
+        lines: Sequence[Sequence[str]], *, cwd: Path | None = None, gone: bool = False,
+        umask: int | None = None, **env: str,
+    ) -> list[CliResult]:  # fmt: skip
+        path, home = tmp_path / "results", tmp_path / "home"
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir()
-        home = tmp_path / "home"
         home.mkdir(exist_ok=True)
         cases = []
         for number, words in enumerate(lines):
             folder = path / f"cwd{number}" if gone else cwd or home
             folder.mkdir(exist_ok=True)
-            cases.append(
-                {"words": words, "cwd": str(folder), "gone": gone, "env": env, "umask": umask}
-            )
+            options = {"gone": gone, "env": env, "umask": umask}
+            cases.append({"words": words, "cwd": str(folder), **options})
         process = start_process(
             [*(_MORTAL if os.geteuid() == 0 else ()), sys.executable, "-c", _MANY, str(path)],
-            stdin=json.dumps(cases), env={**os.environ, "HOME": str(home)}, timeout=CEILING,
+            stdin=json.dumps(cases), env={**os.environ, "HOME": str(home)},
         )  # fmt: skip
         assert process.ok, process.stderr
-        return [
-            CliResult(
-                tuple(words),
-                int(code),
-                *((path / f"{n}.{end}").read_text() for end in ("out", "err")),
-            )
-            for n, (words, code) in enumerate(zip(lines, process.stdout.split(), strict=True))
-        ]
+        results = []
+        for number, (words, code) in enumerate(zip(lines, process.stdout.split(), strict=True)):
+            texts = ((path / f"{number}.{end}").read_text() for end in ("out", "err"))
+            results.append(CliResult(tuple(words), int(code), *texts))
+        return results
 
     return run
 
@@ -177,7 +162,6 @@ def logs(tmp_path: Path) -> Path:
 @pytest.fixture
 def finished(build: Any) -> Path:
     """Return a campaign of which every repeat completed."""
-    built = build("1n1g")
+    built: Built = build("1n1g")
     built.finish()
-    directory: Path = built.directory
-    return directory
+    return built.directory

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -79,8 +80,7 @@ def open_directory() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-@dataclass(frozen=True)
-class Checkout:
+class Checkout(NamedTuple):
     """hpcbert and its interpreter as an ordinary user and the nodes can read them."""
 
     path: Path
@@ -131,13 +131,9 @@ def lab(
     """Four idle nodes with 8 fake GPUs each, with accounting."""
     directory = open_directory / "lab"
     plan = LabPlan(
-        directory=directory,
-        nodes=4,
-        gpus_per_node=8,
-        slurmd_timeout=10,
-        job_submit=JOB_SUBMIT.format(rule=""),
-        user=f"{account_stem(open_directory)}-c",
-    )
+        directory=directory, nodes=4, gpus_per_node=8, slurmd_timeout=10,
+        job_submit=JOB_SUBMIT.format(rule=""), user=f"{account_stem(open_directory)}-c",
+    )  # fmt: skip
     notes: list[str] = []
     try:
         yield up(plan, run=run, report=notes.append)
@@ -191,31 +187,18 @@ def as_other_user(other_user: User, lab: Lab) -> AsUser:
 
 def runner_of(user: User, lab: Lab) -> AsUser:
     """Return a function that runs commands as an ordinary user of a lab."""
-    environment = {
-        "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
-        "HOME": str(user.home),
-        "USER": user.name,
-        "LOGNAME": user.name,
-        "LANG": "C.UTF-8",
-        **lab.environment,
-    }
+    path = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+    names = {"USER": user.name, "LOGNAME": user.name, "HOME": str(user.home)}
+    environment = {"PATH": path, **names, "LANG": "C.UTF-8", **lab.environment}
     become = ["setpriv", f"--reuid={user.uid}", f"--regid={user.gid}", "--init-groups"]
 
     def run_as_user(
-        argv: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
-        stdin: str = "",
-        timeout: float = CEILING,
-    ) -> Outcome:
-        return run(
-            [*become, *argv],
-            env={**environment, **(env or {})},
-            cwd=cwd or lab.layout.runs,
-            stdin=stdin,
-            timeout=timeout,
-        )
+        argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None,
+        stdin: str = "", timeout: float = CEILING,
+    ) -> Outcome:  # fmt: skip
+        folder = cwd or lab.layout.runs
+        env = {**environment, **(env or {})}
+        return run([*become, *argv], env=env, cwd=folder, stdin=stdin, timeout=timeout)
 
     return run_as_user
 

@@ -14,34 +14,23 @@ from hpcbert.logs.grammar import Grammar
 from hpcbert.logs.scan import Reading
 from hpcbert.logs.setting import Setting
 from hpcbert.model import Shape
+from tests.kit.cases import read_constant
 from tests.kit.paths import REPOSITORY
 
 ITERS, SKIP = 12, 2
+# The start of logs, in seconds since the epoch: of recipes' programs, and of grammars/steps.toml.
+START, BEGIN = 1763717655.5, 1763717655.25
 # Recipe folders for tests only, for logs that no recipe of hpcbert reads.
 TEST_RECIPES = REPOSITORY / "tests" / "campaign" / "recipes"
-# The start of the logs that are written here, in seconds since the epoch.
-BEGIN = 1763717655.25
 
 # Printed by DLPerf for DeepSpeed (Oneflow-Inc/DLPerf@c202878, DeepSpeed/bert/README.md).
-DEEPSPEED = {
-    "1n1g": (148.42, 143.61, 147.93, 147.81, 143.8),
-    "1n4g": (577.14, 573.84, 575.07, 587.55, 572.11),
-    "1n8g": (1147.9, 1145.22, 1186.46, 1150.49, 1146.9),
-    "2n8g": (2266.27, 2264.69, 2267.55, 2273.68, 2368.65),
-    "4n8g": (4873.92, 4899.37, 4903.74, 4891.77, 4900.76),
-}
+DEEPSPEED: dict[str, tuple[float, ...]] = read_constant(__file__, "DEEPSPEED")
 
 
 def log(
-    shape: str,
-    rate: float,
-    *,
-    last: int | None = None,
-    iters: int = ITERS,
-    batch: int = 4,
-    nan_at: int = 0,
-    start: float = 1763717655.5,
-) -> str:
+    shape: str, rate: float, *, last: int | None = None, iters: int = ITERS, batch: int = 4,
+    nan_at: int = 0, start: float = START,
+) -> str:  # fmt: skip
     """Return a log of the PyTorch reference whose clock rule gives the rate, in samples/s.
 
     Example: `log("1n2g", 20.0, last=9, nan_at=3)` ends after 9 of its 12 iterations.
@@ -104,14 +93,10 @@ class Reader:
     folder: Path
 
     def __call__(
-        self,
-        source: str | Path | Grammar,
-        text: str | bytes,
-        rule: str = "",
+        self, source: str | Path | Grammar, text: str | bytes, rule: str = "",
         setting: Setting | None = None,
-    ) -> Reading:
-        path = self.folder / "run.log"
-        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    ) -> Reading:  # fmt: skip
+        path = write_file(self.folder, "run.log", text)
         log_grammar = source if isinstance(source, Grammar) else parse(source)
         return scan.read(path, log_grammar, log_grammar.rule(rule), setting or Setting())
 
@@ -120,7 +105,6 @@ def codes(reading: Reading) -> list[str]:
     return [reason.code for reason in reading.reasons]
 
 
-START = 1763717655.5
 WORDS = (
     *("submit", "--fw", "pytorch", "--model", "bert-tiny", "--batch-size", "2"),
     *("--iters", str(ITERS), "--skip", str(SKIP)),
@@ -151,22 +135,12 @@ def stand_in(folder: Path, bad: str, gpus: int = 1) -> Path:
     return program
 
 
-SYSTEM = {
-    "number_of_nodes": "1",
-    "accelerators_per_node": "8",
-    "accelerator_model_name": "TPU v3",
-    "framework": "JAX",
-    "division": "closed",
-}
+SYSTEM: dict[str, str] = read_constant(__file__, "SYSTEM")
 
 
 def write_submission(root: Path, seconds: list[int], samples: int = 3_000_000) -> Path:
     """Write the result folder of a system with a run of each duration; 0 missed the target."""
-    folder = root / "Org" / "results" / "sys" / "bert"
-    folder.mkdir(parents=True)
-    systems = root / "Org" / "systems"
-    systems.mkdir()
-    (systems / "sys.json").write_text(json.dumps(SYSTEM))
+    write_file(root, "Org/systems/sys.json", json.dumps(SYSTEM))
     for number, duration in enumerate(seconds):
         status = "success" if duration else "aborted"
         stop = 1000 + (duration or 9) * 1000
@@ -178,5 +152,5 @@ def write_submission(root: Path, seconds: list[int], samples: int = 3_000_000) -
             {"time_ms": stop, "key": "run_stop", "metadata": {"status": status}},
         ]
         text = "".join(f"0: :::MLLOG {json.dumps(record)}\n" for record in records)
-        (folder / f"result_{number}.txt").write_text(text)
-    return folder
+        write_file(root, f"Org/results/sys/bert/result_{number}.txt", text)
+    return root / "Org/results/sys/bert"

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from hpcbert.config.recipe import Option, Preset, Recipe
+from hpcbert.config.recipe import Preset, Recipe
 from hpcbert.config.site import FrameworkSettings
 from hpcbert.errors import UsageError
 from hpcbert.logs.grammar import Grammar
@@ -23,22 +23,13 @@ from hpcbert.logs.scan import Reading
 from hpcbert.logs.setting import Setting
 from hpcbert.model import Device, Point, Shape
 from tests.kit import drafts, logs
+from tests.kit.cases import read_constant
 from tests.kit.drafts import combined
 from tests.kit.paths import REPOSITORY, TEMPLATES
 from tests.kit.waiting import CEILING
 
 # The grammar for the logs of an invented program: iteration, loss and rate in a line.
-STEP_LOG = """\
-[[log.records]]
-name = "step"
-contains = "samples/s"
-match = '(?P<iteration>\\d+) (?P<loss>\\S+) (?P<rate>\\S+) samples/s'
-
-[[log.rules]]
-name = "rate"
-kind = "rate"
-record = "step"
-"""
+STEP_LOG: str = read_constant(__file__, "STEP_LOG")
 SHELL = REPOSITORY / "hpcbert" / "shell"
 HERE = REPOSITORY / "tests" / "recipes"
 NAMES = sorted(path.parent.name for path in TEMPLATES.glob("*/run.sh.j2"))
@@ -64,16 +55,11 @@ def options_of(recipe: str) -> tuple[str, ...]:
     """Return the options that describe a recipe's sample, for logs named run_N.log."""
     sample_run = load(recipe).sample
     assert sample_run is not None
+    shape, size = sample_run.shape, sample_run.batch_size_per_device
     return (
-        *("--fw", recipe, "--pattern", "run_{repeat}.log", "--nodes", str(sample_run.shape.nodes)),
-        *(
-            "--gpus-per-node",
-            str(sample_run.shape.gpus_per_node),
-            "--precision",
-            sample_run.precision,
-        ),
-        *("--batch-size", str(sample_run.batch_size_per_device)),
-        *("--set", f"accumulation={sample_run.accumulation}"),
+        *("--fw", recipe, "--pattern", "run_{repeat}.log", "--nodes", str(shape.nodes)),
+        *("--gpus-per-node", str(shape.gpus_per_node), "--precision", sample_run.precision),
+        *("--batch-size", str(size), "--set", f"accumulation={sample_run.accumulation}"),
     )
 
 
@@ -122,8 +108,8 @@ def fringe(recipe: Recipe) -> list[Case]:
     if recipe.xla:
         cases += [Case(shape, *pair, xla=xla) for pair in presets(recipe) for xla in (True, False)]
     for option in recipe.options.values():
-        for value in _values(option):
-            cases += [Case(shape, *first, settings=((option.name, value),))]
+        values = ("true", "false") if option.kind == "bool" else map(str, option.choices)
+        cases += [Case(shape, *first, settings=((option.name, value),)) for value in values]
     return cases + devices
 
 
@@ -133,12 +119,6 @@ def _elsewhere(recipe: Recipe, device: Device) -> list[Case]:
     shape = Shape(1, 1) if variant.alone else Shape(1 if variant.one_node else 4, 8)
     cases = [Case(shape, *pair, device=device) for pair in presets(variant)]
     return cases + [cases[0]._replace(model=model) for model in variant.models]
-
-
-def _values(option: Option) -> list[str]:
-    if option.kind == "bool":
-        return ["true", "false"]
-    return [str(choice) for choice in option.choices]
 
 
 @dataclass(frozen=True)
@@ -160,18 +140,13 @@ def rank_command(script: str) -> str:
     train = _TRAIN.search(script)
     assert train is not None
     started = _STARTED.search(script)
-    return "\n".join(
-        [
-            *(match[0] for match in _WORDS.finditer(script)),
-            train[0],
-            (
-                f"exec bash {shlex.quote(str(SHELL / 'rank.bash'))} "
-                '"${rank_options[@]}" "${environment[@]}" '
-                f"{started[1] if started else ''} -- "
-                'bash -euo pipefail -c "$(declare -f train); train"'
-            ),
-        ]
+    start = (
+        f"exec bash {shlex.quote(str(SHELL / 'rank.bash'))} "
+        '"${rank_options[@]}" "${environment[@]}" '
+        f"{started[1] if started else ''} -- "
+        'bash -euo pipefail -c "$(declare -f train); train"'
     )
+    return "\n".join([*(match[0] for match in _WORDS.finditer(script)), train[0], start])
 
 
 def render(name: str, case: Case, *, runtime: str = "none", **paths: str) -> Script:
@@ -181,15 +156,9 @@ def render(name: str, case: Case, *, runtime: str = "none", **paths: str) -> Scr
     named = {"image": image, "data": "/d a", "source": "/s b", **paths}
     settings = FrameworkSettings(**named)  # type: ignore[arg-type]
     request = combined(
-        case.shape,
-        precisions=(case.precision,),
-        preset=case.preset.name,
-        model=case.model,
-        xla=case.xla,
-        settings=dict(case.settings),
-        iters=case.iters,
-        device=case.device,
-    )
+        case.shape, precisions=(case.precision,), preset=case.preset.name, model=case.model,
+        xla=case.xla, settings=dict(case.settings), iters=case.iters, device=case.device,
+    )  # fmt: skip
     site = drafts.changed(where, frameworks={name: settings})
     draft = drafts.drafted(site, request, framework_recipe=load(name), options={"dry": True})
     (array,) = draft.campaign.arrays
@@ -201,20 +170,7 @@ def render(name: str, case: Case, *, runtime: str = "none", **paths: str) -> Scr
 
 # A program that stands in for those of the rank script: it records its words, and keeps the JSON
 # files among them, because the rank script removes them at its end.
-_STAND_IN = """\
-stand_in() {
-  # One write: ranks of a node append at once.
-  printf '%s\\0' "$@" '' >>"$HPCBERT_RECORD.argv"
-  env -0 >"$HPCBERT_RECORD.env.$BASHPID"
-  local word
-  for word in "$@"; do
-    word=${word#--*=}
-    if [[ $word == *.json && -s $word ]]; then cp -- "$word" "$HPCBERT_RECORD.${word##*/}"; fi
-  done
-  if [[ -n ${HPCBERT_PRINTS:-} ]]; then cat -- "$HPCBERT_PRINTS"; fi
-  return "${HPCBERT_EXIT:-0}"
-}
-"""
+_STAND_IN: str = read_constant(__file__, "STAND_IN")
 _PYTHON = f"""#!/bin/bash
 case ${{1:-}} in -|-c) exec {shlex.quote(sys.executable)} "$@" ;; esac
 {_STAND_IN}
@@ -298,20 +254,16 @@ class World:
         environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(self.folder),
+            "SLURM_JOB_ID": "5",
             "TMPDIR": str(self.folder / "tmp"),
             "HPCBERT_RECORD": str(record),
             "HPCBERT_EXIT": str(code),
             "HPCBERT_PRINTS": str(prints or ""),
             "BASH_FUNC_stand_in%%": _STAND_IN.removeprefix("stand_in").rstrip("\n"),
             "BASH_FUNC_command_not_found_handle%%": '() { stand_in "$@"; }',
-            "SLURM_JOB_ID": "5",
-            "SLURM_PROCID": "0",
-            "SLURM_LOCALID": "0",
-            "SLURM_NODEID": "0",
+            **dict.fromkeys(("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "PMIX_RANK"), "0"),
             "SLURM_NTASKS": str(tasks),
-            "SLURM_NNODES": str(shape.nodes),
-            "SLURM_JOB_NUM_NODES": str(shape.nodes),
-            "PMIX_RANK": "0",
+            **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), str(shape.nodes)),
             "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(shape.gpus_per_node))),
             "MASTER_ADDR": addresses[0],
             "MASTER_PORT": "12345",
@@ -320,14 +272,10 @@ class World:
         }
         environment = {k: v for k, v in {**environment, **(env or {})}.items() if v is not None}
         result = subprocess.run(
-            ["bash", "-c", script.rank.replace(str(SHELL), str(library))],
-            env=environment,
-            cwd=self.folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
+            ["bash", "-c", script.rank.replace(str(SHELL), str(library))], env=environment,
+            cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True, check=False,
             timeout=CEILING,
-        )
+        )  # fmt: skip
         argv = record.with_suffix(".argv")
         calls = argv.read_bytes().decode().split("\0\0")[:-1] if argv.exists() else []
         texts = [path.read_text() for path in sorted(self.folder.glob("record.env.*"))]
@@ -360,12 +308,11 @@ def setting(name: str) -> Setting:
     preset = recipe.preset("")
     run_setting = Setting(skip=preset.skip, iters=preset.iters, reach=preset.iters)
     if recipe.sample is not None:
+        shared = ("batch_size_per_device", "precision", "accumulation")
+        values = {name: getattr(recipe.sample, name) for name in shared}
+        shape = recipe.sample.shape
         run_setting = run_setting._replace(
-            nodes=recipe.sample.shape.nodes,
-            gpus_per_node=recipe.sample.shape.gpus_per_node,
-            batch_size_per_device=recipe.sample.batch_size_per_device,
-            precision=recipe.sample.precision,
-            accumulation=recipe.sample.accumulation,
+            nodes=shape.nodes, gpus_per_node=shape.gpus_per_node, **values
         )
     return run_setting.settled({})[0]
 

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import pytest
 
+from hpcbert.system.runner import Outcome
 from tests.kit.slurm import T
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hpcbert.system.runner import Outcome
 
 Found = TypeVar("Found")
 # Seconds after which a test fails. A busy machine needs far less: only a failing test waits so
