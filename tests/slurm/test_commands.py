@@ -13,17 +13,9 @@ from hpcbert.config.options import Options
 from hpcbert.config.site import load
 from hpcbert.errors import UsageError
 from hpcbert.scheduler.base import SchedulerContext
-from hpcbert.scheduler.slurm.cluster import run_query
+from hpcbert.scheduler.slurm.cluster import run_queries, run_query
 from hpcbert.slurm import commands
-from hpcbert.slurm.commands import (
-    JobRow,
-    Mail,
-    parse_duration,
-    parse_job_id,
-    parse_mail,
-    read_sacct,
-    read_squeue,
-)
+from hpcbert.slurm.commands import JobRow, parse_mail, read_sacct, read_squeue
 from hpcbert.system.runner import Outcome
 from tests.kit.cases import cases, read_constant
 from tests.kit.cli import run
@@ -33,30 +25,26 @@ SACCT = read_constant(__file__, "SACCT")
 SQUEUE = read_constant(__file__, "SQUEUE")
 
 
-def test_sacct_lines_become_rows() -> None:
-    listing = read_sacct(SACCT)
-    assert listing.garbage == ()
-    rows = listing.rows
-    assert rows[0] == JobRow(
-        job="1",
-        tasks=((1, 1, 1),),
-        user="nobody",
-        name="camp-bert",
-        state="COMPLETED",
-        reason="None",
-        exit_code=0,
-        submit=1795255599.0,
-        start=1795255600.0,
-        end=1795255600.0,
-        elapsed=0.0,
-        limit=120.0,
-        nodelist="n[1-2]",
-    )
-    assert [row.exit_code for row in rows[1:3]] == [3, 137]
-    assert [rows[4].covers(number) for number in (4, 5, 7, 8)] == [False, True, True, False]
-    assert (rows[4].start, rows[4].end) == (None, None)
-    assert (rows[5].start, rows[5].limit) == (None, None)
-    assert rows[6].tasks == ()
+def test_sacct_lines_become_rows_and_others_are_kept() -> None:
+    junk = "sacct: error: hm\n1_1.batch|nobody|RUNNING\n|||||||||||\n1_x|" + "|" * 10 + "\n\n"
+    listing = read_sacct(junk + SACCT)
+    assert listing.garbage == tuple(line for line in junk.splitlines() if line)
+    assert listing.rows == read_sacct(SACCT).rows
+    first, *failed, _, waits, never, single = listing.rows
+    assert first == JobRow(
+        job="1", tasks=((1, 1, 1),), user="nobody", name="camp-bert", state="COMPLETED",
+        reason="None", exit_code=0, submit=1795255599.0, start=1795255600.0, end=1795255600.0,
+        elapsed=0.0, limit=120.0, nodelist="n[1-2]",
+    )  # fmt: skip
+    assert [row.exit_code for row in failed] == [3, 137]
+    assert [waits.covers(number) for number in (4, 5, 7, 8)] == [False, True, True, False]
+    assert (waits.start, waits.end) == (None, None)
+    assert (never.start, never.limit) == (None, None)
+    assert single.tasks == ()
+    # A name with the separator shifts no field.
+    line = "5|me|RUNNING|0:0|None|1|2|Unknown|3|4|n1|a|b|COMPLETED\n"
+    (row,) = read_sacct(line).rows
+    assert (row.state, row.name) == ("RUNNING", "a|b|COMPLETED")
 
 
 def test_squeue_lines_become_rows() -> None:
@@ -66,31 +54,18 @@ def test_squeue_lines_become_rows() -> None:
     assert (job_row.state, job_row.exit_code, job_row.nodelist) == ("COMPLETED", None, "n[1-2]")
     assert (waits.reason, waits.start, waits.limit) == ("JobArrayTaskLimit", None, 120.0)
     assert row.reason == "job requeued in held state"
-    assert lost.limit == 365 * 86400
-    assert runs.elapsed == 3723
-
-
-def test_lines_that_are_not_understood_are_kept_and_change_nothing() -> None:
-    junk = "sacct: error: hm\n1_1.batch|nobody|RUNNING\n|||||||||||\n1_x|" + "|" * 10 + "\n\n"
-    listing = read_sacct(junk + SACCT)
-    assert len(listing.rows) == 7
-    assert listing.garbage == tuple(line for line in junk.splitlines() if line)
-
-
-def test_a_name_with_the_separator_shifts_no_field() -> None:
-    line = "5|me|RUNNING|0:0|None|1|2|Unknown|3|4|n1|a|b|COMPLETED\n"
-    (row,) = read_sacct(line).rows
-    assert (row.state, row.name) == ("RUNNING", "a|b|COMPLETED")
+    assert (lost.limit, runs.elapsed) == (365 * 86400, 3723)
+    steps = JobRow("1", ((1, 9, 4),), "u", "n", "PENDING")
+    assert [number for number in range(12) if steps.covers(number)] == [1, 5, 9]
 
 
 @cases
-def test_job_ids_are_read(text: str, expected: object) -> None:
-    assert parse_job_id(text) == expected
-
-
-def test_steps_in_a_range_are_respected() -> None:
-    row = JobRow("1", ((1, 9, 4),), "u", "n", "PENDING")
-    assert [number for number in range(12) if row.covers(number)] == [1, 5, 9]
+def test_job_ids_are_read(text: str, expected: object, *, is_part: bool | None) -> None:
+    """Steps and parts of heterogeneous jobs stand in answers too, and are none of ours."""
+    assert commands.parse_job_id(text) == expected
+    for read, lines in ((read_sacct, SACCT), (read_squeue, SQUEUE)):
+        line = lines.splitlines()[0].replace("1_1|", f"{text}|", 1)
+        assert not is_part or read(f"{line}\n{lines}") == read(lines)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +73,7 @@ def test_steps_in_a_range_are_respected() -> None:
     [("0:05", 5), ("1:02:03", 3723), ("2-00:00:01", 172801), ("UNLIMITED", None), ("", None)],
 )
 def test_durations_are_read(text: str, expected: float | None) -> None:
-    assert parse_duration(text) == expected
+    assert commands.parse_duration(text) == expected
 
 
 def test_one_accounting_query_whatever_the_number_of_jobs() -> None:
@@ -112,13 +87,10 @@ def test_one_accounting_query_whatever_the_number_of_jobs() -> None:
     assert [job_id for chunk in chunks for job_id in chunk] == ids
 
 
-def test_fields_asked_for_exist_in_every_release(shared: object) -> None:
-    notes = {}
-    table = shared / "upstream-flags" / "slurm-sacct-fields.tsv"  # type: ignore[operator]
-    for line in table.read_text().splitlines():
-        if line and not line.startswith(("#", "flag")):
-            name, _, _, _, note = line.split("\t")
-            notes[name] = note
+def test_fields_asked_for_exist_in_every_release(shared: Any) -> None:
+    table = (shared / "upstream-flags" / "slurm-sacct-fields.tsv").read_text()
+    rows = (line.split("\t") for line in table.splitlines() if not line.startswith(("#", "flag")))
+    notes = {name: note for name, _, _, _, note in filter(any, rows)}
     argv = commands.sacct_argv(["1"], users=["u"], since=0)
     fields = argv[argv.index("-o") + 1].split(",")
     assert all(notes[name].startswith("present: all") for name in fields)
@@ -138,19 +110,6 @@ def test_any_text_is_read_without_an_exception(text: str) -> None:
             assert row.covers(1) in {True, False}
 
 
-@pytest.mark.parametrize(
-    "job", ["12+0", "12+1", "12+1.0", "12+0.batch", "12+[0-2].0", "12.batch", "12.0", "12_3.extern"]
-)
-def test_steps_and_parts_of_heterogeneous_jobs_are_legible_and_none_of_ours(job: str) -> None:
-    """A person's other jobs stand in the answer too (SchedMD/slurm, src/sacct/print.c)."""
-    assert parse_job_id(job) is None
-    for read, text in ((read_sacct, SACCT), (read_squeue, SQUEUE)):
-        line = text.splitlines()[0].replace("1_1|", f"{job}|", 1)
-        listing = read(f"{line}\n{text}")
-        assert listing == read(text)
-        assert listing.garbage == ()
-
-
 @pytest.mark.site("a second cluster (scripted)")
 def test_the_jobs_of_sibling_clusters_are_told_apart_by_their_heading() -> None:
     """The same number on each: squeue --federation (SchedMD/slurm, src/squeue/squeue.c)."""
@@ -161,30 +120,41 @@ def test_the_jobs_of_sibling_clusters_are_told_apart_by_their_heading() -> None:
     assert [(row.job, row.cluster) for row in listing.rows] == [("7", "east"), ("7", "west")]
 
 
-# SchedMD/slurm, src/sacct/options.c, before it asks slurmdbd; 20.11 has no such field.
-OLD = 'sacct: error: Invalid field requested: "SubmitLine"\n'
-
-
 @pytest.mark.site("Slurm 20.11 and 21.08 (scripted)")
 def test_a_sacct_without_the_submit_line_is_asked_again_without_it() -> None:
+    # SchedMD/slurm, src/sacct/options.c, before it asks slurmdbd; 20.11 has no such field.
+    old = 'sacct: error: Invalid field requested: "SubmitLine"\n'
     calls: list[tuple[str, ...]] = []
 
     def answer(argv: Sequence[str], **_: Any) -> Outcome:
         calls.append(tuple(argv))
         if any("SubmitLine" in word for word in argv):
-            return Outcome(tuple(argv), 1, "", OLD)
+            return Outcome(tuple(argv), 1, "", old)
         return Outcome(tuple(argv), 0, sacct(7, "COMPLETED", place="/runs/x"))
 
     argv = commands.sacct_argv(["7"], users=["me"], since=0)
-    outcome = run_query(SchedulerContext(answer), argv)
-    (row,) = commands.read_sacct(outcome.stdout).rows
+    (row,) = read_sacct(run_query(SchedulerContext(answer), argv).stdout).rows
     assert (row.job, row.state, row.workdir, row.command) == ("7", "COMPLETED", "/runs/x", "")
-    assert len(calls) == 2
-    assert calls[1] == tuple(word.replace(",SubmitLine", "") for word in argv)
-
-
-def test_another_complaint_of_sacct_is_not_asked_again() -> None:
+    assert calls[1:] == [tuple(word.replace(",SubmitLine", "") for word in argv)]
     assert commands.simplify_query(["sacct"], "sacct: error: Problem talking to the database") == []
+
+
+@pytest.mark.parametrize(
+    ("status", "complaint", "answer"),
+    [
+        (127, "sacct: not found", "absent"),
+        (1, "sacct: fatal: Could not establish a configuration source", "absent"),
+        (1, "Slurm accounting storage is disabled", "absent"),
+        (1, "SLURM_CONF names /etc/slurm.conf, which is not there", "failed"),
+        (124, "", "failed"),
+    ],
+    ids=["no program", "no cluster", "no accounting", "a file away for a moment", "time-out"],
+)
+def test_asking_again_is_useless_only_where_nothing_will_answer(
+    status: int, complaint: str, answer: str
+) -> None:
+    outcome = Outcome(("sacct",), status, "", complaint)
+    assert run_queries(SchedulerContext(lambda *_, **__: outcome), [["sacct"]])[1] == answer
 
 
 @cases
@@ -199,13 +169,8 @@ def test_what_is_neither_is_refused(typed: str) -> None:
         parse_mail(typed)
 
 
-def test_it_is_said_what_is_mailed_and_that_a_cluster_may_send_none() -> None:
-    assert "END, FAIL of each array to a@b, if" in str(Mail(("END", "FAIL"), "a@b"))
-    assert "FAIL of each repeat to you" in str(Mail(("FAIL", "ARRAY_TASKS")))
-
-
 @pytest.mark.usefixtures("empty_directory")
-def test_a_script_has_it_and_the_local_queue_says_that_it_sends_none() -> None:
+def test_a_script_has_its_mail_and_the_local_queue_says_that_it_sends_none() -> None:
     words = ("submit", "--dry-run", "--notify", "fail,me@example.org", "--json")
     result = run(*words, "--scheduler", "slurm")
     (array,) = result.data["arrays"]
@@ -213,3 +178,5 @@ def test_a_script_has_it_and_the_local_queue_says_that_it_sends_none() -> None:
     assert any("Slurm mails FAIL" in warning for warning in result.document["warnings"])
     refused = run("submit", "--notify", "END", "--scheduler", "local", "--json")
     assert (refused.returncode, "sends no mail" in refused.error["message"]) == (2, True)
+    assert "END, FAIL of each array to a@b, if" in str(parse_mail("END,FAIL,a@b"))
+    assert "FAIL of each repeat to you" in str(parse_mail("FAIL,ARRAY_TASKS"))

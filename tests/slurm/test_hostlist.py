@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,19 +9,8 @@ from tests.kit.cases import cases
 
 @cases
 def test_node_lists_expand(text: str, names: tuple[str, ...]) -> None:
+    """What is no list of nodes stands for itself."""
     assert expand(text) == names
-
-
-@pytest.mark.parametrize("text", ["", " ", "None assigned", "(null)", "N/A"])
-def test_no_nodes_are_no_names(text: str) -> None:
-    assert expand(text) == ()
-
-
-@pytest.mark.parametrize(
-    "text", ["n[1-", "n]1[", "n[[1]]", "n[a-b]", "n[1-99999999999]", "n[1-60000],m[1-60000]", "n[]"]
-)
-def test_what_is_no_node_list_stands_for_itself(text: str) -> None:
-    assert expand(text) == (text,)
 
 
 @given(st.text(alphabet="n09[]-,a ", max_size=40))
