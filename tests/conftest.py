@@ -30,7 +30,7 @@ SLOW = {"cluster", "containers", "contract", "faults", "lab", "prepare", "recipe
 }
 # What takes longest: begun first, it ends before the rest does.
 LONGEST = (
-    *("faults/test_faults.py", "cluster/test_upstream_programs.py", "contract/test_contract.py"),
+    *("faults/test_faults.py", "contract/test_contract.py"),
     *("containers/test_runtimes.py", "workloads/test_bert_pretrain_training.py"),
     *("cluster/test_main_job.py", "cluster/test_tracking.py", "cluster/test_verdicts.py"),
     *("recipes/test_real_logs.py", "cluster/test_other_clusters.py", "lab/test_lifecycle.py"),

@@ -6,6 +6,7 @@ A key of a JSON file is a row, too, with dots between the levels.
 
 from __future__ import annotations
 
+import json
 import re
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,14 @@ from tests.kit.recipes import HERE
 _UNUSED = re.compile(r"(?i)ignored|not used|unused|no effect|removed before")
 _SWITCHES = ("flag", "absl-bool", "optional-value")
 _TRUTH = r"true|false|1|0|t|f|yes|no|y|n"
+_FORMS = {
+    **dict.fromkeys(("int", "integer"), r"[+-]?\d+"),
+    "float": r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?",
+    **dict.fromkeys(("str2bool", "strtobool", "absl-bool"), _TRUTH),
+    "size": r"\d+[KMG]?",
+    # argparse's type=bool takes any text for true, `False` among them.
+    "bool": r"(?-i:True|)",
+}
 
 
 class Flag(NamedTuple):
@@ -42,24 +51,10 @@ class Flag(NamedTuple):
         words = self.choices.split("|")
         if self.choices and "anything" not in words and re.fullmatch(r"[\w|.-]+", self.choices):
             return "" if value in words else f"{value!r} is not among {self.choices}"
-        return "" if _fits(self.type, value) else f"{value!r} is no {self.type}"
-
-
-def _fits(kind: str, value: str) -> bool:
-    forms = {
-        "int": r"[+-]?\d+",
-        "integer": r"[+-]?\d+",
-        "float": r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?",
-        "str2bool": _TRUTH,
-        "strtobool": _TRUTH,
-        "size": r"\d+[KMG]?",
-        # argparse's type=bool takes any text for true, `False` among them.
-        "bool": r"(?-i:True|)",
-        "absl-bool": _TRUTH,
-    }
-    word = kind.partition(" ")[0]
-    form = forms.get(word) or forms.get(word.removeprefix("absl-"), r".*")
-    return re.fullmatch(form, value, re.IGNORECASE | re.DOTALL) is not None
+        word = self.type.partition(" ")[0]
+        form = _FORMS.get(word) or _FORMS.get(word.removeprefix("absl-"), r".*")
+        fits = re.fullmatch(form, value, re.IGNORECASE | re.DOTALL)
+        return "" if fits else f"{value!r} is no {self.type}"
 
 
 class Program(NamedTuple):
@@ -82,15 +77,10 @@ class Program(NamedTuple):
         return positive if positive is not None and positive.type == "absl-bool" else None
 
 
-def list_folders() -> tuple[Path, ...]:
-    return (HERE / "flags", SHARED / "upstream-flags")
-
-
 @cache
 def read_flag_table(name: str) -> Program | None:
-    path = next(
-        (candidate for folder in list_folders() if (candidate := folder / name).is_file()), None
-    )
+    folders = (HERE / "flags", SHARED / "upstream-flags")
+    path = next(filter(Path.is_file, (folder / name for folder in folders)), None)
     if path is None:
         return None
     first, _, *rows = path.read_text().splitlines()
@@ -121,17 +111,16 @@ def split_programs(argv: list[str]) -> list[tuple[str, list[str]]]:
 
 
 def find_objections(words: list[str], programs: list[Program]) -> list[str]:
-    problems = []
-    remaining = list(words)
+    flags = [flag for program in programs for flag in program.flags.values()]
+    is_positional = any(flag.type.startswith("positional") for flag in flags)
+    problems, remaining = [], list(words)
     while remaining:
         word = remaining.pop(0)
         if not word.startswith("-") or re.fullmatch(r"-\d.*", word):
-            if not any(
-                flag.type.startswith("positional") for p in programs for flag in p.flags.values()
-            ):
+            if not is_positional:
                 problems.append(f"{word}: no flag, and the program takes no such words")
             continue
-        flag = next((candidate for p in programs if (candidate := p.find(word)) is not None), None)
+        flag = next(filter(None, (program.find(word) for program in programs)), None)
         if flag is None:
             problems.append(f"{word}: the program does not know it")
             continue
@@ -144,12 +133,19 @@ def find_objections(words: list[str], programs: list[Program]) -> list[str]:
     return problems
 
 
-def list_keys(document: Any, prefix: str = "") -> list[str]:
+def find_unknown_keys(text: str, tables: list[Program]) -> str:
+    """Return the keys of a JSON document that the program whose keys it has does not know."""
+    keys = [
+        re.sub(r"(?<=\.)(128|512)(?=\.|$)", "<seq>", key) for key in _list_keys(json.loads(text))
+    ]
+    best = max(tables, key=lambda table: len(set(keys) & set(table.flags)))
+    unknown = ", ".join(key for key in keys if key not in best.flags)
+    return unknown and f"{best.title} knows no {unknown}"
+
+
+def _list_keys(document: Any, prefix: str = "") -> list[str]:
     """Return the dotted names of a JSON document's values."""
     if not isinstance(document, dict) or not document:
         return [prefix]
-    return [
-        name
-        for key, value in document.items()
-        for name in list_keys(value, f"{prefix}.{key}" if prefix else key)
-    ]
+    items = ((f"{prefix}.{key}" if prefix else key, value) for key, value in document.items())
+    return [name for key, value in items for name in _list_keys(value, key)]

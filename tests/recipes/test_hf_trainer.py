@@ -6,24 +6,21 @@ import json
 import platform
 import runpy
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from hpcbert.logs.setting import Setting
+from tests.kit.cases import cases
 from tests.kit.paths import REPOSITORY
 from tests.kit.recipes import Reader
 
-_SETTING = Setting(
-    nodes=1, gpus_per_node=2, gpus=2, batch_size_per_device=4, sequence_length=128,
-    accumulation=1, skip=20, iters=120,
-)  # fmt: skip
 _END = {"train_runtime": 63.0, "train_samples_per_second": 15.24, "train_loss": 6.5, "epoch": 1.0}
 
 
-def make_history(loss: float = 6.9, scale: float = 1.0) -> list[dict[str, float]]:
+def make_history(loss: float = 6.9, scale: float = 1.0, later: int = 0) -> list[dict[str, Any]]:
     """Return the records of 120 steps of half a second after a start of two seconds."""
     return [
         {
@@ -31,78 +28,50 @@ def make_history(loss: float = 6.9, scale: float = 1.0) -> list[dict[str, float]
             "grad_norm": 2.3,
             "epoch": place / 120,
             "num_input_tokens_seen": place * 1024,
-            "train_runtime": round(scale * (2.123 + place / 2), 4),
+            "train_runtime": round(scale * (2.123 + place / 2), 4) + later,
             "train_tokens_per_second": place * 1024 / (2 + place / 2),
         }
         for place in range(20, 121, 20)
     ]
 
 
-def print_history(history: list[dict[str, float]], form: str) -> str:
+def print_history(history: list[dict[str, Any]], form: str) -> str:
     """Return a log of release 4, of release 5, or the file trainer_state.json."""
     if form == "trainer_state.json":
         steps = [{**record, "step": 20 * place} for place, record in enumerate(history, 1)]
         state = {"log_history": steps, "max_steps": 120, "train_batch_size": 4}
         return json.dumps(state, indent=2, sort_keys=True) + "\n"
-    if form == "release 4":
-        return "".join(f"{record}\n" for record in history)
-    return "".join(
-        str({name: f"{n:.4g}" if isinstance(n, float) else n for name, n in record.items()}) + "\n"
-        for record in history
-    )
+    if form == "release 5":
+        history = [
+            {name: f"{n:.4g}" if isinstance(n, float) else n for name, n in record.items()}
+            for record in history
+        ]
+    return "".join(f"{record}\n" for record in history)
 
 
-_FORMS = ("release 4", "release 5", "trainer_state.json")
-
-
-@pytest.mark.parametrize("form", _FORMS)
-def test_every_form_gives_the_same_numbers(form: str, tmp_path: Path) -> None:
-    log = print_history([*make_history(), _END], form).encode()
-    readings = [
-        Reader("hf-trainer", tmp_path).read(log, rule, _SETTING) for rule in ("elapsed", "closing")
-    ]
-    assert [reading.throughput for reading in readings] == pytest.approx([16, 15.24], rel=1e-3)
-
-
-@pytest.mark.parametrize(("later", "closing"), [(60, 7.856), (-10, 18.39)], ids=["slow", "fast"])
-def test_a_closing_rate_may_include_another_start(
-    later: int, closing: float, tmp_path: Path
-) -> None:
-    """Where the machine has less to spare inside the window, the clock of the whole run confirms it."""
-    history = make_history()
-    for record in history:
-        record["train_runtime"] += later
-    end = {"train_runtime": 62.2 + later, "train_samples_per_second": closing}
-    log = print_history([*history, end], "release 5").encode()
-    reading = Reader("hf-trainer", tmp_path).read(log, "elapsed", _SETTING)
-    assert reading.throughput == pytest.approx(16, rel=1e-2), reading
-
-
-@pytest.mark.parametrize("form", _FORMS)
-@pytest.mark.parametrize(
-    ("history", "changes", "code"),
-    [
-        pytest.param(make_history(), {"sequence_length": 64}, "window", id="length"),
-        pytest.param(make_history(), {"sequence_length": 100}, "rule", id="odd length"),
-        pytest.param(make_history(float("nan")), {}, "loss", id="loss"),
-        pytest.param(make_history()[:4], {}, "incomplete", id="short"),
-        pytest.param(
-            make_history(scale=0.001), {}, "contradiction", id="clock against the closing rate"
-        ),
-    ],
-)
-def test_what_does_not_fit_gives_no_number(
-    form: str,
-    history: list[dict[str, float]],
-    changes: Mapping[str, int],
-    code: str,
+@cases
+def test_every_form_gives_the_same_number_or_a_reason(
     tmp_path: Path,
+    *,
+    records: dict[str, Any],
+    last: int | None,
+    end: dict[str, float] | None,
+    changes: dict[str, int] | None,
+    numbers: dict[str, float] | None,
+    code: str | None,
 ) -> None:
-    log = print_history([*history, _END], form).encode()
-    setting = _SETTING._replace(**changes)  # type: ignore[arg-type]
-    reading = Reader("hf-trainer", tmp_path).read(log, "elapsed", setting)
-    assert reading.throughput is None
-    assert code in {reason.code for reason in reading.reasons}, reading
+    """A closing rate may include another start: then the clock of the whole run confirms it."""
+    shape = {"nodes": 1, "gpus_per_node": 2, "gpus": 2, "accumulation": 1, "skip": 20, "iters": 120}
+    run: dict[str, Any] = {**shape, "batch_size_per_device": 4, "sequence_length": 128}
+    history = [*make_history(**records)[:last], end or _END]
+    for form in ("release 4", "release 5", "trainer_state.json"):
+        log = print_history(history, form).encode()
+        for rule in numbers or ("elapsed",):
+            number = (numbers or {}).get(rule)
+            setting = Setting(**{**run, **(changes or {})})
+            reading = Reader("hf-trainer", tmp_path).read(log, rule, setting)
+            assert reading.throughput == (number and pytest.approx(number, rel=1e-2)), form
+            assert not code or code in {reason.code for reason in reading.reasons}, reading
 
 
 @pytest.mark.torch

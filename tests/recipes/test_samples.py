@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from functools import cache
 from pathlib import Path
 from statistics import fmean, harmonic_mean, median
@@ -19,6 +20,13 @@ from tests.recipes import variants
 _SAME = 1e-9
 # A number may move by what one step of a hundred does to it, and by no more.
 _SMALL = 0.02
+# A unit in a record: its words before the number, or right after it.
+_UNIT = re.compile(
+    r"(?i)(?:samples?|seq\w*|sentences|examples?|exp|steps?|bandwidth)\S{0,3}[ /_]*(?:per)?[ /_]*s(?:ec|\b|')"
+    r"|\(ms\\?\)|\bms(?:/|,)|\bbandwidth\b"
+)
+# Programs that print a number without a unit: the pattern then has all that may follow it.
+_BARE = {("oneflow", "step"), ("oneflow-models", "step"), ("mlperf-bert", "tracked")}
 
 
 @cache
@@ -35,24 +43,46 @@ def is_right(reading: Reading, value: float, tolerance: float = _SAME) -> bool:
     return math.isclose(reading.throughput, value, rel_tol=tolerance)
 
 
+def check_steps(reading: Reading, rule: Rule) -> None:
+    """Check that the number follows from the times of the steps."""
+    steps = reading.steps
+    if steps is None:  # Closing lines tell of no step.
+        assert rule.kind in ("footer", "custom")
+        return
+    assert len(steps.iterations) == len(steps.seconds)
+    assert sorted(steps.iterations) == list(steps.iterations)
+    assert steps.iterations[-1] == steps.until
+    batch = reading.setting.batch("global", micro=rule.record.counts == "micro-batches")
+    rates = [batch / seconds for seconds in steps.measured]
+    middle = {"median": median, "harmonic": harmonic_mean}.get(rule.average, fmean)(rates)
+    if rule.kind in {"clock", "elapsed"}:
+        middle = harmonic_mean(rates)
+    assert middle == pytest.approx(reading.throughput, rel=0.02)
+
+
 def test_the_sample_gives_what_the_recipe_declares(name: str, tmp_path: Path) -> None:
-    """A bandwidth is told, and is no throughput."""
+    """A bandwidth is told, and is no throughput; each number is read with its unit."""
     recipe, rules = load(name), grammar(name).rules
     declared = dict(recipe.sample.throughput) if recipe.sample else {}
     is_bandwidth = all(rule.unit == "GB/s" for rule in rules)
     assert bool(list_rules(name)) != is_bandwidth
-    if not (declared or is_bandwidth):
-        not_applicable(f"{name} has no [sample]")
-    assert is_bandwidth or rules[0].name in declared
+    assert is_bandwidth or not declared or rules[0].name in declared
     for rule in rules:
         reading = Reader(name, tmp_path).read(sample(name), rule.name)
         if rule.name in declared:
             assert reading.throughput == pytest.approx(declared[rule.name], rel=5e-5), reading
             assert not reading.reasons
             assert "short-window" not in reading.flags
-        else:
+            check_steps(reading, rule)
+        elif declared or is_bandwidth:
             assert reading.throughput is None, f"{rule.name} gives {reading.throughput}, undeclared"
             assert (rule.unit == "GB/s") == ("GB/s" in str(reading.reasons[0]))
+        if rule.field != "time" and rule.kind != "custom" and rule.unit != "GB/s":
+            record = rule.record
+            text = record.contains.decode() + " " + record.match.pattern.decode()
+            assert bool(_UNIT.search(text)) != ((name, record.name) in _BARE), text
+        wide = rule.tolerance > grammar(name).tolerance
+        assert not wide or rule.side != "both", "every wide tolerance has its side"
 
 
 @pytest.mark.parametrize("variant", variants.VARIANTS)
@@ -86,33 +116,22 @@ def test_a_window_that_is_not_whole_or_a_lost_loss_gives_no_number(
             assert variant != "no window" or reason_codes <= expected
 
 
-@pytest.mark.parametrize(
-    "variant",
-    [
+def test_what_every_cluster_does_to_a_log_still_gives_the_number(name: str, tmp_path: Path) -> None:
+    """A terminal, of `docker run -t`, puts a carriage return before each newline."""
+    dressed, read_log = variants.dress(variants.take(name)), Reader(name, tmp_path).read
+    for variant in (
         *("colours", "labels of srun", "one terminal", "two terminals"),
         *("some lines of terminals", "colours in a terminal"),
-    ],
-)
-def test_what_every_cluster_does_to_a_log_still_gives_the_number(
-    name: str, variant: str, tmp_path: Path
-) -> None:
-    """A terminal, of `docker run -t`, puts a carriage return before each newline."""
-    dressed = variants.dress(variants.take(name))[variant]
-    for rule, value in list_rules(name):
-        reading = Reader(name, tmp_path).read(dressed, rule.name)
-        assert reading.throughput == pytest.approx(value, rel=_SAME), f"{rule.name}: {reading}"
-
-
-def test_carriage_returns_before_newlines_change_nothing_of_labels(
-    name: str, tmp_path: Path
-) -> None:
-    """`srun -l` in a terminal: the parts of a line that it cut end there, too."""
-    dressed = variants.dress(variants.take(name))
+    ):
+        for rule, value in list_rules(name):
+            reading = read_log(dressed[variant], rule.name)
+            assert reading.throughput == pytest.approx(value, rel=_SAME), f"{variant}: {reading}"
+    # `srun -l` in a terminal: the parts of a line that it cut end there, too.
     for variant in ("labels of srun", "labels of mpirun", "records that srun split"):
         for rule, _ in list_rules(name):
-            plain = Reader(name, tmp_path).read(dressed[variant], rule.name)
+            plain = read_log(dressed[variant], rule.name)
             typed = dressed[variant].replace(b"\n", b"\r\n")
-            assert Reader(name, tmp_path).read(typed, rule.name) == plain, f"{variant}: {rule.name}"
+            assert read_log(typed, rule.name) == plain, f"{variant}: {rule.name}"
 
 
 def test_an_iteration_that_is_printed_again_counts_as_the_grammar_says(
@@ -135,44 +154,16 @@ def test_an_iteration_that_is_printed_again_counts_as_the_grammar_says(
             assert reading.throughput == pytest.approx(value, rel=_SMALL)
 
 
-def test_a_run_over_midnight_gives_the_same_number(name: str, tmp_path: Path) -> None:
-    taken = variants.take(name)
+def test_a_run_over_midnight_gives_the_same_number_and_half_a_run_no_step(
+    name: str, tmp_path: Path
+) -> None:
+    taken, read_log = variants.take(name), Reader(name, tmp_path).read
     for rule, value in list_rules(name):
         entries = [entry for entry in taken.inside if entry.record is rule.record]
         if rule.kind == "clock" and entries:
             late = variants.move_to_midnight(taken, entries[0])
             if late is not None:
                 assert late != taken.data
-                reading = Reader(name, tmp_path).read(late, rule.name)
-                assert reading.throughput == pytest.approx(value, rel=1e-6), reading
-
-
-def test_step_times_follow_from_the_number(name: str, tmp_path: Path) -> None:
-    declared = load(name).sample
-    if declared is None:
-        not_applicable(f"{name} has no [sample]")
-    for rule in declared.throughput:
-        reading = Reader(name, tmp_path).read(sample(name), rule)
-        steps = reading.steps
-        if steps is None:
-            # Closing lines tell of no step.
-            assert grammar(name).rule(rule).kind in ("footer", "custom")
-            continue
-        assert len(steps.iterations) == len(steps.seconds)
-        assert sorted(steps.iterations) == list(steps.iterations)
-        measured = steps.measured
-        assert measured
-        assert steps.iterations[-1] == steps.until
-        micro = grammar(name).rule(rule).record.counts == "micro-batches"
-        batch = reading.setting.batch("global", micro=micro)
-        used = grammar(name).rule(rule)
-        rates = [batch / seconds for seconds in measured]
-        middle = {"median": median, "harmonic": harmonic_mean}.get(used.average, fmean)(rates)
-        if used.kind in {"clock", "elapsed"}:
-            middle = harmonic_mean(rates)
-        assert middle == pytest.approx(reading.throughput, rel=0.02)
-
-
-def test_a_run_without_a_number_has_no_steps(tmp_path: Path) -> None:
-    half = sample("oneflow")[: len(sample("oneflow")) // 2]
-    assert Reader("oneflow", tmp_path).read(half, "rate").steps is None
+                assert read_log(late, rule.name).throughput == pytest.approx(value, rel=1e-6)
+        half = read_log(taken.data[: len(taken.data) // 2], rule.name)
+        assert half.throughput is not None or half.steps is None

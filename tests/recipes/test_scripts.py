@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from hpcbert.config.recipe import Recipe, VirtualEnvironment
 from hpcbert.errors import UsageError
-from hpcbert.model import Shape
-from tests.kit.paths import TEMPLATES
+from hpcbert.model import LARGEST, Shape
+from hpcbert.script.plan import Request, RequestCell
+from tests.kit import drafts
+from tests.kit.cases import cases
+from tests.kit.cli import run
+from tests.kit.drafts import combined
+from tests.kit.paths import REPOSITORY, TEMPLATES
 from tests.kit.recipes import (
     RUNTIMES,
     Case,
+    Script,
     core,
     fringe,
     grammar,
@@ -26,145 +33,120 @@ from tests.kit.recipes import (
 from tests.kit.waiting import CEILING
 
 
+def render_at_some_precision(case: Case, name: str, renders: Callable[[Case], Script]) -> Script:
+    """Render a case; some settings are refused at all precisions but one."""
+    for preset, precision in ((case.preset, case.precision), *presets(load(name))):
+        with suppress(UsageError):
+            return renders(case._replace(preset=preset, precision=precision))
+    raise AssertionError(case)
+
+
 def test_a_folder_holds_facts_a_script_and_a_sample_and_no_program(name: str) -> None:
-    recipe = load(name)
-    names = {path.name for path in (TEMPLATES / name).iterdir()}
-    assert {"recipe.toml", "run.sh.j2", "sample.log"} <= names
-    usual = {"recipe.toml", "run.sh.j2", "preflight.sh.j2", "sample.log", "README.md"}
-    assert names <= {*usual, *recipe.files, *_list_patches(recipe), *_list_requirements(recipe)}
-
-
-def _list_environments(recipe: Recipe) -> list[VirtualEnvironment]:
-    virtual_environments = (
-        recipe.environment,
-        *(other.environment for other in recipe.on.values()),
+    recipe, folder, page = (
+        load(name),
+        TEMPLATES / name,
+        (TEMPLATES / name / "README.md").read_text(),
     )
-    return [environment for environment in virtual_environments if environment is not None]
-
-
-def _list_patches(recipe: Recipe) -> list[str]:
+    environments = [recipe.environment, *(other.environment for other in recipe.on.values())]
+    made = [environment for environment in environments if environment is not None]
     patches = [
         *recipe.source.patches,
         *(patch for on in recipe.on.values() for patch in on.patches),
     ]
-    return [
-        *patches,
-        *(patch for environment in _list_environments(recipe) for patch in environment.patches),
-    ]
-
-
-def _list_requirements(recipe: Recipe) -> set[str]:
-    return {
-        step.requirements
-        for environment in _list_environments(recipe)
-        for step in environment.install
-    } - {""}
-
-
-def test_an_environment_has_a_version_for_each_package(name: str) -> None:
-    for file in _list_requirements(load(name)):
-        lines = (TEMPLATES / name / file).read_text().splitlines()
+    patches += [patch for environment in made for patch in environment.patches]
+    lists = {step.requirements for environment in made for step in environment.install} - {""}
+    names = {path.name for path in folder.iterdir()}
+    assert {"recipe.toml", "run.sh.j2", "sample.log", "README.md"} <= names
+    usual = {"recipe.toml", "run.sh.j2", "preflight.sh.j2", "sample.log", "README.md"}
+    assert names <= {*usual, *recipe.files, *patches, *lists}
+    for file in lists:
+        lines = (folder / file).read_text().splitlines()
         packages = [line for line in lines if line and not line.startswith("#")]
         assert packages
         for line in packages:
             assert re.fullmatch(r"[\w.-]+(\[[\w,]+\])?==[\w.+!]+", line), f"{file}: {line}"
-
-
-def test_a_patch_says_why_and_is_listed_in_the_readme(name: str) -> None:
-    for patch in _list_patches(load(name)):
-        reason, diff, _ = (TEMPLATES / name / patch).read_text().partition("diff --git ")
+    for patch in patches:
+        reason, diff, _ = (folder / patch).read_text().partition("diff --git ")
         assert len(reason.split()) >= 5, f"{patch} gives no reason"
         assert diff
-        assert f"`{patch}`" in (TEMPLATES / name / "README.md").read_text()
-
-
-def test_recipe_and_grammar_are_read_strictly(name: str) -> None:
-    recipe = load(name)
+        assert f"`{patch}`" in page
     assert grammar(name).rules
     if recipe.source.commit:
         assert re.fullmatch(r"[0-9a-f]{40}", recipe.source.commit), "a commit is named in full"
         assert recipe.source.repository.startswith("https://")
-
-
-def test_protocols_and_options_have_names_that_files_and_flags_can_carry(name: str) -> None:
-    recipe = load(name)
     for word in (*recipe.protocols, *recipe.options):
-        assert re.fullmatch(r"[a-z][a-z0-9_-]*|", word)
+        assert re.fullmatch(r"[a-z][a-z0-9_-]*|", word), "files and flags carry the name"
 
 
-def _parse_scripts(texts: list[str]) -> None:
-    for text in texts:
-        result = subprocess.run(
-            ["bash", "-n"], input=text, capture_output=True, text=True, check=False, timeout=CEILING
-        )
-        assert result.returncode == 0, f"{result.stderr}\n{text}"
-        assert not result.stderr, result.stderr
-
-
-@pytest.mark.parametrize("runtime", RUNTIMES)
-def test_every_shape_precision_and_protocol_renders_for_bash(name: str, runtime: str) -> None:
-    scripts = [render(name, case, runtime=runtime) for case in core(load(name))]
-    for script in scripts:
-        tasks = load(name).tasks_per_node(script.case.shape)
-        assert f"#SBATCH --nodes={script.case.shape.nodes}\n" in script.text
-        assert f"#SBATCH --ntasks-per-node={tasks}\n" in script.text
-        assert "None" not in script.rank
-    _parse_scripts(
-        _select_unlike([text for script in scripts for text in (script.text, script.rank)])
-    )
-
-
-def test_every_model_option_and_compiler_setting_renders_for_bash(name: str) -> None:
-    ranks = [_render_at_some_precision(name, case) for case in fringe(load(name))]
-    _parse_scripts(_select_unlike(ranks))
-
-
-def _render_at_some_precision(name: str, case: Case) -> str:
-    """Return the commands of a rank; some settings are refused at all precisions but one."""
-    for preset, precision in ((case.preset, case.precision), *presets(load(name))):
-        with suppress(UsageError):
-            return render(name, case._replace(preset=preset, precision=precision)).rank
-    raise AssertionError(case)
-
-
-def _render_or_refuse(name: str, case: Case) -> str:
-    try:
-        return render(name, case).rank
-    except UsageError as error:
-        return str(error)
+def test_each_line_of_a_recipe_s_page_works_as_typed(name: str, empty_directory: None) -> None:
+    """A submission is not started: `--dry-run` plans and renders it."""
+    text = (TEMPLATES / name / "README.md").read_text()
+    lines = re.findall(r"^    hpcbert ((?:submit|render) .*)$", text, re.MULTILINE)
+    assert lines
+    for line in lines:
+        words = shlex.split(line)
+        result = run(*words, *(["--dry-run"] if words[0] == "submit" else []))
+        assert result.returncode == 0, result.output
 
 
 def test_each_switch_is_honoured_both_ways_or_refused(name: str) -> None:
     """Of XLA under every protocol, and of the recipe's own switches; a protocol has the default."""
+
+    def render_or_refuse(case: Case) -> str:
+        try:
+            return render(name, case).rank
+        except UsageError as error:
+            return str(error)
+
     recipe, shape = load(name), Shape(1, 8)
     for preset, precision in presets(recipe):
-        on, off, default = (
-            _render_or_refuse(name, Case(shape, preset, precision, xla=xla))
-            for xla in (True, False, None)
-        )
+        case = Case(shape, preset, precision)
+        on, off, default = (render_or_refuse(case._replace(xla=xla)) for xla in (True, False, None))
         assert on != off, preset.name
         assert "--xla" in on or recipe.xla, on
-        usual = render(name, Case(shape, preset, precision)).point
+        usual = render(name, case).point
         assert default == (on if usual.xla else off) or recipe.xla not in (True, False)
         assert usual.xla == preset.xla
-    switches = [option for option in recipe.options.values() if option.kind == "bool"]
-    for option in switches:
-        texts = {
-            _render_or_refuse(name, Case(shape, *pair, settings=((option.name, value),)))
-            for value in ("true", "false")
-            for pair in presets(recipe)[:1]
-        }
-        assert len(texts) == 2, option.name
+    for option in recipe.options.values():
+        if option.kind == "bool":
+            case = Case(shape, *presets(recipe)[0])
+            pairs = [((option.name, value),) for value in ("true", "false")]
+            assert len({render_or_refuse(case._replace(settings=pair)) for pair in pairs}) == 2
+    if "cpu" in recipe.devices:
+        small = render(name, Case(Shape(1, 1), *presets(recipe.for_device("cpu"))[0], device="cpu"))
+        assert small.point.model.endswith("tiny")
+        assert small.point.batch_size_per_device == 4
+        assert "30 iterations, the first 10 are warm-up" in small.text
 
 
-def test_on_the_cpu_the_default_is_small_and_short(name: str) -> None:
-    recipe = load(name)
-    if "cpu" not in recipe.devices:
-        return
-    script = render(name, Case(Shape(1, 1), *presets(recipe.for_device("cpu"))[0], device="cpu"))
-    assert script.point.model.endswith("tiny")
-    assert script.point.batch_size_per_device == 4
-    assert "30 iterations, the first 10 are warm-up" in script.text
+@cases
+def test_settings_reach_the_program_or_are_refused(
+    tmp_path: Path,
+    *,
+    recipe: str,
+    shape: str | None,
+    request_: dict[str, object] | None,
+    cell: tuple[object, ...] | None,
+    settings: dict[str, str] | None,
+    says: tuple[str, ...] | None,
+    refused: str | None,
+) -> None:
+    """What a program can't do is refused before a job waits for its start."""
+    cells = (RequestCell(Shape.parse(shape or "1n1g"), *(cell or ())),)  # type: ignore[arg-type]
+    request = Request(cells[0].shape, cells, settings=settings or {}, **(request_ or {}))  # type: ignore[arg-type]
+
+    def draft() -> str:
+        site, options = drafts.reference(tmp_path), {"dry": True}
+        own = load(recipe)
+        made = drafts.drafted(site, request, framework_recipe=own, options=options)
+        return "".join(made.scripts.values())
+
+    if refused:
+        with pytest.raises(UsageError, match=refused):
+            draft()
+    else:
+        text = draft()
+        assert [words for words in says or () if words not in text] == []
 
 
 @pytest.mark.parametrize("recipe", ["pytorch", "hf-trainer", "composer"])
@@ -176,31 +158,62 @@ def test_a_compiler_that_cannot_link_is_refused_before_a_job_starts(recipe: str)
         render(recipe, case, python="/a b/bin/python")
 
 
-def _select_unlike(texts: list[str]) -> list[str]:
-    """Return texts that differ in more than numbers."""
-    return list({re.sub(r"\d+", "0", text): text for text in texts}.values())
-
-
 @pytest.mark.needs("shellcheck")
 def test_scripts_are_clean_for_shellcheck(name: str, tmp_path: Path) -> None:
-    recipe = load(name)
-    scripts = [
-        render(name, Case(shape, *presets(recipe)[0]), runtime=runtime)
-        for shape, runtime in ((Shape(1, 1), "none"), (Shape(4, 8), "pyxis"))
-    ]
-    cases = [*core(recipe), *fringe(recipe)]
+    recipe, texts = load(name), {}
+    for runtime, case in zip(
+        RUNTIMES, [core(recipe)[place] for place in (0, -1, 1, -2)], strict=True
+    ):
+        script = render(name, case, runtime=runtime)
+        assert f"#SBATCH --nodes={case.shape.nodes}\n" in script.text
+        tasks = load(name).tasks_per_node(case.shape)
+        assert f"#SBATCH --ntasks-per-node={tasks}\n" in script.text
+        texts[runtime] = script.text
     head = "#!/bin/bash\n# shellcheck disable=SC2317,SC2329 # called by traps\nset -euo pipefail\n"
-    texts = [_render_at_some_precision(name, case) for case in cases]
-    ranks = _select_unlike([f"{head}{text}\n" for text in texts])
-    files = []
-    for number, text in enumerate([*(script.text for script in scripts), *ranks]):
-        files.append(tmp_path / f"{number}.sh")
-        files[-1].write_text(text)
-    result = subprocess.run(
-        ["shellcheck", "--shell=bash", "--norc", *map(str, files)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=CEILING,
-    )
+    for case in [*core(recipe)[-1:], *fringe(recipe)]:
+        rank = render_at_some_precision(case, name, lambda case: render(name, case)).rank
+        texts[re.sub(r"\d+", "0", rank)] = f"{head}{rank}\n"
+    files = [tmp_path / f"{number}.sh" for number in range(len(texts))]
+    for file, text in zip(files, texts.values(), strict=True):
+        file.write_text(text)
+    argv = ["shellcheck", "--shell=bash", "--norc", *map(str, files)]
+    result = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=CEILING)
     assert result.returncode == 0, result.stdout
+
+
+# --- The table of sbatch/README.md names all that a script assigns --------------------------------
+
+
+def list_top_level(text: str) -> set[str]:
+    """Return the names that a script assigns and calls before and after its functions."""
+    head, _, functions = text.partition("\ntrain() {")
+    text = head + "\n" + functions.rpartition("\n}\n")[2]
+    text = re.sub(r"=\($.*?^\)$", "=()", text, flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"#.*|'[^']*'|\"[^\"]*\"|\$\w+", "''", text)
+    text = re.sub(r"=\([^()]*\)", "=()", text)
+    lines = [line for line in text.splitlines() if re.match(r"[a-z]", line)]
+    calls = {line.split()[0] for line in lines if re.match(r"[a-z_]+( |$)", line)}
+    return {
+        name for line in lines for name in re.findall(r"(?<![-\w$\"'=/,{])([a-z_]+)=", line)
+    } | calls
+
+
+def test_the_table_names_every_line_of_a_script(tmp_path: Path) -> None:
+    page = (REPOSITORY / "sbatch/README.md").read_text()
+    cells = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    listed = set(re.findall(r"`([a-z_]+)(?:=|\(\)|`)", " ".join(cells)))
+    texts = [path.read_text() for path in (REPOSITORY / "sbatch").glob("*.sbatch")]
+    assert texts
+    case = Case(Shape(4, 8), *presets(load("pytorch"))[0])
+    for runtime in RUNTIMES:
+        texts.append(render("pytorch", case, runtime=runtime).text)
+        names = list_top_level(texts[-1])
+        assert {"campaign", "environment", "run_repeats", "begin_job"} <= names
+    largest = combined(Shape(1, 2), batch_sizes=(LARGEST,))
+    texts += drafts.drafted(tmp_path, largest).scripts.values()
+    checked, options = (
+        combined(Shape(2, 2), scaling=True),
+        {"preflight": True, "stop_on_failure": True},
+    )
+    texts += drafts.drafted(tmp_path, checked, options=options).scripts.values()
+    assert {name for text in texts for name in list_top_level(text)} <= listed

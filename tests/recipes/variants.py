@@ -7,6 +7,7 @@ reason; any other number is a lie.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from functools import cache
@@ -56,10 +57,6 @@ class Sample(NamedTuple):
     iters: int
     entries: list[LogEntry]
 
-    @property
-    def inside(self) -> list[LogEntry]:
-        return self._select(self.entries)
-
     def of_rule(self, rule: Rule) -> list[LogEntry]:
         """Return the rule's own records inside the window, its middle first.
 
@@ -68,9 +65,13 @@ class Sample(NamedTuple):
         entries = [entry for entry in self.entries if entry.record is rule.record]
         if rule.kind != "footer" and rule.after.by == "record":
             entries = entries[rule.after.resolve(skip=self.skip, iters=self.iters) :]
-        return self._select(entries)
+        return self.select(entries)
 
-    def _select(self, entries: list[LogEntry]) -> list[LogEntry]:
+    @property
+    def inside(self) -> list[LogEntry]:
+        return self.select(self.entries)
+
+    def select(self, entries: list[LogEntry]) -> list[LogEntry]:
         inside = [entry for entry in entries if self.skip < (entry.iterations or 0) < self.iters]
         half = len(inside) // 2
         return inside[half:] + inside[:half]
@@ -104,66 +105,57 @@ def take(name: str) -> Sample:
 
 def cut_short(sample: Sample, _: Rule) -> Iterator[bytes]:
     """Cut at lines' ends, and within the fields of records."""
-    data = sample.data
+    data, entries = sample.data, sample.entries
     ends = [match.end() for match in re.finditer(rb"\n", data)]
-    many = max(2, min(25, 500_000 // len(data)))  # Long samples take longer to read.
-    for end in ends[:: max(1, len(ends) // many)] + ends[-many // 3 :]:
-        yield data[:end]
-    entries = sample.entries
+    many = max(2, min(12, 250_000 // len(data)))  # Long samples take longer to read.
+    yield from (data[:end] for end in ends[:: max(1, len(ends) // many)] + ends[-many // 3 :])
     for entry in entries[:: max(1, len(entries) * 6 // many)] + entries[-2:]:
-        for name in entry.match.groupdict():
-            start, end = entry.match.span(name)
-            for at in (start + 1, (start + end) // 2, end - 1, end, end + 1):
-                yield data[:at]
+        for start, end in map(entry.match.span, entry.match.groupdict()):
+            yield from (data[:at] for at in (start + 1, end - 1, end, end + 1))
 
 
 def dress(sample: Sample) -> dict[str, bytes]:
     """Return the sample as launchers and terminals show it."""
-    data = sample.data
-    lines = data.split(b"\n")[:-1]
-    starts = sorted({sample.find_line(entry)[0] for entry in sample.entries}, reverse=True)
+    data, lines = sample.data, sample.data.split(b"\n")[:-1]
     glued = broken = data
-    for start in starts:
+    for start in sorted({sample.find_line(entry)[0] for entry in sample.entries}, reverse=True):
         glued = glued[:start] + _BAR + glued[start:]
         broken = broken[:start] + _BAR + b"\r" + broken[start:]
-    stamp = b"Thu Dec 17 17:24:46 2020"
     forms = {
         "colours": b"\x1b[32m%s\x1b[0m\n",
         "labels of mpirun": b"[1,0]<stdout>:%s\n",
-        "dated labels": stamp + b"[1,0]<stdout>:%s\n",
+        "dated labels": b"Thu Dec 17 17:24:46 2020[1,0]<stdout>:%s\n",
         "labels of pdsh": b"vs003: %s\n",
         "one terminal": b"%s\r\n",
         "two terminals": b"%s\r\r\n",
         "colours in a terminal": b"\x1b[32m%s\r\x1b[0m\n",
     }
-    return {
+    shown = {
         "no last newline": data.rstrip(b"\n"),
         "carriage returns for newlines": data.replace(b"\n", b"\r"),
         "a progress bar before each record": broken,
         "a progress bar glued to each record": glued,
         "labels of srun": _add_labels(sample),
-        "long lines that srun split": b"".join(
-            _split_line(line + b" " + b"x" * 1100) for line in lines
-        ),
-        "records that srun split": b"".join(
-            _split_line(b"x" * 1000 + b" " + line) for line in lines
-        ),
         "zero bytes at the end": data + b"\0" * 4096,
-        "some lines of terminals": b"".join(
-            line + b"\r" * (n % 3) + b"\n" for n, line in enumerate(lines)
-        ),
-        **{name: b"".join(form % line for line in lines) for name, form in forms.items()},
     }
+    for name, form in forms.items():
+        shown[name] = b"".join(form % line for line in lines)
+    parts = [line + b" " + b"x" * 1100 for line in lines]
+    shown["long lines that srun split"] = b"".join(map(_split_line, parts))
+    parts = [b"x" * 1000 + b" " + line for line in lines]
+    shown["records that srun split"] = b"".join(map(_split_line, parts))
+    ends = (b"\n", b"\r\n", b"\r\r\n")
+    mixed = (line + ends[n % 3] for n, line in enumerate(lines))
+    return {**shown, "some lines of terminals": b"".join(mixed)}
 
 
 def _add_labels(sample: Sample) -> bytes:
     """Return the sample as `srun -l` prints it, each rank's records under its number."""
-    ranks, counts = {}, dict[tuple[str, int | None], int]()
+    ranks, counts = {}, Counter[tuple[str, int | None]]()
     for entry in sample.entries:
         key = entry.record.name, entry.iterations
-        rank = counts.get(key, 0) if entry.record.ranks != "one" else 0
-        counts[key] = rank + 1
-        ranks[sample.find_line(entry)[0]] = rank
+        ranks[sample.find_line(entry)[0]] = counts[key] if entry.record.ranks != "one" else 0
+        counts[key] += 1
     labelled, at = [], 0
     for line in sample.data.splitlines(keepends=True):
         labelled.append(b" %2d: " % ranks.get(at, 0) + line)
@@ -197,18 +189,12 @@ def add_evaluations(sample: Sample, _: Rule) -> Iterator[bytes]:
         yield data + line.encode() + b"\n"
 
 
-def lose_record(sample: Sample, rule: Rule) -> Iterator[bytes]:
-    """Leave one of the rule's records out of the window."""
-    for entry in sample.of_rule(rule)[:3]:
-        start, end = sample.find_line(entry)
-        yield sample.data[:start] + sample.data[end:]
-
-
-def copy_line(sample: Sample, rule: Rule) -> Iterator[bytes]:
-    """Write a buffer twice, whole or torn: the copy has the time of the line before it."""
+def lose_or_copy_record(sample: Sample, rule: Rule) -> Iterator[bytes]:
+    """Leave a record out, or write a buffer twice, whole or torn: with the time of the line before."""
     data = sample.data
     for entry in sample.of_rule(rule)[:3]:
         start, end = sample.find_line(entry)
+        yield data[:start] + data[end:]
         for torn in (end, entry.match.end() - 3, (start + end) // 2):
             copy = data[start:torn].rstrip(b"\n") + b"\n"
             yield data[:start] + copy + data[start:]
@@ -224,10 +210,9 @@ def jump(sample: Sample, _: Rule) -> Iterator[bytes]:
 
 def exaggerate(sample: Sample, rule: Rule) -> Iterator[bytes]:
     """Print one number out of proportion."""
-    if rule.field == "time" or rule.kind == "footer":
-        return
     entries = [entry for entry in sample.inside if entry.record is rule.record]
-    for entry in [entry for entry in entries if entry.get(rule.field)][:3]:
+    is_rate = rule.field != "time" and rule.kind != "footer"
+    for entry in [entry for entry in entries if is_rate and entry.get(rule.field)][:2]:
         for factor in (0.01, 100):
             number = float(entry.match[rule.field]) * factor
             yield sample.replace(entry, rule.field, b"%.6f" % number)
@@ -245,23 +230,14 @@ def add_unit(sample: Sample, rule: Rule) -> Iterator[bytes]:
         yield changed
 
 
-def break_number(sample: Sample, _: Rule) -> Iterator[bytes]:
+def break_number(sample: Sample, _: Rule, forms: tuple[bytes, ...] = _BROKEN) -> Iterator[bytes]:
     """Let something touch a number that is not its own."""
-    for form in _BROKEN:
-        yield from _reform_numbers(sample, form)
-
-
-def add_exponent(sample: Sample, _: Rule) -> Iterator[bytes]:
-    """Print a number that is understood, and another one."""
-    yield from _reform_numbers(sample, b"%se3")
-
-
-def _reform_numbers(sample: Sample, form: bytes) -> Iterator[bytes]:
-    for entry in sample.inside[:2] or sample.entries[:2]:
-        for field in ("rate", "seconds", "iteration"):
-            if text := entry.get(field):
-                wrong = form.replace(b"%s", text).replace(b"%%", b"%")
-                yield sample.replace(entry, field, wrong)
+    for form in forms:
+        for entry in sample.inside[:1] or sample.entries[:1]:
+            for field in ("rate", "seconds", "iteration"):
+                if text := entry.get(field):
+                    wrong = form.replace(b"%s", text).replace(b"%%", b"%")
+                    yield sample.replace(entry, field, wrong)
 
 
 VARIANTS: dict[str, Callable[[Sample, Rule], Iterator[bytes]]] = {
@@ -269,13 +245,12 @@ VARIANTS: dict[str, Callable[[Sample, Rule], Iterator[bytes]]] = {
     "dressed": lambda sample, _: iter(dress(sample).values()),
     "twice": double,
     "evaluations": add_evaluations,
-    "a lost record": lose_record,
-    "a line twice": copy_line,
+    "a lost or copied record": lose_or_copy_record,
     "a clock that jumps": jump,
     "out of proportion": exaggerate,
     "another unit": add_unit,
     "a broken number": break_number,
-    "an exponent": add_exponent,
+    "an exponent": lambda sample, rule: break_number(sample, rule, (b"%se3",)),
 }
 
 
@@ -300,8 +275,7 @@ def empty_window(sample: Sample) -> Iterator[bytes]:
 
 def spoil_loss(sample: Sample) -> Iterator[bytes]:
     """Let the loss of the first record that has one be no number."""
-    bad = {"loss": (b"nan", b"NaN", b"inf", b"-inf"), "nan": (b"1",)}
-    for name, words in bad.items():
+    for name, words in {"loss": (b"nan", b"NaN", b"inf", b"-inf"), "nan": (b"1",)}.items():
         entries = [entry for entry in sample.inside or sample.entries if entry.get(name)]
         for entry in entries[:1]:
             yield from (sample.replace(entry, name, word) for word in words)
