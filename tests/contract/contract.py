@@ -8,7 +8,6 @@ import platform
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,8 +18,12 @@ from typing import Any
 import pytest
 import tomli
 
+from hpcbert.system.runner import Runner
+from tests.kit import cli
+from tests.kit.cli import CliResult
+from tests.kit.paths import REPOSITORY
+
 HERE = Path(__file__).resolve().parent
-REPOSITORY = HERE.parents[1]
 MASK = "*"
 # What differs between machines and versions, or is text for a reader.
 VOLATILE = {
@@ -40,51 +43,15 @@ _ENTRY = re.compile(r"^# (.*)\n(\$ .*\n(?:  .*\n)*)", re.MULTILINE)
 # In sentences: ids of campaigns, and digests.
 _VOLATILE_WORDS = re.compile(r"\d{8}T\d{6}Z[\w.-]*|\b[0-9a-f]{12,}\b")
 
-
-@dataclass(frozen=True)
-class Case:
-    """A row of cases.toml.
-
-    Attributes:
-        name: The test's id, and the golden's name.
-        line: What is typed after `hpcbert`; the tests replace {logs} and {campaign}.
-        exit_code: The exit code.
-        golden: Whether the document is compared too.
-        keep: Keys of the row's data that the golden has; empty: all.
-    """
-
-    name: str
-    line: str
-    exit_code: int
-    golden: bool
-    keep: tuple[str, ...]
-
-    @property
-    def path(self) -> Path:
-        """Return where the golden is."""
-        return HERE / "golden" / f"{self.name}.json"
-
-
-def read_cases(group: str) -> list[Case]:
-    """Return the cases of a group of cases.toml."""
-    rows = tomli.loads((HERE / "cases.toml").read_text(encoding="utf-8"))[group]
-    return [
-        Case(
-            name,
-            row["line"],
-            row.get("exit", 0),
-            row.get("golden", True),
-            tuple(row.get("keep", ())),
-        )
-        for name, row in rows.items()
-    ]
+# A row of cases.toml: `line` is what is typed after `hpcbert`, with {logs} and {campaign} replaced.
+Row = Mapping[str, Any]
 
 
 def parametrize(group: str) -> pytest.MarkDecorator:
-    """Return the mark that runs a test on each case of a group."""
-    return pytest.mark.parametrize(
-        "case", [pytest.param(case, id=case.name) for case in read_cases(group)]
-    )
+    """Return the mark that runs a test on each case of a group of cases.toml."""
+    rows = tomli.loads((HERE / "cases.toml").read_text(encoding="utf-8"))[group]
+    cases = [pytest.param(name, row, id=name) for name, row in rows.items()]
+    return pytest.mark.parametrize(("name", "row"), cases)
 
 
 @dataclass(frozen=True)
@@ -93,38 +60,32 @@ class Place:
 
     directory: Path
 
-    def run(self, line: str) -> subprocess.CompletedProcess[str]:
-        """Run a command line, with nothing of the tester's settings."""
-        environment = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("HPCBERT_", "SLURM_"))
-        }
-        environment |= {"HOME": str(self.directory), "PYTHONPATH": str(REPOSITORY)}
+    def run(self, line: str, run: Runner = cli.start_process) -> CliResult:
+        """Run a command line, with nothing of the tester's settings; in a process of its own."""
+        theirs = ("HPCBERT_", "SLURM_")
+        env = {name: text for name, text in os.environ.items() if not name.startswith(theirs)}
+        env |= {"HOME": str(self.directory), "PYTHONPATH": str(REPOSITORY)}
         argv = [sys.executable, "-m", "hpcbert", *shlex.split(line)]
-        return subprocess.run(
-            argv,
-            check=False,
-            cwd=self.directory,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            stdin=subprocess.DEVNULL,
-        )
+        outcome = run(argv, env=env, cwd=self.directory)
+        return CliResult(outcome.argv, outcome.returncode, outcome.stdout, outcome.stderr)
+
+    def read(self, line: str, status: int = 0) -> dict[str, Any]:
+        """Run a command line with this exit status, and return its document."""
+        result = self.run(f"{line} --json")
+        assert result.returncode == status, result
+        return result.document
 
     @cached_property
     def campaign(self) -> str:
         """Return the id of its first campaign."""
-        document = json.loads(self.run("list --json").stdout)
-        return str(document["data"]["campaigns"][-1]["campaign"])
+        return str(self.read("list")["data"]["campaigns"][-1]["campaign"])
 
 
 def make_place(directory: Path) -> Place:
     """Fill a directory with a site, and a recipe whose rates are exact and the same everywhere."""
     shutil.copytree(HERE / "recipes", directory / "templates")
     place = Place(directory)
-    assert place.run("init --local --json").returncode == 0
+    place.read("init --local")
     return place
 
 
@@ -134,46 +95,53 @@ def copy_place(place: Place, directory: Path) -> Place:
     return Place(directory)
 
 
-def check_case(case: Case, place: Place, *, regenerate: bool, **names: object) -> None:
+def check_case(name: str, row: Row, place: Place, *, regenerate: bool, **values: object) -> None:
     """Run a case, and compare its exit code and its document."""
-    line = case.line
-    for name, value in names.items():
-        line = line.replace(f"{{{name}}}", shlex.quote(str(value)))
-    result = place.run(f"{line} --json")
-    assert result.returncode == case.exit_code, result.stdout + result.stderr
-    answer = json.loads(result.stdout.splitlines()[-1])
-    check_wording(case, answer["errors"], {**names, "HERE": place.directory}, regenerate=regenerate)
-    document = mask(answer)
-    if not case.golden:
+    line = row["line"]
+    for key, value in values.items():
+        line = line.replace(f"{{{key}}}", shlex.quote(str(value)))
+    # In this process, which takes less time; refusals of click's parser get a document in main.
+    result = place.run(f"{line} --json", cli.run_here)
+    result = result if result.stdout else place.run(f"{line} --json")
+    assert result.returncode == row.get("exit", 0), result
+    answer = result.document
+    names = {**values, "HERE": place.directory}
+    check_wording(name, row["line"], answer["errors"], names, regenerate=regenerate)
+    if not row.get("golden", True):
         return
-    if case.keep:
-        document["data"] = dict(find_keys(document["data"], case.keep))
+    document = mask(answer)
+    if "keep" in row:
+        document["data"] = dict(find_keys(document["data"], row["keep"]))
+    path = HERE / "golden" / f"{name}.json"
     if regenerate:
         text = json.dumps(document, indent=1, ensure_ascii=False, sort_keys=True)
-        case.path.write_text(f"{text}\n", encoding="utf-8")
-    golden = json.loads(case.path.read_text(encoding="utf-8"))
-    assert list(differences(golden, document)) == []
+        path.write_text(f"{text}\n", encoding="utf-8")
+    assert list(differences(json.loads(path.read_text(encoding="utf-8")), document)) == []
 
 
 def check_wording(
-    case: Case, errors: Sequence[dict[str, Any]], names: Mapping[str, object], *, regenerate: bool
+    name: str,
+    line: str,
+    errors: Sequence[dict[str, Any]],
+    names: Mapping[str, object],
+    *,
+    regenerate: bool,
 ) -> None:
     """Compare what a refused command line says with the text of its command in `wording/`."""
-    path = HERE / "wording" / f"{case.line.split()[0]}.txt"
+    path = HERE / "wording" / f"{line.split(maxsplit=1)[0]}.txt"
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     entries = dict(_ENTRY.findall(text))
     # What an error of the scheduler says depends on whether the machine has Slurm.
     errors = [error for error in errors if error["code"] != "scheduler"]
-    lines = [line for error in errors for line in list_sentences(error)]
-    entry = "".join(f"  {line}\n" for line in lines)
-    for name, value in names.items():
-        entry = entry.replace(str(value), f"{{{name}}}")
-    entry = entry and f"$ hpcbert {case.line}\n{_VOLATILE_WORDS.sub(MASK, entry)}"
-    if regenerate and entry != entries.get(case.name, ""):
-        entries[case.name] = entry
-        texts = (f"# {name}\n{text}" for name, text in sorted(entries.items()) if text)
+    entry = "".join(f"  {text}\n" for error in errors for text in list_sentences(error))
+    for key, value in names.items():
+        entry = entry.replace(str(value), f"{{{key}}}")
+    entry = entry and f"$ hpcbert {line}\n{_VOLATILE_WORDS.sub(MASK, entry)}"
+    if regenerate and entry != entries.get(name, ""):
+        entries[name] = entry
+        texts = (f"# {key}\n{text}" for key, text in sorted(entries.items()) if text)
         path.write_text("\n".join(texts), encoding="utf-8")
-    assert entry == entries.get(case.name, "")
+    assert entry == entries.get(name, "")
 
 
 def list_sentences(error: dict[str, Any]) -> list[str]:
@@ -196,34 +164,28 @@ def mask(value: Any) -> Any:
 
 def find_keys(value: Any, keys: Sequence[str], path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield all values under some keys, with their paths in the document."""
-    items: Iterator[tuple[str, Any]] = iter(())
-    if isinstance(value, dict):
-        items = iter(value.items())
+    items = value if isinstance(value, dict) else {}
     if isinstance(value, list):
-        items = ((str(number), inner) for number, inner in enumerate(value))
-    for key, inner in items:
+        items = {str(number): item for number, item in enumerate(value)}
+    for key, item in items.items():
         if key in keys:
-            yield f"{path}{key}", inner
+            yield f"{path}{key}", item
         else:
-            yield from find_keys(inner, keys, f"{path}{key}.")
+            yield from find_keys(item, keys, f"{path}{key}.")
 
 
 def differences(golden: Any, answer: Any, path: str = "$") -> Iterator[str]:
     """Yield where an answer lacks or changes what the golden has."""
     if golden == MASK and isinstance(answer, str):
         return
-    if type(golden) is not type(answer):
-        yield f"{path}: {golden!r} became {answer!r}"
-    elif isinstance(golden, dict):
-        for key, value in golden.items():
-            if key in answer:
-                yield from differences(value, answer[key], f"{path}.{key}")
-            else:
-                yield f"{path}.{key} is missing"
-    elif isinstance(golden, list):
+    if isinstance(golden, dict) and isinstance(answer, dict):
+        yield from (f"{path}.{key} is missing" for key in golden.keys() - answer.keys())
+        for key in golden.keys() & answer.keys():
+            yield from differences(golden[key], answer[key], f"{path}.{key}")
+    elif isinstance(golden, list) and isinstance(answer, list):
         if len(golden) != len(answer):
             yield f"{path}: {len(golden)} items became {len(answer)}"
-        for number, (golden_item, answer_item) in enumerate(zip(golden, answer, strict=False)):
-            yield from differences(golden_item, answer_item, f"{path}[{number}]")
-    elif golden != answer:
+        for number, items in enumerate(zip(golden, answer, strict=False)):
+            yield from differences(*items, f"{path}[{number}]")
+    elif type(golden) is not type(answer) or golden != answer:
         yield f"{path}: {golden!r} became {answer!r}"

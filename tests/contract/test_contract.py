@@ -1,138 +1,102 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
-from tests.contract.conftest import INCOMPLETE
-from tests.contract.contract import HERE, Case, Place, check_case, differences, mask, parametrize
+from tests.contract.contract import HERE, Place, Row, check_case, differences, mask, parametrize
+from tests.kit import cli
 from tests.kit.cases import read_constant
 from tests.kit.needs import SHARED
 
 pytestmark = pytest.mark.contract
-USAGE = 2
-CAMPAIGN_FILE = """
-schema = 1
-frameworks = ["fixed"]
-shapes = ["1n1g", "1n2g"]
-repeats = 2
-[batch_sizes]
-fp32 = [32, 64]
-"""
-# docs/reference/exit-codes.md
-EXIT_CODES = read_constant(__file__, "EXIT_CODES")
-
-
-@pytest.fixture
-def regenerate(request: pytest.FixtureRequest) -> bool:
-    return bool(request.config.getoption("--regenerate", default=False))
 
 
 @parametrize("commands")
-def test_command(case: Case, place: Place, regenerate: bool) -> None:
-    check_case(case, place, regenerate=regenerate)
+def test_command(name: str, row: Row, place: Place, regenerate: bool) -> None:
+    check_case(name, row, place, regenerate=regenerate)
 
 
 @parametrize("campaign")
-def test_command_on_a_campaign(case: Case, campaign: Place, regenerate: bool) -> None:
-    check_case(case, campaign, regenerate=regenerate, campaign=campaign.campaign)
+def test_command_on_a_campaign(name: str, row: Row, campaign: Place, regenerate: bool) -> None:
+    check_case(name, row, campaign, regenerate=regenerate, campaign=campaign.campaign)
 
 
 @parametrize("broken")
-def test_command_on_a_broken_campaign(case: Case, broken: Place, regenerate: bool) -> None:
-    check_case(case, broken, regenerate=regenerate, campaign=broken.campaign)
+def test_command_on_a_broken_campaign(name: str, row: Row, broken: Place, regenerate: bool) -> None:
+    check_case(name, row, broken, regenerate=regenerate, campaign=broken.campaign)
 
 
 @pytest.mark.needs("logs")
 @parametrize("logs")
-def test_command_on_real_logs(case: Case, place: Place, regenerate: bool) -> None:
-    check_case(case, place, regenerate=regenerate, logs=SHARED / "logs")
+def test_command_on_real_logs(name: str, row: Row, place: Place, regenerate: bool) -> None:
+    check_case(name, row, place, regenerate=regenerate, logs=SHARED / "logs")
 
 
 def test_data_is_checked_and_shown(place: Place) -> None:
-    assert place.run("data make data --format tfrecord --samples 64 --files 1").returncode == 0
-    assert place.run("data check data --json").returncode == 0
-    assert place.run("data show data --json").returncode == 0
+    for line in ("make data --format tfrecord --samples 64 --files 1", "check data", "show data"):
+        place.read(f"data {line}")
 
 
-def test_an_archive_gives_the_campaign_s_table(campaign: Place) -> None:
+def test_a_campaign_is_archived_written_in_every_format_and_reported(campaign: Place) -> None:
     name = campaign.campaign
-    assert campaign.run(f"archive {name} --output table.zip").returncode == 0
-    first, second = (campaign.run(f"collect {path} --json") for path in (name, "table.zip"))
-    assert first.returncode == second.returncode == 0
-    rows, archived = (
-        mask(json.loads(result.stdout)["data"]["tables"][0]["rows"]) for result in (first, second)
-    )
-    assert [row["median"] for row in rows] == [row["median"] for row in archived] == [102.0, 202.0]
-
-
-def test_every_format_of_a_table_is_written(campaign: Place) -> None:
+    campaign.read(f"archive {name} --output table.zip")
+    tables = [campaign.read(f"collect {path}")["data"]["tables"] for path in (name, "table.zip")]
+    for (table,) in tables:
+        assert [row["median"] for row in table["rows"]] == [102.0, 202.0]
     for form in ("text", "wide", "markdown", "csv", "csv-runs", "json", "parquet", "dlperf-json"):
         path = campaign.directory / f"table.{form}"
-        result = campaign.run(f"collect {campaign.campaign} --format {form} --output {path.name}")
+        line = f"collect {name} --format {form} --output {path.name}"
+        result = campaign.run(line, cli.run_here)
         assert (result.returncode, path.stat().st_size > 0) == (0, True), result.stderr
-
-
-def test_a_report_has_its_files(campaign: Place) -> None:
-    result = campaign.run(f"report {campaign.campaign} --output page --lang zh --json")
-    assert result.returncode == 0, result.stdout
+    campaign.read(f"report {name} --output page --lang zh")
     assert (campaign.directory / "page" / "index.html").is_file()
 
 
 def test_a_campaign_file_is_planned_as_the_options_are(place: Place) -> None:
-    (place.directory / "table.toml").write_text(CAMPAIGN_FILE, encoding="utf-8")
+    text = read_constant(__file__, "CAMPAIGN_FILE")
+    (place.directory / "table.toml").write_text(text, encoding="utf-8")
     options = "--fw fixed --shapes 1n1g,1n2g --batch-size 32,64 --repeats 2"
-    plans = [
-        json.loads(place.run(f"plan {words} --json").stdout) for words in ("table.toml", options)
-    ]
+    plans = [place.read(f"plan {words}")["data"] for words in ("table.toml", options)]
     points = [
-        [(point["point"], point["repeats"]) for point in plan["data"]["campaigns"][0]["points"]]
+        sorted((point["point"], point["repeats"]) for point in plan["campaigns"][0]["points"])
         for plan in plans
     ]
     assert len(points[0]) == 4
-    assert sorted(points[0]) == sorted(points[1])
+    assert points[0] == points[1]
 
 
 def test_a_running_campaign_is_cancelled_and_removed(place: Place) -> None:
-    line = "submit --fw fixed --repeats 2 --env SLEEPS=600"
-    assert place.run(f"{line} --json").returncode == 0
+    place.read("submit --fw fixed --repeats 2 --env SLEEPS=600")
     name = place.campaign
-    assert place.run(f"rm {name} --yes").returncode == USAGE
-    assert place.run(f"cancel {name} --yes --json").returncode == 0
-    result = place.run(f"monitor {name} --json")
-    assert result.returncode == 0, result.stdout
-    assert place.run(f"collect {name} --json").returncode == INCOMPLETE
-    assert place.run(f"rm {name} --yes --json").returncode == 0
-    assert json.loads(place.run("list --json").stdout)["data"]["campaigns"] == []
+    for line, status in (
+        (f"rm {name} --yes", 2),
+        (f"cancel {name} --yes", 0),
+        (f"monitor {name}", 0),
+        (f"collect {name}", 4),
+        (f"rm {name} --yes", 0),
+    ):
+        place.read(line, status)
+    assert place.read("list")["data"]["campaigns"] == []
 
 
 def test_a_rehearsal_gives_no_number(place: Place) -> None:
-    result = place.run("submit --fw pytorch --device cpu --repeats 1 --rehearse --wait --json")
-    document = json.loads(result.stdout)
-    assert result.returncode == document["exit_code"] == 0
+    document = place.read("submit --fw pytorch --device cpu --repeats 1 --rehearse --wait")
+    assert document["exit_code"] == 0
     assert document["data"]["repeats"] == {"asked": 1, "rehearsed": 1}
-    collected = place.run("collect --json")
-    assert collected.returncode == USAGE
-    assert "rehearsal" in collected.stdout
+    assert "rehearsal" in str(place.read("collect", status=2)["errors"])
 
 
-@pytest.mark.parametrize(
-    ("golden", "answer", "count"),
-    [
+def test_a_golden_is_contained_in_the_answer_and_masks_what_differs() -> None:
+    for golden, answer, count in (
         ({"a": 1}, {"a": 1, "b": 2}, 0),
         ({"a": 1}, {"b": 2}, 1),
         ({"a": 1}, {"a": 1.0}, 1),
         ({"a": [1]}, {"a": [1, 2]}, 1),
         ({"a": "*"}, {"a": "anything"}, 0),
         ({"a": "*"}, {"a": None}, 1),
-    ],
-)
-def test_containment(golden: Any, answer: Any, count: int) -> None:
-    assert len(list(differences(golden, answer))) == count
-
-
-def test_the_mask_keeps_numbers_and_names() -> None:
+    ):
+        assert len(list(differences(golden, answer))) == count
     document = {"median": 1.5, "shape": "1n1g", "detail": "a sentence", "message": "gone"}
     assert mask(document) == {"median": 1.5, "shape": "1n1g", "detail": "*"}
 
@@ -146,4 +110,6 @@ def test_each_error_has_its_exit_code() -> None:
         for error in document["errors"]
     }
     assert len(codes) > 2
-    assert all(EXIT_CODES[name] == code for name, code in codes)
+    # docs/reference/exit-codes.md
+    exit_codes = read_constant(__file__, "EXIT_CODES")
+    assert all(exit_codes[name] == code for name, code in codes)
