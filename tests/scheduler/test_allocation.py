@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,6 @@ from hpcbert.config import schedulers
 from hpcbert.errors import UsageError
 from hpcbert.model import JobRequest, Shape
 from hpcbert.scheduler import allocation
-from hpcbert.scheduler.allocation import Allocation
 from hpcbert.scheduler.local import backend
 from hpcbert.system.decode import Invalid
 from hpcbert.system.runner import Outcome, run
@@ -22,58 +23,45 @@ from tests.kit.paths import REPOSITORY
 
 # scontrol 22.05: two kinds of nodes, and the jobs of an array whose first has the array's own id.
 SHOWN = read_constant(__file__, "SHOWN")
-ALLOCATION = Allocation(
-    "17",
-    ("n1", "n2", "n3"),
-    {"n1": {"CPU": 4, "GPU": 4}, "n2": {"CPU": 4, "GPU": 4}, "n3": {"CPU": 1, "GPU": 2}},
-)
+ALLOCATION = allocation.Allocation("17", ("n1", "n2", "n3"), read_constant(__file__, "ROOM"))
 
 
-def test_an_allocation_is_read_with_the_gpus_of_each_node() -> None:
-    assert allocation.read_allocation(SHOWN, "17", uid=1000) == ALLOCATION
+def refuses(keyword: str) -> Any:
+    return pytest.raises(UsageError, match=keyword) if keyword else nullcontext()
 
 
 @pytest.mark.parametrize(
     ("text", "uid", "keyword"),
     [
+        (SHOWN, 1000, ""),
         ("", 1000, "not show"),
         (SHOWN.replace("JobId=17 ", "JobId=177 "), 1000, "not show"),
         (SHOWN.replace("RUNNING", "COMPLETING"), 1000, "COMPLETING"),
         (SHOWN, 1001, "belongs to me"),
     ],
-    ids=["no answer", "another job", "over", "another user's"],
+    ids=["ours", "no answer", "another job", "over", "another user's"],
 )
-def test_a_job_that_is_not_ours_or_over_is_refused(text: str, uid: int, keyword: str) -> None:
-    with pytest.raises(UsageError, match=keyword):
-        allocation.read_allocation(text, "17", uid=uid)
-
-
-def test_a_site_can_not_name_it() -> None:
-    assert schedulers.find_traits(schedulers.ALLOCATION).in_allocation
-    with pytest.raises(Invalid, match="local"):
-        schedulers.check_scheduler(schedulers.ALLOCATION)
+def test_an_allocation_is_read_with_the_gpus_of_each_node(
+    text: str, uid: int, keyword: str
+) -> None:
+    with refuses(keyword):
+        assert allocation.read_allocation(text, "17", uid=uid) == ALLOCATION
 
 
 @cases
 def test_the_shell_decides_whether_there_is_an_allocation(
     environ: dict[str, str], keyword: str
 ) -> None:
-    if not keyword:
+    with refuses(keyword):
         assert allocation.read_job_id(environ) == "17"
-        return
-    with pytest.raises(UsageError, match=keyword):
-        allocation.read_job_id(environ)
 
 
 @cases
 def test_what_is_larger_is_refused_with_both_numbers(
     nodes: int, tasks: int, gres: str, numbers: str
 ) -> None:
-    request = replace(JobRequest(), nodes=nodes, tasks_per_node=tasks, gres=gres)
-    if not numbers:
-        allocation.refuse_larger([request], ALLOCATION)
-        return
-    with pytest.raises(UsageError, match=numbers):
+    with refuses(numbers):
+        request = replace(JobRequest(), nodes=nodes, tasks_per_node=tasks, gres=gres)
         allocation.refuse_larger([request], ALLOCATION)
 
 
@@ -83,26 +71,24 @@ def test_the_script_is_that_of_a_job_and_runs_on_the_first_of_its_nodes(tmp_path
         drafted(tmp_path, request, options={"scheduler": name}) for name in ("slurm", "allocation")
     )
     assert list(here.scripts.values()) == list(own_job.scripts.values())
-    (array,) = here.campaign.arrays
-    words = allocation.launch_words(ALLOCATION, array)
+    words = allocation.launch_words(ALLOCATION, here.campaign.arrays[0])
     assert {"HPCBERT_NODELIST=n[1-2]", "--overlap", "--nodelist=n1", "--jobid=17"} <= set(words)
+    assert schedulers.find_traits(schedulers.ALLOCATION).in_allocation
+    with pytest.raises(Invalid, match="local"):
+        schedulers.check_scheduler(schedulers.ALLOCATION)
 
 
 def test_the_steps_of_a_script_take_only_the_nodes_of_the_point() -> None:
     library = REPOSITORY / "hpcbert" / "shell" / "slurm.bash"
-    print_state = (
+    state = (
         f'. "{library}"; printf "%s\\n" "${{part[@]}}" "${{!SLURM_@}}"; echo $SLURM_JOB_NODELIST'
     )
     step = {"SLURM_JOB_ID": "17", "SLURM_NTASKS": "1", "SLURM_RESTART_COUNT": "2"}
     env = {**step, "PATH": os.environ["PATH"], "SLURM_JOB_NODELIST": "n[1-3]"}
-
-    def source(**more: str) -> Outcome:
-        return run(["bash", "-euc", print_state], env={**env, **more})
-
     names = ["SLURM_JOB_ID", "SLURM_JOB_NODELIST"]
-    here = source(HPCBERT_NODELIST="n[1-2]").stdout.split()
+    here = run(["bash", "-euc", state], env={**env, "HPCBERT_NODELIST": "n[1-2]"}).stdout.split()
     assert here == ["--nodelist=n[1-2]", *names, "n[1-2]"]
-    own_job = source().stdout.split()
+    own_job = run(["bash", "-euc", state], env=env).stdout.split()
     assert own_job == [*sorted([*names, "SLURM_NTASKS", "SLURM_RESTART_COUNT"]), "n[1-3]"]
 
 

@@ -17,76 +17,20 @@ from tests.kit import drafts
 from tests.kit.cases import cases, read_constant
 from tests.kit.slurm import Answers, partition
 
-SINFO = read_constant(__file__, "SINFO")
 SHARED = Path("/shared/runs")
 ENFORCED = (
     "ClusterName = c\nSLURM_VERSION = {}\nAccountingStorageEnforce = associations,limits,qos\n"
 )
 
 
-def job(
-    partition: str = "gpu", nodes: int = 1, time: str = "01:00:00", **options: Any
-) -> JobRequest:
-    options = {"gres": "gpu:8", "tasks_per_node": 8, **options}
-    return JobRequest(partition=partition, nodes=nodes, time_limit=time, **options)
-
-
 def list_obstacles(
-    request: JobRequest, answers: Answers | None = None, runs: Path = SHARED
+    answers: Answers | None = None, *, runs: Path = SHARED, **fields: Any
 ) -> list[Finding]:
-    answers = answers or Answers(sinfo=SINFO, partitions="")
-    return list(find_obstacles([request], runs, Cluster(SchedulerContext(answers))))
-
-
-@cases
-def test_what_fits_a_partition_is_let_through(request_fields: dict[str, Any]) -> None:
-    assert list_obstacles(job(**request_fields)) == []
-
-
-@cases
-def test_what_fits_none_is_named_with_what_would(
-    request_fields: dict[str, Any], name: str, detail: str, hint: str
-) -> None:
-    (finding,) = list_obstacles(job(**request_fields))
-    assert (finding.name, finding.status) == (name, "fail")
-    assert detail in finding.detail
-    assert hint in finding.hint
-
-
-@pytest.mark.parametrize("place", ["/tmp/x/runs", "/dev/shm/runs", "/run/user/1/runs", "link"])
-def test_a_directory_of_this_machine_is_refused_where_nodes_are_others(
-    place: str, tmp_path: Path
-) -> None:
-    (tmp_path / "link").symlink_to("/dev/shm")
-    (finding,) = list_obstacles(job(), runs=tmp_path / place)
-    assert finding.name == "runs directory"
-    assert "local to each machine" in finding.detail
-
-
-def test_a_cluster_that_is_this_machine_alone_may_use_any_directory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Here:
-        nodename = "c1.example.org"
-
-    monkeypatch.setattr("os.uname", Here)
-    alone = Answers(sinfo="gpu*|up|1|infinite|1-infinite|gpu:8|c1\n", partitions="")
-    assert list_obstacles(job(), alone, Path("/tmp/runs")) == []
-
-
-def test_without_an_answer_nothing_is_held_against_a_job() -> None:
-    silent = Answers(sinfo="sinfo: error", partitions="")
-    assert list_obstacles(job("gpus", 99), silent, Path("/tmp")) == []
-
-
-@cases
-def test_a_campaign_records_that_its_partition_shares_nodes(
-    sharing: str, slurm: str, tmp_path: Path, *, shares: bool
-) -> None:
-    rules = partition().replace("MaxNodes", f"OverSubscribe={sharing} MaxNodes")
-    site = drafts.site(tmp_path, f"[slurm]\n{slurm}\n")
-    backend = create_scheduler("slurm", SchedulerContext(Answers(partitions=rules)))
-    assert backend.fit(drafts.OPTIONS, site, drafts.load()).shares_nodes == shares
+    """Return what stands in the way of a job of one node and its 8 GPUs, or of other fields."""
+    answers = answers or Answers(sinfo=read_constant(__file__, "SINFO"), partitions="")
+    usual = {"partition": "gpu", "nodes": 1, "time_limit": "01:00:00", "gres": "gpu:8"}
+    job = JobRequest(**{**usual, "tasks_per_node": 8, **fields})
+    return list(find_obstacles([job], runs, Cluster(SchedulerContext(answers))))
 
 
 @pytest.fixture
@@ -108,37 +52,71 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
 
 
 @cases
-def test_what_accounting_allows_is_let_through(
-    request_fields: dict[str, Any], answers: Answers
+def test_what_fits_no_partition_is_named_with_what_would(
+    request_fields: dict[str, Any], name: str | None, detail: str, hint: str, status: str | None
 ) -> None:
-    assert list_obstacles(job(**request_fields), answers) == []
+    assert_found(list_obstacles(**request_fields), name, detail, hint, status or "fail")
 
 
 @cases
-def test_what_would_wait_for_ever_is_named(
-    request_fields: dict[str, Any], name: str, detail: str, hint: str, answers: Answers
+def test_what_accounting_lets_wait_for_ever_is_named(
+    request_fields: dict[str, Any], name: str | None, detail: str, hint: str, answers: Answers
 ) -> None:
-    (finding,) = list_obstacles(job(**request_fields), answers)
-    assert finding.name == name
-    assert detail in finding.detail
-    assert hint in finding.hint
+    assert_found(list_obstacles(answers, **request_fields), name, detail, hint)
+
+
+def assert_found(
+    findings: list[Finding], name: str | None, detail: str, hint: str, status: str = "fail"
+) -> None:
+    """Check for a finding of that name, or for none."""
+    assert [(finding.name, finding.status) for finding in findings] == [(name, status)] * bool(name)
+    assert all(detail in finding.detail and hint in finding.hint for finding in findings)
+
+
+@pytest.mark.parametrize("place", ["/tmp/x/runs", "/dev/shm/runs", "/run/user/1/runs", "link"])
+def test_a_directory_of_this_machine_is_refused_where_nodes_are_others(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "link").symlink_to("/dev/shm")
+    (finding,) = list_obstacles(runs=tmp_path / place)
+    assert finding.name == "runs directory"
+    assert "local to each machine" in finding.detail
+
+    class Here:
+        nodename = "c1.example.org"
+
+    monkeypatch.setattr("os.uname", Here)
+    alone = Answers(sinfo="gpu*|up|1|infinite|1-infinite|gpu:8|c1\n", partitions="")
+    assert list_obstacles(alone, runs=tmp_path / place) == []
+
+
+@cases
+def test_a_campaign_records_that_its_partition_shares_nodes(
+    sharing: str, slurm: str, tmp_path: Path, *, shares: bool
+) -> None:
+    rules = partition().replace("MaxNodes", f"OverSubscribe={sharing} MaxNodes")
+    site = drafts.site(tmp_path, f"[slurm]\n{slurm}\n")
+    backend = create_scheduler("slurm", SchedulerContext(Answers(partitions=rules)))
+    assert backend.fit(drafts.OPTIONS, site, drafts.load()).shares_nodes == shares
 
 
 def test_a_demanded_account_is_named(answers: Answers) -> None:
     answers.user = "me|\n"
-    (finding,) = list_obstacles(job(), answers)
+    (finding,) = list_obstacles(answers)
     assert (finding.name, finding.detail) == ("account", "Jobs here must name an account.")
     assert "proj, short" in finding.hint
 
 
 def test_an_account_stands_for_those_below_it_since_23_02(answers: Answers) -> None:
     answers.partitions = partition("gpu", accounts="root")
-    assert list_obstacles(job(), answers)
+    assert list_obstacles(answers)
     answers.config = ENFORCED.format("24.11.5")
-    assert list_obstacles(job(), answers) == []
+    assert list_obstacles(answers) == []
 
 
 @pytest.mark.parametrize("silent", ["own", "config"])
 def test_what_is_not_enforced_or_not_told_is_passed_over(silent: str, answers: Answers) -> None:
     answers.complaints = {silent: "Access/permission denied\n"}
-    assert list_obstacles(job("closed", nodes=2, account="none", qos="gold"), answers) == []
+    assert list_obstacles(answers, partition="closed", nodes=2, account="none", qos="gold") == []
+    nothing = Answers(sinfo="sinfo: error", partitions="")
+    assert list_obstacles(nothing, partition="gpus", nodes=99, runs=Path("/tmp")) == []
