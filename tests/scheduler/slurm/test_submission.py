@@ -75,38 +75,30 @@ def start_job(draft: Draft, array: Array, job: str, **event: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("hours", [-24 * 30, 5], ids="{} h".format)
 @MARKED
+@pytest.mark.parametrize(("hours", "killed"), [(-24 * 30, False), (5, True)], ids=str)
 def test_a_job_that_keeps_one_mark_is_the_arrays_under_any_clock(
-    tmp_path: Path, changes: dict[str, str], hours: int
+    tmp_path: Path, changes: dict[str, str], hours: int, *, killed: bool
 ) -> None:
     draft = curve(tmp_path, ("fp32",))
     created = format_utc(time.time())
     draft = replace(draft, campaign=replace(draft.campaign, created=created))
     slurm = Wrapped(changes=changes, now=time.time() + hours * 3600)
-    arrays = submit_draft(draft, slurm)
-    assert [(bool(array.seen), array.is_doubtful) for array in arrays] == [(True, False)] * 2
-    assert_waiting(draft, slurm, "100", "101")
-
-
-@pytest.mark.slow
-@MARKED
-@pytest.mark.parametrize("resumed", [False, True])
-def test_killed_before_the_answer_the_job_is_found_and_can_be_cancelled(
-    tmp_path: Path, changes: dict[str, str], *, resumed: bool
-) -> None:
-    draft, slurm = curve(tmp_path, ("fp32",)), Wrapped(changes=changes)
 
     def kill(program: str) -> None:
         if program == "scontrol":
             raise KeyboardInterrupt
 
-    slurm.before = kill
-    with pytest.raises(KeyboardInterrupt):
-        submit_draft(draft, slurm)
-    slurm.before = lambda _: None
-    arrays = submit_draft(draft, slurm, resumed=resumed)
-    assert [array.job_id for array in arrays] == ["100", "101"]
+    if killed:  # before the answer is recorded
+        slurm.before = kill
+        with pytest.raises(KeyboardInterrupt):
+            submit_draft(draft, slurm)
+        slurm.before = lambda _: None
+    arrays = submit_draft(draft, slurm, resumed=killed)
+    assert [(array.job_id, array.is_doubtful) for array in arrays] == [
+        ("100", False),
+        ("101", False),
+    ]
     assert_waiting(draft, slurm, "100", "101")
 
 
