@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcbert.errors import UsageError
@@ -39,19 +39,19 @@ from hpcbert.results.document import (
 from hpcbert.results.formats import FORMATS
 from hpcbert.results.reduce import tabulate
 from tests.kit.cases import cases
+from tests.results.test_reduce import MADE, make_point
 
-MADE = Provenance("1.2.3", "2026-01-02T03:04:05Z", "hpcbert collect")
 # What JSON can hold: no lone halves of characters beyond its first plane.
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
 names = st.text(st.characters(categories=["L", "N", "P"]), min_size=1, max_size=8)
 speeds, counts, seconds = st.floats(1e-3, 1e7), st.integers(1, 9), st.none() | st.floats(0, 1e9)
 
 
-def several(values: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
+def draw_some(values: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
     return st.lists(values, max_size=2).map(tuple)
 
 
-listed, pairs = several(texts), several(st.tuples(texts, texts))
+listed, pairs = draw_some(texts), draw_some(st.tuples(texts, texts))
 attempts = st.builds(
     Attempt, counts, texts, texts, texts, listed, seconds, seconds, texts, state_source=texts
 )
@@ -61,14 +61,13 @@ RUN: dict[str, Any] = {
     "log": texts,
     "nodes": listed,
     "flags": listed,
-    "attempts": several(attempts),
+    "attempts": draw_some(attempts),
     "environments": pairs,
-    "notes": several(st.builds(Note, texts, texts)),
+    "notes": draw_some(st.builds(Note, texts, texts)),
 }
+reasons = st.tuples(st.builds(Reason, st.just("loss"), texts))
 runs = st.builds(Run, counts, counts, speeds, st.just(True), st.just(()), **RUN) | st.builds(
-    *(Run, counts, counts, st.none() | speeds, st.just(False)),
-    st.tuples(st.builds(Reason, st.just("loss"), texts)),
-    **RUN,
+    Run, counts, counts, st.none() | speeds, st.just(False), reasons, **RUN
 )
 scopes = st.sampled_from(("nodes", "repeats", "points"))
 points = st.builds(
@@ -76,9 +75,11 @@ points = st.builds(
     group=st.builds(Group, names, names, names, counts, names, texts),
     shape=st.builds(Shape, counts, counts),
     asked=counts,
-    runs=several(runs),
+    runs=draw_some(runs),
     flags=listed,
-    differences=several(st.builds(Difference, texts, scopes, several(st.tuples(texts, listed)))),
+    differences=draw_some(
+        st.builds(Difference, texts, scopes, draw_some(st.tuples(texts, listed)))
+    ),
     counted=st.none() | st.builds(Counted, counts, st.none() | st.just(99), texts),
     origin=st.none() | st.builds(Origin, st.sampled_from(("campaign", "logs")), texts),
     facts=st.dictionaries(texts, listed, max_size=3).map(lambda facts: tuple(facts.items())),
@@ -95,44 +96,28 @@ sources = st.builds(
     command=listed,
     protocol=st.none() | st.just(Protocol()),
     materials=st.tuples(st.builds(Material, st.just("image"), texts, texts, texts)),
-    environments=several(
+    environments=draw_some(
         st.builds(NodeFacts, texts, listed, st.dictionaries(texts, texts, max_size=1))
     ),
 )
-results = st.builds(
-    *(ResultSet, tables, st.none() | st.builds(Provenance, texts, texts, texts)),
-    *(st.tuples(sources), listed, listed, pairs),
-)
+made = st.none() | st.builds(Provenance, texts, texts, texts)
+results = st.builds(ResultSet, tables, made, st.tuples(sources), listed, listed, pairs)
 
 
+@settings(max_examples=60)
 @given(results)
-def test_results_are_read_back_as_they_were(result_set: ResultSet) -> None:
-    assert parse_results(render_results(result_set), file="x.json") == result_set
-
-
-@given(results)
-def test_what_collect_writes_is_read_back(result_set: ResultSet) -> None:
-    provenance = result_set.made or MADE
-    printed = {
-        "version": 1,
-        "command": "collect",
-        "data": tables_data(result_set.tables, provenance),
-    }
-    for text in (FORMATS["json"].write(result_set.tables, provenance, 0), json.dumps(printed)):
-        assert parse_results(text, file="x.json") == ResultSet(result_set.tables, provenance)
-
-
-def make_run(repeat: int, speed: float) -> Run:
-    return Run(repeat, 0, speed, True, (), "COMPLETED", "sacct", f"{repeat}.log")
+def test_results_and_what_collect_writes_are_read_back_as_they_were(results: ResultSet) -> None:
+    assert parse_results(render_results(results), file="x.json") == results
+    provenance = results.made or MADE
+    data = tables_data(results.tables, provenance)
+    printed = json.dumps({"version": 1, "command": "collect", "data": data})
+    for text in (FORMATS["json"].write(results.tables, provenance, 0), printed):
+        assert parse_results(text, file="x.json") == ResultSet(results.tables, provenance)
 
 
 def make_document() -> Any:
-    group = Group("oneflow", "bert-base", "fp32", 32, "rate")
-    measured = [
-        Measured(group, Shape(1, 1), 3, tuple(make_run(n, 100.0 + n) for n in (1, 2, 3))),
-        Measured(group, Shape(1, 4), 3, tuple(make_run(n, 390.0 + n) for n in (1, 2, 3))),
-    ]
-    return json.loads(render_results(ResultSet(tabulate(measured), MADE)))
+    points = [make_point("1n1g", [101.0, 102.0, 103.0]), make_point("1n4g", [391.0, 392.0, 393.0])]
+    return json.loads(render_results(ResultSet(tabulate(points), MADE)))
 
 
 def read_refusal(document: object) -> str:
@@ -160,18 +145,12 @@ def test_damage_is_named_with_its_place(
     assert message in read_refusal(document)
 
 
-def test_a_table_twice_is_refused() -> None:
-    document = make_document()
-    document["tables"] *= 2
-    assert "1n1g is in tables[1] and in tables[2]" in read_refusal(document)
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("key", ["median", "mean", "cv", "speedup"])
-def test_what_is_not_finite_is_refused(key: str, value: float) -> None:
-    document = make_document()
-    document["tables"][0]["rows"][1][key] = value
-    assert f"tables[1].rows[2].{key} must be a finite number" in read_refusal(document)
+def test_what_is_not_finite_is_refused(key: str) -> None:
+    for value in (math.nan, math.inf, -math.inf):
+        document = make_document()
+        document["tables"][0]["rows"][1][key] = value
+        assert f"tables[1].rows[2].{key} must be a finite number" in read_refusal(document)
 
 
 @pytest.mark.parametrize(
@@ -183,43 +162,37 @@ def test_what_is_no_document_of_results_is_refused(text: str) -> None:
     assert read_refusal(text)
 
 
-def test_a_key_twice_is_refused() -> None:
+def test_what_is_there_twice_or_is_of_another_command_is_named() -> None:
+    document = make_document()
+    document["tables"] *= 2
+    assert "1n1g is in tables[1] and in tables[2]" in read_refusal(document)
     assert "the key 'tables' appears twice" in read_refusal('{"tables": [], "tables": []}')
-
-
-def test_what_another_command_printed_is_named() -> None:
     printed = {"version": 1, "command": "monitor", "data": {"campaigns": []}}
     assert "hpcbert monitor printed" in read_refusal(printed)
     later = {"version": 2, "command": "collect", "data": {"tables": []}}
     assert "version 2; this hpcbert reads 1" in read_refusal(later)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [(b"\xff\xfe{\x00", "not UTF-8"), (b"", "not valid JSON"), (None, "No such file")],
-    ids=["utf-16", "empty", "absent"],
-)
-def test_a_file_that_is_something_else(tmp_path: Path, content: bytes | None, message: str) -> None:
+def test_a_file_that_is_something_else(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(UsageError, match=message) as caught:
-        read_results(path)
-    assert caught.value.where == str(path)
+    for content, message in (
+        (None, "No such file"), (b"\xff\xfe{\x00", "not UTF-8"), (b"", "not valid JSON"),
+    ):  # fmt: skip
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises(UsageError, match=message) as caught:
+            read_results(path)
+        assert caught.value.where == str(path)
+    # A byte order mark is no damage.
+    path.write_text(json.dumps(make_document()), encoding="utf-8-sig")
+    assert read_results(path).made == MADE
 
 
 def test_keys_of_later_versions_are_ignored_and_whole_numbers_are_numbers() -> None:
     document = make_document()
+    plain = parse_results(json.dumps(document), file="r.json")
     row = document["tables"][0]["rows"][1]
     row.update(median=392, min=391)
     for part in (document, document["made"], document["tables"][0], row, row["runs"][0]):
         part["later"] = {"more": 1}
-    assert parse_results(json.dumps(document), file="r.json") == parse_results(
-        json.dumps(make_document()), file="r.json"
-    )
-
-
-def test_a_byte_order_mark_is_no_damage(tmp_path: Path) -> None:
-    path = tmp_path / "results.json"
-    path.write_text(json.dumps(make_document()), encoding="utf-8-sig")
-    assert read_results(path).made == MADE
+    assert parse_results(json.dumps(document), file="r.json") == plain

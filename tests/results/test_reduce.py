@@ -1,17 +1,35 @@
 from __future__ import annotations
 
 import csv
+import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from random import Random
+from typing import Any, cast
 
 import pytest
+import tomli
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcbert.campaign import store
 from hpcbert.errors import UsageError
-from hpcbert.model import Difference, Group, Measured, Point, Reason, Row, Run, Shape
+from hpcbert.model import (
+    Device,
+    Difference,
+    Group,
+    Measured,
+    Point,
+    Provenance,
+    Reason,
+    Row,
+    Run,
+    Shape,
+    SpeedupTable,
+)
+from hpcbert.results.formats import FORMATS
 from hpcbert.results.reduce import (
     FOREIGN,
     Curves,
@@ -21,91 +39,74 @@ from hpcbert.results.reduce import (
     make_group,
     tabulate,
 )
+from tests.kit import cli
+from tests.kit.campaigns import Build, Built, collect_campaigns, report_states
 from tests.kit.cases import cases
 from tests.kit.logs import DEEPSPEED
 
-GROUP = Group("deepspeed", "bert-base", "fp32", 32, "rate")
+MADE = Provenance("1.2.3", "2026-01-02T03:04:05Z", "hpcbert collect")
+GROUP = Group("oneflow", "bert-base", "fp32", 32, "rate")
 speeds = st.floats(1e-3, 1e7)
 
 
-def make_point(shape: str, numbers: Sequence[float | None], repeats: int = 0) -> Measured:
-    runs = tuple(make_run(n, number) for n, number in enumerate(numbers, start=1))
-    return Measured(GROUP, Shape.parse(shape), repeats or len(runs), runs)
+def make_run(repeat: int, rate: float | None, code: str = "loss", **changes: Any) -> Run:
+    """Return a run of a rate in samples/s; without one, it is invalid for a reason of the code."""
+    reasons = () if rate is not None else (Reason(code, "the loss is nan at iteration 7"),)
+    valid = rate is not None
+    run = Run(repeat, 0, rate, valid, reasons, FOREIGN, "none", f"logs/{repeat}.log")
+    return replace(run, **changes)
 
 
-def reduce_points(*points: Measured, require_all: bool = False) -> tuple[Row, ...]:
+def make_point(shape: str, rates: Sequence[float | None], **changes: Any) -> Measured:
+    runs = tuple(make_run(n, rate) for n, rate in enumerate(rates, start=1))
+    return replace(Measured(GROUP, Shape.parse(shape), len(runs), runs), **changes)
+
+
+def make_table(*points: Measured, require_all: bool = False) -> SpeedupTable:
     (table,) = tabulate(points, require_all=require_all)
-    return table.rows
+    return table
 
 
-def make_run(
-    repeat: int, throughput: float | None, *, nodes: tuple[str, ...] = (), bad: bool = False
-) -> Run:
-    bad = bad or throughput is None
-    reasons = (Reason("loss", "the loss is nan"),) if bad else ()
-    return Run(repeat, 0, throughput, not bad, reasons, FOREIGN, "none", f"{repeat}.log", nodes)
+def make_row(*rates: float | None, shape: str = "1n8g", **changes: Any) -> Row:
+    (row,) = make_table(make_point(shape, rates, **changes)).rows
+    return row
 
 
 def test_the_speeds_that_dlperf_printed_reduce_to_its_table() -> None:
-    table = reduce_points(*(make_point(shape, numbers) for shape, numbers in DEEPSPEED.items()))
-    assert [row.median for row in table] == [147.81, 575.07, 1147.9, 2267.55, 4899.37]
-    means = [round(row.mean or 0, 2) for row in table]
+    rows = make_table(*(make_point(shape, rates) for shape, rates in DEEPSPEED.items())).rows
+    assert [row.median for row in rows] == [147.81, 575.07, 1147.9, 2267.55, 4899.37]
+    means = [round(row.mean or 0, 2) for row in rows]
     assert means == [146.31, 577.14, 1155.39, 2288.17, 4893.91]
-    assert [round(row.speedup or 0, 2) for row in table] == [1, 3.89, 7.77, 15.34, 33.15]
-    assert [row.shape.gpus for row in table if "superlinear" in row.flags] == [32]
-    assert table[-1].efficiency == pytest.approx(33.146 / 32, abs=1e-4)
+    assert [round(row.speedup or 0, 2) for row in rows] == [1, 3.89, 7.77, 15.34, 33.15]
+    assert [row.shape.gpus for row in rows if "superlinear" in row.flags] == [32]
+    assert rows[-1].efficiency == pytest.approx(33.146 / 32, abs=1e-4)
 
 
-@given(st.lists(speeds, min_size=1, max_size=9))
-def test_numbers_of_a_row_hang_together(numbers: list[float]) -> None:
-    (row,) = reduce_points(make_point("1n1g", numbers))
-    assert row.median is not None
-    assert row.mean is not None
-    assert row.min == min(numbers) <= row.median <= max(numbers) == row.max
-    assert row.median == statistics.median(numbers)
-    assert row.mean == pytest.approx(statistics.fmean(numbers))
+@given(st.lists(speeds, min_size=1, max_size=9), st.lists(speeds, max_size=4), st.integers(0, 99))
+def test_numbers_of_a_row_hang_together(good: list[float], bad: list[float], seed: int) -> None:
+    """Whatever the order of its runs is, and whatever the invalid ones printed."""
+    row = make_row(*good, shape="1n1g")
+    assert row.median == statistics.median(good)
+    assert row.min == min(good) <= row.median <= max(good) == row.max
+    assert row.mean == pytest.approx(statistics.fmean(good))
     assert row.speedup == 1
-    if len(numbers) > 1:
-        expected = statistics.stdev(numbers) / statistics.fmean(numbers)
-        assert row.cv == pytest.approx(expected, abs=1e-9)
-    else:
-        assert row.cv is None
+    spread = statistics.stdev(good) / statistics.fmean(good) if len(good) > 1 else None
+    assert row.cv == (spread if spread is None else pytest.approx(spread, abs=1e-9))
+    runs = [make_run(n, rate) for n, rate in enumerate(good)]
+    runs += [replace(make_run(100, None), repeat=100 + n, throughput=x) for n, x in enumerate(bad)]
+    Random(seed).shuffle(runs)
+    other = make_row(shape="1n1g", asked=len(runs), runs=tuple(runs))
+    for name in ("median", "mean", "min", "max", "cv"):
+        assert getattr(other, name) == getattr(row, name)
+    assert (other.ok, other.asked) == (len(good), len(runs))
+    assert ("incomplete" in other.flags) == bool(bad)
 
 
-@given(st.lists(speeds, min_size=1, max_size=7), st.randoms())
-def test_the_order_of_runs_does_not_matter(numbers: list[float], random: object) -> None:
-    shuffled = list(numbers)
-    random.shuffle(shuffled)  # type: ignore[attr-defined]
-    (row,), (other,) = (
-        reduce_points(make_point("4n8g", numbers)),
-        reduce_points(make_point("4n8g", shuffled)),
-    )
-    assert (row.median, row.mean, row.cv) == (other.median, other.mean, other.cv)
-
-
-@given(st.lists(speeds, min_size=1, max_size=5), st.lists(speeds, max_size=4))
-def test_runs_that_do_not_count_change_no_number(good: list[float], bad: list[float]) -> None:
-    runs = [make_run(n, number) for n, number in enumerate(good)]
-    runs += [make_run(100 + n, number, bad=True) for n, number in enumerate(bad)]
-    (row,) = reduce_points(Measured(GROUP, Shape(1, 8), len(runs), tuple(runs)))
-    (alone,) = reduce_points(make_point("1n8g", good))
-    assert (row.median, row.mean, row.min, row.max, row.cv) == (
-        alone.median,
-        alone.mean,
-        alone.min,
-        alone.max,
-        alone.cv,
-    )
-    assert (row.ok, row.asked) == (len(good), len(good) + len(bad))
-    assert ("incomplete" in row.flags) == bool(bad)
-
-
-@given(speeds, speeds, st.integers(1, 64), st.integers(1, 8))
+@given(speeds, speeds, st.integers(1, 64), st.integers(2, 8))
 def test_speedup_is_the_ratio_to_one_gpu(single: float, many: float, nodes: int, gpus: int) -> None:
-    shape = f"{nodes}n{gpus}g"
-    if shape == "1n1g":
-        return
-    base, row = reduce_points(make_point("1n1g", [single]), make_point(shape, [many]))
+    base, row = make_table(
+        make_point("1n1g", [single]), make_point(f"{nodes}n{gpus}g", [many])
+    ).rows
     assert base.speedup == base.efficiency == 1
     assert row.speedup == many / single
     assert row.efficiency == pytest.approx(many / single / (nodes * gpus))
@@ -114,38 +115,40 @@ def test_speedup_is_the_ratio_to_one_gpu(single: float, many: float, nodes: int,
 
 def test_four_good_of_five_count_unless_all_are_required() -> None:
     five = make_point("1n1g", [10.0, 20.0, None, 40.0, 30.0])
-    (row,) = reduce_points(five)
+    (row,) = make_table(five).rows
     assert (row.median, row.ok, row.asked) == (25.0, 4, 5)
     assert row.flags == ("noisy", "incomplete")
-    (strict,) = reduce_points(five, require_all=True)
+    (strict,) = make_table(five, require_all=True).rows
     numbers = (strict.median, strict.mean, strict.min, strict.max, strict.cv, strict.speedup)
     assert set(numbers) == {None}
     assert (strict.ok, strict.flags) == (4, ("incomplete", "no-baseline"))
 
 
-def test_without_one_gpu_nothing_else_stands_in_for_it() -> None:
-    for points in (
-        [make_point("1n8g", [10.0]), make_point("2n8g", [20.0])],
-        [make_point("1n1g", [None]), make_point("1n8g", [10.0])],
-    ):
-        (table,) = tabulate(points)
+def test_without_one_gpu_of_the_same_experiment_there_is_no_speedup() -> None:
+    eight, two_nodes = make_point("1n8g", [10.0]), make_point("2n8g", [20.0])
+    for points in ([eight, two_nodes], [make_point("1n1g", [None]), eight]):
+        table = make_table(*points)
         assert table.baseline is None
         assert all(row.speedup is None and row.efficiency is None for row in table.rows)
         assert all("no-baseline" in row.flags for row in table.rows)
+    values = (("128", ("1n1g",)), ("512", ("1n8g",)))
+    for decisive in (False, True):
+        other = Difference("sequence_length", "points", values, decisive)
+        far = make_point("1n8g", [50.0, 51.0], differences=(other,))
+        base, row = make_table(make_point("1n1g", [10.0, 10.1]), far).rows
+        assert base.speedup == 1
+        assert (row.speedup is None) is decisive
+        assert ("no-baseline" in row.flags) is decisive
 
 
-def test_rows_go_by_gpus_then_nodes_and_tables_by_group() -> None:
+def test_rows_go_by_gpus_then_nodes_and_tables_by_group_and_no_point_is_there_twice() -> None:
     shapes = ["10n8g", "2n4g", "1n8g", "1n1g", "2n8g", "1n2g"]
-    table = reduce_points(*(make_point(shape, [1.0]) for shape in shapes))
-    assert [str(row.shape) for row in table] == ["1n1g", "1n2g", "1n8g", "2n4g", "2n8g", "10n8g"]
-    other = Group("deepspeed", "bert-base", "fp16", 32, "rate")
-    mixed = [make_point("1n1g", [1.0]), Measured(other, Shape(1, 8), 1, (make_run(1, 2.0),))]
-    tables = tabulate(mixed)
+    rows = make_table(*(make_point(shape, [1.0]) for shape in shapes)).rows
+    assert [str(row.shape) for row in rows] == ["1n1g", "1n2g", "1n8g", "2n4g", "2n8g", "10n8g"]
+    other = make_point("1n8g", [2.0], group=replace(GROUP, precision="fp16"))
+    tables = tabulate([make_point("1n1g", [1.0]), other])
     assert [table.group.precision for table in tables] == ["fp32", "fp16"]
     assert tables[1].baseline is None
-
-
-def test_a_point_twice_is_refused() -> None:
     with pytest.raises(UsageError, match="1n1g is measured twice"):
         tabulate([make_point("1n1g", [1.0]), make_point("1n1g", [2.0])])
 
@@ -156,15 +159,6 @@ def test_outliers_are_what_spread_does_not_explain(
 ) -> None:
     low, high = expected_range(list(numbers))
     assert any(not low <= number <= high for number in numbers) is expected
-    for speeds in DEEPSPEED.values():
-        low, high = expected_range(list(speeds))
-        assert low <= min(speeds) <= max(speeds) <= high
-
-
-def test_an_outlier_is_marked_by_its_repeat() -> None:
-    (row,) = reduce_points(make_point("1n8g", [100.0, 100.2, None, 94.0, 99.9]))
-    assert {entry.repeat: entry.flags for entry in row.runs if entry.flags} == {4: ("outlier",)}
-    assert "outlier" in row.flags
 
 
 @pytest.mark.needs("published")
@@ -174,54 +168,30 @@ def test_published_tables_have_no_outlier_and_few_are_noisy(shared: Path) -> Non
         for row in csv.DictReader(file, delimiter="\t"):
             key = tuple(row[name] for name in row if name not in ("run", "samples_per_s"))
             sets.setdefault(key, []).append(float(row["samples_per_s"]))
-    several = [numbers for numbers in sets.values() if len(numbers) > 1]
-    flags = [reduce_points(make_point("1n8g", numbers))[0].flags for numbers in several]
-    assert len(several) == 69
+    flags = [make_row(*numbers).flags for numbers in sets.values() if len(numbers) > 1]
+    assert len(flags) == 69
     assert sum("outlier" in flag for flag in flags) == 0
     assert sum("noisy" in flag for flag in flags) == 2
 
 
 @cases
-def test_rows_whose_runs_scatter_are_noisy(numbers: tuple[float, ...], *, expected: bool) -> None:
-    assert ("noisy" in reduce_points(make_point("1n1g", numbers))[0].flags) is expected
+def test_a_row_has_the_flags_of_its_rates(
+    rates: tuple[float | str, ...], flags: tuple[str, ...]
+) -> None:
+    row = make_row(*(None if rate == "invalid" else float(rate) for rate in rates))
+    assert set(row.flags) - {"no-baseline"} == set(flags)
 
 
-@pytest.mark.parametrize(
-    ("numbers", "expected"),
-    [([9.0], True), ([9.0, None, None], True), ([9.0, 9.1], False), ([None], False)],
-)
-def test_one_run_never_looks_complete(numbers: list[float | None], *, expected: bool) -> None:
-    assert ("single-run" in reduce_points(make_point("1n8g", numbers))[0].flags) is expected
-
-
-def test_marks_of_runs_are_marks_of_their_row_if_they_count() -> None:
-    def marked(repeat: int, *flags: str, bad: bool = False) -> Run:
-        return replace(make_run(repeat, 9.0, bad=bad), flags=flags)
-
-    runs = (marked(1, "overflow-steps"), marked(2, "overflow-steps"), marked(3, "x", bad=True))
-    (row,) = reduce_points(Measured(GROUP, Shape(1, 8), 3, runs, ("accumulation",)))
+def test_marks_of_valid_runs_and_of_their_nodes_are_marks_of_their_row() -> None:
+    row = make_row(100.0, 100.2, None, 94.0, 99.9)
+    assert {run.repeat: run.flags for run in row.runs if run.flags} == {4: ("outlier",)}
+    marked = make_run(1, 9.0, flags=("overflow-steps",))
+    runs = (marked, replace(marked, repeat=2), make_run(3, None, flags=("x",)))
+    row = make_row(runs=runs, asked=3, flags=("accumulation",))
     assert row.flags == ("incomplete", "no-baseline", "accumulation", "overflow-steps")
-
-
-def test_another_experiment_has_no_speedup() -> None:
-    values = (("128", ("1n1g",)), ("512", ("1n8g",)))
-    for decisive in (False, True):
-        other = Difference("sequence_length", "points", values, decisive)
-        far = replace(make_point("1n8g", [50.0, 51.0]), differences=(other,))
-        base, row = reduce_points(make_point("1n1g", [10.0, 10.1]), far)
-        assert base.speedup == 1
-        assert (row.speedup is None) is decisive
-        assert ("no-baseline" in row.flags) is decisive
-
-
-def test_runs_on_different_nodes_are_marked() -> None:
-    def on(*names: tuple[str, ...]) -> Row:
-        runs = tuple(make_run(n, 1.0, nodes=nodes) for n, nodes in enumerate(names))
-        return reduce_points(Measured(GROUP, Shape(2, 8), len(runs), runs))[0]
-
-    assert "mixed-nodes" not in on(("a", "b"), ("b", "a")).flags
-    assert "mixed-nodes" not in on(("a", "b"), ()).flags
-    assert "mixed-nodes" in on(("a", "b"), ("a", "c")).flags
+    for first, second, mixed in (("ab", "ba", False), ("ab", "", False), ("ab", "ac", True)):
+        pair = (make_run(1, 1.0, nodes=tuple(first)), make_run(2, 1.0, nodes=tuple(second)))
+        assert ("mixed-nodes" in make_row(runs=pair, asked=2).flags) is mixed
 
 
 @cases
@@ -243,26 +213,113 @@ def test_the_state_is_explained() -> None:
     assert str(reason) == "state: it is PENDING, not COMPLETED: waits for nodes"
 
 
-def measured_point(shape: str, accumulation: int = 1, xla: bool = False) -> Point:
-    return Point("deepspeed", "bert-base", Shape.parse(shape), "fp32", 32, accumulation, xla)
+@cases
+def test_accumulation_tells_tables_apart_unless_it_follows_from_a_global_batch(
+    places: dict[str, int], variants: list[str]
+) -> None:
+    points = [
+        Point("deepspeed", "bert-base", Shape.parse(name[:4]), "fp32", 32, count, name[4:] == "xla")
+        for name, count in places.items()
+    ]
+    assert [make_group(point, Curves(points), "rate").variant for point in points] == variants
 
 
-def test_accumulation_tells_tables_apart() -> None:
-    points = [measured_point("1n1g", 4), measured_point("1n8g", 4)]
-    assert {make_group(member, Curves(points), "rate").variant for member in points} == {"acc4"}
-    mixed = [measured_point("1n8g", 4), measured_point("1n8g", 2)]
-    assert {make_group(member, Curves(mixed), "rate").variant for member in mixed} == {
-        "acc4",
-        "acc2",
-    }
+# --- Devices ----------------------------------------------------------------------------------
+
+ON_CPU = replace(GROUP, device="cpu")
+CONFIG = "hpcbert-config {"
 
 
-def test_accumulation_that_follows_from_a_global_batch_makes_one_curve() -> None:
-    points = [measured_point("1n1g", 1024), measured_point("1n8g", 128), measured_point("4n8g", 32)]
-    assert {make_group(member, Curves(points), "rate").variant for member in points} == {"gbs32768"}
-    uneven = [measured_point("1n1g", 10), measured_point("1n8g", 2)]
-    assert {make_group(member, Curves(uneven), "rate").variant for member in uneven} == {
-        "acc by shape"
-    }
-    both = [*points, measured_point("1n1g", xla=True)]
-    assert make_group(both[-1], Curves(both), "rate").variant == "xla"
+@pytest.mark.parametrize("name", FORMATS)
+def test_no_form_calls_ranks_on_the_cpu_gpus(name: str) -> None:
+    ranks = make_table(
+        make_point("1n1g", [2.0, 9.0, 1.0], group=ON_CPU), make_point("1n2g", [99.0], group=ON_CPU)
+    )
+    text = FORMATS[name].write((ranks,), MADE, 0)
+    output = "\n".join([text, *FORMATS[name].omissions((ranks,), MADE)])
+    assert "cpu" in output.lower()
+    assert "GPU" not in output
+    assert "CPU" not in FORMATS[name].write((make_table(make_point("1n1g", [1.0])),), MADE, 0)
+
+
+def test_both_devices_in_one_document_are_two_tables_and_a_busy_machine_is_named() -> None:
+    points = [make_point("1n1g", [1.0], group=ON_CPU), make_point("1n1g", [100.0])]
+    tables = tabulate(points)
+    assert [table.group.device for table in tables] == ["cpu", "gpu"]
+    assert all(row.speedup == 1.0 for table in tables for row in table.rows)
+    assert "ranks (CPU)" in FORMATS["text"].write(tables[:1], MADE, 40)
+    markdown = FORMATS["markdown"].write(tables, MADE, 0)
+    for part in ("| node_num | rank_num |", "| node_num | gpu_num |", "over all devices"):
+        assert part in markdown
+    for group, rate, is_named in ((ON_CPU, 80.0, True), (ON_CPU, 99.9, False), (GROUP, 80.0, False)):  # fmt: skip
+        text = FORMATS["text"].write(
+            (make_table(make_point("1n1g", [rate, 100.0], group=group)),), MADE, 0
+        )
+        assert ("other programs" in text) == is_named
+
+
+def move_to_device(built: Built, device: str, stated: str = "") -> Built:
+    """Let a campaign have been asked for on a device, and its logs state one."""
+    arrays = tuple(
+        replace(array, point=replace(array.point, device=cast("Device", device)))
+        for array in built.campaign.arrays
+    )
+    changed = built.change(arrays=arrays)
+    changed.finish()
+    for path in changed.directory.rglob("*.log"):
+        config = f'{CONFIG}"device": "{stated}", ' if stated else CONFIG
+        path.write_text(f"on {device}\n" + path.read_text().replace(CONFIG, config))
+    return changed
+
+
+@cases
+def test_the_table_is_of_what_was_computed_on(
+    build: Build, device: str, stated: str, table: str | None
+) -> None:
+    """Runs on another device than the one that was asked for are invalid."""
+    built = move_to_device(build("1n1g", repeats=2), device, stated)
+    (collected,) = collect_campaigns(built.directory, states=report_states()).tables
+    (row,) = collected.rows
+    if table is None:
+        assert row.ok == 0
+        assert "device_kind" in row.runs[0].reasons[0].detail
+        return
+    assert (collected.group.device, row.ok) == (table, 2)
+    if device == "auto":
+        (built.directory / "manifest.json").unlink()
+        (foreign,) = cli.run("collect", built.directory / "logs", "--json").data["tables"]
+        assert foreign["device"] == table
+
+
+def test_two_devices_share_no_table_and_have_a_default_rule_each(build: Build) -> None:
+    built = build("1n1g", repeats=2)
+    other = move_to_device(build("1n1g", repeats=2, name="20261121-pytorch-def"), "gpu")
+    recipe = built.directory / store.RECIPE
+    default, second = (rule["name"] for rule in tomli.loads(recipe.read_text())["log"]["rules"][:2])
+    text = recipe.read_text().replace("[on.cpu]\n", f'[on.cpu]\nrule = "{second}"\n')
+    recipe.write_text(text)
+    built = move_to_device(built, "cpu")
+    result = collect_campaigns(built.directory, other.directory, states=report_states(), rule="")
+    rules = {table.group.device: table.group.rule for table in result.tables}
+    assert rules == {"cpu": second, "gpu": default}
+    (table,) = collect_campaigns(built.directory, states=report_states(), rule=default).tables
+    assert table.group.rule == default
+
+
+@pytest.mark.slow
+def test_no_command_calls_ranks_on_the_cpu_gpus(build: Build, tmp_path: Path) -> None:
+    built = move_to_device(build("1n1g", "1n2g", "2n2g", "4n2g", repeats=2), "cpu", "cpu")
+    out, folder = tmp_path / "out", built.directory
+    for words in (
+        ("collect",), ("collect", "--format", "wide"), ("collect", "--format", "markdown"),
+        ("explain",), ("predict", "--nodes", "8"), ("compare", folder), ("monitor", "--once"),
+        ("report", "--output", out),
+    ):  # fmt: skip
+        result = cli.run(words[0], folder, *words[1:])
+        assert len(result.output) > 50, result
+        # Options and keys are called gpu.
+        any_case = re.IGNORECASE if words[0] == "collect" else 0
+        assert not re.findall(r".*\bGPUs?\b.*", result.output, any_case)
+    pages = [*out.glob("*.md"), *out.glob("*.html"), *out.glob("*/*.svg"), *out.glob("*/*.csv")]
+    assert len(pages) > 3
+    assert not [page.name for page in pages if re.search(r"\bGPUs?\b", page.read_text())]
