@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import exp
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from hpcbert.model import Counted, Group, Measured, Run, Shape
+from hpcbert.model import Counted
 from hpcbert.results.document import NodeFacts, ResultSet, Source
 from hpcbert.results.nodes import MAX_FALSE_ALARM, compare_nodes, find_detectable, list_history
 from hpcbert.results.reduce import tabulate
 from tests.kit.campaigns import Build
 from tests.kit.cli import run
+from tests.results.test_reduce import make_point, make_run
 
 
-def make_rates(random: Random, nodes: int, spread: float, runs: int = 5) -> dict[str, list[float]]:
+def make_rates(
+    random: Random, nodes: int, spread: float, **shares: float
+) -> dict[str, list[float]]:
+    """Return the rates of five runs on each node; of some, a share of the others'."""
     return {
-        f"n{node}": [100 * exp(random.gauss(0, spread)) for _ in range(runs)]
-        for node in range(1, nodes + 1)
+        name: [100 * shares.get(name, 1.0) * exp(random.gauss(0, spread)) for _ in range(5)]
+        for name in (f"n{node}" for node in range(1, nodes + 1))
     }
 
 
@@ -30,9 +35,8 @@ def list_slow(rates: Mapping[str, list[float]], within: float = 0.02) -> list[st
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spread", [0.005, 0.02])
-@pytest.mark.parametrize("nodes", [4, 16])
-def test_20_clean_sets_name_no_node_and_20_with_a_slow_one_name_it(
+@pytest.mark.parametrize(("nodes", "spread"), [(4, 0.005), (4, 0.02), (16, 0.02)])
+def test_clean_sets_name_no_node_and_those_with_a_slow_one_name_it(
     nodes: int, spread: float
 ) -> None:
     random = Random(nodes)
@@ -46,50 +50,41 @@ def test_20_clean_sets_name_no_node_and_20_with_a_slow_one_name_it(
 @pytest.mark.slow
 @pytest.mark.parametrize("nodes", [2, 8])
 def test_false_alarms_are_as_rare_as_stated_even_without_a_margin(nodes: int) -> None:
+    """Most runs are steady, some lose a lot: nothing like a normal distribution."""
     random = Random(1)
-    # Most runs are steady, some lose a lot: nothing like a normal distribution.
-    sets = [
-        {
-            f"n{node}": [1 - random.choice((0, 0.01, 0.3)) * random.random() for _ in range(5)]
+
+    def draw_rates() -> dict[str, list[float]]:
+        losses = (0, 0.01, 0.3)
+        return {
+            f"n{node}": [1 - random.choice(losses) * random.random() for _ in range(5)]
             for node in range(nodes)
         }
-        for _ in range(1000)
-    ]
-    alarms = sum(bool(list_slow(rates, within=0)) for rates in sets)
+
+    alarms = sum(bool(list_slow(draw_rates(), within=0)) for _ in range(1000))
     assert alarms <= 1500 * MAX_FALSE_ALARM
 
 
 @pytest.mark.parametrize(
     ("counts", "states"),
     [
-        ((5, 5), {"like", "slower"}),
-        ((4, 4), {"unknown"}),
-        ((5, 3), {"unknown"}),
-        ((5,), {"unknown"}),
-        ((5, 5, 5, 1), {"like", "slower", "unknown"}),
+        ((5, 5), {"like", "slower"}), ((4, 4), {"unknown"}), ((5, 3), {"unknown"}),
+        ((5,), {"unknown"}), ((5, 5, 5, 1), {"like", "slower", "unknown"}),
     ],
     ids=["two of five", "two of four", "one of them too few", "one node", "one of four too few"],
-)
+)  # fmt: skip
 def test_too_few_runs_give_no_verdict(counts: tuple[int, ...], states: set[str]) -> None:
-    rates = make_rates(Random(2), len(counts), 0.005)
+    rates = make_rates(Random(2), len(counts), 0.005, n1=0.8)
     rates = {node: runs[:count] for (node, runs), count in zip(rates.items(), counts, strict=True)}
-    rates["n1"] = [0.8 * rate for rate in rates["n1"]]
     comparison = compare_nodes(rates, 0.02)
     assert {verdict.state for verdict in comparison.verdicts} == states
     assert (comparison.false_alarm is None) == (states == {"unknown"})
 
 
-def test_a_difference_that_counts_as_equal_names_nobody() -> None:
-    rates = make_rates(Random(3), 4, 0.0005)
-    rates["n4"] = [0.985 * rate for rate in rates["n4"]]
+def test_a_quarter_may_be_slow_and_a_difference_that_counts_as_equal_names_nobody() -> None:
+    assert list_slow(make_rates(Random(4), 8, 0.01, n3=0.9, n7=0.9)) == ["n3", "n7"]
+    rates = make_rates(Random(3), 4, 0.0005, n4=0.985)
     assert list_slow(rates) == []
     assert list_slow(rates, within=0.01) == ["n4"]
-
-
-def test_a_quarter_of_the_nodes_may_be_slow() -> None:
-    rates = make_rates(Random(4), 8, 0.01)
-    rates |= {node: [0.9 * rate for rate in rates[node]] for node in ("n3", "n7")}
-    assert list_slow(rates) == ["n3", "n7"]
 
 
 @pytest.mark.parametrize(
@@ -99,17 +94,10 @@ def test_the_power_is_stated(nodes: int, spread: float, loss: float | None) -> N
     assert find_detectable((5,) * nodes, spread, 0.02) == loss
 
 
-# --- History --------------------------------------------------------------------------------------
-
-
 def make_results(day: int, driver: str, shape: str = "1n1g", **rates: float) -> ResultSet:
-    runs = tuple(
-        Run(number, 0, rate, True, (), "COMPLETED", "sacct", f"{number}.log", (node,))
-        for number, (node, rate) in enumerate(rates.items(), 1)
-    )
-    group = Group("oneflow", "bert-base", "fp32", 32, "rate")
+    runs = tuple(make_run(n, rates[node], nodes=(node,)) for n, node in enumerate(rates, 1))
     counted = Counted(20, 120, "iterations 21 to 120")
-    point = Measured(group, Shape.parse(shape), len(runs), runs, counted=counted)
+    point = replace(make_point(shape, []), asked=len(runs), runs=runs, counted=counted)
     facts = (NodeFacts("d", tuple(rates), {"GPU driver": driver, "GPU": "A100"}),) if driver else ()
     created = f"2026-11-{day:02}T10:00:00Z"
     source = Source("campaign", f"c{day}", created=created, environments=facts)
@@ -117,14 +105,13 @@ def make_results(day: int, driver: str, shape: str = "1n1g", **rates: float) -> 
 
 
 def test_a_node_is_compared_with_its_campaign_before() -> None:
-    results = [
+    records = list_history([
         make_results(23, "560", n1=99.0),
         make_results(21, "550", n1=100.0, n2=80.0),
         make_results(22, "", n1=90.0),
         make_results(24, "570", "2n1g", n1=200.0),
         make_results(25, "570", "1n8g", n1=800.0),
-    ]
-    records = list_history(results)
+    ])  # fmt: skip
     medians = [f"{record.node} {record.campaign} {record.median:g}" for record in records]
     assert medians == ["n1 c21 100", "n1 c22 90", "n1 c23 99", "n1 c25 800", "n2 c21 80"]
     assert [record.ratio for record in records] == pytest.approx([None, 0.9, 1.1, None, None])
@@ -133,16 +120,14 @@ def test_a_node_is_compared_with_its_campaign_before() -> None:
     assert changes == [[], [], ["GPU driver: 550 → 560"], [], []]
 
 
-def test_a_node_without_runs_is_refused_and_a_damaged_campaign_is_a_warning(
-    build: Build, tmp_path: Path
-) -> None:
+def test_a_node_without_runs_is_refused_and_a_damaged_campaign_is_a_warning(build: Build) -> None:
     built = build("1n1g", name="20261121T100000Z-pytorch-3f9a1c", jobs=("7",))
-    runs = built.directory.parent
-    assert run("nodes", "--runs", runs).returncode == 0
-    refused = run("nodes", "n9", "--runs", runs)
+    words: tuple[str | Path, ...] = ("--runs", built.directory.parent)
+    assert run("nodes", *words).returncode == 0
+    refused = run("nodes", "n9", *words)
     assert refused.returncode == 2
     assert "n9" in refused.stderr
     (built.directory / "manifest.json").write_text("{")
-    damaged = run("nodes", "--runs", runs, "--json")
-    assert damaged.returncode == 0
-    assert "left out" in damaged.document["warnings"][0]
+    damaged = run("nodes", *words, "--json").document
+    assert damaged["exit_code"] == 0
+    assert "left out" in damaged["warnings"][0]

@@ -1,29 +1,31 @@
-"""The published record: every number has a source, and is the one that the source has."""
+"""The published record: every number has a source, and is the one that the source has; published
+numbers beside one's own."""
 
 from __future__ import annotations
 
 import csv
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from hpcbert.commands.collect import find_places, load_result_set
 from hpcbert.errors import UsageError
 from hpcbert.logs.arithmetic import median
 from hpcbert.results import record
-from hpcbert.results.record import (
-    published_results,
-    published_runs,
-)
+from hpcbert.results.document import parse_results, render_results
+from hpcbert.results.record import find_twins, published_results, published_runs
+from hpcbert.results.reduce import tabulate
+from tests.kit import logs
 from tests.kit.cases import cases
 from tests.kit.cli import CliResult, run
 from tests.kit.needs import require
 from tests.kit.recipes import NAMES, grammar
+from tests.results.test_reduce import GROUP, make_point
 
 SOURCES = [record.load_source(name) for name in record.source_names()]
 TABLES = [(source, table) for source in SOURCES for table in source.tables]
-# Shared rows that are no table: what a script printed, beside the table of the same page.
-PRINTED = "printed-aggregate"
 
 
 def test_the_sources_are_there() -> None:
@@ -33,13 +35,11 @@ def test_the_sources_are_there() -> None:
     )  # fmt: skip
     assert sum(len(table.points) for _, table in TABLES) > 800
     rounds = {table.name.partition("-")[0] for table in record.load_source("mlperf").tables}
-    assert rounds == {
-        f"v{name}"
-        for name in ["0.7", "1.0", "1.1", "2.0", "2.1", "3.0", "3.1", "4.0", "4.1", "5.0"]
-    }
+    names = ["0.7", "1.0", "1.1", "2.0", "2.1", "3.0", "3.1", "4.0", "4.1", "5.0"]
+    assert rounds == {f"v{name}" for name in names}
 
 
-def test_every_table_can_be_found_again() -> None:
+def test_every_table_can_be_found_again_and_its_medians_are_those_of_its_runs() -> None:
     names = [source.full_name(table) for source, table in TABLES]
     assert len(set(names)) == len(names)
     for source, table in TABLES:
@@ -48,50 +48,34 @@ def test_every_table_can_be_found_again() -> None:
         assert source.accelerator_of(table), table.name
         assert (source.year_of(table) or 0) >= 2018, table.name
         assert all(point.value or point.minutes for point in table.points), table.name
-        is_measured = any(point.value for point in table.points)
-        if table.framework in NAMES and table.commit and is_measured:
-            assert (table.sequence_length is None) == (table.model == "rn50"), table.name
-        shapes = [point.shape for point in table.points]
-        assert len(set(shapes)) == len(shapes), table.name
+        if table.framework in NAMES:
+            if table.commit and any(point.value for point in table.points):
+                assert (table.sequence_length is None) == (table.model == "rn50"), table.name
+            rules = {rule.name for rule in grammar(table.framework).rules}
+            assert {table.rule, *(point.rule for point in table.points)} - {""} <= rules
+        assert len({point.shape for point in table.points}) == len(table.points), table.name
         assert all(error.what and error.proof for error in table.errors)
         assert record.find_tables(source.full_name(table))
+        for point in table.points:
+            runs = published_runs(point)
+            assert runs == (point.runs or runs)
+            assert not point.value or median(runs) == pytest.approx(point.value, abs=0.006)
 
 
 def test_names_that_begin_tables_mean_them() -> None:
-    def names(word: str) -> list[str]:
+    def find_names(word: str) -> list[str]:
         return [table.name for _, table in record.find_tables(word)]
 
-    assert sorted(names("dlperf:oneflow-fp32")) == [
+    assert sorted(find_names("dlperf:oneflow-fp32")) == [
         "oneflow-fp32-b32", "oneflow-fp32-b64", "oneflow-fp32-b96",
     ]  # fmt: skip
-    assert names("dlperf:oneflow-fp16-b64-v0.4.0") == ["oneflow-fp16-b64-v0.4.0"]
-    assert len(names("dlperf")) == len(names("dlperf:")) > 30
-    assert [name for name in names("dlperf:tf2") if "fp32-b32" in name] == [
-        "tf2-fp32-b32", "tf2-fp32-b32-xla",
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize("word", ["nobody", "dlperf:nothing", "dlperf:oneflow-fp3"])
-def test_what_the_record_has_not_is_said(word: str) -> None:
-    with pytest.raises(UsageError, match="The record has no"):
-        record.find_tables(word)
-
-
-def test_the_record_knows_the_recipes_and_their_rules() -> None:
-    for _, table in TABLES:
-        if table.framework not in NAMES:
-            continue
-        rules = {rule.name for rule in grammar(table.framework).rules}
-        stated = {table.rule, *(point.rule for point in table.points)} - {""}
-        assert stated <= rules, table.name
-
-
-def test_medians_are_those_of_their_runs() -> None:
-    for source, table in TABLES:
-        for point in table.points:
-            assert not point.runs or published_runs(point) == point.runs, (source.name, table.name)
-            if point.value:
-                assert median(published_runs(point)) == pytest.approx(point.value, abs=0.006)
+    assert find_names("dlperf:oneflow-fp16-b64-v0.4.0") == ["oneflow-fp16-b64-v0.4.0"]
+    assert len(find_names("dlperf")) == len(find_names("dlperf:")) > 30
+    names = [name for name in find_names("dlperf:tf2") if "fp32-b32" in name]
+    assert names == ["tf2-fp32-b32", "tf2-fp32-b32-xla"]
+    for word in ("nobody", "dlperf:nothing", "dlperf:oneflow-fp3"):
+        with pytest.raises(UsageError, match="The record has no"):
+            record.find_tables(word)
 
 
 def test_a_published_table_has_the_published_speedups() -> None:
@@ -113,7 +97,8 @@ def test_every_number_that_was_read_is_in_it(shared: Path) -> None:
     with (shared / "logs" / "published.tsv").open(newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t"))
     read = set()
-    for row in (row for row in rows if PRINTED not in row["source"]):
+    # What a script printed, beside the table of the same page, is no table.
+    for row in (row for row in rows if "printed-aggregate" not in row["source"]):
         repository, _, location = row["source"].partition("@")
         commit, _, place = location.partition(":")
         nodes, gpus = int(row["nodes"]), int(row["gpus"])
@@ -133,50 +118,61 @@ def test_rows_that_give_no_ratio_are_left_out(name: str, words: str) -> None:
     assert {table.group.framework for table in results.tables} == {"oneflow"}
 
 
-def run_record(*words: object) -> CliResult:
-    result = run("record", *words)
-    result.check(as_json="--json" in words)
-    return result
+# --- Commands ---------------------------------------------------------------------------------
 
 
-def test_the_list_names_every_table() -> None:
-    data = run_record("--json").data
+def test_a_table_is_listed_and_shown_with_its_place_and_its_errors() -> None:
+    data = run("record", "--json").data
     assert [entry["name"] for entry in data] == list(record.source_names())
     assert sum(len(entry["tables"]) for entry in data) == len(TABLES)
-    assert "dlperf" in run_record("list").stdout
+    assert "dlperf" in run("record", "list").stdout
+    text = run("record", "show", "dlperf:deepspeed-fp32-b32").stdout
+    assert "Oneflow-Inc/DLPerf@c202878" in text
+    assert "known error: Speedups above the number of GPUs do not show scaling" in text
+    tables = run("record", "show", "dlperf:deepspeed", "--json").data["tables"]
+    assert len(tables) == 5
+    assert tables[0]["points"][0]["per_gpu"] == 147.81
+    assert run("record", "show", "dlperf:x", "--json").returncode == 2
 
 
-def test_a_table_is_shown_with_its_place_and_its_errors() -> None:
-    result = run_record("show", "dlperf:deepspeed-fp32-b32")
-    assert "Oneflow-Inc/DLPerf@c202878" in result.stdout
-    assert "known error: Speedups above the number of GPUs do not show scaling" in result.stdout
-    data = run_record("show", "dlperf:deepspeed", "--json").data
-    assert len(data["tables"]) == 5
-    assert data["tables"][0]["points"][0]["per_gpu"] == 147.81
-    assert run_record("show", "dlperf:x", "--json").returncode == 2
-
-
-RN50 = "Oneflow-Inc+DLPerf/e36df2e/Tensorflow/resnet50v1.5/logs"
-TF1 = "PaddlePaddle+Perf/v2.0-ee2e639/Bert/OtherReports/TensorFlow/logs"
+def test_a_list_has_year_program_and_rate_of_each_number() -> None:
+    words = ("record", "--model", "bert-large", "--gpus", "8")
+    rows = run(*words, "--json").data["rows"]
+    assert len(rows) > 150
+    assert {(row["model"], row["devices"]) for row in rows} == {("bert-large", 8)}
+    values = [row["value"] for row in rows if row["value"] and not row["task"]]
+    assert values == sorted(values, reverse=True)
+    assert (rows[0]["year"], rows[0]["precision"]) == (2025, "fp8")
+    text = run(*words).stdout
+    assert len(text.splitlines()) < 45
+    assert "203.648" in text, "a row with minutes alone"
+    assert "--all" in text
+    assert len(run(*words, "--all").stdout.splitlines()) > 150
+    for option, value, message in (
+        ("--model", "bert-larg", "bert-large"), ("--gpus", "7", "no such row"),
+        ("--accelerator", "abacus", "no such row"),
+    ):  # fmt: skip
+        result = run("record", option, value)
+        assert result.returncode == 2
+        assert message in result.stderr
 
 
 @pytest.mark.slow
 def test_the_public_set_follows_from_its_logs(shared: Path) -> None:
-    logs = shared / "logs" / RN50
-    data = run_record("check", logs, "--fw", "tf2", "--against", "dlperf", "--json").data
-    assert len(data["cells"]) == 12
-    assert all(cell["follows"] for cell in data["cells"])
-    result = run_record("check", logs, "--fw", "tf2", "--against", "nvidia", "--json")
+    folder = shared / "logs" / "Oneflow-Inc+DLPerf/e36df2e/Tensorflow/resnet50v1.5/logs"
+    cells = run("record", "check", folder, "--fw", "tf2", "--against", "dlperf", "--json").data
+    assert [cell["follows"] for cell in cells["cells"]] == [True] * 12
+    result = run("record", "check", folder, "--fw", "tf2", "--against", "nvidia", "--json")
     assert (result.returncode, "rn50" in result.error["message"]) == (2, True)
-    result = run_record("check", logs, "--against", "dlperf", "--rule", "rate", "--json")
+    result = run("record", "check", folder, "--against", "dlperf", "--rule", "rate", "--json")
     assert result.returncode == 2
 
 
 @pytest.mark.slow
 def test_published_errors_are_named(shared: Path) -> None:
-    logs = shared / "logs" / TF1
-    words = ("--fw", "ngc-tf1", "--against", "paddle-perf", "--edition", "v2.0", "--json")
-    result = run_record("check", logs, *words)
+    folder = shared / "logs" / "PaddlePaddle+Perf/v2.0-ee2e639/Bert/OtherReports/TensorFlow/logs"
+    words = ("record", "check", folder, "--fw", "ngc-tf1", "--against", "paddle-perf", "--json")
+    result = run(*words, "--edition", "v2.0")
     assert result.returncode == 0
     wrong = {cell["table"]: cell for cell in result.data["cells"] if not cell["follows"]}
     assert set(wrong) == {
@@ -184,9 +180,82 @@ def test_published_errors_are_named(shared: Path) -> None:
     }  # fmt: skip
     assert all(cell["error"] for cell in wrong.values())
     # Against the release after, half of them don't, and the record knows no reason.
-    other = ("--fw", "ngc-tf1", "--against", "paddle-perf", "--edition", "v2.2", "--json")
-    result = run_record("check", logs, *other)
+    result = run(*words, "--edition", "v2.2")
     assert result.returncode == 5
     assert result.error["code"] == "check"
     messages = [error["message"] for error in result.document["errors"]]
     assert any("paddle-perf:ngc-tf1-fp32-b48-v2.2" in message for message in messages)
+
+
+# --- Beside one's own -------------------------------------------------------------------------
+
+RATIO = pytest.approx(1105.55 / 1003, rel=1e-4)
+
+
+@pytest.fixture
+def log_folder(tmp_path: Path, empty_directory: None) -> Path:
+    """Logs of a point that DLPerf published too."""
+    for number in range(1, 6):
+        text = logs.log("1n8g", 1000.0 + number, iters=120, batch=32, start=1.7e9 + 1e4 * number)
+        name = f"own/pytorch/bert/bz32/1n8g/bert_b32_fp32_{number}.log"
+        logs.write_file(tmp_path, name, text)
+    return tmp_path / "own"
+
+
+def collect_beside(path: Path, *words: object) -> CliResult:
+    return run("collect", path, "--model", "bert-base", "--beside", *words)
+
+
+def test_a_published_number_stands_beside_ones_own(log_folder: Path) -> None:
+    result = collect_beside(log_folder, "dlperf", "--json")
+    assert result.returncode == 0
+    (oneflow,) = [
+        row for row in result.data["beside"] if row["published"]["framework"] == "oneflow"
+    ]
+    assert oneflow["published"]["median"] == 1105.55
+    assert oneflow["published"]["per_gpu"] == pytest.approx(1105.55 / 8)
+    assert oneflow["ratio"] == RATIO
+    assert oneflow["published"]["origin"]["name"] == "dlperf:oneflow-fp32-b32"
+    assert "GPU" in [difference["what"] for difference in oneflow["differences"]]
+    for form, number in (("text", "1,105.55"), ("markdown", "1105.55")):
+        text = collect_beside(log_folder, "dlperf:oneflow", "--format", form).stdout
+        assert "dlperf:oneflow-fp32-b32" in text
+        assert number in text
+        assert "GPU: Tesla V100-SXM2-16GB there, unknown here" in text
+    text = collect_beside(log_folder, "nvidia").stdout
+    assert "nvidia has no number for these devices, models" in text
+    for words in ("nobody", "dlperf:nothing", "dlperf --format csv", "dlperf --output x.json"):
+        result = collect_beside(log_folder, *words.split(), "--json")
+        assert result.returncode == 2
+        assert result.error["message"]
+
+
+def test_the_record_is_compared_and_kept(log_folder: Path) -> None:
+    options = ("--model", "bert-base", "--by", "framework")
+    words = ("compare", "dlperf:oneflow-fp32", log_folder, *options)
+    (comparison,) = run(*words, "--json").data["comparisons"]
+    # What is collected comes first, and what was published after it.
+    (point,) = comparison["points"]
+    assert point["ratio"] == RATIO
+    assert point["verdict"] == "unknown"
+    text = run(*words).stdout
+    assert "one number was published, without its runs" in text
+    assert "per GPU" in text
+    words = ("compare", "dlperf:oneflow-fp16", "dlperf:oneflow-fp16-b64-v0.4.0", "--json")
+    (comparison,) = run(*words).data["comparisons"]
+    assert len(comparison["points"]) == 4
+    differing = {part["what"] for part in comparison["points"][0]["differences"]}
+    assert differing == {"GPU driver", "package oneflow"}
+    results = load_result_set(["dlperf:deepspeed-fp32-b32", "dlperf:oneflow-fp32"], find_places())
+    assert parse_results(render_results(results), file="x.json") == results
+
+
+@cases
+def test_the_line_next_to_yours_is_of_the_same_work(
+    group: dict[str, str], length: str, published: list[str] | None
+) -> None:
+    facts = (("sequence_length", (length,)),) if length else ()
+    own = replace(GROUP, **group)
+    twins = find_twins(tabulate([make_point("1n1g", [100.0], group=own, facts=facts)]))
+    frameworks = {table.group.framework for table in twins}
+    assert frameworks == set(published) if published is not None else frameworks

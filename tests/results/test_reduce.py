@@ -53,7 +53,8 @@ def make_run(repeat: int, rate: float | None, code: str = "loss", **changes: Any
     """Return a run of a rate in samples/s; without one, it is invalid for a reason of the code."""
     reasons = () if rate is not None else (Reason(code, "the loss is nan at iteration 7"),)
     valid = rate is not None
-    run = Run(repeat, 0, rate, valid, reasons, FOREIGN, "none", f"logs/{repeat}.log")
+    log = f"logs/oneflow/bert/bz32/1n1g/bert_b32_fp32_{repeat}.log"
+    run = Run(repeat, 0, rate, valid, reasons, FOREIGN, "none", log)
     return replace(run, **changes)
 
 
