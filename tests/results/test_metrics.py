@@ -103,7 +103,8 @@ def test_metrics_of_a_point() -> None:
     assert metrics is not None
     assert metrics.samples_per_second_per_gpu == 200.0
     assert metrics.tokens_per_second == 800 * 128
-    assert (metrics.step_seconds, metrics.step_seconds_p95) == (pytest.approx(0.18), 0.2)
+    assert metrics.step_seconds == pytest.approx(0.18)
+    assert metrics.step_seconds_p95 == 0.2
     flops = model_flops(BASE, 128)
     assert metrics.model_flops_per_sample == flops
     assert metrics.mfu == metrics.mfu_padded == pytest.approx(800 * flops / (4 * 312e12))
@@ -299,7 +300,8 @@ def test_the_window_is_where_most_is_drawn(tmp_path: Path) -> None:
         samples = sample_node(tmp_path, text, gpus)
         window = samples and find_window(samples, 25.0)
         assert window
-        assert (window.watts, window.gpus) == (pytest.approx(watts), gpus)
+        assert window.watts == pytest.approx(watts)
+        assert window.gpus == gpus
         assert 1020 <= window.memory_mib <= 1050
 
 
@@ -353,8 +355,14 @@ def test_all_nodes_or_none(tmp_path: Path) -> None:
     assert (data["nodes"], data["gpus"], len(data["samples"])) == (2, 3, 140)
     power = read_power(file, seconds=20.0)
     assert power is not None
-    assert (power.watts, power.gpus) == (pytest.approx(250.0), 3)
-    damaged = (lines[1:], lines[:-1], [*lines[:3], b"cut short", *lines[3:]], [])
+    assert power.watts == pytest.approx(250.0)
+    assert power.gpus == 3
+    damaged: tuple[list[bytes], ...] = (
+        lines[1:],
+        lines[:-1],
+        [*lines[:3], b"cut short", *lines[3:]],
+        [],
+    )
     texts = (b"{}", b"[]", b'{"gpus":1,"samples":[[1,2]]}', b'{"gpus":1,"samples":[[0,NaN,1]]}')
     for content in (*(add_samples(b"\n".join(some)) for some in damaged), *texts):
         file.write_bytes(content)

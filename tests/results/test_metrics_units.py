@@ -112,8 +112,8 @@ def test_collect_in_tokens(write_logs: Callable[..., str]) -> None:
     assert "| tokens/s |" in text
     assert "| 10240" in text
     # A user may say the length.
-    words = ("--set", "sequence_length=128", "--unit", "tokens", "--json")
-    row = first_row(run("collect", write_logs(name="plain"), *words).document)
+    plain = ("collect", write_logs(name="plain"), "--set", "sequence_length=128")
+    row = first_row(run(*plain, "--unit", "tokens", "--json").document)
     assert round(row["rates"]["median"]) == 1280
 
 

@@ -7,6 +7,7 @@ import csv
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -241,8 +242,8 @@ def test_the_record_is_compared_and_kept(log_folder: Path) -> None:
     text = run(*words).stdout
     assert "one number was published, without its runs" in text
     assert "per GPU" in text
-    words = ("compare", "dlperf:oneflow-fp16", "dlperf:oneflow-fp16-b64-v0.4.0", "--json")
-    (comparison,) = run(*words).data["comparisons"]
+    pair = ("dlperf:oneflow-fp16", "dlperf:oneflow-fp16-b64-v0.4.0")
+    (comparison,) = run("compare", *pair, "--json").data["comparisons"]
     assert len(comparison["points"]) == 4
     differing = {part["what"] for part in comparison["points"][0]["differences"]}
     assert differing == {"GPU driver", "package oneflow"}
@@ -252,7 +253,7 @@ def test_the_record_is_compared_and_kept(log_folder: Path) -> None:
 
 @cases
 def test_the_line_next_to_yours_is_of_the_same_work(
-    group: dict[str, str], length: str, published: list[str] | None
+    group: dict[str, Any], length: str, published: list[str] | None
 ) -> None:
     facts = (("sequence_length", (length,)),) if length else ()
     own = replace(GROUP, **group)

@@ -4,52 +4,51 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from hpcbert.model import Group, Measured, Run, Shape, SpeedupTable
+from hpcbert.model import Measured, SpeedupTable
 from hpcbert.results.document import ResultSet
 from hpcbert.results.reduce import tabulate
 from hpcbert.results.report import figures
 from hpcbert.results.report.figures import make_pictures
-from hpcbert.results.report.model import ReportInput, Words
-from tests.results.report.test_formats import MADE
+from hpcbert.results.report.model import Picture, ReportInput, Words
+from tests.results.test_reduce import GROUP, MADE, make_point
 
 pytestmark = pytest.mark.slow
 
 
-def make_tables(rates: dict[str, float], spread: float = 0.0) -> tuple[SpeedupTable, ...]:
-    """Return a table for each framework: its rate on one GPU, on 1, 2 and 4 GPUs."""
-    points = []
-    for name, rate in rates.items():
-        group = Group(name, "bert-base", "fp16", 64, "rate")
-        for gpus in (1, 2, 4):
-            speeds = [gpus * rate + number * spread for number in (1, 2)]
-            runs = tuple(Run(1, 0, speed, True, (), "-", "none", "") for speed in speeds)
-            points.append(Measured(group, Shape(1, gpus), 2, runs))
-    return tabulate(points)
+def make_picture(points: Iterable[Measured], published: tuple[SpeedupTable, ...] = ()) -> Picture:
+    inputs = ReportInput("", MADE, ResultSet(tabulate(points)), published=published)
+    return make_pictures(inputs, Words("en"))[0][0]
 
 
-def draw_axes(
-    tables: tuple[SpeedupTable, ...], published: tuple[SpeedupTable, ...] = ()
-) -> list[Any]:
-    inputs = ReportInput("", MADE, ResultSet(tables), published=published)
-    picture = make_pictures(inputs, Words("en"))[0][0]
-    return list(figures.make_figure(picture).axes)
+def make_curve(name: str, rate: float, spread: float = 0.0) -> list[Measured]:
+    """Return points of a framework on 1, 2 and 4 GPUs."""
+    group = replace(GROUP, framework=name)
+    return [
+        make_point(f"1n{gpus}g", [gpus * rate + n * spread for n in (1, 2)], group=group)
+        for gpus in (1, 2, 4)
+    ]
 
 
-@pytest.mark.parametrize("spread", [0.0, 1.0], ids=["equal", "spread"])
-def test_bars_are_drawn_where_runs_differ(spread: float) -> None:
-    for axes in draw_axes(make_tables({"a": 10.0}, spread)):
-        assert bool(axes.collections) is bool(spread)
+def test_bars_are_drawn_where_runs_differ_and_published_lines_say_so() -> None:
+    for spread in (0.0, 1.0):
+        for axes in figures.make_figure(make_picture(make_curve("a", 10.0, spread))).axes:
+            assert bool(axes.collections) is bool(spread)
+    published = tabulate(make_curve("theirs", 9.0))
+    figure = figures.make_figure(make_picture(make_curve("mine", 10.0), published))
+    throughput, efficiency = figure.axes
+    assert figures._GREY in {line.get_color() for line in throughput.lines}
+    assert efficiency.get_ylabel() == "efficiency"
 
 
 @pytest.mark.parametrize("size", figures.SIZES)
 def test_names_of_lines_keep_apart(size: str) -> None:
-    tables = make_tables({name: 10.0 + number / 100 for number, name in enumerate("abcdef")})
-    picture = make_pictures(ReportInput("", MADE, ResultSet(tables)), Words("en"))[0][0]
+    curves = [make_curve(name, 10.0 + n / 100) for n, name in enumerate("abcdef")]
+    picture = make_picture(itertools.chain(*curves))
     svg = figures.draw(picture, size=size, all_formats=False).svg
     places = sorted(float(y) for y in re.findall(r' ([\d.]+)\)"[^>]*>[a-f] 100%<', svg))
     assert len(places) == 6
@@ -58,25 +57,12 @@ def test_names_of_lines_keep_apart(size: str) -> None:
 
 
 def test_lines_of_a_file_are_named_by_the_option_that_differs() -> None:
-    group = Group("pytorch", "bert-base", "fp16", 64, "rate")
-    run = Run(1, 0, 10.0, True, (), "-", "none", "")
-    tables = tabulate(
-        Measured(
-            replace(group, variant=f"vocab_size=8192,NCCL_ALGO={name}"), Shape(1, gpus), 1, (run,)
-        )
+    picture = make_picture(
+        make_point(shape, [10.0], group=replace(GROUP, variant=f"vocab_size=8192,NCCL_ALGO={name}"))
         for name in ("Ring", "Tree")
-        for gpus in (1, 2)
+        for shape in ("1n1g", "1n2g")
     )
-    picture = make_pictures(ReportInput("", MADE, ResultSet(tables)), Words("en"))[0][0]
     labels = [series.label for series in picture.panels[0].series]
-    assert labels == ["pytorch NCCL_ALGO=Ring", "pytorch NCCL_ALGO=Tree"]
-    assert picture.subject == "batch size 64 per device · vocab_size=8192"
+    assert labels == ["oneflow NCCL_ALGO=Ring", "oneflow NCCL_ALGO=Tree"]
+    assert picture.subject == "batch size 32 per device · vocab_size=8192"
     assert figures._cut_label("pytorch TORCH_COMPILE=0,NCCL_ALGO=Ring", 22).endswith("ALGO=Ring")
-
-
-def test_published_lines_are_named_and_say_so() -> None:
-    own, published = make_tables({"mine": 10.0}), make_tables({"theirs": 9.0})
-    throughput, efficiency = draw_axes(own, published=published)
-    lines = {line.get_color() for line in throughput.lines}
-    assert figures._GREY in lines
-    assert efficiency.get_ylabel() == "efficiency"

@@ -9,10 +9,11 @@ import subprocess
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hpcbert.model import Group, Measured, Origin, Provenance, Reason, Run, Shape, Steps
+from hpcbert.model import Group, Origin, Provenance, Shape, Steps
 from hpcbert.results.document import NodeFacts, ResultSet, Source
 from hpcbert.results.grid import Column, Grid
 from hpcbert.results.reduce import tabulate
@@ -28,61 +29,43 @@ from hpcbert.results.report.model import (
 from hpcbert.results.report.sections import compose_report
 from tests.kit.cases import read_constant
 from tests.kit.waiting import CEILING
+from tests.results.test_reduce import make_point, make_run
 
 HOSTILE = read_constant(__file__, "HOSTILE")
 MADE = Provenance("0", "2026-11-21T10:00:00Z", "hpcbert report <x> --output 'a|b'")
+USUAL = "usual"
 
 
 def make_report_input(name: str) -> ReportInput:
     """Return what is reported of a table in which everything that can be named has a name."""
-    bad = Run(3, 0, None, False, (Reason("loss", name),), name, "sacct", name, nodes=(name,))
-    runs = tuple(
-        Run(number, 0, 10.0 + number, True, (), "COMPLETED", "sacct", name, nodes=(name,))
-        for number in (1, 2)
-    )
+    texts: dict[str, Any] = {"log": name, "nodes": (name,), "state_source": "sacct"}
+    runs = [make_run(n, 10.0 + n, state="COMPLETED", **texts) for n in (1, 2)]
+    runs.append(make_run(3, None, state=name, **texts))
+    origin, steps = Origin("campaign", name, name), Steps((1, 2, 3), (0.5, 0.4, 0.4), 1, 3)
+    groups = [Group(text, name, name, 32, name, name) for text in (name, f"{name} ")]
+    values = {"asked": 3, "runs": tuple(runs), "origin": origin}
+    points = [make_point("1n1g", [], group=groups[0], **values)]
+    points += [
+        make_point(shape, [], group=group, steps=((1, steps),), **values)
+        for group in groups
+        for shape in ("1n8g", "2n8g")
+    ]
+    facts = NodeFacts("d", (name,), {"GPU": name, f"variable {name}": name})
     source = Source(
         "campaign", name, name, command=("hpcbert", name), site=name, image=name,
-        environments=(NodeFacts("d", (name,), {"GPU": name, f"variable {name}": name}),),
+        environments=(facts,),
     )  # fmt: skip
-    origin = Origin("campaign", name, name)
-    steps = Steps((1, 2, 3), (0.5, 0.4, 0.4), 1, 3)
-    groups = (
-        Group(name, name, name, 32, name, name),
-        Group(f"{name} ", name, name, 32, name, name),
-    )
-    points = [
-        Measured(group, Shape(nodes, 8), 3, (*runs, bad), origin=origin, steps=((1, steps),))
-        for group in groups
-        for nodes in (1, 2)
-    ]
-    tables = tabulate([Measured(groups[0], Shape(1, 1), 3, (*runs, bad), origin=origin), *points])
-    results = ResultSet(tables, None, (source,), (name,), (name,), ((name, name),))
-    backing = SourceFiles(
-        (name, f"echo {name}\n```\n</code></pre>"),
-        {name: (f"\tGPU0\t{name}", f"GPU0\tX\t{name}")},
-        {name: "0" * 64},
-    )
-    stretch = StepTrace(
-        groups[0], Shape(1, 8), 1, tuple(zip(steps.iterations, steps.seconds, strict=True)), (2, 3)
-    )
-    return ReportInput(name, MADE, results, (backing,), (), (stretch,))
+    results = ResultSet(tabulate(points), None, (source,), (name,), (name,), ((name, name),))
+    script = (name, f"echo {name}\n```\n</code></pre>")
+    topology = {name: (f"\tGPU0\t{name}", f"GPU0\tX\t{name}")}
+    files = SourceFiles(script, topology, {name: "0" * 64})
+    pairs = tuple(zip(steps.iterations, steps.seconds, strict=True))
+    stretch = StepTrace(groups[0], Shape(1, 8), 1, pairs, (2, 3))
+    return ReportInput(name, MADE, results, (files,), (), (stretch,))
 
 
-class Text(HTMLParser):
-    """The tags of a page, and its text."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str | None]] = []
-        self.text: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += attrs
-
-    def handle_data(self, data: str) -> None:
-        self.text.append(data)
+def compose(name: str, language: str = "en") -> Report:
+    return compose_report(make_report_input(name), Words(language))
 
 
 def render_page(report: Report) -> str:
@@ -92,48 +75,55 @@ def render_page(report: Report) -> str:
     return formats.render_page(report, drawings, Words(report.language))
 
 
+class Text(HTMLParser):
+    """The tags of a page, and its text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
 @pytest.mark.slow
-def test_names_are_text_on_the_page() -> None:
+def test_a_page_takes_no_name_for_a_tag_and_has_every_figure_with_its_numbers() -> None:
     name = " ".join(HOSTILE)
-    plain, hostile = Text(), Text()
-    usual = render_page(compose_report(make_report_input("usual"), Words("en")))
-    plain.feed(usual)
-    page = render_page(compose_report(make_report_input(name), Words("en")))
-    hostile.feed(page)
+    report = compose(USUAL)
+    usual = render_page(report)
+    plain, hostile = Text(usual), Text(render_page(compose(name)))
     assert hostile.tags == plain.tags
     assert {key for key, _ in hostile.attributes} == {key for key, _ in plain.attributes}
-    text = " ".join(name.split()).replace("\x1b", "�")
-    assert text in " ".join("".join(hostile.text).split())
-    for parser in (plain, hostile):
-        links = [
-            value or "" for key, value in parser.attributes if key in ("href", "src", "xlink:href")
-        ]
-        assert all(link.startswith(("#", "data:,")) for link in links)
-        assert not {key for key, _ in parser.attributes if key.startswith("on")}
+    assert " ".join(name.split()).replace("\x1b", "�") in " ".join(hostile.text.split())
+    for key, value in plain.attributes + hostile.attributes:
+        assert not key.startswith("on")
+        if key in ("href", "src", "xlink:href"):
+            assert (value or "").startswith(("#", "data:,"))
+    ids = [value for key, value in plain.attributes if key == "id"]
+    assert len(ids) == len(set(ids))
+    labels = {value for key, value in plain.attributes if key == "aria-labelledby"}
+    assert labels <= set(ids)
+    pictures = {picture.panels[0].kind: picture for picture in report.pictures}
+    assert pictures.keys() == {"scaling", "bars", "runs", "steps"}
+    for picture in report.pictures:
+        assert picture.alt
+        points = sum(len(series.points) for series in picture.panels[0].series)
+        assert len(picture.grid.rows) == points
+    first, second = (figures.draw(pictures["scaling"]) for _ in range(2))
+    assert first == second
+    assert "<dc:date>" not in first.svg
 
 
-@pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
-def test_names_are_text_in_markdown(name: str) -> None:
-    usual = formats.render_markdown(
-        compose_report(make_report_input("usual"), Words("en"))
-    ).splitlines()
-    lines = formats.render_markdown(
-        compose_report(make_report_input(name), Words("en"))
-    ).splitlines()
-    # Scripts are longer where names have several lines; what is a heading or a table stays one.
-    for begin in ("# ", "## ", "### ", "| ", "!["):
-        outside = [line for line in drop_fences(lines) if line.startswith(begin)]
-        assert len(outside) == sum(line.startswith(begin) for line in drop_fences(usual)), begin
-    cells = {
-        line.replace("\\|", "").count("|") for line in drop_fences(lines) if line.startswith("| ")
-    }
-    assert cells == {line.count("|") for line in drop_fences(usual) if line.startswith("| ")}
-    assert "<script>" not in "\n".join(drop_fences(lines))
-
-
-def drop_fences(lines: list[str]) -> list[str]:
+def drop_fences(report: Report) -> list[str]:
     outside, fence = [], ""
-    for line in lines:
+    for line in formats.render_markdown(report).splitlines():
         if fence:
             fence = "" if line == fence else fence
         elif match := re.match(r"(`{3,})text$", line):
@@ -144,15 +134,23 @@ def drop_fences(lines: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
-def test_no_cell_is_a_formula_and_numbers_are_unrounded(name: str) -> None:
-    for grid in compose_report(make_report_input(name), Words("en")).grids:
-        lines = list(csv.reader(io.StringIO(formats.render_csv(grid))))
-        assert {len(line) for line in lines} == {len(grid.columns)}
-        for line, row in zip(lines[1:], grid.rows, strict=True):
-            for text, cell in zip(line, row, strict=True):
+def test_names_are_text_in_markdown_and_in_tables(name: str) -> None:
+    report = compose(name)
+    usual, lines = drop_fences(compose(USUAL)), drop_fences(report)
+    # Scripts are longer where names have several lines; what is a heading or a table stays one.
+    for begin in ("# ", "## ", "### ", "| ", "!["):
+        counts = [sum(line.startswith(begin) for line in some) for some in (usual, lines)]
+        assert counts[0] == counts[1], begin
+    cells = {line.replace("\\|", "").count("|") for line in lines if line.startswith("| ")}
+    assert cells == {line.count("|") for line in usual if line.startswith("| ")}
+    assert "<script>" not in "\n".join(lines)
+    for grid in report.grids:
+        _, *table = csv.reader(io.StringIO(formats.render_csv(grid)))
+        for row, values in zip(table, grid.rows, strict=True):
+            for text, cell in zip(row, values, strict=True):
                 if isinstance(cell, str):
                     assert not text.startswith(("=", "+", "-", "@"))
-                else:
+                else:  # Numbers are unrounded.
                     assert (float(text) if text else None) == cell
 
 
@@ -167,11 +165,7 @@ def test_latex_takes_no_name_for_a_command() -> None:
 @pytest.mark.slow
 @pytest.mark.needs("pdflatex")
 def test_latex_compiles(tmp_path: Path) -> None:
-    bodies = [
-        formats.render_latex(grid)
-        for name in HOSTILE
-        for grid in compose_report(make_report_input(name), Words("en")).grids
-    ]
+    bodies = [formats.render_latex(grid) for name in HOSTILE for grid in compose(name).grids]
     start = r"\documentclass{article}\usepackage[T1]{fontenc}\usepackage{textcomp,booktabs}"
     text = "\n\n".join([rf"{start}\begin{{document}}\tiny", *bodies, r"\end{document}"])
     (tmp_path / "all.tex").write_text(text, encoding="utf-8")
@@ -182,65 +176,34 @@ def test_latex_compiles(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stdout[-2000:]
 
 
-@pytest.mark.slow
-def test_every_figure_has_its_text_and_its_numbers_and_the_same_bytes_each_time() -> None:
-    report = compose_report(make_report_input("usual"), Words("en"))
-    pictures = {picture.panels[0].kind: picture for picture in report.pictures}
-    assert pictures.keys() == {"scaling", "bars", "runs", "steps"}
-    for picture in pictures.values():
-        first, second = figures.draw(picture), figures.draw(picture)
-        assert first == second
-        assert "<dc:date>" not in first.svg
-    for picture in report.pictures:
-        assert picture.alt
-        assert len(picture.grid.rows) == sum(
-            len(series.points) for series in picture.panels[0].series
-        )
-    text = render_page(report)
-    ids = re.findall(r'\bid="([^"]+)"', text)
-    assert len(ids) == len(set(ids))
-    assert set(re.findall(r'aria-labelledby="([^"]+)"', text)) <= set(ids)
-
-
 def test_a_long_table_is_folded_and_its_file_has_all_rows() -> None:
-    group = Group("pytorch", "bert-base", "fp16", 64, "rate")
-    runs = tuple(Run(n, 0, 10.0, True, (), "COMPLETED", "sacct", f"{n}.log") for n in range(1, 201))
-    tables = tabulate([Measured(group, Shape(1, 1), 200, runs)])
+    tables = tabulate([make_point("1n1g", [10.0] * 200)])
     report = compose_report(ReportInput("", MADE, ResultSet(tables)), Words("en"))
     page, markdown = render_page(report), formats.render_markdown(report)
     assert re.search(r"<summary>Runs of [^<]* \(200\)</summary>", page)
-    assert "200.log" in page
-    assert "200.log" not in markdown
+    assert "fp32_200.log" in page
+    assert "fp32_200.log" not in markdown
     assert " (200)](tables/runs-1.csv)" in markdown
 
 
-def test_both_languages_say_the_same() -> None:
-    english, chinese = (
-        compose_report(make_report_input("usual"), Words(language)) for language in LANGUAGES
-    )
-    assert [section.key for section in english.sections] == [
-        section.key for section in chinese.sections
-    ]
-    for grids in zip(english.grids, chinese.grids, strict=True):
+def test_both_languages_say_the_same_and_nothing_of_gpus_on_the_cpu() -> None:
+    reports = [compose(USUAL, language) for language in LANGUAGES]
+    english, chinese = ([section.key for section in report.sections] for report in reports)
+    assert english == chinese
+    for grids in zip(*(report.grids for report in reports), strict=True):
         numbers, others = (
             [[cell for cell in row if not isinstance(cell, str)] for row in grid.rows]
             for grid in grids
         )
         assert numbers == others
-
-
-def test_a_table_of_the_cpu_says_nothing_of_gpus() -> None:
-    report_input = make_report_input("usual")
+    inputs = make_report_input(USUAL)
     tables = tuple(
-        replace(table, group=replace(table.group, device="cpu")) for table in report_input.tables
+        replace(table, group=replace(table.group, device="cpu")) for table in inputs.tables
     )
-    source = replace(report_input.results.sources[0], environments=())
-    report_input = replace(
-        report_input,
-        results=replace(report_input.results, tables=tables, sources=(source,)),
-        source_files=(),
-    )
+    source = replace(inputs.results.sources[0], environments=())
+    results = replace(inputs.results, tables=tables, sources=(source,))
     for language in LANGUAGES:
-        text = formats.render_markdown(compose_report(report_input, Words(language)))
+        report = compose_report(replace(inputs, results=results, source_files=()), Words(language))
+        text = formats.render_markdown(report)
         assert "GPU" not in text.replace("nvidia", "")
         assert "CPU" in text

@@ -9,122 +9,87 @@ from fnmatch import fnmatchcase
 
 import pytest
 
-from hpcbert.model import UNFINISHED, Group, Measured, Reason, Run, Shape
+from hpcbert.model import UNFINISHED, Measured, Shape
 from hpcbert.results.document import ResultSet, Source
 from hpcbert.results.formats import PUBLISHED_COLUMNS
 from hpcbert.results.reduce import tabulate
 from hpcbert.results.report import sections
 from hpcbert.results.report.model import LANGUAGES, ReportInput, Words
 from hpcbert.results.wording import catalogue
-from tests.docs.test_documents import codes, rows
 from tests.kit.cases import cases
 from tests.kit.paths import REPOSITORY
-from tests.results.report.test_formats import MADE
+from tests.results import test_reduce
 
 ROOM = REPOSITORY / "hpcbert" / "results" / "report"
-# Ends of keys that come from data.
-BY_DATA = ("flag.*", "reason.*", "unit.*", *(f"column.{name}" for name in PUBLISHED_COLUMNS))
 
 
-def list_patterns() -> set[str]:
-    """Return the keys in the code and the page; `*` stands for what is only known at run time."""
+def test_every_text_is_there_in_each_language_with_the_same_places_and_is_used() -> None:
+    """A key that is missing is an error of the report that needs it."""
     paths = [*ROOM.glob("*.py"), ROOM / "page.html.j2"]
-    text = "".join(path.read_text(encoding="utf-8") for path in paths)
-    words = re.findall(r'"([\w.{}\[\]\'-]+)(?::[^"\s]*)?"', text)
-    return {re.sub(r"\{[^}]*\}", "*", word) for word in words}
-
-
-def test_every_text_is_there_in_each_language_with_the_same_places() -> None:
+    code = "".join(path.read_text(encoding="utf-8") for path in paths)
+    words = re.findall(r'"([\w.{}\[\]\'-]+)(?::[^"\s]*)?"', code)
+    # `*` stands for what is only known at run time; the ends of some keys come from data.
+    patterns = {re.sub(r"\{[^}]*\}", "*", word) for word in words} - {"*", "**", "column.*"}
+    patterns |= {"flag.*", "reason.*", "unit.*"} | {f"column.{name}" for name in PUBLISHED_COLUMNS}
+    patterns |= {f"column.{pattern}" for pattern in patterns}
     for key, texts in catalogue().items():
         assert set(texts) == set(LANGUAGES), key
         assert all(text.strip() for text in texts.values()), key
         assert len({frozenset(re.findall(r"\{\w+\}", text)) for text in texts.values()}) == 1, key
-
-
-def test_every_key_is_used() -> None:
-    """One that is missing is an error of the report that needs it."""
-    patterns = {*BY_DATA, *list_patterns()} - {"*", "**", "column.*"}
-    patterns |= {f"column.{pattern}" for pattern in patterns}
-    for key in catalogue():
         assert any(fnmatchcase(key, pattern) for pattern in patterns), key
+    # The page that explains reasons has the same ones.
+    numbers = (REPOSITORY / "docs" / "explanation" / "numbers.md").read_text(encoding="utf-8")
+    _, _, table = numbers.partition("\n| reason |")
+    reasons = re.findall(r"^\| `([\w-]+)`", table.partition("\n\n")[0], re.MULTILINE)
+    assert {key.removeprefix("reason.") for key in catalogue() if "reason." in key} == set(reasons)
 
 
-def test_no_word_stands_in_the_template() -> None:
+def test_no_word_stands_in_the_template_and_no_sentence_in_the_code() -> None:
+    """Texts with a blank between letters are documentation or names of facts."""
     text = (ROOM / "page.html.j2").read_text(encoding="utf-8")
     plain = re.sub(r"\{#.*?#\}|\{%.*?%\}|\{\{.*?\}\}|<[^>]*>", "", text, flags=re.DOTALL)
     assert re.findall(r"[^\W\d_]+", plain) == []
-
-
-@pytest.mark.parametrize("module", ["model", "sections"])
-def test_no_sentence_stands_in_the_code(module: str) -> None:
-    """Texts with a blank between letters are documentation or names of facts."""
-    tree = ast.parse((ROOM / f"{module}.py").read_text(encoding="utf-8"))
-    documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    texts = [
-        node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant)
-        and isinstance(node.value, str)
-        and id(node) not in documentation
+    nodes = [
+        node
+        for name in ("model", "sections")
+        for node in ast.walk(ast.parse((ROOM / f"{name}.py").read_text(encoding="utf-8")))
     ]
+    documentation = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    constants = [node for node in nodes if isinstance(node, ast.Constant)]
+    texts = [str(node.value) for node in constants if id(node) not in documentation]
     facts = r"(GPU|CPU|memory,|library|package|variable|system|GPU clock|GPU memory|nic) .*"
-    sentences = [
-        text
-        for text in texts
-        if re.search(r"[a-z]{2,} [a-z]{2,}", text) and not re.fullmatch(facts, text)
-    ]
-    assert sentences == []
+    sentences = [text for text in texts if re.search(r"[a-z]{2,} [a-z]{2,}", text)]
+    assert [text for text in sentences if not re.fullmatch(facts, text)] == []
 
 
-def test_reasons_are_explained_in_each_language() -> None:
-    numbers = (REPOSITORY / "docs" / "explanation" / "numbers.md").read_text(encoding="utf-8")
-    reasons = {code for row in rows(numbers, "reason") for code in codes(row[0])}
-    assert {
-        key.removeprefix("reason.") for key in catalogue() if key.startswith("reason.")
-    } == reasons
+def measure(framework: str, gpus: int, code: str = "", **changes: str) -> Measured:
+    """Return a point of one run, 10 samples/s for each GPU, or invalid for a reason."""
+    run = test_reduce.make_run(1, None if code else 10.0 * gpus, code)
+    values = {"framework": framework, "precision": "bf16", **changes}
+    group = replace(test_reduce.GROUP, **values)  # type: ignore[arg-type]
+    facts = (("GPU", ("NVIDIA H100 80GB HBM3",)),)
+    return Measured(group, Shape(1, gpus), 1, (run,), facts=facts)
 
 
-# --- Summary --------------------------------------------------------------------------------------
-
-
-GPU = (("GPU", ("NVIDIA H100 80GB HBM3",)),)
-
-
-def summarize(points: list[Measured], *created: str) -> tuple[str, str]:
+def summarize(*points: Measured, created: tuple[str, ...] = ()) -> tuple[str, str]:
     """Return title and paragraph of a report on points of campaigns created at these times."""
     sources = tuple(Source("campaign", time, created=time) for time in created)
-    inputs = ReportInput("", MADE, ResultSet(tabulate(points), sources=sources))
-    words = Words("en")
+    results = ResultSet(tabulate(points), sources=sources)
+    inputs, words = ReportInput("", test_reduce.MADE, results), Words("en")
     return sections.make_title(inputs, words), sections.summarize(inputs, words)
-
-
-def measure(framework: str, gpus: int, *reasons: str, model: str = "bert-base") -> Measured:
-    """Return a point of one run, 10 samples/s for each GPU, or invalid for a reason."""
-    run = Run(
-        *(1, 0, None if reasons else 10.0 * gpus, not reasons),
-        *(tuple(Reason(code, "") for code in reasons), "-", "none", ""),
-    )
-    group = Group(framework, model, "bf16", 32, "rate")
-    return Measured(group, Shape(1, gpus), 1, (run,), facts=GPU)
 
 
 @cases
 def test_titles_say_what_where_and_when(created: tuple[str, ...], date: str) -> None:
-    title, _ = summarize([measure("a", 1), measure("b", 8)], *created)
+    title, _ = summarize(measure("a", 1), measure("b", 8), created=created)
     assert title == f"bert-base bf16 with a, b on 1 to 8 GPUs (NVIDIA H100 80GB HBM3){date}"
 
 
-def test_the_best_point_is_named_with_its_variant() -> None:
-    ring, tree = (
-        replace(point, group=replace(point.group, variant=f"NCCL_ALGO={name}"))
-        for point, name in ((measure("a", 8), "Ring"), (measure("a", 4), "Tree"))
-    )
-    _, text = summarize([ring, tree])
+def test_the_best_point_is_named_with_its_variant_and_models_are_not_compared() -> None:
+    ring = measure("a", 8, variant="NCCL_ALGO=Ring")
+    _, text = summarize(ring, measure("a", 4, variant="NCCL_ALGO=Tree"))
     assert "by a bert-base bf16 bs32 NCCL_ALGO=Ring on 8" in text
-
-
-def test_models_are_not_compared() -> None:
-    _, text = summarize([measure("a", 8), measure("b", 4, model="bert-large")])
+    _, text = summarize(measure("a", 8), measure("b", 4, model="bert-large"))
     assert "80.00 samples/s, by a bert-base" in text
     assert "40.00 samples/s, by b bert-large" in text
 
@@ -137,8 +102,8 @@ def test_models_are_not_compared() -> None:
     ],
 )
 def test_what_is_wrong_is_said(reason: str, sentence: str) -> None:
-    _, text = summarize([measure("a", 1), measure("a", 8, reason)])
+    _, text = summarize(measure("a", 1), measure("a", 8, reason))
     assert sentence in text
     assert "Valid runs: 1 of 2." in text
     assert ("Invalid runs" in text) is (reason != UNFINISHED)
-    assert "No run is valid" in summarize([measure("a", 8, reason)])[1]
+    assert "No run is valid" in summarize(measure("a", 8, reason))[1]
