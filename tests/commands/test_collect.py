@@ -11,7 +11,7 @@ from hpcbert.commands.collect import CollectRequest, Places, load_result_set
 from hpcbert.errors import UsageError
 from hpcbert.results.document import ResultSet, read_results, render_results
 from tests.kit import logs
-from tests.kit.campaigns import Build, report_states
+from tests.kit.campaigns import report_states
 from tests.kit.paths import TEMPLATES
 
 
@@ -34,9 +34,7 @@ def save(path: Path, results: ResultSet) -> Path:
     return path
 
 
-def test_several_places_become_one_table_whose_rows_say_where_they_come_from(
-    tmp_path: Path, build: Build
-) -> None:
+def test_several_places_become_one_table_whose_rows_say_where_they_come_from(tmp_path, build):
     built = build("1n2g", "2n2g")
     built.finish()
     own, directory = load_results(built.directory), put_logs(tmp_path / "logs")
@@ -61,9 +59,7 @@ def test_several_places_become_one_table_whose_rows_say_where_they_come_from(
     )
 
 
-def test_a_point_from_two_places_and_saved_results_read_otherwise_are_refused(
-    tmp_path: Path,
-) -> None:
+def test_a_point_from_two_places_and_saved_results_read_otherwise_are_refused(tmp_path):
     directory = put_logs(tmp_path / "logs")
     results = load_results(directory)
     saved, again = save(tmp_path / "a.json", results), save(tmp_path / "b.json", results)

@@ -16,7 +16,6 @@ from hpcbert.model import Counted, Group, Measured, Reason, Run, Shape
 from hpcbert.results.document import NodeFacts, ResultSet, Source, render_results
 from hpcbert.results.reduce import tabulate
 from tests.kit import cli, logs
-from tests.kit.campaigns import Build
 from tests.kit.cases import cases
 from tests.kit.cli import CliResult
 
@@ -81,16 +80,7 @@ def list_suites(path: str) -> list[ET.Element]:
 
 
 @cases
-def test_two_results_are_compared(
-    *,
-    base: tuple[Mapping[str, Any], ...] | None,
-    new: tuple[Mapping[str, Any], ...] | None,
-    words: str | None,
-    status: int | None,
-    points: Mapping[str, str] | None,
-    message: str | None,
-    text: str | None,
-) -> None:
+def test_two_results_are_compared(*, base, new, words, status, points, message, text):
     """`points`: the verdict on each, by name; `message`: of the errors; `text`: of the output.
 
     Without `new`, BASE is compared with itself by a dimension.
@@ -109,11 +99,10 @@ def test_two_results_are_compared(
         assert text in compare(*files, *options).output
 
 
-def test_a_verdict_has_its_interval_and_its_coverage() -> None:
+def test_a_verdict_has_its_interval_and_its_coverage():
     base = save("base", measured())
-    (point,) = compare(base, save("new", measured(rate=95)), "--json").data["comparisons"][0][
-        "points"
-    ]
+    result = compare(base, save("new", measured(rate=95)), "--json")
+    (point,) = result.data["comparisons"][0]["points"]
     assert point["ratio"] == pytest.approx(0.95)
     assert point["low"] < point["ratio"] < point["high"]
     assert point["coverage"] == pytest.approx(0.87890625)
@@ -123,7 +112,7 @@ def test_a_verdict_has_its_interval_and_its_coverage() -> None:
         assert "is not a share" in result.stderr
 
 
-def test_a_lacking_point_shuts_the_gate() -> None:
+def test_a_lacking_point_shuts_the_gate():
     both = measured(), measured("4n8g", 3000)
     base, new = save("base", *both), save("new", both[0])
     assert compare(base, new).returncode == 0
@@ -139,9 +128,7 @@ def test_a_lacking_point_shuts_the_gate() -> None:
 
 
 @cases
-def test_a_point_that_still_runs_is_not_a_regression(
-    codes: tuple[str, ...], status: int, code: str
-) -> None:
+def test_a_point_that_still_runs_is_not_a_regression(codes, status, code):
     good, other = measured(), measured("1n2g", 200)
     invalid = invalidate(good, *codes)
     base, new = save("base", good, other), save("new", invalid, other)
@@ -157,7 +144,7 @@ def test_a_point_that_still_runs_is_not_a_regression(
     assert compare(good_file, alone).returncode == 4
 
 
-def test_several_are_compared_with_the_first() -> None:
+def test_several_are_compared_with_the_first():
     files = [save(name, measured(rate=rate)) for name, rate in (("a", 9), ("b", 9), ("c", 8))]
     result = compare(*files, "--json", "--fail-under", "97%")
     assert result.returncode == 7
@@ -170,7 +157,7 @@ def test_several_are_compared_with_the_first() -> None:
     assert [point["verdict"] for point in comparison["points"]] == ["slower"]
 
 
-def test_campaigns_and_logs_are_compared(build: Build) -> None:
+def test_campaigns_and_logs_are_compared(build):
     built = build("1n1g")
     for number in range(1, 6):
         built.complete("1n1g", number, 10.0 + number / 100)
@@ -187,7 +174,7 @@ def test_campaigns_and_logs_are_compared(build: Build) -> None:
     assert (result.returncode, "--fw has no effect on" in result.error["message"]) == (2, True)
 
 
-def test_names_steer_nothing() -> None:
+def test_names_steer_nothing():
     name = 'a|b<script>&"\x1b[31m'
     points = [measured(framework=name, rate=rate) for rate in (100, 9)]
     files = [save(str(number), point) for number, point in enumerate(points)]
@@ -209,7 +196,7 @@ def save_nodes(**rates: float) -> list[Path]:
     return files
 
 
-def test_a_slow_node_and_another_driver_are_named() -> None:
+def test_a_slow_node_and_another_driver_are_named():
     base, *files = save_nodes(n1=100, n2=97, n3=90, n4=100.1)
     words = ("accept", base, "--each-node", *files)
     result = cli.run(*words, "--json", "--junit", "accept.xml")
@@ -229,7 +216,7 @@ def test_a_slow_node_and_another_driver_are_named() -> None:
     assert "| ---: |" in cli.run(*words, "--format", "markdown").stdout
 
 
-def test_equal_nodes_are_accepted_and_one_without_a_valid_run_has_no_verdict() -> None:
+def test_equal_nodes_are_accepted_and_one_without_a_valid_run_has_no_verdict():
     base, *files = save_nodes(n1=100, n2=100.2, n4=99.9)
     result = cli.run("accept", base, "--each-node", *files, "--json")
     assert result.returncode == 0, result
@@ -242,7 +229,7 @@ def test_equal_nodes_are_accepted_and_one_without_a_valid_run_has_no_verdict() -
     assert "n3" in result.error["message"]
 
 
-def test_a_point_may_lose_the_tolerance_and_repeats_are_compared_by_node() -> None:
+def test_a_point_may_lose_the_tolerance_and_repeats_are_compared_by_node():
     base, new = save("base", measured()), save("new", measured(rate=96, node="n1"))
     for tolerance, status in (("5%", 0), ("0.02", 7)):
         result = cli.run("accept", base, new, "--tolerance", tolerance)
@@ -259,7 +246,7 @@ def test_a_point_may_lose_the_tolerance_and_repeats_are_compared_by_node() -> No
 
 
 @cases
-def test_what_can_not_be_accepted_is_refused(words: str, keyword: str) -> None:
+def test_what_can_not_be_accepted_is_refused(words, keyword):
     base = save("base", measured())
     save("wide", measured(shape="2n1g"))
     document = json.loads(base.read_text())
@@ -270,7 +257,7 @@ def test_what_can_not_be_accepted_is_refused(words: str, keyword: str) -> None:
     assert keyword in result.stderr
 
 
-def test_one_shape_of_a_curve_has_the_variant_of_a_point_measured_alone() -> None:
+def test_one_shape_of_a_curve_has_the_variant_of_a_point_measured_alone():
     points = [measured(shape, variant="long,gbs256") for shape in ("1n2g", "2n2g")]
     (table,) = select_one_node(tabulate(points))
     assert (table.group.variant, [str(row.shape) for row in table.rows]) == ("long,acc4", ["1n2g"])

@@ -27,7 +27,7 @@ from hpcbert.slurm import state_sources
 from hpcbert.system.runner import Outcome, Runner, run
 from tests.kit import drafts
 from tests.kit.cases import cases, read_constant
-from tests.kit.doctor import Fault, find_missed, select_faults
+from tests.kit.doctor import find_missed, select_faults
 from tests.kit.paths import REPOSITORY
 from tests.kit.slurm import DENIED, Answers, Slurm, failed
 from tests.kit.waiting import CEILING
@@ -45,7 +45,7 @@ def examine_nodes(folder: Path, slurm: Runner, patience: float = 0.0) -> list[Fi
         assert not list((folder / "runs").glob(".doctor-*"))
 
 
-def test_a_job_that_does_not_start_is_cancelled_and_a_refusal_is_reported(tmp_path: Path) -> None:
+def test_a_job_that_does_not_start_is_cancelled_and_a_refusal_is_reported(tmp_path):
     slurm = Slurm()
     (finding,) = examine_nodes(tmp_path, slurm)
     assert (finding.name, finding.status) == ("job", "fail")
@@ -63,7 +63,7 @@ def test_a_job_that_does_not_start_is_cancelled_and_a_refusal_is_reported(tmp_pa
 
 # Slurm 22.05.8 gives the second, when a prolog ends with status 1.
 @pytest.mark.parametrize("reason", ["launch failed requeued held", "JobHeldAdmin"])
-def test_a_failed_prolog_is_the_finding_with_its_nodes(reason: str, tmp_path: Path) -> None:
+def test_a_failed_prolog_is_the_finding_with_its_nodes(reason, tmp_path):
     """A job that a prolog failed waits in held state, and its node is drained."""
     slurm = Slurm(sinfo="n2|Prolog error\n")
 
@@ -75,9 +75,7 @@ def test_a_failed_prolog_is_the_finding_with_its_nodes(reason: str, tmp_path: Pa
     assert (finding.code, finding.nodes, finding.remedy) == ("prolog", ("n2",), "--exclude n2")
 
 
-def test_a_job_whose_script_bash_never_reads_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_whose_script_bash_never_reads_says_why(tmp_path, monkeypatch):
     """The file ends bash on the nodes only."""
     monkeypatch.setenv("BASH_ENV", "/etc/start")
     monkeypatch.setattr(doctor, "_OUTPUT_SECONDS", 0.0)
@@ -95,7 +93,7 @@ def test_a_job_whose_script_bash_never_reads_says_why(
 
 
 @pytest.mark.parametrize("moment", ["sbatch", "job", "SIGTERM", "SIGHUP", "answer of sbatch"])
-def test_who_interrupts_leaves_no_job_behind(tmp_path: Path, moment: str) -> None:
+def test_who_interrupts_leaves_no_job_behind(tmp_path, moment):
     slurm = Slurm(dies=moment == "answer of sbatch")
 
     def interrupt(program: str) -> None:
@@ -112,7 +110,7 @@ def test_who_interrupts_leaves_no_job_behind(tmp_path: Path, moment: str) -> Non
     assert not any(job.alive() for job in slurm.jobs.values())
 
 
-def test_no_job_is_tried_while_the_controller_is_away(tmp_path: Path) -> None:
+def test_no_job_is_tried_while_the_controller_is_away(tmp_path):
     slurm = Slurm(away={"scontrol"}, sbatch="slurm 22.05.8")
     visit = doctor.Visit(Shape(2, 1), 60.0, drafts.SUBMITTER)
     site = drafts.site(tmp_path)
@@ -123,9 +121,7 @@ def test_no_job_is_tried_while_the_controller_is_away(tmp_path: Path) -> None:
 
 
 @pytest.mark.slurm
-def test_containers_are_examined_from_inside_a_job(
-    as_user: Any, checkout: Any, work: Path, lab: Any
-) -> None:
+def test_containers_are_examined_from_inside_a_job(as_user, checkout, work, lab):
     """The lab has no pyxis: its srun refuses the options."""
     folder = work / "with a space"
     as_user(["mkdir", "-p", str(folder)])
@@ -274,7 +270,7 @@ def _me(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "fault", select_faults("script"), ids=lambda case: case.title.replace("`", "")
 )
-def test_what_a_script_plants_is_found(fault: Fault, tmp_path: Path) -> None:
+def test_what_a_script_plants_is_found(fault, tmp_path):
     findings = [
         {"code": finding.code, **asdict(finding)} for finding in PLANTERS[fault.title](tmp_path)
     ]
@@ -282,15 +278,13 @@ def test_what_a_script_plants_is_found(fault: Fault, tmp_path: Path) -> None:
 
 
 @cases
-def test_a_notice_is_not_a_version(printed: str, newer: bool, tmp_path: Path) -> None:
+def test_a_notice_is_not_a_version(printed, newer, tmp_path):
     details = [finding.detail for finding in query(tmp_path, client=printed)]
     assert any("newer than the controller" in detail for detail in details) == newer
     assert not any("hours" in detail for detail in details)
 
 
 @cases
-def test_gpus_that_an_argument_requests_are_seen(
-    argument: str, tmp_path: Path, *, bare: bool
-) -> None:
+def test_gpus_that_an_argument_requests_are_seen(argument, tmp_path, *, bare):
     findings = query(tmp_path, site=f'gres = ""\nsbatch_args = ["{argument}"]')
     assert any("no job gets a GPU" in finding.hint for finding in findings) == bare

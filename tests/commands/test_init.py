@@ -81,16 +81,7 @@ def script(answers: Mapping[str, Any]) -> Answers:
 
 
 @cases
-def test_the_cluster_decides_the_site(
-    *,
-    answers: Mapping[str, Any] | None,
-    ask: Mapping[str, Any] | None,
-    site: Mapping[str, Any],
-    why: Mapping[str, str] | None,
-    others: Mapping[str, str] | None,
-    warning: str | None,
-    tmp_path: Path,
-) -> None:
+def test_the_cluster_decides_the_site(*, answers, ask, site, why, others, warning, tmp_path):
     """`why`, `others`: parts of a choice's reason and alternatives; `warning`: or `none`."""
     proposal = propose_site(script(answers or {}), **(ask or {}))
     written = write_site(proposal, tmp_path)
@@ -108,18 +99,14 @@ def test_the_cluster_decides_the_site(
 
 
 @cases
-def test_only_the_user_can_say(
-    answers: Mapping[str, Any], options: Mapping[str, Any], message: str, hint: str
-) -> None:
+def test_only_the_user_can_say(answers, options, message, hint):
     with pytest.raises(UsageError, match=message) as refused:
         propose_site(script(answers), options=options)
     assert hint in refused.value.hint
 
 
 @cases
-def test_the_largest_time_limit_is_the_allowed_one(
-    limit: str, own: str, options: Mapping[str, Any] | None, expected: str, tmp_path: Path
-) -> None:
+def test_the_largest_time_limit_is_the_allowed_one(limit, own, options, expected, tmp_path):
     answers = Answers(
         sinfo=f"gpu*|up|2|{limit}|1-infinite|gpu:8|n[1-2]\n",
         config=ENFORCED,
@@ -136,12 +123,8 @@ def test_the_largest_time_limit_is_the_allowed_one(
 
 @cases
 def test_the_form_of_a_request_is_one_that_sbatch_accepts(
-    rules: tuple[tuple[str, bool, str], ...],
-    option: str,
-    constraint: str,
-    arguments: tuple[str, ...],
-    tmp_path: Path,
-) -> None:
+    rules, option, constraint, arguments, tmp_path
+):
     cluster = Answers()
 
     def answer(argv: Sequence[str], **_: Any) -> Outcome:
@@ -162,7 +145,7 @@ def test_the_form_of_a_request_is_one_that_sbatch_accepts(
     assert (others == [("v100",)]) == (constraint == "a100")
 
 
-def test_a_controller_that_is_away_does_not_mean_that_there_is_no_cluster() -> None:
+def test_a_controller_that_is_away_does_not_mean_that_there_is_no_cluster():
     cluster = Cluster(SchedulerContext(Answers(complaints={"sinfo": AWAY, "partitions": AWAY})))
     with pytest.raises(SchedulerError, match="controller does not answer") as refused:
         init.has_cluster(cluster)
@@ -170,9 +153,7 @@ def test_a_controller_that_is_away_does_not_mean_that_there_is_no_cluster() -> N
 
 
 @cases
-def test_commands_that_a_module_may_have_are_not_missing(
-    name: str, module: str, expected: str, tmp_path: Path
-) -> None:
+def test_commands_that_a_module_may_have_are_not_missing(name, module, expected, tmp_path):
     (tmp_path / module).mkdir(parents=True, exist_ok=True)
     environ = {name: f"/nowhere:{tmp_path}"}
     unconfigured = Outcome(("sinfo",), 1, "", "Could not establish a configuration source")
@@ -188,14 +169,14 @@ def test_commands_that_a_module_may_have_are_not_missing(
     assert "--local" in refused.value.hint
 
 
-def test_what_is_chosen_is_said_with_the_reason_and_the_alternatives() -> None:
+def test_what_is_chosen_is_said_with_the_reason_and_the_alternatives():
     sinfo = "cpu*|up|2|infinite|1-infinite|(null)|n[1-2]\ngpu|up|2|infinite|1-infinite|gpu:8|n[1-2]"
     text = init.describe_choices(propose_site(Answers(sinfo=sinfo)).choices)
     assert "slurm.partition      gpu: 2 nodes with gpu:8; the default, cpu, has no GPUs" in text
     assert "also there (--partition): cpu (no GPUs, 2 nodes)" in text
 
 
-def test_the_fake_gpus_of_a_lab_are_optional(tmp_path: Path) -> None:
+def test_the_fake_gpus_of_a_lab_are_optional(tmp_path):
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/slurm.conf").touch()
     environ = {"SLURM_CONF": str(tmp_path / "etc/slurm.conf")}

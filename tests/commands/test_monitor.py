@@ -19,7 +19,7 @@ from hpcbert.scheduler.local import backend as local
 from hpcbert.slurm import state_sources
 from hpcbert.slurm.states import Kind, RepeatState, parse_state
 from hpcbert.system.runner import Runner
-from tests.kit.campaigns import Build, Built, ended
+from tests.kit.campaigns import Built, ended
 from tests.kit.slurm import Slurm, T, failed
 from tests.kit.waiting import Clock
 
@@ -51,7 +51,7 @@ def list_programs(run: Slurm, first: int = 0) -> list[str]:
 
 
 @pytest.mark.usefixtures("at_once")
-def test_each_change_is_reported_once_and_the_end_ends_it(watched: Build) -> None:
+def test_each_change_is_reported_once_and_the_end_ends_it(watched):
     built = watched()
     run = Slurm(
         sacct=[
@@ -70,7 +70,7 @@ def test_each_change_is_reported_once_and_the_end_ends_it(watched: Build) -> Non
 
 
 @pytest.mark.usefixtures("at_once")
-def test_a_silent_slurm_is_given_up_after_some_polls_unless_it_comes_back(watched: Build) -> None:
+def test_a_silent_slurm_is_given_up_after_some_polls_unless_it_comes_back(watched):
     built = watched(repeats=1)
     run = Slurm(sacct=[DOWN], squeue=[DOWN])
     with pytest.raises(SchedulerError, match="Unable to contact") as refused:
@@ -92,8 +92,8 @@ def test_a_silent_slurm_is_given_up_after_some_polls_unless_it_comes_back(watche
 @pytest.mark.parametrize("floor", [1.0, 60.0], ids=["1s", "60s"])
 @pytest.mark.parametrize(("code", "word"), [(0, "COMPLETED"), (3, "FAILED")], ids=["0", "3"])
 def test_a_jobs_end_is_seen_within_two_seconds_and_accounting_is_not_waited_for(
-    watched: Build, floor: float, code: int, word: str
-) -> None:
+    watched, floor, code, word
+):
     built, time = watched(repeats=1), Clock()
     built.started("1n1g", 1)
     run = Slurm(sacct=[built.sacct(1, "RUNNING")], squeue=[built.squeue(1, "RUNNING")])
@@ -114,9 +114,7 @@ def test_a_jobs_end_is_seen_within_two_seconds_and_accounting_is_not_waited_for(
     assert "sacct" not in programs or floor < 2, "by chance it may be time for it"
 
 
-def test_an_end_that_slurm_knows_is_one_question_and_one_that_it_contradicts_waits(
-    watched: Build,
-) -> None:
+def test_an_end_that_slurm_knows_is_one_question_and_one_that_it_contradicts_waits(watched):
     built, time = watched(repeats=1), Clock()
     built.started("1n1g", 1)
     run = Slurm(sacct=[built.sacct(1, "RUNNING")], squeue=[built.squeue(1, "RUNNING")])
@@ -143,7 +141,7 @@ def test_an_end_that_slurm_knows_is_one_question_and_one_that_it_contradicts_wai
 
 
 @pytest.mark.slow
-def test_ends_that_come_one_by_one_are_no_more_questions_than_time_allows(watched: Build) -> None:
+def test_ends_that_come_one_by_one_are_no_more_questions_than_time_allows(watched):
     repeats, floor = 60, 10.0
     built, time = watched(repeats=repeats), Clock()
     over: list[str] = []
@@ -164,7 +162,7 @@ def test_ends_that_come_one_by_one_are_no_more_questions_than_time_allows(watche
     assert list_programs(run).count("squeue") <= repeats / floor + 6 + 3
 
 
-def test_one_look_is_one_look_and_says_that_an_end_is_not_visible_yet(watched: Build) -> None:
+def test_one_look_is_one_look_and_says_that_an_end_is_not_visible_yet(watched):
     built = watched()
     run = Slurm(squeue=[built.squeue(1, "RUNNING")])
     view, lines, time = follow(built, run, once=True)
@@ -177,9 +175,7 @@ def test_one_look_is_one_look_and_says_that_an_end_is_not_visible_yet(watched: B
 
 
 @pytest.mark.parametrize("comes", [True, False], ids=["late", "never"])
-def test_an_end_that_is_not_visible_yet_is_waited_for_but_not_for_ever(
-    watched: Build, *, comes: bool
-) -> None:
+def test_an_end_that_is_not_visible_yet_is_waited_for_but_not_for_ever(watched, *, comes):
     built, time = watched(repeats=1), Clock()
 
     def pause(seconds: float) -> None:
@@ -197,7 +193,7 @@ def test_an_end_that_is_not_visible_yet_is_waited_for_but_not_for_ever(
 
 
 @pytest.mark.usefixtures("at_once")
-def test_a_looked_at_view_is_refreshed_between_polls(watched: Build) -> None:
+def test_a_looked_at_view_is_refreshed_between_polls(watched):
     built, time = watched(repeats=1), Clock()
     sacct = [built.sacct(1, "RUNNING"), built.sacct(1, "COMPLETED")]
     run = Slurm(sacct=sacct, squeue=[built.squeue(1, "RUNNING")])
@@ -217,7 +213,7 @@ def end_repeat(built: Built, repeat: int = 1, *, signal: str = "") -> None:
     built.mark("1n1g", repeat, {"event": "signal", "signal": signal}, end, time=T + 1)
 
 
-def test_campaigns_that_still_live_are_found_with_one_question(watched: Build) -> None:
+def test_campaigns_that_still_live_are_found_with_one_question(watched):
     def name_unfinished(run: Slurm) -> list[str]:
         campaigns, _ = monitor.find_unfinished(alive.directory.parent, run=run)
         return [tracked.campaign.id[-4:] for tracked in campaigns]
@@ -245,9 +241,7 @@ def test_campaigns_that_still_live_are_found_with_one_question(watched: Build) -
             ]
 
 
-def test_a_local_campaign_of_another_machine_is_not_over_until_its_repeats_are(
-    watched: Build,
-) -> None:
+def test_a_local_campaign_of_another_machine_is_not_over_until_its_repeats_are(watched):
     built = watched(job_id="local-1-1", scheduler="local")
     plan = {"machine": "elsewhere 1", "lock": "", "minutes": 1, "grace": 1, "elements": []}
     (built.directory / local.PLAN_FILE).write_text(json.dumps(plan))
@@ -259,9 +253,7 @@ def test_a_local_campaign_of_another_machine_is_not_over_until_its_repeats_are(
     assert run.calls == []
 
 
-def test_campaigns_are_named_by_path_or_part_of_an_id_and_found_once_they_are_submitted(
-    watched: Build,
-) -> None:
+def test_campaigns_are_named_by_path_or_part_of_an_id_and_found_once_they_are_submitted(watched):
     built = watched()
     runs = built.directory.parent
     names = ["aaaaaa", str(built.directory), "20261121T"]
@@ -277,7 +269,7 @@ def test_campaigns_are_named_by_path_or_part_of_an_id_and_found_once_they_are_su
     assert monitor.find_submitted(runs, {built.directory}) == (submitted,)
 
 
-def test_how_far_a_repeat_is_comes_from_the_end_of_its_log(watched: Build) -> None:
+def test_how_far_a_repeat_is_comes_from_the_end_of_its_log(watched):
     built = watched()
     repeat = built.repeats[0]
     state = RepeatState("RUNNING", Kind.RUNNING, "sacct", attempt=1)
@@ -301,7 +293,7 @@ def test_how_far_a_repeat_is_comes_from_the_end_of_its_log(watched: Build) -> No
     assert monitor.read_grammar(built.directory) is None
 
 
-def test_repeats_are_counted_by_the_kind_of_their_state(watched: Build) -> None:
+def test_repeats_are_counted_by_the_kind_of_their_state(watched):
     built = watched(repeats=4)
     states = {
         repeat.key: RepeatState(word, parse_state(word).kind, "sacct")

@@ -13,9 +13,7 @@ from hpcbert.config import campaignfile
 from hpcbert.errors import CheckError, SchedulerError
 from hpcbert.model import Protocol, Shape
 from tests.kit import cli, drafts
-from tests.kit.campaigns import Build
-from tests.kit.cli import Cli
-from tests.kit.slurm import Answer, Programs, Slurm, failed
+from tests.kit.slurm import Answer, Slurm, failed
 
 # Four nodes of eight GPUs, of which one is down: by partition, then by node.
 SINFO = "gpu*|up|4|1-00:00:00|1-infinite|gpu:8|n[1-4]\n"
@@ -46,9 +44,7 @@ def forecast(
     return plan.forecast(draft, earlier, run=slurm or Cluster(sbatch=SOON))
 
 
-def test_slurm_says_when_the_very_script_would_start_and_what_the_partition_has(
-    tmp_path: Path,
-) -> None:
+def test_slurm_says_when_the_very_script_would_start_and_what_the_partition_has(tmp_path):
     slurm = Cluster(sbatch=SOON)
     outlook = forecast(tmp_path, slurm, scaling=True)
     shapes = [str(point.cost.point.shape) for point in outlook.points]
@@ -62,7 +58,7 @@ def test_slurm_says_when_the_very_script_would_start_and_what_the_partition_has(
     assert supply.resources == ("gpu:8",)
 
 
-def test_what_prevents_a_run_is_said_with_the_command_that_helps(tmp_path: Path) -> None:
+def test_what_prevents_a_run_is_said_with_the_command_that_helps(tmp_path):
     refusal = "sbatch: error: allocation failure: Invalid account"
     outlooks = {
         "gpu has 4 nodes; you asked for 5": forecast(tmp_path, shape=Shape(5, 8)),
@@ -88,7 +84,7 @@ def test_what_prevents_a_run_is_said_with_the_command_that_helps(tmp_path: Path)
     assert [point.cost.hours for point in outlook.points] == [5.0]
 
 
-def test_runs_of_the_same_point_say_what_to_expect(tmp_path: Path, build: Build) -> None:
+def test_runs_of_the_same_point_say_what_to_expect(tmp_path, build):
     point = forecast(tmp_path).points[0].cost.point
     for name, seconds, changes in (
         ("20261101-pytorch-a", (100, 300), {}),
@@ -124,7 +120,7 @@ def _torch_is_there(empty_directory: None, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.usefixtures("_torch_is_there")
-def test_on_this_machine_a_plan_speaks_of_ranks_and_submits_nothing() -> None:
+def test_on_this_machine_a_plan_speaks_of_ranks_and_submits_nothing():
     words = ("plan", *LOCAL, "--gpus-per-node", 2, "--scaling")
     result = cli.run(*words)
     assert result.returncode == 0, result
@@ -146,7 +142,7 @@ def test_on_this_machine_a_plan_speaks_of_ranks_and_submits_nothing() -> None:
 
 
 @pytest.mark.usefixtures("_torch_is_there")
-def test_a_file_is_planned_whole_and_what_is_typed_next_to_it_wins() -> None:
+def test_a_file_is_planned_whole_and_what_is_typed_next_to_it_wins():
     assert cli.run("plan", "--init", "--json").data == {"path": "campaign.toml"}
     file = Path("campaign.toml")
     text = file.read_text()
@@ -175,7 +171,7 @@ def test_a_file_is_planned_whole_and_what_is_typed_next_to_it_wins() -> None:
 
 
 @pytest.mark.usefixtures("_torch_is_there")
-def test_the_same_again_is_planned_as_it_would_be_submitted(build: Build) -> None:
+def test_the_same_again_is_planned_as_it_would_be_submitted(build):
     built = build("1n2g", repeats=3)
     built.lock()
     words = ("plan", "--scheduler", "local", "--like", built.directory)
@@ -186,7 +182,7 @@ def test_the_same_again_is_planned_as_it_would_be_submitted(build: Build) -> Non
 
 
 @pytest.mark.slow
-def test_submit_refuses_what_may_cost_more(slurm: Programs, hpcbert: Cli) -> None:
+def test_submit_refuses_what_may_cost_more(slurm, hpcbert):
     words = ("submit", "--device", "gpu", "--nodes", 2, "--gpus-per-node", 8, "--json")
     here = replace(hpcbert, run=cli.run_here)
     result = here(*words, "--max-gpu-hours", 79, status=2)

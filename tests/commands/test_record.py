@@ -23,14 +23,12 @@ def extract(folder: Path) -> cli.CliResult:
 
 
 @cases
-def test_minutes_leave_out_the_fastest_and_the_slowest(
-    seconds: list[int], minutes: float | None
-) -> None:
+def test_minutes_leave_out_the_fastest_and_the_slowest(seconds: list[int], minutes):
     runs = [BenchmarkRun(seconds=duration or None) for duration in seconds]
     assert record.average_minutes(runs) == minutes
 
 
-def test_a_folder_becomes_a_table(tmp_path: Path) -> None:
+def test_a_folder_becomes_a_table(tmp_path):
     for samples in (3_000_000, 57):
         logs.write_submission(tmp_path / str(samples), [300] * 10, samples)
         text = extract(tmp_path / str(samples)).stdout
@@ -46,8 +44,8 @@ def test_a_folder_becomes_a_table(tmp_path: Path) -> None:
 
 @cases
 def test_the_batch_is_that_of_a_micro_batch_as_in_tables_of_logs(
-    tmp_path: Path, framework: str, records: dict[str, int], expected: tuple[str, str]
-) -> None:
+    tmp_path, framework, records, expected
+):
     folder = logs.write_submission(tmp_path / "checkout", [300] * 10)
     system = folder.parents[2] / "systems/sys.json"
     system.write_text(system.read_text().replace("JAX", framework))
@@ -60,7 +58,7 @@ def test_the_batch_is_that_of_a_micro_batch_as_in_tables_of_logs(
     assert (size, table.get("variant", "")) == expected
 
 
-def test_rows_follow_from_their_public_logs(shared: Path) -> None:
+def test_rows_follow_from_their_public_logs(shared):
     require("published")
     paths = sorted((shared / "logs").glob("mlcommons*"))
     cells = cli.run("record", "check", *paths, "--against", "mlperf", "--json").data["cells"]
@@ -70,7 +68,7 @@ def test_rows_follow_from_their_public_logs(shared: Path) -> None:
     assert all(cell["follows"] or cell["gap"] for cell in cells)
 
 
-def test_a_number_that_its_logs_contradict_is_an_error(tmp_path: Path) -> None:
+def test_a_number_that_its_logs_contradict_is_an_error(tmp_path):
     place = tmp_path / "NVIDIA/results/dgxa100_ngc21.05_pytorch"
     place.mkdir(parents=True)
     logs.write_submission(tmp_path, [300] * 10).rename(place / "bert")
@@ -78,9 +76,7 @@ def test_a_number_that_its_logs_contradict_is_an_error(tmp_path: Path) -> None:
     assert (result.returncode, "v1.0-nvidia-dgxa100" in result.stderr) == (5, True)
 
 
-def test_logs_that_two_rounds_have_confirm_both(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_logs_that_two_rounds_have_confirm_both(tmp_path, monkeypatch):
     (submission,) = record.find_submissions([logs.write_submission(tmp_path, [300] * 10)])
     location = "v9.8", "0" * 40, submission.path
     table = record.make_table(location, logs.SYSTEM, submission.read_runs(), "")
@@ -93,7 +89,7 @@ def test_logs_that_two_rounds_have_confirm_both(
     assert cells == {"mlperf:v9.8-org-sys": True, "mlperf:v9.9-org-sys": True}
 
 
-def test_torn_lines_endless_numbers_and_two_runs_in_a_file_are_no_result(tmp_path: Path) -> None:
+def test_torn_lines_endless_numbers_and_two_runs_in_a_file_are_no_result(tmp_path):
     path = next(logs.write_submission(tmp_path, [300] * 10).glob("result_*.txt"))
     assert read_benchmark_run(path).seconds == 300
     for text in (

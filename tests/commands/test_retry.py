@@ -14,7 +14,7 @@ from hpcbert.campaign import judge, measurements, store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.commands import retry, submit
-from hpcbert.commands.monitor import Sinks, View, open_campaign
+from hpcbert.commands.monitor import open_campaign
 from hpcbert.commands.retry import RetryPlan
 from hpcbert.config.site import Site
 from hpcbert.errors import SchedulerError, UsageError
@@ -115,7 +115,7 @@ def three_of_five(bench: Bench) -> Bench:
     return bench
 
 
-def test_only_what_does_not_count_is_submitted_again(three_of_five: Bench) -> None:
+def test_only_what_does_not_count_is_submitted_again(three_of_five):
     (array,) = three_of_five.plan(exclude=("n7", "n3")).arrays
     assert [node for node, _ in array.excluded] == ["n7", "n3", "n2"]
     (array,) = three_of_five.plan(suspect=False).arrays
@@ -129,6 +129,7 @@ def test_only_what_does_not_count_is_submitted_again(three_of_five: Bench) -> No
     assert [node for node, _ in array.excluded] == ["n3", "n2"]
     text = (three_of_five.directory / array.script).read_text()
     assert array.request.exclude == "n3,n2"
+    assert "--dependency=afterany:10" in three_of_five.slurm.called("sbatch")[-1]
     assert request.read_request(sbatch_options(text)) == array.request
     # Nothing is submitted twice, and a repeat no more often than allowed.
     assert three_of_five.look().invalid == ()
@@ -143,15 +144,22 @@ def test_only_what_does_not_count_is_submitted_again(three_of_five: Bench) -> No
     assert list_numbers(three_of_five.look(limit=3).invalid) == [2, 4]
 
 
-def test_attempts_go_on_where_slurms_own_ended(three_of_five: Bench) -> None:
+def test_attempts_go_on_where_slurms_own_ended_and_no_two_jobs_run_one(three_of_five):
     three_of_five.end(2, "FAILED", node="n2", attempt=1)
     array = three_of_five.retry()
     assert array.first_attempt == 2
     assert "\nfirst_attempt=2 " in (three_of_five.directory / array.script).read_text()
+    # Two jobs that ran one attempt spoil its number.
+    path = three_of_five.directory / three_of_five.campaign.arrays[0].status(1)
+    start = {"event": "start", "time": NOW, "attempt": 0, "job": "99_1", "nodelist": "n5"}
+    path.write_text(f"{json.dumps(start)}\n{path.read_text()}")
+    (invalid,) = three_of_five.look().invalid
+    assert invalid.number == 1
+    assert "the jobs 99_1 and 10_1 ran it at the same time" in invalid.why
 
 
 @pytest.mark.parametrize("last", ["FAILED", "NODE_FAIL"])
-def test_only_a_dry_retry_asks_nothing_about_ends_on_record(bench: Bench, last: str) -> None:
+def test_only_a_dry_retry_asks_nothing_about_ends_on_record(bench, last):
     for repeat in (1, 2, 3, 4):
         bench.end(repeat)
     bench.end(5, last)
@@ -169,7 +177,7 @@ def test_only_a_dry_retry_asks_nothing_about_ends_on_record(bench: Bench, last: 
         judge.gather(watched, rule="", window=Window(), states=campaigns.unreachable)
 
 
-def test_nodes_that_the_script_names_are_not_kept_away_from(tmp_path: Path) -> None:
+def test_nodes_that_the_script_names_are_not_kept_away_from(tmp_path):
     """sbatch refuses a job that has to run on a node and must not."""
     site = drafts.changed(drafts.reference(tmp_path), slurm={"nodelist": "n2"})
     bench = make_bench(site, env=(("NCCL_ALGO", "Ring"),))
@@ -185,7 +193,7 @@ def test_nodes_that_the_script_names_are_not_kept_away_from(tmp_path: Path) -> N
     assert "NCCL_ALGO=Ring" in line
 
 
-def test_what_waits_or_runs_or_was_cancelled_is_left_alone(bench: Bench) -> None:
+def test_what_waits_or_runs_or_was_cancelled_is_left_alone(bench):
     bench.end(1, "FAILED")
     plan = bench.look()
     assert (list_numbers(plan.invalid), plan.open) == ([1], 4)
@@ -202,7 +210,7 @@ def test_what_waits_or_runs_or_was_cancelled_is_left_alone(bench: Bench) -> None
     assert bench.slurm.count("sbatch") == 1
 
 
-def test_a_job_that_slurm_puts_back_is_not_submitted_again(three_of_five: Bench) -> None:
+def test_a_job_that_slurm_puts_back_is_not_submitted_again(three_of_five):
     """For a moment a job that lost its node stands as NODE_FAIL, and squeue shows nothing."""
     slurm = three_of_five.slurm
     (job,) = slurm.jobs.values()
@@ -217,28 +225,23 @@ def test_a_job_that_slurm_puts_back_is_not_submitted_again(three_of_five: Bench)
     assert (list_numbers(plan.invalid), plan.open) == ([2], 1)
 
 
-@pytest.mark.parametrize("crash", ["before sbatch", "in sbatch", "in sbatch, then watched"])
-def test_a_crash_while_retrying_loses_and_doubles_nothing(three_of_five: Bench, crash: str) -> None:
+def test_a_crash_while_retrying_loses_and_doubles_nothing(three_of_five):
     slurm = three_of_five.slurm
     retry.write_retry(three_of_five.plan())
-    if crash != "before sbatch":
-        slurm.dies = True
-        with pytest.raises(KeyboardInterrupt):
-            three_of_five.submit()
-        slurm.dies = False
+    slurm.dies = True
+    with pytest.raises(KeyboardInterrupt):
+        three_of_five.submit()
+    slurm.dies = False
     assert three_of_five.campaign.arrays[-1].state == "intended"
-    if crash == "in sbatch, then watched":
-        watched = open_campaign(three_of_five.directory)
-        assert campaigns.adopted(watched, run=Slurm(away=set(PROGRAMS))) == watched
-        campaign = campaigns.adopted(watched, run=slurm).campaign
-        assert campaign == three_of_five.campaign
-        assert campaign.arrays[-1].job_id == "11"
+    # Who watches finds the job; while Slurm is silent, nobody knows.
+    watched = open_campaign(three_of_five.directory)
+    assert campaigns.adopted(watched, run=Slurm(away=set(PROGRAMS))) == watched
     assert [array.job_id for array in three_of_five.submit().arrays] == ["10", "11"]
     assert list(slurm.jobs) == ["10", "11"]
     assert three_of_five.look().invalid == ()
 
 
-def test_a_second_retry_a_changed_script_and_a_rehearsal_are_refused(three_of_five: Bench) -> None:
+def test_a_second_retry_a_changed_script_and_a_rehearsal_are_refused(three_of_five):
     campaign, first, second = three_of_five.campaign, three_of_five.plan(), three_of_five.plan()
     retry.write_retry(first)
     with pytest.raises(UsageError, match="Another process changed the campaign"):
@@ -254,15 +257,7 @@ def test_a_second_retry_a_changed_script_and_a_rehearsal_are_refused(three_of_fi
         three_of_five.look()
 
 
-def test_two_jobs_that_ran_one_attempt_spoil_its_number(three_of_five: Bench) -> None:
-    path = three_of_five.directory / three_of_five.campaign.arrays[0].status(1)
-    start = {"event": "start", "time": NOW, "attempt": 0, "job": "99_1", "nodelist": "n5"}
-    path.write_text(f"{json.dumps(start)}\n{path.read_text()}")
-    invalid = {repeat.number: repeat.why for repeat in three_of_five.look().invalid}
-    assert "the jobs 99_1 and 10_1 ran it at the same time" in invalid[1]
-
-
-def test_what_reached_its_time_limit_is_repeated_with_a_longer_one_only(bench: Bench) -> None:
+def test_what_reached_its_time_limit_is_repeated_with_a_longer_one_only(bench):
     for repeat, state in enumerate(("COMPLETED", "TIMEOUT", "FAILED", "TIMEOUT", "COMPLETED"), 1):
         bench.end(repeat, state)
 
@@ -309,15 +304,8 @@ def test_what_reached_its_time_limit_is_repeated_with_a_longer_one_only(bench: B
     ids=["too large", "elsewhere", "it fits", "the host's memory"],
 )
 def test_what_ran_out_of_the_devices_memory_would_again(
-    bench: Bench,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    state: str,
-    fails: int,
-    killed: int,
-    exclude: tuple[str, ...],
-    too_large: list[int],
-) -> None:
+    bench, monkeypatch, *, state, fails, killed, exclude, too_large: list[int]
+):
     shortage = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB.\n"
     for repeat in range(1, 6):
         bench.end(repeat, state if repeat > 5 - fails else "COMPLETED")
@@ -341,50 +329,3 @@ def test_what_ran_out_of_the_devices_memory_would_again(
             assert text in error["message"]
             assert "--batch-size" in error["hint"]
             assert "--exclude NODE" in error["hint"]
-
-
-def test_it_watches_and_retries_until_nothing_is_submitted(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    campaign = open_campaign(bench.directory)
-    array = replace(campaign.campaign.arrays[0], repeats=(2, 4))
-    plans = [RetryPlan(campaign), RetryPlan(campaign, arrays=(array,))]
-    events: list[object] = []
-
-    class Observer:
-        def watching(self) -> Sinks:
-            events.append("begin")
-            return Sinks()
-
-        def retried(self, plans: Sequence[RetryPlan]) -> None:
-            events.append([plan.arrays[0].repeats for plan in plans])
-
-        def waiting(self, reason: str) -> None:
-            events.append(reason)
-
-    def watch(*_: object, once: bool, **__: object) -> View:
-        events.append("once" if once else "watch")
-        return View((), {}, 0.0)
-
-    def resubmit(directory: Path, policy: RetryPolicy, **_: object) -> RetryPlan:
-        events.append((directory, policy))
-        return plans.pop()
-
-    monkeypatch.setattr(retry, "watch", watch)
-    monkeypatch.setattr(retry, "resubmit", resubmit)
-
-    def follow(tracked: TrackedCampaign, *, once: bool = False, **policy: Any) -> list[object]:
-        events.clear()
-        retry.watch_and_retry(
-            [tracked], RetryPolicy(**policy), Observer(), run=Slurm(), floor=1.0, once=once
-        )
-        return events
-
-    submission = (bench.directory, RetryPolicy(limit=3, exclude=("n1",), cancelled=False))
-    expected = ["begin", "watch", submission, [(2, 4)], "begin", "watch", submission]
-    assert follow(campaign, limit=3, exclude=("n1",)) == expected
-    # Not for one look, without a retry allowed, or of a rehearsal.
-    assert follow(campaign, limit=3, once=True) == ["begin", "once"]
-    assert follow(campaign, limit=0) == ["begin", "watch"]
-    rehearsal = TrackedCampaign(bench.directory, replace(campaign.campaign, rehearse=True))
-    assert follow(rehearsal, limit=3) == ["begin", "watch"]

@@ -18,7 +18,7 @@ from hpcbert.script.draft import Draft
 from hpcbert.slurm.states import Kind, RepeatState
 from tests.kit import cli, drafts
 from tests.kit.campaigns import Event, status_file
-from tests.kit.slurm import Programs, Slurm, sinfo
+from tests.kit.slurm import Slurm, sinfo
 
 pytestmark = pytest.mark.slow
 
@@ -65,9 +65,7 @@ def end(code: int = 0) -> Event:
     return {"event": "end", "exit": code}
 
 
-def test_points_wait_for_the_preflight_and_the_next_campaign_for_the_last_point(
-    tmp_path: Path,
-) -> None:
+def test_points_wait_for_the_preflight_and_the_next_campaign_for_the_last_point(tmp_path):
     draft, slurm = write(tmp_path / "a"), Slurm()
     after, kill = AFTER_PREFLIGHT
     waits = [f"{after},afterany:{job}" for job in (101, 102)]
@@ -106,8 +104,8 @@ def test_points_wait_for_the_preflight_and_the_next_campaign_for_the_last_point(
     ids=["over", "over, all well", "measured and not over", "running", "two nodes", "failed"],
 )
 def test_what_is_submitted_later_keeps_away_from_what_it_found(
-    tmp_path: Path, events: list[Event], nodes: int, options: list[list[str]] | None
-) -> None:
+    tmp_path, events: list[Event], nodes, options: list[list[str]] | None
+):
     draft, slurm = write(tmp_path, concurrent_points=True), Slurm()
     slurm.sinfo = sinfo(*(f"n{number}" for number in range(1, nodes + 1)))
     slurm.before = lambda _: slurm.away.update({"sbatch"} if slurm.jobs else ())
@@ -124,7 +122,7 @@ def test_what_is_submitted_later_keeps_away_from_what_it_found(
     assert list(slurm.jobs) == ["100"]
 
 
-def test_what_it_found_is_said_in_words(tmp_path: Path) -> None:
+def test_what_it_found_is_said_in_words(tmp_path):
     draft = write(tmp_path)
     submit_points(draft.directory, Slurm())
     slow = "n2 is far below the others: the preflight measured 9.5 GB/s to others; the median is"
@@ -162,7 +160,7 @@ def test_what_it_found_is_said_in_words(tmp_path: Path) -> None:
         assert preflight.describe_preflight(track(draft, STARTED, event, end()))
 
 
-def test_one_that_failed_gives_the_cause_and_points_lead_to_it(tmp_path: Path) -> None:
+def test_one_that_failed_gives_the_cause_and_points_lead_to_it(tmp_path):
     draft = write(tmp_path)
     submit_points(draft.directory, Slurm())
     watched = track(draft, STARTED, end(1))
@@ -177,9 +175,7 @@ def test_one_that_failed_gives_the_cause_and_points_lead_to_it(tmp_path: Path) -
     assert "preflight failed" in advise(point, RepeatState("CANCELLED", Kind.FAILED, "sacct"))
 
 
-def test_a_dry_run_shows_it_first_a_plan_counts_it_and_a_cancel_names_it(
-    hpcbert: cli.Cli, slurm: Programs
-) -> None:
+def test_a_dry_run_shows_it_first_a_plan_counts_it_and_a_cancel_names_it(hpcbert, slurm):
     here = replace(hpcbert, run=cli.run_here)
     words = ("--fw", "pytorch", "--device", "cpu", "--nodes", 4, "--preflight", "--force")
     arrays = here("submit", *words, "--dry-run", "--json").data["arrays"]

@@ -24,9 +24,7 @@ SILENT = Slurm(squeue=[failed(AWAY)])
 remove = partial(submit.remove, confirm=lambda: True, run=Slurm(squeue=[""]))
 
 
-def test_the_newest_campaign_is_first_and_a_filter_leaves_some_out(
-    build: Build, tmp_path: Path
-) -> None:
+def test_the_newest_campaign_is_first_and_a_filter_leaves_some_out(build, tmp_path):
     now = parse_utc("2026-11-21T12:00:00Z") or 0.0
     for day in (1, 2, 3, 4):
         framework = "oneflow" if day % 2 else "pytorch"
@@ -60,9 +58,7 @@ def built(build: Build) -> Built:
     return build("1n1g", "1n4g")
 
 
-def test_what_has_ended_is_removed_with_agreement_and_nothing_next_to_it(
-    built: Built, build: Build
-) -> None:
+def test_what_has_ended_is_removed_with_agreement_and_nothing_next_to_it(built, build):
     other = build("1n1g", name="20261121-pytorch-def", jobs=("90",))
     built.finish()
     assert not remove([built.directory], confirm=lambda: False)
@@ -77,9 +73,7 @@ def test_what_has_ended_is_removed_with_agreement_and_nothing_next_to_it(
     assert list(other.directory.parent.iterdir()) == [other.directory]
 
 
-def test_what_was_never_submitted_or_was_collected_at_its_end_needs_no_answer(
-    build: Build,
-) -> None:
+def test_what_was_never_submitted_or_was_collected_at_its_end_needs_no_answer(build):
     slurm = Slurm()
     assert remove([build("1n1g", jobs=("",)).directory], run=slurm)
     assert not slurm.calls
@@ -93,7 +87,7 @@ def test_what_was_never_submitted_or_was_collected_at_its_end_needs_no_answer(
 
 
 @pytest.mark.parametrize("damage", ["no answer", "no answer, not ended", "no manifest"])
-def test_what_nobody_can_say_has_ended_is_removed_by_force(built: Built, damage: str) -> None:
+def test_what_nobody_can_say_has_ended_is_removed_by_force(built, damage):
     if damage == "no manifest":
         (built.directory / "manifest.json").write_text("{")
     elif damage == "no answer":
@@ -106,8 +100,8 @@ def test_what_nobody_can_say_has_ended_is_removed_by_force(built: Built, damage:
 
 
 def test_a_link_and_what_somebody_works_on_and_what_is_not_a_campaign_is_refused(
-    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    built, tmp_path, monkeypatch
+):
     link, extension = built.directory.with_name("link"), built.directory.with_name("extension")
     link.symlink_to(built.directory)
     with pytest.raises(UsageError, match="link"):
@@ -132,8 +126,8 @@ def test_a_link_and_what_somebody_works_on_and_what_is_not_a_campaign_is_refused
 
 @pytest.mark.parametrize("keeps", [False, True], ids=["campaign alone", "photos next to it"])
 def test_who_is_killed_halfway_leaves_what_the_next_removal_takes(
-    built: Built, build: Build, monkeypatch: pytest.MonkeyPatch, *, keeps: bool
-) -> None:
+    built, build, monkeypatch, *, keeps
+):
     def kill(path: Path) -> None:
         (path / "manifest.json").unlink()
         raise KeyboardInterrupt
@@ -156,9 +150,7 @@ FOREIGN = read_constant(__file__, "FOREIGN")
 
 
 @pytest.mark.parametrize(("name", "contents"), FOREIGN.values(), ids=FOREIGN)
-def test_only_what_a_removal_made_is_removed(
-    built: Built, name: str, contents: dict[str, str]
-) -> None:
+def test_only_what_a_removal_made_is_removed(built, name, contents):
     runs = built.directory.parent
     for folder in (runs / name, runs / "photos"):
         (folder / "photos").mkdir(parents=True)
@@ -172,9 +164,7 @@ def test_only_what_a_removal_made_is_removed(
     assert sorted(runs.rglob("*")) == paths
 
 
-def test_a_link_in_place_of_the_hidden_campaign_is_not_followed(
-    built: Built, tmp_path: Path
-) -> None:
+def test_a_link_in_place_of_the_hidden_campaign_is_not_followed(built, tmp_path):
     hidden, photos = built.directory.parent / ".hpcbert-removed-0123456789ab", tmp_path / "photos"
     for folder in (hidden, photos):
         folder.mkdir()
@@ -187,7 +177,7 @@ def test_a_link_in_place_of_the_hidden_campaign_is_not_followed(
 
 
 @pytest.mark.needs("permissions")
-def test_where_nothing_may_be_removed_that_is_said(built: Built) -> None:
+def test_where_nothing_may_be_removed_that_is_said(built):
     runs = built.directory.parent
     runs.chmod(0o500)
     try:
