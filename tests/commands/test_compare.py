@@ -85,7 +85,7 @@ def test_two_results_are_compared(*, base, new, words, status, points, message, 
 
     Without `new`, BASE is compared with itself by a dimension.
     """
-    files = [save("base", *(measured(**point) for point in base or ({},)))]
+    files = [save("base", *([measured(**point) for point in base] if base else [measured()]))]
     files += [save("new", *(measured(**point) for point in new))] if new else []
     options = (words or "").split()
     result = compare(*files, *options, "--json")
