@@ -8,7 +8,6 @@ import shlex
 from collections.abc import Iterable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,18 +15,12 @@ from hpcbert.campaign.foreign import read_system
 from hpcbert.model import Shape
 from tests.kit import logs
 from tests.kit.cases import cases
-from tests.kit.cli import first_row, only_run, rows
+from tests.kit.cli import codes, first_row, only_run, rows
 from tests.kit.logs import DEEPSPEED, write_file
 from tests.kit.recipes import options_of, printed, sample
 
 DLPERF = "logs/Oneflow-Inc+DLPerf/e36df2e/Tensorflow/resnet50v1.5"
 WINDOW = ("--skip", "2", "--iters", "12")
-
-
-def list_codes(row: dict[str, Any]) -> dict[int, list[str]]:
-    """Return the codes of the reasons against each invalid run."""
-    invalid = [run for run in row["runs"] if not run["valid"]]
-    return {run["repeat"]: [reason["code"] for reason in run["reasons"]] for run in invalid}
 
 
 def deepspeed_log(
@@ -52,19 +45,6 @@ def write_deepspeed(root: Path, name: str, rate: float, run: int, steps: int = 1
     return write_file(root, f"deepspeed/1n1g/{name}", deepspeed_log([rate] * steps, run=run))
 
 
-@pytest.fixture
-def deepspeed(tmp_path: Path) -> Path:
-    """The 25 runs that DLPerf printed, as logs of DeepSpeed in DLPerf's layout."""
-    root = tmp_path / "logs" / "deepspeed"
-    for shape, speeds in DEEPSPEED.items():
-        for number, speed in enumerate(speeds, start=1):
-            # A running average that settles: the warm-up differs, the window's mean is the speed.
-            rates = [speed * 0.8] * 18 + [speed - 1, speed + 1] * 50
-            log = deepspeed_log(rates, samples=32 * Shape.parse(shape).gpus, run=number)
-            write_file(root, f"bert/bz32/{shape}/bert_b32_fp32_{number}.log", log)
-    return root
-
-
 def test_the_thirty_logs_of_dlperf_by_its_time_rule(shared, collect, collect_json):
     time = [321.74, 574.59, 1143.29, 2458.22, 4848.89, 9415.85]
     words = (shared / DLPERF, "--fw", "tf2-resnet", "--rule", "dlperf-time")
@@ -75,13 +55,19 @@ def test_the_thirty_logs_of_dlperf_by_its_time_rule(shared, collect, collect_jso
 
 
 @pytest.mark.slow
-def test_bad_logs_are_in_no_median_and_say_why(deepspeed, collect, collect_json):
-    point = deepspeed / "bert/bz32/1n4g"
-    truncated = (point / "bert_b32_fp32_1.log").read_text().splitlines(keepends=True)[:-4]
-    (point / "bert_b32_fp32_1.log").write_text("".join(truncated))
-    bad = deepspeed_log([575.07] * 118, nan_at=57, samples=128)
-    (point / "bert_b32_fp32_3.log").write_text(bad)
-    (point / "bert_b32_fp32_5.log").write_text("srun: error: n1: tasks 0-3: Killed\n")
+def test_bad_logs_are_in_no_median_and_say_why(tmp_path, collect, collect_json):
+    """The 25 runs that DLPerf printed, as logs of DeepSpeed in DLPerf's layout."""
+    deepspeed = tmp_path / "logs" / "deepspeed"
+    for shape, speeds in DEEPSPEED.items():
+        for number, speed in enumerate(speeds, start=1):
+            # A running average that settles: the warm-up differs, the window's mean is the speed.
+            rates = [speed * 0.8] * 18 + [speed - 1, speed + 1] * 50
+            log = deepspeed_log(rates, samples=32 * Shape.parse(shape).gpus, run=number)
+            write_file(deepspeed, f"bert/bz32/{shape}/bert_b32_fp32_{number}.log", log)
+    first, _, third, _, fifth = sorted((deepspeed / "bert/bz32/1n4g").iterdir())
+    first.write_text("".join(first.read_text().splitlines(keepends=True)[:-4]))
+    third.write_text(deepspeed_log([575.07] * 118, nan_at=57, samples=128))
+    fifth.write_text("srun: error: n1: tasks 0-3: Killed\n")
     before = sorted(path.name for path in deepspeed.rglob("*"))
     document = collect_json(deepspeed)
     assert sorted(path.name for path in deepspeed.rglob("*")) == before
@@ -89,35 +75,22 @@ def test_bad_logs_are_in_no_median_and_say_why(deepspeed, collect, collect_json)
     assert document["errors"][0]["code"] == "incomplete"
     row = rows(document)[1]
     assert row["median"] == pytest.approx((573.84 + 587.55) / 2)
-    assert row["repeats"] == {"ok": 2, "asked": 5}
-    assert list_codes(row) == {1: ["incomplete"], 3: ["loss"], 5: ["incomplete"]}
+    assert codes(row) == [["incomplete"], [], ["loss"], [], ["incomplete"]]
     assert [run["throughput"] for run in row["runs"] if not run["valid"]] == [None] * 3
     text = collect(deepspeed)
-    assert text.returncode == 4
     assert "✗ repeat 3  loss: the loss is nan at iteration 57" in text.stdout
     assert "✗ repeat 1  incomplete: the log ends at iteration 118 of 120" in text.stdout
     assert "3 of 25 repeats are invalid" in text.stderr
-    lack = "n1:77:99 [3] include/alloc.h:178 NCCL WARN Cuda failure 'out of memory'\n"
-    (point / "bert_b32_fp32_5.log").write_text(lack)
+    fifth.write_text("n1:77:99 [3] include/alloc.h:178 NCCL WARN Cuda failure 'out of memory'\n")
     (deepspeed / "bert/bz32/1n8g/bert_b32_fp32_2.log").unlink()
     strict = rows(collect_json(deepspeed, "--require-all"))
-    assert list_codes(strict[1])[5] == ["incomplete", "device-oom"]
+    assert codes(strict[1])[4] == ["incomplete", "device-oom"]
     assert (strict[1]["median"], strict[1]["speedup"], strict[1]["repeats"]["ok"]) == (
         None,
         None,
         2,
     )
-    assert list_codes(strict[2]) == {2: ["no-log"]}
-
-
-def test_rehearsed_logs_make_no_table(tmp_path, collect, collect_json):
-    path = write_deepspeed(tmp_path, "bert_b32_fp32_1.log", 500.0, 1)
-    path.write_text(f"HPCBERT REHEARSAL rank=0/1\n{path.read_text()}")
-    document = collect_json(tmp_path / "deepspeed")
-    assert (document["data"]["tables"], document["exit_code"]) == ([], 4)
-    text = collect(tmp_path / "deepspeed")
-    assert (text.stdout, "500" in text.output) == ("", False)
-    assert "1 rehearsed, nothing was trained" in text.stderr
+    assert codes(strict[2])[1] == ["no-log"]
 
 
 def test_numbers_in_names_are_repeats_and_attempts(tmp_path, collect, collect_json):
@@ -126,15 +99,22 @@ def test_numbers_in_names_are_repeats_and_attempts(tmp_path, collect, collect_js
     write_deepspeed(tmp_path, "bert_b32_fp32_1.log", 101.0, 1)
     write_deepspeed(tmp_path, "bert_b32_fp32_1.r1.log", 200.0, 2)
     write_deepspeed(tmp_path, "bert_b32_fp32_1.r2.log", 300.0, 3, steps=50)
-    (row,) = rows(collect_json(tmp_path / "deepspeed"))
+    row = first_row(collect_json(tmp_path / "deepspeed"))
     assert row["repeats"] == {"ok": 2, "asked": 2}
     numbers = [(run["repeat"], run["attempt"], round(run["throughput"])) for run in row["runs"]]
     assert numbers == [(1, 0, 100), (2, 1, 200)]
-    write_deepspeed(tmp_path / "b", "bert_b32_fp32_1.log", 1.0, 4)
-    result = collect(tmp_path / "deepspeed", tmp_path / "b")
+    other = write_deepspeed(tmp_path / "b", "bert_b32_fp32_1.log", 500.0, 4)
+    result = collect(tmp_path / "deepspeed", other.parents[1])
     assert result.returncode == 2
     assert f"{tmp_path}/deepspeed/1n1g/bert_b32_fp32_0.log" in result.stderr
-    assert "b/deepspeed/1n1g/bert_b32_fp32_1.log" in result.stderr
+    assert str(other) in result.stderr
+    # Rehearsed logs make no table.
+    other.write_text(f"HPCBERT REHEARSAL rank=0/1\n{other.read_text()}")
+    document = collect_json(other.parents[1])
+    assert (document["data"]["tables"], document["exit_code"]) == ([], 4)
+    text = collect(other.parents[1])
+    assert (text.stdout, "500" in text.output) == ("", False)
+    assert "1 rehearsed, nothing was trained" in text.stderr
 
 
 def test_patterns_and_flags_supply_what_paths_lack(tmp_path, collect, collect_json):
@@ -160,7 +140,7 @@ def test_a_precision_that_names_have_wrong_is_read_past(tmp_path, collect, colle
         for n in range(19, 120, 20)
     )
     write_file(tmp_path, "logs/oneflow/1n1g/bert_base_b64_fp32_0.log", header + steps)
-    assert list_codes(first_row(collect_json(tmp_path / "logs"))) == {1: ["config"]}
+    assert codes(first_row(collect_json(tmp_path / "logs"))) == [["config"]]
     relabelled = collect(tmp_path / "logs", "--precision", "fp16")
     assert relabelled.returncode == 2
     assert "The path says precision = fp32, but --precision says fp16" in relabelled.stderr
@@ -194,11 +174,16 @@ def test_mistakes_are_usage_errors(tmp_path, collect_json, words, complaint):
 
 
 def test_nothing_to_collect_is_an_error(tmp_path, collect):
-    assert "There is no campaign yet" in collect().stderr
-    assert "There is no campaign 'absent'" in collect("absent").stderr
-    assert collect("./absent").returncode == 2
     (tmp_path / "empty").mkdir()
-    assert "No log has a name in DLPerf's form" in collect("empty").stderr
+    messages = {
+        (): "There is no campaign yet",
+        ("absent",): "There is no campaign 'absent'",
+        ("./absent",): "absent",
+        ("empty",): "No log has a name in DLPerf's form",
+    }
+    for words, message in messages.items():
+        result = collect(*words)
+        assert (result.returncode, message in result.stderr) == (2, True), words
 
 
 # --- Messages about logs without a number: the reason, the file, and what to type instead ----------
@@ -264,18 +249,18 @@ def test_text_names_files_where_numbers_are_others(tmp_path, collect, run):
     assert re.search(r"✗ \S+/2/run.log  incomplete", text), text
 
 
-@pytest.mark.parametrize(("closing", "ok"), [("result: 1.0\n", 3), ("Killed\n", 1)])
-def test_runs_that_state_their_end_may_differ_in_length(closing, ok, tmp_path, run):
-    for number, last in enumerate((120, 90, 100), start=1):
-        lines = [logs.step(n, at=n + number * 1e4, rate=1.0) for n in range(1, last + 1)]
-        log = "".join([*lines, closing])
-        write_file(tmp_path, f"steps/1n1g/bert_b1_fp32_{number}.log", log)
+def test_runs_that_state_their_end_may_differ_in_length(tmp_path, run):
     head = 'schema = 1\ntitle = "steps"\nlaunch = "per-gpu"\nprecisions = ["fp32"]\n'
     recipe = f"{head}[batch_sizes]\nfp32 = 1\n{logs.grammar_file('steps').read_text()}"
     write_file(tmp_path, "templates/steps/recipe.toml", recipe)
     words = ("--templates", tmp_path / "templates", "--iters", "end")
-    row = first_row(run(tmp_path / "steps", *words))
-    assert row["repeats"] == {"ok": ok, "asked": 3}, row["runs"]
+    for closing, ok in (("result: 1.0\n", 3), ("Killed\n", 1)):
+        for number, last in enumerate((120, 90, 100), start=1):
+            lines = [logs.step(n, at=n + number * 1e4, rate=1.0) for n in range(1, last + 1)]
+            log = "".join([*lines, closing])
+            write_file(tmp_path, f"steps/1n1g/bert_b1_fp32_{number}.log", log)
+        row = first_row(run(tmp_path / "steps", *words))
+        assert row["repeats"] == {"ok": ok, "asked": 3}, row["runs"]
 
 
 # --- The shape of a system, from the descriptions next to its logs ---------------------------------

@@ -14,7 +14,7 @@ import pytest
 from hpcbert.commands.collect import CollectResult
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.logs.setting import Window
-from hpcbert.model import Protocol, Row
+from hpcbert.model import Protocol
 from tests.kit.campaigns import (
     Build,
     Built,
@@ -26,9 +26,8 @@ from tests.kit.campaigns import (
     unreachable,
 )
 from tests.kit.cases import cases
-from tests.kit.cli import codes, first_row, rows
-
-DEVICE = "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 15.78 GiB total"
+from tests.kit.cli import codes, first_row
+from tests.kit.logs import log
 
 
 def rows_by_shape(result: CollectResult) -> dict[str, Any]:
@@ -42,7 +41,7 @@ def collect_row(built: Built, *words: str) -> Any:
     return rows_by_shape(result)[str(built.campaign.arrays[0].point.shape)]
 
 
-def list_codes(row: Row) -> dict[int, list[str]]:
+def list_codes(row: Any) -> dict[int, list[str]]:
     """Return the codes of the reasons against each invalid repeat."""
     invalid = [run for run in row.runs if not run.valid]
     return {run.repeat: [reason.code for reason in run.reasons] for run in invalid}
@@ -85,6 +84,11 @@ def test_a_finished_campaign_gives_its_table_and_measurements(built, tmp_path):
     assert collect_campaigns(copy, states=unreachable).tables == result.tables
     twice = collect_campaigns(built.directory, built.directory.parent, states=unreachable)
     assert twice.tables == result.tables
+    # Damaged memories are forgotten.
+    for text in ("", "[]", '{"schema": 1}', '{"schema": 1, "runs": [{}]}'):
+        (built.directory / "measurements.json").write_text(text)
+        again = collect_campaigns(built.directory, states=report_states())
+        assert again.tables == result.tables
 
 
 @pytest.mark.parametrize("apart", [True, "yes", None])
@@ -102,9 +106,9 @@ def test_ranks_that_saw_a_part_of_their_node_s_gpus_are_flagged(built, apart):
 
 
 def test_repeats_that_went_wrong_are_in_no_median(built):
-    built.log("2n2g", 1, built.text("2n2g", 1000.0, last=11))
-    built.log("2n2g", 2, built.text("2n2g", 1000.0, nan_at=7))
-    built.log("2n2g", 3, built.text("2n2g", 1000.0, batch=8))
+    built.log("2n2g", 1, log("2n2g", 1000.0, last=11))
+    built.log("2n2g", 2, log("2n2g", 1000.0, nan_at=7))
+    built.log("2n2g", 3, log("2n2g", 1000.0, batch=8))
     result = collect_campaigns(built.directory, states=report_states())
     row = rows_by_shape(result)["2n2g"]
     assert list_codes(row) == {1: ["incomplete"], 2: ["loss"], 3: ["config"]}
@@ -113,29 +117,21 @@ def test_repeats_that_went_wrong_are_in_no_median(built):
 
 
 @cases
-def test_a_whole_log_is_not_enough(build, word, code, expected):
-    built = build_repeat(build, build("1n1g", name="x").text("1n1g", 99.0), code)
-    row = collect_row(built, word)
-    assert (list_codes(row), row.median) == ({1: [*expected]}, None)
-    assert row.runs[0].state == word
+def test_state_exit_status_and_log_must_agree_that_a_run_is_whole(  # noqa: PLR0917
+    build, word, code, line, whole, expected
+):
+    """A run that failed says which memory it lacked; a log with a `line` ends with it."""
+    is_whole = bool(whole or not line)
+    text = log("1n1g", 99.0, last=12 if is_whole else 7)
+    built = build_repeat(build, f"{text}{line or ''}\n", code)
+    (run,) = collect_row(built, word).runs
+    assert [reason.code for reason in run.reasons] == [*expected]
+    assert (run.state, run.throughput is None) == (word, bool(expected))
+    details = [reason.detail for reason in run.reasons if reason.code == "device-oom"]
+    assert details == [f"the device ran out of memory: {line}"] * len(details)
     # One that wrote no end is never guessed to have completed.
-    if code is None and word == "COMPLETED":
-        silent = collect_campaigns(built.directory, states=report_none)
-        assert list_codes(rows_by_shape(silent)["1n1g"]) == {1: ["exit"]}
-
-
-@cases
-def test_a_run_that_failed_says_which_memory_it_lacked(build, word, code, line, expected):
-    text = f"{build('1n1g', name='x').text('1n1g', 10.0, last=7)}{line}\n"
-    row = collect_row(build_repeat(build, text, code), word)
-    assert list_codes(row) == {1: [*expected]}
-    if "device-oom" in expected:
-        assert row.runs[0].reasons[-1].detail == f"the device ran out of memory: {DEVICE}"
-
-
-def test_a_run_that_ended_well_lacked_nothing(build):
-    text = build("1n1g", name="x").text("1n1g", 10.0)
-    assert collect_row(build_repeat(build, f"{DEVICE}\n{text}{DEVICE}\n")).ok == 1
+    (run,) = collect_campaigns(built.directory, states=report_none).tables[0].rows[0].runs
+    assert run.valid is (code == 0 and is_whole)
 
 
 def test_repeats_that_were_refused_say_so_and_a_new_job_is_asked_about(built):
@@ -167,13 +163,7 @@ def test_a_scheduler_that_does_not_answer_and_a_full_disk_are_warnings(built, mo
     assert "No space left on device" in result.warnings[-1]
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"schema": 1}', '{"schema": 1, "runs": [{}]}'])
-def test_damaged_memories_are_forgotten(built, text):
-    (built.directory / "measurements.json").write_text(text)
-    assert collect_campaigns(built.directory, states=report_states()).exit_code == 0
-
-
-def test_the_local_queue_is_not_asked_about_what_is_over(build):
+def test_the_job_s_own_account_counts_where_nobody_is_asked(build):
     built = build("1n1g", repeats=3, scheduler="local")
     for repeat, word in enumerate(("COMPLETED", "FAILED", "TIMEOUT"), start=1):
         built.complete("1n1g", repeat, 10.0)
@@ -181,13 +171,10 @@ def test_the_local_queue_is_not_asked_about_what_is_over(build):
         built.mark("1n1g", repeat, finished)
     row = rows_by_shape(collect_campaigns(built.directory, states=unreachable))["1n1g"]
     assert list_codes(row) == {2: ["state"], 3: ["state"]}
-
-
-def test_a_complete_attempt_outlives_a_requeue_by_hand(build):
-    built = build("1n1g", repeats=1)
-    built.complete("1n1g", 1, 10.0)
-    built.started("1n1g", 1, attempt=1)
-    (run,) = collect_row(built, "CANCELLED").runs
+    # A complete attempt outlives a requeue by hand.
+    requeued = build_repeat(build, log("1n1g", 10.0), name="requeued")
+    requeued.started("1n1g", 1, attempt=1)
+    (run,) = collect_row(requeued, "CANCELLED").runs
     assert (run.attempt, run.valid, run.state_source) == (0, True, "status-file")
 
 
@@ -229,27 +216,25 @@ def test_different_windows_in_one_table_are_a_warning(build):
 
 @pytest.mark.parametrize(("last", "ok"), [(11, 0), (12, 1), (30, 1)], ids=["cut", "least", "more"])
 def test_a_window_in_seconds_ends_where_the_run_does(build, last, ok):
-    built = build("1n1g", repeats=1)
-    built.complete("1n1g", 1, 10.0, last=last)
+    built = build_repeat(build, log("1n1g", 10.0, last=last))
     built.change(protocol=Protocol(1, 12, 2, window_seconds=3))
     row = collect_row(built)
     assert (row.ok, row.median) == (ok, pytest.approx(10) if ok else None)
-    assert ok or list_codes(row) == {1: ["incomplete"]}
-    assert row.window is not None
+    assert list_codes(row) == ({} if ok else {1: ["incomplete"]})
     assert (row.window.skip, row.window.iters) == (2, None)
 
 
-@pytest.mark.parametrize(("last", "is_short"), [(30, True), (90, False)])
-def test_a_shorter_window_than_the_protocols_is_flagged_on_gpus(build, last, is_short):
+def test_a_shorter_window_than_the_protocols_is_flagged_on_gpus(build):
     config = '"world_size": 1, "device": "cuda", "device_name": "H100"'
-    text = build("1n1g", name="x").text("1n1g", 10.0, last=last)
-    protocol = Protocol(1, 12, 2, window_seconds=30)
-    built = build_repeat(build, text.replace('"world_size": 1', config), protocol=protocol)
-    assert ("short-window" in collect_row(built).flags) == is_short
+    for last, is_short in ((30, True), (90, False)):
+        text = log("1n1g", 10.0, last=last).replace('"world_size": 1', config)
+        protocol = Protocol(1, 12, 2, window_seconds=30)
+        built = build_repeat(build, text, name=f"{last}", protocol=protocol)
+        assert ("short-window" in collect_row(built).flags) == is_short
 
 
 def test_another_window_still_wants_the_whole_run(built):
-    built.log("1n1g", 1, built.text("1n1g", 10.0, last=11))
+    built.log("1n1g", 1, log("1n1g", 10.0, last=11))
     result = collect_campaigns(built.directory, states=report_states(), window=Window(4, 8))
     row = rows_by_shape(result)["1n1g"]
     assert (list_codes(row), row.median) == ({1: ["incomplete"]}, pytest.approx(12.5))
@@ -278,31 +263,23 @@ def test_accumulation_is_marked(build):
     ids=["usual, printed 512", "usual", "asked for 512"],
 )
 def test_a_campaigns_log_must_have_its_sequence_length(build, options, printed, ok):
-    text = build("1n1g", name="x").text("1n1g", 10.0)
-    log = text.replace('"world_size"', f'"sequence_length": {printed}, "world_size"')
-    row = collect_row(change_point(build_repeat(build, log), options=options))
+    length = f'"sequence_length": {printed}, "world_size"'
+    built = build_repeat(build, log("1n1g", 10.0).replace('"world_size"', length))
+    row = collect_row(change_point(built, options=options))
     assert (row.ok, list_codes(row)) == (ok, {} if ok else {1: ["config"]})
 
 
-# --- Through the command line ---------------------------------------------------------------------
-
-
-def test_the_newest_campaign_is_collected_and_ids_name_others(build, collect):
+def test_the_newest_campaign_is_collected_and_ids_name_others(
+    build, collect, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("PATH", str(tmp_path))  # without Slurm
     for name, rate in (("20261120-old", 10.0), ("20261121-new", 20.0)):
-        built = build("1n1g", name=name, repeats=2, scheduler="local")
-        for repeat in (1, 2):
-            built.complete("1n1g", repeat, rate)
-    newest = collect()
-    assert (newest.returncode, " 20.00 " in newest.stdout) == (0, True), newest.output
-    assert " 10.00 " in collect("20261120-old").stdout
-    assert " 10.00 " in collect("old").stdout
-
-
-def test_a_campaign_without_slurm_around_is_collected(built, collect_json, monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    table_rows = rows(collect_json(built.directory))
-    assert [row["repeats"] for row in table_rows] == [{"ok": 5, "asked": 5}] * 2
-    assert table_rows[0]["runs"][0]["state_source"] == "status-file"
+        build_repeat(build, log("1n1g", rate), name=name)
+    newest = collect("--json")
+    (run,) = first_row(newest.document)["runs"]
+    assert (newest.returncode, run["throughput"], run["state_source"]) == (0, 20.0, "status-file")
+    for name in ("20261120-old", "old"):
+        assert " 10.00 " in collect(name).stdout
 
 
 # --- Clocks: a campaign's logs are compared with when their runs were -----------------------------
@@ -333,7 +310,7 @@ def run_repeat(
     built.mark("1n1g", repeat, {"event": "step", "time": int(begin), **clocks[0]})
     built.mark("1n1g", repeat, {"event": "step-end", "time": int(end), "exit": 0, **clocks[1]})
     built.mark("1n1g", repeat, {"event": "end", "time": int(end), "exit": 0})
-    text = built.text("1n1g", 10 + repeat / 10, start=begin + 30 if start is None else start)
+    text = log("1n1g", 10 + repeat / 10, start=begin + 30 if start is None else start)
     built.log("1n1g", repeat, text)
 
 
