@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from hpcbert.campaign import adaptive, overview
-from hpcbert.commands.collect import CollectResult
-from hpcbert.model import Protocol, Provenance, Row
+from hpcbert.model import Protocol, Provenance
 from hpcbert.results import document, formats
 from hpcbert.results.wording import describe_adaptive
 from hpcbert.slurm.state_sources import reduce_events
@@ -25,30 +25,27 @@ CLOSE = (100.0, 100.2, 100.1, 100.3, 100.4)
 
 
 def build_campaign(
-    build: Build,
-    rates: tuple[float, ...],
-    spare: int = 0,
-    precision: float = 0.01,
-    **changes: object,
+    build: Build, rates: tuple[float, ...], spare: int = 0, precision: float = 0.01, **changes: Any
 ) -> Built:
     """Make a campaign whose first repeats ran at those rates; one of rate 0 failed."""
     built = build("1n1g", repeats=15, protocol=Protocol(15, ITERS, SKIP, precision), **changes)
-    for number, rate in enumerate(rates, 1):
-        if rate:
-            built.complete("1n1g", number, rate)
+    for number in range(1, len(rates) + spare + 1):
+        if number > len(rates):
+            unneeded = {"event": "unneeded", "why": "5 of at most 15 repeats"}
+            built.started("1n1g", number)
+            built.mark("1n1g", number, unneeded, {"event": "end", "exit": 0})
+        elif rates[number - 1]:
+            built.complete("1n1g", number, rates[number - 1])
         else:
             built.started("1n1g", number)
             built.ended("1n1g", number, code=7)
-    for number in range(len(rates) + 1, len(rates) + 1 + spare):
-        built.started("1n1g", number)
-        event = {"event": "unneeded", "why": "5 of at most 15 repeats"}
-        built.mark("1n1g", number, event, {"event": "end", "exit": 0})
     return built
 
 
-def first_row(result: CollectResult) -> Row:
-    (table,) = result.tables
-    return table.rows[0]
+def collect_row(built: Built, *words: str, **options: Any) -> tuple[Any, int]:
+    """Return the row and the exit code, by what Slurm says of the repeats."""
+    result = collect_campaigns(built.directory, states=report_states(*words), **options)
+    return result.tables[0].rows[0], result.exit_code
 
 
 @cases
@@ -56,23 +53,11 @@ def test_a_job_decides_by_the_numbers_that_collect_prints(build, rates, precisio
     built = build_campaign(build, rates, precision=precision)
     decision = adaptive.decide(built.directory, KEY)
     assert decision.enough is is_enough
-    states = report_states(*["COMPLETED"] * len(rates), default="PENDING")
-    row = first_row(collect_campaigns(built.directory, states=states))
+    row, _ = collect_row(built, *["COMPLETED"] * len(rates), *["PENDING"] * (15 - len(rates)))
     assert describe_adaptive(row) == (decision.reason,)
 
 
-def test_only_the_repeats_of_the_point_count_and_a_rehearsal_needs_five(build):
-    built = build("1n1g", "1n2g", repeats=15, protocol=Protocol(15, ITERS, SKIP, 0.01))
-    for number, rate in enumerate(CLOSE, 1):
-        built.complete("1n2g", number, rate)
-    assert not adaptive.decide(built.directory, KEY).enough
-    assert adaptive.decide(built.directory, KEY.replace("1n1g", "1n2g")).enough
-    for count, is_enough in ((4, False), (5, True)):
-        rehearsal = build_campaign(build, CLOSE[:count], rehearse=True, name=f"of-{count}")
-        assert adaptive.decide(rehearsal.directory, KEY).enough is is_enough
-
-
-def test_the_exit_status_has_the_decision_and_a_damaged_campaign_is_neither(build, capsys):
+def test_the_exit_status_has_the_decision_for_one_point(build, capsys):
     built = build_campaign(build, CLOSE)
     assert adaptive.main([str(built.directory), KEY]) == adaptive.ENOUGH
     reason = json.loads(f"{{{capsys.readouterr().out}}}")["why"]
@@ -82,12 +67,20 @@ def test_the_exit_status_has_the_decision_and_a_damaged_campaign_is_neither(buil
     assert adaptive.main([str(built.directory), KEY]) == adaptive.MORE
     (built.directory / "manifest.json").write_text("{}")
     assert adaptive.main([str(built.directory), KEY]) == adaptive.FAILED
+    two = build("1n1g", "1n2g", name="two", repeats=15, protocol=Protocol(15, ITERS, SKIP, 0.01))
+    for number, rate in enumerate(CLOSE, 1):
+        two.complete("1n2g", number, rate)
+    assert not adaptive.decide(two.directory, KEY).enough
+    assert adaptive.decide(two.directory, KEY.replace("1n1g", "1n2g")).enough
+    for count, is_enough in ((4, False), (5, True)):
+        rehearsal = build_campaign(build, CLOSE[:count], rehearse=True, name=f"of-{count}")
+        assert adaptive.decide(rehearsal.directory, KEY).enough is is_enough
 
 
 def test_what_was_not_needed_is_missing_nowhere(build, empty_directory):
     built = build_campaign(build, (0.0, *CLOSE), spare=9)
     collected = collect_campaigns(built.directory, states=report_states("FAILED"))
-    row = first_row(collected)
+    row = collected.tables[0].rows[0]
     assert (collected.exit_code, row.ok, row.asked, row.flags) == (0, 5, 5, ())
     assert [run.repeat for run in row.runs] == [1, 2, 3, 4, 5, 6]
     assert row.adaptive
@@ -109,29 +102,22 @@ def test_what_was_not_needed_is_missing_nowhere(build, empty_directory):
     assert "failed" not in logs.output
 
 
-def test_too_few_that_count_are_incomplete_and_all_may_be_imprecise(build):
+def test_repeats_may_be_too_few_too_imprecise_or_undecided(build):
     few = build_campaign(build, (0.0, *CLOSE[:4]), spare=10)
-    collected = collect_campaigns(few.directory, states=report_states("FAILED"))
-    row = first_row(collected)
-    assert (row.ok, row.asked, row.flags, collected.exit_code) == (4, 5, ("incomplete",), 4)
+    row, code = collect_row(few, "FAILED")
+    assert (row.ok, row.asked, row.flags, code) == (4, 5, ("incomplete",), 4)
     enough = build_campaign(build, CLOSE, spare=10, name="enough")
-    row = first_row(collect_campaigns(enough.directory, states=report_states(), require_all=True))
-    assert row.median == pytest.approx(100.2, rel=1e-5)
+    assert collect_row(enough, require_all=True)[0].median == pytest.approx(100.2, rel=1e-5)
     spread = build_campaign(build, tuple(100.0 + n for n in range(15)), name="spread")
-    collected = collect_campaigns(spread.directory, states=report_states())
-    row = first_row(collected)
-    assert (row.ok, row.asked, row.flags) == (15, 15, ("noisy", "imprecise"))
-    assert collected.exit_code == 0
+    row, code = collect_row(spread)
+    assert (row.ok, row.asked, row.flags, code) == (15, 15, ("noisy", "imprecise"), 0)
     assert describe_adaptive(row)[0].endswith(" % wide, not narrower than 1 %")
-
-
-def test_collect_names_the_nodes_that_could_not_decide(build):
-    built = build_campaign(build, CLOSE)
+    undecided = build_campaign(build, CLOSE, name="undecided")
     for number in (6, 7):
-        built.mark("1n1g", number, {"event": "start", "attempt": 0, "host": f"n{number}"})
-        built.mark("1n1g", number, {"event": "undecided", "attempt": 0, "exit": 127})
+        start = {"event": "start", "host": f"n{number}"}
+        undecided.mark("1n1g", number, start, {"event": "undecided", "exit": 127}, attempt=0)
     states = report_states(*["COMPLETED"] * 5, default="PENDING")
-    (warning,) = collect_campaigns(built.directory, states=states).warnings
+    (warning,) = collect_campaigns(undecided.directory, states=states).warnings
     assert "2 repeats were made without knowing whether they were needed" in warning
     assert "did not run on n[6-7]" in warning
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -31,7 +30,9 @@ class Scheduler:
     def __init__(self, word: str = "COMPLETED", **changes: Any) -> None:
         self.state = make_state(word, **changes)
 
-    def __call__(self, watched: TrackedCampaign) -> Mapping[tuple[str, int], Any]:
+    def __call__(self, watched: TrackedCampaign) -> dict[tuple[str, int], RepeatState]:
+        if self.state.word == "REFUSED":
+            raise SchedulerError("Slurm does not answer.")
         states = {}
         for repeat in watched.repeats:
             restarts = max(self.state.attempt, repeat.newest.attempt)
@@ -39,15 +40,12 @@ class Scheduler:
         return states
 
 
-def refuse_states(watched: TrackedCampaign) -> Mapping[tuple[str, int], RepeatState]:
-    raise SchedulerError("Slurm does not answer.")
-
-
-AFTER: dict[str, Any] = {
+SILENT = Scheduler("REFUSED")
+AFTER = {
     "waits": Scheduler("PENDING", attempt=1),
     "was cancelled": Scheduler("CANCELLED", attempt=1),
     "is unknown": Scheduler("UNKNOWN", source="none", attempt=1),
-    "can't be asked about": refuse_states,
+    "can't be asked about": SILENT,
 }
 
 
@@ -87,32 +85,29 @@ def built(build: Build) -> Built:
     return campaign
 
 
-@pytest.mark.parametrize("source", ["sacct", "squeue", "none"])
-def test_what_the_script_noticed_itself_refuses_the_repeat(built, source):
+@pytest.mark.parametrize("states", [Scheduler(), Scheduler(source="squeue"), SILENT])
+def test_what_the_script_noticed_itself_refuses_the_repeat(build, built, states):
     suspend(built)
-    run = collect_run(built, refuse_states if source == "none" else Scheduler(source=source))
+    run = collect_run(built, states)
     assert [reason.code for reason in run.reasons] == ["state"]
     assert "it was suspended for 31.25 s" in run.reasons[0].detail
     # Slurm suspends and resumes a job in turn with others (slurm.conf(5), PreemptMode=GANG).
     suspend(built, 30.0)
     assert "it was suspended for 61.25 s" in collect_run(built, Scheduler()).reasons[0].detail
+    local = build("1n1g", name="local", repeats=1, scheduler="local")
+    local.complete("1n1g", 1, 10.0)
+    local.mark("1n1g", 1, {"event": "finished", "state": "COMPLETED", "exit": 0})
+    assert collect_run(local, SILENT).valid
+    suspend(local)
+    assert "suspended" in str(collect_run(local, SILENT).reasons[0])
 
 
-def test_a_local_run_that_was_suspended_is_refused(build):
-    built = build("1n1g", repeats=1, scheduler="local")
-    built.complete("1n1g", 1, 10.0)
-    built.mark("1n1g", 1, {"event": "finished", "state": "COMPLETED", "exit": 0})
-    assert collect_run(built, refuse_states).valid
-    suspend(built)
-    assert "suspended" in str(collect_run(built, refuse_states).reasons[0])
-
-
-def test_a_campaign_is_unchanged_before_while_and_after_a_retry_runs(build):
-    built = build("1n1g", repeats=1)
-    built.started("1n1g", 1)
-    built.ended("1n1g", 1, code=3)
-    assert not collect_run(built, Scheduler("FAILED")).valid
-    retry = add_retry(built, (1, "FAILED", "state: it is FAILED"))
+def test_a_retry_is_judged_by_its_own_attempt_and_what_completed_outlives_it(build, built):
+    failed = build("1n1g", name="failed", repeats=1)
+    failed.started("1n1g", 1)
+    failed.ended("1n1g", 1, code=3)
+    assert not collect_run(failed, Scheduler("FAILED")).valid
+    retry = add_retry(failed, (1, "FAILED", "state: it is FAILED"))
     retry.started("1n1g", 1, attempt=1)
     running = Scheduler("RUNNING", source="squeue", attempt=1)
     assert collect_campaigns(retry.directory, states=running).refused == ()
@@ -120,6 +115,9 @@ def test_a_campaign_is_unchanged_before_while_and_after_a_retry_runs(build):
     retry.log("1n1g", 1, retry.text("1n1g", 20.0), attempt=1)
     after = collect_campaigns(retry.directory, states=Scheduler(attempt=1))
     assert (after.refused, after.tables[0].rows[0].runs[0].valid) == ((), True)
+    retry = add_retry(built, (1, "COMPLETED", "exit: the exit status … is not recorded"))
+    run = collect_run(retry, Scheduler("CANCELLED", attempt=1))
+    assert (run.attempt, run.valid) == (0, True)
 
 
 @pytest.mark.parametrize("later", AFTER)
@@ -147,9 +145,9 @@ def test_no_attempt_is_revived_that_ended_badly(built, word, origin, later):
     if origin == "collected":
         assert not collect_run(built, Scheduler(word)).valid
     if origin == "accounting":
-        newest = Scheduler("FAILED", attempt=1) if states is refuse_states else states
+        newest = make_state("FAILED", attempt=1) if states is SILENT else states.state
         states = Scheduler()
-        states.state = replace(newest.state, earlier=(make_state(word),))
+        states.state = replace(newest, earlier=(make_state(word),))
     reasons = [(1, word, f"state: it is {word}, not COMPLETED")] if origin == "retried" else []
     run = collect_run(add_retry(built, *reasons), states)
     assert (run.valid, run.throughput) == (False, None)
@@ -161,16 +159,13 @@ def test_no_attempt_is_revived_that_ended_badly(built, word, origin, later):
 @pytest.mark.parametrize("word", VERDICTS)
 def test_a_verdict_stands_whatever_is_reported_later(built, word):
     assert collect_run(built, Scheduler(word)).state == word
-    for states in (Scheduler("COMPLETED"), refuse_states, Scheduler("UNKNOWN", source="none")):
+    for states in (Scheduler("COMPLETED"), SILENT, Scheduler("UNKNOWN", source="none")):
         run = collect_run(built, states)
         assert (run.state, run.state_source, run.valid) == (word, "sacct", False)
-
-
-def test_a_verdict_whose_record_was_changed_is_forgotten(built):
-    collect_run(built, Scheduler("OUT_OF_MEMORY"))
+    # Unless its record was changed.
     path = built.directory / "measurements.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"seal": "0" * 64}))
-    assert collect_run(built, refuse_states).state == "COMPLETED"
+    assert collect_run(built, SILENT).state == "COMPLETED"
 
 
 def test_a_job_that_is_sent_back_after_its_verdict_is_a_new_attempt(built):
@@ -183,12 +178,6 @@ def test_a_job_that_is_sent_back_after_its_verdict_is_a_new_attempt(built):
     built.log("1n1g", 1, built.text("1n1g", 20.0), attempt=1)
     run = collect_run(built, Scheduler())
     assert (run.attempt, run.valid, run.throughput) == (1, True, pytest.approx(20))
-
-
-def test_an_attempt_that_completed_outlives_a_retry(built):
-    retry = add_retry(built, (1, "COMPLETED", "exit: the exit status … is not recorded"))
-    run = collect_run(retry, Scheduler("CANCELLED", attempt=1))
-    assert (run.attempt, run.valid) == (0, True)
 
 
 def test_an_attempt_that_slurm_sent_back_is_requeued_although_it_died_of_a_signal(build):
@@ -211,7 +200,7 @@ def test_an_attempt_that_slurm_sent_back_is_requeued_although_it_died_of_a_signa
     assert (run.valid, first.state, first.nodes) == (True, "NODE_FAIL", ("n3",))
     assert (first.state_source, first.detail[:16]) == ("sacct", "lost a node (n3)")
     # It is remembered when nobody can be asked any more.
-    assert collect_run(built, refuse_states).attempts[0].state == "NODE_FAIL"
+    assert collect_run(built, SILENT).attempts[0].state == "NODE_FAIL"
 
 
 # --- Ends that no job wrote: kept by the command that learns of them, read by list and show --------

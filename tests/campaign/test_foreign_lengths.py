@@ -10,6 +10,7 @@ from hpcbert.model import Group, Measured, Run, Shape
 from hpcbert.results import record
 from hpcbert.results.reduce import tabulate
 from tests.kit import cli
+from tests.kit.cases import read_constant
 from tests.kit.logs import log, write_file
 
 
@@ -60,16 +61,13 @@ def test_repeats_by_their_names_of_two_lengths_have_no_number(tmp_path):
     assert [row for rows in collect(tmp_path).values() for row in rows] == [(None, 0, 3)]
 
 
-@pytest.mark.parametrize(("length", "is_shown"), [("128", True), ("", True), ("512", False)])
-def test_only_published_points_of_the_same_length_are_shown_next_to_it(length, is_shown):
+def test_only_published_points_of_the_same_length_are_shown_next_to_it():
     run = Run(1, 0, 1000.0, True, (), "-", "none", "1.log")
-    facts = (("sequence_length", (length,)),) if length else ()
     group = Group("oneflow", "bert-base", "fp32", 32, "rate")
-    tables = tabulate([Measured(group, Shape(1, 8), 1, (run,), facts=facts)])
-    assert bool(record.find_neighbours(tables, "dlperf:oneflow-fp32-b32")) == is_shown
-
-
-def test_published_tables_of_two_lengths_have_their_own_names():
+    for length, is_shown in (("128", True), ("", True), ("512", False)):
+        facts = (("sequence_length", (length,)),) if length else ()
+        tables = tabulate([Measured(group, Shape(1, 8), 1, (run,), facts=facts)])
+        assert bool(record.find_neighbours(tables, "dlperf:oneflow-fp32-b32")) == is_shown
     tables = record.published_results(["nvidia:tensorflow-dgx-1-32gb"]).tables
     places = [(table.group, row.shape) for table in tables for row in table.rows]
     assert len(places) == len(set(places))
@@ -80,14 +78,7 @@ def test_published_tables_of_two_lengths_have_their_own_names():
 def test_a_published_number_is_checked_with_logs_of_its_length(
     tmp_path, monkeypatch, length, exit_code
 ):
-    source = write_file(
-        tmp_path,
-        "data/own.toml",
-        'schema = 1\ntitle = "x"\nrepository = "x/y"\nabout = "x"\n[[tables]]\nname = "a"\n'
-        'framework = "pytorch"\nmodel = "bert-tiny"\nprecision = "fp32"\nbatch_size_per_device = 4\n'
-        'sequence_length = 128\ncommit = "1234567"\npath = "README.md"\n'
-        'points = [{ shape = "1n1g", value = 10.0 }]\n',
-    )
+    source = write_file(tmp_path, "data/own.toml", read_constant(__file__, "RECORD"))
     write_log(tmp_path, "logs-1", length)
     monkeypatch.setattr(record, "DATA", source.parent)
     words = (tmp_path / "logs", "--against", "own", "--model", "bert-tiny")

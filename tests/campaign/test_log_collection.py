@@ -101,8 +101,8 @@ def test_what_is_left_out_is_named_and_what_may_be_a_log_is_a_loss(
     # A pattern leaves out what it does not fit; a file that is named is a loss.
     other = write_file(folder, "other.log", "x")
     pattern = ("--pattern", "bert_b{batch_size}_{precision}_{repeat}.log")
-    for words, code in (((deepspeed,), 0), ((first, second, other), 4)):
-        document = collect_json(*words, *pattern)
+    for places, code in (((deepspeed,), 0), ((first, second, other), 4)):
+        document = collect_json(*places, *pattern)
         assert (document["exit_code"], first_row(document)["repeats"]) == (code, BOTH)
         assert "does not match the pattern" in list_left_out(document)["other.log"]
 

@@ -75,20 +75,20 @@ def test_where_jobs_may_share_nodes_the_row_is_marked(build, collect_json):
     assert (row["runs"][0]["valid"], "shared-nodes" in row["flags"]) == (True, True)
 
 
-@pytest.mark.parametrize(
-    ("span", "nodes"),
-    [((60, 90), "n1"), ((0, 60), "n2"), ((-60, 0), "n1")],
-    ids=["after", "elsewhere", "before"],
-)
-def test_runs_one_after_another_or_on_other_nodes_are_not_marked(build, collect_json, span, nodes):
-    built = build("1n1g", repeats=2)
-    run_repeat(built, 1, 0, 60)
-    run_repeat(built, 2, *span, nodes=nodes)
-    # Nor does a copy of the campaign disturb it.
-    shutil.copytree(built.directory, built.directory.with_name("copy"))
-    document = collect_json(built.directory)
-    assert codes(first_row(document)) == [[], []]
-    assert not any("shared nodes" in text for text in document["warnings"])
+def test_runs_one_after_another_or_on_other_nodes_are_not_marked(build, collect_json):
+    for node, span, other in (
+        ("n1", (60, 90), "n1"),
+        ("n2", (0, 60), "m2"),
+        ("n3", (-60, 0), "n3"),
+    ):
+        built = build("1n1g", repeats=2, name=f"on-{node}")
+        run_repeat(built, 1, 0, 60, nodes=node)
+        run_repeat(built, 2, *span, nodes=other)
+        # Nor does a copy of the campaign disturb it.
+        shutil.copytree(built.directory, built.directory.with_name(f"copy-{node}"))
+        document = collect_json(built.directory)
+        assert codes(first_row(document)) == [[], []]
+        assert not any("shared nodes" in text for text in document["warnings"])
 
 
 @pytest.mark.parametrize("scheduler", ["slurm", "local"])
