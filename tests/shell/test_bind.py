@@ -16,32 +16,22 @@ from tests.kit import drafts
 from tests.kit.drafts import reference
 from tests.kit.logs import write_file
 from tests.kit.recipes import SHELL, rank_command
-from tests.kit.scripts import RECORDER, only_script, run_script, tool, with_python
-from tests.kit.scripts import drafted as drafted_script
+from tests.kit.scripts import RECORDER, drafted, only_script, run_script, tool, with_python
 from tests.kit.waiting import CEILING
 
 pytestmark = pytest.mark.slow
 
-TASKSET = '#!/bin/bash\nprintf %s "$2" >"$BOUND"\n'
-PRINTER = '#!/bin/bash\nprintf %s "${OMP_NUM_THREADS:-unset}" >"$THREADS"\n'
-NVIDIA, AMD, BMC, SWITCH = (
-    ("0x10de", "0x030200"),
-    ("0x1002", "0x038000"),
-    ("0x1a03", "0x030000"),
-    ("0x10de", "0x068000"),
-)
+NVIDIA, AMD = ("0x10de", "0x030200"), ("0x1002", "0x038000")
 # Two processors of 64 cores with two threads each, four GPUs at each: numbered as Linux does.
 SOCKETS = ("0-63,128-191",) * 4 + ("64-127,192-255",) * 4
 # The first pair of GPUs hangs at the last domain, as in some machines of eight.
 CROSSED = tuple(f"{16 * n}-{16 * n + 15}" for n in (3, 3, 1, 1, 2, 2, 0, 0))
+Ranks = list[tuple["set[int] | None", str]]
 
 
 def parse_numbers(text: str) -> set[int]:
-    values: set[int] = set()
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        values.update(range(int(first), int(last or first) + 1))
-    return values
+    ranges = (part.partition("-") for part in text.split(","))
+    return {n for first, _, last in ranges for n in range(int(first), int(last or first) + 1)}
 
 
 class Node:
@@ -50,45 +40,44 @@ class Node:
     def __init__(self, folder: Path, near: tuple[str, ...], cpus: int, threads: int = 1) -> None:
         self.folder, self.allowed = folder, f"0-{cpus - 1}"
         write_file(folder, "sys/devices/system/cpu/online", self.allowed + "\n")
+        cores = cpus // threads
         for cpu in range(cpus):
-            core = cpu % (cpus // threads)
-            same = ",".join(str(core + cpus // threads * n) for n in range(threads))
+            same = ",".join(str(cpu % cores + cores * n) for n in range(threads))
             path = f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
             write_file(folder, path, same + "\n")
         for number, place in enumerate(near):
-            self.device(f"0000:{number + 16:02x}:00.0", NVIDIA, place)
-        self.device("0000:01:00.0", BMC, self.allowed)
-        self.device("0000:0f:00.0", SWITCH, self.allowed)
-        tool(folder / "tools", "taskset", TASKSET)
-        tool(folder / "tools", "python", PRINTER)
+            self.add(f"0000:{number + 16:02x}:00.0", NVIDIA, place)
+        # Near all CPUs, and no GPUs: a management controller and a switch.
+        self.add("0000:01:00.0", ("0x1a03", "0x030000"), self.allowed)
+        self.add("0000:0f:00.0", ("0x10de", "0x068000"), self.allowed)
+        tool(folder / "tools", "taskset", '#!/bin/bash\nprintf %s "$2" >"$BOUND"\n')
+        program = '#!/bin/bash\nprintf %s "${OMP_NUM_THREADS:-unset}" >"$THREADS"\n'
+        self.python = tool(folder / "tools", "python", program)
 
-    def device(self, name: str, kind: tuple[str, str], near: str) -> None:
-        parts = zip(("vendor", "class", "local_cpulist"), (*kind, near), strict=True)
-        for file, text in parts:
+    def add(self, name: str, kind: tuple[str, str], near: str) -> None:
+        for file, text in zip(("vendor", "class", "local_cpulist"), (*kind, near), strict=True):
             write_file(self.folder, f"sys/bus/pci/devices/{name}/{file}", text + "\n")
 
     def ranks(
         self, shape: str = "1n8g", *, device: str = "gpu", variables: Mapping[str, str] = {},
         allowed: str = "", **changes: Any,
-    ) -> list[tuple[set[int] | None, str]]:  # fmt: skip
+    ) -> Ranks:  # fmt: skip
         """Return the CPUs and the number of threads of each rank of a node."""
         settings = {"nodes": {"cpus_per_gpu": 16}, "env": {}, "runs": "/runs", **changes}
-        site = with_python(reference(self.folder, **settings), self.folder / "tools" / "python")
+        site = with_python(reference(self.folder, **settings), self.python)
         request = Request(Shape.parse(shape), device=device, repeats=1)
-        draft = drafts.drafted(site, request, options={"dry": True})
-        library = self.folder / "library"
-        library.mkdir(exist_ok=True)
-        status = write_file(
-            self.folder, "status", f"Name:\tbash\nCpus_allowed_list:\t{allowed or self.allowed}\n"
-        )
+        script = only_script(drafts.drafted(site, request, options={"dry": True}))
+        text = f"Name:\tbash\nCpus_allowed_list:\t{allowed or self.allowed}\n"
+        status = write_file(self.folder, "status", text)
         for name in ("rank.bash", "bind.bash"):
             text = (SHELL / name).read_text().replace("/sys/", f"{self.folder}/sys/")
-            (library / name).write_text(text.replace("/proc/self/status", str(status)))
-        text = rank_command(only_script(draft)).replace(str(SHELL), str(library))
-        return [self._rank(text, n, variables) for n in range(request.shape.gpus_per_node)]
+            text = text.replace("/proc/self/status", str(status))
+            write_file(self.folder, f"library/{name}", text)
+        command = rank_command(script).replace(str(SHELL), f"{self.folder}/library")
+        return [self._rank(command, n, variables) for n in range(request.shape.gpus_per_node)]
 
     def _rank(
-        self, text: str, number: int, variables: Mapping[str, str]
+        self, command: str, number: int, variables: Mapping[str, str]
     ) -> tuple[set[int] | None, str]:
         bound, threads = (self.folder / f"{word}.{number}" for word in ("bound", "threads"))
         bound.unlink(missing_ok=True)
@@ -97,11 +86,11 @@ class Node:
             "THREADS": str(threads), "SLURM_LOCALID": str(number), "SLURM_PROCID": str(number),
             "SLURM_NTASKS": "8", "HPCBERT_NODE_IPS": "127.0.0.1", "HPCBERT_NODES": "1", **variables,
         }  # fmt: skip
-        subprocess.run(["bash", "-c", text], env=environment, check=True, timeout=CEILING)
+        subprocess.run(["bash", "-c", command], env=environment, check=True, timeout=CEILING)
         return parse_numbers(bound.read_text()) if bound.exists() else None, threads.read_text()
 
 
-def are_disjoint(ranks: list[tuple[set[int] | None, str]]) -> bool:
+def are_disjoint(ranks: Ranks) -> bool:
     every = [cpu for cpus, _ in ranks for cpu in cpus or ()]
     return len(every) == len(set(every)) > 0
 
@@ -112,13 +101,19 @@ def are_disjoint(ranks: list[tuple[set[int] | None, str]]) -> bool:
 def test_each_rank_has_cpus_near_its_gpu_and_no_other_has_them(
     near: tuple[str, ...], cpus: int, threads: int, tmp_path: Path
 ) -> None:
-    share = min(16, cpus // 8)
-    ranks = Node(tmp_path, near, cpus, threads).ranks()
+    node, share = Node(tmp_path, near, cpus, threads), min(16, cpus // 8)
+    ranks = node.ranks()
     assert are_disjoint(ranks)
     for (rank_cpus, omp), place in zip(ranks, near, strict=True):
         assert rank_cpus is not None
         assert rank_cpus <= parse_numbers(place)
         assert (len(rank_cpus), omp) == (share, str(share))
+    # Ranks that see one GPU each come to the same shares.
+    variables = {"CUDA_VISIBLE_DEVICES": "5", "SLURM_STEP_GPUS": "5"}
+    variables["SLURM_JOB_GPUS"] = "0,1,2,3,4,5,6,7"
+    assert node.ranks(variables=variables) == ranks
+    if near == SOCKETS:
+        assert node.ranks("1n1g") == ranks[:1]
 
 
 def test_two_threads_of_a_core_are_never_those_of_two_ranks(tmp_path: Path) -> None:
@@ -131,38 +126,24 @@ def test_two_threads_of_a_core_are_never_those_of_two_ranks(tmp_path: Path) -> N
 
 def test_slurm_s_numbers_say_which_gpus_the_ranks_have(tmp_path: Path) -> None:
     node = Node(tmp_path, SOCKETS, 256, 2)
-    assert node.ranks("1n1g") == node.ranks()[:1]
     for name in ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS"):
         ranks = node.ranks("1n4g", variables={name: "4,5,6,7", "CUDA_VISIBLE_DEVICES": "0,1,2,3"})
         assert are_disjoint(ranks)
         assert all(cpus and cpus <= parse_numbers(SOCKETS[4]) for cpus, _ in ranks)
 
 
-@pytest.mark.parametrize("shown", ["0", "5"])
-def test_ranks_that_see_one_gpu_each_come_to_the_same_shares(shown: str, tmp_path: Path) -> None:
-    node = Node(tmp_path, CROSSED, 64)
-    variables = {"CUDA_VISIBLE_DEVICES": shown, "SLURM_STEP_GPUS": shown}
-    assert node.ranks(variables={**variables, "SLURM_JOB_GPUS": "0,1,2,3,4,5,6,7"}) == node.ranks()
-
-
 def test_where_nothing_says_what_is_near_the_cpus_are_shared_evenly(tmp_path: Path) -> None:
     for number, variables in enumerate(({}, {"SLURM_JOB_GPUS": "0,1,2,3,4,5,6,MIG-1[0]"})):
         ranks = Node(tmp_path / str(number), SOCKETS[:4], 64).ranks(variables=variables)
         assert [min(cpus or ()) for cpus, _ in ranks] == list(range(0, 64, 8))
+    assert Node(tmp_path, (), 2).ranks(device="cpu", nodes={"cpus_per_gpu": 1}) == [(None, "1")] * 8
 
 
-def test_ranks_on_cpus_have_cpus_of_their_own(tmp_path: Path) -> None:
-    ranks = Node(tmp_path, SOCKETS, 256, 2).ranks(device="cpu", nodes={"cpus_per_gpu": 4})
-    assert are_disjoint(ranks)
-    assert {(len(cpus or ()), omp) for cpus, omp in ranks} == {(4, "4")}
-
-
-def test_gpus_of_amd_are_found_too(tmp_path: Path) -> None:
+def test_gpus_of_amd_are_seen_too(tmp_path: Path) -> None:
     node = Node(tmp_path, (), 128)
     for number in range(8):
-        node.device(f"0000:{0xC1 - number * 16:02x}:00.0", AMD, f"{number * 16}-{number * 16 + 15}")
-    ranks = node.ranks()
-    assert [min(cpus or ()) for cpus, _ in ranks] == list(range(112, -1, -16))
+        node.add(f"0000:{0xC1 - number * 16:02x}:00.0", AMD, f"{number * 16}-{number * 16 + 15}")
+    assert [min(cpus or ()) for cpus, _ in node.ranks()] == list(range(112, -1, -16))
 
 
 def test_what_slurm_gave_is_all_that_there_is(tmp_path: Path) -> None:
@@ -174,27 +155,20 @@ def test_what_slurm_gave_is_all_that_there_is(tmp_path: Path) -> None:
     assert {cpus is None for cpus, _ in node.ranks("1n2g", **shared)} == {True}
 
 
-def test_fewer_cpus_than_ranks_are_shared_by_all(tmp_path: Path) -> None:
-    ranks = Node(tmp_path, (), 2).ranks(device="cpu", nodes={"cpus_per_gpu": 1})
-    assert ranks == [(None, "1")] * 8
-
-
-@pytest.mark.parametrize("binding", ["none", "cluster"])
-def test_a_site_may_bind_otherwise(binding: str, tmp_path: Path) -> None:
-    nodes = {"cpus_per_gpu": 4, "cpu_bind": binding}
+def test_a_site_may_bind_otherwise_or_give_no_cpus(tmp_path: Path) -> None:
     node = Node(tmp_path, SOCKETS, 256, 2)
-    assert node.ranks(nodes=nodes) == [(None, "4")] * 8
-    assert node.ranks(slurm={"srun_args": ("--cpu-bind=cores",)}) == [(None, "16")] * 8
-    text = only_script(
-        drafted_script(reference(tmp_path, nodes=nodes), shape="4n8g", scheduler="slurm")
-    )
-    words = text.split("exec srun")[1]
-    assert ("--cpu-bind=none" in words) == (binding == "none")
-    assert "--cpus-per-task=4" in words
-
-
-def test_where_nobody_gives_cpus_each_rank_starts_its_share_of_threads(tmp_path: Path) -> None:
-    node = Node(tmp_path, SOCKETS, 256, 2)
+    own = node.ranks("1n2g", device="cpu", nodes={"cpus_per_gpu": 4})
+    assert are_disjoint(own)
+    assert {(len(cpus or ()), omp) for cpus, omp in own} == {(4, "4")}
+    for binding in ("none", "cluster"):
+        nodes = {"cpus_per_gpu": 4, "cpu_bind": binding}
+        assert node.ranks("1n2g", nodes=nodes) == [(None, "4")] * 2
+        draft = drafted(reference(tmp_path, nodes=nodes), shape="4n8g", scheduler="slurm")
+        words = only_script(draft).split("exec srun")[1]
+        assert ("--cpu-bind=none" in words) == (binding == "none")
+        assert "--cpus-per-task=4" in words
+    assert node.ranks("1n1g", slurm={"srun_args": ("--cpu-bind=cores",)}) == [(None, "16")]
+    # Where nobody gives CPUs, each rank starts its share of threads.
     tool(tmp_path / "tools", "nproc", "#!/bin/bash\necho 256\n")
     nodes = {"cpus_per_gpu": 0}
     assert node.ranks("1n2g", nodes=nodes) == [(None, "32")] * 2
@@ -203,14 +177,11 @@ def test_where_nobody_gives_cpus_each_rank_starts_its_share_of_threads(tmp_path:
 
 
 @pytest.mark.needs("cpus")
-def test_the_kernel_is_told(tmp_path: Path) -> None:
-    program = (
-        RECORDER.partition("exit ")[0]
-        + 'grep Cpus_allowed_list: /proc/self/status >"$RECORD.cpus.$SLURM_PROCID"\n'
-    )
+def test_the_kernel_binds_them(tmp_path: Path) -> None:
+    own = 'grep Cpus_allowed_list: /proc/self/status >"$RECORD.cpus.$SLURM_PROCID"\n'
+    python = tool(tmp_path, "python", RECORDER.partition("exit ")[0] + own)
     site = reference(tmp_path, nodes={"cpus_per_gpu": 1}, env={})
-    draft = drafted_script(with_python(site, tool(tmp_path, "python", program)))
-    script = run_script(draft, tmp_path)
+    script = run_script(drafted(with_python(site, python)), tmp_path)
     assert script.returncode == 0, script.stderr
     first, second = ((tmp_path / f"record.cpus.{n}").read_text().split()[1] for n in (0, 1))
     assert first != second

@@ -5,73 +5,55 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hpcbert.prepare.image import _make_private
+from tests.kit.recipes import SHELL
 
-pytestmark = pytest.mark.slow
-
-ENTER = Path(__file__).resolve().parents[2] / "hpcbert/shell/enter.sh"
-OTHER = 54321
-BASE = f"hpcbert-{os.geteuid()}"
+pytestmark = [pytest.mark.slow, pytest.mark.needs("users")]
 
 
-def make_directory(path: Path) -> None:
-    path.mkdir(mode=0o777)
-    os.chown(path, OTHER, OTHER)
-
-
-def make_link(path: Path) -> None:
-    target = path.with_name("victims-own")
-    target.mkdir(exist_ok=True)
-    path.symlink_to(target)
-    os.chown(path, OTHER, OTHER, follow_symlinks=False)
-
-
-def make_file(path: Path) -> None:
-    path.touch()
-    os.chown(path, OTHER, OTHER)
+def take(path: Path, kind: str) -> None:
+    """Have another user make a directory, a file or a link to a directory of ours."""
+    if kind == "directory":
+        path.mkdir(mode=0o777)
+    elif kind == "file":
+        path.touch()
+    else:
+        path.with_name("victims-own").mkdir(exist_ok=True)
+        path.symlink_to(path.with_name("victims-own"))
+    os.chown(path, 54321, 54321, follow_symlinks=False)
 
 
 def choose_place(scratch: Path, name: str = "hpcbert-7") -> Path:
-    words = ["bash", "-p", str(ENTER), "place", "--name", name, "--scratch", str(scratch)]
-    result = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-    return Path(result.stdout.strip())
+    words = ["place", "--name", name, "--scratch", str(scratch)]
+    argv = ["bash", "-p", str(SHELL / "enter.sh"), *words]
+    return Path(subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip())
 
 
-@pytest.mark.needs("users")
-@pytest.mark.parametrize("take", [make_directory, make_link, make_file])
-def test_where_it_is_taken_another_is_found_by_every_rank(
-    tmp_path: Path, take: Callable[[Path], None]
-) -> None:
-    assert choose_place(tmp_path) == tmp_path / BASE
-    shutil.rmtree(tmp_path / BASE)
-    take(tmp_path / BASE)
-    take(tmp_path / f"{BASE}.0000000000")
+@pytest.mark.parametrize("kind", ["directory", "link", "file"])
+def test_where_it_is_taken_another_is_found_by_every_rank(tmp_path: Path, kind: str) -> None:
+    base = f"hpcbert-{os.geteuid()}"
+    assert choose_place(tmp_path) == tmp_path / base
+    shutil.rmtree(tmp_path / base)
+    take(tmp_path / base, kind)
+    take(tmp_path / f"{base}.0000000000", kind)
     path = choose_place(tmp_path)
     assert path.parent == tmp_path
-    assert path.name.startswith(f"{BASE}.")
+    assert path.name.startswith(f"{base}.")
     assert not path.is_symlink()
     assert (path.stat().st_uid, path.stat().st_mode & 0o777) == (os.geteuid(), 0o700)
     assert choose_place(tmp_path) == path
     # A job that began before stays where it is, whatever appears or goes away after that.
     (path / "state" / f"hpcbert-7-{os.uname().nodename}").mkdir(parents=True)
-    (tmp_path / f"{BASE}.000000000A").mkdir()
+    (tmp_path / f"{base}.000000000A").mkdir()
     assert choose_place(tmp_path) == path
-    assert choose_place(tmp_path, "hpcbert-8") == tmp_path / f"{BASE}.000000000A"
-
-
-@pytest.mark.needs("users")
-@pytest.mark.parametrize("take", [make_directory, make_link])
-def test_prepare_keeps_out_of_what_somebody_else_made(
-    tmp_path: Path, take: Callable[[Path], None]
-) -> None:
-    take(tmp_path / "enroot-me")
-    path = _make_private(tmp_path / "enroot-me")
-    assert path.name.startswith("enroot-me.")
-    assert path.stat().st_mode & 0o777 == 0o700
-    assert _make_private(tmp_path / "enroot-you") == tmp_path / "enroot-you"
+    assert choose_place(tmp_path, "hpcbert-8") == tmp_path / f"{base}.000000000A"
+    if kind != "file":
+        take(tmp_path / "enroot-me", kind)
+        private = _make_private(tmp_path / "enroot-me")
+        assert private.name.startswith("enroot-me.")
+        assert private.stat().st_mode & 0o777 == 0o700
+        assert _make_private(tmp_path / "enroot-you") == tmp_path / "enroot-you"

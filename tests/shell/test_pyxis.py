@@ -14,56 +14,38 @@ from hpcbert.container import runtimes
 from hpcbert.finding import Finding
 from hpcbert.script.draft import Draft
 from hpcbert.system.runner import Outcome
-from tests.kit.cases import cases
-from tests.kit.drafts import changed, drafted, reference, settled
-from tests.kit.paths import REPOSITORY
+from tests.kit.cases import cases, read_constant
+from tests.kit.drafts import drafted, reference, settled
+from tests.kit.recipes import SHELL
+from tests.kit.scripts import only_script
 
 pytestmark = pytest.mark.slow
 
-# Of srun 24.11 with pyxis, in its form; the line of an option may name another one.
-_HEAD = """\
-Usage: srun [OPTIONS(0)... [executable(0) [args(0)...]]]
-
-  -N, --nodes=N               number of nodes on which to run (N = min[-max])
-      --container             Path to OCI container bundle
-
-Options provided by plugins:
-"""
+HEAD = read_constant(__file__, "HEAD")
 IMAGE = "docker://nvcr.io#nvidia/pytorch:20.12-py3"
 
 
-def format_usage(release: int) -> str:
+def answer_as_srun(release: int) -> Outcome:
     """Return the output of srun --help with pyxis 0.RELEASE."""
     names = [name for name, since in runtimes.PYXIS_SINCE.items() if int(since[2:]) <= release]
     about = "            [pyxis] see --container-env and --container-entrypoint-log\n"
-    return _HEAD + "".join(f"      --{name}=NAME[,NAME...]\n{about}" for name in names)
+    return Outcome(
+        ("srun",), 0, HEAD + "".join(f"      --{n}=NAME[,NAME...]\n{about}" for n in names)
+    )
 
 
 def draft_with_image(
-    tmp_path: Path, image: str = IMAGE, *, clusters: str = "", **container: Any
+    tmp_path: Path, image: str = "/image.sqsh", *, clusters: str = "", **container: Any
 ) -> Draft:
-    words = (f"--clusters={clusters}",) if clusters else ()
-    site = changed(
-        reference(tmp_path),
-        scheduler="slurm",
-        container={"runtime": "pyxis", **container},
-        slurm={"sbatch_args": words},
-    )
+    slurm = {"sbatch_args": (f"--clusters={clusters}",) if clusters else ()}
+    container = {"runtime": "pyxis", **container}
+    site = reference(tmp_path, scheduler="slurm", container=container, slurm=slurm)
     return drafted(settled(site, image=image, python="/usr/bin/python3"))
 
 
-def answer_as_srun(release: int) -> Outcome:
-    return Outcome(("srun",), 0, format_usage(release))
-
-
-def check_draft(draft: Draft, answer: Outcome) -> Finding:
-    use = draft.resolved
-    return check_pyxis(use.site, [use.recipe], run=lambda argv, **_: answer)
-
-
-def find_pyxis_findings(draft: Draft, answer: Outcome) -> tuple[list[Finding], list[Sequence[str]]]:
-    """Return the findings about a submission where only srun answers, and the calls of srun."""
-    calls: list[Sequence[str]] = []
+def check_draft(draft: Draft, answer: Outcome) -> tuple[Finding, list[Finding]]:
+    """Return what doctor finds, and what submit does; both ask only srun, and that once."""
+    use, calls = draft.resolved, list[Sequence[str]]()
 
     def run(argv: Sequence[str], **_: Any) -> Outcome:
         if argv[0] != "srun":
@@ -72,7 +54,9 @@ def find_pyxis_findings(draft: Draft, answer: Outcome) -> tuple[list[Finding], l
         return answer
 
     findings = find_submission_obstacles(draft, run=run)
-    return [finding for finding in findings if "pyxis" in f"{finding.name} {finding.detail}"], calls
+    assert calls in ([], [("srun", "--help")])
+    own = [finding for finding in findings if "pyxis" in f"{finding.name} {finding.detail}"]
+    return check_pyxis(use.site, [use.recipe], run=run), own
 
 
 @pytest.mark.parametrize("entrypoint", [True, False])
@@ -80,76 +64,57 @@ def find_pyxis_findings(draft: Draft, answer: Outcome) -> tuple[list[Finding], l
 def test_the_options_asked_for_are_those_of_the_script(
     tmp_path: Path, *, home: bool, entrypoint: bool
 ) -> None:
-    draft = draft_with_image(tmp_path, home=home, entrypoint=entrypoint, remap_root=home)
-    (script,) = draft.scripts.values()
-    library = (REPOSITORY / "hpcbert" / "shell" / "pyxis.bash").read_text()
-    used = set(re.findall(r"--((?:no-)?container-[a-z-]+)", script + library))
-    box, recipe = draft.resolved.site.container, draft.resolved.recipe
-    flags = runtimes.pyxis_options(
-        home=box.home,
-        remap_root=box.remap_root,
-        entrypoint=box.entrypoint,
-        writable=recipe.image.writable,
-    )
+    draft = draft_with_image(tmp_path, IMAGE, home=home, entrypoint=entrypoint, remap_root=home)
+    text = only_script(draft) + (SHELL / "pyxis.bash").read_text()
+    used = set(re.findall(r"--((?:no-)?container-[a-z-]+)", text))
+    writable = draft.resolved.recipe.image.writable
+    switches = {"home": home, "remap_root": home, "entrypoint": entrypoint, "writable": writable}
     # Most scripts stay in the image's own directory.
-    assert used - {"container-workdir"} == set(flags) - {"container-workdir"}
+    assert used ^ set(runtimes.pyxis_options(**switches)) <= {"container-workdir"}
 
 
 @cases
 def test_an_older_pyxis_is_named_with_what_it_lacks(
     release: int, lacks: list[str], tmp_path: Path
 ) -> None:
-    finding = check_draft(draft_with_image(tmp_path), answer_as_srun(release))
+    finding, (other,) = check_draft(draft_with_image(tmp_path), answer_as_srun(release))
     assert (finding.status, finding.code, finding.remedy) == ("fail", "pyxis", "--runtime enroot")
     assert finding.detail.endswith(" and ".join(f"--{name}" for name in lacks))
-    findings, _ = find_pyxis_findings(
-        draft_with_image(tmp_path, "/image.sqsh"), answer_as_srun(release)
-    )
-    assert [(finding.status, finding.name) for finding in findings] == [("fail", "pyxis")]
-    assert "pyxis 0.15 or newer" in finding.hint
+    assert (other.status, other.name) == ("fail", "pyxis")
+    assert "pyxis 0.15 or newer" in other.hint
     brought = {"container-env": "0.15", "container-writable": "0.11"}
     brought["no-container-entrypoint"] = "0.8"
-    assert all(f"{brought[name]} brought --{name}" in finding.hint for name in lacks)
-
-
-@pytest.mark.parametrize("release", [15, 24])
-def test_a_pyxis_that_has_every_option_is_ok(release: int, tmp_path: Path) -> None:
-    draft = draft_with_image(tmp_path, "/image.sqsh")
-    assert check_draft(draft, answer_as_srun(release)).status == "ok"
-    findings, calls = find_pyxis_findings(draft, answer_as_srun(release))
-    assert findings == []
-    assert calls == [("srun", "--help")]
+    assert all(f"{brought[name]} brought --{name}" in other.hint for name in lacks)
 
 
 @pytest.mark.parametrize(
     ("answer", "status", "detail"),
     [
+        (answer_as_srun(15), "ok", ""),
+        (answer_as_srun(24), "ok", ""),
         (Outcome((), 127, "", "srun: No such file or directory"), "warn", "No such file"),
         (Outcome((), 124, "", ""), "warn", "no output"),
-        (Outcome((), 0, _HEAD), "fail", "no --container-image"),
+        (Outcome((), 0, HEAD), "fail", "no --container-image"),
     ],
-    ids=["no srun", "no answer", "no plugin"],
+    ids=["0.15", "0.24", "no srun", "no answer", "no plugin"],
 )
 def test_a_submit_host_that_can_not_tell_refuses_nothing(
     answer: Outcome, status: str, detail: str, tmp_path: Path
 ) -> None:
-    draft = draft_with_image(tmp_path, "/image.sqsh")
-    finding = check_draft(draft, answer)
+    finding, others = check_draft(draft_with_image(tmp_path), answer)
     assert (finding.status, detail in finding.detail) == (status, True)
-    findings, _ = find_pyxis_findings(draft, answer)
-    assert [pyxis_finding.status for pyxis_finding in findings] == ["warn"]
+    assert [other.status for other in others] == ([] if status == "ok" else ["warn"])
 
 
 def test_the_srun_of_another_cluster_is_not_asked(tmp_path: Path) -> None:
-    draft = draft_with_image(tmp_path, "/image.sqsh", clusters="far")
-    finding = check_draft(draft, answer_as_srun(14))
+    finding, _ = check_draft(draft_with_image(tmp_path, clusters="far"), answer_as_srun(14))
     assert (finding.status, finding.detail) == ("warn", "not checked: jobs run on cluster far")
 
 
 def test_an_image_that_every_node_would_import_is_named_once(tmp_path: Path) -> None:
-    (finding,), _ = find_pyxis_findings(draft_with_image(tmp_path), answer_as_srun(24))
+    _, (finding,) = check_draft(draft_with_image(tmp_path, IMAGE), answer_as_srun(24))
     assert finding.status == "warn"
     assert finding.detail.startswith(f"{IMAGE} is not prepared")
-    draft = draft_with_image(tmp_path, runtime="enroot")
-    assert find_pyxis_findings(draft, answer_as_srun(14)) == ([], [])
     assert "hpcbert prepare --fw pytorch --only image" in finding.hint
+    draft = draft_with_image(tmp_path, IMAGE, runtime="enroot")
+    assert check_draft(draft, answer_as_srun(14))[1] == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,48 +14,25 @@ from hpcbert.model import Shape
 from hpcbert.script.draft import Draft
 from hpcbert.script.plan import Request
 from tests.kit import drafts, scripts
+from tests.kit.cases import read_constant
 from tests.kit.waiting import until
 
-# nvidia-smi as far as the sampler asks it: it prints a look and goes on forever.
-SMI = """#!/bin/bash
-if [[ $* != *--loop=* ]]; then exit 6; fi
-printf '2026/11/22 03:00:00.000, %d, 250.00, 3000\\n' 0 1
-echo "$$" >>"$RECORD.smi"
-exec sleep 600
-"""
-# A rank that ends when the sampler has looked.
-RANK = """#!/bin/bash
-for ((n = 0; n < 3000; n++)); do
-  if [[ -s $RECORD.smi ]]; then exit 0; fi
-  sleep 0.1
-done
-exit 9
-"""
+SHAPES = {"local": ("local", "1n2g"), "slurm": ("slurm", "1n2g"), "nodes": ("slurm", "2n2g")}
 
 
-def draft_sampling(
-    tmp_path: Path, *, sampling: int = 1, **options: Any
-) -> tuple[Draft, dict[str, str]]:
-    rank = scripts.tool(tmp_path / "tools", "python", RANK)
-    scripts.tool(tmp_path / "tools", "nvidia-smi", SMI)
-    site = scripts.with_python(drafts.reference(tmp_path, nodes={"sampling": sampling}), rank)
-    draft = scripts.drafted(site, **options)
-    words = scripts.slurm_in(tmp_path / "tools")
-    return draft, {**words, "SAMPLES": str(draft.directory)}
-
-
-@pytest.mark.parametrize("scheduler", ["local", "slurm"])
-def test_it_looks_while_the_step_runs_and_ends_with_it(scheduler: str, tmp_path: Path) -> None:
-    draft, words = draft_sampling(tmp_path, scheduler=scheduler)
-    script = scripts.run_script(draft, tmp_path, **words)
+def run_sampled(folder: Path, way: str) -> Draft:
+    """Run a repeat whose rank ends when the sampler has looked, and whose nvidia-smi goes on forever."""
+    scheduler, shape = SHAPES[way]
+    tools = folder / "tools"
+    words = scripts.slurm_in(tools, "printf '%s\\n' n1 n2 | head -" + shape[0])
+    for name, text in read_constant(__file__, "TOOLS").items():
+        scripts.tool(tools, name, text)
+    site = drafts.reference(folder, nodes={"sampling": 1})
+    site = scripts.with_python(site, tools / "python")
+    draft = scripts.drafted(site, shape=shape, scheduler=scheduler)
+    script = scripts.run_script(draft, folder, **words)
     assert script.returncode == 0, script
-    (file,) = (draft.directory / "env").glob("*.1.0.power.json")
-    assert parse_samples(file.read_bytes()) == (2, [(0.0, 500.0, 3000.0)])
-    lines = gzip.decompress(file.with_name(f"{file.name}l.gz").read_bytes()).splitlines()
-    assert json.loads(lines[-1])["count"] == 1
-    assert len(list(file.parent.glob("*.power.*"))) == 2
-    (pid,) = (tmp_path / "record.smi").read_text().split()
-    until(lambda: not is_sleeping(pid), "the sampler goes on after the step")
+    return draft
 
 
 def is_sleeping(pid: str) -> bool:
@@ -66,34 +42,40 @@ def is_sleeping(pid: str) -> bool:
         return False
 
 
-def test_of_several_nodes_each_is_looked_at_in_a_step_beside_the_ranks(tmp_path: Path) -> None:
-    draft, words = draft_sampling(tmp_path, scheduler="slurm", shape="2n2g")
-    hostnames = "printf '%s\\n' n1 n2"
-    scripts.slurm_in(tmp_path / "tools", scontrol=hostnames)
-    scripts.tool(tmp_path / "tools", "getent", "#!/bin/bash\necho 10.0.0.1 STREAM x\n")
-    script = scripts.run_script(draft, tmp_path, **words)
-    assert script.returncode == 0, script
-    steps = scripts.records(tmp_path / "record.srun")
-    (sampler,) = [step for step in steps if "--overlap" in step]
-    assert {"--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--mpi=none"} <= set(sampler)
+@pytest.mark.parametrize("way", SHAPES)
+def test_it_looks_at_each_node_while_the_step_runs_and_ends_with_it(
+    way: str, tmp_path: Path
+) -> None:
+    draft = run_sampled(tmp_path, way)
+    (pid,) = (tmp_path / "record.smi").read_text().split()
+    until(lambda: not is_sleeping(pid), "the sampler goes on after the step")
+    if way == "nodes":
+        steps = scripts.records(tmp_path / "record.srun")
+        (sampler,) = [step for step in steps if "--overlap" in step]
+        assert {"--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--mpi=none"} <= set(sampler)
+        return
+    (file,) = (draft.directory / "env").glob("*.1.0.power.json")
+    assert parse_samples(file.read_bytes()) == (2, [(0.0, 500.0, 3000.0)])
+    lines = gzip.decompress(file.with_name(f"{file.name}l.gz").read_bytes()).splitlines()
+    assert json.loads(lines[-1])["count"] == 1
+    assert len(list(file.parent.glob("*.power.*"))) == 2
 
 
 @pytest.mark.parametrize(
-    "changes", [{"sampling": 0}, {"device": "cpu"}], ids=["switched off", "on the CPU"]
+    ("sampling", "device"), [(0, ""), (1, "cpu")], ids=["switched off", "on the CPU"]
 )
 def test_where_nobody_wants_it_the_script_has_nothing_of_it(
-    changes: dict[str, Any], tmp_path: Path
+    sampling: int, device: Any, tmp_path: Path
 ) -> None:
-    site = drafts.reference(tmp_path, nodes={"sampling": changes.get("sampling", 1)})
-    request = Request(Shape(1, 2), device=changes.get("device", ""))
-    draft = drafts.drafted(site, replace(request, repeats=1))
+    site = drafts.reference(tmp_path, nodes={"sampling": sampling})
+    draft = drafts.drafted(site, Request(Shape(1, 2), device=device, repeats=1))
     assert "sample" not in scripts.only_script(draft).replace("samples per device", "")
 
 
 def test_without_the_tool_nothing_is_started(tmp_path: Path) -> None:
-    draft, words = draft_sampling(tmp_path, scheduler="local")
-    (tmp_path / "tools" / "nvidia-smi").unlink()
-    scripts.tool(tmp_path / "tools", "python", "#!/bin/bash\nexit 0\n")
-    script = scripts.run_script(draft, tmp_path, **words)
+    python = scripts.tool(tmp_path, "python", "#!/bin/bash\nexit 0\n")
+    site = scripts.with_python(drafts.reference(tmp_path, nodes={"sampling": 1}), python)
+    draft = scripts.drafted(site)
+    script = scripts.run_script(draft, tmp_path)
     assert script.returncode == 0, script
     assert not [*(draft.directory / "env").glob("*.power.json")]
