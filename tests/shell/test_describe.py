@@ -83,10 +83,6 @@ class Node:
         return data
 
 
-def print_text(text: str) -> str:
-    return f"#!/bin/bash\nprintf %s {shlex.quote(text)}\n"
-
-
 @SETTINGS
 @given(
     st.lists(
@@ -190,33 +186,11 @@ def test_a_broken_nvidia_smi_only_leaves_the_gpus_out(tmp_path: Path, body: str)
     assert "gpus" not in node.data["host"]
 
 
-def make_tools(name: str) -> dict[str, str]:
-    """Return the vendor's tools of a node, which print what others recorded."""
-
-    def text(part: str) -> str:
-        return str(read_constant(__file__, part))
-
-    driver, cards = (shlex.quote(text(part)) for part in ("MI100_DRIVER", "MI100"))
-    columns, line = text("GAUDI3_COLUMNS"), shlex.quote(text("GAUDI3"))
-    tools = {
-        "mi300a": {
-            "amd-smi": print_text("".join(text("MI300A").format(number=n) for n in range(4)))
-        },
-        "mi350x": {"amd-smi": print_text(text("MI350X"))},
-        "mi100": {
-            "rocm-smi": f"#!/bin/bash\ncase $* in *driver*) printf %s {driver} ;; *) printf %s {cards} ;; esac\n"
-        },
-        "rx7900": {"amd-smi": "#!/bin/bash\nexit 1\n", "rocm-smi": print_text(text("RX7900"))},
-        "gaudi3": {"hl-smi": text("HL_SMI").format(columns=columns, line=line)},
-    }
-    return tools[name]
-
-
 @cases
 def test_what_a_vendors_tool_prints_is_read(
-    tmp_path: Path, tools: str, facts: dict[str, str]
+    tmp_path: Path, tools: dict[str, str], facts: dict[str, str]
 ) -> None:
-    node = Node(tmp_path, **make_tools(tools))
+    node = Node(tmp_path, **tools)
     node.describe()
     own = {name: text for name, text in node.fingerprint.facts.items() if name[:3] == "GPU"}
     assert own == facts
@@ -228,7 +202,9 @@ def test_a_tool_that_prints_nothing_is_no_failure_and_on_cpus_none_is_run(
 ) -> None:
     for number, text in enumerate(("", "GPU: 0\n", "device,\ncard0,\n", "card0\n", "0,\n")):
         (tmp_path / str(number)).mkdir()
-        node = Node(tmp_path / str(number), **{name: print_text(text)})
+        node = Node(
+            tmp_path / str(number), **{name: f"#!/bin/bash\nprintf %s {shlex.quote(text)}\n"}
+        )
         assert node.describe().returncode == 0
         assert "GPU" not in node.fingerprint.facts
     path = tmp_path / "asked"

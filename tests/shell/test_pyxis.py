@@ -21,7 +21,7 @@ from tests.kit.scripts import only_script
 
 pytestmark = pytest.mark.slow
 
-HEAD = read_constant(__file__, "HEAD")
+HEAD: str = read_constant(__file__, "HEAD")
 IMAGE = "docker://nvcr.io#nvidia/pytorch:20.12-py3"
 
 
