@@ -1,3 +1,5 @@
+"""The reference program: its options, its log, its end."""
+
 from __future__ import annotations
 
 import ast
@@ -11,21 +13,20 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
+from hpcbert.workloads import bert_data, bert_model, bert_settings
+from hpcbert.workloads import bert_pretrain as workload
 from tests.kit.cases import cases
 from tests.kit.cli import run
 from tests.kit.recipes import load
 from tests.kit.waiting import CEILING, until
 from tests.workloads.conftest import SMALL, start_program
-
-torch = pytest.importorskip("torch", reason="the reference workload needs PyTorch")
-bert_data = pytest.importorskip("hpcbert.workloads.bert_data")
-bert_model = pytest.importorskip("hpcbert.workloads.bert_model")
-bert_ranks = pytest.importorskip("hpcbert.workloads.bert_ranks")
-bert_settings = pytest.importorskip("hpcbert.workloads.bert_settings")
-workload = pytest.importorskip("hpcbert.workloads.bert_pretrain")
 
 SOURCE = Path(workload.__file__)
 FILES = load("pytorch").files
@@ -33,30 +34,28 @@ LINE = re.compile(
     r"iteration: (?P<iteration>\d+)/12 loss: (?P<loss>\d+\.\d{4}) mlm_loss: (?P<mlm>\d+\.\d{4}) "
     r"nsp_loss: (?P<nsp>\d+\.\d{4}) samples/s: (?P<rate>\d+\.\d{2}) time: (?P<time>\d{10}\.\d{6})"
 )
+RUN = f"import runpy, sys; sys.argv[0] = 'x'; runpy.run_path({str(SOURCE)!r}, run_name='__main__')"
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_the_files_need_only_torch_and_the_standard_library(name):
-    text = SOURCE.with_name(name).read_text("utf-8")
-    tree = ast.parse(text, feature_version=(3, 8))
-    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import)]
-    names = {alias.name for node in imports for alias in node.names}
-    names |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+def test_a_copy_of_the_recipes_files_needs_only_torch_and_leaves_nothing(tmp_path):
     siblings = {f"hpcbert.workloads.{Path(name).stem}" for name in FILES}
-    assert {name.split(".")[0] for name in names - siblings} - sys.stdlib_module_names <= {"torch"}
-
-
-def test_a_copy_of_the_recipes_files_runs_without_hpcbert_and_leaves_nothing(tmp_path):
     for name in FILES:
+        tree = ast.parse(SOURCE.with_name(name).read_text("utf-8"), feature_version=(3, 8))
+        names = {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        for node in ast.walk(tree):
+            names |= {alias.name for alias in node.names} if isinstance(node, ast.Import) else set()
+        roots = {name.partition(".")[0] for name in names - siblings}
+        assert roots - sys.stdlib_module_names <= {"torch"}
         shutil.copy(SOURCE.with_name(name), tmp_path)
-    words = [*SMALL, "--iters=2", "--skip=1"]
-    ended = subprocess.run(
-        [sys.executable, "-I", tmp_path / "bert_pretrain.py", *words],
-        capture_output=True,
-        text=True,
-        timeout=CEILING,
-        check=False,
-    )
+    argv = [
+        sys.executable,
+        "-I",
+        str(tmp_path / "bert_pretrain.py"),
+        *SMALL,
+        "--iters=2",
+        "--skip=1",
+    ]
+    ended = subprocess.run(argv, capture_output=True, text=True, timeout=CEILING, check=False)
     assert ended.returncode == 0, ended.stderr
     assert "hpcbert-result" in ended.stdout
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(FILES)
@@ -68,11 +67,35 @@ def test_a_copy_of_the_recipes_files_runs_without_hpcbert_and_leaves_nothing(tmp
 )
 def test_the_end_waits_for_no_finalization_of_python(two_ranks, options, status):
     """Gloo's threads may need the interpreter while it is torn down, and then abort."""
-    code = "import atexit, os, runpy\natexit.register(os._exit, 99)\n"
-    code += f"runpy.run_path({str(SOURCE)!r}, run_name='__main__')"
+    code = f"import atexit, os\natexit.register(os._exit, 99)\n{RUN}"
     first, second = two_ranks("--iters=30", "--skip=1", *options, code=code)
     assert (first.status, second.status) == (status, status), first.stderr
     assert ("hpcbert-result" in first.stdout) == (status == 0)
+
+
+@pytest.mark.torch
+def test_a_disk_without_room_for_the_log_ends_the_run(two_ranks):
+    code = """
+import os, threading
+for stream in (1, 2):
+    os.dup2(os.open("/dev/full", os.O_WRONLY), stream)
+threading.Thread(target=threading.Event().wait).start()  # Python's own end waits for it
+workload.leave(workload.main())
+"""
+    assert two_ranks("--iters=4", "--skip=1", code=code)[0].status == 1
+
+
+@pytest.mark.torch
+def test_lines_reach_a_file_at_once_and_sigterm_ends_the_run(tmp_path):
+    log = tmp_path / "log"
+    with log.open("w") as stream:
+        process = start_program(RUN, "--iters=1000000", stdout=stream, stderr=subprocess.STDOUT)
+        try:
+            until(lambda: "iteration: 2/1000000 loss: " in log.read_text(), log.read_text)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=CEILING) == -signal.SIGTERM
+        finally:
+            process.kill()
 
 
 @pytest.mark.torch
@@ -81,38 +104,24 @@ def test_log_and_result_agree(main):
     assert (ended.status, ended.stderr) == (0, "")
     head, *lines, tail = ended.stdout.splitlines()
     assert max(map(len, ended.stdout.splitlines())) < 1000
-
-    name, _, text = head.partition(" ")
-    config = json.loads(text)
-    assert name == "hpcbert-config"
+    assert head.startswith("hpcbert-config ")
     assert {
-        "world_size": 1,
-        "batch_size_per_device": 2,
-        "accumulation": 2,
-        "global_batch_size": 4,
-        "precision": "fp32",
-        "backend": "none",
-        "data": "synthetic",
-        "seed": 42,
-        "hidden": 32,
-        "torch": torch.__version__,
-        "parameters": 49_442,
-    }.items() <= config.items()
+        "world_size": 1, "batch_size_per_device": 2, "accumulation": 2, "global_batch_size": 4,
+        "precision": "fp32", "backend": "none", "data": "synthetic", "seed": 42, "hidden": 32,
+        "torch": torch.__version__, "parameters": 49_442,
+    }.items() <= json.loads(head.partition(" ")[2]).items()  # fmt: skip
 
     records = [match.groupdict() for line in lines if (match := LINE.fullmatch(line))]
     assert [int(record["iteration"]) for record in records] == list(range(1, 13))
     stamps = [float(record["time"]) for record in records]
     assert abs(stamps[-1] - time.time()) < 60
     for before, record in zip(stamps, records[1:], strict=False):
-        seconds = float(record["time"]) - before
+        seconds, loss = float(record["time"]) - before, float(record["mlm"]) + float(record["nsp"])
         assert float(record["rate"]) == pytest.approx(4 / seconds, rel=0.01)
-        assert float(record["loss"]) == pytest.approx(
-            float(record["mlm"]) + float(record["nsp"]), abs=2e-4
-        )
+        assert float(record["loss"]) == pytest.approx(loss, abs=2e-4)
 
-    name, _, text = tail.partition(" ")
-    result = json.loads(text)
-    assert name == "hpcbert-result"
+    assert tail.startswith("hpcbert-result ")
+    result = json.loads(tail.partition(" ")[2])
     assert (result["iters"], result["skip"], result["global_batch_size"]) == (12, 4, 4)
     rate = 4 * 8 / (stamps[11] - stamps[3])
     assert result["samples_per_second"] == pytest.approx(rate, rel=1e-4)
@@ -125,19 +134,6 @@ def test_log_and_result_agree(main):
     assert result["first_iteration_seconds"] > 0
     assert result["wall_seconds"] > stamps[-1] - stamps[0]
     assert 50e6 < result["peak_memory_bytes"] < 20e9
-
-
-@pytest.mark.torch
-def test_a_disk_without_room_for_the_log_ends_the_run(two_ranks):
-    code = """
-import os, threading
-
-for stream in (1, 2):
-    os.dup2(os.open("/dev/full", os.O_WRONLY), stream)
-threading.Thread(target=threading.Event().wait).start()  # Python's own end waits for it
-workload.leave(workload.main())
-"""
-    assert two_ranks("--iters=4", "--skip=1", code=code)[0].status == 1
 
 
 def test_window_starts_after_the_skipped_iterations():
@@ -161,17 +157,12 @@ def test_the_longest_header_stays_short(trainer, monkeypatch):
     described = workload.describe_run(trainer(), "nccl")
     assert described["hip"] == "6.3.42134"
     longest = {
-        **described,
-        "data": "x" * 150,
-        "window_seconds": 86400.0,
-        "device_name": "NVIDIA GH200 480GB Superchip with a long name",
-        "attention": "flash, packed",
-        "compile_mode": "reduce-overhead",
-        "torch": "2.7.0a0+ecf3bae40a.nv25.02",
-        "device": "cuda",
-        "parameters": 336_226_108,
+        **described, "data": "x" * 150, "window_seconds": 86400.0,
+        "device_name": "NVIDIA GH200 480GB Superchip with a long name", "device": "cuda",
+        "attention": "flash, packed", "compile_mode": "reduce-overhead",
+        "torch": "2.7.0a0+ecf3bae40a.nv25.02", "parameters": 336_226_108,
         "global_batch_size": 1_048_576,
-    }
+    }  # fmt: skip
     assert len("hpcbert-config " + json.dumps(longest)) < 1000
 
 
@@ -190,26 +181,21 @@ def test_the_window_is_weighed_by_tokens_and_operations(main):
     assert result["model_flops_per_sample"] == pytest.approx(expected)
 
 
-# 50 % of 989 TFLOP/s are 7,071 samples/s of BERT-Base and 2,055 of BERT-Large.
-@pytest.mark.parametrize(("name", "goal"), [("base", 7071), ("large", 2055)])
-def test_operations_are_those_of_the_matrix_products(name, goal):
-    chosen = bert_settings.parse_settings([f"--model={name}"])
-    needed = bert_model.model_flops(chosen, 1, (128, 128**2, 20))
-    assert 0.5 * 989e12 / needed == pytest.approx(goal, rel=1e-3)
-
-
-def test_operations_agree_with_those_that_pytorch_counts(settings):
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-    from torch.utils.flop_counter import FlopCounterMode
-
+def test_operations_are_those_of_the_matrix_products_and_that_pytorch_counts(settings):
+    # 50 % of 989 TFLOP/s are 7,071 samples/s of BERT-Base and 2,055 of BERT-Large.
+    for name, goal in (("base", 7071), ("large", 2055)):
+        chosen = bert_settings.parse_settings([f"--model={name}"])
+        needed = bert_model.model_flops(chosen, 1, (128, 128**2, 20))
+        assert 0.5 * 989e12 / needed == pytest.approx(goal, rel=1e-3)
     # Nor is the padding of the vocabulary work of the model's: here it has none.
     chosen = settings("--fill=full", "--dropout=0", "--layers=3", "--vocab=192")
-    model = bert_model.BertForPreTraining(chosen)
+    model: Any = bert_model.BertForPreTraining(chosen)
     batch = bert_data.synthesize(torch.arange(4), chosen)
     # PyTorch does not count the products inside the CPU's fused attention.
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         sum(model(*batch)).backward()
-    needed = bert_model.model_flops(chosen, 4, bert_data.count_work(batch).tolist())
+    work: Any = bert_data.count_work(batch).tolist()
+    needed = bert_model.model_flops(chosen, 4, work)
     assert counter.get_total_flops() == pytest.approx(needed, rel=1e-9)
 
 
@@ -235,32 +221,15 @@ def test_bad_arguments_end_with_status_2_and_a_sentence(
     assert complaint in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("options", "complaint"),
-    [
-        (["--compile=true", "--unpad"], "exclude each other"),
-        (["--sdpa=efficient"], "--sdpa efficient cannot attend here"),
-        (["--precision=fp8", "--unpad"], "fixed shapes"),
-        (["--compile-mode=max-autotune"], "--compile-mode max-autotune needs torch.compile"),
-        (["--compile-mode=reduce-overhead", "--compile=true"], "takes a GPU"),
-    ],
-    ids=["unpadded", "no-kernel", "fp8-unpadded", "not-compiled", "no-cuda-graphs"],
-)
-def test_what_this_device_can_not_do_ends_with_status_2(main, options, complaint):
+@cases
+def test_what_this_device_can_not_do_ends_with_status_2(main, options: list[str], complaint):
     ended = main(*options)
     bert_model.select_attention("auto")
     assert (ended.status, ended.stdout) == (2, "")
     assert complaint in ended.stderr
 
 
-def test_an_older_pytorch_is_refused(monkeypatch, capsys):
-    monkeypatch.delattr(torch.amp, "is_autocast_available")
-    with pytest.raises(SystemExit):
-        bert_settings.parse_settings([])
-    assert "needs PyTorch 2.4 or newer" in capsys.readouterr().err
-
-
-def test_help_names_every_option_and_the_exit_statuses(capsys):
+def test_help_names_every_option_and_an_older_pytorch_is_refused(monkeypatch, capsys):
     with pytest.raises(SystemExit) as ended:
         workload.main(["--help"])
     assert ended.value.code == 0
@@ -268,6 +237,10 @@ def test_help_names_every_option_and_the_exit_statuses(capsys):
     for option in ("--batch-size", "--accumulation", "--precision", "--data", "--master-addr"):
         assert option in text
     assert "3 non-finite loss" in " ".join(text.split())
+    monkeypatch.delattr(torch.amp, "is_autocast_available")
+    with pytest.raises(SystemExit):
+        bert_settings.parse_settings([])
+    assert "needs PyTorch 2.4 or newer" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("cuda", "reason"), [(None, "without GPUs"), ("13.0", "_DEVICES=''")])
@@ -281,33 +254,11 @@ def test_a_device_that_is_not_there_ends_with_status_2(main, monkeypatch, cuda, 
     assert reason in ended.stderr
 
 
-@pytest.mark.torch
-def test_lines_reach_a_file_at_once_and_sigterm_ends_the_run(tmp_path):
-    log = tmp_path / "log"
-    code = f"import runpy, sys; sys.argv[0] = 'x'; runpy.run_path({str(SOURCE)!r}, run_name='__main__')"
-    with log.open("w") as stream:
-        process = start_program(code, "--iters=1000000", stdout=stream, stderr=subprocess.STDOUT)
-        try:
-            until(lambda: "iteration: 2/" in log.read_text(), log.read_text)
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(timeout=CEILING) == -signal.SIGTERM
-        finally:
-            process.kill()
-    assert "iteration: 2/1000000 loss: " in log.read_text()
-
-
 @cases
-def test_the_recipes_options_arrive_at_the_program(
-    words: tuple[str, ...],
-    expected: dict[str, object],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    settings = [part for word in words for part in ("--set", word)]
-    if "weights=bf16" in words:
-        settings += ["--precision", "bf16"]
-    (script,) = run("render", "--fw", "pytorch", *settings, "--json").data.values()
+def test_the_recipes_options_arrive_at_the_program(words, expected, empty_directory):
+    more = [part for word in words for part in ("--set", word)]
+    more += ["--precision", "bf16"] if "weights=bf16" in words else []
+    (script,) = run("render", "--fw", "pytorch", *more, "--json").data.values()
     command = script.partition("exec -- ")[2].partition("\n}\n")[0].replace("\\\n", " ")
     parsed = vars(bert_settings.parse_settings(shlex.split(command)[2:]))
     assert {name: parsed[name] for name in expected} == expected

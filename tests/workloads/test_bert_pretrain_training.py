@@ -1,98 +1,34 @@
+"""Training: what ranks, micro batches, precisions and options must not change, and how it ends."""
+
 from __future__ import annotations
 
-import contextlib
+import importlib
 import json
 import math
 import re
+from contextlib import nullcontext
+from statistics import fmean
 from typing import Any
 
 import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.kit.cases import cases
-
-torch = pytest.importorskip("torch", reason="the reference workload needs PyTorch")
-bert_data = pytest.importorskip("hpcbert.workloads.bert_data")
-bert_optimizers = pytest.importorskip("hpcbert.workloads.bert_optimizers")
-bert_ranks = pytest.importorskip("hpcbert.workloads.bert_ranks")
-bert_settings = pytest.importorskip("hpcbert.workloads.bert_settings")
-workload = pytest.importorskip("hpcbert.workloads.bert_pretrain")
-dispatch: Any = pytest.importorskip("torch.utils._python_dispatch")
+from hpcbert.workloads import bert_data, bert_optimizers, bert_ranks, bert_settings
+from hpcbert.workloads import bert_pretrain as workload
+from tests.kit.cases import cases, read_constant
+from tests.kit.paths import REPOSITORY
+from tests.workloads import plain
 
 pytestmark = pytest.mark.torch
 
 STEPS = ("--iters=5", "--skip=0", "--dropout=0", "--lr=1e-3", "--warmup=2", "--seed=4")
 PLAIN_STEPS = (*STEPS, "--lr=0.3", "--clip-norm=0")
+TRAINED, VOCABULARY = 20, 1000
+RATES = {"adamw": "4e-3", "lamb": "3e-2"}
 # Code of a rank; what runs it defines `workload`, the program.
-KEEP_TRAINERS = """
-import sys
-import torch
-
-trainers = []
-
-class Kept(workload.Trainer):
-    def __init__(self, *arguments):
-        super().__init__(*arguments)
-        trainers.append(self)
-
-workload.Trainer = Kept
-"""
-KEEP_WEIGHTS = f"""
-{KEEP_TRAINERS}
-path, optimizer = sys.argv.pop(), sys.argv.pop()
-if optimizer == "sgd":
-    workload.make_optimizer = lambda model, *_: torch.optim.SGD(model.parameters(), lr=torch.zeros(()))
-status = workload.main()
-if trainers[0].ranks.rank == 0:
-    torch.save(trainers[0].module.state_dict(), path)
-workload.leave(status)
-"""
-NAN_ON_RANK_1 = """
-class Spoilt(workload.Trainer):
-    def step(self):
-        share = super().step()
-        return share * float("nan") if self.ranks.rank == 1 and self.steps == 3 else share
-
-workload.Trainer = Spoilt
-workload.leave(workload.main())
-"""
-
-
-# A destroy that waits for ranks which wait for this one.
-BLOCK_DESTROY = """
-import threading
-
-workload.dist.destroy_process_group = threading.Event().wait
-
-class Failing(workload.Trainer):
-    def step(self):
-        if self.ranks.rank == RANK and self.steps == 1:
-            raise ERROR
-        return super().step()
-
-workload.Trainer = Failing
-workload.leave(workload.main())
-"""
-
-# A node without a C compiler.
-COMPILE_ON_RANK_1 = """
-import os
-
-workload.wants_compile = lambda *_: os.environ["RANK"] == "1"
-workload.leave(workload.main())
-"""
-
-# Ranks draw other weights, and print the sum of those after training.
-OTHER_WEIGHTS = f"""
-{KEEP_TRAINERS}
-import os
-
-set_seed = torch.manual_seed
-torch.manual_seed = lambda seed: set_seed(seed + int(os.environ["RANK"]))
-status = workload.main()
-values = trainers[0].module.state_dict().values()
-print("weights", float(sum(value.double().sum() for value in values)))
-workload.leave(status)
-"""
+KEEP_WEIGHTS = read_constant(__file__, "KEEP_WEIGHTS")
+BLOCK_DESTROY = read_constant(__file__, "BLOCK_DESTROY")
 
 
 def losses_of(stdout):
@@ -137,16 +73,15 @@ def test_two_ranks_equal_one_rank_with_the_doubled_batch(
         alone.optimizer = plain_descent(alone.module)
     start = weights_of(alone.module)
     # The ranks have unequal numbers of predictions, or the test would miss a mean of means.
-    weights = next(bert_data.synthetic_source(alone.settings, alone.ranks, alone.device)).batch
-    counts = weights.masked_weights.sum(dim=1)
+    source: Any = bert_data.synthetic_source(alone.settings, alone.ranks, alone.device)
+    counts = next(source).batch.masked_weights.sum(dim=1)
     assert counts[:4].sum() != counts[4:].sum()
 
     path = tmp_path / "weights.pt"
     first, second = two_ranks(*options, *shares, optimizer, str(path), code=KEEP_WEIGHTS)
     assert (first.status, second.status) == (0, 0), first.stderr + second.stderr
     assert second.stdout == ""
-    saved = torch.load(path)
-    together = torch.cat([value.flatten() for value in saved.values()])
+    together = torch.cat([value.flatten() for value in torch.load(path).values()])
     assert_same_training(train(alone), (losses_of(first.stdout), together), start)
     config = json.loads(first.stdout.splitlines()[0].partition(" ")[2])
     assert (config["world_size"], config["backend"]) == (2, "gloo")
@@ -163,77 +98,105 @@ def test_two_ranks_in_bf16_have_the_losses_of_one_in_fp32(trainer, two_ranks):
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_all_ranks_train_the_weights_of_rank_0(two_ranks, precision):
-    ended = two_ranks(*STEPS, f"--precision={precision}", code=OTHER_WEIGHTS)
+    code = read_constant(__file__, "OTHER_WEIGHTS")
+    ended = two_ranks(*STEPS, f"--precision={precision}", code=code)
     assert [each.status for each in ended] == [0, 0], ended[0].stderr
     first, second = (re.findall(r"^weights .+", each.stdout, re.MULTILINE) for each in ended)
     assert first == second != []
 
 
-def test_accumulation_equals_the_larger_batch(trainer):
+def test_accumulation_equals_the_larger_batch_and_gradients_cross_in_its_last_micro_step_only(
+    trainer,
+):
     large = trainer(*PLAIN_STEPS, "--batch-size=6")
     parts = trainer(*PLAIN_STEPS, "--batch-size=2", "--accumulation=3")
-    start = weights_of(large.module)
+    start, calls = weights_of(large.module), []
     for current in (large, parts):
         current.optimizer = plain_descent(current.module)
     assert_same_training(train(large), train(parts), start)
 
-
-def test_gradients_cross_between_ranks_in_the_last_micro_step_only(trainer):
-    calls = []
-
     class Parallel:
         def no_sync(self):
             calls.append("no_sync")
-            return contextlib.nullcontext()
+            return nullcontext()
 
-    accumulating = trainer("--accumulation=3")
-    accumulating._parallel = Parallel()
-    accumulating.step()
+    parts._parallel = Parallel()
+    parts.step()
     assert calls == ["no_sync", "no_sync"]
 
 
 def test_weights_in_bf16_follow_those_in_fp32(trainer):
-    bf16_trainer = trainer("--precision=bf16", "--dropout=0", "--lr=1e-3", "--warmup=0")
-    before = weights_of(bf16_trainer.module)
-    losses = [float(bf16_trainer.step().sum()) for _ in range(4)]
-    after = weights_of(bf16_trainer.module)
+    words = ("--precision=bf16", "--dropout=0", "--lr=1e-3", "--warmup=0")
+    current, usual = trainer(*words), trainer(*words, "--weights=fp32")
+    before = weights_of(current.module)
+    losses = [float(current.step().sum()) for _ in range(4)]
+    after = weights_of(current.module)
     assert after.dtype == torch.float32
     # Steps are smaller than bf16 can tell apart, and would be lost without weights in fp32.
     assert 0 < float((after - before).abs().max()) < 0.02
-    assert torch.equal(weights_of(bf16_trainer._worker), after.to(torch.bfloat16))
-    assert all(value.grad is None for value in bf16_trainer._worker.parameters())
-    usual = trainer("--precision=bf16", "--weights=fp32", "--dropout=0", "--lr=1e-3", "--warmup=0")
+    assert torch.equal(weights_of(current._worker), after.to(torch.bfloat16))
+    assert all(value.grad is None for value in current._worker.parameters())
     assert losses == pytest.approx([float(usual.step().sum()) for _ in range(4)], abs=0.02)
 
 
-@pytest.mark.parametrize(
-    ("base", "variant", "limit"),
-    [
-        ((), ("--chunk=7", "--sdpa=math"), 2e-6),
-        ((), ("--unpad",), 2e-6),
-        (("--precision=fp16", "--optimizer=lamb", "--lr=2e-2"), ("--compile=true",), 2e-3),
-        (("--accumulation=2",), ("--compile=true", "--chunk=3"), 2e-6),
-        (("--precision=bf16", "--weights=fp32"), ("--weights=bf16",), 0.02),
-        (("--precision=bf16",), ("--compile=true",), 0.02),
-        (("--precision=bf16",), ("--precision=fp8",), 0.02),
-        (("--precision=fp8",), ("--compile=true",), 0.02),
-    ],
-    ids=lambda words: (
-        "+".join(words).replace("-", "") or "plain" if isinstance(words, tuple) else ""
-    ),
-)
-def test_twenty_losses_are_those_without_the_option(trainer, monkeypatch, base, variant, limit):
-    compile_model = torch.compile
-    monkeypatch.setattr(
-        torch,
-        "compile",
-        lambda model, **_: compile_model(model, backend="aot_eager", fullgraph=True),
-    )
+@cases
+def test_losses_are_those_without_the_option(
+    trainer, monkeypatch, base: list[str], variant: list[str], limit
+):
+    compile_model: Any = torch.compile
+
+    def compile_eagerly(model, **_):
+        return compile_model(model, backend="aot_eager", fullgraph=True)
+
+    monkeypatch.setattr(torch, "compile", compile_eagerly)
     words = ("--iters=20", "--skip=0", "--dropout=0", "--lr=1e-3", "--warmup=2", *base)
-    expected, actual = (trainer(*words, *extra) for extra in ((), variant))
-    losses = [[float(each.step().sum()) for _ in range(20)] for each in (expected, actual)]
-    assert losses[0][0] - losses[0][-1] > 0.05
-    assert losses[1] == pytest.approx(losses[0], abs=limit)
+    expected, actual = (train(trainer(*words, *extra))[0] for extra in ((), variant))
+    assert expected[0] - expected[-1] > 0.05
+    assert actual == pytest.approx(expected, abs=limit)
+
+
+@pytest.fixture
+def text(tmp_path, monkeypatch):
+    """Make the words of a run on real text, with benchmarks/curve.py, which makes the data."""
+    monkeypatch.syspath_prepend(REPOSITORY / "benchmarks")
+    curve = importlib.import_module("curve")
+    data = curve.make_data(tmp_path, 32, 4 * TRAINED, VOCABULARY)
+    torch.set_num_threads(1)
+
+    def make(optimizer, precision):
+        words = ["--device=cpu", "--threads=1", "--model=tiny", "--hidden=32", "--batch-size=4"]
+        words += [f"--iters={TRAINED}", "--skip=0", "--dropout=0", f"--optimizer={optimizer}"]
+        words += [f"--data={data}", f"--vocab={VOCABULARY}", "--sequence-length=32"]
+        return [*words, f"--lr={RATES[optimizer]}", f"--precision={precision}"]
+
+    return curve, make
+
+
+LEARNT = [("adamw", "fp32", 1e-4), ("lamb", "fp32", 1e-4), ("lamb", "bf16", 0.04)]
+
+
+@pytest.mark.parametrize(("optimizer", "precision", "limit"), LEARNT)
+def test_real_text_is_learnt_as_by_a_plain_bert_in_float64(text, optimizer, precision, limit):
+    settings = bert_settings.parse_settings(text[1](optimizer, precision))
+    device, ranks = torch.device("cpu"), bert_ranks.Ranks()
+    first, second = (bert_data.open_source(settings, ranks, device) for _ in range(2))
+    trainer = workload.Trainer(settings, ranks, device, first)
+    rates = [bert_optimizers.learning_rate(step, settings) for step in range(TRAINED)]
+    # All samples of the text are full.
+    mask = torch.ones(settings.batch_size, settings.sequence_length, dtype=torch.bool)
+    batches = (micro.batch._replace(attention_mask=mask) for micro in second)
+    expected = plain.curve(trainer.module.state_dict(), batches, settings, rates)
+    # Batches differ by as much as is learnt, and each Python brings another text.
+    assert fmean(expected[:5]) - fmean(expected[-5:]) > 0.2
+    assert train(trainer)[0] == pytest.approx(expected, abs=limit)
+
+
+@pytest.mark.parametrize(("optimizer", "precision", "limit"), LEARNT)
+@pytest.mark.needs("transformers")
+def test_real_text_is_learnt_as_by_transformers(text, optimizer, precision, limit):
+    curve, make_words = text
+    ours, theirs = curve.curves(make_words(optimizer, precision))
+    assert ours == pytest.approx(theirs, abs=min(limit, 0.02))
 
 
 def test_dropout_is_active_and_clipping_limits_the_step(trainer):
@@ -251,25 +214,15 @@ def test_dropout_is_active_and_clipping_limits_the_step(trainer):
 
 
 def test_fp32_turns_tf32_off_and_tf32_turns_it_on(trainer):
-    device = torch.device("cpu")
     try:
         torch.set_float32_matmul_precision("high")
         trainer("--precision=fp32")
         assert torch.get_float32_matmul_precision() == "highest"
         chosen = bert_settings.parse_settings(["--model=tiny", "--precision=tf32", "--vocab=160"])
-        workload.Trainer(chosen, bert_ranks.Ranks(), device, iter(()))
+        workload.Trainer(chosen, bert_ranks.Ranks(), torch.device("cpu"), iter(()))
         assert torch.get_float32_matmul_precision() == "high"
     finally:
         torch.set_float32_matmul_precision("highest")
-
-
-def test_fp16_counts_the_steps_that_overflow(main, monkeypatch):
-    monkeypatch.setattr(bert_optimizers.LossScale, "START", 2.0**40)
-    ended = main("--precision=fp16", "--iters=4", "--skip=0")
-    assert ended.status == 0, ended.stderr
-    result = json.loads(ended.stdout.splitlines()[-1].partition(" ")[2])
-    assert result["skipped_steps"] == 4
-    assert all(map(math.isfinite, losses_of(ended.stdout)))
 
 
 @pytest.mark.parametrize(
@@ -302,41 +255,36 @@ def test_losses_that_are_read_late_are_the_same(main, monkeypatch):
     assert len(losses_of(late.stdout)) == 5
     spoilt = main("--iters=50", "--lr=1e30", "--warmup=0")
     assert spoilt.status == 3
-    *_, last = spoilt.stdout.splitlines()
-    iteration = re.fullmatch(r"iteration: (\d+)/50 loss: nan .*", last)
+    iteration = re.fullmatch(r"iteration: (\d+)/50 loss: nan .*", spoilt.stdout.splitlines()[-1])
     assert iteration
     assert f"the loss of iteration {iteration[1]} is not finite" in spoilt.stderr
 
 
-class Unasked(dispatch.TorchDispatchMode):  # type: ignore[misc]
+class Unasked(TorchDispatchMode):
     """Fails where the host asks the device for a number, and so would wait for it."""
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        assert function not in ASKING, function
+        aten = torch.ops.aten
+        assert function not in {aten._local_scalar_dense.default, aten.nonzero.default}, function
         return function(*args, **(kwargs or {}))
 
 
-ASKING = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
-
-
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
-@pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
-def test_no_step_asks_the_device_for_a_number(trainer, precision, optimizer):
-    small_trainer = trainer(f"--precision={precision}", f"--optimizer={optimizer}")
-    small_trainer.step()  # the optimizer's state is made
-    with Unasked():
-        small_trainer.step()
+def test_no_step_asks_the_device_for_a_number(trainer, precision):
+    for optimizer in ("adamw", "lamb"):
+        small_trainer = trainer(f"--precision={precision}", f"--optimizer={optimizer}")
+        small_trainer.step()  # the optimizer's state is made
+        with Unasked():
+            small_trainer.step()
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb", "sgd"])
-def test_a_step_that_overflows_changes_nothing(trainer, monkeypatch, optimizer):
+def test_a_step_that_overflows_changes_nothing(trainer, optimizer):
     options = ("--precision=fp16", "--lr=1e-2", "--warmup=0", "--dropout=0")
-    overflowing, calm = (
-        trainer(*options, f"--optimizer={optimizer.replace('sgd', 'adamw')}") for _ in "12"
-    )
-    if optimizer == "sgd":
-        for current in (overflowing, calm):
-            current.optimizer = plain_descent(current.module)
+    name = f"--optimizer={optimizer.replace('sgd', 'adamw')}"
+    overflowing, calm = (trainer(*options, name) for _ in "12")
+    for current in (overflowing, calm) if optimizer == "sgd" else ():
+        current.optimizer = plain_descent(current.module)
     overflowing.step()
     calm.step()
     before = weights_of(overflowing.module)
@@ -354,7 +302,7 @@ def test_a_step_that_overflows_changes_nothing(trainer, monkeypatch, optimizer):
     assert not torch.equal(weights_of(overflowing.module), before)
 
 
-def test_the_loss_scale_moves_as_pytorchs_does():
+def test_the_loss_scale_moves_as_pytorchs_does_and_its_overflows_are_counted(main, monkeypatch):
     theirs = torch.amp.GradScaler("cpu", growth_interval=2000)
     ours = bert_optimizers.LossScale("fp16", torch.device("cpu"))
     value = torch.nn.Parameter(torch.zeros(1))
@@ -367,10 +315,15 @@ def test_the_loss_scale_moves_as_pytorchs_does():
         theirs.update()
         ours.move(torch.tensor(float(is_overflow)))
         assert float(ours.value) == theirs.get_scale()
+    monkeypatch.setattr(bert_optimizers.LossScale, "START", 2.0**40)
+    ended = main("--precision=fp16", "--iters=4", "--skip=0")
+    assert ended.status == 0, ended.stderr
+    assert json.loads(ended.stdout.splitlines()[-1].partition(" ")[2])["skipped_steps"] == 4
+    assert all(map(math.isfinite, losses_of(ended.stdout)))
 
 
 def test_a_loss_that_is_not_finite_on_one_rank_ends_every_rank(two_ranks):
-    first, second = two_ranks("--iters=50", code=NAN_ON_RANK_1)
+    first, second = two_ranks("--iters=50", code=read_constant(__file__, "NAN_ON_RANK_1"))
     assert (first.status, second.status) == (3, 3)
     assert first.stdout.splitlines()[-1].startswith("iteration: 3/50 loss: nan ")
     for rank, ended in enumerate((first, second)):
@@ -380,27 +333,10 @@ def test_a_loss_that_is_not_finite_on_one_rank_ends_every_rank(two_ranks):
         )
 
 
-def test_compile_wraps_the_model_that_trains(trainer, monkeypatch):
-    wrapped = []
-
-    def compile_model(model, mode):
-        wrapped.append(model)
-        return model
-
-    monkeypatch.setattr(torch, "compile", compile_model)
-    compiled = trainer("--compile=true")
-    trainer()
-    assert wrapped == [compiled.module]
-
-
 @pytest.mark.parametrize(
     ("rank", "error", "reason"),
     [
-        (
-            1,
-            "RuntimeError('CUDA out of memory. Tried to allocate 2.00 GiB')",
-            "RuntimeError: CUDA out of",
-        ),
+        (1, "RuntimeError('CUDA out of memory. Tried')", "RuntimeError: CUDA out of"),
         (1, "KeyboardInterrupt", "KeyboardInterrupt"),
         (0, "SystemExit('a library gave up')", "SystemExit: a library gave up"),
     ],
@@ -416,22 +352,35 @@ def test_a_rank_that_fails_ends_with_its_reason_although_the_group_can_not_be_de
     assert "iteration: 1/4" in ended[0].stdout
 
 
-def test_ranks_that_can_not_all_compile_are_refused(two_ranks):
-    for ended in two_ranks("--iters=4", "--skip=1", code=COMPILE_ON_RANK_1):
-        assert (ended.status, ended.stdout) == (2, "")
-        assert "only 1 of 2 ranks" in ended.stderr
-
-
 @cases
 def test_gpus_compile_where_they_can(settings, monkeypatch, words, missing, expected):
     def find(name):
         return None if missing == name else name
 
     monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setattr(workload.importlib.util, "find_spec", find)
-    monkeypatch.setattr(workload.shutil, "which", lambda _: find("gcc"))
-    monkeypatch.setattr(
-        torch.cuda, "get_device_capability", lambda _: (6 if missing == "volta" else 7, 0)
-    )
+    monkeypatch.setattr("importlib.util.find_spec", find)
+    monkeypatch.setattr("shutil.which", lambda _: find("gcc"))
+    capability = (6 if missing == "volta" else 7, 0)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     device, *options = words
     assert workload.wants_compile(settings(*options), torch.device(device)) == expected
+
+
+def test_compile_wraps_the_model_that_trains_on_all_ranks_or_on_none(
+    trainer, monkeypatch, two_ranks
+):
+    wrapped: list[Any] = []
+
+    def compile_model(model, mode):
+        wrapped.append(model)
+        return model
+
+    monkeypatch.setattr(torch, "compile", compile_model)
+    compiled = trainer("--compile=true")
+    trainer()
+    assert wrapped == [compiled.module]
+    code = "import os\nworkload.wants_compile = lambda *_: os.environ['RANK'] == '1'\n"
+    code += "workload.leave(workload.main())"  # a node has no C compiler
+    for ended in two_ranks("--iters=4", "--skip=1", code=code):
+        assert (ended.status, ended.stdout) == (2, "")
+        assert "only 1 of 2 ranks" in ended.stderr
