@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -76,13 +75,25 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     return None
 
 
+@cache
+def places(path: Path) -> tuple[str, ...]:
+    """Return the names of a file and of the folders that it is in, below tests/."""
+    return path.relative_to(REPOSITORY / "tests").parts
+
+
+def slow(item: pytest.Item) -> bool:
+    """Say whether a test is left out of `make quick`."""
+    marked = any(item.get_closest_marker(name) for name in ("slow", "slurm", "torch"))
+    return marked or places(item.path)[0] in SLOW
+
+
 def group_of(item: pytest.Item) -> str:
     """Say what must stay with one worker: a file's tests for their fixtures.
 
     Of a file, what needs a lab is one group, for each runtime that it tries, and the rest another:
     a worker starts its lab for the first group that needs one, and keeps it for all later ones.
     """
-    name = "/".join(places(item.path))
+    name = "/".join(("tests", *places(item.path)))
     if "lab" not in getattr(item, "fixturenames", ()):
         return name
     tried = getattr(getattr(item, "callspec", None), "params", {})
@@ -91,7 +102,7 @@ def group_of(item: pytest.Item) -> str:
 
 def rank(item: pytest.Item) -> int:
     """Say what a test does: it takes longest (below zero), waits for daemons, computes, or is quick."""
-    name = "/".join(places(item.path)[1:])
+    name = "/".join(places(item.path))
     if name in LONGEST:
         return LONGEST.index(name) - len(LONGEST)
     if "slurm_packages" in getattr(item, "fixturenames", ()):
@@ -99,35 +110,24 @@ def rank(item: pytest.Item) -> int:
     return COMPUTES if slow(item) else QUICK
 
 
-def order_groups(ranks: Mapping[str, int]) -> dict[str, tuple[int, float]]:
-    """Return the place of each group, given their ranks.
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest, and end with what is over in a moment.
 
     What mostly waits for daemons and what computes take turns, spread evenly: of the workers, some
     then wait while others use the cores. One kind after the other would leave cores idle first and
     workers later.
     """
-    alike: dict[int, list[str]] = {}
-    for group, resource in ranks.items():
-        alike.setdefault(resource, []).append(group)
-    return {
-        group: (DAEMONS, place / len(groups))
-        if resource == COMPUTES
-        else (resource, place / len(groups))
-        for resource, groups in alike.items()
+    ranks: dict[str, int] = {}
+    for item in items:
+        group = group_of(item)
+        ranks[group] = min(rank(item), ranks.get(group, QUICK))
+    alike = {kind: [group for group in ranks if ranks[group] == kind] for kind in ranks.values()}
+    order = {
+        group: (DAEMONS if kind == COMPUTES else kind, place / len(groups))
+        for kind, groups in alike.items()
         for place, group in enumerate(groups)
     }
-
-
-@cache
-def places(path: Path) -> tuple[str, ...]:
-    """Return the names of a file and of the folders that it is in."""
-    return path.relative_to(REPOSITORY).parts
-
-
-def slow(item: pytest.Item) -> bool:
-    """Say whether a test is left out of `make quick`."""
-    marked = any(item.get_closest_marker(name) for name in ("slow", "slurm", "torch"))
-    return marked or places(item.path)[1] in SLOW
+    items.sort(key=lambda item: order[group_of(item)])
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -136,12 +136,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     if collection_path.parent == REPOSITORY / "tests":
         return True if collection_path.name in SLOW else None
-    if not collection_path.name.startswith("test_") or collection_path.suffix != ".py":
+    if not (collection_path.name.startswith("test_") and collection_path.suffix == ".py"):
         return None
-    marked = re.search(
-        r"^pytestmark = pytest\.mark\.slow$", collection_path.read_text(), re.MULTILINE
-    )
-    return True if marked else None
+    text = collection_path.read_text()
+    return True if re.search(r"^pytestmark = pytest\.mark\.slow$", text, re.MULTILINE) else None
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -155,16 +153,6 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_collection_finish() -> None:
     """Keep what was loaded: to look for garbage in it, again and again, finds none."""
     gc.freeze()
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest, and end with what is over in a moment."""
-    ranks: dict[str, int] = {}
-    for item in items:
-        group = group_of(item)
-        ranks[group] = min(rank(item), ranks.get(group, rank(item)))
-    order = order_groups(ranks)
-    items.sort(key=lambda item: order[group_of(item)])
 
 
 @pytest.fixture(scope="session")
@@ -184,9 +172,7 @@ def shared() -> Path:
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """No setting of the person who runs the tests reaches them."""
-    for name in os.environ:
-        if name.startswith(("SLURM_", "SBATCH_", "HPCBERT_")) and name not in (
-            "HPCBERT_SHARED",
-            "HPCBERT_REQUIRE_SLURM",
-        ):
+    kept = {"HPCBERT_SHARED", "HPCBERT_REQUIRE_SLURM"}
+    for name in set(os.environ) - kept:
+        if name.startswith(("SLURM_", "SBATCH_", "HPCBERT_")):
             monkeypatch.delenv(name)

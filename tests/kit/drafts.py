@@ -56,12 +56,9 @@ def load(name: str = "pytorch") -> Recipe:
 
 
 def drafted(
-    where: Path | Site,
-    request: Request | None = None,
-    *,
-    framework_recipe: Recipe | None = None,
+    where: Path | Site, request: Request | None = None, *, framework_recipe: Recipe | None = None,
     options: Mapping[str, Any] | None = None,
-) -> Draft:
+) -> Draft:  # fmt: skip
     """Draft a submission of the PyTorch reference on 1 GPU, at a place or a site."""
     base_site = reference(where) if isinstance(where, Path) else where
     own_recipe = framework_recipe or load()
@@ -84,13 +81,9 @@ def hurried(run: Runner) -> SchedulerContext:
 
 
 def combined(
-    shape: Shape,
-    precisions: Sequence[str] = (),
-    batch_sizes: Sequence[int] = (),
-    *,
-    scaling: bool = False,
-    **fields: Any,
-) -> Request:
+    shape: Shape, precisions: Sequence[str] = (), batch_sizes: Sequence[int] = (), *,
+    scaling: bool = False, **fields: Any,
+) -> Request:  # fmt: skip
     """Return a request for one shape, or for its curve; without a precision, the recipe's first."""
     cells = tuple(
         RequestCell(cell_shape, precision, size)

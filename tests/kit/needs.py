@@ -31,6 +31,7 @@ from hpcbert.errors import HpcbertError
 from hpcbert.lab.lifecycle import check_abilities, check_packages, check_root
 from hpcbert.lab.record import NODE_PRIVATE
 from hpcbert.system.runner import run
+from tests.kit.cases import read_constant
 from tests.kit.paths import REPOSITORY
 
 # A folder that somebody named, one beside the checkout, or what `make logs` has fetched.
@@ -39,22 +40,7 @@ SHARED = Path(
     or next(filter(Path.is_dir, (REPOSITORY.parent / "shared", REPOSITORY / ".shared")), "shared")
 )
 # Groups of needs, as the summary shows them: title, and how to get all of the group.
-GROUPS = {
-    "root": (
-        "root who may create namespaces, and Slurm's packages",
-        "make test as root on Debian, in a virtual machine or a privileged container",
-    ),
-    "logs": ("the public logs", 'make logs; tests/README.md, "Public logs"'),
-    "programs": (
-        "small programs, a second CPU, or PyTorch",
-        "apt-get install shellcheck strace tmux groff-base squashfs-tools; make TORCH=torch==2.13.0",
-    ),
-    "permissions": ("a user whom permissions bind", "make test as an ordinary user"),
-    "extras": (
-        "programs that no target installs for tests",
-        "make browser; the variables HPCBERT_* in tests/README.md",
-    ),
-}
+GROUPS: dict[str, tuple[str, str]] = read_constant(__file__, "GROUPS")
 # HPCBERT_REQUIRE_SLURM=1 says that these are met.
 _PROMISED = {"slurm", "namespaces", "users", "squashfs"}
 # squashfs-tools and setpriv may lie where an ordinary user doesn't look.
@@ -107,6 +93,14 @@ def _lack_of_path_for_containers() -> str:
     return "".join(f"the checkout is in {path}" for path in hiding)
 
 
+def _lack_of_module(name: str) -> str:
+    return "" if find_spec(name) else f"no module {name}"
+
+
+def _lack_of_variable(name: str) -> str:
+    return "" if os.environ.get(name) else f"{name} is not set"
+
+
 def _lack_of_file(name: str) -> str:
     return "" if (SHARED / "logs" / name).is_file() else f"no {SHARED / 'logs' / name}"
 
@@ -122,24 +116,13 @@ NEEDS: dict[str, tuple[str, str, Callable[[], str]]] = {
     "permissions": ("permissions", "a user whom permissions bind", cache(_lack_of_permissions)),
     "squashfs": ("programs", "squashfs", partial(_lack_of_program, "mksquashfs", "unsquashfs")),
     "cpus": ("programs", "two CPUs", lambda: "" if len(os.sched_getaffinity(0)) > 1 else "one CPU"),
-    "torch": ("programs", "PyTorch", lambda: "" if find_spec("torch") else "no module torch"),
-    "transformers": (
-        *("extras", "transformers"),
-        lambda: "" if find_spec("transformers") else "no module transformers",
-    ),
-    "reframe": (
-        *("extras", "ReFrame"),
-        lambda: "" if os.environ.get("HPCBERT_REFRAME") else "HPCBERT_REFRAME is not set",
-    ),
-    **{
-        name: (group, name, partial(_lack_of_program, name))
-        for group, names in (
-            ("programs", ("groff", "shellcheck", "strace", "tmux")),
-            ("extras", ("pdflatex", "pdftotext")),
-        )
-        for name in names
-    },
+    "torch": ("programs", "PyTorch", partial(_lack_of_module, "torch")),
+    "transformers": ("extras", "transformers", partial(_lack_of_module, "transformers")),
+    "reframe": ("extras", "ReFrame", partial(_lack_of_variable, "HPCBERT_REFRAME")),
 }
+for _name in ("groff", "shellcheck", "strace", "tmux", "pdflatex", "pdftotext"):
+    _group = "extras" if _name.startswith("pdf") else "programs"
+    NEEDS[_name] = (_group, _name, partial(_lack_of_program, _name))
 
 
 def require(name: str) -> None:

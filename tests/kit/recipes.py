@@ -170,6 +170,8 @@ def render(name: str, case: Case, *, runtime: str = "none", **paths: str) -> Scr
 
 # A program that stands in for those of the rank script: it records its words, and keeps the JSON
 # files among them, because the rank script removes them at its end.
+# Of rank 0 of any job.
+ENVIRONMENT: dict[str, str] = read_constant(__file__, "ENVIRONMENT")
 _STAND_IN: str = read_constant(__file__, "STAND_IN")
 _PYTHON = f"""#!/bin/bash
 case ${{1:-}} in -|-c) exec {shlex.quote(sys.executable)} "$@" ;; esac
@@ -252,21 +254,17 @@ class World:
         tasks = recipe.tasks_per_node(shape) * shape.nodes
         addresses = [f"10.0.0.{number}" for number in range(1, shape.nodes + 1)]
         environment = {
+            **ENVIRONMENT,
             "PATH": os.environ["PATH"],
             "HOME": str(self.folder),
-            "SLURM_JOB_ID": "5",
             "TMPDIR": str(self.folder / "tmp"),
             "HPCBERT_RECORD": str(record),
             "HPCBERT_EXIT": str(code),
             "HPCBERT_PRINTS": str(prints or ""),
             "BASH_FUNC_stand_in%%": _STAND_IN.removeprefix("stand_in").rstrip("\n"),
-            "BASH_FUNC_command_not_found_handle%%": '() { stand_in "$@"; }',
-            **dict.fromkeys(("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "PMIX_RANK"), "0"),
             "SLURM_NTASKS": str(tasks),
             **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), str(shape.nodes)),
             "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(shape.gpus_per_node))),
-            "MASTER_ADDR": addresses[0],
-            "MASTER_PORT": "12345",
             "HPCBERT_NODES": str(shape.nodes),
             "HPCBERT_NODE_IPS": ",".join(addresses),
         }
@@ -280,11 +278,10 @@ class World:
         calls = argv.read_bytes().decode().split("\0\0")[:-1] if argv.exists() else []
         texts = [path.read_text() for path in sorted(self.folder.glob("record.env.*"))]
         words = "".join(texts[-1:]).split("\0")[:-1]
-        files = {
-            path.name.removeprefix("record."): path.read_text()
-            for path in self.folder.glob("record.*.json")
-        }
+        files = {}
         for path in self.folder.glob("record.*"):
+            if path.suffix == ".json":
+                files[path.name.removeprefix("record.")] = path.read_text()
             path.unlink()
         output = (result.stdout + result.stderr).decode(errors="replace")
         return Run(

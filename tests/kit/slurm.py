@@ -144,6 +144,9 @@ class Job:
         return [index for index, task in self.tasks.items() if task[0] in {"PENDING", "RUNNING"}]
 
 
+_ENDS = ("COMPLETED", "FAILED", "NODE_FAIL", "TIMEOUT")
+
+
 def _ignore(program: str) -> None:
     pass
 
@@ -183,9 +186,7 @@ class Slurm:
     calls: list[tuple[str, ...]] = field(default_factory=list)
     environments: list[Mapping[str, str]] = field(default_factory=list)
     away: set[str] = field(default_factory=set)
-    forgets: set[str] = field(
-        default_factory=lambda: {"COMPLETED", "FAILED", "NODE_FAIL", "TIMEOUT"}
-    )
+    forgets: set[str] = field(default_factory=lambda: set(_ENDS))
     dies: bool = False
     first: int = 100
     now: float = field(default_factory=time.time)
