@@ -21,14 +21,14 @@ from tests.kit.lab import Checkout, User, runner_of
 from tests.kit.lab_faults import start_daemon, stop_daemon
 from tests.kit.waiting import until
 
-SETTINGS = (
-    "AccountingStorageEnforce=associations,limits,qos",
-    "PartitionName=cpu Nodes=n3 Default=YES MaxTime=INFINITE",
-    "PartitionName=old Nodes=n2 MaxTime=20",
-    "PartitionName=ours Nodes=n1 AllowAccounts=other",
-    "PartitionName=short Nodes=n1,n4 MaxTime=20",
-    "MaxArraySize=4",
-)
+POINT = ("submit", "--nodes", "1", "--gpus-per-node", "4", "--repeats", "1", "--rehearse", "--json")
+
+
+def must(cluster: Lab, *words: str) -> str:
+    """Run a command as an administrator; return what it prints."""
+    outcome = run(words, env=cluster.daemon_environment)
+    assert outcome.ok, outcome
+    return outcome.stdout
 
 
 @pytest.fixture(scope="module")
@@ -42,19 +42,14 @@ def cluster(slurm_packages: None, checkout: Checkout, user: User) -> Iterator[La
         gpus_per_node=4,
         gpu_types=("2080ti", "1g.10gb", "none", "2080ti"),
         slurmd_timeout=10,
-        settings=SETTINGS,
+        settings=read_constant(__file__, "SETTINGS"),
         lacks=("mpi_pmix",),
     )
     notes: list[str] = []
     try:
         lab = up(plan, run=run, report=notes.append)
-        for words in (
-            ("add", "account", "proj"),
-            ("add", "account", "other"),
-            ("add", "user", user.name, "account=proj"),
-        ):
-            outcome = run(["sacctmgr", "-i", *words], env=lab.daemon_environment)
-            assert outcome.ok, outcome
+        for words in ("account proj", "account other", f"user {user.name} account=proj"):
+            must(lab, "sacctmgr", "-i", "add", *words.split())
         yield lab
     finally:
         removal = down(plan.directory, run=run, report=notes.append)
@@ -63,33 +58,13 @@ def cluster(slurm_packages: None, checkout: Checkout, user: User) -> Iterator[La
 
 
 @pytest.fixture
-def directory(cluster: Lab, user: User) -> Iterator[Path]:
+def hpcbert(cluster: Lab, user: User, checkout: Checkout) -> Iterator[Cli]:
+    """hpcbert of an ordinary user of that cluster, in a directory without a site."""
     path = Path(tempfile.mkdtemp(prefix="work-", dir=cluster.layout.runs))
     shutil.chown(path, user.uid, user.gid)
-    yield path
+    env = {"HPCBERT_SITE": str(path / "site.toml"), "PYTHONPATH": str(checkout.path)}
+    yield Cli(path, env, runner_of(user, cluster), checkout.python)
     shutil.rmtree(path)
-
-
-@pytest.fixture
-def hpcbert(cluster: Lab, user: User, checkout: Checkout, directory: Path) -> Cli:
-    """hpcbert as an ordinary user of that cluster."""
-    env = {"HPCBERT_SITE": str(directory / "site.toml"), "PYTHONPATH": str(checkout.path)}
-    return Cli(directory, env, runner_of(user, cluster), checkout.python)
-
-
-def configured(cluster: Lab, key: str, value: str) -> None:
-    """Change a key of slurm.conf while the cluster runs; some are read at a restart alone."""
-    path = cluster.layout.slurm_conf
-    path.write_text(f"{path.read_text()}{key}={value}\n")
-    assert run(["scontrol", "reconfigure"], env=cluster.daemon_environment).ok
-
-    def is_set() -> bool:
-        shown = run(["scontrol", "show", "config"], env=cluster.daemon_environment).stdout
-        return any(
-            line.split("=")[0].strip() == key and value in line for line in shown.splitlines()
-        )
-
-    until(is_set, lambda: f"{key} is not {value}")
 
 
 @pytest.mark.site(
@@ -100,131 +75,117 @@ def configured(cluster: Lab, key: str, value: str) -> None:
     "MaxTime under an hour",
     "PMI-2 and no PMIx",
 )
-def test_a_first_site_on_an_unusual_cluster(hpcbert: Cli, directory: Path) -> None:
+def test_a_first_site_on_an_unusual_cluster(hpcbert: Cli) -> None:
+    path = hpcbert.cwd / "site.toml"
     result = hpcbert("init", "--json", status=0)
-    site = read_site(directory / "site.toml", base=directory, env={})
-    assert (site.slurm.partition, site.slurm.gres, site.nodes.gpus_per_node) == (
-        *("gpu", "gpu:2080ti"),
-        4,
-    )
-    assert (site.slurm.account, site.slurm.mpi, site.slurm.memory) == ("proj", "pmi2", "0")
-    texts = {
-        choice["key"]: f"{choice['why']} {choice['others']}" for choice in result.data["choices"]
-    }
+    site = read_site(path, base=hpcbert.cwd, env={})
+    slurm = site.slurm
+    assert (slurm.partition, slurm.gres, site.nodes.gpus_per_node) == ("gpu", "gpu:2080ti", 4)
+    assert (slurm.account, slurm.mpi, slurm.memory) == ("proj", "pmi2", "0")
+    choices = {choice["key"]: choice for choice in result.data["choices"]}
+    texts = {key: f"{choice['why']} {choice['others']}" for key, choice in choices.items()}
     assert "the default, cpu, has no GPUs" in texts["slurm.partition"]
     ours = "ours (1 node with gpu:2080ti:4; it is for the accounts other only)"
     assert ours in texts["slurm.partition"]
     assert "slices of GPUs (MIG)" in texts["slurm.gres"]
-    rehearsal = ("submit", "--nodes", "1", "--rehearse", "--json")
-    shown = hpcbert(*rehearsal, "--gpus-per-node", "4", "--dry-run")
-    assert shown.returncode == 0, shown
+    hpcbert(*POINT, "--dry-run", status=0)
     hpcbert("init", "--force", "--partition", "old", status=0)
-    short = read_site(directory / "site.toml", base=directory, env={})
+    short = read_site(path, base=hpcbert.cwd, env={})
     assert str(short.slurm.time_limit) == "00:20:00"
-    lacks = hpcbert(*rehearsal, "--gpus-per-node", "2", "--fw", "mindspore")
+    lacks = hpcbert(*POINT, "--gpus-per-node", "2", "--fw", "mindspore")
     assert "pmi2" in str(lacks.document), lacks
 
 
-def waiting(hpcbert: Cli, campaign: str, word: str) -> dict[str, Any]:
+def wait_for_state(hpcbert: Cli, campaign: str, text: str) -> dict[str, Any]:
     """Return a repeat's state once Slurm has said why it waits, or how it ended."""
     state: dict[str, Any] = {}
 
     def is_reported() -> bool:
-        result = hpcbert("monitor", campaign, "--once", "--json")
-        state.update(result.events[0])
-        return word in f"{state['reason']} {state['detail']}"
+        state.update(hpcbert("monitor", campaign, "--once", "--json").events[0])
+        return text in f"{state['reason']} {state['detail']}"
 
     until(is_reported, lambda: str(state), pause=0.2)
     return state
 
 
-POINT = ("submit", "--nodes", "1", "--gpus-per-node", "4", "--repeats", "1", "--rehearse", "--json")
-
-
 @pytest.mark.site("GrpTRES of an account", "a partition for some accounts")
-@pytest.mark.parametrize(
-    ("limit", "reason", "advice"),
-    [
-        ("GrpTRES=gres/gpu", "AssocGrpGRES", "if none of them runs, cancel it"),
-        ("MaxTRESPerJob=gres/gpu", "AssocMaxGRESPerJob", "it can never start: cancel it"),
-    ],
-)
-def test_what_never_starts_is_refused_and_told(
-    hpcbert: Cli, cluster: Lab, directory: Path, *, limit: str, reason: str, advice: str
-) -> None:
+def test_what_never_starts_is_refused_and_told(hpcbert: Cli, cluster: Lab) -> None:
     hpcbert("init", status=0)
     other = hpcbert(*POINT, "--partition", "ours", status=2)
     assert "Account proj may not use partition ours" in other.error["message"]
-    modify = ["sacctmgr", "-i", "modify", "account", "proj", "set"]
-    try:
-        assert run([*modify, f"{limit}=3"], env=cluster.daemon_environment).ok
-        result = hpcbert(*POINT, status=0)
-        state = waiting(hpcbert, result.data["campaign"], reason)
-        assert "GPUs" in state["detail"]
-        assert advice in state["advice"]
-        assert "--gpus-per-node" in state["advice"]
-        hpcbert("cancel", result.data["campaign"], "--yes")
-    finally:
-        run([*modify, f"{limit}=-1"], env=cluster.daemon_environment)
+    modify = ("sacctmgr", "-i", "modify", "account", "proj", "set")
+    for limit, reason, advice in (
+        ("GrpTRES=gres/gpu", "AssocGrpGRES", "if none of them runs, cancel it"),
+        ("MaxTRESPerJob=gres/gpu", "AssocMaxGRESPerJob", "it can never start: cancel it"),
+    ):
+        try:
+            must(cluster, *modify, f"{limit}=3")
+            campaign = hpcbert(*POINT, status=0).data["campaign"]
+            state = wait_for_state(hpcbert, campaign, reason)
+            assert "GPUs" in state["detail"]
+            assert advice in state["advice"]
+            assert "--gpus-per-node" in state["advice"]
+            hpcbert("cancel", campaign, "--yes")
+        finally:
+            must(cluster, *modify, f"{limit}=-1")
 
 
 @pytest.mark.site("a directory that nodes lack")
-def test_a_job_whose_directory_its_node_lacks_is_told_in_words(
-    hpcbert: Cli, directory: Path
-) -> None:
+def test_a_job_whose_directory_its_node_lacks_is_told_in_words(hpcbert: Cli) -> None:
     hpcbert("init", status=0)
     with tempfile.TemporaryDirectory(dir="/tmp") as place:
         Path(place).chmod(0o777)
         result = hpcbert(*POINT, "--runs", f"{place}/runs", "--force", status=0)
-        state = waiting(hpcbert, result.data["directory"], "is missing")
-        # Slurm 24.11 and 26.05 make a directory for the output and start the job.
-        before, after = "could not open the job's output", "ran nothing"
-        assert (before in state["detail"]) != (after in state["detail"])
-        assert "n1" in state["detail"]
-        assert state["exit_code"] is None
-        assert "all nodes mount" in state["advice"]
+        state = wait_for_state(hpcbert, result.data["directory"], "is missing")
+    # Slurm 24.11 and 26.05 make a directory for the output and start the job.
+    before, after = "could not open the job's output", "ran nothing"
+    assert (before in state["detail"]) != (after in state["detail"])
+    assert "n1" in state["detail"]
+    assert state["exit_code"] is None
+    assert "all nodes mount" in state["advice"]
+
+
+def configure(cluster: Lab, key: str, value: str) -> None:
+    """Change a key of slurm.conf while the cluster runs; some are read at a restart alone."""
+    path = cluster.layout.slurm_conf
+    path.write_text(f"{path.read_text()}{key}={value}\n")
+    must(cluster, "scontrol", "reconfigure")
+
+    def is_set() -> bool:
+        lines = must(cluster, "scontrol", "show", "config").splitlines()
+        return any(line.split("=")[0].strip() == key and value in line for line in lines)
+
+    until(is_set, lambda: f"{key} is not {value}")
 
 
 @pytest.mark.site("PrivateData")
-def test_private_nodes_are_told_from_no_partitions(
-    hpcbert: Cli, cluster: Lab, directory: Path
-) -> None:
+def test_private_nodes_are_told_from_no_partitions(hpcbert: Cli, cluster: Lab) -> None:
     before = cluster.layout.slurm_conf.read_text()
     try:
-        configured(cluster, "PrivateData", "nodes")
+        configure(cluster, "PrivateData", "nodes")
         result = hpcbert("init", "--json", "--partition", "old", status=0)
         assert any("PrivateData" in warning for warning in result.document["warnings"])
-        site = read_site(directory / "site.toml", base=directory, env={})
+        site = read_site(hpcbert.cwd / "site.toml", base=hpcbert.cwd, env={})
         assert (site.slurm.gres, site.nodes.gpus_per_node) == ("gpu", 4)
-        configured(cluster, "PrivateData", "nodes,partitions")
+        configure(cluster, "PrivateData", "nodes,partitions")
         refused = hpcbert("init", "--json", "--force", status=2)
         assert "Only you can say" in refused.error["message"]
         diagnosis = hpcbert("doctor", "--json")
         assert not any("no partition" in finding["detail"] for finding in diagnosis.data)
     finally:
         cluster.layout.slurm_conf.write_text(before)
-        configured(cluster, "PrivateData", "none")
+        configure(cluster, "PrivateData", "none")
 
 
-def nodes_are(cluster: Lab, word: str, *names: str) -> None:
-    """Wait until nodes are in a state."""
-    words = ["sinfo", "-h", "-N", "-n", ",".join(names), "-o", "%T"]
+def test_a_doctor_finds_each_daemon_that_is_down(hpcbert: Cli, cluster: Lab) -> None:
+    def wait_for_nodes(word: str, *names: str) -> None:
+        words = ("sinfo", "-h", "-N", "-n", ",".join(names), "-o", "%T")
+        until(lambda: {*must(cluster, *words).split()} == {word}, f"{names} {word}", pause=0.3)
 
-    def states() -> set[str]:
-        return set(run(words, env=cluster.daemon_environment).stdout.split())
-
-    until(lambda: states() == {word}, lambda: str(states()), pause=0.3)
-
-
-def test_a_doctor_finds_each_daemon_that_is_down(
-    hpcbert: Cli, cluster: Lab, directory: Path
-) -> None:
-    everyone = cluster.plan.node_names
-    plain = {"mpi": '""', "gres": '""'}
     text = cluster.layout.site.read_text()
-    for key, value in plain.items():
-        text = set_key(text, "slurm", key, value)
-    (directory / "site.toml").write_text(text)
+    for key in ("mpi", "gres"):
+        text = set_key(text, "slurm", key, '""')
+    (hpcbert.cwd / "site.toml").write_text(text)
     findings: list[dict[str, Any]] = []
     try:
         stop_daemon(cluster, "n3")
@@ -232,47 +193,36 @@ def test_a_doctor_finds_each_daemon_that_is_down(
             stop_daemon(cluster, name)
             findings += hpcbert("doctor", "--json").data
             start_daemon(cluster, name, run=run)
-        nodes_are(cluster, "down*", "n3")
+        wait_for_nodes("down*", "n3")
         findings += hpcbert("doctor", "--partition", "cpu", "--json").data
     finally:
         start_daemon(cluster, "n3", run=run)
-        nodes_are(cluster, "idle", *everyone)
+        wait_for_nodes("idle", *cluster.plan.node_names)
     missed = find_missed(select_faults("daemons"), findings)
-    assert not missed, "\n".join(
-        str(finding) for finding in (*missed, *findings) if "'ok'" not in str(finding)
-    )
+    bad = [finding for finding in findings if finding["status"] != "ok"]
+    assert not missed, "\n".join(map(str, (*missed, *bad)))
 
 
-CHOSEN = read_constant(__file__, "CHOSEN")
-
-
-def test_what_a_doctor_says_of_choices_helps_when_it_is_typed(
-    hpcbert: Cli, cluster: Lab, directory: Path
-) -> None:
+def test_what_a_doctor_says_of_choices_helps_when_it_is_typed(hpcbert: Cli, cluster: Lab) -> None:
     """Some choices hide others: each round types what the one before said, until all is well."""
     text, line = cluster.layout.site.read_text(), ["--nodes", "2", "--gpus-per-node", "4"]
-    for key, value in CHOSEN.items():
+    for key, value in read_constant(__file__, "CHOSEN").items():
         text = set_key(text, "slurm", key, value)
-    node = ["scontrol", "update", "NodeName=n4"]
-    rounds: list[list[dict[str, Any]]] = []
+    findings: list[dict[str, Any]] = []
+    before, bad, found = ("", [""]), findings, findings
     try:
-        assert run([*node, "State=DRAIN", "Reason=x"], env=cluster.daemon_environment).ok
-        before = ("", [""])
+        must(cluster, "scontrol", "update", "NodeName=n4", "State=DRAIN", "Reason=x")
         while (text, line) != before:
-            (directory / "site.toml").write_text(text)
-            rounds.append(hpcbert("doctor", *line, "--wait", "120", "--json").data)
-            bad = [finding for finding in rounds[-1] if finding["status"] != "ok"]
+            (hpcbert.cwd / "site.toml").write_text(text)
+            findings = hpcbert("doctor", *line, "--wait", "120", "--json").data
+            bad = [finding for finding in findings if finding["status"] != "ok"]
+            found = [*found, *bad]
             before, (text, line) = (text, line), typed(text, line, bad)
     finally:
-        run([*node, "State=RESUME"], env=cluster.daemon_environment)
-    bad = [finding for findings in rounds for finding in findings if finding["status"] != "ok"]
-    missed = find_missed(select_faults("choices"), bad)
-    assert not missed, "\n".join(map(str, (*missed, *bad, line)))
+        must(cluster, "scontrol", "update", "NodeName=n4", "State=RESUME")
+    missed = find_missed(select_faults("choices"), found)
+    assert not missed, "\n".join(map(str, (*missed, *found, line)))
     # Debian's Open MPI speaks PMIx alone, which this cluster lacks.
-    assert {finding["code"] for finding in rounds[-1] if finding["status"] != "ok"} <= {
-        "arrays",
-        "MPI",
-        "job",
-    }
-    ran = {finding["code"]: finding["nodes"] for finding in rounds[-1]}
-    assert (ran["hello"], ran["GPUs"]) == (["n1"], ["n1"])
+    assert {finding["code"] for finding in bad} <= {"arrays", "MPI", "job"}
+    nodes = {finding["code"]: finding["nodes"] for finding in findings}
+    assert (nodes["hello"], nodes["GPUs"]) == (["n1"], ["n1"])

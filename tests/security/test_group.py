@@ -204,11 +204,20 @@ def test_two_users_of_a_group_submit_collect_and_report_on_slurm(on_slurm: Proje
 def test_the_umask_of_the_submission_decides_who_reads(local: Project) -> None:
     mallory = local_user(local.folder, MALLORY, MALLORY)
     runs = ("--site", REPOSITORY / "site.toml")
-    for umask, readers in (("022", [local.bob, mallory]), ("027", [local.bob]), ("077", [])):
+    everybody = [local.bob, mallory]
+    # Whatever the umask is, nothing is left that everybody can write to.
+    for umask, bits, readers in (
+        ("000", 0o002, everybody),
+        ("022", 0o022, everybody),
+        ("027", 0o027, [local.bob]),
+        ("077", 0o077, []),
+    ):
         alice = masked(local.alice, umask)
         alice("init", "--local", "--force", status=0)
         directory = local.submit(alice)
-        for who in (local.bob, mallory):
+        for who in everybody:
             assert who("collect", directory, *runs).ok == (who in readers)
         alice("collect", directory, status=0)
-        assert stat.S_IMODE(directory.stat().st_mode) == 0o2777 & ~int(umask, 8)
+        assert local.modes(directory) == {0o2777 & ~bits, 0o666 & ~bits}
+        names = {path.name for path in directory.rglob("*")}
+        assert {"local.json", "local.out", "table.json", "measurements.json"} <= names

@@ -18,7 +18,6 @@ from hpcbert.commands.submit import write_campaign
 from hpcbert.slurm.hostlist import expand
 from hpcbert.slurm.state_sources import reduce_events
 from tests.kit.cases import cases, read_constant
-from tests.kit.cli import Cli
 from tests.kit.drafts import reference
 from tests.kit.scripts import RECORDER, drafted, run_script, slurm_in, tool, with_python
 from tests.kit.waiting import CEILING
@@ -116,18 +115,3 @@ def test_a_job_leaves_nothing_that_everybody_can_write_to(tmp_path: Path) -> Non
     with masked(0):
         subprocess.run(argv, env=env, check=True, timeout=CEILING)
     assert modes_of(set(draft.directory.rglob("*")) - before) == {0o775, 0o664}
-
-
-@pytest.mark.parametrize(("umask", "modes"), [(0, {0o775, 0o664}), (0o077, {0o700, 0o600})])
-def test_the_local_queue_keeps_the_umask(tmp_path: Path, umask: int, modes: set[int]) -> None:
-    python = tool(tmp_path, "python", RECORDER)
-    site = 'schema = 1\nname = "t"\nscheduler = "local"\n[frameworks.pytorch]\n'
-    (tmp_path / "site.toml").write_text(f'{site}python = "{python}"\n')
-    words = ["submit", "--fw", "pytorch", "--nodes", "1", "--gpus-per-node", "1", "--repeats", "1"]
-    env = {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")}
-    with masked(umask):
-        Cli(tmp_path, {**env, "RECORD": str(tmp_path / "record")})(*words, "--wait", status=4)
-    (directory,) = (tmp_path / "runs").iterdir()
-    paths = {directory, *directory.rglob("*")}
-    assert {"local.json", "local.out", "table.json", "measurements.json"} <= {p.name for p in paths}
-    assert modes_of(paths) == modes

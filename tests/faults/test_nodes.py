@@ -1,0 +1,114 @@
+"""Nodes are drained, lost or cut off, and a disk is full: no number is wrong, and no job lost."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from hpcbert.system.runner import run
+from tests.faults.kit import GATE, HANG, Cluster
+from tests.kit.lab_faults import cut_link, restore_link, start_daemon, stop_daemon
+from tests.kit.waiting import until
+
+pytestmark = pytest.mark.slurm
+
+SECOND, CUT = "--sbatch-arg=--nodelist=n2", "--sbatch-arg=--nodelist=n4"
+
+
+def test_the_directory_is_full(cluster: Cluster, narrow: Path) -> None:
+    runs = cluster.folder(narrow)
+    # More than is left of the last block that a file has already.
+    noise = "head -c 16384 /dev/zero | tr '\\0' x; echo"
+    campaign = cluster.submit({"1.*": f"{GATE}; {noise}"}, SECOND, repeats=2, runs=runs)
+    campaign.wait_half_way(1)
+    manifest = campaign.directory / "manifest.json"
+    before, ballast = manifest.read_bytes(), narrow / f"ballast-{runs.name}"
+    with suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    campaign.go()
+    queue = ("squeue", "-h", "-j", campaign.job, "-o", "%i")
+    until(lambda: not cluster.must(*queue).split(), "both repeats are over")
+    refused = cluster.hpcbert(*cluster.words(cluster.folder(), {}, runs=runs))
+    assert refused.returncode != 0
+    assert "No space left" in refused.stdout
+    code, full = campaign.collect()
+    assert (code, any(run["valid"] for run in full.values())) == (4, False)
+    ballast.unlink()
+    assert manifest.read_bytes() == before
+    code, freed = campaign.collect()
+    assert (code, any(run["valid"] for run in freed.values())) == (4, False)
+    assert all(run["reasons"] for run in freed.values())
+
+
+@pytest.mark.site("a node is drained")
+def test_a_node_is_drained(cluster: Cluster) -> None:
+    campaign = cluster.submit({"1.*": GATE}, SECOND, repeats=2)
+    campaign.wait_half_way(1)
+    cluster.set_node("n2", "drain")
+    campaign.go()
+    campaign.wait_pending(2, "ReqNodeNotAvail")
+    # squeue's default view of an array is another moment's than its view of the elements. Slurm
+    # 24.11 says that the node "may be reserved for other job".
+    until(lambda: "drained" in campaign.look(2)["detail"], "monitor says why it waits")
+    assert "sinfo -R" in campaign.look(2)["advice"]
+    cluster.set_node("n2", "resume")
+    campaign.check("COMPLETED", "COMPLETED")
+
+
+@pytest.mark.site("a node is out of reach")
+def test_a_link_is_cut(cluster: Cluster) -> None:
+    """Of two campaigns on the node, Slurm starts one again; each tells what happened to it."""
+    lost = cluster.submit({"*": GATE}, CUT, requeue=False)
+    sent_back = cluster.submit({"*.0": HANG}, CUT)
+    lost.wait_half_way(1)
+    sent_back.wait_half_way(1)
+    cut_link(cluster.lab, "n4", run=run)
+    try:
+        # On the other side of the cut it goes on to its end.
+        lost.go()
+        lost.follow()
+        sent_back.wait_pending(1)
+        until(lambda: sent_back.look()["attempts"], "monitor tells of the first attempt")
+        (before,) = sent_back.look()["attempts"]
+        assert (before["state"], before["nodes"], before["attempt"]) == ("NODE_FAIL", ["n4"], 0)
+        first, second = sent_back.collect()[1][1]["attempts"]
+        assert (first["state"], first["state_source"]) == ("NODE_FAIL", "sacct")
+        assert second["attempt"] == 1
+        text = cluster.hpcbert("collect", sent_back.directory).stdout
+        assert "attempt 0 on n4 was NODE_FAIL: lost a node (n4)" in text
+        # Slurm would start it at once on a node that does not know yet that it lost the job.
+        cluster.set_node("n4", "drain")
+    finally:
+        restore_link(cluster.lab, "n4", run=run)
+    cluster.wait_for_node("n4", "drained")
+    cluster.vacate("n4")
+    cluster.set_node("n4", "resume")
+    sent_back.start_again(1)
+    sent_back.check("COMPLETED", attempts={1: 1})
+    lost.check("NODE_FAIL")
+
+
+def test_a_nodes_daemon_is_killed(cluster: Cluster) -> None:
+    """Its job goes on without it until Slurm misses the node: it says so, and its name."""
+    campaign = cluster.submit({"*": GATE}, SECOND, requeue=False)
+    campaign.wait_half_way(1)
+    stop_daemon(cluster.lab, "n2", number=signal.SIGKILL)
+    try:
+        last = campaign.follow()[-1]
+        assert (last["state"], last["nodes"]) == ("NODE_FAIL", ["n2"])
+        assert "(n2)" in last["detail"]
+        for words in (("monitor", "--once"), ("collect",)):
+            stdout = cluster.hpcbert(*words, campaign.directory).stdout
+            assert "lost a node (n2)" in " ".join(stdout.split()), stdout
+    finally:
+        campaign.go()
+        start_daemon(cluster.lab, "n2", run=run)
+    (lost_run,) = campaign.check("NODE_FAIL").values()
+    assert lost_run["nodes"] == ["n2"]
+    assert "lost a node (n2)" in str(lost_run["reasons"])
+    cluster.wait_for_node("n2")
+    cluster.vacate("n2")
