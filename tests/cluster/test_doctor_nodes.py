@@ -60,13 +60,13 @@ def test_every_fault_of_nodes_is_found_and_what_is_typed_helps(
     site = set_key(site, "slurm", "srun_args", '["--gpus-per-task=1"]')
     site = set_key(site, "nodes", "interface", '"ib7"')
     findings: list[dict[str, Any]] = []
-    bad, found = findings, findings
+    bad, bad_findings = findings, findings
     with spoil_nodes(lab, work, user):
         for number in range(7):
             (work / "site.toml").write_text(site)
             findings = hpcbert("doctor", "--site", work, *line, "--wait", "120", "--json").data
             bad = [finding for finding in findings if finding["status"] != "ok"]
-            found = [*found, *bad]
+            bad_findings = [*bad_findings, *bad]
             if not bad:
                 break
             if not number:
@@ -76,8 +76,8 @@ def test_every_fault_of_nodes_is_found_and_what_is_typed_helps(
                     write_file(place, f"modules/{name}.py", "")
                 site = set_key(site, "frameworks.oneflow", "python", f'"{python}"')
             site, line = typed(site, line, bad, home=user.home)
-    missed = find_missed(select_faults("nodes", "ranks"), found)
-    assert not missed, "\n".join(map(str, (*missed, *found, line)))
+    missed = find_missed(select_faults("nodes", "ranks"), bad_findings)
+    assert not missed, "\n".join(map(str, (*missed, *bad_findings, line)))
     assert not bad, "\n".join((*map(str, bad), *line, site))
     nodes = {finding["code"]: finding["nodes"] for finding in findings}
     for check in ("runs", "delay", "names", "interface", "python", "framework", "files", "home"):

@@ -59,7 +59,7 @@ def test_a_smaller_point_runs_in_a_larger_allocation(
     ranks = [line.split() for line in (work / "ranks").read_text().splitlines()]
     assert len(ranks) == 2 * 4
     assert {node for node, _, _ in ranks} == set(row["runs"][0]["nodes"])
-    assert {tuple(rest) for _, *rest in ranks} == {("4", "0,1")}
+    assert {tuple(words) for _, *words in ranks} == {("4", "0,1")}
     (directory,) = (hpcbert.cwd / "runs").iterdir()
     campaign = store.read_manifest(directory)
     assert campaign.scheduler == "allocation"

@@ -94,11 +94,11 @@ def test_a_baseline_that_lost_all_repeats_holds_the_others_back(
     result = hpcbert(*LOCAL, *curve, "--wait", status=4)
     directory = only_campaign(tmp_path)
     assert list_started() == ["1n1g"]
-    held = "held back: baseline bert-tiny_1n1g_fp32_b2 failed"
+    message = "held back: baseline bert-tiny_1n1g_fp32_b2 failed"
     row = next(row for row in result.data["tables"][0]["rows"] if row["shape"] == "1n2g")
     details = [reason["detail"] for run in row["runs"] for reason in run["reasons"]]
-    assert [held in text for text in details if text.startswith("it is FAILED")] == [True, True]
-    assert held in result.stderr
+    assert [message in text for text in details if text.startswith("it is FAILED")] == [True, True]
+    assert message in result.stderr
     flag.unlink()
     (tmp_path / "training.log").write_text("")
     hpcbert("retry", directory, "--wait", "--json", status=4)

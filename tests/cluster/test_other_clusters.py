@@ -209,19 +209,19 @@ def test_what_a_doctor_says_of_choices_helps_when_it_is_typed(hpcbert: Cli, clus
     for key, value in read_constant(__file__, "CHOSEN").items():
         text = set_key(text, "slurm", key, value)
     findings: list[dict[str, Any]] = []
-    before, bad, found = ("", [""]), findings, findings
+    before, bad, bad_findings = ("", [""]), findings, findings
     try:
         must(cluster, "scontrol", "update", "NodeName=n4", "State=DRAIN", "Reason=x")
         while (text, line) != before:
             (hpcbert.cwd / "site.toml").write_text(text)
             findings = hpcbert("doctor", *line, "--wait", "120", "--json").data
             bad = [finding for finding in findings if finding["status"] != "ok"]
-            found = [*found, *bad]
+            bad_findings = [*bad_findings, *bad]
             before, (text, line) = (text, line), typed(text, line, bad)
     finally:
         must(cluster, "scontrol", "update", "NodeName=n4", "State=RESUME")
-    missed = find_missed(select_faults("choices"), found)
-    assert not missed, "\n".join(map(str, (*missed, *found, line)))
+    missed = find_missed(select_faults("choices"), bad_findings)
+    assert not missed, "\n".join(map(str, (*missed, *bad_findings, line)))
     # Debian's Open MPI speaks PMIx alone, which this cluster lacks.
     assert {finding["code"] for finding in bad} <= {"arrays", "MPI", "job"}
     nodes = {finding["code"]: finding["nodes"] for finding in findings}

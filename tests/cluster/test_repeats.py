@@ -30,8 +30,8 @@ def test_the_largest_batch_is_found_on_two_nodes(hpcbert: Cli, wait_for_end: Any
     events = [json.loads(line) for line in path.read_text().splitlines()]
     sizes = [event["size"] for event in events if event["event"] == "probe"]
     assert sizes == [32, 64, 128, 256, 192, 160, 176, 184]
-    found = [(event["size"], event["repeat"]) for event in events if event["event"] == "found"]
-    assert found == [(176, 1)]
+    results = [(event["size"], event["repeat"]) for event in events if event["event"] == "found"]
+    assert results == [(176, 1)]
     ran = [file.read_text() for file in path.parent.glob("*_bmax.[12].jsonl")]
     assert ['"batch":176' in text for text in ran] == [True, True]
 

@@ -51,9 +51,9 @@ def test_a_job_is_held_and_sent_back(cluster: Cluster) -> None:
     """And its other repeat leaves the queue before it starts: Slurm 22.05 keeps no record of it."""
     campaign = cluster.submit({"*.0": HANG}, FIRST, "--sbatch-arg=--hold", repeats=2)
     campaign.wait_pending(1, "JobHeldUser")
-    held = campaign.look()
-    assert (held["kind"], held["reason"]) == ("waiting", "JobHeldUser")
-    assert "scontrol release" in held["advice"]
+    waiting = campaign.look()
+    assert (waiting["kind"], waiting["reason"]) == ("waiting", "JobHeldUser")
+    assert "scontrol release" in waiting["advice"]
     cluster.must("scancel", f"{campaign.job}_2")
     cluster.must("scontrol", "release", campaign.job)
     campaign.wait_half_way(1)
@@ -64,8 +64,8 @@ def test_a_job_is_held_and_sent_back(cluster: Cluster) -> None:
     campaign.start_again(1)
     followed = cluster.hpcbert("logs", "-f", campaign.directory, "--repeat", "1", status=0)
     assert "iteration: 12/12" in followed.stdout.splitlines()[-1]
-    gone = campaign.check("COMPLETED", "UNKNOWN", attempts={1: 1})[2]
-    assert "neither waits nor runs" in str(gone["reasons"])
+    vanished = campaign.check("COMPLETED", "UNKNOWN", attempts={1: 1})[2]
+    assert "neither waits nor runs" in str(vanished["reasons"])
 
 
 @pytest.mark.site("preemption")

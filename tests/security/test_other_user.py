@@ -187,26 +187,26 @@ def test_nothing_runs_that_others_can_change(
 
 
 def test_links_and_directories_that_are_open_are_their_owners_to_close(shared: Shared) -> None:
-    own, runs = shared.own.directory, shared.runs
+    mine, runs = shared.own.directory, shared.runs
     link = runs / "20991231T235959Z-pytorch-cccccc"
-    link.symlink_to(own)
+    link.symlink_to(mine)
     plant(link)
-    assert store.find_campaigns(runs) == (own,)
+    assert store.find_campaigns(runs) == (mine,)
     assert "belongs to user" in refuse("retry", link)
     plant(link, 0)
-    assert store.find_campaigns(runs) == (own, link)
+    assert store.find_campaigns(runs) == (mine, link)
     link.unlink()
-    assert not store.warn_about_writers(own)
+    assert not store.warn_about_writers(mine)
     runs.chmod(0o777)
     assert "chmod +t" in cli.run("logs").stderr
-    own.chmod(0o777)
+    mine.chmod(0o777)
     for words in TO_RUN:
-        assert f"chmod o-w {shlex.quote(str(own))}" in refuse(words, OWN)
+        assert f"chmod o-w {shlex.quote(str(mine))}" in refuse(words, OWN)
     # A group is trusted not to take each other's away.
-    for path in (runs, own, *own.rglob("*")):
+    for path in (runs, mine, *mine.rglob("*")):
         path.chmod(0o2775 if path.is_dir() else 0o664)
-    store.refuse_foreign(own)
-    assert not store.warn_about_writers(own)
+    store.refuse_foreign(mine)
+    assert not store.warn_about_writers(mine)
 
 
 def test_a_campaign_that_is_trusted_is_somebody_elses_no_more(shared: Shared) -> None:

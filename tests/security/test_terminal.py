@@ -37,7 +37,7 @@ def check_clean(shown: str) -> None:
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Cli:
+def terminal(tmp_path: Path) -> Cli:
     return Cli(tmp_path, {"HPCBERT_RUNS": str(tmp_path / "runs")})
 
 
@@ -64,26 +64,26 @@ def hostile(build: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_no_command_lets_it_through(hostile: Any, here: Cli, name: str) -> None:
-    show(here, *(word.replace("{}", str(hostile.directory)) for word in COMMANDS[name]))
+def test_no_command_lets_it_through(hostile: Any, terminal: Cli, name: str) -> None:
+    show(terminal, *(word.replace("{}", str(hostile.directory)) for word in COMMANDS[name]))
 
 
-def test_audit_lets_nothing_through(hostile: Any, here: Cli) -> None:
+def test_audit_lets_nothing_through(hostile: Any, terminal: Cli) -> None:
     for array in hostile.campaign.arrays:
         for repeat in (1, 2):
             finished = {"event": "finished", "state": "COMPLETED", "exit": 0}
             with (hostile.directory / array.status(repeat)).open("a") as file:
                 file.write(json.dumps({"time": 1, "attempt": 0, **finished}) + "\n")
-    show(here, "collect", hostile.directory)
+    show(terminal, "collect", hostile.directory)
     (hostile.directory / "logs" / f"{HOSTILE}.log").write_text("")
-    assert "it did not exist before" in show(here, "audit", hostile.directory)
+    assert "it did not exist before" in show(terminal, "audit", hostile.directory)
 
 
 @pytest.mark.parametrize("text", [f"x = {HOSTILE}", f'schema = 1\nname = "{HOSTILE}"', "[a]\n" * 2])
-def test_a_hostile_site_is_named_safely(here: Cli, text: str) -> None:
-    (here.cwd / "site.toml").write_text(text)
+def test_a_hostile_site_is_named_safely(terminal: Cli, text: str) -> None:
+    (terminal.cwd / "site.toml").write_text(text)
     for command in ("config", "doctor"):
-        show(here, command, "--site", "site.toml")
+        show(terminal, command, "--site", "site.toml")
 
 
 def test_what_slurm_says_is_shown_safely(hpcbert: Cli, slurm: Any, watched: Any) -> None:
