@@ -15,7 +15,6 @@ import tomli
 
 from hpcbert import scheduler
 from hpcbert.commands import checks
-from hpcbert.finding import Finding
 from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.system.runner import Outcome, run
 from tests.kit import drafts
@@ -25,7 +24,6 @@ from tests.kit.doctor import FAULTS
 from tests.kit.paths import REPOSITORY
 from tests.kit.slurm import Answer, Programs, Slurm, failed
 
-PAGE = REPOSITORY / "docs/reference/checks.md"
 HELLO = REPOSITORY / "hpcbert/workloads/hello.py"
 PROBE = REPOSITORY / "hpcbert/shell/probe.sh"
 TOOLS = ("bash", "cat", "stat", "df", "awk", "id", "uname", "getent", "head", "unshare", "true")
@@ -35,8 +33,8 @@ def format_rows(*rows: Sequence[str]) -> str:
     return "".join("\t".join(row) + "\n" for row in rows)
 
 
-def test_the_page_has_every_check_and_the_table_has_what_programs_say():
-    text = PAGE.read_text()
+def test_the_page_and_the_tables_have_every_check_and_finding():
+    text = (REPOSITORY / "docs/reference/checks.md").read_text()
     nodes, containers = checks.load_checks("nodes"), checks.load_checks("containers")
     for name, check in nodes.items():
         todo = f"`{check.remedy}`" if check.remedy else check.hint
@@ -54,15 +52,12 @@ def test_the_page_has_every_check_and_the_table_has_what_programs_say():
     }
     rows = "".join(f"| `{code}` | {title} |\n" for code, title in titles.items())
     assert f"| check | faults |\n|---|---|\n{rows}" in text
-
-
-def test_every_finding_about_slurm_is_on_the_page():
     folder = REPOSITORY / "hpcbert/scheduler/slurm"
-    text = "".join((folder / f"{name}.py").read_text() for name in ("admission", "examine"))
-    findings = re.findall(r'(?:Finding|_judge_answer)\(\s*"([^"]+)"', text)
+    source = "".join((folder / f"{name}.py").read_text() for name in ("admission", "examine"))
+    findings = re.findall(r'(?:Finding|_judge_answer)\(\s*"([^"]+)"', source)
     table = tomli.loads((folder / "findings.toml").read_text())
     findings += [row["check"] for row in table.values() if "{" not in row["check"]]
-    section = PAGE.read_text().split("## About Slurm")[1].split("\n## ")[0]
+    section = text.split("## About Slurm")[1].split("\n## ")[0]
     assert {*findings, "pyxis"} == set(re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE))
 
 
@@ -168,41 +163,35 @@ def test_the_probe_finds_what_containers_lack(
     assert (change or "") in finding.change
 
 
-def check_containers(folder: Path, *recipes: str, answers: Any, **site: str) -> list[Finding]:
-    """Check containers where programs, by name, answer with (status, output, error)."""
-    values = {"scheduler": "slurm", "runtime": "enroot", **site}
-    text = f'[container]\nruntime = "{values["runtime"]}"\nimages = "{folder}/images"\n'
-    start = f'schema = 1\nname = "x"\nscheduler = "{values["scheduler"]}"\nruns = "runs"\n'
+def test_a_login_node_may_lack_what_only_jobs_need_and_a_registry_is_explained(tmp_path):
+    def check(*recipes: str, scheduler: str = "slurm", runtime: str = "enroot", **answers: Any):
+        """Check containers where programs, by name, answer with (status, output, error)."""
+        text = f'[container]\nruntime = "{runtime}"\nimages = "{tmp_path}/images"\n'
+        start = f'schema = 1\nname = "x"\nscheduler = "{scheduler}"\nruns = "runs"\n'
+        own_site = drafts.site(tmp_path, text, start=start)
+        return checks.check_containers(
+            own_site,
+            [drafts.load(name) for name in recipes],
+            run=lambda argv, **_: Outcome(tuple(argv), *answers.get(argv[0], (0, "", ""))),
+        )
 
-    def answer(argv: Sequence[str], **_: Any) -> Outcome:
-        return Outcome(tuple(argv), *answers.get(argv[0], (0, "", "")))
-
-    own_site = drafts.site(folder, text, start=start)
-    return list(checks.check_containers(own_site, [*map(drafts.load, recipes)], run=answer))
-
-
-def test_a_login_node_may_lack_what_only_jobs_need(tmp_path):
     rows = ("login", "enroot", "fail", "no such program"), ("login", "images", "fail", "x")
-    answers = {"bash": (0, format_rows(*rows), "")}
+    bash = (0, format_rows(*rows), "")
     for site, statuses in (
         ({}, ["warn", "fail"]),
         ({"scheduler": "local"}, ["fail", "fail"]),
         ({"runtime": "none"}, ["ok"]),
     ):
-        findings = check_containers(tmp_path, answers=answers, **site)
-        assert [finding.status for finding in findings] == statuses
-
-
-def test_a_registry_that_gives_no_digest_is_explained(tmp_path):
+        assert [finding.status for finding in check(bash=bash, **site)] == statuses
     usage = "Usage: enroot COMMAND [ARG...]\n\n Commands:\n   list   [options]\n   version\n"
     refusal = "curl: (22) The requested URL returned error code: 401"
-    # Before 4.0 it has no `digest`, and prints its usage.
-    for out, error, change, word in (
-        (usage, "", "", "not checked: this enroot has no digest"),
-        ("", usage, "", "not checked: this enroot has no digest"),
-        ("", refusal, "~/.config/enroot/.credentials", "authn.nvidia.com"),
+    old = "not checked: this enroot has no digest"  # before 4.0, it prints its usage
+    for texts, change, word in (
+        ((usage, ""), "", old),
+        (("", usage), "", old),
+        (("", refusal), "~/.config/enroot/.credentials", "authn.nvidia.com"),
     ):
-        (finding,) = check_containers(tmp_path, "pytorch", answers={"enroot": (1, out, error)})
+        (finding,) = check("pytorch", enroot=(1, *texts))
         assert (finding.name, finding.status) == ("registry (nvcr.io)", "warn")
         assert finding.change == change
         assert word in f"{finding.detail} {finding.hint}"

@@ -33,16 +33,16 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def follow(
-    built: Built, run: Runner, *, time: Clock | None = None, **options: Any
+    built: Built, run: Runner, *, time: Clock | None = None, sinks: Sinks | None = None, **more: Any
 ) -> tuple[View, list[str], Clock]:
     """Watch a campaign to its end; return the last view, a line for each change, and the clock."""
     time, lines = time or Clock(), list[str]()
 
-    def changes(several: Sequence[Change]) -> None:
-        lines.extend(f"{change.repeat.number} {change.state.word}" for change in several)
+    def note(changes: Sequence[Change]) -> None:
+        lines.extend(f"{change.repeat.number} {change.state.word}" for change in changes)
 
-    values = {"floor": 10.0, "clock": time, "pause": time.pause, "chance": lambda: 0.0, **options}
-    view = monitor.watch((built,), Sinks(changes), run=run, **values)
+    options = {"floor": 10.0, "clock": time, "pause": time.pause, "chance": lambda: 0.0, **more}
+    view = monitor.watch((built,), sinks or Sinks(note), run=run, **options)
     return view, lines, time
 
 
@@ -194,14 +194,11 @@ def test_an_end_that_is_not_visible_yet_is_waited_for_but_not_for_ever(watched, 
 
 @pytest.mark.usefixtures("at_once")
 def test_a_looked_at_view_is_refreshed_between_polls(watched):
-    built, time = watched(repeats=1), Clock()
+    built, times = watched(repeats=1), list[float]()
     sacct = [built.sacct(1, "RUNNING"), built.sacct(1, "COMPLETED")]
     run = Slurm(sacct=sacct, squeue=[built.squeue(1, "RUNNING")])
-    times: list[float] = []
-    monitor.watch(
-        (built,), Sinks(view=lambda view: times.append(view.time - T), refresh=3.0),
-        run=run, floor=10.0, clock=time, pause=time.pause, chance=lambda: 0.0,
-    )  # fmt: skip
+    sinks = Sinks(view=lambda view: times.append(view.time - T), refresh=3.0)
+    follow(built, run, sinks=sinks)
     assert times == [0, 3, 6, 9, 10]
     assert run.count("sacct") == 2
 

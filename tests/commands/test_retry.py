@@ -21,7 +21,6 @@ from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.logs.setting import Window
 from hpcbert.model import Array, Campaign, Shape
 from hpcbert.scheduler import create_scheduler
-from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.script import request
 from tests.kit import campaigns, cli, drafts
 from tests.kit.logs import stand_in_log
@@ -49,29 +48,22 @@ class Bench:
     def campaign(self) -> Campaign:
         return store.read_manifest(self.directory)
 
-    @property
-    def context(self) -> SchedulerContext:
-        return SchedulerContext(self.slurm, lambda: float(NOW), lambda _: None)
-
-    def end(
-        self, repeat: int, state: str = "COMPLETED", *, node: str = "n1", attempt: int = 0
-    ) -> None:
-        """Let a repeat end; only a completed one leaves a log and writes its end."""
+    def end(self, repeat: int, state: str = "COMPLETED", *, log: str = "", **more: Any) -> None:
+        """Let a repeat end on a node; only a completed one writes its end, and a whole log."""
+        node, attempt = more.get("node", "n1"), more.get("attempt", 0)
         array = [array for array in self.campaign.arrays if repeat in array.repeats][-1]
         self.slurm.jobs[array.job_id].end(state, repeat, node=node)
         start = {"event": "start", "job": array.element(repeat), "nodelist": node}
         events = [start, {"event": "step"}]
         if state == "COMPLETED":
             events += campaigns.ended()
-            self.log(repeat, f"this is repeat {repeat}\n{stand_in_log()}", attempt=attempt)
+            log = f"this is repeat {repeat}\n{stand_in_log()}"
         path = self.directory / array.status(repeat)
         campaigns.status_file(path, *events, time=NOW, attempt=attempt)
-
-    def log(self, repeat: int, text: str, *, attempt: int = 0) -> None:
-        array = [array for array in self.campaign.arrays if repeat in array.repeats][-1]
-        path = store.log_path(self.directory, array, repeat, attempt)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        if log:
+            path = store.log_path(self.directory, array, repeat, attempt)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(log)
 
     def look(self, *, dry: bool = False, **policy: Any) -> RetryPlan:
         clock = Clock(NOW)
@@ -84,7 +76,7 @@ class Bench:
         return retry.plan_retry(self.look(), RetryPolicy(**policy), run=self.slurm)
 
     def submit(self) -> Campaign:
-        return submit.submit(self.directory, self.context)
+        return submit.submit(self.directory, drafts.hurried(self.slurm))
 
     def retry(self) -> Array:
         """Submit what is missing again, and return the new array."""
@@ -164,7 +156,7 @@ def test_only_a_dry_retry_asks_nothing_about_ends_on_record(bench, last):
         bench.end(repeat)
     bench.end(5, last)
     watched = TrackedCampaign(bench.directory, bench.campaign)
-    states = create_scheduler("slurm", bench.context).states
+    states = create_scheduler("slurm", drafts.hurried(bench.slurm)).states
     judgement = judge.gather(watched, rule="", window=Window(), states=states)
     measurements.record_results(watched, judgement, now=NOW)
     for dry in (True, False):
@@ -308,9 +300,10 @@ def test_what_ran_out_of_the_devices_memory_would_again(
 ):
     shortage = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB.\n"
     for repeat in range(1, 6):
-        bench.end(repeat, state if repeat > 5 - fails else "COMPLETED")
-        if repeat > 5 - fails:
-            bench.log(repeat, shortage if repeat <= 5 - killed else "Killed\n")
+        if repeat <= 5 - fails:
+            bench.end(repeat)
+        else:
+            bench.end(repeat, state, log=shortage if repeat <= 5 - killed else "Killed\n")
     for cancelled in (True, False):
         plan = bench.look(cancelled=cancelled, exclude=exclude)
         assert list_numbers(plan.too_large) == too_large

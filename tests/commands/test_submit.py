@@ -26,8 +26,8 @@ from hpcbert.script.draft import Draft, by_hand
 from hpcbert.script.plan import MOST_INDICES, plan
 from hpcbert.system.runner import run
 from tests.kit import campaigns, drafts
-from tests.kit.cli import Cli, run_here
-from tests.kit.slurm import AWAY, Answer, Job, Programs, Slurm, failed
+from tests.kit.cli import run_here
+from tests.kit.slurm import AWAY, Answer, Job, Slurm, failed
 from tests.kit.waiting import CEILING, until
 
 JOBS = ["100", "101", "102", "103"]
@@ -55,10 +55,6 @@ def list_states(draft: Draft) -> list[str]:
     return [array.state for array in store.read_manifest(draft.directory).arrays]
 
 
-def list_options(slurm: Slurm) -> list[tuple[str, ...]]:
-    return [call[2:-1] for call in slurm.called("sbatch")]
-
-
 def test_one_sbatch_a_point_waits_for_the_one_before_and_the_manifest_is_first(tmp_path):
     draft, states = write(tmp_path), []
     slurm = Slurm(
@@ -71,11 +67,12 @@ def test_one_sbatch_a_point_waits_for_the_one_before_and_the_manifest_is_first(t
     assert states[3] == ["submitted"] * 3 + ["intended"]
     assert [call[0] for call in slurm.calls] == ["sbatch", "scontrol"] * 4
     assert all(call[1] == "--parsable" for call in slurm.calls[::2])
-    assert list_options(slurm) == [(), *((f"--dependency=afterany:{job}",) for job in JOBS[:3])]
+    words = [call[2:-1] for call in slurm.called("sbatch")]
+    assert words == [(), *((f"--dependency=afterany:{job}",) for job in JOBS[:3])]
     draft = write(tmp_path / "at once", concurrent_points=True)
     slurm = Slurm()
     submit(draft, slurm)
-    assert list_options(slurm) == [()] * 4
+    assert [call[2:-1] for call in slurm.called("sbatch")] == [()] * 4
 
 
 @pytest.mark.parametrize("crash_at", [1, 4])
@@ -89,6 +86,15 @@ def test_a_crash_after_sbatch_queued_loses_and_doubles_nothing(tmp_path, crash_a
     assert {array.job_id: array.name for array in campaign.arrays} == slurm.names
     assert submit(draft, slurm) == campaign
     assert list(slurm.jobs) == JOBS
+    # Of two submits one wins, and a dead one holds nothing.
+    draft, slurm = write(tmp_path / "2"), Slurm()
+    with store.locked(draft.directory), pytest.raises(UsageError, match="is working on this"):
+        submit(draft, slurm)
+    assert not slurm.jobs
+    (draft.directory / store.LOCK).write_text(f"{socket.gethostname()} 4194999\n")
+    submit(draft, slurm)
+    assert len(slurm.jobs) == 4
+    assert not (draft.directory / store.LOCK).exists()
 
 
 def test_a_busy_controller_is_asked_again_and_a_refusal_submits_no_more(tmp_path):
@@ -256,17 +262,6 @@ def test_what_was_changed_by_hand_is_not_submitted(tmp_path):
         flow.write_campaign(drafts.drafted(drafts.reference(tmp_path, runs=str(blocker))))
 
 
-def test_of_two_submits_one_wins_and_a_dead_one_holds_nothing(tmp_path):
-    draft, slurm = write(tmp_path), Slurm()
-    with store.locked(draft.directory), pytest.raises(UsageError, match="is working on this"):
-        submit(draft, slurm)
-    assert not slurm.jobs
-    (draft.directory / store.LOCK).write_text(f"{socket.gethostname()} 4194999\n")
-    submit(draft, slurm)
-    assert len(slurm.jobs) == 4
-    assert not (draft.directory / store.LOCK).exists()
-
-
 def test_the_callers_slurm_variables_do_not_leak(tmp_path, monkeypatch):
     """squeue obeys SQUEUE_PARTITION beside --name: a hidden job would be submitted again."""
     names = ("SBATCH_PARTITION", "SLURM_JOB_ID", "PMIX_RANK", "PYXIS_CONTAINER_IMAGE")
@@ -361,8 +356,20 @@ def test_more_repeats_than_indices_are_several_arrays(tmp_path):
     program = "\n".join(["SLURM_ARRAY_TASK_ID=17", *sorted(lines), 'echo "$((repeats + offset))"'])
     assert run(["bash", "-c", program]).stdout == "2017\n"
     assert run(["bash", "-n"], stdin=text).ok
-    # The cluster says how many indices it takes; a script to submit by hand has one array.
-    site = drafts.reference(tmp_path)
+    # A retry of a repeat beyond an array has indices within it.
+    draft = write(tmp_path, "fp32", most_indices=3)
+    first, second, *_ = draft.campaign.arrays
+    invalid = [retry.InvalidRepeat(array, array.repeats[1], "", "") for array in (first, second)]
+    watched = TrackedCampaign(draft.directory, draft.campaign)
+    findings = retry.RetryPlan(watched, tuple(invalid))
+    again = retry.plan_retry(findings, RetryPolicy(suspect=False), run=Slurm()).arrays
+    assert [(array.repeats, array.offset) for array in again] == [((2,), 0), ((5,), 3)]
+    assert again[1].request.array == "2%1"
+    assert again[1].script == second.script.removesuffix(".sbatch") + ".t1.sbatch"
+
+
+def test_the_cluster_says_how_many_indices_it_takes_and_a_script_by_hand_has_one_array(tmp_path):
+    site, recipe = drafts.reference(tmp_path), drafts.load()
     for answer, code, most in (
         ("MaxArraySize            = 4\nMaxJobCount = 10000\n", 0, 3),
         ("nothing of the kind", 0, MOST_INDICES),
@@ -370,52 +377,39 @@ def test_more_repeats_than_indices_are_several_arrays(tmp_path):
     ):
         context = SchedulerContext(Slurm(scontrol=Answer(answer, code)))
         assert scheduler.create_scheduler("slurm", context).most_repeats(site) == most
-    recipe = drafts.load()
     measurement_plan = plan(recipe, site, drafts.combined(Shape(1, 2), ("fp32",), repeats=1001))
     with pytest.raises(UsageError, match="at most 1000 repeats"):
         by_hand(measurement_plan, site, recipe, options=drafts.OPTIONS)
 
 
-def test_a_retry_of_repeats_beyond_an_array_has_indices_within_it(tmp_path):
-    draft = write(tmp_path, "fp32", most_indices=3)
-    first, second, *_ = draft.campaign.arrays
-    watched = TrackedCampaign(draft.directory, draft.campaign)
-    invalid = [
-        retry.InvalidRepeat(array, array.repeats[1], "FAILED", "x") for array in (first, second)
-    ]
-    findings = retry.RetryPlan(watched, tuple(invalid))
-    arrays = retry.plan_retry(findings, RetryPolicy(suspect=False), run=Slurm()).arrays
-    assert [(array.repeats, array.offset) for array in arrays] == [((2,), 0), ((5,), 3)]
-    assert arrays[1].request.array == "2%1"
-    assert arrays[1].script == second.script.removesuffix(".sbatch") + ".t1.sbatch"
-
-
 # --- Interrupts, and the command that goes on -----------------------------------------------------
 
 
-def interrupt(
-    hpcbert: Cli, slurm: Programs, number: int, *words: str, hold: int, **options: Any
-) -> tuple[int, str]:
-    """Submit four points, and send a signal while sbatch is called for the array of number `hold`."""
-    slurm.answers(sbatch=[*[None] * hold, Answer(acts=True, waits=True), None])
-    argv = ("submit", "--fw", "pytorch", "--nodes", "2", "--gpus-per-node", "8", "--scaling")
-    with hpcbert.start(*argv, *words, **options) as child:
-        until(lambda: slurm.waiting, "sbatch was never called", pause=0.01)
-        child.send_signal(number)
-        slurm.let_go()
-        out, _ = child.communicate(timeout=CEILING)
-    return child.returncode, out
+def ignore_hangups() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "hold"), [("SIGINT", 2), ("SIGTERM", 0), ("SIGHUP", 3)], ids=["INT", "TERM", "HUP"]
+    ("name", "hold", "start"),
+    [("SIGINT", 2, None), ("SIGTERM", 0, None), ("SIGHUP", 3, None), ("SIGHUP", 2, ignore_hangups)],
+    ids=["INT", "TERM", "HUP", "nohup"],
 )
-def test_an_interrupt_says_what_is_queued_and_how_to_go_on(hpcbert, slurm, name, hold):
-    code, out = interrupt(hpcbert, slurm, signal.Signals[name], "--json", hold=hold)
+def test_an_interrupt_says_what_is_queued_and_how_to_go_on(hpcbert, slurm, name, hold, start):
+    """The signal comes while sbatch is called for the array of number `hold`."""
+    slurm.answers(sbatch=[*[None] * hold, Answer(acts=True, waits=True), None])
+    words = ("submit", "--fw", "pytorch", "--nodes", "2", "--gpus-per-node", "8", "--scaling")
+    with hpcbert.start(*words, "--json", preexec_fn=start) as child:
+        until(lambda: slurm.waiting, "sbatch was never called", pause=0.01)
+        child.send_signal(signal.Signals[name])
+        slurm.let_go()
+        out, _ = child.communicate(timeout=CEILING)
     document = json.loads(out)
     (directory,) = store.find_campaigns(hpcbert.cwd / "runs")
-    assert code == document["exit_code"] == 130
+    assert child.returncode == document["exit_code"] == (130 if start is None else 0)
+    if start is not None:
+        assert all(array["job_id"] for array in document["data"]["arrays"])
+        return
     (error,) = document["errors"]
     assert error["code"] == "interrupted"
     ids, count = JOBS[: hold + 1], 3 - hold
@@ -434,13 +428,6 @@ def test_an_interrupt_says_what_is_queued_and_how_to_go_on(hpcbert, slurm, name,
         assert all("it was never submitted" in line for line in lines)
         advice = "run hpcbert submit --resume CAMPAIGN to continue the submission"
         assert f"UNKNOWN: {advice}" in result.stdout
-
-
-@pytest.mark.slow
-def test_under_nohup_the_end_of_a_connection_does_not_interrupt(hpcbert, slurm):
-    ignore = partial(signal.signal, signal.SIGHUP, signal.SIG_IGN)
-    code, out = interrupt(hpcbert, slurm, signal.SIGHUP, hold=2, preexec_fn=ignore)
-    assert (code, "4 points" in out) == (0, True)
 
 
 @pytest.mark.slow

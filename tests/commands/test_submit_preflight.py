@@ -24,6 +24,8 @@ pytestmark = pytest.mark.slow
 
 AFTER_PREFLIGHT = ["--dependency=afterok:100", "--kill-on-invalid-dep=yes"]
 STARTED: Event = {"event": "start", "job": "100_1"}
+ENDED: Event = {"event": "end", "exit": 0}
+FAILED: Event = {"event": "end", "exit": 1}
 
 
 def write(where: Path, **options: Any) -> Draft:
@@ -61,10 +63,6 @@ def measure(*slow: str) -> list[Event]:
     return [STARTED, *events, {"event": "fabric", "inside": 0, "between": 40000, "all": 9500}]
 
 
-def end(code: int = 0) -> Event:
-    return {"event": "end", "exit": code}
-
-
 def test_points_wait_for_the_preflight_and_the_next_campaign_for_the_last_point(tmp_path):
     draft, slurm = write(tmp_path / "a"), Slurm()
     after, kill = AFTER_PREFLIGHT
@@ -93,13 +91,13 @@ def test_points_wait_for_the_preflight_and_the_next_campaign_for_the_last_point(
 @pytest.mark.parametrize(
     ("events", "nodes", "options"),
     [
-        ([*measure("n2"), end()], 4, [["--exclude=n2"]] * 3),
-        ([*measure(), end()], 4, [[]] * 3),
+        ([*measure("n2"), ENDED], 4, [["--exclude=n2"]] * 3),
+        ([*measure(), ENDED], 4, [[]] * 3),
         (measure("n2"), 4, [[*AFTER_PREFLIGHT, "--exclude=n2"]] * 3),
         ([STARTED], 4, [AFTER_PREFLIGHT] * 3),
         # A node that can't be done without stays.
-        ([*measure("n2"), end()], 2, [["--exclude=n2"], ["--exclude=n2"], []]),
-        ([*measure(), end(1)], 4, None),
+        ([*measure("n2"), ENDED], 2, [["--exclude=n2"], ["--exclude=n2"], []]),
+        ([*measure(), FAILED], 4, None),
     ],
     ids=["over", "over, all well", "measured and not over", "running", "two nodes", "failed"],
 )
@@ -131,11 +129,11 @@ def test_what_it_found_is_said_in_words(tmp_path):
     for events, expected, warned in (
         ([], ["job 100, has not begun; all points wait"], True),
         ([STARTED], ["job 100, measures the network"], True),
-        ([STARTED, end(1)], ["job 100, failed, so no point runs: see "], True),
-        ([*measure(), end()], ["found none of 4 nodes far below"], False),
-        ([*measure("n2"), left_out, end()], [slow, "Excluded from 1 job: n2."], True),
+        ([STARTED, FAILED], ["job 100, failed, so no point runs: see "], True),
+        ([*measure(), ENDED], ["found none of 4 nodes far below"], False),
+        ([*measure("n2"), left_out, ENDED], [slow, "Excluded from 1 job: n2."], True),
         (
-            [*measure("n2"), spared, end()],
+            [*measure("n2"), spared, ENDED],
             [slow, "Job 103 runs on them nevertheless: it takes 4."],
             True,
         ),
@@ -157,13 +155,13 @@ def test_what_it_found_is_said_in_words(tmp_path):
         {"event": "spared", "job": []},
     )
     for event in damaged:
-        assert preflight.describe_preflight(track(draft, STARTED, event, end()))
+        assert preflight.describe_preflight(track(draft, STARTED, event, ENDED))
 
 
 def test_one_that_failed_gives_the_cause_and_points_lead_to_it(tmp_path):
     draft = write(tmp_path)
     submit_points(draft.directory, Slurm())
-    watched = track(draft, STARTED, end(1))
+    watched = track(draft, STARTED, FAILED)
     array = watched.campaign.preflight
     assert array
     log = preflight.find_log(watched, array)
