@@ -6,12 +6,11 @@ import hashlib
 import json
 import os
 import shutil
-import stat
 import struct
 import tempfile
 import tracemalloc
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,10 +27,10 @@ from tests.kit.campaigns import (
     report_states,
     unreachable,
 )
+from tests.kit.cases import cases
 
 ID = "20261121-pytorch-abc"
 TOKEN = "hf_abcdefghijklmnopqrstuv"
-Change = Callable[[Path], object]
 
 
 @pytest.fixture
@@ -116,21 +115,13 @@ def test_secrets_are_masked_once_more_and_later_changes_found(build, tmp_path):
         assert audit(directory).status == "changed"
 
 
-def test_a_secret_in_what_is_sealed_is_refused(built, tmp_path):
-    built.change(command=("hpcbert", f"--x={TOKEN}"))
-    message = r"manifest\.json: The file holds what looks like a secret"
-    with pytest.raises(CheckError, match=message) as refusal:
-        archive.pack(built.directory, tmp_path / "a.zip")
-    assert TOKEN not in str(refusal.value)
-    assert not [*tmp_path.glob("*.zip*"), *tmp_path.glob(".*")]
-
-
-def test_a_private_key_across_pieces_is_masked_and_mlperfs_keys_are_not(
+def test_private_keys_are_masked_and_a_secret_in_what_is_sealed_refused(
     built, tmp_path, monkeypatch
 ):
     record = ':::MLLOG {"time_ms": 1, "event_type": "POINT", "key": "init_start", "value": null}\n'
     built.log("1n1g", 2, record)
     assert not archive.pack(built.directory, tmp_path / "a.zip").masked
+    # A key across pieces.
     monkeypatch.setattr(archive, "_PIECE", 4096)
     key = "-----BEGIN RSA PRIVATE KEY-----\n" + "QUJD" * 50 + "\n-----END RSA PRIVATE KEY-----\n"
     for before in (0, 3500, 3900, 4090):
@@ -138,6 +129,12 @@ def test_a_private_key_across_pieces_is_masked_and_mlperfs_keys_are_not(
         target = archive.pack(built.directory, tmp_path / f"{before}.zip").path
         with zipfile.ZipFile(target) as packed:
             assert not [name for name in packed.namelist() if b"QUJD" in packed.read(name)]
+    built.change(command=("hpcbert", f"--x={TOKEN}"))
+    message = r"manifest\.json: The file holds what looks like a secret"
+    with pytest.raises(CheckError, match=message) as refusal:
+        archive.pack(built.directory, tmp_path / "sealed.zip")
+    assert TOKEN not in str(refusal.value)
+    assert not [*tmp_path.glob("*sealed*")]
 
 
 def test_nothing_is_overwritten_and_no_link_followed(built, tmp_path):
@@ -173,114 +170,73 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return archive.pack(built.directory, folder / "a.zip").path
 
 
-def add(name: str, mode: int = stat.S_IFREG | 0o600, size: int = 1) -> Change:
-    """Return how to add an entry, which declares a size; a name from `./` on is the campaign's."""
-
-    def change(path: Path) -> None:
-        info = zipfile.ZipInfo(f"{ID}/{name[2:]}" if name.startswith("./") else name)
-        info.external_attr, info.create_system = mode << 16, 3
-        with zipfile.ZipFile(path, "a") as target:
-            target.writestr(info, b"x")
-            # As ZIP's 64-bit extension does.
-            target.filelist[-1].file_size = size
-
-    return change
+def add_entry(path: Path, name: str, mode: int, size: int) -> None:
+    """Add an entry that declares a size, as ZIP's 64-bit extension does if it must."""
+    info = zipfile.ZipInfo(name.replace("ID", ID))
+    info.external_attr, info.create_system = mode << 16, 3
+    with zipfile.ZipFile(path, "a") as target:
+        target.writestr(info, b"x")
+        target.filelist[-1].file_size = size
 
 
-def patch(mark: bytes, offset: int, form: str, *values: int) -> Change:
-    """Return how to change fields after the last mark."""
-
-    def change(path: Path) -> None:
-        content = bytearray(path.read_bytes())
-        struct.pack_into(form, content, content.rindex(mark) + offset, *values)
-        path.write_bytes(content)
-
-    return change
-
-
-def rewrite(name: str, content: bytes | None) -> Change:
-    """Return how to give an entry other content, or to take it away."""
-
-    def change(path: Path) -> None:
-        with zipfile.ZipFile(path) as source:
-            files = {info.filename: source.read(info) for info in source.infolist()}
-        place = next(file for file in files if file.endswith(name))
-        files.pop(place)
-        with zipfile.ZipFile(path, "w") as target:
-            for entry, old in files.items():
-                target.writestr(entry, old)
-            if content is not None:
-                target.writestr(place, content, zipfile.ZIP_DEFLATED)
-
-    return change
+def rewrite(path: Path, name: str, content: bytes | None) -> None:
+    """Give an entry other content, or take it away."""
+    with zipfile.ZipFile(path) as source:
+        files = {info.filename: source.read(info) for info in source.infolist()}
+    with zipfile.ZipFile(path, "w") as target:
+        for entry, old in files.items():
+            new = content if entry.endswith(name) else old
+            if new is not None:
+                target.writestr(entry, new, zipfile.ZIP_DEFLATED)
 
 
-def repeat_manifest(path: Path) -> None:
-    with pytest.warns(UserWarning, match="Duplicate"):
-        add("./manifest.json")(path)
+def patch(path: Path, mark: bytes, offset: int, *values: int) -> None:
+    """Change fields of two bytes after the last mark."""
+    content = bytearray(path.read_bytes())
+    struct.pack_into(f"<{len(values)}H", content, content.rindex(mark) + offset, *values)
+    path.write_bytes(content)
 
 
-def understate_size(path: Path) -> None:
-    """Let a file unpack to 30 MB although its records say 10 bytes."""
-    rewrite("recipe.toml", bytes(30_000_000))(path)
-    size = struct.pack("<L", 30_000_000)
-    assert path.read_bytes().count(size) == 2
-    path.write_bytes(path.read_bytes().replace(size, struct.pack("<L", 10)))
-
-
-def add_zip64_locator(path: Path) -> None:
-    """Put what points to the end record of ZIP's 64-bit extension before the other."""
+def damage(path: Path, kind: str) -> None:
+    """Do to an archive what no table has words for."""
     content = path.read_bytes()
-    at = content.rindex(b"PK\x05\x06")
-    path.write_bytes(content[:at] + b"PK\x06\x07" + bytes(16) + content[at:])
-
-
-def cut(share: float) -> Change:
-    return lambda path: os.truncate(path, int(path.stat().st_size * share))
-
-
-FOREIGN = "not an archive of a campaign"
-DIFFERS = "recipe.toml: The file differs from what was packed"
-HOSTILE: dict[str, tuple[Change, str]] = {
-    "above": (add("../evil"), "'../evil' leads outside"),
-    "above, deeper": (add("./logs/../../../evil"), "leads outside"),
-    "absolute": (add("/tmp/evil"), "leads outside"),
-    "backslash": (add("./..\\evil"), "leads outside"),
-    "dot": (add("././x"), "leads outside"),
-    "link": (add("./logs/l", stat.S_IFLNK | 0o777), "is a link"),
-    "device": (add("./logs/d", stat.S_IFCHR | 0o666), "is a device, a pipe or a socket"),
-    "folder as a file": (add("./logs/f", stat.S_IFDIR | 0o700), "is a device, a pipe"),
-    "control characters": (add("./logs/\x1b[2J"), "has a name that is not printable"),
-    "endless name": (add("./logs/" + "x" * 2000), "has a name that is not printable, or too long"),
-    "same name twice": (repeat_manifest, "manifest.json' appears twice"),
-    "file and folder": (add("./manifest.json/x"), "is a file and a folder"),
-    "zeros, declared": (add("./logs/z", size=10_000_000_000), r"has 10,000,\d{3},\d{3} bytes"),
-    "zeros, undeclared": (understate_size, "damaged or cut short"),
-    "too many": (patch(b"PK\x05\x06", 8, "<2H", 65_000, 65_000), "has too many files"),
-    "more than ZIP counts": (add_zip64_locator, "has too many files"),
-    "encrypted": (patch(b"PK\x01\x02", 8, "<H", 1), "is encrypted"),
-    "lzma": (patch(b"PK\x01\x02", 10, "<H", 14), "by another method than deflate"),
-    "cut": (cut(0.98), "ZIP file was cut short"),
-    "empty": (cut(0), "is not a ZIP file"),
-    "text": (lambda path: path.write_text("hello\n" * 99), "is not a ZIP file"),
-    "another's folder": (add("other/manifest.json"), FOREIGN),
-    "something else": (rewrite(INDEX, None), FOREIGN),
-    "not JSON": (rewrite(INDEX, b"{"), FOREIGN),
-    "nesting": (rewrite(INDEX, b"[" * 100_000), FOREIGN),
-    "foreign JSON": (rewrite(INDEX, b'{"schema": 1}'), FOREIGN),
-    "future": (rewrite(INDEX, b'{"schema": 2}'), "has schema 2; this hpcbert reads 1"),
-    "a file too much": (add("./logs/x.log"), "that does not belong there: 'logs/x.log'"),
-    "changed": (rewrite("recipe.toml", b"x"), DIFFERS),
-    "missing": (rewrite("recipe.toml", None), DIFFERS),
-}
+    match kind:
+        case "nesting":
+            rewrite(path, INDEX, b"[" * 100_000)
+        case "cut":
+            path.write_bytes(content[:-99])
+        case "text":
+            path.write_text("hello\n" * 99)
+        case "repeat":
+            with pytest.warns(UserWarning, match="Duplicate"):
+                add_entry(path, "ID/manifest.json", 0o100600, 1)
+        case "understate":  # A file unpacks to 30 MB although its records say 10 bytes.
+            rewrite(path, "recipe.toml", bytes(30_000_000))
+            size = struct.pack("<L", 30_000_000)
+            assert path.read_bytes().count(size) == 2
+            path.write_bytes(path.read_bytes().replace(size, struct.pack("<L", 10)))
+        case "zip64":  # What points to the end record of ZIP's 64-bit extension.
+            at = content.rindex(b"PK\x05\x06")
+            path.write_bytes(content[:at] + b"PK\x06\x07" + bytes(16) + content[at:])
+        case "count":
+            patch(path, b"PK\x05\x06", 8, 65_000, 65_000)
+        case "encrypted":
+            patch(path, b"PK\x01\x02", 8, 1)
+        case "lzma":
+            patch(path, b"PK\x01\x02", 10, 14)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_archives_are_refused(name, packed, tmp_path):
-    change, message = HOSTILE[name]
+@cases
+def test_hostile_archives_are_refused(  # noqa: PLR0917
+    packed, tmp_path, entry, mode, size, file, content, kind, message
+):
     path = Path(shutil.copy(packed, tmp_path / "a.zip"))
-    change(path)
+    if entry:
+        add_entry(path, entry, mode or 0o100600, size or 1)
+    if file:
+        rewrite(path, file, None if content is None else content.encode())
+    damage(path, kind or "")
     tracemalloc.start()
     with pytest.raises(UsageError, match=message) as refusal, archive.open_archive(path):
         pass
@@ -292,7 +248,7 @@ def test_hostile_archives_are_refused(name, packed, tmp_path):
     assert peak < 150_000_000
 
 
-def test_what_is_no_file_is_refused_at_once(tmp_path):
+def test_what_is_no_archive_or_of_another_campaign_is_refused(built, tmp_path):
     pipe, folder = tmp_path / "p.zip", tmp_path / "d.zip"
     os.mkfifo(pipe)
     folder.mkdir()
@@ -300,17 +256,14 @@ def test_what_is_no_file_is_refused_at_once(tmp_path):
         message = "Can't read the archive"
         with pytest.raises(HpcbertError, match=message), archive.open_archive(path):
             pass
-
-
-def test_a_manifest_of_another_campaign_is_found_by_its_id(built, tmp_path):
-    """Whoever forges digests too is found by the campaign's own id."""
+    # Whoever forges digests too is found by the campaign's own id.
     path = archive.pack(built.directory, tmp_path / "a.zip").path
     text = (built.directory / "manifest.json").read_text().replace(ID, "other")
     with zipfile.ZipFile(path) as source:
         index = json.loads(source.read(f"{ID}/{INDEX}"))
     index["files"]["manifest.json"]["sha256"] = hashlib.sha256(text.encode()).hexdigest()
-    rewrite("manifest.json", text.encode())(path)
-    rewrite(INDEX, json.dumps(index).encode())(path)
+    rewrite(path, "manifest.json", text.encode())
+    rewrite(path, INDEX, json.dumps(index).encode())
     message = "belongs to another campaign"
     with pytest.raises(UsageError, match=message), archive.open_archive(path):
         pass

@@ -173,19 +173,6 @@ def test_mistakes_are_usage_errors(tmp_path, collect_json, words, complaint):
     assert complaint in document["errors"][0]["message"]
 
 
-def test_nothing_to_collect_is_an_error(tmp_path, collect):
-    (tmp_path / "empty").mkdir()
-    messages = {
-        (): "There is no campaign yet",
-        ("absent",): "There is no campaign 'absent'",
-        ("./absent",): "absent",
-        ("empty",): "No log has a name in DLPerf's form",
-    }
-    for words, message in messages.items():
-        result = collect(*words)
-        assert (result.returncode, message in result.stderr) == (2, True), words
-
-
 # --- Messages about logs without a number: the reason, the file, and what to type instead ----------
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
-import lzma
 import re
 
 import pytest
 
 from hpcbert.logs.setting import SIZES, Setting, model_facts, model_name
-from tests.kit import logs
+from tests.kit import cli, logs
 from tests.kit.cases import cases, read_constant
 from tests.kit.cli import Document, first_row, only_run
 from tests.kit.logs import write_file
@@ -83,11 +82,11 @@ def test_a_log_that_says_otherwise_is_refused_by_both_values(  # noqa: PLR0917
     assert (code, message in detail) == ("config", True), detail
 
 
-@pytest.mark.parametrize("word", ["packing", "packing=0", "packing=2.5", "nodes=2", "=2"])
-def test_a_setting_of_logs_is_a_known_name_and_a_whole_number(tmp_path, run, word):
+def test_a_setting_of_logs_is_a_known_name_and_a_whole_number(tmp_path, run):
     path = write_file(tmp_path, TF1, sample("ngc-tf1"))
-    document = run(path, "--fw", "ngc-tf1", "--set", word)
-    assert (document["exit_code"], "--set" in document["errors"][0]["message"]) == (2, True)
+    for word in ("packing", "packing=0", "packing=2.5", "nodes=2", "=2"):
+        document = run(path, "--fw", "ngc-tf1", "--set", word)
+        assert (document["exit_code"], "--set" in document["errors"][0]["message"]) == (2, True)
     twice = run(path, "--fw", "ngc-tf1", "--set", "packing=2", "--set", "packing=2")
     assert "twice" in twice["errors"][0]["message"]
 
@@ -101,17 +100,6 @@ def test_what_is_no_log_of_the_framework_says_what_it_is(  # noqa: PLR0917
     write_file(tmp_path, "oneflow/1n1g/bert_b32_fp32_1.log", data[:-9] if packed == "cut" else data)
     reason_code, detail = read_reason(run(tmp_path / "oneflow"))
     assert (reason_code, message in detail) == (code, True), detail
-
-
-def test_compressed_and_wide_logs_are_in_the_table(tmp_path, run):
-    data, packed = sample("ngc-tf1"), gzip.compress(sample("ngc-tf1"))
-    contents = {"1.log": data, "2.log.gz": packed, "3.log.xz": lzma.compress(data), "4.log": packed}
-    wide = data.decode().encode("utf-16")
-    for name, content in {**contents, "5.log": wide}.items():
-        write_file(tmp_path, f"ngc-tf1/1n8g/bert_b64_fp16_{name}", content)
-    for words in ((), ("--pattern", "bert_b{batch_size}_{precision}_{repeat}.log")):
-        runs = first_row(run(tmp_path / "ngc-tf1", *words))["runs"]
-        assert [entry["repeat"] for entry in runs] == [1, 2, 3, 4, 5]
 
 
 # --- Labels of real logs --------------------------------------------------------------------------
@@ -144,19 +132,6 @@ def test_each_label_that_nothing_confirms_is_marked_by_its_name(  # noqa: PLR091
     assert {*(labels or ())} <= {*row["unchecked"]}
     assert not {*(confirmed or ())} & {*row["unchecked"]}
     assert ("unchecked" in row["flags"]) is bool(row["unchecked"])
-
-
-def test_a_list_of_devices_says_how_many_they_are(tmp_path, run):
-    log = drop_lines("paddle", "TRAINERS|Local start")
-    words = [*options_of("paddle")]
-    for devices, gpus in (("4,5,6,7", 4), ("3", 1)):
-        write_file(tmp_path, "logs/run_1.log", f"gpus: {devices}\n{log}")
-        words[words.index("--gpus-per-node") + 1] = str(gpus)
-        row = first_row(run(tmp_path / "logs", *words))
-        assert row["runs"][0]["valid"], row
-        assert "gpus" not in row["unchecked"] or row["nodes"] == 1
-        words[words.index("--gpus-per-node") + 1] = str(gpus + 1)
-        assert f"gpus_per_node = {gpus}" in read_reason(run(tmp_path / "logs", *words))[1]
 
 
 def test_a_product_confirms_neither_of_its_factors(tmp_path, run, collect):
@@ -230,6 +205,7 @@ def test_a_campaign_counts_no_log_of_another_model_and_checks_all(build, collect
     assert "unchecked" not in row["flags"]
 
 
+@pytest.mark.slow
 def test_a_model_has_the_name_of_its_sizes():
     for model, (hidden, layers) in SIZES.items():
         assert model_name(Setting(hidden_size=hidden, layers=layers)) == model
@@ -238,18 +214,12 @@ def test_a_model_has_the_name_of_its_sizes():
     unnamed = [Setting(layers=4), Setting(hidden_size=1536), Setting()]
     assert [model_name(setting) for setting in unnamed] == [""] * 3
     assert model_facts("my-bert") == model_facts("bert") == {}
+    # They are those of the reference program.
+    pytest.importorskip("torch", reason="the reference workload needs PyTorch")
+    from hpcbert.workloads.bert_settings import MODELS
 
-
-@pytest.mark.slow
-def test_sizes_are_those_of_the_reference_program():
-    settings = pytest.importorskip("hpcbert.workloads.bert_settings", exc_type=ImportError)
-    models = settings.MODELS.items()
-    sizes = {f"bert-{name}": (hidden, layers) for name, (layers, hidden, _) in models}
+    sizes = {f"bert-{name}": (hidden, layers) for name, (layers, hidden, _) in MODELS.items()}
     assert sizes == SIZES
-
-
-def list_headings(document: Document) -> list[tuple[str, str]]:
-    return [(table["model"], table["precision"]) for table in document["data"]["tables"]]
 
 
 @cases
@@ -258,7 +228,7 @@ def test_a_table_of_another_model_is_not_headed_as_berts(  # noqa: PLR0917
 ):
     write_file(tmp_path, "logs/run_1.log", lines + drop_lines(recipe, OWN_SIZES if lost else ""))
     document = run(tmp_path / "logs", *options_of(recipe))
-    assert [heading for heading, _ in list_headings(document)] == [model]
+    assert [table["model"] for table in document["data"]["tables"]] == [model]
     # Whoever says that it is BERT is contradicted.
     code, detail = read_reason(run(tmp_path / "logs", *options_of(recipe), "--model", "bert-base"))
     assert (code, "--model says" in detail) == ("config", True)
@@ -278,7 +248,7 @@ def test_models_of_two_points_are_both_in_the_heading(tmp_path, run):
     write_file(tmp_path, "logs/run_2.log", f"building GPT2 model ...\n{halved}")
     shape = ("--nodes", "1", "--gpus-per-node", "8", "--precision", "fp32")
     document = run(tmp_path / "logs", "--fw", "megatron", "--pattern", "run_*.log", *shape)
-    assert {heading for heading, _ in list_headings(document)} == {"GPT2 or bert-base"}
+    assert {table["model"] for table in document["data"]["tables"]} == {"GPT2 or bert-base"}
 
 
 @pytest.mark.slow
@@ -292,7 +262,39 @@ def test_a_precision_that_a_program_names_elsewhere_is_read(  # noqa: PLR0917
         log = write_file(tmp_path, "logs/run_1.log", content)
         shape = ("--nodes", nodes or 1, "--gpus-per-node", 8)
         words = ("--fw", recipe, "--pattern", "*_{repeat}.log", *shape)
-        assert [heading for _, heading in list_headings(run(log, *words))] == [precision]
+        (table,) = run(log, *words)["data"]["tables"]
+        assert table["precision"] == precision
         code, detail = read_reason(run(log, *words, "--precision", "fp16"))
         assert code == "config"
         assert f"the log says precision = {precision}, --precision says fp16" in detail
+
+
+def test_logs_of_two_sequence_lengths_are_two_points_each_compared_with_its_own(tmp_path):
+    for repeat in range(1, 6):
+        for length, rate in ((128, 10.0), (512, 3.0)):
+            # The last log is invalid and belongs to the length that it states.
+            last, start = 50 if repeat == 5 else 120, 1763717655.5 + 10_000 * repeat
+            text = logs.log("1n1g", rate, iters=120, last=last, start=start)
+            text = text.replace(
+                'hpcbert-config {"', f'hpcbert-config {{"sequence_length": {length}, "'
+            )
+            write_file(tmp_path / "logs", f"{length}/pytorch/1n1g/bert_b4_fp32_{repeat}.log", text)
+    folder, saved = tmp_path / "logs", tmp_path / "saved.json"
+    tables = {
+        table["variant"]: table["rows"]
+        for table in cli.run("collect", folder, "--json").data["tables"]
+    }
+    assert {variant: round(row["median"]) for variant, (row,) in tables.items()} == {
+        "": 10,
+        "sequence_length=512": 3,
+    }
+    assert all(row["repeats"] == {"ok": 4, "asked": 5} for (row,) in tables.values())
+    assert cli.run("collect", folder).stdout.count("sequence_length=512") == 1
+    cli.run("collect", folder, "--format", "json", "--output", saved)
+    (comparison,) = cli.run("compare", saved, folder, "--json").data["comparisons"]
+    assert [round(point["ratio"], 6) for point in comparison["points"]] == [1.0, 1.0]
+    words = ("--by", "sequence-length", "--unit", "tokens", "--json")
+    (comparison,) = cli.run("compare", folder, *words).data["comparisons"]
+    assert {comparison["base"], comparison["new"]} == {"128", "512"}
+    ratio, expected = comparison["points"][0]["ratio"], 3 * 512 / (10 * 128)
+    assert ratio == pytest.approx(expected if comparison["base"] == "128" else 1 / expected)

@@ -22,7 +22,6 @@ from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import printed
 from tests.recipes import test_tinygrad as tinygrad
 from tests.recipes.test_hf_trainer import make_history, print_history
-from tests.recipes.test_packing import format_log
 
 NVIDIA_V1 = "logs/mlcommons+training_results_v1.0/50619b5/NVIDIA/results"
 START = 1763717655.5
@@ -421,25 +420,6 @@ def test_a_file_that_contradicts_the_log_next_to_it_leaves_no_number(tmp_path, c
     run = only_run(collect_json(tmp_path / "x", *TRAINER))
     assert (run["throughput"], run["reasons"][0]["code"]) == (None, "contradiction")
     assert name in run["reasons"][0]["detail"]
-
-
-@pytest.mark.parametrize("damage", ["start", "end"])
-def test_of_mlperfs_lines_those_of_the_end_must_be_whole(tmp_path, collect_json, damage):
-    rank = "device: cuda:0 n_gpu: 8, distributed training: True, 16-bits training: True"
-    for number in (1, 2, 3):
-        is_damaged = number == 2
-        ranks = 2 if is_damaged and damage == "start" else 8
-        text = format_log(ranks=ranks, extra=rank).decode().replace("1695000", f"169{number}000")
-        lines = text.replace("7759.98", f"77{number}9.98").splitlines(keepends=True)
-        if is_damaged and damage == "end":
-            lines = [line for line in lines if '"run_stop"' not in line]
-        write_file(tmp_path / "SYSTEM/bert", f"result_{number}.txt", "".join(lines))
-    row = first_row(collect_json(tmp_path / "SYSTEM/bert", "--set", "packing=2"))
-    assert [Path(run["log"]).name for run in row["runs"]] == [f"result_{n}.txt" for n in (1, 2, 3)]
-    reasons = [reason for run in row["runs"] for reason in run["reasons"]]
-    assert row["repeats"] == {"ok": 3 - len(reasons), "asked": 3}
-    assert [reason["code"] for reason in reasons] == ["incomplete"] * (damage == "end")
-    assert "run_stop" in str(reasons) or not reasons
 
 
 def test_lines_of_two_recipes_name_both(tmp_path, collect_json):
