@@ -1,9 +1,10 @@
-"""What every command keeps to: streams, JSON, exit codes, and what it does not load."""
+"""What every command keeps to: streams, JSON, exit codes, permissions, and what it does not load."""
 
 from __future__ import annotations
 
 import json
 import os
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -75,6 +76,35 @@ def test_colour_follows_flag_then_variables(tmp_path: Path) -> None:
     assert "\x1b[" in process("--color", "always", *words).stderr
     assert "\x1b[" in process(*words, FORCE_COLOR="1").stderr
     assert "\x1b[" not in process(*words, FORCE_COLOR="1", NO_COLOR="1").stderr
+
+
+@pytest.mark.parametrize(("umask", "mode_of_folders"), [(0o002, 0o775), (0o077, 0o700)])
+def test_what_is_written_has_the_permissions_of_the_umask(
+    umask: int, mode_of_folders: int, run_commands: Callable[..., list[CliResult]],
+    tmp_path: Path, logs: Path,
+) -> None:  # fmt: skip
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "sbatch").write_text(f"#!/bin/sh\numask >{tmp_path}/its-umask\necho 7\n")
+    (tools / "sbatch").chmod(0o755)
+    earlier = {*tmp_path.rglob("*"), tmp_path / "results", tmp_path / "home"}
+    words = ["submit", "--fw", "oneflow", "--rehearse", "--scheduler", "slurm"]
+    command_lines = [
+        ["init", "--local"],
+        [*words, "--data", "/d", "--source", "/s", "--runs", str(tmp_path / "deep" / "runs")],
+        ["render", "--output", str(tmp_path / "scripts")],
+        ["collect", str(logs), "--output", str(tmp_path / "table.md")],
+    ]
+    for result in run_commands(command_lines, umask=umask, PATH=f"{tools}:/usr/bin:/bin"):
+        assert result.returncode == 0, result
+    created = [path for path in tmp_path.rglob("*") if path not in earlier]
+    created = [path for path in created if not path.is_symlink() and path.parent.name != "results"]
+    created.remove(tmp_path / "its-umask")
+    assert len(created) > 11
+    for path in created:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        assert mode == (mode_of_folders & ~(0 if path.is_dir() else 0o111)), (path, oct(mode))
+    assert int((tmp_path / "its-umask").read_text(), 8) == umask | 0o002
 
 
 def test_status_words_of_the_envelope() -> None:

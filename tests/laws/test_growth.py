@@ -15,7 +15,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from time import gmtime, strftime
-from typing import Any
 
 import pytest
 
@@ -34,8 +33,6 @@ from tests.kit.slurm import Slurm
 
 pytestmark = pytest.mark.slow
 FEW, MANY = 6, 24
-# Beyond MANY / FEW: sorting takes a logarithm more, and some calls come once a block of data.
-SLACK, SOME = 1.4, 64
 # How often each function was called, by its place in the source.
 Calls = dict[str, int]
 
@@ -46,155 +43,157 @@ def count_calls(act: Callable[[], object]) -> Calls:
     profile = cProfile.Profile()
     profile.runcall(act)
     stats = pstats.Stats(profile).stats  # type: ignore[attr-defined]
-    # What the stand-ins do is their own affair.
-    return {
-        f"{file}:{line} {name}": stat[1]
-        for (file, line, name), stat in stats.items()
-        if "tests/kit" not in file
-    }
+    return {f"{file}:{line} {name}": stat[1] for (file, line, name), stat in stats.items()}
 
 
-def shapes(number: int) -> list[str]:
+def check_growth(folder: Path, count: Callable[[Path, int], Calls]) -> tuple[Calls, Calls]:
+    """Of four times as much, nothing is called more than four times as often; return both counts.
+
+    Beyond that: sorting takes a logarithm more, and some calls come once a block of data.
+    """
+    count(folder / "first", 2)  # imports
+    small, large = count(folder / "few", FEW), count(folder / "many", MANY)
+    for name, calls in large.items():
+        most = small.get(name, 0) * MANY / FEW * 1.4 + 64
+        assert calls <= most or "tests/kit" in name, (name, small.get(name, 0), calls)
+    return small, large
+
+
+def build(runs: Path, *shapes: str, repeats: int = 1, name: str = "20261121-pytorch-abc") -> Built:
+    built = campaigns.campaign(runs, *shapes, repeats=repeats, name=name)
+    built.finish()
+    return built
+
+
+def list_shapes(number: int) -> list[str]:
     return [f"{nodes}n1g" for nodes in range(1, number + 1)]
 
 
-def build_points(runs: Path, number: int) -> Built:
-    built = campaigns.campaign(runs, *shapes(number), repeats=1)
-    built.finish()
-    return built
-
-
-def build_repeats(runs: Path, number: int, name: str = "20261121-pytorch-abc") -> Built:
-    built = campaigns.campaign(runs, "1n1g", name=name, repeats=number)
-    built.finish()
-    return built
-
-
-def build_nodes(runs: Path, number: int) -> Built:
-    shape, names = f"{number}n1g", [f"n{at}" for at in range(1, number + 1)]
-    built = campaigns.campaign(runs, shape, repeats=1)
-    built.mark(shape, 1, *STARTED, nodelist=",".join(names), host="n1", job="70_1")
-    built.mark(shape, 1, *ended(0))
-    built.log(shape, 1, built.text(shape, 10.0 * number))
-    campaigns.write_nodes(built.directory, built.array(shape), 1, *map(campaigns.node, names))
-    return built
-
-
-def collect_paths(*paths: Path) -> Calls:
+def count_collect(folder: Path) -> Calls:
     states = campaigns.report_states()
-    return count_calls(lambda: campaigns.collect_campaigns(*paths, states=states))
+    return count_calls(lambda: campaigns.collect_campaigns(folder, states=states))
 
 
-def make_slurm(built: Built, state: str, **changes: Any) -> Slurm:
+def make_slurm(built: Built, state: str) -> Slurm:
     repeats = built.campaign.arrays[0].repeats
-    return Slurm(
-        sacct=["".join(built.sacct(repeat, state) for repeat in repeats)],
-        **{"squeue": ["".join(built.squeue(repeat, state) for repeat in repeats)], **changes},
-    )
+    squeue = "".join(built.squeue(repeat, state) for repeat in repeats if state == "RUNNING")
+    return Slurm(sacct=["".join(built.sacct(repeat, state) for repeat in repeats)], squeue=[squeue])
 
 
-def track_repeats(runs: Path, number: int) -> Calls:
-    built = build_repeats(runs, number)
-    tracker = Tracker([built], run=make_slurm(built, "RUNNING"))
+def test_collected_points_and_repeats(tmp_path: Path) -> None:
+    def collect_points(runs: Path, number: int) -> Calls:
+        return count_collect(build(runs, *list_shapes(number)).directory)
 
-    def poll() -> None:
-        tracker.poll()
-        tracker.has_news()
-        tracker.is_over()
-        assert not any(tracker.is_final(repeat.key) for repeat in built.repeats)
+    def collect_repeats(runs: Path, number: int) -> Calls:
+        return count_collect(build(runs, "1n1g", repeats=number).directory)
 
-    return count_calls(poll)
+    check_growth(tmp_path / "points", collect_points)
+    check_growth(tmp_path / "repeats", collect_repeats)
 
 
-def retry_repeats(runs: Path, number: int) -> Calls:
-    built = build_repeats(runs, number)
-    slurm = make_slurm(built, "FAILED", squeue=[""])
-    return count_calls(lambda: retry.find_invalid(built.directory, RetryPolicy(), run=slurm))
+def test_collected_nodes(tmp_path: Path) -> None:
+    def collect_nodes(runs: Path, number: int) -> Calls:
+        shape, names = f"{number}n1g", [f"n{at}" for at in range(1, number + 1)]
+        built = campaigns.campaign(runs, shape, repeats=1)
+        built.mark(shape, 1, *STARTED, nodelist=",".join(names), host="n1", job="70_1")
+        built.mark(shape, 1, *ended(0))
+        built.log(shape, 1, built.text(shape, 10.0 * number))
+        campaigns.write_nodes(built.directory, built.array(shape), 1, *map(campaigns.node, names))
+        return count_collect(built.directory)
+
+    check_growth(tmp_path, collect_nodes)
 
 
-def submit_points(runs: Path, number: int) -> Calls:
-    built = campaigns.campaign(runs, *shapes(number), repeats=1, jobs=("",) * number)
-    arrays = []
-    for array in built.campaign.arrays:
-        text = f"#!/bin/bash\n#SBATCH --job-name={array.name}\n#SBATCH --array=1-1\n"
-        (built.directory / array.script).write_text(text)
-        arrays.append(replace(array, script_sha256=hashlib.sha256(text.encode()).hexdigest()))
-    built.change(arrays=tuple(arrays))
-    slurm = Slurm()
-    calls = count_calls(lambda: submit(built.directory, SchedulerContext(slurm)))
-    assert slurm.count("sbatch") == number
-    return calls
-
-
-def draft_points(runs: Path, number: int) -> Calls:
-    request = combined(Shape(1, 1), ("fp32",), tuple(range(1, number + 1)))
-    return count_calls(lambda: write_campaign(drafted(runs, request)))
-
-
-def list_campaigns(runs: Path, number: int) -> Calls:
-    for index in range(number):
-        build_repeats(runs, 2, f"20261121-pytorch-{index:03}")
-    return count_calls(lambda: list_overviews(runs, Filter(), now=0))
-
-
-def collect_campaigns_at_once(runs: Path, number: int) -> Calls:
-    """Collect campaigns of one folder that ran at the same time, each on a node of its own."""
-    start, step = STARTED
-    stamp = strftime("%Y%m%dT%H%M%SZ", gmtime(WRITTEN - 60))
-    for index in range(number):
-        name, host = f"{stamp}-pytorch-n{index}", f"n{index}"
-        point = Point("pytorch", name, Shape(1, 1), "fp32", 4)
-        built = campaigns.campaign(runs, "1n1g", name=name, repeats=1, point=point)
-        built.mark("1n1g", 1, {**start, "nodelist": host, "host": host}, step, time=WRITTEN)
-        built.mark("1n1g", 1, *ended(0), time=WRITTEN + 30)
-        os.utime(built.status_path("1n1g", 1), (WRITTEN + 30, WRITTEN + 30))
-        built.log("1n1g", 1, built.text("1n1g", 10.0, start=WRITTEN))
-    return collect_paths(runs)
-
-
-def read_logs(folder: Path, number: int) -> Calls:
-    for index in range(number):
-        text = f"log {index}\n{log('1n1g', 10 + index / 100)}"
-        write_file(folder, f"pytorch/1n1g/bert_b4_fp32_{index}.log", text)
-    places, request = collect.find_places(), collect.CollectRequest()
-    return count_calls(lambda: collect.load_result_set([str(folder)], places, request))
-
-
-CASES: dict[str, Callable[[Path, int], Calls]] = {
-    "collect-points": lambda folder, number: collect_paths(build_points(folder, number).directory),
-    "collect-repeats": lambda folder, number: collect_paths(build_repeats(folder, number).directory),
-    "collect-nodes": lambda folder, number: collect_paths(build_nodes(folder, number).directory),
-    "track-repeats": track_repeats,
-    "draft-points": draft_points,
-    "submit-points": submit_points,
-    "campaigns-at-once": collect_campaigns_at_once,
-    "list-campaigns": list_campaigns,
-    "retry-repeats": retry_repeats,
-    "logs-of-repeats": read_logs,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_of_four_times_as_much_nothing_is_called_more_than_four_times_as_often(
-    tmp_path: Path, case: str
+def test_collected_campaigns_that_ran_at_the_same_time_each_on_a_node_of_its_own(
+    tmp_path: Path,
 ) -> None:
-    count = CASES[case]
-    count(tmp_path / "first", 2)  # imports
-    small, large = count(tmp_path / "few", FEW), count(tmp_path / "many", MANY)
-    most = {name: small.get(name, 0) * MANY / FEW * SLACK + SOME for name in large}
-    assert {name: (small.get(name, 0), n) for name, n in large.items() if n > most[name]} == {}
+    def collect_campaigns(runs: Path, number: int) -> Calls:
+        start, step = STARTED
+        stamp = strftime("%Y%m%dT%H%M%SZ", gmtime(WRITTEN - 60))
+        for index in range(number):
+            name, host = f"{stamp}-pytorch-n{index}", f"n{index}"
+            point = Point("pytorch", name, Shape(1, 1), "fp32", 4)
+            built = campaigns.campaign(runs, "1n1g", name=name, repeats=1, point=point)
+            built.mark("1n1g", 1, {**start, "nodelist": host, "host": host}, step, time=WRITTEN)
+            built.mark("1n1g", 1, *ended(0), time=WRITTEN + 30)
+            os.utime(built.status_path("1n1g", 1), (WRITTEN + 30, WRITTEN + 30))
+            built.log("1n1g", 1, built.text("1n1g", 10.0, start=WRITTEN))
+        return count_collect(runs)
+
+    check_growth(tmp_path, collect_campaigns)
 
 
-@pytest.mark.parametrize("count", [draft_points, submit_points])
-def test_a_point_more_is_flushed_twice_and_its_template_compiled_never(
-    tmp_path: Path, count: Callable[[Path, int], Calls]
-) -> None:
-    """Once as its script is written, once before sbatch is called for it."""
-    draft_points(tmp_path / "first", 2)
-    small, large = count(tmp_path / "few", FEW), count(tmp_path / "many", MANY)
+def test_tracked_and_retried_repeats(tmp_path: Path) -> None:
+    def track_repeats(runs: Path, number: int) -> Calls:
+        built = build(runs, "1n1g", repeats=number)
+        tracker = Tracker([built], run=make_slurm(built, "RUNNING"))
+
+        def poll() -> None:
+            tracker.poll()
+            tracker.has_news()
+            tracker.is_over()
+            assert not any(tracker.is_final(repeat.key) for repeat in built.repeats)
+
+        return count_calls(poll)
+
+    def retry_repeats(runs: Path, number: int) -> Calls:
+        built = build(runs, "1n1g", repeats=number)
+        slurm = make_slurm(built, "FAILED")
+        return count_calls(lambda: retry.find_invalid(built.directory, RetryPolicy(), run=slurm))
+
+    check_growth(tmp_path / "track", track_repeats)
+    check_growth(tmp_path / "retry", retry_repeats)
+
+
+def assert_flushed_once_more_and_never_compiled(small: Calls, large: Calls) -> None:
     flushes, compilations = (
         [sum(n for name, n in calls.items() if word in name) for calls in (small, large)]
         for word in ("posix.fsync", "jinja2/lexer.py")
     )
     assert flushes[1] - flushes[0] == MANY - FEW
     assert compilations[0] == compilations[1]
+
+
+def test_drafted_points_are_flushed_as_their_script_is_written(tmp_path: Path) -> None:
+    def draft_points(runs: Path, number: int) -> Calls:
+        request = combined(Shape(1, 1), ("fp32",), tuple(range(1, number + 1)))
+        return count_calls(lambda: write_campaign(drafted(runs, request)))
+
+    assert_flushed_once_more_and_never_compiled(*check_growth(tmp_path, draft_points))
+
+
+def test_submitted_points_are_flushed_before_sbatch_is_called_for_them(tmp_path: Path) -> None:
+    def submit_points(runs: Path, number: int) -> Calls:
+        built = campaigns.campaign(runs, *list_shapes(number), repeats=1, jobs=("",) * number)
+        arrays = []
+        for array in built.campaign.arrays:
+            text = f"#!/bin/bash\n#SBATCH --job-name={array.name}\n#SBATCH --array=1-1\n"
+            (built.directory / array.script).write_text(text)
+            arrays.append(replace(array, script_sha256=hashlib.sha256(text.encode()).hexdigest()))
+        built.change(arrays=tuple(arrays))
+        slurm = Slurm()
+        calls = count_calls(lambda: submit(built.directory, SchedulerContext(slurm)))
+        assert slurm.count("sbatch") == number
+        return calls
+
+    assert_flushed_once_more_and_never_compiled(*check_growth(tmp_path, submit_points))
+
+
+def test_listed_campaigns(tmp_path: Path) -> None:
+    def list_campaigns(runs: Path, number: int) -> Calls:
+        for index in range(number):
+            build(runs, "1n1g", repeats=2, name=f"20261121-pytorch-{index:03}")
+        return count_calls(lambda: list_overviews(runs, Filter(), now=0))
+
+    check_growth(tmp_path, list_campaigns)
+
+
+def test_logs_of_repeats(tmp_path: Path) -> None:
+    def read_logs(folder: Path, number: int) -> Calls:
+        for index in range(number):
+            text = f"log {index}\n{log('1n1g', 10 + index / 100)}"
+            write_file(folder, f"pytorch/1n1g/bert_b4_fp32_{index}.log", text)
+        places, request = collect.find_places(), collect.CollectRequest()
+        return count_calls(lambda: collect.load_result_set([str(folder)], places, request))
+
+    check_growth(tmp_path, read_logs)

@@ -151,38 +151,6 @@ def histories(draw: st.DrawFn) -> Truth:
     )
 
 
-def follow_history(truth: Truth, watched: Built) -> None:
-    """Track a history to its end, comparing every poll with the truth."""
-    tracker = Tracker(
-        [watched], run=truth, environ={}, clock=lambda: float(T + truth.now), chance=lambda: 0.0
-    )
-    (slurm,) = tracker._pollers
-    assert isinstance(slurm, SlurmPoller)
-    while not tracker.is_over():
-        truth.asked.clear()
-        truth.write(watched)
-        tracker.poll()
-        truth.polls += 1
-        assert all(count <= 1 for count in truth.asked.values())
-        assert truth.polls < 400, "it must come to an end"
-        for (_, repeat), state in tracker.states.items():
-            if state.kind == "succeeded":
-                newest = truth.newest(repeat - 1)
-                assert newest is not None
-                # While a command that would know better fails, the job's own word is shown, and as
-                # such.
-                unheard = "failed" in {slurm._watcher.answer, slurm._squeue}
-                by_record = state.source == "status-file" and any(
-                    run.exit == 0 for run in truth.runs[repeat - 1] if run.end <= truth.now and run.wrote
-                )  # fmt: skip
-                assert newest.state_at(truth.now) == "COMPLETED" or (by_record and unheard)
-        truth.now += max(1, int(tracker.pause()))
-    for (_, repeat), state in tracker.states.items():
-        assert state.word == truth.runs[repeat - 1][-1].state
-        if state.source == "sacct":  # squeue does not tell how often a job was requeued
-            assert state.attempt == len(truth.runs[repeat - 1]) - 1
-
-
 def test_tracking_tells_the_truth_in_the_end_and_no_success_before_it(
     tracked: Callable[..., Built],
 ) -> None:
@@ -191,6 +159,37 @@ def test_tracking_tells_the_truth_in_the_end_and_no_success_before_it(
     @settings(max_examples=60, deadline=None)
     @given(histories())
     def check(truth: Truth) -> None:
-        follow_history(truth, built)
+        """Track a history to its end, comparing every poll with the truth."""
+        tracker = Tracker(
+            [built], run=truth, environ={}, clock=lambda: float(T + truth.now), chance=lambda: 0.0
+        )
+        (slurm,) = tracker._pollers
+        assert isinstance(slurm, SlurmPoller)
+        while not tracker.is_over():
+            truth.asked.clear()
+            truth.write(built)
+            tracker.poll()
+            truth.polls += 1
+            assert all(count <= 1 for count in truth.asked.values())
+            assert truth.polls < 400, "it must come to an end"
+            # While a command that would know better fails, the job's own word is shown, and as such.
+            unheard = "failed" in {slurm._watcher.answer, slurm._squeue}
+            for (_, repeat), state in tracker.states.items():
+                newest = truth.newest(repeat - 1)
+                if (
+                    state.kind == "succeeded"
+                    and newest
+                    and newest.state_at(truth.now) != "COMPLETED"
+                ):
+                    runs = [run for run in truth.runs[repeat - 1] if run.end <= truth.now]
+                    assert unheard
+                    assert state.source == "status-file"
+                    assert any(run.wrote and run.exit == 0 for run in runs)
+                assert newest or state.kind != "succeeded"
+            truth.now += max(1, int(tracker.pause()))
+        for (_, repeat), state in tracker.states.items():
+            assert state.word == truth.runs[repeat - 1][-1].state
+            if state.source == "sacct":  # squeue does not tell how often a job was requeued
+                assert state.attempt == len(truth.runs[repeat - 1]) - 1
 
     check()

@@ -41,19 +41,6 @@ def list_commands() -> Iterator[tuple[str, click.Command]]:
                 yield full_name, inner
 
 
-def list_command_lines(value: str) -> list[list[str]]:
-    """Return a command line for each place that takes a path, with this one there."""
-    lines = []
-    for name, parameter in (
-        (name, part) for name, entry in list_commands() for part in entry.params
-    ):
-        if parameter.name in PATHS and not getattr(parameter, "is_flag", False):
-            is_option = isinstance(parameter, click.Option)
-            words = [*NEEDS.get(name, []), parameter.opts[-1]] if is_option else []
-            lines.append([*name.split(), *words, value, "--json"])
-    return lines  # fmt: skip
-
-
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:
     """A directory whose folders can be removed after the test."""
@@ -64,21 +51,6 @@ def home(tmp_path: Path) -> Iterator[Path]:
             path.chmod(0o700)
 
 
-@pytest.fixture
-def campaign(home: Path, run_commands: RunCommands) -> Path:
-    """Return a campaign that was submitted to a Slurm that answers nothing else."""
-    tools = home / "tools"
-    tools.mkdir()
-    (tools / "sbatch").write_text("#!/bin/sh\necho 7\n")
-    (tools / "sbatch").chmod(0o755)
-    words = ["submit", "--fw", "oneflow", "--rehearse", "--scheduler", "slurm", "--json"]
-    words += ["--runs", str(home / "runs"), "--data", "/d", "--source", "/s"]
-    (result,) = run_commands([words], PATH=f"{tools}:{os.environ['PATH']}")
-    assert result.returncode == 0, result
-    shutil.rmtree(tools)
-    return Path(result.document["data"]["directory"])
-
-
 def test_a_path_that_cannot_be_used_is_a_sentence_everywhere(
     home: Path, run_commands: RunCommands
 ) -> None:
@@ -87,7 +59,14 @@ def test_a_path_that_cannot_be_used_is_a_sentence_everywhere(
     (home / "file").write_text("x")
     (home / "loop").symlink_to("loop")
     paths = [str(home / name) for name in ("locked/inner", "file/inner", "loop", "x" * 300)]
-    lines = [line for path in paths for line in list_command_lines(path)]
+    lines = []
+    for name, parameter in (
+        (name, param) for name, entry in list_commands() for param in entry.params
+    ):
+        if parameter.name in PATHS and not getattr(parameter, "is_flag", False):
+            is_option = isinstance(parameter, click.Option)
+            words = [*NEEDS.get(name, []), parameter.opts[-1]] if is_option else []
+            lines += [[*name.split(), *words, path, "--json"] for path in paths]
     assert len(lines) > 4 * 30
     for words, result in zip(lines, run_commands(lines, cwd=home), strict=True):
         result.check(as_json=True)
@@ -110,19 +89,29 @@ def test_every_command_survives_the_loss_of_its_working_directory(
 
 
 def test_a_campaign_with_something_unreadable_in_it_is_not_an_empty_one(
-    campaign: Path, run_commands: RunCommands
+    home: Path, run_commands: RunCommands
 ) -> None:
+    """It was submitted to a Slurm that answers nothing else."""
+    tools = home / "tools"
+    tools.mkdir()
+    (tools / "sbatch").write_text("#!/bin/sh\necho 7\n")
+    (tools / "sbatch").chmod(0o755)
+    words = ["submit", "--fw", "oneflow", "--rehearse", "--scheduler", "slurm", "--json"]
+    words += ["--runs", str(home / "runs"), "--data", "/d", "--source", "/s"]
+    (submitted,) = run_commands([words], PATH=f"{tools}:{os.environ['PATH']}")
+    campaign = Path(submitted.data["directory"])
+    shutil.rmtree(tools)
     copies = []
     for name in (".", "manifest.json", "status", "logs"):
         copies.append(campaign.parents[1] / name.replace(".", "dot") / campaign.name)
         shutil.copytree(campaign, copies[-1])
         (copies[-1] / name).chmod(0)
     commands = read_constant(__file__, "READERS")
-    lines = [[*words.split(), str(copy), "--json"] for copy in copies for words in commands]
-    for words, result in zip(lines, run_commands(lines), strict=True):
+    lines = [[*text.split(), str(copy), "--json"] for copy in copies for text in commands]
+    for line, result in zip(lines, run_commands(lines), strict=True):
         result.check(as_json=True)
         # All of it was submitted: nothing has to be read.
-        assert result.returncode or words[0] == "submit", result
+        assert result.returncode or line[0] == "submit", result
     campaign.parent.chmod(0o300)
     lines = [[word, "--json"] for word in ("audit", "collect", "logs", "retry")]
     for result in run_commands(lines, HPCBERT_RUNS=str(campaign.parent)):

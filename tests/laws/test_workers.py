@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.campaigns import Built, campaign
+from tests.kit.campaigns import campaign
 from tests.kit.cases import read_constant
 from tests.kit.logs import TEST_RECIPES, log
 from tests.kit.paths import REPOSITORY
@@ -36,29 +36,20 @@ def run_program(processes: int, *words: str) -> str:
     return _NOW.sub("", result.stdout)
 
 
-def damage_runs(built: Built) -> None:
-    """Cut logs short, or replace them by copies, zero bytes, errors, or nothing."""
-    chance = random.Random(16)
-    for array in built.campaign.arrays:
-        shape = str(array.point.shape)
-        for repeat in array.repeats:
-            text = built.text(shape, 8.0, last=repeat, nan_at=repeat)
-            kinds = (
-                *(text, text.replace("loss", "l\x1b[31moss"), built.text(shape, 8.0), "\0" * 5000),
-                "RuntimeError: CUDA error: out of memory\n",
-            )
-            if chance.random() < 0.6:
-                built.log(shape, repeat, chance.choice(kinds))
-            elif chance.random() < 0.2:
-                built.log_path(shape, repeat).unlink()
-
-
 @pytest.mark.parametrize("damaged", [False, True])
 def test_a_campaign(tmp_path: Path, *, damaged: bool) -> None:
     built = campaign(tmp_path / "runs", "1n1g", "1n2g", "1n4g", "2n4g", repeats=3)
     built.finish()
-    if damaged:
-        damage_runs(built)
+    chance = random.Random(16)
+    for repeat in built.repeats if damaged else ():
+        number, shape = repeat.number, str(repeat.array.point.shape)
+        text = built.text(shape, 8.0, last=number, nan_at=number)
+        copy, oom = built.text(shape, 8.0), "RuntimeError: CUDA error: out of memory\n"
+        kinds = (text, text.replace("loss", "l\x1b[31moss"), copy, "\0" * 5000, oom)
+        if chance.random() < 0.6:
+            built.log(shape, number, chance.choice(kinds))
+        elif chance.random() < 0.2:
+            built.log_path(shape, number).unlink()
     shutil.copytree(built.directory, tmp_path / "kept")
     outputs = []
     for processes in (1, 3, 3):

@@ -11,22 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpcbert import model
 from hpcbert.errors import UsageError
-from hpcbert.model import (
-    Attempt,
-    Counted,
-    Difference,
-    Group,
-    Material,
-    Measured,
-    Note,
-    Origin,
-    Protocol,
-    Provenance,
-    Reason,
-    Run,
-    Shape,
-)
 from hpcbert.results.document import (
     NodeFacts,
     ResultSet,
@@ -53,7 +39,7 @@ def draw_some(values: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ..
 
 listed, pairs = draw_some(texts), draw_some(st.tuples(texts, texts))
 attempts = st.builds(
-    Attempt, counts, texts, texts, texts, listed, seconds, seconds, texts, state_source=texts
+    model.Attempt, counts, texts, texts, texts, listed, seconds, seconds, texts, state_source=texts
 )
 RUN: dict[str, Any] = {
     "state": texts,
@@ -63,25 +49,25 @@ RUN: dict[str, Any] = {
     "flags": listed,
     "attempts": draw_some(attempts),
     "environments": pairs,
-    "notes": draw_some(st.builds(Note, texts, texts)),
+    "notes": draw_some(st.builds(model.Note, texts, texts)),
 }
-reasons = st.tuples(st.builds(Reason, st.just("loss"), texts))
-runs = st.builds(Run, counts, counts, speeds, st.just(True), st.just(()), **RUN) | st.builds(
-    Run, counts, counts, st.none() | speeds, st.just(False), reasons, **RUN
+reasons = st.tuples(st.builds(model.Reason, st.just("loss"), texts))
+runs = st.builds(model.Run, counts, counts, speeds, st.just(True), st.just(()), **RUN) | st.builds(
+    model.Run, counts, counts, st.none() | speeds, st.just(False), reasons, **RUN
 )
 scopes = st.sampled_from(("nodes", "repeats", "points"))
 points = st.builds(
-    Measured,
-    group=st.builds(Group, names, names, names, counts, names, texts),
-    shape=st.builds(Shape, counts, counts),
+    model.Measured,
+    group=st.builds(model.Group, names, names, names, counts, names, texts),
+    shape=st.builds(model.Shape, counts, counts),
     asked=counts,
     runs=draw_some(runs),
     flags=listed,
     differences=draw_some(
-        st.builds(Difference, texts, scopes, draw_some(st.tuples(texts, listed)))
+        st.builds(model.Difference, texts, scopes, draw_some(st.tuples(texts, listed)))
     ),
-    counted=st.none() | st.builds(Counted, counts, st.none() | st.just(99), texts),
-    origin=st.none() | st.builds(Origin, st.sampled_from(("campaign", "logs")), texts),
+    counted=st.none() | st.builds(model.Counted, counts, st.none() | st.just(99), texts),
+    origin=st.none() | st.builds(model.Origin, st.sampled_from(("campaign", "logs")), texts),
     facts=st.dictionaries(texts, listed, max_size=3).map(lambda facts: tuple(facts.items())),
 )
 tables = st.builds(
@@ -94,13 +80,13 @@ sources = st.builds(
     kind=st.just("campaign"),
     name=texts,
     command=listed,
-    protocol=st.none() | st.just(Protocol()),
-    materials=st.tuples(st.builds(Material, st.just("image"), texts, texts, texts)),
+    protocol=st.none() | st.just(model.Protocol()),
+    materials=st.tuples(st.builds(model.Material, st.just("image"), texts, texts, texts)),
     environments=draw_some(
         st.builds(NodeFacts, texts, listed, st.dictionaries(texts, texts, max_size=1))
     ),
 )
-made = st.none() | st.builds(Provenance, texts, texts, texts)
+made = st.none() | st.builds(model.Provenance, texts, texts, texts)
 results = st.builds(ResultSet, tables, made, st.tuples(sources), listed, listed, pairs)
 
 

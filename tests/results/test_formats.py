@@ -4,12 +4,14 @@ import csv
 import io
 import json
 import math
+import sys
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import click
 import pytest
 
+from hpcbert import __version__
 from hpcbert.cli.output import Result
 from hpcbert.cli.tables import list_shortfalls
 from hpcbert.errors import UsageError
@@ -21,6 +23,7 @@ from hpcbert.results.wording import describe_flags
 from tests.kit.campaigns import Build
 from tests.kit.cases import cases, read_constant
 from tests.kit.cli import run
+from tests.kit.logs import log, write_file
 from tests.results.test_reduce import make_point, make_run
 
 MADE = Provenance("1.2.3", "2026-01-02", "hpcbert collect")
@@ -192,3 +195,52 @@ def test_collect_writes_a_form_by_the_end_of_a_name_and_junit_next_to_any(
         assert len(texts) == 2
         assert all(f"{unit}/s" in text for text in texts)
     assert run("collect", campaign.directory, "--explain", "--junit", path).returncode == 2
+
+
+# --- How it was made --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(sys, "argv", ["/bin/hpcbert", "collect", "my logs", "--token=abc123"])
+    for shape, rates in (("1n1g", (100.0, 100.5, 99.5, 90.0)), ("1n2g", (180.0,))):
+        for repeat, rate in enumerate(rates, 1):
+            text = log(shape, rate, iters=120, start=1763717655.5 + 1000 * repeat)
+            write_file(tmp_path, f"pytorch/{shape}/bert_b4_fp32_{repeat}.log", text)
+    return tmp_path / "pytorch"
+
+
+@pytest.mark.parametrize(
+    "form", ["text", "wide", "markdown", "csv", "csv-runs", "json", "dlperf-json"]
+)
+def test_every_form_says_its_window_its_rule_and_how_it_was_made(logs: Path, form: str) -> None:
+    result = run("collect", logs, "--format", form, "--skip", "40")
+    output = (result.stdout if form != "dlperf-json" else result.stderr).replace("\\", "")
+    for part in ("clock", "iterations 41 to 120", __version__, "T", "hpcbert collect 'my logs'"):
+        assert part in output, part
+    assert "abc123" not in result.output
+
+
+def test_markdown_explains_flags_and_a_range_is_of_several_runs(logs: Path) -> None:
+    text = run("collect", logs, "--format", "markdown").stdout.replace("\\", "")
+    assert "min and max are the slowest and the fastest" in text
+    assert "* outlier: one run is further from the median" in text
+    assert "* single-run: one run" in text
+    assert "* superlinear" not in text
+    assert "* 1n1g: repeat 4: outlier (90.00, 9.8% below the median)" in text
+    (row,) = (line for line in text.splitlines() if "| 2 |" in line)
+    assert [cell.strip() for cell in row.split("|")][6:9] == ["", "", ""]
+    (row,) = (line for line in run("collect", logs).stdout.splitlines() if "180.00" in line)
+    assert "180.00 .. 180.00" not in row
+    assert "single-run" in row
+    # The form for each run has a line for each, the invalid ones too.
+    (logs / "1n2g/bert_b4_fp32_1.log").write_text("nothing\n")
+    table = run("collect", logs, "--format", "csv-runs").stdout
+    *lines, invalid = csv.DictReader(io.StringIO(table))
+    places = [(line["gpus"], line["repeat"], line["valid"]) for line in (*lines, invalid)]
+    assert places == [*(("1", str(n), "yes") for n in range(1, 5)), ("2", "1", "no")]
+    rates = [float(line["throughput"]) for line in lines]
+    assert rates == pytest.approx([100.0, 100.5, 99.5, 90.0], rel=1e-5)
+    assert lines[3]["flags"] == "outlier"
+    assert (invalid["throughput"], bool(invalid["reasons"])) == ("", True)
+    assert all(line["log"].endswith(".log") for line in (*lines, invalid))

@@ -14,61 +14,41 @@ import tomli
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcbert import model
 from hpcbert.campaign import store
 from hpcbert.errors import UsageError
-from hpcbert.model import (
-    Device,
-    Difference,
-    Group,
-    Measured,
-    Point,
-    Provenance,
-    Reason,
-    Row,
-    Run,
-    Shape,
-    SpeedupTable,
-)
+from hpcbert.results import reduce
 from hpcbert.results.formats import FORMATS
-from hpcbert.results.reduce import (
-    FOREIGN,
-    Curves,
-    Evidence,
-    expected_range,
-    find_invalid_reasons,
-    make_group,
-    tabulate,
-)
 from tests.kit import cli
 from tests.kit.campaigns import Build, Built, collect_campaigns, report_states
 from tests.kit.cases import cases
 from tests.kit.logs import DEEPSPEED
 
-MADE = Provenance("1.2.3", "2026-01-02T03:04:05Z", "hpcbert collect")
-GROUP = Group("oneflow", "bert-base", "fp32", 32, "rate")
+MADE = model.Provenance("1.2.3", "2026-01-02T03:04:05Z", "hpcbert collect")
+GROUP = model.Group("oneflow", "bert-base", "fp32", 32, "rate")
 speeds = st.floats(1e-3, 1e7)
 
 
-def make_run(repeat: int, rate: float | None, code: str = "loss", **changes: Any) -> Run:
+def make_run(repeat: int, rate: float | None, code: str = "loss", **changes: Any) -> model.Run:
     """Return a run of a rate in samples/s; without one, it is invalid for a reason of the code."""
-    reasons = () if rate is not None else (Reason(code, "the loss is nan at iteration 7"),)
+    reasons = () if rate is not None else (model.Reason(code, "the loss is nan at iteration 7"),)
     valid = rate is not None
     log = f"logs/oneflow/bert/bz32/1n1g/bert_b32_fp32_{repeat}.log"
-    run = Run(repeat, 0, rate, valid, reasons, FOREIGN, "none", log)
+    run = model.Run(repeat, 0, rate, valid, reasons, reduce.FOREIGN, "none", log)
     return replace(run, **changes)
 
 
-def make_point(shape: str, rates: Sequence[float | None], **changes: Any) -> Measured:
+def make_point(shape: str, rates: Sequence[float | None], **changes: Any) -> model.Measured:
     runs = tuple(make_run(n, rate) for n, rate in enumerate(rates, start=1))
-    return replace(Measured(GROUP, Shape.parse(shape), len(runs), runs), **changes)
+    return replace(model.Measured(GROUP, model.Shape.parse(shape), len(runs), runs), **changes)
 
 
-def make_table(*points: Measured, require_all: bool = False) -> SpeedupTable:
-    (table,) = tabulate(points, require_all=require_all)
+def make_table(*points: model.Measured, require_all: bool = False) -> model.SpeedupTable:
+    (table,) = reduce.tabulate(points, require_all=require_all)
     return table
 
 
-def make_row(*rates: float | None, shape: str = "1n8g", **changes: Any) -> Row:
+def make_row(*rates: float | None, shape: str = "1n8g", **changes: Any) -> model.Row:
     (row,) = make_table(make_point(shape, rates, **changes)).rows
     return row
 
@@ -134,7 +114,7 @@ def test_without_one_gpu_of_the_same_experiment_there_is_no_speedup() -> None:
         assert all("no-baseline" in row.flags for row in table.rows)
     values = (("128", ("1n1g",)), ("512", ("1n8g",)))
     for decisive in (False, True):
-        other = Difference("sequence_length", "points", values, decisive)
+        other = model.Difference("sequence_length", "points", values, decisive)
         far = make_point("1n8g", [50.0, 51.0], differences=(other,))
         base, row = make_table(make_point("1n1g", [10.0, 10.1]), far).rows
         assert base.speedup == 1
@@ -147,18 +127,18 @@ def test_rows_go_by_gpus_then_nodes_and_tables_by_group_and_no_point_is_there_tw
     rows = make_table(*(make_point(shape, [1.0]) for shape in shapes)).rows
     assert [str(row.shape) for row in rows] == ["1n1g", "1n2g", "1n8g", "2n4g", "2n8g", "10n8g"]
     other = make_point("1n8g", [2.0], group=replace(GROUP, precision="fp16"))
-    tables = tabulate([make_point("1n1g", [1.0]), other])
+    tables = reduce.tabulate([make_point("1n1g", [1.0]), other])
     assert [table.group.precision for table in tables] == ["fp32", "fp16"]
     assert tables[1].baseline is None
     with pytest.raises(UsageError, match="1n1g is measured twice"):
-        tabulate([make_point("1n1g", [1.0]), make_point("1n1g", [2.0])])
+        reduce.tabulate([make_point("1n1g", [1.0]), make_point("1n1g", [2.0])])
 
 
 @cases
 def test_outliers_are_what_spread_does_not_explain(
     numbers: tuple[float, ...], *, expected: bool
 ) -> None:
-    low, high = expected_range(list(numbers))
+    low, high = reduce.expected_range(list(numbers))
     assert any(not low <= number <= high for number in numbers) is expected
 
 
@@ -200,16 +180,18 @@ def test_a_repeat_counts_only_with_all_evidence(
     *, state: str, status: int | None, log: str | None, over: bool | None, rehearsed: bool | None,
     expected: tuple[str, ...],
 ) -> None:  # fmt: skip
-    reasons = (Reason(log, "a clause"),) if log else ()
-    evidence = Evidence(state, status, reasons, over=over is not False, rehearsed=bool(rehearsed))
-    assert tuple(reason.code for reason in find_invalid_reasons(evidence)) == expected
+    reasons = (model.Reason(log, "a clause"),) if log else ()
+    evidence = reduce.Evidence(
+        state, status, reasons, over=over is not False, rehearsed=bool(rehearsed)
+    )
+    assert tuple(reason.code for reason in reduce.find_invalid_reasons(evidence)) == expected
 
 
 def test_the_state_is_explained() -> None:
-    (reason,) = find_invalid_reasons(Evidence("COMPLETED", 0, (), suspended=7.0))
+    (reason,) = reduce.find_invalid_reasons(reduce.Evidence("COMPLETED", 0, (), suspended=7.0))
     assert "suspended for 7 s" in reason.detail
-    (reason,) = find_invalid_reasons(
-        Evidence("PENDING", None, (), over=False, detail="waits for nodes")
+    (reason,) = reduce.find_invalid_reasons(
+        reduce.Evidence("PENDING", None, (), over=False, detail="waits for nodes")
     )
     assert str(reason) == "state: it is PENDING, not COMPLETED: waits for nodes"
 
@@ -219,10 +201,20 @@ def test_accumulation_tells_tables_apart_unless_it_follows_from_a_global_batch(
     places: dict[str, int], variants: list[str]
 ) -> None:
     points = [
-        Point("deepspeed", "bert-base", Shape.parse(name[:4]), "fp32", 32, count, name[4:] == "xla")
+        model.Point(
+            "deepspeed",
+            "bert-base",
+            model.Shape.parse(name[:4]),
+            "fp32",
+            32,
+            count,
+            name[4:] == "xla",
+        )
         for name, count in places.items()
     ]
-    assert [make_group(point, Curves(points), "rate").variant for point in points] == variants
+    assert [
+        reduce.make_group(point, reduce.Curves(points), "rate").variant for point in points
+    ] == variants
 
 
 # --- Devices ----------------------------------------------------------------------------------
@@ -245,7 +237,7 @@ def test_no_form_calls_ranks_on_the_cpu_gpus(name: str) -> None:
 
 def test_both_devices_in_one_document_are_two_tables_and_a_busy_machine_is_named() -> None:
     points = [make_point("1n1g", [1.0], group=ON_CPU), make_point("1n1g", [100.0])]
-    tables = tabulate(points)
+    tables = reduce.tabulate(points)
     assert [table.group.device for table in tables] == ["cpu", "gpu"]
     assert all(row.speedup == 1.0 for table in tables for row in table.rows)
     assert "ranks (CPU)" in FORMATS["text"].write(tables[:1], MADE, 40)
@@ -262,7 +254,7 @@ def test_both_devices_in_one_document_are_two_tables_and_a_busy_machine_is_named
 def move_to_device(built: Built, device: str, stated: str = "") -> Built:
     """Let a campaign have been asked for on a device, and its logs state one."""
     arrays = tuple(
-        replace(array, point=replace(array.point, device=cast("Device", device)))
+        replace(array, point=replace(array.point, device=cast("model.Device", device)))
         for array in built.campaign.arrays
     )
     changed = built.change(arrays=arrays)

@@ -1,0 +1,232 @@
+"""Whatever value a person writes: empty ones match nothing, numbers have ranges, a time limit has one
+grammar, and names tell points apart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from hpcbert.cli.main import COMMANDS, EMPTY_MEANS, root
+from hpcbert.cli.options import split_list
+from hpcbert.config import campaignfile, recipe
+from hpcbert.config.options import check_node_list
+from hpcbert.config.site import read_site
+from hpcbert.errors import ConfigError, UsageError
+from hpcbert.model import Point, Shape
+from hpcbert.script.draft import LABEL_LENGTH, label_points
+from hpcbert.script.plan import read_options
+from hpcbert.slurm.commands import read_squeue
+from hpcbert.system.decode import Invalid
+from hpcbert.timelimit import TimeLimit
+from tests.kit import drafts
+from tests.kit.campaigns import Build
+from tests.kit.cases import cases, read_constant
+from tests.kit.cli import run
+from tests.kit.paths import TEMPLATES
+
+pytestmark = pytest.mark.usefixtures("empty_directory")
+NAME = "20261121T100000Z-pytorch-3f9a1c"
+SITE = 'schema = 1\nname = "x"\nscheduler = "local"\n'
+
+
+def list_parameters(
+    command: click.Command, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], click.Parameter, list[str]]]:
+    """Yield every parameter that takes a value, with the words that come before it."""
+    context = click.Context(command)
+    for name in command.list_commands(context) if isinstance(command, click.Group) else ():
+        inner = command.get_command(context, name)  # type: ignore[attr-defined]
+        yield from list_parameters(inner, (*path, name))
+    arguments = [param for param in command.params if isinstance(param, click.Argument)]
+    for param in command.params if path else ():
+        if isinstance(param, click.Argument):
+            yield path, param, [*path, *["x"] * arguments.index(param)]
+        elif isinstance(param, click.Option) and not (param.is_flag or param.count):
+            yield path, param, [*path, param.opts[-1] + "="]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_parameter_refuses_an_empty_value(name: str) -> None:
+    for path, param, words in (row for row in list_parameters(root) if row[0][0] == name):
+        for value in ("", " \u3000"):
+            line = [*words, value]
+            if isinstance(param, click.Option):
+                line = [*words[:-1], words[-1] + value]
+            result = run(*line)
+            if (path[-1], param.name) in EMPTY_MEANS:
+                assert "is empty" not in result.output
+                continue
+            assert result.returncode == 2, (line, result.output)
+            assert "Invalid value for" in result.output, (line, result.output)
+
+
+def test_what_an_empty_value_means_is_listed_for_parameters_that_exist() -> None:
+    names = {(path[-1], param.name) for path, param, _ in list_parameters(root)}
+    assert len(names) > 100
+    assert names >= EMPTY_MEANS.keys()
+    assert all(EMPTY_MEANS.values())
+
+
+@pytest.mark.parametrize("line", ["rm --yes", "cancel --yes", "retry", "submit --resume", "show"])
+def test_the_only_campaign_is_not_meant_by_accident(line: str, build: Build) -> None:
+    built = build("1n1g", name=NAME, jobs=("7",))
+    before = (built.directory / "manifest.json").read_bytes()
+    words = [*line.split(), *["--"] * (line != "submit --resume")]
+    for name in ("", "  ", "-", "*", "/", ".", "..", "--"):
+        result = run(*words, name)
+        assert result.returncode == 2, (name, result.output)
+        assert (built.directory / "manifest.json").read_bytes() == before
+
+
+def test_rm_takes_six_characters_of_an_id_and_a_path_may_end_with_a_slash(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = build("1n1g", name=NAME, state="refused", jobs=("",)).directory.parent
+    monkeypatch.chdir(runs)
+    for name in ("T", "3f9a1", "f9a1c", "3f"):
+        result = run("rm", "--yes", name)
+        assert result.returncode == 2
+        assert "of at least 6 characters" in result.output
+    paths = (NAME, f"{NAME}/", f"./{NAME}/", f"../{runs.name}/{NAME}")
+    for name in ("3f9a1c", "pytorch-3f", *paths):
+        assert run("rm", "--yes", "--runs", runs, name).returncode == 0, name
+        assert not Path(NAME).exists()
+        build("1n1g", name=NAME, state="refused", jobs=("",))
+
+
+@pytest.mark.parametrize("text", ["n1,,n2", ",n1", "n1,", ",", "n[1,,2]"])
+def test_a_list_has_no_empty_entry(text: str) -> None:
+    with pytest.raises(Invalid, match="node names"):
+        check_node_list(text)
+    with pytest.raises(UsageError, match="empty entry"):
+        split_list(text)
+
+
+@cases
+def test_a_file_has_no_empty_value(tmp_path: Path, file: str, text: str) -> None:
+    path, is_site = tmp_path / file, file == "site.toml"
+    path.write_text((SITE if is_site else "schema = 1\n") + text)
+    read = partial(read_site, base=tmp_path, env={}) if is_site else campaignfile.read
+    with pytest.raises(ConfigError, match="must"):
+        read(path)
+
+
+def test_an_empty_variable_of_a_point_is_a_value_and_one_of_the_environment_is_not_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "campaign.toml"
+    path.write_text('schema = 1\n[env]\nNCCL_DEBUG = ["", "INFO"]\n')
+    assert campaignfile.read(path).env[0].values == ("", "INFO")
+    (tmp_path / "site.toml").write_text(SITE)
+    site = read_site(tmp_path / "site.toml", base=tmp_path, env={"HPCBERT_RUNS": ""})
+    assert site.runs == str(tmp_path / "runs")
+    monkeypatch.setenv("HPCBERT_SITE", "")
+    assert run("config").returncode == 0
+
+
+# --- Numbers ----------------------------------------------------------------------------------
+
+
+@cases
+def test_numbers_of_a_site_have_ranges(key: str, values: tuple[str, ...], tmp_path: Path) -> None:
+    always = () if key.endswith(".lr") else read_constant(__file__, "ALWAYS_WRONG")
+    table, _, name = key.rpartition(".")
+    for value in (*always, *values, f"1{'0' * 400}"):
+        with pytest.raises(ConfigError) as refused:
+            drafts.site(tmp_path, f"[{table}]\n{name} = {value}\n")
+        assert key in str(refused.value), value
+        assert str(tmp_path / "site.toml") in str(refused.value)
+
+
+def test_a_recipes_options_on_the_command_line_are_finite(tmp_path: Path) -> None:
+    pytorch, site = drafts.load("pytorch"), drafts.site(tmp_path)
+    name = next(option.name for option in pytorch.options.values() if option.kind == "float")
+    for value in ("inf", "nan", "-inf", "1e999"):
+        with pytest.raises(UsageError, match="finite"):
+            read_options(pytorch, site, {name: value})
+
+
+@cases
+def test_numbers_of_a_recipe_have_ranges(
+    table: str, names: tuple[str, ...], values: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Of another protocol, of another option, and of the sample's throughput by another rule."""
+    pytorch = (TEMPLATES / "pytorch" / "recipe.toml").read_text()
+    head, sample, tail = pytorch.partition("[sample.throughput]\n")
+    assert tail
+    for line in (f"{name} = {value}\n" for name in names for value in values):
+        text = f"{pytorch}\n{table}\n{line}"
+        if sample.strip() == table:
+            text = f"{head}{sample}{line}{tail}"
+        (tmp_path / "recipe.toml").write_text(text)
+        with pytest.raises(ConfigError) as refused:
+            recipe.read_recipe(tmp_path / "recipe.toml", name="t", digest="")
+        key = f"{table.splitlines()[0].strip('[]')}.{line.partition(' ')[0]}"
+        assert key in str(refused.value), line
+
+
+def test_an_interval_has_a_range(finished: Path, run_commands: Callable[..., list[Any]]) -> None:
+    words = ["monitor", str(finished), "--json"]
+    for result in run_commands([[*words, f"--interval={value}"] for value in ("nan", "0", "1e9")]):
+        result.check(as_json=True)
+        assert result.returncode == 2
+
+
+@cases
+def test_the_first_eight_characters_say_which_point_it_is(
+    shapes: tuple[str, ...], precisions: tuple[str, ...], sizes: tuple[int, ...]
+) -> None:
+    points = [
+        Point("oneflow", "bert-base", Shape.parse(shape), precision, size)
+        for shape in shapes for precision in precisions for size in sizes
+    ]  # fmt: skip
+    labels = label_points(points)
+    shown = [f"{label}-hpcbert-20261121T100000Z"[:LABEL_LENGTH] for label in labels]
+    assert len(set(shown)) == len(points)
+    assert all(str(source.shape)[:4] in label for source, label in zip(points, shown, strict=True))
+
+
+# --- Time limits ------------------------------------------------------------------------------
+
+
+@cases
+def test_every_form_of_sbatch_means_the_same_everywhere(
+    text: str, seconds: int | None, tmp_path: Path
+) -> None:
+    assert TimeLimit.parse(text).seconds == seconds
+    assert drafts.site(tmp_path, f'[slurm]\ntime_limit = "{text}"\n').slurm.time_limit.text == text
+    (row,) = read_squeue(f"7_1|me|RUNNING|1|2|3|0:10|{text}|n1|name|None\n").rows
+    assert row.limit == seconds
+    if seconds:
+        assert TimeLimit.parse(str(TimeLimit(seconds))).seconds == seconds
+
+
+@cases
+def test_what_is_no_time_limit_is_refused_everywhere(text: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"time limit|ten years"):
+        TimeLimit.parse(text)
+    with pytest.raises(ConfigError, match="time_limit"):
+        drafts.site(tmp_path, f'[slurm]\ntime_limit = "{text}"\n')
+
+
+@pytest.mark.slow
+def test_every_command_with_a_time_takes_and_refuses_the_same(
+    run_commands: Callable[..., list[Any]],
+) -> None:
+    commands = [line.split() for line in read_constant(__file__, "WITH_A_TIME")]
+    times = ("1-12", "12 hours")
+    results = run_commands(
+        [[*words, f"--time={time}", "--json"] for words in commands for time in times]
+    )
+    for good, bad in zip(results[::2], results[1::2], strict=True):
+        assert "time limit" in bad.document["errors"][0]["message"]
+        assert bad.returncode == 2
+        assert "time limit" not in json.dumps(good.document["errors"])
+    assert "#SBATCH --time=1-12\n" in next(iter(results[0].data.values()))
