@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,8 +25,8 @@ from tests.kit.recipes import NAMES
 READING = [name for name in NAMES if recipes.load(TEMPLATES / name).dataset]
 
 
-def site_with(folder: Path, name: str, samples: int = 64) -> Site:
-    return settled(drafts.site(folder), name, data=SYNTHETIC, samples=samples)
+def site_with(folder: Path, name: str, samples: int = 64, source: str = "") -> Site:
+    return settled(drafts.site(folder), name, data=SYNTHETIC, samples=samples, source=source)
 
 
 def prepares(site: Site, name: str, *, dry: bool = False, **settings: str) -> Part:
@@ -52,37 +51,23 @@ def test_a_recipe_finds_what_is_made_for_it(tmp_path: Path, name: str) -> None:
     assert (again.status, again.digest, again.path) == ("ready", part.digest, part.path)
     checked = run("data", "check", Path(part.path).parent / "made")
     assert checked.returncode == 0, checked
-    used = drafted(
-        site, framework_recipe=load(name), options={"dry": True}, request=Request(Shape(1, 1))
-    )
+    used = drafted(site, Request(Shape(1, 1)), framework_recipe=load(name), options={"dry": True})
     assert used.resolved.available_inputs.data == part.path
     assert [material.digest for material in used.campaign.materials] == [part.digest]
 
 
 def test_other_options_are_other_data(tmp_path: Path) -> None:
-    site, recipe = site_with(tmp_path, "pytorch"), load("pytorch")
+    site = site_with(tmp_path, "pytorch")
+    options = {"sequence_length": "512", "vocab_size": "8192"}
     short = prepares(site, "pytorch", vocab_size="8192")
-    assert short.status == "done"
     longer = prepares(site, "pytorch", sequence_length="512", vocab_size="8192")
+    assert short.status == "done"
     assert longer.path != short.path
     document = json.loads((Path(longer.path).parent / "made" / "data.json").read_text())
     assert (document["sequence_length"], document["predictions"]) == (512, 76)
-    assert document["vocabulary"]["size"] == 8192
-    assert document["samples"] == 64
-    request = Request(Shape(1, 1), settings={"sequence_length": "512", "vocab_size": "8192"})
-    assert (
-        drafted(site, request, framework_recipe=recipe).resolved.available_inputs.data
-        == longer.path
-    )
-    with pytest.raises(UsageError, match="must be of type int"):
-        prepares(site, "pytorch", sequence_length="many")
-
-
-def test_data_that_are_not_there_yet_are_told_before_submission(tmp_path: Path) -> None:
-    site = settled(site_with(tmp_path, "tf2"), "tf2", data=SYNTHETIC, samples=64, source="/s")
-    with pytest.raises(UsageError, match="tf2 needs data") as refused:
-        drafted(site, framework_recipe=load("tf2"), request=Request(Shape(1, 1)))
-    assert "hpcbert prepare --fw tf2" in refused.value.hint
+    assert (document["vocabulary"]["size"], document["samples"]) == (8192, 64)
+    used = drafted(site, Request(Shape(1, 1), settings=options))
+    assert used.resolved.available_inputs.data == longer.path
 
 
 def test_what_was_interrupted_is_taken_up(tmp_path: Path) -> None:
@@ -99,15 +84,16 @@ def test_what_was_interrupted_is_taken_up(tmp_path: Path) -> None:
     assert prepares(site, "mxnet").status == "ready"
 
 
-def test_a_recipe_that_reads_none_says_so(tmp_path: Path) -> None:
-    site = site_with(tmp_path, "nccl-tests")
-    assert prepares(site, "nccl-tests").status == "skipped"
-    with pytest.raises(UsageError, match="reads no data"):
-        drafted(site, framework_recipe=load("nccl-tests"), request=Request(Shape(1, 1)))
-
-
-def test_too_few_samples_are_refused_with_nothing_made(tmp_path: Path) -> None:
-    site = replace(site_with(tmp_path, "mxnet", samples=3))
-    part = prepares(site, "mxnet")
-    assert part.status == "failed"
-    assert "3 samples don't fill" in part.detail
+def test_what_can_not_be_made_or_is_not_there_is_told(tmp_path: Path) -> None:
+    assert prepares(site_with(tmp_path, "nccl-tests"), "nccl-tests").status == "skipped"
+    part = prepares(site_with(tmp_path, "mxnet", samples=3), "mxnet")
+    assert (part.status, "3 samples don't fill" in part.detail) == ("failed", True)
+    with pytest.raises(UsageError, match="must be of type int"):
+        prepares(site_with(tmp_path, "pytorch"), "pytorch", sequence_length="many")
+    hints = {}
+    for name, text in (("nccl-tests", "reads no data"), ("tf2", "tf2 needs data")):
+        site = site_with(tmp_path, name, source="/s" if name == "tf2" else "")
+        with pytest.raises(UsageError, match=text) as refused:
+            drafted(site, framework_recipe=load(name), request=Request(Shape(1, 1)))
+        hints[name] = refused.value.hint
+    assert "hpcbert prepare --fw tf2" in hints["tf2"]

@@ -36,114 +36,101 @@ from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import STEP_LOG
 from tests.kit.waiting import until
 
-HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
-RECIPE = read_constant(__file__, "RECIPE")
-RECIPE += STEP_LOG
+RECIPE = read_constant(__file__, "RECIPE") + STEP_LOG
 PATCH = read_constant(__file__, "PATCH")
+WORDS = ("--fw", "tiny", "--device", "cpu", "--json")
 
 
 @dataclass
-class Pip:
-    """Answers for python and pip, which writes down what it is asked.
+class Preparation:
+    """A site with a recipe that wants an environment; answers for python and pip, and their calls.
 
     Attributes:
         releases: What interpreters are, by the ends of their paths.
         fails: What a command prints that fails, by a word of it.
     """
 
-    releases: Mapping[str, str] = field(default_factory=lambda: {"python3.9": "3.9.18"})
-    held: tuple[str, ...] = ("pip==23.0", "tiny==1.0")
-    fails: Mapping[str, str] = field(default_factory=dict)
-    asked: list[tuple[tuple[str, ...], Mapping[str, str]]] = field(default_factory=list)
-
-    @property
-    def calls(self) -> list[tuple[str, ...]]:
-        return [words for words, _ in self.asked]
-
-    def __call__(
-        self, argv: Sequence[str], *, stdin: str = "", env: Mapping[str, str] | None = None,
-        cwd: Path | None = None, timeout: float = 60.0,
-    ) -> Outcome:  # fmt: skip
-        words = tuple(argv)
-        if words[1] == "-c":
-            version = next((v for end, v in self.releases.items() if words[0].endswith(end)), "")
-            release = version.rpartition(".")[0]
-            return Outcome(
-                words, 0 if version else 127, f"{release} {version}\n" if version else ""
-            )
-        self.asked.append((words, env or {}))
-        for word, printed in self.fails.items():
-            if word in words:
-                return Outcome(words, 1, "", printed)
-        if words[2] == "venv":
-            write_file(Path(words[3]), "bin/python", "")
-        named = [package.partition("==") for package in self.held]
-        listing = json.dumps([{"name": name, "version": version} for name, _, version in named])
-        return Outcome(words, 0, listing if "list" in words else "")
-
-
-@dataclass
-class Preparation:
-    """A site with a recipe that wants an environment."""
-
     site: Site
     recipe: Recipe
-    pip: Pip
+    releases: Mapping[str, str] = field(default_factory=lambda: {"python3.9": "3.9.18"})
+    packages: tuple[str, ...] = ("pip==23.0", "tiny==1.0")
+    fails: Mapping[str, str] = field(default_factory=dict)
+    calls: list[tuple[str, ...]] = field(default_factory=list)
+    variables: list[Mapping[str, str]] = field(default_factory=list)
 
     @property
     def directory(self) -> Path:
         return record_directory(environment_record_path(self.site, self.recipe))
 
-    def prepares(self, *, run: Any = None, **context: Any) -> Part:
-        defaults = {"env": {"PATH": str(Path(self.site.where).parent / "bin"), "HOME": "/nowhere"}}
-        flow_context = Context(
-            run=run or self.pip, follow=runner.follow, say=lambda _: None, **{**defaults, **context}
-        )
+    def prepares(self, **context: Any) -> Part:
+        env = {"PATH": str(Path(self.site.where).parent / "bin"), "HOME": "/nowhere"}
+        options: dict[str, Any] = {"run": self.answer, "env": env, **context}
+        flow_context = Context(follow=runner.follow, say=lambda _: None, **options)
         (part,) = flow.prepare(self.recipe, self.site, flow_context, only=["environment"])
         return part
 
+    def answer(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, **_: Any
+    ) -> Outcome:
+        words = tuple(argv)
+        if words[1] == "-c":
+            version = next((v for end, v in self.releases.items() if words[0].endswith(end)), "")
+            shown = f"{version.rpartition('.')[0]} {version}\n" if version else ""
+            return Outcome(words, 0 if version else 127, shown)
+        self.calls.append(words)
+        self.variables.append(env or {})
+        for word, printed in self.fails.items():
+            if word in words:
+                return Outcome(words, 1, "", printed)
+        if words[2] == "venv":
+            write_file(Path(words[3]), "bin/python", "")
+        pairs = [package.split("==") for package in self.packages]
+        listing = json.dumps([{"name": name, "version": version} for name, version in pairs])
+        return Outcome(words, 0, listing if "list" in words else "")
 
-def written(folder: Path, release: str, text: str = RECIPE) -> Recipe:
-    write_file(folder, "templates/tiny/recipe.toml", text.replace("RELEASE", release))
-    write_file(folder, "templates/tiny/run.sh.j2", "exec {{ python }} {{ source }}/train.py\n")
-    write_file(folder, "templates/tiny/requirements.txt", "tiny==1.0\n")
-    write_file(folder, "templates/tiny/packages.patch", PATCH)
+
+def written(folder: Path, release: str = "3.9", text: str = RECIPE) -> Recipe:
+    for name, content in {
+        "recipe.toml": text.replace("RELEASE", release), "requirements.txt": "tiny==1.0\n",
+        "run.sh.j2": "exec {{ python }} {{ source }}/train.py\n", "packages.patch": PATCH,
+    }.items():  # fmt: skip
+        write_file(folder, f"templates/tiny/{name}", content)
     return recipes.load(folder / "templates" / "tiny").for_device("cpu")
 
 
 @pytest.fixture
 def preparation(tmp_path: Path) -> Preparation:
-    python = write_file(tmp_path, "bin/python3.9", "#!/bin/sh\n")
-    python.chmod(0o755)
-    return Preparation(drafts.site(tmp_path), written(tmp_path, "3.9"), Pip())
+    write_file(tmp_path, "bin/python3.9", "#!/bin/sh\n").chmod(0o755)
+    return Preparation(drafts.site(tmp_path), written(tmp_path))
 
 
 def test_an_environment_is_made_once_and_recorded(preparation: Preparation) -> None:
     planned = preparation.prepares(dry=True)
     assert (planned.status, "requirements.txt" in planned.detail) == ("planned", True)
     assert not Path(preparation.site.sources).exists()
+    # Half an environment, without its record, is made again.
+    write_file(preparation.directory, "half", "")
+    write_file(preparation.directory, "bin/python", "")
     part = preparation.prepares()
     assert (part.status, part.path) == ("done", str(preparation.directory))
+    assert not (preparation.directory / "half").exists()
     assert part.detail == "Python 3.9.18, 2 packages"
     record = json.loads(environment_record_path(preparation.site, preparation.recipe).read_text())
-    assert record["packages"] == ["pip==23.0", "tiny==1.0"]
-    assert record["digest"] == part.digest
+    assert (record["packages"], record["digest"]) == (["pip==23.0", "tiny==1.0"], part.digest)
     assert part.digest.startswith("packages:")
-    names = [words[2:4] if words[1] == "-m" else words[:2] for words in preparation.pip.calls]
-    install = ("pip", "install")
-    assert names == [
-        ("venv", str(preparation.directory)),
-        install,
-        ("git", "apply"),
-        ("pip", "list"),
-    ]
-    words, env = preparation.pip.asked[1]
-    assert words[4:] == ("--no-deps", "-r", f"{preparation.recipe.folder}/requirements.txt")
-    assert env["TINY_BUILD"] == "1"
-    preparation.pip.asked.clear()
+    venv, install, patch, listing = preparation.calls
+    assert venv[2:4] == ("venv", str(preparation.directory))
+    assert install[2:6] == ("pip", "install", "--no-deps", "-r")
+    assert install[6:] == (f"{preparation.recipe.folder}/requirements.txt",)
+    assert preparation.variables[1]["TINY_BUILD"] == "1"
+    assert patch[:2] == ("git", "apply")
     again = preparation.prepares()
     assert (again.status, again.digest) == ("ready", part.digest)
-    assert [words[2:4] for words in preparation.pip.calls] == [("pip", "list")]
+    assert preparation.calls[4:] == [listing]
+    preparation.packages = ("pip==23.0", "tiny==1.2")
+    changed = preparation.prepares()
+    assert (changed.status, "tiny==1.0, tiny==1.2" in changed.detail) == ("failed", True)
+    assert str(preparation.directory) in changed.hint
 
 
 def test_what_it_is_made_of_is_its_name(preparation: Preparation, tmp_path: Path) -> None:
@@ -155,87 +142,67 @@ def test_what_it_is_made_of_is_its_name(preparation: Preparation, tmp_path: Path
     assert preparation.directory == before
     write_file(tmp_path, "templates/tiny/packages.patch", PATCH.replace("cpu", "none"))
     assert preparation.directory != before
-
-
-def test_an_environment_without_its_record_is_made_again(preparation: Preparation) -> None:
-    write_file(preparation.directory, "half", "")
-    write_file(preparation.directory, "bin/python", "")
-    assert preparation.prepares().status == "done"
-    assert not (preparation.directory / "half").exists()
-
-
-def test_packages_that_were_changed_are_refused(preparation: Preparation) -> None:
-    preparation.prepares()
-    preparation.pip.held = ("pip==23.0", "tiny==1.2")
-    part = preparation.prepares()
-    assert part.status == "failed"
-    assert "tiny==1.0, tiny==1.2" in part.detail
-    assert str(preparation.directory) in part.hint
+    (tmp_path / "templates" / "tiny" / "requirements.txt").unlink()
+    with pytest.raises(UsageError, match=r"file 'requirements\.txt' can't be read"):
+        preparation.prepares()
 
 
 @cases
 def test_what_fails_is_told_and_leaves_nothing(
     preparation: Preparation, word: str, printed: str, detail: str, hint: str
 ) -> None:
-    preparation.pip.fails = {word: printed}
+    preparation.fails = {word: printed}
     part = preparation.prepares()
     assert part.status == "failed"
     assert detail in part.detail
     assert hint in part.hint
     assert not preparation.directory.exists()
     assert not environment_record_path(preparation.site, preparation.recipe).exists()
-    preparation.pip.fails = {}
+    preparation.fails = {}
     assert preparation.prepares().status == "done"
 
 
-def test_a_python_that_is_not_there_is_told_with_where_it_was_looked_for(
-    preparation: Preparation,
-) -> None:
-    preparation.pip.releases = {"python3.9": "3.8.2", "python": "3.11.2"}
-    part = preparation.prepares()
-    assert part.status == "failed"
-    assert "no Python 3.9 here" in part.detail
-    assert "python3.9 is 3.8.2" in part.detail
-    assert "--python /path/to/python3.9" in part.hint
-    assert "frameworks.NAME.python" in part.hint
-    named = preparation.prepares(python="/opt/python")
-    assert "looked at --python: /opt/python is 3.11.2" in named.detail
-    assert preparation.pip.calls == []
-
-
-def test_a_python_below_the_home_directory_is_found(
+def test_a_python_is_looked_for_on_path_and_below_the_home_directory(
     preparation: Preparation, tmp_path: Path
 ) -> None:
+    preparation.releases = {"python3.9": "3.8.2", "python": "3.11.2"}
+    part = preparation.prepares()
+    assert part.status == "failed"
+    for words in ("no Python 3.9 here", "python3.9 is 3.8.2"):
+        assert words in part.detail
+    for words in ("--python /path/to/python3.9", "frameworks.NAME.python"):
+        assert words in part.hint
+    named = preparation.prepares(python="/opt/python")
+    assert "looked at --python: /opt/python is 3.11.2" in named.detail
+    assert preparation.calls == []
+    preparation.releases = {"python3.9": "3.9.18"}
     path = write_file(tmp_path, ".pyenv/versions/3.9.18/bin/python3.9", "")
     write_file(tmp_path, ".pyenv/versions/3.10.1/bin/python3.10", "")
     env = {"PATH": "/nowhere", "HOME": str(tmp_path)}
     assert preparation.prepares(env=env).status == "done"
-    assert preparation.pip.calls[0][0] == str(path)
+    assert preparation.calls[0][0] == str(path)
 
 
-def test_pip_is_led_nowhere_else(preparation: Preparation) -> None:
-    env = {"PYTHONPATH": "/x", "PIP_TARGET": "/x", "PIP_INDEX_URL": "u", "PIP_RETRIES": "9"}
-    preparation.prepares(env={"PATH": str(Path(preparation.site.where).parent / "bin"), **env})
-    (_, variables) = preparation.pip.asked[1]
-    assert "PYTHONPATH" not in variables
-    assert "PIP_TARGET" not in variables
-    assert (variables["PIP_INDEX_URL"], variables["PIP_RETRIES"]) == ("u", "9")
-
-
-def test_two_do_not_make_one_environment(preparation: Preparation) -> None:
+def test_pip_is_led_nowhere_else_and_two_do_not_make_one_environment(
+    preparation: Preparation,
+) -> None:
     guard = preparation.directory.with_name(f".{preparation.directory.name}.lock")
     guard.mkdir(parents=True)
     with hold_lock(guard), pytest.raises(UsageError, match="working on this virtual environment"):
         preparation.prepares()
-    assert preparation.prepares().status == "done"
+    env = {"PYTHONPATH": "/x", "PIP_TARGET": "/x", "PIP_INDEX_URL": "u", "PIP_RETRIES": "9"}
+    env |= {"PATH": str(Path(preparation.site.where).parent / "bin")}
+    assert preparation.prepares(env=env).status == "done"
+    variables = preparation.variables[1]
+    assert not {"PYTHONPATH", "PIP_TARGET"} & set(variables)
+    assert (variables["PIP_INDEX_URL"], variables["PIP_RETRIES"]) == ("u", "9")
 
 
 def test_the_program_can_be_installed_from_its_checkout(
     preparation: Preparation, tmp_path: Path
 ) -> None:
-    text = RECIPE.replace("program = true\n", "").replace(
-        'requirements = "requirements.txt"', "source = true"
-    )
+    text = RECIPE.replace("program = true\n", "")
+    text = text.replace('requirements = "requirements.txt"', "source = true")
     preparation.recipe = written(tmp_path, "3.9", text)
     assert "checkout, which does not exist" in preparation.prepares().detail
     write_file(tmp_path, "own/tiny/train.py", "")
@@ -245,7 +212,7 @@ def test_the_program_can_be_installed_from_its_checkout(
     def run(argv: Sequence[str], **more: Any) -> Outcome:
         if "install" in argv:
             presence.append((Path(argv[-1]) / "tiny" / "train.py").is_file())
-        return preparation.pip(argv, **more)
+        return preparation.answer(argv, **more)
 
     assert preparation.prepares(run=run).status == "done"
     assert presence == [True]
@@ -255,42 +222,41 @@ def test_the_program_can_be_installed_from_its_checkout(
 def test_ranks_use_what_was_made_unless_the_site_names_another(
     preparation: Preparation, tmp_path: Path
 ) -> None:
-    folders = {"folders": (tmp_path / "templates", TEMPLATES)}
-    request = Request(Shape(1, 1), device="cpu")
+    site, recipe, folder = preparation.site, preparation.recipe, preparation.directory
 
     def draft(site: Site, **options: Any) -> Any:
-        recipe = recipes.load(tmp_path / "templates" / "tiny")
-        return drafted(site, request, framework_recipe=recipe, options={**folders, **options})
+        options |= {"folders": (tmp_path / "templates", TEMPLATES)}
+        own, request = (
+            recipes.load(tmp_path / "templates" / "tiny"),
+            Request(Shape(1, 1), device="cpu"),
+        )
+        return drafted(site, request, framework_recipe=own, options=options)
 
     with pytest.raises(UsageError, match="needs source and python") as refused:
-        draft(preparation.site)
+        draft(site)
     assert "hpcbert prepare --fw tiny --device cpu;" in refused.value.hint
-    assert "/path/to/tiny/python" in "".join(draft(preparation.site, dry=True).scripts.values())
-    (finding,) = find_framework_obstacles(
-        preparation.site,
-        preparation.recipe,
-        materials.find_inputs(preparation.site, preparation.recipe, {}),
-    )
+    assert "/path/to/tiny/python" in "".join(draft(site, dry=True).scripts.values())
+    inputs = materials.find_inputs(site, recipe, {})
+    (finding,) = find_framework_obstacles(site, recipe, inputs)
     assert finding.detail == "Its virtual environment is not made."
     digest = preparation.prepares().digest
-    new_draft = draft(preparation.site)
-    assert new_draft.resolved.inputs.python == f"{preparation.directory}/bin/python"
-    assert new_draft.resolved.inputs.source == f"{packages_path(preparation.directory, '3.9')}/tiny"
-    (material,) = new_draft.campaign.materials
+    prepared = draft(site)
+    assert prepared.resolved.inputs.python == f"{folder}/bin/python"
+    assert prepared.resolved.inputs.source == f"{packages_path(folder, '3.9')}/tiny"
+    (material,) = prepared.campaign.materials
     assert (material.kind, material.name) == ("environment", "Python 3.9.18")
-    assert (material.path, material.digest) == (str(preparation.directory), digest)
-    own_site = settled(preparation.site, "tiny", python="/own/python", source="/own")
-    other = draft(own_site).resolved.inputs
+    assert (material.path, material.digest) == (str(folder), digest)
+    preparation.site = settled(site, "tiny", python="/own/python", source="/own")
+    other = draft(preparation.site).resolved.inputs
     assert (other.python, other.source, other.materials) == ("/own/python", "/own", ())
-    preparation.site = own_site
     assert "the site names an interpreter" in preparation.prepares().detail
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('python = "3.9"', 'python = "3"', "a release of Python"),
-        ('python = "3.9"', "", "python is missing"),
+        ('python = "RELEASE"', 'python = "3"', "a release of Python"),
+        ('python = "RELEASE"', "", "python is missing"),
         ('requirements = "requirements.txt"', "", "must name a file"),
     ],
 )
@@ -298,79 +264,57 @@ def test_an_environment_that_is_wrong_is_refused(
     tmp_path: Path, old: str, new: str, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        written(tmp_path, "3.9", RECIPE.replace("RELEASE", "3.9").replace(old, new))
-
-
-def test_a_file_that_the_recipe_lacks_is_told(preparation: Preparation, tmp_path: Path) -> None:
-    (tmp_path / "templates" / "tiny" / "requirements.txt").unlink()
-    with pytest.raises(UsageError, match=r"file 'requirements\.txt' can't be read"):
-        preparation.prepares()
+        written(tmp_path, "3.9", RECIPE.replace(old, new))
 
 
 @pytest.mark.slow
 def test_a_real_environment_from_prepare_to_the_script(tmp_path: Path) -> None:
     """A folder with a space, a wheel from a folder, a patch in its packages."""
     place = tmp_path / "a b"
-    written(place, HERE)
+    written(place, f"{sys.version_info[0]}.{sys.version_info[1]}")
     drafts.site(place, start='schema = 1\nname = "x"\nscheduler = "local"\n')
     (place / "wheels").mkdir()
-    info = "tiny-1.0.dist-info"
     with zipfile.ZipFile(place / "wheels" / "tiny-1.0-py3-none-any.whl", "w") as file:
-        file.writestr("tiny/train.py", 'print("gpu")\n')
-        file.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
-        tags = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        file.writestr(f"{info}/WHEEL", tags)
-        file.writestr(f"{info}/RECORD", "")
-    offline = {
-        "PIP_NO_INDEX": "1",
-        "PIP_FIND_LINKS": (place / "wheels").as_uri(),
-        "HOME": str(place),
-    }
-    cli = Cli(place, offline)
-    words = ("prepare", "--fw", "tiny", "--device", "cpu", "--json")
-    away = replace(cli, env={**offline, "PIP_FIND_LINKS": place.as_uri()})
-    refused = away(*words, "--python", sys.executable, status=4)
+        for name, text in read_constant(__file__, "WHEEL").items():
+            file.writestr(name, text)
+    cli = Cli(place, {"PIP_NO_INDEX": "1", "HOME": str(place), "PIP_FIND_LINKS": place.as_uri()})
+    refused = cli("prepare", *WORDS, "--python", sys.executable, status=4)
     assert "tiny==1.0" in refused.error["message"]
-    result = cli(*words, "--python", sys.executable, status=0)
+    cli = replace(cli, env={**cli.env, "PIP_FIND_LINKS": (place / "wheels").as_uri()})
+    result = cli("prepare", *WORDS, "--python", sys.executable, status=0)
     parts = {part["kind"]: part for part in result.data["parts"]}
     assert {kind: part["status"] for kind, part in parts.items()} == {
         "source": "skipped", "environment": "done", "image": "skipped", "data": "skipped",
     }  # fmt: skip
-    again = cli(*words, status=0).data["parts"]
+    again = cli("prepare", *WORDS, status=0).data["parts"]
     assert [part["status"] for part in again if part["kind"] == "environment"] == ["ready"]
-    ran = cli("submit", "--fw", "tiny", "--device", "cpu", "--repeats", "1", "--wait", "--json")
-    assert ran.returncode == 4  # the program prints no rate
+    # The program prints no rate.
+    cli("submit", *WORDS, "--repeats", "1", "--wait", status=4)
     (log,) = place.rglob("*.log")
     assert log.read_text().splitlines()[1:] == ["cpu"]
     manifest = json.loads(next(place.rglob("manifest.json")).read_text())
     assert manifest["materials"][0]["digest"] == parts["environment"]["digest"]
 
 
-# Stands in for an interpreter and its pip, which waits in the middle as long as a file is there.
-FAKE = read_constant(__file__, "FAKE")
-
-
 @pytest.mark.slow
 def test_a_killed_run_leaves_nothing_that_is_taken_for_whole(tmp_path: Path) -> None:
+    """With an interpreter and a pip which waits in the middle as long as a file is there."""
     written(tmp_path, "3.9", RECIPE.replace('patches = ["packages.patch"]\n', ""))
-    site = drafts.site(tmp_path)
-    write_file(tmp_path, "bin/python3.9", FAKE).chmod(0o755)
+    sources = Path(drafts.site(tmp_path).sources)
+    write_file(tmp_path, "bin/python3.9", read_constant(__file__, "FAKE")).chmod(0o755)
     wait = write_file(tmp_path, "wait", "")
     path = f"{tmp_path / 'bin'}:/usr/bin:/bin"
     cli = Cli(tmp_path, {"PATH": path, "HOME": str(tmp_path), "PLACE": str(tmp_path)})
-    words = ("prepare", "--fw", "tiny", "--device", "cpu", "--only", "environment", "--json")
-    argv = [sys.executable, "-m", "hpcbert", *words]
-    child = subprocess.Popen(argv, cwd=tmp_path, env=cli.environment, stdout=subprocess.DEVNULL)
+    words = ("prepare", *WORDS, "--only", "environment")
+    child = cli.start(*words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     until((tmp_path / "installing").exists, "pip never began")
     busy = cli(*words, status=2)
     assert "is working on this virtual environment" in busy.error["message"]
     child.kill()
     child.wait()
     wait.unlink()
-    sources = Path(site.sources)
     assert list(sources.glob("*.json")) == []
     assert list(sources.glob("tiny-py3.9-*/bin/python")) != []
-    refused = cli("submit", "--fw", "tiny", "--device", "cpu", "--json", status=2)
+    refused = cli("submit", *WORDS, status=2)
     assert "needs source and python" in refused.error["message"]
-    result = cli(*words, status=0)
-    assert [part["status"] for part in result.data["parts"]] == ["done"]
+    assert [part["status"] for part in cli(*words, status=0).data["parts"]] == ["done"]

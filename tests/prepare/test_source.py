@@ -20,15 +20,9 @@ from hpcbert.system import runner
 from tests.kit import drafts
 from tests.kit.drafts import settled
 from tests.kit.logs import write_file
+from tests.prepare.test_parts import PATCH, git
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-
-
-def git(folder: Path, *words: str) -> str:
-    identity = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
-    outcome = runner.run(["git", "-C", str(folder), *identity, *words])
-    assert outcome.ok, outcome.stderr
-    return outcome.stdout.strip()
 
 
 @pytest.fixture
@@ -43,10 +37,26 @@ def upstream(tmp_path: Path) -> Path:
 
 
 def packed(upstream: Path, name: str, prefix: str = "x-1.0/") -> Path:
-    path = upstream.parent / name
-    form = "zip" if name.endswith("zip") else "tar.gz" if name.endswith("gz") else "tar"
-    words = ["git", "-C", str(upstream), "archive", f"--format={form}", f"--prefix={prefix}"]
-    path.write_bytes(subprocess.run([*words, "HEAD"], check=True, capture_output=True).stdout)
+    form = {"zip": "zip", "gz": "tar.gz", "tgz": "tar.gz"}.get(
+        name.lower().rpartition(".")[2], "tar"
+    )
+    words = [
+        "git",
+        "-C",
+        str(upstream),
+        "archive",
+        f"--format={form}",
+        f"--prefix={prefix}",
+        "HEAD",
+    ]
+    data = subprocess.run(words, check=True, capture_output=True).stdout
+    return write_file(upstream.parent, name, data)
+
+
+def zipped(path: Path, **members: str) -> Path:
+    with zipfile.ZipFile(path, "w") as file:
+        for name, text in members.items():
+            file.writestr(name, text)
     return path
 
 
@@ -55,42 +65,27 @@ def packed(upstream: Path, name: str, prefix: str = "x-1.0/") -> Path:
 def test_what_git_packs_is_unpacked_with_its_commit(
     upstream: Path, tmp_path: Path, name: str, prefix: str
 ) -> None:
-    path = packed(upstream, name.lower(), prefix).rename(tmp_path / name)
+    path, target = packed(upstream, name, prefix), tmp_path / "target"
     assert is_archive(str(path))
-    target = tmp_path / "target"
     assert unpack(path, target) == git(upstream, "rev-parse", "HEAD")
     assert (target / "bert" / "train.py").read_text() == 'print("wrong")\n'
     assert (target / "run.sh").stat().st_mode & 0o111
     assert (target / "link.py").readlink() == Path("bert/train.py")
 
 
-def test_an_archive_of_the_programs_folder_keeps_its_place(upstream: Path, tmp_path: Path) -> None:
+def test_an_archive_of_the_programs_folder_keeps_its_place_without_a_repository(
+    upstream: Path, tmp_path: Path
+) -> None:
     part = packed(upstream, "part.tar.gz", "")
     assert unpack(part, tmp_path / "whole", "bert").isalnum()
-    with zipfile.ZipFile(tmp_path / "p.zip", "w") as file:
-        file.writestr("official/nlp/train.py", "1\n")
-    unpack(tmp_path / "p.zip", tmp_path / "kept", "official/nlp")
+    nested = zipped(tmp_path / "p.zip", **{"official/nlp/train.py": "1\n"})
+    unpack(nested, tmp_path / "kept", "official/nlp")
     assert (tmp_path / "kept" / "official" / "nlp" / "train.py").is_file()
     with pytest.raises(IncompleteError, match="has no absent"):
         unpack(part, tmp_path / "other", "absent")
-
-
-def test_a_repository_inside_is_left_out(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "x.zip", "w") as file:
-        file.writestr("top/a.py", "1\n")
-        file.writestr("top/.git/config", "[core]\nfsmonitor = touch /tmp/run\n")
-    unpack(tmp_path / "x.zip", tmp_path / "target")
+    config = {"top/a.py": "1\n", "top/.git/config": "[core]\nfsmonitor = touch /tmp/run\n"}
+    unpack(zipped(tmp_path / "x.zip", **config), tmp_path / "target")
     assert [path.name for path in (tmp_path / "target").iterdir()] == ["a.py"]
-
-
-def bad(folder: Path, name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> Path:
-    path = folder / "bad.tar.gz"
-    with tarfile.open(path, "w:gz") as file:
-        for member, entry_type, to in (("top/ok", tarfile.REGTYPE, ""), (name, kind, link)):
-            entry = tarfile.TarInfo(member)
-            entry.type, entry.linkname = entry_type, to
-            file.addfile(entry, io.BytesIO(b""))
-    return path
 
 
 @pytest.mark.parametrize(
@@ -108,33 +103,34 @@ def bad(folder: Path, name: str, kind: bytes = tarfile.REGTYPE, link: str = "") 
 def test_what_would_lie_elsewhere_is_refused(
     tmp_path: Path, name: str, kind: bytes, link: str
 ) -> None:
-    path = bad(tmp_path, name, kind, link)
+    path = tmp_path / "bad.tar.gz"
+    with tarfile.open(path, "w:gz") as file:
+        for member, entry_type, to in (("top/ok", tarfile.REGTYPE, ""), (name, kind, link)):
+            entry = tarfile.TarInfo(member)
+            entry.type, entry.linkname = entry_type, to
+            file.addfile(entry, io.BytesIO(b""))
     with pytest.raises(IncompleteError):
         unpack(path, tmp_path / "a" / "target")
     assert not (tmp_path / "x").exists()
 
 
 @pytest.mark.parametrize("name", ["x.tar.gz", "x.zip"])
-@pytest.mark.parametrize("share", [0.0, 0.5, 0.9])
-def test_damage_is_told(upstream: Path, tmp_path: Path, name: str, share: float) -> None:
+def test_damage_is_told(upstream: Path, tmp_path: Path, name: str) -> None:
     path = packed(upstream, name)
     raw = path.read_bytes()
-    path.write_bytes(raw[: int(len(raw) * share)])
-    with pytest.raises(IncompleteError, match="can't be unpacked"):
-        unpack(path, tmp_path / "target")
+    for share in (0.0, 0.5, 0.9):
+        path.write_bytes(raw[: int(len(raw) * share)])
+        with pytest.raises(IncompleteError, match="can't be unpacked"):
+            unpack(path, tmp_path / "target")
     with pytest.raises(IncompleteError, match="does not exist"):
         unpack(tmp_path / f"absent-{name}", tmp_path / "target")
 
 
 def prepared(upstream: Path, url: Path, commit: str) -> tuple[Part, dict[str, str]]:
+    folder = write_file(upstream.parent, "tiny/fix.patch", f"Why.\n{PATCH}").parent
     site = settled(drafts.site(upstream.parent), "tiny", repository=str(url))
-    write_file(
-        upstream.parent,
-        "tiny/fix.patch",
-        'Why.\n--- a/bert/train.py\n+++ b/bert/train.py\n@@ -1 +1 @@\n-print("wrong")\n+print("right")\n',
-    )
     recipe = Recipe(
-        "tiny", str(upstream.parent / "tiny"), "", "", "per-gpu", models=("m",), precisions=("fp32",),
+        "tiny", str(folder), "", "", "per-gpu", models=("m",), precisions=("fp32",),
         needs=("source",),
         source=Upstream("https://example.org/x", commit, "bert", patches=("fix.patch",)),
     )  # fmt: skip
@@ -158,17 +154,13 @@ def test_an_archive_stands_in_for_the_repository(upstream: Path) -> None:
     assert checkout.digest == part.digest
 
 
-def test_an_archive_of_another_commit_is_refused(upstream: Path) -> None:
+def test_an_archive_of_another_commit_is_refused_and_one_without_has_its_digest(
+    upstream: Path,
+) -> None:
     part, recorded = prepared(upstream, packed(upstream, "x.tar.gz"), COMMIT)
-    assert part.status == "failed"
+    assert (part.status, recorded) == ("failed", {})
     assert "the recipe needs 0123456789ab" in part.detail
-    assert recorded == {}
-
-
-def test_what_is_recorded_of_one_without_a_commit_is_its_digest(upstream: Path) -> None:
-    path = upstream.parent / "x.zip"
-    with zipfile.ZipFile(path, "w") as file:
-        file.writestr("x/bert/train.py", 'print("wrong")\n')
+    path = zipped(upstream.parent / "x.zip", **{"x/bert/train.py": 'print("wrong")\n'})
     part, recorded = prepared(upstream, path, COMMIT)
     assert part.status == "done"
     assert recorded["commit"].startswith("sha256:")
