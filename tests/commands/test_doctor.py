@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -147,19 +146,11 @@ def test_containers_are_examined_from_inside_a_job(as_user, checkout, work, lab)
 # --- Faults that are planted: the doctor's own programs, and commands that answer as Slurm's ------
 
 
-def run_shell(text: str, *words: str, start: str = "", **env: str) -> Iterable[Finding]:
-    """Run a script of the doctor as a node would."""
-    env = {"SLURMD_NODENAME": "n1", "PATH": "/usr/bin:/bin", "HOME": "/", **env}
-    argv = ["bash", "-c", f"{start}\n{text}", "script", *words]
-    return checks.find_problems(run(argv, env=env).stdout, {})
-
-
-def look(folder: Path, runs: str, start: str = "") -> Iterable[Finding]:
-    """Run look.sh with no patience."""
-    (folder / "campaign/scripts").mkdir(parents=True)
-    (folder / "campaign/scripts/look.sh").touch()
-    text = (REPOSITORY / "hpcbert/shell/look.sh").read_text().replace("LATE=10", "LATE=0")
-    return run_shell(text, "node", str(folder / runs), str(folder), "", "--", "n1", start=start)
+def run_script(text: str, folder: Path) -> Iterable[Finding]:
+    """Run a script of the doctor as a node would, by shell lines of the table."""
+    env = {"SLURMD_NODENAME": "n1", "PATH": "/usr/bin:/bin", "HOME": "/"}
+    env["SHELL_FILES"] = str(REPOSITORY / "hpcbert/shell")
+    return checks.find_problems(run(["bash", "-c", text], env=env, cwd=folder).stdout, {})
 
 
 def run_hello(rank: int, folder: Path) -> Iterable[Finding]:
@@ -175,14 +166,6 @@ def run_hello(rank: int, folder: Path) -> Iterable[Finding]:
         env |= {"SLURM_NTASKS": "2", "SLURM_PROCID": str(rank), "SLURMD_NODENAME": f"n{rank + 1}"}
         words = [sys.executable, "-S", str(program), "no", "; there are: eth0"]
         return checks.find_problems(run(words, env=env).stdout, {})
-
-
-def hide_enroot(folder: Path) -> Iterable[Finding]:
-    for name in ("bash", "cat", "stat", "df", "awk", "id", "uname", "getent", "head", "unshare"):
-        (folder / name).symlink_to(str(shutil.which(name)))
-    text = (REPOSITORY / "hpcbert/shell/probe.sh").read_text()
-    text = text.replace("PATH=$PATH:/usr/sbin:/sbin", "")
-    return run_shell(text, "--enroot", PATH=str(folder), HOME=str(folder))
 
 
 def end_in_start_file(folder: Path) -> Iterable[Finding]:
@@ -203,11 +186,6 @@ def name_absent_image(folder: Path) -> Iterable[Finding]:
     return checks.find_framework_obstacles(site, recipe, materials.find_inputs(site, recipe, {}))
 
 
-ENFORCED = (
-    "ClusterName = c\nSLURM_VERSION = {}\nAccountingStorageEnforce = associations,limits,qos\n"
-)
-
-
 def query(
     folder: Path,
     *,
@@ -220,7 +198,10 @@ def query(
     """Ask commands that answer as Slurm's, where sbatch refuses a job without `demand`."""
     texts = {name: text for name, text in answers.items() if name != "private"}
     complaints = {"sinfo": DENIED} if "private" in answers else {}
-    cluster = Answers(**{"config": ENFORCED.format(version), **texts}, complaints=complaints)
+    cluster = Answers(
+        **{"config": read_constant(__file__, "ENFORCED").format(version), **texts},
+        complaints=complaints,
+    )
 
     def program(argv: Sequence[str], **_: Any) -> Outcome:
         if argv[0] != "sbatch":
@@ -235,29 +216,18 @@ def query(
     return examine.examine_site(settings, SchedulerContext(program, environ={}), 1)
 
 
-OUTSIDE = "hpcbert: n2: not in the container: this node has no pyxis in its plugstack.conf\n"
 PLANTERS: dict[str, Callable[[Path], Iterable[Finding]]] = {
-    "`runs` is a different directory on a node, or missing": lambda folder: look(folder, "none"),
-    # No file may have content: what writes meet on a full disk, but for the errno.
-    "`runs` is full, or the quota is used up": lambda folder: look(
-        folder, "campaign", 'trap "" XFSZ; ulimit -f 0;'
-    ),
     "an interface does not connect the nodes": functools.partial(run_hello, 1),
     "the port where ranks meet is taken": functools.partial(run_hello, 0),
-    "fewer nodes answer than were requested": lambda _: checks.find_missing_nodes(
-        "n1\ttmp\tok\tx\n", 2, "srun: error: Node failure on n2"
-    ),
     "bash ends in the file that `BASH_ENV` names": end_in_start_file,
     "a prolog fails": fail_prolog,
     "the image does not exist": name_absent_image,
-    "enroot is not installed on a node": hide_enroot,
-    "ranks are not in the container": lambda _: checks.find_missing_ranks(
-        OUTSIDE, ("n1", "n2"), "pyxis"
+    "fewer nodes answer than were requested": lambda _: checks.find_missing_nodes(
+        "n1\ttmp\tok\tx\n", 2, "srun: error: Node failure on n2"
     ),
-    **{
-        title: functools.partial(query, **values)
-        for title, values in read_constant(__file__, "QUERIES").items()
-    },
+    "ranks are not in the container": lambda _: checks.find_missing_ranks(
+        "hpcbert: n2: not in the container: this node has no pyxis\n", ("n1", "n2"), "pyxis"
+    ),
 }
 
 
@@ -271,9 +241,14 @@ def _me(monkeypatch: pytest.MonkeyPatch) -> None:
     "fault", select_faults("script"), ids=lambda case: case.title.replace("`", "")
 )
 def test_what_a_script_plants_is_found(fault, tmp_path):
-    findings = [
-        {"code": finding.code, **asdict(finding)} for finding in PLANTERS[fault.title](tmp_path)
-    ]
+    scripts, queries = read_constant(__file__, "SCRIPTS"), read_constant(__file__, "QUERIES")
+    if fault.title in scripts:
+        results = run_script(scripts[fault.title], tmp_path)
+    elif fault.title in queries:
+        results = query(tmp_path, **queries[fault.title])
+    else:
+        results = PLANTERS[fault.title](tmp_path)
+    findings = [{"code": finding.code, **asdict(finding)} for finding in results]
     assert not find_missed((fault,), findings), "\n".join(map(str, findings))
 
 
