@@ -44,6 +44,10 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
+def fsync(fd: object) -> None:
+    """Wait for no disk: what tests write need not survive a loss of power."""
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Share fixtures, the one lab's too, among all folders: a plugin's are seen everywhere.
 
@@ -52,9 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
     A shell starts what runs in its background with SIGINT ignored, and nohup with SIGHUP; every
     program below inherits that: those that tests interrupt would never notice.
     """
-    if config.option.markexpr == "not slow":
-        # What `make quick` writes need not survive a loss of power: it waits for no disk.
-        os.fsync = lambda fd: None
+    os.fsync = fsync
     if not hasattr(config, "workerinput"):
         compileall.compile_dir(REPOSITORY / "hpcbert", quiet=2)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -203,12 +203,6 @@ def runner_of(user: User, lab: Lab) -> AsUser:
     return run_as_user
 
 
-@pytest.fixture(scope="session")
-def job_python(checkout: Checkout) -> str:
-    """A Python that jobs can run."""
-    return checkout.python
-
-
 @pytest.fixture
 def site_rule(lab: Lab) -> Iterator[Callable[[str], None]]:
     """Gives the lab's job_submit.lua a line of Lua; `job` is the request."""
