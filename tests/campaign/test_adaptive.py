@@ -14,7 +14,7 @@ from hpcbert.results.wording import describe_adaptive
 from hpcbert.slurm.state_sources import reduce_events
 from hpcbert.slurm.states import RepeatState, parse_state
 from tests.kit import cli
-from tests.kit.campaigns import Build, Built, collect_campaigns, report_states
+from tests.kit.campaigns import collect_campaigns, report_states
 from tests.kit.cases import cases
 from tests.kit.logs import ITERS, SKIP
 
@@ -25,8 +25,8 @@ CLOSE = (100.0, 100.2, 100.1, 100.3, 100.4)
 
 
 def build_campaign(
-    build: Build, rates: tuple[float, ...], spare: int = 0, precision: float = 0.01, **changes: Any
-) -> Built:
+    build, rates: tuple[float, ...], spare: int = 0, precision: float = 0.01, **changes: Any
+):
     """Make a campaign whose first repeats ran at those rates; one of rate 0 failed."""
     built = build("1n1g", repeats=15, protocol=Protocol(15, ITERS, SKIP, precision), **changes)
     for number in range(1, len(rates) + spare + 1):
@@ -42,7 +42,7 @@ def build_campaign(
     return built
 
 
-def collect_row(built: Built, *words: str, **options: Any) -> tuple[Any, int]:
+def collect_row(built, *words: str, **options: Any) -> tuple[Any, int]:
     """Return the row and the exit code, by what Slurm says of the repeats."""
     result = collect_campaigns(built.directory, states=report_states(*words), **options)
     return result.tables[0].rows[0], result.exit_code

@@ -19,14 +19,7 @@ from hpcbert.campaign import archive
 from hpcbert.campaign.evidence import INDEX
 from hpcbert.commands.audit import audit
 from hpcbert.errors import CheckError, HpcbertError, UsageError
-from tests.kit.campaigns import (
-    Build,
-    Built,
-    campaign,
-    collect_campaigns,
-    report_states,
-    unreachable,
-)
+from tests.kit.campaigns import campaign, collect_campaigns, report_states, unreachable
 from tests.kit.cases import cases
 
 ID = "20261121-pytorch-abc"
@@ -34,7 +27,7 @@ TOKEN = "hf_abcdefghijklmnopqrstuv"
 
 
 @pytest.fixture
-def built(build: Build) -> Built:
+def built(build):
     """A campaign that was collected after its end; of one point a repeat failed."""
     built = build("1n1g", "1n4g")
     built.finish()

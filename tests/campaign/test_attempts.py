@@ -12,7 +12,7 @@ from hpcbert.campaign import attempts, overview, store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.errors import SchedulerError
 from hpcbert.slurm.states import RepeatState, parse_state
-from tests.kit.campaigns import Build, Built, collect_campaigns
+from tests.kit.campaigns import collect_campaigns
 
 VERDICTS = (
     *("OUT_OF_MEMORY", "NODE_FAIL", "DEADLINE", "PREEMPTED"),
@@ -49,7 +49,7 @@ AFTER = {
 }
 
 
-def collect_run(built: Built, states: Any) -> Any:
+def collect_run(built, states: Any) -> Any:
     """Return the only run."""
     ((run,),) = (
         row.runs for row in collect_campaigns(built.directory, states=states).tables[0].rows
@@ -57,7 +57,7 @@ def collect_run(built: Built, states: Any) -> Any:
     return run
 
 
-def add_retry(built: Built, *reasons: tuple[int, str, str]) -> Built:
+def add_retry(built, *reasons: tuple[int, str, str]):
     """Add the array of a retry, whose attempts have numbers from 1."""
     (first,) = built.campaign.arrays
     changes: dict[str, Any] = {
@@ -69,7 +69,7 @@ def add_retry(built: Built, *reasons: tuple[int, str, str]) -> Built:
     return built.change(arrays=(first, replace(first, why=reasons, **changes)))
 
 
-def suspend(built: Built, seconds: float = 31.25) -> None:
+def suspend(built, seconds: float = 31.25) -> None:
     """Let the script notice, before its end, that it was suspended."""
     path = built.status_path("1n1g", 1)
     lines = path.read_text().splitlines(keepends=True)
@@ -78,7 +78,7 @@ def suspend(built: Built, seconds: float = 31.25) -> None:
 
 
 @pytest.fixture
-def built(build: Build) -> Built:
+def built(build):
     """One repeat, complete by its own account and by its log."""
     campaign = build("1n1g", repeats=1)
     campaign.complete("1n1g", 1, 10.0)
@@ -206,7 +206,7 @@ def test_an_attempt_that_slurm_sent_back_is_requeued_although_it_died_of_a_signa
 # --- Ends that no job wrote: kept by the command that learns of them, read by list and show --------
 
 
-def write_ends(built: Built, word: str, *, attempt: int = 0, final: bool = True) -> None:
+def write_ends(built, word: str, *, attempt: int = 0, final: bool = True) -> None:
     """Write down what a command learned of all repeats."""
     watched = TrackedCampaign(built.directory, store.read_manifest(built.directory))
     state = make_state(word, source="squeue", attempt=attempt, detail="so Slurm says")
@@ -214,7 +214,7 @@ def write_ends(built: Built, word: str, *, attempt: int = 0, final: bool = True)
     attempts.write_ends(watched, states, states if final else ())
 
 
-def read_state(built: Built) -> str:
+def read_state(built) -> str:
     return overview.read_overview(built.directory).state
 
 
@@ -232,26 +232,21 @@ def test_a_campaign_whose_jobs_never_started_has_ended(build, word):
     assert read_state(built) == "waiting"
 
 
-def test_an_end_holds_until_slurm_takes_it_back_or_another_attempt_begins(build):
-    built = build("1n1g", repeats=1)
-    built.started("1n1g", 1)
-    assert read_state(built) == "running"
-    write_ends(built, "NODE_FAIL")
-    assert read_state(built) == "ended"
-    write_ends(built, "PENDING", attempt=1)
-    assert read_state(built) == "running"
-    write_ends(built, "PREEMPTED")
-    built.started("1n1g", 1, attempt=1)
-    assert read_state(built) == "running"
-
-
-def test_ends_of_a_damaged_record_or_in_anothers_campaign(build, monkeypatch):
+def test_an_end_is_kept_unless_it_is_taken_back_damaged_or_in_anothers_campaign(build, monkeypatch):
     built = build("1n1g", repeats=1)
     for text in ("", "{", "[]", '{"schema": 1, "ends": [{"array": 1}]}'):
         (built.directory / attempts.ENDS).write_text(text)
         assert read_state(built) == "waiting"
     write_ends(built, "CANCELLED")
     assert read_state(built) == "ended"
+    # An end holds until Slurm takes it back or another attempt begins.
+    write_ends(built, "PENDING", attempt=1)
+    assert read_state(built) == "waiting"
+    write_ends(built, "PREEMPTED")
+    built.started("1n1g", 1)
+    assert read_state(built) == "ended"
+    built.started("1n1g", 1, attempt=1)
+    assert read_state(built) == "running"
     (built.directory / attempts.ENDS).unlink()
     monkeypatch.setattr(store, "find_foreign_owner", lambda _: "somebody")
     write_ends(built, "CANCELLED")

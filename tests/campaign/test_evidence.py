@@ -10,18 +10,17 @@ import pytest
 
 from hpcbert.campaign import evidence, judge
 from hpcbert.logs import scan
-from tests.kit.campaigns import Build, Built
 from tests.kit.cli import first_row
 
 
 @pytest.fixture
-def built(build: Build) -> Built:
+def built(build):
     built = build("1n1g", repeats=2)
     built.finish()
     return built
 
 
-def read_evidence(built: Built) -> Any:
+def read_evidence(built) -> Any:
     return json.loads((built.directory / evidence.MEASUREMENTS).read_text())["evidence"]
 
 

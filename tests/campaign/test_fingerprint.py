@@ -12,13 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcbert.campaign import fingerprint
-from hpcbert.campaign.fingerprint import (
-    Fingerprint,
-    NodeSample,
-    find_differences_between,
-    find_differences_within,
-)
-from tests.kit.campaigns import NODE, Build, Built, node, raw, write_nodes
+from hpcbert.campaign.fingerprint import Fingerprint, NodeSample
+from tests.kit.campaigns import NODE, node, raw, write_nodes
 from tests.kit.cases import cases
 from tests.kit.cli import Document, rows
 
@@ -35,7 +30,7 @@ def parse(name: str = "n1", **changes: Any) -> Fingerprint:
 
 
 def sample_nodes(*nodes: Fingerprint, repeat: int = 1, point: str = "2n8g") -> list[NodeSample]:
-    return [NodeSample(point, repeat, fingerprint) for fingerprint in nodes]
+    return [NodeSample(point, repeat, facts) for facts in nodes]
 
 
 def test_a_node_in_facts():
@@ -64,7 +59,7 @@ def test_a_node_in_facts():
 
 @cases
 def test_what_matters_is_a_difference(changes, fact):
-    differences = find_differences_within(sample_nodes(parse(), parse("n2", **changes)))
+    differences = fingerprint.find_differences_within(sample_nodes(parse(), parse("n2", **changes)))
     assert [difference.fact for difference in differences] == ([fact] if fact else [])
     assert (parse(**changes).digest != parse().digest) is bool(fact)
     assert not fact or differences[0].scope == "nodes"
@@ -73,19 +68,21 @@ def test_what_matters_is_a_difference(changes, fact):
 def test_repeats_and_points_may_differ_although_their_nodes_agree():
     new = (parse(host__kernel="6.1"), parse("n2", host__kernel="6.1"))
     runs = [*sample_nodes(parse(), parse("n2")), *sample_nodes(*new, repeat=2)]
-    (difference,) = find_differences_within(runs)
+    (difference,) = fingerprint.find_differences_within(runs)
     assert difference.scope == "repeats"
     assert difference.values == (("5.15.0-100", ("repeat 1",)), ("6.1", ("repeat 2",)))
     base = sample_nodes(parse(host__gpus=NODE["host"]["gpus"][:1]), point="1n1g")
-    (difference,) = find_differences_between(base, sample_nodes(new[0]))
+    (difference,) = fingerprint.find_differences_between(base, sample_nodes(new[0]))
     assert (difference.fact, difference.scope) == ("kernel", "points")
     assert difference.values == (("5.15.0-100", ("1n1g",)), ("6.1", ("2n8g",)))
-    assert not find_differences_between([], base)
-    assert not find_differences_between(base, base)
+    assert not fingerprint.find_differences_between([], base)
+    assert not fingerprint.find_differences_between(base, base)
     # What is mixed within a point says nothing of two; what is unknown differs from nothing.
-    assert not find_differences_between(base, sample_nodes(parse(), new[1]))
+    assert not fingerprint.find_differences_between(base, sample_nodes(parse(), new[1]))
     for changes in ({"host__cuda_driver": None, "host__gpus": None}, {"image": None}):
-        assert not find_differences_within(sample_nodes(parse(), parse("n2", **changes)))
+        assert not fingerprint.find_differences_within(
+            sample_nodes(parse(), parse("n2", **changes))
+        )
 
 
 @given(JSON, JSON, JSON)
@@ -123,7 +120,7 @@ def test_equal_nodes_are_one_fingerprint_and_damaged_content_is_none():
 
 
 @pytest.fixture
-def built(build: Build) -> Built:
+def built(build):
     """A campaign of the local scheduler, so that nobody has to be asked for states."""
     built = build("1n1g", "2n2g", repeats=2, scheduler="local")
     for repeat in (1, 2):

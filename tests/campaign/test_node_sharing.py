@@ -13,7 +13,7 @@ import pytest
 from hpcbert.campaign import store
 from hpcbert.model import MANIFEST, Point, Shape
 from tests.kit import cli
-from tests.kit.campaigns import Build, Built, collect_campaigns, report_states
+from tests.kit.campaigns import collect_campaigns, report_states
 from tests.kit.cli import codes, first_row
 
 T = 1763717655
@@ -21,7 +21,7 @@ OWN, OTHER = "20251121T093415Z-pytorch-aaaaaa", "20251121T093400Z-oneflow-bbbbbb
 
 
 def run_repeat(
-    built: Built, repeat: int, begin: int, end: int, *, nodes: str = "n1", log: bool = True
+    built, repeat: int, begin: int, end: int, *, nodes: str = "n1", log: bool = True
 ) -> None:
     """Let a repeat of the first point be measured between two moments after T."""
     shape = str(built.campaign.arrays[0].point.shape)
@@ -36,7 +36,7 @@ def run_repeat(
         built.log(shape, repeat, text)
 
 
-def build_other(build: Build, begin: int, end: int, name: str = OTHER, **changes: Any) -> Built:
+def build_other(build, begin: int, end: int, name: str = OTHER, **changes: Any):
     """Make another campaign, of which a repeat ran between two moments after T."""
     nodes = changes.pop("nodes", "n1")
     other = build("1n1g", name=name, id=name, **changes)

@@ -13,17 +13,10 @@ import pytest
 from hpcbert.campaign import store
 from hpcbert.campaign.overview import read_overview
 from hpcbert.errors import UsageError
-from tests.kit.campaigns import (
-    Build,
-    Built,
-    array,
-    collect_campaigns,
-    report_states,
-    report_waiting,
-)
+from tests.kit.campaigns import array, collect_campaigns, report_states, report_waiting
 
 
-def build_finished(build: Build) -> Built:
+def build_finished(build):
     built = build("1n1g", "1n4g", repeats=2)
     built.finish()
     return built
@@ -83,19 +76,11 @@ def test_what_slurm_did_not_take_rehearsals_and_hidden_folders(build):
     assert len(store.find_all_campaigns(built.directory.parent)) == len(campaigns) - 1
 
 
-def replace_file(path: Path, make: Callable[[Path], object]) -> None:
-    path.unlink()
-    make(path)
-
-
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "cut": lambda path: path.write_bytes(path.read_bytes()[:-9]),
-    "empty": lambda path: path.write_bytes(b""),
     "no text": lambda path: path.write_bytes(b"\xff\xfe\x00" * 99),
     "another document": lambda path: path.write_text("[1]"),
     "deeply nested": lambda path: path.write_text("[" * 100_000),
-    "a folder": lambda path: replace_file(path, Path.mkdir),
-    "a pipe": lambda path: replace_file(path, os.mkfifo),
 }
 
 

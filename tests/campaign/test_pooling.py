@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.kit import logs
-from tests.kit.campaigns import Build, node, write_nodes
+from tests.kit.campaigns import node, write_nodes
 from tests.kit.cases import cases, read_constant
 from tests.kit.cli import Document, codes, first_row
 from tests.kit.logs import write_file
@@ -93,7 +93,7 @@ def test_copies_of_a_log_are_one_run_and_under_two_points_none(tmp_path, run):
 V100 = {"host__gpus": [f"{n}, Tesla V100, 535.104.05, 81920, 400.00, 1410, 1593" for n in range(8)]}
 
 
-def build_on_nodes(build: Build, *environments: dict[str, Any], shape: str = "1n1g") -> Path:
+def build_on_nodes(build, *environments: dict[str, Any], shape: str = "1n1g"):
     """Make a campaign of a repeat for each environment, each on a node of that."""
     built = build(shape, name=f"of-{shape}", repeats=len(environments), scheduler="local")
     for number, changes in enumerate(environments, start=1):

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from hpcbert.campaign import record
 from hpcbert.campaign.record import Records, Step, read_steps
-from tests.kit.campaigns import Built
 from tests.kit.cases import cases
 from tests.kit.cli import run
 
@@ -38,7 +37,7 @@ def opened() -> Counter[str]:
     return counter
 
 
-def collect_once(opened: Counter[str], *builts: Built) -> bool:
+def collect_once(opened: Counter[str], *builts) -> bool:
     """Collect campaigns; return whether each status file was opened once."""
     opened.clear()
     run("collect", *(built.directory for built in builts), "--json")
@@ -46,7 +45,7 @@ def collect_once(opened: Counter[str], *builts: Built) -> bool:
     return opened == Counter(map(str, paths))
 
 
-def render_sacct(built: Built, *words: str) -> str:
+def render_sacct(built, *words: str) -> str:
     """Return what sacct says of a campaign's repeats, COMPLETED where nothing else is set."""
     states = [*words, *["COMPLETED"] * 5]
     return "".join(
@@ -111,9 +110,7 @@ def test_what_was_written_to_since_is_read_again(tmp_path):
 # --- Steps ----------------------------------------------------------------------------------------
 
 
-def make_events(
-    begin: float, end: float, *, attempt: int = 0, nodes: str = "n1", fine: bool = True, **more: Any
-) -> list[dict[str, Any]]:
+def make_events(begin, end, *, attempt=0, nodes="n1", fine=True, **more):
     """Return what a script writes; one that is not `fine` writes whole seconds only."""
     host = more.get("host", nodes.partition("[")[0] + ("1" if "[" in nodes else ""))
     zone = more.get("zone", ("+0000", "+0000"))
