@@ -75,13 +75,19 @@ def test_rows_of_slurm_become_states(
     assert tracker.garbage == ()
 
 
-def test_all_campaigns_share_one_query(tracked: Build) -> None:
-    slurm = Slurm()
-    tracker = track(slurm, tracked("12", "13", name="one"), tracked("14", name="two"))
-    assert (slurm.count("sacct"), slurm.count("squeue"), len(tracker.states)) == (1, 1, 15)
+def test_all_campaigns_share_one_query_and_one_tracker_follows_both_schedulers(
+    tracked: Build,
+) -> None:
+    here = tracked("local-1-1", repeats=1, name="here", scheduler="local")
+    slurm = Slurm(sacct=sacct("12_1", "RUNNING"), squeue=squeue("12_1", "RUNNING"))
+    tracker = track(slurm, tracked("12", "13"), tracked("14", name="two"), here)
+    assert (slurm.count("sacct"), slurm.count("squeue"), len(tracker.states)) == (1, 1, 16)
     argv = slurm.calls[0]
     assert argv[argv.index("-j") + 1] == "12,13,14"
     assert slurm.environments[0]["SLURM_TIME_FORMAT"] == "%s"
+    assert tracker.states[NAME, 1].word == "RUNNING"
+    assert tracker.states[NAME.replace("camp", "here"), 1].word == "UNKNOWN"
+    assert tracker.pause() == 1.0
 
 
 @pytest.mark.parametrize(
@@ -203,15 +209,6 @@ def test_importing_submitit_leaves_logging_and_the_environment_alone(tmp_path: P
     outcome = run([sys.executable, "-W", "error", "-c", code], env=env, cwd=tmp_path)
     assert (outcome.returncode, outcome.stdout, outcome.stderr) == (0, "", "")
     assert logging.getLogger("submitit").handlers == []
-
-
-def test_one_tracker_follows_both_schedulers(tracked: Build) -> None:
-    built = tracked("local-1-1", repeats=1, name="here", scheduler="local")
-    slurm = Slurm(sacct=sacct("12_1", "RUNNING"), squeue=squeue("12_1", "RUNNING"))
-    tracker = track(slurm, built, tracked("12", repeats=1))
-    assert tracker.states[NAME, 1].word == "RUNNING"
-    assert tracker.states[NAME.replace("camp", "here"), 1].word == "UNKNOWN"
-    assert tracker.pause() == 1.0
 
 
 def test_an_array_that_slurm_accepted_and_forgot_is_said_to_be_lost(tracked: Build) -> None:

@@ -154,15 +154,6 @@ def test_ranks_get_the_callers_environment_without_his_slurm_job(run_locally: St
     assert "CUDA_VISIBLE_DEVICES=4,5\n" in queue.read("environment2")
 
 
-def test_an_exit_status_is_a_failure_and_the_next_repeat_runs(run_locally: Start) -> None:
-    # 144 is what submitit's controller takes for a wish to be run again.
-    queue = run_locally("echo x >>runs; exit $((SLURM_ARRAY_TASK_ID == 1 ? 144 : 0))", repeats=2)
-    failed, _ = queue.wait_for_end("FAILED", "COMPLETED")
-    assert (failed.exit_code, failed.kind) == (144, "failed")
-    assert "exit status 144" in failed.detail
-    assert queue.read("runs") == "x\nx\n"
-
-
 def test_a_repeat_is_over_when_the_queue_has_written_so_too(run_locally: Start) -> None:
     """Until then its status file is still written to, and who collects it would refuse it."""
     wait = 'mark end ",\\"exit\\":0"; trap - EXIT; until [ -e go ]; do sleep 0.05; done'
@@ -175,22 +166,26 @@ def test_a_repeat_is_over_when_the_queue_has_written_so_too(run_locally: Start) 
     assert '"finished"' in status.read_text()
 
 
-def test_whatever_a_script_leaves_behind_is_ended(run_locally: Start) -> None:
-    leave = (
-        "sleep 1000 & setsid sleep 1000 & (setsid sh -c 'trap \"\" TERM; sleep 1000' &) ; sleep 0.1"
-    )
-    # A status file that a full disk cut keeps its last event apart.
-    cut = 'printf \'{"event":"st\' >>"$status"; trap - EXIT'
-    run_locally(leave, cut).wait_for_end("COMPLETED", "COMPLETED")
-
-
-def test_the_time_limit_ends_a_script_and_its_ranks(run_locally: Start) -> None:
-    ranks = "(trap '' TERM; sleep 1000) & sleep 1000 & wait"
-    ignores = "trap '' TERM; while true; do sleep 0.1; done"
-    queue = run_locally(ranks, ignores, minutes=0.01)
-    first, second = queue.wait_for_end("TIMEOUT", "TIMEOUT")
-    assert (first.kind, first.exit_code, second.exit_code) == ("failed", 143, 137)
-    assert "time limit of 0.6 s" in first.detail
+def test_a_queue_goes_on_whatever_a_script_does_and_leaves_nothing_of_it(
+    run_locally: Start,
+) -> None:
+    # 144 is what submitit's controller takes for a wish to be run again.
+    scripts = {
+        "echo x >>runs; exit 144": ("FAILED", 144, "exit status 144"),
+        read_constant(__file__, "LEAVES_PROCESSES"): ("COMPLETED", 0, ""),
+        # A status file that a full disk cut keeps its last event apart.
+        'printf \'{"event":"st\' >>"$status"; trap - EXIT': ("COMPLETED", 0, ""),
+        "setsid sleep 1000 & kill -KILL $PPID; sleep 1000": ("FAILED", None, "supervisor"),
+        "(trap '' TERM; sleep 1000) & sleep 1000 & wait": ("TIMEOUT", 143, "time limit of 0.6 s"),
+        "trap '' TERM; while true; do sleep 0.1; done": ("TIMEOUT", 137, "time limit of 0.6 s"),
+        "exit 0": ("COMPLETED", 0, ""),
+    }
+    queue = run_locally(*scripts, minutes=0.01)
+    states = queue.wait_for_end(*(word for word, _, _ in scripts.values()))
+    assert [state.exit_code for state in states] == [code for _, code, _ in scripts.values()]
+    texts = [text for _, _, text in scripts.values()]
+    assert all(text in state.detail for text, state in zip(texts, states, strict=True))
+    assert queue.read("runs") == "x\n"
 
 
 def no_slurm(argv: Sequence[str], **_: Any) -> Outcome:
@@ -221,14 +216,6 @@ def test_a_killed_queue_takes_its_script_along_and_says_so(run_locally: Start) -
     assert (second.word, second.kind) == ("UNKNOWN", "unknown")
     assert "the local queue process has died" in second.detail
     until(lambda: not queue.survivors(), "the killed queue's processes are alive")
-
-
-def test_a_killed_supervisor_is_a_failure_and_the_queue_goes_on(run_locally: Start) -> None:
-    queue = run_locally("echo $PPID >supervisor; setsid sleep 1000 & sleep 1000", "exit 0")
-    path = queue.watched.directory / "supervisor"
-    until(lambda: path.exists() and path.read_text(), queue.output)
-    os.kill(int(path.read_text()), signal.SIGKILL)
-    queue.wait_for_end("FAILED", "COMPLETED")
 
 
 def test_campaigns_of_one_machine_wait_for_each_other_and_can_be_cancelled_meanwhile(
