@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -11,12 +10,11 @@ from hpcbert.config import places, recipe, site
 from hpcbert.config.options import Options
 from hpcbert.errors import ConfigError, UsageError
 from tests.kit import drafts
-from tests.kit.cases import cases, read_cases, read_constant
+from tests.kit.cases import cases, read_constant
 from tests.kit.drafts import MINIMAL
 from tests.kit.logs import write_file
 from tests.kit.paths import SITE, TEMPLATES
 
-FAULTS = Path(__file__).with_name("site_faults.toml")
 RECIPE = (TEMPLATES / "pytorch" / "recipe.toml").read_text()
 SETTINGS = read_constant(__file__, "SETTINGS")
 SHELL = {"SBATCH_ACCOUNT": "shell", "SLURM_ACCOUNT": "srun", "SALLOC_ACCOUNT": "salloc"}
@@ -71,8 +69,8 @@ def test_runs_are_relative_to_the_file_and_hpcbert_runs_beats_it(tmp_path):
     assert runs == {"/else": "/else", "": own, "  ": own, "\t": own}
 
 
-@pytest.mark.parametrize(("name", "text", "keyword"), read_cases(FAULTS))
-def test_a_wrong_site_is_refused_by_name(tmp_path, name, text, keyword):
+@cases
+def test_a_wrong_site_is_refused_by_name(tmp_path, text, keyword):
     with pytest.raises(ConfigError, match=keyword) as refusal:
         drafts.site(tmp_path, text, start="")
     assert str(tmp_path / "site.toml") in str(refusal.value)

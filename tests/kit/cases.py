@@ -49,19 +49,3 @@ def _freeze(value: object) -> object:
     if isinstance(value, dict):
         return {key: _freeze(cell) for key, cell in value.items()}
     return tuple(map(_freeze, value)) if isinstance(value, list) else value
-
-
-def read_cases(path: Path) -> list[Any]:
-    """Return the rows of a TSV with a heading, or the `[[case]]` tables of a TOML, as parameters.
-
-    Example: `@pytest.mark.parametrize(("text", "word", "kind"), read_cases(HERE / "states.tsv"))`.
-    The first column is the id too. `source` says where a row comes from, and is no parameter.
-    """
-    text = path.read_text(encoding="utf-8")
-    if path.suffix == ".toml":
-        tables = tomli.loads(text)["case"]
-    else:
-        heading, *lines = text.splitlines()
-        tables = [dict(zip(heading.split("\t"), line.split("\t"), strict=True)) for line in lines]
-    rows = [[cell for key, cell in table.items() if key != "source"] for table in tables]
-    return [pytest.param(*row, id=row[0] or "empty") for row in rows]

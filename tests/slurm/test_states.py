@@ -13,12 +13,10 @@ from hpcbert.slurm import reasons
 from hpcbert.slurm.reasons import describe_reason, find_reason_advice, find_reasons, never_starts
 from hpcbert.slurm.state_sources import JobRecord, reduce_events
 from hpcbert.slurm.states import STATES, Kind, RepeatState, dump_state, load_state, parse_state
-from tests.kit.cases import cases, read_cases, read_constant
-
-HERE = Path(__file__).parent
+from tests.kit.cases import cases, read_constant
 
 
-@pytest.mark.parametrize(("text", "word", "kind"), read_cases(HERE / "states.tsv"))
+@cases
 def test_every_way_to_write_a_state_is_understood(text: str, word: str, kind: str) -> None:
     state = parse_state(text)
     assert (state.word, state.kind) == (word, kind)
@@ -74,7 +72,7 @@ def test_sentences_follow_a_subject_and_each_state_and_reason_has_advice() -> No
 
 def test_every_reason_of_the_newest_slurm_has_a_sentence_and_advice() -> None:
     # SchedMD/slurm@284c3b9, src/common/job_state_reason.c, all of its texts but None
-    words = (HERE / "reasons.txt").read_text().split()
+    words = Path(__file__).with_name("reasons.txt").read_text().split()
     assert len(words) == 220
     for word in words:
         assert [text for text, reason_text in find_reasons(word) if reason_text] == [word]
@@ -90,9 +88,7 @@ ADVICE = {
 }
 
 
-@pytest.mark.parametrize(
-    ("reason", "keyword", "advice", "remedy"), read_cases(HERE / "waiting.tsv")
-)
+@cases
 def test_a_reason_to_wait_has_words_and_a_remedy(
     reason: str, keyword: str, advice: str, remedy: str
 ) -> None:
