@@ -1,4 +1,4 @@
-"""Which site a command uses, and which campaign stands for one that was refused."""
+"""Which site a command uses, what outranks it, and which campaign stands for one that was refused."""
 
 from __future__ import annotations
 
@@ -8,56 +8,72 @@ from typing import Any
 
 import pytest
 
+from tests.kit.cli import run
+
 pytestmark = pytest.mark.slow
 
-SUBMIT = (
-    *("submit", "--fw", "pytorch", "--gpus-per-node", "1", "--repeats", "1"),
-    *("--scheduler", "local"),
-)
-COMMANDS = {
-    "plan": ("plan", "--fw", "pytorch"),
-    "prepare": ("prepare", "--fw", "oneflow", "--dry-run"),
-    "dry run": (*SUBMIT, "--nodes", "1", "--dry-run"),
-    "refused submit": (*SUBMIT, "--nodes", "99"),
-}
+RunCommands = Callable[..., list[Any]]
+SUBMIT = "submit --fw pytorch --gpus-per-node 1 --repeats 1 --scheduler local --nodes"
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_the_first_line_names_the_site_and_where_things_go(
-    run_commands: Callable[..., list[Any]], command: str
-) -> None:
-    words = [*COMMANDS[command]]
-    text, document = run_commands([words, [*words, "--json"]])
-    line = text.stderr.splitlines()[0]
-    assert line.startswith("site ")
-    assert "site.toml" in line
-    assert "programs in /" in line if command == "prepare" else "campaigns in /" in line
-    assert "site.toml, hpcbert's own" not in document.stderr
+def test_the_first_line_names_the_site_and_where_things_go(run_commands: RunCommands) -> None:
+    lines = {
+        "plan --fw pytorch": "campaigns in /",
+        "prepare --fw oneflow --dry-run": "programs in /",
+        f"{SUBMIT} 1 --dry-run": "campaigns in /",
+        f"{SUBMIT} 99": "campaigns in /",
+    }
+    results = run_commands([line.split() for line in lines])
+    documents = run_commands([[*line.split(), "--json"] for line in lines])
+    for place, result, document in zip(lines.values(), results, documents, strict=True):
+        line = result.stderr.splitlines()[0]
+        assert line.startswith("site ")
+        assert "site.toml" in line
+        assert place in line
+        assert "site.toml, hpcbert's own" not in document.stderr
 
 
-@pytest.mark.parametrize("words", [["doctor"], ["collect"], [*COMMANDS["plan"]]], ids=" ".join)
+@pytest.mark.parametrize("names", [["HPCBERT_SITE"], ["HPCBERT_SITE", "SLURM_CONF"]], ids=" ".join)
 def test_a_lab_that_is_gone_is_named_with_the_remedy(
-    run_commands: Callable[..., list[Any]], words: list[str]
+    run_commands: RunCommands, names: list[str]
 ) -> None:
-    for names in (["HPCBERT_SITE"], ["HPCBERT_SITE", "SLURM_CONF"]):
-        (result,) = run_commands([words], **dict.fromkeys(names, "/gone/site.toml"))
+    lines = [["doctor"], ["collect"], ["plan", "--fw", "pytorch"]]
+    for result in run_commands(lines, **dict.fromkeys(names, "/gone/site.toml")):
         assert result.returncode == 2
         assert "HPCBERT_SITE=/gone/site.toml" in result.stderr
         assert result.stderr.rstrip().endswith(f"unset {' '.join(names)}")
 
 
 def test_the_newest_campaign_is_not_taken_for_a_refused_one(
-    run_commands: Callable[..., list[Any]], tmp_path: Path
+    run_commands: RunCommands, tmp_path: Path
 ) -> None:
-    runs = {"HPCBERT_RUNS": str(tmp_path / "runs")}
-    rehearse = [*SUBMIT, "--nodes", "1", "--rehearse", "--wait"]
-    refused = [*SUBMIT, "--nodes", "99"]
-    cancel = ["cancel", "--yes"]
-    results = run_commands(
-        [rehearse, ["show"], refused, ["show"], cancel, rehearse, ["show"]], **runs
-    )
-    stopped = results.pop(4)
-    assert (stopped.returncode, "Name the campaign" in stopped.stderr) == (2, True)
-    notes = ["made no campaign" in result.stderr for result in results[1::2]]
-    assert [result.returncode for result in results] == [0, 0, 2, 0, 0, 0]
+    lines = [
+        *(f"{SUBMIT} 1 --rehearse --wait", "show", f"{SUBMIT} 99", "show", "cancel --yes"),
+        *(f"{SUBMIT} 1 --rehearse --wait", "show"),
+    ]
+    results = run_commands([line.split() for line in lines], HPCBERT_RUNS=str(tmp_path / "runs"))
+    assert [result.returncode for result in results] == [0, 0, 2, 0, 2, 0, 0]
+    assert "Name the campaign" in results[4].stderr
+    notes = ["made no campaign" in results[place].stderr for place in (1, 3, 6)]
     assert notes == [False, True, False]
+
+
+@pytest.mark.usefixtures("empty_directory")
+def test_init_says_what_outranks_the_file_it_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, init = tmp_path / "other.toml", ("init", "--local", "--force")
+    assert run(*init, "--json").document["warnings"] == []
+    (warning,) = run(*init, "--output", "elsewhere.toml", "--json").document["warnings"]
+    assert "elsewhere.toml" in warning
+    other.write_text(Path("site.toml").read_text())
+    for path in (other, tmp_path / "absent.toml"):
+        monkeypatch.setenv("HPCBERT_SITE", str(path))
+        result = run(*init, "--json")
+        (warning,) = result.document["warnings"]
+        assert (result.returncode, "HPCBERT_SITE" in warning) == (0, True)
+        assert str(path) in warning
+    assert "hpcbert doctor --site site.toml" in run(*init).stdout
+    for line in ("frameworks list", "render"):
+        refused = run(*line.split(), "--templates", "absent", "--json")
+        assert (refused.returncode, "absent" in refused.error["message"]) == (2, True)

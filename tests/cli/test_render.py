@@ -12,32 +12,41 @@ import pytest
 
 from tests.kit.cli import CliResult, run
 
+pytestmark = pytest.mark.usefixtures("empty_directory")
+
 POINT = ("--fw", "pytorch", "--nodes", "1", "--gpus-per-node", "2", "--device", "cpu")
-KINDS = ("output", "links", "campaign")
+CHANGES: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "missing": ("rank.bash", Path.unlink),
+    "different": ("job.bash", lambda path: replace_file(path, f"{path.read_text()}# edited\n")),
+    "not needed": ("enter.sh", lambda path: path.write_text("of an earlier version\n")),
+}
 
 
-@pytest.fixture(params=KINDS)
-def folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(params=["output", "links", "campaign"])
+def folder(request: pytest.FixtureRequest) -> Path:
     """A folder with scripts, as it was written; its library is in `scripts`, or next to them."""
-    monkeypatch.chdir(tmp_path)
     assert run("init", "--local").returncode == 0
     if request.param == "campaign":
         assert run("submit", *POINT, "--rehearse", "--repeats", "1").returncode == 0
         assert run("monitor").returncode == 0
-        (directory,) = (tmp_path / "runs").iterdir()
-        return directory / "scripts"
-    assert run("render", *POINT, "--output", tmp_path / "a b").returncode == 0
+        return next(Path("runs").iterdir()) / "scripts"
+    assert run("render", *POINT, "--output", "a b").returncode == 0
     if request.param == "links":
-        shutil.move(tmp_path / "a b/scripts", tmp_path / "library")
-        (tmp_path / "a b/scripts").mkdir()
-        for path in (tmp_path / "library").iterdir():
-            (tmp_path / "a b/scripts" / path.name).symlink_to(f"../../library/{path.name}")
-    return tmp_path / "a b"
+        shutil.move("a b/scripts", "library")
+        Path("a b/scripts").mkdir()
+        for path in Path("library").iterdir():
+            Path("a b/scripts", path.name).symlink_to(f"../../library/{path.name}")
+    return Path("a b")
 
 
 @pytest.fixture
 def library(folder: Path) -> Path:
     return folder if folder.name == "scripts" else folder / "scripts"
+
+
+def replace_file(path: Path, text: str) -> None:
+    path.unlink()
+    path.write_text(text)
 
 
 def check(folder: Path) -> CliResult:
@@ -46,44 +55,25 @@ def check(folder: Path) -> CliResult:
     return result
 
 
-def test_a_folder_as_it_was_written_passes(folder: Path, library: Path) -> None:
+def test_a_folder_as_it_was_written_passes_and_a_changed_script_is_named(
+    folder: Path, library: Path
+) -> None:
     result = check(folder)
     assert result.returncode == 0, result
     names = {path.name for path in library.iterdir() if path.suffix != ".sbatch"}
     assert result.data == {"scripts": 1, "different": 0, "files": len(names), "library": []}
-
-
-def lose(path: Path) -> None:
+    (path,) = folder.glob("*.sbatch")
+    path.write_text(path.read_text().replace("--nodes=1", "--nodes=2"))
+    result = check(folder)
+    assert (result.returncode, result.data["different"], result.data["library"]) == (5, 1, [])
     path.unlink()
+    result = check(folder)
+    assert (result.returncode, result.error["code"]) == (5, "check")
 
 
-def link_nowhere(path: Path) -> None:
-    path.unlink()
-    path.symlink_to("nowhere")
-
-
-def edit(path: Path) -> None:
-    text = path.read_text()
-    path.unlink()
-    path.write_text(f"{text}# edited\n")
-
-
-def add(path: Path) -> None:
-    path.write_text("of an earlier version\n")
-
-
-@pytest.mark.parametrize(
-    ("change", "name", "state"),
-    [
-        (lose, "rank.bash", "missing"),
-        (link_nowhere, "rank.bash", "missing"),
-        (edit, "job.bash", "different"),
-        (add, "enter.sh", "not needed"),
-    ],
-)
-def test_what_became_of_a_file_is_named(
-    folder: Path, library: Path, change: Callable[[Path], None], name: str, state: str
-) -> None:
+@pytest.mark.parametrize("state", CHANGES)
+def test_what_became_of_a_file_is_named(folder: Path, library: Path, state: str) -> None:
+    name, change = CHANGES[state]
     change(library / name)
     result = check(folder)
     assert (result.returncode, result.data["library"]) == (5, [{"name": name, "state": state}])
@@ -95,28 +85,11 @@ def test_the_remedies_repair_a_folder(folder: Path, library: Path) -> None:
     if folder == library:
         pytest.skip("a campaign stays as it was submitted")
     (library / "rank.bash").unlink()
+    (library / "rank.bash").symlink_to("nowhere")
     (library / "old.bash").write_text("")
-    (library / "job.bash").unlink()
-    (library / "job.bash").write_text("")
-    result = check(folder)
-    assert len(result.document["errors"]) == 3
-    for error in result.document["errors"]:
-        assert _run(error["hint"]), error
+    replace_file(library / "job.bash", "")
+    errors = check(folder).document["errors"]
+    assert len(errors) == 3
+    for error in errors:
+        subprocess.run(shlex.split(error["hint"]), check=True)
     assert check(folder).returncode == 0
-
-
-def test_a_changed_script_is_named(folder: Path) -> None:
-    (path,) = folder.glob("*.sbatch")
-    path.write_text(path.read_text().replace("--nodes=1", "--nodes=2"))
-    result = check(folder)
-    assert result.returncode == 5
-    assert (result.data["different"], result.data["library"]) == (1, [])
-
-
-def _run(command: str) -> bool:
-    return subprocess.run(shlex.split(command), check=False).returncode == 0
-
-
-def test_a_folder_without_a_script_is_refused(tmp_path: Path) -> None:
-    result = run("render", "--check", tmp_path, "--json")
-    assert (result.returncode, result.error["code"]) == (5, "check")

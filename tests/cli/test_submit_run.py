@@ -20,13 +20,12 @@ from tests.kit.cli import run
 from tests.kit.drafts import OPTIONS, SUBMITTER, changed, combined, hurried, load, reference
 from tests.kit.slurm import Slurm, failed
 
-REQUEST = combined(Shape(1, 2), ("fp32",), scaling=True, repeats=1)
-
 
 @pytest.fixture
 def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
     model = Slurm(first=10)
     monkeypatch.setattr(submit_run, "run", model)
+    monkeypatch.setattr("hpcbert.cli.retry.run", model)
     return model
 
 
@@ -35,83 +34,64 @@ def site(tmp_path: Path) -> Site:
     return changed(reference(tmp_path), slurm={"poll_floor": 0.1})
 
 
-def draft_three(site: Site, *, together: bool = False) -> list[Draft]:
-    """Think out three campaigns of two points each."""
+def submit_three(site: Site, *, together: bool = False) -> tuple[list[Draft], Result]:
+    """Submit three campaigns of two points each."""
+    request = combined(Shape(1, 2), ("fp32",), scaling=True, repeats=1)
+    planned, recipe = plan(load(), site, request), load()
     options = replace(OPTIONS, concurrent_points=together)
-    drafts = [
-        draft(
-            plan(load(), site, REQUEST),
-            site,
-            load(),
-            options=options,
-            submitter=replace(SUBMITTER, token=token),
-        )
-        for token in ("aaa", "bbb", "ccc")
-    ]
-    return [*chain_drafts(drafts)]
-
-
-def submit_drafts(site: Site, drafts: list[Draft]) -> Result:
-    directories = [campaign_draft.directory for campaign_draft in drafts]
-    return submit_run.submit_campaigns(directories, site, drafts, retries=None)
+    submitters = (replace(SUBMITTER, token=token) for token in ("aaa", "bbb", "ccc"))
+    drafts = chain_drafts(
+        [
+            draft(planned, site, recipe, options=options, submitter=submitter)
+            for submitter in submitters
+        ]
+    )
+    directories = [each.directory for each in drafts]
+    return [*drafts], submit_run.submit_campaigns(directories, site, [*drafts], retries=None)
 
 
 def list_dependencies(slurm: Slurm) -> list[str]:
     """Return what each sbatch was told to wait for."""
-    return [
-        next((word.partition(":")[2] for word in argv if "--dependency" in word), "")
-        for argv in slurm.called("sbatch")
-    ]
+    options = [[word for word in argv if "--dependency" in word] for argv in slurm.called("sbatch")]
+    return [words[0].partition(":")[2] if words else "" for words in options]
 
 
-def test_the_first_point_waits_for_the_last_one_of_the_campaign_before(
-    site: Site, slurm: Slurm
+@pytest.mark.parametrize("together", [False, True], ids=["in a row", "together"])
+def test_a_point_waits_for_the_one_before_unless_all_may_run_at_once(
+    site: Site, slurm: Slurm, together: bool
 ) -> None:
-    result = submit_drafts(site, draft_three(site))
+    drafts, result = submit_three(site, together=together)
     assert result.exit_code == 0
-    assert list_dependencies(slurm) == ["", "10", "11", "12", "13", "14"]
+    expected = [""] * 6 if together else ["", "10", "11", "12", "13", "14"]
+    assert list_dependencies(slurm) == expected
     assert len(result.text.split("hpcbert monitor ")[1].splitlines()[0].split("' '")) == 3
-
-
-def test_points_that_may_run_at_the_same_time_wait_for_nothing(site: Site, slurm: Slurm) -> None:
-    submit_drafts(site, draft_three(site, together=True))
-    assert list_dependencies(slurm) == [""] * 6
+    first, second = drafts[0].campaign, drafts[1].campaign
+    assert second.after == ("" if together else first.id)
+    assert (second.submission, second.position) == (first.id, 1)
 
 
 def test_what_slurm_refuses_leaves_the_rest_on_disk_to_be_taken_up(
     site: Site, slurm: Slurm
 ) -> None:
-    drafts = draft_three(site)
-    slurm.sbatch = [
-        None,
-        None,
-        failed("sbatch: error: Batch job submission failed: Invalid account"),
-    ]
-    result = submit_drafts(site, drafts)
+    refusal = failed("sbatch: error: Batch job submission failed: Invalid account")
+    slurm.sbatch = [None, None, refusal]
+    drafts, result = submit_three(site)
     assert result.exit_code == 3
     assert isinstance(result.data, dict)
     assert [len(campaign["arrays"]) for campaign in result.data["campaigns"]] == [2, 2]
-    (not_submitted,) = [warning for warning in result.warnings if "Not submitted" in warning]
-    assert "hpcbert submit --resume" in not_submitted
-    assert drafts[2].campaign.id in not_submitted
+    (warning,) = [warning for warning in result.warnings if "Not submitted" in warning]
+    assert "hpcbert submit --resume" in warning
+    assert drafts[2].campaign.id in warning
     slurm.sbatch = None
-    for campaign_draft in drafts[1:]:
-        submit(campaign_draft.directory, hurried(slurm))
-    states = {
-        array.state
-        for campaign_draft in drafts
-        for array in store.read_manifest(campaign_draft.directory).arrays
-    }
-    assert states == {"submitted"}
+    for each in drafts[1:]:
+        submit(each.directory, hurried(slurm))
+    arrays = (array for each in drafts for array in store.read_manifest(each.directory).arrays)
+    assert {array.state for array in arrays} == {"submitted"}
     assert list_dependencies(slurm)[-4:] == ["11", "12", "13", "14"]
 
 
-def test_a_cancel_that_fails_midway_names_what_it_cancelled(
-    site: Site, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drafts = draft_three(site)
-    submit_drafts(site, drafts)
-    monkeypatch.setattr("hpcbert.cli.retry.run", slurm)
+def test_a_cancel_that_fails_midway_names_what_it_cancelled(site: Site, slurm: Slurm) -> None:
+    drafts, _ = submit_three(site)
     slurm.scancel = [None, failed("scancel: error: Slurm temporarily unable"), None]
     result = run("cancel", "--yes", "--json", *(each.directory for each in drafts))
     assert result.returncode == 3

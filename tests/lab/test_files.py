@@ -1,3 +1,5 @@
+"""The files of a lab's Slurm, for each release and kind of node."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -18,8 +20,10 @@ def settings(text: str) -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines)
 
 
-def test_slurm_conf_points_at_nothing_outside_the_lab():
-    conf = settings(files.slurm_conf(LabPlan(), NETWORK, LAYOUT, host="head"))
+def test_slurm_conf_points_at_nothing_outside_the_lab_and_names_each_node() -> None:
+    plan = LabPlan(nodes=2, gpus_per_node=4)
+    text = files.slurm_conf(plan, NETWORK, LAYOUT, host="head")
+    conf = settings(text)
     assert conf["SlurmctldHost"] == "head(198.19.7.254)"
     assert conf["AuthInfo"] == "socket=/srv/lab/munge/munge.socket"
     assert conf["AccountingStoragePass"] == "/srv/lab/munge/munge.socket"
@@ -27,37 +31,26 @@ def test_slurm_conf_points_at_nothing_outside_the_lab():
     assert all(conf[key].startswith("/srv/lab/") for key in paths)
     ports = {conf["SlurmctldPort"], conf["SlurmdPort"], conf["AccountingStoragePort"]}
     assert ports == {"21070", "21071", "21072"}
+    first, second = (line for line in text.splitlines() if line.startswith("NodeName="))
+    assert "NodeAddr=198.19.7.1 " in first
+    assert "NodeAddr=198.19.7.2 CPUs=16 " in second
+    assert "Gres=gpu:4" in second
+    rows = files.hosts_file(plan, NETWORK, host="head").splitlines()
+    names = ("127.0.0.1 localhost", "::1 localhost", "198.19.7.254 head", "198.19.7.1 n1")
+    assert rows == [*names, "198.19.7.2 n2"]
 
 
-def test_slurm_conf_names_each_node_with_its_address_and_gpus():
-    text = files.slurm_conf(LabPlan(nodes=2, gpus_per_node=4), NETWORK, LAYOUT, host="head")
-    nodes = [line for line in text.splitlines() if line.startswith("NodeName=")]
-    assert len(nodes) == 2
-    assert "NodeAddr=198.19.7.2 CPUs=16 " in nodes[1]
-    assert "Gres=gpu:4" in nodes[1]
-
-
-def test_a_lab_without_gpus_or_accounting_says_so():
-    plan = LabPlan(gpus_per_node=0, accounting=False)
-    text = files.slurm_conf(plan, NETWORK, LAYOUT, host="head")
+def test_the_devices_of_nodes_are_those_of_the_plan() -> None:
+    bare = LabPlan(gpus_per_node=0, accounting=False)
+    text = files.slurm_conf(bare, NETWORK, LAYOUT, host="head")
     assert "Gres=" not in text
     assert settings(text)["AccountingStorageType"] == "accounting_storage/none"
-    assert files.gres_conf(plan, LAYOUT) == "AutoDetect=off\n"
-
-
-@pytest.mark.parametrize(("gpus", "names"), [(1, "nvidia0"), (8, "nvidia[0-7]")])
-def test_gres_conf_names_the_devices(gpus: int, names: str):
-    assert f"File=/srv/lab/dev/{names}\n" in files.gres_conf(LabPlan(gpus_per_node=gpus), LAYOUT)
-
-
-def test_a_lab_of_another_kind_names_types_of_gpus_and_what_wins():
-    plan = LabPlan(
-        nodes=3,
-        gpus_per_node=2,
-        gpu_types=("2080ti", "none"),
-        settings=("PrivateData=nodes",),
-        lacks=("mpi_pmix",),
-    )
+    assert files.gres_conf(bare, LAYOUT) == "AutoDetect=off\n"
+    for gpus, names in ((1, "nvidia0"), (8, "nvidia[0-7]")):
+        text = files.gres_conf(LabPlan(gpus_per_node=gpus), LAYOUT)
+        assert f"File=/srv/lab/dev/{names}\n" in text
+    kinds, own = ("2080ti", "none"), ("PrivateData=nodes",)
+    plan = LabPlan(nodes=3, gpus_per_node=2, gpu_types=kinds, settings=own, lacks=("mpi_pmix",))
     text = files.slurm_conf(plan, NETWORK, LAYOUT, host="head")
     assert text.count("Gres=gpu:2080ti:2 ") == 2
     assert settings(text)["PrivateData"] == "nodes"
@@ -68,17 +61,6 @@ def test_a_lab_of_another_kind_names_types_of_gpus_and_what_wins():
     ]
 
 
-def test_the_nodes_know_each_other_and_the_controller_by_name():
-    rows = files.hosts_file(LabPlan(nodes=2), NETWORK, host="head").splitlines()
-    assert rows == [
-        "127.0.0.1 localhost",
-        "::1 localhost",
-        "198.19.7.254 head",
-        "198.19.7.1 n1",
-        "198.19.7.2 n2",
-    ]
-
-
 @pytest.mark.parametrize(
     ("gpus", "gres", "count"), [(0, "", 4), (2, "gpu", 2)], ids=["cpus", "gpus"]
 )
@@ -86,8 +68,7 @@ def test_the_site_of_a_lab_has_its_places_and_devices(
     tmp_path: Path, gpus: int, gres: str, count: int
 ) -> None:
     path = tmp_path / "site.toml"
-    plan = LabPlan(gpus_per_node=gpus, name="lab2")
-    path.write_text(files.site_toml(plan, LAYOUT, mpi="pmix"))
+    path.write_text(files.site_toml(LabPlan(gpus_per_node=gpus, name="lab2"), LAYOUT, mpi="pmix"))
     site = read_site(path, base=tmp_path, env={})
     assert (site.name, site.runs, site.sources) == ("lab2", "/srv/lab/runs", "/srv/lab/sources")
     assert (site.slurm.gres, site.nodes.gpus_per_node) == (gres, count)

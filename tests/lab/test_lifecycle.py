@@ -1,36 +1,50 @@
-"""Up and down: nothing is left, whatever happened in between."""
+"""Up and down: nothing is left, whatever happened in between; what a lab needs, and its people."""
 
 from __future__ import annotations
 
 import os
-import signal
+import pwd
+import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import count, islice, product
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
 
 from hpcbert.errors import CheckError, SchedulerError, UsageError
-from hpcbert.lab.lifecycle import down, status, up
+from hpcbert.lab import files, lifecycle
 from hpcbert.lab.record import MARK, Journal, Lab, LabPlan, Network, load, lock_lab
-from hpcbert.system.processes import identify
+from hpcbert.system.processes import boot_id, identify
 from hpcbert.system.runner import Outcome, run
+from tests.kit.cases import read_constant
+from tests.kit.lab import account_stem
 from tests.kit.waiting import CEILING, until
 
-pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm_packages")]
+real = pytest.mark.slurm
+# Programs that start a lab and wait, and that end one.
+UP, DOWN = read_constant(__file__, "UP"), read_constant(__file__, "DOWN")
 
 
-def quiet(_: str) -> None:
-    return
+def up(directory: Path, **changes: Any) -> Lab:
+    plan = LabPlan(**{"directory": directory, "nodes": 2, "gpus_per_node": 1, **changes})
+    return lifecycle.up(plan, run=run, report=lambda _: None)
 
 
-def small(directory: Path, **changes: object) -> LabPlan:
-    return LabPlan(**{"directory": directory, "nodes": 2, "gpus_per_node": 1, **changes})  # type: ignore[arg-type]
+def down(directory: Path) -> lifecycle.Removal:
+    return lifecycle.down(directory, run=run, report=lambda _: None)
+
+
+def namespaces(pid: str) -> frozenset[str]:
+    with suppress(OSError):
+        return frozenset(str(path.readlink()) for path in Path("/proc", pid, "ns").iterdir())
+    return frozenset()
 
 
 @dataclass(frozen=True)
@@ -48,33 +62,21 @@ class Trace:
     kinds: int
 
     def remains(self) -> list[str]:
-        lab = self.lab
-        paths = [path for path in (lab.root, lab.directory) if path.exists()]
-        uplink = lab.network.uplink if lab.slot is not None else "none"
-        links = [uplink] if Path("/sys/class/net", uplink).exists() else []
-        mounts = [
-            row for row in Path("/proc/mounts").read_text().splitlines() if str(lab.root) in row
-        ]
-        return [*map(str, paths), *links, *mounts, *self.processes()]
+        lab, mounts = self.lab, Path("/proc/mounts").read_text().splitlines()
+        paths = [lab.root, lab.directory]
+        if lab.slot is not None:
+            paths.append(Path("/sys/class/net", lab.network.uplink))
+        left = [str(path) for path in paths if path.exists()]
+        return [*left, *(row for row in mounts if str(lab.root) in row), *self.processes()]
 
     def processes(self) -> list[str]:
-        mark = f"{MARK}={self.lab.mark}".encode()
-        pids = [path.name for path in Path("/proc").iterdir() if path.name.isdecimal()]
-        return [p for p in pids if mark in environment(p) or self.namespaces & namespaces(p)]
-
-
-def environment(pid: str) -> bytes:
-    try:
-        return Path("/proc", pid, "environ").read_bytes()
-    except OSError:
-        return b""
-
-
-def namespaces(pid: str) -> frozenset[str]:
-    try:
-        return frozenset(str(path.readlink()) for path in Path("/proc", pid, "ns").iterdir())
-    except OSError:
-        return frozenset()
+        pids = []
+        for path in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                is_marked = f"{MARK}={self.lab.mark}".encode() in (path / "environ").read_bytes()
+                if is_marked or self.namespaces & namespaces(path.name):
+                    pids.append(path.name)
+        return pids
 
 
 @pytest.fixture
@@ -100,16 +102,17 @@ def traced() -> Iterator[Callable[[Path], Trace]]:
 
 
 @pytest.fixture
-def directory(open_directory: Path) -> Iterator[Path]:
+def directory(slurm_packages: None, open_directory: Path) -> Iterator[Path]:
     path = open_directory / "other"
     yield path
-    down(path, run=run, report=quiet)
+    down(path)
 
 
+@real
 def test_down_leaves_nothing_of_a_lab_with_a_running_job(
     directory: Path, traced: Callable[[Path], Trace]
-):
-    lab = up(small(directory), run=run, report=quiet)
+) -> None:
+    lab = up(directory)
     step = "sleep 600 & setsid sleep 600 & wait"
     words = ["sbatch", "--parsable", "--nodes=2", f"--chdir={lab.layout.runs}", "--wrap"]
     submitted = run([*words, f"srun bash -c '{step}'"], env=lab.daemon_environment)
@@ -117,121 +120,102 @@ def test_down_leaves_nothing_of_a_lab_with_a_running_job(
     trace = traced(directory)
     until(lambda: len(trace.processes()) >= 18, trace.processes)
     assert trace.kinds == 2 * 5 + 1
-    removal = down(directory, run=run, report=quiet)
+    removal = down(directory)
     assert removal.remains == ()
     assert removal.ended >= 18
     assert trace.remains() == []
-    again = down(directory, run=run, report=quiet)
-    assert (again.ended, again.remains) == (0, ())
+    assert down(directory) == lifecycle.Removal()
 
 
+@real
 @pytest.mark.parametrize(
-    "so_far",
+    "has_come_far",
     [
         pytest.param(lambda lab: "switch" in lab.hosts, id="switch"),
-        pytest.param(lambda lab: lab.slot is not None, id="cable"),
         pytest.param(lambda lab: lab.layout.database.exists(), id="database tables"),
-        pytest.param(lambda lab: "n1" in lab.hosts, id="first host"),
         pytest.param(lambda lab: lab.daemons.get("slurmctld") is not None, id="slurmctld"),
-        pytest.param(lambda lab: lab.daemons.get("n2") is not None, id="all"),
     ],
 )
 def test_down_leaves_nothing_of_an_up_that_was_killed(
-    directory: Path, traced: Callable[[Path], Trace], so_far: Callable[[Lab], bool]
-):
-    program = """
-import signal, sys
-from pathlib import Path
-from hpcbert.lab.record import LabPlan
-from hpcbert.lab.lifecycle import up
-from hpcbert.system.runner import run
-up(LabPlan(directory=Path(sys.argv[1]), nodes=2, gpus_per_node=1), run=run, report=print)
-signal.pause()  # It is killed in any case, however late.
-"""
-    words = [sys.executable, "-c", program, str(directory)]
+    directory: Path, traced: Callable[[Path], Trace], has_come_far: Callable[[Lab], bool]
+) -> None:
+    words = [sys.executable, "-c", UP, str(directory)]
     with subprocess.Popen(words, stdout=subprocess.DEVNULL) as process:
 
         def reached() -> bool:
             assert process.poll() is None
-            return (lab := load(directory)) is not None and so_far(lab)
+            return (lab := load(directory)) is not None and has_come_far(lab)
 
         until(reached, "it never came so far", pause=0.001)
-        process.send_signal(signal.SIGKILL)
+        process.kill()
     trace = traced(directory)
-    assert down(directory, run=run, report=quiet).remains == ()
+    assert down(directory).remains == ()
     assert trace.remains() == []
 
 
+@real
 def test_up_says_why_a_daemon_failed_and_down_cleans_up(
     directory: Path, traced: Callable[[Path], Trace], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("hpcbert.lab.files.slurm_conf", lambda *_, **__: "Nonsense=1\n")
+) -> None:
+    monkeypatch.setattr(files, "slurm_conf", lambda *_, **__: "Nonsense=1\n")
     with pytest.raises(SchedulerError, match="Nonsense") as caught:
-        up(small(directory, accounting=False), run=run, report=quiet)
+        up(directory, accounting=False)
     assert "slurmctld" in caught.value.where
     trace = traced(directory)
-    assert down(directory, run=run, report=quiet).remains == ()
+    assert down(directory).remains == ()
     assert trace.remains() == []
 
 
-def test_down_keeps_a_directory_that_was_there_and_what_is_mounted_in_it(
+@real
+def test_what_others_have_is_passed_over_and_kept(
     directory: Path, traced: Callable[[Path], Trace]
-):
-    """From another mount namespace too, and next to processes of others."""
-    program = """
-import sys
-from pathlib import Path
-from hpcbert.lab.lifecycle import down
-from hpcbert.system.runner import run
-print(down(Path(sys.argv[1]), run=run, report=lambda _: None).remains)
-"""
-    directory.mkdir()
-    lab = up(small(directory, nodes=1, accounting=False), run=run, report=quiet)
-    inside = lab.layout.runs / "a mount"
-    inside.mkdir()
-    assert run(["mount", "-t", "tmpfs", "tmpfs", str(inside)]).ok
-    trace = traced(directory)
-    with subprocess.Popen(["sleep", "3600"]) as bystander:
-        words = ["unshare", "--mount", sys.executable, "-c", program, str(directory)]
-        outcome = run(words, timeout=CEILING)
-        assert outcome.stdout == f"('mount {inside}',)\n", outcome.stderr
-        assert bystander.poll() is None
-        bystander.kill()
-    assert trace.processes() == []
-    assert load(directory) is not None
-    assert run(["umount", str(inside)]).ok
-    assert down(directory, run=run, report=quiet).remains == ()
-    assert list(directory.iterdir()) == []
-    directory.rmdir()
-
-
-def test_what_others_occupy_is_passed_over_and_never_removed(directory: Path):
-    """A link of the first free slot's name, and a port of the second."""
+) -> None:
+    """A link of the first free slot's name, a port of the second, a directory, a mount, a process."""
 
     def is_free(network: Network) -> bool:
         routes = run(["ip", "-4", "route", "show", "root", network.prefix]).stdout.strip()
         return not Path("/sys/class/net", network.uplink).exists() and not routes
 
-    plans = (small(directory, name=f"lab{n}", nodes=1, accounting=False) for n in count())
+    directory.mkdir()
+    small = {"directory": directory, "nodes": 1, "gpus_per_node": 1, "accounting": False}
+    plans = (LabPlan(**small, name=f"lab{number}") for number in count())  # type: ignore[arg-type]
     plan = next(p for p in plans if all(is_free(Network(slot)) for slot in islice(p.slots(), 3)))
     first, second, third = islice(plan.slots(), 3)
     foreign = Network(first).uplink
     assert run(["ip", "link", "add", "name", foreign, "type", "bridge"]).ok
     try:
         with socket.create_server(("", Network(second).controller_port)):
-            assert up(plan, run=run, report=quiet).slot == third
-        assert status(directory, run=run).healthy
-        assert down(directory, run=run, report=quiet).remains == ()
+            lab = lifecycle.up(plan, run=run, report=lambda _: None)
+        assert lab.slot == third
+        assert lifecycle.status(directory, run=run).healthy
+        inside = lab.layout.runs / "a mount"
+        inside.mkdir()
+        assert run(["mount", "-t", "tmpfs", "tmpfs", str(inside)]).ok
+        trace = traced(directory)
+        with subprocess.Popen(["sleep", "3600"]) as bystander:
+            # From another mount namespace, too.
+            words = ["unshare", "--mount", sys.executable, "-c", DOWN, str(directory)]
+            outcome = run(words, timeout=CEILING)
+            assert outcome.stdout == f"('mount {inside}',)\n", outcome.stderr
+            assert bystander.poll() is None
+            bystander.kill()
+        assert trace.processes() == []
+        assert load(directory) is not None
+        assert run(["umount", str(inside)]).ok
+        assert down(directory).remains == ()
         assert Path("/sys/class/net", foreign).exists()
     finally:
         run(["ip", "link", "del", "dev", foreign])
+    assert list(directory.iterdir()) == []
+    directory.rmdir()
 
 
+@real
 def test_two_labs_live_side_by_side_and_a_directory_may_hold_a_space(
     lab: Lab, as_user: Callable[..., Outcome], traced: Callable[[Path], Trace], tmp_path: Path
-):
+) -> None:
     directory = tmp_path / "a lab"
-    other = up(small(directory, name="other", accounting=False), run=run, report=quiet)
+    other = up(directory, name="other", accounting=False)
     trace = traced(directory)
     try:
         assert " " not in str(other.root)
@@ -243,51 +227,131 @@ def test_two_labs_live_side_by_side_and_a_directory_may_hold_a_space(
         assert set(ran.stdout.split()) == addresses
         assert as_user(["srun", "hostname", "-i"]).stdout.strip() not in addresses
     finally:
-        assert down(directory, run=run, report=quiet).remains == ()
+        assert down(directory).remains == ()
     assert trace.remains() == []
-    assert status(lab.directory, run=run).healthy
+    assert lifecycle.status(lab.directory, run=run).healthy
 
 
+@real
 def test_up_and_down_refuse_what_is_in_use(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
     for directory, complaint in ((tmp_path, "not empty"), (lab.directory, "already has a lab")):
         with pytest.raises(UsageError, match=complaint):
-            up(LabPlan(directory=directory), run=run, report=quiet)
+            up(directory)
     assert (tmp_path / "thesis.tex").read_text() == "mine"
     monkeypatch.setattr("hpcbert.lab.record.LOCK_PATIENCE", 0.1)
     with lock_lab(lab.directory), pytest.raises(CheckError, match="Another process"):
-        down(lab.directory, run=run, report=quiet)
+        down(lab.directory)
 
 
-def test_down_where_there_never_was_a_lab_does_nothing(tmp_path: Path):
-    assert down(tmp_path / "none", run=run, report=quiet).ended == 0
-    assert down(tmp_path, run=run, report=quiet).ended == 0
-    assert tmp_path.exists()
-
-
-def test_down_removes_what_an_up_left_that_never_wrote_its_record(tmp_path: Path):
+@real
+def test_down_where_no_lab_lives_touches_no_process(slurm_packages: None, tmp_path: Path) -> None:
+    assert down(tmp_path / "none") == down(tmp_path) == lifecycle.Removal()
+    with pytest.raises(UsageError, match="no lab") as caught:
+        lifecycle.status(tmp_path, run=run)
+    assert f"hpcbert lab up --directory {tmp_path}" in caught.value.hint
     directory = tmp_path / "lab"
     directory.mkdir()
-    (directory / ".lab.json.x7").write_text('{"sch')
-    assert down(directory, run=run, report=quiet).remains == ()
+    (directory / ".lab.json.x7").write_text('{"sch')  # an `up` that never wrote its record
+    assert down(directory).remains == ()
+    assert not directory.exists()
+    directory.mkdir()
+    plan, ourselves = LabPlan(directory=directory), identify(os.getpid())
+    daemons = {"n1": ourselves}
+    Journal(Lab(plan, "ab12cd34ef", "another boot", directory, (directory,), daemons=daemons))
+    assert not lifecycle.status(directory, run=run).daemons[-4].alive
+    assert down(directory) == lifecycle.Removal()
     assert not directory.exists()
 
 
-def test_down_after_a_reboot_touches_no_process(tmp_path: Path):
-    ourselves = identify(os.getpid())
-    directory = tmp_path / "lab"
-    directory.mkdir()
-    plan = LabPlan(directory=directory)
-    paths = (directory,)
-    Journal(Lab(plan, "ab12cd34ef", "another boot", directory, paths, daemons={"n1": ourselves}))
-    assert not status(directory, run=run).daemons[-4].alive
-    removal = down(directory, run=run, report=quiet)
-    assert (removal.ended, removal.remains) == (0, ())
-    assert not directory.exists()
+# --- What it needs, and its people --------------------------------------------------------------------
 
 
-def test_status_without_a_lab_says_so(tmp_path: Path):
-    with pytest.raises(UsageError, match="no lab"):
-        status(tmp_path, run=run)
+@pytest.fixture
+def bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifecycle, "SEARCH_PATH", str(tmp_path))
+    monkeypatch.setattr(pwd, "getpwall", list)
+    monkeypatch.setattr(files, "PLUGINS", f"{tmp_path.relative_to('/')}/*.so")
+    for name in ("_FILES", "_PMIX_FILES", "_ACCOUNTING_FILES"):
+        packages = getattr(lifecycle, name).items()
+        monkeypatch.setattr(lifecycle, name, {f"{tmp_path}{key}": value for key, value in packages})
+
+
+@pytest.mark.usefixtures("bare_machine")
+def test_what_is_missing_comes_with_the_command_that_installs_it(tmp_path: Path) -> None:
+    with pytest.raises(CheckError) as caught:
+        lifecycle.check_packages(accounting=True)
+    assert "slurmctld" in caught.value.message
+    command, packages = caught.value.hint.split(" --no-install-recommends ")
+    assert command == "apt-get install"
+    assert packages.split() == [
+        "hostname", "iproute2", "libpmix-dev", "mariadb-server", "mount", "munge", "slurm-client",
+        "slurm-wlm-basic-plugins", "slurm-wlm-mysql-plugin", "slurmctld", "slurmd", "slurmdbd",
+        "util-linux",
+    ]  # fmt: skip
+    without = set(lifecycle.find_missing(accounting=False).values())
+    assert not without & {"mariadb-server", "slurmdbd", "slurm-wlm-mysql-plugin"}
+    for plugin, is_needed in (("mpi_pmi2.so", False), ("mpi_pmix.so", True)):
+        (tmp_path / plugin).touch()
+        assert files.has_pmix() == is_needed
+        assert ("libpmix.so" in lifecycle.find_missing(accounting=True)) == is_needed
+
+
+def test_only_root_may_where_the_kernel_lets_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(argv: object, **_: object) -> Outcome:
+        return Outcome((), 1, stderr="unshare failed: Operation not permitted")
+
+    with pytest.raises(CheckError, match="Operation not permitted") as refused:
+        lifecycle.check_abilities(refuse)
+    assert "container" in refused.value.hint
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    for action in (up, down):
+        with pytest.raises(UsageError, match="Only root") as caught:
+            action(tmp_path / "lab")
+        assert "sudo" in caught.value.hint
+        assert not (tmp_path / "lab").exists()
+
+
+@real
+def test_hpcbert_is_seen_by_a_user_who_can_not_read_where_it_lies(
+    slurm_packages: None, open_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed, root = open_directory / "closed", open_directory / "people"
+    root.mkdir()
+    closed.mkdir(mode=0o700)
+    outcome = run(["/usr/bin/python3", "-m", "venv", "--without-pip", str(closed / "venv")])
+    assert outcome.ok, outcome.stderr
+    (packages,) = (closed / "venv").glob("lib/python*/site-packages")
+    shutil.copytree(Path(click.__file__).parent, packages / "click")
+    monkeypatch.setattr(sys, "prefix", str(closed / "venv"))
+    plan = LabPlan(directory=root, user=f"{account_stem(open_directory)}-d")
+    journal = Journal(Lab(plan=plan, mark="people", boot=boot_id(), root=root))
+    busy = {"useradd", "userdel"}
+
+    def run_with_others(argv: Sequence[str], **options: Any) -> Outcome:
+        """Find the accounts' files locked at first, as while another lab starts or ends."""
+        if argv[0] in busy:
+            busy.remove(argv[0])
+            locked = f"{argv[0]}: cannot lock /etc/passwd; try again later.\n"
+            return Outcome(tuple(argv), 1, "", locked)
+        return run(argv, **options)
+
+    try:
+        lifecycle.add_user(journal, run_with_others)
+        entry, programs = pwd.getpwnam(plan.user), journal.lab.programs
+        become = ["setpriv", f"--reuid={entry.pw_uid}", f"--regid={entry.pw_gid}", "--clear-groups"]
+        result = run([*become, f"{programs}/hpcbert", "--version"], cwd=Path(entry.pw_dir))
+        assert result.stdout.startswith("hpcbert "), result.stderr
+        profile = Path(entry.pw_dir, ".profile").read_text()
+        assert f". {journal.lab.layout.env_sh}" in profile
+    finally:
+        remains = lifecycle.remove_user(journal.lab, run_with_others)
+    assert (remains, busy) == ((), set())
+    assert str(root) not in Path("/proc/self/mountinfo").read_text()
+    with pytest.raises(KeyError):
+        pwd.getpwnam(plan.user)
+    shutil.rmtree(root)

@@ -81,7 +81,11 @@ class Scripted(Session):
         self.looked = rows
 
     def offer_cancel(self, tracked_campaign: Any) -> Offer | str:
-        return Offer("Cancel 3 repeats?", lambda: self.calls.append("cancel") or "Cancelled 3.")  # type: ignore[func-returns-value]
+        def act() -> str:
+            self.calls.append("cancel")
+            return "Cancelled 3."
+
+        return Offer("Cancel 3 repeats?", act)
 
     def offer_retry(self, tracked_campaign: Any) -> Offer | str:
         raise SchedulerError("Slurm does not answer.", hint="Ask it again.")
