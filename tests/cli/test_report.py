@@ -63,13 +63,13 @@ def test_dlperf_s_set_becomes_the_tables_that_were_published(shared: Path) -> No
     for log in index(shared):
         if DLPERF in log.name and log.nodes:
             runs.setdefault(f"{log.nodes}n{log.gpus // log.nodes}g", []).append(log.published)
-    result = shared / f"logs/{DLPERF}/result/resnet50_result.json"
-    (stated,) = json.loads(result.read_text()).values()
+    record = shared / f"logs/{DLPERF}/result/resnet50_result.json"
+    (stated,) = json.loads(record.read_text()).values()
     readme = {shape: round(median(speeds), 2) for shape, speeds in runs.items()}
     medians = {shape: row["median_speed"] for shape, row in stated.items()}
     for rule, speeds in (("rate", readme), ("dlperf-time", medians)):
-        made = report(shared / f"logs/{DLPERF}", "--fw", "tf2-resnet", "--rule", rule)
-        assert made.returncode == 0, made.output
+        result = report(shared / f"logs/{DLPERF}", "--fw", "tf2-resnet", "--rule", rule)
+        assert result.returncode == 0, result.output
         for num, gpus, speed, speedup, *_ in rows("results-1"):
             shape = f"{num}n{int(gpus) // int(num)}g"
             assert round(float(speed), 2) == speeds.pop(shape)

@@ -46,7 +46,7 @@ def submit_three(site: Site, *, together: bool = False) -> tuple[list[Draft], Re
             for submitter in submitters
         ]
     )
-    directories = [each.directory for each in drafts]
+    directories = [member.directory for member in drafts]
     return [*drafts], submit_run.submit_campaigns(directories, site, [*drafts], retries=None)
 
 
@@ -83,9 +83,9 @@ def test_what_slurm_refuses_leaves_the_rest_on_disk_to_be_taken_up(
     assert "hpcbert submit --resume" in warning
     assert drafts[2].campaign.id in warning
     slurm.sbatch = None
-    for each in drafts[1:]:
-        submit(each.directory, hurried(slurm))
-    arrays = (array for each in drafts for array in store.read_manifest(each.directory).arrays)
+    for member in drafts[1:]:
+        submit(member.directory, hurried(slurm))
+    arrays = (array for member in drafts for array in store.read_manifest(member.directory).arrays)
     assert {array.state for array in arrays} == {"submitted"}
     assert list_dependencies(slurm)[-4:] == ["11", "12", "13", "14"]
 
@@ -93,7 +93,7 @@ def test_what_slurm_refuses_leaves_the_rest_on_disk_to_be_taken_up(
 def test_a_cancel_that_fails_midway_names_what_it_cancelled(site: Site, slurm: Slurm) -> None:
     drafts, _ = submit_three(site)
     slurm.scancel = [None, failed("scancel: error: Slurm temporarily unable"), None]
-    result = run("cancel", "--yes", "--json", *(each.directory for each in drafts))
+    result = run("cancel", "--yes", "--json", *(member.directory for member in drafts))
     assert result.returncode == 3
     cancelled = [campaign["campaign"] for campaign in result.data["campaigns"]]
     assert cancelled == [drafts[0].campaign.id, drafts[2].campaign.id]

@@ -189,7 +189,7 @@ def read_examples() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    made = {**read_examples(), **documents(), **on_a_lab()}
+    new = {**read_examples(), **documents(), **on_a_lab()}
     page = PAGE.read_text(encoding="utf-8")
-    page = _BLOCK.sub(lambda block: f"{block[1]}{made[block[2]]}{block[4]}", page)
+    page = _BLOCK.sub(lambda block: f"{block[1]}{new[block[2]]}{block[4]}", page)
     PAGE.write_text(page, encoding="utf-8")

@@ -179,8 +179,8 @@ def test_a_message_names_commands_with_options_that_exist() -> None:
 def test_the_pages_of_the_commands_are_what_the_commands_say() -> None:
     current = {*commands.FOLDER.glob("*.md"), commands.OVERVIEW}
     texts = {path: path.read_text(encoding="utf-8") for path in current}
-    made = commands.pages()
-    stale = {path.name for path in made.keys() | texts if made.get(path) != texts.get(path)}
+    pages = commands.pages()
+    stale = {path.name for path in pages.keys() | texts if pages.get(path) != texts.get(path)}
     assert not stale, f"run: {commands.HOW}"
 
 
@@ -196,8 +196,8 @@ def test_every_command_with_json_has_an_example_which_is_what_it_prints() -> Non
     assert {*examples.LINES, *examples.OF_A_LAB} == with_json == page.keys()
     # tests/cluster/test_lab.py compares those of a lab; only root may end one.
     elsewhere = (*examples.OF_A_LAB, *(["lab down"] if os.geteuid() else []))
-    made = {**examples.documents(), **{name: page[name] for name in elsewhere}}
-    assert page == made, "run: python -m tests.docs.examples"
+    documents = {**examples.documents(), **{name: page[name] for name in elsewhere}}
+    assert page == documents, "run: python -m tests.docs.examples"
 
 
 # --- Keys -------------------------------------------------------------------------------------------
@@ -250,15 +250,19 @@ def test_a_key_of_a_site_is_in_the_reference_site_on_the_page_read_and_shown(
     values = dict(flat(tomli.loads(text)))
     assert {general(key) for key in values} == {"schema", *document_keys(site.Site)}
     assert {general(key) for key in values} == set(site_keys())
-    others = {"scheduler": "slurm", "container.runtime": "pyxis", "container.env": "OTHER"}
-    others |= {"slurm.time_limit": "02:00:00", "nodes.cpu_bind": "none", "slurm.gpu_option": "gpus"}
+    replacements = {"scheduler": "slurm", "container.runtime": "pyxis", "container.env": "OTHER"}
+    replacements |= {
+        "slurm.time_limit": "02:00:00",
+        "nodes.cpu_bind": "none",
+        "slurm.gpu_option": "gpus",
+    }
     for key, value in values.items():
         if key == "schema":
             continue
         # Each gets another value, which then is what `config` shows.
         table, _, name = key.rpartition(".")
         by_type = {str: "/other", list: "--comment=x", bool: not value}
-        other = others.get(key, by_type.get(type(value), value))
+        other = replacements.get(key, by_type.get(type(value), value))
         other = value + 1 if type(value) in (int, float) else other
         shown = json.dumps([other] if isinstance(value, list) else other)
         start = text.index(f"[{table}]") if table else 0

@@ -49,8 +49,8 @@ def test_the_devices_of_nodes_are_those_of_the_plan() -> None:
     for gpus, names in ((1, "nvidia0"), (8, "nvidia[0-7]")):
         text = files.gres_conf(LabPlan(gpus_per_node=gpus), LAYOUT)
         assert f"File=/srv/lab/dev/{names}\n" in text
-    kinds, own = ("2080ti", "none"), ("PrivateData=nodes",)
-    plan = LabPlan(nodes=3, gpus_per_node=2, gpu_types=kinds, settings=own, lacks=("mpi_pmix",))
+    kinds, wins = ("2080ti", "none"), ("PrivateData=nodes",)
+    plan = LabPlan(nodes=3, gpus_per_node=2, gpu_types=kinds, settings=wins, lacks=("mpi_pmix",))
     text = files.slurm_conf(plan, NETWORK, LAYOUT, host="head")
     assert text.count("Gres=gpu:2080ti:2 ") == 2
     assert settings(text)["PrivateData"] == "nodes"

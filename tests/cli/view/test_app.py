@@ -71,7 +71,7 @@ class Scripted(Session):
         progress = dict.fromkeys(runs, RepeatProgress(60, 120, 512.5, NOW + 50))
         scene = summarise(self.tree, self.now, progress)
         failures = {key: SAID for key in keys if new[key] == FAILED}
-        rates = {each.campaign.id: read_rates(each, new) for each in self.watched}
+        rates = {built.campaign.id: read_rates(built, new) for built in self.watched}
         self.show(self.tree, replace(scene, failures=failures, rates=rates))
 
     def leave(self) -> None:
