@@ -39,8 +39,3 @@ def broken(untouched: Place, tmp_path_factory: pytest.TempPathFactory) -> Place:
 @pytest.fixture
 def place(untouched: Place, tmp_path: Path) -> Place:
     return copy_place(untouched, tmp_path)
-
-
-@pytest.fixture
-def regenerate(request: pytest.FixtureRequest) -> bool:
-    return bool(request.config.getoption("--regenerate", default=False))

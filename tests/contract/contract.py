@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-
-import pytest
-import tomli
 
 from hpcbert.system.runner import Runner
 from tests.kit import cli
@@ -37,21 +33,6 @@ VOLATILE = {
 _VOLATILE_TEXT = re.compile(
     r"\d{4}-\d\d-\d\d|\d{8}T\d{6}Z|^local-\d|[0-9a-f]{12}|^\d+\.\d+\.\d+|/| "
 )
-
-# A case of wording/*.txt: its name, its command line, and the indented lines below it.
-_ENTRY = re.compile(r"^# (.*)\n(\$ .*\n(?:  .*\n)*)", re.MULTILINE)
-# In sentences: ids of campaigns, and digests.
-_VOLATILE_WORDS = re.compile(r"\d{8}T\d{6}Z[\w.-]*|\b[0-9a-f]{12,}\b")
-
-# A row of cases.toml: `line` is what is typed after `hpcbert`, with {logs} and {campaign} replaced.
-Row = Mapping[str, Any]
-
-
-def parametrize(group: str) -> pytest.MarkDecorator:
-    """Return the mark that runs a test on each case of a group of cases.toml."""
-    rows = tomli.loads((HERE / "cases.toml").read_text(encoding="utf-8"))[group]
-    cases = [pytest.param(name, row, id=name) for name, row in rows.items()]
-    return pytest.mark.parametrize(("name", "row"), cases)
 
 
 @dataclass(frozen=True)
@@ -95,60 +76,19 @@ def copy_place(place: Place, directory: Path) -> Place:
     return Place(directory)
 
 
-def check_case(name: str, row: Row, place: Place, *, regenerate: bool, **values: object) -> None:
-    """Run a case, and compare its exit code and its document."""
-    line = row["line"]
-    for key, value in values.items():
-        line = line.replace(f"{{{key}}}", shlex.quote(str(value)))
-    # In this process, which takes less time; refusals of click's parser get a document in main.
-    result = place.run(f"{line} --json", cli.run_here)
-    result = result if result.stdout else place.run(f"{line} --json")
-    assert result.returncode == row.get("exit", 0), result
-    answer = result.document
-    names = {**values, "HERE": place.directory}
-    check_wording(name, row["line"], answer["errors"], names, regenerate=regenerate)
-    if not row.get("golden", True):
-        return
-    document = mask(answer)
-    if "keep" in row:
-        document["data"] = dict(find_keys(document["data"], row["keep"]))
-    path = HERE / "golden" / f"{name}.json"
-    if regenerate:
-        text = json.dumps(document, indent=1, ensure_ascii=False, sort_keys=True)
-        path.write_text(f"{text}\n", encoding="utf-8")
-    assert list(differences(json.loads(path.read_text(encoding="utf-8")), document)) == []
-
-
-def check_wording(
-    name: str,
-    line: str,
-    errors: Sequence[dict[str, Any]],
-    names: Mapping[str, object],
-    *,
-    regenerate: bool,
-) -> None:
-    """Compare what a refused command line says with the text of its command in `wording/`."""
-    path = HERE / "wording" / f"{line.split(maxsplit=1)[0]}.txt"
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    entries = dict(_ENTRY.findall(text))
-    # What an error of the scheduler says depends on whether the machine has Slurm.
-    errors = [error for error in errors if error["code"] != "scheduler"]
-    entry = "".join(f"  {text}\n" for error in errors for text in list_sentences(error))
-    for key, value in names.items():
-        entry = entry.replace(str(value), f"{{{key}}}")
-    entry = entry and f"$ hpcbert {line}\n{_VOLATILE_WORDS.sub(MASK, entry)}"
-    if regenerate and entry != entries.get(name, ""):
-        entries[name] = entry
-        texts = (f"# {key}\n{text}" for key, text in sorted(entries.items()) if text)
-        path.write_text("\n".join(texts), encoding="utf-8")
-    assert entry == entries.get(name, "")
-
-
-def list_sentences(error: dict[str, Any]) -> list[str]:
+def format_error(error: dict[str, Any]) -> str:
     """Return the lines of one error: its code with the message, its place, its hint."""
     place = f"at {error['where']}" if error.get("where") else ""
     sentences = [f"{error['code']}: {error['message']}", place, error.get("hint") or ""]
-    return [line for sentence in sentences for line in sentence.splitlines()]
+    return "".join(f"  {line}\n" for text in sentences for line in text.splitlines())
+
+
+def write_entries(path: Path, entries: dict[str, str]) -> dict[str, str]:
+    """Write the wordings of a command, by case; return them."""
+    texts = [f"# {name}\n{text}" for name, text in sorted(entries.items()) if text]
+    if texts:
+        path.write_text("\n".join(texts), encoding="utf-8")
+    return entries
 
 
 def mask(value: Any) -> Any:
