@@ -20,8 +20,7 @@ from tests.kit.cli import Document, codes, first_row, only_run, rows
 from tests.kit.logs import write_file
 from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import printed
-from tests.recipes import test_tinygrad as tinygrad
-from tests.recipes.test_hf_trainer import make_history, print_history
+from tests.recipes.test_programs import format_run, make_history, print_history, write_runs
 
 START = 1763717655.5
 WINDOW = ("--skip", 2, "--iters", 12)
@@ -305,7 +304,7 @@ def test_only_a_bert_has_the_recipes_sequence_length(tmp_path, collect_json):
 
 def test_runs_of_a_numbered_layout_count_once_and_for_their_own_system(tmp_path, run):
     """Two of tinycorp's v4.1 logs differ only in the seed, behind the end of the run."""
-    folder = tinygrad.write_runs(tmp_path, tinygrad.format_run(160.0), tinygrad.format_run(161.0))
+    folder = write_runs(tmp_path, format_run(160.0), format_run(161.0))
     other, systems = folder.parent.parent / "tinybox_green/bert", tmp_path / "tinycorp/systems"
     shutil.copytree(folder, other)
     shutil.copy(systems / "tinybox_red.json", systems / "tinybox_green.json")

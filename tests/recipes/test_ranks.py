@@ -19,7 +19,7 @@ from tests.kit.needs import free_port
 from tests.kit.paths import REPOSITORY, TEMPLATES
 from tests.kit.recipes import NAMES, Case, Reader, Run, World, core, grammar, load, presets, setting
 from tests.kit.waiting import CEILING
-from tests.recipes.flagtables import split_programs
+from tests.recipes.test_flags import split_programs
 
 PER_GPU = [name for name in NAMES if load(name).launch == "per-gpu"]
 PER_NODE = [name for name in NAMES if load(name).launch == "per-node"]
