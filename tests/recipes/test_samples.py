@@ -75,7 +75,7 @@ class Sample(NamedTuple):
     entries: list[LogEntry]
 
     def of_rule(self, rule: Rule) -> list[LogEntry]:
-        """Return the rule's own records inside the window, its middle first.
+        """Return the rule's records inside the window, its middle first.
 
         A rule that counts lines rather than iterations has its window after the lines it skips.
         """
@@ -238,11 +238,11 @@ def test_a_log_that_is_cut_or_printed_twice_gives_no_other_number(
     name: str, tmp_path: Path
 ) -> None:
     """Cut at lines' ends, and within the fields of records; twice: by two runs, or by two ranks."""
-    taken, data = take(name), sample(name)
+    base, data = take(name), sample(name)
     ends, lag = [match.end() for match in re.finditer(rb"\n", data)], 3
     many = max(2, min(10, 200_000 // len(data)))  # Long samples take longer to read.
     cuts = ends[:: max(1, len(ends) // many)] + ends[-many // 3 :]
-    for entry in taken.entries[:: max(1, len(taken.entries) * 6 // many)] + taken.entries[-1:]:
+    for entry in base.entries[:: max(1, len(base.entries) * 6 // many)] + base.entries[-1:]:
         for start, end in map(entry.match.span, entry.match.groupdict()):
             cuts += [start + 1, end - 1, end, end + 1]
     lines = data.splitlines(keepends=True)
@@ -259,15 +259,15 @@ def test_what_launchers_and_terminals_do_to_a_log_gives_no_other_number(
     name: str, tmp_path: Path
 ) -> None:
     """What every cluster does gives the same one: `docker run -t` ends lines as terminals do."""
-    taken, data, ends = take(name), sample(name), (b"\n", b"\r\n", b"\r\r\n")
+    base, data, ends = take(name), sample(name), (b"\n", b"\r\n", b"\r\r\n")
     bar = b"Iteration:  61%|######    | 703/1148 [02:05<01:20,  5.53it/s]"
     lines, glued = data.split(b"\n")[:-1], data
-    for start in sorted({taken.find_line(entry)[0] for entry in taken.entries}, reverse=True):
+    for start in sorted({base.find_line(entry)[0] for entry in base.entries}, reverse=True):
         glued = glued[:start] + bar + b"\0" + glued[start:]
     any_of = [data.rstrip(b"\n"), data.replace(b"\n", b"\r"), data + b"\0" * 4096]
     any_of += [glued.replace(b"\0", b""), glued.replace(b"\0", b"\r")]
     any_of += [b"".join(split_line(line + b" " + b"x" * 1100) for line in lines)]
-    labelled, split = add_labels(taken), [split_line(b"x" * 1000 + b" " + line) for line in lines]
+    labelled, split = add_labels(base), [split_line(b"x" * 1000 + b" " + line) for line in lines]
     shown = {key: b"".join(form.encode() % line for line in lines) for key, form in LINES.items()}
     same = [
         text
@@ -293,14 +293,14 @@ def test_lines_that_are_lost_copied_or_foreign_give_no_other_number(
     name: str, tmp_path: Path
 ) -> None:
     """A buffer is written twice, whole or torn, with the time of the line before; an evaluation."""
-    taken, data = take(name), sample(name)
-    middle = taken.find_line(taken.inside[0])[0] if taken.inside else len(data) // 2
+    base, data = take(name), sample(name)
+    middle = base.find_line(base.inside[0])[0] if base.inside else len(data) // 2
     middle = data.rfind(b"\n", 0, middle) + 1
     foreign = [line.encode() + b"\n" for line in EVALUATIONS]
     for rule, value in list_rules(name):
         logs = [data[:at] + line + data[at:] for line in foreign for at in (middle, len(data))]
-        for entry in taken.of_rule(rule)[:2]:
-            start, end = taken.find_line(entry)
+        for entry in base.of_rule(rule)[:2]:
+            start, end = base.find_line(entry)
             logs.append(data[:start] + data[end:])
             for torn in (end, entry.match.end() - 3, (start + end) // 2):
                 copy = data[start:torn].rstrip(b"\n") + b"\n"
@@ -312,31 +312,31 @@ def test_lines_that_are_lost_copied_or_foreign_give_no_other_number(
 def test_numbers_that_are_broken_or_of_another_unit_give_no_other_number(
     name: str, tmp_path: Path
 ) -> None:
-    taken, read_log = take(name), Reader(name, tmp_path).read
-    entries = taken.inside[:1] or taken.entries[:1]
+    base, read_log = take(name), Reader(name, tmp_path).read
+    entries = base.inside[:1] or base.entries[:1]
     fields = [(entry, key) for entry in entries for key in ("rate", "seconds", "iteration")]
     for rule, value in list_rules(name):
         for entry, key in fields:
             for form in ("%sK", "%s K", "%sM", "1,%s", "%s.4", "%sabc", "-%s", "%s%%", "%se3"):
                 if shown := entry.get(key):
-                    text = taken.replace(entry, key, form.encode() % shown)
+                    text = base.replace(entry, key, form.encode() % shown)
                     tolerance = _SMALL if "e" in form else _SAME
                     check(read_log(text, rule.name), value, tolerance)
-        own = [entry for entry in taken.entries if entry.record is rule.record]
-        own = [entry for entry in own if rule.field != "time" and entry.get(rule.field)]
-        for unit in UNITS if own else ():
-            changed = taken.data
-            for entry in reversed(own):
+        matching = [entry for entry in base.entries if entry.record is rule.record]
+        matching = [entry for entry in matching if rule.field != "time" and entry.get(rule.field)]
+        for unit in UNITS if matching else ():
+            changed = base.data
+            for entry in reversed(matching):
                 end = entry.match.end(rule.field)
                 changed = changed[:end] + unit.encode() + changed[end:]
             reading = read_log(changed, rule.name)
             check(reading, value)
             assert rule.kind == "footer" or reading.throughput is None, unit
-        inside = [entry for entry in taken.inside if entry in own and rule.kind != "footer"]
+        inside = [entry for entry in base.inside if entry in matching and rule.kind != "footer"]
         for entry in inside[:2]:
             for factor in (0.01, 100):  # out of proportion
                 number = b"%.6f" % (float(entry.match[rule.field]) * factor)
-                text = taken.replace(entry, rule.field, number)
+                text = base.replace(entry, rule.field, number)
                 tolerance = _SMALL if rule.average == "median" else _SAME
                 check(read_log(text, rule.name), value, tolerance)
 
@@ -344,15 +344,15 @@ def test_numbers_that_are_broken_or_of_another_unit_give_no_other_number(
 def test_a_window_that_is_not_whole_or_a_lost_loss_gives_no_number(
     name: str, tmp_path: Path
 ) -> None:
-    taken = take(name)
-    short = [taken.data[: taken.find_line(entry)[1]] for entry in taken.inside[:3]]
-    lost = [entry for entry in taken.inside if entry.record.name != "evaluation"]
-    empty, spoilt = taken.data, []
-    for start in sorted({taken.find_line(entry)[0] for entry in lost}, reverse=True):
+    base = take(name)
+    short = [base.data[: base.find_line(entry)[1]] for entry in base.inside[:3]]
+    lost = [entry for entry in base.inside if entry.record.name != "evaluation"]
+    empty, spoilt = base.data, []
+    for start in sorted({base.find_line(entry)[0] for entry in lost}, reverse=True):
         empty = empty[:start] + empty[empty.find(b"\n", start) + 1 :]
     for key, words in {"loss": (b"nan", b"NaN", b"inf", b"-inf"), "nan": (b"1",)}.items():
-        entries = [entry for entry in taken.inside or taken.entries if entry.get(key)]
-        spoilt += [taken.replace(entry, key, word) for entry in entries[:1] for word in words]
+        entries = [entry for entry in base.inside or base.entries if entry.get(key)]
+        spoilt += [base.replace(entry, key, word) for entry in entries[:1] for word in words]
     for rule, _ in list_rules(name):
         for text in [*short, *([empty] if lost else []), *spoilt]:
             reading = Reader(name, tmp_path).read(text, rule.name)
@@ -367,22 +367,22 @@ def test_an_iteration_that_is_printed_again_counts_as_the_grammar_says(
     name: str, tmp_path: Path
 ) -> None:
     """A step whose gradients overflow is printed again under its number, and takes its time."""
-    taken = take(name)
+    base = take(name)
     for rule, value in list_rules(name):
-        entries = taken.of_rule(rule)
+        entries = base.of_rule(rule)
         if rule.kind == "footer" or not entries:
             continue
-        start, end = taken.find_line(entries[0])
-        line = bytearray(taken.data[start:end])
+        start, end = base.find_line(entries[0])
+        line = bytearray(base.data[start:end])
         key = next(key for key in ("time", "rate", "seconds", "loss") if entries[0].get(key))
         last = entries[0].match.end(key) - 1 - start
         line[last : last + 1] = b"%d" % ((int(line[last : last + 1]) + 1) % 10)
-        again = taken.data[:end] + bytes(line) + taken.data[end:]
+        again = base.data[:end] + bytes(line) + base.data[end:]
         reading = Reader(name, tmp_path).read(again, rule.name)
         if rule.record.repeated != "count" or reading.throughput is None:
             check(reading, value)
         elif rule.kind == "clock" and rule.until.by == "iteration":
-            steps = taken.iters - taken.skip
+            steps = base.iters - base.skip
             assert reading.throughput == pytest.approx(value * (steps + 1) / steps, rel=_SAME)
         else:
             # One more rate among a hundred, or a window of lines that ends a line earlier.
@@ -392,20 +392,20 @@ def test_an_iteration_that_is_printed_again_counts_as_the_grammar_says(
 def test_midnight_changes_nothing_and_a_clock_that_jumps_gives_no_other_number(
     name: str, tmp_path: Path
 ) -> None:
-    taken, read_log = take(name), Reader(name, tmp_path).read
-    stamped = [entry for entry in taken.inside if entry.get("time")]
+    base, read_log = take(name), Reader(name, tmp_path).read
+    stamped = [entry for entry in base.inside if entry.get("time")]
     for rule, value in list_rules(name):
         for hours in (1, -1, 40) if stamped else ():
-            text = delay_stamps(taken, stamped[0], timedelta(hours=hours))
+            text = delay_stamps(base, stamped[0], timedelta(hours=hours))
             check(read_log(text, rule.name), value)
-        own = [entry for entry in stamped if entry.record is rule.record]
-        if rule.kind == "clock" and own and own[0].record.time in _FORMS:
-            at = parse_stamp(own[0])
+        matching = [entry for entry in stamped if entry.record is rule.record]
+        if rule.kind == "clock" and matching and matching[0].record.time in _FORMS:
+            at = parse_stamp(matching[0])
             midnight = at.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
-            late = delay_stamps(taken, taken.entries[0], midnight - at)
-            assert late != taken.data
+            late = delay_stamps(base, base.entries[0], midnight - at)
+            assert late != base.data
             assert read_log(late, rule.name).throughput == pytest.approx(value, rel=1e-6)
-        half = read_log(taken.data[: len(taken.data) // 2], rule.name)
+        half = read_log(base.data[: len(base.data) // 2], rule.name)
         assert half.throughput is not None or half.steps is None
 
 

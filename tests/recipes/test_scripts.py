@@ -137,9 +137,9 @@ def test_settings_reach_the_program_or_are_refused(
 
     def draft() -> str:
         site, options = drafts.reference(tmp_path), {"dry": True}
-        own = load(recipe)
-        made = drafts.drafted(site, request, framework_recipe=own, options=options)
-        return "".join(made.scripts.values())
+        framework = load(recipe)
+        draft_ = drafts.drafted(site, request, framework_recipe=framework, options=options)
+        return "".join(draft_.scripts.values())
 
     if refused:
         with pytest.raises(UsageError, match=refused):

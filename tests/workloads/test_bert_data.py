@@ -140,9 +140,9 @@ def test_no_more_rows_are_needed_than_the_run_takes_and_a_break_ends_it(settings
     chosen = settings(f"--data={tmp_path}", "--batch-size=2", "--iters=2", "--skip=0")
     write_shard(tmp_path / "training_0.h5", list(range(9)), chosen)
     (tmp_path / "training_1.h5").write_text("not reached")
-    taken = take(bert_data.open_source(chosen, Ranks(), CPU), 5)
+    batches = take(bert_data.open_source(chosen, Ranks(), CPU), 5)
     # More iterations begin again, with rows that were checked.
-    starts = [int(batch.input_ids[0, 1]) for batch in taken]
+    starts = [int(batch.input_ids[0, 1]) for batch in batches]
     assert starts == [*starts[:2], *starts[:2], starts[0]]
     assert starts[0] != starts[1]
     source = bert_data.open_source(chosen, Ranks(), CPU)
