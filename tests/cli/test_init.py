@@ -1,19 +1,23 @@
-"""hpcbert init as a process, where a cluster answers."""
+"""The site that init describes, that a command uses, and that outranks it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hpcbert.config.site import read_site
 from tests.kit.cases import read_constant
-from tests.kit.cli import Cli
+from tests.kit.cli import Cli, run
 from tests.kit.slurm import AWAY, DENIED, Answers
 
 pytestmark = pytest.mark.slow
 
 SINFO = read_constant(__file__, "SINFO")
+RunCommands = Callable[..., list[Any]]
+SUBMIT = "submit --fw pytorch --gpus-per-node 1 --repeats 1 --scheduler local --nodes"
 
 
 def cli(folder: Path, answers: Answers) -> Cli:
@@ -59,3 +63,66 @@ def test_a_controller_that_is_away_leaves_no_site(tmp_path: Path) -> None:
         result = hpcbert(*words, "--json", status=3)
         assert "controller does not answer" in result.error["message"]
         assert not (tmp_path / "site.toml").exists()
+
+
+def test_the_first_line_names_the_site_and_where_things_go(run_commands: RunCommands) -> None:
+    lines = {
+        "plan --fw pytorch": "campaigns in /",
+        "prepare --fw oneflow --dry-run": "programs in /",
+        f"{SUBMIT} 1 --dry-run": "campaigns in /",
+        f"{SUBMIT} 99": "campaigns in /",
+    }
+    results = run_commands([line.split() for line in lines])
+    documents = run_commands([[*line.split(), "--json"] for line in lines])
+    for place, result, document in zip(lines.values(), results, documents, strict=True):
+        line = result.stderr.splitlines()[0]
+        assert line.startswith("site ")
+        assert "site.toml" in line
+        assert place in line
+        assert "site.toml, hpcbert's own" not in document.stderr
+
+
+@pytest.mark.parametrize("names", [["HPCBERT_SITE"], ["HPCBERT_SITE", "SLURM_CONF"]], ids=" ".join)
+def test_a_lab_that_is_gone_is_named_with_the_remedy(
+    run_commands: RunCommands, names: list[str]
+) -> None:
+    lines = [["doctor"], ["collect"], ["plan", "--fw", "pytorch"]]
+    for result in run_commands(lines, **dict.fromkeys(names, "/gone/site.toml")):
+        assert result.returncode == 2
+        assert "HPCBERT_SITE=/gone/site.toml" in result.stderr
+        assert result.stderr.rstrip().endswith(f"unset {' '.join(names)}")
+
+
+def test_the_newest_campaign_is_not_taken_for_a_refused_one(
+    run_commands: RunCommands, tmp_path: Path
+) -> None:
+    lines = [
+        *(f"{SUBMIT} 1 --rehearse --wait", "show", f"{SUBMIT} 99", "show", "cancel --yes"),
+        *(f"{SUBMIT} 1 --rehearse --wait", "show"),
+    ]
+    results = run_commands([line.split() for line in lines], HPCBERT_RUNS=str(tmp_path / "runs"))
+    assert [result.returncode for result in results] == [0, 0, 2, 0, 2, 0, 0]
+    assert "Name the campaign" in results[4].stderr
+    notes = ["made no campaign" in results[place].stderr for place in (1, 3, 6)]
+    assert notes == [False, True, False]
+
+
+@pytest.mark.usefixtures("empty_directory")
+def test_init_says_what_outranks_the_file_it_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, init = tmp_path / "other.toml", ("init", "--local", "--force")
+    assert run(*init, "--json").document["warnings"] == []
+    (warning,) = run(*init, "--output", "elsewhere.toml", "--json").document["warnings"]
+    assert "elsewhere.toml" in warning
+    other.write_text(Path("site.toml").read_text())
+    for path in (other, tmp_path / "absent.toml"):
+        monkeypatch.setenv("HPCBERT_SITE", str(path))
+        result = run(*init, "--json")
+        (warning,) = result.document["warnings"]
+        assert (result.returncode, "HPCBERT_SITE" in warning) == (0, True)
+        assert str(path) in warning
+    assert "hpcbert doctor --site site.toml" in run(*init).stdout
+    for line in ("frameworks list", "render"):
+        refused = run(*line.split(), "--templates", "absent", "--json")
+        assert (refused.returncode, "absent" in refused.error["message"]) == (2, True)

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from hpcbert.cli import streams
 from hpcbert.cli.streams import ProgressBar, format_progress
 from hpcbert.system.workers import follow_count, listen, track
 from tests.kit.cases import cases, read_constant
+from tests.kit.waiting import until
 
 RunCommands = Callable[..., list[Any]]
 
@@ -92,36 +92,21 @@ def test_long_work_shows_count_rate_and_time_and_short_work_nothing() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("activity", "total", "ends"),
-    [("installing", 3, [2, 3]), ("fetching", 0, [5, 1])],
-    ids=["of three", "of nobody knows how many"],
-)
-def test_the_work_of_another_process_is_followed(
-    activity: str, total: int, ends: list[int]
-) -> None:
-    reports: list[tuple[str, int, int]] = []
-    is_reported = threading.Event()
+def test_the_work_of_another_process_is_followed() -> None:
+    for activity, total, counts in (("installing", 3, [2, 3]), ("fetching", 0, [5, 1])):
+        reports: list[tuple[Any, ...]] = []
 
-    def note(*values: Any) -> None:
-        reports.append(values)
-        is_reported.set()
+        def note(*values: Any, reports: list[tuple[Any, ...]] = reports) -> None:
+            reports.append(values)
 
-    with follow_count(activity, total, lambda: 5):
-        pass  # Nobody listens.
-    with listen(note), follow_count(activity, total, lambda: 5):
-        assert is_reported.wait(60)
-    assert [reports[0][:2], reports[-1][:2]] == [(activity, count) for count in ends]
+        with listen(note), follow_count(activity, total, lambda: 5):
+            until(reports.copy, "nothing was reported")
+        assert [report[:2] for report in (reports[0], reports[-1])] == [
+            (activity, count) for count in counts
+        ]
 
 
-@pytest.mark.parametrize(
-    ("options", "is_terminal", "count"),
-    [([], True, 1), (["--json"], True, 0), ([], False, 0)],
-    ids=["terminal", "json", "pipe"],
-)
-def test_a_bar_is_for_people(
-    monkeypatch: pytest.MonkeyPatch, options: list[str], is_terminal: bool, count: int
-) -> None:
+def test_a_bar_is_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
     bars: list[ProgressBar] = []
 
     def make_bar(stream: io.StringIO) -> ProgressBar:
@@ -133,9 +118,9 @@ def test_a_bar_is_for_people(
     def command(as_json: bool) -> None:
         streams.shows_progress(lambda: as_json)()
 
-    stderr = io.StringIO()
-    monkeypatch.setattr(stderr, "isatty", lambda: is_terminal)
-    monkeypatch.setattr("sys.stderr", stderr)
     monkeypatch.setattr(streams, "ProgressBar", make_bar)
-    command.main(options, standalone_mode=False)
-    assert len(bars) == count
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    for is_terminal, options, count in ((False, [], 0), (True, ["--json"], 0), (True, [], 1)):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda is_terminal=is_terminal: is_terminal)
+        command.main(options, standalone_mode=False)
+        assert len(bars) == count

@@ -133,18 +133,6 @@ def test_a_page_s_links_lead_somewhere_and_its_command_lines_parse(page: Path) -
     assert wrong == {}
 
 
-def test_every_page_can_be_reached_from_the_readme() -> None:
-    paths: set[Path] = set()
-    todo = [REPOSITORY / "README.md"]
-    while todo:
-        page = todo.pop().resolve()
-        if page not in paths and page.suffix == ".md":
-            paths.add(page)
-            links = _LINK.findall(prose(page.read_text(encoding="utf-8")))
-            todo += [page.parent / link.partition("#")[0] for link in links if ":" not in link]
-    assert {page.resolve() for page in PAGES if "docs" in page.parts} <= paths
-
-
 def list_messages() -> Iterator[tuple[str, str]]:
     """Yield each command that the sources name, and what stands after it, with X for values."""
     for path in sorted((REPOSITORY / "hpcbert").rglob("*")):
@@ -387,13 +375,6 @@ def test_the_states_page_is_the_table_of_states_and_reasons() -> None:
     ):
         expected = [[f"`{word.strip()}`", *meaning] for word, meaning in meanings.items()]
         assert rows(text, column) == expected
-
-
-def test_decisions_are_numbered_and_listed() -> None:
-    folder = REPOSITORY / "docs" / "decisions"
-    names = sorted(path.name for path in folder.glob("[0-9]*.md"))
-    assert [int(name[:4]) for name in names] == list(range(1, len(names) + 1))
-    assert _LINK.findall(read("docs/decisions/README.md")) == names
 
 
 def test_contributing_lists_the_rooms_and_its_directions_lead_to_files() -> None:

@@ -96,6 +96,8 @@ def test_the_navigation_is_that_of_the_index_and_leads_to_every_page() -> None:
         for form in conf["include_patterns"]
         for page in REPOSITORY.glob(form.replace("/**", "/**/*"))
     }
+    decisions = sorted(path.name for path in (REPOSITORY / "docs/decisions").glob("[0-9]*.md"))
+    assert [int(name[:4]) for name in decisions] == list(range(1, len(decisions) + 1))
     index = read("docs/index.md")
     captions = re.findall(r"(?m)^:caption: (.+)$", conf["navigation"](conf["root_doc"], index))
     assert captions == re.findall(r"(?m)^## (.+)$", index)
