@@ -48,10 +48,6 @@ def status_file(path: Path, *events: Event, **common: Any) -> None:
         file.writelines(f"{json.dumps({'attempt': 0, **common, **event})}\n" for event in events)
 
 
-def read_status(path: Path) -> list[Event]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 # Seconds after 1970, when the jobs of such a campaign write.
 WRITTEN = 1763717655
 _CAMPAIGN = {field.name for field in fields(Campaign)}

@@ -18,9 +18,6 @@ from tests.kit.cases import cases, read_constant
 from tests.kit.slurm import Answers, partition
 
 SHARED = Path("/shared/runs")
-ENFORCED = (
-    "ClusterName = c\nSLURM_VERSION = {}\nAccountingStorageEnforce = associations,limits,qos\n"
-)
 
 
 def list_obstacles(
@@ -35,20 +32,9 @@ def list_obstacles(
 
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
-    """A cluster that enforces accounting: columns of sacctmgr are those of slurm/inventory.py."""
+    """A cluster that enforces accounting."""
     monkeypatch.setattr("hpcbert.system.files.user_name", lambda _: "me")
-    parts = partition() + partition("closed", accounts="other,short", default="NO")
-    parts += partition("fast", qos="high", default="NO") + partition("big", own_qos="cap")
-    names = ("gpu*", "closed", "fast", "big")
-    return Answers(
-        sinfo="".join(f"{name}|up|2|infinite|1-infinite|gpu:8|n[1-2]\n" for name in names),
-        partitions=parts,
-        config=ENFORCED.format("22.05.8"),
-        own="proj|me|||high,normal|normal|\nshort|me|||normal|normal|00:10:00\n",
-        accounts="root||||normal||\nproj||root||normal||00:20:00\nshort||root||normal||\n",
-        user="me|proj\n",
-        qos="normal||||\nhigh||||\ncap||00:30:00||\n",
-    )
+    return Answers(**read_constant(__file__, "ENFORCING"))
 
 
 @cases
@@ -110,7 +96,7 @@ def test_a_demanded_account_is_named(answers: Answers) -> None:
 def test_an_account_stands_for_those_below_it_since_23_02(answers: Answers) -> None:
     answers.partitions = partition("gpu", accounts="root")
     assert list_obstacles(answers)
-    answers.config = ENFORCED.format("24.11.5")
+    answers.config = answers.config.replace("22.05.8", "24.11.5")
     assert list_obstacles(answers) == []
 
 
