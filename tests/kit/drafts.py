@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ def site(folder: Path, text: str = "", *, start: str = MINIMAL) -> Site:
     return read_site(path, base=folder, env={})
 
 
+@cache
 def load(name: str = "pytorch") -> Recipe:
     return recipe.load(TEMPLATES / name)
 

@@ -46,9 +46,7 @@ _WORDS = re.compile(
     r"(?<= )environment=\(.*?\)$|^rank_options=\([^()]*\)", re.DOTALL | re.MULTILINE
 )
 _STARTED = re.compile(r"( --started .*) -- \\$", re.MULTILINE)
-
-
-load = cache(drafts.load)
+load = drafts.load
 
 
 def options_of(recipe: str) -> tuple[str, ...]:
