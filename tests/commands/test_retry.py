@@ -23,6 +23,7 @@ from hpcbert.model import Array, Campaign, Shape
 from hpcbert.scheduler import create_scheduler
 from hpcbert.script import request
 from tests.kit import campaigns, cli, drafts
+from tests.kit.cases import cases
 from tests.kit.logs import stand_in_log
 from tests.kit.scripts import sbatch_options
 from tests.kit.slurm import PROGRAMS, Slurm
@@ -283,18 +284,7 @@ def test_what_reached_its_time_limit_is_repeated_with_a_longer_one_only(bench):
     assert "--time 04:00:00" in refused.value.hint
 
 
-@pytest.mark.parametrize(
-    ("state", "fails", "killed", "exclude", "too_large"),
-    [
-        ("FAILED", 5, 1, (), [1, 2, 3, 4]),
-        # Away from the nodes where somebody else may have had it.
-        ("FAILED", 5, 1, ("n1",), []),
-        # Where the batch fits, another repeat may have had it.
-        ("FAILED", 1, 0, (), []),
-        ("OUT_OF_MEMORY", 5, 0, (), []),
-    ],
-    ids=["too large", "elsewhere", "it fits", "the host's memory"],
-)
+@cases
 def test_what_ran_out_of_the_devices_memory_would_again(
     bench, monkeypatch, *, state, fails, killed, exclude, too_large: list[int]
 ):

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from hpcbert.campaign import store
-from hpcbert.campaign.overview import STATES
 from hpcbert.cli.list import Filter, list_overviews
 from hpcbert.commands import submit
 from hpcbert.errors import HpcbertError, SchedulerError, UsageError
@@ -19,7 +18,6 @@ from tests.kit.campaigns import Build, Built, collect_campaigns, report_states
 from tests.kit.cases import read_constant
 from tests.kit.slurm import AWAY, Slurm, failed
 
-DAY = 86400.0
 SILENT = Slurm(squeue=[failed(AWAY)])
 remove = partial(submit.remove, confirm=lambda: True, run=Slurm(squeue=[""]))
 
@@ -34,23 +32,10 @@ def test_the_newest_campaign_is_first_and_a_filter_leaves_some_out(build, tmp_pa
         if day == 3:
             built.finish()
             store.write_note(built.directory, "After the Update")
-    for selection, days in (
-        (Filter(), "1234"),
-        (Filter(limit=3), "123"),
-        (Filter(frameworks=["oneflow"]), "13"),
-        (Filter(frameworks=["oneflow", "pytorch"], limit=1), "1"),
-        (Filter(frameworks=["mxnet"]), ""),
-        (Filter(states=["ended"]), "3"),
-        (Filter(states=STATES), "1234"),
-        (Filter(name="PYTORCH-2"), "2"),
-        (Filter(name="update"), "3"),
-        (Filter(newer=2.5 * DAY), "12"),
-        (Filter(older=2.5 * DAY), "34"),
-        (Filter(newer=3.5 * DAY, older=1.5 * DAY), "23"),
-    ):
-        overviews = list_overviews(tmp_path / "runs", selection, now=now)
+    for days, selection in read_constant(__file__, "FILTERS"):
+        overviews = list_overviews(tmp_path / "runs", Filter(**selection), now=now)
         assert "".join(overview.campaign[-1] for overview in overviews) == days, selection
-        assert list_overviews(tmp_path / "absent", selection, now=now) == ()
+        assert list_overviews(tmp_path / "absent", Filter(**selection), now=now) == ()
 
 
 @pytest.fixture
