@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import operator
 import os
 import shutil
 import subprocess
@@ -22,7 +24,7 @@ from hpcbert.logs.setting import Window
 from hpcbert.slurm.states import Kind, RepeatState
 from tests.kit import campaigns, cli
 from tests.kit.campaigns import Built, node, report_states, write_nodes
-from tests.kit.cases import cases
+from tests.kit.cases import cases, read_constant
 
 pytestmark = pytest.mark.slow
 
@@ -348,15 +350,22 @@ def test_text_folds_hundreds_of_nodes(build):
     assert (built.directory / "page" / "report.md").stat().st_size < 20_000
 
 
-def test_control_characters_do_not_reach_the_terminal_and_no_record_is_answered(finished):
+def test_control_characters_do_not_reach_the_terminal_and_any_record_is_answered(finished):
     escape = "\x1b]0;x\x07"
     write_nodes(finished.directory, finished.array("2n2g"), 3, node("n1", host__cpu=escape))
     (finished.directory / "logs" / f"a{escape}.log").write_text("")
     result = cli.run("audit", finished.directory)
     assert result.returncode == 5
     assert not {"\x1b", "\x07"} & set(result.output)
+    path = finished.directory / RECORD
+    text = path.read_text()
+    for keys, value in read_constant(__file__, "DAMAGES"):
+        data = json.loads(text)
+        functools.reduce(operator.getitem, keys[:-1], data)[keys[-1]] = json.loads(value)
+        path.write_text(json.dumps(data))
+        assert audit(finished).returncode == 5, keys
     for text in ("", "[]", "{", '{"evidence": 3}', '{"evidence": {}}'):
-        (finished.directory / RECORD).write_text(text)
+        path.write_text(text)
         assert audit(finished).returncode in {2, 4}
 
 
@@ -376,12 +385,10 @@ def test_any_change_of_the_record_is_answered(recorded, finished, data, value, s
     text = (recorded.directory / RECORD).read_text()
     before, after = json.loads(text), json.loads(text)
     inner, key = after, data.draw(st.sampled_from(sorted(after)))
-    while inner[key] and isinstance(inner[key], (dict, list)) and data.draw(st.booleans()):
+    while inner[key] and isinstance(inner[key], (dict, list)) and data.draw(st.integers(0, 3)):
         inner = inner[key]
-        key = data.draw(
-            st.sampled_from(sorted(inner) if isinstance(inner, dict) else range(len(inner)))
-        )
-    inner[key] = value
+        keys = sorted(inner) if isinstance(inner, dict) else range(len(inner))
+        key = data.draw(st.sampled_from(keys))
     if sealed:
         after["seal"] = evidence.compute_seal(after)
     (finished.directory / RECORD).write_text(json.dumps(after))
