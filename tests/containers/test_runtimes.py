@@ -14,8 +14,7 @@ import re
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ import pytest
 from hpcbert.lab.files import has_pmix
 from hpcbert.system.runner import run
 from tests.kit import containers
+from tests.kit.cases import read_constant
 from tests.kit.containers import HERE, SYSTEM_PATH, Image
 from tests.kit.doctor import set_key
 from tests.kit.lab_faults import start_daemon, stop_daemon
@@ -39,30 +39,20 @@ RUNTIMES = ["enroot", "pyxis", "apptainer", "none"]
 EVERY = pytest.mark.parametrize("trial", RUNTIMES, indirect=True)
 CONTAINERS = pytest.mark.parametrize("trial", RUNTIMES[:3], indirect=True)
 ENROOT = pytest.mark.parametrize("trial", RUNTIMES[:1], indirect=True)
-# Those that enter by enter.sh.
-JOINS = ["enroot", "apptainer"]
-SCRATCH = "/tmp/hpcbert-scratch"
-IMAGE_PATH = "/of/the/image:/usr/local/bin:/usr/bin:/bin"
 # 200 KiB, in parts: the kernel takes no variable above 128 KiB.
 LONG = {f"LONG_{n}": f"{n}$x'\" " * 8600 for n in range(4)}
-ON_HOST = {
-    "HOST_ONLY": 'it\'s "quoted" `id` $HOME \\n *',
-    "MANY_LINES": "one\n'two'\n  three=3 \n",
-    "BOTH_SAID": "host",
-    "LISTED": "host",
-    "LISTED_LINES": "host one\nhost two",
-}
-LISTED = ["LISTED", "LISTED_LINES", "LISTED_ABSENT"]
-IN_IMAGE = dict.fromkeys(("BOTH_SAID", "BOTH", *LISTED), "image") | {"IMAGE_ONLY": "of the image"}
+SETTINGS = read_constant(__file__, "SETTINGS")
+ON_HOST, IN_IMAGE, STRICT, FILES = (
+    SETTINGS[name] for name in ("ON_HOST", "IN_IMAGE", "STRICT", "FILES")
+)
+SCRATCH = "/tmp/hpcbert-scratch"
 
 
-@dataclass
 class Job:
     """One submitted job."""
 
-    number: str
-    campaign: Path
-    report: Path
+    def __init__(self, number: str, campaign: str, report: Path) -> None:
+        self.number, self.campaign, self.report = number, Path(campaign), report
 
     @cached_property
     def ranks(self) -> list[dict[str, Any]]:
@@ -82,18 +72,16 @@ class Job:
         return "".join(path.read_text(errors="replace") for path in paths)
 
 
-@dataclass
 class Trial:
     """One runtime on the lab, with its images, its site descriptions and its jobs."""
 
-    runtime: str
-    folder: Path
-    as_user: Any
-    checkout: Any
-    lab: Any
-    user: Any
-    path: str = SYSTEM_PATH
-    jobs: dict[str, Job] = field(default_factory=dict)
+    def __init__(self, runtime: str, folder: Path, request: pytest.FixtureRequest) -> None:
+        names = ("as_user", "checkout", "lab", "user")
+        self.as_user, self.checkout, self.lab, self.user = map(request.getfixturevalue, names)
+        self.runtime, self.folder, self.path = runtime, folder, SYSTEM_PATH
+        # Those that enter by enter.sh.
+        self.joins = runtime in {"enroot", "apptainer"}
+        self.jobs: dict[str, Job] = {}
 
     def hpcbert(self, *words: str, site: str = "site", **variables: str) -> Any:
         environment = {
@@ -115,8 +103,7 @@ class Trial:
         words += ["--concurrent-repeats", str(repeats), "--set", f"act={act}"]
         words += ["--set", f"report={report}", "--templates", str(self.folder / f"{site}-recipes")]
         data = self.hpcbert("submit", "--fw", "probe", *words, site=site, **variables)
-        (array,) = data["arrays"]
-        self.jobs[name] = Job(array["job_id"], Path(data["directory"]), report)
+        self.jobs[name] = Job(data["arrays"][0]["job_id"], data["directory"], report)
         return self.jobs[name]
 
     def wait(self, *jobs: Job) -> None:
@@ -156,9 +143,24 @@ class Trial:
         ranks = [rank["environment"] for rank in self.jobs["look"].ranks]
         return {name: {rank.get(name) for rank in ranks} for name in names}
 
+    def write_site(self, name: str, mounts: list[str], image: str, extra: str = "") -> None:
+        extra += f'scratch = "{SCRATCH}"\n' if self.joins else ""
+        if self.runtime == "apptainer":
+            mounts = [*mounts, "/usr:/usr:ro"]  # which its images have no other way to
+        head = self.lab.layout.site.read_text().partition("[container]")[0]
+        head = set_key(head, None, "runs", f'"{self.folder}/runs"')
+        env = json.dumps(SETTINGS["LISTED"])
+        container = (
+            f'runtime = "{self.runtime}"\nmounts = {json.dumps(mounts)}\nenv = {env}\n{extra}'
+        )
+        table = f"frameworks.{'pytorch' if name == 'torch' else 'probe'}"
+        text = set_key(f"{head}[container]\n{container}", table, "image", f'"{image}"')
+        (self.folder / f"{name}.toml").write_text(text)
+        shutil.copytree(HERE / "recipes", self.folder / f"{name}-recipes", dirs_exist_ok=True)
+
 
 @pytest.fixture(scope="module")
-def trial(request: pytest.FixtureRequest, as_user: Any, checkout: Any) -> Iterator[Trial]:
+def trial(request: pytest.FixtureRequest, as_user: Any) -> Iterator[Trial]:
     """Submit all jobs of a runtime and wait until they are over."""
     runtime: str = request.param
     if runtime == "apptainer" and not containers.real_apptainer():
@@ -167,7 +169,7 @@ def trial(request: pytest.FixtureRequest, as_user: Any, checkout: Any) -> Iterat
     lab, user = request.getfixturevalue("lab"), request.getfixturevalue("user")
     folder = Path(tempfile.mkdtemp(prefix=f"{runtime}-", dir=lab.layout.runs))
     os.chown(folder, user.uid, user.gid)
-    trial = Trial(runtime, folder, as_user, checkout, lab, user)
+    trial = Trial(runtime, folder, request)
     if runtime != "none":
         choose_path(trial)
     furnish(trial)
@@ -179,37 +181,21 @@ def trial(request: pytest.FixtureRequest, as_user: Any, checkout: Any) -> Iterat
 
 def choose_path(trial: Trial) -> None:
     """Set the PATH of whoever submits, and so that of the jobs."""
-    stand_ins = containers.open_stand_ins(trial.folder / "bin")
+    stand_ins, plugin = (
+        containers.open_stand_ins(trial.folder / "bin"),
+        os.environ.get("HPCBERT_PYXIS"),
+    )
     enroot = containers.real_enroot() or str(stand_ins)
-    trial.path = f"{enroot}:{SYSTEM_PATH}"
-    if trial.runtime == "apptainer":
-        trial.path = f"{containers.real_apptainer()}:{SYSTEM_PATH}"
-    elif trial.runtime == "pyxis" and (plugin := os.environ.get("HPCBERT_PYXIS")):
-        install(trial, plugin, enroot)
-        trial.path = SYSTEM_PATH
-    elif trial.runtime == "pyxis":
-        trial.path = f"{stand_ins / 'pyxis'}:{trial.path}"
-
-
-def install(trial: Trial, plugin: str, enroot: str) -> None:
-    """Give the lab's Slurm the real plugin, and its nodes an enroot on slurmd's PATH."""
+    first = {"enroot": enroot, "apptainer": containers.real_apptainer()}
+    first["pyxis"] = f"{stand_ins / 'pyxis'}:{enroot}"
+    trial.path = f"{first[trial.runtime]}:{SYSTEM_PATH}"
+    if trial.runtime != "pyxis" or not plugin:
+        return
+    # The real one, and an enroot on slurmd's PATH; jobs must not say where enroot keeps things.
+    trial.path = SYSTEM_PATH
     line = f"required {plugin} runtime_path=/tmp/pyxis container_scope=job\n"
     (trial.lab.layout.etc / "plugstack.conf").write_text(line)
-    # The plugin keeps the jobs' ENROOT_*_PATH from enroot: an administrator says where things are.
-    settings = trial.folder / "enroot.conf"
-    places = (
-        f"ENROOT_{name}_PATH {SCRATCH}/{name}-$(id -u)\n" for name in ("RUNTIME", "DATA", "CACHE")
-    )
-    settings.write_text("".join(places))
-    printed = run([f"{enroot}/enroot", "info"]).stdout  # from 4.0 on
-    match = re.search(r"^Config file: (.+)$", printed, re.MULTILINE)
-    # Where the plugin's epilog looks, which has no PATH; on the nodes alone.
-    layer = "lowerdir=/usr/bin,upperdir=/tmp/.bin/upper,workdir=/tmp/.bin/work"
-    trial.on_nodes(
-        f"mkdir -p /tmp/.bin/upper /tmp/.bin/work /tmp/pyxis; mkdir -p -m 1777 {SCRATCH};"
-        f"mount -t overlay overlay -o {layer} /usr/bin && ln -s {enroot}/* /usr/bin/;"
-        f"mount --bind {settings} {match[1] if match else '/etc/enroot/enroot.conf'}"
-    )
+    trial.on_nodes(SETTINGS["INSTALL"].format(enroot=enroot, scratch=SCRATCH))
     for node in trial.lab.plan.node_names:
         stop_daemon(trial.lab, node)
         start_daemon(trial.lab, node, run=run)
@@ -217,92 +203,55 @@ def install(trial: Trial, plugin: str, enroot: str) -> None:
 
 def furnish(trial: Trial) -> None:
     """Make images, folders to mount, recipes and site descriptions."""
-    folder, runtime = trial.folder, trial.runtime
-    end = "sif" if runtime == "apptainer" else "sqsh"
+    folder, is_sif = trial.folder, trial.runtime == "apptainer"
     mark = {"etc/image-mark": "right", "mnt/away/f": "below", "etc/rc.local": ""}
-    entry = '#!/bin/sh\necho x >>/tmp/entered\nexec "$@"\n'
-    profile = "export PATH=/of/the/profile:/usr/bin:/bin BY=profile\n"
-    files = {**mark, "opt/entry": entry, "etc/profile": profile}
-    variables = {"BY": "entry", "PATH": IMAGE_PATH}
     images = {"image": Image(IN_IMAGE, files=mark)}
-    images["strict"] = Image(variables, entrypoint="/opt/entry", files=files)
-    if runtime == "apptainer":
-        pull_images(trial, images)
-    for name, image in images.items() if runtime != "apptainer" else ():
-        image.write(folder / f"{name}.sqsh")
+    images["strict"] = Image(STRICT, entrypoint="/opt/entry", files={**mark, **FILES})
+    with Registry() as registry:  # Apptainer makes images of what a registry serves
+        for name, image in images.items():
+            if not is_sif:
+                image.write(folder / f"{name}.sqsh")
+                continue
+            variables = [f"{key}={value}" for key, value in image.environment.items()]
+            entry = [image.entrypoint] if image.entrypoint else None
+            layout: Any = {"env": variables, "workdir": image.workdir, "entrypoint": entry}
+            registry.push(f"tests/{name}:1", [image.lay_out(folder / f"{name}.tree")], **layout)
+            shutil.rmtree(folder / f"{name}.tree")
+            words = ["apptainer", "pull", "--disable-cache", f"{folder}/{name}.sif"]
+            words.append(f"docker://{registry.host}/tests/{name}:1")
+            env = {"PATH": trial.path, "APPTAINER_NOHTTPS": "1"}
+            result = trial.as_user(words, env=env, cwd=folder, timeout=CEILING)
+            assert result.ok, result.stderr
     (folder / "mounted").mkdir()
     (folder / "mounted" / "f").write_text("mounted")
     os.chown(folder / "mounted", trial.user.uid, trial.user.gid)
     (trial.user.home / "home-mark").write_text("home")
     mounts = [str(folder), f"{folder}/mounted:/mnt/dir", f"{folder}/mounted:/mnt/ro:ro+nosuid"]
     mounts += [f"{folder}/mounted/f:/mnt/file:ro"]
-    if runtime != "apptainer":
-        mounts += ["tmpfs:/mnt/memory:size=1M", "/etc:/mnt/away", "umount:/mnt/away"]
+    mounts += [] if is_sif else ["tmpfs:/mnt/memory:size=1M", "/etc:/mnt/away", "umount:/mnt/away"]
     if Path("/etc/openmpi").is_dir():  # another package than the library, which can do without
         mounts.append("/etc/openmpi")
-    sites: dict[str, tuple[list[str], str, str]] = {
-        "site": (mounts, "image", ""),
-        "missing": (["/nowhere/to/be/found"], "image", ""),
-        "strict": ([str(folder)], "strict", "home = true\nentrypoint = true\n"),
-        # The interpreter has torch; it is a link into the host's /usr, which the image has.
-        "torch": ([str(trial.checkout.path)], "image", ""),
-    }
-    for name, (own_mounts, image_name, extra) in sites.items():
-        write_site(trial, name, own_mounts, f"{folder}/{image_name}.{end}", extra)
-        shutil.copytree(HERE / "recipes", folder / f"{name}-recipes")
+    usual, strict = (f"{folder}/{name}.{'sif' if is_sif else 'sqsh'}" for name in images)
+    trial.write_site("site", mounts, usual)
+    trial.write_site("missing", ["/nowhere/to/be/found"], usual)
+    trial.write_site("strict", [str(folder)], strict, "home = true\nentrypoint = true\n")
+    # The interpreter has torch; it is a link into the host's /usr, which the image has.
+    trial.write_site("torch", [str(trial.checkout.path)], usual)
     recipe = folder / "strict-recipes/probe/recipe.toml"
-    empty = 'reference = ""\n'
-    recipe.write_text(
-        recipe.read_text().replace(empty, f'{empty}writable = false\nworkdir = "/opt"\n')
-    )
-
-
-def pull_images(trial: Trial, images: Mapping[str, Image]) -> None:
-    """Have Apptainer make images of what a registry serves."""
-    with Registry() as registry:
-        for name, image in images.items():
-            tree = image.lay_out(trial.folder / f"{name}.tree")
-            variables = [f"{key}={value}" for key, value in image.environment.items()]
-            entry = [image.entrypoint] if image.entrypoint else None
-            layout: Any = {"env": variables, "workdir": image.workdir, "entrypoint": entry}
-            registry.push(f"tests/{name}:1", [tree], **layout)
-            shutil.rmtree(tree)
-            uri = f"docker://{registry.host}/tests/{name}:1"
-            words = ["apptainer", "pull", "--disable-cache", f"{trial.folder}/{name}.sif", uri]
-            settings = {"PATH": trial.path, "APPTAINER_NOHTTPS": "1"}
-            result = trial.as_user(words, env=settings, cwd=trial.folder, timeout=CEILING)
-            assert result.ok, result.stderr
-
-
-def write_site(trial: Trial, name: str, mounts: list[str], image: str, extra: str = "") -> None:
-    scratch = f'scratch = "{SCRATCH}"\n' if trial.runtime in JOINS else ""
-    if trial.runtime == "apptainer":
-        mounts = [*mounts, "/usr:/usr:ro"]  # which its images have no other way to
-    head = trial.lab.layout.site.read_text().partition("[container]")[0]
-    runs = f'runs = "{trial.lab.layout.runs}"'
-    assert runs in head
-    head = head.replace(runs, f'runs = "{trial.folder}/runs"')
-    container = (
-        f'[container]\nruntime = "{trial.runtime}"\nmounts = {json.dumps(mounts)}\n'
-        f"env = {json.dumps([*LISTED, 'ABSENT_EVERYWHERE'])}\n{scratch}{extra}"
-    )
-    table = f"frameworks.{'pytorch' if name == 'torch' else 'probe'}"
-    text = set_key(head + container, table, "image", f'"{image}"')
-    (trial.folder / f"{name}.toml").write_text(text)
+    text = set_key(recipe.read_text(), "image", "workdir", '"/opt"')
+    recipe.write_text(set_key(text, "image", "writable", "false"))
 
 
 def run_jobs(trial: Trial) -> None:
     act = "mpi" if has_pmix() else "look"
-    short = [
-        trial.submit("look", "4n8g", act, "site", 1, **LONG),
-        trial.submit("fail", "2n4g", "fail"),
-    ]
+    short = [trial.submit("look", "4n8g", act, "site", 1, **LONG)]
+    short.append(trial.submit("fail", "2n4g", "fail"))
     if trial.runtime == "none":
         trial.wait(*short)
         return
     short.append(trial.submit("missing", "1n1g", "look", site="missing"))
     short.append(trial.submit("strict", "1n2g", "look", site="strict"))
-    names = ["cancel", "kill", *(["leader"] if trial.runtime in JOINS else [])]
+    names = ["cancel", "kill", *(["leader"] if trial.joins else [])]
     cancelled, killed, *leaders = (trial.submit(name, "2n2g", "wait") for name in names)
     trial.wait(*short)
     trial.wait_for_ranks(cancelled)
@@ -395,7 +344,7 @@ def test_the_image_wins_except_over_what_is_listed(trial: Trial) -> None:
     assert set().union(*trial.variables("ABSENT_EVERYWHERE", "LANG").values()) == {None}
     # No profile replaces what the image sets.
     ranks = [rank["environment"] for rank in trial.jobs["strict"].ranks]
-    assert {(rank["PATH"], rank["BY"]) for rank in ranks} == {(IMAGE_PATH, "entry")}
+    assert {(rank["PATH"], rank["BY"]) for rank in ranks} == {(STRICT["PATH"], "entry")}
 
 
 # What Slurm, PMIx and what they start give: it differs from release to release.
@@ -477,7 +426,7 @@ def test_four_jobs_that_need_an_image_at_once_import_it_once(trial: Trial) -> No
     with Registry(address=trial.lab.network.controller) as registry:
         registry.push("team/program:1.0", [tree], env=["IMAGE_ONLY=imported"], workdir="/work")
         reference = f"docker://{registry.host}#team/program:1.0"
-        write_site(trial, "site", [str(trial.folder), "/usr:/usr:ro"], reference)
+        trial.write_site("site", [str(trial.folder), "/usr:/usr:ro"], reference)
         trial.as_user(["mkdir", "-p", str(trial.folder / "images")])
         job = trial.submit("registry", "1n1g", "look", repeats=4)
         trial.wait(job)

@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from hpcbert.commands import prepare as flow
 from hpcbert.prepare.parts import Context
 from hpcbert.script.materials import find_misfits
@@ -23,38 +21,26 @@ VOCABULARY = {"name": "vocab.txt", "size": 30522, "sha256": ""}
 FITTING = {"format": "hdf5", "sequence_length": 128, "predictions": 20, "vocabulary": VOCABULARY}
 
 
-def describe_misfits(folder: Path, name: str = "pytorch", document: Any = None) -> str:
-    write_file(folder, "data/data.json", json.dumps(document or FITTING))
+def describe_misfits(folder: Path, name: str, document: Any) -> str:
+    write_file(folder, "data/data.json", json.dumps(document))
     options = read_options(load(name), drafts.site(folder), {})
     misfits = find_misfits(load(name), options, str(folder / "data"))
     assert misfits == find_misfits(load(name), options, str(folder / "data" / "training"))
     return "; ".join(misfits)
 
 
-@pytest.mark.parametrize(
-    ("name", "document"),
-    [
-        ("pytorch", FITTING),
-        ("hf-trainer", FITTING),
-        ("pytorch", {**FITTING, "vocabulary": {"size": 8192}}),
-        ("megatron", {**FITTING, "format": "megatron", "sequence_length": 512}),
-        ("pytorch", []),
-        ("pytorch", "x"),
-        ("pytorch", {"format": "npz"}),
-        ("pytorch", {**FITTING, "vocabulary": 3}),
-    ],
-    ids=["data", "other recipe", "fewer words", "cuts itself", "list", "text", "npz", "number"],
-)
+@cases
 def test_what_fits_or_is_something_else_is_no_finding(
-    tmp_path: Path, name: str, document: Any
+    tmp_path: Path, name: str | None, changes: Any, document: Any
 ) -> None:
-    assert describe_misfits(tmp_path, name, document) == ""
-    assert find_misfits(load(name), {}, str(tmp_path / "absent")) == ()
+    own = json.loads(document) if document else {**FITTING, **(changes or {})}
+    assert describe_misfits(tmp_path, name or "pytorch", own) == ""
+    assert find_misfits(load(name or "pytorch"), {}, str(tmp_path / "absent")) == ()
 
 
 @cases
 def test_what_does_not_fit_is_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    assert message in describe_misfits(tmp_path, document={**FITTING, **changes})
+    assert message in describe_misfits(tmp_path, "pytorch", {**FITTING, **changes})
 
 
 def test_submit_and_prepare_refuse_them(empty_directory: None, tmp_path: Path) -> None:

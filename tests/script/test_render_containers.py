@@ -102,7 +102,7 @@ def test_a_node_without_the_plugin_ends_the_job_before_training(tmp_path: Path) 
 def test_settings_of_site_and_recipe_reach_both_runtimes(
     tmp_path: Path, runtime: str, expected: list[str]
 ) -> None:
-    flags = dict.fromkeys(("home", "remap_root", "entrypoint"), True)
+    flags: Any = dict.fromkeys(("home", "remap_root", "entrypoint"), True)
     own: Any = {"shape": "2n1g", "workdir": "/work dir", "nodes": {"interface": "ib0"}}
     text = only_script(draft_in(tmp_path, runtime, scratch="/raid x", **flags, **own))
     for words in (*expected, "interface=ib0\n"):

@@ -25,15 +25,12 @@ HEAD: str = read_constant(__file__, "HEAD")
 IMAGE = "docker://nvcr.io#nvidia/pytorch:20.12-py3"
 
 
-def format_usage(release: int) -> str:
+def answer_as_srun(release: int) -> Outcome:
     """Return the output of srun --help with pyxis 0.RELEASE."""
     names = [name for name, since in runtimes.PYXIS_SINCE.items() if int(since[2:]) <= release]
     about = "            [pyxis] see --container-env and --container-entrypoint-log\n"
-    return HEAD + "".join(f"      --{name}=NAME[,NAME...]\n{about}" for name in names)
-
-
-def answer_as_srun(release: int) -> Outcome:
-    return Outcome(("srun",), 0, format_usage(release))
+    text = "".join(f"      --{name}=NAME[,NAME...]\n{about}" for name in names)
+    return Outcome(("srun",), 0, HEAD + text)
 
 
 def draft_with_image(
