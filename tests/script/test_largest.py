@@ -58,77 +58,37 @@ class Search:
     def record(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.path.read_text().splitlines()]
 
-    @property
-    def results(self) -> list[int]:
-        return [event["size"] for event in self.record if event["event"] == "found"]
 
-
-@pytest.fixture
-def search(tmp_path: Path) -> Search:
-    return Search(tmp_path)
-
-
-def test_it_doubles_and_halves_the_gap_and_a_repeat_after_it_reads_the_result(
-    search: Search,
-) -> None:
-    search.run(ROOM="40")
-    assert search.sizes(probes=True) == [32, 64, 48, 40]
-    (step,) = [event for event in events(search.draft) if event["event"] == "step"]
-    assert step["batch"] == 40
-    search.run(ROOM="40", SLURM_ARRAY_TASK_ID="2")
-    assert search.sizes(probes=True) == [32, 64, 48, 40]
-    assert (search.sizes(), search.results) == ([40, 40], [40])
-
-
-def test_what_fits_few_iterations_may_be_too_much_for_all(search: Search) -> None:
-    """The repeat fails, and the next one measures a smaller size that was seen to fit."""
-    search.run(1, ROOM="40", MORE="8")
-    search.run(ROOM="40", MORE="8", SLURM_ARRAY_TASK_ID="2")
-    assert (search.sizes(), search.results) == ([40, 32], [40, 32])
-
-
-def test_a_search_that_was_cut_off_goes_on(search: Search) -> None:
-    lines = '{"event":"probe","size":32,"fits":true}\n{"event":"probe","size":64,"fits":false}\n'
-    search.path.write_text(lines + '{"event":"pro')
-    search.run(ROOM="40")
-    assert search.sizes(probes=True) == [48, 40]
-
-
-def test_a_probe_that_hangs_is_ended_and_its_log_decides(search: Search) -> None:
-    words = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
-    search.run(WORDS=words, ROOM="9999", HANGS="40", HPCBERT_PROBE_SECONDS="1")
-    assert search.sizes() == [40]
+@cases
+def test_a_search_ends_with_the_largest_size_that_fits(
+    tmp_path: Path, *, options: Any, record: str | None, runs: list[Any], probes: list[int],
+    measured: list[int], results: tuple[int, ...] | None,
+) -> None:  # fmt: skip
+    """A run that fails has status 1."""
+    search = Search(tmp_path, **(options or {}))
+    if record:
+        search.path.write_text(record)
+    for variables in runs:
+        search.run(**{"status": 0, **variables})
+    if results:  # the record that was cut off has half a line
+        sizes = [event["size"] for event in search.record if event["event"] == "found"]
+        assert sizes == list(results)
+    if "rehearse" not in (options or {}):
+        assert search.sizes(probes=True) == probes
+        assert search.sizes() == measured
+        (step, *_) = [event for event in events(search.draft) if event["event"] == "step"]
+        assert step["batch"] == measured[0]
 
 
 @cases
 def test_anything_else_stops_it_with_its_reason(
-    search: Search, extra: dict[str, str], reason: str
+    tmp_path: Path, extra: dict[str, str], reason: str
 ) -> None:
+    search = Search(tmp_path)
     assert f"hpcbert: {reason}" in search.run(1, **extra)
     assert search.record[-1]["reason"] == reason
     assert search.sizes() == []
     assert [event["event"] for event in events(search.draft)] == ["start", "end"]
-
-
-def test_all_repeats_of_one_job_have_one_size(tmp_path: Path) -> None:
-    search = Search(tmp_path, together=True)
-    search.run(ROOM="40")
-    assert search.sizes() == [40, 40]
-
-
-@pytest.mark.parametrize(("room", "largest"), [({}, 176), ({"HPCBERT_REHEARSAL_ROOM": "90"}, 88)])
-def test_a_rehearsal_searches_with_a_stand_in(
-    tmp_path: Path, room: dict[str, str], largest: int
-) -> None:
-    search = Search(tmp_path, rehearse=True)
-    search.run(0, **room)
-    assert search.results == [largest]
-
-
-def test_the_kernels_word_counts_on_the_cpu(tmp_path: Path) -> None:
-    search = Search(tmp_path, device="cpu")
-    search.run(ROOM="40", WORDS="slain", STATUS="137")
-    assert search.results == [40]
 
 
 @cases
