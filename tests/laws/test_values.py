@@ -131,9 +131,6 @@ def test_an_empty_variable_of_a_point_is_a_value_and_one_of_the_environment_is_n
     assert run("config").returncode == 0
 
 
-# --- Numbers ----------------------------------------------------------------------------------
-
-
 @cases
 def test_numbers_of_a_site_have_ranges(key: str, values: tuple[str, ...], tmp_path: Path) -> None:
     always = () if key.endswith(".lr") else read_constant(__file__, "ALWAYS_WRONG")
@@ -191,9 +188,6 @@ def test_the_first_eight_characters_say_which_point_it_is(
     shown = [f"{label}-hpcbert-20261121T100000Z"[:LABEL_LENGTH] for label in labels]
     assert len(set(shown)) == len(points)
     assert all(str(source.shape)[:4] in label for source, label in zip(points, shown, strict=True))
-
-
-# --- Time limits ------------------------------------------------------------------------------
 
 
 @cases

@@ -99,9 +99,6 @@ def test_skipped_steps_in_the_window_are_flagged(
     assert ("overflow-steps" in reading.flags) is expected
 
 
-# --- Programs ---------------------------------------------------------------------------------
-
-
 @cases
 def test_a_log_gives_the_number_that_is_worked_out_by_hand(
     read: Reader, *, grammar: str, head: str | None, line: str | None,

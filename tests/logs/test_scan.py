@@ -165,9 +165,6 @@ def test_closing_lines_must_agree_unless_the_recipe_chooses(read: Reader) -> Non
         assert read(toml, log, "footer", ONE).throughput == expected
 
 
-# --- What launchers and file systems do to logs -----------------------------------------------
-
-
 @pytest.mark.parametrize("dressing", read_constant(__file__, "DRESSINGS"))
 def test_labels_bars_and_colours_are_undone(read: Reader, dressing: str) -> None:
     anchored = STEPS.replace("'iteration: ", "'^iteration: ")
@@ -244,9 +241,6 @@ def test_lines_and_repetition_without_end_take_little_memory_and_time(
     assert time.process_time() - began < 5
 
 
-# --- Progress and the escape hatch ------------------------------------------------------------
-
-
 def test_progress_reads_the_end_of_a_log_that_grows(tmp_path: Path) -> None:
     path = tmp_path / "run.log"
     path.write_text("noise\n" * 100_000 + steps(57) + step(58)[:-9])
@@ -283,9 +277,6 @@ def test_a_log_that_no_grammar_describes_is_read_by_an_entry_point(
     broken = parse('[log]\ngrammar = "entry-point:broken"\n')
     with pytest.raises(ConfigError, match=r"hpcbert\.absent"):
         scan.read(path, broken, broken.rule(), ONE)
-
-
-# --- Windows of several ranks, of several lines, and of samples or tokens ----------------------
 
 
 def test_a_clock_of_several_ranks_takes_their_median_time(read: Reader) -> None:

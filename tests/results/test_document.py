@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -37,57 +38,48 @@ def draw_some(values: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ..
     return st.lists(values, max_size=2).map(tuple)
 
 
-listed, pairs = draw_some(texts), draw_some(st.tuples(texts, texts))
-attempts = st.builds(
-    model.Attempt, counts, texts, texts, texts, listed, seconds, seconds, texts, state_source=texts
-)
-RUN: dict[str, Any] = {
-    "state": texts,
-    "state_source": texts,
-    "log": texts,
-    "nodes": listed,
-    "flags": listed,
-    "attempts": draw_some(attempts),
-    "environments": pairs,
-    "notes": draw_some(st.builds(model.Note, texts, texts)),
-}
-reasons = st.tuples(st.builds(model.Reason, st.just("loss"), texts))
-runs = st.builds(model.Run, counts, counts, speeds, st.just(True), st.just(()), **RUN) | st.builds(
-    model.Run, counts, counts, st.none() | speeds, st.just(False), reasons, **RUN
+KINDS = {
+    "str": texts, "int": counts, "Count": counts, "Whole": counts, "float | None": seconds, "tuple[str, ...]": draw_some(texts),
+    "tuple[tuple[str, str], ...]": draw_some(st.tuples(texts, texts)),
+}  # fmt: skip
+
+
+def draw(kind: type, /, **changes: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Build a class: its fields by their annotations, or as these say."""
+    types = {field.name: str(field.type) for field in fields(kind)}
+    known = {name: KINDS[text] for name, text in types.items() if text in KINDS}
+    return st.builds(kind, **{**known, **changes})
+
+
+RUN = {"attempts": draw_some(draw(model.Attempt)), "notes": draw_some(draw(model.Note))}
+reasons = st.tuples(draw(model.Reason, code=st.just("loss")))
+runs = draw(model.Run, throughput=speeds, valid=st.just(True), reasons=st.just(()), **RUN) | draw(
+    model.Run, throughput=st.none() | speeds, valid=st.just(False), reasons=reasons, **RUN
 )
 scopes = st.sampled_from(("nodes", "repeats", "points"))
-points = st.builds(
+values = draw_some(st.tuples(texts, draw_some(texts)))
+facts = st.dictionaries(texts, draw_some(texts), max_size=3).map(lambda facts: tuple(facts.items()))
+points = draw(
     model.Measured,
-    group=st.builds(model.Group, names, names, names, counts, names, texts),
+    group=draw(model.Group, framework=names, model=names, precision=names, rule=names),
     shape=st.builds(model.Shape, counts, counts),
-    asked=counts,
     runs=draw_some(runs),
-    flags=listed,
-    differences=draw_some(
-        st.builds(model.Difference, texts, scopes, draw_some(st.tuples(texts, listed)))
-    ),
+    differences=draw_some(st.builds(model.Difference, texts, scopes, values)),
     counted=st.none() | st.builds(model.Counted, counts, st.none() | st.just(99), texts),
     origin=st.none() | st.builds(model.Origin, st.sampled_from(("campaign", "logs")), texts),
-    facts=st.dictionaries(texts, listed, max_size=3).map(lambda facts: tuple(facts.items())),
+    facts=facts,
 )
-tables = st.builds(
-    tabulate,
-    st.lists(points, max_size=6, unique_by=lambda point: (point.group, point.shape)),
-    require_all=st.booleans(),
-)
-sources = st.builds(
-    Source,
-    kind=st.just("campaign"),
-    name=texts,
-    command=listed,
+unique_points = st.lists(points, max_size=6, unique_by=lambda point: (point.group, point.shape))
+nodes = st.builds(NodeFacts, texts, draw_some(texts), st.dictionaries(texts, texts, max_size=1))
+source = st.builds(
+    Source, st.just("campaign"), texts, command=draw_some(texts), environments=draw_some(nodes),
+    materials=st.tuples(draw(model.Material, kind=st.just("image"))),
     protocol=st.none() | st.just(model.Protocol()),
-    materials=st.tuples(st.builds(model.Material, st.just("image"), texts, texts, texts)),
-    environments=draw_some(
-        st.builds(NodeFacts, texts, listed, st.dictionaries(texts, texts, max_size=1))
-    ),
-)
-made = st.none() | st.builds(model.Provenance, texts, texts, texts)
-results = st.builds(ResultSet, tables, made, st.tuples(sources), listed, listed, pairs)
+)  # fmt: skip
+results = draw(
+    ResultSet, tables=st.builds(tabulate, unique_points, require_all=st.booleans()),
+    made=st.none() | draw(model.Provenance), sources=st.tuples(source),
+)  # fmt: skip
 
 
 @settings(max_examples=60)

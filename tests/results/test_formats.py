@@ -130,9 +130,6 @@ def test_tables_become_data_frames() -> None:
     assert "throughput" in frame.runs_frame(()).columns
 
 
-# --- Formats of other programs ----------------------------------------------------------------
-
-
 def test_a_perflog_has_a_line_for_each_point_and_a_report_for_each_repeat() -> None:
     rates = {"1n1g": (140.5, 140.25), "4n8g": (4321.5, None), "8n8g": (None, None)}
     mixed = tabulate([make_point(shape, numbers) for shape, numbers in rates.items()])
@@ -195,9 +192,6 @@ def test_collect_writes_a_form_by_the_end_of_a_name_and_junit_next_to_any(
         assert len(texts) == 2
         assert all(f"{unit}/s" in text for text in texts)
     assert run("collect", campaign.directory, "--explain", "--junit", path).returncode == 2
-
-
-# --- How it was made --------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -251,9 +251,6 @@ def test_every_gpu_of_the_record_has_a_peak_and_every_peak_a_source() -> None:
         assert sum(bool(re.fullmatch(name, gpu, re.IGNORECASE)) for name in names) == 1
 
 
-# --- Samples of power -------------------------------------------------------------------------
-
-
 def render_nvidia_smi(*watts: tuple[int, list[float]], step: float = 1.0) -> str:
     """Return nvidia-smi's lines: so many looks, each with the watts of each GPU."""
     lines = []

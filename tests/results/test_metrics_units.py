@@ -82,9 +82,6 @@ def test_columns_figures_and_a_narrow_terminal_have_the_unit() -> None:
     assert "词元/秒" in {panel.y for panel in panels}
 
 
-# --- Commands ---------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def write_logs(tmp_path: Path) -> Callable[..., str]:
     """Writes four logs on one and on two GPUs, of 10 samples/s a GPU; returns their folder."""

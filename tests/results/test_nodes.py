@@ -64,20 +64,18 @@ def test_false_alarms_are_as_rare_as_stated_even_without_a_margin(nodes: int) ->
     assert alarms <= 1500 * MAX_FALSE_ALARM
 
 
-@pytest.mark.parametrize(
-    ("counts", "states"),
-    [
+def test_too_few_runs_give_no_verdict_and_the_power_is_stated() -> None:
+    for counts, states in (
         ((5, 5), {"like", "slower"}), ((4, 4), {"unknown"}), ((5, 3), {"unknown"}),
         ((5,), {"unknown"}), ((5, 5, 5, 1), {"like", "slower", "unknown"}),
-    ],
-    ids=["two of five", "two of four", "one of them too few", "one node", "one of four too few"],
-)  # fmt: skip
-def test_too_few_runs_give_no_verdict(counts: tuple[int, ...], states: set[str]) -> None:
-    rates = make_rates(Random(2), len(counts), 0.005, n1=0.8)
-    rates = {node: runs[:count] for (node, runs), count in zip(rates.items(), counts, strict=True)}
-    comparison = compare_nodes(rates, 0.02)
-    assert {verdict.state for verdict in comparison.verdicts} == states
-    assert (comparison.false_alarm is None) == (states == {"unknown"})
+    ):  # fmt: skip
+        rates = make_rates(Random(2), len(counts), 0.005, n1=0.8)
+        rows = zip(rates.items(), counts, strict=True)
+        comparison = compare_nodes({node: runs[:count] for (node, runs), count in rows}, 0.02)
+        assert {verdict.state for verdict in comparison.verdicts} == states
+        assert (comparison.false_alarm is None) == (states == {"unknown"})
+    for nodes, spread, loss in ((2, 0.01, 0.04), (4, 0.01, 0.04), (4, 0.03, 0.09), (4, 0.3, None)):
+        assert find_detectable((5,) * nodes, spread, 0.02) == loss
 
 
 def test_a_quarter_may_be_slow_and_a_difference_that_counts_as_equal_names_nobody() -> None:
@@ -85,13 +83,6 @@ def test_a_quarter_may_be_slow_and_a_difference_that_counts_as_equal_names_nobod
     rates = make_rates(Random(3), 4, 0.0005, n4=0.985)
     assert list_slow(rates) == []
     assert list_slow(rates, within=0.01) == ["n4"]
-
-
-@pytest.mark.parametrize(
-    ("nodes", "spread", "loss"), [(2, 0.01, 0.04), (4, 0.01, 0.04), (4, 0.03, 0.09), (4, 0.3, None)]
-)
-def test_the_power_is_stated(nodes: int, spread: float, loss: float | None) -> None:
-    assert find_detectable((5,) * nodes, spread, 0.02) == loss
 
 
 def make_results(day: int, driver: str, shape: str = "1n1g", **rates: float) -> ResultSet:

@@ -119,9 +119,6 @@ def test_rows_that_give_no_ratio_are_left_out(name: str, words: str) -> None:
     assert {table.group.framework for table in results.tables} == {"oneflow"}
 
 
-# --- Commands ---------------------------------------------------------------------------------
-
-
 def test_a_table_is_listed_and_shown_with_its_place_and_its_errors() -> None:
     data = run("record", "--json").data
     assert [entry["name"] for entry in data] == list(record.source_names())
@@ -187,8 +184,6 @@ def test_published_errors_are_named(shared: Path) -> None:
     messages = [error["message"] for error in result.document["errors"]]
     assert any("paddle-perf:ngc-tf1-fp32-b48-v2.2" in message for message in messages)
 
-
-# --- Beside one's own -------------------------------------------------------------------------
 
 RATIO = pytest.approx(1105.55 / 1003, rel=1e-4)
 

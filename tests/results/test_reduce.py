@@ -217,8 +217,6 @@ def test_accumulation_tells_tables_apart_unless_it_follows_from_a_global_batch(
     ] == variants
 
 
-# --- Devices ----------------------------------------------------------------------------------
-
 ON_CPU = replace(GROUP, device="cpu")
 CONFIG = "hpcbert-config {"
 
