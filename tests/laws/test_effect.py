@@ -71,7 +71,7 @@ def test_every_value_changes_the_commands_of_the_ranks_or_is_refused(name: str) 
                 assert commands != base or is_without, (device, protocol, change)
 
 
-def test_a_compiler_that_is_on_by_itself_can_be_turned_off() -> None:
+def test_a_compiler_can_be_turned_off_and_a_value_without_effect_is_refused() -> None:
     for name, protocol, present, absent in (
         ("ngc-tf1", "lamb", "--nouse_xla", " --use_xla"),
         ("pytorch", "", "--compile false", "--compile true"),
@@ -79,9 +79,7 @@ def test_a_compiler_that_is_on_by_itself_can_be_turned_off() -> None:
         commands = render_ranks(name, Request(Shape(1, 8), preset=protocol, xla=False))
         assert present in commands
         assert absent not in commands
-
-
-def test_a_value_that_only_other_data_need_is_refused() -> None:
+    # A value that only other data need is refused.
     request = Request(Shape(1, 1), settings={"fill": "wiki"})
     assert "--fill wiki" in render_ranks("pytorch", request, data="")
     with pytest.raises(UsageError, match="--set fill has no effect"):

@@ -188,12 +188,6 @@ def test_a_closing_rate_contradicts_a_forced_grammar_and_not_the_right_number(
     assert right.throughput == pytest.approx(42, rel=1e-4)
 
 
-@pytest.mark.parametrize("closing", read_constant(__file__, "OTHER_RATES"))
-def test_other_rates_contradict_nothing(read: Reader, closing: str) -> None:
-    reading = read(FORCED, render_trainer(closing), "", TOKENS)
-    assert reading.throughput == pytest.approx(21504, rel=1e-4)
-
-
 @pytest.mark.parametrize("name", ["oneflow", "megatron"])
 @pytest.mark.parametrize(("rate", "agrees"), [(512, True), (430, True), (256, False), (700, False)])
 def test_a_closing_rate_may_be_somewhat_lower_and_hardly_higher(
@@ -204,7 +198,9 @@ def test_a_closing_rate_may_be_somewhat_lower_and_hardly_higher(
     assert (codes(reading) == []) is agrees
 
 
-def test_a_recipe_decides_whether_its_own_closing_line_is_compared(read: Reader) -> None:
+def test_a_recipe_decides_whether_its_closing_line_is_compared_and_other_rates_are_not(
+    read: Reader,
+) -> None:
     log = steps(120, rate=32.0) + "{'train_samples_per_second': 9}\n"
     assert codes(read(STEPS, log, "rate", ONE)) == ["contradiction"]
     recipe = STEPS.replace('"result: "', "\"'train_samples_per_second': \"").replace(
@@ -212,6 +208,9 @@ def test_a_recipe_decides_whether_its_own_closing_line_is_compared(read: Reader)
     )
     silent = recipe.replace('kind = "footer"', 'kind = "footer"\ncross_check = false')
     assert read(silent, log, "rate", ONE).throughput == pytest.approx(32)
+    for closing in read_constant(__file__, "OTHER_RATES"):
+        reading = read(FORCED, render_trainer(closing), "", TOKENS)
+        assert reading.throughput == pytest.approx(21504, rel=1e-4)
 
 
 Seconds = Callable[[int], float]
@@ -311,8 +310,6 @@ def test_a_header_inside_the_window_is_a_restart(read: Reader, name: str) -> Non
     ):
         assert codes(reading) == ["window"]
         assert "printed again after iteration 60" in str(reading.reasons[0])
-
-
-def test_a_rank_that_prints_a_part_of_its_header_late_is_no_restart(read: Reader) -> None:
-    result = read_program(read, "oneflow", 60, HEADERS["oneflow"][0])
-    assert result.throughput == pytest.approx(512)
+    # A rank may print a part of its header late.
+    late = read_program(read, "oneflow", 60, HEADERS["oneflow"][0])
+    assert late.throughput == pytest.approx(512)

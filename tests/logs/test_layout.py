@@ -36,22 +36,17 @@ def test_order_is_natural(tmp_path: Path) -> None:
     assert natural_key("2n8g") < natural_key("10n8g") < natural_key("10n8g/x")
 
 
-@pytest.mark.parametrize(
-    ("pattern", "name"),
-    [
-        ("base_bs{batch_size}_{precision}_gpu{gpus}.log", "deep/base_bs48_fp32_gpu8.log"),
-        ("{model}/*_bs{batch_size}_{precision}_gpu{gpus}*", "base/x_bs48_FP32_gpu8_log"),
-        ("run{repeat}/b{batch_size}-{precision}-{gpus}", "run3/b48-fp32-8"),
-    ],
-)
-def test_patterns_name_their_fields(tmp_path: Path, pattern: str, name: str) -> None:
-    log = find_log(tmp_path, name, "other/thing.log", pattern=pattern)
-    assert (log.batch_size, log.precision, log.gpus) == (48, "fp32", 8)
-
-
-def test_a_pattern_of_the_shape_overrides_folders_and_other_characters_are_themselves(
+def test_a_pattern_names_its_fields_overrides_folders_and_has_characters_of_its_own(
     tmp_path: Path,
 ) -> None:
+    patterns = {
+        "base_bs{batch_size}_{precision}_gpu{gpus}.log": "deep/base_bs48_fp32_gpu8.log",
+        "{model}/*_bs{batch_size}_{precision}_gpu{gpus}*": "base/x_bs48_FP32_gpu8_log",
+        "run{repeat}/b{batch_size}-{precision}-{gpus}": "run3/b48-fp32-8",
+    }
+    for number, (pattern, name) in enumerate(patterns.items()):
+        log = find_log(tmp_path / str(number), name, "other/thing.log", pattern=pattern)
+        assert (log.batch_size, log.precision, log.gpus) == (48, "fp32", 8)
     log = find_log(tmp_path, "1n1g/run_4x8.log", pattern="run_{nodes}x{gpus_per_node}.log")
     assert (log.nodes, log.gpus_per_node) == (4, 8)
     assert find_log(tmp_path, pattern="run_*.log").nodes == 1

@@ -92,19 +92,16 @@ def test_a_number_that_is_cut_off_is_none(read: Reader) -> None:
     assert read(STEPS, "batch: 3", "clock", Setting()).setting.batch_size_per_device is None
 
 
-@pytest.mark.parametrize("rate", ["0", "-5", "0.0", "1e999", "nan", "inf", "1_0", "fast", "--"])
-def test_a_rate_that_is_none_spoils_the_window(read: Reader, rate: str) -> None:
-    log = "".join(step(n, rate=rate if n == 70 else "64.5") for n in range(1, 121))
-    reading = read(STEPS, log, "rate", ONE)
-    assert (reading.throughput, codes(reading)) == (None, ["rule"])
-
-
-@pytest.mark.parametrize("loss", ["nan", "NaN", "-nan", "inf", "-inf", "1.#QNAN", "nan(ind)"])
-def test_a_loss_that_is_not_finite_spoils_the_run(read: Reader, loss: str) -> None:
-    for where, rule in ((1, "clock"), (20, "rate"), (70, "footer"), (120, "clock")):
-        log = "".join(step(n, loss=loss if n == where else "9.5") for n in range(1, 121))
-        (reason,) = read(STEPS, log + "result: 5.5\n", rule, ONE).reasons
-        assert str(reason) == f"loss: the loss is {loss} at iteration {where}"
+def test_a_rate_or_a_loss_that_is_none_spoils_the_run(read: Reader) -> None:
+    for rate in ("0", "-5", "0.0", "1e999", "nan", "inf", "1_0", "fast", "--"):
+        log = "".join(step(n, rate=rate if n == 70 else "64.5") for n in range(1, 121))
+        reading = read(STEPS, log, "rate", ONE)
+        assert (reading.throughput, codes(reading)) == (None, ["rule"]), rate
+    for loss in ("nan", "NaN", "-nan", "inf", "-inf", "1.#QNAN", "nan(ind)"):
+        for where, rule in ((1, "clock"), (20, "rate"), (70, "footer"), (120, "clock")):
+            log = "".join(step(n, loss=loss if n == where else "9.5") for n in range(1, 121))
+            (reason,) = read(STEPS, log + "result: 5.5\n", rule, ONE).reasons
+            assert str(reason) == f"loss: the loss is {loss} at iteration {where}"
 
 
 @pytest.mark.parametrize("chunk", [90, lines.CHUNK])
@@ -137,10 +134,10 @@ def test_time_stamps_of_every_form_go_on_over_midnight(
 
 
 @pytest.mark.parametrize("form", ["epoch", "date-time", "month-day", "time-of-day", "ctime"])
-@pytest.mark.parametrize("stamp", ["", "now", "25:99", "9999-99-99 00:00:00", "Foo Bar 1", "1e5"])
-def test_time_stamps_of_another_form_are_refused(read: Reader, form: str, stamp: str) -> None:
-    log = steps(119) + f"iteration: 120/120 loss: 9.5 samples/s: 1 time: {stamp}\n"
-    assert read(TIMES.replace('"epoch"', f'"{form}"'), log, "clock", ONE).throughput is None
+def test_time_stamps_of_another_form_are_refused(read: Reader, form: str) -> None:
+    for stamp in ("", "now", "25:99", "9999-99-99 00:00:00", "Foo Bar 1", "1e5"):
+        log = steps(119) + f"iteration: 120/120 loss: 9.5 samples/s: 1 time: {stamp}\n"
+        assert read(TIMES.replace('"epoch"', f'"{form}"'), log, "clock", ONE).throughput is None
 
 
 def test_a_log_states_what_nobody_else_does_and_its_batch_sizes_multiply(read: Reader) -> None:

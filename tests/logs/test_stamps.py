@@ -90,7 +90,7 @@ def test_the_hour_of_summer_time_is_no_duration() -> None:
             assert not explain_mismatch(stamps[1:], span)
 
 
-def test_the_tolerance_is_what_the_page_says() -> None:
+def test_the_tolerance_is_what_the_page_says_and_a_missing_day_or_year_the_nearest() -> None:
     page = (REPOSITORY / "docs" / "explanation" / "numbers.md").read_text()
     assert f"more than {TOLERANCE:g} seconds" in " ".join(page.split())
     stamp = (Stamp(b"%.1f" % T, "epoch", of_record=True),)
@@ -99,14 +99,12 @@ def test_the_tolerance_is_what_the_page_says() -> None:
     assert f"{TOLERANCE + 1:.0f} s before the measured step began" in early
     late = explain_mismatch(stamp, TimeSpan(T - 60, T - TOLERANCE - 1))
     assert "after the measured step ended" in late
-
-
-def test_stamps_without_a_day_or_a_year_take_the_nearest() -> None:
+    # Stamps without a day or a year take the nearest.
     new_year = nearest_moment("date-time", b"2021-01-01 00:00:00", 0)
     eve = Stamp(b"1231 23:59:58.000000", "month-day", of_record=True)
     midnight = Stamp(b"00:00:03", "time-of-day", of_record=True)
-    for stamp in (eve, midnight):
-        assert not explain_mismatch((stamp,), TimeSpan(new_year - 5, new_year + 5))
+    for partial in (eve, midnight):
+        assert not explain_mismatch((partial,), TimeSpan(new_year - 5, new_year + 5))
     assert explain_mismatch((midnight,), TimeSpan(new_year + HOUR, new_year + 2 * HOUR))
 
 

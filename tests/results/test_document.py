@@ -123,21 +123,15 @@ def test_damage_is_named_with_its_place(
     assert message in read_refusal(document)
 
 
-@pytest.mark.parametrize("key", ["median", "mean", "cv", "speedup"])
-def test_what_is_not_finite_is_refused(key: str) -> None:
-    for value in (math.nan, math.inf, -math.inf):
-        document = make_document()
-        document["tables"][0]["rows"][1][key] = value
-        assert f"tables[1].rows[2].{key} must be a finite number" in read_refusal(document)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "{", "[]", "7", "null", '"x"', "{}", "[" * 5000, '{"tables": 1e999}', "9" * 5000],
-    ids=["empty", "half", "list", "number", "null", "text", "object", "deep", "huge", "digits"],
-)
-def test_what_is_no_document_of_results_is_refused(text: str) -> None:
-    assert read_refusal(text)
+def test_what_is_not_finite_or_no_document_of_results_is_refused() -> None:
+    for key in ("median", "mean", "cv", "speedup"):
+        for value in (math.nan, math.inf, -math.inf):
+            document = make_document()
+            document["tables"][0]["rows"][1][key] = value
+            assert f"tables[1].rows[2].{key} must be a finite number" in read_refusal(document)
+    huge = ("[" * 5000, '{"tables": 1e999}', "9" * 5000)
+    for text in ("", "{", "[]", "7", "null", '"x"', "{}", *huge):
+        assert read_refusal(text)
 
 
 def test_what_is_there_twice_or_is_of_another_command_is_named() -> None:

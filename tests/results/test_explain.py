@@ -74,12 +74,6 @@ def test_what_is_missing_is_a_run_to_make(
     assert not missing.numbers
 
 
-def test_weights_are_those_of_the_published_models() -> None:
-    """BERT-Base has 110 million, BERT-Large 340 (Devlin et al. 2018, section 3, without heads)."""
-    for name, count in (("bert-base", 110_106_428), ("bert-large", 336_226_108)):
-        assert count_parameters(find_model(name) or ModelSize(0, 0, 0)) == count
-
-
 @cases
 def test_all_reduce_alone_against_what_a_step_lost(speed: float, words: str) -> None:
     """An accumulated step reduces once in so many."""
@@ -146,7 +140,12 @@ def test_waits_of_the_reference_and_of_paddle(tmp_path: Path) -> None:
     assert sample == pytest.approx(0.00007 / 0.1201, rel=0.5)
 
 
-def test_bandwidth_is_what_nccl_tests_runs_say_as_their_reason() -> None:
+def test_bandwidth_is_what_nccl_tests_runs_say_and_weights_are_those_of_the_published_models() -> (
+    None
+):
+    """BERT-Base has 110 million, BERT-Large 340 (Devlin et al. 2018, section 3, without heads)."""
+    for name, count in (("bert-base", 110_106_428), ("bert-large", 336_226_108)):
+        assert count_parameters(find_model(name) or ModelSize(0, 0, 0)) == count
     reason = Reason("rule", "busbw-32M is 11.5 GB/s, which is not a throughput")
     runs = tuple(make_run(n, None, reasons=(reason,)) for n in (1, 2))
     table = SpeedupTable(GROUP, None, (make_row("2n8g", 1.0, *runs),))

@@ -111,6 +111,9 @@ def test_metrics_of_a_point() -> None:
     assert (metrics.watts, metrics.gpu_memory_mib) == (1002.0, 30_000.0)
     assert metrics.samples_per_joule == pytest.approx(800 / 1002)
     assert metrics.unknown == ()
+    hundred = list(map(float, range(1, 101)))
+    for values, expected in (([1.0], 1.0), (hundred, 95.0), ([3.0, 1.0, 2.0], 3.0)):
+        assert percentile(values, 0.95) == expected
     tables = tabulate([make_point(runs=runs), make_point(group=replace(GROUP, model="y"))])
     again = document.parse_results(document.render_results(ResultSet(tables)), file="x")
     assert again.tables == tables
@@ -225,12 +228,6 @@ def test_runs_with_other_real_tokens_are_repeats_and_with_another_vocabulary_are
     assert {code for codes in cli.codes(row) for code in codes} == {"incomparable"}
 
 
-def test_percentiles_are_of_the_values() -> None:
-    assert percentile([1.0], 0.95) == 1.0
-    assert percentile(list(map(float, range(1, 101))), 0.95) == 95.0
-    assert percentile([3.0, 1.0, 2.0], 0.95) == 3.0
-
-
 @cases
 def test_peaks_by_the_whole_name(gpu: str, precision: str, peak: float | None) -> None:
     assert find_peak(gpu, precision) == (None if peak is None else pytest.approx(peak * 1e12))
@@ -300,30 +297,22 @@ def test_the_window_is_where_most_is_drawn(tmp_path: Path) -> None:
         assert window.watts == pytest.approx(watts)
         assert window.gpus == gpus
         assert 1020 <= window.memory_mib <= 1050
-
-
-LONG = render_nvidia_smi((90, [1.0]))
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "garbage", render_nvidia_smi((4, [1.0])), render_nvidia_smi((20, [1.0])),
-     "2026/99/99 00:00:00, 0, 1, 1\n" * 9, LONG.replace("1.00", "[N/A]"),
-     LONG.replace("1.00", "nan"), LONG.replace("1.00", "1e9"), '"' * 9999, "\1\1\n" * 99],
-    ids=["empty", "garbage", "four looks", "too short", "no dates", "not available", "nan",
-         "absurd", "quotes", "controls"],
-)  # fmt: skip
-def test_what_was_not_looked_at_long_enough(text: str, tmp_path: Path) -> None:
-    samples = sample_node(tmp_path, text, 1)
-    assert samples is None or find_window(samples, 25.0) is None
-
-
-def test_midnight_is_inside_a_window(tmp_path: Path) -> None:
+    # Midnight may be inside it.
     days = ("2023/11/14 23:59:{:02d}", "2023/11/15 00:00:{:02d}")
     looks = [days[at // 30].format((at + 30) % 60) + ".000, 0, 300.00, 5\n" for at in range(60)]
     samples = sample_node(tmp_path, "".join(looks), 1)
     assert samples
     assert [row[0] for row in samples.rows] == pytest.approx([float(at) for at in range(60)])
+
+
+def test_what_was_not_looked_at_long_enough(tmp_path: Path) -> None:
+    long = render_nvidia_smi((90, [1.0]))
+    texts = [render_nvidia_smi((4, [1.0])), render_nvidia_smi((20, [1.0]))]
+    texts += [long.replace("1.00", number) for number in ("[N/A]", "nan", "1e9")]
+    texts += ["", "garbage", "2026/99/99 00:00:00, 0, 1, 1\n" * 9, '"' * 9999, "\1\1\n" * 99]
+    for text in texts:
+        samples = sample_node(tmp_path, text, 1)
+        assert samples is None or find_window(samples, 25.0) is None
 
 
 def test_rocm_smi_is_understood(tmp_path: Path) -> None:

@@ -76,9 +76,7 @@ def test_too_few_runs_give_no_verdict_and_the_power_is_stated() -> None:
         assert (comparison.false_alarm is None) == (states == {"unknown"})
     for nodes, spread, loss in ((2, 0.01, 0.04), (4, 0.01, 0.04), (4, 0.03, 0.09), (4, 0.3, None)):
         assert find_detectable((5,) * nodes, spread, 0.02) == loss
-
-
-def test_a_quarter_may_be_slow_and_a_difference_that_counts_as_equal_names_nobody() -> None:
+    # A quarter may be slow, and a difference that counts as equal names nobody.
     assert list_slow(make_rates(Random(4), 8, 0.01, n3=0.9, n7=0.9)) == ["n3", "n7"]
     rates = make_rates(Random(3), 4, 0.0005, n4=0.985)
     assert list_slow(rates) == []

@@ -7,8 +7,6 @@ import re
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-import pytest
-
 from hpcbert.model import UNFINISHED, Measured, Shape
 from hpcbert.results.document import ResultSet, Source
 from hpcbert.results.formats import PUBLISHED_COLUMNS
@@ -16,7 +14,6 @@ from hpcbert.results.reduce import tabulate
 from hpcbert.results.report import sections
 from hpcbert.results.report.model import LANGUAGES, ReportInput, Words
 from hpcbert.results.wording import catalogue
-from tests.kit.cases import cases
 from tests.kit.paths import REPOSITORY
 from tests.results import test_reduce
 
@@ -79,10 +76,12 @@ def summarize(*points: Measured, created: tuple[str, ...] = ()) -> tuple[str, st
     return sections.make_title(inputs, words), sections.summarize(inputs, words)
 
 
-@cases
-def test_titles_say_what_where_and_when(created: tuple[str, ...], date: str) -> None:
-    title, _ = summarize(measure("a", 1), measure("b", 8), created=created)
-    assert title == f"bert-base bf16 with a, b on 1 to 8 GPUs (NVIDIA H100 80GB HBM3){date}"
+def test_titles_say_what_where_and_when() -> None:
+    early, late = "2026-11-20T10:00:00Z", "2026-11-21T10:00:00Z"
+    dates = {(): "", (early,): ", 2026-11-20", (late, early): ", 2026-11-20 to 2026-11-21"}
+    for created, date in dates.items():
+        title, _ = summarize(measure("a", 1), measure("b", 8), created=created)
+        assert title == f"bert-base bf16 with a, b on 1 to 8 GPUs (NVIDIA H100 80GB HBM3){date}"
 
 
 def test_the_best_point_is_named_with_its_variant_and_models_are_not_compared() -> None:
@@ -94,16 +93,13 @@ def test_the_best_point_is_named_with_its_variant_and_models_are_not_compared() 
     assert "40.00 samples/s, by b bert-large" in text
 
 
-@pytest.mark.parametrize(
-    ("reason", "sentence"),
-    [
+def test_what_is_wrong_is_said() -> None:
+    for reason, sentence in (
         (UNFINISHED, "have not ended yet: 1."),
         ("device-oom", "Invalid runs by reason: device-oom (1)."),
-    ],
-)
-def test_what_is_wrong_is_said(reason: str, sentence: str) -> None:
-    _, text = summarize(measure("a", 1), measure("a", 8, reason))
-    assert sentence in text
-    assert "Valid runs: 1 of 2." in text
-    assert ("Invalid runs" in text) is (reason != UNFINISHED)
-    assert "No run is valid" in summarize(measure("a", 8, reason))[1]
+    ):
+        _, text = summarize(measure("a", 1), measure("a", 8, reason))
+        assert sentence in text
+        assert "Valid runs: 1 of 2." in text
+        assert ("Invalid runs" in text) is (reason != UNFINISHED)
+        assert "No run is valid" in summarize(measure("a", 8, reason))[1]
