@@ -36,8 +36,13 @@ SUBMIT = (
     *("--python", "/usr/bin/python3", "--sbatch-arg=--hold", "--json"),
 )
 # What a second user may try, with the exit codes that are right.
-TRIED = {"submit --resume": {2}, "retry": {2}, "cancel --yes": {2}, "collect": {4}}
-TRIED["monitor --once"] = {0, 3}
+TRIED = {
+    "submit --resume": {2},
+    "retry": {2},
+    "cancel --yes": {2},
+    "monitor --once": {0, 3},
+    "collect": {4},
+}
 # Of a command: a system call and its how-manieth of that name.
 Call = tuple[str, int]
 
@@ -159,23 +164,20 @@ def test_a_submission_loses_and_doubles_no_job(desk: Desk) -> None:
             assert desk.jobs_of(directory) == queued
             for array in store.read_manifest(directory).arrays:
                 assert {array.job_id} == queued.get(array.name, {""})
-        else:
-            meddle(desk, directory)
+        elif desk.colleague:
+            meddle(desk.colleague, desk, directory)
         desk.hpcbert("submit", "--resume", directory, "--json", status=0)
         desk.check(directory, 0)
     assert outcomes["resumed"], outcomes
     assert outcomes["ran"] < outcomes.total() / 2
 
 
-def meddle(desk: Desk, directory: Path) -> None:
+def meddle(colleague: Cli, desk: Desk, directory: Path) -> None:
     """Let a colleague, who may look at it, try everything at once: nothing changes."""
-    if not desk.colleague:
-        return
     desk.hpcbert.run(["chmod", "-R", "a+rX", str(directory)])
     before, queued = read_content(directory), desk.jobs_of(directory)
     with ThreadPoolExecutor() as pool:
-        lines = [[*words.split(), directory] for words in TRIED]
-        outcomes = pool.map(lambda line: desk.colleague(*line), lines)  # type: ignore[misc]
+        outcomes = pool.map(lambda words: colleague(*words.split(), directory), TRIED)
         for codes, outcome in zip(TRIED.values(), outcomes, strict=True):
             assert outcome.returncode in codes, outcome
     assert (read_content(directory), desk.jobs_of(directory)) == (before, queued)
