@@ -14,10 +14,7 @@ from hpcbert.errors import SchedulerError
 from hpcbert.slurm.states import RepeatState, parse_state
 from tests.kit.campaigns import collect_campaigns
 
-VERDICTS = (
-    *("OUT_OF_MEMORY", "NODE_FAIL", "DEADLINE", "PREEMPTED"),
-    *("TIMEOUT", "CANCELLED", "BOOT_FAIL", "FAILED"),
-)
+VERDICTS = ("OUT_OF_MEMORY", "NODE_FAIL", "DEADLINE", "PREEMPTED", "CANCELLED", "FAILED")
 
 
 def make_state(word: str, **changes: Any) -> RepeatState:
@@ -121,39 +118,27 @@ def test_a_retry_is_judged_by_its_own_attempt_and_what_completed_outlives_it(bui
 
 
 @pytest.mark.parametrize("later", AFTER)
-@pytest.mark.parametrize("is_collected", [True, False], ids=["collected", "only retried"])
-@pytest.mark.parametrize("source", ["the script", "accounting"])
-def test_a_suspended_attempt_is_not_revived_by_a_retry(built, source, is_collected, later):
-    """Three sources: the job's own file, the record of collect, the manifest of a retry."""
-    states = Scheduler(suspended=31.0 if source == "accounting" else 0.0)
-    if source == "the script":
-        suspend(built)
-    if is_collected:
-        assert not collect_run(built, states).valid
-    reason = (1, "COMPLETED", "state: it was suspended for 31 s while its time continued")
-    run = collect_run(add_retry(built, reason), AFTER[later])
-    assert (run.valid, run.throughput) == (False, None)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("later", AFTER)
-@pytest.mark.parametrize("origin", ["collected", "retried", "accounting"])
-@pytest.mark.parametrize("word", VERDICTS[:2])
+@pytest.mark.parametrize("origin", ["the script", "accounting", "collected", "retried"])
+@pytest.mark.parametrize("word", ["NODE_FAIL", "suspended"])
 def test_no_attempt_is_revived_that_ended_badly(built, word, origin, later):
     """Although by its own account, and by its log, nothing is wrong with it."""
-    states = AFTER[later]
-    if origin == "collected":
-        assert not collect_run(built, Scheduler(word)).valid
-    if origin == "accounting":
+    is_suspended, states = word == "suspended", AFTER[later]
+    bad = make_state("COMPLETED", suspended=31.0) if is_suspended else make_state(word)
+    reasons = []
+    if origin == "the script":
+        suspend(built)
+    elif origin == "accounting":
         newest = make_state("FAILED", attempt=1) if states is SILENT else states.state
-        states = Scheduler()
-        states.state = replace(newest, earlier=(make_state(word),))
-    reasons = [(1, word, f"state: it is {word}, not COMPLETED")] if origin == "retried" else []
+        states = Scheduler(newest.word, source=newest.source, attempt=1, earlier=(bad,))
+    elif origin == "collected":
+        assert not collect_run(built, Scheduler(bad.word, suspended=bad.suspended)).valid
+    else:
+        reasons = [(1, bad.word, f"state: it is {word}, not COMPLETED")]
     run = collect_run(add_retry(built, *reasons), states)
     assert (run.valid, run.throughput) == (False, None)
     old = next(attempt for attempt in run.attempts if attempt.attempt == 0)
-    source = "manifest" if origin == "retried" else "sacct"
-    assert (old.state, old.state_source) == (word, source)
+    if origin != "the script":
+        assert (old.state, old.state_source) == (bad.word, "manifest" if reasons else "sacct")
 
 
 @pytest.mark.parametrize("word", VERDICTS)

@@ -56,9 +56,9 @@ def test_the_thirty_logs_of_dlperf_by_its_time_rule(shared, collect, collect_jso
 
 @pytest.mark.slow
 def test_bad_logs_are_in_no_median_and_say_why(tmp_path, collect, collect_json):
-    """The 25 runs that DLPerf printed, as logs of DeepSpeed in DLPerf's layout."""
+    """Runs that DLPerf printed, as logs of DeepSpeed in DLPerf's layout."""
     deepspeed = tmp_path / "logs" / "deepspeed"
-    for shape, speeds in DEEPSPEED.items():
+    for shape, speeds in [*DEEPSPEED.items()][:3]:
         for number, speed in enumerate(speeds, start=1):
             # A running average that settles: the warm-up differs, the window's mean is the speed.
             rates = [speed * 0.8] * 18 + [speed - 1, speed + 1] * 50
@@ -80,7 +80,7 @@ def test_bad_logs_are_in_no_median_and_say_why(tmp_path, collect, collect_json):
     text = collect(deepspeed)
     assert "✗ repeat 3  loss: the loss is nan at iteration 57" in text.stdout
     assert "✗ repeat 1  incomplete: the log ends at iteration 118 of 120" in text.stdout
-    assert "3 of 25 repeats are invalid" in text.stderr
+    assert "3 of 15 repeats are invalid" in text.stderr
     fifth.write_text("n1:77:99 [3] include/alloc.h:178 NCCL WARN Cuda failure 'out of memory'\n")
     (deepspeed / "bert/bz32/1n8g/bert_b32_fp32_2.log").unlink()
     strict = rows(collect_json(deepspeed, "--require-all"))

@@ -9,10 +9,12 @@ import re
 import pytest
 
 from hpcbert.logs.setting import SIZES, Setting, model_facts, model_name
+from hpcbert.results import record
 from tests.kit import cli, logs
 from tests.kit.cases import cases, read_constant
 from tests.kit.cli import Document, first_row, only_run
 from tests.kit.logs import write_file
+from tests.kit.paths import REPOSITORY
 from tests.kit.recipes import options_of, printed, sample
 
 TF1 = "1n8g/bert_b64_fp16_1.log"
@@ -205,7 +207,6 @@ def test_a_campaign_counts_no_log_of_another_model_and_checks_all(build, collect
     assert "unchecked" not in row["flags"]
 
 
-@pytest.mark.slow
 def test_a_model_has_the_name_of_its_sizes():
     for model, (hidden, layers) in SIZES.items():
         assert model_name(Setting(hidden_size=hidden, layers=layers)) == model
@@ -214,12 +215,10 @@ def test_a_model_has_the_name_of_its_sizes():
     unnamed = [Setting(layers=4), Setting(hidden_size=1536), Setting()]
     assert [model_name(setting) for setting in unnamed] == [""] * 3
     assert model_facts("my-bert") == model_facts("bert") == {}
-    # They are those of the reference program.
-    pytest.importorskip("torch", reason="the reference workload needs PyTorch")
-    from hpcbert.workloads.bert_settings import MODELS
-
-    sizes = {f"bert-{name}": (hidden, layers) for name, (layers, hidden, _) in MODELS.items()}
-    assert sizes == SIZES
+    # They are those of the reference program, which would load PyTorch.
+    program = (REPOSITORY / "hpcbert/workloads/bert_settings.py").read_text()
+    models = re.findall(r'"(\w+)": \((\d+), (\d+), \d+\)', program)
+    assert {f"bert-{name}": (int(hidden), int(layers)) for name, layers, hidden in models} == SIZES
 
 
 @cases
@@ -298,3 +297,19 @@ def test_logs_of_two_sequence_lengths_are_two_points_each_compared_with_its_own(
     assert {comparison["base"], comparison["new"]} == {"128", "512"}
     ratio, expected = comparison["points"][0]["ratio"], 3 * 512 / (10 * 128)
     assert ratio == pytest.approx(expected if comparison["base"] == "128" else 1 / expected)
+
+
+@pytest.mark.parametrize(("length", "exit_code"), [(128, 0), (512, 2)])
+def test_a_published_number_is_checked_with_logs_of_its_length(
+    tmp_path, monkeypatch, length, exit_code
+):
+    text = logs.log("1n1g", 10.0, iters=120)
+    text = text.replace('hpcbert-config {"', f'hpcbert-config {{"sequence_length": {length}, "')
+    write_file(tmp_path, "pytorch/1n1g/bert_b4_fp32_1.log", text)
+    source = write_file(tmp_path, "data/own.toml", read_constant(__file__, "RECORD"))
+    monkeypatch.setattr(record, "DATA", source.parent)
+    monkeypatch.setattr(record, "source_names", record.source_names.__wrapped__)
+    monkeypatch.setattr(record, "load_source", record.load_source.__wrapped__)
+    words = ("--against", "own", "--model", "bert-tiny")
+    result = cli.run("record", "check", tmp_path / "pytorch", *words)
+    assert result.returncode == exit_code

@@ -20,7 +20,7 @@ from hpcbert.errors import HpcbertError, UsageError
 from hpcbert.model import MANIFEST, Shape
 from hpcbert.scheduler.local import backend
 from hpcbert.system import lock
-from hpcbert.system.runner import Outcome, run
+from hpcbert.system.runner import run
 from tests.kit import campaigns
 from tests.kit.cases import cases, read_constant
 from tests.kit.drafts import combined, drafted
@@ -193,21 +193,18 @@ def test_a_holder_in_another_containers_processes_is_not_dead(tmp_path):
 def test_holders_and_local_queues_live_in_another_time_namespace_too(tmp_path):
     """Its boot time differs by an hour."""
 
-    def run_shifted(line: str, *words: object) -> Outcome:
-        code = (
-            "import sys; from pathlib import Path; from hpcbert.campaign import store; "
-            f"from hpcbert.scheduler.local import backend; place = Path(sys.argv[1]); {line}"
-        )
-        argv = ["unshare", "--time", "--boottime", "3600", "--fork", sys.executable, "-c", code]
-        return run([*argv, *map(str, words)], env=ENVIRONMENT)
-
-    dead = lock.current_holder()._replace(pid="4194999")
-    (tmp_path / store.LOCK).write_text(" ".join(dead) + "\n")
-    assert run_shifted("store.locked(place).__enter__()", tmp_path).ok
-    (tmp_path / store.LOCK).unlink(missing_ok=True)
-    with store.locked(tmp_path):
-        assert BUSY in run_shifted("store.locked(place).__enter__()", tmp_path).stderr
+    code = (
+        "import sys; from pathlib import Path; from hpcbert.campaign import store; "
+        "from hpcbert.scheduler.local import backend; place, *jobs = sys.argv[1:]; "
+        "store.locked(Path(place)).__enter__(); print(*map(backend.is_queue_alive, jobs))"
+    )
     job = backend.queue_job_id(os.getpid())
     ended = f"local-{os.getpid()}-{int(job.rpartition('-')[2]) + 100}"
-    line = "print([backend.is_queue_alive(job) for job in sys.argv[1:]])"
-    assert run_shifted(line, job, ended).stdout == "[True, False]\n"
+    argv = ["unshare", "--time", "--boottime", "3600", "--fork", sys.executable, "-c", code]
+    argv += [str(tmp_path), job, ended]
+    dead = lock.current_holder()._replace(pid="4194999")
+    (tmp_path / store.LOCK).write_text(" ".join(dead) + "\n")
+    assert run(argv, env=ENVIRONMENT).stdout == "True False\n"
+    (tmp_path / store.LOCK).unlink(missing_ok=True)
+    with store.locked(tmp_path):
+        assert BUSY in run(argv, env=ENVIRONMENT).stderr

@@ -101,8 +101,8 @@ def test_masking_twice_is_masking_once_and_a_command_keeps_its_words(words):
 @cases
 def test_long_texts_take_no_long_time(piece):
     began = time.process_time()
-    mask_text(piece * (200_000 // len(piece)))
-    assert time.process_time() - began < 5
+    mask_text(piece * (50_000 // len(piece)))
+    assert time.process_time() - began < 1
 
 
 @settings(max_examples=10)
