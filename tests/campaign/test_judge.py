@@ -227,6 +227,26 @@ def test_a_campaigns_log_must_have_its_sequence_length(build):
         assert (row.ok, list_codes(row)) == (ok, {} if ok else {1: ["config"]})
 
 
+def test_the_newest_measured_campaign_is_collected_and_ids_name_others(build, collect, tmp_path):
+    for name, rate in (("20261120-old", 10.0), ("20261121-new", 20.0)):
+        build_repeat(build, log("1n1g", rate), name=name, scheduler="local")
+    rehearsal = build("1n1g", name="20261122-rehearsal", rehearse=True)
+    newest = collect()
+    assert (newest.returncode, " 20.00 " in newest.stdout) == (0, True), newest
+    for name in ("20261120-old", "old"):
+        assert " 10.00 " in collect(name).stdout
+    document = collect("rehearsal", "--json").document
+    assert (document["exit_code"], document["data"]) == (4, {"tables": []})
+    assert "is a rehearsal: nothing was trained" in document["errors"][0]["message"]
+    assert not (rehearsal.directory / "table.json").exists()
+    (tmp_path / "empty").mkdir()
+    for name, message in (
+        ("empty", "No log has a name in DLPerf's form"),
+        ("x", "no campaign 'x'"),
+    ):
+        assert message in collect(name).stderr
+
+
 # --- Clocks: a campaign's logs are compared with when their runs were -----------------------------
 
 T = 1763717655

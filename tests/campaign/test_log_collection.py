@@ -20,7 +20,8 @@ from tests.kit.cli import Document, codes, first_row, only_run, rows
 from tests.kit.logs import write_file
 from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import printed
-from tests.recipes.test_programs import format_run, make_history, print_history, write_runs
+from tests.recipes import test_programs as programs
+from tests.recipes.test_programs import make_history, print_history
 
 START = 1763717655.5
 WINDOW = ("--skip", 2, "--iters", 12)
@@ -304,7 +305,7 @@ def test_only_a_bert_has_the_recipes_sequence_length(tmp_path, collect_json):
 
 def test_runs_of_a_numbered_layout_count_once_and_for_their_own_system(tmp_path, run):
     """Two of tinycorp's v4.1 logs differ only in the seed, behind the end of the run."""
-    folder = write_runs(tmp_path, format_run(160.0), format_run(161.0))
+    folder = programs.write_runs(tmp_path, *map(programs.format_run, (160.0, 161.0)))
     other, systems = folder.parent.parent / "tinybox_green/bert", tmp_path / "tinycorp/systems"
     shutil.copytree(folder, other)
     shutil.copy(systems / "tinybox_red.json", systems / "tinybox_green.json")
@@ -407,6 +408,20 @@ def test_a_file_that_contradicts_the_log_next_to_it_leaves_no_number(tmp_path, c
     run = only_run(collect_json(tmp_path / "x", *TRAINER))
     assert (run["throughput"], run["reasons"][0]["code"]) == (None, "contradiction")
     assert name in run["reasons"][0]["detail"]
+
+
+@pytest.mark.parametrize("damage", ["start", "end"])
+def test_of_mlperfs_lines_those_of_the_end_must_be_whole(tmp_path, collect_json, damage):
+    rank = "device: cuda:0 n_gpu: 8, distributed training: True, 16-bits training: True"
+    for number in (1, 2, 3):
+        kind = damage if number == 2 else ""
+        text = programs.format_log(ranks=2 if kind == "start" else 8, extra=rank).decode()
+        text = text.replace("1695000", f"169{number}000").replace("7759.98", f"77{number}9.98")
+        lines = [line for line in text.splitlines() if kind != "end" or '"run_stop"' not in line]
+        write_file(tmp_path / "SYSTEM/bert", f"result_{number}.txt", "\n".join([*lines, ""]))
+    row = first_row(collect_json(tmp_path / "SYSTEM/bert", "--set", "packing=2"))
+    assert codes(row) == [[], ["incomplete"] if damage == "end" else [], []]
+    assert damage == "start" or "run_stop" in row["runs"][1]["reasons"][0]["detail"]
 
 
 def test_lines_of_two_recipes_name_both(tmp_path, collect_json):

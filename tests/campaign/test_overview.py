@@ -77,6 +77,7 @@ def test_what_slurm_did_not_take_rehearsals_and_hidden_folders(build):
 
 
 DAMAGES: dict[str, Callable[[Path], object]] = {
+    "a folder": lambda path: path.rename(path.with_name("x")).with_name(path.name).mkdir(),
     "cut": lambda path: path.write_bytes(path.read_bytes()[:-9]),
     "no text": lambda path: path.write_bytes(b"\xff\xfe\x00" * 99),
     "another document": lambda path: path.write_text("[1]"),

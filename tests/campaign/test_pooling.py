@@ -15,8 +15,6 @@ from tests.kit.cli import Document, codes, first_row
 from tests.kit.logs import write_file
 from tests.kit.recipes import options_of, sample
 
-pytestmark = pytest.mark.slow
-
 WINDOW = ("--skip", 2, "--iters", 12)
 PATTERN = "*_{precision}_bs{batch_size}_gpu{gpus}*.log"
 SHAPE = ("--nodes", 1, "--gpus-per-node", 1)
