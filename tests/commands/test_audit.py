@@ -170,6 +170,8 @@ def test_a_changed_manifest_is_found_although_an_array_was_added(finished):
     new = replace(second, name="x", repeats=(3,))
     finished.change(arrays=(replace(first, job_id="99"), second, new))
     assert ("changed", "manifest.json") in list_findings(audit(finished))
+    (finished.directory / "recipe.toml").unlink()
+    assert ("missing", "recipe.toml") in list_findings(audit(finished))
 
 
 def test_a_seal_that_was_noted_elsewhere_finds_a_record_that_was_made_again(finished):

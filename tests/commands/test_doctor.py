@@ -231,12 +231,13 @@ PLANTERS: dict[str, Callable[[Path], Iterable[Finding]]] = {
 }
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def _me(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hpcbert.system.files.user_name", lambda _: "me")
     monkeypatch.setattr("hpcbert.system.files.is_in_any_group", lambda groups: "users" in groups)
 
 
+@pytest.mark.usefixtures("_me")
 @pytest.mark.parametrize(
     "fault", select_faults("script"), ids=lambda case: case.title.replace("`", "")
 )
@@ -252,6 +253,7 @@ def test_what_a_script_plants_is_found(fault, tmp_path):
     assert not find_missed((fault,), findings), "\n".join(map(str, findings))
 
 
+@pytest.mark.usefixtures("_me")
 @cases
 def test_a_notice_is_not_a_version(printed, newer, tmp_path):
     details = [finding.detail for finding in query(tmp_path, client=printed)]
@@ -259,6 +261,7 @@ def test_a_notice_is_not_a_version(printed, newer, tmp_path):
     assert not any("hours" in detail for detail in details)
 
 
+@pytest.mark.usefixtures("_me")
 @cases
 def test_gpus_that_an_argument_requests_are_seen(argument, tmp_path, *, bare):
     findings = query(tmp_path, site=f'gres = ""\nsbatch_args = ["{argument}"]')

@@ -446,6 +446,11 @@ def test_each_command_names_itself(hpcbert, slurm):
     for command in ("submit --resume", "retry", "cancel"):
         assert f"hpcbert {command} {directory.name}" in hint(*command.split(), directory.name)
     assert len(slurm.calls("sbatch")) == 1
+    campaign = store.read_manifest(directory)
+    (array,) = campaign.arrays
+    submitted = replace(array, state="submitted", job_id="12", submitted=campaign.created)
+    store.write_manifest(directory, replace(campaign, arrays=(submitted,)))
+    assert f"hpcbert retry {directory.name}" in hint("retry", directory.name)
 
 
 # --- Cancelling -----------------------------------------------------------------------------------
