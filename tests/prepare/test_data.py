@@ -7,20 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.commands import prepare as flow
 from hpcbert.config import recipe as recipes
 from hpcbert.config.site import SYNTHETIC, Site
 from hpcbert.errors import UsageError
 from hpcbert.model import Shape
-from hpcbert.prepare.parts import Context, Part
+from hpcbert.prepare.parts import Part
 from hpcbert.script.materials import synthetic_folder
 from hpcbert.script.plan import Request, read_options
-from hpcbert.system import runner
 from tests.kit import drafts
 from tests.kit.cli import run
 from tests.kit.drafts import drafted, load, settled
 from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import NAMES
+from tests.prepare.test_parts import prepare
 
 READING = [name for name in NAMES if recipes.load(TEMPLATES / name).dataset]
 
@@ -30,11 +29,7 @@ def site_with(folder: Path, name: str, samples: int = 64, source: str = "") -> S
 
 
 def prepares(site: Site, name: str, *, dry: bool = False, **settings: str) -> Part:
-    context = Context(
-        run=runner.run, follow=runner.follow, say=lambda _: None, env={}, dry=dry, settings=settings
-    )
-    (part,) = flow.prepare(load(name), site, context, only=["data"])
-    return part
+    return prepare(load(name), site, "data", dry=dry, settings=settings)["data"]
 
 
 @pytest.mark.parametrize("name", READING)

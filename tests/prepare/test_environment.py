@@ -13,18 +13,16 @@ from typing import Any
 
 import pytest
 
-from hpcbert.commands import prepare as flow
 from hpcbert.commands.checks import find_framework_obstacles
 from hpcbert.config import recipe as recipes
 from hpcbert.config.recipe import Recipe
 from hpcbert.config.site import Site
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.model import Shape
-from hpcbert.prepare.parts import Context, Part
+from hpcbert.prepare.parts import Part
 from hpcbert.script import materials
 from hpcbert.script.materials import environment_record_path, packages_path, record_directory
 from hpcbert.script.plan import Request
-from hpcbert.system import runner
 from hpcbert.system.lock import hold_lock
 from hpcbert.system.runner import Outcome
 from tests.kit import drafts
@@ -35,6 +33,7 @@ from tests.kit.logs import write_file
 from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import STEP_LOG
 from tests.kit.waiting import until
+from tests.prepare.test_parts import prepare
 
 RECIPE = read_constant(__file__, "RECIPE") + STEP_LOG
 PATCH = read_constant(__file__, "PATCH")
@@ -64,10 +63,8 @@ class Preparation:
 
     def prepares(self, **context: Any) -> Part:
         env = {"PATH": str(Path(self.site.where).parent / "bin"), "HOME": "/nowhere"}
-        options: dict[str, Any] = {"run": self.answer, "env": env, **context}
-        flow_context = Context(follow=runner.follow, say=lambda _: None, **options)
-        (part,) = flow.prepare(self.recipe, self.site, flow_context, only=["environment"])
-        return part
+        options = {"run": self.answer, "env": env, **context}
+        return prepare(self.recipe, self.site, "environment", **options)["environment"]
 
     def answer(
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, **_: Any

@@ -32,14 +32,7 @@ from hpcbert.script.plan import Request
 from hpcbert.system import runner
 from tests.kit.cases import read_constant
 from tests.kit.cli import Cli, CliResult
-from tests.kit.containers import (
-    HERE,
-    SYSTEM_PATH,
-    Image,
-    folders_of_enroot,
-    kill_session,
-    pointer,
-)
+from tests.kit.containers import HERE, SYSTEM_PATH, Image, folders_of_enroot, kill_session, pointer
 from tests.kit.drafts import MINIMAL, drafted, settled
 from tests.kit.logs import write_file
 from tests.kit.needs import require
@@ -67,6 +60,13 @@ def git(folder: Path, *words: str) -> str:
     outcome = runner.run(["git", "-C", str(folder), *identity, *words])
     assert outcome.ok, outcome.stderr
     return outcome.stdout.strip()
+
+
+def prepare(recipe: Recipe, site: Site, *only: str, **options: Any) -> dict[str, Part]:
+    """Make the parts of a recipe ready in this process, and return them by their kinds."""
+    usual = {"run": runner.run, "follow": runner.follow, "say": lambda _: None, "env": {}}
+    context = Context(**{**usual, **options})
+    return {part.kind: part for part in flow.prepare(recipe, site, context, only=only)}
 
 
 def make_sources(folder: Path) -> None:
@@ -126,12 +126,8 @@ class Place:
         return self.cli(*words, "--json", status=status)
 
     def prepares(self, *only: str, dry: bool = False, repository: str = "") -> dict[str, Part]:
-        context = Context(
-            run=runner.run, follow=runner.follow, say=lambda _: None, env=self.cli.environment,
-            dry=dry,
-        )  # fmt: skip
         site = settled(self.site, "tiny", repository=repository)
-        return {part.kind: part for part in flow.prepare(self.recipe, site, context, only=only)}
+        return prepare(self.recipe, site, *only, env=self.cli.environment, dry=dry)
 
     def drafts(self) -> Campaign:
         request, folders = Request(Shape(1, 1)), (self.folder / "templates", TEMPLATES)

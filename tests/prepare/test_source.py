@@ -10,17 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.commands import prepare as flow
 from hpcbert.config.recipe import Recipe, Upstream
 from hpcbert.errors import IncompleteError
-from hpcbert.prepare.parts import Context, Part
+from hpcbert.prepare.parts import Part
 from hpcbert.prepare.source import is_archive, unpack
 from hpcbert.script.materials import read_record, source_record_path
-from hpcbert.system import runner
 from tests.kit import drafts
 from tests.kit.drafts import settled
 from tests.kit.logs import write_file
-from tests.prepare.test_parts import PATCH, git
+from tests.prepare.test_parts import PATCH, git, prepare
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -134,10 +132,8 @@ def prepared(upstream: Path, url: Path, commit: str) -> tuple[Part, dict[str, st
         needs=("source",),
         source=Upstream("https://example.org/x", commit, "bert", patches=("fix.patch",)),
     )  # fmt: skip
-    context = Context(
-        run=runner.run, follow=runner.follow, say=lambda _: None, env={"PATH": "/usr/bin:/bin"}
-    )
-    (part,) = flow.prepare(recipe, site, context, only=["source"])
+    env = {"PATH": "/usr/bin:/bin"}
+    part = prepare(recipe, site, "source", env=env)["source"]
     return part, read_record(source_record_path(site, recipe))
 
 

@@ -120,20 +120,20 @@ def test_ranks_that_speak_are_counted(recipe: str, tmp_path: Path) -> None:
         assert not read_refusal(recipe, tmp_path, glued + text, settings)
 
 
-def tear_lines(recipe: str, count: int) -> bytes:
-    """Return a sample in which some of the lines that every rank prints are torn apart."""
-    fact, data = COUNTING[recipe], printed(recipe)
-    for line in [line for line in data.splitlines(True) if fact.match.search(line)][:count]:
-        data = data.replace(line, line.replace(fact.contains, fact.contains[:4] + b"\n:::"), 1)
-    return data
-
-
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("silent", [b"", b" n_gpu: 8,"], ids=["stated", "only-told"])
 def test_torn_lines_do_not_refuse_a_run_whose_number_does_not_need_them(
     count: int, silent: bytes, tmp_path: Path
 ) -> None:
     """Ranks that write at once tear each other's lines: five of eight, of a whole run."""
+
+    def tear_lines(recipe: str, count: int) -> bytes:
+        """Return a sample in which some of the lines that every rank prints are torn apart."""
+        fact, data = COUNTING[recipe], printed(recipe)
+        for line in [line for line in data.splitlines(True) if fact.match.search(line)][:count]:
+            data = data.replace(line, line.replace(fact.contains, fact.contains[:4] + b"\n:::"), 1)
+        return data
+
     data, read = tear_lines("mlperf-bert", count), Reader("mlperf-bert", tmp_path).read
     data = data.replace(silent, b"") if silent else data
     for rule in grammar("mlperf-bert").rules:

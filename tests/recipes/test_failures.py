@@ -28,11 +28,7 @@ ANY = Grammar((), (), reader="none")
 
 
 def find_kind(
-    tmp_path: Path,
-    *lines: str,
-    words: Grammar = ANY,
-    device: str = "gpu",
-    said: str = "",
+    tmp_path: Path, *lines: str, words: Grammar = ANY, device: str = "gpu", said: str = ""
 ) -> str:
     path = tmp_path / "run.log"
     path.write_text("".join(f"{line}\n" for line in ("it began", *lines, "it ended")))

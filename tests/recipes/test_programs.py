@@ -219,15 +219,17 @@ _SYSTEM = {"number_of_nodes": "1", "accelerators_per_node": "6", "framework": "t
 _GLOBAL_BATCH = 96
 
 
-def format_tinygrad_event(seconds: float, key: str, value: object = None, samples: int = 0) -> str:
-    head = f'{{"namespace": "", "time_ms": {1745530925055 + round(seconds * 1000)}'
-    body = f'"event_type": "POINT_IN_TIME", "key": "{key}", "value": {json.dumps(value)}'
-    more = f', "epoch_num": {samples}' if samples else ""
-    return f":::MLLOG {head}, {body}, {_PROGRAM}{more}}}}}\n"
-
-
 def format_run(rate: float, benchmark: str = "bert") -> str:
     """Return the log of a run: 20 times 1,000 steps and an evaluation, `rate` samples/s in all."""
+
+    def format_tinygrad_event(
+        seconds: float, key: str, value: object = None, samples: int = 0
+    ) -> str:
+        head = f'{{"namespace": "", "time_ms": {1745530925055 + round(seconds * 1000)}'
+        body = f'"event_type": "POINT_IN_TIME", "key": "{key}", "value": {json.dumps(value)}'
+        more = f', "epoch_num": {samples}' if samples else ""
+        return f":::MLLOG {head}, {body}, {_PROGRAM}{more}}}}}\n"
+
     header = {"global_batch_size": _GLOBAL_BATCH, "max_sequence_length": 512}
     text = format_tinygrad_event(0, "submission_benchmark", benchmark) + format_tinygrad_event(
         1, "init_start"
@@ -275,10 +277,7 @@ def test_other_benchmarks_and_cut_runs_give_no_number_and_none_is_started(
     tmp_path: Path, empty_directory: None
 ) -> None:
     cut = format_run(160.0).rpartition(":::MLLOG")[0]
-    for log, words in (
-        (format_run(160.0, "retinanet"), "No recipe reads"),
-        (cut, "run_stop"),
-    ):
+    for log, words in ((format_run(160.0, "retinanet"), "No recipe reads"), (cut, "run_stop")):
         (tmp_path / words).mkdir()
         result = cli.run("collect", write_runs(tmp_path / words, log))
         assert result.returncode != 0

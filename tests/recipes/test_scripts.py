@@ -19,17 +19,7 @@ from tests.kit.cases import cases
 from tests.kit.cli import run
 from tests.kit.drafts import combined
 from tests.kit.paths import REPOSITORY, TEMPLATES
-from tests.kit.recipes import (
-    RUNTIMES,
-    Case,
-    Script,
-    core,
-    fringe,
-    grammar,
-    load,
-    presets,
-    render,
-)
+from tests.kit.recipes import RUNTIMES, Case, Script, core, fringe, grammar, load, presets, render
 from tests.kit.waiting import CEILING
 
 
@@ -184,21 +174,20 @@ def test_scripts_are_clean_for_shellcheck(name: str, tmp_path: Path) -> None:
 # --- The table of sbatch/README.md names all that a script assigns --------------------------------
 
 
-def list_top_level(text: str) -> set[str]:
-    """Return the names that a script assigns and calls before and after its functions."""
-    head, _, functions = text.partition("\ntrain() {")
-    text = head + "\n" + functions.rpartition("\n}\n")[2]
-    text = re.sub(r"=\($.*?^\)$", "=()", text, flags=re.MULTILINE | re.DOTALL)
-    text = re.sub(r"#.*|'[^']*'|\"[^\"]*\"|\$\w+", "''", text)
-    text = re.sub(r"=\([^()]*\)", "=()", text)
-    lines = [line for line in text.splitlines() if re.match(r"[a-z]", line)]
-    calls = {line.split()[0] for line in lines if re.match(r"[a-z_]+( |$)", line)}
-    return {
-        name for line in lines for name in re.findall(r"(?<![-\w$\"'=/,{])([a-z_]+)=", line)
-    } | calls
-
-
 def test_the_table_names_every_line_of_a_script(tmp_path: Path) -> None:
+    def list_top_level(text: str) -> set[str]:
+        """Return the names that a script assigns and calls before and after its functions."""
+        head, _, functions = text.partition("\ntrain() {")
+        text = head + "\n" + functions.rpartition("\n}\n")[2]
+        text = re.sub(r"=\($.*?^\)$", "=()", text, flags=re.MULTILINE | re.DOTALL)
+        text = re.sub(r"#.*|'[^']*'|\"[^\"]*\"|\$\w+", "''", text)
+        text = re.sub(r"=\([^()]*\)", "=()", text)
+        lines = [line for line in text.splitlines() if re.match(r"[a-z]", line)]
+        calls = {line.split()[0] for line in lines if re.match(r"[a-z_]+( |$)", line)}
+        return {
+            name for line in lines for name in re.findall(r"(?<![-\w$\"'=/,{])([a-z_]+)=", line)
+        } | calls
+
     page = (REPOSITORY / "sbatch/README.md").read_text()
     cells = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
     listed = set(re.findall(r"`([a-z_]+)(?:=|\(\)|`)", " ".join(cells)))

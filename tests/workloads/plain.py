@@ -62,16 +62,9 @@ def loss_of(weights: Weights, batch: Any, settings: Any) -> Tensor:
     )
     scores = everywhere @ tokens.T + weights["decoder_bias"][: settings.vocab]
     wrong = scores.logsumexp(-1, keepdim=True) - scores
+    counting = batch.masked_weights.nonzero().tolist()
     masked = [
-        wrong[row, at, was]
-        for row in range(len(batch.input_ids))
-        for at, was, counts in zip(
-            batch.masked_positions[row].tolist(),
-            batch.masked_ids[row].tolist(),
-            batch.masked_weights[row].tolist(),
-            strict=True,
-        )
-        if counts
+        wrong[row, batch.masked_positions[row, n], batch.masked_ids[row, n]] for row, n in counting
     ]
     pairs = -_linear(weights, "next_sentence", pooled).log_softmax(-1)
     labels = batch.next_sentence_labels

@@ -108,18 +108,19 @@ def test_padding_does_not_touch_the_losses_and_full_samples_need_no_mask(setting
     assert [mask is None for mask in masks] == [True, True, False, False, False, False]
 
 
-def attend_each(parts, bounds, _longest, _dropout):
-    """What flash attention does on GPUs for samples that lie one behind the other."""
-    pieces = [part.split(bounds.diff().tolist()) for part in parts]
-    attend = torch.nn.functional.scaled_dot_product_attention
-    shown = [
-        attend(*(value.transpose(0, 1) for value in sample)) for sample in zip(*pieces, strict=True)
-    ]
-    return torch.cat([sample.transpose(0, 1) for sample in shown])
-
-
 def test_leaving_padding_out_changes_neither_losses_nor_gradients(settings, monkeypatch):
     """By the CPU's operator, and in the shapes of GPUs with a stand-in for the kernel there."""
+
+    def attend_each(parts, bounds, _longest, _dropout):
+        """What flash attention does on GPUs for samples that lie one behind the other."""
+        pieces = [part.split(bounds.diff().tolist()) for part in parts]
+        attend = torch.nn.functional.scaled_dot_product_attention
+        shown = [
+            attend(*(value.transpose(0, 1) for value in sample))
+            for sample in zip(*pieces, strict=True)
+        ]
+        return torch.cat([sample.transpose(0, 1) for sample in shown])
+
     model, batch = build(settings(*SIZES, "--batch-size=6", "--fill=0.5"))
     model.double()
     assert sum(bert_data.lay_out(batch).lengths) < batch.attention_mask.numel()

@@ -59,10 +59,7 @@ def assert_same_training(expected, actual, start):
 # AdamW hardly feels a factor on all gradients; plain descent without clipping does.
 @pytest.mark.parametrize(
     ("optimizer", "shares"),
-    [
-        ("adamw", ["--batch-size=4", "--unpad"]),
-        ("sgd", ["--batch-size=2", "--accumulation=2"]),
-    ],
+    [("adamw", ["--batch-size=4", "--unpad"]), ("sgd", ["--batch-size=2", "--accumulation=2"])],
 )
 def test_two_ranks_equal_one_rank_with_the_doubled_batch(
     trainer, two_ranks, tmp_path, optimizer, shares
@@ -260,17 +257,18 @@ def test_losses_that_are_read_late_are_the_same(main, monkeypatch):
     assert f"the loss of iteration {iteration[1]} is not finite" in spoilt.stderr
 
 
-class Unasked(TorchDispatchMode):
-    """Fails where the host asks the device for a number, and so would wait for it."""
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        aten = torch.ops.aten
-        assert function not in {aten._local_scalar_dense.default, aten.nonzero.default}, function
-        return function(*args, **(kwargs or {}))
-
-
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 def test_no_step_asks_the_device_for_a_number(trainer, precision):
+    class Unasked(TorchDispatchMode):
+        """Fails where the host asks the device for a number, and so would wait for it."""
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            aten = torch.ops.aten
+            assert function not in {aten._local_scalar_dense.default, aten.nonzero.default}, (
+                function
+            )
+            return function(*args, **(kwargs or {}))
+
     for optimizer in ("adamw", "lamb"):
         small_trainer = trainer(f"--precision={precision}", f"--optimizer={optimizer}")
         small_trainer.step()  # the optimizer's state is made
