@@ -13,8 +13,6 @@ from pathlib import Path
 import pytest
 
 from hpcbert.cli.main import COMMANDS
-from hpcbert.cli.output import Result, make_document
-from hpcbert.errors import CheckError, IncompleteError
 from tests.kit.cases import read_constant
 from tests.kit.cli import HEAVY, UNCOUNTED, Cli, CliResult, run_here
 from tests.kit.paths import REPOSITORY
@@ -105,13 +103,3 @@ def test_what_is_written_has_the_permissions_of_the_umask(
         mode = stat.S_IMODE(path.stat().st_mode)
         assert mode == (mode_of_folders & ~(0 if path.is_dir() else 0o111)), (path, oct(mode))
     assert int((tmp_path / "its-umask").read_text(), 8) == umask | 0o002
-
-
-def test_status_words_of_the_envelope() -> None:
-    results = {
-        "success": Result(),
-        "partial": Result([1], errors=(IncompleteError("no"),)),
-        "error": Result(errors=(CheckError("no"),)),
-    }
-    for status, result in results.items():
-        assert json.loads(make_document("x", result))["status"] == status

@@ -102,16 +102,6 @@ class Truth:
             if (run := self.newest(repeat)) and self.now < run.end + self.memory
         ]
 
-    def write(self, watched: Built) -> None:
-        """Write what the jobs have written down by now."""
-        for repeat, runs in zip(watched.repeats, self.runs, strict=True):
-            repeat.status.write_text("")
-            for attempt, run in enumerate(runs):
-                start = {"event": "start", "time": T + run.start}
-                end = {"event": "end", "time": T + run.end, "exit": run.exit}
-                wrote = (run.start <= self.now, run.wrote and run.end <= self.now)
-                status_file(repeat.status, *compress((start, end), wrote), attempt=attempt)
-
     def __call__(self, argv: Any, **_: Any) -> Outcome:
         self.asked[argv[0]] += 1
         if self.broken[self.polls % len(self.broken)][argv[0] == "squeue"]:
@@ -167,29 +157,35 @@ def test_tracking_tells_the_truth_in_the_end_and_no_success_before_it(
         assert isinstance(slurm, SlurmPoller)
         while not tracker.is_over():
             truth.asked.clear()
-            truth.write(built)
+            for repeat, runs in zip(built.repeats, truth.runs, strict=True):
+                repeat.status.write_text("")  # what the jobs have written down by now
+                for attempt, run in enumerate(runs):
+                    start = {"event": "start", "time": T + run.start}
+                    end = {"event": "end", "time": T + run.end, "exit": run.exit}
+                    wrote = (run.start <= truth.now, run.wrote and run.end <= truth.now)
+                    status_file(repeat.status, *compress((start, end), wrote), attempt=attempt)
             tracker.poll()
             truth.polls += 1
             assert all(count <= 1 for count in truth.asked.values())
             assert truth.polls < 400, "it must come to an end"
             # While a command that would know better fails, the job's own word is shown, and as such.
             unheard = "failed" in {slurm._watcher.answer, slurm._squeue}
-            for (_, repeat), state in tracker.states.items():
-                newest = truth.newest(repeat - 1)
+            for (_, number), state in tracker.states.items():
+                newest = truth.newest(number - 1)
                 if (
                     state.kind == "succeeded"
                     and newest
                     and newest.state_at(truth.now) != "COMPLETED"
                 ):
-                    runs = [run for run in truth.runs[repeat - 1] if run.end <= truth.now]
+                    runs = [run for run in truth.runs[number - 1] if run.end <= truth.now]
                     assert unheard
                     assert state.source == "status-file"
                     assert any(run.wrote and run.exit == 0 for run in runs)
                 assert newest or state.kind != "succeeded"
             truth.now += max(1, int(tracker.pause()))
-        for (_, repeat), state in tracker.states.items():
-            assert state.word == truth.runs[repeat - 1][-1].state
+        for (_, number), state in tracker.states.items():
+            assert state.word == truth.runs[number - 1][-1].state
             if state.source == "sacct":  # squeue does not tell how often a job was requeued
-                assert state.attempt == len(truth.runs[repeat - 1]) - 1
+                assert state.attempt == len(truth.runs[number - 1]) - 1
 
     check()
