@@ -89,14 +89,9 @@ def test_local_ranks_run_and_the_nodes_clocks_give_the_steps_moments(
     for rank in (0, 1):
         (argv,) = scripts.records(tmp_path / f"record.argv.{rank}")
         assert "--batch-size" in argv
-
-
-def test_a_requeued_repeat_keeps_its_first_log(tmp_path: Path) -> None:
-    draft = draft_ranks(tmp_path)
-    run_written(draft, tmp_path)
+    # A requeued repeat keeps its first log.
     run_written(draft, tmp_path, SLURM_RESTART_COUNT="1")
-    names = sorted(path.name for path in (draft.directory / "logs/pytorch/bert/bz4/1n2g").iterdir())
-    assert names == ["bert_b4_fp32_1.log", "bert_b4_fp32_1.r1.log"]
+    assert sorted(path.name for path in log.parent.iterdir()) == [log.name, f"{log.stem}.r1.log"]
     assert [event["attempt"] for event in events(draft)] == [0, 0, 0, 0, 1, 1, 1, 1]
 
 
@@ -134,19 +129,15 @@ def test_how_far_the_controller_s_clock_is_ahead_is_asked_of_it(
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["array", "one-job"])
-def test_a_failing_rank_gives_the_script_its_exit_status(tmp_path: Path, together: bool) -> None:
-    draft = draft_ranks(tmp_path, together=together)
+def test_a_failing_rank_ends_the_others_and_gives_the_script_its_exit_status(
+    tmp_path: Path, together: bool
+) -> None:
+    text = "#!/bin/bash\nif ((SLURM_PROCID == 1)); then exit 7; fi\nexec sleep 300\n"
+    draft = draft_ranks(tmp_path, text, together=together)
     assert ("#SBATCH --array" in only_script(draft)) != together
-    assert run_written(draft, tmp_path, RANK_EXIT="7").returncode == 7
+    assert run_written(draft, tmp_path).returncode == 7
     for repeat in (1, 2) if together else (1,):
         assert [event.get("exit") for event in events(draft, repeat)] == [None, None, 7, 7]
-
-
-def test_a_failing_rank_ends_the_others(tmp_path: Path) -> None:
-    text = "#!/bin/bash\nif ((SLURM_PROCID == 1)); then exit 9; fi\nexec sleep 300\n"
-    draft = draft_ranks(tmp_path, text)
-    assert run_written(draft, tmp_path).returncode != 0
-    assert list_kinds(draft)[-1] == "end"
 
 
 def test_term_reaches_the_ranks_and_is_written_down(tmp_path: Path) -> None:

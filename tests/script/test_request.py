@@ -100,9 +100,11 @@ def test_a_retry_adds_options_of_sbatch_and_changes_its_first_attempt(tmp_path: 
     assert run(["bash", "-n"], stdin=script).ok
     with pytest.raises(UsageError, match="first_attempt"):
         retry(array, text.replace("first_attempt=", "attempt_from="))
-
-
-def test_repeats_that_share_a_job_share_it_again(tmp_path: Path) -> None:
+    # The user's own comment and excluded nodes stay, and repeats that share a job share it again.
+    array, text = render_script(tmp_path, "--comment=mine", "--exclude=n[7-8]")
+    again, _, _ = retry(array, text)
+    assert (again.comment, again.exclude) == ("mine", "n[7-8],n3,n4")
+    assert retry(array, text, exclude=())[0].exclude == "n[7-8]"
     again, script, added = retry(*render_script(tmp_path, together=True), exclude=())
     assert again.array == ""
     assert "repeats=(2 4)" in added
@@ -118,13 +120,6 @@ def test_the_request_on_record_is_what_sbatch_reads_in_the_script(
     assert request.read_request(sbatch_options(text)) == array.request
     again, script, _ = retry(array, text, limit="2-0")
     assert request.read_request(sbatch_options(script)) == again
-
-
-def test_the_users_own_comment_and_excluded_nodes_stay(tmp_path: Path) -> None:
-    array, text = render_script(tmp_path, "--comment=mine", "--exclude=n[7-8]")
-    again, _, _ = retry(array, text)
-    assert (again.comment, again.exclude) == ("mine", "n[7-8],n3,n4")
-    assert retry(array, text, exclude=())[0].exclude == "n[7-8]"
 
 
 @pytest.mark.parametrize("name", ["a b", "a %j b"])

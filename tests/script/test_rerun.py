@@ -171,32 +171,16 @@ def test_the_points_of_a_table_are_planned_again(
 
 
 @cases
-def test_a_table_whose_labels_do_not_say_what_to_measure_is_refused(
-    changes: dict[str, Any], tmp_path: Path
+def test_a_table_that_a_campaign_would_not_give_is_refused(
+    changes: dict[str, Any] | None, window: tuple[int, ...] | None, keyword: str, tmp_path: Path
 ) -> None:
-    group = Group("pytorch", "bert-tiny", "fp32", 8, "clock", **changes)
-    row = model.Row(Shape(1, 1), None, model.RepeatCount(0, 5))
-    with pytest.raises(UsageError, match="would be measured as"):
-        rerun.plan_table(model.SpeedupTable(group, None, (row,)), {}, load(), reference(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("rule", "window", "keyword"),
-    [
-        ("odd", (20, 120), "odd"),
-        ("clock", (30, 120), "protocol"),
-        ("clock", (20, None), "protocol"),
-    ],
-    ids=["unknown rule", "other warm-up", "to the end"],
-)
-def test_numbers_that_a_campaign_would_not_give_are_refused(
-    rule: str, window: tuple[int, int | None], keyword: str, tmp_path: Path
-) -> None:
-    more: Any = {"window": Counted(*window, ""), "origin": Origin("campaign", "c")}
+    group = Group(*("pytorch", "bert-tiny", "fp32", 8), **{"rule": "clock", **(changes or {})})
+    more: Any = {}
+    if window:
+        first, last = window[0], window[1] if len(window) > 1 else None
+        more = {"origin": Origin("campaign", "c"), "window": Counted(first, last, "")}
     row = model.Row(Shape(1, 1), None, model.RepeatCount(0, 5), **more)
-    group = Group("pytorch", "bert-tiny", "fp32", 8, rule)
-    protocols = {"c": model.Protocol(5, 120, 20)}
+    protocols = {"c": model.Protocol(5, 120, 20)} if window else {}
+    table = model.SpeedupTable(group, None, (row,))
     with pytest.raises(UsageError, match=keyword):
-        rerun.plan_table(
-            model.SpeedupTable(group, None, (row,)), protocols, load(), reference(tmp_path)
-        )
+        rerun.plan_table(table, protocols, load(), reference(tmp_path))

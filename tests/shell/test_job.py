@@ -267,22 +267,6 @@ if enough 9 >&2 2>/dev/null; then echo spared; else echo runs; fi
     assert recorded == ([last] if last else [])
 
 
-def test_repeats_that_have_not_begun_leave_the_queue(tmp_path: Path) -> None:
-    (tmp_path / "status").mkdir()
-    (tmp_path / "status" / "p.12.jsonl").write_text("begun\n")
-    program = f"""campaign={tmp_path} point=p offset=10 count=3 first_attempt=0
-said='"percent":1' SLURM_ARRAY_JOB_ID=7
-scancel() {{ echo "$*"; }}
-spare_others
-"""
-    assert run_bash(program, "job.bash", "enough.bash") == ["--quiet --state=PENDING 7"]
-    files = {path.name: path.read_text() for path in (tmp_path / "status").iterdir()}
-    assert set(files) == {"p.11.jsonl", "p.12.jsonl", "p.13.jsonl"}
-    assert files["p.12.jsonl"] == "begun\n"
-    assert '"unneeded"' in files["p.11.jsonl"]
-    assert '"end"' in files["p.13.jsonl"]
-
-
 @pytest.mark.parametrize("limit", ["8000000", "unlimited"])
 def test_a_node_reports_a_limit_of_the_address_space(limit: str, tmp_path: Path) -> None:
     (tmp_path / "scripts").mkdir()

@@ -61,21 +61,15 @@ def test_it_looks_at_each_node_while_the_step_runs_and_ends_with_it(
     assert len(list(file.parent.glob("*.power.*"))) == 2
 
 
-@pytest.mark.parametrize(
-    ("sampling", "device"), [(0, ""), (1, "cpu")], ids=["switched off", "on the CPU"]
-)
-def test_where_nobody_wants_it_the_script_has_nothing_of_it(
-    sampling: int, device: Any, tmp_path: Path
-) -> None:
-    site = drafts.reference(tmp_path, nodes={"sampling": sampling})
-    draft = drafts.drafted(site, Request(Shape(1, 2), device=device, repeats=1))
-    assert "sample" not in scripts.only_script(draft).replace("samples per device", "")
-
-
-def test_without_the_tool_nothing_is_started(tmp_path: Path) -> None:
+def test_where_nobody_wants_it_or_the_tool_is_missing_nothing_of_it_is_run(tmp_path: Path) -> None:
+    unwanted: tuple[tuple[int, Any], ...] = ((0, ""), (1, "cpu"))
+    for sampling, device in unwanted:
+        site = drafts.reference(tmp_path, nodes={"sampling": sampling})
+        draft = drafts.drafted(site, Request(Shape(1, 2), device=device, repeats=1))
+        assert "sample" not in scripts.only_script(draft).replace("samples per device", "")
     python = scripts.tool(tmp_path, "python", "#!/bin/bash\nexit 0\n")
-    site = scripts.with_python(drafts.reference(tmp_path, nodes={"sampling": 1}), python)
-    draft = scripts.drafted(site)
+    site = drafts.reference(tmp_path, nodes={"sampling": 1})
+    draft = scripts.drafted(scripts.with_python(site, python))
     script = scripts.run_script(draft, tmp_path)
     assert script.returncode == 0, script
     assert not [*(draft.directory / "env").glob("*.power.json")]
