@@ -176,16 +176,22 @@ def test_a_queue_goes_on_whatever_a_script_does_and_leaves_nothing_of_it(
         # A status file that a full disk cut keeps its last event apart.
         'printf \'{"event":"st\' >>"$status"; trap - EXIT': ("COMPLETED", 0, ""),
         "setsid sleep 1000 & kill -KILL $PPID; sleep 1000": ("FAILED", None, "supervisor"),
-        "(trap '' TERM; sleep 1000) & sleep 1000 & wait": ("TIMEOUT", 143, "time limit of 0.6 s"),
-        "trap '' TERM; while true; do sleep 0.1; done": ("TIMEOUT", 137, "time limit of 0.6 s"),
         "exit 0": ("COMPLETED", 0, ""),
     }
-    queue = run_locally(*scripts, minutes=0.01)
+    queue = run_locally(*scripts)
     states = queue.wait_for_end(*(word for word, _, _ in scripts.values()))
     assert [state.exit_code for state in states] == [code for _, code, _ in scripts.values()]
     texts = [text for _, _, text in scripts.values()]
     assert all(text in state.detail for text, state in zip(texts, states, strict=True))
     assert queue.read("runs") == "x\n"
+
+
+def test_the_time_limit_ends_a_script_and_its_ranks(run_locally: Start) -> None:
+    ranks = "(trap '' TERM; sleep 1000) & sleep 1000 & wait"
+    queue = run_locally(ranks, "trap '' TERM; while true; do sleep 0.1; done", minutes=0.02)
+    first, second = queue.wait_for_end("TIMEOUT", "TIMEOUT")
+    assert (first.kind, first.exit_code, second.exit_code) == ("failed", 143, 137)
+    assert "time limit of 1.2 s" in first.detail
 
 
 def no_slurm(argv: Sequence[str], **_: Any) -> Outcome:
