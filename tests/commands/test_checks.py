@@ -67,9 +67,6 @@ def test_hello_is_read_by_the_oldest_python_of_an_image():
     assert "from __future__ import annotations" not in HELLO.read_text()  # of 3.7
 
 
-# --- What nodes say ---------------------------------------------------------------------------
-
-
 def test_nodes_that_say_the_same_are_one_finding_and_a_bad_rank_is_not_hidden():
     text = "motd\n" + format_rows(
         ("n2", "tmp", "ok", "a"), ("n1", "tmp", "ok", "a"), ("n3", "tmp", "fail", "full"),
@@ -130,9 +127,6 @@ def test_nodes_and_ranks_that_say_nothing_are_missed():
     (outside,) = checks.find_missing_ranks(output, ("n1", "n2"), "pyxis")
     assert (outside.nodes, outside.change) == (("n2",), "plugstack.conf")
     assert checks.find_error_lines(output) == (output.splitlines()[1],)
-
-
-# --- Containers -------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -196,8 +190,6 @@ def test_a_login_node_may_lack_what_only_jobs_need_and_a_registry_is_explained(t
         assert finding.change == change
         assert word in f"{finding.detail} {finding.hint}"
 
-
-# --- What is known before a submission --------------------------------------------------------
 
 # As 22.05.8 prints them.
 MPI = "MPI plugin types are...\n\tnone\n\tpmi2\n"

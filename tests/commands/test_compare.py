@@ -184,9 +184,6 @@ def test_names_steer_nothing():
     assert r"a\|b\<script\>" in compare(*files, "--format", "markdown").stdout
 
 
-# --- accept -----------------------------------------------------------------------------------
-
-
 def save_nodes(**rates: float) -> list[Path]:
     """Write a baseline of 100 samples/s, and the results of each node; n3 has an older driver."""
     files = [save("base", measured())]

@@ -143,9 +143,6 @@ def test_containers_are_examined_from_inside_a_job(as_user, checkout, work, lab)
     assert not list((folder / "runs").glob(".doctor-*"))
 
 
-# --- Faults that are planted: the doctor's own programs, and commands that answer as Slurm's ------
-
-
 def run_script(text: str, folder: Path) -> Iterable[Finding]:
     """Run a script of the doctor as a node would, by shell lines of the table."""
     env = {"SLURMD_NODENAME": "n1", "PATH": "/usr/bin:/bin", "HOME": "/"}

@@ -294,9 +294,6 @@ def test_a_campaign_named_by_a_relative_path_is_submitted_by_its_absolute_one(
     assert all(Path(call[-1]).is_absolute() for call in slurm.called("sbatch"))
 
 
-# --- More repeats than one array, or one person, may have -----------------------------------------
-
-
 @dataclass
 class Limited(Slurm):
     """Takes so many repeats, as MaxSubmitJobs has it."""
@@ -382,9 +379,6 @@ def test_the_cluster_says_how_many_indices_it_takes_and_a_script_by_hand_has_one
         by_hand(measurement_plan, site, recipe, options=drafts.OPTIONS)
 
 
-# --- Interrupts, and the command that goes on -----------------------------------------------------
-
-
 def ignore_hangups() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
@@ -451,9 +445,6 @@ def test_each_command_names_itself(hpcbert, slurm):
     submitted = replace(array, state="submitted", job_id="12", submitted=campaign.created)
     store.write_manifest(directory, replace(campaign, arrays=(submitted,)))
     assert f"hpcbert retry {directory.name}" in hint("retry", directory.name)
-
-
-# --- Cancelling -----------------------------------------------------------------------------------
 
 
 def test_only_jobs_of_the_campaign_are_cancelled(watched):
