@@ -100,19 +100,16 @@ def test_help_all_lists_every_option_once_and_by_subject(command: str) -> None:
 
 
 @cases
-def test_an_unknown_option_suggests_what_it_means_or_nothing(typed: str, option: str) -> None:
-    with pytest.raises(click.NoSuchOption) as caught:
-        root.main(["submit", typed, "3"], "hpcbert", standalone_mode=False)
-    hint = f"Did you mean {option}? " if option else ""
-    assert convert_error(caught.value).hint == f"{hint}See hpcbert submit --help."
-
-
-@pytest.mark.slow
-@cases
-def test_clicks_own_errors_are_one_plain_line(words: tuple[str, ...], sentence: str) -> None:
-    message, hint = Cli(REPOSITORY)(*words, status=2).stderr.splitlines()
-    assert message.endswith(sentence)
-    assert hint.startswith(f"hint: See hpcbert {words[0]}")
+def test_clicks_own_errors_are_plain_sentences_that_suggest_what_is_meant(
+    line: str, sentence: str, option: str
+) -> None:
+    words = line.split()
+    with pytest.raises(click.UsageError) as caught, root.make_context("hpcbert", words) as context:
+        root.invoke(context)
+    error = convert_error(caught.value)
+    assert error.message.endswith(sentence)
+    meant = f"Did you mean {option}? " if option else ""
+    assert error.hint.startswith(f"{meant}See hpcbert")
 
 
 # --- Completion ---------------------------------------------------------------------------------------
