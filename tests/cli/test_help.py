@@ -31,12 +31,14 @@ VARIABLE = "_HPCBERT_COMPLETE"
 FIRST = read_constant(__file__, "FIRST")
 # Other spellings, and what they do.
 SPELLINGS = read_constant(__file__, "SPELLINGS")
+COMMANDS, PAGES = dict(walk_commands()), pages()
 
 
 def list_options(command: click.Command) -> list[click.Option]:
     return [param for param in command.params if isinstance(param, click.Option)]
 
 
+@pytest.mark.slow
 def test_help_and_version_have_short_forms_a_width_and_a_disk() -> None:
     def run_hpcbert(*words: str, **variables: Any) -> str:
         # click, too, prints help no wider than this.
@@ -60,12 +62,12 @@ def test_other_spellings_do_the_same(words: str, same_words: str) -> None:
     assert (result.returncode, result.output) == (0, expected.output)
 
 
-@pytest.mark.parametrize("name", [name for name, _ in walk_commands()])
+@pytest.mark.parametrize("name", COMMANDS)
 def test_each_command_s_page_has_what_its_help_says_in_a_person_s_words(name: str) -> None:
-    context = dict(walk_commands())[name]
+    context = COMMANDS[name]
     cut = re.compile(r"INTEGER|FLOAT|RANGE|FILENAME|[a-z]\.\.\.$", re.MULTILINE)
     assert not cut.search(context.get_help())
-    lines = pages()[f"{name.replace(' ', '-')}.1"].splitlines()
+    lines = PAGES[f"{name.replace(' ', '-')}.1"].splitlines()
     text = "\n".join(re.sub(r"^\.(PP|TP|br|B |SH |TH |BR )", "", line) for line in lines)
     text = re.sub(r"\\\[u(\w+)\]", lambda match: chr(int(match[1], 16)), text)
     words = re.sub(r"\\&|\\", "", text).split()
@@ -80,7 +82,7 @@ def test_each_command_s_page_has_what_its_help_says_in_a_person_s_words(name: st
 
 @pytest.mark.needs("groff")
 def test_troff_reads_the_pages_without_a_warning() -> None:
-    argv, text = ["groff", "-man", "-Tutf8", "-ww", "-z"], "".join(pages().values())
+    argv, text = ["groff", "-man", "-Tutf8", "-ww", "-z"], "".join(PAGES.values())
     result = subprocess.run(argv, input=text, text=True, capture_output=True, check=True)
     assert result.stderr == ""
 

@@ -16,7 +16,6 @@ from hpcbert.results import document
 from hpcbert.results.report import figures
 from tests.kit import logs
 from tests.kit.campaigns import Build, Built, node, write_nodes
-from tests.kit.cases import cases
 from tests.kit.cli import CliResult, run
 from tests.kit.needs import index
 
@@ -194,15 +193,8 @@ def test_nothing_that_was_there_is_lost(measured: Path) -> None:
     out.rename("was")
     out.write_text("a file")
     assert "not a directory" in report(measured, "--json").error["message"]
-
-
-@cases
-def test_what_are_no_results_makes_no_report(text: str) -> None:
-    Path("bad.json").write_text(text)
-    result = report("bad.json", "--json")
-    assert result.returncode == 2, result.output
-    assert "bug" not in result.error["message"]
-    assert not Path("out").exists()
+    Path("bad.json").write_text('{"schema": 99, "tables": []}')
+    assert report("bad.json").returncode == 2
 
 
 def test_a_report_goes_into_its_campaign_and_is_made_of_its_archive(
