@@ -12,8 +12,6 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -64,23 +62,13 @@ def story(slurm: Programs, watched: Build) -> Built:
     return built
 
 
-@pytest.fixture
-def running(slurm: Programs, watched: Build) -> Built:
-    """One repeat, which runs."""
-    built = watched(repeats=1)
-    slurm.answers(sacct=[built.sacct(1, "RUNNING")], squeue=[built.squeue(1, "RUNNING")])
-    return built
-
-
-@contextmanager
-def following(hpcbert: Cli, directory: Path) -> Iterator[subprocess.Popen[str]]:
-    """Yield a process that follows a campaign as `submit --wait` does."""
-    with subprocess.Popen(
+def follow(hpcbert: Cli, directory: Path) -> subprocess.Popen[str]:
+    """Start a process that follows a campaign as `submit --wait` does."""
+    return subprocess.Popen(
         [sys.executable, "-c", FOLLOW, str(directory)],
         cwd=hpcbert.cwd, env=hpcbert.environment, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
-    ) as child:  # fmt: skip
-        yield child
+    )  # fmt: skip
 
 
 def interrupt(child: subprocess.Popen[str], stream: Any) -> tuple[str, str]:
@@ -182,18 +170,20 @@ def test_without_a_name_the_newest_is_shown_where_none_lives_and_without_slurm_n
 
 
 def test_an_interrupt_leaves_the_jobs_alone_and_says_how_to_cancel_them(
-    hpcbert: Cli, slurm: Programs, running: Built
+    hpcbert: Cli, slurm: Programs, watched: Build
 ) -> None:
+    built = watched(repeats=1)
+    slurm.answers(sacct=[built.sacct(1, "RUNNING")], squeue=[built.squeue(1, "RUNNING")])
     with hpcbert.start("monitor") as child:
         out, complaint = interrupt(child, child.stdout)
     assert (child.returncode, out) == (130, "")
     assert "The jobs continue." in complaint
-    assert f"To cancel them: hpcbert cancel '{running.directory}'\n" in complaint
+    assert f"To cancel them: hpcbert cancel '{built.directory}'\n" in complaint
     with hpcbert.start("monitor", "--json") as child:
         out, complaint = interrupt(child, child.stdout)
     assert (child.returncode, complaint) == (130, "")
     assert json.loads(out)["errors"][0]["code"] == "interrupted"
-    with following(hpcbert, running.directory) as child:
+    with follow(hpcbert, built.directory) as child:
         _, complaint = interrupt(child, child.stderr)
     assert child.returncode != 0
     assert "The jobs continue. To cancel them: hpcbert cancel" in complaint
@@ -203,7 +193,7 @@ def test_an_interrupt_leaves_the_jobs_alone_and_says_how_to_cancel_them(
 def test_a_submission_that_waits_shows_changes_on_stderr(
     hpcbert: Cli, slurm: Programs, story: Built
 ) -> None:
-    with following(hpcbert, story.directory) as child:
+    with follow(hpcbert, story.directory) as child:
         out, lines = child.communicate(timeout=CEILING)
     assert (child.returncode, out) == (0, "")
     *changes, numbers = lines.splitlines()

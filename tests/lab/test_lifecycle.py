@@ -269,24 +269,21 @@ def test_down_where_no_lab_lives_touches_no_process(slurm_packages: None, tmp_pa
 # --- What it needs, and its people --------------------------------------------------------------------
 
 
-@pytest.fixture
-def bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_missing_comes_with_the_command_that_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(lifecycle, "SEARCH_PATH", str(tmp_path))
     monkeypatch.setattr(pwd, "getpwall", list)
     monkeypatch.setattr(files, "PLUGINS", f"{tmp_path.relative_to('/')}/*.so")
     for name in ("_FILES", "_PMIX_FILES", "_ACCOUNTING_FILES"):
         packages = getattr(lifecycle, name).items()
         monkeypatch.setattr(lifecycle, name, {f"{tmp_path}{key}": value for key, value in packages})
-
-
-@pytest.mark.usefixtures("bare_machine")
-def test_what_is_missing_comes_with_the_command_that_installs_it(tmp_path: Path) -> None:
     with pytest.raises(CheckError) as caught:
         lifecycle.check_packages(accounting=True)
     assert "slurmctld" in caught.value.message
-    command, packages = caught.value.hint.split(" --no-install-recommends ")
+    command, names = caught.value.hint.split(" --no-install-recommends ")
     assert command == "apt-get install"
-    assert packages.split() == [
+    assert names.split() == [
         "hostname", "iproute2", "libpmix-dev", "mariadb-server", "mount", "munge", "slurm-client",
         "slurm-wlm-basic-plugins", "slurm-wlm-mysql-plugin", "slurmctld", "slurmd", "slurmdbd",
         "util-linux",
