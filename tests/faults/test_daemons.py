@@ -1,7 +1,8 @@
-"""Slurm without munge, without slurmdbd for a while, and without accounting at all."""
+"""Slurm without munge, without a node's slurmd, without slurmdbd, and without accounting at all."""
 
 from __future__ import annotations
 
+import signal
 import time
 from dataclasses import replace
 from typing import Any
@@ -18,7 +19,7 @@ from tests.kit.waiting import until
 
 pytestmark = pytest.mark.slurm
 
-FIRST = "--sbatch-arg=--nodelist=n1"
+FIRST, SECOND = "--sbatch-arg=--nodelist=n1", "--sbatch-arg=--nodelist=n2"
 
 
 def test_nobody_is_believed(cluster: Cluster) -> None:
@@ -32,6 +33,28 @@ def test_nobody_is_believed(cluster: Cluster) -> None:
     finally:
         start_daemon(cluster.lab, "munged", run=run)
     campaign.check("COMPLETED", "COMPLETED")
+
+
+def test_a_nodes_daemon_is_killed(cluster: Cluster) -> None:
+    """Its job goes on without it until Slurm misses the node: it says so, and its name."""
+    campaign = cluster.submit({"*": GATE}, SECOND, requeue=False)
+    campaign.wait_half_way(1)
+    stop_daemon(cluster.lab, "n2", number=signal.SIGKILL)
+    try:
+        last = campaign.follow()[-1]
+        assert (last["state"], last["nodes"]) == ("NODE_FAIL", ["n2"])
+        assert "(n2)" in last["detail"]
+        for words in (("monitor", "--once"), ("collect",)):
+            stdout = cluster.hpcbert(*words, campaign.directory).stdout
+            assert "lost a node (n2)" in " ".join(stdout.split()), stdout
+    finally:
+        campaign.go()
+        start_daemon(cluster.lab, "n2", run=run)
+    (lost_run,) = campaign.check("NODE_FAIL").values()
+    assert lost_run["nodes"] == ["n2"]
+    assert "lost a node (n2)" in str(lost_run["reasons"])
+    cluster.wait_for_node("n2")
+    cluster.vacate("n2")
 
 
 @pytest.mark.site("slurmdbd is away")

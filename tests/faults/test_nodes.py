@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 
 from hpcbert.system.runner import run
 from tests.faults.kit import GATE, HANG, Cluster
-from tests.kit.lab_faults import cut_link, restore_link, start_daemon, stop_daemon
+from tests.kit.lab_faults import cut_link, restore_link
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.slurm
@@ -90,25 +89,3 @@ def test_a_link_is_cut(cluster: Cluster) -> None:
     sent_back.start_again(1)
     sent_back.check("COMPLETED", attempts={1: 1})
     lost.check("NODE_FAIL")
-
-
-def test_a_nodes_daemon_is_killed(cluster: Cluster) -> None:
-    """Its job goes on without it until Slurm misses the node: it says so, and its name."""
-    campaign = cluster.submit({"*": GATE}, SECOND, requeue=False)
-    campaign.wait_half_way(1)
-    stop_daemon(cluster.lab, "n2", number=signal.SIGKILL)
-    try:
-        last = campaign.follow()[-1]
-        assert (last["state"], last["nodes"]) == ("NODE_FAIL", ["n2"])
-        assert "(n2)" in last["detail"]
-        for words in (("monitor", "--once"), ("collect",)):
-            stdout = cluster.hpcbert(*words, campaign.directory).stdout
-            assert "lost a node (n2)" in " ".join(stdout.split()), stdout
-    finally:
-        campaign.go()
-        start_daemon(cluster.lab, "n2", run=run)
-    (lost_run,) = campaign.check("NODE_FAIL").values()
-    assert lost_run["nodes"] == ["n2"]
-    assert "lost a node (n2)" in str(lost_run["reasons"])
-    cluster.wait_for_node("n2")
-    cluster.vacate("n2")
