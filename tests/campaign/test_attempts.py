@@ -48,22 +48,16 @@ AFTER = {
 
 def collect_run(built, states: Any) -> Any:
     """Return the only run."""
-    ((run,),) = (
-        row.runs for row in collect_campaigns(built.directory, states=states).tables[0].rows
-    )
+    (row,) = collect_campaigns(built.directory, states=states).tables[0].rows
+    (run,) = row.runs
     return run
 
 
 def add_retry(built, *reasons: tuple[int, str, str]):
     """Add the array of a retry, whose attempts have numbers from 1."""
     (first,) = built.campaign.arrays
-    changes: dict[str, Any] = {
-        "name": f"{first.name}.t1",
-        "job_id": "99",
-        "retry": 1,
-        "first_attempt": 1,
-    }
-    return built.change(arrays=(first, replace(first, why=reasons, **changes)))
+    changed = replace(first, name=f"{first.name}.t1", job_id="99", retry=1, first_attempt=1)
+    return built.change(arrays=(first, replace(changed, why=reasons)))
 
 
 def suspend(built, seconds: float = 31.25) -> None:
@@ -212,8 +206,7 @@ def test_a_campaign_whose_jobs_never_started_has_ended(build, word):
     write_ends(built, word)
     (end, _) = attempts.read_ends(built.directory).values()
     assert (read_state(built), end.state, end.detail) == ("ended", word, "so Slurm says")
-    changes: dict[str, Any] = {"name": "x", "job_id": "99", "retry": 1, "first_attempt": 1}
-    built.change(arrays=(*built.campaign.arrays, replace(built.campaign.arrays[0], **changes)))
+    add_retry(built)
     assert read_state(built) == "waiting"
 
 

@@ -154,32 +154,8 @@ def test_a_product_confirms_neither_of_its_factors(tmp_path, run, collect):
 
 # --- Models and precisions ------------------------------------------------------------------------
 
-# How programs state a model, and what the samples have of these.
-LINES = read_constant(__file__, "LINES")
-OWN = re.compile(
-    r"(?:hidden_size|num_layers|num_hidden_layers)[: .]+\d+|model='bert_\w+'|model_name_or_path='\S+"
-    r"|bert_model='\S+|\"model\": \"tiny\"|\"(?:layers|hidden)\": \d+"
-)
+# Lines of the samples that state a model.
 OWN_SIZES = r"(?:hidden_size|num_layers|num_hidden_layers)[: .=]+\d+|model_name_or_path="
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("recipe", sorted(LINES))
-def test_base_and_large_are_no_repeats_of_each_other(recipe, tmp_path, run):
-    for number, model in enumerate(("bert-base", "bert-large"), start=1):
-        hidden, layers = SIZES[model]
-        line = LINES[recipe].format(model=model, size=model[5:], hidden=hidden, layers=layers)
-        log = f"{line}\n{OWN.sub('', printed(recipe).decode(errors='replace'))}"
-        write_file(tmp_path, f"logs/run_{number}.log", log)
-    row = first_row(run(tmp_path / "logs", *options_of(recipe)))
-    assert row["repeats"] == {"ok": 0, "asked": 2}
-    for entry in row["runs"]:
-        (cause,) = entry["reasons"]
-        assert cause["code"] == "incomparable"
-        assert re.search("model|hidden_size|layers", cause["detail"])
-    row = first_row(run(tmp_path / "logs", *options_of(recipe), "--model", "bert-base"))
-    assert [entry["valid"] for entry in row["runs"]] == [True, False]
-    assert row["runs"][1]["reasons"][0]["code"] == "config"
 
 
 @pytest.mark.parametrize("stated", ["large", "BERT_LARGE", "bert-large-uncased"])

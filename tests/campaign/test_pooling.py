@@ -18,7 +18,6 @@ from tests.kit.recipes import options_of, sample
 WINDOW = ("--skip", 2, "--iters", 12)
 PATTERN = "*_{precision}_bs{batch_size}_gpu{gpus}*.log"
 SHAPE = ("--nodes", 1, "--gpus-per-node", 1)
-POINT = (*SHAPE, "--batch-size", 4, "--precision", "fp32", *WINDOW)
 BOTH = {"ok": 2, "asked": 2}
 
 
@@ -38,7 +37,10 @@ def write_log(root: Path, name: str, rate: float, **facts: object) -> Path:
 
 @pytest.mark.parametrize("runs", [2, 5])
 def test_different_experiments_have_no_median(tmp_path, run, runs):
-    facts = {"sequence_length": (128, 512), "global_batch_size": (4, 8), "accumulation": (1, 4)}
+    facts: dict[str, tuple[object, object]] = {
+        "sequence_length": (128, 512), "global_batch_size": (4, 8), "accumulation": (1, 4),
+        "hidden_size": (768, 1024), "model": ("bert-base", "bert-large"),
+    }  # fmt: skip
     for fact, values in facts.items():
         for number in range(1, runs + 1):
             stated = {fact: values[number == runs]}
@@ -46,7 +48,8 @@ def test_different_experiments_have_no_median(tmp_path, run, runs):
         (row,) = collect_logs(run, tmp_path).values()
         assert (row["median"], codes(row)) == (None, [["incomparable"]] * runs)
         details = [entry["reasons"][0]["detail"] for entry in row["runs"]]
-        names = (f"{fact} differs", "accumulation differs")
+        # Layers and hidden size follow from the model.
+        names = (f"{fact} differs", "accumulation differs", "hidden_size differs", "layers differs")
         assert all(any(name in detail for name in names) for detail in details)
     # What a log does not state differs from nothing; logs that differ at their end are no copies.
     (tmp_path / "logs").rename(tmp_path / "old")
@@ -164,7 +167,8 @@ def test_logs_that_fall_on_one_point_are_repeats_only_if_the_user_says_so(
 
 @cases
 def test_a_number_in_the_pattern_says_that_logs_are_repeats(names, pattern, tmp_path, run):
-    document = run(write_pair(tmp_path, *names), *POINT, "--pattern", pattern)
+    point = (*SHAPE, "--batch-size", 4, "--precision", "fp32", *WINDOW)
+    document = run(write_pair(tmp_path, *names), *point, "--pattern", pattern)
     assert first_row(document)["repeats"] == BOTH
 
 

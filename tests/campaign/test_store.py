@@ -89,15 +89,13 @@ def test_an_array_is_a_line_of_the_manifest_however_large_its_numbers(tmp_path):
     lines = [line for line in text.split("\n") if '"script_sha256"' in line]
     names = [json.loads(line.rstrip(","))["name"] for line in lines]
     assert names == [first.name, second.name]
-
-
-def test_of_two_campaigns_of_a_second_the_one_written_last_is_the_newest(tmp_path):
-    folders = [tmp_path / f"20260101T000000Z-oneflow-{token}" for token in ("bbbbbb", "aaaaaa")]
+    # Of two campaigns of a second, the one written last is the newest.
+    folders = [tmp_path / f"x/20260101T000000Z-oneflow-{token}" for token in ("bbbbbb", "aaaaaa")]
     for nanosecond, folder in enumerate(folders):
-        folder.mkdir()
+        folder.mkdir(parents=True)
         (folder / MANIFEST).touch()
         os.utime(folder / MANIFEST, ns=(nanosecond, nanosecond))
-    assert store.find_all_campaigns(tmp_path) == tuple(folders)
+    assert store.find_all_campaigns(tmp_path / "x") == tuple(folders)
 
 
 @cases

@@ -61,18 +61,15 @@ def test_all_keys_that_are_wrong_are_named_at_once(tmp_path):
     messages = sorted(error.message for error in refusal.value.each)
     words = ("framewrks is not known", "repeats must be at", "'4x8', which is not a shape")
     assert [word in message for word, message in zip(words, messages, strict=True)] == [True] * 3
+    for head, message in (("schema = 2\n", "schema is 2"), ("", "schema is missing")):
+        with pytest.raises(ConfigError, match=message):
+            read(tmp_path, "", head)
 
 
 @cases
 def test_a_width_is_a_share_in_any_spelling(text, share, tmp_path):
     file = read(tmp_path, f"repeats = 'auto'\nprecision_of_median = {text}")
     assert file.precision_of_median == pytest.approx(share)
-
-
-def test_a_file_of_another_time_is_refused(tmp_path):
-    for head, message in (("schema = 2\n", "schema is 2"), ("", "schema is missing")):
-        with pytest.raises(ConfigError, match=message):
-            read(tmp_path, "", head)
 
 
 def test_the_example_is_read_as_it_is_and_with_all_that_it_shows(tmp_path):

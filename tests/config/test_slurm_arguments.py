@@ -15,13 +15,8 @@ from tests.kit.drafts import site
 
 
 @cases
-def test_an_option_of_sbatch_that_is_hpcberts_own_is_refused(name, words):
-    assert f"sbatch's --{name})" in explain_refusal("sbatch", words)
-
-
-@cases
-def test_an_option_of_srun_that_is_hpcberts_own_is_refused(name, words):
-    assert f"srun's --{name})" in explain_refusal("srun", words)
+def test_an_option_that_is_hpcberts_own_is_refused(program, name, words):
+    assert f"{program}'s --{name})" in explain_refusal(program, words)
 
 
 def test_other_options_are_handed_on_but_no_script_or_command():

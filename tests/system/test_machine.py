@@ -34,9 +34,6 @@ def test_networks_directories_and_programs(tmp_path):
     assert surroundings.shared == {"SCRATCH": "/scra tch/me", "HOME": "/home/me"}
     nothing = inspect_machine({"PATH": "/none", "HOME": "/home/me"}, tmp_path / "none")
     assert (nothing.interfaces, nothing.programs, nothing.shared) == ((), (), {})
-
-
-def test_a_directory_of_this_machine_alone():
     tops = {"/tmp/x": "/tmp", "/dev/shm": "/dev/shm", "/tmpfs": "", "/srv": ""}
     assert {place: find_local_directory(place) for place in tops} == tops
 
