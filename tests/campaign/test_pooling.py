@@ -53,8 +53,8 @@ def test_different_experiments_have_no_median(tmp_path, run, runs):
         assert all(any(name in detail for name in names) for detail in details)
     # What a log does not state differs from nothing; logs that differ at their end are no copies.
     (tmp_path / "logs").rename(tmp_path / "old")
-    for number, stated in enumerate(({"sequence_length": 128}, {}), start=1):
-        path = write_log(tmp_path, f"1n1g/bert_b4_fp32_{number}", 100.0, **stated)
+    for number, more in enumerate(({"sequence_length": 128}, {}), start=1):
+        path = write_log(tmp_path, f"1n1g/bert_b4_fp32_{number}", 100.0, **more)
         path.write_text("x\n" * 10_000 + path.read_text() + f"{number}\n")
     (row,) = collect_logs(run, tmp_path).values()
     assert row["repeats"] == BOTH
