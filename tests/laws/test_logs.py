@@ -19,10 +19,7 @@ SETTING = Setting(
     nodes=1, gpus_per_node=2, gpus=2, batch_size_per_device=8, skip=4, iters=24, reach=24
 )
 LOGS = read_constant(__file__, "LOGS")
-RATES = [
-    ("pytorch", "clock", 128.0), ("pytorch", "rate", 127.75), ("pytorch", "footer", 128.5),
-    ("oneflow", "dlperf-time", 128.0), ("oneflow", "rate", 128.982),
-]  # fmt: skip
+RATES = read_constant(__file__, "RATES")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.parametrize(("name", "rule", "rate"), RATES, ids=str),

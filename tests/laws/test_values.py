@@ -54,7 +54,12 @@ def list_parameters(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_parameter_refuses_an_empty_value(name: str) -> None:
-    for path, param, words in (row for row in list_parameters(root) if row[0][0] == name):
+    parameters = list(list_parameters(root))
+    names = {(path[-1], param.name) for path, param, _ in parameters}
+    assert len(names) > 100
+    assert names >= EMPTY_MEANS.keys()
+    assert all(EMPTY_MEANS.values())
+    for path, param, words in (row for row in parameters if row[0][0] == name):
         for value in ("", " \u3000"):
             line = [*words, value]
             if isinstance(param, click.Option):
@@ -65,13 +70,6 @@ def test_every_parameter_refuses_an_empty_value(name: str) -> None:
                 continue
             assert result.returncode == 2, (line, result.output)
             assert "Invalid value for" in result.output, (line, result.output)
-
-
-def test_what_an_empty_value_means_is_listed_for_parameters_that_exist() -> None:
-    names = {(path[-1], param.name) for path, param, _ in list_parameters(root)}
-    assert len(names) > 100
-    assert names >= EMPTY_MEANS.keys()
-    assert all(EMPTY_MEANS.values())
 
 
 @pytest.mark.parametrize("line", ["rm --yes", "cancel --yes", "retry", "submit --resume", "show"])
@@ -101,14 +99,6 @@ def test_rm_takes_six_characters_of_an_id_and_a_path_may_end_with_a_slash(
         build("1n1g", name=NAME, state="refused", jobs=("",))
 
 
-@pytest.mark.parametrize("text", ["n1,,n2", ",n1", "n1,", ",", "n[1,,2]"])
-def test_a_list_has_no_empty_entry(text: str) -> None:
-    with pytest.raises(Invalid, match="node names"):
-        check_node_list(text)
-    with pytest.raises(UsageError, match="empty entry"):
-        split_list(text)
-
-
 @cases
 def test_a_file_has_no_empty_value(tmp_path: Path, file: str, text: str) -> None:
     path, is_site = tmp_path / file, file == "site.toml"
@@ -118,12 +108,17 @@ def test_a_file_has_no_empty_value(tmp_path: Path, file: str, text: str) -> None
         read(path)
 
 
-def test_an_empty_variable_of_a_point_is_a_value_and_one_of_the_environment_is_not_set(
+def test_a_list_has_no_empty_entry_and_an_empty_variable_of_the_environment_is_not_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for text in ("n1,,n2", ",n1", "n1,", ",", "n[1,,2]"):
+        with pytest.raises(Invalid, match="node names"):
+            check_node_list(text)
+        with pytest.raises(UsageError, match="empty entry"):
+            split_list(text)
     path = tmp_path / "campaign.toml"
     path.write_text('schema = 1\n[env]\nNCCL_DEBUG = ["", "INFO"]\n')
-    assert campaignfile.read(path).env[0].values == ("", "INFO")
+    assert campaignfile.read(path).env[0].values == ("", "INFO")  # of a point, it is a value
     (tmp_path / "site.toml").write_text(SITE)
     site = read_site(tmp_path / "site.toml", base=tmp_path, env={"HPCBERT_RUNS": ""})
     assert site.runs == str(tmp_path / "runs")
@@ -140,14 +135,6 @@ def test_numbers_of_a_site_have_ranges(key: str, values: tuple[str, ...], tmp_pa
             drafts.site(tmp_path, f"[{table}]\n{name} = {value}\n")
         assert key in str(refused.value), value
         assert str(tmp_path / "site.toml") in str(refused.value)
-
-
-def test_a_recipes_options_on_the_command_line_are_finite(tmp_path: Path) -> None:
-    pytorch, site = drafts.load("pytorch"), drafts.site(tmp_path)
-    name = next(option.name for option in pytorch.options.values() if option.kind == "float")
-    for value in ("inf", "nan", "-inf", "1e999"):
-        with pytest.raises(UsageError, match="finite"):
-            read_options(pytorch, site, {name: value})
 
 
 @cases
@@ -169,11 +156,18 @@ def test_numbers_of_a_recipe_have_ranges(
         assert key in str(refused.value), line
 
 
-def test_an_interval_has_a_range(finished: Path, run_commands: Callable[..., list[Any]]) -> None:
+def test_numbers_of_a_command_line_have_ranges(
+    finished: Path, tmp_path: Path, run_commands: Callable[..., list[Any]]
+) -> None:
     words = ["monitor", str(finished), "--json"]
     for result in run_commands([[*words, f"--interval={value}"] for value in ("nan", "0", "1e9")]):
         result.check(as_json=True)
         assert result.returncode == 2
+    pytorch, site = drafts.load("pytorch"), drafts.site(tmp_path)
+    name = next(option.name for option in pytorch.options.values() if option.kind == "float")
+    for value in ("inf", "nan", "-inf", "1e999"):
+        with pytest.raises(UsageError, match="finite"):
+            read_options(pytorch, site, {name: value})
 
 
 @cases

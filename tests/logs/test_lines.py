@@ -75,11 +75,11 @@ def test_a_compressed_log_gives_the_number_of_the_log(tmp_path: Path) -> None:
     assert [reason.code for reason in cut.reasons] == ["no-log"]
 
 
-@pytest.mark.parametrize("text", [b"rate: ", b"a" * 40], ids=["short", "long"])
-def test_a_text_is_found_wherever_it_begins(text: bytes) -> None:
-    for begin in (0, *range(28_950, 29_010), 57_990, 58_000):
+def test_a_text_is_found_wherever_it_begins() -> None:
+    begins = (0, *range(28_950, 29_010), 57_990, 58_000)
+    for text, begin in ((text, begin) for text in (b"rate: ", b"a" * 40) for begin in begins):
         data = b"-" * begin + text + b"-" * 40_000 + b"\n" + text
         positions = {at for _, _, at, _ in lines.find_lines(data, (text,))}
         assert {begin, len(data) - len(text)} <= positions
         assert lines.has_text(data, text)
-    assert not lines.has_text(b"-" * 60_000 + text[:-1], text)
+    assert not lines.has_text(b"-" * 60_000 + b"rate:", b"rate: ")

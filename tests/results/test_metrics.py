@@ -15,16 +15,8 @@ import pytest
 from hpcbert.campaign.fingerprint import PowerSamples, find_window, parse_samples, read_power
 from hpcbert.model import PRECISIONS, Counted, Measured, Metrics, Sampled, Steps, usual_predictions
 from hpcbert.results import document, record
+from hpcbert.results import metrics as formulas
 from hpcbert.results.document import ResultSet
-from hpcbert.results.metrics import (
-    ModelSize,
-    compute_metrics,
-    find_model,
-    find_peak,
-    load_peaks,
-    model_flops,
-    percentile,
-)
 from hpcbert.results.reduce import tabulate
 from tests.kit import cli
 from tests.kit.campaigns import Build, collect_campaigns, report_states
@@ -34,7 +26,7 @@ from tests.kit.waiting import until
 from tests.results import test_reduce
 
 A100 = "NVIDIA A100-SXM4-80GB"
-BASE = ModelSize(12, 768, 3072)
+BASE = formulas.ModelSize(12, 768, 3072)
 GROUP = replace(test_reduce.GROUP, framework="pytorch", precision="bf16")
 
 
@@ -52,7 +44,7 @@ def make_facts(**facts: object) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 
 def compute(point: Measured, rate: float = 80.0) -> Metrics:
-    return compute_metrics(point, rate) or Metrics()
+    return formulas.compute_metrics(point, rate) or Metrics()
 
 
 @pytest.mark.slow
@@ -64,11 +56,11 @@ def test_the_formula_is_that_of_the_reference_program() -> None:
         for length in (64, 128, 384, 512):
             words = ["--model", name, "--sequence-length", str(length)]
             settings = bert_settings.parse_settings(words)
-            model = find_model(f"bert-{name}")
+            model = formulas.find_model(f"bert-{name}")
             assert model is not None
             work = (length, length**2, settings.predictions)
             assert usual_predictions(length) == settings.predictions
-            assert model_flops(model, length) == bert_model.model_flops(settings, 1, work)
+            assert formulas.model_flops(model, length) == bert_model.model_flops(settings, 1, work)
 
 
 def test_the_page_has_the_figures_and_a_sum_by_hand() -> None:
@@ -76,15 +68,17 @@ def test_the_page_has_the_figures_and_a_sum_by_hand() -> None:
     figures = re.findall(r"\| (bert-\w+) \| ([\d.,]+) GFLOP \| ([\d.,]+) GFLOP \|", text)
     assert figures
     for name, *printed in figures:
-        model = find_model(name) or ModelSize(0, 0, 0)
-        assert [f"{model_flops(model, length) / 1e9:,.1f}" for length in (128, 512)] == printed
-    for peaks in load_peaks():
+        model = formulas.find_model(name) or formulas.ModelSize(0, 0, 0)
+        assert [
+            f"{formulas.model_flops(model, length) / 1e9:,.1f}" for length in (128, 512)
+        ] == printed
+    for peaks in formulas.load_peaks():
         cells = [f"{peaks[key]:,g}" if key in peaks else "-" for key in PRECISIONS]
         assert f"| {' | '.join([peaks['label'], *cells])} |" in text
     # A model of one layer: every product's multiplications and additions.
     products = 4 * 4 * 4 + 4 * 8 + 8 * 4
     expected = 6 * products * 2 + 12 * 4 * 4 + 6 * (16 + 40) + 6 * (16 + 8)
-    assert model_flops(ModelSize(1, 4, 8, 10), 2, 1) == expected
+    assert formulas.model_flops(formulas.ModelSize(1, 4, 8, 10), 2, 1) == expected
 
 
 def test_metrics_of_a_point() -> None:
@@ -103,7 +97,7 @@ def test_metrics_of_a_point() -> None:
     assert metrics.tokens_per_second == 800 * 128
     assert metrics.step_seconds == pytest.approx(0.18)
     assert metrics.step_seconds_p95 == 0.2
-    flops = model_flops(BASE, 128)
+    flops = formulas.model_flops(BASE, 128)
     assert metrics.model_flops_per_sample == flops
     assert metrics.mfu == metrics.mfu_padded == pytest.approx(800 * flops / (4 * 312e12))
     assert (metrics.watts, metrics.gpu_memory_mib) == (1002.0, 30_000.0)
@@ -111,7 +105,7 @@ def test_metrics_of_a_point() -> None:
     assert metrics.unknown == ()
     hundred = list(map(float, range(1, 101)))
     for values, expected in (([1.0], 1.0), (hundred, 95.0), ([3.0, 1.0, 2.0], 3.0)):
-        assert percentile(values, 0.95) == expected
+        assert formulas.percentile(values, 0.95) == expected
     tables = tabulate([make_point(runs=runs), make_point(group=replace(GROUP, model="y"))])
     again = document.parse_results(document.render_results(ResultSet(tables)), file="x")
     assert again.tables == tables
@@ -155,9 +149,9 @@ def test_a_model_that_the_log_describes_needs_no_name_and_its_own_sum_is_its_wor
         group = replace(GROUP, framework="oneflow", model=model, precision="fp32")
         facts = make_facts(sequence_length=128, hidden_size=768, layers=12)
         described = compute(make_point(group=group, facts=facts))
-        assert described.model_flops_per_sample == model_flops(BASE, 128)
+        assert described.model_flops_per_sample == formulas.model_flops(BASE, 128)
         assert compute(make_point(group=group, facts=make_facts(**half))).mfu_padded is None
-    total = model_flops(BASE, 512)
+    total = formulas.model_flops(BASE, 512)
     metrics = compute(make_point(facts=make_facts(**half, model_flops=0.6 * total)))
     assert metrics.mfu == pytest.approx(0.6 * (metrics.mfu_padded or 0))
     wrong = compute(make_point(facts=make_facts(**half, model_flops=1.1 * total)))
@@ -171,7 +165,7 @@ def test_an_mfu_above_the_peak_is_no_number(
 ) -> None:
     """At a rate of 1, all four GPUs are at their peak, padding included."""
     facts = make_facts(sequence_length=512, **({"real_token_share": share} if share else {}))
-    peak = 4 * 312e12 / model_flops(BASE, 512)
+    peak = 4 * 312e12 / formulas.model_flops(BASE, 512)
     (row,) = test_reduce.make_table(make_point(rate * peak, facts=facts)).rows
     assert row.metrics is not None
     assert (row.metrics.mfu is not None, row.metrics.mfu_padded is not None) == (mfu, padded)
@@ -205,7 +199,9 @@ def test_collect_shows_what_the_reference_states_of_itself(tmp_path: Path) -> No
     stated = {"vocab": 8192, "real_token_share": 0.5, "model_flops_per_sample": 2e8}
     row = collect_row(tmp_path, stated)
     metrics = row["metrics"]
-    assert metrics["model_flops_per_sample"] == model_flops(ModelSize(2, 128, 512, 8192), 128)
+    assert metrics["model_flops_per_sample"] == formulas.model_flops(
+        formulas.ModelSize(2, 128, 512, 8192), 128
+    )
     assert metrics["model_flops_per_sample"] == pytest.approx(4.80e8, rel=1e-2)
     assert metrics["mfu"] == pytest.approx(row["median"] * 2e8 / 989.5e12)
     assert metrics["mfu"] < metrics["mfu_padded"]
@@ -228,7 +224,9 @@ def test_runs_with_other_real_tokens_are_repeats_and_with_another_vocabulary_are
 
 @cases
 def test_peaks_by_the_whole_name(gpu: str, precision: str, peak: float | None) -> None:
-    assert find_peak(gpu, precision) == (None if peak is None else pytest.approx(peak * 1e12))
+    assert formulas.find_peak(gpu, precision) == (
+        None if peak is None else pytest.approx(peak * 1e12)
+    )
 
 
 def test_every_gpu_of_the_record_has_a_peak_and_every_peak_a_source() -> None:
@@ -237,12 +235,12 @@ def test_every_gpu_of_the_record_has_a_peak_and_every_peak_a_source() -> None:
     gpus = {source.facts_of(table).get("GPU", A100) for source, table in tables}
     # These names say neither the form nor the memory, on which the peak depends.
     gpus -= {"NVIDIA V100", "V100", "A100", "H100"}
-    assert not {gpu for gpu in gpus if find_peak(gpu, "fp16") is None}
-    for peaks in load_peaks():
+    assert not {gpu for gpu in gpus if formulas.find_peak(gpu, "fp16") is None}
+    for peaks in formulas.load_peaks():
         assert re.match(r"(NVIDIA|AMD|Intel), ", peaks["source"])
         assert peaks.keys() - {"label", "name", "source"} <= {*PRECISIONS}
     for gpu in gpus:
-        names = [entry["name"] for entry in load_peaks()]
+        names = [entry["name"] for entry in formulas.load_peaks()]
         assert sum(bool(re.fullmatch(name, gpu, re.IGNORECASE)) for name in names) == 1
 
 

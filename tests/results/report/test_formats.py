@@ -17,15 +17,7 @@ from hpcbert.model import Group, Origin, Provenance, Shape, Steps
 from hpcbert.results.document import NodeFacts, ResultSet, Source
 from hpcbert.results.grid import Column, Grid
 from hpcbert.results.reduce import tabulate
-from hpcbert.results.report import figures, formats
-from hpcbert.results.report.model import (
-    LANGUAGES,
-    Report,
-    ReportInput,
-    SourceFiles,
-    StepTrace,
-    Words,
-)
+from hpcbert.results.report import figures, formats, model
 from hpcbert.results.report.sections import compose_report
 from tests.kit.cases import read_constant
 from tests.kit.waiting import CEILING
@@ -36,7 +28,7 @@ MADE = Provenance("0", "2026-11-21T10:00:00Z", "hpcbert report <x> --output 'a|b
 USUAL = "usual"
 
 
-def make_report_input(name: str) -> ReportInput:
+def make_report_input(name: str) -> model.ReportInput:
     """Return what is reported of a table in which everything that can be named has a name."""
     texts: dict[str, Any] = {"log": name, "nodes": (name,), "state_source": "sacct"}
     runs = [make_run(n, 10.0 + n, state="COMPLETED", **texts) for n in (1, 2)]
@@ -58,21 +50,21 @@ def make_report_input(name: str) -> ReportInput:
     results = ResultSet(tabulate(points), None, (source,), (name,), (name,), ((name, name),))
     script = (name, f"echo {name}\n```\n</code></pre>")
     topology = {name: (f"\tGPU0\t{name}", f"GPU0\tX\t{name}")}
-    files = SourceFiles(script, topology, {name: "0" * 64})
+    files = model.SourceFiles(script, topology, {name: "0" * 64})
     pairs = tuple(zip(steps.iterations, steps.seconds, strict=True))
-    stretch = StepTrace(groups[0], Shape(1, 8), 1, pairs, (2, 3))
-    return ReportInput(name, MADE, results, (files,), (), (stretch,))
+    stretch = model.StepTrace(groups[0], Shape(1, 8), 1, pairs, (2, 3))
+    return model.ReportInput(name, MADE, results, (files,), (), (stretch,))
 
 
-def compose(name: str, language: str = "en") -> Report:
-    return compose_report(make_report_input(name), Words(language))
+def compose(name: str, language: str = "en") -> model.Report:
+    return compose_report(make_report_input(name), model.Words(language))
 
 
-def render_page(report: Report) -> str:
+def render_page(report: model.Report) -> str:
     drawings = {
         picture.name: figures.draw(picture, all_formats=False) for picture in report.pictures
     }
-    return formats.render_page(report, drawings, Words(report.language))
+    return formats.render_page(report, drawings, model.Words(report.language))
 
 
 class Text(HTMLParser):
@@ -121,7 +113,7 @@ def test_a_page_takes_no_name_for_a_tag_and_has_every_figure_with_its_numbers() 
     assert "<dc:date>" not in first.svg
 
 
-def drop_fences(report: Report) -> list[str]:
+def drop_fences(report: model.Report) -> list[str]:
     outside, fence = [], ""
     for line in formats.render_markdown(report).splitlines():
         if fence:
@@ -178,7 +170,7 @@ def test_latex_compiles(tmp_path: Path) -> None:
 
 def test_a_long_table_is_folded_and_its_file_has_all_rows() -> None:
     tables = tabulate([make_point("1n1g", [10.0] * 200)])
-    report = compose_report(ReportInput("", MADE, ResultSet(tables)), Words("en"))
+    report = compose_report(model.ReportInput("", MADE, ResultSet(tables)), model.Words("en"))
     page, markdown = render_page(report), formats.render_markdown(report)
     assert re.search(r"<summary>Runs of [^<]* \(200\)</summary>", page)
     assert "fp32_200.log" in page
@@ -187,7 +179,7 @@ def test_a_long_table_is_folded_and_its_file_has_all_rows() -> None:
 
 
 def test_both_languages_say_the_same_and_nothing_of_gpus_on_the_cpu() -> None:
-    reports = [compose(USUAL, language) for language in LANGUAGES]
+    reports = [compose(USUAL, language) for language in model.LANGUAGES]
     english, chinese = ([section.key for section in report.sections] for report in reports)
     assert english == chinese
     for grids in zip(*(report.grids for report in reports), strict=True):
@@ -202,8 +194,10 @@ def test_both_languages_say_the_same_and_nothing_of_gpus_on_the_cpu() -> None:
     )
     source = replace(inputs.results.sources[0], environments=())
     results = replace(inputs.results, tables=tables, sources=(source,))
-    for language in LANGUAGES:
-        report = compose_report(replace(inputs, results=results, source_files=()), Words(language))
+    for language in model.LANGUAGES:
+        report = compose_report(
+            replace(inputs, results=results, source_files=()), model.Words(language)
+        )
         text = formats.render_markdown(report)
         assert "GPU" not in text.replace("nvidia", "")
         assert "CPU" in text
