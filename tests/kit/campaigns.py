@@ -1,4 +1,4 @@
-"""Campaigns on disk, as submit leaves them and as jobs continue to write them; how they are read."""
+"""Campaigns on disk, as submit leaves them and as jobs write on; how they are read."""
 
 from __future__ import annotations
 
@@ -189,13 +189,8 @@ def campaign(
     Example: `campaign(tmp_path / "runs", "1n1g", "1n2g", repeats=3)` has two submitted points; its
     `complete("1n1g", 1, 8.0)` lets the first repeat of one run to its end, at 8 samples/s.
 
-    Args:
-        runs: The directory for it.
-        shapes: Its points.
-        name: Its id and its directory's name.
-        repeats: Of each point.
-        jobs: Job id of each point, empty if sbatch has not answered; 70, 71, … by default.
-        changes: Fields of the campaign, or of each of its arrays.
+    `jobs` are the job ids of its points, 70, 71, … by default, empty if sbatch has not answered;
+    `changes` are fields of the campaign, or of each of its arrays.
     """
     directory = runs / name
     store.create(directory)

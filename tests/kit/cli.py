@@ -28,8 +28,8 @@ from tests.kit.paths import REPOSITORY
 from tests.kit.waiting import CEILING, until
 
 SCREENS = REPOSITORY / "tests" / "cli" / "view" / "screens"
-# What differs between screens of the same from run to run. Where the sentence on a repeat folds, and
-# so the empty lines after it, depends on how long its job's name is.
+# What differs between screens from run to run. Where the sentence on a repeat folds, and so the
+# empty lines after it, depends on how long its job's name is.
 _VARYING: tuple[tuple[str, Any], ...] = (
     (r"\d{8}T\d{6}Z-[\w-]*|\d{1,8}…[\w-]+", lambda match: "C" * len(match[0])),
     (r"CANCELLED [^\n]*", "CANCELLED"),
@@ -131,14 +131,7 @@ def run_here(
 
 @dataclass(frozen=True)
 class Cli:
-    """hpcbert as a process.
-
-    Attributes:
-        cwd: Its directory.
-        env: Variables in addition to those of the tests.
-        run: Starts it as this user, or as another.
-        python: Its interpreter.
-    """
+    """hpcbert as a process; `env` is added to the tests' variables, `run` starts it as anybody."""
 
     cwd: Path
     env: Mapping[str, str] = field(default_factory=dict)
@@ -153,15 +146,7 @@ class Cli:
         self, *words: object, status: int | None = None, under: tuple[str, ...] = (),
         timeout: float = CEILING, **env: str,
     ) -> CliResult:  # fmt: skip
-        """Run it to its end, under another command if one is given.
-
-        Args:
-            words: Its arguments.
-            status: The expected exit status.
-            under: A command that starts it, such as strace.
-            timeout: Seconds.
-            env: Further variables.
-        """
+        """Run it to its end, under strace for one; check its exit status if one is given."""
         argv = [*under, self.python, "-m", "hpcbert", *map(str, words)]
         environment = self.environment if self.run is start_process else self.env
         outcome = self.run(argv, env={**environment, **env}, cwd=self.cwd, timeout=timeout)
@@ -238,17 +223,11 @@ class Tmux:
         )
 
     def no_longer_shows(self, words: str) -> None:
-        """Wait until a text has left the screen.
-
-        This is needed after an escape: together with the next key it would be that key with Alt.
-        """
+        """Wait until a text has left the screen: an escape and a key at once are that with Alt."""
         until(lambda: words not in self.screen(), lambda: f"no {words!r} on\n{self.screen()}")
 
     def shows_recorded(self, name: str) -> str:
-        """Wait until the screen equals the recorded one, and return it.
-
-        With RECORD_SCREENS in the environment it is recorded first.
-        """
+        """Wait until the screen is the recorded one (RECORD_SCREENS=1: record it); return it."""
         path = SCREENS / f"{name}.txt"
         if os.environ.get("RECORD_SCREENS"):
             path.write_text(_normal(self.screen()))

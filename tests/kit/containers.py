@@ -87,7 +87,7 @@ def real_enroot() -> str:
 
 
 def real_apptainer() -> str:
-    """Return the folder of the Apptainer that HPCBERT_APPTAINER or PATH names; empty without one."""
+    """Return the folder of the Apptainer of HPCBERT_APPTAINER or PATH; empty without one."""
     return _find_program("HPCBERT_APPTAINER", "apptainer", "singularity")
 
 
@@ -108,13 +108,7 @@ def folders_of_enroot(folder: Path) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Person:
-    """An ordinary user who has enroot.
-
-    Attributes:
-        root: A directory of theirs, in one that is not.
-        environment: The environment of their programs; enroot's directories are below `root`.
-        become: Words that run a command as this person.
-    """
+    """An ordinary user who has enroot, with words that run a command as them."""
 
     root: Path
     environment: dict[str, str]

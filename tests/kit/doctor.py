@@ -48,14 +48,8 @@ def set_key(text: str, table: str | None, key: str, value: str) -> str:
 class Fault(NamedTuple):
     """A fault that is planted: a row of faults.tsv, which a user's report becomes.
 
-    Attributes:
-        title: The fault, as on the page.
-        code: The code of the finding.
-        keyword: A part of the finding.
-        remedy: The command from doctor; empty if an administrator must change something.
-        context: Where it is planted: `nodes` and `ranks` of a lab, its `choices` and limits, its
-            `daemons`, or a machine or commands of a `script`.
-        nodes: The nodes of the finding, joined by commas; empty: on this machine.
+    Its title is that of the page; code, keyword, remedy and nodes are the finding's. The context is
+    where it is planted: `nodes` and `ranks` of a lab, its `choices`, its `daemons`, or a `script`.
     """
 
     title: str

@@ -72,7 +72,7 @@ def slurm(tmp_path: Path) -> Programs:
 
 @pytest.fixture
 def hpcbert(tmp_path: Path, slurm: Programs) -> Cli:
-    """hpcbert in a directory with a space in its name and a site whose Slurm is the scripted one."""
+    """hpcbert in a directory with a space in its name; the site's Slurm is the scripted one."""
     folder = tmp_path / "with a space"
     folder.mkdir()
     (folder / "site.toml").write_text(

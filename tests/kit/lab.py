@@ -157,9 +157,9 @@ def other_user(slurm_packages: None, open_directory: Path) -> Iterator[User]:
 
 
 def account_stem(directory: Path) -> str:
-    """Return the beginning of the names of a run's accounts.
+    """Return the beginning of the names of a run's accounts, from its directory.
 
-    It is that of the run's directory: a PID would be that of a killed run, which left its accounts.
+    A PID would be that of a killed run, which left its accounts.
     """
     return f"hpcbert-{directory.name.rpartition('-')[2]}"
 

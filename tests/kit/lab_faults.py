@@ -31,12 +31,8 @@ def _fresh(lab: Lab) -> Lab:
 def stop_daemon(lab: Lab, name: str, *, number: int = signal.SIGTERM) -> None:
     """Stop a daemon and wait until it has ended; do nothing if it has already ended.
 
-    A node's jobs go on without their slurmd, as on a real node.
-
-    Args:
-        lab: The lab.
-        name: `slurmctld`, `slurmdbd`, `mariadbd`, `munged`, or a node for its slurmd.
-        number: The signal; SIGKILL is a crash.
+    It is `slurmctld`, `slurmdbd`, `mariadbd`, `munged`, or a node for its slurmd. The node's jobs go
+    on without it, as on a real node. The signal SIGKILL is a crash.
     """
     process = _fresh(lab).daemons[name]
     assert process is None or end_processes([process], signal_number=number, timeout=60.0), name
@@ -119,7 +115,7 @@ def start_requeued(run_as_root: Callable[..., Outcome], job: str) -> None:
     until(started, f"{job} can't be started")
 
 
-# --- What a node has or sees otherwise, as long as the context lasts -------------------------------
+# --- What a node has or sees otherwise, as long as the context lasts
 
 
 def inside(lab: Lab, node: str) -> tuple[str, ...]:

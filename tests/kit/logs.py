@@ -35,14 +35,7 @@ def log(
 
     Example: `log("1n2g", 20.0, last=9, nan_at=3)` ends after 9 of its 12 iterations.
 
-    Args:
-        shape: Nodes and GPUs.
-        rate: Samples/s over all GPUs.
-        last: The last iteration that it prints; `iters` by default.
-        iters: Iterations of the run.
-        batch: Batch size per device.
-        nan_at: The iteration with a loss that is not a number; 0: none.
-        start: Seconds since the epoch.
+    `batch` is the batch size per device, `start` in seconds since the epoch.
     """
     gpus = Shape.parse(shape).gpus
     config = {"batch_size_per_device": batch, "accumulation": 1, "precision": "fp32"}

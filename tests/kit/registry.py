@@ -101,12 +101,9 @@ class Registry:
         self, image: str, layers: list[Layer], *, env: list[str] | None = None, workdir: str = "",
         entrypoint: list[str] | None = None,
     ) -> None:  # fmt: skip
-        """Add an image.
+        """Add an image NAME:TAG of layers, bottom first.
 
-        Args:
-            image: Its name, NAME:TAG.
-            layers: Bottom first; a directory, or contents by path (executable if under bin/).
-            env, workdir, entrypoint: Values in its configuration.
+        A layer is a directory, or contents by path, executable if under bin/.
         """
         packed = [_pack(layer) for layer in layers]
         digests = [_digest(gzip.decompress(content)) for content in packed]

@@ -24,11 +24,8 @@ def until(
 ) -> Found:
     """Return the value of a condition as soon as it is true; fail if it never is.
 
-    Args:
-        condition: Called repeatedly.
-        event: The missing event, in words, or a function that returns them.
-        pause: Least seconds between two questions. Up to ten times as many lie between those that
-            take long: what starts a process each time would keep a core from the jobs waited for.
+    At least `pause` seconds lie between two questions, and up to ten times as many between those that
+    take long: what starts a process each time would keep a core from the jobs waited for.
     """
     end = time.monotonic() + CEILING
     while True:
