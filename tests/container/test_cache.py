@@ -37,7 +37,7 @@ def hold_lock(directory: Path, holder: str, *, age: float = 0.0) -> None:
     os.utime(path / "holder", (stamp, stamp))
 
 
-def test_an_image_is_found_by_its_reference_whoever_logs_in(tmp_path: Path) -> None:
+def test_an_image_is_found_by_its_reference_whoever_logs_in(tmp_path: Path):
     assert cache.list_images(tmp_path / "none") == ()
     assert cache.find_leftovers(tmp_path / "none") == ()
     store_image(tmp_path)
@@ -52,9 +52,7 @@ def test_an_image_is_found_by_its_reference_whoever_logs_in(tmp_path: Path) -> N
 
 
 @cases
-def test_a_pointer_that_names_no_whole_image_is_none(
-    tmp_path: Path, change: dict[str, object] | None, text: str | None
-) -> None:
+def test_a_pointer_that_names_no_whole_image_is_none(tmp_path, change, text):
     path = store_image(tmp_path)
     document = {**json.loads(path.read_text()), **(change or {})}
     path.write_text(json.dumps(document) if change else text or "")
@@ -62,9 +60,7 @@ def test_a_pointer_that_names_no_whole_image_is_none(
     assert cache.list_images(tmp_path) == ()
 
 
-def test_an_older_image_and_what_died_are_left_over_and_files_of_the_user_are_not(
-    tmp_path: Path,
-) -> None:
+def test_an_older_image_and_what_died_are_left_over_and_files_of_the_user_are_not(tmp_path: Path):
     store_image(tmp_path)
     for name in (".photos~old", ".vimrc~", ".a~b.c", "photos.tar", "photos"):
         (tmp_path / name).mkdir()
@@ -83,7 +79,7 @@ def test_an_older_image_and_what_died_are_left_over_and_files_of_the_user_are_no
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_what_is_being_imported_is_neither_removed_nor_swept(tmp_path: Path) -> None:
+def test_what_is_being_imported_is_neither_removed_nor_swept(tmp_path: Path):
     store_image(tmp_path)
     hold_lock(tmp_path, ELSEWHERE)
     (image,) = cache.list_images(tmp_path)
@@ -96,7 +92,7 @@ def test_what_is_being_imported_is_neither_removed_nor_swept(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("of", ["a dead process of this host", "nobody who touched it for hours"])
-def test_a_lock_that_nobody_holds_keeps_nothing(tmp_path: Path, of: str) -> None:
+def test_a_lock_that_nobody_holds_keeps_nothing(tmp_path: Path, of: str):
     store_image(tmp_path)
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     place = f"{boot}/{Path('/proc/self/ns/pid').readlink()}/{os.geteuid()}"
@@ -110,6 +106,6 @@ def test_a_lock_that_nobody_holds_keeps_nothing(tmp_path: Path, of: str) -> None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_another_base_or_command_is_another_image() -> None:
+def test_another_base_or_command_is_another_image():
     bases = [("x", "a", ["b", "c"]), ("x", "a", ["b c"]), ("x", "b", ["b", "c"]), ("y", "a", ["b"])]
     assert len({cache.built_stem(*base) for base in bases}) == 4

@@ -24,24 +24,20 @@ IMAGES = st.builds(
 
 
 @cases
-def test_a_reference_becomes_the_form_that_all_versions_read(
-    text: str, uri: str, stem: str | None
-) -> None:
+def test_a_reference_becomes_the_form_that_all_versions_read(text: str, uri: str, stem: str | None):
     image = parse_reference(text)
     assert image.uri == uri
     assert stem in (None, image.stem)
 
 
 @cases
-def test_what_is_no_reference_is_refused_with_the_part_that_is_wrong(text: str, says: str) -> None:
+def test_what_is_no_reference_is_refused_with_the_part_that_is_wrong(text: str, says: str):
     with pytest.raises(UsageError, match=re.escape(says)):
         parse_reference(text)
 
 
 @given(IMAGES, IMAGES)
-def test_a_uri_reads_back_and_its_stem_is_a_safe_name_of_that_image_alone(
-    image: Image, other: Image
-) -> None:
+def test_a_uri_reads_back_and_its_stem_is_a_safe_name_of_that_image_alone(image, other):
     for text in (image.uri, image.uri.removeprefix("docker://")):
         again = parse_reference(text)
         assert (again.uri, again.stem) == (image.uri, image.stem)
@@ -51,7 +47,7 @@ def test_a_uri_reads_back_and_its_stem_is_a_safe_name_of_that_image_alone(
 
 
 @given(st.text(max_size=30))
-def test_any_text_is_an_image_or_refused(text: str) -> None:
+def test_any_text_is_an_image_or_refused(text: str):
     try:
         image = parse_reference(text)
     except UsageError:

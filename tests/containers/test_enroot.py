@@ -88,9 +88,7 @@ def expect_same_process(child: subprocess.Popen[str]) -> None:
         assert child.wait(CEILING) == -signal.SIGTERM
 
 
-def test_its_directories_are_made_first_and_one_that_cannot_be_fails_even_a_list(
-    enroot: Enroot,
-) -> None:
+def test_its_directories_are_made_first_and_one_that_cannot_be_fails_even_a_list(enroot: Enroot):
     names = ("DATA", "CACHE", "RUNTIME")
     fresh = {f"ENROOT_{name}_PATH": str(enroot.folder / "fresh" / name) for name in names}
     enroot.says("list", **fresh)
@@ -98,7 +96,7 @@ def test_its_directories_are_made_first_and_one_that_cannot_be_fails_even_a_list
     enroot.refuses("cannot create directory", "list", ENROOT_RUNTIME_PATH="/proc/enroot")
 
 
-def test_containers_are_created_listed_exported_and_removed(enroot: Enroot) -> None:
+def test_containers_are_created_listed_exported_and_removed(enroot: Enroot):
     enroot.says("create", "--name", "grown", enroot.image)
     enroot.refuses("File already exists", "create", "--name", "grown", enroot.image)
     assert "grown" in enroot.says("list").splitlines()
@@ -115,16 +113,14 @@ def test_containers_are_created_listed_exported_and_removed(enroot: Enroot) -> N
     assert b"/.lock" not in listed.stdout
 
 
-def test_create_says_what_is_wrong_with_an_image(enroot: Enroot) -> None:
+def test_create_says_what_is_wrong_with_an_image(enroot: Enroot):
     text = enroot.folder.parent / "text.sqsh"
     text.write_text("no image\n")
     enroot.refuses("Invalid image format", "create", "--name", "bad", str(text))
     enroot.refuses("No such file or directory", "create", "--name", "bad", "/missing.sqsh")
 
 
-def test_who_runs_in_a_container_is_listed_and_keeps_nobody_from_removing_it(
-    enroot: Enroot, leader: subprocess.Popen[str]
-) -> None:
+def test_who_runs_in_a_container_is_listed_and_keeps_nobody_from_removing_it(enroot, leader):
     head, *rows = enroot.says("list", "--fancy").splitlines()
     assert head.split()[:2] == ["NAME", "PID"]
     assert ["box", str(leader.pid)] in [row.split()[:2] for row in rows]
@@ -137,9 +133,7 @@ def test_who_runs_in_a_container_is_listed_and_keeps_nobody_from_removing_it(
     child.communicate()
 
 
-def test_the_environment_is_the_images_and_the_conf_files_and_nothing_of_the_host(
-    enroot: Enroot,
-) -> None:
+def test_the_environment_is_the_images_and_the_conf_files_and_nothing_of_the_host(enroot: Enroot):
     lines = enroot.says("start", "box", "env", HOST_ONLY="1").splitlines()
     names = {line.partition("=")[0] for line in lines}
     assert "HOST_ONLY" not in names
@@ -151,7 +145,7 @@ def test_the_environment_is_the_images_and_the_conf_files_and_nothing_of_the_hos
     assert enroot.says("start", *conf, *command, FROM_HOST="conf") == "conf in quotes 1"
 
 
-def test_the_started_process_becomes_the_command_in_the_images_directory(enroot: Enroot) -> None:
+def test_the_started_process_becomes_the_command_in_the_images_directory(enroot: Enroot):
     assert enroot.run("start", "box", "sh", "-c", "exit 7").returncode == 7
     assert enroot.run("start", "box", "no-such-command").returncode == 127
     assert enroot.run("start", "box", "cat").stdout == "a\nb\n"
@@ -159,9 +153,7 @@ def test_the_started_process_becomes_the_command_in_the_images_directory(enroot:
     expect_same_process(enroot.start("start", "box", "sh", "-c", "echo $$; exec cat"))
 
 
-def test_an_rc_local_that_executes_skips_the_entrypoint_and_keeps_the_directory(
-    enroot: Enroot,
-) -> None:
+def test_an_rc_local_that_executes_skips_the_entrypoint_and_keeps_the_directory(enroot: Enroot):
     enroot.create("entry", Image(entrypoint="echo entered"))
     assert enroot.says("start", "entry", "pwd") == "entered pwd"
     hooks = 'hooks() {\n  echo \'exec "$@"\' >"$ENROOT_ROOTFS/etc/rc.local"\n}\n'
@@ -173,7 +165,7 @@ def test_an_rc_local_that_executes_skips_the_entrypoint_and_keeps_the_directory(
     assert where == home
 
 
-def test_the_root_is_writable_and_its_user_root_only_where_asked_for(enroot: Enroot) -> None:
+def test_the_root_is_writable_and_its_user_root_only_where_asked_for(enroot: Enroot):
     assert enroot.run("start", "box", "touch", "/opt/x").returncode != 0
     enroot.says("start", "--rw", "box", "touch", "/opt/x")
     assert (enroot.data / "box/opt/x").exists()
@@ -186,7 +178,7 @@ def test_the_root_is_writable_and_its_user_root_only_where_asked_for(enroot: Enr
     assert enroot.says("start", "box", "id", "-u", ENROOT_REMAP_ROOT="y") == "0"
 
 
-def test_each_start_has_a_tmp_of_its_own_and_the_hosts_shared_memory(enroot: Enroot) -> None:
+def test_each_start_has_a_tmp_of_its_own_and_the_hosts_shared_memory(enroot: Enroot):
     marks = [Path(folder, f"hpcbert-{os.getpid()}") for folder in ("/tmp", "/dev/shm")]
     for mark in marks:
         mark.touch()
@@ -197,7 +189,7 @@ def test_each_start_has_a_tmp_of_its_own_and_the_hosts_shared_memory(enroot: Enr
         mark.unlink()
 
 
-def test_a_mount_binds_and_makes_its_target_and_any_option_replaces_that(enroot: Enroot) -> None:
+def test_a_mount_binds_and_makes_its_target_and_any_option_replaces_that(enroot: Enroot):
     source = enroot.folder / "src"
     source.mkdir()
     (source / "f").touch()
@@ -213,7 +205,7 @@ def test_a_mount_binds_and_makes_its_target_and_any_option_replaces_that(enroot:
     enroot.refuses("Invalid argument", "start", "--mount", "/a b:/c", "box", "true")
 
 
-def test_mounts_of_a_conf_file_and_of_home(enroot: Enroot) -> None:
+def test_mounts_of_a_conf_file_and_of_home(enroot: Enroot):
     (enroot.folder / "file").write_text("content\n")
     (enroot.folder / "under").mkdir()
     lines = (
@@ -232,9 +224,7 @@ def test_mounts_of_a_conf_file_and_of_home(enroot: Enroot) -> None:
     assert home == f"{enroot.folder}/file"
 
 
-def test_exec_joins_the_leaders_namespaces_environment_and_directory(
-    enroot: Enroot, leader: subprocess.Popen[str]
-) -> None:
+def test_exec_joins_the_leaders_namespaces_environment_and_directory(enroot, leader):
     pid = str(leader.pid)
     # As its owner: root of a container may not look at processes of others.
     links = [f"/proc/{pid}/ns/{kind}" for kind in ("user", "mnt")]
@@ -255,9 +245,7 @@ def test_exec_joins_the_leaders_namespaces_environment_and_directory(
     enroot.refuses("Process not found", "exec", pid, "true")
 
 
-def test_a_leader_may_end_before_those_that_joined(
-    enroot: Enroot, leader: subprocess.Popen[str]
-) -> None:
+def test_a_leader_may_end_before_those_that_joined(enroot: Enroot, leader: subprocess.Popen[str]):
     with enroot.start("exec", str(leader.pid), "sh", "-c", "echo in; cat; pwd") as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "in\n"
@@ -266,7 +254,7 @@ def test_a_leader_may_end_before_those_that_joined(
         assert child.communicate("", timeout=CEILING)[0] == "/opt\n"
 
 
-def test_import_makes_an_image_of_layers_and_configuration(enroot: Enroot) -> None:
+def test_import_makes_an_image_of_layers_and_configuration(enroot: Enroot):
     layers = (
         {"etc/kept": b"kept\n", "etc/gone": b"", "opt/old": b"old\n", "dev/null": b""},
         {"etc/.wh.gone": b"", "opt/new": b"new\n", "etc/kept": b"changed\n"},
@@ -293,7 +281,7 @@ def test_import_makes_an_image_of_layers_and_configuration(enroot: Enroot) -> No
     assert list((enroot.folder / "temp").iterdir()) == []
 
 
-def test_an_import_that_is_killed_leaves_half_a_file_in_the_way(enroot: Enroot) -> None:
+def test_an_import_that_is_killed_leaves_half_a_file_in_the_way(enroot: Enroot):
     output = enroot.folder / "killed.sqsh"
     with Registry() as registry:
         registry.push("team/big:1", [{"opt/big": os.urandom(1 << 20) * 24}])
@@ -308,7 +296,7 @@ def test_an_import_that_is_killed_leaves_half_a_file_in_the_way(enroot: Enroot) 
     assert looked.returncode != 0
 
 
-def test_credentials_come_from_the_file(enroot: Enroot) -> None:
+def test_credentials_come_from_the_file(enroot: Enroot):
     (enroot.folder / "config").mkdir()
     file = enroot.folder / "config/.credentials"
     output = str(enroot.folder / "closed.sqsh")

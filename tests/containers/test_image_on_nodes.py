@@ -26,7 +26,7 @@ STEM = "r+bert+tiny+1.0"
 
 def test_an_import_that_was_killed_is_taken_up_by_tasks_of_other_nodes_which_import_once(
     as_user: Any, lab: Lab, work: Path
-) -> None:
+):
     require("squashfs")
     first, *others = lab.plan.node_names
     for name in ("image.sh", "enroot.sh"):
@@ -67,7 +67,7 @@ exec bash {work}/image.sh import {registry.uri()} {work}/images {STEM}
     assert list((work / "images").glob(".*")) == []
 
 
-def test_prepare_runs_in_a_job_where_it_is_to(as_user: Any, checkout: Any, work: Path) -> None:
+def test_prepare_runs_in_a_job_where_it_is_to(as_user: Any, checkout: Any, work: Path):
     (work / "data").mkdir()
     for number in range(2):
         hdf5(work / "data" / f"training_{number}.hdf5", [*KEYS, "segment_ids"])

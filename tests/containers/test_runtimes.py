@@ -93,9 +93,7 @@ class Trial:
         assert result.ok, result.stdout + result.stderr
         return json.loads(result.stdout.splitlines()[-1])["data"]
 
-    def submit(
-        self, name: str, shape: str, act: str, site: str = "site", repeats: int = 1, **variables: str
-    ) -> Job:  # fmt: skip
+    def submit(self, name, shape, act, site="site", repeats=1, **variables) -> Job:
         nodes, gpus = shape.rstrip("g").split("n")
         report = self.folder / f"report {name}"
         self.as_user(["mkdir", "-p", str(report)])
@@ -275,7 +273,7 @@ def run_jobs(trial: Trial) -> None:
 
 
 @EVERY
-def test_every_rank_ran_once_where_slurm_put_it_and_open_mpi_reduces_over_all(trial: Trial) -> None:
+def test_every_rank_ran_once_where_slurm_put_it_and_open_mpi_reduces_over_all(trial: Trial):
     job = trial.jobs["look"]
     assert trial.state(job) == ["COMPLETED", "0:0"], job.text
     names = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID")
@@ -297,9 +295,7 @@ def test_every_rank_ran_once_where_slurm_put_it_and_open_mpi_reduces_over_all(tr
 
 
 @CONTAINERS
-def test_the_ranks_of_a_node_are_in_one_container_as_site_and_recipe_describe_it(
-    trial: Trial,
-) -> None:
+def test_the_ranks_of_a_node_are_in_one_container_as_site_and_recipe_describe_it(trial: Trial):
     ranks, strict = trial.jobs["look"].ranks, trial.jobs["strict"].ranks
     assert len({(rank["host"], *rank["namespaces"].values()) for rank in ranks}) == 4
     assert {(rank["image"], rank["uid"]) for rank in ranks} == {("right", trial.user.uid)}
@@ -311,9 +307,7 @@ def test_the_ranks_of_a_node_are_in_one_container_as_site_and_recipe_describe_it
 
 
 @CONTAINERS
-def test_mounts_are_where_their_flags_want_them_and_one_without_a_source_fails_the_job(
-    trial: Trial,
-) -> None:
+def test_mounts_are_where_their_flags_want_them_and_one_without_a_source_fails_the_job(trial):
     for rank in trial.jobs["look"].ranks:
         assert set(rank["mounts"].values()) == {"mounted"}
         assert rank["unmounted"] is False
@@ -329,7 +323,7 @@ def test_mounts_are_where_their_flags_want_them_and_one_without_a_source_fails_t
 
 
 @EVERY
-def test_what_the_host_says_passes_unless_the_recipe_says_otherwise(trial: Trial) -> None:
+def test_what_the_host_says_passes_unless_the_recipe_says_otherwise(trial: Trial):
     expected = {name: ON_HOST[name] for name in ("HOST_ONLY", "MANY_LINES")}
     expected |= {"BY_RECIPE": "recipe", "BOTH": "recipe"}
     expected |= {name: hashlib.sha256(text.encode()).hexdigest() for name, text in LONG.items()}
@@ -337,7 +331,7 @@ def test_what_the_host_says_passes_unless_the_recipe_says_otherwise(trial: Trial
 
 
 @CONTAINERS
-def test_the_image_wins_except_over_what_is_listed(trial: Trial) -> None:
+def test_the_image_wins_except_over_what_is_listed(trial: Trial):
     expected = {name: ON_HOST[name] for name in ("LISTED", "LISTED_LINES")}
     expected |= {"IMAGE_ONLY": "of the image", "BOTH_SAID": "image", "LISTED_ABSENT": "image"}
     assert trial.variables(*expected) == {name: {text} for name, text in expected.items()}
@@ -353,7 +347,7 @@ OF_SLURM = r"(SLURM|PMIX|PMI_|SRUN_|OMPI_MCA_|PRTE_MCA_|HYDRA_|I_MPI_|ZE_|ENVIRO
 
 @pytest.mark.parametrize("trial", ["enroot", "pyxis", "none"], indirect=True)
 @pytest.mark.site("the environment of 32 ranks, the same with each release")
-def test_32_ranks_have_the_one_environment_on_record(trial: Trial) -> None:
+def test_32_ranks_have_the_one_environment_on_record(trial: Trial):
     """As environment.json says, in which paths, addresses and names of this run have words."""
     ranks = [rank["environment"] for rank in trial.jobs["look"].ranks]
     own = [{n: v for n, v in rank.items() if not re.match(OF_SLURM, n)} for rank in ranks]
@@ -378,9 +372,7 @@ def test_32_ranks_have_the_one_environment_on_record(trial: Trial) -> None:
 
 
 @EVERY
-def test_a_rank_that_fails_is_cancelled_or_killed_ends_the_job_and_leaves_nothing(
-    trial: Trial,
-) -> None:
+def test_a_rank_that_fails_is_cancelled_or_killed_ends_the_job_and_leaves_nothing(trial: Trial):
     job = trial.jobs["fail"]
     assert trial.state(job) == ["FAILED", "7:0"], job.text
     assert job.events[-1]["exit"] == 7
@@ -398,7 +390,7 @@ def test_a_rank_that_fails_is_cancelled_or_killed_ends_the_job_and_leaves_nothin
 
 @ENROOT
 @pytest.mark.torch
-def test_training_in_containers_gives_a_table(trial: Trial) -> None:
+def test_training_in_containers_gives_a_table(trial: Trial):
     data = trial.hpcbert(
         *("submit", "--fw", "pytorch", "--nodes", "2", "--gpus-per-node", "1"),
         *("--model", "bert-tiny", "--batch-size", "2", "--iters", "6", "--skip", "2"),
@@ -421,7 +413,7 @@ def test_training_in_containers_gives_a_table(trial: Trial) -> None:
 
 
 @ENROOT
-def test_four_jobs_that_need_an_image_at_once_import_it_once(trial: Trial) -> None:
+def test_four_jobs_that_need_an_image_at_once_import_it_once(trial: Trial):
     tree = Image(IN_IMAGE, files={"etc/image-mark": "imported"}).lay_out(trial.folder / "layer")
     with Registry(address=trial.lab.network.controller) as registry:
         registry.push("team/program:1.0", [tree], env=["IMAGE_ONLY=imported"], workdir="/work")

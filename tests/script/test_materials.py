@@ -30,20 +30,18 @@ def describe_misfits(folder: Path, name: str, document: Any) -> str:
 
 
 @cases
-def test_what_fits_or_is_something_else_is_no_finding(
-    tmp_path: Path, name: str | None, changes: Any, document: Any
-) -> None:
+def test_what_fits_or_is_something_else_is_no_finding(tmp_path, name, changes, document):
     own = json.loads(document) if document else {**FITTING, **(changes or {})}
     assert describe_misfits(tmp_path, name or "pytorch", own) == ""
     assert find_misfits(load(name or "pytorch"), {}, str(tmp_path / "absent")) == ()
 
 
 @cases
-def test_what_does_not_fit_is_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+def test_what_does_not_fit_is_named(tmp_path: Path, changes: dict[str, Any], message: str):
     assert message in describe_misfits(tmp_path, "pytorch", {**FITTING, **changes})
 
 
-def test_submit_and_prepare_refuse_them(empty_directory: None, tmp_path: Path) -> None:
+def test_submit_and_prepare_refuse_them(empty_directory: None, tmp_path: Path):
     folder = tmp_path / "made"
     words = ("data", "make", "--format", "hdf5", "--samples", "16", "--files", "2")
     assert run(*words, "--sequence-length", "64", folder).returncode == 0

@@ -26,20 +26,20 @@ def read_shell_words(script: str) -> list[str]:
 
 
 @cases
-def test_a_quoted_text_is_one_word_for_bash(text: str) -> None:
+def test_a_quoted_text_is_one_word_for_bash(text: str):
     assert read_shell_words(quote(text)) == [text]
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(TEXT, min_size=1, max_size=20))
 @example(["\x01\x7f\r\t", "$'a'", "a\\nb"])
-def test_whatever_is_typed_arrives_as_typed_on_one_line(texts: list[str]) -> None:
+def test_whatever_is_typed_arrives_as_typed_on_one_line(texts: list[str]):
     assert read_shell_words(_word(tuple(texts))) == texts
     assert "\n" not in "".join(f"{quote(text)}{comment(text)}" for text in texts)
 
 
 @given(TEXT.filter(lambda text: not any(ord(c) < 32 or ord(c) == 127 for c in text)))
-def test_a_directive_is_read_back_as_typed(text: str) -> None:
+def test_a_directive_is_read_back_as_typed(text: str):
     """As shlex does: tests/cluster asks sbatch itself."""
     assert shlex.split(directive(f"--comment={text}"), comments=True) == [f"--comment={text}"]
 
@@ -53,13 +53,13 @@ def test_a_directive_is_read_back_as_typed(text: str) -> None:
     ],
     ids=["directive", "word", "name"],
 )
-def test_what_it_can_not_carry_is_refused(write: Any, texts: tuple[str, ...]) -> None:
+def test_what_it_can_not_carry_is_refused(write: Any, texts: tuple[str, ...]):
     for text in texts:
         with pytest.raises(UsageError):
             write(text)
 
 
-def test_numbers_booleans_and_verbatim_text() -> None:
+def test_numbers_booleans_and_verbatim_text():
     words = {3: "3", 1e-4: "0.0001", Verbatim("$x"): "$x"}
     assert {value: _word(value) for value in words} == words
     assert _word(True) == "true"

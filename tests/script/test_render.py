@@ -66,9 +66,7 @@ def list_kinds(draft: Draft, repeat: int = 1) -> list[object]:
 @pytest.mark.parametrize(
     ("zone", "language"), [("Asia/Kolkata", "C.UTF-8"), ("EST5EDT", "de_DE.UTF-8")]
 )
-def test_local_ranks_run_and_the_nodes_clocks_give_the_steps_moments(
-    tmp_path: Path, zone: str, language: str
-) -> None:
+def test_local_ranks_run_and_the_nodes_clocks_give_the_steps_moments(tmp_path, zone, language):
     draft = draft_ranks(tmp_path)
     before = time.time()
     script = run_written(draft, tmp_path, TZ=zone, LC_ALL=language)
@@ -95,7 +93,7 @@ def test_local_ranks_run_and_the_nodes_clocks_give_the_steps_moments(
     assert [event["attempt"] for event in events(draft)] == [0, 0, 0, 0, 1, 1, 1, 1]
 
 
-def test_a_node_without_the_campaign_runs_nothing_and_makes_nothing(tmp_path: Path) -> None:
+def test_a_node_without_the_campaign_runs_nothing_and_makes_nothing(tmp_path: Path):
     """Slurm 24.11 makes the directory of the output there; 22.05 does not start the job."""
     draft = draft_ranks(tmp_path)
     script = tmp_path / "spooled"
@@ -113,9 +111,7 @@ def test_a_node_without_the_campaign_runs_nothing_and_makes_nothing(tmp_path: Pa
 
 
 @cases
-def test_how_far_the_controller_s_clock_is_ahead_is_asked_of_it(
-    tmp_path: Path, answer: str, ahead: int | None
-) -> None:
+def test_how_far_the_controller_s_clock_is_ahead_is_asked_of_it(tmp_path, answer, ahead):
     words = f'if [[ "$2" == config ]]; then {answer}; else echo localhost; fi'
     slurm = scripts.slurm_in(tmp_path / "tools", words)
     draft = draft_ranks(tmp_path, scheduler="slurm")
@@ -129,9 +125,7 @@ def test_how_far_the_controller_s_clock_is_ahead_is_asked_of_it(
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["array", "one-job"])
-def test_a_failing_rank_ends_the_others_and_gives_the_script_its_exit_status(
-    tmp_path: Path, together: bool
-) -> None:
+def test_a_failing_rank_ends_the_others_and_gives_the_script_its_exit_status(tmp_path, together):
     text = "#!/bin/bash\nif ((SLURM_PROCID == 1)); then exit 7; fi\nexec sleep 300\n"
     draft = draft_ranks(tmp_path, text, together=together)
     assert ("#SBATCH --array" in only_script(draft)) != together
@@ -140,7 +134,7 @@ def test_a_failing_rank_ends_the_others_and_gives_the_script_its_exit_status(
         assert [event.get("exit") for event in events(draft, repeat)] == [None, None, 7, 7]
 
 
-def test_term_reaches_the_ranks_and_is_written_down(tmp_path: Path) -> None:
+def test_term_reaches_the_ranks_and_is_written_down(tmp_path: Path):
     pids = tmp_path / "pids"
     draft = draft_ranks(tmp_path, f'#!/bin/bash\necho $$ >> "{pids}"\nexec sleep 300\n')
     with start_script(draft, "bash") as job:
@@ -164,7 +158,7 @@ def write_begun(draft: Draft, attempt: int, job: str, repeat: int = 1) -> Path:
 @cases
 def test_a_job_that_is_requeued_after_a_retry_took_its_place_runs_and_writes_nothing(
     tmp_path: Path, *, restarts: int, attempt: int, job: str, runs: bool
-) -> None:
+):
     draft = draft_ranks(tmp_path)
     path = write_begun(draft, attempt, job)
     before = path.read_bytes()
@@ -181,9 +175,7 @@ def test_a_job_that_is_requeued_after_a_retry_took_its_place_runs_and_writes_not
 
 
 @pytest.mark.parametrize("both", [False, True], ids=["one of two", "both"])
-def test_of_repeats_in_one_job_those_that_no_retry_repeats_are_run(
-    tmp_path: Path, both: bool
-) -> None:
+def test_of_repeats_in_one_job_those_that_no_retry_repeats_are_run(tmp_path: Path, both: bool):
     draft = draft_ranks(tmp_path, together=True)
     paths = [write_begun(draft, 1, f"20_{repeat}", repeat) for repeat in ((1, 2) if both else (2,))]
     before = [path.read_bytes() for path in paths]
@@ -197,7 +189,7 @@ def test_of_repeats_in_one_job_those_that_no_retry_repeats_are_run(
 
 
 @cases
-def test_a_script_notices_that_it_was_suspended(tmp_path: Path, seconds: str, stops: bool) -> None:
+def test_a_script_notices_that_it_was_suspended(tmp_path: Path, seconds: str, stops: bool):
     """CONT alone, which Slurm sends before it ends a job, is none."""
     # Stops the whole job for a while: a rank, the script and all else at once.
     stop = f"kill -STOP -- -$0; sleep {seconds}; " if stops else ""
@@ -234,14 +226,14 @@ def run_watchers(folder: Path, harness: str, watch: str = WATCH) -> None:
     assert (result.returncode, result.stderr) == (0, b"")
 
 
-def test_a_pause_that_ends_with_the_repeat_is_seen_by_every_watcher(tmp_path: Path) -> None:
+def test_a_pause_that_ends_with_the_repeat_is_seen_by_every_watcher(tmp_path: Path):
     """CONT and the word that the repeat is over may both wait when a watcher gets a processor again."""
     run_watchers(tmp_path, read_constant(__file__, "PAUSED_AT_THE_END"))
     texts = [(tmp_path / str(number)).read_text() for number in range(1, 25)]
     assert [text.partition(" ")[0] for text in texts] == ["suspended"] * 24
 
 
-def test_a_watch_ends_whenever_it_is_to(tmp_path: Path) -> None:
+def test_a_watch_ends_whenever_it_is_to(tmp_path: Path):
     """Before the watcher has begun, and while its time for reading is up: it says nothing."""
     run_watchers(tmp_path, read_constant(__file__, "ENDED_EARLY"))
 
@@ -249,7 +241,7 @@ def test_a_watch_ends_whenever_it_is_to(tmp_path: Path) -> None:
 @cases
 def test_short_pauses_of_the_measured_step_are_summed(
     tmp_path: Path, pauses: int, hundredths: int, signal: str, seconds: str | None
-) -> None:
+):
     """By a clock that the test moves on: a busy machine makes a pause longer."""
     watch = WATCH
     for file, path in (("/proc/uptime", "uptime"), ("/proc/self/schedstat", "schedstat")):
@@ -276,7 +268,7 @@ def test_short_pauses_of_the_measured_step_are_summed(
 @given(data=WORDS, srun=WORDS.map("--x={}".format), value=WORDS, partition=WORDS)
 def test_whatever_is_typed_arrives_at_ranks_and_srun_or_is_refused(
     tmp_path_factory: pytest.TempPathFactory, data: str, srun: str, value: str, partition: str
-) -> None:
+):
     """Data path, srun argument, environment value and partition of any text, through a real bash."""
     folder = tmp_path_factory.mktemp("any text")
     slurm = {"partition": partition, "srun_args": (srun,)}
@@ -299,9 +291,7 @@ def test_whatever_is_typed_arrives_at_ranks_and_srun_or_is_refused(
 @pytest.mark.parametrize(("framework", "shape"), [("oneflow", "1n1g"), ("pytorch", "4n8g")])
 @pytest.mark.parametrize("runtime", ["none", "pyxis", "enroot"])
 @pytest.mark.parametrize("rehearse", [False, True])
-def test_scripts_are_clean_for_bash_and_shellcheck(
-    tmp_path: Path, framework: str, shape: str, runtime: str, rehearse: bool
-) -> None:
+def test_scripts_are_clean_for_bash_and_shellcheck(tmp_path, framework, shape, runtime, rehearse):
     container = {"runtime": runtime, "scratch": "/raid" if rehearse else ""}
     image = "docker://a.b#c:1" if rehearse else "/i.sqsh"
     site = reference(tmp_path, container=container)
@@ -320,9 +310,7 @@ def test_scripts_are_clean_for_bash_and_shellcheck(
     ("device", "size", "exclusive"),
     [("gpu", 0, True), ("gpu", 0, False), ("cpu", 0, True), ("gpu", LARGEST, False)],
 )
-def test_scripts_that_bind_or_search_or_measure_first_are_clean(
-    tmp_path: Path, device: str, size: int, exclusive: bool
-) -> None:
+def test_scripts_that_bind_or_search_or_measure_first_are_clean(tmp_path, device, size, exclusive):
     nodes = {"cpus_per_gpu": 4, "drop_caches": ("sudo", "drop", "a=3"), "interface": "ib0"}
     site = reference(tmp_path, nodes=nodes, slurm={"exclusive": exclusive})
     site = settled(site, "nccl-tests", options={"program": "/opt/a b/all_reduce_perf"})
@@ -332,7 +320,7 @@ def test_scripts_that_bind_or_search_or_measure_first_are_clean(
         assert scripts.shellcheck(text) == ""
 
 
-def test_site_settings_become_directives(tmp_path: Path) -> None:
+def test_site_settings_become_directives(tmp_path: Path):
     words = "--partition=gpu --account=acct --qos=high --gres=gpu:v100:2 --cpus-per-task=4"
     slurm = {"partition": "gpu", "account": "acct", "qos": "high", "gres": "gpu:v100"}
     more = {
@@ -356,7 +344,7 @@ def test_site_settings_become_directives(tmp_path: Path) -> None:
     assert "#SBATCH --ntasks-per-node=1\n" in text
 
 
-def test_refusals_before_anything_is_written(tmp_path: Path) -> None:
+def test_refusals_before_anything_is_written(tmp_path: Path):
     site = reference(tmp_path)
     with pytest.raises(UsageError, match="needs data and source"):
         drafted(site, "oneflow", "1n1g", "slurm")
@@ -374,7 +362,7 @@ def test_refusals_before_anything_is_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_rehearsal_replays_the_sample_on_rank_0_only(tmp_path: Path) -> None:
+def test_a_rehearsal_replays_the_sample_on_rank_0_only(tmp_path: Path):
     draft = drafted(reference(tmp_path), "oneflow", "1n1g", "local", rehearse=True)
     script = run_script(draft, tmp_path)
     assert script.returncode == 0, script.stderr
@@ -386,7 +374,7 @@ def test_a_rehearsal_replays_the_sample_on_rank_0_only(tmp_path: Path) -> None:
     assert {line.partition(" ")[0] for line in sample} == {"sample:"}
 
 
-def test_committed_scripts_are_what_is_rendered(repository: Path) -> None:
+def test_committed_scripts_are_what_is_rendered(repository: Path):
     command = [sys.executable, "-m", "hpcbert", "render", "--check", "sbatch"]
     result = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr

@@ -65,9 +65,7 @@ def list_kinds(draft: Draft) -> list[object]:
     return [event["event"] for event in scripts.events(draft)]
 
 
-def test_pyxis_gets_every_flag_and_makes_the_container_outside_the_measured_step(
-    tmp_path: Path,
-) -> None:
+def test_pyxis_gets_every_flag_and_makes_the_container_outside_the_measured_step(tmp_path: Path):
     settings: Any = {"mounts": ("/scratch:/scratch:ro",), "env": ("HF_HOME",), "data": "/data"}
     draft = draft_in(tmp_path, "pyxis", "/images/d e.sqsh", **settings)
     calls = run_campaign(draft, tmp_path, INSIDE="1", PYXIS_CONTAINER_IMAGE="other")
@@ -90,7 +88,7 @@ def test_pyxis_gets_every_flag_and_makes_the_container_outside_the_measured_step
     assert "container" in list_kinds(draft)
 
 
-def test_a_node_without_the_plugin_ends_the_job_before_training(tmp_path: Path) -> None:
+def test_a_node_without_the_plugin_ends_the_job_before_training(tmp_path: Path):
     draft = draft_in(tmp_path, "pyxis")
     calls = run_campaign(draft, tmp_path, status=125)
     assert list_kinds(draft) == ["start", "end"]
@@ -99,9 +97,7 @@ def test_a_node_without_the_plugin_ends_the_job_before_training(tmp_path: Path) 
 
 
 @cases
-def test_settings_of_site_and_recipe_reach_both_runtimes(
-    tmp_path: Path, runtime: str, expected: list[str]
-) -> None:
+def test_settings_of_site_and_recipe_reach_both_runtimes(tmp_path, runtime, expected: list[str]):
     flags: Any = dict.fromkeys(("home", "remap_root", "entrypoint"), True)
     own: Any = {"shape": "2n1g", "workdir": "/work dir", "nodes": {"interface": "ib0"}}
     text = only_script(draft_in(tmp_path, runtime, scratch="/raid x", **flags, **own))
@@ -109,7 +105,7 @@ def test_settings_of_site_and_recipe_reach_both_runtimes(
         assert words in text
 
 
-def test_enroot_imports_what_a_registry_has_and_takes_a_file_as_it_is(tmp_path: Path) -> None:
+def test_enroot_imports_what_a_registry_has_and_takes_a_file_as_it_is(tmp_path: Path):
     text = only_script(draft_in(tmp_path, "enroot", "nvcr.io/nvidia/pytorch:25.04-py3"))
     uri = "'docker://nvcr.io#nvidia/pytorch:25.04-py3'"
     assert f"import_image {uri} '{tmp_path}/a b/images' nvcr.io+nvidia+pytorch+25.04-py3" in text
@@ -118,7 +114,7 @@ def test_enroot_imports_what_a_registry_has_and_takes_a_file_as_it_is(tmp_path: 
     assert "import_image" not in text
 
 
-def test_a_campaign_brings_what_its_script_runs(tmp_path: Path) -> None:
+def test_a_campaign_brings_what_its_script_runs(tmp_path: Path):
     joining = {"enter", "join", "sweep", "image"}
     files = {"pyxis": {"pyxis", "sweep"}, "enroot": {*joining, "enroot"}, "none": set()}
     files["apptainer"] = {*joining, "apptainer"}
@@ -132,9 +128,7 @@ def test_a_campaign_brings_what_its_script_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("runtime", ["pyxis", "enroot"])
-def test_a_script_by_hand_starts_ranks_where_it_was_submitted(
-    tmp_path: Path, runtime: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_script_by_hand_starts_ranks_where_it_was_submitted(tmp_path, runtime, monkeypatch):
     monkeypatch.chdir(REPOSITORY)
     site = settled(reference(tmp_path, container={"runtime": runtime}), image="/i.sqsh")
     planned = plan(load(), site, Request(Shape(1, 1)))
@@ -145,7 +139,7 @@ def test_a_script_by_hand_starts_ranks_where_it_was_submitted(
     assert ("scripts/enter.sh" in files) == (runtime == "enroot")
 
 
-def test_what_a_runtime_can_not_carry_is_refused(tmp_path: Path) -> None:
+def test_what_a_runtime_can_not_carry_is_refused(tmp_path: Path):
     for mount in ("/$HOME:/x", '/a"b:/x', "/`id`:/x", "/a\\b:/x"):
         draft_in(tmp_path, "enroot", mounts=(mount,))
         with pytest.raises(UsageError, match="a shell would expand"):
@@ -159,9 +153,7 @@ def test_what_a_runtime_can_not_carry_is_refused(tmp_path: Path) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(mount=TEXT, workdir=TEXT, scratch=TEXT, image=TEXT)
-def test_any_text_arrives_as_one_word_at_enter_sh(
-    tmp_path_factory: pytest.TempPathFactory, mount: str, workdir: str, scratch: str, image: str
-) -> None:
+def test_any_text_arrives_as_one_word_at_enter_sh(tmp_path_factory, mount, workdir, scratch, image):
     mount = "/" + mount.translate({ord(char): "_" for char in ":,"})
     mount = mount if mount.isprintable() else "/x"
     image = f"/{image}" if image.isprintable() and image.strip() == image else "/y"
@@ -184,9 +176,7 @@ def find_enroot(folder: Path) -> str:
     return f"{real_enroot() or open_stand_ins(folder / 'stand-ins')}:{os.environ['PATH']}"
 
 
-def test_the_local_scheduler_runs_ranks_in_one_container_and_leaves_nothing(
-    tmp_path: Path,
-) -> None:
+def test_the_local_scheduler_runs_ranks_in_one_container_and_leaves_nothing(tmp_path: Path):
     path = find_enroot(tmp_path)
     image = Image(environment={"PYTORCH_VERSION": "2"}, files={"etc/marker": "inside\n"})
     words = "$(cat /etc/marker) $RANK $WORLD_SIZE $(readlink /proc/self/ns/mnt)"
@@ -214,7 +204,7 @@ def test_the_local_scheduler_runs_ranks_in_one_container_and_leaves_nothing(
 @cases
 def test_the_image_wins_over_its_profile_and_what_it_lacks_is_there(
     environment: dict[str, str], path: str, home: str, tmp_path: Path
-) -> None:
+):
     """Debian's /etc/profile, which a login shell reads, replaces PATH."""
     profile = {"etc/profile": "PATH=/usr/local/bin:/usr/bin:/bin:/usr/games\nexport PATH\n"}
     image = Image(environment=environment, files=profile).write(tmp_path / "i.sqsh")
@@ -236,7 +226,7 @@ def test_the_image_wins_over_its_profile_and_what_it_lacks_is_there(
 
 
 @cases
-def test_enter_sh_refuses_words_that_it_can_not_follow(words: list[str], says: str) -> None:
+def test_enter_sh_refuses_words_that_it_can_not_follow(words: list[str], says: str):
     argv = ["bash", "-p", str(SHELL / "enter.sh"), *words]
     env = {"PATH": os.environ["PATH"], "SLURMD_NODENAME": "node7"}
     result = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
@@ -248,9 +238,7 @@ def test_enter_sh_refuses_words_that_it_can_not_follow(words: list[str], says: s
     "words", [("--environment=/e d/f.toml",), ("--uenv", "pytorch/v2.6:v1", "--view=default")]
 )
 @pytest.mark.parametrize("runtime", ["none", "pyxis"])
-def test_what_a_plugin_puts_around_ranks_is_around_what_describes_them(
-    tmp_path: Path, words: tuple[str, ...], runtime: str
-) -> None:
+def test_what_a_plugin_puts_around_ranks_is_around_what_describes_them(tmp_path, words, runtime):
     image = "" if runtime == "none" else "/i.sqsh"
     draft = draft_in(tmp_path, runtime, image, srun_args=("--network=x", *words, "--label"))
     calls = run_campaign(draft, tmp_path, INSIDE="1")
@@ -262,6 +250,6 @@ def test_what_a_plugin_puts_around_ranks_is_around_what_describes_them(
     assert not set(words) & set(described["host"])
 
 
-def test_without_a_plugin_one_step_describes_node_and_interpreter(tmp_path: Path) -> None:
+def test_without_a_plugin_one_step_describes_node_and_interpreter(tmp_path: Path):
     calls = run_campaign(draft_in(tmp_path, "none", "", srun_args=("--label",)), tmp_path)
     assert [call[call.index("describe") + 1] for call in calls if "describe" in call] == ["both"]

@@ -20,9 +20,7 @@ from tests.kit.drafts import combined, drafted, reference
 from tests.kit.scripts import only_script, sbatch_options
 
 
-def list_costs(
-    folder: Path, *, limit: str = "02:00:00", options: Any = None, **fields: Any
-) -> tuple[request.Cost, ...]:
+def list_costs(folder: Path, *, limit: str = "02:00:00", options: Any = None, **fields: Any):
     fields = {"shape": Shape(2, 8), "precisions": ("fp32",), "device": "gpu", **fields}
     site = reference(folder, slurm={"time_limit": TimeLimit.parse(limit)})
     return request.array_costs(drafted(site, combined(**fields), options=options).campaign.arrays)
@@ -33,7 +31,7 @@ def sum_all(costs: tuple[request.Cost, ...]) -> tuple[float | None, float | None
     return nodes, request.sum_hours(cost.on_devices(cost.hours) for cost in costs)
 
 
-def test_repeats_times_nodes_times_devices_times_the_limit(tmp_path: Path) -> None:
+def test_repeats_times_nodes_times_devices_times_the_limit(tmp_path: Path):
     assert sum_all(list_costs(tmp_path)) == (20.0, 160.0)
     assert sum_all(list_costs(tmp_path, scaling=True)) == (50.0, 10.0 + 40.0 + 80.0 + 160.0)
     assert sum_all(list_costs(tmp_path, repeats=1, precisions=("fp32", "bf16"))) == (8.0, 64.0)
@@ -45,7 +43,7 @@ def test_repeats_times_nodes_times_devices_times_the_limit(tmp_path: Path) -> No
     assert {on: request.hours_unit(list_costs(tmp_path, device=on)) for on in units} == units
 
 
-def test_what_costs_more_is_refused_with_the_sum_and_what_nothing_bounds(tmp_path: Path) -> None:
+def test_what_costs_more_is_refused_with_the_sum_and_what_nothing_bounds(tmp_path: Path):
     costs = list_costs(tmp_path, scaling=True)
     request.refuse_expensive(costs, 290.0)
     with pytest.raises(UsageError, match="up to 290 GPU-hours, more than 289") as caught:
@@ -63,21 +61,17 @@ def test_what_costs_more_is_refused_with_the_sum_and_what_nothing_bounds(tmp_pat
 
 
 @cases
-def test_hours_are_written_as_people_read_them(number: float | None, text: str) -> None:
+def test_hours_are_written_as_people_read_them(number: float | None, text: str):
     assert request.format_hours(number) == text
 
 
-def render_script(
-    folder: Path, *words: str, together: bool = False, **slurm: Any
-) -> tuple[Array, str]:
+def render_script(folder: Path, *words: str, together: bool = False, **slurm: Any):
     site = reference(folder, slurm={"sbatch_args": words, **slurm})
     draft = drafted(site, options={"together": together})
     return draft.campaign.arrays[0], only_script(draft)
 
 
-def retry(
-    array: Array, text: str, exclude: tuple[str, ...] = ("n3", "n4"), limit: str = ""
-) -> tuple[JobRequest, str, list[str]]:
+def retry(array: Array, text: str, exclude: tuple[str, ...] = ("n3", "n4"), limit: str = ""):
     """Return a retry's request, its script and the lines that are new in it."""
     again = request.retry_request(
         array.request, name="job.t1", indices=(2, 4), exclude=exclude, time_limit=limit
@@ -90,7 +84,7 @@ def retry(
     return again, script, added
 
 
-def test_a_retry_adds_options_of_sbatch_and_changes_its_first_attempt(tmp_path: Path) -> None:
+def test_a_retry_adds_options_of_sbatch_and_changes_its_first_attempt(tmp_path: Path):
     array, text = render_script(tmp_path)
     _, script, added = retry(array, text, limit="02:00:00")
     *options, attempt = [line for line in added if "array_name=" not in line]
@@ -105,7 +99,8 @@ def test_a_retry_adds_options_of_sbatch_and_changes_its_first_attempt(tmp_path: 
     again, _, _ = retry(array, text)
     assert (again.comment, again.exclude) == ("mine", "n[7-8],n3,n4")
     assert retry(array, text, exclude=())[0].exclude == "n[7-8]"
-    again, script, added = retry(*render_script(tmp_path, together=True), exclude=())
+    array, text = render_script(tmp_path, together=True)
+    again, script, added = retry(array, text, exclude=())
     assert again.array == ""
     assert "repeats=(2 4)" in added
     assert "--array" not in script
@@ -115,7 +110,7 @@ def test_a_retry_adds_options_of_sbatch_and_changes_its_first_attempt(tmp_path: 
 @pytest.mark.parametrize("exclusive", [True, False], ids=["exclusive", "shared"])
 def test_the_request_on_record_is_what_sbatch_reads_in_the_script(
     tmp_path: Path, words: list[str], exclusive: bool
-) -> None:
+):
     array, text = render_script(tmp_path, *words, exclusive=exclusive, partition="gpu")
     assert request.read_request(sbatch_options(text)) == array.request
     again, script, _ = retry(array, text, limit="2-0")
@@ -123,7 +118,7 @@ def test_the_request_on_record_is_what_sbatch_reads_in_the_script(
 
 
 @pytest.mark.parametrize("name", ["a b", "a %j b"])
-def test_a_request_says_which_campaign_it_writes_to(tmp_path: Path, name: str) -> None:
+def test_a_request_says_which_campaign_it_writes_to(tmp_path: Path, name: str):
     directory = tmp_path / name
     output = f"{directory}/slurm/".replace("%", "%%") + "%A_%a.out"
     own = replace(JobRequest(), output=output)

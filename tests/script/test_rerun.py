@@ -53,11 +53,11 @@ def draft(tmp_path: Path) -> Draft:
 
 
 @given(st.dictionaries(TEXTS, INLINE, max_size=5))
-def test_what_is_written_as_toml_is_read_again(values: dict[str, Any]) -> None:
+def test_what_is_written_as_toml_is_read_again(values: dict[str, Any]):
     assert tomli.loads(toml.format_toml(values)) == values
 
 
-def test_it_is_written_into_the_campaign_and_read_again(draft: Draft) -> None:
+def test_it_is_written_into_the_campaign_and_read_again(draft: Draft):
     path = draft.directory / "campaign.lock.toml"
     lock = rerun.load_lock(path)
     assert lock == draft.lock
@@ -71,7 +71,7 @@ def test_it_is_written_into_the_campaign_and_read_again(draft: Draft) -> None:
     assert "abcdef" not in path.read_text()
 
 
-def test_variables_and_digests_of_what_was_prepared_are_in_it(draft: Draft) -> None:
+def test_variables_and_digests_of_what_was_prepared_are_in_it(draft: Draft):
     variables = {"slurm.account": "SBATCH_ACCOUNT"}
     site = replace(draft.resolved.site, variables={"runs": "HPCBERT_RUNS", **variables})
     materials = (
@@ -89,7 +89,7 @@ def test_variables_and_digests_of_what_was_prepared_are_in_it(draft: Draft) -> N
     assert {name: lock.inputs[name] for name in expected} == expected
 
 
-def test_what_is_otherwise_is_said_by_its_key(draft: Draft, tmp_path: Path) -> None:
+def test_what_is_otherwise_is_said_by_its_key(draft: Draft, tmp_path: Path):
     assert rerun.compare_locks(draft.lock, draft.lock) == ()
     slurm = {"partition": "gpu", "time_limit": TimeLimit.parse("2-0"), "srun_args": ("-v",)}
     other = changed(reference(tmp_path, env={"TZ": "CET"}), slurm=slurm, name="there")
@@ -108,12 +108,10 @@ def test_what_is_otherwise_is_said_by_its_key(draft: Draft, tmp_path: Path) -> N
 
 
 @cases
-def test_what_is_no_lock_file_is_refused(
-    text: str | None, change: tuple[str, str] | None, message: str, hint: str | None, draft: Draft
-) -> None:
+def test_what_is_no_lock_file_is_refused(text, change, message, hint, draft):
     path = draft.directory / "campaign.lock.toml"
     good = path.read_text()
-    path.write_text(re.sub(*change, good, flags=re.DOTALL) if change else text or "")
+    path.write_text(re.sub(change[0], change[1], good, flags=re.DOTALL) if change else text or "")
     with pytest.raises(ConfigError) as refused:
         rerun.load_lock(path)
     assert refused.value.where == str(path)
@@ -123,9 +121,7 @@ def test_what_is_no_lock_file_is_refused(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["lock", "campaign"])
-def test_the_same_is_made_of_it_wherever_the_options_came_from(
-    form: str, draft: Draft, empty_directory: None
-) -> None:
+def test_the_same_is_made_of_it_wherever_the_options_came_from(form, draft, empty_directory):
     """Also options that no point has: a file does not stand in the command line."""
     path = draft.directory / "campaign.lock.toml" if form == "lock" else draft.directory
     result = run("submit", "--like", path, *DRY, "--time", "00:07:00")
@@ -146,9 +142,7 @@ def test_the_same_is_made_of_it_wherever_the_options_came_from(
 
 
 @cases
-def test_the_points_of_a_table_are_planned_again(
-    framework: str, shape: str, fields: dict[str, Any], tmp_path: Path
-) -> None:
+def test_the_points_of_a_table_are_planned_again(framework, shape, fields, tmp_path):
     site, recipe = reference(tmp_path), load(framework)
     first = plan(recipe, site, combined(Shape.parse(shape), **fields))
     protocol, curves = first.protocol, Curves(first.points)
@@ -171,9 +165,7 @@ def test_the_points_of_a_table_are_planned_again(
 
 
 @cases
-def test_a_table_that_a_campaign_would_not_give_is_refused(
-    changes: dict[str, Any] | None, window: tuple[int, ...] | None, keyword: str, tmp_path: Path
-) -> None:
+def test_a_table_that_a_campaign_would_not_give_is_refused(changes, window, keyword, tmp_path):
     group = Group(*("pytorch", "bert-tiny", "fp32", 8), **{"rule": "clock", **(changes or {})})
     more: Any = {}
     if window:

@@ -21,18 +21,14 @@ from tests.kit.scripts import slurm_in, tool
 from tests.kit.waiting import CEILING
 
 
-def draft_preflight(
-    where: Path, shape: str = "4n8g", device: str = "gpu", limit: str = "01:00:00", **options: Any
-) -> Draft:
+def draft_preflight(where, shape="4n8g", device="gpu", limit="01:00:00", **options) -> Draft:
     request = combined(Shape.parse(shape), ("fp32",), device=device, repeats=2)
     site = reference(where, slurm={"time_limit": TimeLimit.parse(limit)})
     site = settled(site, "nccl-tests", options={"program": "/opt/a b/all_reduce_perf"})
     return drafted(site, request, options={"preflight": True, **options})
 
 
-def test_it_is_one_job_on_the_nodes_of_the_largest_point_and_no_point_itself(
-    tmp_path: Path,
-) -> None:
+def test_it_is_one_job_on_the_nodes_of_the_largest_point_and_no_point_itself(tmp_path: Path):
     draft = draft_preflight(tmp_path)
     campaign, check = draft.campaign, draft.campaign.preflight
     assert check is campaign.arrays[-1] is campaign.in_order[0]
@@ -48,9 +44,7 @@ def test_it_is_one_job_on_the_nodes_of_the_largest_point_and_no_point_itself(
 
 
 @pytest.mark.parametrize("device", ["cpu", "auto"])
-def test_without_gpus_for_certain_the_reference_program_measures(
-    tmp_path: Path, device: str
-) -> None:
+def test_without_gpus_for_certain_the_reference_program_measures(tmp_path: Path, device: str):
     draft = draft_preflight(tmp_path, "4n1g", device, "00:10:00")
     check = draft.campaign.arrays[-1]
     assert "--all-reduce 16" in draft.scripts[check.name]
@@ -61,9 +55,7 @@ def test_without_gpus_for_certain_the_reference_program_measures(
 
 
 @cases
-def test_one_node_has_nothing_to_be_compared_with(
-    tmp_path: Path, shape: str, options: dict[str, Any], why: str
-) -> None:
+def test_one_node_has_nothing_to_be_compared_with(tmp_path, shape, options, why):
     with pytest.raises(UsageError, match=why) as caught:
         draft_preflight(tmp_path, shape, "cpu", **options)
     assert "--preflight" in caught.value.hint
@@ -79,9 +71,7 @@ class Check:
         write_campaign(self.draft)
         self.nodes = [f"n{number}" for number in range(1, int(shape[0]) + 1)]
 
-    def run(
-        self, table: str = "", usable: int = 8, **variables: str
-    ) -> tuple[int, dict[str, list[dict[str, Any]]]]:
+    def run(self, table: str = "", usable: int = 8, **variables: str):
         """Run it where `table` has the speed of nodes; return its status and its events by kind."""
         directory = self.draft.directory
         words = {"jobs": "\n".join(self.jobs).format(*[directory] * 3), "usable": usable}
@@ -113,7 +103,7 @@ class Check:
 @cases
 def test_a_node_far_below_the_others_is_named_and_its_neighbours_are_not(
     tmp_path: Path, shape: str, table: str, slow: list[str]
-) -> None:
+):
     check = Check(tmp_path, shape)
     status, events = check.run(table)
     assert status == 0
@@ -128,7 +118,7 @@ def test_a_node_far_below_the_others_is_named_and_its_neighbours_are_not(
 def test_waiting_jobs_keep_away_as_far_as_they_can(
     tmp_path: Path, *, jobs: tuple[str, ...] | None, usable: int, refusal: str | None,
     update: str | None, spared: dict[str, str],
-) -> None:  # fmt: skip
+):  # fmt: skip
     check = Check(tmp_path)
     check.jobs = jobs or check.jobs
     status, events = check.run("n2 9.5", usable, REFUSES=refusal or "")
@@ -145,7 +135,7 @@ def test_waiting_jobs_keep_away_as_far_as_they_can(
 @pytest.mark.parametrize(("limit", "cancelled"), [("00:30:00", []), ("00:00:20", ["51", "52"])])
 def test_at_its_time_limit_it_gives_up_and_not_where_it_may_come_back(
     tmp_path: Path, limit: str, cancelled: list[str]
-) -> None:
+):
     check = Check(tmp_path, "2n8g", limit)
     status, _ = check.run(TERMINATED="1")
     assert status == 143
@@ -154,7 +144,7 @@ def test_at_its_time_limit_it_gives_up_and_not_where_it_may_come_back(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("nodes", ["1234", "13"])
-def test_where_nothing_is_measured_nothing_runs(tmp_path: Path, nodes: str) -> None:
+def test_where_nothing_is_measured_nothing_runs(tmp_path: Path, nodes: str):
     check = Check(tmp_path)
     status, _ = check.run("\n".join(f"n{number} hangs" for number in nodes))
     assert status == 1

@@ -55,21 +55,19 @@ class Node:
     def words(self) -> list[str]:
         return [str(word) for word in self.last_call("exec")["words"]]
 
-    def run(
-        self, program: str, *words: str, stdin: str = "", **variables: str
-    ) -> subprocess.CompletedProcess[str]:
+    def run(self, program: str, *words: str, stdin: str = "", **variables: str):
         env = {"PATH": f"{self.root}/bin:{SYSTEM_PATH}", "HOME": str(self.root / "me"), **variables}
         return subprocess.run(
             ["bash", "-p", str(SHELL / program), *words], env=env, input=stdin, capture_output=True,
             text=True, check=False, timeout=CEILING, cwd=self.root,
         )  # fmt: skip
 
-    def enter(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    def enter(self, *words: str, **variables: str):
         options = ["--with", "apptainer", *NAME, "--scratch", f"{self.root}/s"]
         options += ["--image", str(self.image), "--no-home", "--no-entrypoint"]
         return self.run("enter.sh", "enter", *options, *words, SLURMD_NODENAME="n7", **variables)
 
-    def import_image(self, uri: str = URI, **variables: str) -> subprocess.CompletedProcess[str]:
+    def import_image(self, uri: str = URI, **variables: str):
         stem = "sif@" + parse_reference(URI).stem
         words = ("import", uri, f"{self.root}/images", stem)
         return self.run("image.sh", "--with", "apptainer", *words, **variables)
@@ -82,7 +80,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
     node.run("enter.sh", "remove", "--with", "apptainer", *NAME)
 
 
-def test_a_command_finds_the_images_environment_then_the_hosts(node: Node) -> None:
+def test_a_command_finds_the_images_environment_then_the_hosts(node: Node):
     result = node.enter(
         *("--env", "LISTED", "--", "sh", "-c", 'pwd; env -0; printf "%s" "$*"; exit 7', "sh", "a  b", "$x"),
         BOTH="host", LISTED="l", LINES="one\n'two'", LANG="de_DE.UTF-8",
@@ -99,7 +97,7 @@ def test_a_command_finds_the_images_environment_then_the_hosts(node: Node) -> No
     assert all(set(call["settings"]) <= PLACES for call in node.calls)
 
 
-def test_options_say_what_site_and_recipe_do(node: Node) -> None:
+def test_options_say_what_site_and_recipe_do(node: Node):
     missing = ("--mount", "/nowhere:/x:nofail")
     assert node.enter("--no-writable", *missing, "--", "true").returncode == 0
     assert node.words[1:6] == ["--cleanenv", "--env", "LANG=", "--no-mount", "cwd,tmp"]
@@ -116,7 +114,7 @@ def test_options_say_what_site_and_recipe_do(node: Node) -> None:
     assert list((node.root / "s").glob("*/state/*")) == []
 
 
-def test_singularity_is_run_where_there_is_no_apptainer(node: Node) -> None:
+def test_singularity_is_run_where_there_is_no_apptainer(node: Node):
     # This machine's programs, but its own Apptainer.
     programs = node.root / "programs"
     programs.mkdir()
@@ -131,7 +129,7 @@ def test_singularity_is_run_where_there_is_no_apptainer(node: Node) -> None:
     assert "n7: there is neither apptainer nor singularity on PATH" in result.stderr
 
 
-def test_mounts_with_blanks_and_quotes_arrive_as_they_are(node: Node) -> None:
+def test_mounts_with_blanks_and_quotes_arrive_as_they_are(node: Node):
     odd = node.root / 'a "b" c'
     odd.mkdir()
     mounts = ("--mount", f"{odd}:/x y:ro+nosuid", "--mount", "./an image.sif:/i")
@@ -143,16 +141,14 @@ def test_mounts_with_blanks_and_quotes_arrive_as_they_are(node: Node) -> None:
 
 
 @cases
-def test_what_it_can_not_mount_ends_the_rank_with_the_reason(
-    node: Node, mount: str, says: str
-) -> None:
+def test_what_it_can_not_mount_ends_the_rank_with_the_reason(node: Node, mount: str, says: str):
     result = node.enter("--mount", mount, "--", "true")
     assert result.returncode == 125
     assert f"hpcbert: n7: mount {mount}: " in result.stderr
     assert says in result.stderr
 
 
-def test_an_image_is_pulled_once_and_named_by_its_digest(node: Node) -> None:
+def test_an_image_is_pulled_once_and_named_by_its_digest(node: Node):
     first, again = node.import_image(), node.import_image()
     assert first.returncode == again.returncode == 0, first.stderr
     assert first.stdout == again.stdout
@@ -174,7 +170,7 @@ def test_an_image_is_pulled_once_and_named_by_its_digest(node: Node) -> None:
     assert pull["settings"]["APPTAINER_TMPDIR"] == pull["settings"]["SINGULARITY_TMPDIR"] != ""
 
 
-def test_an_image_that_is_not_to_be_had_leaves_nothing(node: Node) -> None:
+def test_an_image_that_is_not_to_be_had_leaves_nothing(node: Node):
     result = node.import_image("docker://r.io/refuse:1")
     assert result.returncode == 1
     assert "manifest unknown" in result.stderr
@@ -183,10 +179,10 @@ def test_an_image_that_is_not_to_be_had_leaves_nothing(node: Node) -> None:
     assert names == [".sif@r.io_5000+bert+tiny+1.0~failed"]
 
 
-def test_an_image_is_built_in_a_tree_of_its_own(node: Node) -> None:
+def test_an_image_is_built_in_a_tree_of_its_own(node: Node):
     (node.root / "source").mkdir()
 
-    def build(stem: str, commands: str) -> subprocess.CompletedProcess[str]:
+    def build(stem: str, commands: str):
         words = ["build", "build:x", f"{node.root}/images", stem, str(node.image)]
         mount = f"{node.root}/source:/opt/source"
         return node.run("image.sh", "--with", "apptainer", *words, mount, stdin=commands)

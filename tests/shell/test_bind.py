@@ -58,10 +58,7 @@ class Node:
         for file, text in zip(("vendor", "class", "local_cpulist"), (*kind, near), strict=True):
             write_file(self.folder, f"sys/bus/pci/devices/{name}/{file}", text + "\n")
 
-    def ranks(
-        self, shape: str = "1n8g", *, device: str = "gpu", variables: Mapping[str, str] = {},
-        allowed: str = "", **changes: Any,
-    ) -> Ranks:  # fmt: skip
+    def ranks(self, shape="1n8g", *, device="gpu", variables=None, allowed="", **changes) -> Ranks:
         """Return the CPUs and the number of threads of each rank of a node."""
         settings = {"nodes": {"cpus_per_gpu": 16}, "env": {}, "runs": "/runs", **changes}
         site = with_python(reference(self.folder, **settings), self.python)
@@ -74,11 +71,9 @@ class Node:
             text = text.replace("/proc/self/status", str(status))
             write_file(self.folder, f"library/{name}", text)
         command = rank_command(script).replace(str(SHELL), f"{self.folder}/library")
-        return [self._rank(command, n, variables) for n in range(request.shape.gpus_per_node)]
+        return [self._rank(command, n, variables or {}) for n in range(request.shape.gpus_per_node)]
 
-    def _rank(
-        self, command: str, number: int, variables: Mapping[str, str]
-    ) -> tuple[set[int] | None, str]:
+    def _rank(self, command: str, number: int, variables: Mapping[str, str]):
         bound, threads = (self.folder / f"{word}.{number}" for word in ("bound", "threads"))
         bound.unlink(missing_ok=True)
         environment = {
@@ -98,9 +93,7 @@ def are_disjoint(ranks: Ranks) -> bool:
 @pytest.mark.parametrize(
     ("near", "cpus", "threads"), [(SOCKETS, 256, 2), (CROSSED, 64, 1)], ids=["sockets", "crossed"]
 )
-def test_each_rank_has_cpus_near_its_gpu_and_no_other_has_them(
-    near: tuple[str, ...], cpus: int, threads: int, tmp_path: Path
-) -> None:
+def test_each_rank_has_cpus_near_its_gpu_and_no_other_has_them(near, cpus, threads, tmp_path):
     node, share = Node(tmp_path, near, cpus, threads), min(16, cpus // 8)
     ranks = node.ranks()
     assert are_disjoint(ranks)
@@ -116,7 +109,7 @@ def test_each_rank_has_cpus_near_its_gpu_and_no_other_has_them(
         assert node.ranks("1n1g") == ranks[:1]
 
 
-def test_two_threads_of_a_core_are_never_those_of_two_ranks(tmp_path: Path) -> None:
+def test_two_threads_of_a_core_are_never_those_of_two_ranks(tmp_path: Path):
     ranks = Node(tmp_path, SOCKETS, 256, 2).ranks(nodes={"cpus_per_gpu": 24})
     cores = [{cpu % 128 for cpu in cpus or ()} for cpus, _ in ranks]
     assert all(len(core) == 16 for core in cores)
@@ -124,7 +117,7 @@ def test_two_threads_of_a_core_are_never_those_of_two_ranks(tmp_path: Path) -> N
     assert {omp for _, omp in ranks} == {"24"}
 
 
-def test_slurm_s_numbers_say_which_gpus_the_ranks_have(tmp_path: Path) -> None:
+def test_slurm_s_numbers_say_which_gpus_the_ranks_have(tmp_path: Path):
     node = Node(tmp_path, SOCKETS, 256, 2)
     for name in ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS"):
         ranks = node.ranks("1n4g", variables={name: "4,5,6,7", "CUDA_VISIBLE_DEVICES": "0,1,2,3"})
@@ -132,21 +125,21 @@ def test_slurm_s_numbers_say_which_gpus_the_ranks_have(tmp_path: Path) -> None:
         assert all(cpus and cpus <= parse_numbers(SOCKETS[4]) for cpus, _ in ranks)
 
 
-def test_where_nothing_says_what_is_near_the_cpus_are_shared_evenly(tmp_path: Path) -> None:
+def test_where_nothing_says_what_is_near_the_cpus_are_shared_evenly(tmp_path: Path):
     for number, variables in enumerate(({}, {"SLURM_JOB_GPUS": "0,1,2,3,4,5,6,MIG-1[0]"})):
         ranks = Node(tmp_path / str(number), SOCKETS[:4], 64).ranks(variables=variables)
         assert [min(cpus or ()) for cpus, _ in ranks] == list(range(0, 64, 8))
     assert Node(tmp_path, (), 2).ranks(device="cpu", nodes={"cpus_per_gpu": 1}) == [(None, "1")] * 8
 
 
-def test_gpus_of_amd_are_seen_too(tmp_path: Path) -> None:
+def test_gpus_of_amd_are_seen_too(tmp_path: Path):
     node = Node(tmp_path, (), 128)
     for number in range(8):
         node.add(f"0000:{0xC1 - number * 16:02x}:00.0", AMD, f"{number * 16}-{number * 16 + 15}")
     assert [min(cpus or ()) for cpus, _ in node.ranks()] == list(range(112, -1, -16))
 
 
-def test_what_slurm_gave_is_all_that_there_is(tmp_path: Path) -> None:
+def test_what_slurm_gave_is_all_that_there_is(tmp_path: Path):
     node = Node(tmp_path, CROSSED, 64)
     shared: dict[str, Any] = {"slurm": {"exclusive": False}}
     ranks = node.ranks("1n2g", allowed="50-57", **shared)
@@ -155,7 +148,7 @@ def test_what_slurm_gave_is_all_that_there_is(tmp_path: Path) -> None:
     assert {cpus is None for cpus, _ in node.ranks("1n2g", **shared)} == {True}
 
 
-def test_a_site_may_bind_otherwise_or_give_no_cpus(tmp_path: Path) -> None:
+def test_a_site_may_bind_otherwise_or_give_no_cpus(tmp_path: Path):
     node = Node(tmp_path, SOCKETS, 256, 2)
     own = node.ranks("1n2g", device="cpu", nodes={"cpus_per_gpu": 4})
     assert are_disjoint(own)
@@ -177,7 +170,7 @@ def test_a_site_may_bind_otherwise_or_give_no_cpus(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("cpus")
-def test_the_kernel_binds_them(tmp_path: Path) -> None:
+def test_the_kernel_binds_them(tmp_path: Path):
     own = 'grep Cpus_allowed_list: /proc/self/status >"$RECORD.cpus.$SLURM_PROCID"\n'
     python = tool(tmp_path, "python", RECORDER.partition("exit ")[0] + own)
     site = reference(tmp_path, nodes={"cpus_per_gpu": 1}, env={})

@@ -92,7 +92,7 @@ class Node:
 )
 def test_any_bytes_in_the_environment_come_back_and_what_python_masks_bash_masks_too(
     tmp_path_factory: pytest.TempPathFactory, values: list[bytes], texts: list[str]
-) -> None:
+):
     node = Node(tmp_path_factory.mktemp("env"))
     raw: Any = {f"OMP_X{number}": value for number, value in enumerate(values)}
     plain: Any = {f"V{number}": text for number, text in enumerate(texts)}
@@ -104,7 +104,7 @@ def test_any_bytes_in_the_environment_come_back_and_what_python_masks_bash_masks
         assert redact.mask_text(text) == text or environment[name] == redact.MASK
 
 
-def test_secrets_are_not_written(tmp_path: Path) -> None:
+def test_secrets_are_not_written(tmp_path: Path):
     node, rows = Node(tmp_path), read_constant(__file__, "SECRETS")
     variables: Any = {row["name"]: row["value"].format(WORD) for row in rows}
     reference = f"https://me:hf_{WORD}@host/image"
@@ -120,7 +120,7 @@ def test_secrets_are_not_written(tmp_path: Path) -> None:
     assert f"readonly FORMS='(^|[^A-Za-z0-9])({redact.FORMS})'" in SCRIPT
 
 
-def test_the_images_part_is_of_the_container(tmp_path: Path) -> None:
+def test_the_images_part_is_of_the_container(tmp_path: Path):
     node = Node(tmp_path, python=f"#!/bin/bash\ntouch {tmp_path}/started\n")
     host = node.describe("host", NCCL_ALGO="Tree")
     assert (host.returncode, host.stderr) == (0, b"")
@@ -138,9 +138,7 @@ def test_the_images_part_is_of_the_container(tmp_path: Path) -> None:
 
 
 @cases
-def test_a_job_joins_the_lines_of_its_nodes(
-    tmp_path: Path, lines: list[str], expected: dict[str, str]
-) -> None:
+def test_a_job_joins_the_lines_of_its_nodes(tmp_path, lines: list[str], expected):
     (tmp_path / "printed").write_text("".join(f"{line}\n" for line in lines))
     documents = [json.loads(line) for line in Node(tmp_path).gather().splitlines()]
     texts = {data.pop("nodes"): data for data in documents}
@@ -148,7 +146,7 @@ def test_a_job_joins_the_lines_of_its_nodes(
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
-def test_equal_nodes_print_equal_objects(tmp_path: Path) -> None:
+def test_equal_nodes_print_equal_objects(tmp_path: Path):
     node = Node(tmp_path)
     for name in ("n1", "n2"):
         node.describe(SLURMD_NODENAME=name, SLURM_NODEID=name[1:], SLURM_JOB_ID="5", OMP_X="1")
@@ -159,7 +157,7 @@ def test_equal_nodes_print_equal_objects(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("old", ["", "1"])
-def test_gpus_as_nvidia_smi_lists_them(tmp_path: Path, old: str) -> None:
+def test_gpus_as_nvidia_smi_lists_them(tmp_path: Path, old: str):
     node = Node(tmp_path, nvidia_smi=read_constant(__file__, "GPUS"))
     node.describe(OLD=old, OMP_NUM_THREADS="é\x1b[31m")
     host = node.data["host"]
@@ -178,7 +176,7 @@ def test_gpus_as_nvidia_smi_lists_them(tmp_path: Path, old: str) -> None:
     ["exit 9", "echo garbage; kill -9 $$", "printf '\\xff\\0\\x1b[31m'", "exec sleep 300"],
     ids=["fails", "dies", "bytes", "hangs"],
 )
-def test_a_broken_nvidia_smi_only_leaves_the_gpus_out(tmp_path: Path, body: str) -> None:
+def test_a_broken_nvidia_smi_only_leaves_the_gpus_out(tmp_path: Path, body: str):
     node = Node(tmp_path, nvidia_smi=f"#!/bin/bash\n{body}\n")
     began = time.monotonic()
     assert node.describe(script=SCRIPT.replace("PATIENCE=20", "PATIENCE=1")).returncode == 0
@@ -187,9 +185,7 @@ def test_a_broken_nvidia_smi_only_leaves_the_gpus_out(tmp_path: Path, body: str)
 
 
 @cases
-def test_what_a_vendors_tool_prints_is_read(
-    tmp_path: Path, tools: dict[str, str], facts: dict[str, str]
-) -> None:
+def test_what_a_vendors_tool_prints_is_read(tmp_path, tools, facts):
     node = Node(tmp_path, **tools)
     node.describe()
     own = {name: text for name, text in node.fingerprint.facts.items() if name[:3] == "GPU"}
@@ -197,9 +193,7 @@ def test_what_a_vendors_tool_prints_is_read(
 
 
 @pytest.mark.parametrize("name", ["amd-smi", "rocm-smi", "hl-smi"])
-def test_a_tool_that_prints_nothing_is_no_failure_and_on_cpus_none_is_run(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_tool_that_prints_nothing_is_no_failure_and_on_cpus_none_is_run(name, tmp_path):
     for number, text in enumerate(("", "GPU: 0\n", "device,\ncard0,\n", "card0\n", "0,\n")):
         (tmp_path / str(number)).mkdir()
         node = Node(
@@ -212,7 +206,7 @@ def test_a_tool_that_prints_nothing_is_no_failure_and_on_cpus_none_is_run(
     assert not path.exists()
 
 
-def test_variables_of_the_allocation_are_no_difference_between_runs() -> None:
+def test_variables_of_the_allocation_are_no_difference_between_runs():
     hidden = {f"{vendor}_VISIBLE_DEVICES": "0" for vendor in ("CUDA", "HIP", "ROCR", "HABANA")}
     environment = {**hidden, "HIP_FORCE_DEV_KERNARG": "1", "HSA_XNACK": "0"}
     line = {"nodes": "n1", "host": {}, "image": {"environment": environment}}

@@ -51,7 +51,7 @@ def end_in_queue(record: JobRecord, state: str, detail: str = "") -> RepeatState
 
 
 @pytest.mark.parametrize("way", ["array", "no scancel", "one job"])
-def test_if_five_are_enough_those_after_them_leave_the_queue(tmp_path: Path, way: str) -> None:
+def test_if_five_are_enough_those_after_them_leave_the_queue(tmp_path: Path, way: str):
     request = combined(Shape(1, 1), ("fp32",), repeats=8, precision_of_median=0.01)
     draft = drafts.drafted(tmp_path, request, options={"together": way == "one job"})
     (array,) = draft.campaign.arrays
@@ -102,7 +102,7 @@ def test_if_five_are_enough_those_after_them_leave_the_queue(tmp_path: Path, way
 )
 def test_a_repeat_is_held_back_if_none_of_the_baseline_ended_well(
     tmp_path: Path, repeats: list[list[str]], holds: bool
-) -> None:
+):
     draft = drafts.curve(tmp_path, ("fp32",), repeats=2, stop_on_failure=True)
     write_campaign(draft)
     first, last = draft.campaign.arrays
@@ -119,7 +119,7 @@ def test_a_repeat_is_held_back_if_none_of_the_baseline_ended_well(
         assert record.end_state.detail == text
 
 
-def test_each_precision_has_a_baseline_of_its_own(tmp_path: Path) -> None:
+def test_each_precision_has_a_baseline_of_its_own(tmp_path: Path):
     draft = drafts.curve(tmp_path, repeats=2, stop_on_failure=True)
     for array in draft.campaign.arrays:
         base = array.point.key.replace("1n2g", "1n1g")

@@ -34,7 +34,7 @@ def choose_place(scratch: Path, name: str = "hpcbert-7") -> Path:
 
 
 @pytest.mark.parametrize("kind", ["directory", "link", "file"])
-def test_where_it_is_taken_another_is_found_by_every_rank(tmp_path: Path, kind: str) -> None:
+def test_where_it_is_taken_another_is_found_by_every_rank(tmp_path: Path, kind: str):
     base = f"hpcbert-{os.geteuid()}"
     assert choose_place(tmp_path) == tmp_path / base
     shutil.rmtree(tmp_path / base)

@@ -101,7 +101,7 @@ def host() -> Iterator[Host]:
         yield Host(person, registry)
 
 
-def test_the_image_has_its_digest_in_its_name_and_a_pointer(host: Host) -> None:
+def test_the_image_has_its_digest_in_its_name_and_a_pointer(host: Host):
     path, _ = finish(host.ask(host.uri.replace("//", "//somebody@")))
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
     assert path == host.images / f"{STEM}+{sha256[:12]}.sqsh"
@@ -120,9 +120,7 @@ def test_the_image_has_its_digest_in_its_name_and_a_pointer(host: Host) -> None:
     host.expect_nothing_half_done()
 
 
-def test_eight_at_once_are_one_import_which_is_not_thought_dead_when_it_takes_long(
-    host: Host,
-) -> None:
+def test_eight_at_once_are_one_import_which_is_not_thought_dead_when_it_takes_long(host: Host):
     host.registry.delay = 4.5
     children = [host.ask(HPCBERT_STALE_AFTER="4") for _ in range(8)]
     (path,) = {finish(child)[0] for child in children}
@@ -131,9 +129,7 @@ def test_eight_at_once_are_one_import_which_is_not_thought_dead_when_it_takes_lo
     host.expect_nothing_half_done()
 
 
-def test_two_imports_of_an_image_are_the_same_file_with_the_times_of_its_layers(
-    host: Host, tmp_path: Path
-) -> None:
+def test_two_imports_of_an_image_are_the_same_file_with_the_times_of_its_layers(host, tmp_path):
     for name, year in (("old.py", 2019), ("new.py", 2022)):
         (tmp_path / name).write_text("")
         moment = datetime(year, 6, 1, tzinfo=timezone.utc).timestamp()
@@ -154,9 +150,7 @@ def test_two_imports_of_an_image_are_the_same_file_with_the_times_of_its_layers(
     assert {name: days[name] for name in expected} == expected
 
 
-def test_when_the_importer_is_killed_the_next_ends_what_it_started_and_imports(
-    host: Host,
-) -> None:
+def test_when_the_importer_is_killed_the_next_ends_what_it_started_and_imports(host: Host):
     child, orphans = host.ask_slowly()
     os.kill(child.pid, signal.SIGKILL)
     child.wait(timeout=CEILING)
@@ -170,7 +164,7 @@ def test_when_the_importer_is_killed_the_next_ends_what_it_started_and_imports(
     ended(child)
 
 
-def test_without_a_next_one_the_orphans_end_as_well(host: Host) -> None:
+def test_without_a_next_one_the_orphans_end_as_well(host: Host):
     child, _ = host.ask_slowly(HPCBERT_STALE_AFTER="2")
     os.kill(child.pid, signal.SIGKILL)
     until(lambda: not host.processes("mksquashfs"), "the orphans go on")
@@ -180,9 +174,7 @@ def test_without_a_next_one_the_orphans_end_as_well(host: Host) -> None:
     assert result.returncode != 0  # they were ended, and did not end
 
 
-def test_when_enroot_alone_is_killed_nothing_of_it_goes_on_and_those_that_wait_import(
-    host: Host,
-) -> None:
+def test_when_enroot_alone_is_killed_nothing_of_it_goes_on_and_those_that_wait_import(host: Host):
     child, _ = host.ask_slowly()
     waiting = host.ask()
     assert waiting.stderr is not None
@@ -197,7 +189,7 @@ def test_when_enroot_alone_is_killed_nothing_of_it_goes_on_and_those_that_wait_i
     host.expect_nothing_half_done()
 
 
-def test_one_killed_on_another_host_is_known_by_its_silence(host: Host) -> None:
+def test_one_killed_on_another_host_is_known_by_its_silence(host: Host):
     host.lock_elsewhere()
     _, text = finish(host.ask(HPCBERT_STALE_AFTER="2"))
     assert "waiting for" in text
@@ -206,7 +198,7 @@ def test_one_killed_on_another_host_is_known_by_its_silence(host: Host) -> None:
     assert host.registry.pulls("bert/tiny") == 1
 
 
-def test_who_waits_for_one_that_fails_does_not_try_the_same_again(host: Host) -> None:
+def test_who_waits_for_one_that_fails_does_not_try_the_same_again(host: Host):
     lock = host.lock_elsewhere()
     child = host.ask()
     assert child.stderr is not None
@@ -217,7 +209,7 @@ def test_who_waits_for_one_that_fails_does_not_try_the_same_again(host: Host) ->
     assert host.registry.requests == []
 
 
-def test_failure_and_termination_leave_no_image(host: Host) -> None:
+def test_failure_and_termination_leave_no_image(host: Host):
     assert "404" in finish(host.ask(host.registry.uri("bert/none:1.0")), status=1)[1]
     host.expect_nothing_half_done(f".{STEM}~failed")
     host.registry.delay = CEILING
@@ -229,7 +221,7 @@ def test_failure_and_termination_leave_no_image(host: Host) -> None:
     assert not list(host.images.glob("[!.]*"))
 
 
-def test_a_directory_that_can_not_be_locked_is_reported(host: Host) -> None:
+def test_a_directory_that_can_not_be_locked_is_reported(host: Host):
     host.images.mkdir(mode=0o555)
     _, text = finish(host.ask(), status=1)
     assert "can't be locked" in text
@@ -238,12 +230,12 @@ def test_a_directory_that_can_not_be_locked_is_reported(host: Host) -> None:
 
 
 @cases
-def test_wrong_arguments_are_refused(host: Host, uri: str, stem: str) -> None:
+def test_wrong_arguments_are_refused(host: Host, uri: str, stem: str):
     assert "hunter2" not in finish(host.ask(uri, stem), status=64)[1]
     assert not host.images.exists()
 
 
-def test_no_credential_that_enroot_prints_is_passed_on(host: Host) -> None:
+def test_no_credential_that_enroot_prints_is_passed_on(host: Host):
     fake = host.root / "enroot"
     fake.write_text(
         "#!/bin/bash\n[[ $1 == import ]] || exit 1\n"
@@ -259,7 +251,7 @@ def test_no_credential_that_enroot_prints_is_passed_on(host: Host) -> None:
     assert "hunter2" not in text + "".join(texts)
 
 
-def test_an_image_is_built_by_commands_on_a_base_up_to_the_first_that_fails(host: Host) -> None:
+def test_an_image_is_built_by_commands_on_a_base_up_to_the_first_that_fails(host: Host):
     host.person.need_namespaces()
     base = str(Image().write(host.root.parent / "base.sqsh"))
     words = ("build", "build:tiny", str(host.images), "tiny+built", base)

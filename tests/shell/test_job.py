@@ -37,7 +37,7 @@ def run_bash(program: str, *files: str) -> list[str]:
 
 @pytest.mark.parametrize("file", ["pyxis.bash", "joined.bash"])
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
-def test_a_container_gets_no_driver_for_ranks_on_the_cpu(file: str, device: str) -> None:
+def test_a_container_gets_no_driver_for_ranks_on_the_cpu(file: str, device: str):
     show = 'echo "${NVIDIA_VISIBLE_DEVICES-unset}"; printf "%s\\n" "${handed_over[@]}"'
     sources = f'. "$library/job.bash"\nhanded_over=(SITE_VARIABLE)\n. "$library/{file}"\n'
     driver, *names = run_bash(f"{SETTINGS}device={device}\n{sources}{show}")
@@ -50,7 +50,7 @@ def test_a_container_gets_no_driver_for_ranks_on_the_cpu(file: str, device: str)
 
 @pytest.mark.parametrize("file", ["pyxis.bash", "joined.bash"])
 @pytest.mark.parametrize(("status", "lines"), [(0, 0), (1, 0), (124, 1), (137, 1)], ids=str)
-def test_a_removal_that_was_cut_on_a_node_is_reported(file: str, status: int, lines: int) -> None:
+def test_a_removal_that_was_cut_on_a_node_is_reported(file: str, status: int, lines: int):
     leave = f"timeout() {{ return {status}; }}\nleave 2>&1 || true"
     more = f'. "$library/job.bash"\n. "$library/{file}"\nstep=() SLURM_JOB_NODELIST=n[1-4]\n'
     printed = run_bash(f"{SETTINGS}device=cpu\n{more}{leave}")
@@ -59,9 +59,7 @@ def test_a_removal_that_was_cut_on_a_node_is_reported(file: str, status: int, li
 
 
 @cases
-def test_a_container_keeps_of_a_login_what_its_image_lacks(
-    image: str | None, added: list[str], tmp_path: Path
-) -> None:
+def test_a_container_keeps_of_a_login_what_its_image_lacks(image, added: list[str], tmp_path):
     file = tmp_path / "environment"
     if image is not None:
         file.write_text(image)
@@ -72,7 +70,7 @@ def test_a_container_keeps_of_a_login_what_its_image_lacks(
 
 
 @cases
-def test_an_interface_reaches_the_ranks_libraries(device: str, names: list[str]) -> None:
+def test_an_interface_reaches_the_ranks_libraries(device: str, names: list[str]):
     program = f"""nodes=1 tasks=1 device={device} handed_over=() node_names=(n1) step=() interface=ib0
 choose_on_interface
 printf '%s\\n' "${{handed_over[@]}}"
@@ -83,7 +81,7 @@ for name in "${{handed_over[@]}}"; do declare -p "$name"; done
 
 
 @pytest.mark.slow
-def test_variables_of_the_caller_change_nothing(tmp_path: Path) -> None:
+def test_variables_of_the_caller_change_nothing(tmp_path: Path):
     """Neither those with the library's names, nor pyxis', which would reach a step."""
     site = with_python(reference(tmp_path), tool(tmp_path, "python", scripts.RECORDER))
     draft = drafted(site, shape="1n1g", scheduler="slurm")
@@ -101,9 +99,7 @@ def test_variables_of_the_caller_change_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @cases
-def test_a_repeat_of_one_rank_starts_few_programs(
-    scheduler: str, programs: dict[str, int], tmp_path: Path
-) -> None:
+def test_a_repeat_of_one_rank_starts_few_programs(scheduler, programs, tmp_path):
     """Each takes milliseconds, five times."""
     real, started = tool(tmp_path, "recorder", scripts.RECORDER), tmp_path / "started"
     (tmp_path / "python").symlink_to(real)
@@ -129,14 +125,12 @@ def test_a_repeat_of_one_rank_starts_few_programs(
 
 
 @cases
-def test_a_function_prints(files: list[str], program: str, lines: list[str]) -> None:
+def test_a_function_prints(files: list[str], program: str, lines: list[str]):
     assert run_bash(program, *files) == lines
 
 
 @cases
-def test_a_rank_takes_its_gpu_among_those_it_sees(
-    shown: str, rank: int, devices: int, device: str
-) -> None:
+def test_a_rank_takes_its_gpu_among_those_it_sees(shown: str, rank: int, devices: int, device: str):
     program = f"""unset CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES HPCBERT_DEVICE
 {shown} SLURM_LOCALID={rank} SLURM_PROCID={rank + 1} tasks=4 devices={devices}
 find_device
@@ -150,9 +144,7 @@ echo "$HPCBERT_DEVICE"
     [((1, 2, 3, 4), ["5 names"]), (tuple(range(8, 78)), ["65 names", "7 names"]), ((5, 7, 8), ["4 names", *["2 names"] * 3])],
     ids=["one call", "two calls", "one is unknown"],
 )  # fmt: skip
-def test_all_nodes_are_resolved_in_few_calls(
-    nodes: tuple[int, ...], calls: list[str], tmp_path: Path
-) -> None:
+def test_all_nodes_are_resolved_in_few_calls(nodes, calls: list[str], tmp_path):
     names = " ".join(f"n{number}" for number in nodes)
     resolver = read_constant(__file__, "RESOLVER").format(calls=tmp_path / "calls")
     expected = ["" if number == 7 else f"10.0.0.{number}" for number in nodes]
@@ -163,9 +155,7 @@ def test_all_nodes_are_resolved_in_few_calls(
 
 
 @pytest.mark.parametrize(("nodes", "in_file"), [(7000, False), (8200, True)])
-def test_a_list_too_long_for_a_variable_is_in_a_file(
-    nodes: int, in_file: bool, tmp_path: Path
-) -> None:
+def test_a_list_too_long_for_a_variable_is_in_a_file(nodes: int, in_file: bool, tmp_path: Path):
     (tmp_path / "env").mkdir()
     program = f"""
 handed_over=() nodes={nodes} campaign={tmp_path} point=p attempt=1 SLURM_JOB_ID=5
@@ -185,16 +175,14 @@ done
 
 
 @cases
-def test_a_step_ends_with_the_status_of_the_task_that_failed_first(
-    code: int, line: str, status: int, tmp_path: Path
-) -> None:
+def test_a_step_ends_with_the_status_of_the_task_that_failed_first(code, line, status, tmp_path):
     (tmp_path / "a.srun").write_text(f"{line}\n" if line else "")
     printed = run_bash(f"log={tmp_path}/a.log\nsettle {code} 2>&1 || echo $?", "slurm.bash")
     assert printed == [*([line] if line else []), *([str(status)] if status else [])]
     assert not (tmp_path / "a.srun").exists()
 
 
-def test_a_pause_is_recorded_in_seconds(tmp_path: Path) -> None:
+def test_a_pause_is_recorded_in_seconds(tmp_path: Path):
     pauses = "report_pause 1234 signal\nreport_pause 605 sum"
     run_bash(f"status={tmp_path}/status attempt=2\n{pauses}", "job.bash")
     lines = [json.loads(line) for line in (tmp_path / "status").read_text().splitlines()]
@@ -206,7 +194,7 @@ def test_a_pause_is_recorded_in_seconds(tmp_path: Path) -> None:
 
 
 @cases
-def test_a_gap_in_the_clock_is_a_pause(missing: int, continued: int, seconds: list[int]) -> None:
+def test_a_gap_in_the_clock_is_a_pause(missing: int, continued: int, seconds: list[int]):
     program = f"""report_pause() {{ echo "$1"; }}
 queued_for=0 continued={continued} begun=0 short=0 seen=0
 look_at_time
@@ -222,7 +210,7 @@ SEARCH = "attempt=0 repeat=1 search=record.jsonl point=p granularity=8 most=4096
 @cases
 def test_the_largest_batch_is_the_last_that_fits_of_those_tried(
     start: int | None, room: int, tried: str, largest: int, tmp_path: Path
-) -> None:
+):
     program = f"""{SEARCH}{tmp_path} tried='' start={start or 32}
 run_probe() {{
   tried+=" $1"
@@ -239,9 +227,7 @@ echo "tried:$tried" "$batch"
 
 
 @cases
-def test_a_lack_of_memory_is_read_from_status_or_log(
-    code: int, log: str, says: str | None, tmp_path: Path
-) -> None:
+def test_a_lack_of_memory_is_read_from_status_or_log(code, log, says, tmp_path):
     (tmp_path / "log").write_text(f"{log}\n")
     settings = f"{SEARCH}{tmp_path} exits='17 18' memory='out of memory'"
     program = f"{settings}\ntoo_large {code} {tmp_path}/log || true"
@@ -249,9 +235,7 @@ def test_a_lack_of_memory_is_read_from_status_or_log(
 
 
 @cases
-def test_a_repeat_is_spared_if_those_that_ended_are_enough(
-    ended: int, code: int, result: str, last: str | None, tmp_path: Path
-) -> None:
+def test_a_repeat_is_spared_if_those_that_ended_are_enough(ended, code, result, last, tmp_path):
     (tmp_path / "status").mkdir()
     for repeat in range(1, ended + 1):
         path = tmp_path / "status" / f"p.{repeat}.jsonl"
@@ -268,7 +252,7 @@ if enough 9 >&2 2>/dev/null; then echo spared; else echo runs; fi
 
 
 @pytest.mark.parametrize("limit", ["8000000", "unlimited"])
-def test_a_node_reports_a_limit_of_the_address_space(limit: str, tmp_path: Path) -> None:
+def test_a_node_reports_a_limit_of_the_address_space(limit: str, tmp_path: Path):
     (tmp_path / "scripts").mkdir()
     (tmp_path / "scripts/look.sh").touch()
     look = f"bash \"$library/look.sh\" node '{tmp_path}' '{tmp_path}' ''"
@@ -277,7 +261,7 @@ def test_a_node_reports_a_limit_of_the_address_space(limit: str, tmp_path: Path)
     assert ("warn" in row.split("\t")) == (limit != "unlimited")
 
 
-def test_no_two_files_that_a_script_sources_define_one_function() -> None:
+def test_no_two_files_that_a_script_sources_define_one_function():
     # Of each of these, a script sources one.
     alternatives = [{"local.bash", "slurm.bash"}, {"joined.bash", "pyxis.bash"}]
     files_of_function = defaultdict(set)
@@ -291,7 +275,7 @@ def test_no_two_files_that_a_script_sources_define_one_function() -> None:
 
 @pytest.mark.slow
 @pytest.mark.needs("shellcheck")
-def test_the_library_is_clean_for_shellcheck_as_it_lies() -> None:
+def test_the_library_is_clean_for_shellcheck_as_it_lies():
     files = [str(path) for path in sorted(Path(SHELL).iterdir())]
     words = ["shellcheck", "--norc", *files]
     result = subprocess.run(words, capture_output=True, text=True, check=False, timeout=CEILING)

@@ -44,7 +44,7 @@ def run_job(
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "127.0.0.1", "::"])
-def test_a_port_that_somebody_has_is_passed_over(address: str, tmp_path: Path) -> None:
+def test_a_port_that_somebody_has_is_passed_over(address: str, tmp_path: Path):
     text = only_script(drafted(reference(tmp_path), shape="1n2g", scheduler="slurm"))
     (sizes,) = re.findall(r"^nodes=.*$", text, re.MULTILINE)
 
@@ -70,7 +70,7 @@ def test_a_port_that_somebody_has_is_passed_over(address: str, tmp_path: Path) -
 
 
 @cases
-def test_nodes_have_addresses_of_one_kind(four: str, six: str, chosen: str, tmp_path: Path) -> None:
+def test_nodes_have_addresses_of_one_kind(four: str, six: str, chosen: str, tmp_path: Path):
     answer = f'case $1:$2 in ahostsv4:*) echo "{four}" ;; ahostsv6:*) echo "{six}" ;; esac'
     tools = {"getent": answer, "ip": answer}
     message, words, _ = run_job(tmp_path, "2n1g", "slurm", tools=tools, status=int(not chosen))
@@ -84,9 +84,7 @@ def test_nodes_have_addresses_of_one_kind(four: str, six: str, chosen: str, tmp_
 
 
 @cases
-def test_a_notice_of_scontrol_is_not_a_node(
-    nodelist: str, names: str, expected: str, tmp_path: Path
-) -> None:
+def test_a_notice_of_scontrol_is_not_a_node(nodelist, names, expected, tmp_path):
     tool(tmp_path, "scontrol", f"#!/bin/bash\ncat <<'END'\n{names}\nEND\n")
     settings = f"nodes=2 tasks=2 SLURM_JOB_ID=5 SLURM_JOB_NODELIST='{nodelist}'"
     words = 'run_preflight() { :; }; choose_addresses() { echo "${node_names[*]}"; exit; }'
@@ -99,9 +97,7 @@ def test_a_notice_of_scontrol_is_not_a_node(
     assert (result.returncode == 0) == ("names" not in expected)
 
 
-def run_on_interface(
-    folder: Path, ip: str, shape: str = "2n1g", status: int = 0
-) -> tuple[str, list[str]]:
+def run_on_interface(folder: Path, ip: str, shape: str = "2n1g", status: int = 0):
     """Run a script where the interface is ib0 and `ip` answers so on each node, by SLURM_NODEID."""
     # The stand-in runs a step on one node, whatever it is asked for.
     nodes = 'for SLURM_NODEID in 0 1; do export SLURM_NODEID; "${@:6}"; done; exit'
@@ -111,7 +107,7 @@ def run_on_interface(
     return run_job(folder, shape, "slurm", tools=tools, **settings)[:2]
 
 
-def test_an_interface_may_have_ipv6_alone_and_one_rank_needs_none(tmp_path: Path) -> None:
+def test_an_interface_may_have_ipv6_alone_and_one_rank_needs_none(tmp_path: Path):
     both = 'if [[ $1 == -6 ]]; then echo "2: ib0 inet6 fd00:5::7/64 scope global"; fi'
     _, words = run_on_interface(tmp_path, both)
     assert "HPCBERT_NODE_IPS=fd00:5::7,fd00:5::7" in words
@@ -119,9 +115,7 @@ def test_an_interface_may_have_ipv6_alone_and_one_rank_needs_none(tmp_path: Path
 
 
 @pytest.mark.parametrize("shape", ["2n1g", "1n2g"])
-def test_the_node_that_lacks_the_interface_is_named_with_what_it_has(
-    shape: str, tmp_path: Path
-) -> None:
+def test_the_node_that_lacks_the_interface_is_named_with_what_it_has(shape: str, tmp_path: Path):
     node = "0" if shape == "2n1g" else "none"
     ip = f'if [[ $1 == -4 && $SLURM_NODEID == {node} ]]; then echo "2: ib0 inet 10.0.0.7/24"; fi'
     message, _ = run_on_interface(tmp_path, ip, shape, status=1)
@@ -132,7 +126,7 @@ def test_the_node_that_lacks_the_interface_is_named_with_what_it_has(
 
 
 @pytest.mark.parametrize("recipe", ["tf2", "perfzero", "paddle18"])
-def test_an_address_before_a_port_stands_in_brackets(recipe: str, tmp_path: Path) -> None:
+def test_an_address_before_a_port_stands_in_brackets(recipe: str, tmp_path: Path):
     world, own = World(recipe, tmp_path), load(recipe)
     preset = own.protocols.get("gpu" if recipe == "perfzero" else "") or presets(own)[0][0]
     case = Case(Shape(2, 8), preset, (preset.precisions or own.precisions)[0])
@@ -143,7 +137,7 @@ def test_an_address_before_a_port_stands_in_brackets(recipe: str, tmp_path: Path
     assert addresses == ["[fd00::1]:12345", "[fd00::2]:12345"]
 
 
-def test_oneflow_s_nodes_meet_at_the_job_s_own_port(tmp_path: Path) -> None:
+def test_oneflow_s_nodes_meet_at_the_job_s_own_port(tmp_path: Path):
     world = World("oneflow", tmp_path)
     case = Case(Shape(2, 8), *presets(load("oneflow"))[0])
     assert "--ctrl_port=12345" in world.run(world.render(case)).calls[-1]
@@ -151,7 +145,7 @@ def test_oneflow_s_nodes_meet_at_the_job_s_own_port(tmp_path: Path) -> None:
     assert "--ctrl_port=50051" in world.run(world.render(named)).calls[-1]
 
 
-def test_a_page_cache_is_dropped_where_the_site_says_how(tmp_path: Path) -> None:
+def test_a_page_cache_is_dropped_where_the_site_says_how(tmp_path: Path):
     program = '#!/bin/bash\nprintf "%s\\n" "$@" >>"$RECORD.dropped"\n'
     dropper = str(tool(tmp_path / "a b", "drop", program))
     nodes = {"drop_caches": (dropper, "vm.drop_caches=3", "two words")}
@@ -163,7 +157,7 @@ def test_a_page_cache_is_dropped_where_the_site_says_how(tmp_path: Path) -> None
     assert "caches=" not in only_script(drafted(reference(tmp_path)))
 
 
-def test_nccl_writes_its_rings_once_beside_the_log_unless_somebody_set_it(tmp_path: Path) -> None:
+def test_nccl_writes_its_rings_once_beside_the_log_unless_somebody_set_it(tmp_path: Path):
     _, first, _ = run_job(tmp_path)
     other = (tmp_path / "record.env.1").read_text().split("\0")
     assert "NCCL_DEBUG=INFO" in first
@@ -176,9 +170,7 @@ def test_nccl_writes_its_rings_once_beside_the_log_unless_somebody_set_it(tmp_pa
 
 
 @cases
-def test_a_whole_node_has_its_memory(
-    exclusive: bool, memory: str, words: tuple[str, ...], expected: str | None, tmp_path: Path
-) -> None:
+def test_a_whole_node_has_its_memory(exclusive, memory, words, expected, tmp_path):
     slurm = {"exclusive": exclusive, "memory": memory, "sbatch_args": words}
     text = only_script(drafted(reference(tmp_path, slurm=slurm), scheduler="slurm"))
     lines = [line for line in text.splitlines() if line.startswith("#SBATCH --mem=")]
@@ -186,7 +178,7 @@ def test_a_whole_node_has_its_memory(
     assert lines == ([f"#SBATCH --mem={expected}"] if expected else texts)
 
 
-def test_a_job_writes_down_that_its_ranks_saw_one_gpu_each(tmp_path: Path) -> None:
+def test_a_job_writes_down_that_its_ranks_saw_one_gpu_each(tmp_path: Path):
     for shown, apart in (("0", True), ("0,1", None)):
         env = {"CUDA_VISIBLE_DEVICES": shown}
         *_, own = run_job(tmp_path / shown, "1n2g", "slurm", env=env)
@@ -195,9 +187,7 @@ def test_a_job_writes_down_that_its_ranks_saw_one_gpu_each(tmp_path: Path) -> No
 
 
 @cases
-def test_little_locked_memory_is_reported_where_there_is_infiniband(
-    state: str, limit: str, warned: bool, tmp_path: Path
-) -> None:
+def test_little_locked_memory_is_reported_where_there_is_infiniband(state, limit, warned, tmp_path):
     world = World("pytorch", tmp_path)
     script = world.render(Case(Shape(2, 1), *presets(load("pytorch"))[0], device="gpu"))
     if state:

@@ -33,9 +33,7 @@ def answer_as_srun(release: int) -> Outcome:
     return Outcome(("srun",), 0, HEAD + text)
 
 
-def draft_with_image(
-    tmp_path: Path, image: str = "/image.sqsh", *, clusters: str = "", **container: Any
-) -> Draft:
+def draft_with_image(tmp_path, image="/image.sqsh", *, clusters="", **container) -> Draft:
     slurm = {"sbatch_args": (f"--clusters={clusters}",) if clusters else ()}
     container = {"runtime": "pyxis", **container}
     site = reference(tmp_path, scheduler="slurm", container=container, slurm=slurm)
@@ -60,9 +58,7 @@ def check_draft(draft: Draft, answer: Outcome) -> tuple[Finding, list[Finding]]:
 
 @pytest.mark.parametrize("entrypoint", [True, False])
 @pytest.mark.parametrize("home", [True, False])
-def test_the_options_asked_for_are_those_of_the_script(
-    tmp_path: Path, *, home: bool, entrypoint: bool
-) -> None:
+def test_the_options_asked_for_are_those_of_the_script(tmp_path, *, home, entrypoint):
     draft = draft_with_image(tmp_path, IMAGE, home=home, entrypoint=entrypoint, remap_root=home)
     text = only_script(draft) + (SHELL / "pyxis.bash").read_text()
     used = set(re.findall(r"--((?:no-)?container-[a-z-]+)", text))
@@ -73,9 +69,7 @@ def test_the_options_asked_for_are_those_of_the_script(
 
 
 @cases
-def test_an_older_pyxis_is_named_with_what_it_lacks(
-    release: int, lacks: list[str], tmp_path: Path
-) -> None:
+def test_an_older_pyxis_is_named_with_what_it_lacks(release: int, lacks: list[str], tmp_path: Path):
     finding, (other,) = check_draft(draft_with_image(tmp_path), answer_as_srun(release))
     assert (finding.status, finding.code, finding.remedy) == ("fail", "pyxis", "--runtime enroot")
     assert finding.detail.endswith(" and ".join(f"--{name}" for name in lacks))
@@ -97,20 +91,18 @@ def test_an_older_pyxis_is_named_with_what_it_lacks(
     ],
     ids=["0.15", "0.24", "no srun", "no answer", "no plugin"],
 )
-def test_a_submit_host_that_can_not_tell_refuses_nothing(
-    answer: Outcome, status: str, detail: str, tmp_path: Path
-) -> None:
+def test_a_submit_host_that_can_not_tell_refuses_nothing(answer, status, detail, tmp_path):
     finding, others = check_draft(draft_with_image(tmp_path), answer)
     assert (finding.status, detail in finding.detail) == (status, True)
     assert [other.status for other in others] == ([] if status == "ok" else ["warn"])
 
 
-def test_the_srun_of_another_cluster_is_not_asked(tmp_path: Path) -> None:
+def test_the_srun_of_another_cluster_is_not_asked(tmp_path: Path):
     finding, _ = check_draft(draft_with_image(tmp_path, clusters="far"), answer_as_srun(14))
     assert (finding.status, finding.detail) == ("warn", "not checked: jobs run on cluster far")
 
 
-def test_an_image_that_every_node_would_import_is_named_once(tmp_path: Path) -> None:
+def test_an_image_that_every_node_would_import_is_named_once(tmp_path: Path):
     _, (finding,) = check_draft(draft_with_image(tmp_path, IMAGE), answer_as_srun(24))
     assert finding.status == "warn"
     assert finding.detail.startswith(f"{IMAGE} is not prepared")

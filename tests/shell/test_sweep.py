@@ -82,9 +82,7 @@ def place(tmp_path: Path) -> Place:
 
 
 @EVERY
-def test_a_job_removes_its_container_and_what_dead_jobs_of_any_runtime_left(
-    place: Place, runtime: str
-) -> None:
+def test_a_job_removes_its_container_and_what_dead_jobs_of_any_runtime_left(place, runtime):
     data, tool_data, state = place.folders
     own = fill(place.container_path(runtime))
     dead = [
@@ -104,9 +102,7 @@ def test_a_job_removes_its_container_and_what_dead_jobs_of_any_runtime_left(
 
 
 @EVERY
-def test_what_the_limit_cuts_has_no_usable_name_and_goes_with_the_next_job(
-    place: Place, runtime: str
-) -> None:
+def test_what_the_limit_cuts_has_no_usable_name_and_goes_with_the_next_job(place, runtime):
     tree = fill(place.container_path(runtime))
     (line,) = place.remove(runtime, HPCBERT_REMOVAL_LIMIT="0").splitlines()
     assert not tree.exists()
@@ -119,7 +115,7 @@ def test_what_the_limit_cuts_has_no_usable_name_and_goes_with_the_next_job(
 
 
 @pytest.mark.needs("users")
-def test_a_deletion_that_takes_too_long_or_is_refused_is_reported(place: Place) -> None:
+def test_a_deletion_that_takes_too_long_or_is_refused_is_reported(place: Place):
     fill(place.container_path("pyxis"))
     tool(place.folder / "bin", "rm", "#!/bin/bash\nexec sleep 600\n")
     assert "removal was cut after" in place.remove("pyxis", HPCBERT_REMOVAL_LIMIT="1")
@@ -132,7 +128,7 @@ def test_a_deletion_that_takes_too_long_or_is_refused_is_reported(place: Place) 
     assert "hpcbert-5 stays" in place.remove("pyxis")
 
 
-def test_the_time_before_a_deletion_counts_too(place: Place) -> None:
+def test_the_time_before_a_deletion_counts_too(place: Place):
     """A script gives its last step 60 s in all: questions about other jobs take their part."""
     tree = fill(place.container_path("pyxis"))
     program = (
@@ -145,7 +141,7 @@ def test_the_time_before_a_deletion_counts_too(place: Place) -> None:
     assert name.startswith(f"hpcbert-removed.{NODE}.")
 
 
-def test_jobs_that_sweep_at_once_remove_everything_once(place: Place) -> None:
+def test_jobs_that_sweep_at_once_remove_everything_once(place: Place):
     for number in range(20):
         fill(place.data / f"hpcbert-removed.{NODE}.{number}")
         fill(place.base / "data" / f"hpcbert-7-{NODE}" / f"{number}")
@@ -154,7 +150,7 @@ def test_jobs_that_sweep_at_once_remove_everything_once(place: Place) -> None:
     assert place.list_all() == []
 
 
-def test_a_slurm_that_does_not_answer_is_asked_once(place: Place) -> None:
+def test_a_slurm_that_does_not_answer_is_asked_once(place: Place):
     for number in range(200, 205):
         fill(place.data / f"pyxis_hpcbert-{number}")
     path = place.folder / "asked"
@@ -165,7 +161,7 @@ def test_a_slurm_that_does_not_answer_is_asked_once(place: Place) -> None:
     assert path.read_text() == "\n"
 
 
-def test_a_container_in_use_is_ended_and_removed(place: Place) -> None:
+def test_a_container_in_use_is_ended_and_removed(place: Place):
     state = place.base / "state" / f"hpcbert-5-{NODE}" / "step-0-0"
     state.mkdir(parents=True)
     child, other = (subprocess.Popen(["sleep", "600"]) for _ in range(2))
@@ -182,7 +178,7 @@ def test_a_container_in_use_is_ended_and_removed(place: Place) -> None:
 
 
 @pytest.mark.parametrize("half", [False, True], ids=["first", "after a killed create"])
-def test_a_job_sweeps_before_it_makes_its_container(place: Place, half: bool) -> None:
+def test_a_job_sweeps_before_it_makes_its_container(place: Place, half: bool):
     path = fill(place.data / f"hpcbert-removed.{NODE}.old")
     image, tree = place.folder / "image.sqsh", place.container_path("enroot")
     image.write_text("")
@@ -200,7 +196,7 @@ def test_a_job_sweeps_before_it_makes_its_container(place: Place, half: bool) ->
     assert not tree.exists()
 
 
-def test_enroot_names_its_data_path() -> None:
+def test_enroot_names_its_data_path():
     """With the real enroot where there is one, else with the stand-in."""
     require("squashfs")
     with ordinary_person() as person:
