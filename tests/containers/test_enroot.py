@@ -284,7 +284,7 @@ def test_import_makes_an_image_of_layers_and_configuration(enroot: Enroot):
 def test_an_import_that_is_killed_leaves_half_a_file_in_the_way(enroot: Enroot):
     output = enroot.folder / "killed.sqsh"
     with Registry() as registry:
-        registry.push("team/big:1", [{"opt/big": os.urandom(1 << 20) * 24}])
+        registry.push("team/big:1", [{"opt/big": os.urandom(12 << 20)}])
         words = ("import", "--output", str(output), registry.uri("team/big:1"))
         slow = {**PLAIN, "ENROOT_SQUASH_OPTIONS": "-comp gzip -throttle 99"}
         child = enroot.start(*words, **slow)

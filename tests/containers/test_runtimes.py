@@ -49,10 +49,11 @@ SCRATCH = "/tmp/hpcbert-scratch"
 
 
 class Job:
-    """One submitted job."""
+    """A submitted array, or one of its tasks: `number` is Slurm's."""
 
-    def __init__(self, number: str, campaign: str, report: Path) -> None:
-        self.number, self.campaign, self.report = number, Path(campaign), report
+    def __init__(self, number: str, campaign: Path, report: Path, task: str = "") -> None:
+        self.number, self.campaign = f"{number}_{task}".rstrip("_"), campaign
+        self.report, self.repeat = report / (task or "1"), task or "*"
 
     @cached_property
     def ranks(self) -> list[dict[str, Any]]:
@@ -62,7 +63,7 @@ class Job:
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        paths = (self.campaign / "status").glob("*.jsonl")
+        paths = (self.campaign / "status").glob(f"*.{self.repeat}.jsonl")
         return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
 
     @property
@@ -93,7 +94,7 @@ class Trial:
         assert result.ok, result.stdout + result.stderr
         return json.loads(result.stdout.splitlines()[-1])["data"]
 
-    def submit(self, name, shape, act, site="site", repeats=1, **variables) -> Job:
+    def submit(self, name, shape, act, site="site", repeats=1, **variables) -> list[Job]:
         nodes, gpus = shape.rstrip("g").split("n")
         report = self.folder / f"report {name}"
         self.as_user(["mkdir", "-p", str(report)])
@@ -101,8 +102,12 @@ class Trial:
         words += ["--concurrent-repeats", str(repeats), "--set", f"act={act}"]
         words += ["--set", f"report={report}", "--templates", str(self.folder / f"{site}-recipes")]
         data = self.hpcbert("submit", "--fw", "probe", *words, site=site, **variables)
-        self.jobs[name] = Job(data["arrays"][0]["job_id"], data["directory"], report)
-        return self.jobs[name]
+        array = (data["arrays"][0]["job_id"], Path(data["directory"]), report)
+        # Names of several tasks, or of the array.
+        names = name.split()
+        tasks = [str(n + 1) for n in range(len(names))] if len(names) > 1 else [""]
+        self.jobs |= {own: Job(*array, task) for own, task in zip(names, tasks, strict=True)}
+        return [self.jobs[own] for own in names]
 
     def wait(self, *jobs: Job) -> None:
         """Wait until none of these jobs is in the queue."""
@@ -242,15 +247,16 @@ def furnish(trial: Trial) -> None:
 
 def run_jobs(trial: Trial) -> None:
     act = "mpi" if has_pmix() else "look"
-    short = [trial.submit("look", "4n8g", act, "site", 1, **LONG)]
-    short.append(trial.submit("fail", "2n4g", "fail"))
+    short = trial.submit("look", "4n8g", act, "site", 1, **LONG)
+    short += trial.submit("fail", "2n4g", "fail")
     if trial.runtime == "none":
         trial.wait(*short)
         return
-    short.append(trial.submit("missing", "1n1g", "look", site="missing"))
-    short.append(trial.submit("strict", "1n2g", "look", site="strict"))
-    names = ["cancel", "kill", *(["leader"] if trial.joins else [])]
-    cancelled, killed, *leaders = (trial.submit(name, "2n2g", "wait") for name in names)
+    short += trial.submit("missing", "1n1g", "look", site="missing")
+    short += trial.submit("strict", "1n2g", "look", site="strict")
+    names = "cancel kill leader" if trial.joins else "cancel kill"
+    tasks = trial.submit(names, "2n2g", "wait", repeats=len(names.split()))
+    cancelled, killed, *leaders = tasks
     trial.wait(*short)
     trial.wait_for_ranks(cancelled)
     trial.as_user(["scancel", cancelled.number])
@@ -260,13 +266,14 @@ def run_jobs(trial: Trial) -> None:
     run(["nsenter", node, "--pid", "kill", "-KILL", str(rank["pid"])])
     for job in leaders:
         trial.wait_for_ranks(job)
-        notes = f"{SCRATCH}/hpcbert-{trial.user.uid}/state/hpcbert-{job.number}-*/step-*/leader"
+        number = job.ranks[0]["environment"]["SLURM_JOB_ID"]
+        notes = f"{SCRATCH}/hpcbert-{trial.user.uid}/state/hpcbert-{number}-*/step-*/leader"
         kill = 'read -r pid _ <"$note" && kill -KILL "$pid" && echo killed'
         printed = trial.on_nodes(
             f'for note in {notes}; do if [ -f "$note" ]; then {kill}; fi; done'
         )
         assert set(printed.split()) == {"killed"}  # the second may end with the first
-    trial.wait(cancelled, killed, *leaders)
+    trial.wait(*tasks)
     if trial.runtime == "pyxis" and not os.environ.get("HPCBERT_PYXIS"):
         # What the plugin's epilog does when a job ends.
         trial.on_nodes(f"rm -rf /tmp/pyxis-stand-in-{trial.user.uid}/n*/data/pyxis_*")
@@ -420,7 +427,7 @@ def test_four_jobs_that_need_an_image_at_once_import_it_once(trial: Trial):
         reference = f"docker://{registry.host}#team/program:1.0"
         trial.write_site("site", [str(trial.folder), "/usr:/usr:ro"], reference)
         trial.as_user(["mkdir", "-p", str(trial.folder / "images")])
-        job = trial.submit("registry", "1n1g", "look", repeats=4)
+        (job,) = trial.submit("registry", "1n1g", "look", repeats=4)
         trial.wait(job)
         assert registry.pulls("team/program") == 1
     assert [event["exit"] for event in job.events if event["event"] == "end"] == [0] * 4, job.text

@@ -49,7 +49,7 @@ class Host:
 
     def ask_slowly(self, **variables: str) -> tuple[subprocess.Popen[str], list[int]]:
         """Import what takes minutes to pack; return the script, and its mksquashfs."""
-        self.registry.push("bert/slow:1.0", [{"opt/big": os.urandom(1 << 20) * 24}])
+        self.registry.push("bert/slow:1.0", [{"opt/big": os.urandom(12 << 20)}])
         variables["ENROOT_SQUASH_OPTIONS"] = "-comp gzip -throttle 99"
         child = self.ask(self.registry.uri("bert/slow:1.0"), **variables)
         until(lambda: self.processes("mksquashfs"), "no mksquashfs")
