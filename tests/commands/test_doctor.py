@@ -92,11 +92,14 @@ def test_a_job_whose_script_bash_never_reads_says_why(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("moment", ["sbatch", "job", "SIGTERM", "SIGHUP", "answer of sbatch"])
-def test_who_interrupts_leaves_no_job_behind(tmp_path, moment):
+def test_who_interrupts_leaves_no_job_behind(tmp_path, monkeypatch, moment):
+    monkeypatch.setattr(doctor, "_POLL_SECONDS", 0.0)
     slurm = Slurm(dies=moment == "answer of sbatch")
+    looks: list[str] = []
 
     def interrupt(program: str) -> None:
-        if program == "sbatch" if moment == "sbatch" else program == "sacct" and slurm.jobs:
+        looks.extend(["sacct"] if program == "sacct" and slurm.jobs else [])
+        if program == "sbatch" if moment == "sbatch" else len(looks) > (moment == "job"):
             slurm.before = lambda _: None
             if moment.startswith("SIG"):
                 signal.raise_signal(signal.Signals[moment])
@@ -258,8 +261,8 @@ def test_a_notice_is_not_a_version(printed, newer, tmp_path):
     assert not any("hours" in detail for detail in details)
 
 
-@pytest.mark.usefixtures("_me")
 @cases
-def test_gpus_that_an_argument_requests_are_seen(argument, tmp_path, *, bare):
+def test_gpus_that_an_argument_requests_are_seen(argument, tmp_path, monkeypatch, *, bare):
+    monkeypatch.setattr("hpcbert.system.files.user_name", lambda _: "me")
     findings = query(tmp_path, site=f'gres = ""\nsbatch_args = ["{argument}"]')
     assert any("no job gets a GPU" in finding.hint for finding in findings) == bare
