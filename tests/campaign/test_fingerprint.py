@@ -116,9 +116,6 @@ def test_equal_nodes_are_one_fingerprint_and_damaged_content_is_none():
         assert fingerprint.parse(damaged) == ()
 
 
-# --- Collected ------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def built(build):
     """A campaign of the local scheduler, so that nobody has to be asked for states."""

@@ -173,9 +173,6 @@ def test_mistakes_are_usage_errors(tmp_path, collect_json, words, complaint):
     assert complaint in document["errors"][0]["message"]
 
 
-# --- Messages about logs without a number: the reason, the file, and what to type instead ----------
-
-
 def find_options(detail: str) -> list[str]:
     """Return the first options that a message says to type."""
     (words,) = re.findall(r"type (--rule [^,;]+)", detail)
@@ -248,9 +245,6 @@ def test_runs_that_state_their_end_may_differ_in_length(tmp_path, run):
             write_file(tmp_path, f"steps/1n1g/bert_b1_fp32_{number}.log", log)
         row = first_row(run(tmp_path / "steps", *words))
         assert row["repeats"] == {"ok": ok, "asked": 3}, row["runs"]
-
-
-# --- The shape of a system, from the descriptions next to its logs ---------------------------------
 
 
 @cases

@@ -104,9 +104,6 @@ def test_what_is_no_log_of_the_framework_says_what_it_is(  # noqa: PLR0917
     assert (reason_code, message in detail) == (code, True), detail
 
 
-# --- Labels of real logs --------------------------------------------------------------------------
-
-
 @cases
 def test_a_label_of_a_real_log_is_confirmed_contradicted_or_marked(  # noqa: PLR0917
     tmp_path, shared, run, log, name, words, message, unchecked

@@ -88,9 +88,6 @@ def test_copies_of_a_log_are_one_run_and_under_two_points_none(tmp_path, run):
     assert codes(points["1n4g"]) == [["duplicate"]]
 
 
-# --- Campaigns ------------------------------------------------------------------------------------
-
-
 V100 = {"host__gpus": [f"{n}, Tesla V100, 535.104.05, 81920, 400.00, 1410, 1593" for n in range(8)]}
 
 
@@ -137,9 +134,6 @@ def test_a_point_on_other_gpus_is_flagged_and_has_no_speedup(build, collect_json
         write_nodes(built.directory, built.array("2n2g"), number, node("n1"), node("n2", **V100))
     row = first_row(collect_json(built.directory))
     assert (row["repeats"]["ok"], "mixed-environment" in row["flags"]) == (2, True)
-
-
-# --- Logs that fall on one point ------------------------------------------------------------------
 
 
 def write_pair(root: Path, *names: str) -> Path:

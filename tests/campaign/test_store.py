@@ -108,9 +108,6 @@ def test_a_campaign_that_is_not_the_last_one_is_named(changes, sentence, tmp_pat
     assert bool(text) == bool(sentence)
 
 
-# --- The lock of a campaign -----------------------------------------------------------------------
-
-
 def assert_locked(place: Path, message: str = BUSY) -> str:
     """Assert that somebody else holds a lock; return the hint."""
     with pytest.raises(UsageError, match=message) as refusal, store.locked(place):

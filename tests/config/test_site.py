@@ -86,9 +86,6 @@ def test_a_file_that_windows_wrote_is_read_and_one_of_another_encoding_refused(t
         site.read_site(path, base=tmp_path, env={})
 
 
-# --- Recipes --------------------------------------------------------------------------------------
-
-
 def test_own_recipes_come_before_hpcberts(tmp_path):
     own = write_file(tmp_path, "templates/pytorch/recipe.toml", RECIPE).parent
     first = recipe.digest(own)
@@ -111,9 +108,6 @@ def test_a_wrong_recipe_is_refused_by_name(tmp_path, change, says):
     path = write_file(tmp_path, "x/recipe.toml", RECIPE.replace(old, new, 1))
     with pytest.raises(ConfigError, match=says):
         recipe.load(path.parent)
-
-
-# --- Values: the site's, those that are typed, those of the environment ----------------------------
 
 
 def test_paths_are_those_of_the_sites_folder_or_of_where_they_are_typed(tmp_path, monkeypatch):

@@ -59,9 +59,6 @@ def test_an_interrupted_command_can_print_while_it_cleans_up(tmp_path):
     assert (tmp_path / "cleaned").exists()
 
 
-# --- Time and size --------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def late_once_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the time of a command be over as soon as something of it was read, however slow it is."""
@@ -104,9 +101,6 @@ def test_a_command_that_prints_without_end_is_ended():
     assert outcome.returncode == 124
     assert "printed more than 64 MiB" in outcome.stderr
     assert len(outcome.stdout) < runner.MAX_OUTPUT + (1 << 20)
-
-
-# --- Commands that are begun before they are needed -----------------------------------------------
 
 
 def test_what_was_begun_runs_side_by_side_and_once(tmp_path):
