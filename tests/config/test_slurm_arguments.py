@@ -23,7 +23,7 @@ def test_other_options_are_handed_on_but_no_script_or_command():
     for program, arguments in read_constant(__file__, "ALLOWED").items():
         for words in arguments:
             assert explain_refusal(program, words) == "", words
-    for words in (["x"], ["--hold", "x"], ["-H", "x"], ["--"], ["-"], [""]):
+    for words in (["x"], ["--hold", "x"], ["-z", "x"], ["--"], ["-"], [""]):
         assert "is not an option" in explain_refusal("sbatch", words), words
 
 
