@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.parametrize(("name", "rule", "rate"), RATES, ids=str),
 ]
 FEW = settings(
-    max_examples=40, deadline=None,
+    max_examples=30, deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )  # fmt: skip
 

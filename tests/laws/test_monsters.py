@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 # The interpreter with all that it imports takes about 60 MiB of its 400 MiB.
 PROGRAM = read_constant(__file__, "PROGRAM")
-GIB = 1 << 30
+SIZE = 512 << 20
 HEADER = b'hpcbert-config {"batch_size_per_device": 8, "world_size": 1, "precision": "fp32"}\n'
 STEP = read_constant(__file__, "STEP").encode()
 FIRST, LAST = (
@@ -44,18 +44,18 @@ def read_files(*paths: Path) -> list[dict[str, list[str]]]:
 
 def write_sparse(path: Path, *pieces: tuple[int, bytes]) -> Path:
     with path.open("wb") as file:
-        file.truncate(GIB)
+        file.truncate(SIZE)
         for at, text in pieces:
             file.seek(at)
             file.write(text)
     return path
 
 
-def test_files_of_a_gibibyte(tmp_path: Path) -> None:
+def test_files_larger_than_the_memory(tmp_path: Path) -> None:
     first, apart, empty = read_files(
         write_sparse(tmp_path / "first", (0, HEADER + FIRST + LAST)),
         # Between them one line of zero bytes: what a file system leaves that lost its pages.
-        write_sparse(tmp_path / "apart", (0, HEADER + FIRST), (GIB - len(LAST) - 1, b"\n" + LAST)),
+        write_sparse(tmp_path / "apart", (0, HEADER + FIRST), (SIZE - len(LAST) - 1, b"\n" + LAST)),
         write_sparse(tmp_path / "empty"),
     )
     assert first["log"][:3] == WHOLE[:3]

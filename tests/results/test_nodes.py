@@ -40,7 +40,7 @@ def test_clean_sets_name_no_node_and_those_with_a_slow_one_name_it(
     nodes: int, spread: float
 ) -> None:
     random = Random(nodes)
-    for _ in range(20):
+    for _ in range(12):
         rates = make_rates(random, nodes, spread)
         assert list_slow(rates) == []
         rates["n2"] = [0.9 * rate for rate in rates["n2"]]
