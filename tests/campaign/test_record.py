@@ -55,6 +55,7 @@ def render_sacct(built, *words: str) -> str:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheduler", ["slurm", "local"])
 def test_a_collect_opens_each_status_file_once(  # noqa: PLR0917
     empty_directory, build, slurm, opened, monkeypatch, scheduler

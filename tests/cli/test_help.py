@@ -62,6 +62,7 @@ def test_other_spellings_do_the_same(words: str, same_words: str) -> None:
     assert (result.returncode, result.output) == (0, expected.output)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_each_command_s_page_has_what_its_help_says_in_a_person_s_words(name: str) -> None:
     context = COMMANDS[name]

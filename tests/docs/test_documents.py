@@ -147,6 +147,7 @@ def list_messages() -> Iterator[tuple[str, str]]:
                 yield from _MESSAGE.findall(text)
 
 
+@pytest.mark.slow
 def test_a_message_names_commands_with_options_that_exist() -> None:
     messages = sorted({(name, tail.strip()) for name, tail in list_messages() if "-" in tail})
     assert len(messages) > 40

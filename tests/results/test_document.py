@@ -82,6 +82,7 @@ results = draw(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(results)
 def test_results_and_what_collect_writes_are_read_back_as_they_were(results: ResultSet) -> None:

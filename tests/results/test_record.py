@@ -243,6 +243,7 @@ def test_the_record_is_compared_and_kept(log_folder: Path) -> None:
     assert parse_results(render_results(results), file="x.json") == results
 
 
+@pytest.mark.slow
 @cases
 def test_the_line_next_to_yours_is_of_the_same_work(
     group: dict[str, Any], length: str, published: list[str] | None

@@ -30,6 +30,7 @@ def test_a_quoted_text_is_one_word_for_bash(text: str):
     assert read_shell_words(quote(text)) == [text]
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.lists(TEXT, min_size=1, max_size=20))
 @example(["\x01\x7f\r\t", "$'a'", "a\\nb"])

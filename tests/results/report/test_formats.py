@@ -168,6 +168,7 @@ def test_latex_compiles(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stdout[-2000:]
 
 
+@pytest.mark.slow
 def test_a_long_table_is_folded_and_its_file_has_all_rows() -> None:
     tables = tabulate([make_point("1n1g", [10.0] * 200)])
     report = compose_report(model.ReportInput("", MADE, ResultSet(tables)), model.Words("en"))
