@@ -64,6 +64,7 @@ def test_false_alarms_are_as_rare_as_stated_even_without_a_margin(nodes: int) ->
     assert alarms <= 1500 * MAX_FALSE_ALARM
 
 
+@pytest.mark.slow
 def test_too_few_runs_give_no_verdict_and_the_power_is_stated() -> None:
     for counts, states in (
         ((5, 5), {"like", "slower"}), ((4, 4), {"unknown"}), ((5, 3), {"unknown"}),
