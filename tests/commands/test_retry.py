@@ -13,6 +13,7 @@ import pytest
 from hpcbert.campaign import judge, measurements, store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.campaign.suspects import RetryPolicy
+from hpcbert.cli.progress import Display
 from hpcbert.commands import retry, submit
 from hpcbert.commands.monitor import open_campaign
 from hpcbert.commands.retry import RetryPlan
@@ -232,6 +233,30 @@ def test_a_crash_while_retrying_loses_and_doubles_nothing(three_of_five):
     assert [array.job_id for array in three_of_five.submit().arrays] == ["10", "11"]
     assert list(slurm.jobs) == ["10", "11"]
     assert three_of_five.look().invalid == ()
+
+
+def test_who_watches_submits_again_only_within_the_limit_and_no_rehearsal(three_of_five):
+    directory, slurm = three_of_five.directory, three_of_five.slurm
+    three_of_five.end(4, "CANCELLED")
+
+    def watch(limit: int, *, once: bool = False) -> None:
+        watched = [open_campaign(directory)]
+        arguments = {"run": slurm, "floor": 1.0, "once": once, "pause": end_retry}
+        retry.watch_and_retry(watched, RetryPolicy(limit), Display(err=True), **arguments)
+
+    def end_retry(_seconds: float) -> None:
+        three_of_five.end(2, attempt=1)
+
+    campaign = three_of_five.campaign
+    watch(0)
+    watch(3, once=True)
+    store.write_manifest(directory, replace(campaign, rehearse=True))
+    watch(3)
+    assert slurm.count("sbatch") == 1
+    store.write_manifest(directory, campaign)
+    watch(3)
+    assert slurm.count("sbatch") == 2
+    assert three_of_five.campaign.arrays[-1].repeats == (2,)
 
 
 def test_a_second_retry_a_changed_script_and_a_rehearsal_are_refused(three_of_five):
