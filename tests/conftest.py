@@ -116,9 +116,9 @@ def rank(item: pytest.Item) -> int:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest, and end with what is over in a moment.
 
-    What mostly waits for daemons and what computes take turns, spread evenly: of the workers, some
-    then wait while others use the cores. One kind after the other would leave cores idle first and
-    workers later.
+    What mostly waits for daemons and what computes take turns: of the workers, some then wait while
+    others use the cores. One kind after the other would leave cores idle first and workers later.
+    What waits comes a quarter earlier, so that nobody waits alone in the end.
     """
     ranks: dict[str, int] = {}
     for item in items:
@@ -126,7 +126,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         ranks[group] = min(rank(item), ranks.get(group, QUICK))
     alike = {kind: [group for group in ranks if ranks[group] == kind] for kind in ranks.values()}
     order = {
-        group: (DAEMONS if kind == COMPUTES else kind, place / len(groups))
+        group: (DAEMONS, place / len(groups))
+        if kind == COMPUTES
+        else (kind, 0.75 * place / len(groups))
         for kind, groups in alike.items()
         for place, group in enumerate(groups)
     }
