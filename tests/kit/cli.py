@@ -163,16 +163,15 @@ class Cli:
         return subprocess.Popen(argv, **{**defaults, **options})
 
     def on_terminal(
-        self, *words: object, answer: str = "", rows: int = 24, columns: int = 150,
-        keyboard: bool = True, **env: str,
-    ) -> tuple[int, str]:  # fmt: skip
+        self, *words: object, answer: str = "", rows: int = 24, columns: int = 150, **env: str
+    ) -> tuple[int, str]:
         """Return its exit status and output on a terminal of some size, typing an answer."""
         ours, end = pty.openpty()
         fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         base = {name: value for name, value in self.environment.items() if name not in _TERMINAL}
         with self.start(
             *words, env={**base, "TERM": "xterm", "LANG": "C.UTF-8", **env}, start_new_session=True,
-            stdin=end if keyboard else subprocess.DEVNULL, stdout=end, stderr=end,
+            stdin=end, stdout=end, stderr=end,
         ) as child:  # fmt: skip
             os.close(end)
             os.write(ours, answer.encode())
