@@ -12,11 +12,17 @@ from tests.kit.waiting import until
 
 pytestmark = pytest.mark.slurm
 
-FIRST, CONTESTED = "--sbatch-arg=--nodelist=n1", "--sbatch-arg=--nodelist=n3"
+FIRST, SECOND, CONTESTED = (f"--sbatch-arg=--nodelist=n{number}" for number in (1, 2, 3))
 
 
 def test_what_did_not_end_well_is_in_no_median(cluster: Cluster) -> None:
-    """Of six repeats, five lose their job, their step, their time, memory, or half of their log."""
+    """Of six repeats, five lose their job, their step, their time, memory, or half of their log.
+
+    Another campaign loses its whole array, of which one repeat has not begun.
+    """
+    cancelled = cluster.submit({"*": HANG}, SECOND, repeats=2)
+    cancelled.wait_half_way(1)
+    cluster.must("scancel", cancelled.job)
     # Slurm 22.05 kills for memory without cgroups, and then says FAILED.
     eat = "(head -c 400M /dev/zero; sleep 600) | tail -c 400M"
     words = ("--concurrent-repeats=6", "--sbatch-arg=--mem=200M", "--time=01:00:00")
@@ -31,6 +37,7 @@ def test_what_did_not_end_well_is_in_no_median(cluster: Cluster) -> None:
     # A time limit is of minutes at least; the end that follows from it may come sooner.
     cluster.must("scontrol", "update", f"JobId={campaign.job}_4", "EndTime=now+2")
     campaign.go()
+    cancelled.check("CANCELLED", "CANCELLED")
     states = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "FAILED", "COMPLETED")
     campaign.check(*states, valid={1})
     events = {event["repeat"]: event for event in campaign.follow()}
@@ -90,7 +97,7 @@ def test_a_suspended_run_is_refused_by_whoever_is_asked_and_not_revived_by_a_ret
     """A job with a repeat of its own, and one of two repeats, of which the first is suspended."""
     gate = f"if [[ $SLURM_STEP_ID -le 2 ]]; then {GATE}; fi"
     single = cluster.submit({"*": GATE}, FIRST)
-    together = ("--repeats-in=one-job", "--sbatch-arg=--nodelist=n2")
+    together = ("--repeats-in=one-job", SECOND)
     shared = cluster.submit({"*": gate}, *together, repeats=2)
     campaigns, jobs = (single, shared), f"{single.job}_1,{shared.job}"
     for campaign in campaigns:

@@ -146,7 +146,7 @@ def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Desk]:
 
 def test_a_submission_loses_and_doubles_no_job(desk: Desk) -> None:
     outcomes: Counter[str] = Counter()
-    for call in choose(desk.trace(*SUBMIT), 4):
+    for call in choose(desk.trace(*SUBMIT), 8 if desk.colleague else 4):
         before = desk.campaigns()
         dead = desk.kill(call, *SUBMIT)
         new = desk.campaigns() - before
@@ -195,7 +195,7 @@ def test_cancel_and_then_retry_lose_and_double_no_job(desk: Desk) -> None:
     alive = partial(desk.jobs_of, alive=True)
     cancel, retry = ("cancel", "--yes", "--json"), ("retry", "--json")
     cancel_calls, retry_calls = desk.trace(*cancel, first), desk.trace(*retry, first)
-    tried, dead = choose(cancel_calls, 2), 0
+    tried, dead = choose(cancel_calls, 4), 0
     for call, retry_call in zip(tried, choose(retry_calls, len(tried)), strict=False):
         directory = desk.submit()
         dead += desk.kill(call, *cancel, directory)
