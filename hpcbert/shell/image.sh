@@ -100,8 +100,8 @@ hit() {
     printf '%s\n' "$directory/$name"
 }
 
-# --- The lock: mkdir, a holder, and a heart that beats ----------------------------------------
-# flock means nothing between hosts on many shared file systems; mkdir is atomic on all of them.
+# --- The lock: a directory, its holder, and a heart that beats ----------------------------------
+# flock means nothing between hosts on many shared file systems; a rename is atomic on all of them.
 born() { # process id: the moment it was started, in ticks of the machine; nothing if it is gone
   local line words shift=0
   line=$(cat "/proc/$1/stat" 2>/dev/null) || return 0
@@ -170,9 +170,21 @@ pass_on_failure() { # token of the holder
   exit "$status"
 }
 
+# The lock appears with its holder: take_over may look at it, and put it back, at any moment. A
+# directory that is not empty is never replaced by a rename.
+take() {
+  local new=$directory/.$stem~$token.done
+  if [[ -e $lock ]]; then return 1; fi
+  mkdir -- "$new" || return
+  printf '%s %s %s %s %s\n' "$token" "$host" "$(here)" $$ "$(born $$)" >"$new"/holder &&
+    mv -T -- "$new" "$lock" && return
+  rm -rf -- "$new"
+  return 1
+}
+
 acquire() {
   local seen='' silence=0 looked=$SECONDS told=-60 refused=0 now holder trouble
-  until trouble=$(mkdir -- "$lock" 2>&1); do
+  until trouble=$(take 2>&1); do
     if hit; then exit 0; fi
     now=$(glimpse "$lock")
     if [[ ! -d $lock ]]; then # released a moment ago, or it can't be made at all
@@ -197,7 +209,6 @@ acquire() {
     sleep "0.$((RANDOM % 5 + 3))"
   done
   held=yes
-  printf '%s %s %s %s %s\n' "$token" "$host" "$(here)" $$ "$(born $$)" >"$lock"/holder
   if [[ -n $seen ]]; then pass_on_failure "${seen%% *}"; fi
 }
 
@@ -219,7 +230,7 @@ beat() {
 
 release() {
   local grave=$directory/.$stem~$token.done whose=''
-  read -r whose _ <"$lock"/holder 2>/dev/null || true
+  read -r whose _ 2>/dev/null <"$lock"/holder || true
   held=''
   [[ -z $whose || $whose == "$token" ]] || return 0 # taken over while we slept
   mv -T -- "$lock" "$grave" 2>/dev/null || return 0
@@ -243,7 +254,7 @@ clean_up() {
   fi
   if [[ $verb == build && -n $held ]]; then tool_clean "$container"; fi
   if [[ -n $scratch ]]; then remove_tree "$scratch"; fi
-  rm -f -- "$partial" "$draft"
+  rm -rf -- "$partial" "$draft" "$directory/.$stem~$token.done"
   if [[ -n $heart ]]; then kill "$heart" 2>/dev/null || true; fi
   if [[ -n $held ]]; then release; fi
 }

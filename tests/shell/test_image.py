@@ -198,6 +198,15 @@ def test_one_killed_on_another_host_is_known_by_its_silence(host: Host):
     assert host.registry.pulls("bert/tiny") == 1
 
 
+def test_many_who_find_the_lock_of_one_that_is_silent_import_once_and_none_fails(host: Host):
+    """Some take it for the dead one's when another has just made it anew, and put it back."""
+    host.lock_elsewhere()
+    children = [host.ask(HPCBERT_STALE_AFTER="3") for _ in range(32)]
+    (path,) = {finish(child)[0] for child in children}
+    assert path.is_file()
+    host.expect_nothing_half_done()
+
+
 def test_who_waits_for_one_that_fails_does_not_try_the_same_again(host: Host):
     lock = host.lock_elsewhere()
     child = host.ask()
