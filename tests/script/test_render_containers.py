@@ -206,6 +206,7 @@ def test_the_image_wins_over_its_profile_and_what_it_lacks_is_there(
     environment: dict[str, str], path: str, home: str, tmp_path: Path
 ):
     """Debian's /etc/profile, which a login shell reads, replaces PATH."""
+    require("squashfs")
     profile = {"etc/profile": "PATH=/usr/local/bin:/usr/bin:/bin:/usr/games\nexport PATH\n"}
     image = Image(environment=environment, files=profile).write(tmp_path / "i.sqsh")
     env = {"PATH": find_enroot(tmp_path), "HOME": "/host", "SLURM_LOCALID": "0"}
