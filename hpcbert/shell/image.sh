@@ -80,6 +80,7 @@ lock=$directory/.$stem~lock
 failure=$directory/.$stem~failed
 partial=$directory/.$stem~$token.partial
 draft=$directory/.$stem~$token.json
+aside=$directory/.$stem~$token.done # our lock, before it has its name and after
 container=hpcbert-build.$stem.$token
 space=$(readlink /proc/self/ns/pid) # in which process ids can be compared
 own=hpcbert-import.$EUID.$host.${space//[^0-9]/}
@@ -173,12 +174,11 @@ pass_on_failure() { # token of the holder
 # The lock appears with its holder: take_over may look at it, and put it back, at any moment. A
 # directory that is not empty is never replaced by a rename.
 take() {
-  local new=$directory/.$stem~$token.done
   if [[ -e $lock ]]; then return 1; fi
-  mkdir -- "$new" || return
-  printf '%s %s %s %s %s\n' "$token" "$host" "$(here)" $$ "$(born $$)" >"$new"/holder &&
-    mv -T -- "$new" "$lock" && return
-  rm -rf -- "$new"
+  mkdir -- "$aside" || return
+  printf '%s %s %s %s %s\n' "$token" "$host" "$(here)" $$ "$(born $$)" >"$aside"/holder &&
+    mv -T -- "$aside" "$lock" && return
+  rm -rf -- "$aside"
   return 1
 }
 
@@ -229,12 +229,12 @@ beat() {
 }
 
 release() {
-  local grave=$directory/.$stem~$token.done whose=''
+  local whose=''
   read -r whose _ 2>/dev/null <"$lock"/holder || true
   held=''
   [[ -z $whose || $whose == "$token" ]] || return 0 # taken over while we slept
-  mv -T -- "$lock" "$grave" 2>/dev/null || return 0
-  rm -rf -- "$grave"
+  mv -T -- "$lock" "$aside" 2>/dev/null || return 0
+  rm -rf -- "$aside"
 }
 
 # --- Ends -----------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ clean_up() {
   fi
   if [[ $verb == build && -n $held ]]; then tool_clean "$container"; fi
   if [[ -n $scratch ]]; then remove_tree "$scratch"; fi
-  rm -rf -- "$partial" "$draft" "$directory/.$stem~$token.done"
+  rm -rf -- "$partial" "$draft" "$aside"
   if [[ -n $heart ]]; then kill "$heart" 2>/dev/null || true; fi
   if [[ -n $held ]]; then release; fi
 }
