@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import compileall
 import gc
 import os
@@ -161,12 +159,12 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session")
-def repository() -> Path:
+def repository():
     return REPOSITORY
 
 
 @pytest.fixture(scope="session")
-def shared() -> Path:
+def shared():
     """The folder with real logs, where there is one."""
     from tests.kit.needs import SHARED, Folder, require
 
@@ -175,7 +173,7 @@ def shared() -> Path:
 
 
 @pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def clean_environment(monkeypatch):
     """No setting of the person who runs the tests reaches them."""
     kept = {"HPCBERT_SHARED", "HPCBERT_REQUIRE_SLURM"}
     for name in set(os.environ) - kept:

@@ -1,7 +1,5 @@
 """When more repeats are not needed: what a job decides, what collect and the history make of it."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Archives: the same bytes for the same campaign, read as the directory is; hostile ones refused."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -10,7 +8,6 @@ import struct
 import tempfile
 import tracemalloc
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,9 +33,7 @@ def built(build):
 
 
 @pytest.fixture(autouse=True)
-def unpack_folder(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
+def unpack_folder(tmp_path_factory, monkeypatch):
     """Where archives are unpacked: empty afterwards, whatever they were."""
     folder = tmp_path_factory.mktemp("unpacked")
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -154,7 +149,7 @@ def test_nothing_is_overwritten_and_no_link_followed(built, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def packed(tmp_path_factory):
     """An archive that all hostile ones are made from."""
     folder = tmp_path_factory.mktemp("packed")
     built = campaign(folder / "runs", "1n1g", repeats=1)

@@ -1,7 +1,5 @@
 """The end of each attempt: its source, and what is remembered of it; no answer revives one."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Files that are written to while collect reads them, and files that come late."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

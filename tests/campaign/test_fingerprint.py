@@ -1,7 +1,5 @@
 """Fingerprints, read from anything and compared with each other."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

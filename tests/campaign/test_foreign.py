@@ -1,7 +1,5 @@
 """Collecting what hpcbert never submitted, through the command line."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """What options, paths and lines say of a log must agree; what no line confirms is marked by name."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

@@ -1,7 +1,5 @@
 """Collecting campaigns: states, exit codes, windows, clocks, and what is written down."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

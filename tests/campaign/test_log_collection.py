@@ -1,7 +1,5 @@
 """Folders of logs as they lie in repositories; what is in no table is named, with why."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import json
@@ -55,7 +53,7 @@ def write_jobs(root: Path, *names: str, **options: Any) -> Path:
 
 
 @pytest.fixture
-def deepspeed(tmp_path: Path) -> Path:
+def deepspeed(tmp_path):
     root = tmp_path / "logs" / "deepspeed"
     for number in (1, 2):
         log = deepspeed_log([100.0 + number] * 118, run=number)

@@ -1,7 +1,5 @@
 """Runs that had a node at the same time have no number, or a flag."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from dataclasses import replace

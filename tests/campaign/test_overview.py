@@ -1,7 +1,5 @@
 """What a campaign's files say of it, and how little of them is read for that."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from dataclasses import replace

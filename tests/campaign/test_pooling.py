@@ -1,7 +1,5 @@
 """Repeats are repeats of one experiment, and each is a run of its own that nothing disturbed."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

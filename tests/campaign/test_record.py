@@ -1,7 +1,5 @@
 """Status files: each is opened once in a collect, whoever runs the campaign and whatever it holds."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from typing import Any
@@ -25,7 +23,7 @@ EVENTS = st.fixed_dictionaries(
 
 
 @pytest.fixture(scope="module")
-def opened() -> Counter[str]:
+def opened():
     """How often each status file was opened."""
     counter: Counter[str] = Counter()
 

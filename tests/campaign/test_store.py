@@ -1,14 +1,11 @@
 """What is on disk survives whatever the file system does; one writer at a time."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
@@ -35,7 +32,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
 
 
 @pytest.fixture
-def small_folder(tmp_path: Path) -> Iterator[Path]:
+def small_folder(tmp_path):
     """A file system of 64 KiB."""
     place = tmp_path / "small"
     place.mkdir()

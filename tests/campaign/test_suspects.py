@@ -1,7 +1,5 @@
 """Which nodes a retry keeps away from."""
 
-from __future__ import annotations
-
 import pytest
 
 from hpcbert.campaign.suspects import Suspicion, limit_exclusions

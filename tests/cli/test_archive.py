@@ -1,7 +1,5 @@
 """Archives on the command line: packed, read as the directory is, measured again."""
 
-from __future__ import annotations
-
 import json
 import sys
 import zipfile
@@ -15,7 +13,7 @@ from hpcbert.campaign import store
 from hpcbert.cli import submit_run
 from hpcbert.commands.submit import write_campaign
 from hpcbert.script.draft import Draft
-from tests.kit.campaigns import Build, Built, collect_campaigns, report_states
+from tests.kit.campaigns import collect_campaigns, report_states
 from tests.kit.cases import cases
 from tests.kit.cli import run
 
@@ -26,7 +24,7 @@ DRY = ("--scheduler", "slurm", "--dry-run", "--json")
 
 
 @pytest.fixture
-def built(build: Build) -> Built:
+def built(build):
     built = build("1n1g", "1n4g", repeats=3)
     built.lock()
     built.finish()
@@ -35,7 +33,7 @@ def built(build: Build) -> Built:
 
 
 @pytest.fixture
-def drafts(monkeypatch: pytest.MonkeyPatch) -> list[Draft]:
+def drafts(monkeypatch):
     """What `submit --dry-run` thinks out, campaign by campaign."""
     drafts: list[Draft] = []
     dry_run = submit_run.dry_run
@@ -48,9 +46,7 @@ def drafts(monkeypatch: pytest.MonkeyPatch) -> list[Draft]:
     return drafts
 
 
-def test_an_archive_is_written_where_somebody_says_and_over_nothing(
-    built: Built, build: Build
-) -> None:
+def test_an_archive_is_written_where_somebody_says_and_over_nothing(built, build):
     Path("folder").mkdir()
     first = run("archive", "pytorch", "--output", "folder", "--json").data
     path = Path("folder", f"{built.campaign.id}.zip")
@@ -71,7 +67,7 @@ def test_an_archive_is_written_where_somebody_says_and_over_nothing(
 
 
 @pytest.mark.slow
-def test_readers_take_an_archive_as_the_directory_and_name_it(built: Built) -> None:
+def test_readers_take_an_archive_as_the_directory_and_name_it(built):
     packed = Path("runs", f"{built.campaign.id}.zip").resolve()
     run("archive", "--output", packed)
     for line in ("collect", "audit", "logs", "monitor --once"):
@@ -93,7 +89,7 @@ def test_readers_take_an_archive_as_the_directory_and_name_it(built: Built) -> N
     assert logs.data["path"] == f"{packed}/logs/pytorch/bert/bz4/1n4g/bert_b4_fp32_2.log"
 
 
-def test_an_archive_is_only_read_and_a_damaged_one_is_refused(built: Built) -> None:
+def test_an_archive_is_only_read_and_a_damaged_one_is_refused(built):
     packed = Path("x.zip")
     run("archive", "--output", packed)
     content = packed.read_bytes()
@@ -120,7 +116,7 @@ def list_points(document: dict[str, Any]) -> list[list[Any]]:
     return [[array[key] for key in keys] for array in document["data"]["arrays"]]
 
 
-def test_the_same_is_submitted_again(built: Built) -> None:
+def test_the_same_is_submitted_again(built):
     run("archive", "--output", "x.zip")
     for name in (built.directory, "x.zip", "pytorch-abc"):
         document = run("submit", "--like", name, *LOCAL).document
@@ -134,9 +130,7 @@ def test_the_same_is_submitted_again(built: Built) -> None:
 
 @pytest.mark.slow
 @cases
-def test_whatever_was_asked_for_like_makes_the_same_scripts(
-    words: tuple[str, ...], drafts: list[Draft]
-) -> None:
+def test_whatever_was_asked_for_like_makes_the_same_scripts(words, drafts):
     words = (*words, "--python", sys.executable)
     first = run("submit", *DRY, "--model", "bert-tiny", *words)
     assert first.returncode == 0, first
@@ -152,7 +146,7 @@ def test_whatever_was_asked_for_like_makes_the_same_scripts(
     assert old == new
 
 
-def test_a_file_its_lock_and_its_variables_come_out_of_an_archive(drafts: list[Draft]) -> None:
+def test_a_file_its_lock_and_its_variables_come_out_of_an_archive(drafts):
     file = Path("campaign.toml")
     file.write_text(
         '# Ours.\nschema = 1\nname = "rings"\nframeworks = "pytorch"\nmodels = "bert-tiny"\n'
@@ -176,7 +170,7 @@ def test_a_file_its_lock_and_its_variables_come_out_of_an_archive(drafts: list[D
     assert second.arrays[0].point.env == (("NCCL_ALGO", "Ring"),)
 
 
-def test_what_can_not_be_had_again_is_named(built: Built) -> None:
+def test_what_can_not_be_had_again_is_named(built):
     wrong: dict[str, dict[str, Any]] = {
         "bert-vast": {"model": "bert-vast"},
         "absent": {"precision": "tf32", "protocol": "absent"},

@@ -1,7 +1,5 @@
 """The campaigns of one submission: taken together by name, in a row, and taken up where it stopped."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import time
@@ -29,7 +27,7 @@ ORDER = [("tf2", "Tree"), ("tf2", "Ring"), ("pytorch", "Tree"), ("pytorch", "Rin
 
 
 @pytest.mark.slow
-def test_every_command_takes_the_campaigns_of_a_file_by_their_name(tmp_path: Path) -> None:
+def test_every_command_takes_the_campaigns_of_a_file_by_their_name(tmp_path):
     runs, state = str(tmp_path / "runs"), str(tmp_path / "state")
     variables = {"HOME": str(tmp_path), "HPCBERT_RUNS": runs, "XDG_STATE_HOME": state}
     hpcbert = Cli(tmp_path, {**os.environ, **variables}, run=run_here)
@@ -76,8 +74,8 @@ def test_every_command_takes_the_campaigns_of_a_file_by_their_name(tmp_path: Pat
 
 
 def test_the_campaigns_of_a_file_have_one_time_however_long_drafting_takes(
-    empty_directory: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    empty_directory, monkeypatch
+):
     Path("week47.toml").write_text(FILE)
     monkeypatch.setattr(time, "time", itertools.count(1_800_000_000, 60).__next__)
     words = ("submit", "week47.toml", "--rehearse", "--force", "--dry-run", "--json")
@@ -89,7 +87,7 @@ def test_the_campaigns_of_a_file_have_one_time_however_long_drafting_takes(
 
 
 @pytest.fixture
-def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
+def slurm(monkeypatch):
     model = Slurm(first=10)
     monkeypatch.setattr(submit_run, "run", model)
     monkeypatch.setattr("hpcbert.cli.retry.run", model)
@@ -97,7 +95,7 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
+def site(tmp_path):
     return changed(reference(tmp_path), slurm={"poll_floor": 0.1})
 
 
@@ -124,9 +122,7 @@ def list_dependencies(slurm: Slurm) -> list[str]:
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["in a row", "together"])
-def test_a_point_waits_for_the_one_before_unless_all_may_run_at_once(
-    site: Site, slurm: Slurm, together: bool
-) -> None:
+def test_a_point_waits_for_the_one_before_unless_all_may_run_at_once(site, slurm, together):
     drafts, result = submit_three(site, together=together)
     assert result.exit_code == 0
     expected = [""] * 6 if together else ["", "10", "11", "12", "13", "14"]
@@ -137,9 +133,7 @@ def test_a_point_waits_for_the_one_before_unless_all_may_run_at_once(
     assert (second.submission, second.position) == (first.id, 1)
 
 
-def test_what_slurm_refuses_leaves_the_rest_on_disk_to_be_taken_up(
-    site: Site, slurm: Slurm
-) -> None:
+def test_what_slurm_refuses_leaves_the_rest_on_disk_to_be_taken_up(site, slurm):
     refusal = failed("sbatch: error: Batch job submission failed: Invalid account")
     slurm.sbatch = [None, None, refusal]
     drafts, result = submit_three(site)
@@ -157,7 +151,7 @@ def test_what_slurm_refuses_leaves_the_rest_on_disk_to_be_taken_up(
     assert list_dependencies(slurm)[-4:] == ["11", "12", "13", "14"]
 
 
-def test_a_cancel_that_fails_midway_names_what_it_cancelled(site: Site, slurm: Slurm) -> None:
+def test_a_cancel_that_fails_midway_names_what_it_cancelled(site, slurm):
     drafts, _ = submit_three(site)
     slurm.scancel = [None, failed("scancel: error: Slurm temporarily unable"), None]
     result = run("cancel", "--yes", "--json", *(member.directory for member in drafts))

@@ -1,7 +1,5 @@
 """Help pages, the manual made of them, the version, and completion of values."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -19,7 +17,6 @@ from hpcbert.cli.help import pages, walk_commands
 from hpcbert.cli.main import root
 from hpcbert.cli.options import SECTIONS
 from hpcbert.cli.output import convert_error
-from tests.kit.campaigns import Build
 from tests.kit.cases import cases, read_constant
 from tests.kit.cli import HEAVY, UNCOUNTED, Cli, run
 from tests.kit.paths import REPOSITORY
@@ -39,7 +36,7 @@ def list_options(command: click.Command) -> list[click.Option]:
 
 
 @pytest.mark.slow
-def test_help_and_version_have_short_forms_a_width_and_a_disk() -> None:
+def test_help_and_version_have_short_forms_a_width_and_a_disk():
     def run_hpcbert(*words: str, **variables: Any) -> str:
         # click, too, prints help no wider than this.
         return Cli(REPOSITORY, {"COLUMNS": "80"})(*words, status=0, **variables).stdout
@@ -57,14 +54,14 @@ def test_help_and_version_have_short_forms_a_width_and_a_disk() -> None:
 
 
 @pytest.mark.parametrize(("words", "same_words"), SPELLINGS.items(), ids=SPELLINGS)
-def test_other_spellings_do_the_same(words: str, same_words: str) -> None:
+def test_other_spellings_do_the_same(words, same_words):
     result, expected = run(*words.split()), run(*same_words.split())
     assert (result.returncode, result.output) == (0, expected.output)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
-def test_each_command_s_page_has_what_its_help_says_in_a_person_s_words(name: str) -> None:
+def test_each_command_s_page_has_what_its_help_says_in_a_person_s_words(name):
     context = COMMANDS[name]
     cut = re.compile(r"INTEGER|FLOAT|RANGE|FILENAME|[a-z]\.\.\.$", re.MULTILINE)
     assert not cut.search(context.get_help())
@@ -82,14 +79,14 @@ def test_each_command_s_page_has_what_its_help_says_in_a_person_s_words(name: st
 
 
 @pytest.mark.needs("groff")
-def test_troff_reads_the_pages_without_a_warning() -> None:
+def test_troff_reads_the_pages_without_a_warning():
     argv, text = ["groff", "-man", "-Tutf8", "-ww", "-z"], "".join(PAGES.values())
     result = subprocess.run(argv, input=text, text=True, capture_output=True, check=True)
     assert result.stderr == ""
 
 
 @pytest.mark.parametrize("command", ["submit", "plan", "render"])
-def test_help_all_lists_every_option_once_and_by_subject(command: str) -> None:
+def test_help_all_lists_every_option_once_and_by_subject(command):
     whole = run(command, "--help-all").stdout
     assert re.findall(r"^([A-Za-z].*):$", whole, re.MULTILINE) == [*SECTIONS]
     subcommand = root.get_command(click.Context(root), command)
@@ -103,9 +100,7 @@ def test_help_all_lists_every_option_once_and_by_subject(command: str) -> None:
 
 
 @cases
-def test_clicks_own_errors_are_plain_sentences_that_suggest_what_is_meant(
-    line: str, sentence: str, option: str
-) -> None:
+def test_clicks_own_errors_are_plain_sentences_that_suggest_what_is_meant(line, sentence, option):
     words = line.split()
     with pytest.raises(click.UsageError) as caught, root.make_context("hpcbert", words) as context:
         root.invoke(context)
@@ -119,7 +114,7 @@ def test_clicks_own_errors_are_plain_sentences_that_suggest_what_is_meant(
 
 
 @pytest.fixture
-def campaigns(build: Build, empty_directory: None, monkeypatch: pytest.MonkeyPatch) -> Path:
+def campaigns(build, empty_directory, monkeypatch):
     """Makes two campaigns, and returns the newer one's directory."""
     monkeypatch.setenv(VARIABLE, "bash_complete")
     build("1n1g", "1n4g", name=OLD)
@@ -135,11 +130,11 @@ def complete(line: str) -> str:
 
 
 @cases
-def test_a_value_is_completed(campaigns: Path, line: str, completions: str) -> None:
+def test_a_value_is_completed(campaigns, line, completions):
     assert complete(line) == completions
 
 
-def test_what_is_damaged_completes_nothing(campaigns: Path) -> None:
+def test_what_is_damaged_completes_nothing(campaigns):
     (campaigns / "manifest.json").write_text("{")
     (campaigns / "recipe.toml").write_text("[")
     assert complete("logs NEW --point ") == complete("collect NEW --rule ") == ""
@@ -154,8 +149,8 @@ def test_what_is_damaged_completes_nothing(campaigns: Path) -> None:
     ids=["bash", "zsh", "fish"],
 )  # fmt: skip
 def test_each_shell_is_answered_in_its_own_form_and_bash_itself_completes(
-    campaigns: Path, tmp_path: Path, shell: str, word: str, answer: str
-) -> None:
+    campaigns, tmp_path, shell, word, answer
+):
     variables = {
         VARIABLE: f"{shell}_complete",
         "COMP_WORDS": "hpcbert show 3f9",

@@ -1,7 +1,5 @@
 """The site that init describes, that a command uses, and that outranks it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,7 +23,7 @@ def cli(folder: Path, answers: Answers) -> Cli:
     return Cli(folder, {"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(folder)})
 
 
-def test_a_program_reads_what_was_chosen_and_why(tmp_path: Path) -> None:
+def test_a_program_reads_what_was_chosen_and_why(tmp_path):
     result = cli(tmp_path, Answers(sinfo=SINFO))("init", "--json", status=0)
     site = read_site(tmp_path / "site.toml", base=tmp_path, env={})
     assert (site.scheduler, site.slurm.partition) == ("slurm", "big")
@@ -45,9 +43,7 @@ def test_a_program_reads_what_was_chosen_and_why(tmp_path: Path) -> None:
     ],
     ids=["a choice", "what Slurm keeps private"],
 )
-def test_a_person_is_asked_where_there_is_a_choice_and_only_there(
-    answers: Answers, typed: str, values: tuple[str, int], tmp_path: Path
-) -> None:
+def test_a_person_is_asked_where_there_is_a_choice_and_only_there(answers, typed, values, tmp_path):
     words = ("init", "--runtime", "none")  # The machine may have one, which would be a choice.
     code, output = cli(tmp_path, answers).on_terminal(*words, answer=typed)
     assert code == 0, output
@@ -57,7 +53,7 @@ def test_a_person_is_asked_where_there_is_a_choice_and_only_there(
     assert (site.slurm.partition, site.nodes.gpus_per_node) == values
 
 
-def test_a_controller_that_is_away_leaves_no_site(tmp_path: Path) -> None:
+def test_a_controller_that_is_away_leaves_no_site(tmp_path):
     hpcbert = cli(tmp_path, Answers(complaints={"sinfo": AWAY, "partitions": AWAY}))
     for words in (("init",), ("init", "--slurm")):
         result = hpcbert(*words, "--json", status=3)
@@ -65,7 +61,7 @@ def test_a_controller_that_is_away_leaves_no_site(tmp_path: Path) -> None:
         assert not (tmp_path / "site.toml").exists()
 
 
-def test_the_first_line_names_the_site_and_where_things_go(run_commands: RunCommands) -> None:
+def test_the_first_line_names_the_site_and_where_things_go(run_commands):
     lines = {
         "plan --fw pytorch": "campaigns in /",
         "prepare --fw oneflow --dry-run": "programs in /",
@@ -83,9 +79,7 @@ def test_the_first_line_names_the_site_and_where_things_go(run_commands: RunComm
 
 
 @pytest.mark.parametrize("names", [["HPCBERT_SITE"], ["HPCBERT_SITE", "SLURM_CONF"]], ids=" ".join)
-def test_a_lab_that_is_gone_is_named_with_the_remedy(
-    run_commands: RunCommands, names: list[str]
-) -> None:
+def test_a_lab_that_is_gone_is_named_with_the_remedy(run_commands, names):
     lines = [["doctor"], ["collect"], ["plan", "--fw", "pytorch"]]
     for result in run_commands(lines, **dict.fromkeys(names, "/gone/site.toml")):
         assert result.returncode == 2
@@ -93,9 +87,7 @@ def test_a_lab_that_is_gone_is_named_with_the_remedy(
         assert result.stderr.rstrip().endswith(f"unset {' '.join(names)}")
 
 
-def test_the_newest_campaign_is_not_taken_for_a_refused_one(
-    run_commands: RunCommands, tmp_path: Path
-) -> None:
+def test_the_newest_campaign_is_not_taken_for_a_refused_one(run_commands, tmp_path):
     lines = [
         *(f"{SUBMIT} 1 --rehearse --wait", "show", f"{SUBMIT} 99", "show", "cancel --yes"),
         *(f"{SUBMIT} 1 --rehearse --wait", "show"),
@@ -108,9 +100,7 @@ def test_the_newest_campaign_is_not_taken_for_a_refused_one(
 
 
 @pytest.mark.usefixtures("empty_directory")
-def test_init_says_what_outranks_the_file_it_writes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_init_says_what_outranks_the_file_it_writes(tmp_path, monkeypatch):
     other, init = tmp_path / "other.toml", ("init", "--local", "--force")
     assert run(*init, "--json").document["warnings"] == []
     (warning,) = run(*init, "--output", "elsewhere.toml", "--json").document["warnings"]

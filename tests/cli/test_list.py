@@ -1,14 +1,12 @@
 """hpcbert list, show, note and rm."""
 
-from __future__ import annotations
-
 import os
 import shlex
 
 import pytest
 
-from tests.kit.campaigns import Build, Built, collect_campaigns, report_states, report_waiting
-from tests.kit.cli import Cli, run
+from tests.kit.campaigns import collect_campaigns, report_states, report_waiting
+from tests.kit.cli import run
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
 
@@ -16,15 +14,13 @@ NAME = "20261121T100000Z-pytorch-3f9a1c"
 
 
 @pytest.fixture
-def built(build: Build) -> Built:
+def built(build):
     built = build("1n1g", "1n2g", "1n4g", "1n8g", repeats=2, name=NAME)
     built.finish()
     return built
 
 
-def test_a_list_has_a_line_for_each_and_a_campaign_goes_by_its_name(
-    built: Built, build: Build
-) -> None:
+def test_a_list_has_a_line_for_each_and_a_campaign_goes_by_its_name(built, build):
     collect_campaigns(built.directory, states=report_states())
     bad = build("1n1g", name="20261122T100000Z-pytorch-bad", jobs=("90",))
     (bad.directory / "manifest.json").write_text("{")
@@ -49,14 +45,14 @@ def test_a_list_has_a_line_for_each_and_a_campaign_goes_by_its_name(
     assert run("show", "table 4", "--json").data["campaign"] == built.campaign.id
 
 
-def test_a_list_of_nothing_is_no_error_and_a_wrong_filter_is() -> None:
+def test_a_list_of_nothing_is_no_error_and_a_wrong_filter_is():
     assert "hpcbert submit" in run("list").stdout
     assert run("list", "--fw", "x", "--json").data["campaigns"] == []
     for words in (("--newer", "7"), ("--older", "x"), ("--state", "dead"), ("--limit", "0")):
         assert run("list", *words).returncode == 2
 
 
-def test_one_campaign_is_shown_point_by_point(built: Built) -> None:
+def test_one_campaign_is_shown_point_by_point(built):
     built.log("1n4g", 2, "nothing")
     collect_campaigns(built.directory, states=report_states())
     text = run("show").stdout
@@ -71,7 +67,7 @@ def test_one_campaign_is_shown_point_by_point(built: Built) -> None:
     assert run("show", "nothing").returncode == 2
 
 
-def test_numbers_collected_before_all_had_ended_are_provisional(build: Build) -> None:
+def test_numbers_collected_before_all_had_ended_are_provisional(build):
     built = build("1n1g", repeats=3, name=NAME)
     built.complete("1n1g", 1, 9)
     collect_campaigns(built.directory, states=report_waiting)
@@ -89,7 +85,7 @@ def test_numbers_collected_before_all_had_ended_are_provisional(build: Build) ->
     assert not run("show", "--json").data["provisional"]
 
 
-def test_a_note_is_written_printed_and_removed(built: Built) -> None:
+def test_a_note_is_written_printed_and_removed(built):
     assert run("note", "3f9a1c", "--json").data["note"] == ""
     _, _, hint = run("note", "3f9a1c").stdout.partition("hpcbert note ")
     assert run("note", *shlex.split(hint)).stdout == "TEXT\n"
@@ -99,9 +95,7 @@ def test_a_note_is_written_printed_and_removed(built: Built) -> None:
 
 
 @pytest.mark.slow
-def test_a_terminal_gets_short_lines_and_is_asked_before_a_removal(
-    built: Built, hpcbert: Cli
-) -> None:
+def test_a_terminal_gets_short_lines_and_is_asked_before_a_removal(built, hpcbert):
     words = ("rm", "3f9a1c", "--runs", built.directory.parent)
     run("note", "3f9a1c", "word " * 99)
     _, output = hpcbert.on_terminal("list", "--runs", built.directory.parent, columns=150)
@@ -117,7 +111,7 @@ def test_a_terminal_gets_short_lines_and_is_asked_before_a_removal(
 
 
 @pytest.mark.needs("users")
-def test_a_directory_with_campaigns_of_others_only_says_so(built: Built) -> None:
+def test_a_directory_with_campaigns_of_others_only_says_so(built):
     os.chown(built.directory, 65534, 65534)
     assert "None of yours" in run("list").stdout
     assert "--everyone" in run("list", "--fw", "pytorch").stdout

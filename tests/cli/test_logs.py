@@ -1,23 +1,19 @@
 """Which log `hpcbert logs` prints, and what it follows."""
 
-from __future__ import annotations
-
 import os
-from pathlib import Path
 
 import pytest
 
-from tests.kit.campaigns import Build, campaign
-from tests.kit.cli import Cli, run
-from tests.kit.slurm import Programs
+from tests.kit.campaigns import campaign
+from tests.kit.cli import run
 from tests.kit.waiting import CEILING
 
 MESSAGE = "ModuleNotFoundError: No module named 'torch'"
 
 
 def test_the_log_written_to_last_is_printed_and_a_script_s_output_comes_after(
-    build: Build, empty_directory: None
-) -> None:
+    build, empty_directory
+):
     built = build("1n1g", repeats=2)
     empty = run("logs")
     assert (empty.returncode, "no log yet" in empty.stderr) == (4, True)
@@ -49,7 +45,7 @@ def test_the_log_written_to_last_is_printed_and_a_script_s_output_comes_after(
 
 
 @pytest.mark.parametrize("text", ["trainer: error: rank 0\n", ""], ids=["a log", "no log"])
-def test_output_of_a_later_script_comes_after_the_log_of_ranks(text: str, tmp_path: Path) -> None:
+def test_output_of_a_later_script_comes_after_the_log_of_ranks(text, tmp_path):
     built = campaign(tmp_path, "1n1g", "2n1g", repeats=1)
     if text:
         os.utime(built.log("1n1g", 1, text), (1, 1))
@@ -58,7 +54,7 @@ def test_output_of_a_later_script_comes_after_the_log_of_ranks(text: str, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_log_can_not_steer_a_terminal_and_a_pipe_is_no_log(hpcbert: Cli, watched: Build) -> None:
+def test_a_log_can_not_steer_a_terminal_and_a_pipe_is_no_log(hpcbert, watched):
     path = watched().reach(1, 1)
     path.write_bytes("\x1b[2Jé\x07\n".encode() * 3)
     _, text = hpcbert.on_terminal("logs", "--repeat", "1")
@@ -70,9 +66,7 @@ def test_a_log_can_not_steer_a_terminal_and_a_pipe_is_no_log(hpcbert: Cli, watch
 
 
 @pytest.mark.slow
-def test_a_repeat_is_followed_through_a_requeue_to_its_end(
-    hpcbert: Cli, slurm: Programs, watched: Build
-) -> None:
+def test_a_repeat_is_followed_through_a_requeue_to_its_end(hpcbert, slurm, watched):
     built = watched(repeats=2)
     waits = built.sacct(2, "PENDING")
     slurm.answers(
@@ -105,9 +99,7 @@ def test_a_repeat_is_followed_through_a_requeue_to_its_end(
 
 
 @pytest.mark.slow
-def test_a_log_is_waited_for_and_of_what_is_over_all_is_printed(
-    hpcbert: Cli, slurm: Programs, watched: Build
-) -> None:
+def test_a_log_is_waited_for_and_of_what_is_over_all_is_printed(hpcbert, slurm, watched):
     built = watched(repeats=1)
     slurm.answers(squeue=[built.squeue(1, "PENDING", reason="Priority")])
     with hpcbert.start("logs", "--follow", built.campaign.id) as child:

@@ -1,7 +1,5 @@
 """monitor and cancel, with a scripted Slurm on PATH, and what a submission shows that waits."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
@@ -20,10 +18,9 @@ import pytest
 
 from hpcbert.cli.progress import Display, list_numbers, report_finished_points
 from hpcbert.commands.monitor import Change, View, open_campaign
-from tests.kit.campaigns import Build, Built, report_states
+from tests.kit.campaigns import report_states
 from tests.kit.cases import cases, read_constant
 from tests.kit.cli import Cli, run_here
-from tests.kit.slurm import Programs
 from tests.kit.waiting import CEILING
 
 pytestmark = pytest.mark.slow
@@ -40,12 +37,12 @@ FOLLOW = read_constant(__file__, "FOLLOW")
 
 
 @pytest.fixture
-def hpcbert(hpcbert: Cli) -> Cli:
+def hpcbert(hpcbert):
     return replace(hpcbert, env={**os.environ, **hpcbert.env}, run=run_here)
 
 
 @pytest.fixture
-def story(slurm: Programs, watched: Build) -> Built:
+def story(slurm, watched):
     """Two repeats: one completes, one fails."""
     built = watched()
     ends = built.sacct(2, "FAILED", exit_code="3:0")
@@ -80,8 +77,8 @@ def interrupt(child: subprocess.Popen[str], stream: Any) -> tuple[str, str]:
 
 @cases
 def test_a_limit_that_holds_a_job_back_is_shown_with_its_remedy(
-    hpcbert: Cli, slurm: Programs, watched: Build, reason: str, remedy: str
-) -> None:
+    hpcbert, slurm, watched, reason, remedy
+):
     built = watched(repeats=1)
     ended = built.sacct(1, "CANCELLED by 0")
     waits = built.squeue(1, "PENDING", reason=reason)
@@ -91,7 +88,7 @@ def test_a_limit_that_holds_a_job_back_is_shown_with_its_remedy(
     assert remedy in line
 
 
-def test_piped_each_change_is_a_line(hpcbert: Cli, slurm: Programs, story: Built) -> None:
+def test_piped_each_change_is_a_line(hpcbert, slurm, story):
     result = hpcbert("monitor", story.campaign.id)
     assert (result.returncode, result.stderr) == (0, "")
     lines = result.stdout.splitlines()
@@ -110,9 +107,7 @@ def test_piped_each_change_is_a_line(hpcbert: Cli, slurm: Programs, story: Built
     assert "0.2 s" in refused.error["hint"]
 
 
-def test_json_is_an_object_a_line_and_the_usual_document_last(
-    hpcbert: Cli, slurm: Programs, story: Built
-) -> None:
+def test_json_is_an_object_a_line_and_the_usual_document_last(hpcbert, slurm, story):
     story.reach(1, 60)
     once = hpcbert("monitor", "--once", "--json")
     assert [event["state"] for event in once.events] == ["RUNNING", "PENDING"]
@@ -136,7 +131,7 @@ def test_json_is_an_object_a_line_and_the_usual_document_last(
     assert result.data["over"] is True
 
 
-def test_equal_last_error_lines_are_one_line(hpcbert: Cli, slurm: Programs, watched: Build) -> None:
+def test_equal_last_error_lines_are_one_line(hpcbert, slurm, watched):
     built = watched(repeats=5)
     for repeat in range(1, 6):
         built.log("1n1g", repeat, f"Traceback (most recent call last):\n  File 'a'\n{MESSAGE}\n")
@@ -152,8 +147,8 @@ def test_equal_last_error_lines_are_one_line(hpcbert: Cli, slurm: Programs, watc
 
 
 def test_without_a_name_the_newest_is_shown_where_none_lives_and_without_slurm_none(
-    hpcbert: Cli, slurm: Programs, watched: Build
-) -> None:
+    hpcbert, slurm, watched
+):
     watched("20261101T000000Z-pytorch-older1", job_id="5")
     newest = watched("20261102T000000Z-pytorch-newest", job_id="6")
     slurm.answers(sacct=[newest.sacct(1, "COMPLETED") + newest.sacct(2, "COMPLETED")])
@@ -169,9 +164,7 @@ def test_without_a_name_the_newest_is_shown_where_none_lives_and_without_slurm_n
         assert "The jobs continue" in result.stderr
 
 
-def test_an_interrupt_leaves_the_jobs_alone_and_says_how_to_cancel_them(
-    hpcbert: Cli, slurm: Programs, watched: Build
-) -> None:
+def test_an_interrupt_leaves_the_jobs_alone_and_says_how_to_cancel_them(hpcbert, slurm, watched):
     built = watched(repeats=1)
     slurm.answers(sacct=[built.sacct(1, "RUNNING")], squeue=[built.squeue(1, "RUNNING")])
     with hpcbert.start("monitor") as child:
@@ -190,9 +183,7 @@ def test_an_interrupt_leaves_the_jobs_alone_and_says_how_to_cancel_them(
     assert slurm.calls("scancel") == []
 
 
-def test_a_submission_that_waits_shows_changes_on_stderr(
-    hpcbert: Cli, slurm: Programs, story: Built
-) -> None:
+def test_a_submission_that_waits_shows_changes_on_stderr(hpcbert, slurm, story):
     with follow(hpcbert, story.directory) as child:
         out, lines = child.communicate(timeout=CEILING)
     assert (child.returncode, out) == (0, "")
@@ -201,9 +192,7 @@ def test_a_submission_that_waits_shows_changes_on_stderr(
     assert numbers.endswith("median - samples/s, 0/2 repeats")
 
 
-def test_a_reader_or_a_terminal_that_leaves_ends_it_quietly(
-    hpcbert: Cli, slurm: Programs, story: Built
-) -> None:
+def test_a_reader_or_a_terminal_that_leaves_ends_it_quietly(hpcbert, slurm, story):
     with hpcbert.start("monitor") as child:
         assert child.stdout
         child.stdout.readline()
@@ -229,9 +218,7 @@ def test_a_reader_or_a_terminal_that_leaves_ends_it_quietly(
     [((), {"TERM": "dumb"}), ((), {"TERM": "", "LC_ALL": "C"}), (("--plain",), {})],
     ids=["dumb", "unknown and without UTF-8", "--plain"],
 )
-def test_terminals_without_a_view_get_lines(
-    hpcbert: Cli, slurm: Programs, story: Built, words: tuple[str, ...], options: dict[str, Any]
-) -> None:
+def test_terminals_without_a_view_get_lines(hpcbert, slurm, story, words, options):
     _, output = hpcbert.on_terminal("monitor", *words, story.directory, **options)
     assert not re.search(r"\x1b\[[0-9;?]*[A-Za-ln-z]", output), "colours aside"
     plain = re.sub(r"\x1b\[[0-9;?]*m", "", output)
@@ -239,9 +226,7 @@ def test_terminals_without_a_view_get_lines(
     assert re.findall(r"(\d)/2  ([A-Z_]+)", plain) == CHANGES
 
 
-def test_a_local_campaign_is_watched_without_slurm(
-    hpcbert: Cli, slurm: Programs, watched: Build
-) -> None:
+def test_a_local_campaign_is_watched_without_slurm(hpcbert, slurm, watched):
     built = watched(job_id="local-1-1", scheduler="local", repeats=1)
     built.mark("1n1g", 1, {"event": "start", "nodelist": "here"}, time=1, attempt=0)
     built.mark(
@@ -255,7 +240,7 @@ def test_a_local_campaign_is_watched_without_slurm(
     assert slurm.calls("sacct") == slurm.calls("squeue") == []
 
 
-def test_cancel_needs_a_yes(hpcbert: Cli, slurm: Programs, watched: Build) -> None:
+def test_cancel_needs_a_yes(hpcbert, slurm, watched):
     built = watched()
     slurm.answers(squeue=[built.squeue(1, "RUNNING") + built.squeue(2, "PENDING")])
     refused = hpcbert("cancel", "aaaaaa")
@@ -281,9 +266,7 @@ def test_cancel_needs_a_yes(hpcbert: Cli, slurm: Programs, watched: Build) -> No
     ("last", "efficiencies"),
     [("COMPLETED", ["100.0%", "90.0%"]), ("RUNNING", ["100.0%"]), ("FAILED", ["100.0%", "95.0%"])],
 )
-def test_finished_points_have_medians_and_efficiencies(
-    build: Build, last: str, efficiencies: list[str]
-) -> None:
+def test_finished_points_have_medians_and_efficiencies(build, last, efficiencies):
     built = build("1n1g", "1n2g", repeats=2)
     for shape, rates in {"1n1g": (100, 100), "1n2g": (190, 170)}.items():
         for repeat, rate in enumerate(rates, 1):
@@ -301,9 +284,7 @@ def test_finished_points_have_medians_and_efficiencies(
         *((word, False) for word in ("RUNNING", "PENDING", "REQUEUED", "UNKNOWN")),
     ],
 )
-def test_a_point_is_printed_when_it_is_over_with_what_counts(
-    build: Build, last: str, is_over: bool
-) -> None:
+def test_a_point_is_printed_when_it_is_over_with_what_counts(build, last, is_over):
     built = build("1n1g", repeats=2)
     built.complete("1n1g", 1, 100)
     watched = open_campaign(built.directory)
@@ -313,7 +294,7 @@ def test_a_point_is_printed_when_it_is_over_with_what_counts(
     assert [line.endswith(", 1/2 repeats") for line in lines] == [True] * is_over
 
 
-def test_an_outage_of_slurm_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_outage_of_slurm_is_printed_once(capsys):
     show = Display().watching().view
     assert show
     for trouble in ("down", "", "down", "down", "down", "", "gone", "gone"):

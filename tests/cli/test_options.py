@@ -1,7 +1,5 @@
 """Options: their dataclass is what click gives, and a person's defaults come from variables and files."""
 
-from __future__ import annotations
-
 import types
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -41,7 +39,7 @@ def read(command: click.Command, words: str) -> Options:
         return read_options(context.params)
 
 
-def test_what_click_reads_has_the_defaults_and_types_that_the_dataclass_says() -> None:
+def test_what_click_reads_has_the_defaults_and_types_that_the_dataclass_says():
     hints = get_type_hints(Options)
     for command in (submit, render):
         for options in (read(command, ""), read(command, WORDS)):
@@ -52,14 +50,14 @@ def test_what_click_reads_has_the_defaults_and_types_that_the_dataclass_says() -
     assert not [n for n in declared_options() if getattr(typed, n) == getattr(Options, n)]
 
 
-def test_an_option_of_how_to_run_is_a_key_of_a_campaign_file() -> None:
+def test_an_option_of_how_to_run_is_a_key_of_a_campaign_file():
     assert {*option_names(RunOptions)} <= {field.name for field in document_fields(CampaignFile)}
     keys = document_fields(type(CampaignFile().slurm))
     assert option_names(SlurmOptions) == tuple(field.name for field in keys)
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "1e10", "x"])
-def test_gpu_hours_are_a_number_above_zero_and_a_node_list_is_checked(text: str) -> None:
+def test_gpu_hours_are_a_number_above_zero_and_a_node_list_is_checked(text):
     with pytest.raises(click.BadParameter):
         read(submit, f"--max-gpu-hours {text}")
     with pytest.raises(click.BadParameter, match="must be node names as Slurm lists them"):
@@ -85,7 +83,7 @@ def read_script(*words: str) -> str:
 
 
 @pytest.mark.slow
-def test_the_nearest_default_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_nearest_default_wins(monkeypatch):
     write_config('[submit]\npartition = "file"\n', monkeypatch)
     assert "#SBATCH --partition=file\n" in read_script()
     local = ("submit", "--dry-run", "--scheduler", "local", "--device", "cpu")
@@ -99,7 +97,7 @@ def test_the_nearest_default_wins(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_config_shows_defaults_with_their_origin(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_config_shows_defaults_with_their_origin(monkeypatch):
     text = "[submit]\ngpus_per_node = 8\n[lab.up]\nnodes = 2\n"
     path = write_config(text, monkeypatch, HPCBERT_SUBMIT_NODES="4")
     assert run("config", "--json").data["defaults"] == {
@@ -109,7 +107,7 @@ def test_config_shows_defaults_with_their_origin(monkeypatch: pytest.MonkeyPatch
     }
 
 
-def test_no_two_options_share_a_variable() -> None:
+def test_no_two_options_share_a_variable():
     variables = [
         name_variable(tuple(name.split()[1:]), flag)
         for name, context in walk_commands()
@@ -121,15 +119,13 @@ def test_no_two_options_share_a_variable() -> None:
 
 @pytest.mark.slow
 @cases
-def test_what_is_wrong_in_config_toml_is_named(
-    text: str, keyword: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_wrong_in_config_toml_is_named(text, keyword, monkeypatch):
     path = write_config(text, monkeypatch)
     assert keyword in Cli(Path(path).parents[1])(*DRY[:-1], status=2).stderr
 
 
 @pytest.mark.slow
-def test_sbatchs_variables_are_named_where_they_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sbatchs_variables_are_named_where_they_count(monkeypatch):
     write_config("", monkeypatch, SBATCH_PARTITION="long", SBATCH_QOS="high")
     result = run(*DRY, "--qos", "typed")
     assert [warning for warning in result.document["warnings"] if "SBATCH_" in warning] == [

@@ -1,7 +1,5 @@
 """`render --check`: scripts, and the library files that they read, in every kind of folder."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import subprocess
@@ -23,7 +21,7 @@ CHANGES: dict[str, tuple[str, Callable[[Path], object]]] = {
 
 
 @pytest.fixture(params=["output", "links", "campaign"])
-def folder(request: pytest.FixtureRequest) -> Path:
+def folder(request):
     """A folder with scripts, as it was written; its library is in `scripts`, or next to them."""
     assert run("init", "--local").returncode == 0
     if request.param == "campaign":
@@ -40,7 +38,7 @@ def folder(request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.fixture
-def library(folder: Path) -> Path:
+def library(folder):
     return folder if folder.name == "scripts" else folder / "scripts"
 
 
@@ -55,9 +53,7 @@ def check(folder: Path) -> CliResult:
     return result
 
 
-def test_a_folder_as_it_was_written_passes_and_a_changed_script_is_named(
-    folder: Path, library: Path
-) -> None:
+def test_a_folder_as_it_was_written_passes_and_a_changed_script_is_named(folder, library):
     result = check(folder)
     assert result.returncode == 0, result
     names = {path.name for path in library.iterdir() if path.suffix != ".sbatch"}
@@ -72,7 +68,7 @@ def test_a_folder_as_it_was_written_passes_and_a_changed_script_is_named(
 
 
 @pytest.mark.parametrize("state", CHANGES)
-def test_what_became_of_a_file_is_named(folder: Path, library: Path, state: str) -> None:
+def test_what_became_of_a_file_is_named(folder, library, state):
     name, change = CHANGES[state]
     change(library / name)
     result = check(folder)
@@ -81,7 +77,7 @@ def test_what_became_of_a_file_is_named(folder: Path, library: Path, state: str)
     assert result.error["hint"]
 
 
-def test_the_remedies_repair_a_folder(folder: Path, library: Path) -> None:
+def test_the_remedies_repair_a_folder(folder, library):
     if folder == library:
         pytest.skip("a campaign stays as it was submitted")
     (library / "rank.bash").unlink()

@@ -1,7 +1,5 @@
 """`hpcbert report`: from campaigns, logs and saved results to a directory."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import json
@@ -15,7 +13,7 @@ import pytest
 from hpcbert.results import document
 from hpcbert.results.report import figures
 from tests.kit import logs
-from tests.kit.campaigns import Build, Built, node, write_nodes
+from tests.kit.campaigns import Built, node, write_nodes
 from tests.kit.cli import CliResult, run
 from tests.kit.needs import index
 
@@ -25,7 +23,7 @@ DLPERF = "Oneflow-Inc+DLPerf/e36df2e/Tensorflow/resnet50v1.5"
 
 
 @pytest.fixture
-def measured(tmp_path: Path) -> Path:
+def measured(tmp_path):
     """A folder with logs of two shapes, three runs each; one names a token."""
     for gpus, repeat in ((gpus, repeat) for gpus in (1, 2) for repeat in (1, 2, 3)):
         rate, start = gpus * (10.0 + repeat / 10), 1763717655.5 + 1000 * (3 * gpus + repeat)
@@ -56,7 +54,7 @@ def fail(built: Built, shape: str, repeat: int) -> None:
 
 
 @pytest.mark.needs("published")
-def test_dlperf_s_set_becomes_the_tables_that_were_published(shared: Path) -> None:
+def test_dlperf_s_set_becomes_the_tables_that_were_published(shared):
     """Its readme has every run by the printed rate, its JSON medians by the time stamps."""
     runs: dict[str, list[float]] = {}
     for log in index(shared):
@@ -77,7 +75,7 @@ def test_dlperf_s_set_becomes_the_tables_that_were_published(shared: Path) -> No
         assert speeds == {}
 
 
-def test_a_report_has_every_file_and_the_same_numbers(measured: Path) -> None:
+def test_a_report_has_every_file_and_the_same_numbers(measured):
     result = report(measured, "--with-logs", "--json")
     (warning,) = (text for text in result.document["warnings"] if "secret" in text)
     assert "bert_b4_fp32_1.log" in warning
@@ -108,7 +106,7 @@ def test_a_report_has_every_file_and_the_same_numbers(measured: Path) -> None:
     assert [float(cell) for cell in row[4:]] == pytest.approx([10.2, 20.4, 1.0])
 
 
-def test_saved_results_give_the_report_again_in_another_size(measured: Path) -> None:
+def test_saved_results_give_the_report_again_in_another_size(measured):
     assert report(measured, "--title", "First").returncode == 0
     first = Path("out").rename("first")
     assert report(first / "results.json", "--title", "First").returncode == 0
@@ -123,7 +121,7 @@ def test_saved_results_give_the_report_again_in_another_size(measured: Path) -> 
     assert "bert fp32" in svg
 
 
-def test_a_campaign_tells_its_nodes_commands_and_what_does_not_count(build: Build) -> None:
+def test_a_campaign_tells_its_nodes_commands_and_what_does_not_count(build):
     command = ("hpcbert", "submit", "--fw", "pytorch")
     built = build("1n1g", "1n8g", repeats=2, scheduler="local", command=command)
     built.finish()
@@ -150,9 +148,7 @@ def test_a_campaign_tells_its_nodes_commands_and_what_does_not_count(build: Buil
     assert rows("digests")
 
 
-def test_runs_that_do_not_count_make_a_report_without_figures_or_speedup(
-    tmp_path: Path, build: Build
-) -> None:
+def test_runs_that_do_not_count_make_a_report_without_figures_or_speedup(tmp_path, build):
     built = build("1n1g", repeats=1, scheduler="local")
     fail(built, "1n1g", 1)
     host = node("n1", host__network=["eth0 physical -1 1500 up"])
@@ -173,7 +169,7 @@ def test_runs_that_do_not_count_make_a_report_without_figures_or_speedup(
     assert "no-baseline" in marks
 
 
-def test_nothing_that_was_there_is_lost(measured: Path) -> None:
+def test_nothing_that_was_there_is_lost(measured):
     out = Path("out")
     out.mkdir()
     (out / "thesis.tex").write_text("years of work")
@@ -197,9 +193,7 @@ def test_nothing_that_was_there_is_lost(measured: Path) -> None:
     assert report("bad.json").returncode == 2
 
 
-def test_a_report_goes_into_its_campaign_and_is_made_of_its_archive(
-    build: Build, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_report_goes_into_its_campaign_and_is_made_of_its_archive(build, monkeypatch):
     built = build("1n1g", repeats=2, scheduler="local")
     built.finish()
     (built.directory / built.campaign.arrays[0].script).write_text("#!/bin/bash\n# the script\n")

@@ -1,9 +1,6 @@
 """What submit, plan and render are asked for: typed, or in a campaign.toml; what is refused by name."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
 from typing import Any
 
 import click
@@ -29,7 +26,7 @@ PLAN = ("plan", "--scheduler", "local", "--device", "cpu", "--json")
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path):
     path = tmp_path / "campaign.toml"
     path.write_text(FILE)
     return path
@@ -49,9 +46,7 @@ def plain(campaign: dict[str, Any]) -> str:
 
 @pytest.mark.slow
 @cases
-def test_what_would_be_ignored_is_refused(
-    tmp_path: Path, line: str, option: str, conflict: str, options: tuple[str, ...]
-) -> None:
+def test_what_would_be_ignored_is_refused(tmp_path, line, option, conflict, options):
     """An option that conflicts is named; with `options`, each of them typed after the line is."""
     (tmp_path / "site.toml").write_text('schema = 1\nname = "here"\nscheduler = "local"\n')
     for words in options or ("",):
@@ -72,7 +67,7 @@ def test_what_would_be_ignored_is_refused(
 
 
 @pytest.mark.slow
-def test_defaults_conflict_with_nothing() -> None:
+def test_defaults_conflict_with_nothing():
     for line in (
         "submit --fw oneflow --scheduler slurm --dry-run --repeats-in one-job",
         "submit --fw oneflow --scheduler slurm --dry-run --data /d --source /s --partition p",
@@ -82,7 +77,7 @@ def test_defaults_conflict_with_nothing() -> None:
         assert "no effect" not in run(*line.split(), "--json").output
 
 
-def test_precisions_are_understood_in_every_spelling() -> None:
+def test_precisions_are_understood_in_every_spelling():
     for precision, words in SPELLINGS.items():
         assert {parse_precision(word) for word in words.split()} == {precision}
     render = ("render", "--fw", "pytorch", "--scheduler", "slurm", "--json", "--precision")
@@ -98,7 +93,7 @@ def test_precisions_are_understood_in_every_spelling() -> None:
 
 
 @cases
-def test_what_is_typed_wrong_is_refused(words: tuple[str, ...], message: str) -> None:
+def test_what_is_typed_wrong_is_refused(words, message):
     result = run("submit", *words, *DRY[:-1])
     assert (result.returncode, message in result.stderr) == (2, True), result
 
@@ -106,7 +101,7 @@ def test_what_is_typed_wrong_is_refused(words: tuple[str, ...], message: str) ->
 # --- campaign.toml ------------------------------------------------------------------------------------
 
 
-def test_a_file_and_the_same_words_make_the_same_campaigns(file: Path) -> None:
+def test_a_file_and_the_same_words_make_the_same_campaigns(file):
     from_file = campaigns(file)
     assert [campaign["framework"] for campaign in from_file] == ["pytorch", "oneflow"]
     assert [campaign["name"] for campaign in from_file] == ["two ways"] * 2
@@ -122,7 +117,7 @@ def test_a_file_and_the_same_words_make_the_same_campaigns(file: Path) -> None:
             assert f"#SBATCH --{option}\n" in text
 
 
-def test_what_is_typed_wins_over_the_file(file: Path) -> None:
+def test_what_is_typed_wins_over_the_file(file):
     words = (file, "--repeats", "1", "--partition", "test", "--name", "mine", "--exclude", "n1,n2")
     campaign = campaigns(*words)[0]
     assert (campaign["name"], campaign["arrays"][0]["repeats"]) == ("mine", [1])
@@ -133,9 +128,7 @@ def test_what_is_typed_wins_over_the_file(file: Path) -> None:
 
 
 @pytest.mark.parametrize("runtime", ["none", "enroot", "apptainer", "pyxis"])
-def test_ranks_have_typed_variables_under_every_runtime_and_before_the_site_s(
-    tmp_path: Path, runtime: str
-) -> None:
+def test_ranks_have_typed_variables_under_every_runtime_and_before_the_site_s(tmp_path, runtime):
     site = tmp_path / "site.toml"
     site.write_text(
         'schema = 1\nname = "x"\nscheduler = "slurm"\n[env]\nNCCL_ALGO = "Tree"\nKEPT = "1"\n'
@@ -149,7 +142,7 @@ def test_ranks_have_typed_variables_under_every_runtime_and_before_the_site_s(
     assert "Tree" not in text
 
 
-def test_a_rendered_script_s_header_has_its_variables(tmp_path: Path) -> None:
+def test_a_rendered_script_s_header_has_its_variables(tmp_path):
     words = ("--env", "NCCL_ALGO=Ring", "--env", "B=x y", "--output", tmp_path / "out")
     assert run("render", *words).returncode == 0
     (path,) = (tmp_path / "out").glob("*.sbatch")
@@ -157,9 +150,7 @@ def test_a_rendered_script_s_header_has_its_variables(tmp_path: Path) -> None:
     assert run("render", "--check", tmp_path / "out").returncode == 0
 
 
-def test_faults_of_a_file_are_named_at_once_and_nothing_is_written(
-    file: Path, tmp_path: Path
-) -> None:
+def test_faults_of_a_file_are_named_at_once_and_nothing_is_written(file, tmp_path):
     file.write_text(FILE.replace('"oneflow"]', '"onflow"]').replace('"fp16"]', '"fp17"]'))
     result = run("submit", file, "--runs", tmp_path / "runs", "--json")
     assert result.returncode == 2
@@ -178,7 +169,7 @@ def test_faults_of_a_file_are_named_at_once_and_nothing_is_written(
 
 
 @pytest.mark.slow
-def test_a_plan_goes_from_five_repeats_to_the_most() -> None:
+def test_a_plan_goes_from_five_repeats_to_the_most():
     result = run(*PLAN, "--repeats", "auto", "--max-repeats", "20", "--time", "60")
     (point,) = result.data["campaigns"][0]["points"]
     assert (point["least_repeats"], point["repeats"], point["jobs"]) == (5, 20, 20)
@@ -194,7 +185,7 @@ def test_a_plan_goes_from_five_repeats_to_the_most() -> None:
 
 
 @pytest.mark.slow
-def test_repeats_of_a_file_give_way_to_what_is_typed(file: Path) -> None:
+def test_repeats_of_a_file_give_way_to_what_is_typed(file):
     head = 'schema = 1\nframeworks = "pytorch"\n'
     file.write_text(f'{head}repeats = "auto"\nmax_repeats = 9\nprecision_of_median = "2 %"\n')
     for words, repeats in (((), 9), (("--repeats", "3"), 3), (("--max-repeats", "12"), 12)):

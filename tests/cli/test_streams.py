@@ -1,14 +1,11 @@
 """ASCII where the locale has no UTF-8, and nothing lost by it; a bar for long work."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
@@ -25,7 +22,7 @@ RunCommands = Callable[..., list[Any]]
 
 @pytest.mark.slow
 @cases
-def test_the_locale_decides(env: dict[str, str], plain: bool, tmp_path: Path) -> None:
+def test_the_locale_decides(env, plain, tmp_path):
     names = [name for name in os.environ if not name.startswith(("LC_", "LANG", "PYTHON"))]
     inherited = {name: os.environ[name] for name in names}
     argv = [sys.executable, "-m", "hpcbert", "frameworks", "show", "oneflow"]
@@ -35,9 +32,7 @@ def test_the_locale_decides(env: dict[str, str], plain: bool, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_every_text_and_every_error_is_ascii_in_the_locale_c(
-    finished: Path, logs: Path, run_commands: RunCommands
-) -> None:
+def test_every_text_and_every_error_is_ascii_in_the_locale_c(finished, logs, run_commands):
     lines = [line.split() for line in read_constant(__file__, "LINES")]
     lines += [["collect", str(finished)], ["collect", str(logs)], ["logs", str(finished)]]
     both = [*lines, *([*words, "--json"] for words in lines if words != ["--help"])]
@@ -50,9 +45,7 @@ def test_every_text_and_every_error_is_ascii_in_the_locale_c(
 
 
 @pytest.mark.slow
-def test_scripts_and_documents_arrive_byte_by_byte_in_any_locale(
-    logs: Path, run_commands: RunCommands
-) -> None:
+def test_scripts_and_documents_arrive_byte_by_byte_in_any_locale(logs, run_commands):
     render = ["render", "--fw", "pytorch", "--scheduler", "slurm", "--data", "/dätä"]
     lines = [render, ["collect", str(logs), "--format", "json"]]
     utf8, ascii_ = (run_commands(lines, LC_ALL=locale) for locale in ("C.UTF-8", "C"))
@@ -77,7 +70,7 @@ def run_work(seconds: float, count: int = 10, inner: int = 0) -> str:
     return stream.getvalue()
 
 
-def test_long_work_shows_count_rate_and_time_and_short_work_nothing() -> None:
+def test_long_work_shows_count_rate_and_time_and_short_work_nothing():
     for inner in (0, 5):
         text = run_work(1.0, inner=inner)
         assert "reading logs" in text
@@ -92,7 +85,7 @@ def test_long_work_shows_count_rate_and_time_and_short_work_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_the_work_of_another_process_is_followed() -> None:
+def test_the_work_of_another_process_is_followed():
     for activity, total, counts in (("installing", 3, [2, 3]), ("fetching", 0, [5, 1])):
         reports: list[tuple[Any, ...]] = []
 
@@ -106,7 +99,7 @@ def test_the_work_of_another_process_is_followed() -> None:
         ]
 
 
-def test_a_bar_is_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bar_is_for_people(monkeypatch):
     bars: list[ProgressBar] = []
 
     def make_bar(stream: io.StringIO) -> ProgressBar:

@@ -1,16 +1,11 @@
 """Tables on terminals that are narrow or low; pipes and files get all of them, in any form."""
 
-from __future__ import annotations
-
 import json
 import re
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.kit.campaigns import Build
 from tests.kit.cli import Cli, run
 
 pytestmark = pytest.mark.slow
@@ -19,7 +14,7 @@ FULL = r"nodes +GPUs +median samples/s +min \.\. max +cv +speedup +efficiency +r
 
 
 @pytest.fixture
-def terminal(tmp_path: Path) -> Callable[..., list[str]]:
+def terminal(tmp_path):
     """Returns the lines that `collect` prints on a terminal, without colours."""
     cli = Cli(tmp_path, {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "LC_ALL": "C.UTF-8"})
 
@@ -35,9 +30,7 @@ def terminal(tmp_path: Path) -> Callable[..., list[str]]:
     [({"columns": 40}, 40), ({"columns": 80}, 80), ({"columns": 200, "COLUMNS": "60"}, 60)],
     ids=["40", "80", "COLUMNS"],
 )
-def test_a_narrow_terminal_gets_a_folded_table(
-    options: dict[str, Any], width: int, finished: Path, terminal: Any
-) -> None:
+def test_a_narrow_terminal_gets_a_folded_table(options, width, finished, terminal):
     lines = terminal(finished, **options)
     start, end = (
         next(number for number, line in enumerate(lines) if line.startswith(word))
@@ -54,9 +47,7 @@ def test_a_narrow_terminal_gets_a_folded_table(
     assert row[: head.index("samples/s") + 9].split() == ["1", "1", "12.00"]
 
 
-def test_a_low_screen_gets_every_row_and_a_narrow_one_whole_reasons(
-    build: Build, terminal: Any
-) -> None:
+def test_a_low_screen_gets_every_row_and_a_narrow_one_whole_reasons(build, terminal):
     shapes = [f"1n{gpus}g" for gpus in range(1, 31)]
     built = build(*shapes, repeats=1)
     for gpus, shape in enumerate(shapes, 1):
@@ -68,9 +59,7 @@ def test_a_low_screen_gets_every_row_and_a_narrow_one_whole_reasons(
     assert reason in " ".join(line.strip() for line in lines)
 
 
-def test_pipes_and_files_get_the_columns_at_any_width(
-    finished: Path, run_commands: Callable[..., list[Any]], terminal: Any, tmp_path: Path
-) -> None:
+def test_pipes_and_files_get_the_columns_at_any_width(finished, run_commands, terminal, tmp_path):
     (result,) = run_commands([["collect", str(finished)]], COLUMNS="60")
     assert re.search(FULL, result.stdout)
     terminal(finished, "--output", tmp_path / "table.txt", columns=60)
@@ -78,7 +67,7 @@ def test_pipes_and_files_get_the_columns_at_any_width(
 
 
 @pytest.mark.usefixtures("empty_directory")
-def test_a_table_takes_its_form_from_its_name(logs: Path, tmp_path: Path) -> None:
+def test_a_table_takes_its_form_from_its_name(logs, tmp_path):
     text = {}
     for name in ("t.csv", "t.MD", "t.markdown", "t.json", "t.txt", "t", "t.out"):
         result = run("collect", logs, "--json", "--output", tmp_path / name)
@@ -103,9 +92,7 @@ def test_a_table_takes_its_form_from_its_name(logs: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("empty_directory")
-def test_what_says_of_logs_what_campaigns_record_is_refused_of_these(
-    logs: Path, finished: Path
-) -> None:
+def test_what_says_of_logs_what_campaigns_record_is_refused_of_these(logs, finished):
     options = {
         "--fw": "oneflow", "--nodes": "1", "--gpus-per-node": "1", "--batch-size": "4",
         "--precision": "AMP", "--model": "bert", "--pattern": "{repeat}.log",

@@ -1,17 +1,13 @@
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.kit.cli import Cli
-from tests.kit.lab import AsUser, Checkout
 from tests.kit.waiting import unqueued, until
 
 
 @pytest.fixture
-def hpcbert(as_user: AsUser, checkout: Checkout, work: Path) -> Cli:
+def hpcbert(as_user, checkout, work):
     """hpcbert as a person on the lab starts it, in a directory with a space in its name."""
     folder = work / "with a space"
     as_user(["mkdir", str(folder)])
@@ -20,7 +16,7 @@ def hpcbert(as_user: AsUser, checkout: Checkout, work: Path) -> Cli:
 
 
 @pytest.fixture
-def wait_for_end(as_user: AsUser) -> Callable[[str], Path]:
+def wait_for_end(as_user):
     """Waits until the queue holds no job of a campaign, and returns its directory."""
 
     def wait(directory: str) -> Path:

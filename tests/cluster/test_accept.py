@@ -1,7 +1,5 @@
 """As an ordinary user on a real cluster: a machine is accepted or not, and so is each node."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -14,7 +12,7 @@ import pytest
 from hpcbert.lab.record import Lab
 from hpcbert.system.runner import run
 from tests.kit.cases import read_constant
-from tests.kit.cli import Cli, CliResult
+from tests.kit.cli import CliResult
 from tests.kit.logs import START, WORDS, stand_in_log
 from tests.kit.needs import not_applicable
 from tests.kit.scripts import tool
@@ -31,7 +29,7 @@ def read_states(result: CliResult) -> dict[str, str]:
     return {entry["node"]: entry["state"] for entry in result.data["nodes"]}
 
 
-def test_a_loaded_node_and_another_driver_are_named_on_the_lab(hpcbert: Cli, lab: Lab) -> None:
+def test_a_loaded_node_and_another_driver_are_named_on_the_lab(hpcbert, lab):
     # It prints a log at 10.4 samples/s, up to 1 % faster; 10 % slower on the node that `load` names.
     load, base = hpcbert.cwd / "load", hpcbert.cwd / "base.json"
     text = read_constant(__file__, "PROGRAM")
@@ -100,7 +98,7 @@ def share_processor(lab: Lab) -> Iterator[dict[str, Path]]:
 
 
 @pytest.mark.skipif(not ROUNDS, reason="needs extras: HPCBERT_LOADED_ROUNDS is not set")
-def test_a_node_with_a_competing_process_is_named(hpcbert: Cli, lab: Lab) -> None:
+def test_a_node_with_a_competing_process_is_named(hpcbert, lab):
     """In each round a loaded node is named, and none in a round without load."""
     base, slower = hpcbert.cwd / "base.json", {"clean": set[str](), "loaded": {"n2"}}
     # It works in each iteration, and prints when and how fast it was.

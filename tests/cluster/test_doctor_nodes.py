@@ -1,7 +1,5 @@
 """The doctor's look at nodes from inside jobs: all faults are planted at once, then typed away."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,9 +10,8 @@ import pytest
 
 from hpcbert.lab.record import Lab
 from tests.kit.cases import read_constant
-from tests.kit.cli import Cli
 from tests.kit.doctor import find_missed, select_faults, set_key, typed
-from tests.kit.lab import Checkout, User
+from tests.kit.lab import User
 from tests.kit.lab_faults import late, limited, mounted, read_only, replaced
 from tests.kit.logs import write_file
 from tests.kit.scripts import tool
@@ -44,9 +41,7 @@ def spoil_nodes(lab: Lab, work: Path, user: User) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("pmix")
-def test_every_fault_of_nodes_is_found_and_what_is_typed_helps(
-    hpcbert: Cli, work: Path, lab: Lab, checkout: Checkout, user: User
-) -> None:
+def test_every_fault_of_nodes_is_found_and_what_is_typed_helps(hpcbert, work, lab, checkout, user):
     """Some faults hide others: each round types what the one before said, until all is well."""
     place, line = work / "place", ["--nodes", "4", "--gpus-per-node", "2"]
     line += ["--fw", "ngc-tf1", "--fw", "oneflow"]

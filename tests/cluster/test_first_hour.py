@@ -1,7 +1,5 @@
 """The first hour of an ordinary user, as the page has it, on a real cluster."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import re
@@ -11,7 +9,6 @@ from pathlib import Path
 from hpcbert.lab.record import Lab
 from hpcbert.system.runner import Outcome, run
 from tests.kit.doctor import set_key
-from tests.kit.lab import Checkout
 from tests.kit.paths import REPOSITORY
 from tests.kit.waiting import CEILING
 
@@ -38,7 +35,7 @@ def list_checks(text: str) -> list[str]:
     return [varying.sub("*", check) for check in checks]
 
 
-def test_the_labs_user_finds_hpcbert(lab: Lab) -> None:
+def test_the_labs_user_finds_hpcbert(lab):
     outcome = log_in(lab, "hpcbert --version && sinfo --noheader --format=%D && hpcbert doctor")
     assert outcome.stdout.startswith("hpcbert ")
     page = TUTORIAL.read_text().partition("hpcbert doctor\n```")[2]
@@ -46,7 +43,7 @@ def test_the_labs_user_finds_hpcbert(lab: Lab) -> None:
     assert list_checks(block) == list_checks(outcome.stdout)
 
 
-def test_each_command_of_the_page_does_what_it_says(lab: Lab, checkout: Checkout) -> None:
+def test_each_command_of_the_page_does_what_it_says(lab, checkout):
     home = Path(pwd.getpwnam(lab.plan.user).pw_dir)
     (home / "hpcbert").symlink_to(checkout.path)
     blocks = dict(_BLOCK.findall(PAGE.read_text()))

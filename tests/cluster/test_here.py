@@ -1,17 +1,14 @@
 """`submit --here`: an ordinary user's campaigns as steps of an allocation that is there already."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.scheduler.local import backend as local
-from tests.kit.cli import Cli, first_row
+from tests.kit.cli import first_row
 from tests.kit.lab import AsUser
 from tests.kit.logs import WORDS, stand_in
 from tests.kit.waiting import until
@@ -22,7 +19,7 @@ Allocate = Callable[..., str]
 
 
 @pytest.fixture
-def allocate(as_user: AsUser) -> Iterator[Allocate]:
+def allocate(as_user):
     """Return a function that gets an allocation and returns its job's id."""
     jobs: list[str] = []
 
@@ -40,9 +37,7 @@ def list_steps(as_user: AsUser, job: str) -> str:
     return as_user(["squeue", "--steps", "--noheader", "--jobs", job]).stdout.strip()
 
 
-def test_a_smaller_point_runs_in_a_larger_allocation(
-    hpcbert: Cli, as_user: AsUser, work: Path, allocate: Allocate
-) -> None:
+def test_a_smaller_point_runs_in_a_larger_allocation(hpcbert, as_user, work, allocate):
     report = f'[[ -z $SLURM_NTASKS ]] || echo "$SLURMD_NODENAME $SLURM_NTASKS $CUDA_VISIBLE_DEVICES" >>{work}/ranks'
     program = stand_in(work, f"{report}\n[[ $SLURM_PROCID == 0 ]] || exit 0", gpus=4)
     job = allocate("--nodes=2", "--ntasks-per-node=2", "--gres=gpu:4")
@@ -77,9 +72,7 @@ def test_a_smaller_point_runs_in_a_larger_allocation(
     assert row["repeats"]["ok"] == 2
 
 
-def test_what_ends_it_and_what_continues_it(
-    hpcbert: Cli, as_user: AsUser, work: Path, allocate: Allocate
-) -> None:
+def test_what_ends_it_and_what_continues_it(hpcbert, as_user, work, allocate):
     flag, began = work / "flag", work / "began"
     flag.touch()
     program = stand_in(work, f"touch {began}; while [[ -e {flag} ]]; do sleep 0.1; done")

@@ -1,7 +1,5 @@
 """One lab, seen by an ordinary user."""
 
-from __future__ import annotations
-
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +8,9 @@ from typing import Any
 import pytest
 
 from hpcbert.lab.lifecycle import status
-from hpcbert.lab.record import Lab
 from hpcbert.system.runner import run
 from tests.docs.examples import of_lab, read_examples
 from tests.kit import cli
-from tests.kit.cli import Cli
-from tests.kit.lab import AsUser
 from tests.kit.lab_faults import start_daemon, stop_daemon
 from tests.kit.logs import write_file
 from tests.kit.waiting import until
@@ -24,7 +19,7 @@ from tests.prepare.test_parts import PATCH, RECIPE, git, make_sources
 pytestmark = pytest.mark.slurm
 
 
-def test_status_shows_idle_nodes_and_each_daemon(lab: Lab) -> None:
+def test_status_shows_idle_nodes_and_each_daemon(lab):
     def show() -> Any:
         return status(lab.directory, run=run)
 
@@ -47,9 +42,7 @@ def test_status_shows_idle_nodes_and_each_daemon(lab: Lab) -> None:
     until(lambda: show().healthy, "the lab never recovered")
 
 
-def test_ranks_see_their_gpus_and_nodes_are_hosts_of_their_own(
-    pmix: None, as_user: AsUser, lab: Lab, work: Path
-) -> None:
+def test_ranks_see_their_gpus_and_nodes_are_hosts_of_their_own(pmix, as_user, lab, work):
     def run_step(*words: str) -> list[list[str]]:
         outcome = as_user(["srun", "--nodes=4", *words], cwd=work)
         assert outcome.ok, outcome.stderr
@@ -75,9 +68,7 @@ def test_ranks_see_their_gpus_and_nodes_are_hosts_of_their_own(
     run_step("--ntasks-per-node=1", "bash", "-c", "rm /tmp/own.* /dev/shm/own.*")
 
 
-def test_secrets_are_closed_and_settings_are_open_to_ordinary_users(
-    as_user: AsUser, lab: Lab
-) -> None:
+def test_secrets_are_closed_and_settings_are_open_to_ordinary_users(as_user, lab):
     layout = lab.layout
     secrets = (layout.munge_key, layout.etc / "slurmdbd.conf", layout.database_socket)
     assert not any(as_user(["cat", str(secret)]).ok for secret in secrets)
@@ -88,9 +79,7 @@ def test_secrets_are_closed_and_settings_are_open_to_ordinary_users(
 
 
 @pytest.mark.parametrize("only", [(), ("--only=source",)], ids=["all", "source"])
-def test_what_prepare_makes_in_a_lab_is_what_a_submission_uses(
-    only: tuple[str, ...], hpcbert: Cli, lab: Lab, work: Path
-) -> None:
+def test_what_prepare_makes_in_a_lab_is_what_a_submission_uses(only, hpcbert, lab, work):
     """As in the lab's shell: the site is that of HPCBERT_SITE, and nothing else is said of it."""
     # Templates of a framework whose program lies in a repository beside them, and its data.
     make_sources(work)

@@ -1,7 +1,5 @@
 """hpcbert with the local scheduler: the real commands, queue, training and table, without root."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +23,7 @@ LIMITED = read_constant(__file__, "LIMITED")
 
 
 @pytest.fixture
-def hpcbert(tmp_path: Path) -> Cli:
+def hpcbert(tmp_path):
     return Cli(tmp_path, {"HOME": str(tmp_path), "HPCBERT_RUNS": str(tmp_path / "runs")})
 
 
@@ -45,7 +43,7 @@ def wait_for_end(directory: Path) -> None:
 
 
 @pytest.mark.torch
-def test_bert_is_trained_and_reduced_to_a_speedup_table(tmp_path: Path) -> None:
+def test_bert_is_trained_and_reduced_to_a_speedup_table(tmp_path):
     folder = tmp_path / "with a space"
     folder.mkdir()
     shutil.copy(SITE, folder)
@@ -62,9 +60,7 @@ def test_bert_is_trained_and_reduced_to_a_speedup_table(tmp_path: Path) -> None:
     assert (only_campaign(folder) / "table.json").exists()
 
 
-def test_each_environment_of_a_file_reaches_the_ranks_and_has_a_table(
-    hpcbert: Cli, tmp_path: Path
-) -> None:
+def test_each_environment_of_a_file_reaches_the_ranks_and_has_a_table(hpcbert, tmp_path):
     program = stand_in(tmp_path, f'echo "$NCCL_ALGO" >>{tmp_path}/seen')
     file, text = tmp_path / "campaign.toml", read_constant(__file__, "CAMPAIGN")
     file.write_text(text)
@@ -80,9 +76,7 @@ def test_each_environment_of_a_file_reaches_the_ranks_and_has_a_table(
     assert {(directory / "note.txt").read_text() for directory in directories} == {"here\n"}
 
 
-def test_a_baseline_that_lost_all_repeats_holds_the_others_back(
-    hpcbert: Cli, tmp_path: Path
-) -> None:
+def test_a_baseline_that_lost_all_repeats_holds_the_others_back(hpcbert, tmp_path):
     def list_started() -> list[str]:
         paths = (tmp_path / "runs").glob("*/status/*.jsonl")
         return sorted({path.name.split("_")[1] for path in paths if '"step"' in path.read_text()})
@@ -109,7 +103,7 @@ def test_a_baseline_that_lost_all_repeats_holds_the_others_back(
 
 @pytest.mark.usefixtures("empty_directory", "without_slurm")
 @cases
-def test_a_curve_is_held_back_by_default(words: tuple[str, ...], holds: bool) -> None:
+def test_a_curve_is_held_back_by_default(words, holds):
     gpus = () if "--shapes" in words else ("--gpus-per-node", "2")
     result = run("submit", "--dry-run", "--json", *gpus, *words)
     first, *later_arrays = result.data["arrays"]
@@ -124,7 +118,7 @@ def limited_program(folder: Path, bad: str = "") -> Path:
     return path
 
 
-def test_the_table_shows_the_largest_size(hpcbert: Cli, tmp_path: Path) -> None:
+def test_the_table_shows_the_largest_size(hpcbert, tmp_path):
     words = ("--python", limited_program(tmp_path), "--batch-size", "max", "--repeats", "2")
     (table,) = hpcbert(*LOCAL, *words, "--wait", status=0).data["tables"]
     directory = only_campaign(tmp_path)
@@ -145,7 +139,7 @@ def test_the_table_shows_the_largest_size(hpcbert: Cli, tmp_path: Path) -> None:
     hpcbert("audit", directory, status=5)
 
 
-def test_a_curves_common_size_is_that_of_its_largest_shape(hpcbert: Cli, tmp_path: Path) -> None:
+def test_a_curves_common_size_is_that_of_its_largest_shape(hpcbert, tmp_path):
     """Two ranks have room for 16, one has room for 24: both rows are in one table at 16."""
     for gpus in (1, 2):
         text = log(f"1n{gpus}g", 80.0 * gpus, batch=16, start=START)
@@ -163,7 +157,7 @@ def test_a_curves_common_size_is_that_of_its_largest_shape(hpcbert: Cli, tmp_pat
     assert shapes == [array["shape"] for array in again.data["arrays"]] == ["1n2g", "1n1g"]
 
 
-def test_a_search_that_stops_says_why_in_the_table(hpcbert: Cli, tmp_path: Path) -> None:
+def test_a_search_that_stops_says_why_in_the_table(hpcbert, tmp_path):
     bad = "echo \"ModuleNotFoundError: No module named 'torch'\"; exit 1"
     words = ("--python", limited_program(tmp_path, bad), "--batch-size", "max", "--repeats", "1")
     (table,) = hpcbert(*LOCAL, *words, "--wait", status=4).data["tables"]
@@ -176,15 +170,13 @@ def test_a_search_that_stops_says_why_in_the_table(hpcbert: Cli, tmp_path: Path)
 
 @pytest.mark.usefixtures("empty_directory", "without_slurm")
 @cases
-def test_a_size_that_is_none_or_unclear_is_refused(words: tuple[str, ...], keyword: str) -> None:
+def test_a_size_that_is_none_or_unclear_is_refused(words, keyword):
     result = run("submit", "--dry-run", *words)
     assert (result.returncode, keyword in result.output) == (2, True), result
 
 
 @pytest.mark.parametrize("together", [False, True])
-def test_only_what_failed_runs_again_and_every_attempt_stays(
-    hpcbert: Cli, tmp_path: Path, together: bool
-) -> None:
+def test_only_what_failed_runs_again_and_every_attempt_stays(hpcbert, tmp_path, together):
     flag = tmp_path / "flag"
     flag.touch()
     second = "" if together else "$SLURM_ARRAY_TASK_ID == 2 && "
@@ -218,7 +210,7 @@ def test_only_what_failed_runs_again_and_every_attempt_stays(
     assert "has nothing to retry" in hpcbert("retry", directory, status=0).stdout
 
 
-def test_what_runs_is_not_retried_nor_what_was_moved(hpcbert: Cli, tmp_path: Path) -> None:
+def test_what_runs_is_not_retried_nor_what_was_moved(hpcbert, tmp_path):
     """And a submission that was interrupted is taken up."""
     wait = f"while [[ ! -e {tmp_path}/go ]]; do sleep 0.1; done"
     program = stand_in(tmp_path, f"if [[ $SLURM_ARRAY_TASK_ID == 1 ]]; then exit 7; fi; {wait}")

@@ -1,7 +1,5 @@
 """The main job as an ordinary user on a real cluster: submit, monitor, collect; sbatch by hand."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
@@ -13,7 +11,6 @@ import pytest
 from hpcbert.script.quoting import directive
 from hpcbert.script.resolve import PREFLIGHT
 from tests.kit.cases import read_constant
-from tests.kit.cli import Cli
 from tests.kit.logs import WORDS, stand_in
 from tests.kit.waiting import until
 
@@ -30,7 +27,7 @@ def read_events(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_sbatch_reads_directives_as_they_were_typed(as_user: Any) -> None:
+def test_sbatch_reads_directives_as_they_were_typed(as_user):
     # sbatch --test-only shows no comment, so each is submitted, all at once.
     texts = ["a b", 'a"b', "a'b", "a\\b", "a#b", "#", "$(id)", "`id`", "a;b", "%j", "-x"]
     texts += ["é ü", " ", "a\\", "!"]
@@ -48,8 +45,8 @@ def test_sbatch_reads_directives_as_they_were_typed(as_user: Any) -> None:
 
 
 def test_a_rehearsal_gets_every_node_gpu_and_rank_and_makes_no_table(
-    hpcbert: Cli, as_user: Any, wait_for_end: Any
-) -> None:
+    hpcbert, as_user, wait_for_end
+):
     shape = ("--nodes", "4", "--gpus-per-node", "8", "--repeats", "2")
     words = ("submit", *shape, "--fw", "oneflow", "--rehearse", "--json")
     campaign = hpcbert(*words, status=0).data
@@ -79,8 +76,8 @@ def test_a_rehearsal_gets_every_node_gpu_and_rank_and_makes_no_table(
 
 
 def test_ranks_train_on_cpus_over_tcp_between_nodes_and_give_a_table(
-    hpcbert: Cli, as_user: Any, checkout: Any, work: Path
-) -> None:
+    hpcbert, as_user, checkout, work
+):
     result = hpcbert(
         *("submit", "--fw", "pytorch", "--nodes", "2", "--gpus-per-node", "1", "--scaling"),
         *("--device", "cpu", "--model", "bert-tiny", "--batch-size", "2", "--iters", "6"),
@@ -110,7 +107,7 @@ def test_ranks_train_on_cpus_over_tcp_between_nodes_and_give_a_table(
     assert "· CPU ·" in hpcbert("audit", path.parent, status=0).stdout
 
 
-def test_repeats_that_run_at_once_on_a_node_are_marked(hpcbert: Cli, work: Path) -> None:
+def test_repeats_that_run_at_once_on_a_node_are_marked(hpcbert, work):
     """The lab's site lets jobs share nodes."""
     begun = f"{shlex.quote(str(hpcbert.cwd))}/begun"
     both = f"touch {begun}.$SLURM_ARRAY_TASK_ID\nuntil [[ -e {begun}.1 && -e {begun}.2 ]]; do sleep 0.1; done"
@@ -126,7 +123,7 @@ def test_repeats_that_run_at_once_on_a_node_are_marked(hpcbert: Cli, work: Path)
         assert abs(step["ahead"]) < 60
 
 
-def test_campaigns_of_a_file_run_in_turn(hpcbert: Cli) -> None:
+def test_campaigns_of_a_file_run_in_turn(hpcbert):
     """Ranks of each framework have the variable, on the nodes that are named."""
     (hpcbert.cwd / "campaign.toml").write_text(read_constant(__file__, "CAMPAIGN"))
     hpcbert("submit", "campaign.toml", "--rehearse", "--wait", "--force", status=0)
@@ -141,9 +138,7 @@ def test_campaigns_of_a_file_run_in_turn(hpcbert: Cli) -> None:
     assert all(re.search('"nodes":"(n1 n2|n2 n1)"', text) for text in texts)
 
 
-def test_scripts_that_were_rendered_and_those_of_a_campaign_run_by_hand(
-    hpcbert: Cli, as_user: Any
-) -> None:
+def test_scripts_that_were_rendered_and_those_of_a_campaign_run_by_hand(hpcbert, as_user):
     python = stand_in(hpcbert.cwd, ":")
     # None of the caller's may change what runs.
     names = ("offset", "interface", "baseline", "sampling", "scratch", "count")

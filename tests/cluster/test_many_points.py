@@ -4,8 +4,6 @@ As an ordinary user, with the view driven by keys. All jobs are held until one o
 let go; the others are cancelled.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -21,9 +19,7 @@ pytestmark = pytest.mark.needs("tmux")
 FILE = read_constant(__file__, "FILE")
 
 
-def test_thirty_points_are_planned_submitted_listed_and_reported(
-    hpcbert: Cli, user: User, lab: Lab
-) -> None:
+def test_thirty_points_are_planned_submitted_listed_and_reported(hpcbert, user, lab):
     (hpcbert.cwd / "campaign.toml").write_text(FILE)
     plan = hpcbert("plan", "campaign.toml", "--rehearse", "--json", status=0).data
     assert (plan["can_run"], plan["total"]["points"], plan["total"]["jobs"]) == (True, 30, 30)

@@ -1,10 +1,7 @@
 """Clusters that are not like the lab: types of GPUs, accounts, limits, private data, no PMIx."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +14,7 @@ from hpcbert.system.runner import run
 from tests.kit.cases import read_constant
 from tests.kit.cli import Cli
 from tests.kit.doctor import find_missed, select_faults, set_key, typed
-from tests.kit.lab import Checkout, User, runner_of
+from tests.kit.lab import runner_of
 from tests.kit.lab_faults import start_daemon, stop_daemon
 from tests.kit.waiting import until
 
@@ -32,7 +29,7 @@ def must(cluster: Lab, *words: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def cluster(slurm_packages: None, checkout: Checkout, user: User) -> Iterator[Lab]:
+def cluster(slurm_packages, checkout, user):
     """Four nodes: two types of GPUs and none; accounts and limits bind; no PMIx."""
     directory = Path(tempfile.mkdtemp(prefix="hpcbert-other-", dir="/var/tmp"))
     directory.chmod(0o755)
@@ -58,7 +55,7 @@ def cluster(slurm_packages: None, checkout: Checkout, user: User) -> Iterator[La
 
 
 @pytest.fixture
-def hpcbert(cluster: Lab, user: User, checkout: Checkout) -> Iterator[Cli]:
+def hpcbert(cluster, user, checkout):
     """hpcbert of an ordinary user of that cluster, in a directory without a site."""
     path = Path(tempfile.mkdtemp(prefix="work-", dir=cluster.layout.runs))
     shutil.chown(path, user.uid, user.gid)
@@ -75,7 +72,7 @@ def hpcbert(cluster: Lab, user: User, checkout: Checkout) -> Iterator[Cli]:
     "MaxTime under an hour",
     "PMI-2 and no PMIx",
 )
-def test_a_first_site_on_an_unusual_cluster(hpcbert: Cli) -> None:
+def test_a_first_site_on_an_unusual_cluster(hpcbert):
     path = hpcbert.cwd / "site.toml"
     result = hpcbert("init", "--json", status=0)
     site = read_site(path, base=hpcbert.cwd, env={})
@@ -109,7 +106,7 @@ def wait_for_state(hpcbert: Cli, campaign: str, text: str) -> dict[str, Any]:
 
 
 @pytest.mark.site("GrpTRES of an account", "a partition for some accounts")
-def test_what_never_starts_is_refused_and_told(hpcbert: Cli, cluster: Lab) -> None:
+def test_what_never_starts_is_refused_and_told(hpcbert, cluster):
     hpcbert("init", status=0)
     other = hpcbert(*POINT, "--partition", "ours", status=2)
     assert "Account proj may not use partition ours" in other.error["message"]
@@ -131,7 +128,7 @@ def test_what_never_starts_is_refused_and_told(hpcbert: Cli, cluster: Lab) -> No
 
 
 @pytest.mark.site("a directory that nodes lack")
-def test_a_job_whose_directory_its_node_lacks_is_told_in_words(hpcbert: Cli) -> None:
+def test_a_job_whose_directory_its_node_lacks_is_told_in_words(hpcbert):
     hpcbert("init", status=0)
     with tempfile.TemporaryDirectory(dir="/tmp") as place:
         Path(place).chmod(0o777)
@@ -159,7 +156,7 @@ def configure(cluster: Lab, key: str, value: str) -> None:
 
 
 @pytest.mark.site("PrivateData")
-def test_private_nodes_are_told_from_no_partitions(hpcbert: Cli, cluster: Lab) -> None:
+def test_private_nodes_are_told_from_no_partitions(hpcbert, cluster):
     before = cluster.layout.slurm_conf.read_text()
     try:
         configure(cluster, "PrivateData", "nodes")
@@ -177,7 +174,7 @@ def test_private_nodes_are_told_from_no_partitions(hpcbert: Cli, cluster: Lab) -
         configure(cluster, "PrivateData", "none")
 
 
-def test_a_doctor_finds_each_daemon_that_is_down(hpcbert: Cli, cluster: Lab) -> None:
+def test_a_doctor_finds_each_daemon_that_is_down(hpcbert, cluster):
     def wait_for_nodes(word: str, *names: str) -> None:
         words = ("sinfo", "-h", "-N", "-n", ",".join(names), "-o", "%T")
         until(lambda: {*must(cluster, *words).split()} == {word}, f"{names} {word}", pause=0.3)
@@ -203,7 +200,7 @@ def test_a_doctor_finds_each_daemon_that_is_down(hpcbert: Cli, cluster: Lab) -> 
     assert not missed, "\n".join(map(str, (*missed, *bad)))
 
 
-def test_what_a_doctor_says_of_choices_helps_when_it_is_typed(hpcbert: Cli, cluster: Lab) -> None:
+def test_what_a_doctor_says_of_choices_helps_when_it_is_typed(hpcbert, cluster):
     """Some choices hide others: each round types what the one before said, until all is well."""
     text, line = cluster.layout.site.read_text(), ["--nodes", "2", "--gpus-per-node", "4"]
     for key, value in read_constant(__file__, "CHOSEN").items():

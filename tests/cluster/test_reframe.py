@@ -1,15 +1,12 @@
 """The class for ReFrame, run by ReFrame on its local scheduler, on the local queue and on a lab."""
 
-from __future__ import annotations
-
 import os
-from pathlib import Path
 
 import pytest
 
 from tests.contract.contract import make_place
 from tests.kit.cases import cases, read_constant
-from tests.kit.cli import Cli, start_process
+from tests.kit.cli import start_process
 from tests.kit.logs import WORDS, stand_in, write_file
 from tests.kit.paths import REPOSITORY
 
@@ -21,9 +18,7 @@ TESTS = read_constant(__file__, "TESTS")
 
 
 @cases
-def test_a_point_is_a_test(
-    tmp_path: Path, options: list[str], reference: float, status: int, keyword: str
-) -> None:
+def test_a_point_is_a_test(tmp_path, options, reference, status, keyword):
     folder = make_place(tmp_path).directory
     tests = TESTS.format(framework="fixed", options=options, reference=reference)
     env = {**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(REPOSITORY)}
@@ -33,7 +28,7 @@ def test_a_point_is_a_test(
 
 
 @pytest.mark.slurm
-def test_an_ordinary_user_s_point_on_a_lab(hpcbert: Cli, work: Path) -> None:
+def test_an_ordinary_user_s_point_on_a_lab(hpcbert, work):
     options = [*map(str, WORDS[3:]), "--python", str(stand_in(work, ""))]
     tests = TESTS.format(framework="pytorch", options=options, reference=10)
     write_file(work, "point.py", tests)

@@ -1,7 +1,5 @@
 """Jobs that decide on a real cluster: which batch, which nodes and GPUs, and how many repeats."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path
@@ -10,9 +8,8 @@ from typing import Any
 import pytest
 
 from hpcbert.campaign import record, store
-from hpcbert.lab.record import Lab
 from tests.kit.cases import read_constant
-from tests.kit.cli import Cli, first_row, runs
+from tests.kit.cli import first_row, runs
 from tests.kit.logs import START, WORDS, stand_in, stand_in_log
 from tests.kit.scripts import tool
 from tests.kit.waiting import until
@@ -23,7 +20,7 @@ STEADY = read_constant(__file__, "STEADY")
 POINT = ("submit", "--fw", "pytorch", "--json", "--device", "gpu")
 
 
-def test_the_largest_batch_is_found_on_two_nodes(hpcbert: Cli, wait_for_end: Any) -> None:
+def test_the_largest_batch_is_found_on_two_nodes(hpcbert, wait_for_end):
     words = ("--nodes", "2", "--gpus-per-node", "2", "--precision", "fp32", "--repeats", "2")
     result = hpcbert(*POINT, *words, "--batch-size", "max", "--rehearse", status=0)
     directory = wait_for_end(result.data["directory"])
@@ -37,7 +34,7 @@ def test_the_largest_batch_is_found_on_two_nodes(hpcbert: Cli, wait_for_end: Any
     assert ['"batch":176' in text for text in ran] == [True, True]
 
 
-def test_repeats_end_when_the_median_is_known_well_enough(hpcbert: Cli, wait_for_end: Any) -> None:
+def test_repeats_end_when_the_median_is_known_well_enough(hpcbert, wait_for_end):
     program = tool(hpcbert.cwd, "steady", STEADY.format(shift=START + 1.2, log=stand_in_log()))
     words = ("--python", program, "--repeats", "auto", "--max-repeats", "9")
     result = hpcbert(*POINT, *WORDS[3:], *words, status=0)
@@ -55,7 +52,7 @@ def test_repeats_end_when_the_median_is_known_well_enough(hpcbert: Cli, wait_for
     assert "has nothing to retry" in hpcbert("retry", directory, "--dry-run").stdout
 
 
-def test_a_failed_repeat_runs_again_on_another_node(hpcbert: Cli, as_user: Any, work: Path) -> None:
+def test_a_failed_repeat_runs_again_on_another_node(hpcbert, as_user, work):
     flag, began = work / "flag", f"{work}/began"
     flag.touch()
     # All repeats at once, each on a node of its own; the second fails as long as a file is there.
@@ -96,8 +93,8 @@ def test_a_failed_repeat_runs_again_on_another_node(hpcbert: Cli, as_user: Any, 
 
 
 def test_points_exclude_a_slow_node_and_none_runs_where_nothing_can_be_measured(
-    hpcbert: Cli, lab: Lab, wait_for_end: Any
-) -> None:
+    hpcbert, lab, wait_for_end
+):
     program = tool(hpcbert.cwd, "all_reduce_perf", read_constant(__file__, "ALL_REDUCE"))
     site = lab.layout.site.read_text() + "\n[frameworks.nccl-tests]\n"
     (hpcbert.cwd / "site.toml").write_text(f'{site}options = {{ program = "{program}" }}\n')
@@ -146,7 +143,7 @@ def test_points_exclude_a_slow_node_and_none_runs_where_nothing_can_be_measured(
     [("", {"0,1"}), ("--gpus-per-task=1", {"0", "1"}), ("--gpu-bind=single:1", {"0", "1"})],
 )
 @pytest.mark.site("a GPU and CPUs for each rank")
-def test_each_rank_has_a_gpu_and_cpus_of_its_own(hpcbert: Cli, args: str, shown: set[str]) -> None:
+def test_each_rank_has_a_gpu_and_cpus_of_its_own(hpcbert, args, shown):
     program = tool(hpcbert.cwd, "python stand-in", read_constant(__file__, "PLACE"))
     words = json.dumps([args] if args else [])
     (hpcbert.cwd / "site.toml").write_text(read_constant(__file__, "SITE").format(args=words))

@@ -3,11 +3,9 @@
 Ranks need nothing of their submitter's environment, and each array is one job, whatever it is called.
 """
 
-from __future__ import annotations
-
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +14,10 @@ import pytest
 
 from hpcbert.campaign import store
 from hpcbert.campaign.fingerprint import parse
-from hpcbert.lab.record import Lab
 from hpcbert.model import MANIFEST
 from hpcbert.system.runner import run
 from tests.kit.cases import read_constant
 from tests.kit.cli import Cli, first_row
-from tests.kit.lab import AsUser, User
 from tests.kit.logs import WORDS, stand_in
 from tests.kit.scripts import tool
 
@@ -38,9 +34,7 @@ NewJobs = Callable[[], set[str]]
 
 
 @pytest.mark.site("`--export=NONE`", "`job_submit.lua`")
-def test_ranks_need_nothing_of_their_submitters_environment(
-    hpcbert: Cli, lab: Lab, site_rule: Callable[[str], None], wait_for_end: Callable[[str], Path]
-) -> None:
+def test_ranks_need_nothing_of_their_submitters_environment(hpcbert, lab, site_rule, wait_for_end):
     def rehearse(*words: object, **env: Any) -> str:
         result = hpcbert(*POINT, "--nodes", "2", "--rehearse", *words, status=0, **env)
         return str(result.data["directory"])
@@ -71,9 +65,7 @@ def test_ranks_need_nothing_of_their_submitters_environment(
         assert [event["exit"] for event in events if event["event"] == "step-end"] == [0]
 
 
-def test_a_reservation_that_the_shell_names_is_used_and_recorded(
-    hpcbert: Cli, lab: Lab, user: User
-) -> None:
+def test_a_reservation_that_the_shell_names_is_used_and_recorded(hpcbert, lab, user):
     slots = [f"users={user.name}", "nodes=n2", "starttime=now", "duration=10"]
     create = ["scontrol", "create", "reservationname=shell", *slots]
     assert run(create, env=lab.daemon_environment).ok
@@ -92,7 +84,7 @@ def test_a_reservation_that_the_shell_names_is_used_and_recorded(
 
 
 @pytest.fixture
-def new_jobs(as_user: AsUser, lab: Lab) -> Iterator[NewJobs]:
+def new_jobs(as_user, lab):
     """Return the jobs that are there since the test began; the lab's partition is hidden."""
 
     def list_jobs() -> set[str]:
@@ -118,9 +110,7 @@ def wrap(hpcbert: Cli, **programs: str) -> Cli:
 
 
 @pytest.mark.parametrize("name", WRAPPERS)
-def test_a_wrapped_submission_makes_one_job_and_cancels_it(
-    hpcbert: Cli, new_jobs: NewJobs, name: str
-) -> None:
+def test_a_wrapped_submission_makes_one_job_and_cancels_it(hpcbert, new_jobs, name):
     hpcbert = wrap(hpcbert, sbatch=WRAPPERS[name])
     document = hpcbert(*SUBMIT, "--sbatch-arg=--hold", status=0).document
     (array,) = document["data"]["arrays"]
@@ -142,7 +132,7 @@ def test_a_wrapped_submission_makes_one_job_and_cancels_it(
     assert cancelled["jobs"] == [array["job_id"]]
 
 
-def test_a_job_in_doubt_is_settled_when_it_begins(hpcbert: Cli, new_jobs: NewJobs) -> None:
+def test_a_job_in_doubt_is_settled_when_it_begins(hpcbert, new_jobs):
     hpcbert = wrap(hpcbert, sbatch=WRAPPERS["all of it"])
     directory = Path(hpcbert(*SUBMIT, "--rehearse", status=0).data["directory"])
     hpcbert("monitor", directory, "--json", status=0)
@@ -152,9 +142,7 @@ def test_a_job_in_doubt_is_settled_when_it_begins(hpcbert: Cli, new_jobs: NewJob
     assert new_jobs() == {array.job_id}
 
 
-def test_a_campaign_restored_from_before_its_submission_adopts_its_jobs(
-    hpcbert: Cli, new_jobs: NewJobs
-) -> None:
+def test_a_campaign_restored_from_before_its_submission_adopts_its_jobs(hpcbert, new_jobs):
     hpcbert = wrap(hpcbert, sbatch=WRAPPERS["renames and moves"])
     directory = Path(hpcbert(*SUBMIT, "--sbatch-arg=--hold", status=0).data["directory"])
     campaign = store.read_manifest(directory)
@@ -170,8 +158,8 @@ def test_a_campaign_restored_from_before_its_submission_adopts_its_jobs(
 
 
 def test_killed_after_sbatch_where_squeue_and_accounting_lag_the_job_is_not_doubled(
-    hpcbert: Cli, new_jobs: NewJobs
-) -> None:
+    hpcbert, new_jobs
+):
     dying = wrap(hpcbert, sbatch=f"{WRAPPERS['renames and moves']}; kill -9 $PPID")
     assert not dying(*SUBMIT, "--sbatch-arg=--hold").ok
     (directory,) = store.find_all_campaigns(hpcbert.cwd / "runs")
@@ -182,7 +170,7 @@ def test_killed_after_sbatch_where_squeue_and_accounting_lag_the_job_is_not_doub
     assert new_jobs() == {array.job_id} == {job}
 
 
-def test_a_notice_of_every_command_is_no_answer(hpcbert: Cli, new_jobs: NewJobs) -> None:
+def test_a_notice_of_every_command_is_no_answer(hpcbert, new_jobs):
     body = '{0}\n/usr/bin/{1} "$@"\ncode=$?\n{0}\nexit "$code"'
     hpcbert = wrap(hpcbert, **{name: body.format(NOTICE, name) for name in COMMANDS})
     choices = hpcbert("init", "--output", "new.toml", "--json", status=0).data["choices"]

@@ -1,11 +1,7 @@
 """What can't start, or never does, on a real cluster: it is refused if possible, and its end is kept."""
 
-from __future__ import annotations
-
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,9 +22,7 @@ def read_state(hpcbert: Cli, where: Path) -> str:
     return str(states[where.name])
 
 
-def test_a_plan_has_slurms_own_start_and_what_is_free_and_submits_nothing(
-    hpcbert: Cli, as_user: Any
-) -> None:
+def test_a_plan_has_slurms_own_start_and_what_is_free_and_submits_nothing(hpcbert, as_user):
     point = ("--fw", "pytorch", "--device", "gpu", "--gpus-per-node", 8, "--rehearse", "--json")
     (campaign,) = hpcbert("plan", "--nodes", 2, *point, "--time", "30", status=0).data["campaigns"]
     (point_plan,) = campaign["points"]
@@ -49,9 +43,7 @@ def test_a_plan_has_slurms_own_start_and_what_is_free_and_submits_nothing(
 
 
 @cases
-def test_what_plan_knows_to_be_impossible_submit_refuses(
-    hpcbert: Cli, words: tuple[object, ...]
-) -> None:
+def test_what_plan_knows_to_be_impossible_submit_refuses(hpcbert, words):
     plan = hpcbert("plan", *POINT, *words, "--rehearse", status=5)
     result = hpcbert("submit", *POINT, *words, "--rehearse", status=2)
     sentences = [error["message"] for error in plan.document["errors"]]
@@ -59,9 +51,7 @@ def test_what_plan_knows_to_be_impossible_submit_refuses(
     assert hpcbert("list", "--json").data["campaigns"] == []
 
 
-def test_what_slurm_gives_as_the_reason_is_shown_and_kept(
-    hpcbert: Cli, wait_for_end: Callable[[str], Path]
-) -> None:
+def test_what_slurm_gives_as_the_reason_is_shown_and_kept(hpcbert, wait_for_end):
     text = (
         'schema = 1\nframeworks = "pytorch"\ndevice = "gpu"\nshapes = ["1n1g", "4n1g"]\n'
         'repeats = 2\n[slurm]\nexclude = "n4"\n'
@@ -82,9 +72,7 @@ def test_what_slurm_gives_as_the_reason_is_shown_and_kept(
     assert read_state(hpcbert, where) == "incomplete"
 
 
-def test_a_campaign_that_was_cancelled_while_it_waited_has_ended(
-    hpcbert: Cli, wait_for_end: Callable[[str], Path]
-) -> None:
+def test_a_campaign_that_was_cancelled_while_it_waited_has_ended(hpcbert, wait_for_end):
     later = ("submit", *POINT, "--nodes", 1, "--force", "--sbatch-arg=--begin=now+1hour")
     for program in ("hpcbert", "scancel"):
         submission = hpcbert(*later, status=0).data

@@ -1,7 +1,5 @@
 """Audit: what was changed since is named, what a campaign does by itself is not a change."""
 
-from __future__ import annotations
-
 import functools
 import json
 import operator
@@ -10,7 +8,6 @@ import shutil
 import subprocess
 from dataclasses import replace
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,7 +53,7 @@ def list_codes(run: Any) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Built:
+def recorded(tmp_path_factory):
     built = campaigns.campaign(tmp_path_factory.mktemp("runs"), "1n1g", "2n2g", repeats=3)
     built.finish()
     for array in built.campaign.arrays:
@@ -71,7 +68,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 
 @pytest.fixture
-def finished(recorded: Built, tmp_path: Path) -> Built:
+def finished(recorded, tmp_path):
     """A campaign of two points and three repeats, collected when it was over."""
     name = recorded.directory.name
     return Built(shutil.copytree(recorded.directory, tmp_path / name), recorded.campaign)

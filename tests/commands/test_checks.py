@@ -1,13 +1,10 @@
 """Checks: what scripts say on nodes becomes findings; what is known before a submission is said."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re
 import shutil
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +19,7 @@ from tests.kit.cases import cases, read_constant
 from tests.kit.cli import Cli, CliResult, run_here
 from tests.kit.doctor import FAULTS
 from tests.kit.paths import REPOSITORY
-from tests.kit.slurm import Answer, Programs, Slurm, failed
+from tests.kit.slurm import Answer, Slurm, failed
 
 HELLO = REPOSITORY / "hpcbert/workloads/hello.py"
 PROBE = REPOSITORY / "hpcbert/shell/probe.sh"
@@ -199,7 +196,7 @@ SUBMIT = ("submit", "--nodes", "2", "--gpus-per-node", "8")
 
 
 @pytest.fixture
-def hpcbert(tmp_path: Path, slurm: Programs) -> Cli:
+def hpcbert(tmp_path, slurm):
     """hpcbert where a cluster of four nodes answers, and refuses every job."""
     slurm.answers(sinfo=SINFO, sbatch=failed("refused"), srun=MPI)
     (tmp_path / "site.toml").write_text(SITE)

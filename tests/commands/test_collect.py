@@ -1,7 +1,5 @@
 """The one way to results: campaigns, logs and saved results, by whatever word they are named."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

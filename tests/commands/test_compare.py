@@ -1,7 +1,5 @@
 """compare and accept: what is matched, what is said of it, what is refused, and the gate."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

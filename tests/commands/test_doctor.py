@@ -1,7 +1,5 @@
 """The doctor: what becomes of its job, and whether it finds the faults that are planted."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os
@@ -232,7 +230,7 @@ PLANTERS: dict[str, Callable[[Path], Iterable[Finding]]] = {
 
 
 @pytest.fixture
-def _me(monkeypatch: pytest.MonkeyPatch) -> None:
+def _me(monkeypatch):
     monkeypatch.setattr("hpcbert.system.files.user_name", lambda _: "me")
     monkeypatch.setattr("hpcbert.system.files.is_in_any_group", lambda groups: "users" in groups)
 

@@ -1,7 +1,5 @@
 """The first site.toml: what a cluster has decides each value, and nothing is guessed in silence."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
@@ -28,7 +26,7 @@ COMPLAINTS = {"away": AWAY, "denied": DENIED, "database": "sacctmgr: error: no c
 
 
 @pytest.fixture(autouse=True)
-def _me(monkeypatch: pytest.MonkeyPatch) -> None:
+def _me(monkeypatch):
     monkeypatch.setattr("hpcbert.system.files.user_name", lambda _: "me")
     monkeypatch.setattr("hpcbert.system.files.is_in_any_group", lambda groups: "users" in groups)
 

@@ -1,7 +1,5 @@
 """Watching: what is reported when, how rarely Slurm is asked, and which campaigns still live."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,7 +25,7 @@ DOWN = failed("Unable to contact slurm controller")
 
 
 @pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def at_once(monkeypatch):
     """What a job wrote is visible when it has ended: here no job writes anything."""
     monkeypatch.setattr(state_sources, "VISIBILITY_DELAY", 0.0)
 

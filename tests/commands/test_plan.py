@@ -1,7 +1,5 @@
 """What a submission would take, what there is for it and what it lacks; nothing is submitted."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -113,7 +111,7 @@ LOCAL = ("--scheduler", "local", "--device", "cpu")
 
 
 @pytest.fixture
-def _torch_is_there(empty_directory: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def _torch_is_there(empty_directory, monkeypatch):
     """A plan asks whether the interpreter finds PyTorch, and doesn't import it."""
     Path("packages/torch").mkdir(parents=True)
     monkeypatch.setenv("PYTHONPATH", str(Path("packages").resolve()))

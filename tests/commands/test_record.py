@@ -1,7 +1,5 @@
 """MLPerf's result folders as tables of the record."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +21,7 @@ def extract(folder: Path) -> cli.CliResult:
 
 
 @cases
-def test_minutes_leave_out_the_fastest_and_the_slowest(seconds: list[int], minutes):
+def test_minutes_leave_out_the_fastest_and_the_slowest(seconds, minutes):
     runs = [BenchmarkRun(seconds=duration or None) for duration in seconds]
     assert record.average_minutes(runs) == minutes
 

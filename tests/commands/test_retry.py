@@ -1,7 +1,5 @@
 """What is submitted again, against a small Slurm whose queue and accounting are scripted."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -96,12 +94,12 @@ def make_bench(where: Path | Site, **options: Any) -> Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
+def bench(tmp_path):
     return make_bench(tmp_path)
 
 
 @pytest.fixture
-def three_of_five(bench: Bench) -> Bench:
+def three_of_five(bench):
     for repeat in (1, 3, 5):
         bench.end(repeat)
     bench.end(2, "FAILED", node="n2")
@@ -311,7 +309,7 @@ def test_what_reached_its_time_limit_is_repeated_with_a_longer_one_only(bench):
 
 @cases
 def test_what_ran_out_of_the_devices_memory_would_again(
-    bench, monkeypatch, *, state, fails, killed, exclude, too_large: list[int]
+    bench, monkeypatch, *, state, fails, killed, exclude, too_large
 ):
     shortage = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB.\n"
     for repeat in range(1, 6):

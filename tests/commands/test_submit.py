@@ -1,7 +1,5 @@
 """Submission and cancelling against a small scripted Slurm: what it has queued is the truth."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Submitting with a preflight: what waits for what, who keeps away from which node, what is said."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -101,9 +99,7 @@ def test_points_wait_for_the_preflight_and_the_next_campaign_for_the_last_point(
     ],
     ids=["over", "over, all well", "measured and not over", "running", "two nodes", "failed"],
 )
-def test_what_is_submitted_later_keeps_away_from_what_it_found(
-    tmp_path, events: list[Event], nodes, options: list[list[str]] | None
-):
+def test_what_is_submitted_later_keeps_away_from_what_it_found(tmp_path, events, nodes, options):
     draft, slurm = write(tmp_path, concurrent_points=True), Slurm()
     slurm.sinfo = sinfo(*(f"n{number}" for number in range(1, nodes + 1)))
     slurm.before = lambda _: slurm.away.update({"sbatch"} if slurm.jobs else ())

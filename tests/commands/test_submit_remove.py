@@ -1,7 +1,5 @@
 """Listing and removing campaigns."""
 
-from __future__ import annotations
-
 import shutil
 from functools import partial
 from pathlib import Path
@@ -14,7 +12,7 @@ from hpcbert.commands import submit
 from hpcbert.errors import HpcbertError, SchedulerError, UsageError
 from hpcbert.model import parse_utc
 from hpcbert.system import files
-from tests.kit.campaigns import Build, Built, collect_campaigns, report_states
+from tests.kit.campaigns import collect_campaigns, report_states
 from tests.kit.cases import read_constant
 from tests.kit.slurm import AWAY, Slurm, failed
 
@@ -39,7 +37,7 @@ def test_the_newest_campaign_is_first_and_a_filter_leaves_some_out(build, tmp_pa
 
 
 @pytest.fixture
-def built(build: Build) -> Built:
+def built(build):
     return build("1n1g", "1n4g")
 
 

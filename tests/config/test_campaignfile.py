@@ -1,7 +1,5 @@
 """campaign.toml is read strictly: what it may say, and what is said of what it may not."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """site.toml and recipe.toml: where they are looked for, how strictly they are read, what wins."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

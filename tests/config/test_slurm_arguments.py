@@ -1,7 +1,5 @@
 """Options of sbatch and srun that are hpcbert's own are refused, however they are spelled."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The directory of prepared images, as Python reads it."""
 
-from __future__ import annotations
-
 import json
 import os
 import time
@@ -37,7 +35,7 @@ def hold_lock(directory: Path, holder: str, *, age: float = 0.0) -> None:
     os.utime(path / "holder", (stamp, stamp))
 
 
-def test_an_image_is_found_by_its_reference_whoever_logs_in(tmp_path: Path):
+def test_an_image_is_found_by_its_reference_whoever_logs_in(tmp_path):
     assert cache.list_images(tmp_path / "none") == ()
     assert cache.find_leftovers(tmp_path / "none") == ()
     store_image(tmp_path)
@@ -60,7 +58,7 @@ def test_a_pointer_that_names_no_whole_image_is_none(tmp_path, change, text):
     assert cache.list_images(tmp_path) == ()
 
 
-def test_an_older_image_and_what_died_are_left_over_and_files_of_the_user_are_not(tmp_path: Path):
+def test_an_older_image_and_what_died_are_left_over_and_files_of_the_user_are_not(tmp_path):
     store_image(tmp_path)
     for name in (".photos~old", ".vimrc~", ".a~b.c", "photos.tar", "photos"):
         (tmp_path / name).mkdir()
@@ -79,7 +77,7 @@ def test_an_older_image_and_what_died_are_left_over_and_files_of_the_user_are_no
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_what_is_being_imported_is_neither_removed_nor_swept(tmp_path: Path):
+def test_what_is_being_imported_is_neither_removed_nor_swept(tmp_path):
     store_image(tmp_path)
     hold_lock(tmp_path, ELSEWHERE)
     (image,) = cache.list_images(tmp_path)
@@ -92,7 +90,7 @@ def test_what_is_being_imported_is_neither_removed_nor_swept(tmp_path: Path):
 
 
 @pytest.mark.parametrize("of", ["a dead process of this host", "nobody who touched it for hours"])
-def test_a_lock_that_nobody_holds_keeps_nothing(tmp_path: Path, of: str):
+def test_a_lock_that_nobody_holds_keeps_nothing(tmp_path, of):
     store_image(tmp_path)
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     place = f"{boot}/{Path('/proc/self/ns/pid').readlink()}/{os.geteuid()}"

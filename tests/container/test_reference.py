@@ -1,7 +1,5 @@
 """Image references: every spelling becomes one form, and a name for a file."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -24,14 +22,14 @@ IMAGES = st.builds(
 
 
 @cases
-def test_a_reference_becomes_the_form_that_all_versions_read(text: str, uri: str, stem: str | None):
+def test_a_reference_becomes_the_form_that_all_versions_read(text, uri, stem):
     image = parse_reference(text)
     assert image.uri == uri
     assert stem in (None, image.stem)
 
 
 @cases
-def test_what_is_no_reference_is_refused_with_the_part_that_is_wrong(text: str, says: str):
+def test_what_is_no_reference_is_refused_with_the_part_that_is_wrong(text, says):
     with pytest.raises(UsageError, match=re.escape(says)):
         parse_reference(text)
 
@@ -47,7 +45,7 @@ def test_a_uri_reads_back_and_its_stem_is_a_safe_name_of_that_image_alone(image,
 
 
 @given(st.text(max_size=30))
-def test_any_text_is_an_image_or_refused(text: str):
+def test_any_text_is_an_image_or_refused(text):
     try:
         image = parse_reference(text)
     except UsageError:

@@ -1,7 +1,5 @@
 """What distinguishes the runtimes: images, mounts, names, and what each prints when it fails."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -20,7 +18,7 @@ from tests.kit.containers import pointer
 PRINTED = read_constant(__file__, "PRINTED")
 
 
-def test_a_runtime_has_two_names_and_one_that_is_not_known_is_refused(tmp_path: Path):
+def test_a_runtime_has_two_names_and_one_that_is_not_known_is_refused(tmp_path):
     for name in ("apptainer", "singularity"):
         site = drafts.site(tmp_path, f'[container]\nruntime = "{name}"\n')
         assert site.container.runtime == "apptainer"
@@ -30,33 +28,33 @@ def test_a_runtime_has_two_names_and_one_that_is_not_known_is_refused(tmp_path: 
 
 
 @cases
-def test_apptainer_gets_references_as_it_writes_them(text: str, uri: str):
+def test_apptainer_gets_references_as_it_writes_them(text, uri):
     assert runtimes.image_uri(parse_reference(text), "apptainer") == uri
 
 
 @pytest.mark.parametrize(
     "text", ["oras://thing:1", "oras://reg.io/", "library://", "library://a//b", "shub://a/b"]
 )
-def test_a_reference_of_a_wrong_form_is_refused(text: str):
+def test_a_reference_of_a_wrong_form_is_refused(text):
     with pytest.raises(UsageError):
         parse_reference(text)
 
 
 @cases
-def test_an_image_for_another_runtime_is_refused_by_its_name(runtime: str, text: str, says: str):
+def test_an_image_for_another_runtime_is_refused_by_its_name(runtime, text, says):
     with pytest.raises(UsageError) as raised:
         runtimes.check_image(parse_reference(text), RUNTIMES[runtime], "site.toml")
     assert says in raised.value.hint
 
 
 @cases
-def test_apptainer_refuses_mounts_that_it_can_not_make(text: str, says: str):
+def test_apptainer_refuses_mounts_that_it_can_not_make(text, says):
     with pytest.raises(UsageError, match=says):
         runtimes.check_mount(parse_mount(text), RUNTIMES["apptainer"], "site.toml")
     runtimes.check_mount(parse_mount(text), RUNTIMES["enroot"], "site.toml")
 
 
-def test_apptainer_takes_what_it_can_read_and_mount(tmp_path: Path):
+def test_apptainer_takes_what_it_can_read_and_mount(tmp_path):
     apptainer = RUNTIMES["apptainer"]
     for text in ("/i/x.sif", "/i/a directory", "docker://a.b/c", "oras://r.io/a"):
         image = parse_reference(text)
@@ -73,7 +71,7 @@ def test_apptainer_takes_what_it_can_read_and_mount(tmp_path: Path):
     assert RUNTIMES["enroot"].tool.reads(str(squashfs))
 
 
-def test_a_tools_prepared_images_are_its_own_and_no_two_share_a_name(tmp_path: Path):
+def test_a_tools_prepared_images_are_its_own_and_no_two_share_a_name(tmp_path):
     image = parse_reference("docker://r.io#bert/tiny:1.0")
     prefix = RUNTIMES["apptainer"].tool.prefix
     for start, end in (("", ".sqsh"), (prefix, ".sif")):
@@ -93,20 +91,20 @@ def test_a_tools_prepared_images_are_its_own_and_no_two_share_a_name(tmp_path: P
 
 
 @cases
-def test_a_mount_has_source_target_and_flags(text: str, parts: tuple[str, ...]):
+def test_a_mount_has_source_target_and_flags(text, parts):
     mount = Mount(parts[0], parts[1], parts[2:])
     assert parse_mount(text) == mount
     assert parse_mount(mount.spec) == mount
 
 
 @cases
-def test_what_pyxis_refuses_or_splits_is_refused(text: str):
+def test_what_pyxis_refuses_or_splits_is_refused(text):
     with pytest.raises(UsageError):
         parse_mount(text)
 
 
 @given(st.text(max_size=20))
-def test_any_text_is_a_mount_that_reads_back_or_refused(text: str):
+def test_any_text_is_a_mount_that_reads_back_or_refused(text):
     try:
         mount = parse_mount(text)
     except UsageError:
@@ -122,7 +120,7 @@ def test_a_path_is_bound_to_itself_or_refused():
 
 
 @pytest.mark.parametrize("name", PRINTED)
-def test_a_symptom_is_known_by_what_is_printed(name: str):
+def test_a_symptom_is_known_by_what_is_printed(name):
     assert [symptom.name for symptom in SYMPTOMS] == list(PRINTED)
     symptom = runtimes.find_symptom(PRINTED[name])
     assert symptom is not None
@@ -137,6 +135,6 @@ def test_a_symptom_is_known_by_what_is_printed(name: str):
 
 
 @cases
-def test_other_spellings_and_near_misses_of_a_symptom(printed: str, name: str | None):
+def test_other_spellings_and_near_misses_of_a_symptom(printed, name):
     symptom = runtimes.find_symptom(printed)
     assert (symptom.name if symptom else None) == name

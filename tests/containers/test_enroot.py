@@ -1,11 +1,8 @@
 """What hpcbert takes for granted of enroot; the stand-in and the real one (HPCBERT_ENROOT) pass it alike."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -54,14 +51,14 @@ class Enroot:
 
 
 @pytest.fixture(scope="module")
-def enroot() -> Iterator[Enroot]:
+def enroot():
     with ordinary_person() as person:
         person.need_namespaces()
         yield Enroot(person)
 
 
 @pytest.fixture
-def leader(enroot: Enroot) -> Iterator[subprocess.Popen[str]]:
+def leader(enroot):
     """A container that stopped itself, as the one that other ranks join does."""
     command = "export LEADER=led; cd /opt; exec bash -c 'kill -STOP $$; exit 3'"
     child = enroot.start("start", "box", "bash", "-c", command)
@@ -88,7 +85,7 @@ def expect_same_process(child: subprocess.Popen[str]) -> None:
         assert child.wait(CEILING) == -signal.SIGTERM
 
 
-def test_its_directories_are_made_first_and_one_that_cannot_be_fails_even_a_list(enroot: Enroot):
+def test_its_directories_are_made_first_and_one_that_cannot_be_fails_even_a_list(enroot):
     names = ("DATA", "CACHE", "RUNTIME")
     fresh = {f"ENROOT_{name}_PATH": str(enroot.folder / "fresh" / name) for name in names}
     enroot.says("list", **fresh)
@@ -96,7 +93,7 @@ def test_its_directories_are_made_first_and_one_that_cannot_be_fails_even_a_list
     enroot.refuses("cannot create directory", "list", ENROOT_RUNTIME_PATH="/proc/enroot")
 
 
-def test_containers_are_created_listed_exported_and_removed(enroot: Enroot):
+def test_containers_are_created_listed_exported_and_removed(enroot):
     enroot.says("create", "--name", "grown", enroot.image)
     enroot.refuses("File already exists", "create", "--name", "grown", enroot.image)
     assert "grown" in enroot.says("list").splitlines()
@@ -113,7 +110,7 @@ def test_containers_are_created_listed_exported_and_removed(enroot: Enroot):
     assert b"/.lock" not in listed.stdout
 
 
-def test_create_says_what_is_wrong_with_an_image(enroot: Enroot):
+def test_create_says_what_is_wrong_with_an_image(enroot):
     text = enroot.folder.parent / "text.sqsh"
     text.write_text("no image\n")
     enroot.refuses("Invalid image format", "create", "--name", "bad", str(text))
@@ -133,7 +130,7 @@ def test_who_runs_in_a_container_is_listed_and_keeps_nobody_from_removing_it(enr
     child.communicate()
 
 
-def test_the_environment_is_the_images_and_the_conf_files_and_nothing_of_the_host(enroot: Enroot):
+def test_the_environment_is_the_images_and_the_conf_files_and_nothing_of_the_host(enroot):
     lines = enroot.says("start", "box", "env", HOST_ONLY="1").splitlines()
     names = {line.partition("=")[0] for line in lines}
     assert "HOST_ONLY" not in names
@@ -145,7 +142,7 @@ def test_the_environment_is_the_images_and_the_conf_files_and_nothing_of_the_hos
     assert enroot.says("start", *conf, *command, FROM_HOST="conf") == "conf in quotes 1"
 
 
-def test_the_started_process_becomes_the_command_in_the_images_directory(enroot: Enroot):
+def test_the_started_process_becomes_the_command_in_the_images_directory(enroot):
     assert enroot.run("start", "box", "sh", "-c", "exit 7").returncode == 7
     assert enroot.run("start", "box", "no-such-command").returncode == 127
     assert enroot.run("start", "box", "cat").stdout == "a\nb\n"
@@ -153,7 +150,7 @@ def test_the_started_process_becomes_the_command_in_the_images_directory(enroot:
     expect_same_process(enroot.start("start", "box", "sh", "-c", "echo $$; exec cat"))
 
 
-def test_an_rc_local_that_executes_skips_the_entrypoint_and_keeps_the_directory(enroot: Enroot):
+def test_an_rc_local_that_executes_skips_the_entrypoint_and_keeps_the_directory(enroot):
     enroot.create("entry", Image(entrypoint="echo entered"))
     assert enroot.says("start", "entry", "pwd") == "entered pwd"
     hooks = 'hooks() {\n  echo \'exec "$@"\' >"$ENROOT_ROOTFS/etc/rc.local"\n}\n'
@@ -165,7 +162,7 @@ def test_an_rc_local_that_executes_skips_the_entrypoint_and_keeps_the_directory(
     assert where == home
 
 
-def test_the_root_is_writable_and_its_user_root_only_where_asked_for(enroot: Enroot):
+def test_the_root_is_writable_and_its_user_root_only_where_asked_for(enroot):
     assert enroot.run("start", "box", "touch", "/opt/x").returncode != 0
     enroot.says("start", "--rw", "box", "touch", "/opt/x")
     assert (enroot.data / "box/opt/x").exists()
@@ -178,7 +175,7 @@ def test_the_root_is_writable_and_its_user_root_only_where_asked_for(enroot: Enr
     assert enroot.says("start", "box", "id", "-u", ENROOT_REMAP_ROOT="y") == "0"
 
 
-def test_each_start_has_a_tmp_of_its_own_and_the_hosts_shared_memory(enroot: Enroot):
+def test_each_start_has_a_tmp_of_its_own_and_the_hosts_shared_memory(enroot):
     marks = [Path(folder, f"hpcbert-{os.getpid()}") for folder in ("/tmp", "/dev/shm")]
     for mark in marks:
         mark.touch()
@@ -189,7 +186,7 @@ def test_each_start_has_a_tmp_of_its_own_and_the_hosts_shared_memory(enroot: Enr
         mark.unlink()
 
 
-def test_a_mount_binds_and_makes_its_target_and_any_option_replaces_that(enroot: Enroot):
+def test_a_mount_binds_and_makes_its_target_and_any_option_replaces_that(enroot):
     source = enroot.folder / "src"
     source.mkdir()
     (source / "f").touch()
@@ -205,7 +202,7 @@ def test_a_mount_binds_and_makes_its_target_and_any_option_replaces_that(enroot:
     enroot.refuses("Invalid argument", "start", "--mount", "/a b:/c", "box", "true")
 
 
-def test_mounts_of_a_conf_file_and_of_home(enroot: Enroot):
+def test_mounts_of_a_conf_file_and_of_home(enroot):
     (enroot.folder / "file").write_text("content\n")
     (enroot.folder / "under").mkdir()
     lines = (
@@ -245,7 +242,7 @@ def test_exec_joins_the_leaders_namespaces_environment_and_directory(enroot, lea
     enroot.refuses("Process not found", "exec", pid, "true")
 
 
-def test_a_leader_may_end_before_those_that_joined(enroot: Enroot, leader: subprocess.Popen[str]):
+def test_a_leader_may_end_before_those_that_joined(enroot, leader):
     with enroot.start("exec", str(leader.pid), "sh", "-c", "echo in; cat; pwd") as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "in\n"
@@ -254,7 +251,7 @@ def test_a_leader_may_end_before_those_that_joined(enroot: Enroot, leader: subpr
         assert child.communicate("", timeout=CEILING)[0] == "/opt\n"
 
 
-def test_import_makes_an_image_of_layers_and_configuration(enroot: Enroot):
+def test_import_makes_an_image_of_layers_and_configuration(enroot):
     layers = (
         {"etc/kept": b"kept\n", "etc/gone": b"", "opt/old": b"old\n", "dev/null": b""},
         {"etc/.wh.gone": b"", "opt/new": b"new\n", "etc/kept": b"changed\n"},
@@ -281,7 +278,7 @@ def test_import_makes_an_image_of_layers_and_configuration(enroot: Enroot):
     assert list((enroot.folder / "temp").iterdir()) == []
 
 
-def test_an_import_that_is_killed_leaves_half_a_file_in_the_way(enroot: Enroot):
+def test_an_import_that_is_killed_leaves_half_a_file_in_the_way(enroot):
     output = enroot.folder / "killed.sqsh"
     with Registry() as registry:
         registry.push("team/big:1", [{"opt/big": os.urandom(12 << 20)}])
@@ -296,7 +293,7 @@ def test_an_import_that_is_killed_leaves_half_a_file_in_the_way(enroot: Enroot):
     assert looked.returncode != 0
 
 
-def test_credentials_come_from_the_file(enroot: Enroot):
+def test_credentials_come_from_the_file(enroot):
     (enroot.folder / "config").mkdir()
     file = enroot.folder / "config/.credentials"
     output = str(enroot.folder / "closed.sqsh")

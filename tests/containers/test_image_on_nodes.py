@@ -1,18 +1,14 @@
 """One directory of images and four nodes: an import that was killed, and preparing in a job."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import signal
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from hpcbert.lab.record import Lab
 from tests.kit.containers import SYSTEM_PATH, open_stand_ins
 from tests.kit.needs import require
 from tests.kit.recipes import SHELL
@@ -25,7 +21,7 @@ STEM = "r+bert+tiny+1.0"
 
 
 def test_an_import_that_was_killed_is_taken_up_by_tasks_of_other_nodes_which_import_once(
-    as_user: Any, lab: Lab, work: Path
+    as_user, lab, work
 ):
     require("squashfs")
     first, *others = lab.plan.node_names
@@ -67,7 +63,7 @@ exec bash {work}/image.sh import {registry.uri()} {work}/images {STEM}
     assert list((work / "images").glob(".*")) == []
 
 
-def test_prepare_runs_in_a_job_where_it_is_to(as_user: Any, checkout: Any, work: Path):
+def test_prepare_runs_in_a_job_where_it_is_to(as_user, checkout, work):
     (work / "data").mkdir()
     for number in range(2):
         hdf5(work / "data" / f"training_{number}.hdf5", [*KEYS, "segment_ids"])

@@ -5,8 +5,6 @@ enroot and pyxis are the real ones where HPCBERT_ENROOT and HPCBERT_PYXIS name t
 stand-ins next to this file; Apptainer is the one that HPCBERT_APPTAINER or PATH names.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -14,7 +12,6 @@ import re
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -163,7 +160,7 @@ class Trial:
 
 
 @pytest.fixture(scope="module")
-def trial(request: pytest.FixtureRequest, as_user: Any) -> Iterator[Trial]:
+def trial(request, as_user):
     """Submit all jobs of a runtime and wait until they are over."""
     runtime: str = request.param
     if runtime == "apptainer" and not containers.real_apptainer():
@@ -280,7 +277,7 @@ def run_jobs(trial: Trial) -> None:
 
 
 @EVERY
-def test_every_rank_ran_once_where_slurm_put_it_and_open_mpi_reduces_over_all(trial: Trial):
+def test_every_rank_ran_once_where_slurm_put_it_and_open_mpi_reduces_over_all(trial):
     job = trial.jobs["look"]
     assert trial.state(job) == ["COMPLETED", "0:0"], job.text
     names = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID")
@@ -302,7 +299,7 @@ def test_every_rank_ran_once_where_slurm_put_it_and_open_mpi_reduces_over_all(tr
 
 
 @CONTAINERS
-def test_the_ranks_of_a_node_are_in_one_container_as_site_and_recipe_describe_it(trial: Trial):
+def test_the_ranks_of_a_node_are_in_one_container_as_site_and_recipe_describe_it(trial):
     ranks, strict = trial.jobs["look"].ranks, trial.jobs["strict"].ranks
     assert len({(rank["host"], *rank["namespaces"].values()) for rank in ranks}) == 4
     assert {(rank["image"], rank["uid"]) for rank in ranks} == {("right", trial.user.uid)}
@@ -330,7 +327,7 @@ def test_mounts_are_where_their_flags_want_them_and_one_without_a_source_fails_t
 
 
 @EVERY
-def test_what_the_host_says_passes_unless_the_recipe_says_otherwise(trial: Trial):
+def test_what_the_host_says_passes_unless_the_recipe_says_otherwise(trial):
     expected = {name: ON_HOST[name] for name in ("HOST_ONLY", "MANY_LINES")}
     expected |= {"BY_RECIPE": "recipe", "BOTH": "recipe"}
     expected |= {name: hashlib.sha256(text.encode()).hexdigest() for name, text in LONG.items()}
@@ -338,7 +335,7 @@ def test_what_the_host_says_passes_unless_the_recipe_says_otherwise(trial: Trial
 
 
 @CONTAINERS
-def test_the_image_wins_except_over_what_is_listed(trial: Trial):
+def test_the_image_wins_except_over_what_is_listed(trial):
     expected = {name: ON_HOST[name] for name in ("LISTED", "LISTED_LINES")}
     expected |= {"IMAGE_ONLY": "of the image", "BOTH_SAID": "image", "LISTED_ABSENT": "image"}
     assert trial.variables(*expected) == {name: {text} for name, text in expected.items()}
@@ -354,7 +351,7 @@ OF_SLURM = r"(SLURM|PMIX|PMI_|SRUN_|OMPI_MCA_|PRTE_MCA_|HYDRA_|I_MPI_|ZE_|ENVIRO
 
 @pytest.mark.parametrize("trial", ["enroot", "pyxis", "none"], indirect=True)
 @pytest.mark.site("the environment of 32 ranks, the same with each release")
-def test_32_ranks_have_the_one_environment_on_record(trial: Trial):
+def test_32_ranks_have_the_one_environment_on_record(trial):
     """As environment.json says, in which paths, addresses and names of this run have words."""
     ranks = [rank["environment"] for rank in trial.jobs["look"].ranks]
     own = [{n: v for n, v in rank.items() if not re.match(OF_SLURM, n)} for rank in ranks]
@@ -379,7 +376,7 @@ def test_32_ranks_have_the_one_environment_on_record(trial: Trial):
 
 
 @EVERY
-def test_a_rank_that_fails_is_cancelled_or_killed_ends_the_job_and_leaves_nothing(trial: Trial):
+def test_a_rank_that_fails_is_cancelled_or_killed_ends_the_job_and_leaves_nothing(trial):
     job = trial.jobs["fail"]
     assert trial.state(job) == ["FAILED", "7:0"], job.text
     assert job.events[-1]["exit"] == 7
@@ -397,7 +394,7 @@ def test_a_rank_that_fails_is_cancelled_or_killed_ends_the_job_and_leaves_nothin
 
 @ENROOT
 @pytest.mark.torch
-def test_training_in_containers_gives_a_table(trial: Trial):
+def test_training_in_containers_gives_a_table(trial):
     data = trial.hpcbert(
         *("submit", "--fw", "pytorch", "--nodes", "2", "--gpus-per-node", "1"),
         *("--model", "bert-tiny", "--batch-size", "2", "--iters", "6", "--skip", "2"),
@@ -420,7 +417,7 @@ def test_training_in_containers_gives_a_table(trial: Trial):
 
 
 @ENROOT
-def test_four_jobs_that_need_an_image_at_once_import_it_once(trial: Trial):
+def test_four_jobs_that_need_an_image_at_once_import_it_once(trial):
     tree = Image(IN_IMAGE, files={"etc/image-mark": "imported"}).lay_out(trial.folder / "layer")
     with Registry(address=trial.lab.network.controller) as registry:
         registry.push("team/program:1.0", [tree], env=["IMAGE_ONLY=imported"], workdir="/work")

@@ -1,7 +1,5 @@
 """What the contract tests share: a place to run hpcbert in, its cases, and the mask of its documents."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

@@ -4,8 +4,6 @@ A subcommand is a section of its group's page. The table of all commands is part
 docs/reference/command-line.md, whose other text is written by hand.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 import textwrap

@@ -5,8 +5,6 @@ run (times, paths, digests, versions) is written alike, a long text is cut, and 
 first few are shown.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

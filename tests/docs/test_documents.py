@@ -1,7 +1,5 @@
 """What the documents say is compared with what the code does; of the code, only commands are run."""
 
-from __future__ import annotations
-
 import ast
 import itertools
 import json
@@ -116,7 +114,7 @@ def check_command_line(line: str, *, complete: bool) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
-def test_a_page_s_links_lead_somewhere_and_its_command_lines_parse(page: Path) -> None:
+def test_a_page_s_links_lead_somewhere_and_its_command_lines_parse(page):
     text = page.read_text(encoding="utf-8")
     for link in _LINK.findall(prose(text)):
         if not re.match(r"[a-z]+:", link):
@@ -148,7 +146,7 @@ def list_messages() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.slow
-def test_a_message_names_commands_with_options_that_exist() -> None:
+def test_a_message_names_commands_with_options_that_exist():
     messages = sorted({(name, tail.strip()) for name, tail in list_messages() if "-" in tail})
     assert len(messages) > 40
     for name, tail in messages:
@@ -165,7 +163,7 @@ def test_a_message_names_commands_with_options_that_exist() -> None:
 # --- Pages that are written by programs -------------------------------------------------------------
 
 
-def test_the_pages_of_the_commands_are_what_the_commands_say() -> None:
+def test_the_pages_of_the_commands_are_what_the_commands_say():
     current = {*commands.FOLDER.glob("*.md"), commands.OVERVIEW}
     texts = {path: path.read_text(encoding="utf-8") for path in current}
     pages = commands.pages()
@@ -174,7 +172,7 @@ def test_the_pages_of_the_commands_are_what_the_commands_say() -> None:
 
 
 @pytest.mark.torch  # its absence is in what plan prints
-def test_every_command_with_json_has_an_example_which_is_what_it_prints() -> None:
+def test_every_command_with_json_has_an_example_which_is_what_it_prints():
     page = examples.read_examples()
     with_json = {
         name.partition(" ")[2]
@@ -231,9 +229,7 @@ def flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{name}", value
 
 
-def test_a_key_of_a_site_is_in_the_reference_site_on_the_page_read_and_shown(
-    tmp_path: Path,
-) -> None:
+def test_a_key_of_a_site_is_in_the_reference_site_on_the_page_read_and_shown(tmp_path):
     """With a template that prints it, these are the places of a new key."""
     text, path = read("site.toml"), tmp_path / "site.toml"
     values = dict(flat(tomli.loads(text)))
@@ -262,7 +258,7 @@ def test_a_key_of_a_site_is_in_the_reference_site_on_the_page_read_and_shown(
         assert origins[key] == (plain, str(path)), key
 
 
-def test_the_site_page_has_the_defaults_that_are_read(tmp_path: Path) -> None:
+def test_the_site_page_has_the_defaults_that_are_read(tmp_path):
     path = tmp_path / "site.toml"
     path.write_text('schema = 1\nname = "x"\nscheduler = "local"\n[frameworks.x]\n')
     origins = site.list_origins(site.read_site(path, base=tmp_path, env={}))
@@ -273,7 +269,7 @@ def test_the_site_page_has_the_defaults_that_are_read(tmp_path: Path) -> None:
             assert tomli.loads(f"x = {default[0]}")["x"] == plain, key
 
 
-def test_a_key_of_a_campaign_file_is_in_the_example_and_on_the_page() -> None:
+def test_a_key_of_a_campaign_file_is_in_the_example_and_on_the_page():
     names = {"schema", *document_keys(campaignfile.CampaignFile)}
     text = campaignfile.EXAMPLE.read_text(encoding="utf-8")
     keys, table = set(), ""
@@ -285,7 +281,7 @@ def test_a_key_of_a_campaign_file_is_in_the_example_and_on_the_page() -> None:
     assert {codes(row[0])[0] for row in rows(page, "key")} == names
 
 
-def test_a_key_of_a_recipe_is_on_its_page_and_the_example_there_is_valid(tmp_path: Path) -> None:
+def test_a_key_of_a_recipe_is_on_its_page_and_the_example_there_is_valid(tmp_path):
     text = read("docs/reference/recipe.md")
     (example,) = [block for _, language, block in _FENCE.findall(text) if language == "toml"]
     (tmp_path / "recipe.toml").write_text(example)
@@ -336,7 +332,7 @@ NAMED: dict[tuple[str, str, str], Callable[[], set[str]]] = {
 
 
 @pytest.mark.parametrize(("page", "heading", "column"), NAMED, ids=map(" ".join, NAMED))
-def test_a_page_names_what_there_is(page: str, heading: str, column: str) -> None:
+def test_a_page_names_what_there_is(page, heading, column):
     text = read(f"docs/{page}.md")
     if heading:
         _, _, text = prose(text).partition(f"# {heading}\n")
@@ -346,7 +342,7 @@ def test_a_page_names_what_there_is(page: str, heading: str, column: str) -> Non
     assert {word for word in names if "." not in word or heading != "The document"} == expected
 
 
-def test_exit_codes_and_variables_are_those_of_the_program() -> None:
+def test_exit_codes_and_variables_are_those_of_the_program():
     def list_errors(error: type[HpcbertError]) -> Iterator[tuple[int, str]]:
         yield error.exit_code, error.code
         for subclass in error.__subclasses__():
@@ -360,7 +356,7 @@ def test_exit_codes_and_variables_are_those_of_the_program() -> None:
     assert list_variables() <= {word for row in table for word in codes(row[0])}
 
 
-def test_the_states_page_is_the_table_of_states_and_reasons() -> None:
+def test_the_states_page_is_the_table_of_states_and_reasons():
     text = (REFERENCE / "states.md").read_text(encoding="utf-8")
     assert rows(text, "state") == [
         [
@@ -378,7 +374,7 @@ def test_the_states_page_is_the_table_of_states_and_reasons() -> None:
         assert rows(text, column) == expected
 
 
-def test_contributing_lists_the_rooms_and_its_directions_lead_to_files() -> None:
+def test_contributing_lists_the_rooms_and_its_directions_lead_to_files():
     text = read("CONTRIBUTING.md")
     contract, *_ = tomli.loads(read("pyproject.toml"))["tool"]["importlinter"]["contracts"]
     floors = [re.split(r"\s*[|:]\s*", layer) for layer in contract["layers"]]

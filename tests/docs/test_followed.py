@@ -1,12 +1,9 @@
 """Pages followed word by word: what they say to write and to type, and what comes of it."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import re
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +20,7 @@ from tests.kit.scripts import SPOOL_PAGE, make_environment, read_steps, type_com
 
 
 @pytest.fixture(scope="module")
-def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def followed(tmp_path_factory):
     """A directory, with a space in its name, in which "Add a framework" was followed."""
     place = tmp_path_factory.mktemp("add a framework")
     steps = read_steps("add-a-framework.md", end="## Before it becomes part")
@@ -47,7 +44,7 @@ def documented(page: str, heading: str) -> set[str]:
 
 
 @pytest.mark.slow
-def test_a_new_framework_is_measured_without_touching_hpcbert(followed: Path) -> None:
+def test_a_new_framework_is_measured_without_touching_hpcbert(followed):
     measured, rehearsal = campaigns(followed)
     text = type_commands(f"hpcbert collect {measured.name} --json", followed)
     (table,) = json.loads(text)["data"]["tables"]
@@ -68,7 +65,7 @@ def test_a_new_framework_is_measured_without_touching_hpcbert(followed: Path) ->
 
 
 @pytest.mark.slow
-def test_pages_have_the_keys_of_events_and_measurements(followed: Path) -> None:
+def test_pages_have_the_keys_of_events_and_measurements(followed):
     directory, _ = campaigns(followed)
     text = type_commands(f"hpcbert monitor --once --json {directory.name}", followed)
     *events, document = map(json.loads, text.splitlines())
@@ -84,7 +81,7 @@ def test_pages_have_the_keys_of_events_and_measurements(followed: Path) -> None:
 
 
 @pytest.mark.torch
-def test_a_new_scheduler_runs_cancels_and_retries(tmp_path: Path) -> None:
+def test_a_new_scheduler_runs_cancels_and_retries(tmp_path):
     place = tmp_path / "add a scheduler"
     place.mkdir()
     tools, steps = make_environment(place), read_steps(SPOOL_PAGE)
@@ -100,9 +97,7 @@ def test_a_new_scheduler_runs_cancels_and_retries(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_page_about_notebooks_runs_from_its_first_line_to_its_last(
-    build: Build, empty_directory: None
-) -> None:
+def test_the_page_about_notebooks_runs_from_its_first_line_to_its_last(build, empty_directory):
     build("1n1g", "1n2g", repeats=3, scheduler="local").finish()
     place: dict[str, Any] = {}
     for cell in re.findall(r"(?ms)^```python\n(.*?)^```$", read("docs/how-to/notebook.md")):
@@ -113,9 +108,7 @@ def test_the_page_about_notebooks_runs_from_its_first_line_to_its_last(
 
 
 @pytest.mark.slow
-def test_every_command_of_a_recipe_s_page_works_as_typed(
-    run_commands: Callable[..., list[Any]], tmp_path: Path
-) -> None:
+def test_every_command_of_a_recipe_s_page_works_as_typed(run_commands, tmp_path):
     """Without submitting; what prepare needs is for another place."""
     dry = []
     for name in NAMES:
@@ -132,7 +125,7 @@ def test_every_command_of_a_recipe_s_page_works_as_typed(
         assert result.returncode == 0, (words, result.stderr)
 
 
-def test_the_log_grammar_s_examples_give_the_numbers_that_they_say(tmp_path: Path) -> None:
+def test_the_log_grammar_s_examples_give_the_numbers_that_they_say(tmp_path):
     examples = re.findall(
         r"(?ms)^`([a-z-]+)`: (?:[^\n]+\n)+\n```text\n(.*?)```\n\n```toml\n(.*?)```\n\n([^\n]+)",
         read("docs/reference/log-grammar-examples.md"),
@@ -149,7 +142,7 @@ def test_the_log_grammar_s_examples_give_the_numbers_that_they_say(tmp_path: Pat
         assert f"{reading.throughput:.2f}" == number, kind
 
 
-def test_the_example_of_write_a_test_passes_and_its_builders_exist(build: Build) -> None:
+def test_the_example_of_write_a_test_passes_and_its_builders_exist(build):
     page = read("CONTRIBUTING.md")
     (text,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     names = {**vars(logs), **vars(cli), "Build": Build}

@@ -1,7 +1,5 @@
 """What a visitor sees first: the README in both languages, the site's navigation, the pictures."""
 
-from __future__ import annotations
-
 import os
 import re
 import runpy
@@ -27,7 +25,7 @@ def read(name: str) -> str:
     return (REPOSITORY / name).read_text(encoding="utf-8")
 
 
-def test_the_readme_says_the_same_in_both_languages() -> None:
+def test_the_readme_says_the_same_in_both_languages():
     english, chinese = read("README.md"), read("README.zh.md")
     assert FENCE.findall(english) == FENCE.findall(chinese) != []
     for name, form in SAME.items():
@@ -43,7 +41,7 @@ def test_the_readme_says_the_same_in_both_languages() -> None:
 
 
 @pytest.mark.slow
-def test_figures_of_results_are_of_the_tables_that_their_pages_show() -> None:
+def test_figures_of_results_are_of_the_tables_that_their_pages_show():
     script = runpy.run_path(str(REPOSITORY / "benchmarks" / "picture.py"))
     (command,) = re.findall(
         r"^hpcbert report (.*?)\n```", read("README.md"), re.MULTILINE | re.DOTALL
@@ -59,7 +57,7 @@ def test_figures_of_results_are_of_the_tables_that_their_pages_show() -> None:
     assert TEXTS.findall(committed) == TEXTS.findall(script["picture"]())
 
 
-def test_drawings_are_as_drawn_and_use_the_program_s_words() -> None:
+def test_drawings_are_as_drawn_and_use_the_program_s_words():
     draw = runpy.run_path(str(REPOSITORY / "docs" / "pictures" / "draw.py"))
     texts = {name: read(f"docs/pictures/{name}") for name in draw["drawn"]()}
     assert texts == draw["drawn"](), "run: python docs/pictures/draw.py"
@@ -74,7 +72,7 @@ def test_drawings_are_as_drawn_and_use_the_program_s_words() -> None:
     assert events == set(re.findall(r"\bmark ([a-z-]+)", library))
 
 
-def test_the_navigation_is_that_of_the_index_and_leads_to_every_page() -> None:
+def test_the_navigation_is_that_of_the_index_and_leads_to_every_page():
     """`make docs` builds the site, and fails at any warning."""
     conf = runpy.run_path(str(REPOSITORY / "docs" / "conf.py"))
     reached: set[str] = set()

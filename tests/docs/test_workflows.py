@@ -1,7 +1,5 @@
 """The workflows, the pre-commit hooks, the Makefile and the site matrix agree with each other."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess
@@ -35,7 +33,7 @@ def matrix(name: str) -> list[str]:
     return list(job["strategy"]["matrix"][name])
 
 
-def test_workflows_and_hooks_make_targets_that_help_names_and_run_its_linters() -> None:
+def test_workflows_and_hooks_make_targets_that_help_names_and_run_its_linters():
     repositories = yaml.safe_load((REPOSITORY / ".pre-commit-config.yaml").read_text())["repos"]
     entries = [hook["entry"] for repository in repositories for hook in repository["hooks"]]
     steps = [step for path in WORKFLOWS for job in jobs(path).values() for step in job["steps"]]
@@ -51,7 +49,7 @@ def test_workflows_and_hooks_make_targets_that_help_names_and_run_its_linters() 
     assert sorted(entry.split(" -")[0] for entry in entries) == sorted(expected)
 
 
-def test_every_python_that_the_project_promises_is_tried_and_has_its_locks() -> None:
+def test_every_python_that_the_project_promises_is_tried_and_has_its_locks():
     """Each lock names every direct dependency that it is for, with the digests of its files."""
     project, groups = PROJECT["project"], PROJECT["dependency-groups"]
     promised = re.findall(r":: Python :: (3\.\d+)", "\n".join(project["classifiers"]))
@@ -71,7 +69,7 @@ def test_every_python_that_the_project_promises_is_tried_and_has_its_locks() -> 
 
 @pytest.mark.slow
 @pytest.mark.needs("shellcheck")
-def test_the_scripts_of_ci_are_clean_for_shellcheck() -> None:
+def test_the_scripts_of_ci_are_clean_for_shellcheck():
     paths = [*(REPOSITORY / ".ci").iterdir(), *(REPOSITORY / "packaging").iterdir()]
     files = [path for path in paths if path.is_file()]
     scripts = [path for path in files if path.read_bytes().startswith(b"#!/usr/bin/env bash")]
@@ -80,7 +78,7 @@ def test_the_scripts_of_ci_are_clean_for_shellcheck() -> None:
     assert result.stdout == ""
 
 
-def test_the_site_matrix_has_the_systems_of_ci_and_what_tests_try() -> None:
+def test_the_site_matrix_has_the_systems_of_ci_and_what_tests_try():
     page = (REPOSITORY / "docs" / "reference" / "site-matrix.md").read_text()
     systems, _, configurations = page.partition("## Configurations")
     releases = set(re.findall(r"^\| Debian (\w+) \|", systems, re.MULTILINE))
@@ -93,7 +91,7 @@ def test_the_site_matrix_has_the_systems_of_ci_and_what_tests_try() -> None:
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
-def test_actions_are_pinned_and_only_a_job_without_our_code_gets_a_token(workflow: Path) -> None:
+def test_actions_are_pinned_and_only_a_job_without_our_code_gets_a_token(workflow):
     # A full commit, and the release that it is.
     pinned = re.compile(r"uses: [\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
     used = [line.strip().removeprefix("- ") for line in workflow.read_text().splitlines()]

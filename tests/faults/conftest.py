@@ -1,18 +1,11 @@
-from __future__ import annotations
-
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from tests.faults.kit import Cluster
 from tests.kit.cli import Cli
-from tests.kit.lab import Checkout
 
 
 @pytest.fixture(scope="module")
-def impatient(lab: Any, as_user: Any) -> Iterator[None]:
+def impatient(lab, as_user):
     """Half of Slurm's own time is what a command waits for a controller or node that is away."""
     path = lab.layout.slurm_conf
     conf = path.read_text()
@@ -25,9 +18,7 @@ def impatient(lab: Any, as_user: Any) -> Iterator[None]:
 
 
 @pytest.fixture
-def cluster(
-    lab: Any, as_user: Any, checkout: Checkout, work: Path, impatient: None
-) -> Iterator[Cluster]:
+def cluster(lab, as_user, checkout, work, impatient):
     hpcbert = Cli(work, {"PYTHONPATH": str(checkout.path)}, as_user, checkout.python)
     new_cluster = Cluster(lab, as_user, hpcbert)
     yield new_cluster

@@ -1,7 +1,5 @@
 """Campaigns that are broken on purpose: how they are started, followed and judged."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Collection, Mapping
@@ -120,7 +118,7 @@ class Cluster:
         path.chmod(0o777)
         return path
 
-    def submit(self, plan: Mapping[str, str], *words: str, **options: Any) -> Campaign:
+    def submit(self, plan: Mapping[str, str], *words: str, **options: Any) -> "Campaign":
         """Submit a campaign whose repeats do as planned, and follow it with `monitor`."""
         folder = self.folder()
         data = self.hpcbert(*self.words(folder, plan, *words, **options), status=0).data

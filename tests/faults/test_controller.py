@@ -1,7 +1,5 @@
 """slurmctld is slow, dead, or dies over a submission: no job is lost or doubled, no number wrong."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
@@ -36,7 +34,7 @@ def resume(cluster: Cluster, folder: Path) -> Campaign:
     return Campaign(cluster, folder, manifest.parent)
 
 
-def test_it_answers_late_and_then_dies(cluster: Cluster) -> None:
+def test_it_answers_late_and_then_dies(cluster):
     """Slower than a client waits, then with everything that was asked meanwhile; then it is killed.
 
     A job whose end it missed is COMPLETING for a minute.
@@ -67,7 +65,7 @@ def test_it_answers_late_and_then_dies(cluster: Cluster) -> None:
         campaign.check("COMPLETED", "COMPLETED")
 
 
-def test_it_dies_during_sbatch(cluster: Cluster) -> None:
+def test_it_dies_during_sbatch(cluster):
     """It has the request, or not; it answers, or not: stopped first, killed while sbatch waits."""
     folder = cluster.folder()
     words = cluster.words(folder, {}, FIRST, repeats=2)

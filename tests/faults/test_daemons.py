@@ -1,11 +1,8 @@
 """Slurm without munge, without a node's slurmd, without slurmdbd, and without accounting at all."""
 
-from __future__ import annotations
-
 import signal
 import time
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -22,7 +19,7 @@ pytestmark = pytest.mark.slurm
 FIRST, SECOND = "--sbatch-arg=--nodelist=n1", "--sbatch-arg=--nodelist=n2"
 
 
-def test_nobody_is_believed(cluster: Cluster) -> None:
+def test_nobody_is_believed(cluster):
     """munge is away: every command of Slurm's fails, and so do its daemons' messages."""
     campaign = cluster.submit({"*": GATE}, FIRST, repeats=2)
     campaign.wait_half_way(1)
@@ -35,7 +32,7 @@ def test_nobody_is_believed(cluster: Cluster) -> None:
     campaign.check("COMPLETED", "COMPLETED")
 
 
-def test_a_nodes_daemon_is_killed(cluster: Cluster) -> None:
+def test_a_nodes_daemon_is_killed(cluster):
     """Its job goes on without it until Slurm misses the node: it says so, and its name."""
     campaign = cluster.submit({"*": GATE}, SECOND, requeue=False)
     campaign.wait_half_way(1)
@@ -58,7 +55,7 @@ def test_a_nodes_daemon_is_killed(cluster: Cluster) -> None:
 
 
 @pytest.mark.site("slurmdbd is away")
-def test_accounting_is_away(cluster: Cluster) -> None:
+def test_accounting_is_away(cluster):
     """For a while of one campaign, and throughout another."""
     before = cluster.submit({"*": GATE}, FIRST, repeats=2)
     before.wait_half_way(1)
@@ -83,7 +80,7 @@ def test_accounting_is_away(cluster: Cluster) -> None:
 
 
 @pytest.mark.site("no accounting")
-def test_there_is_no_accounting(cluster: Cluster, user: Any) -> None:
+def test_there_is_no_accounting(cluster, user):
     directory = cluster.lab.directory.with_name("without-accounting")
     plan = LabPlan(directory=directory, nodes=1, gpus_per_node=4, accounting=False, name="bare")
     lab = up(plan, run=run, report=lambda _: None)

@@ -1,13 +1,11 @@
 """What people, limits and other jobs do to repeats: no number is wrong, and none is lost."""
 
-from __future__ import annotations
-
 import shutil
 import time
 
 import pytest
 
-from tests.faults.kit import GATE, HANG, Cluster, are_stopped
+from tests.faults.kit import GATE, HANG, are_stopped
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.slurm
@@ -15,7 +13,7 @@ pytestmark = pytest.mark.slurm
 FIRST, SECOND, CONTESTED = (f"--sbatch-arg=--nodelist=n{number}" for number in (1, 2, 3))
 
 
-def test_what_did_not_end_well_is_in_no_median(cluster: Cluster) -> None:
+def test_what_did_not_end_well_is_in_no_median(cluster):
     """Of six repeats, five lose their job, their step, their time, memory, or half of their log.
 
     Another campaign loses its whole array, of which one repeat has not begun.
@@ -54,7 +52,7 @@ def test_what_did_not_end_well_is_in_no_median(cluster: Cluster) -> None:
     assert "memory limit" in output + campaign.log(5).read_text()
 
 
-def test_a_job_is_held_and_sent_back(cluster: Cluster) -> None:
+def test_a_job_is_held_and_sent_back(cluster):
     """And its other repeat leaves the queue before it starts: Slurm 22.05 keeps no record of it."""
     campaign = cluster.submit({"*.0": HANG}, FIRST, "--sbatch-arg=--hold", repeats=2)
     campaign.wait_pending(1, "JobHeldUser")
@@ -76,7 +74,7 @@ def test_a_job_is_held_and_sent_back(cluster: Cluster) -> None:
 
 
 @pytest.mark.site("preemption")
-def test_another_job_comes_first(cluster: Cluster) -> None:
+def test_another_job_comes_first(cluster):
     """Of two campaigns on its node, Slurm may start one again."""
     words = (CONTESTED, "--partition=low")
     sent_back = cluster.submit({"*.0": HANG}, *words)
@@ -91,9 +89,7 @@ def test_another_job_comes_first(cluster: Cluster) -> None:
     ended.check("PREEMPTED")
 
 
-def test_a_suspended_run_is_refused_by_whoever_is_asked_and_not_revived_by_a_retry(
-    cluster: Cluster,
-) -> None:
+def test_a_suspended_run_is_refused_by_whoever_is_asked_and_not_revived_by_a_retry(cluster):
     """A job with a repeat of its own, and one of two repeats, of which the first is suspended."""
     gate = f"if [[ $SLURM_STEP_ID -le 2 ]]; then {GATE}; fi"
     single = cluster.submit({"*": GATE}, FIRST)
@@ -131,8 +127,8 @@ def test_a_suspended_run_is_refused_by_whoever_is_asked_and_not_revived_by_a_ret
 
 
 def test_a_job_that_root_sends_back_after_a_retry_completed_runs_nothing_and_changes_nothing(
-    cluster: Cluster,
-) -> None:
+    cluster,
+):
     campaign = cluster.submit({"*": "[[ -e FOLDER/go ]] || exit 3"}, FIRST)
     campaign.check("FAILED")
     campaign.go()

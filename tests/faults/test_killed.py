@@ -5,14 +5,12 @@ again and again, and killed as it enters one of them. What it leaves must be who
 it. HPCBERT_KILLS says how many system calls are tried; `all` tries each.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -113,7 +111,7 @@ class Desk:
 
 
 @pytest.fixture(params=["scripted", pytest.param("slurm", marks=pytest.mark.slurm)])
-def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Desk]:
+def desk(request, tmp_path):
     """Ordinary users of the lab, in a directory that everybody can write to, or one of the model."""
     env = {"PYTHONHASHSEED": "0"}
     if request.param == "scripted":
@@ -144,7 +142,7 @@ def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Desk]:
         run_as(["bash", "-c", "scancel --user=$USER"])
 
 
-def test_a_submission_loses_and_doubles_no_job(desk: Desk) -> None:
+def test_a_submission_loses_and_doubles_no_job(desk):
     outcomes: Counter[str] = Counter()
     for call in choose(desk.trace(*SUBMIT), 8 if desk.colleague else 4):
         before = desk.campaigns()
@@ -190,7 +188,7 @@ def read_content(directory: Path) -> dict[Path, tuple[int, bytes]]:
     }
 
 
-def test_cancel_and_then_retry_lose_and_double_no_job(desk: Desk) -> None:
+def test_cancel_and_then_retry_lose_and_double_no_job(desk):
     bystander, first = desk.submit(), desk.submit()
     alive = partial(desk.jobs_of, alive=True)
     cancel, retry = ("cancel", "--yes", "--json"), ("retry", "--json")
@@ -211,7 +209,7 @@ def test_cancel_and_then_retry_lose_and_double_no_job(desk: Desk) -> None:
 
 @pytest.mark.needs("namespaces")
 @pytest.mark.parametrize("desk", ["scripted"], indirect=True)
-def test_four_who_retry_at_once_in_pid_namespaces_of_their_own_double_nothing(desk: Desk) -> None:
+def test_four_who_retry_at_once_in_pid_namespaces_of_their_own_double_nothing(desk):
     """As two containers on one host, or two hosts, that can't see each other's processes."""
     directory = desk.submit()
     desk.hpcbert("cancel", "--yes", directory, status=0)

@@ -1,14 +1,11 @@
 """Nodes are drained, lost or cut off, and a disk is full: no number is wrong, and no job lost."""
 
-from __future__ import annotations
-
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
 from hpcbert.system.runner import run
-from tests.faults.kit import GATE, HANG, Cluster
+from tests.faults.kit import GATE, HANG
 from tests.kit.lab_faults import cut_link, restore_link
 from tests.kit.waiting import until
 
@@ -17,7 +14,7 @@ pytestmark = pytest.mark.slurm
 SECOND, CUT = "--sbatch-arg=--nodelist=n2", "--sbatch-arg=--nodelist=n4"
 
 
-def test_the_directory_is_full(cluster: Cluster, narrow: Path) -> None:
+def test_the_directory_is_full(cluster, narrow):
     runs = cluster.folder(narrow)
     # More than is left of the last block that a file has already.
     noise = "head -c 16384 /dev/zero | tr '\\0' x; echo"
@@ -44,7 +41,7 @@ def test_the_directory_is_full(cluster: Cluster, narrow: Path) -> None:
 
 
 @pytest.mark.site("a node is drained")
-def test_a_node_is_drained(cluster: Cluster) -> None:
+def test_a_node_is_drained(cluster):
     campaign = cluster.submit({"1.*": GATE}, SECOND, repeats=2)
     campaign.wait_half_way(1)
     cluster.set_node("n2", "drain")
@@ -59,7 +56,7 @@ def test_a_node_is_drained(cluster: Cluster) -> None:
 
 
 @pytest.mark.site("a node is out of reach")
-def test_a_link_is_cut(cluster: Cluster) -> None:
+def test_a_link_is_cut(cluster):
     """Of two campaigns on the node, Slurm starts one again; each tells what happened to it."""
     lost = cluster.submit({"*": GATE}, CUT, requeue=False)
     sent_back = cluster.submit({"*.0": HANG}, CUT)

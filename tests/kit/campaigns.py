@@ -1,7 +1,5 @@
 """Campaigns on disk, as submit leaves them and as jobs write on; how they are read."""
 
-from __future__ import annotations
-
 import copy
 import json
 import shutil
@@ -170,7 +168,7 @@ class Built(TrackedCampaign):
         )  # fmt: skip
         (self.directory / store.LOCKED).write_text(lock.text)
 
-    def change(self, **changes: Any) -> Built:
+    def change(self, **changes: Any) -> "Built":
         """Write the manifest again."""
         changed = replace(self.campaign, **changes)
         store.write_manifest(self.directory, changed)

@@ -1,7 +1,5 @@
 """Tables of cases next to their tests, so that a user's report becomes a row."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from functools import cache

@@ -1,7 +1,5 @@
 """hpcbert's command line: in this process, as a process, as another user, on a terminal."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -4,8 +4,6 @@ An image does not contain a system: its /etc/fstab binds the host's /usr, so tha
 moment, takes 4 KiB and runs every program of the host.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """The remedies that doctor prints, applied; the faults that tests plant for it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Drafts of submissions, from the recipes and the reference site of this checkout."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache

@@ -1,7 +1,5 @@
 """Fixtures for several folders of tests."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -4,8 +4,6 @@ This is a plugin rather than part of a conftest.py: fixtures of a conftest.py ex
 directory, and the same fixture in two of them would start two labs.
 """
 
-from __future__ import annotations
-
 import os
 import pwd
 import shutil

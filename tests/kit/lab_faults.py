@@ -1,7 +1,5 @@
 """Break a lab on purpose, as a real cluster breaks by itself, and repair it."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

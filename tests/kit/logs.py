@@ -1,7 +1,5 @@
 """Logs as programs print them, stand-ins for such programs, and readers for logs."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from dataclasses import dataclass

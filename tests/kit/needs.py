@@ -9,8 +9,6 @@ the files of a network file system may be closed to root. The summary of a run c
 group of needs, and says how to get them.
 """
 
-from __future__ import annotations
-
 import csv
 import itertools
 import os
@@ -162,7 +160,7 @@ def free_port() -> int:
 class Folder(PosixPath):
     """A folder of which some files may be missing: a test that wants one of those is skipped."""
 
-    def __truediv__(self, name: str | os.PathLike[str]) -> Folder:
+    def __truediv__(self, name: str | os.PathLike[str]) -> "Folder":
         path = type(self)(super().__truediv__(name))
         if not path.exists():
             lacks("logs", "the public logs", f"no {path}")

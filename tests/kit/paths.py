@@ -1,7 +1,5 @@
 """Places in this checkout."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]

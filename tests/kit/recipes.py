@@ -1,7 +1,5 @@
 """Recipe folders in tests: their samples, their scripts, and a place to run these."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

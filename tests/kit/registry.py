@@ -9,8 +9,6 @@ pulls; Python code adds images.
         assert registry.pulls("bert/tiny") == 1
 """
 
-from __future__ import annotations
-
 import base64
 import gzip
 import hashlib
@@ -87,7 +85,7 @@ class Registry:
     def uri(self, image: str = TINY) -> str:
         return f"docker://{self.host}#{image}"
 
-    def __enter__(self) -> Registry:  # noqa: PYI034 - Self came with Python 3.11
+    def __enter__(self) -> "Registry":  # noqa: PYI034 - Self came with Python 3.11
         self._thread.start()
         return self
 

@@ -1,8 +1,6 @@
 """Rendered scripts, run by their bash, with stand-ins for srun and the ranks' program; and pages of
 documents that write files and type commands, followed word by word."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -5,8 +5,6 @@ jobs. It can also set the answer of each program, call by call. `Answers` is a c
 which reports its parts and limits.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pickle
@@ -195,7 +193,7 @@ class Slurm:
     def __call__(
         self, argv: Sequence[str], *, stdin: str = "", env: Mapping[str, str] | None = None,
         cwd: Path | None = None, timeout: float = 60.0,
-    ) -> Outcome:  # fmt: skip
+    ) -> "Outcome":  # fmt: skip
         from hpcbert.system.runner import Outcome
 
         self.environments.append(env or {})
@@ -325,7 +323,7 @@ class Answers:
     complaints: Mapping[str, str] = field(default_factory=dict)
     calls: list[tuple[str, ...]] = field(default_factory=list)
 
-    def __call__(self, argv: Sequence[str], **_: Any) -> Outcome:
+    def __call__(self, argv: Sequence[str], **_: Any) -> "Outcome":
         from hpcbert.system.runner import Outcome
 
         answer = self.answered(tuple(argv), None)

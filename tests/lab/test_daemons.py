@@ -1,12 +1,9 @@
 """Processes of a lab: known by their mark and start, ended for certain, left running on purpose."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +18,7 @@ ENVIRONMENT = {"PATH": os.environ["PATH"]}
 
 
 @pytest.fixture
-def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+def sleeper():
     marking = {**ENVIRONMENT, "HPCBERT_TEST": f"mark-{os.getpid()}"}
     with subprocess.Popen(["sleep", "3600"], env=marking) as process:
         yield process
@@ -34,9 +31,7 @@ def identify_process(pid: int) -> Process:
     return process
 
 
-def test_a_process_is_found_by_its_mark_and_ended_unless_its_pid_is_another_s(
-    sleeper: subprocess.Popen[bytes],
-) -> None:
+def test_a_process_is_found_by_its_mark_and_ended_unless_its_pid_is_another_s(sleeper):
     process = identify_process(sleeper.pid)
     assert list(find_marked(f"HPCBERT_TEST=mark-{os.getpid()}")) == [process]
     assert list(find_marked("HPCBERT_TEST=mark-")) == []
@@ -49,7 +44,7 @@ def test_a_process_is_found_by_its_mark_and_ended_unless_its_pid_is_another_s(
     assert sleeper.wait() == -signal.SIGKILL
 
 
-def test_a_process_that_ignores_a_signal_is_reported(tmp_path: Path) -> None:
+def test_a_process_that_ignores_a_signal_is_reported(tmp_path):
     words = ["sh", "-c", "trap '' TERM; touch ready; sleep 3600 & wait; wait"]
     with subprocess.Popen(words, cwd=tmp_path, start_new_session=True) as child:
         until((tmp_path / "ready").exists, "the process never began")
@@ -58,7 +53,7 @@ def test_a_process_that_ignores_a_signal_is_reported(tmp_path: Path) -> None:
         os.killpg(child.pid, signal.SIGKILL)
 
 
-def test_a_listener_is_seen_without_a_connection() -> None:
+def test_a_listener_is_seen_without_a_connection():
     ourselves = identify_process(os.getpid())
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -66,7 +61,7 @@ def test_a_listener_is_seen_without_a_connection() -> None:
     assert not is_listening(ourselves, port)
 
 
-def test_a_daemon_outlives_the_command_that_started_it_or_complains(tmp_path: Path) -> None:
+def test_a_daemon_outlives_the_command_that_started_it_or_complains(tmp_path):
     log, words = tmp_path / "log", ["sh", "-c", "echo out; echo err >&2; exec sleep 3600"]
     process = identify_process(spawn(run, words, log=log, env=ENVIRONMENT))
     try:

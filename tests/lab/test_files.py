@@ -1,7 +1,5 @@
 """The files of a lab's Slurm, for each release and kind of node."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -20,7 +18,7 @@ def settings(text: str) -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines)
 
 
-def test_slurm_conf_points_at_nothing_outside_the_lab_and_names_each_node() -> None:
+def test_slurm_conf_points_at_nothing_outside_the_lab_and_names_each_node():
     plan = LabPlan(nodes=2, gpus_per_node=4)
     text = files.slurm_conf(plan, NETWORK, LAYOUT, host="head")
     conf = settings(text)
@@ -40,7 +38,7 @@ def test_slurm_conf_points_at_nothing_outside_the_lab_and_names_each_node() -> N
     assert rows == [*names, "198.19.7.2 n2"]
 
 
-def test_the_devices_of_nodes_are_those_of_the_plan() -> None:
+def test_the_devices_of_nodes_are_those_of_the_plan():
     bare = LabPlan(gpus_per_node=0, accounting=False)
     text = files.slurm_conf(bare, NETWORK, LAYOUT, host="head")
     assert "Gres=" not in text
@@ -64,9 +62,7 @@ def test_the_devices_of_nodes_are_those_of_the_plan() -> None:
 @pytest.mark.parametrize(
     ("gpus", "gres", "count"), [(0, "", 4), (2, "gpu", 2)], ids=["cpus", "gpus"]
 )
-def test_the_site_of_a_lab_has_its_places_and_devices(
-    tmp_path: Path, gpus: int, gres: str, count: int
-) -> None:
+def test_the_site_of_a_lab_has_its_places_and_devices(tmp_path, gpus, gres, count):
     path = tmp_path / "site.toml"
     path.write_text(files.site_toml(LabPlan(gpus_per_node=gpus, name="lab2"), LAYOUT, mpi="pmix"))
     site = read_site(path, base=tmp_path, env={})
@@ -78,7 +74,7 @@ def test_the_site_of_a_lab_has_its_places_and_devices(
 
 @pytest.mark.site("Slurm 20.11 and 21.08 (scripted)")
 @cases
-def test_an_older_slurm_gets_the_keys_that_it_knows(version: str, stored: str, cgroup: str) -> None:
+def test_an_older_slurm_gets_the_keys_that_it_knows(version, stored, cgroup):
     """slurmd 20.11 ends with a parse error in cgroup.conf, slurmctld with one in slurm.conf."""
     release = files.read_release(f"{version}\n")
     text = files.slurm_conf(LabPlan(), NETWORK, LAYOUT, host="head", release=release)

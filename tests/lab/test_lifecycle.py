@@ -1,14 +1,12 @@
 """Up and down: nothing is left, whatever happened in between; what a lab needs, and its people."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import count, islice, product
@@ -80,7 +78,7 @@ class Trace:
 
 
 @pytest.fixture
-def traced() -> Iterator[Callable[[Path], Trace]]:
+def traced():
     """Traces the lab of a directory."""
     with ExitStack() as exit_stack:
 
@@ -102,16 +100,14 @@ def traced() -> Iterator[Callable[[Path], Trace]]:
 
 
 @pytest.fixture
-def directory(slurm_packages: None, open_directory: Path) -> Iterator[Path]:
+def directory(slurm_packages, open_directory):
     path = open_directory / "other"
     yield path
     down(path)
 
 
 @real
-def test_down_leaves_nothing_of_a_lab_with_a_running_job(
-    directory: Path, traced: Callable[[Path], Trace]
-) -> None:
+def test_down_leaves_nothing_of_a_lab_with_a_running_job(directory, traced):
     lab = up(directory)
     step = "sleep 600 & setsid sleep 600 & wait"
     words = ["sbatch", "--parsable", "--nodes=2", f"--chdir={lab.layout.runs}", "--wrap"]
@@ -136,9 +132,7 @@ def test_down_leaves_nothing_of_a_lab_with_a_running_job(
         pytest.param(lambda lab: lab.daemons.get("slurmctld") is not None, id="slurmctld"),
     ],
 )
-def test_down_leaves_nothing_of_an_up_that_was_killed(
-    directory: Path, traced: Callable[[Path], Trace], has_come_far: Callable[[Lab], bool]
-) -> None:
+def test_down_leaves_nothing_of_an_up_that_was_killed(directory, traced, has_come_far):
     words = [sys.executable, "-c", UP, str(directory)]
     with subprocess.Popen(words, stdout=subprocess.DEVNULL) as process:
 
@@ -154,9 +148,7 @@ def test_down_leaves_nothing_of_an_up_that_was_killed(
 
 
 @real
-def test_up_says_why_a_daemon_failed_and_down_cleans_up(
-    directory: Path, traced: Callable[[Path], Trace], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_up_says_why_a_daemon_failed_and_down_cleans_up(directory, traced, monkeypatch):
     monkeypatch.setattr(files, "slurm_conf", lambda *_, **__: "Nonsense=1\n")
     with pytest.raises(SchedulerError, match="Nonsense") as caught:
         up(directory, accounting=False)
@@ -167,9 +159,7 @@ def test_up_says_why_a_daemon_failed_and_down_cleans_up(
 
 
 @real
-def test_what_others_have_is_passed_over_and_kept(
-    directory: Path, traced: Callable[[Path], Trace]
-) -> None:
+def test_what_others_have_is_passed_over_and_kept(directory, traced):
     """A link of the first free slot's name, a port of the second, a directory, a mount, a process."""
 
     def is_free(network: Network) -> bool:
@@ -178,7 +168,7 @@ def test_what_others_have_is_passed_over_and_kept(
 
     directory.mkdir()
     small = {"directory": directory, "nodes": 1, "gpus_per_node": 1, "accounting": False}
-    plans = (LabPlan(**small, name=f"lab{number}") for number in count())  # type: ignore[arg-type]
+    plans = (LabPlan(**small, name=f"lab{number}") for number in count())
     plan = next(p for p in plans if all(is_free(Network(slot)) for slot in islice(p.slots(), 3)))
     first, second, third = islice(plan.slots(), 3)
     foreign = Network(first).uplink
@@ -212,8 +202,8 @@ def test_what_others_have_is_passed_over_and_kept(
 
 @real
 def test_two_labs_live_side_by_side_and_a_directory_may_hold_a_space(
-    lab: Lab, as_user: Callable[..., Outcome], traced: Callable[[Path], Trace], tmp_path: Path
-) -> None:
+    lab, as_user, traced, tmp_path
+):
     directory = tmp_path / "a lab"
     other = up(directory, name="other", accounting=False)
     trace = traced(directory)
@@ -233,9 +223,7 @@ def test_two_labs_live_side_by_side_and_a_directory_may_hold_a_space(
 
 
 @real
-def test_up_and_down_refuse_what_is_in_use(
-    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_up_and_down_refuse_what_is_in_use(lab, tmp_path, monkeypatch):
     (tmp_path / "thesis.tex").write_text("mine")
     for directory, complaint in ((tmp_path, "not empty"), (lab.directory, "already has a lab")):
         with pytest.raises(UsageError, match=complaint):
@@ -247,7 +235,7 @@ def test_up_and_down_refuse_what_is_in_use(
 
 
 @real
-def test_down_where_no_lab_lives_touches_no_process(slurm_packages: None, tmp_path: Path) -> None:
+def test_down_where_no_lab_lives_touches_no_process(slurm_packages, tmp_path):
     assert down(tmp_path / "none") == down(tmp_path) == lifecycle.Removal()
     with pytest.raises(UsageError, match="no lab") as caught:
         lifecycle.status(tmp_path, run=run)
@@ -269,9 +257,7 @@ def test_down_where_no_lab_lives_touches_no_process(slurm_packages: None, tmp_pa
 # --- What it needs, and its people --------------------------------------------------------------------
 
 
-def test_what_is_missing_comes_with_the_command_that_installs_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_missing_comes_with_the_command_that_installs_it(tmp_path, monkeypatch):
     monkeypatch.setattr(lifecycle, "SEARCH_PATH", str(tmp_path))
     monkeypatch.setattr(pwd, "getpwall", list)
     monkeypatch.setattr(files, "PLUGINS", f"{tmp_path.relative_to('/')}/*.so")
@@ -296,9 +282,7 @@ def test_what_is_missing_comes_with_the_command_that_installs_it(
         assert ("libpmix.so" in lifecycle.find_missing(accounting=True)) == is_needed
 
 
-def test_only_root_may_where_the_kernel_lets_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_root_may_where_the_kernel_lets_it(tmp_path, monkeypatch):
     def refuse(argv: object, **_: object) -> Outcome:
         return Outcome((), 1, stderr="unshare failed: Operation not permitted")
 
@@ -315,8 +299,8 @@ def test_only_root_may_where_the_kernel_lets_it(
 
 @real
 def test_hpcbert_is_seen_by_a_user_who_can_not_read_where_it_lies(
-    slurm_packages: None, open_directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    slurm_packages, open_directory, monkeypatch
+):
     closed, root = open_directory / "closed", open_directory / "people"
     root.mkdir()
     closed.mkdir(mode=0o700)

@@ -1,7 +1,5 @@
 """What a lab writes about itself, and what its plan, its networks and its places are."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shlex
@@ -16,9 +14,7 @@ from hpcbert.system.processes import Process
 from tests.kit.cases import cases
 
 
-def test_every_change_is_read_back_and_an_interrupted_one_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_change_is_read_back_and_an_interrupted_one_is_none(tmp_path, monkeypatch):
     assert record.load(tmp_path) is record.load(tmp_path / "nowhere") is None
     plan = LabPlan(directory=tmp_path, nodes=2)
     journal = Journal(Lab(plan=plan, mark="ab12cd34ef", boot="b", root=Path("/srv"), created=()))
@@ -44,19 +40,19 @@ def test_every_change_is_read_back_and_an_interrupted_one_is_none(
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": 2}', "\0"])
-def test_a_record_that_is_none_is_an_error(tmp_path: Path, text: str) -> None:
+def test_a_record_that_is_none_is_an_error(tmp_path, text):
     (tmp_path / RECORD).write_text(text)
     with pytest.raises(UsageError, match="not the record"):
         record.load(tmp_path)
 
 
 @cases
-def test_a_plan_out_of_bounds_is_refused(wrong: dict[str, int | str]) -> None:
+def test_a_plan_out_of_bounds_is_refused(wrong):
     with pytest.raises(UsageError):
-        LabPlan(**wrong)  # type: ignore[arg-type]
+        LabPlan(**wrong)
 
 
-def test_every_slot_is_tried_once_and_no_two_share_a_name_an_address_or_a_port() -> None:
+def test_every_slot_is_tried_once_and_no_two_share_a_name_an_address_or_a_port():
     plan, other = LabPlan(directory=Path("/srv/a")), LabPlan(directory=Path("/srv/b"))
     assert sorted(plan.slots()) == list(range(SLOTS))
     assert list(plan.slots()) == list(plan.slots()), "a directory always starts at its own"
@@ -72,9 +68,7 @@ def test_every_slot_is_tried_once_and_no_two_share_a_name_an_address_or_a_port()
     assert all(address.startswith("198.19.3.") for address in addresses)
 
 
-def test_files_go_where_the_plan_says_or_where_slurm_and_its_users_can_live(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_go_where_the_plan_says_or_where_slurm_and_its_users_can_live(tmp_path, monkeypatch):
     plain = Path("/var/lib/hpcbert-lab")
     assert record.root_of(plain, "ab12") == plain
     elsewhere = Path("/var/tmp/hpcbert-lab-ab12")

@@ -1,28 +1,22 @@
 """What every command keeps to: streams, JSON, exit codes, permissions, and what it does not load."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from hpcbert.cli.main import COMMANDS
 from tests.kit.cases import read_constant
-from tests.kit.cli import HEAVY, UNCOUNTED, Cli, CliResult, run_here
+from tests.kit.cli import HEAVY, UNCOUNTED, Cli, run_here
 from tests.kit.paths import REPOSITORY
 
 pytestmark = pytest.mark.slow
 
 
-def test_help_ends_well_loads_nothing_heavy_and_lists_every_command_in_the_order_of_work(
-    tmp_path: Path,
-) -> None:
+def test_help_ends_well_loads_nothing_heavy_and_lists_every_command_in_the_order_of_work(tmp_path):
     lines = [["--help"], ["--version"], ["-h"], *([name, "--help"] for name in COMMANDS)]
     result = subprocess.run(
         [sys.executable, "-c", read_constant(__file__, "PROGRAM"), json.dumps(lines)],
@@ -36,9 +30,7 @@ def test_help_ends_well_loads_nothing_heavy_and_lists_every_command_in_the_order
     assert places == sorted(places)
 
 
-def test_errors_speak_json_on_stdout_too(
-    tmp_path: Path, run_commands: Callable[..., list[CliResult]]
-) -> None:
+def test_errors_speak_json_on_stdout_too(tmp_path, run_commands):
     (tmp_path / "x.sbatch").write_text("#!/bin/bash\n")
     lines = [line.split() for line in read_constant(__file__, "ERRORS")]
     results = run_commands(
@@ -56,7 +48,7 @@ def test_errors_speak_json_on_stdout_too(
         assert "rror: " in plain.stderr
 
 
-def test_dry_run_writes_nothing_and_shows_argv_and_script(tmp_path: Path) -> None:
+def test_dry_run_writes_nothing_and_shows_argv_and_script(tmp_path):
     # Looking upward for a site ends at home.
     hpcbert = Cli(tmp_path, {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}, run=run_here)
     words = ("submit", "--nodes", "4", "--gpus-per-node", "8", "--fw", "oneflow", "--dry-run")
@@ -69,7 +61,7 @@ def test_dry_run_writes_nothing_and_shows_argv_and_script(tmp_path: Path) -> Non
     assert array["global_batch_size"] == 1024
 
 
-def test_colour_follows_flag_then_variables(tmp_path: Path) -> None:
+def test_colour_follows_flag_then_variables(tmp_path):
     process, words = Cli(tmp_path, {"HOME": str(tmp_path)}), ("submit", "--fw", "nix")
     assert "\x1b[" in process("--color", "always", *words).stderr
     assert "\x1b[" in process(*words, FORCE_COLOR="1").stderr
@@ -78,9 +70,9 @@ def test_colour_follows_flag_then_variables(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("umask", "mode_of_folders"), [(0o002, 0o775), (0o077, 0o700)])
 def test_what_is_written_has_the_permissions_of_the_umask(
-    umask: int, mode_of_folders: int, run_commands: Callable[..., list[CliResult]],
-    tmp_path: Path, logs: Path,
-) -> None:  # fmt: skip
+    umask, mode_of_folders, run_commands,
+    tmp_path, logs,
+):  # fmt: skip
     tools = tmp_path / "tools"
     tools.mkdir()
     (tools / "sbatch").write_text(f"#!/bin/sh\numask >{tmp_path}/its-umask\necho 7\n")

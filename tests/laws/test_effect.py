@@ -1,7 +1,5 @@
 """Whatever a request says reaches the ranks of every recipe, or is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -52,7 +50,7 @@ def list_changes(recipe: Recipe, preset: Preset) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_every_value_changes_the_commands_of_the_ranks_or_is_refused(name: str) -> None:
+def test_every_value_changes_the_commands_of_the_ranks_or_is_refused(name):
     for device in load(name).devices:
         recipe = load(name).for_device(device)
         shape = Shape(1, 1) if recipe.alone else Shape(1, 8)
@@ -71,7 +69,7 @@ def test_every_value_changes_the_commands_of_the_ranks_or_is_refused(name: str) 
                 assert commands != base or is_without, (device, protocol, change)
 
 
-def test_a_compiler_can_be_turned_off_and_a_value_without_effect_is_refused() -> None:
+def test_a_compiler_can_be_turned_off_and_a_value_without_effect_is_refused():
     for name, protocol, present, absent in (
         ("ngc-tf1", "lamb", "--nouse_xla", " --use_xla"),
         ("pytorch", "", "--compile false", "--compile true"),

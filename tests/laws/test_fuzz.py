@@ -5,8 +5,6 @@ HPCBERT_FUZZ_SECONDS=N fuzzes each reader for N seconds of processor time, not 0
 is shown by Hypothesis, and stands in KNOWN of test_fuzz.toml once it is fixed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -100,7 +98,7 @@ def show_state(state: states.RepeatState) -> None:
     assert isinstance(state.advice, str)
 
 
-def test_logs_by_each_grammar_and_rule(tmp_path: Path) -> None:
+def test_logs_by_each_grammar_and_rule(tmp_path):
     short = Setting(skip=2, iters=12, reach=12)
     wide = short._replace(nodes=1, gpus_per_node=2, gpus=2, batch_size_per_device=8)
     path = tmp_path / "run.log"
@@ -124,7 +122,7 @@ def test_logs_by_each_grammar_and_rule(tmp_path: Path) -> None:
     fuzz(path, read, seeds, "log")
 
 
-def test_toml_of_sites_and_recipes(tmp_path: Path) -> None:
+def test_toml_of_sites_and_recipes(tmp_path):
     path = tmp_path / "recipe.toml"
 
     def read(_: bytes) -> None:
@@ -138,7 +136,7 @@ def test_toml_of_sites_and_recipes(tmp_path: Path) -> None:
     fuzz(path, read, seeds, "toml")
 
 
-def test_the_output_of_sacct_and_squeue(tmp_path: Path) -> None:
+def test_the_output_of_sacct_and_squeue(tmp_path):
     def read(data: bytes) -> None:
         text = data.decode("utf-8", errors="replace")
         for listing in (commands.read_sacct(text), commands.read_squeue(text)):
@@ -152,7 +150,7 @@ def test_the_output_of_sacct_and_squeue(tmp_path: Path) -> None:
     fuzz(tmp_path / "output", read, [SACCT, SQUEUE, SACCT + SQUEUE], "slurm")
 
 
-def test_node_lists(tmp_path: Path) -> None:
+def test_node_lists(tmp_path):
     def read(data: bytes) -> None:
         text = data.decode("utf-8", errors="replace")
         names = hostlist.expand(text)
@@ -164,7 +162,7 @@ def test_node_lists(tmp_path: Path) -> None:
     fuzz(tmp_path / "list", read, seeds, "hosts")
 
 
-def test_status_files_of_jobs(tmp_path: Path) -> None:
+def test_status_files_of_jobs(tmp_path):
     def read(data: bytes) -> None:
         repeat_record = record.RepeatRecord(data)
         job_record = repeat_record.newest()
@@ -179,7 +177,7 @@ def test_status_files_of_jobs(tmp_path: Path) -> None:
     fuzz(tmp_path / "status", read, seeds, "status")
 
 
-def test_manifests_of_the_right_form_with_wrong_content_too(tmp_path: Path) -> None:
+def test_manifests_of_the_right_form_with_wrong_content_too(tmp_path):
     def read(_: bytes) -> None:
         campaign = store.read_manifest(tmp_path)
         store.write_manifest(tmp_path, campaign)
@@ -194,7 +192,7 @@ def test_manifests_of_the_right_form_with_wrong_content_too(tmp_path: Path) -> N
     fuzz(tmp_path / "manifest.json", read, seeds, "manifest")
 
 
-def test_results_are_written_and_compared_as_any(tmp_path: Path) -> None:
+def test_results_are_written_and_compared_as_any(tmp_path):
     path = tmp_path / "results.json"
 
     def read(_: bytes) -> None:

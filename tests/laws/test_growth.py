@@ -4,8 +4,6 @@ Calls of functions are counted, not seconds: the count is the same on a busy mac
 is already there, such as imports, is done once before, so that the counts are of the growing part.
 """
 
-from __future__ import annotations
-
 import cProfile
 import hashlib
 import os
@@ -80,7 +78,7 @@ def make_slurm(built: Built, state: str) -> Slurm:
     return Slurm(sacct=["".join(built.sacct(repeat, state) for repeat in repeats)], squeue=[squeue])
 
 
-def test_collected_points_and_repeats(tmp_path: Path) -> None:
+def test_collected_points_and_repeats(tmp_path):
     def collect_points(runs: Path, number: int) -> Calls:
         return count_collect(build(runs, *list_shapes(number)).directory)
 
@@ -91,7 +89,7 @@ def test_collected_points_and_repeats(tmp_path: Path) -> None:
     check_growth(tmp_path / "repeats", collect_repeats)
 
 
-def test_collected_nodes(tmp_path: Path) -> None:
+def test_collected_nodes(tmp_path):
     def collect_nodes(runs: Path, number: int) -> Calls:
         shape, names = f"{number}n1g", [f"n{at}" for at in range(1, number + 1)]
         built = campaigns.campaign(runs, shape, repeats=1)
@@ -104,9 +102,7 @@ def test_collected_nodes(tmp_path: Path) -> None:
     check_growth(tmp_path, collect_nodes)
 
 
-def test_collected_campaigns_that_ran_at_the_same_time_each_on_a_node_of_its_own(
-    tmp_path: Path,
-) -> None:
+def test_collected_campaigns_that_ran_at_the_same_time_each_on_a_node_of_its_own(tmp_path):
     def collect_campaigns(runs: Path, number: int) -> Calls:
         start, step = STARTED
         stamp = strftime("%Y%m%dT%H%M%SZ", gmtime(WRITTEN - 60))
@@ -123,7 +119,7 @@ def test_collected_campaigns_that_ran_at_the_same_time_each_on_a_node_of_its_own
     check_growth(tmp_path, collect_campaigns)
 
 
-def test_tracked_and_retried_repeats(tmp_path: Path) -> None:
+def test_tracked_and_retried_repeats(tmp_path):
     def track_repeats(runs: Path, number: int) -> Calls:
         built = build(runs, "1n1g", repeats=number)
         tracker = Tracker([built], run=make_slurm(built, "RUNNING"))
@@ -145,9 +141,7 @@ def test_tracked_and_retried_repeats(tmp_path: Path) -> None:
     check_growth(tmp_path / "retry", retry_repeats)
 
 
-def test_drafted_and_submitted_points_are_flushed_once_each_and_no_template_is_compiled(
-    tmp_path: Path,
-) -> None:
+def test_drafted_and_submitted_points_are_flushed_once_each_and_no_template_is_compiled(tmp_path):
     """As their script is written, and before sbatch is called for them."""
 
     def draft_points(runs: Path, number: int) -> Calls:
@@ -175,7 +169,7 @@ def test_drafted_and_submitted_points_are_flushed_once_each_and_no_template_is_c
         assert sum(n for name, n in more.items() if "jinja2/lexer.py" in name) == 0
 
 
-def test_listed_campaigns(tmp_path: Path) -> None:
+def test_listed_campaigns(tmp_path):
     def list_campaigns(runs: Path, number: int) -> Calls:
         for index in range(number):
             build(runs, "1n1g", repeats=2, name=f"20261121-pytorch-{index:03}")
@@ -184,7 +178,7 @@ def test_listed_campaigns(tmp_path: Path) -> None:
     check_growth(tmp_path, list_campaigns)
 
 
-def test_logs_of_repeats(tmp_path: Path) -> None:
+def test_logs_of_repeats(tmp_path):
     def read_logs(folder: Path, number: int) -> Calls:
         for index in range(number):
             text = f"log {index}\n{log('1n1g', 10 + index / 100)}"

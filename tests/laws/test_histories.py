@@ -5,11 +5,8 @@ prints twice, in another order, cut short or as a range, other jobs of the same 
 fail, when squeue forgets, and what the jobs wrote down themselves.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any
@@ -21,7 +18,7 @@ from hypothesis import strategies as st
 from hpcbert.scheduler.slurm.poller import SlurmPoller
 from hpcbert.scheduler.tracker import Tracker
 from hpcbert.system.runner import Outcome
-from tests.kit.campaigns import Built, status_file
+from tests.kit.campaigns import status_file
 from tests.kit.slurm import NAME, T, sacct, squeue
 
 pytestmark = pytest.mark.slow
@@ -141,9 +138,7 @@ def histories(draw: st.DrawFn) -> Truth:
     )
 
 
-def test_tracking_tells_the_truth_in_the_end_and_no_success_before_it(
-    tracked: Callable[..., Built],
-) -> None:
+def test_tracking_tells_the_truth_in_the_end_and_no_success_before_it(tracked):
     built = tracked("5", repeats=REPEATS)
 
     @settings(max_examples=60, deadline=None)

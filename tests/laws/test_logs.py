@@ -1,9 +1,6 @@
 """Of any log: the right number, or a reason; never another number."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -55,7 +52,7 @@ def assert_right_or_refused(result: Reading, expected: float) -> None:
         assert not result.reasons
 
 
-def test_a_log_cut_at_any_byte(tmp_path: Path, name: str, rule: str, rate: float) -> None:
+def test_a_log_cut_at_any_byte(tmp_path, name, rule, rate):
     content = b"\n".join([*render_lines(name), b""])
     assert read_log(tmp_path, name, rule, content).throughput == pytest.approx(rate)
     for length in range(0, len(content), 17):
@@ -64,9 +61,7 @@ def test_a_log_cut_at_any_byte(tmp_path: Path, name: str, rule: str, rate: float
 
 @FEW
 @given(data=st.data(), lose=st.booleans())
-def test_lines_lost_doubled_or_swapped(
-    tmp_path: Path, name: str, rule: str, rate: float, data: Any, *, lose: bool
-) -> None:
+def test_lines_lost_doubled_or_swapped(tmp_path, name, rule, rate, data, *, lose):
     lines = render_lines(name)
     place = st.integers(0, len(lines) - 1)
     if lose:
@@ -81,9 +76,7 @@ def test_lines_lost_doubled_or_swapped(
 
 @FEW
 @given(noise=st.lists(st.tuples(st.floats(0, 1), st.binary(max_size=80)), max_size=6))
-def test_noise_between_lines_does_not_matter(
-    tmp_path: Path, name: str, rule: str, rate: float, noise: list[tuple[float, bytes]]
-) -> None:
+def test_noise_between_lines_does_not_matter(tmp_path, name, rule, rate, noise):
     lines = render_lines(name)
     for where, text in noise:
         if not any(word in text.lower() for word in (b"iteration", b"step", b"hpcbert", b"\0")):
@@ -99,9 +92,9 @@ def test_noise_between_lines_does_not_matter(
     noise=st.binary(max_size=3000),
 )  # fmt: skip
 def test_a_hole_anywhere_and_random_bytes(
-    tmp_path: Path, name: str, rule: str, rate: float, *, place: float, hole: int, noise: bytes,
-    overwrite: bool,
-) -> None:  # fmt: skip
+    tmp_path, name, rule, rate, *, place, hole, noise,
+    overwrite,
+):  # fmt: skip
     content = b"\n".join([*render_lines(name), b""])
     at = int(place * len(content))
     tail = content[at + hole if overwrite else at :]

@@ -3,8 +3,6 @@
 They are read by a process of its own whose address space and processor time are bounded.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -51,7 +49,7 @@ def write_sparse(path: Path, *pieces: tuple[int, bytes]) -> Path:
     return path
 
 
-def test_files_larger_than_the_memory(tmp_path: Path) -> None:
+def test_files_larger_than_the_memory(tmp_path):
     first, apart, empty = read_files(
         write_sparse(tmp_path / "first", (0, HEADER + FIRST + LAST)),
         # Between them one line of zero bytes: what a file system leaves that lost its pages.
@@ -65,7 +63,7 @@ def test_files_larger_than_the_memory(tmp_path: Path) -> None:
     assert all("it has more than" in empty[name][0] for name in ("manifest", "toml"))
 
 
-def test_noise_between_records_changes_nothing_and_alone_gives_none(tmp_path: Path) -> None:
+def test_noise_between_records_changes_nothing_and_alone_gives_none(tmp_path):
     noises = (
         random.Random(1).randbytes(1 << 20), b"\xff\xfe" * (1 << 20), b"\x00" * (1 << 20),
         b"\r" * (1 << 20), b"\x1b[" * 99,
@@ -81,7 +79,7 @@ def test_noise_between_records_changes_nothing_and_alone_gives_none(tmp_path: Pa
     assert logs[1::2] == [NOTHING] * len(noises)
 
 
-def test_what_is_no_file_is_said_to_be_none(tmp_path: Path) -> None:
+def test_what_is_no_file_is_said_to_be_none(tmp_path):
     names = ("pipe", "directory", "loop", "link to a device", "nothing")
     pipe, directory, loop, link, nothing = (tmp_path / name for name in names)
     os.mkfifo(pipe)
@@ -95,7 +93,7 @@ def test_what_is_no_file_is_said_to_be_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("permissions")
-def test_what_nobody_may_read_is_said_to_be_so(tmp_path: Path) -> None:
+def test_what_nobody_may_read_is_said_to_be_so(tmp_path):
     path = tmp_path / "it"
     path.write_text('{"event": "start", "time": 1795255599, "attempt": 1}\n')
     path.chmod(0)

@@ -1,7 +1,5 @@
 """Whatever a person names and whatever the system refuses: a sentence, an exit code, a document."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -42,7 +40,7 @@ def list_commands() -> Iterator[tuple[str, click.Command]]:
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Iterator[Path]:
+def home(tmp_path):
     """A directory whose folders can be removed after the test."""
     (tmp_path / "home").mkdir()
     yield tmp_path / "home"
@@ -51,9 +49,7 @@ def home(tmp_path: Path) -> Iterator[Path]:
             path.chmod(0o700)
 
 
-def test_a_path_that_cannot_be_used_is_a_sentence_everywhere(
-    home: Path, run_commands: RunCommands
-) -> None:
+def test_a_path_that_cannot_be_used_is_a_sentence_everywhere(home, run_commands):
     (home / "locked" / "inner").mkdir(parents=True)
     (home / "locked").chmod(0)
     (home / "file").write_text("x")
@@ -76,9 +72,7 @@ def test_a_path_that_cannot_be_used_is_a_sentence_everywhere(
         assert result.returncode or harmless or "--leftovers" in words, (words, result)
 
 
-def test_every_command_survives_the_loss_of_its_working_directory(
-    run_commands: RunCommands,
-) -> None:
+def test_every_command_survives_the_loss_of_its_working_directory(run_commands):
     names = [name for name, _ in list_commands() if name != "cancel"]
     lines = [[*name.split(), *NEEDS.get(name, []), "--json"] for name in names]
     for result in run_commands(lines, gone=True):
@@ -90,9 +84,7 @@ def test_every_command_survives_the_loss_of_its_working_directory(
     assert (results[0].returncode, results[-1].returncode) == (1, 0)
 
 
-def test_a_campaign_with_something_unreadable_in_it_is_not_an_empty_one(
-    home: Path, run_commands: RunCommands
-) -> None:
+def test_a_campaign_with_something_unreadable_in_it_is_not_an_empty_one(home, run_commands):
     """It was submitted to a Slurm that answers nothing else."""
     tools = home / "tools"
     tools.mkdir()
@@ -131,9 +123,7 @@ def run_shell(line: str, cwd: Path) -> Outcome:
 
 
 @cases
-def test_a_stream_that_takes_or_gives_nothing(
-    line: str, code: int, message: str | None, tmp_path: Path
-) -> None:
+def test_a_stream_that_takes_or_gives_nothing(line, code, message, tmp_path):
     outcome = run_shell(line, tmp_path)
     assert outcome.returncode == code, outcome
     assert (message or "") in outcome.stderr
@@ -146,7 +136,7 @@ def test_a_stream_that_takes_or_gives_nothing(
 
 @pytest.mark.parametrize("as_json", [False, True])
 @pytest.mark.parametrize("module", ["click", "jinja2"])
-def test_an_interrupt_while_modules_load(module: str, as_json: bool, tmp_path: Path) -> None:
+def test_an_interrupt_while_modules_load(module, as_json, tmp_path):
     code = read_constant(__file__, "INTERRUPTED")
     result = subprocess.run(
         [sys.executable, "-c", code, module, "submit", "--dry-run", *["--json"] * as_json],
@@ -163,7 +153,7 @@ def test_an_interrupt_while_modules_load(module: str, as_json: bool, tmp_path: P
         assert lines == ["error: Interrupted."]
 
 
-def test_a_bug_is_a_sentence_and_a_traceback_on_demand(tmp_path: Path) -> None:
+def test_a_bug_is_a_sentence_and_a_traceback_on_demand(tmp_path):
     start = partial(
         cli.start_process,
         [sys.executable, "-c", read_constant(__file__, "BUG"), "config", "--json"], cwd=tmp_path,
@@ -178,7 +168,7 @@ def test_a_bug_is_a_sentence_and_a_traceback_on_demand(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["runs", "sources", "container.images", "name", "slurm.partition"])
-def test_a_nul_character_in_a_site(key: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_nul_character_in_a_site(key, home, monkeypatch):
     monkeypatch.chdir(home)
     table, _, name = key.rpartition(".")
     text = 'schema = 1\nscheduler = "local"\n' + ("" if key == "name" else 'name = "x"\n')

@@ -1,7 +1,5 @@
 """A campaign of another schema: every command that reads campaigns refuses it in one sentence."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import zipfile
@@ -14,7 +12,7 @@ from hpcbert.campaign import store
 from hpcbert.campaign.evidence import INDEX
 from hpcbert.errors import UsageError
 from hpcbert.model import MANIFEST
-from tests.kit.campaigns import Build, Built, collect_campaigns, report_states
+from tests.kit.campaigns import collect_campaigns, report_states
 from tests.kit.cases import cases, read_constant
 from tests.kit.cli import run
 
@@ -23,7 +21,7 @@ OLDER = f'"schema": {store.SCHEMA - 1}'
 
 
 @pytest.fixture
-def built(build: Build, monkeypatch: pytest.MonkeyPatch) -> Built:
+def built(build, monkeypatch):
     """A campaign at its end, collected, and a site in the working directory."""
     built = build("1n1g", "1n2g", repeats=2, name="20261121T100000Z-pytorch-3f9a1c")
     built.finish()
@@ -41,7 +39,7 @@ def rewrite_schema(directory: Path, schema: str = OLDER) -> None:
 
 
 @pytest.mark.parametrize("command", read_constant(__file__, "READERS"))
-def test_a_command_refuses_it(built: Built, command: str) -> None:
+def test_a_command_refuses_it(built, command):
     words = [word.format(built.directory) for word in command.split()]
     manifest = (built.directory / MANIFEST).read_text()
     for schema, name in (("", "None"), (f'"schema": {store.SCHEMA + 1}', f"{store.SCHEMA + 1}")):
@@ -56,7 +54,7 @@ def test_a_command_refuses_it(built: Built, command: str) -> None:
         assert sorted(built.directory.rglob("*")) == before
 
 
-def test_a_notebook_refuses_it_and_it_is_removed_only_by_force(built: Built) -> None:
+def test_a_notebook_refuses_it_and_it_is_removed_only_by_force(built):
     rewrite_schema(built.directory)
     with pytest.raises(UsageError, match="reads only schema"):
         load(built.directory)
@@ -68,7 +66,7 @@ def test_a_notebook_refuses_it_and_it_is_removed_only_by_force(built: Built) -> 
     assert not built.directory.exists()
 
 
-def test_an_archive_of_it_is_refused(built: Built) -> None:
+def test_an_archive_of_it_is_refused(built):
     assert run("archive", built.directory, "--output", "a.zip").returncode == 0
     with zipfile.ZipFile("a.zip") as packed:
         contents = {name: packed.read(name) for name in packed.namelist()}
@@ -88,7 +86,7 @@ def test_an_archive_of_it_is_refused(built: Built) -> None:
         assert "reads only schema" in refused.error["message"]
 
 
-def test_a_list_names_it_and_shows_the_others(built: Built, build: Build) -> None:
+def test_a_list_names_it_and_shows_the_others(built, build):
     other = build("1n1g", repeats=2, name="20261122T100000Z-pytorch-7b20de", jobs=("90",))
     rewrite_schema(other.directory)
     first, second = run("list", "--json").data["campaigns"]
@@ -97,9 +95,7 @@ def test_a_list_names_it_and_shows_the_others(built: Built, build: Build) -> Non
 
 
 @cases
-def test_a_command_about_others_says_what_it_left_out(
-    built: Built, build: Build, command: str, purpose: str | None
-) -> None:
+def test_a_command_about_others_says_what_it_left_out(built, build, command, purpose):
     """An older campaign next to it does not disturb it."""
     other = build("1n1g", repeats=2, name="20261120T100000Z-pytorch-7b20de", jobs=("90",))
     rewrite_schema(other.directory)

@@ -1,13 +1,10 @@
 """Whatever value a person writes: empty ones match nothing, numbers have ranges, a time limit has one
 grammar, and names tell points apart."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
@@ -25,7 +22,6 @@ from hpcbert.slurm.commands import read_squeue
 from hpcbert.system.decode import Invalid
 from hpcbert.timelimit import TimeLimit
 from tests.kit import drafts
-from tests.kit.campaigns import Build
 from tests.kit.cases import cases, read_constant
 from tests.kit.cli import run
 from tests.kit.paths import TEMPLATES
@@ -53,7 +49,7 @@ def list_parameters(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_parameter_refuses_an_empty_value(name: str) -> None:
+def test_every_parameter_refuses_an_empty_value(name):
     parameters = list(list_parameters(root))
     names = {(path[-1], param.name) for path, param, _ in parameters}
     assert len(names) > 100
@@ -73,7 +69,7 @@ def test_every_parameter_refuses_an_empty_value(name: str) -> None:
 
 
 @pytest.mark.parametrize("line", ["rm --yes", "cancel --yes", "retry", "submit --resume", "show"])
-def test_the_only_campaign_is_not_meant_by_accident(line: str, build: Build) -> None:
+def test_the_only_campaign_is_not_meant_by_accident(line, build):
     built = build("1n1g", name=NAME, jobs=("7",))
     before = (built.directory / "manifest.json").read_bytes()
     words = [*line.split(), *["--"] * (line != "submit --resume")]
@@ -83,9 +79,7 @@ def test_the_only_campaign_is_not_meant_by_accident(line: str, build: Build) -> 
         assert (built.directory / "manifest.json").read_bytes() == before
 
 
-def test_rm_takes_six_characters_of_an_id_and_a_path_may_end_with_a_slash(
-    build: Build, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rm_takes_six_characters_of_an_id_and_a_path_may_end_with_a_slash(build, monkeypatch):
     runs = build("1n1g", name=NAME, state="refused", jobs=("",)).directory.parent
     monkeypatch.chdir(runs)
     for name in ("T", "3f9a1", "f9a1c", "3f"):
@@ -100,7 +94,7 @@ def test_rm_takes_six_characters_of_an_id_and_a_path_may_end_with_a_slash(
 
 
 @cases
-def test_a_file_has_no_empty_value(tmp_path: Path, file: str, text: str) -> None:
+def test_a_file_has_no_empty_value(tmp_path, file, text):
     path, is_site = tmp_path / file, file == "site.toml"
     path.write_text((SITE if is_site else "schema = 1\n") + text)
     read = partial(read_site, base=tmp_path, env={}) if is_site else campaignfile.read
@@ -109,8 +103,8 @@ def test_a_file_has_no_empty_value(tmp_path: Path, file: str, text: str) -> None
 
 
 def test_a_list_has_no_empty_entry_and_an_empty_variable_of_the_environment_is_not_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     for text in ("n1,,n2", ",n1", "n1,", ",", "n[1,,2]"):
         with pytest.raises(Invalid, match="node names"):
             check_node_list(text)
@@ -127,7 +121,7 @@ def test_a_list_has_no_empty_entry_and_an_empty_variable_of_the_environment_is_n
 
 
 @cases
-def test_numbers_of_a_site_have_ranges(key: str, values: tuple[str, ...], tmp_path: Path) -> None:
+def test_numbers_of_a_site_have_ranges(key, values, tmp_path):
     always = () if key.endswith(".lr") else read_constant(__file__, "ALWAYS_WRONG")
     table, _, name = key.rpartition(".")
     for value in (*always, *values, f"1{'0' * 400}"):
@@ -138,9 +132,7 @@ def test_numbers_of_a_site_have_ranges(key: str, values: tuple[str, ...], tmp_pa
 
 
 @cases
-def test_numbers_of_a_recipe_have_ranges(
-    table: str, names: tuple[str, ...], values: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_numbers_of_a_recipe_have_ranges(table, names, values, tmp_path):
     """Of another protocol, of another option, and of the sample's throughput by another rule."""
     pytorch = (TEMPLATES / "pytorch" / "recipe.toml").read_text()
     head, sample, tail = pytorch.partition("[sample.throughput]\n")
@@ -156,9 +148,7 @@ def test_numbers_of_a_recipe_have_ranges(
         assert key in str(refused.value), line
 
 
-def test_numbers_of_a_command_line_have_ranges(
-    finished: Path, tmp_path: Path, run_commands: Callable[..., list[Any]]
-) -> None:
+def test_numbers_of_a_command_line_have_ranges(finished, tmp_path, run_commands):
     words = ["monitor", str(finished), "--json"]
     for result in run_commands([[*words, f"--interval={value}"] for value in ("nan", "0", "1e9")]):
         result.check(as_json=True)
@@ -171,9 +161,7 @@ def test_numbers_of_a_command_line_have_ranges(
 
 
 @cases
-def test_the_first_eight_characters_say_which_point_it_is(
-    shapes: tuple[str, ...], precisions: tuple[str, ...], sizes: tuple[int, ...]
-) -> None:
+def test_the_first_eight_characters_say_which_point_it_is(shapes, precisions, sizes):
     points = [
         Point("oneflow", "bert-base", Shape.parse(shape), precision, size)
         for shape in shapes for precision in precisions for size in sizes
@@ -185,9 +173,7 @@ def test_the_first_eight_characters_say_which_point_it_is(
 
 
 @cases
-def test_every_form_of_sbatch_means_the_same_everywhere(
-    text: str, seconds: int | None, tmp_path: Path
-) -> None:
+def test_every_form_of_sbatch_means_the_same_everywhere(text, seconds, tmp_path):
     assert TimeLimit.parse(text).seconds == seconds
     assert drafts.site(tmp_path, f'[slurm]\ntime_limit = "{text}"\n').slurm.time_limit.text == text
     (row,) = read_squeue(f"7_1|me|RUNNING|1|2|3|0:10|{text}|n1|name|None\n").rows
@@ -197,7 +183,7 @@ def test_every_form_of_sbatch_means_the_same_everywhere(
 
 
 @cases
-def test_what_is_no_time_limit_is_refused_everywhere(text: str, tmp_path: Path) -> None:
+def test_what_is_no_time_limit_is_refused_everywhere(text, tmp_path):
     with pytest.raises(ValueError, match=r"time limit|ten years"):
         TimeLimit.parse(text)
     with pytest.raises(ConfigError, match="time_limit"):
@@ -205,9 +191,7 @@ def test_what_is_no_time_limit_is_refused_everywhere(text: str, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_every_command_with_a_time_takes_and_refuses_the_same(
-    run_commands: Callable[..., list[Any]],
-) -> None:
+def test_every_command_with_a_time_takes_and_refuses_the_same(run_commands):
     commands = [line.split() for line in read_constant(__file__, "WITH_A_TIME")]
     times = ("1-12", "12 hours")
     results = run_commands(

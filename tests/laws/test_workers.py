@@ -1,7 +1,5 @@
 """Logs that several processes read give what one process gives, byte for byte."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os
@@ -10,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -36,7 +33,7 @@ def run_program(processes: int, *words: str) -> str:
     return _NOW.sub("", result.stdout)
 
 
-def test_a_campaign_with_good_and_damaged_logs(tmp_path: Path) -> None:
+def test_a_campaign_with_good_and_damaged_logs(tmp_path):
     built = campaign(tmp_path / "runs", "1n1g", "1n2g", "1n4g", "2n4g", repeats=3)
     built.finish()
     chance = random.Random(16)
@@ -64,7 +61,7 @@ def test_a_campaign_with_good_and_damaged_logs(tmp_path: Path) -> None:
     assert json.loads(outputs[1][0])
 
 
-def test_foreign_logs_good_and_bad(tmp_path: Path) -> None:
+def test_foreign_logs_good_and_bad(tmp_path):
     chance = random.Random(7)
     for number in range(40):
         shape = chance.choice(("1n1g", "1n2g", "2n8g"))
@@ -82,7 +79,7 @@ def test_foreign_logs_good_and_bad(tmp_path: Path) -> None:
     assert '"tables"' in alone
 
 
-def test_real_logs(shared: Path) -> None:
+def test_real_logs(shared):
     options = ("--fw", "tf2-resnet", "--templates", str(TEST_RECIPES), "--json")
     words = ("command", "collect", str(shared / "logs" / "Oneflow-Inc+DLPerf"), *options)
     alone = run_program(1, *words)

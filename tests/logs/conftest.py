@@ -1,12 +1,8 @@
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from tests.kit.logs import Reader
 
 
 @pytest.fixture
-def read(tmp_path: Path) -> Reader:
+def read(tmp_path):
     return Reader(tmp_path)

@@ -1,8 +1,6 @@
 """Two ways to one number must agree, a mean that hides slow steps says so, and a program that starts
 again in the window has no number."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from functools import partial
@@ -35,9 +33,7 @@ line = partial(step, rate=32.0)
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_ways_that_agree_give_the_number_and_wrong_settings_contradict_it(
-    read: Reader, rule: str
-) -> None:
+def test_ways_that_agree_give_the_number_and_wrong_settings_contradict_it(read, rule):
     reading = read(TOML, LOG, rule, ONE)
     assert reading.throughput == pytest.approx(32)
     assert reading.flags == ()
@@ -57,7 +53,7 @@ def test_ways_that_agree_give_the_number_and_wrong_settings_contradict_it(
     assert read(shorter, log, rule, short).flags == ()
 
 
-def test_a_checkpoint_may_take_its_time(read: Reader) -> None:
+def test_a_checkpoint_may_take_its_time(read):
     lines = [line(n, at=n + 60 * (n > 70), rate=32.0 if n != 71 else 0.52) for n in range(1, 121)]
     reading = read(TOML, "".join(lines), "clock", ONE)
     assert codes(reading) == ["window"]
@@ -66,7 +62,7 @@ def test_a_checkpoint_may_take_its_time(read: Reader) -> None:
     assert read(TOML, "".join(lines), "clock", ONE).throughput == pytest.approx(3200 / 160)
 
 
-def test_accumulation_that_nobody_states_is_not_one(read: Reader) -> None:
+def test_accumulation_that_nobody_states_is_not_one(read):
     unknown = ONE._replace(accumulation=None)
     assert read(TOML, LOG, "clock", unknown).throughput == pytest.approx(32)
     log = LOG.replace("32.0", "6400.0")
@@ -78,7 +74,7 @@ def test_accumulation_that_nobody_states_is_not_one(read: Reader) -> None:
     assert codes(read(TOML, steps(120, rate="-"), "clock", unknown)) == ["rule"]
 
 
-def test_steps_that_are_taken_back_and_copies_of_a_line_are_no_second_run(read: Reader) -> None:
+def test_steps_that_are_taken_back_and_copies_of_a_line_are_no_second_run(read):
     places = [0, 1, 1, 0, 0, *range(1, 121)]
     log = "".join(line(n, at=at) for at, n in enumerate(places))
     assert read(TOML, log, "clock", ONE).throughput == pytest.approx(32)
@@ -91,9 +87,7 @@ def test_steps_that_are_taken_back_and_copies_of_a_line_are_no_second_run(read: 
 
 
 @cases
-def test_a_number_of_few_seconds_on_gpus_says_so(
-    read: Reader, device: str, seconds: int, flags: tuple[str, ...]
-) -> None:
+def test_a_number_of_few_seconds_on_gpus_says_so(read, device, seconds, flags):
     """The window has 100 iterations of a second."""
     toml = TOML.replace("[log]\n", f"[log]\nshortest_seconds = {seconds}\n")
     toml += "[[log.facts]]\ncontains = 'device: '\nmatch = '^device: (?P<device_kind>\\w+)$'\n"
@@ -114,9 +108,9 @@ def test_a_number_of_few_seconds_on_gpus_says_so(
     rule=st.sampled_from(RULES),
 )
 def test_whatever_goes_wrong_a_number_is_right_to_the_tolerance(
-    read: Reader, *, places: list[int], factor: float, jump: int, width: int, lost: set[int],
-    rule: str,
-) -> None:  # fmt: skip
+    read, *, places, factor, jump, width, lost,
+    rule,
+):  # fmt: skip
     if width > 1:
         places, jump = [], 0  # Two faults may make up for each other.
     after = places[0] if places else 121
@@ -135,7 +129,7 @@ def test_whatever_goes_wrong_a_number_is_right_to_the_tolerance(
 
 
 @cases
-def test_a_number_is_taken_with_all_that_it_runs_into(text: str, expected: str) -> None:
+def test_a_number_is_taken_with_all_that_it_runs_into(text, expected):
     pattern = r"rate -?(?P<rate>[\d.]+)"
     (number,) = find_number_groups(pattern, ("rate",))
     match = re.search(pattern.encode(), text.encode())
@@ -144,17 +138,13 @@ def test_a_number_is_taken_with_all_that_it_runs_into(text: str, expected: str) 
 
 
 @cases
-def test_what_the_pattern_itself_has_beside_a_number_is_its_own(
-    pattern: str, *, before: bool, after: bool
-) -> None:
+def test_what_the_pattern_itself_has_beside_a_number_is_its_own(pattern, *, before, after):
     (number,) = find_number_groups(pattern, ("rate",))
     assert (number.before, number.after) == (before, after)
 
 
 @cases
-def test_a_rule_may_be_off_to_one_side(
-    read: Reader, kind: str, text: str, *, rate: float | None, closing: float | None, agrees: bool
-) -> None:
+def test_a_rule_may_be_off_to_one_side(read, kind, text, *, rate, closing, agrees):
     log = steps(120, rate=rate or 32.0) + (f"result: {closing}\n" if closing else "")
     toml = TOML.replace(f'kind = "{kind}"', f'kind = "{kind}"\n{text}', 1)
     for rule in RULES[: 3 if closing else 2]:
@@ -176,9 +166,7 @@ def render_trainer(closing: str, tokens: int = 512) -> str:
 
 
 @pytest.mark.parametrize("closing", read_constant(__file__, "CLOSINGS"))
-def test_a_closing_rate_contradicts_a_forced_grammar_and_not_the_right_number(
-    read: Reader, closing: str
-) -> None:
+def test_a_closing_rate_contradicts_a_forced_grammar_and_not_the_right_number(read, closing):
     reading = read(FORCED, render_trainer(closing), "", TOKENS)
     assert codes(reading) == ["contradiction"]
     assert "gives 21504 samples/s" in str(reading.reasons[0])
@@ -190,17 +178,13 @@ def test_a_closing_rate_contradicts_a_forced_grammar_and_not_the_right_number(
 
 @pytest.mark.parametrize("name", ["oneflow", "megatron"])
 @pytest.mark.parametrize(("rate", "agrees"), [(512, True), (430, True), (256, False), (700, False)])
-def test_a_closing_rate_may_be_somewhat_lower_and_hardly_higher(
-    read: Reader, name: str, rate: int, *, agrees: bool
-) -> None:
+def test_a_closing_rate_may_be_somewhat_lower_and_hardly_higher(read, name, rate, *, agrees):
     closing = f"{{'train_samples_per_second': {rate}}}"
     reading = read_program(read, name, 120, closing)
     assert (codes(reading) == []) is agrees
 
 
-def test_a_recipe_decides_whether_its_closing_line_is_compared_and_other_rates_are_not(
-    read: Reader,
-) -> None:
+def test_a_recipe_decides_whether_its_closing_line_is_compared_and_other_rates_are_not(read):
     log = steps(120, rate=32.0) + "{'train_samples_per_second': 9}\n"
     assert codes(read(STEPS, log, "rate", ONE)) == ["contradiction"]
     recipe = STEPS.replace('"result: "', "\"'train_samples_per_second': \"").replace(
@@ -234,9 +218,7 @@ def read_uneven(read: Reader, form: str, seconds: Seconds) -> Reading:
 
 
 @cases
-def test_a_mean_of_unlike_steps_is_flagged(
-    read: Reader, first: int, last: int, seconds: float
-) -> None:
+def test_a_mean_of_unlike_steps_is_flagged(read, first, last, seconds):
     """Some iterations take so many seconds, the others one."""
     for form in ("steps", "tf2", "megatron", "paddle"):
         result = read_uneven(read, form, lambda n: seconds if first <= n <= last else 1.0)
@@ -248,9 +230,7 @@ def test_a_mean_of_unlike_steps_is_flagged(
 
 
 @pytest.mark.parametrize("form", ["steps", "tf2", "megatron", "paddle"])
-def test_steps_that_are_alike_or_take_turns_are_not_and_one_long_step_is_named(
-    read: Reader, form: str
-) -> None:
+def test_steps_that_are_alike_or_take_turns_are_not_and_one_long_step_is_named(read, form):
     for seconds in (1.0, 1.2):
         result = read_uneven(read, form, lambda n, s=seconds: s if n % 2 else 1.0)  # type: ignore[misc]
         assert result.throughput
@@ -260,7 +240,7 @@ def test_steps_that_are_alike_or_take_turns_are_not_and_one_long_step_is_named(
         assert note.detail.endswith("see iteration 70")
 
 
-def test_loops_of_which_one_evaluates_are_flagged_and_a_median_hides_nothing(read: Reader) -> None:
+def test_loops_of_which_one_evaluates_are_flagged_and_a_median_hides_nothing(read):
     moments = [0, 10, 20, 90, 100, 110]
     log = "".join(f"loop {20 + 10 * n} {1763717655 + at}\n" for n, at in enumerate(moments))
     loops = read_constant(__file__, "LOOPS")
@@ -276,7 +256,7 @@ def test_loops_of_which_one_evaluates_are_flagged_and_a_median_hides_nothing(rea
     assert (result.throughput, result.flags) == (512, ())
 
 
-def test_steps_that_scatter_a_little_are_not_uneven() -> None:
+def test_steps_that_scatter_a_little_are_not_uneven():
     random = Random(7)
     for count in (2, 5, 12, 100) * 100:
         rates = [random.gauss(100, 1) for _ in range(count)]
@@ -298,7 +278,7 @@ def read_program(
 
 
 @pytest.mark.parametrize("name", HEADERS)
-def test_a_header_inside_the_window_is_a_restart(read: Reader, name: str) -> None:
+def test_a_header_inside_the_window_is_a_restart(read, name):
     header = "\n".join(HEADERS[name])
     for reading in (read_program(read, name), read_program(read, name, 10, header)):
         assert reading.throughput == pytest.approx(512, rel=1e-3)

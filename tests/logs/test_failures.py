@@ -1,15 +1,11 @@
 """The line that says why a run failed, out of all that is printed when one does."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 from hpcbert.logs.failures import last_error
 from tests.kit.cases import cases
 
 
 @cases
-def test_what_a_program_ends_with(log: str, line: str, tmp_path: Path) -> None:
+def test_what_a_program_ends_with(log, line, tmp_path):
     path = tmp_path / "run.log"
     path.write_bytes(b"step 1\n" + log.encode())
     assert last_error(path) == line
@@ -18,7 +14,7 @@ def test_what_a_program_ends_with(log: str, line: str, tmp_path: Path) -> None:
 
 
 @cases
-def test_what_is_no_error(text: str, tmp_path: Path) -> None:
+def test_what_is_no_error(text, tmp_path):
     path = tmp_path / "run.log"
     noises = (b"\x00\xff" * 4000, b"Traceback (most recent call last):\n" * 99)
     for data in (text.encode(), *noises):
@@ -28,9 +24,7 @@ def test_what_is_no_error(text: str, tmp_path: Path) -> None:
 
 
 @cases
-def test_of_an_output_of_several_attempts_only_one_counts(
-    text: str, attempt: int | None, error: str, tmp_path: Path
-) -> None:
+def test_of_an_output_of_several_attempts_only_one_counts(text, attempt, error, tmp_path):
     lines = {"B": "hpcbert: repeat 1 attempt {} on n1, log /x\n", "E": "a: error: no {}\n"}
     path = tmp_path / "7_1.out"
     path.write_text("".join(lines[word[0]].format(word[1]) for word in text.split()))

@@ -4,8 +4,6 @@ The lines are those that the programs print (test_grammar.toml names their sourc
 worked out by hand from the lines.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -14,13 +12,13 @@ from hpcbert.errors import ConfigError, UsageError
 from hpcbert.logs import grammar as grammars
 from hpcbert.logs.setting import Setting
 from tests.kit.cases import cases, read_constant
-from tests.kit.logs import TEST_RECIPES, Reader, codes, grammar_file, parse
+from tests.kit.logs import TEST_RECIPES, codes, grammar_file, parse
 
 PARTS = read_constant(__file__, "PARTS")
 SMALL = PARTS["record"] + PARTS["rule"]
 
 
-def test_a_small_grammar_has_the_protocols_window_and_its_first_rule_is_the_default() -> None:
+def test_a_small_grammar_has_the_protocols_window_and_its_first_rule_is_the_default():
     grammar = parse(SMALL + PARTS["rule"].replace('"rate"', '"clock"'))
     rule = grammar.rule()
     assert (rule.name, rule.scope, rule.average, rule.record.first) == ("rate", "global", "mean", 1)
@@ -39,10 +37,7 @@ def test_a_small_grammar_has_the_protocols_window_and_its_first_rule_is_the_defa
 
 
 @cases
-def test_mistakes_are_named_with_file_and_key(
-    *, parts: str | None, old: str | None, new: str | None, more: str | None, complaint: str,
-    hint: str | None,
-) -> None:  # fmt: skip
+def test_mistakes_are_named_with_file_and_key(*, parts, old, new, more, complaint, hint):
     text = "".join(PARTS[name] for name in ("record rule" if parts is None else parts).split())
     if old:
         assert old in text
@@ -54,9 +49,7 @@ def test_mistakes_are_named_with_file_and_key(
     assert (hint or "") in caught.value.hint
 
 
-def test_an_empty_window_is_said_and_a_mean_can_leave_out_the_lowest_and_the_highest(
-    read: Reader,
-) -> None:
+def test_an_empty_window_is_said_and_a_mean_can_leave_out_the_lowest_and_the_highest(read):
     for log in ("step 1 2 3\n", ""):
         reading = read(SMALL + "after = 5\nuntil = 5\n", log)
         assert "a window after iteration 5 until 5 is empty" in str(reading.reasons)
@@ -73,9 +66,7 @@ SKIPPED = read_constant(__file__, "SKIPPED")
 
 
 @cases
-def test_skipped_steps_in_the_window_are_flagged(
-    read: Reader, kind: str, at: dict[str, int], *, expected: bool
-) -> None:
+def test_skipped_steps_in_the_window_are_flagged(read, kind, at, *, expected):
     """Megatron prints of every interval how many of its steps were skipped."""
     lines = []
     for n in range(1, 141) if kind != "interval" else range(20, 141, 20):
@@ -101,11 +92,11 @@ def test_skipped_steps_in_the_window_are_flagged(
 
 @cases
 def test_a_log_gives_the_number_that_is_worked_out_by_hand(
-    read: Reader, *, grammar: str, head: str | None, line: str | None,
-    places: tuple[int, int, int] | None, offset: int | None, tail: str | None,
-    prefixes: tuple[str, ...] | None, setting: dict[str, Any] | None,
-    numbers: dict[str, float | str],
-) -> None:  # fmt: skip
+    read, *, grammar, head, line,
+    places, offset, tail,
+    prefixes, setting,
+    numbers,
+):  # fmt: skip
     toml = grammar_file(grammar)
     toml = toml if toml.exists() else TEST_RECIPES / grammar / "recipe.toml"
     settings = Setting()._replace(**(setting or {})).settled({})[0]
@@ -129,7 +120,7 @@ def test_a_log_gives_the_number_that_is_worked_out_by_hand(
 
 
 @pytest.mark.parametrize("line", read_constant(__file__, "PADDLE"))
-def test_paddle_spells_its_rate_per_gpu_in_four_ways_and_in_colour(read: Reader, line: str) -> None:
+def test_paddle_spells_its_rate_per_gpu_in_four_ways_and_in_colour(read, line):
     log = "ips: 127.0.0.1\n" + "".join(line.format(n=n) + "\n" for n in range(10, 130, 10))
     reading = read(grammar_file("paddle"), log, "", Setting(gpus=32))
     assert reading.throughput == pytest.approx(146.84 * 32)
@@ -147,7 +138,7 @@ def render_mxnet(*, ahead: bool = False, labelled: bool = False) -> list[str]:
     ]
 
 
-def test_mxnet_takes_the_median_over_the_ranks_of_each_step(read: Reader) -> None:
+def test_mxnet_takes_the_median_over_the_ranks_of_each_step(read):
     mxnet = grammar_file("mxnet")
     two = Setting(nodes=1, gpus_per_node=2, gpus=2, batch_size_per_device=64)
     lines = render_mxnet()
@@ -167,9 +158,7 @@ def test_mxnet_takes_the_median_over_the_ranks_of_each_step(read: Reader) -> Non
     assert "by rank 0 twice" in str(twice.reasons)
 
 
-def test_records_of_two_lines_survive_the_edge_of_every_piece(
-    read: Reader, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_records_of_two_lines_survive_the_edge_of_every_piece(read, monkeypatch):
     log = "".join(
         f"] Train Step: {n}/40  / loss = 10.2 / time = 0.1 sec\n] Perf {n}.35\n"
         for n in range(1, 41)

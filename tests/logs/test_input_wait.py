@@ -1,19 +1,14 @@
 """Flags of what held the input up: few CPUs, and data that come slower than steps."""
 
-from __future__ import annotations
-
 import os
 import subprocess
-from pathlib import Path
 
 import pytest
 
 from hpcbert.commands.monitor import make_rate_factor_reader
 from hpcbert.logs.input_wait import read_input_notes
 from hpcbert.logs.scan import read_progress
-from hpcbert.model import Unit
 from tests.kit import cli, logs
-from tests.kit.campaigns import Build
 from tests.kit.cases import cases
 from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import SHELL, grammar
@@ -23,7 +18,7 @@ CPUS = "hpcbert: ranks have 1 of their node's 64 CPUs each: data loading may wai
 
 
 @cases
-def test_flags_of_lines(text: str, flags: list[str], tmp_path: Path) -> None:
+def test_flags_of_lines(text, flags, tmp_path):
     log = logs.write_file(tmp_path, "run.log", text)
     notes = read_input_notes(log)
     assert [note.flag for note in notes] == flags
@@ -32,9 +27,7 @@ def test_flags_of_lines(text: str, flags: list[str], tmp_path: Path) -> None:
     assert read_input_notes(tmp_path / "none.log") == ()
 
 
-def test_collect_and_monitor_say_which_repeat_and_what_to_set(
-    build: Build, empty_directory: None
-) -> None:
+def test_collect_and_monitor_say_which_repeat_and_what_to_set(build, empty_directory):
     built = build("1n1g", repeats=2, jobs=("1",), scheduler="local")
     built.finish()
     built.log("1n1g", 2, CPUS + built.text("1n1g", 10.0))
@@ -51,7 +44,7 @@ def test_collect_and_monitor_say_which_repeat_and_what_to_set(
 
 
 @pytest.mark.parametrize(("unit", "factor"), [("samples", 1), ("tokens", 128), ("sequences", 1)])
-def test_monitor_knows_the_size_of_a_sample(build: Build, unit: Unit, factor: int) -> None:
+def test_monitor_knows_the_size_of_a_sample(build, unit, factor):
     built = build("1n1g")
     point = built.campaign.arrays[0].point
     assert make_rate_factor_reader(built.directory)(point, unit) == factor
@@ -64,9 +57,7 @@ def test_monitor_knows_the_size_of_a_sample(build: Build, unit: Unit, factor: in
 
 
 @cases
-def test_rank_0_reports_few_cpus(
-    tmp_path: Path, *, mine: int, total: int, tasks: int, rank: int, is_reported: bool
-) -> None:
+def test_rank_0_reports_few_cpus(tmp_path, *, mine, total, tasks, rank, is_reported):
     text = f'#!/bin/sh\n[ "$1" = --all ] && echo {total} || echo {mine}\n'
     logs.write_file(tmp_path, "nproc", text).chmod(0o755)
     path = f"{tmp_path}:{os.environ['PATH']}"

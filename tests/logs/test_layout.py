@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -19,16 +17,14 @@ def find_log(path: Path, *names: str, pattern: str = "") -> LogFile:
 
 
 @cases
-def test_dlperfs_layout_and_its_deviations(
-    tmp_path: Path, name: str, expected: tuple[object, ...]
-) -> None:
+def test_dlperfs_layout_and_its_deviations(tmp_path, name, expected):
     others = ("result/bert_result.json", "1n1g/notes.txt", "1n1g/bert_b32.csv")
     log = find_log(tmp_path, name, *others)
     fields = (log.model, log.nodes, log.gpus_per_node, log.batch_size, log.precision)
     assert (*fields, log.repeat, log.attempt) == expected
 
 
-def test_order_is_natural(tmp_path: Path) -> None:
+def test_order_is_natural(tmp_path):
     places = [(n, r) for n in (1, 2, 10) for r in (1, 2, 10)]
     for n, r in places:
         write_file(tmp_path, f"{n}n8g/bert_b32_fp32_{r}.log", "")
@@ -36,9 +32,7 @@ def test_order_is_natural(tmp_path: Path) -> None:
     assert natural_key("2n8g") < natural_key("10n8g") < natural_key("10n8g/x")
 
 
-def test_a_pattern_names_its_fields_overrides_folders_and_has_characters_of_its_own(
-    tmp_path: Path,
-) -> None:
+def test_a_pattern_names_its_fields_overrides_folders_and_has_characters_of_its_own(tmp_path):
     patterns = {
         "base_bs{batch_size}_{precision}_gpu{gpus}.log": "deep/base_bs48_fp32_gpu8.log",
         "{model}/*_bs{batch_size}_{precision}_gpu{gpus}*": "base/x_bs48_FP32_gpu8_log",
@@ -57,7 +51,7 @@ def test_a_pattern_names_its_fields_overrides_folders_and_has_characters_of_its_
     assert (log.nodes, log.gpus_per_node, log.repeat) == (4, 8, None)
 
 
-def test_wrong_patterns_and_what_holds_no_log_are_refused(tmp_path: Path) -> None:
+def test_wrong_patterns_and_what_holds_no_log_are_refused(tmp_path):
     with pytest.raises(UsageError, match="No log has a name in DLPerf"):
         discover([tmp_path])
     with pytest.raises(UsageError, match="no such file"):
@@ -71,7 +65,7 @@ def test_wrong_patterns_and_what_holds_no_log_are_refused(tmp_path: Path) -> Non
             discover([place], "job{repeat}.log")
 
 
-def test_campaigns_are_not_walked_into_and_links_neither_hang_nor_double(tmp_path: Path) -> None:
+def test_campaigns_are_not_walked_into_and_links_neither_hang_nor_double(tmp_path):
     name = "1n1g/bert_b32_fp32_1.log"
     for path in ("a/manifest.json", f"a/logs/{name}", "b/manifest.json"):
         write_file(tmp_path / "runs", path, "")
@@ -93,7 +87,7 @@ def test_campaigns_are_not_walked_into_and_links_neither_hang_nor_double(tmp_pat
 
 
 @pytest.mark.needs("permissions")
-def test_folders_that_may_not_be_looked_into_are_named(tmp_path: Path) -> None:
+def test_folders_that_may_not_be_looked_into_are_named(tmp_path):
     for shape in ("1n1g", "2n1g"):
         write_file(tmp_path, f"{shape}/bert_b32_fp32_1.log", "")
     (tmp_path / "2n1g").chmod(0)

@@ -1,11 +1,8 @@
 """Logs that were compressed, or written in wide characters."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import lzma
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,8 +23,8 @@ def read_content(path: Path, data: bytes) -> bytes:
 
 @pytest.mark.parametrize("pack", PACKERS.values(), ids=PACKERS)
 def test_a_compressed_log_is_read_to_the_last_of_its_streams_or_refused(
-    tmp_path: Path, pack: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, pack, monkeypatch
+):
     log = tmp_path / "run.log"
     compressed = pack(TEXT)
     assert read_content(log, compressed) == TEXT
@@ -45,7 +42,7 @@ def test_a_compressed_log_is_read_to_the_last_of_its_streams_or_refused(
         read_content(log, pack(bytes(1 << 22)))
 
 
-def test_a_byte_order_mark_says_the_encoding_and_other_beginnings_are_text(tmp_path: Path) -> None:
+def test_a_byte_order_mark_says_the_encoding_and_other_beginnings_are_text(tmp_path):
     log = tmp_path / "run.log"
     for name in ("utf-16-le", "utf-16-be", "utf-8"):
         data = f"\ufeff{TEXT.decode()}".encode(name)
@@ -61,7 +58,7 @@ def test_a_byte_order_mark_says_the_encoding_and_other_beginnings_are_text(tmp_p
         read_content(log, data)
 
 
-def test_a_compressed_log_gives_the_number_of_the_log(tmp_path: Path) -> None:
+def test_a_compressed_log_gives_the_number_of_the_log(tmp_path):
     log, grammar = tmp_path / "run.log", recipes.grammar("ngc-tf1")
     sample = recipes.sample("ngc-tf1")
     packed = gzip.compress(sample)
@@ -75,7 +72,7 @@ def test_a_compressed_log_gives_the_number_of_the_log(tmp_path: Path) -> None:
     assert [reason.code for reason in cut.reasons] == ["no-log"]
 
 
-def test_a_text_is_found_wherever_it_begins() -> None:
+def test_a_text_is_found_wherever_it_begins():
     begins = (0, *range(28_950, 29_010), 57_990, 58_000)
     for text, begin in ((text, begin) for text in (b"rate: ", b"a" * 40) for begin in begins):
         data = b"-" * begin + text + b"-" * 40_000 + b"\n" + text

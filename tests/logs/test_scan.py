@@ -1,7 +1,5 @@
 """What stands in the place of a log, and what happens to logs: a number that is right, or a reason."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys
@@ -17,14 +15,14 @@ from hpcbert.logs import lines, scan
 from hpcbert.logs.scan import Progress, Reading
 from hpcbert.logs.setting import Setting
 from tests.kit.cases import cases, read_constant
-from tests.kit.logs import Reader, codes, grammar_file, parse, step, steps
+from tests.kit.logs import codes, grammar_file, parse, step, steps
 
 ONE = Setting(nodes=1, gpus_per_node=1, gpus=1, batch_size_per_device=32)
 # Each of these tests is of one rule: what the others say of the same log is test_crosscheck.py's.
 STEPS = grammar_file("steps").read_text().replace('kind = "', 'cross_check = false\nkind = "')
 
 
-def test_what_is_in_a_logs_place_is_said(tmp_path: Path) -> None:
+def test_what_is_in_a_logs_place_is_said(tmp_path):
     grammar = parse(STEPS)
     os.mkfifo(tmp_path / "pipe.log")
     (tmp_path / "folder.log").mkdir()
@@ -44,7 +42,7 @@ def test_what_is_in_a_logs_place_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("permissions")
-def test_a_log_that_may_not_be_read_is_said(tmp_path: Path) -> None:
+def test_a_log_that_may_not_be_read_is_said(tmp_path):
     path = tmp_path / "run.log"
     path.touch(mode=0)
     reading = scan.read(path, parse(STEPS), parse(STEPS).rule(), ONE)
@@ -65,9 +63,9 @@ def render(places: str) -> str:
 
 @cases
 def test_a_log_gives_its_number_or_a_reason(
-    read: Reader, places: str, numbers: dict[str, float | str], *, repeated: str | None,
-    window: str | None, changes: dict[str, int] | None, head: str | None, tail: str | None,
-) -> None:  # fmt: skip
+    read, places, numbers, *, repeated,
+    window, changes, head, tail,
+):  # fmt: skip
     toml = STEPS
     if repeated:
         toml = toml.replace('time = "epoch"', f'time = "epoch"\nrepeated = "{repeated}"')
@@ -85,14 +83,14 @@ def test_a_log_gives_its_number_or_a_reason(
             assert reading.throughput == pytest.approx(expected)
 
 
-def test_a_number_that_is_cut_off_is_none(read: Reader) -> None:
+def test_a_number_that_is_cut_off_is_none(read):
     log = steps()
     for cut in range(1, len(step(120)) + 1):
         assert read(STEPS, log[:-cut], "clock", ONE).throughput in (None, 32), log[-80:-cut]
     assert read(STEPS, "batch: 3", "clock", Setting()).setting.batch_size_per_device is None
 
 
-def test_a_rate_or_a_loss_that_is_none_spoils_the_run(read: Reader) -> None:
+def test_a_rate_or_a_loss_that_is_none_spoils_the_run(read):
     for rate in ("0", "-5", "0.0", "1e999", "nan", "inf", "1_0", "fast", "--"):
         log = "".join(step(n, rate=rate if n == 70 else "64.5") for n in range(1, 121))
         reading = read(STEPS, log, "rate", ONE)
@@ -105,9 +103,7 @@ def test_a_rate_or_a_loss_that_is_none_spoils_the_run(read: Reader) -> None:
 
 
 @pytest.mark.parametrize("chunk", [90, lines.CHUNK])
-def test_the_loss_of_the_last_iteration_may_come_after_it(
-    read: Reader, monkeypatch: pytest.MonkeyPatch, chunk: int
-) -> None:
+def test_the_loss_of_the_last_iteration_may_come_after_it(read, monkeypatch, chunk):
     apart = STEPS.replace(" loss: (?P<loss>\\S+)", " loss: \\S+")
     apart = apart.replace("[[log.rules]]", read_constant(__file__, "LOSS_RECORD"), 1)
     monkeypatch.setattr("hpcbert.logs.lines.CHUNK", chunk)
@@ -121,9 +117,7 @@ TIMES = STEPS.replace("time: (?P<time>[\\d.]+)", "time: (?P<time>.+)$")
 
 
 @cases
-def test_time_stamps_of_every_form_go_on_over_midnight(
-    read: Reader, form: str, before: str, after: str
-) -> None:
+def test_time_stamps_of_every_form_go_on_over_midnight(read, form, before, after):
     log = "".join(
         f"iteration: {n + 1}/120 loss: 9.5 samples/s: 1 time: "
         f"{(before if n < 60 else after).format(n=n % 60, seconds=1683423505 + n)}\n"
@@ -134,13 +128,13 @@ def test_time_stamps_of_every_form_go_on_over_midnight(
 
 
 @pytest.mark.parametrize("form", ["epoch", "date-time", "month-day", "time-of-day", "ctime"])
-def test_time_stamps_of_another_form_are_refused(read: Reader, form: str) -> None:
+def test_time_stamps_of_another_form_are_refused(read, form):
     for stamp in ("", "now", "25:99", "9999-99-99 00:00:00", "Foo Bar 1", "1e5"):
         log = steps(119) + f"iteration: 120/120 loss: 9.5 samples/s: 1 time: {stamp}\n"
         assert read(TIMES.replace('"epoch"', f'"{form}"'), log, "clock", ONE).throughput is None
 
 
-def test_a_log_states_what_nobody_else_does_and_its_batch_sizes_multiply(read: Reader) -> None:
+def test_a_log_states_what_nobody_else_does_and_its_batch_sizes_multiply(read):
     setting = Setting(nodes=1, gpus_per_node=1, gpus=1)
     assert read(STEPS, steps(), "clock", setting).missing == "batch_size_per_device"
     assert read(STEPS, "batch: 32\n" + steps(), "clock", setting).throughput == 32
@@ -152,7 +146,7 @@ def test_a_log_states_what_nobody_else_does_and_its_batch_sizes_multiply(read: R
     assert derived.setting.accumulation == 2
 
 
-def test_closing_lines_must_agree_unless_the_recipe_chooses(read: Reader) -> None:
+def test_closing_lines_must_agree_unless_the_recipe_chooses(read):
     log = steps() + "result: 5.5\nresult: 5.50\n"
     assert read(STEPS, log, "footer", ONE).throughput == 5.5
     log += "result: 7.5\n"
@@ -163,7 +157,7 @@ def test_closing_lines_must_agree_unless_the_recipe_chooses(read: Reader) -> Non
 
 
 @pytest.mark.parametrize("dressing", read_constant(__file__, "DRESSINGS"))
-def test_labels_bars_and_colours_are_undone(read: Reader, dressing: str) -> None:
+def test_labels_bars_and_colours_are_undone(read, dressing):
     anchored = STEPS.replace("'iteration: ", "'^iteration: ")
     dressed = "".join(dressing.format(step(n).rstrip()) + "\n" for n in range(1, 121))
     for log in (dressed, dressed.replace("\n", "\r\n"), dressed.replace("\n", "\r")):
@@ -171,9 +165,7 @@ def test_labels_bars_and_colours_are_undone(read: Reader, dressing: str) -> None
 
 
 @pytest.mark.parametrize("length", [960, 1000, 1010, 1024, 2040])
-def test_lines_that_srun_cut_are_put_together(
-    read: Reader, length: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_that_srun_cut_are_put_together(read, length, monkeypatch):
     """srun -l cuts after 1,024 bytes; lines of other ranks come in between."""
     log = ""
     for line in ("x" * length + step(n).rstrip("\n") for n in range(1, 121)):
@@ -184,9 +176,7 @@ def test_lines_that_srun_cut_are_put_together(
     assert read(STEPS, log, "clock", ONE).throughput == 32
 
 
-def test_glued_records_other_bytes_and_pieces_of_any_size_give_the_same_number(
-    read: Reader, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_glued_records_other_bytes_and_pieces_of_any_size_give_the_same_number(read, monkeypatch):
     noise = bytes(range(1, 256)) * 3
     logs = (
         steps().replace("\n", " ").encode(),
@@ -199,9 +189,7 @@ def test_glued_records_other_bytes_and_pieces_of_any_size_give_the_same_number(
         assert read(STEPS, "batch: 32\n" + steps(), "clock", ONE).throughput == 32
 
 
-def test_reading_stops_where_the_rule_and_the_gate_have_all_they_need(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reading_stops_where_the_rule_and_the_gate_have_all_they_need(tmp_path, monkeypatch):
     path = tmp_path / "run.log"
     path.write_text(steps())
     os.truncate(path, 2 << 30)
@@ -218,9 +206,7 @@ def test_reading_stops_where_the_rule_and_the_gate_have_all_they_need(
     assert sum(sizes) <= 3 * lines.CHUNK
 
 
-def test_lines_and_repetition_without_end_take_little_memory_and_time(
-    read: Reader, tmp_path: Path
-) -> None:
+def test_lines_and_repetition_without_end_take_little_memory_and_time(read, tmp_path):
     path = tmp_path / "long.log"
     path.write_text(steps(60) + "=" * (40 << 20) + "\n" + steps(120, 61))
     grammar = parse(STEPS)
@@ -238,7 +224,7 @@ def test_lines_and_repetition_without_end_take_little_memory_and_time(
     assert time.process_time() - began < 5
 
 
-def test_progress_reads_the_end_of_a_log_that_grows(tmp_path: Path) -> None:
+def test_progress_reads_the_end_of_a_log_that_grows(tmp_path):
     path = tmp_path / "run.log"
     path.write_text("noise\n" * 100_000 + steps(57) + step(58)[:-9])
     assert scan.read_progress(path, parse(STEPS)) == Progress(57, 64.5, 9.5)
@@ -255,9 +241,7 @@ def read_number(path: Path, setting: Setting) -> Reading:
     return Reading(float(path.read_text()) * setting.need("gpus"), setting=setting)
 
 
-def test_a_log_that_no_grammar_describes_is_read_by_an_entry_point(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_that_no_grammar_describes_is_read_by_an_entry_point(tmp_path, monkeypatch):
     path = tmp_path / "run.log"
     path.write_text("12.5")
     info = tmp_path / "site" / "brought-1.0.dist-info"
@@ -276,7 +260,7 @@ def test_a_log_that_no_grammar_describes_is_read_by_an_entry_point(
         scan.read(path, broken, broken.rule(), ONE)
 
 
-def test_a_clock_of_several_ranks_takes_their_median_time(read: Reader) -> None:
+def test_a_clock_of_several_ranks_takes_their_median_time(read):
     toml = STEPS.replace('time = "epoch"', 'time = "epoch"\nranks = "gpu"')
     log = "".join(f"{rank}: {step(n, at=n + rank / 2)}" for n in range(1, 121) for rank in (0, 1))
     two = ONE._replace(gpus_per_node=2, gpus=2)
@@ -289,7 +273,7 @@ def test_a_clock_of_several_ranks_takes_their_median_time(read: Reader) -> None:
     assert read(one_each, log, "rate", ONE._replace(nodes=2, gpus=2)).throughput == 64.5
 
 
-def test_a_record_of_several_lines_ends_with_its_file_or_the_next_one(read: Reader) -> None:
+def test_a_record_of_several_lines_ends_with_its_file_or_the_next_one(read):
     toml = STEPS.replace(
         "match = 'result: (?P<rate>[\\d.]+)'", "match = 'result: \\n(?P<rate>[\\d.]+) x'\nlines = 4"
     )
@@ -305,9 +289,9 @@ def test_a_record_of_several_lines_ends_with_its_file_or_the_next_one(read: Read
 
 @cases
 def test_a_record_that_counts_samples_or_tokens_by_a_clock_from_the_start(
-    read: Reader, *, counts: str | None, unit: int | None, form: str | None, size: int | None,
-    begin: float | None, setting: dict[str, Any], expected: float | str,
-) -> None:  # fmt: skip
+    read, *, counts, unit, form, size,
+    begin, setting, expected,
+):  # fmt: skip
     """8 samples of 128 tokens in half a second; a record every 20 of 120 steps."""
     toml = read_constant(__file__, "TOKENS").replace('"tokens"\n', f'"{counts or "tokens"}"\n')
     toml = toml.replace('"elapsed"\n', '"elapsed-hours"\n', 1) if unit else toml

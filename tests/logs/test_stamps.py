@@ -1,7 +1,5 @@
 """The moments that a log tells of itself, in every form that a recipe's program prints."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -32,7 +30,7 @@ def read_lines(folder: Path, *lines: str) -> tuple[Stamp, ...]:
 
 
 @pytest.mark.parametrize("recipe", NAMES)
-def test_every_recipe_s_log_fits_its_own_run_and_no_other(recipe: str) -> None:
+def test_every_recipe_s_log_fits_its_own_run_and_no_other(recipe):
     stamps = read_stamps(TEMPLATES / recipe / "sample.log", grammar(recipe))
     without = {"composer", "hf-trainer", "mxnet", "nccl-tests", "paddle18"}
     assert bool(stamps) is (recipe not in without)
@@ -48,7 +46,7 @@ def test_every_recipe_s_log_fits_its_own_run_and_no_other(recipe: str) -> None:
 
 
 @cases
-def test_lines_that_begin_with_a_time_are_read(tmp_path: Path, line: str) -> None:
+def test_lines_that_begin_with_a_time_are_read(tmp_path, line):
     (stamp,) = read_lines(tmp_path, line)
     assert stamp.moment(TimeSpan(T - 60, T + 60), 0) == pytest.approx(T, abs=1)
     assert not explain_mismatch((stamp,), TimeSpan(T, T + 1))
@@ -56,7 +54,7 @@ def test_lines_that_begin_with_a_time_are_read(tmp_path: Path, line: str) -> Non
 
 
 @cases
-def test_other_dates_are_not_the_log_s(tmp_path: Path, line: str) -> None:
+def test_other_dates_are_not_the_log_s(tmp_path, line):
     assert read_lines(tmp_path, line) == ()
     # One line with another date refuses no log.
     lines = [f"2020-08-23 11:37:{second:02} x" for second in range(10, 20)]
@@ -64,7 +62,7 @@ def test_other_dates_are_not_the_log_s(tmp_path: Path, line: str) -> None:
     assert not explain_mismatch(stamps, TimeSpan(T - 10, T + 10))
 
 
-def test_a_stamp_without_a_zone_is_read_in_the_node_s_or_in_utc() -> None:
+def test_a_stamp_without_a_zone_is_read_in_the_node_s_or_in_utc():
     east = Stamp(b"2020-08-23 13:37:15", "date-time", of_record=True)
     utc = Stamp(b"2020-08-23 11:37:15", "date-time", of_record=True)
     # Its own, one that changed before it, UTC, and a container's, which may be any.
@@ -74,7 +72,7 @@ def test_a_stamp_without_a_zone_is_read_in_the_node_s_or_in_utc() -> None:
         assert not explain_mismatch((utc,), TimeSpan(T - 5, T + 5, zones))
 
 
-def test_the_hour_of_summer_time_is_no_duration() -> None:
+def test_the_hour_of_summer_time_is_no_duration():
     for first, last, zones in (
         (b"2020-03-29 01:59:40", b"2020-03-29 03:00:20", (3600, 7200)),
         (b"2020-10-25 02:59:40", b"2020-10-25 02:00:20", (7200, 3600)),
@@ -90,7 +88,7 @@ def test_the_hour_of_summer_time_is_no_duration() -> None:
             assert not explain_mismatch(stamps[1:], span)
 
 
-def test_the_tolerance_is_what_the_page_says_and_a_missing_day_or_year_the_nearest() -> None:
+def test_the_tolerance_is_what_the_page_says_and_a_missing_day_or_year_the_nearest():
     page = (REPOSITORY / "docs" / "explanation" / "numbers.md").read_text()
     assert f"more than {TOLERANCE:g} seconds" in " ".join(page.split())
     stamp = (Stamp(b"%.1f" % T, "epoch", of_record=True),)
@@ -109,9 +107,7 @@ def test_the_tolerance_is_what_the_page_says_and_a_missing_day_or_year_the_neare
 
 
 @given(st.binary(max_size=300), st.floats(-1e12, 1e12))
-def test_any_bytes_are_answered(
-    tmp_path_factory: pytest.TempPathFactory, raw: bytes, at: float
-) -> None:
+def test_any_bytes_are_answered(tmp_path_factory, raw, at):
     path = tmp_path_factory.getbasetemp() / "any.log"
     path.write_bytes(raw + b"\n2020-08-23 11:37:15 x\nI0230 11:37:15.1 x\n")
     explain_mismatch(read_stamps(path, grammar("tf2")), TimeSpan(at, at + 60, (3600,)))

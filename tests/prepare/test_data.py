@@ -1,7 +1,5 @@
 """Data that prepare makes or checks: for each recipe, under the names it looks for."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -33,7 +31,7 @@ def prepares(site: Site, name: str, *, dry: bool = False, **settings: str) -> Pa
 
 
 @pytest.mark.parametrize("name", READING)
-def test_a_recipe_finds_what_is_made_for_it(tmp_path: Path, name: str) -> None:
+def test_a_recipe_finds_what_is_made_for_it(tmp_path, name):
     site = site_with(tmp_path, name)
     planned = prepares(site, name, dry=True)
     assert planned.status == "planned", planned
@@ -51,7 +49,7 @@ def test_a_recipe_finds_what_is_made_for_it(tmp_path: Path, name: str) -> None:
     assert [material.digest for material in used.campaign.materials] == [part.digest]
 
 
-def test_other_options_are_other_data(tmp_path: Path) -> None:
+def test_other_options_are_other_data(tmp_path):
     site = site_with(tmp_path, "pytorch")
     options = {"sequence_length": "512", "vocab_size": "8192"}
     short = prepares(site, "pytorch", vocab_size="8192")
@@ -65,7 +63,7 @@ def test_other_options_are_other_data(tmp_path: Path) -> None:
     assert used.resolved.available_inputs.data == longer.path
 
 
-def test_what_was_interrupted_is_taken_up(tmp_path: Path) -> None:
+def test_what_was_interrupted_is_taken_up(tmp_path):
     site, recipe = site_with(tmp_path, "mxnet"), load("mxnet")
     folder = synthetic_folder(site, recipe, read_options(recipe, site, {}))
     # Killed between the making and the renaming, and after a beginning that is not whole.
@@ -79,7 +77,7 @@ def test_what_was_interrupted_is_taken_up(tmp_path: Path) -> None:
     assert prepares(site, "mxnet").status == "ready"
 
 
-def test_what_can_not_be_made_or_is_not_there_is_told(tmp_path: Path) -> None:
+def test_what_can_not_be_made_or_is_not_there_is_told(tmp_path):
     assert prepares(site_with(tmp_path, "nccl-tests"), "nccl-tests").status == "skipped"
     part = prepares(site_with(tmp_path, "mxnet", samples=3), "mxnet")
     assert (part.status, "3 samples don't fill" in part.detail) == ("failed", True)

@@ -1,7 +1,5 @@
 """Training data: one stream in six formats, made again after a crash, checked to the last byte."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io
@@ -53,7 +51,7 @@ def read_files(directory: Path) -> dict[str, bytes]:
 # --- The stream -----------------------------------------------------------------------------------
 
 
-def test_a_seed_gives_the_same_samples_for_ever() -> None:
+def test_a_seed_gives_the_same_samples_for_ever():
     digest = hashlib.sha256()
     for numbers in number_blocks(0, 1000):
         digest.update(make_synthetic(numbers, StreamSettings(128, 20, samples=1000)).rows())
@@ -63,9 +61,7 @@ def test_a_seed_gives_the_same_samples_for_ever() -> None:
 
 @given(st.integers(8, 160), st.integers(1, 30), st.integers(0, 2**63 - 1), st.data())
 @settings(max_examples=20, deadline=None)
-def test_samples_are_such_as_bert_makes(
-    length: int, predictions: int, seed: int, more: Any
-) -> None:
+def test_samples_are_such_as_bert_makes(length, predictions, seed, more):
     fill, vocabulary = more.draw(st.sampled_from(["generator", "full", "0.9"])), Vocabulary()
     least = min(predictions, length - 3)
     stream = StreamSettings(length, least, samples=50, fill=fill, seed=seed)
@@ -88,7 +84,7 @@ def test_samples_are_such_as_bert_makes(
         assert samples.masked_lm_ids[row].tolist()[: len(at)] == [tokens[place] for place in at]
 
 
-def test_masking_and_the_share_of_real_tokens_are_as_bert_has_them() -> None:
+def test_masking_and_the_share_of_real_tokens_are_as_bert_has_them():
     samples = make_synthetic(np.arange(4096), StreamSettings(samples=4096))
     rows, columns = np.nonzero(samples.masked_lm_positions)
     places = samples.masked_lm_positions[rows, columns]
@@ -105,7 +101,7 @@ def test_masking_and_the_share_of_real_tokens_are_as_bert_has_them() -> None:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_format_holds_the_stream_and_its_samples_are_shown(form: str, tmp_path: Path) -> None:
+def test_a_format_holds_the_stream_and_its_samples_are_shown(form, tmp_path):
     """Some digests are of what each framework's own reader took, when the writer was made."""
     place = tmp_path / "x"
     result = make_data(place, form)
@@ -136,7 +132,7 @@ def test_a_format_holds_the_stream_and_its_samples_are_shown(form: str, tmp_path
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_samples_come_back_from_files_and_any_bytes_are_refused(form: str, tmp_path: Path) -> None:
+def test_samples_come_back_from_files_and_any_bytes_are_refused(form, tmp_path):
     stream = make_synthetic(np.arange(40), STREAM)
     paths = [tmp_path / name for name in FORMATS[form].names(0, 1)]
     FORMATS[form].write(paths, [stream])
@@ -163,7 +159,7 @@ def test_samples_come_back_from_files_and_any_bytes_are_refused(form: str, tmp_p
 
 
 @pytest.mark.torch
-def test_the_reference_reads_the_hdf5_files(tmp_path: Path) -> None:
+def test_the_reference_reads_the_hdf5_files(tmp_path):
     import torch
 
     from hpcbert.workloads import bert_data, bert_settings
@@ -189,7 +185,7 @@ def test_the_reference_reads_the_hdf5_files(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.integers(0, 2**40), max_size=40))
-def test_integers_of_a_record_come_back(values: list[int]) -> None:
+def test_integers_of_a_record_come_back(values):
     for dialect in (formats.TENSORFLOW, formats.ONEFLOW):
         record = formats.encode_record({"x": np.array(values, dtype=np.int64)}, dialect)
         assert formats.decode_record(record, dialect)["x"].tolist() == values
@@ -224,7 +220,7 @@ def write_records(form: str, *names: str, rows: int = 3) -> bytes:
 
 
 @pytest.mark.parametrize("form", ["tfrecord", "ofrecord", "npz", "hdf5"])
-def test_a_first_record_has_names(form: str, tmp_path: Path) -> None:
+def test_a_first_record_has_names(form, tmp_path):
     path = tmp_path / "file"
     path.write_bytes(write_records(form, "input_ids", "segment_ids"))
     assert read_first_record(path, form, ["input_ids"]) == f"{form}, input_ids, segment_ids"
@@ -232,7 +228,7 @@ def test_a_first_record_has_names(form: str, tmp_path: Path) -> None:
         read_first_record(path, form, ["input_ids", "a", "input_mask"])
 
 
-def test_checksums_pickles_and_texts_are_as_their_formats_say(tmp_path: Path) -> None:
+def test_checksums_pickles_and_texts_are_as_their_formats_say(tmp_path):
     # RFC 3720, appendix B.4
     assert formats.crc32c(bytes(32)) == 0x8A9136AA
     assert formats.crc32c(b"\xff" * 32) == 0x62A8AB43
@@ -250,7 +246,7 @@ def test_checksums_pickles_and_texts_are_as_their_formats_say(tmp_path: Path) ->
     assert list(formats.decode_record(record, formats.TENSORFLOW)) == ["guid"]
 
 
-def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
+def test_a_damaged_record_is_refused(tmp_path):
     def refuse(form: str, content: bytes, says: str) -> None:
         path = tmp_path / "file.idx"
         path.write_bytes(content)
@@ -279,9 +275,7 @@ def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", [42, 7], ids=["the same data", "other data"])
 @pytest.mark.parametrize("form", ["tfrecord", "hdf5", "paddle-text"])
-def test_unfinished_data_are_made_again(
-    form: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unfinished_data_are_made_again(form, seed, tmp_path, monkeypatch):
     calls: list[object] = []
 
     def fail_at_second(paths: Any, stream: Any) -> None:
@@ -306,7 +300,7 @@ def test_unfinished_data_are_made_again(
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_leaves_nothing_that_is_taken_for_whole(tmp_path: Path) -> None:
+def test_a_run_that_is_killed_leaves_nothing_that_is_taken_for_whole(tmp_path):
     words = ["data", "make", "--format", "tfrecord", "--samples", "2000", "--files", "40"]
     argv = [sys.executable, "-c", read_constant(__file__, "KILLED"), *words, str(tmp_path / "x")]
     dead = subprocess.run(argv, stdout=subprocess.DEVNULL, timeout=CEILING, check=False)
@@ -324,7 +318,7 @@ def test_a_run_that_is_killed_leaves_nothing_that_is_taken_for_whole(tmp_path: P
     ("name", "says"),
     [("", "complete"), ("x/notes", "not empty"), ("x/.hidden", "not empty"), ("x", "directory")],
 )
-def test_what_is_there_is_never_written_over(name: str, says: str, tmp_path: Path) -> None:
+def test_what_is_there_is_never_written_over(name, says, tmp_path):
     if name:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("")
@@ -337,9 +331,7 @@ def test_what_is_there_is_never_written_over(name: str, says: str, tmp_path: Pat
     assert sorted((str(path), path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
 
 
-def test_a_full_disk_is_reported_before_anything_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_reported_before_anything_is_made(tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1 << 10))
     result = make_data(tmp_path / "x", "npz")
@@ -353,7 +345,7 @@ def test_a_full_disk_is_reported_before_anything_is_made(
 
 @pytest.mark.parametrize("form", ["tfrecord", "megatron"])
 @pytest.mark.parametrize("damage", ["cut", "flipped", "missing", "another", "longer"])
-def test_damage_is_found_and_not_shown(form: str, damage: str, tmp_path: Path) -> None:
+def test_damage_is_found_and_not_shown(form, damage, tmp_path):
     make_data(tmp_path, form)
     path = max((tmp_path / "training").iterdir())
     content, middle = path.read_bytes(), path.stat().st_size // 2
@@ -377,9 +369,7 @@ def test_damage_is_found_and_not_shown(form: str, damage: str, tmp_path: Path) -
 
 
 @cases
-def test_a_data_json_that_is_none_is_refused(
-    content: str | None, says: str, tmp_path: Path
-) -> None:
+def test_a_data_json_that_is_none_is_refused(content, says, tmp_path):
     make_data(tmp_path)
     path = tmp_path / "data.json"
     path.unlink() if content is None else path.write_text(content)
@@ -392,9 +382,7 @@ def test_a_data_json_that_is_none_is_refused(
     "key", ["vocabulary.sha256", "files[2].sha256", "files[2].name", "samples"]
 )
 @pytest.mark.parametrize("value", [None, 7.5], ids=["nothing", "another-kind"])
-def test_a_key_of_data_json_that_is_damaged_is_named(
-    key: str, value: object, tmp_path: Path
-) -> None:
+def test_a_key_of_data_json_that_is_damaged_is_named(key, value, tmp_path):
     make_data(tmp_path)
     document = json.loads((tmp_path / "data.json").read_text(encoding="utf-8"))
     table = {"vocabulary": document["vocabulary"], "files[2]": document["files"][1]}
@@ -410,7 +398,7 @@ def test_a_key_of_data_json_that_is_damaged_is_named(
 
 
 @cases
-def test_bad_input_is_refused(words: list[str], says: str, tmp_path: Path) -> None:
+def test_bad_input_is_refused(words, says, tmp_path):
     result = make_data(tmp_path / "x", "npz", *words)
     assert result.returncode == 2, result
     assert says in result.error["message"] + result.error.get("where", ""), result
@@ -421,16 +409,14 @@ WORDS = ["the", "cat", "dog", "saw", "a", "tree", "##s", "ran", "to", "house", "
 
 
 @pytest.fixture
-def vocabulary(tmp_path: Path) -> Path:
+def vocabulary(tmp_path):
     path = tmp_path / "vocab.txt"
     special = ["[PAD]", *(f"[unused{n}]" for n in range(4)), "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     path.write_text("\n".join([*special, *WORDS, ""]), encoding="utf-8")
     return path
 
 
-def test_pairs_of_a_text_are_runs_of_it_and_more_samples_other_cuts(
-    vocabulary: Path, tmp_path: Path
-) -> None:
+def test_pairs_of_a_text_are_runs_of_it_and_more_samples_other_cuts(vocabulary, tmp_path):
     rolls, corpus = random.Random(3), tmp_path / "text"
 
     def roll_sentence() -> str:
@@ -475,9 +461,7 @@ def test_pairs_of_a_text_are_runs_of_it_and_more_samples_other_cuts(
 
 
 @cases
-def test_a_wrong_vocabulary_or_text_is_refused(
-    vocabulary: Path, tmp_path: Path, words: str | None, text: str | None, says: str
-) -> None:
+def test_a_wrong_vocabulary_or_text_is_refused(vocabulary, tmp_path, words, text, says):
     options: list[object] = ["--vocab", vocabulary]
     for option, content in (("--vocab", words), ("--text", text)):
         if content is not None:

@@ -1,7 +1,5 @@
 """Virtual environments that prepare makes: with a scripted pip, and one really made from a wheel."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -96,12 +94,12 @@ def written(folder: Path, release: str = "3.9", text: str = RECIPE) -> Recipe:
 
 
 @pytest.fixture
-def preparation(tmp_path: Path) -> Preparation:
+def preparation(tmp_path):
     write_file(tmp_path, "bin/python3.9", "#!/bin/sh\n").chmod(0o755)
     return Preparation(drafts.site(tmp_path), written(tmp_path))
 
 
-def test_an_environment_is_made_once_and_recorded(preparation: Preparation) -> None:
+def test_an_environment_is_made_once_and_recorded(preparation):
     planned = preparation.prepares(dry=True)
     assert (planned.status, "requirements.txt" in planned.detail) == ("planned", True)
     assert not Path(preparation.site.sources).exists()
@@ -130,7 +128,7 @@ def test_an_environment_is_made_once_and_recorded(preparation: Preparation) -> N
     assert str(preparation.directory) in changed.hint
 
 
-def test_what_it_is_made_of_is_its_name(preparation: Preparation, tmp_path: Path) -> None:
+def test_what_it_is_made_of_is_its_name(preparation, tmp_path):
     before = preparation.directory
     assert before.name.startswith("tiny-py3.9-")
     write_file(tmp_path, "templates/tiny/requirements.txt", "tiny==1.1\n")
@@ -145,9 +143,7 @@ def test_what_it_is_made_of_is_its_name(preparation: Preparation, tmp_path: Path
 
 
 @cases
-def test_what_fails_is_told_and_leaves_nothing(
-    preparation: Preparation, word: str, printed: str, detail: str, hint: str
-) -> None:
+def test_what_fails_is_told_and_leaves_nothing(preparation, word, printed, detail, hint):
     preparation.fails = {word: printed}
     part = preparation.prepares()
     assert part.status == "failed"
@@ -159,9 +155,7 @@ def test_what_fails_is_told_and_leaves_nothing(
     assert preparation.prepares().status == "done"
 
 
-def test_a_python_is_looked_for_on_path_and_below_the_home_directory(
-    preparation: Preparation, tmp_path: Path
-) -> None:
+def test_a_python_is_looked_for_on_path_and_below_the_home_directory(preparation, tmp_path):
     preparation.releases = {"python3.9": "3.8.2", "python": "3.11.2"}
     part = preparation.prepares()
     assert part.status == "failed"
@@ -180,9 +174,7 @@ def test_a_python_is_looked_for_on_path_and_below_the_home_directory(
     assert preparation.calls[0][0] == str(path)
 
 
-def test_pip_is_led_nowhere_else_and_two_do_not_make_one_environment(
-    preparation: Preparation,
-) -> None:
+def test_pip_is_led_nowhere_else_and_two_do_not_make_one_environment(preparation):
     guard = preparation.directory.with_name(f".{preparation.directory.name}.lock")
     guard.mkdir(parents=True)
     with hold_lock(guard), pytest.raises(UsageError, match="working on this virtual environment"):
@@ -195,9 +187,7 @@ def test_pip_is_led_nowhere_else_and_two_do_not_make_one_environment(
     assert (variables["PIP_INDEX_URL"], variables["PIP_RETRIES"]) == ("u", "9")
 
 
-def test_the_program_can_be_installed_from_its_checkout(
-    preparation: Preparation, tmp_path: Path
-) -> None:
+def test_the_program_can_be_installed_from_its_checkout(preparation, tmp_path):
     text = RECIPE.replace("program = true\n", "")
     text = text.replace('requirements = "requirements.txt"', "source = true")
     preparation.recipe = written(tmp_path, "3.9", text)
@@ -216,9 +206,7 @@ def test_the_program_can_be_installed_from_its_checkout(
     assert not (preparation.directory / "src").exists()
 
 
-def test_ranks_use_what_was_made_unless_the_site_names_another(
-    preparation: Preparation, tmp_path: Path
-) -> None:
+def test_ranks_use_what_was_made_unless_the_site_names_another(preparation, tmp_path):
     site, recipe, folder = preparation.site, preparation.recipe, preparation.directory
 
     def draft(site: Site, **options: Any) -> Any:
@@ -257,15 +245,13 @@ def test_ranks_use_what_was_made_unless_the_site_names_another(
         ('requirements = "requirements.txt"', "", "must name a file"),
     ],
 )
-def test_an_environment_that_is_wrong_is_refused(
-    tmp_path: Path, old: str, new: str, message: str
-) -> None:
+def test_an_environment_that_is_wrong_is_refused(tmp_path, old, new, message):
     with pytest.raises(ConfigError, match=message):
         written(tmp_path, "3.9", RECIPE.replace(old, new))
 
 
 @pytest.mark.slow
-def test_a_real_environment_from_prepare_to_the_script(tmp_path: Path) -> None:
+def test_a_real_environment_from_prepare_to_the_script(tmp_path):
     """A folder with a space, a wheel from a folder, a patch in its packages."""
     place = tmp_path / "a b"
     written(place, f"{sys.version_info[0]}.{sys.version_info[1]}")
@@ -294,7 +280,7 @@ def test_a_real_environment_from_prepare_to_the_script(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_run_leaves_nothing_that_is_taken_for_whole(tmp_path: Path) -> None:
+def test_a_killed_run_leaves_nothing_that_is_taken_for_whole(tmp_path):
     """With an interpreter and a pip which waits in the middle as long as a file is there."""
     written(tmp_path, "3.9", RECIPE.replace('patches = ["packages.patch"]\n', ""))
     sources = Path(drafts.site(tmp_path).sources)

@@ -1,12 +1,9 @@
 """hpcbert prepare: real repositories, real files, a real registry; enroot is the stand-in."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,7 +133,7 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
+def place(tmp_path):
     require("squashfs")
     (tmp_path / "temp").mkdir()
     make_sources(tmp_path)
@@ -146,7 +143,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
         yield new_place
 
 
-def test_all_parts_are_made_once_and_a_campaign_uses_and_records_them(place: Place) -> None:
+def test_all_parts_are_made_once_and_a_campaign_uses_and_records_them(place):
     planned = place.prepares(dry=True)
     assert {part.status for part in planned.values()} == {"planned"}
     assert place.registry.requests == []
@@ -177,7 +174,7 @@ def test_all_parts_are_made_once_and_a_campaign_uses_and_records_them(place: Pla
     assert (image["campaigns"], image["path"]) == ([campaign.id], campaign.image)
 
 
-def test_the_pinned_commit_is_checked_out_with_its_patches(place: Place) -> None:
+def test_the_pinned_commit_is_checked_out_with_its_patches(place):
     sources, pinned = place.folder / "sources", git(place.upstream, "rev-parse", "HEAD")
     (place.upstream / "bert" / "train.py").write_text('print("newer")\n')
     git(place.upstream, "commit", "--quiet", "-a", "-m", "second")
@@ -199,7 +196,7 @@ def test_the_pinned_commit_is_checked_out_with_its_patches(place: Place) -> None
     assert "were changed" in place.prepares("source")["source"].detail
 
 
-def test_what_can_not_be_checked_out_is_told_and_leaves_nothing(place: Place) -> None:
+def test_what_can_not_be_checked_out_is_told_and_leaves_nothing(place):
     place.write(commit="0" * 40)
     error = place.says("prepare", "--fw", "tiny", "--only", "source", status=4).error
     assert (error["code"], "git" in error["message"]) == ("incomplete", True)
@@ -228,9 +225,7 @@ def test_what_can_not_be_checked_out_is_told_and_leaves_nothing(place: Place) ->
         (lambda data: [path.unlink() for path in data.glob("train/[01].hdf5")], "1 files match"),
     ],
 )
-def test_data_that_the_program_could_not_read_are_refused(
-    place: Place, change: Any, says: str
-) -> None:
+def test_data_that_the_program_could_not_read_are_refused(place, change, says):
     change(place.data)
     part = place.prepares("data")["data"]
     assert part.status == "failed"
@@ -238,7 +233,7 @@ def test_data_that_the_program_could_not_read_are_refused(
     assert "A directory of HDF5 files." in part.hint
 
 
-def test_data_that_changed_have_another_digest(place: Place) -> None:
+def test_data_that_changed_have_another_digest(place):
     before = place.prepares("data")["data"]
     assert place.prepares("data")["data"].status == "ready"
     hdf5(place.data / "train" / "1.hdf5", KEYS, rows=9)
@@ -249,7 +244,7 @@ def test_data_that_changed_have_another_digest(place: Place) -> None:
     assert (error["code"], "frameworks.tiny.data" in error["hint"]) == ("check", True)
 
 
-def test_an_image_that_can_not_be_had_is_told_with_where_to_look(place: Place) -> None:
+def test_an_image_that_can_not_be_had_is_told_with_where_to_look(place):
     words = ("prepare", "--fw", "tiny", "--only", "image")
     place.registry.trouble = {"/manifests/": 401}
     error = place.says(*words, status=4).error
@@ -266,7 +261,7 @@ def test_an_image_that_can_not_be_had_is_told_with_where_to_look(place: Place) -
     assert "scheduler is local" in error["message"]
 
 
-def test_prepare_killed_half_way_is_taken_up_by_the_next(place: Place) -> None:
+def test_prepare_killed_half_way_is_taken_up_by_the_next(place):
     place.registry.delay = CEILING
     child = place.cli.start("prepare", "--fw", "tiny", "--only", "image", start_new_session=True)
     folder = place.folder / "images"
@@ -292,7 +287,7 @@ def test_prepare_killed_half_way_is_taken_up_by_the_next(place: Place) -> None:
     assert "does not exist" in error["message"]
 
 
-def test_an_image_is_built_where_commands_are_wanted(place: Place) -> None:
+def test_an_image_is_built_where_commands_are_wanted(place):
     # As if imported: a registry's images begin without the mounts that make this one run.
     uri, images = place.registry.uri("bert/base:1.0"), place.folder / "images"
     images.mkdir()

@@ -1,7 +1,5 @@
 """A program that was handed over as one file: unpacked in its folder, or refused."""
 
-from __future__ import annotations
-
 import io
 import subprocess
 import tarfile
@@ -24,7 +22,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 @pytest.fixture
-def upstream(tmp_path: Path) -> Path:
+def upstream(tmp_path):
     folder = write_file(tmp_path, "upstream/bert/train.py", 'print("wrong")\n').parent.parent
     write_file(folder, "run.sh", "true\n").chmod(0o755)
     (folder / "link.py").symlink_to("bert/train.py")
@@ -60,9 +58,7 @@ def zipped(path: Path, **members: str) -> Path:
 
 @pytest.mark.parametrize("name", ["x.tar.gz", "x.tgz", "x.tar", "X.ZIP", "x.zip"])
 @pytest.mark.parametrize("prefix", ["x-1.0/", ""])
-def test_what_git_packs_is_unpacked_with_its_commit(
-    upstream: Path, tmp_path: Path, name: str, prefix: str
-) -> None:
+def test_what_git_packs_is_unpacked_with_its_commit(upstream, tmp_path, name, prefix):
     path, target = packed(upstream, name, prefix), tmp_path / "target"
     assert is_archive(str(path))
     assert unpack(path, target) == git(upstream, "rev-parse", "HEAD")
@@ -71,9 +67,7 @@ def test_what_git_packs_is_unpacked_with_its_commit(
     assert (target / "link.py").readlink() == Path("bert/train.py")
 
 
-def test_an_archive_of_the_programs_folder_keeps_its_place_without_a_repository(
-    upstream: Path, tmp_path: Path
-) -> None:
+def test_an_archive_of_the_programs_folder_keeps_its_place_without_a_repository(upstream, tmp_path):
     part = packed(upstream, "part.tar.gz", "")
     assert unpack(part, tmp_path / "whole", "bert").isalnum()
     nested = zipped(tmp_path / "p.zip", **{"official/nlp/train.py": "1\n"})
@@ -98,9 +92,7 @@ def test_an_archive_of_the_programs_folder_keeps_its_place_without_a_repository(
         ("top/x", tarfile.FIFOTYPE, ""),
     ],
 )
-def test_what_would_lie_elsewhere_is_refused(
-    tmp_path: Path, name: str, kind: bytes, link: str
-) -> None:
+def test_what_would_lie_elsewhere_is_refused(tmp_path, name, kind, link):
     path = tmp_path / "bad.tar.gz"
     with tarfile.open(path, "w:gz") as file:
         for member, entry_type, to in (("top/ok", tarfile.REGTYPE, ""), (name, kind, link)):
@@ -113,7 +105,7 @@ def test_what_would_lie_elsewhere_is_refused(
 
 
 @pytest.mark.parametrize("name", ["x.tar.gz", "x.zip"])
-def test_damage_is_told(upstream: Path, tmp_path: Path, name: str) -> None:
+def test_damage_is_told(upstream, tmp_path, name):
     path = packed(upstream, name)
     raw = path.read_bytes()
     for share in (0.0, 0.5, 0.9):
@@ -137,7 +129,7 @@ def prepared(upstream: Path, url: Path, commit: str) -> tuple[Part, dict[str, st
     return part, read_record(source_record_path(site, recipe))
 
 
-def test_an_archive_stands_in_for_the_repository(upstream: Path) -> None:
+def test_an_archive_stands_in_for_the_repository(upstream):
     commit = git(upstream, "rev-parse", "HEAD")
     part, recorded = prepared(upstream, packed(upstream, "x.tar.gz"), commit)
     assert part.status == "done", part
@@ -150,9 +142,7 @@ def test_an_archive_stands_in_for_the_repository(upstream: Path) -> None:
     assert checkout.digest == part.digest
 
 
-def test_an_archive_of_another_commit_is_refused_and_one_without_has_its_digest(
-    upstream: Path,
-) -> None:
+def test_an_archive_of_another_commit_is_refused_and_one_without_has_its_digest(upstream):
     part, recorded = prepared(upstream, packed(upstream, "x.tar.gz"), COMMIT)
     assert (part.status, recorded) == ("failed", {})
     assert "the recipe needs 0123456789ab" in part.detail

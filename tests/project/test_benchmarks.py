@@ -1,14 +1,10 @@
 """The programs of benchmarks/: flags' rates, real runs of frameworks, and one GPU, on a CPU."""
 
-from __future__ import annotations
-
 import importlib
 import math
 import sys
 import time
 from dataclasses import fields
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,7 +17,7 @@ ROUNDS = 150
 
 
 @pytest.fixture
-def benchmark(monkeypatch: pytest.MonkeyPatch) -> Any:
+def benchmark(monkeypatch):
     """Imports a program of benchmarks/."""
     monkeypatch.syspath_prepend(str(REPOSITORY / "benchmarks"))
     return importlib.import_module
@@ -40,7 +36,7 @@ def read_cells(text: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.slow
-def test_documented_rates_of_flags_are_those_of_a_simulation(benchmark: Any) -> None:
+def test_documented_rates_of_flags_are_those_of_a_simulation(benchmark):
     page = REPOSITORY / "docs" / "explanation" / "numbers.md"
     simulated = read_cells(benchmark("flags").report(ROUNDS, 5))
     written = read_cells(page.read_text(encoding="utf-8"))
@@ -58,7 +54,7 @@ def test_documented_rates_of_flags_are_those_of_a_simulation(benchmark: Any) -> 
         assert ours == pytest.approx(theirs, abs=room), line
 
 
-def test_the_page_of_real_runs_has_every_recipe_and_rows_of_those_that_can(benchmark: Any) -> None:
+def test_the_page_of_real_runs_has_every_recipe_and_rows_of_those_that_can(benchmark):
     real = benchmark("real")
     text, rows, frameworks = real.PAGE.read_text(encoding="utf-8"), real.read(), real.known()
     assert text == real.page(rows, frameworks, text)
@@ -71,7 +67,7 @@ def test_the_page_of_real_runs_has_every_recipe_and_rows_of_those_that_can(bench
 
 
 @pytest.mark.torch
-def test_a_real_run_names_what_was_prepared(benchmark: Any) -> None:
+def test_a_real_run_names_what_was_prepared(benchmark):
     real = benchmark("real")
     (pytorch,) = (framework for framework in real.known() if framework.name == "pytorch")
     program, packages, _ = real.described(pytorch, [])
@@ -80,9 +76,7 @@ def test_a_real_run_names_what_was_prepared(benchmark: Any) -> None:
 
 
 @pytest.mark.torch
-def test_rows_are_measured_in_their_order_and_kept(
-    benchmark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_measured_in_their_order_and_kept(benchmark, tmp_path, monkeypatch):
     gpu, document = benchmark("gpu"), toml.read(REPOSITORY / "benchmarks" / "gpu.toml")
     rows = gpu.plan_rows(document, "cpu")
     bench = gpu.Bench(tmp_path, document["cpu"], device="cpu", end=time.monotonic() + CEILING)
@@ -104,7 +98,7 @@ def test_rows_are_measured_in_their_order_and_kept(
 
 
 @pytest.mark.torch
-def test_every_choice_of_speed_has_a_row(benchmark: Any) -> None:
+def test_every_choice_of_speed_has_a_row(benchmark):
     gpu, document = benchmark("gpu"), toml.read(REPOSITORY / "benchmarks" / "gpu.toml")
     for device in ("cuda", "cpu"):
         rows = gpu.plan_rows(document, device)

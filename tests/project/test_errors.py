@@ -1,11 +1,9 @@
 """What errors say: numbers with their words, no wall of names, no number of the system."""
 
-from __future__ import annotations
-
 from hpcbert.errors import describe_error, format_count, join_names
 
 
-def test_counts_have_their_number_and_errors_no_wall_of_names_or_number_of_the_system() -> None:
+def test_counts_have_their_number_and_errors_no_wall_of_names_or_number_of_the_system():
     assert format_count(1, "repeat") == "1 repeat"
     assert format_count(0, "repeat") == "0 repeats"
     assert format_count(1, "job waits", "jobs wait") == "1 job waits"

@@ -1,7 +1,5 @@
 """`make check-images`, against a registry on this machine."""
 
-from __future__ import annotations
-
 from runpy import run_path
 from typing import Any
 
@@ -18,7 +16,7 @@ PROGRAM = run_path(str(REPOSITORY / ".ci" / "check_images.py"))
 
 
 @pytest.mark.parametrize("auth", ["", "bearer"], ids=["open", "token"])
-def test_a_registry_says_whether_it_has_an_image(auth: str) -> None:
+def test_a_registry_says_whether_it_has_an_image(auth):
     options: dict[str, Any] = {"auth": auth, "anonymous": True} if auth else {}
     with serving_tiny(**options) as registry:
         for tag, answer in (("1.0", "there"), ("2.0", "refused: 404")):
@@ -26,7 +24,7 @@ def test_a_registry_says_whether_it_has_an_image(auth: str) -> None:
             assert PROGRAM["ask_registry"](image, "http").startswith(answer)
 
 
-def test_every_image_of_a_recipe_is_asked_for_and_none_was_removed() -> None:
+def test_every_image_of_a_recipe_is_asked_for_and_none_was_removed():
     """NVIDIA removed its images with CUDA 10 (NVIDIA/nvidia-docker#1768)."""
     images = list(PROGRAM["list_images"]())
     with_image = {name for name in NAMES if load(name).image.reference or load(name).image.base}

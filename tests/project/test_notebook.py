@@ -1,12 +1,8 @@
 """`hpcbert.load`: data frames with types, units and where they come from."""
 
-from __future__ import annotations
-
 import math
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,7 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("empty_directory")]
 
 
 @pytest.fixture
-def campaign(build: Callable[..., Any]) -> Path:
+def campaign(build):
     """A campaign of two points, of which one repeat of six failed."""
     built = build("1n1g", "1n2g", repeats=3, scheduler="local")
     for shape, repeat, rate in (("1n1g", 1, 10), ("1n1g", 2, 11), ("1n2g", 1, 20), ("1n2g", 2, 22)):
@@ -34,7 +30,7 @@ def campaign(build: Callable[..., Any]) -> Path:
     return Path(built.directory)
 
 
-def test_frames_hold_what_collect_holds_and_the_steps_of_the_window(campaign: Path) -> None:
+def test_frames_hold_what_collect_holds_and_the_steps_of_the_window(campaign):
     result = hpcbert.load(campaign)
     (table,) = cli.run("collect", campaign, "--json").data["tables"]
     for row, line in zip(table["rows"], result.rows.to_dict("records"), strict=True):
@@ -55,7 +51,7 @@ def test_frames_hold_what_collect_holds_and_the_steps_of_the_window(campaign: Pa
     assert set(result.environment["node"]) == {"n1"}
 
 
-def test_columns_have_their_types_where_no_run_counts(campaign: Path, tmp_path: Path) -> None:
+def test_columns_have_their_types_where_no_run_counts(campaign, tmp_path):
     write_file(tmp_path, "a/pytorch/1n2g/bert_b4_fp32_1.log", log("1n2g", 20.0, iters=120, last=9))
     result, nothing = hpcbert.load(campaign), hpcbert.load(tmp_path / "a")
     for name in ("rows", "runs", "steps", "environment"):
@@ -70,8 +66,8 @@ def test_columns_have_their_types_where_no_run_counts(campaign: Path, tmp_path: 
 
 
 def test_frames_survive_parquet_and_saved_results_load_without_steps(
-    campaign: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    campaign, tmp_path, monkeypatch
+):
     pd, result = pytest.importorskip("pandas"), hpcbert.load(campaign)
     for file in result.to_parquet(tmp_path / "new" / "frames"):
         back, original = pd.read_parquet(file), getattr(result, file.stem)
@@ -95,7 +91,7 @@ def test_frames_survive_parquet_and_saved_results_load_without_steps(
         result.to_parquet(campaign)
 
 
-def test_figures_are_those_of_a_report_and_what_is_absent_is_refused(campaign: Path) -> None:
+def test_figures_are_those_of_a_report_and_what_is_absent_is_refused(campaign):
     result = hpcbert.load(campaign)
     assert [axes.get_ylabel() for axes in result.plot().axes] == ["samples/s", "efficiency"]
     assert result.plot("runs-1", language="zh").axes[0].get_ylabel() == Words("zh")("axis.distance")
@@ -108,7 +104,7 @@ def test_figures_are_those_of_a_report_and_what_is_absent_is_refused(campaign: P
         _ = hpcbert.nothing
 
 
-def test_hpcbert_itself_imports_nothing_heavy(tmp_path: Path) -> None:
+def test_hpcbert_itself_imports_nothing_heavy(tmp_path):
     hpcbert_process = cli.Cli(tmp_path, {**cli.UNCOUNTED, "PYTHONPROFILEIMPORTTIME": "1"})
     modules = hpcbert_process("--version").modules
     assert "hpcbert" in modules

@@ -1,7 +1,5 @@
 """The files for other packagers agree with pyproject.toml and with each other."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import re
@@ -39,14 +37,14 @@ ALL = RUN | list_lower_bounds(*(PROJECT["optional-dependencies"][extra] for extr
 
 
 @pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def filled(tmp_path_factory):
     folder = tmp_path_factory.mktemp("packages")
     (folder / f"hpcbert-{hpcbert.__version__}.tar.gz").write_bytes(b"archive")
     subprocess.run([REPOSITORY / "packaging/fill", folder, folder / "out"], check=True)
     return folder / "out"
 
 
-def test_every_file_has_the_version_and_the_digest(filled: Path) -> None:
+def test_every_file_has_the_version_and_the_digest(filled):
     for path in filter(Path.is_file, filled.rglob("*")):
         text = path.read_text(encoding="utf-8")
         assert not {"@" + "VERSION@", "@" + "SHA256@"} & {*re.findall(r"@\w+@", text)}
@@ -58,7 +56,7 @@ def test_every_file_has_the_version_and_the_digest(filled: Path) -> None:
     assert citation["license"] == PROJECT["license"]
 
 
-def test_conda_forge_has_the_requirements(filled: Path) -> None:
+def test_conda_forge_has_the_requirements(filled):
     recipe = yaml.safe_load((filled / "conda-forge/recipe.yaml").read_text())
     run, constraints = (
         dict(re.findall(r"(?m)^([\w-]+) >=([^\s,]+)", "\n".join(recipe["requirements"][name])))
@@ -71,7 +69,7 @@ def test_conda_forge_has_the_requirements(filled: Path) -> None:
     assert PROJECT["requires-python"] == f">={recipe['context']['python_min']}"
 
 
-def test_spack_has_the_requirements(filled: Path) -> None:
+def test_spack_has_the_requirements(filled):
     text = (filled / "spack/package.py").read_text()
     ast.parse(text)
     bounds = dict(re.findall(r'depends_on\("py-([\w-]+)@([^:"]+):', text))
@@ -81,7 +79,7 @@ def test_spack_has_the_requirements(filled: Path) -> None:
     assert set(re.findall(r'variant\("(\w+)"', text)) == set(EXTRAS)
 
 
-def test_easybuild_s_file_is_python_and_installs_what_its_bundles_lack(filled: Path) -> None:
+def test_easybuild_s_file_is_python_and_installs_what_its_bundles_lack(filled):
     (path,) = (filled / "easybuild").iterdir()
     assert path.name == f"hpcbert-{hpcbert.__version__}-gfbf-2025b.eb"
     statements = ast.parse(path.read_text()).body

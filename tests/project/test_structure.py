@@ -1,7 +1,5 @@
 """How the package is put together: imports without circles, names with one meaning."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess
@@ -25,9 +23,7 @@ TESTS = REPOSITORY / "tests"
 
 @pytest.mark.slow
 @cases
-def test_the_linter_of_imports_refuses_a_circle(
-    tmp_path: Path, modules: dict[str, str], between: str
-) -> None:
+def test_the_linter_of_imports_refuses_a_circle(tmp_path, modules, between):
     tools = tomli.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
     rules = tools["importlinter"]["contracts"]
     rule = next(candidate for candidate in rules if candidate["type"] == "acyclic_siblings")
@@ -47,7 +43,7 @@ def test_the_linter_of_imports_refuses_a_circle(
 
 
 @pytest.mark.slow
-def test_no_two_classes_have_one_name() -> None:
+def test_no_two_classes_have_one_name():
     paths_of_class = defaultdict(list)
     for path in (REPOSITORY / "hpcbert").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -56,7 +52,7 @@ def test_no_two_classes_have_one_name() -> None:
     assert {name: paths for name, paths in paths_of_class.items() if len(paths) > 1} == {}
 
 
-def test_a_file_of_tests_is_named_after_what_it_tests() -> None:
+def test_a_file_of_tests_is_named_after_what_it_tests():
     """tests/ROOM/test_MODULE.py, or test_MODULE_SUBJECT.py, of hpcbert/ROOM/MODULE."""
     wrong = []
     for path in TESTS.rglob("test_*.py"):
@@ -70,7 +66,7 @@ def test_a_file_of_tests_is_named_after_what_it_tests() -> None:
     assert wrong == []
 
 
-def test_a_folder_that_spans_rooms_has_a_page_of_ten_lines_or_so() -> None:
+def test_a_folder_that_spans_rooms_has_a_page_of_ten_lines_or_so():
     texts = {name: (TESTS / name / "README.md").read_text("utf-8") for name in SPANNING}
     lengths = {name: len(text.splitlines()) for name, text in texts.items()}
     assert {name: length for name, length in lengths.items() if not 5 <= length <= 25} == {}
@@ -79,7 +75,7 @@ def test_a_folder_that_spans_rooms_has_a_page_of_ten_lines_or_so() -> None:
     assert [room for room in rooms.split() if not (TESTS / room).is_dir()] == []
 
 
-def test_each_table_of_cases_is_of_a_test_next_to_it() -> None:
+def test_each_table_of_cases_is_of_a_test_next_to_it():
     for path in TESTS.rglob("test_*.toml"):
         text = path.with_suffix(".py").read_text(encoding="utf-8")
         read = re.findall(r"^@cases\n(?:@.*\n)*def (\w+)|__file__, \"(\w+)\"", text, re.MULTILINE)

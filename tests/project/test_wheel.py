@@ -1,7 +1,5 @@
 """The release as `make dist` builds it; the wheel, installed alone in an environment of its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -52,7 +50,7 @@ def pip(python: Path, *words: Word) -> str:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path:
+def wheel(tmp_path_factory, repository):
     folder = tmp_path_factory.mktemp("the release")
     make_dist(folder, repository, f"v{hpcbert.__version__}")
     (path,) = folder.glob("*.whl")
@@ -60,7 +58,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
+def program(tmp_path_factory, wheel):
     folder = tmp_path_factory.mktemp("an empty environment")
     run_program(sys.executable, "-m", "venv", "--without-pip", folder / "venv", cwd=folder)
     pip(folder / "venv/bin/python", "install", "--quiet", wheel)
@@ -68,12 +66,12 @@ def program(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
 
 
 @pytest.mark.parametrize("tag", ["v99.0.0", "v9' $(false)"])
-def test_a_release_has_the_version_of_its_tag(repository: Path, tag: str, tmp_path: Path) -> None:
+def test_a_release_has_the_version_of_its_tag(repository, tag, tmp_path):
     """As the one that `wheel` builds has."""
     assert tag in make_dist(tmp_path, repository, tag, code=2)
 
 
-def test_the_wheel_has_what_runs_a_man_page_a_command_and_a_description(wheel: Path) -> None:
+def test_the_wheel_has_what_runs_a_man_page_a_command_and_a_description(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         assert names >= set(NAMES)
@@ -96,9 +94,7 @@ def test_the_wheel_has_what_runs_a_man_page_a_command_and_a_description(wheel: P
     assert "in `docs`" in text
 
 
-def test_upgrade_and_uninstall_do_what_their_page_says(
-    wheel: Path, tmp_path: Path, repository: Path
-) -> None:
+def test_upgrade_and_uninstall_do_what_their_page_says(wheel, tmp_path, repository):
     run_program(sys.executable, "-m", "venv", tmp_path / "venv", cwd=tmp_path)
     page = (repository / "docs" / "how-to" / "upgrade.md").read_text()
     upgrade, uninstall = re.findall(r"(?ms)^```sh\n(.*?)^```", page)
@@ -120,7 +116,7 @@ def test_upgrade_and_uninstall_do_what_their_page_says(
     assert (work / "site.toml").read_text() == "mine"
 
 
-def test_an_installation_is_light(program: Path) -> None:
+def test_an_installation_is_light(program):
     python, folder = program.with_name("python"), program.parent.parent / "lib"
     listing = json.loads(pip(python, "list", "--format=json"))
     assert {entry["name"].lower().replace("_", "-") for entry in listing} <= set(PACKAGES.split())
@@ -130,9 +126,7 @@ def test_an_installation_is_light(program: Path) -> None:
     assert size <= LARGEST, f"{size / 1e6:.0f} MB"
 
 
-def test_the_installed_program_renders_collects_and_submits(
-    program: Path, tmp_path: Path, repository: Path
-) -> None:
+def test_the_installed_program_renders_collects_and_submits(program, tmp_path, repository):
     words: tuple[Word, ...] = ("submit", "--nodes", "4", "--gpus-per-node", "8", "--fw", "oneflow")
     assert "#SBATCH --nodes=4" in run_program(program, *words, "--dry-run", cwd=tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -1,7 +1,5 @@
 """Logs as programs print them: a head, a line for each iteration, an end (logs.toml)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta, timezone

@@ -1,7 +1,5 @@
 """What a recipe's program prints of its own run is read, checked, and listed in the recipe's README."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -39,7 +37,7 @@ def read_refusal(name: str, tmp_path: Path, data: bytes, settings: Setting) -> s
     return "; ".join(reason.detail for reason in reading.reasons if reason.code == "config")
 
 
-def test_the_table_of_a_readme_is_what_the_grammar_reads(name: str) -> None:
+def test_the_table_of_a_readme_is_what_the_grammar_reads(name):
     read: dict[str, list[str]] = {}
     for fact in grammar(name).facts:
         text = fact.contains.decode().strip().replace("|", r"\|")
@@ -58,9 +56,7 @@ def test_the_table_of_a_readme_is_what_the_grammar_reads(name: str) -> None:
     assert set(rows) >= NEEDED
 
 
-def test_every_fact_has_a_line_and_one_that_says_otherwise_refuses_the_run(
-    name: str, tmp_path: Path
-) -> None:
+def test_every_fact_has_a_line_and_one_that_says_otherwise_refuses_the_run(name, tmp_path):
     """A log with the line is no run with another value, and both are named."""
     lines = [*OTHERS.get(name, {}), *sample(name).decode(errors="replace").splitlines()]
     stated: dict[tuple[Fact, str], tuple[bytes, int | str]] = {}
@@ -98,7 +94,7 @@ def test_every_fact_has_a_line_and_one_that_says_otherwise_refuses_the_run(
 
 
 @pytest.mark.parametrize("recipe", COUNTING)
-def test_ranks_that_speak_are_counted(recipe: str, tmp_path: Path) -> None:
+def test_ranks_that_speak_are_counted(recipe, tmp_path):
     """A log with half or twice the ranks is not the run that was asked for."""
     fact, lines = COUNTING[recipe], printed(recipe).splitlines(keepends=True)
     spoken = [line for line in lines if fact.contains in line and fact.match.search(line)]
@@ -122,9 +118,7 @@ def test_ranks_that_speak_are_counted(recipe: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("silent", [b"", b" n_gpu: 8,"], ids=["stated", "only-told"])
-def test_torn_lines_do_not_refuse_a_run_whose_number_does_not_need_them(
-    count: int, silent: bytes, tmp_path: Path
-) -> None:
+def test_torn_lines_do_not_refuse_a_run_whose_number_does_not_need_them(count, silent, tmp_path):
     """Ranks that write at once tear each other's lines: five of eight, of a whole run."""
 
     def tear_lines(recipe: str, count: int) -> bytes:
@@ -151,7 +145,7 @@ def test_torn_lines_do_not_refuse_a_run_whose_number_does_not_need_them(
         assert reading.throughput is None or ranks - 1 < fact.least, recipe
 
 
-def test_versions_and_devices_tell_experiments_apart(tmp_path: Path) -> None:
+def test_versions_and_devices_tell_experiments_apart(tmp_path):
     reading = Reader("pytorch", tmp_path).read(sample("pytorch"))
     assert (reading.setting.version, reading.setting.device) == ("2.13.0+cpu", "AMD EPYC")
     twice = sample("nccl-tests").replace(b"NVIDIA A100-SXM4-40GB", b"NVIDIA H200", 1)
@@ -160,7 +154,7 @@ def test_versions_and_devices_tell_experiments_apart(tmp_path: Path) -> None:
     assert {reason.code for reason in mixed.reasons} == {"rule"}
 
 
-def test_a_campaign_expects_the_sequence_length_of_its_script(name: str) -> None:
+def test_a_campaign_expects_the_sequence_length_of_its_script(name):
     """Where a rank script has the length written into it, the grammar has the same."""
     script = (Path(load(name).folder) / "run.sh.j2").read_text()
     fixed = re.search(r"--(?:max_)?seq(?:_length|_len|-length)=(\d+)", script)

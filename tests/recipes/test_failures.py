@@ -1,7 +1,5 @@
 """What is taken for a lack of memory, and what is not, in the programs' own words."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 
@@ -39,7 +37,7 @@ def find_kind(
 
 
 @pytest.mark.parametrize("words", DEVICE)
-def test_the_devices_memory_by_a_librarys_words(words: str, tmp_path: Path) -> None:
+def test_the_devices_memory_by_a_librarys_words(words, tmp_path):
     line = DEVICE[words]
     for spelt in (line, line.upper(), line.lower()):
         for prefix in PREFIXES:
@@ -49,11 +47,11 @@ def test_the_devices_memory_by_a_librarys_words(words: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("words", HOST)
-def test_the_hosts_memory(words: str, tmp_path: Path) -> None:
+def test_the_hosts_memory(words, tmp_path):
     assert find_kind(tmp_path, HOST[words]) == "host-oom"
 
 
-def test_the_words_of_one_program_and_those_that_come_first_count(tmp_path: Path) -> None:
+def test_the_words_of_one_program_and_those_that_come_first_count(tmp_path):
     for recipe, line in OWN.items():
         assert find_kind(tmp_path, line, words=grammar(recipe)) == "device-oom"
         assert not find_kind(tmp_path, line)
@@ -66,8 +64,8 @@ def test_the_words_of_one_program_and_those_that_come_first_count(tmp_path: Path
 
 @pytest.mark.parametrize("recipe", NAMES)
 def test_what_only_speaks_of_memory_is_no_lack_for_the_reader_nor_for_a_nodes_grep(
-    recipe: str, tmp_path: Path
-) -> None:
+    recipe, tmp_path
+):
     """The search for the largest batch is a shell's."""
     assert failures.find_shortage(TEMPLATES / recipe / "sample.log", grammar(recipe)) is None
     for line in NEITHER:

@@ -4,8 +4,6 @@ A table of flags has the program in its first line, its columns in the second: f
 choices, note. A key of a JSON file is a row, too, with dots between the levels.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -185,9 +183,7 @@ def select_tables(program: str, tables: list[Program]) -> list[Program]:
     return [*matches, *shared] if matches else commands
 
 
-def test_a_rank_calls_its_program_itself_with_words_that_it_takes(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_rank_calls_its_program_itself_with_words_that_it_takes(name, tmp_path):
     """For all that a recipe can do; a case that it can't do says so before it calls a program."""
     world, tables, files = World(name, tmp_path), read_tables(name), 0
     forms: dict[tuple[str, str], Script] = {}
@@ -219,7 +215,7 @@ def test_a_rank_calls_its_program_itself_with_words_that_it_takes(
     assert files or not settings, "no configuration was seen"
 
 
-def test_an_upstream_program_has_its_table_of_flags(name: str) -> None:
+def test_an_upstream_program_has_its_table_of_flags(name):
     source = load(name).source
     if name == "composer":  # It imports a model of the checkout, and starts no program of it.
         return
@@ -227,7 +223,7 @@ def test_an_upstream_program_has_its_table_of_flags(name: str) -> None:
     assert not source.flags or source.commit in {table.commit for table in read_tables(name)}
 
 
-def test_a_program_of_our_own_takes_every_word(name: str, tmp_path: Path) -> None:
+def test_a_program_of_our_own_takes_every_word(name, tmp_path):
     recipe = load(name)
     scripts = [find_file(recipe, file) for file in recipe.files if file.endswith(".py")]
     if recipe.source.repository or not scripts:

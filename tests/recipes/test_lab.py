@@ -1,11 +1,8 @@
 """Every recipe rehearsed on a real cluster: queue, nodes, ranks, addresses, as its launch wants."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,9 +18,7 @@ RANK = re.compile(
 )
 
 
-def test_rehearsals_have_the_ranks_and_addresses_that_each_launch_wants(
-    as_user: Any, checkout: Any, lab: Any
-) -> None:
+def test_rehearsals_have_the_ranks_and_addresses_that_each_launch_wants(as_user, checkout, lab):
     """All recipes at 4n8g, one repeat each, queued at once."""
     runs, folders = lab.layout.runs / "rehearsals", {}
     environment = {"PYTHONPATH": str(checkout.path), "HPCBERT_RUNS": str(runs)}

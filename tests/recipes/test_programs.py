@@ -1,7 +1,5 @@
 """What programs print of a run is read as they mean it: a row for each case."""
 
-from __future__ import annotations
-
 import json
 import platform
 import re
@@ -16,7 +14,7 @@ import pytest
 from hpcbert.logs.setting import Setting
 from tests.kit import cli
 from tests.kit.cases import cases, read_constant
-from tests.kit.cli import CollectJson, first_row
+from tests.kit.cli import first_row
 from tests.kit.logs import Reader as GrammarReader
 from tests.kit.paths import REPOSITORY
 from tests.kit.recipes import Reader, grammar, sample
@@ -29,20 +27,20 @@ OUTPUTS: dict[str, str] = read_constant(__file__, "OUTPUTS")
 
 @cases
 def test_a_log_gives_the_number_that_its_program_means_or_a_reason(
-    tmp_path: Path,
+    tmp_path,
     *,
-    log: str,
-    changes: tuple[tuple[str, str], ...] | None,
-    fields: dict[str, Any] | None,
-    settings: dict[str, Any] | None,
-    recipes: tuple[str, ...] | None,
-    numbers: dict[str, float] | None,
-    rules: tuple[str, ...] | None,
-    facts: dict[str, Any] | None,
-    codes: tuple[str, ...] | None,
-    says: str | None,
-    missing: str | None,
-) -> None:
+    log,
+    changes,
+    fields,
+    settings,
+    recipes,
+    numbers,
+    rules,
+    facts,
+    codes,
+    says,
+    missing,
+):
     """`numbers` by the name of a rule, or a reason or a missing setting by all `rules`."""
     text = print_log(log, changes or (), **(fields or {}))
     setting = Setting(**{**LOGS[log]["setting"], **(settings or {})}).settled({})[0]
@@ -62,9 +60,7 @@ def test_a_log_gives_the_number_that_its_program_means_or_a_reason(
 
 @pytest.mark.parametrize("outputs", OUTPUTS)
 @pytest.mark.parametrize("recipe", ["mindspore", "mindspore-models"])
-def test_every_form_of_mindspores_loss_is_read_and_each_steps_counts(
-    recipe: str, outputs: str, tmp_path: Path
-) -> None:
+def test_every_form_of_mindspores_loss_is_read_and_each_steps_counts(recipe, outputs, tmp_path):
     setting, read = Setting(**LOGS["mindspore"]["setting"]), Reader(recipe, tmp_path).read
     for loss, step in (("11.05", 0), ("nan", 7), ("-inf", 8)):
         changes = [("LOSS", OUTPUTS[outputs].format("11.05"))]
@@ -80,17 +76,17 @@ def test_every_form_of_mindspores_loss_is_read_and_each_steps_counts(
 
 @cases
 def test_a_log_that_is_collected_alone_has_its_labels(
-    tmp_path: Path,
-    run: CollectJson,
+    tmp_path,
+    run,
     *,
-    log: str,
-    changes: tuple[tuple[str, str], ...] | None,
-    options: tuple[object, ...] | None,
-    median: float | None,
-    shape: str | None,
-    table: dict[str, Any] | None,
-    codes: list[str],
-) -> None:
+    log,
+    changes,
+    options,
+    median,
+    shape,
+    table,
+    codes,
+):
     path = tmp_path / "program-1234567.out"
     path.write_text(print_log(log, changes or ()))
     (read,) = run(path, *(options or ()))["data"]["tables"]
@@ -101,7 +97,7 @@ def test_a_log_that_is_collected_alone_has_its_labels(
     assert [reason["code"] for reason in row["runs"][0]["reasons"]] == (codes or [])
 
 
-def test_runs_of_two_depths_are_not_repeats(tmp_path: Path, run: CollectJson) -> None:
+def test_runs_of_two_depths_are_not_repeats(tmp_path, run):
     for number, layers in ((1, 12), (2, 24)):
         model = f"model:\n  name: flex_bert\n  model_config:\n    num_hidden_layers: {layers}\n"
         text = print_log("composer", [(r"\A", model)])
@@ -112,7 +108,7 @@ def test_runs_of_two_depths_are_not_repeats(tmp_path: Path, run: CollectJson) ->
 
 
 @pytest.mark.parametrize("shown", ["65.5 Ktokens/s", "65536.0 tokens/s", "65.5 k tokens per sec"])
-def test_a_recipe_without_a_unit_reads_no_other(shown: str, tmp_path: Path) -> None:
+def test_a_recipe_without_a_unit_reads_no_other(shown, tmp_path):
     toml: str = read_constant(__file__, "WITHOUT_UNIT")
     text = "".join(f"step {n}: speed {shown} of epoch 1\n" for n in range(1, 121))
     read, setting = GrammarReader(tmp_path), Setting(nodes=1, gpus_per_node=1, gpus=1)
@@ -123,9 +119,7 @@ def test_a_recipe_without_a_unit_reads_no_other(shown: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("rule", ["rate", "footer"])
 @pytest.mark.parametrize(("last", "expected"), [(128, []), (512, ["config"])])
-def test_a_rule_of_another_record_minds_the_lengths_too(
-    rule: str, last: int, expected: list[str], tmp_path: Path
-) -> None:
+def test_a_rule_of_another_record_minds_the_lengths_too(rule, last, expected, tmp_path):
     lengths = [last if n > 60 else 128 for n in range(1, 121)]
     lines = [f"step {n} of {size} tokens: 50.0 samples/s\n" for n, size in enumerate(lengths, 1)]
     text = "".join([*lines, "total 50.0 samples/s\n"])
@@ -176,15 +170,15 @@ def print_history(history: list[dict[str, Any]], form: str) -> str:
 
 @cases
 def test_every_form_gives_the_same_number_or_a_reason(
-    tmp_path: Path,
+    tmp_path,
     *,
-    records: dict[str, Any],
-    last: int | None,
-    end: dict[str, float] | None,
-    changes: dict[str, int] | None,
-    numbers: dict[str, float] | None,
-    code: str | None,
-) -> None:
+    records,
+    last,
+    end,
+    changes,
+    numbers,
+    code,
+):
     """A closing rate may include another start: then the clock of the whole run confirms it."""
     shape = {"nodes": 1, "gpus_per_node": 2, "gpus": 2, "accumulation": 1, "skip": 20, "iters": 120}
     run: dict[str, Any] = {**shape, "batch_size_per_device": 4, "sequence_length": 128}
@@ -200,7 +194,7 @@ def test_every_form_gives_the_same_number_or_a_reason(
 
 
 @pytest.mark.torch
-def test_a_node_without_gpus_ends_the_run_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_without_gpus_ends_the_run_with_its_name(monkeypatch):
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace())
@@ -258,9 +252,7 @@ def write_runs(root: Path, *texts: str) -> Path:
     return folder
 
 
-def test_a_folder_of_results_gives_the_rate_of_the_whole_run(
-    tmp_path: Path, run: CollectJson
-) -> None:
+def test_a_folder_of_results_gives_the_rate_of_the_whole_run(tmp_path, run):
     """From run_start, compilation and evaluations included: the record has the same rates."""
     document = run(write_runs(tmp_path, *map(format_run, (160.0, 170.0, 165.0))))
     row, (table,) = first_row(document), document["data"]["tables"]
@@ -274,8 +266,8 @@ def test_a_folder_of_results_gives_the_rate_of_the_whole_run(
 
 
 def test_other_benchmarks_and_cut_runs_give_no_number_and_none_is_started(
-    tmp_path: Path, empty_directory: None
-) -> None:
+    tmp_path, empty_directory
+):
     cut = format_run(160.0).rpartition(":::MLLOG")[0]
     for log, words in ((format_run(160.0, "retinanet"), "No recipe reads"), (cut, "run_stop")):
         (tmp_path / words).mkdir()
@@ -314,14 +306,7 @@ def format_log(*, ranks: int = 8, total: int = 768, rank_batch: int = 48, extra:
 
 
 @cases
-def test_packing_is_read_stated_or_asked_for(
-    tmp_path: Path,
-    *,
-    log: dict[str, Any],
-    settings: dict[str, Any] | None,
-    facts: dict[str, Any] | None,
-    says: str | None,
-) -> None:
+def test_packing_is_read_stated_or_asked_for(tmp_path, *, log, settings, facts, says):
     """By both rules: the printed rate and the clock of the run, or the same single reason."""
     setting = KNOWN._replace(**(settings or {})).settled({})[0]
     for rule, number in (("tracked-stats", STATED), ("run-clock", 7680)):
@@ -335,14 +320,14 @@ def test_packing_is_read_stated_or_asked_for(
 
 @cases
 def test_a_platform_counts_nodes_unless_it_names_gpus_and_tells_the_precision(
-    tmp_path: Path,
+    tmp_path,
     *,
-    platform: str,
-    nodes: int | None,
-    lineno: int | None,
-    batch: int | None,
-    precision: str | None,
-) -> None:
+    platform,
+    nodes,
+    lineno,
+    batch,
+    precision,
+):
     log = format_log(rank_batch=batch or 48, total=16 * (batch or 48)).decode()
     log = log.replace("1xNVIDIA DGX H100", platform).replace("1}", f"{lineno or 1}}}")
     shape = Setting(nodes=1, gpus_per_node=8) if nodes == 1 else Setting()
@@ -353,7 +338,7 @@ def test_a_platform_counts_nodes_unless_it_names_gpus_and_tells_the_precision(
 
 
 @pytest.mark.parametrize("lines", [None, 15], ids=["whole", "cut"])
-def test_a_second_run_in_the_log_is_refused(tmp_path: Path, lines: int | None) -> None:
+def test_a_second_run_in_the_log_is_refused(tmp_path, lines):
     first = b"".join(format_log().splitlines(keepends=True)[:lines])
     for rule in ("tracked-stats", "run-clock"):
         reading = Reader("mlperf-bert", tmp_path).read(first + format_log(), rule, KNOWN)
@@ -364,9 +349,7 @@ def test_a_second_run_in_the_log_is_refused(tmp_path: Path, lines: int | None) -
     assert grammar("pytorch").packing == 1
 
 
-def test_collect_asks_for_the_packing_and_takes_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_collect_asks_for_the_packing_and_takes_it(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     path = tmp_path / "result_0.txt"
     path.write_bytes(format_log(ranks=1))
@@ -383,9 +366,7 @@ def test_collect_asks_for_the_packing_and_takes_it(
 @pytest.mark.parametrize(
     ("packing", "throughput"), [(None, None), (1, 5818.18), (2, 11636.36)], ids=str
 )
-def test_a_batch_of_unstated_packing_gives_no_number(
-    tmp_path: Path, packing: int | None, throughput: float | None
-) -> None:
+def test_a_batch_of_unstated_packing_gives_no_number(tmp_path, packing, throughput):
     """The program packs two samples into one sequence, as its lost header says."""
     lines = sample("mlperf-bert-v5").splitlines(keepends=True)
     steps = b"".join(line for line in lines if b'"step_loss": ' in line)
@@ -407,14 +388,14 @@ def collect_runs(folder: Path, *logs: bytes, rule: str = "run-clock") -> dict[st
     return row
 
 
-def test_all_samples_count_though_they_end_within_a_step(tmp_path: Path) -> None:
+def test_all_samples_count_though_they_end_within_a_step(tmp_path):
     for samples in (7680, 7712, 7000):  # whole, overflowed, packed
         log = format_log().replace(b'"value": 7680', b'"value": %d' % samples)
         row = collect_runs(tmp_path / str(samples), log, rule="")
         assert row["median"] == pytest.approx(samples)
 
 
-def test_the_time_of_a_run_begins_at_its_beginning(tmp_path: Path) -> None:
+def test_the_time_of_a_run_begins_at_its_beginning(tmp_path):
     """Runs overlap from run_start on, though the next line that the rule reads is at the end."""
 
     def delay(log: bytes, ms: int) -> bytes:

@@ -1,7 +1,5 @@
 """The script of each recipe's ranks, run with programs that only record their calls."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -35,7 +33,7 @@ LOOPING = [name for name in NAMES if any("loops forever" in text for text in loa
 HOROVOD, PROGRAM = read_constant(__file__, "HOROVOD"), read_constant(__file__, "PROGRAM")
 
 
-def test_a_rank_fails_with_its_program_and_has_no_number_without(name: str, tmp_path: Path) -> None:
+def test_a_rank_fails_with_its_program_and_has_no_number_without(name, tmp_path):
     world, read = World(name, tmp_path), Reader(name, tmp_path).read
     cases = {case.preset.name: case for case in core(load(name))}.values()
     scripts = [world.render(case) for case in cases]
@@ -54,7 +52,7 @@ def test_a_rank_fails_with_its_program_and_has_no_number_without(name: str, tmp_
     assert bare.exit or read(bare.output.encode(), settings=setting(name)).throughput is None
 
 
-def test_rank_0_states_what_the_ranks_were_started_with(name: str, tmp_path: Path) -> None:
+def test_rank_0_states_what_the_ranks_were_started_with(name, tmp_path):
     """Before its program prints anything, as the grammar reads it; not what the request says."""
     world = World(name, tmp_path)
     # Slurm started other nodes and ranks than were requested.
@@ -73,7 +71,7 @@ def test_rank_0_states_what_the_ranks_were_started_with(name: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("recipe", WARMED)
-def test_warm_up_is_never_as_long_as_the_training(recipe: str, tmp_path: Path) -> None:
+def test_warm_up_is_never_as_long_as_the_training(recipe, tmp_path):
     """Adam of NVIDIA's TensorFlow 1 program then divides by zero."""
     world = World(recipe, tmp_path)
     for iters in (120, 10000):
@@ -85,9 +83,7 @@ def test_warm_up_is_never_as_long_as_the_training(recipe: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("recipe", LOOPING)
-def test_a_program_that_would_loop_for_ever_on_one_file_is_not_started(
-    recipe: str, tmp_path: Path
-) -> None:
+def test_a_program_that_would_loop_for_ever_on_one_file_is_not_started(recipe, tmp_path):
     world = World(recipe, tmp_path)
     script = world.render(core(load(recipe))[0])
     for path in (tmp_path / "data").iterdir():
@@ -111,9 +107,7 @@ def run_rank(
 
 
 @cases
-def test_a_rank_takes_a_gpu_among_those_that_it_sees(
-    rank: int, device: int, lists: dict[str, str], hip: str | None, tmp_path: Path
-) -> None:
+def test_a_rank_takes_a_gpu_among_those_that_it_sees(rank, device, lists, hip, tmp_path):
     """`hip`: the list that HIP has to find."""
     environment = run_rank("pytorch", tmp_path, rank, **lists).environment
     assert environment["LOCAL_RANK"] == environment["HPCBERT_DEVICE"] == str(device)
@@ -122,7 +116,7 @@ def test_a_rank_takes_a_gpu_among_those_that_it_sees(
 
 @pytest.mark.parametrize("recipe", PER_GPU)
 @pytest.mark.parametrize("visible", [ALL, "3"], ids=["all of the node's", "its own"])
-def test_every_recipe_s_program_is_told(recipe: str, visible: str, tmp_path: Path) -> None:
+def test_every_recipe_s_program_is_told(recipe, visible, tmp_path):
     is_renumbered, device = visible == "3", "0" if visible == "3" else "3"
     result = run_rank(recipe, tmp_path, 3, CUDA=visible)
     assert {*BY_LOCAL_RANK, *BY_HOROVOD, *UNTOLD, "nccl-tests"} == set(PER_GPU)
@@ -145,9 +139,7 @@ def test_every_recipe_s_program_is_told(recipe: str, visible: str, tmp_path: Pat
 
 @pytest.mark.parametrize("recipe", PER_NODE)
 @pytest.mark.parametrize(("visible", "refused"), [("0", True), (ALL, False)])
-def test_a_process_that_drives_a_node_has_to_see_all_of_it(
-    recipe: str, visible: str, refused: bool, tmp_path: Path
-) -> None:
+def test_a_process_that_drives_a_node_has_to_see_all_of_it(recipe, visible, refused, tmp_path):
     result = run_rank(recipe, tmp_path, 0, "1n8g", CUDA=visible)
     assert (result.refused, "--gpu-bind" in result.output) == (refused, refused)
 
@@ -159,15 +151,13 @@ def test_a_process_that_drives_a_node_has_to_see_all_of_it(
         *((0, ALL, "2n8g", False), (0, "0", "1n1g", False)),
     ],
 )
-def test_rank_0_warns_of_ranks_that_see_one_gpu_each(
-    rank: int, visible: str, shape: str, warned: bool, tmp_path: Path
-) -> None:
+def test_rank_0_warns_of_ranks_that_see_one_gpu_each(rank, visible, shape, warned, tmp_path):
     result = run_rank("pytorch", tmp_path, rank, shape, CUDA=visible)
     assert ("NCCL may have to copy" in result.output) == warned
 
 
 @pytest.mark.parametrize("recipe", ["pytorch", "deepspeed", "mxnet", "oneflow-models"])
-def test_on_cpus_the_rank_on_the_node_is_the_device(recipe: str, tmp_path: Path) -> None:
+def test_on_cpus_the_rank_on_the_node_is_the_device(recipe, tmp_path):
     result = run_rank(recipe, tmp_path, 3, "1n8g", "cpu", CUDA="3")
     local = "HOROVOD_LOCAL_RANK" if recipe == "mxnet" else "LOCAL_RANK"
     assert result.environment[local] == "3"
@@ -176,7 +166,7 @@ def test_on_cpus_the_rank_on_the_node_is_the_device(recipe: str, tmp_path: Path)
 # --- Programs that start a rank's program ---------------------------------------------------------
 
 
-def test_a_horovod_program_is_answered_with_its_own_gpu(tmp_path: Path) -> None:
+def test_a_horovod_program_is_answered_with_its_own_gpu(tmp_path):
     basics = "class HorovodBasics:\n    def local_rank(self):\n        return 3\n"
     program = "import sys, beside\nfrom horovod.common.basics import HorovodBasics\n"
     program += "print(HorovodBasics().local_rank(), beside.value, sys.argv[1:], __name__)\n"
@@ -194,7 +184,7 @@ def test_a_horovod_program_is_answered_with_its_own_gpu(tmp_path: Path) -> None:
     assert result.stdout == "0 7 ['--a'] __main__\n"
 
 
-def test_ranks_of_mxnet_find_each_other_by_the_store_of_rank_0(tmp_path: Path) -> None:
+def test_ranks_of_mxnet_find_each_other_by_the_store_of_rank_0(tmp_path):
     """Without horovodrun and without MPI; the program runs as itself, in its folder."""
     write_file(tmp_path, "lib/horovod/runner/http/http_server.py", HOROVOD)
     folder = write_file(tmp_path, "a program/train.py", PROGRAM).parent

@@ -3,8 +3,6 @@
 `python -m tests.recipes.test_real_logs` prints docs/reference/published-cells.md.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -19,7 +17,7 @@ import tomli
 from hpcbert.logs.scan import Reading, read
 from hpcbert.logs.setting import Setting
 from tests.kit.cases import read_constant
-from tests.kit.cli import CollectJson, only_run, run
+from tests.kit.cli import only_run, run
 from tests.kit.logs import write_file
 from tests.kit.needs import SHARED, Log, index, lacks
 from tests.kit.recipes import HERE, NAMES, grammar, sample
@@ -80,7 +78,7 @@ EXPLAINED = {(cell["log"], cell["published"]): cell for cell in UNEXPLAINED}
 
 
 @pytest.fixture(params=_NAMES)
-def recipe_logs(request: pytest.FixtureRequest, shared: Path) -> list[Log]:
+def recipe_logs(request, shared):
     logs = [log for log in index(shared) if find_recipe(log) == request.param]
     if not logs:
         lacks("logs", "its logs", f"none of {request.param} in the index")
@@ -88,7 +86,7 @@ def recipe_logs(request: pytest.FixtureRequest, shared: Path) -> list[Log]:
     return logs
 
 
-def test_every_rule_reads_every_log_to_a_number_or_a_reason(recipe_logs: list[Log]) -> None:
+def test_every_rule_reads_every_log_to_a_number_or_a_reason(recipe_logs):
     for log in {log._replace(note="") for log in recipe_logs}:
         is_uneven = False
         for rule in grammar(find_recipe(log)).rules:
@@ -104,7 +102,7 @@ def test_every_rule_reads_every_log_to_a_number_or_a_reason(recipe_logs: list[Lo
         assert is_uneven == (log.path.name in UNEVEN), log.name
 
 
-def test_published_values_come_out_or_are_explained(recipe_logs: list[Log]) -> None:
+def test_published_values_come_out_or_are_explained(recipe_logs):
     """By a rule of the recipe, after a warm-up that reports left out, to the end of the log."""
     hits: Counter[tuple[str, int | None]] = Counter()  # what often gave the value is tried first
     for log in [log for log in recipe_logs if log.published]:
@@ -126,7 +124,7 @@ def test_published_values_come_out_or_are_explained(recipe_logs: list[Log]) -> N
 
 
 @pytest.mark.needs("published")
-def test_the_page_of_published_cells_names_what_no_rule_gives_and_why(shared: Path) -> None:
+def test_the_page_of_published_cells_names_what_no_rule_gives_and_why(shared):
     """If not: `python -m tests.recipes.test_real_logs > docs/reference/published-cells.md`."""
     page = HERE.parent.parent / "docs" / "reference" / "published-cells.md"
     assert page.read_text(encoding="utf-8") == format_page(shared)
@@ -143,7 +141,7 @@ def test_the_page_of_published_cells_names_what_no_rule_gives_and_why(shared: Pa
 
 
 @pytest.mark.needs("published")
-def test_a_clock_knows_the_accumulation_or_is_refused_and_the_gpus_too(shared: Path) -> None:
+def test_a_clock_knows_the_accumulation_or_is_refused_and_the_gpus_too(shared):
     """It was taken for 1 where no flag of Horovod states it: 0.07 instead of 145.33."""
     stated = {"v2.2-0abb1f6": True, "v2.0-ee2e639": False}
     logs = [log for log in index(shared) if find_recipe(log) == "ngc-tf1"]
@@ -165,7 +163,7 @@ def test_a_clock_knows_the_accumulation_or_is_refused_and_the_gpus_too(shared: P
                 assert reading.throughput is None, (log.name, rule)
 
 
-def test_what_a_real_log_states_contradicts_another_request(recipe_logs: list[Log]) -> None:
+def test_what_a_real_log_states_contradicts_another_request(recipe_logs):
     """Every fact that its header has, except names of versions and devices; once for each folder."""
     for log in {log.path.parent: log for log in recipe_logs}.values():
         log_grammar = grammar(find_recipe(log))
@@ -184,7 +182,7 @@ def test_what_a_real_log_states_contradicts_another_request(recipe_logs: list[Lo
                 assert reading.throughput is None or str(wrong) in text, (log.name, name, text)
 
 
-def test_mlperfs_printed_rate_is_given_with_a_warning_and_is_too_high(shared: Path) -> None:
+def test_mlperfs_printed_rate_is_given_with_a_warning_and_is_too_high(shared):
     release = shared / "logs" / "mlcommons+training_results_v1.0" / "50619b5"
     result = run(
         "collect", release / "NVIDIA/results/dgxa100_ngc21.05_pytorch", "--fw", "mlperf-bert",
@@ -201,9 +199,7 @@ def test_mlperfs_printed_rate_is_given_with_a_warning_and_is_too_high(shared: Pa
     ("framework", "rule"),
     [("ngc-tf1", "footer"), ("deepspeed", "dlperf-rate"), ("oneflow", "rate")],
 )
-def test_a_rule_with_a_caution_warns_and_others_do_not(
-    framework: str, rule: str, tmp_path: Path
-) -> None:
+def test_a_rule_with_a_caution_warns_and_others_do_not(framework, rule, tmp_path):
     name = f"logs/{framework}/bert/bz32/4n8g/bert_b32_fp32_1.log"
     write_file(tmp_path, name, sample(framework))
     document = run("collect", tmp_path, "--rule", rule, "--json").document
@@ -211,9 +207,7 @@ def test_a_rule_with_a_caution_warns_and_others_do_not(
     assert len(warned) == (framework != "oneflow")
 
 
-def test_the_excerpt_of_an_issue_is_refused_by_its_programs_name(
-    shared: Path, tmp_path: Path, run: CollectJson
-) -> None:
+def test_the_excerpt_of_an_issue_is_refused_by_its_programs_name(shared, tmp_path, run):
     text = (shared / "logs/excerpts/tf2_ngc_bert_perf_lines.txt").read_text()
     document = run(
         write_file(tmp_path, "logs/run_1.log", text), "--fw", "tf2", "--pattern",

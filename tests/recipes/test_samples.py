@@ -4,13 +4,10 @@ Launchers, terminals, full disks, repeated and foreign lines, midnight: a varian
 sample's number, or a reason.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from datetime import datetime, timedelta, timezone
 from functools import cache
-from pathlib import Path
 from statistics import fmean, harmonic_mean, median
 from typing import Any, NamedTuple
 
@@ -209,7 +206,7 @@ def format_stamp(entry: LogEntry, moment: datetime) -> bytes:
     return (written + (mark + digits if fraction else "")).encode()
 
 
-def test_the_sample_gives_what_the_recipe_declares(name: str, tmp_path: Path) -> None:
+def test_the_sample_gives_what_the_recipe_declares(name, tmp_path):
     """A bandwidth is told, and is no throughput; each number is read with its unit."""
     recipe, rules = load(name), grammar(name).rules
     declared = dict(recipe.sample.throughput) if recipe.sample else {}
@@ -234,9 +231,7 @@ def test_the_sample_gives_what_the_recipe_declares(name: str, tmp_path: Path) ->
         assert not wide or rule.side != "both", "every wide tolerance has its side"
 
 
-def test_a_log_that_is_cut_or_printed_twice_gives_no_other_number(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_log_that_is_cut_or_printed_twice_gives_no_other_number(name, tmp_path):
     """Cut at lines' ends, and within the fields of records; twice: by two runs, or by two ranks."""
     base, data = take(name), sample(name)
     ends, lag = [match.end() for match in re.finditer(rb"\n", data)], 3
@@ -255,9 +250,7 @@ def test_a_log_that_is_cut_or_printed_twice_gives_no_other_number(
             check(Reader(name, tmp_path).read(text, rule.name), value)
 
 
-def test_what_launchers_and_terminals_do_to_a_log_gives_no_other_number(
-    name: str, tmp_path: Path
-) -> None:
+def test_what_launchers_and_terminals_do_to_a_log_gives_no_other_number(name, tmp_path):
     """What every cluster does gives the same one: `docker run -t` ends lines as terminals do."""
     base, data, ends = take(name), sample(name), (b"\n", b"\r\n", b"\r\r\n")
     bar = b"Iteration:  61%|######    | 703/1148 [02:05<01:20,  5.53it/s]"
@@ -284,9 +277,7 @@ def test_what_launchers_and_terminals_do_to_a_log_gives_no_other_number(
             assert read_log(text.replace(b"\n", b"\r\n"), rule.name) == plain, rule.name
 
 
-def test_lines_that_are_lost_copied_or_foreign_give_no_other_number(
-    name: str, tmp_path: Path
-) -> None:
+def test_lines_that_are_lost_copied_or_foreign_give_no_other_number(name, tmp_path):
     """A buffer is written twice, whole or torn, with the time of the line before; an evaluation."""
     base, data = take(name), sample(name)
     middle = base.find_line(base.inside[0])[0] if base.inside else len(data) // 2
@@ -305,9 +296,7 @@ def test_lines_that_are_lost_copied_or_foreign_give_no_other_number(
             check(Reader(name, tmp_path).read(text, rule.name), value)
 
 
-def test_numbers_that_are_broken_or_of_another_unit_give_no_other_number(
-    name: str, tmp_path: Path
-) -> None:
+def test_numbers_that_are_broken_or_of_another_unit_give_no_other_number(name, tmp_path):
     base, read_log = take(name), Reader(name, tmp_path).read
     entries = base.inside[:1] or base.entries[:1]
     fields = [(entry, key) for entry in entries for key in ("rate", "seconds", "iteration")]
@@ -337,9 +326,7 @@ def test_numbers_that_are_broken_or_of_another_unit_give_no_other_number(
                 check(read_log(text, rule.name), value, tolerance)
 
 
-def test_a_window_that_is_not_whole_or_a_lost_loss_gives_no_number(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_window_that_is_not_whole_or_a_lost_loss_gives_no_number(name, tmp_path):
     base = take(name)
     short = [base.data[: base.find_line(entry)[1]] for entry in base.inside[:3]]
     lost = [entry for entry in base.inside if entry.record.name != "evaluation"]
@@ -359,9 +346,7 @@ def test_a_window_that_is_not_whole_or_a_lost_loss_gives_no_number(
             assert text not in spoilt or "loss" in reasons
 
 
-def test_an_iteration_that_is_printed_again_counts_as_the_grammar_says(
-    name: str, tmp_path: Path
-) -> None:
+def test_an_iteration_that_is_printed_again_counts_as_the_grammar_says(name, tmp_path):
     """A step whose gradients overflow is printed again under its number, and takes its time."""
     base = take(name)
     for rule, value in list_rules(name):
@@ -385,9 +370,7 @@ def test_an_iteration_that_is_printed_again_counts_as_the_grammar_says(
             assert reading.throughput == pytest.approx(value, rel=_SMALL)
 
 
-def test_midnight_changes_nothing_and_a_clock_that_jumps_gives_no_other_number(
-    name: str, tmp_path: Path
-) -> None:
+def test_midnight_changes_nothing_and_a_clock_that_jumps_gives_no_other_number(name, tmp_path):
     base, read_log = take(name), Reader(name, tmp_path).read
     stamped = [entry for entry in base.inside if entry.get("time")]
     for rule, value in list_rules(name):
@@ -405,7 +388,7 @@ def test_midnight_changes_nothing_and_a_clock_that_jumps_gives_no_other_number(
         assert half.throughput is not None or half.steps is None
 
 
-def test_a_label_that_the_log_contradicts_refuses_it(name: str, tmp_path: Path) -> None:
+def test_a_label_that_the_log_contradicts_refuses_it(name, tmp_path):
     """By any rule, with a reason that names both values; a double is another value."""
     settings, read = setting(name), Reader(name, tmp_path).read
     for rule, _ in list_rules(name):
@@ -427,7 +410,7 @@ def test_a_label_that_the_log_contradicts_refuses_it(name: str, tmp_path: Path) 
                 assert shown & {*re.findall(r"[\w.-]+", detail)}, detail
 
 
-def test_the_first_line_of_a_job_alone_refuses_a_wrong_label(name: str, tmp_path: Path) -> None:
+def test_the_first_line_of_a_job_alone_refuses_a_wrong_label(name, tmp_path):
     """Of programs that print none of it, labels are right or refused all the same."""
     if not list_rules(name):
         not_applicable(f"{name} has no throughput")
@@ -445,7 +428,7 @@ def test_the_first_line_of_a_job_alone_refuses_a_wrong_label(name: str, tmp_path
         assert other.decode() in str(reading.reasons[0])
 
 
-def test_a_closing_line_that_disagrees_is_a_contradiction(name: str, tmp_path: Path) -> None:
+def test_a_closing_line_that_disagrees_is_a_contradiction(name, tmp_path):
     closing = [rule for rule, _ in list_rules(name) if rule.kind == "footer" and rule.cross_check]
     steps = [rule for rule, _ in list_rules(name) if rule.kind != "footer"]
     if not closing or not steps:
@@ -467,8 +450,8 @@ def test_a_closing_line_that_disagrees_is_a_contradiction(name: str, tmp_path: P
     ("factor", "agrees"), [(1.0, True), (1.4, True), (1 / 1.4, False), (0.8, False)]
 )
 def test_deepspeed_s_rate_which_leaves_loading_out_is_never_below_its_clock(
-    factor: float, *, agrees: bool, tmp_path: Path
-) -> None:
+    factor, *, agrees, tmp_path
+):
     """A clock 44 % above the rate gave 7,063.68 samples/s where 4,913.86 were right."""
     data = re.sub(
         rb"SamplesPerSec=([\d.]+)",

@@ -1,13 +1,10 @@
 """Every recipe folder: it parses, all that it says it can do renders, and the result is clean shell."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
@@ -31,7 +28,7 @@ def render_at_some_precision(case: Case, name: str, renders: Callable[[Case], Sc
     raise AssertionError(case)
 
 
-def test_a_folder_holds_facts_a_script_and_a_sample_and_no_program(name: str) -> None:
+def test_a_folder_holds_facts_a_script_and_a_sample_and_no_program(name):
     recipe, folder, page = (
         load(name),
         TEMPLATES / name,
@@ -68,7 +65,7 @@ def test_a_folder_holds_facts_a_script_and_a_sample_and_no_program(name: str) ->
         assert re.fullmatch(r"[a-z][a-z0-9_-]*|", word), "files and flags carry the name"
 
 
-def test_each_line_of_a_recipe_s_page_works_as_typed(name: str, empty_directory: None) -> None:
+def test_each_line_of_a_recipe_s_page_works_as_typed(name, empty_directory):
     """A submission is not started: `--dry-run` plans and renders it."""
     text = (TEMPLATES / name / "README.md").read_text()
     lines = re.findall(r"^    hpcbert ((?:submit|render) .*)$", text, re.MULTILINE)
@@ -79,7 +76,7 @@ def test_each_line_of_a_recipe_s_page_works_as_typed(name: str, empty_directory:
         assert result.returncode == 0, result.output
 
 
-def test_each_switch_is_honoured_both_ways_or_refused(name: str) -> None:
+def test_each_switch_is_honoured_both_ways_or_refused(name):
     """Of XLA under every protocol, and of the recipe's own switches; a protocol has the default."""
 
     def render_or_refuse(case: Case) -> str:
@@ -111,19 +108,19 @@ def test_each_switch_is_honoured_both_ways_or_refused(name: str) -> None:
 
 @cases
 def test_settings_reach_the_program_or_are_refused(
-    tmp_path: Path,
+    tmp_path,
     *,
-    recipe: str,
-    shape: str | None,
-    request_: dict[str, object] | None,
-    cell: tuple[object, ...] | None,
-    settings: dict[str, str] | None,
-    says: tuple[str, ...] | None,
-    refused: str | None,
-) -> None:
+    recipe,
+    shape,
+    request_,
+    cell,
+    settings,
+    says,
+    refused,
+):
     """What a program can't do is refused before a job waits for its start."""
-    cells = (RequestCell(Shape.parse(shape or "1n1g"), *(cell or ())),)  # type: ignore[arg-type]
-    request = Request(cells[0].shape, cells, settings=settings or {}, **(request_ or {}))  # type: ignore[arg-type]
+    cells = (RequestCell(Shape.parse(shape or "1n1g"), *(cell or ())),)
+    request = Request(cells[0].shape, cells, settings=settings or {}, **(request_ or {}))
 
     def draft() -> str:
         site, options = drafts.reference(tmp_path), {"dry": True}
@@ -140,7 +137,7 @@ def test_settings_reach_the_program_or_are_refused(
 
 
 @pytest.mark.parametrize("recipe", ["pytorch", "hf-trainer", "composer"])
-def test_a_compiler_that_cannot_link_is_refused_before_a_job_starts(recipe: str) -> None:
+def test_a_compiler_that_cannot_link_is_refused_before_a_job_starts(recipe):
     """PyTorch's compiler for CPUs does not quote the paths of its libraries."""
     case = Case(Shape(1, 1), *presets(load(recipe).for_device("cpu"))[0], xla=True, device="cpu")
     assert "--compile" in render(recipe, case, python="/a/bin/python").rank
@@ -149,7 +146,7 @@ def test_a_compiler_that_cannot_link_is_refused_before_a_job_starts(recipe: str)
 
 
 @pytest.mark.needs("shellcheck")
-def test_scripts_are_clean_for_shellcheck(name: str, tmp_path: Path) -> None:
+def test_scripts_are_clean_for_shellcheck(name, tmp_path):
     recipe, texts = load(name), {}
     for runtime, case in zip(
         RUNTIMES, [core(recipe)[place] for place in (0, -1, 1, -2)], strict=True
@@ -174,7 +171,7 @@ def test_scripts_are_clean_for_shellcheck(name: str, tmp_path: Path) -> None:
 # --- The table of sbatch/README.md names all that a script assigns --------------------------------
 
 
-def test_the_table_names_every_line_of_a_script(tmp_path: Path) -> None:
+def test_the_table_names_every_line_of_a_script(tmp_path):
     def list_top_level(text: str) -> set[str]:
         """Return the names that a script assigns and calls before and after its functions."""
         head, _, functions = text.partition("\ntrain() {")

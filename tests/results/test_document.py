@@ -1,11 +1,8 @@
 """Results written down are read back as they were, and nothing that was changed is believed."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -85,7 +82,7 @@ results = draw(
 @pytest.mark.slow
 @settings(max_examples=40)
 @given(results)
-def test_results_and_what_collect_writes_are_read_back_as_they_were(results: ResultSet) -> None:
+def test_results_and_what_collect_writes_are_read_back_as_they_were(results):
     assert parse_results(render_results(results), file="x.json") == results
     provenance = results.made or MADE
     data = tables_data(results.tables, provenance)
@@ -109,9 +106,7 @@ def read_refusal(document: object) -> str:
 
 
 @cases
-def test_damage_is_named_with_its_place(
-    place: str, message: str, value: object, missing: bool | None
-) -> None:
+def test_damage_is_named_with_its_place(place, message, value, missing):
     document = make_document()
     *path, last = (int(word) if word.isdecimal() else word for word in place.split("."))
     part = document
@@ -124,7 +119,7 @@ def test_damage_is_named_with_its_place(
     assert message in read_refusal(document)
 
 
-def test_what_is_not_finite_or_no_document_of_results_is_refused() -> None:
+def test_what_is_not_finite_or_no_document_of_results_is_refused():
     for key in ("median", "mean", "cv", "speedup"):
         for value in (math.nan, math.inf, -math.inf):
             document = make_document()
@@ -135,7 +130,7 @@ def test_what_is_not_finite_or_no_document_of_results_is_refused() -> None:
         assert read_refusal(text)
 
 
-def test_what_is_there_twice_or_is_of_another_command_is_named() -> None:
+def test_what_is_there_twice_or_is_of_another_command_is_named():
     document = make_document()
     document["tables"] *= 2
     assert "1n1g is in tables[1] and in tables[2]" in read_refusal(document)
@@ -146,7 +141,7 @@ def test_what_is_there_twice_or_is_of_another_command_is_named() -> None:
     assert "version 2; this hpcbert reads 1" in read_refusal(later)
 
 
-def test_a_file_that_is_something_else(tmp_path: Path) -> None:
+def test_a_file_that_is_something_else(tmp_path):
     path = tmp_path / "results.json"
     for content, message in (
         (None, "No such file"), (b"\xff\xfe{\x00", "not UTF-8"), (b"", "not valid JSON"),
@@ -161,7 +156,7 @@ def test_a_file_that_is_something_else(tmp_path: Path) -> None:
     assert read_results(path).made == MADE
 
 
-def test_keys_of_later_versions_are_ignored_and_whole_numbers_are_numbers() -> None:
+def test_keys_of_later_versions_are_ignored_and_whole_numbers_are_numbers():
     document = make_document()
     plain = parse_results(json.dumps(document), file="r.json")
     row = document["tables"][0]["rows"][1]

@@ -1,9 +1,6 @@
 """Why the efficiency is what it is: each sentence by its numbers, and what is missing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +10,7 @@ from hpcbert.logs.input_wait import read_wait_share
 from hpcbert.model import Metrics, Reason, RepeatCount, Row, Run, Shape, SpeedupTable
 from hpcbert.results.explain import Observation, count_parameters, explain
 from hpcbert.results.metrics import ModelSize, find_model
-from tests.kit.campaigns import Build, collect_campaigns, report_states
+from tests.kit.campaigns import collect_campaigns, report_states
 from tests.kit.cases import cases
 from tests.kit.cli import run
 from tests.kit.paths import TEMPLATES
@@ -46,13 +43,11 @@ def explain_rows(*rows: Row, **changes: Any) -> dict[str, list[Observation]]:
 
 
 @cases
-def test_the_command_for_a_missing_run_measures_the_same_point(
-    changes: dict[str, Any], words: str
-) -> None:
+def test_the_command_for_a_missing_run_measures_the_same_point(changes, words):
     assert words in explain_rows(make_row("1n1g", 1.0), **changes)["nodes"][0].text
 
 
-def test_what_is_lost_inside_and_between_nodes() -> None:
+def test_what_is_lost_inside_and_between_nodes():
     speeds = {"1n1g": 100.0, "1n8g": 720.0, "2n8g": 1296.0, "4n8g": 2304.0}
     observations = explain_rows(*(make_row(shape, speed) for shape, speed in speeds.items()))
     (inside,), between = observations["node"], observations["nodes"]
@@ -65,9 +60,7 @@ def test_what_is_lost_inside_and_between_nodes() -> None:
 
 
 @cases
-def test_what_is_missing_is_a_run_to_make(
-    shapes: tuple[str, ...], about: str, command: str
-) -> None:
+def test_what_is_missing_is_a_run_to_make(shapes, about, command):
     observations = explain_rows(*(make_row(shape, 100.0) for shape in shapes))
     (missing,) = [observation for observation in observations[about] if observation.missing]
     assert command in f"{missing.text} "
@@ -75,7 +68,7 @@ def test_what_is_missing_is_a_run_to_make(
 
 
 @cases
-def test_all_reduce_alone_against_what_a_step_lost(speed: float, words: str) -> None:
+def test_all_reduce_alone_against_what_a_step_lost(speed, words):
     """An accumulated step reduces once in so many."""
     rows = make_row("1n8g", 400.0), make_row("2n8g", speed)
     (entry,) = explain_rows(*rows, bandwidths={"2n8g": 10.0})["all-reduce"]
@@ -89,7 +82,7 @@ def test_all_reduce_alone_against_what_a_step_lost(speed: float, words: str) -> 
     assert four.numbers["alone_seconds"] == entry.numbers["alone_seconds"]
 
 
-def test_the_node_without_which_the_median_rises() -> None:
+def test_the_node_without_which_the_median_rises():
     runs = make_runs(
         (90.0, "n1 n7"), (100.0, "n1 n2"), (101.0, "n3 n4"), (91.0, "n2 n7"), (89.0, "n3 n7"),
         (None, "n1 n5"),
@@ -110,7 +103,7 @@ def test_the_node_without_which_the_median_rises() -> None:
     assert explain_rows(make_row("1n8g", 75.0, *runs))["slow-node"][0].text.isprintable()
 
 
-def test_uneven_steps_and_waits() -> None:
+def test_uneven_steps_and_waits():
     uneven = Metrics(step_seconds=0.1, step_seconds_p95=0.15)
     observations = explain_rows(
         make_row("1n8g", 400.0, metrics=uneven), waits={"1n8g": [0.2, 0.1, 0.4]}
@@ -121,7 +114,7 @@ def test_uneven_steps_and_waits() -> None:
     assert "steps" not in explain_rows(make_row("1n8g", 400.0, metrics=even))
 
 
-def test_waits_of_the_reference_and_of_paddle(tmp_path: Path) -> None:
+def test_waits_of_the_reference_and_of_paddle(tmp_path):
     log = tmp_path / "x.log"
     text = (
         'step 1\nhpcbert-result {"iters": 120, "skip": 20, "samples_per_second": 9.0, '
@@ -140,9 +133,7 @@ def test_waits_of_the_reference_and_of_paddle(tmp_path: Path) -> None:
     assert sample == pytest.approx(0.00007 / 0.1201, rel=0.5)
 
 
-def test_bandwidth_is_what_nccl_tests_runs_say_and_weights_are_those_of_the_published_models() -> (
-    None
-):
+def test_bandwidth_is_what_nccl_tests_runs_say_and_weights_are_those_of_the_published_models():
     """BERT-Base has 110 million, BERT-Large 340 (Devlin et al. 2018, section 3, without heads)."""
     for name, count in (("bert-base", 110_106_428), ("bert-large", 336_226_108)):
         assert count_parameters(find_model(name) or ModelSize(0, 0, 0)) == count
@@ -152,7 +143,7 @@ def test_bandwidth_is_what_nccl_tests_runs_say_and_weights_are_those_of_the_publ
     assert read_bandwidths([table]) == {Shape(2, 8): 11.5}
 
 
-def test_the_command(build: Build, empty_directory: None, tmp_path: Path) -> None:
+def test_the_command(build, empty_directory, tmp_path):
     built = build("1n1g", "1n4g", repeats=3)
     built.finish()
     collect_campaigns(built.directory, states=report_states())

@@ -1,11 +1,8 @@
-from __future__ import annotations
-
 import csv
 import io
 import json
 import math
 import sys
-from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import click
@@ -15,12 +12,11 @@ from hpcbert import __version__
 from hpcbert.cli.output import Result
 from hpcbert.cli.tables import list_shortfalls
 from hpcbert.errors import UsageError
-from hpcbert.model import Group, Note, Provenance, SpeedupTable
+from hpcbert.model import Group, Note, Provenance
 from hpcbert.results import formats, frame
 from hpcbert.results.formats import FORMATS, format_of_suffix, render_csv, render_markdown
 from hpcbert.results.reduce import tabulate
 from hpcbert.results.wording import describe_flags
-from tests.kit.campaigns import Build
 from tests.kit.cases import cases, read_constant
 from tests.kit.cli import run
 from tests.kit.logs import log, write_file
@@ -32,13 +28,13 @@ REASON = "loss: the loss is nan at iteration 7"
 
 
 @pytest.fixture
-def tables() -> tuple[SpeedupTable, ...]:
+def tables():
     rates = {"1n1g": (140.1987654, 140.2, None), "4n8g": (4321.5, 4322.5, 4600.25)}
     return tabulate([make_point(shape, numbers) for shape, numbers in rates.items()])
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_every_form_holds_every_median(name: str, tables: tuple[SpeedupTable, ...]) -> None:
+def test_every_form_holds_every_median(name, tables):
     rendered = FORMATS[name].write(tables, MADE, 0)
     numbers = ("140.2", "4322.5", "4600.25")[: 2 + (name == "csv-runs")]
     assert all(number in rendered.replace(",", "") for number in numbers)
@@ -54,7 +50,7 @@ def test_every_form_holds_every_median(name: str, tables: tuple[SpeedupTable, ..
     assert name not in {"text", "markdown", "json"} or UNEVEN in rendered.replace("\\", "")
 
 
-def test_the_text_is_aligned_and_says_why(tables: tuple[SpeedupTable, ...]) -> None:
+def test_the_text_is_aligned_and_says_why(tables):
     text = click.unstyle(formats.render_text(tables, MADE))
     assert text == read_constant(__file__, "TEXT").rstrip()
     plain = click.unstyle(formats.render_text(tabulate([make_point("1n8g", [None])]), MADE))
@@ -63,9 +59,7 @@ def test_the_text_is_aligned_and_says_why(tables: tuple[SpeedupTable, ...]) -> N
     assert plain.splitlines()[4].split() == cells
 
 
-def test_markdown_begins_with_dlperfs_columns_and_shows_text_as_it_is(
-    tables: tuple[SpeedupTable, ...],
-) -> None:
+def test_markdown_begins_with_dlperfs_columns_and_shows_text_as_it_is(tables):
     lines = render_markdown(tables, MADE).splitlines()
     assert lines[4].startswith("| node_num | gpu_num | samples/s | speedup |")
     assert lines[7].startswith("| 4 | 32 | 4322.50 | 30.83 |")
@@ -77,7 +71,7 @@ def test_markdown_begins_with_dlperfs_columns_and_shows_text_as_it_is(
     assert all(line.count(" | ") in (0, 9) for line in rendered.splitlines())
 
 
-def test_csv_has_one_line_a_point_and_no_formula(tables: tuple[SpeedupTable, ...]) -> None:
+def test_csv_has_one_line_a_point_and_no_formula(tables):
     first, second = csv.DictReader(io.StringIO(render_csv(tables, MADE)))
     assert (first["gpus"], second["gpus"]) == ("1", "32")
     assert float(first["median"]) == (140.1987654 + 140.2) / 2
@@ -91,9 +85,7 @@ def test_csv_has_one_line_a_point_and_no_formula(tables: tuple[SpeedupTable, ...
         assert all(cell[0] in "'1c" for cell in (line[0], line[5]))
 
 
-def test_dlperfs_document_has_its_shape_and_rounding_and_is_never_nan(
-    tables: tuple[SpeedupTable, ...],
-) -> None:
+def test_dlperfs_document_has_its_shape_and_rounding_and_is_never_nan(tables):
     assert json.loads(formats.render_dlperf(tables, MADE)) == read_constant(__file__, "DLPERF")
     alone = tabulate([make_point("1n1g", [None]), make_point("1n8g", [10.0])])
     data = json.loads(formats.render_dlperf(alone, MADE))
@@ -105,7 +97,7 @@ def test_dlperfs_document_has_its_shape_and_rounding_and_is_never_nan(
         formats.render_dlperf(two, MADE)
 
 
-def test_marked_repeats_with_the_same_flags_are_together_and_numbers_follow_their_flag() -> None:
+def test_marked_repeats_with_the_same_flags_are_together_and_numbers_follow_their_flag():
     flags = {1: ("short-window",), 2: ("outlier", "uneven", "short-window"), 3: ("short-window",)}
     notes = {2: (Note("uneven", "see 3 to 8"),)}
     runs = tuple(make_run(n, 10.0 * n, flags=flags[n], notes=notes.get(n, ())) for n in flags)
@@ -116,7 +108,7 @@ def test_marked_repeats_with_the_same_flags_are_together_and_numbers_follow_thei
     )
 
 
-def test_tables_become_data_frames() -> None:
+def test_tables_become_data_frames():
     tables = tabulate([make_point("1n1g", [140.5, None]), make_point("1n8g", [None])])
     rows, runs = frame.rows_frame(tables), frame.runs_frame(tables)
     assert rows["gpus"].tolist() == [1, 8]
@@ -130,7 +122,7 @@ def test_tables_become_data_frames() -> None:
     assert "throughput" in frame.runs_frame(()).columns
 
 
-def test_a_perflog_has_a_line_for_each_point_and_a_report_for_each_repeat() -> None:
+def test_a_perflog_has_a_line_for_each_point_and_a_report_for_each_repeat():
     rates = {"1n1g": (140.5, 140.25), "4n8g": (4321.5, None), "8n8g": (None, None)}
     mixed = tabulate([make_point(shape, numbers) for shape, numbers in rates.items()])
     lines = formats.render_perflog(mixed, MADE).splitlines()
@@ -154,8 +146,8 @@ def test_a_perflog_has_a_line_for_each_point_and_a_report_for_each_repeat() -> N
 
 @cases
 def test_what_still_runs_is_not_invalid_and_junit_passes_only_valid_points(
-    codes: tuple[str, ...], asked: int, outcome: str, exit_code: int
-) -> None:
+    codes, asked, outcome, exit_code
+):
     runs = tuple(
         make_run(n, None if code else 100.0, code, log='a<b & "c"\x1b')
         for n, code in enumerate(codes, 1)
@@ -177,9 +169,7 @@ def test_what_still_runs_is_not_invalid_and_junit_passes_only_valid_points(
     assert (suite.get("tests"), suite.get("errors")) == ("1", "1")
 
 
-def test_collect_writes_a_form_by_the_end_of_a_name_and_junit_next_to_any(
-    build: Build, tmp_path: Path
-) -> None:
+def test_collect_writes_a_form_by_the_end_of_a_name_and_junit_next_to_any(build, tmp_path):
     for ending, name in ((".CSV", "csv"), (".md", "markdown"), (".json", "json"), (".pdf", "")):
         assert format_of_suffix(ending) == name
     campaign = build("1n1g", "1n2g", repeats=2, scheduler="local")
@@ -195,7 +185,7 @@ def test_collect_writes_a_form_by_the_end_of_a_name_and_junit_next_to_any(
 
 
 @pytest.fixture
-def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def logs(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["/bin/hpcbert", "collect", "my logs", "--token=abc123"])
     for shape, rates in (("1n1g", (100.0, 100.5, 99.5, 90.0)), ("1n2g", (180.0,))):
         for repeat, rate in enumerate(rates, 1):
@@ -207,7 +197,7 @@ def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     "form", ["text", "wide", "markdown", "csv", "csv-runs", "json", "dlperf-json"]
 )
-def test_every_form_says_its_window_its_rule_and_how_it_was_made(logs: Path, form: str) -> None:
+def test_every_form_says_its_window_its_rule_and_how_it_was_made(logs, form):
     result = run("collect", logs, "--format", form, "--skip", "40")
     output = (result.stdout if form != "dlperf-json" else result.stderr).replace("\\", "")
     for part in ("clock", "iterations 41 to 120", __version__, "T", "hpcbert collect 'my logs'"):
@@ -215,7 +205,7 @@ def test_every_form_says_its_window_its_rule_and_how_it_was_made(logs: Path, for
     assert "abc123" not in result.output
 
 
-def test_markdown_explains_flags_and_a_range_is_of_several_runs(logs: Path) -> None:
+def test_markdown_explains_flags_and_a_range_is_of_several_runs(logs):
     text = run("collect", logs, "--format", "markdown").stdout.replace("\\", "")
     assert "min and max are the slowest and the fastest" in text
     assert "* outlier: one run is further from the median" in text

@@ -1,7 +1,5 @@
 """What docs/explanation/comparing.md promises of intervals and verdicts, held by simulation."""
 
-from __future__ import annotations
-
 import math
 import random
 import re
@@ -49,9 +47,7 @@ def add_tolerance(rate: float) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("counts", [(5, 5), (4, 7)], ids=str)
 @pytest.mark.parametrize("base", DISTRIBUTIONS)
-def test_halves_of_one_set_are_quiet_and_the_interval_holds_the_ratio_of_two(
-    base: str, counts: tuple[int, int]
-) -> None:
+def test_halves_of_one_set_are_quiet_and_the_interval_holds_the_ratio_of_two(base, counts):
     """However differently the two scatter; the second is a third faster."""
     at = random.Random(f"20261122 {base} {counts}")
     alarms = 0
@@ -69,7 +65,7 @@ def test_halves_of_one_set_are_quiet_and_the_interval_holds_the_ratio_of_two(
         assert 1 - covered / PAIRS <= add_tolerance(1 - least_covered)
 
 
-def test_five_runs_carry_the_confidence_fewer_decide_nothing_and_more_would_tell_more() -> None:
+def test_five_runs_carry_the_confidence_fewer_decide_nothing_and_more_would_tell_more():
     for counts in ((1, 1), (2, 2), (3, 3), (2, 5), (1, 9)):
         base, new = ([float(n + 1) for n in range(count)] for count in counts)
         ratio = median_ratio(base, [rate + 1e6 for rate in new])
@@ -88,7 +84,7 @@ def test_five_runs_carry_the_confidence_fewer_decide_nothing_and_more_would_tell
 
 
 @pytest.mark.parametrize("counts", [(2, 3), (4, 4), (5, 3), (9, 4)], ids=str)
-def test_the_chance_of_a_false_alarm_is_counted(counts: tuple[int, int]) -> None:
+def test_the_chance_of_a_false_alarm_is_counted(counts):
     """By all orders in which the runs of one distribution can come."""
     places = range(sum(counts))
     alarms = []
@@ -107,7 +103,7 @@ def read_table(heading: str) -> list[list[str]]:
     return [[cell.strip(" %") for cell in row.strip("|").split("|")] for row in rows]
 
 
-def test_the_page_has_the_chances() -> None:
+def test_the_page_has_the_chances():
     for count, limits, share, alarm in read_table("| runs, of both"):
         n = int(count)
         rank = limit_rank(n)
@@ -117,7 +113,7 @@ def test_the_page_has_the_chances() -> None:
         assert float(alarm) == pytest.approx(100 * false_alarm_chance(n, n), abs=0.0051)
 
 
-def test_the_page_has_the_rates() -> None:
+def test_the_page_has_the_rates():
     gates = {row[0]: row[1:] for row in read_table("| runs scatter by | fails")}
     for name, *written in read_table("| runs scatter by | false alarm"):
         at = random.Random(f"20261122 {name}")
@@ -144,9 +140,7 @@ speeds = st.lists(st.floats(1, 1e6), min_size=1, max_size=12)
 
 
 @given(speeds, speeds, st.floats(0.01, 100))
-def test_an_interval_holds_its_ratio_and_knows_no_unit(
-    base: list[float], new: list[float], unit: float
-) -> None:
+def test_an_interval_holds_its_ratio_and_knows_no_unit(base, new, unit):
     ratio = median_ratio(base, new)
     assert ratio.low <= ratio.value * (1 + 1e-12)
     assert ratio.value <= ratio.high * (1 + 1e-12)

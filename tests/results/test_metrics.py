@@ -1,14 +1,12 @@
 """How good a number is: formulas held against the reference program, unknowns said, power sampled."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
@@ -19,7 +17,7 @@ from hpcbert.results import metrics as formulas
 from hpcbert.results.document import ResultSet
 from hpcbert.results.reduce import tabulate
 from tests.kit import cli
-from tests.kit.campaigns import Build, collect_campaigns, report_states
+from tests.kit.campaigns import collect_campaigns, report_states
 from tests.kit.cases import cases, read_constant
 from tests.kit.paths import REPOSITORY
 from tests.kit.waiting import until
@@ -48,7 +46,7 @@ def compute(point: Measured, rate: float = 80.0) -> Metrics:
 
 
 @pytest.mark.slow
-def test_the_formula_is_that_of_the_reference_program() -> None:
+def test_the_formula_is_that_of_the_reference_program():
     pytest.importorskip("torch")
     from hpcbert.workloads import bert_model, bert_settings
 
@@ -63,7 +61,7 @@ def test_the_formula_is_that_of_the_reference_program() -> None:
             assert formulas.model_flops(model, length) == bert_model.model_flops(settings, 1, work)
 
 
-def test_the_page_has_the_figures_and_a_sum_by_hand() -> None:
+def test_the_page_has_the_figures_and_a_sum_by_hand():
     text = (REPOSITORY / "docs/explanation/metrics.md").read_text()
     figures = re.findall(r"\| (bert-\w+) \| ([\d.,]+) GFLOP \| ([\d.,]+) GFLOP \|", text)
     assert figures
@@ -81,7 +79,7 @@ def test_the_page_has_the_figures_and_a_sum_by_hand() -> None:
     assert formulas.model_flops(formulas.ModelSize(1, 4, 8, 10), 2, 1) == expected
 
 
-def test_metrics_of_a_point() -> None:
+def test_metrics_of_a_point():
     steps = Steps((10, 20, 30, 40), (9.0, 9.0, 0.16, 0.2), 20, 40)
     runs = tuple(
         replace(run, sampled=Sampled(1000.0 + run.repeat, 30_000.0, 4, 12.0, 12))
@@ -112,10 +110,7 @@ def test_metrics_of_a_point() -> None:
 
 
 @cases
-def test_what_is_unknown_is_said(
-    *, facts: dict[str, tuple[str, ...]] | None, model: str | None, device: Literal["cpu"] | None,
-    sampled: int | None, names: tuple[str, ...], reason: str,
-) -> None:  # fmt: skip
+def test_what_is_unknown_is_said(*, facts, model, device, sampled, names, reason):
     power = Sampled(9.0, 30_000.0, sampled, 12.0, 12) if sampled else None
     point = make_point(sampled=power)
     group = replace(GROUP, model=model or "bert-base", device=device or "gpu")
@@ -129,9 +124,7 @@ def test_what_is_unknown_is_said(
 
 
 @cases
-def test_operations_are_those_of_the_sizes_that_the_run_states(
-    facts: dict[str, Any], flops: float
-) -> None:
+def test_operations_are_those_of_the_sizes_that_the_run_states(facts, flops):
     metrics = compute(make_point(facts=make_facts(**facts)))
     tokens = 512 / facts.get("packing", 1)
     assert metrics.model_flops_per_sample == pytest.approx(flops)
@@ -142,7 +135,7 @@ def test_operations_are_those_of_the_sizes_that_the_run_states(
     assert 0.25 < (metrics.mfu or 0) / (metrics.mfu_padded or 0) < 0.51
 
 
-def test_a_model_that_the_log_describes_needs_no_name_and_its_own_sum_is_its_work() -> None:
+def test_a_model_that_the_log_describes_needs_no_name_and_its_own_sum_is_its_work():
     """DLPerf's paths say only `bert`. Samples differ in length, so squares are more than their mean's."""
     half = {"sequence_length": 512, "real_token_share": 0.5}
     for model in ("bert", "resnet50"):
@@ -160,9 +153,7 @@ def test_a_model_that_the_log_describes_needs_no_name_and_its_own_sum_is_its_wor
 
 
 @cases
-def test_an_mfu_above_the_peak_is_no_number(
-    share: float | None, rate: float, mfu: bool, padded: bool, flags: tuple[str, ...]
-) -> None:
+def test_an_mfu_above_the_peak_is_no_number(share, rate, mfu, padded, flags):
     """At a rate of 1, all four GPUs are at their peak, padding included."""
     facts = make_facts(sequence_length=512, **({"real_token_share": share} if share else {}))
     peak = 4 * 312e12 / formulas.model_flops(BASE, 512)
@@ -194,7 +185,7 @@ def collect_row(folder: Path, *logs: dict[str, Any]) -> dict[str, Any]:
     return cli.first_row(result.document)
 
 
-def test_collect_shows_what_the_reference_states_of_itself(tmp_path: Path) -> None:
+def test_collect_shows_what_the_reference_states_of_itself(tmp_path):
     """Its own words, tokens and operations, on a GPU; `bert` of the path is no model."""
     stated = {"vocab": 8192, "real_token_share": 0.5, "model_flops_per_sample": 2e8}
     row = collect_row(tmp_path, stated)
@@ -212,9 +203,7 @@ def test_collect_shows_what_the_reference_states_of_itself(tmp_path: Path) -> No
         assert title in cli.run("collect", tmp_path / "pytorch", *words).stdout
 
 
-def test_runs_with_other_real_tokens_are_repeats_and_with_another_vocabulary_are_not(
-    tmp_path: Path,
-) -> None:
+def test_runs_with_other_real_tokens_are_repeats_and_with_another_vocabulary_are_not(tmp_path):
     row = collect_row(tmp_path, {}, {"real_token_share": 0.9, "model_flops_per_sample": 7e8})
     assert row["repeats"]["ok"] == 2
     assert row["facts"]["real_token_share"] == ["0.9", "0.94701171875"]
@@ -223,13 +212,13 @@ def test_runs_with_other_real_tokens_are_repeats_and_with_another_vocabulary_are
 
 
 @cases
-def test_peaks_by_the_whole_name(gpu: str, precision: str, peak: float | None) -> None:
+def test_peaks_by_the_whole_name(gpu, precision, peak):
     assert formulas.find_peak(gpu, precision) == (
         None if peak is None else pytest.approx(peak * 1e12)
     )
 
 
-def test_every_gpu_of_the_record_has_a_peak_and_every_peak_a_source() -> None:
+def test_every_gpu_of_the_record_has_a_peak_and_every_peak_a_source():
     sources = map(record.load_source, record.source_names())
     tables = [(source, table) for source in sources for table in source.tables]
     gpus = {source.facts_of(table).get("GPU", A100) for source, table in tables}
@@ -284,7 +273,7 @@ def sample_node(folder: Path, text: str, gpus: int, **options: Any) -> PowerSamp
     return parse_samples(add_samples(run_sampler(folder, text, gpus, **options)))
 
 
-def test_the_window_is_where_most_is_drawn(tmp_path: Path) -> None:
+def test_the_window_is_where_most_is_drawn(tmp_path):
     text = render_nvidia_smi((20, [50.0, 60.0]), (30, [300.0, 310.0]), (10, [70.0, 60.0]))
     for gpus, watts in ((2, 610.0), (1, 310.0)):
         samples = sample_node(tmp_path, text, gpus)
@@ -301,7 +290,7 @@ def test_the_window_is_where_most_is_drawn(tmp_path: Path) -> None:
     assert [row[0] for row in samples.rows] == pytest.approx([float(at) for at in range(60)])
 
 
-def test_what_was_not_looked_at_long_enough(tmp_path: Path) -> None:
+def test_what_was_not_looked_at_long_enough(tmp_path):
     long = render_nvidia_smi((90, [1.0]))
     texts = [render_nvidia_smi((4, [1.0])), render_nvidia_smi((20, [1.0]))]
     texts += [long.replace("1.00", number) for number in ("[N/A]", "nan", "1e9")]
@@ -311,7 +300,7 @@ def test_what_was_not_looked_at_long_enough(tmp_path: Path) -> None:
         assert samples is None or find_window(samples, 25.0) is None
 
 
-def test_rocm_smi_is_understood(tmp_path: Path) -> None:
+def test_rocm_smi_is_understood(tmp_path):
     table = read_constant(__file__, "ROCM_SMI")
     text = "".join(f"17637176{at:02d}.123456\n{table}" for at in range(30))
     newer = text.replace("Average Graphics Package", "Current Socket Graphics Package")
@@ -322,7 +311,7 @@ def test_rocm_smi_is_understood(tmp_path: Path) -> None:
         assert (window.watts, window.memory_mib) == (400.0, 2048.0)
 
 
-def test_all_nodes_or_none(tmp_path: Path) -> None:
+def test_all_nodes_or_none(tmp_path):
     """The samples of nodes are added in their order, as far as all nodes have them."""
     text = render_nvidia_smi((140, [100.0]))
     first = run_sampler(tmp_path, text, 1, node="a").splitlines()
@@ -352,9 +341,7 @@ def test_all_nodes_or_none(tmp_path: Path) -> None:
     assert read_power(tmp_path / "absent", seconds=20.0) is None
 
 
-def test_collect_shows_what_the_sampler_printed(
-    build: Build, tmp_path: Path, empty_directory: None
-) -> None:
+def test_collect_shows_what_the_sampler_printed(build, tmp_path, empty_directory):
     lines = run_sampler(tmp_path, "2026/11/22 03:00:00.000, 0, 70.00, 500\n", 1).splitlines()
     assert [json.loads(line) for line in lines] == [
         {"node": "n_1", "samples": [[0, 70, 500]]},

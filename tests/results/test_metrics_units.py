@@ -1,18 +1,14 @@
 """Rates in tokens and sequences, in every form of output and every command that has rates."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from hpcbert.commands.report import list_pictures
-from hpcbert.model import Counted, Facts, Shape, SpeedupTable, Unit
+from hpcbert.model import Counted, Shape, SpeedupTable
 from hpcbert.results import document, frame
 from hpcbert.results.document import ResultSet
 from hpcbert.results.formats import FORMATS
@@ -32,7 +28,7 @@ def make_tables(*facts: tuple[str, tuple[str, ...]]) -> tuple[SpeedupTable, ...]
 
 
 @cases
-def test_rates_of_a_row(facts: Facts, unit: Unit, rate: float | None, real: float | None) -> None:
+def test_rates_of_a_row(facts, unit, rate, real):
     """Of 100 samples/s on two GPUs."""
     # Another table keeps the conversion from being refused as a whole.
     tables = make_tables(*facts) + make_tables(LENGTH, ("packing", ("2",)))
@@ -53,7 +49,7 @@ CONVERTED = [name for name, form in FORMATS.items() if form.units == "convert"]
 
 
 @pytest.mark.parametrize("name", CONVERTED)
-def test_every_form_of_a_table_has_the_rate_its_unit_and_that_per_device(name: str) -> None:
+def test_every_form_of_a_table_has_the_rate_its_unit_and_that_per_device(name):
     tables = convert_tables(make_tables(LENGTH, REAL), "tokens")
     text = FORMATS[name].write(tables, MADE, 0).replace(",", "")
     assert "51200" in text
@@ -62,7 +58,7 @@ def test_every_form_of_a_table_has_the_rate_its_unit_and_that_per_device(name: s
         assert "25600" in text  # per GPU, and real tokens
 
 
-def test_columns_figures_and_a_narrow_terminal_have_the_unit() -> None:
+def test_columns_figures_and_a_narrow_terminal_have_the_unit():
     marked = mark_tables(make_tables(LENGTH, REAL), "tokens")
     text = FORMATS["json"].write(marked, MADE, 0)
     assert document.parse_results(text, file="x").tables == make_tables(LENGTH, REAL)
@@ -83,7 +79,7 @@ def test_columns_figures_and_a_narrow_terminal_have_the_unit() -> None:
 
 
 @pytest.fixture
-def write_logs(tmp_path: Path) -> Callable[..., str]:
+def write_logs(tmp_path):
     """Writes four logs on one and on two GPUs, of 10 samples/s a GPU; returns their folder."""
 
     def write(length: int | None = None, name: str = "logs", *, real: bool = False) -> str:
@@ -100,7 +96,7 @@ def write_logs(tmp_path: Path) -> Callable[..., str]:
     return write
 
 
-def test_collect_in_tokens(write_logs: Callable[..., str]) -> None:
+def test_collect_in_tokens(write_logs):
     words = ("collect", write_logs(512, real=True), "--unit", "tokens")
     rates = [row["rates"] for row in rows(run(*words, "--json").document)]
     values = [[round(rate[key]) for key in ("median", "per_gpu", "real")] for rate in rates]
@@ -115,16 +111,14 @@ def test_collect_in_tokens(write_logs: Callable[..., str]) -> None:
 
 
 @cases
-def test_no_rate_is_invented(
-    words: tuple[str, ...], reason: str, write_logs: Callable[..., str]
-) -> None:
+def test_no_rate_is_invented(words, reason, write_logs):
     answer = run("collect", write_logs(), *words)
     assert answer.returncode == 2
     assert reason in answer.stderr
     assert "tokens/s" not in answer.stdout
 
 
-def test_compare_in_tokens(write_logs: Callable[..., str], tmp_path: Path) -> None:
+def test_compare_in_tokens(write_logs, tmp_path):
     long = write_logs(512, "long")
     words = ("compare", write_logs(128, "short"), long, "--unit", "tokens")
     assert run(*words).returncode == 2  # two experiments
@@ -144,7 +138,7 @@ def test_compare_in_tokens(write_logs: Callable[..., str], tmp_path: Path) -> No
     assert "no rate in this unit" in answer.stderr
 
 
-def test_predict_in_tokens() -> None:
+def test_predict_in_tokens():
     words = ("predict", "dlperf:oneflow-fp32-b32", "--nodes", "8")
     assert "samples/s" in run(*words).stdout
     assert "864,519 tokens/s" in run(*words, "--unit", "tokens").stdout
@@ -154,7 +148,7 @@ def test_predict_in_tokens() -> None:
 
 
 @pytest.mark.slow
-def test_report_and_figures_in_tokens(write_logs: Callable[..., str], tmp_path: Path) -> None:
+def test_report_and_figures_in_tokens(write_logs, tmp_path):
     target = tmp_path / "report"
     words = ("report", write_logs(512), "--unit", "tokens", "--output", target)
     assert run(*words).returncode == 0

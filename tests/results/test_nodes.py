@@ -1,7 +1,5 @@
 """Slow nodes: no false alarm in clean sets, 10 % less is seen, and what can't be told is not."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from math import exp
@@ -14,7 +12,6 @@ from hpcbert.model import Counted
 from hpcbert.results.document import NodeFacts, ResultSet, Source
 from hpcbert.results.nodes import MAX_FALSE_ALARM, compare_nodes, find_detectable, list_history
 from hpcbert.results.reduce import tabulate
-from tests.kit.campaigns import Build
 from tests.kit.cli import run
 from tests.results.test_reduce import make_point, make_run
 
@@ -36,9 +33,7 @@ def list_slow(rates: Mapping[str, list[float]], within: float = 0.02) -> list[st
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("nodes", "spread"), [(4, 0.005), (4, 0.02), (16, 0.02)])
-def test_clean_sets_name_no_node_and_those_with_a_slow_one_name_it(
-    nodes: int, spread: float
-) -> None:
+def test_clean_sets_name_no_node_and_those_with_a_slow_one_name_it(nodes, spread):
     random = Random(nodes)
     for _ in range(12):
         rates = make_rates(random, nodes, spread)
@@ -49,7 +44,7 @@ def test_clean_sets_name_no_node_and_those_with_a_slow_one_name_it(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("nodes", [2, 8])
-def test_false_alarms_are_as_rare_as_stated_even_without_a_margin(nodes: int) -> None:
+def test_false_alarms_are_as_rare_as_stated_even_without_a_margin(nodes):
     """Most runs are steady, some lose a lot: nothing like a normal distribution."""
     random = Random(1)
 
@@ -65,7 +60,7 @@ def test_false_alarms_are_as_rare_as_stated_even_without_a_margin(nodes: int) ->
 
 
 @pytest.mark.slow
-def test_too_few_runs_give_no_verdict_and_the_power_is_stated() -> None:
+def test_too_few_runs_give_no_verdict_and_the_power_is_stated():
     for counts, states in (
         ((5, 5), {"like", "slower"}), ((4, 4), {"unknown"}), ((5, 3), {"unknown"}),
         ((5,), {"unknown"}), ((5, 5, 5, 1), {"like", "slower", "unknown"}),
@@ -94,7 +89,7 @@ def make_results(day: int, driver: str, shape: str = "1n1g", **rates: float) -> 
     return ResultSet(tabulate([point]), sources=(source,))
 
 
-def test_a_node_is_compared_with_its_campaign_before() -> None:
+def test_a_node_is_compared_with_its_campaign_before():
     records = list_history([
         make_results(23, "560", n1=99.0),
         make_results(21, "550", n1=100.0, n2=80.0),
@@ -110,7 +105,7 @@ def test_a_node_is_compared_with_its_campaign_before() -> None:
     assert changes == [[], [], ["GPU driver: 550 → 560"], [], []]
 
 
-def test_a_node_without_runs_is_refused_and_a_damaged_campaign_is_a_warning(build: Build) -> None:
+def test_a_node_without_runs_is_refused_and_a_damaged_campaign_is_a_warning(build):
     built = build("1n1g", name="20261121T100000Z-pytorch-3f9a1c", jobs=("7",))
     words: tuple[str | Path, ...] = ("--runs", built.directory.parent)
     assert run("nodes", *words).returncode == 0

@@ -1,13 +1,10 @@
 """The published record: every number has a source, and is the one that the source has; published
 numbers beside one's own."""
 
-from __future__ import annotations
-
 import csv
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -29,7 +26,7 @@ SOURCES = [record.load_source(name) for name in record.source_names()]
 TABLES = [(source, table) for source in SOURCES for table in source.tables]
 
 
-def test_the_sources_are_there_and_every_table_can_be_found_again() -> None:
+def test_the_sources_are_there_and_every_table_can_be_found_again():
     assert record.source_names() == (
         "aws-neuron", "deepspeed", "dlperf", "milabench", "mlperf", "modernbert", "mosaicbert", "nemo",
         "nvidia", "oneflow", "paddle-perf", "superbench",
@@ -60,7 +57,7 @@ def test_the_sources_are_there_and_every_table_can_be_found_again() -> None:
             assert not point.value or median(runs) == pytest.approx(point.value, abs=0.006)
 
 
-def test_names_that_begin_tables_mean_them() -> None:
+def test_names_that_begin_tables_mean_them():
     def find_names(word: str) -> list[str]:
         return [table.name for _, table in record.find_tables(word)]
 
@@ -76,14 +73,14 @@ def test_names_that_begin_tables_mean_them() -> None:
             record.find_tables(word)
 
 
-def test_a_published_table_has_the_published_speedups() -> None:
+def test_a_published_table_has_the_published_speedups():
     (table,) = published_results(["dlperf:deepspeed-fp32-b32"]).tables
     assert [round(row.speedup or 0, 2) for row in table.rows] == [1, 3.89, 7.77, 15.34, 33.15]
     assert [len(row.runs) for row in table.rows] == [5] * 5
     assert {row.origin.name for row in table.rows if row.origin} == {"dlperf:deepspeed-fp32-b32"}
 
 
-def test_every_number_that_was_read_is_in_it(shared: Path) -> None:
+def test_every_number_that_was_read_is_in_it(shared):
     """Each by its repository, commit, path, precision, batch size, shape and value."""
     expected = {
         (source.repository, table.commit[:7], table.path, table.precision,
@@ -108,7 +105,7 @@ def test_every_number_that_was_read_is_in_it(shared: Path) -> None:
 
 
 @cases
-def test_rows_that_give_no_ratio_are_left_out(name: str, words: str) -> None:
+def test_rows_that_give_no_ratio_are_left_out(name, words):
     with pytest.raises(UsageError, match=words):
         published_results([name])
     results = published_results([name, "dlperf:oneflow-fp32"])
@@ -116,7 +113,7 @@ def test_rows_that_give_no_ratio_are_left_out(name: str, words: str) -> None:
     assert {table.group.framework for table in results.tables} == {"oneflow"}
 
 
-def test_a_table_is_listed_and_shown_with_its_place_and_its_errors() -> None:
+def test_a_table_is_listed_and_shown_with_its_place_and_its_errors():
     data = run("record", "--json").data
     assert [entry["name"] for entry in data] == list(record.source_names())
     assert sum(len(entry["tables"]) for entry in data) == len(TABLES)
@@ -130,7 +127,7 @@ def test_a_table_is_listed_and_shown_with_its_place_and_its_errors() -> None:
     assert run("record", "show", "dlperf:x", "--json").returncode == 2
 
 
-def test_a_list_has_year_program_and_rate_of_each_number() -> None:
+def test_a_list_has_year_program_and_rate_of_each_number():
     words = ("record", "--model", "bert-large", "--gpus", "8")
     rows = run(*words, "--json").data["rows"]
     assert len(rows) > 150
@@ -153,7 +150,7 @@ def test_a_list_has_year_program_and_rate_of_each_number() -> None:
 
 
 @pytest.mark.slow
-def test_the_public_set_follows_from_its_logs(shared: Path) -> None:
+def test_the_public_set_follows_from_its_logs(shared):
     folder = shared / "logs" / "Oneflow-Inc+DLPerf/e36df2e/Tensorflow/resnet50v1.5/logs"
     cells = run("record", "check", folder, "--fw", "tf2", "--against", "dlperf", "--json").data
     assert [cell["follows"] for cell in cells["cells"]] == [True] * 12
@@ -164,7 +161,7 @@ def test_the_public_set_follows_from_its_logs(shared: Path) -> None:
 
 
 @pytest.mark.slow
-def test_published_errors_are_named(shared: Path) -> None:
+def test_published_errors_are_named(shared):
     folder = shared / "logs" / "PaddlePaddle+Perf/v2.0-ee2e639/Bert/OtherReports/TensorFlow/logs"
     words = ("record", "check", folder, "--fw", "ngc-tf1", "--against", "paddle-perf", "--json")
     result = run(*words, "--edition", "v2.0")
@@ -186,7 +183,7 @@ RATIO = pytest.approx(1105.55 / 1003, rel=1e-4)
 
 
 @pytest.fixture
-def log_folder(tmp_path: Path, empty_directory: None) -> Path:
+def log_folder(tmp_path, empty_directory):
     """Logs of a point that DLPerf published too."""
     for number in range(1, 6):
         text = logs.log("1n8g", 1000.0 + number, iters=120, batch=32, start=1.7e9 + 1e4 * number)
@@ -199,7 +196,7 @@ def collect_beside(path: Path, *words: object) -> CliResult:
     return run("collect", path, "--model", "bert-base", "--beside", *words)
 
 
-def test_a_published_number_stands_beside_ones_own(log_folder: Path) -> None:
+def test_a_published_number_stands_beside_ones_own(log_folder):
     result = collect_beside(log_folder, "dlperf", "--json")
     assert result.returncode == 0
     (oneflow,) = [
@@ -223,7 +220,7 @@ def test_a_published_number_stands_beside_ones_own(log_folder: Path) -> None:
         assert result.error["message"]
 
 
-def test_the_record_is_compared_and_kept(log_folder: Path) -> None:
+def test_the_record_is_compared_and_kept(log_folder):
     options = ("--model", "bert-base", "--by", "framework")
     words = ("compare", "dlperf:oneflow-fp32", log_folder, *options)
     (comparison,) = run(*words, "--json").data["comparisons"]
@@ -245,9 +242,7 @@ def test_the_record_is_compared_and_kept(log_folder: Path) -> None:
 
 @pytest.mark.slow
 @cases
-def test_the_line_next_to_yours_is_of_the_same_work(
-    group: dict[str, Any], length: str, published: list[str] | None
-) -> None:
+def test_the_line_next_to_yours_is_of_the_same_work(group, length, published):
     facts = (("sequence_length", (length,)),) if length else ()
     own = replace(GROUP, **group)
     twins = find_twins(tabulate([make_point("1n1g", [100.0], group=own, facts=facts)]))

@@ -1,11 +1,8 @@
-from __future__ import annotations
-
 import csv
 import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 from typing import Any, cast
 
@@ -20,7 +17,7 @@ from hpcbert.errors import UsageError
 from hpcbert.results import reduce
 from hpcbert.results.formats import FORMATS
 from tests.kit import cli
-from tests.kit.campaigns import Build, Built, collect_campaigns, report_states
+from tests.kit.campaigns import Built, collect_campaigns, report_states
 from tests.kit.cases import cases
 from tests.kit.logs import DEEPSPEED
 
@@ -53,7 +50,7 @@ def make_row(*rates: float | None, shape: str = "1n8g", **changes: Any) -> model
     return row
 
 
-def test_the_speeds_that_dlperf_printed_reduce_to_its_table() -> None:
+def test_the_speeds_that_dlperf_printed_reduce_to_its_table():
     rows = make_table(*(make_point(shape, rates) for shape, rates in DEEPSPEED.items())).rows
     assert [row.median for row in rows] == [147.81, 575.07, 1147.9, 2267.55, 4899.37]
     means = [round(row.mean or 0, 2) for row in rows]
@@ -64,7 +61,7 @@ def test_the_speeds_that_dlperf_printed_reduce_to_its_table() -> None:
 
 
 @given(st.lists(speeds, min_size=1, max_size=9), st.lists(speeds, max_size=4), st.integers(0, 99))
-def test_numbers_of_a_row_hang_together(good: list[float], bad: list[float], seed: int) -> None:
+def test_numbers_of_a_row_hang_together(good, bad, seed):
     """Whatever the order of its runs is, and whatever the invalid ones printed."""
     row = make_row(*good, shape="1n1g")
     assert row.median == statistics.median(good)
@@ -84,7 +81,7 @@ def test_numbers_of_a_row_hang_together(good: list[float], bad: list[float], see
 
 
 @given(speeds, speeds, st.integers(1, 64), st.integers(2, 8))
-def test_speedup_is_the_ratio_to_one_gpu(single: float, many: float, nodes: int, gpus: int) -> None:
+def test_speedup_is_the_ratio_to_one_gpu(single, many, nodes, gpus):
     base, row = make_table(
         make_point("1n1g", [single]), make_point(f"{nodes}n{gpus}g", [many])
     ).rows
@@ -94,7 +91,7 @@ def test_speedup_is_the_ratio_to_one_gpu(single: float, many: float, nodes: int,
     assert ("superlinear" in row.flags) == (many / single > nodes * gpus)
 
 
-def test_four_good_of_five_count_unless_all_are_required() -> None:
+def test_four_good_of_five_count_unless_all_are_required():
     five = make_point("1n1g", [10.0, 20.0, None, 40.0, 30.0])
     (row,) = make_table(five).rows
     assert (row.median, row.ok, row.asked) == (25.0, 4, 5)
@@ -105,7 +102,7 @@ def test_four_good_of_five_count_unless_all_are_required() -> None:
     assert (strict.ok, strict.flags) == (4, ("incomplete", "no-baseline"))
 
 
-def test_without_one_gpu_of_the_same_experiment_there_is_no_speedup() -> None:
+def test_without_one_gpu_of_the_same_experiment_there_is_no_speedup():
     eight, two_nodes = make_point("1n8g", [10.0]), make_point("2n8g", [20.0])
     for points in ([eight, two_nodes], [make_point("1n1g", [None]), eight]):
         table = make_table(*points)
@@ -122,7 +119,7 @@ def test_without_one_gpu_of_the_same_experiment_there_is_no_speedup() -> None:
         assert ("no-baseline" in row.flags) is decisive
 
 
-def test_rows_go_by_gpus_then_nodes_and_tables_by_group_and_no_point_is_there_twice() -> None:
+def test_rows_go_by_gpus_then_nodes_and_tables_by_group_and_no_point_is_there_twice():
     shapes = ["10n8g", "2n4g", "1n8g", "1n1g", "2n8g", "1n2g"]
     rows = make_table(*(make_point(shape, [1.0]) for shape in shapes)).rows
     assert [str(row.shape) for row in rows] == ["1n1g", "1n2g", "1n8g", "2n4g", "2n8g", "10n8g"]
@@ -135,15 +132,13 @@ def test_rows_go_by_gpus_then_nodes_and_tables_by_group_and_no_point_is_there_tw
 
 
 @cases
-def test_outliers_are_what_spread_does_not_explain(
-    numbers: tuple[float, ...], *, expected: bool
-) -> None:
+def test_outliers_are_what_spread_does_not_explain(numbers, *, expected):
     low, high = reduce.expected_range(list(numbers))
     assert any(not low <= number <= high for number in numbers) is expected
 
 
 @pytest.mark.needs("published")
-def test_published_tables_have_no_outlier_and_few_are_noisy(shared: Path) -> None:
+def test_published_tables_have_no_outlier_and_few_are_noisy(shared):
     sets: dict[tuple[str, ...], list[float]] = {}
     with (shared / "logs" / "published-runs.tsv").open(newline="") as file:
         for row in csv.DictReader(file, delimiter="\t"):
@@ -156,14 +151,12 @@ def test_published_tables_have_no_outlier_and_few_are_noisy(shared: Path) -> Non
 
 
 @cases
-def test_a_row_has_the_flags_of_its_rates(
-    rates: tuple[float | str, ...], flags: tuple[str, ...]
-) -> None:
+def test_a_row_has_the_flags_of_its_rates(rates, flags):
     row = make_row(*(None if rate == "invalid" else float(rate) for rate in rates))
     assert set(row.flags) - {"no-baseline"} == set(flags)
 
 
-def test_marks_of_valid_runs_and_of_their_nodes_are_marks_of_their_row() -> None:
+def test_marks_of_valid_runs_and_of_their_nodes_are_marks_of_their_row():
     row = make_row(100.0, 100.2, None, 94.0, 99.9)
     assert {run.repeat: run.flags for run in row.runs if run.flags} == {4: ("outlier",)}
     marked = make_run(1, 9.0, flags=("overflow-steps",))
@@ -176,10 +169,7 @@ def test_marks_of_valid_runs_and_of_their_nodes_are_marks_of_their_row() -> None
 
 
 @cases
-def test_a_repeat_counts_only_with_all_evidence(
-    *, state: str, status: int | None, log: str | None, over: bool | None, rehearsed: bool | None,
-    expected: tuple[str, ...],
-) -> None:  # fmt: skip
+def test_a_repeat_counts_only_with_all_evidence(*, state, status, log, over, rehearsed, expected):
     reasons = (model.Reason(log, "a clause"),) if log else ()
     evidence = reduce.Evidence(
         state, status, reasons, over=over is not False, rehearsed=bool(rehearsed)
@@ -187,7 +177,7 @@ def test_a_repeat_counts_only_with_all_evidence(
     assert tuple(reason.code for reason in reduce.find_invalid_reasons(evidence)) == expected
 
 
-def test_the_state_is_explained() -> None:
+def test_the_state_is_explained():
     (reason,) = reduce.find_invalid_reasons(reduce.Evidence("COMPLETED", 0, (), suspended=7.0))
     assert "suspended for 7 s" in reason.detail
     (reason,) = reduce.find_invalid_reasons(
@@ -197,9 +187,7 @@ def test_the_state_is_explained() -> None:
 
 
 @cases
-def test_accumulation_tells_tables_apart_unless_it_follows_from_a_global_batch(
-    places: dict[str, int], variants: list[str]
-) -> None:
+def test_accumulation_tells_tables_apart_unless_it_follows_from_a_global_batch(places, variants):
     points = [
         model.Point(
             "deepspeed",
@@ -222,7 +210,7 @@ CONFIG = "hpcbert-config {"
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_no_form_calls_ranks_on_the_cpu_gpus(name: str) -> None:
+def test_no_form_calls_ranks_on_the_cpu_gpus(name):
     ranks = make_table(
         make_point("1n1g", [2.0, 9.0, 1.0], group=ON_CPU), make_point("1n2g", [99.0], group=ON_CPU)
     )
@@ -233,7 +221,7 @@ def test_no_form_calls_ranks_on_the_cpu_gpus(name: str) -> None:
     assert "CPU" not in FORMATS[name].write((make_table(make_point("1n1g", [1.0])),), MADE, 0)
 
 
-def test_both_devices_in_one_document_are_two_tables_and_a_busy_machine_is_named() -> None:
+def test_both_devices_in_one_document_are_two_tables_and_a_busy_machine_is_named():
     points = [make_point("1n1g", [1.0], group=ON_CPU), make_point("1n1g", [100.0])]
     tables = reduce.tabulate(points)
     assert [table.group.device for table in tables] == ["cpu", "gpu"]
@@ -264,9 +252,7 @@ def move_to_device(built: Built, device: str, stated: str = "") -> Built:
 
 
 @cases
-def test_the_table_is_of_what_was_computed_on(
-    build: Build, device: str, stated: str, table: str | None
-) -> None:
+def test_the_table_is_of_what_was_computed_on(build, device, stated, table):
     """Runs on another device than the one that was asked for are invalid."""
     built = move_to_device(build("1n1g", repeats=2), device, stated)
     (collected,) = collect_campaigns(built.directory, states=report_states()).tables
@@ -282,7 +268,7 @@ def test_the_table_is_of_what_was_computed_on(
         assert foreign["device"] == table
 
 
-def test_two_devices_share_no_table_and_have_a_default_rule_each(build: Build) -> None:
+def test_two_devices_share_no_table_and_have_a_default_rule_each(build):
     built = build("1n1g", repeats=2)
     other = move_to_device(build("1n1g", repeats=2, name="20261121-pytorch-def"), "gpu")
     recipe = built.directory / store.RECIPE
@@ -298,7 +284,7 @@ def test_two_devices_share_no_table_and_have_a_default_rule_each(build: Build) -
 
 
 @pytest.mark.slow
-def test_no_command_calls_ranks_on_the_cpu_gpus(build: Build, tmp_path: Path) -> None:
+def test_no_command_calls_ranks_on_the_cpu_gpus(build, tmp_path):
     built = move_to_device(build("1n1g", "1n2g", "2n2g", "4n2g", repeats=2), "cpu", "cpu")
     out, folder = tmp_path / "out", built.directory
     for words in (

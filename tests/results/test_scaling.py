@@ -1,12 +1,9 @@
 """Predictions: the formulas, what is refused, and every published scaling table less its largest shape."""
 
-from __future__ import annotations
-
 import csv
 import math
 from collections import defaultdict
 from dataclasses import replace
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -55,7 +52,7 @@ def is_inside(prediction: Prediction, rate: float) -> bool:
     [{}, {"ring": 0.03}, {"tree": 0.004}, {"latency": 0.002}, {"ring": 0.02, "latency": 0.001}],
     ids=["nothing", "ring", "tree", "latency", "ring and latency"],
 )
-def test_what_follows_the_law_is_found(costs: dict[str, float]) -> None:
+def test_what_follows_the_law_is_found(costs):
     curve = fit_curve(make_table({f"{n}n8g": compute_rate(n, **costs) for n in (1, 2, 4, 8)}))
     for nodes in (1, 2, 4, 8, 16, 32):
         assert is_inside(curve.predict(nodes), compute_rate(nodes, **costs))
@@ -63,7 +60,7 @@ def test_what_follows_the_law_is_found(costs: dict[str, float]) -> None:
     assert curve.fits[0].seconds == pytest.approx(0.1, rel=1e-3)
 
 
-def test_what_is_said_of_a_prediction() -> None:
+def test_what_is_said_of_a_prediction():
     two = compute_rate(2, ring=0.02)
     curve = fit_curve(make_table({"1n1g": 300.0, "1n8g": compute_rate(1), "2n8g": two}))
     prediction = curve.predict(4)
@@ -90,9 +87,7 @@ def test_what_is_said_of_a_prediction() -> None:
 
 
 @cases
-def test_it_goes_no_further_than_the_points_carry(
-    speeds: dict[Any, float | None], nodes: int, reason: str
-) -> None:
+def test_it_goes_no_further_than_the_points_carry(speeds, nodes, reason):
     rates = {shape: speed or None for shape, speed in speeds.items()}
     prediction = fit_curve(make_table(rates)).predict(nodes)
     assert reason in prediction.why
@@ -100,7 +95,7 @@ def test_it_goes_no_further_than_the_points_carry(
 
 
 @pytest.mark.needs("published")
-def test_every_published_table_less_its_largest_shape(shared: Path) -> None:
+def test_every_published_table_less_its_largest_shape(shared):
     """docs/explanation/prediction.md states these figures."""
     tables: dict[tuple[str, ...], dict[Any, float | None]] = defaultdict(dict)
     keys = ("source", "framework", "model", "precision", "batch_per_gpu")
@@ -147,7 +142,7 @@ def test_every_published_table_less_its_largest_shape(shared: Path) -> None:
     assert (len(errors), round(median(errors), 3), round(max(errors), 3)) == (8, 0.031, 0.077)
 
 
-def test_the_command(tmp_path: Path, empty_directory: None) -> None:
+def test_the_command(tmp_path, empty_directory):
     table = make_table({f"{n}n8g": compute_rate(n, ring=0.02) for n in (1, 2, 4)})
     path = tmp_path / "r.json"
     path.write_text(document.render_results(ResultSet((table,))))

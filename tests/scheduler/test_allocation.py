@@ -1,11 +1,8 @@
 """What `submit --here` reads of an allocation, refuses, and hands to srun."""
 
-from __future__ import annotations
-
 import os
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,31 +38,25 @@ def refuses(keyword: str) -> Any:
     ],
     ids=["ours", "no answer", "another job", "over", "another user's"],
 )
-def test_an_allocation_is_read_with_the_gpus_of_each_node(
-    text: str, uid: int, keyword: str
-) -> None:
+def test_an_allocation_is_read_with_the_gpus_of_each_node(text, uid, keyword):
     with refuses(keyword):
         assert allocation.read_allocation(text, "17", uid=uid) == ALLOCATION
 
 
 @cases
-def test_the_shell_decides_whether_there_is_an_allocation(
-    environ: dict[str, str], keyword: str
-) -> None:
+def test_the_shell_decides_whether_there_is_an_allocation(environ, keyword):
     with refuses(keyword):
         assert allocation.read_job_id(environ) == "17"
 
 
 @cases
-def test_what_is_larger_is_refused_with_both_numbers(
-    nodes: int, tasks: int, gres: str, numbers: str
-) -> None:
+def test_what_is_larger_is_refused_with_both_numbers(nodes, tasks, gres, numbers):
     with refuses(numbers):
         request = replace(JobRequest(), nodes=nodes, tasks_per_node=tasks, gres=gres)
         allocation.refuse_larger([request], ALLOCATION)
 
 
-def test_the_script_is_that_of_a_job_and_runs_on_the_first_of_its_nodes(tmp_path: Path) -> None:
+def test_the_script_is_that_of_a_job_and_runs_on_the_first_of_its_nodes(tmp_path):
     request = combined(Shape(2, 2), ("fp32",))
     own_job, here = (
         drafted(tmp_path, request, options={"scheduler": name}) for name in ("slurm", "allocation")
@@ -78,7 +69,7 @@ def test_the_script_is_that_of_a_job_and_runs_on_the_first_of_its_nodes(tmp_path
         schedulers.check_scheduler(schedulers.ALLOCATION)
 
 
-def test_the_steps_of_a_script_take_only_the_nodes_of_the_point() -> None:
+def test_the_steps_of_a_script_take_only_the_nodes_of_the_point():
     library = REPOSITORY / "hpcbert" / "shell" / "slurm.bash"
     state = (
         f'. "{library}"; printf "%s\\n" "${{part[@]}}" "${{!SLURM_@}}"; echo $SLURM_JOB_NODELIST'
@@ -93,8 +84,6 @@ def test_the_steps_of_a_script_take_only_the_nodes_of_the_point() -> None:
 
 
 @cases
-def test_an_allocation_is_over_only_if_slurm_says_so(
-    stdout: str | None, stderr: str | None, *, over: bool
-) -> None:
+def test_an_allocation_is_over_only_if_slurm_says_so(stdout, stderr, *, over):
     outcome = Outcome(("squeue",), int(bool(stderr)), stdout or "", stderr or "")
     assert backend.has_ended("17", run=lambda *_, **__: outcome, environ={}) is over

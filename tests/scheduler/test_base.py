@@ -1,7 +1,5 @@
 """A scheduler that hpcbert does not know works on its commands, from an installed package."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os
@@ -27,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def packages(tmp_path_factory):
     """Where the scheduler's package is installed."""
     return install(tmp_path_factory.mktemp("a package"))
 
@@ -66,9 +64,7 @@ class Spool:
 
 
 @pytest.fixture
-def spool(
-    tmp_path: Path, packages: Path, empty_directory: None, monkeypatch: pytest.MonkeyPatch
-) -> Spool:
+def spool(tmp_path, packages, empty_directory, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path, str(packages)])
     monkeypatch.setenv("SPOOL", str(tmp_path / "spool"))
     (tmp_path / "spool").mkdir()
@@ -81,7 +77,7 @@ def spool(
     return batch
 
 
-def test_what_doctor_and_a_dry_run_show_is_its_own(spool: Spool) -> None:
+def test_what_doctor_and_a_dry_run_show_is_its_own(spool):
     findings = {finding["name"]: finding for finding in cli.run("doctor", "--json").data}
     assert (findings["spool"]["status"], findings["spool"]["detail"]) == ("ok", str(spool.place))
     assert not {"sbatch", "slurmctld", "PyTorch"} & set(findings)
@@ -96,7 +92,7 @@ def test_what_doctor_and_a_dry_run_show_is_its_own(spool: Spool) -> None:
     assert not list(spool.place.iterdir())
 
 
-def test_a_campaign_is_submitted_followed_retried_and_collected(spool: Spool) -> None:
+def test_a_campaign_is_submitted_followed_retried_and_collected(spool):
     spool.flag.touch()
     data = spool.submit("--time", "5").data
     assert spool.jobs() == ["0001/waiting"]
@@ -121,9 +117,7 @@ def test_a_campaign_is_submitted_followed_retried_and_collected(spool: Spool) ->
     assert attempts == {1: 0, 2: 1}
 
 
-def test_an_option_names_it_too_and_a_manifest_that_names_an_unknown_one_is_damaged(
-    spool: Spool,
-) -> None:
+def test_an_option_names_it_too_and_a_manifest_that_names_an_unknown_one_is_damaged(spool):
     spool.site.write_text(spool.site.read_text().replace('"spool"', '"local"'))
     directory = Path(spool.submit("--scheduler", "spool").data["directory"])
     assert spool.jobs() == ["0001/waiting"]
@@ -136,7 +130,7 @@ def test_an_option_names_it_too_and_a_manifest_that_names_an_unknown_one_is_dama
 
 
 @cases
-def test_a_broken_package_is_named(spool: Spool, module: str, keyword: str) -> None:
+def test_a_broken_package_is_named(spool, module, keyword):
     folder = spool.place.parent / f"package {keyword.strip('.')}"
     info = folder / "broken-1.0.dist-info"
     info.mkdir(parents=True)
@@ -150,7 +144,7 @@ def test_a_broken_package_is_named(spool: Spool, module: str, keyword: str) -> N
     assert (refused.returncode, keyword in refused.error["message"]) == (2, True)
 
 
-def test_who_waits_sees_it_retry_what_failed(spool: Spool) -> None:
+def test_who_waits_sees_it_retry_what_failed(spool):
     spool.flag.touch()
     over = threading.Event()
 
@@ -170,7 +164,7 @@ def test_who_waits_sees_it_retry_what_failed(spool: Spool) -> None:
     assert {repeat: run["attempt"] for repeat, run in runs(result.document).items()} == {1: 0, 2: 1}
 
 
-def test_what_is_cancelled_stays_on_record_and_can_be_retried(spool: Spool) -> None:
+def test_what_is_cancelled_stays_on_record_and_can_be_retried(spool):
     directory = Path(spool.submit().data["directory"])
     result = cli.run("cancel", str(directory), "--yes", "--json")
     assert (result.data["cancelled"], result.data["jobs"]) == (True, ["0001"])
@@ -183,9 +177,7 @@ def test_what_is_cancelled_stays_on_record_and_can_be_retried(spool: Spool) -> N
     assert spool.kinds() == {"succeeded": 2}
 
 
-def test_a_job_that_an_interrupted_submission_left_is_found(
-    spool: Spool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_an_interrupted_submission_left_is_found(spool, monkeypatch):
     scheduler = importlib.import_module("hpcbert_spool.backend").Spool
     start = scheduler.start
 
@@ -202,7 +194,7 @@ def test_a_job_that_an_interrupted_submission_left_is_found(
     assert len(list(spool.place.iterdir())) == 1
 
 
-def test_nobody_compares_a_schedulers_name() -> None:
+def test_nobody_compares_a_schedulers_name():
     compared = re.compile(r"""(==|!=|\bin|\bcase) *[({\[]?["'](local|slurm)["']""")
     files = [*(REPOSITORY / "hpcbert").rglob("*.py"), *(REPOSITORY / "templates").rglob("*.j2")]
     lines = (

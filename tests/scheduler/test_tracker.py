@@ -1,12 +1,9 @@
-from __future__ import annotations
-
 import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +11,7 @@ import pytest
 from hpcbert.scheduler.base import Pace
 from hpcbert.scheduler.tracker import Tracker
 from hpcbert.system.runner import run
-from tests.kit.campaigns import Build, Built
+from tests.kit.campaigns import Built
 from tests.kit.cases import cases
 from tests.kit.slurm import NAME, Answer, Slurm, T, failed, sacct, squeue
 from tests.kit.waiting import Clock
@@ -55,9 +52,9 @@ def print_rows(command: Callable[..., str], rows: Sequence[Any] | None) -> str |
 
 @cases
 def test_rows_of_slurm_become_states(
-    tracked: Build, *, repeats: int | None, options: Any, after: float | None, sacct_rows: Any,
-    squeue_rows: Any, expected: dict[str, Any],
-) -> None:  # fmt: skip
+    tracked, *, repeats, options, after, sacct_rows,
+    squeue_rows, expected,
+):  # fmt: skip
     """In `expected`: attributes of the states of all repeats; of `detail`, a part of the first."""
     built = tracked("12", repeats=repeats or 1, **(options or {}))
     built.mark("1n1g", 1, *((START,) if "marks" in expected else ()))
@@ -75,9 +72,7 @@ def test_rows_of_slurm_become_states(
     assert tracker.garbage == ()
 
 
-def test_all_campaigns_share_one_query_and_one_tracker_follows_both_schedulers(
-    tracked: Build,
-) -> None:
+def test_all_campaigns_share_one_query_and_one_tracker_follows_both_schedulers(tracked):
     here = tracked("local-1-1", repeats=1, name="here", scheduler="local")
     slurm = Slurm(sacct=sacct("12_1", "RUNNING"), squeue=squeue("12_1", "RUNNING"))
     tracker = track(slurm, tracked("12", "13"), tracked("14", name="two"), here)
@@ -94,9 +89,7 @@ def test_all_campaigns_share_one_query_and_one_tracker_follows_both_schedulers(
     "complaint",
     ["Slurm accounting storage is disabled", "fatal: Could not establish a configuration source"],
 )
-def test_without_accounting_squeue_and_the_jobs_themselves_are_asked(
-    tracked: Build, complaint: str
-) -> None:
+def test_without_accounting_squeue_and_the_jobs_themselves_are_asked(tracked, complaint):
     built, clock = tracked("12", repeats=3), Clock()
     slurm = Slurm(sacct=failed(complaint), squeue=squeue("12_3", "RUNNING"))
     built.mark("1n1g", 1, START, end(0))
@@ -111,7 +104,7 @@ def test_without_accounting_squeue_and_the_jobs_themselves_are_asked(
     assert slurm.count("sacct") == 1, "what is not there is not asked again"
 
 
-def test_a_refused_array_is_over_and_an_intended_one_is_looked_for_by_name(tracked: Build) -> None:
+def test_a_refused_array_is_over_and_an_intended_one_is_looked_for_by_name(tracked):
     refused = tracked("", repeats=1, name="refused", state="refused", error="Invalid partition")
     slurm = Slurm(squeue=f"12_1 COMPLETED\n{squeue('77_[1-2%1]', 'PENDING')}")
     tracker = track(slurm, refused, tracked("", repeats=2, name="camp"))
@@ -121,7 +114,7 @@ def test_a_refused_array_is_over_and_an_intended_one_is_looked_for_by_name(track
     assert tracker.garbage == ("12_1 COMPLETED",), "what makes no sense changes nothing"
 
 
-def test_changes_are_told_once(tracked: Build) -> None:
+def test_changes_are_told_once(tracked):
     slurm = Slurm(squeue=squeue("12_1", "RUNNING"), sacct=sacct("12_1", "RUNNING"))
     clock = Clock()
     tracker = Tracker([tracked("12", repeats=1)], run=slurm, clock=clock, chance=lambda: 0.0)
@@ -138,7 +131,7 @@ def test_changes_are_told_once(tracked: Build) -> None:
     assert slurm.count("sacct") == count, "what is over is not asked about"
 
 
-def test_slurm_is_asked_in_a_pace_that_slows_down_and_takes_up_again(tracked: Build) -> None:
+def test_slurm_is_asked_in_a_pace_that_slows_down_and_takes_up_again(tracked):
     slurm = Slurm(squeue=squeue("12_1", "RUNNING"), sacct=sacct("12_1", "RUNNING"))
     clock, built = Clock(), tracked("12", repeats=1)
     tracker = Tracker([built], run=slurm, clock=clock, chance=lambda: 0.5, floor=10)
@@ -160,7 +153,7 @@ def test_slurm_is_asked_in_a_pace_that_slows_down_and_takes_up_again(tracked: Bu
     assert Pace(floor=90).after(changed=False, failed=False).interval == 90
 
 
-def test_failures_are_counted_until_somebody_answers(tracked: Build) -> None:
+def test_failures_are_counted_until_somebody_answers(tracked):
     slurm, clock = Slurm(), Clock()
     slurm.sacct = failed("sacct: error: Problem talking to the database: Connection refused")
     slurm.squeue = failed("slurm_load_jobs error: Unable to contact slurm controller")
@@ -174,9 +167,7 @@ def test_failures_are_counted_until_somebody_answers(tracked: Build) -> None:
     assert tracker.failures == 0
 
 
-def test_an_element_that_left_the_queue_unrecorded_is_given_up_after_a_while(
-    tracked: Build,
-) -> None:
+def test_an_element_that_left_the_queue_unrecorded_is_given_up_after_a_while(tracked):
     """As seen with 22.05.8: an element cancelled before it started never gets a row."""
     slurm, clock = Slurm(sacct=sacct("1_1", "COMPLETED")), Clock()
     tracker = track(slurm, tracked("1", repeats=2), clock=clock)
@@ -186,7 +177,7 @@ def test_an_element_that_left_the_queue_unrecorded_is_given_up_after_a_while(
     assert "never started" in list(tracker.states.values())[1].detail
 
 
-def test_repeats_that_share_a_job_follow_its_status_files(tracked: Build) -> None:
+def test_repeats_that_share_a_job_follow_its_status_files(tracked):
     built, clock = tracked("9", repeats=3, together=True), Clock()
     slurm = Slurm(sacct=sacct("9", "RUNNING"), squeue=squeue("9", "RUNNING"))
     built.mark("1n1g", 1, START, end())
@@ -200,7 +191,7 @@ def test_repeats_that_share_a_job_follow_its_status_files(tracked: Build) -> Non
 
 
 @pytest.mark.slow
-def test_importing_submitit_leaves_logging_and_the_environment_alone(tmp_path: Path) -> None:
+def test_importing_submitit_leaves_logging_and_the_environment_alone(tmp_path):
     code = (
         "import logging, os; before = dict(os.environ); import hpcbert.scheduler.slurm.poller\n"
         "assert dict(os.environ) == before and not logging.getLogger('submitit').handlers\n"
@@ -211,7 +202,7 @@ def test_importing_submitit_leaves_logging_and_the_environment_alone(tmp_path: P
     assert logging.getLogger("submitit").handlers == []
 
 
-def test_an_array_that_slurm_accepted_and_forgot_is_said_to_be_lost(tracked: Build) -> None:
+def test_an_array_that_slurm_accepted_and_forgot_is_said_to_be_lost(tracked):
     """slurmctld 22.05.8 killed before it saved its state: neither command has a trace of the job."""
     built, clock = tracked("12", repeats=2), Clock()
     clock.now = built.repeats[0].accepted + 5
@@ -234,8 +225,8 @@ def retried(built: Built, job: str) -> Built:
 
 @pytest.mark.parametrize("word", ["PENDING", "RUNNING", "FAILED"])
 def test_a_job_that_was_requeued_after_a_retry_replaced_it_is_told_of_and_is_no_attempt(
-    tracked: Build, word: str
-) -> None:
+    tracked, word
+):
     built = retried(tracked("12", "20", repeats=1), "20")
     step = {"event": "step-end", "exit": 0}
     built.mark("1n1g", 1, START, step, end(), attempt=1)
@@ -256,8 +247,8 @@ def test_a_job_that_was_requeued_after_a_retry_replaced_it_is_told_of_and_is_no_
     ("accounting", "repeats"), [("", 1), ("Connection refused", 5)], ids=["sacct", "neither"]
 )
 def test_a_controller_that_fails_is_asked_seldom_about_ends_that_jobs_wrote(
-    tracked: Build, accounting: str, repeats: int
-) -> None:
+    tracked, accounting, repeats
+):
     built, clock = tracked("12", repeats=repeats), Clock()
     built.mark("1n1g", 1, START, end())
     answer = failed(accounting) if accounting else sacct("12_[1-5]", "RUNNING")
@@ -269,7 +260,7 @@ def test_a_controller_that_fails_is_asked_seldom_about_ends_that_jobs_wrote(
     assert slurm.count("squeue") <= slurm.count("sacct") <= 70
 
 
-def test_nobody_waits_for_what_a_retry_took_over(tracked: Build) -> None:
+def test_nobody_waits_for_what_a_retry_took_over(tracked):
     """Where its states were asked about too, a second retry of a local campaign took 16 s."""
     jobs = ("local-1-1", "local-2-2")
     built = retried(tracked(*jobs, repeats=1, scheduler="local"), jobs[1])

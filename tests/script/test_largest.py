@@ -1,7 +1,5 @@
 """The largest batch: the search in a rendered script, with a program that has room for so much."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -61,8 +59,8 @@ class Search:
 
 @cases
 def test_a_search_ends_with_the_largest_size_that_fits(
-    tmp_path: Path, *, options: Any, record: str | None, runs: list[Any], probes: list[int],
-    measured: list[int], results: tuple[int, ...] | None,
+    tmp_path, *, options, record, runs, probes,
+    measured, results,
 ):  # fmt: skip
     """A run that fails has status 1."""
     search = Search(tmp_path, **(options or {}))
@@ -81,7 +79,7 @@ def test_a_search_ends_with_the_largest_size_that_fits(
 
 
 @cases
-def test_anything_else_stops_it_with_its_reason(tmp_path: Path, extra: dict[str, str], reason: str):
+def test_anything_else_stops_it_with_its_reason(tmp_path, extra, reason):
     search = Search(tmp_path)
     assert f"hpcbert: {reason}" in search.run(1, **extra)
     assert search.record[-1]["reason"] == reason
@@ -91,7 +89,7 @@ def test_anything_else_stops_it_with_its_reason(tmp_path: Path, extra: dict[str,
 
 @cases
 def test_under_a_global_batch_the_accumulation_follows_from_the_size(
-    tmp_path: Path, samples: int, room: int, measured: list[int]
+    tmp_path, samples, room, measured
 ):
     search = Search(tmp_path, samples=samples)
     text = search.run(0 if measured else 1, ROOM=str(room))
@@ -103,7 +101,7 @@ def test_under_a_global_batch_the_accumulation_follows_from_the_size(
         assert (point.global_batch_size, point.samples_per_step) == (samples, 0)
 
 
-def test_one_size_divides_the_steps_of_all_shapes(tmp_path: Path):
+def test_one_size_divides_the_steps_of_all_shapes(tmp_path):
     """Of 192 samples a device of 1n1g has 192, one of 1n8g 24: the size is a divisor of both."""
     more: Any = {"scaling": True, "global_batch_size": 192}
     request = combined(Shape(1, 8), ("fp32",), (LARGEST_IN_COMMON,), **more)
@@ -123,7 +121,7 @@ def test_marks_are_multiplied_and_nothing_else():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_rank_script_with_the_marks_filled_in_is_that_of_the_number(tmp_path: Path, name: str):
+def test_a_rank_script_with_the_marks_filled_in_is_that_of_the_number(tmp_path, name):
     recipe = drafts.load(name)
     site = reference(tmp_path, slurm={"mpi": "pmi2"}) if recipe.mpi else reference(tmp_path)
     more: Any = {"accumulation": 1 if recipe.accumulation else 0}
@@ -142,7 +140,7 @@ def test_a_rank_script_with_the_marks_filled_in_is_that_of_the_number(tmp_path: 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_nodes_grep_sees_iterations_where_the_reader_does(name: str):
+def test_the_nodes_grep_sees_iterations_where_the_reader_does(name):
     """What a probe is taken to have trained by, against each recipe's sample."""
     records = grammar.parse(drafts.load(name).log, where=name).records
     patterns = [r.match for r in records if "iteration" in r.match.groupindex and r.lines == 1]

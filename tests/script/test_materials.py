@@ -1,7 +1,5 @@
 """Data that don't fit are found before a job is submitted, where their data.json says what they are."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -37,11 +35,11 @@ def test_what_fits_or_is_something_else_is_no_finding(tmp_path, name, changes, d
 
 
 @cases
-def test_what_does_not_fit_is_named(tmp_path: Path, changes: dict[str, Any], message: str):
+def test_what_does_not_fit_is_named(tmp_path, changes, message):
     assert message in describe_misfits(tmp_path, "pytorch", {**FITTING, **changes})
 
 
-def test_submit_and_prepare_refuse_them(empty_directory: None, tmp_path: Path):
+def test_submit_and_prepare_refuse_them(empty_directory, tmp_path):
     folder = tmp_path / "made"
     words = ("data", "make", "--format", "hdf5", "--samples", "16", "--files", "2")
     assert run(*words, "--sequence-length", "64", folder).returncode == 0

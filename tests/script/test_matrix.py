@@ -1,7 +1,5 @@
 """Every combination is made once, and all that can't be measured is refused at once, with its place."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -19,7 +17,7 @@ from tests.kit.paths import TEMPLATES
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
+def site(tmp_path):
     return reference(tmp_path)
 
 
@@ -46,7 +44,7 @@ def list_refusals(site: Site, text: str) -> list[str]:
 
 
 @cases
-def test_combinations_become_the_points_of_campaigns(site: Site, text: str, campaigns: list[str]):
+def test_combinations_become_the_points_of_campaigns(site, text, campaigns):
     """FRAMEWORK VARIABLES: SHAPE/PRECISION/BATCH SIZE …; `*` is the recipe's own size."""
     own = recipe.load(TEMPLATES / "pytorch").batch_sizes
     sizes = {**own, **site.settings("pytorch").batch_sizes}
@@ -61,14 +59,14 @@ def test_combinations_become_the_points_of_campaigns(site: Site, text: str, camp
     ]
 
 
-def test_options_variables_and_models_make_campaigns_of_their_own(site: Site):
+def test_options_variables_and_models_make_campaigns_of_their_own(site):
     campaigns = [points for _, points in list_campaigns(site, read_constant(__file__, "VARIANTS"))]
     assert [len(points) for points in campaigns] == [1] * 8
     assert len({f"{point.model} {point.variant}" for (point,) in campaigns}) == 8
     assert all(point.env == (("A", dict(point.env)["A"]), ("B", "x")) for (point,) in campaigns)
 
 
-def test_all_that_cannot_be_measured_is_refused_at_once(site: Site):
+def test_all_that_cannot_be_measured_is_refused_at_once(site):
     messages = list_refusals(site, read_constant(__file__, "REFUSED"))
     parts = read_constant(__file__, "REFUSALS")
     assert len(messages) == len(parts)
@@ -77,19 +75,19 @@ def test_all_that_cannot_be_measured_is_refused_at_once(site: Site):
 
 
 @cases
-def test_what_is_refused_names_its_place(site: Site, text: str, message: str):
+def test_what_is_refused_names_its_place(site, text, message):
     (answer,) = list_refusals(site, text)
     assert message in answer
 
 
-def test_an_interface_that_the_site_names_is_no_variable(site: Site):
+def test_an_interface_that_the_site_names_is_no_variable(site):
     text = 'frameworks = "pytorch"\nenv = { NCCL_SOCKET_IFNAME = "eth9" }'
     assert list_campaigns(site, text)
     (message,) = list_refusals(changed(site, nodes={"interface": "ib0"}), text)
     assert "NCCL_SOCKET_IFNAME follows from nodes.interface, 'ib0'." in message
 
 
-def test_points_of_a_common_batch_size_come_from_the_largest_in_their_order(site: Site):
+def test_points_of_a_common_batch_size_come_from_the_largest_in_their_order(site):
     text = """frameworks = "pytorch"
 precisions = ["fp16", "bf16", "fp32"]
 shapes = ["1n1g", "1n2g", "2n1g"]

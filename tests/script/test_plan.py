@@ -1,7 +1,5 @@
 """From a request to points: shapes, batch sizes, protocols, devices, and how ranks are started."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -30,12 +28,12 @@ RECIPE = read_constant(__file__, "RECIPE") + STEP_LOG
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
+def site(tmp_path):
     return reference(tmp_path)
 
 
 @pytest.fixture
-def two(tmp_path: Path) -> Recipe:
+def two(tmp_path):
     """A recipe for two devices."""
     write_file(tmp_path, "templates/two/recipe.toml", RECIPE)
     write_file(tmp_path, "templates/two/run.sh.j2", "exec train --on {{ point.device }}\n")
@@ -51,11 +49,11 @@ def points(recipe: Recipe, site: Site, request: Request) -> tuple[Point, ...]:
 
 
 @cases
-def test_scaling_goes_through_dlperfs_shapes(largest: str, curve: str):
+def test_scaling_goes_through_dlperfs_shapes(largest, curve):
     assert " ".join(map(str, list_shapes(Shape.parse(largest)))) == curve
 
 
-def test_points_are_every_combination_once_and_only_what_changes_the_number_is_identity(site: Site):
+def test_points_are_every_combination_once_and_only_what_changes_the_number_is_identity(site):
     sizes, precisions = (8, 16, 8), ("fp32", "bf16", "fp32")
     request = combined(Shape(1, 2), precisions, sizes, scaling=True, model="bert-base")
     every = points(load(), site, request)
@@ -71,7 +69,7 @@ def test_points_are_every_combination_once_and_only_what_changes_the_number_is_i
 
 
 @cases
-def test_default_batch_sizes_grow_with_the_card(site: Site, gres: str, device: str, expected: int):
+def test_default_batch_sizes_grow_with_the_card(site, gres, device, expected):
     def size_of(size: int = 0, scheduler: str = "slurm") -> int:
         own_site = changed(site, slurm={"gres": gres}, scheduler=scheduler, frameworks={})
         cells = (RequestCell(Shape(1, 1), "bf16", size),)
@@ -82,7 +80,7 @@ def test_default_batch_sizes_grow_with_the_card(site: Site, gres: str, device: s
     assert size_of(scheduler="local") == min(expected, 64)
 
 
-def test_a_protocol_sets_the_global_batch_of_every_shape(site: Site):
+def test_a_protocol_sets_the_global_batch_of_every_shape(site):
     lamb = Preset("lamb", "LAMB", 220, 20, global_batch_size=65536, precisions=("fp16",))
     deep = Preset("micro", "DeepSpeed's", samples_per_device=1024)
     recipe = replace(load(), protocols={"lamb": lamb, "micro": deep})
@@ -114,7 +112,7 @@ def test_bounds_hold_the_default_too_and_are_for_numbers(kind, default, bounds, 
 
 
 @cases
-def test_how_ranks_are_started(of_recipe, slurm, of_slurm: list[str], expected, tmp_path):
+def test_how_ranks_are_started(of_recipe, slurm, of_slurm, expected, tmp_path):
     site, recipe = reference(tmp_path, slurm=slurm), replace(load(), mpi=of_recipe)
     draft = drafted(site, framework_recipe=recipe, options={"mpi": tuple(of_slurm)})
     assert draft.resolved.mpi == expected
@@ -122,7 +120,7 @@ def test_how_ranks_are_started(of_recipe, slurm, of_slurm: list[str], expected, 
 
 
 @cases
-def test_a_recipe_names_one_kind_or_several(tmp_path: Path, value: str, kinds: tuple[str, ...]):
+def test_a_recipe_names_one_kind_or_several(tmp_path, value, kinds):
     text = (Path(load().folder) / "recipe.toml").read_text()
     (tmp_path / "recipe.toml").write_text(text.replace("\n", f"\nmpi = {value}\n", 1))
     assert recipes.load(tmp_path).mpi == kinds
@@ -138,7 +136,7 @@ def test_ranks_that_may_not_find_each_other_are_warned_of(mpi, gpus, *, warned, 
 # --- What ranks compute on: GPUs, the CPU, or as the program finds -----------------------------------
 
 
-def test_a_recipe_on_the_cpu_is_otherwise_only_where_it_says_so(two: Recipe):
+def test_a_recipe_on_the_cpu_is_otherwise_only_where_it_says_so(two):
     words = {"CPU": "cpu", "gpus": "gpu", " cuda ": "gpu", "tpu": "tpu", "": ""}
     assert {word: parse_device(word) for word in words} == words
     on_cpu = two.for_device("cpu")
@@ -158,7 +156,7 @@ def test_a_recipe_that_contradicts_itself_is_refused(tmp_path, old, new, message
         recipes.load(tmp_path / "two")
 
 
-def test_the_protocols_of_a_device_are_those_that_it_names_in_its_order(tmp_path: Path, site: Site):
+def test_the_protocols_of_a_device_are_those_that_it_names_in_its_order(tmp_path, site):
     text = RECIPE.replace("[on.cpu]", '[protocols.all]\nhelp = "Too."\n[on.cpu]')
     text = text.replace("[on.cpu.env]", 'protocols = ["any", "all"]\n[on.cpu.env]')
     write_file(tmp_path, "two/recipe.toml", text)
@@ -170,7 +168,7 @@ def test_the_protocols_of_a_device_are_those_that_it_names_in_its_order(tmp_path
         plan(recipe, site, on("cpu", preset="half"))
 
 
-def test_the_device_is_asked_for_or_the_sites_or_the_recipes_first(site: Site, two: Recipe):
+def test_the_device_is_asked_for_or_the_sites_or_the_recipes_first(site, two):
     on_cpu = settled(site, "two", device="cpu")
     assert choose_device(two, site, "") == "gpu"
     assert choose_device(two, on_cpu, "") == "cpu"
@@ -193,7 +191,7 @@ def test_the_device_is_asked_for_or_the_sites_or_the_recipes_first(site: Site, t
         plan(two, site, on("cpu", preset="half"))
 
 
-def test_the_cpu_is_part_of_a_points_names(site: Site):
+def test_the_cpu_is_part_of_a_points_names(site):
     on_gpu, on_cpu = (drafted(site, on(device)) for device in ("gpu", "cpu"))
     (array,), (other,) = on_gpu.campaign.arrays, on_cpu.campaign.arrays
     assert other.point == replace(array.point, device="cpu")
@@ -207,7 +205,7 @@ def test_the_cpu_is_part_of_a_points_names(site: Site):
 
 
 @pytest.mark.parametrize("runtime", ["none", "enroot", "pyxis"])
-def test_on_the_cpu_no_gpu_is_asked_for_or_looked_for(site: Site, runtime: str):
+def test_on_the_cpu_no_gpu_is_asked_for_or_looked_for(site, runtime):
     site = changed(site, container={"runtime": runtime}, nodes={"interface": "ib0"})
     on_cpu, on_gpu = (only_script(drafted(site, on(device))) for device in ("cpu", "gpu"))
     assert "--gres=gpu:2" in on_gpu
@@ -227,7 +225,7 @@ def test_a_job_with_gpus_trains_on_nothing_else(tmp_path, slurm, expected):
 
 @cases
 def test_a_program_on_gpus_does_not_fall_back_to_cpus(
-    scheduler: str, requested: str, device: str | None, gres: str, *, word: str, tmp_path: Path
+    scheduler, requested, device, gres, *, word, tmp_path
 ):
     site = reference(tmp_path, slurm={"gres": gres})
     site = settled(site, device=device) if device else site
@@ -235,7 +233,7 @@ def test_a_program_on_gpus_does_not_fall_back_to_cpus(
     assert re.findall(r"--device (\w+)", text) == ([word] if word else [])
 
 
-def test_more_ranks_than_a_node_has_gpus_may_run_on_its_cpu(site: Site):
+def test_more_ranks_than_a_node_has_gpus_may_run_on_its_cpu(site):
     many = Request(Shape(1, 12), device="cpu")
     assert "--ntasks-per-node=12" in only_script(drafted(site, many))
     with pytest.raises(UsageError, match="have 8 GPUs"):
@@ -245,7 +243,7 @@ def test_more_ranks_than_a_node_has_gpus_may_run_on_its_cpu(site: Site):
 
 
 def test_a_template_has_the_device_and_a_script_the_command_that_renders_it_again(
-    empty_directory: None, tmp_path: Path, two: Recipe
+    empty_directory, tmp_path, two
 ):
     options = {"folders": (tmp_path / "templates", *drafts.OPTIONS.folders)}
     site = settled(reference(tmp_path), model="")
@@ -260,7 +258,7 @@ def test_a_template_has_the_device_and_a_script_the_command_that_renders_it_agai
     assert run("render", "--check", tmp_path / "out").returncode == 0
 
 
-def test_a_device_has_models_of_its_own_and_may_have_room_for_one_rank_only(site: Site):
+def test_a_device_has_models_of_its_own_and_may_have_room_for_one_rank_only(site):
     paddle, paddle18 = load("paddle"), load("paddle18")
     request = Request(Shape(1, 1), device="cpu", model="bert-tiny", preset="dlperf")
     assert points(paddle, site, request)[0].model == "bert-tiny"

@@ -1,10 +1,7 @@
 """Whatever a person types reaches bash and sbatch as it was typed, or is refused."""
 
-from __future__ import annotations
-
 import shlex
 import subprocess
-from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -26,7 +23,7 @@ def read_shell_words(script: str) -> list[str]:
 
 
 @cases
-def test_a_quoted_text_is_one_word_for_bash(text: str):
+def test_a_quoted_text_is_one_word_for_bash(text):
     assert read_shell_words(quote(text)) == [text]
 
 
@@ -34,13 +31,13 @@ def test_a_quoted_text_is_one_word_for_bash(text: str):
 @settings(max_examples=150, deadline=None)
 @given(st.lists(TEXT, min_size=1, max_size=20))
 @example(["\x01\x7f\r\t", "$'a'", "a\\nb"])
-def test_whatever_is_typed_arrives_as_typed_on_one_line(texts: list[str]):
+def test_whatever_is_typed_arrives_as_typed_on_one_line(texts):
     assert read_shell_words(_word(tuple(texts))) == texts
     assert "\n" not in "".join(f"{quote(text)}{comment(text)}" for text in texts)
 
 
 @given(TEXT.filter(lambda text: not any(ord(c) < 32 or ord(c) == 127 for c in text)))
-def test_a_directive_is_read_back_as_typed(text: str):
+def test_a_directive_is_read_back_as_typed(text):
     """As shlex does: tests/cluster asks sbatch itself."""
     assert shlex.split(directive(f"--comment={text}"), comments=True) == [f"--comment={text}"]
 
@@ -54,7 +51,7 @@ def test_a_directive_is_read_back_as_typed(text: str):
     ],
     ids=["directive", "word", "name"],
 )
-def test_what_it_can_not_carry_is_refused(write: Any, texts: tuple[str, ...]):
+def test_what_it_can_not_carry_is_refused(write, texts):
     for text in texts:
         with pytest.raises(UsageError):
             write(text)

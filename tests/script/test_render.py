@@ -1,7 +1,5 @@
 """Rendered scripts, run by the shell they are for, with stand-ins for srun and the ranks' program."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -93,7 +91,7 @@ def test_local_ranks_run_and_the_nodes_clocks_give_the_steps_moments(tmp_path, z
     assert [event["attempt"] for event in events(draft)] == [0, 0, 0, 0, 1, 1, 1, 1]
 
 
-def test_a_node_without_the_campaign_runs_nothing_and_makes_nothing(tmp_path: Path):
+def test_a_node_without_the_campaign_runs_nothing_and_makes_nothing(tmp_path):
     """Slurm 24.11 makes the directory of the output there; 22.05 does not start the job."""
     draft = draft_ranks(tmp_path)
     script = tmp_path / "spooled"
@@ -134,7 +132,7 @@ def test_a_failing_rank_ends_the_others_and_gives_the_script_its_exit_status(tmp
         assert [event.get("exit") for event in events(draft, repeat)] == [None, None, 7, 7]
 
 
-def test_term_reaches_the_ranks_and_is_written_down(tmp_path: Path):
+def test_term_reaches_the_ranks_and_is_written_down(tmp_path):
     pids = tmp_path / "pids"
     draft = draft_ranks(tmp_path, f'#!/bin/bash\necho $$ >> "{pids}"\nexec sleep 300\n')
     with start_script(draft, "bash") as job:
@@ -157,7 +155,7 @@ def write_begun(draft: Draft, attempt: int, job: str, repeat: int = 1) -> Path:
 
 @cases
 def test_a_job_that_is_requeued_after_a_retry_took_its_place_runs_and_writes_nothing(
-    tmp_path: Path, *, restarts: int, attempt: int, job: str, runs: bool
+    tmp_path, *, restarts, attempt, job, runs
 ):
     draft = draft_ranks(tmp_path)
     path = write_begun(draft, attempt, job)
@@ -175,7 +173,7 @@ def test_a_job_that_is_requeued_after_a_retry_took_its_place_runs_and_writes_not
 
 
 @pytest.mark.parametrize("both", [False, True], ids=["one of two", "both"])
-def test_of_repeats_in_one_job_those_that_no_retry_repeats_are_run(tmp_path: Path, both: bool):
+def test_of_repeats_in_one_job_those_that_no_retry_repeats_are_run(tmp_path, both):
     draft = draft_ranks(tmp_path, together=True)
     paths = [write_begun(draft, 1, f"20_{repeat}", repeat) for repeat in ((1, 2) if both else (2,))]
     before = [path.read_bytes() for path in paths]
@@ -189,7 +187,7 @@ def test_of_repeats_in_one_job_those_that_no_retry_repeats_are_run(tmp_path: Pat
 
 
 @cases
-def test_a_script_notices_that_it_was_suspended(tmp_path: Path, seconds: str, stops: bool):
+def test_a_script_notices_that_it_was_suspended(tmp_path, seconds, stops):
     """CONT alone, which Slurm sends before it ends a job, is none."""
     # Stops the whole job for a while: a rank, the script and all else at once.
     stop = f"kill -STOP -- -$0; sleep {seconds}; " if stops else ""
@@ -226,21 +224,21 @@ def run_watchers(folder: Path, harness: str, watch: str = WATCH) -> None:
     assert (result.returncode, result.stderr) == (0, b"")
 
 
-def test_a_pause_that_ends_with_the_repeat_is_seen_by_every_watcher(tmp_path: Path):
+def test_a_pause_that_ends_with_the_repeat_is_seen_by_every_watcher(tmp_path):
     """CONT and the word that the repeat is over may both wait when a watcher gets a processor again."""
     run_watchers(tmp_path, read_constant(__file__, "PAUSED_AT_THE_END"))
     texts = [(tmp_path / str(number)).read_text() for number in range(1, 25)]
     assert [text.partition(" ")[0] for text in texts] == ["suspended"] * 24
 
 
-def test_a_watch_ends_whenever_it_is_to(tmp_path: Path):
+def test_a_watch_ends_whenever_it_is_to(tmp_path):
     """Before the watcher has begun, and while its time for reading is up: it says nothing."""
     run_watchers(tmp_path, read_constant(__file__, "ENDED_EARLY"))
 
 
 @cases
 def test_short_pauses_of_the_measured_step_are_summed(
-    tmp_path: Path, pauses: int, hundredths: int, signal: str, seconds: str | None
+    tmp_path, pauses, hundredths, signal, seconds
 ):
     """By a clock that the test moves on: a busy machine makes a pause longer."""
     watch = WATCH
@@ -267,7 +265,7 @@ def test_short_pauses_of_the_measured_step_are_summed(
 )
 @given(data=WORDS, srun=WORDS.map("--x={}".format), value=WORDS, partition=WORDS)
 def test_whatever_is_typed_arrives_at_ranks_and_srun_or_is_refused(
-    tmp_path_factory: pytest.TempPathFactory, data: str, srun: str, value: str, partition: str
+    tmp_path_factory, data, srun, value, partition
 ):
     """Data path, srun argument, environment value and partition of any text, through a real bash."""
     folder = tmp_path_factory.mktemp("any text")
@@ -320,7 +318,7 @@ def test_scripts_that_bind_or_search_or_measure_first_are_clean(tmp_path, device
         assert scripts.shellcheck(text) == ""
 
 
-def test_site_settings_become_directives(tmp_path: Path):
+def test_site_settings_become_directives(tmp_path):
     words = "--partition=gpu --account=acct --qos=high --gres=gpu:v100:2 --cpus-per-task=4"
     slurm = {"partition": "gpu", "account": "acct", "qos": "high", "gres": "gpu:v100"}
     more = {
@@ -344,7 +342,7 @@ def test_site_settings_become_directives(tmp_path: Path):
     assert "#SBATCH --ntasks-per-node=1\n" in text
 
 
-def test_refusals_before_anything_is_written(tmp_path: Path):
+def test_refusals_before_anything_is_written(tmp_path):
     site = reference(tmp_path)
     with pytest.raises(UsageError, match="needs data and source"):
         drafted(site, "oneflow", "1n1g", "slurm")
@@ -362,7 +360,7 @@ def test_refusals_before_anything_is_written(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_rehearsal_replays_the_sample_on_rank_0_only(tmp_path: Path):
+def test_a_rehearsal_replays_the_sample_on_rank_0_only(tmp_path):
     draft = drafted(reference(tmp_path), "oneflow", "1n1g", "local", rehearse=True)
     script = run_script(draft, tmp_path)
     assert script.returncode == 0, script.stderr
@@ -374,7 +372,7 @@ def test_a_rehearsal_replays_the_sample_on_rank_0_only(tmp_path: Path):
     assert {line.partition(" ")[0] for line in sample} == {"sample:"}
 
 
-def test_committed_scripts_are_what_is_rendered(repository: Path):
+def test_committed_scripts_are_what_is_rendered(repository):
     command = [sys.executable, "-m", "hpcbert", "render", "--check", "sbatch"]
     result = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr

@@ -1,7 +1,5 @@
 """What scripts say of containers, and how they go on when a node is not in one."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import pwd
@@ -65,7 +63,7 @@ def list_kinds(draft: Draft) -> list[object]:
     return [event["event"] for event in scripts.events(draft)]
 
 
-def test_pyxis_gets_every_flag_and_makes_the_container_outside_the_measured_step(tmp_path: Path):
+def test_pyxis_gets_every_flag_and_makes_the_container_outside_the_measured_step(tmp_path):
     settings: Any = {"mounts": ("/scratch:/scratch:ro",), "env": ("HF_HOME",), "data": "/data"}
     draft = draft_in(tmp_path, "pyxis", "/images/d e.sqsh", **settings)
     calls = run_campaign(draft, tmp_path, INSIDE="1", PYXIS_CONTAINER_IMAGE="other")
@@ -88,7 +86,7 @@ def test_pyxis_gets_every_flag_and_makes_the_container_outside_the_measured_step
     assert "container" in list_kinds(draft)
 
 
-def test_a_node_without_the_plugin_ends_the_job_before_training(tmp_path: Path):
+def test_a_node_without_the_plugin_ends_the_job_before_training(tmp_path):
     draft = draft_in(tmp_path, "pyxis")
     calls = run_campaign(draft, tmp_path, status=125)
     assert list_kinds(draft) == ["start", "end"]
@@ -97,7 +95,7 @@ def test_a_node_without_the_plugin_ends_the_job_before_training(tmp_path: Path):
 
 
 @cases
-def test_settings_of_site_and_recipe_reach_both_runtimes(tmp_path, runtime, expected: list[str]):
+def test_settings_of_site_and_recipe_reach_both_runtimes(tmp_path, runtime, expected):
     flags: Any = dict.fromkeys(("home", "remap_root", "entrypoint"), True)
     own: Any = {"shape": "2n1g", "workdir": "/work dir", "nodes": {"interface": "ib0"}}
     text = only_script(draft_in(tmp_path, runtime, scratch="/raid x", **flags, **own))
@@ -105,7 +103,7 @@ def test_settings_of_site_and_recipe_reach_both_runtimes(tmp_path, runtime, expe
         assert words in text
 
 
-def test_enroot_imports_what_a_registry_has_and_takes_a_file_as_it_is(tmp_path: Path):
+def test_enroot_imports_what_a_registry_has_and_takes_a_file_as_it_is(tmp_path):
     text = only_script(draft_in(tmp_path, "enroot", "nvcr.io/nvidia/pytorch:25.04-py3"))
     uri = "'docker://nvcr.io#nvidia/pytorch:25.04-py3'"
     assert f"import_image {uri} '{tmp_path}/a b/images' nvcr.io+nvidia+pytorch+25.04-py3" in text
@@ -114,7 +112,7 @@ def test_enroot_imports_what_a_registry_has_and_takes_a_file_as_it_is(tmp_path: 
     assert "import_image" not in text
 
 
-def test_a_campaign_brings_what_its_script_runs(tmp_path: Path):
+def test_a_campaign_brings_what_its_script_runs(tmp_path):
     joining = {"enter", "join", "sweep", "image"}
     files = {"pyxis": {"pyxis", "sweep"}, "enroot": {*joining, "enroot"}, "none": set()}
     files["apptainer"] = {*joining, "apptainer"}
@@ -139,7 +137,7 @@ def test_a_script_by_hand_starts_ranks_where_it_was_submitted(tmp_path, runtime,
     assert ("scripts/enter.sh" in files) == (runtime == "enroot")
 
 
-def test_what_a_runtime_can_not_carry_is_refused(tmp_path: Path):
+def test_what_a_runtime_can_not_carry_is_refused(tmp_path):
     for mount in ("/$HOME:/x", '/a"b:/x', "/`id`:/x", "/a\\b:/x"):
         draft_in(tmp_path, "enroot", mounts=(mount,))
         with pytest.raises(UsageError, match="a shell would expand"):
@@ -176,7 +174,7 @@ def find_enroot(folder: Path) -> str:
     return f"{real_enroot() or open_stand_ins(folder / 'stand-ins')}:{os.environ['PATH']}"
 
 
-def test_the_local_scheduler_runs_ranks_in_one_container_and_leaves_nothing(tmp_path: Path):
+def test_the_local_scheduler_runs_ranks_in_one_container_and_leaves_nothing(tmp_path):
     path = find_enroot(tmp_path)
     image = Image(environment={"PYTORCH_VERSION": "2"}, files={"etc/marker": "inside\n"})
     words = "$(cat /etc/marker) $RANK $WORLD_SIZE $(readlink /proc/self/ns/mnt)"
@@ -203,7 +201,7 @@ def test_the_local_scheduler_runs_ranks_in_one_container_and_leaves_nothing(tmp_
 
 @cases
 def test_the_image_wins_over_its_profile_and_what_it_lacks_is_there(
-    environment: dict[str, str], path: str, home: str, tmp_path: Path
+    environment, path, home, tmp_path
 ):
     """Debian's /etc/profile, which a login shell reads, replaces PATH."""
     require("squashfs")
@@ -227,7 +225,7 @@ def test_the_image_wins_over_its_profile_and_what_it_lacks_is_there(
 
 
 @cases
-def test_enter_sh_refuses_words_that_it_can_not_follow(words: list[str], says: str):
+def test_enter_sh_refuses_words_that_it_can_not_follow(words, says):
     argv = ["bash", "-p", str(SHELL / "enter.sh"), *words]
     env = {"PATH": os.environ["PATH"], "SLURMD_NODENAME": "node7"}
     result = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
@@ -251,6 +249,6 @@ def test_what_a_plugin_puts_around_ranks_is_around_what_describes_them(tmp_path,
     assert not set(words) & set(described["host"])
 
 
-def test_without_a_plugin_one_step_describes_node_and_interpreter(tmp_path: Path):
+def test_without_a_plugin_one_step_describes_node_and_interpreter(tmp_path):
     calls = run_campaign(draft_in(tmp_path, "none", "", srun_args=("--label",)), tmp_path)
     assert [call[call.index("describe") + 1] for call in calls if "describe" in call] == ["both"]

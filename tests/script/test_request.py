@@ -1,7 +1,5 @@
 """What a submission takes at most, and a retry's script: the first one's, but for what must differ."""
 
-from __future__ import annotations
-
 import difflib
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +29,7 @@ def sum_all(costs: tuple[request.Cost, ...]) -> tuple[float | None, float | None
     return nodes, request.sum_hours(cost.on_devices(cost.hours) for cost in costs)
 
 
-def test_repeats_times_nodes_times_devices_times_the_limit(tmp_path: Path):
+def test_repeats_times_nodes_times_devices_times_the_limit(tmp_path):
     assert sum_all(list_costs(tmp_path)) == (20.0, 160.0)
     assert sum_all(list_costs(tmp_path, scaling=True)) == (50.0, 10.0 + 40.0 + 80.0 + 160.0)
     assert sum_all(list_costs(tmp_path, repeats=1, precisions=("fp32", "bf16"))) == (8.0, 64.0)
@@ -43,7 +41,7 @@ def test_repeats_times_nodes_times_devices_times_the_limit(tmp_path: Path):
     assert {on: request.hours_unit(list_costs(tmp_path, device=on)) for on in units} == units
 
 
-def test_what_costs_more_is_refused_with_the_sum_and_what_nothing_bounds(tmp_path: Path):
+def test_what_costs_more_is_refused_with_the_sum_and_what_nothing_bounds(tmp_path):
     costs = list_costs(tmp_path, scaling=True)
     request.refuse_expensive(costs, 290.0)
     with pytest.raises(UsageError, match="up to 290 GPU-hours, more than 289") as caught:
@@ -61,7 +59,7 @@ def test_what_costs_more_is_refused_with_the_sum_and_what_nothing_bounds(tmp_pat
 
 
 @cases
-def test_hours_are_written_as_people_read_them(number: float | None, text: str):
+def test_hours_are_written_as_people_read_them(number, text):
     assert request.format_hours(number) == text
 
 
@@ -84,7 +82,7 @@ def retry(array: Array, text: str, exclude: tuple[str, ...] = ("n3", "n4"), limi
     return again, script, added
 
 
-def test_a_retry_adds_options_of_sbatch_and_changes_its_first_attempt(tmp_path: Path):
+def test_a_retry_adds_options_of_sbatch_and_changes_its_first_attempt(tmp_path):
     array, text = render_script(tmp_path)
     _, script, added = retry(array, text, limit="02:00:00")
     *options, attempt = [line for line in added if "array_name=" not in line]
@@ -108,9 +106,7 @@ def test_a_retry_adds_options_of_sbatch_and_changes_its_first_attempt(tmp_path: 
 
 @cases
 @pytest.mark.parametrize("exclusive", [True, False], ids=["exclusive", "shared"])
-def test_the_request_on_record_is_what_sbatch_reads_in_the_script(
-    tmp_path: Path, words: list[str], exclusive: bool
-):
+def test_the_request_on_record_is_what_sbatch_reads_in_the_script(tmp_path, words, exclusive):
     array, text = render_script(tmp_path, *words, exclusive=exclusive, partition="gpu")
     assert request.read_request(sbatch_options(text)) == array.request
     again, script, _ = retry(array, text, limit="2-0")
@@ -118,7 +114,7 @@ def test_the_request_on_record_is_what_sbatch_reads_in_the_script(
 
 
 @pytest.mark.parametrize("name", ["a b", "a %j b"])
-def test_a_request_says_which_campaign_it_writes_to(tmp_path: Path, name: str):
+def test_a_request_says_which_campaign_it_writes_to(tmp_path, name):
     directory = tmp_path / name
     output = f"{directory}/slurm/".replace("%", "%%") + "%A_%a.out"
     own = replace(JobRequest(), output=output)

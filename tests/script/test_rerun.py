@@ -1,10 +1,7 @@
 """A lock file holds all that was decided, is read again, and says what is otherwise elsewhere."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +16,6 @@ from hpcbert.errors import ConfigError, UsageError
 from hpcbert.model import Counted, Group, Material, Origin, Shape
 from hpcbert.results.reduce import Curves, make_group, tabulate
 from hpcbert.script import rerun
-from hpcbert.script.draft import Draft
 from hpcbert.script.plan import plan
 from hpcbert.timelimit import TimeLimit
 from tests.kit.cases import cases
@@ -45,7 +41,7 @@ DRY = ("--scheduler", "slurm", "--dry-run", "--json")
 
 
 @pytest.fixture
-def draft(tmp_path: Path) -> Draft:
+def draft(tmp_path):
     where = reference(tmp_path, env={"TZ": "UTC", "API_TOKEN": "abcdef"})
     draft = drafted(where, REQUEST)
     write_campaign(draft)
@@ -53,11 +49,11 @@ def draft(tmp_path: Path) -> Draft:
 
 
 @given(st.dictionaries(TEXTS, INLINE, max_size=5))
-def test_what_is_written_as_toml_is_read_again(values: dict[str, Any]):
+def test_what_is_written_as_toml_is_read_again(values):
     assert tomli.loads(toml.format_toml(values)) == values
 
 
-def test_it_is_written_into_the_campaign_and_read_again(draft: Draft):
+def test_it_is_written_into_the_campaign_and_read_again(draft):
     path = draft.directory / "campaign.lock.toml"
     lock = rerun.load_lock(path)
     assert lock == draft.lock
@@ -71,7 +67,7 @@ def test_it_is_written_into_the_campaign_and_read_again(draft: Draft):
     assert "abcdef" not in path.read_text()
 
 
-def test_variables_and_digests_of_what_was_prepared_are_in_it(draft: Draft):
+def test_variables_and_digests_of_what_was_prepared_are_in_it(draft):
     variables = {"slurm.account": "SBATCH_ACCOUNT"}
     site = replace(draft.resolved.site, variables={"runs": "HPCBERT_RUNS", **variables})
     materials = (
@@ -89,7 +85,7 @@ def test_variables_and_digests_of_what_was_prepared_are_in_it(draft: Draft):
     assert {name: lock.inputs[name] for name in expected} == expected
 
 
-def test_what_is_otherwise_is_said_by_its_key(draft: Draft, tmp_path: Path):
+def test_what_is_otherwise_is_said_by_its_key(draft, tmp_path):
     assert rerun.compare_locks(draft.lock, draft.lock) == ()
     slurm = {"partition": "gpu", "time_limit": TimeLimit.parse("2-0"), "srun_args": ("-v",)}
     other = changed(reference(tmp_path, env={"TZ": "CET"}), slurm=slurm, name="there")

@@ -1,7 +1,5 @@
 """The job before all points: its script, and what it makes of what it measures."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -28,7 +26,7 @@ def draft_preflight(where, shape="4n8g", device="gpu", limit="01:00:00", **optio
     return drafted(site, request, options={"preflight": True, **options})
 
 
-def test_it_is_one_job_on_the_nodes_of_the_largest_point_and_no_point_itself(tmp_path: Path):
+def test_it_is_one_job_on_the_nodes_of_the_largest_point_and_no_point_itself(tmp_path):
     draft = draft_preflight(tmp_path)
     campaign, check = draft.campaign, draft.campaign.preflight
     assert check is campaign.arrays[-1] is campaign.in_order[0]
@@ -44,7 +42,7 @@ def test_it_is_one_job_on_the_nodes_of_the_largest_point_and_no_point_itself(tmp
 
 
 @pytest.mark.parametrize("device", ["cpu", "auto"])
-def test_without_gpus_for_certain_the_reference_program_measures(tmp_path: Path, device: str):
+def test_without_gpus_for_certain_the_reference_program_measures(tmp_path, device):
     draft = draft_preflight(tmp_path, "4n1g", device, "00:10:00")
     check = draft.campaign.arrays[-1]
     assert "--all-reduce 16" in draft.scripts[check.name]
@@ -102,7 +100,7 @@ class Check:
 @pytest.mark.slow
 @cases
 def test_a_node_far_below_the_others_is_named_and_its_neighbours_are_not(
-    tmp_path: Path, shape: str, table: str, slow: list[str]
+    tmp_path, shape, table, slow
 ):
     check = Check(tmp_path, shape)
     status, events = check.run(table)
@@ -116,8 +114,8 @@ def test_a_node_far_below_the_others_is_named_and_its_neighbours_are_not(
 @pytest.mark.slow
 @cases
 def test_waiting_jobs_keep_away_as_far_as_they_can(
-    tmp_path: Path, *, jobs: tuple[str, ...] | None, usable: int, refusal: str | None,
-    update: str | None, spared: dict[str, str],
+    tmp_path, *, jobs, usable, refusal,
+    update, spared,
 ):  # fmt: skip
     check = Check(tmp_path)
     check.jobs = jobs or check.jobs
@@ -133,9 +131,7 @@ def test_waiting_jobs_keep_away_as_far_as_they_can(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("limit", "cancelled"), [("00:30:00", []), ("00:00:20", ["51", "52"])])
-def test_at_its_time_limit_it_gives_up_and_not_where_it_may_come_back(
-    tmp_path: Path, limit: str, cancelled: list[str]
-):
+def test_at_its_time_limit_it_gives_up_and_not_where_it_may_come_back(tmp_path, limit, cancelled):
     check = Check(tmp_path, "2n8g", limit)
     status, _ = check.run(TERMINATED="1")
     assert status == 143
@@ -144,7 +140,7 @@ def test_at_its_time_limit_it_gives_up_and_not_where_it_may_come_back(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("nodes", ["1234", "13"])
-def test_where_nothing_is_measured_nothing_runs(tmp_path: Path, nodes: str):
+def test_where_nothing_is_measured_nothing_runs(tmp_path, nodes):
     check = Check(tmp_path)
     status, _ = check.run("\n".join(f"n{number} hangs" for number in nodes))
     assert status == 1

@@ -1,7 +1,5 @@
 """What a manifest says is not enough to cancel a job: it may be a copy's, or anybody's invention."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -10,7 +8,6 @@ import signal
 import subprocess
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,9 +22,7 @@ def owned(line: str, place: object, *, uid: int = os.geteuid(), script: object =
     return f"{line.rstrip()}|//{uid}|//{script}|//{place}\n"
 
 
-def test_a_job_that_a_manifest_merely_names_is_not_cancelled(
-    hpcbert: Any, slurm: Any, watched: Any, tmp_path: Path
-) -> None:
+def test_a_job_that_a_manifest_merely_names_is_not_cancelled(hpcbert, slurm, watched, tmp_path):
     """Somebody gave it to me; id, name, place and user in it are what they chose."""
 
     def warn_of(directory: Path) -> str:
@@ -55,9 +50,7 @@ def test_a_job_that_a_manifest_merely_names_is_not_cancelled(
 
 
 @pytest.mark.parametrize("case", ["as it was", "linked", "moved", "by hand"])
-def test_a_campaigns_own_jobs_are_cancelled(
-    hpcbert: Any, slurm: Any, watched: Any, tmp_path: Path, case: str
-) -> None:
+def test_a_campaigns_own_jobs_are_cancelled(hpcbert, slurm, watched, tmp_path, case):
     built = watched()
     directory, script = built.directory, built.campaign.arrays[0].script
     link, former = tmp_path / "link", tmp_path / "where it was"
@@ -76,9 +69,7 @@ def test_a_campaigns_own_jobs_are_cancelled(
 
 
 @pytest.mark.parametrize("case", ["another program", "another campaign's queue", "its own queue"])
-def test_a_manifest_that_names_another_process_does_not_end_it(
-    watched: Any, tmp_path: Path, case: str
-) -> None:
+def test_a_manifest_that_names_another_process_does_not_end_it(watched, tmp_path, case):
     other, built = tmp_path / "another campaign", watched(scheduler="local")
     other.mkdir()
     place = built.directory if case == "its own queue" else other

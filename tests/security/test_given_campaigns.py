@@ -1,7 +1,5 @@
 """A campaign that came from somebody else runs nothing, leads to no file outside, and fits in memory."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle
@@ -16,7 +14,7 @@ import pytest
 from hpcbert.campaign import archive, store
 from hpcbert.errors import UsageError
 from hpcbert.results import document
-from tests.kit.campaigns import Build, Built
+from tests.kit.campaigns import Built
 from tests.kit.cases import cases, read_constant
 from tests.kit.cli import Cli, run, start_process
 from tests.kit.logs import write_file
@@ -31,14 +29,14 @@ WATCHED = read_constant(__file__, "WATCHED")
 
 
 @pytest.fixture
-def secret(tmp_path: Path) -> Path:
+def secret(tmp_path):
     path = write_file(tmp_path, "secret.log", SECRET)
     path.chmod(0o600)
     return path
 
 
 @pytest.fixture
-def built(build: Build) -> Built:
+def built(build):
     built = build("1n1g", repeats=2, scheduler="local")
     built.finish()
     return built
@@ -67,9 +65,7 @@ def check_refused(words: str, place: Path, message: str) -> None:
 
 
 @cases
-def test_a_path_outside_the_campaign_is_refused(
-    built: Built, secret: Path, key: str, value: str
-) -> None:
+def test_a_path_outside_the_campaign_is_refused(built, secret, key, value):
     edit(built, key, value.replace("{secret}", str(secret)))
     with pytest.raises(UsageError, match="names a file outside the campaign") as caught:
         store.read_manifest(built.directory)
@@ -80,9 +76,7 @@ def test_a_path_outside_the_campaign_is_refused(
 
 
 @pytest.mark.parametrize("words", READING)
-def test_no_command_reads_a_file_outside(
-    built: Built, secret: Path, tmp_path: Path, words: str
-) -> None:
+def test_no_command_reads_a_file_outside(built, secret, tmp_path, words):
     manifest = (built.directory / "manifest.json").read_bytes()
     for key in (".log", ".script"):
         edit(built, key, str(secret))
@@ -96,8 +90,8 @@ def test_no_command_reads_a_file_outside(
 
 @pytest.mark.parametrize("name", ["folder", "status", "recipe.toml", "env/x.1.0.nodes.jsonl"])
 def test_a_link_out_of_the_campaign_is_refused_and_one_within_is_followed(
-    built: Built, secret: Path, tmp_path: Path, name: str
-) -> None:
+    built, secret, tmp_path, name
+):
     log = built.log_path("1n1g", 1)
     log.symlink_to(log.rename(log.with_suffix(".kept")))
     assert run("collect", built.directory).returncode == 0
@@ -112,9 +106,7 @@ def test_a_link_out_of_the_campaign_is_refused_and_one_within_is_followed(
 
 
 @pytest.mark.parametrize("value", ["{secret}", "logs/../../../secret.log"])
-def test_logs_of_an_archive_are_the_archives(
-    built: Built, secret: Path, tmp_path: Path, value: str
-) -> None:
+def test_logs_of_an_archive_are_the_archives(built, secret, tmp_path, value):
     packed = tmp_path / "a.zip"
     archive.pack(built.directory, packed)
     with zipfile.ZipFile(packed) as zipped:
@@ -131,7 +123,7 @@ def test_logs_of_an_archive_are_the_archives(
     check_refused("logs", packed, "outside the campaign")
 
 
-def test_results_that_are_too_large_or_no_text_are_refused(built: Built, tmp_path: Path) -> None:
+def test_results_that_are_too_large_or_no_text_are_refused(built, tmp_path):
     keys = ",".join(f'"k{number}":1' for number in range(300_000))
     with pytest.raises(UsageError, match="'k299999' appears twice"):
         document.parse_results(f'{{{keys},"k299999":2}}', file="x")
@@ -146,7 +138,7 @@ def test_results_that_are_too_large_or_no_text_are_refused(built: Built, tmp_pat
     check_refused(f"compare {path}", path, "lone surrogate")
 
 
-def test_a_manifest_that_is_too_large_or_no_text_is_refused(built: Built) -> None:
+def test_a_manifest_that_is_too_large_or_no_text_is_refused(built):
     path = built.directory / "manifest.json"
     data: dict[str, Any] = json.loads(path.read_text())
     for key in ("site", "user", "framework", "name", "image"):
@@ -162,8 +154,8 @@ def test_a_manifest_that_is_too_large_or_no_text_is_refused(built: Built) -> Non
 
 @cases
 def test_half_of_a_character_in_what_jobs_wrote_is_no_traceback(
-    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
-) -> None:
+    built, tmp_path, monkeypatch, words
+):
     monkeypatch.chdir(tmp_path)
     run("collect", built.directory)
     status = built.status_path("1n1g", 1)
@@ -177,7 +169,7 @@ def test_half_of_a_character_in_what_jobs_wrote_is_no_traceback(
     assert "bug in hpcbert" not in result.stderr
 
 
-def test_the_locked_settings_are_part_of_the_audit(built: Built) -> None:
+def test_the_locked_settings_are_part_of_the_audit(built):
     locked = write_file(built.directory, store.LOCKED, "schema = 1\n")
     run("collect", built.directory)
     assert run("audit", built.directory).returncode == 0
@@ -201,9 +193,7 @@ def watch(*words: object, cwd: Path, program: str = WATCHED, **env: str) -> str:
     return result.stderr
 
 
-def test_a_planted_pickle_is_never_loaded(
-    hpcbert: Cli, slurm: Any, watched: Any, tmp_path: Path
-) -> None:
+def test_a_planted_pickle_is_never_loaded(hpcbert, slurm, watched, tmp_path):
     """Where submitit keeps tasks and results, and in every folder of a campaign."""
     built, sprung = watched(), tmp_path / "sprung"
     slurm.answers(sacct=[built.sacct(1, "COMPLETED") + built.sacct(2, "FAILED")])
@@ -223,9 +213,7 @@ def test_a_planted_pickle_is_never_loaded(
 @pytest.mark.parametrize(
     "name", ["manifest.json", "measurements.json", "recipe.toml", "table.json"]
 )
-def test_a_pickle_in_the_place_of_a_file_is_no_file(
-    built: Built, tmp_path: Path, name: str
-) -> None:
+def test_a_pickle_in_the_place_of_a_file_is_no_file(built, tmp_path, name):
     write_file(built.directory, name, pickle.dumps(Trap(tmp_path / "sprung")))
     for words in (["collect"], ["audit"], ["monitor", "--once"]):
         assert "PICKLE" not in watch(*words, built.directory, cwd=tmp_path)
@@ -238,9 +226,7 @@ def name_reader(built: Built, reader: str) -> None:
 
 @cases
 @pytest.mark.parametrize("packed", [False, True], ids=["directory", "archive"])
-def test_nothing_that_a_recipe_names_is_imported(
-    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str, packed: bool
-) -> None:
+def test_nothing_that_a_recipe_names_is_imported(built, tmp_path, monkeypatch, reader, packed):
     sprung = tmp_path / "sprung"
     browser = tool(tmp_path, "browser", f"#!/bin/sh\ntouch {sprung}\n")
     monkeypatch.setenv("BROWSER", str(browser))
@@ -261,9 +247,7 @@ def test_nothing_that_a_recipe_names_is_imported(
 
 
 @pytest.mark.parametrize("where", ["-m", "PYTHONPATH", "empty part of PYTHONPATH"])
-def test_a_module_of_the_working_directory_is_not_imported(
-    built: Built, tmp_path: Path, where: str
-) -> None:
+def test_a_module_of_the_working_directory_is_not_imported(built, tmp_path, where):
     """Neither what a recipe names nor what shadows a module that hpcbert imports."""
     place, sprung = tmp_path / "work", tmp_path / "sprung"
     for name in ("mine", "yours") + (("click", "tomli") if where == "-m" else ()):
@@ -280,9 +264,7 @@ def test_a_module_of_the_working_directory_is_not_imported(
         assert not sprung.exists()
 
 
-def test_the_entry_point_of_an_installed_package_is_called(
-    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_entry_point_of_an_installed_package_is_called(built, tmp_path, monkeypatch):
     name_reader(built, "entry-point:brought")
     check_refused("collect", built.directory, "hint: There are: none")
     write_file(tmp_path, "packages/installed_reader.py", READER)

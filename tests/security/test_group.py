@@ -1,18 +1,15 @@
 """Two users of one group work in one directory, as computing centres have them: umask 002, setgid."""
 
-from __future__ import annotations
-
 import grp
 import os
 import shlex
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,7 +18,7 @@ from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.scheduler.local import backend
 from hpcbert.system.runner import Runner, run
 from tests.kit.cli import Cli
-from tests.kit.lab import User, account, runner_of
+from tests.kit.lab import account, runner_of
 from tests.kit.logs import WORDS, stand_in
 from tests.kit.needs import lacks, require
 from tests.kit.paths import REPOSITORY
@@ -96,7 +93,7 @@ def is_over_locally(directory: Path) -> bool:
 
 
 @pytest.fixture
-def local(open_directory: Path) -> Project:
+def local(open_directory):
     """The group's users on one machine without Slurm."""
     require("users")
     look = [sys.executable, "-c", "import hpcbert"]
@@ -113,9 +110,7 @@ def local(open_directory: Path) -> Project:
 
 
 @pytest.fixture
-def on_slurm(
-    user: User, other_user: User, lab: Any, checkout: Any, work: Path
-) -> Iterator[Project]:
+def on_slurm(user, other_user, lab, checkout, work):
     """The lab's two ordinary users, in one group, on a cluster."""
     name = f"hpcbert-{os.getpid()}-g"
 
@@ -186,13 +181,13 @@ def work_together(project: Project) -> tuple[Path, Path]:
     return hers, his
 
 
-def test_two_users_of_a_group_submit_collect_and_report_locally(local: Project) -> None:
+def test_two_users_of_a_group_submit_collect_and_report_locally(local):
     for directory in work_together(local):
         assert local.modes(directory) == {0o2775, 0o664}
 
 
 @pytest.mark.slurm
-def test_two_users_of_a_group_submit_collect_and_report_on_slurm(on_slurm: Project) -> None:
+def test_two_users_of_a_group_submit_collect_and_report_on_slurm(on_slurm):
     for directory in work_together(on_slurm):
         # Slurm lets nobody but the owner write to the files that it makes.
         assert on_slurm.modes(directory) == {0o2775, 0o664, 0o644}
@@ -201,7 +196,7 @@ def test_two_users_of_a_group_submit_collect_and_report_on_slurm(on_slurm: Proje
     assert list(directory.glob("slurm/*.out"))
 
 
-def test_the_umask_of_the_submission_decides_who_reads(local: Project) -> None:
+def test_the_umask_of_the_submission_decides_who_reads(local):
     mallory = local_user(local.folder, MALLORY, MALLORY)
     runs = ("--site", REPOSITORY / "site.toml")
     everybody = [local.bob, mallory]

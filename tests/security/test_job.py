@@ -1,7 +1,5 @@
 """What the scheduler's environment and programs say stays text in a job; who reads its files."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat
@@ -52,9 +50,7 @@ TEXTS = read_constant(__file__, "TEXTS")
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
-def test_texts_of_the_scheduler_are_json_in_the_record_and_never_run(
-    tmp_path: Path, text: str
-) -> None:
+def test_texts_of_the_scheduler_are_json_in_the_record_and_never_run(tmp_path, text):
     sprung = tmp_path / "sprung"
     text = text.replace("{sprung}", str(sprung))
     result, built = run(tmp_path, **dict.fromkeys(SAID, text))
@@ -71,7 +67,7 @@ def test_texts_of_the_scheduler_are_json_in_the_record_and_never_run(
     assert not sprung.exists()
 
 
-def test_bytes_that_are_no_text_leave_the_record_readable(tmp_path: Path) -> None:
+def test_bytes_that_are_no_text_leave_the_record_readable(tmp_path):
     result, built = run(tmp_path, SLURM_JOB_NODELIST=b"n\xff\xfe\x80")
     assert result.returncode == 0
     (array,) = built.campaign.arrays
@@ -79,9 +75,7 @@ def test_bytes_that_are_no_text_leave_the_record_readable(tmp_path: Path) -> Non
 
 
 @cases
-def test_what_is_no_number_is_refused_before_bash_counts_with_it(
-    tmp_path: Path, variable: str, text: str
-) -> None:
+def test_what_is_no_number_is_refused_before_bash_counts_with_it(tmp_path, variable, text):
     result, built = run(tmp_path, **{variable: text})
     assert result.returncode == 125
     assert f"{variable} is not a number" in result.stderr
@@ -90,7 +84,7 @@ def test_what_is_no_number_is_refused_before_bash_counts_with_it(
 
 
 @pytest.mark.parametrize("umask", [0o002, 0o027, 0o077], ids=oct)
-def test_the_umask_decides_who_reads_a_campaign(tmp_path: Path, umask: int) -> None:
+def test_the_umask_decides_who_reads_a_campaign(tmp_path, umask):
     tmp_path.chmod(0o2775)
     with masked(umask):
         result, built = run(tmp_path)
@@ -103,7 +97,7 @@ def test_the_umask_decides_who_reads_a_campaign(tmp_path: Path, umask: int) -> N
     assert {".log", ".jsonl"} <= {path.suffix for path in paths}
 
 
-def test_a_job_leaves_nothing_that_everybody_can_write_to(tmp_path: Path) -> None:
+def test_a_job_leaves_nothing_that_everybody_can_write_to(tmp_path):
     """The umask of whoever calls sbatch by hand."""
     with masked(0o077):
         python = tool(tmp_path, "python", RECORDER)

@@ -1,10 +1,8 @@
 """A record of a lab that somebody else wrote makes root end and start nothing."""
 
-from __future__ import annotations
-
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,7 +18,7 @@ pytestmark = pytest.mark.needs("users")
 
 
 @pytest.fixture
-def victim() -> Iterator[Process]:
+def victim():
     """A process of root's that belongs to no lab."""
     with subprocess.Popen(["sleep", "600"]) as child:
         process = identify(child.pid)
@@ -31,7 +29,7 @@ def victim() -> Iterator[Process]:
 
 
 @pytest.fixture
-def lab(tmp_path: Path, victim: Process) -> Lab:
+def lab(tmp_path, victim):
     """The remains of a lab whose record names that process."""
     directory = tmp_path / "lab"
     directory.mkdir(mode=0o755)
@@ -61,7 +59,7 @@ SPOILT: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
-def test_somebodys_record_is_not_believed(lab: Lab, spoil: Callable[[Path], None]) -> None:
+def test_somebodys_record_is_not_believed(lab, spoil):
     spoil(lab.directory)
     for use in (
         lambda: take_down(lab.directory),
@@ -73,9 +71,7 @@ def test_somebodys_record_is_not_believed(lab: Lab, spoil: Callable[[Path], None
     assert (lab.directory / RECORD).exists()
 
 
-def test_a_record_of_another_directory_is_refused_and_nothing_is_swept_from_somebodys(
-    lab: Lab,
-) -> None:
+def test_a_record_of_another_directory_is_refused_and_nothing_is_swept_from_somebodys(lab):
     copy = lab.directory.with_name("copy")
     copy.mkdir()
     (copy / RECORD).write_bytes((lab.directory / RECORD).read_bytes())
@@ -89,7 +85,7 @@ def test_a_record_of_another_directory_is_refused_and_nothing_is_swept_from_some
     assert (copy / f".{RECORD}.x7").exists()
 
 
-def test_only_a_marked_process_is_ended(lab: Lab) -> None:
+def test_only_a_marked_process_is_ended(lab):
     """Neither another that the record names nor one whose PID was used again: its start differs."""
     program = lab.directory.parent / "slurmctld"
     program.symlink_to("/bin/sleep")

@@ -3,14 +3,11 @@
 Root plays the victim, for only root can make files that belong to somebody else.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shlex
 import shutil
 import struct
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -83,9 +80,7 @@ class Shared:
 
 
 @pytest.fixture
-def shared(
-    hpcbert: Cli, slurm: Any, watched: Any, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Shared]:
+def shared(hpcbert, slurm, watched, monkeypatch):
     monkeypatch.chdir(hpcbert.cwd)
     for name, value in hpcbert.env.items():
         monkeypatch.setenv(name, value)
@@ -102,7 +97,7 @@ def shared(
     assert slurm.calls("sbatch") == slurm.calls("scancel") == []
 
 
-def test_the_newest_campaign_is_the_callers_own(shared: Shared) -> None:
+def test_the_newest_campaign_is_the_callers_own(shared):
     ended = "".join(shared.own.sacct(number, "FAILED") for number in (1, 2))
     shared.slurm.answers(sacct=[ended])
     assert store.find_newest(shared.runs) == shared.own.directory
@@ -124,7 +119,7 @@ def test_the_newest_campaign_is_the_callers_own(shared: Shared) -> None:
     assert THEIRS not in unknown
 
 
-def test_a_refused_submission_is_not_the_newest(shared: Shared) -> None:
+def test_a_refused_submission_is_not_the_newest(shared):
     later = shutil.copytree(shared.own.directory, shared.runs / "20261122T100000Z-pytorch-dddddd")
     built = Built(later, replace(shared.own.campaign, id=later.name))
     (array,) = built.campaign.arrays
@@ -139,7 +134,7 @@ def test_a_refused_submission_is_not_the_newest(shared: Shared) -> None:
     assert f"hpcbert submit --resume {later}" in refuse("collect")
 
 
-def test_nothing_runs_or_is_written_of_a_campaign_that_is_somebody_elses(shared: Shared) -> None:
+def test_nothing_runs_or_is_written_of_a_campaign_that_is_somebody_elses(shared):
     theirs, before = shared.theirs.directory, sorted(shared.theirs.directory.iterdir())
     for words in (*TO_RUN, "monitor --max-retries 1"):
         for name in (theirs, THEIRS):
@@ -156,7 +151,7 @@ def test_nothing_runs_or_is_written_of_a_campaign_that_is_somebody_elses(shared:
     assert sorted(theirs.iterdir()) == before
 
 
-def test_a_directory_of_campaigns_is_collected_without_other_peoples(shared: Shared) -> None:
+def test_a_directory_of_campaigns_is_collected_without_other_peoples(shared):
     document = cli.run("collect", shared.runs, "--json").document
     assert THEIRS not in json.dumps(document["data"])
     assert any(f"{THEIRS} is left out" in warning for warning in document["warnings"])
@@ -173,9 +168,7 @@ def test_a_directory_of_campaigns_is_collected_without_other_peoples(shared: Sha
 
 @cases
 @pytest.mark.parametrize("spoil", [plant, open_up, link_to])
-def test_nothing_runs_that_others_can_change(
-    shared: Shared, spoil: Callable[[Path], None], name: str
-) -> None:
+def test_nothing_runs_that_others_can_change(shared, spoil, name):
     spoil(shared.own.directory / name)
     with pytest.raises(UsageError, match=r"belongs to|changed by|is a link") as caught:
         store.refuse_foreign(shared.own.directory)
@@ -183,7 +176,7 @@ def test_nothing_runs_that_others_can_change(
     assert caught.value.hint
 
 
-def test_links_and_directories_that_are_open_are_their_owners_to_close(shared: Shared) -> None:
+def test_links_and_directories_that_are_open_are_their_owners_to_close(shared):
     mine, runs = shared.own.directory, shared.runs
     link = runs / "20991231T235959Z-pytorch-cccccc"
     link.symlink_to(mine)
@@ -206,7 +199,7 @@ def test_links_and_directories_that_are_open_are_their_owners_to_close(shared: S
     assert not store.warn_about_writers(mine)
 
 
-def test_a_campaign_that_is_trusted_is_somebody_elses_no_more(shared: Shared) -> None:
+def test_a_campaign_that_is_trusted_is_somebody_elses_no_more(shared):
     theirs = shared.theirs.directory
     text = refuse("retry --dry-run", theirs)
     assert f"hpcbert submit --like {shlex.quote(str(theirs))}" in text
@@ -219,7 +212,7 @@ def test_a_campaign_that_is_trusted_is_somebody_elses_no_more(shared: Shared) ->
     assert f"belongs to user {MALLORY + 1}" in refuse("retry --dry-run", theirs)
 
 
-def test_a_file_system_that_is_open_to_everybody_is_trusted_once(shared: Shared) -> None:
+def test_a_file_system_that_is_open_to_everybody_is_trusted_once(shared):
     later = shutil.copytree(shared.own.directory, shared.runs / "20261122T100000Z-pytorch-dddddd")
     for path in (shared.runs, *shared.runs.rglob("*")):
         path.chmod(0o777)
@@ -232,7 +225,7 @@ def test_a_file_system_that_is_open_to_everybody_is_trusted_once(shared: Shared)
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(tmp_path, monkeypatch):
     """A directory that everybody can write to, with a site and a recipe; the victim works below."""
     place = tmp_path / "shared"
     (place / "work").mkdir(parents=True)
@@ -256,8 +249,8 @@ def refusal(*words: object) -> str:
 @cases
 @pytest.mark.parametrize("spoil", [plant, open_up])
 def test_what_others_can_change_runs_only_if_it_is_named_or_trusted(
-    place: Path, spoil: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+    place, spoil, monkeypatch, name
+):
     path, templates = place / name, place / "templates"
     if not path.exists() and path.name == "base.sbatch.j2":
         shutil.copy(TEMPLATES / path.name, path)
@@ -283,7 +276,7 @@ def test_what_others_can_change_runs_only_if_it_is_named_or_trusted(
     assert not refusal()
 
 
-def test_a_site_and_its_recipes_are_refused_once(place: Path) -> None:
+def test_a_site_and_its_recipes_are_refused_once(place):
     give_away(place)
     text = refusal()
     assert f"hpcbert trust {place}\n" in text
@@ -304,9 +297,7 @@ def test_a_site_and_its_recipes_are_refused_once(place: Path) -> None:
 @pytest.mark.parametrize(
     "spoil", [partial(open_up, bits=0o020), partial(os.chown, uid=0, gid=MALLORY)], ids=["w", "g"]
 )
-def test_what_a_group_may_write_to_runs_in_whatever_directory(
-    place: Path, spoil: Callable[[Path], None], folder: int
-) -> None:
+def test_what_a_group_may_write_to_runs_in_whatever_directory(place, spoil, folder):
     for path in (place / "site.toml", *place.glob("templates/**/*")):
         spoil(path)
     for path in (place, place / "templates", place / "templates/pytorch"):
@@ -315,7 +306,7 @@ def test_what_a_group_may_write_to_runs_in_whatever_directory(
     assert not refusal()
 
 
-def test_a_user_whom_an_acl_names_is_trusted_as_a_group_is(place: Path) -> None:
+def test_a_user_whom_an_acl_names_is_trusted_as_a_group_is(place):
     # acl(5): owner, the user, group, mask, other.
     entries = ((1, 6, -1), (2, 6, MALLORY), (4, 4, -1), (16, 6, -1), (32, 4, -1))
     packed = b"".join(struct.pack("<HHi", *entry) for entry in entries)
@@ -327,7 +318,7 @@ def test_a_user_whom_an_acl_names_is_trusted_as_a_group_is(place: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["mine", "theirs"])
-def test_a_link_belongs_to_its_maker_and_to_the_targets_owner(place: Path, target: str) -> None:
+def test_a_link_belongs_to_its_maker_and_to_the_targets_owner(place, target):
     link, folder = place / "site.toml", place / "templates/pytorch"
     for path in (link, folder):
         path.symlink_to(path.rename(place / "work" / f"my-{path.name}"))
@@ -342,7 +333,7 @@ def test_a_link_belongs_to_its_maker_and_to_the_targets_owner(place: Path, targe
     assert f"{folder}: It belongs to" in refusal()
 
 
-def test_hpcberts_own_files_need_no_trust(tmp_path: Path) -> None:
+def test_hpcberts_own_files_need_no_trust(tmp_path):
     """Root runs a user's checkout, or it is on a file system where everybody can write."""
     for name in ("hpcbert", "templates"):
         ignore = shutil.ignore_patterns("__pycache__")
@@ -355,7 +346,7 @@ def test_hpcberts_own_files_need_no_trust(tmp_path: Path) -> None:
     hpcbert("render", "--fw", "pytorch", "--nodes", "1", status=0)
 
 
-def test_readers_read_whatever_others_wrote_and_runners_refuse(place: Path) -> None:
+def test_readers_read_whatever_others_wrote_and_runners_refuse(place):
     give_away(place / "templates")
     point = "--fw pytorch --nodes 1"
     runners = [f"submit --dry-run {point}", f"render {point}", f"plan {point}"]
@@ -372,7 +363,7 @@ def test_readers_read_whatever_others_wrote_and_runners_refuse(place: Path) -> N
         assert "hpcbert trust" not in cli.run(*words.split()).output, words
 
 
-def test_trust_is_remembered_by_path_and_owner(place: Path) -> None:
+def test_trust_is_remembered_by_path_and_owner(place):
     def trusted(*words: str) -> Any:
         return cli.run("trust", *words, "--json").data["trusted"]
 
@@ -398,7 +389,7 @@ def test_trust_is_remembered_by_path_and_owner(place: Path) -> None:
 
 
 @cases
-def test_a_damaged_memory_of_trust_is_named(place: Path, content: str) -> None:
+def test_a_damaged_memory_of_trust_is_named(place, content):
     plant(place / "site.toml")
     file = trust.trust_file(os.environ)
     file.parent.mkdir(parents=True)

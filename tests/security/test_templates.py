@@ -1,7 +1,5 @@
 """A recipe folder that came from somebody runs nothing on the login node."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import signal
@@ -26,7 +24,7 @@ def name_of(template: str) -> str:
 
 
 @pytest.fixture
-def body(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def body(tmp_path, monkeypatch):
     """The template of a recipe beside a site.toml in the working directory."""
     (tmp_path / "site.toml").write_text('schema = 1\nname = "t"\nscheduler = "slurm"\n')
     shutil.copytree(TEMPLATES / "pytorch", tmp_path / "templates/mine")
@@ -46,19 +44,19 @@ def refuse(body: Path, template: str, *words: str) -> str:
 
 
 @pytest.mark.parametrize("template", ESCAPES, ids=name_of)
-def test_no_template_gets_out(body: Path, template: str) -> None:
+def test_no_template_gets_out(body, template):
     message = refuse(body, template, "render")
     if not re.search("include|raw|import", template):
         assert f"{body}:2: A template" in message
 
 
 @pytest.mark.parametrize("template", RECURSIONS, ids=["macro", "include"])
-def test_an_endless_recursion_is_an_error(body: Path, template: str) -> None:
+def test_an_endless_recursion_is_an_error(body, template):
     assert "A template is wrong" in refuse(body, template, "render")
     refuse(body, ESCAPES[3], "submit", "--dry-run")
 
 
-def test_an_interrupt_ends_an_endless_template(body: Path) -> None:
+def test_an_interrupt_ends_an_endless_template(body):
     body.write_text(
         "{% for x in range(99999) %}{% for y in range(99999) %}{% endfor %}{% endfor %}\n"
     )
@@ -69,7 +67,7 @@ def test_an_interrupt_ends_an_endless_template(body: Path) -> None:
         assert process.wait(CEILING) == 130
 
 
-def test_what_recipes_need_still_works(body: Path) -> None:
+def test_what_recipes_need_still_works(body):
     body.write_text(
         "{% set ns = namespace(n=0) %}{% for i in range(8) %}{% set ns.n = ns.n + 2**i %}{% endfor %}\n"
         "echo {{ ns.n }} {{ gcd(12, 18) }} {{ point.key }} {{ range(3)|join(',') }} {{ 'a b'.upper() }}\n"

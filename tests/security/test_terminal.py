@@ -1,11 +1,7 @@
 """What steers a terminal never reaches one, wherever it comes from."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import click
 import pytest
@@ -37,12 +33,12 @@ def check_clean(shown: str) -> None:
 
 
 @pytest.fixture
-def terminal(tmp_path: Path) -> Cli:
+def terminal(tmp_path):
     return Cli(tmp_path, {"HPCBERT_RUNS": str(tmp_path / "runs")})
 
 
 @pytest.fixture
-def hostile(build: Any) -> Any:
+def hostile(build):
     """A campaign of the local scheduler in which everything that can be is hostile."""
     built = build("1n1g", "2n2g", repeats=2, scheduler="local")
     built.finish()
@@ -64,11 +60,11 @@ def hostile(build: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_no_command_lets_it_through(hostile: Any, terminal: Cli, name: str) -> None:
+def test_no_command_lets_it_through(hostile, terminal, name):
     show(terminal, *(word.replace("{}", str(hostile.directory)) for word in COMMANDS[name]))
 
 
-def test_audit_lets_nothing_through(hostile: Any, terminal: Cli) -> None:
+def test_audit_lets_nothing_through(hostile, terminal):
     for array in hostile.campaign.arrays:
         for repeat in (1, 2):
             finished = {"event": "finished", "state": "COMPLETED", "exit": 0}
@@ -80,13 +76,13 @@ def test_audit_lets_nothing_through(hostile: Any, terminal: Cli) -> None:
 
 
 @pytest.mark.parametrize("text", [f"x = {HOSTILE}", f'schema = 1\nname = "{HOSTILE}"', "[a]\n" * 2])
-def test_a_hostile_site_is_named_safely(terminal: Cli, text: str) -> None:
+def test_a_hostile_site_is_named_safely(terminal, text):
     (terminal.cwd / "site.toml").write_text(text)
     for command in ("config", "doctor"):
         show(terminal, command, "--site", "site.toml")
 
 
-def test_what_slurm_says_is_shown_safely(hpcbert: Cli, slurm: Any, watched: Any) -> None:
+def test_what_slurm_says_is_shown_safely(hpcbert, slurm, watched):
     tracked = watched()
     rows = tracked.sacct(1, f"FAILED {HOSTILE}") + tracked.sacct(2, HOSTILE)
     waits = tracked.squeue(1, "PENDING", reason=HOSTILE)
@@ -104,7 +100,7 @@ def test_what_slurm_says_is_shown_safely(hpcbert: Cli, slurm: Any, watched: Any)
     assert "refused" in show(hpcbert, *words)
 
 
-def test_clicks_own_errors_and_json_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+def test_clicks_own_errors_and_json_are_escaped(capsys):
     with pytest.raises(SystemExit, match="2"):
         exit_on_error(click.UsageError(f"No such option: --{HOSTILE}"))
     err = capsys.readouterr().err

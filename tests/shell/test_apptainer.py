@@ -3,13 +3,10 @@
 It looks as a setuid Apptainer does. tests/containers/test_runtimes.py tries the real one on the lab.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -74,13 +71,13 @@ class Node:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
+def node(tmp_path):
     node = Node(tmp_path)
     yield node
     node.run("enter.sh", "remove", "--with", "apptainer", *NAME)
 
 
-def test_a_command_finds_the_images_environment_then_the_hosts(node: Node):
+def test_a_command_finds_the_images_environment_then_the_hosts(node):
     result = node.enter(
         *("--env", "LISTED", "--", "sh", "-c", 'pwd; env -0; printf "%s" "$*"; exit 7', "sh", "a  b", "$x"),
         BOTH="host", LISTED="l", LINES="one\n'two'", LANG="de_DE.UTF-8",
@@ -97,7 +94,7 @@ def test_a_command_finds_the_images_environment_then_the_hosts(node: Node):
     assert all(set(call["settings"]) <= PLACES for call in node.calls)
 
 
-def test_options_say_what_site_and_recipe_do(node: Node):
+def test_options_say_what_site_and_recipe_do(node):
     missing = ("--mount", "/nowhere:/x:nofail")
     assert node.enter("--no-writable", *missing, "--", "true").returncode == 0
     assert node.words[1:6] == ["--cleanenv", "--env", "LANG=", "--no-mount", "cwd,tmp"]
@@ -114,7 +111,7 @@ def test_options_say_what_site_and_recipe_do(node: Node):
     assert list((node.root / "s").glob("*/state/*")) == []
 
 
-def test_singularity_is_run_where_there_is_no_apptainer(node: Node):
+def test_singularity_is_run_where_there_is_no_apptainer(node):
     # This machine's programs, but its own Apptainer.
     programs = node.root / "programs"
     programs.mkdir()
@@ -129,7 +126,7 @@ def test_singularity_is_run_where_there_is_no_apptainer(node: Node):
     assert "n7: there is neither apptainer nor singularity on PATH" in result.stderr
 
 
-def test_mounts_with_blanks_and_quotes_arrive_as_they_are(node: Node):
+def test_mounts_with_blanks_and_quotes_arrive_as_they_are(node):
     odd = node.root / 'a "b" c'
     odd.mkdir()
     mounts = ("--mount", f"{odd}:/x y:ro+nosuid", "--mount", "./an image.sif:/i")
@@ -141,14 +138,14 @@ def test_mounts_with_blanks_and_quotes_arrive_as_they_are(node: Node):
 
 
 @cases
-def test_what_it_can_not_mount_ends_the_rank_with_the_reason(node: Node, mount: str, says: str):
+def test_what_it_can_not_mount_ends_the_rank_with_the_reason(node, mount, says):
     result = node.enter("--mount", mount, "--", "true")
     assert result.returncode == 125
     assert f"hpcbert: n7: mount {mount}: " in result.stderr
     assert says in result.stderr
 
 
-def test_an_image_is_pulled_once_and_named_by_its_digest(node: Node):
+def test_an_image_is_pulled_once_and_named_by_its_digest(node):
     first, again = node.import_image(), node.import_image()
     assert first.returncode == again.returncode == 0, first.stderr
     assert first.stdout == again.stdout
@@ -170,7 +167,7 @@ def test_an_image_is_pulled_once_and_named_by_its_digest(node: Node):
     assert pull["settings"]["APPTAINER_TMPDIR"] == pull["settings"]["SINGULARITY_TMPDIR"] != ""
 
 
-def test_an_image_that_is_not_to_be_had_leaves_nothing(node: Node):
+def test_an_image_that_is_not_to_be_had_leaves_nothing(node):
     result = node.import_image("docker://r.io/refuse:1")
     assert result.returncode == 1
     assert "manifest unknown" in result.stderr
@@ -179,7 +176,7 @@ def test_an_image_that_is_not_to_be_had_leaves_nothing(node: Node):
     assert names == [".sif@r.io_5000+bert+tiny+1.0~failed"]
 
 
-def test_an_image_is_built_in_a_tree_of_its_own(node: Node):
+def test_an_image_is_built_in_a_tree_of_its_own(node):
     (node.root / "source").mkdir()
 
     def build(stem: str, commands: str):

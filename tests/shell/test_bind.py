@@ -1,7 +1,5 @@
 """The CPUs of each rank: near its GPU, disjoint, as many as the site gives, from the kernel's own files."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Mapping
@@ -109,7 +107,7 @@ def test_each_rank_has_cpus_near_its_gpu_and_no_other_has_them(near, cpus, threa
         assert node.ranks("1n1g") == ranks[:1]
 
 
-def test_two_threads_of_a_core_are_never_those_of_two_ranks(tmp_path: Path):
+def test_two_threads_of_a_core_are_never_those_of_two_ranks(tmp_path):
     ranks = Node(tmp_path, SOCKETS, 256, 2).ranks(nodes={"cpus_per_gpu": 24})
     cores = [{cpu % 128 for cpu in cpus or ()} for cpus, _ in ranks]
     assert all(len(core) == 16 for core in cores)
@@ -117,7 +115,7 @@ def test_two_threads_of_a_core_are_never_those_of_two_ranks(tmp_path: Path):
     assert {omp for _, omp in ranks} == {"24"}
 
 
-def test_slurm_s_numbers_say_which_gpus_the_ranks_have(tmp_path: Path):
+def test_slurm_s_numbers_say_which_gpus_the_ranks_have(tmp_path):
     node = Node(tmp_path, SOCKETS, 256, 2)
     for name in ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS"):
         ranks = node.ranks("1n4g", variables={name: "4,5,6,7", "CUDA_VISIBLE_DEVICES": "0,1,2,3"})
@@ -125,21 +123,21 @@ def test_slurm_s_numbers_say_which_gpus_the_ranks_have(tmp_path: Path):
         assert all(cpus and cpus <= parse_numbers(SOCKETS[4]) for cpus, _ in ranks)
 
 
-def test_where_nothing_says_what_is_near_the_cpus_are_shared_evenly(tmp_path: Path):
+def test_where_nothing_says_what_is_near_the_cpus_are_shared_evenly(tmp_path):
     for number, variables in enumerate(({}, {"SLURM_JOB_GPUS": "0,1,2,3,4,5,6,MIG-1[0]"})):
         ranks = Node(tmp_path / str(number), SOCKETS[:4], 64).ranks(variables=variables)
         assert [min(cpus or ()) for cpus, _ in ranks] == list(range(0, 64, 8))
     assert Node(tmp_path, (), 2).ranks(device="cpu", nodes={"cpus_per_gpu": 1}) == [(None, "1")] * 8
 
 
-def test_gpus_of_amd_are_seen_too(tmp_path: Path):
+def test_gpus_of_amd_are_seen_too(tmp_path):
     node = Node(tmp_path, (), 128)
     for number in range(8):
         node.add(f"0000:{0xC1 - number * 16:02x}:00.0", AMD, f"{number * 16}-{number * 16 + 15}")
     assert [min(cpus or ()) for cpus, _ in node.ranks()] == list(range(112, -1, -16))
 
 
-def test_what_slurm_gave_is_all_that_there_is(tmp_path: Path):
+def test_what_slurm_gave_is_all_that_there_is(tmp_path):
     node = Node(tmp_path, CROSSED, 64)
     shared: dict[str, Any] = {"slurm": {"exclusive": False}}
     ranks = node.ranks("1n2g", allowed="50-57", **shared)
@@ -148,7 +146,7 @@ def test_what_slurm_gave_is_all_that_there_is(tmp_path: Path):
     assert {cpus is None for cpus, _ in node.ranks("1n2g", **shared)} == {True}
 
 
-def test_a_site_may_bind_otherwise_or_give_no_cpus(tmp_path: Path):
+def test_a_site_may_bind_otherwise_or_give_no_cpus(tmp_path):
     node = Node(tmp_path, SOCKETS, 256, 2)
     own = node.ranks("1n2g", device="cpu", nodes={"cpus_per_gpu": 4})
     assert are_disjoint(own)
@@ -170,7 +168,7 @@ def test_a_site_may_bind_otherwise_or_give_no_cpus(tmp_path: Path):
 
 
 @pytest.mark.needs("cpus")
-def test_the_kernel_binds_them(tmp_path: Path):
+def test_the_kernel_binds_them(tmp_path):
     own = 'grep Cpus_allowed_list: /proc/self/status >"$RECORD.cpus.$SLURM_PROCID"\n'
     python = tool(tmp_path, "python", RECORDER.partition("exit ")[0] + own)
     site = reference(tmp_path, nodes={"cpus_per_gpu": 1}, env={})

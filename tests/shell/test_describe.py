@@ -1,7 +1,5 @@
 """describe.sh, run by the shell it is for, where it may meet anything: bytes, secrets, vendors' tools."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex
@@ -91,7 +89,7 @@ class Node:
     st.lists(st.from_regex(r"[ -~]{0,50}", fullmatch=True), min_size=1, max_size=40),
 )
 def test_any_bytes_in_the_environment_come_back_and_what_python_masks_bash_masks_too(
-    tmp_path_factory: pytest.TempPathFactory, values: list[bytes], texts: list[str]
+    tmp_path_factory, values, texts
 ):
     node = Node(tmp_path_factory.mktemp("env"))
     raw: Any = {f"OMP_X{number}": value for number, value in enumerate(values)}
@@ -104,7 +102,7 @@ def test_any_bytes_in_the_environment_come_back_and_what_python_masks_bash_masks
         assert redact.mask_text(text) == text or environment[name] == redact.MASK
 
 
-def test_secrets_are_not_written(tmp_path: Path):
+def test_secrets_are_not_written(tmp_path):
     node, rows = Node(tmp_path), read_constant(__file__, "SECRETS")
     variables: Any = {row["name"]: row["value"].format(WORD) for row in rows}
     reference = f"https://me:hf_{WORD}@host/image"
@@ -120,7 +118,7 @@ def test_secrets_are_not_written(tmp_path: Path):
     assert f"readonly FORMS='(^|[^A-Za-z0-9])({redact.FORMS})'" in SCRIPT
 
 
-def test_the_images_part_is_of_the_container(tmp_path: Path):
+def test_the_images_part_is_of_the_container(tmp_path):
     node = Node(tmp_path, python=f"#!/bin/bash\ntouch {tmp_path}/started\n")
     host = node.describe("host", NCCL_ALGO="Tree")
     assert (host.returncode, host.stderr) == (0, b"")
@@ -138,7 +136,7 @@ def test_the_images_part_is_of_the_container(tmp_path: Path):
 
 
 @cases
-def test_a_job_joins_the_lines_of_its_nodes(tmp_path, lines: list[str], expected):
+def test_a_job_joins_the_lines_of_its_nodes(tmp_path, lines, expected):
     (tmp_path / "printed").write_text("".join(f"{line}\n" for line in lines))
     documents = [json.loads(line) for line in Node(tmp_path).gather().splitlines()]
     texts = {data.pop("nodes"): data for data in documents}
@@ -146,7 +144,7 @@ def test_a_job_joins_the_lines_of_its_nodes(tmp_path, lines: list[str], expected
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
-def test_equal_nodes_print_equal_objects(tmp_path: Path):
+def test_equal_nodes_print_equal_objects(tmp_path):
     node = Node(tmp_path)
     for name in ("n1", "n2"):
         node.describe(SLURMD_NODENAME=name, SLURM_NODEID=name[1:], SLURM_JOB_ID="5", OMP_X="1")
@@ -157,7 +155,7 @@ def test_equal_nodes_print_equal_objects(tmp_path: Path):
 
 
 @pytest.mark.parametrize("old", ["", "1"])
-def test_gpus_as_nvidia_smi_lists_them(tmp_path: Path, old: str):
+def test_gpus_as_nvidia_smi_lists_them(tmp_path, old):
     node = Node(tmp_path, nvidia_smi=read_constant(__file__, "GPUS"))
     node.describe(OLD=old, OMP_NUM_THREADS="é\x1b[31m")
     host = node.data["host"]
@@ -176,7 +174,7 @@ def test_gpus_as_nvidia_smi_lists_them(tmp_path: Path, old: str):
     ["exit 9", "echo garbage; kill -9 $$", "printf '\\xff\\0\\x1b[31m'", "exec sleep 300"],
     ids=["fails", "dies", "bytes", "hangs"],
 )
-def test_a_broken_nvidia_smi_only_leaves_the_gpus_out(tmp_path: Path, body: str):
+def test_a_broken_nvidia_smi_only_leaves_the_gpus_out(tmp_path, body):
     node = Node(tmp_path, nvidia_smi=f"#!/bin/bash\n{body}\n")
     began = time.monotonic()
     assert node.describe(script=SCRIPT.replace("PATIENCE=20", "PATIENCE=1")).returncode == 0

@@ -1,7 +1,5 @@
 """What a script makes of other repeats' status files: enough ended well, or no baseline did."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -51,7 +49,7 @@ def end_in_queue(record: JobRecord, state: str, detail: str = "") -> RepeatState
 
 
 @pytest.mark.parametrize("way", ["array", "no scancel", "one job"])
-def test_if_five_are_enough_those_after_them_leave_the_queue(tmp_path: Path, way: str):
+def test_if_five_are_enough_those_after_them_leave_the_queue(tmp_path, way):
     request = combined(Shape(1, 1), ("fp32",), repeats=8, precision_of_median=0.01)
     draft = drafts.drafted(tmp_path, request, options={"together": way == "one job"})
     (array,) = draft.campaign.arrays
@@ -100,9 +98,7 @@ def test_if_five_are_enough_those_after_them_leave_the_queue(tmp_path: Path, way
     ],
     ids=["none ran", "all failed", "no end", "one is well", "well at last"],
 )
-def test_a_repeat_is_held_back_if_none_of_the_baseline_ended_well(
-    tmp_path: Path, repeats: list[list[str]], holds: bool
-):
+def test_a_repeat_is_held_back_if_none_of_the_baseline_ended_well(tmp_path, repeats, holds):
     draft = drafts.curve(tmp_path, ("fp32",), repeats=2, stop_on_failure=True)
     write_campaign(draft)
     first, last = draft.campaign.arrays
@@ -119,7 +115,7 @@ def test_a_repeat_is_held_back_if_none_of_the_baseline_ended_well(
         assert record.end_state.detail == text
 
 
-def test_each_precision_has_a_baseline_of_its_own(tmp_path: Path):
+def test_each_precision_has_a_baseline_of_its_own(tmp_path):
     draft = drafts.curve(tmp_path, repeats=2, stop_on_failure=True)
     for array in draft.campaign.arrays:
         base = array.point.key.replace("1n2g", "1n1g")

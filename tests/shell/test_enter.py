@@ -1,7 +1,5 @@
 """On a node everybody can write to /tmp: no name there can be taken away from a user."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -34,7 +32,7 @@ def choose_place(scratch: Path, name: str = "hpcbert-7") -> Path:
 
 
 @pytest.mark.parametrize("kind", ["directory", "link", "file"])
-def test_where_it_is_taken_another_is_found_by_every_rank(tmp_path: Path, kind: str):
+def test_where_it_is_taken_another_is_found_by_every_rank(tmp_path, kind):
     base = f"hpcbert-{os.geteuid()}"
     assert choose_place(tmp_path) == tmp_path / base
     shutil.rmtree(tmp_path / base)

@@ -3,8 +3,6 @@
 Tried with the enroot that HPCBERT_ENROOT or PATH names, else with the stand-in; as an ordinary user.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
@@ -13,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -96,12 +93,12 @@ def read_output(*words: str | Path) -> str:
 
 
 @pytest.fixture
-def host() -> Iterator[Host]:
+def host():
     with ordinary_person() as person, serving_tiny() as registry:
         yield Host(person, registry)
 
 
-def test_the_image_has_its_digest_in_its_name_and_a_pointer(host: Host):
+def test_the_image_has_its_digest_in_its_name_and_a_pointer(host):
     path, _ = finish(host.ask(host.uri.replace("//", "//somebody@")))
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
     assert path == host.images / f"{STEM}+{sha256[:12]}.sqsh"
@@ -120,7 +117,7 @@ def test_the_image_has_its_digest_in_its_name_and_a_pointer(host: Host):
     host.expect_nothing_half_done()
 
 
-def test_eight_at_once_are_one_import_which_is_not_thought_dead_when_it_takes_long(host: Host):
+def test_eight_at_once_are_one_import_which_is_not_thought_dead_when_it_takes_long(host):
     host.registry.delay = 4.5
     children = [host.ask(HPCBERT_STALE_AFTER="4") for _ in range(8)]
     (path,) = {finish(child)[0] for child in children}
@@ -150,7 +147,7 @@ def test_two_imports_of_an_image_are_the_same_file_with_the_times_of_its_layers(
     assert {name: days[name] for name in expected} == expected
 
 
-def test_when_the_importer_is_killed_the_next_ends_what_it_started_and_imports(host: Host):
+def test_when_the_importer_is_killed_the_next_ends_what_it_started_and_imports(host):
     child, orphans = host.ask_slowly()
     os.kill(child.pid, signal.SIGKILL)
     child.wait(timeout=CEILING)
@@ -164,7 +161,7 @@ def test_when_the_importer_is_killed_the_next_ends_what_it_started_and_imports(h
     ended(child)
 
 
-def test_without_a_next_one_the_orphans_end_as_well(host: Host):
+def test_without_a_next_one_the_orphans_end_as_well(host):
     child, _ = host.ask_slowly(HPCBERT_STALE_AFTER="2")
     os.kill(child.pid, signal.SIGKILL)
     until(lambda: not host.processes("mksquashfs"), "the orphans go on")
@@ -174,7 +171,7 @@ def test_without_a_next_one_the_orphans_end_as_well(host: Host):
     assert result.returncode != 0  # they were ended, and did not end
 
 
-def test_when_enroot_alone_is_killed_nothing_of_it_goes_on_and_those_that_wait_import(host: Host):
+def test_when_enroot_alone_is_killed_nothing_of_it_goes_on_and_those_that_wait_import(host):
     child, _ = host.ask_slowly()
     waiting = host.ask()
     assert waiting.stderr is not None
@@ -189,7 +186,7 @@ def test_when_enroot_alone_is_killed_nothing_of_it_goes_on_and_those_that_wait_i
     host.expect_nothing_half_done()
 
 
-def test_one_killed_on_another_host_is_known_by_its_silence(host: Host):
+def test_one_killed_on_another_host_is_known_by_its_silence(host):
     host.lock_elsewhere()
     _, text = finish(host.ask(HPCBERT_STALE_AFTER="2"))
     assert "waiting for" in text
@@ -198,7 +195,7 @@ def test_one_killed_on_another_host_is_known_by_its_silence(host: Host):
     assert host.registry.pulls("bert/tiny") == 1
 
 
-def test_many_who_find_the_lock_of_one_that_is_silent_import_once_and_none_fails(host: Host):
+def test_many_who_find_the_lock_of_one_that_is_silent_import_once_and_none_fails(host):
     """Some take it for the dead one's when another has just made it anew, and put it back."""
     host.lock_elsewhere()
     children = [host.ask(HPCBERT_STALE_AFTER="3") for _ in range(32)]
@@ -207,7 +204,7 @@ def test_many_who_find_the_lock_of_one_that_is_silent_import_once_and_none_fails
     host.expect_nothing_half_done()
 
 
-def test_who_waits_for_one_that_fails_does_not_try_the_same_again(host: Host):
+def test_who_waits_for_one_that_fails_does_not_try_the_same_again(host):
     lock = host.lock_elsewhere()
     child = host.ask()
     assert child.stderr is not None
@@ -218,7 +215,7 @@ def test_who_waits_for_one_that_fails_does_not_try_the_same_again(host: Host):
     assert host.registry.requests == []
 
 
-def test_failure_and_termination_leave_no_image(host: Host):
+def test_failure_and_termination_leave_no_image(host):
     assert "404" in finish(host.ask(host.registry.uri("bert/none:1.0")), status=1)[1]
     host.expect_nothing_half_done(f".{STEM}~failed")
     host.registry.delay = CEILING
@@ -230,7 +227,7 @@ def test_failure_and_termination_leave_no_image(host: Host):
     assert not list(host.images.glob("[!.]*"))
 
 
-def test_a_directory_that_can_not_be_locked_is_reported(host: Host):
+def test_a_directory_that_can_not_be_locked_is_reported(host):
     host.images.mkdir(mode=0o555)
     _, text = finish(host.ask(), status=1)
     assert "can't be locked" in text
@@ -239,12 +236,12 @@ def test_a_directory_that_can_not_be_locked_is_reported(host: Host):
 
 
 @cases
-def test_wrong_arguments_are_refused(host: Host, uri: str, stem: str):
+def test_wrong_arguments_are_refused(host, uri, stem):
     assert "hunter2" not in finish(host.ask(uri, stem), status=64)[1]
     assert not host.images.exists()
 
 
-def test_no_credential_that_enroot_prints_is_passed_on(host: Host):
+def test_no_credential_that_enroot_prints_is_passed_on(host):
     fake = host.root / "enroot"
     fake.write_text(
         "#!/bin/bash\n[[ $1 == import ]] || exit 1\n"
@@ -260,7 +257,7 @@ def test_no_credential_that_enroot_prints_is_passed_on(host: Host):
     assert "hunter2" not in text + "".join(texts)
 
 
-def test_an_image_is_built_by_commands_on_a_base_up_to_the_first_that_fails(host: Host):
+def test_an_image_is_built_by_commands_on_a_base_up_to_the_first_that_fails(host):
     host.person.need_namespaces()
     base = str(Image().write(host.root.parent / "base.sqsh"))
     words = ("build", "build:tiny", str(host.images), "tiny+built", base)

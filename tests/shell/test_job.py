@@ -1,7 +1,5 @@
 """The shell library of job scripts: its files are sourced, and one function is called."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
@@ -37,7 +35,7 @@ def run_bash(program: str, *files: str) -> list[str]:
 
 @pytest.mark.parametrize("file", ["pyxis.bash", "joined.bash"])
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
-def test_a_container_gets_no_driver_for_ranks_on_the_cpu(file: str, device: str):
+def test_a_container_gets_no_driver_for_ranks_on_the_cpu(file, device):
     show = 'echo "${NVIDIA_VISIBLE_DEVICES-unset}"; printf "%s\\n" "${handed_over[@]}"'
     sources = f'. "$library/job.bash"\nhanded_over=(SITE_VARIABLE)\n. "$library/{file}"\n'
     driver, *names = run_bash(f"{SETTINGS}device={device}\n{sources}{show}")
@@ -50,7 +48,7 @@ def test_a_container_gets_no_driver_for_ranks_on_the_cpu(file: str, device: str)
 
 @pytest.mark.parametrize("file", ["pyxis.bash", "joined.bash"])
 @pytest.mark.parametrize(("status", "lines"), [(0, 0), (1, 0), (124, 1), (137, 1)], ids=str)
-def test_a_removal_that_was_cut_on_a_node_is_reported(file: str, status: int, lines: int):
+def test_a_removal_that_was_cut_on_a_node_is_reported(file, status, lines):
     leave = f"timeout() {{ return {status}; }}\nleave 2>&1 || true"
     more = f'. "$library/job.bash"\n. "$library/{file}"\nstep=() SLURM_JOB_NODELIST=n[1-4]\n'
     printed = run_bash(f"{SETTINGS}device=cpu\n{more}{leave}")
@@ -59,7 +57,7 @@ def test_a_removal_that_was_cut_on_a_node_is_reported(file: str, status: int, li
 
 
 @cases
-def test_a_container_keeps_of_a_login_what_its_image_lacks(image, added: list[str], tmp_path):
+def test_a_container_keeps_of_a_login_what_its_image_lacks(image, added, tmp_path):
     file = tmp_path / "environment"
     if image is not None:
         file.write_text(image)
@@ -70,7 +68,7 @@ def test_a_container_keeps_of_a_login_what_its_image_lacks(image, added: list[st
 
 
 @cases
-def test_an_interface_reaches_the_ranks_libraries(device: str, names: list[str]):
+def test_an_interface_reaches_the_ranks_libraries(device, names):
     program = f"""nodes=1 tasks=1 device={device} handed_over=() node_names=(n1) step=() interface=ib0
 choose_on_interface
 printf '%s\\n' "${{handed_over[@]}}"
@@ -81,7 +79,7 @@ for name in "${{handed_over[@]}}"; do declare -p "$name"; done
 
 
 @pytest.mark.slow
-def test_variables_of_the_caller_change_nothing(tmp_path: Path):
+def test_variables_of_the_caller_change_nothing(tmp_path):
     """Neither those with the library's names, nor pyxis', which would reach a step."""
     site = with_python(reference(tmp_path), tool(tmp_path, "python", scripts.RECORDER))
     draft = drafted(site, shape="1n1g", scheduler="slurm")
@@ -125,12 +123,12 @@ def test_a_repeat_of_one_rank_starts_few_programs(scheduler, programs, tmp_path)
 
 
 @cases
-def test_a_function_prints(files: list[str], program: str, lines: list[str]):
+def test_a_function_prints(files, program, lines):
     assert run_bash(program, *files) == lines
 
 
 @cases
-def test_a_rank_takes_its_gpu_among_those_it_sees(shown: str, rank: int, devices: int, device: str):
+def test_a_rank_takes_its_gpu_among_those_it_sees(shown, rank, devices, device):
     program = f"""unset CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES HPCBERT_DEVICE
 {shown} SLURM_LOCALID={rank} SLURM_PROCID={rank + 1} tasks=4 devices={devices}
 find_device
@@ -144,7 +142,7 @@ echo "$HPCBERT_DEVICE"
     [((1, 2, 3, 4), ["5 names"]), (tuple(range(8, 78)), ["65 names", "7 names"]), ((5, 7, 8), ["4 names", *["2 names"] * 3])],
     ids=["one call", "two calls", "one is unknown"],
 )  # fmt: skip
-def test_all_nodes_are_resolved_in_few_calls(nodes, calls: list[str], tmp_path):
+def test_all_nodes_are_resolved_in_few_calls(nodes, calls, tmp_path):
     names = " ".join(f"n{number}" for number in nodes)
     resolver = read_constant(__file__, "RESOLVER").format(calls=tmp_path / "calls")
     expected = ["" if number == 7 else f"10.0.0.{number}" for number in nodes]
@@ -155,7 +153,7 @@ def test_all_nodes_are_resolved_in_few_calls(nodes, calls: list[str], tmp_path):
 
 
 @pytest.mark.parametrize(("nodes", "in_file"), [(7000, False), (8200, True)])
-def test_a_list_too_long_for_a_variable_is_in_a_file(nodes: int, in_file: bool, tmp_path: Path):
+def test_a_list_too_long_for_a_variable_is_in_a_file(nodes, in_file, tmp_path):
     (tmp_path / "env").mkdir()
     program = f"""
 handed_over=() nodes={nodes} campaign={tmp_path} point=p attempt=1 SLURM_JOB_ID=5
@@ -182,7 +180,7 @@ def test_a_step_ends_with_the_status_of_the_task_that_failed_first(code, line, s
     assert not (tmp_path / "a.srun").exists()
 
 
-def test_a_pause_is_recorded_in_seconds(tmp_path: Path):
+def test_a_pause_is_recorded_in_seconds(tmp_path):
     pauses = "report_pause 1234 signal\nreport_pause 605 sum"
     run_bash(f"status={tmp_path}/status attempt=2\n{pauses}", "job.bash")
     lines = [json.loads(line) for line in (tmp_path / "status").read_text().splitlines()]
@@ -194,7 +192,7 @@ def test_a_pause_is_recorded_in_seconds(tmp_path: Path):
 
 
 @cases
-def test_a_gap_in_the_clock_is_a_pause(missing: int, continued: int, seconds: list[int]):
+def test_a_gap_in_the_clock_is_a_pause(missing, continued, seconds):
     program = f"""report_pause() {{ echo "$1"; }}
 queued_for=0 continued={continued} begun=0 short=0 seen=0
 look_at_time
@@ -209,7 +207,7 @@ SEARCH = "attempt=0 repeat=1 search=record.jsonl point=p granularity=8 most=4096
 
 @cases
 def test_the_largest_batch_is_the_last_that_fits_of_those_tried(
-    start: int | None, room: int, tried: str, largest: int, tmp_path: Path
+    start, room, tried, largest, tmp_path
 ):
     program = f"""{SEARCH}{tmp_path} tried='' start={start or 32}
 run_probe() {{
@@ -252,7 +250,7 @@ if enough 9 >&2 2>/dev/null; then echo spared; else echo runs; fi
 
 
 @pytest.mark.parametrize("limit", ["8000000", "unlimited"])
-def test_a_node_reports_a_limit_of_the_address_space(limit: str, tmp_path: Path):
+def test_a_node_reports_a_limit_of_the_address_space(limit, tmp_path):
     (tmp_path / "scripts").mkdir()
     (tmp_path / "scripts/look.sh").touch()
     look = f"bash \"$library/look.sh\" node '{tmp_path}' '{tmp_path}' ''"

@@ -1,7 +1,5 @@
 """Addresses, ports, memory and messages of a job: of one kind, free, and the same for all of its ranks."""
 
-from __future__ import annotations
-
 import re
 import socket
 import subprocess
@@ -44,7 +42,7 @@ def run_job(
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "127.0.0.1", "::"])
-def test_a_port_that_somebody_has_is_passed_over(address: str, tmp_path: Path):
+def test_a_port_that_somebody_has_is_passed_over(address, tmp_path):
     text = only_script(drafted(reference(tmp_path), shape="1n2g", scheduler="slurm"))
     (sizes,) = re.findall(r"^nodes=.*$", text, re.MULTILINE)
 
@@ -70,7 +68,7 @@ def test_a_port_that_somebody_has_is_passed_over(address: str, tmp_path: Path):
 
 
 @cases
-def test_nodes_have_addresses_of_one_kind(four: str, six: str, chosen: str, tmp_path: Path):
+def test_nodes_have_addresses_of_one_kind(four, six, chosen, tmp_path):
     answer = f'case $1:$2 in ahostsv4:*) echo "{four}" ;; ahostsv6:*) echo "{six}" ;; esac'
     tools = {"getent": answer, "ip": answer}
     message, words, _ = run_job(tmp_path, "2n1g", "slurm", tools=tools, status=int(not chosen))
@@ -107,7 +105,7 @@ def run_on_interface(folder: Path, ip: str, shape: str = "2n1g", status: int = 0
     return run_job(folder, shape, "slurm", tools=tools, **settings)[:2]
 
 
-def test_an_interface_may_have_ipv6_alone_and_one_rank_needs_none(tmp_path: Path):
+def test_an_interface_may_have_ipv6_alone_and_one_rank_needs_none(tmp_path):
     both = 'if [[ $1 == -6 ]]; then echo "2: ib0 inet6 fd00:5::7/64 scope global"; fi'
     _, words = run_on_interface(tmp_path, both)
     assert "HPCBERT_NODE_IPS=fd00:5::7,fd00:5::7" in words
@@ -115,7 +113,7 @@ def test_an_interface_may_have_ipv6_alone_and_one_rank_needs_none(tmp_path: Path
 
 
 @pytest.mark.parametrize("shape", ["2n1g", "1n2g"])
-def test_the_node_that_lacks_the_interface_is_named_with_what_it_has(shape: str, tmp_path: Path):
+def test_the_node_that_lacks_the_interface_is_named_with_what_it_has(shape, tmp_path):
     node = "0" if shape == "2n1g" else "none"
     ip = f'if [[ $1 == -4 && $SLURM_NODEID == {node} ]]; then echo "2: ib0 inet 10.0.0.7/24"; fi'
     message, _ = run_on_interface(tmp_path, ip, shape, status=1)
@@ -126,7 +124,7 @@ def test_the_node_that_lacks_the_interface_is_named_with_what_it_has(shape: str,
 
 
 @pytest.mark.parametrize("recipe", ["tf2", "perfzero", "paddle18"])
-def test_an_address_before_a_port_stands_in_brackets(recipe: str, tmp_path: Path):
+def test_an_address_before_a_port_stands_in_brackets(recipe, tmp_path):
     world, own = World(recipe, tmp_path), load(recipe)
     preset = own.protocols.get("gpu" if recipe == "perfzero" else "") or presets(own)[0][0]
     case = Case(Shape(2, 8), preset, (preset.precisions or own.precisions)[0])
@@ -137,7 +135,7 @@ def test_an_address_before_a_port_stands_in_brackets(recipe: str, tmp_path: Path
     assert addresses == ["[fd00::1]:12345", "[fd00::2]:12345"]
 
 
-def test_oneflow_s_nodes_meet_at_the_job_s_own_port(tmp_path: Path):
+def test_oneflow_s_nodes_meet_at_the_job_s_own_port(tmp_path):
     world = World("oneflow", tmp_path)
     case = Case(Shape(2, 8), *presets(load("oneflow"))[0])
     assert "--ctrl_port=12345" in world.run(world.render(case)).calls[-1]
@@ -145,7 +143,7 @@ def test_oneflow_s_nodes_meet_at_the_job_s_own_port(tmp_path: Path):
     assert "--ctrl_port=50051" in world.run(world.render(named)).calls[-1]
 
 
-def test_a_page_cache_is_dropped_where_the_site_says_how(tmp_path: Path):
+def test_a_page_cache_is_dropped_where_the_site_says_how(tmp_path):
     program = '#!/bin/bash\nprintf "%s\\n" "$@" >>"$RECORD.dropped"\n'
     dropper = str(tool(tmp_path / "a b", "drop", program))
     nodes = {"drop_caches": (dropper, "vm.drop_caches=3", "two words")}
@@ -157,7 +155,7 @@ def test_a_page_cache_is_dropped_where_the_site_says_how(tmp_path: Path):
     assert "caches=" not in only_script(drafted(reference(tmp_path)))
 
 
-def test_nccl_writes_its_rings_once_beside_the_log_unless_somebody_set_it(tmp_path: Path):
+def test_nccl_writes_its_rings_once_beside_the_log_unless_somebody_set_it(tmp_path):
     _, first, _ = run_job(tmp_path)
     other = (tmp_path / "record.env.1").read_text().split("\0")
     assert "NCCL_DEBUG=INFO" in first
@@ -178,7 +176,7 @@ def test_a_whole_node_has_its_memory(exclusive, memory, words, expected, tmp_pat
     assert lines == ([f"#SBATCH --mem={expected}"] if expected else texts)
 
 
-def test_a_job_writes_down_that_its_ranks_saw_one_gpu_each(tmp_path: Path):
+def test_a_job_writes_down_that_its_ranks_saw_one_gpu_each(tmp_path):
     for shown, apart in (("0", True), ("0,1", None)):
         env = {"CUDA_VISIBLE_DEVICES": shown}
         *_, own = run_job(tmp_path / shown, "1n2g", "slurm", env=env)

@@ -1,10 +1,7 @@
 """The options of pyxis: those that scripts use, those that a release has."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -69,7 +66,7 @@ def test_the_options_asked_for_are_those_of_the_script(tmp_path, *, home, entryp
 
 
 @cases
-def test_an_older_pyxis_is_named_with_what_it_lacks(release: int, lacks: list[str], tmp_path: Path):
+def test_an_older_pyxis_is_named_with_what_it_lacks(release, lacks, tmp_path):
     finding, (other,) = check_draft(draft_with_image(tmp_path), answer_as_srun(release))
     assert (finding.status, finding.code, finding.remedy) == ("fail", "pyxis", "--runtime enroot")
     assert finding.detail.endswith(" and ".join(f"--{name}" for name in lacks))
@@ -97,12 +94,12 @@ def test_a_submit_host_that_can_not_tell_refuses_nothing(answer, status, detail,
     assert [other.status for other in others] == ([] if status == "ok" else ["warn"])
 
 
-def test_the_srun_of_another_cluster_is_not_asked(tmp_path: Path):
+def test_the_srun_of_another_cluster_is_not_asked(tmp_path):
     finding, _ = check_draft(draft_with_image(tmp_path, clusters="far"), answer_as_srun(14))
     assert (finding.status, finding.detail) == ("warn", "not checked: jobs run on cluster far")
 
 
-def test_an_image_that_every_node_would_import_is_named_once(tmp_path: Path):
+def test_an_image_that_every_node_would_import_is_named_once(tmp_path):
     _, (finding,) = check_draft(draft_with_image(tmp_path, IMAGE), answer_as_srun(24))
     assert finding.status == "warn"
     assert finding.detail.startswith(f"{IMAGE} is not prepared")

@@ -1,7 +1,5 @@
 """The sampler beside the measured step: started by the job script, ended by it, off where nobody wants it."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path
@@ -43,7 +41,7 @@ def is_sleeping(pid: str) -> bool:
 
 
 @pytest.mark.parametrize("way", SHAPES)
-def test_it_looks_at_each_node_while_the_step_runs_and_ends_with_it(way: str, tmp_path: Path):
+def test_it_looks_at_each_node_while_the_step_runs_and_ends_with_it(way, tmp_path):
     draft = run_sampled(tmp_path, way)
     (pid,) = (tmp_path / "record.smi").read_text().split()
     until(lambda: not is_sleeping(pid), "the sampler goes on after the step")
@@ -59,7 +57,7 @@ def test_it_looks_at_each_node_while_the_step_runs_and_ends_with_it(way: str, tm
     assert len(list(file.parent.glob("*.power.*"))) == 2
 
 
-def test_where_nobody_wants_it_or_the_tool_is_missing_nothing_of_it_is_run(tmp_path: Path):
+def test_where_nobody_wants_it_or_the_tool_is_missing_nothing_of_it_is_run(tmp_path):
     unwanted: tuple[tuple[int, Any], ...] = ((0, ""), (1, "cpu"))
     for sampling, device in unwanted:
         site = drafts.reference(tmp_path, nodes={"sampling": sampling})

@@ -1,7 +1,5 @@
 """How containers go: renamed at once, deleted as far as there is time, the rest by the next job."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path
@@ -77,7 +75,7 @@ def fill(path: Path) -> Path:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def place(tmp_path):
     return Place(tmp_path)
 
 
@@ -115,7 +113,7 @@ def test_what_the_limit_cuts_has_no_usable_name_and_goes_with_the_next_job(place
 
 
 @pytest.mark.needs("users")
-def test_a_deletion_that_takes_too_long_or_is_refused_is_reported(place: Place):
+def test_a_deletion_that_takes_too_long_or_is_refused_is_reported(place):
     fill(place.container_path("pyxis"))
     tool(place.folder / "bin", "rm", "#!/bin/bash\nexec sleep 600\n")
     assert "removal was cut after" in place.remove("pyxis", HPCBERT_REMOVAL_LIMIT="1")
@@ -128,7 +126,7 @@ def test_a_deletion_that_takes_too_long_or_is_refused_is_reported(place: Place):
     assert "hpcbert-5 stays" in place.remove("pyxis")
 
 
-def test_the_time_before_a_deletion_counts_too(place: Place):
+def test_the_time_before_a_deletion_counts_too(place):
     """A script gives its last step 60 s in all: questions about other jobs take their part."""
     tree = fill(place.container_path("pyxis"))
     program = (
@@ -141,7 +139,7 @@ def test_the_time_before_a_deletion_counts_too(place: Place):
     assert name.startswith(f"hpcbert-removed.{NODE}.")
 
 
-def test_jobs_that_sweep_at_once_remove_everything_once(place: Place):
+def test_jobs_that_sweep_at_once_remove_everything_once(place):
     for number in range(20):
         fill(place.data / f"hpcbert-removed.{NODE}.{number}")
         fill(place.base / "data" / f"hpcbert-7-{NODE}" / f"{number}")
@@ -150,7 +148,7 @@ def test_jobs_that_sweep_at_once_remove_everything_once(place: Place):
     assert place.list_all() == []
 
 
-def test_a_slurm_that_does_not_answer_is_asked_once(place: Place):
+def test_a_slurm_that_does_not_answer_is_asked_once(place):
     for number in range(200, 205):
         fill(place.data / f"pyxis_hpcbert-{number}")
     path = place.folder / "asked"
@@ -161,7 +159,7 @@ def test_a_slurm_that_does_not_answer_is_asked_once(place: Place):
     assert path.read_text() == "\n"
 
 
-def test_a_container_in_use_is_ended_and_removed(place: Place):
+def test_a_container_in_use_is_ended_and_removed(place):
     state = place.base / "state" / f"hpcbert-5-{NODE}" / "step-0-0"
     state.mkdir(parents=True)
     child, other = (subprocess.Popen(["sleep", "600"]) for _ in range(2))
@@ -178,7 +176,7 @@ def test_a_container_in_use_is_ended_and_removed(place: Place):
 
 
 @pytest.mark.parametrize("half", [False, True], ids=["first", "after a killed create"])
-def test_a_job_sweeps_before_it_makes_its_container(place: Place, half: bool):
+def test_a_job_sweeps_before_it_makes_its_container(place, half):
     path = fill(place.data / f"hpcbert-removed.{NODE}.old")
     image, tree = place.folder / "image.sqsh", place.container_path("enroot")
     image.write_text("")

@@ -1,7 +1,5 @@
 """Formats as Slurm 22.05.8 printed them, fields in the order that is asked for."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,7 +23,7 @@ SACCT = read_constant(__file__, "SACCT")
 SQUEUE = read_constant(__file__, "SQUEUE")
 
 
-def test_sacct_lines_become_rows_and_others_are_kept() -> None:
+def test_sacct_lines_become_rows_and_others_are_kept():
     junk = "sacct: error: hm\n1_1.batch|nobody|RUNNING\n|||||||||||\n1_x|" + "|" * 10 + "\n\n"
     listing = read_sacct(junk + SACCT)
     assert listing.garbage == tuple(line for line in junk.splitlines() if line)
@@ -47,7 +45,7 @@ def test_sacct_lines_become_rows_and_others_are_kept() -> None:
     assert (row.state, row.name) == ("RUNNING", "a|b|COMPLETED")
 
 
-def test_squeue_lines_become_rows() -> None:
+def test_squeue_lines_become_rows():
     listing = read_squeue(SQUEUE)
     assert listing.garbage == ()
     job_row, waits, row, lost, runs = listing.rows
@@ -60,7 +58,7 @@ def test_squeue_lines_become_rows() -> None:
 
 
 @cases
-def test_job_ids_are_read(text: str, expected: object, *, is_part: bool | None) -> None:
+def test_job_ids_are_read(text, expected, *, is_part):
     """Steps and parts of heterogeneous jobs stand in answers too, and are none of ours."""
     assert commands.parse_job_id(text) == expected
     for read, lines in ((read_sacct, SACCT), (read_squeue, SQUEUE)):
@@ -72,11 +70,11 @@ def test_job_ids_are_read(text: str, expected: object, *, is_part: bool | None) 
     ("text", "expected"),
     [("0:05", 5), ("1:02:03", 3723), ("2-00:00:01", 172801), ("UNLIMITED", None), ("", None)],
 )
-def test_durations_are_read(text: str, expected: float | None) -> None:
+def test_durations_are_read(text, expected):
     assert commands.parse_duration(text) == expected
 
 
-def test_one_accounting_query_whatever_the_number_of_jobs() -> None:
+def test_one_accounting_query_whatever_the_number_of_jobs():
     ids = [str(number) for number in range(1000, 1450)]
     argv = commands.sacct_argv([*ids, "1000"], users=["b", "a", "b"], since=1795255599.9)
     assert argv[:7] == ["sacct", "-X", "-P", "-n", "-D", "-o", argv[6]]
@@ -87,7 +85,7 @@ def test_one_accounting_query_whatever_the_number_of_jobs() -> None:
     assert [job_id for chunk in chunks for job_id in chunk] == ids
 
 
-def test_fields_asked_for_exist_in_every_release(shared: Any) -> None:
+def test_fields_asked_for_exist_in_every_release(shared):
     table = (shared / "upstream-flags" / "slurm-sacct-fields.tsv").read_text()
     rows = (line.split("\t") for line in table.splitlines() if not line.startswith(("#", "flag")))
     notes = {name: note for name, _, _, _, note in filter(any, rows)}
@@ -96,7 +94,7 @@ def test_fields_asked_for_exist_in_every_release(shared: Any) -> None:
     assert all(notes[name].startswith("present: all") for name in fields)
 
 
-def test_the_callers_own_settings_do_not_change_a_query() -> None:
+def test_the_callers_own_settings_do_not_change_a_query():
     kept = {"PATH": "/bin", "SLURM_CONF": "/etc/slurm.conf", "SLURM_JWT": "x"}
     names = ("SLURM_TIME_FORMAT", "SLURM_CLUSTERS", "SACCT_FORMAT", "SQUEUE_STATES", "SCANCEL_X")
     environment = commands.query_environment({**kept, **dict.fromkeys(names, "mine")})
@@ -104,14 +102,14 @@ def test_the_callers_own_settings_do_not_change_a_query() -> None:
 
 
 @given(st.text(max_size=200) | st.text(alphabet="0123456789|_[]-,:%.\n ab", max_size=200))
-def test_any_text_is_read_without_an_exception(text: str) -> None:
+def test_any_text_is_read_without_an_exception(text):
     for listing in (read_sacct(text), read_squeue(text)):
         for row in listing.rows:
             assert row.covers(1) in {True, False}
 
 
 @pytest.mark.site("a second cluster (scripted)")
-def test_the_jobs_of_sibling_clusters_are_told_apart_by_their_heading() -> None:
+def test_the_jobs_of_sibling_clusters_are_told_apart_by_their_heading():
     """The same number on each: squeue --federation (SchedMD/slurm, src/squeue/squeue.c)."""
     line = "7_1|me|RUNNING|1|2|3|0:05|1:00|n1|camp|None|//7|//(null)|///work\n"
     text = "".join(f"CLUSTER: {name}\nJOBID|USER|STATE\n{line}\n" for name in ("east", "west"))
@@ -121,7 +119,7 @@ def test_the_jobs_of_sibling_clusters_are_told_apart_by_their_heading() -> None:
 
 
 @pytest.mark.site("Slurm 20.11 and 21.08 (scripted)")
-def test_a_sacct_without_the_submit_line_is_asked_again_without_it() -> None:
+def test_a_sacct_without_the_submit_line_is_asked_again_without_it():
     # SchedMD/slurm, src/sacct/options.c, before it asks slurmdbd; 20.11 has no such field.
     old = 'sacct: error: Invalid field requested: "SubmitLine"\n'
     calls: list[tuple[str, ...]] = []
@@ -150,27 +148,25 @@ def test_a_sacct_without_the_submit_line_is_asked_again_without_it() -> None:
     ],
     ids=["no program", "no cluster", "no accounting", "a file away for a moment", "time-out"],
 )
-def test_asking_again_is_useless_only_where_nothing_will_answer(
-    status: int, complaint: str, answer: str
-) -> None:
+def test_asking_again_is_useless_only_where_nothing_will_answer(status, complaint, answer):
     outcome = Outcome(("sacct",), status, "", complaint)
     assert run_queries(SchedulerContext(lambda *_, **__: outcome), [["sacct"]])[1] == answer
 
 
 @cases
-def test_types_and_address_become_words_of_sbatch(typed: str, words: tuple[str, ...]) -> None:
+def test_types_and_address_become_words_of_sbatch(typed, words):
     assert parse_mail(typed).words == words
     assert load(options=Options(notify=typed)).slurm.sbatch_args[-2:] == words[-2:]
 
 
 @pytest.mark.parametrize("typed", ["ENDED", "me", "a@b,c@d", "a b@c"])
-def test_what_is_neither_is_refused(typed: str) -> None:
+def test_what_is_neither_is_refused(typed):
     with pytest.raises(UsageError, match="--notify"):
         parse_mail(typed)
 
 
 @pytest.mark.usefixtures("empty_directory")
-def test_a_script_has_its_mail_and_the_local_queue_says_that_it_sends_none() -> None:
+def test_a_script_has_its_mail_and_the_local_queue_says_that_it_sends_none():
     words = ("submit", "--dry-run", "--notify", "fail,me@example.org", "--json")
     result = run(*words, "--scheduler", "slurm")
     (array,) = result.data["arrays"]

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -8,22 +6,22 @@ from tests.kit.cases import cases
 
 
 @cases
-def test_node_lists_expand(text: str, names: tuple[str, ...]) -> None:
+def test_node_lists_expand(text, names):
     """What is no list of nodes stands for itself."""
     assert expand(text) == names
 
 
 @given(st.text(alphabet="n09[]-,a ", max_size=40))
-def test_any_text_expands_to_a_bounded_number_of_names(text: str) -> None:
+def test_any_text_expands_to_a_bounded_number_of_names(text):
     assert len(expand(text, limit=500)) <= 500
 
 
 @given(st.sets(st.from_regex(r"[a-z]{1,3}(-[0-9]{1,3})?[0-9]{0,4}", fullmatch=True), max_size=30))
-def test_names_survive_folding(names: set[str]) -> None:
+def test_names_survive_folding(names):
     assert set(expand(fold(names))) == names
 
 
-def test_runs_of_numbers_fold() -> None:
+def test_runs_of_numbers_fold():
     assert fold(["n1", "n2", "n3", "n7", "n09", "n10", "login"]) == "login,n[1-3,7],n[09-10]"
     assert fold(f"n{number}" for number in range(1, 129)) == "n[1-128]"
     assert fold(["n9", "n11", "n10", "n08"]) == "n9,n[08,10-11]"

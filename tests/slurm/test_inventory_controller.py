@@ -1,9 +1,5 @@
 """What a cluster has and allows, as its own commands print it."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from hpcbert.slurm import inventory
@@ -15,16 +11,16 @@ from tests.kit.cases import cases, read_constant
 
 
 @cases
-def test_every_spelling_of_a_resource(text: str, expected: list[list[Any]]) -> None:
+def test_every_spelling_of_a_resource(text, expected):
     assert list(parse_resources(text)) == [inventory.Resource(*fields) for fields in expected]
 
 
 @cases
-def test_slices_are_told_from_gpus(text: str, *, sliced: bool) -> None:
+def test_slices_are_told_from_gpus(text, *, sliced):
     assert [resource.sliced for resource in parse_resources(text)] == [sliced]
 
 
-def test_groups_of_a_partition_are_added_up() -> None:
+def test_groups_of_a_partition_are_added_up():
     partitions = inventory.read_partitions(read_constant(__file__, "SINFO"))
     assert set(partitions) == {"gpu", "long"}
     gpu, long = partitions["gpu"], partitions["long"]
@@ -33,7 +29,7 @@ def test_groups_of_a_partition_are_added_up() -> None:
     assert (long.limit.seconds, long.most_nodes) == (None, 2)
 
 
-def test_settings_of_the_controller() -> None:
+def test_settings_of_the_controller():
     assert read_config(read_constant(__file__, "CONFIG")) == inventory.Controller(
         name="lab", version="22.05.8", most_indices=1000, memory="--mem-per-cpu=32000",
         enforced=frozenset({"associations", "limits", "qos"}),
@@ -41,26 +37,24 @@ def test_settings_of_the_controller() -> None:
 
 
 @cases
-def test_what_a_key_of_the_controller_means(line: str, name: str, expected: object) -> None:
+def test_what_a_key_of_the_controller_means(line, name, expected):
     value = getattr(read_config(line), name)
     assert (tuple(sorted(value)) if name == "enforced" else value) == expected
 
 
 @pytest.mark.site("Slurm 20.11 and 21.08 (scripted)")
 @cases
-def test_types_of_mpi(text: str, types: tuple[str, ...]) -> None:
+def test_types_of_mpi(text, types):
     assert read_mpi(f"\n{text}") == types
     assert read_mpi(f"Notice\n{text}Ends at\n9:00.\n") == types
 
 
 @cases
-def test_the_first_wanted_type_that_is_there(
-    preferred: tuple[str, ...], offered: tuple[str, ...], expected: str
-) -> None:
+def test_the_first_wanted_type_that_is_there(preferred, offered, expected):
     assert inventory.choose_mpi(preferred, offered) == expected
 
 
-def test_partitions_of_the_controller() -> None:
+def test_partitions_of_the_controller():
     rules = inventory.read_rules(read_constant(__file__, "PARTITIONS"))
     assert set(rules) == {"gpu", "big"}
     gpu, big = rules["gpu"], rules["big"]
@@ -81,7 +75,7 @@ def test_partitions_of_the_controller() -> None:
     assert inventory.read_rules(by_gpu)["a"].memory == "--mem-per-gpu=9"
 
 
-def test_rights_of_a_user_and_the_qos_that_replaces_the_limit_of_an_account() -> None:
+def test_rights_of_a_user_and_the_qos_that_replaces_the_limit_of_an_account():
     rights = inventory.Rights(
         own=read_associations("proj|me||gpu|normal,long||00:20:00\nproj|me|||normal|normal|\n"),
         accounts=read_associations("root||||||\nproj||top||normal||\ntop||root||||"),

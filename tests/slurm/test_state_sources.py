@@ -1,7 +1,5 @@
 """How the state of a repeat follows from sacct, squeue and what its job recorded."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -34,9 +32,9 @@ def read_row(row: dict[str, Any] | str | None) -> JobRow | None:
 
 @cases
 def test_a_state_follows_from_its_sources(
-    *, record: str | None, changes: Any, sacct: Any, squeue: Any, answer: Any, options: Any,
-    expected: dict[str, Any],
-) -> None:  # fmt: skip
+    *, record, changes, sacct, squeue, answer, options,
+    expected,
+):  # fmt: skip
     """Without an answer of squeue: it has one if it has a row. `detail` and `advice` are parts."""
     queue = read_row(squeue)
     answer = answer or ("answered" if queue else "unasked")
@@ -49,14 +47,12 @@ def test_a_state_follows_from_its_sources(
 
 
 @cases
-def test_squeue_is_asked_about_what_sacct_leaves_open(
-    record: str, sacct: dict[str, Any] | str, *, asked: bool
-) -> None:
+def test_squeue_is_asked_about_what_sacct_leaves_open(record, sacct, *, asked):
     assert needs_squeue(Reports(RECORDS[record], read_row(sacct))) is asked
 
 
 @pytest.mark.parametrize("word", [state.word for state in STATES if state.returns])
-def test_an_end_that_slurm_may_take_back_is_checked_with_squeue(word: str) -> None:
+def test_an_end_that_slurm_may_take_back_is_checked_with_squeue(word):
     lost = Reports(RECORDS["ran"], make_row(word))
     assert needs_squeue(lost)
     again = replace(lost, queue=make_row("PENDING", reason="BeginTime"), squeue="answered")
@@ -84,10 +80,7 @@ ROWS = st.none() | st.sampled_from([state.word for state in STATES]).map(make_ro
     squeue=st.sampled_from(get_args(state_sources.Answer)),
     together=st.booleans(),
 )
-def test_success_is_never_guessed(
-    *, record: JobRecord, accounting: JobRow | None, restarts: int, queue: JobRow | None,
-    squeue: Any, together: bool,
-) -> None:  # fmt: skip
+def test_success_is_never_guessed(*, record, accounting, restarts, queue, squeue, together):
     evidence = Reports(record, accounting, restarts, queue, squeue, together=together)
     state = resolve_state(evidence)
     if state.kind == "succeeded":
@@ -101,7 +94,7 @@ def test_success_is_never_guessed(
     assert state.attempt in {max(record.attempt, number) for number in attempts}
 
 
-def test_what_accounting_says_of_the_attempt_before_is_kept() -> None:
+def test_what_accounting_says_of_the_attempt_before_is_kept():
     lost = make_row("NODE_FAIL", nodelist="n3", exit_code=None)
     queue = make_row("PENDING", reason="BeginTime", start=None, nodelist="")
     waits = Reports(RECORDS["ran"], lost, queue=queue, squeue="answered", history=((0, lost),))
@@ -114,9 +107,7 @@ def test_what_accounting_says_of_the_attempt_before_is_kept() -> None:
 
 @pytest.mark.parametrize("record", ["", "ran", "well", "badly"])
 @pytest.mark.parametrize("ago", [0.0, -30.0, state_sources.VISIBILITY_DELAY, 9e9])
-def test_a_job_that_completed_is_waited_for_until_its_own_end_is_visible(
-    record: str, ago: float
-) -> None:
+def test_a_job_that_completed_is_waited_for_until_its_own_end_is_visible(record, ago):
     job_record = RECORDS[record]
     state = resolve_state(Reports(job_record, make_row("COMPLETED")))
     deferred = defer_end(state, job_record, now=200.0 + ago)

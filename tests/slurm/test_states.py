@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -17,18 +15,18 @@ from tests.kit.cases import cases, read_constant
 
 
 @cases
-def test_every_way_to_write_a_state_is_understood(text: str, word: str, kind: str) -> None:
+def test_every_way_to_write_a_state_is_understood(text, word, kind):
     state = parse_state(text)
     assert (state.word, state.kind) == (word, kind)
 
 
 @given(st.text(max_size=30))
-def test_only_completed_is_a_success(text: str) -> None:
+def test_only_completed_is_a_success(text):
     if parse_state(text).kind == "succeeded":
         assert text.strip().upper().startswith(("COMPLETED", "CD"))
 
 
-def test_every_state_and_short_code_of_the_newest_slurm_is_in_the_table() -> None:
+def test_every_state_and_short_code_of_the_newest_slurm_is_in_the_table():
     kinds = {state.word: state.kind for state in STATES}
     assert set(read_constant(__file__, "WORDS")) <= set(kinds)
     assert [word for word, kind in kinds.items() if kind == "succeeded"] == ["COMPLETED"]
@@ -38,7 +36,7 @@ def test_every_state_and_short_code_of_the_newest_slurm_is_in_the_table() -> Non
     assert all(parse_state(state.code) == state for state in STATES if state.code)
 
 
-def test_a_kind_is_written_as_its_public_word_and_is_alive_or_over_or_unknown() -> None:
+def test_a_kind_is_written_as_its_public_word_and_is_alive_or_over_or_unknown():
     assert {kind for kind in Kind if kind.over} == {Kind.SUCCEEDED, Kind.FAILED, Kind.UNNEEDED}
     assert {kind for kind in Kind if not kind.over and not kind.alive} == {Kind.UNKNOWN}
     assert not any(kind.over and kind.alive for kind in Kind)
@@ -50,14 +48,14 @@ def test_a_kind_is_written_as_its_public_word_and_is_alive_or_over_or_unknown() 
 
 
 @pytest.mark.parametrize("kind", ["done", "", None, 1, ["succeeded"]])
-def test_a_state_of_another_kind_is_not_recalled(kind: object) -> None:
+def test_a_state_of_another_kind_is_not_recalled(kind):
     data = dump_state(RepeatState("COMPLETED", Kind.SUCCEEDED, "sacct"))
     assert load_state(json.loads(json.dumps(data))).kind is Kind.SUCCEEDED
     with pytest.raises(TypeError):
         load_state({**data, "kind": kind})
 
 
-def test_sentences_follow_a_subject_and_each_state_and_reason_has_advice() -> None:
+def test_sentences_follow_a_subject_and_each_state_and_reason_has_advice():
     for state in STATES:
         assert re.match(r"[a-z].*[a-z]$", state.sentence), state
         assert re.match(r"[a-z].*[a-zA-Z]$", state.advice), state
@@ -70,7 +68,7 @@ def test_sentences_follow_a_subject_and_each_state_and_reason_has_advice() -> No
     assert "--time" in RepeatState("TIMEOUT", Kind.FAILED, "sacct").advice
 
 
-def test_every_reason_of_the_newest_slurm_has_a_sentence_and_advice() -> None:
+def test_every_reason_of_the_newest_slurm_has_a_sentence_and_advice():
     # SchedMD/slurm@284c3b9, src/common/job_state_reason.c, all of its texts but None
     words = Path(__file__).with_name("reasons.txt").read_text().split()
     assert len(words) == 220
@@ -89,9 +87,7 @@ ADVICE = {
 
 
 @cases
-def test_a_reason_to_wait_has_words_and_a_remedy(
-    reason: str, keyword: str, advice: str, remedy: str
-) -> None:
+def test_a_reason_to_wait_has_words_and_a_remedy(reason, keyword, advice, remedy):
     """An empty cell: nothing is expected of it."""
     assert keyword in describe_reason(reason)
     assert remedy in find_reason_advice(reason)
@@ -105,7 +101,7 @@ def test_a_reason_to_wait_has_words_and_a_remedy(
 @pytest.mark.parametrize(
     "text", read_constant(__file__, "TEXTS"), ids=lambda text: re.sub(r"\W+", "-", text)[:60]
 )
-def test_free_texts_have_a_sentence_and_advice_in_every_form(text: str) -> None:
+def test_free_texts_have_a_sentence_and_advice_in_every_form(text):
     assert [part for part, _ in find_reasons(text)] == [text], "its commas are its own"
     # As squeue -r and -R and scontrol print them, and padded.
     for form in ("{}", "({})", " {} ", "_"):
@@ -123,24 +119,24 @@ def test_free_texts_have_a_sentence_and_advice_in_every_form(text: str) -> None:
 
 
 @cases
-def test_reasons_that_were_cut_off_are_known_where_only_one_begins_so(cut: str, full: str) -> None:
+def test_reasons_that_were_cut_off_are_known_where_only_one_begins_so(cut, full):
     assert describe_reason(cut) == describe_reason(full)
     assert find_reason_advice(cut) == find_reason_advice(full)
 
 
 @cases
-def test_what_sbatch_refuses_has_advice(complaint: str, advised: str) -> None:
+def test_what_sbatch_refuses_has_advice(complaint, advised):
     state = RepeatState("REFUSED", Kind.FAILED, "none", detail=f"sbatch: {complaint}")
     assert advised in state.advice
 
 
 @cases
-def test_what_nobody_knows_stands_beside_what_is_known(reason: str, sentence: str) -> None:
+def test_what_nobody_knows_stands_beside_what_is_known(reason, sentence):
     assert describe_reason(reason) == sentence.format(resources=describe_reason("Resources"))
     assert find_reason_advice(reason) == (reasons.WAIT if "Resources" in reason else "")
 
 
-def test_of_several_reasons_the_one_that_needs_somebody_gives_the_advice() -> None:
+def test_of_several_reasons_the_one_that_needs_somebody_gives_the_advice():
     advice = find_reason_advice
     assert advice("Priority,JobHeldUser") == advice("JobHeldUser")
     assert advice("Resources,Priority") == reasons.WAIT
@@ -149,7 +145,7 @@ def test_of_several_reasons_the_one_that_needs_somebody_gives_the_advice() -> No
 
 
 @cases
-def test_what_a_witness_did_not_write_tells_where_it_died(marks: list[str], where: str) -> None:
+def test_what_a_witness_did_not_write_tells_where_it_died(marks, where):
     start = {"event": "start", "time": 100, "attempt": 0, "nodelist": "n[1-2]", "job": "1_1"}
     events = [{"event": mark, "time": 101, "attempt": 0, "exit": 0} for mark in marks]
     assert reduce_events([start, *events]).where == where
@@ -157,9 +153,7 @@ def test_what_a_witness_did_not_write_tells_where_it_died(marks: list[str], wher
 
 
 @cases
-def test_a_witness_tells_of_its_newest_attempt(
-    events: list[dict[str, Any]], first: int | None, expected: dict[str, Any]
-) -> None:
+def test_a_witness_tells_of_its_newest_attempt(events, first, expected):
     job_record = reduce_events([{"attempt": 0, **event} for event in events], first=first or 0)
     assert job_record == JobRecord(**expected)
 
@@ -174,7 +168,7 @@ EVENTS = st.sampled_from(["start", "step", "step-end", "signal", "end", "finishe
 
 
 @given(st.lists(st.dictionaries(KEYS, JSON | EVENTS, max_size=7), max_size=6))
-def test_any_events_make_a_witness(events: list[dict[str, Any]]) -> None:
+def test_any_events_make_a_witness(events):
     job_record = reduce_events(events)
     assert job_record.attempt >= 0
     assert job_record.exit is None or isinstance(job_record.exit, int)

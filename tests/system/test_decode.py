@@ -1,7 +1,5 @@
 """Every key known, every value of its type, every error with its place: for TOML and for JSON."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field

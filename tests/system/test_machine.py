@@ -1,7 +1,5 @@
 """What this machine has that a site.toml may name."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Processes below this one, where nothing else runs."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
@@ -10,5 +8,5 @@ from tests.kit.cases import read_constant
 _QUESTIONS = read_constant(__file__, "_QUESTIONS")
 
 
-def test_a_process_without_children_reads_about_no_other() -> None:
+def test_a_process_without_children_reads_about_no_other():
     subprocess.run([sys.executable, "-c", _QUESTIONS], check=True)

@@ -1,7 +1,5 @@
 """Secrets are recognised by name and by form, and nothing else is touched."""
 
-from __future__ import annotations
-
 import string
 import subprocess
 import time

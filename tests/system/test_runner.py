@@ -1,7 +1,5 @@
 """Commands: their input and output, their time, and those that are begun before they are needed."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
@@ -60,7 +58,7 @@ def test_an_interrupted_command_can_print_while_it_cleans_up(tmp_path):
 
 
 @pytest.fixture
-def late_once_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def late_once_read(monkeypatch):
     """Let the time of a command be over as soon as something of it was read, however slow it is."""
     read, now, received = os.read, time.monotonic, []
 

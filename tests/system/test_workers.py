@@ -1,7 +1,5 @@
 """Work that processes share gives what one process gives, whatever becomes of them."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The reference program as one rank in the test's process, and as two ranks that are forked."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -4,8 +4,6 @@ Nothing is shared with the reference but the names of its weights: no fused oper
 no gather before the head, no optimizer of torch's.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from typing import Any

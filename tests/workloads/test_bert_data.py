@@ -1,7 +1,5 @@
 """Micro batches of the reference: synthetic samples, and shards of HDF5 files."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """The reference's model and optimizers, against a plain BERT in float64."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The reference program: its options, its log, its end."""
 
-from __future__ import annotations
-
 import ast
 import json
 import platform
@@ -212,9 +210,7 @@ def test_named_sizes_can_be_overridden_one_by_one():
 
 
 @cases
-def test_bad_arguments_end_with_status_2_and_a_sentence(
-    capsys: pytest.CaptureFixture[str], options: list[str], complaint: str
-) -> None:
+def test_bad_arguments_end_with_status_2_and_a_sentence(capsys, options, complaint):
     with pytest.raises(SystemExit) as ended:
         workload.main(options)
     assert ended.value.code == 2
@@ -222,7 +218,7 @@ def test_bad_arguments_end_with_status_2_and_a_sentence(
 
 
 @cases
-def test_what_this_device_can_not_do_ends_with_status_2(main, options: list[str], complaint):
+def test_what_this_device_can_not_do_ends_with_status_2(main, options, complaint):
     ended = main(*options)
     bert_model.select_attention("auto")
     assert (ended.status, ended.stdout) == (2, "")

@@ -1,7 +1,5 @@
 """Training: what ranks, micro batches, precisions and options must not change, and how it ends."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import math
@@ -137,9 +135,7 @@ def test_weights_in_bf16_follow_those_in_fp32(trainer):
 
 
 @cases
-def test_losses_are_those_without_the_option(
-    trainer, monkeypatch, base: list[str], variant: list[str], limit
-):
+def test_losses_are_those_without_the_option(trainer, monkeypatch, base, variant, limit):
     compile_model: Any = torch.compile
 
     def compile_eagerly(model, **_):

@@ -1,7 +1,5 @@
 """Which rank of how many a process is, its device, and what it can compute with."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

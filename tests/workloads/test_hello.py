@@ -1,7 +1,5 @@
 """Ranks that say hello, as processes of this machine."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess
@@ -35,7 +33,7 @@ def run_ranks(
     return sorted(line.replace("\t", " ") for text in lines for line in text.splitlines())
 
 
-def test_ranks_meet(tmp_path: Path) -> None:
+def test_ranks_meet(tmp_path):
     assert run_ranks(tmp_path, *[CEILING] * 3, count=3) == [
         "n0 port ok rank 0's port is free",
         "n1 hello ok ranks reach the first one",
@@ -43,7 +41,7 @@ def test_ranks_meet(tmp_path: Path) -> None:
     ]
 
 
-def test_a_rank_that_does_not_come_is_named_and_mpi_is_not_tried(tmp_path: Path) -> None:
+def test_a_rank_that_does_not_come_is_named_and_mpi_is_not_tried(tmp_path):
     assert run_ranks(tmp_path, 3.0, CEILING, count=3, mpi="yes") == [
         "n0 hello fail rank 0 hears nothing from ranks 2",
         "n0 port ok rank 0's port is free",
@@ -51,7 +49,7 @@ def test_a_rank_that_does_not_come_is_named_and_mpi_is_not_tried(tmp_path: Path)
     ]
 
 
-def test_a_port_that_is_taken_is_told_by_both_sides(tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_told_by_both_sides(tmp_path):
     with socket.socket() as other:
         other.bind(("", 0))
         other.listen()
@@ -62,9 +60,7 @@ def test_a_port_that_is_taken_is_told_by_both_sides(tmp_path: Path) -> None:
 
 
 @cases
-def test_gpus_are_counted_against_what_was_asked(
-    tmp_path: Path, listed: int | None, visible: str | None, detail: str
-) -> None:
+def test_gpus_are_counted_against_what_was_asked(tmp_path, listed, visible, detail):
     if listed is not None:
         lines = "\n".join(f"GPU {number}: V100 (UUID: GPU-{number})" for number in range(listed))
         write_file(tmp_path, "nvidia-smi", f"#!/bin/sh\ncat <<'END'\n{lines}\nEND\n").chmod(0o755)

@@ -1,7 +1,5 @@
 """Samples of the programs that train on masked words."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import h5py

@@ -1,7 +1,5 @@
 """The full-screen view: sizes, keys, what it draws, and what it leaves alone; in tmux, a real campaign."""
 
-from __future__ import annotations
-
 import asyncio
 import shlex
 import sys
@@ -9,7 +7,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import wraps
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,9 +18,9 @@ from hpcbert.cli.view.session import Offer, Session
 from hpcbert.commands.monitor import RepeatProgress, View, read_rates
 from hpcbert.errors import SchedulerError
 from hpcbert.slurm.states import Kind, RepeatState
-from tests.kit.campaigns import Build, Built, campaign
+from tests.kit.campaigns import Built, campaign
 from tests.kit.cases import read_constant
-from tests.kit.cli import Cli, Tmux
+from tests.kit.cli import Tmux
 from tests.kit.logs import write_file
 from tests.kit.waiting import until
 
@@ -92,12 +89,12 @@ class Scripted(Session):
 
 
 @pytest.fixture
-def built(tmp_path: Path) -> Built:
+def built(tmp_path):
     return campaign(tmp_path, "1n1g", "2n8g", repeats=5)
 
 
 @pytest.fixture
-def session(built: Built) -> Scripted:
+def session(built):
     return Scripted([built], [DONE, RUNS, FAILED, FAILED, WAITS, *[WAITS] * 5])
 
 
@@ -138,9 +135,7 @@ async def settle(app: screen.Monitor, pilot: Any, key: str) -> str:
 
 @pytest.mark.parametrize("size", [(60, 16), (80, 24), (160, 50), (20, 6)])
 @played
-async def test_every_size_shows_rows_and_keys_and_overflows_nowhere(
-    session: Scripted, size: tuple[int, int]
-) -> None:
+async def test_every_size_shows_rows_and_keys_and_overflows_nowhere(session, size):
     async with opened(session, size) as (app, _):
         (width, height), screen_lines = size, lines(app)
         assert len(screen_lines) == height
@@ -158,7 +153,7 @@ async def test_every_size_shows_rows_and_keys_and_overflows_nowhere(
 
 
 @played
-async def test_arrows_and_clicks_move_and_fold(session: Scripted) -> None:
+async def test_arrows_and_clicks_move_and_fold(session):
     async with opened(session) as (app, pilot):
         assert "1/13" in lines(app)[0]
         await pilot.press("down", "down", "j")
@@ -177,7 +172,7 @@ async def test_arrows_and_clicks_move_and_fold(session: Scripted) -> None:
 
 
 @played
-async def test_a_filter_takes_words_and_escape_closes_the_innermost(session: Scripted) -> None:
+async def test_a_filter_takes_words_and_escape_closes_the_innermost(session):
     for words, count in (("failed", 2), ("FAILED 1n1g", 2), ("2n8g", 5), ("priority", 6)):
         matches = make_filter(words.split(), session.now)
         assert matches
@@ -206,9 +201,7 @@ async def test_a_filter_takes_words_and_escape_closes_the_innermost(session: Scr
 
 @pytest.mark.parametrize("size", [(140, 30), (60, 16)], ids=["side by side", "alone"])
 @played
-async def test_enter_shows_the_log_s_tail_and_it_grows(
-    session: Scripted, built: Built, size: tuple[int, int]
-) -> None:
+async def test_enter_shows_the_log_s_tail_and_it_grows(session, built, size):
     log = built.log("1n1g", 2, "".join(f"step {n} of 120\n" for n in range(60)))
     async with opened(session, size) as (app, pilot):
         await pilot.press("down", "down", "down", "enter")
@@ -230,7 +223,7 @@ async def test_enter_shows_the_log_s_tail_and_it_grows(
 
 
 @played
-async def test_cancel_asks_first_and_what_a_retry_refuses_is_said(session: Scripted) -> None:
+async def test_cancel_asks_first_and_what_a_retry_refuses_is_said(session):
     async with opened(session) as (app, pilot):
         for answer in ("n", "escape"):
             assert "Cancel 3 repeats? y/n" in await settle(app, pilot, "c")
@@ -246,16 +239,14 @@ async def test_cancel_asks_first_and_what_a_retry_refuses_is_said(session: Scrip
 
 @pytest.mark.parametrize(("key", "interrupted"), [("q", False), ("ctrl+c", True)])
 @played
-async def test_it_leaves(session: Scripted, key: str, interrupted: bool) -> None:
+async def test_it_leaves(session, key, interrupted):
     async with opened(session) as (app, pilot):
         await pilot.press(key)
     assert (app.interrupted, app.is_running) == (interrupted, False)
 
 
 @played
-async def test_when_all_is_over_it_stays_for_who_pressed_a_key(
-    built: Built, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_when_all_is_over_it_stays_for_who_pressed_a_key(built, monkeypatch):
     # A machine that is busy may take longer for a key than a short while.
     monkeypatch.setattr(screen, "_CLOSE_AFTER", 60.0)
     async with opened(Scripted([built], [DONE] * 10)) as (app, pilot):
@@ -270,7 +261,7 @@ async def test_when_all_is_over_it_stays_for_who_pressed_a_key(
 
 
 @played
-async def test_of_thousands_of_repeats_those_on_the_screen_are_read(tmp_path: Path) -> None:
+async def test_of_thousands_of_repeats_those_on_the_screen_are_read(tmp_path):
     session = Scripted([campaign(tmp_path, "1n1g", repeats=10_000)], [WAITS] * 10_000)
     async with opened(session) as (app, pilot):
         await pilot.press("down", "right")
@@ -282,9 +273,7 @@ async def test_of_thousands_of_repeats_those_on_the_screen_are_read(tmp_path: Pa
         assert any("RUNNING" in line for line in lines(app))
 
 
-def test_time_left_is_of_those_that_completed_or_of_the_log_that_runs(
-    built: Built, tmp_path: Path
-) -> None:
+def test_time_left_is_of_those_that_completed_or_of_the_log_that_runs(built, tmp_path):
     tree, name = Tree(built.repeats), built.campaign.id
     _, point, _ = (row.key for row in tree.groups)
     view = make_view([built], [DONE, RUNS, *[WAITS] * 8])
@@ -306,8 +295,8 @@ def test_time_left_is_of_those_that_completed_or_of_the_log_that_runs(
 
 @played
 async def test_finished_points_have_a_median_an_efficiency_and_what_does_not_count(
-    build: Build,
-) -> None:
+    build,
+):
     built = build("1n1g", "1n4g", repeats=2)
     for shape, rates in {"1n1g": (100, 110), "1n4g": (400, 380)}.items():
         for repeat, rate in enumerate(rates, 1):
@@ -335,7 +324,7 @@ async def test_finished_points_have_a_median_an_efficiency_and_what_does_not_cou
 
 @pytest.mark.parametrize("width", [80, 160])
 @played
-async def test_campaigns_of_one_name_are_told_apart(tmp_path: Path, width: int) -> None:
+async def test_campaigns_of_one_name_are_told_apart(tmp_path, width):
     campaigns = []
     for algorithm in ("Ring", "Tree"):
         name = f"20261121T100000Z-pytorch-{algorithm.lower()}"
@@ -355,8 +344,8 @@ async def test_campaigns_of_one_name_are_told_apart(tmp_path: Path, width: int) 
 
 @played
 async def test_cancelled_repeats_did_not_fail_and_a_reason_to_wait_is_shown_once(
-    built: Built,
-) -> None:
+    built,
+):
     states = [DONE, FAILED, CANCELLED, CANCELLED, WAITS, *[DONE] * 5]
     async with opened(Scripted([built], states), (120, 30)) as (app, _):
         assert "1 failed, 2 cancelled" in lines(app)[0].replace("1 waiting, ", "")
@@ -372,7 +361,7 @@ async def test_cancelled_repeats_did_not_fail_and_a_reason_to_wait_is_shown_once
 
 
 @pytest.mark.needs("tmux")
-def test_a_real_campaign_is_watched_filtered_read_and_cancelled(hpcbert: Cli) -> None:
+def test_a_real_campaign_is_watched_filtered_read_and_cancelled(hpcbert):
     """Repeat 2 lacks a module; repeat 3 stops at its third step until the test lets it go."""
     home, go = hpcbert.cwd, hpcbert.cwd / "go"
     hpcbert("init", "--local", "--force", status=0)

@@ -1,7 +1,5 @@
 """Figures show ranges only where there are some, and no label over another."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterable
@@ -34,7 +32,7 @@ def make_curve(name: str, rate: float, spread: float = 0.0) -> list[Measured]:
     ]
 
 
-def test_bars_are_drawn_where_runs_differ_and_published_lines_say_so() -> None:
+def test_bars_are_drawn_where_runs_differ_and_published_lines_say_so():
     for spread in (0.0, 1.0):
         for axes in figures.make_figure(make_picture(make_curve("a", 10.0, spread))).axes:
             assert bool(axes.collections) is bool(spread)
@@ -46,7 +44,7 @@ def test_bars_are_drawn_where_runs_differ_and_published_lines_say_so() -> None:
 
 
 @pytest.mark.parametrize("size", figures.SIZES)
-def test_names_of_lines_keep_apart(size: str) -> None:
+def test_names_of_lines_keep_apart(size):
     curves = [make_curve(name, 10.0 + n / 100) for n, name in enumerate("abcdef")]
     picture = make_picture(itertools.chain(*curves))
     svg = figures.draw(picture, size=size, all_formats=False).svg
@@ -56,7 +54,7 @@ def test_names_of_lines_keep_apart(size: str) -> None:
     assert min(gaps) >= 0.9 * figures.SIZES[size].font
 
 
-def test_lines_of_a_file_are_named_by_the_option_that_differs() -> None:
+def test_lines_of_a_file_are_named_by_the_option_that_differs():
     picture = make_picture(
         make_point(shape, [10.0], group=replace(GROUP, variant=f"vocab_size=8192,NCCL_ALGO={name}"))
         for name in ("Ring", "Tree")

@@ -1,14 +1,11 @@
 """What names hold stays text in every form of a report."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re
 import subprocess
 from dataclasses import replace
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -86,7 +83,7 @@ class Text(HTMLParser):
 
 
 @pytest.mark.slow
-def test_a_page_takes_no_name_for_a_tag_and_has_every_figure_with_its_numbers() -> None:
+def test_a_page_takes_no_name_for_a_tag_and_has_every_figure_with_its_numbers():
     name = " ".join(HOSTILE)
     report = compose(USUAL)
     usual = render_page(report)
@@ -126,7 +123,7 @@ def drop_fences(report: model.Report) -> list[str]:
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
-def test_names_are_text_in_markdown_and_in_tables(name: str) -> None:
+def test_names_are_text_in_markdown_and_in_tables(name):
     report = compose(name)
     usual, lines = drop_fences(compose(USUAL)), drop_fences(report)
     # Scripts are longer where names have several lines; what is a heading or a table stays one.
@@ -146,7 +143,7 @@ def test_names_are_text_in_markdown_and_in_tables(name: str) -> None:
                     assert (float(text) if text else None) == cell
 
 
-def test_latex_takes_no_name_for_a_command() -> None:
+def test_latex_takes_no_name_for_a_command():
     columns = (Column("a_b"), Column("50%", ".1%"))
     text = formats.render_latex(Grid("n", "t", columns, ((r"\input{x}", 0.5), ("[x] & *", None))))
     assert r"\textbackslash{}input\{x\} & 50.0\% \\" in text
@@ -156,7 +153,7 @@ def test_latex_takes_no_name_for_a_command() -> None:
 
 @pytest.mark.slow
 @pytest.mark.needs("pdflatex")
-def test_latex_compiles(tmp_path: Path) -> None:
+def test_latex_compiles(tmp_path):
     bodies = [formats.render_latex(grid) for name in HOSTILE for grid in compose(name).grids]
     start = r"\documentclass{article}\usepackage[T1]{fontenc}\usepackage{textcomp,booktabs}"
     text = "\n\n".join([rf"{start}\begin{{document}}\tiny", *bodies, r"\end{document}"])
@@ -169,7 +166,7 @@ def test_latex_compiles(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_long_table_is_folded_and_its_file_has_all_rows() -> None:
+def test_a_long_table_is_folded_and_its_file_has_all_rows():
     tables = tabulate([make_point("1n1g", [10.0] * 200)])
     report = compose_report(model.ReportInput("", MADE, ResultSet(tables)), model.Words("en"))
     page, markdown = render_page(report), formats.render_markdown(report)
@@ -179,7 +176,7 @@ def test_a_long_table_is_folded_and_its_file_has_all_rows() -> None:
     assert " (200)](tables/runs-1.csv)" in markdown
 
 
-def test_both_languages_say_the_same_and_nothing_of_gpus_on_the_cpu() -> None:
+def test_both_languages_say_the_same_and_nothing_of_gpus_on_the_cpu():
     reports = [compose(USUAL, language) for language in model.LANGUAGES]
     english, chinese = ([section.key for section in report.sections] for report in reports)
     assert english == chinese

@@ -1,7 +1,5 @@
 """A report in a real browser: headless Chromium, where it is installed (`make browser`)."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -65,7 +63,7 @@ def write_page(folder: Path, name: str, language: str = "en") -> Path:
     return file
 
 
-def test_nothing_overflows_or_is_loaded_and_the_console_is_silent(tmp_path: Path) -> None:
+def test_nothing_overflows_or_is_loaded_and_the_console_is_silent(tmp_path):
     file = write_page(tmp_path, " ".join(HOSTILE))
     result = open_page(file, "--dump-dom")
     assert "</html>" in result.stdout
@@ -91,7 +89,7 @@ def test_nothing_overflows_or_is_loaded_and_the_console_is_silent(tmp_path: Path
 @pytest.mark.skipif(not AXE.is_file(), reason="needs extras: axe-core: make browser")
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_axe_names_no_violation(language: str, theme: str, tmp_path: Path) -> None:
+def test_axe_names_no_violation(language, theme, tmp_path):
     expression = (
         "axe.run().then(report => report.violations.map("
         "rule => [rule.id, rule.nodes.map(node => node.html.slice(0, 200))]))"
@@ -101,7 +99,7 @@ def test_axe_names_no_violation(language: str, theme: str, tmp_path: Path) -> No
 
 
 @pytest.mark.needs("pdftotext")
-def test_the_page_prints_whole(tmp_path: Path) -> None:
+def test_the_page_prints_whole(tmp_path):
     printed = tmp_path / "page.pdf"
     words = (f"--print-to-pdf={printed}", "--no-pdf-header-footer")
     open_page(write_page(tmp_path, "usual"), *words)

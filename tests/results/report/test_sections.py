@@ -1,7 +1,5 @@
 """Every word of a report stands in one catalogue, in each language."""
 
-from __future__ import annotations
-
 import ast
 import re
 from dataclasses import replace
@@ -20,7 +18,7 @@ from tests.results import test_reduce
 ROOM = REPOSITORY / "hpcbert" / "results" / "report"
 
 
-def test_every_text_is_there_in_each_language_with_the_same_places_and_is_used() -> None:
+def test_every_text_is_there_in_each_language_with_the_same_places_and_is_used():
     """A key that is missing is an error of the report that needs it."""
     paths = [*ROOM.glob("*.py"), ROOM / "page.html.j2"]
     code = "".join(path.read_text(encoding="utf-8") for path in paths)
@@ -41,7 +39,7 @@ def test_every_text_is_there_in_each_language_with_the_same_places_and_is_used()
     assert {key.removeprefix("reason.") for key in catalogue() if "reason." in key} == set(reasons)
 
 
-def test_no_word_stands_in_the_template_and_no_sentence_in_the_code() -> None:
+def test_no_word_stands_in_the_template_and_no_sentence_in_the_code():
     """Texts with a blank between letters are documentation or names of facts."""
     text = (ROOM / "page.html.j2").read_text(encoding="utf-8")
     plain = re.sub(r"\{#.*?#\}|\{%.*?%\}|\{\{.*?\}\}|<[^>]*>", "", text, flags=re.DOTALL)
@@ -76,7 +74,7 @@ def summarize(*points: Measured, created: tuple[str, ...] = ()) -> tuple[str, st
     return sections.make_title(inputs, words), sections.summarize(inputs, words)
 
 
-def test_titles_say_what_where_and_when() -> None:
+def test_titles_say_what_where_and_when():
     early, late = "2026-11-20T10:00:00Z", "2026-11-21T10:00:00Z"
     dates = {(): "", (early,): ", 2026-11-20", (late, early): ", 2026-11-20 to 2026-11-21"}
     for created, date in dates.items():
@@ -84,7 +82,7 @@ def test_titles_say_what_where_and_when() -> None:
         assert title == f"bert-base bf16 with a, b on 1 to 8 GPUs (NVIDIA H100 80GB HBM3){date}"
 
 
-def test_the_best_point_is_named_with_its_variant_and_models_are_not_compared() -> None:
+def test_the_best_point_is_named_with_its_variant_and_models_are_not_compared():
     ring = measure("a", 8, variant="NCCL_ALGO=Ring")
     _, text = summarize(ring, measure("a", 4, variant="NCCL_ALGO=Tree"))
     assert "by a bert-base bf16 bs32 NCCL_ALGO=Ring on 8" in text
@@ -93,7 +91,7 @@ def test_the_best_point_is_named_with_its_variant_and_models_are_not_compared() 
     assert "40.00 samples/s, by b bert-large" in text
 
 
-def test_what_is_wrong_is_said() -> None:
+def test_what_is_wrong_is_said():
     for reason, sentence in (
         (UNFINISHED, "have not ended yet: 1."),
         ("device-oom", "Invalid runs by reason: device-oom (1)."),

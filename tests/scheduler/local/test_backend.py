@@ -1,11 +1,9 @@
 """The local queue with real processes: scripts that sleep instead of training."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +18,7 @@ from hpcbert.scheduler.local.backend import read_states, start_queue
 from hpcbert.slurm.states import RepeatState
 from hpcbert.system.processes import descendants, machine_and_boot, read_start_time
 from hpcbert.system.runner import Outcome
-from tests.kit.campaigns import Build, Built
+from tests.kit.campaigns import Built
 from tests.kit.cases import read_constant
 from tests.kit.waiting import until
 
@@ -80,7 +78,7 @@ class Queue:
 
 
 @pytest.fixture
-def run_locally(tmp_path: Path, tracked: Build) -> Iterator[Callable[..., Queue]]:
+def run_locally(tmp_path, tracked):
     """Write scripts, start the queue, and leave nothing of it behind."""
     queues: list[Queue] = []
 
@@ -115,7 +113,7 @@ def run_locally(tmp_path: Path, tracked: Build) -> Iterator[Callable[..., Queue]
 Start = Callable[..., Queue]
 
 
-def test_elements_run_one_after_another_with_outputs_of_their_own(run_locally: Start) -> None:
+def test_elements_run_one_after_another_with_outputs_of_their_own(run_locally):
     note = (
         'echo "begin $SLURM_ARRAY_TASK_ID" >>order; echo "out $0 $SLURM_ARRAY_TASK_ID"; '
         "echo err >&2; sleep 0.1; echo end >>order"
@@ -133,7 +131,7 @@ def test_elements_run_one_after_another_with_outputs_of_their_own(run_locally: S
     assert names <= {".json", ".out", ".jsonl", ".sbatch", ".toml", ""}, "no pickle"
 
 
-def test_ranks_get_the_callers_environment_without_his_slurm_job(run_locally: Start) -> None:
+def test_ranks_get_the_callers_environment_without_his_slurm_job(run_locally):
     mine = {
         "SLURM_JOB_ID": "77",
         "SLURM_NTASKS": "8",
@@ -154,7 +152,7 @@ def test_ranks_get_the_callers_environment_without_his_slurm_job(run_locally: St
     assert "CUDA_VISIBLE_DEVICES=4,5\n" in queue.read("environment2")
 
 
-def test_a_repeat_is_over_when_the_queue_has_written_so_too(run_locally: Start) -> None:
+def test_a_repeat_is_over_when_the_queue_has_written_so_too(run_locally):
     """Until then its status file is still written to, and who collects it would refuse it."""
     wait = 'mark end ",\\"exit\\":0"; trap - EXIT; until [ -e go ]; do sleep 0.05; done'
     queue = run_locally(wait)
@@ -166,9 +164,7 @@ def test_a_repeat_is_over_when_the_queue_has_written_so_too(run_locally: Start) 
     assert '"finished"' in status.read_text()
 
 
-def test_a_queue_goes_on_whatever_a_script_does_and_leaves_nothing_of_it(
-    run_locally: Start,
-) -> None:
+def test_a_queue_goes_on_whatever_a_script_does_and_leaves_nothing_of_it(run_locally):
     # 144 is what submitit's controller takes for a wish to be run again.
     scripts = {
         "echo x >>runs; exit 144": ("FAILED", 144, "exit status 144"),
@@ -186,7 +182,7 @@ def test_a_queue_goes_on_whatever_a_script_does_and_leaves_nothing_of_it(
     assert queue.read("runs") == "x\n"
 
 
-def test_the_time_limit_ends_a_script_and_its_ranks(run_locally: Start) -> None:
+def test_the_time_limit_ends_a_script_and_its_ranks(run_locally):
     ranks = "(trap '' TERM; sleep 1000) & sleep 1000 & wait"
     queue = run_locally(ranks, "trap '' TERM; while true; do sleep 0.1; done", minutes=0.02)
     first, second = queue.wait_for_end("TIMEOUT", "TIMEOUT")
@@ -198,7 +194,7 @@ def no_slurm(argv: Sequence[str], **_: Any) -> Outcome:
     pytest.fail(f"Slurm has nothing to do with it: {argv}")
 
 
-def test_cancelling_ends_what_runs_and_starts_nothing_more(run_locally: Start) -> None:
+def test_cancelling_ends_what_runs_and_starts_nothing_more(run_locally):
     queue = run_locally("sleep 1000 & wait", "touch started", repeats=2)
     queue.wait()
     target = submit.find_living(queue.watched, run=no_slurm)
@@ -211,7 +207,7 @@ def test_cancelling_ends_what_runs_and_starts_nothing_more(run_locally: Start) -
         submit.cancel(queue.watched, target, run=no_slurm)
 
 
-def test_a_killed_queue_takes_its_script_along_and_says_so(run_locally: Start) -> None:
+def test_a_killed_queue_takes_its_script_along_and_says_so(run_locally):
     queue = run_locally("sleep 1000 & wait", repeats=2)
     queue.wait()
     assert descendants(queue.pid)
@@ -224,9 +220,7 @@ def test_a_killed_queue_takes_its_script_along_and_says_so(run_locally: Start) -
     until(lambda: not queue.survivors(), "the killed queue's processes are alive")
 
 
-def test_campaigns_of_one_machine_wait_for_each_other_and_can_be_cancelled_meanwhile(
-    run_locally: Start,
-) -> None:
+def test_campaigns_of_one_machine_wait_for_each_other_and_can_be_cancelled_meanwhile(run_locally):
     first = run_locally("until [ -e go ]; do sleep 0.05; done", name="first")
     first.wait()
     second, third = (run_locally("exit 0", name=name) for name in ("second", "third"))
@@ -242,22 +236,20 @@ def test_campaigns_of_one_machine_wait_for_each_other_and_can_be_cancelled_meanw
     assert (before.start or 0) <= (after.start or 0)
 
 
-def test_repeats_that_share_a_job_are_one_run_of_the_script(run_locally: Start) -> None:
+def test_repeats_that_share_a_job_are_one_run_of_the_script(run_locally):
     queue = run_locally(read_constant(__file__, "TOGETHER"), repeats=3, together=True)
     states = queue.wait_for_end("COMPLETED", "FAILED", "FAILED")
     assert [state.exit_code for state in states] == [0, 1, 7]
 
 
-def test_without_a_bash_every_repeat_fails_with_a_reason(
-    run_locally: Start, tmp_path: Path
-) -> None:
+def test_without_a_bash_every_repeat_fails_with_a_reason(run_locally, tmp_path):
     (tmp_path / "empty").mkdir()
     queue = run_locally("exit 0", repeats=2, PATH=str(tmp_path / "empty"))
     first, _ = queue.wait_for_end("FAILED", "FAILED")
     assert ("could not start" in first.detail, first.exit_code) == (True, 127)
 
 
-def test_a_vanished_directory_ends_the_queue_quietly(run_locally: Start, tmp_path: Path) -> None:
+def test_a_vanished_directory_ends_the_queue_quietly(run_locally, tmp_path):
     queue = run_locally("echo x >began; sleep 0.5", repeats=3)
     queue.wait()
     queue.watched.directory.rename(tmp_path / "elsewhere")
@@ -266,9 +258,7 @@ def test_a_vanished_directory_ends_the_queue_quietly(run_locally: Start, tmp_pat
     assert "UNKNOWN" in queue.words()
 
 
-def test_a_queue_of_another_machine_or_none_is_not_called_dead_or_alive(
-    run_locally: Start, tracked: Build
-) -> None:
+def test_a_queue_of_another_machine_or_none_is_not_called_dead_or_alive(run_locally, tracked):
     """A retry here would run what waits twice; after a restart nothing is left that could run it."""
     queue = run_locally("sleep 1000 & wait", repeats=2)
     queue.wait()
@@ -292,9 +282,7 @@ def test_a_queue_of_another_machine_or_none_is_not_called_dead_or_alive(
 
 
 @pytest.mark.parametrize("above", ["home", "home/.local", "home/.local/state"])
-def test_a_home_that_is_read_only_has_the_lock_elsewhere(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, above: str
-) -> None:
+def test_a_home_that_is_read_only_has_the_lock_elsewhere(monkeypatch, tmp_path, above):
     """Also if parts of the way exist; a directory that was named is used, or refused."""
     (tmp_path / above).mkdir(parents=True)
     environ = {"HOME": str(tmp_path / "home")}
@@ -308,9 +296,7 @@ def test_a_home_that_is_read_only_has_the_lock_elsewhere(
 @pytest.mark.parametrize(
     "owner", [None, pytest.param(65534, marks=pytest.mark.needs("users"))], ids=["file", "nobody's"]
 )
-def test_a_queue_that_cannot_start_says_why(
-    tracked: Build, tmp_path: Path, owner: int | None
-) -> None:
+def test_a_queue_that_cannot_start_says_why(tracked, tmp_path, owner):
     built = tracked("", scheduler="local")
     state = tmp_path / "state"
     if owner is None:
@@ -324,7 +310,7 @@ def test_a_queue_that_cannot_start_says_why(
         start_queue(built.directory, built.campaign, time_limit_minutes=1, environ=environ)
 
 
-def test_what_watches_steps_back_and_what_is_measured_does_not(run_locally: Start) -> None:
+def test_what_watches_steps_back_and_what_is_measured_does_not(run_locally):
     queue = run_locally("sleep 1000 & wait")
     queue.wait()
     supervisor = max(descendants(queue.pid), key=lambda pid: len(descendants(pid)))

@@ -1,7 +1,5 @@
 """What a job finds in partitions, and whether accounting lets it start."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +29,7 @@ def list_obstacles(
 
 
 @pytest.fixture
-def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
+def answers(monkeypatch):
     """A cluster that enforces accounting."""
     monkeypatch.setattr("hpcbert.system.files.user_name", lambda _: "me")
     return Answers(**read_constant(__file__, "ENFORCING"))
@@ -39,15 +37,13 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
 
 @cases
 def test_what_fits_no_partition_is_named_with_what_would(
-    request_fields: dict[str, Any], name: str | None, detail: str, hint: str, status: str | None
-) -> None:
+    request_fields, name, detail, hint, status
+):
     assert_found(list_obstacles(**request_fields), name, detail, hint, status or "fail")
 
 
 @cases
-def test_what_accounting_lets_wait_for_ever_is_named(
-    request_fields: dict[str, Any], name: str | None, detail: str, hint: str, answers: Answers
-) -> None:
+def test_what_accounting_lets_wait_for_ever_is_named(request_fields, name, detail, hint, answers):
     assert_found(list_obstacles(answers, **request_fields), name, detail, hint)
 
 
@@ -61,8 +57,8 @@ def assert_found(
 
 @pytest.mark.parametrize("place", ["/tmp/x/runs", "/dev/shm/runs", "/run/user/1/runs", "link"])
 def test_a_directory_of_this_machine_is_refused_where_nodes_are_others(
-    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    place, tmp_path, monkeypatch
+):
     (tmp_path / "link").symlink_to("/dev/shm")
     (finding,) = list_obstacles(runs=tmp_path / place)
     assert finding.name == "runs directory"
@@ -77,23 +73,21 @@ def test_a_directory_of_this_machine_is_refused_where_nodes_are_others(
 
 
 @cases
-def test_a_campaign_records_that_its_partition_shares_nodes(
-    sharing: str, slurm: str, tmp_path: Path, *, shares: bool
-) -> None:
+def test_a_campaign_records_that_its_partition_shares_nodes(sharing, slurm, tmp_path, *, shares):
     rules = partition().replace("MaxNodes", f"OverSubscribe={sharing} MaxNodes")
     site = drafts.site(tmp_path, f"[slurm]\n{slurm}\n")
     backend = create_scheduler("slurm", SchedulerContext(Answers(partitions=rules)))
     assert backend.fit(drafts.OPTIONS, site, drafts.load()).shares_nodes == shares
 
 
-def test_a_demanded_account_is_named(answers: Answers) -> None:
+def test_a_demanded_account_is_named(answers):
     answers.user = "me|\n"
     (finding,) = list_obstacles(answers)
     assert (finding.name, finding.detail) == ("account", "Jobs here must name an account.")
     assert "proj, short" in finding.hint
 
 
-def test_an_account_stands_for_those_below_it_since_23_02(answers: Answers) -> None:
+def test_an_account_stands_for_those_below_it_since_23_02(answers):
     answers.partitions = partition("gpu", accounts="root")
     assert list_obstacles(answers)
     answers.config = answers.config.replace("22.05.8", "24.11.5")
@@ -101,7 +95,7 @@ def test_an_account_stands_for_those_below_it_since_23_02(answers: Answers) -> N
 
 
 @pytest.mark.parametrize("silent", ["own", "config"])
-def test_what_is_not_enforced_or_not_told_is_passed_over(silent: str, answers: Answers) -> None:
+def test_what_is_not_enforced_or_not_told_is_passed_over(silent, answers):
     answers.complaints = {silent: "Access/permission denied\n"}
     assert list_obstacles(answers, partition="closed", nodes=2, account="none", qos="gold") == []
     nothing = Answers(sinfo="sinfo: error", partitions="")

@@ -1,7 +1,5 @@
 """What of a site's choices is not to be had: found, with what to type instead."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from functools import partial
@@ -45,15 +43,15 @@ def find_problem(name: str, folder: Path, text: str, **more: Any) -> Finding:
 
 @cases
 def test_a_choice_that_can_not_be_had_is_found_with_what_to_type(
-    tmp_path: Path, site: str, name: str, detail: str, remedy: str
-) -> None:
+    tmp_path, site, name, detail, remedy
+):
     problems = {finding.name: finding for finding in list_problems(tmp_path, site)}
     assert detail in problems[name].detail
     assert problems[name].remedy == remedy
     assert set(problems) <= {name, "sbatch --test-only"}
 
 
-def test_more_nodes_than_work_are_told_with_those_that_are_away(tmp_path: Path) -> None:
+def test_more_nodes_than_work_are_told_with_those_that_are_away(tmp_path):
     away = find_problem("nodes of the partition", tmp_path, V100, nodes=3)
     assert away.detail == (
         "2 of 3 nodes with such GPUs run jobs; away: n3 (drained); you asked for 3."
@@ -61,12 +59,12 @@ def test_more_nodes_than_work_are_told_with_those_that_are_away(tmp_path: Path) 
     assert (away.nodes, away.remedy) == (("n3",), "--nodes 2")
 
 
-def test_arrays_that_are_too_short_are_told(tmp_path: Path) -> None:
+def test_arrays_that_are_too_short_are_told(tmp_path):
     config = {"show config": SHOWN["show config"].replace("1001", "3")}
     assert "2 jobs" in find_problem("arrays", tmp_path, V100, **config).detail
 
 
-def test_what_sbatch_itself_says_is_told_and_a_demand_answered(tmp_path: Path) -> None:
+def test_what_sbatch_itself_says_is_told_and_a_demand_answered(tmp_path):
     demand = "error: submit with --export=NONE\nerror: allocation failure: Unspecified error"
 
     def refuse(words: str) -> str:
@@ -81,9 +79,7 @@ def test_what_sbatch_itself_says_is_told_and_a_demand_answered(tmp_path: Path) -
 
 
 @cases
-def test_the_form_that_sbatch_accepts_is_the_remedy(
-    tmp_path: Path, accepted: str, settings: list[str]
-) -> None:
+def test_the_form_that_sbatch_accepts_is_the_remedy(tmp_path, accepted, settings):
     def refuse(words: str) -> str:
         return "" if all(word in words for word in accepted.split()) else NO_GRES
 
@@ -95,7 +91,7 @@ def test_the_form_that_sbatch_accepts_is_the_remedy(
 
 
 @cases
-def test_a_refusal_for_nodes_that_come_back_names_them(words: str, absence: str) -> None:
+def test_a_refusal_for_nodes_that_come_back_names_them(words, absence):
     script = "".join(f"#SBATCH {word}\n" for word in words.split())
 
     def forecast(complaint: str) -> Any:

@@ -1,12 +1,9 @@
 """Whose a job is: by cluster, id, time and directory of submission, whatever it is called."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,9 +43,7 @@ def prefix(slurm: Slurm) -> None:
 
 
 @pytest.mark.parametrize("change", [rename, prefix])
-def test_a_job_that_was_renamed_is_found_after_a_crash(
-    tmp_path: Path, change: Callable[[Slurm], None]
-) -> None:
+def test_a_job_that_was_renamed_is_found_after_a_crash(tmp_path, change):
     draft, slurm = curve(tmp_path, ("fp32",)), Slurm()
     for number in range(1, 3):
         slurm.dies = True
@@ -61,7 +56,7 @@ def test_a_job_that_was_renamed_is_found_after_a_crash(
     assert slurm.count("sbatch") == 2
 
 
-def test_of_two_jobs_that_are_an_arrays_by_their_marks_it_has_the_first(tmp_path: Path) -> None:
+def test_of_two_jobs_that_are_an_arrays_by_their_marks_it_has_the_first(tmp_path):
     draft = drafted(tmp_path)
     (array,) = draft.campaign.arrays
     submit.write_campaign(draft)
@@ -72,9 +67,7 @@ def test_of_two_jobs_that_are_an_arrays_by_their_marks_it_has_the_first(tmp_path
     assert slurm.count("sbatch") == 0
 
 
-def test_a_renamed_job_of_another_user_name_is_followed_cancelled_and_not_doubled(
-    tmp_path: Path,
-) -> None:
+def test_a_renamed_job_of_another_user_name_is_followed_cancelled_and_not_doubled(tmp_path):
     draft, slurm = drafted(tmp_path), Slurm()
     campaign = replace(submit_draft(draft, slurm), user="jovyan")
     store.write_manifest(draft.directory, campaign)
@@ -91,8 +84,8 @@ def test_a_renamed_job_of_another_user_name_is_followed_cancelled_and_not_double
 
 @cases
 def test_an_id_that_is_listed_as_alive_under_any_name_and_user_is_not_submitted_again(
-    tmp_path: Path, line: str, refused: bool
-) -> None:
+    tmp_path, line, refused
+):
     draft = drafted(tmp_path)
     campaign = submit_draft(draft, Slurm())
 
@@ -122,7 +115,7 @@ class Elsewhere(Slurm):
         return replace(outcome, stdout=head + outcome.stdout)
 
 
-def test_jobs_on_another_cluster_are_asked_about_and_cancelled_there(tmp_path: Path) -> None:
+def test_jobs_on_another_cluster_are_asked_about_and_cancelled_there(tmp_path):
     draft, slurm = curve(tmp_path, ("fp32",)), Elsewhere()
     arrays = tuple(replace(array, cluster="other,third") for array in draft.campaign.arrays)
     draft = replace(draft, campaign=replace(draft.campaign, arrays=arrays))
@@ -139,7 +132,7 @@ def test_jobs_on_another_cluster_are_asked_about_and_cancelled_there(tmp_path: P
     assert slurm.called("scancel") == [("scancel", "--clusters=other", "100", "101")]
 
 
-def test_an_sbatch_that_submits_and_then_fails_is_not_a_refusal(tmp_path: Path) -> None:
+def test_an_sbatch_that_submits_and_then_fails_is_not_a_refusal(tmp_path):
     answers = [
         failed("sbatch: error: the wrapper's quota check failed", acts=True),
         failed("sbatch: error: Batch job submission failed: whatever", acts=True),
@@ -151,9 +144,7 @@ def test_an_sbatch_that_submits_and_then_fails_is_not_a_refusal(tmp_path: Path) 
     assert slurm.count("sbatch") == 2
 
 
-def test_a_refused_array_is_looked_for_before_anything_is_submitted_in_its_place(
-    tmp_path: Path,
-) -> None:
+def test_a_refused_array_is_looked_for_before_anything_is_submitted_in_its_place(tmp_path):
     refusal = failed("sbatch: error: Batch job submission failed: Invalid qos specification")
     draft, slurm = drafted(tmp_path), Slurm(sbatch=[refusal, None])
     with pytest.raises(SchedulerError, match="Invalid qos"):
@@ -172,7 +163,7 @@ def test_a_refused_array_is_looked_for_before_anything_is_submitted_in_its_place
     assert slurm.count("sbatch") == 1
 
 
-def test_what_the_controller_has_otherwise_is_on_record(tmp_path: Path) -> None:
+def test_what_the_controller_has_otherwise_is_on_record(tmp_path):
     draft, slurm = drafted(tmp_path), Slurm()
     others = "   Requeue=0 TimeLimit=00:05:00 NumNodes=1-1 Partition=other\n   StdOut=/tmp/x.out\n"
 
@@ -198,8 +189,8 @@ def test_what_the_controller_has_otherwise_is_on_record(tmp_path: Path) -> None:
 
 @cases
 def test_a_job_in_another_partition_than_those_requested_is_changed(
-    requested: str, actual: str, *, is_change: bool
-) -> None:
+    requested, actual, *, is_change
+):
     ((_, fields),) = read_jobs(scontrol("7").rstrip() + f"\n   Partition={actual}\n")
     changes = [("Partition", requested, actual)] if is_change else []
     assert find_differences({"Partition": requested}, fields) == changes

@@ -1,13 +1,10 @@
 """Jobs whose submission a site or an accident obscures: one sbatch an array, and each job is found."""
 
-from __future__ import annotations
-
 import json
 import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -78,8 +75,8 @@ def start_job(draft: Draft, array: Array, job: str, **event: Any) -> None:
 @MARKED
 @pytest.mark.parametrize(("hours", "killed"), [(-24 * 30, False), (5, True)], ids=str)
 def test_a_job_that_keeps_one_mark_is_the_arrays_under_any_clock(
-    tmp_path: Path, changes: dict[str, str], hours: int, *, killed: bool
-) -> None:
+    tmp_path, changes, hours, *, killed
+):
     draft = curve(tmp_path, ("fp32",))
     created = format_utc(time.time())
     draft = replace(draft, campaign=replace(draft.campaign, created=created))
@@ -105,9 +102,7 @@ def test_a_job_that_keeps_one_mark_is_the_arrays_under_any_clock(
 @pytest.mark.parametrize(
     "form", ["Welcome\n{job}\nYou have 12 hours.\n", "{job}\n34\n"], ids=["banner", "quota"]
 )
-def test_an_id_without_any_mark_is_kept_in_doubt_until_the_job_begins(
-    tmp_path: Path, form: str
-) -> None:
+def test_an_id_without_any_mark_is_kept_in_doubt_until_the_job_begins(tmp_path, form):
     draft, slurm = curve(tmp_path, ("fp32",)), Wrapped(changes=UNMARKED, form=form)
     slurm.jobs["34"] = Job("of mine", "/home/x", "/home")
     arrays = submit_draft(draft, slurm)
@@ -127,7 +122,7 @@ def test_an_id_without_any_mark_is_kept_in_doubt_until_the_job_begins(
 
 
 @pytest.mark.parametrize("form", ["34\n{job}\n", "Welcome\n\n{job}\n34 hours\n", "34\n", ""])
-def test_a_number_of_a_sites_wrapper_is_not_taken_for_the_id(tmp_path: Path, form: str) -> None:
+def test_a_number_of_a_sites_wrapper_is_not_taken_for_the_id(tmp_path, form):
     draft, slurm = curve(tmp_path, ("fp32",)), Wrapped(form=form)
     slurm.jobs["34"] = Job("somebody else's")
     for array in submit_draft(draft, slurm):
@@ -135,7 +130,7 @@ def test_a_number_of_a_sites_wrapper_is_not_taken_for_the_id(tmp_path: Path, for
     assert slurm.count("sbatch") == 2
 
 
-def test_an_id_that_nobody_confirms_now_is_confirmed_later(tmp_path: Path) -> None:
+def test_an_id_that_nobody_confirms_now_is_confirmed_later(tmp_path):
     draft = curve(tmp_path, ("fp32",))
     slurm = Wrapped(form="34\n{job}\n", away={"scontrol", "squeue", "sacct"})
     with pytest.raises(SchedulerError):
@@ -147,9 +142,7 @@ def test_an_id_that_nobody_confirms_now_is_confirmed_later(tmp_path: Path) -> No
     assert slurm.count("sbatch") == 2
 
 
-def test_a_plain_answer_stands_while_the_controller_is_silent_and_is_settled_later(
-    tmp_path: Path,
-) -> None:
+def test_a_plain_answer_stands_while_the_controller_is_silent_and_is_settled_later(tmp_path):
     draft = drafted(tmp_path)
     slurm = Wrapped(form="34\n", away={"scontrol"}, jobs={"34": Job("somebody else's")})
     (array,) = submit_draft(draft, slurm)
@@ -159,7 +152,7 @@ def test_a_plain_answer_stands_while_the_controller_is_silent_and_is_settled_lat
     assert store.read_manifest(draft.directory).arrays == (array,)
 
 
-def test_the_jobs_own_start_corrects_a_wrong_id(tmp_path: Path) -> None:
+def test_the_jobs_own_start_corrects_a_wrong_id(tmp_path):
     draft, slurm = curve(tmp_path, ("fp32",)), Wrapped(changes=UNMARKED, form="34\n")
     slurm.jobs["34"] = Job("of mine", "/home/x", "/home")
     with pytest.raises(SchedulerError, match="Slurm does not show which job"):
@@ -176,9 +169,7 @@ def test_the_jobs_own_start_corrects_a_wrong_id(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("form", "code"), [("queued\n", 0), ("{job}\n", 1), ("{job}\n", 124)], ids=str
 )
-def test_what_can_not_be_recognized_is_not_submitted_again(
-    tmp_path: Path, form: str, code: int
-) -> None:
+def test_what_can_not_be_recognized_is_not_submitted_again(tmp_path, form, code):
     draft = curve(tmp_path, ("fp32",))
     slurm = Wrapped(changes=UNMARKED, form=form, code=code)
     with pytest.raises(SchedulerError, match=r"ended with status \d+ and printed"):
@@ -195,7 +186,7 @@ def test_what_can_not_be_recognized_is_not_submitted_again(
     assert slurm.count("sbatch") == 2
 
 
-def test_a_start_of_another_arrays_job_settles_nothing(tmp_path: Path) -> None:
+def test_a_start_of_another_arrays_job_settles_nothing(tmp_path):
     draft = curve(tmp_path, ("fp32",))
     first, *_ = submit_draft(draft, Slurm())
     retry = replace(first, name=f"{first.name}.t1", first_attempt=1, job_id="", submit_time=None)
@@ -207,9 +198,7 @@ def test_a_start_of_another_arrays_job_settles_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fate", ["waiting", "COMPLETED", "forgotten"])
 @pytest.mark.parametrize("changes", [{}, {**NAME, **PLACE}], ids=["as submitted", "changed"])
-def test_a_restored_campaign_finds_its_jobs_by_one_question_each(
-    tmp_path: Path, fate: str, changes: dict[str, str]
-) -> None:
+def test_a_restored_campaign_finds_its_jobs_by_one_question_each(tmp_path, fate, changes):
     draft, slurm = curve(tmp_path, ("fp32",)), Wrapped(changes=changes)
     arrays = submit_draft(draft, slurm)
     store.write_manifest(draft.directory, draft.campaign)
@@ -229,9 +218,7 @@ def test_a_restored_campaign_finds_its_jobs_by_one_question_each(
     assert store.read_manifest(draft.directory).arrays == again
 
 
-def test_a_campaign_restored_in_the_middle_submits_what_is_left_once_squeue_answers(
-    tmp_path: Path,
-) -> None:
+def test_a_campaign_restored_in_the_middle_submits_what_is_left_once_squeue_answers(tmp_path):
     draft, slurm = curve(tmp_path), Slurm()
     arrays = submit_draft(draft, slurm)
     store.write_manifest(draft.directory, updated(draft.campaign, arrays[0]))
@@ -267,9 +254,7 @@ class Cached(Slurm):
 @pytest.mark.parametrize("away", [set(), {"scontrol"}], ids=["scontrol answers", "it does not"])
 @pytest.mark.parametrize("step", [0, 30, -7200], ids=["at once", "later", "clock set back"])
 @pytest.mark.parametrize("answer", ["killed", "lost"])
-def test_an_empty_answer_from_a_cache_is_no_proof(
-    tmp_path: Path, away: set[str], step: float, answer: str
-) -> None:
+def test_an_empty_answer_from_a_cache_is_no_proof(tmp_path, away, step, answer):
     draft, slurm = curve(tmp_path, ("fp32",)), Cached(now=1_763_700_000.0, away=away)
     context = SchedulerContext(slurm, lambda: slurm.clock, slurm.pause)
     submit.write_campaign(draft)
@@ -286,7 +271,7 @@ def test_an_empty_answer_from_a_cache_is_no_proof(
     assert sorted(slurm.jobs) == [array.job_id for array in campaign.arrays] == ["100", "101"]
 
 
-def test_each_script_has_its_mark_and_the_users_own_comment_stays(tmp_path: Path) -> None:
+def test_each_script_has_its_mark_and_the_users_own_comment_stays(tmp_path):
     for words in (), ("--comment=mine",), ("--comm", "my own"):
         draft = drafted(changed(reference(tmp_path), slurm={"sbatch_args": words}))
         (array,), (text,) = draft.campaign.arrays, draft.scripts.values()
@@ -294,7 +279,7 @@ def test_each_script_has_its_mark_and_the_users_own_comment_stays(tmp_path: Path
         assert f"\narray_name={array.name} " in text
 
 
-def test_nobody_elses_job_is_kept_in_doubt(tmp_path: Path) -> None:
+def test_nobody_elses_job_is_kept_in_doubt(tmp_path):
     draft, slurm = curve(tmp_path, ("fp32",)), Wrapped(changes=UNMARKED)
 
     def run_as_other(argv: Sequence[str], **more: Any) -> Outcome:
