@@ -130,7 +130,7 @@ def test_the_same_is_submitted_again(built):
 
 @pytest.mark.slow
 @cases
-def test_whatever_was_asked_for_like_makes_the_same_scripts(words, drafts):
+def test_whatever_was_asked_for_like_makes_the_same_scripts(words, drafts: list[Draft]):
     words = (*words, "--python", sys.executable)
     first = run("submit", *DRY, "--model", "bert-tiny", *words)
     assert first.returncode == 0, first

@@ -18,7 +18,7 @@ TESTS = read_constant(__file__, "TESTS")
 
 
 @cases
-def test_a_point_is_a_test(tmp_path, options, reference, status, keyword):
+def test_a_point_is_a_test(tmp_path, options: list[str], reference, status, keyword):
     folder = make_place(tmp_path).directory
     tests = TESTS.format(framework="fixed", options=options, reference=reference)
     env = {**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(REPOSITORY)}

@@ -21,7 +21,7 @@ def extract(folder: Path) -> cli.CliResult:
 
 
 @cases
-def test_minutes_leave_out_the_fastest_and_the_slowest(seconds, minutes):
+def test_minutes_leave_out_the_fastest_and_the_slowest(seconds: list[int], minutes):
     runs = [BenchmarkRun(seconds=duration or None) for duration in seconds]
     assert record.average_minutes(runs) == minutes
 

@@ -309,7 +309,7 @@ def test_what_reached_its_time_limit_is_repeated_with_a_longer_one_only(bench):
 
 @cases
 def test_what_ran_out_of_the_devices_memory_would_again(
-    bench, monkeypatch, *, state, fails, killed, exclude, too_large
+    bench, monkeypatch, *, state, fails, killed, exclude, too_large: list[int]
 ):
     shortage = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB.\n"
     for repeat in range(1, 6):

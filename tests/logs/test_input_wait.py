@@ -18,7 +18,7 @@ CPUS = "hpcbert: ranks have 1 of their node's 64 CPUs each: data loading may wai
 
 
 @cases
-def test_flags_of_lines(text, flags, tmp_path):
+def test_flags_of_lines(text, flags: list[str], tmp_path):
     log = logs.write_file(tmp_path, "run.log", text)
     notes = read_input_notes(log)
     assert [note.flag for note in notes] == flags

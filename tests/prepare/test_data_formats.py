@@ -398,7 +398,7 @@ def test_a_key_of_data_json_that_is_damaged_is_named(key, value, tmp_path):
 
 
 @cases
-def test_bad_input_is_refused(words, says, tmp_path):
+def test_bad_input_is_refused(words: list[str], says, tmp_path):
     result = make_data(tmp_path / "x", "npz", *words)
     assert result.returncode == 2, result
     assert says in result.error["message"] + result.error.get("where", ""), result

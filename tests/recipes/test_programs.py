@@ -85,7 +85,7 @@ def test_a_log_that_is_collected_alone_has_its_labels(
     median,
     shape,
     table,
-    codes,
+    codes: list[str],
 ):
     path = tmp_path / "program-1234567.out"
     path.write_text(print_log(log, changes or ()))

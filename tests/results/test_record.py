@@ -242,7 +242,7 @@ def test_the_record_is_compared_and_kept(log_folder):
 
 @pytest.mark.slow
 @cases
-def test_the_line_next_to_yours_is_of_the_same_work(group, length, published):
+def test_the_line_next_to_yours_is_of_the_same_work(group, length, published: list[str] | None):
     facts = (("sequence_length", (length,)),) if length else ()
     own = replace(GROUP, **group)
     twins = find_twins(tabulate([make_point("1n1g", [100.0], group=own, facts=facts)]))

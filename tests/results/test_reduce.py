@@ -187,7 +187,9 @@ def test_the_state_is_explained():
 
 
 @cases
-def test_accumulation_tells_tables_apart_unless_it_follows_from_a_global_batch(places, variants):
+def test_accumulation_tells_tables_apart_unless_it_follows_from_a_global_batch(
+    places, variants: list[str]
+):
     points = [
         model.Point(
             "deepspeed",

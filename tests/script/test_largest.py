@@ -59,8 +59,8 @@ class Search:
 
 @cases
 def test_a_search_ends_with_the_largest_size_that_fits(
-    tmp_path, *, options, record, runs, probes,
-    measured, results,
+    tmp_path, *, options, record, runs: list[Any], probes: list[int],
+    measured: list[int], results,
 ):  # fmt: skip
     """A run that fails has status 1."""
     search = Search(tmp_path, **(options or {}))
@@ -89,7 +89,7 @@ def test_anything_else_stops_it_with_its_reason(tmp_path, extra, reason):
 
 @cases
 def test_under_a_global_batch_the_accumulation_follows_from_the_size(
-    tmp_path, samples, room, measured
+    tmp_path, samples, room, measured: list[int]
 ):
     search = Search(tmp_path, samples=samples)
     text = search.run(0 if measured else 1, ROOM=str(room))

@@ -44,7 +44,7 @@ def list_refusals(site: Site, text: str) -> list[str]:
 
 
 @cases
-def test_combinations_become_the_points_of_campaigns(site, text, campaigns):
+def test_combinations_become_the_points_of_campaigns(site, text, campaigns: list[str]):
     """FRAMEWORK VARIABLES: SHAPE/PRECISION/BATCH SIZE …; `*` is the recipe's own size."""
     own = recipe.load(TEMPLATES / "pytorch").batch_sizes
     sizes = {**own, **site.settings("pytorch").batch_sizes}

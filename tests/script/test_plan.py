@@ -112,7 +112,7 @@ def test_bounds_hold_the_default_too_and_are_for_numbers(kind, default, bounds, 
 
 
 @cases
-def test_how_ranks_are_started(of_recipe, slurm, of_slurm, expected, tmp_path):
+def test_how_ranks_are_started(of_recipe, slurm, of_slurm: list[str], expected, tmp_path):
     site, recipe = reference(tmp_path, slurm=slurm), replace(load(), mpi=of_recipe)
     draft = drafted(site, framework_recipe=recipe, options={"mpi": tuple(of_slurm)})
     assert draft.resolved.mpi == expected

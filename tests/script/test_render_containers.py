@@ -95,7 +95,7 @@ def test_a_node_without_the_plugin_ends_the_job_before_training(tmp_path):
 
 
 @cases
-def test_settings_of_site_and_recipe_reach_both_runtimes(tmp_path, runtime, expected):
+def test_settings_of_site_and_recipe_reach_both_runtimes(tmp_path, runtime, expected: list[str]):
     flags: Any = dict.fromkeys(("home", "remap_root", "entrypoint"), True)
     own: Any = {"shape": "2n1g", "workdir": "/work dir", "nodes": {"interface": "ib0"}}
     text = only_script(draft_in(tmp_path, runtime, scratch="/raid x", **flags, **own))
@@ -225,7 +225,7 @@ def test_the_image_wins_over_its_profile_and_what_it_lacks_is_there(
 
 
 @cases
-def test_enter_sh_refuses_words_that_it_can_not_follow(words, says):
+def test_enter_sh_refuses_words_that_it_can_not_follow(words: list[str], says):
     argv = ["bash", "-p", str(SHELL / "enter.sh"), *words]
     env = {"PATH": os.environ["PATH"], "SLURMD_NODENAME": "node7"}
     result = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)

@@ -106,7 +106,9 @@ def test_a_retry_adds_options_of_sbatch_and_changes_its_first_attempt(tmp_path):
 
 @cases
 @pytest.mark.parametrize("exclusive", [True, False], ids=["exclusive", "shared"])
-def test_the_request_on_record_is_what_sbatch_reads_in_the_script(tmp_path, words, exclusive):
+def test_the_request_on_record_is_what_sbatch_reads_in_the_script(
+    tmp_path, words: list[str], exclusive
+):
     array, text = render_script(tmp_path, *words, exclusive=exclusive, partition="gpu")
     assert request.read_request(sbatch_options(text)) == array.request
     again, script, _ = retry(array, text, limit="2-0")

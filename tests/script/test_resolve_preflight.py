@@ -100,7 +100,7 @@ class Check:
 @pytest.mark.slow
 @cases
 def test_a_node_far_below_the_others_is_named_and_its_neighbours_are_not(
-    tmp_path, shape, table, slow
+    tmp_path, shape, table, slow: list[str]
 ):
     check = Check(tmp_path, shape)
     status, events = check.run(table)

@@ -57,7 +57,7 @@ def test_a_removal_that_was_cut_on_a_node_is_reported(file, status, lines):
 
 
 @cases
-def test_a_container_keeps_of_a_login_what_its_image_lacks(image, added, tmp_path):
+def test_a_container_keeps_of_a_login_what_its_image_lacks(image, added: list[str], tmp_path):
     file = tmp_path / "environment"
     if image is not None:
         file.write_text(image)
@@ -68,7 +68,7 @@ def test_a_container_keeps_of_a_login_what_its_image_lacks(image, added, tmp_pat
 
 
 @cases
-def test_an_interface_reaches_the_ranks_libraries(device, names):
+def test_an_interface_reaches_the_ranks_libraries(device, names: list[str]):
     program = f"""nodes=1 tasks=1 device={device} handed_over=() node_names=(n1) step=() interface=ib0
 choose_on_interface
 printf '%s\\n' "${{handed_over[@]}}"
@@ -123,7 +123,7 @@ def test_a_repeat_of_one_rank_starts_few_programs(scheduler, programs, tmp_path)
 
 
 @cases
-def test_a_function_prints(files, program, lines):
+def test_a_function_prints(files: list[str], program, lines: list[str]):
     assert run_bash(program, *files) == lines
 
 
@@ -192,7 +192,7 @@ def test_a_pause_is_recorded_in_seconds(tmp_path):
 
 
 @cases
-def test_a_gap_in_the_clock_is_a_pause(missing, continued, seconds):
+def test_a_gap_in_the_clock_is_a_pause(missing, continued, seconds: list[int]):
     program = f"""report_pause() {{ echo "$1"; }}
 queued_for=0 continued={continued} begun=0 short=0 seen=0
 look_at_time

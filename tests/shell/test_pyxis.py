@@ -66,7 +66,7 @@ def test_the_options_asked_for_are_those_of_the_script(tmp_path, *, home, entryp
 
 
 @cases
-def test_an_older_pyxis_is_named_with_what_it_lacks(release, lacks, tmp_path):
+def test_an_older_pyxis_is_named_with_what_it_lacks(release, lacks: list[str], tmp_path):
     finding, (other,) = check_draft(draft_with_image(tmp_path), answer_as_srun(release))
     assert (finding.status, finding.code, finding.remedy) == ("fail", "pyxis", "--runtime enroot")
     assert finding.detail.endswith(" and ".join(f"--{name}" for name in lacks))

@@ -11,7 +11,7 @@ from tests.kit.cases import cases, read_constant
 
 
 @cases
-def test_every_spelling_of_a_resource(text, expected):
+def test_every_spelling_of_a_resource(text, expected: list[object]):
     assert list(parse_resources(text)) == [inventory.Resource(*fields) for fields in expected]
 
 

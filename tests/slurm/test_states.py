@@ -145,7 +145,7 @@ def test_of_several_reasons_the_one_that_needs_somebody_gives_the_advice():
 
 
 @cases
-def test_what_a_witness_did_not_write_tells_where_it_died(marks, where):
+def test_what_a_witness_did_not_write_tells_where_it_died(marks: list[str], where):
     start = {"event": "start", "time": 100, "attempt": 0, "nodelist": "n[1-2]", "job": "1_1"}
     events = [{"event": mark, "time": 101, "attempt": 0, "exit": 0} for mark in marks]
     assert reduce_events([start, *events]).where == where
@@ -153,7 +153,7 @@ def test_what_a_witness_did_not_write_tells_where_it_died(marks, where):
 
 
 @cases
-def test_a_witness_tells_of_its_newest_attempt(events, first, expected):
+def test_a_witness_tells_of_its_newest_attempt(events: list[dict[str, Any]], first, expected):
     job_record = reduce_events([{"attempt": 0, **event} for event in events], first=first or 0)
     assert job_record == JobRecord(**expected)
 

@@ -210,7 +210,7 @@ def test_named_sizes_can_be_overridden_one_by_one():
 
 
 @cases
-def test_bad_arguments_end_with_status_2_and_a_sentence(capsys, options, complaint):
+def test_bad_arguments_end_with_status_2_and_a_sentence(capsys, options: list[str], complaint):
     with pytest.raises(SystemExit) as ended:
         workload.main(options)
     assert ended.value.code == 2
@@ -218,7 +218,7 @@ def test_bad_arguments_end_with_status_2_and_a_sentence(capsys, options, complai
 
 
 @cases
-def test_what_this_device_can_not_do_ends_with_status_2(main, options, complaint):
+def test_what_this_device_can_not_do_ends_with_status_2(main, options: list[str], complaint):
     ended = main(*options)
     bert_model.select_attention("auto")
     assert (ended.status, ended.stdout) == (2, "")

@@ -135,7 +135,9 @@ def test_weights_in_bf16_follow_those_in_fp32(trainer):
 
 
 @cases
-def test_losses_are_those_without_the_option(trainer, monkeypatch, base, variant, limit):
+def test_losses_are_those_without_the_option(
+    trainer, monkeypatch, base: list[str], variant: list[str], limit
+):
     compile_model: Any = torch.compile
 
     def compile_eagerly(model, **_):

@@ -79,7 +79,7 @@ def test_what_sbatch_itself_says_is_told_and_a_demand_answered(tmp_path):
 
 
 @cases
-def test_the_form_that_sbatch_accepts_is_the_remedy(tmp_path, accepted, settings):
+def test_the_form_that_sbatch_accepts_is_the_remedy(tmp_path, accepted, settings: list[str]):
     def refuse(words: str) -> str:
         return "" if all(word in words for word in accepted.split()) else NO_GRES
 
