@@ -1,10 +1,7 @@
 """What is submitted again, against a small Slurm whose queue and accounting are scripted."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,18 +9,17 @@ from hpcbert.campaign import judge, measurements, store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli.progress import Display
-from hpcbert.commands import retry, submit
+from hpcbert.commands import retry
 from hpcbert.commands.monitor import open_campaign
-from hpcbert.commands.retry import RetryPlan
-from hpcbert.config.site import Site
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.logs.setting import Window
-from hpcbert.model import Array, Campaign, Shape
+from hpcbert.model import Shape
 from hpcbert.scheduler import create_scheduler
 from hpcbert.script import request
+from hpcbert.script.draft import Draft
 from tests.kit import campaigns, cli, drafts
 from tests.kit.cases import cases
-from tests.kit.logs import stand_in_log
+from tests.kit.logs import stand_in_log, write_file
 from tests.kit.scripts import sbatch_options
 from tests.kit.slurm import PROGRAMS, Slurm
 from tests.kit.waiting import Clock
@@ -33,24 +29,27 @@ pytestmark = pytest.mark.slow
 NOW = 1763700000
 
 
-def list_numbers(repeats: Sequence[retry.InvalidRepeat]) -> list[int]:
+def list_numbers(repeats):
     return [repeat.number for repeat in repeats]
 
 
 @dataclass
 class Bench:
-    """A campaign of one point, five repeats, submitted to the scripted Slurm."""
+    """A campaign of one point, five repeats, submitted to a scripted Slurm."""
 
-    directory: Path
+    draft: Draft
     slurm: Slurm
 
     @property
-    def campaign(self) -> Campaign:
+    def directory(self):
+        return self.draft.directory
+
+    @property
+    def campaign(self):
         return store.read_manifest(self.directory)
 
-    def end(self, repeat: int, state: str = "COMPLETED", *, log: str = "", **more: Any) -> None:
+    def end(self, repeat, state="COMPLETED", *, node="n1", attempt=0, log=""):
         """Let a repeat end on a node; only a completed one writes its end, and a whole log."""
-        node, attempt = more.get("node", "n1"), more.get("attempt", 0)
         array = [array for array in self.campaign.arrays if repeat in array.repeats][-1]
         self.slurm.jobs[array.job_id].end(state, repeat, node=node)
         start = {"event": "start", "job": array.element(repeat), "nodelist": node}
@@ -62,54 +61,42 @@ class Bench:
         campaigns.status_file(path, *events, time=NOW, attempt=attempt)
         if log:
             path = store.log_path(self.directory, array, repeat, attempt)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(log)
+            write_file(path.parent, path.name, log)
 
-    def look(self, *, dry: bool = False, **policy: Any) -> RetryPlan:
+    def look(self, *, dry=False, **policy):
         clock = Clock(NOW)
-        return retry.find_invalid(
-            self.directory, RetryPolicy(**policy), run=self.slurm, dry=dry, clock=clock,
-            pause=clock.pause,
-        )  # fmt: skip
+        options = {"run": self.slurm, "dry": dry, "clock": clock, "pause": clock.pause}
+        return retry.find_invalid(self.directory, RetryPolicy(**policy), **options)
 
-    def plan(self, **policy: Any) -> RetryPlan:
+    def plan(self, **policy):
         return retry.plan_retry(self.look(), RetryPolicy(**policy), run=self.slurm)
 
-    def submit(self) -> Campaign:
-        return submit.submit(self.directory, drafts.hurried(self.slurm))
-
-    def retry(self) -> Array:
+    def retry(self):
         """Submit what is missing again, and return the new array."""
         retry.write_retry(self.plan())
-        return self.submit().arrays[-1]
+        return drafts.submit(self.draft, self.slurm).arrays[-1]
 
 
-def make_bench(where: Path | Site, **options: Any) -> Bench:
+def make_bench(where, **options):
     fields = {"model": "bert-tiny", "iters": 12, "skip": 2, **options}
     draft = drafts.drafted(where, drafts.combined(Shape(1, 1), ("fp32",), (2,), **fields))
-    submit.write_campaign(draft)
-    bench = Bench(draft.directory, Slurm(first=10, now=NOW))
-    bench.submit()
+    bench = Bench(draft, Slurm(first=10, now=NOW))
+    drafts.submit(draft, bench.slurm)
     return bench
 
 
 @pytest.fixture
-def bench(tmp_path):
-    return make_bench(tmp_path)
-
-
-@pytest.fixture
-def three_of_five(bench):
-    for repeat in (1, 3, 5):
-        bench.end(repeat)
-    bench.end(2, "FAILED", node="n2")
-    bench.end(4, "NODE_FAIL", node="n3")
+def three_of_five(tmp_path):
+    bench = make_bench(tmp_path)
+    for repeat, state in enumerate(("COMPLETED", "FAILED", "COMPLETED", "NODE_FAIL"), 1):
+        bench.end(repeat, state, node=f"n{repeat}")
+    bench.end(5)
     return bench
 
 
 def test_only_what_does_not_count_is_submitted_again(three_of_five):
-    (array,) = three_of_five.plan(exclude=("n7", "n3")).arrays
-    assert [node for node, _ in array.excluded] == ["n7", "n3", "n2"]
+    (array,) = three_of_five.plan(exclude=("n7", "n4")).arrays
+    assert [node for node, _ in array.excluded] == ["n7", "n4", "n2"]
     (array,) = three_of_five.plan(suspect=False).arrays
     assert array.excluded == ()
     array = three_of_five.retry()
@@ -118,9 +105,9 @@ def test_only_what_does_not_count_is_submitted_again(three_of_five):
     assert array.name == f"{three_of_five.campaign.arrays[0].name}.t1"
     assert [(number, word) for number, word, _ in array.why] == [(2, "FAILED"), (4, "NODE_FAIL")]
     assert "in the measured step" in array.why[0][2]
-    assert [node for node, _ in array.excluded] == ["n3", "n2"]
+    assert [node for node, _ in array.excluded] == ["n4", "n2"]
     text = (three_of_five.directory / array.script).read_text()
-    assert array.request.exclude == "n3,n2"
+    assert array.request.exclude == "n4,n2"
     assert "--dependency=afterany:10" in three_of_five.slurm.called("sbatch")[-1]
     assert request.read_request(sbatch_options(text)) == array.request
     # Nothing is submitted twice, and a repeat no more often than allowed.
@@ -151,7 +138,8 @@ def test_attempts_go_on_where_slurms_own_ended_and_no_two_jobs_run_one(three_of_
 
 
 @pytest.mark.parametrize("last", ["FAILED", "NODE_FAIL"])
-def test_only_a_dry_retry_asks_nothing_about_ends_on_record(bench, last):
+def test_only_a_dry_retry_asks_nothing_about_ends_on_record(tmp_path, last):
+    bench = make_bench(tmp_path)
     for repeat in (1, 2, 3, 4):
         bench.end(repeat)
     bench.end(5, last)
@@ -185,36 +173,35 @@ def test_nodes_that_the_script_names_are_not_kept_away_from(tmp_path):
     assert "NCCL_ALGO=Ring" in line
 
 
-def test_what_waits_or_runs_or_was_cancelled_is_left_alone(bench):
+def test_what_waits_or_runs_or_was_cancelled_is_left_alone(tmp_path):
+    bench = make_bench(tmp_path)
+    slurm = bench.slurm
     bench.end(1, "FAILED")
     plan = bench.look()
     assert (list_numbers(plan.invalid), plan.open) == ([1], 4)
     for repeat in (2, 3):
         bench.end(repeat)
-    bench.end(4, "CANCELLED by 1000")
-    bench.end(5, "FAILED")
-    bench.slurm.forgets.add("CANCELLED")
-    assert list_numbers(bench.look().invalid) == [1, 4, 5]
-    assert list_numbers(bench.look(cancelled=False).invalid) == [1, 5]
-    bench.slurm.away = set(PROGRAMS)
-    with pytest.raises(SchedulerError, match="does not say what waits or runs"):
-        bench.look()
-    assert bench.slurm.count("sbatch") == 1
-
-
-def test_a_job_that_slurm_puts_back_is_not_submitted_again(three_of_five):
-    """For a moment a job that lost its node stands as NODE_FAIL, and squeue shows nothing."""
-    slurm = three_of_five.slurm
+    # For a moment a job that Slurm puts back stands as NODE_FAIL, and squeue shows nothing.
+    bench.end(4, "NODE_FAIL")
     (job,) = slurm.jobs.values()
     count = slurm.count("squeue") + 2
 
-    def requeue(program: str) -> None:
+    def requeue(program):
         if (program, slurm.count("squeue")) == ("squeue", count):
             job.end("PENDING", 4, node="")
 
     slurm.before = requeue
-    plan = three_of_five.look()
-    assert (list_numbers(plan.invalid), plan.open) == ([2], 1)
+    plan = bench.look()
+    assert (list_numbers(plan.invalid), plan.open) == ([1], 2)
+    bench.end(4, "CANCELLED by 1000")
+    bench.end(5, "FAILED")
+    slurm.forgets.add("CANCELLED")
+    assert list_numbers(bench.look().invalid) == [1, 4, 5]
+    assert list_numbers(bench.look(cancelled=False).invalid) == [1, 5]
+    slurm.away = set(PROGRAMS)
+    with pytest.raises(SchedulerError, match="does not say what waits or runs"):
+        bench.look()
+    assert slurm.count("sbatch") == 1
 
 
 def test_a_crash_while_retrying_loses_and_doubles_nothing(three_of_five):
@@ -222,13 +209,14 @@ def test_a_crash_while_retrying_loses_and_doubles_nothing(three_of_five):
     retry.write_retry(three_of_five.plan())
     slurm.dies = True
     with pytest.raises(KeyboardInterrupt):
-        three_of_five.submit()
+        drafts.submit(three_of_five.draft, slurm)
     slurm.dies = False
     assert three_of_five.campaign.arrays[-1].state == "intended"
     # Who watches finds the job; while Slurm is silent, nobody knows.
     watched = open_campaign(three_of_five.directory)
     assert campaigns.adopted(watched, run=Slurm(away=set(PROGRAMS))) == watched
-    assert [array.job_id for array in three_of_five.submit().arrays] == ["10", "11"]
+    campaign = drafts.submit(three_of_five.draft, slurm)
+    assert [array.job_id for array in campaign.arrays] == ["10", "11"]
     assert list(slurm.jobs) == ["10", "11"]
     assert three_of_five.look().invalid == ()
 
@@ -273,7 +261,8 @@ def test_a_second_retry_a_changed_script_and_a_rehearsal_are_refused(three_of_fi
         three_of_five.look()
 
 
-def test_what_reached_its_time_limit_is_repeated_with_a_longer_one_only(bench):
+def test_what_reached_its_time_limit_is_repeated_with_a_longer_one_only(tmp_path):
+    bench = make_bench(tmp_path)
     for repeat, state in enumerate(("COMPLETED", "TIMEOUT", "FAILED", "TIMEOUT", "COMPLETED"), 1):
         bench.end(repeat, state)
 
@@ -296,7 +285,7 @@ def test_what_reached_its_time_limit_is_repeated_with_a_longer_one_only(bench):
     assert list_numbers(bench.look(cancelled=False, time_limit="2:00:00").invalid) == [2, 3, 4]
     # A longer limit stays for the next retry.
     retry.write_retry(bench.plan(time_limit="2:00:00"))
-    bench.submit()
+    drafts.submit(bench.draft, bench.slurm)
     for repeat, state in ((2, "FAILED"), (3, "FAILED"), (4, "COMPLETED")):
         bench.end(repeat, state, attempt=1)
     (array,) = bench.plan().arrays
@@ -309,8 +298,9 @@ def test_what_reached_its_time_limit_is_repeated_with_a_longer_one_only(bench):
 
 @cases
 def test_what_ran_out_of_the_devices_memory_would_again(
-    bench, monkeypatch, *, state, fails, killed, exclude, too_large: list[int]
+    tmp_path, monkeypatch, *, state, fails, killed, exclude, too_large: list[int]
 ):
+    bench = make_bench(tmp_path)
     shortage = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB.\n"
     for repeat in range(1, 6):
         if repeat <= 5 - fails:

@@ -1,8 +1,6 @@
 """Submitting with a preflight: what waits for what, who keeps away from which node, what is said."""
 
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,11 +10,10 @@ from hpcbert.cli.progress import advise
 from hpcbert.commands import submit
 from hpcbert.errors import SchedulerError
 from hpcbert.model import Shape
-from hpcbert.script.draft import Draft
 from hpcbert.slurm.states import Kind, RepeatState
 from tests.kit import cli, drafts
 from tests.kit.campaigns import Event, status_file
-from tests.kit.slurm import Slurm, sinfo
+from tests.kit.slurm import AWAY, Slurm, failed, sinfo
 
 pytestmark = pytest.mark.slow
 
@@ -26,32 +23,26 @@ ENDED: Event = {"event": "end", "exit": 0}
 FAILED: Event = {"event": "end", "exit": 1}
 
 
-def write(where: Path, **options: Any) -> Draft:
-    """Write a campaign of three points, after a preflight."""
+def draft_points(where, **options):
+    """Draft a campaign of three points, after a preflight."""
     request = drafts.combined(Shape(2, 2), ("fp32",), scaling=True, repeats=2, device="cpu")
-    draft = drafts.drafted(drafts.reference(where), request, options={"preflight": True, **options})
-    submit.write_campaign(draft)
-    return draft
+    options["preflight"] = True
+    return drafts.drafted(drafts.reference(where), request, options=options)
 
 
-def submit_points(directory: Path, slurm: Slurm) -> list[list[str]]:
-    """Submit what is left, and return the options of each sbatch."""
-    count = slurm.count("sbatch")
-    submit.submit(directory, drafts.hurried(slurm))
-    return [list(call[2:-1]) for call in slurm.called("sbatch")[count:]]
+def list_options(slurm, first=0):
+    return [list(call[2:-1]) for call in slurm.called("sbatch")[first:]]
 
 
-def track(draft: Draft, *events: Event) -> TrackedCampaign:
+def track(draft, *events):
     """Let the preflight's job write events, and return the campaign as it is on disk."""
-    array = draft.campaign.preflight
-    assert array
-    path = draft.directory / array.status(1)
+    path = draft.directory / draft.campaign.preflight.status(1)
     path.unlink(missing_ok=True)
     status_file(path, *events, time=9)
     return TrackedCampaign(draft.directory, store.read_manifest(draft.directory))
 
 
-def measure(*slow: str) -> list[Event]:
+def measure(*slow):
     """Return the events of a preflight that measured four nodes."""
     rates = {name: 9500 if name in slow else 40000 for name in ("n1", "n2", "n3", "n4")}
     events = [
@@ -62,15 +53,11 @@ def measure(*slow: str) -> list[Event]:
 
 
 def test_points_wait_for_the_preflight_and_the_next_campaign_for_the_last_point(tmp_path):
-    draft, slurm = write(tmp_path / "a"), Slurm()
+    draft, slurm = draft_points(tmp_path / "a"), Slurm()
+    campaign = drafts.submit(draft, slurm)
     after, kill = AFTER_PREFLIGHT
     waits = [f"{after},afterany:{job}" for job in (101, 102)]
-    assert submit_points(draft.directory, slurm) == [
-        [],
-        [after, kill],
-        *([wait, kill] for wait in waits),
-    ]
-    campaign = store.read_manifest(draft.directory)
+    assert list_options(slurm) == [[], [after, kill], *([wait, kill] for wait in waits)]
     assert campaign.preflight
     assert campaign.preflight.job_id == "100"
     assert not any(array.changed for array in campaign.arrays)
@@ -80,59 +67,55 @@ def test_points_wait_for_the_preflight_and_the_next_campaign_for_the_last_point(
         store.write_text(second / array.script, draft.scripts[array.name])
     manifest = replace(draft.campaign, id="second", after=draft.campaign.id, library=())
     store.write_manifest(second, manifest)
-    assert submit_points(second, slurm)[0] == ["--dependency=afterany:103"]
+    submit.submit(second, drafts.hurried(slurm))
+    assert list_options(slurm, 4)[0] == ["--dependency=afterany:103"]
     # Points that may run at once wait for the preflight alone.
-    draft = write(tmp_path / "b", concurrent_points=True)
-    assert submit_points(draft.directory, Slurm()) == [[], *[AFTER_PREFLIGHT] * 3]
+    slurm = Slurm()
+    drafts.submit(draft_points(tmp_path / "b", concurrent_points=True), slurm)
+    assert list_options(slurm) == [[], *[AFTER_PREFLIGHT] * 3]
 
 
-@pytest.mark.parametrize(
-    ("events", "nodes", "options"),
-    [
-        ([*measure("n2"), ENDED], 4, [["--exclude=n2"]] * 3),
-        ([*measure(), ENDED], 4, [[]] * 3),
-        (measure("n2"), 4, [[*AFTER_PREFLIGHT, "--exclude=n2"]] * 3),
-        ([STARTED], 4, [AFTER_PREFLIGHT] * 3),
+def test_what_is_submitted_later_keeps_away_from_what_it_found(tmp_path):
+    for name, (events, nodes, options) in {
+        "over": ([*measure("n2"), ENDED], 4, [["--exclude=n2"]] * 3),
+        "over, all well": ([*measure(), ENDED], 4, [[]] * 3),
+        "measured and not over": (measure("n2"), 4, [[*AFTER_PREFLIGHT, "--exclude=n2"]] * 3),
+        "running": ([STARTED], 4, [AFTER_PREFLIGHT] * 3),
         # A node that can't be done without stays.
-        ([*measure("n2"), ENDED], 2, [["--exclude=n2"], ["--exclude=n2"], []]),
-        ([*measure(), FAILED], 4, None),
-    ],
-    ids=["over", "over, all well", "measured and not over", "running", "two nodes", "failed"],
-)
-def test_what_is_submitted_later_keeps_away_from_what_it_found(tmp_path, events, nodes, options):
-    draft, slurm = write(tmp_path, concurrent_points=True), Slurm()
-    slurm.sinfo = sinfo(*(f"n{number}" for number in range(1, nodes + 1)))
-    slurm.before = lambda _: slurm.away.update({"sbatch"} if slurm.jobs else ())
-    with pytest.raises(SchedulerError):  # the controller is away after the first sbatch
-        submit_points(draft.directory, slurm)
-    slurm.before, slurm.away = lambda _: None, set()
-    track(draft, *events)
-    if options is not None:
-        assert submit_points(draft.directory, slurm) == options
-        return
-    with pytest.raises(SchedulerError, match="preflight failed") as refused:
-        submit_points(draft.directory, slurm)
-    assert "--preflight" in refused.value.hint
-    assert list(slurm.jobs) == ["100"]
+        "two nodes": ([*measure("n2"), ENDED], 2, [["--exclude=n2"], ["--exclude=n2"], []]),
+        "failed": ([*measure(), FAILED], 4, []),
+    }.items():
+        draft = draft_points(tmp_path / name, concurrent_points=True)
+        slurm = Slurm(sinfo=sinfo(*(f"n{number}" for number in range(1, nodes + 1))))
+        slurm.sbatch = [None, failed(AWAY)]
+        with pytest.raises(SchedulerError):
+            drafts.submit(draft, slurm)
+        count, slurm.sbatch = slurm.count("sbatch"), None
+        track(draft, *events)
+        if name == "failed":
+            with pytest.raises(SchedulerError, match="preflight failed") as refused:
+                drafts.submit(draft, slurm)
+            assert "--preflight" in refused.value.hint
+            assert list(slurm.jobs) == ["100"]
+        else:
+            drafts.submit(draft, slurm)
+        assert list_options(slurm, count) == options, name
 
 
 def test_what_it_found_is_said_in_words(tmp_path):
-    draft = write(tmp_path)
-    submit_points(draft.directory, Slurm())
+    draft = draft_points(tmp_path)
+    drafts.submit(draft, Slurm())
     slow = "n2 is far below the others: the preflight measured 9.5 GB/s to others; the median is"
     left_out = {"event": "left-out", "job": "101", "nodes": "n2"}
     spared = {"event": "spared", "job": "103", "why": "it takes 4"}
+    runs_on = "Job 103 runs on them nevertheless: it takes 4."
     for events, expected, warned in (
         ([], ["job 100, has not begun; all points wait"], True),
         ([STARTED], ["job 100, measures the network"], True),
         ([STARTED, FAILED], ["job 100, failed, so no point runs: see "], True),
         ([*measure(), ENDED], ["found none of 4 nodes far below"], False),
         ([*measure("n2"), left_out, ENDED], [slow, "Excluded from 1 job: n2."], True),
-        (
-            [*measure("n2"), spared, ENDED],
-            [slow, "Job 103 runs on them nevertheless: it takes 4."],
-            True,
-        ),
+        ([*measure("n2"), spared, ENDED], [slow, runs_on], True),
     ):
         watched = track(draft, *events)
         texts = preflight.describe_preflight(watched)
@@ -152,15 +135,9 @@ def test_what_it_found_is_said_in_words(tmp_path):
     )
     for event in damaged:
         assert preflight.describe_preflight(track(draft, STARTED, event, ENDED))
-
-
-def test_one_that_failed_gives_the_cause_and_points_lead_to_it(tmp_path):
-    draft = write(tmp_path)
-    submit_points(draft.directory, Slurm())
+    # One that failed gives the cause, and points lead to it.
     watched = track(draft, STARTED, FAILED)
-    array = watched.campaign.preflight
-    assert array
-    log = preflight.find_log(watched, array)
+    log = preflight.find_log(watched, watched.campaign.preflight)
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text("job.bash: line 9: all_reduce_perf: command not found\n")
     (text,) = preflight.describe_preflight(watched)

@@ -6,10 +6,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from hpcbert.campaign import store
+from hpcbert.commands import submit as flow
 from hpcbert.config import recipe
 from hpcbert.config.recipe import Recipe
 from hpcbert.config.site import Site, read_site
-from hpcbert.model import Shape
+from hpcbert.model import Campaign, Shape
 from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.script.draft import Draft, Submitter, draft
 from hpcbert.script.plan import Request, RequestCell, list_shapes, plan
@@ -78,6 +80,15 @@ def curve(
 def hurried(run: Runner) -> SchedulerContext:
     """Return a context for submitting that never waits."""
     return SchedulerContext(run, pause=lambda _: None)
+
+
+def submit(draft: Draft, slurm: Runner, **context: Any) -> Campaign:
+    """Submit a campaign, which is written first unless it is there."""
+    if not draft.directory.exists():
+        flow.write_campaign(draft)
+    campaign = flow.submit(draft.directory, hurried(slurm)._replace(**context))
+    assert campaign == store.read_manifest(draft.directory)
+    return campaign
 
 
 def combined(
