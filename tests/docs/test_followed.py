@@ -49,7 +49,7 @@ def test_a_new_framework_is_measured_without_touching_hpcbert(followed):
     text = type_commands(f"hpcbert collect {measured.name} --json", followed)
     (table,) = json.loads(text)["data"]["tables"]
     assert [row["shape"] for row in table["rows"]] == ["1n1g", "1n2g"]
-    assert [row["repeats"] for row in table["rows"]] == [{"ok": 5, "asked": 5}] * 2
+    assert [row["repeats"] for row in table["rows"]] == [{"ok": 2, "asked": 2}] * 2
     assert json.loads((rehearsal / "manifest.json").read_text())["rehearse"]
     type_commands(f"hpcbert collect {rehearsal.name}", followed, status=4)
     names = {path.name for path in (followed / "templates" / "sleeper").iterdir()}
@@ -69,7 +69,7 @@ def test_pages_have_the_keys_of_events_and_measurements(followed):
     directory, _ = campaigns(followed)
     text = type_commands(f"hpcbert monitor --once --json {directory.name}", followed)
     *events, document = map(json.loads, text.splitlines())
-    assert len(events) == 10
+    assert len(events) == 4
     keys = {key for event in events for key in event}
     assert keys <= documented("json", "monitor")
     data = documented("json", "monitor") - keys - {"rate", "unit", "flags"}
@@ -90,7 +90,7 @@ def test_a_new_scheduler_runs_cancels_and_retries(tmp_path):
     assert len(commands) == 2
     for block in commands:
         output = type_commands(f"export SPOOL=$PWD/queue\n{block}", place, tools=tools)
-        assert re.search(r"^rule .*\n(?:.*\n)*.* 2/2 *", output, re.MULTILINE), output
+        assert re.search(r"^rule .*\n(?:.*\n)*.* 1/1 *", output, re.MULTILINE), output
     assert sorted(path.name for path in place.glob("queue/*")) == ["0001", "0002", "0003"]
     manifests = [json.loads(path.read_text()) for path in place.glob("runs/2*/manifest.json")]
     assert [manifest["scheduler"] for manifest in manifests] == ["spool", "spool"]
@@ -108,9 +108,8 @@ def test_the_page_about_notebooks_runs_from_its_first_line_to_its_last(build, em
 
 
 @pytest.mark.slow
-def test_every_command_of_a_recipe_s_page_works_as_typed(run_commands, tmp_path):
+def test_every_command_of_a_recipe_s_page_works_as_typed(empty_directory, without_slurm):
     """Without submitting; what prepare needs is for another place."""
-    dry = []
     for name in NAMES:
         text = read(f"templates/{name}/README.md")
         typed = re.findall(r"(?m)^ {4}hpcbert ((?:prepare|submit|render) .+)$", text)
@@ -119,10 +118,10 @@ def test_every_command_of_a_recipe_s_page_works_as_typed(run_commands, tmp_path)
         kinds = {(words[0], "cpu" in words) for words in commands}
         on_cpu = load(name).environment or load(name).on.get("cpu") or name == "pytorch"
         assert ("submit", True) in kinds if on_cpu else kinds, name
-        dry += [[*words, "--dry-run"] for words in commands if words[0] == "submit"]
-        dry += [words for words in commands if words[0] == "render"]
-    for words, result in zip(dry, run_commands(dry, cwd=tmp_path), strict=True):
-        assert result.returncode == 0, (words, result.stderr)
+        for words in commands:
+            if words[0] != "prepare":
+                result = cli.run(*words, *(["--dry-run"] if words[0] == "submit" else []))
+                assert result.returncode == 0, (words, result.stderr)
 
 
 def test_the_log_grammar_s_examples_give_the_numbers_that_they_say(tmp_path):
