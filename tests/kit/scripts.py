@@ -163,7 +163,8 @@ def make_environment(place: Path) -> dict[str, str]:
     home = place / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
     here = sysconfig.get_path("purelib")
-    (_packages(place) / "here.pth").write_text(f"import site; site.addsitedir({here!r})\n")
+    (packages,) = (home / "lib").glob("python*/site-packages")
+    (packages / "here.pth").write_text(f"import site; site.addsitedir({here!r})\n")
     own, outer = shlex.quote(str(home / "bin" / "python")), shlex.quote(sys.executable)
     offline = " --quiet --no-index --no-deps --no-build-isolation"
     return {
@@ -171,15 +172,3 @@ def make_environment(place: Path) -> dict[str, str]:
         "hpcbert": _START.format(f"{own} -m hpcbert", ""),
         "pip": _START.format(f"{outer} -m pip --python {own}", offline),
     }
-
-
-def _packages(place: Path) -> Path:
-    (packages,) = (place / "environment" / "lib").glob("python*/site-packages")
-    return packages
-
-
-def install(place: Path) -> Path:
-    """Write the package of "Add a scheduler" and install it; return where its packages are."""
-    write_files(read_steps(SPOOL_PAGE), place)
-    type_commands("pip install ./spool", place, tools=make_environment(place))
-    return _packages(place)

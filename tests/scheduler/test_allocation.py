@@ -3,7 +3,6 @@
 import os
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -18,29 +17,25 @@ from tests.kit.cases import cases, read_constant
 from tests.kit.drafts import combined, drafted
 from tests.kit.paths import REPOSITORY
 
-# scontrol 22.05: two kinds of nodes, and the jobs of an array whose first has the array's own id.
-SHOWN = read_constant(__file__, "SHOWN")
 ALLOCATION = allocation.Allocation("17", ("n1", "n2", "n3"), read_constant(__file__, "ROOM"))
 
 
-def refuses(keyword: str) -> Any:
+def refuses(keyword):
     return pytest.raises(UsageError, match=keyword) if keyword else nullcontext()
 
 
-@pytest.mark.parametrize(
-    ("text", "uid", "keyword"),
-    [
-        (SHOWN, 1000, ""),
+def test_an_allocation_is_read_with_the_gpus_of_each_node():
+    # scontrol 22.05: two kinds of nodes, and the jobs of an array whose first has the array's id.
+    shown = read_constant(__file__, "SHOWN")
+    assert allocation.read_allocation(shown, "17", uid=1000) == ALLOCATION
+    for text, uid, keyword in (
         ("", 1000, "not show"),
-        (SHOWN.replace("JobId=17 ", "JobId=177 "), 1000, "not show"),
-        (SHOWN.replace("RUNNING", "COMPLETING"), 1000, "COMPLETING"),
-        (SHOWN, 1001, "belongs to me"),
-    ],
-    ids=["ours", "no answer", "another job", "over", "another user's"],
-)
-def test_an_allocation_is_read_with_the_gpus_of_each_node(text, uid, keyword):
-    with refuses(keyword):
-        assert allocation.read_allocation(text, "17", uid=uid) == ALLOCATION
+        (shown.replace("JobId=17 ", "JobId=177 "), 1000, "not show"),
+        (shown.replace("RUNNING", "COMPLETING"), 1000, "COMPLETING"),
+        (shown, 1001, "belongs to me"),
+    ):
+        with pytest.raises(UsageError, match=keyword):
+            allocation.read_allocation(text, "17", uid=uid)
 
 
 @cases

@@ -7,73 +7,70 @@ import re
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hpcbert.model import MANIFEST
-from tests.kit import cli
+from tests.kit import cli, scripts
 from tests.kit.cases import cases
-from tests.kit.cli import CliResult, runs
-from tests.kit.logs import WORDS, stand_in
+from tests.kit.cli import runs
+from tests.kit.logs import WORDS, stand_in, write_file
 from tests.kit.paths import REPOSITORY
-from tests.kit.scripts import install
 
 pytestmark = pytest.mark.slow
 
 
+def announce(folder, name, target):
+    """Let a folder of sys.path have a scheduler, as a package does that pip installed."""
+    info = folder / f"{name}-1.0.dist-info"
+    write_file(info, "METADATA", f"Name: {name}\nVersion: 1.0\n")
+    write_file(info, "entry_points.txt", f"[hpcbert.schedulers]\n{name} = {target}\n")
+
+
 @pytest.fixture(scope="module")
-def packages(tmp_path_factory):
-    """Where the scheduler's package is installed."""
-    return install(tmp_path_factory.mktemp("a package"))
+def package(tmp_path_factory):
+    """The package of "Add a scheduler"; tests/docs installs it with pip."""
+    place = tmp_path_factory.mktemp("a package")
+    scripts.write_files(scripts.read_steps(scripts.SPOOL_PAGE), place)
+    announce(place / "spool", "spool", "hpcbert_spool:TRAITS")
+    return place / "spool"
 
 
-@dataclass(frozen=True)
 class Spool:
     """The batch system's directory, and a program whose second repeat fails once there is a flag."""
 
-    place: Path
-    packages: Path
-    program: Path
+    def __init__(self, folder, package):
+        self.place, self.package = folder / "spool", package
+        self.flag, self.site = folder / "flag", folder / "site.toml"
+        condition = f"$SLURM_ARRAY_TASK_ID == 2 && -e {self.flag}"
+        self.program = stand_in(folder, f"if [[ {condition} ]]; then rm {self.flag}; exit 7; fi")
 
-    def submit(self, *words: str) -> CliResult:
+    def submit(self, *words):
         options = ("--repeats", "2", "--python", self.program, "--json")
         return cli.run(*WORDS, *options, *words)
 
-    def work(self) -> None:
+    def work(self):
         """Run what waits, as the batch system's daemon would."""
-        env = {**os.environ, "PYTHONPATH": f"{self.packages}:{REPOSITORY}"}
+        env = {**os.environ, "PYTHONPATH": f"{self.package}:{REPOSITORY}"}
         subprocess.run([sys.executable, "-m", "hpcbert_spool"], env=env, check=True)
 
-    def jobs(self) -> list[str]:
+    def jobs(self):
         return sorted(str(path.relative_to(self.place)) for path in self.place.glob("*/[wrcd]*"))
 
-    def kinds(self) -> dict[str, int]:
-        counts: dict[str, int] = cli.run("monitor", "--once", "--json").data["repeats"]
+    def kinds(self):
+        counts = cli.run("monitor", "--once", "--json").data["repeats"]
         return {name: count for name, count in counts.items() if name != "asked"}
-
-    @property
-    def site(self) -> Path:
-        return self.place.parent / "site.toml"
-
-    @property
-    def flag(self) -> Path:
-        return self.place.parent / "flag"
 
 
 @pytest.fixture
-def spool(tmp_path, packages, empty_directory, monkeypatch):
-    monkeypatch.setattr(sys, "path", [*sys.path, str(packages)])
-    monkeypatch.setenv("SPOOL", str(tmp_path / "spool"))
-    (tmp_path / "spool").mkdir()
-    flag = tmp_path / "flag"
-    fails = f"if [[ $SLURM_ARRAY_TASK_ID == 2 && -e {flag} ]]; then rm {flag}; exit 7; fi"
-    batch = Spool(tmp_path / "spool", packages, stand_in(tmp_path, fails))
-    batch.site.write_text(
-        'schema = 1\nname = "third"\nscheduler = "spool"\n[container]\nruntime = "none"\n'
-    )
+def spool(tmp_path, package, empty_directory, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path, str(package)])
+    batch = Spool(tmp_path, package)
+    monkeypatch.setenv("SPOOL", str(batch.place))
+    batch.place.mkdir()
+    text = 'schema = 1\nname = "third"\nscheduler = "spool"\n[container]\nruntime = "none"\n'
+    batch.site.write_text(text)
     return batch
 
 
@@ -132,12 +129,9 @@ def test_an_option_names_it_too_and_a_manifest_that_names_an_unknown_one_is_dama
 @cases
 def test_a_broken_package_is_named(spool, module, keyword):
     folder = spool.place.parent / f"package {keyword.strip('.')}"
-    info = folder / "broken-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Name: broken\nVersion: 1.0\n")
     name = f"broken_{keyword.lower().replace('.', '_').replace(' ', '_')}"
-    (info / "entry_points.txt").write_text(f"[hpcbert.schedulers]\nbroken = {name}:TRAITS\n")
-    (folder / f"{name}.py").write_text(module)
+    announce(folder, "broken", f"{name}:TRAITS")
+    write_file(folder, f"{name}.py", module)
     sys.path.append(str(folder))
     spool.site.write_text(spool.site.read_text().replace('"spool"', '"broken"'))
     refused = cli.run("doctor", "--json")
@@ -148,7 +142,7 @@ def test_who_waits_sees_it_retry_what_failed(spool):
     spool.flag.touch()
     over = threading.Event()
 
-    def serve() -> None:
+    def serve():
         while not over.wait(0.1):
             if any(job.endswith("/waiting") for job in spool.jobs()):
                 spool.work()
@@ -181,7 +175,7 @@ def test_a_job_that_an_interrupted_submission_left_is_found(spool, monkeypatch):
     scheduler = importlib.import_module("hpcbert_spool.backend").Spool
     start = scheduler.start
 
-    def start_and_die(*words: Any) -> str:
+    def start_and_die(*words):
         start(*words)
         raise KeyboardInterrupt
 
@@ -197,7 +191,6 @@ def test_a_job_that_an_interrupted_submission_left_is_found(spool, monkeypatch):
 def test_nobody_compares_a_schedulers_name():
     compared = re.compile(r"""(==|!=|\bin|\bcase) *[({\[]?["'](local|slurm)["']""")
     files = [*(REPOSITORY / "hpcbert").rglob("*.py"), *(REPOSITORY / "templates").rglob("*.j2")]
-    lines = (
-        (path, line) for path in files for line in path.read_text(encoding="utf-8").splitlines()
-    )
-    assert [(path.name, line) for path, line in lines if compared.search(line)] == []
+    for path in files:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        assert [line for line in lines if compared.search(line)] == [], path

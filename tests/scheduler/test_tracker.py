@@ -1,68 +1,57 @@
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import pytest
 
 from hpcbert.scheduler.base import Pace
 from hpcbert.scheduler.tracker import Tracker
 from hpcbert.system.runner import run
-from tests.kit.campaigns import Built
+from tests.kit.campaigns import Built, ended
 from tests.kit.cases import cases
-from tests.kit.slurm import NAME, Answer, Slurm, T, failed, sacct, squeue
+from tests.kit.slurm import NAME, Slurm, T, failed, sacct, squeue
 from tests.kit.waiting import Clock
 
-START = {"event": "start", "time": T}
+START = {"event": "start"}
 
 
-def end(code: int = 0) -> dict[str, Any]:
-    return {"event": "end", "time": T + 5, "exit": code}
-
-
-def track(slurm: Slurm, *watched: Built, clock: Callable[[], float] | None = None) -> Tracker:
+def track(slurm, *watched, clock=None, **options):
     """Return a tracker that has polled once."""
-    tracker = Tracker(watched, run=slurm, clock=clock or Clock(), chance=lambda: 0.0)
+    options = {"clock": clock or Clock(), "chance": lambda: 0.0, "environ": {}, **options}
+    tracker = Tracker(watched, run=slurm, **options)
     tracker.poll()
     return tracker
 
 
-def words(tracker: Tracker) -> list[str]:
+def words(tracker):
     return [state.word for state in tracker.states.values()]
 
 
-def poll_at(tracker: Tracker, clock: Clock, pause: float = 100) -> list[str]:
+def poll_at(tracker, clock, pause=100):
     clock.now += pause
-    tracker.poll()
-    return words(tracker)
-
-
-def print_rows(command: Callable[..., str], rows: Sequence[Any] | None) -> str | Answer:
-    """Return what a command prints of `[job, state, changes]`, or `[complaint]` that it fails with."""
-    if rows and len(rows[0]) == 1:
-        (complaint,) = rows[0]
-        return failed(complaint, 127 if "no such program" in complaint else 1)
-    return "".join(
-        command(job, word, **(more[0] if more else {})) for job, word, *more in rows or ()
-    )
+    return [state.word for state in tracker.poll().values()]
 
 
 @cases
 def test_rows_of_slurm_become_states(
-    tracked, *, repeats, options, after, sacct_rows,
-    squeue_rows, expected,
-):  # fmt: skip
+    tracked, *, repeats, options, after, sacct_rows, squeue_rows, expected
+):
     """In `expected`: attributes of the states of all repeats; of `detail`, a part of the first."""
+
+    def print_rows(command, rows):
+        """Return what prints `[job, state, changes]`, or `[complaint]` that it fails with."""
+        if rows and len(rows[0]) == 1:
+            return failed(rows[0][0], 127 if "no such program" in rows[0][0] else 1)
+        calls = (command(job, word, **(more[0] if more else {})) for job, word, *more in rows or ())
+        return "".join(calls)
+
     built = tracked("12", repeats=repeats or 1, **(options or {}))
-    built.mark("1n1g", 1, *((START,) if "marks" in expected else ()))
+    built.mark("1n1g", 1, *((START,) if "marks" in expected else ()), time=T)
     rows = partial(sacct, place=built.directory)
     slurm = Slurm(sacct=print_rows(rows, sacct_rows), squeue=print_rows(squeue, squeue_rows))
-    clock = Clock(built.repeats[0].accepted + (after or 0.0))
-    tracker = Tracker([built], run=slurm, environ={}, clock=clock, chance=lambda: 0.0)
-    tracker.poll()
+    tracker = track(slurm, built, clock=Clock(built.repeats[0].accepted + (after or 0.0)))
     states = list(tracker.states.values())
     for name, values in expected.items():
         if name == "detail":
@@ -85,23 +74,26 @@ def test_all_campaigns_share_one_query_and_one_tracker_follows_both_schedulers(t
     assert tracker.pause() == 1.0
 
 
-@pytest.mark.parametrize(
-    "complaint",
-    ["Slurm accounting storage is disabled", "fatal: Could not establish a configuration source"],
-)
-def test_without_accounting_squeue_and_the_jobs_themselves_are_asked(tracked, complaint):
-    built, clock = tracked("12", repeats=3), Clock()
-    slurm = Slurm(sacct=failed(complaint), squeue=squeue("12_3", "RUNNING"))
-    built.mark("1n1g", 1, START, end(0))
-    built.mark("1n1g", 2, START, end(1))
-    tracker = track(slurm, built, clock=clock)
-    sources = [state.source for state in tracker.states.values()]
-    assert words(tracker) == ["COMPLETED", "FAILED", "RUNNING"]
-    assert sources == ["status-file", "status-file", "squeue"]
-    assert not tracker.is_over()
-    poll_at(tracker, clock, 3600)
-    assert slurm.count("squeue") == 2
-    assert slurm.count("sacct") == 1, "what is not there is not asked again"
+def test_without_accounting_squeue_and_the_jobs_themselves_are_asked(tracked):
+    for number, complaint in enumerate(
+        (
+            "Slurm accounting storage is disabled",
+            "fatal: Could not establish a configuration source",
+        )
+    ):
+        built, clock = tracked("12", repeats=3, name=f"camp{number}"), Clock()
+        name = built.campaign.arrays[0].name
+        slurm = Slurm(sacct=failed(complaint), squeue=squeue("12_3", "RUNNING", name=name))
+        for repeat, code in ((1, 0), (2, 1)):
+            built.mark("1n1g", repeat, START, *ended(code), time=T)
+        tracker = track(slurm, built, clock=clock)
+        sources = [state.source for state in tracker.states.values()]
+        assert words(tracker) == ["COMPLETED", "FAILED", "RUNNING"]
+        assert sources == ["status-file", "status-file", "squeue"]
+        assert not tracker.is_over()
+        poll_at(tracker, clock, 3600)
+        assert slurm.count("squeue") == 2
+        assert slurm.count("sacct") == 1, "what is not there is not asked again"
 
 
 def test_a_refused_array_is_over_and_an_intended_one_is_looked_for_by_name(tracked):
@@ -114,28 +106,10 @@ def test_a_refused_array_is_over_and_an_intended_one_is_looked_for_by_name(track
     assert tracker.garbage == ("12_1 COMPLETED",), "what makes no sense changes nothing"
 
 
-def test_changes_are_told_once(tracked):
-    slurm = Slurm(squeue=squeue("12_1", "RUNNING"), sacct=sacct("12_1", "RUNNING"))
-    clock = Clock()
-    tracker = Tracker([tracked("12", repeats=1)], run=slurm, clock=clock, chance=lambda: 0.0)
-    assert list(tracker.poll()) == [(NAME, 1)]
-    clock.now += 100
-    assert tracker.poll() == {}
-    slurm.sacct = sacct("12_1", "COMPLETED")
-    clock.now += 100
-    assert [state.word for state in tracker.poll().values()] == ["COMPLETED"]
-    assert tracker.is_over()
-    count = slurm.count("sacct")
-    clock.now += 100
-    assert tracker.poll() == {}
-    assert slurm.count("sacct") == count, "what is over is not asked about"
-
-
 def test_slurm_is_asked_in_a_pace_that_slows_down_and_takes_up_again(tracked):
     slurm = Slurm(squeue=squeue("12_1", "RUNNING"), sacct=sacct("12_1", "RUNNING"))
     clock, built = Clock(), tracked("12", repeats=1)
-    tracker = Tracker([built], run=slurm, clock=clock, chance=lambda: 0.5, floor=10)
-    tracker.poll()
+    tracker = track(slurm, built, clock=clock, chance=lambda: 0.5, floor=10)
     assert tracker.pause() == pytest.approx(11)
     for seconds, count in ((10.9, 1), (0.2, 2)):
         poll_at(tracker, clock, seconds)
@@ -151,42 +125,75 @@ def test_slurm_is_asked_in_a_pace_that_slows_down_and_takes_up_again(tracked):
     assert pace.after(changed=True, failed=True).interval == 60
     assert 60 <= pace.seconds(0.99) < 72
     assert Pace(floor=90).after(changed=False, failed=False).interval == 90
+    # Changes are told once.
+    tracker = Tracker([built], run=slurm, clock=clock, chance=lambda: 0.0)
+    assert list(tracker.poll()) == [(NAME, 1)]
+    assert poll_at(tracker, clock) == []
+    slurm.sacct = sacct("12_1", "COMPLETED")
+    assert poll_at(tracker, clock) == ["COMPLETED"]
+    assert tracker.is_over()
+    count = slurm.count("sacct")
+    assert poll_at(tracker, clock) == []
+    assert slurm.count("sacct") == count, "what is over is not asked about"
 
 
-def test_failures_are_counted_until_somebody_answers(tracked):
-    slurm, clock = Slurm(), Clock()
+def test_a_controller_that_fails_is_asked_seldom_and_its_failures_are_counted(tracked):
+    slurm, clock, lost = Slurm(), Clock(), "Unable to contact slurm controller"
     slurm.sacct = failed("sacct: error: Problem talking to the database: Connection refused")
-    slurm.squeue = failed("slurm_load_jobs error: Unable to contact slurm controller")
+    slurm.squeue = failed(f"slurm_load_jobs error: {lost}")
     tracker = track(slurm, tracked("12", repeats=1), clock=clock)
     for _ in range(19):
         poll_at(tracker, clock, 600)
     assert (tracker.failures, tracker.absent, tracker.is_over()) == (20, False, False)
-    assert "Unable to contact" in tracker.complaint
+    assert lost in tracker.complaint
     slurm.squeue = squeue("12_1", "RUNNING")
     assert poll_at(tracker, clock, 600) == ["RUNNING"]
     assert tracker.failures == 0
+    # Ends that jobs wrote are asked about.
+    for answer, repeats in ((sacct("12_[1-5]", "RUNNING"), 1), (failed("Connection refused"), 5)):
+        built, clock = tracked("12", repeats=repeats, name=f"camp{repeats}"), Clock()
+        built.mark("1n1g", 1, START, *ended(), time=T)
+        slurm = Slurm(sacct=answer, squeue=failed(lost))
+        tracker = Tracker([built], run=slurm, clock=clock, chance=lambda: 0.0, floor=10)
+        while clock.now < T + 3600:
+            tracker.poll()
+            clock.pause(max(0.1, min(tracker.pause(), tracker.seconds_to_news())))
+        assert slurm.count("squeue") <= slurm.count("sacct") <= 70
 
 
-def test_an_element_that_left_the_queue_unrecorded_is_given_up_after_a_while(tracked):
+def test_what_left_the_queue_unrecorded_is_given_up_after_a_while(tracked):
     """As seen with 22.05.8: an element cancelled before it started never gets a row."""
     slurm, clock = Slurm(sacct=sacct("1_1", "COMPLETED")), Clock()
     tracker = track(slurm, tracked("1", repeats=2), clock=clock)
-    over = [tracker.is_over(), *((poll_at(tracker, clock), tracker.is_over())[1] for _ in "ab")]
-    assert over == [False, False, True]
+    for is_over in (False, False, True):
+        assert tracker.is_over() == is_over
+        poll_at(tracker, clock)
     assert words(tracker) == ["COMPLETED", "UNKNOWN"]
     assert "never started" in list(tracker.states.values())[1].detail
+    # slurmctld 22.05.8 killed before it saved its state: neither command has a trace of the job.
+    built = tracked("12", repeats=2, name="lost")
+    clock.now = built.repeats[0].accepted + 5
+    tracker = track(Slurm(), built, clock=clock)
+    assert words(tracker) == ["UNKNOWN", "UNKNOWN"], "both commands may lag"
+    assert poll_at(tracker, clock, 120) == ["LOST", "LOST"]
+    state = tracker.states[built.repeats[0].key]
+    assert state.detail.startswith("Slurm accepted job 12 but no longer knows it")
+    for _ in range(5):
+        poll_at(tracker, clock, 600)
+    assert tracker.is_over()
 
 
 def test_repeats_that_share_a_job_follow_its_status_files(tracked):
     built, clock = tracked("9", repeats=3, together=True), Clock()
     slurm = Slurm(sacct=sacct("9", "RUNNING"), squeue=squeue("9", "RUNNING"))
-    built.mark("1n1g", 1, START, end())
-    built.mark("1n1g", 2, START)
+    built.mark("1n1g", 1, START, *ended(), time=T)
+    built.mark("1n1g", 2, START, time=T)
     tracker = track(slurm, built, clock=clock)
     assert words(tracker) == ["COMPLETED", "RUNNING", "PENDING"]
     assert not tracker.is_over()
     slurm.sacct = sacct("9", "COMPLETED")
-    assert poll_at(tracker, clock) == ["COMPLETED"] * 3
+    assert poll_at(tracker, clock) == ["COMPLETED"] * 2
+    assert words(tracker) == ["COMPLETED"] * 3
     assert tracker.is_over()
 
 
@@ -202,69 +209,31 @@ def test_importing_submitit_leaves_logging_and_the_environment_alone(tmp_path):
     assert logging.getLogger("submitit").handlers == []
 
 
-def test_an_array_that_slurm_accepted_and_forgot_is_said_to_be_lost(tracked):
-    """slurmctld 22.05.8 killed before it saved its state: neither command has a trace of the job."""
-    built, clock = tracked("12", repeats=2), Clock()
-    clock.now = built.repeats[0].accepted + 5
-    tracker = Tracker([built], run=Slurm(), environ={}, clock=clock, chance=lambda: 0.0)
-    assert poll_at(tracker, clock, 0) == ["UNKNOWN", "UNKNOWN"], "both commands may lag"
-    assert poll_at(tracker, clock, 120) == ["LOST", "LOST"]
-    state = tracker.states[built.repeats[0].key]
-    assert state.detail.startswith("Slurm accepted job 12 but no longer knows it")
-    for _ in range(5):
-        poll_at(tracker, clock, 600)
-    assert tracker.is_over()
+def test_a_job_that_was_requeued_after_a_retry_replaced_it_is_told_of_and_is_no_attempt(tracked):
+    def retry(*jobs, **changes):
+        """Return a campaign whose only array a retry replaced."""
+        built = tracked(*jobs, repeats=1, **changes)
+        first = built.campaign.arrays[0]
+        again = replace(first, name=f"{first.name}.t1", job_id=jobs[1], retry=1, first_attempt=1)
+        return Built(built.directory, replace(built.campaign, arrays=(first, again)))
 
-
-def retried(built: Built, job: str) -> Built:
-    """Return a campaign whose only array a retry replaced."""
-    first = built.campaign.arrays[0]
-    again = replace(first, name=f"{NAME}.t1", job_id=job, retry=1, first_attempt=1)
-    return Built(built.directory, replace(built.campaign, arrays=(first, again)))
-
-
-@pytest.mark.parametrize("word", ["PENDING", "RUNNING", "FAILED"])
-def test_a_job_that_was_requeued_after_a_retry_replaced_it_is_told_of_and_is_no_attempt(
-    tracked, word
-):
-    built = retried(tracked("12", "20", repeats=1), "20")
-    step = {"event": "step-end", "exit": 0}
-    built.mark("1n1g", 1, START, step, end(), attempt=1)
-    slurm = Slurm(
-        sacct=sacct("12_1", "FAILED", exit_code="3:0")
-        + sacct("20_1", "COMPLETED", name=f"{NAME}.t1", submit=T + 60)
-        + sacct("12_1", word, submit=T + 90)
-    )
-    (state,) = track(slurm, built, clock=lambda: T + 500.0).states.values()
-    assert (state.word, state.attempt) == ("COMPLETED", 1)
-    assert [(early.word, early.attempt) for early in state.earlier] == [("FAILED", 0)]
-    assert f"job 12_1, which a retry replaced, was requeued and is {word}" in state.detail
-    lives = "will run nothing; to end it: scancel 12_1"
-    assert ("its results are ignored" if word == "FAILED" else lives) in state.detail
-
-
-@pytest.mark.parametrize(
-    ("accounting", "repeats"), [("", 1), ("Connection refused", 5)], ids=["sacct", "neither"]
-)
-def test_a_controller_that_fails_is_asked_seldom_about_ends_that_jobs_wrote(
-    tracked, accounting, repeats
-):
-    built, clock = tracked("12", repeats=repeats), Clock()
-    built.mark("1n1g", 1, START, end())
-    answer = failed(accounting) if accounting else sacct("12_[1-5]", "RUNNING")
-    slurm = Slurm(sacct=answer, squeue=failed("Unable to contact slurm controller"))
-    tracker = Tracker([built], run=slurm, clock=clock, chance=lambda: 0.0, floor=10)
-    while clock.now < T + 3600:
-        tracker.poll()
-        clock.pause(max(0.1, min(tracker.pause(), tracker.seconds_to_news())))
-    assert slurm.count("squeue") <= slurm.count("sacct") <= 70
-
-
-def test_nobody_waits_for_what_a_retry_took_over(tracked):
-    """Where its states were asked about too, a second retry of a local campaign took 16 s."""
-    jobs = ("local-1-1", "local-2-2")
-    built = retried(tracked(*jobs, repeats=1, scheduler="local"), jobs[1])
-    tracker = track(Slurm(), built)
+    for word in ("PENDING", "RUNNING", "FAILED"):
+        built = retry("12", "20", name=f"camp{word}")
+        first, again = (array.name for array in built.campaign.arrays)
+        built.mark("1n1g", 1, START, *ended(), attempt=1, time=T)
+        slurm = Slurm(
+            sacct=sacct("12_1", "FAILED", exit_code="3:0", name=first)
+            + sacct("20_1", "COMPLETED", name=again, submit=T + 60)
+            + sacct("12_1", word, submit=T + 90, name=first)
+        )
+        (state,) = track(slurm, built, clock=lambda: T + 500.0).states.values()
+        assert (state.word, state.attempt) == ("COMPLETED", 1)
+        assert [(early.word, early.attempt) for early in state.earlier] == [("FAILED", 0)]
+        assert f"job 12_1, which a retry replaced, was requeued and is {word}" in state.detail
+        lives = "will run nothing; to end it: scancel 12_1"
+        assert ("its results are ignored" if word == "FAILED" else lives) in state.detail
+    # Where its states were asked about too, a second retry of a local campaign took 16 s.
+    tracker = track(Slurm(), retry("local-1-1", "local-2-2", scheduler="local"))
     assert list(tracker.states) == [(f"{NAME}.t1", 1)]
     assert tracker.is_over()
     assert all(map(tracker.is_final, tracker.states))

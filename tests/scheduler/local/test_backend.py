@@ -3,78 +3,57 @@
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hpcbert.commands import submit
 from hpcbert.errors import SchedulerError
 from hpcbert.scheduler.local import backend as local
-from hpcbert.scheduler.local.backend import read_states, start_queue
-from hpcbert.slurm.states import RepeatState
 from hpcbert.system.processes import descendants, machine_and_boot, read_start_time
-from hpcbert.system.runner import Outcome
-from tests.kit.campaigns import Built
 from tests.kit.cases import read_constant
+from tests.kit.slurm import Slurm
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.slow
 
-# What every script does first and last, as the rendered ones do.
-FRAME = read_constant(__file__, "FRAME")
 
-
-@dataclass
 class Queue:
-    """A campaign in the local queue."""
+    """A campaign in the local queue, whose processes have a tag in their environment."""
 
-    watched: Built
-    tag: str
+    def __init__(self, watched, tag):
+        self.watched, self.tag = watched, f"HPCBERT_TEST_TAG={tag}".encode()
+        self.directory, self.job = watched.directory, watched.campaign.arrays[0].job_id
 
-    def states(self) -> list[RepeatState]:
-        return list(read_states(self.watched).values())
+    def states(self):
+        return list(local.read_states(self.watched).values())
 
-    def words(self) -> list[str]:
+    def words(self):
         return [state.word for state in self.states()]
 
-    def wait(self, word: str = "RUNNING") -> None:
+    def wait(self, word="RUNNING"):
         """Wait until the first repeat is in a state."""
         until(lambda: self.words()[0] == word, lambda: (self.states(), self.output()))
 
-    def wait_for_end(self, *words: str) -> list[RepeatState]:
+    def wait_for_end(self, *words):
         """Wait until the queue process has left; check that these are all ends, and nothing is left."""
-        until(lambda: not local.is_queue_alive(self.job_id), self.output)
+        until(lambda: not local.is_queue_alive(self.job), self.output)
         assert tuple(self.words()) == words, self.output()
         assert not self.survivors()
         return self.states()
 
-    def read(self, name: str) -> str:
-        return (self.watched.directory / name).read_text()
+    def output(self):
+        return (self.directory / local.OUTPUT_FILE).read_text()
 
-    @property
-    def job_id(self) -> str:
-        return self.watched.campaign.arrays[0].job_id
-
-    @property
-    def pid(self) -> int:
-        return int(self.job_id.split("-")[1])
-
-    def output(self) -> str:
-        return self.read(local.OUTPUT_FILE)
-
-    def survivors(self) -> list[int]:
-        """Processes with this test's tag in their environment."""
+    def survivors(self):
         pids = []
         for path in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
-                environment = (path / "environ").read_bytes()
-                if f"HPCBERT_TEST_TAG={self.tag}".encode() in environment:
+                if self.tag in (path / "environ").read_bytes() and read_start_time(int(path.name)):
                     pids.append(int(path.name))
-        return [pid for pid in pids if read_start_time(pid)]
+        return pids
 
 
 @pytest.fixture
@@ -82,74 +61,57 @@ def run_locally(tmp_path, tracked):
     """Write scripts, start the queue, and leave nothing of it behind."""
     queues: list[Queue] = []
 
-    def start(
-        *bodies: str, repeats: int = 1, name: str = "here", minutes: float = 1.0,
-        together: bool = False, **env: str,
-    ) -> Queue:  # fmt: skip
+    def start(*bodies, repeats=1, name="here", minutes=1.0, together=False, **env):
         options = {"repeats": repeats, "name": name, "together": together}
         built = tracked(*("" for _ in bodies), scheduler="local", **options)
+        # What every script does first and last, as the rendered ones do.
+        frame = "{body}" if together else read_constant(__file__, "FRAME")
         for array, body in zip(built.campaign.arrays, bodies, strict=True):
-            text = FRAME.format(status=f"status/{array.point.key}", body=body)
-            (built.directory / array.script).write_text(body if together else text)
+            text = frame.format(status=f"status/{array.point.key}", body=body)
+            (built.directory / array.script).write_text(text)
         tag = f"{os.getpid()}-{name}-{tmp_path.name}"
         places = {"XDG_STATE_HOME": str(tmp_path / "state"), "TMPDIR": str(tmp_path)}
-        job_id = start_queue(
+        job = local.start_queue(
             built.directory, built.campaign, time_limit_minutes=minutes, grace=0.3,
             environ={**os.environ, **places, "HPCBERT_TEST_TAG": tag, **env},
         )  # fmt: skip
-        arrays = tuple(
-            replace(array, job_id=job_id, state="submitted") for array in built.campaign.arrays
-        )
-        queues.append(Queue(built.change(arrays=arrays), tag))
+        arrays = (replace(array, job_id=job, state="submitted") for array in built.campaign.arrays)
+        queues.append(Queue(built.change(arrays=tuple(arrays)), tag))
         return queues[-1]
 
     yield start
-    for queue in queues:
-        for pid in queue.survivors():
-            with suppress(ProcessLookupError):  # Its parent may have ended it meanwhile.
-                os.kill(pid, signal.SIGKILL)
+    for pid in [pid for queue in queues for pid in queue.survivors()]:
+        with suppress(ProcessLookupError):  # Its parent may have ended it meanwhile.
+            os.kill(pid, signal.SIGKILL)
 
 
-Start = Callable[..., Queue]
-
-
-def test_elements_run_one_after_another_with_outputs_of_their_own(run_locally):
+def test_elements_run_in_order_in_the_callers_environment_without_his_job(run_locally):
     note = (
         'echo "begin $SLURM_ARRAY_TASK_ID" >>order; echo "out $0 $SLURM_ARRAY_TASK_ID"; '
-        "echo err >&2; sleep 0.1; echo end >>order"
+        "echo err >&2; sleep 0.1; echo end >>order; env >environment"
     )
-    queue = run_locally(note, note, repeats=2)
+    slurm = {"SLURM_JOB_ID": "77", "SLURM_NTASKS": "8", "SBATCH_PARTITION": "x", "PMIX_RANK": "3"}
+    own = {"MY_OWN": "kept as it is", "CUDA_VISIBLE_DEVICES": "4,5,6"}
+    queue = run_locally(note, f"{note}2", repeats=2, **slurm, **own)
     for state in queue.wait_for_end(*["COMPLETED"] * 4):
         assert (state.source, state.exit_code, state.limit) == ("status-file", 0, 60)
         assert state.nodes == (os.uname().nodename,)
         assert state.start is not None
-    assert queue.read("order").split("\n") == ["begin 1", "end", "begin 2", "end"] * 2 + [""]
-    texts = {path.read_text() for path in queue.watched.directory.glob("slurm/local-*.out")}
+    order = (queue.directory / "order").read_text().split("\n")
+    assert order == ["begin 1", "end", "begin 2", "end"] * 2 + [""]
+    texts = {path.read_text() for path in queue.directory.glob("slurm/local-*.out")}
     assert len(texts) == 4
     assert all(text.endswith("err\n") for text in texts)
-    names = {path.suffix for path in queue.watched.directory.rglob("*") if path.is_file()}
+    names = {path.suffix for path in queue.directory.rglob("*") if path.is_file()}
     assert names <= {".json", ".out", ".jsonl", ".sbatch", ".toml", ""}, "no pickle"
-
-
-def test_ranks_get_the_callers_environment_without_his_slurm_job(run_locally):
-    mine = {
-        "SLURM_JOB_ID": "77",
-        "SLURM_NTASKS": "8",
-        "SBATCH_PARTITION": "x",
-        "PMIX_RANK": "3",
-        "MY_OWN": "kept as it is",
-        "CUDA_VISIBLE_DEVICES": "4,5,6",
-    }
-    queue = run_locally("env >environment", "env >environment2", **mine)
-    queue.wait_for_end("COMPLETED", "COMPLETED")
-    lines = queue.read("environment").splitlines()
+    lines = (queue.directory / "environment").read_text().splitlines()
     env = dict(line.split("=", 1) for line in lines if "=" in line)
     assert (env["MY_OWN"], env["HPCBERT_LOCAL"]) == ("kept as it is", "1")
-    assert (env["SLURM_ARRAY_TASK_ID"], env["SLURM_ARRAY_JOB_ID"]) == ("1", queue.job_id)
+    assert (env["SLURM_ARRAY_TASK_ID"], env["SLURM_ARRAY_JOB_ID"]) == ("2", queue.job)
     assert env["CUDA_VISIBLE_DEVICES"] == "4", "the point has one GPU"
-    assert not {"SLURM_JOB_ID", "SLURM_NTASKS", "SBATCH_PARTITION", "PMIX_RANK"} & set(env)
+    assert not slurm.keys() & env.keys()
     assert not [name for name in env if name.startswith("SUBMITIT")]
-    assert "CUDA_VISIBLE_DEVICES=4,5\n" in queue.read("environment2")
+    assert "CUDA_VISIBLE_DEVICES=4,5\n" in (queue.directory / "environment2").read_text()
 
 
 def test_a_repeat_is_over_when_the_queue_has_written_so_too(run_locally):
@@ -159,7 +121,7 @@ def test_a_repeat_is_over_when_the_queue_has_written_so_too(run_locally):
     status = queue.watched.status_path("1n1g", 1)
     until(lambda: status.exists() and '"event":"end"' in status.read_text(), queue.output)
     assert queue.words() == ["RUNNING"]
-    (queue.watched.directory / "go").touch()
+    (queue.directory / "go").touch()
     queue.wait("COMPLETED")
     assert '"finished"' in status.read_text()
 
@@ -179,7 +141,7 @@ def test_a_queue_goes_on_whatever_a_script_does_and_leaves_nothing_of_it(run_loc
     assert [state.exit_code for state in states] == [code for _, code, _ in scripts.values()]
     texts = [text for _, _, text in scripts.values()]
     assert all(text in state.detail for text, state in zip(texts, states, strict=True))
-    assert queue.read("runs") == "x\n"
+    assert (queue.directory / "runs").read_text() == "x\n"
 
 
 def test_the_time_limit_ends_a_script_and_its_ranks(run_locally):
@@ -190,28 +152,48 @@ def test_the_time_limit_ends_a_script_and_its_ranks(run_locally):
     assert "time limit of 1.2 s" in first.detail
 
 
-def no_slurm(argv: Sequence[str], **_: Any) -> Outcome:
-    pytest.fail(f"Slurm has nothing to do with it: {argv}")
-
-
 def test_cancelling_ends_what_runs_and_starts_nothing_more(run_locally):
-    queue = run_locally("sleep 1000 & wait", "touch started", repeats=2)
+    queue, slurm = run_locally("sleep 1000 & wait", "touch started", repeats=2), Slurm()
     queue.wait()
-    target = submit.find_living(queue.watched, run=no_slurm)
-    assert (target.jobs, len(target.repeats)) == ((queue.job_id,), 4)
-    submit.cancel(queue.watched, target, run=no_slurm)
+    target = submit.find_living(queue.watched, run=slurm)
+    assert (target.jobs, len(target.repeats)) == ((queue.job,), 4)
+    submit.cancel(queue.watched, target, run=slurm)
     assert "before it started" in queue.wait_for_end(*["CANCELLED"] * 4)[1].detail
-    assert not (queue.watched.directory / "started").exists()
-    assert submit.find_living(queue.watched, run=no_slurm).jobs == ()
+    assert not (queue.directory / "started").exists()
+    assert submit.find_living(queue.watched, run=slurm).jobs == ()
     with pytest.raises(SchedulerError, match="has ended already"):
-        submit.cancel(queue.watched, target, run=no_slurm)
+        submit.cancel(queue.watched, target, run=slurm)
+    assert slurm.calls == []
 
 
-def test_a_killed_queue_takes_its_script_along_and_says_so(run_locally):
+def test_only_a_killed_queue_of_this_machine_is_called_dead(run_locally, tracked):
+    """A retry here would run what waits twice; after a restart nothing is left that could run it."""
     queue = run_locally("sleep 1000 & wait", repeats=2)
     queue.wait()
-    assert descendants(queue.pid)
-    os.kill(queue.pid, signal.SIGKILL)
+    # What watches steps back, and what is measured does not.
+    pid = int(queue.job.split("-")[1])
+    supervisor = max(descendants(pid), key=lambda child: len(descendants(child)))
+    policies = [os.sched_getscheduler(child) for child in descendants(supervisor)]
+    assert policies == [os.SCHED_OTHER] * 2
+    assert os.sched_getscheduler(supervisor) == os.SCHED_IDLE
+    plan = queue.directory / local.PLAN_FILE
+    text = plan.read_text()
+    plan.write_text(text.replace(machine_and_boot(), "otherhost 0000"))
+    running, waiting = queue.states()
+    assert (running.word, waiting.word) == ("RUNNING", "PENDING")
+    assert running.detail == "by its own account; its queue was started on otherhost"
+    assert not local.cancel_queue(queue.directory, queue.watched.campaign)
+    plan.write_text(text.replace(machine_and_boot(), f"{os.uname().nodename} 0000"))
+    assert queue.words() == ["RUNNING", "UNKNOWN"]
+    plan.write_text("{")
+    assert queue.words() == ["UNKNOWN", "UNKNOWN"]
+    plan.write_text(text)
+    other = tracked("local-1-1", name="never", scheduler="local", repeats=1)
+    (state,) = local.read_states(other).values()
+    never = "never started: the local queue was never started"
+    assert (state.word, state.detail) == ("UNKNOWN", never)
+    # Killed, it takes its script along.
+    os.kill(pid, signal.SIGKILL)
     queue.wait("CANCELLED")
     first, second = queue.states()
     assert "queue process was killed" in first.detail
@@ -228,10 +210,10 @@ def test_campaigns_of_one_machine_wait_for_each_other_and_can_be_cancelled_meanw
     (state,) = second.states()
     assert (state.word, state.kind) == ("PENDING", "waiting")
     assert state.detail == "another campaign is running on this machine"
-    assert local.cancel_queue(third.watched.directory, third.watched.campaign)
+    assert local.cancel_queue(third.directory, third.watched.campaign)
     third.wait_for_end("CANCELLED")
     assert first.words() == ["RUNNING"]
-    (first.watched.directory / "go").touch()
+    (first.directory / "go").touch()
     (before,), (after,) = first.wait_for_end("COMPLETED"), second.wait_for_end("COMPLETED")
     assert (before.start or 0) <= (after.start or 0)
 
@@ -242,79 +224,43 @@ def test_repeats_that_share_a_job_are_one_run_of_the_script(run_locally):
     assert [state.exit_code for state in states] == [0, 1, 7]
 
 
-def test_without_a_bash_every_repeat_fails_with_a_reason(run_locally, tmp_path):
+def test_without_a_bash_every_repeat_fails_and_without_its_directory_the_queue_ends(
+    run_locally, tmp_path
+):
     (tmp_path / "empty").mkdir()
     queue = run_locally("exit 0", repeats=2, PATH=str(tmp_path / "empty"))
     first, _ = queue.wait_for_end("FAILED", "FAILED")
     assert ("could not start" in first.detail, first.exit_code) == (True, 127)
+    vanishing = run_locally("echo x >began; sleep 0.5", repeats=3, name="vanishing")
+    vanishing.wait()
+    vanishing.directory.rename(tmp_path / "elsewhere")
+    until(lambda: not local.is_queue_alive(vanishing.job), "the queue is alive")
+    assert not vanishing.survivors()
+    assert "UNKNOWN" in vanishing.words()
 
 
-def test_a_vanished_directory_ends_the_queue_quietly(run_locally, tmp_path):
-    queue = run_locally("echo x >began; sleep 0.5", repeats=3)
-    queue.wait()
-    queue.watched.directory.rename(tmp_path / "elsewhere")
-    until(lambda: not local.is_queue_alive(queue.job_id), "the queue is alive")
-    assert not queue.survivors()
-    assert "UNKNOWN" in queue.words()
-
-
-def test_a_queue_of_another_machine_or_none_is_not_called_dead_or_alive(run_locally, tracked):
-    """A retry here would run what waits twice; after a restart nothing is left that could run it."""
-    queue = run_locally("sleep 1000 & wait", repeats=2)
-    queue.wait()
-    plan = queue.watched.directory / local.PLAN_FILE
-    text = plan.read_text()
-    plan.write_text(text.replace(machine_and_boot(), "otherhost 0000"))
-    running, waiting = queue.states()
-    assert (running.word, waiting.word) == ("RUNNING", "PENDING")
-    assert running.detail == "by its own account; its queue was started on otherhost"
-    assert not local.cancel_queue(queue.watched.directory, queue.watched.campaign)
-    plan.write_text(text.replace(machine_and_boot(), f"{os.uname().nodename} 0000"))
-    assert queue.words() == ["RUNNING", "UNKNOWN"]
-    plan.write_text("{")
-    assert queue.words() == ["UNKNOWN", "UNKNOWN"]
-    plan.write_text(text)
-    (state,) = read_states(
-        tracked("local-1-1", name="never", scheduler="local", repeats=1)
-    ).values()
-    never = "never started: the local queue was never started"
-    assert (state.word, state.detail) == ("UNKNOWN", never)
-
-
-@pytest.mark.parametrize("above", ["home", "home/.local", "home/.local/state"])
-def test_a_home_that_is_read_only_has_the_lock_elsewhere(monkeypatch, tmp_path, above):
+def test_a_home_that_is_read_only_has_the_lock_elsewhere(monkeypatch, tmp_path, tracked):
     """Also if parts of the way exist; a directory that was named is used, or refused."""
-    (tmp_path / above).mkdir(parents=True)
-    environ = {"HOME": str(tmp_path / "home")}
-    assert local.lock_path(environ).is_relative_to(tmp_path)
-    monkeypatch.setattr(os, "access", lambda path, _: not Path(path).is_relative_to(tmp_path))
-    assert local.lock_path(environ).is_relative_to(f"/var/tmp/hpcbert-{os.geteuid()}")
-    named = {**environ, "XDG_STATE_HOME": str(tmp_path / "state")}
-    assert local.lock_path(named).is_relative_to(tmp_path / "state")
+    built, home = tracked("", scheduler="local"), tmp_path / "home"
+    environ = {**os.environ, "HOME": str(home), "XDG_STATE_HOME": str(tmp_path / "state")}
+    for folder in (home, home / ".local", home / ".local/state"):
+        folder.mkdir()
+        with monkeypatch.context() as patch:
+            assert local.lock_path({"HOME": str(home)}).is_relative_to(home)
+            patch.setattr(os, "access", lambda path, _: not Path(path).is_relative_to(tmp_path))
+            elsewhere = local.lock_path({"HOME": str(home)})
+            assert elsewhere.is_relative_to(f"/var/tmp/hpcbert-{os.geteuid()}")
+            assert local.lock_path(environ).is_relative_to(tmp_path / "state")
+    (tmp_path / "state").touch()
+    with pytest.raises(SchedulerError, match="Can't start the local queue"):
+        local.start_queue(built.directory, built.campaign, time_limit_minutes=1, environ=environ)
 
 
-@pytest.mark.parametrize(
-    "owner", [None, pytest.param(65534, marks=pytest.mark.needs("users"))], ids=["file", "nobody's"]
-)
-def test_a_queue_that_cannot_start_says_why(tracked, tmp_path, owner):
+@pytest.mark.needs("users")
+def test_a_lock_that_belongs_to_somebody_else_is_not_used(tracked, tmp_path):
     built = tracked("", scheduler="local")
-    state = tmp_path / "state"
-    if owner is None:
-        state.touch()
-    else:
-        (state / "hpcbert").mkdir(parents=True)
-        os.chown(state / "hpcbert", owner, owner)
-    environ = {**os.environ, "XDG_STATE_HOME": str(state)}
-    reason = "Can't start the local queue" if owner is None else "It belongs to nobody"
-    with pytest.raises(SchedulerError, match=reason):
-        start_queue(built.directory, built.campaign, time_limit_minutes=1, environ=environ)
-
-
-def test_what_watches_steps_back_and_what_is_measured_does_not(run_locally):
-    queue = run_locally("sleep 1000 & wait")
-    queue.wait()
-    supervisor = max(descendants(queue.pid), key=lambda pid: len(descendants(pid)))
-    watched_over = descendants(supervisor)
-    assert len(watched_over) == 2
-    assert [os.sched_getscheduler(pid) for pid in watched_over] == [os.SCHED_OTHER] * 2
-    assert os.sched_getscheduler(supervisor) == os.SCHED_IDLE
+    (tmp_path / "hpcbert").mkdir()
+    os.chown(tmp_path / "hpcbert", 65534, 65534)
+    environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
+    with pytest.raises(SchedulerError, match="It belongs to nobody"):
+        local.start_queue(built.directory, built.campaign, time_limit_minutes=1, environ=environ)

@@ -1,12 +1,8 @@
 """What of a site's choices is not to be had: found, with what to type instead."""
 
 import os
-from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any
 
-from hpcbert.finding import Finding
 from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.slurm.examine import examine_site, forecast_start
 from hpcbert.system import files
@@ -16,10 +12,9 @@ from tests.kit.cases import cases, read_constant
 
 SHOWN: dict[str, str] = read_constant(__file__, "SHOWN")
 V100 = '[slurm]\ngres = "gpu:v100"\n'
-NO_GRES = "error: cli_filter/lua: --gres is not supported here"
 
 
-def print_shown(argv: Sequence[str], texts: dict[str, Any], **_: Any) -> Outcome:
+def print_shown(argv, texts, **_):
     """Print what `SHOWN` or `texts` has for a part of a command; `refuse` says what sbatch says."""
     words = " ".join(argv)
     if "--test-only" in argv:
@@ -29,16 +24,12 @@ def print_shown(argv: Sequence[str], texts: dict[str, Any], **_: Any) -> Outcome
     return Outcome(tuple(argv), 0, text.format(me=files.user_name(os.geteuid())))
 
 
-def list_problems(folder: Path, text: str, nodes: int = 2, **texts: Any) -> list[Finding]:
+def list_problems(folder, text, nodes=2, **texts):
     """Return what is bad at a site."""
     start = 'schema = 1\nname = "x"\nscheduler = "slurm"\nruns = "/shared/runs"\n'
     site = drafts.site(folder, text, start=start)
     context = SchedulerContext(partial(print_shown, texts=texts), environ={})
     return [finding for finding in examine_site(site, context, nodes) if finding.status != "ok"]
-
-
-def find_problem(name: str, folder: Path, text: str, **more: Any) -> Finding:
-    return {finding.name: finding for finding in list_problems(folder, text, **more)}[name]
 
 
 @cases
@@ -51,37 +42,34 @@ def test_a_choice_that_can_not_be_had_is_found_with_what_to_type(
     assert set(problems) <= {name, "sbatch --test-only"}
 
 
-def test_more_nodes_than_work_are_told_with_those_that_are_away(tmp_path):
-    away = find_problem("nodes of the partition", tmp_path, V100, nodes=3)
+def test_nodes_arrays_and_what_sbatch_itself_says_are_told(tmp_path):
+    demand = "error: submit with --export=NONE\nerror: allocation failure: Unspecified error"
+
+    def find(name, text=V100, **more):
+        problems = list_problems(tmp_path, text, **more)
+        return {finding.name: finding for finding in problems}[name]
+
+    away = find("nodes of the partition", nodes=3)
     assert away.detail == (
         "2 of 3 nodes with such GPUs run jobs; away: n3 (drained); you asked for 3."
     )
     assert (away.nodes, away.remedy) == (("n3",), "--nodes 2")
-
-
-def test_arrays_that_are_too_short_are_told(tmp_path):
     config = {"show config": SHOWN["show config"].replace("1001", "3")}
-    assert "2 jobs" in find_problem("arrays", tmp_path, V100, **config).detail
-
-
-def test_what_sbatch_itself_says_is_told_and_a_demand_answered(tmp_path):
-    demand = "error: submit with --export=NONE\nerror: allocation failure: Unspecified error"
-
-    def refuse(words: str) -> str:
-        return "" if "--export=NONE" in words else demand
-
-    finding = find_problem("sbatch --test-only", tmp_path, V100, refuse=refuse)
-    assert "submit with --export=NONE; error: allocation failure" in finding.detail
-    assert finding.remedy == 'site.toml: slurm.sbatch_args = ["--export=NONE"]'
+    assert "2 jobs" in find("arrays", **config).detail
+    refused = find(
+        "sbatch --test-only", refuse=lambda words: "" if "--export=NONE" in words else demand
+    )
+    assert "submit with --export=NONE; error: allocation failure" in refused.detail
+    assert refused.remedy == 'site.toml: slurm.sbatch_args = ["--export=NONE"]'
     text = f"{V100}sbatch_args = ['--export=NONE']\n"
-    again = find_problem("sbatch --test-only", tmp_path, text, refuse=lambda _: demand)
-    assert again.remedy == ""
+    assert find("sbatch --test-only", text, refuse=lambda _: demand).remedy == ""
 
 
 @cases
 def test_the_form_that_sbatch_accepts_is_the_remedy(tmp_path, accepted, settings: list[str]):
-    def refuse(words: str) -> str:
-        return "" if all(word in words for word in accepted.split()) else NO_GRES
+    def refuse(words):
+        unsupported = "error: cli_filter/lua: --gres is not supported here"
+        return "" if all(word in words for word in accepted.split()) else unsupported
 
     problems = list_problems(tmp_path, V100, refuse=refuse)
     trials = [finding for finding in problems if finding.name == "sbatch --test-only"]
@@ -94,11 +82,9 @@ def test_the_form_that_sbatch_accepts_is_the_remedy(tmp_path, accepted, settings
 def test_a_refusal_for_nodes_that_come_back_names_them(words, absence):
     script = "".join(f"#SBATCH {word}\n" for word in words.split())
 
-    def forecast(complaint: str) -> Any:
-        texts = {"refuse": lambda _: complaint}
-        return forecast_start(
-            script, SchedulerContext(partial(print_shown, texts=texts), environ={})
-        )
+    def forecast(complaint):
+        run = partial(print_shown, texts={"refuse": lambda _: complaint})
+        return forecast_start(script, SchedulerContext(run, environ={}))
 
     unavailable = "allocation failure: Requested node configuration is not available"
     start = forecast(unavailable)

@@ -1,79 +1,67 @@
 """Jobs whose submission a site or an accident obscures: one sbatch an array, and each job is found."""
 
-import json
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import pytest
 
 from hpcbert import scheduler
 from hpcbert.campaign import store
-from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.commands import submit
+from hpcbert.commands.monitor import open_campaign
 from hpcbert.errors import SchedulerError
-from hpcbert.model import Array, format_utc
+from hpcbert.model import format_utc
 from hpcbert.scheduler.base import SchedulerContext
-from hpcbert.script.draft import Draft
-from hpcbert.system.runner import Outcome
-from tests.kit.campaigns import adopted, snapshot, updated
+from tests.kit.campaigns import adopted, snapshot, status_file, updated
+from tests.kit.cases import cases
 from tests.kit.drafts import changed, curve, drafted, hurried, reference
-from tests.kit.slurm import Answer, Job, Slurm, failed
+from tests.kit.slurm import Answer, Job, Slurm, T, failed
+from tests.kit.waiting import Clock
 
-NAME, PLACE, COMMENT = {"name": "proj"}, {"script": "/tmp/copy", "place": "/tmp"}, {"comment": "x"}
-UNMARKED = {**NAME, **PLACE, **COMMENT}
-# What is left is one mark: comment, place or name.
-MARKED = pytest.mark.parametrize(
-    "changes",
-    [{**NAME, **PLACE}, {**NAME, **COMMENT}, {**PLACE, **COMMENT}],
-    ids=["renamed and moved", "renamed and commented", "moved and commented"],
-)
+# With all of these, a job has none of its three marks: name, place, comment.
+UNMARKED = {"name": "proj", "script": "/tmp/copy", "place": "/tmp", "comment": "x"}
 
 
 @dataclass
 class Wrapped(Slurm):
     """A site's own sbatch, or its job_submit plugin: it changes jobs, and prints what it likes."""
 
-    changes: dict[str, str] = field(default_factory=dict)
+    changes: Mapping[str, str] = field(default_factory=dict)
     form: str = "{job}\n"
     code: int = 0
 
     def do_sbatch(self, argv: tuple[str, ...], cwd: str) -> Answer:
         number = super().do_sbatch(argv, cwd).out.strip()
-        self.jobs[number] = replace(self.jobs[number], **self.changes)  # type: ignore[arg-type]
+        vars(self.jobs[number]).update(self.changes)
         complaint = "Socket timed out" if self.code else ""
         return Answer(self.form.format(job=number), self.code, complaint)
 
 
-def submit_draft(draft: Draft, slurm: Any, *, resumed: bool = False) -> tuple[Array, ...]:
+def submit_draft(draft, slurm, *, resumed=False):
     """Submit a campaign, which is written first unless it is there."""
     if not draft.directory.exists():
         submit.write_campaign(draft)
-    return submit.submit(draft.directory, hurried(slurm)._replace(resumed=resumed)).arrays
+    return submit.submit(draft.directory, hurried(slurm)._replace(resumed=resumed))
 
 
-def track(draft: Draft) -> TrackedCampaign:
-    return TrackedCampaign(draft.directory, store.read_manifest(draft.directory))
-
-
-def assert_waiting(draft: Draft, slurm: Slurm, *jobs: str) -> None:
+def assert_waiting(draft, slurm, *jobs):
     """Each array was submitted once, and its job is followed and can be cancelled."""
     assert slurm.count("sbatch") == len(jobs)
-    assert {state.word for state in snapshot(track(draft), run=slurm).values()} == {"PENDING"}
-    assert submit.find_living(track(draft), run=slurm).jobs == jobs
+    watched = open_campaign(draft.directory)
+    assert {state.word for state in snapshot(watched, run=slurm).values()} == {"PENDING"}
+    assert submit.find_living(watched, run=slurm).jobs == jobs
 
 
-def start_job(draft: Draft, array: Array, job: str, **event: Any) -> None:
+def start_job(draft, array, job, **event):
     """Write the start of an array's second repeat, as its job does."""
-    start = {"event": "start", "time": 1, "attempt": 0, "job": f"{job}_2", "array": array.name}
-    (draft.directory / array.status(2)).write_text(json.dumps({**start, **event}) + "\n")
+    start = {"event": "start", "time": 1, "job": f"{job}_2", "array": array.name, **event}
+    status_file(draft.directory / array.status(2), start)
 
 
 @pytest.mark.slow
-@MARKED
-@pytest.mark.parametrize(("hours", "killed"), [(-24 * 30, False), (5, True)], ids=str)
+@cases
 def test_a_job_that_keeps_one_mark_is_the_arrays_under_any_clock(
     tmp_path, changes, hours, *, killed
 ):
@@ -91,33 +79,29 @@ def test_a_job_that_keeps_one_mark_is_the_arrays_under_any_clock(
         with pytest.raises(KeyboardInterrupt):
             submit_draft(draft, slurm)
         slurm.before = lambda _: None
-    arrays = submit_draft(draft, slurm, resumed=killed)
-    assert [(array.job_id, array.is_doubtful) for array in arrays] == [
-        ("100", False),
-        ("101", False),
-    ]
+    arrays = submit_draft(draft, slurm, resumed=killed).arrays
+    assert [array.job_id for array in arrays] == ["100", "101"]
+    assert not any(array.is_doubtful for array in arrays)
     assert_waiting(draft, slurm, "100", "101")
 
 
-@pytest.mark.parametrize(
-    "form", ["Welcome\n{job}\nYou have 12 hours.\n", "{job}\n34\n"], ids=["banner", "quota"]
-)
+@pytest.mark.parametrize("form", ["Welcome\n{job}\nYou have 12 hours.\n", "{job}\n34\n"])
 def test_an_id_without_any_mark_is_kept_in_doubt_until_the_job_begins(tmp_path, form):
     draft, slurm = curve(tmp_path, ("fp32",)), Wrapped(changes=UNMARKED, form=form)
     slurm.jobs["34"] = Job("of mine", "/home/x", "/home")
-    arrays = submit_draft(draft, slurm)
+    arrays = submit_draft(draft, slurm).arrays
     assert all(array.is_doubtful and array.state == "submitted" for array in arrays)
     assert ("JobName", arrays[0].name, "proj") in arrays[0].changed
     assert [entry[2] for entry in arrays[0].changed if entry[0] == "WorkDir"] == ["/tmp"]
     assert_waiting(draft, slurm, "101", "102")
     backend = scheduler.create_scheduler("slurm", SchedulerContext(slurm))
     with pytest.raises(SchedulerError, match="is not over"):
-        backend.refuse_doubling(track(draft), [(arrays[0], 2)])
+        backend.refuse_doubling(open_campaign(draft.directory), [(arrays[0], 2)])
     start_job(draft, arrays[0], "101")
-    first, second = adopted(track(draft), run=slurm).campaign.arrays
+    first, second = adopted(open_campaign(draft.directory), run=slurm).campaign.arrays
     assert (first.job_id, bool(first.seen), first.is_doubtful) == ("101", True, False)
     assert second.is_doubtful
-    assert submit_draft(draft, slurm, resumed=True) == (first, second)
+    assert submit_draft(draft, slurm, resumed=True).arrays == (first, second)
     assert slurm.count("sbatch") == 2
 
 
@@ -125,7 +109,7 @@ def test_an_id_without_any_mark_is_kept_in_doubt_until_the_job_begins(tmp_path, 
 def test_a_number_of_a_sites_wrapper_is_not_taken_for_the_id(tmp_path, form):
     draft, slurm = curve(tmp_path, ("fp32",)), Wrapped(form=form)
     slurm.jobs["34"] = Job("somebody else's")
-    for array in submit_draft(draft, slurm):
+    for array in submit_draft(draft, slurm).arrays:
         assert (slurm.names[array.job_id], bool(array.seen)) == (array.name, True)
     assert slurm.count("sbatch") == 2
 
@@ -135,24 +119,23 @@ def test_an_id_that_nobody_confirms_now_is_confirmed_later(tmp_path):
     slurm = Wrapped(form="34\n{job}\n", away={"scontrol", "squeue", "sacct"})
     with pytest.raises(SchedulerError):
         submit_draft(draft, slurm)
-    assert [array.state for array in track(draft).campaign.arrays] == ["intended"] * 2
+    intended = open_campaign(draft.directory).campaign.arrays
+    assert [array.state for array in intended] == ["intended"] * 2
     slurm.away = set()
-    arrays = submit_draft(draft, slurm)
+    arrays = submit_draft(draft, slurm).arrays
     assert [slurm.names[array.job_id] for array in arrays] == [array.name for array in arrays]
     assert slurm.count("sbatch") == 2
-
-
-def test_a_plain_answer_stands_while_the_controller_is_silent_and_is_settled_later(tmp_path):
-    draft = drafted(tmp_path)
+    # A plain answer stands while the controller is silent.
+    draft = drafted(tmp_path / "other")
     slurm = Wrapped(form="34\n", away={"scontrol"}, jobs={"34": Job("somebody else's")})
-    (array,) = submit_draft(draft, slurm)
+    (array,) = submit_draft(draft, slurm).arrays
     assert (array.job_id, array.seen) == ("34", "")
-    (array,) = adopted(track(draft), run=slurm).campaign.arrays
+    (array,) = adopted(open_campaign(draft.directory), run=slurm).campaign.arrays
     assert (array.job_id, bool(array.seen)) == ("101", True)
     assert store.read_manifest(draft.directory).arrays == (array,)
 
 
-def test_the_jobs_own_start_corrects_a_wrong_id(tmp_path):
+def test_the_jobs_own_start_corrects_a_wrong_id_and_another_arrays_settles_nothing(tmp_path):
     draft, slurm = curve(tmp_path, ("fp32",)), Wrapped(changes=UNMARKED, form="34\n")
     slurm.jobs["34"] = Job("of mine", "/home/x", "/home")
     with pytest.raises(SchedulerError, match="Slurm does not show which job"):
@@ -160,15 +143,21 @@ def test_the_jobs_own_start_corrects_a_wrong_id(tmp_path):
     arrays = store.read_manifest(draft.directory).arrays
     assert [(array.job_id, array.is_doubtful) for array in arrays] == [("34", True), ("", False)]
     start_job(draft, arrays[0], "101")
-    first, _ = adopted(track(draft), run=slurm).campaign.arrays
+    first, _ = adopted(open_campaign(draft.directory), run=slurm).campaign.arrays
     assert (first.job_id, first.changed) == ("101", ())
-    assert snapshot(track(draft), run=slurm)[first.name, 1].word == "PENDING"
+    assert snapshot(open_campaign(draft.directory), run=slurm)[first.name, 1].word == "PENDING"
     assert slurm.count("sbatch") == 2
+    draft = curve(tmp_path / "other", ("fp32",))
+    first, *_ = submit_draft(draft, Slurm()).arrays
+    retry = replace(first, name=f"{first.name}.t1", first_attempt=1, job_id="", submit_time=None)
+    # The user requeued the first job.
+    start_job(draft, first, "100", attempt=1)
+    candidates = (first, retry, replace(first, name=f"{first.name}.p4"))
+    begun = [open_campaign(draft.directory).find_begun_job(array) for array in candidates]
+    assert begun == ["100", "", "100"]
 
 
-@pytest.mark.parametrize(
-    ("form", "code"), [("queued\n", 0), ("{job}\n", 1), ("{job}\n", 124)], ids=str
-)
+@cases
 def test_what_can_not_be_recognized_is_not_submitted_again(tmp_path, form, code):
     draft = curve(tmp_path, ("fp32",))
     slurm = Wrapped(changes=UNMARKED, form=form, code=code)
@@ -186,41 +175,30 @@ def test_what_can_not_be_recognized_is_not_submitted_again(tmp_path, form, code)
     assert slurm.count("sbatch") == 2
 
 
-def test_a_start_of_another_arrays_job_settles_nothing(tmp_path):
-    draft = curve(tmp_path, ("fp32",))
-    first, *_ = submit_draft(draft, Slurm())
-    retry = replace(first, name=f"{first.name}.t1", first_attempt=1, job_id="", submit_time=None)
-    # The user requeued the first job.
-    start_job(draft, first, "100", attempt=1)
-    arrays = [first, retry, replace(first, name=f"{first.name}.p4")]
-    assert [track(draft).find_begun_job(array) for array in arrays] == ["100", "", "100"]
-
-
-@pytest.mark.parametrize("fate", ["waiting", "COMPLETED", "forgotten"])
-@pytest.mark.parametrize("changes", [{}, {**NAME, **PLACE}], ids=["as submitted", "changed"])
-def test_a_restored_campaign_finds_its_jobs_by_one_question_each(tmp_path, fate, changes):
+@cases
+def test_a_restored_campaign_finds_its_jobs_by_one_question_each(
+    tmp_path, changes, questions, *, begins, fate
+):
     draft, slurm = curve(tmp_path, ("fp32",)), Wrapped(changes=changes)
-    arrays = submit_draft(draft, slurm)
+    arrays = submit_draft(draft, slurm).arrays
     store.write_manifest(draft.directory, draft.campaign)
     for array, (number, job) in zip(arrays, list(slurm.jobs.items()), strict=True):
-        if fate == "forgotten" or (fate == "COMPLETED" and changes):  # Accounting has no comment.
+        if begins:
             start_job(draft, array, number)
         if fate == "forgotten":
             del slurm.jobs[number]
-        elif fate == "COMPLETED":
+        elif fate:
             job.end(fate)
     slurm.calls.clear()
-    again = submit_draft(draft, slurm, resumed=True)
+    again = submit_draft(draft, slurm, resumed=True).arrays
     assert [array.job_id for array in again] == ["100", "101"]
-    over = [] if changes else ["squeue", "sacct"]
-    questions = {"waiting": ["squeue"], "forgotten": [], "COMPLETED": over}
-    assert [call[0] for call in slurm.calls] == questions[fate]
+    assert tuple(call[0] for call in slurm.calls) == questions
     assert store.read_manifest(draft.directory).arrays == again
 
 
 def test_a_campaign_restored_in_the_middle_submits_what_is_left_once_squeue_answers(tmp_path):
     draft, slurm = curve(tmp_path), Slurm()
-    arrays = submit_draft(draft, slurm)
+    arrays = submit_draft(draft, slurm).arrays
     store.write_manifest(draft.directory, updated(draft.campaign, arrays[0]))
     for number in ("102", "103"):
         del slurm.jobs[number]
@@ -229,44 +207,32 @@ def test_a_campaign_restored_in_the_middle_submits_what_is_left_once_squeue_answ
         submit_draft(draft, slurm, resumed=True)
     assert slurm.count("sbatch") == 4
     slurm.away = set()
-    again = submit_draft(draft, slurm, resumed=True)
+    again = submit_draft(draft, slurm, resumed=True).arrays
     assert [array.job_id for array in again] == ["100", "101", "202", "203"]
     assert slurm.called("sbatch")[4][2] == "--dependency=afterany:101"
-
-
-@dataclass
-class Cached(Slurm):
-    """A site whose squeue, and whose accounting, show the queue as it was a minute ago."""
-
-    clock: float = 1_763_700_000.0
-    fresh: float = 0.0
-
-    def do_squeue(self, argv: tuple[str, ...], cwd: str) -> Answer:
-        return super().do_squeue(argv, cwd) if self.clock >= self.fresh else Answer()
-
-    def do_sacct(self, argv: tuple[str, ...], cwd: str) -> Answer:
-        return super().do_sacct(argv, cwd) if self.clock >= self.fresh else Answer()
-
-    def pause(self, seconds: float) -> None:
-        self.clock += seconds
 
 
 @pytest.mark.parametrize("away", [set(), {"scontrol"}], ids=["scontrol answers", "it does not"])
 @pytest.mark.parametrize("step", [0, 30, -7200], ids=["at once", "later", "clock set back"])
 @pytest.mark.parametrize("answer", ["killed", "lost"])
 def test_an_empty_answer_from_a_cache_is_no_proof(tmp_path, away, step, answer):
-    draft, slurm = curve(tmp_path, ("fp32",)), Cached(now=1_763_700_000.0, away=away)
-    context = SchedulerContext(slurm, lambda: slurm.clock, slurm.pause)
+    """A site's squeue, and its accounting, show the queue as it was a minute ago."""
+    draft, clock = curve(tmp_path, ("fp32",)), Clock(1_763_700_000.0)
+    slurm = Slurm(now=clock.now, away=away)
+    context = SchedulerContext(slurm, clock, clock.pause)
     submit.write_campaign(draft)
+    lost = failed("sbatch: error: Batch job submission failed: Socket timed out", acts=True)
     if answer == "lost":
-        lost = failed("sbatch: error: Batch job submission failed: Socket timed out", acts=True)
-        slurm.sbatch, slurm.fresh = [lost, None], slurm.clock + 60
+        slurm.sbatch = [lost, None]
     else:
         slurm.dies = True
         with pytest.raises(KeyboardInterrupt):
             submit.submit(draft.directory, context)
-        slurm.dies, slurm.fresh = False, slurm.clock + 60 + min(step, 0)
-        slurm.clock += step
+        slurm.dies = False
+    slurm.squeue = slurm.sacct = ""
+    earlier = min(step, 0) if answer == "killed" else 0
+    clock.at(clock.now + 60 + earlier - T, lambda: vars(slurm).update(squeue=None, sacct=None))
+    clock.now += step if answer == "killed" else 0
     campaign = submit.submit(draft.directory, context)
     assert sorted(slurm.jobs) == [array.job_id for array in campaign.arrays] == ["100", "101"]
 
@@ -282,7 +248,7 @@ def test_each_script_has_its_mark_and_the_users_own_comment_stays(tmp_path):
 def test_nobody_elses_job_is_kept_in_doubt(tmp_path):
     draft, slurm = curve(tmp_path, ("fp32",)), Wrapped(changes=UNMARKED)
 
-    def run_as_other(argv: Sequence[str], **more: Any) -> Outcome:
+    def run_as_other(argv, **more):
         outcome = slurm(argv, **more)
         return replace(outcome, stdout=re.sub(r"\(\d+\)", "(4321)", outcome.stdout))
 
