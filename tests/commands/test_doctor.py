@@ -1,27 +1,22 @@
 """The doctor: what becomes of its job, and whether it finds the faults that are planted."""
 
-import functools
 import json
 import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hpcbert.commands import checks, doctor
 from hpcbert.errors import Interruption
-from hpcbert.finding import Finding
 from hpcbert.model import Shape
 from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.slurm import examine
 from hpcbert.script import materials
 from hpcbert.slurm import state_sources
-from hpcbert.system.runner import Outcome, Runner, run
+from hpcbert.system.runner import Outcome, run
 from tests.kit import drafts
 from tests.kit.cases import cases, read_constant
 from tests.kit.doctor import find_missed, select_faults
@@ -31,8 +26,11 @@ from tests.kit.waiting import CEILING
 
 pytestmark = pytest.mark.slow
 
+SCRIPTS = read_constant(__file__, "SCRIPTS")
+QUERIES = read_constant(__file__, "QUERIES")
 
-def examine_nodes(folder: Path, slurm: Runner, patience: float = 0.0) -> list[Finding]:
+
+def examine_nodes(folder, slurm, patience=0.0):
     """Examine two nodes; whatever happens, it leaves no directory behind."""
     site = drafts.site(folder, "[slurm]\npoll_floor = 0.1\n")
     visit = doctor.Visit(Shape(2, 1), patience, drafts.SUBMITTER)
@@ -52,38 +50,37 @@ def test_a_job_that_does_not_start_is_cancelled_and_a_refusal_is_reported(tmp_pa
     (finding,) = examine_nodes(tmp_path, Slurm(sbatch=refusal))
     assert "Invalid qos specification" in finding.detail
     assert "--resume" not in finding.hint
+    # While the controller is away, none is tried.
+    slurm = Slurm(away={"scontrol"}, sbatch="slurm 22.05.8")
+    visit = doctor.Visit(Shape(2, 1), 60.0, drafts.SUBMITTER)
+    results = doctor.examine(drafts.site(tmp_path), run=slurm, visit=visit)
+    findings = {finding.name: finding for finding in results}
+    assert (findings["slurmctld"].status, findings["job"].status) == ("fail", "fail")
+    assert "not tried" in findings["job"].detail
+    assert slurm.called("sbatch") == [("sbatch", "--version")]
     (tmp_path / "runs").rmdir()
     (tmp_path / "runs").write_text("a file")
     (finding,) = examine_nodes(tmp_path, Slurm())
     assert (finding.name, finding.remedy) == ("runs (nodes)", "--runs ~/runs")
 
 
-# Slurm 22.05.8 gives the second, when a prolog ends with status 1.
-@pytest.mark.parametrize("reason", ["launch failed requeued held", "JobHeldAdmin"])
-def test_a_failed_prolog_is_the_finding_with_its_nodes(reason, tmp_path):
-    """A job that a prolog failed waits in held state, and its node is drained."""
-    slurm = Slurm(sinfo="n2|Prolog error\n")
+def test_a_job_that_a_prolog_holds_or_bash_never_reads_says_why(tmp_path, monkeypatch):
+    # Slurm 22.05.8 gives the second reason, when a prolog ends with status 1; the node is drained.
+    for reason in ("launch failed requeued held", "JobHeldAdmin"):
+        slurm = Slurm(sinfo="n2|Prolog error\n")
 
-    def hold(argv: Sequence[str], **options: Any) -> Outcome:
-        outcome = slurm(argv, **options)
-        return replace(outcome, stdout=outcome.stdout.replace("|None|", f"|{reason}|"))
+        def hold(argv, reason=reason, slurm=slurm, **options):
+            outcome = slurm(argv, **options)
+            return replace(outcome, stdout=outcome.stdout.replace("|None|", f"|{reason}|"))
 
-    (finding,) = examine_nodes(tmp_path, hold)
-    assert (finding.code, finding.nodes, finding.remedy) == ("prolog", ("n2",), "--exclude n2")
-
-
-def test_a_job_whose_script_bash_never_reads_says_why(tmp_path, monkeypatch):
-    """The file ends bash on the nodes only."""
+        (finding,) = examine_nodes(tmp_path, hold)
+        assert (finding.code, finding.nodes, finding.remedy) == ("prolog", ("n2",), "--exclude n2")
+    # The file ends bash on the nodes only.
     monkeypatch.setenv("BASH_ENV", "/etc/start")
     monkeypatch.setattr(doctor, "_OUTPUT_SECONDS", 0.0)
     monkeypatch.setattr(state_sources, "VISIBILITY_DELAY", 0.0)
     slurm = Slurm(srun="")
-
-    def end(_: str) -> None:
-        for job in slurm.jobs.values():
-            job.end("COMPLETED")
-
-    slurm.before = end
+    slurm.before = lambda _: [job.end("COMPLETED") for job in slurm.jobs.values()]
     (finding,) = examine_nodes(tmp_path, slurm)
     assert (finding.name, finding.remedy) == ("BASH_ENV", "unset BASH_ENV")
     assert "/etc/start" in finding.detail
@@ -110,16 +107,6 @@ def test_who_interrupts_leaves_no_job_behind(tmp_path, monkeypatch, moment):
     assert not any(job.alive() for job in slurm.jobs.values())
 
 
-def test_no_job_is_tried_while_the_controller_is_away(tmp_path):
-    slurm = Slurm(away={"scontrol"}, sbatch="slurm 22.05.8")
-    visit = doctor.Visit(Shape(2, 1), 60.0, drafts.SUBMITTER)
-    site = drafts.site(tmp_path)
-    findings = {finding.name: finding for finding in doctor.examine(site, run=slurm, visit=visit)}
-    assert (findings["slurmctld"].status, findings["job"].status) == ("fail", "fail")
-    assert "not tried" in findings["job"].detail
-    assert slurm.called("sbatch") == [("sbatch", "--version")]
-
-
 @pytest.mark.slurm
 def test_containers_are_examined_from_inside_a_job(as_user, checkout, work, lab):
     """The lab has no pyxis: its srun refuses the options."""
@@ -144,64 +131,14 @@ def test_containers_are_examined_from_inside_a_job(as_user, checkout, work, lab)
     assert not list((folder / "runs").glob(".doctor-*"))
 
 
-def run_script(text: str, folder: Path) -> Iterable[Finding]:
-    """Run a script of the doctor as a node would, by shell lines of the table."""
-    env = {"SLURMD_NODENAME": "n1", "PATH": "/usr/bin:/bin", "HOME": "/"}
-    env["SHELL_FILES"] = str(REPOSITORY / "hpcbert/shell")
-    return checks.find_problems(run(["bash", "-c", text], env=env, cwd=folder).stdout, {})
-
-
-def run_hello(rank: int, folder: Path) -> Iterable[Finding]:
-    """Run hello.py as one of two ranks; the port of the first is taken, or nobody listens."""
-    text = (REPOSITORY / "hpcbert/workloads/hello.py").read_text()
-    program = folder / "hello.py"
-    program.write_text(text.replace("PATIENCE = 10.0", "PATIENCE = 0.2"))
-    with socket.socket() as listener:
-        listener.bind(("", 0))
-        if rank == 0:
-            listener.listen()
-        env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(listener.getsockname()[1])}
-        env |= {"SLURM_NTASKS": "2", "SLURM_PROCID": str(rank), "SLURMD_NODENAME": f"n{rank + 1}"}
-        words = [sys.executable, "-S", str(program), "no", "; there are: eth0"]
-        return checks.find_problems(run(words, env=env).stdout, {})
-
-
-def end_in_start_file(folder: Path) -> Iterable[Finding]:
-    (folder / "start").write_text("echo Welcome\nexit 3\n")
-    return checks.check_start_file({"BASH_ENV": str(folder / "start"), "PATH": "/bin"}, run=run)
-
-
-def fail_prolog(_: Path) -> Iterable[Finding]:
-    """Answer as sinfo of 22.05.8 does after slurmd's prologs ended with status 1."""
-    text = "n[2-3]|Prolog error\nn4|Not responding\n"
-    context = SchedulerContext(lambda argv, **_: Outcome(tuple(argv), 0, text))
-    return examine.find_failed_prologs(context)
-
-
-def name_absent_image(folder: Path) -> Iterable[Finding]:
-    text = '[container]\nruntime = "enroot"\n[frameworks.oneflow]\nimage = "/no/image.sqsh"\n'
-    site, recipe = drafts.site(folder, text), drafts.load("oneflow")
-    return checks.find_framework_obstacles(site, recipe, materials.find_inputs(site, recipe, {}))
-
-
-def query(
-    folder: Path,
-    *,
-    site: str = "",
-    answers: Mapping[str, Any] = read_constant(__file__, "USUAL"),
-    demand: str = "",
-    version: str = "24.11.5",
-    client: str = "slurm 24.11.5",
-) -> Iterable[Finding]:
+def query(folder, *, site="", answers=None, demand="", version="24.11.5", client="slurm 24.11.5"):
     """Ask commands that answer as Slurm's, where sbatch refuses a job without `demand`."""
-    texts = {name: text for name, text in answers.items() if name != "private"}
-    complaints = {"sinfo": DENIED} if "private" in answers else {}
-    cluster = Answers(
-        **{"config": read_constant(__file__, "ENFORCED").format(version), **texts},
-        complaints=complaints,
-    )
+    texts = {"config": read_constant(__file__, "ENFORCED").format(version)}
+    texts |= read_constant(__file__, "USUAL") if answers is None else answers
+    complaints = {"sinfo": DENIED} if texts.pop("private", "") else {}
+    cluster = Answers(**texts, complaints=complaints)
 
-    def program(argv: Sequence[str], **_: Any) -> Outcome:
+    def program(argv, **_):
         if argv[0] != "sbatch":
             return cluster(argv)
         if "--version" in argv:
@@ -214,53 +151,73 @@ def query(
     return examine.examine_site(settings, SchedulerContext(program, environ={}), 1)
 
 
-PLANTERS: dict[str, Callable[[Path], Iterable[Finding]]] = {
-    "an interface does not connect the nodes": functools.partial(run_hello, 1),
-    "the port where ranks meet is taken": functools.partial(run_hello, 0),
-    "bash ends in the file that `BASH_ENV` names": end_in_start_file,
-    "a prolog fails": fail_prolog,
-    "the image does not exist": name_absent_image,
-    "fewer nodes answer than were requested": lambda _: checks.find_missing_nodes(
-        "n1\ttmp\tok\tx\n", 2, "srun: error: Node failure on n2"
-    ),
-    "ranks are not in the container": lambda _: checks.find_missing_ranks(
-        "hpcbert: n2: not in the container: this node has no pyxis\n", ("n1", "n2"), "pyxis"
-    ),
-}
+def list_missed(title, results):
+    """Return the faults of a title that none of these results reports."""
+    faults = tuple(fault for fault in select_faults("script") if fault.title == title)
+    assert faults
+    return find_missed(faults, [{"code": result.code, **asdict(result)} for result in results])
 
 
-@pytest.fixture
-def _me(monkeypatch):
-    monkeypatch.setattr("hpcbert.system.files.user_name", lambda _: "me")
-    monkeypatch.setattr("hpcbert.system.files.is_in_any_group", lambda groups: "users" in groups)
-
-
-@pytest.mark.usefixtures("_me")
-@pytest.mark.parametrize(
-    "fault", select_faults("script"), ids=lambda case: case.title.replace("`", "")
-)
-def test_what_a_script_plants_is_found(fault, tmp_path):
-    scripts, queries = read_constant(__file__, "SCRIPTS"), read_constant(__file__, "QUERIES")
-    if fault.title in scripts:
-        results = run_script(scripts[fault.title], tmp_path)
-    elif fault.title in queries:
-        results = query(tmp_path, **queries[fault.title])
+@pytest.mark.parametrize("title", [*SCRIPTS, *QUERIES], ids=lambda title: title.replace("`", ""))
+def test_what_a_script_or_an_answer_of_slurm_plants_is_found(title, tmp_path, me):
+    if title in QUERIES:
+        results = list(query(tmp_path, **QUERIES[title]))
     else:
-        results = PLANTERS[fault.title](tmp_path)
-    findings = [{"code": finding.code, **asdict(finding)} for finding in results]
-    assert not find_missed((fault,), findings), "\n".join(map(str, findings))
+        env = {"SLURMD_NODENAME": "n1", "PATH": "/usr/bin:/bin", "HOME": "/"}
+        env["SHELL_FILES"] = str(REPOSITORY / "hpcbert/shell")
+        output = run(["bash", "-c", SCRIPTS[title]], env=env, cwd=tmp_path).stdout
+        results = list(checks.find_problems(output, {}))
+    assert not list_missed(title, results), "\n".join(map(str, results))
 
 
-@pytest.mark.usefixtures("_me")
+def test_what_a_program_plants_is_found(tmp_path):
+    def greet(rank):
+        """Run hello.py as one of two ranks; the port of the first is taken, or nobody listens."""
+        text = (REPOSITORY / "hpcbert/workloads/hello.py").read_text()
+        program = tmp_path / "hello.py"
+        program.write_text(text.replace("PATIENCE = 10.0", "PATIENCE = 0.2"))
+        with socket.socket() as listener:
+            listener.bind(("", 0))
+            if rank == 0:
+                listener.listen()
+            env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(listener.getsockname()[1])}
+            env |= {"SLURM_NTASKS": "2", "SLURM_PROCID": f"{rank}", "SLURMD_NODENAME": f"n{rank}"}
+            words = [sys.executable, "-S", str(program), "no", "; there are: eth0"]
+            return checks.find_problems(run(words, env=env).stdout, {})
+
+    start = tmp_path / "start"
+    start.write_text("echo Welcome\nexit 3\n")
+    # What sinfo of 22.05.8 prints after slurmd's prologs ended with status 1.
+    drained = Slurm(sinfo="n[2-3]|Prolog error\nn4|Not responding\n")
+    text = '[container]\nruntime = "enroot"\n[frameworks.oneflow]\nimage = "/no/image.sqsh"\n'
+    site, recipe = drafts.site(tmp_path, text), drafts.load("oneflow")
+    inputs = materials.find_inputs(site, recipe, {})
+    silent, missing = "n1\ttmp\tok\tx\n", "srun: error: Node failure on n2"
+    outside = "hpcbert: n2: not in the container: this node has no pyxis\n"
+    ended = checks.check_start_file({"BASH_ENV": str(start), "PATH": "/bin"}, run=run)
+    planted = {
+        "an interface does not connect the nodes": greet(1),
+        "the port where ranks meet is taken": greet(0),
+        "bash ends in the file that `BASH_ENV` names": ended,
+        "a prolog fails": examine.find_failed_prologs(SchedulerContext(drained)),
+        "the image does not exist": checks.find_framework_obstacles(site, recipe, inputs),
+        "fewer nodes answer than were requested": checks.find_missing_nodes(silent, 2, missing),
+        "ranks are not in the container": checks.find_missing_ranks(outside, ("n1", "n2"), "pyxis"),
+    }
+    for title, results in planted.items():
+        assert not list_missed(title, list(results)), title
+    titles = {fault.title for fault in select_faults("script")}
+    assert titles == {*SCRIPTS, *QUERIES, *planted}
+
+
 @cases
-def test_a_notice_is_not_a_version(printed, newer, tmp_path):
+def test_a_notice_is_not_a_version(printed, newer, tmp_path, me):
     details = [finding.detail for finding in query(tmp_path, client=printed)]
     assert any("newer than the controller" in detail for detail in details) == newer
     assert not any("hours" in detail for detail in details)
 
 
 @cases
-def test_gpus_that_an_argument_requests_are_seen(argument, tmp_path, monkeypatch, *, bare):
-    monkeypatch.setattr("hpcbert.system.files.user_name", lambda _: "me")
+def test_gpus_that_an_argument_requests_are_seen(argument, tmp_path, me, *, bare):
     findings = query(tmp_path, site=f'gres = ""\nsbatch_args = ["{argument}"]')
     assert any("no job gets a GPU" in finding.hint for finding in findings) == bare

@@ -45,6 +45,13 @@ def without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def me(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user whom rows of sacctmgr call `me`, in the group `users`."""
+    monkeypatch.setattr("hpcbert.system.files.user_name", lambda _: "me")
+    monkeypatch.setattr("hpcbert.system.files.is_in_any_group", lambda groups: "users" in groups)
+
+
+@pytest.fixture
 def collect(empty_directory: None) -> Callable[..., CliResult]:
     """Runs `hpcbert collect WORDS` in this process, with the tests' own recipes."""
     return lambda *words: cli.run("collect", *words, "--templates", TEST_RECIPES)

@@ -42,9 +42,9 @@ JobId={job} ArrayJobId={job} ArrayTaskId={tasks} JobName={name}
 
 """
 _PARTITION = (
-    "PartitionName={name} AllowGroups=ALL AllowAccounts={accounts} AllowQos={qos} Default={default} "
+    "PartitionName={name} AllowGroups={groups} AllowAccounts={accounts} AllowQos={qos} Default={default} "
     "QoS={own_qos} DefaultTime=NONE MaxNodes=UNLIMITED MaxTime={limit} Nodes=n[1-{nodes}] "
-    "State=UP TotalNodes={nodes} DefMemPerNode=UNLIMITED TRES=node={nodes},gres/gpu={gpus}\n"
+    "State=UP TotalNodes={nodes} DefMemPerNode=UNLIMITED TRES=node={nodes},gres/gpu={gpus} {more}\n"
 )
 _ALL: dict[str, Any] = {
     "user": "nobody",
@@ -87,9 +87,10 @@ def sinfo(*nodes: str, partition: str = "gpu*", state: str = "idle") -> str:
 
 
 def partition(name: str = "gpu", *, nodes: int = 2, gpus: int = 16, **columns: str) -> str:
-    """Return the output of scontrol for a partition."""
-    own = {"accounts": "ALL", "qos": "ALL", "own_qos": "N/A", "default": "YES"}
-    values = {**own, "limit": "UNLIMITED", "name": name, "nodes": nodes, "gpus": gpus, **columns}
+    """Return the output of scontrol for a partition; `more` is appended."""
+    own = {"groups": "ALL", "accounts": "ALL", "qos": "ALL", "own_qos": "N/A", "default": "YES"}
+    own |= {"limit": "UNLIMITED", "more": ""}
+    values = {**own, "name": name, "nodes": nodes, "gpus": gpus, **columns}
     return _PARTITION.format(**values)
 
 
