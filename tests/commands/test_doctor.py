@@ -181,7 +181,8 @@ def test_what_a_program_plants_is_found(tmp_path):
             if rank == 0:
                 listener.listen()
             env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(listener.getsockname()[1])}
-            env |= {"SLURM_NTASKS": "2", "SLURM_PROCID": f"{rank}", "SLURMD_NODENAME": f"n{rank}"}
+            env |= {"SLURM_NTASKS": "2", "SLURM_PROCID": f"{rank}"}
+            env["SLURMD_NODENAME"] = f"n{rank + 1}"
             words = [sys.executable, "-S", str(program), "no", "; there are: eth0"]
             return checks.find_problems(run(words, env=env).stdout, {})
 
