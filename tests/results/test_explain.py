@@ -1,15 +1,15 @@
 """Why the efficiency is what it is: each sentence by its numbers, and what is missing."""
 
+from collections import defaultdict
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from hpcbert.cli.explain import read_bandwidths
 from hpcbert.logs.input_wait import read_wait_share
-from hpcbert.model import Metrics, Reason, RepeatCount, Row, Run, Shape, SpeedupTable
-from hpcbert.results.explain import Observation, count_parameters, explain
-from hpcbert.results.metrics import ModelSize, find_model
+from hpcbert.model import Metrics, Reason, RepeatCount, Row, Shape, SpeedupTable
+from hpcbert.results.explain import count_parameters, explain
+from hpcbert.results.metrics import find_model
 from tests.kit.campaigns import collect_campaigns, report_states
 from tests.kit.cases import cases
 from tests.kit.cli import run
@@ -17,29 +17,18 @@ from tests.kit.paths import TEMPLATES
 from tests.results.test_reduce import GROUP, make_run
 
 
-def make_row(shape: str, speed: float, *runs: Run, metrics: Metrics | None = None) -> Row:
+def make_row(shape, speed, *runs, metrics=None):
     count = RepeatCount(len(runs), len(runs))
     return Row(Shape.parse(shape), speed, count, runs=runs, metrics=metrics)
 
 
-def make_runs(*runs: tuple[float | None, str]) -> tuple[Run, ...]:
-    """Return runs of these speeds on these nodes."""
-    rows = enumerate(runs, 1)
-    return tuple(make_run(n, speed, nodes=tuple(nodes.split())) for n, (speed, nodes) in rows)
-
-
-def explain_rows(*rows: Row, **changes: Any) -> dict[str, list[Observation]]:
+def explain_rows(*rows, bandwidths=None, waits=None, **changes):
     """Return what is observed of rows, by what it is about."""
-    bandwidths, waits = (changes.pop(name, {}) for name in ("bandwidths", "waits"))
-    observations = explain(
-        SpeedupTable(replace(GROUP, **changes), None, rows),
-        bandwidths={Shape.parse(name): value for name, value in bandwidths.items()},
-        waits={Shape.parse(name): value for name, value in waits.items()},
-    )
-    return {
-        kind: [entry for entry in observations if entry.about == kind]
-        for kind in {entry.about for entry in observations}
-    }
+    observations = defaultdict(list)
+    table = SpeedupTable(replace(GROUP, **changes), None, rows)
+    for entry in explain(table, bandwidths=bandwidths or {}, waits=waits or {}):
+        observations[entry.about].append(entry)
+    return observations
 
 
 @cases
@@ -71,18 +60,24 @@ def test_what_is_missing_is_a_run_to_make(shapes, about, command):
 def test_all_reduce_alone_against_what_a_step_lost(speed, words):
     """An accumulated step reduces once in so many."""
     rows = make_row("1n8g", 400.0), make_row("2n8g", speed)
-    (entry,) = explain_rows(*rows, bandwidths={"2n8g": 10.0})["all-reduce"]
+    bandwidths = {Shape(2, 8): 10.0}
+    (entry,) = explain_rows(*rows, bandwidths=bandwidths)["all-reduce"]
     alone = 2 * 15 / 16 * 110_106_428 * 4 / 10e9
     lost = 16 * 32 / speed - 8 * 32 / 400.0
     assert entry.numbers["alone_seconds"] == pytest.approx(alone)
     assert entry.numbers["lost_seconds"] == pytest.approx(lost)
     assert words.format(hidden=f"{1 - lost / alone:.0%}") in entry.text
-    (four,) = explain_rows(*rows, variant="acc4,xla", bandwidths={"2n8g": 10.0})["all-reduce"]
+    (four,) = explain_rows(*rows, variant="acc4,xla", bandwidths=bandwidths)["all-reduce"]
     assert four.numbers["lost_seconds"] == pytest.approx(4 * lost)
     assert four.numbers["alone_seconds"] == entry.numbers["alone_seconds"]
 
 
 def test_the_node_without_which_the_median_rises():
+    def make_runs(*runs):
+        """Return runs of these speeds on these nodes."""
+        rows = enumerate(runs, 1)
+        return [make_run(n, speed, nodes=tuple(nodes.split())) for n, (speed, nodes) in rows]
+
     runs = make_runs(
         (90.0, "n1 n7"), (100.0, "n1 n2"), (101.0, "n3 n4"), (91.0, "n2 n7"), (89.0, "n3 n7"),
         (None, "n1 n5"),
@@ -103,18 +98,13 @@ def test_the_node_without_which_the_median_rises():
     assert explain_rows(make_row("1n8g", 75.0, *runs))["slow-node"][0].text.isprintable()
 
 
-def test_uneven_steps_and_waits():
-    uneven = Metrics(step_seconds=0.1, step_seconds_p95=0.15)
-    observations = explain_rows(
-        make_row("1n8g", 400.0, metrics=uneven), waits={"1n8g": [0.2, 0.1, 0.4]}
-    )
+def test_uneven_steps_and_waits_of_the_reference_and_of_paddle(tmp_path):
+    uneven = make_row("1n8g", 400.0, metrics=Metrics(step_seconds=0.1, step_seconds_p95=0.15))
+    observations = explain_rows(uneven, waits={Shape(1, 8): [0.2, 0.1, 0.4]})
     assert "one in twenty takes 150.0 ms or more, 50% longer" in observations["steps"][0].text
     assert "1n8g waited 20.0% of the time" in observations["input"][0].text
     even = Metrics(step_seconds=0.1, step_seconds_p95=0.101)
     assert "steps" not in explain_rows(make_row("1n8g", 400.0, metrics=even))
-
-
-def test_waits_of_the_reference_and_of_paddle(tmp_path):
     log = tmp_path / "x.log"
     text = (
         'step 1\nhpcbert-result {"iters": 120, "skip": 20, "samples_per_second": 9.0, '
@@ -136,7 +126,7 @@ def test_waits_of_the_reference_and_of_paddle(tmp_path):
 def test_bandwidth_is_what_nccl_tests_runs_say_and_weights_are_those_of_the_published_models():
     """BERT-Base has 110 million, BERT-Large 340 (Devlin et al. 2018, section 3, without heads)."""
     for name, count in (("bert-base", 110_106_428), ("bert-large", 336_226_108)):
-        assert count_parameters(find_model(name) or ModelSize(0, 0, 0)) == count
+        assert count_parameters(find_model(name)) == count
     reason = Reason("rule", "busbw-32M is 11.5 GB/s, which is not a throughput")
     runs = tuple(make_run(n, None, reasons=(reason,)) for n in (1, 2))
     table = SpeedupTable(GROUP, None, (make_row("2n8g", 1.0, *runs),))

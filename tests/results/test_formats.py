@@ -14,7 +14,7 @@ from hpcbert.cli.tables import list_shortfalls
 from hpcbert.errors import UsageError
 from hpcbert.model import Group, Note, Provenance
 from hpcbert.results import formats, frame
-from hpcbert.results.formats import FORMATS, format_of_suffix, render_csv, render_markdown
+from hpcbert.results.formats import FORMATS, render_csv, render_markdown
 from hpcbert.results.reduce import tabulate
 from hpcbert.results.wording import describe_flags
 from tests.kit.cases import cases, read_constant
@@ -23,7 +23,6 @@ from tests.kit.logs import log, write_file
 from tests.results.test_reduce import make_point, make_run
 
 MADE = Provenance("1.2.3", "2026-01-02", "hpcbert collect")
-UNEVEN = "232.73 samples/s in all, 512.00 at the median step; see iterations 41 to 50"
 REASON = "loss: the loss is nan at iteration 7"
 
 
@@ -33,24 +32,21 @@ def tables():
     return tabulate([make_point(shape, numbers) for shape, numbers in rates.items()])
 
 
-@pytest.mark.parametrize("name", FORMATS)
-def test_every_form_holds_every_median(name, tables):
-    rendered = FORMATS[name].write(tables, MADE, 0)
-    numbers = ("140.2", "4322.5", "4600.25")[: 2 + (name == "csv-runs")]
-    assert all(number in rendered.replace(",", "") for number in numbers)
-    assert not rendered.endswith("\n")
-    omissions = FORMATS[name].omissions(tables, MADE)
-    assert ("1.2.3" in rendered) != any("1.2.3" in line for line in omissions)
-    if name == "dlperf-json":
-        return
-    flagged = make_run(1, 232.727, flags=("uneven",), notes=(Note("uneven", UNEVEN),))
+def test_every_form_holds_every_median_and_the_text_is_aligned_and_says_why(tables):
+    note = "232.73 samples/s in all, 512.00 at the median step; see iterations 41 to 50"
+    flagged = make_run(1, 232.727, flags=("uneven",), notes=(Note("uneven", note),))
     uneven = tabulate([make_point("1n1g", [], runs=(flagged,), asked=1)])
-    rendered = click.unstyle(FORMATS[name].write(uneven, MADE, 0))
-    assert "uneven" in rendered
-    assert name not in {"text", "markdown", "json"} or UNEVEN in rendered.replace("\\", "")
-
-
-def test_the_text_is_aligned_and_says_why(tables):
+    for name, form in FORMATS.items():
+        rendered = form.write(tables, MADE, 0)
+        numbers = ("140.2", "4322.5", "4600.25")[: 2 + (name == "csv-runs")]
+        assert all(number in rendered.replace(",", "") for number in numbers), name
+        assert not rendered.endswith("\n"), name
+        omissions = form.omissions(tables, MADE)
+        assert ("1.2.3" in rendered) != any("1.2.3" in line for line in omissions), name
+        if name != "dlperf-json":
+            rendered = click.unstyle(form.write(uneven, MADE, 0))
+            assert "uneven" in rendered, name
+            assert name not in {"text", "markdown", "json"} or note in rendered.replace("\\", "")
     text = click.unstyle(formats.render_text(tables, MADE))
     assert text == read_constant(__file__, "TEXT").rstrip()
     plain = click.unstyle(formats.render_text(tabulate([make_point("1n8g", [None])]), MADE))
@@ -59,7 +55,7 @@ def test_the_text_is_aligned_and_says_why(tables):
     assert plain.splitlines()[4].split() == cells
 
 
-def test_markdown_begins_with_dlperfs_columns_and_shows_text_as_it_is(tables):
+def test_markdown_and_csv_show_text_as_it_is_and_have_no_formula(tables):
     lines = render_markdown(tables, MADE).splitlines()
     assert lines[4].startswith("| node_num | gpu_num | samples/s | speedup |")
     assert lines[7].startswith("| 4 | 32 | 4322.50 | 30.83 |")
@@ -69,9 +65,6 @@ def test_markdown_begins_with_dlperfs_columns_and_shows_text_as_it_is(tables):
     rendered = render_markdown(tabulate([make_point("1n1g", [1.0], group=group)]), MADE)
     assert "\\|b\\*\\_\\`\\<img src=x\\>\\`\\[x\\](y) \\# h" in rendered
     assert all(line.count(" | ") in (0, 9) for line in rendered.splitlines())
-
-
-def test_csv_has_one_line_a_point_and_no_formula(tables):
     first, second = csv.DictReader(io.StringIO(render_csv(tables, MADE)))
     assert (first["gpus"], second["gpus"]) == ("1", "32")
     assert float(first["median"]) == (140.1987654 + 140.2) / 2
@@ -97,18 +90,7 @@ def test_dlperfs_document_has_its_shape_and_rounding_and_is_never_nan(tables):
         formats.render_dlperf(two, MADE)
 
 
-def test_marked_repeats_with_the_same_flags_are_together_and_numbers_follow_their_flag():
-    flags = {1: ("short-window",), 2: ("outlier", "uneven", "short-window"), 3: ("short-window",)}
-    notes = {2: (Note("uneven", "see 3 to 8"),)}
-    runs = tuple(make_run(n, 10.0 * n, flags=flags[n], notes=notes.get(n, ())) for n in flags)
-    (table,) = tabulate([make_point("1n1g", [], runs=runs, asked=3)])
-    assert describe_flags(table.rows[0]) == (
-        "2 repeats (1, 3): short-window",
-        "repeat 2: outlier (20.00, 0.0% below the median), uneven (see 3 to 8), short-window",
-    )
-
-
-def test_tables_become_data_frames():
+def test_tables_become_data_frames_and_flags_sentences():
     tables = tabulate([make_point("1n1g", [140.5, None]), make_point("1n8g", [None])])
     rows, runs = frame.rows_frame(tables), frame.runs_frame(tables)
     assert rows["gpus"].tolist() == [1, 8]
@@ -120,6 +102,15 @@ def test_tables_become_data_frames():
     assert str(runs["throughput"].dtype) == "float64"
     assert frame.rows_frame(()).empty
     assert "throughput" in frame.runs_frame(()).columns
+    # Marked repeats with the same flags are together, and numbers follow their flag.
+    flags = {1: ("short-window",), 2: ("outlier", "uneven", "short-window"), 3: ("short-window",)}
+    notes = {2: (Note("uneven", "see 3 to 8"),)}
+    repeats = tuple(make_run(n, 10.0 * n, flags=flags[n], notes=notes.get(n, ())) for n in flags)
+    (table,) = tabulate([make_point("1n1g", [], runs=repeats, asked=3)])
+    assert describe_flags(table.rows[0]) == (
+        "2 repeats (1, 3): short-window",
+        "repeat 2: outlier (20.00, 0.0% below the median), uneven (see 3 to 8), short-window",
+    )
 
 
 def test_a_perflog_has_a_line_for_each_point_and_a_report_for_each_repeat():
@@ -155,7 +146,7 @@ def test_what_still_runs_is_not_invalid_and_junit_passes_only_valid_points(
     tables = tabulate([make_point("4n8g", [], runs=runs, asked=asked)])
     shortfalls = list_shortfalls(tables)
     errors = [{"loss": "incomplete"}.get(code, code) for code in codes if code]
-    assert [error.code for error in shortfalls][: len(errors)] == errors
+    assert [error.code for error in shortfalls[: len(errors)]] == errors
     assert Result(errors=shortfalls, incomplete=bool(shortfalls)).exit_code == exit_code
     (suite,) = ET.fromstring(formats.render_cases("x", list(formats.list_cases(tables, ()))))
     (case,) = suite
@@ -171,7 +162,7 @@ def test_what_still_runs_is_not_invalid_and_junit_passes_only_valid_points(
 
 def test_collect_writes_a_form_by_the_end_of_a_name_and_junit_next_to_any(build, tmp_path):
     for ending, name in ((".CSV", "csv"), (".md", "markdown"), (".json", "json"), (".pdf", "")):
-        assert format_of_suffix(ending) == name
+        assert formats.format_of_suffix(ending) == name
     campaign = build("1n1g", "1n2g", repeats=2, scheduler="local")
     campaign.finish()
     path = tmp_path / "points.xml"
@@ -184,28 +175,25 @@ def test_collect_writes_a_form_by_the_end_of_a_name_and_junit_next_to_any(build,
     assert run("collect", campaign.directory, "--explain", "--junit", path).returncode == 2
 
 
-@pytest.fixture
-def logs(tmp_path, monkeypatch):
+def test_every_form_says_how_it_was_made_and_markdown_explains_flags(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["/bin/hpcbert", "collect", "my logs", "--token=abc123"])
+    logs = tmp_path / "pytorch"
     for shape, rates in (("1n1g", (100.0, 100.5, 99.5, 90.0)), ("1n2g", (180.0,))):
         for repeat, rate in enumerate(rates, 1):
             text = log(shape, rate, iters=120, start=1763717655.5 + 1000 * repeat)
-            write_file(tmp_path, f"pytorch/{shape}/bert_b4_fp32_{repeat}.log", text)
-    return tmp_path / "pytorch"
-
-
-@pytest.mark.parametrize(
-    "form", ["text", "wide", "markdown", "csv", "csv-runs", "json", "dlperf-json"]
-)
-def test_every_form_says_its_window_its_rule_and_how_it_was_made(logs, form):
-    result = run("collect", logs, "--format", form, "--skip", "40")
-    output = (result.stdout if form != "dlperf-json" else result.stderr).replace("\\", "")
-    for part in ("clock", "iterations 41 to 120", __version__, "T", "hpcbert collect 'my logs'"):
-        assert part in output, part
-    assert "abc123" not in result.output
-
-
-def test_markdown_explains_flags_and_a_range_is_of_several_runs(logs):
+            write_file(logs, f"{shape}/bert_b4_fp32_{repeat}.log", text)
+    for form in ("text", "wide", "markdown", "csv", "csv-runs", "json", "dlperf-json"):
+        result = run("collect", logs, "--format", form, "--skip", "40")
+        output = (result.stdout if form != "dlperf-json" else result.stderr).replace("\\", "")
+        for part in (
+            "clock",
+            "iterations 41 to 120",
+            __version__,
+            "T",
+            "hpcbert collect 'my logs'",
+        ):
+            assert part in output, (form, part)
+        assert "abc123" not in result.output
     text = run("collect", logs, "--format", "markdown").stdout.replace("\\", "")
     assert "min and max are the slowest and the fastest" in text
     assert "* outlier: one run is further from the median" in text

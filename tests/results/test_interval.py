@@ -1,11 +1,10 @@
 """What docs/explanation/comparing.md promises of intervals and verdicts, held by simulation."""
 
 import math
-import random
 import re
-from collections.abc import Callable
 from functools import partial
 from itertools import combinations, takewhile
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -21,48 +20,46 @@ from hpcbert.results.interval import (
 )
 from tests.kit.paths import REPOSITORY
 
-PAGE = REPOSITORY / "docs" / "explanation" / "comparing.md"
 PAIRS = 2000
-Draw = Callable[[random.Random], float]
-# How runs scatter, each with a median of 1.
-DISTRIBUTIONS: dict[str, Draw] = {
-    "normal": lambda at: at.gauss(1, 0.02),
-    "heavy tails": lambda at: 1 + 0.01 * math.tan(math.pi * (at.random() - 0.5)) / 8,
-    "skewed": lambda at: 1.02 - 0.02 * at.expovariate(math.log(2)),
-    "ties": lambda at: 1 + at.choice((-0.01, 0, 0, 0.01)),
-    "two modes": lambda at: at.choice((0.95, 1.05)) + at.gauss(0, 0.001) + 0.0,
-    "constant": lambda _: 1.0,
-}
 
 
-def draw_rates(draw: Draw, count: int, at: random.Random, factor: float = 1) -> list[float]:
+def draw_rates(draw, count, at, factor=1):
     return [factor * max(1e-6, draw(at)) for _ in range(count)]
-
-
-def add_tolerance(rate: float) -> float:
-    """Return what a rate that holds exceeds in one of ten thousand tests at most."""
-    return rate + 3.8 * math.sqrt(rate * (1 - rate) / PAIRS) + 1 / PAIRS
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("counts", [(5, 5), (4, 7)], ids=str)
-@pytest.mark.parametrize("base", DISTRIBUTIONS)
-def test_halves_of_one_set_are_quiet_and_the_interval_holds_the_ratio_of_two(base, counts):
+def test_halves_of_one_set_are_quiet_and_the_interval_holds_the_ratio_of_two(counts):
     """However differently the two scatter; the second is a third faster."""
-    at = random.Random(f"20261122 {base} {counts}")
-    alarms = 0
-    for _ in range(PAIRS):
-        halves = (draw_rates(DISTRIBUTIONS[base], count, at) for count in counts)
-        alarms += judge(median_ratio(*halves), 0.0001) in ("faster", "slower")
-    assert alarms / PAIRS <= add_tolerance(false_alarm_chance(*counts))
-    for new in ("skewed", "two modes"):
-        covered, least_covered, truth = 0, 1.0, 4 / 3
+    # How runs scatter, each with a median of 1.
+    distributions = {
+        "normal": lambda at: at.gauss(1, 0.02),
+        "heavy tails": lambda at: 1 + 0.01 * math.tan(math.pi * (at.random() - 0.5)) / 8,
+        "skewed": lambda at: 1.02 - 0.02 * at.expovariate(math.log(2)),
+        "ties": lambda at: 1 + at.choice((-0.01, 0, 0, 0.01)),
+        "two modes": lambda at: at.choice((0.95, 1.05)) + at.gauss(0, 0.001) + 0.0,
+        "constant": lambda _: 1.0,
+    }
+
+    def add_tolerance(rate):
+        """Return what a rate that holds exceeds in one of ten thousand tests at most."""
+        return rate + 3.8 * math.sqrt(rate * (1 - rate) / PAIRS) + 1 / PAIRS
+
+    for base, draw in distributions.items():
+        at = Random(f"20261122 {base} {counts}")
+        alarms = 0
         for _ in range(PAIRS):
-            right = draw_rates(DISTRIBUTIONS[new], counts[1], at, truth)
-            ratio = median_ratio(draw_rates(DISTRIBUTIONS[base], counts[0], at), right)
-            covered += ratio.low <= truth * (1 + 1e-12) and truth * (1 - 1e-12) <= ratio.high
-            least_covered = min(least_covered, ratio.coverage)
-        assert 1 - covered / PAIRS <= add_tolerance(1 - least_covered)
+            halves = (draw_rates(draw, count, at) for count in counts)
+            alarms += judge(median_ratio(*halves), 0.0001) in ("faster", "slower")
+        assert alarms / PAIRS <= add_tolerance(false_alarm_chance(*counts)), base
+        for new in ("skewed", "two modes"):
+            covered, least_covered, truth = 0, 1.0, 4 / 3
+            for _ in range(PAIRS):
+                right = draw_rates(distributions[new], counts[1], at, truth)
+                ratio = median_ratio(draw_rates(draw, counts[0], at), right)
+                covered += ratio.low <= truth * (1 + 1e-12) and truth * (1 - 1e-12) <= ratio.high
+                least_covered = min(least_covered, ratio.coverage)
+            assert 1 - covered / PAIRS <= add_tolerance(1 - least_covered), (base, new)
 
 
 def test_five_runs_carry_the_confidence_fewer_decide_nothing_and_more_would_tell_more():
@@ -83,27 +80,28 @@ def test_five_runs_carry_the_confidence_fewer_decide_nothing_and_more_would_tell
     assert interval.expected_distance(9) * 0.01 <= 0.02 < interval.expected_distance(8) * 0.01
 
 
-@pytest.mark.parametrize("counts", [(2, 3), (4, 4), (5, 3), (9, 4)], ids=str)
-def test_the_chance_of_a_false_alarm_is_counted(counts):
+def test_the_chance_of_a_false_alarm_is_counted():
     """By all orders in which the runs of one distribution can come."""
-    places = range(sum(counts))
-    alarms = []
-    for chosen in combinations(places, counts[0]):
-        new = [1.0 + place for place in places if place not in chosen]
-        ratio = median_ratio([1.0 + place for place in chosen], new)
-        alarms.append(ratio.low > 1 or ratio.high < 1)
-    assert false_alarm_chance(*counts) == pytest.approx(sum(alarms) / len(alarms))
+    for counts in ((2, 3), (4, 4), (5, 3), (9, 4)):
+        places = range(sum(counts))
+        alarms = []
+        for base in combinations(places, counts[0]):
+            new = [1.0 + place for place in places if place not in base]
+            ratio = median_ratio([1.0 + place for place in base], new)
+            alarms.append(ratio.low > 1 or ratio.high < 1)
+        assert false_alarm_chance(*counts) == pytest.approx(sum(alarms) / len(alarms)), counts
 
 
-def read_table(heading: str) -> list[list[str]]:
-    """Return the rows of the page's table that begins so, as texts without their signs."""
-    lines = PAGE.read_text(encoding="utf-8").splitlines()
-    start = next(number for number, line in enumerate(lines) if line.startswith(heading))
-    rows = takewhile(lambda line: line.startswith("|"), lines[start + 2 :])
-    return [[cell.strip(" %") for cell in row.strip("|").split("|")] for row in rows]
+def test_the_page_has_the_chances_and_the_rates():
+    page = REPOSITORY / "docs" / "explanation" / "comparing.md"
+    lines = page.read_text(encoding="utf-8").splitlines()
 
+    def read_table(heading):
+        """Return the rows of the page's table that begins so, as texts without their signs."""
+        start = next(number for number, line in enumerate(lines) if line.startswith(heading))
+        rows = takewhile(lambda line: line.startswith("|"), lines[start + 2 :])
+        return [[cell.strip(" %") for cell in row.strip("|").split("|")] for row in rows]
 
-def test_the_page_has_the_chances():
     for count, limits, share, alarm in read_table("| runs, of both"):
         n = int(count)
         rank = limit_rank(n)
@@ -111,13 +109,10 @@ def test_the_page_has_the_chances():
         assert [int(match[0]) for match in outer if match] == [rank, n + 1 - rank]
         assert float(share) == pytest.approx(100 * coverage_of_limits(n, rank) ** 2, abs=0.051)
         assert float(alarm) == pytest.approx(100 * false_alarm_chance(n, n), abs=0.0051)
-
-
-def test_the_page_has_the_rates():
     gates = {row[0]: row[1:] for row in read_table("| runs scatter by | fails")}
     for name, *written in read_table("| runs scatter by | false alarm"):
-        at = random.Random(f"20261122 {name}")
-        draw: Draw = partial(random.Random.gauss, mu=1, sigma=float(name) / 100)
+        at = Random(f"20261122 {name}")
+        draw = partial(Random.gauss, mu=1, sigma=float(name) / 100)
         ratios = {
             factor: [
                 median_ratio(draw_rates(draw, 5, at), draw_rates(draw, 5, at, factor))
@@ -125,7 +120,7 @@ def test_the_page_has_the_rates():
             ]
             for factor in (1, 0.98, 0.95, 0.9)
         }
-        verdicts = {factor: [judge(r, 0.02) for r in some] for factor, some in ratios.items()}
+        verdicts = {factor: [judge(ratio, 0.02) for ratio in ratios[factor]] for factor in ratios}
         counts = [sum(verdict in ("faster", "slower") for verdict in verdicts[1])]
         counts += [verdicts[factor].count("slower") for factor in (0.98, 0.95, 0.9)]
         counts += [verdicts[factor].count("equal") for factor in (1, 0.98)]

@@ -1,47 +1,52 @@
-"""How good a number is: formulas held against the reference program, unknowns said, power sampled."""
+"""How good a number is: formulas held against the reference program, unknowns said, power sampled;
+rates in tokens and sequences, in every form of output and every command that has rates."""
 
+import csv
+import io
 import json
 import re
 import subprocess
 import time
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from hpcbert.campaign.fingerprint import PowerSamples, find_window, parse_samples, read_power
-from hpcbert.model import PRECISIONS, Counted, Measured, Metrics, Sampled, Steps, usual_predictions
-from hpcbert.results import document, record
+from hpcbert.campaign.fingerprint import find_window, parse_samples, read_power
+from hpcbert.commands.report import list_pictures
+from hpcbert.model import PRECISIONS, Counted, Metrics, Sampled, Shape, Steps, usual_predictions
+from hpcbert.results import document, frame, record
 from hpcbert.results import metrics as formulas
 from hpcbert.results.document import ResultSet
+from hpcbert.results.formats import FORMATS
 from hpcbert.results.reduce import tabulate
-from tests.kit import cli
+from tests.kit import logs
 from tests.kit.campaigns import collect_campaigns, report_states
 from tests.kit.cases import cases, read_constant
+from tests.kit.cli import codes, first_row, rows, run
 from tests.kit.paths import REPOSITORY
 from tests.kit.waiting import until
 from tests.results import test_reduce
+from tests.results.test_reduce import MADE
 
 A100 = "NVIDIA A100-SXM4-80GB"
 BASE = formulas.ModelSize(12, 768, 3072)
 GROUP = replace(test_reduce.GROUP, framework="pytorch", precision="bf16")
+COUNTED = Counted(20, 120, "iterations 21 to 120")
 
 
-def make_point(rate: float = 800.0, sampled: Sampled | None = None, **changes: Any) -> Measured:
+def make_point(rate=800.0, sampled=None, **changes):
     """Return a point of three runs on four A100s, of 128 tokens without padding."""
-    facts = {"GPU": (A100,), "sequence_length": ("128",), "real_token_share": ("1.0",)}
     runs = tuple(test_reduce.make_run(n, rate, sampled=sampled) for n in (1, 2, 3))
-    counted = Counted(20, 120, "iterations 21 to 120")
-    defaults = {"group": GROUP, "runs": runs, "facts": tuple(facts.items()), "counted": counted}
-    return test_reduce.make_point("1n4g", [], **{"asked": 3, **defaults, **changes})
+    facts = make_facts(sequence_length=128, real_token_share=1.0)
+    defaults = {"asked": 3, "group": GROUP, "runs": runs, "facts": facts, "counted": COUNTED}
+    return test_reduce.make_point("1n4g", [], **{**defaults, **changes})
 
 
-def make_facts(**facts: object) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def make_facts(**facts):
     return (("GPU", (A100,)), *((name, (str(value),)) for name, value in facts.items()))
 
 
-def compute(point: Measured, rate: float = 80.0) -> Metrics:
+def compute(point, rate=80.0):
     return formulas.compute_metrics(point, rate) or Metrics()
 
 
@@ -55,7 +60,6 @@ def test_the_formula_is_that_of_the_reference_program():
             words = ["--model", name, "--sequence-length", str(length)]
             settings = bert_settings.parse_settings(words)
             model = formulas.find_model(f"bert-{name}")
-            assert model is not None
             work = (length, length**2, settings.predictions)
             assert usual_predictions(length) == settings.predictions
             assert formulas.model_flops(model, length) == bert_model.model_flops(settings, 1, work)
@@ -66,10 +70,8 @@ def test_the_page_has_the_figures_and_a_sum_by_hand():
     figures = re.findall(r"\| (bert-\w+) \| ([\d.,]+) GFLOP \| ([\d.,]+) GFLOP \|", text)
     assert figures
     for name, *printed in figures:
-        model = formulas.find_model(name) or formulas.ModelSize(0, 0, 0)
-        assert [
-            f"{formulas.model_flops(model, length) / 1e9:,.1f}" for length in (128, 512)
-        ] == printed
+        flops = [formulas.model_flops(formulas.find_model(name), length) for length in (128, 512)]
+        assert [f"{number / 1e9:,.1f}" for number in flops] == printed
     for peaks in formulas.load_peaks():
         cells = [f"{peaks[key]:,g}" if key in peaks else "-" for key in PRECISIONS]
         assert f"| {' | '.join([peaks['label'], *cells])} |" in text
@@ -82,15 +84,13 @@ def test_the_page_has_the_figures_and_a_sum_by_hand():
 def test_metrics_of_a_point():
     steps = Steps((10, 20, 30, 40), (9.0, 9.0, 0.16, 0.2), 20, 40)
     runs = tuple(
-        replace(run, sampled=Sampled(1000.0 + run.repeat, 30_000.0, 4, 12.0, 12))
-        for run in make_point().runs
+        replace(repeat, sampled=Sampled(1000.0 + repeat.repeat, 30_000.0, 4, 12.0, 12))
+        for repeat in make_point().runs
     )
     invalid = replace(runs[0], valid=False, throughput=None)
     assert test_reduce.make_table(make_point(runs=(invalid,))).rows[0].metrics is None
-    metrics = test_reduce.make_table(
-        make_point(runs=runs, steps=((1, steps), (2, steps)))
-    ).rows[0].metrics  # fmt: skip
-    assert metrics is not None
+    table = test_reduce.make_table(make_point(runs=runs, steps=((1, steps), (2, steps))))
+    metrics = table.rows[0].metrics
     assert metrics.samples_per_second_per_gpu == 200.0
     assert metrics.tokens_per_second == 800 * 128
     assert metrics.step_seconds == pytest.approx(0.18)
@@ -158,7 +158,6 @@ def test_an_mfu_above_the_peak_is_no_number(share, rate, mfu, padded, flags):
     facts = make_facts(sequence_length=512, **({"real_token_share": share} if share else {}))
     peak = 4 * 312e12 / formulas.model_flops(BASE, 512)
     (row,) = test_reduce.make_table(make_point(rate * peak, facts=facts)).rows
-    assert row.metrics is not None
     assert (row.metrics.mfu is not None, row.metrics.mfu_padded is not None) == (mfu, padded)
     assert {flag for flag in row.flags if "mfu" in flag} == set(flags)
     unknown = dict(row.metrics.unknown)
@@ -166,56 +165,51 @@ def test_an_mfu_above_the_peak_is_no_number(share, rate, mfu, padded, flags):
     assert mfu or not share or "%" in unknown["mfu"]
 
 
-def collect_row(folder: Path, *logs: dict[str, Any]) -> dict[str, Any]:
-    """Collect the reference's sample with other configurations, each a run of an H200."""
-    _, _, text = (REPOSITORY / "templates/pytorch/sample.log").read_text().partition("\n")
-    path = folder / "pytorch/bert/bz8/1n1g"
-    path.mkdir(parents=True, exist_ok=True)
-    for number, changes in enumerate(logs, 1):
-        config = {"device": "cuda", "device_name": "NVIDIA H200", "precision": "bf16", **changes}
-
-        def rewrite(match: re.Match[str], config: dict[str, Any] = config) -> str:
-            values = json.loads(match[2])
-            return match[1] + json.dumps({key: config.get(key, values[key]) for key in values})
-
-        log = re.sub(r"^(hpcbert-(?:config|result) )(.*)$", rewrite, text, flags=re.MULTILINE)
-        log = log.replace("time: 17952", f"time: 1795{number + 1}")
-        (path / f"bert_b8_bf16_{number}.log").write_text(log)
-    result = cli.run("collect", folder / "pytorch", "--fw", "pytorch", "--json")
-    return cli.first_row(result.document)
-
-
 def test_collect_shows_what_the_reference_states_of_itself(tmp_path):
     """Its own words, tokens and operations, on a GPU; `bert` of the path is no model."""
+    _, _, sample = (REPOSITORY / "templates/pytorch/sample.log").read_text().partition("\n")
+
+    def collect_row(*configs):
+        """Collect the sample with other configurations, each a run of an H200."""
+        for number, changes in enumerate(configs, 1):
+            config = {
+                "device": "cuda",
+                "device_name": "NVIDIA H200",
+                "precision": "bf16",
+                **changes,
+            }
+            lines = sample.replace("time: 17952", f"time: 1795{number + 1}").splitlines()
+            for place, line in enumerate(lines):
+                word, _, text = line.partition(" ")
+                if word in {"hpcbert-config", "hpcbert-result"}:
+                    values = {key: config.get(key, old) for key, old in json.loads(text).items()}
+                    lines[place] = f"{word} {json.dumps(values)}"
+            name = f"pytorch/bert/bz8/1n1g/bert_b8_bf16_{number}.log"
+            logs.write_file(tmp_path, name, "\n".join([*lines, ""]))
+        return first_row(run("collect", tmp_path / "pytorch", "--fw", "pytorch", "--json").document)
+
     stated = {"vocab": 8192, "real_token_share": 0.5, "model_flops_per_sample": 2e8}
-    row = collect_row(tmp_path, stated)
+    row = collect_row(stated)
     metrics = row["metrics"]
-    assert metrics["model_flops_per_sample"] == formulas.model_flops(
-        formulas.ModelSize(2, 128, 512, 8192), 128
-    )
-    assert metrics["model_flops_per_sample"] == pytest.approx(4.80e8, rel=1e-2)
+    flops = formulas.model_flops(formulas.ModelSize(2, 128, 512, 8192), 128)
+    assert metrics["model_flops_per_sample"] == flops == pytest.approx(4.80e8, rel=1e-2)
     assert metrics["mfu"] == pytest.approx(row["median"] * 2e8 / 989.5e12)
     assert metrics["mfu"] < metrics["mfu_padded"]
     assert metrics["real_tokens_per_second"] == pytest.approx(row["median"] * 64)
     titles = {"wide": "padded MFU", "csv": ",mfu,mfu_padded,", "markdown": "| MFU padded |"}
     for form, title in titles.items():
         words = ("--fw", "pytorch", "--format", form)
-        assert title in cli.run("collect", tmp_path / "pytorch", *words).stdout
-
-
-def test_runs_with_other_real_tokens_are_repeats_and_with_another_vocabulary_are_not(tmp_path):
-    row = collect_row(tmp_path, {}, {"real_token_share": 0.9, "model_flops_per_sample": 7e8})
+        assert title in run("collect", tmp_path / "pytorch", *words).stdout
+    # Runs with other real tokens are repeats, and with another vocabulary they are not.
+    row = collect_row({}, {"real_token_share": 0.9, "model_flops_per_sample": 7e8})
     assert row["repeats"]["ok"] == 2
     assert row["facts"]["real_token_share"] == ["0.9", "0.94701171875"]
-    row = collect_row(tmp_path, {}, {"vocab": 8192})
-    assert {code for codes in cli.codes(row) for code in codes} == {"incomparable"}
+    assert codes(collect_row({}, {"vocab": 8192})) == [["incomparable"]] * 2
 
 
 @cases
 def test_peaks_by_the_whole_name(gpu, precision, peak):
-    assert formulas.find_peak(gpu, precision) == (
-        None if peak is None else pytest.approx(peak * 1e12)
-    )
+    assert formulas.find_peak(gpu, precision) == (peak and pytest.approx(peak * 1e12))
 
 
 def test_every_gpu_of_the_record_has_a_peak_and_every_peak_a_source():
@@ -233,7 +227,7 @@ def test_every_gpu_of_the_record_has_a_peak_and_every_peak_a_source():
         assert sum(bool(re.fullmatch(name, gpu, re.IGNORECASE)) for name in names) == 1
 
 
-def render_nvidia_smi(*watts: tuple[int, list[float]], step: float = 1.0) -> str:
+def render_nvidia_smi(*watts, step=1.0):
     """Return nvidia-smi's lines: so many looks, each with the watts of each GPU."""
     lines = []
     for number, row in enumerate(row for looks, row in watts for _ in range(looks)):
@@ -245,9 +239,7 @@ def render_nvidia_smi(*watts: tuple[int, list[float]], step: float = 1.0) -> str
     return "".join(lines)
 
 
-def run_sampler(
-    folder: Path, text: str, gpus: int, *, tool: str = "nvidia-smi", node: str = "n/1"
-) -> bytes:
+def run_sampler(folder, text, gpus, *, tool="nvidia-smi", node="n/1"):
     """Return what the sampler of a node prints after its tool has printed a text."""
     (folder / "text").write_text(text)
     printed = folder / "printed"
@@ -263,51 +255,39 @@ def run_sampler(
         return sampler.communicate(b"\n")[0]
 
 
-def add_samples(printed: bytes) -> bytes:
+def add_samples(printed):
     """Return what a job makes of the lines of its nodes."""
     words = ["bash", "-c", f'. "{REPOSITORY}/hpcbert/shell/nodes.bash"; add_samples']
     return subprocess.run(words, input=printed, capture_output=True, check=False).stdout
 
 
-def sample_node(folder: Path, text: str, gpus: int, **options: Any) -> PowerSamples | None:
-    return parse_samples(add_samples(run_sampler(folder, text, gpus, **options)))
+def test_the_window_is_where_most_is_drawn_as_nvidia_smi_or_rocm_smi_print_it(tmp_path):
+    def sample_node(*words, **options):
+        return parse_samples(add_samples(run_sampler(tmp_path, *words, **options)))
 
-
-def test_the_window_is_where_most_is_drawn(tmp_path):
     text = render_nvidia_smi((20, [50.0, 60.0]), (30, [300.0, 310.0]), (10, [70.0, 60.0]))
     for gpus, watts in ((2, 610.0), (1, 310.0)):
-        samples = sample_node(tmp_path, text, gpus)
-        window = samples and find_window(samples, 25.0)
-        assert window
-        assert window.watts == pytest.approx(watts)
-        assert window.gpus == gpus
+        window = find_window(sample_node(text, gpus), 25.0)
+        assert (window.watts, window.gpus) == (pytest.approx(watts), gpus)
         assert 1020 <= window.memory_mib <= 1050
     # Midnight may be inside it.
     days = ("2023/11/14 23:59:{:02d}", "2023/11/15 00:00:{:02d}")
     looks = [days[at // 30].format((at + 30) % 60) + ".000, 0, 300.00, 5\n" for at in range(60)]
-    samples = sample_node(tmp_path, "".join(looks), 1)
-    assert samples
+    samples = sample_node("".join(looks), 1)
     assert [row[0] for row in samples.rows] == pytest.approx([float(at) for at in range(60)])
-
-
-def test_what_was_not_looked_at_long_enough(tmp_path):
+    # There is none where nobody looked long enough, or what was printed is nothing.
     long = render_nvidia_smi((90, [1.0]))
     texts = [render_nvidia_smi((4, [1.0])), render_nvidia_smi((20, [1.0]))]
     texts += [long.replace("1.00", number) for number in ("[N/A]", "nan", "1e9")]
     texts += ["", "garbage", "2026/99/99 00:00:00, 0, 1, 1\n" * 9, '"' * 9999, "\1\1\n" * 99]
     for text in texts:
-        samples = sample_node(tmp_path, text, 1)
+        samples = sample_node(text, 1)
         assert samples is None or find_window(samples, 25.0) is None
-
-
-def test_rocm_smi_is_understood(tmp_path):
     table = read_constant(__file__, "ROCM_SMI")
     text = "".join(f"17637176{at:02d}.123456\n{table}" for at in range(30))
     newer = text.replace("Average Graphics Package", "Current Socket Graphics Package")
     for printed in (text, newer):
-        samples = sample_node(tmp_path, printed, 2, tool="rocm-smi")
-        window = samples and find_window(samples, 20.0)
-        assert window
+        window = find_window(sample_node(printed, 2, tool="rocm-smi"), 20.0)
         assert (window.watts, window.memory_mib) == (400.0, 2048.0)
 
 
@@ -328,14 +308,9 @@ def test_all_nodes_or_none(tmp_path):
     assert power is not None
     assert power.watts == pytest.approx(250.0)
     assert power.gpus == 3
-    damaged: tuple[list[bytes], ...] = (
-        lines[1:],
-        lines[:-1],
-        [*lines[:3], b"cut short", *lines[3:]],
-        [],
-    )
+    damaged = (lines[1:], lines[:-1], [*lines[:3], b"cut short", *lines[3:]], [])
     texts = (b"{}", b"[]", b'{"gpus":1,"samples":[[1,2]]}', b'{"gpus":1,"samples":[[0,NaN,1]]}')
-    for content in (*(add_samples(b"\n".join(some)) for some in damaged), *texts):
+    for content in (*(add_samples(b"\n".join(part)) for part in damaged), *texts):
         file.write_bytes(content)
         assert read_power(file, seconds=20.0) is None
     assert read_power(tmp_path / "absent", seconds=20.0) is None
@@ -357,11 +332,138 @@ def test_collect_shows_what_the_sampler_printed(build, tmp_path, empty_directory
         name = f"env/bert-tiny_1n1g_fp32_b4.{repeat}.0.power.json"
         (built.directory / name).write_bytes(printed)
     (table,) = collect_campaigns(built.directory, states=report_states()).tables
-    assert [bool(run.sampled) for run in table.rows[0].runs] == [True, True, False]
-    wide = cli.run("collect", built.directory, "--format", "wide").stdout
+    assert [bool(part.sampled) for part in table.rows[0].runs] == [True, True, False]
+    wide = run("collect", built.directory, "--format", "wide").stdout
     assert "samples/J" in wide
     assert "no MFU: nothing says what the GPUs are" in wide
-    metrics = cli.first_row(cli.run("collect", built.directory, "--json").document)["metrics"]
+    metrics = first_row(run("collect", built.directory, "--json").document)["metrics"]
     assert metrics["watts"] == pytest.approx(250.0)
     assert metrics["tokens_per_second"] == pytest.approx(11.0 * 128, rel=1e-3)
     assert {entry["metric"] for entry in metrics["unknown"]} >= {"mfu"}
+
+
+LENGTH, REAL = ("sequence_length", ("512",)), ("real_token_share", ("0.5",))
+
+
+def make_tables(*facts):
+    rates = [99.0, 100.0, 101.0]
+    return tabulate([test_reduce.make_point("1n2g", rates, facts=facts, counted=COUNTED)])
+
+
+@cases
+def test_rates_of_a_row(facts, unit, rate, real):
+    """Of 100 samples/s on two GPUs."""
+    # Another table keeps the conversion from being refused as a whole.
+    tables = make_tables(*facts) + make_tables(LENGTH, ("packing", ("2",)))
+    converted = formulas.convert_tables(tables, unit)[0]
+    row = converted.rows[0]
+    assert row.median == (rate and pytest.approx(rate))
+    assert row.max == (rate and pytest.approx(1.01 * rate))
+    assert converted.unit == unit
+    assert bool(formulas.explain_missing(tables, unit)) == (rate is None)
+    marked = formulas.mark_tables(tables, unit)
+    data = document.tables_data(marked)["tables"][0]["rows"][0]
+    assert data["median"] == 100.0
+    expected = {"unit": f"{unit}/s", "real": real, "per_gpu": rate and pytest.approx(rate / 2)}
+    rates = data.get("rates", {})
+    assert {key: rates[key] for key in expected if rates} == (expected if unit != "samples" else {})
+
+
+def test_every_form_has_the_rate_its_unit_and_that_per_device():
+    tables = formulas.convert_tables(make_tables(LENGTH, REAL), "tokens")
+    for name in (name for name, form in FORMATS.items() if form.units == "convert"):
+        text = FORMATS[name].write(tables, MADE, 0).replace(",", "")
+        assert "51200" in text, name
+        assert "tokens/s" in text, name
+        assert name == "csv-runs" or "25600" in text, name  # per GPU, and real tokens
+    marked = formulas.mark_tables(make_tables(LENGTH, REAL), "tokens")
+    text = FORMATS["json"].write(marked, MADE, 0)
+    assert document.parse_results(text, file="x").tables == make_tables(LENGTH, REAL)
+    (line,) = csv.DictReader(io.StringIO(FORMATS["csv"].write(tables, MADE, 0)))
+    assert (line["median"], line["unit"]) == ("51200.0", "tokens/s")
+    assert (line["per_gpu"], line["real_tokens_per_second"]) == ("25600.0", "25600.0")
+    frames = frame.rows_frame(tables), frame.runs_frame(tables)
+    assert frames[0]["median"].tolist() == [51_200.0]
+    assert {*frames[0]["unit"], *frames[1]["unit"]} == {"tokens/s"}
+    # A narrow terminal and figures have the unit too.
+    text = FORMATS["text"].write(tables, MADE, 60)
+    assert max(map(len, text.splitlines())) < 80
+    assert "real tokens/s 25,600" in text
+    curve = (replace(tables[0].rows[0], shape=Shape(1, 1)), *tables[0].rows)
+    results = ResultSet((replace(tables[0], rows=curve),))
+    panels = [panel for picture in list_pictures(results, MADE, "zh") for panel in picture.panels]
+    assert "词元/秒" in {panel.y for panel in panels}
+
+
+def write_logs(folder, length=None, name="logs", *, real=False):
+    """Write four logs on one and on two GPUs, of 10 samples/s a GPU; return their folder."""
+    for gpus, repeat in ((gpus, repeat) for gpus in (1, 2) for repeat in (1, 2, 3, 4)):
+        start = 1763717655.5 + 10_000 * (4 * gpus + repeat) + len(name)
+        text = logs.log(f"1n{gpus}g", 10.0 * gpus, iters=120, start=start)
+        facts = f'"sequence_length": {length}, ' if length else ""
+        text = text.replace('hpcbert-config {"', f'hpcbert-config {{{facts}"')
+        text += 'hpcbert-result {"real_token_share": 0.5}\n' if real else ""
+        path = f"{name}/pytorch/1n{gpus}g/bert_b4_fp32_{repeat}.log"
+        logs.write_file(folder, path, f"run {name} {repeat}\n{text}")
+    return folder / name
+
+
+def test_collect_and_predict_in_tokens(tmp_path):
+    words = ("collect", write_logs(tmp_path, 512, real=True), "--unit", "tokens")
+    rates = [row["rates"] for row in rows(run(*words, "--json").document)]
+    values = [[round(rate[key]) for key in ("median", "per_gpu", "real")] for rate in rates]
+    assert values == [[5120, 5120, 2560], [10240, 5120, 5120]]
+    text = run(*words, "--format", "markdown").stdout
+    assert "| tokens/s |" in text
+    assert "| 10240" in text
+    # A user may say the length.
+    plain = ("collect", write_logs(tmp_path, name="plain"), "--set", "sequence_length=128")
+    row = first_row(run(*plain, "--unit", "tokens", "--json").document)
+    assert round(row["rates"]["median"]) == 1280
+    words = ("predict", "dlperf:oneflow-fp32-b32", "--nodes", "8")
+    assert "samples/s" in run(*words).stdout
+    assert "864,519 tokens/s" in run(*words, "--unit", "tokens").stdout
+    data = run(*words, "--unit", "tokens", "--json").data["tables"][0]["predictions"][0]
+    assert data["rates"]["throughput"] == pytest.approx(128 * data["throughput"])
+    assert data["rates"]["per_gpu"] == pytest.approx(2 * data["throughput"])
+
+
+@cases
+def test_no_rate_is_invented(words, reason, tmp_path):
+    answer = run("collect", write_logs(tmp_path), *words)
+    assert answer.returncode == 2
+    assert reason in answer.stderr
+    assert "tokens/s" not in answer.stdout
+
+
+def test_compare_in_tokens(tmp_path):
+    long = write_logs(tmp_path, 512, "long")
+    words = ("compare", write_logs(tmp_path, 128, "short"), long, "--unit", "tokens")
+    assert run(*words).returncode == 2  # two experiments
+    (comparison,) = run(*words, "--anyway", "--json").data["comparisons"]
+    assert comparison["unit"] == "tokens/s"
+    assert {round(point["ratio"], 6) for point in comparison["points"]} == {4.0}
+    assert "BASE tokens/s" in run(*words, "--anyway").stdout
+    # A point without a length fails the gate for that reason.
+    saved = tmp_path / "new.json"
+    run("collect", write_logs(tmp_path, 512, "new"), "--format", "json", "--output", saved)
+    data = json.loads(saved.read_text())
+    data["tables"][0]["rows"][0]["metrics"]["tokens_per_second"] = None
+    saved.write_text(json.dumps(data))
+    answer = run("compare", long, saved, "--unit", "tokens", "--fail-under", "90%")
+    assert answer.returncode == 7
+    assert "1n1g" in answer.stderr
+    assert "no rate in this unit" in answer.stderr
+
+
+@pytest.mark.slow
+def test_report_and_figures_in_tokens(tmp_path):
+    target = tmp_path / "report"
+    words = ("report", write_logs(tmp_path, 512), "--unit", "tokens", "--output", target)
+    assert run(*words).returncode == 0
+    page = (target / "report.md").read_text(encoding="utf-8")
+    assert "| tokens/s |" in page
+    assert "10240" in page
+    assert ">tokens/s<" in (target / "figures/scaling-1.svg").read_text(encoding="utf-8")
+    row = json.loads((target / "results.json").read_text())["tables"][0]["rows"][0]
+    assert (round(row["median"]), round(row["rates"]["median"])) == (10, 5120)

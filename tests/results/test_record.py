@@ -4,7 +4,6 @@ numbers beside one's own."""
 import csv
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -13,12 +12,11 @@ from hpcbert.errors import UsageError
 from hpcbert.logs.arithmetic import median
 from hpcbert.results import record
 from hpcbert.results.document import parse_results, render_results
-from hpcbert.results.record import find_twins, published_results, published_runs
+from hpcbert.results.record import find_twins, published_results
 from hpcbert.results.reduce import tabulate
 from tests.kit import logs
 from tests.kit.cases import cases
-from tests.kit.cli import CliResult, run
-from tests.kit.needs import require
+from tests.kit.cli import run
 from tests.kit.recipes import NAMES, grammar
 from tests.results.test_reduce import GROUP, make_point
 
@@ -52,13 +50,13 @@ def test_the_sources_are_there_and_every_table_can_be_found_again():
         assert all(error.what and error.proof for error in table.errors)
         assert record.find_tables(source.full_name(table))
         for point in table.points:
-            runs = published_runs(point)
+            runs = record.published_runs(point)
             assert runs == (point.runs or runs)
             assert not point.value or median(runs) == pytest.approx(point.value, abs=0.006)
 
 
-def test_names_that_begin_tables_mean_them():
-    def find_names(word: str) -> list[str]:
+def test_names_that_begin_tables_mean_them_and_speedups_are_the_published_ones():
+    def find_names(word):
         return [table.name for _, table in record.find_tables(word)]
 
     assert sorted(find_names("dlperf:oneflow-fp32")) == [
@@ -71,15 +69,13 @@ def test_names_that_begin_tables_mean_them():
     for word in ("nobody", "dlperf:nothing", "dlperf:oneflow-fp3"):
         with pytest.raises(UsageError, match="The record has no"):
             record.find_tables(word)
-
-
-def test_a_published_table_has_the_published_speedups():
     (table,) = published_results(["dlperf:deepspeed-fp32-b32"]).tables
     assert [round(row.speedup or 0, 2) for row in table.rows] == [1, 3.89, 7.77, 15.34, 33.15]
     assert [len(row.runs) for row in table.rows] == [5] * 5
     assert {row.origin.name for row in table.rows if row.origin} == {"dlperf:deepspeed-fp32-b32"}
 
 
+@pytest.mark.needs("published")
 def test_every_number_that_was_read_is_in_it(shared):
     """Each by its repository, commit, path, precision, batch size, shape and value."""
     expected = {
@@ -88,7 +84,7 @@ def test_every_number_that_was_read_is_in_it(shared):
         for source, table in TABLES
         for point in table.points
     }  # fmt: skip
-    require("published")
+
     with (shared / "logs" / "published.tsv").open(newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t"))
     read = set()
@@ -113,7 +109,7 @@ def test_rows_that_give_no_ratio_are_left_out(name, words):
     assert {table.group.framework for table in results.tables} == {"oneflow"}
 
 
-def test_a_table_is_listed_and_shown_with_its_place_and_its_errors():
+def test_tables_are_listed_and_shown_and_rows_have_year_program_and_rate():
     data = run("record", "--json").data
     assert [entry["name"] for entry in data] == list(record.source_names())
     assert sum(len(entry["tables"]) for entry in data) == len(TABLES)
@@ -125,9 +121,6 @@ def test_a_table_is_listed_and_shown_with_its_place_and_its_errors():
     assert len(tables) == 5
     assert tables[0]["points"][0]["per_gpu"] == 147.81
     assert run("record", "show", "dlperf:x", "--json").returncode == 2
-
-
-def test_a_list_has_year_program_and_rate_of_each_number():
     words = ("record", "--model", "bert-large", "--gpus", "8")
     rows = run(*words, "--json").data["rows"]
     assert len(rows) > 150
@@ -150,7 +143,7 @@ def test_a_list_has_year_program_and_rate_of_each_number():
 
 
 @pytest.mark.slow
-def test_the_public_set_follows_from_its_logs(shared):
+def test_the_public_set_follows_from_its_logs_and_published_errors_are_named(shared):
     folder = shared / "logs" / "Oneflow-Inc+DLPerf/e36df2e/Tensorflow/resnet50v1.5/logs"
     cells = run("record", "check", folder, "--fw", "tf2", "--against", "dlperf", "--json").data
     assert [cell["follows"] for cell in cells["cells"]] == [True] * 12
@@ -158,10 +151,7 @@ def test_the_public_set_follows_from_its_logs(shared):
     assert (result.returncode, "rn50" in result.error["message"]) == (2, True)
     result = run("record", "check", folder, "--against", "dlperf", "--rule", "rate", "--json")
     assert result.returncode == 2
-
-
-@pytest.mark.slow
-def test_published_errors_are_named(shared):
+    # Of another set, two tables don't follow from their logs, and the record knows why.
     folder = shared / "logs" / "PaddlePaddle+Perf/v2.0-ee2e639/Bert/OtherReports/TensorFlow/logs"
     words = ("record", "check", folder, "--fw", "ngc-tf1", "--against", "paddle-perf", "--json")
     result = run(*words, "--edition", "v2.0")
@@ -179,54 +169,41 @@ def test_published_errors_are_named(shared):
     assert any("paddle-perf:ngc-tf1-fp32-b48-v2.2" in message for message in messages)
 
 
-RATIO = pytest.approx(1105.55 / 1003, rel=1e-4)
-
-
-@pytest.fixture
-def log_folder(tmp_path, empty_directory):
-    """Logs of a point that DLPerf published too."""
+def test_a_published_number_stands_beside_ones_own_and_is_compared(tmp_path, empty_directory):
+    log_folder = tmp_path / "own"
     for number in range(1, 6):
         text = logs.log("1n8g", 1000.0 + number, iters=120, batch=32, start=1.7e9 + 1e4 * number)
-        name = f"own/pytorch/bert/bz32/1n8g/bert_b32_fp32_{number}.log"
-        logs.write_file(tmp_path, name, text)
-    return tmp_path / "own"
-
-
-def collect_beside(path: Path, *words: object) -> CliResult:
-    return run("collect", path, "--model", "bert-base", "--beside", *words)
-
-
-def test_a_published_number_stands_beside_ones_own(log_folder):
-    result = collect_beside(log_folder, "dlperf", "--json")
+        name = f"pytorch/bert/bz32/1n8g/bert_b32_fp32_{number}.log"
+        logs.write_file(log_folder, name, text)
+    collect = ("collect", log_folder, "--model", "bert-base", "--beside")
+    result = run(*collect, "dlperf", "--json")
     assert result.returncode == 0
     (oneflow,) = [
         row for row in result.data["beside"] if row["published"]["framework"] == "oneflow"
     ]
     assert oneflow["published"]["median"] == 1105.55
     assert oneflow["published"]["per_gpu"] == pytest.approx(1105.55 / 8)
-    assert oneflow["ratio"] == RATIO
+    ratio = pytest.approx(1105.55 / 1003, rel=1e-4)
+    assert oneflow["ratio"] == ratio
     assert oneflow["published"]["origin"]["name"] == "dlperf:oneflow-fp32-b32"
     assert "GPU" in [difference["what"] for difference in oneflow["differences"]]
     for form, number in (("text", "1,105.55"), ("markdown", "1105.55")):
-        text = collect_beside(log_folder, "dlperf:oneflow", "--format", form).stdout
+        text = run(*collect, "dlperf:oneflow", "--format", form).stdout
         assert "dlperf:oneflow-fp32-b32" in text
         assert number in text
         assert "GPU: Tesla V100-SXM2-16GB there, unknown here" in text
-    text = collect_beside(log_folder, "nvidia").stdout
+    text = run(*collect, "nvidia").stdout
     assert "nvidia has no number for these devices, models" in text
     for words in ("nobody", "dlperf:nothing", "dlperf --format csv", "dlperf --output x.json"):
-        result = collect_beside(log_folder, *words.split(), "--json")
+        result = run(*collect, *words.split(), "--json")
         assert result.returncode == 2
         assert result.error["message"]
-
-
-def test_the_record_is_compared_and_kept(log_folder):
     options = ("--model", "bert-base", "--by", "framework")
     words = ("compare", "dlperf:oneflow-fp32", log_folder, *options)
     (comparison,) = run(*words, "--json").data["comparisons"]
     # What is collected comes first, and what was published after it.
     (point,) = comparison["points"]
-    assert point["ratio"] == RATIO
+    assert point["ratio"] == ratio
     assert point["verdict"] == "unknown"
     text = run(*words).stdout
     assert "one number was published, without its runs" in text

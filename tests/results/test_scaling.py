@@ -5,62 +5,47 @@ import math
 from collections import defaultdict
 from dataclasses import replace
 from statistics import median
-from typing import Any
 
 import pytest
 
 from hpcbert.model import Origin, RepeatCount, Row, Shape, SpeedupTable
 from hpcbert.results import document
 from hpcbert.results.document import ResultSet
-from hpcbert.results.scaling import MARGIN, MAX_EXTRAPOLATION, Prediction, fit_curve
+from hpcbert.results.scaling import MARGIN, MAX_EXTRAPOLATION, fit_curve
 from tests.kit.cases import cases
 from tests.kit.cli import run
 from tests.results.test_reduce import GROUP
 
 
-def make_table(
-    speeds: dict[Any, float | None], spread: float = 0.0, batch: int = 32
-) -> SpeedupTable:
+def make_table(speeds, spread=0.0, batch=32):
     """Return a table of speeds by shape; of all runs, they are this share below and above."""
-    rows = [
-        Row(
-            Shape.parse(str(shape)), speed, RepeatCount(1, 1), origin=Origin("record", "x"),
-            min=speed and speed * (1 - spread), max=speed and speed * (1 + spread),
-        )
-        for shape, speed in speeds.items()
-    ]  # fmt: skip
+    rows = []
+    for shape, speed in speeds.items():
+        low, high = (speed and speed * (1 + share) for share in (-spread, spread))
+        row = Row(Shape.parse(str(shape)), speed, RepeatCount(1, 1), min=low, max=high)
+        rows.append(replace(row, origin=Origin("record", "x")))
     rows.sort(key=lambda row: row.shape.gpus)
     return SpeedupTable(replace(GROUP, batch_size_per_device=batch), None, tuple(rows))
 
 
-def compute_rate(
-    nodes: int, *, ring: float = 0.0, latency: float = 0.0, tree: float = 0.0
-) -> float:
+def compute_rate(nodes, *, ring=0.0, latency=0.0, tree=0.0):
     """Return samples/s of nodes of 8 GPUs whose step takes 100 ms and what the network costs."""
     seconds = 0.1 + ring * (nodes - 1) / nodes + latency * (nodes - 1) + tree * math.log2(nodes)
     return nodes * 8 * 32 / seconds
 
 
-def is_inside(prediction: Prediction, rate: float) -> bool:
-    assert prediction.low
-    assert prediction.high
+def is_inside(prediction, rate):
     return prediction.low <= rate <= prediction.high
 
 
-@pytest.mark.parametrize(
-    "costs",
-    [{}, {"ring": 0.03}, {"tree": 0.004}, {"latency": 0.002}, {"ring": 0.02, "latency": 0.001}],
-    ids=["nothing", "ring", "tree", "latency", "ring and latency"],
-)
-def test_what_follows_the_law_is_found(costs):
-    curve = fit_curve(make_table({f"{n}n8g": compute_rate(n, **costs) for n in (1, 2, 4, 8)}))
-    for nodes in (1, 2, 4, 8, 16, 32):
-        assert is_inside(curve.predict(nodes), compute_rate(nodes, **costs))
-    assert all(abs(share) < 0.01 for _, share in curve.residuals)
-    assert curve.fits[0].seconds == pytest.approx(0.1, rel=1e-3)
-
-
-def test_what_is_said_of_a_prediction():
+def test_a_curve_follows_its_law_and_a_prediction_has_its_costs_and_interval():
+    ring, tree, latency = {"ring": 0.03}, {"tree": 0.004}, {"latency": 0.002}
+    for costs in ({}, ring, tree, latency, {"ring": 0.02, "latency": 0.001}):
+        curve = fit_curve(make_table({f"{n}n8g": compute_rate(n, **costs) for n in (1, 2, 4, 8)}))
+        for nodes in (1, 2, 4, 8, 16, 32):
+            assert is_inside(curve.predict(nodes), compute_rate(nodes, **costs)), costs
+        assert all(abs(share) < 0.01 for _, share in curve.residuals), costs
+        assert curve.fits[0].seconds == pytest.approx(0.1, rel=1e-3), costs
     two = compute_rate(2, ring=0.02)
     curve = fit_curve(make_table({"1n1g": 300.0, "1n8g": compute_rate(1), "2n8g": two}))
     prediction = curve.predict(4)
@@ -97,7 +82,7 @@ def test_it_goes_no_further_than_the_points_carry(speeds, nodes, reason):
 @pytest.mark.needs("published")
 def test_every_published_table_less_its_largest_shape(shared):
     """docs/explanation/prediction.md states these figures."""
-    tables: dict[tuple[str, ...], dict[Any, float | None]] = defaultdict(dict)
+    tables = defaultdict(dict)
     keys = ("source", "framework", "model", "precision", "batch_per_gpu")
     with (shared / "logs/published.tsv").open(encoding="utf-8") as file:
         for line in csv.DictReader(file, delimiter="\t"):
@@ -106,9 +91,7 @@ def test_every_published_table_less_its_largest_shape(shared):
                 rate = float(line["samples_per_s"])
                 tables[tuple(line[key] for key in keys)].setdefault(shape, rate)
 
-    def drop_largest(
-        key: tuple[str, ...], speeds: dict[Any, Any]
-    ) -> tuple[Prediction, float, bool]:
+    def drop_largest(key, speeds):
         """Return the prediction for the largest shape from the others, and its speed."""
         smaller = dict(speeds)
         largest = max(speeds, key=lambda shape: (shape.gpus, shape.nodes))

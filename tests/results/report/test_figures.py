@@ -2,34 +2,29 @@
 
 import itertools
 import re
-from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
 
-from hpcbert.model import Measured, SpeedupTable
 from hpcbert.results.document import ResultSet
 from hpcbert.results.reduce import tabulate
 from hpcbert.results.report import figures
-from hpcbert.results.report.figures import make_pictures
-from hpcbert.results.report.model import Picture, ReportInput, Words
+from hpcbert.results.report.model import ReportInput, Words
 from tests.results.test_reduce import GROUP, MADE, make_point
 
 pytestmark = pytest.mark.slow
 
 
-def make_picture(points: Iterable[Measured], published: tuple[SpeedupTable, ...] = ()) -> Picture:
+def make_picture(points, published=()):
     inputs = ReportInput("", MADE, ResultSet(tabulate(points)), published=published)
-    return make_pictures(inputs, Words("en"))[0][0]
+    return figures.make_pictures(inputs, Words("en"))[0][0]
 
 
-def make_curve(name: str, rate: float, spread: float = 0.0) -> list[Measured]:
+def make_curve(name, rate, spread=0.0):
     """Return points of a framework on 1, 2 and 4 GPUs."""
     group = replace(GROUP, framework=name)
-    return [
-        make_point(f"1n{gpus}g", [gpus * rate + n * spread for n in (1, 2)], group=group)
-        for gpus in (1, 2, 4)
-    ]
+    rates = {f"1n{gpus}g": [gpus * rate + n * spread for n in (1, 2)] for gpus in (1, 2, 4)}
+    return [make_point(shape, numbers, group=group) for shape, numbers in rates.items()]
 
 
 def test_bars_are_drawn_where_runs_differ_and_published_lines_say_so():
@@ -43,18 +38,15 @@ def test_bars_are_drawn_where_runs_differ_and_published_lines_say_so():
     assert efficiency.get_ylabel() == "efficiency"
 
 
-@pytest.mark.parametrize("size", figures.SIZES)
-def test_names_of_lines_keep_apart(size):
+def test_names_of_lines_keep_apart_and_are_of_the_option_that_differs():
     curves = [make_curve(name, 10.0 + n / 100) for n, name in enumerate("abcdef")]
     picture = make_picture(itertools.chain(*curves))
-    svg = figures.draw(picture, size=size, all_formats=False).svg
-    places = sorted(float(y) for y in re.findall(r' ([\d.]+)\)"[^>]*>[a-f] 100%<', svg))
-    assert len(places) == 6
-    gaps = [low - high for high, low in itertools.pairwise(places)]
-    assert min(gaps) >= 0.9 * figures.SIZES[size].font
-
-
-def test_lines_of_a_file_are_named_by_the_option_that_differs():
+    for size, dimensions in figures.SIZES.items():
+        svg = figures.draw(picture, size=size, all_formats=False).svg
+        places = sorted(float(y) for y in re.findall(r' ([\d.]+)\)"[^>]*>[a-f] 100%<', svg))
+        assert len(places) == 6, size
+        gaps = [low - high for high, low in itertools.pairwise(places)]
+        assert min(gaps) >= 0.9 * dimensions.font, size
     picture = make_picture(
         make_point(shape, [10.0], group=replace(GROUP, variant=f"vocab_size=8192,NCCL_ALGO={name}"))
         for name in ("Ring", "Tree")

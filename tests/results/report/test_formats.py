@@ -1,12 +1,17 @@
-"""What names hold stays text in every form of a report."""
+"""What names hold stays text in every form of a report; a report in a real browser, headless
+Chromium, where it is installed (`make browser`)."""
 
 import csv
 import io
+import json
+import os
 import re
+import shutil
 import subprocess
 from dataclasses import replace
+from html import escape, unescape
 from html.parser import HTMLParser
-from typing import Any
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +22,7 @@ from hpcbert.results.reduce import tabulate
 from hpcbert.results.report import figures, formats, model
 from hpcbert.results.report.sections import compose_report
 from tests.kit.cases import read_constant
+from tests.kit.paths import REPOSITORY
 from tests.kit.waiting import CEILING
 from tests.results.test_reduce import make_point, make_run
 
@@ -25,9 +31,9 @@ MADE = Provenance("0", "2026-11-21T10:00:00Z", "hpcbert report <x> --output 'a|b
 USUAL = "usual"
 
 
-def make_report_input(name: str) -> model.ReportInput:
+def make_report_input(name):
     """Return what is reported of a table in which everything that can be named has a name."""
-    texts: dict[str, Any] = {"log": name, "nodes": (name,), "state_source": "sacct"}
+    texts = {"log": name, "nodes": (name,), "state_source": "sacct"}
     runs = [make_run(n, 10.0 + n, state="COMPLETED", **texts) for n in (1, 2)]
     runs.append(make_run(3, None, state=name, **texts))
     origin, steps = Origin("campaign", name, name), Steps((1, 2, 3), (0.5, 0.4, 0.4), 1, 3)
@@ -53,41 +59,34 @@ def make_report_input(name: str) -> model.ReportInput:
     return model.ReportInput(name, MADE, results, (files,), (), (stretch,))
 
 
-def compose(name: str, language: str = "en") -> model.Report:
+def compose(name, language="en"):
     return compose_report(make_report_input(name), model.Words(language))
 
 
-def render_page(report: model.Report) -> str:
-    drawings = {
-        picture.name: figures.draw(picture, all_formats=False) for picture in report.pictures
-    }
+def render_page(report):
+    pictures = {picture.name: picture for picture in report.pictures}
+    drawings = {name: figures.draw(pictures[name], all_formats=False) for name in pictures}
     return formats.render_page(report, drawings, model.Words(report.language))
-
-
-class Text(HTMLParser):
-    """The tags of a page, and its text."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str | None]] = []
-        self.text = ""
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += attrs
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
 
 
 @pytest.mark.slow
 def test_a_page_takes_no_name_for_a_tag_and_has_every_figure_with_its_numbers():
+    class Page(HTMLParser):
+        def __init__(self, text):
+            super().__init__()
+            self.tags, self.attributes, self.text = [], [], ""
+            self.feed(text)
+
+        def handle_starttag(self, tag, attrs):
+            self.tags.append(tag)
+            self.attributes += attrs
+
+        def handle_data(self, data):
+            self.text += data
+
     name = " ".join(HOSTILE)
     report = compose(USUAL)
-    usual = render_page(report)
-    plain, hostile = Text(usual), Text(render_page(compose(name)))
+    plain, hostile = (Page(render_page(compose(text))) for text in (USUAL, name))
     assert hostile.tags == plain.tags
     assert {key for key, _ in hostile.attributes} == {key for key, _ in plain.attributes}
     assert " ".join(name.split()).replace("\x1b", "�") in " ".join(hostile.text.split())
@@ -110,25 +109,24 @@ def test_a_page_takes_no_name_for_a_tag_and_has_every_figure_with_its_numbers():
     assert "<dc:date>" not in first.svg
 
 
-def drop_fences(report: model.Report) -> list[str]:
-    outside, fence = [], ""
-    for line in formats.render_markdown(report).splitlines():
-        if fence:
-            fence = "" if line == fence else fence
-        elif match := re.match(r"(`{3,})text$", line):
-            fence = match[1]
-        else:
-            outside.append(line)
-    return outside
-
-
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
 def test_names_are_text_in_markdown_and_in_tables(name):
+    def drop_fences(report):
+        outside, fence = [], ""
+        for line in formats.render_markdown(report).splitlines():
+            if fence:
+                fence = "" if line == fence else fence
+            elif match := re.match(r"(`{3,})text$", line):
+                fence = match[1]
+            else:
+                outside.append(line)
+        return outside
+
     report = compose(name)
     usual, lines = drop_fences(compose(USUAL)), drop_fences(report)
     # Scripts are longer where names have several lines; what is a heading or a table stays one.
     for begin in ("# ", "## ", "### ", "| ", "!["):
-        counts = [sum(line.startswith(begin) for line in some) for some in (usual, lines)]
+        counts = [sum(line.startswith(begin) for line in text) for text in (usual, lines)]
         assert counts[0] == counts[1], begin
     cells = {line.replace("\\|", "").count("|") for line in lines if line.startswith("| ")}
     assert cells == {line.count("|") for line in usual if line.startswith("| ")}
@@ -166,7 +164,7 @@ def test_latex_compiles(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_long_table_is_folded_and_its_file_has_all_rows():
+def test_a_long_table_is_folded_and_both_languages_say_the_same():
     tables = tabulate([make_point("1n1g", [10.0] * 200)])
     report = compose_report(model.ReportInput("", MADE, ResultSet(tables)), model.Words("en"))
     page, markdown = render_page(report), formats.render_markdown(report)
@@ -174,9 +172,6 @@ def test_a_long_table_is_folded_and_its_file_has_all_rows():
     assert "fp32_200.log" in page
     assert "fp32_200.log" not in markdown
     assert " (200)](tables/runs-1.csv)" in markdown
-
-
-def test_both_languages_say_the_same_and_nothing_of_gpus_on_the_cpu():
     reports = [compose(USUAL, language) for language in model.LANGUAGES]
     english, chinese = ([section.key for section in report.sections] for report in reports)
     assert english == chinese
@@ -186,6 +181,7 @@ def test_both_languages_say_the_same_and_nothing_of_gpus_on_the_cpu():
             for grid in grids
         )
         assert numbers == others
+    # Of ranks on the CPU, neither says anything of GPUs.
     inputs = make_report_input(USUAL)
     tables = tuple(
         replace(table, group=replace(table.group, device="cpu")) for table in inputs.tables
@@ -199,3 +195,99 @@ def test_both_languages_say_the_same_and_nothing_of_gpus_on_the_cpu():
         text = formats.render_markdown(report)
         assert "GPU" not in text.replace("nvidia", "")
         assert "CPU" in text
+
+
+PROGRAMS = map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
+CHROMIUM = next(filter(None, PROGRAMS), "")
+MODULE = REPOSITORY / ".setup/axe/node_modules/axe-core/axe.min.js"
+AXE = Path(os.environ.get("HPCBERT_AXE", MODULE))
+browser = pytest.mark.skipif(not CHROMIUM, reason="needs extras: Chromium: make browser")
+
+
+def open_page(file, *words):
+    """Open a page in Chromium, which reaches no network and has a profile of its own."""
+    # No sandbox for root; no address is found; what the console says goes to stderr.
+    return subprocess.run(
+        [
+            *(CHROMIUM, "--headless=new", "--disable-gpu", "--no-first-run", "--no-sandbox"),
+            *("--host-resolver-rules=MAP * ~NOTFOUND", "--enable-logging=stderr"),
+            *(f"--user-data-dir={file.parent / 'profile'}", *words, f"file://{file}"),
+        ],
+        capture_output=True, text=True, timeout=CEILING, check=True, errors="replace",
+    )  # fmt: skip
+
+
+def measure_page(file, expression, *words):
+    """Return what a script says of a page, in a copy that allows scripts."""
+    policy = r'<meta http-equiv="Content-Security-Policy"[^>]*>'
+    text = re.sub(policy, "", file.read_text("utf-8"))
+    libraries = [AXE.read_text("utf-8")] if "axe." in expression else []
+    write = "document.body.setAttribute('data-answer', JSON.stringify(answer))"
+    script = f"Promise.resolve({expression}).then(answer => {write})"
+    scripts = "".join(f"<script>{source}</script>" for source in [*libraries, script])
+    copy = file.with_name("measured.html")
+    copy.write_text(text.replace("</body>", f"{scripts}</body>"), encoding="utf-8")
+    result = open_page(copy, "--dump-dom", "--virtual-time-budget=30000", *words)
+    match = re.search(r'data-answer="([^"]*)"', result.stdout)
+    assert match, result.stderr[-2000:]
+    return json.loads(unescape(match[1]))
+
+
+def write_page(folder, name, language="en"):
+    file = folder / "index.html"
+    file.write_text(render_page(compose(name, language)), encoding="utf-8")
+    return file
+
+
+@browser
+@pytest.mark.slow
+def test_nothing_overflows_or_is_loaded_and_the_console_is_silent(tmp_path):
+    file = write_page(tmp_path, " ".join(HOSTILE))
+    result = open_page(file, "--dump-dom")
+    assert "</html>" in result.stdout
+    assert [line for line in result.stderr.splitlines() if ":CONSOLE" in line] == []
+    names = "performance.getEntriesByType('resource').map(entry => entry.name)"
+    assert measure_page(file, names) == []
+    # In frames: a window of Chromium is no narrower than 500 pixels.
+    frames = "".join(
+        f'<iframe style="width:{width}px;height:900px;border:0" '
+        f'srcdoc="{escape(file.read_text("utf-8"))}"></iframe>'
+        for width in (400, 1400)
+    )
+    outer = tmp_path / "outer.html"
+    outer.write_text(f"<!DOCTYPE html><body>{frames}</body>", encoding="utf-8")
+    widths = "[f.contentWindow.innerWidth, f.contentDocument.documentElement.scrollWidth]"
+    loaded = "new Promise(done => addEventListener('load', done))"
+    expression = f"{loaded}.then(() => [...document.querySelectorAll('iframe')].map(f => {widths}))"
+    sizes = measure_page(outer, expression, "--window-size=1600,2000")
+    assert [inner for inner, _ in sizes] == [400, 1400]
+    assert all(scroll <= inner for inner, scroll in sizes)
+
+
+@browser
+@pytest.mark.slow
+@pytest.mark.skipif(not AXE.is_file(), reason="needs extras: axe-core: make browser")
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("language", model.LANGUAGES)
+def test_axe_names_no_violation(language, theme, tmp_path):
+    expression = (
+        "axe.run().then(report => report.violations.map("
+        "rule => [rule.id, rule.nodes.map(node => node.html.slice(0, 200))]))"
+    )
+    dark = ["--blink-settings=preferredColorScheme=0"] if theme == "dark" else []
+    assert measure_page(write_page(tmp_path, USUAL, language), expression, *dark) == []
+
+
+@browser
+@pytest.mark.slow
+@pytest.mark.needs("pdftotext")
+def test_the_page_prints_whole(tmp_path):
+    printed = tmp_path / "page.pdf"
+    words = (f"--print-to-pdf={printed}", "--no-pdf-header-footer")
+    open_page(write_page(tmp_path, USUAL), *words)
+    text = subprocess.run(
+        ["pdftotext", "-layout", printed, "-"], capture_output=True, text=True, check=True
+    ).stdout
+    for key in ("environment", "results", "figures", "left-out", "digests"):
+        assert model.Words("en")(f"section.{key}") in text
+    assert "samples/s" in text

@@ -5,7 +5,7 @@ import re
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from hpcbert.model import UNFINISHED, Measured, Shape
+from hpcbert.model import UNFINISHED
 from hpcbert.results.document import ResultSet, Source
 from hpcbert.results.formats import PUBLISHED_COLUMNS
 from hpcbert.results.reduce import tabulate
@@ -57,41 +57,35 @@ def test_no_word_stands_in_the_template_and_no_sentence_in_the_code():
     assert [text for text in sentences if not re.fullmatch(facts, text)] == []
 
 
-def measure(framework: str, gpus: int, code: str = "", **changes: str) -> Measured:
-    """Return a point of one run, 10 samples/s for each GPU, or invalid for a reason."""
-    run = test_reduce.make_run(1, None if code else 10.0 * gpus, code)
-    values = {"framework": framework, "precision": "bf16", **changes}
-    group = replace(test_reduce.GROUP, **values)  # type: ignore[arg-type]
-    facts = (("GPU", ("NVIDIA H100 80GB HBM3",)),)
-    return Measured(group, Shape(1, gpus), 1, (run,), facts=facts)
+def test_a_report_says_what_where_and_when_which_point_is_best_and_what_is_wrong():
+    def measure(framework, gpus, code="", **changes):
+        """Return a point of one run, 10 samples/s for each GPU, or invalid for a reason."""
+        run = test_reduce.make_run(1, None if code else 10.0 * gpus, code)
+        group = replace(test_reduce.GROUP, framework=framework, precision="bf16", **changes)
+        facts = (("GPU", ("NVIDIA H100 80GB HBM3",)),)
+        return test_reduce.make_point(
+            f"1n{gpus}g", [], asked=1, runs=(run,), group=group, facts=facts
+        )
 
+    def summarize(*points, created=()):
+        """Return title and paragraph of a report on points of campaigns created at these times."""
+        sources = tuple(Source("campaign", time, created=time) for time in created)
+        results = ResultSet(tabulate(points), sources=sources)
+        inputs, words = ReportInput("", test_reduce.MADE, results), Words("en")
+        return sections.make_title(inputs, words), sections.summarize(inputs, words)
 
-def summarize(*points: Measured, created: tuple[str, ...] = ()) -> tuple[str, str]:
-    """Return title and paragraph of a report on points of campaigns created at these times."""
-    sources = tuple(Source("campaign", time, created=time) for time in created)
-    results = ResultSet(tabulate(points), sources=sources)
-    inputs, words = ReportInput("", test_reduce.MADE, results), Words("en")
-    return sections.make_title(inputs, words), sections.summarize(inputs, words)
-
-
-def test_titles_say_what_where_and_when():
     early, late = "2026-11-20T10:00:00Z", "2026-11-21T10:00:00Z"
     dates = {(): "", (early,): ", 2026-11-20", (late, early): ", 2026-11-20 to 2026-11-21"}
     for created, date in dates.items():
         title, _ = summarize(measure("a", 1), measure("b", 8), created=created)
         assert title == f"bert-base bf16 with a, b on 1 to 8 GPUs (NVIDIA H100 80GB HBM3){date}"
-
-
-def test_the_best_point_is_named_with_its_variant_and_models_are_not_compared():
     ring = measure("a", 8, variant="NCCL_ALGO=Ring")
     _, text = summarize(ring, measure("a", 4, variant="NCCL_ALGO=Tree"))
     assert "by a bert-base bf16 bs32 NCCL_ALGO=Ring on 8" in text
+    # Models are not compared.
     _, text = summarize(measure("a", 8), measure("b", 4, model="bert-large"))
     assert "80.00 samples/s, by a bert-base" in text
     assert "40.00 samples/s, by b bert-large" in text
-
-
-def test_what_is_wrong_is_said():
     for reason, sentence in (
         (UNFINISHED, "have not ended yet: 1."),
         ("device-oom", "Invalid runs by reason: device-oom (1)."),
