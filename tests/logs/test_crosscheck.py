@@ -2,7 +2,6 @@
 again in the window has no number."""
 
 import re
-from collections.abc import Callable
 from functools import partial
 from random import Random
 
@@ -12,11 +11,10 @@ from hypothesis import strategies as st
 
 from hpcbert.logs.crosscheck import WindowRecord, find_unevenness
 from hpcbert.logs.grammar import find_number_groups
-from hpcbert.logs.scan import Reading
 from hpcbert.logs.setting import Setting
 from tests.kit import recipes
 from tests.kit.cases import cases, read_constant
-from tests.kit.logs import Reader, codes, grammar_file, step, steps
+from tests.kit.logs import codes, grammar_file, step, steps
 
 ONE = Setting(nodes=1, gpus_per_node=1, gpus=1, batch_size_per_device=32, accumulation=1)
 BATCH = ONE._replace(batch_size_per_device=512)
@@ -29,6 +27,7 @@ TOML = (
 RULES = ("clock", "rate", "footer")
 CLOSING = "result: 32.0\n"
 LOG = steps(120, rate=32.0) + CLOSING
+FORMS = ("steps", "tf2", "megatron", "paddle")
 line = partial(step, rate=32.0)
 
 
@@ -53,16 +52,13 @@ def test_ways_that_agree_give_the_number_and_wrong_settings_contradict_it(read, 
     assert read(shorter, log, rule, short).flags == ()
 
 
-def test_a_checkpoint_may_take_its_time(read):
+def test_a_checkpoint_takes_its_time_and_accumulation_that_nobody_states_is_not_one(read):
     lines = [line(n, at=n + 60 * (n > 70), rate=32.0 if n != 71 else 0.52) for n in range(1, 121)]
     reading = read(TOML, "".join(lines), "clock", ONE)
     assert codes(reading) == ["window"]
     assert "iteration 71 is at 0.52" in str(reading.reasons[0])
     lines.insert(70, "saving a checkpoint\n")
     assert read(TOML, "".join(lines), "clock", ONE).throughput == pytest.approx(3200 / 160)
-
-
-def test_accumulation_that_nobody_states_is_not_one(read):
     unknown = ONE._replace(accumulation=None)
     assert read(TOML, LOG, "clock", unknown).throughput == pytest.approx(32)
     log = LOG.replace("32.0", "6400.0")
@@ -95,22 +91,15 @@ def test_a_number_of_few_seconds_on_gpus_says_so(read, device, seconds, flags):
     assert read(toml, log, "clock", ONE).flags == flags
 
 
-@settings(
-    max_examples=60, deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)  # fmt: skip
-@given(
-    places=st.lists(st.integers(1, 120), max_size=3),
-    factor=st.sampled_from([0.001, 0.01, 0.5, 1, 2, 100, 1e4]),
-    jump=st.integers(-4000, 4000),
-    width=st.sampled_from([1, 2, 4]),
-    lost=st.sets(st.integers(21, 119)),
-    rule=st.sampled_from(RULES),
-)
-def test_whatever_goes_wrong_a_number_is_right_to_the_tolerance(
-    read, *, places, factor, jump, width, lost,
-    rule,
-):  # fmt: skip
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_whatever_goes_wrong_a_number_is_right_to_the_tolerance(read, data):
+    places = data.draw(st.lists(st.integers(1, 120), max_size=3), "places")
+    factor = data.draw(st.sampled_from([0.001, 0.01, 0.5, 1, 2, 100, 1e4]), "factor")
+    jump = data.draw(st.integers(-4000, 4000), "jump")
+    width = data.draw(st.sampled_from([1, 2, 4]), "width")
+    lost = data.draw(st.sets(st.integers(21, 119)), "lost")
+    rule = data.draw(st.sampled_from(RULES), "rule")
     if width > 1:
         places, jump = [], 0  # Two faults may make up for each other.
     after = places[0] if places else 121
@@ -133,7 +122,6 @@ def test_a_number_is_taken_with_all_that_it_runs_into(text, expected):
     pattern = r"rate -?(?P<rate>[\d.]+)"
     (number,) = find_number_groups(pattern, ("rate",))
     match = re.search(pattern.encode(), text.encode())
-    assert match is not None
     assert number.read(match) == expected.encode()
 
 
@@ -156,7 +144,7 @@ FORCED = read_constant(__file__, "FORCED")
 TOKENS = ONE._replace(batch_size_per_device=4, skip=512 * 20, iters=512 * 120)
 
 
-def render_trainer(closing: str, tokens: int = 512) -> str:
+def render_trainer(closing, tokens=512):
     lines = [
         f"{{'loss': 9.5, 'epoch': 0.1, 'num_input_tokens_seen': {tokens * n}, "
         f"'train_runtime': {n * 4 / 42:.6f}}}\n"
@@ -165,23 +153,20 @@ def render_trainer(closing: str, tokens: int = 512) -> str:
     return "".join([*lines, closing, "\n"])
 
 
-@pytest.mark.parametrize("closing", read_constant(__file__, "CLOSINGS"))
-def test_a_closing_rate_contradicts_a_forced_grammar_and_not_the_right_number(read, closing):
-    reading = read(FORCED, render_trainer(closing), "", TOKENS)
-    assert codes(reading) == ["contradiction"]
-    assert "gives 21504 samples/s" in str(reading.reasons[0])
-    assert " 42 for the same log" in str(reading.reasons[0])
+def test_a_closing_rate_contradicts_a_forced_grammar_and_not_the_right_number(read):
     toml = FORCED.replace("every = 512", "every = 1")
-    right = read(toml, render_trainer(closing, 1), "", ONE._replace(batch_size_per_device=4))
-    assert right.throughput == pytest.approx(42, rel=1e-4)
-
-
-@pytest.mark.parametrize("name", ["oneflow", "megatron"])
-@pytest.mark.parametrize(("rate", "agrees"), [(512, True), (430, True), (256, False), (700, False)])
-def test_a_closing_rate_may_be_somewhat_lower_and_hardly_higher(read, name, rate, *, agrees):
-    closing = f"{{'train_samples_per_second': {rate}}}"
-    reading = read_program(read, name, 120, closing)
-    assert (codes(reading) == []) is agrees
+    for closing in read_constant(__file__, "CLOSINGS"):
+        reading = read(FORCED, render_trainer(closing), "", TOKENS)
+        assert codes(reading) == ["contradiction"], closing
+        assert "gives 21504 samples/s" in str(reading.reasons[0]), closing
+        assert " 42 for the same log" in str(reading.reasons[0]), closing
+        right = read(toml, render_trainer(closing, 1), "", ONE._replace(batch_size_per_device=4))
+        assert right.throughput == pytest.approx(42, rel=1e-4), closing
+    # It may be somewhat lower, and hardly higher.
+    for name in ("oneflow", "megatron"):
+        for rate, agrees in ((512, True), (430, True), (256, False), (700, False)):
+            reading = read_program(read, name, 120, f"{{'train_samples_per_second': {rate}}}")
+            assert (codes(reading) == []) is agrees, (name, rate)
 
 
 def test_a_recipe_decides_whether_its_closing_line_is_compared_and_other_rates_are_not(read):
@@ -197,22 +182,19 @@ def test_a_recipe_decides_whether_its_closing_line_is_compared_and_other_rates_a
         assert reading.throughput == pytest.approx(21504, rel=1e-4)
 
 
-Seconds = Callable[[int], float]
-LINES = read_constant(__file__, "LINES")
-
-
-def render_program(form: str, seconds: Seconds = lambda _: 1.0) -> list[str]:
+def render_program(form, seconds):
     """Return the lines of a program's 120 iterations; no rate contradicts their clock."""
     now, lines = 0.0, []
+    template = read_constant(__file__, "LINES")[form]
     for n in range(1, 121):
         now += seconds(n)
         values = {"n": n, "before": n - 1, "now": 1763717655.25 + now, "rate": 512 / seconds(n)}
         clock = f"{22 + int(now) // 3600:02}:{int(now) // 60 % 60:02}:{now % 60:09.6f}"
-        lines.append(LINES[form].format(**values, clock=clock, ms=1000 * seconds(n)))
+        lines.append(template.format(**values, clock=clock, ms=1000 * seconds(n)))
     return lines
 
 
-def read_uneven(read: Reader, form: str, seconds: Seconds) -> Reading:
+def read_uneven(read, form, seconds):
     toml = STEPS if form == "steps" else recipes.grammar(form)
     return read(toml, "\n".join([*render_program(form, seconds), ""]), "", BATCH)
 
@@ -220,7 +202,7 @@ def read_uneven(read: Reader, form: str, seconds: Seconds) -> Reading:
 @cases
 def test_a_mean_of_unlike_steps_is_flagged(read, first, last, seconds):
     """Some iterations take so many seconds, the others one."""
-    for form in ("steps", "tf2", "megatron", "paddle"):
+    for form in FORMS:
         result = read_uneven(read, form, lambda n: seconds if first <= n <= last else 1.0)
         assert (result.reasons, result.flags) == ((), ("uneven",)), form
         (note,) = result.notes
@@ -229,10 +211,10 @@ def test_a_mean_of_unlike_steps_is_flagged(read, first, last, seconds):
         assert "512" in note.detail or f"{512 / 4.2:,.2f}" in note.detail
 
 
-@pytest.mark.parametrize("form", ["steps", "tf2", "megatron", "paddle"])
+@pytest.mark.parametrize("form", FORMS)
 def test_steps_that_are_alike_or_take_turns_are_not_and_one_long_step_is_named(read, form):
-    for seconds in (1.0, 1.2):
-        result = read_uneven(read, form, lambda n, s=seconds: s if n % 2 else 1.0)  # type: ignore[misc]
+    for others in (lambda _: 1.0, lambda n: 1.2 if n % 2 else 1.0):
+        result = read_uneven(read, form, others)
         assert result.throughput
         assert (result.flags, result.notes) == ((), ())
     if form != "paddle":
@@ -254,9 +236,7 @@ def test_loops_of_which_one_evaluates_are_flagged_and_a_median_hides_nothing(rea
     log = "".join(step(n, rate=51.2 if n <= 30 else 512) for n in range(1, 121))
     result = read(toml, log, "rate", BATCH._replace(batch_size_per_device=None))
     assert (result.throughput, result.flags) == (512, ())
-
-
-def test_steps_that_scatter_a_little_are_not_uneven():
+    # Steps that scatter a little are not uneven.
     random = Random(7)
     for count in (2, 5, 12, 100) * 100:
         rates = [random.gauss(100, 1) for _ in range(count)]
@@ -268,9 +248,7 @@ HEADERS = read_constant(__file__, "HEADERS")
 JOB = "hpcbert: ranks start with batch_size_per_device=512 accumulation=1"
 
 
-def read_program(
-    read: Reader, name: str, after: int = 0, text: str = "", *, job: str = "", gap: int = 0
-) -> Reading:
+def read_program(read, name, after=0, text="", *, job="", gap=0):
     """Read a program's log with a text after one of its steps, and with a gap after step 60."""
     lines = render_program(name, lambda n: 1.0 + gap * (n == 61))
     lines.insert(after, text)

@@ -4,8 +4,6 @@ The lines are those that the programs print (test_grammar.toml names their sourc
 worked out by hand from the lines.
 """
 
-from typing import Any
-
 import pytest
 
 from hpcbert.errors import ConfigError, UsageError
@@ -62,25 +60,22 @@ def test_an_empty_window_is_said_and_a_mean_can_leave_out_the_lowest_and_the_hig
     assert "too few to trim 3" in str(too_much.reasons)
 
 
-SKIPPED = read_constant(__file__, "SKIPPED")
-
-
 @cases
 def test_skipped_steps_in_the_window_are_flagged(read, kind, at, *, expected):
     """Megatron prints of every interval how many of its steps were skipped."""
-    lines = []
+    lines, form = [], read_constant(__file__, "SKIPPED")[kind]
     for n in range(1, 141) if kind != "interval" else range(20, 141, 20):
         text = f"step {n} 100.0 samples/s"
         if kind == "interval":
             text += f" skipped: {at.get(str(n), 0)}"
         elif str(n) in at:
-            text = SKIPPED[kind]["line"].format(step=n, n=at[str(n)]) + "\n" + text
+            text = form["line"].format(step=n, n=at[str(n)]) + "\n" + text
         lines.append(text)
     match = r"step (?P<iteration>\d+) .*?(?P<rate>[\d.]+) samples/s"
     record = {"name": "step", "contains": "samples/s", "match": match}
-    values: dict[str, Any] = {"rules": [{"name": "rate", "kind": "rate", "record": "step"}]}
-    if "match" in SKIPPED[kind]:
-        values["skipped"] = [{key: SKIPPED[kind][key] for key in ("contains", "match")}]
+    values = {"rules": [{"name": "rate", "kind": "rate", "record": "step"}]}
+    if "match" in form:
+        values["skipped"] = [{key: form[key] for key in ("contains", "match")}]
     else:
         record["repeated"] = "count"
     grammar = grammars.parse({"records": [record], **values}, where="recipe.toml")
@@ -119,26 +114,25 @@ def test_a_log_gives_the_number_that_is_worked_out_by_hand(
                 assert reading.throughput == pytest.approx(number), reading
 
 
-@pytest.mark.parametrize("line", read_constant(__file__, "PADDLE"))
-def test_paddle_spells_its_rate_per_gpu_in_four_ways_and_in_colour(read, line):
-    log = "ips: 127.0.0.1\n" + "".join(line.format(n=n) + "\n" for n in range(10, 130, 10))
-    reading = read(grammar_file("paddle"), log, "", Setting(gpus=32))
-    assert reading.throughput == pytest.approx(146.84 * 32)
-
-
-def render_mxnet(*, ahead: bool = False, labelled: bool = False) -> list[str]:
-    """Return the lines of two ranks, of which one may run ahead of the other."""
-    latencies = ((900.0, 900.0), (400.0, 400.0), (300.0, 340.0), (320.0, 330.0))
-    places = [(step, rank) for step in range(4) for rank in range(2)]
-    return [
-        f"{f' {rank}: ' if labelled else ''}[step {step + 1}]\tmlm_loss=7.12345\tnsp_loss= 0.69\t"
-        f"throughput=12.{rank}K tks/s\tlr=0.0000123 time=0.33, "
-        f"latency={latencies[step][rank]} ms/batch\n"
-        for step, rank in (sorted(places, key=lambda place: place[1]) if ahead else places)
-    ]
+def test_paddle_spells_its_rate_per_gpu_in_four_ways_and_in_colour(read):
+    for line in read_constant(__file__, "PADDLE"):
+        log = "ips: 127.0.0.1\n" + "".join(line.format(n=n) + "\n" for n in range(10, 130, 10))
+        reading = read(grammar_file("paddle"), log, "", Setting(gpus=32))
+        assert reading.throughput == pytest.approx(146.84 * 32), line
 
 
 def test_mxnet_takes_the_median_over_the_ranks_of_each_step(read):
+    def render_mxnet(*, ahead=False, labelled=False):
+        """Return the lines of two ranks, of which one may run ahead of the other."""
+        latencies = ((900.0, 900.0), (400.0, 400.0), (300.0, 340.0), (320.0, 330.0))
+        places = [(step, rank) for step in range(4) for rank in range(2)]
+        return [
+            f"{f' {rank}: ' if labelled else ''}[step {step + 1}]\tmlm_loss=7.12345\t"
+            f"nsp_loss= 0.69\tthroughput=12.{rank}K tks/s\tlr=0.0000123 time=0.33, "
+            f"latency={latencies[step][rank]} ms/batch\n"
+            for step, rank in (sorted(places, key=lambda place: place[1]) if ahead else places)
+        ]
+
     mxnet = grammar_file("mxnet")
     two = Setting(nodes=1, gpus_per_node=2, gpus=2, batch_size_per_device=64)
     lines = render_mxnet()

@@ -1,15 +1,14 @@
 import os
-from pathlib import Path
 
 import pytest
 
 from hpcbert.errors import UsageError
-from hpcbert.logs.layout import LogFile, discover, natural_key
+from hpcbert.logs.layout import discover, natural_key
 from tests.kit.cases import cases
 from tests.kit.logs import write_file
 
 
-def find_log(path: Path, *names: str, pattern: str = "") -> LogFile:
+def find_log(path, *names, pattern=""):
     for name in names:
         write_file(path, name, "")
     (log,) = discover([path], pattern).logs
@@ -22,14 +21,6 @@ def test_dlperfs_layout_and_its_deviations(tmp_path, name, expected):
     log = find_log(tmp_path, name, *others)
     fields = (log.model, log.nodes, log.gpus_per_node, log.batch_size, log.precision)
     assert (*fields, log.repeat, log.attempt) == expected
-
-
-def test_order_is_natural(tmp_path):
-    places = [(n, r) for n in (1, 2, 10) for r in (1, 2, 10)]
-    for n, r in places:
-        write_file(tmp_path, f"{n}n8g/bert_b32_fp32_{r}.log", "")
-    assert [(log.nodes, log.repeat) for log in discover([tmp_path]).logs] == places
-    assert natural_key("2n8g") < natural_key("10n8g") < natural_key("10n8g/x")
 
 
 def test_a_pattern_names_its_fields_overrides_folders_and_has_characters_of_its_own(tmp_path):
@@ -51,7 +42,7 @@ def test_a_pattern_names_its_fields_overrides_folders_and_has_characters_of_its_
     assert (log.nodes, log.gpus_per_node, log.repeat) == (4, 8, None)
 
 
-def test_wrong_patterns_and_what_holds_no_log_are_refused(tmp_path):
+def test_order_is_natural_and_wrong_patterns_and_what_holds_no_log_are_refused(tmp_path):
     with pytest.raises(UsageError, match="No log has a name in DLPerf"):
         discover([tmp_path])
     with pytest.raises(UsageError, match="no such file"):
@@ -63,6 +54,11 @@ def test_wrong_patterns_and_what_holds_no_log_are_refused(tmp_path):
     for place in (tmp_path, path):
         with pytest.raises(UsageError, match="No log matches"):
             discover([place], "job{repeat}.log")
+    places = [(n, r) for n in (1, 2, 10) for r in (1, 2, 10)]
+    for n, r in places:
+        write_file(tmp_path, f"{n}n8g/bert_b32_fp32_{r}.log", "")
+    assert [(log.nodes, log.repeat) for log in discover([tmp_path]).logs] == places
+    assert natural_key("2n8g") < natural_key("10n8g") < natural_key("10n8g/x")
 
 
 def test_campaigns_are_not_walked_into_and_links_neither_hang_nor_double(tmp_path):

@@ -3,7 +3,6 @@
 import bz2
 import gzip
 import lzma
-from pathlib import Path
 
 import pytest
 
@@ -12,19 +11,17 @@ from hpcbert.logs.lines import NotALogError, read_ends, read_pieces
 from tests.kit import recipes
 
 TEXT = "".join(f"step {n} of 9 | loss 2.5 | 100 samples/s ünd so\n" for n in range(4000)).encode()
-PACKERS = {"gzip": gzip.compress, "xz": lzma.compress, "bzip2": bz2.compress}
 
 
-def read_content(path: Path, data: bytes) -> bytes:
+def read_content(path, data):
     """Write a file whose name says nothing of what is in it, and read it."""
     path.write_bytes(data)
     return b"".join(read_pieces(path))
 
 
-@pytest.mark.parametrize("pack", PACKERS.values(), ids=PACKERS)
-def test_a_compressed_log_is_read_to_the_last_of_its_streams_or_refused(
-    tmp_path, pack, monkeypatch
-):
+@pytest.mark.parametrize("packer", [gzip, lzma, bz2], ids=lambda packer: packer.__name__)
+def test_a_compressed_log_is_read_to_its_last_stream_or_refused(tmp_path, packer, monkeypatch):
+    pack = packer.compress
     log = tmp_path / "run.log"
     compressed = pack(TEXT)
     assert read_content(log, compressed) == TEXT
@@ -42,7 +39,7 @@ def test_a_compressed_log_is_read_to_the_last_of_its_streams_or_refused(
         read_content(log, pack(bytes(1 << 22)))
 
 
-def test_a_byte_order_mark_says_the_encoding_and_other_beginnings_are_text(tmp_path):
+def test_a_byte_order_mark_says_the_encoding_and_numbers_are_those_of_the_text(tmp_path):
     log = tmp_path / "run.log"
     for name in ("utf-16-le", "utf-16-be", "utf-8"):
         data = f"\ufeff{TEXT.decode()}".encode(name)
@@ -56,10 +53,8 @@ def test_a_byte_order_mark_says_the_encoding_and_other_beginnings_are_text(tmp_p
     data = lzma.compress(b"step\n", filters=filters, check=lzma.CHECK_NONE)
     with pytest.raises(NotALogError, match="can't be unpacked as xz"):
         read_content(log, data)
-
-
-def test_a_compressed_log_gives_the_number_of_the_log(tmp_path):
-    log, grammar = tmp_path / "run.log", recipes.grammar("ngc-tf1")
+    # What it holds gives the number of the log.
+    grammar = recipes.grammar("ngc-tf1")
     sample = recipes.sample("ngc-tf1")
     packed = gzip.compress(sample)
     plain, *others, cut = (

@@ -5,8 +5,6 @@ import re
 import sys
 import time
 import tracemalloc
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -49,18 +47,6 @@ def test_a_log_that_may_not_be_read_is_said(tmp_path):
     assert "Permission denied" in str(reading.reasons)
 
 
-def render(places: str) -> str:
-    """Return a log of steps, from the words of test_scan.toml."""
-    rendered = []
-    for word in places.split():
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?(?:@(\d+)|\+(-?\d+))?", word)
-        assert match
-        first, last, at, later = (None if text is None else int(text) for text in match.groups())
-        numbers = range(first or 0, (last or first or 0) + 1)
-        rendered += [step(n, at=n + (later or 0) if at is None else at) for n in numbers]
-    return "".join(rendered)
-
-
 @cases
 def test_a_log_gives_its_number_or_a_reason(
     read, places, numbers, *, repeated,
@@ -72,10 +58,14 @@ def test_a_log_gives_its_number_or_a_reason(
     if window:
         bounds = f'after = {{ {window} = "skip" }}\nuntil = {{ {window} = "iters" }}'
         toml = toml.replace('kind = "clock"', f'kind = "clock"\n{bounds}')
-    settings: dict[str, Any] = changes or {}
+    log = head or ""
+    for word in places.split():
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?(?:@(\d+)|\+(-?\d+))?", word)
+        first, last, at, later = (text and int(text) for text in match.groups())
+        for n in range(first, (last or first) + 1):
+            log += step(n, at=n + (later or 0) if at is None else at)
     for rule, expected in numbers.items():
-        log = (head or "") + render(places) + (tail or "")
-        reading = read(toml, log, rule, ONE._replace(**settings))
+        reading = read(toml, log + (tail or ""), rule, ONE._replace(**(changes or {})))
         if isinstance(expected, str):
             assert reading.throughput is None
             assert expected in str(reading.reasons[0])
@@ -83,14 +73,11 @@ def test_a_log_gives_its_number_or_a_reason(
             assert reading.throughput == pytest.approx(expected)
 
 
-def test_a_number_that_is_cut_off_is_none(read):
+def test_a_number_that_is_cut_off_or_none_spoils_the_run(read):
     log = steps()
     for cut in range(1, len(step(120)) + 1):
         assert read(STEPS, log[:-cut], "clock", ONE).throughput in (None, 32), log[-80:-cut]
     assert read(STEPS, "batch: 3", "clock", Setting()).setting.batch_size_per_device is None
-
-
-def test_a_rate_or_a_loss_that_is_none_spoils_the_run(read):
     for rate in ("0", "-5", "0.0", "1e999", "nan", "inf", "1_0", "fast", "--"):
         log = "".join(step(n, rate=rate if n == 70 else "64.5") for n in range(1, 121))
         reading = read(STEPS, log, "rate", ONE)
@@ -102,39 +89,33 @@ def test_a_rate_or_a_loss_that_is_none_spoils_the_run(read):
             assert str(reason) == f"loss: the loss is {loss} at iteration {where}"
 
 
-@pytest.mark.parametrize("chunk", [90, lines.CHUNK])
-def test_the_loss_of_the_last_iteration_may_come_after_it(read, monkeypatch, chunk):
+def test_the_loss_of_the_last_iteration_may_come_after_it(read, monkeypatch):
     apart = STEPS.replace(" loss: (?P<loss>\\S+)", " loss: \\S+")
     apart = apart.replace("[[log.rules]]", read_constant(__file__, "LOSS_RECORD"), 1)
-    monkeypatch.setattr("hpcbert.logs.lines.CHUNK", chunk)
     log = "".join(step(n) + "train loss 9.5\n" for n in range(1, 120)) + step(120)
-    assert codes(read(apart, log + "train loss nan\n", "clock", ONE)) == ["loss"]
     later = log + "train loss 9.5\n" + step(121) + "train loss nan\n"
-    assert read(apart, later, "clock", ONE).throughput == 32
-
-
-TIMES = STEPS.replace("time: (?P<time>[\\d.]+)", "time: (?P<time>.+)$")
+    for chunk in (lines.CHUNK, 90):
+        monkeypatch.setattr("hpcbert.logs.lines.CHUNK", chunk)
+        assert codes(read(apart, log + "train loss nan\n", "clock", ONE)) == ["loss"]
+        assert read(apart, later, "clock", ONE).throughput == 32
 
 
 @cases
-def test_time_stamps_of_every_form_go_on_over_midnight(read, form, before, after):
+def test_time_stamps_go_on_over_midnight_and_others_are_refused(read, form, before, after):
+    toml = STEPS.replace("time: (?P<time>[\\d.]+)", "time: (?P<time>.+)$")
+    toml = toml.replace('"epoch"', f'"{form}"')
     log = "".join(
         f"iteration: {n + 1}/120 loss: 9.5 samples/s: 1 time: "
         f"{(before if n < 60 else after).format(n=n % 60, seconds=1683423505 + n)}\n"
         for n in range(120)
     )
-    reading = read(TIMES.replace('"epoch"', f'"{form}"'), log, "clock", ONE)
-    assert reading.throughput == pytest.approx(32)
-
-
-@pytest.mark.parametrize("form", ["epoch", "date-time", "month-day", "time-of-day", "ctime"])
-def test_time_stamps_of_another_form_are_refused(read, form):
+    assert read(toml, log, "clock", ONE).throughput == pytest.approx(32)
     for stamp in ("", "now", "25:99", "9999-99-99 00:00:00", "Foo Bar 1", "1e5"):
         log = steps(119) + f"iteration: 120/120 loss: 9.5 samples/s: 1 time: {stamp}\n"
-        assert read(TIMES.replace('"epoch"', f'"{form}"'), log, "clock", ONE).throughput is None
+        assert read(toml, log, "clock", ONE).throughput is None, stamp
 
 
-def test_a_log_states_what_nobody_else_does_and_its_batch_sizes_multiply(read):
+def test_batch_sizes_of_a_log_multiply_and_closing_lines_must_agree(read):
     setting = Setting(nodes=1, gpus_per_node=1, gpus=1)
     assert read(STEPS, steps(), "clock", setting).missing == "batch_size_per_device"
     assert read(STEPS, "batch: 32\n" + steps(), "clock", setting).throughput == 32
@@ -144,9 +125,7 @@ def test_a_log_states_what_nobody_else_does_and_its_batch_sizes_multiply(read):
     assert codes(read(toml, "batch: 500\n" + steps(), "clock", eight)) == ["config"]
     derived = read(toml, "batch: 512\n" + steps(), "clock", eight._replace(accumulation=None))
     assert derived.setting.accumulation == 2
-
-
-def test_closing_lines_must_agree_unless_the_recipe_chooses(read):
+    # Closing lines must agree unless the recipe chooses.
     log = steps() + "result: 5.5\nresult: 5.50\n"
     assert read(STEPS, log, "footer", ONE).throughput == 5.5
     log += "result: 7.5\n"
@@ -156,24 +135,22 @@ def test_closing_lines_must_agree_unless_the_recipe_chooses(read):
         assert read(toml, log, "footer", ONE).throughput == expected
 
 
-@pytest.mark.parametrize("dressing", read_constant(__file__, "DRESSINGS"))
-def test_labels_bars_and_colours_are_undone(read, dressing):
-    anchored = STEPS.replace("'iteration: ", "'^iteration: ")
-    dressed = "".join(dressing.format(step(n).rstrip()) + "\n" for n in range(1, 121))
-    for log in (dressed, dressed.replace("\n", "\r\n"), dressed.replace("\n", "\r")):
-        assert read(anchored, log, "clock", ONE).throughput == 32
-
-
-@pytest.mark.parametrize("length", [960, 1000, 1010, 1024, 2040])
-def test_lines_that_srun_cut_are_put_together(read, length, monkeypatch):
+def test_labels_bars_colours_and_the_cuts_of_srun_are_undone(read, monkeypatch):
     """srun -l cuts after 1,024 bytes; lines of other ranks come in between."""
-    log = ""
-    for line in ("x" * length + step(n).rstrip("\n") for n in range(1, 121)):
-        for start in range(0, len(line), 1024):
-            log += f"0: {line[start : start + 1024]}\n1: noise\n2: noise\n"
-    assert read(STEPS, log, "clock", ONE).throughput == 32
-    monkeypatch.setattr("hpcbert.logs.lines.CHUNK", 3000)
-    assert read(STEPS, log, "clock", ONE).throughput == 32
+    anchored = STEPS.replace("'iteration: ", "'^iteration: ")
+    for dressing in read_constant(__file__, "DRESSINGS"):
+        dressed = "".join(dressing.format(step(n).rstrip()) + "\n" for n in range(1, 121))
+        for log in (dressed, dressed.replace("\n", "\r\n"), dressed.replace("\n", "\r")):
+            assert read(anchored, log, "clock", ONE).throughput == 32, dressing
+    for length in (960, 1000, 1010, 1024, 2040):
+        log = ""
+        for line in ("x" * length + step(n).rstrip("\n") for n in range(1, 121)):
+            for start in range(0, len(line), 1024):
+                log += f"0: {line[start : start + 1024]}\n1: noise\n2: noise\n"
+        for chunk in (lines.CHUNK, 3000):
+            with monkeypatch.context() as patch:
+                patch.setattr("hpcbert.logs.lines.CHUNK", chunk)
+                assert read(STEPS, log, "clock", ONE).throughput == 32, (length, chunk)
 
 
 def test_glued_records_other_bytes_and_pieces_of_any_size_give_the_same_number(read, monkeypatch):
@@ -193,14 +170,8 @@ def test_reading_stops_where_the_rule_and_the_gate_have_all_they_need(tmp_path, 
     path = tmp_path / "run.log"
     path.write_text(steps())
     os.truncate(path, 2 << 30)
-    sizes: list[int] = []
-    real = os.read
-
-    def read_counted(file: int, size: int) -> bytes:
-        sizes.append(size)
-        return real(file, size)
-
-    monkeypatch.setattr(os, "read", read_counted)
+    sizes, real = [], os.read
+    monkeypatch.setattr(os, "read", lambda file, size: sizes.append(size) or real(file, size))
     grammar = parse(STEPS)
     assert scan.read(path, grammar, grammar.rule(), ONE).throughput == 32
     assert sum(sizes) <= 3 * lines.CHUNK
@@ -237,7 +208,7 @@ def test_progress_reads_the_end_of_a_log_that_grows(tmp_path):
     assert scan.read_progress(path, parse(clock)) == Progress(57, 64.0, 9.5)
 
 
-def read_number(path: Path, setting: Setting) -> Reading:
+def read_number(path, setting):
     return Reading(float(path.read_text()) * setting.need("gpus"), setting=setting)
 
 
@@ -289,9 +260,8 @@ def test_a_record_of_several_lines_ends_with_its_file_or_the_next_one(read):
 
 @cases
 def test_a_record_that_counts_samples_or_tokens_by_a_clock_from_the_start(
-    read, *, counts, unit, form, size,
-    begin, setting, expected,
-):  # fmt: skip
+    read, *, counts, unit, form, size, begin, setting, expected
+):
     """8 samples of 128 tokens in half a second; a record every 20 of 120 steps."""
     toml = read_constant(__file__, "TOKENS").replace('"tokens"\n', f'"{counts or "tokens"}"\n')
     toml = toml.replace('"elapsed"\n', '"elapsed-hours"\n', 1) if unit else toml

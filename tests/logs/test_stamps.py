@@ -1,20 +1,11 @@
 """The moments that a log tells of itself, in every form that a recipe's program prints."""
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcbert.logs.stamps import (
-    QUARTERS,
-    TOLERANCE,
-    Stamp,
-    TimeSpan,
-    explain_mismatch,
-    nearest_moment,
-    read_stamps,
-)
+from hpcbert.logs import stamps as stamping
+from hpcbert.logs.stamps import QUARTERS, Stamp, TimeSpan, explain_mismatch, nearest_moment
 from tests.kit.cases import cases
 from tests.kit.logs import write_file
 from tests.kit.paths import REPOSITORY, TEMPLATES
@@ -25,13 +16,14 @@ HOUR, DAY = 3600.0, 86400.0
 T = 1598182635.0
 
 
-def read_lines(folder: Path, *lines: str) -> tuple[Stamp, ...]:
-    return read_stamps(write_file(folder, "x.log", "\n".join([*lines, ""])), grammar("mxnet"))
+def read_lines(folder, *lines):
+    path = write_file(folder, "x.log", "\n".join([*lines, ""]))
+    return stamping.read_stamps(path, grammar("mxnet"))
 
 
 @pytest.mark.parametrize("recipe", NAMES)
 def test_every_recipe_s_log_fits_its_own_run_and_no_other(recipe):
-    stamps = read_stamps(TEMPLATES / recipe / "sample.log", grammar(recipe))
+    stamps = stamping.read_stamps(TEMPLATES / recipe / "sample.log", grammar(recipe))
     without = {"composer", "hf-trainer", "mxnet", "nccl-tests", "paddle18"}
     assert bool(stamps) is (recipe not in without)
     dated = [stamp for stamp in stamps if stamp.form not in {"month-day", "time-of-day"}]
@@ -62,17 +54,14 @@ def test_other_dates_are_not_the_log_s(tmp_path, line):
     assert not explain_mismatch(stamps, TimeSpan(T - 10, T + 10))
 
 
-def test_a_stamp_without_a_zone_is_read_in_the_node_s_or_in_utc():
+def test_a_stamp_without_a_zone_is_read_in_the_node_s_or_in_utc_and_summer_time_is_no_duration():
     east = Stamp(b"2020-08-23 13:37:15", "date-time", of_record=True)
     utc = Stamp(b"2020-08-23 11:37:15", "date-time", of_record=True)
     # Its own, one that changed before it, UTC, and a container's, which may be any.
-    cases = {(7200, 7200): True, (3600, 7200): True, (0, 0): False, QUARTERS: True}
-    for zones, fits in cases.items():
+    fits_of_zones = {(7200, 7200): True, (3600, 7200): True, (0, 0): False, QUARTERS: True}
+    for zones, fits in fits_of_zones.items():
         assert (explain_mismatch((east,), TimeSpan(T - 5, T + 5, zones)) == "") is fits
         assert not explain_mismatch((utc,), TimeSpan(T - 5, T + 5, zones))
-
-
-def test_the_hour_of_summer_time_is_no_duration():
     for first, last, zones in (
         (b"2020-03-29 01:59:40", b"2020-03-29 03:00:20", (3600, 7200)),
         (b"2020-10-25 02:59:40", b"2020-10-25 02:00:20", (7200, 3600)),
@@ -90,12 +79,13 @@ def test_the_hour_of_summer_time_is_no_duration():
 
 def test_the_tolerance_is_what_the_page_says_and_a_missing_day_or_year_the_nearest():
     page = (REPOSITORY / "docs" / "explanation" / "numbers.md").read_text()
-    assert f"more than {TOLERANCE:g} seconds" in " ".join(page.split())
+    tolerance = stamping.TOLERANCE
+    assert f"more than {tolerance:g} seconds" in " ".join(page.split())
     stamp = (Stamp(b"%.1f" % T, "epoch", of_record=True),)
-    assert not explain_mismatch(stamp, TimeSpan(T + TOLERANCE, T + 60))
-    early = explain_mismatch(stamp, TimeSpan(T + TOLERANCE + 1, T + 60))
-    assert f"{TOLERANCE + 1:.0f} s before the measured step began" in early
-    late = explain_mismatch(stamp, TimeSpan(T - 60, T - TOLERANCE - 1))
+    assert not explain_mismatch(stamp, TimeSpan(T + tolerance, T + 60))
+    early = explain_mismatch(stamp, TimeSpan(T + tolerance + 1, T + 60))
+    assert f"{tolerance + 1:.0f} s before the measured step began" in early
+    late = explain_mismatch(stamp, TimeSpan(T - 60, T - tolerance - 1))
     assert "after the measured step ended" in late
     # Stamps without a day or a year take the nearest.
     new_year = nearest_moment("date-time", b"2021-01-01 00:00:00", 0)
@@ -110,4 +100,4 @@ def test_the_tolerance_is_what_the_page_says_and_a_missing_day_or_year_the_neare
 def test_any_bytes_are_answered(tmp_path_factory, raw, at):
     path = tmp_path_factory.getbasetemp() / "any.log"
     path.write_bytes(raw + b"\n2020-08-23 11:37:15 x\nI0230 11:37:15.1 x\n")
-    explain_mismatch(read_stamps(path, grammar("tf2")), TimeSpan(at, at + 60, (3600,)))
+    explain_mismatch(stamping.read_stamps(path, grammar("tf2")), TimeSpan(at, at + 60, (3600,)))
