@@ -1,8 +1,5 @@
 """Formats as Slurm 22.05.8 printed them, fields in the order that is asked for."""
 
-from collections.abc import Sequence
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,11 +16,10 @@ from tests.kit.cases import cases, read_constant
 from tests.kit.cli import run
 from tests.kit.slurm import sacct
 
-SACCT = read_constant(__file__, "SACCT")
-SQUEUE = read_constant(__file__, "SQUEUE")
+SACCT, SQUEUE = (read_constant(__file__, name) for name in ("SACCT", "SQUEUE"))
 
 
-def test_sacct_lines_become_rows_and_others_are_kept():
+def test_sacct_and_squeue_lines_become_rows_and_others_are_kept():
     junk = "sacct: error: hm\n1_1.batch|nobody|RUNNING\n|||||||||||\n1_x|" + "|" * 10 + "\n\n"
     listing = read_sacct(junk + SACCT)
     assert listing.garbage == tuple(line for line in junk.splitlines() if line)
@@ -43,9 +39,6 @@ def test_sacct_lines_become_rows_and_others_are_kept():
     line = "5|me|RUNNING|0:0|None|1|2|Unknown|3|4|n1|a|b|COMPLETED\n"
     (row,) = read_sacct(line).rows
     assert (row.state, row.name) == ("RUNNING", "a|b|COMPLETED")
-
-
-def test_squeue_lines_become_rows():
     listing = read_squeue(SQUEUE)
     assert listing.garbage == ()
     job_row, waits, row, lost, runs = listing.rows
@@ -66,15 +59,7 @@ def test_job_ids_are_read(text, expected, *, is_part):
         assert not is_part or read(f"{line}\n{lines}") == read(lines)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("0:05", 5), ("1:02:03", 3723), ("2-00:00:01", 172801), ("UNLIMITED", None), ("", None)],
-)
-def test_durations_are_read(text, expected):
-    assert commands.parse_duration(text) == expected
-
-
-def test_one_accounting_query_whatever_the_number_of_jobs():
+def test_one_accounting_query_whatever_the_number_of_jobs_and_the_callers_settings():
     ids = [str(number) for number in range(1000, 1450)]
     argv = commands.sacct_argv([*ids, "1000"], users=["b", "a", "b"], since=1795255599.9)
     assert argv[:7] == ["sacct", "-X", "-P", "-n", "-D", "-o", argv[6]]
@@ -83,6 +68,12 @@ def test_one_accounting_query_whatever_the_number_of_jobs():
     chunks = [argv[place + 1].split(",") for place, word in enumerate(argv) if word == "-j"]
     assert [len(chunk) for chunk in chunks] == [200, 200, 50]
     assert [job_id for chunk in chunks for job_id in chunk] == ids
+    kept = {"PATH": "/bin", "SLURM_CONF": "/etc/slurm.conf", "SLURM_JWT": "x"}
+    names = ("SLURM_TIME_FORMAT", "SLURM_CLUSTERS", "SACCT_FORMAT", "SQUEUE_STATES", "SCANCEL_X")
+    environment = commands.query_environment({**kept, **dict.fromkeys(names, "mine")})
+    assert environment == {**kept, "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
+    durations = {"0:05": 5, "1:02:03": 3723, "2-00:00:01": 172801, "UNLIMITED": None, "": None}
+    assert {text: commands.parse_duration(text) for text in durations} == durations
 
 
 def test_fields_asked_for_exist_in_every_release(shared):
@@ -92,13 +83,6 @@ def test_fields_asked_for_exist_in_every_release(shared):
     argv = commands.sacct_argv(["1"], users=["u"], since=0)
     fields = argv[argv.index("-o") + 1].split(",")
     assert all(notes[name].startswith("present: all") for name in fields)
-
-
-def test_the_callers_own_settings_do_not_change_a_query():
-    kept = {"PATH": "/bin", "SLURM_CONF": "/etc/slurm.conf", "SLURM_JWT": "x"}
-    names = ("SLURM_TIME_FORMAT", "SLURM_CLUSTERS", "SACCT_FORMAT", "SQUEUE_STATES", "SCANCEL_X")
-    environment = commands.query_environment({**kept, **dict.fromkeys(names, "mine")})
-    assert environment == {**kept, "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
 
 
 @given(st.text(max_size=200) | st.text(alphabet="0123456789|_[]-,:%.\n ab", max_size=200))
@@ -122,9 +106,9 @@ def test_the_jobs_of_sibling_clusters_are_told_apart_by_their_heading():
 def test_a_sacct_without_the_submit_line_is_asked_again_without_it():
     # SchedMD/slurm, src/sacct/options.c, before it asks slurmdbd; 20.11 has no such field.
     old = 'sacct: error: Invalid field requested: "SubmitLine"\n'
-    calls: list[tuple[str, ...]] = []
+    calls = []
 
-    def answer(argv: Sequence[str], **_: Any) -> Outcome:
+    def answer(argv, **_):
         calls.append(tuple(argv))
         if any("SubmitLine" in word for word in argv):
             return Outcome(tuple(argv), 1, "", old)
@@ -137,17 +121,7 @@ def test_a_sacct_without_the_submit_line_is_asked_again_without_it():
     assert commands.simplify_query(["sacct"], "sacct: error: Problem talking to the database") == []
 
 
-@pytest.mark.parametrize(
-    ("status", "complaint", "answer"),
-    [
-        (127, "sacct: not found", "absent"),
-        (1, "sacct: fatal: Could not establish a configuration source", "absent"),
-        (1, "Slurm accounting storage is disabled", "absent"),
-        (1, "SLURM_CONF names /etc/slurm.conf, which is not there", "failed"),
-        (124, "", "failed"),
-    ],
-    ids=["no program", "no cluster", "no accounting", "a file away for a moment", "time-out"],
-)
+@cases
 def test_asking_again_is_useless_only_where_nothing_will_answer(status, complaint, answer):
     outcome = Outcome(("sacct",), status, "", complaint)
     assert run_queries(SchedulerContext(lambda *_, **__: outcome), [["sacct"]])[1] == answer
@@ -159,14 +133,10 @@ def test_types_and_address_become_words_of_sbatch(typed, words):
     assert load(options=Options(notify=typed)).slurm.sbatch_args[-2:] == words[-2:]
 
 
-@pytest.mark.parametrize("typed", ["ENDED", "me", "a@b,c@d", "a b@c"])
-def test_what_is_neither_is_refused(typed):
-    with pytest.raises(UsageError, match="--notify"):
-        parse_mail(typed)
-
-
-@pytest.mark.usefixtures("empty_directory")
-def test_a_script_has_its_mail_and_the_local_queue_says_that_it_sends_none():
+def test_a_script_has_its_mail_and_the_local_queue_says_that_it_sends_none(empty_directory):
+    for typed in ("ENDED", "me", "a@b,c@d", "a b@c"):
+        with pytest.raises(UsageError, match="--notify"):
+            parse_mail(typed)
     words = ("submit", "--dry-run", "--notify", "fail,me@example.org", "--json")
     result = run(*words, "--scheduler", "slurm")
     (array,) = result.data["arrays"]

@@ -20,16 +20,13 @@ def test_slices_are_told_from_gpus(text, *, sliced):
     assert [resource.sliced for resource in parse_resources(text)] == [sliced]
 
 
-def test_groups_of_a_partition_are_added_up():
+def test_groups_of_a_partition_are_added_up_and_settings_are_the_controllers():
     partitions = inventory.read_partitions(read_constant(__file__, "SINFO"))
     assert set(partitions) == {"gpu", "long"}
     gpu, long = partitions["gpu"], partitions["long"]
     assert (gpu.default, gpu.state, gpu.limit.seconds, gpu.most_nodes) == (True, "up", 86400, None)
     assert [group.names for group in gpu.groups] == [("n1", "n2", "n3"), ("n4",)]
     assert (long.limit.seconds, long.most_nodes) == (None, 2)
-
-
-def test_settings_of_the_controller():
     assert read_config(read_constant(__file__, "CONFIG")) == inventory.Controller(
         name="lab", version="22.05.8", most_indices=1000, memory="--mem-per-cpu=32000",
         enforced=frozenset({"associations", "limits", "qos"}),
@@ -84,11 +81,8 @@ def test_rights_of_a_user_and_the_qos_that_replaces_the_limit_of_an_account():
         known=True,
     )
     association = rights.of("", "gpu")
-    assert association is not None
-    assert (rights.default, association.qos, association.limit) == (
-        *("proj", ("normal", "long")),
-        TimeLimit(1200),
-    )
+    assert rights.default == "proj"
+    assert (association.qos, association.limit) == (("normal", "long"), TimeLimit(1200))
     assert (rights.of("proj", "other"), rights.of("none")) == (rights.own[1], None)
     assert [rights.qos_of("proj", name) for name in ("other", "gpu")] == ["normal", ""]
     assert rights.qos["normal"].flags == ("DenyOnLimit", "OverPartQOS")

@@ -1,7 +1,7 @@
 """How the state of a repeat follows from sacct, squeue and what its job recorded."""
 
 from dataclasses import replace
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -9,22 +9,19 @@ from hypothesis import strategies as st
 
 from hpcbert.slurm import state_sources
 from hpcbert.slurm.commands import JobRow
-from hpcbert.slurm.state_sources import JobRecord, Reports, defer_end, needs_squeue, resolve_state
+from hpcbert.slurm.state_sources import JobRecord, Reports, needs_squeue, resolve_state
 from hpcbert.slurm.states import STATES, parse_state
 from tests.kit.cases import cases, read_constant
 
-RECORDS = {
-    "": JobRecord(),
-    **{name: JobRecord(**fields) for name, fields in read_constant(__file__, "RECORDS").items()},
-}
+RECORDS = {name: JobRecord(**row) for name, row in read_constant(__file__, "RECORDS").items()}
 
 
-def make_row(state: str, **changes: Any) -> JobRow:
+def make_row(state, **changes):
     values = {"start": 100.0, "end": 200.0, "nodelist": "n1", "exit_code": 0, **changes}
     return JobRow("7", ((1, 1, 1),), "nobody", "x", state, **values)
 
 
-def read_row(row: dict[str, Any] | str | None) -> JobRow | None:
+def read_row(row):
     """Return a row of a table: its state, or its state with other fields."""
     fields = {"state": row} if isinstance(row, str) else row
     return make_row(**fields) if fields else None
@@ -32,9 +29,8 @@ def read_row(row: dict[str, Any] | str | None) -> JobRow | None:
 
 @cases
 def test_a_state_follows_from_its_sources(
-    *, record, changes, sacct, squeue, answer, options,
-    expected,
-):  # fmt: skip
+    *, record, changes, sacct, squeue, answer, options, expected
+):
     """Without an answer of squeue: it has one if it has a row. `detail` and `advice` are parts."""
     queue = read_row(squeue)
     answer = answer or ("answered" if queue else "unasked")
@@ -51,36 +47,40 @@ def test_squeue_is_asked_about_what_sacct_leaves_open(record, sacct, *, asked):
     assert needs_squeue(Reports(RECORDS[record], read_row(sacct))) is asked
 
 
-@pytest.mark.parametrize("word", [state.word for state in STATES if state.returns])
-def test_an_end_that_slurm_may_take_back_is_checked_with_squeue(word):
-    lost = Reports(RECORDS["ran"], make_row(word))
-    assert needs_squeue(lost)
-    again = replace(lost, queue=make_row("PENDING", reason="BeginTime"), squeue="answered")
-    assert resolve_state(again).word == "PENDING"
-    assert resolve_state(replace(lost, squeue="answered")).word == word
-    assert resolve_state(replace(lost, queue=make_row(word), squeue="answered")).source == "sacct"
+def test_an_end_that_slurm_may_take_back_is_checked_with_squeue_and_the_attempt_before_is_kept():
+    for word in (state.word for state in STATES if state.returns):
+        lost = Reports(RECORDS["ran"], make_row(word))
+        assert needs_squeue(lost), word
+        again = replace(lost, queue=make_row("PENDING", reason="BeginTime"), squeue="answered")
+        assert resolve_state(again).word == "PENDING", word
+        assert resolve_state(replace(lost, squeue="answered")).word == word
+        queued = replace(lost, queue=make_row(word), squeue="answered")
+        assert resolve_state(queued).source == "sacct", word
+    lost = make_row("NODE_FAIL", nodelist="n3", exit_code=None)
+    queue = make_row("PENDING", reason="BeginTime", start=None, nodelist="")
+    waits = Reports(RECORDS["ran"], lost, queue=queue, squeue="answered", history=((0, lost),))
+    state = resolve_state(waits)
+    assert (state.word, state.attempt) == ("PENDING", 1)
+    (before,) = state.earlier
+    assert (before.word, before.attempt, before.nodes) == ("NODE_FAIL", 0, ("n3",))
+    assert before.detail == "lost a node (n3)"
 
 
-ROWS = st.none() | st.sampled_from([state.word for state in STATES]).map(make_row)
-
-
-@given(
-    record=st.builds(
-        JobRecord,
-        attempt=st.integers(0, 2),
-        start=st.none() | st.just(100.0),
-        end=st.none() | st.just(200.0),
-        exit=st.none() | st.integers(0, 3),
-        step_exit=st.none() | st.integers(0, 1),
-        state=st.sampled_from(["", "COMPLETED", "TIMEOUT"]),
-    ),
-    accounting=ROWS,
-    restarts=st.integers(0, 2),
-    queue=ROWS,
-    squeue=st.sampled_from(get_args(state_sources.Answer)),
-    together=st.booleans(),
-)
-def test_success_is_never_guessed(*, record, accounting, restarts, queue, squeue, together):
+@given(st.data())
+def test_success_is_never_guessed(data):
+    record = JobRecord(
+        attempt=data.draw(st.integers(0, 2), "attempt"),
+        start=data.draw(st.sampled_from([None, 100.0]), "start"),
+        end=data.draw(st.sampled_from([None, 200.0]), "end"),
+        exit=data.draw(st.none() | st.integers(0, 3), "exit"),
+        step_exit=data.draw(st.none() | st.integers(0, 1), "step_exit"),
+        state=data.draw(st.sampled_from(["", "COMPLETED", "TIMEOUT"]), "state"),
+    )
+    rows = st.none() | st.sampled_from([state.word for state in STATES]).map(make_row)
+    accounting, queue = data.draw(rows, "accounting"), data.draw(rows, "queue")
+    restarts = data.draw(st.integers(0, 2), "restarts")
+    squeue = data.draw(st.sampled_from(get_args(state_sources.Answer)), "squeue")
+    together = data.draw(st.booleans(), "together")
     evidence = Reports(record, accounting, restarts, queue, squeue, together=together)
     state = resolve_state(evidence)
     if state.kind == "succeeded":
@@ -94,23 +94,12 @@ def test_success_is_never_guessed(*, record, accounting, restarts, queue, squeue
     assert state.attempt in {max(record.attempt, number) for number in attempts}
 
 
-def test_what_accounting_says_of_the_attempt_before_is_kept():
-    lost = make_row("NODE_FAIL", nodelist="n3", exit_code=None)
-    queue = make_row("PENDING", reason="BeginTime", start=None, nodelist="")
-    waits = Reports(RECORDS["ran"], lost, queue=queue, squeue="answered", history=((0, lost),))
-    state = resolve_state(waits)
-    assert (state.word, state.attempt) == ("PENDING", 1)
-    (before,) = state.earlier
-    assert (before.word, before.attempt, before.nodes) == ("NODE_FAIL", 0, ("n3",))
-    assert before.detail == "lost a node (n3)"
-
-
-@pytest.mark.parametrize("record", ["", "ran", "well", "badly"])
 @pytest.mark.parametrize("ago", [0.0, -30.0, state_sources.VISIBILITY_DELAY, 9e9])
-def test_a_job_that_completed_is_waited_for_until_its_own_end_is_visible(record, ago):
-    job_record = RECORDS[record]
-    state = resolve_state(Reports(job_record, make_row("COMPLETED")))
-    deferred = defer_end(state, job_record, now=200.0 + ago)
-    waits = not job_record.ended and ago < state_sources.VISIBILITY_DELAY
-    assert (deferred.word, deferred.kind) == ("COMPLETED", "running" if waits else "succeeded")
-    assert ("status not visible yet" in deferred.detail, deferred.advice) == (waits, "")
+def test_a_job_that_completed_is_waited_for_until_its_own_end_is_visible(ago):
+    for name, record in RECORDS.items():
+        state = resolve_state(Reports(record, make_row("COMPLETED")))
+        deferred = state_sources.defer_end(state, record, now=200.0 + ago)
+        waits = not record.ended and ago < state_sources.VISIBILITY_DELAY
+        assert (deferred.word, deferred.kind) == ("COMPLETED", "running" if waits else "succeeded")
+        shown = ("status not visible yet" in deferred.detail, deferred.advice)
+        assert shown == (waits, ""), name

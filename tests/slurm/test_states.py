@@ -1,7 +1,7 @@
+import itertools
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -45,17 +45,15 @@ def test_a_kind_is_written_as_its_public_word_and_is_alive_or_over_or_unknown():
     words = ["waiting", "running", *ends]
     written = {kind: [kind, f"{kind}"] for kind in Kind}
     assert json.loads(json.dumps(written)) == {word: [word, word] for word in words}
-
-
-@pytest.mark.parametrize("kind", ["done", "", None, 1, ["succeeded"]])
-def test_a_state_of_another_kind_is_not_recalled(kind):
+    # A state of another kind is not recalled.
     data = dump_state(RepeatState("COMPLETED", Kind.SUCCEEDED, "sacct"))
     assert load_state(json.loads(json.dumps(data))).kind is Kind.SUCCEEDED
-    with pytest.raises(TypeError):
-        load_state({**data, "kind": kind})
+    for kind in ("done", "", None, 1, ["succeeded"]):
+        with pytest.raises(TypeError):
+            load_state({**data, "kind": kind})
 
 
-def test_sentences_follow_a_subject_and_each_state_and_reason_has_advice():
+def test_each_state_and_reason_of_the_newest_slurm_has_a_sentence_and_advice():
     for state in STATES:
         assert re.match(r"[a-z].*[a-z]$", state.sentence), state
         assert re.match(r"[a-z].*[a-zA-Z]$", state.advice), state
@@ -66,9 +64,6 @@ def test_sentences_follow_a_subject_and_each_state_and_reason_has_advice():
     assert "scontrol release" in held.advice, "not that it waits: why"
     assert RepeatState("COMPLETED", Kind.SUCCEEDED, "sacct").advice == ""
     assert "--time" in RepeatState("TIMEOUT", Kind.FAILED, "sacct").advice
-
-
-def test_every_reason_of_the_newest_slurm_has_a_sentence_and_advice():
     # SchedMD/slurm@284c3b9, src/common/job_state_reason.c, all of its texts but None
     words = Path(__file__).with_name("reasons.txt").read_text().split()
     assert len(words) == 220
@@ -76,42 +71,43 @@ def test_every_reason_of_the_newest_slurm_has_a_sentence_and_advice():
         assert [text for text, reason_text in find_reasons(word) if reason_text] == [word]
         assert describe_reason(word)
         assert find_reason_advice(word)
-
-
-# How the advice about a job that waits begins, by what can be done about it.
-ADVICE = {
-    "never": "it can never start: cancel it",
-    "later": "wait until other jobs have ended; if none of them",
-    "used up": "ask the administrators, or cancel it",
-}
+    # Of several reasons, the one that needs somebody gives the advice.
+    advice = find_reason_advice
+    assert advice("Priority,JobHeldUser") == advice("JobHeldUser")
+    assert advice("Resources,Priority") == reasons.WAIT
+    each = [advice("PartitionTimeLimit"), advice("JobHeldAdmin")]
+    assert advice("PartitionTimeLimit,JobHeldAdmin") == "; ".join(each)
 
 
 @cases
 def test_a_reason_to_wait_has_words_and_a_remedy(reason, keyword, advice, remedy):
     """An empty cell: nothing is expected of it."""
+    # How the advice about a job that waits begins, by what can be done about it.
+    beginnings = {
+        "never": "it can never start: cancel it",
+        "later": "wait until other jobs have ended; if none of them",
+        "used up": "ask the administrators, or cancel it",
+    }
     assert keyword in describe_reason(reason)
     assert remedy in find_reason_advice(reason)
     if advice:
-        assert find_reason_advice(reason).startswith(ADVICE[advice])
+        assert find_reason_advice(reason).startswith(beginnings[advice])
         assert never_starts(reason) is (advice == "never")
     if advice and keyword:  # a limit: somebody else's may be another
         assert "another --account or --qos" in find_reason_advice(reason)
 
 
-@pytest.mark.parametrize(
-    "text", read_constant(__file__, "TEXTS"), ids=lambda text: re.sub(r"\W+", "-", text)[:60]
-)
-def test_free_texts_have_a_sentence_and_advice_in_every_form(text):
-    assert [part for part, _ in find_reasons(text)] == [text], "its commas are its own"
+def test_free_texts_have_a_sentence_and_advice_in_every_form():
     # As squeue -r and -R and scontrol print them, and padded.
-    for form in ("{}", "({})", " {} ", "_"):
-        as_shown = str.format if form != "_" else lambda _, shown: shown.replace(" ", "_")
-        shown = as_shown(form, text)
+    forms = (str, "({})".format, " {} ".format, lambda text: text.replace(" ", "_"))
+    for text, form in itertools.product(read_constant(__file__, "TEXTS"), forms):
+        assert [part for part, _ in find_reasons(text)] == [text], "its commas are its own"
+        shown = form(text)
         assert "Slurm's reason" not in describe_reason(shown)
         assert describe_reason(shown) == describe_reason(text) != ""
         assert find_reason_advice(shown) == find_reason_advice(text) != ""
         # The waiting tasks of an array have a reason each.
-        joined = as_shown(form, f"{text},JobArrayTaskLimit")
+        joined = form(f"{text},JobArrayTaskLimit")
         each = [describe_reason(text), describe_reason("JobArrayTaskLimit")]
         assert describe_reason(joined) == "; ".join(each)
         if find_reason_advice(text) != reasons.WAIT:
@@ -136,14 +132,6 @@ def test_what_nobody_knows_stands_beside_what_is_known(reason, sentence):
     assert find_reason_advice(reason) == (reasons.WAIT if "Resources" in reason else "")
 
 
-def test_of_several_reasons_the_one_that_needs_somebody_gives_the_advice():
-    advice = find_reason_advice
-    assert advice("Priority,JobHeldUser") == advice("JobHeldUser")
-    assert advice("Resources,Priority") == reasons.WAIT
-    each = [advice("PartitionTimeLimit"), advice("JobHeldAdmin")]
-    assert advice("PartitionTimeLimit,JobHeldAdmin") == "; ".join(each)
-
-
 @cases
 def test_what_a_witness_did_not_write_tells_where_it_died(marks: list[str], where):
     start = {"event": "start", "time": 100, "attempt": 0, "nodelist": "n[1-2]", "job": "1_1"}
@@ -153,22 +141,18 @@ def test_what_a_witness_did_not_write_tells_where_it_died(marks: list[str], wher
 
 
 @cases
-def test_a_witness_tells_of_its_newest_attempt(events: list[dict[str, Any]], first, expected):
+def test_a_witness_tells_of_its_newest_attempt(events: list[dict[str, object]], first, expected):
     job_record = reduce_events([{"attempt": 0, **event} for event in events], first=first or 0)
     assert job_record == JobRecord(**expected)
 
 
-JSON: st.SearchStrategy[Any] = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3),
-    max_leaves=4,
-)
-KEYS = st.sampled_from(["event", "time", "attempt", "exit", "state", "signal", "nodelist"])
-EVENTS = st.sampled_from(["start", "step", "step-end", "signal", "end", "finished"])
-
-
-@given(st.lists(st.dictionaries(KEYS, JSON | EVENTS, max_size=7), max_size=6))
-def test_any_events_make_a_witness(events):
+@given(st.data())
+def test_any_events_make_a_witness(data):
+    scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+    values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3), max_leaves=4)
+    values |= st.sampled_from(["start", "step", "step-end", "signal", "end", "finished"])
+    keys = st.sampled_from(["event", "time", "attempt", "exit", "state", "signal", "nodelist"])
+    events = data.draw(st.lists(st.dictionaries(keys, values, max_size=7), max_size=6))
     job_record = reduce_events(events)
     assert job_record.attempt >= 0
     assert job_record.exit is None or isinstance(job_record.exit, int)
