@@ -16,7 +16,8 @@ from tests.kit.cases import cases, read_constant
 from tests.kit.cli import run
 from tests.kit.slurm import sacct
 
-SACCT, SQUEUE = (read_constant(__file__, name) for name in ("SACCT", "SQUEUE"))
+SACCT = read_constant(__file__, "SACCT")
+SQUEUE = read_constant(__file__, "SQUEUE")
 
 
 def test_sacct_and_squeue_lines_become_rows_and_others_are_kept():
