@@ -61,9 +61,10 @@ def test_a_log_gives_its_number_or_a_reason(
     log = head or ""
     for word in places.split():
         match = re.fullmatch(r"(\d+)(?:-(\d+))?(?:@(\d+)|\+(-?\d+))?", word)
-        first, last, at, later = (text and int(text) for text in match.groups())
-        for n in range(first, (last or first) + 1):
-            log += step(n, at=n + (later or 0) if at is None else at)
+        assert match
+        first, last, at, later = match.groups()
+        for n in range(int(first), int(last or first) + 1):
+            log += step(n, at=n + int(later or 0) if at is None else int(at))
     for rule, expected in numbers.items():
         reading = read(toml, log + (tail or ""), rule, ONE._replace(**(changes or {})))
         if isinstance(expected, str):
@@ -171,7 +172,12 @@ def test_reading_stops_where_the_rule_and_the_gate_have_all_they_need(tmp_path, 
     path.write_text(steps())
     os.truncate(path, 2 << 30)
     sizes, real = [], os.read
-    monkeypatch.setattr(os, "read", lambda file, size: sizes.append(size) or real(file, size))
+
+    def read_counted(file, size):
+        sizes.append(size)
+        return real(file, size)
+
+    monkeypatch.setattr(os, "read", read_counted)
     grammar = parse(STEPS)
     assert scan.read(path, grammar, grammar.rule(), ONE).throughput == 32
     assert sum(sizes) <= 3 * lines.CHUNK

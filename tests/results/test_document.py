@@ -45,10 +45,10 @@ def test_results_and_what_collect_writes_are_read_back_as_they_were(data):
     marks = {"attempts": draw_some(draw(model.Attempt)), "notes": draw_some(draw(model.Note))}
     reasons = {True: st.just(()), False: st.tuples(draw(model.Reason, code=st.just("loss")))}
     rates = {True: speeds, False: st.none() | speeds}
-    runs = st.one_of(
+    runs = st.one_of([
         draw(model.Run, throughput=rates[ok], valid=st.just(ok), reasons=reasons[ok], **marks)
         for ok in (True, False)
-    )
+    ])  # fmt: skip
     scopes = st.sampled_from(("nodes", "repeats", "points"))
     values = draw_some(st.tuples(texts, draw_some(texts)))
     facts = st.dictionaries(texts, draw_some(texts), max_size=3)

@@ -26,28 +26,26 @@ MADE = Provenance("1.2.3", "2026-01-02", "hpcbert collect")
 REASON = "loss: the loss is nan at iteration 7"
 
 
-@pytest.fixture
-def tables():
-    rates = {"1n1g": (140.1987654, 140.2, None), "4n8g": (4321.5, 4322.5, 4600.25)}
-    return tabulate([make_point(shape, numbers) for shape, numbers in rates.items()])
+RATES = {"1n1g": (140.1987654, 140.2, None), "4n8g": (4321.5, 4322.5, 4600.25)}
+TABLES = tabulate(make_point(shape, numbers) for shape, numbers in RATES.items())
 
 
-def test_every_form_holds_every_median_and_the_text_is_aligned_and_says_why(tables):
+def test_every_form_holds_every_median_and_the_text_is_aligned_and_says_why():
     note = "232.73 samples/s in all, 512.00 at the median step; see iterations 41 to 50"
     flagged = make_run(1, 232.727, flags=("uneven",), notes=(Note("uneven", note),))
     uneven = tabulate([make_point("1n1g", [], runs=(flagged,), asked=1)])
     for name, form in FORMATS.items():
-        rendered = form.write(tables, MADE, 0)
+        rendered = form.write(TABLES, MADE, 0)
         numbers = ("140.2", "4322.5", "4600.25")[: 2 + (name == "csv-runs")]
         assert all(number in rendered.replace(",", "") for number in numbers), name
         assert not rendered.endswith("\n"), name
-        omissions = form.omissions(tables, MADE)
+        omissions = form.omissions(TABLES, MADE)
         assert ("1.2.3" in rendered) != any("1.2.3" in line for line in omissions), name
         if name != "dlperf-json":
             rendered = click.unstyle(form.write(uneven, MADE, 0))
             assert "uneven" in rendered, name
             assert name not in {"text", "markdown", "json"} or note in rendered.replace("\\", "")
-    text = click.unstyle(formats.render_text(tables, MADE))
+    text = click.unstyle(formats.render_text(TABLES, MADE))
     assert text == read_constant(__file__, "TEXT").rstrip()
     plain = click.unstyle(formats.render_text(tabulate([make_point("1n8g", [None])]), MADE))
     assert "no speedup: there is no valid run of 1n1g" in plain
@@ -55,8 +53,8 @@ def test_every_form_holds_every_median_and_the_text_is_aligned_and_says_why(tabl
     assert plain.splitlines()[4].split() == cells
 
 
-def test_markdown_and_csv_show_text_as_it_is_and_have_no_formula(tables):
-    lines = render_markdown(tables, MADE).splitlines()
+def test_markdown_and_csv_show_text_as_it_is_and_have_no_formula():
+    lines = render_markdown(TABLES, MADE).splitlines()
     assert lines[4].startswith("| node_num | gpu_num | samples/s | speedup |")
     assert lines[7].startswith("| 4 | 32 | 4322.50 | 30.83 |")
     assert lines[9] == f"* 1n1g, repeat 3 is invalid: {REASON}"
@@ -65,7 +63,7 @@ def test_markdown_and_csv_show_text_as_it_is_and_have_no_formula(tables):
     rendered = render_markdown(tabulate([make_point("1n1g", [1.0], group=group)]), MADE)
     assert "\\|b\\*\\_\\`\\<img src=x\\>\\`\\[x\\](y) \\# h" in rendered
     assert all(line.count(" | ") in (0, 9) for line in rendered.splitlines())
-    first, second = csv.DictReader(io.StringIO(render_csv(tables, MADE)))
+    first, second = csv.DictReader(io.StringIO(render_csv(TABLES, MADE)))
     assert (first["gpus"], second["gpus"]) == ("1", "32")
     assert float(first["median"]) == (140.1987654 + 140.2) / 2
     assert float(second["median"]) == 4322.5
@@ -73,13 +71,13 @@ def test_markdown_and_csv_show_text_as_it_is_and_have_no_formula(tables):
     assert (first["ok"], first["asked"], first["flags"]) == ("2", "3", "incomplete")
     for start in ("=", "+", "-", "@", "\t", "\r", "\n"):
         group = Group(f"{start}1+1", "m", "fp32", 1, f"{start}cmd|' /C calc'!A0")
-        hostile = tabulate([make_point("1n1g", [1.0], group=group)])
-        _, line = csv.reader(io.StringIO(render_csv(hostile, MADE)))
+        tables = tabulate([make_point("1n1g", [1.0], group=group)])
+        _, line = csv.reader(io.StringIO(render_csv(tables, MADE)))
         assert all(cell[0] in "'1c" for cell in (line[0], line[5]))
 
 
-def test_dlperfs_document_has_its_shape_and_rounding_and_is_never_nan(tables):
-    assert json.loads(formats.render_dlperf(tables, MADE)) == read_constant(__file__, "DLPERF")
+def test_dlperfs_document_has_its_shape_and_rounding_and_is_never_nan():
+    assert json.loads(formats.render_dlperf(TABLES, MADE)) == read_constant(__file__, "DLPERF")
     alone = tabulate([make_point("1n1g", [None]), make_point("1n8g", [10.0])])
     data = json.loads(formats.render_dlperf(alone, MADE))
     assert list(data["bert"]) == ["1n8g"]
@@ -211,8 +209,8 @@ def test_every_form_says_how_it_was_made_and_markdown_explains_flags(tmp_path, m
     *lines, invalid = csv.DictReader(io.StringIO(table))
     places = [(line["gpus"], line["repeat"], line["valid"]) for line in (*lines, invalid)]
     assert places == [*(("1", str(n), "yes") for n in range(1, 5)), ("2", "1", "no")]
-    rates = [float(line["throughput"]) for line in lines]
-    assert rates == pytest.approx([100.0, 100.5, 99.5, 90.0], rel=1e-5)
+    throughputs = [float(line["throughput"]) for line in lines]
+    assert throughputs == pytest.approx([100.0, 100.5, 99.5, 90.0], rel=1e-5)
     assert lines[3]["flags"] == "outlier"
     assert (invalid["throughput"], bool(invalid["reasons"])) == ("", True)
     assert all(line["log"].endswith(".log") for line in (*lines, invalid))

@@ -60,6 +60,7 @@ def test_the_formula_is_that_of_the_reference_program():
             words = ["--model", name, "--sequence-length", str(length)]
             settings = bert_settings.parse_settings(words)
             model = formulas.find_model(f"bert-{name}")
+            assert model
             work = (length, length**2, settings.predictions)
             assert usual_predictions(length) == settings.predictions
             assert formulas.model_flops(model, length) == bert_model.model_flops(settings, 1, work)
@@ -70,7 +71,9 @@ def test_the_page_has_the_figures_and_a_sum_by_hand():
     figures = re.findall(r"\| (bert-\w+) \| ([\d.,]+) GFLOP \| ([\d.,]+) GFLOP \|", text)
     assert figures
     for name, *printed in figures:
-        flops = [formulas.model_flops(formulas.find_model(name), length) for length in (128, 512)]
+        model = formulas.find_model(name)
+        assert model
+        flops = [formulas.model_flops(model, length) for length in (128, 512)]
         assert [f"{number / 1e9:,.1f}" for number in flops] == printed
     for peaks in formulas.load_peaks():
         cells = [f"{peaks[key]:,g}" if key in peaks else "-" for key in PRECISIONS]
@@ -268,7 +271,9 @@ def test_the_window_is_where_most_is_drawn_as_nvidia_smi_or_rocm_smi_print_it(tm
     text = render_nvidia_smi((20, [50.0, 60.0]), (30, [300.0, 310.0]), (10, [70.0, 60.0]))
     for gpus, watts in ((2, 610.0), (1, 310.0)):
         window = find_window(sample_node(text, gpus), 25.0)
-        assert (window.watts, window.gpus) == (pytest.approx(watts), gpus)
+        assert window
+        assert window.watts == pytest.approx(watts)
+        assert window.gpus == gpus
         assert 1020 <= window.memory_mib <= 1050
     # Midnight may be inside it.
     days = ("2023/11/14 23:59:{:02d}", "2023/11/15 00:00:{:02d}")
@@ -288,6 +293,7 @@ def test_the_window_is_where_most_is_drawn_as_nvidia_smi_or_rocm_smi_print_it(tm
     newer = text.replace("Average Graphics Package", "Current Socket Graphics Package")
     for printed in (text, newer):
         window = find_window(sample_node(printed, 2, tool="rocm-smi"), 20.0)
+        assert window
         assert (window.watts, window.memory_mib) == (400.0, 2048.0)
 
 
@@ -308,7 +314,7 @@ def test_all_nodes_or_none(tmp_path):
     assert power is not None
     assert power.watts == pytest.approx(250.0)
     assert power.gpus == 3
-    damaged = (lines[1:], lines[:-1], [*lines[:3], b"cut short", *lines[3:]], [])
+    damaged = (lines[1:], lines[:-1], [*lines[:3], b"cut short", *lines[3:]], lines[:0])
     texts = (b"{}", b"[]", b'{"gpus":1,"samples":[[1,2]]}', b'{"gpus":1,"samples":[[0,NaN,1]]}')
     for content in (*(add_samples(b"\n".join(part)) for part in damaged), *texts):
         file.write_bytes(content)
@@ -408,7 +414,7 @@ def write_logs(folder, length=None, name="logs", *, real=False):
     return folder / name
 
 
-def test_collect_and_predict_in_tokens(tmp_path):
+def test_collect_compare_and_predict_in_tokens(tmp_path):
     words = ("collect", write_logs(tmp_path, 512, real=True), "--unit", "tokens")
     rates = [row["rates"] for row in rows(run(*words, "--json").document)]
     values = [[round(rate[key]) for key in ("median", "per_gpu", "real")] for rate in rates]
@@ -420,30 +426,19 @@ def test_collect_and_predict_in_tokens(tmp_path):
     plain = ("collect", write_logs(tmp_path, name="plain"), "--set", "sequence_length=128")
     row = first_row(run(*plain, "--unit", "tokens", "--json").document)
     assert round(row["rates"]["median"]) == 1280
-    words = ("predict", "dlperf:oneflow-fp32-b32", "--nodes", "8")
-    assert "samples/s" in run(*words).stdout
-    assert "864,519 tokens/s" in run(*words, "--unit", "tokens").stdout
-    data = run(*words, "--unit", "tokens", "--json").data["tables"][0]["predictions"][0]
+    predict = ("predict", "dlperf:oneflow-fp32-b32", "--nodes", "8")
+    assert "samples/s" in run(*predict).stdout
+    assert "864,519 tokens/s" in run(*predict, "--unit", "tokens").stdout
+    data = run(*predict, "--unit", "tokens", "--json").data["tables"][0]["predictions"][0]
     assert data["rates"]["throughput"] == pytest.approx(128 * data["throughput"])
     assert data["rates"]["per_gpu"] == pytest.approx(2 * data["throughput"])
-
-
-@cases
-def test_no_rate_is_invented(words, reason, tmp_path):
-    answer = run("collect", write_logs(tmp_path), *words)
-    assert answer.returncode == 2
-    assert reason in answer.stderr
-    assert "tokens/s" not in answer.stdout
-
-
-def test_compare_in_tokens(tmp_path):
     long = write_logs(tmp_path, 512, "long")
-    words = ("compare", write_logs(tmp_path, 128, "short"), long, "--unit", "tokens")
-    assert run(*words).returncode == 2  # two experiments
-    (comparison,) = run(*words, "--anyway", "--json").data["comparisons"]
+    compare = ("compare", write_logs(tmp_path, 128, "short"), long, "--unit", "tokens")
+    assert run(*compare).returncode == 2  # two experiments
+    (comparison,) = run(*compare, "--anyway", "--json").data["comparisons"]
     assert comparison["unit"] == "tokens/s"
     assert {round(point["ratio"], 6) for point in comparison["points"]} == {4.0}
-    assert "BASE tokens/s" in run(*words, "--anyway").stdout
+    assert "BASE tokens/s" in run(*compare, "--anyway").stdout
     # A point without a length fails the gate for that reason.
     saved = tmp_path / "new.json"
     run("collect", write_logs(tmp_path, 512, "new"), "--format", "json", "--output", saved)
@@ -454,6 +449,14 @@ def test_compare_in_tokens(tmp_path):
     assert answer.returncode == 7
     assert "1n1g" in answer.stderr
     assert "no rate in this unit" in answer.stderr
+
+
+@cases
+def test_no_rate_is_invented(words, reason, tmp_path):
+    answer = run("collect", write_logs(tmp_path), *words)
+    assert answer.returncode == 2
+    assert reason in answer.stderr
+    assert "tokens/s" not in answer.stdout
 
 
 @pytest.mark.slow

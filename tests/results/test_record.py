@@ -187,15 +187,15 @@ def test_a_published_number_stands_beside_ones_own_and_is_compared(tmp_path, emp
     assert oneflow["ratio"] == ratio
     assert oneflow["published"]["origin"]["name"] == "dlperf:oneflow-fp32-b32"
     assert "GPU" in [difference["what"] for difference in oneflow["differences"]]
-    for form, number in (("text", "1,105.55"), ("markdown", "1105.55")):
+    for form, value in (("text", "1,105.55"), ("markdown", "1105.55")):
         text = run(*collect, "dlperf:oneflow", "--format", form).stdout
         assert "dlperf:oneflow-fp32-b32" in text
-        assert number in text
+        assert value in text
         assert "GPU: Tesla V100-SXM2-16GB there, unknown here" in text
     text = run(*collect, "nvidia").stdout
     assert "nvidia has no number for these devices, models" in text
-    for words in ("nobody", "dlperf:nothing", "dlperf --format csv", "dlperf --output x.json"):
-        result = run(*collect, *words.split(), "--json")
+    for line in ("nobody", "dlperf:nothing", "dlperf --format csv", "dlperf --output x.json"):
+        result = run(*collect, *line.split(), "--json")
         assert result.returncode == 2
         assert result.error["message"]
     options = ("--model", "bert-base", "--by", "framework")

@@ -82,7 +82,7 @@ def test_it_goes_no_further_than_the_points_carry(speeds, nodes, reason):
 @pytest.mark.needs("published")
 def test_every_published_table_less_its_largest_shape(shared):
     """docs/explanation/prediction.md states these figures."""
-    tables = defaultdict(dict)
+    tables: dict[tuple[str, ...], dict[Shape, float]] = defaultdict(dict)
     keys = ("source", "framework", "model", "precision", "batch_per_gpu")
     with (shared / "logs/published.tsv").open(encoding="utf-8") as file:
         for line in csv.DictReader(file, delimiter="\t"):

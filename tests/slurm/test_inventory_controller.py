@@ -1,5 +1,7 @@
 """What a cluster has and allows, as its own commands print it."""
 
+from typing import Any
+
 import pytest
 
 from hpcbert.slurm import inventory
@@ -11,7 +13,7 @@ from tests.kit.cases import cases, read_constant
 
 
 @cases
-def test_every_spelling_of_a_resource(text, expected: list[object]):
+def test_every_spelling_of_a_resource(text, expected: list[Any]):
     assert list(parse_resources(text)) == [inventory.Resource(*fields) for fields in expected]
 
 
@@ -81,6 +83,7 @@ def test_rights_of_a_user_and_the_qos_that_replaces_the_limit_of_an_account():
         known=True,
     )
     association = rights.of("", "gpu")
+    assert association is not None
     assert rights.default == "proj"
     assert (association.qos, association.limit) == (("normal", "long"), TimeLimit(1200))
     assert (rights.of("proj", "other"), rights.of("none")) == (rights.own[1], None)

@@ -207,14 +207,12 @@ browser = pytest.mark.skipif(not CHROMIUM, reason="needs extras: Chromium: make 
 def open_page(file, *words):
     """Open a page in Chromium, which reaches no network and has a profile of its own."""
     # No sandbox for root; no address is found; what the console says goes to stderr.
+    argv = [CHROMIUM, "--headless=new", "--disable-gpu", "--no-first-run", "--no-sandbox"]
+    argv += ["--host-resolver-rules=MAP * ~NOTFOUND", "--enable-logging=stderr"]
+    argv += [f"--user-data-dir={file.parent / 'profile'}", *words, f"file://{file}"]
     return subprocess.run(
-        [
-            *(CHROMIUM, "--headless=new", "--disable-gpu", "--no-first-run", "--no-sandbox"),
-            *("--host-resolver-rules=MAP * ~NOTFOUND", "--enable-logging=stderr"),
-            *(f"--user-data-dir={file.parent / 'profile'}", *words, f"file://{file}"),
-        ],
-        capture_output=True, text=True, timeout=CEILING, check=True, errors="replace",
-    )  # fmt: skip
+        argv, capture_output=True, text=True, timeout=CEILING, check=True, errors="replace"
+    )
 
 
 def measure_page(file, expression, *words):
