@@ -130,7 +130,7 @@ def test_what_is_not_finite_there_twice_or_no_document_of_results_is_refused():
     assert "version 2; this hpcbert reads 1" in read_refusal(later)
 
 
-def test_a_file_that_is_something_else(tmp_path):
+def test_a_file_that_is_something_else_is_refused_and_keys_of_later_versions_are_ignored(tmp_path):
     path = tmp_path / "results.json"
     for content, message in (
         (None, "No such file"), (b"\xff\xfe{\x00", "not UTF-8"), (b"", "not valid JSON"),
@@ -143,9 +143,7 @@ def test_a_file_that_is_something_else(tmp_path):
     # A byte order mark is no damage.
     path.write_text(json.dumps(make_document()), encoding="utf-8-sig")
     assert documents.read_results(path).made == MADE
-
-
-def test_keys_of_later_versions_are_ignored_and_whole_numbers_are_numbers():
+    # Keys of later versions are ignored, and whole numbers are numbers.
     document = make_document()
     plain = parse_results(json.dumps(document), file="r.json")
     row = document["tables"][0]["rows"][1]

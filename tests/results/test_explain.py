@@ -36,7 +36,7 @@ def test_the_command_for_a_missing_run_measures_the_same_point(changes, words):
     assert words in explain_rows(make_row("1n1g", 1.0), **changes)["nodes"][0].text
 
 
-def test_what_is_lost_inside_and_between_nodes():
+def test_what_is_lost_inside_and_between_nodes_by_uneven_steps_and_by_waits(tmp_path):
     speeds = {"1n1g": 100.0, "1n8g": 720.0, "2n8g": 1296.0, "4n8g": 2304.0}
     observations = explain_rows(*(make_row(shape, speed) for shape, speed in speeds.items()))
     (inside,), between = observations["node"], observations["nodes"]
@@ -46,6 +46,28 @@ def test_what_is_lost_inside_and_between_nodes():
     assert "4n8g loses 20.0%" in between[1].text
     (nothing,) = explain(SpeedupTable(GROUP, None, ()), bandwidths={}, waits={})
     assert "No point has a number" in nothing.text
+    uneven = make_row("1n8g", 400.0, metrics=Metrics(step_seconds=0.1, step_seconds_p95=0.15))
+    observations = explain_rows(uneven, waits={Shape(1, 8): [0.2, 0.1, 0.4]})
+    assert "one in twenty takes 150.0 ms or more, 50% longer" in observations["steps"][0].text
+    assert "1n8g waited 20.0% of the time" in observations["input"][0].text
+    even = Metrics(step_seconds=0.1, step_seconds_p95=0.101)
+    assert "steps" not in explain_rows(make_row("1n8g", 400.0, metrics=even))
+    log = tmp_path / "x.log"
+    text = (
+        'step 1\nhpcbert-result {"iters": 120, "skip": 20, "samples_per_second": 9.0, '
+        '"iteration_seconds_mean": 0.5, "data_wait_seconds": 10.0, "final_loss": 1.0}\n'
+    )
+    line = "global step: {}, loss: 1, avg_reader_cost: {} sec, avg_batch_cost: {} sec, ips: 1\n"
+    paddle = "".join(line.format(*row) for row in ((1, 9.0, 10.0), (2, 0.1, 0.4), (3, 0.1, 0.4)))
+    for content, share in (
+        (text, 0.2), (paddle, 0.25), ("", None), ("hpcbert-result {}\n", None),
+        (text.replace("10.0", "1e9"), None), (text.replace('"skip": 20', '"skip": 120'), None),
+    ):  # fmt: skip
+        log.write_text(content)
+        assert read_wait_share(log) == (share and pytest.approx(share))
+    assert read_wait_share(tmp_path / "absent") is None
+    sample = read_wait_share(TEMPLATES / "paddle" / "sample.log")
+    assert sample == pytest.approx(0.00007 / 0.1201, rel=0.5)
 
 
 @cases
@@ -96,31 +118,6 @@ def test_the_node_without_which_the_median_rises():
     assert "slow-node" not in explain_rows(make_row("1n8g", 100.0, *runs))
     runs = make_runs((50.0, "\x1b[2J"), (100.0, "b"), (100.0, "c"), (50.0, "\x1b[2J"))
     assert explain_rows(make_row("1n8g", 75.0, *runs))["slow-node"][0].text.isprintable()
-
-
-def test_uneven_steps_and_waits_of_the_reference_and_of_paddle(tmp_path):
-    uneven = make_row("1n8g", 400.0, metrics=Metrics(step_seconds=0.1, step_seconds_p95=0.15))
-    observations = explain_rows(uneven, waits={Shape(1, 8): [0.2, 0.1, 0.4]})
-    assert "one in twenty takes 150.0 ms or more, 50% longer" in observations["steps"][0].text
-    assert "1n8g waited 20.0% of the time" in observations["input"][0].text
-    even = Metrics(step_seconds=0.1, step_seconds_p95=0.101)
-    assert "steps" not in explain_rows(make_row("1n8g", 400.0, metrics=even))
-    log = tmp_path / "x.log"
-    text = (
-        'step 1\nhpcbert-result {"iters": 120, "skip": 20, "samples_per_second": 9.0, '
-        '"iteration_seconds_mean": 0.5, "data_wait_seconds": 10.0, "final_loss": 1.0}\n'
-    )
-    line = "global step: {}, loss: 1, avg_reader_cost: {} sec, avg_batch_cost: {} sec, ips: 1\n"
-    paddle = "".join(line.format(*row) for row in ((1, 9.0, 10.0), (2, 0.1, 0.4), (3, 0.1, 0.4)))
-    for content, share in (
-        (text, 0.2), (paddle, 0.25), ("", None), ("hpcbert-result {}\n", None),
-        (text.replace("10.0", "1e9"), None), (text.replace('"skip": 20', '"skip": 120'), None),
-    ):  # fmt: skip
-        log.write_text(content)
-        assert read_wait_share(log) == (share and pytest.approx(share))
-    assert read_wait_share(tmp_path / "absent") is None
-    sample = read_wait_share(TEMPLATES / "paddle" / "sample.log")
-    assert sample == pytest.approx(0.00007 / 0.1201, rel=0.5)
 
 
 def test_bandwidth_is_what_nccl_tests_runs_say_and_weights_are_those_of_the_published_models():

@@ -76,7 +76,7 @@ def test_markdown_and_csv_show_text_as_it_is_and_have_no_formula():
         assert all(cell[0] in "'1c" for cell in (line[0], line[5]))
 
 
-def test_dlperfs_document_has_its_shape_and_rounding_and_is_never_nan():
+def test_documents_for_other_programs_have_their_shapes_and_are_never_nan():
     assert json.loads(formats.render_dlperf(TABLES, MADE)) == read_constant(__file__, "DLPERF")
     alone = tabulate([make_point("1n1g", [None]), make_point("1n8g", [10.0])])
     data = json.loads(formats.render_dlperf(alone, MADE))
@@ -86,6 +86,25 @@ def test_dlperfs_document_has_its_shape_and_rounding_and_is_never_nan():
     two = tabulate([make_point("1n1g", [1.0]), make_point("1n1g", [1.0], group=other)])
     with pytest.raises(UsageError, match="has several"):
         formats.render_dlperf(two, MADE)
+    rates = {"1n1g": (140.5, 140.25), "4n8g": (4321.5, None), "8n8g": (None, None)}
+    mixed = tabulate([make_point(shape, numbers) for shape, numbers in rates.items()])
+    lines = formats.render_perflog(mixed, MADE).splitlines()
+    assert lines[0].startswith("result|job_completion_time|")
+    assert "|throughput_value|throughput_unit|throughput_ref|" in lines[0]
+    entries = list(csv.DictReader(lines, delimiter="|"))
+    values = [(entry["result"], entry["throughput_value"], entry["nodes"]) for entry in entries]
+    assert values == [("pass", "140.375", "1"), ("fail", "4321.5", "4"), ("fail", "", "8")]
+    assert {(entry["command"], entry["throughput_unit"]) for entry in entries} == {
+        (MADE.command, "samples/s")
+    }
+    report = json.loads(formats.render_exacb(mixed, MADE))
+    assert report.keys() == {"reporter", "experiment", "data"}
+    assert report["reporter"]["tool"] == "hpcbert"
+    numbers = [(entry["success"], entry["metrics"]["throughput"]) for entry in report["data"]]
+    assert numbers == [(True, 140.5), (True, 140.25), (True, 4321.5), *[(False, None)] * 3]
+    last = report["data"][-1]
+    assert (last["nodes"], last["taskspernode"]) == (8, 8)
+    assert last["reasons"].startswith("loss: the loss is nan")
 
 
 def test_tables_become_data_frames_and_flags_sentences():
@@ -109,28 +128,6 @@ def test_tables_become_data_frames_and_flags_sentences():
         "2 repeats (1, 3): short-window",
         "repeat 2: outlier (20.00, 0.0% below the median), uneven (see 3 to 8), short-window",
     )
-
-
-def test_a_perflog_has_a_line_for_each_point_and_a_report_for_each_repeat():
-    rates = {"1n1g": (140.5, 140.25), "4n8g": (4321.5, None), "8n8g": (None, None)}
-    mixed = tabulate([make_point(shape, numbers) for shape, numbers in rates.items()])
-    lines = formats.render_perflog(mixed, MADE).splitlines()
-    assert lines[0].startswith("result|job_completion_time|")
-    assert "|throughput_value|throughput_unit|throughput_ref|" in lines[0]
-    entries = list(csv.DictReader(lines, delimiter="|"))
-    values = [(entry["result"], entry["throughput_value"], entry["nodes"]) for entry in entries]
-    assert values == [("pass", "140.375", "1"), ("fail", "4321.5", "4"), ("fail", "", "8")]
-    assert {(entry["command"], entry["throughput_unit"]) for entry in entries} == {
-        (MADE.command, "samples/s")
-    }
-    report = json.loads(formats.render_exacb(mixed, MADE))
-    assert report.keys() == {"reporter", "experiment", "data"}
-    assert report["reporter"]["tool"] == "hpcbert"
-    numbers = [(entry["success"], entry["metrics"]["throughput"]) for entry in report["data"]]
-    assert numbers == [(True, 140.5), (True, 140.25), (True, 4321.5), *[(False, None)] * 3]
-    last = report["data"][-1]
-    assert (last["nodes"], last["taskspernode"]) == (8, 8)
-    assert last["reasons"].startswith("loss: the loss is nan")
 
 
 @cases

@@ -62,7 +62,7 @@ def test_halves_of_one_set_are_quiet_and_the_interval_holds_the_ratio_of_two(cou
             assert 1 - covered / PAIRS <= add_tolerance(1 - least_covered), (base, new)
 
 
-def test_five_runs_carry_the_confidence_fewer_decide_nothing_and_more_would_tell_more():
+def test_five_runs_carry_the_confidence_fewer_decide_nothing_and_false_alarms_are_counted():
     for counts in ((1, 1), (2, 2), (3, 3), (2, 5), (1, 9)):
         base, new = ([float(n + 1) for n in range(count)] for count in counts)
         ratio = median_ratio(base, [rate + 1e6 for rate in new])
@@ -78,16 +78,13 @@ def test_five_runs_carry_the_confidence_fewer_decide_nothing_and_more_would_tell
     expected = {(0.0, 0.02): 4, (0.01, 0.02): 9, (0.05, 0.0001): None}
     assert {key: interval.expected_repeats(*key) for key in expected} == expected
     assert interval.expected_distance(9) * 0.01 <= 0.02 < interval.expected_distance(8) * 0.01
-
-
-def test_the_chance_of_a_false_alarm_is_counted():
-    """By all orders in which the runs of one distribution can come."""
+    # All orders are counted in which the runs of one distribution can come.
     for counts in ((2, 3), (4, 4), (5, 3), (9, 4)):
         places = range(sum(counts))
         alarms = []
-        for base in combinations(places, counts[0]):
-            new = [1.0 + place for place in places if place not in base]
-            ratio = median_ratio([1.0 + place for place in base], new)
+        for order in combinations(places, counts[0]):
+            new = [1.0 + place for place in places if place not in order]
+            ratio = median_ratio([1.0 + place for place in order], new)
             alarms.append(ratio.low > 1 or ratio.high < 1)
         assert false_alarm_chance(*counts) == pytest.approx(sum(alarms) / len(alarms)), counts
 

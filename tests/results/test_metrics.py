@@ -66,7 +66,7 @@ def test_the_formula_is_that_of_the_reference_program():
             assert formulas.model_flops(model, length) == bert_model.model_flops(settings, 1, work)
 
 
-def test_the_page_has_the_figures_and_a_sum_by_hand():
+def test_the_page_has_the_figures_and_every_gpu_of_the_record_has_a_peak():
     text = (REPOSITORY / "docs/explanation/metrics.md").read_text()
     figures = re.findall(r"\| (bert-\w+) \| ([\d.,]+) GFLOP \| ([\d.,]+) GFLOP \|", text)
     assert figures
@@ -82,6 +82,19 @@ def test_the_page_has_the_figures_and_a_sum_by_hand():
     products = 4 * 4 * 4 + 4 * 8 + 8 * 4
     expected = 6 * products * 2 + 12 * 4 * 4 + 6 * (16 + 40) + 6 * (16 + 8)
     assert formulas.model_flops(formulas.ModelSize(1, 4, 8, 10), 2, 1) == expected
+    # Every GPU of the record has a peak, and every peak a source.
+    sources = map(record.load_source, record.source_names())
+    tables = [(source, table) for source in sources for table in source.tables]
+    gpus = {source.facts_of(table).get("GPU", A100) for source, table in tables}
+    # These names say neither the form nor the memory, on which the peak depends.
+    gpus -= {"NVIDIA V100", "V100", "A100", "H100"}
+    assert not {gpu for gpu in gpus if formulas.find_peak(gpu, "fp16") is None}
+    for peaks in formulas.load_peaks():
+        assert re.match(r"(NVIDIA|AMD|Intel), ", peaks["source"])
+        assert peaks.keys() - {"label", "name", "source"} <= {*PRECISIONS}
+    for gpu in gpus:
+        names = [entry["name"] for entry in formulas.load_peaks()]
+        assert sum(bool(re.fullmatch(name, gpu, re.IGNORECASE)) for name in names) == 1
 
 
 def test_metrics_of_a_point():
@@ -213,21 +226,6 @@ def test_collect_shows_what_the_reference_states_of_itself(tmp_path):
 @cases
 def test_peaks_by_the_whole_name(gpu, precision, peak):
     assert formulas.find_peak(gpu, precision) == (peak and pytest.approx(peak * 1e12))
-
-
-def test_every_gpu_of_the_record_has_a_peak_and_every_peak_a_source():
-    sources = map(record.load_source, record.source_names())
-    tables = [(source, table) for source in sources for table in source.tables]
-    gpus = {source.facts_of(table).get("GPU", A100) for source, table in tables}
-    # These names say neither the form nor the memory, on which the peak depends.
-    gpus -= {"NVIDIA V100", "V100", "A100", "H100"}
-    assert not {gpu for gpu in gpus if formulas.find_peak(gpu, "fp16") is None}
-    for peaks in formulas.load_peaks():
-        assert re.match(r"(NVIDIA|AMD|Intel), ", peaks["source"])
-        assert peaks.keys() - {"label", "name", "source"} <= {*PRECISIONS}
-    for gpu in gpus:
-        names = [entry["name"] for entry in formulas.load_peaks()]
-        assert sum(bool(re.fullmatch(name, gpu, re.IGNORECASE)) for name in names) == 1
 
 
 def render_nvidia_smi(*watts, step=1.0):

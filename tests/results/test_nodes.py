@@ -13,48 +13,33 @@ from tests.kit.cli import run
 from tests.results.test_reduce import make_point, make_run
 
 
-def make_rates(random, nodes, spread, **shares):
-    """Return the rates of five runs on each node; of some, a share of the others'."""
-    return {
-        name: [100 * shares.get(name, 1.0) * exp(random.gauss(0, spread)) for _ in range(5)]
-        for name in (f"n{node}" for node in range(1, nodes + 1))
-    }
-
-
-def list_slow(rates, within=0.02):
-    verdicts = compare_nodes(rates, within).verdicts
-    return [verdict.node for verdict in verdicts if verdict.state == "slower"]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("nodes", "spread"), [(4, 0.005), (4, 0.02), (16, 0.02)])
-def test_clean_sets_name_no_node_and_those_with_a_slow_one_name_it(nodes, spread):
-    random = Random(nodes)
-    for _ in range(12):
-        rates = make_rates(random, nodes, spread)
-        assert list_slow(rates) == []
-        rates["n2"] = [0.9 * rate for rate in rates["n2"]]
-        assert list_slow(rates) == ["n2"]
+def test_slow_nodes_are_named_and_false_alarms_are_as_rare_as_stated():
+    def make_rates(random, nodes, spread, **shares):
+        """Return the rates of five runs on each node; of some, a share of the others'."""
+        means = {f"n{n}": 100 * shares.get(f"n{n}", 1.0) for n in range(1, nodes + 1)}
+        return {n: [means[n] * exp(random.gauss(0, spread)) for _ in range(5)] for n in means}
 
+    def list_slow(rates, within=0.02):
+        verdicts = compare_nodes(rates, within).verdicts
+        return [verdict.node for verdict in verdicts if verdict.state == "slower"]
 
-@pytest.mark.slow
-def test_false_alarms_are_as_rare_as_stated_even_without_a_margin():
-    """Most runs are steady, some lose a lot: nothing like a normal distribution."""
-    losses = (0, 0.01, 0.3)
+    for nodes, spread in ((4, 0.005), (4, 0.02), (16, 0.02)):
+        random = Random(nodes)
+        for _ in range(12):
+            rates = make_rates(random, nodes, spread)
+            assert list_slow(rates) == [], (nodes, spread)
+            rates["n2"] = [0.9 * rate for rate in rates["n2"]]
+            assert list_slow(rates) == ["n2"], (nodes, spread)
+    # Most runs are steady, some lose a lot: nothing like a normal distribution.
     for nodes in (2, 8):
-        random = Random(1)
-        alarms = 0
+        random, alarms = Random(1), 0
         for _ in range(1000):
-            rates = {
-                f"n{node}": [1 - random.choice(losses) * random.random() for _ in range(5)]
-                for node in range(nodes)
-            }
+            losses = [random.choice((0, 0.01, 0.3)) * random.random() for _ in range(5 * nodes)]
+            rates = {f"n{n}": [1 - loss for loss in losses[n::nodes]] for n in range(nodes)}
             alarms += bool(list_slow(rates, within=0))
         assert alarms <= 1500 * MAX_FALSE_ALARM, nodes
-
-
-@pytest.mark.slow
-def test_too_few_runs_give_no_verdict_and_the_power_is_stated():
+    # Too few runs give no verdict.
     for counts, states in (
         ((5, 5), {"like", "slower"}), ((4, 4), {"unknown"}), ((5, 3), {"unknown"}),
         ((5,), {"unknown"}), ((5, 5, 5, 1), {"like", "slower", "unknown"}),

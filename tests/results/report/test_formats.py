@@ -22,6 +22,7 @@ from hpcbert.results.reduce import tabulate
 from hpcbert.results.report import figures, formats, model
 from hpcbert.results.report.sections import compose_report
 from tests.kit.cases import read_constant
+from tests.kit.needs import lacks
 from tests.kit.paths import REPOSITORY
 from tests.kit.waiting import CEILING
 from tests.results.test_reduce import make_point, make_run
@@ -201,7 +202,6 @@ PROGRAMS = map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
 CHROMIUM = next(filter(None, PROGRAMS), "")
 MODULE = REPOSITORY / ".setup/axe/node_modules/axe-core/axe.min.js"
 AXE = Path(os.environ.get("HPCBERT_AXE", MODULE))
-browser = pytest.mark.skipif(not CHROMIUM, reason="needs extras: Chromium: make browser")
 
 
 def open_page(file, *words):
@@ -232,12 +232,13 @@ def measure_page(file, expression, *words):
 
 
 def write_page(folder, name, language="en"):
+    if not CHROMIUM:
+        lacks("extras", "Chromium", "make browser")
     file = folder / "index.html"
     file.write_text(render_page(compose(name, language)), encoding="utf-8")
     return file
 
 
-@browser
 @pytest.mark.slow
 def test_nothing_overflows_or_is_loaded_and_the_console_is_silent(tmp_path):
     file = write_page(tmp_path, " ".join(HOSTILE))
@@ -262,12 +263,12 @@ def test_nothing_overflows_or_is_loaded_and_the_console_is_silent(tmp_path):
     assert all(scroll <= inner for inner, scroll in sizes)
 
 
-@browser
 @pytest.mark.slow
-@pytest.mark.skipif(not AXE.is_file(), reason="needs extras: axe-core: make browser")
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("language", model.LANGUAGES)
 def test_axe_names_no_violation(language, theme, tmp_path):
+    if not AXE.is_file():
+        lacks("extras", "axe-core", "make browser")
     expression = (
         "axe.run().then(report => report.violations.map("
         "rule => [rule.id, rule.nodes.map(node => node.html.slice(0, 200))]))"
@@ -276,7 +277,6 @@ def test_axe_names_no_violation(language, theme, tmp_path):
     assert measure_page(write_page(tmp_path, USUAL, language), expression, *dark) == []
 
 
-@browser
 @pytest.mark.slow
 @pytest.mark.needs("pdftotext")
 def test_the_page_prints_whole(tmp_path):
