@@ -94,7 +94,7 @@ def test_success_is_never_guessed(data):
     assert state.attempt in {max(record.attempt, number) for number in attempts}
 
 
-@pytest.mark.parametrize("ago", [0.0, -30.0, state_sources.VISIBILITY_DELAY, 9e9])
+@pytest.mark.parametrize("ago", [-30.0, 0.0, 89.0, state_sources.VISIBILITY_DELAY, 9e9])
 def test_a_job_that_completed_is_waited_for_until_its_own_end_is_visible(ago):
     for name, record in RECORDS.items():
         state = resolve_state(Reports(record, make_row("COMPLETED")))
