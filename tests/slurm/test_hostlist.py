@@ -11,13 +11,12 @@ def test_node_lists_expand(text, names):
     assert expand(text) == names
 
 
-@given(st.text(alphabet="n09[]-,a ", max_size=40))
-def test_any_text_expands_to_a_bounded_number_of_names(text):
+@given(st.data())
+def test_names_survive_folding_and_any_text_expands_to_a_bounded_number_of_them(data):
+    text = data.draw(st.text(alphabet="n09[]-,a ", max_size=40))
     assert len(expand(text, limit=500)) <= 500
-
-
-@given(st.sets(st.from_regex(r"[a-z]{1,3}(-[0-9]{1,3})?[0-9]{0,4}", fullmatch=True), max_size=30))
-def test_names_survive_folding(names):
+    name = st.from_regex(r"[a-z]{1,3}(-[0-9]{1,3})?[0-9]{0,4}", fullmatch=True)
+    names = data.draw(st.sets(name, max_size=30))
     assert set(expand(fold(names))) == names
 
 

@@ -1,4 +1,5 @@
-"""What a cluster has and allows, as its own commands print it."""
+"""What a cluster has and allows, as its own commands print it. Tables are as 22.05.8 prints them;
+24.11 and 26.05 have the same keys and more."""
 
 from typing import Any
 
@@ -8,8 +9,6 @@ from hpcbert.slurm import inventory
 from hpcbert.slurm.inventory import parse_resources, read_associations, read_config, read_mpi
 from hpcbert.timelimit import TimeLimit
 from tests.kit.cases import cases, read_constant
-
-# Tables are as 22.05.8 prints them; 24.11 and 26.05 have the same keys and more.
 
 
 @cases

@@ -15,19 +15,17 @@ from tests.results.test_reduce import GROUP, MADE, make_point
 pytestmark = pytest.mark.slow
 
 
-def make_picture(points, published=()):
-    inputs = ReportInput("", MADE, ResultSet(tabulate(points)), published=published)
-    return figures.make_pictures(inputs, Words("en"))[0][0]
+def test_figures_show_ranges_where_runs_differ_and_no_label_over_another():
+    def make_picture(points, published=()):
+        inputs = ReportInput("", MADE, ResultSet(tabulate(points)), published=published)
+        return figures.make_pictures(inputs, Words("en"))[0][0]
 
+    def make_curve(name, rate, spread=0.0):
+        """Return points of a framework on 1, 2 and 4 GPUs."""
+        group = replace(GROUP, framework=name)
+        rates = {f"1n{gpus}g": [gpus * rate + n * spread for n in (1, 2)] for gpus in (1, 2, 4)}
+        return [make_point(shape, numbers, group=group) for shape, numbers in rates.items()]
 
-def make_curve(name, rate, spread=0.0):
-    """Return points of a framework on 1, 2 and 4 GPUs."""
-    group = replace(GROUP, framework=name)
-    rates = {f"1n{gpus}g": [gpus * rate + n * spread for n in (1, 2)] for gpus in (1, 2, 4)}
-    return [make_point(shape, numbers, group=group) for shape, numbers in rates.items()]
-
-
-def test_bars_are_drawn_where_runs_differ_and_published_lines_say_so():
     for spread in (0.0, 1.0):
         for axes in figures.make_figure(make_picture(make_curve("a", 10.0, spread))).axes:
             assert bool(axes.collections) is bool(spread)
@@ -36,9 +34,7 @@ def test_bars_are_drawn_where_runs_differ_and_published_lines_say_so():
     throughput, efficiency = figure.axes
     assert figures._GREY in {line.get_color() for line in throughput.lines}
     assert efficiency.get_ylabel() == "efficiency"
-
-
-def test_names_of_lines_keep_apart_and_are_of_the_option_that_differs():
+    # Names of lines keep apart, and are of the option that differs.
     curves = [make_curve(name, 10.0 + n / 100) for n, name in enumerate("abcdef")]
     picture = make_picture(itertools.chain(*curves))
     for size, dimensions in figures.SIZES.items():

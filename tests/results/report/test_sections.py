@@ -18,7 +18,7 @@ from tests.results import test_reduce
 ROOM = REPOSITORY / "hpcbert" / "results" / "report"
 
 
-def test_every_text_is_there_in_each_language_with_the_same_places_and_is_used():
+def test_every_text_is_in_the_catalogue_in_each_language_and_none_in_the_code():
     """A key that is missing is an error of the report that needs it."""
     paths = [*ROOM.glob("*.py"), ROOM / "page.html.j2"]
     code = "".join(path.read_text(encoding="utf-8") for path in paths)
@@ -37,10 +37,7 @@ def test_every_text_is_there_in_each_language_with_the_same_places_and_is_used()
     _, _, table = numbers.partition("\n| reason |")
     reasons = re.findall(r"^\| `([\w-]+)`", table.partition("\n\n")[0], re.MULTILINE)
     assert {key.removeprefix("reason.") for key in catalogue() if "reason." in key} == set(reasons)
-
-
-def test_no_word_stands_in_the_template_and_no_sentence_in_the_code():
-    """Texts with a blank between letters are documentation or names of facts."""
+    # Texts with a blank between letters are documentation or names of facts.
     text = (ROOM / "page.html.j2").read_text(encoding="utf-8")
     plain = re.sub(r"\{#.*?#\}|\{%.*?%\}|\{\{.*?\}\}|<[^>]*>", "", text, flags=re.DOTALL)
     assert re.findall(r"[^\W\d_]+", plain) == []
@@ -51,9 +48,9 @@ def test_no_word_stands_in_the_template_and_no_sentence_in_the_code():
     ]
     documentation = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     constants = [node for node in nodes if isinstance(node, ast.Constant)]
-    texts = [str(node.value) for node in constants if id(node) not in documentation]
+    literals = [str(node.value) for node in constants if id(node) not in documentation]
     facts = r"(GPU|CPU|memory,|library|package|variable|system|GPU clock|GPU memory|nic) .*"
-    sentences = [text for text in texts if re.search(r"[a-z]{2,} [a-z]{2,}", text)]
+    sentences = [text for text in literals if re.search(r"[a-z]{2,} [a-z]{2,}", text)]
     assert [text for text in sentences if not re.fullmatch(facts, text)] == []
 
 
