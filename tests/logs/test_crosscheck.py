@@ -27,6 +27,7 @@ TOML = (
 RULES = ("clock", "rate", "footer")
 CLOSING = "result: 32.0\n"
 LOG = steps(120, rate=32.0) + CLOSING
+HEADERS = read_constant(__file__, "HEADERS")
 FORMS = ("steps", "tf2", "megatron", "paddle")
 line = partial(step, rate=32.0)
 
@@ -167,7 +168,9 @@ def test_a_closing_rate_contradicts_a_forced_grammar_and_not_the_right_number(re
     # It may be somewhat lower, and hardly higher.
     for name in ("oneflow", "megatron"):
         for rate, agrees in ((512, True), (430, True), (350, False), (700, False)):
-            reading = read_program(read, name, 120, f"{{'train_samples_per_second': {rate}}}")
+            reading = read_program(
+                read, name, after=120, text=f"{{'train_samples_per_second': {rate}}}"
+            )
             assert (codes(reading) == []) is agrees, (name, rate)
 
 
@@ -181,28 +184,24 @@ def test_a_recipe_decides_whether_its_closing_line_is_compared(read):
     assert read(silent, log, "rate", ONE).throughput == pytest.approx(32)
 
 
-def render_program(form, seconds):
-    """Return the lines of a program's 120 iterations; no rate contradicts their clock."""
-    now, lines = 0.0, []
-    template = read_constant(__file__, "LINES")[form]
+def read_program(read, name, seconds=lambda _: 1.0, *, after=0, text="", job=""):
+    """Read a log of 120 iterations with a text after one of them; no rate contradicts their clock."""
+    now, lines, form = 0.0, [], read_constant(__file__, "LINES")[name]
     for n in range(1, 121):
         now += seconds(n)
         values = {"n": n, "before": n - 1, "now": 1763717655.25 + now, "rate": 512 / seconds(n)}
         clock = f"{22 + int(now) // 3600:02}:{int(now) // 60 % 60:02}:{now % 60:09.6f}"
-        lines.append(template.format(**values, clock=clock, ms=1000 * seconds(n)))
-    return lines
-
-
-def read_uneven(read, form, seconds):
-    toml = STEPS if form == "steps" else recipes.grammar(form)
-    return read(toml, "\n".join([*render_program(form, seconds), ""]), "", BATCH)
+        lines.append(form.format(**values, clock=clock, ms=1000 * seconds(n)))
+    lines.insert(after, text)
+    toml = STEPS if name == "steps" else recipes.grammar(name)
+    return read(toml, "\n".join([job, *HEADERS.get(name, ()), *lines, ""]), "", BATCH)
 
 
 @cases
 def test_a_mean_of_unlike_steps_is_flagged(read, first, last, seconds):
     """Some iterations take so many seconds, the others one."""
     for form in FORMS:
-        result = read_uneven(read, form, lambda n: seconds if first <= n <= last else 1.0)
+        result = read_program(read, form, lambda n: seconds if first <= n <= last else 1.0)
         assert (result.reasons, result.flags) == ((), ("uneven",)), form
         (note,) = result.notes
         assert note.flag == "uneven"
@@ -213,11 +212,11 @@ def test_a_mean_of_unlike_steps_is_flagged(read, first, last, seconds):
 @pytest.mark.parametrize("form", FORMS)
 def test_steps_that_are_alike_or_take_turns_are_not_and_one_long_step_is_named(read, form):
     for others in (lambda _: 1.0, lambda n: 1.2 if n % 2 else 1.0):
-        result = read_uneven(read, form, others)
+        result = read_program(read, form, others)
         assert result.throughput
         assert (result.flags, result.notes) == ((), ())
     if form != "paddle":
-        (note,) = read_uneven(read, form, lambda n: 14.0 if n == 70 else 1.0).notes
+        (note,) = read_program(read, form, lambda n: 14.0 if n == 70 else 1.0).notes
         assert note.detail.endswith("see iteration 70")
 
 
@@ -243,30 +242,20 @@ def test_loops_of_which_one_evaluates_are_flagged_and_a_median_hides_nothing(rea
         assert find_unevenness(sum(rates) / count, parts) is None
 
 
-HEADERS = read_constant(__file__, "HEADERS")
-
-
-def read_program(read, name, after=0, text="", *, job="", gap=0):
-    """Read a program's log with a text after one of its steps, and with a gap after step 60."""
-    lines = render_program(name, lambda n: 1.0 + gap * (n == 61))
-    lines.insert(after, text)
-    return read(recipes.grammar(name), "\n".join([job, *HEADERS[name], *lines, ""]), "", BATCH)
-
-
 @pytest.mark.parametrize("name", HEADERS)
 def test_a_header_inside_the_window_is_a_restart(read, name):
     header = "\n".join(HEADERS[name])
     job = "hpcbert: ranks start with batch_size_per_device=512 accumulation=1"
-    for reading in (read_program(read, name), read_program(read, name, 10, header)):
+    for reading in (read_program(read, name), read_program(read, name, after=10, text=header)):
         assert reading.throughput == pytest.approx(512, rel=1e-3)
     # A program that a launcher starts again does not print the line of the job.
     for reading in (
-        read_program(read, name, 60, header, gap=12),
-        read_program(read, name, 60, header, job=job),
-        read_program(read, name, 60, job, job=job),
+        read_program(read, name, lambda n: 13.0 if n == 61 else 1.0, after=60, text=header),
+        read_program(read, name, after=60, text=header, job=job),
+        read_program(read, name, after=60, text=job, job=job),
     ):
         assert codes(reading) == ["window"]
         assert "printed again after iteration 60" in str(reading.reasons[0])
     # A rank may print a part of its header late.
-    late = read_program(read, "oneflow", 60, HEADERS["oneflow"][0])
+    late = read_program(read, "oneflow", after=60, text=HEADERS["oneflow"][0])
     assert late.throughput == pytest.approx(512)
