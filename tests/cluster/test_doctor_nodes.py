@@ -1,42 +1,64 @@
 """The doctor's look at nodes from inside jobs: all faults are planted at once, then typed away."""
 
 import shutil
-from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpcbert.lab.record import Lab
+from hpcbert.lab.daemons import run_checked, spawn
+from hpcbert.system.runner import run
 from tests.kit.cases import read_constant
 from tests.kit.doctor import find_missed, select_faults, set_key, typed
-from tests.kit.lab import User
-from tests.kit.lab_faults import late, limited, mounted, read_only, replaced
+from tests.kit.lab import read_daemon
 from tests.kit.logs import write_file
 from tests.kit.scripts import tool
 
 
 @contextmanager
-def spoil_nodes(lab: Lab, work: Path, user: User) -> Iterator[None]:
+def spoil_nodes(lab, work, user):
     """Two nodes have about all that a node can have; two are well."""
-    hosts = lab.layout.hosts.read_text().replace(" n3", " other")
-    scontrol = shutil.copy(str(shutil.which("scontrol")), work)
-    clock = read_constant(__file__, "CLOCK").format(scontrol)
-    with ExitStack() as stack:
-        for fault in (
-            replaced(lab, "n4", "/etc/hosts", hosts, work),
-            read_only(lab, "n4", work),
-            mounted(lab, "n3", "/tmp", "-t", "tmpfs", "-o", "ro", "none"),
-            mounted(lab, "n4", "/tmp", "-t", "tmpfs", "-o", "noexec,mode=1777", "none"),
-            mounted(lab, "n4", user.home, "-t", "tmpfs", "-o", "mode=0", "none"),
-            mounted(lab, "n3", "/dev/shm", "-t", "tmpfs", "-o", "size=1m", "none"),
-            limited(lab, "n3", "memlock", 65536),
-            limited(lab, "n4", "nofile", 512),
-            replaced(lab, "n3", "/usr/bin/scontrol", clock, work),
-            late(lab, "n3", work, 4),
-        ):
-            stack.enter_context(fault)
+    order, undo = partial(run_checked, run, env=lab.daemon_environment), ExitStack()
+
+    def on(node, *argv):
+        spaces = ("--net", "--mount", "--uts", "--ipc", "--pid")
+        return ["nsenter", f"--target={lab.host(node).pid}", *spaces, *map(str, argv)]
+
+    def mount(node, path, *options):
+        order(on(node, "mount", *options, path))
+        undo.callback(order, on(node, "umount", "--lazy", path))
+
+    def replace(node, path, text):
+        mount(node, path, "--bind", tool(work, f"{node}-{Path(path).name}", text))
+
+    def limit(node, kind, most):
+        words = ["prlimit", f"--pid={read_daemon(lab, node).pid}"]
+        usual = order([*words, f"--{kind}", "--output=SOFT", "--noheadings"]).strip()
+        order([*words, f"--{kind}={most}:"])
+        undo.callback(order, [*words, f"--{kind}={usual}:"])
+
+    with undo:
+        replace("n4", "/etc/hosts", lab.layout.hosts.read_text().replace(" n3", " other"))
+        mount("n4", work, "--bind", work)
+        order(on("n4", "mount", "-o", "remount,bind,ro", work))
+        mount("n3", "/tmp", "-t", "tmpfs", "-o", "ro", "none")
+        mount("n4", "/tmp", "-t", "tmpfs", "-o", "noexec,mode=1777", "none")
+        mount("n4", user.home, "-t", "tmpfs", "-o", "mode=0", "none")
+        mount("n3", "/dev/shm", "-t", "tmpfs", "-o", "size=1m", "none")
+        limit("n3", "memlock", 65536)
+        limit("n4", "nofile", 512)
+        scontrol = shutil.copy(str(shutil.which("scontrol")), work)
+        replace("n3", "/usr/bin/scontrol", read_constant(__file__, "CLOCK").format(scontrol))
+        # Between n3 and the others, files are 4 s late, as on NFS with caches: the node has its own
+        # copy of the directory, which itself is in the node's /dev/shm.
+        paths = (work, "/dev/shm/hpcbert-original")
+        order(on("n3", "bash", "-c", read_constant(__file__, "COPY"), "copy", *paths))
+        undo.callback(order, on("n3", "umount", "--lazy", *paths))
+        keep = ["bash", "-c", read_constant(__file__, "KEEP"), "keep", *map(str, paths), "4"]
+        env = lab.daemon_environment
+        spawn(run, keep, log=lab.layout.log("late-n3"), env=env, enter=on("n3"))
         yield
 
 

@@ -1,7 +1,6 @@
 """`submit --here`: an ordinary user's campaigns as steps of an allocation that is there already."""
 
 import re
-from collections.abc import Callable
 
 import pytest
 
@@ -9,21 +8,18 @@ from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.scheduler.local import backend as local
 from tests.kit.cli import first_row
-from tests.kit.lab import AsUser
 from tests.kit.logs import WORDS, stand_in
 from tests.kit.waiting import until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
-Allocate = Callable[..., str]
-
 
 @pytest.fixture
 def allocate(as_user):
     """Return a function that gets an allocation and returns its job's id."""
-    jobs: list[str] = []
+    jobs = []
 
-    def salloc(*words: str) -> str:
+    def salloc(*words):
         outcome = as_user(["salloc", "--no-shell", "--cpus-per-task=4", *words])
         jobs.extend(re.findall(r"Granted job allocation (\d+)", outcome.stderr))
         assert jobs, outcome
@@ -33,7 +29,7 @@ def allocate(as_user):
     as_user(["scancel", *jobs])
 
 
-def list_steps(as_user: AsUser, job: str) -> str:
+def list_steps(as_user, job):
     return as_user(["squeue", "--steps", "--noheader", "--jobs", job]).stdout.strip()
 
 
@@ -41,14 +37,14 @@ def test_a_smaller_point_runs_in_a_larger_allocation(hpcbert, as_user, work, all
     report = f'[[ -z $SLURM_NTASKS ]] || echo "$SLURMD_NODENAME $SLURM_NTASKS $CUDA_VISIBLE_DEVICES" >>{work}/ranks'
     program = stand_in(work, f"{report}\n[[ $SLURM_PROCID == 0 ]] || exit 0", gpus=4)
     job = allocate("--nodes=2", "--ntasks-per-node=2", "--gres=gpu:4")
-    line: tuple[object, ...] = (*WORDS, "--python", program, "--here")
+    line = [*WORDS, "--python", program, "--here"]
     for more, numbers in (
         (("--nodes", 3), "3 nodes, .* has 2"),
         (("--gpus-per-node", 8), "8 GPUs .* has 4"),
     ):
         assert re.search(numbers, hpcbert(*line, *more, status=2, SLURM_JOB_ID=job).stderr)
     assert not (hpcbert.cwd / "runs").exists()
-    line = (*line, "--nodes", "2", "--gpus-per-node", "2", "--repeats", "2", "--wait")
+    line += ["--nodes", "2", "--gpus-per-node", "2", "--repeats", "2", "--wait"]
     row = first_row(hpcbert(*line, "--json", status=0, SLURM_JOB_ID=job).document)
     assert [(run["valid"], len(run["nodes"])) for run in row["runs"]] == [(True, 2)] * 2
     ranks = [line.split() for line in (work / "ranks").read_text().splitlines()]
@@ -85,7 +81,7 @@ def test_what_ends_it_and_what_continues_it(hpcbert, as_user, work, allocate):
     hpcbert("cancel", "--yes", status=0)
     (directory,) = (hpcbert.cwd / "runs").iterdir()
 
-    def read_ends() -> set[str]:
+    def read_ends():
         watched = TrackedCampaign(directory, store.read_manifest(directory))
         states = local.read_states(watched).values()
         return {state.detail if state.kind.over else "" for state in states}

@@ -3,7 +3,6 @@
 import subprocess
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,7 +10,7 @@ from hpcbert.lab.lifecycle import status
 from hpcbert.system.runner import run
 from tests.docs.examples import of_lab, read_examples
 from tests.kit import cli
-from tests.kit.lab_faults import start_daemon, stop_daemon
+from tests.kit.lab import start_daemon, stop_daemon
 from tests.kit.logs import write_file
 from tests.kit.waiting import until
 from tests.prepare.test_parts import PATCH, RECIPE, git, make_sources
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.slurm
 
 
 def test_status_shows_idle_nodes_and_each_daemon(lab):
-    def show() -> Any:
+    def show():
         return status(lab.directory, run=run)
 
     # Slurm may be clearing up after another test's job.
@@ -38,12 +37,12 @@ def test_status_shows_idle_nodes_and_each_daemon(lab):
     try:
         assert not show().healthy
     finally:
-        start_daemon(lab, "munged", run=run)
+        start_daemon(lab, "munged")
     until(lambda: show().healthy, "the lab never recovered")
 
 
 def test_ranks_see_their_gpus_and_nodes_are_hosts_of_their_own(pmix, as_user, lab, work):
-    def run_step(*words: str) -> list[list[str]]:
+    def run_step(*words):
         outcome = as_user(["srun", "--nodes=4", *words], cwd=work)
         assert outcome.ok, outcome.stderr
         return sorted(line.split() for line in outcome.stdout.splitlines())
@@ -99,7 +98,7 @@ def test_what_prepare_makes_in_a_lab_is_what_a_submission_uses(only, hpcbert, la
         assert "safe.directory" in first.error["message"]
         assert "Run the command that git names" in first.error["hint"]
     subprocess.run(["chown", "-R", f"--reference={work}", str(upstream)], check=True)
-    parts: dict[str, Any] = {}
+    parts = {}
     for expected in ("done", "ready") if first.returncode else ("ready",):
         parts = {part["kind"]: part for part in hpcbert(*words, status=0).data["parts"]}
         assert parts["source"]["status"] == expected

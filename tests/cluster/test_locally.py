@@ -2,7 +2,6 @@
 
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -27,15 +26,15 @@ def hpcbert(tmp_path):
     return Cli(tmp_path, {"HOME": str(tmp_path), "HPCBERT_RUNS": str(tmp_path / "runs")})
 
 
-def only_campaign(tmp_path: Path) -> Path:
+def only_campaign(tmp_path):
     (directory,) = (tmp_path / "runs").iterdir()
     return directory
 
 
-def wait_for_end(directory: Path) -> None:
+def wait_for_end(directory):
     tracked = TrackedCampaign(directory, store.read_manifest(directory))
 
-    def has_ended() -> bool:
+    def has_ended():
         states = local.read_states(tracked).values()
         return not local.find_queue(directory) and all(state.kind.over for state in states)
 
@@ -77,7 +76,7 @@ def test_each_environment_of_a_file_reaches_the_ranks_and_has_a_table(hpcbert, t
 
 
 def test_a_baseline_that_lost_all_repeats_holds_the_others_back(hpcbert, tmp_path):
-    def list_started() -> list[str]:
+    def list_started():
         paths = (tmp_path / "runs").glob("*/status/*.jsonl")
         return sorted({path.name.split("_")[1] for path in paths if '"step"' in path.read_text()})
 
@@ -111,7 +110,7 @@ def test_a_curve_is_held_back_by_default(words, holds):
     assert {"\nbaseline=" in array["script_text"] for array in later_arrays} == {holds}
 
 
-def limited_program(folder: Path, bad: str = "") -> Path:
+def limited_program(folder, bad=""):
     path = stand_in(folder, f"{bad}\n{LIMITED}")
     # Of the size that it has room for; a probe's is not looked at.
     (folder / "training.log").write_text(log("1n1g", 5.0 * ROOM, batch=ROOM, start=START))
@@ -181,8 +180,8 @@ def test_only_what_failed_runs_again_and_every_attempt_stays(hpcbert, tmp_path, 
     flag.touch()
     second = "" if together else "$SLURM_ARRAY_TASK_ID == 2 && "
     program = stand_in(tmp_path, f"if [[ {second}-e {flag} ]]; then exit 7; fi")
-    words: tuple[object, ...] = ("--python", program, "--repeats", "2")
-    words += ("--repeats-in", "one-job") if together else ("--wait", "--max-retries", "1")
+    words = ["--python", program, "--repeats", "2"]
+    words += ["--repeats-in", "one-job"] if together else ["--wait", "--max-retries", "1"]
     result = hpcbert(*LOCAL, *words)
     directory = only_campaign(tmp_path)
     wait_for_end(directory)

@@ -3,8 +3,6 @@
 import json
 import re
 import shlex
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,13 +15,7 @@ from tests.kit.waiting import until
 pytestmark = pytest.mark.slurm
 
 
-def logs_under(work: Path) -> str:
-    """Return the ends of all logs: what a rank that failed said is nowhere else."""
-    parts = [f"\n--- {path}\n{path.read_text()[-4000:]}" for path in sorted(work.rglob("*.log"))]
-    return "".join(parts)
-
-
-def read_events(path: Path) -> list[dict[str, Any]]:
+def read_events(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
@@ -54,7 +46,7 @@ def test_a_rehearsal_gets_every_node_gpu_and_rank_and_makes_no_table(
     fields = "JobID,State,ExitCode,NNodes,AllocTRES%80"
     query = ["sacct", "-X", "-P", "-n", "-j", job, "-o", fields]
 
-    def list_completed() -> list[list[str]]:
+    def list_completed():
         table = [line.split("|") for line in as_user(query).stdout.splitlines()]
         return table if len(table) == 2 and all(row[1] == "COMPLETED" for row in table) else []
 
@@ -83,7 +75,9 @@ def test_ranks_train_on_cpus_over_tcp_between_nodes_and_give_a_table(
         *("--device", "cpu", "--model", "bert-tiny", "--batch-size", "2", "--iters", "6"),
         *("--skip", "2", "--repeats", "1", "--python", checkout.python, "--wait", "--json"),
     )
-    assert result.returncode == 0, result.stderr + logs_under(work)
+    # What a rank that failed said is nowhere else.
+    ends = [f"\n--- {path}\n{path.read_text()[-4000:]}" for path in sorted(work.rglob("*.log"))]
+    assert result.returncode == 0, "".join((result.stderr, *ends))
     (table,) = result.data["tables"]
     assert (table["device"], [row["shape"] for row in table["rows"]]) == ("cpu", ["1n1g", "2n1g"])
     for row in table["rows"]:

@@ -1,26 +1,22 @@
-"""A file of three frameworks, two precisions and five shapes, from plan to report on a real cluster.
-
-As an ordinary user, with the view driven by keys. All jobs are held until one of each framework is
-let go; the others are cancelled.
-"""
+"""A file of three frameworks, two precisions and five shapes, from plan to report on a real cluster."""
 
 from pathlib import Path
 
 import pytest
 
-from hpcbert.lab.record import Lab
+from hpcbert.lab.daemons import run_as
 from tests.kit.cases import read_constant
-from tests.kit.cli import Cli, Tmux
-from tests.kit.lab import User
+from tests.kit.cli import Tmux
 from tests.kit.waiting import until
 
-pytestmark = pytest.mark.needs("tmux")
 
-FILE = read_constant(__file__, "FILE")
-
-
+@pytest.mark.needs("tmux")
 def test_thirty_points_are_planned_submitted_listed_and_reported(hpcbert, user, lab):
-    (hpcbert.cwd / "campaign.toml").write_text(FILE)
+    """As an ordinary user, with the view driven by keys.
+
+    All jobs are held until one of each framework is let go; the others are cancelled.
+    """
+    (hpcbert.cwd / "campaign.toml").write_text(read_constant(__file__, "FILE"))
     plan = hpcbert("plan", "campaign.toml", "--rehearse", "--json", status=0).data
     assert (plan["can_run"], plan["total"]["points"], plan["total"]["jobs"]) == (True, 30, 30)
     shapes = [point["shape"] for point in plan["campaigns"][0]["points"]]
@@ -35,33 +31,15 @@ def test_thirty_points_are_planned_submitted_listed_and_reported(hpcbert, user, 
     lock = Path(campaigns[1]["directory"]) / "campaign.lock.toml"
     like = hpcbert("submit", "--like", lock, "--rehearse", "--dry-run", "--json", status=0)
     assert (like.data["framework"], len(like.data["arrays"])) == ("oneflow", 10)
-    cancel_in_the_view(hpcbert, user, lab, names, first_jobs)
-    listed = hpcbert("list", "--json", status=0).data["campaigns"]
-    rows = {(entry["name"], entry["note"], len(entry["shapes"])) for entry in listed}
-    assert rows == {("thirty points", "3 x 2 x 5", 5)}
-    for command in ("collect", "report --output out"):
-        answer = hpcbert(*command.split(), *names, status=4)
-        assert answer.output.count("is a rehearsal: nothing was trained") == 3
-    # Slurm may still be clearing up after a job that has ended.
-    until(lambda: hpcbert("rm", "--yes", *names).returncode == 0, "nothing of them lives")
-    assert not list((hpcbert.cwd / "runs").glob("*-*"))
-
-
-def cancel_in_the_view(
-    hpcbert: Cli, user: User, lab: Lab, names: list[str], first_jobs: list[str]
-) -> None:
-    """Let the first job of each campaign go, and cancel the others by the view's keys."""
-    environment = {**hpcbert.env, **lab.environment, "HOME": str(user.home), "USER": user.name}
-    become = ["setpriv", f"--reuid={user.uid}", f"--regid={user.gid}", "--init-groups"]
-    argv = [*become, "env", *(f"{name}={text}" for name, text in environment.items())]
+    variables = {**hpcbert.env, **lab.environment, "HOME": user.home, "USER": user.name}
+    argv = [*run_as(user.name), "env", *(f"{name}={text}" for name, text in variables.items())]
     tmux = Tmux(hpcbert.cwd, [*argv, hpcbert.python, "-m", "hpcbert", "monitor", *names], 120, 40)
     try:
         tmux.shows("30 waiting")
         tmux.shows_recorded("thirty-waiting-120x40")
         tmux.keys("Left", "Down", "Left", "Down", "Left")
         tmux.shows("3/3")
-        for job in first_jobs:
-            hpcbert.run(["scontrol", "release", job])
+        hpcbert.run(["scontrol", "release", ",".join(first_jobs)])
         tmux.shows("3 completed, 27 waiting  about")
         tmux.shows_recorded("thirty-folded-120x40")
         tmux.keys("/", *"4n8g")
@@ -79,3 +57,12 @@ def cancel_in_the_view(
         tmux.shows("left 0")
     finally:
         tmux.end()
+    listed = hpcbert("list", "--json", status=0).data["campaigns"]
+    rows = {(entry["name"], entry["note"], len(entry["shapes"])) for entry in listed}
+    assert rows == {("thirty points", "3 x 2 x 5", 5)}
+    for command in ("collect", "report --output out"):
+        answer = hpcbert(*command.split(), *names, status=4)
+        assert answer.output.count("is a rehearsal: nothing was trained") == 3
+    # Slurm may still be clearing up after a job that has ended.
+    until(lambda: hpcbert("rm", "--yes", *names).returncode == 0, "nothing of them lives")
+    assert not list((hpcbert.cwd / "runs").glob("*-*"))

@@ -1,57 +1,41 @@
 """Clusters that are not like the lab: types of GPUs, accounts, limits, private data, no PMIx."""
 
+import re
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hpcbert.config.site import read_site
-from hpcbert.lab.lifecycle import down, up
-from hpcbert.lab.record import Lab, LabPlan
+from hpcbert.lab.daemons import run_checked
+from hpcbert.lab.record import LabPlan
 from hpcbert.system.runner import run
 from tests.kit.cases import read_constant
-from tests.kit.cli import Cli
 from tests.kit.doctor import find_missed, select_faults, set_key, typed
-from tests.kit.lab import runner_of
-from tests.kit.lab_faults import start_daemon, stop_daemon
+from tests.kit.lab import runner_of, start_daemon, started, stop_daemon
 from tests.kit.waiting import until
 
 POINT = ("submit", "--nodes", "1", "--gpus-per-node", "4", "--repeats", "1", "--rehearse", "--json")
 
 
-def must(cluster: Lab, *words: str) -> str:
+def must(cluster, *words):
     """Run a command as an administrator; return what it prints."""
-    outcome = run(words, env=cluster.daemon_environment)
-    assert outcome.ok, outcome
-    return outcome.stdout
+    return run_checked(run, words, env=cluster.daemon_environment)
 
 
 @pytest.fixture(scope="module")
-def cluster(slurm_packages, checkout, user):
+def cluster(slurm_packages, open_directory, checkout, user):
     """Four nodes: two types of GPUs and none; accounts and limits bind; no PMIx."""
-    directory = Path(tempfile.mkdtemp(prefix="hpcbert-other-", dir="/var/tmp"))
-    directory.chmod(0o755)
     plan = LabPlan(
-        directory=directory / "lab",
-        nodes=4,
-        gpus_per_node=4,
-        gpu_types=("2080ti", "1g.10gb", "none", "2080ti"),
-        slurmd_timeout=10,
+        directory=open_directory / "other-cluster", nodes=4, gpus_per_node=4, slurmd_timeout=10,
+        gpu_types=("2080ti", "1g.10gb", "none", "2080ti"), lacks=("mpi_pmix",),
         settings=read_constant(__file__, "SETTINGS"),
-        lacks=("mpi_pmix",),
-    )
-    notes: list[str] = []
-    try:
-        lab = up(plan, run=run, report=notes.append)
+    )  # fmt: skip
+    with started(plan) as lab:
         for words in ("account proj", "account other", f"user {user.name} account=proj"):
             must(lab, "sacctmgr", "-i", "add", *words.split())
         yield lab
-    finally:
-        removal = down(plan.directory, run=run, report=notes.append)
-        assert not removal.remains, removal.remains
-        shutil.rmtree(directory)
 
 
 @pytest.fixture
@@ -59,19 +43,13 @@ def hpcbert(cluster, user, checkout):
     """hpcbert of an ordinary user of that cluster, in a directory without a site."""
     path = Path(tempfile.mkdtemp(prefix="work-", dir=cluster.layout.runs))
     shutil.chown(path, user.uid, user.gid)
-    env = {"HPCBERT_SITE": str(path / "site.toml"), "PYTHONPATH": str(checkout.path)}
-    yield Cli(path, env, runner_of(user, cluster), checkout.python)
+    yield checkout.cli(path, runner_of(user, cluster), HPCBERT_SITE=str(path / "site.toml"))
     shutil.rmtree(path)
 
 
-@pytest.mark.site(
-    "GPUs of several types",
-    "slices of GPUs (MIG)",
-    "default partition without GPUs",
-    "an account for every job",
-    "MaxTime under an hour",
-    "PMI-2 and no PMIx",
-)
+@pytest.mark.site("GPUs of several types", "slices of GPUs (MIG)")
+@pytest.mark.site("default partition without GPUs", "an account for every job")
+@pytest.mark.site("MaxTime under an hour", "PMI-2 and no PMIx")
 def test_a_first_site_on_an_unusual_cluster(hpcbert):
     path = hpcbert.cwd / "site.toml"
     result = hpcbert("init", "--json", status=0)
@@ -93,11 +71,11 @@ def test_a_first_site_on_an_unusual_cluster(hpcbert):
     assert "pmi2" in str(lacks.document), lacks
 
 
-def wait_for_state(hpcbert: Cli, campaign: str, text: str) -> dict[str, Any]:
+def wait_for_state(hpcbert, campaign, text):
     """Return a repeat's state once Slurm has said why it waits, or how it ended."""
-    state: dict[str, Any] = {}
+    state = {}
 
-    def is_reported() -> bool:
+    def is_reported():
         state.update(hpcbert("monitor", campaign, "--once", "--json").events[0])
         return text in f"{state['reason']} {state['detail']}"
 
@@ -142,40 +120,35 @@ def test_a_job_whose_directory_its_node_lacks_is_told_in_words(hpcbert):
     assert "all nodes mount" in state["advice"]
 
 
-def configure(cluster: Lab, key: str, value: str) -> None:
-    """Change a key of slurm.conf while the cluster runs; some are read at a restart alone."""
-    path = cluster.layout.slurm_conf
-    path.write_text(f"{path.read_text()}{key}={value}\n")
-    must(cluster, "scontrol", "reconfigure")
-
-    def is_set() -> bool:
-        lines = must(cluster, "scontrol", "show", "config").splitlines()
-        return any(line.split("=")[0].strip() == key and value in line for line in lines)
-
-    until(is_set, lambda: f"{key} is not {value}")
-
-
 @pytest.mark.site("PrivateData")
 def test_private_nodes_are_told_from_no_partitions(hpcbert, cluster):
-    before = cluster.layout.slurm_conf.read_text()
+    path, before = cluster.layout.slurm_conf, cluster.layout.slurm_conf.read_text()
+
+    def configure(value):
+        """Change a key of slurm.conf while the cluster runs; some are read at a restart alone."""
+        path.write_text(f"{before}PrivateData={value}\n")
+        must(cluster, "scontrol", "reconfigure")
+        pattern = re.compile(rf"^PrivateData +=.*{value}", re.MULTILINE)
+        show = ("scontrol", "show", "config")
+        until(lambda: pattern.search(must(cluster, *show)), f"PrivateData is not {value}")
+
     try:
-        configure(cluster, "PrivateData", "nodes")
+        configure("nodes")
         result = hpcbert("init", "--json", "--partition", "old", status=0)
         assert any("PrivateData" in warning for warning in result.document["warnings"])
         site = read_site(hpcbert.cwd / "site.toml", base=hpcbert.cwd, env={})
         assert (site.slurm.gres, site.nodes.gpus_per_node) == ("gpu", 4)
-        configure(cluster, "PrivateData", "nodes,partitions")
+        configure("nodes,partitions")
         refused = hpcbert("init", "--json", "--force", status=2)
         assert "Only you can say" in refused.error["message"]
         diagnosis = hpcbert("doctor", "--json")
         assert not any("no partition" in finding["detail"] for finding in diagnosis.data)
     finally:
-        cluster.layout.slurm_conf.write_text(before)
-        configure(cluster, "PrivateData", "none")
+        configure("none")
 
 
 def test_a_doctor_finds_each_daemon_that_is_down(hpcbert, cluster):
-    def wait_for_nodes(word: str, *names: str) -> None:
+    def wait_for_nodes(word, *names):
         words = ("sinfo", "-h", "-N", "-n", ",".join(names), "-o", "%T")
         until(lambda: {*must(cluster, *words).split()} == {word}, f"{names} {word}", pause=0.3)
 
@@ -183,17 +156,17 @@ def test_a_doctor_finds_each_daemon_that_is_down(hpcbert, cluster):
     for key in ("mpi", "gres"):
         text = set_key(text, "slurm", key, '""')
     (hpcbert.cwd / "site.toml").write_text(text)
-    findings: list[dict[str, Any]] = []
+    findings = []
     try:
         stop_daemon(cluster, "n3")
         for name in ("slurmdbd", "munged", "slurmctld"):
             stop_daemon(cluster, name)
             findings += hpcbert("doctor", "--json").data
-            start_daemon(cluster, name, run=run)
+            start_daemon(cluster, name)
         wait_for_nodes("down*", "n3")
         findings += hpcbert("doctor", "--partition", "cpu", "--json").data
     finally:
-        start_daemon(cluster, "n3", run=run)
+        start_daemon(cluster, "n3")
         wait_for_nodes("idle", *cluster.plan.node_names)
     missed = find_missed(select_faults("daemons"), findings)
     bad = [finding for finding in findings if finding["status"] != "ok"]
@@ -205,7 +178,7 @@ def test_what_a_doctor_says_of_choices_helps_when_it_is_typed(hpcbert, cluster):
     text, line = cluster.layout.site.read_text(), ["--nodes", "2", "--gpus-per-node", "4"]
     for key, value in read_constant(__file__, "CHOSEN").items():
         text = set_key(text, "slurm", key, value)
-    findings: list[dict[str, Any]] = []
+    findings: list[dict[str, object]] = []
     before, bad, bad_findings = ("", [""]), findings, findings
     try:
         must(cluster, "scontrol", "update", "NodeName=n4", "State=DRAIN", "Reason=x")

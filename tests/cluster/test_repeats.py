@@ -2,8 +2,6 @@
 
 import json
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -101,7 +99,7 @@ def test_points_exclude_a_slow_node_and_none_runs_where_nothing_can_be_measured(
     preflight = ("--site", ".", "--rehearse", "--preflight", "--concurrent-points")
     shape = ("--gpus-per-node", 1, "--repeats", 1, "--nodes")
 
-    def submit(*words: object) -> tuple[dict[str, Any], dict[str, Any], Path]:
+    def submit(*words):
         campaign = hpcbert(*POINT, *preflight, *shape, *words, status=0).data
         directory = wait_for_end(campaign["directory"])
         return campaign, hpcbert("monitor", "--once", "--json", directory).data, directory
@@ -127,7 +125,7 @@ def test_points_exclude_a_slow_node_and_none_runs_where_nothing_can_be_measured(
     names = [path.name for path in (directory / "status").iterdir()]
     assert names == ["preflight_2n1g_fp32_b1.1.jsonl"]
 
-    def is_on_record() -> bool:
+    def is_on_record():
         # Who asks while Slurm has not settled the end yet leaves it out.
         hpcbert("monitor", "--once", directory, status=0)
         listed = hpcbert("list", "--json", status=0).data["campaigns"]

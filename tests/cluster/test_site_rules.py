@@ -4,11 +4,10 @@ Ranks need nothing of their submitter's environment, and each array is one job, 
 """
 
 import json
+import os
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +16,8 @@ from hpcbert.campaign.fingerprint import parse
 from hpcbert.model import MANIFEST
 from hpcbert.system.runner import run
 from tests.kit.cases import read_constant
-from tests.kit.cli import Cli, first_row
+from tests.kit.cli import first_row
+from tests.kit.lab import JOB_SUBMIT
 from tests.kit.logs import WORDS, stand_in
 from tests.kit.scripts import tool
 
@@ -30,14 +30,20 @@ NOTICE = r"printf '\033[31mNotice\nMaintenance\n| down | 12 hours |\n99\n\033[0m
 COMMANDS = ("sbatch", "squeue", "sacct", "sinfo", "scontrol", "sacctmgr", "srun")
 SUBMIT = ("submit", "--fw", "pytorch", "--repeats", "2", "--python", "/usr/bin/python3", "--json")
 POINT = ("submit", "--fw", "pytorch", "--gpus-per-node", "1", "--repeats", "1", "--json")
-NewJobs = Callable[[], set[str]]
 
 
 @pytest.mark.site("`--export=NONE`", "`job_submit.lua`")
-def test_ranks_need_nothing_of_their_submitters_environment(hpcbert, lab, site_rule, wait_for_end):
-    def rehearse(*words: object, **env: Any) -> str:
+def test_ranks_need_nothing_of_their_submitters_environment(hpcbert, lab, wait_for_end):
+    def rehearse(*words, **env):
         result = hpcbert(*POINT, "--nodes", "2", "--rehearse", *words, status=0, **env)
-        return str(result.data["directory"])
+        return result.data["directory"]
+
+    def rule(text):
+        path = lab.layout.job_submit
+        # slurmctld compares times in whole seconds.
+        later = path.stat().st_mtime + 2
+        path.write_text(JOB_SUBMIT.format(rule=text))
+        os.utime(path, (later, later))
 
     # Addresses of the named interface are asked for by a step.
     text = lab.layout.site.read_text().replace("[nodes]", '[nodes]\ninterface = "eth0"')
@@ -45,13 +51,16 @@ def test_ranks_need_nothing_of_their_submitters_environment(hpcbert, lab, site_r
     site, option = ("--site", "."), "--sbatch-arg=--export=NONE"
     campaigns = [rehearse(option), rehearse(*site, "--sbatch-arg=--export=NIL")]
     campaigns += [rehearse(SBATCH_EXPORT="NONE", SLURM_EXPORT_ENV="NONE")]
-    for rule in ("forced", "bare"):
-        site_rule(RULES[rule])
-        campaigns.append(rehearse(*site))
-    site_rule(RULES["demanded"])
-    refused = hpcbert(*POINT, *site, "--rehearse", status=3)
-    assert "submit with --export=NONE" in refused.error["message"]
-    campaigns.append(rehearse(*site, option))
+    try:
+        for name in ("forced", "bare"):
+            rule(RULES[name])
+            campaigns.append(rehearse(*site))
+        rule(RULES["demanded"])
+        refused = hpcbert(*POINT, *site, "--rehearse", status=3)
+        assert "submit with --export=NONE" in refused.error["message"]
+        campaigns.append(rehearse(*site, option))
+    finally:
+        rule("")
     pattern = r"REHEARSAL rank=(\d)/2 .* node=(\d)/2 .* gpus=\d master=(\S+) .* reached=(\S+)"
     for campaign in campaigns:
         directory = wait_for_end(campaign)
@@ -70,7 +79,7 @@ def test_a_reservation_that_the_shell_names_is_used_and_recorded(hpcbert, lab, u
     create = ["scontrol", "create", "reservationname=shell", *slots]
     assert run(create, env=lab.daemon_environment).ok
     words = ("--repeats", "1", "--python", stand_in(hpcbert.cwd, ""), "--wait", "--json")
-    env: dict[str, Any] = {"SBATCH_RESERVATION": "shell", "SBATCH_PARTITION": "x"}
+    env = {"SBATCH_RESERVATION": "shell", "SBATCH_PARTITION": "x"}
     try:
         row = first_row(hpcbert(*WORDS, *words, status=0, **env).document)
     finally:
@@ -87,7 +96,7 @@ def test_a_reservation_that_the_shell_names_is_used_and_recorded(hpcbert, lab, u
 def new_jobs(as_user, lab):
     """Return the jobs that are there since the test began; the lab's partition is hidden."""
 
-    def list_jobs() -> set[str]:
+    def list_jobs():
         words = ["squeue", "--all", "--noheader", "--states=all", "--format=%F"]
         return set(as_user(words).stdout.split())
 
@@ -99,14 +108,12 @@ def new_jobs(as_user, lab):
     as_user(["scancel", *(list_jobs() - before)])
 
 
-def wrap(hpcbert: Cli, **programs: str) -> Cli:
+def wrap(hpcbert, **programs):
     """Return hpcbert where a site has programs of its own, and USER is not the submitter's name."""
     for name, body in programs.items():
         tool(hpcbert.cwd, name, f"#!/bin/bash\n{body}\n")
-    path = f"{hpcbert.cwd}:/usr/bin:/bin:/usr/sbin:/sbin"
-    return replace(
-        hpcbert, env={**hpcbert.env, "PATH": path, "USER": "jovyan", "LOGNAME": "jovyan"}
-    )
+    env = {"PATH": f"{hpcbert.cwd}:/usr/bin:/bin:/usr/sbin:/sbin", "USER": "jovyan"}
+    return replace(hpcbert, env={**hpcbert.env, **env, "LOGNAME": "jovyan"})
 
 
 @pytest.mark.parametrize("name", WRAPPERS)

@@ -7,19 +7,18 @@ import pytest
 
 from hpcbert.model import parse_utc
 from tests.kit.cases import cases
-from tests.kit.cli import Cli
 
 pytestmark = pytest.mark.slurm
 
 POINT = ("--fw", "pytorch", "--device", "gpu", "--gpus-per-node", 1, "--repeats", 2, "--json")
 
 
-def read_state(hpcbert: Cli, where: Path) -> str:
+def read_state(hpcbert, where):
     """Return the campaign's state in `list`, which equals that of `show`."""
     campaigns = hpcbert("list", "--json").data["campaigns"]
     states = {campaign["campaign"]: campaign["state"] for campaign in campaigns}
     assert hpcbert("show", "--json", where).data["state"] == states[where.name]
-    return str(states[where.name])
+    return states[where.name]
 
 
 def test_a_plan_has_slurms_own_start_and_what_is_free_and_submits_nothing(hpcbert, as_user):

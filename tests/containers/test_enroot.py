@@ -4,10 +4,11 @@ import os
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.kit.containers import Image, Person, ended, ordinary_person
+from tests.kit.containers import Image, ended, ordinary_person
 from tests.kit.registry import Registry
 from tests.kit.waiting import CEILING, until
 
@@ -17,37 +18,48 @@ PLAIN = {"ENROOT_ALLOW_HTTP": "y", "ENROOT_SQUASH_OPTIONS": "-comp gzip"}
 class Enroot:
     """enroot as an ordinary user, with directories of its own and a container named box."""
 
-    def __init__(self, person: Person) -> None:
+    def __init__(self, person):
         self.person, self.folder, self.data = person, person.root, person.root / "data"
         variables = {"IMAGE_ONLY": "image", "BOTH": "image", "QUOTED": '"in quotes"'}
         files = {"etc/rc.local": "export BY_RC_LOCAL=1\n"}
         self.image = self.create("box", Image(variables, files=files))
 
-    def create(self, name: str, image: Image) -> str:
+    def create(self, name, image):
         path = image.write(self.folder.parent / f"{name}.sqsh")
         self.says("create", "--name", name, str(path))
         return str(path)
 
-    def start(self, *words: str, **variables: str) -> subprocess.Popen[str]:
+    def start(self, *words, **variables):
         return self.person.start("enroot", *words, **variables)
 
-    def run(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *words, **variables):
         return ended(self.start(*words, **variables), "a\nb\n")
 
-    def says(self, *words: str, **variables: str) -> str:
+    def says(self, *words, **variables):
         result = self.run(*words, **variables)
         assert result.returncode == 0, result.stderr
         return result.stdout.strip()
 
-    def refuses(self, keyword: str, *words: str, **variables: str) -> None:
+    def refuses(self, keyword, *words, **variables):
         result = self.run(*words, **variables)
         assert result.returncode != 0
         assert keyword in result.stderr
 
-    def conf(self, text: str) -> tuple[str, str]:
+    def conf(self, text):
         path = self.folder.parent / "conf"
         path.write_text(text)
         return ("--conf", str(path))
+
+    def stopped(self, name, command):
+        """Start a command in a container, and wait until it has stopped itself."""
+        child = self.start("start", name, "bash", "-c", command)
+
+        def is_stopped():
+            assert child.poll() is None, ended(child).stderr
+            return "\nState:\tT" in Path(f"/proc/{child.pid}/status").read_text()
+
+        until(is_stopped, "it never stopped itself", pause=0.01)
+        return child
 
 
 @pytest.fixture(scope="module")
@@ -61,25 +73,14 @@ def enroot():
 def leader(enroot):
     """A container that stopped itself, as the one that other ranks join does."""
     command = "export LEADER=led; cd /opt; exec bash -c 'kill -STOP $$; exit 3'"
-    child = enroot.start("start", "box", "bash", "-c", command)
-    wait_until_stopped(child)
-    yield child
-    child.kill()
-    child.communicate()
+    with enroot.stopped("box", command) as child:
+        yield child
+        child.kill()
 
 
-def wait_until_stopped(child: subprocess.Popen[str]) -> None:
-    def stopped() -> bool:
-        assert child.poll() is None, ended(child).stderr
-        return "\nState:\tT" in Path(f"/proc/{child.pid}/status").read_text()
-
-    until(stopped, "the leader never stopped itself", pause=0.01)
-
-
-def expect_same_process(child: subprocess.Popen[str]) -> None:
+def expect_same_process(child):
     """The process prints its id, which is the started one's, and ends by the signal that it gets."""
     with child:
-        assert child.stdout is not None
         assert child.stdout.readline().strip() == str(child.pid)
         child.send_signal(signal.SIGTERM)
         assert child.wait(CEILING) == -signal.SIGTERM
@@ -122,12 +123,10 @@ def test_who_runs_in_a_container_is_listed_and_keeps_nobody_from_removing_it(enr
     assert head.split()[:2] == ["NAME", "PID"]
     assert ["box", str(leader.pid)] in [row.split()[:2] for row in rows]
     enroot.says("create", "--name", "busy", enroot.image)
-    child = enroot.start("start", "busy", "bash", "-c", "kill -STOP $$; cat /etc/rc")
-    wait_until_stopped(child)
-    enroot.says("remove", "-f", "busy")
-    assert "busy" not in enroot.says("list").splitlines()
-    child.kill()
-    child.communicate()
+    with enroot.stopped("busy", "kill -STOP $$; cat /etc/rc") as child:
+        enroot.says("remove", "-f", "busy")
+        assert "busy" not in enroot.says("list").splitlines()
+        child.kill()
 
 
 def test_the_environment_is_the_images_and_the_conf_files_and_nothing_of_the_host(enroot):
@@ -244,7 +243,6 @@ def test_exec_joins_the_leaders_namespaces_environment_and_directory(enroot, lea
 
 def test_a_leader_may_end_before_those_that_joined(enroot, leader):
     with enroot.start("exec", str(leader.pid), "sh", "-c", "echo in; cat; pwd") as child:
-        assert child.stdout is not None
         assert child.stdout.readline() == "in\n"
         leader.kill()
         leader.wait(CEILING)
@@ -256,10 +254,11 @@ def test_import_makes_an_image_of_layers_and_configuration(enroot):
         {"etc/kept": b"kept\n", "etc/gone": b"", "opt/old": b"old\n", "dev/null": b""},
         {"etc/.wh.gone": b"", "opt/new": b"new\n", "etc/kept": b"changed\n"},
     )
-    settings = {"env": ["IMAGE_ONLY=image", "BLANKS=a b"], "workdir": "/srv/work"}
+    env, entry = ["IMAGE_ONLY=image", "BLANKS=a b"], ["echo", "it's"]
     output = str(enroot.folder / "imported.sqsh")
     with Registry() as registry:
-        registry.push("team/it:1.0", list(layers), entrypoint=["echo", "it's"], **settings)  # type: ignore[arg-type]
+        settings: Any = {"env": env, "workdir": "/srv/work", "entrypoint": entry}
+        registry.push("team/it:1.0", list(layers), **settings)
         words = ("import", "--output", output, registry.uri("team/it:1.0"))
         enroot.says(*words, **PLAIN)
         assert registry.pulls("team/it") == 1
@@ -273,7 +272,7 @@ def test_import_makes_an_image_of_layers_and_configuration(enroot):
     paths = {"opt/new": True, "opt/old": True, "srv/work": True}
     paths |= {"etc/gone": False, "dev/null": False}
     assert {path: (root / path).exists() for path in paths} == paths
-    assert set(settings["env"]) <= set((root / "etc/environment").read_text().split("\n"))
+    assert set(env) <= set((root / "etc/environment").read_text().split("\n"))
     assert 'cd "/srv/work"' in (root / "etc/rc").read_text().replace("'", '"')
     assert list((enroot.folder / "temp").iterdir()) == []
 
@@ -297,7 +296,7 @@ def test_credentials_come_from_the_file(enroot):
     (enroot.folder / "config").mkdir()
     file = enroot.folder / "config/.credentials"
     output = str(enroot.folder / "closed.sqsh")
-    with Registry(auth="basic", user="someone", password="good word") as registry:
+    with Registry(auth="basic", account="someone:good word") as registry:
         registry.push("team/closed:1", [{"etc/mark": b"1"}])
         words = ("import", "--output", output, registry.uri("team/closed:1"))
         line = f"machine {registry.host.partition(':')[0]} login someone password"

@@ -1,6 +1,5 @@
 """One directory of images and four nodes: an import that was killed, and preparing in a job."""
 
-import json
 import os
 import shutil
 import signal
@@ -52,7 +51,7 @@ exec bash {work}/image.sh import {registry.uri()} {work}/images {STEM}
         words = ["srun", f"--nodelist={','.join(others)}", "--nodes=3", "--ntasks=24"]
         words += ["bash", f"{work}/task.sh"]
         env = {"HPCBERT_STALE_AFTER": "3"}
-        result = as_user(words, cwd=work, env=env, timeout=CEILING)
+        result = as_user(words, cwd=work, env=env)
         assert result.ok, result.stderr
         assert registry.pulls("bert/tiny") == pulls + 1
     assert "the importer before died" in result.stderr
@@ -68,11 +67,6 @@ def test_prepare_runs_in_a_job_where_it_is_to(as_user, checkout, work):
     for number in range(2):
         hdf5(work / "data" / f"training_{number}.hdf5", [*KEYS, "segment_ids"])
     (work / "site.toml").write_text(site_text("pytorch", f'data = "{work / "data"}"'))
-    words = ["prepare", "--fw", "pytorch", "--only", "data", "--on-node", "--json"]
-    command = [checkout.python, "-m", "hpcbert", *words, "--site", str(work / "site.toml")]
-    env = {"PYTHONPATH": str(checkout.path)}
-    result = as_user(command, cwd=work, env=env, timeout=CEILING)
-    document = json.loads(result.stdout)
-    (part,) = document["data"]["parts"]
-    assert document["exit_code"] == 5, result.stdout
+    words = ("prepare", "--fw", "pytorch", "--only", "data", "--on-node", "--json")
+    (part,) = checkout.cli(work, as_user)(*words, "--site", "site.toml", status=5).data["parts"]
     assert "has no masked_lm_positions, masked_lm_ids, next_sentence_labels" in part["detail"]

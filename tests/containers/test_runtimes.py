@@ -1,6 +1,6 @@
 """One suite for all runtimes: what a rank finds must not depend on how it got into its image.
 
-Each runtime runs a handful of jobs on the lab's four nodes; every test reads what their ranks wrote.
+Each runtime runs two jobs on the lab's four nodes; most tests read what their ranks wrote.
 enroot and pyxis are the real ones where HPCBERT_ENROOT and HPCBERT_PYXIS name them, else the
 stand-ins next to this file; Apptainer is the one that HPCBERT_APPTAINER or PATH names.
 """
@@ -12,6 +12,7 @@ import re
 import shutil
 import signal
 import tempfile
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,10 @@ from tests.kit import containers
 from tests.kit.cases import read_constant
 from tests.kit.containers import HERE, SYSTEM_PATH, Image
 from tests.kit.doctor import set_key
-from tests.kit.lab_faults import start_daemon, stop_daemon
+from tests.kit.lab import start_daemon, stop_daemon
 from tests.kit.needs import lacks, require
 from tests.kit.registry import Registry
-from tests.kit.waiting import CEILING, unqueued, until
+from tests.kit.waiting import unqueued, until
 
 pytestmark = pytest.mark.slurm
 
@@ -39,97 +40,84 @@ ENROOT = pytest.mark.parametrize("trial", RUNTIMES[:1], indirect=True)
 # 200 KiB, in parts: the kernel takes no variable above 128 KiB.
 LONG = {f"LONG_{n}": f"{n}$x'\" " * 8600 for n in range(4)}
 SETTINGS = read_constant(__file__, "SETTINGS")
-ON_HOST, IN_IMAGE, STRICT, FILES = (
-    SETTINGS[name] for name in ("ON_HOST", "IN_IMAGE", "STRICT", "FILES")
-)
+ON_HOST, IN_IMAGE, STRICT = (SETTINGS[name] for name in ("ON_HOST", "IN_IMAGE", "STRICT"))
 SCRATCH = "/tmp/hpcbert-scratch"
 
 
+@dataclass
 class Job:
-    """A submitted array, or one of its tasks: `number` is Slurm's."""
+    """A task of a submitted array: `number` is Slurm's."""
 
-    def __init__(self, number: str, campaign: Path, report: Path, task: str = "") -> None:
-        self.number, self.campaign = f"{number}_{task}".rstrip("_"), campaign
-        self.report, self.repeat = report / (task or "1"), task or "*"
+    number: str
+    campaign: Path
+    report: Path
 
     @cached_property
-    def ranks(self) -> list[dict[str, Any]]:
+    def ranks(self):
         """What the ranks found, in their order."""
         ranks = [json.loads(path.read_text()) for path in self.report.glob("rank*.json")]
         return sorted(ranks, key=lambda rank: int(rank["environment"]["SLURM_PROCID"]))
 
     @property
-    def events(self) -> list[dict[str, Any]]:
-        paths = (self.campaign / "status").glob(f"*.{self.repeat}.jsonl")
+    def events(self):
+        paths = (self.campaign / "status").glob(f"*.{self.report.name}.jsonl")
         return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
 
     @property
-    def text(self) -> str:
-        """All that it and its ranks said."""
+    def text(self):
+        """All that its array and the ranks said."""
         paths = [*(self.campaign / "slurm").iterdir(), *(self.campaign / "logs").rglob("*.log")]
         return "".join(path.read_text(errors="replace") for path in paths)
 
 
 class Trial:
-    """One runtime on the lab, with its images, its site descriptions and its jobs."""
+    """One runtime on the lab, with its images, its site descriptions and two jobs."""
 
-    def __init__(self, runtime: str, folder: Path, request: pytest.FixtureRequest) -> None:
+    look: Job
+    strict: Job
+
+    def __init__(self, runtime, folder, request):
         names = ("as_user", "checkout", "lab", "user")
         self.as_user, self.checkout, self.lab, self.user = map(request.getfixturevalue, names)
         self.runtime, self.folder, self.path = runtime, folder, SYSTEM_PATH
-        # Those that enter by enter.sh.
-        self.joins = runtime in {"enroot", "apptainer"}
-        self.jobs: dict[str, Job] = {}
+        self.cli = self.checkout.cli(folder, self.as_user, ENROOT_ALLOW_HTTP="y", **ON_HOST)
 
-    def hpcbert(self, *words: str, site: str = "site", **variables: str) -> Any:
-        environment = {
-            **ON_HOST, **variables, "ENROOT_ALLOW_HTTP": "y", "PATH": self.path,
-            "PYTHONPATH": str(self.checkout.path), "HPCBERT_SITE": str(self.folder / f"{site}.toml"),
-        }  # fmt: skip
-        command = [self.checkout.python, "-m", "hpcbert", *words, "--json"]
-        result = self.as_user(command, env=environment, cwd=self.folder, timeout=CEILING)
-        assert result.ok, result.stdout + result.stderr
-        return json.loads(result.stdout.splitlines()[-1])["data"]
+    @property
+    def enters(self):
+        """Say whether its ranks enter by enter.sh."""
+        return self.runtime in {"enroot", "apptainer"}
 
-    def submit(self, name, shape, act, site="site", repeats=1, **variables) -> list[Job]:
+    def hpcbert(self, *words, site="site", **variables):
+        site = str(self.folder / f"{site}.toml")
+        variables |= {"PATH": self.path, "HPCBERT_SITE": site}
+        return self.cli(*words, "--json", status=0, **variables).data
+
+    def submit(self, act, shape, *, site="site", repeats=1, **variables):
+        """Submit an array whose ranks do something, and return its tasks."""
         nodes, gpus = shape.rstrip("g").split("n")
-        report = self.folder / f"report {name}"
-        self.as_user(["mkdir", "-p", str(report)])
-        words = ["--nodes", nodes, "--gpus-per-node", gpus, "--repeats", str(repeats)]
-        words += ["--concurrent-repeats", str(repeats), "--set", f"act={act}"]
-        words += ["--set", f"report={report}", "--templates", str(self.folder / f"{site}-recipes")]
+        report = Path(self.as_user(["mktemp", "-d", f"{self.folder}/report XXX"]).stdout.strip())
+        words = ["--nodes", nodes, "--gpus-per-node", gpus, "--set", f"report={report}"]
+        words += ["--repeats", repeats, "--concurrent-repeats", repeats, "--set", f"act={act}"]
+        words += ["--templates", self.folder / f"{site}-recipes"]
         data = self.hpcbert("submit", "--fw", "probe", *words, site=site, **variables)
-        array = (data["arrays"][0]["job_id"], Path(data["directory"]), report)
-        # Names of several tasks, or of the array.
-        names = name.split()
-        tasks = [str(n + 1) for n in range(len(names))] if len(names) > 1 else [""]
-        self.jobs |= {own: Job(*array, task) for own, task in zip(names, tasks, strict=True)}
-        return [self.jobs[own] for own in names]
+        number, campaign = data["arrays"][0]["job_id"], Path(data["directory"])
+        tasks = range(1, repeats + 1)
+        return [Job(f"{number}_{task}", campaign, report / str(task)) for task in tasks]
 
-    def wait(self, *jobs: Job) -> None:
+    def wait(self, *jobs):
         """Wait until none of these jobs is in the queue."""
         numbers = ",".join(job.number for job in jobs)
         words = ["squeue", "--noheader", "--format=%i %T %r", f"--jobs={numbers}"]
         until(lambda: unqueued(self.as_user(words)), lambda: str(self.as_user(words)))
 
-    def wait_for_ranks(self, job: Job) -> None:
-        """Wait until four ranks wait for their end."""
-
-        def are_ready() -> bool:
-            assert not any(event["event"] == "end" for event in job.events), job.text
-            return len(list(job.report.glob("*.waits"))) == 4
-
-        until(are_ready, lambda: job.text)
-
-    def state(self, job: Job) -> list[str]:
+    def state(self, job):
         """Return state and exit code as accounting has them."""
         words = ["sacct", "-X", "-P", "-n", "-j", job.number, "-o", "State,ExitCode"]
         ends = re.compile("COMPLETED|FAILED|CANCELLED")
         until(lambda: ends.match(self.as_user(words).stdout), lambda: self.as_user(words).stdout)
-        row: list[str] = self.as_user(words).stdout.strip().split("|")
-        return row
+        return self.as_user(words).stdout.strip().split("|")
 
-    def on_nodes(self, command: str) -> str:
+    def on_nodes(self, command):
         """Run a command as root on every node; return all that it printed."""
         texts = []
         for process in self.lab.node_hosts.values():
@@ -138,31 +126,28 @@ class Trial:
             texts.append(outcome.stdout + outcome.stderr)
         return "".join(texts)
 
-    def variables(self, *names: str) -> dict[str, set[str | None]]:
+    def variables(self, *names):
         """Return the values that variables have in the ranks of the largest job."""
-        ranks = [rank["environment"] for rank in self.jobs["look"].ranks]
+        ranks = [rank["environment"] for rank in self.look.ranks]
         return {name: {rank.get(name) for rank in ranks} for name in names}
 
-    def write_site(self, name: str, mounts: list[str], image: str, extra: str = "") -> None:
-        extra += f'scratch = "{SCRATCH}"\n' if self.joins else ""
+    def write_site(self, name, mounts, image, extra=""):
+        extra += f'scratch = "{SCRATCH}"\n' if self.enters else ""
         if self.runtime == "apptainer":
             mounts = [*mounts, "/usr:/usr:ro"]  # which its images have no other way to
         head = self.lab.layout.site.read_text().partition("[container]")[0]
         head = set_key(head, None, "runs", f'"{self.folder}/runs"')
-        env = json.dumps(SETTINGS["LISTED"])
-        container = (
-            f'runtime = "{self.runtime}"\nmounts = {json.dumps(mounts)}\nenv = {env}\n{extra}'
-        )
+        lists = f"mounts = {json.dumps(mounts)}\nenv = {json.dumps(SETTINGS['LISTED'])}\n"
         table = f"frameworks.{'pytorch' if name == 'torch' else 'probe'}"
-        text = set_key(f"{head}[container]\n{container}", table, "image", f'"{image}"')
-        (self.folder / f"{name}.toml").write_text(text)
+        text = f'{head}[container]\nruntime = "{self.runtime}"\n{lists}{extra}'
+        (self.folder / f"{name}.toml").write_text(set_key(text, table, "image", f'"{image}"'))
         shutil.copytree(HERE / "recipes", self.folder / f"{name}-recipes", dirs_exist_ok=True)
 
 
 @pytest.fixture(scope="module")
 def trial(request, as_user):
-    """Submit all jobs of a runtime and wait until they are over."""
-    runtime: str = request.param
+    """Make a runtime's images, folders to mount, recipes and site descriptions; look around in them."""
+    runtime = request.param
     if runtime == "apptainer" and not containers.real_apptainer():
         lacks("extras", "Apptainer", "not on PATH, and HPCBERT_APPTAINER names none")
     require("squashfs")
@@ -172,20 +157,39 @@ def trial(request, as_user):
     trial = Trial(runtime, folder, request)
     if runtime != "none":
         choose_path(trial)
-    furnish(trial)
-    run_jobs(trial)
+    (folder / "mounted").mkdir()
+    (folder / "mounted" / "f").write_text("mounted")
+    os.chown(folder / "mounted", user.uid, user.gid)
+    (user.home / "home-mark").write_text("home")
+    mounts = [str(folder), f"{folder}/mounted:/mnt/dir", f"{folder}/mounted:/mnt/ro:ro+nosuid"]
+    mounts += [f"{folder}/mounted/f:/mnt/file:ro"]
+    if runtime != "apptainer":
+        mounts += ["tmpfs:/mnt/memory:size=1M", "/etc:/mnt/away", "umount:/mnt/away"]
+    if Path("/etc/openmpi").is_dir():  # another package than the library, which can do without
+        mounts.append("/etc/openmpi")
+    usual, strict = make_images(trial)
+    trial.write_site("site", mounts, usual)
+    trial.write_site("missing", ["/nowhere/to/be/found"], usual)
+    trial.write_site("strict", [str(folder)], strict, "home = true\nentrypoint = true\n")
+    # The interpreter has torch; it is a link into the host's /usr, which the image has.
+    trial.write_site("torch", [str(trial.checkout.path)], usual)
+    recipe = folder / "strict-recipes/probe/recipe.toml"
+    text = set_key(recipe.read_text(), "image", "workdir", '"/opt"')
+    recipe.write_text(set_key(text, "image", "writable", "false"))
+    (trial.look,) = trial.submit("mpi" if has_pmix() else "look", "4n8g", **LONG)
+    if runtime != "none":
+        (trial.strict,) = trial.submit("look", "1n2g", site="strict")
+        trial.wait(trial.strict)
+    trial.wait(trial.look)
     yield trial
     trial.on_nodes(f"rm -rf {SCRATCH} /tmp/pyxis-stand-in-{user.uid}")
     shutil.rmtree(folder)
 
 
-def choose_path(trial: Trial) -> None:
+def choose_path(trial):
     """Set the PATH of whoever submits, and so that of the jobs."""
-    stand_ins, plugin = (
-        containers.open_stand_ins(trial.folder / "bin"),
-        os.environ.get("HPCBERT_PYXIS"),
-    )
-    enroot = containers.real_enroot() or str(stand_ins)
+    stand_ins = containers.open_stand_ins(trial.folder / "bin")
+    enroot, plugin = containers.real_enroot() or str(stand_ins), os.environ.get("HPCBERT_PYXIS")
     first = {"enroot": enroot, "apptainer": containers.real_apptainer()}
     first["pyxis"] = f"{stand_ins / 'pyxis'}:{enroot}"
     trial.path = f"{first[trial.runtime]}:{SYSTEM_PATH}"
@@ -198,87 +202,37 @@ def choose_path(trial: Trial) -> None:
     trial.on_nodes(SETTINGS["INSTALL"].format(enroot=enroot, scratch=SCRATCH))
     for node in trial.lab.plan.node_names:
         stop_daemon(trial.lab, node)
-        start_daemon(trial.lab, node, run=run)
+        start_daemon(trial.lab, node)
 
 
-def furnish(trial: Trial) -> None:
-    """Make images, folders to mount, recipes and site descriptions."""
-    folder, is_sif = trial.folder, trial.runtime == "apptainer"
+def make_images(trial):
+    """Return the paths of an image and of a strict one."""
+    folder, paths = trial.folder, []
     mark = {"etc/image-mark": "right", "mnt/away/f": "below", "etc/rc.local": ""}
     images = {"image": Image(IN_IMAGE, files=mark)}
-    images["strict"] = Image(STRICT, entrypoint="/opt/entry", files={**mark, **FILES})
+    files = {**mark, **SETTINGS["FILES"]}
+    images["strict"] = Image(STRICT, entrypoint="/opt/entry", files=files)
     with Registry() as registry:  # Apptainer makes images of what a registry serves
         for name, image in images.items():
-            if not is_sif:
-                image.write(folder / f"{name}.sqsh")
+            if trial.runtime != "apptainer":
+                paths.append(image.write(folder / f"{name}.sqsh"))
                 continue
             variables = [f"{key}={value}" for key, value in image.environment.items()]
             entry = [image.entrypoint] if image.entrypoint else None
             layout: Any = {"env": variables, "workdir": image.workdir, "entrypoint": entry}
             registry.push(f"tests/{name}:1", [image.lay_out(folder / f"{name}.tree")], **layout)
-            shutil.rmtree(folder / f"{name}.tree")
-            words = ["apptainer", "pull", "--disable-cache", f"{folder}/{name}.sif"]
+            paths.append(folder / f"{name}.sif")
+            words = ["apptainer", "pull", "--disable-cache", str(paths[-1])]
             words.append(f"docker://{registry.host}/tests/{name}:1")
             env = {"PATH": trial.path, "APPTAINER_NOHTTPS": "1"}
-            result = trial.as_user(words, env=env, cwd=folder, timeout=CEILING)
+            result = trial.as_user(words, env=env, cwd=folder)
             assert result.ok, result.stderr
-    (folder / "mounted").mkdir()
-    (folder / "mounted" / "f").write_text("mounted")
-    os.chown(folder / "mounted", trial.user.uid, trial.user.gid)
-    (trial.user.home / "home-mark").write_text("home")
-    mounts = [str(folder), f"{folder}/mounted:/mnt/dir", f"{folder}/mounted:/mnt/ro:ro+nosuid"]
-    mounts += [f"{folder}/mounted/f:/mnt/file:ro"]
-    mounts += [] if is_sif else ["tmpfs:/mnt/memory:size=1M", "/etc:/mnt/away", "umount:/mnt/away"]
-    if Path("/etc/openmpi").is_dir():  # another package than the library, which can do without
-        mounts.append("/etc/openmpi")
-    usual, strict = (f"{folder}/{name}.{'sif' if is_sif else 'sqsh'}" for name in images)
-    trial.write_site("site", mounts, usual)
-    trial.write_site("missing", ["/nowhere/to/be/found"], usual)
-    trial.write_site("strict", [str(folder)], strict, "home = true\nentrypoint = true\n")
-    # The interpreter has torch; it is a link into the host's /usr, which the image has.
-    trial.write_site("torch", [str(trial.checkout.path)], usual)
-    recipe = folder / "strict-recipes/probe/recipe.toml"
-    text = set_key(recipe.read_text(), "image", "workdir", '"/opt"')
-    recipe.write_text(set_key(text, "image", "writable", "false"))
-
-
-def run_jobs(trial: Trial) -> None:
-    act = "mpi" if has_pmix() else "look"
-    short = trial.submit("look", "4n8g", act, "site", 1, **LONG)
-    short += trial.submit("fail", "2n4g", "fail")
-    if trial.runtime == "none":
-        trial.wait(*short)
-        return
-    short += trial.submit("missing", "1n1g", "look", site="missing")
-    short += trial.submit("strict", "1n2g", "look", site="strict")
-    names = "cancel kill leader" if trial.joins else "cancel kill"
-    tasks = trial.submit(names, "2n2g", "wait", repeats=len(names.split()))
-    cancelled, killed, *leaders = tasks
-    trial.wait(*short)
-    trial.wait_for_ranks(cancelled)
-    trial.as_user(["scancel", cancelled.number])
-    trial.wait_for_ranks(killed)
-    rank = killed.ranks[2]  # the first of node two
-    node = f"--target={trial.lab.node_hosts[rank['host']].pid}"
-    run(["nsenter", node, "--pid", "kill", "-KILL", str(rank["pid"])])
-    for job in leaders:
-        trial.wait_for_ranks(job)
-        number = job.ranks[0]["environment"]["SLURM_JOB_ID"]
-        notes = f"{SCRATCH}/hpcbert-{trial.user.uid}/state/hpcbert-{number}-*/step-*/leader"
-        kill = 'read -r pid _ <"$note" && kill -KILL "$pid" && echo killed'
-        printed = trial.on_nodes(
-            f'for note in {notes}; do if [ -f "$note" ]; then {kill}; fi; done'
-        )
-        assert set(printed.split()) == {"killed"}  # the second may end with the first
-    trial.wait(*tasks)
-    if trial.runtime == "pyxis" and not os.environ.get("HPCBERT_PYXIS"):
-        # What the plugin's epilog does when a job ends.
-        trial.on_nodes(f"rm -rf /tmp/pyxis-stand-in-{trial.user.uid}/n*/data/pyxis_*")
+    return paths
 
 
 @EVERY
 def test_every_rank_ran_once_where_slurm_put_it_and_open_mpi_reduces_over_all(trial):
-    job = trial.jobs["look"]
+    job = trial.look
     assert trial.state(job) == ["COMPLETED", "0:0"], job.text
     names = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID")
     places = [(rank["host"], *(rank["environment"][n] for n in names)) for rank in job.ranks]
@@ -300,7 +254,7 @@ def test_every_rank_ran_once_where_slurm_put_it_and_open_mpi_reduces_over_all(tr
 
 @CONTAINERS
 def test_the_ranks_of_a_node_are_in_one_container_as_site_and_recipe_describe_it(trial):
-    ranks, strict = trial.jobs["look"].ranks, trial.jobs["strict"].ranks
+    ranks, strict = trial.look.ranks, trial.strict.ranks
     assert len({(rank["host"], *rank["namespaces"].values()) for rank in ranks}) == 4
     assert {(rank["image"], rank["uid"]) for rank in ranks} == {("right", trial.user.uid)}
     # The image's directory or the recipe's.
@@ -312,14 +266,15 @@ def test_the_ranks_of_a_node_are_in_one_container_as_site_and_recipe_describe_it
 
 @CONTAINERS
 def test_mounts_are_where_their_flags_want_them_and_one_without_a_source_fails_the_job(trial):
-    for rank in trial.jobs["look"].ranks:
+    for rank in trial.look.ranks:
         assert set(rank["mounts"].values()) == {"mounted"}
         assert rank["unmounted"] is False
         writable = {"/opt": True, "/mnt/dir": True, "/mnt/ro": False}
         assert {name: rank["writable"][name] for name in writable} == writable
         if trial.runtime != "apptainer":
             assert (rank["memory"], rank["writable"]["/mnt/memory"]) == ("tmpfs", True)
-    job = trial.jobs["missing"]
+    (job,) = trial.submit("look", "1n1g", site="missing")
+    trial.wait(job)
     assert trial.state(job)[0] == "FAILED"
     assert job.ranks == []
     assert "/nowhere/to/be/found" in job.text
@@ -341,7 +296,7 @@ def test_the_image_wins_except_over_what_is_listed(trial):
     assert trial.variables(*expected) == {name: {text} for name, text in expected.items()}
     assert set().union(*trial.variables("ABSENT_EVERYWHERE", "LANG").values()) == {None}
     # No profile replaces what the image sets.
-    ranks = [rank["environment"] for rank in trial.jobs["strict"].ranks]
+    ranks = [rank["environment"] for rank in trial.strict.ranks]
     assert {(rank["PATH"], rank["BY"]) for rank in ranks} == {(STRICT["PATH"], "entry")}
 
 
@@ -353,7 +308,7 @@ OF_SLURM = r"(SLURM|PMIX|PMI_|SRUN_|OMPI_MCA_|PRTE_MCA_|HYDRA_|I_MPI_|ZE_|ENVIRO
 @pytest.mark.site("the environment of 32 ranks, the same with each release")
 def test_32_ranks_have_the_one_environment_on_record(trial):
     """As environment.json says, in which paths, addresses and names of this run have words."""
-    ranks = [rank["environment"] for rank in trial.jobs["look"].ranks]
+    ranks = [rank["environment"] for rank in trial.look.ranks]
     own = [{n: v for n, v in rank.items() if not re.match(OF_SLURM, n)} for rank in ranks]
     assert [rank.pop("HPCBERT_DEVICE") for rank in own] == [str(n % 8) for n in range(32)]
     only_first = own[0].keys() - own[1].keys()
@@ -377,16 +332,46 @@ def test_32_ranks_have_the_one_environment_on_record(trial):
 
 @EVERY
 def test_a_rank_that_fails_is_cancelled_or_killed_ends_the_job_and_leaves_nothing(trial):
-    job = trial.jobs["fail"]
-    assert trial.state(job) == ["FAILED", "7:0"], job.text
-    assert job.events[-1]["exit"] == 7
-    if "cancel" in trial.jobs:
-        assert trial.state(trial.jobs["cancel"])[0].startswith("CANCELLED")
-        assert len(list(trial.jobs["cancel"].report.glob("*.term"))) == 4
-    for name in trial.jobs.keys() & {"kill", "leader"}:
-        assert trial.state(trial.jobs[name])[0] == "FAILED"
-        assert trial.jobs[name].events[-1]["exit"] == 128 + signal.SIGKILL
-    uid = trial.user.uid
+    def wait_for_ranks(job):
+        """Wait until four ranks wait for their end."""
+
+        def are_ready():
+            assert not any(event["event"] == "end" for event in job.events), job.text
+            return len(list(job.report.glob("*.waits"))) == 4
+
+        until(are_ready, lambda: job.text)
+
+    (failing,) = trial.submit("fail", "2n4g")
+    uid, tasks = trial.user.uid, []
+    if trial.runtime != "none":
+        tasks = trial.submit("wait", "2n2g", repeats=3 if trial.enters else 2)
+        cancelled, *killed = tasks
+        wait_for_ranks(cancelled)
+        trial.as_user(["scancel", cancelled.number])
+        wait_for_ranks(killed[0])
+        rank = killed[0].ranks[2]  # the first of node two
+        node = f"--target={trial.lab.node_hosts[rank['host']].pid}"
+        run(["nsenter", node, "--pid", "kill", "-KILL", str(rank["pid"])])
+        for job in killed[1:]:
+            wait_for_ranks(job)
+            number = job.ranks[0]["environment"]["SLURM_JOB_ID"]
+            notes = f"{SCRATCH}/hpcbert-{uid}/state/hpcbert-{number}-*/step-*/leader"
+            kill = 'read -r pid _ <"$note" && kill -KILL "$pid" && echo killed'
+            loop = f'for note in {notes}; do if [ -f "$note" ]; then {kill}; fi; done'
+            # The second may end with the first.
+            assert set(trial.on_nodes(loop).split()) == {"killed"}
+        trial.wait(*tasks)
+        assert trial.state(cancelled)[0].startswith("CANCELLED")
+        assert len(list(cancelled.report.glob("*.term"))) == 4
+        for job in killed:
+            assert trial.state(job)[0] == "FAILED"
+            assert job.events[-1]["exit"] == 128 + signal.SIGKILL
+    trial.wait(failing)
+    assert trial.state(failing) == ["FAILED", "7:0"], failing.text
+    assert failing.events[-1]["exit"] == 7
+    if trial.runtime == "pyxis" and not os.environ.get("HPCBERT_PYXIS"):
+        # What the plugin's epilog does when a job ends.
+        trial.on_nodes(f"rm -rf /tmp/pyxis-stand-in-{uid}/n*/data/pyxis_*")
     trees = f"find /tmp /dev/shm -user {uid} -not -path '*/cache/*' -path '*/etc/rc'"
     command = f"ps -o pid=,args= -U {uid}; {trees}; find /dev/shm -user {uid} -type f"
     until(lambda: not trial.on_nodes(command).strip(), lambda: trial.on_nodes(command))
@@ -424,10 +409,11 @@ def test_four_jobs_that_need_an_image_at_once_import_it_once(trial):
         reference = f"docker://{registry.host}#team/program:1.0"
         trial.write_site("site", [str(trial.folder), "/usr:/usr:ro"], reference)
         trial.as_user(["mkdir", "-p", str(trial.folder / "images")])
-        (job,) = trial.submit("registry", "1n1g", "look", repeats=4)
-        trial.wait(job)
+        jobs = trial.submit("look", "1n1g", repeats=4)
+        trial.wait(*jobs)
         assert registry.pulls("team/program") == 1
-    assert [event["exit"] for event in job.events if event["event"] == "end"] == [0] * 4, job.text
-    (rank,) = job.ranks
-    assert (rank["image"], rank["environment"]["IMAGE_ONLY"]) == ("imported", "imported")
+    for job in jobs:
+        assert job.events[-1]["exit"] == 0, job.text
+        (rank,) = job.ranks
+        assert (rank["image"], rank["environment"]["IMAGE_ONLY"]) == ("imported", "imported")
     assert len(list((trial.folder / "images").glob("*.sqsh"))) == 1

@@ -5,12 +5,10 @@ import time
 
 import pytest
 
-from tests.faults.kit import GATE, HANG, are_stopped
-from tests.kit.waiting import until
+from hpcbert.system.processes import list_processes, read_proc_file
+from tests.kit.waiting import unqueued, until
 
 pytestmark = pytest.mark.slurm
-
-FIRST, SECOND, CONTESTED = (f"--sbatch-arg=--nodelist=n{number}" for number in (1, 2, 3))
 
 
 def test_what_did_not_end_well_is_in_no_median(cluster):
@@ -18,14 +16,14 @@ def test_what_did_not_end_well_is_in_no_median(cluster):
 
     Another campaign loses its whole array, of which one repeat has not begun.
     """
-    cancelled = cluster.submit({"*": HANG}, SECOND, repeats=2)
+    cancelled = cluster.submit({"*": "hang"}, node="n2", repeats=2)
     cancelled.wait_half_way(1)
     cluster.must("scancel", cancelled.job)
     # Slurm 22.05 kills for memory without cgroups, and then says FAILED.
     eat = "(head -c 400M /dev/zero; sleep 600) | tail -c 400M"
     words = ("--concurrent-repeats=6", "--sbatch-arg=--mem=200M", "--time=01:00:00")
-    plan = {"1.*": GATE, "5.*": eat, "6.*": "exit 0", "*": HANG}
-    campaign = cluster.submit(plan, FIRST, *words, repeats=6)
+    plan = {"1.*": "gate", "5.*": eat, "6.*": "exit 0", "*": "hang"}
+    campaign = cluster.submit(plan, *words, repeats=6)
     campaign.wait_half_way(1, 2, 3, 4)
     cluster.must("scancel", f"{campaign.job}_2")
     listed = cluster.must("squeue", "-hs", "-j", f"{campaign.job}_3", "-o", "%i").split()
@@ -54,7 +52,7 @@ def test_what_did_not_end_well_is_in_no_median(cluster):
 
 def test_a_job_is_held_and_sent_back(cluster):
     """And its other repeat leaves the queue before it starts: Slurm 22.05 keeps no record of it."""
-    campaign = cluster.submit({"*.0": HANG}, FIRST, "--sbatch-arg=--hold", repeats=2)
+    campaign = cluster.submit({"*.0": "hang"}, "--sbatch-arg=--hold", repeats=2)
     campaign.wait_pending(1, "JobHeldUser")
     waiting = campaign.look()
     assert (waiting["kind"], waiting["reason"]) == ("waiting", "JobHeldUser")
@@ -76,9 +74,8 @@ def test_a_job_is_held_and_sent_back(cluster):
 @pytest.mark.site("preemption")
 def test_another_job_comes_first(cluster):
     """Of two campaigns on its node, Slurm may start one again."""
-    words = (CONTESTED, "--partition=low")
-    sent_back = cluster.submit({"*.0": HANG}, *words)
-    ended = cluster.submit({"*": HANG}, *words, requeue=False)
+    sent_back = cluster.submit({"*.0": "hang"}, "--partition=low", node="n3")
+    ended = cluster.submit({"*": "hang"}, "--partition=low", node="n3", requeue=False)
     sent_back.wait_half_way(1)
     ended.wait_half_way(1)
     urgent = ["--partition=gpu", "--nodelist=n3", "--exclusive", "--output=/dev/null"]
@@ -91,16 +88,23 @@ def test_another_job_comes_first(cluster):
 
 def test_a_suspended_run_is_refused_by_whoever_is_asked_and_not_revived_by_a_retry(cluster):
     """A job with a repeat of its own, and one of two repeats, of which the first is suspended."""
-    gate = f"if [[ $SLURM_STEP_ID -le 2 ]]; then {GATE}; fi"
-    single = cluster.submit({"*": GATE}, FIRST)
-    together = ("--repeats-in=one-job", SECOND)
-    shared = cluster.submit({"*": gate}, *together, repeats=2)
+    first = "if [[ $SLURM_STEP_ID -le 2 ]]; then gate; fi"
+    single = cluster.submit({"*": "gate"})
+    shared = cluster.submit({"*": first}, "--repeats-in=one-job", node="n2", repeats=2)
     campaigns, jobs = (single, shared), f"{single.job}_1,{shared.job}"
     for campaign in campaigns:
         campaign.wait_half_way(1)
+
+    def is_stopped(campaign):
+        return any(
+            str(campaign.folder).encode() in read_proc_file(process.pid, "cmdline")
+            and b"\nState:\tT" in read_proc_file(process.pid, "status")
+            for process in list_processes()
+        )
+
     # Slurm sends TSTP first, and STOP two seconds later.
     cluster.must("scontrol", "suspend", jobs, as_root=True)
-    until(lambda: are_stopped(single.folder, shared.folder), "both are stopped")
+    until(lambda: all(map(is_stopped, campaigns)), "both are stopped")
     time.sleep(4)
     cluster.must("scontrol", "resume", jobs, as_root=True)
     for campaign in campaigns:
@@ -129,7 +133,7 @@ def test_a_suspended_run_is_refused_by_whoever_is_asked_and_not_revived_by_a_ret
 def test_a_job_that_root_sends_back_after_a_retry_completed_runs_nothing_and_changes_nothing(
     cluster,
 ):
-    campaign = cluster.submit({"*": "[[ -e FOLDER/go ]] || exit 3"}, FIRST)
+    campaign = cluster.submit({"*": "[[ -e FOLDER/go ]] || exit 3"})
     campaign.check("FAILED")
     campaign.go()
     retry = cluster.hpcbert("retry", campaign.directory, "--json", status=0)
@@ -141,9 +145,10 @@ def test_a_job_that_root_sends_back_after_a_retry_completed_runs_nothing_and_cha
     job = f"{campaign.job}_1"
     cluster.must("scontrol", "requeue", job, as_root=True)
     campaign.start_again(1)
-    campaign.wait_unqueued()
+    queue = ["squeue", "-h", "-t", "pending,running,suspended,completing", "-j", campaign.job]
+    until(lambda: unqueued(cluster.user(queue)), "it is still queued", pause=0.2)
 
-    def knows() -> bool:
+    def knows():
         detail = campaign.look()["detail"] or ""
         return job in detail and "its results are ignored" in detail
 

@@ -33,26 +33,6 @@ SUBMIT = (
     *("submit", "--fw", "pytorch", "--gpus-per-node", "2", "--scaling"),
     *("--python", "/usr/bin/python3", "--sbatch-arg=--hold", "--json"),
 )
-# What a second user may try, with the exit codes that are right.
-TRIED = {
-    "submit --resume": {2},
-    "retry": {2},
-    "cancel --yes": {2},
-    "monitor --once": {0, 3},
-    "collect": {4},
-}
-# Of a command: a system call and its how-manieth of that name.
-Call = tuple[str, int]
-
-
-def choose(calls: list[Call], count: int) -> list[Call]:
-    """Return so many, or as many as HPCBERT_KILLS says, one from each of as many stretches."""
-    count = len(calls) if KILLS == "all" else int(KILLS or count)
-    chance = random.Random(20261121)
-    edges = [len(calls) * part // count for part in range(count + 1)]
-    return [
-        calls[chance.randrange(*pair)] for pair in itertools.pairwise(edges) if len({*pair}) > 1
-    ]
 
 
 @dataclass(frozen=True)
@@ -65,43 +45,47 @@ class Desk:
     """
 
     hpcbert: Cli
-    runs: Path
     list_jobs: Callable[[bool], list[tuple[str, str]]]
     colleague: Cli | None = None
 
-    def campaigns(self) -> set[Path]:
-        return set(self.runs.glob("*-pytorch-*"))
-
-    def submit(self) -> Path:
+    def submit(self):
         return Path(self.hpcbert(*SUBMIT, status=0).data["directory"])
 
-    def trace(self, *words: object) -> list[Call]:
-        """Return a command's system calls from the first one that names a campaign on."""
+    def choose_calls(self, count, *words):
+        """Return some system calls of a command, each with its how-manieth of that name.
+
+        They come from the first one that names a campaign on, one from each of so many stretches.
+        """
         trace, counts = self.hpcbert.cwd / "trace", Counter[str]()
+        calls: list[tuple[str, int]] = []
         self.hpcbert(*words, under=("strace", f"--output={trace}"), status=0)
-        calls: list[Call] = []
         for line in trace.read_text(errors="replace").splitlines():
             match = re.match(r"(\w+)\(", line)
             if match and match[1] != "exit_group":
                 counts[match[1]] += 1
                 if calls or "-pytorch-" in line:
                     calls.append((match[1], counts[match[1]]))
-        return calls
+        count, chance = (
+            len(calls) if KILLS == "all" else int(KILLS or count),
+            random.Random(20261121),
+        )
+        edges = sorted({len(calls) * part // count for part in range(count + 1)})
+        return [calls[chance.randrange(*pair)] for pair in itertools.pairwise(edges)]
 
-    def kill(self, call: Call, *words: object) -> bool:
+    def kill(self, call, *words):
         """Run a command and kill it as it enters a system call; return whether it died of that."""
         inject = f"inject={call[0]}:signal=KILL:when={call[1]}"
         under = ("strace", "--output=/dev/null", f"--trace={call[0]}", "-e", inject, "--")
         return not self.hpcbert(*words, under=under).ok
 
-    def jobs_of(self, directory: Path, *, alive: bool = False) -> dict[str, set[str]]:
+    def jobs_of(self, directory, *, alive=False):
         ids: dict[str, set[str]] = {}
         for name, job in self.list_jobs(alive):
             if directory.name in name:
                 ids.setdefault(name, set()).add(job)
         return ids
 
-    def check(self, directory: Path, retries: int) -> None:
+    def check(self, directory, retries):
         """See that each array has the one job on record, and that the lock is gone."""
         arrays = store.read_manifest(directory).arrays
         expected = [retry for retry in range(retries + 1) for _ in range(POINTS)]
@@ -117,37 +101,61 @@ def desk(request, tmp_path):
     if request.param == "scripted":
         slurm, site = Programs(tmp_path / "bin"), tmp_path / "site.toml"
         site.write_text(read_constant(__file__, "SITE"))
-        env |= {"PATH": slurm.path, "HPCBERT_SITE": str(site)}
+        env |= {
+            "PATH": slurm.path,
+            "HPCBERT_SITE": str(site),
+            "HPCBERT_RUNS": str(tmp_path / "runs"),
+        }
 
-        def list_scripted(alive: bool) -> list[tuple[str, str]]:
+        def list_scripted(alive):
             jobs = slurm.model.jobs.items()
             return [(job.name, number) for number, job in jobs if job.alive() or not alive]
 
-        yield Desk(Cli(tmp_path, env), tmp_path / "runs", list_scripted)
+        yield Desk(Cli(tmp_path, env), list_scripted)
         return
-    work, checkout = (request.getfixturevalue(name) for name in ("work", "checkout"))
-    users = [request.getfixturevalue(name) for name in ("as_user", "as_other_user")]
+    fixtures = ("work", "checkout", "as_user", "as_other_user")
+    work, checkout, *users = map(request.getfixturevalue, fixtures)
+    runs = work / "runs"
     work.chmod(0o755)
-    users[0](["mkdir", "--mode=1777", str(work / "runs")])
-    env |= {"PYTHONPATH": str(checkout.path), "HPCBERT_RUNS": str(work / "runs")}
-    alice, bob = (Cli(work / "runs", env, run_as, checkout.python) for run_as in users)
+    users[0](["mkdir", "--mode=1777", str(runs)])
+    alice, bob = (checkout.cli(runs, user, HPCBERT_RUNS=str(runs), **env) for user in users)
 
-    def list_real(alive: bool) -> list[tuple[str, str]]:
+    def list_real(alive):
         states = "pending,running" if alive else "all"
         argv = ["squeue", "--noheader", f"--states={states}", "--format=%j|%F"]
-        return [(line.split("|")[0], line.split("|")[1]) for line in users[0](argv).stdout.split()]
+        return [tuple(line.split("|")) for line in users[0](argv).stdout.split()]
 
-    yield Desk(alice, work / "runs", list_real, bob)
+    yield Desk(alice, list_real, bob)
     for run_as in users:
         run_as(["bash", "-c", "scancel --user=$USER"])
 
 
 def test_a_submission_loses_and_doubles_no_job(desk):
-    outcomes: Counter[str] = Counter()
-    for call in choose(desk.trace(*SUBMIT), 8 if desk.colleague else 4):
-        before = desk.campaigns()
+    runs = Path(desk.hpcbert.env["HPCBERT_RUNS"])
+
+    def read_content(directory):
+        return {
+            path: (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
+            for path in (directory, *directory.rglob("*"))
+        }
+
+    def meddle(directory):
+        """Let a colleague, who may look at it, try everything at once: nothing changes."""
+        desk.hpcbert.run(["chmod", "-R", "a+rX", str(directory)])
+        before, queued = read_content(directory), desk.jobs_of(directory)
+        codes = {"submit --resume": {2}, "retry": {2}, "cancel --yes": {2}}
+        codes |= {"monitor --once": {0, 3}, "collect": {4}}
+        with ThreadPoolExecutor() as pool:
+            outcomes = pool.map(lambda words: desk.colleague(*words.split(), directory), codes)
+            for right, outcome in zip(codes.values(), outcomes, strict=True):
+                assert outcome.returncode in right, outcome
+        assert (read_content(directory), desk.jobs_of(directory)) == (before, queued)
+
+    outcomes = Counter[str]()
+    for call in desk.choose_calls(8 if desk.colleague else 4, *SUBMIT):
+        before = set(runs.glob("*-pytorch-*"))
         dead = desk.kill(call, *SUBMIT)
-        new = desk.campaigns() - before
+        new = set(runs.glob("*-pytorch-*")) - before
         assert len(new) <= 1
         if not any((directory / MANIFEST).exists() for directory in new):
             assert not any(map(desk.jobs_of, new)), call
@@ -163,38 +171,20 @@ def test_a_submission_loses_and_doubles_no_job(desk):
             for array in store.read_manifest(directory).arrays:
                 assert {array.job_id} == queued.get(array.name, {""})
         elif desk.colleague:
-            meddle(desk.colleague, desk, directory)
+            meddle(directory)
         desk.hpcbert("submit", "--resume", directory, "--json", status=0)
         desk.check(directory, 0)
     assert outcomes["resumed"], outcomes
     assert outcomes["ran"] < outcomes.total() / 2
 
 
-def meddle(colleague: Cli, desk: Desk, directory: Path) -> None:
-    """Let a colleague, who may look at it, try everything at once: nothing changes."""
-    desk.hpcbert.run(["chmod", "-R", "a+rX", str(directory)])
-    before, queued = read_content(directory), desk.jobs_of(directory)
-    with ThreadPoolExecutor() as pool:
-        outcomes = pool.map(lambda words: colleague(*words.split(), directory), TRIED)
-        for codes, outcome in zip(TRIED.values(), outcomes, strict=True):
-            assert outcome.returncode in codes, outcome
-    assert (read_content(directory), desk.jobs_of(directory)) == (before, queued)
-
-
-def read_content(directory: Path) -> dict[Path, tuple[int, bytes]]:
-    return {
-        path: (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
-        for path in (directory, *directory.rglob("*"))
-    }
-
-
 def test_cancel_and_then_retry_lose_and_double_no_job(desk):
     bystander, first = desk.submit(), desk.submit()
     alive = partial(desk.jobs_of, alive=True)
-    cancel, retry = ("cancel", "--yes", "--json"), ("retry", "--json")
-    cancel_calls, retry_calls = desk.trace(*cancel, first), desk.trace(*retry, first)
-    tried, dead = choose(cancel_calls, 4), 0
-    for call, retry_call in zip(tried, choose(retry_calls, len(tried)), strict=False):
+    cancel, retry, dead = ("cancel", "--yes", "--json"), ("retry", "--json"), 0
+    cancel_calls = desk.choose_calls(4, *cancel, first)
+    retry_calls = desk.choose_calls(len(cancel_calls), *retry, first)
+    for call, retry_call in zip(cancel_calls, retry_calls, strict=False):
         directory = desk.submit()
         dead += desk.kill(call, *cancel, directory)
         desk.hpcbert(*cancel, directory, status=0)
@@ -204,7 +194,7 @@ def test_cancel_and_then_retry_lose_and_double_no_job(desk):
         desk.check(directory, 1)
         assert len(alive(directory)) == POINTS, retry_call
     assert len(alive(bystander)) == POINTS
-    assert dead >= len(tried)
+    assert dead >= len(cancel_calls)
 
 
 @pytest.mark.needs("namespaces")

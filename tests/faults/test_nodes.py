@@ -1,24 +1,24 @@
 """Nodes are drained, lost or cut off, and a disk is full: no number is wrong, and no job lost."""
 
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
+from hpcbert.lab.daemons import run_ip
+from hpcbert.lab.record import SWITCH
 from hpcbert.system.runner import run
-from tests.faults.kit import GATE, HANG
-from tests.kit.lab_faults import cut_link, restore_link
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.slurm
 
-SECOND, CUT = "--sbatch-arg=--nodelist=n2", "--sbatch-arg=--nodelist=n4"
 
-
-def test_the_directory_is_full(cluster, narrow):
+def test_the_directory_is_full(cluster):
+    narrow = cluster.lab.directory.with_name("narrow")
     runs = cluster.folder(narrow)
     # More than is left of the last block that a file has already.
     noise = "head -c 16384 /dev/zero | tr '\\0' x; echo"
-    campaign = cluster.submit({"1.*": f"{GATE}; {noise}"}, SECOND, repeats=2, runs=runs)
+    campaign = cluster.submit({"1.*": f"gate; {noise}"}, node="n2", repeats=2, runs=runs)
     campaign.wait_half_way(1)
     manifest = campaign.directory / "manifest.json"
     before, ballast = manifest.read_bytes(), narrow / f"ballast-{runs.name}"
@@ -42,7 +42,7 @@ def test_the_directory_is_full(cluster, narrow):
 
 @pytest.mark.site("a node is drained")
 def test_a_node_is_drained(cluster):
-    campaign = cluster.submit({"1.*": GATE}, SECOND, repeats=2)
+    campaign = cluster.submit({"1.*": "gate"}, node="n2", repeats=2)
     campaign.wait_half_way(1)
     cluster.set_node("n2", "drain")
     campaign.go()
@@ -58,11 +58,12 @@ def test_a_node_is_drained(cluster):
 @pytest.mark.site("a node is out of reach")
 def test_a_link_is_cut(cluster):
     """Of two campaigns on the node, Slurm starts one again; each tells what happened to it."""
-    lost = cluster.submit({"*": GATE}, CUT, requeue=False)
-    sent_back = cluster.submit({"*.0": HANG}, CUT)
+    switch = partial(run_ip, cluster.lab, cluster.lab.host(SWITCH), run=run)
+    lost = cluster.submit({"*": "gate"}, node="n4", requeue=False)
+    sent_back = cluster.submit({"*.0": "hang"}, node="n4")
     lost.wait_half_way(1)
     sent_back.wait_half_way(1)
-    cut_link(cluster.lab, "n4", run=run)
+    switch("link set n4 down\n")
     try:
         # On the other side of the cut it goes on to its end.
         lost.go()
@@ -79,7 +80,7 @@ def test_a_link_is_cut(cluster):
         # Slurm would start it at once on a node that does not know yet that it lost the job.
         cluster.set_node("n4", "drain")
     finally:
-        restore_link(cluster.lab, "n4", run=run)
+        switch("link set n4 up\n")
     cluster.wait_for_node("n4", "drained")
     cluster.vacate("n4")
     cluster.set_node("n4", "resume")

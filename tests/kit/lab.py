@@ -1,4 +1,4 @@
-"""Fixtures for one lab that all tests of a run share.
+"""Fixtures for one lab that all tests of a run share, and its faults.
 
 This is a plugin rather than part of a conftest.py: fixtures of a conftest.py exist only below its
 directory, and the same fixture in two of them would start two labs.
@@ -7,20 +7,24 @@ directory, and the same fixture in two of them would start two labs.
 import os
 import pwd
 import shutil
+import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
+from hpcbert.lab import daemons
+from hpcbert.lab.daemons import run_checked
 from hpcbert.lab.files import has_pmix
 from hpcbert.lab.lifecycle import down, up
-from hpcbert.lab.record import Lab, LabPlan
-from hpcbert.system.runner import Outcome, Runner, run
+from hpcbert.lab.record import Journal, Lab, LabPlan, load, lock_lab
+from hpcbert.system.processes import Process, end_processes
+from hpcbert.system.runner import Runner, run
+from tests.kit.cli import Cli
 from tests.kit.needs import not_applicable, require
 from tests.kit.paths import REPOSITORY
 from tests.kit.waiting import CEILING, until
@@ -36,7 +40,7 @@ class User:
     home: Path
 
 
-# Accepts every job, after the lines of `site_rule`.
+# Accepts every job, after a rule: lines of Lua, where `job` is the request.
 JOB_SUBMIT = """\
 function slurm_job_submit(job, partitions, uid)
   {rule}
@@ -44,7 +48,6 @@ function slurm_job_submit(job, partitions, uid)
 end
 function slurm_job_modify(job, record, partitions, uid) return slurm.SUCCESS end
 """
-
 # Whether a user can read hpcbert and PyTorch. Importing PyTorch takes seconds.
 REACH = """
 import importlib.util, hpcbert
@@ -52,25 +55,22 @@ torch = importlib.util.find_spec("torch")
 torch.loader.get_code("torch")
 """
 
-# Runs a command as an ordinary user, with the lab's environment only.
-AsUser = Runner
-
 
 @pytest.fixture(scope="session")
-def slurm_packages() -> None:
+def slurm_packages():
     """Skip if a lab can't be started here."""
     require("slurm")
 
 
 @pytest.fixture(scope="session")
-def pmix(slurm_packages: None) -> None:
+def pmix(slurm_packages):
     """Skip if the release's Slurm lacks the plugin for PMIx."""
     if not has_pmix():
         not_applicable("this release's Slurm has no mpi_pmix.so")
 
 
 @pytest.fixture(scope="session")
-def open_directory() -> Iterator[Path]:
+def open_directory():
     """A directory, unlike /tmp, that every user can enter and every node sees."""
     path = Path(tempfile.mkdtemp(prefix="hpcbert-test-", dir="/var/tmp"))
     path.chmod(0o755)
@@ -78,15 +78,20 @@ def open_directory() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-class Checkout(NamedTuple):
+@dataclass(frozen=True)
+class Checkout:
     """hpcbert and its interpreter as an ordinary user and the nodes can read them."""
 
     path: Path
     python: str
 
+    def cli(self, folder: Path, user: Runner, **env: str) -> Cli:
+        """Return hpcbert as a user of a lab starts it in a folder."""
+        return Cli(folder, {"PYTHONPATH": str(self.path), **env}, user, self.python)
+
 
 @pytest.fixture(scope="session")
-def checkout(slurm_packages: None, user: User) -> Iterator[Checkout]:
+def checkout(slurm_packages, user):
     """This checkout; if its path is closed to ordinary users, an open view of it.
 
     The view is a read-only bind mount: so nothing can be deleted through it. The nodes see it
@@ -100,55 +105,56 @@ def checkout(slurm_packages: None, user: User) -> Iterator[Checkout]:
         return
     view = Path(tempfile.mkdtemp(prefix="hpcbert-view-", dir="/var/tmp"))
     view.chmod(0o755)
-    _must("mount", "--bind", str(REPOSITORY), str(view))
+    with mounted(view, "--bind", str(REPOSITORY)):
+        run_checked(run, ["mount", "-o", "remount,bind,ro", str(view)], env=os.environ)
+        yield Checkout(view, str(view / inside.relative_to(REPOSITORY)))
+    view.rmdir()
+
+
+@contextmanager
+def mounted(path: Path, *options: str) -> Iterator[None]:
+    run_checked(run, ["mount", *options, str(path)], env=os.environ)
     try:
-        _must("mount", "-o", "remount,bind,ro", str(view))
-        python = view / inside.relative_to(REPOSITORY)
-        yield Checkout(view, str(python))
+        yield
     finally:
-        _must("umount", "--lazy", str(view))
-        view.rmdir()
+        run_checked(run, ["umount", "--lazy", str(path)], env=os.environ)
 
 
-@pytest.fixture(scope="session")
-def narrow(slurm_packages: None, open_directory: Path) -> Iterator[Path]:
-    """A file system of 2 MiB that every node sees, because it is made before them."""
-    path = open_directory / "narrow"
-    path.mkdir()
-    _must("mount", "-t", "tmpfs", "-o", "size=2m,mode=1777", "narrow", str(path))
+@contextmanager
+def started(plan: LabPlan) -> Iterator[Lab]:
+    """Start a lab, and leave nothing of it."""
     try:
-        yield path
+        yield up(plan, run=run, report=lambda _: None)
     finally:
-        _must("umount", "--lazy", str(path))
-
-
-@pytest.fixture(scope="session")
-def lab(
-    slurm_packages: None, open_directory: Path, checkout: Checkout, narrow: Path
-) -> Iterator[Lab]:
-    """Four idle nodes with 8 fake GPUs each, with accounting."""
-    directory = open_directory / "lab"
-    plan = LabPlan(
-        directory=directory, nodes=4, gpus_per_node=8, slurmd_timeout=10,
-        job_submit=JOB_SUBMIT.format(rule=""), user=f"{account_stem(open_directory)}-c",
-    )  # fmt: skip
-    notes: list[str] = []
-    try:
-        yield up(plan, run=run, report=notes.append)
-    finally:
-        removal = down(directory, run=run, report=notes.append)
+        removal = down(plan.directory, run=run, report=lambda _: None)
         assert not removal.remains, removal.remains
 
 
 @pytest.fixture(scope="session")
-def user(slurm_packages: None, open_directory: Path) -> Iterator[User]:
+def lab(slurm_packages, open_directory, checkout):
+    """Four idle nodes with 8 fake GPUs each, with accounting.
+
+    Next to it is a file system of 2 MiB, `narrow`, that every node sees: it is made before them.
+    """
+    plan = LabPlan(
+        directory=open_directory / "lab", nodes=4, gpus_per_node=8, slurmd_timeout=10,
+        job_submit=JOB_SUBMIT.format(rule=""), user=f"{account_stem(open_directory)}-c",
+    )  # fmt: skip
+    narrow = open_directory / "narrow"
+    narrow.mkdir()
+    with mounted(narrow, "-t", "tmpfs", "-o", "size=2m,mode=1777", "narrow"), started(plan) as lab:
+        yield lab
+
+
+@pytest.fixture(scope="session")
+def user(slurm_packages, open_directory):
     """An ordinary account that lives as long as this run."""
     with _new_user(account_stem(open_directory), open_directory / "home") as new_user:
         yield new_user
 
 
 @pytest.fixture(scope="session")
-def other_user(slurm_packages: None, open_directory: Path) -> Iterator[User]:
+def other_user(slurm_packages, open_directory):
     """A second account, without any relation to the first."""
     with _new_user(f"{account_stem(open_directory)}-b", open_directory / "other-home") as new_user:
         yield new_user
@@ -174,65 +180,37 @@ def _new_user(name: str, home: Path) -> Iterator[User]:
 
 
 @pytest.fixture(scope="session")
-def as_user(user: User, lab: Lab) -> AsUser:
+def as_user(user, lab):
     return runner_of(user, lab)
 
 
 @pytest.fixture(scope="session")
-def as_other_user(other_user: User, lab: Lab) -> AsUser:
+def as_other_user(other_user, lab):
     return runner_of(other_user, lab)
 
 
-def runner_of(user: User, lab: Lab) -> AsUser:
-    """Return a function that runs commands as an ordinary user of a lab."""
+def runner_of(user: User, lab: Lab) -> Runner:
+    """Return a function that runs commands as an ordinary user, with a lab's environment only."""
     path = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
     names = {"USER": user.name, "LOGNAME": user.name, "HOME": str(user.home)}
     environment = {"PATH": path, **names, "LANG": "C.UTF-8", **lab.environment}
     become = ["setpriv", f"--reuid={user.uid}", f"--regid={user.gid}", "--init-groups"]
 
-    def run_as_user(
-        argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None,
-        stdin: str = "", timeout: float = CEILING,
-    ) -> Outcome:  # fmt: skip
-        folder = cwd or lab.layout.runs
+    def run_as_user(argv, *, env=None, cwd=None, stdin="", timeout=CEILING):
         env = {**environment, **(env or {})}
-        return run([*become, *argv], env=env, cwd=folder, stdin=stdin, timeout=timeout)
+        cwd = cwd or lab.layout.runs
+        return run([*become, *argv], env=env, cwd=cwd, stdin=stdin, timeout=timeout)
 
     return run_as_user
 
 
 @pytest.fixture
-def site_rule(lab: Lab) -> Iterator[Callable[[str], None]]:
-    """Gives the lab's job_submit.lua a line of Lua; `job` is the request."""
-    path = lab.layout.job_submit
-    plain = path.read_text()
-
-    def change(rule: str) -> None:
-        # slurmctld compares times in whole seconds.
-        later = path.stat().st_mtime + 2
-        path.write_text(JOB_SUBMIT.format(rule=rule))
-        os.utime(path, (later, later))
-
-    try:
-        yield change
-    finally:
-        change("")
-        assert path.read_text() == plain
-
-
-@pytest.fixture
-def work(lab: Lab, user: User) -> Iterator[Path]:
+def work(lab, user):
     """A directory of the test user's that all nodes share; empty for each test."""
     path = Path(tempfile.mkdtemp(prefix="work-", dir=lab.layout.runs))
     os.chown(path, user.uid, user.gid)
     yield path
     shutil.rmtree(path)
-
-
-def _must(*argv: str) -> None:
-    outcome = run(argv)
-    if not outcome.ok:
-        pytest.fail(f"{' '.join(argv)}: {outcome.stderr}")
 
 
 def account(*argv: str) -> None:
@@ -242,9 +220,40 @@ def account(*argv: str) -> None:
     (8).
     """
 
-    def settle() -> list[Outcome]:
+    def settle():
         outcome = run(argv)
         return [] if outcome.returncode in {1, 8, 10} else [outcome]
 
     (outcome,) = until(settle, lambda: f"{argv[0]}: {run(argv).stderr}", pause=0.25)
     assert outcome.ok, outcome.stderr
+
+
+def read_daemon(lab: Lab, name: str) -> Process:
+    """Return a daemon that is on record now: one that has been restarted has another PID.
+
+    It is `slurmctld`, `slurmdbd`, `mariadbd`, `munged`, or a node for its slurmd.
+    """
+    current = load(lab.directory)
+    assert current
+    assert current.mark == lab.mark
+    process = current.daemons[name]
+    assert process, name
+    return process
+
+
+def stop_daemon(lab: Lab, name: str, *, number: int = signal.SIGTERM) -> None:
+    """Stop a daemon and wait until it has ended; do nothing if it has already ended.
+
+    A node's jobs go on without its slurmd, as on a real node. The signal SIGKILL is a crash.
+    """
+    assert end_processes([read_daemon(lab, name)], signal_number=number, timeout=60.0), name
+
+
+def start_daemon(lab: Lab, name: str) -> None:
+    """Start a daemon that was stopped or has crashed, and wait until it answers."""
+    with lock_lab(lab.directory):
+        current = load(lab.directory)
+        assert current
+        journal = Journal(current)
+        daemons.start_daemon(journal, name, run)
+        daemons.wait_for_daemon(journal.lab, name, run)

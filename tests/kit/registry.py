@@ -20,10 +20,9 @@ import tarfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 _MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
@@ -34,66 +33,46 @@ _ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}
 # The image that most tests pull.
 TINY = "bert/tiny:1.0"
 Layer = dict[str, bytes] | Path
-_Answer = tuple[int, dict[str, str], bytes]
 
 
-class Request(NamedTuple):
-    """One request and its answer."""
-
-    method: str
-    path: str
-    status: int
-
-
-@dataclass
-class Registry:
+class Registry(ThreadingHTTPServer):
     """A registry that serves on a free port, as long as its context lasts.
 
     Attributes:
-        address: The address to listen on; the loopback by default.
-        auth: How clients authenticate: `none`, `basic` or `bearer`.
-        user, password: The only account, if there is one.
-        anonymous: Whether anybody gets tokens.
+        auth: How clients authenticate: `basic`, `bearer` with a token that anybody gets, or not.
+        account: The only account, as NAME:PASSWORD.
         trouble: Status to answer with, by a part of the path: {"/manifests/": 429}.
         delay: Seconds before a blob.
+        requests: Method, path and status of each request.
     """
 
-    address: str = "127.0.0.1"
-    auth: str = "none"
-    user: str = ""
-    password: str = ""
-    anonymous: bool = False
-    delay: float = 0.0
+    daemon_threads = True
 
-    def __post_init__(self) -> None:
-        self.trouble: dict[str, int] = {}
-        self.requests: list[Request] = []
-        self._manifests: dict[tuple[str, str], bytes] = {}
-        self._blobs: dict[str, bytes] = {}
+    def __init__(self, address: str = "127.0.0.1", *, auth: str = "", account: str = "") -> None:
+        super().__init__((address, 0), _Handler)
+        self.auth, self.delay, self.trouble = auth, 0.0, dict[str, int]()
+        self._secret = f"Basic {base64.b64encode(account.encode()).decode()}"
+        self.requests: list[tuple[str, str, int]] = []
+        self._contents: dict[tuple[str, str], bytes] = {}
         self._closing = threading.Event()
-        handler = type("Handler", (_Handler,), {"registry": self})
-        self._server = ThreadingHTTPServer((self.address, 0), handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
 
     @property
     def host(self) -> str:
         """`ADDRESS:PORT`, as image references name it."""
-        address, port = self._server.server_address[:2]
+        address, port = self.server_address[:2]
         return f"{address!s}:{port}"
 
     def uri(self, image: str = TINY) -> str:
         return f"docker://{self.host}#{image}"
 
     def __enter__(self) -> "Registry":  # noqa: PYI034 - Self came with Python 3.11
-        self._thread.start()
+        threading.Thread(target=self.serve_forever, args=(0.05,)).start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._closing.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self.shutdown()
+        self.server_close()
 
     def push(
         self, image: str, layers: list[Layer], *, env: list[str] | None = None, workdir: str = "",
@@ -106,7 +85,7 @@ class Registry:
         packed = [_pack(layer) for layer in layers]
         digests = [_digest(gzip.decompress(content)) for content in packed]
         settings = {"Env": env or [], "WorkingDir": workdir, "Entrypoint": entrypoint}
-        machine = platform.machine()
+        machine, (name, _, tag) = platform.machine(), image.partition(":")
         config = {
             "architecture": _ARCHITECTURE.get(machine, machine),
             "os": "linux",
@@ -119,12 +98,11 @@ class Registry:
             "config": self._store(json.dumps(config).encode(), _CONFIG),
             "layers": [self._store(content, _LAYER) for content in packed],
         }
-        name, _, tag = image.partition(":")
         content = json.dumps(manifest).encode()
-        self._manifests[name, tag] = self._manifests[name, _digest(content)] = content
+        self._contents[name, tag] = self._contents[name, _digest(content)] = content
 
     def _store(self, blob: bytes, media_type: str) -> dict[str, Any]:
-        self._blobs[_digest(blob)] = blob
+        self._contents["", _digest(blob)] = blob
         return {"mediaType": media_type, "size": len(blob), "digest": _digest(blob)}
 
     def pulls(self, name: str) -> int:
@@ -135,17 +113,16 @@ class Registry:
             for method, path, status in self.requests
         )
 
-    def answer(self, method: str, path: str, headers: Any) -> _Answer:
-        """Return status, headers and body for one request."""
-        path = urlsplit(path).path
-        sent, match = headers.get("Authorization"), _PATH.fullmatch(path)
-        account = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
+    def answer(self, method: str, path: str, headers: Any) -> tuple[int, dict[str, str], bytes]:
+        """Return status, headers and body for one request; those for lists are refused."""
+        path, sent = urlsplit(path).path, headers.get("Authorization")
+        accept, match = ",".join(headers.get_all("Accept") or ()), _PATH.fullmatch(path)
         for part, status in self.trouble.items():
             if part in path:
                 return status, {}, b'{"errors":[]}'
-        if path == "/token" and (sent == f"Basic {account}" or (self.anonymous and sent is None)):
+        if path == "/token":
             return 200, {"Content-Type": "application/json"}, b'{"token":"letmein"}'
-        if self.auth != "none" and sent not in (f"Basic {account}", "Bearer letmein"):
+        if self.auth and sent not in (self._secret, "Bearer letmein"):
             scope = f"repository:{match['name']}:pull" if match else ""
             realm = f'realm="http://{self.host}/token",service="registry",scope="{scope}"'
             challenge = {"basic": 'Basic realm="registry"', "bearer": f"Bearer {realm}"}[self.auth]
@@ -153,36 +130,30 @@ class Registry:
             return 401, {"WWW-Authenticate": challenge}, body
         if match is None:
             return (200 if path == "/v2/" else 404), {}, b"{}"
-        return self._pull(match, method, ",".join(headers.get_all("Accept") or ()))
-
-    def _pull(self, match: re.Match[str], method: str, accept: str) -> _Answer:
-        """Refuse requests for lists."""
-        if match["kind"] == "blobs":
-            self._closing.wait(self.delay if method == "GET" else 0)
-            blob = self._blobs.get(match["which"])
-            return (404, {}, b"{}") if blob is None else (200, {}, blob)
-        manifest = self._manifests.get((match["name"], match["which"]))
-        if manifest is None or not (accept in ("", "*/*") or _MANIFEST in accept):
+        is_blob = match["kind"] == "blobs"
+        self._closing.wait(self.delay if is_blob and method == "GET" else 0)
+        content = self._contents.get(("" if is_blob else match["name"], match["which"]))
+        if content is None or not (is_blob or accept in ("", "*/*") or _MANIFEST in accept):
             return 404, {}, b'{"errors":[{"code":"MANIFEST_UNKNOWN"}]}'
-        digest = {"Docker-Content-Digest": _digest(manifest)}
-        return 200, {"Content-Type": _MANIFEST, **digest}, manifest
+        digest = {"Content-Type": _MANIFEST, "Docker-Content-Digest": _digest(content)}
+        return 200, {} if is_blob else digest, content
 
 
 @contextmanager
-def serving_tiny(address: str = "127.0.0.1", **options: Any) -> Iterator[Registry]:
+def serving_tiny(address: str = "127.0.0.1", *, auth: str = "") -> Iterator[Registry]:
     """Serve one small image."""
-    with Registry(address, **options) as registry:
+    with Registry(address, auth=auth) as registry:
         registry.push(TINY, [{"etc/marker": b"tiny"}])
         yield registry
 
 
 class _Handler(BaseHTTPRequestHandler):
-    registry: Registry
+    server: Registry
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        status, headers, body = self.registry.answer(self.command, self.path, self.headers)
-        self.registry.requests.append(Request(self.command, self.path, status))
+        status, headers, body = self.server.answer(self.command, self.path, self.headers)
+        self.server.requests.append((self.command, self.path, status))
         self.send_response(status)
         for name, value in {**headers, "Content-Length": str(len(body))}.items():
             self.send_header(name, value)
@@ -202,19 +173,18 @@ def _digest(content: bytes) -> str:
 
 def _pack(layer: Layer) -> bytes:
     """Return a layer as tar.gz."""
+
+    def give_to_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+        entry.uid = entry.gid = 0
+        entry.uname = entry.gname = ""
+        return entry
+
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as tar:
         if isinstance(layer, Path):
-            tar.add(layer, arcname=".", filter=_give_to_root)
+            tar.add(layer, arcname=".", filter=give_to_root)
         for path, content in layer.items() if isinstance(layer, dict) else ():
             entry = tarfile.TarInfo(path)
-            entry.size = len(content)
-            entry.mode = 0o755 if "bin/" in path else 0o644
+            entry.size, entry.mode = len(content), 0o755 if "bin/" in path else 0o644
             tar.addfile(entry, io.BytesIO(content))
     return packed.getvalue()
-
-
-def _give_to_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    entry.uid = entry.gid = 0
-    entry.uname = entry.gname = ""
-    return entry

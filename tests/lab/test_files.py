@@ -13,7 +13,7 @@ LAYOUT = Layout(Path("/srv/lab"))
 NETWORK = Network(7)
 
 
-def settings(text: str) -> dict[str, str]:
+def settings(text):
     lines = (line for line in text.splitlines() if "=" in line and not line.startswith("NodeName"))
     return dict(line.split("=", 1) for line in lines)
 

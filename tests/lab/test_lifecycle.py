@@ -6,12 +6,10 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from functools import partial
 from itertools import count, islice, product
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
@@ -26,40 +24,46 @@ from tests.kit.lab import account_stem
 from tests.kit.waiting import CEILING, until
 
 real = pytest.mark.slurm
-# Programs that start a lab and wait, and that end one.
-UP, DOWN = read_constant(__file__, "UP"), read_constant(__file__, "DOWN")
 
 
-def up(directory: Path, **changes: Any) -> Lab:
+def up(directory, **changes):
     plan = LabPlan(**{"directory": directory, "nodes": 2, "gpus_per_node": 1, **changes})
     return lifecycle.up(plan, run=run, report=lambda _: None)
 
 
-def down(directory: Path) -> lifecycle.Removal:
+def down(directory):
     return lifecycle.down(directory, run=run, report=lambda _: None)
 
 
-def namespaces(pid: str) -> frozenset[str]:
+def namespaces(pid):
     with suppress(OSError):
-        return frozenset(str(path.readlink()) for path in Path("/proc", pid, "ns").iterdir())
-    return frozenset()
+        return {str(path.readlink()) for path in Path("/proc", pid, "ns").iterdir()}
+    return set()
 
 
-@dataclass(frozen=True)
 class Trace:
     """Where a lab can be seen from outside.
 
     Attributes:
-        namespaces: Its nodes' namespaces, by which its processes are known. They are held open:
-            Linux gives the number of one that is gone to the next one, which may be another lab's.
+        held: Its nodes' namespaces, by which its processes are known. They are held open: Linux gives
+            the number of one that is gone to the next one, which may be another lab's.
         kinds: How many namespaces of its own it had in all.
     """
 
-    lab: Lab
-    namespaces: frozenset[str]
-    kinds: int
+    def __init__(self, directory, exit_stack):
+        lab, self.held = load(directory), set[str]()
+        assert lab
+        self.lab, hosts = lab, [str(process.pid) for process in lab.hosts.values() if process]
+        self.kinds = len(set().union(*map(namespaces, hosts)) - namespaces("self"))
+        # To hold one of these keeps neither cables nor mounts alive.
+        for host, kind in product(hosts, ("uts", "ipc")):
+            with suppress(OSError):  # A host may have ended with an `up` that was killed.
+                handle = os.open(f"/proc/{host}/ns/{kind}", os.O_RDONLY)
+                exit_stack.callback(os.close, handle)
+                self.held.add(f"{kind}:[{os.fstat(handle).st_ino}]")
+        self.held -= namespaces("self")
 
-    def remains(self) -> list[str]:
+    def remains(self):
         lab, mounts = self.lab, Path("/proc/mounts").read_text().splitlines()
         paths = [lab.root, lab.directory]
         if lab.slot is not None:
@@ -67,12 +71,12 @@ class Trace:
         left = [str(path) for path in paths if path.exists()]
         return [*left, *(row for row in mounts if str(lab.root) in row), *self.processes()]
 
-    def processes(self) -> list[str]:
+    def processes(self):
         pids = []
         for path in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
                 is_marked = f"{MARK}={self.lab.mark}".encode() in (path / "environ").read_bytes()
-                if is_marked or self.namespaces & namespaces(path.name):
+                if is_marked or self.held & namespaces(path.name):
                     pids.append(path.name)
         return pids
 
@@ -81,22 +85,7 @@ class Trace:
 def traced():
     """Traces the lab of a directory."""
     with ExitStack() as exit_stack:
-
-        def trace(directory: Path) -> Trace:
-            lab = load(directory)
-            assert lab is not None
-            hosts = [str(process.pid) for process in lab.hosts.values() if process]
-            theirs = frozenset[str]().union(*map(namespaces, hosts)) - namespaces("self")
-            # To hold one of these keeps neither cables nor mounts alive.
-            identifiers = set()
-            for host, kind in product(hosts, ("uts", "ipc")):
-                with suppress(OSError):  # A host may have ended with an `up` that was killed.
-                    handle = os.open(f"/proc/{host}/ns/{kind}", os.O_RDONLY)
-                    exit_stack.callback(os.close, handle)
-                    identifiers.add(f"{kind}:[{os.fstat(handle).st_ino}]")
-            return Trace(lab, frozenset(identifiers) - namespaces("self"), len(theirs))
-
-        yield trace
+        yield partial(Trace, exit_stack=exit_stack)
 
 
 @pytest.fixture
@@ -124,21 +113,18 @@ def test_down_leaves_nothing_of_a_lab_with_a_running_job(directory, traced):
 
 
 @real
-@pytest.mark.parametrize(
-    "has_come_far",
-    [
-        pytest.param(lambda lab: "switch" in lab.hosts, id="switch"),
-        pytest.param(lambda lab: lab.layout.database.exists(), id="database tables"),
-        pytest.param(lambda lab: lab.daemons.get("slurmctld") is not None, id="slurmctld"),
-    ],
-)
-def test_down_leaves_nothing_of_an_up_that_was_killed(directory, traced, has_come_far):
-    words = [sys.executable, "-c", UP, str(directory)]
+@pytest.mark.parametrize("point", ["switch", "database tables", "slurmctld"])
+def test_down_leaves_nothing_of_an_up_that_was_killed(directory, traced, point):
+    words = [sys.executable, "-c", read_constant(__file__, "UP"), str(directory)]
     with subprocess.Popen(words, stdout=subprocess.DEVNULL) as process:
 
-        def reached() -> bool:
+        def reached():
             assert process.poll() is None
-            return (lab := load(directory)) is not None and has_come_far(lab)
+            if (lab := load(directory)) is None:
+                return False
+            if point == "database tables":
+                return lab.layout.database.exists()
+            return point in lab.hosts or lab.daemons.get(point) is not None
 
         until(reached, "it never came so far", pause=0.001)
         process.kill()
@@ -162,7 +148,7 @@ def test_up_says_why_a_daemon_failed_and_down_cleans_up(directory, traced, monke
 def test_what_others_have_is_passed_over_and_kept(directory, traced):
     """A link of the first free slot's name, a port of the second, a directory, a mount, a process."""
 
-    def is_free(network: Network) -> bool:
+    def is_free(network):
         routes = run(["ip", "-4", "route", "show", "root", network.prefix]).stdout.strip()
         return not Path("/sys/class/net", network.uplink).exists() and not routes
 
@@ -184,7 +170,8 @@ def test_what_others_have_is_passed_over_and_kept(directory, traced):
         trace = traced(directory)
         with subprocess.Popen(["sleep", "3600"]) as bystander:
             # From another mount namespace, too.
-            words = ["unshare", "--mount", sys.executable, "-c", DOWN, str(directory)]
+            program = read_constant(__file__, "DOWN")
+            words = ["unshare", "--mount", sys.executable, "-c", program, str(directory)]
             outcome = run(words, timeout=CEILING)
             assert outcome.stdout == f"('mount {inside}',)\n", outcome.stderr
             assert bystander.poll() is None
@@ -254,9 +241,6 @@ def test_down_where_no_lab_lives_touches_no_process(slurm_packages, tmp_path):
     assert not directory.exists()
 
 
-# --- What it needs, and its people --------------------------------------------------------------------
-
-
 def test_what_is_missing_comes_with_the_command_that_installs_it(tmp_path, monkeypatch):
     monkeypatch.setattr(lifecycle, "SEARCH_PATH", str(tmp_path))
     monkeypatch.setattr(pwd, "getpwall", list)
@@ -283,7 +267,7 @@ def test_what_is_missing_comes_with_the_command_that_installs_it(tmp_path, monke
 
 
 def test_only_root_may_where_the_kernel_lets_it(tmp_path, monkeypatch):
-    def refuse(argv: object, **_: object) -> Outcome:
+    def refuse(argv, **_):
         return Outcome((), 1, stderr="unshare failed: Operation not permitted")
 
     with pytest.raises(CheckError, match="Operation not permitted") as refused:
@@ -313,7 +297,7 @@ def test_hpcbert_is_seen_by_a_user_who_can_not_read_where_it_lies(
     journal = Journal(Lab(plan=plan, mark="people", boot=boot_id(), root=root))
     busy = {"useradd", "userdel"}
 
-    def run_with_others(argv: Sequence[str], **options: Any) -> Outcome:
+    def run_with_others(argv, **options):
         """Find the accounts' files locked at first, as while another lab starts or ends."""
         if argv[0] in busy:
             busy.remove(argv[0])

@@ -1,7 +1,6 @@
 """`make check-images`, against a registry on this machine."""
 
 from runpy import run_path
-from typing import Any
 
 import pytest
 
@@ -17,8 +16,7 @@ PROGRAM = run_path(str(REPOSITORY / ".ci" / "check_images.py"))
 
 @pytest.mark.parametrize("auth", ["", "bearer"], ids=["open", "token"])
 def test_a_registry_says_whether_it_has_an_image(auth):
-    options: dict[str, Any] = {"auth": auth, "anonymous": True} if auth else {}
-    with serving_tiny(**options) as registry:
+    with serving_tiny(auth=auth) as registry:
         for tag, answer in (("1.0", "there"), ("2.0", "refused: 404")):
             image = parse_reference(f"docker://{registry.host}#bert/tiny:{tag}")
             assert PROGRAM["ask_registry"](image, "http").startswith(answer)
