@@ -124,9 +124,11 @@ def test_who_runs_in_a_container_is_listed_and_keeps_nobody_from_removing_it(enr
     assert ["box", str(leader.pid)] in [row.split()[:2] for row in rows]
     enroot.says("create", "--name", "busy", enroot.image)
     with enroot.stopped("busy", "kill -STOP $$; cat /etc/rc") as child:
-        enroot.says("remove", "-f", "busy")
-        assert "busy" not in enroot.says("list").splitlines()
-        child.kill()
+        try:
+            enroot.says("remove", "-f", "busy")
+            assert "busy" not in enroot.says("list").splitlines()
+        finally:
+            child.kill()
 
 
 def test_the_environment_is_the_images_and_the_conf_files_and_nothing_of_the_host(enroot):

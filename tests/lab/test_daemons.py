@@ -26,16 +26,19 @@ def identify_process(pid: int) -> Process:
 def test_a_process_is_found_by_its_mark_and_ended_unless_its_pid_is_another_s():
     marking = {**ENVIRONMENT, "HPCBERT_TEST": f"mark-{os.getpid()}"}
     with subprocess.Popen(["sleep", "3600"], env=marking) as sleeper:
-        process = identify_process(sleeper.pid)
-        assert list(find_marked(f"HPCBERT_TEST=mark-{os.getpid()}")) == [process]
-        assert list(find_marked("HPCBERT_TEST=mark-")) == []
-        other = Process(process.pid, process.start - 1)
-        assert not other.alive
-        assert end_processes([other], timeout=1)
-        assert identify(process.pid) == process
-        assert end_processes([process], timeout=CEILING)
-        assert identify(process.pid) is None, "even before it is reaped"
-        assert sleeper.wait() == -signal.SIGKILL
+        try:
+            process = identify_process(sleeper.pid)
+            assert list(find_marked(f"HPCBERT_TEST=mark-{os.getpid()}")) == [process]
+            assert list(find_marked("HPCBERT_TEST=mark-")) == []
+            other = Process(process.pid, process.start - 1)
+            assert not other.alive
+            assert end_processes([other], timeout=1)
+            assert identify(process.pid) == process
+            assert end_processes([process], timeout=CEILING)
+            assert identify(process.pid) is None, "even before it is reaped"
+            assert sleeper.wait() == -signal.SIGKILL
+        finally:
+            sleeper.kill()
 
 
 def test_a_process_that_ignores_a_signal_is_reported(tmp_path):

@@ -169,13 +169,15 @@ def test_what_others_have_is_passed_over_and_kept(directory, traced):
         assert run(["mount", "-t", "tmpfs", "tmpfs", str(inside)]).ok
         trace = traced(directory)
         with subprocess.Popen(["sleep", "3600"]) as bystander:
-            # From another mount namespace, too.
-            program = read_constant(__file__, "DOWN")
-            words = ["unshare", "--mount", sys.executable, "-c", program, str(directory)]
-            outcome = run(words, timeout=CEILING)
-            assert outcome.stdout == f"('mount {inside}',)\n", outcome.stderr
-            assert bystander.poll() is None
-            bystander.kill()
+            try:
+                # From another mount namespace, too.
+                program = read_constant(__file__, "DOWN")
+                words = ["unshare", "--mount", sys.executable, "-c", program, str(directory)]
+                outcome = run(words, timeout=CEILING)
+                assert outcome.stdout == f"('mount {inside}',)\n", outcome.stderr
+                assert bystander.poll() is None
+            finally:
+                bystander.kill()
         assert trace.processes() == []
         assert load(directory) is not None
         assert run(["umount", str(inside)]).ok
