@@ -4,8 +4,9 @@ import json
 import os
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -18,18 +19,18 @@ from tests.kit.cli import codes, first_row
 from tests.kit.logs import log
 
 
-def rows_by_shape(result: Any) -> dict[str, Any]:
+def rows_by_shape(result):
     (table,) = result.tables
     return {str(row.shape): row for row in table.rows}
 
 
-def collect_row(built, *words: str) -> Any:
+def collect_row(built, *words):
     """Return the row of the first point, by what Slurm says of its repeats."""
     result = collect_campaigns(built.directory, states=report_states(*words))
     return rows_by_shape(result)[str(built.campaign.arrays[0].point.shape)]
 
 
-def list_codes(row: Any) -> dict[int, list[str]]:
+def list_codes(row):
     """Return the codes of the reasons against each invalid repeat."""
     invalid = [run for run in row.runs if not run.valid]
     return {run.repeat: [reason.code for reason in run.reasons] for run in invalid}
@@ -79,18 +80,19 @@ def test_a_finished_campaign_gives_its_table_and_measurements(built, tmp_path):
         assert again.tables == result.tables
 
 
-@pytest.mark.parametrize("apart", ["true", '"yes"', "null"])
-def test_ranks_that_saw_a_part_of_their_node_s_gpus_are_flagged(built, apart):
+def test_ranks_that_saw_a_part_of_their_node_s_gpus_are_flagged(built):
     path, event = built.status_path("2n2g", 3), '"event": "step-end"'
-    path.write_text(path.read_text().replace(event, f'{event}, "apart": {apart}'))
-    table = rows_by_shape(collect_campaigns(built.directory, states=report_states()))
-    flagged = [run.repeat for run in table["2n2g"].runs if "apart" in run.flags]
-    assert flagged == ([3] if apart == "true" else [])
-    flags = ["apart" in table[shape].flags for shape in ("1n1g", "2n2g")]
-    assert flags == [False, apart == "true"]
+    text = path.read_text()
+    for apart in ("true", '"yes"', "null"):
+        path.write_text(text.replace(event, f'{event}, "apart": {apart}'))
+        table = rows_by_shape(collect_campaigns(built.directory, states=report_states()))
+        flagged = [run.repeat for run in table["2n2g"].runs if "apart" in run.flags]
+        assert flagged == ([3] if apart == "true" else [])
+        flags = ["apart" in table[shape].flags for shape in ("1n1g", "2n2g")]
+        assert flags == [False, apart == "true"]
 
 
-def test_repeats_that_went_wrong_are_in_no_median(built):
+def test_repeats_that_went_wrong_or_were_refused_are_in_no_median_and_say_so(built):
     built.log("2n2g", 1, log("2n2g", 1000.0, last=11))
     built.log("2n2g", 2, log("2n2g", 1000.0, nan_at=7))
     built.log("2n2g", 3, log("2n2g", 1000.0, batch=8))
@@ -99,6 +101,16 @@ def test_repeats_that_went_wrong_are_in_no_median(built):
     assert list_codes(row) == {1: ["incomplete"], 2: ["loss"], 3: ["config"]}
     assert [run.throughput for run in row.runs][:3] == [None] * 3
     assert (row.median, result.exit_code) == (pytest.approx(54), 4)
+    (built.directory / "measurements.json").unlink()
+    first, second = built.campaign.arrays
+    error = "invalid partition specified"
+    built.change(arrays=(replace(first, state="refused", job_id="", error=error), second))
+    row = collect_row(built)
+    assert row.ok == 0
+    assert all(word in str(row.runs[0].reasons[0]) for word in ("REFUSED", "invalid partition"))
+    # A new job is asked about.
+    built.change(arrays=(replace(first, job_id="999"), second))
+    assert list_codes(collect_row(built, "FAILED")) == {1: ["state"]}
 
 
 @cases
@@ -119,30 +131,17 @@ def test_state_exit_status_and_log_must_agree_that_a_run_is_whole(  # noqa: PLR0
     assert run.valid is (code == 0 and is_whole)
 
 
-def test_repeats_that_were_refused_say_so_and_a_new_job_is_asked_about(built):
-    first, second = built.campaign.arrays
-    error = "invalid partition specified"
-    built.change(arrays=(replace(first, state="refused", job_id="", error=error), second))
-    row = collect_row(built)
-    assert row.ok == 0
-    assert all(word in str(row.runs[0].reasons[0]) for word in ("REFUSED", "invalid partition"))
-    built.change(arrays=(replace(first, job_id="999"), second))
-    assert list_codes(collect_row(built, "FAILED")) == {1: ["state"]}
-
-
 def test_a_scheduler_that_does_not_answer_and_a_full_disk_are_warnings(built, monkeypatch):
     replace_file = Path.replace
+    silent = Mock(side_effect=SchedulerError("slurmctld does not answer."))
 
-    def refuse_states(_: object) -> Any:
-        raise SchedulerError("slurmctld does not answer.")
-
-    def refuse(source: Path, target: Path) -> Path:
+    def refuse(source, target):
         if target.name == "measurements.json":
             raise OSError(28, "No space left on device")
         return replace_file(source, target)
 
     monkeypatch.setattr(Path, "replace", refuse)
-    result = collect_campaigns(built.directory, states=refuse_states)
+    result = collect_campaigns(built.directory, states=silent)
     assert (rows_by_shape(result)["1n1g"].ok, result.exit_code) == (5, 0)
     assert "slurmctld does not answer" in result.warnings[0]
     assert "No space left on device" in result.warnings[-1]
@@ -176,10 +175,8 @@ def test_baselines_may_come_from_another_campaign_but_no_point_twice(build):
         collect_campaigns(built.directory.parent, states=report_states())
 
 
-# --- Windows and settings -------------------------------------------------------------------------
-
-
-def test_different_windows_in_one_table_are_a_warning_and_want_the_whole_run(build):
+def test_windows_differ_end_where_the_run_does_or_are_too_short(build):
+    """Different ones in one table are a warning, and want the whole run."""
     built, two = build("1n1g", name="a", repeats=2), build("2n1g", name="b", repeats=1)
     built.complete("1n1g", 1, 10.0)
     built.complete("1n1g", 2, 11.0, last=11)
@@ -192,19 +189,14 @@ def test_different_windows_in_one_table_are_a_warning_and_want_the_whole_run(bui
     assert same.warnings == ()
     row = rows_by_shape(same)["1n1g"]
     assert (list_codes(row), row.median) == ({2: ["incomplete"]}, pytest.approx(10))
-
-
-@pytest.mark.parametrize(("last", "ok"), [(11, 0), (12, 1), (30, 1)], ids=["cut", "least", "more"])
-def test_a_window_in_seconds_ends_where_the_run_does(build, last, ok):
-    built = build_repeat(build, log("1n1g", 10.0, last=last))
-    built.change(protocol=Protocol(1, 12, 2, window_seconds=3))
-    row = collect_row(built)
-    assert (row.ok, row.median) == (ok, pytest.approx(10) if ok else None)
-    assert list_codes(row) == ({} if ok else {1: ["incomplete"]})
-    assert (row.window.skip, row.window.iters) == (2, None)
-
-
-def test_a_shorter_window_than_the_protocols_is_flagged_on_gpus(build):
+    for last, ok in ((11, 0), (12, 1), (30, 1)):
+        protocol = Protocol(1, 12, 2, window_seconds=3)
+        text = log("1n1g", 10.0, last=last)
+        row = collect_row(build_repeat(build, text, name=f"to-{last}", protocol=protocol))
+        assert (row.ok, row.median) == (ok, pytest.approx(10) if ok else None)
+        assert list_codes(row) == ({} if ok else {1: ["incomplete"]})
+        assert (row.window.skip, row.window.iters) == (2, None)
+    # A shorter one than the protocol's is flagged on GPUs.
     config = '"world_size": 1, "device": "cuda", "device_name": "H100"'
     for last, is_short in ((30, True), (90, False)):
         text = log("1n1g", 10.0, last=last).replace('"world_size": 1', config)
@@ -238,31 +230,23 @@ def test_the_newest_measured_campaign_is_collected_and_ids_name_others(build, co
     assert "is a rehearsal: nothing was trained" in document["errors"][0]["message"]
     assert not (rehearsal.directory / "table.json").exists()
     (tmp_path / "empty").mkdir()
-    for name, message in (
-        ("empty", "No log has a name in DLPerf's form"),
-        ("x", "no campaign 'x'"),
-    ):
-        assert message in collect(name).stderr
+    assert "No log has a name in DLPerf's form" in collect("empty").stderr
+    assert "no campaign 'x'" in collect("x").stderr
 
 
-# --- Clocks: a campaign's logs are compared with when their runs were -----------------------------
-
-T = 1763717655
-LONG = 60
+T, LONG = 1763717655, 60
 
 
 def run_repeat(built, repeat, begin, *, start=None, moved=0.0, fine=True, ahead=0, nodes="n1"):
     """Let a repeat be measured for a minute; its log begins 30 s later, or at `start`."""
-    end = begin + LONG
-    mark: dict[str, Any] = {"event": "start", "job": f"7_{repeat}", "host": "n1", "nodelist": nodes}
-    clocks: list[dict[str, Any]] = [{}, {}]
+    end, clocks = begin + LONG, ({}, {})
     if fine:
-        clocks[0] = {"at": begin, "uptime": 50.0, "zone": "+0000", "ahead": ahead}
-        clocks[1] = {"at": end, "uptime": 50.0 + LONG - moved, "zone": "+0000"}
-    built.mark("1n1g", repeat, {**mark, "time": int(begin)})
-    built.mark("1n1g", repeat, {"event": "step", "time": int(begin), **clocks[0]})
-    built.mark("1n1g", repeat, {"event": "step-end", "time": int(end), "exit": 0, **clocks[1]})
-    built.mark("1n1g", repeat, {"event": "end", "time": int(end), "exit": 0})
+        clocks[0].update(at=begin, uptime=50.0, zone="+0000", ahead=ahead)
+        clocks[1].update(at=end, uptime=50.0 + LONG - moved, zone="+0000")
+    mark, start_event = partial(built.mark, "1n1g", repeat), {"event": "start", "nodelist": nodes}
+    mark({**start_event, "job": f"7_{repeat}", "host": "n1"}, time=int(begin))
+    mark({"event": "step", **clocks[0]}, time=int(begin))
+    mark({"event": "step-end", "exit": 0, **clocks[1]}, {"event": "end", "exit": 0}, time=int(end))
     text = log("1n1g", 10 + repeat / 10, start=begin + 30 if start is None else start)
     built.log("1n1g", repeat, text)
 

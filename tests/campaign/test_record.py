@@ -2,71 +2,56 @@
 
 import sys
 from collections import Counter
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcbert.campaign import record
-from hpcbert.campaign.record import Records, Step, read_steps
-from tests.kit.cases import cases
+from hpcbert.campaign.record import Records
+from tests.kit.cases import read_constant
 from tests.kit.cli import run
 
 T = 1_795_255_599
-JSON = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6)
-FIELDS = ("time", "at", "uptime", "zone", "ahead", "host", "nodelist", "job")
-KINDS = st.sampled_from(["start", "step", "step-end", "end", "x"])
-EVENTS = st.fixed_dictionaries(
-    {"event": KINDS, "attempt": st.integers(0, 2) | JSON}, optional=dict.fromkeys(FIELDS, JSON)
-)
-
-
-@pytest.fixture(scope="module")
-def opened():
-    """How often each status file was opened."""
-    counter: Counter[str] = Counter()
-
-    def count(event: str, args: tuple[Any, ...]) -> None:
-        if event == "open" and "/status/" in str(args[0]):
-            counter[str(args[0])] += 1
-
-    sys.addaudithook(count)  # for good
-    return counter
-
-
-def collect_once(opened: Counter[str], *builts) -> bool:
-    """Collect campaigns; return whether each status file was opened once."""
-    opened.clear()
-    run("collect", *(built.directory for built in builts), "--json")
-    paths = (path for built in builts for path in (built.directory / "status").iterdir())
-    return opened == Counter(map(str, paths))
-
-
-def render_sacct(built, *words: str) -> str:
-    """Return what sacct says of a campaign's repeats, COMPLETED where nothing else is set."""
-    states = [*words, *["COMPLETED"] * 5]
-    return "".join(
-        built.sacct(repeat, states[repeat - 1], array=place)
-        for place in range(len(built.campaign.arrays))
-        for repeat in range(1, 6)
-    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheduler", ["slurm", "local"])
-def test_a_collect_opens_each_status_file_once(  # noqa: PLR0917
-    empty_directory, build, slurm, opened, monkeypatch, scheduler
+def test_a_collect_opens_each_status_file_once(
+    empty_directory, build, slurm, monkeypatch, scheduler
 ):
+    opened = Counter()
+
+    def count(event, args):
+        if event == "open" and "/status/" in str(args[0]):
+            opened[str(args[0])] += 1
+
+    def collect_once(*builts):
+        """Collect campaigns; return whether each status file was opened once."""
+        opened.clear()
+        run("collect", *(built.directory for built in builts), "--json")
+        paths = (path for built in builts for path in (built.directory / "status").iterdir())
+        return opened == Counter(map(str, paths))
+
+    def render_sacct(built, *words):
+        """Return what sacct says of a campaign's repeats, COMPLETED where nothing else is set."""
+        states = [*words, *["COMPLETED"] * 5]
+        return "".join(
+            built.sacct(repeat, states[repeat - 1], array=place)
+            for place in range(len(built.campaign.arrays))
+            for repeat in range(1, 6)
+        )
+
+    sys.addaudithook(count)  # for good
     monkeypatch.setenv("PATH", slurm.path)
     jobs = ("70", "71") if scheduler == "slurm" else ("local-1-1", "local-1-1")
     built = build("1n1g", "2n2g", scheduler=scheduler, jobs=jobs)
     built.finish()
     slurm.answers(sacct=[render_sacct(built)])
-    assert collect_once(opened, built)
+    assert collect_once(built)
     # Again, compared with its evidence.
     assert (built.directory / "measurements.json").is_file()
-    assert collect_once(opened, built)
+    assert collect_once(built)
     # With another campaign, further attempts and repeats that run.
     two = build("1n1g", name="20261121-pytorch-def", jobs=("80",))
     two.finish()
@@ -77,7 +62,7 @@ def test_a_collect_opens_each_status_file_once(  # noqa: PLR0917
     built.status_path("1n1g", 4).unlink()
     words = ("COMPLETED", "COMPLETED", "RUNNING", "PENDING")
     slurm.answers(sacct=[render_sacct(built, *words), render_sacct(two)])
-    assert collect_once(opened, built, two)
+    assert collect_once(built, two)
 
 
 def test_what_was_written_to_since_is_read_again(tmp_path):
@@ -106,33 +91,26 @@ def test_what_was_written_to_since_is_read_again(tmp_path):
     assert missing.attempt(2).attempt == missing.newest(first=2).attempt == 2
 
 
-# --- Steps ----------------------------------------------------------------------------------------
+def test_a_step_has_moments_nodes_and_clocks_and_shares_nodes_with_steps_of_its_time():
+    def make_events(begin, end, *, attempt=0, nodes="n1", fine=True, **more):
+        """Return what a script writes; one that is not `fine` writes whole seconds only."""
+        host = more.get("host", nodes.partition("[")[0] + ("1" if "[" in nodes else ""))
+        zone = more.get("zone", ("+0000", "+0000"))
+        start = {"event": "start", "time": int(begin) - 2, "job": "7_1", "host": host}
+        first, last = {"event": "step", "time": int(begin)}, {"event": "step-end", "exit": 0}
+        if fine:
+            uptime = 100.0 + more.get("ran", end - begin)
+            first |= {"at": begin, "uptime": 100.0, "zone": zone[0]}
+            last |= {"at": end, "uptime": uptime, "zone": zone[1]}
+        first |= {"ahead": more["ahead"]} if "ahead" in more else {}
+        ends = ({"time": int(end), **last}, {"event": "end", "time": int(end), "exit": 0})
+        events = ({**start, "nodelist": nodes}, first, *ends)
+        return [{"attempt": attempt, **event} for event in events]
 
+    def parse_step(begin, end, **more):
+        (result,) = record.read_steps(make_events(T + begin, T + end, **more))
+        return result
 
-def make_events(begin, end, *, attempt=0, nodes="n1", fine=True, **more):
-    """Return what a script writes; one that is not `fine` writes whole seconds only."""
-    host = more.get("host", nodes.partition("[")[0] + ("1" if "[" in nodes else ""))
-    zone = more.get("zone", ("+0000", "+0000"))
-    clocks: list[dict[str, Any]] = [{}, {}]
-    if fine:
-        clocks[0] = {"at": begin, "uptime": 100.0, "zone": zone[0]}
-        clocks[1] = {"at": end, "uptime": 100.0 + more.get("ran", end - begin), "zone": zone[1]}
-    clocks[0] |= {"ahead": more["ahead"]} if "ahead" in more else {}
-    events = [
-        {"event": "start", "time": int(begin) - 2, "job": "7_1", "host": host, "nodelist": nodes},
-        {"event": "step", "time": int(begin), **clocks[0]},
-        {"event": "step-end", "time": int(end), "exit": 0, **clocks[1]},
-        {"event": "end", "time": int(end), "exit": 0},
-    ]
-    return [{"attempt": attempt, **event} for event in events]
-
-
-def parse_step(begin: float, end: float, **more: Any) -> Step:
-    (result,) = read_steps(make_events(T + begin, T + end, **more))
-    return result
-
-
-def test_each_attempt_has_a_step_with_its_moments_nodes_and_clocks():
     zone = ("+0100", "-0330")
     step = parse_step(0.25, 60.5, nodes="n[1-3]", ahead=300, zone=zone, ran=59.25)
     assert (step.begin, step.end, step.fine) == (T + 0.25, T + 60.5, True)
@@ -146,20 +124,23 @@ def test_each_attempt_has_a_step_with_its_moments_nodes_and_clocks():
     killed = make_events(T, T + 10)[:2]
     never = make_events(T + 20, T + 30, attempt=1)[:1]
     last = make_events(T + 40, T + 50, attempt=2)
-    steps = [(step.attempt, step.begin, step.end) for step in read_steps([*killed, *never, *last])]
-    assert steps == [(0, T, None), (1, T + 18, None), (2, T + 40, T + 50)]
+    steps = record.read_steps([*killed, *never, *last])
+    ends = [(step.attempt, step.begin, step.end) for step in steps]
+    assert ends == [(0, T, None), (1, T + 18, None), (2, T + 40, T + 50)]
+    # Clocks of two hosts are compared by the controller's; on one host both are wrong.
+    for name, (earlier, later, shared) in read_constant(__file__, "SPANS").items():
+        first, second = (parse_step(*span, **more) for span, more in (earlier, later))
+        assert first.shared(second) == second.shared(first) == shared, name
 
 
-@cases
-def test_steps_share_the_nodes_that_both_have_at_the_same_time(earlier, later, shared):
-    """Clocks of two hosts are compared by the controller's; on one host both are wrong."""
-    first, second = (parse_step(*span, **(more or {})) for span, more in (earlier, later))
-    assert first.shared(second) == second.shared(first) == shared
-
-
-@given(st.lists(EVENTS, max_size=8))
-def test_damaged_records_are_answered(events):
-    steps = read_steps(events)
+@given(st.data())
+def test_damaged_records_are_answered(data):
+    json = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6)
+    fields = ("time", "at", "uptime", "zone", "ahead", "host", "nodelist", "job")
+    kinds = st.sampled_from(["start", "step", "step-end", "end", "x"])
+    attempts = {"event": kinds, "attempt": st.integers(0, 2) | json}
+    events = st.fixed_dictionaries(attempts, optional=dict.fromkeys(fields, json))
+    steps = record.read_steps(data.draw(st.lists(events, max_size=8)))
     for first in steps:
         assert first.begin is not None
         for other in steps:

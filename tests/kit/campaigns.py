@@ -228,28 +228,28 @@ def unreachable(watched: TrackedCampaign) -> dict[tuple[str, int], RepeatState]:
     raise AssertionError("the scheduler was asked")
 
 
-def report_states(*words: str, source: str = "sacct", default: str = "COMPLETED") -> States:
-    """A scheduler with a state for each repeat, the default for further ones."""
+def report_states(
+    *words: str, source: str = "sacct", default: str = "COMPLETED", **more: Any
+) -> States:
+    """A scheduler with a state for each repeat, the default for further ones; each has `more`."""
 
     def states(watched: TrackedCampaign) -> dict[tuple[str, int], RepeatState]:
         repeat_states = {}
-        for key in _keys(watched):
-            word = words[key[1] - 1] if key[1] <= len(words) else default
-            state = RepeatState(word, parse_state(word).kind, source)  # type: ignore[arg-type]
-            array = next(array for array in watched.campaign.arrays if array.name == key[0])
-            repeat_states[key] = watched.record(array, key[1]).newest().complete(state)
+        for repeat in watched.repeats:
+            number = repeat.key[1]
+            word = words[number - 1] if number <= len(words) else default
+            state = RepeatState(word, parse_state(word).kind, source, **more)  # type: ignore[arg-type]
+            restarts = max(state.attempt, repeat.newest.attempt)
+            repeat_states[repeat.key] = repeat.newest.complete(state, restarts=restarts)
         return repeat_states
 
     return states
 
 
-def _keys(watched: TrackedCampaign) -> list[tuple[str, int]]:
-    return [(array.name, repeat) for array in watched.campaign.arrays for repeat in array.repeats]
-
-
 def report_waiting(watched: TrackedCampaign) -> dict[tuple[str, int], RepeatState]:
     """Report that everything waits."""
-    return dict.fromkeys(_keys(watched), RepeatState("PENDING", Kind.WAITING, "squeue"))
+    state = RepeatState("PENDING", Kind.WAITING, "squeue")
+    return dict.fromkeys((repeat.key for repeat in watched.repeats), state)
 
 
 def collect_campaigns(*paths: Path, states: States = report_none, **request: Any) -> CollectResult:
