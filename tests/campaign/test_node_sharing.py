@@ -3,8 +3,7 @@
 import os
 import shutil
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -18,31 +17,26 @@ T = 1763717655
 OWN, OTHER = "20251121T093415Z-pytorch-aaaaaa", "20251121T093400Z-oneflow-bbbbbb"
 
 
-def run_repeat(
-    built, repeat: int, begin: int, end: int, *, nodes: str = "n1", log: bool = True
-) -> None:
+def run_repeat(built, repeat, begin, end, *, nodes="n1", log=True):
     """Let a repeat of the first point be measured between two moments after T."""
     shape = str(built.campaign.arrays[0].point.shape)
     host = nodes.replace("[", "").partition("-")[0]
     start = {"event": "start", "job": f"7_{repeat}", "host": host, "nodelist": nodes}
-    built.mark(shape, repeat, {**start, "time": T + begin - 1})
-    built.mark(shape, repeat, {"event": "step", "time": T + begin})
-    for event in ("step-end", "end"):
-        built.mark(shape, repeat, {"event": event, "time": T + end, "exit": 0})
+    built.mark(shape, repeat, {**start, "time": T + begin - 1}, {"event": "step"}, time=T + begin)
+    built.ended(shape, repeat, time=T + end)
     if log:
         text = built.text(shape, 10 + repeat / 100, start=T + begin + 0.5)
         built.log(shape, repeat, text)
 
 
-def build_other(build, begin: int, end: int, name: str = OTHER, **changes: Any):
+def build_other(build, begin, end, name=OTHER, *, nodes="n1", **changes):
     """Make another campaign, of which a repeat ran between two moments after T."""
-    nodes = changes.pop("nodes", "n1")
     other = build("1n1g", name=name, id=name, **changes)
     run_repeat(other, 1, begin, end, nodes=nodes, log=False)
     return other
 
 
-def test_repeats_that_ran_at_once_on_a_node_have_no_number(build, collect_json):
+def test_repeats_that_ran_at_once_on_a_node_have_no_number_or_a_mark(build, collect_json):
     built = build("1n1g", repeats=3)
     for repeat, begin in ((1, 0), (2, 30), (3, 90)):
         run_repeat(built, repeat, begin, begin + 60)
@@ -53,14 +47,12 @@ def test_repeats_that_ran_at_once_on_a_node_have_no_number(build, collect_json):
     detail = row["runs"][0]["reasons"][0]["detail"]
     assert ("repeat 2 of " in detail, "n1" in detail) == (True, True)
     assert ("shared-nodes" in row["flags"], document["exit_code"]) == (False, 4)
-
-
-def test_where_jobs_may_share_nodes_the_row_is_marked(build, collect_json):
-    built = build("1n1g", repeats=3)
+    # Where jobs may share nodes, the row is marked.
+    built = build("1n1g", repeats=3, name="shared")
     (array,) = built.campaign.arrays
     built.change(arrays=(replace(array, request=replace(array.request, exclusive=False)),))
     for repeat in (1, 2, 3):
-        run_repeat(built, repeat, 0, 60)
+        run_repeat(built, repeat, 0, 60, nodes="n8")
     document = collect_json(built.directory)
     row = first_row(document)
     assert (document["exit_code"], codes(row)) == (0, [[], [], []])
@@ -71,13 +63,11 @@ def test_where_jobs_may_share_nodes_the_row_is_marked(build, collect_json):
     run_repeat(forced, 1, 1000, 1060, nodes="n9")
     row = first_row(collect_json(forced.directory))
     assert (row["runs"][0]["valid"], "shared-nodes" in row["flags"]) == (True, True)
-
-
-def test_runs_one_after_another_or_on_other_nodes_are_not_marked(build, collect_json):
+    # Runs one after another or on other nodes are not marked.
     for node, span, other in (
-        ("n1", (60, 90), "n1"),
-        ("n2", (0, 60), "m2"),
-        ("n3", (-60, 0), "n3"),
+        ("n2", (60, 90), "n2"),
+        ("n3", (0, 60), "m3"),
+        ("n4", (-60, 0), "n4"),
     ):
         built = build("1n1g", repeats=2, name=f"on-{node}")
         run_repeat(built, 1, 0, 60, nodes=node)
@@ -124,7 +114,7 @@ def test_what_came_while_others_were_collected_is_seen(build):
         run_repeat(built, 1, 0, 60, nodes=built.directory.name)
     answers = report_states()
 
-    def report_late(watched: Any) -> Any:
+    def report_late(watched):
         if watched.directory == second.directory:
             build_other(build, 30, 90, "third", nodes="second")
             second.status_path("1n1g", 1).touch()
@@ -179,13 +169,7 @@ def test_campaigns_of_another_time_are_not_read(build, collect_json, monkeypatch
         for path in (earlier.directory / "status").iterdir():
             os.utime(path, (T - 90000, T - 90000))
     build_other(build, 0, 60, "20261101T000000Z-pytorch-ffffff")
-    paths: list[Path] = []
-    read = store.read_manifest
-
-    def note(path: Path) -> Any:
-        paths.append(path)
-        return read(path)
-
-    monkeypatch.setattr(store, "read_manifest", note)
+    read = Mock(wraps=store.read_manifest)
+    monkeypatch.setattr(store, "read_manifest", read)
     assert codes(first_row(collect_json(built.directory))) == [[]]
-    assert set(paths) == {built.directory}
+    assert {call.args for call in read.mock_calls} == {(built.directory,)}

@@ -1,25 +1,22 @@
 """Repeats are repeats of one experiment, and each is a run of its own that nothing disturbed."""
 
 import shutil
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.kit import logs
 from tests.kit.campaigns import node, write_nodes
 from tests.kit.cases import cases, read_constant
-from tests.kit.cli import Document, codes, first_row
+from tests.kit.cli import codes, first_row
 from tests.kit.logs import write_file
 from tests.kit.recipes import options_of, sample
 
 WINDOW = ("--skip", 2, "--iters", 12)
 PATTERN = "*_{precision}_bs{batch_size}_gpu{gpus}*.log"
-SHAPE = ("--nodes", 1, "--gpus-per-node", 1)
 BOTH = {"ok": 2, "asked": 2}
 
 
-def collect_logs(run: Any, root: Path) -> dict[str, Document]:
+def collect_logs(run, root):
     """Return the rows of logs that write_log wrote, by shape."""
     write_file(root, "templates/stated/recipe.toml", read_constant(__file__, "RECIPE"))
     words = ("--fw", "stated", "--templates", root / "templates", *WINDOW)
@@ -27,7 +24,7 @@ def collect_logs(run: Any, root: Path) -> dict[str, Document]:
     return {row["shape"]: row for table in tables for row in table["rows"]}
 
 
-def write_log(root: Path, name: str, rate: float, **facts: object) -> Path:
+def write_log(root, name, rate, **facts):
     """Write a log of a framework that states facts: `name = value` lines above its steps."""
     header = "".join(f"{key} = {value}\n" for key, value in facts.items())
     return write_file(root, f"logs/{name}.log", header + logs.log("1n1g", rate))
@@ -35,10 +32,8 @@ def write_log(root: Path, name: str, rate: float, **facts: object) -> Path:
 
 @pytest.mark.parametrize("runs", [2, 5])
 def test_different_experiments_have_no_median(tmp_path, run, runs):
-    facts: dict[str, tuple[object, object]] = {
-        "sequence_length": (128, 512), "global_batch_size": (4, 8), "accumulation": (1, 4),
-        "hidden_size": (768, 1024), "model": ("bert-base", "bert-large"),
-    }  # fmt: skip
+    facts = {"sequence_length": (128, 512), "global_batch_size": (4, 8), "accumulation": (1, 4)}
+    facts |= {"hidden_size": (768, 1024), "model": ("bert-base", "bert-large")}
     for fact, values in facts.items():
         for number in range(1, runs + 1):
             stated = {fact: values[number == runs]}
@@ -58,7 +53,7 @@ def test_different_experiments_have_no_median(tmp_path, run, runs):
     assert row["repeats"] == BOTH
 
 
-def test_points_of_other_experiments_have_no_speedup(tmp_path, run):
+def test_points_of_other_experiments_have_no_speedup_and_copies_no_number(tmp_path, run):
     for number in (1, 2):
         for gpus, optimizer in ((1, "adam"), (2, "adam"), (8, "lamb")):
             name = f"1n{gpus}g/bert_b4_fp32_{number}"
@@ -69,9 +64,8 @@ def test_points_of_other_experiments_have_no_speedup(tmp_path, run):
     assert {"mixed-environment", "no-baseline"} <= set(points["1n8g"]["flags"])
     (difference,) = points["1n8g"]["differences"]
     assert (difference["fact"], difference["scope"]) == ("optimizer", "points")
-
-
-def test_copies_of_a_log_are_one_run_and_under_two_points_none(tmp_path, run):
+    # Copies of a log are one run, and under two points none.
+    (tmp_path / "logs").rename(tmp_path / "old")
     for number in (1, 2):
         write_log(tmp_path, f"1n1g/bert_b4_fp32_{number}", 100.0 + number)
     folder = tmp_path / "logs/1n1g"
@@ -86,24 +80,13 @@ def test_copies_of_a_log_are_one_run_and_under_two_points_none(tmp_path, run):
     assert codes(points["1n4g"]) == [["duplicate"]]
 
 
-V100 = {"host__gpus": [f"{n}, Tesla V100, 535.104.05, 81920, 400.00, 1410, 1593" for n in range(8)]}
-
-
-def build_on_nodes(build, *environments: dict[str, Any], shape: str = "1n1g"):
+def build_on_nodes(build, *environments, shape="1n1g"):
     """Make a campaign of a repeat for each environment, each on a node of that."""
     built = build(shape, name=f"of-{shape}", repeats=len(environments), scheduler="local")
     for number, changes in enumerate(environments, start=1):
         built.complete(shape, number, 10.0 + number)
         write_nodes(built.directory, built.array(shape), number, node(**changes))
     return built.directory
-
-
-def test_a_copied_log_counts_nowhere_in_a_campaign(build, collect_json):
-    directory = build_on_nodes(build, {}, {}, {})
-    first, _, third = sorted(directory.rglob("*.log"))
-    shutil.copy(third, first)
-    row = first_row(collect_json(directory))
-    assert codes(row) == [["duplicate"], [], ["duplicate"]]
 
 
 @cases
@@ -119,9 +102,11 @@ def test_repeats_on_other_hardware_or_software_have_no_median(build, collect_jso
         assert row["repeats"]["ok"] == 3
 
 
-def test_a_point_on_other_gpus_is_flagged_and_has_no_speedup(build, collect_json):
+def test_a_point_on_other_gpus_is_flagged_and_a_copied_log_counts_nowhere(build, collect_json):
+    gpus = [f"{n}, Tesla V100, 535.104.05, 81920, 400.00, 1410, 1593" for n in range(8)]
+    other_gpus = {"host__gpus": gpus}
     base = build_on_nodes(build, {}, {})
-    other = build_on_nodes(build, V100, V100, shape="1n2g")
+    other = build_on_nodes(build, other_gpus, other_gpus, shape="1n2g")
     row = collect_json(base, other)["data"]["tables"][0]["rows"][1]
     assert (row["repeats"]["ok"], row["speedup"]) == (2, None)
     assert {"mixed-environment", "no-baseline"} <= set(row["flags"])
@@ -129,12 +114,18 @@ def test_a_point_on_other_gpus_is_flagged_and_has_no_speedup(build, collect_json
     built = build("2n2g", repeats=2, scheduler="local")
     for number in (1, 2):
         built.complete("2n2g", number, 10.0 + number)
-        write_nodes(built.directory, built.array("2n2g"), number, node("n1"), node("n2", **V100))
+        nodes = node("n1"), node("n2", **other_gpus)
+        write_nodes(built.directory, built.array("2n2g"), number, *nodes)
     row = first_row(collect_json(built.directory))
     assert (row["repeats"]["ok"], "mixed-environment" in row["flags"]) == (2, True)
+    directory = build_on_nodes(build, {}, {}, {}, shape="1n4g")
+    first, _, third = sorted(directory.rglob("*.log"))
+    shutil.copy(third, first)
+    row = first_row(collect_json(directory))
+    assert codes(row) == [["duplicate"], [], ["duplicate"]]
 
 
-def write_pair(root: Path, *names: str) -> Path:
+def write_pair(root, *names):
     """Write two logs of one point, the second an hour after the first."""
     for number, name in enumerate(names):
         log = logs.log("1n1g", 100.0 + 30 * number, start=1763717655.5 + number * 3600)
@@ -157,14 +148,11 @@ def test_logs_that_fall_on_one_point_are_repeats_only_if_the_user_says_so(
     assert (row["repeats"], [entry["repeat"] for entry in row["runs"]]) == (BOTH, [1, 2])
 
 
-@cases
-def test_a_number_in_the_pattern_says_that_logs_are_repeats(names, pattern, tmp_path, run):
-    point = (*SHAPE, "--batch-size", 4, "--precision", "fp32", *WINDOW)
-    document = run(write_pair(tmp_path, *names), *point, "--pattern", pattern)
-    assert first_row(document)["repeats"] == BOTH
-
-
-def test_an_invalid_log_of_another_experiment_is_left_out(tmp_path, run, build):
+def test_a_number_in_the_pattern_makes_repeats_and_no_invalid_log_is_pooled(tmp_path, run, build):
+    point = ("--nodes", 1, "--gpus-per-node", 1, "--batch-size", 4, "--precision", "fp32", *WINDOW)
+    for number, (names, pattern) in enumerate(read_constant(__file__, "NUMBERED")):
+        document = run(write_pair(tmp_path / f"{number}", *names), *point, "--pattern", pattern)
+        assert first_row(document)["repeats"] == BOTH, pattern
     folder = write_pair(tmp_path, "x_fp32_bs4_gpu1.log", "x_fp32_bs4_gpu1_acc.log")
     write_file(folder, "x_fp32_bs4_gpu1_acc.log", logs.log("1n1g", 100, last=3))
     document = run(folder, "--pattern", PATTERN, "--gpus-per-node", 1, *WINDOW)
