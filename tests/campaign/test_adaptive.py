@@ -1,7 +1,6 @@
 """When more repeats are not needed: what a job decides, what collect and the history make of it."""
 
 import json
-from typing import Any
 
 import pytest
 
@@ -22,9 +21,7 @@ KEY = "bert-tiny_1n1g_fp32_b4"
 CLOSE = (100.0, 100.2, 100.1, 100.3, 100.4)
 
 
-def build_campaign(
-    build, rates: tuple[float, ...], spare: int = 0, precision: float = 0.01, **changes: Any
-):
+def build_campaign(build, rates, spare=0, precision=0.01, **changes):
     """Make a campaign whose first repeats ran at those rates; one of rate 0 failed."""
     built = build("1n1g", repeats=15, protocol=Protocol(15, ITERS, SKIP, precision), **changes)
     for number in range(1, len(rates) + spare + 1):
@@ -40,7 +37,7 @@ def build_campaign(
     return built
 
 
-def collect_row(built, *words: str, **options: Any) -> tuple[Any, int]:
+def collect_row(built, *words, **options):
     """Return the row and the exit code, by what Slurm says of the repeats."""
     result = collect_campaigns(built.directory, states=report_states(*words), **options)
     return result.tables[0].rows[0], result.exit_code
@@ -120,14 +117,14 @@ def test_repeats_may_be_too_few_too_imprecise_or_undecided(build):
     assert "did not run on n[6-7]" in warning
 
 
-@pytest.mark.parametrize("word", ["COMPLETED", "RUNNING", "CANCELLED", "NODE_FAIL"])
-def test_the_scheduler_knows_whether_the_job_ended(word):
+def test_the_scheduler_knows_whether_the_job_ended():
     start, end = {"event": "start", "time": 1}, {"event": "end", "exit": 0, "time": 2}
     unneeded = {"event": "unneeded", "why": "five are enough"}
     job_record = reduce_events([{"attempt": 0, **event} for event in (start, unneeded, end)])
-    state = job_record.complete(RepeatState(word, parse_state(word).kind, "sacct"))
-    assert state.word == ("NODE_FAIL" if word == "NODE_FAIL" else "UNNEEDED")
-    assert (state.kind.name == "UNNEEDED") == (state.word == "UNNEEDED")
-    assert state.advice in ("", parse_state(word).advice)
+    for word in ("COMPLETED", "RUNNING", "CANCELLED", "NODE_FAIL"):
+        state = job_record.complete(RepeatState(word, parse_state(word).kind, "sacct"))
+        assert state.word == ("NODE_FAIL" if word == "NODE_FAIL" else "UNNEEDED")
+        assert (state.kind.name == "UNNEEDED") == (state.word == "UNNEEDED")
+        assert state.advice in ("", parse_state(word).advice)
     assert job_record.end_state
     assert (job_record.end_state.word, job_record.end_state.detail) == ("UNNEEDED", unneeded["why"])

@@ -3,17 +3,15 @@
 import csv
 import io
 import json
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcbert.campaign import fingerprint
-from hpcbert.campaign.fingerprint import Fingerprint, NodeSample
 from tests.kit.campaigns import NODE, node, raw, write_nodes
 from tests.kit.cases import cases
-from tests.kit.cli import Document, rows
+from tests.kit.cli import rows
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
@@ -22,13 +20,13 @@ JSON = st.recursive(
 )
 
 
-def parse(name: str = "n1", **changes: Any) -> Fingerprint:
+def parse(name="n1", **changes):
     (result,) = fingerprint.parse(raw(name, **changes))
     return result
 
 
-def sample_nodes(*nodes: Fingerprint, repeat: int = 1, point: str = "2n8g") -> list[NodeSample]:
-    return [NodeSample(point, repeat, facts) for facts in nodes]
+def sample_nodes(*nodes, repeat=1, point="2n8g"):
+    return [fingerprint.NodeSample(point, repeat, facts) for facts in nodes]
 
 
 def test_a_node_in_facts():
@@ -78,9 +76,8 @@ def test_repeats_and_points_may_differ_although_their_nodes_agree():
     # What is mixed within a point says nothing of two; what is unknown differs from nothing.
     assert not fingerprint.find_differences_between(base, sample_nodes(parse(), new[1]))
     for changes in ({"host__cuda_driver": None, "host__gpus": None}, {"image": None}):
-        assert not fingerprint.find_differences_within(
-            sample_nodes(parse(), parse("n2", **changes))
-        )
+        samples = sample_nodes(parse(), parse("n2", **changes))
+        assert not fingerprint.find_differences_within(samples)
 
 
 @given(JSON, JSON, JSON)
@@ -125,23 +122,38 @@ def built(build):
     return built
 
 
-def find_row(document: Document, shape: str) -> Document:
+def find_row(document, shape):
     return next(row for row in rows(document) if row["shape"] == shape)
 
 
-def test_equal_nodes_are_no_news_and_damaged_files_are_passed_over(built, collect_json):
+def test_another_kernel_is_a_difference_and_equal_nodes_or_damaged_files_are_none(
+    built, collect_json
+):
     document = collect_json(built.directory)
     for row in rows(document):
         assert (row["flags"], row["differences"]) == ([], [])
     nodes = find_row(document, "2n2g")["runs"][0]["environments"]
     assert [entry["node"] for entry in nodes] == ["n1", "n2"]
     assert len({entry["digest"] for entry in nodes}) == 1
+    # A point on another kernel than the baseline is flagged; runs that are invalid are not compared.
+    (built.directory / "measurements.json").unlink()
+    for repeat in (1, 2):
+        nodes = [node(name, host__kernel="6.8") for name in ("n1", "n2")]
+        write_nodes(built.directory, built.array("2n2g"), repeat, *nodes)
+    document = collect_json(built.directory)
+    assert find_row(document, "1n1g")["flags"] == []
+    assert find_row(document, "2n2g")["differences"][0]["scope"] == "points"
+    write_nodes(built.directory, built.array("2n2g"), 2, node("n1"), node("n2"))
+    built.log("2n2g", 1, built.text("2n2g", 38.0, last=3))
+    assert find_row(collect_json(built.directory), "2n2g")["differences"] == []
+    # Damaged files are skipped.
     (built.directory / "measurements.json").unlink()
     key = built.array("2n2g").point.key
     first, second = (built.directory / f"env/{key}.{number}.0.nodes.jsonl" for number in (1, 2))
     first.write_bytes(b"\x80\x04\x95.")
     second.unlink()
     second.mkdir()
+    built.complete("2n2g", 1, 38.0)
     document = collect_json(built.directory)
     environments = find_row(document, "2n2g")["runs"][0]["environments"]
     assert (document["exit_code"], environments) == (0, [])
@@ -164,16 +176,3 @@ def test_a_node_with_another_driver_is_flagged_in_every_format(built, collect):
     assert line["flags"] == "mixed-environment"
     assert line["differences"].startswith("CUDA driver differs")
     assert "\x1b" not in text + markdown + table
-
-
-def test_a_point_on_another_kernel_than_the_baseline_is_flagged(built, collect_json):
-    for repeat in (1, 2):
-        nodes = [node(name, host__kernel="6.8") for name in ("n1", "n2")]
-        write_nodes(built.directory, built.array("2n2g"), repeat, *nodes)
-    document = collect_json(built.directory)
-    assert find_row(document, "1n1g")["flags"] == []
-    assert find_row(document, "2n2g")["differences"][0]["scope"] == "points"
-    # Runs that are invalid are not compared.
-    write_nodes(built.directory, built.array("2n2g"), 2, node("n1"), node("n2"))
-    built.log("2n2g", 1, built.text("2n2g", 38.0, last=3))
-    assert find_row(collect_json(built.directory), "2n2g")["differences"] == []

@@ -1,10 +1,9 @@
 """What a campaign's files say of it, and how little of them is read for that."""
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -14,14 +13,9 @@ from hpcbert.errors import UsageError
 from tests.kit.campaigns import array, collect_campaigns, report_states, report_waiting
 
 
-def build_finished(build):
+def test_what_was_collected_is_counted_until_a_retry_waits(build):
     built = build("1n1g", "1n4g", repeats=2)
     built.finish()
-    return built
-
-
-def test_what_was_collected_is_counted_until_a_retry_waits(build):
-    built = build_finished(build)
     collect_campaigns(built.directory, states=report_states("COMPLETED", "FAILED"))
     summary = read_overview(built.directory)
     assert (summary.state, summary.valid, summary.asked) == ("incomplete", 2, 4)
@@ -38,30 +32,26 @@ def test_what_was_collected_is_counted_until_a_retry_waits(build):
     assert read_overview(changed.directory).state == "running"
 
 
-@pytest.mark.parametrize(
-    ("marks", "state"),
-    [("", "waiting"), ("s", "running"), ("e", "waiting"), ("es", "running"), ("ee", "ended")],
-)
-def test_before_it_is_collected_its_jobs_say_how_far_it_is(build, marks, state):
-    built = build("1n1g", repeats=2)
-    for number, mark in enumerate(marks, start=1):
-        built.started("1n1g", number)
-        if mark == "e":
-            # Of a long file, the end is read.
-            with built.status_path("1n1g", number).open("a") as file:
-                file.write("not JSON\n" * 999)
-            built.ended("1n1g", number, code=1)
-    assert read_overview(built.directory).state == state
-    # What was collected before its end is not over.
-    collect_campaigns(built.directory, states=report_waiting)
-    assert read_overview(built.directory).state == state
+def test_before_it_is_collected_its_jobs_say_how_far_it_is(build):
+    states = {"": "waiting", "s": "running", "e": "waiting", "es": "running", "ee": "ended"}
+    for marks, state in states.items():
+        built = build("1n1g", name=f"of-{marks}", repeats=2)
+        for number, mark in enumerate(marks, start=1):
+            built.started("1n1g", number)
+            if mark == "e":
+                # Of a long file, the end is read.
+                with built.status_path("1n1g", number).open("a") as file:
+                    file.write("not JSON\n" * 999)
+                built.ended("1n1g", number, code=1)
+        assert read_overview(built.directory).state == state, marks
+        # What was collected before its end is not over.
+        collect_campaigns(built.directory, states=report_waiting)
+        assert read_overview(built.directory).state == state, marks
 
 
 def test_what_slurm_did_not_take_rehearsals_and_hidden_folders(build):
     called = "2026-11-21T10:00:00Z"
-    states: dict[str, dict[str, Any]] = {
-        "unsubmitted": {}, "waiting": {"called": called}, "refused": {"state": "refused"}
-    }  # fmt: skip
+    states = {"unsubmitted": {}, "waiting": {"called": called}, "refused": {"state": "refused"}}
     for state, changes in states.items():
         built = build(name=state)
         built.change(arrays=(array(state, job_id="", **changes),))
@@ -74,48 +64,45 @@ def test_what_slurm_did_not_take_rehearsals_and_hidden_folders(build):
     assert len(store.find_all_campaigns(built.directory.parent)) == len(campaigns) - 1
 
 
-DAMAGES: dict[str, Callable[[Path], object]] = {
-    "a folder": lambda path: path.rename(path.with_name("x")).with_name(path.name).mkdir(),
-    "cut": lambda path: path.write_bytes(path.read_bytes()[:-9]),
-    "no text": lambda path: path.write_bytes(b"\xff\xfe\x00" * 99),
-    "another document": lambda path: path.write_text("[1]"),
-    "deeply nested": lambda path: path.write_text("[" * 100_000),
-}
-
-
-@pytest.mark.parametrize("kind", DAMAGES)
-def test_damaged_files_are_named_and_the_rest_is_there(build, kind):
-    built = build_finished(build)
-    collect_campaigns(built.directory, states=report_states())
-    DAMAGES[kind](built.directory / "measurements.json")
-    summary = read_overview(built.directory)
-    assert (summary.state, summary.valid, summary.asked) == ("ended", None, 4)
-    assert "measurements" in summary.problem
-    store.write_note(built.directory, "mine")
-    DAMAGES[kind](built.directory / "manifest.json")
-    named = built.directory.rename(built.directory.with_name("20261121T100000Z-pytorch-3f9a1c"))
-    summary = read_overview(named)
-    assert (summary.state, summary.campaign, summary.note) == ("damaged", named.name, "mine")
-    assert ("manifest.json" in summary.problem, summary.created) == (True, "2026-11-21T10:00:00Z")
+def test_damaged_files_are_named_and_the_rest_is_there(build):
+    damages = (
+        lambda path: path.rename(path.with_name("x")).with_name(path.name).mkdir(),
+        lambda path: path.write_bytes(path.read_bytes()[:-9]),
+        lambda path: path.write_bytes(b"\xff\xfe\x00" * 99),
+        lambda path: path.write_text("[1]"),
+        lambda path: path.write_text("[" * 100_000),
+    )
+    for number, damage in enumerate(damages):
+        built = build("1n1g", "1n4g", name=f"{number}", repeats=2)
+        built.finish()
+        collect_campaigns(built.directory, states=report_states())
+        damage(built.directory / "measurements.json")
+        summary = read_overview(built.directory)
+        assert (summary.state, summary.valid, summary.asked) == ("ended", None, 4)
+        assert "measurements" in summary.problem
+        store.write_note(built.directory, "mine")
+        damage(built.directory / "manifest.json")
+        name = f"20261121T100000Z-pytorch-3f9a1{number}"
+        summary = read_overview(built.directory.rename(built.directory.with_name(name)))
+        assert (summary.state, summary.campaign, summary.note) == ("damaged", name, "mine")
+        assert "manifest.json" in summary.problem
+        assert summary.created == "2026-11-21T10:00:00Z"
 
 
 def test_no_more_files_are_opened_than_it_takes(build, monkeypatch):
-    built = build_finished(build)
-    opened: list[str] = []
-    open_file = os.open
-
-    def count(path: Any, *words: Any, **options: Any) -> int:
-        opened.append(Path(path).name)
-        return open_file(path, *words, **options)
-
-    monkeypatch.setattr(os, "open", count)
+    built = build("1n1g", "1n4g", repeats=2)
+    built.finish()
+    open_file = Mock(wraps=os.open)
+    monkeypatch.setattr(os, "open", open_file)
     read_overview(built.directory)
     # Of a repeat the end of one file, and never a log.
+    opened = [Path(call.args[0]).name for call in open_file.mock_calls]
     assert len(opened) == 1 + 4
     assert all(name == "manifest.json" or name.endswith(".jsonl") for name in opened)
     collect_campaigns(built.directory, states=report_states())
-    opened.clear()
+    open_file.reset_mock()
     read_overview(built.directory)
+    opened = [Path(call.args[0]).name for call in open_file.mock_calls]
     assert opened == ["manifest.json", "measurements.json"]
 
 

@@ -21,7 +21,6 @@ from hpcbert.system.runner import run
 from tests.kit import campaigns
 from tests.kit.cases import cases, read_constant
 from tests.kit.drafts import combined, drafted
-from tests.kit.needs import require
 from tests.kit.paths import REPOSITORY
 from tests.kit.waiting import until
 
@@ -31,30 +30,24 @@ BUSY = "is working on this campaign"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
 
 
-@pytest.fixture
-def small_folder(tmp_path):
-    """A file system of 64 KiB."""
-    place = tmp_path / "small"
-    place.mkdir()
-    require("namespaces")
-    assert run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(place)]).ok
-    yield place
-    run(["umount", str(place)])
-
-
-def test_a_full_or_read_only_file_system_leaves_what_was_there(small_folder):
-    path = small_folder / "manifest.json"
-    store.write_text(path, "old")
-    with pytest.raises(HpcbertError, match="No space left on device") as refusal:
-        store.write_text(path, "x" * 200_000)
-    assert "Free some space" in refusal.value.hint
-    assert (path.read_text(), list(small_folder.iterdir())) == ("old", [path])
-    assert run(["mount", "-o", "remount,ro", str(small_folder)]).ok
-    with pytest.raises(HpcbertError, match="Read-only file system"):
-        store.write_text(path, "new")
-    with pytest.raises(HpcbertError, match="lock"), store.locked(small_folder):
-        pass
-    assert path.read_text() == "old"
+@pytest.mark.needs("namespaces")
+def test_a_full_or_read_only_file_system_leaves_what_was_there(tmp_path):
+    path = tmp_path / "manifest.json"
+    assert run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(tmp_path)]).ok
+    try:
+        store.write_text(path, "old")
+        with pytest.raises(HpcbertError, match="No space left on device") as refusal:
+            store.write_text(path, "x" * 200_000)
+        assert "Free some space" in refusal.value.hint
+        assert (path.read_text(), list(tmp_path.iterdir())) == ("old", [path])
+        assert run(["mount", "-o", "remount,ro", str(tmp_path)]).ok
+        with pytest.raises(HpcbertError, match="Read-only file system"):
+            store.write_text(path, "new")
+        with pytest.raises(HpcbertError, match="lock"), store.locked(tmp_path):
+            pass
+        assert path.read_text() == "old"
+    finally:
+        run(["umount", str(tmp_path)])
 
 
 def test_a_directory_that_vanished_or_a_flush_that_fails_is_an_error(tmp_path, monkeypatch):
@@ -105,14 +98,14 @@ def test_a_campaign_that_is_not_the_last_one_is_named(changes, sentence, tmp_pat
     assert bool(text) == bool(sentence)
 
 
-def assert_locked(place: Path, message: str = BUSY) -> str:
+def assert_locked(place, message=BUSY):
     """Assert that somebody else holds a lock; return the hint."""
     with pytest.raises(UsageError, match=message) as refusal, store.locked(place):
         pass
     return refusal.value.hint
 
 
-def test_of_many_who_find_a_dead_holders_lock_one_at_a_time_gets_in(tmp_path):
+def test_a_dead_holders_lock_is_taken_by_one_at_a_time_and_names_its_holder(tmp_path, monkeypatch):
     (tmp_path / store.LOCK).write_text(f"{socket.gethostname()} 4194999 1\n")
     script = 'for n in 1 2 3 4; do "$3" -c "$1" "$2" & done; sleep 1; : >"$2"/go; wait'
     contender = read_constant(__file__, "CONTENDER")
@@ -121,9 +114,6 @@ def test_of_many_who_find_a_dead_holders_lock_one_at_a_time_gets_in(tmp_path):
     words = outcome.stdout.split()
     assert (outcome.stderr, len(words), "in" in words) == ("", 4, True)
     assert not (tmp_path / store.LOCK).exists()
-
-
-def test_a_lock_names_where_its_holder_can_be_looked_for(tmp_path, monkeypatch):
     # A process id that was used again holds no lock.
     (tmp_path / store.LOCK).write_text(f"{socket.gethostname()} {os.getpid()} 1\n")
     with store.locked(tmp_path):
@@ -156,18 +146,10 @@ def test_who_can_not_be_seen_is_not_dead(tmp_path, monkeypatch, changes, availab
 
 
 @pytest.mark.needs("namespaces")
-def test_a_holder_in_another_containers_processes_is_not_dead(tmp_path):
+def test_a_holder_in_another_namespace_is_not_dead(tmp_path):
     holder = read_constant(__file__, "HOLDER")
-    argv = [
-        "unshare",
-        "--pid",
-        "--fork",
-        "--mount-proc",
-        sys.executable,
-        "-c",
-        holder,
-        str(tmp_path),
-    ]
+    program = [sys.executable, "-c", holder, str(tmp_path)]
+    argv = ["unshare", "--pid", "--fork", "--mount-proc", *program]
     with subprocess.Popen(argv, env=ENVIRONMENT) as process:
         try:
             until((tmp_path / "held").exists, "nobody holds the lock", pause=0.01)
@@ -179,12 +161,7 @@ def test_a_holder_in_another_containers_processes_is_not_dead(tmp_path):
         finally:
             (tmp_path / "go").touch()
     assert process.returncode == 0
-
-
-@pytest.mark.needs("namespaces")
-def test_holders_and_local_queues_live_in_another_time_namespace_too(tmp_path):
-    """Its boot time differs by an hour."""
-
+    # Holders and local queues live in another time namespace too, whose boot was an hour ago.
     code = (
         "import sys; from pathlib import Path; from hpcbert.campaign import store; "
         "from hpcbert.scheduler.local import backend; place, *jobs = sys.argv[1:]; "

@@ -1,7 +1,5 @@
 """Which nodes a retry keeps away from."""
 
-import pytest
-
 from hpcbert.campaign.suspects import Suspicion, limit_exclusions
 from hpcbert.model import Run
 from hpcbert.slurm.inventory import read_usable_nodes
@@ -11,32 +9,29 @@ POINT = "bert-base_2n8g_fp32_b32"
 UP = {f"n{number}": True for number in range(1, 9)}
 
 
-def failed_run(state: str, *nodes: str) -> Run:
-    return Run(2, 0, None, False, (), state, "sacct", "", nodes)
+def make_run(state, *nodes):
+    valid = state == "COMPLETED"
+    return Run(1 if valid else 2, 0, 8.0 if valid else None, valid, (), state, "sacct", "", nodes)
 
 
-def valid_run(*nodes: str) -> Run:
-    return Run(1, 0, 8.0, True, (), "COMPLETED", "sacct", "", nodes)
-
-
-def list_suspects(*runs: Run, elsewhere: tuple[Run, ...] = (), **down: bool) -> dict[str, str]:
+def list_suspects(*runs, elsewhere=(), **down):
     return Suspicion({POINT: runs, "another point": elsewhere}, UP | down).of(POINT)
 
 
-@pytest.mark.parametrize("word", ["NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "RECONFIG_FAIL"])
-def test_a_node_that_slurm_lost_is_suspected_even_if_it_was_good_before(word):
-    suspects = list_suspects(valid_run("n1"), failed_run(word, "n1"))
-    assert suspects == {"n1": f"repeat 2 of {POINT} was {word} on it"}
-    # Of several, those that are down, or else those that never worked.
-    ((node, reason),) = list_suspects(failed_run(word, "n1", "n2", "n3"), n2=False).items()
-    assert (node, reason.endswith("it is down")) == ("n2", True)
-    elsewhere = (valid_run("n1", "n3"),)
-    assert list(list_suspects(failed_run(word, "n1", "n2"), elsewhere=elsewhere)) == ["n2"]
+def test_a_node_that_slurm_lost_is_suspected_even_if_it_was_good_before():
+    for word in ("NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "RECONFIG_FAIL"):
+        suspects = list_suspects(make_run("COMPLETED", "n1"), make_run(word, "n1"))
+        assert suspects == {"n1": f"repeat 2 of {POINT} was {word} on it"}
+        # Of several, those that are down, or else those that never worked.
+        ((node, reason),) = list_suspects(make_run(word, "n1", "n2", "n3"), n2=False).items()
+        assert (node, reason.endswith("it is down")) == ("n2", True)
+        elsewhere = (make_run("COMPLETED", "n1", "n3"),)
+        assert list(list_suspects(make_run(word, "n1", "n2"), elsewhere=elsewhere)) == ["n2"]
 
 
 @cases
 def test_failures_speak_against_a_node_if_others_of_the_point_are_good(word, suspects):
-    valid, failed = valid_run("n1", "n2"), failed_run(word, "n2", "n3")
+    valid, failed = make_run("COMPLETED", "n1", "n2"), make_run(word, "n2", "n3")
     assert tuple(list_suspects(valid, failed)) == suspects
     # Where nothing of the point ended well, the point is to blame.
     assert list_suspects(failed, elsewhere=(valid,)) == {}
