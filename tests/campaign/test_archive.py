@@ -182,27 +182,28 @@ def test_hostile_archives_are_refused(  # noqa: PLR0917
             target.filelist[-1].file_size = size or 1
     if file:
         rewrite(path, file, None if content is None else content.encode())
-    data = path.read_bytes()
+    data = bytearray(path.read_bytes())
     if patch:  # A field of two bytes after the last mark, or two of them.
         mark, offset, *values = patch
-        data = bytearray(data)
         struct.pack_into(f"<{len(values)}H", data, data.rindex(mark.encode()) + offset, *values)
     match kind:
         case "nesting":
             rewrite(path, INDEX, b"[" * 100_000)
-            data = path.read_bytes()
+            data = bytearray(path.read_bytes())
         case "cut":
             data = data[:-99]
         case "text":
-            data = b"hello\n" * 99
+            data = bytearray(b"hello\n" * 99)
         case "understate":  # A file unpacks to 30 MB although its records say 10 bytes.
             rewrite(path, "recipe.toml", bytes(30_000_000))
             length = struct.pack("<L", 30_000_000)
             assert path.read_bytes().count(length) == 2
-            data = path.read_bytes().replace(length, struct.pack("<L", 10))
+            data = bytearray(path.read_bytes()).replace(length, struct.pack("<L", 10))
         case "zip64":  # What points to the end record of ZIP's 64-bit extension.
             at = data.rindex(b"PK\x05\x06")
-            data = data[:at] + b"PK\x06\x07" + bytes(16) + data[at:]
+            data[at:at] = b"PK\x06\x07" + bytes(16)
+        case _:
+            pass
     path.write_bytes(data)
     tracemalloc.start()
     with pytest.raises(UsageError, match=message) as refusal, archive.open_archive(path):

@@ -488,8 +488,8 @@ def test_logs_of_two_sequence_lengths_are_two_points_each_compared_with_its_own(
     monkeypatch.setattr(record, "DATA", source.parent)
     monkeypatch.setattr(record, "source_names", record.source_names.__wrapped__)
     monkeypatch.setattr(record, "load_source", record.load_source.__wrapped__)
-    words = ("--against", "own", "--model", "bert-tiny")
+    published = ("--against", "own", "--model", "bert-tiny")
     for length, exit_code in ((128, 0), (512, 2)):
         write_file(tmp_path, "pytorch/1n1g/bert_b4_fp32_1.log", state_length(length, 10.0))
-        result = cli.run("record", "check", tmp_path / "pytorch", *words)
+        result = cli.run("record", "check", tmp_path / "pytorch", *published)
         assert result.returncode == exit_code

@@ -239,14 +239,14 @@ T, LONG = 1763717655, 60
 
 def run_repeat(built, repeat, begin, *, start=None, moved=0.0, fine=True, ahead=0, nodes="n1"):
     """Let a repeat be measured for a minute; its log begins 30 s later, or at `start`."""
-    end, clocks = begin + LONG, ({}, {})
+    end, first, last = begin + LONG, {}, {}
     if fine:
-        clocks[0].update(at=begin, uptime=50.0, zone="+0000", ahead=ahead)
-        clocks[1].update(at=end, uptime=50.0 + LONG - moved, zone="+0000")
+        first = {"at": begin, "uptime": 50.0, "zone": "+0000", "ahead": ahead}
+        last = {"at": end, "uptime": 50.0 + LONG - moved, "zone": "+0000"}
     mark, start_event = partial(built.mark, "1n1g", repeat), {"event": "start", "nodelist": nodes}
     mark({**start_event, "job": f"7_{repeat}", "host": "n1"}, time=int(begin))
-    mark({"event": "step", **clocks[0]}, time=int(begin))
-    mark({"event": "step-end", "exit": 0, **clocks[1]}, {"event": "end", "exit": 0}, time=int(end))
+    mark({"event": "step", **first}, time=int(begin))
+    mark({"event": "step-end", "exit": 0, **last}, {"event": "end", "exit": 0}, time=int(end))
     text = log("1n1g", 10 + repeat / 10, start=begin + 30 if start is None else start)
     built.log("1n1g", repeat, text)
 

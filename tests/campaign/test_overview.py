@@ -51,10 +51,13 @@ def test_before_it_is_collected_its_jobs_say_how_far_it_is(build):
 
 def test_what_slurm_did_not_take_rehearsals_and_hidden_folders(build):
     called = "2026-11-21T10:00:00Z"
-    states = {"unsubmitted": {}, "waiting": {"called": called}, "refused": {"state": "refused"}}
-    for state, changes in states.items():
-        built = build(name=state)
-        built.change(arrays=(array(state, job_id="", **changes),))
+    unsubmitted = array("x", job_id="")
+    for state, intended in (
+        ("unsubmitted", unsubmitted),
+        ("waiting", replace(unsubmitted, called=called)),
+        ("refused", replace(unsubmitted, state="refused")),
+    ):
+        built = build(name=state).change(arrays=(intended,))
         assert read_overview(built.directory).state == state
     built = build("1n1g", rehearse=True, name="rehearsal")
     built.finish()

@@ -33,8 +33,8 @@ def write_log(root, name, rate, **facts):
 @pytest.mark.parametrize("runs", [2, 5])
 def test_different_experiments_have_no_median(tmp_path, run, runs):
     facts = {"sequence_length": (128, 512), "global_batch_size": (4, 8), "accumulation": (1, 4)}
-    facts |= {"hidden_size": (768, 1024), "model": ("bert-base", "bert-large")}
-    for fact, values in facts.items():
+    facts |= {"hidden_size": (768, 1024)}
+    for fact, values in (*facts.items(), ("model", ("bert-base", "bert-large"))):
         for number in range(1, runs + 1):
             stated = {fact: values[number == runs]}
             write_log(tmp_path, f"1n1g/bert_b4_fp32_{number}", 100.0 + number, **stated)

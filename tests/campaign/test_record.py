@@ -20,7 +20,7 @@ T = 1_795_255_599
 def test_a_collect_opens_each_status_file_once(
     empty_directory, build, slurm, monkeypatch, scheduler
 ):
-    opened = Counter()
+    opened: Counter[str] = Counter()
 
     def count(event, args):
         if event == "open" and "/status/" in str(args[0]):
