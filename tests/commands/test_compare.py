@@ -1,10 +1,8 @@
 """compare and accept: what is matched, what is said of it, what is refused, and the gate."""
 
 import json
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -15,25 +13,16 @@ from hpcbert.results.document import NodeFacts, ResultSet, Source, render_result
 from hpcbert.results.reduce import tabulate
 from tests.kit import cli, logs
 from tests.kit.cases import cases
-from tests.kit.cli import CliResult
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
 
-GROUP = Group("oneflow", "bert-base", "fp32", 32, "rate")
 POINT = "oneflow bert-base 1n1g fp32 b32"
-STEADY = (1.0, 1.001, 0.999, 1.002, 0.998)
 
 
 def measured(
-    shape: str = "1n1g",
-    rate: float = 100.0,
-    *,
-    spread: Sequence[float] = STEADY,
-    node: str = "",
-    iterations: tuple[int, int] = (20, 120),
-    facts: Mapping[str, str] | None = None,
-    **group: Any,
-) -> Measured:
+    shape="1n1g", rate=100.0, *, spread=(1.0, 1.001, 0.999, 1.002, 0.998), node="",
+    iterations=(20, 120), facts=(), **group,
+):  # fmt: skip
     """Return a point with a run for each factor in `spread`, on a node if it has a name."""
     nodes = (node,) if node else ()
     runs = tuple(
@@ -42,13 +31,13 @@ def measured(
     )
     skip, last = iterations
     counted = Counted(skip, last, f"iterations {skip + 1} to {last}")
-    texts = tuple((name, (text,)) for name, text in (facts or {}).items())
-    own_group = replace(GROUP, **group)
+    texts = tuple((name, (text,)) for name, text in dict(facts).items())
+    own_group = replace(Group("oneflow", "bert-base", "fp32", 32, "rate"), **group)
     asked = len(runs) or 5
     return Measured(own_group, Shape.parse(shape), asked, runs, counted=counted, facts=texts)
 
 
-def invalidate(point: Measured, *codes: str) -> Measured:
+def invalidate(point, *codes):
     """Return a point whose runs are invalid, each for a reason."""
     runs = tuple(
         replace(run, throughput=None, valid=False, reasons=(Reason(code, ""),))
@@ -57,7 +46,7 @@ def invalidate(point: Measured, *codes: str) -> Measured:
     return replace(point, runs=runs, asked=len(runs))
 
 
-def save(name: str, *points: Measured, **facts: str) -> Path:
+def save(name, *points, **facts):
     """Write results to a file; `facts` are of their nodes."""
     nodes = tuple({node for point in points for run in point.runs for node in run.nodes})
     environments = (NodeFacts("d", nodes, facts),) if facts else ()
@@ -67,14 +56,10 @@ def save(name: str, *points: Measured, **facts: str) -> Path:
     return path
 
 
-def compare(*words: object) -> CliResult:
+def compare(*words):
     result = cli.run("compare", *words)
     result.check(as_json="--json" in words)
     return result
-
-
-def list_suites(path: str) -> list[ET.Element]:
-    return list(ET.parse(path).getroot())
 
 
 @cases
@@ -97,7 +82,7 @@ def test_two_results_are_compared(*, base, new, words, status, points, message, 
         assert text in compare(*files, *options).output
 
 
-def test_a_verdict_has_its_interval_and_its_coverage():
+def test_a_verdict_has_its_interval_and_its_coverage_and_names_steer_nothing():
     base = save("base", measured())
     result = compare(base, save("new", measured(rate=95)), "--json")
     (point,) = result.data["comparisons"][0]["points"]
@@ -108,41 +93,28 @@ def test_a_verdict_has_its_interval_and_its_coverage():
         result = compare(base, base, f"--fail-under={word}")
         assert result.returncode == 2
         assert "is not a share" in result.stderr
+    name = 'a|b<script>&"\x1b[31m'
+    files = [save(str(rate), measured(framework=name, rate=rate)) for rate in (100, 9)]
+    result = compare(*files, "--fail-under", "1", "--junit", "gate.xml")
+    assert "\x1b[31ma" not in result.stdout
+    (suite,) = ET.parse("gate.xml").getroot()
+    assert suite[0].get("name", "").startswith("a|b<script>&")
+    assert r"a\|b\<script\>" in compare(*files, "--format", "markdown").stdout
 
 
-def test_a_lacking_point_shuts_the_gate():
+def test_a_lacking_point_shuts_the_gate_and_several_are_compared_with_the_first():
     both = measured(), measured("4n8g", 3000)
     base, new = save("base", *both), save("new", both[0])
     assert compare(base, new).returncode == 0
     result = compare(base, new, "--fail-under", "50%", "--junit", "gate.xml")
     assert result.returncode == 7
     assert "4n8g" in result.stderr
-    (suite,) = list_suites("gate.xml")
+    (suite,) = ET.parse("gate.xml").getroot()
     assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
     names = [case.get("name") for case in suite if case.find("failure") is not None]
     assert names == ["oneflow bert-base 4n8g fp32 b32"]
     # A point that only NEW has harms nobody.
     assert compare(new, base, "--fail-under", "50%").returncode == 0
-
-
-@cases
-def test_a_point_that_still_runs_is_not_a_regression(codes, status, code):
-    good, other = measured(), measured("1n2g", 200)
-    invalid = invalidate(good, *codes)
-    base, new = save("base", good, other), save("new", invalid, other)
-    gate = ("--fail-under", "97%")
-    result = compare(base, new, *gate, "--junit", "gate.xml", "--json")
-    assert (result.returncode, result.error["code"]) == (status, code)
-    (suite,) = list_suites("gate.xml")
-    assert suite.get("skipped") == ("1" if status == 6 else "0")
-    assert compare(base, save("slow", invalid, measured("1n2g", 100)), *gate).returncode == 7
-    # Nothing at all has a number in both, whatever the gate.
-    good_file, alone = save("good", good), save("alone", invalid)
-    assert compare(good_file, alone, *gate).returncode == status
-    assert compare(good_file, alone).returncode == 4
-
-
-def test_several_are_compared_with_the_first():
     files = [save(name, measured(rate=rate)) for name, rate in (("a", 9), ("b", 9), ("c", 8))]
     result = compare(*files, "--json", "--fail-under", "97%")
     assert result.returncode == 7
@@ -153,6 +125,23 @@ def test_several_are_compared_with_the_first():
     other = save("other", measured(framework="mxnet", rate=8))
     (comparison,) = compare(files[0], other, "--by", "framework", "--json").data["comparisons"]
     assert [point["verdict"] for point in comparison["points"]] == ["slower"]
+
+
+@cases
+def test_a_point_that_still_runs_is_not_a_regression(codes, status, code):
+    good, other = measured(), measured("1n2g", 200)
+    invalid = invalidate(good, *codes)
+    base, new = save("base", good, other), save("new", invalid, other)
+    gate = ("--fail-under", "97%")
+    result = compare(base, new, *gate, "--junit", "gate.xml", "--json")
+    assert (result.returncode, result.error["code"]) == (status, code)
+    (suite,) = ET.parse("gate.xml").getroot()
+    assert suite.get("skipped") == ("1" if status == 6 else "0")
+    assert compare(base, save("slow", invalid, measured("1n2g", 100)), *gate).returncode == 7
+    # Nothing at all has a number in both, whatever the gate.
+    good_file, alone = save("good", good), save("alone", invalid)
+    assert compare(good_file, alone, *gate).returncode == status
+    assert compare(good_file, alone).returncode == 4
 
 
 def test_campaigns_and_logs_are_compared(build):
@@ -172,28 +161,12 @@ def test_campaigns_and_logs_are_compared(build):
     assert (result.returncode, "--fw has no effect on" in result.error["message"]) == (2, True)
 
 
-def test_names_steer_nothing():
-    name = 'a|b<script>&"\x1b[31m'
-    points = [measured(framework=name, rate=rate) for rate in (100, 9)]
-    files = [save(str(number), point) for number, point in enumerate(points)]
-    result = compare(*files, "--fail-under", "1", "--junit", "gate.xml")
-    assert "\x1b[31ma" not in result.stdout
-    assert list_suites("gate.xml")[0][0].get("name", "").startswith("a|b<script>&")
-    assert r"a\|b\<script\>" in compare(*files, "--format", "markdown").stdout
-
-
-def save_nodes(**rates: float) -> list[Path]:
-    """Write a baseline of 100 samples/s, and the results of each node; n3 has an older driver."""
+def test_a_slow_node_and_another_driver_are_named_and_equal_nodes_are_accepted():
     files = [save("base", measured())]
-    for node, rate in rates.items():
+    for node, rate in {"n1": 100, "n2": 97, "n3": 90, "n4": 100.1}.items():
         facts = {"GPU driver": "550" if node == "n3" else "560", "GPU ECC": "Enabled"}
         files.append(save(node, measured(rate=rate, node=node), **facts))
-    return files
-
-
-def test_a_slow_node_and_another_driver_are_named():
-    base, *files = save_nodes(n1=100, n2=97, n3=90, n4=100.1)
-    words = ("accept", base, "--each-node", *files)
+    words = ("accept", files[0], "--each-node", *files[1:])
     result = cli.run(*words, "--json", "--junit", "accept.xml")
     assert result.returncode == 7
     states = {entry["node"]: entry["state"] for entry in result.data["nodes"]}
@@ -205,19 +178,19 @@ def test_a_slow_node_and_another_driver_are_named():
     assert [error["code"] for error in errors] == ["regression", "regression"]
     assert all("n3" in error["message"] for error in errors)
     assert "GPU driver is 550, not 560" in errors[1]["hint"]
-    assert ET.parse("accept.xml").getroot().get("name") == "hpcbert accept"
-    assert [suite.get("failures") for suite in list_suites("accept.xml")] == ["0", "0", "1", "0"]
+    suites = ET.parse("accept.xml").getroot()
+    assert suites.get("name") == "hpcbert accept"
+    assert [suite.get("failures") for suite in suites] == ["0", "0", "1", "0"]
     assert "slower than its like" in cli.run(*words).stdout
     assert "| ---: |" in cli.run(*words, "--format", "markdown").stdout
-
-
-def test_equal_nodes_are_accepted_and_one_without_a_valid_run_has_no_verdict():
-    base, *files = save_nodes(n1=100, n2=100.2, n4=99.9)
-    result = cli.run("accept", base, "--each-node", *files, "--json")
+    # One without a valid run has no verdict.
+    save("n2", measured(rate=100.2, node="n2"))
+    words = ("accept", files[0], "--each-node", *files[1:3], files[4])
+    result = cli.run(*words, "--json")
     assert result.returncode == 0, result
     assert result.data["power"][0]["detectable"] == 0.03
-    files.append(save("n3", invalidate(measured(node="n3"), *["exit"] * 5)))
-    result = cli.run("accept", base, "--each-node", *files, "--json")
+    save("n3", invalidate(measured(node="n3"), *["exit"] * 5))
+    result = cli.run(*words, files[3], "--json")
     assert result.returncode == 7
     states = {entry["node"]: (entry["state"], entry["runs"]) for entry in result.data["nodes"]}
     assert states == {"n1": ("like", 5), "n2": ("like", 5), "n3": ("unknown", 0), "n4": ("like", 5)}
@@ -238,6 +211,10 @@ def test_a_point_may_lose_the_tolerance_and_repeats_are_compared_by_node():
     assert result.returncode == 7
     slow = [entry["node"] for entry in result.data["nodes"] if entry["state"] == "slower"]
     assert slow == ["n80"]
+    # One shape of a curve has the variant of a point that was measured alone.
+    points = [measured(shape, variant="long,gbs256") for shape in ("1n2g", "2n2g")]
+    (table,) = select_one_node(tabulate(points))
+    assert (table.group.variant, [str(row.shape) for row in table.rows]) == ("long,acc4", ["1n2g"])
 
 
 @cases
@@ -250,9 +227,3 @@ def test_what_can_not_be_accepted_is_refused(words, keyword):
     result = cli.run("accept", *words.split())
     assert result.returncode == 2, result
     assert keyword in result.stderr
-
-
-def test_one_shape_of_a_curve_has_the_variant_of_a_point_measured_alone():
-    points = [measured(shape, variant="long,gbs256") for shape in ("1n2g", "2n2g")]
-    (table,) = select_one_node(tabulate(points))
-    assert (table.group.variant, [str(row.shape) for row in table.rows]) == ("long,acc4", ["1n2g"])
