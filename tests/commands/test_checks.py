@@ -4,8 +4,6 @@ import ast
 import json
 import re
 import shutil
-from collections.abc import Sequence
-from typing import Any
 
 import pytest
 import tomli
@@ -16,17 +14,20 @@ from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.system.runner import Outcome, run
 from tests.kit import drafts
 from tests.kit.cases import cases, read_constant
-from tests.kit.cli import Cli, CliResult, run_here
+from tests.kit.cli import Cli, run_here
 from tests.kit.doctor import FAULTS
 from tests.kit.paths import REPOSITORY
 from tests.kit.slurm import Answer, Slurm, failed
 
 HELLO = REPOSITORY / "hpcbert/workloads/hello.py"
 PROBE = REPOSITORY / "hpcbert/shell/probe.sh"
-TOOLS = ("bash", "cat", "stat", "df", "awk", "id", "uname", "getent", "head", "unshare", "true")
+# As 22.05.8 prints them.
+MPI = "MPI plugin types are...\n\tnone\n\tpmi2\n"
+SITE = f'{drafts.MINIMAL}[slurm]\npartition = "gpu"\n'
+SUBMIT = ("submit", "--nodes", "2", "--gpus-per-node", "8")
 
 
-def format_rows(*rows: Sequence[str]) -> str:
+def format_rows(*rows):
     return "".join("\t".join(row) + "\n" for row in rows)
 
 
@@ -56,15 +57,13 @@ def test_the_page_and_the_tables_have_every_check_and_finding():
     findings += [row["check"] for row in table.values() if "{" not in row["check"]]
     section = text.split("## About Slurm")[1].split("\n## ")[0]
     assert {*findings, "pyxis"} == set(re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE))
-
-
-def test_hello_is_read_by_the_oldest_python_of_an_image():
+    # The oldest Python of an image reads hello.py: 3.6.
     tree = ast.parse(HELLO.read_text(), feature_version=(3, 6))
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.NamedExpr)]
-    assert "from __future__ import annotations" not in HELLO.read_text()  # of 3.7
+    assert "from __future__ import annotations" not in HELLO.read_text()
 
 
-def test_nodes_that_say_the_same_are_one_finding_and_a_bad_rank_is_not_hidden():
+def test_nodes_that_say_the_same_are_one_finding_and_who_is_bad_or_silent_is_not_hidden():
     text = "motd\n" + format_rows(
         ("n2", "tmp", "ok", "a"), ("n1", "tmp", "ok", "a"), ("n3", "tmp", "fail", "full"),
         ("n4", "hello", "ok", "a"), ("n4", "hello", "fail", "b"), ("n1", "shm", "odd", "x"),
@@ -81,6 +80,21 @@ def test_nodes_that_say_the_same_are_one_finding_and_a_bad_rank_is_not_hidden():
         ("tmp (n3)", "fail", "full", ("n3",)),
         ("tmp (n[1-2])", "ok", "a", ("n1", "n2")),
     ]
+    # Those that say nothing are missed.
+    text = format_rows(("n1", "ranks", "ok", "x"))
+    (missed,) = checks.find_missing_nodes(text, 2, "srun: error: Node failure on n2")
+    assert missed.detail == "1 of 2 nodes answered: srun: error: Node failure on n2"
+    assert missed.remedy == "--nodes 1"
+    assert not list(checks.find_missing_nodes(text, 1, ""))
+    (rankless,) = checks.find_missing_ranks(text, ("n1", "n2"), "none")
+    assert (rankless.name, rankless.nodes) == ("ranks (n2)", ("n2",))
+    output = (
+        "hpcbert: repeat 1 attempt 0 on n[1-2], log x\n"
+        "hpcbert: n2: not in the container: this node has no pyxis in its plugstack.conf\n"
+    )
+    (outside,) = checks.find_missing_ranks(output, ("n1", "n2"), "pyxis")
+    assert (outside.nodes, outside.change) == (("n2",), "plugstack.conf")
+    assert checks.find_error_lines(output) == (output.splitlines()[1],)
 
 
 @cases
@@ -109,23 +123,6 @@ def test_a_remedy_has_what_is_there_or_is_left_out():
         assert [finding.remedy for finding in findings if finding.code == "runs"] == [remedy]
 
 
-def test_nodes_and_ranks_that_say_nothing_are_missed():
-    text = format_rows(("n1", "ranks", "ok", "x"))
-    (missed,) = checks.find_missing_nodes(text, 2, "srun: error: Node failure on n2")
-    assert missed.detail == "1 of 2 nodes answered: srun: error: Node failure on n2"
-    assert missed.remedy == "--nodes 1"
-    assert not list(checks.find_missing_nodes(text, 1, ""))
-    (rankless,) = checks.find_missing_ranks(text, ("n1", "n2"), "none")
-    assert (rankless.name, rankless.nodes) == ("ranks (n2)", ("n2",))
-    output = (
-        "hpcbert: repeat 1 attempt 0 on n[1-2], log x\n"
-        "hpcbert: n2: not in the container: this node has no pyxis in its plugstack.conf\n"
-    )
-    (outside,) = checks.find_missing_ranks(output, ("n1", "n2"), "pyxis")
-    assert (outside.nodes, outside.change) == (("n2",), "plugstack.conf")
-    assert checks.find_error_lines(output) == (output.splitlines()[1],)
-
-
 @pytest.mark.slow
 @cases
 def test_the_probe_finds_what_containers_lack(
@@ -135,7 +132,8 @@ def test_the_probe_finds_what_containers_lack(
     # /usr/sbin is always looked through as well.
     if check == "enroot" and shutil.which("enroot", path="/usr/sbin:/sbin"):
         pytest.skip("enroot is in /usr/sbin")
-    for name in TOOLS:
+    tools = "bash cat stat df awk id uname getent head unshare true"
+    for name in tools.split():
         (tmp_path / name).symlink_to(str(shutil.which(name)))
     for name, text in (programs or {}).items():
         (tmp_path / name).unlink(missing_ok=True)
@@ -155,7 +153,7 @@ def test_the_probe_finds_what_containers_lack(
 
 
 def test_a_login_node_may_lack_what_only_jobs_need_and_a_registry_is_explained(tmp_path):
-    def check(*recipes: str, scheduler: str = "slurm", runtime: str = "enroot", **answers: Any):
+    def check(*recipes, scheduler="slurm", runtime="enroot", **answers):
         """Check containers where programs, by name, answer with (status, output, error)."""
         text = f'[container]\nruntime = "{runtime}"\nimages = "{tmp_path}/images"\n'
         start = f'schema = 1\nname = "x"\nscheduler = "{scheduler}"\nruns = "runs"\n'
@@ -188,42 +186,34 @@ def test_a_login_node_may_lack_what_only_jobs_need_and_a_registry_is_explained(t
         assert word in f"{finding.detail} {finding.hint}"
 
 
-# As 22.05.8 prints them.
-MPI = "MPI plugin types are...\n\tnone\n\tpmi2\n"
-SINFO = "gpu*|up|4|1-00:00:00|1-infinite|gpu:8|n[1-4]"
-SITE = f'{drafts.MINIMAL}[slurm]\npartition = "gpu"\n'
-SUBMIT = ("submit", "--nodes", "2", "--gpus-per-node", "8")
-
-
 @pytest.fixture
 def hpcbert(tmp_path, slurm):
     """hpcbert where a cluster of four nodes answers, and refuses every job."""
-    slurm.answers(sinfo=SINFO, sbatch=failed("refused"), srun=MPI)
+    sinfo = "gpu*|up|4|1-00:00:00|1-infinite|gpu:8|n[1-4]"
+    refusal = failed("sbatch: error: Batch job submission failed: refused")
+    slurm.answers(sinfo=sinfo, sbatch=refusal, srun=MPI)
     (tmp_path / "site.toml").write_text(SITE)
     env = {"PATH": slurm.path, "HOME": str(tmp_path), "HPCBERT_RUNS": "/srv/nobody-has-this/runs"}
     return Cli(tmp_path, env, run=run_here)
 
 
-def join_messages(result: CliResult) -> str:
+def join_messages(result):
     return "\n".join(f"{error['message']} {error['hint']}" for error in result.document["errors"])
 
 
-@pytest.mark.parametrize(
-    ("framework", "words"),
-    [("pytorch", ()), ("ngc-tf1", ("--clusters=other",))],
-    ids=["here", "another cluster"],
-)
-def test_a_submission_asks_what_was_foreseen(framework, words, tmp_path):
-    slurm, recipe = Slurm(), drafts.load(framework)
-    site = drafts.reference(tmp_path, slurm={"sbatch_args": words})
-    backend = scheduler.create_scheduler("slurm", SchedulerContext(slurm))
-    backend.fit(drafts.OPTIONS, site, recipe)
-    draft = drafts.drafted(site, framework_recipe=recipe, options={"dry": True})
-    checks.find_submission_obstacles(draft, run=slurm)
-    environment = dict(backend.query_environment)
-    queries = {tuple(argv): environment for argv in backend.list_queries(site, recipe)}
-    queries |= {tuple(argv): {} for argv in checks.list_queries(draft)}
-    assert dict(zip(slurm.calls, map(dict, slurm.environments), strict=True)) == queries
+def test_a_submission_asks_what_was_foreseen(tmp_path):
+    for framework, words in {"pytorch": (), "ngc-tf1": ("--clusters=other",)}.items():
+        slurm, recipe = Slurm(), drafts.load(framework)
+        site = drafts.reference(tmp_path, slurm={"sbatch_args": words})
+        backend = scheduler.create_scheduler("slurm", SchedulerContext(slurm))
+        backend.fit(drafts.OPTIONS, site, recipe)
+        draft = drafts.drafted(site, framework_recipe=recipe, options={"dry": True})
+        checks.find_submission_obstacles(draft, run=slurm)
+        environment = dict(backend.query_environment)
+        queries = {tuple(argv): environment for argv in backend.list_queries(site, recipe)}
+        queries |= {tuple(argv): {} for argv in checks.list_queries(draft)}
+        environments = map(dict, slurm.environments)
+        assert dict(zip(slurm.calls, environments, strict=True)) == queries, framework
 
 
 @pytest.mark.slow
@@ -237,7 +227,7 @@ def test_what_is_known_to_fail_is_not_submitted(
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
     slurm.answers(srun=srun or MPI)
-    variables: dict[str, Any] = {name: f"{tmp_path}/{file}" for name, file in (env or {}).items()}
+    variables = {name: f"{tmp_path}/{file}" for name, file in (env or {}).items()}
     argv = words.replace("HERE", str(tmp_path)).split()
     result = hpcbert(*SUBMIT, *argv, "--json", **variables)
     assert (result.returncode, result.document["status"]) == (2, "error")

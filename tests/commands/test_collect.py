@@ -1,35 +1,28 @@
 """The one way to results: campaigns, logs and saved results, by whatever word they are named."""
 
-from pathlib import Path
-
 import pytest
 
 from hpcbert.campaign.foreign import Recipes
 from hpcbert.commands.collect import CollectRequest, Places, load_result_set
 from hpcbert.errors import UsageError
-from hpcbert.results.document import ResultSet, read_results, render_results
+from hpcbert.results.document import read_results, render_results
 from tests.kit import logs
 from tests.kit.campaigns import report_states
 from tests.kit.paths import TEMPLATES
 
 
-def load_results(*words: object, request: CollectRequest | None = None) -> ResultSet:
+def load_results(*words, request=None):
     user_places = Places(Recipes((TEMPLATES,)))
     return load_result_set(list(map(str, words)), user_places, request, states=report_states())
 
 
-def put_logs(root: Path, shape: str = "1n1g") -> Path:
+def put_logs(root, shape="1n1g"):
     """Write three logs of the PyTorch reference as DLPerf keeps them."""
     for number in (1, 2, 3):
         name = f"pytorch/bert/bz4/{shape}/bert_b4_fp32_{number}.log"
         text = logs.log(shape, 64.5 + number, iters=120, start=1.7e9 + 1e4 * number)
         logs.write_file(root, name, text)
     return root
-
-
-def save(path: Path, results: ResultSet) -> Path:
-    path.write_text(render_results(results))
-    return path
 
 
 def test_several_places_become_one_table_whose_rows_say_where_they_come_from(tmp_path, build):
@@ -42,9 +35,10 @@ def test_several_places_become_one_table_whose_rows_say_where_they_come_from(tmp
     assert (row.origin.kind, row.origin.path) == ("logs", str(directory))
     assert dict(row.facts)["precision"] == ("fp32",)
     # What was saved is what was collected.
-    path = save(tmp_path / "kept.JSON", own)
+    path = logs.write_file(tmp_path, "kept.JSON", render_results(own))
     assert load_results(path) == read_results(path) == own
-    more = save(tmp_path / "more.json", load_results(put_logs(tmp_path / "more", "1n4g")))
+    fourth = render_results(load_results(put_logs(tmp_path / "more", "1n4g")))
+    more = logs.write_file(tmp_path, "more.json", fourth)
     results = load_results(built.directory, directory, more)
     shapes = [str(row.shape) for table in results.tables for row in table.rows]
     assert sorted(shapes) == ["1n1g", "1n2g", "1n4g", "2n2g"]
@@ -59,8 +53,8 @@ def test_several_places_become_one_table_whose_rows_say_where_they_come_from(tmp
 
 def test_a_point_from_two_places_and_saved_results_read_otherwise_are_refused(tmp_path):
     directory = put_logs(tmp_path / "logs")
-    results = load_results(directory)
-    saved, again = save(tmp_path / "a.json", results), save(tmp_path / "b.json", results)
+    text = render_results(load_results(directory))
+    saved, again = (logs.write_file(tmp_path, name, text) for name in ("a.json", "b.json"))
     for path in (directory, again):
         with pytest.raises(UsageError, match="1n1g fp32 b4 is in"):
             load_results(saved, path)

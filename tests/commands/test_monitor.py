@@ -1,55 +1,45 @@
 """Watching: what is reported when, how rarely Slurm is asked, and which campaigns still live."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 import pytest
 
 from hpcbert.campaign import store
 from hpcbert.cli.progress import format_counts, format_duration
 from hpcbert.commands import monitor
-from hpcbert.commands.monitor import Change, Sinks, View
+from hpcbert.commands.monitor import Sinks
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.logs.scan import read_progress
 from hpcbert.scheduler.local import backend as local
 from hpcbert.slurm import state_sources
 from hpcbert.slurm.states import Kind, RepeatState
-from hpcbert.system.runner import Runner
-from tests.kit.campaigns import Built, ended
+from tests.kit.campaigns import ended
 from tests.kit.slurm import Slurm, T, failed
 from tests.kit.waiting import Clock
 
 DOWN = failed("Unable to contact slurm controller")
 
 
-@pytest.fixture
-def at_once(monkeypatch):
-    """What a job wrote is visible when it has ended: here no job writes anything."""
-    monkeypatch.setattr(state_sources, "VISIBILITY_DELAY", 0.0)
-
-
-def follow(
-    built: Built, run: Runner, *, time: Clock | None = None, sinks: Sinks | None = None, **more: Any
-) -> tuple[View, list[str], Clock]:
+def follow(built, run, *, time=None, sinks=None, **more):
     """Watch a campaign to its end; return the last view, a line for each change, and the clock."""
-    time, lines = time or Clock(), list[str]()
+    time, lines = time or Clock(), []
 
-    def note(changes: Sequence[Change]) -> None:
+    def note(changes):
         lines.extend(f"{change.repeat.number} {change.state.word}" for change in changes)
 
     options = {"floor": 10.0, "clock": time, "pause": time.pause, "chance": lambda: 0.0, **more}
-    view = monitor.watch((built,), sinks or Sinks(note), run=run, **options)
-    return view, lines, time
+    return monitor.watch((built,), sinks or Sinks(note), run=run, **options), lines, time
 
 
-def list_programs(run: Slurm, first: int = 0) -> list[str]:
+def list_programs(run, first=0):
     return [call[0] for call in run.calls[first:]]
 
 
-@pytest.mark.usefixtures("at_once")
-def test_each_change_is_reported_once_and_the_end_ends_it(watched):
+def test_each_change_is_reported_once_and_the_end_ends_it(watched, monkeypatch):
+    # What a job wrote is visible when it has ended: here no job writes anything.
+    monkeypatch.setattr(state_sources, "VISIBILITY_DELAY", 0.0)
     built = watched()
     run = Slurm(
         sacct=[
@@ -65,10 +55,18 @@ def test_each_change_is_reported_once_and_the_end_ends_it(watched):
     assert lines[3:] == ["1 COMPLETED", "2 RUNNING", "2 CANCELLED"]
     assert (view.count(), view.failed) == ({"succeeded": 1, "failed": 1}, 1)
     assert time.now == T + 30
+    # Where somebody looks at the view, it is refreshed between polls.
+    built, times = watched("20261122T100000Z-pytorch-bbbbbb", repeats=1), []
+    sacct = [built.sacct(1, "RUNNING"), built.sacct(1, "COMPLETED")]
+    run = Slurm(sacct=sacct, squeue=[built.squeue(1, "RUNNING")])
+    sinks = Sinks(view=lambda view: times.append(view.time - T), refresh=3.0)
+    follow(built, run, sinks=sinks)
+    assert times == [0, 3, 6, 9, 10]
+    assert run.count("sacct") == 2
 
 
-@pytest.mark.usefixtures("at_once")
-def test_a_silent_slurm_is_given_up_after_some_polls_unless_it_comes_back(watched):
+def test_a_silent_slurm_is_given_up_after_some_polls_unless_it_comes_back(watched, monkeypatch):
+    monkeypatch.setattr(state_sources, "VISIBILITY_DELAY", 0.0)
     built = watched(repeats=1)
     run = Slurm(sacct=[DOWN], squeue=[DOWN])
     with pytest.raises(SchedulerError, match="Unable to contact") as refused:
@@ -97,7 +95,7 @@ def test_a_jobs_end_is_seen_within_two_seconds_and_accounting_is_not_waited_for(
     run = Slurm(sacct=[built.sacct(1, "RUNNING")], squeue=[built.squeue(1, "RUNNING")])
     call_counts: list[int] = []
 
-    def end() -> None:
+    def end():
         built.ended("1n1g", 1, code=code)
         call_counts.append(len(run.calls))
 
@@ -118,7 +116,7 @@ def test_an_end_that_slurm_knows_is_one_question_and_one_that_it_contradicts_wai
     run = Slurm(sacct=[built.sacct(1, "RUNNING")], squeue=[built.squeue(1, "RUNNING")])
     call_counts: list[int] = []
 
-    def end(word: str) -> None:
+    def end(word):
         built.ended("1n1g", 1)
         run.squeue = [built.squeue(1, word, end=T + 300)]
         call_counts.append(len(run.calls))
@@ -145,7 +143,7 @@ def test_ends_that_come_one_by_one_are_no_more_questions_than_time_allows(watche
     over: list[str] = []
     run = Slurm(sacct=[""], squeue=[built.squeue(repeats, "RUNNING")])
 
-    def end(number: int) -> None:
+    def end(number):
         built.ended("1n1g", number)
         over.append(built.squeue(number, "COMPLETED", end=T + number))
         alive = [built.squeue(remaining, "RUNNING") for remaining in range(number + 1, repeats + 1)]
@@ -160,7 +158,7 @@ def test_ends_that_come_one_by_one_are_no_more_questions_than_time_allows(watche
     assert list_programs(run).count("squeue") <= repeats / floor + 6 + 3
 
 
-def test_one_look_is_one_look_and_says_that_an_end_is_not_visible_yet(watched):
+def test_an_end_that_is_not_visible_yet_is_waited_for_but_not_for_ever(watched):
     built = watched()
     run = Slurm(squeue=[built.squeue(1, "RUNNING")])
     view, lines, time = follow(built, run, once=True)
@@ -170,48 +168,30 @@ def test_one_look_is_one_look_and_says_that_an_end_is_not_visible_yet(watched):
     assert (state.word, state.kind) == ("COMPLETED", "running")
     assert "status not visible yet" in state.detail
     assert (view.failed, view.count()) == (2, {"running": 1, "unknown": 1})
-
-
-@pytest.mark.parametrize("comes", [True, False], ids=["late", "never"])
-def test_an_end_that_is_not_visible_yet_is_waited_for_but_not_for_ever(watched, *, comes):
-    built, time = watched(repeats=1), Clock()
-
-    def pause(seconds: float) -> None:
-        time.pause(seconds)
-        if comes and time.now > T + 30:
-            built.mark("1n1g", 1, {"event": "start"}, *ended(), time=T)
-
-    run = Slurm(sacct=[built.sacct(1, "COMPLETED")])
-    view, lines, _ = follow(built, run, clock=time, pause=pause)
-    (state,) = view.states.values()
-    assert lines == ["1 COMPLETED", "1 COMPLETED"]
-    assert (state.kind, state.step_exit, state.detail) == ("succeeded", 0 if comes else None, "")
-    assert time.now - T > 30
-    assert list_programs(run) == ["sacct"]
-
-
-@pytest.mark.usefixtures("at_once")
-def test_a_looked_at_view_is_refreshed_between_polls(watched):
-    built, times = watched(repeats=1), list[float]()
-    sacct = [built.sacct(1, "RUNNING"), built.sacct(1, "COMPLETED")]
-    run = Slurm(sacct=sacct, squeue=[built.squeue(1, "RUNNING")])
-    sinks = Sinks(view=lambda view: times.append(view.time - T), refresh=3.0)
-    follow(built, run, sinks=sinks)
-    assert times == [0, 3, 6, 9, 10]
-    assert run.count("sacct") == 2
-
-
-def end_repeat(built: Built, repeat: int = 1, *, signal: str = "") -> None:
-    """Write down that the newest attempt of a repeat is over."""
-    end = {"event": "end", "exit": 143 if signal else 0}
-    built.mark("1n1g", repeat, {"event": "start", "job": "9_1", "time": T})
-    built.mark("1n1g", repeat, {"event": "signal", "signal": signal}, end, time=T + 1)
+    for exit_code, name in ((0, "late"), (None, "ever")):
+        built, time = watched(f"20261122T100000Z-pytorch-{name}", repeats=1), Clock()
+        if name == "late":
+            events = {"event": "start"}, *ended()
+            time.at(31, partial(built.mark, "1n1g", 1, *events, time=T))
+        run = Slurm(sacct=[built.sacct(1, "COMPLETED")])
+        view, lines, _ = follow(built, run, time=time)
+        (state,) = view.states.values()
+        assert lines == ["1 COMPLETED", "1 COMPLETED"]
+        assert (state.kind, state.step_exit, state.detail) == ("succeeded", exit_code, "")
+        assert time.now - T > 30
+        assert list_programs(run) == ["sacct"]
 
 
 def test_campaigns_that_still_live_are_found_with_one_question(watched):
-    def name_unfinished(run: Slurm) -> list[str]:
+    def name_unfinished(run):
         campaigns, _ = monitor.find_unfinished(alive.directory.parent, run=run)
         return [tracked.campaign.id[-4:] for tracked in campaigns]
+
+    def end_repeat(built, repeat=1, *, signal=""):
+        """Write down that the newest attempt of a repeat is over."""
+        end = {"event": "end", "exit": 143 if signal else 0}
+        built.mark("1n1g", repeat, {"event": "start", "job": "9_1", "time": T})
+        built.mark("1n1g", repeat, {"event": "signal", "signal": signal}, end, time=T + 1)
 
     end_repeat(watched("20261101T000000Z-pytorch-over", job_id="1", repeats=1))
     gone = watched("20261102T000000Z-pytorch-gone", job_id="2", repeats=1)
@@ -259,7 +239,7 @@ def test_campaigns_are_named_by_path_or_part_of_an_id_and_found_once_they_are_su
     assert monitor.find_submitted(runs, {built.directory}) == (submitted,)
 
 
-def test_how_far_a_repeat_is_comes_from_the_end_of_its_log(watched):
+def test_how_far_a_repeat_is_comes_from_the_end_of_its_log_and_is_shown_in_words(watched):
     built = watched()
     repeat = built.repeats[0]
     state = RepeatState("RUNNING", Kind.RUNNING, "sacct", attempt=1)
@@ -281,9 +261,6 @@ def test_how_far_a_repeat_is_comes_from_the_end_of_its_log(watched):
         assert monitor.read_grammar(built.directory) is None
     (built.directory / "recipe.toml").unlink()
     assert monitor.read_grammar(built.directory) is None
-
-
-def test_repeats_are_counted_and_times_shown_in_hours_minutes_seconds():
     counts = {"succeeded": 1, "failed": 1, "running": 1, "waiting": 1}
     assert format_counts(counts) == "1 completed, 1 failed, 1 running, 1 waiting"
     texts = [format_duration(value) for value in (0, 61.9, 360000, None)]

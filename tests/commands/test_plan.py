@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,39 +10,35 @@ from hpcbert.config import campaignfile
 from hpcbert.errors import CheckError, SchedulerError
 from hpcbert.model import Protocol, Shape
 from tests.kit import cli, drafts
-from tests.kit.slurm import Answer, Slurm, failed
+from tests.kit.slurm import Answer, Slurm, failed, sinfo
 
-# Four nodes of eight GPUs, of which one is down: by partition, then by node.
-SINFO = "gpu*|up|4|1-00:00:00|1-infinite|gpu:8|n[1-4]\n"
-STATES = "n1|gpu*|idle\nn2|gpu*|idle\nn3|gpu*|mixed\nn4|gpu*|down*\n"
-SOON = Answer(
-    complaint="sbatch: Job 7 to start at 1795331940 using 16 processors on nodes n[1-2] in partition"
-    " gpu\n"
-)
+SOON = "sbatch: Job 7 to start at 1795331940 using 16 processors on nodes n[1-2] in partition gpu\n"
+LOCAL = ("--scheduler", "local", "--device", "cpu")
 
 
 class Cluster(Slurm):
-    def do_sinfo(self, argv: tuple[str, ...], cwd: str) -> Answer:
-        return Answer(STATES if "--Node" in argv else SINFO)
+    """Four nodes of eight GPUs, of which one is down: by partition, then by node."""
+
+    def do_sinfo(self, argv, cwd):
+        nodes = (("idle", "n1", "n2"), ("mixed", "n3"), ("down*", "n4"))
+        if "--Node" in argv:
+            return Answer("".join(sinfo(*names, state=state) for state, *names in nodes))
+        return Answer("gpu*|up|4|1-00:00:00|1-infinite|gpu:8|n[1-4]\n")
 
 
-def forecast(
-    folder: Path, slurm: Slurm | None = None, framework: str = "pytorch", **request: Any
-) -> plan.Outlook:
+def forecast(folder, slurm=None, framework="pytorch", **request):
     fields = {"shape": Shape(2, 8), "precisions": ("fp32",), "device": "gpu", **request}
     site = drafts.reference(folder, slurm={"partition": "gpu", "gres": "gpu"}, runs="/shared/runs")
+    recipe = drafts.load(framework)
     draft = drafts.drafted(
-        site,
-        drafts.combined(**fields),
-        framework_recipe=drafts.load(framework),
-        options={"dry": True},
+        site, drafts.combined(**fields), framework_recipe=recipe, options={"dry": True}
     )
     earlier, _ = plan.find_own_campaigns(folder / "runs")
-    return plan.forecast(draft, earlier, run=slurm or Cluster(sbatch=SOON))
+    return plan.forecast(draft, earlier, run=slurm or Cluster(sbatch=Answer(complaint=SOON)))
 
 
 def test_slurm_says_when_the_very_script_would_start_and_what_the_partition_has(tmp_path):
-    slurm = Cluster(sbatch=SOON)
+    slurm = Cluster(sbatch=Answer(complaint=SOON))
     outlook = forecast(tmp_path, slurm, scaling=True)
     shapes = [str(point.cost.point.shape) for point in outlook.points]
     assert shapes == ["1n1g", "1n4g", "1n8g", "2n8g"]
@@ -91,7 +86,7 @@ def test_runs_of_the_same_point_say_what_to_expect(tmp_path, build):
         ("20261104-pytorch-rehearsed", (9,), {"rehearse": True}),
         ("20261105-pytorch-other", (9,), {"point": replace(point, precision="fp16")}),
     ):
-        fields: dict[str, Any] = {"point": point, **changes}
+        fields = {"point": point, **changes}
         code, repeats = fields.pop("code", 0), len(seconds)
         fields["protocol"] = Protocol(repeats, 120, 20)
         built = build("2n8g", name=name, repeats=repeats, **fields)
@@ -107,29 +102,20 @@ def test_runs_of_the_same_point_say_what_to_expect(tmp_path, build):
     assert (outlook.earlier, outlook.expected_hours) == (None, None)
 
 
-LOCAL = ("--scheduler", "local", "--device", "cpu")
-
-
 @pytest.fixture
-def _torch_is_there(empty_directory, monkeypatch):
+def torch(empty_directory, monkeypatch):
     """A plan asks whether the interpreter finds PyTorch, and doesn't import it."""
     Path("packages/torch").mkdir(parents=True)
     monkeypatch.setenv("PYTHONPATH", str(Path("packages").resolve()))
 
 
-@pytest.mark.usefixtures("_torch_is_there")
-def test_on_this_machine_a_plan_speaks_of_ranks_and_submits_nothing():
+def test_on_this_machine_a_plan_speaks_of_ranks_and_submits_nothing(torch, build):
     words = ("plan", *LOCAL, "--gpus-per-node", 2, "--scaling")
     result = cli.run(*words)
     assert result.returncode == 0, result
     # Words of the field are explained.
-    for words_of_text in (
-        "rank-hours",
-        "(one row each)",
-        "(runs of a point)",
-        "A rank is one process",
-    ):
-        assert words_of_text in result.stdout
+    for text in ("rank-hours", "(one row each)", "(runs of a point)", "A rank is one process"):
+        assert text in result.stdout
     assert "GPU" not in result.output
     result = cli.run(*words, "--repeats", 2, "--time", "0:30:00", "--json", "--max-gpu-hours", 2.9)
     assert result.returncode == 5
@@ -137,10 +123,17 @@ def test_on_this_machine_a_plan_speaks_of_ranks_and_submits_nothing():
     assert (result.data["total"]["rank_hours"], result.data["total"]["gpu_hours"]) == (3.0, 0.0)
     assert not result.data["can_run"]
     assert not Path("runs").exists()
+    # The same again is planned as it would be submitted.
+    built = build("1n2g", repeats=3)
+    built.lock()
+    words = ("plan", "--scheduler", "local", "--like", built.directory)
+    total = cli.run(*words, "--json").data["total"]
+    assert (total["points"], total["repeats"]) == (1, 3)
+    result = cli.run(*words, "--nodes", 2)
+    assert (result.returncode, "--nodes" in result.stderr) == (2, True)
 
 
-@pytest.mark.usefixtures("_torch_is_there")
-def test_a_file_is_planned_whole_and_what_is_typed_next_to_it_wins():
+def test_a_file_is_planned_whole_and_what_is_typed_next_to_it_wins(torch):
     assert cli.run("plan", "--init", "--json").data == {"path": "campaign.toml"}
     file = Path("campaign.toml")
     text = file.read_text()
@@ -166,17 +159,6 @@ def test_a_file_is_planned_whole_and_what_is_typed_next_to_it_wins():
     assert result.returncode == 0, result
     summary = "2 campaigns: 8 points, 24 repeats, 24 jobs; 24 node-hours, 36 rank-hours at most."
     assert summary in result.stdout
-
-
-@pytest.mark.usefixtures("_torch_is_there")
-def test_the_same_again_is_planned_as_it_would_be_submitted(build):
-    built = build("1n2g", repeats=3)
-    built.lock()
-    words = ("plan", "--scheduler", "local", "--like", built.directory)
-    total = cli.run(*words, "--json").data["total"]
-    assert (total["points"], total["repeats"]) == (1, 3)
-    result = cli.run(*words, "--nodes", 2)
-    assert (result.returncode, "--nodes" in result.stderr) == (2, True)
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import tomli
@@ -15,7 +14,7 @@ from tests.kit.cases import cases
 from tests.kit.needs import require
 
 
-def extract(folder: Path) -> cli.CliResult:
+def extract(folder):
     words = ("--round", "v9.9", "--commit", "0" * 40, "--year", "2030")
     return cli.run("record", "extract", folder, *words)
 
@@ -38,6 +37,17 @@ def test_a_folder_becomes_a_table(tmp_path):
     (tmp_path / "empty").mkdir()
     result = extract(tmp_path / "empty")
     assert (result.returncode, "results" in result.stderr) == (2, True)
+    # Torn lines, endless numbers and two runs in a file are no result.
+    path = next((tmp_path / "57/Org/results").rglob("result_*.txt"))
+    assert read_benchmark_run(path).seconds == 300
+    for text in (
+        path.read_text() * 2,
+        ':::MLLOG {"time_ms": 5, "key": "global_batch_size", "value": Infinity}\n',
+        ':::MLLOG {"time_ms": 5, "key": "run_st\n:::MLLOG [1]\n:::MLLOG {}\n',
+    ):
+        path.write_text(text)
+        assert read_benchmark_run(path) == BenchmarkRun()
+    assert read_benchmark_run(tmp_path / "missing") == BenchmarkRun()
 
 
 @cases
@@ -84,16 +94,3 @@ def test_logs_that_two_rounds_have_confirm_both_or_contradict_a_number(tmp_path,
     submission.folder.rename(place / "bert")
     result = cli.run("record", "check", place, "--against", "mlperf")
     assert (result.returncode, "v1.0-nvidia-dgxa100" in result.stderr) == (5, True)
-
-
-def test_torn_lines_endless_numbers_and_two_runs_in_a_file_are_no_result(tmp_path):
-    path = next(logs.write_submission(tmp_path, [300] * 10).glob("result_*.txt"))
-    assert read_benchmark_run(path).seconds == 300
-    for text in (
-        path.read_text() * 2,
-        ':::MLLOG {"time_ms": 5, "key": "global_batch_size", "value": Infinity}\n',
-        ':::MLLOG {"time_ms": 5, "key": "run_st\n:::MLLOG [1]\n:::MLLOG {}\n',
-    ):
-        path.write_text(text)
-        assert read_benchmark_run(path) == BenchmarkRun()
-    assert read_benchmark_run(tmp_path / "missing") == BenchmarkRun()

@@ -2,7 +2,6 @@
 
 import shutil
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -36,12 +35,8 @@ def test_the_newest_campaign_is_first_and_a_filter_leaves_some_out(build, tmp_pa
         assert list_overviews(tmp_path / "absent", Filter(**selection), now=now) == ()
 
 
-@pytest.fixture
-def built(build):
-    return build("1n1g", "1n4g")
-
-
-def test_what_has_ended_is_removed_with_agreement_and_nothing_next_to_it(built, build):
+def test_what_has_ended_is_removed_with_agreement_and_nothing_next_to_it(build):
+    built = build("1n1g", "1n4g")
     other = build("1n1g", name="20261121-pytorch-def", jobs=("90",))
     built.finish()
     assert not remove([built.directory], confirm=lambda: False)
@@ -69,22 +64,24 @@ def test_what_was_never_submitted_or_was_collected_at_its_end_needs_no_answer(bu
     assert remove([local.directory], force=True)
 
 
-@pytest.mark.parametrize("damage", ["no answer", "no answer, not ended", "no manifest"])
-def test_what_nobody_can_say_has_ended_is_removed_by_force(built, damage):
-    if damage == "no manifest":
-        (built.directory / "manifest.json").write_text("{")
-    elif damage == "no answer":
-        built.finish()
-    with pytest.raises((SchedulerError, UsageError)) as refused:
-        remove([built.directory], run=SILENT)
-    assert "--force" in str(getattr(refused.value, "hint", ""))
-    assert remove([built.directory], run=SILENT, force=True)
-    assert not built.directory.exists()
+def test_what_nobody_can_say_has_ended_is_removed_by_force(build):
+    for damage in ("no answer", "no answer, not ended", "no manifest"):
+        built = build("1n1g", "1n4g")
+        if damage == "no manifest":
+            (built.directory / "manifest.json").write_text("{")
+        elif damage == "no answer":
+            built.finish()
+        with pytest.raises((SchedulerError, UsageError)) as refused:
+            remove([built.directory], run=SILENT)
+        assert "--force" in str(getattr(refused.value, "hint", "")), damage
+        assert remove([built.directory], run=SILENT, force=True)
+        assert not built.directory.exists()
 
 
 def test_a_link_and_what_somebody_works_on_and_what_is_not_a_campaign_is_refused(
-    built, tmp_path, monkeypatch
+    build, tmp_path, monkeypatch
 ):
+    built = build("1n1g")
     link, extension = built.directory.with_name("link"), built.directory.with_name("extension")
     link.symlink_to(built.directory)
     with pytest.raises(UsageError, match="link"):
@@ -107,47 +104,42 @@ def test_a_link_and_what_somebody_works_on_and_what_is_not_a_campaign_is_refused
     assert built.directory.exists()
 
 
-@pytest.mark.parametrize("keeps", [False, True], ids=["campaign alone", "photos next to it"])
-def test_who_is_killed_halfway_leaves_what_the_next_removal_takes(
-    built, build, monkeypatch, *, keeps
-):
-    def kill(path: Path) -> None:
+def test_who_is_killed_halfway_leaves_what_the_next_removal_takes(build, monkeypatch):
+    def kill(path):
         (path / "manifest.json").unlink()
         raise KeyboardInterrupt
 
-    runs = built.directory.parent
-    with monkeypatch.context() as patch:
-        patch.setattr(shutil, "rmtree", kill)
-        with pytest.raises(KeyboardInterrupt):
-            remove([built.directory])
-    assert store.find_all_campaigns(runs) == ()
-    (hidden,) = runs.iterdir()
-    if keeps:
-        (hidden / "photos").mkdir()
-    assert remove([build("1n1g", name="20261121-pytorch-def", jobs=("90",)).directory])
-    assert list(runs.rglob("*")) == ([hidden, hidden / "photos"] if keeps else [])
+    for photos in ([], ["photos"]):  # next to the campaign alone, or to photos
+        built = build("1n1g")
+        runs = built.directory.parent
+        with monkeypatch.context() as patch:
+            patch.setattr(shutil, "rmtree", kill)
+            with pytest.raises(KeyboardInterrupt):
+                remove([built.directory])
+        assert store.find_all_campaigns(runs) == ()
+        (hidden,) = runs.iterdir()
+        remains = [hidden / name for name in photos]
+        for folder in remains:
+            folder.mkdir()
+        assert remove([build("1n1g", name="20261121-pytorch-def", jobs=("90",)).directory])
+        assert list(runs.rglob("*")) == ([hidden, *remains] if photos else [])
 
 
-# Next to a campaign: folders that hpcbert did not make, whatever their names look like.
-FOREIGN = read_constant(__file__, "FOREIGN")
-
-
-@pytest.mark.parametrize(("name", "contents"), FOREIGN.values(), ids=FOREIGN)
-def test_only_what_a_removal_made_is_removed(built, name, contents):
-    runs = built.directory.parent
-    for folder in (runs / name, runs / "photos"):
-        (folder / "photos").mkdir(parents=True)
-        (folder / "photos" / "1.jpg").touch()
-    for file, text in contents.items():
-        (runs / name / file).write_text(text)
-    paths = [
-        path for path in sorted(runs.rglob("*")) if built.directory not in (path, *path.parents)
-    ]
-    assert remove([built.directory])
-    assert sorted(runs.rglob("*")) == paths
-
-
-def test_a_link_in_place_of_the_hidden_campaign_is_not_followed(built, tmp_path):
+def test_only_what_a_removal_made_is_removed_and_no_link_followed(build, tmp_path):
+    # Next to a campaign: folders that hpcbert did not make, whatever their names look like.
+    for title, (name, contents) in read_constant(__file__, "FOREIGN").items():
+        built = build("1n1g")
+        runs = built.directory.parent
+        for folder in (runs / name, runs / "photos"):
+            (folder / "photos").mkdir(parents=True)
+            (folder / "photos" / "1.jpg").touch()
+        for file, text in contents.items():
+            (runs / name / file).write_text(text)
+        paths = sorted({*runs.rglob("*")} - {built.directory, *built.directory.rglob("*")})
+        assert remove([built.directory])
+        assert sorted(runs.rglob("*")) == paths, title
+        shutil.rmtree(runs)
+    built = build("1n1g")
     hidden, photos = built.directory.parent / ".hpcbert-removed-0123456789ab", tmp_path / "photos"
     for folder in (hidden, photos):
         folder.mkdir()
@@ -160,7 +152,8 @@ def test_a_link_in_place_of_the_hidden_campaign_is_not_followed(built, tmp_path)
 
 
 @pytest.mark.needs("permissions")
-def test_where_nothing_may_be_removed_that_is_said(built):
+def test_where_nothing_may_be_removed_that_is_said(build):
+    built = build("1n1g")
     runs = built.directory.parent
     runs.chmod(0o500)
     try:
