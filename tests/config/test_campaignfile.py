@@ -1,18 +1,17 @@
 """campaign.toml is read strictly: what it may say, and what is said of what it may not."""
 
 import re
-from pathlib import Path
 
 import pytest
 
 from hpcbert.config import campaignfile
-from hpcbert.config.campaignfile import CampaignFile, OptionValues, Sizes, Variable
+from hpcbert.config.campaignfile import OptionValues, Sizes, Variable
 from hpcbert.errors import ConfigError, Refusals
 from hpcbert.model import Shape
 from tests.kit.cases import cases, read_constant
 
 
-def read(folder: Path, text: str, head: str = "schema = 1\n") -> CampaignFile:
+def read(folder, text, head="schema = 1\n"):
     path = folder / "campaign.toml"
     path.write_text(head + text)
     return campaignfile.read(path)

@@ -14,26 +14,29 @@ from tests.kit.logs import write_file
 from tests.kit.paths import SITE, TEMPLATES
 
 RECIPE = (TEMPLATES / "pytorch" / "recipe.toml").read_text()
-SETTINGS = read_constant(__file__, "SETTINGS")
 SHELL = {"SBATCH_ACCOUNT": "shell", "SLURM_ACCOUNT": "srun", "SALLOC_ACCOUNT": "salloc"}
 
 
-def test_the_reference_site_has_every_key_with_its_default(tmp_path):
+def test_the_reference_site_has_every_key_with_its_default_and_any_editor_may_write_one(tmp_path):
     reference = site.list_origins(site.read_site(SITE, base=tmp_path, env={}))
     assert {origin for _, origin in reference.values()} == {str(SITE)}
     defaults = site.list_origins(drafts.site(tmp_path)).items()
     assert {key: value for key, (value, origin) in defaults if origin == "default"} == {
         key: reference[key][0] for key, (_, origin) in defaults if origin == "default"
     }
+    # A file that Windows wrote is read, and one of another encoding refused.
+    plain = drafts.site(tmp_path)
+    path = tmp_path / "site.toml"
+    path.write_bytes(MINIMAL.replace("\n", "\r\n").encode("utf-8-sig"))
+    assert site.read_site(path, base=tmp_path, env={}) == replace(plain, where=str(path))
+    path.write_bytes(b"schema = 1 # \xff")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        site.read_site(path, base=tmp_path, env={})
 
 
 def test_a_site_is_that_of_flag_variable_tree_and_xdg_in_this_order(tmp_path):
-    names = (
-        "flag.toml",
-        "variable/site.toml",
-        "home/work/site.toml",
-        "home/.config/hpcbert/site.toml",
-    )
+    names = ("flag.toml", "variable/site.toml", "home/work/site.toml")
+    names += ("home/.config/hpcbert/site.toml",)
     flag, variable, tree, xdg = (write_file(tmp_path, name, MINIMAL) for name in names)
     deep = tmp_path / "home/work/a/b"
     deep.mkdir(parents=True)
@@ -57,7 +60,7 @@ def test_a_site_is_that_of_flag_variable_tree_and_xdg_in_this_order(tmp_path):
             places.find_site(str(name), env={}, cwd=tmp_path)
 
 
-def test_runs_are_relative_to_the_file_and_hpcbert_runs_beats_it(tmp_path):
+def test_hpcbert_runs_beats_the_file_and_blank_variables_are_none(tmp_path):
     path = write_file(tmp_path, "site.toml", MINIMAL + 'runs = "r"\n')
     runs = {
         value: site.read_site(path, base=tmp_path, env={"HPCBERT_RUNS": value}).runs
@@ -65,6 +68,12 @@ def test_runs_are_relative_to_the_file_and_hpcbert_runs_beats_it(tmp_path):
     }
     own = str(tmp_path / "r")
     assert runs == {"/else": "/else", "": own, "  ": own, "\t": own}
+    blank = site.load(str(path), env={**SHELL, "SBATCH_ACCOUNT": " "}, cwd=tmp_path)
+    assert blank.slurm.account == ""
+    # One that no script can hold is named.
+    for value in ("a\n#SBATCH --wrap=x", "\udcff"):
+        with pytest.raises(ConfigError, match="SBATCH_QOS"):
+            site.load(str(path), env={"SBATCH_QOS": value}, cwd=tmp_path)
 
 
 @cases
@@ -72,16 +81,6 @@ def test_a_wrong_site_is_refused_by_name(tmp_path, text, keyword):
     with pytest.raises(ConfigError, match=keyword) as refusal:
         drafts.site(tmp_path, text, start="")
     assert str(tmp_path / "site.toml") in str(refusal.value)
-
-
-def test_a_file_that_windows_wrote_is_read_and_one_of_another_encoding_refused(tmp_path):
-    plain = drafts.site(tmp_path)
-    path = tmp_path / "site.toml"
-    path.write_bytes(MINIMAL.replace("\n", "\r\n").encode("utf-8-sig"))
-    assert site.read_site(path, base=tmp_path, env={}) == replace(plain, where=str(path))
-    path.write_bytes(b"schema = 1 # \xff")
-    with pytest.raises(ConfigError, match="not UTF-8"):
-        site.read_site(path, base=tmp_path, env={})
 
 
 def test_own_recipes_come_before_hpcberts(tmp_path):
@@ -111,7 +110,7 @@ def test_a_wrong_recipe_is_refused_by_name(tmp_path, change, says):
 def test_paths_are_those_of_the_sites_folder_or_of_where_they_are_typed(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", "/home/one")
     (tmp_path / "mirror").mkdir()
-    settings = drafts.site(tmp_path, SETTINGS)
+    settings = drafts.site(tmp_path, read_constant(__file__, "SETTINGS"))
     tf2, mxnet = settings.settings("tf2"), settings.settings("mxnet")
     paths = (tf2.data, tf2.source, tf2.python, tf2.repository, tf2.image, settings.container.images)
     names = ("corpus", "program", "venv/bin/python", "mirror", "a.sqsh", "i")
@@ -138,12 +137,3 @@ def test_sbatchs_variables_are_below_options_and_site(tmp_path, settings, option
     assert loaded.slurm.account == account
     assert site.list_origins(loaded)["slurm.account"][1].endswith(origin)
     assert loaded.slurm.time_limit.text == "01:00:00"
-
-
-def test_a_blank_variable_is_none_and_one_that_no_script_can_hold_is_named(tmp_path):
-    path = write_file(tmp_path, "site.toml", MINIMAL)
-    blank = site.load(str(path), env={**SHELL, "SBATCH_ACCOUNT": " "}, cwd=tmp_path)
-    assert blank.slurm.account == ""
-    for value in ("a\n#SBATCH --wrap=x", "\udcff"):
-        with pytest.raises(ConfigError, match="SBATCH_QOS"):
-            site.load(str(path), env={"SBATCH_QOS": value}, cwd=tmp_path)

@@ -1,7 +1,5 @@
 """Options of sbatch and srun that are hpcbert's own are refused, however they are spelled."""
 
-from typing import Any
-
 import pytest
 
 from hpcbert.cli.request import read_requests
@@ -23,9 +21,7 @@ def test_other_options_are_handed_on_but_no_script_or_command():
             assert explain_refusal(program, words) == "", words
     for words in (["x"], ["--hold", "x"], ["-z", "x"], ["--"], ["-"], [""]):
         assert "is not an option" in explain_refusal("sbatch", words), words
-
-
-def test_the_last_value_of_an_option_is_what_sbatch_takes():
+    # The last value of an option is what sbatch takes.
     assert argument_value(["--clusters=a", "-M", "b,c"], "clusters") == "b,c"
     assert argument_value(["-Mx"], "clusters") == "x"
     assert argument_value(["--comment=x"], "clusters") == ""
@@ -34,8 +30,7 @@ def test_the_last_value_of_an_option_is_what_sbatch_takes():
 @pytest.mark.parametrize(("program", "word"), [("sbatch", "-N3"), ("srun", "--nod=3")])
 def test_a_command_line_and_a_site_that_have_one_are_refused(tmp_path, program, word):
     site(tmp_path)
-    words: dict[str, Any] = {f"{program}_arg": (word,)}
-    options = Options(site_file=str(tmp_path / "site.toml"), **words)
+    options = Options(site_file=str(tmp_path / "site.toml"), **{f"{program}_arg": (word,)})
     with pytest.raises(UsageError, match="hpcbert's --nodes") as refusal:
         read_requests(options)
     assert f"--{program}-arg: {word!r} ({program}'s --nodes)" in refusal.value.message

@@ -16,12 +16,6 @@ from hpcbert.system.decode import GIVEN, Count, Invalid, Range, TableKeys, decod
 from hpcbert.timelimit import TimeLimit
 from tests.kit.cases import cases, read_constant
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
-    max_leaves=5,
-)
-
 
 @dataclass(frozen=True)
 class Inner:
@@ -66,7 +60,7 @@ class Outer:
             raise Invalid("is where it came from", "Name another.", key="needed")
 
 
-def outer(**values: Any) -> Outer:
+def outer(**values):
     return decode(Outer, {"needed": "x", **values}, file="a.toml", where="a.toml")
 
 
@@ -78,6 +72,15 @@ def test_values_have_the_types_of_their_fields():
         folder=Path("/x"), extra={"any": [1]},
     )  # fmt: skip
     assert outer() == Outer("a.toml", "x")
+    # A missing key is named, and what the reader sets is none.
+    with pytest.raises(ConfigError, match=r"a\.toml: needed is missing\."):
+        decode(Outer, {}, file="a.toml", where="")
+    with pytest.raises(ConfigError, match="where is not known"):
+        outer(where="b")
+    with pytest.raises(ConfigError, match=r"x: log\.needed is missing\."):
+        decode(Outer, {}, file="x", path="log", where="")
+    assert did_you_mean("zzz", ["oneflow", "pytorch"]) == "Known here: oneflow, pytorch."
+    assert did_you_mean("zzz", [""]) == ""
 
 
 @cases
@@ -89,19 +92,15 @@ def test_an_error_names_file_key_and_value(values, says, hint):
     assert refusal.value.exit_code == 2
 
 
-def test_a_missing_key_is_named_and_what_is_set_by_the_reader_is_no_key():
-    with pytest.raises(ConfigError, match=r"a\.toml: needed is missing\."):
-        decode(Outer, {}, file="a.toml", where="")
-    with pytest.raises(ConfigError, match="where is not known"):
-        outer(where="b")
-    with pytest.raises(ConfigError, match=r"x: log\.needed is missing\."):
-        decode(Outer, {}, file="x", path="log", where="")
-    assert did_you_mean("zzz", ["oneflow", "pytorch"]) == "Known here: oneflow, pytorch."
-    assert did_you_mean("zzz", [""]) == ""
-
-
-@given(st.dictionaries(st.sampled_from([*Outer.__dataclass_fields__][1:]), JSON, max_size=4))
-def test_any_document_is_read_or_refused_with_its_place(values):
+@given(st.data())
+def test_any_document_is_read_or_refused_with_its_place(data):
+    json_values = st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+        max_leaves=5,
+    )
+    keys = st.sampled_from([*Outer.__dataclass_fields__][1:])
+    values = data.draw(st.dictionaries(keys, json_values, max_size=4))
     try:
         outer(**values)
     except ConfigError as error:

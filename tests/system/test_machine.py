@@ -3,7 +3,6 @@
 import shutil
 from pathlib import Path
 
-import pytest
 import tomli
 
 from hpcbert.system import machine
@@ -20,12 +19,8 @@ def test_networks_directories_and_programs(tmp_path):
     mounts += "mgs:/x /scra\\040tch lustre rw 0 0\ncut off\n"
     write_file(tmp_path, "proc/mounts", mounts)
     write_file(tmp_path, "bin/apptainer", "").chmod(0o755)
-    places = {
-        "HOME": "/home/me",
-        "SCRATCH": "/scra tch/me",
-        "WORK": "/work/me",
-        "PROJECT": "no path",
-    }
+    places = {"HOME": "/home/me", "SCRATCH": "/scra tch/me", "WORK": "/work/me"}
+    places["PROJECT"] = "no path"
     surroundings = inspect_machine({"PATH": str(tmp_path / "bin"), **places}, tmp_path)
     assert (surroundings.interfaces, surroundings.fast) == (("ibs1", "eth0"), ("ibs1",))
     assert surroundings.programs == ("apptainer",)
@@ -46,13 +41,14 @@ def test_what_extras_name_is_what_the_project_says():
     assert requirements == machine.EXTRAS
 
 
-@pytest.mark.parametrize(
-    ("program", "device", "expected"),
-    [("nvidia-smi", "", "NVIDIA"), ("", "/dev/null", "ROCm"), ("", "", "/cpu")],
-)
-def test_torch_is_installed_for_the_devices_that_there_are(monkeypatch, program, device, expected):
-    monkeypatch.setattr(shutil, "which", lambda name: name if name == program else None)
-    monkeypatch.setattr(machine, "_AMD_DEVICE", Path(device or "/nothing"))
-    message = machine.describe_torch_install("/my python")
-    assert expected in message
-    assert "'/my python' -m pip install 'torch>=2.4'" in message
+def test_torch_is_installed_for_the_devices_that_there_are(monkeypatch):
+    for program, device, build in (
+        ("nvidia-smi", "/nothing", "NVIDIA"),
+        ("", "/dev/null", "ROCm"),
+        ("", "/nothing", "/cpu"),
+    ):
+        monkeypatch.setattr(shutil, "which", {program: program}.get)
+        monkeypatch.setattr(machine, "_AMD_DEVICE", Path(device))
+        message = machine.describe_torch_install("/my python")
+        assert build in message
+        assert "'/my python' -m pip install 'torch>=2.4'" in message

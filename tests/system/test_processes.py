@@ -5,8 +5,6 @@ import sys
 
 from tests.kit.cases import read_constant
 
-_QUESTIONS = read_constant(__file__, "_QUESTIONS")
-
 
 def test_a_process_without_children_reads_about_no_other():
-    subprocess.run([sys.executable, "-c", _QUESTIONS], check=True)
+    subprocess.run([sys.executable, "-c", read_constant(__file__, "QUESTIONS")], check=True)

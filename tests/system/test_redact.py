@@ -3,7 +3,6 @@
 import string
 import subprocess
 import time
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,19 +16,22 @@ pytestmark = pytest.mark.slow
 
 SECRET_NAMES = read_constant(__file__, "SECRET_NAMES")
 PLAIN_NAMES = read_constant(__file__, "PLAIN_NAMES")
-EXAMPLES = read_constant(__file__, "EXAMPLES")
 
 
-@pytest.mark.parametrize("name", [*SECRET_NAMES, *PLAIN_NAMES])
-def test_names_give_a_secret_away_or_not(name):
-    is_secret = name in SECRET_NAMES
-    assert is_secret_name(name) is is_secret
-    assert mask_environment({name: "a b:/c"}) == {name: MASK if is_secret else "a b:/c"}
-    if is_secret:
-        assert mask_text(f"run --export={name}=abc,FOO=1") == f"run --export={name}={MASK},FOO=1"
-        words = ("curl", f"--{name}", "abc", f"--{name}=abc", "-v")
-        masked = ("curl", f"--{name}", MASK, f"--{name}={MASK}", "-v")
-        assert mask_command([*words]) == masked
+def test_names_give_a_secret_away_or_not_and_its_option_masks_the_next_word():
+    for name in (*SECRET_NAMES, *PLAIN_NAMES):
+        is_secret = name in SECRET_NAMES
+        assert is_secret_name(name) is is_secret, name
+        assert mask_environment({name: "a b:/c"}) == {name: MASK if is_secret else "a b:/c"}
+        if is_secret:
+            text = mask_text(f"run --export={name}=abc,FOO=1")
+            assert text == f"run --export={name}={MASK},FOO=1"
+            words = ("curl", f"--{name}", "abc", f"--{name}=abc", "-v")
+            masked = ("curl", f"--{name}", MASK, f"--{name}={MASK}", "-v")
+            assert mask_command([*words]) == masked
+    words = ("curl", "-u", "me:word", "--user", "1000:1000", "--proxy-user", "a:b:c", "x:y")
+    masked = ("curl", "-u", f"me:{MASK}", "--user", "1000:1000", "--proxy-user", f"a:{MASK}", "x:y")
+    assert mask_command(words) == masked
 
 
 @cases
@@ -45,27 +47,22 @@ def test_what_is_around_a_secret_and_what_is_none_stays(before, after):
         assert mask_command(before.split()) == tuple(before.split())
 
 
-def test_a_word_after_its_option_is_masked_in_a_command():
-    words = ("curl", "-u", "me:word", "--user", "1000:1000", "--proxy-user", "a:b:c", "x:y")
-    masked = ("curl", "-u", f"me:{MASK}", "--user", "1000:1000", "--proxy-user", f"a:{MASK}", "x:y")
-    assert mask_command(words) == masked
-
-
 def test_all_that_a_maintained_rule_set_knows_is_masked():
     pytest.importorskip("detect_secrets", reason="its rules are this test's reference")
     from detect_secrets.core.plugins.util import get_mapping_from_secret_type_to_class
     from detect_secrets.settings import default_settings
 
+    examples = read_constant(__file__, "EXAMPLES")
     with default_settings():
-        kinds: dict[str, Any] = {**get_mapping_from_secret_type_to_class()}
+        kinds = get_mapping_from_secret_type_to_class()
         rules = {name: kind() for name, kind in kinds.items()}
 
-        def find_secrets(name: str, text: str) -> set[str]:
+        def find_secrets(name, text):
             hits = [rules[name].analyze_line("x.sh", line, 1) for line in text.splitlines()]
             return {str(hit.secret_value) for line_hits in hits for hit in line_hits}
 
-        assert set(rules) == set(EXAMPLES)
-        for name, parts in EXAMPLES.items():
+        assert set(rules) == set(examples)
+        for name, parts in examples.items():
             example = "".join(parts)
             assert not example or find_secrets(name, example), f"{name}: the example is none"
             unmasked = find_secrets(name, mask_text(example)) - {MASK}

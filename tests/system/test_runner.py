@@ -21,33 +21,31 @@ def test_a_command_gets_its_input_and_is_read_to_its_end():
     assert run(["cat"]).ok
     assert run(["/no/such/program"]).returncode == 127
     assert run(["/etc/passwd"]).returncode == 126
-
-
-@pytest.mark.parametrize("start", [run, partial(follow, show=print)], ids=["run", "follow"])
-def test_colours_of_a_wrapper_are_not_output(start):
+    # Colours of a wrapper are not output.
     notice = r"\033[1;31mNotice\n\033]0;title\007\033[0m"
-    outcome = start(["sh", "-c", f"printf '{notice}12'; printf '{notice}late' >&2"])
-    assert (outcome.stdout, outcome.stderr) == ("Notice\n12", "Notice\nlate")
+    for start in (run, partial(follow, show=print)):
+        outcome = start(["sh", "-c", f"printf '{notice}12'; printf '{notice}late' >&2"])
+        assert (outcome.stdout, outcome.stderr) == ("Notice\n12", "Notice\nlate"), start
 
 
 def test_what_a_command_complains_of_is_shown_while_it_runs(tmp_path):
     """The command ends only when its line was shown."""
-    shown: list[str] = []
+    shown = []
 
-    def show(line: str) -> None:
+    def show(line):
         shown.append(line)
         (tmp_path / "shown").touch()
 
     script = "echo waits >&2; until [ -e shown ]; do :; done; printf 'half a'; printf ' line' >&2"
     outcome = run(["bash", "-c", script], cwd=tmp_path, show=show)
     assert (shown, outcome.returncode, outcome.stderr) == (["waits"], 0, "waits\n line")
-    lines: list[str] = []
+    lines = []
     outcome = follow(["sh", "-c", r"printf '1\r2\r3' >&2"], show=lines.append)
     assert (outcome.returncode, lines) == (0, ["1", "2", "3"])
 
 
 def test_an_interrupted_command_can_print_while_it_cleans_up(tmp_path):
-    def show(line: str) -> None:
+    def show(line):
         raise KeyboardInterrupt
 
     trap = 'trap "echo one >&2; echo two >&2; touch cleaned; exit" TERM'
@@ -57,27 +55,26 @@ def test_an_interrupted_command_can_print_while_it_cleans_up(tmp_path):
     assert (tmp_path / "cleaned").exists()
 
 
-@pytest.fixture
-def late_once_read(monkeypatch):
-    """Let the time of a command be over as soon as something of it was read, however slow it is."""
+def test_a_command_that_gives_no_answer_or_no_end_of_it_is_ended(tmp_path, monkeypatch):
+    outcome = run(["yes"], timeout=CEILING)
+    assert outcome.returncode == 124
+    assert "printed more than 64 MiB" in outcome.stderr
+    assert len(outcome.stdout) < runner.MAX_OUTPUT + (1 << 20)
+    # The time of a command is over as soon as something of it was read, however slow it is.
     read, now, received = os.read, time.monotonic, []
 
-    def note(handle: int, size: int) -> bytes:
+    def note(handle, size):
         data = read(handle, size)
         received.extend([data] if data else [])
         return data
 
     monkeypatch.setattr(os, "read", note)
     monkeypatch.setattr(time, "monotonic", lambda: now() + 2 * CEILING * bool(received))
-
-
-def test_a_command_that_gives_no_answer_is_ended(late_once_read, tmp_path):
     outcome = run(["sh", "-c", "echo begun; sleep 3600"], timeout=CEILING)
     assert (outcome.returncode, outcome.stdout) == (124, "begun\n")
     assert f"gave no answer within {CEILING:g} s" in outcome.stderr
-
-
-def test_who_keeps_a_pipe_open_keeps_nobody_waiting(late_once_read, tmp_path):
+    # Who keeps a pipe open keeps nobody waiting.
+    received.clear()
     pid = f"'{tmp_path}/pid'"
     # It speaks once the other has left its group, which is ended at that.
     apart = f'setsid sh -c "echo \\$\\$ >{pid}; exec sleep 3600" & '
@@ -92,13 +89,6 @@ def test_a_command_that_says_nothing_or_closes_its_pipes_is_waited_for():
     assert run(["sleep", "3600"], timeout=0.1).returncode == 124
     assert run(["sh", "-c", "exec >&- 2>&-; sleep 0.3; exit 5"]).returncode == 5
     assert run(["sh", "-c", "exec >&- 2>&-; sleep 3600"], timeout=0.5).returncode == 124
-
-
-def test_a_command_that_prints_without_end_is_ended():
-    outcome = run(["yes"], timeout=CEILING)
-    assert outcome.returncode == 124
-    assert "printed more than 64 MiB" in outcome.stderr
-    assert len(outcome.stdout) < runner.MAX_OUTPUT + (1 << 20)
 
 
 def test_what_was_begun_runs_side_by_side_and_once(tmp_path):
@@ -116,7 +106,7 @@ def test_what_was_begun_runs_side_by_side_and_once(tmp_path):
     assert sorted((tmp_path / "ran").read_text().split()) == ["first", "second"]
 
 
-def test_an_answer_is_for_its_command_and_environment_alone():
+def test_an_answer_is_for_its_command_alone_and_what_nobody_needs_is_ended(tmp_path):
     argv, mine = ["sh", "-c", "echo ${WHO-nobody}; cat"], {**os.environ, "WHO": "me"}
     with closing(PrefetchingRunner(run)) as ahead:
         ahead.begin(argv, env=mine)
@@ -126,9 +116,6 @@ def test_an_answer_is_for_its_command_and_environment_alone():
         assert ahead(argv, env=mine, stdin="said\n").stdout == "me\nsaid\n"
         assert ahead(argv).stdout == "nobody\n"
         assert ahead(["/no/such/program"]).returncode == 127
-
-
-def test_a_command_that_nobody_needs_is_ended(tmp_path):
     os.mkfifo(tmp_path / "ready")
     with closing(PrefetchingRunner(run)) as ahead:
         ahead.begin(["sh", "-c", f"echo $$ >'{tmp_path}/ready'; exec sleep 3600"])

@@ -16,58 +16,53 @@ from tests.kit.waiting import CEILING, until
 
 pytestmark = pytest.mark.slow
 
-BEGIN = read_constant(__file__, "BEGIN")
-WAIT = read_constant(__file__, "WAIT")
 
-
-def start(folder: Path, text: str, *values: object) -> subprocess.Popen[str]:
+def start(folder, name, *values):
     """Start a program of three workers, in a session of its own, so that Ctrl-C is for it alone.
 
     The tests' own process may have threads.
     """
+    text = read_constant(__file__, "BEGIN") + read_constant(__file__, name)
+    pipes = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
     return subprocess.Popen(
-        [sys.executable, "-c", BEGIN + text, *map(str, values)],
-        cwd=folder, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        [sys.executable, "-c", text, *map(str, values)], cwd=folder, text=True,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, start_new_session=True, **pipes,
     )  # fmt: skip
 
 
-def read_lines(process: subprocess.Popen[str]) -> list[str]:
+def read_lines(process):
     out, err = process.communicate(timeout=CEILING)
     assert (process.returncode, err) == (0, "")
     return out.splitlines()
 
 
-def wait_for_workers(folder: Path) -> list[int]:
-    names = until(lambda: paths if len(paths := list(folder.iterdir())) == 3 else [], "processes")
-    return [int(name.name) for name in names]
-
-
 def test_results_are_in_order_the_first_error_is_raised_and_no_process_stays(tmp_path):
     """Where no process can be started, or next to threads, the process itself does the work."""
-    lines = read_lines(start(tmp_path, read_constant(__file__, "SHARE")))
+    lines = read_lines(start(tmp_path, "SHARE"))
     assert lines == ["True False []", "3 []", "[True, True, True]", "[True, True, True]"]
 
 
 @pytest.mark.parametrize("killed", [0, 2], ids=["first", "last"])
 def test_a_killed_worker_is_reported_and_the_others_are_ended(tmp_path, killed):
-    (line,) = read_lines(start(tmp_path, read_constant(__file__, "KILL"), killed))
+    (line,) = read_lines(start(tmp_path, "KILL", killed))
     assert line.startswith("One of the processes that read files was killed")
     assert "ran out of memory" in line
     assert line.endswith("[]")
 
 
-@pytest.mark.parametrize("send", [os.killpg, os.kill], ids=["terminal", "command alone"])
-def test_ctrl_c_ends_all_of_them(tmp_path, send):
-    process = start(tmp_path, WAIT, 600, 3)
-    wait_for_workers(tmp_path)
-    send(process.pid, signal.SIGINT)
-    assert read_lines(process) == ["interrupted []"]
+def test_ctrl_c_or_the_end_of_the_command_ends_all_of_them(tmp_path):
+    def start_waiting(name, *values):
+        folder = tmp_path / name
+        folder.mkdir()
+        process = start(folder, "WAIT", *values)
+        until(lambda: len(list(folder.iterdir())) == 3, "processes")
+        return process, [int(path.name) for path in folder.iterdir()]
 
-
-def test_workers_end_soon_after_the_command_was_killed(tmp_path):
-    process = start(tmp_path, WAIT, 0.05, 10**6)
-    pids = wait_for_workers(tmp_path)
+    for send in (os.killpg, os.kill):  # from the terminal; to the command alone
+        process, _ = start_waiting(send.__name__, 600, 3)
+        send(process.pid, signal.SIGINT)
+        assert read_lines(process) == ["interrupted []"], send
+    process, pids = start_waiting("killed", 0.05, 10**6)
     process.kill()
     process.communicate()
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "the workers' end")
