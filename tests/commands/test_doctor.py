@@ -80,7 +80,12 @@ def test_a_job_that_a_prolog_holds_or_bash_never_reads_says_why(tmp_path, monkey
     monkeypatch.setattr(doctor, "_OUTPUT_SECONDS", 0.0)
     monkeypatch.setattr(state_sources, "VISIBILITY_DELAY", 0.0)
     slurm = Slurm(srun="")
-    slurm.before = lambda _: [job.end("COMPLETED") for job in slurm.jobs.values()]
+
+    def end(_):
+        for job in slurm.jobs.values():
+            job.end("COMPLETED")
+
+    slurm.before = end
     (finding,) = examine_nodes(tmp_path, slurm)
     assert (finding.name, finding.remedy) == ("BASH_ENV", "unset BASH_ENV")
     assert "/etc/start" in finding.detail

@@ -24,7 +24,7 @@ DOWN = failed("Unable to contact slurm controller")
 
 def follow(built, run, *, time=None, sinks=None, **more):
     """Watch a campaign to its end; return the last view, a line for each change, and the clock."""
-    time, lines = time or Clock(), []
+    time, lines = time or Clock(), list[str]()
 
     def note(changes):
         lines.extend(f"{change.repeat.number} {change.state.word}" for change in changes)

@@ -126,10 +126,10 @@ def test_on_this_machine_a_plan_speaks_of_ranks_and_submits_nothing(torch, build
     # The same again is planned as it would be submitted.
     built = build("1n2g", repeats=3)
     built.lock()
-    words = ("plan", "--scheduler", "local", "--like", built.directory)
-    total = cli.run(*words, "--json").data["total"]
+    again = ("plan", "--scheduler", "local", "--like", built.directory)
+    total = cli.run(*again, "--json").data["total"]
     assert (total["points"], total["repeats"]) == (1, 3)
-    result = cli.run(*words, "--nodes", 2)
+    result = cli.run(*again, "--nodes", 2)
     assert (result.returncode, "--nodes" in result.stderr) == (2, True)
 
 

@@ -35,9 +35,8 @@ def test_the_reference_site_has_every_key_with_its_default_and_any_editor_may_wr
 
 
 def test_a_site_is_that_of_flag_variable_tree_and_xdg_in_this_order(tmp_path):
-    names = ("flag.toml", "variable/site.toml", "home/work/site.toml")
-    names += ("home/.config/hpcbert/site.toml",)
-    flag, variable, tree, xdg = (write_file(tmp_path, name, MINIMAL) for name in names)
+    names = "flag.toml variable/site.toml home/work/site.toml home/.config/hpcbert/site.toml"
+    flag, variable, tree, xdg = (write_file(tmp_path, name, MINIMAL) for name in names.split())
     deep = tmp_path / "home/work/a/b"
     deep.mkdir(parents=True)
     env = {"HOME": str(tmp_path / "home"), "HPCBERT_SITE": str(variable.parent)}

@@ -1,5 +1,7 @@
 """Options of sbatch and srun that are hpcbert's own are refused, however they are spelled."""
 
+from typing import Any
+
 import pytest
 
 from hpcbert.cli.request import read_requests
@@ -30,9 +32,9 @@ def test_other_options_are_handed_on_but_no_script_or_command():
 @pytest.mark.parametrize(("program", "word"), [("sbatch", "-N3"), ("srun", "--nod=3")])
 def test_a_command_line_and_a_site_that_have_one_are_refused(tmp_path, program, word):
     site(tmp_path)
-    options = Options(site_file=str(tmp_path / "site.toml"), **{f"{program}_arg": (word,)})
+    words: dict[str, Any] = {"site_file": str(tmp_path / "site.toml"), f"{program}_arg": (word,)}
     with pytest.raises(UsageError, match="hpcbert's --nodes") as refusal:
-        read_requests(options)
+        read_requests(Options(**words))
     assert f"--{program}-arg: {word!r} ({program}'s --nodes)" in refusal.value.message
     with pytest.raises(ConfigError, match=f"slurm.{program}_args"):
         site(tmp_path, f'[slurm]\n{program}_args = ["{word}", "y"]\n')

@@ -3,6 +3,7 @@
 import string
 import subprocess
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -29,9 +30,9 @@ def test_names_give_a_secret_away_or_not_and_its_option_masks_the_next_word():
             words = ("curl", f"--{name}", "abc", f"--{name}=abc", "-v")
             masked = ("curl", f"--{name}", MASK, f"--{name}={MASK}", "-v")
             assert mask_command([*words]) == masked
-    words = ("curl", "-u", "me:word", "--user", "1000:1000", "--proxy-user", "a:b:c", "x:y")
-    masked = ("curl", "-u", f"me:{MASK}", "--user", "1000:1000", "--proxy-user", f"a:{MASK}", "x:y")
-    assert mask_command(words) == masked
+    line = "curl -u me:{} --user 1000:1000 --proxy-user a:{} x:y"
+    masked_words = line.format(MASK, MASK).split()
+    assert mask_command(line.format("word", "b:c").split()) == tuple(masked_words)
 
 
 @cases
@@ -54,7 +55,7 @@ def test_all_that_a_maintained_rule_set_knows_is_masked():
 
     examples = read_constant(__file__, "EXAMPLES")
     with default_settings():
-        kinds = get_mapping_from_secret_type_to_class()
+        kinds: dict[str, Any] = {**get_mapping_from_secret_type_to_class()}
         rules = {name: kind() for name, kind in kinds.items()}
 
         def find_secrets(name, text):

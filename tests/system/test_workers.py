@@ -23,10 +23,10 @@ def start(folder, name, *values):
     The tests' own process may have threads.
     """
     text = read_constant(__file__, "BEGIN") + read_constant(__file__, name)
-    pipes = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
     return subprocess.Popen(
-        [sys.executable, "-c", text, *map(str, values)], cwd=folder, text=True,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, start_new_session=True, **pipes,
+        [sys.executable, "-c", text, *map(str, values)],
+        cwd=folder, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
 
 
