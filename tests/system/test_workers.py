@@ -17,14 +17,14 @@ from tests.kit.waiting import CEILING, until
 pytestmark = pytest.mark.slow
 
 
-def start(folder, name, *values):
+def start(folder, text, *values):
     """Start a program of three workers, in a session of its own, so that Ctrl-C is for it alone.
 
     The tests' own process may have threads.
     """
-    text = read_constant(__file__, "BEGIN") + read_constant(__file__, name)
+    begin = read_constant(__file__, "BEGIN")
     return subprocess.Popen(
-        [sys.executable, "-c", text, *map(str, values)],
+        [sys.executable, "-c", begin + text, *map(str, values)],
         cwd=folder, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
@@ -38,13 +38,13 @@ def read_lines(process):
 
 def test_results_are_in_order_the_first_error_is_raised_and_no_process_stays(tmp_path):
     """Where no process can be started, or next to threads, the process itself does the work."""
-    lines = read_lines(start(tmp_path, "SHARE"))
+    lines = read_lines(start(tmp_path, read_constant(__file__, "SHARE")))
     assert lines == ["True False []", "3 []", "[True, True, True]", "[True, True, True]"]
 
 
 @pytest.mark.parametrize("killed", [0, 2], ids=["first", "last"])
 def test_a_killed_worker_is_reported_and_the_others_are_ended(tmp_path, killed):
-    (line,) = read_lines(start(tmp_path, "KILL", killed))
+    (line,) = read_lines(start(tmp_path, read_constant(__file__, "KILL"), killed))
     assert line.startswith("One of the processes that read files was killed")
     assert "ran out of memory" in line
     assert line.endswith("[]")
@@ -54,7 +54,7 @@ def test_ctrl_c_or_the_end_of_the_command_ends_all_of_them(tmp_path):
     def start_waiting(name, *values):
         folder = tmp_path / name
         folder.mkdir()
-        process = start(folder, "WAIT", *values)
+        process = start(folder, read_constant(__file__, "WAIT"), *values)
         until(lambda: len(list(folder.iterdir())) == 3, "processes")
         return process, [int(path.name) for path in folder.iterdir()]
 
