@@ -3,29 +3,24 @@
 import json
 import os
 import pickle
+import shutil
 import sys
 import zipfile
+from dataclasses import replace
 from hashlib import sha256
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hpcbert.campaign import archive, store
 from hpcbert.errors import UsageError
 from hpcbert.results import document
-from tests.kit.campaigns import Built
 from tests.kit.cases import cases, read_constant
-from tests.kit.cli import Cli, run, start_process
+from tests.kit.cli import Cli, run, run_here
 from tests.kit.logs import write_file
 from tests.kit.scripts import tool
 
 SECRET = "samples/s of a file that only its reader may read"
-# The commands that read a campaign, or an archive of one.
-READING = read_constant(__file__, "READING")
 READER = read_constant(__file__, "READER")
-# hpcbert in a Python that tells of every pickle that is loaded and names something.
-WATCHED = read_constant(__file__, "WATCHED")
 
 
 @pytest.fixture
@@ -42,8 +37,9 @@ def built(build):
     return built
 
 
-def set_key(data: dict[str, Any], key: str, value: str) -> str:
+def set_key(text, key, value):
     """Return a manifest with a dotted key changed; of the first array, if it begins with a dot."""
+    data = json.loads(text)
     *place, last = key.strip(".").split(".")
     table = data["arrays"][0] if key.startswith(".") else data
     for name in place:
@@ -52,12 +48,7 @@ def set_key(data: dict[str, Any], key: str, value: str) -> str:
     return json.dumps(data)
 
 
-def edit(built: Built, key: str, value: str) -> None:
-    path = built.directory / "manifest.json"
-    path.write_text(set_key(json.loads(path.read_text()), key, value))
-
-
-def check_refused(words: str, place: Path, message: str) -> None:
+def check_refused(words, place, message):
     result = run(*words.split(), place)
     assert (result.returncode, message in result.stderr) == (2, True), result
     assert SECRET not in result.output
@@ -66,43 +57,45 @@ def check_refused(words: str, place: Path, message: str) -> None:
 
 @cases
 def test_a_path_outside_the_campaign_is_refused(built, secret, key, value):
-    edit(built, key, value.replace("{secret}", str(secret)))
+    path = built.directory / "manifest.json"
+    path.write_text(set_key(path.read_text(), key, value.replace("{secret}", str(secret))))
     with pytest.raises(UsageError, match="names a file outside the campaign") as caught:
         store.read_manifest(built.directory)
     assert caught.value.hint
-    edit(built, key, "logs/\ud800.log")
+    path.write_text(set_key(path.read_text(), key, "logs/\ud800.log"))
     with pytest.raises(UsageError, match="half of a character"):
         store.read_manifest(built.directory)
 
 
-@pytest.mark.parametrize("words", READING)
-def test_no_command_reads_a_file_outside(built, secret, tmp_path, words):
-    manifest = (built.directory / "manifest.json").read_bytes()
+def test_no_command_reads_a_file_outside(built, secret, tmp_path):
+    path, log = built.directory / "manifest.json", built.log_path("1n1g", 1)
+    manifest, aside = path.read_text(), tmp_path / "aside"
+    reading = ("logs", "collect", "show", "audit", "explain", "archive", "monitor --once")
     for key in (".log", ".script"):
-        edit(built, key, str(secret))
-        check_refused(words, built.directory, "outside the campaign")
-        (built.directory / "manifest.json").write_bytes(manifest)
-    log = built.log_path("1n1g", 1)
-    log.rename(tmp_path / "aside")
+        path.write_text(set_key(manifest, key, str(secret)))
+        for words in (*reading, "report --output page"):
+            check_refused(words, built.directory, "outside the campaign")
+    path.write_text(manifest)
+    log.rename(aside)
     log.symlink_to(secret)
-    check_refused(words, built.directory, f"{log}: This is a link to a place outside")
-
-
-@pytest.mark.parametrize("name", ["folder", "status", "recipe.toml", "env/x.1.0.nodes.jsonl"])
-def test_a_link_out_of_the_campaign_is_refused_and_one_within_is_followed(
-    built, secret, tmp_path, name
-):
-    log = built.log_path("1n1g", 1)
-    log.symlink_to(log.rename(log.with_suffix(".kept")))
+    for words in (*reading, "report --output page"):
+        check_refused(words, built.directory, f"{log}: This is a link to a place outside")
+    # A link within is followed.
+    log.unlink()
+    log.symlink_to(aside.rename(log.with_suffix(".kept")))
     assert run("collect", built.directory).returncode == 0
     places = {"folder": log.parent, "status": built.status_path("1n1g", 1)}
-    link = places.get(name, built.directory / name)
-    link.parent.mkdir(exist_ok=True)
-    if link.exists():
-        link.rename(tmp_path / "aside")
-    link.symlink_to(secret.parent if name == "folder" else secret)
-    for words in ("collect", "archive"):
-        check_refused(words, built.directory, f"{link}: This is a link to a place outside")
+    for name in ("folder", "status", "recipe.toml", "env/x.1.0.nodes.jsonl"):
+        link = places.get(name, built.directory / name)
+        link.parent.mkdir(exist_ok=True)
+        if link.exists():
+            link.rename(aside)
+        link.symlink_to(secret.parent if name == "folder" else secret)
+        for words in ("collect", "archive"):
+            check_refused(words, built.directory, f"{link}: This is a link to a place outside")
+        link.unlink()
+        if aside.exists():
+            aside.rename(link)
 
 
 @pytest.mark.parametrize("value", ["{secret}", "logs/../../../secret.log"])
@@ -113,7 +106,7 @@ def test_logs_of_an_archive_are_the_archives(built, secret, tmp_path, value):
         files = {name: zipped.read(name) for name in zipped.namelist()}
     (manifest,) = (name for name in files if name.endswith("/manifest.json"))
     (index,) = (name for name in files if name.endswith("/archive.json"))
-    text = set_key(json.loads(files[manifest]), ".log", value.replace("{secret}", str(secret)))
+    text = set_key(files[manifest], ".log", value.replace("{secret}", str(secret)))
     described = json.loads(files[index])
     described["files"]["manifest.json"]["sha256"] = sha256(text.encode()).hexdigest()
     files |= {manifest: text.encode(), index: json.dumps(described).encode()}
@@ -123,7 +116,7 @@ def test_logs_of_an_archive_are_the_archives(built, secret, tmp_path, value):
     check_refused("logs", packed, "outside the campaign")
 
 
-def test_results_that_are_too_large_or_no_text_are_refused(built, tmp_path):
+def test_results_and_manifests_that_are_too_large_or_no_text_are_refused(built, tmp_path):
     keys = ",".join(f'"k{number}":1' for number in range(300_000))
     with pytest.raises(UsageError, match="'k299999' appears twice"):
         document.parse_results(f'{{{keys},"k299999":2}}', file="x")
@@ -136,11 +129,8 @@ def test_results_that_are_too_large_or_no_text_are_refused(built, tmp_path):
     path = write_file(tmp_path, "results.json", json.dumps(results))
     check_refused(f"report --output {tmp_path}/page", path, "lone surrogate")
     check_refused(f"compare {path}", path, "lone surrogate")
-
-
-def test_a_manifest_that_is_too_large_or_no_text_is_refused(built):
     path = built.directory / "manifest.json"
-    data: dict[str, Any] = json.loads(path.read_text())
+    data = json.loads(path.read_text())
     for key in ("site", "user", "framework", "name", "image"):
         path.write_text(json.dumps({**data, key: "\ud800"}))
         with pytest.raises(UsageError, match="lone surrogate"):
@@ -152,10 +142,7 @@ def test_a_manifest_that_is_too_large_or_no_text_is_refused(built):
         check_refused(words, built.directory, message)
 
 
-@cases
-def test_half_of_a_character_in_what_jobs_wrote_is_no_traceback(
-    built, tmp_path, monkeypatch, words
-):
+def test_half_of_a_character_in_what_jobs_wrote_is_no_traceback(built, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run("collect", built.directory)
     status = built.status_path("1n1g", 1)
@@ -164,9 +151,11 @@ def test_half_of_a_character_in_what_jobs_wrote_is_no_traceback(
     write_file(built.directory, "env/bert-tiny_1n1g_fp32_b4.1.0.nodes.jsonl", text)
     log = built.log_path("1n1g", 1)
     log.write_bytes(b"\xed\xa0\x80 \xff\n" + log.read_bytes())
-    result = run(*words.split(), built.directory)
-    assert result.returncode != 1, result.stderr
-    assert "bug in hpcbert" not in result.stderr
+    for number, words in enumerate(read_constant(__file__, "READING")):
+        copy = shutil.copytree(built.directory, tmp_path / f"{number}" / built.directory.name)
+        result = run(*words.split(), copy)
+        assert result.returncode != 1, result.stderr
+        assert "bug in hpcbert" not in result.stderr
 
 
 def test_the_locked_settings_are_part_of_the_audit(built):
@@ -178,49 +167,47 @@ def test_the_locked_settings_are_part_of_the_audit(built):
     assert (result.returncode, store.LOCKED in result.output) == (5, True)
 
 
-class Trap:
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (str(self.path),)
-
-
-def watch(*words: object, cwd: Path, program: str = WATCHED, **env: str) -> str:
-    argv = [sys.executable, "-c", program, *map(str, words)]
-    result = start_process(argv, cwd=cwd, env={**os.environ, **env})
-    assert "Traceback" not in result.stderr
-    return result.stderr
-
-
 def test_a_planted_pickle_is_never_loaded(hpcbert, slurm, watched, tmp_path):
-    """Where submitit keeps tasks and results, and in every folder of a campaign."""
-    built, sprung = watched(), tmp_path / "sprung"
+    """Where submitit keeps tasks and results, in every folder of a campaign, and for a file of it."""
+    sprung, ours = tmp_path / "sprung", replace(hpcbert, run=run_here)
+    names: list[object] = []
+
+    class Trap:
+        def __reduce__(self):
+            return os.mkdir, (str(sprung),)
+
+    def list_named(*words):
+        """Return what pickles named while a command ran."""
+        names.clear()
+        result = ours(*words)
+        assert "Traceback" not in result.stderr
+        return list(names)
+
+    def note(event, arguments):
+        names.extend([arguments] if event.startswith("pickle.") else [])
+
+    sys.addaudithook(note)  # for good
+    built, trap = watched(), pickle.dumps(Trap())
     slurm.answers(sacct=[built.sacct(1, "COMPLETED") + built.sacct(2, "FAILED")])
     ends = ("submitted.pkl", "0_result.pkl", "result.pkl")
     for folder in ("", "slurm/", "status/", "logs/", "env/", "scripts/"):
         for name in [f"12_{part}{end}" for part in ("", "1_", "2_") for end in ends]:
-            write_file(built.directory, f"{folder}{name}", pickle.dumps(Trap(sprung)))
+            write_file(built.directory, f"{folder}{name}", trap)
     for words in ("collect", "monitor --once", "logs", "retry --dry-run", "audit", "cancel --yes"):
-        line = [*words.split(), built.directory]
-        assert "PICKLE" not in watch(*line, cwd=hpcbert.cwd, **hpcbert.env)
+        assert list_named(*words.split(), built.directory) == []
+    for name in ("manifest.json", "measurements.json", "recipe.toml", "table.json"):
+        local = watched(f"with-{name}", scheduler="local", repeats=2)
+        local.finish()
+        write_file(local.directory, name, trap)
+        for words in ("collect", "audit", "monitor --once"):
+            assert list_named(*words.split(), local.directory) == []
     assert not sprung.exists()
-    load = "import pickle; pickle.load(open('x', 'rb')); sys.exit()\nfrom hpcbert"
-    write_file(tmp_path, "x", pickle.dumps(Trap(sprung)))
-    assert "PICKLE" in watch(cwd=tmp_path, program=WATCHED.replace("from hpcbert", load))
+    pickle.loads(trap)
+    assert names
+    assert sprung.exists()
 
 
-@pytest.mark.parametrize(
-    "name", ["manifest.json", "measurements.json", "recipe.toml", "table.json"]
-)
-def test_a_pickle_in_the_place_of_a_file_is_no_file(built, tmp_path, name):
-    write_file(built.directory, name, pickle.dumps(Trap(tmp_path / "sprung")))
-    for words in (["collect"], ["audit"], ["monitor", "--once"]):
-        assert "PICKLE" not in watch(*words, built.directory, cwd=tmp_path)
-    assert not (tmp_path / "sprung").exists()
-
-
-def name_reader(built: Built, reader: str) -> None:
+def name_reader(built, reader):
     write_file(built.directory, "recipe.toml", f'schema = 1\n[log]\ngrammar = "{reader}"\n')
 
 

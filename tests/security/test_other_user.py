@@ -8,10 +8,9 @@ import os
 import shlex
 import shutil
 import struct
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,7 +21,6 @@ from hpcbert.script.render import _make_environment
 from tests.kit import cli
 from tests.kit.campaigns import Built
 from tests.kit.cases import cases
-from tests.kit.cli import Cli
 from tests.kit.needs import lacks
 from tests.kit.paths import REPOSITORY, TEMPLATES
 
@@ -34,31 +32,27 @@ TO_READ = ("monitor --once", "logs", "collect", "audit")
 pytestmark = pytest.mark.needs("users")
 
 
-def plant(path: Path, user: int = MALLORY) -> None:
+def plant(path, user=MALLORY):
     os.chown(path, user, user, follow_symlinks=False)
 
 
-def give_away(path: Path) -> None:
+def give_away(path):
     for entry in (path, *path.rglob("*")):
         plant(entry)
 
 
-def open_up(path: Path, bits: int = 0o002) -> None:
-    path.chmod(path.stat().st_mode | bits)
+def open_up(path):
+    path.chmod(path.stat().st_mode | 0o002)
 
 
-def link_to(path: Path) -> None:
-    path.symlink_to(path.rename(path.with_name(f"{path.name}.kept")))
-
-
-def refuse(words: str, *places: object) -> str:
+def refuse(words, *places):
     """Return what a command says that refuses."""
     result = cli.run(*words.split(), *places)
     assert result.returncode == 2, result
     return result.stderr
 
 
-def obey(text: str) -> str:
+def obey(text):
     """Run the command that a hint ends with, twice; return the first path that is trusted now."""
     words = shlex.split(text.rpartition("hpcbert trust ")[2])
     for _ in range(2):
@@ -66,34 +60,22 @@ def obey(text: str) -> str:
     return words[0]
 
 
-@dataclass
-class Shared:
-    """A directory that everybody can write to, with a campaign of the victim's and a later one."""
-
-    slurm: Any
-    own: Built
-    theirs: Built
-
-    @property
-    def runs(self) -> Path:
-        return self.own.directory.parent
-
-
 @pytest.fixture
 def shared(hpcbert, slurm, watched, monkeypatch):
+    """A directory that everybody can write to, with a campaign of the victim's and a later one."""
     monkeypatch.chdir(hpcbert.cwd)
     for name, value in hpcbert.env.items():
         monkeypatch.setenv(name, value)
-    campaigns = watched(OWN), watched(THEIRS, job_id="77")
-    for built in campaigns:
+    own, theirs = watched(OWN), watched(THEIRS, job_id="77")
+    for built in (own, theirs):
         trap = f"#!/bin/sh\n: > {built.directory}/sprung\n"
         store.write_text(built.directory / built.campaign.arrays[0].script, trap)
         built.log("1n1g", 1, f"{built.campaign.id}\n")
-    workspace = Shared(slurm, *campaigns)
-    give_away(workspace.theirs.directory)
-    workspace.runs.chmod(0o1777)
-    yield workspace
-    assert not list(workspace.runs.glob("*/sprung"))
+    runs = own.directory.parent
+    give_away(theirs.directory)
+    runs.chmod(0o1777)
+    yield SimpleNamespace(slurm=slurm, own=own, theirs=theirs, runs=runs)
+    assert not list(runs.glob("*/sprung"))
     assert slurm.calls("sbatch") == slurm.calls("scancel") == []
 
 
@@ -119,7 +101,11 @@ def test_the_newest_campaign_is_the_callers_own(shared):
     assert THEIRS not in unknown
 
 
-def test_a_refused_submission_is_not_the_newest(shared):
+def test_campaigns_of_others_and_refused_submissions_are_left_out(shared):
+    document = cli.run("collect", shared.runs, "--json").document
+    assert THEIRS not in json.dumps(document["data"])
+    assert any(f"{THEIRS} is left out" in warning for warning in document["warnings"])
+    # A refused submission is not the newest.
     later = shutil.copytree(shared.own.directory, shared.runs / "20261122T100000Z-pytorch-dddddd")
     built = Built(later, replace(shared.own.campaign, id=later.name))
     (array,) = built.campaign.arrays
@@ -132,9 +118,18 @@ def test_a_refused_submission_is_not_the_newest(shared):
     built.change(arrays=(refused,))
     shutil.rmtree(shared.own.directory)
     assert f"hpcbert submit --resume {later}" in refuse("collect")
+    # Without one of the caller's own, nothing is in doubt.
+    shutil.rmtree(later)
+    document = cli.run("collect", shared.runs, "--json").document
+    assert THEIRS in json.dumps(document["data"])
+    assert any(f"belongs to user {MALLORY}" in warning for warning in document["warnings"])
+    for word in ("retry", "collect", "monitor", "logs", "audit"):
+        text = refuse(word)
+        assert "You have no campaign yet; 1 belong to others." in text
+        assert THEIRS in text
 
 
-def test_nothing_runs_or_is_written_of_a_campaign_that_is_somebody_elses(shared):
+def test_nothing_runs_or_is_written_of_a_campaign_of_others_that_is_not_trusted(shared):
     theirs, before = shared.theirs.directory, sorted(shared.theirs.directory.iterdir())
     for words in (*TO_RUN, "monitor --max-retries 1"):
         for name in (theirs, THEIRS):
@@ -149,34 +144,35 @@ def test_nothing_runs_or_is_written_of_a_campaign_that_is_somebody_elses(shared)
         if words != "audit":  # It was never collected: there is no evidence yet.
             assert f"belongs to user {MALLORY}" in " ".join(result.document["warnings"])
     assert sorted(theirs.iterdir()) == before
+    # One that is trusted is somebody else's no more.
+    text = refuse("retry --dry-run", theirs)
+    assert f"hpcbert submit --like {shlex.quote(str(theirs))}" in text
+    assert obey(text) == str(theirs)
+    ended = "".join(shared.theirs.sacct(number, "FAILED") for number in (1, 2))
+    shared.slurm.answers(sacct=[ended])
+    assert "belongs to" not in cli.run("retry", "--dry-run", theirs).stderr
+    # It is not the caller's: a new owner is another matter.
+    plant(theirs / "manifest.json", MALLORY + 1)
+    assert f"belongs to user {MALLORY + 1}" in refuse("retry --dry-run", theirs)
 
 
-def test_a_directory_of_campaigns_is_collected_without_other_peoples(shared):
-    document = cli.run("collect", shared.runs, "--json").document
-    assert THEIRS not in json.dumps(document["data"])
-    assert any(f"{THEIRS} is left out" in warning for warning in document["warnings"])
-    shutil.rmtree(shared.own.directory)
-    # Without one of the caller's own, nothing is in doubt.
-    document = cli.run("collect", shared.runs, "--json").document
-    assert THEIRS in json.dumps(document["data"])
-    assert any(f"belongs to user {MALLORY}" in warning for warning in document["warnings"])
-    for word in ("retry", "collect", "monitor", "logs", "audit"):
-        text = refuse(word)
-        assert "You have no campaign yet; 1 belong to others." in text
-        assert THEIRS in text
+def test_nothing_runs_that_others_can_change(shared):
+    script = shared.own.campaign.arrays[0].script
+    for number, spoil in enumerate((
+        plant, open_up, lambda path: path.symlink_to(path.rename(path.with_name("kept"))),
+    )):  # fmt: skip
+        for name in (script, "scripts", "manifest.json", "recipe.toml"):
+            directory = shared.runs / f"{number}-{name.replace('/', '-')}"
+            shutil.copytree(shared.own.directory, directory)
+            store.refuse_foreign(directory)
+            spoil(directory / name)
+            with pytest.raises(UsageError, match=r"belongs to|changed by|is a link") as caught:
+                store.refuse_foreign(directory)
+            assert caught.value.where == str(directory / name)
+            assert caught.value.hint
 
 
-@cases
-@pytest.mark.parametrize("spoil", [plant, open_up, link_to])
-def test_nothing_runs_that_others_can_change(shared, spoil, name):
-    spoil(shared.own.directory / name)
-    with pytest.raises(UsageError, match=r"belongs to|changed by|is a link") as caught:
-        store.refuse_foreign(shared.own.directory)
-    assert caught.value.where == str(shared.own.directory / name)
-    assert caught.value.hint
-
-
-def test_links_and_directories_that_are_open_are_their_owners_to_close(shared):
+def test_links_and_open_directories_are_their_owners_to_close_or_trusted_once(shared):
     mine, runs = shared.own.directory, shared.runs
     link = runs / "20991231T235959Z-pytorch-cccccc"
     link.symlink_to(mine)
@@ -197,22 +193,7 @@ def test_links_and_directories_that_are_open_are_their_owners_to_close(shared):
         path.chmod(0o2775 if path.is_dir() else 0o664)
     store.refuse_foreign(mine)
     assert not store.warn_about_writers(mine)
-
-
-def test_a_campaign_that_is_trusted_is_somebody_elses_no_more(shared):
-    theirs = shared.theirs.directory
-    text = refuse("retry --dry-run", theirs)
-    assert f"hpcbert submit --like {shlex.quote(str(theirs))}" in text
-    assert obey(text) == str(theirs)
-    ended = "".join(shared.theirs.sacct(number, "FAILED") for number in (1, 2))
-    shared.slurm.answers(sacct=[ended])
-    assert "belongs to" not in cli.run("retry", "--dry-run", theirs).stderr
-    # It is not the caller's: a new owner is another matter.
-    plant(theirs / "manifest.json", MALLORY + 1)
-    assert f"belongs to user {MALLORY + 1}" in refuse("retry --dry-run", theirs)
-
-
-def test_a_file_system_that_is_open_to_everybody_is_trusted_once(shared):
+    # A file system that is open to everybody is trusted once.
     later = shutil.copytree(shared.own.directory, shared.runs / "20261122T100000Z-pytorch-dddddd")
     for path in (shared.runs, *shared.runs.rglob("*")):
         path.chmod(0o777)
@@ -238,7 +219,7 @@ def place(tmp_path, monkeypatch):
     return place
 
 
-def refusal(*words: object) -> str:
+def refusal(*words):
     """Return why render refuses what is in and above the working directory; empty if it does not."""
     _make_environment.cache_clear()  # A template that was loaded stays in the process.
     result = cli.run("render", "--fw", "pytorch", "--nodes", "1", *words)
@@ -293,17 +274,17 @@ def test_a_site_and_its_recipes_are_refused_once(place):
     assert f"belongs to user {MALLORY + 1}" in refusal()
 
 
-@pytest.mark.parametrize("folder", [0o2775, 0o777, 0o1777], ids=oct)
-@pytest.mark.parametrize(
-    "spoil", [partial(open_up, bits=0o020), partial(os.chown, uid=0, gid=MALLORY)], ids=["w", "g"]
-)
-def test_what_a_group_may_write_to_runs_in_whatever_directory(place, spoil, folder):
-    for path in (place / "site.toml", *place.glob("templates/**/*")):
-        spoil(path)
-    for path in (place, place / "templates", place / "templates/pytorch"):
-        path.chmod(folder)
-    plant(place)
-    assert not refusal()
+def test_what_a_group_may_write_to_runs_in_whatever_directory(place):
+    folders = (place, place / "templates", place / "templates/pytorch")
+    for gid, bits in ((0, 0o020), (MALLORY, 0)):
+        for path in (place / "site.toml", *place.glob("templates/**/*")):
+            os.chown(path, 0, gid)
+            path.chmod(path.stat().st_mode & ~0o020 | bits)
+        for mode in (0o2775, 0o777, 0o1777):
+            for path in folders:
+                path.chmod(mode)
+            plant(place)
+            assert not refusal(), (gid, oct(mode))
 
 
 def test_a_user_whom_an_acl_names_is_trusted_as_a_group_is(place):
@@ -317,18 +298,18 @@ def test_a_user_whom_an_acl_names_is_trusted_as_a_group_is(place):
     assert not refusal()
 
 
-@pytest.mark.parametrize("target", ["mine", "theirs"])
-def test_a_link_belongs_to_its_maker_and_to_the_targets_owner(place, target):
+def test_a_link_belongs_to_its_maker_and_to_the_targets_owner(place):
     link, folder = place / "site.toml", place / "templates/pytorch"
     for path in (link, folder):
         path.symlink_to(path.rename(place / "work" / f"my-{path.name}"))
     assert not refusal()
-    spoilt = link if target == "mine" else link.resolve()
-    plant(spoilt)
-    text = refusal()
-    assert f"error: {spoilt}: It belongs to" in text
-    obey(text)
-    assert not refusal()
+    for spoilt in (link, link.resolve()):
+        plant(spoilt)
+        text = refusal()
+        assert f"error: {spoilt}: It belongs to" in text
+        obey(text)
+        assert not refusal()
+        plant(spoilt, 0)
     plant(folder)
     assert f"{folder}: It belongs to" in refusal()
 
@@ -342,7 +323,7 @@ def test_hpcberts_own_files_need_no_trust(tmp_path):
     give_away(tmp_path)
     for path in (tmp_path, *tmp_path.rglob("*")):
         path.chmod(0o777)
-    hpcbert = Cli(tmp_path, {"HOME": "/nowhere", "PYTHONPATH": str(tmp_path)})
+    hpcbert = cli.Cli(tmp_path, {"HOME": "/nowhere", "PYTHONPATH": str(tmp_path)})
     hpcbert("render", "--fw", "pytorch", "--nodes", "1", status=0)
 
 
@@ -364,7 +345,7 @@ def test_readers_read_whatever_others_wrote_and_runners_refuse(place):
 
 
 def test_trust_is_remembered_by_path_and_owner(place):
-    def trusted(*words: str) -> Any:
+    def trusted(*words):
         return cli.run("trust", *words, "--json").data["trusted"]
 
     site = place / "site.toml"
@@ -386,12 +367,8 @@ def test_trust_is_remembered_by_path_and_owner(place):
     assert f"{file}: It belongs to user {MALLORY}, not to you." in refusal()
     refuse("trust", site)
     assert file.stat().st_uid == MALLORY
-
-
-@cases
-def test_a_damaged_memory_of_trust_is_named(place, content):
-    plant(place / "site.toml")
-    file = trust.trust_file(os.environ)
-    file.parent.mkdir(parents=True)
-    file.write_text(content)
-    assert f"{file}: Can't read it" in refusal()
+    # A damaged memory of trust is named.
+    plant(file, 0)
+    for content in ("[", "{}x", '{"/a": "b"}', "[1]", "3"):
+        file.write_text(content)
+        assert f"{file}: Can't read it" in refusal(), content
