@@ -4,23 +4,22 @@ import grp
 import os
 import shlex
 import stat
-import sys
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.scheduler.local import backend
-from hpcbert.system.runner import Runner, run
+from hpcbert.system.runner import run
+from tests.kit import lab as labs
 from tests.kit.cli import Cli
-from tests.kit.lab import account, runner_of
 from tests.kit.logs import WORDS, stand_in
-from tests.kit.needs import lacks, require
+from tests.kit.needs import lacks
 from tests.kit.paths import REPOSITORY
 from tests.kit.waiting import unqueued, until
 
@@ -28,129 +27,60 @@ from tests.kit.waiting import unqueued, until
 ALICE, BOB, MALLORY, GROUP = 61001, 61002, 61003, 61000
 
 
-def masked(who: Cli, umask: str = "002") -> Cli:
+def masked(who, umask="002"):
     """Return hpcbert of somebody under a umask."""
     words = ["bash", "-c", f'umask {umask} && exec "$@"', "bash"]
     return replace(who, run=lambda argv, **options: who.run([*words, *argv], **options))
 
 
-def numbered(uid: int, gid: int) -> Runner:
-    """Return a function that runs commands as a user without a name."""
-    become = ["setpriv", f"--reuid={uid}", f"--regid={gid}", "--clear-groups", "--"]
-    return lambda argv, **options: run([*become, *argv], **options)
-
-
-@dataclass(frozen=True)
-class Project:
-    """A group's directory, and its users.
-
-    Attributes:
-        is_over: Says whether a campaign is over.
-    """
-
-    folder: Path
-    gid: int
-    alice: Cli
-    bob: Cli
-    is_over: Callable[[Path], bool]
-
-    def __post_init__(self) -> None:
-        self.folder.mkdir()
-        stand_in(self.folder, "")
-        os.chown(self.folder, 0, self.gid)
-        self.folder.chmod(0o2775)
-
-    @property
-    def words(self) -> list[object]:
-        return [*WORDS, "--python", self.folder / "stand-in", "--repeats", 1, "--json"]
-
-    def submit(self, who: Cli) -> Path:
-        """Submit one repeat and wait for its end."""
-        directory = Path(who(*self.words, "--force", status=0).data["directory"])
-        until(partial(self.is_over, directory), "it is still running", pause=0.3)
-        return directory
-
-    def modes(self, directory: Path) -> set[int]:
-        """Return the permissions of all that a campaign has; all of it is the group's."""
-        paths = [directory, *directory.rglob("*")]
-        assert {path.stat().st_gid for path in paths} == {self.gid}
-        return {stat.S_IMODE(path.stat().st_mode) for path in paths}
-
-
-def local_user(folder: Path, uid: int, gid: int) -> Cli:
-    """Return hpcbert as a user whose home nobody else can enter."""
+def local_user(folder, uid, gid):
+    """Return hpcbert as a user without a name whose home nobody else can enter."""
     home = folder.parent / f"home-{uid}"
     home.mkdir(mode=0o700)
     os.chown(home, uid, uid)
     env = {"HOME": str(home), "XDG_STATE_HOME": str(home / "state")}
     env |= {"PATH": os.environ["PATH"], "PYTHONPATH": str(REPOSITORY)}
-    return Cli(folder, env, numbered(uid, gid))
+    become = ["setpriv", f"--reuid={uid}", f"--regid={gid}", "--clear-groups", "--"]
+    return Cli(folder, env, lambda argv, **options: run([*become, *argv], **options))
 
 
-def is_over_locally(directory: Path) -> bool:
-    states = backend.read_states(TrackedCampaign(directory, store.read_manifest(directory)))
-    return not backend.find_queue(directory) and all(state.kind.over for state in states.values())
+def make_project(folder, gid, is_over, alice, bob):
+    """Return a group's directory and users; `is_over` says whether a campaign is over."""
+    folder.mkdir()
+    stand_in(folder, "")
+    os.chown(folder, 0, gid)
+    folder.chmod(0o2775)
+    words = [*WORDS, "--python", folder / "stand-in", "--repeats", 1, "--json"]
+    users = {"alice": masked(alice), "bob": masked(bob)}
+    return SimpleNamespace(folder=folder, gid=gid, words=words, is_over=is_over, **users)
 
 
-@pytest.fixture
-def local(open_directory):
-    """The group's users on one machine without Slurm."""
-    require("users")
-    look = [sys.executable, "-c", "import hpcbert"]
-    reach = numbered(ALICE, GROUP)(look, env={"PYTHONPATH": str(REPOSITORY)}, cwd=Path("/"))
-    if not reach.ok:
-        lacks("root", "a checkout that ordinary users can read", f"{REPOSITORY} is closed")
-    place = Path(tempfile.mkdtemp(prefix="group-", dir=open_directory))
-    place.chmod(0o755)
-    folder = place / "project"
-    alice, bob = (local_user(folder, uid, GROUP) for uid in (ALICE, BOB))
-    project = Project(folder, GROUP, masked(alice), masked(bob), is_over_locally)
-    project.alice("init", "--local", status=0)
-    return project
+def submit(project, who):
+    """Submit one repeat and wait for its end."""
+    directory = Path(who(*project.words, "--force", status=0).data["directory"])
+    until(partial(project.is_over, directory), "it is still running", pause=0.3)
+    return directory
 
 
-@pytest.fixture
-def on_slurm(user, other_user, lab, checkout, work):
-    """The lab's two ordinary users, in one group, on a cluster."""
-    name = f"hpcbert-{os.getpid()}-g"
-
-    def is_over(directory: Path) -> bool:
-        words = ["squeue", "--noheader", "--format=%j"]
-        return unqueued(run(words, env=lab.daemon_environment), directory.name)
-
-    account("groupadd", "--system", name)
-    try:
-        gid = grp.getgrnam(name).gr_gid
-        env = {"PYTHONPATH": str(checkout.path), "HPCBERT_SITE": "", "HPCBERT_RUNS": ""}
-        for member in (user, other_user):
-            account("usermod", "--append", "--groups", name, member.name)
-        alice, bob = (
-            masked(
-                Cli(work / "project", env, runner_of(replace(who, gid=gid), lab), checkout.python)
-            )
-            for who in (user, other_user)
-        )
-        work.chmod(0o755)
-        project = Project(work / "project", gid, alice, bob, is_over)
-        project.alice("init", "--slurm", status=0)
-        yield project
-    finally:
-        account("groupdel", name)
+def list_modes(project, directory):
+    """Return the permissions of all that a campaign has; all of it is the group's."""
+    stats = [path.stat() for path in (directory, *directory.rglob("*"))]
+    assert {file.st_gid for file in stats} == {project.gid}
+    return {stat.S_IMODE(file.st_mode) for file in stats}
 
 
-def list_names(who: Cli, *words: str) -> set[str]:
-    campaigns = who("list", *words, "--json", status=0).data["campaigns"]
-    return {campaign["campaign"] for campaign in campaigns}
-
-
-def read_all(directory: Path) -> Mapping[Path, bytes]:
-    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
-
-
-def work_together(project: Project) -> tuple[Path, Path]:
+def work_together(project):
     """Alice and bob submit a campaign each, and bob does with hers what he can."""
+
+    def list_names(who, *words):
+        campaigns = who("list", *words, "--json", status=0).data["campaigns"]
+        return {campaign["campaign"] for campaign in campaigns}
+
+    def read_all(directory):
+        return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
     alice, bob = project.alice, project.bob
-    hers = project.submit(alice)
+    hers = submit(project, alice)
     # The site.toml is alice's: bob is asked once.
     refused = bob(*project.words, status=2)
     assert f"belongs to {store.find_foreign_owner(project.folder / 'site.toml')}" in refused.output
@@ -159,7 +89,7 @@ def work_together(project: Project) -> tuple[Path, Path]:
     result = bob("collect", "runs", "--json", status=0)
     assert hers.name in result.stdout
     assert any("belongs to" in warning for warning in result.document["warnings"])
-    his = project.submit(bob)
+    his = submit(project, bob)
     assert hers.parent == his.parent == project.folder / "runs"
     before = read_all(hers)
     for who, path in ((alice, hers), (bob, his)):
@@ -181,22 +111,25 @@ def work_together(project: Project) -> tuple[Path, Path]:
     return hers, his
 
 
-def test_two_users_of_a_group_submit_collect_and_report_locally(local):
+@pytest.mark.needs("users")
+def test_two_users_of_a_group_submit_collect_and_report_locally(open_directory):
+    """On one machine without Slurm."""
+
+    def is_over(directory):
+        states = backend.read_states(TrackedCampaign(directory, store.read_manifest(directory)))
+        ended = all(state.kind.over for state in states.values())
+        return ended and not backend.find_queue(directory)
+
+    place = Path(tempfile.mkdtemp(prefix="group-", dir=open_directory))
+    place.chmod(0o755)
+    users = (local_user(place / "project", uid, GROUP) for uid in (ALICE, BOB))
+    local = make_project(place / "project", GROUP, is_over, *users)
+    if not local.alice("--version").ok:
+        lacks("root", "a checkout that ordinary users can read", f"{REPOSITORY} is closed")
+    local.alice("init", "--local", status=0)
     for directory in work_together(local):
-        assert local.modes(directory) == {0o2775, 0o664}
-
-
-@pytest.mark.slurm
-def test_two_users_of_a_group_submit_collect_and_report_on_slurm(on_slurm):
-    for directory in work_together(on_slurm):
-        # Slurm lets nobody but the owner write to the files that it makes.
-        assert on_slurm.modes(directory) == {0o2775, 0o664, 0o644}
-    directory = on_slurm.submit(masked(on_slurm.alice, "077"))
-    assert on_slurm.modes(directory) == {0o2700, 0o600}
-    assert list(directory.glob("slurm/*.out"))
-
-
-def test_the_umask_of_the_submission_decides_who_reads(local):
+        assert list_modes(local, directory) == {0o2775, 0o664}
+    # The umask of the submission decides who reads.
     mallory = local_user(local.folder, MALLORY, MALLORY)
     runs = ("--site", REPOSITORY / "site.toml")
     everybody = [local.bob, mallory]
@@ -209,10 +142,43 @@ def test_the_umask_of_the_submission_decides_who_reads(local):
     ):
         alice = masked(local.alice, umask)
         alice("init", "--local", "--force", status=0)
-        directory = local.submit(alice)
+        directory = submit(local, alice)
         for who in everybody:
             assert who("collect", directory, *runs).ok == (who in readers)
         alice("collect", directory, status=0)
-        assert local.modes(directory) == {0o2777 & ~bits, 0o666 & ~bits}
+        assert list_modes(local, directory) == {0o2777 & ~bits, 0o666 & ~bits}
         names = {path.name for path in directory.rglob("*")}
         assert {"local.json", "local.out", "table.json", "measurements.json"} <= names
+
+
+@pytest.mark.slurm
+def test_two_users_of_a_group_submit_collect_and_report_on_slurm(
+    user, other_user, lab, checkout, work
+):
+    """The lab's two ordinary users."""
+    name = f"hpcbert-{os.getpid()}-g"
+
+    def is_over(directory):
+        words = ["squeue", "--noheader", "--format=%j"]
+        return unqueued(run(words, env=lab.daemon_environment), directory.name)
+
+    labs.account("groupadd", "--system", name)
+    try:
+        gid = grp.getgrnam(name).gr_gid
+        env = {"PYTHONPATH": str(checkout.path), "HPCBERT_SITE": "", "HPCBERT_RUNS": ""}
+        members = []
+        for member in (user, other_user):
+            labs.account("usermod", "--append", "--groups", name, member.name)
+            runner = labs.runner_of(replace(member, gid=gid), lab)
+            members.append(Cli(work / "project", env, runner, checkout.python))
+        work.chmod(0o755)
+        project = make_project(work / "project", gid, is_over, *members)
+        project.alice("init", "--slurm", status=0)
+        for directory in work_together(project):
+            # Slurm lets nobody but the owner write to the files that it makes.
+            assert list_modes(project, directory) == {0o2775, 0o664, 0o644}
+        directory = submit(project, masked(project.alice, "077"))
+        assert list_modes(project, directory) == {0o2700, 0o600}
+        assert list(directory.glob("slurm/*.out"))
+    finally:
+        labs.account("groupdel", name)
