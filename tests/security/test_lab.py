@@ -2,8 +2,6 @@
 
 import os
 import subprocess
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -28,51 +26,42 @@ def victim():
         child.kill()
 
 
-@pytest.fixture
-def lab(tmp_path, victim):
-    """The remains of a lab whose record names that process."""
-    directory = tmp_path / "lab"
+def make_lab(directory, victim):
+    """Return the remains of a lab whose record names that process."""
     directory.mkdir(mode=0o755)
-    named: dict[str, Process | None] = {"n1": victim, "slurmctld": victim}
-    return Journal(
-        Lab(LabPlan(directory), "ab12cd34ef", boot_id(), directory, hosts=named, daemons=named)
-    ).lab
+    named = {"n1": victim, "slurmctld": victim}
+    plan = LabPlan(directory)
+    return Journal(Lab(plan, "ab12cd34ef", boot_id(), directory, hosts=named, daemons=named)).lab
 
 
-def take_down(directory: Path) -> int:
+def take_down(directory):
     return down(directory, run=run, report=lambda _: None).ended
 
 
-def link_record(directory: Path) -> None:
-    (directory / RECORD).rename(directory / "kept.json")
-    (directory / RECORD).symlink_to(directory / "kept.json")
-    os.chown(directory / RECORD, MALLORY, MALLORY, follow_symlinks=False)
+def test_somebodys_record_is_not_believed(tmp_path, victim):
+    def link_record(directory):
+        (directory / RECORD).rename(directory / "kept.json")
+        (directory / RECORD).symlink_to(directory / "kept.json")
+        os.chown(directory / RECORD, MALLORY, MALLORY, follow_symlinks=False)
 
-
-SPOILT: dict[str, Callable[[Path], None]] = {
-    "directory of others": lambda directory: os.chown(directory, MALLORY, MALLORY),
-    "record of others": lambda directory: os.chown(directory / RECORD, MALLORY, MALLORY),
-    "open directory": lambda directory: directory.chmod(0o777),
-    "open record": lambda directory: (directory / RECORD).chmod(0o666),
-    "link of others": link_record,
-}
-
-
-@pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
-def test_somebodys_record_is_not_believed(lab, spoil):
-    spoil(lab.directory)
-    for use in (
-        lambda: take_down(lab.directory),
-        lambda: status(lab.directory, run=run),
-        lambda: _open_journal(lab.plan, ()),
-    ):
+    for number, spoil in enumerate((
+        link_record,
+        lambda directory: os.chown(directory, MALLORY, MALLORY),
+        lambda directory: os.chown(directory / RECORD, MALLORY, MALLORY),
+        lambda directory: directory.chmod(0o777),
+        lambda directory: (directory / RECORD).chmod(0o666),
+    )):  # fmt: skip
+        lab = make_lab(tmp_path / f"{number}", victim)
+        spoil(lab.directory)
         with pytest.raises(UsageError, match=r"belongs to|can be changed by"):
-            use()
-    assert (lab.directory / RECORD).exists()
-
-
-def test_a_record_of_another_directory_is_refused_and_nothing_is_swept_from_somebodys(lab):
-    copy = lab.directory.with_name("copy")
+            take_down(lab.directory)
+        with pytest.raises(UsageError, match=r"belongs to|can be changed by"):
+            status(lab.directory, run=run)
+        with pytest.raises(UsageError, match=r"belongs to|can be changed by"):
+            _open_journal(lab.plan, ())
+        assert (lab.directory / RECORD).exists()
+    # A record of another directory is refused, and nothing is swept from somebody's.
+    lab, copy = make_lab(tmp_path / "lab", victim), tmp_path / "copy"
     copy.mkdir()
     (copy / RECORD).write_bytes((lab.directory / RECORD).read_bytes())
     with pytest.raises(UsageError, match="belongs to the lab in"):
@@ -85,9 +74,9 @@ def test_a_record_of_another_directory_is_refused_and_nothing_is_swept_from_some
     assert (copy / f".{RECORD}.x7").exists()
 
 
-def test_only_a_marked_process_is_ended(lab):
+def test_only_a_marked_process_is_ended(tmp_path, victim):
     """Neither another that the record names nor one whose PID was used again: its start differs."""
-    program = lab.directory.parent / "slurmctld"
+    lab, program = make_lab(tmp_path / "lab", victim), tmp_path / "slurmctld"
     program.symlink_to("/bin/sleep")
     with (
         subprocess.Popen(["sleep", "600"], env={MARK: lab.mark}) as marked,

@@ -8,7 +8,7 @@ import pytest
 
 from hpcbert.cli.main import exit_on_error
 from hpcbert.cli.output import escape_json, replace_controls
-from tests.kit.campaigns import node, write_nodes
+from tests.kit.campaigns import node, status_file, write_nodes
 from tests.kit.cases import read_constant
 from tests.kit.cli import Cli
 from tests.kit.slurm import Answer, failed
@@ -16,30 +16,24 @@ from tests.kit.slurm import Answer, failed
 # Clear the screen, set the title, the same with a C1 code, back up, delete, right to left.
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\x9b2J\x08\x7f\u202e"
 FORBIDDEN = ("\x1b[2J", "\x1b]", "\x07", "\x9b", "\x08", "\x7f", "\u202e")
-COMMANDS = read_constant(__file__, "COMMANDS")
 
 
-def show(hpcbert: Cli, *words: object) -> str:
+def show(hpcbert, *words):
     """Return all that hpcbert sends to a terminal of its own, which is clean."""
     shown = hpcbert.on_terminal(*words, PYTHONUTF8="1")[1]
     check_clean(shown)
     return shown
 
 
-def check_clean(shown: str) -> None:
+def check_clean(shown):
     assert shown.strip()
     assert "Traceback" not in shown
     assert [character for character in FORBIDDEN if character in shown] == []
 
 
-@pytest.fixture
-def terminal(tmp_path):
-    return Cli(tmp_path, {"HPCBERT_RUNS": str(tmp_path / "runs")})
-
-
-@pytest.fixture
-def hostile(build):
-    """A campaign of the local scheduler in which everything that can be is hostile."""
+def test_no_command_lets_it_through(build, tmp_path):
+    """Everything that can be is hostile in a campaign of the local scheduler."""
+    terminal = Cli(tmp_path, {"HPCBERT_RUNS": str(tmp_path / "runs")})
     built = build("1n1g", "2n2g", repeats=2, scheduler="local")
     built.finish()
     write_nodes(built.directory, built.array("1n1g"), 1, node("n1", host__kernel=HOSTILE))
@@ -54,32 +48,23 @@ def hostile(build):
         for repeat in (1, 2):
             path = built.directory / array.status(repeat)
             path.rename(built.directory / arrays[-1].status(repeat))
-    return built.change(
-        arrays=tuple(arrays), user=HOSTILE, site=HOSTILE, image=HOSTILE, command=(HOSTILE,)
-    )
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_no_command_lets_it_through(hostile, terminal, name):
-    show(terminal, *(word.replace("{}", str(hostile.directory)) for word in COMMANDS[name]))
-
-
-def test_audit_lets_nothing_through(hostile, terminal):
-    for array in hostile.campaign.arrays:
+    texts = {"user": HOSTILE, "site": HOSTILE, "image": HOSTILE, "command": (HOSTILE,)}
+    built = built.change(arrays=tuple(arrays), **texts)
+    for words in read_constant(__file__, "COMMANDS"):
+        show(terminal, *(word.replace("{}", str(built.directory)) for word in words))
+    # What was collected is audited.
+    for array in built.campaign.arrays:
         for repeat in (1, 2):
             finished = {"event": "finished", "state": "COMPLETED", "exit": 0}
-            with (hostile.directory / array.status(repeat)).open("a") as file:
-                file.write(json.dumps({"time": 1, "attempt": 0, **finished}) + "\n")
-    show(terminal, "collect", hostile.directory)
-    (hostile.directory / "logs" / f"{HOSTILE}.log").write_text("")
-    assert "it did not exist before" in show(terminal, "audit", hostile.directory)
-
-
-@pytest.mark.parametrize("text", [f"x = {HOSTILE}", f'schema = 1\nname = "{HOSTILE}"', "[a]\n" * 2])
-def test_a_hostile_site_is_named_safely(terminal, text):
-    (terminal.cwd / "site.toml").write_text(text)
-    for command in ("config", "doctor"):
-        show(terminal, command, "--site", "site.toml")
+            status_file(built.directory / array.status(repeat), finished, time=1)
+    show(terminal, "collect", built.directory)
+    (built.directory / "logs" / f"{HOSTILE}.log").write_text("")
+    assert "it did not exist before" in show(terminal, "audit", built.directory)
+    # A hostile site is named safely.
+    for text in (f"x = {HOSTILE}", f'schema = 1\nname = "{HOSTILE}"', "[a]\n" * 2):
+        (tmp_path / "site.toml").write_text(text)
+        for command in ("config", "doctor"):
+            show(terminal, command, "--site", "site.toml")
 
 
 def test_what_slurm_says_is_shown_safely(hpcbert, slurm, watched):
