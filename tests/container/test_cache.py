@@ -14,10 +14,9 @@ from tests.kit.cases import cases
 from tests.kit.containers import pointer
 
 IMAGE = parse_reference("docker://somebody@r.io#bert/tiny:1.0")
-ELSEWHERE = "elsewhere-7-1 elsewhere another-boot/pid:[1]/0 7 1234\n"
 
 
-def store_image(directory: Path) -> Path:
+def store_image(directory):
     """Put an image there as image.sh does; return its pointer."""
     image = directory / f"{IMAGE.stem}+0123456789ab.sqsh"
     image.write_bytes(b"hsqs image")
@@ -25,14 +24,6 @@ def store_image(directory: Path) -> Path:
     path = directory / f"{IMAGE.stem}.json"
     path.write_text(json.dumps(text, indent=1))
     return path
-
-
-def hold_lock(directory: Path, holder: str, *, age: float = 0.0) -> None:
-    path = directory / f".{IMAGE.stem}~lock"
-    path.mkdir()
-    (path / "holder").write_text(holder)
-    stamp = time.time() - age
-    os.utime(path / "holder", (stamp, stamp))
 
 
 def test_an_image_is_found_by_its_reference_whoever_logs_in(tmp_path):
@@ -47,6 +38,9 @@ def test_an_image_is_found_by_its_reference_whoever_logs_in(tmp_path):
     assert cache.find_image(tmp_path, other_user) == cached
     for text in ("docker://r.io#bert/tiny:1.1", "/a/file.sqsh"):
         assert cache.find_image(tmp_path, parse_reference(text)) is None
+    # Another base or command is another image.
+    bases = [("x", "a", ["b", "c"]), ("x", "a", ["b c"]), ("x", "b", ["b", "c"]), ("y", "a", ["b"])]
+    assert len({cache.built_stem(*base) for base in bases}) == 4
 
 
 @cases
@@ -77,33 +71,33 @@ def test_an_older_image_and_what_died_are_left_over_and_files_of_the_user_are_no
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_what_is_being_imported_is_neither_removed_nor_swept(tmp_path):
-    store_image(tmp_path)
-    hold_lock(tmp_path, ELSEWHERE)
-    (image,) = cache.list_images(tmp_path)
+def test_what_is_being_imported_is_kept_while_somebody_holds_its_lock(tmp_path):
+    def hold_lock(directory, holder, *, age=0.0):
+        directory.mkdir()
+        store_image(directory)
+        path = directory / f".{IMAGE.stem}~lock"
+        path.mkdir()
+        (path / "holder").write_text(holder)
+        stamp = time.time() - age
+        os.utime(path / "holder", (stamp, stamp))
+        (image,) = cache.list_images(directory)
+        return image
+
+    elsewhere = "elsewhere-7-1 elsewhere another-boot/pid:[1]/0 7 1234\n"
+    directory = tmp_path / "held"
+    image = hold_lock(directory, elsewhere)
     with pytest.raises(UsageError, match="is being imported"):
-        cache.remove_image(tmp_path, image)
-    leftovers = cache.find_leftovers(tmp_path)
+        cache.remove_image(directory, image)
+    leftovers = cache.find_leftovers(directory)
     assert [leftover.busy for leftover in leftovers] == [True]
     assert cache.remove_leftovers(leftovers) == ()
     assert Path(image.path).is_file()
-
-
-@pytest.mark.parametrize("of", ["a dead process of this host", "nobody who touched it for hours"])
-def test_a_lock_that_nobody_holds_keeps_nothing(tmp_path, of):
-    store_image(tmp_path)
+    # Nobody has touched it for hours, or its holder was a process whose id lives, of another.
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     place = f"{boot}/{Path('/proc/self/ns/pid').readlink()}/{os.geteuid()}"
-    if of.startswith("a dead process"):  # its id lives, of another process
-        hold_lock(tmp_path, f"here-1-1 here {place} {os.getpid()} 1\n")
-    else:
-        hold_lock(tmp_path, ELSEWHERE, age=7200)
-    (image,) = cache.list_images(tmp_path)
-    cache.remove_image(tmp_path, image)
-    assert cache.remove_leftovers(cache.find_leftovers(tmp_path))
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_another_base_or_command_is_another_image():
-    bases = [("x", "a", ["b", "c"]), ("x", "a", ["b c"]), ("x", "b", ["b", "c"]), ("y", "a", ["b"])]
-    assert len({cache.built_stem(*base) for base in bases}) == 4
+    dead = f"here-1-1 here {place} {os.getpid()} 1\n"
+    for name, holder, age in (("dead", dead, 0.0), ("left", elsewhere, 7200)):
+        directory = tmp_path / name
+        cache.remove_image(directory, hold_lock(directory, holder, age=age))
+        assert cache.remove_leftovers(cache.find_leftovers(directory)), name
+        assert list(directory.iterdir()) == []
