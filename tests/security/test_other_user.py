@@ -66,27 +66,27 @@ def shared(hpcbert, slurm, watched, monkeypatch):
     monkeypatch.chdir(hpcbert.cwd)
     for name, value in hpcbert.env.items():
         monkeypatch.setenv(name, value)
-    own, theirs = watched(OWN), watched(THEIRS, job_id="77")
-    for built in (own, theirs):
+    mine, theirs = watched(OWN), watched(THEIRS, job_id="77")
+    for built in (mine, theirs):
         trap = f"#!/bin/sh\n: > {built.directory}/sprung\n"
         store.write_text(built.directory / built.campaign.arrays[0].script, trap)
         built.log("1n1g", 1, f"{built.campaign.id}\n")
-    runs = own.directory.parent
+    runs = mine.directory.parent
     give_away(theirs.directory)
     runs.chmod(0o1777)
-    yield SimpleNamespace(slurm=slurm, own=own, theirs=theirs, runs=runs)
+    yield SimpleNamespace(slurm=slurm, mine=mine, theirs=theirs, runs=runs)
     assert not list(runs.glob("*/sprung"))
     assert slurm.calls("sbatch") == slurm.calls("scancel") == []
 
 
 def test_the_newest_campaign_is_the_callers_own(shared):
-    ended = "".join(shared.own.sacct(number, "FAILED") for number in (1, 2))
+    ended = "".join(shared.mine.sacct(number, "FAILED") for number in (1, 2))
     shared.slurm.answers(sacct=[ended])
-    assert store.find_newest(shared.runs) == shared.own.directory
+    assert store.find_newest(shared.runs) == shared.mine.directory
     assert cli.run("logs").stdout == f"{OWN}\n"
     for words in (*TO_READ, "retry --dry-run"):
         assert "bbbbbb" not in cli.run(*words.split(), "--json").output, words
-    assert store.resolve("pytorch", shared.runs) == shared.own.directory
+    assert store.resolve("pytorch", shared.runs) == shared.mine.directory
     # A part of an id never means somebody else's; nor does a directory of that very name.
     assert "There is no campaign 'bbbbbb'" in refuse("logs bbbbbb")
     give_away(Path(shutil.copytree(shared.theirs.directory, "aaaaaa")))
@@ -94,7 +94,7 @@ def test_the_newest_campaign_is_the_callers_own(shared):
         assert THEIRS not in cli.run(*words.split()).stdout
     names = [f"2026112{day}T100000Z-oneflow-e{day}{day}" for day in range(2, 7)]
     for name in names:
-        shutil.copytree(shared.own.directory, shared.runs / name)
+        shutil.copytree(shared.mine.directory, shared.runs / name)
     assert all(name in refuse("logs oneflow") for name in names)
     unknown = refuse("logs paddle")
     assert all(name in unknown for name in (*names, OWN))
@@ -106,17 +106,17 @@ def test_campaigns_of_others_and_refused_submissions_are_left_out(shared):
     assert THEIRS not in json.dumps(document["data"])
     assert any(f"{THEIRS} is left out" in warning for warning in document["warnings"])
     # A refused submission is not the newest.
-    later = shutil.copytree(shared.own.directory, shared.runs / "20261122T100000Z-pytorch-dddddd")
-    built = Built(later, replace(shared.own.campaign, id=later.name))
+    later = shutil.copytree(shared.mine.directory, shared.runs / "20261122T100000Z-pytorch-dddddd")
+    built = Built(later, replace(shared.mine.campaign, id=later.name))
     (array,) = built.campaign.arrays
     refused = replace(array, state="refused", called="x", job_id="", error="bad account")
     built.change(arrays=(refused,))
-    assert store.find_newest(shared.runs) == shared.own.directory
+    assert store.find_newest(shared.runs) == shared.mine.directory
     # Whether Slurm took one whose answer was never heard is not known: that one is.
     built.change(arrays=(replace(refused, state="intended"),))
     assert store.find_newest(shared.runs) == later
     built.change(arrays=(refused,))
-    shutil.rmtree(shared.own.directory)
+    shutil.rmtree(shared.mine.directory)
     assert f"hpcbert submit --resume {later}" in refuse("collect")
     # Without one of the caller's own, nothing is in doubt.
     shutil.rmtree(later)
@@ -157,13 +157,13 @@ def test_nothing_runs_or_is_written_of_a_campaign_of_others_that_is_not_trusted(
 
 
 def test_nothing_runs_that_others_can_change(shared):
-    script = shared.own.campaign.arrays[0].script
+    script = shared.mine.campaign.arrays[0].script
     for number, spoil in enumerate((
         plant, open_up, lambda path: path.symlink_to(path.rename(path.with_name("kept"))),
     )):  # fmt: skip
         for name in (script, "scripts", "manifest.json", "recipe.toml"):
             directory = shared.runs / f"{number}-{name.replace('/', '-')}"
-            shutil.copytree(shared.own.directory, directory)
+            shutil.copytree(shared.mine.directory, directory)
             store.refuse_foreign(directory)
             spoil(directory / name)
             with pytest.raises(UsageError, match=r"belongs to|changed by|is a link") as caught:
@@ -173,7 +173,7 @@ def test_nothing_runs_that_others_can_change(shared):
 
 
 def test_links_and_open_directories_are_their_owners_to_close_or_trusted_once(shared):
-    mine, runs = shared.own.directory, shared.runs
+    mine, runs = shared.mine.directory, shared.runs
     link = runs / "20991231T235959Z-pytorch-cccccc"
     link.symlink_to(mine)
     plant(link)
@@ -194,7 +194,7 @@ def test_links_and_open_directories_are_their_owners_to_close_or_trusted_once(sh
     store.refuse_foreign(mine)
     assert not store.warn_about_writers(mine)
     # A file system that is open to everybody is trusted once.
-    later = shutil.copytree(shared.own.directory, shared.runs / "20261122T100000Z-pytorch-dddddd")
+    later = shutil.copytree(shared.mine.directory, shared.runs / "20261122T100000Z-pytorch-dddddd")
     for path in (shared.runs, *shared.runs.rglob("*")):
         path.chmod(0o777)
     text = refuse("cancel --yes", OWN)
