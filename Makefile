@@ -55,7 +55,7 @@ TYPED := import importlib.util as find, sys; \
     sys.exit(sys.version_info < (3, 11) or find.find_spec("torch") is None)
 IS_TYPED = [[ '$(DEPENDENCIES)' != lowest ]] && $(BIN)/python -c '$(TYPED)'
 
-.PHONY: help demo test coverage quick logs browser check-images fresh matrix check docs dist packages packaging clean real
+.PHONY: help demo test coverage quick logs browser check-images fresh matrix check docs pages dist packages packaging clean real
 
 help:
 	@echo 'make demo   train a small BERT on this machine, five repeats at two sizes; print the table'
@@ -70,6 +70,7 @@ help:
 	@echo 'make matrix  make test in a new root of each Debian (as root)'
 	@echo 'make check  linters, types and prose'
 	@echo 'make docs   build the documentation site in site/; fail at any warning'
+	@echo 'make pages  write the pages of the commands, the documents of the JSON page and the pictures again'
 	@echo 'make dist   build the release into dist/ and check it (TAG=v1.2.3: its version must match)'
 	@echo 'make packaging  write the files for conda-forge, Spack, EasyBuild and containers into packaged/; check them'
 	@echo 'make clean  remove everything that these created'
@@ -148,6 +149,12 @@ matrix: .setup/test
 	    $(MAKE) fresh SUITE="$$suite" || status=1; \
 	done; \
 	exit "$$status"
+
+# As root: the documents of a lab too.
+pages: .setup/test
+	@$(BIN)/python docs/reference/write_commands.py
+	@$(BIN)/python docs/reference/write_examples.py
+	@$(BIN)/python docs/pictures/draw.py
 
 # The wheel is built from the source distribution, as a packager would build it.
 dist: .setup/test

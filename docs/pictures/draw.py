@@ -1,4 +1,4 @@
-"""The pictures of the documents, as SVG: `python docs/pictures/draw.py` writes them beside itself.
+"""The pictures of the documents, as SVG: `make pages` writes them next to this file.
 
 Words that the program has too (commands, states, events, sources, runtimes) come from its tables.
 A picture follows the reader's light or dark theme and needs no font, script or other file.

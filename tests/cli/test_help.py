@@ -87,12 +87,12 @@ def test_troff_reads_the_pages_without_a_warning():
 
 @pytest.mark.parametrize("command", ["submit", "plan", "render"])
 def test_help_all_lists_every_option_once_and_by_subject(command):
-    whole = run(command, "--help-all").stdout
-    assert re.findall(r"^([A-Za-z].*):$", whole, re.MULTILINE) == [*SECTIONS]
+    page = run(command, "--help-all").stdout
+    assert re.findall(r"^([A-Za-z].*):$", page, re.MULTILINE) == [*SECTIONS]
     subcommand = root.get_command(click.Context(root), command)
     assert subcommand
     flags = [max(option.opts, key=len) for option in list_options(subcommand)]
-    options = whole.replace(",", " ").partition("What to measure:")[2].split("\n  -")[1:]
+    options = page.replace(",", " ").partition("What to measure:")[2].split("\n  -")[1:]
     listed = [next(word for word in f"-{text}".split() if word in flags) for text in options[:-1]]
     assert sorted(listed) == sorted(flags)
     for words in read_constant(__file__, "EXPLAINED").get(command, ()):
@@ -106,8 +106,8 @@ def test_clicks_own_errors_are_plain_sentences_that_suggest_what_is_meant(line, 
         root.invoke(context)
     error = convert_error(caught.value)
     assert error.message.endswith(sentence)
-    meant = f"Did you mean {option}? " if option else ""
-    assert error.hint.startswith(f"{meant}See hpcbert")
+    suggestion = f"Did you mean {option}? " if option else ""
+    assert error.hint.startswith(f"{suggestion}See hpcbert")
 
 
 # --- Completion ---------------------------------------------------------------------------------------

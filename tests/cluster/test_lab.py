@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from docs.reference.write_examples import of_lab, read_examples
 from hpcbert.lab.lifecycle import status
 from hpcbert.system.runner import run
-from tests.docs.examples import of_lab, read_examples
 from tests.kit import cli
 from tests.kit.lab import start_daemon, stop_daemon
 from tests.kit.logs import write_file
@@ -31,7 +31,7 @@ def test_status_shows_idle_nodes_and_each_daemon(lab):
     assert names == {"munged", "mariadbd", "slurmdbd", "slurmctld", *nodes}
     result = cli.run("lab", "status", "--directory", lab.directory, "--json")
     page = read_examples()
-    assert page["lab status"] == of_lab(result, lab.directory), "run: python -m tests.docs.examples"
+    assert page["lab status"] == of_lab(result, lab.directory), "run: make pages"
     assert page["lab up"] == page["lab status"].replace('"lab status"', '"lab up"')
     stop_daemon(lab, "munged")
     try:

@@ -15,6 +15,7 @@ import click
 import pytest
 import tomli
 
+from docs.reference import write_commands, write_examples
 from hpcbert.cli import images
 from hpcbert.cli.help import walk_commands
 from hpcbert.cli.main import COMMANDS, root
@@ -28,7 +29,6 @@ from hpcbert.script.rerun import Lock
 from hpcbert.slurm import reasons, states
 from hpcbert.system import decode
 from hpcbert.timelimit import TimeLimit
-from tests.docs import commands, examples
 from tests.kit.paths import REFERENCE, REPOSITORY
 
 PAGES = sorted(
@@ -164,27 +164,27 @@ def test_a_message_names_commands_with_options_that_exist():
 
 
 def test_the_pages_of_the_commands_are_what_the_commands_say():
-    current = {*commands.FOLDER.glob("*.md"), commands.OVERVIEW}
+    current = {*write_commands.FOLDER.glob("*.md"), write_commands.OVERVIEW}
     texts = {path: path.read_text(encoding="utf-8") for path in current}
-    pages = commands.pages()
+    pages = write_commands.pages()
     stale = {path.name for path in pages.keys() | texts if pages.get(path) != texts.get(path)}
-    assert not stale, f"run: {commands.HOW}"
+    assert not stale, "run: make pages"
 
 
 @pytest.mark.torch  # its absence is in what plan prints
 def test_every_command_with_json_has_an_example_which_is_what_it_prints():
-    page = examples.read_examples()
+    page = write_examples.read_examples()
     with_json = {
         name.partition(" ")[2]
         for name, context in walk_commands()
         if any(param.name == "as_json" for param in context.command.params)
         and not isinstance(context.command, click.Group)
     }
-    assert {*examples.LINES, *examples.OF_A_LAB} == with_json == page.keys()
+    assert {*write_examples.LINES, *write_examples.OF_A_LAB} == with_json == page.keys()
     # tests/cluster/test_lab.py compares those of a lab; only root may end one.
-    elsewhere = (*examples.OF_A_LAB, *(["lab down"] if os.geteuid() else []))
-    documents = {**examples.documents(), **{name: page[name] for name in elsewhere}}
-    assert page == documents, "run: python -m tests.docs.examples"
+    elsewhere = (*write_examples.OF_A_LAB, *(["lab down"] if os.geteuid() else []))
+    documents = {**write_examples.documents(), **{name: page[name] for name in elsewhere}}
+    assert page == documents, "run: make pages"
 
 
 # --- Keys -------------------------------------------------------------------------------------------

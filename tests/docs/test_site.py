@@ -60,7 +60,7 @@ def test_figures_of_results_are_of_the_tables_that_their_pages_show():
 def test_drawings_are_as_drawn_and_use_the_program_s_words():
     draw = runpy.run_path(str(REPOSITORY / "docs" / "pictures" / "draw.py"))
     texts = {name: read(f"docs/pictures/{name}") for name in draw["drawn"]()}
-    assert texts == draw["drawn"](), "run: python docs/pictures/draw.py"
+    assert texts == draw["drawn"](), "run: make pages"
     life = [part for part in draw["campaign"]() if isinstance(part, draw["Box"])]
     assert {box.title for box in life if box.code} <= set(COMMANDS)
     assert {box.title.split()[-1] for box in life} >= {*Kind} - {Kind.UNKNOWN, Kind.UNNEEDED}

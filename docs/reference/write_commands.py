@@ -1,8 +1,10 @@
-"""The pages of the commands, made of what click has of each: `python -m tests.docs.commands`.
+"""The pages of the commands, made of what click has of each: `make pages` writes them.
 
 A subcommand is a section of its group's page. The table of all commands is part of
 docs/reference/command-line.md, whose other text is written by hand.
 """
+
+from __future__ import annotations
 
 import inspect
 import re
@@ -16,7 +18,6 @@ from tests.kit.cases import read_constant
 from tests.kit.paths import REFERENCE
 
 FOLDER, OVERVIEW = REFERENCE / "commands", REFERENCE / "command-line.md"
-HOW = "python -m tests.docs.commands"
 # Where a person reads on, by the command; what stands for a value, by click's type.
 LINKS, VALUES = (read_constant(__file__, name) for name in ("LINKS", "VALUES"))
 _TABLE = re.compile(r"(<!-- commands -->\n).*?(<!-- end of commands -->)", re.DOTALL)
@@ -40,7 +41,7 @@ def pages() -> dict[Path, str]:
         top = command.split()[0]
         path = FOLDER / f"{top}.md"
         if path not in texts:
-            texts[path] = f"<!-- Made by {HOW}. -->\n"
+            texts[path] = "<!-- Made by docs/reference/write_commands.py. -->\n"
             rows += f"| [`{top}`](commands/{top}.md) | {_describe(context.command)[0]} |\n"
         texts[path] += "\n" + _write_section(name, context)
     overview = OVERVIEW.read_text(encoding="utf-8")

@@ -1,9 +1,11 @@
-"""The JSON documents that docs/reference/json.md shows: `python -m tests.docs.examples` writes them.
+"""The JSON documents that json.md shows: `make pages` writes them there.
 
 They are real ones, of commands that run here; as root, those of a lab too. What differs from run to
 run (times, paths, digests, versions) is written alike, a long text is cut, and of a long list the
 first few are shown.
 """
+
+from __future__ import annotations
 
 import hashlib
 import json
@@ -11,8 +13,6 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,29 +48,23 @@ _PATTERNS = {
 _LONGEST, _MOST, _WIDEST = 72, 3, 92
 
 
-@contextmanager
-def place() -> Iterator[Path]:
-    """Yield a directory with three campaigns of two runs a point; in one of them a run failed."""
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("HPCBERT_")}
-    with tempfile.TemporaryDirectory() as name:
-        home, before = Path(name).resolve(), Path.cwd()
-        variables = {"HOME": str(home), "HPCBERT_RUNS": str(home / "runs"), "USER": "you"}
-        with patch.dict(os.environ, {**clean, **variables}, clear=True):
-            os.chdir(home)
-            try:
-                _plant(home / "runs", ONE, "1n1g", "1n2g")
-                _plant(home / "runs", TWO, "1n1g", failed=2)
-                _plant(home / "runs", THREE, "1n1g", faster=3.0)
-                image = write_file(home, "images/pytorch+0123456789ab.sqsh", "an image")
-                note = pointer(
-                    image, "docker://nvcr.io#nvidia/pytorch:25.04-py3", "0123456789ab" + 52 * "0"
-                )
-                write_file(home, "images/pytorch.json", json.dumps(note))
-                write_submission(home / "training_results", [300] * 10)
-                write_file(home, "oneflow/bert_b32_fp32_1.log", _write_oneflow())
-                yield home
-            finally:
-                os.chdir(before)
+def _fill(home: Path) -> None:
+    """Make what the commands read; of the campaigns, the second has a run that failed."""
+    _plant(home / "runs", ONE, "1n1g", "1n2g")
+    _plant(home / "runs", TWO, "1n1g", failed=2)
+    _plant(home / "runs", THREE, "1n1g", faster=3.0)
+    image = write_file(home, "images/pytorch+0123456789ab.sqsh", "an image")
+    reference, digest = "docker://nvcr.io#nvidia/pytorch:25.04-py3", f"0123456789ab{0:052}"
+    write_file(home, "images/pytorch.json", json.dumps(pointer(image, reference, digest)))
+    write_submission(home / "training_results", [300] * 10)
+    # A log that gives the rate which DLPerf published of it.
+    facts = "batch_size_per_device = 32\nnum_nodes = 1\ngpu_num_per_node = 1\nuse_fp16 = False\n"
+    steps = (
+        f"step: {number}, total_loss: 9.5, mlm_loss: 8.8, nsp_loss: 0.7, throughput: 152.890 "
+        f"{BEGIN + number * 32 / 152.89:.7f}\n"
+        for number in range(120)
+    )
+    write_file(home, "oneflow/bert_b32_fp32_1.log", facts + "".join(steps))
 
 
 def _plant(runs: Path, name: str, *shapes: str, failed: int = 0, faster: float = 0.0) -> None:
@@ -102,16 +96,6 @@ def _plant(runs: Path, name: str, *shapes: str, failed: int = 0, faster: float =
             built.mark(shape, number, began, {"event": "step"}, *campaigns.ended(code), ended)
 
 
-def _write_oneflow() -> str:
-    """Return a log that gives the rate which DLPerf published of it: 152.89 samples/s."""
-    facts = "batch_size_per_device = 32\nnum_nodes = 1\ngpu_num_per_node = 1\nuse_fp16 = False\n"
-    return facts + "".join(
-        f"step: {number}, total_loss: 9.5, mlm_loss: 8.8, nsp_loss: 0.7, throughput: 152.890 "
-        f"{BEGIN + number * 32 / 152.89:.7f}\n"
-        for number in range(120)
-    )
-
-
 def shown(value: Any, home: str, key: str = "") -> Any:
     """Return a value as the page shows it."""
     if key in _ALIKE and value is not None:
@@ -133,18 +117,23 @@ def shown(value: Any, home: str, key: str = "") -> Any:
 
 def documents() -> dict[str, str]:
     """Return what each command prints, by its name, as the page shows it."""
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("HPCBERT_")}
     examples = {}
-    with place() as home:
-        for name, line in LINES.items():
-            with patch.object(sys, "argv", ["hpcbert", *line.split(), "--json"]):
-                result = cli.run(*line.split(), "--json")
+    with tempfile.TemporaryDirectory() as name:
+        home = Path(name).resolve()
+        _fill(home)
+        env = {**clean, "HOME": str(home), "HPCBERT_RUNS": str(home / "runs"), "USER": "you"}
+        for command, line in LINES.items():
+            argv = ["hpcbert", *line.split(), "--json"]
+            with patch.object(sys, "argv", argv):
+                result = cli.run_here(argv, env=env, cwd=home)
             objects = [json.loads(text) for text in result.stdout.splitlines()]
             selected = [objects[0], objects[-1]] if len(objects) > 1 else objects
-            if name == "doctor":  # what other checks of it find is this machine's
+            if command == "doctor":  # what other checks of it find is this machine's
                 selected[0] |= {"status": "success", "exit_code": 0, "errors": [], "warnings": []}
-            if name == "report":  # as of `collect`
+            if command == "report":  # as of `collect`
                 selected[0]["data"]["tables"] = ["…"]
-            examples[name] = "\n".join(written(shown(item, str(home))) for item in selected)
+            examples[command] = "\n".join(written(shown(item, str(home))) for item in selected)
     return examples
 
 
