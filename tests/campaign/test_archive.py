@@ -126,7 +126,7 @@ def test_private_keys_are_masked_and_a_secret_in_what_is_sealed_refused(
     assert not [*tmp_path.glob("*sealed*")]
 
 
-def test_nothing_is_overwritten_and_no_link_followed(built, tmp_path):
+def test_nothing_is_overwritten_no_link_followed_and_nothing_else_opened(built, tmp_path):
     existing, link, secret = tmp_path / "a.zip", tmp_path / "link.zip", tmp_path / "secret"
     existing.write_text("mine")
     link.symlink_to(tmp_path / "absent")
@@ -137,13 +137,33 @@ def test_nothing_is_overwritten_and_no_link_followed(built, tmp_path):
     with pytest.raises(HpcbertError, match="Can't write: No such file or directory"):
         archive.pack(built.directory, tmp_path / "absent" / "a.zip")
     secret.write_text("what only I may read")
+    log = built.log_path("1n1g", 2)
     for make in (lambda path: path.symlink_to(secret), os.mkfifo):
-        log = built.log_path("1n1g", 2)
         log.unlink()
         make(log)
         with pytest.raises(HpcbertError, match=r"Can't archive: it is a pipe|is a link"):
             archive.pack(built.directory, tmp_path / "b.zip")
     assert not [*tmp_path.glob("b.zip*")]
+    log.unlink()
+    # What is no archive, or of another campaign, is not opened.
+    pipe, folder = tmp_path / "p.zip", tmp_path / "d.zip"
+    os.mkfifo(pipe)
+    folder.mkdir()
+    for path in (pipe, folder, Path("/dev/zero"), tmp_path / "absent.zip"):
+        message = "Can't read the archive"
+        with pytest.raises(HpcbertError, match=message), archive.open_archive(path):
+            pass
+    # Whoever forges digests too is found by the campaign's own id.
+    path = archive.pack(built.directory, tmp_path / "packed.zip").path
+    text = (built.directory / "manifest.json").read_text().replace(ID, "other")
+    with zipfile.ZipFile(path) as source:
+        index = json.loads(source.read(f"{ID}/{INDEX}"))
+    index["files"]["manifest.json"]["sha256"] = hashlib.sha256(text.encode()).hexdigest()
+    rewrite(path, "manifest.json", text.encode())
+    rewrite(path, INDEX, json.dumps(index).encode())
+    message = "belongs to another campaign"
+    with pytest.raises(UsageError, match=message), archive.open_archive(path):
+        pass
 
 
 @pytest.fixture(scope="module")
@@ -214,24 +234,3 @@ def test_hostile_archives_are_refused(  # noqa: PLR0917
     assert str(refusal.value).isprintable()
     assert [*tmp_path.rglob("*")] == [path]
     assert peak < 150_000_000
-
-
-def test_what_is_no_archive_or_of_another_campaign_is_refused(built, tmp_path):
-    pipe, folder = tmp_path / "p.zip", tmp_path / "d.zip"
-    os.mkfifo(pipe)
-    folder.mkdir()
-    for path in (pipe, folder, Path("/dev/zero"), tmp_path / "absent.zip"):
-        message = "Can't read the archive"
-        with pytest.raises(HpcbertError, match=message), archive.open_archive(path):
-            pass
-    # Whoever forges digests too is found by the campaign's own id.
-    path = archive.pack(built.directory, tmp_path / "a.zip").path
-    text = (built.directory / "manifest.json").read_text().replace(ID, "other")
-    with zipfile.ZipFile(path) as source:
-        index = json.loads(source.read(f"{ID}/{INDEX}"))
-    index["files"]["manifest.json"]["sha256"] = hashlib.sha256(text.encode()).hexdigest()
-    rewrite(path, "manifest.json", text.encode())
-    rewrite(path, INDEX, json.dumps(index).encode())
-    message = "belongs to another campaign"
-    with pytest.raises(UsageError, match=message), archive.open_archive(path):
-        pass

@@ -13,12 +13,6 @@ from tests.kit.campaigns import NODE, node, raw, write_nodes
 from tests.kit.cases import cases
 from tests.kit.cli import rows
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner),
-    max_leaves=12,
-)
-
 
 def parse(name="n1", **changes):
     (result,) = fingerprint.parse(raw(name, **changes))
@@ -29,7 +23,7 @@ def sample_nodes(*nodes, repeat=1, point="2n8g"):
     return [fingerprint.NodeSample(point, repeat, facts) for facts in nodes]
 
 
-def test_a_node_in_facts():
+def test_a_node_in_facts_and_damaged_content_in_none():
     facts = parse().facts
     expected = {
         "GPUs": "8",
@@ -51,6 +45,26 @@ def test_a_node_in_facts():
     many = {f"NCCL_X{number}": "y" * 500 for number in range(1500)}
     bounded = parse(image__environment=many).facts
     assert (len(bounded), max(map(len, bounded.values()))) == (1000, 200)
+    # Equal nodes are one fingerprint. What only one node has is in lines of its own; a node without a host's part is left out.
+    lines = [
+        {"nodes": "n3 n1 n2", "host": {"kernel": "6.1"}},
+        {"nodes": "n1", "host": {"memory_kb": "1055916032"}},
+        {"nodes": "n2", "host": {"memory_kb": "1055916000"}},
+        {"nodes": "n3", "host": {"memory_kb": "2111832064"}},
+        {"nodes": "n1 n2 n3 n4", "image": {"environment": {"NCCL_ALGO": "Ring"}}},
+    ]
+    content = "\n".join(['{"nodes":"n1",cut', *map(json.dumps, lines)])
+    pair, single = fingerprint.parse(content.encode())
+    assert (pair.nodes, single.nodes) == (("n1", "n2"), ("n3",))
+    assert pair.facts == {"kernel": "6.1", "memory, GiB": "1024", "variable NCCL_ALGO": "Ring"}
+    digests = (("n1", pair.digest), ("n2", pair.digest), ("n3", single.digest))
+    assert fingerprint.list_nodes((pair, single)) == digests
+    for damaged in (
+        *(b"", b"[]", b'{"nodes":"n1"}', b'{"nodes":3,"host":{}}', b"[" * 100_000, b"\xff\xfe"),
+        b'{"nodes":"n1","image":{"os":"x"}}',
+        b'{"nodes":"n1","host":{},"x":"' + b"a" * fingerprint.LARGEST + b'"}',
+    ):
+        assert fingerprint.parse(damaged) == ()
 
 
 @cases
@@ -80,35 +94,18 @@ def test_repeats_and_points_may_differ_although_their_nodes_agree():
         assert not fingerprint.find_differences_within(samples)
 
 
-@given(JSON, JSON, JSON)
-def test_any_json_is_answered(host, image, gpus):
-    data = {**node(), "host": host, "image": image}
-    for document in (data, {**node(), "host": {"gpus": gpus, "network": gpus, "memory_kb": image}}):
+@given(st.data())
+def test_any_json_is_answered(data):
+    documents = st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner),
+        max_leaves=12,
+    )
+    host, image, gpus = (data.draw(documents) for _ in range(3))
+    parts = {"gpus": gpus, "network": gpus, "memory_kb": image}
+    for document in ({**node(), "host": host, "image": image}, {**node(), "host": parts}):
         (result,) = fingerprint.parse(json.dumps(document).encode())
         assert (len(result.digest), type(result.summary)) == (12, str)
-
-
-def test_equal_nodes_are_one_fingerprint_and_damaged_content_is_none():
-    """What only one node has is in lines of its own; a node without a host's part is left out."""
-    lines = [
-        {"nodes": "n3 n1 n2", "host": {"kernel": "6.1"}},
-        {"nodes": "n1", "host": {"memory_kb": "1055916032"}},
-        {"nodes": "n2", "host": {"memory_kb": "1055916000"}},
-        {"nodes": "n3", "host": {"memory_kb": "2111832064"}},
-        {"nodes": "n1 n2 n3 n4", "image": {"environment": {"NCCL_ALGO": "Ring"}}},
-    ]
-    content = "\n".join(['{"nodes":"n1",cut', *map(json.dumps, lines)])
-    pair, single = fingerprint.parse(content.encode())
-    assert (pair.nodes, single.nodes) == (("n1", "n2"), ("n3",))
-    assert pair.facts == {"kernel": "6.1", "memory, GiB": "1024", "variable NCCL_ALGO": "Ring"}
-    digests = (("n1", pair.digest), ("n2", pair.digest), ("n3", single.digest))
-    assert fingerprint.list_nodes((pair, single)) == digests
-    for damaged in (
-        *(b"", b"[]", b'{"nodes":"n1"}', b'{"nodes":3,"host":{}}', b"[" * 100_000, b"\xff\xfe"),
-        b'{"nodes":"n1","image":{"os":"x"}}',
-        b'{"nodes":"n1","host":{},"x":"' + b"a" * fingerprint.LARGEST + b'"}',
-    ):
-        assert fingerprint.parse(damaged) == ()
 
 
 @pytest.fixture

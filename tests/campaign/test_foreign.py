@@ -89,7 +89,7 @@ def test_bad_logs_are_in_no_median_and_say_why(tmp_path, collect, collect_json):
     assert codes(strict[2])[1] == ["no-log"]
 
 
-def test_numbers_in_names_are_repeats_and_attempts(tmp_path, collect, collect_json):
+def test_numbers_in_names_are_repeats_and_attempts(tmp_path, collect, collect_json, run):
     """Runs from zero become runs from one; of several attempts, the last good one counts."""
     write_deepspeed(tmp_path, "bert_b32_fp32_0.log", 100.0, 0)
     write_deepspeed(tmp_path, "bert_b32_fp32_1.log", 101.0, 1)
@@ -111,6 +111,22 @@ def test_numbers_in_names_are_repeats_and_attempts(tmp_path, collect, collect_js
     text = collect(other.parents[1])
     assert (text.stdout, "500" in text.output) == ("", False)
     assert "1 rehearsed, nothing was trained" in text.stderr
+    # Text names files where their numbers are others.
+    for number in range(3):
+        last, start = 12 if number else 7, 1763717655.5 + 1e4 * number
+        log = logs.log("1n1g", 100 + number, last=last, start=start)
+        write_file(tmp_path, f"pytorch/1n1g/bert_b4_fp32_{number}.log", log)
+        write_file(tmp_path, f"named/pytorch/1n1g/bert_b4_fp32_{number + 1}.log", log)
+        write_file(tmp_path, f"as/pytorch/1n1g/{2 - number}/run.log", log)
+    details = first_row(run(tmp_path / "named", *WINDOW))["runs"][0]["reasons"]
+    assert [reason["detail"] for reason in details] == ["the log ends at iteration 7 of 12"]
+    assert "✗ bert_b4_fp32_0.log  incomplete: " in collect(tmp_path / "pytorch", *WINDOW).stdout
+    assert "✗ repeat 1  incomplete: " in collect(tmp_path / "named", *WINDOW).stdout
+    markdown = collect(tmp_path / "pytorch", *WINDOW, "--format", "markdown").stdout
+    assert "_0.log is invalid: incomplete" in markdown.replace("\\", "")
+    words = ("--pattern", "{nodes}n{gpus_per_node}g/*/run.log", "--as-repeats")
+    output = collect(tmp_path / "as", *words, *WINDOW).stdout
+    assert re.search(r"✗ \S+/2/run.log  incomplete", output), output
 
 
 def test_patterns_and_flags_supply_what_paths_lack_or_have_wrong(tmp_path, collect, collect_json):
@@ -143,7 +159,9 @@ def test_patterns_and_flags_supply_what_paths_lack_or_have_wrong(tmp_path, colle
     assert right["data"]["tables"][0]["precision"] == "fp16"
 
 
-def test_a_log_without_its_header_belongs_to_its_siblings(tmp_path, collect_json):
+def test_a_log_without_its_header_or_of_another_length_belongs_to_its_siblings(
+    tmp_path, run, collect_json
+):
     lines = "".join(
         f"iteration: {n}/120 loss: 9 samples/s: 32 time: {1e9 + n}\n" for n in range(121)
     )
@@ -156,6 +174,18 @@ def test_a_log_without_its_header_belongs_to_its_siblings(tmp_path, collect_json
     assert (row["median"], row["repeats"]) == (32.0, {"ok": 1, "asked": 2})
     assert row["flags"] == ["single-run", "incomplete", "accumulation", "unchecked"]
     assert row["unchecked"] == ["model"]
+    # Runs that state their end may differ in length.
+    head = 'schema = 1\ntitle = "steps"\nlaunch = "per-gpu"\nprecisions = ["fp32"]\n'
+    recipe = f"{head}[batch_sizes]\nfp32 = 1\n{logs.grammar_file('steps').read_text()}"
+    write_file(tmp_path, "templates/steps/recipe.toml", recipe)
+    words = ("--templates", tmp_path / "templates", "--iters", "end")
+    for closing, ok in (("result: 1.0\n", 3), ("Killed\n", 1)):
+        for number, last in enumerate((120, 90, 100), start=1):
+            records = [logs.step(n, at=n + number * 1e4, rate=1.0) for n in range(1, last + 1)]
+            log = "".join([*records, closing])
+            write_file(tmp_path, f"steps/1n1g/bert_b1_fp32_{number}.log", log)
+        row = first_row(run(tmp_path / "steps", *words))
+        assert row["repeats"] == {"ok": ok, "asked": 3}, row["runs"]
 
 
 @cases
@@ -205,38 +235,6 @@ def test_facts_that_contradict_each_other_are_the_reason(recipe, head, message, 
     assert "Neither the path nor the log" not in str(document)
     (reason,) = only_run(run(tmp_path / "logs", *options_of(recipe)))["reasons"]
     assert (reason["code"], message in reason["detail"]) == ("config", True), reason
-
-
-def test_text_names_files_where_numbers_are_others(tmp_path, collect, run):
-    for number in range(3):
-        last, start = 12 if number else 7, 1763717655.5 + 1e4 * number
-        log = logs.log("1n1g", 100 + number, last=last, start=start)
-        write_file(tmp_path, f"pytorch/1n1g/bert_b4_fp32_{number}.log", log)
-        write_file(tmp_path, f"named/pytorch/1n1g/bert_b4_fp32_{number + 1}.log", log)
-        write_file(tmp_path, f"as/pytorch/1n1g/{2 - number}/run.log", log)
-    details = first_row(run(tmp_path / "named", *WINDOW))["runs"][0]["reasons"]
-    assert [reason["detail"] for reason in details] == ["the log ends at iteration 7 of 12"]
-    assert "✗ bert_b4_fp32_0.log  incomplete: " in collect(tmp_path / "pytorch", *WINDOW).stdout
-    assert "✗ repeat 1  incomplete: " in collect(tmp_path / "named", *WINDOW).stdout
-    markdown = collect(tmp_path / "pytorch", *WINDOW, "--format", "markdown").stdout
-    assert "_0.log is invalid: incomplete" in markdown.replace("\\", "")
-    words = ("--pattern", "{nodes}n{gpus_per_node}g/*/run.log", "--as-repeats")
-    text = collect(tmp_path / "as", *words, *WINDOW).stdout
-    assert re.search(r"✗ \S+/2/run.log  incomplete", text), text
-
-
-def test_runs_that_state_their_end_may_differ_in_length(tmp_path, run):
-    head = 'schema = 1\ntitle = "steps"\nlaunch = "per-gpu"\nprecisions = ["fp32"]\n'
-    recipe = f"{head}[batch_sizes]\nfp32 = 1\n{logs.grammar_file('steps').read_text()}"
-    write_file(tmp_path, "templates/steps/recipe.toml", recipe)
-    words = ("--templates", tmp_path / "templates", "--iters", "end")
-    for closing, ok in (("result: 1.0\n", 3), ("Killed\n", 1)):
-        for number, last in enumerate((120, 90, 100), start=1):
-            lines = [logs.step(n, at=n + number * 1e4, rate=1.0) for n in range(1, last + 1)]
-            log = "".join([*lines, closing])
-            write_file(tmp_path, f"steps/1n1g/bert_b1_fp32_{number}.log", log)
-        row = first_row(run(tmp_path / "steps", *words))
-        assert row["repeats"] == {"ok": ok, "asked": 3}, row["runs"]
 
 
 @cases

@@ -291,7 +291,9 @@ def test_only_a_bert_has_the_recipes_sequence_length(tmp_path, collect_json):
         assert tokens == (length and pytest.approx(row["median"] * length))
 
 
-def test_runs_of_a_numbered_layout_count_once_and_for_their_own_system(tmp_path, run):
+def test_runs_of_a_numbered_layout_count_once_if_they_are_whole_and_for_their_own_system(
+    tmp_path, run
+):
     """Two of tinycorp's v4.1 logs differ only in the seed, behind the end of the run."""
     folder = programs.write_runs(tmp_path, *map(programs.format_run, (160.0, 161.0)))
     other, systems = folder.parent.parent / "tinybox_green/bert", tmp_path / "tinycorp/systems"
@@ -313,6 +315,20 @@ def test_runs_of_a_numbered_layout_count_once_and_for_their_own_system(tmp_path,
     assert (green["repeats"], red["repeats"]) == ({"ok": 1, "asked": 2}, {"ok": 2, "asked": 3})
     assert codes(red) == [[], [], ["duplicate"]]
     assert document["data"]["left_out"] == []
+    # Of MLPerf's lines, those of the end must be whole.
+    rank = "device: cuda:0 n_gpu: 8, distributed training: True, 16-bits training: True"
+    for damage in ("start", "end"):
+        for number in (1, 2, 3):
+            kind = damage if number == 2 else ""
+            text = programs.format_log(ranks=2 if kind == "start" else 8, extra=rank).decode()
+            text = text.replace("1695000", f"169{number}000").replace("7759.98", f"77{number}9.98")
+            lines = [
+                line for line in text.splitlines() if kind != "end" or '"run_stop"' not in line
+            ]
+            write_file(tmp_path / "SYSTEM/bert", f"result_{number}.txt", "\n".join([*lines, ""]))
+        row = first_row(run(tmp_path / "SYSTEM/bert", "--set", "packing=2"))
+        assert codes(row) == [[], ["incomplete"] if damage == "end" else [], []]
+        assert damage == "start" or "run_stop" in row["runs"][1]["reasons"][0]["detail"]
 
 
 def test_an_explanation_has_facts_with_their_lines_all_rules_or_the_problem(
@@ -336,6 +352,13 @@ def test_an_explanation_has_facts_with_their_lines_all_rules_or_the_problem(
     document = collect_json("--explain", write_file(tmp_path, "x.log", "nobody knows\n"))
     assert document["exit_code"] == 4
     assert "no line of a known" in document["data"]["logs"][0]["problem"]
+    # Lines of two recipes name both.
+    shutil.copytree(TEMPLATES / "pytorch", tmp_path / "templates/copy")
+    write_jobs(tmp_path / "x", "slurm-1.out")
+    document = collect_json(tmp_path / "x", "--templates", tmp_path / "templates")
+    (error,) = document["errors"]
+    assert (document["exit_code"], "copy and of pytorch" in error["message"]) == (2, True)
+    assert "--fw copy or --fw pytorch" in error["hint"]
 
 
 @cases
@@ -383,31 +406,6 @@ def test_files_of_results_next_to_a_log_are_of_its_run(tmp_path, collect_json):
         run = only_run(collect_json(folder, *words))
         assert (run["throughput"], run["reasons"][0]["code"]) == (None, "contradiction")
         assert name in run["reasons"][0]["detail"]
-
-
-def test_of_mlperfs_lines_those_of_the_end_must_be_whole(tmp_path, collect_json):
-    rank = "device: cuda:0 n_gpu: 8, distributed training: True, 16-bits training: True"
-    for damage in ("start", "end"):
-        for number in (1, 2, 3):
-            kind = damage if number == 2 else ""
-            text = programs.format_log(ranks=2 if kind == "start" else 8, extra=rank).decode()
-            text = text.replace("1695000", f"169{number}000").replace("7759.98", f"77{number}9.98")
-            lines = [
-                line for line in text.splitlines() if kind != "end" or '"run_stop"' not in line
-            ]
-            write_file(tmp_path / "SYSTEM/bert", f"result_{number}.txt", "\n".join([*lines, ""]))
-        row = first_row(collect_json(tmp_path / "SYSTEM/bert", "--set", "packing=2"))
-        assert codes(row) == [[], ["incomplete"] if damage == "end" else [], []]
-        assert damage == "start" or "run_stop" in row["runs"][1]["reasons"][0]["detail"]
-
-
-def test_lines_of_two_recipes_name_both(tmp_path, collect_json):
-    shutil.copytree(TEMPLATES / "pytorch", tmp_path / "templates/copy")
-    write_jobs(tmp_path / "x", "slurm-1.out")
-    document = collect_json(tmp_path / "x", "--templates", tmp_path / "templates")
-    (error,) = document["errors"]
-    assert (document["exit_code"], "copy and of pytorch" in error["message"]) == (2, True)
-    assert "--fw copy or --fw pytorch" in error["hint"]
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from hpcbert.system.runner import run
 from tests.kit import campaigns
 from tests.kit.cases import cases, read_constant
 from tests.kit.drafts import combined, drafted
+from tests.kit.lab import mounted
 from tests.kit.paths import REPOSITORY
 from tests.kit.waiting import until
 
@@ -33,8 +34,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
 @pytest.mark.needs("namespaces")
 def test_a_full_or_read_only_file_system_leaves_what_was_there(tmp_path):
     path = tmp_path / "manifest.json"
-    assert run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(tmp_path)]).ok
-    try:
+    with mounted(tmp_path, "-t", "tmpfs", "-o", "size=64k", "none"):
         store.write_text(path, "old")
         with pytest.raises(HpcbertError, match="No space left on device") as refusal:
             store.write_text(path, "x" * 200_000)
@@ -46,8 +46,6 @@ def test_a_full_or_read_only_file_system_leaves_what_was_there(tmp_path):
         with pytest.raises(HpcbertError, match="lock"), store.locked(tmp_path):
             pass
         assert path.read_text() == "old"
-    finally:
-        run(["umount", str(tmp_path)])
 
 
 def test_a_directory_that_vanished_or_a_flush_that_fails_is_an_error(tmp_path, monkeypatch):
@@ -86,16 +84,19 @@ def test_an_array_is_a_line_of_the_manifest_however_large_its_numbers(tmp_path):
         (folder / MANIFEST).touch()
         os.utime(folder / MANIFEST, ns=(nanosecond, nanosecond))
     assert store.find_all_campaigns(tmp_path / "x") == tuple(folders)
-
-
-@cases
-def test_a_campaign_that_is_not_the_last_one_is_named(changes, sentence, tmp_path):
-    campaigns.campaign(tmp_path, "1n1g", name="0-measured")
-    store.record_submit(tmp_path)
-    campaigns.campaign(tmp_path, "1n1g", name="1-later", **changes)
-    text = store.describe_refusal(store.find_newest(tmp_path, measured=True))
-    assert text.startswith(sentence)
-    assert bool(text) == bool(sentence)
+    # A campaign that is not the last one is named.
+    for changes, sentence in (
+        ({"rehearse": True}, "1-later, the newest, is a rehearsal: this is 0-measured."),
+        ({"jobs": ("",), "state": "refused"}, "1-later, the newest, has no job yet"),
+        ({}, ""),
+    ):
+        runs = tmp_path / f"runs{len(changes)}"
+        campaigns.campaign(runs, "1n1g", name="0-measured")
+        store.record_submit(runs)
+        campaigns.campaign(runs, "1n1g", name="1-later", **changes)
+        refusal = store.describe_refusal(store.find_newest(runs, measured=True))
+        assert refusal.startswith(sentence)
+        assert bool(refusal) == bool(sentence)
 
 
 def assert_locked(place, message=BUSY):

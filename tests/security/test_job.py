@@ -23,10 +23,6 @@ def run(tmp_path, names="localhost", **environment):
     return run_script(draft, tmp_path, **{**slurm, "NAMES": names, **environment}), draft
 
 
-def modes_of(paths):
-    return {stat.S_IMODE(path.stat().st_mode) for path in paths}
-
-
 def test_texts_of_the_scheduler_are_json_in_the_record_and_never_run(tmp_path):
     sprung = tmp_path / "sprung"
     names = ("SLURM_JOB_NODELIST", "SLURM_ARRAY_JOB_ID", "SLURM_JOB_QOS")
@@ -61,6 +57,9 @@ def test_what_is_no_number_is_refused_before_bash_counts_with_it(tmp_path, varia
 
 
 def test_the_umask_decides_who_reads_a_campaign(tmp_path):
+    def modes_of(paths):
+        return {stat.S_IMODE(path.stat().st_mode) for path in paths}
+
     before = os.umask(0o022)
     try:
         for umask in (0o002, 0o027, 0o077):
