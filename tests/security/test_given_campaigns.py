@@ -67,7 +67,22 @@ def test_a_path_outside_the_campaign_is_refused(built, secret, key, value):
         store.read_manifest(built.directory)
 
 
-def test_no_command_reads_a_file_outside(built, secret, tmp_path):
+def test_no_command_reads_a_file_outside_a_campaign_or_an_archive(built, secret, tmp_path):
+    packed = tmp_path / "a.zip"
+    archive.pack(built.directory, packed)
+    with zipfile.ZipFile(packed) as zipped:
+        files = {name: zipped.read(name) for name in zipped.namelist()}
+    (packed_manifest,) = (name for name in files if name.endswith("/manifest.json"))
+    (index,) = (name for name in files if name.endswith("/archive.json"))
+    for value in (str(secret), "logs/../../../secret.log"):
+        text = set_key(files[packed_manifest], ".log", value)
+        described = json.loads(files[index])
+        described["files"]["manifest.json"]["sha256"] = sha256(text.encode()).hexdigest()
+        changed = {packed_manifest: text.encode(), index: json.dumps(described).encode()}
+        with zipfile.ZipFile(packed, "w") as zipped:
+            for name, content in (files | changed).items():
+                zipped.writestr(name, content)
+        check_refused("logs", packed, "outside the campaign")
     path, log = built.directory / "manifest.json", built.log_path("1n1g", 1)
     manifest, aside = path.read_text(), tmp_path / "aside"
     reading = ("logs", "collect", "show", "audit", "explain", "archive", "monitor --once")
@@ -96,24 +111,6 @@ def test_no_command_reads_a_file_outside(built, secret, tmp_path):
         link.unlink()
         if aside.exists():
             aside.rename(link)
-
-
-@pytest.mark.parametrize("value", ["{secret}", "logs/../../../secret.log"])
-def test_logs_of_an_archive_are_the_archives(built, secret, tmp_path, value):
-    packed = tmp_path / "a.zip"
-    archive.pack(built.directory, packed)
-    with zipfile.ZipFile(packed) as zipped:
-        files = {name: zipped.read(name) for name in zipped.namelist()}
-    (manifest,) = (name for name in files if name.endswith("/manifest.json"))
-    (index,) = (name for name in files if name.endswith("/archive.json"))
-    text = set_key(files[manifest], ".log", value.replace("{secret}", str(secret)))
-    described = json.loads(files[index])
-    described["files"]["manifest.json"]["sha256"] = sha256(text.encode()).hexdigest()
-    files |= {manifest: text.encode(), index: json.dumps(described).encode()}
-    with zipfile.ZipFile(packed, "w") as zipped:
-        for name, content in files.items():
-            zipped.writestr(name, content)
-    check_refused("logs", packed, "outside the campaign")
 
 
 def test_results_and_manifests_that_are_too_large_or_no_text_are_refused(built, tmp_path):
@@ -233,25 +230,23 @@ def test_nothing_that_a_recipe_names_is_imported(built, tmp_path, monkeypatch, r
     assert not named & (set(sys.modules) - modules)
 
 
-@pytest.mark.parametrize("where", ["-m", "PYTHONPATH", "empty part of PYTHONPATH"])
-def test_a_module_of_the_working_directory_is_not_imported(built, tmp_path, where):
+def test_modules_of_installed_packages_alone_are_imported(built, tmp_path, monkeypatch):
     """Neither what a recipe names nor what shadows a module that hpcbert imports."""
     place, sprung = tmp_path / "work", tmp_path / "sprung"
-    for name in ("mine", "yours") + (("click", "tomli") if where == "-m" else ()):
-        trap = f"import pathlib; pathlib.Path({str(sprung)!r}).touch()\n{READER}"
-        write_file(place, f"{name}.py", trap)
-    write_file(place, "yours-1.0.dist-info/METADATA", "Name: yours\nVersion: 1.0\n")
     entry = "[hpcbert.grammars]\nyours = yours:read\n"
+    trap = f"import pathlib; pathlib.Path({str(sprung)!r}).touch()\n{READER}"
+    write_file(place, "yours-1.0.dist-info/METADATA", "Name: yours\nVersion: 1.0\n")
     write_file(place, "yours-1.0.dist-info/entry_points.txt", entry)
-    paths = {"-m": "", "PYTHONPATH": str(place), "empty part of PYTHONPATH": f"{place}/none:"}
-    for reader in ("mine:read", "entry-point:mine", "entry-point:yours"):
-        name_reader(built, reader)
-        result = Cli(place, {"PYTHONPATH": paths[where]})("collect", built.directory, status=2)
-        assert "log.grammar" in result.stderr
-        assert not sprung.exists()
-
-
-def test_the_entry_point_of_an_installed_package_is_called(built, tmp_path, monkeypatch):
+    for name in ("mine", "yours"):
+        write_file(place, f"{name}.py", trap)
+    for path in (str(place), f"{place}/none:", ""):
+        for name in () if path else ("click", "tomli"):  # As with `python -m`.
+            write_file(place, f"{name}.py", trap)
+        for reader in ("mine:read", "entry-point:mine", "entry-point:yours"):
+            name_reader(built, reader)
+            result = Cli(place, {"PYTHONPATH": path})("collect", built.directory, status=2)
+            assert "log.grammar" in result.stderr
+            assert not sprung.exists()
     name_reader(built, "entry-point:brought")
     check_refused("collect", built.directory, "hint: There are: none")
     write_file(tmp_path, "packages/installed_reader.py", READER)
