@@ -17,15 +17,16 @@ from hpcbert.system.processes import machine_and_boot
 from tests.kit.waiting import CEILING, until
 
 
-def owned(line: str, place: object, *, uid: int = os.geteuid(), script: object = "") -> str:
-    """Return a line of squeue with what says whose job it is."""
-    return f"{line.rstrip()}|//{uid}|//{script}|//{place}\n"
-
-
-def test_a_job_that_a_manifest_merely_names_is_not_cancelled(hpcbert, slurm, watched, tmp_path):
+def test_a_job_that_a_manifest_merely_names_is_not_cancelled_and_a_campaigns_own_is(
+    hpcbert, slurm, watched, tmp_path
+):
     """Somebody gave it to me; id, name, place and user in it are what they chose."""
 
-    def warn_of(directory: Path) -> str:
+    def owned(line, place, *, uid=None, script=""):
+        """Return a line of squeue with what says whose job it is."""
+        return f"{line.rstrip()}|//{uid or os.geteuid()}|//{script}|//{place}\n"
+
+    def warn_of(directory):
         document = hpcbert("cancel", "--yes", "--json", directory, status=0).document
         assert (document["data"]["cancelled"], document["data"]["jobs"]) == (False, [])
         assert slurm.calls("scancel") == []
@@ -47,25 +48,24 @@ def test_a_job_that_a_manifest_merely_names_is_not_cancelled(hpcbert, slurm, wat
     built.change(uid=54321)
     slurm.answers(squeue=[owned(built.squeue(1, "RUNNING"), built.directory, uid=54321)])
     assert warn_of(built.directory) == "Not cancelled: job 12 belongs to user 54321."
-
-
-@pytest.mark.parametrize("case", ["as it was", "linked", "moved", "by hand"])
-def test_a_campaigns_own_jobs_are_cancelled(hpcbert, slurm, watched, tmp_path, case):
-    built = watched()
-    directory, script = built.directory, built.campaign.arrays[0].script
+    # A campaign's own jobs are, as it was, linked, moved or submitted by hand.
     link, former = tmp_path / "link", tmp_path / "where it was"
-    link.symlink_to(directory)
-    place, submitted_script, job = {
-        "as it was": (directory, "", "12"),
-        "linked": (link, directory / script, "12"),
-        "moved": (former, former / script, "12"),
-        "by hand": (tmp_path, directory / script, "31"),
-    }[case]
-    line = built.squeue(1, "RUNNING", job=f"{job}_1")
-    slurm.answers(squeue=[owned(line, place, script=submitted_script)])
-    document = hpcbert("cancel", "--yes", "--json", directory, status=0).document
-    assert document["warnings"] == []
-    assert [call[1:] for call in slurm.calls("scancel")] == [[job]]
+    for number, name in enumerate(("as it was", "linked", "moved", "by hand")):
+        built = watched(name)
+        directory, script = built.directory, built.campaign.arrays[0].script
+        link.unlink(missing_ok=True)
+        link.symlink_to(directory)
+        place, submitted_script, job = {
+            "as it was": (directory, "", "12"),
+            "linked": (link, directory / script, "12"),
+            "moved": (former, former / script, "12"),
+            "by hand": (tmp_path, directory / script, "31"),
+        }[name]
+        line = built.squeue(1, "RUNNING", job=f"{job}_1")
+        slurm.answers(squeue=[owned(line, place, script=submitted_script)])
+        document = hpcbert("cancel", "--yes", "--json", directory, status=0).document
+        assert document["warnings"] == []
+        assert [call[1:] for call in slurm.calls("scancel")][number:] == [[job]]
 
 
 @pytest.mark.parametrize("case", ["another program", "another campaign's queue", "its own queue"])
