@@ -1,12 +1,12 @@
 """The class for ReFrame, run by ReFrame on its local scheduler, on the local queue and on a lab."""
 
 import os
+import shutil
 
 import pytest
 
-from tests.contract.contract import make_place
 from tests.kit.cases import cases, read_constant
-from tests.kit.cli import start_process
+from tests.kit.cli import Cli, start_process
 from tests.kit.logs import WORDS, stand_in, write_file
 from tests.kit.paths import REPOSITORY
 
@@ -19,11 +19,12 @@ TESTS = read_constant(__file__, "TESTS")
 
 @cases
 def test_a_point_is_a_test(tmp_path, options: list[str], reference, status, keyword):
-    folder = make_place(tmp_path).directory
+    shutil.copytree(REPOSITORY / "tests/contract/recipes", tmp_path / "templates")
+    Cli(tmp_path)("init", "--local", status=0)
     tests = TESTS.format(framework="fixed", options=options, reference=reference)
     env = {**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(REPOSITORY)}
-    argv = [*REFRAME, str(write_file(folder, "point.py", tests))]
-    result = start_process(argv, cwd=folder, env=env)
+    argv = [*REFRAME, str(write_file(tmp_path, "point.py", tests))]
+    result = start_process(argv, cwd=tmp_path, env=env)
     assert (result.returncode, keyword in result.stdout) == (status, True), result.stdout
 
 

@@ -1,28 +1,130 @@
 import json
+import os
+import platform
 import re
 import shlex
+import shutil
+import textwrap
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 import pytest
 import tomli
 
-from tests.contract import contract
-from tests.contract.contract import HERE, differences, mask
-from tests.kit import cli
 from tests.kit.cases import read_constant
+from tests.kit.cli import Cli, run_here, start_process
 from tests.kit.needs import SHARED
+from tests.kit.paths import REPOSITORY
 
 pytestmark = pytest.mark.contract
 
-
-# Of wording/*.txt: a case's name, its command line, and the indented lines below it.
-ENTRY = re.compile(r"^# (.*)\n(\$ .*\n(?:  .*\n)*)", re.MULTILINE)
+HERE, MASK = Path(__file__).parent, "*"
+# Keys of what differs between machines and versions, or is text for a reader.
+VOLATILE = set(read_constant(__file__, "VOLATILE").split())
+# Times, ids of campaigns and jobs, digests, versions, paths and sentences.
+VOLATILE_TEXT = re.compile(
+    r"\d{4}-\d\d-\d\d|\d{8}T\d{6}Z|^local-\d|[0-9a-f]{12}|^\d+\.\d+\.\d+|/| "
+)
 # In sentences: ids of campaigns, and digests.
 VOLATILE_WORDS = re.compile(r"\d{8}T\d{6}Z[\w.-]*|\b[0-9a-f]{12,}\b")
+# Of wording/*.txt: a case's name, its command line, and the indented lines below it.
+ENTRY = re.compile(r"^# (.*)\n(\$ .*\n(?:  .*\n)*)", re.MULTILINE)
 CASES = [
     pytest.param(group, name, row, id=name, marks=[pytest.mark.needs("logs")] * (group == "logs"))
     for group, rows in tomli.loads((HERE / "cases.toml").read_text()).items()
     for name, row in rows.items()
 ]
+
+
+def make_place(folder):
+    """Return hpcbert in a folder with a site, and a recipe whose rates are the same everywhere.
+
+    It runs in this process, which takes less time, with nothing of the tester's settings.
+    """
+    shutil.copytree(HERE / "recipes", folder / "templates")
+    theirs = ("HPCBERT_", "SLURM_")
+    env = {name: text for name, text in os.environ.items() if not name.startswith(theirs)}
+    env |= {"HOME": str(folder), "PYTHONPATH": str(REPOSITORY)}
+    place = Cli(folder, env, run=run_here)
+    place("init", "--local", status=0)
+    return place
+
+
+def start(place):
+    """Return hpcbert in a place, as a process: manifests have its command line."""
+    return replace(place, run=partial(start_process))
+
+
+@pytest.fixture
+def place(tmp_path):
+    return make_place(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def campaign(tmp_path_factory):
+    """A place with a campaign of two points that has run and was collected."""
+    place = make_place(tmp_path_factory.mktemp("contract"))
+    line = "submit --fw fixed --scaling --gpus-per-node 2 --repeats 3 --name first --note quiet"
+    read(start(place), f"{line} --wait")
+    return place
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory):
+    """A place with a campaign of two repeats, the second of which failed."""
+    place = make_place(tmp_path_factory.mktemp("contract"))
+    line = "submit --fw fixed --repeats 2 --env FAILS=2 --name broken --wait"
+    read(start(place), line, status=4)
+    return place
+
+
+def read(place, line, status=0):
+    """Return the document of a command line that has this exit status."""
+    return place(*shlex.split(line), "--json", status=status).document
+
+
+def find_campaign(place):
+    """Return the id of the first campaign."""
+    return read(place, "list")["data"]["campaigns"][-1]["campaign"]
+
+
+def mask(value):
+    """Return a document without what may differ between machines, runs and wordings."""
+    if isinstance(value, dict):
+        return {key: mask(inner) for key, inner in value.items() if key not in VOLATILE}
+    if isinstance(value, list):
+        return [mask(inner) for inner in value]
+    if isinstance(value, str) and (value == platform.node() or VOLATILE_TEXT.search(value)):
+        return MASK
+    return value
+
+
+def select(value, keys, path=""):
+    """Yield all values under some keys, with their paths in the document."""
+    items = dict(enumerate(value)) if isinstance(value, list) else value
+    for key, item in items.items() if isinstance(items, dict) else ():
+        if key in keys:
+            yield f"{path}{key}", item
+        else:
+            yield from select(item, keys, f"{path}{key}.")
+
+
+def differences(golden, answer, path="$"):
+    """Yield where an answer lacks or changes what the golden has."""
+    if golden == MASK and isinstance(answer, str):
+        return
+    if isinstance(golden, dict) and isinstance(answer, dict):
+        yield from (f"{path}.{key} is missing" for key in golden.keys() - answer.keys())
+        for key in golden.keys() & answer.keys():
+            yield from differences(golden[key], answer[key], f"{path}.{key}")
+    elif isinstance(golden, list) and isinstance(answer, list):
+        if len(golden) != len(answer):
+            yield f"{path}: {len(golden)} items became {len(answer)}"
+        for number, items in enumerate(zip(golden, answer, strict=False)):
+            yield from differences(*items, f"{path}[{number}]")
+    elif type(golden) is not type(answer) or golden != answer:
+        yield f"{path}: {golden!r} became {answer!r}"
 
 
 @pytest.mark.parametrize(("group", "name", "row"), CASES)
@@ -31,29 +133,34 @@ def test_command(group, name, row, request):
     place = request.getfixturevalue(group if group in {"campaign", "broken"} else "place")
     values = {"logs": SHARED / "logs"}
     if "{campaign}" in row["line"]:
-        values["campaign"] = place.campaign
-    line = row["line"]
-    for key, value in values.items():
-        line = line.replace(f"{{{key}}}", shlex.quote(str(value)))
-    # In this process, which takes less time; refusals of click's parser get a document in main.
-    result = place.run(f"{line} --json", cli.run_here)
-    result = result if result.stdout else place.run(f"{line} --json")
+        values["campaign"] = find_campaign(place)
+    pattern = rf"\{{({'|'.join(values)})\}}"
+    line = re.sub(pattern, lambda key: shlex.quote(str(values[key[1]])), row["line"])
+    result = place(*shlex.split(line), "--json")
+    if not result.stdout:  # a refusal of click's parser, which gets a document in main
+        result = start(place)(*shlex.split(line), "--json")
     assert result.returncode == row.get("exit", 0), result
     # What an error of the scheduler says depends on whether the machine has Slurm.
-    errors = [error for error in result.document["errors"] if error["code"] != "scheduler"]
-    text = "".join(map(contract.format_error, errors))
-    for key, value in {**values, "HERE": place.directory}.items():
+    text = ""
+    for error in result.document["errors"]:
+        if error["code"] != "scheduler":
+            where = f"at {error['where']}\n" if error.get("where") else ""
+            sentences = f"{error['code']}: {error['message']}\n{where}{error.get('hint') or ''}"
+            text += textwrap.indent(f"{sentences.rstrip()}\n", "  ")
+    for key, value in {**values, "HERE": place.cwd}.items():
         text = text.replace(str(value), f"{{{key}}}")
-    entry = text and f"$ hpcbert {row['line']}\n{VOLATILE_WORDS.sub(contract.MASK, text)}"
+    entry = text and f"$ hpcbert {row['line']}\n{VOLATILE_WORDS.sub(MASK, text)}"
     path = HERE / "wording" / f"{line.split(maxsplit=1)[0]}.txt"
     entries = dict(ENTRY.findall(path.read_text())) if path.exists() else {}
     if request.config.getoption("--regenerate", default=False):
-        entries = contract.write_entries(path, {**entries, name: entry})
+        entries[name] = entry
+        texts = [f"# {case}\n{words}" for case, words in sorted(entries.items()) if words]
+        path.write_text("\n".join(texts), encoding="utf-8")
     assert entry == entries.get(name, "")
     if row.get("golden", True):
         document = mask(result.document)
         if "keep" in row:
-            document["data"] = dict(contract.find_keys(document["data"], row["keep"]))
+            document["data"] = dict(select(document["data"], row["keep"]))
         path = HERE / "golden" / f"{name}.json"
         if request.config.getoption("--regenerate", default=False):
             text = json.dumps(document, indent=1, ensure_ascii=False, sort_keys=True)
@@ -63,29 +170,28 @@ def test_command(group, name, row, request):
 
 def test_data_is_checked_and_shown(place):
     for line in ("make data --format tfrecord --samples 64 --files 1", "check data", "show data"):
-        place.read(f"data {line}")
+        read(place, f"data {line}")
 
 
 def test_a_campaign_is_archived_written_in_every_format_and_reported(campaign):
-    name = campaign.campaign
-    campaign.read(f"archive {name} --output table.zip")
-    tables = [campaign.read(f"collect {path}")["data"]["tables"] for path in (name, "table.zip")]
-    for (table,) in tables:
+    name = find_campaign(campaign)
+    read(campaign, f"archive {name} --output table.zip")
+    for path in (name, "table.zip"):
+        (table,) = read(campaign, f"collect {path}")["data"]["tables"]
         assert [row["median"] for row in table["rows"]] == [102.0, 202.0]
     for form in ("text", "wide", "markdown", "csv", "csv-runs", "json", "parquet", "dlperf-json"):
-        path = campaign.directory / f"table.{form}"
-        line = f"collect {name} --format {form} --output {path.name}"
-        result = campaign.run(line, cli.run_here)
-        assert (result.returncode, path.stat().st_size > 0) == (0, True), result.stderr
-    campaign.read(f"report {name} --output page --lang zh")
-    assert (campaign.directory / "page" / "index.html").is_file()
+        path = campaign.cwd / f"table.{form}"
+        campaign("collect", name, "--format", form, "--output", path.name, status=0)
+        assert path.stat().st_size > 0
+    read(campaign, f"report {name} --output page --lang zh")
+    assert (campaign.cwd / "page" / "index.html").is_file()
 
 
 def test_a_campaign_file_is_planned_as_the_options_are(place):
     text = read_constant(__file__, "CAMPAIGN_FILE")
-    (place.directory / "table.toml").write_text(text, encoding="utf-8")
+    (place.cwd / "table.toml").write_text(text, encoding="utf-8")
     options = "--fw fixed --shapes 1n1g,1n2g --batch-size 32,64 --repeats 2"
-    plans = [place.read(f"plan {words}")["data"] for words in ("table.toml", options)]
+    plans = [read(place, f"plan {words}")["data"] for words in ("table.toml", options)]
     points = [
         sorted((point["point"], point["repeats"]) for point in plan["campaigns"][0]["points"])
         for plan in plans
@@ -95,8 +201,8 @@ def test_a_campaign_file_is_planned_as_the_options_are(place):
 
 
 def test_a_running_campaign_is_cancelled_and_removed(place):
-    place.read("submit --fw fixed --repeats 2 --env SLEEPS=600")
-    name = place.campaign
+    read(place, "submit --fw fixed --repeats 2 --env SLEEPS=600")
+    name = find_campaign(place)
     for line, status in (
         (f"rm {name} --yes", 2),
         (f"cancel {name} --yes", 0),
@@ -104,15 +210,14 @@ def test_a_running_campaign_is_cancelled_and_removed(place):
         (f"collect {name}", 4),
         (f"rm {name} --yes", 0),
     ):
-        place.read(line, status)
-    assert place.read("list")["data"]["campaigns"] == []
+        read(place, line, status)
+    assert read(place, "list")["data"]["campaigns"] == []
 
 
 def test_a_rehearsal_gives_no_number(place):
-    document = place.read("submit --fw pytorch --device cpu --repeats 1 --rehearse --wait")
-    assert document["exit_code"] == 0
+    document = read(place, "submit --fw pytorch --device cpu --repeats 1 --rehearse --wait")
     assert document["data"]["repeats"] == {"asked": 1, "rehearsed": 1}
-    assert "rehearsal" in str(place.read("collect", status=2)["errors"])
+    assert "rehearsal" in str(read(place, "collect", status=2)["errors"])
 
 
 def test_a_golden_is_contained_in_the_answer_and_masks_what_differs():
