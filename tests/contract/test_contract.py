@@ -152,7 +152,7 @@ def test_command(group, name, row, request):
     entry = text and f"$ hpcbert {row['line']}\n{VOLATILE_WORDS.sub(MASK, text)}"
     path = HERE / "wording" / f"{line.split(maxsplit=1)[0]}.txt"
     entries = dict(ENTRY.findall(path.read_text())) if path.exists() else {}
-    if request.config.getoption("--regenerate", default=False):
+    if (entry or entries) and request.config.getoption("--regenerate", default=False):
         entries[name] = entry
         texts = [f"# {case}\n{words}" for case, words in sorted(entries.items()) if words]
         path.write_text("\n".join(texts), encoding="utf-8")
