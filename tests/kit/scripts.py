@@ -17,11 +17,12 @@ from hpcbert.config.site import Site
 from hpcbert.model import Shape
 from hpcbert.script.draft import Draft
 from hpcbert.script.plan import Request
+from hpcbert.system.runner import Outcome
 from tests.kit import drafts
 from tests.kit.cases import read_constant
 from tests.kit.cli import start_process
 from tests.kit.paths import REPOSITORY
-from tests.kit.waiting import CEILING
+from tests.kit.recipes import SHELL
 
 # A program that stands in for the ranks' Python: it records its call.
 RECORDER = read_constant(__file__, "RECORDER")
@@ -29,6 +30,36 @@ RECORDER = read_constant(__file__, "RECORDER")
 # that make a container, as if the plugin worked; otherwise it runs them on the bare host, as if the
 # plugin were missing. With NO_RANKS it skips the measured step.
 SRUN = read_constant(__file__, "SRUN")
+
+
+def bash(
+    *words: object, status: int | None = 0, stdin: str = "", cwd: Path | None = None,
+    tools: Path | None = None, **variables: Any,
+) -> Outcome:  # fmt: skip
+    """Run bash with these variables and PATH, on which tools come first; check its status.
+
+    Example: `bash("-c", "nvidia-smi", tools=tmp_path, status=127, HOME="/")`.
+    """
+    path = os.environ["PATH"]
+    env = {"PATH": f"{tools}:{path}" if tools else path, **variables}
+    outcome = start_process(["bash", *map(str, words)], env=env, cwd=cwd, stdin=stdin)
+    assert status in {None, outcome.returncode}, outcome
+    return outcome
+
+
+def run_program(name: str, *words: object, **options: Any) -> Outcome:
+    """Run a program of hpcbert/shell; options are those of `bash`."""
+    return bash("-p", SHELL / name, *words, **options)
+
+
+def run_functions(program: str, *files: str, **options: Any) -> list[str]:
+    """Run a shell text after files of hpcbert/shell; return the lines that it prints.
+
+    Example: `run_functions('list "0-2,8"; echo "${listed[*]}"', "bind.bash")`.
+    """
+    sources = "".join(f'. "$library/{file}"\n' for file in files)
+    text = f"library='{SHELL}'\nset -euo pipefail\n{sources}{program}"
+    return bash("-c", text, **options).stdout.splitlines()
 
 
 def sbatch_options(text: str) -> list[str]:
@@ -95,20 +126,20 @@ def records(path: Path) -> list[list[str]]:
     return [call.split("\0") for call in calls]
 
 
-def run_script(draft: Draft, tmp_path: Path, **extra: Any) -> subprocess.CompletedProcess[str]:
+def run_script(draft: Draft, tmp_path: Path, **options: Any) -> Outcome:
     write_campaign(draft)
-    return run_written(draft, tmp_path, **extra)
+    return run_written(draft, tmp_path, **options)
 
 
-def run_written(draft: Draft, tmp_path: Path, **extra: Any) -> subprocess.CompletedProcess[str]:
+def run_written(
+    draft: Draft, tmp_path: Path, *, status: int | None = None, **extra: Any
+) -> Outcome:
     """Run the script of the first repeat; `record.*` get its actions and those of its ranks."""
     (array,) = draft.campaign.arrays
     outer = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
     own = {"RECORD": str(tmp_path / "record"), "SLURM_ARRAY_TASK_ID": "1"}
-    return subprocess.run(
-        ["bash", str(draft.directory / array.script)], env={**outer, **own, **extra}, cwd=tmp_path,
-        capture_output=True, text=True, errors="replace", check=False, timeout=CEILING,
-    )  # fmt: skip
+    script = draft.directory / array.script
+    return bash(script, status=status, cwd=tmp_path, **{**outer, **own, **extra})
 
 
 def events(draft: Draft, repeat: int = 1) -> list[dict[str, object]]:
@@ -117,7 +148,9 @@ def events(draft: Draft, repeat: int = 1) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-# --- Pages ----------------------------------------------------------------------------------------
+def kinds(draft: Draft, repeat: int = 1) -> list[object]:
+    return [event["event"] for event in events(draft, repeat)]
+
 
 _STEP = re.compile(r"(?:^<!-- file: (\S+) -->\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # hpcbert on the path, as a person has it.

@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,41 +18,37 @@ from tests.kit.drafts import combined, reference
 from tests.kit.needs import not_applicable
 from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import NAMES
-from tests.kit.scripts import events, only_script, run_written, tool, with_python
+from tests.kit.scripts import events, kinds, only_script, run_written, tool, with_python
 
 pytestmark = pytest.mark.slow
-
-# Room for so many samples; a full run of so many iterations needs more. It says what WORDS says.
-PROGRAM = read_constant(__file__, "PROGRAM")
 
 
 class Search:
     """Two repeats of the largest batch, whose search begins with 32."""
 
-    def __init__(self, folder: Path, device: str = "gpu", samples: int = 0, **options: Any) -> None:
+    def __init__(self, folder: Path, device="gpu", samples=0, **options) -> None:
         self.folder = folder
-        program = tool(folder, "python", PROGRAM)
+        # Room for so many samples; a full run of so many iterations needs more. It says what WORDS says.
+        program = tool(folder, "python", read_constant(__file__, "PROGRAM"))
         site = with_python(reference(folder), program, batch_sizes={"fp32": 32})
-        more: Any = {"repeats": 2, "device": device, "global_batch_size": samples}
+        more = {"repeats": 2, "device": device, "global_batch_size": samples}
         request = combined(Shape(1, 1), ("fp32",), (LARGEST,), **more)
         self.draft = drafts.drafted(site, request, options={"scheduler": "local", **options})
         write_campaign(self.draft)
-        (self.array,) = self.draft.campaign.arrays
-        self.path = self.draft.directory / self.array.point.search
+        self.point = self.draft.campaign.arrays[0].point
+        self.path = self.draft.directory / self.point.search
 
     def run(self, status: int = 0, **variables: str) -> str:
         """Run a repeat; return what it says."""
-        result = run_written(self.draft, self.folder, TRIED=f"{self.folder}/tried", **variables)
-        assert result.returncode == status, result.stderr
-        return result.stderr
+        tried = str(self.folder / "tried")
+        return run_written(self.draft, self.folder, status=status, TRIED=tried, **variables).stderr
 
     def sizes(self, *, probes: bool = False) -> list[int]:
         """The sizes of probes, or of measured runs, in their order."""
         lines = (self.folder / "tried").read_text().splitlines()
         return [int(line.split()[0]) for line in lines if line.endswith(" 10") == probes]
 
-    @property
-    def record(self) -> list[dict[str, Any]]:
+    def read(self):
         return [json.loads(line) for line in self.path.read_text().splitlines()]
 
 
@@ -67,13 +62,13 @@ def test_a_search_ends_with_the_largest_size_that_fits(
     if record:
         search.path.write_text(record)
     for variables in runs:
-        search.run(**{"status": 0, **variables})
+        search.run(**variables)
     if results:  # the record that was cut off has half a line
-        sizes = [event["size"] for event in search.record if event["event"] == "found"]
+        sizes = [event["size"] for event in search.read() if event["event"] == "found"]
         assert sizes == list(results)
     if "rehearse" not in (options or {}):
-        assert search.sizes(probes=True) == probes
-        assert search.sizes() == measured
+        assert search.sizes(probes=True) == list(probes)
+        assert search.sizes() == list(measured)
         (step, *_) = [event for event in events(search.draft) if event["event"] == "step"]
         assert step["batch"] == measured[0]
 
@@ -82,9 +77,9 @@ def test_a_search_ends_with_the_largest_size_that_fits(
 def test_anything_else_stops_it_with_its_reason(tmp_path, extra, reason):
     search = Search(tmp_path)
     assert f"hpcbert: {reason}" in search.run(1, **extra)
-    assert search.record[-1]["reason"] == reason
+    assert search.read()[-1]["reason"] == reason
     assert search.sizes() == []
-    assert [event["event"] for event in events(search.draft)] == ["start", "end"]
+    assert kinds(search.draft) == ["start", "end"]
 
 
 @cases
@@ -93,17 +88,17 @@ def test_under_a_global_batch_the_accumulation_follows_from_the_size(
 ):
     search = Search(tmp_path, samples=samples)
     text = search.run(0 if measured else 1, ROOM=str(room))
-    assert search.sizes() == measured
+    assert search.sizes() == list(measured)
     assert f'--accumulation "$(({samples} / batch))"' in only_script(search.draft)
     assert (f"give --batch-size {samples}" in text) == (not measured)
     for size in measured:
-        point = search.array.point.sized(size)
+        point = search.point.sized(size)
         assert (point.global_batch_size, point.samples_per_step) == (samples, 0)
 
 
 def test_one_size_divides_the_steps_of_all_shapes(tmp_path):
     """Of 192 samples a device of 1n1g has 192, one of 1n8g 24: the size is a divisor of both."""
-    more: Any = {"scaling": True, "global_batch_size": 192}
+    more = {"scaling": True, "global_batch_size": 192}
     request = combined(Shape(1, 8), ("fp32",), (LARGEST_IN_COMMON,), **more)
     texts = drafts.drafted(reference(tmp_path), request).scripts.values()
     settings = [set(re.findall(r"^samples=(\d+)$", text, re.MULTILINE)) for text in texts]
@@ -124,7 +119,7 @@ def test_marks_are_multiplied_and_nothing_else():
 def test_a_rank_script_with_the_marks_filled_in_is_that_of_the_number(tmp_path, name):
     recipe = drafts.load(name)
     site = reference(tmp_path, slurm={"mpi": "pmi2"}) if recipe.mpi else reference(tmp_path)
-    more: Any = {"accumulation": 1 if recipe.accumulation else 0}
+    more = {"accumulation": 1 if recipe.accumulation else 0}
 
     def rank(size: int) -> str:
         request = combined(Shape(1, 1), (recipe.precisions[0],), (size,), **more)

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from hpcbert.config import campaignfile, places, recipe
-from hpcbert.config.recipe import Recipe
 from hpcbert.config.site import Site
 from hpcbert.errors import Refusals, UsageError
 from hpcbert.model import Point, Shape
@@ -27,12 +26,12 @@ def list_campaigns(site: Site, text: str) -> list[tuple[str, tuple[Point, ...]]]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"schema = 1\n{text}")
     file = campaignfile.read(path)
-    largest = Shape(file.nodes or 1, file.gpus_per_node or 1)
+    request = Request(Shape(file.nodes or 1, file.gpus_per_node or 1))
 
-    def find(name: str) -> tuple[Recipe, Site]:
+    def find(name):
         return recipe.load(places.find_recipe(name, (TEMPLATES,))), site
 
-    plans = list_plans(file, Request(largest), find, where=str(path))
+    plans = list_plans(file, request, find, where=str(path))
     return [(plan.framework, plan.points) for plan in plans]
 
 

@@ -3,10 +3,8 @@
 import itertools
 import os
 import pwd
-import subprocess
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -25,8 +23,7 @@ from tests.kit.drafts import load, reference, settled
 from tests.kit.needs import require
 from tests.kit.paths import REPOSITORY
 from tests.kit.recipes import SHELL
-from tests.kit.scripts import only_script
-from tests.kit.waiting import CEILING
+from tests.kit.scripts import kinds, only_script, run_program
 
 pytestmark = pytest.mark.slow
 
@@ -34,8 +31,8 @@ TEXT = st.text(st.characters(blacklist_categories=["Cs", "Cc"]), max_size=20)
 
 
 def draft_in(
-    folder: Path, runtime: str, image: str = "/i.sqsh", *, shape: str = "1n1g", data: str = "",
-    workdir: str = "", nodes: Any = None, srun_args: tuple[str, ...] = (), **container: Any,
+    folder, runtime, image="/i.sqsh", *, shape="1n1g", data="", workdir="", nodes=None,
+    srun_args=(), **container,
 ) -> Draft:  # fmt: skip
     """Draft a repeat in a container, at a site with these settings of containers."""
     tables = {"container": {"runtime": runtime, **container}, "slurm": {"srun_args": srun_args}}
@@ -47,9 +44,8 @@ def draft_in(
 
 def run_campaign(draft: Draft, folder: Path, status: int = 0, **env: str) -> list[list[str]]:
     """Write a campaign and run its script; return the calls of srun."""
-    slurm = scripts.slurm_in(folder / "bin")
-    script = scripts.run_script(draft, folder, **{**slurm, "NODE": "node3", "NO_RANKS": "1", **env})
-    assert script.returncode == status, script.stderr
+    own = {**scripts.slurm_in(folder / "bin"), "NODE": "node3", "NO_RANKS": "1", **env}
+    script = scripts.run_script(draft, folder, status=status, **own)
     assert ("node3: not in the container" in script.stderr) == (status == 125)
     return scripts.records(folder / "record.srun")
 
@@ -59,12 +55,8 @@ def read_flags(call: list[str]) -> dict[str, str]:
     return {word.partition("=")[0]: word.partition("=")[2] for word in words}
 
 
-def list_kinds(draft: Draft) -> list[object]:
-    return [event["event"] for event in scripts.events(draft)]
-
-
 def test_pyxis_gets_every_flag_and_makes_the_container_outside_the_measured_step(tmp_path):
-    settings: Any = {"mounts": ("/scratch:/scratch:ro",), "env": ("HF_HOME",), "data": "/data"}
+    settings = {"mounts": ("/scratch:/scratch:ro",), "env": ("HF_HOME",), "data": "/data"}
     draft = draft_in(tmp_path, "pyxis", "/images/d e.sqsh", **settings)
     calls = run_campaign(draft, tmp_path, INSIDE="1", PYXIS_CONTAINER_IMAGE="other")
     create, inside, outside, measured, leave = calls
@@ -83,21 +75,19 @@ def test_pyxis_gets_every_flag_and_makes_the_container_outside_the_measured_step
     assert not read_flags(leave)
     assert leave[-2:] == ["remove", "hpcbert-5"]
     assert "-l" not in measured
-    assert "container" in list_kinds(draft)
-
-
-def test_a_node_without_the_plugin_ends_the_job_before_training(tmp_path):
-    draft = draft_in(tmp_path, "pyxis")
-    calls = run_campaign(draft, tmp_path, status=125)
-    assert list_kinds(draft) == ["start", "end"]
+    assert "container" in kinds(draft)
+    # A node without the plugin ends the job before training.
+    draft = draft_in(tmp_path / "plain", "pyxis")
+    calls = run_campaign(draft, tmp_path / "plain", status=125)
+    assert kinds(draft) == ["start", "end"]
     assert scripts.events(draft)[-1]["exit"] == 125
     assert not [call for call in calls if "--output" in " ".join(call)]
 
 
 @cases
-def test_settings_of_site_and_recipe_reach_both_runtimes(tmp_path, runtime, expected: list[str]):
-    flags: Any = dict.fromkeys(("home", "remap_root", "entrypoint"), True)
-    own: Any = {"shape": "2n1g", "workdir": "/work dir", "nodes": {"interface": "ib0"}}
+def test_settings_of_site_and_recipe_reach_both_runtimes(tmp_path, runtime, expected):
+    flags = dict.fromkeys(("home", "remap_root", "entrypoint"), True)
+    own = {"shape": "2n1g", "workdir": "/work dir", "nodes": {"interface": "ib0"}}
     text = only_script(draft_in(tmp_path, runtime, scratch="/raid x", **flags, **own))
     for words in (*expected, "interface=ib0\n"):
         assert words in text
@@ -112,7 +102,9 @@ def test_enroot_imports_what_a_registry_has_and_takes_a_file_as_it_is(tmp_path):
     assert "import_image" not in text
 
 
-def test_a_campaign_brings_what_its_script_runs(tmp_path):
+def test_a_campaign_brings_what_its_script_runs_and_by_hand_it_stays_where_it_was_submitted(
+    tmp_path, monkeypatch
+):
     joining = {"enter", "join", "sweep", "image"}
     files = {"pyxis": {"pyxis", "sweep"}, "enroot": {*joining, "enroot"}, "none": set()}
     files["apptainer"] = {*joining, "apptainer"}
@@ -123,18 +115,15 @@ def test_a_campaign_brings_what_its_script_runs(tmp_path):
         assert every & set(copies) == {f"scripts/{name}.sh" for name in names}
         assert ("joined.bash" in only_script(draft)) == (runtime in {"enroot", "apptainer"})
         assert all(source.is_file() for source in copies.values())
-
-
-@pytest.mark.parametrize("runtime", ["pyxis", "enroot"])
-def test_a_script_by_hand_starts_ranks_where_it_was_submitted(tmp_path, runtime, monkeypatch):
     monkeypatch.chdir(REPOSITORY)
-    site = settled(reference(tmp_path, container={"runtime": runtime}), image="/i.sqsh")
-    planned = plan(load(), site, Request(Shape(1, 1)))
-    (texts, files) = by_hand(planned, site, load(), options=drafts.OPTIONS)
-    (text,) = texts.values()
-    assert "workdir" in text
-    assert '"$campaign:$campaign"' in text
-    assert ("scripts/enter.sh" in files) == (runtime == "enroot")
+    for runtime in ("pyxis", "enroot"):
+        site = settled(reference(tmp_path, container={"runtime": runtime}), image="/i.sqsh")
+        planned = plan(load(), site, Request(Shape(1, 1)))
+        (texts, names) = by_hand(planned, site, load(), options=drafts.OPTIONS)
+        (text,) = texts.values()
+        assert "workdir" in text
+        assert '"$campaign:$campaign"' in text
+        assert ("scripts/enter.sh" in names) == (runtime == "enroot")
 
 
 def test_what_a_runtime_can_not_carry_is_refused(tmp_path):
@@ -155,14 +144,13 @@ def test_any_text_arrives_as_one_word_at_enter_sh(tmp_path_factory, mount, workd
     mount = "/" + mount.translate({ord(char): "_" for char in ":,"})
     mount = mount if mount.isprintable() else "/x"
     image = f"/{image}" if image.isprintable() and image.strip() == image else "/y"
-    places: Any = {"mounts": (mount,), "scratch": f"/{scratch}", "workdir": workdir}
+    places = {"mounts": (mount,), "scratch": f"/{scratch}", "workdir": workdir}
     text = only_script(draft_in(tmp_path_factory.mktemp("words"), "enroot", image, **places))
     part = text.split("begin_job\n")[1].split("\ncreate_container")[0].replace("/scripts/", "/")
     settings = "device=gpu tasks=1 devices_per_task=1 job_name=5 handed_over=()"
-    program = f"campaign='{SHELL}' library='{SHELL}' {settings}\n{part}\n"
-    program += 'printf \'%s\\0\' "${container[@]}" "${enter[@]}"'
-    result = subprocess.run(["bash", "-u"], input=program.encode(), capture_output=True, check=True)
-    arguments = result.stdout.decode().split("\0")[:-1]
+    show = 'printf \'%s\\0\' "${container[@]}" "${enter[@]}"'
+    program = f"campaign='{SHELL}' library='{SHELL}' {settings}\n{part}\n{show}"
+    arguments = scripts.bash("-uc", program).stdout.split("\0")[:-1]
     pairs = dict(itertools.pairwise(arguments))
     assert (pairs["--image"], pairs["--scratch"]) == (image, f"/{scratch}")
     assert f"{mount}:{mount}" in arguments
@@ -184,8 +172,7 @@ def test_the_local_scheduler_runs_ranks_in_one_container_and_leaves_nothing(tmp_
     site = settled(site, image=str(image.write(tmp_path / "i.sqsh")), python=str(python))
     options = {"scheduler": "local", "together": True}
     draft = drafts.drafted(site, Request(Shape(1, 2), repeats=2), options=options)
-    script = scripts.run_script(draft, tmp_path, PATH=path)
-    assert script.returncode == 0, script.stderr
+    scripts.run_script(draft, tmp_path, status=0, PATH=path)
     logs = sorted((draft.directory / "logs").rglob("*.log"))
     assert len(logs) == 2
     for log in logs:
@@ -209,46 +196,34 @@ def test_the_image_wins_over_its_profile_and_what_it_lacks_is_there(
     image = Image(environment=environment, files=profile).write(tmp_path / "i.sqsh")
     env = {"PATH": find_enroot(tmp_path), "HOME": "/host", "SLURM_LOCALID": "0"}
     env |= {"SLURM_NTASKS": "1", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
-    options = ["--name", "hpcbert-7", "--scratch", str(tmp_path / "kept")]
-    command = ["--", "sh", "-c", 'echo "$PATH"; echo "$HOME"; echo "$USER"']
-    printed = ""
-    for verb, *words in (["create"], ["enter", *command], ["remove"]):
-        more = ["--image", str(image), "--no-entrypoint"] if verb != "remove" else []
-        argv = ["bash", "-p", str(SHELL / "enter.sh"), verb, *options, *more, *words]
-        result = subprocess.run(
-            argv, env=env, capture_output=True, text=True, check=False, timeout=CEILING
-        )
-        assert result.returncode == 0, result.stderr
-        printed += result.stdout
+    options = ("--name", "hpcbert-7", "--scratch", tmp_path / "kept")
+    own = (*options, "--image", image, "--no-entrypoint")
+    run_program("enter.sh", "create", *own, **env)
+    command = ("--", "sh", "-c", 'echo "$PATH"; echo "$HOME"; echo "$USER"')
+    printed = run_program("enter.sh", "enter", *own, *command, **env).stdout
+    run_program("enter.sh", "remove", *options, **env)
     account = pwd.getpwuid(os.geteuid())
     assert printed.splitlines() == [path, home or account.pw_dir, account.pw_name]
 
 
 @cases
-def test_enter_sh_refuses_words_that_it_can_not_follow(words: list[str], says):
-    argv = ["bash", "-p", str(SHELL / "enter.sh"), *words]
-    env = {"PATH": os.environ["PATH"], "SLURMD_NODENAME": "node7"}
-    result = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
-    assert result.returncode == 125
-    assert says in result.stderr
+def test_enter_sh_refuses_words_that_it_can_not_follow(words, says):
+    refused = run_program("enter.sh", *words, status=125, SLURMD_NODENAME="node7")
+    assert says in refused.stderr
 
 
-@pytest.mark.parametrize(
-    "words", [("--environment=/e d/f.toml",), ("--uenv", "pytorch/v2.6:v1", "--view=default")]
-)
-@pytest.mark.parametrize("runtime", ["none", "pyxis"])
-def test_what_a_plugin_puts_around_ranks_is_around_what_describes_them(tmp_path, words, runtime):
-    image = "" if runtime == "none" else "/i.sqsh"
-    draft = draft_in(tmp_path, runtime, image, srun_args=("--network=x", *words, "--label"))
-    calls = run_campaign(draft, tmp_path, INSIDE="1")
-    described = {call[call.index("describe") + 1]: call for call in calls if "describe" in call}
-    (measured,) = [call for call in calls if "--network=x" in call]
-    assert set(words) <= set(measured)
-    assert set(words) <= set(described["image"])
-    assert not {"--network=x", "--label"} & set(described["image"])
-    assert not set(words) & set(described["host"])
-
-
-def test_without_a_plugin_one_step_describes_node_and_interpreter(tmp_path):
+def test_what_a_plugin_puts_around_ranks_is_around_what_describes_them(tmp_path):
+    every = (("--environment=/e d/f.toml",), ("--uenv", "pytorch/v2.6:v1", "--view=default"))
+    for number, (words, runtime) in enumerate(itertools.product(every, ("none", "pyxis"))):
+        image, folder = "" if runtime == "none" else "/i.sqsh", tmp_path / str(number)
+        draft = draft_in(folder, runtime, image, srun_args=("--network=x", *words, "--label"))
+        calls = run_campaign(draft, folder, INSIDE="1")
+        described = {call[call.index("describe") + 1]: call for call in calls if "describe" in call}
+        (measured,) = [call for call in calls if "--network=x" in call]
+        assert set(words) <= set(measured)
+        assert set(words) <= set(described["image"])
+        assert not {"--network=x", "--label"} & set(described["image"])
+        assert not set(words) & set(described["host"])
+    # Without a plugin, one step describes node and interpreter.
     calls = run_campaign(draft_in(tmp_path, "none", "", srun_args=("--label",)), tmp_path)
     assert [call[call.index("describe") + 1] for call in calls if "describe" in call] == ["both"]

@@ -58,9 +58,10 @@ def test_what_costs_more_is_refused_with_the_sum_and_what_nothing_bounds(tmp_pat
     assert "--time" in caught.value.hint
 
 
-@cases
-def test_hours_are_written_as_people_read_them(number, text):
-    assert request.format_hours(number) == text
+def test_hours_are_written_as_people_read_them():
+    texts = {0.08333333333333333: "0.0833", 12.5: "12.5", 5.0: "5", 305.0: "305"}
+    texts |= {None: "-", 1234.56: "1,234.6"}
+    assert {number: request.format_hours(number) for number in texts} == texts
 
 
 def render_script(folder: Path, *words: str, together: bool = False, **slurm: Any):
@@ -105,23 +106,21 @@ def test_a_retry_adds_options_of_sbatch_and_changes_its_first_attempt(tmp_path):
 
 
 @cases
-@pytest.mark.parametrize("exclusive", [True, False], ids=["exclusive", "shared"])
-def test_the_request_on_record_is_what_sbatch_reads_in_the_script(
-    tmp_path, words: list[str], exclusive
-):
-    array, text = render_script(tmp_path, *words, exclusive=exclusive, partition="gpu")
-    assert request.read_request(sbatch_options(text)) == array.request
-    again, script, _ = retry(array, text, limit="2-0")
-    assert request.read_request(sbatch_options(script)) == again
+def test_the_request_on_record_is_what_sbatch_reads_in_the_script(tmp_path, words):
+    for exclusive in (True, False):
+        array, text = render_script(tmp_path, *words, exclusive=exclusive, partition="gpu")
+        assert request.read_request(sbatch_options(text)) == array.request
+        again, script, _ = retry(array, text, limit="2-0")
+        assert request.read_request(sbatch_options(script)) == again
 
 
-@pytest.mark.parametrize("name", ["a b", "a %j b"])
-def test_a_request_says_which_campaign_it_writes_to(tmp_path, name):
-    directory = tmp_path / name
-    output = f"{directory}/slurm/".replace("%", "%%") + "%A_%a.out"
-    own = replace(JobRequest(), output=output)
-    assert not request.is_written_to(own, tmp_path)
-    directory.mkdir()
-    assert request.is_written_to(own, directory)
-    assert not request.is_written_to(own, tmp_path)
-    assert not request.is_written_to(replace(own, output=""), directory)
+def test_a_request_says_which_campaign_it_writes_to(tmp_path):
+    for name in ("a b", "a %j b"):
+        directory = tmp_path / name
+        output = f"{directory}/slurm/".replace("%", "%%") + "%A_%a.out"
+        own = replace(JobRequest(), output=output)
+        assert not request.is_written_to(own, tmp_path)
+        directory.mkdir()
+        assert request.is_written_to(own, directory)
+        assert not request.is_written_to(own, tmp_path)
+        assert not request.is_written_to(replace(own, output=""), directory)

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import tomli
@@ -13,7 +12,7 @@ from hpcbert import model
 from hpcbert.commands.submit import write_campaign
 from hpcbert.config import toml
 from hpcbert.errors import ConfigError, UsageError
-from hpcbert.model import Counted, Group, Material, Origin, Shape
+from hpcbert.model import Counted, Material, Origin, Shape
 from hpcbert.results.reduce import Curves, make_group, tabulate
 from hpcbert.script import rerun
 from hpcbert.script.plan import plan
@@ -23,21 +22,17 @@ from tests.kit.cli import run
 from tests.kit.drafts import changed, combined, drafted, load, reference
 
 REQUEST = combined(
-    Shape(1, 2),
-    ("fp32", "bf16"),
-    scaling=True,
+    Shape(1, 2), ("fp32", "bf16"), scaling=True, repeats=3,
     settings={"sequence_length": "64", "seed": "7"},
     env=(("NCCL_ALGO", "Ring"), ("OTHER", 'a "b" \\ \x7f ü')),
-    repeats=3,
-)
+)  # fmt: skip
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
 NUMBERS = (st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False))
-INLINE: Any = st.recursive(
+VALUES = st.recursive(
     st.one_of(TEXTS, st.booleans(), *NUMBERS),
     lambda part: st.one_of(st.lists(part, max_size=3), st.dictionaries(TEXTS, part, max_size=3)),
     max_leaves=8,
 )
-DRY = ("--scheduler", "slurm", "--dry-run", "--json")
 
 
 @pytest.fixture
@@ -48,7 +43,7 @@ def draft(tmp_path):
     return draft
 
 
-@given(st.dictionaries(TEXTS, INLINE, max_size=5))
+@given(st.dictionaries(TEXTS, VALUES, max_size=5))
 def test_what_is_written_as_toml_is_read_again(values):
     assert tomli.loads(toml.format_toml(values)) == values
 
@@ -65,9 +60,7 @@ def test_it_is_written_into_the_campaign_and_read_again(draft):
     assert lock.settings["slurm"]["time_limit"] == draft.resolved.site.slurm.time_limit.text
     assert lock.files.keys() >= {"describe.sh", "bert_pretrain.py"}
     assert "abcdef" not in path.read_text()
-
-
-def test_variables_and_digests_of_what_was_prepared_are_in_it(draft):
+    # So are variables, and digests of what was prepared.
     variables = {"slurm.account": "SBATCH_ACCOUNT"}
     site = replace(draft.resolved.site, variables={"runs": "HPCBERT_RUNS", **variables})
     materials = (
@@ -116,23 +109,23 @@ def test_what_is_no_lock_file_is_refused(text, change, message, hint, draft):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["lock", "campaign"])
-def test_the_same_is_made_of_it_wherever_the_options_came_from(form, draft, empty_directory):
+def test_the_same_is_made_of_it_wherever_the_options_came_from(draft, empty_directory):
     """Also options that no point has: a file does not stand in the command line."""
-    path = draft.directory / "campaign.lock.toml" if form == "lock" else draft.directory
-    result = run("submit", "--like", path, *DRY, "--time", "00:07:00")
-    assert result.returncode == 0, result
-    arrays = result.data["arrays"]
-    assert [array["env"] for array in arrays] == [dict(REQUEST.env)] * 4
-    assert [array["repeats"] for array in arrays] == [[1, 2, 3]] * 4
-    options = re.compile(r"\n  --[^\n]*")
-    texts = [options.findall(text) for text in draft.scripts.values()]
-    assert [options.findall(array["script_text"]) for array in arrays] == texts
-    assert "--seed" in "".join(array["script_text"] for array in arrays)
-    warnings = " ".join(result.document["warnings"])
-    assert "settings.slurm.time_limit was 01:00:00, and is 00:07:00 here." in warnings
-    assert "API_TOKEN" not in warnings
-    missing = run("submit", "--like", "campaign.lock.toml", *DRY)
+    dry = ("--scheduler", "slurm", "--dry-run", "--json")
+    for path in (draft.directory / "campaign.lock.toml", draft.directory):
+        result = run("submit", "--like", path, *dry, "--time", "00:07:00")
+        assert result.returncode == 0, result
+        arrays = result.data["arrays"]
+        assert [array["env"] for array in arrays] == [dict(REQUEST.env)] * 4
+        assert [array["repeats"] for array in arrays] == [[1, 2, 3]] * 4
+        options = re.compile(r"\n  --[^\n]*")
+        texts = [options.findall(text) for text in draft.scripts.values()]
+        assert [options.findall(array["script_text"]) for array in arrays] == texts
+        assert "--seed" in "".join(array["script_text"] for array in arrays)
+        warnings = " ".join(result.document["warnings"])
+        assert "settings.slurm.time_limit was 01:00:00, and is 00:07:00 here." in warnings
+        assert "API_TOKEN" not in warnings
+    missing = run("submit", "--like", "campaign.lock.toml", *dry)
     assert missing.returncode == 2
     assert "campaign.lock.toml: Can't read" in missing.error["message"]
 
@@ -143,7 +136,7 @@ def test_the_points_of_a_table_are_planned_again(framework, shape, fields, tmp_p
     first = plan(recipe, site, combined(Shape.parse(shape), **fields))
     protocol, curves = first.protocol, Curves(first.points)
     last = None if protocol.window_seconds else protocol.iters
-    more: Any = {"counted": Counted(protocol.skip, last, ""), "origin": Origin("campaign", "c")}
+    more = {"counted": Counted(protocol.skip, last, ""), "origin": Origin("campaign", "c")}
     groups = [(make_group(point, curves, ""), point.shape) for point in first.points]
     (table,) = tabulate(
         [model.Measured(group, shape, protocol.repeats, (), **more) for group, shape in groups]
@@ -162,8 +155,10 @@ def test_the_points_of_a_table_are_planned_again(framework, shape, fields, tmp_p
 
 @cases
 def test_a_table_that_a_campaign_would_not_give_is_refused(changes, window, keyword, tmp_path):
-    group = Group(*("pytorch", "bert-tiny", "fp32", 8), **{"rule": "clock", **(changes or {})})
-    more: Any = {}
+    group = model.Group(
+        *("pytorch", "bert-tiny", "fp32", 8), **{"rule": "clock", **(changes or {})}
+    )
+    more = {}
     if window:
         first, last = window[0], window[1] if len(window) > 1 else None
         more = {"origin": Origin("campaign", "c"), "window": Counted(first, last, "")}

@@ -1,10 +1,8 @@
 """The job before all points: its script, and what it makes of what it measures."""
 
 import json
-import os
-import subprocess
+from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,8 +13,7 @@ from hpcbert.script.draft import Draft
 from hpcbert.timelimit import TimeLimit
 from tests.kit.cases import cases, read_constant
 from tests.kit.drafts import combined, drafted, reference, settled
-from tests.kit.scripts import slurm_in, tool
-from tests.kit.waiting import CEILING
+from tests.kit.scripts import bash, slurm_in, tool
 
 
 def draft_preflight(where, shape="4n8g", device="gpu", limit="01:00:00", **options) -> Draft:
@@ -39,62 +36,57 @@ def test_it_is_one_job_on_the_nodes_of_the_largest_point_and_no_point_itself(tmp
     assert "/opt/a b/all_reduce_perf" in draft.scripts[check.name]
     assert "--minbytes 32M --maxbytes 256M" in draft.scripts[check.name]
     assert draft.lock.points == tuple(campaign.of_point)
+    # Without GPUs for certain, the reference program measures.
+    for device in ("cpu", "auto"):
+        draft = draft_preflight(tmp_path, "4n1g", device, "00:10:00")
+        check = draft.campaign.arrays[-1]
+        assert "--all-reduce 16" in draft.scripts[check.name]
+        assert "scripts/bert_pretrain.py" in {target for target, _ in draft.copies}
+        assert check.request.time_limit == "00:10:00"
+        # The campaign measures the same program with the same shape: no two share a status file.
+        assert len({array.point.key for array in draft.campaign.arrays}) == 2
 
 
-@pytest.mark.parametrize("device", ["cpu", "auto"])
-def test_without_gpus_for_certain_the_reference_program_measures(tmp_path, device):
-    draft = draft_preflight(tmp_path, "4n1g", device, "00:10:00")
-    check = draft.campaign.arrays[-1]
-    assert "--all-reduce 16" in draft.scripts[check.name]
-    assert "scripts/bert_pretrain.py" in {target for target, _ in draft.copies}
-    assert check.request.time_limit == "00:10:00"
-    # The campaign measures the same program with the same shape: no two share a status file.
-    assert len({array.point.key for array in draft.campaign.arrays}) == 2
+def test_one_node_has_nothing_to_be_compared_with(tmp_path):
+    for shape, options, why in (
+        ("1n8g", {}, "every point has one node only"),
+        ("1n1g", {"scheduler": "local"}, "no effect with the local scheduler"),
+    ):
+        with pytest.raises(UsageError, match=why) as caught:
+            draft_preflight(tmp_path, shape, "cpu", **options)
+        assert "--preflight" in caught.value.hint
 
 
-@cases
-def test_one_node_has_nothing_to_be_compared_with(tmp_path, shape, options, why):
-    with pytest.raises(UsageError, match=why) as caught:
-        draft_preflight(tmp_path, shape, "cpu", **options)
-    assert "--preflight" in caught.value.hint
+JOBS = ("51|4|||{}", "52|2|n7||{}", "53|1|||/elsewhere")
 
 
-class Check:
-    """A preflight's script and Slurm's commands, of which `squeue` lists waiting jobs."""
+def check(
+    folder: Path, table="", shape="4n8g", *, limit="01:00:00", usable=8, jobs=JOBS, **variables
+):
+    """Run it where `table` has the speed of nodes and jobs wait; return its status and its events by kind."""
+    draft, tools = draft_preflight(folder, shape, limit=limit), folder / "tools"
+    write_campaign(draft)
+    environment = slurm_in(tools)
+    words = {"jobs": "\n".join(jobs).format(*[draft.directory] * 3), "usable": usable}
+    for name, text in read_constant(__file__, "TOOLS").items():
+        tool(tools, name, text % words if name in ("squeue", "sinfo") else text)
+    nodes = [f"n{number}" for number in range(1, int(shape[0]) + 1)]
+    environment |= {"SLURM_JOB_ID": "50", "SLURM_JOB_PARTITION": "gpu", "TABLE": table}
+    environment |= {"RECORD": f"{folder}/record", "CAMPAIGN": str(draft.directory), **variables}
+    environment["SLURM_JOB_NODELIST"] = ",".join(nodes)
+    script = draft.directory / "scripts/preflight.sbatch"
+    result = bash(script, status=None, cwd=folder, **environment)
+    events = defaultdict(list)
+    path = draft.directory / draft.campaign.arrays[-1].status(1)
+    for event in map(json.loads, path.read_text().splitlines()):
+        events[event["event"]].append(event)
+    assert events["end"][-1]["exit"] == result.returncode, result.stderr
+    return result.returncode, events
 
-    jobs: tuple[str, ...] = ("51|4|||{}", "52|2|n7||{}", "53|1|||/elsewhere")
 
-    def __init__(self, folder: Path, shape: str = "4n8g", limit: str = "01:00:00") -> None:
-        self.folder, self.draft = folder, draft_preflight(folder, shape, limit=limit)
-        write_campaign(self.draft)
-        self.nodes = [f"n{number}" for number in range(1, int(shape[0]) + 1)]
-
-    def run(self, table: str = "", usable: int = 8, **variables: str):
-        """Run it where `table` has the speed of nodes; return its status and its events by kind."""
-        directory = self.draft.directory
-        words = {"jobs": "\n".join(self.jobs).format(*[directory] * 3), "usable": usable}
-        tools = self.folder / "tools"
-        environment = slurm_in(tools)
-        for name, text in read_constant(__file__, "TOOLS").items():
-            tool(tools, name, text % words if name in ("squeue", "sinfo") else text)
-        environment |= {"SLURM_JOB_ID": "50", "SLURM_JOB_PARTITION": "gpu", "TABLE": table}
-        environment |= {"RECORD": f"{self.folder}/record", "CAMPAIGN": str(directory), **variables}
-        environment["SLURM_JOB_NODELIST"] = ",".join(self.nodes)
-        others = {n: text for n, text in os.environ.items() if not n.startswith("SLURM")}
-        result = subprocess.run(
-            ["bash", str(directory / "scripts/preflight.sbatch")],
-            env={**others, **environment}, cwd=self.folder,
-            capture_output=True, text=True, check=False, timeout=CEILING,
-        )  # fmt: skip
-        events: dict[str, list[dict[str, Any]]] = {}
-        for line in (directory / self.draft.campaign.arrays[-1].status(1)).read_text().splitlines():
-            events.setdefault(json.loads(line)["event"], []).append(json.loads(line))
-        assert events["end"][-1]["exit"] == result.returncode, result.stderr
-        return result.returncode, events
-
-    def lines(self, name: str) -> list[str]:
-        path = self.folder / f"record.{name}"
-        return sorted(path.read_text().splitlines()) if path.exists() else []
+def read_calls(folder: Path, name: str) -> list[str]:
+    path = folder / f"record.{name}"
+    return sorted(path.read_text().splitlines()) if path.exists() else []
 
 
 @pytest.mark.slow
@@ -102,47 +94,41 @@ class Check:
 def test_a_node_far_below_the_others_is_named_and_its_neighbours_are_not(
     tmp_path, shape, table, slow: list[str]
 ):
-    check = Check(tmp_path, shape)
-    status, events = check.run(table)
+    status, events = check(tmp_path, table, shape)
     assert status == 0
-    assert [event["name"] for event in events["node"]] == check.nodes
-    assert [event["name"] for event in events["node"] if event["slow"]] == slow
+    names = [event["name"] for event in events["node"]]
+    assert names == [f"n{number}" for number in range(1, int(shape[0]) + 1)]
+    assert [event["name"] for event in events["node"] if event["slow"]] == list(slow)
     assert events["node"][2 if "n1" in slow else 0]["inside"] == 40125
-    assert bool(check.lines("update")) == bool(slow)
+    assert bool(read_calls(tmp_path, "update")) == bool(slow)
 
 
 @pytest.mark.slow
 @cases
 def test_waiting_jobs_keep_away_as_far_as_they_can(
-    tmp_path, *, jobs, usable, refusal,
-    update, spared,
-):  # fmt: skip
-    check = Check(tmp_path)
-    check.jobs = jobs or check.jobs
-    status, events = check.run("n2 9.5", usable, REFUSES=refusal or "")
+    tmp_path, *, jobs, usable, refusal, update, spared
+):
+    more = {"usable": usable, "jobs": jobs or JOBS, "REFUSES": refusal or ""}
+    status, events = check(tmp_path, "n2 9.5", **more)
     assert status == 0
     assert {event["job"]: event["why"] for event in events["spared"]} == spared
     if update is None:
         assert "left-out" not in events
         return
-    assert check.lines("update") == [f"update JobId=52 ExcNodeList={update}"]
+    calls = read_calls(tmp_path, "update")
+    assert calls == [f"update JobId=52 ExcNodeList={update}"]
     assert [(event["job"], event["nodes"]) for event in events["left-out"]] == [("52", update)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("limit", "cancelled"), [("00:30:00", []), ("00:00:20", ["51", "52"])])
-def test_at_its_time_limit_it_gives_up_and_not_where_it_may_come_back(tmp_path, limit, cancelled):
-    check = Check(tmp_path, "2n8g", limit)
-    status, _ = check.run(TERMINATED="1")
-    assert status == 143
-    assert check.lines("cancel") == cancelled
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("nodes", ["1234", "13"])
-def test_where_nothing_is_measured_nothing_runs(tmp_path, nodes):
-    check = Check(tmp_path)
-    status, _ = check.run("\n".join(f"n{number} hangs" for number in nodes))
-    assert status == 1
-    assert check.lines("cancel") == ["51", "52"]
-    assert not check.lines("update")
+def test_at_its_time_limit_it_gives_up_and_where_nothing_is_measured_nothing_runs(tmp_path):
+    # Before its time limit it may come back.
+    for number, (limit, cancelled) in enumerate((("00:30:00", []), ("00:00:20", ["51", "52"]))):
+        folder = tmp_path / str(number)
+        status, _ = check(folder, shape="2n8g", limit=limit, TERMINATED="1")
+        assert (status, read_calls(folder, "cancel")) == (143, cancelled)
+    for nodes in ("1234", "13"):
+        folder = tmp_path / nodes
+        status, _ = check(folder, "\n".join(f"n{number} hangs" for number in nodes))
+        assert (status, read_calls(folder, "cancel")) == (1, ["51", "52"])
+        assert not read_calls(folder, "update")

@@ -6,7 +6,6 @@ It looks as a setuid Apptainer does. tests/containers/test_runtimes.py tries the
 import json
 import os
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +14,15 @@ import pytest
 from hpcbert.container import cache
 from hpcbert.container.reference import parse_reference
 from tests.kit.cases import cases
-from tests.kit.containers import HERE, SYSTEM_PATH
-from tests.kit.recipes import SHELL
-from tests.kit.waiting import CEILING
+from tests.kit.containers import HERE
+from tests.kit.scripts import run_program
 
 pytestmark = pytest.mark.slow
 
-HEADER = b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\0"
 CONFIG = {"Env": ["IMAGE_ONLY=image", "BOTH=image"], "WorkingDir": "/usr"}
 URI = "docker://r.io:5000/bert/tiny:1.0"
-NAME = ("--name", f"hpcbert-p{os.getpid()}")
-PLACES = {
-    f"{t}_{n}"
-    for t in ("APPTAINER", "SINGULARITY")
-    for n in ("CACHEDIR", "TMPDIR", "CONFIGDIR", "NO_EVAL")
-}
+WITH = ("--with", "apptainer")
+NAME = (*WITH, "--name", f"hpcbert-p{os.getpid()}")
 
 
 class Node:
@@ -38,52 +31,48 @@ class Node:
     def __init__(self, root: Path) -> None:
         self.root, self.image = root, root / "an image.sif"
         shutil.copytree(HERE / "stand-in" / "apptainer", root / "bin")
-        self.image.write_bytes(HEADER + json.dumps(CONFIG).encode())
+        text = f"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\0{json.dumps(CONFIG)}"
+        self.image.write_text(text)
 
-    @property
-    def calls(self) -> list[dict[str, Any]]:
+    def calls(self, command: str = "exec") -> list[dict[str, Any]]:
         lines = (self.root / "bin" / "calls").read_text().splitlines()
-        return [json.loads(line) for line in lines]
-
-    def last_call(self, command: str) -> dict[str, Any]:
-        return next(call for call in reversed(self.calls) if call["words"][0] == command)
+        return [call for call in map(json.loads, lines) if call["words"][0] == command]
 
     @property
     def words(self) -> list[str]:
-        return [str(word) for word in self.last_call("exec")["words"]]
+        return list(map(str, self.calls()[-1]["words"]))
 
-    def run(self, program: str, *words: str, stdin: str = "", **variables: str):
-        env = {"PATH": f"{self.root}/bin:{SYSTEM_PATH}", "HOME": str(self.root / "me"), **variables}
-        return subprocess.run(
-            ["bash", "-p", str(SHELL / program), *words], env=env, input=stdin, capture_output=True,
-            text=True, check=False, timeout=CEILING, cwd=self.root,
+    def run(self, program: str, *words: object, status: int = 0, **options: Any):
+        return run_program(
+            program, *words, status=status, cwd=self.root,
+            **{"tools": self.root / "bin", "HOME": f"{self.root}/me", **options},
         )  # fmt: skip
 
-    def enter(self, *words: str, **variables: str):
-        options = ["--with", "apptainer", *NAME, "--scratch", f"{self.root}/s"]
-        options += ["--image", str(self.image), "--no-home", "--no-entrypoint"]
-        return self.run("enter.sh", "enter", *options, *words, SLURMD_NODENAME="n7", **variables)
+    def enter(self, *words: str, status: int = 0, **options: Any):
+        image = ("--image", self.image, "--no-home", "--no-entrypoint")
+        place = ("enter", *NAME, "--scratch", f"{self.root}/s")
+        more = {"status": status, "SLURMD_NODENAME": "n7", **options}
+        return self.run("enter.sh", *place, *image, *words, **more)
 
-    def import_image(self, uri: str = URI, **variables: str):
+    def import_image(self, uri: str = URI, **options: Any):
         stem = "sif@" + parse_reference(URI).stem
-        words = ("import", uri, f"{self.root}/images", stem)
-        return self.run("image.sh", "--with", "apptainer", *words, **variables)
+        words = (*WITH, "import", uri, f"{self.root}/images", stem)
+        return self.run("image.sh", *words, **options)
 
 
 @pytest.fixture
 def node(tmp_path):
     node = Node(tmp_path)
     yield node
-    node.run("enter.sh", "remove", "--with", "apptainer", *NAME)
+    node.run("enter.sh", "remove", *NAME, status=None)
 
 
 def test_a_command_finds_the_images_environment_then_the_hosts(node):
     result = node.enter(
         *("--env", "LISTED", "--", "sh", "-c", 'pwd; env -0; printf "%s" "$*"; exit 7', "sh", "a  b", "$x"),
-        BOTH="host", LISTED="l", LINES="one\n'two'", LANG="de_DE.UTF-8",
+        BOTH="host", LISTED="l", LINES="one\n'two'", LANG="de_DE.UTF-8", status=7,
         APPTAINERENV_EVIL="1", SINGULARITY_BIND="/etc", APPTAINER_BINDPATH="/etc",
     )  # fmt: skip
-    assert result.returncode == 7, result.stderr
     where, _, output = result.stdout.partition("\n")
     variables = dict(word.partition("=")[::2] for word in output.split("\0")[:-1])
     expected = {"IMAGE_ONLY": "image", "BOTH": "image", "LISTED": "l", "LINES": "one\n'two'"}
@@ -91,23 +80,24 @@ def test_a_command_finds_the_images_environment_then_the_hosts(node):
     assert {name: variables[name] for name in expected} == expected
     assert not {"LANG", "PS1", "EVIL", "SINGULARITY_BIND", "APPTAINERENV_EVIL"} & set(variables)
     assert output.endswith("a  b $x")
-    assert all(set(call["settings"]) <= PLACES for call in node.calls)
+    names = ("CACHEDIR", "TMPDIR", "CONFIGDIR", "NO_EVAL")
+    places = {f"{tool}_{name}" for tool in ("APPTAINER", "SINGULARITY") for name in names}
+    assert all(set(call["settings"]) <= places for call in node.calls())
 
 
 def test_options_say_what_site_and_recipe_do(node):
-    missing = ("--mount", "/nowhere:/x:nofail")
-    assert node.enter("--no-writable", *missing, "--", "true").returncode == 0
+    node.enter("--no-writable", "--mount", "/nowhere:/x:nofail", "--", "true")
     assert node.words[1:6] == ["--cleanenv", "--env", "LANG=", "--no-mount", "cwd,tmp"]
     assert not {"--nv", "--rocm", "--writable-tmpfs", "--fakeroot"} & set(node.words)
     options = ("--gpus", "--writable", "--remap-root", "--workdir", "/usr/bin")
     assert node.enter(*options, "--", "pwd").stdout == "/usr/bin\n"
     assert {"--writable-tmpfs", "--fakeroot"} <= set(node.words)
     assert {"--nv", "--rocm"} & set(node.words)
-    assert node.enter("--", "sh", "-c", "kill -USR1 $$").returncode in {-10, 138}
+    killed = node.enter("--", "sh", "-c", "kill -USR1 $$", status=None)
+    assert killed.returncode in {-10, 138}
     (state,) = (node.root / "s").glob("*/state/*")
     assert (state / "root").exists()
-    words = ("remove", "--with", "apptainer", *NAME, "--scratch", f"{node.root}/s")
-    assert node.run("enter.sh", *words, SLURMD_NODENAME="n7").returncode == 0
+    node.run("enter.sh", "remove", *NAME, "--scratch", f"{node.root}/s", SLURMD_NODENAME="n7")
     assert list((node.root / "s").glob("*/state/*")) == []
 
 
@@ -120,9 +110,8 @@ def test_singularity_is_run_where_there_is_no_apptainer(node):
             (programs / path.name).symlink_to(path)
     (node.root / "bin" / "apptainer").rename(node.root / "bin" / "singularity")
     result = node.enter("--", "sh", "-c", "echo $IMAGE_ONLY", PATH=f"{node.root}/bin:{programs}")
-    assert result.stdout == "image\n", result.stderr
-    result = node.enter("--", "true", PATH=str(programs))
-    assert result.returncode == 125
+    assert result.stdout == "image\n"
+    result = node.enter("--", "true", PATH=str(programs), status=125)
     assert "n7: there is neither apptainer nor singularity on PATH" in result.stderr
 
 
@@ -130,8 +119,7 @@ def test_mounts_with_blanks_and_quotes_arrive_as_they_are(node):
     odd = node.root / 'a "b" c'
     odd.mkdir()
     mounts = ("--mount", f"{odd}:/x y:ro+nosuid", "--mount", "./an image.sif:/i")
-    result = node.enter(*mounts, "--", "true")
-    assert result.returncode == 0, result.stderr
+    node.enter(*mounts, "--", "true")
     quoted = str(odd).replace('"', '""')
     assert f'type=bind,"source={quoted}",destination=/x y,ro' in node.words
     assert f"type=bind,source={node.root}/./an image.sif,destination=/i" in node.words
@@ -139,28 +127,26 @@ def test_mounts_with_blanks_and_quotes_arrive_as_they_are(node):
 
 @cases
 def test_what_it_can_not_mount_ends_the_rank_with_the_reason(node, mount, says):
-    result = node.enter("--mount", mount, "--", "true")
-    assert result.returncode == 125
+    result = node.enter("--mount", mount, "--", "true", status=125)
     assert f"hpcbert: n7: mount {mount}: " in result.stderr
     assert says in result.stderr
 
 
 def test_an_image_is_pulled_once_and_named_by_its_digest(node):
-    first, again = node.import_image(), node.import_image()
-    assert first.returncode == again.returncode == 0, first.stderr
-    assert first.stdout == again.stdout
-    assert len([call for call in node.calls if call["words"][0] == "pull"]) == 1
-    assert "--disable-cache" in node.last_call("pull")["words"]
+    first = node.import_image().stdout
+    assert node.import_image().stdout == first
+    (pull,) = node.calls("pull")
+    assert "--disable-cache" in pull["words"]
     image = cache.find_image(node.root / "images", parse_reference(URI), "sif@")
     assert image is not None
-    assert image.path + "\n" == first.stdout
+    assert image.path + "\n" == first
     assert (image.reference, image.apptainer) == (URI, "1.4.5")
     assert image.path.endswith(f"+{image.sha256[:12]}.sif")
     # Layers are kept only where somebody says where.
     shutil.rmtree(node.root / "images")
     variables = {"APPTAINERENV_X": "1", "APPTAINER_DOCKER_USERNAME": "me"}
     node.import_image(APPTAINER_CACHEDIR=f"{node.root}/c", **variables)
-    pull = node.last_call("pull")
+    pull = node.calls("pull")[-1]
     assert "--disable-cache" not in pull["words"]
     assert pull["settings"]["APPTAINER_DOCKER_USERNAME"] == "me"
     assert "APPTAINERENV_X" not in pull["settings"]
@@ -168,8 +154,7 @@ def test_an_image_is_pulled_once_and_named_by_its_digest(node):
 
 
 def test_an_image_that_is_not_to_be_had_leaves_nothing(node):
-    result = node.import_image("docker://r.io/refuse:1")
-    assert result.returncode == 1
+    result = node.import_image("docker://r.io/refuse:1", status=1)
     assert "manifest unknown" in result.stderr
     assert "apptainer pull docker://r.io/refuse:1 ended with status" in result.stderr
     names = [path.name for path in (node.root / "images").iterdir()]
@@ -178,19 +163,13 @@ def test_an_image_that_is_not_to_be_had_leaves_nothing(node):
 
 def test_an_image_is_built_in_a_tree_of_its_own(node):
     (node.root / "source").mkdir()
-
-    def build(stem: str, commands: str):
-        words = ["build", "build:x", f"{node.root}/images", stem, str(node.image)]
-        mount = f"{node.root}/source:/opt/source"
-        return node.run("image.sh", "--with", "apptainer", *words, mount, stdin=commands)
-
-    result = build("sif@x+built+1", "echo at $PWD\n")
-    assert result.returncode == 0, result.stderr
+    start = ("image.sh", *WITH, "build", "build:x", f"{node.root}/images")
+    end = (node.image, f"{node.root}/source:/opt/source")
+    result = node.run(*start, "sif@x+built+1", *end, stdin="echo at $PWD\n")
     assert "at /" in result.stderr
     assert result.stdout.startswith(f"{node.root}/images/sif@x+built+1+")
     assert {"--fakeroot", "--writable", "--no-home"} <= set(node.words)
     assert f"type=bind,source={node.root}/source,destination=/opt/source,ro" in node.words
-    failed = build("sif@x+built+2", "false\necho after\n")
-    assert failed.returncode == 1
+    failed = node.run(*start, "sif@x+built+2", *end, stdin="false\necho after\n", status=1)
     assert "an install command ended with status 1" in failed.stderr
     assert "after" not in failed.stderr

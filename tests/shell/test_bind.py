@@ -1,8 +1,6 @@
 """The CPUs of each rank: near its GPU, disjoint, as many as the site gives, from the kernel's own files."""
 
 import os
-import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +12,11 @@ from tests.kit import drafts
 from tests.kit.drafts import reference
 from tests.kit.logs import write_file
 from tests.kit.recipes import SHELL, rank_command
-from tests.kit.scripts import RECORDER, drafted, only_script, run_script, tool, with_python
-from tests.kit.waiting import CEILING
+from tests.kit.scripts import RECORDER, bash, drafted, only_script, run_script, tool, with_python
 
 pytestmark = pytest.mark.slow
 
-NVIDIA, AMD = ("0x10de", "0x030200"), ("0x1002", "0x038000")
+NVIDIA = ("0x10de", "0x030200")
 # Two processors of 64 cores with two threads each, four GPUs at each: numbered as Linux does.
 SOCKETS = ("0-63,128-191",) * 4 + ("64-127,192-255",) * 4
 # The first pair of GPUs hangs at the last domain, as in some machines of eight.
@@ -48,8 +45,8 @@ class Node:
         # Near all CPUs, and no GPUs: a management controller and a switch.
         self.add("0000:01:00.0", ("0x1a03", "0x030000"), self.allowed)
         self.add("0000:0f:00.0", ("0x10de", "0x068000"), self.allowed)
-        tool(folder / "tools", "taskset", '#!/bin/bash\nprintf %s "$2" >"$BOUND"\n')
-        program = '#!/bin/bash\nprintf %s "${OMP_NUM_THREADS:-unset}" >"$THREADS"\n'
+        tool(folder / "tools", "taskset", '#!/bin/bash\nprintf %s "$2" >"$OUT.bound"\n')
+        program = '#!/bin/bash\nprintf %s "${OMP_NUM_THREADS:-unset}" >"$OUT.threads"\n'
         self.python = tool(folder / "tools", "python", program)
 
     def add(self, name: str, kind: tuple[str, str], near: str) -> None:
@@ -69,18 +66,17 @@ class Node:
             text = text.replace("/proc/self/status", str(status))
             write_file(self.folder, f"library/{name}", text)
         command = rank_command(script).replace(str(SHELL), f"{self.folder}/library")
-        return [self._rank(command, n, variables or {}) for n in range(request.shape.gpus_per_node)]
-
-    def _rank(self, command: str, number: int, variables: Mapping[str, str]):
-        bound, threads = (self.folder / f"{word}.{number}" for word in ("bound", "threads"))
-        bound.unlink(missing_ok=True)
-        environment = {
-            "PATH": f"{self.folder / 'tools'}:{os.environ['PATH']}", "BOUND": str(bound),
-            "THREADS": str(threads), "SLURM_LOCALID": str(number), "SLURM_PROCID": str(number),
-            "SLURM_NTASKS": "8", "HPCBERT_NODE_IPS": "127.0.0.1", "HPCBERT_NODES": "1", **variables,
-        }  # fmt: skip
-        subprocess.run(["bash", "-c", command], env=environment, check=True, timeout=CEILING)
-        return parse_numbers(bound.read_text()) if bound.exists() else None, threads.read_text()
+        own = {"SLURM_NTASKS": "8", "HPCBERT_NODE_IPS": "127.0.0.1", "HPCBERT_NODES": "1"}
+        ranks: Ranks = []
+        for number in range(request.shape.gpus_per_node):
+            bound, threads = (self.folder / f"{number}.{word}" for word in ("bound", "threads"))
+            bound.unlink(missing_ok=True)
+            own |= {"OUT": f"{self.folder}/{number}", "SLURM_LOCALID": str(number)}
+            own |= {"SLURM_PROCID": str(number), **(variables or {})}
+            bash("-c", command, tools=self.folder / "tools", **own)
+            cpus = parse_numbers(bound.read_text()) if bound.exists() else None
+            ranks.append((cpus, threads.read_text()))
+        return ranks
 
 
 def are_disjoint(ranks: Ranks) -> bool:
@@ -88,35 +84,29 @@ def are_disjoint(ranks: Ranks) -> bool:
     return len(every) == len(set(every)) > 0
 
 
-@pytest.mark.parametrize(
-    ("near", "cpus", "threads"), [(SOCKETS, 256, 2), (CROSSED, 64, 1)], ids=["sockets", "crossed"]
-)
-def test_each_rank_has_cpus_near_its_gpu_and_no_other_has_them(near, cpus, threads, tmp_path):
-    node, share = Node(tmp_path, near, cpus, threads), min(16, cpus // 8)
-    ranks = node.ranks()
-    assert are_disjoint(ranks)
-    for (rank_cpus, omp), place in zip(ranks, near, strict=True):
-        assert rank_cpus is not None
-        assert rank_cpus <= parse_numbers(place)
-        assert (len(rank_cpus), omp) == (share, str(share))
-    # Ranks that see one GPU each come to the same shares.
-    variables = {"CUDA_VISIBLE_DEVICES": "5", "SLURM_STEP_GPUS": "5"}
-    variables["SLURM_JOB_GPUS"] = "0,1,2,3,4,5,6,7"
-    assert node.ranks(variables=variables) == ranks
-    if near == SOCKETS:
-        assert node.ranks("1n1g") == ranks[:1]
+def test_each_rank_has_cpus_near_its_gpu_and_no_other_has_them(tmp_path):
+    for near, cpus, threads in ((SOCKETS, 256, 2), (CROSSED, 64, 1)):
+        node, share = Node(tmp_path / str(cpus), near, cpus, threads), min(16, cpus // 8)
+        ranks = node.ranks()
+        assert are_disjoint(ranks)
+        for (rank_cpus, omp), place in zip(ranks, near, strict=True):
+            assert rank_cpus is not None
+            assert rank_cpus <= parse_numbers(place)
+            assert (len(rank_cpus), omp) == (share, str(share))
+        # Ranks that see one GPU each come to the same shares.
+        variables = {"CUDA_VISIBLE_DEVICES": "5", "SLURM_STEP_GPUS": "5"}
+        variables["SLURM_JOB_GPUS"] = "0,1,2,3,4,5,6,7"
+        assert node.ranks(variables=variables) == ranks
+        assert near == CROSSED or node.ranks("1n1g") == ranks[:1]
 
 
-def test_two_threads_of_a_core_are_never_those_of_two_ranks(tmp_path):
-    ranks = Node(tmp_path, SOCKETS, 256, 2).ranks(nodes={"cpus_per_gpu": 24})
+def test_two_threads_of_a_core_are_of_one_rank_and_slurm_s_numbers_say_which_gpus_it_has(tmp_path):
+    node = Node(tmp_path, SOCKETS, 256, 2)
+    ranks = node.ranks(nodes={"cpus_per_gpu": 24})
     cores = [{cpu % 128 for cpu in cpus or ()} for cpus, _ in ranks]
     assert all(len(core) == 16 for core in cores)
     assert len(set().union(*cores)) == 128
     assert {omp for _, omp in ranks} == {"24"}
-
-
-def test_slurm_s_numbers_say_which_gpus_the_ranks_have(tmp_path):
-    node = Node(tmp_path, SOCKETS, 256, 2)
     for name in ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS"):
         ranks = node.ranks("1n4g", variables={name: "4,5,6,7", "CUDA_VISIBLE_DEVICES": "0,1,2,3"})
         assert are_disjoint(ranks)
@@ -130,15 +120,12 @@ def test_where_nothing_says_what_is_near_the_cpus_are_shared_evenly(tmp_path):
     assert Node(tmp_path, (), 2).ranks(device="cpu", nodes={"cpus_per_gpu": 1}) == [(None, "1")] * 8
 
 
-def test_gpus_of_amd_are_seen_too(tmp_path):
-    node = Node(tmp_path, (), 128)
+def test_gpus_of_amd_are_seen_too_and_what_slurm_gave_is_all_that_there_is(tmp_path):
+    node, kind = Node(tmp_path / "amd", (), 128), ("0x1002", "0x038000")
     for number in range(8):
-        node.add(f"0000:{0xC1 - number * 16:02x}:00.0", AMD, f"{number * 16}-{number * 16 + 15}")
+        node.add(f"0000:{0xC1 - number * 16:02x}:00.0", kind, f"{number * 16}-{number * 16 + 15}")
     assert [min(cpus or ()) for cpus, _ in node.ranks()] == list(range(112, -1, -16))
-
-
-def test_what_slurm_gave_is_all_that_there_is(tmp_path):
-    node = Node(tmp_path, CROSSED, 64)
+    node = Node(tmp_path / "nvidia", CROSSED, 64)
     shared: dict[str, Any] = {"slurm": {"exclusive": False}}
     ranks = node.ranks("1n2g", allowed="50-57", **shared)
     assert [cpus for cpus, _ in ranks] == [{50, 51, 52, 53}, {54, 55, 56, 57}]
@@ -172,8 +159,7 @@ def test_the_kernel_binds_them(tmp_path):
     own = 'grep Cpus_allowed_list: /proc/self/status >"$RECORD.cpus.$SLURM_PROCID"\n'
     python = tool(tmp_path, "python", RECORDER.partition("exit ")[0] + own)
     site = reference(tmp_path, nodes={"cpus_per_gpu": 1}, env={})
-    script = run_script(drafted(with_python(site, python)), tmp_path)
-    assert script.returncode == 0, script.stderr
+    run_script(drafted(with_python(site, python)), tmp_path, status=0)
     first, second = ((tmp_path / f"record.cpus.{n}").read_text().split()[1] for n in (0, 1))
     assert first != second
     assert parse_numbers(first) | parse_numbers(second) <= os.sched_getaffinity(0)

@@ -2,33 +2,29 @@
 
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from hpcbert.prepare.image import _make_private
-from tests.kit.recipes import SHELL
+from tests.kit.scripts import run_program
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("users")]
 
 
 def take(path: Path, kind: str) -> None:
     """Have another user make a directory, a file or a link to a directory of ours."""
-    if kind == "directory":
-        path.mkdir(mode=0o777)
-    elif kind == "file":
-        path.touch()
-    else:
+    if kind == "link":
         path.with_name("victims-own").mkdir(exist_ok=True)
         path.symlink_to(path.with_name("victims-own"))
+    else:
+        path.touch() if kind == "file" else path.mkdir(mode=0o777)
     os.chown(path, 54321, 54321, follow_symlinks=False)
 
 
 def choose_place(scratch: Path, name: str = "hpcbert-7") -> Path:
-    words = ["place", "--name", name, "--scratch", str(scratch)]
-    argv = ["bash", "-p", str(SHELL / "enter.sh"), *words]
-    return Path(subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip())
+    printed = run_program("enter.sh", "place", "--name", name, "--scratch", scratch).stdout
+    return Path(printed.strip())
 
 
 @pytest.mark.parametrize("kind", ["directory", "link", "file"])

@@ -3,7 +3,6 @@
 Tried with the enroot that HPCBERT_ENROOT or PATH names, else with the stand-in; as an ordinary user.
 """
 
-import contextlib
 import hashlib
 import json
 import os
@@ -17,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from hpcbert.container.cache import SCRIPT
-from tests.kit.cases import cases
+from hpcbert.system import processes
+from tests.kit.cases import read_constant
 from tests.kit.containers import Image, Person, ended, ordinary_person
 from tests.kit.registry import Registry, serving_tiny
 from tests.kit.waiting import CEILING, until
@@ -49,21 +49,19 @@ class Host:
         self.registry.push("bert/slow:1.0", [{"opt/big": os.urandom(12 << 20)}])
         variables["ENROOT_SQUASH_OPTIONS"] = "-comp gzip -throttle 99"
         child = self.ask(self.registry.uri("bert/slow:1.0"), **variables)
-        until(lambda: self.processes("mksquashfs"), "no mksquashfs")
-        return child, self.processes("mksquashfs")
+        return child, until(lambda: self.processes("mksquashfs"), "no mksquashfs")
 
     def processes(self, program: str) -> list[int]:
         """Return the processes of `enroot import` or mksquashfs that belong to this host."""
         pids = []
-        for path in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                words = (path / "cmdline").read_text().split("\0")
-                own = str(self.root) in " ".join(words) and "setpriv" not in words[0]
-                # An interpreter and its program: /bin/bash …/enroot import, or …/enroot-import.
-                enroot = any("/enroot" in word for word in words[1:3])
-                is_packer = "mksquashfs" in words[0]
-                if own and (is_packer if program == "mksquashfs" else enroot and not is_packer):
-                    pids.append(int(path.name))
+        for pid in (process.pid for process in processes.list_processes()):
+            words = processes.read_proc_file(pid, "cmdline").decode().split("\0")
+            own = str(self.root) in " ".join(words) and "setpriv" not in words[0]
+            # An interpreter and its program: /bin/bash …/enroot import, or …/enroot-import.
+            enroot = any("/enroot" in word for word in words[1:3])
+            is_packer = "mksquashfs" in words[0]
+            if own and (is_packer if program == "mksquashfs" else enroot and not is_packer):
+                pids.append(pid)
         return pids
 
     def lock_elsewhere(self) -> Path:
@@ -88,8 +86,8 @@ def finish(child: subprocess.Popen[str], stdin: str = "", status: int = 0) -> tu
     return Path(result.stdout.strip()), result.stderr
 
 
-def read_output(*words: str | Path) -> str:
-    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+def unsquash(*words: str | Path) -> str:
+    return subprocess.run(["unsquashfs", *words], capture_output=True, text=True, check=True).stdout
 
 
 @pytest.fixture
@@ -107,12 +105,12 @@ def test_the_image_has_its_digest_in_its_name_and_a_pointer(host):
     assert pointer.pop("enroot")
     expected = {"schema": 1, "reference": host.uri, "file": path.name, "sha256": sha256}
     assert pointer == {**expected, "bytes": path.stat().st_size, "provenance": None}
-    assert "squashfs-root/etc/marker" in read_output("unsquashfs", "-l", path)
+    assert "squashfs-root/etc/marker" in unsquash("-l", path)
     before = len(host.registry.requests)
     assert finish(host.ask())[0] == path
     assert len(host.registry.requests) == before
     os.truncate(path, 100)
-    assert "Found a valid" in read_output("unsquashfs", "-s", finish(host.ask())[0])
+    assert "Found a valid" in unsquash("-s", finish(host.ask())[0])
     assert host.registry.pulls("bert/tiny") == 2
     host.expect_nothing_half_done()
 
@@ -141,7 +139,7 @@ def test_two_imports_of_an_image_are_the_same_file_with_the_times_of_its_layers(
     assert host.registry.pulls("bert/dated") == 2
     assert second.name == first.name
     assert second.read_bytes() == path.read_bytes()
-    lines = read_output("unsquashfs", "-UTC", "-lls", second).splitlines()
+    lines = unsquash("-UTC", "-lls", second).splitlines()
     days = {line.split()[-1].rpartition("/")[2]: line.split()[3] for line in lines if "/" in line}
     expected = {"old.py": "2019-06-01", "new.py": "2022-06-01", "rc": "2022-06-01"}
     assert {name: days[name] for name in expected} == expected
@@ -182,21 +180,19 @@ def test_when_enroot_alone_is_killed_nothing_of_it_goes_on_and_those_that_wait_i
     assert "enroot import" in text
     assert "status 137" in text
     path, _ = finish(waiting)
-    assert "Found a valid" in read_output("unsquashfs", "-s", path)
+    assert "Found a valid" in unsquash("-s", path)
     host.expect_nothing_half_done()
 
 
-def test_one_killed_on_another_host_is_known_by_its_silence(host):
+def test_one_killed_on_another_host_is_known_by_its_silence_and_many_import_once(host):
     host.lock_elsewhere()
-    _, text = finish(host.ask(HPCBERT_STALE_AFTER="2"))
+    path, text = finish(host.ask(HPCBERT_STALE_AFTER="2"))
     assert "waiting for" in text
     assert "on elsewhere" in text or "elsewhere is importing" in text
     assert "the importer before died" in text
     assert host.registry.pulls("bert/tiny") == 1
-
-
-def test_many_who_find_the_lock_of_one_that_is_silent_import_once_and_none_fails(host):
-    """Some take it for the dead one's when another has just made it anew, and put it back."""
+    shutil.rmtree(host.images)
+    # Some take the lock for the dead one's when another has just made it again, and put it back.
     host.lock_elsewhere()
     children = [host.ask(HPCBERT_STALE_AFTER="3") for _ in range(32)]
     (path,) = {finish(child)[0] for child in children}
@@ -227,18 +223,15 @@ def test_failure_and_termination_leave_no_image(host):
     assert not list(host.images.glob("[!.]*"))
 
 
-def test_a_directory_that_can_not_be_locked_is_reported(host):
+def test_wrong_arguments_and_a_directory_that_can_not_be_locked_are_refused(host):
+    for uri, stem in read_constant(__file__, "WRONG"):
+        assert "hunter2" not in finish(host.ask(uri, stem), status=64)[1]
+        assert not host.images.exists(), (uri, stem)
     host.images.mkdir(mode=0o555)
     _, text = finish(host.ask(), status=1)
     assert "can't be locked" in text
     assert "Permission denied" in text
     assert host.registry.requests == []
-
-
-@cases
-def test_wrong_arguments_are_refused(host, uri, stem):
-    assert "hunter2" not in finish(host.ask(uri, stem), status=64)[1]
-    assert not host.images.exists()
 
 
 def test_no_credential_that_enroot_prints_is_passed_on(host):
@@ -270,7 +263,7 @@ def test_an_image_is_built_by_commands_on_a_base_up_to_the_first_that_fails(host
     commands = 'echo "made by $(id -u)" > /opt/made\ncd /opt\n'
     child = host.begin(*words, HPCBERT_PROVENANCE=json.dumps(provenance))
     path, _ = finish(child, commands)
-    assert read_output("unsquashfs", "-cat", path, "opt/made") == "made by 0\n"
+    assert unsquash("-cat", path, "opt/made") == "made by 0\n"
     pointer = json.loads((host.images / "tiny+built.json").read_text())
     assert (pointer["provenance"], pointer["reference"]) == (provenance, "build:tiny")
     assert finish(host.person.start("enroot", "list"))[0] == Path()

@@ -15,45 +15,31 @@ from tests.kit import scripts
 from tests.kit.cases import cases, read_constant
 from tests.kit.drafts import reference
 from tests.kit.recipes import SHELL
-from tests.kit.scripts import drafted, events, run_written, slurm_in, tool, with_python
+from tests.kit.scripts import drafted, events, run_functions, run_written, slurm_in, tool
 from tests.kit.waiting import CEILING
 
 # What a script has set when it sources the file of its container runtime.
-SETTINGS = """SLURM_JOB_ID=5 job_name=5 tool=enroot tasks=4 devices_per_task=1 handed_over=()
-"""
-
-
-def run_bash(program: str, *files: str) -> list[str]:
-    """Run a program after files of the library; return the lines that it prints."""
-    sources = "".join(f'. "$library/{file}"\n' for file in files)
-    command = f"library='{SHELL}'\nset -euo pipefail\n{sources}{program}"
-    result = subprocess.run(
-        ["bash", "-c", command], capture_output=True, text=True, check=True, timeout=CEILING
-    )
-    return result.stdout.splitlines()
+SETTINGS = "SLURM_JOB_ID=5 job_name=5 tool=enroot tasks=4 devices_per_task=1 handed_over=()\n"
+SEARCH = "attempt=0 repeat=1 search=record.jsonl point=p granularity=8 most=4096 campaign="
 
 
 @pytest.mark.parametrize("file", ["pyxis.bash", "joined.bash"])
-@pytest.mark.parametrize("device", ["cpu", "gpu"])
-def test_a_container_gets_no_driver_for_ranks_on_the_cpu(file, device):
+def test_a_container_on_cpus_gets_no_driver_and_a_removal_that_was_cut_is_reported(file):
     show = 'echo "${NVIDIA_VISIBLE_DEVICES-unset}"; printf "%s\\n" "${handed_over[@]}"'
     sources = f'. "$library/job.bash"\nhanded_over=(SITE_VARIABLE)\n. "$library/{file}"\n'
-    driver, *names = run_bash(f"{SETTINGS}device={device}\n{sources}{show}")
-    on_cpu = device == "cpu"
-    assert driver == ("void" if on_cpu else "unset")
-    assert ("NVIDIA_VISIBLE_DEVICES" in names) == on_cpu
-    assert ("HPCBERT_NCCL_LOG" in names) != on_cpu
-    assert {"HPCBERT_NODES", "HPCBERT_NODE_IPS", "MASTER_ADDR", "SITE_VARIABLE"} <= set(names)
-
-
-@pytest.mark.parametrize("file", ["pyxis.bash", "joined.bash"])
-@pytest.mark.parametrize(("status", "lines"), [(0, 0), (1, 0), (124, 1), (137, 1)], ids=str)
-def test_a_removal_that_was_cut_on_a_node_is_reported(file, status, lines):
-    leave = f"timeout() {{ return {status}; }}\nleave 2>&1 || true"
-    more = f'. "$library/job.bash"\n. "$library/{file}"\nstep=() SLURM_JOB_NODELIST=n[1-4]\n'
-    printed = run_bash(f"{SETTINGS}device=cpu\n{more}{leave}")
-    assert len(printed) == lines
-    assert all("removal was cut" in line and "n[1-4]" in line for line in printed)
+    for on_cpu in (True, False):
+        device = "cpu" if on_cpu else "gpu"
+        driver, *names = run_functions(f"{SETTINGS}device={device}\n{sources}{show}")
+        assert driver == ("void" if on_cpu else "unset")
+        assert ("NVIDIA_VISIBLE_DEVICES" in names) == on_cpu
+        assert ("HPCBERT_NCCL_LOG" in names) != on_cpu
+        assert {"HPCBERT_NODES", "HPCBERT_NODE_IPS", "MASTER_ADDR", "SITE_VARIABLE"} <= set(names)
+    for status, lines in ((0, 0), (1, 0), (124, 1), (137, 1)):
+        leave = f"timeout() {{ return {status}; }}\nleave 2>&1 || true"
+        settings = f"{SETTINGS}device=cpu\n{sources}step=() SLURM_JOB_NODELIST=n[1-4]\n"
+        printed = run_functions(f"{settings}{leave}")
+        assert len(printed) == lines, status
+        assert all("removal was cut" in line and "n[1-4]" in line for line in printed)
 
 
 @cases
@@ -62,33 +48,31 @@ def test_a_container_keeps_of_a_login_what_its_image_lacks(image, added: list[st
     if image is not None:
         file.write_text(image)
     keep = "unset SHELL USER LOGNAME\nPATH=/login HOME=/home/u\n" + f"keep_defaults '{file}'\n" * 2
-    run_bash(f'{SETTINGS}device=cpu\n. "$library/job.bash"\n. "$library/pyxis.bash"\n{keep}')
+    run_functions(f'{SETTINGS}device=cpu\n. "$library/job.bash"\n. "$library/pyxis.bash"\n{keep}')
     lines = file.read_text().split("\n") if file.exists() else []
     assert [line for line in lines if line] == [*filter(None, (image or "").split("\n")), *added]
 
 
-@cases
-def test_an_interface_reaches_the_ranks_libraries(device, names: list[str]):
-    program = f"""nodes=1 tasks=1 device={device} handed_over=() node_names=(n1) step=() interface=ib0
+def test_an_interface_reaches_the_ranks_libraries():
+    for device, names in (("gpu", ("GLOO", "NCCL")), ("cpu", ("GLOO",))):
+        program = f"""nodes=1 tasks=1 device={device} handed_over=() node_names=(n1) step=() interface=ib0
 choose_on_interface
-printf '%s\\n' "${{handed_over[@]}}"
 for name in "${{handed_over[@]}}"; do declare -p "$name"; done
 """
-    expected = [*names, *(f'declare -x {name}="ib0"' for name in names)]
-    assert run_bash(program, "slurm.bash") == expected
+        lines = run_functions(program, "slurm.bash")
+        assert lines == [f'declare -x {name}_SOCKET_IFNAME="ib0"' for name in names]
 
 
 @pytest.mark.slow
 def test_variables_of_the_caller_change_nothing(tmp_path):
     """Neither those with the library's names, nor pyxis', which would reach a step."""
-    site = with_python(reference(tmp_path), tool(tmp_path, "python", scripts.RECORDER))
+    site = scripts.with_python(reference(tmp_path), tool(tmp_path, "python", scripts.RECORDER))
     draft = drafted(site, shape="1n1g", scheduler="slurm")
     write_campaign(draft)
     names = ("offset", "baseline", "sampling", "interface", "scratch", "caches", "surroundings")
     pyxis = [f"PYXIS_CONTAINER_{name}" for name in read_constant(__file__, "PYXIS")]
     variables = dict.fromkeys((*names, "handed_over", "count", *pyxis, "PYXIS_X"), "7")
-    script = run_written(draft, tmp_path, **variables, **slurm_in(tmp_path / "bin"))
-    assert script.returncode == 0, script.stderr
+    run_written(draft, tmp_path, status=0, **variables, **slurm_in(tmp_path / "bin"))
     assert [event["event"] for event in events(draft)] == ["start", "step", "step-end", "end"]
     assert str(events(draft)[0]["job"]).endswith("_1")
     environment = (tmp_path / "record.env.0").read_text().split("\0")
@@ -101,7 +85,7 @@ def test_a_repeat_of_one_rank_starts_few_programs(scheduler, programs, tmp_path)
     """Each takes milliseconds, five times."""
     real, started = tool(tmp_path, "recorder", scripts.RECORDER), tmp_path / "started"
     (tmp_path / "python").symlink_to(real)
-    site = with_python(reference(tmp_path), tmp_path / "python")
+    site = scripts.with_python(reference(tmp_path), tmp_path / "python")
     draft = drafted(site, shape="1n1g", scheduler=scheduler)
     variables = slurm_in(tmp_path / "slurm")
     if scheduler == "local":
@@ -117,14 +101,13 @@ def test_a_repeat_of_one_rank_starts_few_programs(scheduler, programs, tmp_path)
     # The first repeat makes the folders.
     for repeat in ("1", "2"):
         started.write_text("")
-        written = run_written(draft, tmp_path, SLURM_ARRAY_TASK_ID=repeat, **variables)
-        assert written.returncode == 0, written
+        run_written(draft, tmp_path, status=0, SLURM_ARRAY_TASK_ID=repeat, **variables)
     assert Counter(started.read_text().split()) == programs
 
 
 @cases
-def test_a_function_prints(files: list[str], program, lines: list[str]):
-    assert run_bash(program, *files) == lines
+def test_a_function_prints(files, program, lines):
+    assert run_functions(program, *files) == list(lines)
 
 
 @cases
@@ -134,22 +117,20 @@ def test_a_rank_takes_its_gpu_among_those_it_sees(shown, rank, devices, device):
 find_device
 echo "$HPCBERT_DEVICE"
 """
-    assert run_bash(program, "rank.bash") == [device]
+    assert run_functions(program, "rank.bash") == [device]
 
 
-@pytest.mark.parametrize(
-    ("nodes", "calls"),
-    [((1, 2, 3, 4), ["5 names"]), (tuple(range(8, 78)), ["65 names", "7 names"]), ((5, 7, 8), ["4 names", *["2 names"] * 3])],
-    ids=["one call", "two calls", "one is unknown"],
-)  # fmt: skip
-def test_all_nodes_are_resolved_in_few_calls(nodes, calls, tmp_path):
-    names = " ".join(f"n{number}" for number in nodes)
-    resolver = read_constant(__file__, "RESOLVER").format(calls=tmp_path / "calls")
-    expected = ["" if number == 7 else f"10.0.0.{number}" for number in nodes]
-    assert (
-        run_bash(f"node_names=({names})\n{resolver}\nresolved ahostsv4", "slurm.bash") == expected
-    )
-    assert sorted((tmp_path / "calls").read_text().splitlines()) == sorted(calls)
+def test_all_nodes_are_resolved_in_few_calls(tmp_path):
+    every = [((1, 2, 3, 4), ["5 names"]), (tuple(range(8, 78)), ["65 names", "7 names"])]
+    # One is unknown.
+    for nodes, calls in (*every, ((5, 7, 8), ["4 names", *["2 names"] * 3])):
+        path = tmp_path / f"calls of {len(nodes)}"
+        names = " ".join(f"n{number}" for number in nodes)
+        resolver = read_constant(__file__, "RESOLVER").format(calls=path)
+        program = f"node_names=({names})\n{resolver}\nresolved ahostsv4"
+        expected = ["" if number == 7 else f"10.0.0.{number}" for number in nodes]
+        assert run_functions(program, "slurm.bash") == expected
+        assert sorted(path.read_text().splitlines()) == sorted(calls)
 
 
 @pytest.mark.parametrize(("nodes", "in_file"), [(7000, False), (8200, True)])
@@ -164,7 +145,7 @@ for words in 'echo "$MASTER_ADDR"' 'echo "$HPCBERT_NODE_HOSTS"'; do
   (on_gpus= ; . "$library/rank.bash"; prepare_network "$words" 2>&1 && echo ran) || echo $?
 done
 """
-    first, *outcomes = run_bash(program, "slurm.bash")
+    first, *outcomes = run_functions(program, "slurm.bash")
     file = tmp_path / "env" / "p.5.1.addresses"
     assert first == (f"0 {file}" if in_file else f"{14 * nodes - 1} ")
     assert file.exists() is in_file
@@ -175,14 +156,14 @@ done
 @cases
 def test_a_step_ends_with_the_status_of_the_task_that_failed_first(code, line, status, tmp_path):
     (tmp_path / "a.srun").write_text(f"{line}\n" if line else "")
-    printed = run_bash(f"log={tmp_path}/a.log\nsettle {code} 2>&1 || echo $?", "slurm.bash")
+    printed = run_functions(f"log={tmp_path}/a.log\nsettle {code} 2>&1 || echo $?", "slurm.bash")
     assert printed == [*([line] if line else []), *([str(status)] if status else [])]
     assert not (tmp_path / "a.srun").exists()
 
 
 def test_a_pause_is_recorded_in_seconds(tmp_path):
     pauses = "report_pause 1234 signal\nreport_pause 605 sum"
-    run_bash(f"status={tmp_path}/status attempt=2\n{pauses}", "job.bash")
+    run_functions(f"status={tmp_path}/status attempt=2\n{pauses}", "job.bash")
     lines = [json.loads(line) for line in (tmp_path / "status").read_text().splitlines()]
     names = ("event", "seconds", "noticed", "attempt")
     assert [tuple(line[name] for name in names) for line in lines] == [
@@ -199,10 +180,7 @@ look_at_time
 seen=$((seen - {missing} - 10))
 look_at_time
 """
-    assert [round(int(line) / 100) for line in run_bash(program, "job.bash")] == seconds
-
-
-SEARCH = "attempt=0 repeat=1 search=record.jsonl point=p granularity=8 most=4096 campaign="
+    assert [round(int(line) / 100) for line in run_functions(program, "job.bash")] == list(seconds)
 
 
 @cases
@@ -220,8 +198,8 @@ find_largest >/dev/null 2>&1 || true
 echo "tried:$tried" "$batch"
 """
     files = ("job.bash", "largest.bash")
-    assert run_bash(program, *files) == [f"tried: {tried} {largest}"]
-    assert run_bash(program, *files) == [f"tried: {largest}"], "the record is read"
+    assert run_functions(program, *files) == [f"tried: {tried} {largest}"]
+    assert run_functions(program, *files) == [f"tried: {largest}"], "the record is read"
 
 
 @cases
@@ -229,7 +207,7 @@ def test_a_lack_of_memory_is_read_from_status_or_log(code, log, says, tmp_path):
     (tmp_path / "log").write_text(f"{log}\n")
     settings = f"{SEARCH}{tmp_path} exits='17 18' memory='out of memory'"
     program = f"{settings}\ntoo_large {code} {tmp_path}/log || true"
-    assert run_bash(program, "job.bash", "largest.bash") == ([says] if says else [])
+    assert run_functions(program, "job.bash", "largest.bash") == ([says] if says else [])
 
 
 @cases
@@ -243,20 +221,19 @@ fewest=3 package=/nowhere status=$campaign/status/p.9.jsonl
 decider=(bash -c 'echo "\\"percent\\":1"; exit {code}')
 if enough 9 >&2 2>/dev/null; then echo spared; else echo runs; fi
 """
-    assert run_bash(program, "job.bash", "enough.bash") == [result]
+    assert run_functions(program, "job.bash", "enough.bash") == [result]
     path = tmp_path / "status" / "p.9.jsonl"
     recorded = [json.loads(line)["event"] for line in path.read_text().splitlines()] if last else []
     assert recorded == ([last] if last else [])
 
 
-@pytest.mark.parametrize("limit", ["8000000", "unlimited"])
-def test_a_node_reports_a_limit_of_the_address_space(limit, tmp_path):
+def test_a_node_reports_a_limit_of_the_address_space(tmp_path):
     (tmp_path / "scripts").mkdir()
     (tmp_path / "scripts/look.sh").touch()
-    look = f"bash \"$library/look.sh\" node '{tmp_path}' '{tmp_path}' ''"
-    program = f"PATH=/usr/bin:/bin\nulimit -v {limit}\n{look} | grep -a address-space"
-    (row,) = run_bash(program)
-    assert ("warn" in row.split("\t")) == (limit != "unlimited")
+    look = f"bash \"$library/look.sh\" node '{tmp_path}' '{tmp_path}' '' | grep -a address-space"
+    for limit in ("8000000", "unlimited"):
+        (row,) = run_functions(f"PATH=/usr/bin:/bin\nulimit -v {limit}\n{look}")
+        assert ("warn" in row.split("\t")) == (limit != "unlimited")
 
 
 def test_no_two_files_that_a_script_sources_define_one_function():
@@ -274,7 +251,6 @@ def test_no_two_files_that_a_script_sources_define_one_function():
 @pytest.mark.slow
 @pytest.mark.needs("shellcheck")
 def test_the_library_is_clean_for_shellcheck_as_it_lies():
-    files = [str(path) for path in sorted(Path(SHELL).iterdir())]
-    words = ["shellcheck", "--norc", *files]
+    words = ["shellcheck", "--norc", *sorted(Path(SHELL).iterdir())]
     result = subprocess.run(words, capture_output=True, text=True, check=False, timeout=CEILING)
     assert result.returncode == 0, result.stdout

@@ -2,7 +2,6 @@
 
 import re
 import socket
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,7 @@ from tests.kit.drafts import reference
 from tests.kit.logs import write_file
 from tests.kit.needs import not_applicable
 from tests.kit.recipes import SHELL, Case, World, load, presets
-from tests.kit.scripts import drafted, events, only_script, run_script, slurm_in, tool
-from tests.kit.waiting import CEILING
+from tests.kit.scripts import drafted, events, only_script, run_functions, run_script, tool
 
 pytestmark = pytest.mark.slow
 
@@ -29,16 +27,13 @@ def run_job(
     python = tool(folder, "python", scripts.RECORDER)
     site_of_python = scripts.with_python(reference(folder, **site), python)
     draft = drafted(site_of_python, shape=shape, scheduler=scheduler, together=together)
-    variables = {}
-    if scheduler == "slurm":
-        variables = slurm_in(folder / "tools", scontrol="printf '%s\\n' n1 n2")
+    slurm = scripts.slurm_in(folder / "tools", scontrol="printf '%s\\n' n1 n2")
     for name, text in (tools or {}).items():
         tool(folder / "tools", name, f"#!/bin/bash\n{text}\n")
-    script = run_script(draft, folder, **variables)
-    assert script.returncode == status, script.stderr
+    variables = slurm if scheduler == "slurm" else {}
+    script = run_script(draft, folder, status=status, **variables)
     path = folder / "record.env.0"
-    words = path.read_text().split("\0") if path.exists() else []
-    return script.stderr, words, events(draft)
+    return script.stderr, path.read_text().split("\0") if path.exists() else [], events(draft)
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "127.0.0.1", "::"])
@@ -47,8 +42,7 @@ def test_a_port_that_somebody_has_is_passed_over(address, tmp_path):
     (sizes,) = re.findall(r"^nodes=.*$", text, re.MULTILINE)
 
     def read_port(job: int) -> int:
-        words = ["bash", "-euc", f"{sizes}\n. '{SHELL}/job.bash'\nfree_port {job}"]
-        return int(subprocess.run(words, capture_output=True, check=True, timeout=CEILING).stdout)
+        return int(*run_functions(f'{sizes}\n. "$library/job.bash"\nfree_port {job}'))
 
     job = next(n for n in range(2500, 3500) if read_port(n) == 10000 + 2 * n)
     first = 10000 + 2 * job
@@ -86,13 +80,10 @@ def test_a_notice_of_scontrol_is_not_a_node(nodelist, names, expected, tmp_path)
     tool(tmp_path, "scontrol", f"#!/bin/bash\ncat <<'END'\n{names}\nEND\n")
     settings = f"nodes=2 tasks=2 SLURM_JOB_ID=5 SLURM_JOB_NODELIST='{nodelist}'"
     words = 'run_preflight() { :; }; choose_addresses() { echo "${node_names[*]}"; exit; }'
-    program = f"set -euo pipefail\n. '{SHELL}/slurm.bash'\n{settings}\n{words}\nprepare_nodes 2>&1"
-    result = subprocess.run(
-        ["bash", "-c", program], capture_output=True, text=True, check=False,
-        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
-    )  # fmt: skip
-    assert expected in result.stdout
-    assert (result.returncode == 0) == ("names" not in expected)
+    program = f"{settings}\n{words}\n(prepare_nodes) 2>&1 || echo failed"
+    lines = run_functions(program, "slurm.bash", tools=tmp_path)
+    assert expected in "\n".join(lines)
+    assert ("failed" in lines) == ("names" in expected)
 
 
 def run_on_interface(folder: Path, ip: str, shape: str = "2n1g", status: int = 0):
@@ -100,42 +91,41 @@ def run_on_interface(folder: Path, ip: str, shape: str = "2n1g", status: int = 0
     # The stand-in runs a step on one node, whatever it is asked for.
     nodes = 'for SLURM_NODEID in 0 1; do export SLURM_NODEID; "${@:6}"; done; exit'
     srun = f'if [[ $* == *"addr show"* ]]; then {nodes}; fi\n{scripts.SRUN}'
-    tools = {"srun": srun, "ip": ip}
     settings: Any = {"nodes": {"interface": "ib0"}, "status": status}
-    return run_job(folder, shape, "slurm", tools=tools, **settings)[:2]
+    return run_job(folder, shape, "slurm", tools={"srun": srun, "ip": ip}, **settings)[:2]
 
 
-def test_an_interface_may_have_ipv6_alone_and_one_rank_needs_none(tmp_path):
+def test_an_interface_may_have_ipv6_alone_one_rank_needs_none_and_a_node_without_it_is_named(
+    tmp_path,
+):
     both = 'if [[ $1 == -6 ]]; then echo "2: ib0 inet6 fd00:5::7/64 scope global"; fi'
     _, words = run_on_interface(tmp_path, both)
     assert "HPCBERT_NODE_IPS=fd00:5::7,fd00:5::7" in words
     run_on_interface(tmp_path / "single", "", "1n1g")
+    for shape, node, count in (("2n1g", "0", 1), ("1n2g", "none", 2)):
+        lacking = f"[[ $1 == -4 && $SLURM_NODEID == {node} ]]"
+        ip = f'if {lacking}; then echo "2: ib0 inet 10.0.0.7/24"; fi'
+        message, _ = run_on_interface(tmp_path / shape, ip, shape, status=1)
+        lacks = [line for line in message.splitlines() if "has no interface ib0" in line]
+        start = r"hpcbert: n2 has no interface ib0 \(nodes.interface in the site."
+        assert re.match(start, lacks[-1])
+        assert "lo" in lacks[-1].partition(", but ")[2].split()
+        assert len(lacks) == count
 
 
-@pytest.mark.parametrize("shape", ["2n1g", "1n2g"])
-def test_the_node_that_lacks_the_interface_is_named_with_what_it_has(shape, tmp_path):
-    node = "0" if shape == "2n1g" else "none"
-    ip = f'if [[ $1 == -4 && $SLURM_NODEID == {node} ]]; then echo "2: ib0 inet 10.0.0.7/24"; fi'
-    message, _ = run_on_interface(tmp_path, ip, shape, status=1)
-    lacks = [line for line in message.splitlines() if "has no interface ib0" in line]
-    assert re.match(r"hpcbert: n2 has no interface ib0 \(nodes.interface in the site.", lacks[-1])
-    assert "lo" in lacks[-1].partition(", but ")[2].split()
-    assert len(lacks) == (1 if shape == "2n1g" else 2)
-
-
-@pytest.mark.parametrize("recipe", ["tf2", "perfzero", "paddle18"])
-def test_an_address_before_a_port_stands_in_brackets(recipe, tmp_path):
-    world, own = World(recipe, tmp_path), load(recipe)
-    preset = own.protocols.get("gpu" if recipe == "perfzero" else "") or presets(own)[0][0]
-    case = Case(Shape(2, 8), preset, (preset.precisions or own.precisions)[0])
-    run = world.run(world.render(case), env={"HPCBERT_NODE_IPS": "fd00::1,fd00::2"})
-    assert run.exit == 0, run.output
-    variable = "worker_endpoints" if recipe == "paddle18" else "TF_CONFIG"
-    addresses = re.findall(r"\[fd00::\d\]:12345", run.environment[variable])
-    assert addresses == ["[fd00::1]:12345", "[fd00::2]:12345"]
-
-
-def test_oneflow_s_nodes_meet_at_the_job_s_own_port(tmp_path):
+def test_an_address_before_a_port_stands_in_brackets_and_oneflow_s_nodes_meet_at_the_job_s_port(
+    tmp_path,
+):
+    for recipe in ("tf2", "perfzero", "paddle18"):
+        (tmp_path / recipe).mkdir()
+        world, own = World(recipe, tmp_path / recipe), load(recipe)
+        preset = own.protocols.get("gpu" if recipe == "perfzero" else "") or presets(own)[0][0]
+        case = Case(Shape(2, 8), preset, (preset.precisions or own.precisions)[0])
+        run = world.run(world.render(case), env={"HPCBERT_NODE_IPS": "fd00::1,fd00::2"})
+        assert run.exit == 0, run.output
+        variable = "worker_endpoints" if recipe == "paddle18" else "TF_CONFIG"
+        addresses = re.findall(r"\[fd00::\d\]:12345", run.environment[variable])
+        assert addresses == ["[fd00::1]:12345", "[fd00::2]:12345"]
     world = World("oneflow", tmp_path)
     case = Case(Shape(2, 8), *presets(load("oneflow"))[0])
     assert "--ctrl_port=12345" in world.run(world.render(case)).calls[-1]

@@ -1,7 +1,8 @@
 """The options of pyxis: those that scripts use, those that a release has."""
 
+import itertools
 import re
-from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,26 +23,26 @@ HEAD: str = read_constant(__file__, "HEAD")
 IMAGE = "docker://nvcr.io#nvidia/pytorch:20.12-py3"
 
 
-def answer_as_srun(release: int) -> Outcome:
-    """Return the output of srun --help with pyxis 0.RELEASE."""
-    names = [name for name, since in runtimes.PYXIS_SINCE.items() if int(since[2:]) <= release]
-    about = "            [pyxis] see --container-env and --container-entrypoint-log\n"
-    text = "".join(f"      --{name}=NAME[,NAME...]\n{about}" for name in names)
-    return Outcome(("srun",), 0, HEAD + text)
-
-
-def draft_with_image(tmp_path, image="/image.sqsh", *, clusters="", **container) -> Draft:
+def draft_with_image(folder: Path, image="/image.sqsh", *, clusters="", **container) -> Draft:
     slurm = {"sbatch_args": (f"--clusters={clusters}",) if clusters else ()}
     container = {"runtime": "pyxis", **container}
-    site = reference(tmp_path, scheduler="slurm", container=container, slurm=slurm)
+    site = reference(folder, scheduler="slurm", container=container, slurm=slurm)
     return drafted(settled(site, image=image, python="/usr/bin/python3"))
 
 
-def check_draft(draft: Draft, answer: Outcome) -> tuple[Finding, list[Finding]]:
-    """Return what doctor finds, and what submit does; both ask only srun, and that once."""
-    use, calls = draft.resolved, list[Sequence[str]]()
+def check_draft(draft: Draft, answer: Outcome | int) -> tuple[Finding, list[Finding]]:
+    """Return what doctor finds, and what submit does; both ask only srun, and that once.
 
-    def run(argv: Sequence[str], **_: Any) -> Outcome:
+    A number is a release: srun --help with pyxis 0.RELEASE.
+    """
+    calls: list[Any] = []
+    if isinstance(answer, int):
+        names = [name for name, since in runtimes.PYXIS_SINCE.items() if int(since[2:]) <= answer]
+        about = "            [pyxis] see --container-env and --container-entrypoint-log\n"
+        text = "".join(f"      --{name}=NAME[,NAME...]\n{about}" for name in names)
+        answer = Outcome(("srun",), 0, HEAD + text)
+
+    def run(argv: Any, **_: Any) -> Outcome:
         if argv[0] != "srun":
             return Outcome(tuple(argv), 127)
         calls.append(argv)
@@ -50,24 +51,24 @@ def check_draft(draft: Draft, answer: Outcome) -> tuple[Finding, list[Finding]]:
     findings = find_submission_obstacles(draft, run=run)
     assert calls in ([], [("srun", "--help")])
     own = [finding for finding in findings if "pyxis" in f"{finding.name} {finding.detail}"]
-    return check_pyxis(use.site, [use.recipe], run=run), own
+    return check_pyxis(draft.resolved.site, [draft.resolved.recipe], run=run), own
 
 
-@pytest.mark.parametrize("entrypoint", [True, False])
-@pytest.mark.parametrize("home", [True, False])
-def test_the_options_asked_for_are_those_of_the_script(tmp_path, *, home, entrypoint):
-    draft = draft_with_image(tmp_path, IMAGE, home=home, entrypoint=entrypoint, remap_root=home)
-    text = only_script(draft) + (SHELL / "pyxis.bash").read_text()
-    used = set(re.findall(r"--((?:no-)?container-[a-z-]+)", text))
-    writable = draft.resolved.recipe.image.writable
-    switches = {"home": home, "remap_root": home, "entrypoint": entrypoint, "writable": writable}
-    # Most scripts stay in the image's own directory.
-    assert used ^ set(runtimes.pyxis_options(**switches)) <= {"container-workdir"}
+def test_the_options_asked_for_are_those_of_the_script(tmp_path):
+    for home, entrypoint in itertools.product((True, False), repeat=2):
+        draft = draft_with_image(tmp_path, IMAGE, home=home, entrypoint=entrypoint, remap_root=home)
+        text = only_script(draft) + (SHELL / "pyxis.bash").read_text()
+        used = set(re.findall(r"--((?:no-)?container-[a-z-]+)", text))
+        writable = draft.resolved.recipe.image.writable
+        switches = {"home": home, "remap_root": home, "entrypoint": entrypoint}
+        options = runtimes.pyxis_options(**switches, writable=writable)
+        # Most scripts stay in the image's own directory.
+        assert used ^ set(options) <= {"container-workdir"}
 
 
 @cases
-def test_an_older_pyxis_is_named_with_what_it_lacks(release, lacks: list[str], tmp_path):
-    finding, (other,) = check_draft(draft_with_image(tmp_path), answer_as_srun(release))
+def test_an_older_pyxis_is_named_with_what_it_lacks(release, lacks, tmp_path):
+    finding, (other,) = check_draft(draft_with_image(tmp_path), release)
     assert (finding.status, finding.code, finding.remedy) == ("fail", "pyxis", "--runtime enroot")
     assert finding.detail.endswith(" and ".join(f"--{name}" for name in lacks))
     assert (other.status, other.name) == ("fail", "pyxis")
@@ -77,32 +78,27 @@ def test_an_older_pyxis_is_named_with_what_it_lacks(release, lacks: list[str], t
     assert all(f"{brought[name]} brought --{name}" in other.hint for name in lacks)
 
 
-@pytest.mark.parametrize(
-    ("answer", "status", "detail"),
-    [
-        (answer_as_srun(15), "ok", ""),
-        (answer_as_srun(24), "ok", ""),
+def test_a_submit_host_that_can_not_tell_refuses_nothing(tmp_path):
+    draft = draft_with_image(tmp_path)
+    for answer, status, detail in (
+        (15, "ok", ""),
+        (24, "ok", ""),
         (Outcome((), 127, "", "srun: No such file or directory"), "warn", "No such file"),
         (Outcome((), 124, "", ""), "warn", "no output"),
-        (Outcome((), 0, HEAD), "fail", "no --container-image"),
-    ],
-    ids=["0.15", "0.24", "no srun", "no answer", "no plugin"],
-)
-def test_a_submit_host_that_can_not_tell_refuses_nothing(answer, status, detail, tmp_path):
-    finding, others = check_draft(draft_with_image(tmp_path), answer)
-    assert (finding.status, detail in finding.detail) == (status, True)
-    assert [other.status for other in others] == ([] if status == "ok" else ["warn"])
-
-
-def test_the_srun_of_another_cluster_is_not_asked(tmp_path):
-    finding, _ = check_draft(draft_with_image(tmp_path, clusters="far"), answer_as_srun(14))
+        (Outcome((), 0, HEAD), "fail", "no --container-image"),  # no plugin
+    ):
+        finding, others = check_draft(draft, answer)
+        assert (finding.status, detail in finding.detail) == (status, True)
+        assert [other.status for other in others] == ([] if status == "ok" else ["warn"])
+    # The srun of another cluster is not asked.
+    finding, _ = check_draft(draft_with_image(tmp_path, clusters="far"), 14)
     assert (finding.status, finding.detail) == ("warn", "not checked: jobs run on cluster far")
 
 
 def test_an_image_that_every_node_would_import_is_named_once(tmp_path):
-    _, (finding,) = check_draft(draft_with_image(tmp_path, IMAGE), answer_as_srun(24))
+    _, (finding,) = check_draft(draft_with_image(tmp_path, IMAGE), 24)
     assert finding.status == "warn"
     assert finding.detail.startswith(f"{IMAGE} is not prepared")
     assert "hpcbert prepare --fw pytorch --only image" in finding.hint
     draft = draft_with_image(tmp_path, IMAGE, runtime="enroot")
-    assert check_draft(draft, answer_as_srun(14))[1] == []
+    assert check_draft(draft, 14)[1] == []

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,57 +11,40 @@ from tests.kit.cases import read_constant
 from tests.kit.containers import Image, ended, ordinary_person
 from tests.kit.needs import require
 from tests.kit.recipes import SHELL
-from tests.kit.scripts import tool
+from tests.kit.scripts import run_functions, run_program, tool
 
 pytestmark = pytest.mark.slow
 
 NODE = "n7"
-RUNTIMES = ("pyxis", "enroot", "apptainer")
-EVERY = pytest.mark.parametrize("runtime", RUNTIMES)
 
 
 class Place:
     """A node with the directories of an ordinary user; squeue and enroot are in the TOML."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.data, self.scratch = folder, folder / "data", folder / "scratch"
-        self.base = self.scratch / f"hpcbert-{os.geteuid()}"
-        self.folders = (self.data, self.base / "data", self.base / "state")
+        self.folder, self.scratch = folder, folder / "scratch"
+        base = self.scratch / f"hpcbert-{os.geteuid()}"
+        self.folders = self.data, own, state = folder / "data", base / "data", base / "state"
         for path in self.folders:
             path.mkdir(parents=True)
         for name, text in read_constant(__file__, "TOOLS").items():
             tool(folder / "bin", name, text)
-        self.environment = {
-            "PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "HOME": str(folder),
-            "SLURMD_NODENAME": NODE, "SLURM_JOB_ID": "5",
-        }  # fmt: skip
+        # Where the container of job 5 lies.
+        self.containers = {"pyxis": self.data / "pyxis_hpcbert-5"}
+        self.containers["enroot"] = own / f"hpcbert-5-{NODE}"
+        self.containers["apptainer"] = state / f"hpcbert-5-{NODE}" / "unpacked"
 
-    def start(self, script: str, *words: str, **variables: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            ["bash", "-p", str(SHELL / script), *words], env={**self.environment, **variables},
-            text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-
-    def start_removal(self, runtime: str, job: int = 5, **variables: str) -> subprocess.Popen[str]:
-        name = f"hpcbert-{job}"
-        if runtime == "pyxis":
-            return self.start("pyxis.sh", "remove", name, str(self.scratch), **variables)
-        words = ("--with", runtime, "--name", name, "--scratch", str(self.scratch))
-        return self.start("enter.sh", "remove", *words, **variables)
+    def run(self, program: str, *words: object, **variables: str) -> str:
+        """Run a program as job 5; return what is reported."""
+        own = {"HOME": str(self.folder), "SLURMD_NODENAME": NODE, "SLURM_JOB_ID": "5"}
+        return run_program(program, *words, tools=self.folder / "bin", **own, **variables).stderr
 
     def remove(self, runtime: str, job: int = 5, **variables: str) -> str:
-        """Remove a job's container; return what is reported."""
-        result = ended(self.start_removal(runtime, job, **variables))
-        assert result.returncode == 0, result.stderr
-        return result.stderr
-
-    def container_path(self, runtime: str) -> Path:
-        """Return where the container of job 5 lies."""
-        return {
-            "pyxis": self.data / "pyxis_hpcbert-5",
-            "enroot": self.base / "data" / f"hpcbert-5-{NODE}",
-            "apptainer": self.base / "state" / f"hpcbert-5-{NODE}" / "unpacked",
-        }[runtime]
+        name = f"hpcbert-{job}"
+        if runtime == "pyxis":
+            return self.run("pyxis.sh", "remove", name, self.scratch, **variables)
+        words = ("--with", runtime, "--name", name, "--scratch", self.scratch)
+        return self.run("enter.sh", "remove", *words, **variables)
 
     def list_all(self) -> list[str]:
         return [path.name for folder in self.folders for path in folder.iterdir()]
@@ -79,10 +63,19 @@ def place(tmp_path):
     return Place(tmp_path)
 
 
-@EVERY
+@pytest.mark.parametrize("runtime", ["pyxis", "enroot", "apptainer"])
 def test_a_job_removes_its_container_and_what_dead_jobs_of_any_runtime_left(place, runtime):
+    own = fill(place.containers[runtime])
+    # What the limit cuts has no usable name, and goes with the next job.
+    (line,) = place.remove(runtime, HPCBERT_REMOVAL_LIMIT="0").splitlines()
+    assert not own.exists()
+    (name,) = place.list_all()
+    assert name.startswith(f"hpcbert-removed.{NODE}.")
+    assert line.startswith(f"hpcbert: {NODE}: removal was cut after 0 s: your next job")
+    assert name in line
+    assert place.remove(next(other for other in place.containers if other != runtime), job=6) == ""
+    assert place.list_all() == []
     data, tool_data, state = place.folders
-    own = fill(place.container_path(runtime))
     dead = [
         *(data / "pyxis_hpcbert-7", data / "pyxis_8_hpcbert-8", tool_data / f"hpcbert-7-{NODE}"),
         *(state / f"hpcbert-8-{NODE}" / "unpacked", data / f"hpcbert-removed.{NODE}.hpcbert-4.1-2"),
@@ -92,29 +85,16 @@ def test_a_job_removes_its_container_and_what_dead_jobs_of_any_runtime_left(plac
         *(data / "pyxis_mine", data / "hpcbert-build.x", data / "pyxis_hpcbert-99"),
         data / "hpcbert-removed.n8.hpcbert-4.1-2",
     ]
-    for path in (*dead, *alive):
+    for path in (own, *dead, *alive):
         fill(path)
     assert place.remove(runtime) == ""
     assert not [path for path in (own, *dead) if path.exists()]
     assert all(path.exists() for path in alive)
 
 
-@EVERY
-def test_what_the_limit_cuts_has_no_usable_name_and_goes_with_the_next_job(place, runtime):
-    tree = fill(place.container_path(runtime))
-    (line,) = place.remove(runtime, HPCBERT_REMOVAL_LIMIT="0").splitlines()
-    assert not tree.exists()
-    (name,) = place.list_all()
-    assert name.startswith(f"hpcbert-removed.{NODE}.")
-    assert line.startswith(f"hpcbert: {NODE}: removal was cut after 0 s: your next job")
-    assert name in line
-    assert place.remove(next(other for other in RUNTIMES if other != runtime), job=6) == ""
-    assert place.list_all() == []
-
-
 @pytest.mark.needs("users")
 def test_a_deletion_that_takes_too_long_or_is_refused_is_reported(place):
-    fill(place.container_path("pyxis"))
+    fill(place.containers["pyxis"])
     tool(place.folder / "bin", "rm", "#!/bin/bash\nexec sleep 600\n")
     assert "removal was cut after" in place.remove("pyxis", HPCBERT_REMOVAL_LIMIT="1")
     assert place.list_all()[0].startswith(f"hpcbert-removed.{NODE}.pyxis_hpcbert-5.")
@@ -126,29 +106,16 @@ def test_a_deletion_that_takes_too_long_or_is_refused_is_reported(place):
     assert "hpcbert-5 stays" in place.remove("pyxis")
 
 
-def test_the_time_before_a_deletion_counts_too(place):
+def test_the_time_before_a_deletion_counts_and_a_silent_slurm_is_asked_once(place):
     """A script gives its last step 60 s in all: questions about other jobs take their part."""
-    tree = fill(place.container_path("pyxis"))
-    program = (
-        f'node={NODE}; say() {{ echo "$*"; }}; . "{SHELL}/sweep.sh"; add_place "{place.data}";'
-        f"squeue() {{ echo COMPLETED; }}; SECONDS=50; remove_container {tree.name}; sweep"
-    )
-    result = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True)
-    assert result.stdout.startswith("removal was cut after 0 s: your next job")
+    tree = fill(place.containers["pyxis"])
+    start = f"node={NODE}\nsay() {{ echo $*; }}\nsqueue() {{ echo COMPLETED; }}"
+    words = f"add_place {place.data}\nSECONDS=50\nremove_container {tree.name}\nsweep"
+    (line,) = run_functions(f'{start}\n. "$library/sweep.sh"\n{words}')
+    assert line.startswith("removal was cut after 0 s: your next job")
     (name,) = place.list_all()
     assert name.startswith(f"hpcbert-removed.{NODE}.")
-
-
-def test_jobs_that_sweep_at_once_remove_everything_once(place):
-    for number in range(20):
-        fill(place.data / f"hpcbert-removed.{NODE}.{number}")
-        fill(place.base / "data" / f"hpcbert-7-{NODE}" / f"{number}")
-    results = [ended(child) for child in [place.start_removal("pyxis") for _ in range(4)]]
-    assert [result.returncode for result in results] == [0] * 4
-    assert place.list_all() == []
-
-
-def test_a_slurm_that_does_not_answer_is_asked_once(place):
+    assert place.remove("pyxis") == ""
     for number in range(200, 205):
         fill(place.data / f"pyxis_hpcbert-{number}")
     path = place.folder / "asked"
@@ -159,8 +126,17 @@ def test_a_slurm_that_does_not_answer_is_asked_once(place):
     assert path.read_text() == "\n"
 
 
+def test_jobs_that_sweep_at_once_remove_everything_once(place):
+    for number in range(20):
+        fill(place.data / f"hpcbert-removed.{NODE}.{number}")
+        fill(place.folders[1] / f"hpcbert-7-{NODE}" / f"{number}")
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(place.remove, ["pyxis"] * 4))
+    assert place.list_all() == []
+
+
 def test_a_container_in_use_is_ended_and_removed(place):
-    state = place.base / "state" / f"hpcbert-5-{NODE}" / "step-0-0"
+    state = place.folders[2] / f"hpcbert-5-{NODE}" / "step-0-0"
     state.mkdir(parents=True)
     child, other = (subprocess.Popen(["sleep", "600"]) for _ in range(2))
     moment = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[19]
@@ -175,23 +151,21 @@ def test_a_container_in_use_is_ended_and_removed(place):
         other.wait()
 
 
-@pytest.mark.parametrize("half", [False, True], ids=["first", "after a killed create"])
-def test_a_job_sweeps_before_it_makes_its_container(place, half):
-    path = fill(place.data / f"hpcbert-removed.{NODE}.old")
-    image, tree = place.folder / "image.sqsh", place.container_path("enroot")
+def test_a_job_sweeps_before_it_makes_its_container_also_after_a_killed_create(place):
+    image, tree = place.folder / "image.sqsh", place.containers["enroot"]
     image.write_text("")
-    if half:
-        (tree / "half").mkdir(parents=True)
-    words = ("--name", "hpcbert-5", "--scratch", str(place.scratch), "--image", str(image))
-    variables = {"ENROOT_REMAP_ROOT": "y", "ENROOT_CONFIG_PATH": "/c"}
-    created = ended(place.start("enter.sh", "create", *words, **variables))
-    assert created.returncode == 0, created.stderr
-    assert not path.exists()
-    assert [entry.name for entry in tree.iterdir()] == ["file"]
-    # Only enroot's places may come from outside, not the way it makes containers.
-    assert (tree / "file").read_text() == f"made of {image} with /c and no mapping\n"
-    assert place.remove("enroot") == ""
-    assert not tree.exists()
+    words = ("--name", "hpcbert-5", "--scratch", place.scratch, "--image", image)
+    for half in (False, True):
+        path = fill(place.data / f"hpcbert-removed.{NODE}.old")
+        if half:
+            (tree / "half").mkdir(parents=True)
+        place.run("enter.sh", "create", *words, ENROOT_REMAP_ROOT="y", ENROOT_CONFIG_PATH="/c")
+        assert not path.exists()
+        assert [entry.name for entry in tree.iterdir()] == ["file"]
+        # Only enroot's places may come from outside, not the way it makes containers.
+        assert (tree / "file").read_text() == f"made of {image} with /c and no mapping\n"
+        assert place.remove("enroot") == ""
+        assert not tree.exists()
 
 
 def test_enroot_names_its_data_path():
