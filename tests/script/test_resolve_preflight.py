@@ -63,7 +63,7 @@ JOBS = ("51|4|||{}", "52|2|n7||{}", "53|1|||/elsewhere")
 def check(
     folder: Path, table="", shape="4n8g", *, limit="01:00:00", usable=8, jobs=JOBS, **variables
 ):
-    """Run it where `table` has the speed of nodes and jobs wait; return its status and its events by kind."""
+    """Run it where `table` has the speed of nodes; return its status, and its events by kind."""
     draft, tools = draft_preflight(folder, shape, limit=limit), folder / "tools"
     write_campaign(draft)
     environment = slurm_in(tools)
