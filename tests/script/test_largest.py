@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,9 +55,8 @@ class Search:
 
 @cases
 def test_a_search_ends_with_the_largest_size_that_fits(
-    tmp_path, *, options, record, runs: list[Any], probes: list[int],
-    measured: list[int], results,
-):  # fmt: skip
+    tmp_path, *, options, record, runs, probes, measured, results
+):
     """A run that fails has status 1."""
     search = Search(tmp_path, **(options or {}))
     if record:
@@ -84,7 +84,7 @@ def test_anything_else_stops_it_with_its_reason(tmp_path, extra, reason):
 
 @cases
 def test_under_a_global_batch_the_accumulation_follows_from_the_size(
-    tmp_path, samples, room, measured: list[int]
+    tmp_path, samples, room, measured
 ):
     search = Search(tmp_path, samples=samples)
     text = search.run(0 if measured else 1, ROOM=str(room))
@@ -98,7 +98,7 @@ def test_under_a_global_batch_the_accumulation_follows_from_the_size(
 
 def test_one_size_divides_the_steps_of_all_shapes(tmp_path):
     """Of 192 samples a device of 1n1g has 192, one of 1n8g 24: the size is a divisor of both."""
-    more = {"scaling": True, "global_batch_size": 192}
+    more: Any = {"scaling": True, "global_batch_size": 192}
     request = combined(Shape(1, 8), ("fp32",), (LARGEST_IN_COMMON,), **more)
     texts = drafts.drafted(reference(tmp_path), request).scripts.values()
     settings = [set(re.findall(r"^samples=(\d+)$", text, re.MULTILINE)) for text in texts]
@@ -119,7 +119,7 @@ def test_marks_are_multiplied_and_nothing_else():
 def test_a_rank_script_with_the_marks_filled_in_is_that_of_the_number(tmp_path, name):
     recipe = drafts.load(name)
     site = reference(tmp_path, slurm={"mpi": "pmi2"}) if recipe.mpi else reference(tmp_path)
-    more = {"accumulation": 1 if recipe.accumulation else 0}
+    more: Any = {"accumulation": 1 if recipe.accumulation else 0}
 
     def rank(size: int) -> str:
         request = combined(Shape(1, 1), (recipe.precisions[0],), (size,), **more)

@@ -9,6 +9,7 @@ import time
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -85,7 +86,7 @@ def test_a_node_without_the_campaign_runs_nothing_and_makes_nothing(tmp_path):
     (draft.directory / draft.campaign.arrays[0].script).rename(script)
     shutil.rmtree(draft.directory)
     (draft.directory / "slurm").mkdir(parents=True)
-    words = {**os.environ, "SLURM_ARRAY_TASK_ID": "1", "RECORD": str(tmp_path / "record")}
+    words: Any = {**os.environ, "SLURM_ARRAY_TASK_ID": "1", "RECORD": str(tmp_path / "record")}
     result = scripts.bash(script, status=ABSENT, **words)
     assert result.stdout == ""
     assert f"lacks the campaign {draft.directory}\n" in result.stderr
@@ -281,7 +282,7 @@ def test_scripts_that_bind_or_search_or_measure_first_are_clean(tmp_path):
 
 def test_site_settings_become_directives(tmp_path):
     words = "--partition=gpu --account=acct --qos=high --gres=gpu:v100:2 --cpus-per-task=4"
-    slurm = {"partition": "gpu", "account": "acct", "qos": "high", "gres": "gpu:v100"}
+    slurm: Any = {"partition": "gpu", "account": "acct", "qos": "high", "gres": "gpu:v100"}
     slurm |= {"memory": "0", "requeue": False, "exclusive": False}
     slurm["sbatch_args"] = ("--comment=a b#c",)
     site = reference(tmp_path, slurm=slurm, nodes={"cpus_per_gpu": 4})
@@ -293,7 +294,7 @@ def test_site_settings_become_directives(tmp_path):
     text = only_script(drafted(reference(tmp_path, runs="/a %j b"), "pytorch", "1n1g", "slurm"))
     assert '#SBATCH --output="/a %%j b/' in text
     request, recipe = Request(Shape(1, 32), preset="tpu"), drafts.load("perfzero")
-    tpu = {"framework_recipe": recipe, "options": {"dry": True}}
+    tpu: Any = {"framework_recipe": recipe, "options": {"dry": True}}
     text = only_script(drafts.drafted(reference(tmp_path), request, **tpu))
     assert "--gres" not in text
     assert "#SBATCH --ntasks-per-node=1\n" in text

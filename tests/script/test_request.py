@@ -59,7 +59,12 @@ def test_what_costs_more_is_refused_with_the_sum_and_what_nothing_bounds(tmp_pat
 
 
 def test_hours_are_written_as_people_read_them():
-    texts = {0.08333333333333333: "0.0833", 12.5: "12.5", 5.0: "5", 305.0: "305"}
+    texts: dict[float | None, str] = {
+        0.08333333333333333: "0.0833",
+        12.5: "12.5",
+        5.0: "5",
+        305.0: "305",
+    }
     texts |= {None: "-", 1234.56: "1,234.6"}
     assert {number: request.format_hours(number) for number in texts} == texts
 

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import tomli
@@ -136,7 +137,7 @@ def test_the_points_of_a_table_are_planned_again(framework, shape, fields, tmp_p
     first = plan(recipe, site, combined(Shape.parse(shape), **fields))
     protocol, curves = first.protocol, Curves(first.points)
     last = None if protocol.window_seconds else protocol.iters
-    more = {"counted": Counted(protocol.skip, last, ""), "origin": Origin("campaign", "c")}
+    more: Any = {"counted": Counted(protocol.skip, last, ""), "origin": Origin("campaign", "c")}
     groups = [(make_group(point, curves, ""), point.shape) for point in first.points]
     (table,) = tabulate(
         [model.Measured(group, shape, protocol.repeats, (), **more) for group, shape in groups]
@@ -158,7 +159,7 @@ def test_a_table_that_a_campaign_would_not_give_is_refused(changes, window, keyw
     group = model.Group(
         *("pytorch", "bert-tiny", "fp32", 8), **{"rule": "clock", **(changes or {})}
     )
-    more = {}
+    more: dict[str, Any] = {}
     if window:
         first, last = window[0], window[1] if len(window) > 1 else None
         more = {"origin": Origin("campaign", "c"), "window": Counted(first, last, "")}

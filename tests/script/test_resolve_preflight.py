@@ -3,6 +3,7 @@
 import json
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,7 +67,7 @@ def check(
     """Run it where `table` has the speed of nodes; return its status, and its events by kind."""
     draft, tools = draft_preflight(folder, shape, limit=limit), folder / "tools"
     write_campaign(draft)
-    environment = slurm_in(tools)
+    environment: Any = slurm_in(tools)
     words = {"jobs": "\n".join(jobs).format(*[draft.directory] * 3), "usable": usable}
     for name, text in read_constant(__file__, "TOOLS").items():
         tool(tools, name, text % words if name in ("squeue", "sinfo") else text)

@@ -42,13 +42,13 @@ class Node:
     def words(self) -> list[str]:
         return list(map(str, self.calls()[-1]["words"]))
 
-    def run(self, program: str, *words: object, status: int = 0, **options: Any):
+    def run(self, program: str, *words: object, status: int | None = 0, **options: Any):
         return run_program(
             program, *words, status=status, cwd=self.root,
             **{"tools": self.root / "bin", "HOME": f"{self.root}/me", **options},
         )  # fmt: skip
 
-    def enter(self, *words: str, status: int = 0, **options: Any):
+    def enter(self, *words: str, status: int | None = 0, **options: Any):
         image = ("--image", self.image, "--no-home", "--no-entrypoint")
         place = ("enter", *NAME, "--scratch", f"{self.root}/s")
         more = {"status": status, "SLURMD_NODENAME": "n7", **options}

@@ -66,7 +66,7 @@ class Node:
             text = text.replace("/proc/self/status", str(status))
             write_file(self.folder, f"library/{name}", text)
         command = rank_command(script).replace(str(SHELL), f"{self.folder}/library")
-        own = {"SLURM_NTASKS": "8", "HPCBERT_NODE_IPS": "127.0.0.1", "HPCBERT_NODES": "1"}
+        own: Any = {"SLURM_NTASKS": "8", "HPCBERT_NODE_IPS": "127.0.0.1", "HPCBERT_NODES": "1"}
         ranks: Ranks = []
         for number in range(request.shape.gpus_per_node):
             bound, threads = (self.folder / f"{number}.{word}" for word in ("bound", "threads"))

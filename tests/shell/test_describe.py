@@ -120,7 +120,7 @@ def test_the_images_part_is_of_the_container(tmp_path):
 
 
 @cases
-def test_a_job_joins_the_lines_of_its_nodes(tmp_path, lines: list[str], expected):
+def test_a_job_joins_the_lines_of_its_nodes(tmp_path, lines, expected):
     (tmp_path / "printed").write_text("".join(f"{line}\n" for line in lines))
     documents = [json.loads(line) for line in Node(tmp_path).gather().splitlines()]
     texts = {data.pop("nodes"): data for data in documents}

@@ -4,6 +4,7 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ WHY = 'five are "enough": the median\'s interval is 0.8 % wide'
 def run(draft: Draft, array: Array, tmp_path: Path, repeat: int = 1, status: int = 0) -> None:
     """Run a repeat's script whose ranks do nothing; nobody waits for a file system."""
     tool(tmp_path / "bin", "sleep", "#!/bin/bash\n")
-    env = {**os.environ, **slurm_in(tmp_path / "bin"), "RECORD": str(tmp_path / "record")}
+    env: Any = {**os.environ, **slurm_in(tmp_path / "bin"), "RECORD": str(tmp_path / "record")}
     env |= {"NO_RANKS": "1", "SLURM_ARRAY_TASK_ID": str(repeat), "SLURM_ARRAY_JOB_ID": "5"}
     bash(draft.directory / array.script, status=status, cwd=tmp_path, **env)
 

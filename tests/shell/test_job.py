@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from collections import Counter, defaultdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,7 @@ def test_a_container_on_cpus_gets_no_driver_and_a_removal_that_was_cut_is_report
 
 
 @cases
-def test_a_container_keeps_of_a_login_what_its_image_lacks(image, added: list[str], tmp_path):
+def test_a_container_keeps_of_a_login_what_its_image_lacks(image, added, tmp_path):
     file = tmp_path / "environment"
     if image is not None:
         file.write_text(image)
@@ -173,7 +174,7 @@ def test_a_pause_is_recorded_in_seconds(tmp_path):
 
 
 @cases
-def test_a_gap_in_the_clock_is_a_pause(missing, continued, seconds: list[int]):
+def test_a_gap_in_the_clock_is_a_pause(missing, continued, seconds):
     program = f"""report_pause() {{ echo "$1"; }}
 queued_for=0 continued={continued} begun=0 short=0 seen=0
 look_at_time
@@ -251,6 +252,6 @@ def test_no_two_files_that_a_script_sources_define_one_function():
 @pytest.mark.slow
 @pytest.mark.needs("shellcheck")
 def test_the_library_is_clean_for_shellcheck_as_it_lies():
-    words = ["shellcheck", "--norc", *sorted(Path(SHELL).iterdir())]
+    words: list[Any] = ["shellcheck", "--norc", *sorted(Path(SHELL).iterdir())]
     result = subprocess.run(words, capture_output=True, text=True, check=False, timeout=CEILING)
     assert result.returncode == 0, result.stdout
