@@ -31,11 +31,11 @@ def describe_misfits(folder: Path, name: str, document: Any) -> str:
 def test_what_does_not_fit_is_named_and_what_is_something_else_is_no_finding(
     tmp_path, *, name, changes, document, message
 ):
-    name, own = (
+    name, description = (
         name or "pytorch",
         json.loads(document) if document else {**FITTING, **(changes or {})},
     )
-    misfits = describe_misfits(tmp_path, name, own)
+    misfits = describe_misfits(tmp_path, name, description)
     assert message in misfits if message else misfits == ""
     assert find_misfits(load(name), {}, str(tmp_path / "absent")) == ()
 

@@ -45,8 +45,8 @@ def list_refusals(site: Site, text: str) -> list[str]:
 @cases
 def test_combinations_become_the_points_of_campaigns(site, text, campaigns: list[str]):
     """FRAMEWORK VARIABLES: SHAPE/PRECISION/BATCH SIZE …; `*` is the recipe's own size."""
-    own = recipe.load(TEMPLATES / "pytorch").batch_sizes
-    sizes = {**own, **site.settings("pytorch").batch_sizes}
+    defaults = recipe.load(TEMPLATES / "pytorch").batch_sizes
+    sizes = {**defaults, **site.settings("pytorch").batch_sizes}
     lines = []
     for framework, points in list_campaigns(site, text):
         words = [framework, *(f"{name}={value}" for name, value in points[0].env)]

@@ -197,8 +197,8 @@ def test_the_cpu_is_part_of_a_points_names(site):
 
 def test_on_the_cpu_no_gpu_is_asked_for_or_looked_for(site):
     for runtime in ("none", "enroot", "pyxis"):
-        own = changed(site, container={"runtime": runtime}, nodes={"interface": "ib0"})
-        on_cpu, on_gpu = (only_script(drafted(own, on(device=name))) for name in ("cpu", "gpu"))
+        where = changed(site, container={"runtime": runtime}, nodes={"interface": "ib0"})
+        on_cpu, on_gpu = (only_script(drafted(where, on(device=name))) for name in ("cpu", "gpu"))
         assert "--gres=gpu:2" in on_gpu
         assert "VISIBLE_DEVICES=" not in on_gpu
         assert "--device cuda" in on_gpu
@@ -256,7 +256,7 @@ def test_a_device_has_models_of_its_own_and_may_have_room_for_one_rank_only(site
         assert "no collective operations" in refused.value.hint
         on_gpus = replace(request, shape=shape, device="gpu", model="bert-base")
         assert plan(paddle, site, on_gpus).points[0].shape == shape
-    own = replace(request, preset="")
-    assert len(plan(paddle18, site, replace(own, shape=Shape(1, 2))).points) == 1
+    plain = replace(request, preset="")
+    assert len(plan(paddle18, site, replace(plain, shape=Shape(1, 2))).points) == 1
     with pytest.raises(UsageError, match="on cpu only on one node, not as 2n1g"):
-        plan(paddle18, site, replace(own, shape=Shape(2, 1)))
+        plan(paddle18, site, replace(plain, shape=Shape(2, 1)))

@@ -44,8 +44,8 @@ def draft_in(
 
 def run_campaign(draft: Draft, folder: Path, status: int = 0, **env: str) -> list[list[str]]:
     """Write a campaign and run its script; return the calls of srun."""
-    own = {**scripts.slurm_in(folder / "bin"), "NODE": "node3", "NO_RANKS": "1", **env}
-    script = scripts.run_script(draft, folder, status=status, **own)
+    variables = {**scripts.slurm_in(folder / "bin"), "NODE": "node3", "NO_RANKS": "1", **env}
+    script = scripts.run_script(draft, folder, status=status, **variables)
     assert ("node3: not in the container" in script.stderr) == (status == 125)
     return scripts.records(folder / "record.srun")
 
@@ -87,8 +87,8 @@ def test_pyxis_gets_every_flag_and_makes_the_container_outside_the_measured_step
 @cases
 def test_settings_of_site_and_recipe_reach_both_runtimes(tmp_path, runtime, expected):
     flags = dict.fromkeys(("home", "remap_root", "entrypoint"), True)
-    own = {"shape": "2n1g", "workdir": "/work dir", "nodes": {"interface": "ib0"}}
-    text = only_script(draft_in(tmp_path, runtime, scratch="/raid x", **flags, **own))
+    point = {"shape": "2n1g", "workdir": "/work dir", "nodes": {"interface": "ib0"}}
+    text = only_script(draft_in(tmp_path, runtime, scratch="/raid x", **flags, **point))
     for words in (*expected, "interface=ib0\n"):
         assert words in text
 
@@ -197,10 +197,10 @@ def test_the_image_wins_over_its_profile_and_what_it_lacks_is_there(
     env = {"PATH": find_enroot(tmp_path), "HOME": "/host", "SLURM_LOCALID": "0"}
     env |= {"SLURM_NTASKS": "1", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
     options = ("--name", "hpcbert-7", "--scratch", tmp_path / "kept")
-    own = (*options, "--image", image, "--no-entrypoint")
-    run_program("enter.sh", "create", *own, **env)
+    image_options = (*options, "--image", image, "--no-entrypoint")
+    run_program("enter.sh", "create", *image_options, **env)
     command = ("--", "sh", "-c", 'echo "$PATH"; echo "$HOME"; echo "$USER"')
-    printed = run_program("enter.sh", "enter", *own, *command, **env).stdout
+    printed = run_program("enter.sh", "enter", *image_options, *command, **env).stdout
     run_program("enter.sh", "remove", *options, **env)
     account = pwd.getpwuid(os.geteuid())
     assert printed.splitlines() == [path, home or account.pw_dir, account.pw_name]

@@ -123,9 +123,9 @@ def test_a_request_says_which_campaign_it_writes_to(tmp_path):
     for name in ("a b", "a %j b"):
         directory = tmp_path / name
         output = f"{directory}/slurm/".replace("%", "%%") + "%A_%a.out"
-        own = replace(JobRequest(), output=output)
-        assert not request.is_written_to(own, tmp_path)
+        job = replace(JobRequest(), output=output)
+        assert not request.is_written_to(job, tmp_path)
         directory.mkdir()
-        assert request.is_written_to(own, directory)
-        assert not request.is_written_to(own, tmp_path)
-        assert not request.is_written_to(replace(own, output=""), directory)
+        assert request.is_written_to(job, directory)
+        assert not request.is_written_to(job, tmp_path)
+        assert not request.is_written_to(replace(job, output=""), directory)

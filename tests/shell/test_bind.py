@@ -66,14 +66,14 @@ class Node:
             text = text.replace("/proc/self/status", str(status))
             write_file(self.folder, f"library/{name}", text)
         command = rank_command(script).replace(str(SHELL), f"{self.folder}/library")
-        own: Any = {"SLURM_NTASKS": "8", "HPCBERT_NODE_IPS": "127.0.0.1", "HPCBERT_NODES": "1"}
+        env: Any = {"SLURM_NTASKS": "8", "HPCBERT_NODE_IPS": "127.0.0.1", "HPCBERT_NODES": "1"}
         ranks: Ranks = []
         for number in range(request.shape.gpus_per_node):
             bound, threads = (self.folder / f"{number}.{word}" for word in ("bound", "threads"))
             bound.unlink(missing_ok=True)
-            own |= {"OUT": f"{self.folder}/{number}", "SLURM_LOCALID": str(number)}
-            own |= {"SLURM_PROCID": str(number), **(variables or {})}
-            bash("-c", command, tools=self.folder / "tools", **own)
+            env |= {"OUT": f"{self.folder}/{number}", "SLURM_LOCALID": str(number)}
+            env |= {"SLURM_PROCID": str(number), **(variables or {})}
+            bash("-c", command, tools=self.folder / "tools", **env)
             cpus = parse_numbers(bound.read_text()) if bound.exists() else None
             ranks.append((cpus, threads.read_text()))
         return ranks
@@ -135,9 +135,9 @@ def test_gpus_of_amd_are_seen_too_and_what_slurm_gave_is_all_that_there_is(tmp_p
 
 def test_a_site_may_bind_otherwise_or_give_no_cpus(tmp_path):
     node = Node(tmp_path, SOCKETS, 256, 2)
-    own = node.ranks("1n2g", device="cpu", nodes={"cpus_per_gpu": 4})
-    assert are_disjoint(own)
-    assert {(len(cpus or ()), omp) for cpus, omp in own} == {(4, "4")}
+    ranks = node.ranks("1n2g", device="cpu", nodes={"cpus_per_gpu": 4})
+    assert are_disjoint(ranks)
+    assert {(len(cpus or ()), omp) for cpus, omp in ranks} == {(4, "4")}
     for binding in ("none", "cluster"):
         nodes = {"cpus_per_gpu": 4, "cpu_bind": binding}
         assert node.ranks("1n2g", nodes=nodes) == [(None, "4")] * 2
@@ -156,8 +156,8 @@ def test_a_site_may_bind_otherwise_or_give_no_cpus(tmp_path):
 
 @pytest.mark.needs("cpus")
 def test_the_kernel_binds_them(tmp_path):
-    own = 'grep Cpus_allowed_list: /proc/self/status >"$RECORD.cpus.$SLURM_PROCID"\n'
-    python = tool(tmp_path, "python", RECORDER.partition("exit ")[0] + own)
+    words = 'grep Cpus_allowed_list: /proc/self/status >"$RECORD.cpus.$SLURM_PROCID"\n'
+    python = tool(tmp_path, "python", RECORDER.partition("exit ")[0] + words)
     site = reference(tmp_path, nodes={"cpus_per_gpu": 1}, env={})
     run_script(drafted(with_python(site, python)), tmp_path, status=0)
     first, second = ((tmp_path / f"record.cpus.{n}").read_text().split()[1] for n in (0, 1))

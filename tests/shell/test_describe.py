@@ -39,8 +39,8 @@ class Node:
     ) -> Outcome:  # fmt: skip
         """Have it described; every command of it succeeds."""
         argv = ("-c", script, "describe", part, reference, python, *words)
-        own = {"SLURMD_NODENAME": "n1", **environment}
-        result = bash(*argv, tools=self.folder / "bin", **own)
+        variables = {"SLURMD_NODENAME": "n1", **environment}
+        result = bash(*argv, tools=self.folder / "bin", **variables)
         with self.printed.open("a") as printed:
             printed.write(result.stdout)
         return result
@@ -61,9 +61,9 @@ class Node:
         """Return the objects of a part of the node, joined as a job joins them."""
         data: dict[str, Any] = {"environment": {}}
         for line in self.gather().splitlines():
-            own = json.loads(line.decode("ascii")).get(part, {})
-            data["environment"].update(own.pop("environment", {}))
-            data.update(own)
+            objects = json.loads(line.decode("ascii")).get(part, {})
+            data["environment"].update(objects.pop("environment", {}))
+            data.update(objects)
         return data
 
 
@@ -167,8 +167,8 @@ def test_a_broken_nvidia_smi_only_leaves_the_gpus_out(tmp_path):
 def test_what_a_vendors_tool_prints_is_read(tmp_path, tools, facts):
     node = Node(tmp_path, **tools)
     node.describe()
-    own = {name: text for name, text in node.fingerprint.facts.items() if name[:3] == "GPU"}
-    assert own == facts
+    gpu_facts = {name: text for name, text in node.fingerprint.facts.items() if name[:3] == "GPU"}
+    assert gpu_facts == facts
 
 
 @pytest.mark.parametrize("name", ["amd-smi", "rocm-smi", "hl-smi"])

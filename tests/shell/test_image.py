@@ -56,11 +56,11 @@ class Host:
         pids = []
         for pid in (process.pid for process in processes.list_processes()):
             words = processes.read_proc_file(pid, "cmdline").decode().split("\0")
-            own = str(self.root) in " ".join(words) and "setpriv" not in words[0]
+            is_ours = str(self.root) in " ".join(words) and "setpriv" not in words[0]
             # An interpreter and its program: /bin/bash …/enroot import, or …/enroot-import.
             enroot = any("/enroot" in word for word in words[1:3])
             is_packer = "mksquashfs" in words[0]
-            if own and (is_packer if program == "mksquashfs" else enroot and not is_packer):
+            if is_ours and (is_packer if program == "mksquashfs" else enroot and not is_packer):
                 pids.append(pid)
         return pids
 

@@ -118,9 +118,10 @@ def test_an_address_before_a_port_stands_in_brackets_and_oneflow_s_nodes_meet_at
 ):
     for recipe in ("tf2", "perfzero", "paddle18"):
         (tmp_path / recipe).mkdir()
-        world, own = World(recipe, tmp_path / recipe), load(recipe)
-        preset = own.protocols.get("gpu" if recipe == "perfzero" else "") or presets(own)[0][0]
-        case = Case(Shape(2, 8), preset, (preset.precisions or own.precisions)[0])
+        world, loaded = World(recipe, tmp_path / recipe), load(recipe)
+        name = "gpu" if recipe == "perfzero" else ""
+        preset = loaded.protocols.get(name) or presets(loaded)[0][0]
+        case = Case(Shape(2, 8), preset, (preset.precisions or loaded.precisions)[0])
         run = world.run(world.render(case), env={"HPCBERT_NODE_IPS": "fd00::1,fd00::2"})
         assert run.exit == 0, run.output
         variable = "worker_endpoints" if recipe == "paddle18" else "TF_CONFIG"
@@ -153,8 +154,8 @@ def test_nccl_writes_its_rings_once_beside_the_log_unless_somebody_set_it(tmp_pa
     assert re.search(r"/env/bert-tiny_1n2g_\w+\.1\.0\.nccl$", file)
     assert not [word for word in other if word.startswith("NCCL_DEBUG")]
     for value in ("WARN", "VERSION"):
-        _, own, _ = run_job(tmp_path / value, env={"NCCL_DEBUG": value})
-        assert [w for w in own if w.startswith("NCCL_DEBUG")] == [f"NCCL_DEBUG={value}"]
+        _, words, _ = run_job(tmp_path / value, env={"NCCL_DEBUG": value})
+        assert [w for w in words if w.startswith("NCCL_DEBUG")] == [f"NCCL_DEBUG={value}"]
 
 
 @cases
@@ -169,8 +170,8 @@ def test_a_whole_node_has_its_memory(exclusive, memory, words, expected, tmp_pat
 def test_a_job_writes_down_that_its_ranks_saw_one_gpu_each(tmp_path):
     for shown, apart in (("0", True), ("0,1", None)):
         env = {"CUDA_VISIBLE_DEVICES": shown}
-        *_, own = run_job(tmp_path / shown, "1n2g", "slurm", env=env)
-        (ended,) = [event for event in own if event["event"] == "step-end"]
+        *_, job_events = run_job(tmp_path / shown, "1n2g", "slurm", env=env)
+        (ended,) = [event for event in job_events if event["event"] == "step-end"]
         assert ended.get("apart") == apart
 
 

@@ -50,8 +50,8 @@ def check_draft(draft: Draft, answer: Outcome | int) -> tuple[Finding, list[Find
 
     findings = find_submission_obstacles(draft, run=run)
     assert calls in ([], [("srun", "--help")])
-    own = [finding for finding in findings if "pyxis" in f"{finding.name} {finding.detail}"]
-    return check_pyxis(draft.resolved.site, [draft.resolved.recipe], run=run), own
+    of_pyxis = [finding for finding in findings if "pyxis" in f"{finding.name} {finding.detail}"]
+    return check_pyxis(draft.resolved.site, [draft.resolved.recipe], run=run), of_pyxis
 
 
 def test_the_options_asked_for_are_those_of_the_script(tmp_path):

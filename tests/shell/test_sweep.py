@@ -24,20 +24,24 @@ class Place:
     def __init__(self, folder: Path) -> None:
         self.folder, self.scratch = folder, folder / "scratch"
         base = self.scratch / f"hpcbert-{os.geteuid()}"
-        self.folders = self.data, own, state = folder / "data", base / "data", base / "state"
+        self.folders = self.data, enroot_data, state = (
+            folder / "data",
+            base / "data",
+            base / "state",
+        )
         for path in self.folders:
             path.mkdir(parents=True)
         for name, text in read_constant(__file__, "TOOLS").items():
             tool(folder / "bin", name, text)
         # Where the container of job 5 lies.
         self.containers = {"pyxis": self.data / "pyxis_hpcbert-5"}
-        self.containers["enroot"] = own / f"hpcbert-5-{NODE}"
+        self.containers["enroot"] = enroot_data / f"hpcbert-5-{NODE}"
         self.containers["apptainer"] = state / f"hpcbert-5-{NODE}" / "unpacked"
 
     def run(self, program: str, *words: object, **variables: str) -> str:
         """Run a program as job 5; return what is reported."""
-        own = {"HOME": str(self.folder), "SLURMD_NODENAME": NODE, "SLURM_JOB_ID": "5"}
-        return run_program(program, *words, tools=self.folder / "bin", **own, **variables).stderr
+        node = {"HOME": str(self.folder), "SLURMD_NODENAME": NODE, "SLURM_JOB_ID": "5"}
+        return run_program(program, *words, tools=self.folder / "bin", **node, **variables).stderr
 
     def remove(self, runtime: str, job: int = 5, **variables: str) -> str:
         name = f"hpcbert-{job}"
@@ -65,10 +69,10 @@ def place(tmp_path):
 
 @pytest.mark.parametrize("runtime", ["pyxis", "enroot", "apptainer"])
 def test_a_job_removes_its_container_and_what_dead_jobs_of_any_runtime_left(place, runtime):
-    own = fill(place.containers[runtime])
+    tree = fill(place.containers[runtime])
     # What the limit cuts has no usable name, and goes with the next job.
     (line,) = place.remove(runtime, HPCBERT_REMOVAL_LIMIT="0").splitlines()
-    assert not own.exists()
+    assert not tree.exists()
     (name,) = place.list_all()
     assert name.startswith(f"hpcbert-removed.{NODE}.")
     assert line.startswith(f"hpcbert: {NODE}: removal was cut after 0 s: your next job")
@@ -85,10 +89,10 @@ def test_a_job_removes_its_container_and_what_dead_jobs_of_any_runtime_left(plac
         *(data / "pyxis_mine", data / "hpcbert-build.x", data / "pyxis_hpcbert-99"),
         data / "hpcbert-removed.n8.hpcbert-4.1-2",
     ]
-    for path in (own, *dead, *alive):
+    for path in (tree, *dead, *alive):
         fill(path)
     assert place.remove(runtime) == ""
-    assert not [path for path in (own, *dead) if path.exists()]
+    assert not [path for path in (tree, *dead) if path.exists()]
     assert all(path.exists() for path in alive)
 
 
