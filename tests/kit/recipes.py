@@ -310,12 +310,8 @@ def setting(name: str) -> Setting:
     return run_setting.settled({})[0]
 
 
-class Reader:
-    """Reads bytes as a log of a recipe's sample run."""
-
-    def __init__(self, name: str, tmp_path: Path) -> None:
-        self.name = name
-        self._read = logs.Reader(tmp_path)
-
-    def read(self, data: bytes, rule: str = "", settings: Setting | None = None) -> Reading:
-        return self._read(grammar(self.name), data, rule, settings or setting(self.name))
+def read(
+    name: str, folder: Path, data: bytes, rule: str = "", settings: Setting | None = None
+) -> Reading:
+    """Read bytes as a log of a recipe's sample run."""
+    return logs.Reader(folder)(grammar(name), data, rule, settings or setting(name))
