@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import accumulate
 from statistics import fmean, harmonic_mean, median
 from typing import NamedTuple
 
@@ -203,8 +204,8 @@ def test_what_launchers_and_terminals_do_to_a_log_gives_no_other_number(log):
     any_of += [b"".join(split_line(line + b" " + b"x" * 1100) for line in lines)]
     split = b"".join(split_line(b"x" * 1000 + b" " + line) for line in lines)
     # As `srun -l` prints it, each rank's records under its number.
-    for line in data.splitlines(keepends=True):
-        start = len(labelled) - 5 * labelled.count(b"\n")
+    printed = data.splitlines(keepends=True)
+    for start, line in zip(accumulate(map(len, printed), initial=0), printed, strict=False):
         labelled += b" %2d: " % ranks.get(start, 0) + line
     forms = read_constant(__file__, "LINES")
     shown = {key: b"".join(form.encode() % line for line in lines) for key, form in forms.items()}
