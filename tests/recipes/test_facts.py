@@ -1,85 +1,78 @@
 """What a recipe's program prints of its own run is read, checked, and listed in the recipe's README."""
 
 import re
-from pathlib import Path
 
 import pytest
 import tomli
 
 from hpcbert.logs.fields import LogFacts
-from hpcbert.logs.grammar import FACTS, Fact
+from hpcbert.logs.grammar import FACTS
 from hpcbert.logs.lines import Line
-from hpcbert.logs.setting import Setting
 from tests.kit.paths import TEMPLATES
-from tests.kit.recipes import HERE, NAMES, Reader, grammar, load, printed, sample, setting
+from tests.kit.recipes import HERE, NAMES, grammar, printed, read, sample, setting
 
-# Lines of facts that a sample's run had no reason to print, each with what it states.
-OTHERS: dict[str, dict[str, dict[str, int | str]]]
-OTHERS = tomli.loads((HERE / "facts.toml").read_text())
-# What a README must say of every program: that it is read, or that it is not printed.
-NEEDED = {
-    *("nodes", "gpus", "batch_size_per_device", "global_batch_size", "precision"),
-    *("sequence_length", "model", "version"),
-}
 COUNTING = {name: fact for name in NAMES for fact in grammar(name).facts if fact.counts}
 
 
-def read_values(fact: Fact, line: bytes) -> dict[str, int | str]:
-    stated = LogFacts()
-    stated.add(fact, Line(line))
-    return stated.values | stated.suggested.get(fact, {})
-
-
-def read_refusal(name: str, tmp_path: Path, data: bytes, settings: Setting) -> str:
+def read_refusal(name, folder, data, settings):
     """Return what a reading by the default rule says against the configuration; empty if nothing."""
-    reading = Reader(name, tmp_path).read(data, settings=settings)
+    reading = read(name, folder, data, settings=settings)
     assert reading.throughput is None or not reading.reasons
     return "; ".join(reason.detail for reason in reading.reasons if reason.code == "config")
 
 
 def test_the_table_of_a_readme_is_what_the_grammar_reads(name):
-    read: dict[str, list[str]] = {}
+    lines = {}
     for fact in grammar(name).facts:
         text = fact.contains.decode().strip().replace("|", r"\|")
         for group in fact.match.groupindex:
-            read.setdefault(group, []).append(f"`{text}`")
+            lines.setdefault(group, []).append(f"`{text}`")
         if fact.counts:
-            read.setdefault(fact.counts, []).append(f"`{text}` from every rank")
+            lines.setdefault(fact.counts, []).append(f"`{text}` from every rank")
     page = (TEMPLATES / name / "README.md").read_text()
     table = page.partition("\n## Facts in a log\n")[2].partition("\n## ")[0]
     listed = re.findall(r"^\| `(\w+)` \| (.*) \|$", table, re.MULTILINE)
     rows = dict(listed)
     assert len(rows) == len(listed), "a fact is listed twice"
     printed_rows = {fact: line for fact, line in rows.items() if not line.startswith("not printed")}
-    assert printed_rows == {fact: ", ".join(dict.fromkeys(lines)) for fact, lines in read.items()}
+    assert printed_rows == {fact: ", ".join(dict.fromkeys(texts)) for fact, texts in lines.items()}
     assert list(rows) == [fact for fact in FACTS if fact in rows], "in the order of the facts"
-    assert set(rows) >= NEEDED
+    # What a README must say of every program: that it is read, or that it is not printed.
+    assert {*rows} >= {
+        *("nodes", "gpus", "batch_size_per_device", "global_batch_size", "precision"),
+        *("sequence_length", "model", "version"),
+    }
 
 
 def test_every_fact_has_a_line_and_one_that_says_otherwise_refuses_the_run(name, tmp_path):
     """A log with the line is no run with another value, and both are named."""
-    lines = [*OTHERS.get(name, {}), *sample(name).decode(errors="replace").splitlines()]
-    stated: dict[tuple[Fact, str], tuple[bytes, int | str]] = {}
-    for line in map(str.encode, lines):
-        for fact in grammar(name).facts:
+
+    def read_values(line):
+        """Return what a line states, by the fact that reads it and its name."""
+        values = {}
+        for fact in facts:
             if fact.contains in line and fact.match.search(line):
-                for group, value in read_values(fact, line).items():
-                    stated.setdefault((fact, group), (line, value))
-    pairs = {(fact, group) for fact in grammar(name).facts for group in fact.match.groupindex}
-    assert pairs <= set(stated)
-    for text, values in OTHERS.get(name, {}).items():
-        facts = [fact for fact in grammar(name).facts if fact.contains in text.encode()]
-        assert {
-            group: value
-            for fact in facts
-            for group, value in read_values(fact, text.encode()).items()
-        } == values
+                stated = LogFacts()
+                stated.add(fact, Line(line))
+                read_facts = stated.values | stated.suggested.get(fact, {})
+                values |= {(fact, group): value for group, value in read_facts.items()}
+        return values
+
+    facts, stated = grammar(name).facts, {}
+    # Lines of facts that a sample's run had no reason to print, each with what it states.
+    others = tomli.loads((HERE / "facts.toml").read_text()).get(name, {})
+    for line in [*map(str.encode, others), *sample(name).splitlines()]:
+        for pair, value in read_values(line).items():
+            stated.setdefault(pair, (line, value))
+    assert {(fact, group) for fact in facts for group in fact.match.groupindex} <= {*stated}
+    for text, values in others.items():
+        assert {pair[1]: value for pair, value in read_values(text.encode()).items()} == values
     for (_, group), (line, value) in stated.items():
         # Of texts, the first one in a log stands: `collect` tells runs apart that differ in them.
         if group in ("version", "device"):
             continue
         wrong = "tf32" if isinstance(value, str) else value * 2 + 1
-        settings = setting(name)._replace(**{group: wrong})  # type: ignore[arg-type]
+        settings = setting(name)._replace(**{group: wrong})
         detail = read_refusal(name, tmp_path, line + b"\n" + printed(name), settings)
         if line in printed(name):
             assert str(value) in detail
@@ -88,7 +81,7 @@ def test_every_fact_has_a_line_and_one_that_says_otherwise_refuses_the_run(name,
             # The user's word outweighs a line that only suggests its fact.
             assert detail or any(
                 fact.assumed and group in fact.match.groupindex
-                for fact in grammar(name).facts
+                for fact in facts
                 if fact.match.search(line)
             )
 
@@ -121,18 +114,19 @@ def test_ranks_that_speak_are_counted(recipe, tmp_path):
 def test_torn_lines_do_not_refuse_a_run_whose_number_does_not_need_them(count, silent, tmp_path):
     """Ranks that write at once tear each other's lines: five of eight, of a whole run."""
 
-    def tear_lines(recipe: str, count: int) -> bytes:
+    def tear_lines(recipe, count):
         """Return a sample in which some of the lines that every rank prints are torn apart."""
         fact, data = COUNTING[recipe], printed(recipe)
         for line in [line for line in data.splitlines(True) if fact.match.search(line)][:count]:
             data = data.replace(line, line.replace(fact.contains, fact.contains[:4] + b"\n:::"), 1)
         return data
 
-    data, read = tear_lines("mlperf-bert", count), Reader("mlperf-bert", tmp_path).read
+    data = tear_lines("mlperf-bert", count)
     data = data.replace(silent, b"") if silent else data
     for rule in grammar("mlperf-bert").rules:
-        reading = read(data, rule.name)
-        assert reading.throughput == read(sample("mlperf-bert"), rule.name).throughput, rule.name
+        reading = read("mlperf-bert", tmp_path, data, rule.name)
+        whole = read("mlperf-bert", tmp_path, sample("mlperf-bert"), rule.name)
+        assert reading.throughput == whole.throughput, rule.name
         assert reading.setting.gpus == 8
     line = next(line for line in data.splitlines(True) if b"init_start" in line)
     more = line + sample("mlperf-bert")
@@ -141,21 +135,21 @@ def test_torn_lines_do_not_refuse_a_run_whose_number_does_not_need_them(count, s
     for recipe in ("ngc-tf1", "ngc-pytorch", "oneflow-models"):
         fact = COUNTING[recipe]
         ranks = len(fact.match.findall(printed(recipe)))
-        reading = Reader(recipe, tmp_path).read(tear_lines(recipe, 1))
+        reading = read(recipe, tmp_path, tear_lines(recipe, 1))
         assert reading.throughput is None or ranks - 1 < fact.least, recipe
 
 
 def test_versions_and_devices_tell_experiments_apart(tmp_path):
-    reading = Reader("pytorch", tmp_path).read(sample("pytorch"))
+    reading = read("pytorch", tmp_path, sample("pytorch"))
     assert (reading.setting.version, reading.setting.device) == ("2.13.0+cpu", "AMD EPYC")
     twice = sample("nccl-tests").replace(b"NVIDIA A100-SXM4-40GB", b"NVIDIA H200", 1)
-    mixed = Reader("nccl-tests", tmp_path).read(twice)
+    mixed = read("nccl-tests", tmp_path, twice)
     assert mixed.setting.device == "NVIDIA H200"
     assert {reason.code for reason in mixed.reasons} == {"rule"}
 
 
 def test_a_campaign_expects_the_sequence_length_of_its_script(name):
     """Where a rank script has the length written into it, the grammar has the same."""
-    script = (Path(load(name).folder) / "run.sh.j2").read_text()
+    script = (TEMPLATES / name / "run.sh.j2").read_text()
     fixed = re.search(r"--(?:max_)?seq(?:_length|_len|-length)=(\d+)", script)
     assert grammar(name).sequence_length == int(fixed[1] if fixed else 0)
