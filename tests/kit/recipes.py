@@ -6,8 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -19,10 +18,9 @@ from hpcbert.logs.grammar import Grammar
 from hpcbert.logs.grammar import parse as parse_grammar
 from hpcbert.logs.scan import Reading
 from hpcbert.logs.setting import Setting
-from hpcbert.model import Device, Point, Shape
+from hpcbert.model import Point, Shape
 from tests.kit import drafts, logs
 from tests.kit.cases import read_constant
-from tests.kit.drafts import combined
 from tests.kit.paths import REPOSITORY, TEMPLATES
 from tests.kit.waiting import CEILING
 
@@ -33,12 +31,13 @@ HERE = REPOSITORY / "tests" / "recipes"
 NAMES = sorted(path.parent.name for path in TEMPLATES.glob("*/run.sh.j2"))
 SHAPES = tuple(map(Shape.parse, ("1n1g", "1n8g", "2n8g", "4n8g")))
 RUNTIMES = ("none", "pyxis", "enroot", "apptainer")
-_USUAL_SOURCE = ("run_pretraining.py", "run_pretrain.py", "train.py")
-_USUAL_DATA = (
-    "vocab.txt",
-    *(f"training_{number}.hdf5" for number in range(64)),
-    *(f"part-{number}" for number in range(64)),
-)
+# Of rank 0 of any job.
+_ENVIRONMENT: dict[str, str] = read_constant(__file__, "ENVIRONMENT")
+_NODE_COUNTS = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "HPCBERT_NODES")
+# A program that stands in for those of the rank script: it records its words, and keeps the JSON
+# files among them, because the rank script removes them at its end; and the end of one for Python.
+_STAND_IN: str = read_constant(__file__, "STAND_IN")
+_PYTHON: str = read_constant(__file__, "PYTHON")
 _TRAIN = re.compile(r"^train\(\) \{.*?^\}$(?=\n(?:probe|measure)\(\) \{)", re.DOTALL | re.MULTILINE)
 _WORDS = re.compile(
     r"(?<= )environment=\(.*?\)$|^rank_options=\([^()]*\)", re.DOTALL | re.MULTILINE
@@ -76,11 +75,6 @@ class Case(NamedTuple):
     iters: int | None = None
     device: str = ""
 
-    def __str__(self) -> str:
-        words = [str(self.shape), self.preset.name, self.precision, self.model, self.device]
-        words += [] if self.xla is None else ["xla" if self.xla else "no-xla"]
-        return "-".join([word for word in words if word] + [f"{k}={v}" for k, v in self.settings])
-
 
 def presets(recipe: Recipe) -> list[tuple[Preset, str]]:
     return [
@@ -96,46 +90,27 @@ def core(recipe: Recipe) -> list[Case]:
 
 
 def fringe(recipe: Recipe) -> list[Case]:
-    """Return every model, XLA, other device and each value of each option, one at a time."""
-    shape = Shape(4, 8)
-    first = presets(recipe)[0]
-    devices = [case for to in recipe.devices[1:] for case in _elsewhere(recipe, to)]
+    """Return every model, XLA, value of an option and other device, one at a time."""
+    shape, (first, *_) = Shape(4, 8), presets(recipe)
     cases = [Case(shape, *first, model=model) for model in recipe.models]
     if recipe.xla:
         cases += [Case(shape, *pair, xla=xla) for pair in presets(recipe) for xla in (True, False)]
     for option in recipe.options.values():
         values = ("true", "false") if option.kind == "bool" else map(str, option.choices)
         cases += [Case(shape, *first, settings=((option.name, value),)) for value in values]
-    return cases + devices
-
-
-def _elsewhere(recipe: Recipe, device: Device) -> list[Case]:
-    """Return every protocol, precision and model on another device."""
-    variant = recipe.for_device(device)
-    shape = Shape(1, 1) if variant.alone else Shape(1 if variant.one_node else 4, 8)
-    cases = [Case(shape, *pair, device=device) for pair in presets(variant)]
-    return cases + [cases[0]._replace(model=model) for model in variant.models]
-
-
-@dataclass(frozen=True)
-class Script:
-    """A rendered script and the point that it measures."""
-
-    case: Case
-    point: Point
-    text: str
-
-    @property
-    def rank(self) -> str:
-        """The command of each rank, which the environment must let find rank.bash."""
-        return rank_command(self.text)
+    for device in recipe.devices[1:]:
+        variant = recipe.for_device(device)
+        shape = Shape(1, 1) if variant.alone else Shape(1 if variant.one_node else 4, 8)
+        pairs = presets(variant)
+        cases += [Case(shape, *pair, device=device) for pair in pairs]
+        cases += [Case(shape, *pairs[0], device=device, model=model) for model in variant.models]
+    return cases
 
 
 def rank_command(script: str) -> str:
     """Return a shell's commands that start one rank as the script does."""
-    train = _TRAIN.search(script)
+    train, started = _TRAIN.search(script), _STARTED.search(script)
     assert train is not None
-    started = _STARTED.search(script)
     start = (
         f"exec bash {shlex.quote(str(SHELL / 'rank.bash'))} "
         '"${rank_options[@]}" "${environment[@]}" '
@@ -145,13 +120,21 @@ def rank_command(script: str) -> str:
     return "\n".join([*(match[0] for match in _WORDS.finditer(script)), train[0], start])
 
 
+class Script(NamedTuple):
+    """A rendered script, the point that it measures, and the command of each of its ranks."""
+
+    case: Case
+    point: Point
+    text: str
+    rank: str
+
+
 def render(name: str, case: Case, *, runtime: str = "none", **paths: str) -> Script:
     """Render a case, at a site that names everything that the recipe needs."""
     where = drafts.reference(Path("/runs"), container={"runtime": runtime}, runs="/runs")
     image = "/i.sif" if runtime == "apptainer" else "/i.sqsh"
-    named = {"image": image, "data": "/d a", "source": "/s b", **paths}
-    settings = FrameworkSettings(**named)  # type: ignore[arg-type]
-    request = combined(
+    settings = FrameworkSettings(**{"image": image, "data": "/d a", "source": "/s b", **paths})  # type: ignore[arg-type]
+    request = drafts.combined(
         case.shape, precisions=(case.precision,), preset=case.preset.name, model=case.model,
         xla=case.xla, settings=dict(case.settings), iters=case.iters, device=case.device,
     )  # fmt: skip
@@ -161,23 +144,10 @@ def render(name: str, case: Case, *, runtime: str = "none", **paths: str) -> Scr
     text = draft.scripts[array.name]
     for file, path in draft.resolved.files.items():
         text = text.replace(path, shlex.quote(str(draft.resolved.sources[file])))
-    return Script(case, array.point, text)
+    return Script(case, array.point, text, rank_command(text))
 
 
-# A program that stands in for those of the rank script: it records its words, and keeps the JSON
-# files among them, because the rank script removes them at its end.
-# Of rank 0 of any job.
-ENVIRONMENT: dict[str, str] = read_constant(__file__, "ENVIRONMENT")
-_STAND_IN: str = read_constant(__file__, "STAND_IN")
-_PYTHON = f"""#!/bin/bash
-case ${{1:-}} in -|-c) exec {shlex.quote(sys.executable)} "$@" ;; esac
-{_STAND_IN}
-stand_in python "$@"
-"""
-
-
-@dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     """The actions of a rank script with programs that only record their calls."""
 
     exit: int
@@ -200,57 +170,44 @@ class World:
     """
 
     def __init__(self, name: str, tmp_path: Path) -> None:
-        self.name = name
-        self.folder = tmp_path
+        self.name, self.folder = name, tmp_path
+        (tmp_path / "tmp").mkdir()
+        usual = {f"source/{program}.py" for program in ("run_pretraining", "run_pretrain", "train")}
+        for form in ("vocab.txt", "training_{}.hdf5", "part-{}"):
+            usual |= {f"data/{form}".format(number) for number in range(64)}
+        for file in usual:
+            logs.write_file(tmp_path, file, "# stands in\n")
         stand_ins = HERE / "stand-ins" / name
-        for folder in ("source", "data", "tmp"):
-            (tmp_path / folder).mkdir()
-        for folder, files in (("source", _USUAL_SOURCE), ("data", _USUAL_DATA)):
-            for file in files:
-                (tmp_path / folder / file).write_text("# stands in\n")
-        for path in stand_ins.rglob("*"):
-            if path.is_file():
-                target = tmp_path / str(path.relative_to(stand_ins)).removesuffix(".stand-in")
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(path.read_bytes())
-        self.python = tmp_path / "python"
-        self.python.write_text(_PYTHON)
-        self.python.chmod(0o755)
+        for path in filter(Path.is_file, stand_ins.rglob("*")):
+            file = str(path.relative_to(stand_ins)).removesuffix(".stand-in")
+            logs.write_file(tmp_path, file, path.read_bytes())
+        text = f"#!/bin/bash\nreadonly python={shlex.quote(sys.executable)}\n{_STAND_IN}{_PYTHON}"
+        logs.write_file(tmp_path, "python", text).chmod(0o755)
 
     def render(self, case: Case) -> Script:
-        paths = {kind: str(self.folder / kind) for kind in ("source", "data")}
-        for pair in self._given():
+        """Render a case, with what a person must state: files by absolute paths, and texts."""
+        paths = {kind: str(self.folder / kind) for kind in ("source", "data", "python")}
+        for option in load(self.name).options.values():
+            value = "name" if option.default == "" else ""
+            if str(option.default).startswith("/"):
+                file = f"data/{Path(str(option.default)).name}"
+                value = str(logs.write_file(self.folder, file, "# stands in\n"))
             # An option of another protocol is refused.
             with contextlib.suppress(UsageError):
-                extended = case._replace(settings=(pair, *case.settings))
-                render(self.name, extended, python=str(self.python), **paths)
-                case = extended
-        return render(self.name, case, python=str(self.python), **paths)
-
-    def _given(self) -> Iterator[tuple[str, str]]:
-        """Yield settings that a person must give: files by absolute paths, and empty texts."""
-        for option in load(self.name).options.values():
-            if str(option.default).startswith("/"):
-                path = self.folder / "data" / Path(str(option.default)).name
-                path.write_text("# stands in\n")
-                yield option.name, str(path)
-            elif option.default == "":
-                yield option.name, "name"
+                extended = case._replace(settings=((option.name, value), *case.settings))
+                case = render(self.name, extended, **paths).case if value else case
+        return render(self.name, case, **paths)
 
     def run(
         self, script: Script, *, code: int = 0, prints: Path | None = None,
         env: Mapping[str, str | None] | None = None, library: Path = SHELL,
     ) -> Run:  # fmt: skip
         """Run rank 0 of a script; with another environment, another rank. None takes a variable away."""
-        record = self.folder / "record"
-        shape = script.point.shape
-        recipe = load(self.name)
-        if script.case.device:
-            recipe = recipe.for_device(script.point.device)
-        tasks = recipe.tasks_per_node(shape) * shape.nodes
-        addresses = [f"10.0.0.{number}" for number in range(1, shape.nodes + 1)]
+        record, shape, recipe = self.folder / "record", script.point.shape, load(self.name)
+        recipe = recipe.for_device(script.point.device) if script.case.device else recipe
+        nodes = [f"10.0.0.{number}" for number in range(1, shape.nodes + 1)]
         environment = {
-            **ENVIRONMENT,
+            **_ENVIRONMENT,
             "PATH": os.environ["PATH"],
             "HOME": str(self.folder),
             "TMPDIR": str(self.folder / "tmp"),
@@ -258,30 +215,27 @@ class World:
             "HPCBERT_EXIT": str(code),
             "HPCBERT_PRINTS": str(prints or ""),
             "BASH_FUNC_stand_in%%": _STAND_IN.removeprefix("stand_in").rstrip("\n"),
-            "SLURM_NTASKS": str(tasks),
-            **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), str(shape.nodes)),
+            "SLURM_NTASKS": str(recipe.tasks_per_node(shape) * shape.nodes),
+            **dict.fromkeys(_NODE_COUNTS, str(shape.nodes)),
             "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(shape.gpus_per_node))),
-            "HPCBERT_NODES": str(shape.nodes),
-            "HPCBERT_NODE_IPS": ",".join(addresses),
+            "HPCBERT_NODE_IPS": ",".join(nodes),
+            **(env or {}),
         }
-        environment = {k: v for k, v in {**environment, **(env or {})}.items() if v is not None}
         result = subprocess.run(
-            ["bash", "-c", script.rank.replace(str(SHELL), str(library))], env=environment,
-            cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True, check=False,
-            timeout=CEILING,
+            ["bash", "-c", script.rank.replace(str(SHELL), str(library))], cwd=self.folder,
+            env={name: value for name, value in environment.items() if value is not None},
+            stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=CEILING,
         )  # fmt: skip
-        argv = record.with_suffix(".argv")
-        calls = argv.read_bytes().decode().split("\0\0")[:-1] if argv.exists() else []
-        texts = [path.read_text() for path in sorted(self.folder.glob("record.env.*"))]
-        words = "".join(texts[-1:]).split("\0")[:-1]
         files = {}
-        for path in self.folder.glob("record.*"):
-            if path.suffix == ".json":
-                files[path.name.removeprefix("record.")] = path.read_text()
+        for path in sorted(self.folder.glob("record.*")):
+            files[path.name.removeprefix("record.")] = path.read_text()
             path.unlink()
-        output = (result.stdout + result.stderr).decode(errors="replace")
+        calls = files.pop("argv", "").split("\0\0")[:-1]
+        environments = [files.pop(file) for file in [*files] if file.startswith("env.")]
+        words = "".join(environments[-1:]).split("\0")[:-1]
         return Run(
-            result.returncode, output, [call.split("\0") for call in calls], files,
+            result.returncode, (result.stdout + result.stderr).decode(errors="replace"),
+            [call.split("\0") for call in calls], files,
             dict(word.split("=", 1) for word in words),
         )  # fmt: skip
 
@@ -297,16 +251,13 @@ def printed(name: str) -> bytes:
 
 def setting(name: str) -> Setting:
     """Return the setting of the run that wrote the recipe's sample log."""
-    recipe = load(name)
-    preset = recipe.preset("")
+    preset, run = load(name).preset(""), load(name).sample
     run_setting = Setting(skip=preset.skip, iters=preset.iters, reach=preset.iters)
-    if recipe.sample is not None:
-        shared = ("batch_size_per_device", "precision", "accumulation")
-        values = {name: getattr(recipe.sample, name) for name in shared}
-        shape = recipe.sample.shape
+    if run is not None:
         run_setting = run_setting._replace(
-            nodes=shape.nodes, gpus_per_node=shape.gpus_per_node, **values
-        )
+            nodes=run.shape.nodes, gpus_per_node=run.shape.gpus_per_node, precision=run.precision,
+            batch_size_per_device=run.batch_size_per_device, accumulation=run.accumulation,
+        )  # fmt: skip
     return run_setting.settled({})[0]
 
 

@@ -60,12 +60,12 @@ def test_every_fact_has_a_line_and_one_that_says_otherwise_refuses_the_run(name,
 
     facts, stated = grammar(name).facts, {}
     # Lines of facts that a sample's run had no reason to print, each with what it states.
-    others = tomli.loads((HERE / "facts.toml").read_text()).get(name, {})
-    for line in [*map(str.encode, others), *sample(name).splitlines()]:
+    unprinted = tomli.loads((HERE / "facts.toml").read_text()).get(name, {})
+    for line in [*map(str.encode, unprinted), *sample(name).splitlines()]:
         for pair, value in read_values(line).items():
             stated.setdefault(pair, (line, value))
     assert {(fact, group) for fact in facts for group in fact.match.groupindex} <= {*stated}
-    for text, values in others.items():
+    for text, values in unprinted.items():
         assert {pair[1]: value for pair, value in read_values(text.encode()).items()} == values
     for (_, group), (line, value) in stated.items():
         # Of texts, the first one in a log stands: `collect` tells runs apart that differ in them.
@@ -99,8 +99,16 @@ def test_ranks_that_speak_are_counted(recipe, tmp_path):
     assert {str(len(spoken)), str(2 * len(spoken))} <= {*re.findall(r"\d+", twice)}
     if len(spoken) // 2 >= fact.least:
         # Where a line states the number, fewer ranks have only torn lines.
-        stating = [one for one in grammar(recipe).facts if fact.counts in one.match.groupindex]
-        silent = [line for line in lines if not any(one.match.search(line) for one in stating)]
+        stating = [
+            stating_fact
+            for stating_fact in grammar(recipe).facts
+            if fact.counts in stating_fact.match.groupindex
+        ]
+        silent = [
+            line
+            for line in lines
+            if not any(stating_fact.match.search(line) for stating_fact in stating)
+        ]
         half = spoken[::2] + [line for line in silent if line not in spoken]
         refusal = read_refusal(recipe, tmp_path, b"".join(half), settings)
         assert {str(len(spoken)), str(len(spoken) // 2)} <= {*re.findall(r"\d+", refusal)}
@@ -125,8 +133,8 @@ def test_torn_lines_do_not_refuse_a_run_whose_number_does_not_need_them(count, s
     data = data.replace(silent, b"") if silent else data
     for rule in grammar("mlperf-bert").rules:
         reading = read("mlperf-bert", tmp_path, data, rule.name)
-        whole = read("mlperf-bert", tmp_path, sample("mlperf-bert"), rule.name)
-        assert reading.throughput == whole.throughput, rule.name
+        untorn = read("mlperf-bert", tmp_path, sample("mlperf-bert"), rule.name)
+        assert reading.throughput == untorn.throughput, rule.name
         assert reading.setting.gpus == 8
     line = next(line for line in data.splitlines(True) if b"init_start" in line)
     more = line + sample("mlperf-bert")

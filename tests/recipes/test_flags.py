@@ -65,9 +65,9 @@ def read_tables(name):
 def parse_words(program, words, tables):
     """Parse words as a program does; of a flag that two of its tables have, the first one counts."""
     last = program if program.endswith(".py") else program.rpartition(".")[2]
-    own = [table for table in tables if last in table.program]
+    named = [table for table in tables if last in table.program]
     shared = [table for table in tables if table.program.startswith("absl.")]
-    tables = [*own, *shared] if own else tables
+    tables = [*named, *shared] if named else tables
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     flags = {flag: row for table in reversed(tables) for flag, row in table.flags.items()}
     for flag, (kind, _, choices, note) in flags.items():

@@ -127,14 +127,16 @@ def delay_stamps(log, first, seconds):
     for entry in reversed(log.entries[log.entries.index(first) :]):
         if not entry.get("time"):
             continue
-        whole, fraction = re.fullmatch(r"(.*?)([.,]\d+|)", entry.get("time").decode()).groups()
+        seconds_part, fraction = re.fullmatch(
+            r"(.*?)([.,]\d+|)", entry.get("time").decode()
+        ).groups()
         if form := _FORMS.get(entry.record.time):
-            stamp = datetime.strptime(f"{whole} +0000", f"{form} %z")
-            whole = (stamp + timedelta(seconds=seconds)).strftime(form)
+            stamp = datetime.strptime(f"{seconds_part} +0000", f"{form} %z")
+            seconds_part = (stamp + timedelta(seconds=seconds)).strftime(form)
         else:
-            whole = int(whole) + int(seconds * _SCALES[entry.record.time])
+            seconds_part = int(seconds_part) + int(seconds * _SCALES[entry.record.time])
         start, end = entry.match.span("time")
-        data = data[:start] + f"{whole}{fraction}".encode() + data[end:]
+        data = data[:start] + f"{seconds_part}{fraction}".encode() + data[end:]
     return data
 
 
@@ -209,15 +211,15 @@ def test_what_launchers_and_terminals_do_to_a_log_gives_no_other_number(log):
         labelled += b" %2d: " % ranks.get(start, 0) + line
     forms = read_constant(__file__, "LINES")
     shown = {key: b"".join(form.encode() % line for line in lines) for key, form in forms.items()}
-    others = [shown.pop(key) for key in ("dated labels", "labels of pdsh", "labels of mpirun")]
+    risky = [shown.pop(key) for key in ("dated labels", "labels of pdsh", "labels of mpirun")]
     mixed = b"".join(line + ends[n % 3] for n, line in enumerate(lines))
     for rule, rate in log.rules:
-        for text in [*any_of, *others[:2]]:
+        for text in [*any_of, *risky[:2]]:
             log.check(text, rule, rate)
         for text in [*shown.values(), labelled, mixed]:
             assert log.read(text, rule.name).throughput == pytest.approx(rate, rel=1e-9)
         # `srun -l` in a terminal: the parts of a line that it cut end there, too.
-        for text in (labelled, others[2], split):
+        for text in (labelled, risky[2], split):
             plain = log.check(text, rule, rate)
             assert log.read(text.replace(b"\n", b"\r\n"), rule.name) == plain, rule.name
 
@@ -331,8 +333,8 @@ def test_a_label_that_the_log_contradicts_refuses_it(log):
         stated = log.read(log.data, rule.name).setting
         for label, unlike in read_constant(__file__, "LABELS").items():
             value = getattr(stated, label)
-            others = [unlike, *([2 * value] if isinstance(value, int) else [])]
-            for other in filter(None, others if value else ()):
+            wrong_values = [unlike, *([2 * value] if isinstance(value, int) else [])]
+            for other in filter(None, wrong_values if value else ()):
                 is_shape = label in ("nodes", "gpus_per_node")
                 values = {**({"gpus": None} if is_shape else {}), label: other}
                 wrong = log.setting._replace(**values).settled({})[0]
