@@ -163,7 +163,7 @@ def test_ranks_of_mxnet_find_each_other_by_the_store_of_rank_0(tmp_path):
     """Without horovodrun and without MPI; the program runs as itself, in its folder."""
     # What gloo.py takes of Horovod 0.28.1, and a program of which rank 0 lives until the other has
     # been served, as it does under Horovod.
-    http_server, program = (read_constant(__file__, name) for name in ("HOROVOD", "PROGRAM"))
+    http_server, program = read_constant(__file__, "HOROVOD"), read_constant(__file__, "PROGRAM")
     write_file(tmp_path, "lib/horovod/runner/http/http_server.py", http_server)
     folder = write_file(tmp_path, "a program/train.py", program).parent
     write_file(folder, "neighbour.py", "")

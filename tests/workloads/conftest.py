@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -96,8 +97,7 @@ def two_ranks(rank_server, tmp_path):
     """Run Python code, by default the program itself, as two ranks over the loopback device."""
 
     def run(*options, code="workload.leave(workload.main())"):
-        folder = tmp_path / "ranks"
-        folder.mkdir()
+        folder = Path(tempfile.mkdtemp(dir=tmp_path))
         address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         words = [str(folder), code, [*SMALL, *options], {"WORLD_SIZE": "2", **address}]
         print(json.dumps(words), file=rank_server.stdin, flush=True)

@@ -5,32 +5,25 @@ no gather before the head, no optimizer of torch's.
 """
 
 import math
-from collections.abc import Iterable
-from typing import Any
 
 import torch
-from torch import Tensor
-
-Weights = dict[str, Tensor]
-# NVIDIA's model has query, key and value apart; here they are one matrix.
-_PARTS = {"query_key_value.weight": 3}
 
 
-def _linear(weights: Weights, name: str, inputs: Tensor) -> Tensor:
+def _linear(weights, name, inputs):
     return inputs @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
 
 
-def _normalized(weights: Weights, name: str, inputs: Tensor) -> Tensor:
+def _normalized(weights, name, inputs):
     centred = inputs - inputs.mean(-1, keepdim=True)
     scaled = centred / ((centred**2).mean(-1, keepdim=True) + 1e-12).sqrt()
     return scaled * weights[f"{name}.weight"] + weights[f"{name}.bias"]
 
 
-def _gelu(inputs: Tensor) -> Tensor:
+def _gelu(inputs):
     return inputs * (1 + torch.erf(inputs / math.sqrt(2))) / 2
 
 
-def _layer(weights: Weights, name: str, inputs: Tensor, mask: Tensor, heads: int) -> Tensor:
+def _layer(weights, name, inputs, mask, heads):
     size = inputs.shape[-1] // heads
     query, key, value = _linear(weights, f"{name}.query_key_value", inputs).chunk(3, dim=-1)
     contexts = []
@@ -45,7 +38,7 @@ def _layer(weights: Weights, name: str, inputs: Tensor, mask: Tensor, heads: int
     return _normalized(weights, f"{name}.norm", hidden + _linear(weights, f"{name}.contract", wide))
 
 
-def loss_of(weights: Weights, batch: Any, settings: Any) -> Tensor:
+def loss_of(weights, batch, settings):
     """Return the mean loss of predictions plus that of sentence pairs."""
     tokens = weights["bert.token.weight"][: settings.vocab]
     position = weights["bert.position.weight"][: settings.sequence_length]
@@ -76,41 +69,25 @@ class Optimizer:
     multi_tensor_lamb.cu: lines 79 (clipping), 148-155 (update) and 277-282 (trust ratio).
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name):
         self._is_lamb, self._steps = name == "lamb", 0
-        self._means: Weights = {}
-        self._squares: Weights = {}
+        self._means, self._squares = {}, {}
 
-    def step(self, weights: Weights, gradients: Weights, rate: float) -> None:
+    def step(self, weights, gradients, rate):
         self._steps += 1
         norm = math.sqrt(sum(float((tensor**2).sum()) for tensor in gradients.values()))
-        clipped = norm / 1.0 if norm > 1.0 else 1.0
         for name, gradient in gradients.items():
-            parts = next((count for end, count in _PARTS.items() if name.endswith(end)), 1)
-            pieces = zip(weights[name].chunk(parts), (gradient / clipped).chunk(parts), strict=True)
-            for number, (value, scaled) in enumerate(pieces):
-                value.sub_(rate * self._update(f"{name}.{number}", value, scaled))
+            # NVIDIA's model has query, key and value apart; here they are one matrix.
+            parts = 3 if name.endswith("query_key_value.weight") else 1
+            pieces = zip(weights[name].chunk(parts), gradient.chunk(parts), strict=True)
+            for number, (value, piece) in enumerate(pieces):
+                value.sub_(rate * self._update((name, number), value, piece / max(norm, 1.0)))
 
-    def _update(self, name: str, value: Tensor, gradient: Tensor) -> Tensor:
+    def _update(self, key, value, gradient):
         decay = 0.01 if value.dim() > 1 else 0.0
-        zero = torch.zeros_like(value)
-        mean = self._means[name] = 0.9 * self._means.get(name, zero) + 0.1 * gradient
-        square = 0.999 * self._squares.get(name, zero) + 0.001 * gradient**2
-        self._squares[name] = square
+        mean = self._means[key] = 0.9 * self._means.get(key, 0) + 0.1 * gradient
+        square = self._squares[key] = 0.999 * self._squares.get(key, 0) + 0.001 * gradient**2
         deviation = (square / (1 - 0.999**self._steps)).sqrt()
         update = mean / (1 - 0.9**self._steps) / (deviation + 1e-6) + decay * value
         norms = float(value.norm()), float(update.norm())
         return update * (norms[0] / norms[1]) if self._is_lamb and decay and all(norms) else update
-
-
-def curve(state: Weights, batches: Iterable[Any], settings: Any, rates: list[float]) -> list[float]:
-    """Return the losses of training from a state of the reference, one a rate."""
-    weights = {name: value.double().clone().requires_grad_() for name, value in state.items()}
-    optimizer, losses = Optimizer(settings.optimizer), []
-    for batch, rate in zip(batches, rates, strict=False):
-        loss = loss_of(weights, batch, settings)
-        tensors = torch.autograd.grad(loss, list(weights.values()))
-        with torch.no_grad():
-            optimizer.step(weights, dict(zip(weights, tensors, strict=True)), rate)
-        losses.append(float(loss.detach()))
-    return losses

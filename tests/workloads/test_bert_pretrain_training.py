@@ -5,8 +5,10 @@ import json
 import math
 import re
 from contextlib import nullcontext
+from functools import partial
+from itertools import product
 from statistics import fmean
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -24,9 +26,6 @@ STEPS = ("--iters=5", "--skip=0", "--dropout=0", "--lr=1e-3", "--warmup=2", "--s
 PLAIN_STEPS = (*STEPS, "--lr=0.3", "--clip-norm=0")
 TRAINED, VOCABULARY = 20, 1000
 RATES = {"adamw": "4e-3", "lamb": "3e-2"}
-# Code of a rank; what runs it defines `workload`, the program.
-KEEP_WEIGHTS = read_constant(__file__, "KEEP_WEIGHTS")
-BLOCK_DESTROY = read_constant(__file__, "BLOCK_DESTROY")
 
 
 def losses_of(stdout):
@@ -68,12 +67,12 @@ def test_two_ranks_equal_one_rank_with_the_doubled_batch(
         alone.optimizer = plain_descent(alone.module)
     start = weights_of(alone.module)
     # The ranks have unequal numbers of predictions, or the test would miss a mean of means.
-    source: Any = bert_data.synthetic_source(alone.settings, alone.ranks, alone.device)
+    source = bert_data.synthetic_source(alone.settings, alone.ranks, alone.device)
     counts = next(source).batch.masked_weights.sum(dim=1)
     assert counts[:4].sum() != counts[4:].sum()
 
-    path = tmp_path / "weights.pt"
-    first, second = two_ranks(*options, *shares, optimizer, str(path), code=KEEP_WEIGHTS)
+    path, code = tmp_path / "weights.pt", read_constant(__file__, "KEEP_WEIGHTS")
+    first, second = two_ranks(*options, *shares, optimizer, str(path), code=code)
     assert (first.status, second.status) == (0, 0), first.stderr + second.stderr
     assert second.stdout == ""
     together = torch.cat([value.flatten() for value in torch.load(path).values()])
@@ -91,13 +90,13 @@ def test_two_ranks_in_bf16_have_the_losses_of_one_in_fp32(trainer, two_ranks):
     assert losses_of(first.stdout) == pytest.approx(expected, abs=0.01)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_all_ranks_train_the_weights_of_rank_0(two_ranks, precision):
-    code = read_constant(__file__, "OTHER_WEIGHTS")
-    ended = two_ranks(*STEPS, f"--precision={precision}", code=code)
-    assert [each.status for each in ended] == [0, 0], ended[0].stderr
-    first, second = (re.findall(r"^weights .+", each.stdout, re.MULTILINE) for each in ended)
-    assert first == second != []
+def test_all_ranks_train_the_weights_of_rank_0(two_ranks):
+    for precision in ("fp32", "bf16"):
+        code = read_constant(__file__, "OTHER_WEIGHTS")
+        first, second = two_ranks(*STEPS, f"--precision={precision}", code=code)
+        assert (first.status, second.status) == (0, 0), first.stderr + second.stderr
+        weights = re.findall(r"^weights .+", first.stdout, re.MULTILINE)
+        assert weights == re.findall(r"^weights .+", second.stdout, re.MULTILINE) != []
 
 
 def test_accumulation_equals_the_larger_batch_and_gradients_cross_in_its_last_micro_step_only(
@@ -110,12 +109,7 @@ def test_accumulation_equals_the_larger_batch_and_gradients_cross_in_its_last_mi
         current.optimizer = plain_descent(current.module)
     assert_same_training(train(large), train(parts), start)
 
-    class Parallel:
-        def no_sync(self):
-            calls.append("no_sync")
-            return nullcontext()
-
-    parts._parallel = Parallel()
+    parts._parallel = SimpleNamespace(no_sync=lambda: calls.append("no_sync") or nullcontext())
     parts.step()
     assert calls == ["no_sync", "no_sync"]
 
@@ -138,12 +132,8 @@ def test_weights_in_bf16_follow_those_in_fp32(trainer):
 def test_losses_are_those_without_the_option(
     trainer, monkeypatch, base: list[str], variant: list[str], limit
 ):
-    compile_model: Any = torch.compile
-
-    def compile_eagerly(model, **_):
-        return compile_model(model, backend="aot_eager", fullgraph=True)
-
-    monkeypatch.setattr(torch, "compile", compile_eagerly)
+    compile_model = partial(torch.compile, backend="aot_eager", fullgraph=True)
+    monkeypatch.setattr(torch, "compile", lambda model, **_: compile_model(model))
     words = ("--iters=20", "--skip=0", "--dropout=0", "--lr=1e-3", "--warmup=2", *base)
     expected, actual = (train(trainer(*words, *extra))[0] for extra in ((), variant))
     assert expected[0] - expected[-1] > 0.05
@@ -180,7 +170,17 @@ def test_real_text_is_learnt_as_by_a_plain_bert_in_float64(text, optimizer, prec
     # All samples of the text are full.
     mask = torch.ones(settings.batch_size, settings.sequence_length, dtype=torch.bool)
     batches = (micro.batch._replace(attention_mask=mask) for micro in second)
-    expected = plain.curve(trainer.module.state_dict(), batches, settings, rates)
+    expected, exact = [], plain.Optimizer(settings.optimizer)
+    weights = {
+        name: value.double().clone().requires_grad_()
+        for name, value in trainer.module.state_dict().items()
+    }
+    for batch, rate in zip(batches, rates, strict=False):
+        loss = plain.loss_of(weights, batch, settings)
+        tensors = torch.autograd.grad(loss, list(weights.values()))
+        with torch.no_grad():
+            exact.step(weights, dict(zip(weights, tensors, strict=True)), rate)
+        expected.append(float(loss.detach()))
     # Batches differ by as much as is learnt, and each Python brings another text.
     assert fmean(expected[:5]) - fmean(expected[-5:]) > 0.2
     assert train(trainer)[0] == pytest.approx(expected, abs=limit)
@@ -220,15 +220,11 @@ def test_fp32_turns_tf32_off_and_tf32_turns_it_on(trainer):
         torch.set_float32_matmul_precision("highest")
 
 
-@pytest.mark.parametrize(
-    ("ends", "expected"),
-    [((7.0,), 23), ((6.9,), 26), ((17.0,), 4), ((7.0, 16.0), 5)],
-    ids=["half", "faster", "long-enough", "prolonged"],
-)
-def test_a_window_in_seconds_is_prolonged_by_its_mean_iteration(trainer, ends, expected):
+def test_a_window_in_seconds_is_prolonged_by_its_mean_iteration(trainer):
     prolonged = trainer("--iters=4", "--skip=2", "--window-seconds=10")
-    stamps = [0.0, 5.0, 6.0, 6.5, *ends]
-    assert workload.count_iterations(prolonged, stamps) == expected
+    # Half of it, faster, long enough, and prolonged already.
+    for ends, expected in (((7.0,), 23), ((6.9,), 26), ((17.0,), 4), ((7.0, 16.0), 5)):
+        assert workload.count_iterations(prolonged, [0.0, 5.0, 6.0, 6.5, *ends]) == expected
 
 
 def test_every_rank_trains_until_the_window_has_its_seconds(two_ranks):
@@ -255,47 +251,46 @@ def test_losses_that_are_read_late_are_the_same(main, monkeypatch):
     assert f"the loss of iteration {iteration[1]} is not finite" in spoilt.stderr
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
-def test_no_step_asks_the_device_for_a_number(trainer, precision):
+def test_no_step_asks_the_device_for_a_number(trainer):
     class Unasked(TorchDispatchMode):
         """Fails where the host asks the device for a number, and so would wait for it."""
 
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
             aten = torch.ops.aten
-            assert function not in {aten._local_scalar_dense.default, aten.nonzero.default}, (
-                function
-            )
+            assert function not in {aten._local_scalar_dense.default, aten.nonzero.default}, words
             return function(*args, **(kwargs or {}))
 
-    for optimizer in ("adamw", "lamb"):
-        small_trainer = trainer(f"--precision={precision}", f"--optimizer={optimizer}")
+    for precision, optimizer in product(("fp32", "fp16", "bf16"), ("adamw", "lamb")):
+        words = (f"--precision={precision}", f"--optimizer={optimizer}")
+        small_trainer = trainer(*words)
         small_trainer.step()  # the optimizer's state is made
         with Unasked():
             small_trainer.step()
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "lamb", "sgd"])
-def test_a_step_that_overflows_changes_nothing(trainer, optimizer):
-    options = ("--precision=fp16", "--lr=1e-2", "--warmup=0", "--dropout=0")
-    name = f"--optimizer={optimizer.replace('sgd', 'adamw')}"
-    overflowing, calm = (trainer(*options, name) for _ in "12")
-    for current in (overflowing, calm) if optimizer == "sgd" else ():
-        current.optimizer = plain_descent(current.module)
-    overflowing.step()
-    calm.step()
-    before = weights_of(overflowing.module)
-    overflowing.loss_scale.value.fill_(2.0**60)
-    overflowing.step()
-    assert torch.equal(weights_of(overflowing.module), before)
-    assert (int(overflowing.skipped_steps), float(overflowing.loss_scale.value)) == (1, 2.0**59)
-    # What comes after is as if nothing had been: means and counts are untouched, too.
-    overflowing.loss_scale.value.fill_(2.0**16)
-    overflowing.steps = calm.steps
-    calm._next = None  # its batch is left out, too
-    overflowing.step()
-    calm.step()
-    assert torch.equal(weights_of(overflowing.module), weights_of(calm.module))
-    assert not torch.equal(weights_of(overflowing.module), before)
+def test_a_step_that_overflows_changes_nothing(trainer):
+    words = ("--precision=fp16", "--lr=1e-2", "--warmup=0", "--dropout=0")
+    for optimizer in ("adamw", "lamb", "sgd"):
+        name = f"--optimizer={optimizer.replace('sgd', 'adamw')}"
+        overflowing, calm = (trainer(*words, name) for _ in "12")
+        for current in (overflowing, calm) if optimizer == "sgd" else ():
+            current.optimizer = plain_descent(current.module)
+        overflowing.step()
+        calm.step()
+        before = weights_of(overflowing.module)
+        overflowing.loss_scale.value.fill_(2.0**60)
+        overflowing.step()
+        assert torch.equal(weights_of(overflowing.module), before), optimizer
+        scale = float(overflowing.loss_scale.value)
+        assert (int(overflowing.skipped_steps), scale) == (1, 2.0**59)
+        # What comes after is as if nothing had been: means and counts are untouched, too.
+        overflowing.loss_scale.value.fill_(2.0**16)
+        overflowing.steps = calm.steps
+        calm._next = None  # its batch is left out, too
+        overflowing.step()
+        calm.step()
+        assert torch.equal(weights_of(overflowing.module), weights_of(calm.module)), optimizer
+        assert not torch.equal(weights_of(overflowing.module), before)
 
 
 def test_the_loss_scale_moves_as_pytorchs_does_and_its_overflows_are_counted(main, monkeypatch):
@@ -329,23 +324,17 @@ def test_a_loss_that_is_not_finite_on_one_rank_ends_every_rank(two_ranks):
         )
 
 
-@pytest.mark.parametrize(
-    ("rank", "error", "reason"),
-    [
+def test_a_rank_that_fails_ends_with_its_reason_although_the_group_can_not_be_destroyed(two_ranks):
+    for rank, error, reason in (
         (1, "RuntimeError('CUDA out of memory. Tried')", "RuntimeError: CUDA out of"),
         (1, "KeyboardInterrupt", "KeyboardInterrupt"),
         (0, "SystemExit('a library gave up')", "SystemExit: a library gave up"),
-    ],
-    ids=["memory", "interrupt", "exit"],
-)
-def test_a_rank_that_fails_ends_with_its_reason_although_the_group_can_not_be_destroyed(
-    two_ranks, rank, error, reason
-):
-    code = BLOCK_DESTROY.replace("RANK", str(rank)).replace("ERROR", error)
-    ended = two_ranks("--iters=4", "--skip=1", code=code)
-    assert [each.status for each in ended] == [1, 1], ended[0].stderr + ended[1].stderr
-    assert f"\n{reason}" in ended[rank].stderr
-    assert "iteration: 1/4" in ended[0].stdout
+    ):
+        code = read_constant(__file__, "BLOCK_DESTROY").replace("RANK", str(rank))
+        ended = two_ranks("--iters=4", "--skip=1", code=code.replace("ERROR", error))
+        assert [process.status for process in ended] == [1, 1], ended[0].stderr + ended[1].stderr
+        assert f"\n{reason}" in ended[rank].stderr
+        assert "iteration: 1/4" in ended[0].stdout
 
 
 @cases
@@ -365,13 +354,8 @@ def test_gpus_compile_where_they_can(settings, monkeypatch, words, missing, expe
 def test_compile_wraps_the_model_that_trains_on_all_ranks_or_on_none(
     trainer, monkeypatch, two_ranks
 ):
-    wrapped: list[Any] = []
-
-    def compile_model(model, mode):
-        wrapped.append(model)
-        return model
-
-    monkeypatch.setattr(torch, "compile", compile_model)
+    wrapped = []
+    monkeypatch.setattr(torch, "compile", lambda model, mode: wrapped.append(model) or model)
     compiled = trainer("--compile=true")
     trainer()
     assert wrapped == [compiled.module]
