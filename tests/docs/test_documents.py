@@ -5,8 +5,9 @@ import itertools
 import json
 import os
 import re
+import runpy
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -21,6 +22,7 @@ from hpcbert.cli.help import walk_commands
 from hpcbert.cli.main import COMMANDS, root
 from hpcbert.cli.output import INTERRUPTED, Result, make_document
 from hpcbert.config import campaignfile, recipe, site
+from hpcbert.config.options import Runtime
 from hpcbert.errors import HpcbertError
 from hpcbert.logs import failures, grammar
 from hpcbert.model import Campaign
@@ -29,6 +31,7 @@ from hpcbert.script.rerun import Lock
 from hpcbert.slurm import reasons, states
 from hpcbert.system import decode
 from hpcbert.timelimit import TimeLimit
+from tests.kit.cases import read_constant
 from tests.kit.paths import REFERENCE, REPOSITORY
 
 PAGES = sorted(
@@ -36,8 +39,6 @@ PAGES = sorted(
 )
 _FENCE = re.compile(r"^(```+)(\w*)\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`([^`\n]+)`")
-_LINK = re.compile(r"\]\(([^)\s]+)\)")
-_MESSAGE = re.compile(rf"\bhpcbert ({'|'.join(COMMANDS)})\b([^.;:()|`\n]*)")
 _FREE = {"batch_sizes": "PRECISION", "batch_factors": "GPU", "throughput": "RULE"}
 
 
@@ -66,17 +67,20 @@ def rows(text: str, first: str) -> list[list[str]]:
     return table_rows
 
 
-# --- Links and command lines ------------------------------------------------------------------------
+def test_links_of_pages_lead_somewhere():
+    for page in PAGES:
+        for link in re.findall(r"\]\((?![a-z]+:)([^)\s]+)\)", prose(page.read_text("utf-8"))):
+            path, _, anchor = link.partition("#")
+            target = (page.parent / path).resolve() if path else page
+            assert target.exists(), (page, link)
+            if anchor:  # of a heading, as GitHub makes it
+                titles = re.findall(r"(?m)^#+ (.+)$", prose(target.read_text("utf-8")))
+                plain = (re.sub(r"\[([^\]]*)\]\([^)]*\)|`", r"\1", title) for title in titles)
+                anchors = {re.sub(r"[^\w\- ]", "", title.lower()) for title in plain}
+                assert anchor in {title.replace(" ", "-") for title in anchors}, (page, link)
 
 
-def list_anchors(page: Path) -> set[str]:
-    """Return the anchors of a page's headings as GitHub makes them."""
-    titles = re.findall(r"^#+ (.+)$", prose(page.read_text(encoding="utf-8")), re.MULTILINE)
-    plain = (re.sub(r"\[([^\]]*)\]\([^)]*\)|`", r"\1", title).lower() for title in titles)
-    return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in plain}
-
-
-def command_lines(text: str) -> Iterator[tuple[str, bool]]:
+def list_command_lines(text: str) -> Iterator[tuple[str, bool]]:
     """Yield what a page tells a person to type, and whether it is complete."""
     for _, language, block in _FENCE.findall(text):
         if language in ("sh", "bash", "console"):
@@ -92,75 +96,54 @@ def command_lines(text: str) -> Iterator[tuple[str, bool]]:
             yield f"hpcbert {code}", False
 
 
-def check_command_line(line: str, *, complete: bool) -> None:
-    _, *words = itertools.takewhile(lambda word: word != "|", shlex.split(line, comments=True))
-    command: click.Command = root
-    context = click.Context(root, info_name="hpcbert")
-    while isinstance(command, click.Group):
-        _, remaining, _ = command.make_parser(context).parse_args(words)
-        if not remaining:
-            return
-        name, subcommand, words = command.resolve_command(context, remaining)
-        assert subcommand is not None, remaining[0]
-        command = subcommand
-        context = click.Context(subcommand, info_name=name, parent=context)
-    values, remaining, _ = command.make_parser(context).parse_args(words)
-    assert remaining == []
-    for param in command.params:
-        value = values.get(param.name)
-        assert not (complete and param.required and value in (None, ())), param.name
-        if isinstance(value, str) and isinstance(param.type, click.Choice | click.IntRange):
-            param.type_cast_value(context, value)
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
-def test_a_page_s_links_lead_somewhere_and_its_command_lines_parse(page):
-    text = page.read_text(encoding="utf-8")
-    for link in _LINK.findall(prose(text)):
-        if not re.match(r"[a-z]+:", link):
-            path, _, anchor = link.partition("#")
-            target = (page.parent / path).resolve() if path else page
-            assert target.exists(), link
-            assert not anchor or anchor in list_anchors(target), link
-    wrong = {}
-    for line, complete in command_lines(text):
-        try:
-            check_command_line(line, complete=complete)
-        except click.ClickException as error:  # noqa: PERF203
-            wrong[line] = error.format_message()
-    assert wrong == {}
-
-
-def list_messages() -> Iterator[tuple[str, str]]:
-    """Yield each command that the sources name, and what stands after it, with X for values."""
-    for path in sorted((REPOSITORY / "hpcbert").rglob("*")):
-        if path.suffix in {".toml", ".sh", ".bash"}:
-            yield from _MESSAGE.findall(path.read_text(encoding="utf-8"))
-        elif path.suffix == ".py":
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                parts = node.values if isinstance(node, ast.JoinedStr) else [node]
-                text = "".join(
-                    str(part.value) if isinstance(part, ast.Constant) else "X" for part in parts
-                )
-                yield from _MESSAGE.findall(text)
+def test_the_command_lines_of_a_page_parse(page):
+    for line, complete in list_command_lines(page.read_text(encoding="utf-8")):
+        _, *words = itertools.takewhile(lambda word: word != "|", shlex.split(line, comments=True))
+        command: click.Command | None = root
+        context = click.Context(root, info_name="hpcbert")
+        while isinstance(command, click.Group) and words:
+            _, words, _ = command.make_parser(context).parse_args(words)
+            if words:
+                name, command, words = command.resolve_command(context, words)
+                assert command, line
+                context = click.Context(command, info_name=name, parent=context)
+        assert command
+        if not isinstance(command, click.Group):
+            values, remaining, _ = command.make_parser(context).parse_args(words)
+            assert remaining == [], line
+            for param in command.params:
+                value = values.get(param.name)
+                assert not (complete and param.required and value in (None, ())), (line, param.name)
+                if isinstance(value, str) and isinstance(param.type, click.Choice | click.IntRange):
+                    param.type_cast_value(context, value)
 
 
 @pytest.mark.slow
 def test_a_message_names_commands_with_options_that_exist():
-    messages = sorted({(name, tail.strip()) for name, tail in list_messages() if "-" in tail})
+    """Of each command that the sources name, what stands after it is read, with X for values."""
+    form = re.compile(rf"\bhpcbert ({'|'.join(COMMANDS)})\b([^.;:()|`\n]*-[^.;:()|`\n]*)")
+    messages = set()
+    for path in (REPOSITORY / "hpcbert").rglob("*"):
+        if path.suffix in {".toml", ".sh", ".bash"}:
+            messages |= {*form.findall(path.read_text(encoding="utf-8"))}
+        elif path.suffix == ".py":
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+                texts = [
+                    str(part.value) if isinstance(part, ast.Constant) else "X" for part in parts
+                ]
+                messages |= {*form.findall("".join(texts))}
     assert len(messages) > 40
     for name, tail in messages:
         command = root.get_command(click.Context(root, info_name="hpcbert"), name)
         assert command
         subcommands = command.commands if isinstance(command, click.Group) else {}
-        command = subcommands.get(tail.partition(" ")[0]) or subcommands.get("list", command)
+        command = subcommands.get(tail.split()[0]) or subcommands.get("list", command)
         context = click.Context(command, help_option_names=["-h", "--help"])
         params = command.get_params(context)
         flags = {flag for param in params for flag in (*param.opts, *param.secondary_opts)}
         assert set(re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", tail)) <= flags, (name, tail)
-
-
-# --- Pages that are written by programs -------------------------------------------------------------
 
 
 def test_the_pages_of_the_commands_are_what_the_commands_say():
@@ -187,9 +170,6 @@ def test_every_command_with_json_has_an_example_which_is_what_it_prints():
     assert page == documents, "run: make pages"
 
 
-# --- Keys -------------------------------------------------------------------------------------------
-
-
 def document_keys(hint: Any, name: str = "") -> Iterator[str]:
     """Yield the keys of a document as pages name them, from the annotations that it is read by."""
     origin, parts = get_origin(hint), get_args(hint)
@@ -209,43 +189,32 @@ def document_keys(hint: Any, name: str = "") -> Iterator[str]:
         yield name
 
 
-def site_keys() -> dict[str, list[str]]:
-    return {codes(row[0])[0]: row for row in rows(read("docs/reference/site.md"), "key")}
-
-
-def general(key: str) -> str:
-    """Return a key of a site.toml as the page names it."""
-    key = re.sub(r"^env\.\w+$", "env.NAME", key)
-    key = re.sub(r"^frameworks\.\w+", "frameworks.NAME", key)
-    key = re.sub(r"\.batch_sizes\.\w+$", ".batch_sizes.PRECISION", key)
-    return re.sub(r"\.options\.\w+$", ".options.OPTION", key)
-
-
-def flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, dict):
-            yield from flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
-
-
 def test_a_key_of_a_site_is_in_the_reference_site_on_the_page_read_and_shown(tmp_path):
     """With a template that prints it, these are the places of a new key."""
+
+    def generalize(key):
+        key = re.sub(r"^env\.\w+$", "env.NAME", key)
+        key = re.sub(r"^frameworks\.\w+", "frameworks.NAME", key)
+        key = re.sub(r"\.batch_sizes\.\w+$", ".batch_sizes.PRECISION", key)
+        return re.sub(r"\.options\.\w+$", ".options.OPTION", key)
+
+    def list_values(table, prefix=""):
+        for name, value in table.items():
+            if isinstance(value, dict):
+                yield from list_values(value, f"{prefix}{name}.")
+            else:
+                yield f"{prefix}{name}", value
+
     text, path = read("site.toml"), tmp_path / "site.toml"
-    values = dict(flat(tomli.loads(text)))
-    assert {general(key) for key in values} == {"schema", *document_keys(site.Site)}
-    assert {general(key) for key in values} == set(site_keys())
+    values = dict(list_values(tomli.loads(text)))
+    page = {codes(row[0])[0]: row for row in rows(read("docs/reference/site.md"), "key")}
+    assert {*map(generalize, values)} == {"schema", *document_keys(site.Site)} == page.keys()
     replacements = {"scheduler": "slurm", "container.runtime": "pyxis", "container.env": "OTHER"}
-    replacements |= {
-        "slurm.time_limit": "02:00:00",
-        "nodes.cpu_bind": "none",
-        "slurm.gpu_option": "gpus",
-    }
-    for key, value in values.items():
-        if key == "schema":
-            continue
+    replacements |= {"slurm.time_limit": "02:00:00", "nodes.cpu_bind": "none"}
+    replacements |= {"slurm.gpu_option": "gpus"}
+    for key in values.keys() - {"schema"}:
         # Each gets another value, which then is what `config` shows.
-        table, _, name = key.rpartition(".")
+        value, (table, _, name) = values[key], key.rpartition(".")
         by_type = {str: "/other", list: "--comment=x", bool: not value}
         other = replacements.get(key, by_type.get(type(value), value))
         other = value + 1 if type(value) in (int, float) else other
@@ -254,19 +223,14 @@ def test_a_key_of_a_site_is_in_the_reference_site_on_the_page_read_and_shown(tmp
         line = re.compile(rf"^{name} = .*$", re.MULTILINE)
         path.write_text(text[:start] + line.sub(f"{name} = {shown}", text[start:], count=1))
         origins = site.list_origins(site.read_site(path, base=Path("/"), env={}))
-        plain = (other,) if isinstance(value, list) else other
-        assert origins[key] == (plain, str(path)), key
-
-
-def test_the_site_page_has_the_defaults_that_are_read(tmp_path):
-    path = tmp_path / "site.toml"
+        assert origins[key] == ((other,) if isinstance(value, list) else other, str(path)), key
     path.write_text('schema = 1\nname = "x"\nscheduler = "local"\n[frameworks.x]\n')
     origins = site.list_origins(site.read_site(path, base=tmp_path, env={}))
     for key, (value, by) in origins.items():
         if by == "default" and key not in ("runs", "sources", "container.images"):
-            default = codes(site_keys()[general(key)][2])
+            default = codes(page[generalize(key)][2])[0]
             plain = list(value) if isinstance(value, tuple) else value
-            assert tomli.loads(f"x = {default[0]}")["x"] == plain, key
+            assert tomli.loads(f"x = {default}")["x"] == plain, key
 
 
 def test_a_key_of_a_campaign_file_is_in_the_example_and_on_the_page():
@@ -294,52 +258,30 @@ def test_a_key_of_a_recipe_is_on_its_page_and_the_example_there_is_valid(tmp_pat
     assert set(codes(row[1])) == set(images.describe_recipe(pytorch))
 
 
-# --- Tables -----------------------------------------------------------------------------------------
-
-
-def list_events() -> set[str]:
+def test_tables_name_what_there_is():
+    """Of a page, below a heading if there is one, the first column of a table is read."""
     parts = ("job", "watch", "enough", "preflight")
     library = "\n".join(read(f"hpcbert/shell/{part}.bash") for part in parts)
-    return {"finished", *re.findall(r"\bmark ([a-z-]+)", library)}
-
-
-def list_reasons() -> set[str]:
     sources = "\n".join(path.read_text("utf-8") for path in REPOSITORY.glob("hpcbert/*/*.py"))
-    used = re.findall(r"""(?:Reason|CannotReduceError)\(\s*"([a-z-]+)",""", sources)
-    return {failures.DEVICE, failures.HOST, failures.ERROR, *used}
-
-
-def list_variables() -> set[str]:
-    paths = (path for path in REPOSITORY.glob("hpcbert/**/*.py") if "workloads" not in path.parts)
-    sources = "\n".join(path.read_text(encoding="utf-8") for path in paths)
-    names = re.findall(r"""(?:environ|env)(?:\.get\(|\[)["'](\w+)["']""", sources)
-    return {name for name in names if name.startswith(("HPCBERT_", "XDG_"))}
-
-
-# Of a page, below a heading if there is one, what the first column of a table names.
-NAMED: dict[tuple[str, str, str], Callable[[], set[str]]] = {
-    ("reference/campaign-directory", "", "lock key"): lambda: (
-        {"schema"} | {field.name for field in fields(Lock)}
-    ),
-    ("reference/campaign-directory", "manifest.json", "key"): lambda: (
-        {"schema"} | {*document_keys(Campaign)}
-    ),
-    ("reference/campaign-directory", "Status events", "event"): list_events,
-    ("reference/json", "The document", "key"): lambda: {*json.loads(make_document("x", Result()))},
-    ("explanation/numbers", "", "reason"): list_reasons,
-    ("explanation/numbers", "", "flag"): lambda: {*flag_meanings()},
-}
-
-
-@pytest.mark.parametrize(("page", "heading", "column"), NAMED, ids=map(" ".join, NAMED))
-def test_a_page_names_what_there_is(page, heading, column):
-    text = read(f"docs/{page}.md")
-    if heading:
-        _, _, text = prose(text).partition(f"# {heading}\n")
-        text = re.split(r"^#+ ", text, maxsplit=1, flags=re.MULTILINE)[0]
-    names = {word for row in rows(text, column) for word in codes(row[0])}
-    expected = NAMED[page, heading, column]()
-    assert {word for word in names if "." not in word or heading != "The document"} == expected
+    reasons = re.findall(r"""(?:Reason|CannotReduceError)\(\s*"([a-z-]+)",""", sources)
+    fields_of_lock = [field.name for field in fields(Lock)]
+    for page, heading, column, names in (
+        ("reference/campaign-directory", "", "lock key", {"schema", *fields_of_lock}),
+        ("reference/campaign-directory", "manifest.json", "key", {"schema", *document_keys(Campaign)}),
+        ("reference/campaign-directory", "Status events", "event",
+         {"finished", *re.findall(r"\bmark ([a-z-]+)", library)}),
+        ("reference/json", "The document", "key", {*json.loads(make_document("x", Result()))}),
+        ("explanation/numbers", "", "reason",
+         {failures.DEVICE, failures.HOST, failures.ERROR, *reasons}),
+        ("explanation/numbers", "", "flag", {*flag_meanings()}),
+    ):  # fmt: skip
+        text = read(f"docs/{page}.md")
+        if heading:
+            text = re.split(r"(?m)^#+ ", prose(text).partition(f"# {heading}\n")[2], maxsplit=1)[0]
+        listed = {word for row in rows(text, column) for word in codes(row[0])}
+        if heading == "The document":
+            listed = {word for word in listed if "." not in word}
+        assert listed == names, (page, column)
 
 
 def test_exit_codes_and_variables_are_those_of_the_program():
@@ -352,8 +294,13 @@ def test_exit_codes_and_variables_are_those_of_the_program():
     table = rows(read("docs/reference/exit-codes.md"), "code")
     written = {(int(row[0]), row[1].strip("`")) for row in table}
     assert written == {*list_errors(HpcbertError), (0, ""), (INTERRUPTED, "interrupted")}
+    paths = (path for path in REPOSITORY.glob("hpcbert/**/*.py") if "workloads" not in path.parts)
+    sources = "\n".join(path.read_text(encoding="utf-8") for path in paths)
+    variables = re.findall(
+        r"""(?:environ|env)(?:\.get\(|\[)["']((?:HPCBERT|XDG)_\w+)["']""", sources
+    )
     table = rows(read("docs/reference/command-line.md"), "environment variable")
-    assert list_variables() <= {word for row in table for word in codes(row[0])}
+    assert {*variables} <= {word for row in table for word in codes(row[0])}
 
 
 def test_the_states_page_is_the_table_of_states_and_reasons():
@@ -386,3 +333,80 @@ def test_contributing_lists_the_rooms_and_its_directions_lead_to_files():
     assert all([*REPOSITORY.glob(place.replace("NAME", "pytorch"))] for place in places)
     folders = {word for row in rows(read("tests/README.md"), "folder") for word in codes(row[0])}
     assert folders == {f"tests/{page.parent.name}" for page in REPOSITORY.glob("tests/*/README.md")}
+
+
+def test_the_readme_says_the_same_in_both_languages():
+    english, chinese = read("README.md"), read("README.zh.md")
+    assert _FENCE.findall(english) == _FENCE.findall(chinese) != []
+    # Outside of blocks, whatever the words around it.
+    for name, form in read_constant(__file__, "SAME").items():
+        parts = [re.findall(form, prose(text), re.MULTILINE) for text in (english, chinese)]
+        assert sorted(parts[0]) == sorted(parts[1]) != [], name
+    assert "](README.zh.md)" in english
+    assert "](README.md)" in chinese
+    (table,) = re.findall(r"```text\npytorch.*?```", english, re.DOTALL)
+    assert table in read("docs/tutorial/first-table.md")
+
+
+@pytest.mark.slow
+def test_figures_of_results_are_of_the_tables_that_their_pages_show():
+    # Another matplotlib draws with other bytes; what is written in a picture stays.
+    texts = re.compile(r"<text[^>]*>(.*?)</text>")
+    script = runpy.run_path(str(REPOSITORY / "benchmarks" / "picture.py"))
+    (command,) = re.findall(r"(?ms)^hpcbert report (.*?)\n```", read("README.md"))
+    assert sorted(re.findall(r"dlperf:\S+", command)) == sorted(script["TABLES"])
+    published = script["picture"](script["published"]())
+    assert texts.findall(read("docs/pictures/published.svg")) == texts.findall(published)
+    rows = script["table"]().rows
+    assert [row.median for row in rows] == [77.30, 96.55]
+    text = f"{rows[0].median:.2f} samples/s on one rank, {rows[1].median:.2f} on two"
+    assert text in read("docs/tutorial/first-table.md")
+    committed = read("docs/tutorial/first-table.svg")
+    assert texts.findall(committed) == texts.findall(script["picture"]())
+
+
+def test_drawings_are_as_drawn_and_use_the_program_s_words():
+    draw = runpy.run_path(str(REPOSITORY / "docs" / "pictures" / "draw.py"))
+    texts = {name: read(f"docs/pictures/{name}") for name in draw["drawn"]()}
+    assert texts == draw["drawn"](), "run: make pages"
+    life = [part for part in draw["campaign"]() if isinstance(part, draw["Box"])]
+    assert {box.title for box in life if box.code} <= set(COMMANDS)
+    assert {box.title.split()[-1] for box in life} >= {*states.Kind} - {
+        states.Kind.UNKNOWN,
+        states.Kind.UNNEEDED,
+    }
+    assert {*draw["SOURCES"], "none"} == {*get_args(states.Source)}
+    assert {*draw["RUNTIMES"]} == {*get_args(Runtime)}
+    parts = ("job", "watch", "pyxis", "enough")
+    library = "\n".join(read(f"hpcbert/shell/{part}.bash") for part in parts)
+    events = {event for *_, event in draw["PHASES"]} - {""} | dict(draw["OTHERS"]).keys()
+    assert events == set(re.findall(r"\bmark ([a-z-]+)", library))
+
+
+def test_the_navigation_is_that_of_the_index_and_leads_to_every_page():
+    """`make docs` builds the site, and fails at any warning."""
+    conf = runpy.run_path(str(REPOSITORY / "docs" / "conf.py"))
+    reached: set[str] = set()
+    todo = [str(conf["root_doc"])]
+    while todo:
+        name = todo.pop()
+        reached.add(name)
+        contents = conf["navigation"](name, read(f"{name}.md"))
+        for pair in re.findall(r"^(?:.*<(.+)>|(\S+))$", contents, re.MULTILINE):
+            path = "".join(pair)
+            if path[:1] not in ":`":
+                below = path[1:] if path[0] == "/" else os.path.normpath(Path(name).parent / path)
+                pages = [*REPOSITORY.glob(f"{below}.md")]
+                assert pages, f"{name} leads to {path}, which is not there"
+                names = {str(page.relative_to(REPOSITORY)).removesuffix(".md") for page in pages}
+                todo += names - reached
+    assert reached == {
+        str(page.relative_to(REPOSITORY)).removesuffix(".md")
+        for form in conf["include_patterns"]
+        for page in REPOSITORY.glob(form.replace("/**", "/**/*"))
+    }
+    decisions = sorted(path.name for path in (REPOSITORY / "docs/decisions").glob("[0-9]*.md"))
+    assert [int(name[:4]) for name in decisions] == list(range(1, len(decisions) + 1))
+    index = read("docs/index.md")
+    captions = re.findall(r"(?m)^:caption: (.+)$", conf["navigation"](conf["root_doc"], index))
+    assert captions == re.findall(r"(?m)^## (.+)$", index)

@@ -19,40 +19,30 @@ from tests.kit.recipes import NAMES, load
 from tests.kit.scripts import SPOOL_PAGE, make_environment, read_steps, type_commands, write_files
 
 
-@pytest.fixture(scope="module")
-def followed(tmp_path_factory):
-    """A directory, with a space in its name, in which "Add a framework" was followed."""
-    place = tmp_path_factory.mktemp("add a framework")
-    steps = read_steps("add-a-framework.md", end="## Before it becomes part")
-    for name, language, block in steps:
+@pytest.mark.slow
+def test_a_new_framework_is_measured_without_touching_hpcbert(tmp_path):
+    """In a directory with a space in its name. Pages have the keys of what comes of it."""
+
+    def read_keys(page, heading):
+        """Return the keys in the tables below a heading of a page, as far as the next one."""
+        text = read(f"docs/reference/{page}.md").partition(f"\n## {heading}\n")[2]
+        cells = re.findall(r"(?m)^\|( `[^|]*)", text.partition("\n## ")[0])
+        return {code for cell in cells for code in codes(cell)}
+
+    place = tmp_path / "add a framework"
+    for name, language, block in read_steps("add-a-framework.md", end="## Before it becomes part"):
         write_files([(name, language, block)], place)
         if not name:
             assert language == "sh"
             type_commands(block, place)
-    return place
-
-
-def campaigns(place: Path) -> list[Path]:
-    return sorted(path.parent for path in place.glob("runs/*/manifest.json"))
-
-
-def documented(page: str, heading: str) -> set[str]:
-    """Return the keys in the tables below a heading of a page, as far as the next one."""
-    body = read(f"docs/reference/{page}.md").partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
-    cells = [line.split("|")[1] for line in body.splitlines() if line.startswith("| `")]
-    return {code for cell in cells for code in codes(cell)}
-
-
-@pytest.mark.slow
-def test_a_new_framework_is_measured_without_touching_hpcbert(followed):
-    measured, rehearsal = campaigns(followed)
-    text = type_commands(f"hpcbert collect {measured.name} --json", followed)
+    measured, rehearsal = sorted(path.parent for path in place.glob("runs/*/manifest.json"))
+    text = type_commands(f"hpcbert collect {measured.name} --json", place)
     (table,) = json.loads(text)["data"]["tables"]
     assert [row["shape"] for row in table["rows"]] == ["1n1g", "1n2g"]
     assert [row["repeats"] for row in table["rows"]] == [{"ok": 2, "asked": 2}] * 2
     assert json.loads((rehearsal / "manifest.json").read_text())["rehearse"]
-    type_commands(f"hpcbert collect {rehearsal.name}", followed, status=4)
-    names = {path.name for path in (followed / "templates" / "sleeper").iterdir()}
+    type_commands(f"hpcbert collect {rehearsal.name}", place, status=4)
+    names = {path.name for path in (place / "templates" / "sleeper").iterdir()}
     assert names == {"recipe.toml", "run.sh.j2", "train.sh", "sample.log"}
     assert not (REPOSITORY / "templates" / "sleeper").exists()
     keys = {f"tables[].{key}" for key in table}
@@ -61,23 +51,18 @@ def test_a_new_framework_is_measured_without_touching_hpcbert(followed):
         keys |= {key for run in row["runs"] for key in run}
     keys |= {"left_out", "beside", *(f"made.{key}" for key in ("hpcbert", "date", "command"))}
     sometimes = {"reasons", "tables[].largest", "rates"}
-    assert documented("json", "collect") - sometimes == keys - sometimes
-
-
-@pytest.mark.slow
-def test_pages_have_the_keys_of_events_and_measurements(followed):
-    directory, _ = campaigns(followed)
-    text = type_commands(f"hpcbert monitor --once --json {directory.name}", followed)
+    assert read_keys("json", "collect") - sometimes == keys - sometimes
+    text = type_commands(f"hpcbert monitor --once --json {measured.name}", place)
     *events, document = map(json.loads, text.splitlines())
     assert len(events) == 4
     keys = {key for event in events for key in event}
-    assert keys <= documented("json", "monitor")
-    data = documented("json", "monitor") - keys - {"rate", "unit", "flags"}
+    assert keys <= read_keys("json", "monitor")
+    data = read_keys("json", "monitor") - keys - {"rate", "unit", "flags"}
     assert {re.split(r"[\[.]", key)[0] for key in data} == set(document["data"])
-    measurements = json.loads((directory / "measurements.json").read_text())
+    measurements = json.loads((measured / "measurements.json").read_text())
     keys = {f"runs[].{key}" for run in measurements["runs"] for key in run}
     keys |= set(measurements) - {"runs"}
-    assert documented("campaign-directory", "measurements.json") == keys
+    assert read_keys("campaign-directory", "measurements.json") == keys
 
 
 @pytest.mark.torch

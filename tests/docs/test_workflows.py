@@ -3,8 +3,6 @@
 import re
 import shlex
 import subprocess
-from pathlib import Path
-from typing import Any
 
 import pytest
 import tomli
@@ -13,57 +11,46 @@ from packaging.requirements import Requirement
 
 from tests.kit.paths import REPOSITORY
 
-WORKFLOWS = sorted((REPOSITORY / ".github" / "workflows").glob("*.yml"))
-PROJECT: dict[str, Any] = tomli.loads((REPOSITORY / "pyproject.toml").read_text())
+FOLDER = REPOSITORY / ".github" / "workflows"
+WORKFLOWS = {path.name: yaml.safe_load(path.read_text()) for path in sorted(FOLDER.glob("*.yml"))}
+JOBS = WORKFLOWS["tests.yml"]["jobs"]
 MAKEFILE = (REPOSITORY / "Makefile").read_text()
-
-
-def jobs(workflow: Path) -> dict[str, Any]:
-    jobs: dict[str, Any] = yaml.safe_load(workflow.read_text())["jobs"]
-    return jobs
-
-
-def recipe(target: str) -> str:
-    (body,) = re.findall(rf"^{target}:.*\n((?:\t.*\n)+)", MAKEFILE, re.MULTILINE)
-    return str(body)
-
-
-def matrix(name: str) -> list[str]:
-    job = jobs(REPOSITORY / ".github" / "workflows" / "tests.yml")[name]
-    return list(job["strategy"]["matrix"][name])
 
 
 def test_workflows_and_hooks_make_targets_that_help_names_and_run_its_linters():
     repositories = yaml.safe_load((REPOSITORY / ".pre-commit-config.yaml").read_text())["repos"]
     entries = [hook["entry"] for repository in repositories for hook in repository["hooks"]]
-    steps = [step for path in WORKFLOWS for job in jobs(path).values() for step in job["steps"]]
+    jobs = [job for workflow in WORKFLOWS.values() for job in workflow["jobs"].values()]
+    steps = [step for job in jobs for step in job["steps"]]
     commands = [shlex.split(text) for text in (*(s["run"] for s in steps if "run" in s), *entries)]
     targets = {word for words in commands if words[0] == "make" for word in words[1:]}
     assert targets == {"browser", "check", "dist", "docs", "packaging", "quick", "test"}
     (phony,) = re.findall(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)
     assert targets <= set(phony.split())
-    assert targets <= set(re.findall(r"echo 'make (\w+)", recipe("help")))
+    texts = dict(re.findall(r"^(help|check):.*\n((?:\t.*\n)+)", MAKEFILE, re.MULTILINE))
+    assert targets <= set(re.findall(r"echo 'make (\w+)", texts["help"]))
     # Each hook begins with the words of a line of `make check`, options aside.
-    linters = re.findall(r"\$\(BIN\)(/[\w-]+(?: \w+)?)", recipe("check"))
+    linters = re.findall(r"\$\(BIN\)(/[\w-]+(?: \w+)?)", texts["check"])
     expected = [*(f".venv/bin{linter}" for linter in linters), "make quick"]
     assert sorted(entry.split(" -")[0] for entry in entries) == sorted(expected)
 
 
 def test_every_python_that_the_project_promises_is_tried_and_has_its_locks():
     """Each lock names every direct dependency that it is for, with the digests of its files."""
-    project, groups = PROJECT["project"], PROJECT["dependency-groups"]
+    text = tomli.loads((REPOSITORY / "pyproject.toml").read_text())
+    project, groups = text["project"], text["dependency-groups"]
     promised = re.findall(r":: Python :: (3\.\d+)", "\n".join(project["classifiers"]))
-    assert matrix("python") == promised
+    assert JOBS["python"]["strategy"]["matrix"]["python"] == promised
     assert project["requires-python"] == f">={promised[0]}"
-    assert PROJECT["tool"]["ruff"]["target-version"] == f"py{promised[0].replace('.', '')}"
+    assert text["tool"]["ruff"]["target-version"] == f"py{promised[0].replace('.', '')}"
     locks = {path.stem: path.read_text() for path in (REPOSITORY / ".ci" / "locks").iterdir()}
     assert locks.keys() == {f"{use}-{python}" for use in ("demo", "test") for python in promised}
     extras = project["optional-dependencies"]
     needed = {"demo": [*project["dependencies"], *groups["demo"]]}
     added = (extras["data"], extras["parquet"], groups["test"], groups["lint"])
     needed["test"] = [*needed["demo"], *(line for lines in added for line in lines)]
-    for name, text in locks.items():
-        pins = set(re.findall(r"^([\w.-]+)==\S+ \\\n    --hash=sha256:", text, re.MULTILINE))
+    for name, lock in locks.items():
+        pins = set(re.findall(r"^([\w.-]+)==\S+ \\\n    --hash=sha256:", lock, re.MULTILINE))
         assert {Requirement(line).name for line in needed[name.partition("-")[0]]} <= pins, name
 
 
@@ -82,7 +69,7 @@ def test_the_site_matrix_has_the_systems_of_ci_and_what_tests_try():
     page = (REPOSITORY / "docs" / "reference" / "site-matrix.md").read_text()
     systems, _, configurations = page.partition("## Configurations")
     releases = set(re.findall(r"^\| Debian (\w+) \|", systems, re.MULTILINE))
-    assert releases == set(matrix("debian"))
+    assert releases == {*JOBS["debian"]["strategy"]["matrix"]["debian"]}
     assert re.search(r"^SUITES \?= bookworm trixie sid$", MAKEFILE, re.MULTILINE)
     rows = re.findall(r"^\| (.+?) \| (`tests/.+) \|$", configurations, re.MULTILINE)
     for name, paths in rows:
@@ -90,14 +77,14 @@ def test_the_site_matrix_has_the_systems_of_ci_and_what_tests_try():
             assert f'"{name}"' in (REPOSITORY / path).read_text(), (name, path)
 
 
-@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
-def test_actions_are_pinned_and_only_a_job_without_our_code_gets_a_token(workflow):
+@pytest.mark.parametrize("name", WORKFLOWS)
+def test_actions_are_pinned_and_only_a_job_without_our_code_gets_a_token(name):
     # A full commit, and the release that it is.
     pinned = re.compile(r"uses: [\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
-    used = [line.strip().removeprefix("- ") for line in workflow.read_text().splitlines()]
-    assert not [line for line in used if "uses:" in line and not pinned.fullmatch(line)]
-    assert yaml.safe_load(workflow.read_text())["permissions"] == {"contents": "read"}
-    for job in jobs(workflow).values():
+    lines = [line.strip().removeprefix("- ") for line in (FOLDER / name).read_text().splitlines()]
+    assert not [line for line in lines if "uses:" in line and not pinned.fullmatch(line)]
+    assert WORKFLOWS[name]["permissions"] == {"contents": "read"}
+    for job in WORKFLOWS[name]["jobs"].values():
         for step in job["steps"]:
             if "actions/checkout@" in step.get("uses", ""):
                 assert step["with"]["persist-credentials"] is False
