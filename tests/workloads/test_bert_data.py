@@ -74,33 +74,27 @@ def test_synthetic_data_have_the_shape_and_statistics_of_bert(seed):
     assert commonest == bert_settings.FIRST_WORD
     assert 0.04 < count / len(before) < 0.1
 
-
-@pytest.mark.parametrize("fill", ["full", "wiki", "0.25", "0.9"])
-def test_fill_sets_the_mean_share_of_real_tokens(fill):
-    chosen = bert_settings.parse_settings([f"--fill={fill}"])
-    lengths = bert_data.synthesize(torch.arange(4000), chosen).attention_mask.sum(dim=1)
-    share = bert_settings.FILLS.get(fill) or float(fill)
-    assert float(lengths.double().mean()) == pytest.approx(share * 128, abs=1)
-    assert 5 <= int(lengths.min()) <= int(lengths.max()) <= 128
-    assert (int(lengths.min()) == 128) == (fill == "full")
-
-
-# --- HDF5 shards ---------------------------------------------------------------------------------
+    for fill in ("full", "wiki", "0.25", "0.9"):
+        chosen = bert_settings.parse_settings([f"--fill={fill}"])
+        lengths = bert_data.synthesize(torch.arange(4000), chosen).attention_mask.sum(dim=1)
+        share = bert_settings.FILLS.get(fill) or float(fill)
+        assert float(lengths.double().mean()) == pytest.approx(share * 128, abs=1), fill
+        assert 5 <= int(lengths.min()) <= int(lengths.max()) <= 128
+        assert (int(lengths.min()) == 128) == (fill == "full")
 
 
 def write_shard(path, samples, settings, **changes):
     batch = bert_data.synthesize(torch.tensor(samples, dtype=torch.int64), settings)
+    names = {"attention_mask": "input_mask", "masked_positions": "masked_lm_positions"}
+    names["masked_ids"] = "masked_lm_ids"
+    small = ("attention_mask", "segment_ids", "next_sentence_labels")
     datasets = {
-        "input_ids": batch.input_ids.int(),
-        "input_mask": batch.attention_mask.char(),
-        "segment_ids": batch.segment_ids.char(),
-        "masked_lm_positions": batch.masked_positions.int(),
-        "masked_lm_ids": batch.masked_ids.int(),
-        "next_sentence_labels": batch.next_sentence_labels.char(),
-        **changes,
+        names.get(name, name): values.char() if name in small else values.int()
+        for name, values in batch._asdict().items()
+        if name != "masked_weights"
     }
     with h5py.File(path, "w") as shard:
-        for name, values in datasets.items():
+        for name, values in {**datasets, **changes}.items():
             if values is not None:
                 shard.create_dataset(name, data=values.numpy(), compression="gzip")
 
@@ -181,39 +175,34 @@ def test_what_holds_no_batch_is_refused(settings, tmp_path):
         bert_data.open_source(settings(f"--data={tmp_path}/nowhere"), Ranks(), CPU)
 
 
-@pytest.mark.parametrize("block", [7, 4096])
-def test_data_that_hpcbert_made_are_read_alike(settings, tmp_path, monkeypatch, block):
-    monkeypatch.setattr(bert_data, "BLOCK", block)
+def test_data_that_hpcbert_made_are_read_alike(settings, tmp_path, monkeypatch):
     stream = StreamSettings(32, 5, samples=50, fill="0.6")
     make(DataPlan(tmp_path, "hdf5", 3, stream))
     chosen = settings(f"--data={tmp_path / 'training'}", "--vocab=30522")
-    source = bert_data.open_source(chosen, Ranks(), CPU)
-    batch = bert_data.Batch(*pile(take(source, 25)))  # twice around
     samples = make_synthetic((torch.arange(100) % 50).numpy(), stream)
     names = {"attention_mask": "input_mask", "masked_positions": "masked_lm_positions"}
     names |= {"masked_ids": "masked_lm_ids", "masked_weights": "masked_lm_weights"}
-    for name in bert_data.Batch._fields:
-        made = getattr(samples, names.get(name, name))
-        assert getattr(batch, name).tolist() == made.tolist(), name
+    for block in (7, 4096):
+        monkeypatch.setattr(bert_data, "BLOCK", block)
+        source = bert_data.open_source(chosen, Ranks(), CPU)
+        batch = bert_data.Batch(*pile(take(source, 25)))  # twice around
+        for name in bert_data.Batch._fields:
+            expected = getattr(samples, names.get(name, name))
+            assert getattr(batch, name).tolist() == expected.tolist(), name
 
 
 def test_batches_are_read_pinned_and_sent_while_the_device_computes(settings, monkeypatch):
     calls, read = [], []
-
-    def pin(tensor):
-        calls.append("pin")
-        return tensor
-
-    def move(tensor, device, *, non_blocking):
-        calls.append(f"{device} {non_blocking}")
-        return tensor
 
     def batches():
         while True:
             read.append(threading.current_thread().name)
             yield batch
 
-    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
+    def move(tensor, device, *, non_blocking):
+        return calls.append(f"{device} {non_blocking}") or tensor
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: calls.append("pin") or tensor)
     monkeypatch.setattr(torch.Tensor, "to", move)
     batch = bert_data.synthesize(torch.arange(4), settings())
     form = bert_data.Form(is_full=False, unpads=False)
@@ -246,9 +235,11 @@ def test_shards_train_without_their_padding(settings, tmp_path, main):
 
 
 @pytest.mark.torch
-def test_a_rank_without_padding_has_masks_where_another_has_padding(settings, tmp_path, two_ranks):
-    write_shard(tmp_path / "training_0.h5", list(range(8)), settings("--fill=full"))
-    write_shard(tmp_path / "training_1.h5", list(range(8)), settings("--fill=0.5"))
+def test_a_rank_without_padding_has_masks_where_another_has_and_is_refused_with_it(
+    settings, tmp_path, two_ranks
+):
+    for number, fill in enumerate(("full", "0.5")):
+        write_shard(tmp_path / f"training_{number}.h5", list(range(8)), settings(f"--fill={fill}"))
     code = """
 import torch
 attend = torch.nn.functional.scaled_dot_product_attention
@@ -262,11 +253,8 @@ workload.leave(workload.main())
         assert ended.status == 0, ended.stderr
         assert "masked True" in ended.stdout
         assert "masked False" not in ended.stdout
-
-
-@pytest.mark.torch
-def test_every_rank_is_refused_where_one_has_too_few_rows(settings, tmp_path, two_ranks):
-    write_shard(tmp_path / "training.h5", list(range(7)), settings())
+    (tmp_path / "training_1.h5").unlink()
+    write_shard(tmp_path / "training_0.h5", list(range(7)), settings())
     first, second = two_ranks(f"--data={tmp_path}")
     assert (first.status, second.status) == (2, 2)
     assert "1 other rank(s) cannot use their data" in first.stderr

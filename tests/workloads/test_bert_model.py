@@ -1,7 +1,6 @@
 """The reference's model and optimizers, against a plain BERT in float64."""
 
 import dataclasses
-from typing import Any
 
 import pytest
 import torch
@@ -28,46 +27,36 @@ def gradient(model, batch, precision="fp32"):
     return torch.cat([value.grad.flatten().double() for value in model.parameters()])
 
 
-def assert_same(model, batch, layout):
-    """Losses and gradients are those of the padded samples."""
-    for expected, actual in zip(model(*batch), model(*batch, layout), strict=True):
-        assert torch.allclose(expected, actual, rtol=1e-12)
-    padded, packed = gradient(model, batch), gradient(model, (*batch, layout))
-    assert (packed - padded).norm() / padded.norm() < 1e-12
-
-
-# The counts are those of the published checkpoints: 109,482,240 and 335,141,888 without the heads.
-@pytest.mark.parametrize(
-    ("name", "encoder", "total"),
-    [
+def test_named_sizes_have_the_published_parameter_counts():
+    # Those of the checkpoints: 109,482,240 and 335,141,888 without the heads.
+    for name, encoder, total in (
         ("tiny", 4_385_920, None),
         ("base", 109_482_240, 110_106_428),
         ("large", 335_141_888, 336_226_108),
-    ],
-)
-def test_named_sizes_have_the_published_parameter_counts(name, encoder, total):
-    chosen = bert_settings.parse_settings([f"--model={name}"])
-    with torch.device("meta"):
-        model = bert_model.BertForPreTraining(chosen)
-    assert bert_model.padded_vocab(chosen) == 30528
-    padding = (30528 - chosen.vocab) * chosen.hidden
-    assert sum(value.numel() for value in model.bert.parameters()) - padding == encoder
-    assert total is None or bert_model.count_parameters(chosen, model) == total
+    ):
+        chosen = bert_settings.parse_settings([f"--model={name}"])
+        with torch.device("meta"):
+            model = bert_model.BertForPreTraining(chosen)
+        assert bert_model.padded_vocab(chosen) == 30528
+        padding = (30528 - chosen.vocab) * chosen.hidden
+        assert sum(value.numel() for value in model.bert.parameters()) - padding == encoder
+        assert total is None or bert_model.count_parameters(chosen, model) == total
 
 
-@pytest.mark.parametrize("words", [(), ("--chunk=3",)], ids=["whole", "chunks"])
-def test_losses_and_gradients_are_those_of_a_plain_bert_in_float64(settings, words):
-    chosen = settings(*SIZES, "--batch-size=6", "--fill=0.5", *words)
-    model, batch = build(chosen)
-    model.double()
-    weights = dict(model.named_parameters())
-    expected = plain.loss_of(weights, batch, chosen)
-    slopes = torch.autograd.grad(expected, list(weights.values()))
-    mlm_sum, nsp_sum = model(*batch)
-    loss = mlm_sum / batch.masked_weights.sum() + nsp_sum / 6
-    assert loss.item() == pytest.approx(expected.item(), rel=1e-9)
-    for slope, actual in zip(slopes, torch.autograd.grad(loss, model.parameters()), strict=True):
-        assert torch.allclose(actual, slope, rtol=1e-6, atol=1e-12)
+def test_losses_and_gradients_are_those_of_a_plain_bert_in_float64(settings):
+    for words in ((), ("--chunk=3",)):
+        chosen = settings(*SIZES, "--batch-size=6", "--fill=0.5", *words)
+        model, batch = build(chosen)
+        model.double()
+        weights = dict(model.named_parameters())
+        expected = plain.loss_of(weights, batch, chosen)
+        slopes = torch.autograd.grad(expected, list(weights.values()))
+        mlm_sum, nsp_sum = model(*batch)
+        loss = mlm_sum / batch.masked_weights.sum() + nsp_sum / 6
+        assert loss.item() == pytest.approx(expected.item(), rel=1e-9), words
+        gradients = torch.autograd.grad(loss, model.parameters())
+        for slope, actual in zip(slopes, gradients, strict=True):
+            assert torch.allclose(actual, slope, rtol=1e-6, atol=1e-12), words
 
 
 def test_reduced_precision_gradients_agree_with_fp32(settings):
@@ -93,12 +82,8 @@ def test_padding_does_not_touch_the_losses_and_full_samples_need_no_mask(setting
         for expected, actual in zip(model(*batch), model(*other), strict=True):
             assert torch.allclose(expected, actual, rtol=1e-6)
     masks = []
-
-    def attend(query, key, value, mask, dropout):
-        masks.append(mask)
-        return query
-
-    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attend)
+    attend = "torch.nn.functional.scaled_dot_product_attention"
+    monkeypatch.setattr(attend, lambda query, key, value, mask, _: masks.append(mask) or query)
     for fill in ("full", "0.5", "generator"):
         chosen = settings(*SIZES, f"--fill={fill}")
         model, _ = build(chosen)
@@ -119,38 +104,44 @@ def test_leaving_padding_out_changes_neither_losses_nor_gradients(settings, monk
         ]
         return torch.cat([sample.transpose(0, 1) for sample in shown])
 
+    def assert_same(layout):
+        for expected, actual in zip(model(*batch), model(*batch, layout), strict=True):
+            assert torch.allclose(expected, actual, rtol=1e-12)
+        padded, packed = gradient(model, batch), gradient(model, (*batch, layout))
+        assert (packed - padded).norm() / padded.norm() < 1e-12
+
     model, batch = build(settings(*SIZES, "--batch-size=6", "--fill=0.5"))
     model.double()
     assert sum(bert_data.lay_out(batch).lengths) < batch.attention_mask.numel()
-    assert_same(model, batch, bert_data.lay_out(batch))
+    assert_same(bert_data.lay_out(batch))
     monkeypatch.setattr(bert_model, "attend_packed", attend_each)
     real, (size, length) = int(batch.attention_mask.sum()), batch.input_ids.shape
     shapes = set()
     for budget in (real, real + 3, size * length):
-        layout: Any = bert_data.lay_out(batch, budget)
+        layout = bert_data.lay_out(batch, budget)
         assert (int(layout.bounds[-1]), int(layout.bounds[size])) == (budget, real)
         assert int(layout.bounds.diff().max()) <= length
-        assert_same(model, batch, layout)
+        assert_same(layout)
         shapes.add(tuple(value.shape for value in layout if isinstance(value, torch.Tensor)))
     assert len(shapes) == 3
 
 
-@pytest.mark.parametrize("precision", ["fp16", "bf16", "fp8"])
-def test_the_operators_that_gpus_alone_have_take_these_shapes_and_layouts(settings, precision):
+def test_the_operators_that_gpus_alone_have_take_these_shapes_and_layouts(settings):
     """On the device "meta", where PyTorch checks the calls of GPUs and computes nothing."""
-    chosen = settings("--layers=2", "--batch-size=6", "--fill=0.5", f"--precision={precision}")
-    batch = bert_data.synthesize(torch.arange(6), chosen)
-    layout = bert_data.lay_out(batch, 128)
-    fields = bert_data.convert((*batch, layout), lambda value: value.to("meta"))
-    model: Any = bert_model.BertForPreTraining(chosen).to(bert_settings.PRECISIONS[precision])
-    sum(model.to("meta")(*fields)).backward()
-    assert all(value.grad.shape == value.shape for value in model.parameters())
+    for precision in ("fp16", "bf16", "fp8"):
+        chosen = settings("--layers=2", "--batch-size=6", "--fill=0.5", f"--precision={precision}")
+        batch = bert_data.synthesize(torch.arange(6), chosen)
+        layout = bert_data.lay_out(batch, 128)
+        fields = bert_data.convert((*batch, layout), lambda value: value.to("meta"))
+        model = bert_model.BertForPreTraining(chosen).to(bert_settings.PRECISIONS[precision])
+        sum(model.to("meta")(*fields)).backward()
+        assert all(value.grad.shape == value.shape for value in model.parameters()), precision
 
 
 def test_all_micro_batches_have_the_shapes_of_one_budget(settings, monkeypatch):
     monkeypatch.setattr(bert_data, "has_flash", lambda *_: True)
     chosen = settings("--unpad", "--fill=0.5", "--synthetic-batches=9", "--iters=9", "--skip=0")
-    source: Any = bert_data.synthetic_source(chosen, Ranks(), CPU)
+    source = bert_data.synthetic_source(chosen, Ranks(), CPU)
     micros = [next(source) for _ in range(9)]
     assert len({float(micro.work[0]) for micro in micros}) > 1
     assert len({tuple(len(value) for value in micro.layout) for micro in micros}) == 1
@@ -169,10 +160,8 @@ def test_lamb_agrees_with_nvidias_in_float64(trainer, size):
         weights["transform.weight"].zero_()  # no trust ratio: its weights have no norm
         weights["next_sentence.weight"].zero_()  # nor has this one's update
     starts = {name: value.detach().double() for name, value in weights.items()}
-    expected, exact = (
-        {name: value.clone() for name, value in starts.items()},
-        plain.Optimizer("lamb"),
-    )
+    expected = {name: value.clone() for name, value in starts.items()}
+    exact = plain.Optimizer("lamb")
     for _ in range(4):
         for name, value in weights.items():
             value.grad = size * torch.randn(value.shape, generator=generator) / value.numel() ** 0.5
@@ -198,21 +187,19 @@ def test_lamb_leaves_out_what_has_no_gradient_and_takes_no_closure():
         lamb.step(float)
 
 
-@pytest.mark.parametrize("warmup", [0, 1, 9, 10, 10000])
-def test_the_rate_climbs_for_a_tenth_of_the_run_and_falls_without_dividing_by_zero(
-    settings, warmup
-):
+def test_the_rate_climbs_for_a_tenth_of_the_run_and_falls_without_dividing_by_zero(settings):
     assert bert_settings.parse_settings([]).warmup == 12
     assert bert_settings.parse_settings(["--iters=9", "--skip=0"]).warmup == 0
-    chosen = settings("--iters=10", "--skip=0", "--lr=2", f"--warmup={warmup}")
-    rates = [bert_optimizers.learning_rate(step, chosen) for step in range(10)]
-    assert all(0 < rate <= 2 for rate in rates)
-    # Iterations that a window in seconds adds.
-    assert warmup > 10 or bert_optimizers.learning_rate(10, chosen) == 0
-    peak = min(warmup, 10)
-    assert rates[:peak] == sorted(rates[:peak])
-    assert rates[peak:] == sorted(rates[peak:], reverse=True)
-    assert not 0 < warmup <= 10 or rates[warmup - 1] == 2
+    for warmup in (0, 1, 9, 10, 10000):
+        chosen = settings("--iters=10", "--skip=0", "--lr=2", f"--warmup={warmup}")
+        rates = [bert_optimizers.learning_rate(step, chosen) for step in range(10)]
+        assert all(0 < rate <= 2 for rate in rates), warmup
+        # Iterations that a window in seconds adds.
+        assert warmup > 10 or bert_optimizers.learning_rate(10, chosen) == 0
+        peak = min(warmup, 10)
+        assert rates[:peak] == sorted(rates[:peak]), warmup
+        assert rates[peak:] == sorted(rates[peak:], reverse=True), warmup
+        assert not 0 < warmup <= 10 or rates[warmup - 1] == 2
 
 
 @pytest.mark.parametrize("size", [1e-6, 1.0, 1e4], ids=["tiny", "usual", "huge"])

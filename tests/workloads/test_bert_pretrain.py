@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -27,17 +26,13 @@ from tests.kit.waiting import CEILING, until
 from tests.workloads.conftest import SMALL, start_program
 
 SOURCE = Path(workload.__file__)
-FILES = load("pytorch").files
-LINE = re.compile(
-    r"iteration: (?P<iteration>\d+)/12 loss: (?P<loss>\d+\.\d{4}) mlm_loss: (?P<mlm>\d+\.\d{4}) "
-    r"nsp_loss: (?P<nsp>\d+\.\d{4}) samples/s: (?P<rate>\d+\.\d{2}) time: (?P<time>\d{10}\.\d{6})"
-)
 RUN = f"import runpy, sys; sys.argv[0] = 'x'; runpy.run_path({str(SOURCE)!r}, run_name='__main__')"
 
 
 def test_a_copy_of_the_recipes_files_needs_only_torch_and_leaves_nothing(tmp_path):
-    siblings = {f"hpcbert.workloads.{Path(name).stem}" for name in FILES}
-    for name in FILES:
+    files = load("pytorch").files
+    siblings = {f"hpcbert.workloads.{Path(name).stem}" for name in files}
+    for name in files:
         tree = ast.parse(SOURCE.with_name(name).read_text("utf-8"), feature_version=(3, 8))
         names = {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
         for node in ast.walk(tree):
@@ -45,34 +40,22 @@ def test_a_copy_of_the_recipes_files_needs_only_torch_and_leaves_nothing(tmp_pat
         roots = {name.partition(".")[0] for name in names - siblings}
         assert roots - sys.stdlib_module_names <= {"torch"}
         shutil.copy(SOURCE.with_name(name), tmp_path)
-    argv = [
-        sys.executable,
-        "-I",
-        str(tmp_path / "bert_pretrain.py"),
-        *SMALL,
-        "--iters=2",
-        "--skip=1",
-    ]
+    program = str(tmp_path / "bert_pretrain.py")
+    argv = [sys.executable, "-I", program, *SMALL, "--iters=2", "--skip=1"]
     ended = subprocess.run(argv, capture_output=True, text=True, timeout=CEILING, check=False)
     assert ended.returncode == 0, ended.stderr
     assert "hpcbert-result" in ended.stdout
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(FILES)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(files)
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(
-    ("options", "status"), [((), 0), (("--lr=1e30", "--warmup=0"), workload.NON_FINITE_LOSS)]
-)
-def test_the_end_waits_for_no_finalization_of_python(two_ranks, options, status):
+def test_the_end_waits_for_no_finalization_of_python_nor_for_room_for_the_log(two_ranks):
     """Gloo's threads may need the interpreter while it is torn down, and then abort."""
     code = f"import atexit, os\natexit.register(os._exit, 99)\n{RUN}"
-    first, second = two_ranks("--iters=30", "--skip=1", *options, code=code)
-    assert (first.status, second.status) == (status, status), first.stderr
-    assert ("hpcbert-result" in first.stdout) == (status == 0)
-
-
-@pytest.mark.torch
-def test_a_disk_without_room_for_the_log_ends_the_run(two_ranks):
+    for options, status in (((), 0), (("--lr=1e30", "--warmup=0"), workload.NON_FINITE_LOSS)):
+        first, second = two_ranks("--iters=30", "--skip=1", *options, code=code)
+        assert (first.status, second.status) == (status, status), first.stderr
+        assert ("hpcbert-result" in first.stdout) == (status == 0)
     code = """
 import os, threading
 for stream in (1, 2):
@@ -109,7 +92,11 @@ def test_log_and_result_agree(main):
         "torch": torch.__version__, "parameters": 49_442,
     }.items() <= json.loads(head.partition(" ")[2]).items()  # fmt: skip
 
-    records = [match.groupdict() for line in lines if (match := LINE.fullmatch(line))]
+    names = {"loss": "loss", "mlm_loss": "mlm", "nsp_loss": "nsp"}
+    losses = " ".join(rf"{name}: (?P<{key}>\d+\.\d{{4}})" for name, key in names.items())
+    form = rf"iteration: (?P<iteration>\d+)/12 {losses} samples/s: (?P<rate>\d+\.\d\d) "
+    matches = [re.fullmatch(form + r"time: (?P<time>\d{10}\.\d{6})", line) for line in lines]
+    records = [match.groupdict() for match in matches]
     assert [int(record["iteration"]) for record in records] == list(range(1, 13))
     stamps = [float(record["time"]) for record in records]
     assert abs(stamps[-1] - time.time()) < 60
@@ -134,7 +121,7 @@ def test_log_and_result_agree(main):
     assert 50e6 < result["peak_memory_bytes"] < 20e9
 
 
-def test_window_starts_after_the_skipped_iterations():
+def test_window_starts_after_the_skipped_iterations_and_is_weighed_by_its_work(main):
     times = workload.summarize_times([100.0, 110.0, 111.0, 113.0], skip=1, samples=6)
     assert times == {
         "samples_per_second": 4.0,
@@ -146,6 +133,18 @@ def test_window_starts_after_the_skipped_iterations():
     }
     summary = workload.summarize_times([100.0, 110.0, 111.0, 113.0], skip=0, samples=13)
     assert summary["samples_per_second"] == 3.0
+    ended = main("--iters=3", "--skip=1", "--fill=0.5", "--batch-size=2")
+    result = json.loads(ended.stdout.splitlines()[-1].partition(" ")[2])
+    chosen = bert_settings.parse_settings([*SMALL, "--fill=0.5"])
+    batch = bert_data.synthesize(torch.arange(2, 6), chosen)
+    lengths = batch.attention_mask.sum(dim=1)
+    tokens, squares = int(lengths.sum()), int((lengths**2).sum())
+    assert result["real_token_share"] == pytest.approx(tokens / (4 * 32))
+    rate = result["samples_per_second"] * tokens / 4
+    assert result["real_tokens_per_second"] == pytest.approx(rate)
+    work = (tokens, squares, int(batch.masked_weights.sum()))
+    expected = bert_model.model_flops(chosen, 4, work) / 4
+    assert result["model_flops_per_sample"] == pytest.approx(expected)
 
 
 @pytest.mark.torch
@@ -164,21 +163,6 @@ def test_the_longest_header_stays_short(trainer, monkeypatch):
     assert len("hpcbert-config " + json.dumps(longest)) < 1000
 
 
-def test_the_window_is_weighed_by_tokens_and_operations(main):
-    ended = main("--iters=3", "--skip=1", "--fill=0.5", "--batch-size=2")
-    result = json.loads(ended.stdout.splitlines()[-1].partition(" ")[2])
-    chosen = bert_settings.parse_settings([*SMALL, "--fill=0.5"])
-    batch = bert_data.synthesize(torch.arange(2, 6), chosen)
-    lengths = batch.attention_mask.sum(dim=1)
-    tokens, squares = int(lengths.sum()), int((lengths**2).sum())
-    assert result["real_token_share"] == pytest.approx(tokens / (4 * 32))
-    rate = result["samples_per_second"] * tokens / 4
-    assert result["real_tokens_per_second"] == pytest.approx(rate)
-    work = (tokens, squares, int(batch.masked_weights.sum()))
-    expected = bert_model.model_flops(chosen, 4, work) / 4
-    assert result["model_flops_per_sample"] == pytest.approx(expected)
-
-
 def test_operations_are_those_of_the_matrix_products_and_that_pytorch_counts(settings):
     # 50 % of 989 TFLOP/s are 7,071 samples/s of BERT-Base and 2,055 of BERT-Large.
     for name, goal in (("base", 7071), ("large", 2055)):
@@ -187,20 +171,19 @@ def test_operations_are_those_of_the_matrix_products_and_that_pytorch_counts(set
         assert 0.5 * 989e12 / needed == pytest.approx(goal, rel=1e-3)
     # Nor is the padding of the vocabulary work of the model's: here it has none.
     chosen = settings("--fill=full", "--dropout=0", "--layers=3", "--vocab=192")
-    model: Any = bert_model.BertForPreTraining(chosen)
+    model = bert_model.BertForPreTraining(chosen)
     batch = bert_data.synthesize(torch.arange(4), chosen)
     # PyTorch does not count the products inside the CPU's fused attention.
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         sum(model(*batch)).backward()
-    work: Any = bert_data.count_work(batch).tolist()
+    work = bert_data.count_work(batch).tolist()
     needed = bert_model.model_flops(chosen, 4, work)
     assert counter.get_total_flops() == pytest.approx(needed, rel=1e-9)
 
 
 def test_named_sizes_can_be_overridden_one_by_one():
-    chosen = bert_settings.parse_settings(
-        ["--model=base", "--layers=3", "--hidden=384", "--heads=6"]
-    )
+    words = ["--model=base", "--layers=3", "--hidden=384", "--heads=6"]
+    chosen = bert_settings.parse_settings(words)
     assert (chosen.layers, chosen.hidden, chosen.heads, chosen.intermediate) == (3, 384, 6, 1536)
     assert bert_settings.parse_settings(["--intermediate=100"]).intermediate == 100
     for name, (layers, hidden, heads) in bert_settings.MODELS.items():
@@ -239,15 +222,15 @@ def test_help_names_every_option_and_an_older_pytorch_is_refused(monkeypatch, ca
     assert "needs PyTorch 2.4 or newer" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("cuda", "reason"), [(None, "without GPUs"), ("13.0", "_DEVICES=''")])
-def test_a_device_that_is_not_there_ends_with_status_2(main, monkeypatch, cuda, reason):
+def test_a_device_that_is_not_there_ends_with_status_2(main, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.version, "cuda", cuda)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    ended = main("--device=cuda")
-    assert (ended.status, ended.stdout) == (2, "")
-    assert f"node {platform.node()}" in ended.stderr
-    assert reason in ended.stderr
+    for cuda, reason in ((None, "without GPUs"), ("13.0", "_DEVICES=''")):
+        monkeypatch.setattr(torch.version, "cuda", cuda)
+        ended = main("--device=cuda")
+        assert (ended.status, ended.stdout) == (2, "")
+        assert f"node {platform.node()}" in ended.stderr
+        assert reason in ended.stderr
 
 
 @cases

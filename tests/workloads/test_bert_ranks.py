@@ -25,7 +25,7 @@ def test_ranks_that_would_train_alone_or_twice_are_refused(environment, complain
 
 
 def see_gpus(monkeypatch, count, capability=(9, 0), hip=None):
-    chosen: list[int] = []
+    chosen = []
     monkeypatch.setattr(torch.version, "hip", hip)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
@@ -35,16 +35,15 @@ def see_gpus(monkeypatch, count, capability=(9, 0), hip=None):
 
 
 @cases
-def test_device_follows_the_local_rank(monkeypatch, name, visible, local_rank, expected):
+def test_device_follows_the_local_rank_and_one_without_a_gpu_is_refused(
+    monkeypatch, name, visible, local_rank, expected
+):
     chosen = see_gpus(monkeypatch, visible)
     device = bert_ranks.choose_device(name, Ranks(local_rank, 8, local_rank))
     assert device == torch.device(expected)
     assert chosen == ([] if device.type == "cpu" else [device.index])
-
-
-def test_a_rank_without_gpu_is_refused(monkeypatch):
-    for visible, complaint in ((0, "no GPU|without GPUs"), (4, "only 4 are visible")):
-        see_gpus(monkeypatch, visible)
+    for count, complaint in ((0, "no GPU|without GPUs"), (4, "only 4 are visible")):
+        see_gpus(monkeypatch, count)
         with pytest.raises(SetupError, match=complaint):
             bert_ranks.choose_device("cuda", Ranks(4, 8, 4))
 
@@ -60,9 +59,7 @@ def test_a_precision_that_would_be_another_one_is_refused(
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
     with pytest.raises(SetupError, match=complaint):
         bert_ranks.check_precision(precision, torch.device(device))
-
-
-def test_products_in_fp8_that_return_more_than_the_product_are_refused(monkeypatch):
+    # Products of PyTorch 2.4 return more than the product.
     see_gpus(monkeypatch, 1)
     of_2_4 = SimpleNamespace(_schema=SimpleNamespace(returns=("out", "amax")))
     monkeypatch.setattr(torch.ops.aten, "_scaled_mm", SimpleNamespace(default=of_2_4))
@@ -89,14 +86,12 @@ def test_on_amd_s_gpus_ranks_meet_by_rccl_and_the_capability_is_none_of_nvidia_s
     assert (joined, str(device)) == ([("nccl", device)], "cuda:0")
 
 
-def test_several_ranks_need_the_address_of_rank_0_and_one_rank_none(settings):
+def test_several_ranks_need_the_address_of_rank_0_and_measure_an_all_reduce(settings, two_ranks):
     cpu = torch.device("cpu")
     with pytest.raises(SetupError, match="set MASTER_ADDR and MASTER_PORT"):
         bert_ranks.join_ranks(settings(), Ranks(0, 2, 0), cpu, {"MASTER_ADDR": "node1"})
     assert bert_ranks.join_ranks(settings(), Ranks(), cpu, {}) == "none"
-
-
-def test_an_all_reduce_alone_is_measured_in_nccl_tests_words(two_ranks):
+    # In the words of nccl-tests.
     first, second = two_ranks("--all-reduce=1", "--iters=4", "--skip=1")
     assert (first.status, second.status) == (0, 0), first.stderr + second.stderr
     words, _, rate = first.stdout.strip().rpartition(": ")

@@ -4,7 +4,6 @@ import os
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 from tests.kit.cases import cases
 from tests.kit.logs import write_file
@@ -13,48 +12,38 @@ from tests.kit.paths import REPOSITORY
 from tests.kit.waiting import CEILING
 
 
-def run_ranks(
-    folder: Path, *patience: float, count: int, port: int = 0, mpi: str = "no"
-) -> list[str]:
-    """Start ranks from 0 on, each a node of its own and so patient, in seconds; return their lines."""
-    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port or free_port())}
-    text, started = (REPOSITORY / "hpcbert/workloads/hello.py").read_text(), []
-    for rank, seconds in enumerate(patience):
-        own = text.replace("PATIENCE = 10.0", f"PATIENCE = {seconds}")
-        path = write_file(folder, f"{rank}.py", own.replace("PATIENCE + 5", "PATIENCE"))
-        env = {**os.environ, **variables, "SLURM_NTASKS": str(count), "SLURM_PROCID": str(rank)}
-        argv = [sys.executable, "-S", str(path), mpi]
-        started.append(
-            subprocess.Popen(
-                argv, env={**env, "SLURMD_NODENAME": f"n{rank}"}, stdout=subprocess.PIPE, text=True
-            )
-        )
-    lines = [process.communicate(timeout=CEILING)[0] for process in started]
-    return sorted(line.replace("\t", " ") for text in lines for line in text.splitlines())
+def test_ranks_meet_or_name_who_does_not_come_and_a_port_that_is_taken(tmp_path):
+    def run_ranks(*patience, count, port=0, mpi="no"):
+        """Start ranks from 0 on, each a node of its own and so patient, in seconds; return their lines."""
+        variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port or free_port())}
+        text, started = (REPOSITORY / "hpcbert/workloads/hello.py").read_text(), []
+        for rank, seconds in enumerate(patience):
+            program = text.replace("PATIENCE = 10.0", f"PATIENCE = {seconds}")
+            path = write_file(tmp_path, f"{rank}.py", program.replace("PATIENCE + 5", "PATIENCE"))
+            env = {**os.environ, **variables, "SLURM_NTASKS": str(count), "SLURM_PROCID": str(rank)}
+            env["SLURMD_NODENAME"] = f"n{rank}"
+            argv = [sys.executable, "-S", str(path), mpi]
+            process = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True)
+            started.append(process)
+        lines = [process.communicate(timeout=CEILING)[0] for process in started]
+        return sorted(line.replace("\t", " ") for text in lines for line in text.splitlines())
 
-
-def test_ranks_meet(tmp_path):
-    assert run_ranks(tmp_path, *[CEILING] * 3, count=3) == [
+    assert run_ranks(*[CEILING] * 3, count=3) == [
         "n0 port ok rank 0's port is free",
         "n1 hello ok ranks reach the first one",
         "n2 hello ok ranks reach the first one",
     ]
-
-
-def test_a_rank_that_does_not_come_is_named_and_mpi_is_not_tried(tmp_path):
-    assert run_ranks(tmp_path, 3.0, CEILING, count=3, mpi="yes") == [
+    # Then MPI is not tried.
+    assert run_ranks(3.0, CEILING, count=3, mpi="yes") == [
         "n0 hello fail rank 0 hears nothing from ranks 2",
         "n0 port ok rank 0's port is free",
         "n1 hello ok ranks reach the first one",
     ]
-
-
-def test_a_port_that_is_taken_is_told_by_both_sides(tmp_path):
     with socket.socket() as other:
         other.bind(("", 0))
         other.listen()
         port = other.getsockname()[1]
-        first, second = run_ranks(tmp_path, 0.5, 0.5, count=2, port=port)
+        first, second = run_ranks(0.5, 0.5, count=2, port=port)
     assert first == f"n0 port fail {port}: Address already in use"
     assert second.startswith(f"n1 hello fail rank 1 does not reach rank 0 at 127.0.0.1:{port}: ")
 
