@@ -84,21 +84,6 @@ def with_python(where: Site, python: Path, **more: Any) -> Site:
     return drafts.settled(where, python=str(python), **more)
 
 
-# Scripts, without their numbers, that passed shellcheck.
-_CLEAN: set[str] = set()
-
-
-def shellcheck(script: str) -> str:
-    """Return shellcheck's findings; of scripts that differ only in numbers it checks one."""
-    plain = re.sub(r"\d+", "0", script)
-    if plain in _CLEAN:
-        return ""
-    result = start_process(["shellcheck", "--shell=bash", "--norc", "-"], stdin=script)
-    if result.ok:
-        _CLEAN.add(plain)
-    return result.stdout + result.stderr
-
-
 def only_script(draft: Draft) -> str:
     (text,) = draft.scripts.values()
     return text

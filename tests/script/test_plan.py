@@ -125,7 +125,7 @@ def test_ranks_that_may_not_find_each_other_are_warned_of(mpi, gpus, *, warned, 
     assert ("finds its ranks by pmix" in " ".join(draft.resolved.warnings)) == warned
 
 
-def test_a_recipe_on_the_cpu_is_otherwise_only_where_it_says_so(two):
+def test_a_recipe_on_the_cpu_is_otherwise_only_where_it_says_so(two, site, tmp_path):
     words = {"CPU": "cpu", "gpus": "gpu", " cuda ": "gpu", "tpu": "tpu", "": ""}
     assert {word: parse_device(word) for word in words} == words
     on_cpu = two.for_device("cpu")
@@ -135,17 +135,7 @@ def test_a_recipe_on_the_cpu_is_otherwise_only_where_it_says_so(two):
     assert on_cpu.env == {"WORKERS": "1", "EVERYWHERE": "1"}
     assert on_cpu.for_device("cpu") == on_cpu
     assert two.for_device("gpu") == two
-
-
-@cases
-def test_a_recipe_that_contradicts_itself_is_refused(tmp_path, old, new, message):
-    assert old in RECIPE
-    write_file(tmp_path, "two/recipe.toml", RECIPE.replace(old, new))
-    with pytest.raises(ConfigError, match=message):
-        recipes.load(tmp_path / "two")
-
-
-def test_the_protocols_of_a_device_are_those_that_it_names_in_its_order(tmp_path, site):
+    # Its protocols are those that it names, in its order.
     text = RECIPE.replace("[on.cpu]", '[protocols.all]\nhelp = "Too."\n[on.cpu]')
     text = text.replace("[on.cpu.env]", 'protocols = ["any", "all"]\n[on.cpu.env]')
     write_file(tmp_path, "two/recipe.toml", text)
@@ -155,6 +145,14 @@ def test_the_protocols_of_a_device_are_those_that_it_names_in_its_order(tmp_path
     assert plan(recipe, site, on(device="cpu")).points[0].protocol == "any"
     with pytest.raises(UsageError, match="half"):
         plan(recipe, site, on(device="cpu", preset="half"))
+
+
+@cases
+def test_a_recipe_that_contradicts_itself_is_refused(tmp_path, old, new, message):
+    assert old in RECIPE
+    write_file(tmp_path, "two/recipe.toml", RECIPE.replace(old, new))
+    with pytest.raises(ConfigError, match=message):
+        recipes.load(tmp_path / "two")
 
 
 def test_the_device_is_asked_for_or_the_sites_or_the_recipes_first(site, two):
@@ -180,7 +178,7 @@ def test_the_device_is_asked_for_or_the_sites_or_the_recipes_first(site, two):
         plan(two, site, on(device="cpu", preset="half"))
 
 
-def test_the_cpu_is_part_of_a_points_names(site):
+def test_the_cpu_is_part_of_a_points_names_and_no_gpu_is_asked_for(site):
     on_gpu, on_cpu = (drafted(site, on(device=device)) for device in ("gpu", "cpu"))
     (array,), (other,) = on_gpu.campaign.arrays, on_cpu.campaign.arrays
     assert other.point == replace(array.point, device="cpu")
@@ -193,9 +191,6 @@ def test_the_cpu_is_part_of_a_points_names(site):
     for device, gpus in (("cpu", 0), ("gpu", 2), ("", 2)):
         campaign = drafted(site, on(device=device)).campaign
         assert [element.gpus for element in _list_elements(campaign, lambda _: ())] == [gpus] * 5
-
-
-def test_on_the_cpu_no_gpu_is_asked_for_or_looked_for(site):
     for runtime in ("none", "enroot", "pyxis"):
         where = changed(site, container={"runtime": runtime}, nodes={"interface": "ib0"})
         on_cpu, on_gpu = (only_script(drafted(where, on(device=name))) for name in ("cpu", "gpu"))
@@ -206,6 +201,13 @@ def test_on_the_cpu_no_gpu_is_asked_for_or_looked_for(site):
             assert word not in on_cpu
         for word in (" device=cpu\n", " CUDA_VISIBLE_DEVICES= ", "--device cpu"):
             assert word in on_cpu
+    # More ranks than a node has GPUs may run on its CPU.
+    many = Request(Shape(1, 12), device="cpu")
+    assert "--ntasks-per-node=12" in only_script(drafted(site, many))
+    with pytest.raises(UsageError, match="have 8 GPUs"):
+        drafted(site, replace(many, device="gpu"))
+    with pytest.raises(UsageError, match="not a multiple of 12 devices x 4"):
+        drafted(site, replace(many, global_batch_size=7))
 
 
 @cases
@@ -217,15 +219,6 @@ def test_a_job_with_gpus_trains_on_nothing_else(
     request, options = on(device=requested or ""), {"scheduler": scheduler or "slurm"}
     text = only_script(drafted(site, request, options=options))
     assert re.findall(r"--device (\w+)", text) == ([word] if word else [])
-
-
-def test_more_ranks_than_a_node_has_gpus_may_run_on_its_cpu(site):
-    many = Request(Shape(1, 12), device="cpu")
-    assert "--ntasks-per-node=12" in only_script(drafted(site, many))
-    with pytest.raises(UsageError, match="have 8 GPUs"):
-        drafted(site, replace(many, device="gpu"))
-    with pytest.raises(UsageError, match="not a multiple of 12 devices x 4"):
-        drafted(site, replace(many, global_batch_size=7))
 
 
 def test_a_template_has_the_device_and_a_script_the_command_that_renders_it_again(

@@ -1,10 +1,10 @@
 """Rendered scripts, run by the shell they are for, with stand-ins for srun and the ranks' program."""
 
+import itertools
 import os
 import re
 import shutil
 import subprocess
-import sys
 import time
 from dataclasses import replace
 from datetime import datetime
@@ -25,8 +25,10 @@ from hpcbert.slurm.reasons import ABSENT
 from hpcbert.slurm.state_sources import reduce_events
 from tests.kit import drafts, scripts
 from tests.kit.cases import cases, read_constant
+from tests.kit.cli import Cli, start_process
 from tests.kit.drafts import changed, reference, settled
-from tests.kit.recipes import SHELL, rank_command
+from tests.kit.logs import write_file
+from tests.kit.recipes import RUNTIMES, SHELL, rank_command
 from tests.kit.scripts import RECORDER, drafted, events, kinds, only_script, run_script, run_written
 from tests.kit.waiting import CEILING
 
@@ -107,17 +109,15 @@ def test_how_far_the_controller_s_clock_is_ahead_is_asked_of_it(tmp_path, answer
     assert measured is None if ahead is None else abs(int(str(measured)) - ahead) <= 1 + seconds
 
 
-@pytest.mark.parametrize("together", [False, True], ids=["array", "one-job"])
-def test_a_failing_rank_ends_the_others_and_gives_the_script_its_exit_status(tmp_path, together):
+def test_a_failing_rank_ends_the_others_and_gives_the_script_its_exit_status(tmp_path):
     text = "#!/bin/bash\nif ((SLURM_PROCID == 1)); then exit 7; fi\nexec sleep 300\n"
-    draft = draft_ranks(tmp_path, text, together=together)
-    assert ("#SBATCH --array" in only_script(draft)) != together
-    run_written(draft, tmp_path, status=7)
-    for repeat in (1, 2) if together else (1,):
-        assert [event.get("exit") for event in events(draft, repeat)] == [None, None, 7, 7]
-
-
-def test_term_reaches_the_ranks_and_is_written_down(tmp_path):
+    for together in (False, True):
+        draft = draft_ranks(tmp_path / str(together), text, together=together)
+        assert ("#SBATCH --array" in only_script(draft)) != together
+        run_written(draft, tmp_path, status=7)
+        for repeat in (1, 2) if together else (1,):
+            assert [event.get("exit") for event in events(draft, repeat)] == [None, None, 7, 7]
+    # TERM reaches the ranks and is written down.
     pids = tmp_path / "pids"
     draft = draft_ranks(tmp_path, f'#!/bin/bash\necho $$ >> "{pids}"\nexec sleep 300\n')
     with start_script(draft, "bash") as job:
@@ -251,24 +251,15 @@ def test_whatever_is_typed_arrives_at_ranks_and_srun_or_is_refused(
 
 
 @pytest.mark.needs("shellcheck")
-@pytest.mark.parametrize("runtime", ["none", "pyxis", "enroot"])
-def test_scripts_are_clean_for_bash_and_shellcheck(tmp_path, runtime):
-    for framework, shape in (("oneflow", "1n1g"), ("pytorch", "4n8g")):
-        for rehearse in (False, True):
-            container = {"runtime": runtime, "scratch": "/raid" if rehearse else ""}
-            image = "docker://a.b#c:1" if rehearse else "/i.sqsh"
-            site = reference(tmp_path, container=container)
-            site = settled(site, framework, image=image, data="/d", source="/s")
-            draft = drafted(site, framework, shape, "slurm", rehearse=rehearse)
-            text = only_script(draft).replace(draft.directory.name, "campaign")
-            rank = f"set -euo pipefail\n{rank_command(text)}"
-            for script in (text, rank):
-                scripts.bash("-n", stdin=script)
-            assert scripts.shellcheck(text) == scripts.shellcheck(f"#!/bin/bash\n{rank}\n") == ""
-
-
-@pytest.mark.needs("shellcheck")
-def test_scripts_that_bind_or_search_or_measure_first_are_clean(tmp_path):
+def test_scripts_that_rehearse_bind_search_or_measure_first_are_clean_for_shellcheck(tmp_path):
+    """Those of all recipes and runtimes are in tests/recipes."""
+    texts = []
+    for runtime, framework in itertools.product(RUNTIMES, ("oneflow", "pytorch")):
+        site = reference(tmp_path, container={"runtime": runtime, "scratch": "/raid"})
+        image = "/i.sif" if runtime == "apptainer" else "docker://a.b#c:1"
+        site = settled(site, framework, image=image, data="/d", source="/s")
+        texts.append(only_script(drafted(site, framework, "4n8g", "slurm", rehearse=True)))
+        texts.append(f"#!/bin/bash\nset -euo pipefail\n{rank_command(texts[-1])}\n")
     nodes = {"cpus_per_gpu": 4, "drop_caches": ("sudo", "drop", "a=3"), "interface": "ib0"}
     combinations = (("gpu", 0, True), ("gpu", 0, False), ("cpu", 0, True), ("gpu", LARGEST, False))
     for device, size, exclusive in combinations:
@@ -276,8 +267,10 @@ def test_scripts_that_bind_or_search_or_measure_first_are_clean(tmp_path):
         site = settled(site, "nccl-tests", options={"program": "/opt/a b/all_reduce_perf"})
         request = drafts.combined(Shape(2, 4), ("fp32",), (size,), device=device, repeats=1)
         options = {"dry": True, "preflight": True, "rehearse": not exclusive}
-        for text in drafts.drafted(site, request, options=options).scripts.values():
-            assert scripts.shellcheck(text) == ""
+        texts += drafts.drafted(site, request, options=options).scripts.values()
+    files = [write_file(tmp_path, f"{number}.sh", text) for number, text in enumerate(texts)]
+    result = start_process(["shellcheck", "--shell=bash", "--norc", *map(str, files)])
+    assert result.ok, result.stdout
 
 
 def test_site_settings_become_directives(tmp_path):
@@ -330,6 +323,4 @@ def test_a_rehearsal_replays_the_sample_on_rank_0_only(tmp_path):
 
 
 def test_committed_scripts_are_what_is_rendered(repository):
-    command = [sys.executable, "-m", "hpcbert", "render", "--check", "sbatch"]
-    result = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stdout + result.stderr
+    Cli(repository)("render", "--check", "sbatch", status=0)

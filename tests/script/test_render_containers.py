@@ -17,7 +17,7 @@ from hpcbert.model import Shape
 from hpcbert.script.draft import Draft, by_hand
 from hpcbert.script.plan import Request, plan
 from tests.kit import drafts, scripts
-from tests.kit.cases import cases
+from tests.kit.cases import cases, read_constant
 from tests.kit.containers import Image, open_stand_ins, real_enroot
 from tests.kit.drafts import load, reference, settled
 from tests.kit.needs import require
@@ -84,16 +84,12 @@ def test_pyxis_gets_every_flag_and_makes_the_container_outside_the_measured_step
     assert not [call for call in calls if "--output" in " ".join(call)]
 
 
-@cases
-def test_settings_of_site_and_recipe_reach_both_runtimes(tmp_path, runtime, expected):
+def test_settings_of_site_and_recipe_reach_both_runtimes_and_enroot_imports(tmp_path):
     flags = dict.fromkeys(("home", "remap_root", "entrypoint"), True)
     point = {"shape": "2n1g", "workdir": "/work dir", "nodes": {"interface": "ib0"}}
-    text = only_script(draft_in(tmp_path, runtime, scratch="/raid x", **flags, **point))
-    for words in (*expected, "interface=ib0\n"):
-        assert words in text
-
-
-def test_enroot_imports_what_a_registry_has_and_takes_a_file_as_it_is(tmp_path):
+    for runtime, words in read_constant(__file__, "SETTINGS").items():
+        text = only_script(draft_in(tmp_path, runtime, scratch="/raid x", **flags, **point))
+        assert [word for word in (*words, "interface=ib0\n") if word not in text] == []
     text = only_script(draft_in(tmp_path, "enroot", "nvcr.io/nvidia/pytorch:25.04-py3"))
     uri = "'docker://nvcr.io#nvidia/pytorch:25.04-py3'"
     assert f"import_image {uri} '{tmp_path}/a b/images' nvcr.io+nvidia+pytorch+25.04-py3" in text
