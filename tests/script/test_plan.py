@@ -193,14 +193,16 @@ def test_the_cpu_is_part_of_a_points_names_and_no_gpu_is_asked_for(site):
         assert [element.gpus for element in _list_elements(campaign, lambda _: ())] == [gpus] * 5
     for runtime in ("none", "enroot", "pyxis"):
         where = changed(site, container={"runtime": runtime}, nodes={"interface": "ib0"})
-        on_cpu, on_gpu = (only_script(drafted(where, on(device=name))) for name in ("cpu", "gpu"))
-        assert "--gres=gpu:2" in on_gpu
-        assert "VISIBLE_DEVICES=" not in on_gpu
-        assert "--device cuda" in on_gpu
+        cpu_text, gpu_text = (
+            only_script(drafted(where, on(device=name))) for name in ("cpu", "gpu")
+        )
+        assert "--gres=gpu:2" in gpu_text
+        assert "VISIBLE_DEVICES=" not in gpu_text
+        assert "--device cuda" in gpu_text
         for word in ("--gres", "NCCL", "per-gpu"):
-            assert word not in on_cpu
+            assert word not in cpu_text
         for word in (" device=cpu\n", " CUDA_VISIBLE_DEVICES= ", "--device cpu"):
-            assert word in on_cpu
+            assert word in cpu_text
     # More ranks than a node has GPUs may run on its CPU.
     many = Request(Shape(1, 12), device="cpu")
     assert "--ntasks-per-node=12" in only_script(drafted(site, many))

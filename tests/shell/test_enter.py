@@ -1,15 +1,195 @@
-"""On a node everybody can write to /tmp: no name there can be taken away from a user."""
+"""enter.sh and pyxis.sh: how containers go (renamed at once, deleted as far as there is time, the rest
+by the next job), and where they lie: on a node everybody can write to /tmp, and no name there can be
+taken away from a user.
+"""
 
 import os
 import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from hpcbert.prepare.image import _make_private
-from tests.kit.scripts import run_program
+from tests.kit.cases import read_constant
+from tests.kit.containers import Image, ended, ordinary_person
+from tests.kit.needs import require
+from tests.kit.recipes import SHELL
+from tests.kit.scripts import run_functions, run_program, tool
 
-pytestmark = [pytest.mark.slow, pytest.mark.needs("users")]
+pytestmark = pytest.mark.slow
+
+NODE = "n7"
+
+
+class Place:
+    """A node with the directories of an ordinary user; squeue and enroot are in the TOML."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.scratch = folder, folder / "scratch"
+        base = self.scratch / f"hpcbert-{os.geteuid()}"
+        self.folders = self.data, enroot_data, state = (
+            folder / "data",
+            base / "data",
+            base / "state",
+        )
+        for path in self.folders:
+            path.mkdir(parents=True)
+        for name, text in read_constant(__file__, "TOOLS").items():
+            tool(folder / "bin", name, text)
+        # Where the container of job 5 lies.
+        self.containers = {"pyxis": self.data / "pyxis_hpcbert-5"}
+        self.containers["enroot"] = enroot_data / f"hpcbert-5-{NODE}"
+        self.containers["apptainer"] = state / f"hpcbert-5-{NODE}" / "unpacked"
+
+    def run(self, program: str, *words: object, **variables: str) -> str:
+        """Run a program as job 5; return what is reported."""
+        node = {"HOME": str(self.folder), "SLURMD_NODENAME": NODE, "SLURM_JOB_ID": "5"}
+        return run_program(program, *words, tools=self.folder / "bin", **node, **variables).stderr
+
+    def remove(self, runtime: str, job: int = 5, **variables: str) -> str:
+        name = f"hpcbert-{job}"
+        if runtime == "pyxis":
+            return self.run("pyxis.sh", "remove", name, self.scratch, **variables)
+        words = ("--with", runtime, "--name", name, "--scratch", self.scratch)
+        return self.run("enter.sh", "remove", *words, **variables)
+
+    def list_all(self) -> list[str]:
+        return [path.name for folder in self.folders for path in folder.iterdir()]
+
+
+def fill(path: Path) -> Path:
+    """Make the tree of a container, with a directory that its owner can't enter."""
+    (path / "usr" / "closed").mkdir(parents=True)
+    (path / "usr" / "closed" / "file").write_text("x")
+    (path / "usr" / "closed").chmod(0)
+    return path
+
+
+@pytest.fixture
+def place(tmp_path):
+    return Place(tmp_path)
+
+
+@pytest.mark.parametrize("runtime", ["pyxis", "enroot", "apptainer"])
+def test_a_job_removes_its_container_and_what_dead_jobs_of_any_runtime_left(place, runtime):
+    tree = fill(place.containers[runtime])
+    # What the limit cuts has no usable name, and goes with the next job.
+    (line,) = place.remove(runtime, HPCBERT_REMOVAL_LIMIT="0").splitlines()
+    assert not tree.exists()
+    (name,) = place.list_all()
+    assert name.startswith(f"hpcbert-removed.{NODE}.")
+    assert line.startswith(f"hpcbert: {NODE}: removal was cut after 0 s: your next job")
+    assert name in line
+    assert place.remove(next(other for other in place.containers if other != runtime), job=6) == ""
+    assert place.list_all() == []
+    data, tool_data, state = place.folders
+    dead = [
+        *(data / "pyxis_hpcbert-7", data / "pyxis_8_hpcbert-8", tool_data / f"hpcbert-7-{NODE}"),
+        *(state / f"hpcbert-8-{NODE}" / "unpacked", data / f"hpcbert-removed.{NODE}.hpcbert-4.1-2"),
+    ]
+    alive = [
+        *(data / "pyxis_hpcbert-6", tool_data / f"hpcbert-6-{NODE}", data / "hpcbert-7-n8"),
+        *(data / "pyxis_mine", data / "hpcbert-build.x", data / "pyxis_hpcbert-99"),
+        data / "hpcbert-removed.n8.hpcbert-4.1-2",
+    ]
+    for path in (tree, *dead, *alive):
+        fill(path)
+    assert place.remove(runtime) == ""
+    assert not [path for path in (tree, *dead) if path.exists()]
+    assert all(path.exists() for path in alive)
+
+
+@pytest.mark.needs("users")
+def test_a_deletion_that_takes_too_long_or_is_refused_is_reported(place):
+    fill(place.containers["pyxis"])
+    tool(place.folder / "bin", "rm", "#!/bin/bash\nexec sleep 600\n")
+    assert "removal was cut after" in place.remove("pyxis", HPCBERT_REMOVAL_LIMIT="1")
+    assert place.list_all()[0].startswith(f"hpcbert-removed.{NODE}.pyxis_hpcbert-5.")
+    complaint = "rm: cannot remove x: Device or resource busy"
+    tool(place.folder / "bin", "rm", f"#!/bin/bash\necho '{complaint}' >&2\nexit 1\n")
+    assert f"({complaint})" in place.remove("pyxis")
+    complaint = "mkdir: cannot create directory '/run/enroot'"
+    tool(place.folder / "bin", "enroot", f'#!/bin/bash\necho "{complaint}" >&2\nexit 1\n')
+    assert "hpcbert-5 stays" in place.remove("pyxis")
+
+
+def test_the_time_before_a_deletion_counts_and_a_silent_slurm_is_asked_once(place):
+    """A script gives its last step 60 s in all: questions about other jobs take their part."""
+    tree = fill(place.containers["pyxis"])
+    start = f"node={NODE}\nsay() {{ echo $*; }}\nsqueue() {{ echo COMPLETED; }}"
+    words = f"add_place {place.data}\nSECONDS=50\nremove_container {tree.name}\nsweep"
+    (line,) = run_functions(f'{start}\n. "$library/sweep.sh"\n{words}')
+    assert line.startswith("removal was cut after 0 s: your next job")
+    (name,) = place.list_all()
+    assert name.startswith(f"hpcbert-removed.{NODE}.")
+    assert place.remove("pyxis") == ""
+    for number in range(200, 205):
+        fill(place.data / f"pyxis_hpcbert-{number}")
+    path = place.folder / "asked"
+    words = f"[[ $2 == squeue ]] || exec /usr/bin/timeout \"$@\"\necho >>'{path}'\nexit 124\n"
+    tool(place.folder / "bin", "timeout", f"#!/bin/bash\n{words}")
+    assert place.remove("pyxis") == ""
+    assert len(place.list_all()) == 5
+    assert path.read_text() == "\n"
+
+
+def test_jobs_that_sweep_at_once_remove_everything_once(place):
+    for number in range(20):
+        fill(place.data / f"hpcbert-removed.{NODE}.{number}")
+        fill(place.folders[1] / f"hpcbert-7-{NODE}" / f"{number}")
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(place.remove, ["pyxis"] * 4))
+    assert place.list_all() == []
+
+
+def test_a_container_in_use_is_ended_and_removed(place):
+    state = place.folders[2] / f"hpcbert-5-{NODE}" / "step-0-0"
+    state.mkdir(parents=True)
+    child, other = (subprocess.Popen(["sleep", "600"]) for _ in range(2))
+    moment = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[19]
+    (state / "rank.1").write_text(f"{child.pid} {moment}\n")
+    (state / "rank.2").write_text(f"{other.pid} 1\n")  # the number of a process that is gone
+    try:
+        assert place.remove("enroot") == ""
+        assert child.wait() == -9
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_a_job_sweeps_before_it_makes_its_container_also_after_a_killed_create(place):
+    image, tree = place.folder / "image.sqsh", place.containers["enroot"]
+    image.write_text("")
+    words = ("--name", "hpcbert-5", "--scratch", place.scratch, "--image", image)
+    for half in (False, True):
+        path = fill(place.data / f"hpcbert-removed.{NODE}.old")
+        if half:
+            (tree / "half").mkdir(parents=True)
+        place.run("enter.sh", "create", *words, ENROOT_REMAP_ROOT="y", ENROOT_CONFIG_PATH="/c")
+        assert not path.exists()
+        assert [entry.name for entry in tree.iterdir()] == ["file"]
+        # Only enroot's places may come from outside, not the way it makes containers.
+        assert (tree / "file").read_text() == f"made of {image} with /c and no mapping\n"
+        assert place.remove("enroot") == ""
+        assert not tree.exists()
+
+
+def test_enroot_names_its_data_path():
+    """With the real enroot where there is one, else with the stand-in."""
+    require("squashfs")
+    with ordinary_person() as person:
+        person.need_namespaces()
+        image = Image().write(person.root.parent / "image.sqsh")
+        for name in ("pyxis.sh", "sweep.sh"):
+            (person.root / name).write_text((SHELL / name).read_text())
+        created = ended(person.start("enroot", "create", "-n", "pyxis_hpcbert-5", str(image)))
+        assert created.returncode == 0, created.stderr
+        removed = ended(person.start("bash", str(person.root / "pyxis.sh"), "remove", "hpcbert-5"))
+        assert (removed.returncode, removed.stderr) == (0, "")
+        assert ended(person.start("enroot", "list")).stdout == ""
 
 
 def take(path: Path, kind: str) -> None:
@@ -27,6 +207,7 @@ def choose_place(scratch: Path, name: str = "hpcbert-7") -> Path:
     return Path(printed.strip())
 
 
+@pytest.mark.needs("users")
 @pytest.mark.parametrize("kind", ["directory", "link", "file"])
 def test_where_it_is_taken_another_is_found_by_every_rank(tmp_path, kind):
     base = f"hpcbert-{os.geteuid()}"

@@ -25,6 +25,7 @@ from tests.kit.waiting import CEILING, until
 pytestmark = pytest.mark.slow
 
 STEM = "r+bert+tiny+1.0"
+Child = subprocess.Popen[str]
 
 
 class Host:
@@ -38,13 +39,11 @@ class Host:
             (self.root / name).chmod(0o644)
         person.environment["ENROOT_ALLOW_HTTP"] = "y"
 
-    def begin(self, *words: str, **variables: str) -> subprocess.Popen[str]:
-        return self.person.start("bash", str(self.root / "image.sh"), *words, **variables)
+    def ask(self, uri="", stem=STEM, *words, verb="import", **variables) -> Child:
+        argv = ("bash", f"{self.root}/image.sh", verb, uri or self.uri, f"{self.images}", stem)
+        return self.person.start(*argv, *words, **variables)
 
-    def ask(self, uri: str = "", stem: str = STEM, **variables: str) -> subprocess.Popen[str]:
-        return self.begin("import", uri or self.uri, str(self.images), stem, **variables)
-
-    def ask_slowly(self, **variables: str) -> tuple[subprocess.Popen[str], list[int]]:
+    def ask_slowly(self, **variables) -> tuple[Child, list[int]]:
         """Import what takes minutes to pack; return the script, and its mksquashfs."""
         self.registry.push("bert/slow:1.0", [{"opt/big": os.urandom(12 << 20)}])
         variables["ENROOT_SQUASH_OPTIONS"] = "-comp gzip -throttle 99"
@@ -56,11 +55,10 @@ class Host:
         pids = []
         for pid in (process.pid for process in processes.list_processes()):
             words = processes.read_proc_file(pid, "cmdline").decode().split("\0")
-            is_ours = str(self.root) in " ".join(words) and "setpriv" not in words[0]
             # An interpreter and its program: /bin/bash …/enroot import, or …/enroot-import.
             enroot = any("/enroot" in word for word in words[1:3])
-            is_packer = "mksquashfs" in words[0]
-            if is_ours and (is_packer if program == "mksquashfs" else enroot and not is_packer):
+            name = "mksquashfs" if "mksquashfs" in words[0] else "enroot" if enroot else ""
+            if name == program and str(self.root) in " ".join(words) and "setpriv" not in words[0]:
                 pids.append(pid)
         return pids
 
@@ -78,7 +76,7 @@ class Host:
         assert self.processes("mksquashfs") == []
 
 
-def finish(child: subprocess.Popen[str], stdin: str = "", status: int = 0) -> tuple[Path, str]:
+def finish(child: Child, stdin: str = "", status: int = 0) -> tuple[Path, str]:
     """Wait for a script; return the path that it prints, and what it says."""
     result = ended(child, stdin)
     assert result.returncode == status, result.stderr
@@ -253,15 +251,15 @@ def test_no_credential_that_enroot_prints_is_passed_on(host):
 def test_an_image_is_built_by_commands_on_a_base_up_to_the_first_that_fails(host):
     host.person.need_namespaces()
     base = str(Image().write(host.root.parent / "base.sqsh"))
-    words = ("build", "build:tiny", str(host.images), "tiny+built", base)
-    _, text = finish(host.begin(*words), "echo begun\nfalse\necho never\n", status=1)
+    words = ("build:tiny", "tiny+built", base)
+    _, text = finish(host.ask(*words, verb="build"), "echo begun\nfalse\necho never\n", status=1)
     assert "begun" in text
     assert "never" not in text
     assert "an install command ended with status 1" in text
     assert not list(host.images.glob("[!.]*"))
     provenance = {"base": {"sha256": "1" * 64}, "install": ['echo "x" > /opt/made']}
     commands = 'echo "made by $(id -u)" > /opt/made\ncd /opt\n'
-    child = host.begin(*words, HPCBERT_PROVENANCE=json.dumps(provenance))
+    child = host.ask(*words, verb="build", HPCBERT_PROVENANCE=json.dumps(provenance))
     path, _ = finish(child, commands)
     assert unsquash("-cat", path, "opt/made") == "made by 0\n"
     pointer = json.loads((host.images / "tiny+built.json").read_text())
