@@ -1,9 +1,9 @@
 """Every real log is read by its framework's recipe; what was published of it comes out, or is explained.
 
-`python -m tests.recipes.test_real_logs` prints docs/reference/published-cells.md.
+RECORD_PAGES=1 writes docs/reference/published-cells.md.
 """
 
-import sys
+import os
 from collections import Counter
 from functools import cache
 from statistics import fmean
@@ -16,7 +16,8 @@ from hpcbert.logs.setting import Setting
 from tests.kit.cases import read_constant
 from tests.kit.cli import only_run, run
 from tests.kit.logs import write_file
-from tests.kit.needs import SHARED, index, lacks
+from tests.kit.needs import index, lacks
+from tests.kit.paths import REPOSITORY
 from tests.kit.recipes import HERE, grammar, sample
 
 # The index's word for a framework, and the recipe that reads its logs.
@@ -46,24 +47,6 @@ def make_setting(log, skip, iters):
 def read_log(log, rule, skip, iters):
     log_grammar = grammar(find_recipe(log))
     return read(log.path, log_grammar, log_grammar.rule(rule), make_setting(log, skip, iters))
-
-
-def format_page(shared=SHARED):
-    """Return the page of the published cells that no rule reproduces."""
-    names = {(log.name, log.published): log.name for log in index(shared) if log.published}
-    places = {name: name.split("/", 2) for name in names.values()}
-    repositories = {name: place[0].replace("+", "/") for name, place in places.items()}
-    lines = ["| log | published, samples/s | why |", "|---|---:|---|"]
-    for cell in CELLS:
-        _, version, path = places[cell["log"]]
-        where = f"{repositories[cell['log']]}@{version.rpartition('-')[2]}, `{path}`"
-        lines.append(f"| {where} | {cell['published']} | {cell['why']} |")
-    counts = Counter(repositories[name] for name in names.values())
-    return read_constant(__file__, "PAGE").format(
-        count=len(names), logs=len(places), cells="\n".join(lines),
-        shares=", ".join(f"{count} of {name}" for name, count in counts.most_common()),
-        exact=len(names) - len(CELLS),
-    )  # fmt: skip
 
 
 @pytest.fixture(params=sorted({*RECIPES.values(), "mlperf-bert", "perfzero"}))
@@ -116,9 +99,24 @@ def test_published_values_come_out_or_are_explained(recipe_logs):
 
 @pytest.mark.needs("published")
 def test_the_page_of_published_cells_names_what_no_rule_gives_and_why(shared):
-    """If not: `python -m tests.recipes.test_real_logs > docs/reference/published-cells.md`."""
-    page = HERE.parent.parent / "docs" / "reference" / "published-cells.md"
-    assert page.read_text(encoding="utf-8") == format_page(shared)
+    names = {(log.name, log.published): log.name for log in index(shared) if log.published}
+    places = {name: name.split("/", 2) for name in names.values()}
+    repositories = {name: place[0].replace("+", "/") for name, place in places.items()}
+    lines = ["| log | published, samples/s | why |", "|---|---:|---|"]
+    for cell in CELLS:
+        _, version, path = places[cell["log"]]
+        where = f"{repositories[cell['log']]}@{version.rpartition('-')[2]}, `{path}`"
+        lines.append(f"| {where} | {cell['published']} | {cell['why']} |")
+    counts = Counter(repositories[name] for name in names.values())
+    text = read_constant(__file__, "PAGE").format(
+        count=len(names), logs=len(places), cells="\n".join(lines),
+        shares=", ".join(f"{count} of {name}" for name, count in counts.most_common()),
+        exact=len(names) - len(CELLS),
+    )  # fmt: skip
+    page = REPOSITORY / "docs" / "reference" / "published-cells.md"
+    if os.environ.get("RECORD_PAGES"):
+        page.write_text(text, encoding="utf-8")
+    assert page.read_text(encoding="utf-8") == text
     for log in index(shared):
         cell = EXPLAINED.get((log.name, log.published), {})
         assert cell.get("why", ".").endswith(".")
@@ -207,7 +205,3 @@ def test_the_excerpt_of_an_issue_is_refused_by_its_programs_name(shared, tmp_pat
     (reason,) = only_run(document)["reasons"]
     assert reason["code"] == "format"
     assert "NVIDIA's TensorFlow 2 BERT (DeepLearningExamples)" in reason["detail"]
-
-
-if __name__ == "__main__":
-    sys.stdout.write(format_page())

@@ -104,44 +104,25 @@ def log(name, tmp_path_factory):
     return Sample(name, tmp_path_factory.mktemp("log"))
 
 
-def check_steps(reading, rule):
-    """Check that the number follows from the times of the steps."""
-    steps = reading.steps
-    if steps is None:  # Closing lines tell of no step.
-        assert rule.kind in ("footer", "custom")
-        return
-    assert len(steps.iterations) == len(steps.seconds)
-    assert sorted(steps.iterations) == list(steps.iterations)
-    assert steps.iterations[-1] == steps.until
-    batch = reading.setting.batch("global", micro=rule.record.counts == "micro-batches")
-    rates = [batch / seconds for seconds in steps.measured]
-    middle = {"median": median, "harmonic": harmonic_mean}.get(rule.average, fmean)(rates)
-    if rule.kind in {"clock", "elapsed"}:
-        middle = harmonic_mean(rates)
-    assert middle == pytest.approx(reading.throughput, rel=0.02)
-
-
-def delay_stamps(log, first, seconds):
-    """Return the sample with the stamps of one record and all that follow it set off."""
-    data = log.data
-    for entry in reversed(log.entries[log.entries.index(first) :]):
-        if not entry.get("time"):
-            continue
-        seconds_part, fraction = re.fullmatch(
-            r"(.*?)([.,]\d+|)", entry.get("time").decode()
-        ).groups()
-        if form := _FORMS.get(entry.record.time):
-            stamp = datetime.strptime(f"{seconds_part} +0000", f"{form} %z")
-            seconds_part = (stamp + timedelta(seconds=seconds)).strftime(form)
-        else:
-            seconds_part = int(seconds_part) + int(seconds * _SCALES[entry.record.time])
-        start, end = entry.match.span("time")
-        data = data[:start] + f"{seconds_part}{fraction}".encode() + data[end:]
-    return data
-
-
 def test_the_sample_gives_what_the_recipe_declares(name, log):
     """A bandwidth is told, and is no throughput; each number is read with its unit."""
+
+    def check_steps(reading, rule):
+        """Check that the number follows from the times of the steps."""
+        steps = reading.steps
+        if steps is None:  # Closing lines tell of no step.
+            assert rule.kind in ("footer", "custom")
+            return
+        assert len(steps.iterations) == len(steps.seconds)
+        assert sorted(steps.iterations) == list(steps.iterations)
+        assert steps.iterations[-1] == steps.until
+        batch = reading.setting.batch("global", micro=rule.record.counts == "micro-batches")
+        rates = [batch / seconds for seconds in steps.measured]
+        middle = {"median": median, "harmonic": harmonic_mean}.get(rule.average, fmean)(rates)
+        if rule.kind in {"clock", "elapsed"}:
+            middle = harmonic_mean(rates)
+        assert middle == pytest.approx(reading.throughput, rel=0.02)
+
     recipe, rules = load(name), grammar(name).rules
     declared = dict(recipe.sample.throughput) if recipe.sample else {}
     is_bandwidth = all(rule.unit == "GB/s" for rule in rules)
@@ -311,16 +292,34 @@ def test_an_iteration_that_is_printed_again_counts_as_the_grammar_says(log):
 
 
 def test_midnight_changes_nothing_and_a_clock_that_jumps_gives_no_other_number(log):
+    def delay_stamps(first, seconds):
+        """Return the sample with the stamps of one record and all that follow it set off."""
+        data = log.data
+        for entry in reversed(log.entries[log.entries.index(first) :]):
+            if not entry.get("time"):
+                continue
+            seconds_part, fraction = re.fullmatch(
+                r"(.*?)([.,]\d+|)", entry.get("time").decode()
+            ).groups()
+            if form := _FORMS.get(entry.record.time):
+                stamp = datetime.strptime(f"{seconds_part} +0000", f"{form} %z")
+                seconds_part = (stamp + timedelta(seconds=seconds)).strftime(form)
+            else:
+                seconds_part = int(seconds_part) + int(seconds * _SCALES[entry.record.time])
+            start, end = entry.match.span("time")
+            data = data[:start] + f"{seconds_part}{fraction}".encode() + data[end:]
+        return data
+
     stamped = [entry for entry in log.inside if entry.get("time")]
     for rule, rate in log.rules:
         for hours in (1, -1, 40) if stamped else ():
-            log.check(delay_stamps(log, stamped[0], 3600 * hours), rule, rate)
+            log.check(delay_stamps(stamped[0], 3600 * hours), rule, rate)
         matching = [entry for entry in stamped if entry.record is rule.record]
         if rule.kind == "clock" and matching and matching[0].record.time in _FORMS:
             clock = re.findall(rb"(\d\d):(\d\d):(\d\d)", matching[0].get("time"))[0]
             hour, minute, second = map(int, clock)
             midnight = 86400 - 3600 * hour - 60 * minute - second
-            late = delay_stamps(log, log.entries[0], midnight)
+            late = delay_stamps(log.entries[0], midnight)
             assert late != log.data
             assert log.read(late, rule.name).throughput == pytest.approx(rate, rel=1e-6)
         half = log.read(log.data[: len(log.data) // 2], rule.name)

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
 
 import pytest
 
@@ -27,14 +27,6 @@ else:  # These can't even be imported without PyTorch.
 
 SMALL = read_constant(__file__, "SMALL")
 _FORK = read_constant(__file__, "_FORK")
-
-
-class Ended(NamedTuple):
-    """How one process ended."""
-
-    status: int
-    stdout: str
-    stderr: str
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +61,8 @@ def main(capsys):
     def run(*options):
         capsys.readouterr()
         status = bert_pretrain.main([*SMALL, *options])
-        return Ended(status, *capsys.readouterr())
+        stdout, stderr = capsys.readouterr()
+        return SimpleNamespace(status=status, stdout=stdout, stderr=stderr)
 
     return run
 
@@ -103,9 +96,10 @@ def two_ranks(rank_server, tmp_path):
         print(json.dumps(words), file=rank_server.stdin, flush=True)
         readable, _, _ = select.select([rank_server.stdout], [], [], CEILING)
         assert readable, "the ranks did not end"
-        return [
-            Ended(int(status), *((folder / f"{rank}.{end}").read_text() for end in ("out", "err")))
-            for rank, status in enumerate(rank_server.stdout.readline().split())
-        ]
+        ended = []
+        for rank, status in enumerate(rank_server.stdout.readline().split()):
+            stdout, stderr = ((folder / f"{rank}.{end}").read_text() for end in ("out", "err"))
+            ended.append(SimpleNamespace(status=int(status), stdout=stdout, stderr=stderr))
+        return ended
 
     return run

@@ -24,15 +24,12 @@ def _gelu(inputs):
 
 
 def _layer(weights, name, inputs, mask, heads):
-    size = inputs.shape[-1] // heads
-    query, key, value = _linear(weights, f"{name}.query_key_value", inputs).chunk(3, dim=-1)
-    contexts = []
-    for head in range(heads):
-        columns = slice(head * size, (head + 1) * size)
-        scores = query[..., columns] @ key[..., columns].transpose(1, 2) / math.sqrt(size)
-        tensor = scores.masked_fill(~mask[:, None, :], -math.inf)
-        contexts.append(tensor.softmax(-1) @ value[..., columns])
-    attended = _linear(weights, f"{name}.attention_output", torch.cat(contexts, dim=-1))
+    parts = _linear(weights, f"{name}.query_key_value", inputs).unflatten(-1, (3, heads, -1))
+    query, key, value = parts.permute(2, 0, 3, 1, 4)
+    scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
+    scores = scores.masked_fill(~mask[:, None, None, :], -math.inf)
+    contexts = (scores.softmax(-1) @ value).transpose(1, 2).flatten(2)
+    attended = _linear(weights, f"{name}.attention_output", contexts)
     hidden = _normalized(weights, f"{name}.attention_norm", inputs + attended)
     wide = _gelu(_linear(weights, f"{name}.expand", hidden))
     return _normalized(weights, f"{name}.norm", hidden + _linear(weights, f"{name}.contract", wide))

@@ -220,14 +220,12 @@ def test_fp32_turns_tf32_off_and_tf32_turns_it_on(trainer):
         torch.set_float32_matmul_precision("highest")
 
 
-def test_a_window_in_seconds_is_prolonged_by_its_mean_iteration(trainer):
+def test_a_window_in_seconds_is_prolonged_by_its_mean_iteration(trainer, two_ranks):
     prolonged = trainer("--iters=4", "--skip=2", "--window-seconds=10")
     # Half of it, faster, long enough, and prolonged already.
     for ends, expected in (((7.0,), 23), ((6.9,), 26), ((17.0,), 4), ((7.0, 16.0), 5)):
         assert workload.count_iterations(prolonged, [0.0, 5.0, 6.0, 6.5, *ends]) == expected
-
-
-def test_every_rank_trains_until_the_window_has_its_seconds(two_ranks):
+    # Every rank trains until then.
     first, second = two_ranks("--iters=5", "--skip=2", "--window-seconds=0.5")
     assert (first.status, second.status) == (0, 0), first.stderr + second.stderr
     result = json.loads(first.stdout.splitlines()[-1].partition(" ")[2])
