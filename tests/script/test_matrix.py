@@ -71,19 +71,17 @@ def test_all_that_cannot_be_measured_is_refused_at_once(site):
     assert len(messages) == len(parts)
     for part in parts:
         assert len([message for message in messages if part in message]) == 1, (part, messages)
+    # A variable that follows from what the site names is refused there alone.
+    text = 'frameworks = "pytorch"\nenv = { NCCL_SOCKET_IFNAME = "eth9" }'
+    assert list_campaigns(site, text)
+    (message,) = list_refusals(changed(site, nodes={"interface": "ib0"}), text)
+    assert "NCCL_SOCKET_IFNAME follows from nodes.interface, 'ib0'." in message
 
 
 @cases
 def test_what_is_refused_names_its_place(site, text, message):
     (answer,) = list_refusals(site, text)
     assert message in answer
-
-
-def test_an_interface_that_the_site_names_is_no_variable(site):
-    text = 'frameworks = "pytorch"\nenv = { NCCL_SOCKET_IFNAME = "eth9" }'
-    assert list_campaigns(site, text)
-    (message,) = list_refusals(changed(site, nodes={"interface": "ib0"}), text)
-    assert "NCCL_SOCKET_IFNAME follows from nodes.interface, 'ib0'." in message
 
 
 def test_points_of_a_common_batch_size_come_from_the_largest_in_their_order(site):

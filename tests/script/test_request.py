@@ -29,7 +29,7 @@ def sum_all(costs: tuple[request.Cost, ...]) -> tuple[float | None, float | None
     return nodes, request.sum_hours(cost.on_devices(cost.hours) for cost in costs)
 
 
-def test_repeats_times_nodes_times_devices_times_the_limit(tmp_path):
+def test_repeats_times_nodes_times_devices_times_the_limit_as_people_read_hours(tmp_path):
     assert sum_all(list_costs(tmp_path)) == (20.0, 160.0)
     assert sum_all(list_costs(tmp_path, scaling=True)) == (50.0, 10.0 + 40.0 + 80.0 + 160.0)
     assert sum_all(list_costs(tmp_path, repeats=1, precisions=("fp32", "bf16"))) == (8.0, 64.0)
@@ -39,6 +39,14 @@ def test_repeats_times_nodes_times_devices_times_the_limit(tmp_path):
     assert (cost.repeats, cost.jobs) == (25, 25)
     units = {"gpu": "GPU-hours", "cpu": "rank-hours", "auto": "device-hours"}
     assert {on: request.hours_unit(list_costs(tmp_path, device=on)) for on in units} == units
+    texts: dict[float | None, str] = {
+        0.08333333333333333: "0.0833",
+        12.5: "12.5",
+        5.0: "5",
+        305.0: "305",
+    }
+    texts |= {None: "-", 1234.56: "1,234.6"}
+    assert {number: request.format_hours(number) for number in texts} == texts
 
 
 def test_what_costs_more_is_refused_with_the_sum_and_what_nothing_bounds(tmp_path):
@@ -56,17 +64,6 @@ def test_what_costs_more_is_refused_with_the_sum_and_what_nothing_bounds(tmp_pat
     with pytest.raises(UsageError, match="no upper limit") as caught:
         request.refuse_expensive(endless, 1e9)
     assert "--time" in caught.value.hint
-
-
-def test_hours_are_written_as_people_read_them():
-    texts: dict[float | None, str] = {
-        0.08333333333333333: "0.0833",
-        12.5: "12.5",
-        5.0: "5",
-        305.0: "305",
-    }
-    texts |= {None: "-", 1234.56: "1,234.6"}
-    assert {number: request.format_hours(number) for number in texts} == texts
 
 
 def render_script(folder: Path, *words: str, together: bool = False, **slurm: Any):
