@@ -1,6 +1,7 @@
 """What a recipe's program prints of its own run is read, checked, and listed in the recipe's README."""
 
 import re
+from typing import Any
 
 import pytest
 import tomli
@@ -22,7 +23,7 @@ def read_refusal(name, folder, data, settings):
 
 
 def test_the_table_of_a_readme_is_what_the_grammar_reads(name):
-    lines = {}
+    lines: dict[str, list[str]] = {}
     for fact in grammar(name).facts:
         text = fact.contains.decode().strip().replace("|", r"\|")
         for group in fact.match.groupindex:
@@ -49,7 +50,7 @@ def test_every_fact_has_a_line_and_one_that_says_otherwise_refuses_the_run(name,
 
     def read_values(line):
         """Return what a line states, by the fact that reads it and its name."""
-        values = {}
+        values: dict[Any, Any] = {}
         for fact in facts:
             if fact.contains in line and fact.match.search(line):
                 stated = LogFacts()
@@ -58,7 +59,8 @@ def test_every_fact_has_a_line_and_one_that_says_otherwise_refuses_the_run(name,
                 values |= {(fact, group): value for group, value in read_facts.items()}
         return values
 
-    facts, stated = grammar(name).facts, {}
+    stated: dict[Any, Any] = {}
+    facts = grammar(name).facts
     # Lines of facts that a sample's run had no reason to print, each with what it states.
     unprinted = tomli.loads((HERE / "facts.toml").read_text()).get(name, {})
     for line in [*map(str.encode, unprinted), *sample(name).splitlines()]:
@@ -71,7 +73,7 @@ def test_every_fact_has_a_line_and_one_that_says_otherwise_refuses_the_run(name,
         # Of texts, the first one in a log stands: `collect` tells runs apart that differ in them.
         if group in ("version", "device"):
             continue
-        wrong = "tf32" if isinstance(value, str) else value * 2 + 1
+        wrong: Any = "tf32" if isinstance(value, str) else value * 2 + 1
         settings = setting(name)._replace(**{group: wrong})
         detail = read_refusal(name, tmp_path, line + b"\n" + printed(name), settings)
         if line in printed(name):

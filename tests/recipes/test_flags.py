@@ -12,14 +12,14 @@ import sys
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from hpcbert.script.resolve import find_file
 from tests.kit.needs import SHARED, lacks, not_applicable
 from tests.kit.paths import TEMPLATES
-from tests.kit.recipes import HERE, Case, World, core, fringe, load, presets
+from tests.kit.recipes import HERE, Case, Script, World, core, fringe, load, presets
 from tests.kit.waiting import CEILING
 from tests.recipes.test_scripts import render_at_some_precision
 
@@ -73,7 +73,7 @@ def parse_words(program, words, tables):
     for flag, (kind, _, choices, note) in flags.items():
         if not flag.startswith("-") or _UNUSED.search(note):
             continue
-        options = {"action": "store_true"}
+        options: dict[str, Any] = {"action": "store_true"}
         if kind != "flag":
             word = kind.split()[0]
             form = _FORMS.get(word) or _FORMS.get(word.removeprefix("absl-"), r"(?s:.*)")
@@ -96,7 +96,7 @@ def split_programs(argv):
 
     `python -m torch.distributed.launch --nnodes 2 train.py --lr 1` calls two programs.
     """
-    programs = []
+    programs: list[tuple[str, list[str]]] = []
     words = iter(argv)
     for word in words:
         is_script = word.endswith(".py") and not word.startswith("-")
@@ -119,7 +119,8 @@ def test_a_rank_calls_its_program_itself_with_words_that_it_takes(name, tmp_path
         inner = ((f"{prefix}.{key}" if prefix else key, value) for key, value in document.items())
         return [key for name, value in inner for key in list_keys(value, name)]
 
-    world, files, forms, tried = World(name, tmp_path), 0, {}, set()
+    world, files, tried = World(name, tmp_path), 0, set()
+    forms: dict[tuple[str, str], Script] = {}
     tables = read_tables(name)
     settings = [table for table in tables if "JSON" in table.program or ".json" in table.program]
     commands = [table for table in tables if table not in settings]

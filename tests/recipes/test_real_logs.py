@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from functools import cache
 from statistics import fmean
+from typing import Any
 
 import pytest
 import tomli
@@ -76,7 +77,7 @@ def test_every_rule_reads_every_log_to_a_number_or_a_reason(recipe_logs):
 
 def test_published_values_come_out_or_are_explained(recipe_logs):
     """By a rule of the recipe, after a warm-up that reports left out, to the end of the log."""
-    hits = Counter()  # what often gave the value is tried first
+    hits: Counter[Any] = Counter()  # what often gave the value is tried first
     for log in [log for log in recipe_logs if log.published]:
         rules, nearest = grammar(find_recipe(log)).rules, float("inf")
         end = read_log(log, rules[0].name, 0, 1 << 40).iteration

@@ -200,9 +200,14 @@ def test_batches_are_read_pinned_and_sent_while_the_device_computes(settings, mo
             yield batch
 
     def move(tensor, device, *, non_blocking):
-        return calls.append(f"{device} {non_blocking}") or tensor
+        calls.append(f"{device} {non_blocking}")
+        return tensor
 
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: calls.append("pin") or tensor)
+    def pin(tensor):
+        calls.append("pin")
+        return tensor
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
     monkeypatch.setattr(torch.Tensor, "to", move)
     batch = bert_data.synthesize(torch.arange(4), settings())
     form = bert_data.Form(is_full=False, unpads=False)

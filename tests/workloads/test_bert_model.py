@@ -1,6 +1,7 @@
 """The reference's model and optimizers, against a plain BERT in float64."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
@@ -82,8 +83,12 @@ def test_padding_does_not_touch_the_losses_and_full_samples_need_no_mask(setting
         for expected, actual in zip(model(*batch), model(*other), strict=True):
             assert torch.allclose(expected, actual, rtol=1e-6)
     masks = []
-    attend = "torch.nn.functional.scaled_dot_product_attention"
-    monkeypatch.setattr(attend, lambda query, key, value, mask, _: masks.append(mask) or query)
+
+    def attend(query, key, value, mask, dropout):
+        masks.append(mask)
+        return query
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attend)
     for fill in ("full", "0.5", "generator"):
         chosen = settings(*SIZES, f"--fill={fill}")
         model, _ = build(chosen)
@@ -118,7 +123,7 @@ def test_leaving_padding_out_changes_neither_losses_nor_gradients(settings, monk
     real, (size, length) = int(batch.attention_mask.sum()), batch.input_ids.shape
     shapes = set()
     for budget in (real, real + 3, size * length):
-        layout = bert_data.lay_out(batch, budget)
+        layout: Any = bert_data.lay_out(batch, budget)
         assert (int(layout.bounds[-1]), int(layout.bounds[size])) == (budget, real)
         assert int(layout.bounds.diff().max()) <= length
         assert_same(layout)
@@ -133,7 +138,7 @@ def test_the_operators_that_gpus_alone_have_take_these_shapes_and_layouts(settin
         batch = bert_data.synthesize(torch.arange(6), chosen)
         layout = bert_data.lay_out(batch, 128)
         fields = bert_data.convert((*batch, layout), lambda value: value.to("meta"))
-        model = bert_model.BertForPreTraining(chosen).to(bert_settings.PRECISIONS[precision])
+        model: Any = bert_model.BertForPreTraining(chosen).to(bert_settings.PRECISIONS[precision])
         sum(model.to("meta")(*fields)).backward()
         assert all(value.grad.shape == value.shape for value in model.parameters()), precision
 
@@ -141,7 +146,7 @@ def test_the_operators_that_gpus_alone_have_take_these_shapes_and_layouts(settin
 def test_all_micro_batches_have_the_shapes_of_one_budget(settings, monkeypatch):
     monkeypatch.setattr(bert_data, "has_flash", lambda *_: True)
     chosen = settings("--unpad", "--fill=0.5", "--synthetic-batches=9", "--iters=9", "--skip=0")
-    source = bert_data.synthetic_source(chosen, Ranks(), CPU)
+    source: Any = bert_data.synthetic_source(chosen, Ranks(), CPU)
     micros = [next(source) for _ in range(9)]
     assert len({float(micro.work[0]) for micro in micros}) > 1
     assert len({tuple(len(value) for value in micro.layout) for micro in micros}) == 1

@@ -96,7 +96,7 @@ def test_log_and_result_agree(main):
     losses = " ".join(rf"{name}: (?P<{key}>\d+\.\d{{4}})" for name, key in names.items())
     form = rf"iteration: (?P<iteration>\d+)/12 {losses} samples/s: (?P<rate>\d+\.\d\d) "
     matches = [re.fullmatch(form + r"time: (?P<time>\d{10}\.\d{6})", line) for line in lines]
-    records = [match.groupdict() for match in matches]
+    records = [match.groupdict() for match in matches if match]
     assert [int(record["iteration"]) for record in records] == list(range(1, 13))
     stamps = [float(record["time"]) for record in records]
     assert abs(stamps[-1] - time.time()) < 60

@@ -25,7 +25,7 @@ def test_ranks_that_would_train_alone_or_twice_are_refused(environment, complain
 
 
 def see_gpus(monkeypatch, count, capability=(9, 0), hip=None):
-    chosen = []
+    chosen: list[int] = []
     monkeypatch.setattr(torch.version, "hip", hip)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
