@@ -3,11 +3,9 @@
 import asyncio
 import shlex
 import sys
-from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import wraps
-from typing import Any
 
 import pytest
 
@@ -18,7 +16,7 @@ from hpcbert.cli.view.session import Offer, Session
 from hpcbert.commands.monitor import RepeatProgress, View, read_rates
 from hpcbert.errors import SchedulerError
 from hpcbert.slurm.states import Kind, RepeatState
-from tests.kit.campaigns import Built, campaign
+from tests.kit.campaigns import campaign
 from tests.kit.cases import read_constant
 from tests.kit.cli import Tmux
 from tests.kit.logs import write_file
@@ -27,7 +25,7 @@ from tests.kit.waiting import until
 pytestmark = pytest.mark.slow
 
 NOW = 1_000_000.0
-SAID = "ModuleNotFoundError: No module named 'torch'"
+MESSAGE = "ModuleNotFoundError: No module named 'torch'"
 DONE = RepeatState("COMPLETED", Kind.SUCCEEDED, "sacct", elapsed=100.0, step_exit=0)
 FAILED = RepeatState("FAILED", Kind.FAILED, "sacct", detail="exit status 1", nodes=("n3",))
 CANCELLED = RepeatState("CANCELLED", Kind.FAILED, "sacct", detail="was cancelled")
@@ -35,11 +33,9 @@ RUNS = RepeatState(
     "RUNNING", Kind.RUNNING, "sacct", start=NOW - 50, limit=3600.0, nodes=("n1", "n2")
 )
 WAITS = RepeatState("PENDING", Kind.WAITING, "sacct", detail="others have a higher priority")
-TRAIN = read_constant(__file__, "TRAIN")
-RECIPE = read_constant(__file__, "RECIPE")
 
 
-def make_view(campaigns: list[Built], states: list[RepeatState]) -> View:
+def make_view(campaigns, states):
     repeats = [repeat for built in campaigns for repeat in built.repeats]
     pairs = zip(repeats, states, strict=True)
     return View(tuple(repeats), {repeat.key: state for repeat, state in pairs}, NOW)
@@ -48,18 +44,17 @@ def make_view(campaigns: list[Built], states: list[RepeatState]) -> View:
 class Scripted(Session):
     """Shows one view, and notes what it is asked for."""
 
-    def __init__(self, campaigns: list[Built], states: list[RepeatState]) -> None:
+    def __init__(self, campaigns, states):
         super().__init__(campaigns, RetryPolicy(0), floor=1.0, interval=1.0)
         self.calls: list[str] = []
-        self.looked: Any = ()
         self.now = make_view(campaigns, states)
         self.tree = Tree(self.now.repeats)
 
-    def begin(self, show: Any, notify: Any, fail: Any) -> Any:
+    def begin(self, show, notify, fail):
         self.show = show
         self.change()
 
-    def change(self, *states: RepeatState) -> None:
+    def change(self, *states):
         """Show the view, with other states of the first repeats."""
         keys = list(self.now.states)
         new = {**self.now.states, **dict(zip(keys, states, strict=False))}
@@ -67,24 +62,21 @@ class Scripted(Session):
         runs = [key for key in keys if new[key].kind is Kind.RUNNING]
         progress = dict.fromkeys(runs, RepeatProgress(60, 120, 512.5, NOW + 50))
         scene = summarise(self.tree, self.now, progress)
-        failures = {key: SAID for key in keys if new[key] == FAILED}
+        failures = {key: MESSAGE for key in keys if new[key] == FAILED}
         rates = {built.campaign.id: read_rates(built, new) for built in self.watched}
         self.show(self.tree, replace(scene, failures=failures, rates=rates))
 
-    def leave(self) -> None:
-        self.calls.append("leave")
+    def show_details_of(self, rows):
+        self.visible = rows
 
-    def show_details_of(self, rows: Any) -> None:
-        self.looked = rows
-
-    def offer_cancel(self, tracked_campaign: Any) -> Offer | str:
-        def act() -> str:
+    def offer_cancel(self, tracked_campaign):
+        def act():
             self.calls.append("cancel")
             return "Cancelled 3."
 
         return Offer("Cancel 3 repeats?", act)
 
-    def offer_retry(self, tracked_campaign: Any) -> Offer | str:
+    def offer_retry(self, tracked_campaign):
         raise SchedulerError("Slurm does not answer.", hint="Ask it again.")
 
 
@@ -98,20 +90,13 @@ def session(built):
     return Scripted([built], [DONE, RUNS, FAILED, FAILED, WAITS, *[WAITS] * 5])
 
 
-def played(test: Callable[..., Any]) -> Callable[..., None]:
+def played(test):
     """Let a test be a coroutine."""
-
-    @wraps(test)
-    def run(**values: Any) -> None:
-        asyncio.run(test(**values))
-
-    return run
+    return wraps(test)(lambda **values: asyncio.run(test(**values)))
 
 
 @asynccontextmanager
-async def opened(
-    session: Session, size: tuple[int, int] = (100, 30), **options: bool
-) -> AsyncIterator[tuple[screen.Monitor, Any]]:
+async def opened(session, size=(100, 30), **options):
     app = screen.Monitor(session, **{"unicode": True, "colour": True, **options})
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
@@ -119,18 +104,10 @@ async def opened(
         yield app, pilot
 
 
-def lines(app: screen.Monitor) -> list[str]:
+def lines(app):
     """Return the screen as text."""
     parts = app.screen._compositor.render_strips()
     return ["".join(segment.text for segment in strip).rstrip() for strip in parts]
-
-
-async def settle(app: screen.Monitor, pilot: Any, key: str) -> str:
-    """Press a key, wait for what it starts, and return the last line."""
-    await pilot.press(key)
-    await app.workers.wait_for_complete()
-    await pilot.pause()
-    return lines(app)[-1]
 
 
 @pytest.mark.parametrize("size", [(60, 16), (80, 24), (160, 50), (20, 6)])
@@ -153,7 +130,7 @@ async def test_every_size_shows_rows_and_keys_and_overflows_nowhere(session, siz
 
 
 @played
-async def test_arrows_and_clicks_move_and_fold(session):
+async def test_keys_and_clicks_move_fold_and_filter_and_escape_closes_the_innermost(session):
     async with opened(session) as (app, pilot):
         assert "1/13" in lines(app)[0]
         await pilot.press("down", "down", "j")
@@ -166,13 +143,9 @@ async def test_arrows_and_clicks_move_and_fold(session):
         assert "13/13" in lines(app)[0]
         await pilot.press("home", "pagedown", "pageup", "k", "up")
         assert "1/13" in lines(app)[0]
-        for row, place in ((1, "2/13"), (1, "2/8"), (2, "3/8")):
+        for row, place in ((1, "2/13"), (1, "2/8"), (2, "3/8"), (1, "2/8"), (1, "2/13")):
             await pilot.click("#rows", offset=(5, row))
             assert place in lines(app)[0]
-
-
-@played
-async def test_a_filter_takes_words_and_escape_closes_the_innermost(session):
     for words, count in (("failed", 2), ("FAILED 1n1g", 2), ("2n8g", 5), ("priority", 6)):
         matches = make_filter(words.split(), session.now)
         assert matches
@@ -223,26 +196,30 @@ async def test_enter_shows_the_log_s_tail_and_it_grows(session, built, size):
 
 
 @played
-async def test_cancel_asks_first_and_what_a_retry_refuses_is_said(session):
+async def test_cancel_asks_first_what_a_retry_refuses_is_said_and_it_leaves(session):
+    async def press(key):
+        """Press a key, wait for what it starts, and return the last line."""
+        await pilot.press(key)
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        return lines(app)[-1]
+
     async with opened(session) as (app, pilot):
         for answer in ("n", "escape"):
-            assert "Cancel 3 repeats? y/n" in await settle(app, pilot, "c")
-            assert "y/n" in await settle(app, pilot, "x"), "only answers count"
-            assert "q quit" in await settle(app, pilot, answer)
+            assert "Cancel 3 repeats? y/n" in await press("c")
+            assert "y/n" in await press("x"), "only answers count"
+            assert "q quit" in await press(answer)
         assert session.calls == []
-        await settle(app, pilot, "c")
-        assert "Cancelled 3." in await settle(app, pilot, "y")
+        await press("c")
+        assert "Cancelled 3." in await press("y")
         assert session.calls == ["cancel"]
-        assert "Slurm does not answer. Ask it again." in await settle(app, pilot, "r")
-        assert "q quit" in await settle(app, pilot, "down")
-
-
-@pytest.mark.parametrize(("key", "interrupted"), [("q", False), ("ctrl+c", True)])
-@played
-async def test_it_leaves(session, key, interrupted):
+        assert "Slurm does not answer. Ask it again." in await press("r")
+        assert "q quit" in await press("down")
+        await pilot.press("q")
+    assert (app.interrupted, app.is_running) == (False, False)
     async with opened(session) as (app, pilot):
-        await pilot.press(key)
-    assert (app.interrupted, app.is_running) == (interrupted, False)
+        await pilot.press("ctrl+c")
+    assert (app.interrupted, app.is_running) == (True, False)
 
 
 @played
@@ -267,7 +244,7 @@ async def test_of_thousands_of_repeats_those_on_the_screen_are_read(tmp_path):
         await pilot.press("down", "right")
         await pilot.pause()
         assert "/10002" in lines(app)[0]
-        assert len(session.looked) <= 30, "of more nothing is read"
+        assert len(session.visible) <= 30, "of more nothing is read"
         session.change(RUNS)
         await pilot.pause()
         assert any("RUNNING" in line for line in lines(app))
@@ -294,9 +271,7 @@ def test_time_left_is_of_those_that_completed_or_of_the_log_that_runs(built, tmp
 
 
 @played
-async def test_finished_points_have_a_median_an_efficiency_and_what_does_not_count(
-    build,
-):
+async def test_finished_points_have_a_median_an_efficiency_and_what_does_not_count(build):
     built = build("1n1g", "1n4g", repeats=2)
     for shape, rates in {"1n1g": (100, 110), "1n4g": (400, 380)}.items():
         for repeat, rate in enumerate(rates, 1):
@@ -322,9 +297,8 @@ async def test_finished_points_have_a_median_an_efficiency_and_what_does_not_cou
         assert any("1n4g" in row and "400.00" in row and "incomplete" in row for row in lines(app))
 
 
-@pytest.mark.parametrize("width", [80, 160])
 @played
-async def test_campaigns_of_one_name_are_told_apart(tmp_path, width):
+async def test_campaigns_of_one_name_are_told_apart(tmp_path):
     campaigns = []
     for algorithm in ("Ring", "Tree"):
         name = f"20261121T100000Z-pytorch-{algorithm.lower()}"
@@ -333,19 +307,18 @@ async def test_campaigns_of_one_name_are_told_apart(tmp_path, width):
         point = replace(array.point, env=(("NCCL_ALGO", algorithm),))
         arrays = (replace(array, point=point),)
         campaigns.append(built.change(name="a name that is long, week 47", arrays=arrays))
-    async with opened(Scripted(campaigns, [WAITS, WAITS]), (width, 24)) as (app, _):
-        for algorithm in ("Ring", "Tree"):
-            part = f"O={algorithm} "
-            assert any(row.startswith("▾ a name") and part in row for row in lines(app))
-        # An id is whole or absent.
-        assert campaigns[0].campaign.id in " ".join(lines(app))
-        assert not any("2026" in row and "pytorch-" not in row for row in lines(app))
+    for width in (80, 160):
+        async with opened(Scripted(campaigns, [WAITS, WAITS]), (width, 24)) as (app, _):
+            for algorithm in ("Ring", "Tree"):
+                part = f"O={algorithm} "
+                assert any(row.startswith("▾ a name") and part in row for row in lines(app))
+            # An id is whole or absent.
+            assert campaigns[0].campaign.id in " ".join(lines(app))
+            assert not any("2026" in row and "pytorch-" not in row for row in lines(app))
 
 
 @played
-async def test_cancelled_repeats_did_not_fail_and_a_reason_to_wait_is_shown_once(
-    built,
-):
+async def test_cancelled_repeats_did_not_fail_and_a_reason_to_wait_is_shown_once(built):
     states = [DONE, FAILED, CANCELLED, CANCELLED, WAITS, *[DONE] * 5]
     async with opened(Scripted([built], states), (120, 30)) as (app, _):
         assert "1 failed, 2 cancelled" in lines(app)[0].replace("1 waiting, ", "")
@@ -364,11 +337,12 @@ async def test_cancelled_repeats_did_not_fail_and_a_reason_to_wait_is_shown_once
 def test_a_real_campaign_is_watched_filtered_read_and_cancelled(hpcbert):
     """Repeat 2 lacks a module; repeat 3 stops at its third step until the test lets it go."""
     home, go = hpcbert.cwd, hpcbert.cwd / "go"
+    train = read_constant(__file__, "TRAIN").replace("GO", shlex.quote(str(go)))
     hpcbert("init", "--local", "--force", status=0)
-    write_file(home, "templates/standin/recipe.toml", RECIPE)
+    write_file(home, "templates/standin/recipe.toml", read_constant(__file__, "RECIPE"))
     run = 'exec -- bash {{ files["train.sh"] }} {{ protocol.iters }}\n'
     write_file(home, "templates/standin/run.sh.j2", run)
-    write_file(home, "templates/standin/train.sh", TRAIN.replace("GO", shlex.quote(str(go))))
+    write_file(home, "templates/standin/train.sh", train)
     words = ("--nodes", "1", "--gpus-per-node", "1", "--repeats", "4", "--iters", "40")
     hpcbert("submit", "--fw", "standin", *words, "--skip", "2", status=0)
     names = ("PATH", "HOME", "PYTHONPATH")
