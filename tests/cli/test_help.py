@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
@@ -24,45 +23,38 @@ from tests.kit.scripts import tool
 
 OLD, NEW = "20261121T100000Z-pytorch-3f9a1c", "20261122T100000Z-pytorch-b07d42"
 VARIABLE = "_HPCBERT_COMPLETE"
-# Of the commands that are typed every day: what people give them most often.
-FIRST = read_constant(__file__, "FIRST")
-# Other spellings, and what they do.
-SPELLINGS = read_constant(__file__, "SPELLINGS")
-COMMANDS, PAGES = dict(walk_commands()), pages()
+PAGES = pages()
 
 
-def list_options(command: click.Command) -> list[click.Option]:
+def list_options(command):
     return [param for param in command.params if isinstance(param, click.Option)]
 
 
 @pytest.mark.slow
 def test_help_and_version_have_short_forms_a_width_and_a_disk():
-    def run_hpcbert(*words: str, **variables: Any) -> str:
-        # click, too, prints help no wider than this.
-        return Cli(REPOSITORY, {"COLUMNS": "80"})(*words, status=0, **variables).stdout
-
-    page = run_hpcbert("--help")
-    assert run_hpcbert("-h", COLUMNS="200") == page
-    assert run_hpcbert("--version") == f"hpcbert {__version__}\n"
+    hpcbert = Cli(REPOSITORY, {"COLUMNS": "80"})  # click, too, prints help no wider than this.
+    assert hpcbert("-h", status=0, COLUMNS="200").stdout == hpcbert("--help", status=0).stdout
+    assert hpcbert("--version", status=0).stdout == f"hpcbert {__version__}\n"
     for word in ("--help", "--version"):
-        with Path("/dev/full").open("w") as full, Cli(REPOSITORY).start(word, stdout=full) as child:
+        with Path("/dev/full").open("w") as full, hpcbert.start(word, stdout=full) as child:
             assert "No space left" in child.communicate()[1]
         assert child.returncode != 0
     for words in ((), ("lab",)):
-        result = Cli(REPOSITORY)(*words, status=2)
+        result = hpcbert(*words, status=2)
         assert (result.stdout, result.stderr[:14]) == ("", "Usage: hpcbert")
 
 
-@pytest.mark.parametrize(("words", "same_words"), SPELLINGS.items(), ids=SPELLINGS)
-def test_other_spellings_do_the_same(words, same_words):
-    result, expected = run(*words.split()), run(*same_words.split())
-    assert (result.returncode, result.output) == (0, expected.output)
+def test_other_spellings_do_the_same():
+    for words, same_words in read_constant(__file__, "SPELLINGS").items():
+        result, expected = run(*words.split()), run(*same_words.split())
+        assert (result.returncode, result.output) == (0, expected.output), words
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", dict(walk_commands()))
 def test_each_command_s_page_has_what_its_help_says_in_a_person_s_words(name):
-    context = COMMANDS[name]
+    """Of the commands that are typed every day, what people give them most often comes first."""
+    context = dict(walk_commands())[name]
     cut = re.compile(r"INTEGER|FLOAT|RANGE|FILENAME|[a-z]\.\.\.$", re.MULTILINE)
     assert not cut.search(context.get_help())
     lines = PAGES[f"{name.replace(' ', '-')}.1"].splitlines()
@@ -70,12 +62,12 @@ def test_each_command_s_page_has_what_its_help_says_in_a_person_s_words(name):
     text = re.sub(r"\\\[u(\w+)\]", lambda match: chr(int(match[1], 16)), text)
     words = re.sub(r"\\&|\\", "", text).split()
     assert name.rsplit(maxsplit=1)[-1] in words
-    for option in list_options(context.command):
+    options = list_options(context.command)
+    for option in options:
         expected = {*option.opts, *(option.help or "").split()}
         assert expected <= {*words, *(word.rstrip(",") for word in words)}, option.name
-    first = FIRST.get(name.removeprefix("hpcbert "), "").split()
-    flags = [max(option.opts, key=len) for option in list_options(context.command)]
-    assert flags[: len(first)] == first
+    first = read_constant(__file__, "FIRST").get(name.removeprefix("hpcbert "), "").split()
+    assert [max(option.opts, key=len) for option in options][: len(first)] == first
 
 
 @pytest.mark.needs("groff")
@@ -110,9 +102,6 @@ def test_clicks_own_errors_are_plain_sentences_that_suggest_what_is_meant(line, 
     assert error.hint.startswith(f"{suggestion}See hpcbert")
 
 
-# --- Completion ---------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def campaigns(build, empty_directory, monkeypatch):
     """Makes two campaigns, and returns the newer one's directory."""
@@ -121,7 +110,7 @@ def campaigns(build, empty_directory, monkeypatch):
     return build("2n8g", name=NEW, jobs=("90",)).directory
 
 
-def complete(line: str) -> str:
+def complete(line):
     """Complete the last word; a file or folder is what the shell completes itself."""
     *words, last = [{"OLD": OLD, "NEW": NEW}.get(word, word) for word in line.split(" ")]
     items = ShellComplete(root, {}, "hpcbert", VARIABLE).get_completions(words, last)
@@ -143,27 +132,19 @@ def test_what_is_damaged_completes_nothing(campaigns):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("shell", "word", "answer"),
-    [("bash", "2", f"plain,{OLD}"), ("zsh", "2", f"plain\n{OLD}\n_"), ("fish", "3f9", f"plain,{OLD}")],
-    ids=["bash", "zsh", "fish"],
-)  # fmt: skip
-def test_each_shell_is_answered_in_its_own_form_and_bash_itself_completes(
-    campaigns, tmp_path, shell, word, answer
-):
-    variables = {
-        VARIABLE: f"{shell}_complete",
-        "COMP_WORDS": "hpcbert show 3f9",
-        "COMP_CWORD": word,
-    }
-    result = Cli(tmp_path, {**UNCOUNTED, **variables, "PYTHONPROFILEIMPORTTIME": "1"})()
-    assert result.stdout.strip() == answer
-    assert not HEAVY & result.modules
-    if shell == "bash":
-        tool(tmp_path, "hpcbert", f'#!/bin/sh\nexec "{sys.executable}" -m hpcbert "$@"\n')
-        script = read_constant(__file__, "SCRIPT")
-        path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-        argv = [shutil.which("bash") or "bash", "--norc", "-c", script]
-        env = {**os.environ, VARIABLE: "", "PATH": path}
-        output = subprocess.run(argv, env=env, capture_output=True, text=True, check=True).stdout
-        assert output == f"{OLD}\n"
+def test_each_shell_is_answered_in_its_own_form_and_bash_itself_completes(campaigns, tmp_path):
+    environment = {"COMP_WORDS": "hpcbert show 3f9", "PYTHONPROFILEIMPORTTIME": "1", **UNCOUNTED}
+    for shell, word, answer in (
+        ("bash", "2", f"plain,{OLD}"),
+        ("zsh", "2", f"plain\n{OLD}\n_"),
+        ("fish", "3f9", f"plain,{OLD}"),
+    ):
+        variables = {VARIABLE: f"{shell}_complete", "COMP_CWORD": word}
+        result = Cli(tmp_path, {**environment, **variables})()
+        assert result.stdout.strip() == answer
+        assert not HEAVY & result.modules
+    tool(tmp_path, "hpcbert", f'#!/bin/sh\nexec "{sys.executable}" -m hpcbert "$@"\n')
+    argv = [shutil.which("bash") or "bash", "--norc", "-c", read_constant(__file__, "SCRIPT")]
+    env = {**os.environ, VARIABLE: "", "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    output = subprocess.run(argv, env=env, capture_output=True, text=True, check=True).stdout
+    assert output == f"{OLD}\n"

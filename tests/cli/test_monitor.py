@@ -11,8 +11,6 @@ import subprocess
 import sys
 import termios
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,20 +18,14 @@ from hpcbert.cli.progress import Display, list_numbers, report_finished_points
 from hpcbert.commands.monitor import Change, View, open_campaign
 from tests.kit.campaigns import report_states
 from tests.kit.cases import cases, read_constant
-from tests.kit.cli import Cli, run_here
+from tests.kit.cli import run_here
 from tests.kit.waiting import CEILING
 
 pytestmark = pytest.mark.slow
 
-CHANGES = [
-    ("1", "RUNNING"),
-    ("2", "PENDING"),
-    ("1", "COMPLETED"),
-    ("2", "RUNNING"),
-    ("2", "FAILED"),
-]
+STATES = ["RUNNING", "PENDING", "COMPLETED", "RUNNING", "FAILED"]
+CHANGES = [*zip("12122", STATES, strict=True)]
 MESSAGE = "ModuleNotFoundError: No module named 'torch'"
-FOLLOW = read_constant(__file__, "FOLLOW")
 
 
 @pytest.fixture
@@ -57,22 +49,6 @@ def story(slurm, watched):
         ],
     )
     return built
-
-
-def follow(hpcbert: Cli, directory: Path) -> subprocess.Popen[str]:
-    """Start a process that follows a campaign as `submit --wait` does."""
-    return subprocess.Popen(
-        [sys.executable, "-c", FOLLOW, str(directory)],
-        cwd=hpcbert.cwd, env=hpcbert.environment, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-
-
-def interrupt(child: subprocess.Popen[str], stream: Any) -> tuple[str, str]:
-    """Interrupt a process when it has shown that a job runs, and return what it then prints."""
-    assert "RUNNING" in stream.readline()
-    child.send_signal(signal.SIGINT)
-    return child.communicate(timeout=CEILING)
 
 
 @cases
@@ -164,32 +140,46 @@ def test_without_a_name_the_newest_is_shown_where_none_lives_and_without_slurm_n
         assert "The jobs continue" in result.stderr
 
 
-def test_an_interrupt_leaves_the_jobs_alone_and_says_how_to_cancel_them(hpcbert, slurm, watched):
-    built = watched(repeats=1)
-    slurm.answers(sacct=[built.sacct(1, "RUNNING")], squeue=[built.squeue(1, "RUNNING")])
+def test_a_submission_that_waits_shows_changes_and_an_interrupt_leaves_the_jobs_alone(
+    hpcbert, slurm, story
+):
+    def follow():
+        """Start a process that follows the campaign as `submit --wait` does."""
+        return subprocess.Popen(
+            [sys.executable, "-c", read_constant(__file__, "FOLLOW"), str(story.directory)],
+            cwd=hpcbert.cwd, env=hpcbert.environment, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def interrupt(child, stream):
+        """Interrupt a process when it has shown that a job runs; return what it then prints."""
+        while "RUNNING" not in (line := stream.readline()):
+            assert line
+        child.send_signal(signal.SIGINT)
+        return child.communicate(timeout=CEILING)
+
+    with follow() as child:
+        out, text = child.communicate(timeout=CEILING)
+    assert (child.returncode, out) == (0, "")
+    *changes, numbers = text.splitlines()
+    assert [line.split()[4] for line in changes] == STATES
+    assert numbers.endswith("median - samples/s, 0/2 repeats")
+    runs = story.sacct(1, "COMPLETED") + story.sacct(2, "RUNNING")
+    slurm.answers(sacct=[runs], squeue=[story.squeue(2, "RUNNING")])
     with hpcbert.start("monitor") as child:
         out, complaint = interrupt(child, child.stdout)
     assert (child.returncode, out) == (130, "")
     assert "The jobs continue." in complaint
-    assert f"To cancel them: hpcbert cancel '{built.directory}'\n" in complaint
+    assert f"To cancel them: hpcbert cancel '{story.directory}'\n" in complaint
     with hpcbert.start("monitor", "--json") as child:
         out, complaint = interrupt(child, child.stdout)
     assert (child.returncode, complaint) == (130, "")
     assert json.loads(out)["errors"][0]["code"] == "interrupted"
-    with follow(hpcbert, built.directory) as child:
+    with follow() as child:
         _, complaint = interrupt(child, child.stderr)
     assert child.returncode != 0
     assert "The jobs continue. To cancel them: hpcbert cancel" in complaint
     assert slurm.calls("scancel") == []
-
-
-def test_a_submission_that_waits_shows_changes_on_stderr(hpcbert, slurm, story):
-    with follow(hpcbert, story.directory) as child:
-        out, lines = child.communicate(timeout=CEILING)
-    assert (child.returncode, out) == (0, "")
-    *changes, numbers = lines.splitlines()
-    assert [line.split()[4] for line in changes] == [state for _, state in CHANGES]
-    assert numbers.endswith("median - samples/s, 0/2 repeats")
 
 
 def test_a_reader_or_a_terminal_that_leaves_ends_it_quietly(hpcbert, slurm, story):
@@ -229,9 +219,8 @@ def test_terminals_without_a_view_get_lines(hpcbert, slurm, story, words, option
 def test_a_local_campaign_is_watched_without_slurm(hpcbert, slurm, watched):
     built = watched(job_id="local-1-1", scheduler="local", repeats=1)
     built.mark("1n1g", 1, {"event": "start", "nodelist": "here"}, time=1, attempt=0)
-    built.mark(
-        "1n1g", 1, {"event": "finished", "state": "TIMEOUT", "exit": 143}, time=61, attempt=0
-    )
+    end = {"event": "finished", "state": "TIMEOUT", "exit": 143}
+    built.mark("1n1g", 1, end, time=61, attempt=0)
     result = hpcbert("monitor", "--json", "--exit-status", built.campaign.id)
     assert result.returncode == 4
     (event,) = result.events
@@ -259,39 +248,34 @@ def test_cancel_needs_a_yes(hpcbert, slurm, watched):
     assert len(slurm.calls("scancel")) == 2
 
 
-# --- What `submit --wait` prints ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("last", "efficiencies"),
-    [("COMPLETED", ["100.0%", "90.0%"]), ("RUNNING", ["100.0%"]), ("FAILED", ["100.0%", "95.0%"])],
-)
-def test_finished_points_have_medians_and_efficiencies(build, last, efficiencies):
+def test_finished_points_have_medians_and_efficiencies(build):
     built = build("1n1g", "1n2g", repeats=2)
     for shape, rates in {"1n1g": (100, 100), "1n2g": (190, 170)}.items():
         for repeat, rate in enumerate(rates, 1):
             built.complete(shape, repeat, rate)
-    watched = open_campaign(built.directory)
-    final = {watched.repeats[-1].key: report_states(default=last)(watched)[watched.repeats[-1].key]}
-    lines = list_numbers(watched, {**report_states()(watched), **final}, "samples")
-    assert [line.partition("efficiency ")[2].partition(",")[0] for line in lines] == efficiencies
+    for last, efficiencies in (
+        ("COMPLETED", ["100.0%", "90.0%"]),
+        ("RUNNING", ["100.0%"]),
+        ("FAILED", ["100.0%", "95.0%"]),
+    ):
+        watched = open_campaign(built.directory)
+        key = watched.repeats[-1].key
+        states = {**report_states()(watched), key: report_states(default=last)(watched)[key]}
+        lines = list_numbers(watched, states, "samples")
+        ends = [line.partition("efficiency ")[2].partition(",")[0] for line in lines]
+        assert ends == efficiencies, last
 
 
-@pytest.mark.parametrize(
-    ("last", "is_over"),
-    [
-        *((word, True) for word in ("FAILED", "CANCELLED", "NODE_FAIL")),
-        *((word, False) for word in ("RUNNING", "PENDING", "REQUEUED", "UNKNOWN")),
-    ],
-)
-def test_a_point_is_printed_when_it_is_over_with_what_counts(build, last, is_over):
+def test_a_point_is_printed_when_it_is_over_with_what_counts(build):
     built = build("1n1g", repeats=2)
     built.complete("1n1g", 1, 100)
     watched = open_campaign(built.directory)
-    states = report_states("COMPLETED", last)(watched)
-    changes = [Change(repeat, states[repeat.key], 0.0) for repeat in watched.repeats]
-    lines = report_finished_points(changes, states)
-    assert [line.endswith(", 1/2 repeats") for line in lines] == [True] * is_over
+    over, open_states = "FAILED CANCELLED NODE_FAIL", "RUNNING PENDING REQUEUED UNKNOWN"
+    for last in f"{over} {open_states}".split():
+        states = report_states("COMPLETED", last)(watched)
+        changes = [Change(repeat, states[repeat.key], 0.0) for repeat in watched.repeats]
+        lines = report_finished_points(changes, states)
+        assert [line.endswith(", 1/2 repeats") for line in lines] == [True] * (last in over), last
 
 
 def test_an_outage_of_slurm_is_printed_once(capsys):
