@@ -10,12 +10,10 @@ import pytest
 
 from hpcbert.campaign import store
 from hpcbert.cli import submit_run
-from hpcbert.cli.output import Result
 from hpcbert.cli.request import chain_drafts
 from hpcbert.commands.submit import submit
-from hpcbert.config.site import Site
 from hpcbert.model import Shape
-from hpcbert.script.draft import Draft, draft
+from hpcbert.script.draft import draft
 from hpcbert.script.plan import plan
 from tests.kit.cases import read_constant
 from tests.kit.cli import Cli, run, run_here
@@ -32,11 +30,11 @@ def test_every_command_takes_the_campaigns_of_a_file_by_their_name(tmp_path):
     variables = {"HOME": str(tmp_path), "HPCBERT_RUNS": runs, "XDG_STATE_HOME": state}
     hpcbert = Cli(tmp_path, {**os.environ, **variables}, run=run_here)
 
-    def list_frameworks(*words: str) -> list[str]:
+    def list_frameworks(*words):
         campaigns = hpcbert(*words, "--json", status=0).data["campaigns"]
         return [entry["campaign"].split("-")[1] for entry in campaigns]
 
-    def list_variants() -> list[tuple[str, str]]:
+    def list_variants():
         entries = hpcbert("list", "--json", status=0).data["campaigns"]
         return [(e["framework"], e["variant"].rpartition("NCCL_ALGO=")[2]) for e in entries]
 
@@ -94,36 +92,27 @@ def slurm(monkeypatch):
     return model
 
 
-@pytest.fixture
-def site(tmp_path):
-    return changed(reference(tmp_path), slurm={"poll_floor": 0.1})
-
-
-def submit_three(site: Site, *, together: bool = False) -> tuple[list[Draft], Result]:
+def submit_three(folder, *, together=False):
     """Submit three campaigns of two points each."""
+    site, recipe = changed(reference(folder), slurm={"poll_floor": 0.1}), load()
     request = combined(Shape(1, 2), ("fp32",), scaling=True, repeats=1)
-    planned, recipe = plan(load(), site, request), load()
-    options = replace(OPTIONS, concurrent_points=together)
-    submitters = (replace(SUBMITTER, token=token) for token in ("aaa", "bbb", "ccc"))
-    drafts = chain_drafts(
-        [
-            draft(planned, site, recipe, options=options, submitter=submitter)
-            for submitter in submitters
-        ]
-    )
+    planned, options = plan(recipe, site, request), replace(OPTIONS, concurrent_points=together)
+    submitters = [replace(SUBMITTER, token=token) for token in ("aaa", "bbb", "ccc")]
+    drafts = [draft(planned, site, recipe, options=options, submitter=who) for who in submitters]
+    drafts = [*chain_drafts(drafts)]
     directories = [member.directory for member in drafts]
-    return [*drafts], submit_run.submit_campaigns(directories, site, [*drafts], retries=None)
+    return drafts, submit_run.submit_campaigns(directories, site, drafts, retries=None)
 
 
-def list_dependencies(slurm: Slurm) -> list[str]:
+def list_dependencies(slurm):
     """Return what each sbatch was told to wait for."""
     options = [[word for word in argv if "--dependency" in word] for argv in slurm.called("sbatch")]
     return [words[0].partition(":")[2] if words else "" for words in options]
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["in a row", "together"])
-def test_a_point_waits_for_the_one_before_unless_all_may_run_at_once(site, slurm, together):
-    drafts, result = submit_three(site, together=together)
+def test_a_point_waits_for_the_one_before_unless_all_may_run_at_once(tmp_path, slurm, together):
+    drafts, result = submit_three(tmp_path, together=together)
     assert result.exit_code == 0
     expected = [""] * 6 if together else ["", "10", "11", "12", "13", "14"]
     assert list_dependencies(slurm) == expected
@@ -133,12 +122,11 @@ def test_a_point_waits_for_the_one_before_unless_all_may_run_at_once(site, slurm
     assert (second.submission, second.position) == (first.id, 1)
 
 
-def test_what_slurm_refuses_leaves_the_rest_on_disk_to_be_taken_up(site, slurm):
+def test_what_slurm_refuses_leaves_the_rest_on_disk_to_be_taken_up(tmp_path, slurm):
     refusal = failed("sbatch: error: Batch job submission failed: Invalid account")
     slurm.sbatch = [None, None, refusal]
-    drafts, result = submit_three(site)
+    drafts, result = submit_three(tmp_path)
     assert result.exit_code == 3
-    assert isinstance(result.data, dict)
     assert [len(campaign["arrays"]) for campaign in result.data["campaigns"]] == [2, 2]
     (warning,) = [warning for warning in result.warnings if "Not submitted" in warning]
     assert "hpcbert submit --resume" in warning
@@ -151,8 +139,8 @@ def test_what_slurm_refuses_leaves_the_rest_on_disk_to_be_taken_up(site, slurm):
     assert list_dependencies(slurm)[-4:] == ["11", "12", "13", "14"]
 
 
-def test_a_cancel_that_fails_midway_names_what_it_cancelled(site, slurm):
-    drafts, _ = submit_three(site)
+def test_a_cancel_that_fails_midway_names_what_it_cancelled(tmp_path, slurm):
+    drafts, _ = submit_three(tmp_path)
     slurm.scancel = [None, failed("scancel: error: Slurm temporarily unable"), None]
     result = run("cancel", "--yes", "--json", *(member.directory for member in drafts))
     assert result.returncode == 3

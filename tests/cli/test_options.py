@@ -2,7 +2,7 @@
 
 import types
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Literal, Union, get_args, get_origin, get_type_hints
 
 import click
 import pytest
@@ -20,54 +20,53 @@ from tests.kit.cli import Cli, run
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
 
-WORDS = read_constant(__file__, "WORDS")
 DRY = ("submit", "--dry-run", "--scheduler", "slurm", "--device", "cpu", "--json")
 
 
-def fits(value: object, hint: Any) -> bool:
-    """Say whether a value is of an annotated type."""
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
-        return any(fits(value, argument) for argument in arguments)
-    if origin is tuple:
-        return isinstance(value, tuple) and all(fits(item, arguments[0]) for item in value)
-    return value in arguments if origin is Literal else type(value) is hint
+def test_what_click_reads_has_the_defaults_types_and_names_that_the_dataclass_says():
+    def fits(value, hint):
+        """Say whether a value is of an annotated type."""
+        origin, arguments = get_origin(hint), get_args(hint)
+        if origin in (Union, types.UnionType):
+            return any(fits(value, argument) for argument in arguments)
+        if origin is tuple:
+            return isinstance(value, tuple) and all(fits(item, arguments[0]) for item in value)
+        return value in arguments if origin is Literal else type(value) is hint
 
+    def read(command, words):
+        with command.make_context("x", words.split()) as context:
+            return read_options(context.params)
 
-def read(command: click.Command, words: str) -> Options:
-    with command.make_context("x", words.split()) as context:
-        return read_options(context.params)
-
-
-def test_what_click_reads_has_the_defaults_and_types_that_the_dataclass_says():
-    hints = get_type_hints(Options)
+    hints, line = get_type_hints(Options), read_constant(__file__, "WORDS")
     for command in (submit, render):
-        for options in (read(command, ""), read(command, WORDS)):
+        for options in (read(command, ""), read(command, line)):
             for name in declared_options():
                 assert fits(getattr(options, name), hints[name]), name
     assert read(submit, "") == Options(nodes=1, gpus_per_node=1)
-    typed = read(submit, WORDS)
+    typed = read(submit, line)
     assert not [n for n in declared_options() if getattr(typed, n) == getattr(Options, n)]
-
-
-def test_an_option_of_how_to_run_is_a_key_of_a_campaign_file():
+    for text in ("0", "-1", "nan", "inf", "1e10", "x"):
+        with pytest.raises(click.BadParameter):
+            read(submit, f"--max-gpu-hours {text}")
+        with pytest.raises(click.BadParameter, match="must be node names as Slurm lists them"):
+            read(submit, f"--nodelist=-{text}")
+    # One of how to run is a key of a campaign file, and one of Slurm's of its table.
     assert {*option_names(RunOptions)} <= {field.name for field in document_fields(CampaignFile)}
     keys = document_fields(type(CampaignFile().slurm))
     assert option_names(SlurmOptions) == tuple(field.name for field in keys)
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "1e10", "x"])
-def test_gpu_hours_are_a_number_above_zero_and_a_node_list_is_checked(text):
-    with pytest.raises(click.BadParameter):
-        read(submit, f"--max-gpu-hours {text}")
-    with pytest.raises(click.BadParameter, match="must be node names as Slurm lists them"):
-        read(submit, f"--nodelist=-{text}")
+def test_no_two_options_share_a_variable():
+    variables = [
+        name_variable(tuple(name.split()[1:]), flag)
+        for name, context in walk_commands()
+        if context.command is not root
+        for flag in list_options(context.command)
+    ]
+    assert len(variables) == len(set(variables))
 
 
-# --- Defaults -----------------------------------------------------------------------------------------
-
-
-def write_config(text: str, monkeypatch: pytest.MonkeyPatch, **variables: str) -> str:
+def write_config(text, monkeypatch, **variables):
     """Write a config.toml, set variables, and return the file's path."""
     folder = Path("hpcbert").absolute()
     folder.mkdir()
@@ -77,13 +76,11 @@ def write_config(text: str, monkeypatch: pytest.MonkeyPatch, **variables: str) -
     return str(folder / "config.toml")
 
 
-def read_script(*words: str) -> str:
-    (array,) = run(*DRY, *words).data["arrays"]
-    return str(array["script_text"])
-
-
 @pytest.mark.slow
 def test_the_nearest_default_wins(monkeypatch):
+    def read_script(*words):
+        return run(*DRY, *words).data["arrays"][0]["script_text"]
+
     write_config('[submit]\npartition = "file"\n', monkeypatch)
     assert "#SBATCH --partition=file\n" in read_script()
     local = ("submit", "--dry-run", "--scheduler", "local", "--device", "cpu")
@@ -105,16 +102,6 @@ def test_config_shows_defaults_with_their_origin(monkeypatch):
         "submit --gpus-per-node": {"value": 8, "origin": path},
         "lab up --nodes": {"value": 2, "origin": path},
     }
-
-
-def test_no_two_options_share_a_variable():
-    variables = [
-        name_variable(tuple(name.split()[1:]), flag)
-        for name, context in walk_commands()
-        if context.command is not root
-        for flag in list_options(context.command)
-    ]
-    assert len(variables) == len(set(variables))
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """What submit, plan and render are asked for: typed, or in a campaign.toml; what is refused by name."""
 
 import re
-from typing import Any
 
 import click
 import pytest
@@ -14,13 +13,6 @@ from tests.kit.cli import run
 pytestmark = pytest.mark.usefixtures("empty_directory", "without_slurm")
 
 FILE = read_constant(__file__, "FILE")
-SPELLINGS = read_constant(__file__, "SPELLINGS")
-TYPED = (
-    *("--name", "two ways", "--fw", "pytorch,oneflow", "--precision", "fp32,amp"),
-    *("--shapes", "1n1g,2n2g", "--repeats", "3", "--batch-size", "fp32=8,fp16=16,32"),
-    *("--env", "NCCL_ALGO=Ring", "--partition", "gpu", "--nodelist", "n[1-4]"),
-    *("--exclude", "n7", "--reservation", "week", "--time", "00:20:00"),
-)
 DRY = ("--scheduler", "slurm", "--dry-run", "--json")
 PLAN = ("plan", "--scheduler", "local", "--device", "cpu", "--json")
 
@@ -30,18 +22,6 @@ def file(tmp_path):
     path = tmp_path / "campaign.toml"
     path.write_text(FILE)
     return path
-
-
-def campaigns(*words: object) -> list[dict[str, Any]]:
-    result = run("submit", *words, *DRY)
-    assert result.returncode == 0, result
-    return list(result.data["campaigns"])
-
-
-def plain(campaign: dict[str, Any]) -> str:
-    """Return the scripts of a campaign without its id."""
-    texts = "".join(array["script_text"] for array in campaign["arrays"])
-    return texts.replace(campaign["campaign"], "ID")
 
 
 @pytest.mark.slow
@@ -78,7 +58,7 @@ def test_defaults_conflict_with_nothing():
 
 
 def test_precisions_are_understood_in_every_spelling():
-    for precision, words in SPELLINGS.items():
+    for precision, words in read_constant(__file__, "SPELLINGS").items():
         assert {parse_precision(word) for word in words.split()} == {precision}
     render = ("render", "--fw", "pytorch", "--scheduler", "slurm", "--json", "--precision")
     first, other = run(*render, "FP32,amp"), run(*render, "fp32,fp16")
@@ -98,53 +78,61 @@ def test_what_is_typed_wrong_is_refused(words, message):
     assert (result.returncode, message in result.stderr) == (2, True), result
 
 
-# --- campaign.toml ------------------------------------------------------------------------------------
+def test_a_file_and_the_same_words_make_the_same_campaigns_and_what_is_typed_wins(file):
+    def plan(*words):
+        """Return campaigns, and the scripts of each without its id."""
+        result = run("submit", *words, *DRY)
+        assert result.returncode == 0, result
+        campaigns = result.data["campaigns"]
+        texts = ["".join(array["script_text"] for array in c["arrays"]) for c in campaigns]
+        pairs = zip(texts, campaigns, strict=True)
+        return campaigns, [text.replace(c["campaign"], "ID") for text, c in pairs]
 
-
-def test_a_file_and_the_same_words_make_the_same_campaigns(file):
-    from_file = campaigns(file)
-    assert [campaign["framework"] for campaign in from_file] == ["pytorch", "oneflow"]
-    assert [campaign["name"] for campaign in from_file] == ["two ways"] * 2
-    assert [len(campaign["arrays"]) for campaign in from_file] == [6, 6]
-    assert list(map(plain, from_file)) == list(map(plain, campaigns(*TYPED)))
+    typed = (
+        *("--name", "two ways", "--fw", "pytorch,oneflow", "--precision", "fp32,amp"),
+        *("--shapes", "1n1g,2n2g", "--repeats", "3", "--batch-size", "fp32=8,fp16=16,32"),
+        *("--env", "NCCL_ALGO=Ring", "--partition", "gpu", "--nodelist", "n[1-4]"),
+        *("--exclude", "n7", "--reservation", "week", "--time", "00:20:00"),
+    )
+    campaigns, texts = plan(file)
+    assert [campaign["framework"] for campaign in campaigns] == ["pytorch", "oneflow"]
+    assert [campaign["name"] for campaign in campaigns] == ["two ways"] * 2
+    assert [len(campaign["arrays"]) for campaign in campaigns] == [6, 6]
+    assert texts == plan(*typed)[1]
     assert file.read_text() == FILE
-    for array in (array for campaign in from_file for array in campaign["arrays"]):
+    for array in (array for campaign in campaigns for array in campaign["arrays"]):
         text = array["script_text"]
         assert array["env"] == {"NCCL_ALGO": "Ring"}
         assert re.search(r"environment=\(.*\bNCCL_ALGO=Ring\b.*\)", text)
         first = "n1" if array["shape"] == "1n1g" else "n1,n2"
         for option in (f"nodelist={first}", "exclude=n7", "reservation=week", "time=00:20:00"):
             assert f"#SBATCH --{option}\n" in text
-
-
-def test_what_is_typed_wins_over_the_file(file):
-    words = (file, "--repeats", "1", "--partition", "test", "--name", "mine", "--exclude", "n1,n2")
-    campaign = campaigns(*words)[0]
+    words = ("--repeats", "1", "--partition", "test", "--name", "mine", "--exclude", "n1,n2")
+    (campaign, _), (text, _) = plan(file, *words)
     assert (campaign["name"], campaign["arrays"][0]["repeats"]) == ("mine", [1])
-    assert "--partition=test\n" in plain(campaign)
-    assert "--exclude=n1,n2\n" in plain(campaign)
+    assert "--partition=test\n" in text
+    assert "--exclude=n1,n2\n" in text
     result = run("submit", file, "--fw", "pytorch", "--env", "A=1", "--json")
     assert "--fw and --env" in result.error["message"]
 
 
-@pytest.mark.parametrize("runtime", ["none", "enroot", "apptainer", "pyxis"])
-def test_ranks_have_typed_variables_under_every_runtime_and_before_the_site_s(tmp_path, runtime):
+def test_ranks_have_typed_variables_under_every_runtime_and_before_the_site_s(tmp_path):
+    """A rendered script's header has them too."""
     site = tmp_path / "site.toml"
-    site.write_text(
-        'schema = 1\nname = "x"\nscheduler = "slurm"\n[env]\nNCCL_ALGO = "Tree"\nKEPT = "1"\n'
-        f'[container]\nruntime = "{runtime}"\n'
-    )
     words = ("--fw", "oneflow", "--env", "NCCL_ALGO=Ring", "--env", "X=a b'c,d", "--site", site)
-    text = run("submit", *words, "--dry-run", "--json").data["arrays"][0]["script_text"]
-    (line,) = [line for line in text.splitlines() if "environment=(" in line]
-    for part in ("NCCL_ALGO=Ring ", "KEPT=1", """ 'X=a b'"'"'c,d'"""):
-        assert part in line
-    assert "Tree" not in text
-
-
-def test_a_rendered_script_s_header_has_its_variables(tmp_path):
-    words = ("--env", "NCCL_ALGO=Ring", "--env", "B=x y", "--output", tmp_path / "out")
-    assert run("render", *words).returncode == 0
+    for runtime in ("none", "enroot", "apptainer", "pyxis"):
+        site.write_text(
+            'schema = 1\nname = "x"\nscheduler = "slurm"\n[env]\nNCCL_ALGO = "Tree"\nKEPT = "1"\n'
+            f'[container]\nruntime = "{runtime}"\n'
+        )
+        text = run("submit", *words, "--dry-run", "--json").data["arrays"][0]["script_text"]
+        (line,) = [line for line in text.splitlines() if "environment=(" in line]
+        for part in ("NCCL_ALGO=Ring ", "KEPT=1", """ 'X=a b'"'"'c,d'"""):
+            assert part in line, runtime
+        assert "Tree" not in text, runtime
+    site.unlink()
+    options = ("--env", "NCCL_ALGO=Ring", "--env", "B=x y", "--output", tmp_path / "out")
+    assert run("render", *options).returncode == 0
     (path,) = (tmp_path / "out").glob("*.sbatch")
     assert "--env 'B=x y' --env NCCL_ALGO=Ring" in path.read_text()
     assert run("render", "--check", tmp_path / "out").returncode == 0
@@ -163,9 +151,6 @@ def test_faults_of_a_file_are_named_at_once_and_nothing_is_written(file, tmp_pat
     result = run("submit", file, "--scheduler", "local", "--dry-run", "--json")
     (warning,) = [text for text in result.document["warnings"] if "no effect" in text]
     assert "slurm.partition" in warning
-
-
-# --- --repeats auto -----------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
