@@ -1,8 +1,6 @@
 """The site that init describes, that a command uses, and that outranks it."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,11 +12,10 @@ from tests.kit.slurm import AWAY, DENIED, Answers
 pytestmark = pytest.mark.slow
 
 SINFO = read_constant(__file__, "SINFO")
-RunCommands = Callable[..., list[Any]]
 SUBMIT = "submit --fw pytorch --gpus-per-node 1 --repeats 1 --scheduler local --nodes"
 
 
-def cli(folder: Path, answers: Answers) -> Cli:
+def cli(folder, answers):
     programs = answers.programs(folder / "bin")
     return Cli(folder, {"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(folder)})
 
@@ -35,22 +32,19 @@ def test_a_program_reads_what_was_chosen_and_why(tmp_path):
     assert result.data["detected"]["slurm.partition"] == '"big"'
 
 
-@pytest.mark.parametrize(
-    ("answers", "typed", "values"),
-    [
+def test_a_person_is_asked_where_there_is_a_choice_and_only_there(tmp_path):
+    words = ("init", "--runtime", "none", "--force")  # The machine may have a runtime: a choice.
+    private = Answers(complaints={"sinfo": DENIED, "partitions": DENIED})
+    for answers, typed, values in (
         (Answers(sinfo=SINFO), "small\n", ("small", 4)),
-        (Answers(complaints={"sinfo": DENIED, "partitions": DENIED}), "own\n4\n", ("own", 4)),
-    ],
-    ids=["a choice", "what Slurm keeps private"],
-)
-def test_a_person_is_asked_where_there_is_a_choice_and_only_there(answers, typed, values, tmp_path):
-    words = ("init", "--runtime", "none")  # The machine may have one, which would be a choice.
-    code, output = cli(tmp_path, answers).on_terminal(*words, answer=typed)
-    assert code == 0, output
-    assert "(--partition" in output
-    assert "Which GPU type" not in output
-    site = read_site(tmp_path / "site.toml", base=tmp_path, env={})
-    assert (site.slurm.partition, site.nodes.gpus_per_node) == values
+        (private, "own\n4\n", ("own", 4)),
+    ):
+        code, output = cli(tmp_path, answers).on_terminal(*words, answer=typed)
+        assert code == 0, output
+        assert "(--partition" in output
+        assert "Which GPU type" not in output
+        site = read_site(tmp_path / "site.toml", base=tmp_path, env={})
+        assert (site.slurm.partition, site.nodes.gpus_per_node) == values
 
 
 def test_a_controller_that_is_away_leaves_no_site(tmp_path):
@@ -78,13 +72,13 @@ def test_the_first_line_names_the_site_and_where_things_go(run_commands):
         assert "site.toml, hpcbert's own" not in document.stderr
 
 
-@pytest.mark.parametrize("names", [["HPCBERT_SITE"], ["HPCBERT_SITE", "SLURM_CONF"]], ids=" ".join)
-def test_a_lab_that_is_gone_is_named_with_the_remedy(run_commands, names):
+def test_a_lab_that_is_gone_is_named_with_the_remedy(run_commands):
     lines = [["doctor"], ["collect"], ["plan", "--fw", "pytorch"]]
-    for result in run_commands(lines, **dict.fromkeys(names, "/gone/site.toml")):
-        assert result.returncode == 2
-        assert "HPCBERT_SITE=/gone/site.toml" in result.stderr
-        assert result.stderr.rstrip().endswith(f"unset {' '.join(names)}")
+    for names in (["HPCBERT_SITE"], ["HPCBERT_SITE", "SLURM_CONF"]):
+        for result in run_commands(lines, **dict.fromkeys(names, "/gone/site.toml")):
+            assert result.returncode == 2
+            assert "HPCBERT_SITE=/gone/site.toml" in result.stderr
+            assert result.stderr.rstrip().endswith(f"unset {' '.join(names)}")
 
 
 def test_the_newest_campaign_is_not_taken_for_a_refused_one(run_commands, tmp_path):

@@ -45,14 +45,7 @@ def test_a_list_has_a_line_for_each_and_a_campaign_goes_by_its_name(built, build
     assert run("show", "table 4", "--json").data["campaign"] == built.campaign.id
 
 
-def test_a_list_of_nothing_is_no_error_and_a_wrong_filter_is():
-    assert "hpcbert submit" in run("list").stdout
-    assert run("list", "--fw", "x", "--json").data["campaigns"] == []
-    for words in (("--newer", "7"), ("--older", "x"), ("--state", "dead"), ("--limit", "0")):
-        assert run("list", *words).returncode == 2
-
-
-def test_one_campaign_is_shown_point_by_point(built):
+def test_a_campaign_is_shown_point_by_point_and_has_a_note(built):
     built.log("1n4g", 2, "nothing")
     collect_campaigns(built.directory, states=report_states())
     text = run("show").stdout
@@ -65,9 +58,19 @@ def test_one_campaign_is_shown_point_by_point(built):
     assert point["repeats"] == {"ended": 2}
     assert [refusal["repeat"] for refusal in point["refused"]] == [2]
     assert run("show", "nothing").returncode == 2
+    assert run("note", "3f9a1c", "--json").data["note"] == ""
+    _, _, hint = run("note", "3f9a1c").stdout.partition("hpcbert note ")
+    assert run("note", *shlex.split(hint)).stdout == "TEXT\n"
+    assert run("note", "3f9a1c", "x  y").stdout == run("note", "3f9a1c").stdout == "x y\n"
+    assert "has no note" in run("note", "3f9a1c", "").stdout
+    assert run("note", "3f9a1c", "a\x1b[0m").returncode == 2
 
 
-def test_numbers_collected_before_all_had_ended_are_provisional(build):
+def test_a_list_of_nothing_is_no_error_and_numbers_before_all_had_ended_are_provisional(build):
+    assert "hpcbert submit" in run("list").stdout
+    assert run("list", "--fw", "x", "--json").data["campaigns"] == []
+    for words in (("--newer", "7"), ("--older", "x"), ("--state", "dead"), ("--limit", "0")):
+        assert run("list", *words).returncode == 2
     built = build("1n1g", repeats=3, name=NAME)
     built.complete("1n1g", 1, 9)
     collect_campaigns(built.directory, states=report_waiting)
@@ -83,15 +86,6 @@ def test_numbers_collected_before_all_had_ended_are_provisional(build):
     assert "*" not in listed + shown
     assert "run hpcbert collect again" not in listed
     assert not run("show", "--json").data["provisional"]
-
-
-def test_a_note_is_written_printed_and_removed(built):
-    assert run("note", "3f9a1c", "--json").data["note"] == ""
-    _, _, hint = run("note", "3f9a1c").stdout.partition("hpcbert note ")
-    assert run("note", *shlex.split(hint)).stdout == "TEXT\n"
-    assert run("note", "3f9a1c", "x  y").stdout == run("note", "3f9a1c").stdout == "x y\n"
-    assert "has no note" in run("note", "3f9a1c", "").stdout
-    assert run("note", "3f9a1c", "a\x1b[0m").returncode == 2
 
 
 @pytest.mark.slow

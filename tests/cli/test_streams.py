@@ -5,8 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from typing import Any
+from unittest.mock import Mock
 
 import click
 import pytest
@@ -16,8 +15,6 @@ from hpcbert.cli.streams import ProgressBar, format_progress
 from hpcbert.system.workers import follow_count, listen, track
 from tests.kit.cases import cases, read_constant
 from tests.kit.waiting import until
-
-RunCommands = Callable[..., list[Any]]
 
 
 @pytest.mark.slow
@@ -32,7 +29,9 @@ def test_the_locale_decides(env, plain, tmp_path):
 
 
 @pytest.mark.slow
-def test_every_text_and_every_error_is_ascii_in_the_locale_c(finished, logs, run_commands):
+def test_text_is_ascii_in_the_locale_c_and_documents_arrive_byte_by_byte_in_any(
+    finished, logs, run_commands
+):
     lines = [line.split() for line in read_constant(__file__, "LINES")]
     lines += [["collect", str(finished)], ["collect", str(logs)], ["logs", str(finished)]]
     both = [*lines, *([*words, "--json"] for words in lines if words != ["--help"])]
@@ -42,10 +41,6 @@ def test_every_text_and_every_error_is_ascii_in_the_locale_c(finished, logs, run
         if words == ["collect", "ünbekannt→…", "--json"]:
             assert "ünbekannt→…" in result.error["message"]
     assert streams.to_ascii("a · b … c → d ✓ ✗ jörg") == "a - b ... c -> d + x j\\xf6rg"
-
-
-@pytest.mark.slow
-def test_scripts_and_documents_arrive_byte_by_byte_in_any_locale(logs, run_commands):
     render = ["render", "--fw", "pytorch", "--scheduler", "slurm", "--data", "/dätä"]
     lines = [render, ["collect", str(logs), "--format", "json"]]
     utf8, ascii_ = (run_commands(lines, LC_ALL=locale) for locale in ("C.UTF-8", "C"))
@@ -55,22 +50,18 @@ def test_scripts_and_documents_arrive_byte_by_byte_in_any_locale(logs, run_comma
     assert tables[0] == tables[1] != []
 
 
-# --- The bar ------------------------------------------------------------------------------------------
-
-
-def run_work(seconds: float, count: int = 10, inner: int = 0) -> str:
-    """Return what a bar writes while items of some seconds each are done."""
-    now = 0.0
-    stream = io.StringIO()
-    with listen(ProgressBar(stream, lambda: now).update):
-        for _ in track(range(count), "reading logs"):
-            for _ in track(range(inner), "hashing"):
-                now += seconds / inner
-            now += 0 if inner else seconds
-    return stream.getvalue()
-
-
 def test_long_work_shows_count_rate_and_time_and_short_work_nothing():
+    def run_work(seconds, count=10, inner=0):
+        """Return what a bar writes while items of some seconds each are done."""
+        now = 0.0
+        stream = io.StringIO()
+        with listen(ProgressBar(stream, lambda: now).update):
+            for _ in track(range(count), "reading logs"):
+                for _ in track(range(inner), "hashing"):
+                    now += seconds / inner
+                now += 0 if inner else seconds
+        return stream.getvalue()
+
     for inner in (0, 5):
         text = run_work(1.0, inner=inner)
         assert "reading logs" in text
@@ -87,33 +78,23 @@ def test_long_work_shows_count_rate_and_time_and_short_work_nothing():
 @pytest.mark.slow
 def test_the_work_of_another_process_is_followed():
     for activity, total, counts in (("installing", 3, [2, 3]), ("fetching", 0, [5, 1])):
-        reports: list[tuple[Any, ...]] = []
-
-        def note(*values: Any, reports: list[tuple[Any, ...]] = reports) -> None:
-            reports.append(values)
-
-        with listen(note), follow_count(activity, total, lambda: 5):
-            until(reports.copy, "nothing was reported")
-        assert [report[:2] for report in (reports[0], reports[-1])] == [
-            (activity, count) for count in counts
-        ]
+        report = Mock()
+        with listen(report), follow_count(activity, total, lambda: 5):
+            until(report.mock_calls.copy, "nothing was reported")
+        calls = [call.args[:2] for call in report.call_args_list]
+        assert [calls[0], calls[-1]] == [(activity, count) for count in counts]
 
 
 def test_a_bar_is_for_people(monkeypatch):
-    bars: list[ProgressBar] = []
-
-    def make_bar(stream: io.StringIO) -> ProgressBar:
-        bars.append(ProgressBar(stream))
-        return bars[-1]
-
     @click.command()
     @click.option("--json", "as_json", is_flag=True)
-    def command(as_json: bool) -> None:
+    def command(as_json):
         streams.shows_progress(lambda: as_json)()
 
-    monkeypatch.setattr(streams, "ProgressBar", make_bar)
+    bar = Mock(wraps=ProgressBar)
+    monkeypatch.setattr(streams, "ProgressBar", bar)
     monkeypatch.setattr("sys.stderr", io.StringIO())
     for is_terminal, options, count in ((False, [], 0), (True, ["--json"], 0), (True, [], 1)):
         monkeypatch.setattr(sys.stderr, "isatty", lambda is_terminal=is_terminal: is_terminal)
         command.main(options, standalone_mode=False)
-        assert len(bars) == count
+        assert bar.call_count == count

@@ -2,7 +2,6 @@
 
 import json
 import re
-from typing import Any
 
 import pytest
 
@@ -10,41 +9,39 @@ from tests.kit.cli import Cli, run
 
 pytestmark = pytest.mark.slow
 
-FULL = r"nodes +GPUs +median samples/s +min \.\. max +cv +speedup +efficiency +repeats +flags"
-
 
 @pytest.fixture
 def terminal(tmp_path):
     """Returns the lines that `collect` prints on a terminal, without colours."""
     cli = Cli(tmp_path, {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "LC_ALL": "C.UTF-8"})
 
-    def read_lines(*words: object, **options: Any) -> list[str]:
+    def read_lines(*words, **options):
         _, text = cli.on_terminal("collect", *words, **options)
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).splitlines()
 
     return read_lines
 
 
-@pytest.mark.parametrize(
-    ("options", "width"),
-    [({"columns": 40}, 40), ({"columns": 80}, 80), ({"columns": 200, "COLUMNS": "60"}, 60)],
-    ids=["40", "80", "COLUMNS"],
-)
-def test_a_narrow_terminal_gets_a_folded_table(options, width, finished, terminal):
-    lines = terminal(finished, **options)
-    start, end = (
-        next(number for number, line in enumerate(lines) if line.startswith(word))
-        for word in ("rule ", "hpcbert ")
-    )
-    table = lines[start:end]
-    assert max(map(len, table)) <= width
-    content = re.sub(" +", " ", " ".join(table))
-    for text in ("median samples/s", "5/5", "min .. max 10.00 .. 14.00", "efficiency 100.0%"):
-        assert text in content
-    # What is in columns stays below its title.
-    head = next(line for line in table if line.startswith("nodes"))
-    row = table[table.index(head) + 1]
-    assert row[: head.index("samples/s") + 9].split() == ["1", "1", "12.00"]
+def test_a_narrow_terminal_gets_a_folded_table(finished, terminal):
+    for options, width in (
+        ({"columns": 40}, 40),
+        ({"columns": 80}, 80),
+        ({"columns": 200, "COLUMNS": "60"}, 60),
+    ):
+        lines = terminal(finished, **options)
+        start, end = (
+            next(number for number, line in enumerate(lines) if line.startswith(word))
+            for word in ("rule ", "hpcbert ")
+        )
+        table = lines[start:end]
+        assert max(map(len, table)) <= width, options
+        content = re.sub(" +", " ", " ".join(table))
+        for text in ("median samples/s", "5/5", "min .. max 10.00 .. 14.00", "efficiency 100.0%"):
+            assert text in content
+        # What is in columns stays below its title.
+        head = next(line for line in table if line.startswith("nodes"))
+        row = table[table.index(head) + 1]
+        assert row[: head.index("samples/s") + 9].split() == ["1", "1", "12.00"]
 
 
 def test_a_low_screen_gets_every_row_and_a_narrow_one_whole_reasons(build, terminal):
@@ -60,10 +57,11 @@ def test_a_low_screen_gets_every_row_and_a_narrow_one_whole_reasons(build, termi
 
 
 def test_pipes_and_files_get_the_columns_at_any_width(finished, run_commands, terminal, tmp_path):
+    head = r"nodes +GPUs +median samples/s +min \.\. max +cv +speedup +efficiency +repeats +flags"
     (result,) = run_commands([["collect", str(finished)]], COLUMNS="60")
-    assert re.search(FULL, result.stdout)
+    assert re.search(head, result.stdout)
     terminal(finished, "--output", tmp_path / "table.txt", columns=60)
-    assert re.search(FULL, (tmp_path / "table.txt").read_text())
+    assert re.search(head, (tmp_path / "table.txt").read_text())
 
 
 @pytest.mark.usefixtures("empty_directory")
