@@ -65,10 +65,8 @@ class Desk:
                 counts[match[1]] += 1
                 if calls or "-pytorch-" in line:
                     calls.append((match[1], counts[match[1]]))
-        count, chance = (
-            len(calls) if KILLS == "all" else int(KILLS or count),
-            random.Random(20261121),
-        )
+        count = len(calls) if KILLS == "all" else int(KILLS or count)
+        chance = random.Random(20261121)
         edges = sorted({len(calls) * part // count for part in range(count + 1)})
         return [calls[chance.randrange(*pair)] for pair in itertools.pairwise(edges)]
 

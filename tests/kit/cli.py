@@ -245,7 +245,6 @@ def _normal(screen: str) -> str:
 
 Document = dict[str, Any]
 Collect = Callable[..., CliResult]
-CollectJson = Callable[..., Document]
 
 
 def rows(document: Document) -> list[Document]:

@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,13 @@ from tests.kit.slurm import Programs
 
 
 @pytest.fixture
-def build(tmp_path: Path) -> Callable[..., Built]:
+def build(tmp_path):
     """Makes campaigns of the PyTorch reference, as submit would leave them."""
     return partial(campaigns.campaign, tmp_path / "runs")
 
 
 @pytest.fixture
-def empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def empty_directory(tmp_path, monkeypatch):
     """A directory without a site, with a place for campaigns."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("HPCBERT_RUNS", str(tmp_path / "runs"))
@@ -35,7 +35,7 @@ def empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def without_slurm(tmp_path, monkeypatch):
     """PATH without Slurm's programs, which every point of a dry run would start."""
     folder = tmp_path / "programs"
     folder.mkdir()
@@ -45,38 +45,38 @@ def without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def me(monkeypatch: pytest.MonkeyPatch) -> None:
+def me(monkeypatch):
     """The user whom rows of sacctmgr call `me`, in the group `users`."""
     monkeypatch.setattr("hpcbert.system.files.user_name", lambda _: "me")
     monkeypatch.setattr("hpcbert.system.files.is_in_any_group", lambda groups: "users" in groups)
 
 
 @pytest.fixture
-def collect(empty_directory: None) -> Callable[..., CliResult]:
+def collect(empty_directory):
     """Runs `hpcbert collect WORDS` in this process, with the tests' own recipes."""
     return lambda *words: cli.run("collect", *words, "--templates", TEST_RECIPES)
 
 
 @pytest.fixture
-def collect_json(collect: Callable[..., CliResult]) -> Callable[..., dict[str, Any]]:
+def collect_json(collect):
     """Runs it with --json and returns the document."""
     return lambda *words: collect(*words, "--json").document
 
 
 @pytest.fixture
-def run(empty_directory: None) -> Callable[..., dict[str, Any]]:
+def run(empty_directory):
     """Runs `hpcbert collect WORDS --json` with hpcbert's own recipes and returns the document."""
     return lambda *words: cli.run("collect", *words, "--json").document
 
 
 @pytest.fixture
-def slurm(tmp_path: Path) -> Programs:
+def slurm(tmp_path):
     """A scripted Slurm's commands, to be put on PATH."""
     return Programs(tmp_path / "bin")
 
 
 @pytest.fixture
-def hpcbert(tmp_path: Path, slurm: Programs) -> Cli:
+def hpcbert(tmp_path, slurm):
     """hpcbert in a directory with a space in its name; the site's Slurm is the scripted one."""
     folder = tmp_path / "with a space"
     folder.mkdir()
@@ -87,7 +87,7 @@ def hpcbert(tmp_path: Path, slurm: Programs) -> Cli:
 
 
 @pytest.fixture
-def watched(tmp_path: Path) -> Callable[..., Built]:
+def watched(tmp_path):
     """Makes a submitted campaign of a point for each number of GPUs, with ids from 12 on."""
 
     def make(
@@ -104,7 +104,7 @@ def watched(tmp_path: Path) -> Callable[..., Built]:
 
 
 @pytest.fixture
-def tracked(tmp_path: Path) -> Callable[..., Built]:
+def tracked(tmp_path):
     """Makes a campaign on disk: an array of `repeats` per job id, owned by nobody."""
 
     def make(*jobs: str, name: str = "camp", **changes: Any) -> Built:
@@ -121,7 +121,7 @@ _MANY = read_constant(__file__, "_MANY")
 
 
 @pytest.fixture
-def run_commands(tmp_path: Path) -> Callable[..., list[CliResult]]:
+def run_commands(tmp_path):
     """Run command lines, each in a process of its own, as somebody whom permissions bind."""
 
     def run(
@@ -153,7 +153,7 @@ def run_commands(tmp_path: Path) -> Callable[..., list[CliResult]]:
 
 
 @pytest.fixture
-def logs(tmp_path: Path) -> Path:
+def logs(tmp_path):
     """Return a folder of logs that hpcbert never submitted."""
     folder = tmp_path / "foreign"
     path = folder / "pytorch" / "bert" / "bz4" / "1n1g"
@@ -165,7 +165,7 @@ def logs(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def finished(build: Any) -> Path:
+def finished(build):
     """Return a campaign of which every repeat completed."""
     built: Built = build("1n1g")
     built.finish()

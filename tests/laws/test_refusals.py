@@ -6,10 +6,9 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
@@ -25,7 +24,6 @@ pytestmark = pytest.mark.slow
 PATHS = read_constant(__file__, "PATHS")
 # What a command needs apart from the path under test; what runs nothing for real.
 NEEDS = read_constant(__file__, "NEEDS")
-RunCommands = Callable[..., list[Any]]
 
 
 def list_commands() -> Iterator[tuple[str, click.Command]]:

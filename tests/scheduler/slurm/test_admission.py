@@ -23,9 +23,8 @@ def list_obstacles(answers=None, *, runs="/shared/runs", **fields):
 
 
 @pytest.fixture
-def answers(monkeypatch):
+def answers(me):
     """A cluster that enforces accounting."""
-    monkeypatch.setattr("hpcbert.system.files.user_name", lambda _: "me")
     return Answers(**read_constant(__file__, "ENFORCING"))
 
 

@@ -14,11 +14,11 @@ from hpcbert.errors import SchedulerError
 from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.slurm.identify import find_differences, read_jobs
 from hpcbert.system.runner import Outcome
+from tests.kit import drafts
 from tests.kit.campaigns import adopted, snapshot
 from tests.kit.cases import cases
 from tests.kit.drafts import curve, drafted
 from tests.kit.slurm import Job, Slurm, failed, scontrol
-from tests.scheduler.slurm.test_submission import submit_draft
 
 
 def rename(slurm):
@@ -37,11 +37,11 @@ def test_a_job_that_was_renamed_is_found_after_a_crash(tmp_path, change):
     for number in range(1, 3):
         slurm.dies = True
         with pytest.raises(KeyboardInterrupt):
-            submit_draft(draft, slurm)
+            drafts.submit(draft, slurm)
         assert len(slurm.jobs) == number
         change(slurm)
     slurm.dies = False
-    assert [array.job_id for array in submit_draft(draft, slurm).arrays] == ["100", "101"]
+    assert [array.job_id for array in drafts.submit(draft, slurm).arrays] == ["100", "101"]
     assert slurm.count("sbatch") == 2
 
 
@@ -52,13 +52,13 @@ def test_of_two_jobs_that_are_an_arrays_by_their_marks_it_has_the_first(tmp_path
     called = replace(draft.campaign, arrays=(replace(array, called="2025-11-21T04:00:00Z"),))
     store.write_manifest(draft.directory, called)
     slurm = Slurm(jobs={"1001": Job(array.name), "999": Job(array.name)})
-    assert submit_draft(draft, slurm).arrays[0].job_id == "999"
+    assert drafts.submit(draft, slurm).arrays[0].job_id == "999"
     assert slurm.count("sbatch") == 0
 
 
 def test_a_renamed_job_of_another_user_name_is_followed_cancelled_and_not_doubled(tmp_path):
     draft, slurm = drafted(tmp_path), Slurm()
-    campaign = replace(submit_draft(draft, slurm), user="jovyan")
+    campaign = replace(drafts.submit(draft, slurm), user="jovyan")
     store.write_manifest(draft.directory, campaign)
     rename(slurm)
     watched = open_campaign(draft.directory)
@@ -76,7 +76,7 @@ def test_an_id_that_is_listed_as_alive_under_any_name_and_user_is_not_submitted_
     tmp_path, line, refused
 ):
     draft = drafted(tmp_path)
-    campaign = submit_draft(draft, Slurm())
+    campaign = drafts.submit(draft, Slurm())
 
     def run(argv, **_):
         text = line.replace("//HERE", f"//{draft.directory}") if "-j" in argv else ""
@@ -103,7 +103,7 @@ def test_jobs_on_another_cluster_are_asked_about_and_cancelled_there(tmp_path):
 
     arrays = tuple(replace(array, cluster="other,third") for array in draft.campaign.arrays)
     draft = replace(draft, campaign=replace(draft.campaign, arrays=arrays))
-    assert {array.cluster for array in submit_draft(draft, run).arrays} == {"other"}
+    assert {array.cluster for array in drafts.submit(draft, run).arrays} == {"other"}
     first, second = slurm.called("sbatch")
     assert "--clusters=other,third" in first
     # A job can't wait for one of another cluster.
@@ -122,7 +122,7 @@ def test_an_sbatch_that_submits_and_then_fails_is_not_a_refusal(tmp_path):
         failed("sbatch: error: Batch job submission failed: whatever", acts=True),
     ]
     slurm = Slurm(sbatch=answers)
-    arrays = submit_draft(curve(tmp_path, ("fp32",)), slurm).arrays
+    arrays = drafts.submit(curve(tmp_path, ("fp32",)), slurm).arrays
     submitted = [("submitted", "100"), ("submitted", "101")]
     assert [(array.state, array.job_id) for array in arrays] == submitted
     assert slurm.count("sbatch") == 2
@@ -132,7 +132,7 @@ def test_a_refused_array_is_looked_for_before_anything_is_submitted_in_its_place
     refusal = failed("sbatch: error: Batch job submission failed: Invalid qos specification")
     draft, slurm = drafted(tmp_path), Slurm(sbatch=[refusal, None])
     with pytest.raises(SchedulerError, match="Invalid qos"):
-        submit_draft(draft, slurm)
+        drafts.submit(draft, slurm)
     (array,) = store.read_manifest(draft.directory).arrays
     assert (array.state, array.job_id) == ("refused", "")
     slurm.away = {"squeue", "sacct"}
@@ -143,7 +143,7 @@ def test_a_refused_array_is_looked_for_before_anything_is_submitted_in_its_place
     campaign = adopted(open_campaign(draft.directory), run=slurm, strict=True).campaign
     assert (campaign.arrays[0].state, campaign.arrays[0].job_id) == ("submitted", "77")
     assert store.read_manifest(draft.directory) == campaign
-    submit_draft(draft, slurm)
+    drafts.submit(draft, slurm)
     assert slurm.count("sbatch") == 1
 
 
@@ -158,7 +158,7 @@ def test_what_the_controller_has_otherwise_is_on_record(tmp_path):
         text = outcome.stdout.replace("Dependency=(null)", "Dependency=singleton(unfulfilled)")
         return replace(outcome, stdout=text.replace("   SubmitTime", f"{others}   SubmitTime"))
 
-    campaign = submit_draft(draft, run)
+    campaign = drafts.submit(draft, run)
     (array,) = campaign.arrays
     assert array.changed == (
         ("JobName", array.name, f"proj-{array.name}"),

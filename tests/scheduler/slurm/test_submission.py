@@ -14,9 +14,10 @@ from hpcbert.commands.monitor import open_campaign
 from hpcbert.errors import SchedulerError
 from hpcbert.model import format_utc
 from hpcbert.scheduler.base import SchedulerContext
+from tests.kit import drafts
 from tests.kit.campaigns import adopted, snapshot, status_file, updated
 from tests.kit.cases import cases
-from tests.kit.drafts import changed, curve, drafted, hurried, reference
+from tests.kit.drafts import changed, curve, drafted, reference
 from tests.kit.slurm import Answer, Job, Slurm, T, failed
 from tests.kit.waiting import Clock
 
@@ -37,13 +38,6 @@ class Wrapped(Slurm):
         vars(self.jobs[number]).update(self.changes)
         complaint = "Socket timed out" if self.code else ""
         return Answer(self.form.format(job=number), self.code, complaint)
-
-
-def submit_draft(draft, slurm, *, resumed=False):
-    """Submit a campaign, which is written first unless it is there."""
-    if not draft.directory.exists():
-        submit.write_campaign(draft)
-    return submit.submit(draft.directory, hurried(slurm)._replace(resumed=resumed))
 
 
 def assert_waiting(draft, slurm, *jobs):
@@ -77,9 +71,9 @@ def test_a_job_that_keeps_one_mark_is_the_arrays_under_any_clock(
     if killed:  # before the answer is recorded
         slurm.before = kill
         with pytest.raises(KeyboardInterrupt):
-            submit_draft(draft, slurm)
+            drafts.submit(draft, slurm)
         slurm.before = lambda _: None
-    arrays = submit_draft(draft, slurm, resumed=killed).arrays
+    arrays = drafts.submit(draft, slurm, resumed=killed).arrays
     assert [array.job_id for array in arrays] == ["100", "101"]
     assert not any(array.is_doubtful for array in arrays)
     assert_waiting(draft, slurm, "100", "101")
@@ -89,7 +83,7 @@ def test_a_job_that_keeps_one_mark_is_the_arrays_under_any_clock(
 def test_an_id_without_any_mark_is_kept_in_doubt_until_the_job_begins(tmp_path, form):
     draft, slurm = curve(tmp_path, ("fp32",)), Wrapped(changes=UNMARKED, form=form)
     slurm.jobs["34"] = Job("of mine", "/home/x", "/home")
-    arrays = submit_draft(draft, slurm).arrays
+    arrays = drafts.submit(draft, slurm).arrays
     assert all(array.is_doubtful and array.state == "submitted" for array in arrays)
     assert ("JobName", arrays[0].name, "proj") in arrays[0].changed
     assert [entry[2] for entry in arrays[0].changed if entry[0] == "WorkDir"] == ["/tmp"]
@@ -101,7 +95,7 @@ def test_an_id_without_any_mark_is_kept_in_doubt_until_the_job_begins(tmp_path, 
     first, second = adopted(open_campaign(draft.directory), run=slurm).campaign.arrays
     assert (first.job_id, bool(first.seen), first.is_doubtful) == ("101", True, False)
     assert second.is_doubtful
-    assert submit_draft(draft, slurm, resumed=True).arrays == (first, second)
+    assert drafts.submit(draft, slurm, resumed=True).arrays == (first, second)
     assert slurm.count("sbatch") == 2
 
 
@@ -109,7 +103,7 @@ def test_an_id_without_any_mark_is_kept_in_doubt_until_the_job_begins(tmp_path, 
 def test_a_number_of_a_sites_wrapper_is_not_taken_for_the_id(tmp_path, form):
     draft, slurm = curve(tmp_path, ("fp32",)), Wrapped(form=form)
     slurm.jobs["34"] = Job("somebody else's")
-    for array in submit_draft(draft, slurm).arrays:
+    for array in drafts.submit(draft, slurm).arrays:
         assert (slurm.names[array.job_id], bool(array.seen)) == (array.name, True)
     assert slurm.count("sbatch") == 2
 
@@ -118,17 +112,17 @@ def test_an_id_that_nobody_confirms_now_is_confirmed_later(tmp_path):
     draft = curve(tmp_path, ("fp32",))
     slurm = Wrapped(form="34\n{job}\n", away={"scontrol", "squeue", "sacct"})
     with pytest.raises(SchedulerError):
-        submit_draft(draft, slurm)
+        drafts.submit(draft, slurm)
     intended = open_campaign(draft.directory).campaign.arrays
     assert [array.state for array in intended] == ["intended"] * 2
     slurm.away = set()
-    arrays = submit_draft(draft, slurm).arrays
+    arrays = drafts.submit(draft, slurm).arrays
     assert [slurm.names[array.job_id] for array in arrays] == [array.name for array in arrays]
     assert slurm.count("sbatch") == 2
     # A plain answer stands while the controller is silent.
     draft = drafted(tmp_path / "other")
     slurm = Wrapped(form="34\n", away={"scontrol"}, jobs={"34": Job("somebody else's")})
-    (array,) = submit_draft(draft, slurm).arrays
+    (array,) = drafts.submit(draft, slurm).arrays
     assert (array.job_id, array.seen) == ("34", "")
     (array,) = adopted(open_campaign(draft.directory), run=slurm).campaign.arrays
     assert (array.job_id, bool(array.seen)) == ("101", True)
@@ -139,7 +133,7 @@ def test_the_jobs_own_start_corrects_a_wrong_id_and_another_arrays_settles_nothi
     draft, slurm = curve(tmp_path, ("fp32",)), Wrapped(changes=UNMARKED, form="34\n")
     slurm.jobs["34"] = Job("of mine", "/home/x", "/home")
     with pytest.raises(SchedulerError, match="Slurm does not show which job"):
-        submit_draft(draft, slurm)  # 34 is the first array's: the second has none.
+        drafts.submit(draft, slurm)  # 34 is the first array's: the second has none.
     arrays = store.read_manifest(draft.directory).arrays
     assert [(array.job_id, array.is_doubtful) for array in arrays] == [("34", True), ("", False)]
     start_job(draft, arrays[0], "101")
@@ -148,7 +142,7 @@ def test_the_jobs_own_start_corrects_a_wrong_id_and_another_arrays_settles_nothi
     assert snapshot(open_campaign(draft.directory), run=slurm)[first.name, 1].word == "PENDING"
     assert slurm.count("sbatch") == 2
     draft = curve(tmp_path / "other", ("fp32",))
-    first, *_ = submit_draft(draft, Slurm()).arrays
+    first, *_ = drafts.submit(draft, Slurm()).arrays
     retry = replace(first, name=f"{first.name}.t1", first_attempt=1, job_id="", submit_time=None)
     # The user requeued the first job.
     start_job(draft, first, "100", attempt=1)
@@ -162,15 +156,15 @@ def test_what_can_not_be_recognized_is_not_submitted_again(tmp_path, form, code)
     draft = curve(tmp_path, ("fp32",))
     slurm = Wrapped(changes=UNMARKED, form=form, code=code)
     with pytest.raises(SchedulerError, match=r"ended with status \d+ and printed"):
-        submit_draft(draft, slurm)
+        drafts.submit(draft, slurm)
     for resumed in (False, True):
         with pytest.raises(SchedulerError, match="Slurm does not show which job") as caught:
-            submit_draft(draft, slurm, resumed=resumed)
+            drafts.submit(draft, slurm, resumed=resumed)
         assert f"submit --like {draft.campaign.id}" in caught.value.hint
         assert slurm.count("sbatch") == 1
     start_job(draft, draft.campaign.arrays[0], "100")
     with pytest.raises(SchedulerError):
-        submit_draft(draft, slurm)
+        drafts.submit(draft, slurm)
     assert store.read_manifest(draft.directory).arrays[0].job_id == "100"
     assert slurm.count("sbatch") == 2
 
@@ -180,7 +174,7 @@ def test_a_restored_campaign_finds_its_jobs_by_one_question_each(
     tmp_path, changes, questions, *, begins, fate
 ):
     draft, slurm = curve(tmp_path, ("fp32",)), Wrapped(changes=changes)
-    arrays = submit_draft(draft, slurm).arrays
+    arrays = drafts.submit(draft, slurm).arrays
     store.write_manifest(draft.directory, draft.campaign)
     for array, (number, job) in zip(arrays, list(slurm.jobs.items()), strict=True):
         if begins:
@@ -190,7 +184,7 @@ def test_a_restored_campaign_finds_its_jobs_by_one_question_each(
         elif fate:
             job.end(fate)
     slurm.calls.clear()
-    again = submit_draft(draft, slurm, resumed=True).arrays
+    again = drafts.submit(draft, slurm, resumed=True).arrays
     assert [array.job_id for array in again] == ["100", "101"]
     assert tuple(call[0] for call in slurm.calls) == questions
     assert store.read_manifest(draft.directory).arrays == again
@@ -198,16 +192,16 @@ def test_a_restored_campaign_finds_its_jobs_by_one_question_each(
 
 def test_a_campaign_restored_in_the_middle_submits_what_is_left_once_squeue_answers(tmp_path):
     draft, slurm = curve(tmp_path), Slurm()
-    arrays = submit_draft(draft, slurm).arrays
+    arrays = drafts.submit(draft, slurm).arrays
     store.write_manifest(draft.directory, updated(draft.campaign, arrays[0]))
     for number in ("102", "103"):
         del slurm.jobs[number]
     slurm.first, slurm.away = 200, {"squeue", "sacct"}
     with pytest.raises(SchedulerError, match="is unknown whether"):
-        submit_draft(draft, slurm, resumed=True)
+        drafts.submit(draft, slurm, resumed=True)
     assert slurm.count("sbatch") == 4
     slurm.away = set()
-    again = submit_draft(draft, slurm, resumed=True).arrays
+    again = drafts.submit(draft, slurm, resumed=True).arrays
     assert [array.job_id for array in again] == ["100", "101", "202", "203"]
     assert slurm.called("sbatch")[4][2] == "--dependency=afterany:101"
 
@@ -253,5 +247,5 @@ def test_nobody_elses_job_is_kept_in_doubt(tmp_path):
         return replace(outcome, stdout=re.sub(r"\(\d+\)", "(4321)", outcome.stdout))
 
     with pytest.raises(SchedulerError, match="printed 100, 'proj' of nobody in /tmp"):
-        submit_draft(draft, run_as_other)
+        drafts.submit(draft, run_as_other)
     assert slurm.count("sbatch") == 1
