@@ -10,7 +10,7 @@ import pytest
 from hpcbert.system.runner import run
 from tests.kit.cases import read_constant
 from tests.kit.lab import read_daemon
-from tests.kit.logs import START, WORDS, stand_in_log
+from tests.kit.logs import START, WORDS, log
 from tests.kit.needs import not_applicable
 from tests.kit.scripts import tool
 
@@ -28,7 +28,7 @@ def test_a_loaded_node_and_another_driver_are_named_on_the_lab(hpcbert, lab):
     # It prints a log at 10.4 samples/s, up to 1 % faster; 10 % slower on the node that `load` names.
     load, base = hpcbert.cwd / "load", hpcbert.cwd / "base.json"
     text = read_constant(__file__, "PROGRAM")
-    text = text.format(load=f"'{load}'", start=START, log=stand_in_log())
+    text = text.format(load=f"'{load}'", start=START, log=log("1n1g", 10.0, batch=2))
     program = ("--python", tool(hpcbert.cwd, "program", text))
     # Each node has a GPU; n3 has another driver.
     tool(hpcbert.cwd / "bin", "nvidia-smi", read_constant(__file__, "NVIDIA_SMI"))
@@ -70,7 +70,7 @@ def test_a_node_with_a_competing_process_is_named(hpcbert, lab):
     """In each round a loaded node is named, and none in a round without load."""
     base, slower = hpcbert.cwd / "base.json", {"clean": set(), "loaded": {"n2"}}
     # It works in each iteration, and prints when and how fast it was.
-    text = read_constant(__file__, "WORKS").format(log=stand_in_log())
+    text = read_constant(__file__, "WORKS").format(log=log("1n1g", 10.0, batch=2))
     options = ("--python", tool(hpcbert.cwd, "program", text), "--json")
     accept = ("accept", base, "--each-node", "--tolerance", "20%", *options)
     first, losses = Path("/sys/fs/cgroup/cpu"), []

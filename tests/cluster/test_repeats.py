@@ -8,7 +8,7 @@ import pytest
 from hpcbert.campaign import record, store
 from tests.kit.cases import read_constant
 from tests.kit.cli import first_row, runs
-from tests.kit.logs import START, WORDS, stand_in, stand_in_log
+from tests.kit.logs import START, WORDS, log, stand_in
 from tests.kit.scripts import tool
 from tests.kit.waiting import until
 
@@ -33,7 +33,8 @@ def test_the_largest_batch_is_found_on_two_nodes(hpcbert, wait_for_end):
 
 
 def test_repeats_end_when_the_median_is_known_well_enough(hpcbert, wait_for_end):
-    program = tool(hpcbert.cwd, "steady", STEADY.format(shift=START + 1.2, log=stand_in_log()))
+    text = STEADY.format(shift=START + 1.2, log=log("1n1g", 10.0, batch=2))
+    program = tool(hpcbert.cwd, "steady", text)
     words = ("--python", program, "--repeats", "auto", "--max-repeats", "9")
     result = hpcbert(*POINT, *WORDS[3:], *words, status=0)
     directory = wait_for_end(result.data["directory"])

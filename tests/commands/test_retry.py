@@ -17,9 +17,8 @@ from hpcbert.model import Shape
 from hpcbert.scheduler import create_scheduler
 from hpcbert.script import request
 from hpcbert.script.draft import Draft
-from tests.kit import campaigns, cli, drafts
+from tests.kit import campaigns, cli, drafts, logs
 from tests.kit.cases import cases
-from tests.kit.logs import stand_in_log, write_file
 from tests.kit.scripts import sbatch_options
 from tests.kit.slurm import PROGRAMS, Slurm
 from tests.kit.waiting import Clock
@@ -56,12 +55,12 @@ class Bench:
         events = [start, {"event": "step"}]
         if state == "COMPLETED":
             events += campaigns.ended()
-            log = f"this is repeat {repeat}\n{stand_in_log()}"
+            log = f"this is repeat {repeat}\n" + logs.log("1n1g", 10.0, batch=2)
         path = self.directory / array.status(repeat)
         campaigns.status_file(path, *events, time=NOW, attempt=attempt)
         if log:
             path = store.log_path(self.directory, array, repeat, attempt)
-            write_file(path.parent, path.name, log)
+            logs.write_file(path.parent, path.name, log)
 
     def look(self, *, dry=False, **policy):
         clock = Clock(NOW)

@@ -129,12 +129,12 @@ class Built(TrackedCampaign):
         self.started(shape, repeat)
         self.ended(shape, repeat)
 
-    def finish(self) -> None:
+    def finish(self, **facts: object) -> None:
         """Let all repeats of all points run to their ends, at 10, 11, … samples/s a GPU."""
         for array in self.campaign.arrays:
             shape = array.point.shape
             for repeat in array.repeats:
-                self.complete(str(shape), repeat, shape.gpus * (9.0 + repeat))
+                self.complete(str(shape), repeat, shape.gpus * (9.0 + repeat), **facts)
 
     def reach(self, repeat: int, iteration: int, attempt: int = 0) -> Path:
         """Let a repeat of the first point reach an iteration of 120, at 8 samples/s."""

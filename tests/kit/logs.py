@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import tomli
@@ -27,17 +27,17 @@ DEEPSPEED: dict[str, tuple[float, ...]] = read_constant(__file__, "DEEPSPEED")
 
 def log(
     shape: str, rate: float, *, last: int | None = None, iters: int = ITERS, batch: int = 4,
-    nan_at: int = 0, start: float = START,
+    nan_at: int = 0, start: float = START, **facts: object,
 ) -> str:  # fmt: skip
     """Return a log of the PyTorch reference whose clock rule gives the rate, in samples/s.
 
     Example: `log("1n2g", 20.0, last=9, nan_at=3)` ends after 9 of its 12 iterations.
 
-    `batch` is the batch size per device, `start` in seconds since the epoch.
+    `batch` is the batch size per device, `start` in seconds since the epoch; the log states `facts`.
     """
     gpus = Shape.parse(shape).gpus
     config = {"batch_size_per_device": batch, "accumulation": 1, "precision": "fp32"}
-    config |= {"world_size": gpus, "global_batch_size": batch * gpus}
+    config |= {"world_size": gpus, "global_batch_size": batch * gpus, **facts}
     seconds = batch * gpus / rate
     lines = [f"hpcbert-config {json.dumps(config)}"]
     lines += [
@@ -54,6 +54,24 @@ def write_file(root: Path, name: str, data: bytes | str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data.encode() if isinstance(data, str) else data)
     return path
+
+
+def write_logs(
+    folder: Path, rates: Mapping[str, Sequence[float]], *, batch: int = 4, day: int = 0,
+    **facts: object,
+) -> Path:  # fmt: skip
+    """Write a log of 120 iterations for each rate of a shape, as DLPerf keeps them.
+
+    Example: `write_logs(tmp_path, {"1n1g": [10.0, 11.0]}, sequence_length=512)`.
+
+    Logs of another `day` are no copies of these.
+    """
+    runs = [(shape, *run) for shape in rates for run in enumerate(rates[shape], 1)]
+    for number, (shape, repeat, rate) in enumerate(runs):
+        start = START + 86_400 * day + 1000 * number
+        text = log(shape, rate, iters=120, batch=batch, start=start, **facts)
+        write_file(folder, f"pytorch/{shape}/bert_b{batch}_fp32_{repeat}.log", text)
+    return folder
 
 
 def step(n: int, *, at: float | None = None, loss: str = "9.5", rate: object = "64.5") -> str:
@@ -77,19 +95,14 @@ def parse(source: str | Path) -> Grammar:
     return grammar.parse(tomli.loads(text).get("log", {}), where="recipe.toml")
 
 
-@dataclass(frozen=True)
-class Reader:
-    """Reads a text by a rule of a grammar, the first one unless named."""
-
-    folder: Path
-
-    def __call__(
-        self, source: str | Path | Grammar, text: str | bytes, rule: str = "",
-        setting: Setting | None = None,
-    ) -> Reading:  # fmt: skip
-        path = write_file(self.folder, "run.log", text)
-        log_grammar = source if isinstance(source, Grammar) else parse(source)
-        return scan.read(path, log_grammar, log_grammar.rule(rule), setting or Setting())
+def read(
+    folder: Path, source: str | Path | Grammar, text: str | bytes, rule: str = "",
+    setting: Setting | None = None,
+) -> Reading:  # fmt: skip
+    """Write a text to a folder and read it by a rule of a grammar, the first one unless named."""
+    path = write_file(folder, "run.log", text)
+    log_grammar = source if isinstance(source, Grammar) else parse(source)
+    return scan.read(path, log_grammar, log_grammar.rule(rule), setting or Setting())
 
 
 def codes(reading: Reading) -> list[str]:
@@ -102,17 +115,12 @@ WORDS = (
 )
 
 
-def stand_in_log(gpus: int = 1) -> str:
-    """Return a log of the PyTorch reference: 12 iterations, two samples a device."""
-    return log(f"1n{gpus}g", 10.0, batch=2, start=START)
-
-
 def stand_in(folder: Path, bad: str, gpus: int = 1) -> Path:
     """Make the program; it runs the shell lines `bad` before it prints its log.
 
     It answers at once when `submit` asks which modules it lacks.
     """
-    (folder / "training.log").write_text(stand_in_log(gpus))
+    (folder / "training.log").write_text(log(f"1n{gpus}g", 10.0, batch=2))
     program = folder / "stand-in"
     # Printing takes no time, unlike training: a time around now is near enough.
     middle = START + ITERS / 2 * 0.2 * gpus
@@ -127,6 +135,7 @@ def stand_in(folder: Path, bad: str, gpus: int = 1) -> Path:
 
 
 SYSTEM: dict[str, str] = read_constant(__file__, "SYSTEM")
+_RESULT: str = read_constant(__file__, "RESULT")
 
 
 def write_submission(root: Path, seconds: list[int], samples: int = 3_000_000) -> Path:
@@ -134,14 +143,6 @@ def write_submission(root: Path, seconds: list[int], samples: int = 3_000_000) -
     write_file(root, "Org/systems/sys.json", json.dumps(SYSTEM))
     for number, duration in enumerate(seconds):
         status = "success" if duration else "aborted"
-        stop = 1000 + (duration or 9) * 1000
-        records = [
-            {"time_ms": 1000, "key": "run_start", "value": None},
-            {"time_ms": 1000, "key": "global_batch_size", "value": 64},
-            {"time_ms": 1001, "key": "train_samples", "value": 99_000_000},
-            {"time_ms": stop, "key": "eval_accuracy", "metadata": {"epoch_num": samples}},
-            {"time_ms": stop, "key": "run_stop", "metadata": {"status": status}},
-        ]
-        text = "".join(f"0: :::MLLOG {json.dumps(record)}\n" for record in records)
+        text = _RESULT.format(stop=1000 + (duration or 9) * 1000, samples=samples, status=status)
         write_file(root, f"Org/results/sys/bert/result_{number}.txt", text)
     return root / "Org/results/sys/bert"

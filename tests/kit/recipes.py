@@ -265,4 +265,4 @@ def read(
     name: str, folder: Path, data: bytes, rule: str = "", settings: Setting | None = None
 ) -> Reading:
     """Read bytes as a log of a recipe's sample run."""
-    return logs.Reader(folder)(grammar(name), data, rule, settings or setting(name))
+    return logs.read(folder, grammar(name), data, rule, settings or setting(name))

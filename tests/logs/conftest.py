@@ -1,8 +1,10 @@
+from functools import partial
+
 import pytest
 
-from tests.kit.logs import Reader
+from tests.kit import logs
 
 
 @pytest.fixture
 def read(tmp_path):
-    return Reader(tmp_path)
+    return partial(logs.read, tmp_path)

@@ -18,12 +18,7 @@ from tests.kit.logs import codes, grammar_file, step, steps
 
 ONE = Setting(nodes=1, gpus_per_node=1, gpus=1, batch_size_per_device=32, accumulation=1)
 BATCH = ONE._replace(batch_size_per_device=512)
-STEPS = grammar_file("steps").read_text()
-TOML = (
-    '[log]\npauses = ["saving a checkpoint"]\n'
-    + STEPS.replace('"epoch"', '"epoch"\nrepeated = "count"')
-    + "[[log.facts]]\ncontains = 'accumulation: '\nmatch = '^accumulation: (?P<accumulation>\\d+)$'\n"
-)
+TOML = grammar_file("steps").read_text().replace('"epoch"', '"epoch"\nrepeated = "count"')
 RULES = ("clock", "rate", "footer")
 CLOSING = "result: 32.0\n"
 LOG = steps(120, rate=32.0) + CLOSING
@@ -54,21 +49,22 @@ def test_ways_that_agree_give_the_number_and_wrong_settings_contradict_it(read, 
 
 
 def test_a_checkpoint_takes_its_time_and_accumulation_that_nobody_states_is_not_one(read):
+    toml = TOML + read_constant(__file__, "ACCUMULATION")
     lines = [line(n, at=n + 60 * (n > 70), rate=32.0 if n != 71 else 0.52) for n in range(1, 121)]
-    reading = read(TOML, "".join(lines), "clock", ONE)
+    reading = read(toml, "".join(lines), "clock", ONE)
     assert codes(reading) == ["window"]
     assert "iteration 71 is at 0.52" in str(reading.reasons[0])
     lines.insert(70, "saving a checkpoint\n")
-    assert read(TOML, "".join(lines), "clock", ONE).throughput == pytest.approx(3200 / 160)
+    assert read(toml, "".join(lines), "clock", ONE).throughput == pytest.approx(3200 / 160)
     unknown = ONE._replace(accumulation=None)
-    assert read(TOML, LOG, "clock", unknown).throughput == pytest.approx(32)
+    assert read(toml, LOG, "clock", unknown).throughput == pytest.approx(32)
     log = LOG.replace("32.0", "6400.0")
-    reading = read(TOML, log, "clock", unknown)
+    reading = read(toml, log, "clock", unknown)
     assert set(codes(reading)) == {"contradiction"}
     assert "accumulation" in str(reading.reasons[0])
-    assert read(TOML, log, "rate", unknown).throughput == 6400
-    assert read(TOML, f"accumulation: 200\n{log}", "clock", unknown).throughput == 6400
-    assert codes(read(TOML, steps(120, rate="-"), "clock", unknown)) == ["rule"]
+    assert read(toml, log, "rate", unknown).throughput == 6400
+    assert read(toml, f"accumulation: 200\n{log}", "clock", unknown).throughput == 6400
+    assert codes(read(toml, steps(120, rate="-"), "clock", unknown)) == ["rule"]
 
 
 def test_steps_that_are_taken_back_and_copies_of_a_line_are_no_second_run(read):
@@ -87,7 +83,6 @@ def test_steps_that_are_taken_back_and_copies_of_a_line_are_no_second_run(read):
 def test_a_number_of_few_seconds_on_gpus_says_so(read, device, seconds, flags):
     """The window has 100 iterations of a second."""
     toml = TOML.replace("[log]\n", f"[log]\nshortest_seconds = {seconds}\n")
-    toml += "[[log.facts]]\ncontains = 'device: '\nmatch = '^device: (?P<device_kind>\\w+)$'\n"
     log = (f"device: {device}\n" if device else "") + LOG
     assert read(toml, log, "clock", ONE).flags == flags
 
@@ -168,19 +163,17 @@ def test_a_closing_rate_contradicts_a_forced_grammar_and_not_the_right_number(re
     # It may be somewhat lower, and hardly higher.
     for name in ("oneflow", "megatron"):
         for rate, agrees in ((512, True), (430, True), (350, False), (700, False)):
-            reading = read_program(
-                read, name, after=120, text=f"{{'train_samples_per_second': {rate}}}"
-            )
+            closing = f"{{'train_samples_per_second': {rate}}}"
+            reading = read_program(read, name, after=120, text=closing)
             assert (codes(reading) == []) is agrees, (name, rate)
 
 
 def test_a_recipe_decides_whether_its_closing_line_is_compared(read):
     log = steps(120, rate=32.0) + "{'train_samples_per_second': 9}\n"
-    assert codes(read(STEPS, log, "rate", ONE)) == ["contradiction"]
-    recipe = STEPS.replace('"result: "', "\"'train_samples_per_second': \"").replace(
-        "result: (?P", "train_samples_per_second.: (?P"
-    )
-    silent = recipe.replace('kind = "footer"', 'kind = "footer"\ncross_check = false')
+    assert codes(read(TOML, log, "rate", ONE)) == ["contradiction"]
+    silent = TOML.replace('"result: "', '"train_samples_per_second"')
+    silent = silent.replace("result: (?P", "train_samples_per_second.: (?P")
+    silent = silent.replace('kind = "footer"', 'kind = "footer"\ncross_check = false')
     assert read(silent, log, "rate", ONE).throughput == pytest.approx(32)
 
 
@@ -193,7 +186,7 @@ def read_program(read, name, seconds=lambda _: 1.0, *, after=0, text="", job="")
         clock = f"{22 + int(now) // 3600:02}:{int(now) // 60 % 60:02}:{now % 60:09.6f}"
         lines.append(form.format(**values, clock=clock, ms=1000 * seconds(n)))
     lines.insert(after, text)
-    toml = STEPS if name == "steps" else recipes.grammar(name)
+    toml = TOML if name == "steps" else recipes.grammar(name)
     return read(toml, "\n".join([job, *HEADERS.get(name, ()), *lines, ""]), "", BATCH)
 
 
@@ -230,7 +223,7 @@ def test_loops_of_which_one_evaluates_are_flagged_and_a_median_hides_nothing(rea
     assert result.notes[0].detail == (
         "232.73 samples/s in all, 512.00 at the median step; see iterations 41 to 50"
     )
-    toml = STEPS.replace('kind = "rate"', 'kind = "rate"\naverage = "median"')
+    toml = TOML.replace('kind = "rate"', 'kind = "rate"\naverage = "median"')
     log = "".join(step(n, rate=51.2 if n <= 30 else 512) for n in range(1, 121))
     result = read(toml, log, "rate", BATCH._replace(batch_size_per_device=None))
     assert (result.throughput, result.flags) == (512, ())

@@ -16,8 +16,9 @@ def test_what_a_program_ends_with(log, line, tmp_path):
 @cases
 def test_what_is_no_error(text, tmp_path):
     path = tmp_path / "run.log"
-    noises = (b"\x00\xff" * 4000, b"Traceback (most recent call last):\n" * 99)
-    for data in (text.encode(), *noises):
+    begin = b"Traceback (most recent call last):\n"
+    endless = begin + b'  File "a"\n' + b"  more\n" * 2000
+    for data in (text.encode(), b"\x00\xff" * 4000, begin * 99, endless):
         path.write_bytes(data)
         assert last_error(path) == ""
     assert last_error(tmp_path / "missing.log") == ""

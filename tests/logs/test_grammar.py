@@ -71,16 +71,7 @@ def test_skipped_steps_in_the_window_are_flagged(read, kind, at, *, expected):
         elif str(n) in at:
             text = form["line"].format(step=n, n=at[str(n)]) + "\n" + text
         lines.append(text)
-    match = r"step (?P<iteration>\d+) .*?(?P<rate>[\d.]+) samples/s"
-    record = {"name": "step", "contains": "samples/s", "match": match}
-    values = {"rules": [{"name": "rate", "kind": "rate", "record": "step"}]}
-    if "match" in form:
-        values["skipped"] = [{key: form[key] for key in ("contains", "match")}]
-    else:
-        record["repeated"] = "count"
-    grammar = grammars.parse({"records": [record], **values}, where="recipe.toml")
-    setting = Setting(nodes=1, gpus_per_node=1, gpus=1, batch_size_per_device=4, accumulation=1)
-    reading = read(grammar, "\n".join([*lines, ""]), setting=setting)
+    reading = read(read_constant(__file__, "STEPS") + form["toml"], "\n".join([*lines, ""]))
     assert reading.throughput == pytest.approx(100, rel=0.01)
     assert ("overflow-steps" in reading.flags) is expected
 
@@ -114,29 +105,13 @@ def test_a_log_gives_the_number_that_is_worked_out_by_hand(
                 assert reading.throughput == pytest.approx(number), reading
 
 
-def test_paddle_spells_its_rate_per_gpu_in_four_ways_and_in_colour(read):
-    for line in read_constant(__file__, "PADDLE"):
-        log = "ips: 127.0.0.1\n" + "".join(line.format(n=n) + "\n" for n in range(10, 130, 10))
-        reading = read(grammar_file("paddle"), log, "", Setting(gpus=32))
-        assert reading.throughput == pytest.approx(146.84 * 32), line
-
-
 def test_mxnet_takes_the_median_over_the_ranks_of_each_step(read):
-    def render_mxnet(*, ahead=False, labelled=False):
-        """Return the lines of two ranks, of which one may run ahead of the other."""
-        latencies = ((900.0, 900.0), (400.0, 400.0), (300.0, 340.0), (320.0, 330.0))
-        places = [(step, rank) for step in range(4) for rank in range(2)]
-        return [
-            f"{f' {rank}: ' if labelled else ''}[step {step + 1}]\tmlm_loss=7.12345\t"
-            f"nsp_loss= 0.69\tthroughput=12.{rank}K tks/s\tlr=0.0000123 time=0.33, "
-            f"latency={latencies[step][rank]} ms/batch\n"
-            for step, rank in (sorted(places, key=lambda place: place[1]) if ahead else places)
-        ]
-
     mxnet = grammar_file("mxnet")
     two = Setting(nodes=1, gpus_per_node=2, gpus=2, batch_size_per_device=64)
-    lines = render_mxnet()
-    for log in (lines, render_mxnet(ahead=True), render_mxnet(labelled=True)):
+    labelled = read_constant(__file__, "MXNET").splitlines(keepends=True)
+    lines = [line[4:] for line in labelled]
+    ahead = [line[4:] for line in sorted(labelled)]
+    for log in (lines, ahead, labelled):
         expected = (1000 / 320 + 1000 / 325) / 2 * 128
         assert read(mxnet, "".join(log), "", two).throughput == pytest.approx(expected)
     per_rank, summed = (read(mxnet, "".join(lines), rule, two) for rule in ("tokens", "tokens-sum"))
@@ -147,17 +122,5 @@ def test_mxnet_takes_the_median_over_the_ranks_of_each_step(read):
     assert "more than 2 ranks" in str(doubled.reasons)
     (reason,) = read(mxnet, "".join(lines[:-1]), "", two).reasons
     assert str(reason) == "incomplete: 1 of 2 ranks came to iteration 4"
-    lines = render_mxnet(labelled=True)
-    twice = read(mxnet, "".join([*lines[:4], lines[4], lines[4], *lines[5:]]), "", two)
+    twice = read(mxnet, "".join(labelled[:5] + labelled[4:5] + labelled[4:]), "", two)
     assert "by rank 0 twice" in str(twice.reasons)
-
-
-def test_records_of_two_lines_survive_the_edge_of_every_piece(read, monkeypatch):
-    log = "".join(
-        f"] Train Step: {n}/40  / loss = 10.2 / time = 0.1 sec\n] Perf {n}.35\n"
-        for n in range(1, 41)
-    )
-    for size in range(70, 300, 7):
-        monkeypatch.setattr("hpcbert.logs.lines.CHUNK", size)
-        reading = read(grammar_file("tf2"), log, "perf", Setting(skip=10, iters=40))
-        assert reading.throughput == pytest.approx(25.85), size

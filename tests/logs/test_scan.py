@@ -39,14 +39,6 @@ def test_what_is_in_a_logs_place_is_said(tmp_path):
         assert scan.read_progress(tmp_path / name, grammar) == Progress()
 
 
-@pytest.mark.needs("permissions")
-def test_a_log_that_may_not_be_read_is_said(tmp_path):
-    path = tmp_path / "run.log"
-    path.touch(mode=0)
-    reading = scan.read(path, parse(STEPS), parse(STEPS).rule(), ONE)
-    assert "Permission denied" in str(reading.reasons)
-
-
 @cases
 def test_a_log_gives_its_number_or_a_reason(
     read, places, numbers, *, repeated,
@@ -185,7 +177,7 @@ def test_reading_stops_where_the_rule_and_the_gate_have_all_they_need(tmp_path, 
 
 def test_lines_and_repetition_without_end_take_little_memory_and_time(read, tmp_path):
     path = tmp_path / "long.log"
-    path.write_text(steps(60) + "=" * (40 << 20) + "\n" + steps(120, 61))
+    path.write_text(steps(60) + "=" * (20 * lines.CHUNK) + "\n" + steps(120, 61))
     grammar = parse(STEPS)
     tracemalloc.start()
     reading = scan.read(path, grammar, grammar.rule("rate"), ONE)
@@ -250,7 +242,7 @@ def test_a_clock_of_several_ranks_takes_their_median_time(read):
     assert read(one_each, log, "rate", ONE._replace(nodes=2, gpus=2)).throughput == 64.5
 
 
-def test_a_record_of_several_lines_ends_with_its_file_or_the_next_one(read):
+def test_a_record_of_several_lines_ends_with_its_file_or_the_next_one(read, monkeypatch):
     toml = STEPS.replace(
         "match = 'result: (?P<rate>[\\d.]+)'", "match = 'result: \\n(?P<rate>[\\d.]+) x'\nlines = 4"
     )
@@ -262,6 +254,9 @@ def test_a_record_of_several_lines_ends_with_its_file_or_the_next_one(read):
     many = read_constant(__file__, "MANY_LINES")
     assert read(many, log, "rate", ONE).throughput == pytest.approx(70.5)
     assert codes(read(many, log.replace(" rate: 50\n", ""), "rate", ONE)) == ["window"]
+    for size in range(70, 300, 7):
+        monkeypatch.setattr("hpcbert.logs.lines.CHUNK", size)
+        assert read(many, log, "rate", ONE).throughput == pytest.approx(70.5), size
 
 
 @cases

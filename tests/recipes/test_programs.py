@@ -134,7 +134,7 @@ def test_runs_of_two_depths_are_not_repeats(tmp_path, run):
 
 
 def test_a_recipe_without_a_unit_reads_no_other_and_each_rule_minds_the_lengths(tmp_path):
-    toml, read_log = read_constant(__file__, "WITHOUT_UNIT"), logs.Reader(tmp_path)
+    toml, read_log = read_constant(__file__, "WITHOUT_UNIT"), partial(logs.read, tmp_path)
     setting = Setting(nodes=1, gpus_per_node=1, gpus=1)
     for shown in ("65.5 Ktokens/s", "65536.0 tokens/s", "65.5 k tokens per sec"):
         text = "".join(f"step {n}: speed {shown} of epoch 1\n" for n in range(1, 121))

@@ -33,7 +33,7 @@ TABLES = tabulate(make_point(shape, numbers) for shape, numbers in RATES.items()
 def test_every_form_holds_every_median_and_the_text_is_aligned_and_says_why():
     note = "232.73 samples/s in all, 512.00 at the median step; see iterations 41 to 50"
     flagged = make_run(1, 232.727, flags=("uneven",), notes=(Note("uneven", note),))
-    uneven = tabulate([make_point("1n1g", [], runs=(flagged,), asked=1)])
+    uneven = tabulate([make_point("1n1g", runs=(flagged,))])
     for name, form in FORMATS.items():
         rendered = form.write(TABLES, MADE, 0)
         numbers = ("140.2", "4322.5", "4600.25")[: 2 + (name == "csv-runs")]
@@ -123,7 +123,7 @@ def test_tables_become_data_frames_and_flags_sentences():
     flags = {1: ("short-window",), 2: ("outlier", "uneven", "short-window"), 3: ("short-window",)}
     notes = {2: (Note("uneven", "see 3 to 8"),)}
     repeats = tuple(make_run(n, 10.0 * n, flags=flags[n], notes=notes.get(n, ())) for n in flags)
-    (table,) = tabulate([make_point("1n1g", [], runs=repeats, asked=3)])
+    (table,) = tabulate([make_point("1n1g", runs=repeats)])
     assert describe_flags(table.rows[0]) == (
         "2 repeats (1, 3): short-window",
         "repeat 2: outlier (20.00, 0.0% below the median), uneven (see 3 to 8), short-window",
@@ -138,7 +138,7 @@ def test_what_still_runs_is_not_invalid_and_junit_passes_only_valid_points(
         make_run(n, None if code else 100.0, code, log='a<b & "c"\x1b')
         for n, code in enumerate(codes, 1)
     )
-    tables = tabulate([make_point("4n8g", [], runs=runs, asked=asked)])
+    tables = tabulate([make_point("4n8g", runs=runs, asked=asked)])
     shortfalls = list_shortfalls(tables)
     errors = [{"loss": "incomplete"}.get(code, code) for code in codes if code]
     assert [error.code for error in shortfalls[: len(errors)]] == errors

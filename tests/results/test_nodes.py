@@ -5,7 +5,6 @@ from random import Random
 
 import pytest
 
-from hpcbert.model import Counted
 from hpcbert.results.document import NodeFacts, ResultSet, Source
 from hpcbert.results.nodes import MAX_FALSE_ALARM, compare_nodes, find_detectable, list_history
 from hpcbert.results.reduce import tabulate
@@ -61,13 +60,11 @@ def test_slow_nodes_are_named_and_false_alarms_are_as_rare_as_stated():
 def test_a_node_is_compared_with_its_campaign_before():
     def make_results(day, driver, shape="1n1g", **rates):
         runs = tuple(make_run(n, rates[node], nodes=(node,)) for n, node in enumerate(rates, 1))
-        counted = Counted(20, 120, "iterations 21 to 120")
-        point = make_point(shape, [], asked=len(runs), runs=runs, counted=counted)
         facts = NodeFacts("d", tuple(rates), {"GPU driver": driver, "GPU": "A100"})
         created = f"2026-11-{day:02}T10:00:00Z"
         environments = (facts,) if driver else ()
         source = Source("campaign", f"c{day}", created=created, environments=environments)
-        return ResultSet(tabulate([point]), sources=(source,))
+        return ResultSet(tabulate([make_point(shape, runs=runs)]), sources=(source,))
 
     records = list_history([
         make_results(23, "560", n1=99.0),

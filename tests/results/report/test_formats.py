@@ -39,10 +39,10 @@ def make_report_input(name):
     runs.append(make_run(3, None, state=name, **texts))
     origin, steps = Origin("campaign", name, name), Steps((1, 2, 3), (0.5, 0.4, 0.4), 1, 3)
     groups = [Group(text, name, name, 32, name, name) for text in (name, f"{name} ")]
-    values = {"asked": 3, "runs": tuple(runs), "origin": origin}
-    points = [make_point("1n1g", [], group=groups[0], **values)]
+    values = {"runs": tuple(runs), "origin": origin}
+    points = [make_point("1n1g", group=groups[0], **values)]
     points += [
-        make_point(shape, [], group=group, steps=((1, steps),), **values)
+        make_point(shape, group=group, steps=((1, steps),), **values)
         for group in groups
         for shape in ("1n8g", "2n8g")
     ]

@@ -60,9 +60,7 @@ def test_a_report_says_what_where_and_when_which_point_is_best_and_what_is_wrong
         run = test_reduce.make_run(1, None if code else 10.0 * gpus, code)
         group = replace(test_reduce.GROUP, framework=framework, precision="bf16", **changes)
         facts = (("GPU", ("NVIDIA H100 80GB HBM3",)),)
-        return test_reduce.make_point(
-            f"1n{gpus}g", [], asked=1, runs=(run,), group=group, facts=facts
-        )
+        return test_reduce.make_point(f"1n{gpus}g", runs=(run,), group=group, facts=facts)
 
     def summarize(*points, created=()):
         """Return title and paragraph of a report on points of campaigns created at these times."""
