@@ -4,6 +4,7 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import tomli
 
@@ -58,7 +59,7 @@ def write_file(root: Path, name: str, data: bytes | str) -> Path:
 
 def write_logs(
     folder: Path, rates: Mapping[str, Sequence[float]], *, batch: int = 4, day: int = 0,
-    **facts: object,
+    **facts: Any,
 ) -> Path:  # fmt: skip
     """Write a log of 120 iterations for each rate of a shape, as DLPerf keeps them.
 

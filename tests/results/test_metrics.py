@@ -61,10 +61,11 @@ def test_the_formula_is_that_of_the_reference_program():
         for length in (64, 128, 384, 512):
             words = ["--model", name, "--sequence-length", str(length)]
             settings = bert_settings.parse_settings(words)
+            model = formulas.find_model(f"bert-{name}")
+            assert model
             work = (length, length**2, settings.predictions)
             assert usual_predictions(length) == settings.predictions
-            flops = formulas.model_flops(formulas.find_model(f"bert-{name}"), length)
-            assert flops == bert_model.model_flops(settings, 1, work)
+            assert formulas.model_flops(model, length) == bert_model.model_flops(settings, 1, work)
 
 
 def test_the_page_has_the_figures_and_every_gpu_of_the_record_has_a_peak():
@@ -73,6 +74,7 @@ def test_the_page_has_the_figures_and_every_gpu_of_the_record_has_a_peak():
     assert figures
     for name, *shown in figures:
         model = formulas.find_model(name)
+        assert model
         flops = [formulas.model_flops(model, length) for length in (128, 512)]
         assert [f"{number / 1e9:,.1f}" for number in flops] == shown
     for peaks in formulas.load_peaks():
@@ -129,8 +131,8 @@ def test_what_is_unknown_is_said(*, facts, model, device, sampled, names, reason
     power = Sampled(9.0, 30_000.0, sampled, 12.0, 12) if sampled else None
     group = replace(GROUP, model=model or "bert-base", device=device or "gpu")
     stated = {} if facts is None else {"facts": tuple(facts.items())}
-    point = make_point(sampled=power, group=group, **stated)
-    metrics = formulas.compute_metrics(point, 800.0)
+    (row,) = test_reduce.make_table(make_point(sampled=power, group=group, **stated)).rows
+    metrics = row.metrics
     unknown = dict(metrics.unknown)
     for name in names:
         assert getattr(metrics, name) is None
@@ -248,14 +250,15 @@ def add_samples(printed):
 
 
 def test_the_window_is_where_most_is_drawn_as_nvidia_smi_or_rocm_smi_print_it(tmp_path):
-    def sample_node(*words, **options):
-        return parse_samples(add_samples(run_sampler(tmp_path, *words, **options)))
+    def measure_node(text, gpus, seconds=25.0, **options):
+        """Return the samples of a node, and their window of so many seconds."""
+        samples = parse_samples(add_samples(run_sampler(tmp_path, text, gpus, **options)))
+        return samples, samples and find_window(samples, seconds)
 
     text = render_nvidia_smi([[50.0, 60.0]] * 20 + [[300.0, 310.0]] * 30 + [[70.0, 60.0]] * 10)
     for gpus, watts in ((2, 610.0), (1, 310.0)):
-        samples = sample_node(text, gpus)
+        samples, window = measure_node(text, gpus)
         assert [row[0] for row in samples.rows] == pytest.approx([*range(60)], abs=0.01)
-        window = find_window(samples, 25.0)
         assert (window.watts, window.gpus) == (pytest.approx(watts), gpus)
         assert 1020 <= window.memory_mib <= 1050
     # There is none where nobody looked long enough, or what was printed is nothing.
@@ -264,13 +267,12 @@ def test_the_window_is_where_most_is_drawn_as_nvidia_smi_or_rocm_smi_print_it(tm
     texts += [long.replace("1.00", number) for number in ("[N/A]", "nan", "1e9")]
     texts += ["", "garbage", "2026/99/99 00:00:00, 0, 1, 1\n" * 9, '"' * 9999, "\1\1\n" * 99]
     for text in texts:
-        samples = sample_node(text, 1)
-        assert samples is None or find_window(samples, 25.0) is None
+        assert measure_node(text, 1)[1] is None
     table = read_constant(__file__, "ROCM_SMI")
     text = "".join(f"17637176{at:02d}.123456\n{table}" for at in range(30))
     newer = text.replace("Average Graphics Package", "Current Socket Graphics Package")
     for content in (text, newer):
-        window = find_window(sample_node(content, 2, program="rocm-smi"), 20.0)
+        _, window = measure_node(content, 2, 20.0, program="rocm-smi")
         assert (window.watts, window.memory_mib) == (400.0, 2048.0)
 
 
@@ -288,7 +290,9 @@ def test_all_nodes_or_none(tmp_path):
     data = json.loads(file.read_bytes())
     assert (data["nodes"], data["gpus"], len(data["samples"])) == (2, 3, 140)
     power = read_power(file, seconds=20.0)
-    assert (power.watts, power.gpus) == (pytest.approx(250.0), 3)
+    assert power
+    assert power.watts == pytest.approx(250.0)
+    assert power.gpus == 3
     damaged = (lines[1:], lines[:-1], [*lines[:3], b"cut short", *lines[3:]], lines[:0])
     texts = (b"{}", b"[]", b'{"gpus":1,"samples":[[1,2]]}', b'{"gpus":1,"samples":[[0,NaN,1]]}')
     for content in (*(add_samples(b"\n".join(part)) for part in damaged), *texts):
