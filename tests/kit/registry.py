@@ -1,7 +1,6 @@
 """A small image registry on this machine: enough of the distribution API v2 for any client to pull.
 
-With it the available `enroot` imports over real HTTP, and failures can be requested. It serves only
-pulls; Python code adds images.
+With it the available `enroot` imports over real HTTP. It serves only pulls; Python code adds images.
 
     with Registry() as registry:
         registry.push("bert/tiny:1.0", [{"etc/marker": b"here"}], env=["A=1"])
@@ -39,9 +38,9 @@ class Registry(ThreadingHTTPServer):
     """A registry that serves on a free port, as long as its context lasts.
 
     Attributes:
+        host: `ADDRESS:PORT`, as image references name it.
         auth: How clients authenticate: `basic`, `bearer` with a token that anybody gets, or not.
         account: The only account, as NAME:PASSWORD.
-        trouble: Status to answer with, by a part of the path: {"/manifests/": 429}.
         delay: Seconds before a blob.
         requests: Method, path and status of each request.
     """
@@ -50,17 +49,13 @@ class Registry(ThreadingHTTPServer):
 
     def __init__(self, address: str = "127.0.0.1", *, auth: str = "", account: str = "") -> None:
         super().__init__((address, 0), _Handler)
-        self.auth, self.delay, self.trouble = auth, 0.0, dict[str, int]()
+        name, port = self.server_address[:2]
+        self.host = f"{name!s}:{port}"
+        self.auth, self.delay = auth, 0.0
         self._secret = f"Basic {base64.b64encode(account.encode()).decode()}"
         self.requests: list[tuple[str, str, int]] = []
         self._contents: dict[tuple[str, str], bytes] = {}
         self._closing = threading.Event()
-
-    @property
-    def host(self) -> str:
-        """`ADDRESS:PORT`, as image references name it."""
-        address, port = self.server_address[:2]
-        return f"{address!s}:{port}"
 
     def uri(self, image: str = TINY) -> str:
         return f"docker://{self.host}#{image}"
@@ -117,9 +112,6 @@ class Registry(ThreadingHTTPServer):
         """Return status, headers and body for one request; those for lists are refused."""
         path, sent = urlsplit(path).path, headers.get("Authorization")
         accept, match = ",".join(headers.get_all("Accept") or ()), _PATH.fullmatch(path)
-        for part, status in self.trouble.items():
-            if part in path:
-                return status, {}, b'{"errors":[]}'
         if path == "/token":
             return 200, {"Content-Type": "application/json"}, b'{"token":"letmein"}'
         if self.auth and sent not in (self._secret, "Bearer letmein"):

@@ -2,7 +2,6 @@
 
 import gzip
 import hashlib
-import io
 import json
 import random
 import shutil
@@ -10,8 +9,7 @@ import struct
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
-from typing import Any
+from itertools import product
 
 import h5py
 import numpy as np
@@ -28,27 +26,26 @@ from hpcbert.prepare.data_formats import FORMATS, read_sample
 from hpcbert.prepare.data_samples import StreamSettings, Vocabulary, make_synthetic, number_blocks
 from tests.kit import cli
 from tests.kit.cases import cases, read_constant
-from tests.kit.cli import CliResult
 from tests.kit.waiting import CEILING
+from tests.prepare.test_parts import hdf5
 
 # Programs of these formats mask by themselves.
 UNMASKED = ("paddle-text", "megatron")
 STREAM = StreamSettings(32, 5, samples=60)
+SPECIAL = ["[PAD]", *(f"[unused{n}]" for n in range(4)), "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORDS = ["the", "cat", "dog", "saw", "a", "tree", "##s", "ran", "to", "house", "."]
 
 
-def make_data(directory: Path, form: str = "tfrecord", *words: object) -> CliResult:
+def make_data(directory, form="tfrecord", *words):
     few = ("--samples", 60, "--sequence-length", 32, "--predictions", 5)
     files = () if form == "megatron" else ("--files", 3)
     return cli.run("data", "make", "--format", form, *few, *files, *words, directory, "--json")
 
 
-def read_files(directory: Path) -> dict[str, bytes]:
+def read_files(directory):
     """Return all files of the data but locks, whose names a lock that was taken over leaves behind."""
     paths = [path for path in sorted(directory.rglob("*")) if not path.name.startswith(".lock")]
     return {str(path.relative_to(directory)): path.read_bytes() for path in paths if path.is_file()}
-
-
-# --- The stream -----------------------------------------------------------------------------------
 
 
 def test_a_seed_gives_the_same_samples_for_ever():
@@ -95,9 +92,6 @@ def test_masking_and_the_share_of_real_tokens_are_as_bert_has_them():
     for fill, share in (("full", 1.0), ("wiki", 0.498), ("0.3", 0.3), ("0.75", 0.75)):
         filled = make_synthetic(np.arange(4096), StreamSettings(samples=4096, fill=fill))
         assert filled.input_mask.mean() == pytest.approx(share, abs=0.01)
-
-
-# --- Formats --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -181,9 +175,6 @@ def test_the_reference_reads_the_hdf5_files(tmp_path):
         assert parsed.predictions == usual_predictions(length)
 
 
-# --- Records, written byte by byte as their formats say -------------------------------------------
-
-
 @given(st.lists(st.integers(0, 2**40), max_size=40))
 def test_integers_of_a_record_come_back(values):
     for dialect in (formats.TENSORFLOW, formats.ONEFLOW):
@@ -191,38 +182,31 @@ def test_integers_of_a_record_come_back(values):
         assert formats.decode_record(record, dialect)["x"].tolist() == values
 
 
-def message(number: int, content: bytes) -> bytes:
+def message(number, content):
     assert len(content) < 128
     return bytes([number << 3 | 2, len(content)]) + content
 
 
-def write_records(form: str, *names: str, rows: int = 3) -> bytes:
-    """Return a file with a record of these names: of a map<string, Feature> of 7 and 300, or arrays."""
+def write_record(path, form, *names):
+    """Write a file with one record, a map<string, Feature> of 7 and 300, as its format says."""
     numbers = message(3, message(1, b"\x07\xac\x02"))
     entries = (message(1, message(1, name.encode()) + message(2, numbers)) for name in names)
-    data, content = b"".join(entries), io.BytesIO()
+    features = b"".join(entries)
     if form == "ofrecord":
-        return struct.pack("<q", len(data)) + data
-    if form == "tfrecord":
-        record, file = message(1, data), b""
-        for piece in (struct.pack("<Q", len(record)), record):
-            value = formats.crc32c(piece)
-            masked = ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF
-            file += piece + struct.pack("<I", masked)
-        return file
-    arrays: dict[str, Any] = dict.fromkeys(names, np.zeros((rows, 4), dtype="i4"))
-    if form == "npz":
-        np.savez(content, **arrays)
-    else:
-        with h5py.File(content, "w") as file_:
-            file_.update(arrays)
-    return content.getvalue()
+        path.write_bytes(struct.pack("<q", len(features)) + features)
+        return
+    record, file = message(1, features), b""
+    for piece in (struct.pack("<Q", len(record)), record):
+        value = formats.crc32c(piece)
+        masked = ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF
+        file += piece + struct.pack("<I", masked)
+    path.write_bytes(file)
 
 
-@pytest.mark.parametrize("form", ["tfrecord", "ofrecord", "npz", "hdf5"])
+@pytest.mark.parametrize("form", ["tfrecord", "ofrecord"])
 def test_a_first_record_has_names(form, tmp_path):
     path = tmp_path / "file"
-    path.write_bytes(write_records(form, "input_ids", "segment_ids"))
+    write_record(path, form, "input_ids", "segment_ids")
     assert read_first_record(path, form, ["input_ids"]) == f"{form}, input_ids, segment_ids"
     with pytest.raises(ValueError, match="has no a, input_mask"):
         read_first_record(path, form, ["input_ids", "a", "input_mask"])
@@ -247,44 +231,45 @@ def test_checksums_pickles_and_texts_are_as_their_formats_say(tmp_path):
 
 
 def test_a_damaged_record_is_refused(tmp_path):
-    def refuse(form: str, content: bytes, says: str) -> None:
-        path = tmp_path / "file.idx"
+    path = tmp_path / "file.idx"
+
+    def refuse(form, content, says):
         path.write_bytes(content)
         with pytest.raises(ValueError, match=says):
             read_first_record(path, form, ["a"])
 
-    record, archive = write_records("tfrecord", "a"), io.BytesIO()
+    write_record(path, "tfrecord", "a")
+    record = path.read_bytes()
     for place in (0, 9, 20, len(record) - 1):
         flipped = record[:place] + bytes([record[place] ^ 1]) + record[place + 1 :]
         refuse("tfrecord", flipped, "checksum is wrong")
-    with zipfile.ZipFile(archive, "w") as file:
-        file.writestr("readme.txt", "nothing")
-    version = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 2, 8, 9, 2)
-    refuse("tfrecord", write_records("ofrecord", "input_ids"), "checksum")
     refuse("ofrecord", record, "protocol buffer|no features|no a")
-    refuse("hdf5", write_records("hdf5", "a", rows=0), "hdf5")
-    refuse("hdf5", write_records("hdf5", "a")[:600], "hdf5")
-    refuse("npz", archive.getvalue(), "is not an array")
+    write_record(path, "ofrecord", "input_ids")
+    refuse("tfrecord", path.read_bytes(), "checksum")
+    hdf5(path, ["a"], rows=0)
+    refuse("hdf5", path.read_bytes(), "hdf5")
+    hdf5(path, ["a"])
+    refuse("hdf5", path.read_bytes()[:600], "hdf5")
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("readme.txt", "nothing")
+    refuse("npz", path.read_bytes(), "is not an array")
     refuse("paddle-text", gzip.compress(b"a;b\n"), "2 fields")
     refuse("paddle-text", gzip.compress(b"a;b;c;d\n"), "int")
-    refuse("megatron", version, "version")
-
-
-# --- Made again -----------------------------------------------------------------------------------
+    refuse("megatron", b"MMIDIDX\0\0" + struct.pack("<QBQQ", 2, 8, 9, 2), "version")
 
 
 @pytest.mark.parametrize("seed", [42, 7], ids=["the same data", "other data"])
 @pytest.mark.parametrize("form", ["tfrecord", "hdf5", "paddle-text"])
 def test_unfinished_data_are_made_again(form, seed, tmp_path, monkeypatch):
-    calls: list[object] = []
+    calls = []
 
-    def fail_at_second(paths: Any, stream: Any) -> None:
+    def fail_at_second(paths, stream):
         calls.append(paths)
         write(paths, stream)
         if len(calls) == 2:
             raise KeyboardInterrupt
 
-    def make(name: str, seed: int) -> None:
+    def make(name, seed):
         stream = StreamSettings(32, 5, samples=60, seed=seed)
         making.make(making.DataPlan(tmp_path / name, form, 3, stream))
 
@@ -314,10 +299,7 @@ def test_a_run_that_is_killed_leaves_nothing_that_is_taken_for_whole(tmp_path):
     assert not [name for name in read_files(tmp_path / "x") if name.startswith(".")]
 
 
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [("", "complete"), ("x/notes", "not empty"), ("x/.hidden", "not empty"), ("x", "directory")],
-)
+@cases
 def test_what_is_there_is_never_written_over(name, says, tmp_path):
     if name:
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -338,9 +320,6 @@ def test_a_full_disk_is_reported_before_anything_is_made(tmp_path, monkeypatch):
     assert result.returncode == 1
     assert "0 MiB are free" in result.error["message"]
     assert not read_files(tmp_path / "x" / "training")
-
-
-# --- Checked --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", ["tfrecord", "megatron"])
@@ -378,23 +357,20 @@ def test_a_data_json_that_is_none_is_refused(content, says, tmp_path):
         assert (result.returncode, says in result.error["message"]) == (2, True), result
 
 
-@pytest.mark.parametrize(
-    "key", ["vocabulary.sha256", "files[2].sha256", "files[2].name", "samples"]
-)
-@pytest.mark.parametrize("value", [None, 7.5], ids=["nothing", "another-kind"])
-def test_a_key_of_data_json_that_is_damaged_is_named(key, value, tmp_path):
+def test_a_key_of_data_json_that_is_damaged_is_named(tmp_path):
     make_data(tmp_path)
-    document = json.loads((tmp_path / "data.json").read_text(encoding="utf-8"))
-    table = {"vocabulary": document["vocabulary"], "files[2]": document["files"][1]}
-    place, _, name = key.rpartition(".")
-    table.get(place, document)[name] = value
-    (tmp_path / "data.json").write_text(json.dumps(document))
-    for verb in ("check", "show"):
-        result = cli.run("data", verb, tmp_path, "--json")
-        assert (result.returncode, key in result.error["message"]) == (2, True), result
-
-
-# --- Input ----------------------------------------------------------------------------------------
+    path = tmp_path / "data.json"
+    text = path.read_text(encoding="utf-8")
+    keys = ("vocabulary.sha256", "files[2].sha256", "files[2].name", "samples")
+    for key, value in product(keys, (None, 7.5)):
+        document = json.loads(text)
+        tables = {"vocabulary": document["vocabulary"], "files[2]": document["files"][1]}
+        place, _, name = key.rpartition(".")
+        tables.get(place, document)[name] = value
+        path.write_text(json.dumps(document))
+        for verb in ("check", "show"):
+            result = cli.run("data", verb, tmp_path, "--json")
+            assert (result.returncode, key in result.error["message"]) == (2, True), result
 
 
 @cases
@@ -405,21 +381,17 @@ def test_bad_input_is_refused(words: list[str], says, tmp_path):
     assert not (tmp_path / "x").exists()
 
 
-WORDS = ["the", "cat", "dog", "saw", "a", "tree", "##s", "ran", "to", "house", "."]
-
-
 @pytest.fixture
 def vocabulary(tmp_path):
     path = tmp_path / "vocab.txt"
-    special = ["[PAD]", *(f"[unused{n}]" for n in range(4)), "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    path.write_text("\n".join([*special, *WORDS, ""]), encoding="utf-8")
+    path.write_text("\n".join([*SPECIAL, *WORDS, ""]), encoding="utf-8")
     return path
 
 
 def test_pairs_of_a_text_are_runs_of_it_and_more_samples_other_cuts(vocabulary, tmp_path):
     rolls, corpus = random.Random(3), tmp_path / "text"
 
-    def roll_sentence() -> str:
+    def roll_sentence():
         chosen = [rolls.choice(WORDS[:-1]).removeprefix("##") for _ in range(rolls.randint(3, 9))]
         return " ".join(chosen).capitalize() + "."
 
@@ -444,7 +416,7 @@ def test_pairs_of_a_text_are_runs_of_it_and_more_samples_other_cuts(vocabulary, 
 
     more = ("--sequence-length", 32, "--predictions", 5, "--text", corpus, "--vocab", vocabulary)
 
-    def make(name: str, form: str, *words: object) -> Any:
+    def make(name, form, *words):
         argv = ("data", "make", "--format", form, *more, *words, tmp_path / name, "--json")
         return cli.run(*argv).data
 
@@ -462,7 +434,7 @@ def test_pairs_of_a_text_are_runs_of_it_and_more_samples_other_cuts(vocabulary, 
 
 @cases
 def test_a_wrong_vocabulary_or_text_is_refused(vocabulary, tmp_path, words, text, says):
-    options: list[object] = ["--vocab", vocabulary]
+    options = ["--vocab", vocabulary]
     for option, content in (("--vocab", words), ("--text", text)):
         if content is not None:
             path = tmp_path / f"input{option}.txt"

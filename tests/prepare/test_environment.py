@@ -4,24 +4,17 @@ import json
 import subprocess
 import sys
 import zipfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hpcbert.commands.checks import find_framework_obstacles
 from hpcbert.config import recipe as recipes
-from hpcbert.config.recipe import Recipe
-from hpcbert.config.site import Site
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.model import Shape
-from hpcbert.prepare.parts import Part
 from hpcbert.script import materials
 from hpcbert.script.materials import environment_record_path, packages_path, record_directory
 from hpcbert.script.plan import Request
-from hpcbert.system.lock import hold_lock
 from hpcbert.system.runner import Outcome
 from tests.kit import drafts
 from tests.kit.cases import cases, read_constant
@@ -38,65 +31,62 @@ PATCH = read_constant(__file__, "PATCH")
 WORDS = ("--fw", "tiny", "--device", "cpu", "--json")
 
 
-@dataclass
 class Preparation:
     """A site with a recipe that wants an environment; answers for python and pip, and their calls.
 
     Attributes:
         releases: What interpreters are, by the ends of their paths.
         fails: What a command prints that fails, by a word of it.
+        pip_variables: The environment of `pip install`.
     """
 
-    site: Site
-    recipe: Recipe
-    releases: Mapping[str, str] = field(default_factory=lambda: {"python3.9": "3.9.18"})
-    packages: tuple[str, ...] = ("pip==23.0", "tiny==1.0")
-    fails: Mapping[str, str] = field(default_factory=dict)
-    calls: list[tuple[str, ...]] = field(default_factory=list)
-    variables: list[Mapping[str, str]] = field(default_factory=list)
+    def __init__(self, folder):
+        write_file(folder, "bin/python3.9", "#!/bin/sh\n").chmod(0o755)
+        self.env = {"PATH": str(folder / "bin"), "HOME": "/nowhere"}
+        self.site, self.recipe = drafts.site(folder), written(folder)
+        self.releases, self.fails = {"python3.9": "3.9.18"}, dict[str, str]()
+        self.packages, self.calls = ["pip==23.0", "tiny==1.0"], list[tuple[str, ...]]()
+        self.pip_variables = dict[str, str]()
 
     @property
-    def directory(self) -> Path:
+    def directory(self):
         return record_directory(environment_record_path(self.site, self.recipe))
 
-    def prepares(self, **context: Any) -> Part:
-        env = {"PATH": str(Path(self.site.where).parent / "bin"), "HOME": "/nowhere"}
-        options = {"run": self.answer, "env": env, **context}
+    def prepares(self, **context):
+        options = {"run": self.answer, "env": self.env, **context}
         return prepare(self.recipe, self.site, "environment", **options)["environment"]
 
-    def answer(
-        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, **_: Any
-    ) -> Outcome:
+    def answer(self, argv, *, env=None, **_):
         words = tuple(argv)
         if words[1] == "-c":
             version = next((v for end, v in self.releases.items() if words[0].endswith(end)), "")
             shown = f"{version.rpartition('.')[0]} {version}\n" if version else ""
             return Outcome(words, 0 if version else 127, shown)
         self.calls.append(words)
-        self.variables.append(env or {})
         for word, printed in self.fails.items():
             if word in words:
                 return Outcome(words, 1, "", printed)
         if words[2] == "venv":
             write_file(Path(words[3]), "bin/python", "")
+        if "install" in words:
+            self.pip_variables = env
         pairs = [package.split("==") for package in self.packages]
         listing = json.dumps([{"name": name, "version": version} for name, version in pairs])
         return Outcome(words, 0, listing if "list" in words else "")
 
 
-def written(folder: Path, release: str = "3.9", text: str = RECIPE) -> Recipe:
-    for name, content in {
-        "recipe.toml": text.replace("RELEASE", release), "requirements.txt": "tiny==1.0\n",
-        "run.sh.j2": "exec {{ python }} {{ source }}/train.py\n", "packages.patch": PATCH,
-    }.items():  # fmt: skip
-        write_file(folder, f"templates/tiny/{name}", content)
-    return recipes.load(folder / "templates" / "tiny").for_device("cpu")
+def written(folder, release="3.9", text=RECIPE):
+    templates = folder / "templates" / "tiny"
+    write_file(templates, "recipe.toml", text.replace("RELEASE", release))
+    write_file(templates, "requirements.txt", "tiny==1.0\n")
+    write_file(templates, "run.sh.j2", "exec {{ python }} {{ source }}/train.py\n")
+    write_file(templates, "packages.patch", PATCH)
+    return recipes.load(templates).for_device("cpu")
 
 
 @pytest.fixture
 def preparation(tmp_path):
-    write_file(tmp_path, "bin/python3.9", "#!/bin/sh\n").chmod(0o755)
-    return Preparation(drafts.site(tmp_path), written(tmp_path))
+    return Preparation(tmp_path)
 
 
 def test_an_environment_is_made_once_and_recorded(preparation):
@@ -117,12 +107,12 @@ def test_an_environment_is_made_once_and_recorded(preparation):
     assert venv[2:4] == ("venv", str(preparation.directory))
     assert install[2:6] == ("pip", "install", "--no-deps", "-r")
     assert install[6:] == (f"{preparation.recipe.folder}/requirements.txt",)
-    assert preparation.variables[1]["TINY_BUILD"] == "1"
+    assert preparation.pip_variables["TINY_BUILD"] == "1"
     assert patch[:2] == ("git", "apply")
     again = preparation.prepares()
     assert (again.status, again.digest) == ("ready", part.digest)
     assert preparation.calls[4:] == [listing]
-    preparation.packages = ("pip==23.0", "tiny==1.2")
+    preparation.packages = ["pip==23.0", "tiny==1.2"]
     changed = preparation.prepares()
     assert (changed.status, "tiny==1.0, tiny==1.2" in changed.detail) == ("failed", True)
     assert str(preparation.directory) in changed.hint
@@ -174,17 +164,12 @@ def test_a_python_is_looked_for_on_path_and_below_the_home_directory(preparation
     assert preparation.calls[0][0] == str(path)
 
 
-def test_pip_is_led_nowhere_else_and_two_do_not_make_one_environment(preparation):
-    guard = preparation.directory.with_name(f".{preparation.directory.name}.lock")
-    guard.mkdir(parents=True)
-    with hold_lock(guard), pytest.raises(UsageError, match="working on this virtual environment"):
-        preparation.prepares()
-    env = {"PYTHONPATH": "/x", "PIP_TARGET": "/x", "PIP_INDEX_URL": "u", "PIP_RETRIES": "9"}
-    env |= {"PATH": str(Path(preparation.site.where).parent / "bin")}
-    assert preparation.prepares(env=env).status == "done"
-    variables = preparation.variables[1]
-    assert not {"PYTHONPATH", "PIP_TARGET"} & set(variables)
-    assert (variables["PIP_INDEX_URL"], variables["PIP_RETRIES"]) == ("u", "9")
+def test_pip_is_led_nowhere_else(preparation):
+    settings = {"PIP_INDEX_URL": "u", "PIP_RETRIES": "9"}
+    preparation.env |= {"PYTHONPATH": "/x", "PIP_TARGET": "/x", **settings}
+    assert preparation.prepares().status == "done"
+    assert not {"PYTHONPATH", "PIP_TARGET"} & set(preparation.pip_variables)
+    assert settings.items() <= preparation.pip_variables.items()
 
 
 def test_the_program_can_be_installed_from_its_checkout(preparation, tmp_path):
@@ -194,7 +179,7 @@ def test_the_program_can_be_installed_from_its_checkout(preparation, tmp_path):
     assert "checkout, which does not exist" in preparation.prepares().detail
     write_file(tmp_path, "own/tiny/train.py", "")
     preparation.site = settled(preparation.site, "tiny", source=str(tmp_path / "own" / "tiny"))
-    presence: list[bool] = []
+    presence = []
 
     def run(argv, **more):
         if "install" in argv:
@@ -209,13 +194,11 @@ def test_the_program_can_be_installed_from_its_checkout(preparation, tmp_path):
 def test_ranks_use_what_was_made_unless_the_site_names_another(preparation, tmp_path):
     site, recipe, folder = preparation.site, preparation.recipe, preparation.directory
 
-    def draft(site: Site, **options: Any) -> Any:
+    def draft(site, **options):
         options |= {"folders": (tmp_path / "templates", TEMPLATES)}
-        own, request = (
-            recipes.load(tmp_path / "templates" / "tiny"),
-            Request(Shape(1, 1), device="cpu"),
-        )
-        return drafted(site, request, framework_recipe=own, options=options)
+        tiny = recipes.load(tmp_path / "templates" / "tiny")
+        request = Request(Shape(1, 1), device="cpu")
+        return drafted(site, request, framework_recipe=tiny, options=options)
 
     with pytest.raises(UsageError, match="needs source and python") as refused:
         draft(site)
@@ -237,14 +220,7 @@ def test_ranks_use_what_was_made_unless_the_site_names_another(preparation, tmp_
     assert "the site names an interpreter" in preparation.prepares().detail
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ('python = "RELEASE"', 'python = "3"', "a release of Python"),
-        ('python = "RELEASE"', "", "python is missing"),
-        ('requirements = "requirements.txt"', "", "must name a file"),
-    ],
-)
+@cases
 def test_an_environment_that_is_wrong_is_refused(tmp_path, old, new, message):
     with pytest.raises(ConfigError, match=message):
         written(tmp_path, "3.9", RECIPE.replace(old, new))
@@ -263,8 +239,8 @@ def test_a_real_environment_from_prepare_to_the_script(tmp_path):
     cli = Cli(place, {"PIP_NO_INDEX": "1", "HOME": str(place), "PIP_FIND_LINKS": place.as_uri()})
     refused = cli("prepare", *WORDS, "--python", sys.executable, status=4)
     assert "tiny==1.0" in refused.error["message"]
-    cli = replace(cli, env={**cli.env, "PIP_FIND_LINKS": (place / "wheels").as_uri()})
-    result = cli("prepare", *WORDS, "--python", sys.executable, status=0)
+    wheels = {"PIP_FIND_LINKS": (place / "wheels").as_uri()}
+    result = cli("prepare", *WORDS, "--python", sys.executable, status=0, **wheels)
     parts = {part["kind"]: part for part in result.data["parts"]}
     assert {kind: part["status"] for kind, part in parts.items()} == {
         "source": "skipped", "environment": "done", "image": "skipped", "data": "skipped",

@@ -5,9 +5,6 @@ import os
 import signal
 import subprocess
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
@@ -17,25 +14,21 @@ from hpcbert.campaign import store
 from hpcbert.commands import prepare as flow
 from hpcbert.config import recipe as recipes
 from hpcbert.config import site as sites
-from hpcbert.config.recipe import Recipe
-from hpcbert.config.site import Site
 from hpcbert.container import reference
-from hpcbert.model import Campaign, Shape
-from hpcbert.prepare import parts
-from hpcbert.prepare.parts import Context, Part
+from hpcbert.model import Shape
+from hpcbert.prepare.parts import Context, without_user
 from hpcbert.script import materials
-from hpcbert.script.materials import built_image_stem
 from hpcbert.script.plan import Request
 from hpcbert.system import runner
 from tests.kit.cases import read_constant
-from tests.kit.cli import Cli, CliResult
+from tests.kit.cli import Cli
 from tests.kit.containers import HERE, SYSTEM_PATH, Image, folders_of_enroot, kill_session, pointer
 from tests.kit.drafts import MINIMAL, drafted, settled
 from tests.kit.logs import write_file
 from tests.kit.needs import require
 from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import STEP_LOG
-from tests.kit.registry import Registry, serving_tiny
+from tests.kit.registry import serving_tiny
 from tests.kit.waiting import CEILING, until
 
 KEYS = ["input_ids", "input_mask"]
@@ -43,92 +36,76 @@ RECIPE = read_constant(__file__, "RECIPE") + STEP_LOG
 PATCH = read_constant(__file__, "PATCH")
 
 
-def site_text(framework: str, more: str) -> str:
+def site_text(framework, more):
     return f'{MINIMAL}[container]\nruntime = "enroot"\n[frameworks.{framework}]\n{more}\n'
 
 
-def hdf5(path: Path, names: list[str], rows: int = 3) -> None:
+def hdf5(path, names, rows=3):
     with h5py.File(path, "w") as file:
         file.update(dict.fromkeys(names, np.zeros((rows, 4), dtype="i4")))
 
 
-def git(folder: Path, *words: str) -> str:
+def git(folder, *words):
     identity = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
     outcome = runner.run(["git", "-C", str(folder), *identity, *words])
     assert outcome.ok, outcome.stderr
     return outcome.stdout.strip()
 
 
-def prepare(recipe: Recipe, site: Site, *only: str, **options: Any) -> dict[str, Part]:
+def prepare(recipe, site, *only, **options):
     """Make the parts of a recipe ready in this process, and return them by their kinds."""
     usual = {"run": runner.run, "follow": runner.follow, "say": lambda _: None, "env": {}}
     context = Context(**{**usual, **options})
     return {part.kind: part for part in flow.prepare(recipe, site, context, only=only)}
 
 
-def make_sources(folder: Path) -> None:
+def make_sources(folder):
     """Make the repository of a program, and its data."""
     upstream = folder / "upstream"
     write_file(upstream, "bert/train.py", 'print("wrong")\n')
     git(upstream, "init", "--quiet")
     git(upstream, "add", ".")
     git(upstream, "commit", "--quiet", "-m", "first")
-    data = write_file(folder, "data/vocab.txt", "[PAD]\n").parent / "train"
-    data.mkdir()
+    write_file(folder, "data/vocab.txt", "[PAD]\n")
+    (folder / "data" / "train").mkdir()
     for number in range(3):
-        hdf5(data / f"{number}.hdf5", KEYS)
+        hdf5(folder / "data" / "train" / f"{number}.hdf5", KEYS)
 
 
-@dataclass(frozen=True)
 class Place:
     """A site with one recipe, and hpcbert run there: in this process, or as a person would."""
 
-    folder: Path
-    registry: Registry
+    def __init__(self, folder, registry):
+        self.folder, self.registry = folder, registry
+        self.upstream, self.data = folder / "upstream", folder / "data"
+        self.commit = git(self.upstream, "rev-parse", "HEAD")
+        variables = {"PATH": f"{HERE / 'stand-in'}:{SYSTEM_PATH}", "HOME": str(folder)}
+        variables |= {"ENROOT_ALLOW_HTTP": "y", "LANG": "C.UTF-8"}
+        variables |= folders_of_enroot(folder / "enroot")
+        variables |= dict.fromkeys(("TMPDIR", "ENROOT_TEMP_PATH"), str(folder / "temp"))
+        self.cli = Cli(folder, variables)
+        self.write()
 
-    def write(self, *, more: str = "", **fields: str) -> None:
-        """Write site and recipe; `fields` are the recipe's: commit, image and build."""
+    def write(self, *, more="", **fields):
+        """Write site and recipe; `fields` are the recipe's: image and build."""
         write_file(self.folder, "site.toml", site_text("tiny", more or f'data = "{self.data}"'))
-        usual = {"repository": str(self.upstream), "image": self.registry.uri(), "build": ""}
-        text = RECIPE.format(
-            **{**usual, "commit": git(self.upstream, "rev-parse", "HEAD"), **fields}
-        )
+        usual = {"repository": self.upstream, "commit": self.commit, "build": ""}
+        text = RECIPE.format(**{**usual, "image": self.registry.uri(), **fields})
         for name, data in {"recipe.toml": text, "run.sh.j2": "true\n", "fix.patch": PATCH}.items():
             write_file(self.folder / "templates" / "tiny", name, data)
+        self.site = sites.load(str(self.folder / "site.toml"), env={}, cwd=self.folder)
+        self.recipe = recipes.load(self.folder / "templates" / "tiny")
 
-    @property
-    def data(self) -> Path:
-        return self.folder / "data"
-
-    @property
-    def upstream(self) -> Path:
-        return self.folder / "upstream"
-
-    @property
-    def site(self) -> Site:
-        return sites.load(str(self.folder / "site.toml"), env={}, cwd=self.folder)
-
-    @property
-    def recipe(self) -> Recipe:
-        return recipes.load(self.folder / "templates" / "tiny")
-
-    @property
-    def cli(self) -> Cli:
-        variables = {"PATH": f"{HERE / 'stand-in'}:{SYSTEM_PATH}", "HOME": str(self.folder)}
-        variables |= {"ENROOT_ALLOW_HTTP": "y", "LANG": "C.UTF-8"}
-        variables |= dict.fromkeys(("TMPDIR", "ENROOT_TEMP_PATH"), str(self.folder / "temp"))
-        return Cli(self.folder, {**folders_of_enroot(self.folder / "enroot"), **variables})
-
-    def says(self, *words: str, status: int = 0) -> CliResult:
+    def says(self, *words, status=0):
         return self.cli(*words, "--json", status=status)
 
-    def prepares(self, *only: str, dry: bool = False, repository: str = "") -> dict[str, Part]:
+    def prepares(self, *only, dry=False, repository=""):
         site = settled(self.site, "tiny", repository=repository)
         return prepare(self.recipe, site, *only, env=self.cli.environment, dry=dry)
 
-    def drafts(self) -> Campaign:
-        request, folders = Request(Shape(1, 1)), (self.folder / "templates", TEMPLATES)
-        options = {"folders": folders}
+    def drafts(self):
+        options = {"folders": (self.folder / "templates", TEMPLATES)}
+        request = Request(Shape(1, 1))
         return drafted(self.site, request, framework_recipe=self.recipe, options=options).campaign
 
 
@@ -138,9 +115,7 @@ def place(tmp_path):
     (tmp_path / "temp").mkdir()
     make_sources(tmp_path)
     with serving_tiny() as registry:
-        new_place = Place(tmp_path, registry)
-        new_place.write()
-        yield new_place
+        yield Place(tmp_path, registry)
 
 
 def test_all_parts_are_made_once_and_a_campaign_uses_and_records_them(place):
@@ -164,8 +139,7 @@ def test_all_parts_are_made_once_and_a_campaign_uses_and_records_them(place):
     recorded = {material.kind: material for material in campaign.materials}
     assert {kind: material.digest for kind, material in recorded.items()} == digests
     assert recorded["image"].name == place.registry.uri()
-    commit = git(place.upstream, "rev-parse", "HEAD")
-    assert recorded["source"].name == f"{place.upstream}@{commit}"
+    assert recorded["source"].name == f"{place.upstream}@{place.commit}"
     directory = place.folder / "runs" / campaign.id
     store.create(directory)
     store.write_manifest(directory, campaign)
@@ -175,11 +149,10 @@ def test_all_parts_are_made_once_and_a_campaign_uses_and_records_them(place):
 
 
 def test_the_pinned_commit_is_checked_out_with_its_patches(place):
-    sources, pinned = place.folder / "sources", git(place.upstream, "rev-parse", "HEAD")
+    sources = place.folder / "sources"
     (place.upstream / "bert" / "train.py").write_text('print("newer")\n')
     git(place.upstream, "commit", "--quiet", "-a", "-m", "second")
-    place.write(commit=pinned)
-    # What a death left is cleared and made anew.
+    # What a killed run left is removed and made again.
     name = materials.source_record_path(place.site, place.recipe).name.removesuffix(".json")
     write_file(sources, f"{name}/half", "")
     (sources / f".{name}~{os.uname().nodename}~999999999~0123abcd").mkdir()
@@ -188,7 +161,7 @@ def test_the_pinned_commit_is_checked_out_with_its_patches(place):
     assert sorted(path.name for path in sources.iterdir()) == [name, f"{name}.json"]
     assert not (checkout / "half").exists()
     assert (checkout / "bert" / "train.py").read_text() == 'print("right")\n'
-    assert git(checkout, "rev-parse", "HEAD") == pinned
+    assert git(checkout, "rev-parse", "HEAD") == place.commit
     assert part.digest == f"git-tree:{git(checkout, 'write-tree')}"
     (checkout / "bert" / "built.so").write_text("")
     assert place.prepares("source")["source"].status == "ready"
@@ -211,26 +184,27 @@ def test_what_can_not_be_checked_out_is_told_and_leaves_nothing(place):
     assert place.prepares("source")["source"].status == "failed"
     assert place.prepares("source", repository=str(mirror))["source"].status == "done"
     # No user of a URL is shown or kept.
-    url = "https://me:hunter2@example.org/me/x.git"
-    assert parts.without_user(url) == "https://example.org/me/x.git"
-    assert parts.without_user("git@example.org:me/x.git") == "git@example.org:me/x.git"
+    assert without_user("https://me:hunter2@example.org/me/x.git") == "https://example.org/me/x.git"
+    assert without_user("git@example.org:me/x.git") == "git@example.org:me/x.git"
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        (lambda data: (data / "vocab.txt").unlink(), "vocab.txt are missing"),
-        (lambda data: (data / "train" / "0.hdf5").write_bytes(b"<html>"), "no HDF5 signature"),
-        (lambda data: hdf5(data / "train" / "2.hdf5", ["input_ids"]), "has no input_mask"),
-        (lambda data: [path.unlink() for path in data.glob("train/[01].hdf5")], "1 files match"),
-    ],
-)
-def test_data_that_the_program_could_not_read_are_refused(place, change, says):
-    change(place.data)
-    part = place.prepares("data")["data"]
-    assert part.status == "failed"
-    assert says in part.detail
-    assert "A directory of HDF5 files." in part.hint
+def test_data_that_the_program_could_not_read_are_refused(place):
+    def refuse(says):
+        part = place.prepares("data")["data"]
+        assert (part.status, says in part.detail) == ("failed", True), part
+        assert "A directory of HDF5 files." in part.hint
+
+    first, middle, last = sorted((place.data / "train").iterdir())
+    first.write_bytes(b"<html>")
+    refuse("no HDF5 signature")
+    hdf5(first, KEYS)
+    hdf5(last, ["input_ids"])
+    refuse("has no input_mask")
+    middle.unlink()
+    last.unlink()
+    refuse("1 files match")
+    (place.data / "vocab.txt").unlink()
+    refuse("vocab.txt are missing")
 
 
 def test_data_that_changed_have_another_digest(place):
@@ -246,11 +220,11 @@ def test_data_that_changed_have_another_digest(place):
 
 def test_an_image_that_can_not_be_had_is_told_with_where_to_look(place):
     words = ("prepare", "--fw", "tiny", "--only", "image")
-    place.registry.trouble = {"/manifests/": 401}
+    place.registry.auth = "basic"
     error = place.says(*words, status=4).error
     assert error["message"].startswith("tiny image: ")
     assert ".credentials" in error["hint"]
-    place.registry.trouble = {}
+    place.registry.auth = ""
     place.write(image=place.registry.uri("bert/tiny:none"))
     assert "no such image" in place.says(*words, status=4).error["message"]
     two = ("prepare", "--fw", "tiny", "--fw", "pytorch", "--image", "./x.sqsh")
@@ -302,7 +276,7 @@ def test_an_image_is_built_where_commands_are_wanted(place):
     argv = ["unsquashfs", "-cat", part.path, "opt/made"]
     result = subprocess.run(argv, capture_output=True, text=True, check=True)
     assert result.stdout == 'print("right")\n'
-    written = json.loads((images / f"{built_image_stem(place.recipe)}.json").read_text())
+    written = json.loads((images / f"{materials.built_image_stem(place.recipe)}.json").read_text())
     assert written["provenance"]["base"] == {"reference": uri, "sha256": "1" * 64}
     assert written["provenance"]["install"] == [command]
     assert place.prepares()["image"].status == "ready"
