@@ -69,7 +69,27 @@ def list_modes(project, directory):
     return {stat.S_IMODE(file.st_mode) for file in stats}
 
 
-def work_together(project):
+@pytest.fixture
+def local(open_directory):
+    """A group on one machine without Slurm."""
+
+    def is_over(directory):
+        states = backend.read_states(TrackedCampaign(directory, store.read_manifest(directory)))
+        ended = all(state.kind.over for state in states.values())
+        return ended and not backend.find_queue(directory)
+
+    place = Path(tempfile.mkdtemp(prefix="group-", dir=open_directory))
+    place.chmod(0o755)
+    users = (local_user(place / "project", uid, GROUP) for uid in (ALICE, BOB))
+    project = make_project(place / "project", GROUP, is_over, *users)
+    if not project.alice("--version").ok:
+        lacks("root", "a checkout that ordinary users can read", f"{REPOSITORY} is closed")
+    project.alice("init", "--local", status=0)
+    return project
+
+
+@pytest.mark.needs("users")
+def test_two_users_of_a_group_submit_collect_and_report(local):
     """Alice and bob submit a campaign each, and bob does with hers what he can."""
 
     def list_names(who, *words):
@@ -79,18 +99,18 @@ def work_together(project):
     def read_all(directory):
         return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
-    alice, bob = project.alice, project.bob
-    hers = submit(project, alice)
+    alice, bob = local.alice, local.bob
+    hers = submit(local, alice)
     # The site.toml is alice's: bob is asked once.
-    refused = bob(*project.words, status=2)
-    assert f"belongs to {store.find_foreign_owner(project.folder / 'site.toml')}" in refused.output
+    refused = bob(*local.words, status=2)
+    assert f"belongs to {store.find_foreign_owner(local.folder / 'site.toml')}" in refused.output
     bob("trust", *shlex.split(refused.error["hint"].rpartition("hpcbert trust ")[2]), status=0)
     # Without one of his own, a directory of campaigns means hers.
     result = bob("collect", "runs", "--json", status=0)
     assert hers.name in result.stdout
     assert any("belongs to" in warning for warning in result.document["warnings"])
-    his = submit(project, bob)
-    assert hers.parent == his.parent == project.folder / "runs"
+    his = submit(local, bob)
+    assert hers.parent == his.parent == local.folder / "runs"
     before = read_all(hers)
     for who, path in ((alice, hers), (bob, his)):
         assert list_names(who) == {path.name}
@@ -103,45 +123,27 @@ def work_together(project):
         assert any("belongs to" in warning for warning in theirs.document["warnings"])
     for words in ("report --output of-hers", "show", "explain", "monitor --once", "logs", "audit"):
         assert bob(*words.split(), hers.name).returncode in {0, 4}, words
-    assert (project.folder / "of-hers" / "index.html").exists()
+    assert (local.folder / "of-hers" / "index.html").exists()
     for words in ("retry", "cancel --yes", "submit --resume"):
-        result = bob(*words.split(), hers.name, "--json", status=2)
-        assert "belongs to" in result.error["message"]
+        error = bob(*words.split(), hers.name, "--json", status=2).error
+        assert "belongs to" in error["message"]
     assert read_all(hers) == before
-    return hers, his
+    for directory in (hers, his):
+        assert list_modes(local, directory) == {0o2775, 0o664}
 
 
 @pytest.mark.needs("users")
-def test_two_users_of_a_group_submit_collect_and_report_locally(open_directory):
-    """On one machine without Slurm."""
-
-    def is_over(directory):
-        states = backend.read_states(TrackedCampaign(directory, store.read_manifest(directory)))
-        ended = all(state.kind.over for state in states.values())
-        return ended and not backend.find_queue(directory)
-
-    place = Path(tempfile.mkdtemp(prefix="group-", dir=open_directory))
-    place.chmod(0o755)
-    users = (local_user(place / "project", uid, GROUP) for uid in (ALICE, BOB))
-    local = make_project(place / "project", GROUP, is_over, *users)
-    if not local.alice("--version").ok:
-        lacks("root", "a checkout that ordinary users can read", f"{REPOSITORY} is closed")
-    local.alice("init", "--local", status=0)
-    for directory in work_together(local):
-        assert list_modes(local, directory) == {0o2775, 0o664}
-    # The umask of the submission decides who reads.
+def test_the_umask_of_a_submission_decides_who_reads_it(local):
     mallory = local_user(local.folder, MALLORY, MALLORY)
-    runs = ("--site", REPOSITORY / "site.toml")
-    everybody = [local.bob, mallory]
-    # Whatever the umask is, nothing is left that everybody can write to.
+    everybody, runs = [local.bob, mallory], ("--site", REPOSITORY / "site.toml")
+    # Whatever the umask is, nothing remains that everybody can write to.
+    masked(local.alice, "000")("init", "--local", "--force", status=0)
     for umask, bits, readers in (
         ("000", 0o002, everybody),
-        ("022", 0o022, everybody),
         ("027", 0o027, [local.bob]),
         ("077", 0o077, []),
     ):
         alice = masked(local.alice, umask)
-        alice("init", "--local", "--force", status=0)
         directory = submit(local, alice)
         for who in everybody:
             assert who("collect", directory, *runs).ok == (who in readers)
@@ -152,10 +154,8 @@ def test_two_users_of_a_group_submit_collect_and_report_locally(open_directory):
 
 
 @pytest.mark.slurm
-def test_two_users_of_a_group_submit_collect_and_report_on_slurm(
-    user, other_user, lab, checkout, work
-):
-    """The lab's two ordinary users."""
+def test_two_users_of_a_group_share_campaigns_on_slurm(user, other_user, lab, checkout, work):
+    """The lab's two ordinary users: Slurm lets nobody else write to the files that it makes."""
     name = f"hpcbert-{os.getpid()}-g"
 
     def is_over(directory):
@@ -173,11 +173,17 @@ def test_two_users_of_a_group_submit_collect_and_report_on_slurm(
             members.append(Cli(work / "project", env, runner, checkout.python))
         work.chmod(0o755)
         project = make_project(work / "project", gid, is_over, *members)
-        project.alice("init", "--slurm", status=0)
-        for directory in work_together(project):
-            # Slurm lets nobody but the owner write to the files that it makes.
+        alice, bob = project.alice, project.bob
+        alice("init", "--slurm", status=0)
+        bob("trust", "site.toml", status=0)
+        hers, his = submit(project, alice), submit(project, bob)
+        for reader, directory in ((bob, hers), (alice, his)):
+            (row,) = reader("collect", directory.name, "--json", status=0).data["tables"][0]["rows"]
+            assert row["repeats"] == {"ok": 1, "asked": 1}
+            error = reader("cancel", "--yes", directory.name, "--json", status=2).error
+            assert "belongs to" in error["message"]
             assert list_modes(project, directory) == {0o2775, 0o664, 0o644}
-        directory = submit(project, masked(project.alice, "077"))
+        directory = submit(project, masked(alice, "077"))
         assert list_modes(project, directory) == {0o2700, 0o600}
         assert list(directory.glob("slurm/*.out"))
     finally:

@@ -62,7 +62,7 @@ def test_the_umask_decides_who_reads_a_campaign(tmp_path):
 
     before = os.umask(0o022)
     try:
-        for umask in (0o002, 0o027, 0o077):
+        for umask in (0o022, 0o027, 0o077):
             place = tmp_path / oct(umask)
             place.mkdir()
             place.chmod(0o2775)

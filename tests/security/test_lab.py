@@ -39,6 +39,12 @@ def take_down(directory):
 
 
 def test_somebodys_record_is_not_believed(tmp_path, victim):
+    def show(directory):
+        return status(directory, run=run)
+
+    def start(directory):
+        return _open_journal(LabPlan(directory), ())
+
     def link_record(directory):
         (directory / RECORD).rename(directory / "kept.json")
         (directory / RECORD).symlink_to(directory / "kept.json")
@@ -51,15 +57,13 @@ def test_somebodys_record_is_not_believed(tmp_path, victim):
         lambda directory: directory.chmod(0o777),
         lambda directory: (directory / RECORD).chmod(0o666),
     )):  # fmt: skip
-        lab = make_lab(tmp_path / f"{number}", victim)
-        spoil(lab.directory)
-        with pytest.raises(UsageError, match=r"belongs to|can be changed by"):
-            take_down(lab.directory)
-        with pytest.raises(UsageError, match=r"belongs to|can be changed by"):
-            status(lab.directory, run=run)
-        with pytest.raises(UsageError, match=r"belongs to|can be changed by"):
-            _open_journal(lab.plan, ())
-        assert (lab.directory / RECORD).exists()
+        directory = tmp_path / f"{number}"
+        make_lab(directory, victim)
+        spoil(directory)
+        for use in (take_down, show, start):
+            with pytest.raises(UsageError, match=r"belongs to|can be changed by"):
+                use(directory)
+        assert (directory / RECORD).exists()
     # A record of another directory is refused, and nothing is swept from somebody's.
     lab, copy = make_lab(tmp_path / "lab", victim), tmp_path / "copy"
     copy.mkdir()
