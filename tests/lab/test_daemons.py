@@ -17,17 +17,12 @@ from tests.kit.waiting import CEILING, until
 ENVIRONMENT = {"PATH": os.environ["PATH"]}
 
 
-def identify_process(pid: int) -> Process:
-    process = identify(pid)
-    assert process is not None
-    return process
-
-
 def test_a_process_is_found_by_its_mark_and_ended_unless_its_pid_is_another_s():
     marking = {**ENVIRONMENT, "HPCBERT_TEST": f"mark-{os.getpid()}"}
     with subprocess.Popen(["sleep", "3600"], env=marking) as sleeper:
         try:
-            process = identify_process(sleeper.pid)
+            process = identify(sleeper.pid)
+            assert process
             assert list(find_marked(f"HPCBERT_TEST=mark-{os.getpid()}")) == [process]
             assert list(find_marked("HPCBERT_TEST=mark-")) == []
             other = Process(process.pid, process.start - 1)
@@ -45,13 +40,15 @@ def test_a_process_that_ignores_a_signal_is_reported(tmp_path):
     words = ["sh", "-c", "trap '' TERM; touch ready; sleep 3600 & wait; wait"]
     with subprocess.Popen(words, cwd=tmp_path, start_new_session=True) as child:
         until((tmp_path / "ready").exists, "the process never began")
-        process = identify_process(child.pid)
+        process = identify(child.pid)
+        assert process
         assert not end_processes([process], signal_number=signal.SIGTERM, timeout=0.2)
         os.killpg(child.pid, signal.SIGKILL)
 
 
 def test_a_listener_is_seen_without_a_connection():
-    ourselves = identify_process(os.getpid())
+    ourselves = identify(os.getpid())
+    assert ourselves
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         assert is_listening(ourselves, port)
@@ -60,7 +57,8 @@ def test_a_listener_is_seen_without_a_connection():
 
 def test_a_daemon_outlives_the_command_that_started_it_or_complains(tmp_path):
     log, words = tmp_path / "log", ["sh", "-c", "echo out; echo err >&2; exec sleep 3600"]
-    process = identify_process(spawn(run, words, log=log, env=ENVIRONMENT))
+    process = identify(spawn(run, words, log=log, env=ENVIRONMENT))
+    assert process
     try:
         assert Path(f"/proc/{process.pid}/cwd").readlink() == Path("/")
         assert os.getsid(process.pid) not in (os.getsid(0), 0)

@@ -59,17 +59,16 @@ def test_the_devices_of_nodes_are_those_of_the_plan():
     ]
 
 
-@pytest.mark.parametrize(
-    ("gpus", "gres", "count"), [(0, "", 4), (2, "gpu", 2)], ids=["cpus", "gpus"]
-)
-def test_the_site_of_a_lab_has_its_places_and_devices(tmp_path, gpus, gres, count):
+def test_the_site_of_a_lab_has_its_places_and_devices(tmp_path):
     path = tmp_path / "site.toml"
-    path.write_text(files.site_toml(LabPlan(gpus_per_node=gpus, name="lab2"), LAYOUT, mpi="pmix"))
-    site = read_site(path, base=tmp_path, env={})
-    assert (site.name, site.runs, site.sources) == ("lab2", "/srv/lab/runs", "/srv/lab/sources")
-    assert (site.slurm.gres, site.nodes.gpus_per_node) == (gres, count)
-    assert (site.slurm.mpi, site.slurm.exclusive) == ("pmix", False)
-    assert site.container.images == "/srv/lab/images"
+    for gpus, gres, count in ((0, "", 4), (2, "gpu", 2)):
+        plan = LabPlan(gpus_per_node=gpus, name="lab2")
+        path.write_text(files.site_toml(plan, LAYOUT, mpi="pmix"))
+        site = read_site(path, base=tmp_path, env={})
+        assert (site.slurm.gres, site.nodes.gpus_per_node) == (gres, count)
+        assert (site.name, site.runs, site.sources) == ("lab2", "/srv/lab/runs", "/srv/lab/sources")
+        assert (site.slurm.mpi, site.slurm.exclusive) == ("pmix", False)
+        assert site.container.images == "/srv/lab/images"
 
 
 @pytest.mark.site("Slurm 20.11 and 21.08 (scripted)")

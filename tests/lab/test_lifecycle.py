@@ -42,23 +42,20 @@ def namespaces(pid):
 
 
 class Trace:
-    """Where a lab can be seen from outside.
+    """Where the lab of a directory can be seen from outside.
 
-    Attributes:
-        held: Its nodes' namespaces, by which its processes are known. They are held open: Linux gives
-            the number of one that is gone to the next one, which may be another lab's.
-        kinds: How many namespaces of its own it had in all.
+    Its processes are known by their mark and their nodes' namespaces. These are held open: Linux
+    gives the number of one that is gone to the next one, which may be another lab's.
     """
 
     def __init__(self, directory, exit_stack):
         lab, self.held = load(directory), set[str]()
         assert lab
-        self.lab, hosts = lab, [str(process.pid) for process in lab.hosts.values() if process]
-        self.kinds = len(set().union(*map(namespaces, hosts)) - namespaces("self"))
+        self.lab, hosts = lab, [process for process in lab.hosts.values() if process]
         # To hold one of these keeps neither cables nor mounts alive.
         for host, kind in product(hosts, ("uts", "ipc")):
             with suppress(OSError):  # A host may have ended with an `up` that was killed.
-                handle = os.open(f"/proc/{host}/ns/{kind}", os.O_RDONLY)
+                handle = os.open(f"/proc/{host.pid}/ns/{kind}", os.O_RDONLY)
                 exit_stack.callback(os.close, handle)
                 self.held.add(f"{kind}:[{os.fstat(handle).st_ino}]")
         self.held -= namespaces("self")
@@ -68,8 +65,8 @@ class Trace:
         paths = [lab.root, lab.directory]
         if lab.slot is not None:
             paths.append(Path("/sys/class/net", lab.network.uplink))
-        left = [str(path) for path in paths if path.exists()]
-        return [*left, *(row for row in mounts if str(lab.root) in row), *self.processes()]
+        remaining = [str(path) for path in paths if path.exists()]
+        return [*remaining, *(row for row in mounts if str(lab.root) in row), *self.processes()]
 
     def processes(self):
         pids = []
@@ -83,7 +80,6 @@ class Trace:
 
 @pytest.fixture
 def traced():
-    """Traces the lab of a directory."""
     with ExitStack() as exit_stack:
         yield partial(Trace, exit_stack=exit_stack)
 
@@ -104,7 +100,8 @@ def test_down_leaves_nothing_of_a_lab_with_a_running_job(directory, traced):
     assert submitted.ok, submitted.stderr
     trace = traced(directory)
     until(lambda: len(trace.processes()) >= 18, trace.processes)
-    assert trace.kinds == 2 * 5 + 1
+    hosts = (namespaces(str(process.pid)) for process in lab.hosts.values())
+    assert len(set().union(*hosts) - namespaces("self")) == 2 * 5 + 1
     removal = down(directory)
     assert removal.remains == ()
     assert removal.ended >= 18
