@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from hpcbert.config import recipe as recipes
-from hpcbert.config.site import SYNTHETIC, Site
+from hpcbert.config.site import SYNTHETIC
 from hpcbert.errors import UsageError
 from hpcbert.model import Shape
-from hpcbert.prepare.parts import Part
 from hpcbert.script.materials import synthetic_folder
 from hpcbert.script.plan import Request, read_options
 from tests.kit import drafts
@@ -22,11 +21,11 @@ from tests.prepare.test_parts import prepare
 READING = [name for name in NAMES if recipes.load(TEMPLATES / name).dataset]
 
 
-def site_with(folder: Path, name: str, samples: int = 64, source: str = "") -> Site:
+def site_with(folder, name, samples=64, source=""):
     return settled(drafts.site(folder), name, data=SYNTHETIC, samples=samples, source=source)
 
 
-def prepares(site: Site, name: str, *, dry: bool = False, **settings: str) -> Part:
+def prepares(site, name, *, dry=False, **settings):
     return prepare(load(name), site, "data", dry=dry, settings=settings)["data"]
 
 
