@@ -2,7 +2,6 @@
 
 from hpcbert.campaign.suspects import Suspicion, limit_exclusions
 from hpcbert.model import Run
-from hpcbert.slurm.inventory import read_usable_nodes
 from tests.kit.cases import cases
 
 POINT = "bert-base_2n8g_fp32_b32"
@@ -49,11 +48,3 @@ def test_an_exclusion_leaves_enough_nodes_to_the_point():
     verdict = limit_exclusions({"n1": "lost", "n2": "failed"}, nodes, needed=2)
     assert (verdict.excluded, verdict.spared) == ((("n1", "lost"),), (("n2", "failed"),))
     assert limit_exclusions({"n1": "why"}, {}, needed=1).spared == (("n1", "why"),)
-
-
-def test_sinfo_is_read_with_its_marks():
-    lines = ("n1|gpu*|idle", "n2|gpu*|mixed", "n3|gpu*|down*", "n4|gpu*|drained")
-    text = "\n".join([*lines, "n5|other|idle", "n6|gpu*|idle*", "nonsense", ""])
-    expected = {"n1": True, "n2": True, "n3": False, "n4": False, "n6": False}
-    assert read_usable_nodes(text, "") == read_usable_nodes(text, "gpu") == expected
-    assert read_usable_nodes(text, "other") == {"n5": True}

@@ -1,8 +1,8 @@
 """Fuzzing: each reader of text that hpcbert did not write takes any bytes, in bounded time and
 memory, and raises nothing but HpcbertError.
 
-HPCBERT_FUZZ_SECONDS=N fuzzes each reader for N seconds of processor time, not 0.2. A failing input
-is shown by Hypothesis, and stands in KNOWN of test_fuzz.toml once it is fixed.
+HPCBERT_FUZZ_SECONDS=N fuzzes each reader for N seconds of processor time, not 0.2. The file
+`input` in the test's folder is what failed; once that is fixed, it is in KNOWN of test_fuzz.toml.
 """
 
 import contextlib
@@ -16,8 +16,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 
 from hpcbert import model
 from hpcbert.campaign import record, store
@@ -47,9 +45,12 @@ def write_out(text: str) -> bytes:
 
 
 def damage(chance: random.Random, seeds: list[bytes]) -> bytes:
-    """Cut, double, overwrite and join pieces of what a reader knows."""
+    """Return any bytes, or pieces of what a reader knows: cut, doubled, overwritten and joined."""
+    text = chance.choice(seeds)[: chance.choice([200, 4000])]
+    if chance.random() < 0.2:
+        return chance.choice([chance.randbytes(400), bytes(chance.choices(text, k=300))])
     fixed = (b"", b"9" * 400, b"-1", b"1e308", b"nan", b"\x00\xff", b"[]{}\"'|,:\n")
-    data = bytearray(chance.choice(seeds)[: chance.choice([200, 4000])])
+    data = bytearray(text)
     for _ in range(chance.randint(1, 12)):
         at, size = chance.randint(0, len(data)), chance.choice([0, 1, 1, 4, 40])
         other = chance.choice(seeds)
@@ -60,10 +61,11 @@ def damage(chance: random.Random, seeds: list[bytes]) -> bytes:
 
 
 def fuzz(path: Path, read: Callable[[bytes], object], seeds: list[bytes], name: str) -> None:
-    """Try what once broke a reader, any bytes, and damaged seeds, and hold the clock beside it."""
+    """Try what once broke a reader, and damaged seeds; none may take five seconds."""
 
     def check(data: bytes) -> None:
-        path.write_bytes(data)
+        for file in (path, path.with_name("input")):
+            file.write_bytes(data)
         begin = time.process_time()
         with contextlib.suppress(HpcbertError):
             read(data)
@@ -71,28 +73,17 @@ def fuzz(path: Path, read: Callable[[bytes], object], seeds: list[bytes], name: 
 
     for data in [*seeds, b"", *map(write_out, read_constant(__file__, "KNOWN")[name])]:
         check(data)
-    alphabet = st.sampled_from(sorted({bytes([byte]) for text in seeds for byte in text}))
-    texts = (
-        st.binary(max_size=400)
-        | st.lists(alphabet, max_size=300).map(b"".join)
-        | st.lists(st.sampled_from(seeds), max_size=2).map(b"".join)
-    )
-    settings(
-        max_examples=60, deadline=None, database=None, phases=[Phase.generate, Phase.shrink],
-        suppress_health_check=list(HealthCheck),
-    )(given(texts)(check))()  # fmt: skip
     chance = random.Random(os.environ.get("HPCBERT_FUZZ_SEED", "1"))
     end = time.process_time() + float(os.environ.get("HPCBERT_FUZZ_SECONDS", "0.2"))
     tries = 0
-    while time.process_time() < end or tries < 10:
+    while time.process_time() < end or tries < 70:
         tries += 1
         check(damage(chance, seeds))
 
 
 def show_state(state: states.RepeatState) -> None:
     for moment in (state.start, state.end):
-        if moment is not None:
-            model.format_utc(moment)
+        model.format_utc(moment or 0.0)
     assert len(state.nodes) <= 65536
     hostlist.fold(state.nodes[:100])
     assert isinstance(state.advice, str)

@@ -1,15 +1,10 @@
-"""Generated histories of jobs, told by a Slurm that lags, forgets and repeats itself.
-
-What is generated: attempts, ends, states that are shown on the way, how late accounting is, what it
-prints twice, in another order, cut short or as a range, other jobs of the same id, which questions
-fail, when squeue forgets, and what the jobs wrote down themselves.
-"""
+"""Generated histories of jobs, told by a Slurm that lags, forgets and repeats itself."""
 
 import random
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import compress
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -17,170 +12,160 @@ from hypothesis import strategies as st
 
 from hpcbert.scheduler.slurm.poller import SlurmPoller
 from hpcbert.scheduler.tracker import Tracker
+from hpcbert.slurm.states import parse_state
 from hpcbert.system.runner import Outcome
 from tests.kit.campaigns import status_file
-from tests.kit.slurm import NAME, T, sacct, squeue
+from tests.kit.slurm import T, sacct, squeue
 
 pytestmark = pytest.mark.slow
 REPEATS = 4
-# How a state may be printed that means the same.
-SPELT = {"CANCELLED": ["CANCELLED by 0", "CANCELLED+"], "OUT_OF_MEMORY": ["OUT_OF_ME+"]}
 WAITING = ["PENDING", "CONFIGURING", "REQUEUE_HOLD", "RESV_DEL_HOLD"]
 RUNNING = ["RUNNING", "SUSPENDED", "STOPPED", "COMPLETING", "SIGNALING"]
-ENDS = ["COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "OUT_OF_MEMORY", "NODE_FAIL", "PREEMPTED"]
+REQUEUED = ["NODE_FAIL", "PREEMPTED"]
+ENDS = ["COMPLETED", "FAILED", "TIMEOUT", "CANCELLED by 0", "OUT_OF_ME+", *REQUEUED]
 
 
-@dataclass
-class Run:
-    """One run of a repeat: submitted, started and ended at, relative to T, and how.
-
-    Attributes:
-        before, during: What Slurm calls it while it waits and while it runs.
-        wrote: Whether the job could write its own end; then `exit` is in it.
-    """
+class Run(NamedTuple):
+    """A run of a repeat, in seconds after T: its states while it waits, runs, and has ended."""
 
     submit: int
     start: int
     end: int
-    state: str
-    before: str = "PENDING"
-    during: str = "RUNNING"
-    wrote: bool = False
-    exit: int = 1
+    states: tuple[str, str, str]
+    exit: int
+    writes: bool  # its end: the node may be lost before
 
     def state_at(self, moment: int) -> str:
-        if moment < self.start:
-            return self.before
-        return self.during if moment < self.end else self.state
+        return self.states[(moment >= self.start) + (moment >= self.end)]
 
-    def line(self, repeat: int, state: str) -> str:
-        start = T + self.start if state not in WAITING else "Unknown"
-        end = T + self.end if state not in {*WAITING, *RUNNING} else "Unknown"
+    def row(self, repeat: int, moment: int) -> str:
+        """Return what sacct prints about it at a moment."""
+        state = self.state_at(moment)
         job = f"5_[{repeat}%1]" if state == "PENDING" else f"5_{repeat}"
-        return sacct(job, state, submit=T + self.submit, start=start, end=end, elapsed=5).strip()
+        start, end = (T + at if at <= moment else "Unknown" for at in (self.start, self.end))
+        return sacct(job, state, submit=T + self.submit, start=start, end=end, elapsed=5)
 
 
 @dataclass
 class Truth:
-    """What really happens: the runs of each repeat, and how Slurm tells it."""
+    """The runs of each repeat, and a Slurm that reports them, of which commands fail poll by poll."""
 
     runs: list[list[Run]]
     lag: int
     memory: int
     junk: list[str]
-    broken: list[tuple[bool, bool]]
-    shuffle: random.Random
-    twice: bool
+    failing: list[set[str]]
+    chance: random.Random
+    copies: int
     now: int = 0
     polls: int = 0
-    asked: Counter[str] = field(default_factory=Counter)
+    calls: Counter[str] = field(default_factory=Counter)
 
     def newest(self, repeat: int) -> Run | None:
-        return next((run for run in self.runs[repeat][::-1] if run.submit <= self.now), None)
+        return next((run for run in self.runs[repeat - 1][::-1] if run.submit <= self.now), None)
 
     def sacct(self) -> list[str]:
         moment = self.now - self.lag
-        lines = []
+        # Other jobs with the same id: an old one, somebody's, and one of another name.
+        rows = [
+            sacct("5_1", "COMPLETED", submit=1),
+            sacct("5_2", "COMPLETED", submit=T + self.runs[1][0].submit, user="you"),
+            sacct("5_3", "COMPLETED", submit=T + self.runs[2][-1].submit, name="another"),
+        ]
         for repeat, runs in enumerate(self.runs, 1):
-            for run in (run for run in runs if run.submit <= moment):
-                state = run.state_at(moment)
-                spelt = self.shuffle.choice([state, *SPELT.get(state, [])])
-                lines += [run.line(repeat, spelt)] * (2 if self.twice else 1)
-        lines.append(Run(-99999999, 0, 0, "").line(1, "COMPLETED"))
-        lines.append(self.runs[1][0].line(2, "COMPLETED").replace("|nobody|", "|you|"))
-        lines.append(self.runs[2][-1].line(3, "COMPLETED").replace(NAME, "another"))
-        self.shuffle.shuffle(lines)
-        return lines
+            shown = [run.row(repeat, moment) for run in runs if run.submit <= moment]
+            rows += shown * self.copies
+        self.chance.shuffle(rows)
+        return rows
 
     def squeue(self) -> list[str]:
         return [
-            squeue(f"5_{repeat + 1}", run.state_at(self.now), submit=T + run.submit).strip()
-            for repeat in range(len(self.runs))
+            squeue(f"5_{repeat}", run.state_at(self.now), submit=T + run.submit)
+            for repeat in range(1, REPEATS + 1)
             if (run := self.newest(repeat)) and self.now < run.end + self.memory
         ]
 
     def __call__(self, argv: Any, **_: Any) -> Outcome:
-        self.asked[argv[0]] += 1
-        if self.broken[self.polls % len(self.broken)][argv[0] == "squeue"]:
+        self.calls[argv[0]] += 1
+        failing = [*self.failing, set[str]()]
+        if argv[0] in failing[self.polls % len(failing)]:
             return Outcome(tuple(argv), 1, "COMPLETED\n", "Unable to contact slurm controller")
-        lines = self.sacct() if argv[0] == "sacct" else self.squeue()
-        return Outcome(tuple(argv), 0, "\n".join([*self.junk, *lines]))
+        rows = self.sacct() if argv[0] == "sacct" else self.squeue()
+        return Outcome(tuple(argv), 0, "".join([*self.junk, *rows]))
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> Truth:
-    runs: list[list[Run]] = []
-    for _ in range(REPEATS):
-        moment, history = 0, []
-        for attempt in range(draw(st.integers(1, 3))):
-            start = moment + draw(st.integers(1, 60))
-            end = start + draw(st.integers(1, 120))
-            last = attempt == 2 or draw(st.booleans())
-            state = draw(st.sampled_from(ENDS if last else ["NODE_FAIL", "PREEMPTED"]))
-            # A node that was lost may have ended its job well.
-            well = state == "COMPLETED" or (state == "NODE_FAIL" and draw(st.booleans()))
-            before, during = draw(st.sampled_from(WAITING)), draw(st.sampled_from(RUNNING))
-            wrote = draw(st.booleans())
-            history.append(Run(moment, start, end, state, before, during, wrote, 0 if well else 1))
-            moment = end + 1
-            if last:
-                break
-        runs.append(history)
-    broken = draw(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=4))
-    return Truth(
-        runs,
-        lag=draw(st.integers(0, 40)),
-        memory=draw(st.sampled_from([300, 600])),
-        junk=draw(st.lists(st.text(alphabet="5_|COMPLETED\x00ü", max_size=30), max_size=2)),
-        shuffle=random.Random(draw(st.integers(0, 99))),
-        twice=draw(st.booleans()),
-        broken=[*broken, (False, False)],
-    )
+def list_runs(draw: st.DrawFn) -> list[Run]:
+    """Draw the runs of a repeat, one after another."""
+    runs: list[Run] = []
+    for is_last in [False] * draw(st.integers(0, 2)) + [True]:
+        submit = runs[-1].end + 1 if runs else 0
+        start = submit + draw(st.integers(1, 60))
+        end = start + draw(st.integers(1, 120))
+        waiting, running = draw(st.sampled_from(WAITING)), draw(st.sampled_from(RUNNING))
+        state = draw(st.sampled_from(ENDS if is_last else REQUEUED))
+        # A node that was lost may have ended its job well.
+        well = state == "COMPLETED" or (state == "NODE_FAIL" and draw(st.booleans()))
+        code = 0 if well else 1
+        runs.append(Run(submit, start, end, (waiting, running, state), code, draw(st.booleans())))
+    return runs
+
+
+TRUTHS = st.builds(
+    Truth,
+    runs=st.lists(list_runs(), min_size=REPEATS, max_size=REPEATS),
+    lag=st.integers(0, 40),
+    memory=st.sampled_from([300, 600]),
+    junk=st.lists(st.text("5_|COMPLETED\x00ü", max_size=30).map("{}\n".format), max_size=2),
+    failing=st.lists(st.sets(st.sampled_from(["sacct", "squeue"])), min_size=1, max_size=4),
+    chance=st.integers(0, 99).map(random.Random),
+    copies=st.integers(1, 2),
+)
 
 
 def test_tracking_tells_the_truth_in_the_end_and_no_success_before_it(tracked):
     built = tracked("5", repeats=REPEATS)
 
+    def write_status(truth):
+        """Write what the jobs have written by now."""
+        for repeat, runs in zip(built.repeats, truth.runs, strict=True):
+            repeat.status.write_text("")
+            for attempt, run in enumerate(runs):
+                start = {"event": "start", "time": T + run.start}
+                end = {"event": "end", "time": T + run.end, "exit": run.exit}
+                is_written = (run.start <= truth.now, run.writes and run.end <= truth.now)
+                status_file(repeat.status, *compress((start, end), is_written), attempt=attempt)
+
     @settings(max_examples=60, deadline=None)
-    @given(histories())
-    def check(truth: Truth) -> None:
+    @given(TRUTHS)
+    def check(truth):
         """Track a history to its end, comparing every poll with the truth."""
-        tracker = Tracker(
-            [built], run=truth, environ={}, clock=lambda: float(T + truth.now), chance=lambda: 0.0
-        )
+        clock: dict[str, Any] = {"clock": lambda: float(T + truth.now), "chance": lambda: 0.0}
+        tracker = Tracker([built], run=truth, environ={}, **clock)
         (slurm,) = tracker._pollers
         assert isinstance(slurm, SlurmPoller)
         while not tracker.is_over():
-            truth.asked.clear()
-            for repeat, runs in zip(built.repeats, truth.runs, strict=True):
-                repeat.status.write_text("")  # what the jobs have written down by now
-                for attempt, run in enumerate(runs):
-                    start = {"event": "start", "time": T + run.start}
-                    end = {"event": "end", "time": T + run.end, "exit": run.exit}
-                    wrote = (run.start <= truth.now, run.wrote and run.end <= truth.now)
-                    status_file(repeat.status, *compress((start, end), wrote), attempt=attempt)
+            truth.calls.clear()
+            write_status(truth)
             tracker.poll()
             truth.polls += 1
-            assert all(count <= 1 for count in truth.asked.values())
+            assert all(count <= 1 for count in truth.calls.values())
             assert truth.polls < 400, "it must come to an end"
-            # While a command that would know better fails, the job's own word is shown, and as such.
-            unheard = "failed" in {slurm._watcher.answer, slurm._squeue}
-            for (_, number), state in tracker.states.items():
-                newest = truth.newest(number - 1)
-                if (
-                    state.kind == "succeeded"
-                    and newest
-                    and newest.state_at(truth.now) != "COMPLETED"
-                ):
-                    runs = [run for run in truth.runs[number - 1] if run.end <= truth.now]
-                    assert unheard
+            successes = (pair for pair in tracker.states.items() if pair[1].kind == "succeeded")
+            for (_, repeat), state in successes:
+                run = truth.newest(repeat)
+                assert run
+                if run.state_at(truth.now) != "COMPLETED":
+                    # While a command that would know better fails, the job's own word is shown.
+                    assert "failed" in {slurm._watcher.answer, slurm._squeue}
                     assert state.source == "status-file"
-                    assert any(run.wrote and run.exit == 0 for run in runs)
-                assert newest or state.kind != "succeeded"
+                    ends = (run for run in truth.runs[repeat - 1] if run.end <= truth.now)
+                    assert any(run.writes and run.exit == 0 for run in ends)
             truth.now += max(1, int(tracker.pause()))
-        for (_, number), state in tracker.states.items():
-            assert state.word == truth.runs[number - 1][-1].state
+        for (_, repeat), state in tracker.states.items():
+            runs = truth.runs[repeat - 1]
+            assert state.word == parse_state(runs[-1].states[-1]).word
             if state.source == "sacct":  # squeue does not tell how often a job was requeued
-                assert state.attempt == len(truth.runs[number - 1]) - 1
+                assert state.attempt == len(runs) - 1
 
     check()

@@ -1,105 +1,161 @@
-"""Of any log: the right number, or a reason; never another number."""
+"""Of any log: the right number, or a reason; never another number. So too of files of impossible size,
+and of what is no file, where a log or a record should be: they are read within bounds."""
 
+import json
+import os
+import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpcbert.logs import scan
-from hpcbert.logs.scan import Reading
 from hpcbert.logs.setting import Setting
+from tests.kit import recipes
 from tests.kit.cases import read_constant
-from tests.kit.recipes import grammar
+from tests.kit.logs import log
+from tests.kit.paths import REPOSITORY, TEMPLATES
+from tests.kit.waiting import CEILING
 
+pytestmark = pytest.mark.slow
 SETTING = Setting(
     nodes=1, gpus_per_node=2, gpus=2, batch_size_per_device=8, skip=4, iters=24, reach=24
-)
-LOGS = read_constant(__file__, "LOGS")
-RATES = read_constant(__file__, "RATES")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.parametrize(("name", "rule", "rate"), RATES, ids=str),
-]
-FEW = settings(
-    max_examples=30, deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )  # fmt: skip
+EACH_RULE = pytest.mark.parametrize(
+    ("name", "rule", "rate"), read_constant(__file__, "RATES"), ids=str
+)
+EXAMPLES = settings(max_examples=30, suppress_health_check=list(HealthCheck))
+SIZE = 400 << 20
+LOG = log("1n1g", 100.0, batch=8).encode()
+FIRST, LAST = LOG[: LOG.index(b"iteration: 7/")], LOG[LOG.index(b"iteration: 7/") :]
+WHOLE, NOTHING = ["100.0", "", "12", "12"], ["None", "incomplete", "0", "None"]
 
 
 def render_lines(name: str) -> list[bytes]:
-    head, line, tail, every = (LOGS[name][key] for key in ("head", "line", "tail", "every"))
+    """Return the lines of a log whose right number RATES has."""
+    head, line, every, tail = read_constant(__file__, "LOGS")[name].values()
     steps = [
         line.format(n=n, rate=113 + n, pytorch=1763717655.25 + n / 8, oneflow=1598056519.25 + n / 8)
         for n in range(every - (every > 1), 25, every)
     ]
-    return [text.encode() for text in (*head, *steps, *tail)]
+    return [text.encode() for text in (*head, *steps, *tail, "")]
 
 
-def read_log(folder: Path, name: str, rule: str, content: bytes) -> Reading:
-    path = folder / "log"
-    path.write_bytes(content)
-    log_grammar = grammar(name)
-    scan.read_progress(path, log_grammar)
-    return scan.read(path, log_grammar, log_grammar.rule(rule), SETTING)
-
-
-def assert_right_or_refused(result: Reading, expected: float) -> None:
-    if result.throughput is None:
-        assert result.reasons or result.missing
+def check_number(folder: Path, name: str, rule: str, content: bytes, rate: float) -> None:
+    """Check that a damaged log has the right number, or a reason."""
+    reading = recipes.read(name, folder, content, rule, SETTING)
+    if reading.throughput is None:
+        assert reading.reasons or reading.missing
     else:
-        assert result.throughput == pytest.approx(expected)
-        assert not result.reasons
+        assert reading.throughput == pytest.approx(rate)
+        assert not reading.reasons
 
 
+def read_files(*paths: Path) -> list[dict[str, list[str]]]:
+    """Return the answers of all readers, in a process whose memory and processor time are bounded."""
+    result = subprocess.run(
+        [sys.executable, "-c", read_constant(__file__, "PROGRAM"), TEMPLATES / "pytorch", *paths],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True, text=True, timeout=CEILING, check=False,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr[-2000:]
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+@EACH_RULE
 def test_a_log_cut_at_any_byte(tmp_path, name, rule, rate):
-    content = b"\n".join([*render_lines(name), b""])
-    assert read_log(tmp_path, name, rule, content).throughput == pytest.approx(rate)
+    content = b"\n".join(render_lines(name))
+    assert recipes.read(name, tmp_path, content, rule, SETTING).throughput == pytest.approx(rate)
     for length in range(0, len(content), 17):
-        assert_right_or_refused(read_log(tmp_path, name, rule, content[:length]), rate)
+        check_number(tmp_path, name, rule, content[:length], rate)
 
 
-@FEW
+@EACH_RULE
+@EXAMPLES
 @given(data=st.data(), lose=st.booleans())
 def test_lines_lost_doubled_or_swapped(tmp_path, name, rule, rate, data, *, lose):
     lines = render_lines(name)
-    place = st.integers(0, len(lines) - 1)
+    place = st.integers(0, len(lines) - 2)
     if lose:
         lost = data.draw(st.sets(place, max_size=4))
         lines = [line for at, line in enumerate(lines) if at not in lost]
     else:
         for at, line in data.draw(st.lists(st.tuples(place, place), min_size=1, max_size=3)):
             lines.insert(at, lines[line])
-    content = b"\n".join([*lines, b""])
-    assert_right_or_refused(read_log(tmp_path, name, rule, content), rate)
+    check_number(tmp_path, name, rule, b"\n".join(lines), rate)
 
 
-@FEW
+@EACH_RULE
+@EXAMPLES
 @given(noise=st.lists(st.tuples(st.floats(0, 1), st.binary(max_size=80)), max_size=6))
 def test_noise_between_lines_does_not_matter(tmp_path, name, rule, rate, noise):
     lines = render_lines(name)
     for where, text in noise:
         if not any(word in text.lower() for word in (b"iteration", b"step", b"hpcbert", b"\0")):
             # After the first line: how a file begins says whether it is compressed.
-            lines.insert(max(1, int(where * len(lines))), text)
-    reading = read_log(tmp_path, name, rule, b"\n".join([*lines, b""]))
+            lines.insert(max(1, int(where * (len(lines) - 1))), text)
+    reading = recipes.read(name, tmp_path, b"\n".join(lines), rule, SETTING)
     assert reading.throughput == pytest.approx(rate)
 
 
-@FEW
+@EACH_RULE
+@EXAMPLES
 @given(
     place=st.floats(0, 1), hole=st.integers(1, 400), overwrite=st.booleans(),
     noise=st.binary(max_size=3000),
 )  # fmt: skip
 def test_a_hole_anywhere_and_random_bytes(
-    tmp_path, name, rule, rate, *, place, hole, noise,
-    overwrite,
-):  # fmt: skip
-    content = b"\n".join([*render_lines(name), b""])
+    tmp_path, name, rule, rate, *, place, hole, noise, overwrite
+):
+    content = b"\n".join(render_lines(name))
     at = int(place * len(content))
     tail = content[at + hole if overwrite else at :]
-    holed = read_log(tmp_path, name, rule, content[:at] + bytes(hole) + tail)
-    assert_right_or_refused(holed, rate)
-    nothing = read_log(tmp_path, name, rule, noise)
-    assert nothing.throughput is None
-    assert nothing.reasons
+    check_number(tmp_path, name, rule, content[:at] + bytes(hole) + tail, rate)
+    reading = recipes.read(name, tmp_path, noise, rule, SETTING)
+    assert reading.throughput is None
+    assert reading.reasons
+
+
+def test_files_larger_than_the_memory(tmp_path):
+    # Between the pieces is one line of zero bytes: what a file system leaves that lost its pages.
+    pieces = {"log": {0: LOG}, "apart": {0: FIRST, SIZE - len(LAST) - 1: b"\n" + LAST}, "empty": {}}
+    for name, texts in pieces.items():
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(SIZE)
+            for at, text in texts.items():
+                file.seek(at)
+                file.write(text)
+    first, apart, empty = read_files(*(tmp_path / name for name in pieces))
+    assert first["log"][:3] == WHOLE[:3]
+    assert apart["log"] == WHOLE
+    assert empty["log"] == NOTHING
+    assert empty["status"] == ["None", "None"]
+    assert all("it has more than" in empty[name][0] for name in ("manifest", "toml"))
+
+
+def test_a_mebibyte_of_noise_between_records_changes_nothing_and_alone_gives_none(tmp_path):
+    noises = [text * (1 << 20) for text in (b"\xff\xfe", b"\x00", b"\r")]
+    noises += [random.Random(1).randbytes(1 << 20), b"\x1b[" * 99]
+    paths = []
+    for number, noise in enumerate(noises):
+        paths += [tmp_path / f"{number}.log", tmp_path / f"{number}.noise"]
+        paths[-2].write_bytes(FIRST + noise + b"\n" + LAST)
+        paths[-1].write_bytes(noise)
+    logs = [answer["log"] for answer in read_files(*paths)]
+    assert [values[:3] for values in logs[::2]] == [WHOLE[:3]] * len(noises)
+    assert logs[1::2] == [NOTHING] * len(noises)
+
+
+def test_what_is_no_file_is_said_to_be_none(tmp_path):
+    names = ("pipe", "directory", "loop", "link to a device", "nothing")
+    pipe, directory, loop, link, nothing = (tmp_path / name for name in names)
+    os.mkfifo(pipe)
+    directory.mkdir()
+    loop.symlink_to(loop.name)
+    link.symlink_to("/dev/zero")
+    for answer in read_files(pipe, directory, loop, link, nothing, Path("/dev/zero")):
+        assert answer["log"] == ["None", "no-log", "0", "None"]
+        assert answer["status"] == ["None", "None"]
+        assert all("Can't read" in answer[name][0] for name in ("manifest", "toml"))

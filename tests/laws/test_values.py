@@ -2,18 +2,13 @@
 grammar, and names tell points apart."""
 
 import json
-from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
-import click
 import pytest
 
-from hpcbert.cli.main import COMMANDS, EMPTY_MEANS, root
 from hpcbert.cli.options import split_list
 from hpcbert.config import campaignfile, recipe
 from hpcbert.config.options import check_node_list
-from hpcbert.config.site import read_site
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.model import Point, Shape
 from hpcbert.script.draft import LABEL_LENGTH, label_points
@@ -28,44 +23,6 @@ from tests.kit.paths import TEMPLATES
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
 NAME = "20261121T100000Z-pytorch-3f9a1c"
-SITE = 'schema = 1\nname = "x"\nscheduler = "local"\n'
-
-
-def list_parameters(
-    command: click.Command, path: tuple[str, ...] = ()
-) -> Iterator[tuple[tuple[str, ...], click.Parameter, list[str]]]:
-    """Yield every parameter that takes a value, with the words that come before it."""
-    context = click.Context(command)
-    for name in command.list_commands(context) if isinstance(command, click.Group) else ():
-        inner = command.get_command(context, name)  # type: ignore[attr-defined]
-        yield from list_parameters(inner, (*path, name))
-    arguments = [param for param in command.params if isinstance(param, click.Argument)]
-    for param in command.params if path else ():
-        if isinstance(param, click.Argument):
-            yield path, param, [*path, *["x"] * arguments.index(param)]
-        elif isinstance(param, click.Option) and not (param.is_flag or param.count):
-            yield path, param, [*path, param.opts[-1] + "="]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_parameter_refuses_an_empty_value(name):
-    parameters = list(list_parameters(root))
-    names = {(path[-1], param.name) for path, param, _ in parameters}
-    assert len(names) > 100
-    assert names >= EMPTY_MEANS.keys()
-    assert all(EMPTY_MEANS.values())
-    for path, param, words in (row for row in parameters if row[0][0] == name):
-        for value in ("", " \u3000"):
-            line = [*words, value]
-            if isinstance(param, click.Option):
-                line = [*words[:-1], words[-1] + value]
-            result = run(*line)
-            if (path[-1], param.name) in EMPTY_MEANS:
-                assert "is empty" not in result.output
-                continue
-            assert result.returncode == 2, (line, result.output)
-            assert "Invalid value for" in result.output, (line, result.output)
 
 
 @pytest.mark.parametrize("line", ["rm --yes", "cancel --yes", "retry", "submit --resume", "show"])
@@ -94,12 +51,11 @@ def test_rm_takes_six_characters_of_an_id_and_a_path_may_end_with_a_slash(build,
 
 
 @cases
-def test_a_file_has_no_empty_value(tmp_path, file, text):
-    path, is_site = tmp_path / file, file == "site.toml"
-    path.write_text((SITE if is_site else "schema = 1\n") + text)
-    read = partial(read_site, base=tmp_path, env={}) if is_site else campaignfile.read
-    with pytest.raises(ConfigError, match="must"):
-        read(path)
+def test_a_file_has_no_empty_value_and_no_nul_character(tmp_path, file, text):
+    path = tmp_path / "campaign.toml"
+    path.write_text(f"schema = 1\n{text}")
+    with pytest.raises(ConfigError, match=r"must|NUL"):
+        drafts.site(tmp_path, text) if file == "site.toml" else campaignfile.read(path)
 
 
 def test_a_list_has_no_empty_entry_and_an_empty_variable_of_the_environment_is_not_set(
@@ -113,11 +69,10 @@ def test_a_list_has_no_empty_entry_and_an_empty_variable_of_the_environment_is_n
     path = tmp_path / "campaign.toml"
     path.write_text('schema = 1\n[env]\nNCCL_DEBUG = ["", "INFO"]\n')
     assert campaignfile.read(path).env[0].values == ("", "INFO")  # of a point, it is a value
-    (tmp_path / "site.toml").write_text(SITE)
-    site = read_site(tmp_path / "site.toml", base=tmp_path, env={"HPCBERT_RUNS": ""})
-    assert site.runs == str(tmp_path / "runs")
+    monkeypatch.setenv("HPCBERT_RUNS", "")
     monkeypatch.setenv("HPCBERT_SITE", "")
-    assert run("config").returncode == 0
+    runs = run("config", "--json").data["settings"]["runs"]
+    assert Path(runs["value"]).name == "runs"
 
 
 @cases

@@ -1,6 +1,5 @@
 """What `submit --here` reads of an allocation, refuses, and hands to srun."""
 
-import os
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -12,16 +11,12 @@ from hpcbert.model import JobRequest, Shape
 from hpcbert.scheduler import allocation
 from hpcbert.scheduler.local import backend
 from hpcbert.system.decode import Invalid
-from hpcbert.system.runner import Outcome, run
 from tests.kit.cases import cases, read_constant
 from tests.kit.drafts import combined, drafted
-from tests.kit.paths import REPOSITORY
+from tests.kit.scripts import run_functions
+from tests.kit.slurm import Slurm, failed
 
 ALLOCATION = allocation.Allocation("17", ("n1", "n2", "n3"), read_constant(__file__, "ROOM"))
-
-
-def refuses(keyword):
-    return pytest.raises(UsageError, match=keyword) if keyword else nullcontext()
 
 
 def test_an_allocation_is_read_with_the_gpus_of_each_node():
@@ -40,14 +35,14 @@ def test_an_allocation_is_read_with_the_gpus_of_each_node():
 
 @cases
 def test_the_shell_decides_whether_there_is_an_allocation(environ, keyword):
-    with refuses(keyword):
+    with pytest.raises(UsageError, match=keyword) if keyword else nullcontext():
         assert allocation.read_job_id(environ) == "17"
 
 
 @cases
 def test_what_is_larger_is_refused_with_both_numbers(nodes, tasks, gres, numbers):
-    with refuses(numbers):
-        request = replace(JobRequest(), nodes=nodes, tasks_per_node=tasks, gres=gres)
+    request = replace(JobRequest(), nodes=nodes, tasks_per_node=tasks, gres=gres)
+    with pytest.raises(UsageError, match=numbers) if numbers else nullcontext():
         allocation.refuse_larger([request], ALLOCATION)
 
 
@@ -65,20 +60,15 @@ def test_the_script_is_that_of_a_job_and_runs_on_the_first_of_its_nodes(tmp_path
 
 
 def test_the_steps_of_a_script_take_only_the_nodes_of_the_point():
-    library = REPOSITORY / "hpcbert" / "shell" / "slurm.bash"
-    state = (
-        f'. "{library}"; printf "%s\\n" "${{part[@]}}" "${{!SLURM_@}}"; echo $SLURM_JOB_NODELIST'
-    )
-    step = {"SLURM_JOB_ID": "17", "SLURM_NTASKS": "1", "SLURM_RESTART_COUNT": "2"}
-    env = {**step, "PATH": os.environ["PATH"], "SLURM_JOB_NODELIST": "n[1-3]"}
-    names = ["SLURM_JOB_ID", "SLURM_JOB_NODELIST"]
-    here = run(["bash", "-euc", state], env={**env, "HPCBERT_NODELIST": "n[1-2]"}).stdout.split()
-    assert here == ["--nodelist=n[1-2]", *names, "n[1-2]"]
-    own_job = run(["bash", "-euc", state], env=env).stdout.split()
-    assert own_job == [*sorted([*names, "SLURM_NTASKS", "SLURM_RESTART_COUNT"]), "n[1-3]"]
+    program = 'printf "%s\\n" "${part[@]}" "${!SLURM_@}"; echo $SLURM_JOB_NODELIST'
+    job = {"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "n[1-3]"}
+    step = {**job, "SLURM_NTASKS": "1", "SLURM_RESTART_COUNT": "2"}
+    shown = run_functions(program, "slurm.bash", **step, HPCBERT_NODELIST="n[1-2]")
+    assert shown == ["--nodelist=n[1-2]", *job, "n[1-2]"]
+    assert run_functions(program, "slurm.bash", **step) == [*sorted(step), "n[1-3]"]
 
 
 @cases
 def test_an_allocation_is_over_only_if_slurm_says_so(stdout, stderr, *, over):
-    outcome = Outcome(("squeue",), int(bool(stderr)), stdout or "", stderr or "")
-    assert backend.has_ended("17", run=lambda *_, **__: outcome, environ={}) is over
+    slurm = Slurm(squeue=failed(stderr) if stderr else stdout or "")
+    assert backend.has_ended("17", run=slurm, environ={}) is over

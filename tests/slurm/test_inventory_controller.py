@@ -34,6 +34,14 @@ def test_groups_of_a_partition_are_added_up_and_settings_are_the_controllers():
     )  # fmt: skip
 
 
+def test_a_node_is_usable_by_its_state_and_mark():
+    lines = ("n1|gpu*|idle", "n2|gpu*|mixed", "n3|gpu*|down*", "n4|gpu*|drained")
+    text = "\n".join([*lines, "n5|other|idle", "n6|gpu*|idle*", "nonsense", ""])
+    expected = {"n1": True, "n2": True, "n3": False, "n4": False, "n6": False}
+    for partition, nodes in (("", expected), ("gpu", expected), ("other", {"n5": True})):
+        assert inventory.read_usable_nodes(text, partition) == nodes
+
+
 @cases
 def test_what_a_key_of_the_controller_means(line, name, expected):
     value = getattr(read_config(line), name)

@@ -21,30 +21,6 @@ from tests.kit.drafts import curve, drafted
 from tests.kit.slurm import Job, Slurm, failed, scontrol
 
 
-def rename(slurm):
-    slurm.rename(lambda name: f"proj-{name[:12]}")
-
-
-def prefix(slurm):
-    slurm.rename(lambda name: f"proj-{name}")
-    for job in slurm.jobs.values():
-        job.script = ""
-
-
-@pytest.mark.parametrize("change", [rename, prefix])
-def test_a_job_that_was_renamed_is_found_after_a_crash(tmp_path, change):
-    draft, slurm = curve(tmp_path, ("fp32",)), Slurm()
-    for number in range(1, 3):
-        slurm.dies = True
-        with pytest.raises(KeyboardInterrupt):
-            drafts.submit(draft, slurm)
-        assert len(slurm.jobs) == number
-        change(slurm)
-    slurm.dies = False
-    assert [array.job_id for array in drafts.submit(draft, slurm).arrays] == ["100", "101"]
-    assert slurm.count("sbatch") == 2
-
-
 def test_of_two_jobs_that_are_an_arrays_by_their_marks_it_has_the_first(tmp_path):
     draft = drafted(tmp_path)
     (array,) = draft.campaign.arrays
@@ -60,7 +36,7 @@ def test_a_renamed_job_of_another_user_name_is_followed_cancelled_and_not_double
     draft, slurm = drafted(tmp_path), Slurm()
     campaign = replace(drafts.submit(draft, slurm), user="jovyan")
     store.write_manifest(draft.directory, campaign)
-    rename(slurm)
+    slurm.rename(lambda name: f"proj-{name[:12]}")
     watched = open_campaign(draft.directory)
     assert {state.word for state in snapshot(watched, run=slurm).values()} == {"PENDING"}
     calls = [*slurm.called("squeue"), *slurm.called("sacct")]
@@ -77,12 +53,8 @@ def test_an_id_that_is_listed_as_alive_under_any_name_and_user_is_not_submitted_
 ):
     draft = drafted(tmp_path)
     campaign = drafts.submit(draft, Slurm())
-
-    def run(argv, **_):
-        text = line.replace("//HERE", f"//{draft.directory}") if "-j" in argv else ""
-        return Outcome(tuple(argv), 0, text + "\n")
-
-    backend = scheduler.create_scheduler("slurm", SchedulerContext(run))
+    slurm = Slurm(squeue=["\n", line.replace("//HERE", f"//{draft.directory}") + "\n"], sacct="")
+    backend = scheduler.create_scheduler("slurm", SchedulerContext(slurm))
     with pytest.raises(SchedulerError, match="is not over") if refused else nullcontext():
         backend.refuse_doubling(open_campaign(draft.directory), [(campaign.arrays[0], 2)])
 
@@ -149,18 +121,18 @@ def test_a_refused_array_is_looked_for_before_anything_is_submitted_in_its_place
 
 def test_what_the_controller_has_otherwise_is_on_record(tmp_path):
     draft, slurm = drafted(tmp_path), Slurm()
+    (array,) = draft.campaign.arrays
     others = "   Requeue=0 TimeLimit=00:05:00 NumNodes=1-1 Partition=other\n   StdOut=/tmp/x.out\n"
 
     def run(argv, **more):
         outcome = slurm(argv, **more)
-        if argv[0] == "sbatch":
-            prefix(slurm)
+        for job in slurm.jobs.values():
+            job.name, job.script = f"proj-{array.name}", ""
         text = outcome.stdout.replace("Dependency=(null)", "Dependency=singleton(unfulfilled)")
         return replace(outcome, stdout=text.replace("   SubmitTime", f"{others}   SubmitTime"))
 
     campaign = drafts.submit(draft, run)
-    (array,) = campaign.arrays
-    assert array.changed == (
+    assert campaign.arrays[0].changed == (
         ("JobName", array.name, f"proj-{array.name}"),
         ("TimeLimit", "01:00:00", "00:05:00"),
         ("Requeue", "1", "0"),

@@ -35,7 +35,8 @@ class Wrapped(Slurm):
 
     def do_sbatch(self, argv: tuple[str, ...], cwd: str) -> Answer:
         number = super().do_sbatch(argv, cwd).out.strip()
-        vars(self.jobs[number]).update(self.changes)
+        job = self.jobs[number]
+        vars(job).update({key: text.format(name=job.name) for key, text in self.changes.items()})
         complaint = "Socket timed out" if self.code else ""
         return Answer(self.form.format(job=number), self.code, complaint)
 
