@@ -4,6 +4,9 @@ import importlib
 import json
 import re
 import shlex
+import subprocess
+import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ from tests.kit import cli, logs
 from tests.kit.campaigns import Build
 from tests.kit.paths import REPOSITORY
 from tests.kit.recipes import NAMES, load
-from tests.kit.scripts import SPOOL_PAGE, make_environment, read_steps, type_commands, write_files
+from tests.kit.scripts import SPOOL_PAGE, read_steps, type_commands, write_files
 
 
 @pytest.mark.slow
@@ -67,10 +70,21 @@ def test_a_new_framework_is_measured_without_touching_hpcbert(tmp_path):
 
 @pytest.mark.torch
 def test_a_new_scheduler_runs_cancels_and_retries(tmp_path):
-    place = tmp_path / "add a scheduler"
-    place.mkdir()
-    tools, steps = make_environment(place), read_steps(SPOOL_PAGE)
+    place, steps = tmp_path / "add a scheduler", read_steps(SPOOL_PAGE)
     write_files(steps, place)
+    # An environment that has all of this one. pip needs no network: what it builds with is there.
+    home = place / "environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
+    (packages,) = home.glob("lib/python*/site-packages")
+    path = sysconfig.get_path("purelib")
+    (packages / "tests.pth").write_text(f"import site; site.addsitedir({path!r})\n")
+    python, outer = shlex.quote(str(home / "bin" / "python")), shlex.quote(sys.executable)
+    tools = {
+        "python": f'#!/bin/bash\nexec {python} "$@"\n',
+        "hpcbert": f'#!/bin/bash\nexec {python} -m hpcbert "$@"\n',
+        "pip": f'#!/bin/bash\nexec {outer} -m pip --python {python} "$@" --quiet --no-index --no-deps '
+        "--no-build-isolation\n",
+    }
     commands = [block for name, _, block in steps if not name]
     assert len(commands) == 2
     for block in commands:

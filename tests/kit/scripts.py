@@ -5,16 +5,16 @@ import json
 import os
 import re
 import shlex
-import subprocess
 import sys
-import sysconfig
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hpcbert.commands.submit import write_campaign
+from hpcbert.config.recipe import RecipeImage
 from hpcbert.config.site import Site
-from hpcbert.model import Shape
+from hpcbert.model import Array, Shape
 from hpcbert.script.draft import Draft
 from hpcbert.script.plan import Request
 from hpcbert.system.runner import Outcome
@@ -70,18 +70,37 @@ def sbatch_options(text: str) -> list[str]:
 
 
 def drafted(
-    where: Site, framework: str = "pytorch", shape: str = "1n2g", scheduler: str = "local",
+    where: Site | Path, framework: str = "pytorch", shape: str = "1n2g", scheduler: str = "local",
     **options: object,
 ) -> Draft:  # fmt: skip
-    """Draft two repeats of a point."""
+    """Draft two repeats of a point, at a site or at the reference one below a folder."""
     request = Request(Shape.parse(shape), repeats=2)
     options = {"scheduler": scheduler, **options}
     return drafts.drafted(where, request, framework_recipe=drafts.load(framework), options=options)
 
 
-def with_python(where: Site, python: Path, **more: Any) -> Site:
-    """Return a site whose ranks run this program."""
-    return drafts.settled(where, python=str(python), **more)
+def write_ranks(
+    folder: Path, program: str = RECORDER, *, site: Mapping[str, Any] | None = None, **options: Any
+) -> Draft:
+    """Write a campaign whose ranks run a program, at the reference site with some changes."""
+    where = drafts.reference(folder, **(site or {}))
+    python = tool(folder, "python", program)
+    draft = drafted(drafts.settled(where, python=str(python)), **options)
+    write_campaign(draft)
+    return draft
+
+
+def drafted_in(
+    folder: Path, runtime: str, image: str = "/i.sqsh", *, shape: str = "1n1g", data: str = "",
+    workdir: str = "", nodes: Mapping[str, Any] | None = None,
+    slurm: Mapping[str, Any] | None = None, **container: Any,
+) -> Draft:  # fmt: skip
+    """Draft a repeat in a container, at a site with these settings of containers."""
+    tables = {"container": {"runtime": runtime, **container}, "slurm": slurm or {}}
+    site = drafts.reference(folder, nodes=nodes or {}, **tables)
+    site = drafts.settled(site, image=image, data=data)
+    recipe = replace(drafts.load(), image=RecipeImage(writable=not workdir, workdir=workdir))
+    return drafts.drafted(site, Request(Shape.parse(shape), repeats=1), framework_recipe=recipe)
 
 
 def only_script(draft: Draft) -> str:
@@ -111,23 +130,23 @@ def records(path: Path) -> list[list[str]]:
     return [call.split("\0") for call in calls]
 
 
-def run_script(draft: Draft, tmp_path: Path, **options: Any) -> Outcome:
-    write_campaign(draft)
-    return run_written(draft, tmp_path, **options)
+def run_script(
+    draft: Draft, folder: Path, array: Array | None = None, /, *, status: int | None = None,
+    **variables: Any,
+) -> Outcome:  # fmt: skip
+    """Run the script of an array's first repeat, by default of the first array's.
 
-
-def run_written(
-    draft: Draft, tmp_path: Path, *, status: int | None = None, **extra: Any
-) -> Outcome:
-    """Run the script of the first repeat; `record.*` get its actions and those of its ranks."""
-    (array,) = draft.campaign.arrays
+    `record.*` get its actions and those of its ranks.
+    """
+    if not draft.directory.exists():
+        write_campaign(draft)
     outer = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
-    own = {"RECORD": str(tmp_path / "record"), "SLURM_ARRAY_TASK_ID": "1"}
-    script = draft.directory / array.script
-    return bash(script, status=status, cwd=tmp_path, **{**outer, **own, **extra})
+    outer |= {"RECORD": str(folder / "record"), "SLURM_ARRAY_TASK_ID": "1"}
+    script = draft.directory / (array or draft.campaign.arrays[0]).script
+    return bash(script, status=status, cwd=folder, **{**outer, **variables})
 
 
-def events(draft: Draft, repeat: int = 1) -> list[dict[str, object]]:
+def events(draft: Draft, repeat: int = 1) -> list[dict[str, Any]]:
     (array,) = draft.campaign.arrays
     path = draft.directory / array.status(repeat)
     return [json.loads(line) for line in path.read_text().splitlines()]
@@ -139,8 +158,7 @@ def kinds(draft: Draft, repeat: int = 1) -> list[object]:
 
 _STEP = re.compile(r"(?:^<!-- file: (\S+) -->\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # hpcbert on the path, as a person has it.
-_START = '#!/bin/bash\nexec {} "$@"{}\n'
-HPCBERT = {"hpcbert": _START.format(f"{shlex.quote(sys.executable)} -m hpcbert", "")}
+HPCBERT = {"hpcbert": f'#!/bin/bash\nexec {shlex.quote(sys.executable)} -m hpcbert "$@"\n'}
 SPOOL_PAGE = "add-a-scheduler.md"
 
 
@@ -171,22 +189,3 @@ def type_commands(
     outcome = start_process(["bash", "-e", "-c", words], cwd=place, env=env)
     assert outcome.returncode == status, outcome.stdout + outcome.stderr
     return outcome.stdout
-
-
-def make_environment(place: Path) -> dict[str, str]:
-    """Make an environment that has all of this one; return its programs for the path.
-
-    pip needs no network: what it builds with is here.
-    """
-    home = place / "environment"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
-    here = sysconfig.get_path("purelib")
-    (packages,) = (home / "lib").glob("python*/site-packages")
-    (packages / "here.pth").write_text(f"import site; site.addsitedir({here!r})\n")
-    own, outer = shlex.quote(str(home / "bin" / "python")), shlex.quote(sys.executable)
-    offline = " --quiet --no-index --no-deps --no-build-isolation"
-    return {
-        "python": _START.format(own, ""),
-        "hpcbert": _START.format(f"{own} -m hpcbert", ""),
-        "pip": _START.format(f"{outer} -m pip --python {own}", offline),
-    }

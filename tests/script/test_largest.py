@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,12 @@ from hpcbert.model import LARGEST, LARGEST_IN_COMMON, Shape
 from hpcbert.script.largest import Multiple
 from tests.kit import drafts
 from tests.kit.cases import cases, read_constant
-from tests.kit.drafts import combined, reference
+from tests.kit.cli import start_process
+from tests.kit.drafts import combined, reference, settled
 from tests.kit.needs import not_applicable
 from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import NAMES
-from tests.kit.scripts import events, kinds, only_script, run_written, tool, with_python
+from tests.kit.scripts import events, kinds, only_script, run_script, tool
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +31,7 @@ class Search:
         self.folder = folder
         # Room for so many samples; a full run of so many iterations needs more. It says what WORDS says.
         program = tool(folder, "python", read_constant(__file__, "PROGRAM"))
-        site = with_python(reference(folder), program, batch_sizes={"fp32": 32})
+        site = settled(reference(folder), python=str(program), batch_sizes={"fp32": 32})
         more = {"repeats": 2, "device": device, "global_batch_size": samples}
         request = combined(Shape(1, 1), ("fp32",), (LARGEST,), **more)
         self.draft = drafts.drafted(site, request, options={"scheduler": "local", **options})
@@ -41,11 +41,11 @@ class Search:
 
     def run(self, status: int = 0, **variables: str) -> str:
         """Run a repeat; return what it says."""
-        tried = str(self.folder / "tried")
-        return run_written(self.draft, self.folder, status=status, TRIED=tried, **variables).stderr
+        variables["TRIED"] = str(self.folder / "tried")
+        return run_script(self.draft, self.folder, status=status, **variables).stderr
 
     def sizes(self, *, probes: bool = False) -> list[int]:
-        """The sizes of probes, or of measured runs, in their order."""
+        """Return the sizes of probes, or of measured runs, in their order."""
         lines = (self.folder / "tried").read_text().splitlines()
         return [int(line.split()[0]) for line in lines if line.endswith(" 10") == probes]
 
@@ -142,8 +142,6 @@ def test_the_nodes_grep_sees_iterations_where_the_reader_does(name):
     if not patterns:
         not_applicable("its records take several lines, or count nothing")
     sample = str(TEMPLATES / name / "sample.log")
-    result = subprocess.run(
-        ["grep", "-aiPc", "-e", failures.join_patterns(patterns), sample],
-        capture_output=True, text=True, check=False, env={"LC_ALL": "C", "PATH": "/usr/bin:/bin"},
-    )  # fmt: skip
+    argv = ["grep", "-aiPc", "-e", failures.join_patterns(patterns), sample]
+    result = start_process(argv, env={"LC_ALL": "C", "PATH": "/usr/bin:/bin"})
     assert int(result.stdout) > 0, result.stderr

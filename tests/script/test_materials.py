@@ -1,8 +1,6 @@
 """Data that don't fit are found before a job is submitted, where their data.json says what they are."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 from hpcbert.commands import prepare as flow
 from hpcbert.prepare.parts import Context
@@ -10,34 +8,23 @@ from hpcbert.script.materials import find_misfits
 from hpcbert.script.plan import read_options
 from hpcbert.system import runner
 from tests.kit import drafts
-from tests.kit.cases import cases
+from tests.kit.cases import cases, read_constant
 from tests.kit.cli import run
 from tests.kit.drafts import load
 from tests.kit.logs import write_file
-
-VOCABULARY = {"name": "vocab.txt", "size": 30522, "sha256": ""}
-FITTING = {"format": "hdf5", "sequence_length": 128, "predictions": 20, "vocabulary": VOCABULARY}
-
-
-def describe_misfits(folder: Path, name: str, document: Any) -> str:
-    write_file(folder, "data/data.json", json.dumps(document))
-    options = read_options(load(name), drafts.site(folder), {})
-    misfits = find_misfits(load(name), options, str(folder / "data"))
-    assert misfits == find_misfits(load(name), options, str(folder / "data" / "training"))
-    return "; ".join(misfits)
 
 
 @cases
 def test_what_does_not_fit_is_named_and_what_is_something_else_is_no_finding(
     tmp_path, *, name, changes, document, message
 ):
-    name, description = (
-        name or "pytorch",
-        json.loads(document) if document else {**FITTING, **(changes or {})},
-    )
-    misfits = describe_misfits(tmp_path, name, description)
-    assert message in misfits if message else misfits == ""
-    assert find_misfits(load(name), {}, str(tmp_path / "absent")) == ()
+    recipe, fitting = load(name or "pytorch"), read_constant(__file__, "FITTING")
+    write_file(tmp_path, "data/data.json", document or json.dumps({**fitting, **(changes or {})}))
+    options = read_options(recipe, drafts.site(tmp_path), {})
+    misfits = find_misfits(recipe, options, str(tmp_path / "data"))
+    assert misfits == find_misfits(recipe, options, str(tmp_path / "data" / "training"))
+    assert message in "; ".join(misfits) if message else misfits == ()
+    assert find_misfits(recipe, {}, str(tmp_path / "absent")) == ()
 
 
 def test_submit_and_prepare_refuse_them(empty_directory, tmp_path):

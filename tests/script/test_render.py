@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcbert.commands.submit import write_campaign
 from hpcbert.errors import UsageError
 from hpcbert.model import LARGEST, Shape
 from hpcbert.script.draft import Draft
@@ -29,21 +28,14 @@ from tests.kit.cli import Cli, start_process
 from tests.kit.drafts import changed, reference, settled
 from tests.kit.logs import write_file
 from tests.kit.recipes import RUNTIMES, SHELL, rank_command
-from tests.kit.scripts import RECORDER, drafted, events, kinds, only_script, run_script, run_written
+from tests.kit.scripts import drafted, events, kinds, only_script, run_script, write_ranks
 from tests.kit.waiting import CEILING
 
 pytestmark = pytest.mark.slow
 
 WATCH = (SHELL / "watch.bash").read_text()
+START = '{"event":"start","time":1,"attempt":%d,"job":"%s"}\n'
 WORDS = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=30)
-
-
-def draft_ranks(folder: Path, program: str = RECORDER, **options) -> Draft:
-    """Write a campaign of two repeats whose ranks run a program."""
-    site = scripts.with_python(reference(folder), scripts.tool(folder, "python", program))
-    draft = drafted(site, **options)
-    write_campaign(draft)
-    return draft
 
 
 def start_script(draft: Draft, *words: str) -> "subprocess.Popen[str]":
@@ -56,14 +48,14 @@ def start_script(draft: Draft, *words: str) -> "subprocess.Popen[str]":
     ("zone", "language"), [("Asia/Kolkata", "C.UTF-8"), ("EST5EDT", "de_DE.UTF-8")]
 )
 def test_local_ranks_run_and_the_nodes_clocks_give_the_steps_moments(tmp_path, zone, language):
-    draft = draft_ranks(tmp_path)
+    draft = write_ranks(tmp_path)
     before = time.time()
-    run_written(draft, tmp_path, status=0, TZ=zone, LC_ALL=language)
+    run_script(draft, tmp_path, status=0, TZ=zone, LC_ALL=language)
     assert kinds(draft) == ["start", "step", "step-end", "end"]
     _, begun, ended, last = events(draft)
     assert last["exit"] == 0
-    assert before <= float(str(begun["at"])) <= float(str(ended["at"])) <= time.time()
-    assert 0 < float(str(begun["uptime"])) <= float(str(ended["uptime"]))
+    assert before <= begun["at"] <= ended["at"] <= time.time()
+    assert 0 < begun["uptime"] <= ended["uptime"]
     assert begun["zone"] == ended["zone"] == datetime.now(ZoneInfo(zone)).strftime("%z")
     assert begun["ahead"] is None
     log = draft.directory / "logs/pytorch/bert/bz4/1n2g/bert_b4_fp32_1.log"
@@ -76,14 +68,14 @@ def test_local_ranks_run_and_the_nodes_clocks_give_the_steps_moments(tmp_path, z
         (argv,) = scripts.records(tmp_path / f"record.argv.{rank}")
         assert "--batch-size" in argv
     # A requeued repeat keeps its first log.
-    run_written(draft, tmp_path, SLURM_RESTART_COUNT="1")
+    run_script(draft, tmp_path, SLURM_RESTART_COUNT="1")
     assert sorted(path.name for path in log.parent.iterdir()) == [log.name, f"{log.stem}.r1.log"]
     assert [event["attempt"] for event in events(draft)] == [0, 0, 0, 0, 1, 1, 1, 1]
 
 
 def test_a_node_without_the_campaign_runs_nothing_and_makes_nothing(tmp_path):
     """Slurm 24.11 makes the directory of the output there; 22.05 does not start the job."""
-    draft = draft_ranks(tmp_path)
+    draft = write_ranks(tmp_path)
     script = tmp_path / "spooled"
     (draft.directory / draft.campaign.arrays[0].script).rename(script)
     shutil.rmtree(draft.directory)
@@ -100,26 +92,26 @@ def test_a_node_without_the_campaign_runs_nothing_and_makes_nothing(tmp_path):
 def test_how_far_the_controller_s_clock_is_ahead_is_asked_of_it(tmp_path, answer, ahead):
     words = f'if [[ "$2" == config ]]; then {answer}; else echo localhost; fi'
     slurm = scripts.slurm_in(tmp_path / "tools", words)
-    draft = draft_ranks(tmp_path, scheduler="slurm")
+    draft = write_ranks(tmp_path, scheduler="slurm")
     moment = time.monotonic()
-    run_written(draft, tmp_path, status=0, **slurm)
+    run_script(draft, tmp_path, status=0, **slurm)
     seconds = time.monotonic() - moment
     (begun,) = [event for event in events(draft) if event["event"] == "step"]
     measured = begun["ahead"]
-    assert measured is None if ahead is None else abs(int(str(measured)) - ahead) <= 1 + seconds
+    assert measured is None if ahead is None else abs(measured - ahead) <= 1 + seconds
 
 
 def test_a_failing_rank_ends_the_others_and_gives_the_script_its_exit_status(tmp_path):
     text = "#!/bin/bash\nif ((SLURM_PROCID == 1)); then exit 7; fi\nexec sleep 300\n"
     for together in (False, True):
-        draft = draft_ranks(tmp_path / str(together), text, together=together)
+        draft = write_ranks(tmp_path / str(together), text, together=together)
         assert ("#SBATCH --array" in only_script(draft)) != together
-        run_written(draft, tmp_path, status=7)
+        run_script(draft, tmp_path, status=7)
         for repeat in (1, 2) if together else (1,):
             assert [event.get("exit") for event in events(draft, repeat)] == [None, None, 7, 7]
     # TERM reaches the ranks and is written down.
     pids = tmp_path / "pids"
-    draft = draft_ranks(tmp_path, f'#!/bin/bash\necho $$ >> "{pids}"\nexec sleep 300\n')
+    draft = write_ranks(tmp_path, f'#!/bin/bash\necho $$ >> "{pids}"\nexec sleep 300\n')
     with start_script(draft, "bash") as job:
         while not pids.exists() or len(pids.read_text().split()) < 2:
             assert job.poll() is None
@@ -130,18 +122,15 @@ def test_a_failing_rank_ends_the_others_and_gives_the_script_its_exit_status(tmp
     assert not [pid for pid in pids.read_text().split() if Path(f"/proc/{pid}").exists()]
 
 
-START = '{"event":"start","time":1,"attempt":%d,"job":"%s"}\n'
-
-
 @cases
 def test_a_job_that_is_requeued_after_a_retry_took_its_place_runs_and_writes_nothing(
     tmp_path, *, restarts, attempt, job, runs
 ):
-    draft = draft_ranks(tmp_path)
+    draft = write_ranks(tmp_path)
     path = draft.directory / draft.campaign.arrays[0].status(1)
     path.write_text(START % (attempt, job))
     names = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_RESTART_COUNT": str(restarts)}
-    written = run_written(draft, tmp_path, status=0 if runs else 125, **names)
+    written = run_script(draft, tmp_path, status=0 if runs else 125, **names)
     if runs:
         assert kinds(draft)[-1] == "end"
         return
@@ -152,16 +141,15 @@ def test_a_job_that_is_requeued_after_a_retry_took_its_place_runs_and_writes_not
 
 def test_of_repeats_in_one_job_those_that_no_retry_repeats_are_run(tmp_path):
     for retried in ((1, 2), (2,)):
-        draft = draft_ranks(tmp_path / f"{len(retried)}", together=True)
-        texts = {number: START % (1, f"20_{number}") for number in retried}
-        path = {
-            number: draft.directory / draft.campaign.arrays[0].status(number) for number in texts
-        }
-        for number, text in texts.items():
-            path[number].write_text(text)
+        draft = write_ranks(tmp_path / f"{len(retried)}", together=True)
+        (array,) = draft.campaign.arrays
+        paths = {number: draft.directory / array.status(number) for number in retried}
+        for number, path in paths.items():
+            path.write_text(START % (1, f"20_{number}"))
         names = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_RESTART_COUNT": "1"}
-        run_written(draft, tmp_path, status=125 if 1 in retried else 0, **names)
-        assert {number: path[number].read_text() for number in texts} == texts
+        run_script(draft, tmp_path, status=125 if 1 in retried else 0, **names)
+        for number, path in paths.items():
+            assert path.read_text() == START % (1, f"20_{number}")
         assert kinds(draft)[-1] == ("start" if 1 in retried else "end")
 
 
@@ -176,7 +164,7 @@ if ((SLURM_PROCID == 0)); then
   until [[ -e {tmp_path}/go ]]; do sleep 0.05; done
 fi
 """
-    draft = draft_ranks(tmp_path, pause)
+    draft = write_ranks(tmp_path, pause)
     words = ("setsid", "--wait", "bash", "-c", 'GROUP=$$ exec bash "$0"')
     with start_script(draft, *words) as script:
         _, errors = script.communicate(timeout=CEILING)
@@ -189,7 +177,7 @@ fi
         assert record.suspended > 1
         assert kinds(draft)[-1] == "end"
     # A very busy machine may itself keep the watcher from its look for half a second.
-    assert all(0.5 <= float(str(event["seconds"])) < 3 for event in suspensions if not stops)
+    assert all(0.5 <= event["seconds"] < 3 for event in suspensions if not stops)
 
 
 def run_watchers(folder: Path, harness: str, watch: str = WATCH) -> None:
@@ -236,7 +224,8 @@ def test_whatever_is_typed_arrives_at_ranks_and_srun_or_is_refused(
     folder = tmp_path_factory.mktemp("any text")
     slurm = {"partition": partition, "srun_args": (srun,)}
     where = reference(folder, env={"HPCBERT_PROBE": value}, slurm=slurm)
-    site = scripts.with_python(where, scripts.tool(folder, "python", RECORDER), data=data)
+    python = scripts.tool(folder, "python", scripts.RECORDER)
+    site = settled(where, python=str(python), data=data)
     if re.search(r"[\x00-\x1f\x7f]", partition):
         with pytest.raises(UsageError, match="control character"):
             drafted(site, scheduler="slurm", shape="1n1g")

@@ -3,14 +3,13 @@
 import itertools
 import os
 import pwd
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcbert.config.recipe import RecipeImage
 from hpcbert.container import runtimes
 from hpcbert.errors import UsageError
 from hpcbert.model import Shape
@@ -23,23 +22,11 @@ from tests.kit.drafts import load, reference, settled
 from tests.kit.needs import require
 from tests.kit.paths import REPOSITORY
 from tests.kit.recipes import SHELL
-from tests.kit.scripts import kinds, only_script, run_program
+from tests.kit.scripts import drafted_in, kinds, only_script, run_program
 
 pytestmark = pytest.mark.slow
 
 TEXT = st.text(st.characters(blacklist_categories=["Cs", "Cc"]), max_size=20)
-
-
-def draft_in(
-    folder, runtime, image="/i.sqsh", *, shape="1n1g", data="", workdir="", nodes=None,
-    srun_args=(), **container,
-) -> Draft:  # fmt: skip
-    """Draft a repeat in a container, at a site with these settings of containers."""
-    tables = {"container": {"runtime": runtime, **container}, "slurm": {"srun_args": srun_args}}
-    site = settled(reference(folder, nodes=nodes or {}, **tables), image=image, data=data)
-    recipe = replace(load(), image=RecipeImage(writable=not workdir, workdir=workdir))
-    request = Request(Shape.parse(shape), repeats=1)
-    return drafts.drafted(site, request, framework_recipe=recipe)
 
 
 def run_campaign(draft: Draft, folder: Path, status: int = 0, **env: str) -> list[list[str]]:
@@ -56,8 +43,8 @@ def read_flags(call: list[str]) -> dict[str, str]:
 
 
 def test_pyxis_gets_every_flag_and_makes_the_container_outside_the_measured_step(tmp_path):
-    settings = {"mounts": ("/scratch:/scratch:ro",), "env": ("HF_HOME",), "data": "/data"}
-    draft = draft_in(tmp_path, "pyxis", "/images/d e.sqsh", **settings)
+    settings: Any = {"mounts": ("/scratch:/scratch:ro",), "env": ("HF_HOME",), "data": "/data"}
+    draft = drafted_in(tmp_path, "pyxis", "/images/d e.sqsh", **settings)
     calls = run_campaign(draft, tmp_path, INSIDE="1", PYXIS_CONTAINER_IMAGE="other")
     create, inside, outside, measured, leave = calls
     assert read_flags(create)["--container-image"] == "/images/d e.sqsh"
@@ -77,7 +64,7 @@ def test_pyxis_gets_every_flag_and_makes_the_container_outside_the_measured_step
     assert "-l" not in measured
     assert "container" in kinds(draft)
     # A node without the plugin ends the job before training.
-    draft = draft_in(tmp_path / "plain", "pyxis")
+    draft = drafted_in(tmp_path / "plain", "pyxis")
     calls = run_campaign(draft, tmp_path / "plain", status=125)
     assert kinds(draft) == ["start", "end"]
     assert scripts.events(draft)[-1]["exit"] == 125
@@ -85,15 +72,15 @@ def test_pyxis_gets_every_flag_and_makes_the_container_outside_the_measured_step
 
 
 def test_settings_of_site_and_recipe_reach_both_runtimes_and_enroot_imports(tmp_path):
-    flags = dict.fromkeys(("home", "remap_root", "entrypoint"), True)
-    point = {"shape": "2n1g", "workdir": "/work dir", "nodes": {"interface": "ib0"}}
+    flags: Any = dict.fromkeys(("home", "remap_root", "entrypoint"), True)
+    point: Any = {"shape": "2n1g", "workdir": "/work dir", "nodes": {"interface": "ib0"}}
     for runtime, words in read_constant(__file__, "SETTINGS").items():
-        text = only_script(draft_in(tmp_path, runtime, scratch="/raid x", **flags, **point))
+        text = only_script(drafted_in(tmp_path, runtime, scratch="/raid x", **flags, **point))
         assert [word for word in (*words, "interface=ib0\n") if word not in text] == []
-    text = only_script(draft_in(tmp_path, "enroot", "nvcr.io/nvidia/pytorch:25.04-py3"))
+    text = only_script(drafted_in(tmp_path, "enroot", "nvcr.io/nvidia/pytorch:25.04-py3"))
     uri = "'docker://nvcr.io#nvidia/pytorch:25.04-py3'"
     assert f"import_image {uri} '{tmp_path}/a b/images' nvcr.io+nvidia+pytorch+25.04-py3" in text
-    text = only_script(draft_in(tmp_path, "enroot", "/images/x.sqsh"))
+    text = only_script(drafted_in(tmp_path, "enroot", "/images/x.sqsh"))
     assert "image=/images/x.sqsh\n" in text
     assert "import_image" not in text
 
@@ -106,7 +93,7 @@ def test_a_campaign_brings_what_its_script_runs_and_by_hand_it_stays_where_it_wa
     files["apptainer"] = {*joining, "apptainer"}
     every = {f"scripts/{name}.sh" for name in {*joining, *runtimes.RUNTIMES}}
     for runtime, names in files.items():
-        draft = draft_in(tmp_path, runtime, "/i.sif" if runtime == "apptainer" else "/i.sqsh")
+        draft = drafted_in(tmp_path, runtime, "/i.sif" if runtime == "apptainer" else "/i.sqsh")
         copies = dict(draft.copies)
         assert every & set(copies) == {f"scripts/{name}.sh" for name in names}
         assert ("joined.bash" in only_script(draft)) == (runtime in {"enroot", "apptainer"})
@@ -124,14 +111,14 @@ def test_a_campaign_brings_what_its_script_runs_and_by_hand_it_stays_where_it_wa
 
 def test_what_a_runtime_can_not_carry_is_refused(tmp_path):
     for mount in ("/$HOME:/x", '/a"b:/x', "/`id`:/x", "/a\\b:/x"):
-        draft_in(tmp_path, "enroot", mounts=(mount,))
+        drafted_in(tmp_path, "enroot", mounts=(mount,))
         with pytest.raises(UsageError, match="a shell would expand"):
-            draft_in(tmp_path, "pyxis", mounts=(mount,))
+            drafted_in(tmp_path, "pyxis", mounts=(mount,))
     for runtime in ("pyxis", "enroot"):
         with pytest.raises(UsageError, match="comma or a colon"):
-            draft_in(tmp_path, runtime, data="/a,b")
+            drafted_in(tmp_path, runtime, data="/a,b")
         with pytest.raises(UsageError, match="read as the name"):
-            draft_in(tmp_path, runtime, "x.sqsh")
+            drafted_in(tmp_path, runtime, "x.sqsh")
 
 
 @settings(max_examples=40, deadline=None)
@@ -141,7 +128,7 @@ def test_any_text_arrives_as_one_word_at_enter_sh(tmp_path_factory, mount, workd
     mount = mount if mount.isprintable() else "/x"
     image = f"/{image}" if image.isprintable() and image.strip() == image else "/y"
     places = {"mounts": (mount,), "scratch": f"/{scratch}", "workdir": workdir}
-    text = only_script(draft_in(tmp_path_factory.mktemp("words"), "enroot", image, **places))
+    text = only_script(drafted_in(tmp_path_factory.mktemp("words"), "enroot", image, **places))
     part = text.split("begin_job\n")[1].split("\ncreate_container")[0].replace("/scripts/", "/")
     settings = "device=gpu tasks=1 devices_per_task=1 job_name=5 handed_over=()"
     show = 'printf \'%s\\0\' "${container[@]}" "${enter[@]}"'
@@ -212,7 +199,8 @@ def test_what_a_plugin_puts_around_ranks_is_around_what_describes_them(tmp_path)
     every = (("--environment=/e d/f.toml",), ("--uenv", "pytorch/v2.6:v1", "--view=default"))
     for number, (words, runtime) in enumerate(itertools.product(every, ("none", "pyxis"))):
         image, folder = "" if runtime == "none" else "/i.sqsh", tmp_path / str(number)
-        draft = draft_in(folder, runtime, image, srun_args=("--network=x", *words, "--label"))
+        slurm = {"srun_args": ("--network=x", *words, "--label")}
+        draft = drafted_in(folder, runtime, image, slurm=slurm)
         calls = run_campaign(draft, folder, INSIDE="1")
         described = {call[call.index("describe") + 1]: call for call in calls if "describe" in call}
         (measured,) = [call for call in calls if "--network=x" in call]
@@ -221,5 +209,6 @@ def test_what_a_plugin_puts_around_ranks_is_around_what_describes_them(tmp_path)
         assert not {"--network=x", "--label"} & set(described["image"])
         assert not set(words) & set(described["host"])
     # Without a plugin, one step describes node and interpreter.
-    calls = run_campaign(draft_in(tmp_path, "none", "", srun_args=("--label",)), tmp_path)
+    draft = drafted_in(tmp_path, "none", "", slurm={"srun_args": ("--label",)})
+    calls = run_campaign(draft, tmp_path)
     assert [call[call.index("describe") + 1] for call in calls if "describe" in call] == ["both"]

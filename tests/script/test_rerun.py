@@ -28,18 +28,17 @@ REQUEST = combined(
     env=(("NCCL_ALGO", "Ring"), ("OTHER", 'a "b" \\ \x7f ü')),
 )  # fmt: skip
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
-NUMBERS = (st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False))
+NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False)
 VALUES = st.recursive(
-    st.one_of(TEXTS, st.booleans(), *NUMBERS),
-    lambda part: st.one_of(st.lists(part, max_size=3), st.dictionaries(TEXTS, part, max_size=3)),
+    TEXTS | st.booleans() | NUMBERS,
+    lambda part: st.lists(part, max_size=3) | st.dictionaries(TEXTS, part, max_size=3),
     max_leaves=8,
 )
 
 
 @pytest.fixture
 def draft(tmp_path):
-    where = reference(tmp_path, env={"TZ": "UTC", "API_TOKEN": "abcdef"})
-    draft = drafted(where, REQUEST)
+    draft = drafted(reference(tmp_path, env={"TZ": "UTC", "API_TOKEN": "abcdef"}), REQUEST)
     write_campaign(draft)
     return draft
 
@@ -156,9 +155,8 @@ def test_the_points_of_a_table_are_planned_again(framework, shape, fields, tmp_p
 
 @cases
 def test_a_table_that_a_campaign_would_not_give_is_refused(changes, window, keyword, tmp_path):
-    group = model.Group(
-        *("pytorch", "bert-tiny", "fp32", 8), **{"rule": "clock", **(changes or {})}
-    )
+    labels = {"rule": "clock", **(changes or {})}
+    group = model.Group("pytorch", "bert-tiny", "fp32", 8, **labels)
     more: dict[str, Any] = {}
     if window:
         first, last = window[0], window[1] if len(window) > 1 else None

@@ -1,20 +1,19 @@
 """The job before all points: its script, and what it makes of what it measures."""
 
-import json
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpcbert.commands.submit import write_campaign
+from hpcbert.campaign.record import read_record
 from hpcbert.errors import UsageError
 from hpcbert.model import Shape
 from hpcbert.script.draft import Draft
 from hpcbert.timelimit import TimeLimit
 from tests.kit.cases import cases, read_constant
 from tests.kit.drafts import combined, drafted, reference, settled
-from tests.kit.scripts import bash, slurm_in, tool
+from tests.kit.scripts import run_script, slurm_in, tool
 
 
 def draft_preflight(where, shape="4n8g", device="gpu", limit="01:00:00", **options) -> Draft:
@@ -58,28 +57,21 @@ def test_one_node_has_nothing_to_be_compared_with(tmp_path):
         assert "--preflight" in caught.value.hint
 
 
-JOBS = ("51|4|||{}", "52|2|n7||{}", "53|1|||/elsewhere")
-
-
-def check(
-    folder: Path, table="", shape="4n8g", *, limit="01:00:00", usable=8, jobs=JOBS, **variables
-):
+def check(folder: Path, table="", shape="4n8g", *, limit="01:00:00", usable=8, jobs=(), **more):
     """Run it where `table` has the speed of nodes; return its status, and its events by kind."""
     draft, tools = draft_preflight(folder, shape, limit=limit), folder / "tools"
-    write_campaign(draft)
     environment: Any = slurm_in(tools)
-    words = {"jobs": "\n".join(jobs).format(*[draft.directory] * 3), "usable": usable}
+    jobs = "\n".join(jobs or ("51|4|||{}", "52|2|n7||{}", "53|1|||/elsewhere"))
+    words = {"jobs": jobs.replace("{}", str(draft.directory)), "usable": usable}
     for name, text in read_constant(__file__, "TOOLS").items():
         tool(tools, name, text % words if name in ("squeue", "sinfo") else text)
-    nodes = [f"n{number}" for number in range(1, int(shape[0]) + 1)]
-    environment |= {"SLURM_JOB_ID": "50", "SLURM_JOB_PARTITION": "gpu", "TABLE": table}
-    environment |= {"RECORD": f"{folder}/record", "CAMPAIGN": str(draft.directory), **variables}
-    environment["SLURM_JOB_NODELIST"] = ",".join(nodes)
-    script = draft.directory / "scripts/preflight.sbatch"
-    result = bash(script, status=None, cwd=folder, **environment)
+    names = [f"n{number}" for number in range(1, int(shape[0]) + 1)]
+    environment |= {"SLURM_JOB_ID": "50", "SLURM_JOB_PARTITION": "gpu", "TABLE": table, **more}
+    environment |= {"CAMPAIGN": str(draft.directory), "SLURM_JOB_NODELIST": ",".join(names)}
+    array = draft.campaign.arrays[-1]
+    result = run_script(draft, folder, array, **environment)
     events = defaultdict(list)
-    path = draft.directory / draft.campaign.arrays[-1].status(1)
-    for event in map(json.loads, path.read_text().splitlines()):
+    for event in read_record(draft.directory / array.status(1)).events:
         events[event["event"]].append(event)
     assert events["end"][-1]["exit"] == result.returncode, result.stderr
     return result.returncode, events
@@ -109,7 +101,7 @@ def test_a_node_far_below_the_others_is_named_and_its_neighbours_are_not(
 def test_waiting_jobs_keep_away_as_far_as_they_can(
     tmp_path, *, jobs, usable, refusal, update, spared
 ):
-    more = {"usable": usable, "jobs": jobs or JOBS, "REFUSES": refusal or ""}
+    more = {"usable": usable, "jobs": jobs, "REFUSES": refusal or ""}
     status, events = check(tmp_path, "n2 9.5", **more)
     assert status == 0
     assert {event["job"]: event["why"] for event in events["spared"]} == spared

@@ -6,19 +6,16 @@ import stat
 import subprocess
 
 from hpcbert.campaign import record, store
-from hpcbert.commands.submit import write_campaign
 from hpcbert.slurm.hostlist import expand
 from hpcbert.slurm.state_sources import reduce_events
 from tests.kit.cases import cases, read_constant
-from tests.kit.drafts import reference
-from tests.kit.scripts import RECORDER, drafted, run_script, slurm_in, tool, with_python
+from tests.kit.scripts import run_script, slurm_in, write_ranks
 from tests.kit.waiting import CEILING
 
 
 def run(tmp_path, names="localhost", **environment):
     """Run a rendered script with a stand-in for Slurm; return it and the campaign."""
-    where = with_python(reference(tmp_path), tool(tmp_path, "python", RECORDER))
-    draft = drafted(where, scheduler="slurm", shape="1n1g")
+    draft = write_ranks(tmp_path, scheduler="slurm", shape="1n1g")
     slurm = slurm_in(tmp_path / "bin", 'printf "%s\\n" "$NAMES"')
     return run_script(draft, tmp_path, **{**slurm, "NAMES": names, **environment}), draft
 
@@ -76,9 +73,7 @@ def test_the_umask_decides_who_reads_a_campaign(tmp_path):
             assert {"env", "logs", "status", "scripts", "slurm", "manifest.json"} <= names
             assert {".log", ".jsonl"} <= {path.suffix for path in paths}
         # Whoever calls sbatch by hand leaves nothing that everybody can write to.
-        python = tool(tmp_path, "python", RECORDER)
-        draft = drafted(with_python(reference(tmp_path), python))
-        write_campaign(draft)
+        draft = write_ranks(tmp_path)
         before_job = set(draft.directory.rglob("*"))
         argv = ["bash", str(draft.directory / draft.campaign.arrays[0].script)]
         env = {"PATH": os.environ["PATH"], "SLURM_ARRAY_TASK_ID": "1"}

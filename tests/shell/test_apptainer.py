@@ -13,7 +13,7 @@ import pytest
 
 from hpcbert.container import cache
 from hpcbert.container.reference import parse_reference
-from tests.kit.cases import cases
+from tests.kit.cases import read_constant
 from tests.kit.containers import HERE
 from tests.kit.scripts import run_program
 
@@ -22,37 +22,33 @@ pytestmark = pytest.mark.slow
 CONFIG = {"Env": ["IMAGE_ONLY=image", "BOTH=image"], "WorkingDir": "/usr"}
 URI = "docker://r.io:5000/bert/tiny:1.0"
 WITH = ("--with", "apptainer")
-NAME = (*WITH, "--name", f"hpcbert-p{os.getpid()}")
 
 
 class Node:
-    """A node with Apptainer, an image, and what was asked of it."""
+    """A node with Apptainer, an image, and the calls of Apptainer."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.image = root, root / "an image.sif"
         shutil.copytree(HERE / "stand-in" / "apptainer", root / "bin")
         text = f"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\0{json.dumps(CONFIG)}"
         self.image.write_text(text)
+        name = ("--name", f"hpcbert-p{os.getpid()}", "--scratch", f"{root}/s")
+        self.container = (*WITH, *name)
 
     def calls(self, command: str = "exec") -> list[dict[str, Any]]:
         lines = (self.root / "bin" / "calls").read_text().splitlines()
         return [call for call in map(json.loads, lines) if call["words"][0] == command]
 
-    @property
     def words(self) -> list[str]:
         return list(map(str, self.calls()[-1]["words"]))
 
-    def run(self, program: str, *words: object, status: int | None = 0, **options: Any):
-        return run_program(
-            program, *words, status=status, cwd=self.root,
-            **{"tools": self.root / "bin", "HOME": f"{self.root}/me", **options},
-        )  # fmt: skip
+    def run(self, program: str, *words: object, **options: Any):
+        options = {"tools": self.root / "bin", "HOME": f"{self.root}/me", **options}
+        return run_program(program, *words, cwd=self.root, SLURMD_NODENAME="n7", **options)
 
-    def enter(self, *words: str, status: int | None = 0, **options: Any):
+    def enter(self, *words: str, **options: Any):
         image = ("--image", self.image, "--no-home", "--no-entrypoint")
-        place = ("enter", *NAME, "--scratch", f"{self.root}/s")
-        more = {"status": status, "SLURMD_NODENAME": "n7", **options}
-        return self.run("enter.sh", *place, *image, *words, **more)
+        return self.run("enter.sh", "enter", *self.container, *image, *words, **options)
 
     def import_image(self, uri: str = URI, **options: Any):
         stem = "sif@" + parse_reference(URI).stem
@@ -62,9 +58,7 @@ class Node:
 
 @pytest.fixture
 def node(tmp_path):
-    node = Node(tmp_path)
-    yield node
-    node.run("enter.sh", "remove", *NAME, status=None)
+    return Node(tmp_path)
 
 
 def test_a_command_finds_the_images_environment_then_the_hosts(node):
@@ -87,17 +81,17 @@ def test_a_command_finds_the_images_environment_then_the_hosts(node):
 
 def test_options_say_what_site_and_recipe_do(node):
     node.enter("--no-writable", "--mount", "/nowhere:/x:nofail", "--", "true")
-    assert node.words[1:6] == ["--cleanenv", "--env", "LANG=", "--no-mount", "cwd,tmp"]
-    assert not {"--nv", "--rocm", "--writable-tmpfs", "--fakeroot"} & set(node.words)
+    assert node.words()[1:6] == ["--cleanenv", "--env", "LANG=", "--no-mount", "cwd,tmp"]
+    assert not {"--nv", "--rocm", "--writable-tmpfs", "--fakeroot"} & set(node.words())
     options = ("--gpus", "--writable", "--remap-root", "--workdir", "/usr/bin")
     assert node.enter(*options, "--", "pwd").stdout == "/usr/bin\n"
-    assert {"--writable-tmpfs", "--fakeroot"} <= set(node.words)
-    assert {"--nv", "--rocm"} & set(node.words)
+    assert {"--writable-tmpfs", "--fakeroot"} <= set(node.words())
+    assert {"--nv", "--rocm"} & set(node.words())
     killed = node.enter("--", "sh", "-c", "kill -USR1 $$", status=None)
     assert killed.returncode in {-10, 138}
     (state,) = (node.root / "s").glob("*/state/*")
     assert (state / "root").exists()
-    node.run("enter.sh", "remove", *NAME, "--scratch", f"{node.root}/s", SLURMD_NODENAME="n7")
+    node.run("enter.sh", "remove", *node.container)
     assert list((node.root / "s").glob("*/state/*")) == []
 
 
@@ -115,27 +109,29 @@ def test_singularity_is_run_where_there_is_no_apptainer(node):
     assert "n7: there is neither apptainer nor singularity on PATH" in result.stderr
 
 
-def test_mounts_with_blanks_and_quotes_arrive_as_they_are(node):
+def test_mounts_arrive_as_they_are_and_one_that_can_not_be_made_ends_the_rank(node):
     odd = node.root / 'a "b" c'
     odd.mkdir()
     mounts = ("--mount", f"{odd}:/x y:ro+nosuid", "--mount", "./an image.sif:/i")
     node.enter(*mounts, "--", "true")
     quoted = str(odd).replace('"', '""')
-    assert f'type=bind,"source={quoted}",destination=/x y,ro' in node.words
-    assert f"type=bind,source={node.root}/./an image.sif,destination=/i" in node.words
+    assert f'type=bind,"source={quoted}",destination=/x y,ro' in node.words()
+    assert f"type=bind,source={node.root}/./an image.sif,destination=/i" in node.words()
+    for mount, reason in read_constant(__file__, "REFUSED_MOUNTS").items():
+        refused = node.enter("--mount", mount, "--", "true", status=125).stderr
+        assert f"hpcbert: n7: mount {mount}: " in refused
+        assert reason in refused
 
 
-@cases
-def test_what_it_can_not_mount_ends_the_rank_with_the_reason(node, mount, says):
-    result = node.enter("--mount", mount, "--", "true", status=125)
-    assert f"hpcbert: n7: mount {mount}: " in result.stderr
-    assert says in result.stderr
-
-
-def test_an_image_is_pulled_once_and_named_by_its_digest(node):
+def test_an_image_is_pulled_once_and_named_by_its_digest_or_leaves_nothing(node):
+    refused = node.import_image("docker://r.io/refuse:1", status=1).stderr
+    assert "manifest unknown" in refused
+    assert "apptainer pull docker://r.io/refuse:1 ended with status" in refused
+    (failure,) = (node.root / "images").iterdir()
+    assert failure.name == ".sif@r.io_5000+bert+tiny+1.0~failed"
     first = node.import_image().stdout
     assert node.import_image().stdout == first
-    (pull,) = node.calls("pull")
+    _, pull = node.calls("pull")
     assert "--disable-cache" in pull["words"]
     image = cache.find_image(node.root / "images", parse_reference(URI), "sif@")
     assert image is not None
@@ -153,14 +149,6 @@ def test_an_image_is_pulled_once_and_named_by_its_digest(node):
     assert pull["settings"]["APPTAINER_TMPDIR"] == pull["settings"]["SINGULARITY_TMPDIR"] != ""
 
 
-def test_an_image_that_is_not_to_be_had_leaves_nothing(node):
-    result = node.import_image("docker://r.io/refuse:1", status=1)
-    assert "manifest unknown" in result.stderr
-    assert "apptainer pull docker://r.io/refuse:1 ended with status" in result.stderr
-    names = [path.name for path in (node.root / "images").iterdir()]
-    assert names == [".sif@r.io_5000+bert+tiny+1.0~failed"]
-
-
 def test_an_image_is_built_in_a_tree_of_its_own(node):
     (node.root / "source").mkdir()
     start = ("image.sh", *WITH, "build", "build:x", f"{node.root}/images")
@@ -168,8 +156,8 @@ def test_an_image_is_built_in_a_tree_of_its_own(node):
     result = node.run(*start, "sif@x+built+1", *end, stdin="echo at $PWD\n")
     assert "at /" in result.stderr
     assert result.stdout.startswith(f"{node.root}/images/sif@x+built+1+")
-    assert {"--fakeroot", "--writable", "--no-home"} <= set(node.words)
-    assert f"type=bind,source={node.root}/source,destination=/opt/source,ro" in node.words
+    assert {"--fakeroot", "--writable", "--no-home"} <= set(node.words())
+    assert f"type=bind,source={node.root}/source,destination=/opt/source,ro" in node.words()
     failed = node.run(*start, "sif@x+built+2", *end, stdin="false\necho after\n", status=1)
     assert "an install command ended with status 1" in failed.stderr
     assert "after" not in failed.stderr

@@ -9,14 +9,14 @@ import pytest
 from hpcbert.model import Shape
 from hpcbert.script.plan import Request
 from tests.kit import drafts
-from tests.kit.drafts import reference
+from tests.kit.drafts import reference, settled
 from tests.kit.logs import write_file
 from tests.kit.recipes import SHELL, rank_command
-from tests.kit.scripts import RECORDER, bash, drafted, only_script, run_script, tool, with_python
+from tests.kit.scripts import RECORDER, bash, drafted, only_script, run_script, tool, write_ranks
 
 pytestmark = pytest.mark.slow
 
-NVIDIA = ("0x10de", "0x030200")
+NVIDIA, AMD = ("0x10de", "0x030200"), ("0x1002", "0x038000")
 # Two processors of 64 cores with two threads each, four GPUs at each: numbered as Linux does.
 SOCKETS = ("0-63,128-191",) * 4 + ("64-127,192-255",) * 4
 # The first pair of GPUs hangs at the last domain, as in some machines of eight.
@@ -32,7 +32,7 @@ def parse_numbers(text: str) -> set[int]:
 class Node:
     """A node with GPUs at places in its /sys, and a bash that finds it there."""
 
-    def __init__(self, folder: Path, near: tuple[str, ...], cpus: int, threads: int = 1) -> None:
+    def __init__(self, folder: Path, near: tuple[str, ...], cpus: int, threads=1, kind=NVIDIA):
         self.folder, self.allowed = folder, f"0-{cpus - 1}"
         write_file(folder, "sys/devices/system/cpu/online", self.allowed + "\n")
         cores = cpus // threads
@@ -40,42 +40,40 @@ class Node:
             same = ",".join(str(cpu % cores + cores * n) for n in range(threads))
             path = f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
             write_file(folder, path, same + "\n")
-        for number, place in enumerate(near):
-            self.add(f"0000:{number + 16:02x}:00.0", NVIDIA, place)
+        devices = {number: (*kind, place) for number, place in enumerate(near, start=16)}
         # Near all CPUs, and no GPUs: a management controller and a switch.
-        self.add("0000:01:00.0", ("0x1a03", "0x030000"), self.allowed)
-        self.add("0000:0f:00.0", ("0x10de", "0x068000"), self.allowed)
-        tool(folder / "tools", "taskset", '#!/bin/bash\nprintf %s "$2" >"$OUT.bound"\n')
-        program = '#!/bin/bash\nprintf %s "${OMP_NUM_THREADS:-unset}" >"$OUT.threads"\n'
+        devices[1] = ("0x1a03", "0x030000", self.allowed)
+        devices[15] = ("0x10de", "0x068000", self.allowed)
+        for number, texts in devices.items():
+            for file, text in zip(("vendor", "class", "local_cpulist"), texts, strict=True):
+                path = f"sys/bus/pci/devices/0000:{number:02x}:00.0/{file}"
+                write_file(folder, path, text + "\n")
+        tool(folder / "tools", "taskset", '#!/bin/bash\nprintf "%s " "$2" >"$OUT"\n')
+        program = '#!/bin/bash\nprintf %s "${OMP_NUM_THREADS:-unset}" >>"$OUT"\n'
         self.python = tool(folder / "tools", "python", program)
-
-    def add(self, name: str, kind: tuple[str, str], near: str) -> None:
-        for file, text in zip(("vendor", "class", "local_cpulist"), (*kind, near), strict=True):
-            write_file(self.folder, f"sys/bus/pci/devices/{name}/{file}", text + "\n")
 
     def ranks(self, shape="1n8g", *, device="gpu", variables=None, allowed="", **changes) -> Ranks:
         """Return the CPUs and the number of threads of each rank of a node."""
-        settings = {"nodes": {"cpus_per_gpu": 16}, "env": {}, "runs": "/runs", **changes}
-        site = with_python(reference(self.folder, **settings), self.python)
+        site = reference(self.folder, **{"nodes": {"cpus_per_gpu": 16}, "env": {}, **changes})
         request = Request(Shape.parse(shape), device=device, repeats=1)
-        script = only_script(drafts.drafted(site, request, options={"dry": True}))
+        site = settled(site, python=str(self.python))
+        command = rank_command(only_script(drafts.drafted(site, request, options={"dry": True})))
         text = f"Name:\tbash\nCpus_allowed_list:\t{allowed or self.allowed}\n"
         status = write_file(self.folder, "status", text)
         for name in ("rank.bash", "bind.bash"):
             text = (SHELL / name).read_text().replace("/sys/", f"{self.folder}/sys/")
             text = text.replace("/proc/self/status", str(status))
             write_file(self.folder, f"library/{name}", text)
-        command = rank_command(script).replace(str(SHELL), f"{self.folder}/library")
         env: Any = {"SLURM_NTASKS": "8", "HPCBERT_NODE_IPS": "127.0.0.1", "HPCBERT_NODES": "1"}
         ranks: Ranks = []
         for number in range(request.shape.gpus_per_node):
-            bound, threads = (self.folder / f"{number}.{word}" for word in ("bound", "threads"))
-            bound.unlink(missing_ok=True)
-            env |= {"OUT": f"{self.folder}/{number}", "SLURM_LOCALID": str(number)}
-            env |= {"SLURM_PROCID": str(number), **(variables or {})}
-            bash("-c", command, tools=self.folder / "tools", **env)
-            cpus = parse_numbers(bound.read_text()) if bound.exists() else None
-            ranks.append((cpus, threads.read_text()))
+            out = self.folder / "out"
+            env |= {"OUT": str(out), "SLURM_LOCALID": str(number), "SLURM_PROCID": str(number)}
+            words = command.replace(str(SHELL), f"{self.folder}/library")
+            bash("-c", words, tools=self.folder / "tools", **{**env, **(variables or {})})
+            *cpus, threads = out.read_text().split()
+            out.unlink()
+            ranks.append((parse_numbers(cpus[0]) if cpus else None, threads))
         return ranks
 
 
@@ -121,10 +119,9 @@ def test_where_nothing_says_what_is_near_the_cpus_are_shared_evenly(tmp_path):
 
 
 def test_gpus_of_amd_are_seen_too_and_what_slurm_gave_is_all_that_there_is(tmp_path):
-    node, kind = Node(tmp_path / "amd", (), 128), ("0x1002", "0x038000")
-    for number in range(8):
-        node.add(f"0000:{0xC1 - number * 16:02x}:00.0", kind, f"{number * 16}-{number * 16 + 15}")
-    assert [min(cpus or ()) for cpus, _ in node.ranks()] == list(range(112, -1, -16))
+    near = tuple(f"{first}-{first + 15}" for first in range(112, -1, -16))
+    ranks = Node(tmp_path / "amd", near, 128, kind=AMD).ranks()
+    assert [min(cpus or ()) for cpus, _ in ranks] == list(range(112, -1, -16))
     node = Node(tmp_path / "nvidia", CROSSED, 64)
     shared: dict[str, Any] = {"slurm": {"exclusive": False}}
     ranks = node.ranks("1n2g", allowed="50-57", **shared)
@@ -157,9 +154,9 @@ def test_a_site_may_bind_otherwise_or_give_no_cpus(tmp_path):
 @pytest.mark.needs("cpus")
 def test_the_kernel_binds_them(tmp_path):
     words = 'grep Cpus_allowed_list: /proc/self/status >"$RECORD.cpus.$SLURM_PROCID"\n'
-    python = tool(tmp_path, "python", RECORDER.partition("exit ")[0] + words)
-    site = reference(tmp_path, nodes={"cpus_per_gpu": 1}, env={})
-    run_script(drafted(with_python(site, python)), tmp_path, status=0)
+    program = RECORDER.partition("exit ")[0] + words
+    draft = write_ranks(tmp_path, program, site={"nodes": {"cpus_per_gpu": 1}, "env": {}})
+    run_script(draft, tmp_path, status=0)
     first, second = ((tmp_path / f"record.cpus.{n}").read_text().split()[1] for n in (0, 1))
     assert first != second
     assert parse_numbers(first) | parse_numbers(second) <= os.sched_getaffinity(0)

@@ -13,9 +13,6 @@ import pytest
 
 from hpcbert.prepare.image import _make_private
 from tests.kit.cases import read_constant
-from tests.kit.containers import Image, ended, ordinary_person
-from tests.kit.needs import require
-from tests.kit.recipes import SHELL
 from tests.kit.scripts import run_functions, run_program, tool
 
 pytestmark = pytest.mark.slow
@@ -29,26 +26,24 @@ class Place:
     def __init__(self, folder: Path) -> None:
         self.folder, self.scratch = folder, folder / "scratch"
         base = self.scratch / f"hpcbert-{os.geteuid()}"
-        self.folders = self.data, enroot_data, state = (
-            folder / "data",
-            base / "data",
-            base / "state",
-        )
+        self.folders = (folder / "data", base / "data", base / "state")
+        self.data, enroot_data, state = self.folders
         for path in self.folders:
             path.mkdir(parents=True)
         for name, text in read_constant(__file__, "TOOLS").items():
             tool(folder / "bin", name, text)
         # Where the container of job 5 lies.
-        self.containers = {"pyxis": self.data / "pyxis_hpcbert-5"}
-        self.containers["enroot"] = enroot_data / f"hpcbert-5-{NODE}"
-        self.containers["apptainer"] = state / f"hpcbert-5-{NODE}" / "unpacked"
+        self.containers = {
+            "pyxis": self.data / "pyxis_hpcbert-5", "enroot": enroot_data / f"hpcbert-5-{NODE}",
+            "apptainer": state / f"hpcbert-5-{NODE}" / "unpacked",
+        }  # fmt: skip
 
     def run(self, program: str, *words: object, **variables: str) -> str:
         """Run a program as job 5; return what is reported."""
         node = {"HOME": str(self.folder), "SLURMD_NODENAME": NODE, "SLURM_JOB_ID": "5"}
         return run_program(program, *words, tools=self.folder / "bin", **node, **variables).stderr
 
-    def remove(self, runtime: str, job: int = 5, **variables: str) -> str:
+    def remove(self, runtime: str = "pyxis", job: int = 5, **variables: str) -> str:
         name = f"hpcbert-{job}"
         if runtime == "pyxis":
             return self.run("pyxis.sh", "remove", name, self.scratch, **variables)
@@ -105,14 +100,14 @@ def test_a_job_removes_its_container_and_what_dead_jobs_of_any_runtime_left(plac
 def test_a_deletion_that_takes_too_long_or_is_refused_is_reported(place):
     fill(place.containers["pyxis"])
     tool(place.folder / "bin", "rm", "#!/bin/bash\nexec sleep 600\n")
-    assert "removal was cut after" in place.remove("pyxis", HPCBERT_REMOVAL_LIMIT="1")
+    assert "removal was cut after" in place.remove(HPCBERT_REMOVAL_LIMIT="1")
     assert place.list_all()[0].startswith(f"hpcbert-removed.{NODE}.pyxis_hpcbert-5.")
     complaint = "rm: cannot remove x: Device or resource busy"
     tool(place.folder / "bin", "rm", f"#!/bin/bash\necho '{complaint}' >&2\nexit 1\n")
-    assert f"({complaint})" in place.remove("pyxis")
+    assert f"({complaint})" in place.remove()
     complaint = "mkdir: cannot create directory '/run/enroot'"
     tool(place.folder / "bin", "enroot", f'#!/bin/bash\necho "{complaint}" >&2\nexit 1\n')
-    assert "hpcbert-5 stays" in place.remove("pyxis")
+    assert "hpcbert-5 stays" in place.remove()
 
 
 def test_the_time_before_a_deletion_counts_and_a_silent_slurm_is_asked_once(place):
@@ -122,17 +117,16 @@ def test_the_time_before_a_deletion_counts_and_a_silent_slurm_is_asked_once(plac
     words = f"add_place {place.data}\nSECONDS=50\nremove_container {tree.name}\nsweep"
     (line,) = run_functions(f'{start}\n. "$library/sweep.sh"\n{words}')
     assert line.startswith("removal was cut after 0 s: your next job")
-    (name,) = place.list_all()
-    assert name.startswith(f"hpcbert-removed.{NODE}.")
-    assert place.remove("pyxis") == ""
+    assert [name.startswith(f"hpcbert-removed.{NODE}.") for name in place.list_all()] == [True]
+    assert place.remove() == ""
     for number in range(200, 205):
         fill(place.data / f"pyxis_hpcbert-{number}")
-    path = place.folder / "asked"
-    words = f"[[ $2 == squeue ]] || exec /usr/bin/timeout \"$@\"\necho >>'{path}'\nexit 124\n"
+    questions = place.folder / "questions"
+    words = f"[[ $2 == squeue ]] || exec /usr/bin/timeout \"$@\"\necho >>'{questions}'\nexit 124\n"
     tool(place.folder / "bin", "timeout", f"#!/bin/bash\n{words}")
-    assert place.remove("pyxis") == ""
+    assert place.remove() == ""
     assert len(place.list_all()) == 5
-    assert path.read_text() == "\n"
+    assert questions.read_text() == "\n"
 
 
 def test_jobs_that_sweep_at_once_remove_everything_once(place):
@@ -177,57 +171,41 @@ def test_a_job_sweeps_before_it_makes_its_container_also_after_a_killed_create(p
         assert not tree.exists()
 
 
-def test_enroot_names_its_data_path():
-    """With the real enroot where there is one, else with the stand-in."""
-    require("squashfs")
-    with ordinary_person() as person:
-        person.need_namespaces()
-        image = Image().write(person.root.parent / "image.sqsh")
-        for name in ("pyxis.sh", "sweep.sh"):
-            (person.root / name).write_text((SHELL / name).read_text())
-        created = ended(person.start("enroot", "create", "-n", "pyxis_hpcbert-5", str(image)))
-        assert created.returncode == 0, created.stderr
-        removed = ended(person.start("bash", str(person.root / "pyxis.sh"), "remove", "hpcbert-5"))
-        assert (removed.returncode, removed.stderr) == (0, "")
-        assert ended(person.start("enroot", "list")).stdout == ""
-
-
-def take(path: Path, kind: str) -> None:
-    """Have another user make a directory, a file or a link to a directory of ours."""
-    if kind == "link":
-        path.with_name("victims-own").mkdir(exist_ok=True)
-        path.symlink_to(path.with_name("victims-own"))
-    else:
-        path.touch() if kind == "file" else path.mkdir(mode=0o777)
-    os.chown(path, 54321, 54321, follow_symlinks=False)
-
-
-def choose_place(scratch: Path, name: str = "hpcbert-7") -> Path:
-    printed = run_program("enter.sh", "place", "--name", name, "--scratch", scratch).stdout
-    return Path(printed.strip())
-
-
 @pytest.mark.needs("users")
 @pytest.mark.parametrize("kind", ["directory", "link", "file"])
 def test_where_it_is_taken_another_is_found_by_every_rank(tmp_path, kind):
+    def take(name):
+        """Have another user make a directory, a file or a link to a directory of ours."""
+        path = tmp_path / name
+        if kind == "link":
+            (tmp_path / "victims-own").mkdir(exist_ok=True)
+            path.symlink_to(tmp_path / "victims-own")
+        else:
+            path.touch() if kind == "file" else path.mkdir(mode=0o777)
+        os.chown(path, 54321, 54321, follow_symlinks=False)
+
+    def choose_place(name="hpcbert-7"):
+        words = ("place", "--name", name, "--scratch", tmp_path)
+        return Path(run_program("enter.sh", *words).stdout.strip())
+
     base = f"hpcbert-{os.geteuid()}"
-    assert choose_place(tmp_path) == tmp_path / base
+    assert choose_place() == tmp_path / base
     shutil.rmtree(tmp_path / base)
-    take(tmp_path / base, kind)
-    take(tmp_path / f"{base}.0000000000", kind)
-    path = choose_place(tmp_path)
+    take(base)
+    take(f"{base}.0000000000")
+    path = choose_place()
     assert path.parent == tmp_path
     assert path.name.startswith(f"{base}.")
     assert not path.is_symlink()
     assert (path.stat().st_uid, path.stat().st_mode & 0o777) == (os.geteuid(), 0o700)
-    assert choose_place(tmp_path) == path
+    assert choose_place() == path
     # A job that began before stays where it is, whatever appears or goes away after that.
     (path / "state" / f"hpcbert-7-{os.uname().nodename}").mkdir(parents=True)
     (tmp_path / f"{base}.000000000A").mkdir()
-    assert choose_place(tmp_path) == path
-    assert choose_place(tmp_path, "hpcbert-8") == tmp_path / f"{base}.000000000A"
+    assert choose_place() == path
+    assert choose_place("hpcbert-8") == tmp_path / f"{base}.000000000A"
     if kind != "file":
-        take(tmp_path / "enroot-me", kind)
+        take("enroot-me")
         private = _make_private(tmp_path / "enroot-me")
         assert private.name.startswith("enroot-me.")
         assert private.stat().st_mode & 0o777 == 0o700

@@ -8,13 +8,10 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from hpcbert.commands.submit import write_campaign
-from tests.kit import scripts
 from tests.kit.cases import cases, read_constant
 from tests.kit.cli import start_process
-from tests.kit.drafts import reference
 from tests.kit.recipes import SHELL
-from tests.kit.scripts import drafted, events, kinds, run_functions, run_written, slurm_in, tool
+from tests.kit.scripts import events, kinds, run_functions, run_script, slurm_in, tool, write_ranks
 
 # What a script has set when it sources the file of its container runtime.
 SETTINGS = "SLURM_JOB_ID=5 job_name=5 tool=enroot tasks=4 devices_per_task=1 handed_over=()\n"
@@ -51,28 +48,16 @@ def test_a_container_keeps_of_a_login_what_its_image_lacks(image, added, tmp_pat
     assert [line for line in lines if line] == [*filter(None, (image or "").split("\n")), *added]
 
 
-def test_an_interface_reaches_the_ranks_libraries():
-    for device, names in (("gpu", ("GLOO", "NCCL")), ("cpu", ("GLOO",))):
-        program = f"""nodes=1 tasks=1 device={device} handed_over=() node_names=(n1) step=() interface=ib0
-choose_on_interface
-for name in "${{handed_over[@]}}"; do declare -p "$name"; done
-"""
-        lines = run_functions(program, "slurm.bash")
-        assert lines == [f'declare -x {name}_SOCKET_IFNAME="ib0"' for name in names]
-
-
 @pytest.mark.slow
 def test_variables_of_the_caller_change_nothing(tmp_path):
     """Neither those with the library's names, nor pyxis', which would reach a step."""
-    site = scripts.with_python(reference(tmp_path), tool(tmp_path, "python", scripts.RECORDER))
-    draft = drafted(site, shape="1n1g", scheduler="slurm")
-    write_campaign(draft)
+    draft = write_ranks(tmp_path, shape="1n1g", scheduler="slurm")
     names = ("offset", "baseline", "sampling", "interface", "scratch", "caches", "surroundings")
     pyxis = [f"PYXIS_CONTAINER_{name}" for name in read_constant(__file__, "PYXIS")]
     variables = dict.fromkeys((*names, "handed_over", "count", *pyxis, "PYXIS_X"), "7")
-    run_written(draft, tmp_path, status=0, **variables, **slurm_in(tmp_path / "bin"))
+    run_script(draft, tmp_path, status=0, **variables, **slurm_in(tmp_path / "bin"))
     assert kinds(draft) == ["start", "step", "step-end", "end"]
-    assert str(events(draft)[0]["job"]).endswith("_1")
+    assert events(draft)[0]["job"].endswith("_1")
     environment = (tmp_path / "record.env.0").read_text().split("\0")
     assert not [line for line in environment if line.startswith("PYXIS_")]
 
@@ -81,25 +66,23 @@ def test_variables_of_the_caller_change_nothing(tmp_path):
 @cases
 def test_a_repeat_of_one_rank_starts_few_programs(scheduler, programs, tmp_path):
     """Each takes milliseconds, five times."""
-    real, started = tool(tmp_path, "recorder", scripts.RECORDER), tmp_path / "started"
-    (tmp_path / "python").symlink_to(real)
-    site = scripts.with_python(reference(tmp_path), tmp_path / "python")
-    draft = drafted(site, shape="1n1g", scheduler=scheduler)
-    variables = slurm_in(tmp_path / "slurm")
-    if scheduler == "local":
-        variables = {"PATH": variables["PATH"].partition(":")[2]}
-    counted = {name: shutil.which(name) for name in read_constant(__file__, "COUNTED")}
-    counted |= {name: str(tmp_path / "slurm" / name) for name in ("srun", "scontrol")}
-    for name, path in counted.items():
+    draft = write_ranks(tmp_path, shape="1n1g", scheduler=scheduler)
+    # As Pythons are, a link.
+    python = (tmp_path / "python").rename(tmp_path / "python3.12")
+    (tmp_path / "python").symlink_to(python)
+    slurm, started = slurm_in(tmp_path / "slurm"), tmp_path / "started"
+    paths = {name: shutil.which(name) for name in read_constant(__file__, "COUNTED")}
+    paths |= {name: str(tmp_path / "slurm" / name) for name in ("srun", "scontrol")}
+    for name, path in paths.items():
         if path:
             words = f'echo {name} >>"$STARTED"\nexec {shlex.quote(path)} "$@"\n'
             tool(tmp_path / "tools", name, f"#!/bin/bash\n{words}")
-    variables |= {"PATH": f"{tmp_path / 'tools'}:{variables['PATH']}", "STARTED": str(started)}
-    write_campaign(draft)
+    variables = {**(slurm if scheduler == "slurm" else {}), "STARTED": str(started)}
+    variables["PATH"] = f"{tmp_path / 'tools'}:{slurm['PATH']}"
     # The first repeat makes the folders.
     for repeat in ("1", "2"):
         started.write_text("")
-        run_written(draft, tmp_path, status=0, SLURM_ARRAY_TASK_ID=repeat, **variables)
+        run_script(draft, tmp_path, status=0, SLURM_ARRAY_TASK_ID=repeat, **variables)
     assert Counter(started.read_text().split()) == programs
 
 

@@ -20,13 +20,11 @@ pytestmark = pytest.mark.slow
 
 
 def run_job(
-    folder: Path, shape: str = "1n2g", scheduler: str = "local", *,
-    tools: dict[str, str] | None = None, status: int = 0, together: bool = False, **site: Any,
-) -> tuple[str, list[str], list[dict[str, object]]]:  # fmt: skip
+    folder: Path, shape="1n2g", scheduler="local", *, tools=None, status=0, together=False, **site
+) -> tuple[str, list[str], list[dict[str, Any]]]:
     """Run a repeat's script; return what it says, the environment of rank 0, and its events."""
-    python = tool(folder, "python", scripts.RECORDER)
-    site_of_python = scripts.with_python(reference(folder, **site), python)
-    draft = drafted(site_of_python, shape=shape, scheduler=scheduler, together=together)
+    options = {"shape": shape, "scheduler": scheduler, "together": together}
+    draft = scripts.write_ranks(folder, site=site, **options)
     slurm = scripts.slurm_in(folder / "tools", scontrol="printf '%s\\n' n1 n2")
     for name, text in (tools or {}).items():
         tool(folder / "tools", name, f"#!/bin/bash\n{text}\n")
@@ -38,7 +36,7 @@ def run_job(
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "127.0.0.1", "::"])
 def test_a_port_that_somebody_has_is_passed_over(address, tmp_path):
-    text = only_script(drafted(reference(tmp_path), shape="1n2g", scheduler="slurm"))
+    text = only_script(drafted(tmp_path, scheduler="slurm"))
     (sizes,) = re.findall(r"^nodes=.*$", text, re.MULTILINE)
 
     def read_port(job: int) -> int:
@@ -86,26 +84,25 @@ def test_a_notice_of_scontrol_is_not_a_node(nodelist, names, expected, tmp_path)
     assert ("failed" in lines) == ("names" in expected)
 
 
-def run_on_interface(folder: Path, ip: str, shape: str = "2n1g", status: int = 0):
-    """Run a script where the interface is ib0 and `ip` answers so on each node, by SLURM_NODEID."""
-    # The stand-in runs a step on one node, whatever it is asked for.
-    nodes = 'for SLURM_NODEID in 0 1; do export SLURM_NODEID; "${@:6}"; done; exit'
-    srun = f'if [[ $* == *"addr show"* ]]; then {nodes}; fi\n{scripts.SRUN}'
-    settings: Any = {"nodes": {"interface": "ib0"}, "status": status}
-    return run_job(folder, shape, "slurm", tools={"srun": srun, "ip": ip}, **settings)[:2]
-
-
 def test_an_interface_may_have_ipv6_alone_one_rank_needs_none_and_a_node_without_it_is_named(
     tmp_path,
 ):
+    def run(name, ip, shape="2n1g", status=0):
+        """Run a script where the interface is ib0 and `ip` answers so on each node."""
+        # The stand-in for srun runs a step on one node, whatever it is asked for.
+        nodes = 'for SLURM_NODEID in 0 1; do export SLURM_NODEID; "${@:6}"; done; exit'
+        srun = f'if [[ $* == *"addr show"* ]]; then {nodes}; fi\n{scripts.SRUN}'
+        settings: Any = {"nodes": {"interface": "ib0"}, "tools": {"srun": srun, "ip": ip}}
+        return run_job(tmp_path / name, shape, "slurm", status=status, **settings)
+
     both = 'if [[ $1 == -6 ]]; then echo "2: ib0 inet6 fd00:5::7/64 scope global"; fi'
-    _, words = run_on_interface(tmp_path, both)
+    _, words, _ = run("IPv6", both)
     assert "HPCBERT_NODE_IPS=fd00:5::7,fd00:5::7" in words
-    run_on_interface(tmp_path / "single", "", "1n1g")
+    run("single", "", "1n1g")
     for shape, node, count in (("2n1g", "0", 1), ("1n2g", "none", 2)):
         lacking = f"[[ $1 == -4 && $SLURM_NODEID == {node} ]]"
         ip = f'if {lacking}; then echo "2: ib0 inet 10.0.0.7/24"; fi'
-        message, _ = run_on_interface(tmp_path / shape, ip, shape, status=1)
+        message, *_ = run(shape, ip, shape, status=1)
         lacks = [line for line in message.splitlines() if "has no interface ib0" in line]
         start = r"hpcbert: n2 has no interface ib0 \(nodes.interface in the site."
         assert re.match(start, lacks[-1])
@@ -143,7 +140,7 @@ def test_a_page_cache_is_dropped_where_the_site_says_how(tmp_path):
     assert lines == ["vm.drop_caches=3", "two words"] * 2
     message, *_ = run_job(tmp_path / "other", nodes={"drop_caches": ("false",)})
     assert "page caches were not dropped" in message
-    assert "caches=" not in only_script(drafted(reference(tmp_path)))
+    assert "caches=" not in only_script(drafted(tmp_path))
 
 
 def test_nccl_writes_its_rings_once_beside_the_log_unless_somebody_set_it(tmp_path):

@@ -2,7 +2,6 @@
 
 import itertools
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,21 +12,13 @@ from hpcbert.finding import Finding
 from hpcbert.script.draft import Draft
 from hpcbert.system.runner import Outcome
 from tests.kit.cases import cases, read_constant
-from tests.kit.drafts import drafted, reference, settled
 from tests.kit.recipes import SHELL
-from tests.kit.scripts import only_script
+from tests.kit.scripts import drafted_in, only_script
 
 pytestmark = pytest.mark.slow
 
 HEAD: str = read_constant(__file__, "HEAD")
 IMAGE = "docker://nvcr.io#nvidia/pytorch:20.12-py3"
-
-
-def draft_with_image(folder: Path, image="/image.sqsh", *, clusters="", **container) -> Draft:
-    slurm = {"sbatch_args": (f"--clusters={clusters}",) if clusters else ()}
-    container = {"runtime": "pyxis", **container}
-    site = reference(folder, scheduler="slurm", container=container, slurm=slurm)
-    return drafted(settled(site, image=image, python="/usr/bin/python3"))
 
 
 def check_draft(draft: Draft, answer: Outcome | int) -> tuple[Finding, list[Finding]]:
@@ -56,11 +47,11 @@ def check_draft(draft: Draft, answer: Outcome | int) -> tuple[Finding, list[Find
 
 def test_the_options_asked_for_are_those_of_the_script(tmp_path):
     for home, entrypoint in itertools.product((True, False), repeat=2):
-        draft = draft_with_image(tmp_path, IMAGE, home=home, entrypoint=entrypoint, remap_root=home)
+        switches: Any = {"home": home, "remap_root": home, "entrypoint": entrypoint}
+        draft = drafted_in(tmp_path, "pyxis", IMAGE, **switches)
         text = only_script(draft) + (SHELL / "pyxis.bash").read_text()
         used = set(re.findall(r"--((?:no-)?container-[a-z-]+)", text))
         writable = draft.resolved.recipe.image.writable
-        switches = {"home": home, "remap_root": home, "entrypoint": entrypoint}
         options = runtimes.pyxis_options(**switches, writable=writable)
         # Most scripts stay in the image's own directory.
         assert used ^ set(options) <= {"container-workdir"}
@@ -68,7 +59,7 @@ def test_the_options_asked_for_are_those_of_the_script(tmp_path):
 
 @cases
 def test_an_older_pyxis_is_named_with_what_it_lacks(release, lacks, tmp_path):
-    finding, (other,) = check_draft(draft_with_image(tmp_path), release)
+    finding, (other,) = check_draft(drafted_in(tmp_path, "pyxis"), release)
     assert (finding.status, finding.code, finding.remedy) == ("fail", "pyxis", "--runtime enroot")
     assert finding.detail.endswith(" and ".join(f"--{name}" for name in lacks))
     assert (other.status, other.name) == ("fail", "pyxis")
@@ -79,7 +70,7 @@ def test_an_older_pyxis_is_named_with_what_it_lacks(release, lacks, tmp_path):
 
 
 def test_a_submit_host_that_can_not_tell_refuses_nothing(tmp_path):
-    draft = draft_with_image(tmp_path)
+    draft = drafted_in(tmp_path, "pyxis")
     for answer, status, detail in (
         (15, "ok", ""),
         (24, "ok", ""),
@@ -91,14 +82,14 @@ def test_a_submit_host_that_can_not_tell_refuses_nothing(tmp_path):
         assert (finding.status, detail in finding.detail) == (status, True)
         assert [other.status for other in others] == ([] if status == "ok" else ["warn"])
     # The srun of another cluster is not asked.
-    finding, _ = check_draft(draft_with_image(tmp_path, clusters="far"), 14)
+    slurm = {"sbatch_args": ("--clusters=far",)}
+    finding, _ = check_draft(drafted_in(tmp_path, "pyxis", slurm=slurm), 14)
     assert (finding.status, finding.detail) == ("warn", "not checked: jobs run on cluster far")
 
 
 def test_an_image_that_every_node_would_import_is_named_once(tmp_path):
-    _, (finding,) = check_draft(draft_with_image(tmp_path, IMAGE), 24)
+    _, (finding,) = check_draft(drafted_in(tmp_path, "pyxis", IMAGE), 24)
     assert finding.status == "warn"
     assert finding.detail.startswith(f"{IMAGE} is not prepared")
     assert "hpcbert prepare --fw pytorch --only image" in finding.hint
-    draft = draft_with_image(tmp_path, IMAGE, runtime="enroot")
-    assert check_draft(draft, 14)[1] == []
+    assert check_draft(drafted_in(tmp_path, "enroot", IMAGE), 14)[1] == []

@@ -9,9 +9,12 @@ from hpcbert.campaign.fingerprint import parse_samples
 from hpcbert.model import Shape
 from hpcbert.script.plan import Request
 from hpcbert.system.processes import read_proc_file
-from tests.kit import drafts, scripts
+from tests.kit import drafts
 from tests.kit.cases import read_constant
+from tests.kit.scripts import only_script, records, run_script, slurm_in, tool, write_ranks
 from tests.kit.waiting import until
+
+SITE = {"nodes": {"sampling": 1}}
 
 
 @pytest.mark.parametrize(
@@ -19,18 +22,16 @@ from tests.kit.waiting import until
 )
 def test_it_looks_at_each_node_while_the_step_runs_and_ends_with_it(scheduler, shape, tmp_path):
     """The rank ends when the sampler has looked, and nvidia-smi goes on forever."""
-    tools = tmp_path / "tools"
-    words = scripts.slurm_in(tools, "printf '%s\\n' n1 n2 | head -" + shape[0])
+    variables = slurm_in(tmp_path / "tools", "printf '%s\\n' n1 n2 | head -" + shape[0])
     for name, text in read_constant(__file__, "TOOLS").items():
-        scripts.tool(tools, name, text)
-    site = drafts.reference(tmp_path, nodes={"sampling": 1})
-    site = scripts.with_python(site, tools / "python")
-    draft = scripts.drafted(site, shape=shape, scheduler=scheduler)
-    scripts.run_script(draft, tmp_path, status=0, **words)
+        tool(tmp_path / "tools", name, text)
+    rank = read_constant(__file__, "RANK")
+    draft = write_ranks(tmp_path, rank, site=SITE, shape=shape, scheduler=scheduler)
+    run_script(draft, tmp_path, status=0, **variables)
     (pid,) = (tmp_path / "record.smi").read_text().split()
     until(lambda: b"sleep" not in read_proc_file(pid, "cmdline"), "the sampler goes on")
     if shape == "2n2g":
-        steps = scripts.records(tmp_path / "record.srun")
+        steps = records(tmp_path / "record.srun")
         (sampler,) = [step for step in steps if "--overlap" in step]
         assert {"--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--mpi=none"} <= set(sampler)
         return
@@ -45,9 +46,7 @@ def test_where_nobody_wants_it_or_the_tool_is_missing_nothing_of_it_is_run(tmp_p
     for sampling, device in ((0, ""), (1, "cpu")):
         site = drafts.reference(tmp_path, nodes={"sampling": sampling})
         draft = drafts.drafted(site, Request(Shape(1, 2), device=device, repeats=1))
-        assert "sample" not in scripts.only_script(draft).replace("samples per device", "")
-    python = scripts.tool(tmp_path, "python", "#!/bin/bash\nexit 0\n")
-    site = drafts.reference(tmp_path, nodes={"sampling": 1})
-    draft = scripts.drafted(scripts.with_python(site, python))
-    scripts.run_script(draft, tmp_path, status=0)
+        assert "sample" not in only_script(draft).replace("samples per device", "")
+    draft = write_ranks(tmp_path, "#!/bin/bash\n", site=SITE)
+    run_script(draft, tmp_path, status=0)
     assert not [*(draft.directory / "env").glob("*.power.json")]
