@@ -39,6 +39,7 @@ PAGES = sorted(
 )
 _FENCE = re.compile(r"^(```+)(\w*)\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`([^`\n]+)`")
+_SHELLS = ("sh", "bash", "console")
 _FREE = {"batch_sizes": "PRECISION", "batch_factors": "GPU", "throughput": "RULE"}
 
 
@@ -56,15 +57,9 @@ def codes(cell: str) -> list[str]:
 
 def rows(text: str, first: str) -> list[list[str]]:
     """Return the rows of the tables whose first column has this title."""
-    table_rows: list[list[str]] = []
-    matching = False
-    for line in text.splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")] if line[:1] == "|" else []
-        matching = bool(cells) and matching
-        if matching and not cells[0].startswith("---"):
-            table_rows.append(cells)
-        matching = matching or cells[:1] == [first]
-    return table_rows
+    form = rf"^\| *{re.escape(first)} *\|.*\n\|[-:| ]+\n((?:\|.*\n?)*)"
+    lines = "".join(re.findall(form, text, re.MULTILINE)).splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
 def test_links_of_pages_lead_somewhere():
@@ -80,25 +75,17 @@ def test_links_of_pages_lead_somewhere():
                 assert anchor in {title.replace(" ", "-") for title in anchors}, (page, link)
 
 
-def list_command_lines(text: str) -> Iterator[tuple[str, bool]]:
-    """Yield what a page tells a person to type, and whether it is complete."""
-    for _, language, block in _FENCE.findall(text):
-        if language in ("sh", "bash", "console"):
-            lines = block.replace("\\\n", " ").splitlines()
-            typed = [line.removeprefix("$ ") for line in lines]
-            yield from ((line, True) for line in typed if line.startswith("hpcbert "))
-    yield from ((line, True) for line in re.findall(r"(?m)^    (hpcbert .+)$", prose(text)))
-    for code in codes(prose(text)):
-        words = code.split()
-        if code.startswith("hpcbert "):
-            yield code, False
-        elif len(words) > 1 and words[0] in COMMANDS and words[1][:2] == "--":
-            yield f"hpcbert {code}", False
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
 def test_the_command_lines_of_a_page_parse(page):
-    for line, complete in list_command_lines(page.read_text(encoding="utf-8")):
+    """What a page has people type is complete; what it names may lack arguments."""
+    text = page.read_text(encoding="utf-8")
+    blocks = [block for _, language, block in _FENCE.findall(text) if language in _SHELLS]
+    typed = re.findall(r"(?m)^(?:\$ )?(hpcbert .+)$", "".join(blocks).replace("\\\n", " "))
+    typed += re.findall(r"(?m)^    (hpcbert .+)$", prose(text))
+    forms = (r"hpcbert (.+)", rf"((?:{'|'.join(COMMANDS)})\s+--.*)")
+    matches = [re.fullmatch(form, code) for code in codes(prose(text)) for form in forms]
+    named = [f"hpcbert {match[1]}" for match in matches if match]
+    for number, line in enumerate([*typed, *named]):
         _, *words = itertools.takewhile(lambda word: word != "|", shlex.split(line, comments=True))
         command: click.Command | None = root
         context = click.Context(root, info_name="hpcbert")
@@ -114,7 +101,8 @@ def test_the_command_lines_of_a_page_parse(page):
             assert remaining == [], line
             for param in command.params:
                 value = values.get(param.name)
-                assert not (complete and param.required and value in (None, ())), (line, param.name)
+                is_missing = param.required and value in (None, ())
+                assert not (is_missing and number < len(typed)), (line, param.name)
                 if isinstance(value, str) and isinstance(param.type, click.Choice | click.IntRange):
                     param.type_cast_value(context, value)
 
@@ -147,11 +135,9 @@ def test_a_message_names_commands_with_options_that_exist():
 
 
 def test_the_pages_of_the_commands_are_what_the_commands_say():
-    current = {*write_commands.FOLDER.glob("*.md"), write_commands.OVERVIEW}
-    texts = {path: path.read_text(encoding="utf-8") for path in current}
-    pages = write_commands.pages()
-    stale = {path.name for path in pages.keys() | texts if pages.get(path) != texts.get(path)}
-    assert not stale, "run: make pages"
+    paths = {*write_commands.FOLDER.glob("*.md"), write_commands.OVERVIEW}
+    texts = {path: path.read_text(encoding="utf-8") for path in paths}
+    assert texts == write_commands.pages(), "run: make pages"
 
 
 @pytest.mark.torch  # its absence is in what plan prints

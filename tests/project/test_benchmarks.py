@@ -13,8 +13,6 @@ from tests.kit.paths import REPOSITORY
 from tests.kit.recipes import NAMES
 from tests.kit.waiting import CEILING
 
-ROUNDS = 150
-
 
 @pytest.fixture
 def benchmark(monkeypatch):
@@ -23,22 +21,20 @@ def benchmark(monkeypatch):
     return importlib.import_module
 
 
-def read_cells(text: str) -> dict[str, list[str]]:
-    """Return the cells of each line of a page's tables, by table and first cell."""
-    lines: dict[str, list[str]] = {}
-    title = ""
-    for line in text.splitlines():
-        first, *values = (cell.strip() for cell in line.strip("|").split("|"))
-        title = (title or " ".join((first, *values))) if line[:1] == "|" else ""
-        if title:
-            lines[f"{title}: {first}"] = values
-    return lines
-
-
 @pytest.mark.slow
 def test_documented_rates_of_flags_are_those_of_a_simulation(benchmark):
+    def read_cells(text):
+        """Return the cells of each line of a page's tables, by table and first cell."""
+        lines, title = {}, ""
+        for line in text.splitlines():
+            first, *values = (cell.strip() for cell in line.strip("|").split("|"))
+            title = (title or " ".join((first, *values))) if line[:1] == "|" else ""
+            if title:
+                lines[f"{title}: {first}"] = values
+        return lines
+
     page = REPOSITORY / "docs" / "explanation" / "numbers.md"
-    simulated = read_cells(benchmark("flags").report(ROUNDS, 5))
+    simulated = read_cells(benchmark("flags").report(150, 5))
     written = read_cells(page.read_text(encoding="utf-8"))
     assert set(simulated) <= set(written)
     shares = [
@@ -50,7 +46,7 @@ def test_documented_rates_of_flags_are_those_of_a_simulation(benchmark):
     assert len(shares) > 60
     for line, ours, theirs in shares:
         # Four standard errors of the short simulation, the long one's rounding, and a rare event.
-        room = 4 * math.sqrt(theirs * (1 - theirs) / ROUNDS) + 0.0005 + 2 / ROUNDS
+        room = 4 * math.sqrt(theirs * (1 - theirs) / 150) + 0.0005 + 2 / 150
         assert ours == pytest.approx(theirs, abs=room), line
 
 

@@ -14,12 +14,12 @@ pytestmark = pytest.mark.slow
 PROGRAM = run_path(str(REPOSITORY / ".ci" / "check_images.py"))
 
 
-@pytest.mark.parametrize("auth", ["", "bearer"], ids=["open", "token"])
-def test_a_registry_says_whether_it_has_an_image(auth):
-    with serving_tiny(auth=auth) as registry:
-        for tag, answer in (("1.0", "there"), ("2.0", "refused: 404")):
-            image = parse_reference(f"docker://{registry.host}#bert/tiny:{tag}")
-            assert PROGRAM["ask_registry"](image, "http").startswith(answer)
+def test_a_registry_says_whether_it_has_an_image():
+    for auth in ("", "bearer"):
+        with serving_tiny(auth=auth) as registry:
+            for tag, answer in (("1.0", "there"), ("2.0", "refused: 404")):
+                image = parse_reference(f"docker://{registry.host}#bert/tiny:{tag}")
+                assert PROGRAM["ask_registry"](image, "http").startswith(answer), auth
 
 
 def test_every_image_of_a_recipe_is_asked_for_and_none_was_removed():

@@ -20,14 +20,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("empty_directory")]
 def campaign(build):
     """A campaign of two points, of which one repeat of six failed."""
     built = build("1n1g", "1n2g", repeats=3, scheduler="local")
-    for shape, repeat, rate in (("1n1g", 1, 10), ("1n1g", 2, 11), ("1n2g", 1, 20), ("1n2g", 2, 22)):
-        built.complete(shape, repeat, float(rate))
-        write_nodes(built.directory, built.array(shape), repeat, node("n1"))
-    built.complete("1n1g", 3, 12.0)
-    built.log("1n2g", 3, built.text("1n2g", 24.0, last=5))
-    built.started("1n2g", 3)
+    built.finish()
     built.ended("1n2g", 3, code=1)
-    return Path(built.directory)
+    for array in built.campaign.arrays:
+        write_nodes(built.directory, array, 1, node("n1"))
+    return built.directory
 
 
 def test_frames_hold_what_collect_holds_and_the_steps_of_the_window(campaign):

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,6 +15,7 @@ import hpcbert
 from hpcbert.cli.help import pages
 from tests.kit.cases import read_constant
 from tests.kit.cli import start_process
+from tests.kit.logs import write_file
 from tests.kit.paths import REPOSITORY
 from tests.kit.scripts import tool
 
@@ -102,30 +102,21 @@ def test_an_installation_is_light(program):
 
 
 def test_the_installed_program_renders_collects_and_submits(program, tmp_path):
-    words: tuple[object, ...] = (
-        "submit",
-        "--nodes",
-        "4",
-        "--gpus-per-node",
-        "8",
-        "--fw",
-        "oneflow",
-    )
-    assert "#SBATCH --nodes=4" in run_program(program, *words, "--dry-run", cwd=tmp_path)
+    line = "submit --nodes 4 --gpus-per-node 8 --fw oneflow --dry-run"
+    assert "#SBATCH --nodes=4" in run_program(program, *line.split(), cwd=tmp_path)
     assert list(tmp_path.iterdir()) == []
-    folder = tmp_path / "logs/oneflow/bert/bz32/4n8g"
-    folder.mkdir(parents=True)
     sample = REPOSITORY / "templates" / "oneflow" / "sample.log"
-    (folder / "bert_b32_fp32_1.log").write_bytes(sample.read_bytes())
+    log_name = "logs/oneflow/bert/bz32/4n8g/bert_b32_fp32_1.log"
+    write_file(tmp_path, log_name, sample.read_bytes())
     table = json.loads(run_program(program, "collect", tmp_path, "--json", cwd=tmp_path))
     (row,) = table["data"]["tables"][0]["rows"]
     # 4 x 8 x 32 samples, 100 iterations, 25 seconds between the stamps of steps 19 and 119.
     assert row["median"] == pytest.approx(4 * 8 * 32 * 100 / 25.0)
-    words = ("collect", tmp_path / "logs", "--output", "rows.parquet")
-    assert "hpcbert[parquet]" in run_program(program, *words, cwd=tmp_path, code=2)
+    parquet = ("collect", tmp_path / "logs", "--output", "rows.parquet")
+    assert "hpcbert[parquet]" in run_program(program, *parquet, cwd=tmp_path, code=2)
     assert not (tmp_path / "rows.parquet").exists()
-    words = ("submit", "--fw", "oneflow", "--rehearse", "--repeats", "1", "--wait")
-    variables: Any = {"PATH": os.environ["PATH"], "XDG_STATE_HOME": str(tmp_path / "state")}
+    words = ["submit", "--fw", "oneflow", "--rehearse", "--repeats", "1", "--wait"]
+    variables = {"PATH": os.environ["PATH"], "XDG_STATE_HOME": str(tmp_path / "state")}
     assert "nothing was trained" in run_program(program, *words, cwd=tmp_path, **variables)
     (log,) = tmp_path.glob("runs/*/logs/oneflow/bert/bz32/1n1g/bert_b32_fp32_1.log")
     assert log.read_text().startswith("HPCBERT REHEARSAL rank=0/1")
