@@ -135,7 +135,8 @@ def test_whatever_was_asked_for_like_makes_the_same_scripts(words, dry_run):
     assert first.returncode == 0, first
     (draft,) = dry_run.call_args.args[0]
     write_campaign(draft)
-    again = run("submit", "--like", draft.directory, *DRY)
+    run("archive", draft.directory, "--output", "x.zip")
+    again = run("submit", "--like", "x.zip", *DRY)
     assert again.returncode == 0, again
     assert not [warning for warning in again.document["warnings"] if "Differs from" in warning]
     arrays = [  # without what is each campaign's: its id, and the digests of scripts with it
@@ -145,12 +146,9 @@ def test_whatever_was_asked_for_like_makes_the_same_scripts(words, dry_run):
     assert arrays[0] == arrays[1]
 
 
-def test_a_file_its_lock_and_its_variables_come_out_of_an_archive(dry_run):
+def test_a_file_and_its_lock_come_out_of_an_archive(dry_run):
     file = Path("campaign.toml")
-    file.write_text(
-        '# Ours.\nschema = 1\nname = "rings"\nframeworks = "pytorch"\nmodels = "bert-tiny"\n'
-        'repeats = "auto"\nmax_repeats = 9\n[env]\nNCCL_ALGO = "Ring"\n'
-    )
+    file.write_text('# Ours.\nschema = 1\nname = "rings"\nframeworks = "pytorch"\n')
     assert run("submit", file, *DRY).returncode == 0
     (draft,) = dry_run.call_args.args[0]
     write_campaign(draft)
@@ -160,10 +158,3 @@ def test_a_file_its_lock_and_its_variables_come_out_of_an_archive(dry_run):
         assert archive.read(f"{draft.directory.name}/campaign.toml") == file.read_bytes()
         lock = archive.read(f"{draft.directory.name}/{store.LOCKED}")
         assert lock == (draft.directory / store.LOCKED).read_bytes()
-    again = run("submit", "--like", "x.zip", *DRY)
-    assert again.returncode == 0, again
-    first, second = (call.args[0][0].campaign for call in dry_run.call_args_list)
-    assert second.protocol == first.protocol
-    assert second.protocol.precision_of_median == 0.01
-    assert [array.point for array in second.arrays] == [array.point for array in first.arrays]
-    assert second.arrays[0].point.env == (("NCCL_ALGO", "Ring"),)

@@ -26,10 +26,6 @@ VARIABLE = "_HPCBERT_COMPLETE"
 PAGES = pages()
 
 
-def list_options(command):
-    return [param for param in command.params if isinstance(param, click.Option)]
-
-
 @pytest.mark.slow
 def test_help_and_version_have_short_forms_a_width_and_a_disk():
     hpcbert = Cli(REPOSITORY, {"COLUMNS": "80"})  # click, too, prints help no wider than this.
@@ -62,7 +58,7 @@ def test_each_command_s_page_has_what_its_help_says_in_a_person_s_words(name):
     text = re.sub(r"\\\[u(\w+)\]", lambda match: chr(int(match[1], 16)), text)
     words = re.sub(r"\\&|\\", "", text).split()
     assert name.rsplit(maxsplit=1)[-1] in words
-    options = list_options(context.command)
+    options = [param for param in context.command.params if isinstance(param, click.Option)]
     for option in options:
         expected = {*option.opts, *(option.help or "").split()}
         assert expected <= {*words, *(word.rstrip(",") for word in words)}, option.name
@@ -81,9 +77,8 @@ def test_troff_reads_the_pages_without_a_warning():
 def test_help_all_lists_every_option_once_and_by_subject(command):
     page = run(command, "--help-all").stdout
     assert re.findall(r"^([A-Za-z].*):$", page, re.MULTILINE) == [*SECTIONS]
-    subcommand = root.get_command(click.Context(root), command)
-    assert subcommand
-    flags = [max(option.opts, key=len) for option in list_options(subcommand)]
+    params = dict(walk_commands())[f"hpcbert {command}"].command.params
+    flags = [max(param.opts, key=len) for param in params if isinstance(param, click.Option)]
     options = page.replace(",", " ").partition("What to measure:")[2].split("\n  -")[1:]
     listed = [next(word for word in f"-{text}".split() if word in flags) for text in options[:-1]]
     assert sorted(listed) == sorted(flags)
@@ -112,10 +107,10 @@ def campaigns(build, empty_directory, monkeypatch):
 
 def complete(line):
     """Complete the last word; a file or folder is what the shell completes itself."""
-    *words, last = [{"OLD": OLD, "NEW": NEW}.get(word, word) for word in line.split(" ")]
+    *words, last = line.replace("OLD", OLD).replace("NEW", NEW).split(" ")
     items = ShellComplete(root, {}, "hpcbert", VARIABLE).get_completions(words, last)
     names = [item.value if item.type == "plain" else f"({item.type})" for item in items]
-    return " ".join({OLD: "OLD", NEW: "NEW"}.get(name, name) for name in names)
+    return " ".join(names).replace(OLD, "OLD").replace(NEW, "NEW")
 
 
 @cases

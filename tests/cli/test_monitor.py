@@ -1,20 +1,16 @@
 """monitor and cancel, with a scripted Slurm on PATH, and what a submission shows that waits."""
 
-import fcntl
 import json
 import os
-import pty
 import re
 import signal
-import struct
 import subprocess
 import sys
-import termios
 from dataclasses import replace
 
 import pytest
 
-from hpcbert.cli.progress import Display, list_numbers, report_finished_points
+from hpcbert.cli.progress import Display, report_finished_points
 from hpcbert.commands.monitor import Change, View, open_campaign
 from tests.kit.campaigns import report_states
 from tests.kit.cases import cases, read_constant
@@ -25,7 +21,6 @@ pytestmark = pytest.mark.slow
 
 STATES = ["RUNNING", "PENDING", "COMPLETED", "RUNNING", "FAILED"]
 CHANGES = [*zip("12122", STATES, strict=True)]
-MESSAGE = "ModuleNotFoundError: No module named 'torch'"
 
 
 @pytest.fixture
@@ -37,16 +32,15 @@ def hpcbert(hpcbert):
 def story(slurm, watched):
     """Two repeats: one completes, one fails."""
     built = watched()
-    ends = built.sacct(2, "FAILED", exit_code="3:0")
+    ended = built.sacct(1, "COMPLETED")
+    waits = built.squeue(2, "PENDING", reason="JobArrayTaskLimit")
     slurm.answers(
         sacct=[
             built.sacct(1, "RUNNING"),
-            built.sacct(1, "COMPLETED") + built.sacct(2, "RUNNING"),
-            built.sacct(1, "COMPLETED") + ends,
+            ended + built.sacct(2, "RUNNING"),
+            ended + built.sacct(2, "FAILED", exit_code="3:0"),
         ],
-        squeue=[
-            built.squeue(1, "RUNNING") + built.squeue(2, "PENDING", reason="JobArrayTaskLimit")
-        ],
+        squeue=[built.squeue(1, "RUNNING") + waits],
     )
     return built
 
@@ -108,17 +102,17 @@ def test_json_is_an_object_a_line_and_the_usual_document_last(hpcbert, slurm, st
 
 
 def test_equal_last_error_lines_are_one_line(hpcbert, slurm, watched):
-    built = watched(repeats=5)
+    built, message = watched(repeats=5), "ModuleNotFoundError: No module named 'torch'"
     for repeat in range(1, 6):
-        built.log("1n1g", repeat, f"Traceback (most recent call last):\n  File 'a'\n{MESSAGE}\n")
+        built.log("1n1g", repeat, f"Traceback (most recent call last):\n  File 'a'\n{message}\n")
     slurm.answers(sacct=["".join(built.sacct(n, "FAILED", exit_code="1:0") for n in range(1, 6))])
     events = hpcbert("monitor", "--json", built.campaign.id).events
-    assert [event["failure"] for event in events] == [{"kind": "error", "said": MESSAGE}] * 5
+    assert [event["failure"] for event in events] == [{"kind": "error", "said": message}] * 5
     lines = hpcbert("monitor", built.campaign.id).stdout.splitlines()
-    assert all(f"({MESSAGE})" in line for line in lines[:5])
-    assert f"5 repeats: {MESSAGE}" in lines[6:]
+    assert all(f"({message})" in line for line in lines[:5])
+    assert f"5 repeats: {message}" in lines[6:]
     collected = hpcbert("collect", built.campaign.id).stdout
-    assert collected.count(f"error: {MESSAGE}") == 1
+    assert collected.count(f"error: {message}") == 1
     assert "✗ 5 repeats: state: it is FAILED" in collected
 
 
@@ -191,23 +185,10 @@ def test_a_reader_or_a_terminal_that_leaves_ends_it_quietly(hpcbert, slurm, stor
         _, complaint = child.communicate(timeout=CEILING)
     assert (child.returncode, complaint) == (0, "")
     slurm.answers(sacct="", squeue=story.squeue(1, "PENDING") + story.squeue(2, "PENDING"))
-    ours, end = pty.openpty()
-    fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    env = {**hpcbert.environment, "TERM": "xterm"}
-    streams = dict.fromkeys(("stdin", "stdout", "stderr"), end)
-    with hpcbert.start("monitor", env=env, start_new_session=True, **streams) as child:
-        os.close(end)
-        while b"bert-tiny" not in os.read(ours, 1 << 16):
-            pass
-        os.close(ours)  # without a signal
-        child.wait(CEILING)
+    hpcbert.on_terminal("monitor", columns=80, last="bert-tiny")  # which ends without a signal
 
 
-@pytest.mark.parametrize(
-    ("words", "options"),
-    [((), {"TERM": "dumb"}), ((), {"TERM": "", "LC_ALL": "C"}), (("--plain",), {})],
-    ids=["dumb", "unknown and without UTF-8", "--plain"],
-)
+@cases
 def test_terminals_without_a_view_get_lines(hpcbert, slurm, story, words, options):
     _, output = hpcbert.on_terminal("monitor", *words, story.directory, **options)
     assert not re.search(r"\x1b\[[0-9;?]*[A-Za-ln-z]", output), "colours aside"
@@ -248,34 +229,24 @@ def test_cancel_needs_a_yes(hpcbert, slurm, watched):
     assert len(slurm.calls("scancel")) == 2
 
 
-def test_finished_points_have_medians_and_efficiencies(build):
+def test_a_point_is_printed_when_it_is_over_with_its_efficiency_and_what_counts(build):
     built = build("1n1g", "1n2g", repeats=2)
     for shape, rates in {"1n1g": (100, 100), "1n2g": (190, 170)}.items():
         for repeat, rate in enumerate(rates, 1):
             built.complete(shape, repeat, rate)
-    for last, efficiencies in (
-        ("COMPLETED", ["100.0%", "90.0%"]),
-        ("RUNNING", ["100.0%"]),
-        ("FAILED", ["100.0%", "95.0%"]),
-    ):
-        watched = open_campaign(built.directory)
-        key = watched.repeats[-1].key
-        states = {**report_states()(watched), key: report_states(default=last)(watched)[key]}
-        lines = list_numbers(watched, states, "samples")
-        ends = [line.partition("efficiency ")[2].partition(",")[0] for line in lines]
-        assert ends == efficiencies, last
-
-
-def test_a_point_is_printed_when_it_is_over_with_what_counts(build):
-    built = build("1n1g", repeats=2)
-    built.complete("1n1g", 1, 100)
     watched = open_campaign(built.directory)
-    over, open_states = "FAILED CANCELLED NODE_FAIL", "RUNNING PENDING REQUEUED UNKNOWN"
-    for last in f"{over} {open_states}".split():
-        states = report_states("COMPLETED", last)(watched)
+    last = watched.repeats[-1].key
+    ends = {
+        "COMPLETED": "90.0%, 2/2 repeats",
+        **dict.fromkeys(("FAILED", "CANCELLED", "NODE_FAIL"), "95.0%, 1/2 repeats"),
+        **dict.fromkeys(("RUNNING", "PENDING", "REQUEUED", "UNKNOWN"), ""),
+    }
+    for word, end in ends.items():
+        states = {**report_states()(watched), last: report_states(default=word)(watched)[last]}
         changes = [Change(repeat, states[repeat.key], 0.0) for repeat in watched.repeats]
-        lines = report_finished_points(changes, states)
-        assert [line.endswith(", 1/2 repeats") for line in lines] == [True] * (last in over), last
+        first, *lines = report_finished_points(changes, states)
+        assert first.endswith("median 100.00 samples/s, efficiency 100.0%, 2/2 repeats"), word
+        assert [line.partition("efficiency ")[2] for line in lines] == ([end] if end else []), word
 
 
 def test_an_outage_of_slurm_is_printed_once(capsys):

@@ -77,31 +77,24 @@ def write_config(text, monkeypatch, **variables):
 
 
 @pytest.mark.slow
-def test_the_nearest_default_wins(monkeypatch):
+def test_the_nearest_default_wins_and_config_shows_its_origin(monkeypatch):
     def read_script(*words):
         return run(*DRY, *words).data["arrays"][0]["script_text"]
 
-    write_config('[submit]\npartition = "file"\n', monkeypatch)
+    path = write_config('[submit]\npartition = "file"\n[lab.up]\nnodes = 2\n', monkeypatch)
     assert "#SBATCH --partition=file\n" in read_script()
     local = ("submit", "--dry-run", "--scheduler", "local", "--device", "cpu")
     assert run(*local).returncode == 0, "without effect it is ignored"
     assert "--partition" in run(*local, "--partition", "gpu").stderr
     monkeypatch.setenv("HPCBERT_SUBMIT_PARTITION", "variable")
     assert "#SBATCH --partition=variable\n" in read_script()
+    assert run("config", "--json").data["defaults"] == {
+        "submit --partition": {"value": "variable", "origin": "HPCBERT_SUBMIT_PARTITION"},
+        "lab up --nodes": {"value": 2, "origin": path},
+    }
     assert "#SBATCH --partition=word\n" in read_script("-p", "word")
     monkeypatch.setenv("HPCBERT_SUBMIT_PARTITION", "")
     assert "#SBATCH --partition=file\n" in read_script()
-
-
-@pytest.mark.slow
-def test_config_shows_defaults_with_their_origin(monkeypatch):
-    text = "[submit]\ngpus_per_node = 8\n[lab.up]\nnodes = 2\n"
-    path = write_config(text, monkeypatch, HPCBERT_SUBMIT_NODES="4")
-    assert run("config", "--json").data["defaults"] == {
-        "submit --nodes": {"value": "4", "origin": "HPCBERT_SUBMIT_NODES"},
-        "submit --gpus-per-node": {"value": 8, "origin": path},
-        "lab up --nodes": {"value": 2, "origin": path},
-    }
 
 
 @pytest.mark.slow

@@ -63,11 +63,7 @@ def test_precisions_are_understood_in_every_spelling():
     render = ("render", "--fw", "pytorch", "--scheduler", "slurm", "--json", "--precision")
     first, other = run(*render, "FP32,amp"), run(*render, "fp32,fp16")
     assert first.data == other.data != {}
-    for words in (
-        (*render, "fp9"),
-        (*render, "nvfp4"),
-        ("collect", "--json", "--precision", "fp9"),
-    ):
+    for words in ((*render, "fp9"), (*render, "nvfp4"), ("collect", "--precision", "fp9")):
         result = run(*words)
         assert (result.returncode, words[-1] in result.output) == (2, True)
 
@@ -154,7 +150,7 @@ def test_faults_of_a_file_are_named_at_once_and_nothing_is_written(file, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_plan_goes_from_five_repeats_to_the_most():
+def test_a_plan_goes_from_five_repeats_to_the_most_of_a_file_or_of_what_is_typed(file):
     result = run(*PLAN, "--repeats", "auto", "--max-repeats", "20", "--time", "60")
     (point,) = result.data["campaigns"][0]["points"]
     assert (point["least_repeats"], point["repeats"], point["jobs"]) == (5, 20, 20)
@@ -167,10 +163,6 @@ def test_a_plan_goes_from_five_repeats_to_the_most():
     assert any("up to 15 rank-hours" in message for message in messages), messages
     fixed = run(*PLAN, "--repeats", "7").data["total"]
     assert fixed["least_repeats"] == fixed["repeats"] == 7
-
-
-@pytest.mark.slow
-def test_repeats_of_a_file_give_way_to_what_is_typed(file):
     head = 'schema = 1\nframeworks = "pytorch"\n'
     file.write_text(f'{head}repeats = "auto"\nmax_repeats = 9\nprecision_of_median = "2 %"\n')
     for words, repeats in (((), 9), (("--repeats", "3"), 3), (("--max-repeats", "12"), 12)):

@@ -12,7 +12,8 @@ import subprocess
 import sys
 import tempfile
 import termios
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -79,8 +80,7 @@ class CliResult(Outcome):
     @property
     def error(self) -> dict[str, str]:
         """The first error of the document."""
-        error: dict[str, str] = self.document["errors"][0]
-        return error
+        return dict(self.document["errors"][0])
 
     @property
     def events(self) -> list[dict[str, Any]]:
@@ -154,16 +154,19 @@ class Cli:
 
     def start(self, *words: object, **options: Any) -> subprocess.Popen[str]:
         """Start it and let it run; `options` are Popen's."""
-        pipes = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         defaults = {"cwd": self.cwd, "env": self.environment, "text": True, **pipes}
-        defaults["stdin"] = subprocess.DEVNULL
         argv = [self.python, "-m", "hpcbert", *map(str, words)]
         return subprocess.Popen(argv, **{**defaults, **options})
 
     def on_terminal(
-        self, *words: object, answer: str = "", rows: int = 24, columns: int = 150, **env: str
-    ) -> tuple[int, str]:
-        """Return its exit status and output on a terminal of some size, typing an answer."""
+        self, *words: object, answer: str = "", last: str = "", rows: int = 24, columns: int = 150,
+        **env: str,
+    ) -> tuple[int, str]:  # fmt: skip
+        """Return its exit status and output on a terminal of some size, typing an answer.
+
+        With `last`, the terminal closes as soon as that is on it.
+        """
         ours, end = pty.openpty()
         fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         base = {name: value for name, value in self.environment.items() if name not in _TERMINAL}
@@ -174,11 +177,9 @@ class Cli:
             os.close(end)
             os.write(ours, answer.encode())
             output = bytearray()
-            try:
-                while part := os.read(ours, 1 << 16):
+            with suppress(OSError):  # Linux returns EIO when the last writer has left
+                while not (last and last.encode() in output) and (part := os.read(ours, 1 << 16)):
                     output += part
-            except OSError:  # Linux returns EIO when the last writer has left
-                pass
             os.close(ours)
         return child.returncode, output.decode(errors="replace")
 
@@ -244,13 +245,11 @@ def _normal(screen: str) -> str:
 
 
 Document = dict[str, Any]
-Collect = Callable[..., CliResult]
 
 
 def rows(document: Document) -> list[Document]:
     (table,) = document["data"]["tables"]
-    table_rows: list[Document] = table["rows"]
-    return table_rows
+    return list(table["rows"])
 
 
 def first_row(document: Document) -> Document:
@@ -265,8 +264,7 @@ def runs(document: Document) -> dict[int, Document]:
 def only_run(document: Document) -> Document:
     (row,) = rows(document)
     (run,) = row["runs"]
-    result: Document = run
-    return result
+    return dict(run)
 
 
 def codes(row: Document) -> list[list[str]]:

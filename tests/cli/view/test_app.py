@@ -1,22 +1,20 @@
 """The full-screen view: sizes, keys, what it draws, and what it leaves alone; in tmux, a real campaign."""
 
 import asyncio
-import shlex
-import sys
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import wraps
+from unittest.mock import Mock
 
 import pytest
 
 from hpcbert.campaign.suspects import RetryPolicy
-from hpcbert.cli.view import app as screen
+from hpcbert.cli.view.app import Monitor
 from hpcbert.cli.view.rows import Tree, make_filter, summarise
 from hpcbert.cli.view.session import Offer, Session
 from hpcbert.commands.monitor import RepeatProgress, View, read_rates
 from hpcbert.errors import SchedulerError
 from hpcbert.slurm.states import Kind, RepeatState
-from tests.kit.campaigns import campaign
 from tests.kit.cases import read_constant
 from tests.kit.cli import Tmux
 from tests.kit.logs import write_file
@@ -28,7 +26,6 @@ NOW = 1_000_000.0
 MESSAGE = "ModuleNotFoundError: No module named 'torch'"
 DONE = RepeatState("COMPLETED", Kind.SUCCEEDED, "sacct", elapsed=100.0, step_exit=0)
 FAILED = RepeatState("FAILED", Kind.FAILED, "sacct", detail="exit status 1", nodes=("n3",))
-CANCELLED = RepeatState("CANCELLED", Kind.FAILED, "sacct", detail="was cancelled")
 RUNS = RepeatState(
     "RUNNING", Kind.RUNNING, "sacct", start=NOW - 50, limit=3600.0, nodes=("n1", "n2")
 )
@@ -42,13 +39,13 @@ def make_view(campaigns, states):
 
 
 class Scripted(Session):
-    """Shows one view, and notes what it is asked for."""
+    """Shows one view; what it offers to cancel is cancelled, and Slurm does not answer a retry."""
 
     def __init__(self, campaigns, states):
         super().__init__(campaigns, RetryPolicy(0), floor=1.0, interval=1.0)
-        self.calls: list[str] = []
         self.now = make_view(campaigns, states)
         self.tree = Tree(self.now.repeats)
+        self.cancel = Mock(return_value="Cancelled 3.")
 
     def begin(self, show, notify, fail):
         self.show = show
@@ -61,33 +58,24 @@ class Scripted(Session):
         self.now = replace(self.now, states=new)
         runs = [key for key in keys if new[key].kind is Kind.RUNNING]
         progress = dict.fromkeys(runs, RepeatProgress(60, 120, 512.5, NOW + 50))
-        scene = summarise(self.tree, self.now, progress)
         failures = {key: MESSAGE for key in keys if new[key] == FAILED}
         rates = {built.campaign.id: read_rates(built, new) for built in self.watched}
+        scene = summarise(self.tree, self.now, progress)
         self.show(self.tree, replace(scene, failures=failures, rates=rates))
 
     def show_details_of(self, rows):
         self.visible = rows
 
     def offer_cancel(self, tracked_campaign):
-        def act():
-            self.calls.append("cancel")
-            return "Cancelled 3."
-
-        return Offer("Cancel 3 repeats?", act)
+        return Offer("Cancel 3 repeats?", self.cancel)
 
     def offer_retry(self, tracked_campaign):
         raise SchedulerError("Slurm does not answer.", hint="Ask it again.")
 
 
 @pytest.fixture
-def built(tmp_path):
-    return campaign(tmp_path, "1n1g", "2n8g", repeats=5)
-
-
-@pytest.fixture
-def session(built):
-    return Scripted([built], [DONE, RUNS, FAILED, FAILED, WAITS, *[WAITS] * 5])
+def session(build):
+    return Scripted([build("1n1g", "2n8g")], [DONE, RUNS, FAILED, FAILED, WAITS, *[WAITS] * 5])
 
 
 def played(test):
@@ -96,8 +84,8 @@ def played(test):
 
 
 @asynccontextmanager
-async def opened(session, size=(100, 30), **options):
-    app = screen.Monitor(session, **{"unicode": True, "colour": True, **options})
+async def opened(session, size=(100, 30), *, unicode=True):
+    app = Monitor(session, unicode=unicode, colour=True)
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
         await pilot.pause()
@@ -174,8 +162,8 @@ async def test_keys_and_clicks_move_fold_and_filter_and_escape_closes_the_innerm
 
 @pytest.mark.parametrize("size", [(140, 30), (60, 16)], ids=["side by side", "alone"])
 @played
-async def test_enter_shows_the_log_s_tail_and_it_grows(session, built, size):
-    log = built.log("1n1g", 2, "".join(f"step {n} of 120\n" for n in range(60)))
+async def test_enter_shows_the_log_s_tail_and_it_grows(session, size):
+    log = session.watched[0].log("1n1g", 2, "".join(f"step {n} of 120\n" for n in range(60)))
     async with opened(session, size) as (app, pilot):
         await pilot.press("down", "down", "down", "enter")
         await pilot.pause(0.1)
@@ -209,10 +197,10 @@ async def test_cancel_asks_first_what_a_retry_refuses_is_said_and_it_leaves(sess
             assert "Cancel 3 repeats? y/n" in await press("c")
             assert "y/n" in await press("x"), "only answers count"
             assert "q quit" in await press(answer)
-        assert session.calls == []
+        session.cancel.assert_not_called()
         await press("c")
         assert "Cancelled 3." in await press("y")
-        assert session.calls == ["cancel"]
+        session.cancel.assert_called_once_with()
         assert "Slurm does not answer. Ask it again." in await press("r")
         assert "q quit" in await press("down")
         await pilot.press("q")
@@ -223,34 +211,36 @@ async def test_cancel_asks_first_what_a_retry_refuses_is_said_and_it_leaves(sess
 
 
 @played
-async def test_when_all_is_over_it_stays_for_who_pressed_a_key(built, monkeypatch):
+async def test_when_all_is_over_it_stays_for_who_pressed_a_key(build, monkeypatch):
+    session = Scripted([build("1n1g")], [DONE] * 5)
     # A machine that is busy may take longer for a key than a short while.
-    monkeypatch.setattr(screen, "_CLOSE_AFTER", 60.0)
-    async with opened(Scripted([built], [DONE] * 10)) as (app, pilot):
+    monkeypatch.setattr("hpcbert.cli.view.app._CLOSE_AFTER", 60.0)
+    async with opened(session) as (app, pilot):
         assert "all is over" in lines(app)[0]
         await pilot.press("down")
         app._close()
         await pilot.pause(0.5)
         assert app.is_running
-    monkeypatch.setattr(screen, "_CLOSE_AFTER", 0.2)
-    async with opened(Scripted([built], [DONE] * 10)) as (app, _):
+    monkeypatch.setattr("hpcbert.cli.view.app._CLOSE_AFTER", 0.2)
+    async with opened(session) as (app, _):
         await asyncio.to_thread(until, lambda: not app.is_running, "it stays")
 
 
 @played
-async def test_of_thousands_of_repeats_those_on_the_screen_are_read(tmp_path):
-    session = Scripted([campaign(tmp_path, "1n1g", repeats=10_000)], [WAITS] * 10_000)
+async def test_of_a_thousand_repeats_those_on_the_screen_are_read(build):
+    session = Scripted([build("1n1g", repeats=1000)], [WAITS] * 1000)
     async with opened(session) as (app, pilot):
         await pilot.press("down", "right")
         await pilot.pause()
-        assert "/10002" in lines(app)[0]
+        assert "/1002" in lines(app)[0]
         assert len(session.visible) <= 30, "of more nothing is read"
         session.change(RUNS)
         await pilot.pause()
         assert any("RUNNING" in line for line in lines(app))
 
 
-def test_time_left_is_of_those_that_completed_or_of_the_log_that_runs(built, tmp_path):
+def test_time_left_is_of_those_that_completed_or_of_the_log_that_runs(build):
+    built = build("1n1g", "2n8g")
     tree, name = Tree(built.repeats), built.campaign.id
     _, point, _ = (row.key for row in tree.groups)
     view = make_view([built], [DONE, RUNS, *[WAITS] * 8])
@@ -262,8 +252,7 @@ def test_time_left_is_of_those_that_completed_or_of_the_log_that_runs(built, tmp
     progress = {built.repeats[1].key: RepeatProgress(60, 120, 10.0, NOW + 30)}
     assert summarise(tree, bare, progress).times_left[point] == 30 + 4 * 80
     assert summarise(tree, make_view([built], [DONE] * 10), {}).over
-    first = campaign(tmp_path, "1n1g", name="20261121-pytorch-a", repeats=3)
-    second = campaign(tmp_path, "1n1g", name="20261121-pytorch-b", repeats=3)
+    first, second = (build("1n1g", name=f"20261121-pytorch-{end}", repeats=3) for end in "ab")
     row = [first, second.change(after=first.campaign.id)]
     for states, seconds in (([RUNS, WAITS], 50 + 100 + 2 * 100), ([DONE, DONE], 2 * 100)):
         view = make_view(row, [DONE, *states, DONE, WAITS, WAITS])
@@ -298,11 +287,11 @@ async def test_finished_points_have_a_median_an_efficiency_and_what_does_not_cou
 
 
 @played
-async def test_campaigns_of_one_name_are_told_apart(tmp_path):
+async def test_campaigns_of_one_name_are_told_apart(build):
     campaigns = []
     for algorithm in ("Ring", "Tree"):
         name = f"20261121T100000Z-pytorch-{algorithm.lower()}"
-        built = campaign(tmp_path, "1n1g", name=name, repeats=1)
+        built = build("1n1g", name=name, repeats=1)
         (array,) = built.campaign.arrays
         point = replace(array.point, env=(("NCCL_ALGO", algorithm),))
         arrays = (replace(array, point=point),)
@@ -318,8 +307,10 @@ async def test_campaigns_of_one_name_are_told_apart(tmp_path):
 
 
 @played
-async def test_cancelled_repeats_did_not_fail_and_a_reason_to_wait_is_shown_once(built):
-    states = [DONE, FAILED, CANCELLED, CANCELLED, WAITS, *[DONE] * 5]
+async def test_cancelled_repeats_did_not_fail_and_a_reason_to_wait_is_shown_once(build):
+    built = build("1n1g", "2n8g")
+    cancelled = RepeatState("CANCELLED", Kind.FAILED, "sacct", detail="was cancelled")
+    states = [DONE, FAILED, cancelled, cancelled, WAITS, *[DONE] * 5]
     async with opened(Scripted([built], states), (120, 30)) as (app, _):
         assert "1 failed, 2 cancelled" in lines(app)[0].replace("1 waiting, ", "")
         assert sum("⊘" in row for row in lines(app)) == 2
@@ -337,7 +328,7 @@ async def test_cancelled_repeats_did_not_fail_and_a_reason_to_wait_is_shown_once
 def test_a_real_campaign_is_watched_filtered_read_and_cancelled(hpcbert):
     """Repeat 2 lacks a module; repeat 3 stops at its third step until the test lets it go."""
     home, go = hpcbert.cwd, hpcbert.cwd / "go"
-    train = read_constant(__file__, "TRAIN").replace("GO", shlex.quote(str(go)))
+    train = read_constant(__file__, "TRAIN").replace("GO", str(go))
     hpcbert("init", "--local", "--force", status=0)
     write_file(home, "templates/standin/recipe.toml", read_constant(__file__, "RECIPE"))
     run = 'exec -- bash {{ files["train.sh"] }} {{ protocol.iters }}\n'
@@ -348,7 +339,7 @@ def test_a_real_campaign_is_watched_filtered_read_and_cancelled(hpcbert):
     names = ("PATH", "HOME", "PYTHONPATH")
     environment = [f"{name}={hpcbert.environment[name]}" for name in names]
     # Some export the size of the terminal that they began with.
-    argv = ["env", "COLUMNS=33", *environment, sys.executable, "-m", "hpcbert", "monitor"]
+    argv = ["env", "COLUMNS=33", *environment, hpcbert.python, "-m", "hpcbert", "monitor"]
     tmux = Tmux(home, argv, 100, 20)
 
     def show(text: str, *keys: str) -> str:
