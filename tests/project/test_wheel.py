@@ -116,8 +116,10 @@ def test_the_installed_program_renders_collects_and_submits(program, tmp_path):
     assert "hpcbert[parquet]" in run_program(program, *parquet, cwd=tmp_path, code=2)
     assert not (tmp_path / "rows.parquet").exists()
     words = ["submit", "--fw", "oneflow", "--rehearse", "--repeats", "1", "--wait"]
-    variables = {"PATH": os.environ["PATH"], "XDG_STATE_HOME": str(tmp_path / "state")}
-    assert "nothing was trained" in run_program(program, *words, cwd=tmp_path, **variables)
+    output = run_program(
+        program, *words, cwd=tmp_path, PATH=os.environ["PATH"], XDG_STATE_HOME=f"{tmp_path}/state"
+    )
+    assert "nothing was trained" in output
     (log,) = tmp_path.glob("runs/*/logs/oneflow/bert/bz32/1n1g/bert_b32_fp32_1.log")
     assert log.read_text().startswith("HPCBERT REHEARSAL rank=0/1")
 
