@@ -11,7 +11,7 @@ from hpcbert.results.wording import describe_adaptive
 from hpcbert.slurm.state_sources import reduce_events
 from hpcbert.slurm.states import RepeatState, parse_state
 from tests.kit import cli
-from tests.kit.campaigns import collect_campaigns, report_states
+from tests.kit.campaigns import STARTED, collect_campaigns, ended, report_states
 from tests.kit.cases import cases
 from tests.kit.logs import ITERS, SKIP
 
@@ -24,23 +24,15 @@ CLOSE = (100.0, 100.2, 100.1, 100.3, 100.4)
 def build_campaign(build, rates, spare=0, precision=0.01, **changes):
     """Make a campaign whose first repeats ran at those rates; one of rate 0 failed."""
     built = build("1n1g", repeats=15, protocol=Protocol(15, ITERS, SKIP, precision), **changes)
-    for number in range(1, len(rates) + spare + 1):
-        if number > len(rates):
-            unneeded = {"event": "unneeded", "why": "5 of at most 15 repeats"}
-            built.started("1n1g", number)
-            built.mark("1n1g", number, unneeded, {"event": "end", "exit": 0})
-        elif rates[number - 1]:
-            built.complete("1n1g", number, rates[number - 1])
+    for number, rate in enumerate(rates, start=1):
+        if rate:
+            built.complete("1n1g", number, rate)
         else:
-            built.started("1n1g", number)
-            built.ended("1n1g", number, code=7)
+            built.mark("1n1g", number, *STARTED, *ended(7))
+    unneeded = {"event": "unneeded", "why": "5 of at most 15 repeats"}
+    for number in range(len(rates) + 1, len(rates) + spare + 1):
+        built.mark("1n1g", number, *STARTED, unneeded, {"event": "end", "exit": 0})
     return built
-
-
-def collect_row(built, *words, **options):
-    """Return the row and the exit code, by what Slurm says of the repeats."""
-    result = collect_campaigns(built.directory, states=report_states(*words), **options)
-    return result.tables[0].rows[0], result.exit_code
 
 
 @cases
@@ -48,8 +40,9 @@ def test_a_job_decides_by_the_numbers_that_collect_prints(build, rates, precisio
     built = build_campaign(build, rates, precision=precision)
     decision = adaptive.decide(built.directory, KEY)
     assert decision.enough is is_enough
-    row, _ = collect_row(built, *["COMPLETED"] * len(rates), *["PENDING"] * (15 - len(rates)))
-    assert describe_adaptive(row) == (decision.reason,)
+    states = report_states(*["COMPLETED"] * len(rates), default="PENDING")
+    (table,) = collect_campaigns(built.directory, states=states).tables
+    assert describe_adaptive(table.rows[0]) == (decision.reason,)
 
 
 def test_the_exit_status_has_the_decision_for_one_point(build, capsys):
@@ -99,13 +92,18 @@ def test_what_was_not_needed_is_missing_nowhere(build, empty_directory):
 
 def test_repeats_may_be_too_few_too_imprecise_or_undecided(build):
     few = build_campaign(build, (0.0, *CLOSE[:4]), spare=10)
-    row, code = collect_row(few, "FAILED")
-    assert (row.ok, row.asked, row.flags, code) == (4, 5, ("incomplete",), 4)
+    collected = collect_campaigns(few.directory, states=report_states("FAILED"))
+    row = collected.tables[0].rows[0]
+    assert (row.ok, row.asked, row.flags) == (4, 5, ("incomplete",))
+    assert collected.exit_code == 4
     enough = build_campaign(build, CLOSE, spare=10, name="enough")
-    assert collect_row(enough, require_all=True)[0].median == pytest.approx(100.2, rel=1e-5)
+    collected = collect_campaigns(enough.directory, states=report_states(), require_all=True)
+    assert collected.tables[0].rows[0].median == pytest.approx(100.2, rel=1e-5)
     spread = build_campaign(build, tuple(100.0 + n for n in range(15)), name="spread")
-    row, code = collect_row(spread)
-    assert (row.ok, row.asked, row.flags, code) == (15, 15, ("noisy", "imprecise"), 0)
+    collected = collect_campaigns(spread.directory, states=report_states())
+    row = collected.tables[0].rows[0]
+    assert (row.ok, row.asked, row.flags) == (15, 15, ("noisy", "imprecise"))
+    assert collected.exit_code == 0
     assert describe_adaptive(row)[0].endswith(" % wide, not narrower than 1 %")
     undecided = build_campaign(build, CLOSE, name="undecided")
     for number in (6, 7):

@@ -13,16 +13,13 @@ from hpcbert.slurm.states import RepeatState, parse_state
 from tests.kit.campaigns import collect_campaigns, report_states
 
 SILENT = Mock(side_effect=SchedulerError("Slurm does not answer."))
-
-
-def make_state(word, source="sacct", **changes):
-    return RepeatState(word, parse_state(word).kind, source, **changes)
+# What the script notices before its end.
+SUSPENDED = {"event": "suspended", "seconds": 31.25}
 
 
 def collect_run(built, states):
     """Return the only run."""
-    (row,) = collect_campaigns(built.directory, states=states).tables[0].rows
-    (run,) = row.runs
+    (run,) = collect_campaigns(built.directory, states=states).tables[0].rows[0].runs
     return run
 
 
@@ -31,20 +28,6 @@ def add_retry(built, *reasons):
     (first,) = built.campaign.arrays
     changed = replace(first, name=f"{first.name}.t1", job_id="99", retry=1, first_attempt=1)
     return built.change(arrays=(first, replace(changed, why=reasons)))
-
-
-def suspend(built, seconds=31.25):
-    """Let the script notice, before its end, that it was suspended."""
-    path = built.status_path("1n1g", 1)
-    lines = path.read_text().splitlines(keepends=True)
-    event = {"event": "suspended", "attempt": 0, "seconds": seconds}
-    path.write_text("".join([*lines[:2], f"{json.dumps(event)}\n", *lines[2:]]))
-
-
-def complete_second_attempt(built):
-    built.started("1n1g", 1, attempt=1)
-    built.ended("1n1g", 1, attempt=1)
-    built.log("1n1g", 1, built.text("1n1g", 20.0), attempt=1)
 
 
 @pytest.fixture
@@ -56,18 +39,18 @@ def built(build):
 
 
 def test_what_the_script_noticed_itself_refuses_the_repeat(build, built):
-    suspend(built)
+    built.mark("1n1g", 1, SUSPENDED)
     for states in (report_states(), report_states(source="squeue"), SILENT):
         (reason,) = collect_run(built, states).reasons
         assert (reason.code, "it was suspended for 31.25 s" in reason.detail) == ("state", True)
     # Slurm suspends and resumes a job in turn with others (slurm.conf(5), PreemptMode=GANG).
-    suspend(built, 30.0)
-    assert "it was suspended for 61.25 s" in collect_run(built, report_states()).reasons[0].detail
+    built.mark("1n1g", 1, SUSPENDED)
+    assert "it was suspended for 62.5 s" in collect_run(built, report_states()).reasons[0].detail
     local = build("1n1g", name="local", repeats=1, scheduler="local")
     local.complete("1n1g", 1, 10.0)
     local.mark("1n1g", 1, {"event": "finished", "state": "COMPLETED", "exit": 0})
     assert collect_run(local, SILENT).valid
-    suspend(local)
+    local.mark("1n1g", 1, SUSPENDED)
     assert "suspended" in str(collect_run(local, SILENT).reasons[0])
 
 
@@ -80,7 +63,7 @@ def test_a_retry_is_judged_by_its_own_attempt_and_what_completed_outlives_it(bui
     retry.started("1n1g", 1, attempt=1)
     running = report_states("RUNNING", source="squeue", attempt=1)
     assert collect_campaigns(retry.directory, states=running).refused == ()
-    complete_second_attempt(retry)
+    retry.complete("1n1g", 1, 20.0, attempt=1)
     after = collect_campaigns(retry.directory, states=report_states(attempt=1))
     assert (after.refused, after.tables[0].rows[0].runs[0].valid) == ((), True)
     retry = add_retry(built, (1, "COMPLETED", "exit: the exit status … is not recorded"))
@@ -94,14 +77,15 @@ def test_a_retry_is_judged_by_its_own_attempt_and_what_completed_outlives_it(bui
 def test_no_attempt_is_revived_that_ended_badly(built, word, origin, later):
     """Although by its own account, and by its log, nothing is wrong with it."""
     suspended = 31.0 if word == "suspended" else 0.0
-    bad = make_state("COMPLETED" if suspended else word, suspended=suspended)
+    bad_word = "COMPLETED" if suspended else word
+    bad = RepeatState(bad_word, parse_state(bad_word).kind, "sacct", suspended=suspended)
     newest, source = "FAILED" if later == "no answer" else later, "sacct"
     if later == "UNKNOWN":
         source = "none"
     states = SILENT if later == "no answer" else report_states(newest, source=source, attempt=1)
     reasons = []
     if origin == "the script":
-        suspend(built)
+        built.mark("1n1g", 1, SUSPENDED)
     elif origin == "accounting":
         states = report_states(newest, source=source, attempt=1, earlier=(bad,))
     elif origin == "collected":
@@ -134,7 +118,7 @@ def test_an_attempt_that_slurm_sent_back_is_followed_by_another(build, built):
     waits = collect_run(built, report_states("PENDING", source="squeue"))
     ends = [(attempt.attempt, attempt.state) for attempt in waits.attempts]
     assert (ends, waits.attempts[0].nodes) == ([(0, "NODE_FAIL"), (1, "PENDING")], ("n3",))
-    complete_second_attempt(built)
+    built.complete("1n1g", 1, 20.0, attempt=1)
     run = collect_run(built, report_states())
     assert (run.attempt, run.valid, run.throughput) == (1, True, pytest.approx(20))
     # It is requeued although it died of a signal.
@@ -142,16 +126,17 @@ def test_an_attempt_that_slurm_sent_back_is_followed_by_another(build, built):
     built.started("1n1g", 1)
     built.mark("1n1g", 1, {"event": "signal", "signal": "TERM"})
     built.ended("1n1g", 1, code=143)
-    complete_second_attempt(built)
+    built.complete("1n1g", 1, 20.0, attempt=1)
     unknown = collect_run(built, report_states()).attempts[0]
     assert (unknown.state, unknown.state_source) == ("REQUEUED", "status-file")
     assert "signal TERM" in unknown.detail
     (built.directory / "measurements.json").unlink()
-    lost = make_state("NODE_FAIL", nodes=("n3",), detail="lost a node (n3)")
+    kind, detail = parse_state("NODE_FAIL").kind, "lost a node (n3)"
+    lost = RepeatState("NODE_FAIL", kind, "sacct", nodes=("n3",), detail=detail)
     run = collect_run(built, report_states(attempt=1, earlier=(lost,)))
     first = run.attempts[0]
     assert (run.valid, first.state, first.nodes) == (True, "NODE_FAIL", ("n3",))
-    assert (first.state_source, first.detail[:16]) == ("sacct", "lost a node (n3)")
+    assert (first.state_source, detail in first.detail) == ("sacct", True)
     # It is remembered when nobody can be asked any more.
     assert collect_run(built, SILENT).attempts[0].state == "NODE_FAIL"
 
@@ -161,7 +146,8 @@ def test_an_end_that_no_job_wrote_is_kept_until_it_is_taken_back(build, monkeypa
 
     def write_ends(built, word, *, attempt=0, final=True):
         watched = TrackedCampaign(built.directory, store.read_manifest(built.directory))
-        state = make_state(word, "squeue", attempt=attempt, detail="so Slurm says")
+        kind, detail = parse_state(word).kind, "so Slurm says"
+        state = RepeatState(word, kind, "squeue", attempt=attempt, detail=detail)
         states = {repeat.key: state for repeat in watched.repeats}
         attempts.write_ends(watched, states, states if final else ())
 

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcbert.campaign import fingerprint
-from tests.kit.campaigns import NODE, node, raw, write_nodes
+from tests.kit.campaigns import node, write_nodes
 from tests.kit.cases import cases
 from tests.kit.cli import rows
 
 
 def parse(name="n1", **changes):
-    (result,) = fingerprint.parse(raw(name, **changes))
+    (result,) = fingerprint.parse(json.dumps(node(name, **changes)).encode())
     return result
 
 
@@ -45,7 +45,7 @@ def test_a_node_in_facts_and_damaged_content_in_none():
     many = {f"NCCL_X{number}": "y" * 500 for number in range(1500)}
     bounded = parse(image__environment=many).facts
     assert (len(bounded), max(map(len, bounded.values()))) == (1000, 200)
-    # Equal nodes are one fingerprint. What only one node has is in lines of its own; a node without a host's part is left out.
+    # Equal nodes are one fingerprint; a node without a host's part is left out.
     lines = [
         {"nodes": "n3 n1 n2", "host": {"kernel": "6.1"}},
         {"nodes": "n1", "host": {"memory_kb": "1055916032"}},
@@ -81,7 +81,7 @@ def test_repeats_and_points_may_differ_although_their_nodes_agree():
     (difference,) = fingerprint.find_differences_within(runs)
     assert difference.scope == "repeats"
     assert difference.values == (("5.15.0-100", ("repeat 1",)), ("6.1", ("repeat 2",)))
-    base = sample_nodes(parse(host__gpus=NODE["host"]["gpus"][:1]), point="1n1g")
+    base = sample_nodes(parse(host__gpus=node()["host"]["gpus"][:1]), point="1n1g")
     (difference,) = fingerprint.find_differences_between(base, sample_nodes(new[0]))
     assert (difference.fact, difference.scope) == ("kernel", "points")
     assert difference.values == (("5.15.0-100", ("1n1g",)), ("6.1", ("2n8g",)))
@@ -113,14 +113,11 @@ def built(build):
     """A campaign of the local scheduler, so that nobody has to be asked for states."""
     built = build("1n1g", "2n2g", repeats=2, scheduler="local")
     for repeat in (1, 2):
-        for shape, names in (("1n1g", ("n1",)), ("2n2g", ("n1", "n2"))):
-            built.complete(shape, repeat, 10.0 if shape == "1n1g" else 38.0)
-            write_nodes(built.directory, built.array(shape), repeat, *map(node, names))
+        built.complete("1n1g", repeat, 10.0)
+        built.complete("2n2g", repeat, 38.0)
+        write_nodes(built.directory, built.array("1n1g"), repeat, node("n1"))
+        write_nodes(built.directory, built.array("2n2g"), repeat, node("n1"), node("n2"))
     return built
-
-
-def find_row(document, shape):
-    return next(row for row in rows(document) if row["shape"] == shape)
 
 
 def test_another_kernel_is_a_difference_and_equal_nodes_or_damaged_files_are_none(
@@ -129,7 +126,7 @@ def test_another_kernel_is_a_difference_and_equal_nodes_or_damaged_files_are_non
     document = collect_json(built.directory)
     for row in rows(document):
         assert (row["flags"], row["differences"]) == ([], [])
-    nodes = find_row(document, "2n2g")["runs"][0]["environments"]
+    nodes = rows(document)[1]["runs"][0]["environments"]
     assert [entry["node"] for entry in nodes] == ["n1", "n2"]
     assert len({entry["digest"] for entry in nodes}) == 1
     # A point on another kernel than the baseline is flagged; runs that are invalid are not compared.
@@ -138,11 +135,11 @@ def test_another_kernel_is_a_difference_and_equal_nodes_or_damaged_files_are_non
         nodes = [node(name, host__kernel="6.8") for name in ("n1", "n2")]
         write_nodes(built.directory, built.array("2n2g"), repeat, *nodes)
     document = collect_json(built.directory)
-    assert find_row(document, "1n1g")["flags"] == []
-    assert find_row(document, "2n2g")["differences"][0]["scope"] == "points"
+    assert rows(document)[0]["flags"] == []
+    assert rows(document)[1]["differences"][0]["scope"] == "points"
     write_nodes(built.directory, built.array("2n2g"), 2, node("n1"), node("n2"))
     built.log("2n2g", 1, built.text("2n2g", 38.0, last=3))
-    assert find_row(collect_json(built.directory), "2n2g")["differences"] == []
+    assert rows(collect_json(built.directory))[1]["differences"] == []
     # Damaged files are skipped.
     (built.directory / "measurements.json").unlink()
     key = built.array("2n2g").point.key
@@ -152,14 +149,14 @@ def test_another_kernel_is_a_difference_and_equal_nodes_or_damaged_files_are_non
     second.mkdir()
     built.complete("2n2g", 1, 38.0)
     document = collect_json(built.directory)
-    environments = find_row(document, "2n2g")["runs"][0]["environments"]
+    environments = rows(document)[1]["runs"][0]["environments"]
     assert (document["exit_code"], environments) == (0, [])
 
 
 def test_a_node_with_another_driver_is_flagged_in_every_format(built, collect):
     driver = "12.4\x1b[31m|=1"
     write_nodes(built.directory, built.array("2n2g"), 2, node("n2", host__cuda_driver=driver))
-    point = find_row(collect(built.directory, "--json").document, "2n2g")
+    point = rows(collect(built.directory, "--json").document)[1]
     assert (point["flags"], point["median"] is None) == (["mixed-environment"], False)
     values = [{"value": "12.2", "of": ["n1", "n2"]}, {"value": driver, "of": ["n2"]}]
     assert point["differences"] == [{"fact": "CUDA driver", "scope": "nodes", "values": values}]

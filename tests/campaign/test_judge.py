@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -13,21 +12,15 @@ import pytest
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.logs.setting import Window
 from hpcbert.model import Protocol
-from tests.kit.campaigns import collect_campaigns, report_none, report_states, unreachable
+from tests.kit.campaigns import WRITTEN, collect_campaigns, report_states, unreachable
 from tests.kit.cases import cases
 from tests.kit.cli import codes, first_row
 from tests.kit.logs import log
 
 
-def rows_by_shape(result):
-    (table,) = result.tables
-    return {str(row.shape): row for row in table.rows}
-
-
 def collect_row(built, *words):
     """Return the row of the first point, by what Slurm says of its repeats."""
-    result = collect_campaigns(built.directory, states=report_states(*words))
-    return rows_by_shape(result)[str(built.campaign.arrays[0].point.shape)]
+    return collect_campaigns(built.directory, states=report_states(*words)).tables[0].rows[0]
 
 
 def list_codes(row):
@@ -44,24 +37,14 @@ def built(build):
     return built
 
 
-def build_repeat(build, text, code=0, **changes):
-    """Make a campaign of a repeat with a log and an exit code; None: it has not ended."""
-    built = build("1n1g", repeats=1, **changes)
-    built.log("1n1g", 1, text)
-    built.started("1n1g", 1)
-    if code is not None:
-        built.ended("1n1g", 1, code=code)
-    return built
-
-
 def test_a_finished_campaign_gives_its_table_and_measurements(built, tmp_path):
     result = collect_campaigns(built.directory, states=report_states())
-    table = rows_by_shape(result)
-    assert [row.median for row in table.values()] == [pytest.approx(12), pytest.approx(48)]
-    assert (result.exit_code, table["2n2g"].speedup) == (0, pytest.approx(4))
-    assert {run.state_source for run in table["1n1g"].runs} == {"sacct"}
-    assert table["1n1g"].runs[0].nodes == ("n1", "n2")
-    assert table["1n1g"].runs[0].log == "logs/pytorch/bert/bz4/1n1g/bert_b4_fp32_1.log"
+    first, second = result.tables[0].rows
+    assert [first.median, second.median, second.speedup] == pytest.approx([12, 48, 4])
+    assert result.exit_code == 0
+    assert {run.state_source for run in first.runs} == {"sacct"}
+    assert first.runs[0].nodes == ("n1", "n2")
+    assert first.runs[0].log == "logs/pytorch/bert/bz4/1n1g/bert_b4_fp32_1.log"
     measurements = json.loads((built.directory / "measurements.json").read_text())
     assert (measurements["schema"], measurements["rule"]) == (1, "clock")
     assert len(measurements["runs"]) == 10
@@ -85,11 +68,10 @@ def test_ranks_that_saw_a_part_of_their_node_s_gpus_are_flagged(built):
     text = path.read_text()
     for apart in ("true", '"yes"', "null"):
         path.write_text(text.replace(event, f'{event}, "apart": {apart}'))
-        table = rows_by_shape(collect_campaigns(built.directory, states=report_states()))
-        flagged = [run.repeat for run in table["2n2g"].runs if "apart" in run.flags]
+        first, second = collect_campaigns(built.directory, states=report_states()).tables[0].rows
+        flagged = [run.repeat for run in second.runs if "apart" in run.flags]
         assert flagged == ([3] if apart == "true" else [])
-        flags = ["apart" in table[shape].flags for shape in ("1n1g", "2n2g")]
-        assert flags == [False, apart == "true"]
+        assert ("apart" in first.flags, "apart" in second.flags) == (False, apart == "true")
 
 
 def test_repeats_that_went_wrong_or_were_refused_are_in_no_median_and_say_so(built):
@@ -97,10 +79,11 @@ def test_repeats_that_went_wrong_or_were_refused_are_in_no_median_and_say_so(bui
     built.log("2n2g", 2, log("2n2g", 1000.0, nan_at=7))
     built.log("2n2g", 3, log("2n2g", 1000.0, batch=8))
     result = collect_campaigns(built.directory, states=report_states())
-    row = rows_by_shape(result)["2n2g"]
+    row = result.tables[0].rows[1]
     assert list_codes(row) == {1: ["incomplete"], 2: ["loss"], 3: ["config"]}
     assert [run.throughput for run in row.runs][:3] == [None] * 3
-    assert (row.median, result.exit_code) == (pytest.approx(54), 4)
+    assert row.median == pytest.approx(54)
+    assert result.exit_code == 4
     (built.directory / "measurements.json").unlink()
     first, second = built.campaign.arrays
     error = "invalid partition specified"
@@ -120,14 +103,18 @@ def test_state_exit_status_and_log_must_agree_that_a_run_is_whole(  # noqa: PLR0
     """A run that failed says which memory it lacked; a log with a `line` ends with it."""
     is_whole = bool(whole or not line)
     text = log("1n1g", 99.0, last=12 if is_whole else 7)
-    built = build_repeat(build, f"{text}{line or ''}\n", code)
+    built = build("1n1g", repeats=1)
+    built.log("1n1g", 1, f"{text}{line or ''}\n")
+    built.started("1n1g", 1)
+    if code is not None:
+        built.ended("1n1g", 1, code=code)
     (run,) = collect_row(built, word).runs
     assert [reason.code for reason in run.reasons] == [*expected]
     assert (run.state, run.throughput is None) == (word, bool(expected))
     details = [reason.detail for reason in run.reasons if reason.code == "device-oom"]
     assert details == [f"the device ran out of memory: {line}"] * len(details)
     # One that wrote no end is never guessed to have completed.
-    (run,) = collect_campaigns(built.directory, states=report_none).tables[0].rows[0].runs
+    (run,) = collect_campaigns(built.directory).tables[0].rows[0].runs
     assert run.valid is (code == 0 and is_whole)
 
 
@@ -142,7 +129,7 @@ def test_a_scheduler_that_does_not_answer_and_a_full_disk_are_warnings(built, mo
 
     monkeypatch.setattr(Path, "replace", refuse)
     result = collect_campaigns(built.directory, states=silent)
-    assert (rows_by_shape(result)["1n1g"].ok, result.exit_code) == (5, 0)
+    assert (result.tables[0].rows[0].ok, result.exit_code) == (5, 0)
     assert "slurmctld does not answer" in result.warnings[0]
     assert "No space left on device" in result.warnings[-1]
 
@@ -153,10 +140,11 @@ def test_the_job_s_own_account_counts_where_nobody_is_asked(build):
         built.complete("1n1g", repeat, 10.0)
         finished = {"event": "finished", "state": word, "exit": int(word != "COMPLETED")}
         built.mark("1n1g", repeat, finished)
-    row = rows_by_shape(collect_campaigns(built.directory, states=unreachable))["1n1g"]
+    row = collect_campaigns(built.directory, states=unreachable).tables[0].rows[0]
     assert list_codes(row) == {2: ["state"], 3: ["state"]}
     # A complete attempt outlives a requeue by hand.
-    requeued = build_repeat(build, log("1n1g", 10.0), name="requeued")
+    requeued = build("1n1g", repeats=1, name="requeued")
+    requeued.complete("1n1g", 1, 10.0)
     requeued.started("1n1g", 1, attempt=1)
     (run,) = collect_row(requeued, "CANCELLED").runs
     assert (run.attempt, run.valid, run.state_source) == (0, True, "status-file")
@@ -167,7 +155,7 @@ def test_baselines_may_come_from_another_campaign_but_no_point_twice(build):
     built.complete("1n1g", 1, 10.0)
     eight.complete("1n8g", 1, 70.0)
     result = collect_campaigns(built.directory, eight.directory, states=report_states())
-    assert rows_by_shape(result)["1n8g"].speedup == pytest.approx(7)
+    assert result.tables[0].rows[1].speedup == pytest.approx(7)
     alone = json.loads((eight.directory / "table.json").read_text())["tables"][0]
     assert (alone["baseline"], alone["rows"][0]["speedup"]) == (None, None)
     build("1n1g", name="c", repeats=1).complete("1n1g", 1, 10.0)
@@ -187,30 +175,30 @@ def test_windows_differ_end_where_the_run_does_or_are_too_short(build):
     assert "measured over different iterations: 1n1g over 3 to 12, 2n1g over 5 to 12" in warning
     same = collect_campaigns(*paths, states=report_states(), window=Window(4, 8))
     assert same.warnings == ()
-    row = rows_by_shape(same)["1n1g"]
-    assert (list_codes(row), row.median) == ({2: ["incomplete"]}, pytest.approx(10))
+    row = same.tables[0].rows[0]
+    assert list_codes(row) == {2: ["incomplete"]}
+    assert row.median == pytest.approx(10)
     for last, ok in ((11, 0), (12, 1), (30, 1)):
         protocol = Protocol(1, 12, 2, window_seconds=3)
-        text = log("1n1g", 10.0, last=last)
-        row = collect_row(build_repeat(build, text, name=f"to-{last}", protocol=protocol))
+        built = build("1n1g", repeats=1, name=f"to-{last}", protocol=protocol)
+        built.complete("1n1g", 1, 10.0, last=last)
+        row = collect_row(built)
         assert (row.ok, row.median) == (ok, pytest.approx(10) if ok else None)
         assert list_codes(row) == ({} if ok else {1: ["incomplete"]})
         assert (row.window.skip, row.window.iters) == (2, None)
     # A shorter one than the protocol's is flagged on GPUs.
-    config = '"world_size": 1, "device": "cuda", "device_name": "H100"'
     for last, is_short in ((30, True), (90, False)):
-        text = log("1n1g", 10.0, last=last).replace('"world_size": 1', config)
         protocol = Protocol(1, 12, 2, window_seconds=30)
-        built = build_repeat(build, text, name=f"{last}", protocol=protocol)
+        built = build("1n1g", repeats=1, name=f"{last}", protocol=protocol)
+        built.complete("1n1g", 1, 10.0, last=last, device="cuda", device_name="H100")
         assert ("short-window" in collect_row(built).flags) == is_short
 
 
 def test_a_campaigns_log_must_have_its_sequence_length(build):
     long = (("sequence_length", 512),)
     for options, printed, ok in (((), 512, 0), ((), 128, 1), (long, 512, 1)):
-        length = f'"sequence_length": {printed}, "world_size"'
-        text = log("1n1g", 10.0).replace('"world_size"', length)
-        built = build_repeat(build, text, name=f"{len(options)}-{printed}")
+        built = build("1n1g", repeats=1, name=f"{len(options)}-{printed}")
+        built.complete("1n1g", 1, 10.0, sequence_length=printed)
         (array,) = built.campaign.arrays
         point = replace(array.point, options=options)
         row = collect_row(built.change(arrays=(replace(array, point=point),)))
@@ -219,7 +207,7 @@ def test_a_campaigns_log_must_have_its_sequence_length(build):
 
 def test_the_newest_measured_campaign_is_collected_and_ids_name_others(build, collect, tmp_path):
     for name, rate in (("20261120-old", 10.0), ("20261121-new", 20.0)):
-        build_repeat(build, log("1n1g", rate), name=name, scheduler="local")
+        build("1n1g", repeats=1, name=name, scheduler="local").complete("1n1g", 1, rate)
     rehearsal = build("1n1g", name="20261122-rehearsal", rehearse=True)
     newest = collect()
     assert (newest.returncode, " 20.00 " in newest.stdout) == (0, True), newest
@@ -234,36 +222,21 @@ def test_the_newest_measured_campaign_is_collected_and_ids_name_others(build, co
     assert "no campaign 'x'" in collect("x").stderr
 
 
-T, LONG = 1763717655, 60
-
-
-def run_repeat(built, repeat, begin, *, start=None, moved=0.0, fine=True, ahead=0, nodes="n1"):
-    """Let a repeat be measured for a minute; its log begins 30 s later, or at `start`."""
-    end, first, last = begin + LONG, {}, {}
-    if fine:
-        first = {"at": begin, "uptime": 50.0, "zone": "+0000", "ahead": ahead}
-        last = {"at": end, "uptime": 50.0 + LONG - moved, "zone": "+0000"}
-    mark, start_event = partial(built.mark, "1n1g", repeat), {"event": "start", "nodelist": nodes}
-    mark({**start_event, "job": f"7_{repeat}", "host": "n1"}, time=int(begin))
-    mark({"event": "step", **first}, time=int(begin))
-    mark({"event": "step-end", "exit": 0, **last}, {"event": "end", "exit": 0}, time=int(end))
-    text = log("1n1g", 10 + repeat / 10, start=begin + 30 if start is None else start)
-    built.log("1n1g", repeat, text)
-
-
 def test_a_log_of_another_time_than_its_step_has_no_number(build, collect_json):
-    for name, fine, begin in (("clocks", True, T), ("older script", False, T + 10_000)):
+    for name, fine, offset in (("clocks", True, 0.5), ("older script", False, 10_000.5)):
         built = build("1n1g", name=name, repeats=4)
-        for repeat, start in ((1, None), (2, T + 30), (3, 1e9), (4, None)):
-            run_repeat(built, repeat, begin + 100 * repeat + 0.5, fine=fine, start=start)
+        for repeat, start in ((1, None), (2, 30), (3, -1e9), (4, None)):
+            begin = offset + 100 * repeat
+            built.measure(repeat, begin, begin + 60, fine=fine, start=start)
         for rule in ((), ("--rule", "rate")):
             document = collect_json(built.directory, *rule)
             assert codes(first_row(document)) == [[], ["clock"], ["clock"], []]
             assert document["exit_code"] == 4
     # A clock that was set, or a log that is older than its step, spoils a run.
-    built, day = build("1n1g", repeats=8), T + 86_400
+    built, day = build("1n1g", repeats=8), WRITTEN + 86_400
     for repeat, moved in enumerate((0.0, 0.4, 3600.0, -1.5, 0.0, 0.0, 0.0), start=1):
-        run_repeat(built, repeat, day + 100 * repeat, moved=moved)
+        begin = 86_400 + 100 * repeat
+        built.measure(repeat, begin, begin + 60, moved=moved)
     for repeat, seconds in ((5, 500), (6, -3600), (7, -3600)):
         os.utime(built.log_path("1n1g", repeat), (day, day + seconds))
     # The record seems older too, as in a copy: then the times of files say nothing.
@@ -284,16 +257,18 @@ def test_a_clock_that_is_five_minutes_wrong_all_the_time_spoils_and_hides_nothin
     """The file server's clock is right, and the node's is known to be wrong."""
     built = build("1n1g", repeats=5)
     for repeat in range(1, 6):
-        true = T + 1000 * repeat
+        true = 1000 * repeat
         # By the node's clock; of another run, ten minutes before; by the clock of another node.
         start = {2: true + wrong - 600, 3: true + 30.0}.get(repeat)
         # Of the last one, nobody knows that its clock is wrong.
         ahead = -wrong if repeat < 5 else 0
-        run_repeat(built, repeat, true + wrong + 0.5, start=start, ahead=ahead, nodes=nodes)
+        begin = true + wrong + 0.5
+        built.measure(repeat, begin, begin + 60, start=start, ahead=ahead, nodes=nodes)
         # The fourth log was there before its step began.
-        changed = true + (-200 if repeat == 4 else LONG)
-        os.utime(built.log_path("1n1g", repeat), (T, changed))
-        os.utime(built.status_path("1n1g", repeat), (T, true + (LONG if repeat < 5 else 1000)))
+        changed = WRITTEN + true + (-200 if repeat == 4 else 60)
+        os.utime(built.log_path("1n1g", repeat), (WRITTEN, changed))
+        changed = WRITTEN + true + (60 if repeat < 5 else 1000)
+        os.utime(built.status_path("1n1g", repeat), (WRITTEN, changed))
     of_another_node = [] if nodes != "n1" else ["clock"]
     unknown = ["clock"] if wrong > 0 else []
     expected = [[], ["clock"], of_another_node, ["clock"], unknown]

@@ -20,7 +20,6 @@ from tests.kit.recipes import printed
 from tests.recipes import test_programs as programs
 from tests.recipes.test_programs import make_history, print_history
 
-START = logs.START
 WINDOW = ("--skip", 2, "--iters", 12)
 BOTH = {"ok": 2, "asked": 2}
 
@@ -42,7 +41,7 @@ def list_tables(document):
 def write_jobs(root, *names):
     """Write logs of one point that ran one after the other."""
     for number, name in enumerate(names):
-        write_file(root, name, logs.log("1n1g", 100.0 + number, start=START + number * 3600))
+        write_file(root, name, logs.log("1n1g", 100.0 + number, start=logs.START + number * 3600))
     return root
 
 
@@ -149,10 +148,14 @@ def test_each_reason_is_printed_once(tmp_path, collect):
 
 
 def test_a_window_may_go_on_to_the_end(deepspeed, collect, collect_json):
-    for number in (1, 2):
-        rates = [1.0] * 18 + [100.0 + number] * 100 + [200.0 + number] * 100
-        log = deepspeed_log(rates, run=number)
-        write_file(deepspeed, f"1n1g/bert_b32_fp32_{number}.log", log)
+    def write_runs(*phases, end=""):
+        """Write both logs anew; a phase has a number of steps and its rate in samples/s."""
+        for number in (1, 2):
+            rates = [rate + number for steps, rate in phases for _ in range(steps)]
+            log = deepspeed_log(rates, run=number)
+            write_file(deepspeed, f"1n1g/bert_b32_fp32_{number}.log", f"{log}{end}")
+
+    write_runs((18, 1.0), (100, 100.0), (100, 200.0))
     row = first_row(collect_json(deepspeed, "--iters", "end"))
     assert row["median"] == pytest.approx(151.5)
     assert row["window"] == {"skip": 20, "iters": "end", "counted": "iterations 21 to the end"}
@@ -164,16 +167,12 @@ def test_a_window_may_go_on_to_the_end(deepspeed, collect, collect_json):
         refusal = "neither a number above 0 nor `end`"
         assert (result.returncode, refusal in result.stderr) == (2, True)
     for last in (0, 1, 17):
-        for number in (1, 2):
-            log = deepspeed_log([9.0 + number] * last, run=number)
-            write_file(deepspeed, f"1n1g/bert_b32_fp32_{number}.log", f"{log}x\n")
+        write_runs((last, 9.0), end="x\n")
         document = collect_json(deepspeed, "--iters", "end")
         assert (document["exit_code"], first_row(document)["repeats"]["ok"]) == (4, 0)
         assert "1099511627776" not in json.dumps(document)
     # A run that ended before the others needs a closing line, after all records.
-    for number in (1, 2):
-        log = deepspeed_log([100.0 + number] * 118, run=number)
-        write_file(deepspeed, f"1n1g/bert_b32_fp32_{number}.log", log)
+    write_runs((118, 100.0))
     rate = "Average throughput: 100.0 samples/s\n"
     log = deepspeed_log([100.0] * 90, run=7)
     now_and_then = log.replace("\n", f"\n{rate}")
@@ -192,19 +191,15 @@ def test_a_log_that_ends_badly_or_contradicts_itself_gives_no_number(tmp_path, c
     write_file(folder, place, "".join(lines))
     document = collect_json(folder)
     assert first_row(document)["repeats"]["ok"] == 1
-    assumed = {
-        fact["name"]: (fact["value"], fact["option"]) for fact in document["data"]["assumed"]
-    }
-    assert assumed["window"] == ("iterations 21 to the end", "--skip and --iters")
+    (window,) = (fact for fact in document["data"]["assumed"] if fact["name"] == "window")
+    assert (window["value"], window["option"]) == ("iterations 21 to the end", "--skip and --iters")
     write_file(folder, place, "".join([*lines, "RuntimeError: NCCL communicator was aborted\n"]))
     assert first_row(collect_json(folder))["repeats"]["ok"] == 0
     write_file(folder, place, "".join([*lines[:41], *lines[40:]]))
     for words in ((), ("--iters", "end")):
         entry = only_run(collect_json(folder, *words))
-        assert (entry["throughput"], "printed twice" in entry["reasons"][0]["detail"]) == (
-            None,
-            True,
-        )
+        assert entry["throughput"] is None
+        assert "printed twice" in entry["reasons"][0]["detail"]
     # Contradictory numbers: a footer, and rates that agree with the times after the window alone.
     log = (TEMPLATES / "ngc-tf1/sample.log").read_text()
     footer = re.sub(r"( -  throughput_train : )\S+", r"\g<1>541.0", log)
@@ -252,10 +247,8 @@ def test_logs_of_one_folder_are_repeats_and_folders_are_systems(
 ):
     document = collect_json(write_jobs(tmp_path / "x", *names), *WINDOW)
     assert sorted(list_tables(document)) == sorted(tables)
-    assumed = {
-        fact["name"]: (fact["value"], fact["option"]) for fact in document["data"]["assumed"]
-    }
-    assert assumed["framework"] == ("pytorch", "--fw")
+    (framework,) = (fact for fact in document["data"]["assumed"] if fact["name"] == "framework")
+    assert (framework["value"], framework["option"]) == ("pytorch", "--fw")
 
 
 def test_systems_and_experiments_get_tables_of_their_own_and_tasks_of_a_job_one(
@@ -267,8 +260,9 @@ def test_systems_and_experiments_get_tables_of_their_own_and_tasks_of_a_job_one(
     assert set(list_left_out(document)) == {"train.log", "train.log.1"}
     assert document["exit_code"] == 4
     for number, name in enumerate(("A100/slurm-1.out", "V100/slurm-2.out")):
-        log = logs.log(f"1n{1 + 3 * number}g", 100.0, start=START + number * 3600)
-        write_file(tmp_path / "y", name, log.replace('{"', '{"sequence_length": 512, "', 1))
+        shape, start = f"1n{1 + 3 * number}g", logs.START + number * 3600
+        log = logs.log(shape, 100.0, start=start, sequence_length=512)
+        write_file(tmp_path / "y", name, log)
     tables = list_tables(collect_json(tmp_path / "y", *WINDOW))
     variant = "sequence_length=512,system="
     assert tables == [(f"{variant}A100", ("1n1g",), (1,)), (f"{variant}V100", ("1n4g",), (1,))]

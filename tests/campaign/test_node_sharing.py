@@ -10,36 +10,23 @@ import pytest
 from hpcbert.campaign import store
 from hpcbert.model import MANIFEST, Point, Shape
 from tests.kit import cli
-from tests.kit.campaigns import collect_campaigns, report_states
+from tests.kit.campaigns import WRITTEN, collect_campaigns, report_states
 from tests.kit.cli import codes, first_row
 
-T = 1763717655
 OWN, OTHER = "20251121T093415Z-pytorch-aaaaaa", "20251121T093400Z-oneflow-bbbbbb"
 
 
-def run_repeat(built, repeat, begin, end, *, nodes="n1", log=True):
-    """Let a repeat of the first point be measured between two moments after T."""
-    shape = str(built.campaign.arrays[0].point.shape)
-    host = nodes.replace("[", "").partition("-")[0]
-    start = {"event": "start", "job": f"7_{repeat}", "host": host, "nodelist": nodes}
-    built.mark(shape, repeat, {**start, "time": T + begin - 1}, {"event": "step"}, time=T + begin)
-    built.ended(shape, repeat, time=T + end)
-    if log:
-        text = built.text(shape, 10 + repeat / 100, start=T + begin + 0.5)
-        built.log(shape, repeat, text)
-
-
 def build_other(build, begin, end, name=OTHER, *, nodes="n1", **changes):
-    """Make another campaign, of which a repeat ran between two moments after T."""
+    """Make another campaign, of which a repeat ran between two moments."""
     other = build("1n1g", name=name, id=name, **changes)
-    run_repeat(other, 1, begin, end, nodes=nodes, log=False)
+    other.measure(1, begin, end, nodes=nodes)
     return other
 
 
 def test_repeats_that_ran_at_once_on_a_node_have_no_number_or_a_mark(build, collect_json):
     built = build("1n1g", repeats=3)
     for repeat, begin in ((1, 0), (2, 30), (3, 90)):
-        run_repeat(built, repeat, begin, begin + 60)
+        built.measure(repeat, begin, begin + 60)
     document = collect_json(built.directory)
     row = first_row(document)
     assert codes(row) == [["shared-nodes"], ["shared-nodes"], []]
@@ -52,7 +39,7 @@ def test_repeats_that_ran_at_once_on_a_node_have_no_number_or_a_mark(build, coll
     (array,) = built.campaign.arrays
     built.change(arrays=(replace(array, request=replace(array.request, exclusive=False)),))
     for repeat in (1, 2, 3):
-        run_repeat(built, repeat, 0, 60, nodes="n8")
+        built.measure(repeat, 0, 60, nodes="n8")
     document = collect_json(built.directory)
     row = first_row(document)
     assert (document["exit_code"], codes(row)) == (0, [[], [], []])
@@ -60,18 +47,18 @@ def test_repeats_that_ran_at_once_on_a_node_have_no_number_or_a_mark(build, coll
     assert all(run["flags"] == ["shared-nodes"] for run in row["runs"])
     assert any("shared nodes" in text for text in document["warnings"])
     forced = build("1n1g", repeats=1, name="forced").change(shares_nodes=True)
-    run_repeat(forced, 1, 1000, 1060, nodes="n9")
+    forced.measure(1, 1000, 1060, nodes="n9")
     row = first_row(collect_json(forced.directory))
     assert (row["runs"][0]["valid"], "shared-nodes" in row["flags"]) == (True, True)
     # Runs one after another or on other nodes are not marked.
-    for node, span, other in (
-        ("n2", (60, 90), "n2"),
-        ("n3", (0, 60), "m3"),
-        ("n4", (-60, 0), "n4"),
+    for node, other, begin, end in (
+        ("n2", "n2", 60, 90),
+        ("n3", "m3", 0, 60),
+        ("n4", "n4", -60, 0),
     ):
         built = build("1n1g", repeats=2, name=f"on-{node}")
-        run_repeat(built, 1, 0, 60, nodes=node)
-        run_repeat(built, 2, *span, nodes=other)
+        built.measure(1, 0, 60, nodes=node)
+        built.measure(2, begin, end, nodes=other)
         # Nor does a copy of the campaign disturb it.
         shutil.copytree(built.directory, built.directory.with_name(f"copy-{node}"))
         document = collect_json(built.directory)
@@ -82,8 +69,8 @@ def test_repeats_that_ran_at_once_on_a_node_have_no_number_or_a_mark(build, coll
 @pytest.mark.parametrize("scheduler", ["slurm", "local"])
 def test_another_campaign_in_the_folder_disturbs_a_run(build, collect_json, scheduler):
     built = build("1n1g", repeats=2, name=OWN)
-    run_repeat(built, 1, 0, 60)
-    run_repeat(built, 2, 60, 120)
+    built.measure(1, 0, 60)
+    built.measure(2, 60, 120)
     changes = {"nodes": "n1.cluster", "framework": "oneflow", "scheduler": scheduler}
     other = build_other(build, 70, 80, **changes)
     row = first_row(collect_json(built.directory))
@@ -97,13 +84,11 @@ def test_another_campaign_in_the_folder_disturbs_a_run(build, collect_json, sche
 
 def test_an_attempt_that_never_wrote_its_end_disturbs_while_its_log_grew(build, collect_json):
     built = build("1n1g", repeats=2)
-    run_repeat(built, 1, 100, 160)
-    run_repeat(built, 2, 300, 360)
+    built.measure(1, 100, 160)
+    built.measure(2, 300, 360)
     other = build("1n1g", name=OTHER, id=OTHER)
-    start = {"event": "start", "job": "9_1", "host": "n1", "nodelist": "n1"}
-    for event in (start, {"event": "step"}):
-        other.mark("1n1g", 1, {**event, "time": T + 90})
-    os.utime(other.log("1n1g", 1, "killed\n"), (T + 130, T + 130))
+    other.started("1n1g", 1, time=WRITTEN + 90)
+    os.utime(other.log("1n1g", 1, "killed\n"), (WRITTEN + 130, WRITTEN + 130))
     assert codes(first_row(collect_json(built.directory))) == [["shared-nodes"], []]
 
 
@@ -111,7 +96,7 @@ def test_what_came_while_others_were_collected_is_seen(build):
     points = {name: Point("pytorch", name, Shape(1, 1), "fp32", 4) for name in ("first", "second")}
     first, second = (build("1n1g", repeats=1, name=name, point=points[name]) for name in points)
     for built in (first, second):
-        run_repeat(built, 1, 0, 60, nodes=built.directory.name)
+        built.measure(1, 0, 60, nodes=built.directory.name)
     answers = report_states()
 
     def report_late(watched):
@@ -130,7 +115,7 @@ def test_neighbours_that_cannot_be_read_are_passed_over_or_named_once(build):
     builts = []
     for shape in ("1n1g", "1n2g"):
         builts.append(build(shape, repeats=1, name=f"{OWN}-{shape}", id=shape))
-        run_repeat(builts[-1], 1, 0, 60, nodes=f"n{shape[2]}")
+        builts[-1].measure(1, 0, 60, nodes=f"n{shape[2]}")
     damaged = build_other(build, 0, 60, "20251121T093400Z-pytorch-cccccc")
     (damaged.directory / MANIFEST).write_text("{")
     newer = build_other(build, 0, 60).directory / MANIFEST
@@ -149,7 +134,7 @@ def test_neighbours_that_cannot_be_read_are_passed_over_or_named_once(build):
 
 def test_what_other_people_write_of_their_runs_refuses_no_number(build, collect_json, monkeypatch):
     built = build("1n1g", repeats=1)
-    run_repeat(built, 1, 0, 60)
+    built.measure(1, 0, 60)
     other = build_other(build, 0, 60)
     monkeypatch.setattr(store, "find_foreign_owner", lambda path: "mallory" * (path.name == OTHER))
     document = collect_json(built.directory)
@@ -163,11 +148,11 @@ def test_what_other_people_write_of_their_runs_refuses_no_number(build, collect_
 
 def test_campaigns_of_another_time_are_not_read(build, collect_json, monkeypatch):
     built = build("1n1g", repeats=1, name=OWN)
-    run_repeat(built, 1, 0, 60)
+    built.measure(1, 0, 60)
     for place in range(3):
         earlier = build_other(build, 0, 60, f"20251101T0000{place:02}Z-pytorch-eeeeee")
         for path in (earlier.directory / "status").iterdir():
-            os.utime(path, (T - 90000, T - 90000))
+            os.utime(path, (WRITTEN - 90000, WRITTEN - 90000))
     build_other(build, 0, 60, "20261101T000000Z-pytorch-ffffff")
     read = Mock(wraps=store.read_manifest)
     monkeypatch.setattr(store, "read_manifest", read)

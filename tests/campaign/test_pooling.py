@@ -164,16 +164,6 @@ def test_a_number_in_the_pattern_makes_repeats_and_no_invalid_log_is_pooled(tmp_
     assert "--as-repeats has no effect on campaigns" in document["errors"][0]["message"]
 
 
-def test_two_real_logs_with_and_without_accumulation_are_not_pooled(shared, run):
-    folder = shared / "logs/PaddlePaddle+Perf/v2.0-ee2e639/Bert/OtherReports/PyTorch/logs"
-    start = "bert_base_lamb_pretraining.pyt_bert_pretraining_phase1"
-    names = [f"{start}{suffix}_fp32_bs32_gpu32.log" for suffix in ("", "_without_gradacc")]
-    words = ("--pattern", PATTERN, "--fw", "ngc-pytorch", "--rule", "footer", "--gpus-per-node", 8)
-    document = run(*(folder / name for name in names), *words)
-    assert document["exit_code"] == 2
-    assert all(name in document["errors"][0]["message"] for name in names)
-
-
 @cases
 def test_runs_that_were_measured_at_the_same_time_are_no_repeats(seconds, hosts, ok, tmp_path, run):
     for number, delay in enumerate(seconds, start=1):

@@ -236,7 +236,8 @@ def test_campaigns_are_named_by_path_or_part_of_an_id_and_found_once_they_are_su
     assert monitor.find_submitted(runs, {built.directory}) == ()
     (array,) = new.campaign.arrays
     submitted = new.change(arrays=(replace(array, state="submitted", job_id="44"),))
-    assert monitor.find_submitted(runs, {built.directory}) == (submitted,)
+    (tracked,) = monitor.find_submitted(runs, {built.directory})
+    assert (tracked.directory, tracked.campaign) == (submitted.directory, submitted.campaign)
 
 
 def test_how_far_a_repeat_is_comes_from_the_end_of_its_log_and_is_shown_in_words(watched):

@@ -408,7 +408,7 @@ def test_each_command_names_itself(hpcbert, slurm):
 
 
 def test_only_jobs_of_the_campaign_are_cancelled_and_a_failure_is_reported(watched):
-    built = watched(shapes=(1, 2, 4))
+    built = watched(jobs=("12", "13", "14"))
     lines = (
         built.squeue(1, "RUNNING")
         + built.squeue(2, "PENDING", array=1, user="somebody")

@@ -1,6 +1,5 @@
 """Campaigns on disk, as submit leaves them and as jobs write on; how they are read."""
 
-import copy
 import json
 import shutil
 from collections.abc import Callable, Mapping
@@ -87,13 +86,6 @@ def updated(campaign: Campaign, array: Array) -> Campaign:
 class Built(TrackedCampaign):
     """A campaign on disk; a point is named by its shape, the first one otherwise."""
 
-    def __eq__(self, other: object) -> bool:
-        """Return whether it is the campaign that hpcbert read."""
-        own = (self.directory, self.campaign)
-        return isinstance(other, TrackedCampaign) and own == (other.directory, other.campaign)
-
-    __hash__ = TrackedCampaign.__hash__
-
     def array(self, shape: str) -> Array:
         arrays = self.campaign.arrays
         return next(candidate for candidate in arrays if str(candidate.point.shape) == shape)
@@ -123,13 +115,38 @@ class Built(TrackedCampaign):
     # The text of a log of the PyTorch reference whose clock rule gives a rate.
     text = staticmethod(logs.log)
 
-    def complete(self, shape: str, repeat: int, rate: float, **changes: Any) -> None:
+    def complete(
+        self, shape: str, repeat: int, rate: float, *, attempt: int = 0, **changes: Any
+    ) -> None:
         """Let a repeat run to its end. Each prints different bytes: equal logs would be copies."""
-        self.log(shape, repeat, f"this is repeat {repeat}\n{self.text(shape, rate, **changes)}")
-        self.started(shape, repeat)
-        self.ended(shape, repeat)
+        text = f"this is repeat {repeat}\n{self.text(shape, rate, **changes)}"
+        self.log(shape, repeat, text, attempt)
+        self.mark(shape, repeat, *STARTED, *ended(), attempt=attempt)
 
-    def finish(self, **facts: object) -> None:
+    def measure(
+        self, repeat: int, begin: float, end: float, *, nodes: str = "n1", fine: bool = True,
+        moved: float = 0.0, ahead: int = 0, start: float | None = None,
+    ) -> None:  # fmt: skip
+        """Let a repeat of the first point run between two moments, in seconds after WRITTEN.
+
+        Its log begins then too, unless at `start`. The clock of its node is set by `moved` seconds
+        meanwhile, and the controller's is `ahead`; one that is not `fine` has whole seconds only.
+        """
+        first: Event = {"event": "step"}
+        step_end, script_end = ended()
+        if fine:
+            first |= {"at": WRITTEN + begin, "uptime": 50.0, "zone": "+0000", "ahead": ahead}
+            uptime = 50.0 + end - begin - moved
+            step_end = {**step_end, "at": WRITTEN + end, "uptime": uptime, "zone": "+0000"}
+        shape = str(self.campaign.arrays[0].point.shape)
+        host = nodes.replace("[", "").partition("-")[0]
+        job = {"event": "start", "job": f"7_{repeat}", "host": host, "nodelist": nodes}
+        self.mark(shape, repeat, job, first, time=int(WRITTEN + begin))
+        self.mark(shape, repeat, step_end, script_end, time=int(WRITTEN + end))
+        moment = WRITTEN + (begin if start is None else start)
+        self.log(shape, repeat, self.text(shape, 10 + repeat / 10, start=moment))
+
+    def finish(self, **facts: Any) -> None:
         """Let all repeats of all points run to their ends, at 10, 11, … samples/s a GPU."""
         for array in self.campaign.arrays:
             shape = array.point.shape
@@ -188,11 +205,13 @@ def campaign(
     `complete("1n1g", 1, 8.0)` lets the first repeat of one run to its end, at 8 samples/s.
 
     `jobs` are the job ids of its points, 70, 71, … by default, empty if sbatch has not answered;
-    `changes` are fields of the campaign, or of each of its arrays.
+    without shapes, the points have 1, 2, … GPUs. `changes` are fields of the campaign, or of each
+    of its arrays.
     """
     directory = runs / name
     store.create(directory)
     ids = jobs or tuple(str(70 + number) for number in range(len(shapes)))
+    shapes = shapes or tuple(f"1n{number}g" for number in range(1, len(ids) + 1))
     of_campaign = {key: changes.pop(key) for key in _CAMPAIGN & set(changes)}
     arrays = [
         array(name, shape, **{"repeats": repeats, "job_id": job, **changes})
@@ -218,10 +237,6 @@ def adopted(watched: TrackedCampaign, *, run: Runner, strict: bool = False) -> T
 
 
 States = Callable[[TrackedCampaign], Mapping[tuple[str, int], RepeatState]]
-
-
-def report_none(watched: TrackedCampaign) -> dict[tuple[str, int], RepeatState]:
-    return {}
 
 
 def unreachable(watched: TrackedCampaign) -> dict[tuple[str, int], RepeatState]:
@@ -252,18 +267,17 @@ def report_waiting(watched: TrackedCampaign) -> dict[tuple[str, int], RepeatStat
     return dict.fromkeys((repeat.key for repeat in watched.repeats), state)
 
 
-def collect_campaigns(*paths: Path, states: States = report_none, **request: Any) -> CollectResult:
-    """Collect campaigns, asking that scheduler."""
+def collect_campaigns(*paths: Path, states: States = lambda _: {}, **request: Any) -> CollectResult:
+    """Collect campaigns, asking that scheduler; by default it knows nothing."""
     return collect(paths, CollectRequest(**request), Recipes(()), states=states)
 
 
-# What a node of eight A100 with InfiniBand says of itself.
-NODE: dict[str, Any] = json.loads((REPOSITORY / "tests/kit/node.json").read_text(encoding="utf-8"))
-
-
 def node(name: str = "n1", **changes: Any) -> dict[str, Any]:
-    """Return a node; `host__kernel="6"` changes a key, None removes it."""
-    data = copy.deepcopy(NODE)
+    """Return what a node of eight A100 with InfiniBand says of itself.
+
+    `host__kernel="6"` changes a key, None removes it.
+    """
+    data: dict[str, Any] = json.loads((REPOSITORY / "tests/kit/node.json").read_text())
     data["nodes"] = name
     for path, value in changes.items():
         place: Any = data
@@ -275,10 +289,6 @@ def node(name: str = "n1", **changes: Any) -> dict[str, Any]:
         else:
             place[last] = value
     return data
-
-
-def raw(name: str = "n1", **changes: Any) -> bytes:
-    return json.dumps(node(name, **changes)).encode()
 
 
 def write_nodes(directory: Path, array: Array, repeat: int, *nodes: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from tests.kit import campaigns, cli
 from tests.kit.campaigns import Built
 from tests.kit.cases import read_constant
 from tests.kit.cli import Cli, CliResult, start_process
-from tests.kit.logs import TEST_RECIPES, log
+from tests.kit.logs import START, TEST_RECIPES, log
 from tests.kit.slurm import Programs
 
 
@@ -88,17 +88,15 @@ def hpcbert(tmp_path, slurm):
 
 @pytest.fixture
 def watched(tmp_path):
-    """Makes a submitted campaign of a point for each number of GPUs, with ids from 12 on."""
+    """Makes a submitted campaign of one point and 120 iterations, next to the site of `hpcbert`."""
+    runs = tmp_path / "with a space" / "runs"
 
     def make(
         name: str = "20261121T100000Z-pytorch-aaaaaa", *, job_id: str = "12", repeats: int = 2,
-        shapes: tuple[int, ...] = (1,), **changes: Any,
+        **changes: Any,
     ) -> Built:  # fmt: skip
-        jobs = [str(int(job_id) + place) if place else job_id for place in range(len(shapes))]
-        return campaigns.campaign(
-            tmp_path / "with a space" / "runs", *(f"1n{gpus}g" for gpus in shapes), name=name,
-            repeats=repeats, jobs=tuple(jobs), protocol=Protocol(repeats), **changes,
-        )  # fmt: skip
+        options = {"jobs": (job_id,), "protocol": Protocol(repeats), **changes}
+        return campaigns.campaign(runs, name=name, repeats=repeats, **options)
 
     return make
 
@@ -108,8 +106,7 @@ def tracked(tmp_path):
     """Makes a campaign on disk: an array of `repeats` per job id, owned by nobody."""
 
     def make(*jobs: str, name: str = "camp", **changes: Any) -> Built:
-        shapes = (f"1n{number}g" for number in range(1, len(jobs) + 1))
-        return campaigns.campaign(tmp_path / "a b", *shapes, name=name, jobs=jobs, **changes)
+        return campaigns.campaign(tmp_path / "a b", name=name, jobs=jobs, **changes)
 
     return make
 
@@ -159,8 +156,8 @@ def logs(tmp_path):
     path = folder / "pytorch" / "bert" / "bz4" / "1n1g"
     path.mkdir(parents=True)
     for repeat in range(1, 6):
-        text = log("1n1g", 10.0 + repeat, last=120, start=1763717655.5 + 1000 * repeat)
-        (path / f"bert_b4_fp32_{repeat}.log").write_text(text.replace("/12 ", "/120 "))
+        text = log("1n1g", 10.0 + repeat, iters=120, start=START + 1000 * repeat)
+        (path / f"bert_b4_fp32_{repeat}.log").write_text(text)
     return folder
 
 
