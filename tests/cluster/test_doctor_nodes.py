@@ -11,7 +11,7 @@ import pytest
 from hpcbert.lab.daemons import run_checked, spawn
 from hpcbert.system.runner import run
 from tests.kit.cases import read_constant
-from tests.kit.doctor import find_missed, select_faults, set_key, typed
+from tests.kit.doctor import find_missed, set_key, typed
 from tests.kit.lab import read_daemon
 from tests.kit.logs import write_file
 from tests.kit.scripts import tool
@@ -93,7 +93,7 @@ def test_every_fault_of_nodes_is_found_and_what_is_typed_helps(hpcbert, work, la
                     write_file(place, f"modules/{name}.py", "")
                 site = set_key(site, "frameworks.oneflow", "python", f'"{python}"')
             site, line = typed(site, line, bad, home=user.home)
-    missed = find_missed(select_faults("nodes", "ranks"), bad_findings)
+    missed = find_missed(bad_findings, "nodes", "ranks")
     assert not missed, "\n".join(map(str, (*missed, *bad_findings, line)))
     assert not bad, "\n".join((*map(str, bad), *line, site))
     nodes = {finding["code"]: finding["nodes"] for finding in findings}

@@ -12,7 +12,7 @@ from hpcbert.lab.daemons import run_checked
 from hpcbert.lab.record import LabPlan
 from hpcbert.system.runner import run
 from tests.kit.cases import read_constant
-from tests.kit.doctor import find_missed, select_faults, set_key, typed
+from tests.kit.doctor import find_missed, set_key, typed
 from tests.kit.lab import runner_of, start_daemon, started, stop_daemon
 from tests.kit.waiting import until
 
@@ -168,7 +168,7 @@ def test_a_doctor_finds_each_daemon_that_is_down(hpcbert, cluster):
     finally:
         start_daemon(cluster, "n3")
         wait_for_nodes("idle", *cluster.plan.node_names)
-    missed = find_missed(select_faults("daemons"), findings)
+    missed = find_missed(findings, "daemons")
     bad = [finding for finding in findings if finding["status"] != "ok"]
     assert not missed, "\n".join(map(str, (*missed, *bad)))
 
@@ -190,7 +190,7 @@ def test_what_a_doctor_says_of_choices_helps_when_it_is_typed(hpcbert, cluster):
             before, (text, line) = (text, line), typed(text, line, bad)
     finally:
         must(cluster, "scontrol", "update", "NodeName=n4", "State=RESUME")
-    missed = find_missed(select_faults("choices"), bad_findings)
+    missed = find_missed(bad_findings, "choices")
     assert not missed, "\n".join(map(str, (*missed, *bad_findings, line)))
     # Debian's Open MPI speaks PMIx alone, which this cluster lacks.
     assert {finding["code"] for finding in bad} <= {"arrays", "MPI", "job"}

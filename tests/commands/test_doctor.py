@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import sys
 from dataclasses import asdict, replace
 
@@ -19,7 +18,7 @@ from hpcbert.slurm import state_sources
 from hpcbert.system.runner import Outcome, run
 from tests.kit import drafts
 from tests.kit.cases import cases, read_constant
-from tests.kit.doctor import find_missed, select_faults
+from tests.kit.doctor import FAULTS, find_missed
 from tests.kit.paths import REPOSITORY
 from tests.kit.slurm import DENIED, Answers, Slurm, failed
 from tests.kit.waiting import CEILING
@@ -158,9 +157,8 @@ def query(folder, *, site="", answers=None, demand="", version="24.11.5", client
 
 def list_missed(title, results):
     """Return the faults of a title that none of these results reports."""
-    faults = tuple(fault for fault in select_faults("script") if fault.title == title)
-    assert faults
-    return find_missed(faults, [{"code": result.code, **asdict(result)} for result in results])
+    findings = [{"code": result.code, **asdict(result)} for result in results]
+    return find_missed(findings, "script", title=title)
 
 
 @pytest.mark.parametrize("title", [*SCRIPTS, *QUERIES], ids=lambda title: title.replace("`", ""))
@@ -169,28 +167,13 @@ def test_what_a_script_or_an_answer_of_slurm_plants_is_found(title, tmp_path, me
         results = list(query(tmp_path, **QUERIES[title]))
     else:
         env = {"SLURMD_NODENAME": "n1", "PATH": "/usr/bin:/bin", "HOME": "/"}
-        env["SHELL_FILES"] = str(REPOSITORY / "hpcbert/shell")
+        env |= {"PYTHON": sys.executable, "SHELL_FILES": str(REPOSITORY / "hpcbert/shell")}
         output = run(["bash", "-c", SCRIPTS[title]], env=env, cwd=tmp_path).stdout
         results = list(checks.find_problems(output, {}))
     assert not list_missed(title, results), "\n".join(map(str, results))
 
 
-def test_what_a_program_plants_is_found(tmp_path):
-    def greet(rank):
-        """Run hello.py as one of two ranks; the port of the first is taken, or nobody listens."""
-        text = (REPOSITORY / "hpcbert/workloads/hello.py").read_text()
-        program = tmp_path / "hello.py"
-        program.write_text(text.replace("PATIENCE = 10.0", "PATIENCE = 0.2"))
-        with socket.socket() as listener:
-            listener.bind(("", 0))
-            if rank == 0:
-                listener.listen()
-            env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(listener.getsockname()[1])}
-            env |= {"SLURM_NTASKS": "2", "SLURM_PROCID": f"{rank}"}
-            env["SLURMD_NODENAME"] = f"n{rank + 1}"
-            words = [sys.executable, "-S", str(program), "no", "; there are: eth0"]
-            return checks.find_problems(run(words, env=env).stdout, {})
-
+def test_what_a_file_or_the_output_of_a_job_plants_is_found(tmp_path):
     start = tmp_path / "start"
     start.write_text("echo Welcome\nexit 3\n")
     # What sinfo of 22.05.8 prints after slurmd's prologs ended with status 1.
@@ -198,12 +181,13 @@ def test_what_a_program_plants_is_found(tmp_path):
     text = '[container]\nruntime = "enroot"\n[frameworks.oneflow]\nimage = "/no/image.sqsh"\n'
     site, recipe = drafts.site(tmp_path, text), drafts.load("oneflow")
     inputs = materials.find_inputs(site, recipe, {})
+    # What hello.py prints is in tests/workloads.
+    port = "n1\tport\tfail\t29500: Address already in use\n"
     silent, missing = "n1\ttmp\tok\tx\n", "srun: error: Node failure on n2"
     outside = "hpcbert: n2: not in the container: this node has no pyxis\n"
     ended = checks.check_start_file({"BASH_ENV": str(start), "PATH": "/bin"}, run=run)
     planted = {
-        "an interface does not connect the nodes": greet(1),
-        "the port where ranks meet is taken": greet(0),
+        "the port where ranks meet is taken": checks.find_problems(port, {}),
         "bash ends in the file that `BASH_ENV` names": ended,
         "a prolog fails": examine.find_failed_prologs(SchedulerContext(drained)),
         "the image does not exist": checks.find_framework_obstacles(site, recipe, inputs),
@@ -212,18 +196,14 @@ def test_what_a_program_plants_is_found(tmp_path):
     }
     for title, results in planted.items():
         assert not list_missed(title, list(results)), title
-    titles = {fault.title for fault in select_faults("script")}
+    titles = {fault.title for fault in FAULTS if fault.context == "script"}
     assert titles == {*SCRIPTS, *QUERIES, *planted}
 
 
 @cases
-def test_a_notice_is_not_a_version(printed, newer, tmp_path, me):
-    details = [finding.detail for finding in query(tmp_path, client=printed)]
-    assert any("newer than the controller" in detail for detail in details) == newer
-    assert not any("hours" in detail for detail in details)
-
-
-@cases
-def test_gpus_that_an_argument_requests_are_seen(argument, tmp_path, me, *, bare):
-    findings = query(tmp_path, site=f'gres = ""\nsbatch_args = ["{argument}"]')
-    assert any("no job gets a GPU" in finding.hint for finding in findings) == bare
+def test_a_notice_is_not_a_version_and_an_argument_may_request_gpus(
+    question, words, tmp_path, me, *, is_reported
+):
+    texts = [f"{finding.detail} {finding.hint}" for finding in query(tmp_path, **question)]
+    assert any(words in text for text in texts) == is_reported
+    assert not any("hours" in text for text in texts)

@@ -34,13 +34,13 @@ def typed(
 
 def set_key(text: str, table: str | None, key: str, value: str) -> str:
     """Return a TOML text in which a key of a table has another value."""
-    before, heading, tail = text.partition(f"[{table}]\n") if table else ("", "", text)
-    if not heading and table:
-        return f"{text.rstrip()}\n[{table}]\n{key} = {value}\n"
-    body, more, following = tail.partition("\n[")
+    heading = f"[{table}]\n" if table else ""
+    text = text if heading in text else f"{text.rstrip()}\n{heading}"
+    start = text.index(heading) + len(heading)
+    body, more, following = text[start:].partition("\n[")
     lines = [line for line in body.splitlines() if line.partition(" ")[0] != key]
     body = "\n".join([f"{key} = {value}", *lines])
-    return f"{before}{heading}{body}{more or chr(10)}{following}"
+    return f"{text[:start]}{body}{more or chr(10)}{following}"
 
 
 class Fault(NamedTuple):
@@ -68,11 +68,8 @@ _TABLE = (REPOSITORY / "tests" / "commands" / "faults.tsv").read_text(encoding="
 FAULTS = tuple(Fault(*line.split("\t")) for line in _TABLE.splitlines()[1:])
 
 
-def select_faults(*contexts: str) -> tuple[Fault, ...]:
-    """Return the faults of some contexts."""
-    return tuple(fault for fault in FAULTS if fault.context in contexts)
-
-
-def find_missed(faults: tuple[Fault, ...], findings: list[dict[str, object]]) -> list[Fault]:
-    """Return the faults without the required finding."""
+def find_missed(findings: list[dict[str, object]], *contexts: str, title: str = "") -> list[Fault]:
+    """Return the faults of some contexts, all or of one title, without the required finding."""
+    faults = [fault for fault in FAULTS if fault.context in contexts and title in (fault.title, "")]
+    assert faults, title
     return [fault for fault in faults if not any(map(fault.is_in, findings))]
