@@ -8,19 +8,16 @@ import pytest
 
 from hpcbert.commands import init
 from hpcbert.config.site import read_site
-from hpcbert.errors import SchedulerError, UsageError
+from hpcbert.errors import HpcbertError, SchedulerError
 from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.slurm.cluster import Cluster
 from hpcbert.system.machine import MachineFacts
 from hpcbert.system.runner import Outcome
 from tests.kit.cases import cases
 from tests.kit.paths import SITE
-from tests.kit.slurm import AWAY, DENIED, Answers, partition
+from tests.kit.slurm import Answers, partition
 
 pytestmark = pytest.mark.usefixtures("me")
-
-COMPLAINTS = {"away": AWAY, "denied": DENIED, "database": "sacctmgr: error: no connection"}
-ENFORCED = "AccountingStorageEnforce = associations,limits,qos\n"
 
 
 def propose_site(answers, *, here=(), picks=(), folder="/home/me", options=(), environ=None):
@@ -42,29 +39,28 @@ def write_site(proposal, folder):
     return read_site(path, base=folder, env={})
 
 
-def script(answers):
-    """Return a cluster of a row, whose partitions may be tables of arguments for `partition`."""
-    texts = {**answers}
-    if texts.get("config") == "enforced":
-        texts["config"] = f"ClusterName = c\nSLURM_VERSION = 24.11.5\n{ENFORCED}"
-    if isinstance(texts.get("partitions"), tuple):
-        texts["partitions"] = "".join(partition(**columns) for columns in texts["partitions"])
-    complaints = {name: COMPLAINTS[word] for name, word in texts.pop("complaints", {}).items()}
-    return Answers(**texts, complaints=complaints)
+def make_cluster(row):
+    """Return the cluster of a row, whose partitions are arguments of `partition`."""
+    tables = row.get("partitions", [{}])
+    return Answers(**{**row, "partitions": "".join(partition(**columns) for columns in tables)})
 
 
 @cases
-def test_the_cluster_decides_the_site(*, answers, ask, site, why, others, warning, tmp_path):
-    """`why`, `others`: parts of a choice's reason and alternatives; `warning`: or `none`."""
-    proposal = propose_site(script(answers or {}), **(ask or {}))
+def test_the_cluster_decides_the_site(*, answers, ask, site, why, others, text, warning, tmp_path):
+    """`why`, `others`: parts of a choice's reason and alternatives; `warning`: or `none`.
+
+    `text`: lines that tell the user what was chosen.
+    """
+    proposal = propose_site(make_cluster(answers or {}), **(ask or {}))
     written = write_site(proposal, tmp_path)
     values = {key: str(attrgetter(key)(written)) for key in site}
     assert values == {key: str(value) for key, value in site.items()}
     choices = {choice.key: choice for choice in proposal.choices}
-    for key, text in (why or {}).items():
-        assert text in choices[key].why
-    for key, text in (others or {}).items():
-        assert text in "; ".join(choices[key].others)
+    for key, part in (why or {}).items():
+        assert part in choices[key].why
+    for key, part in (others or {}).items():
+        assert part in "; ".join(choices[key].others)
+    assert (text or "") in init.describe_choices(proposal.choices)
     if warning == "none":
         assert proposal.warnings == []
     elif warning:
@@ -72,9 +68,9 @@ def test_the_cluster_decides_the_site(*, answers, ask, site, why, others, warnin
 
 
 @cases
-def test_only_the_user_can_say(answers, options, message, hint):
-    with pytest.raises(UsageError, match=message) as refused:
-        propose_site(script(answers), options=options)
+def test_only_the_user_or_the_controller_can_say(answers, options, message, hint):
+    with pytest.raises(HpcbertError, match=message) as refused:
+        propose_site(make_cluster(answers), options=options)
     assert hint in refused.value.hint
 
 
@@ -102,13 +98,6 @@ def test_the_form_of_a_request_is_one_that_sbatch_accepts(
     assert (others == [("v100",)]) == (constraint == "a100")
 
 
-def test_a_controller_that_is_away_does_not_mean_that_there_is_no_cluster():
-    cluster = Cluster(SchedulerContext(Answers(complaints={"sinfo": AWAY, "partitions": AWAY})))
-    with pytest.raises(SchedulerError, match="controller does not answer") as refused:
-        init.has_cluster(cluster)
-    assert "--local" in refused.value.hint
-
-
 @cases
 def test_commands_that_a_module_may_have_are_not_missing(name, module, expected, tmp_path):
     (tmp_path / module).mkdir(parents=True, exist_ok=True)
@@ -124,13 +113,6 @@ def test_commands_that_a_module_may_have_are_not_missing(name, module, expected,
         init.has_cluster(Cluster(missing))
     assert expected in refused.value.hint
     assert "--local" in refused.value.hint
-
-
-def test_what_is_chosen_is_said_with_the_reason_and_the_alternatives():
-    sinfo = "cpu*|up|2|infinite|1-infinite|(null)|n[1-2]\ngpu|up|2|infinite|1-infinite|gpu:8|n[1-2]"
-    text = init.describe_choices(propose_site(Answers(sinfo=sinfo)).choices)
-    assert "slurm.partition      gpu: 2 nodes with gpu:8; the default, cpu, has no GPUs" in text
-    assert "also there (--partition): cpu (no GPUs, 2 nodes)" in text
 
 
 def test_the_fake_gpus_of_a_lab_are_optional(tmp_path):
