@@ -1,25 +1,20 @@
 """What is submitted again, against a small Slurm whose queue and accounting are scripted."""
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
-from hpcbert.campaign import judge, measurements, store
-from hpcbert.campaign.repeats import TrackedCampaign
+from hpcbert.campaign import store
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli.progress import Display
 from hpcbert.commands import retry
 from hpcbert.commands.monitor import open_campaign
 from hpcbert.errors import SchedulerError, UsageError
-from hpcbert.logs.setting import Window
 from hpcbert.model import Shape
-from hpcbert.scheduler import create_scheduler
 from hpcbert.script import request
-from hpcbert.script.draft import Draft
-from tests.kit import campaigns, cli, drafts, logs
+from tests.kit import campaigns, cli, drafts, logs, scripts
 from tests.kit.cases import cases
-from tests.kit.scripts import sbatch_options
 from tests.kit.slurm import PROGRAMS, Slurm
 from tests.kit.waiting import Clock
 
@@ -32,16 +27,14 @@ def list_numbers(repeats):
     return [repeat.number for repeat in repeats]
 
 
-@dataclass
 class Bench:
     """A campaign of one point, five repeats, submitted to a scripted Slurm."""
 
-    draft: Draft
-    slurm: Slurm
-
-    @property
-    def directory(self):
-        return self.draft.directory
+    def __init__(self, where, **options):
+        fields = {"model": "bert-tiny", "iters": 12, "skip": 2, **options}
+        self.draft = drafts.drafted(where, drafts.combined(Shape(1, 1), ("fp32",), (2,), **fields))
+        self.directory, self.slurm = self.draft.directory, Slurm(first=10, now=NOW)
+        drafts.submit(self.draft, self.slurm)
 
     @property
     def campaign(self):
@@ -51,16 +44,14 @@ class Bench:
         """Let a repeat end on a node; only a completed one writes its end, and a whole log."""
         array = [array for array in self.campaign.arrays if repeat in array.repeats][-1]
         self.slurm.jobs[array.job_id].end(state, repeat, node=node)
+        built = campaigns.Built(self.directory, self.campaign)
         start = {"event": "start", "job": array.element(repeat), "nodelist": node}
-        events = [start, {"event": "step"}]
+        built.mark("1n1g", repeat, start, {"event": "step"}, time=NOW, attempt=attempt)
         if state == "COMPLETED":
-            events += campaigns.ended()
-            log = f"this is repeat {repeat}\n" + logs.log("1n1g", 10.0, batch=2)
-        path = self.directory / array.status(repeat)
-        campaigns.status_file(path, *events, time=NOW, attempt=attempt)
+            built.ended("1n1g", repeat, time=NOW, attempt=attempt)
+            log = f"this is repeat {repeat}\n{logs.log('1n1g', 10.0, batch=2)}"
         if log:
-            path = store.log_path(self.directory, array, repeat, attempt)
-            logs.write_file(path.parent, path.name, log)
+            built.log("1n1g", repeat, log, attempt)
 
     def look(self, *, dry=False, **policy):
         clock = Clock(NOW)
@@ -76,17 +67,9 @@ class Bench:
         return drafts.submit(self.draft, self.slurm).arrays[-1]
 
 
-def make_bench(where, **options):
-    fields = {"model": "bert-tiny", "iters": 12, "skip": 2, **options}
-    draft = drafts.drafted(where, drafts.combined(Shape(1, 1), ("fp32",), (2,), **fields))
-    bench = Bench(draft, Slurm(first=10, now=NOW))
-    drafts.submit(draft, bench.slurm)
-    return bench
-
-
 @pytest.fixture
 def three_of_five(tmp_path):
-    bench = make_bench(tmp_path)
+    bench = Bench(tmp_path)
     for repeat, state in enumerate(("COMPLETED", "FAILED", "COMPLETED", "NODE_FAIL"), 1):
         bench.end(repeat, state, node=f"n{repeat}")
     bench.end(5)
@@ -108,15 +91,15 @@ def test_only_what_does_not_count_is_submitted_again(three_of_five):
     text = (three_of_five.directory / array.script).read_text()
     assert array.request.exclude == "n4,n2"
     assert "--dependency=afterany:10" in three_of_five.slurm.called("sbatch")[-1]
-    assert request.read_request(sbatch_options(text)) == array.request
+    assert request.read_request(scripts.sbatch_options(text)) == array.request
     # Nothing is submitted twice, and a repeat no more often than allowed.
     assert three_of_five.look().invalid == ()
     assert three_of_five.slurm.count("sbatch") == 2
-    for attempt in (1, 2):
-        for repeat in (2, 4):
-            three_of_five.end(repeat, "TIMEOUT", attempt=attempt)
-        if attempt == 1:
-            three_of_five.retry()
+    for repeat in (2, 4):
+        three_of_five.end(repeat, "TIMEOUT", attempt=1)
+    three_of_five.retry()
+    for repeat in (2, 4):
+        three_of_five.end(repeat, "TIMEOUT", attempt=2)
     plan = three_of_five.look()
     assert (plan.invalid, list_numbers(plan.spent)) == ((), [2, 4])
     assert list_numbers(three_of_five.look(limit=3).invalid) == [2, 4]
@@ -138,14 +121,12 @@ def test_attempts_go_on_where_slurms_own_ended_and_no_two_jobs_run_one(three_of_
 
 @pytest.mark.parametrize("last", ["FAILED", "NODE_FAIL"])
 def test_only_a_dry_retry_asks_nothing_about_ends_on_record(tmp_path, last):
-    bench = make_bench(tmp_path)
+    bench = Bench(tmp_path)
     for repeat in (1, 2, 3, 4):
         bench.end(repeat)
     bench.end(5, last)
-    watched = TrackedCampaign(bench.directory, bench.campaign)
-    states = create_scheduler("slurm", drafts.hurried(bench.slurm)).states
-    judgement = judge.gather(watched, rule="", window=Window(), states=states)
-    measurements.record_results(watched, judgement, now=NOW)
+    states = campaigns.report_states(*["COMPLETED"] * 4, last)
+    campaigns.collect_campaigns(bench.directory, states=states)
     for dry in (True, False):
         count = len(bench.slurm.calls)
         plan = bench.look(dry=dry)
@@ -153,13 +134,13 @@ def test_only_a_dry_retry_asks_nothing_about_ends_on_record(tmp_path, last):
         # Slurm may have put a job that lost its node back into the queue.
         assert (len(bench.slurm.calls) == count) == (dry and last == "FAILED")
     if last == "FAILED":
-        judge.gather(watched, rule="", window=Window(), states=campaigns.unreachable)
+        campaigns.collect_campaigns(bench.directory, states=campaigns.unreachable)
 
 
 def test_nodes_that_the_script_names_are_not_kept_away_from(tmp_path):
     """sbatch refuses a job that has to run on a node and must not."""
     site = drafts.changed(drafts.reference(tmp_path), slurm={"nodelist": "n2"})
-    bench = make_bench(site, env=(("NCCL_ALGO", "Ring"),))
+    bench = Bench(site, env=(("NCCL_ALGO", "Ring"),))
     for repeat in (1, 2, 3, 4):
         bench.end(repeat)
     bench.end(5, "FAILED", node="n2")
@@ -173,7 +154,7 @@ def test_nodes_that_the_script_names_are_not_kept_away_from(tmp_path):
 
 
 def test_what_waits_or_runs_or_was_cancelled_is_left_alone(tmp_path):
-    bench = make_bench(tmp_path)
+    bench = Bench(tmp_path)
     slurm = bench.slurm
     bench.end(1, "FAILED")
     plan = bench.look()
@@ -198,8 +179,9 @@ def test_what_waits_or_runs_or_was_cancelled_is_left_alone(tmp_path):
     assert list_numbers(bench.look().invalid) == [1, 4, 5]
     assert list_numbers(bench.look(cancelled=False).invalid) == [1, 5]
     slurm.away = set(PROGRAMS)
-    with pytest.raises(SchedulerError, match="does not say what waits or runs"):
+    with pytest.raises(SchedulerError, match="does not say what waits or runs") as refused:
         bench.look()
+    assert f"hpcbert retry {bench.campaign.id}" in refused.value.hint
     assert slurm.count("sbatch") == 1
 
 
@@ -224,13 +206,11 @@ def test_who_watches_submits_again_only_within_the_limit_and_no_rehearsal(three_
     directory, slurm = three_of_five.directory, three_of_five.slurm
     three_of_five.end(4, "CANCELLED")
 
-    def watch(limit: int, *, once: bool = False) -> None:
-        watched = [open_campaign(directory)]
-        arguments = {"run": slurm, "floor": 1.0, "once": once, "pause": end_retry}
-        retry.watch_and_retry(watched, RetryPolicy(limit), Display(err=True), **arguments)
-
-    def end_retry(_seconds: float) -> None:
-        three_of_five.end(2, attempt=1)
+    def watch(limit, *, once=False):
+        retry.watch_and_retry(
+            [open_campaign(directory)], RetryPolicy(limit), Display(err=True), run=slurm,
+            floor=1.0, once=once, pause=lambda _: three_of_five.end(2, attempt=1),
+        )  # fmt: skip
 
     campaign = three_of_five.campaign
     watch(0)
@@ -244,7 +224,7 @@ def test_who_watches_submits_again_only_within_the_limit_and_no_rehearsal(three_
     assert three_of_five.campaign.arrays[-1].repeats == (2,)
 
 
-def test_a_second_retry_a_changed_script_and_a_rehearsal_are_refused(three_of_five):
+def test_a_second_retry_and_a_changed_script_are_refused(three_of_five):
     campaign, first, second = three_of_five.campaign, three_of_five.plan(), three_of_five.plan()
     retry.write_retry(first)
     with pytest.raises(UsageError, match="Another process changed the campaign"):
@@ -255,17 +235,14 @@ def test_a_second_retry_a_changed_script_and_a_rehearsal_are_refused(three_of_fi
     script.write_text(script.read_text() + "# changed\n")
     with pytest.raises(UsageError, match="differs from the one that was rendered"):
         three_of_five.plan()
-    store.write_manifest(three_of_five.directory, replace(campaign, rehearse=True))
-    with pytest.raises(UsageError, match="rehearsal"):
-        three_of_five.look()
 
 
 def test_what_reached_its_time_limit_is_repeated_with_a_longer_one_only(tmp_path):
-    bench = make_bench(tmp_path)
+    bench = Bench(tmp_path)
     for repeat, state in enumerate(("COMPLETED", "TIMEOUT", "FAILED", "TIMEOUT", "COMPLETED"), 1):
         bench.end(repeat, state)
 
-    def refuse(limit: str) -> None:
+    def refuse(limit):
         plan = bench.look()
         ends = [(repeat.array, repeat.number, repeat.state) for repeat in plan.invalid]
         request.refuse_pointless(plan.watched, ends, limit)
@@ -299,7 +276,7 @@ def test_what_reached_its_time_limit_is_repeated_with_a_longer_one_only(tmp_path
 def test_what_ran_out_of_the_devices_memory_would_again(
     tmp_path, monkeypatch, *, state, fails, killed, exclude, too_large: list[int]
 ):
-    bench = make_bench(tmp_path)
+    bench = Bench(tmp_path)
     shortage = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB.\n"
     for repeat in range(1, 6):
         if repeat <= 5 - fails:

@@ -4,23 +4,21 @@ from dataclasses import replace
 
 import pytest
 
-from hpcbert.campaign import preflight, store
-from hpcbert.campaign.repeats import TrackedCampaign
+from hpcbert.campaign import preflight
 from hpcbert.cli.progress import advise
-from hpcbert.commands import submit
+from hpcbert.commands.monitor import open_campaign
 from hpcbert.errors import SchedulerError
 from hpcbert.model import Shape
 from hpcbert.slurm.states import Kind, RepeatState
 from tests.kit import cli, drafts
-from tests.kit.campaigns import Event, status_file
+from tests.kit.campaigns import STARTED, ended, status_file
+from tests.kit.cases import read_constant
 from tests.kit.slurm import AWAY, Slurm, failed, sinfo
 
 pytestmark = pytest.mark.slow
 
 AFTER_PREFLIGHT = ["--dependency=afterok:100", "--kill-on-invalid-dep=yes"]
-STARTED: Event = {"event": "start", "job": "100_1"}
-ENDED: Event = {"event": "end", "exit": 0}
-FAILED: Event = {"event": "end", "exit": 1}
+WELL, SLOW = read_constant(__file__, "WELL"), read_constant(__file__, "SLOW")
 
 
 def draft_points(where, **options):
@@ -39,20 +37,10 @@ def track(draft, *events):
     path = draft.directory / draft.campaign.preflight.status(1)
     path.unlink(missing_ok=True)
     status_file(path, *events, time=9)
-    return TrackedCampaign(draft.directory, store.read_manifest(draft.directory))
+    return open_campaign(draft.directory)
 
 
-def measure(*slow):
-    """Return the events of a preflight that measured four nodes."""
-    rates = {name: 9500 if name in slow else 40000 for name in ("n1", "n2", "n3", "n4")}
-    events = [
-        {"event": "node", "name": name, "inside": 0, "between": rate, "slow": name in slow}
-        for name, rate in rates.items()
-    ]
-    return [STARTED, *events, {"event": "fabric", "inside": 0, "between": 40000, "all": 9500}]
-
-
-def test_points_wait_for_the_preflight_and_the_next_campaign_for_the_last_point(tmp_path):
+def test_points_wait_for_the_preflight(tmp_path):
     draft, slurm = draft_points(tmp_path / "a"), Slurm()
     campaign = drafts.submit(draft, slurm)
     after, kill = AFTER_PREFLIGHT
@@ -61,14 +49,6 @@ def test_points_wait_for_the_preflight_and_the_next_campaign_for_the_last_point(
     assert campaign.preflight
     assert campaign.preflight.job_id == "100"
     assert not any(array.changed for array in campaign.arrays)
-    second = draft.directory.with_name("second")
-    store.create(second)
-    for array in draft.campaign.arrays:
-        store.write_text(second / array.script, draft.scripts[array.name])
-    manifest = replace(draft.campaign, id="second", after=draft.campaign.id, library=())
-    store.write_manifest(second, manifest)
-    submit.submit(second, drafts.hurried(slurm))
-    assert list_options(slurm, 4)[0] == ["--dependency=afterany:103"]
     # Points that may run at once wait for the preflight alone.
     slurm = Slurm()
     drafts.submit(draft_points(tmp_path / "b", concurrent_points=True), slurm)
@@ -77,13 +57,13 @@ def test_points_wait_for_the_preflight_and_the_next_campaign_for_the_last_point(
 
 def test_what_is_submitted_later_keeps_away_from_what_it_found(tmp_path):
     for name, (events, nodes, options) in {
-        "over": ([*measure("n2"), ENDED], 4, [["--exclude=n2"]] * 3),
-        "over, all well": ([*measure(), ENDED], 4, [[]] * 3),
-        "measured and not over": (measure("n2"), 4, [[*AFTER_PREFLIGHT, "--exclude=n2"]] * 3),
-        "running": ([STARTED], 4, [AFTER_PREFLIGHT] * 3),
+        "over": ([*SLOW, *ended()], 4, [["--exclude=n2"]] * 3),
+        "over, all well": ([*WELL, *ended()], 4, [[]] * 3),
+        "measured and not over": (SLOW, 4, [[*AFTER_PREFLIGHT, "--exclude=n2"]] * 3),
+        "running": (STARTED, 4, [AFTER_PREFLIGHT] * 3),
         # A node that can't be done without stays.
-        "two nodes": ([*measure("n2"), ENDED], 2, [["--exclude=n2"], ["--exclude=n2"], []]),
-        "failed": ([*measure(), FAILED], 4, []),
+        "two nodes": ([*SLOW, *ended()], 2, [["--exclude=n2"], ["--exclude=n2"], []]),
+        "failed": ([*WELL, *ended(1)], 4, []),
     }.items():
         draft = draft_points(tmp_path / name, concurrent_points=True)
         slurm = Slurm(sinfo=sinfo(*(f"n{number}" for number in range(1, nodes + 1))))
@@ -111,11 +91,11 @@ def test_what_it_found_is_said_in_words(tmp_path):
     runs_on = "Job 103 runs on them nevertheless: it takes 4."
     for events, expected, warned in (
         ([], ["job 100, has not begun; all points wait"], True),
-        ([STARTED], ["job 100, measures the network"], True),
-        ([STARTED, FAILED], ["job 100, failed, so no point runs: see "], True),
-        ([*measure(), ENDED], ["found none of 4 nodes far below"], False),
-        ([*measure("n2"), left_out, ENDED], [slow, "Excluded from 1 job: n2."], True),
-        ([*measure("n2"), spared, ENDED], [slow, runs_on], True),
+        (STARTED, ["job 100, measures the network"], True),
+        ([*STARTED, *ended(1)], ["job 100, failed, so no point runs: see "], True),
+        ([*WELL, *ended()], ["found none of 4 nodes far below"], False),
+        ([*SLOW, left_out, *ended()], [slow, "Excluded from 1 job: n2."], True),
+        ([*SLOW, spared, *ended()], [slow, runs_on], True),
     ):
         watched = track(draft, *events)
         texts = preflight.describe_preflight(watched)
@@ -123,20 +103,13 @@ def test_what_it_found_is_said_in_words(tmp_path):
         assert all(part in text for part, text in zip(expected, texts, strict=True))
         assert bool(preflight.warn_about_preflight(watched, over=False)) == warned
     # That somebody ended it is not said to wait or run.
-    for events in ([], [STARTED]):
+    for events in ([], STARTED):
         (warning,) = preflight.warn_about_preflight(track(draft, *events), over=True)
         assert "job 100, has recorded no end" in warning
-    damaged: tuple[Event, ...] = (
-        {"event": "node"},
-        {"event": "node", "name": 3, "slow": True},
-        {"event": "node", "name": "n1", "inside": "x", "between": -1, "slow": "yes"},
-        {"event": "left-out"},
-        {"event": "spared", "job": []},
-    )
-    for event in damaged:
-        assert preflight.describe_preflight(track(draft, STARTED, event, ENDED))
+    for event in read_constant(__file__, "DAMAGED"):
+        assert preflight.describe_preflight(track(draft, *STARTED, event, *ended()))
     # One that failed gives the cause, and points lead to it.
-    watched = track(draft, STARTED, FAILED)
+    watched = track(draft, *STARTED, *ended(1))
     log = preflight.find_log(watched, watched.campaign.preflight)
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text("job.bash: line 9: all_reduce_perf: command not found\n")
