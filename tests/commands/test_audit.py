@@ -1,8 +1,6 @@
 """Audit: what was changed since is named, what a campaign does by itself is not a change."""
 
-import functools
 import json
-import operator
 import os
 import shutil
 import subprocess
@@ -17,7 +15,6 @@ from hpcbert.campaign import evidence
 from hpcbert.logs.setting import Window
 from hpcbert.slurm.states import Kind, RepeatState
 from tests.kit import campaigns, cli
-from tests.kit.campaigns import Built, node, report_states, write_nodes
 from tests.kit.cases import cases, read_constant
 
 pytestmark = pytest.mark.slow
@@ -36,7 +33,7 @@ def list_findings(result):
 
 
 def collect(built, states=None, **request):
-    states = states or report_states()
+    states = states or campaigns.report_states()
     return campaigns.collect_campaigns(built.directory, states=states, **request)
 
 
@@ -54,8 +51,8 @@ def recorded(tmp_path_factory):
     for array in built.campaign.arrays:
         (built.directory / array.script).write_text("#!/bin/bash\ntrue\n")
         for repeat in array.repeats:
-            nodes = map(node, ("n1", "n2")[: array.point.shape.nodes])
-            write_nodes(built.directory, array, repeat, *nodes)
+            nodes = map(campaigns.node, ("n1", "n2")[: array.point.shape.nodes])
+            campaigns.write_nodes(built.directory, array, repeat, *nodes)
     with (built.directory / "recipe.toml").open("a") as file:
         file.write("# end\n")
     assert collect(built).exit_code == 0
@@ -66,28 +63,25 @@ def recorded(tmp_path_factory):
 def finished(recorded, tmp_path):
     """A campaign of two points and three repeats, collected when it was over."""
     name = recorded.directory.name
-    return Built(shutil.copytree(recorded.directory, tmp_path / name), recorded.campaign)
+    return campaigns.Built(shutil.copytree(recorded.directory, tmp_path / name), recorded.campaign)
 
 
 def test_an_untouched_campaign_is_intact_and_every_cell_has_its_logs(finished, tmp_path):
     result = audit(finished)
     assert (result.returncode, result.data["status"]) == (0, "intact")
     assert (result.data["findings"], result.data["history"]) == ([], [])
-    (table,) = result.data["tables"]
-    assert table["rule"]
-    assert len(table["rows"][1]["runs"]) == 3
-    for run in table["rows"][1]["runs"]:
+    runs = result.data["tables"][0]["rows"][1]["runs"]
+    assert len(runs) == 3
+    for run in runs:
         proof = run["evidence"]
-        content = (finished.directory / proof["log"]["path"]).read_bytes()
-        size, digest = proof["log"]["bytes"], proof["log"]["sha256"]
-        assert (size, digest) == (len(content), sha256(content).hexdigest())
         assert (run["state_source"], proof["job"]) == ("sacct", f"71_{run['repeat']}")
         assert run["nodes"] == [record["node"] for record in proof["nodes"]] == ["n1", "n2"]
-        for record in proof["nodes"]:
-            assert record["file"]["sha256"]
-            assert "A100" in record["summary"]
-        assert proof["script"]["sha256"]
-        assert proof["status"]["sha256"]
+        assert all("A100" in record["summary"] for record in proof["nodes"])
+        files = [proof["log"], proof["script"], proof["status"], proof["nodes"][1]["file"]]
+        for file in files:
+            content = (finished.directory / file["path"]).read_bytes()
+            digest = sha256(content).hexdigest()
+            assert (file["bytes"], file["sha256"]) == (len(content), digest)
     text = cli.run("audit", finished.directory).stdout
     assert sha256((finished.directory / LOG).read_bytes()).hexdigest() in text
     assert "2n2g  44.00 samples/s, median of 3/3" in text
@@ -102,7 +96,7 @@ def test_an_untouched_campaign_is_intact_and_every_cell_has_its_logs(finished, t
     assert collect(finished).warnings == ()
     assert (finished.directory / RECORD).read_bytes() == before
     copy = shutil.copytree(finished.directory, tmp_path / "copy")
-    assert audit(Built(copy, finished.campaign)).data["status"] == "intact"
+    assert audit(campaigns.Built(copy, finished.campaign)).data["status"] == "intact"
 
 
 @cases
@@ -255,8 +249,7 @@ def test_a_change_is_accepted_with_a_reason_that_stays_on_record(finished):
 def test_the_record_is_of_the_default_rule_and_the_protocols_window(finished):
     path = finished.directory / RECORD
     before = path.read_bytes()
-    window = Window(4, 8)
-    for request in ({"rule": "rate"}, {"window": window}, {"rule": "rate", "window": window}):
+    for request in ({"rule": "rate"}, {"window": Window(4, 8)}):
         collected = collect(finished, **request)
         assert collected.tables[0].group.rule == request.get("rule", "clock")
         assert path.read_bytes() == before
@@ -280,7 +273,7 @@ def test_after_a_cancelled_retry_nothing_was_changed(finished):
 
     def cancelled(watched):
         return {
-            **report_states()(watched),
+            **campaigns.report_states()(watched),
             (name, 2): RepeatState("CANCELLED", Kind.FAILED, "sacct", attempt=1),
             (name, 3): RepeatState("UNKNOWN", Kind.UNKNOWN, "none", attempt=1),
         }
@@ -325,12 +318,11 @@ def test_text_folds_hundreds_of_nodes(build):
     built = build("300n1g", repeats=1)
     built.finish()
     facts = [
-        node(f"n{number:03}", host__cuda_driver="12.4" if number == 7 else "12.2")
+        campaigns.node(f"n{number:03}", host__cuda_driver="12.4" if number == 7 else "12.2")
         for number in range(1, 301)
     ]
-    write_nodes(built.directory, built.array("300n1g"), 1, *facts)
+    campaigns.write_nodes(built.directory, built.array("300n1g"), 1, *facts)
     collect(built)
-    assert len(list((built.directory / "env").iterdir())) == 1
     text = cli.run("audit", built.directory).stdout
     assert all(text.count(f"({group})") == 1 for group in ("n007", "n[001-006,008-300]"))
     assert len(text.splitlines()) < 30
@@ -338,18 +330,14 @@ def test_text_folds_hundreds_of_nodes(build):
     assert (built.directory / "page" / "report.md").stat().st_size < 20_000
 
 
-def test_control_characters_do_not_reach_the_terminal_and_any_record_is_answered(finished):
-    escape = "\x1b]0;x\x07"
-    write_nodes(finished.directory, finished.array("2n2g"), 3, node("n1", host__cpu=escape))
-    (finished.directory / "logs" / f"a{escape}.log").write_text("")
-    result = cli.run("audit", finished.directory)
-    assert result.returncode == 5
-    assert not {"\x1b", "\x07"} & set(result.output)
+def test_a_damaged_record_is_answered(finished):
     path = finished.directory / RECORD
     text = path.read_text()
     for keys, value in read_constant(__file__, "DAMAGES"):
-        data = json.loads(text)
-        functools.reduce(operator.getitem, keys[:-1], data)[keys[-1]] = json.loads(value)
+        place = data = json.loads(text)
+        for key in keys[:-1]:
+            place = place[key]
+        place[keys[-1]] = json.loads(value)
         path.write_text(json.dumps(data))
         assert audit(finished).returncode == 5, keys
     for text in ("", "[]", "{", '{"evidence": 3}', '{"evidence": {}}'):

@@ -8,15 +8,14 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from hpcbert.commands.compare import select_one_node
-from hpcbert.model import Counted, Group, Measured, Reason, Run, Shape
+from hpcbert.model import Counted
 from hpcbert.results.document import NodeFacts, ResultSet, Source, render_results
 from hpcbert.results.reduce import tabulate
-from tests.kit import cli, logs
+from tests.kit import cli
 from tests.kit.cases import cases
+from tests.results.test_reduce import GROUP, make_point, make_run
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
-
-POINT = "oneflow bert-base 1n1g fp32 b32"
 
 
 def measured(
@@ -24,25 +23,19 @@ def measured(
     iterations=(20, 120), facts=(), **group,
 ):  # fmt: skip
     """Return a point with a run for each factor in `spread`, on a node if it has a name."""
-    nodes = (node,) if node else ()
-    runs = tuple(
-        Run(number, 0, rate * factor, True, (), "COMPLETED", "sacct", f"{number}.log", nodes)
-        for number, factor in enumerate(spread, 1)
-    )
+    rates = [rate * factor for factor in spread]
     skip, last = iterations
     counted = Counted(skip, last, f"iterations {skip + 1} to {last}")
     texts = tuple((name, (text,)) for name, text in dict(facts).items())
-    own_group = replace(Group("oneflow", "bert-base", "fp32", 32, "rate"), **group)
-    asked = len(runs) or 5
-    return Measured(own_group, Shape.parse(shape), asked, runs, counted=counted, facts=texts)
+    point = make_point(shape, rates, group=replace(GROUP, **group), counted=counted, facts=texts)
+    runs = tuple(replace(run, nodes=(node,) if node else ()) for run in point.runs)
+    return replace(point, runs=runs, asked=len(runs) or 5)
 
 
 def invalidate(point, *codes):
-    """Return a point whose runs are invalid, each for a reason."""
-    runs = tuple(
-        replace(run, throughput=None, valid=False, reasons=(Reason(code, ""),))
-        for run, code in zip(point.runs, codes, strict=False)
-    )
+    """Return a point with an invalid run for each code."""
+    nodes = point.runs[0].nodes
+    runs = tuple(make_run(number, None, code, nodes=nodes) for number, code in enumerate(codes, 1))
     return replace(point, runs=runs, asked=len(runs))
 
 
@@ -68,7 +61,7 @@ def test_two_results_are_compared(*, base, new, words, status, points, message, 
 
     Without `new`, BASE is compared with itself by a dimension.
     """
-    files = [save("base", *([measured(**point) for point in base] if base else [measured()]))]
+    files = [save("base", *(measured(**point) for point in base or [{}]))]
     files += [save("new", *(measured(**point) for point in new))] if new else []
     options = (words or "").split()
     result = compare(*files, *options, "--json")
@@ -144,18 +137,15 @@ def test_a_point_that_still_runs_is_not_a_regression(codes, status, code):
     assert compare(good_file, alone).returncode == 4
 
 
-def test_campaigns_and_logs_are_compared(build):
+def test_campaigns_and_logs_are_compared(build, logs):
     built = build("1n1g")
     for number in range(1, 6):
-        built.complete("1n1g", number, 10.0 + number / 100)
-        name = f"pytorch/bert/bz4/1n1g/bert_b4_fp32_{number}.log"
-        log = logs.log("1n1g", 9.0 + number / 100, start=1.7e9 + 1e4 * number)
-        logs.write_file(Path("logs"), name, log)
+        built.complete("1n1g", number, 50.0 + number / 100)
     cli.run("collect", built.directory, "--output", "saved.json")
     (same,) = compare(built.directory, "saved.json", "--json").data["comparisons"][0]["points"]
     assert (same["verdict"], same["ratio"]) == ("equal", 1.0)
     words = ("--model", same["base"]["model"], "--skip", "2", "--iters", "12", "--json")
-    result = compare(built.directory, "logs", *words)
+    result = compare(built.directory, logs, *words)
     assert result.data["comparisons"][0]["points"][0]["verdict"] == "slower"
     result = compare(built.directory, built.directory, "--fw", "pytorch", "--json")
     assert (result.returncode, "--fw has no effect on" in result.error["message"]) == (2, True)
@@ -202,7 +192,7 @@ def test_a_point_may_lose_the_tolerance_and_repeats_are_compared_by_node():
     for tolerance, status in (("5%", 0), ("0.02", 7)):
         result = cli.run("accept", base, new, "--tolerance", tolerance)
         assert result.returncode == status, result
-        assert POINT in result.stdout
+        assert "oneflow bert-base 1n1g fp32 b32" in result.stdout
     points = [measured(rate=rate, node=f"n{rate}") for rate in (80, 100, 101)]
     runs = [run for point in points for run in point.runs]
     numbered = tuple(replace(run, repeat=number) for number, run in enumerate(runs, 1))

@@ -7,7 +7,6 @@ import pytest
 import tomli
 
 from hpcbert.commands import record
-from hpcbert.commands.record import BenchmarkRun, read_benchmark_run
 from hpcbert.results import record as published
 from tests.kit import cli, logs
 from tests.kit.cases import cases
@@ -21,7 +20,7 @@ def extract(folder):
 
 @cases
 def test_minutes_leave_out_the_fastest_and_the_slowest(seconds: list[int], minutes):
-    runs = [BenchmarkRun(seconds=duration or None) for duration in seconds]
+    runs = [record.BenchmarkRun(seconds=duration or None) for duration in seconds]
     assert record.average_minutes(runs) == minutes
 
 
@@ -39,15 +38,15 @@ def test_a_folder_becomes_a_table(tmp_path):
     assert (result.returncode, "results" in result.stderr) == (2, True)
     # Torn lines, endless numbers and two runs in a file are no result.
     path = next((tmp_path / "57/Org/results").rglob("result_*.txt"))
-    assert read_benchmark_run(path).seconds == 300
+    assert record.read_benchmark_run(path).seconds == 300
     for text in (
         path.read_text() * 2,
         ':::MLLOG {"time_ms": 5, "key": "global_batch_size", "value": Infinity}\n',
         ':::MLLOG {"time_ms": 5, "key": "run_st\n:::MLLOG [1]\n:::MLLOG {}\n',
     ):
         path.write_text(text)
-        assert read_benchmark_run(path) == BenchmarkRun()
-    assert read_benchmark_run(tmp_path / "missing") == BenchmarkRun()
+        assert record.read_benchmark_run(path) == record.BenchmarkRun()
+    assert record.read_benchmark_run(tmp_path / "missing") == record.BenchmarkRun()
 
 
 @cases
