@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from hpcbert.commands.monitor import make_rate_factor_reader
-from hpcbert.logs.input_wait import read_input_notes
+from hpcbert.logs.input_wait import read_input_notes, read_wait_share
 from hpcbert.logs.scan import read_progress
 from tests.kit import cli, logs
 from tests.kit.cases import cases
@@ -18,13 +18,17 @@ CPUS = "hpcbert: ranks have 1 of their node's 64 CPUs each: data loading may wai
 
 
 @cases
-def test_flags_of_lines(text, flags: list[str], tmp_path):
+def test_flags_of_lines_and_the_share_of_the_time_that_was_waited(
+    text, flags: list[str], share, tmp_path
+):
     log = logs.write_file(tmp_path, "run.log", text)
     notes = read_input_notes(log)
     assert [note.flag for note in notes] == flags
     assert all("nodes.cpus_per_gpu" in note.detail for note in notes)
     assert [note.flag for note in read_progress(log, grammar("pytorch")).notes] == flags
+    assert read_wait_share(log) == (share and pytest.approx(share))
     assert read_input_notes(tmp_path / "none.log") == ()
+    assert read_wait_share(tmp_path / "none.log") is None
 
 
 def test_collect_and_monitor_say_which_repeat_and_what_to_set(build, empty_directory):
