@@ -14,9 +14,9 @@ from hpcbert.results import record
 from hpcbert.results.document import parse_results, render_results
 from hpcbert.results.record import find_twins, published_results
 from hpcbert.results.reduce import tabulate
-from tests.kit import logs
 from tests.kit.cases import cases
 from tests.kit.cli import run
+from tests.kit.logs import write_logs
 from tests.kit.recipes import NAMES, grammar
 from tests.results.test_reduce import GROUP, make_point
 
@@ -170,11 +170,8 @@ def test_the_public_set_follows_from_its_logs_and_published_errors_are_named(sha
 
 
 def test_a_published_number_stands_beside_ones_own_and_is_compared(tmp_path, empty_directory):
-    log_folder = tmp_path / "own"
-    for number in range(1, 6):
-        text = logs.log("1n8g", 1000.0 + number, iters=120, batch=32, start=1.7e9 + 1e4 * number)
-        name = f"pytorch/bert/bz32/1n8g/bert_b32_fp32_{number}.log"
-        logs.write_file(log_folder, name, text)
+    rates = [1001.0, 1002.0, 1003.0, 1004.0, 1005.0]
+    log_folder = write_logs(tmp_path / "own", {"1n8g": rates}, batch=32)
     collect = ("collect", log_folder, "--model", "bert-base", "--beside")
     result = run(*collect, "dlperf", "--json")
     assert result.returncode == 0

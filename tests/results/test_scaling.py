@@ -8,24 +8,23 @@ from statistics import median
 
 import pytest
 
-from hpcbert.model import Origin, RepeatCount, Row, Shape, SpeedupTable
+from hpcbert.model import Shape
 from hpcbert.results import document
 from hpcbert.results.document import ResultSet
 from hpcbert.results.scaling import MARGIN, MAX_EXTRAPOLATION, fit_curve
 from tests.kit.cases import cases
 from tests.kit.cli import run
-from tests.results.test_reduce import GROUP
+from tests.results import test_reduce
 
 
 def make_table(speeds, spread=0.0, batch=32):
-    """Return a table of speeds by shape; of all runs, they are this share below and above."""
-    rows = []
+    """Return a table of speeds by shape; its runs scatter by this share. 0 is no number."""
+    points = []
     for shape, speed in speeds.items():
-        low, high = (speed and speed * (1 + share) for share in (-spread, spread))
-        row = Row(Shape.parse(str(shape)), speed, RepeatCount(1, 1), min=low, max=high)
-        rows.append(replace(row, origin=Origin("record", "x")))
-    rows.sort(key=lambda row: row.shape.gpus)
-    return SpeedupTable(replace(GROUP, batch_size_per_device=batch), None, tuple(rows))
+        rates = [speed * (1 - spread), speed, speed * (1 + spread)] if speed else [None]
+        points.append(test_reduce.make_point(str(shape), rates))
+    group = replace(test_reduce.GROUP, batch_size_per_device=batch)
+    return replace(test_reduce.make_table(*points), group=group)
 
 
 def compute_rate(nodes, *, ring=0.0, latency=0.0, tree=0.0):
@@ -59,22 +58,21 @@ def test_a_curve_follows_its_law_and_a_prediction_has_its_costs_and_interval():
     assert is_inside(prediction, rate * (1 + MARGIN / 2))
     # Scatter widens the interval.
     speeds = {"1n8g": compute_rate(1), "2n8g": compute_rate(2)}
-    wide = fit_curve(make_table(dict(speeds), 0.2)).predict(2)
+    wide = fit_curve(make_table(speeds, 0.2)).predict(2)
     assert wide.low == pytest.approx(compute_rate(2) / 1.2)
     # No coefficient is negative: what was measured by luck does not grow.
     lucky = fit_curve(make_table({"1n8g": 1000.0, "2n8g": 2100.0})).predict(8)
     assert lucky.efficiency == 1.0
-    assert lucky.throughput is not None
+    assert lucky.throughput
     assert lucky.throughput <= 8 * 1050.0
     widths = {"1n1g": 1.0, "2n1g": 2.0, "1n8g": 8.0, "2n8g": 15.0, "4n8g": 28.0}
-    curve = fit_curve(make_table(dict(widths)))
+    curve = fit_curve(make_table(widths))
     assert (curve.gpus_per_node, [nodes for nodes, _ in curve.points]) == (8, [1, 2, 4])
 
 
 @cases
 def test_it_goes_no_further_than_the_points_carry(speeds, nodes, reason):
-    rates = {shape: speed or None for shape, speed in speeds.items()}
-    prediction = fit_curve(make_table(rates)).predict(nodes)
+    prediction = fit_curve(make_table(speeds)).predict(nodes)
     assert reason in prediction.why
     assert prediction.throughput is prediction.low is prediction.high is None
 
