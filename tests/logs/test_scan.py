@@ -39,6 +39,14 @@ def test_what_is_in_a_logs_place_is_said(tmp_path):
         assert scan.read_progress(tmp_path / name, grammar) == Progress()
 
 
+@pytest.mark.needs("permissions")
+def test_a_log_that_may_not_be_read_is_said(tmp_path):
+    path = tmp_path / "run.log"
+    path.touch(mode=0)
+    reading = scan.read(path, parse(STEPS), parse(STEPS).rule(), ONE)
+    assert "Permission denied" in str(reading.reasons)
+
+
 @cases
 def test_a_log_gives_its_number_or_a_reason(
     read, places, numbers, *, repeated,
