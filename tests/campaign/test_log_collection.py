@@ -17,8 +17,7 @@ from tests.kit.cli import codes, first_row, only_run, rows
 from tests.kit.logs import write_file
 from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import printed
-from tests.recipes import test_programs as programs
-from tests.recipes.test_programs import make_history, print_history
+from tests.recipes.test_programs import print_log, write_results
 
 WINDOW = ("--skip", 2, "--iters", 12)
 BOTH = {"ok": 2, "asked": 2}
@@ -289,13 +288,14 @@ def test_runs_of_a_numbered_layout_count_once_if_they_are_whole_and_for_their_ow
     tmp_path, run
 ):
     """Two of tinycorp's v4.1 logs differ only in the seed, behind the end of the run."""
-    folder = programs.write_runs(tmp_path, *map(programs.format_run, (160.0, 161.0)))
+    runs = [print_log("tinygrad-run", pace=(pace,)) for pace in (600.0, 601.0)]
+    folder = write_results(tmp_path, *runs)
     other, systems = folder.parent.parent / "tinybox_green/bert", tmp_path / "tinycorp/systems"
     shutil.copytree(folder, other)
     shutil.copy(systems / "tinybox_red.json", systems / "tinybox_green.json")
     for path in other.iterdir():
         # Another day: the runs of both systems do not overlap.
-        path.write_text(path.read_text().replace('"time_ms": 174', '"time_ms": 175'))
+        path.write_text(path.read_text().replace('"time_ms": 168', '"time_ms": 169'))
     cut = other / "result_1.txt"
     cut.write_text(cut.read_text().rpartition(":::MLLOG")[0])
     text = (folder / "result_0.txt").read_text()
@@ -310,11 +310,13 @@ def test_runs_of_a_numbered_layout_count_once_if_they_are_whole_and_for_their_ow
     assert codes(red) == [[], [], ["duplicate"]]
     assert document["data"]["left_out"] == []
     # Of MLPerf's lines, those of the end must be whole.
-    rank = "device: cuda:0 n_gpu: 8, distributed training: True, 16-bits training: True"
+    rank = r"device: cuda:0 n_gpu: 8, distributed training: True, 16-bits training: True\n"
     for damage in ("start", "end"):
         for number in (1, 2, 3):
             kind = damage if number == 2 else ""
-            text = programs.format_log(ranks=2 if kind == "start" else 8, extra=rank).decode()
+            ranks = 2 if kind == "start" else 8
+            changes = [('^(?=.*"run_start")', rank)]
+            text = print_log("mlperf-bert", changes, iterations=(0, ranks))
             text = text.replace("1695000", f"169{number}000").replace("7759.98", f"77{number}9.98")
             lines = [
                 line for line in text.splitlines() if kind != "end" or '"run_stop"' not in line
@@ -379,7 +381,10 @@ def test_files_of_results_next_to_a_log_are_of_its_run(tmp_path, collect_json):
         end = {"train_runtime": 63.0 * scale, "train_samples_per_second": 15.24 / scale}
         text = json.dumps(end, indent=4)
         if path.name != "all_results.json":
-            text = print_history([*make_history(scale=scale), end], path.name)
+            form = "hf-trainer-state" if path.name == "trainer_state.json" else "hf-trainer-4"
+            seconds = tuple(scale * (2.123 + n / 2) for n in range(20, 121, 20))
+            changes = [("63.01", str(63 * scale)), ("15.24", str(15.24 / scale))]
+            text = print_log(form, changes, values={"seconds": seconds})
         write_file(path.parent, path.name, text)
 
     setting = ("--set", "sequence_length=128", "--set", "accumulation=1", "--precision", "fp16")

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
-from hpcbert.config.recipe import Preset, Recipe
+from hpcbert.config.recipe import Recipe
 from hpcbert.config.site import FrameworkSettings
 from hpcbert.errors import UsageError
 from hpcbert.logs.grammar import Grammar
@@ -63,22 +63,13 @@ def grammar(name: str) -> Grammar:
     return parse_grammar(load(name).log, where=name)
 
 
-class Case(NamedTuple):
-    """One combination that a recipe claims to support."""
-
-    shape: Shape
-    preset: Preset
-    precision: str
-    xla: bool | None = None
-    model: str = ""
-    settings: tuple[tuple[str, str], ...] = ()
-    iters: int | None = None
-    device: str = ""
+# What a recipe claims to support: arguments of `drafts.combined`, by their names.
+Case: TypeAlias = dict[str, Any]
 
 
-def presets(recipe: Recipe) -> list[tuple[Preset, str]]:
+def presets(recipe: Recipe) -> list[Case]:
     return [
-        (preset, precision)
+        {"preset": preset.name, "precisions": (precision,)}
         for preset in recipe.protocols.values()
         for precision in preset.precisions or recipe.precisions
     ]
@@ -86,24 +77,24 @@ def presets(recipe: Recipe) -> list[tuple[Preset, str]]:
 
 def core(recipe: Recipe) -> list[Case]:
     """Return every shape x precision x protocol."""
-    return [Case(shape, *pair) for shape in SHAPES for pair in presets(recipe)]
+    return [{"shape": shape, **pair} for shape in SHAPES for pair in presets(recipe)]
 
 
 def fringe(recipe: Recipe) -> list[Case]:
     """Return every model, XLA, value of an option and other device, one at a time."""
-    shape, (first, *_) = Shape(4, 8), presets(recipe)
-    cases = [Case(shape, *first, model=model) for model in recipe.models]
+    pairs = presets(recipe)
+    first = {"shape": Shape(4, 8), **pairs[0]}
+    cases = [{**first, "model": model} for model in recipe.models]
     if recipe.xla:
-        cases += [Case(shape, *pair, xla=xla) for pair in presets(recipe) for xla in (True, False)]
+        cases += [{**first, **pair, "xla": xla} for pair in pairs for xla in (True, False)]
     for option in recipe.options.values():
         values = ("true", "false") if option.kind == "bool" else map(str, option.choices)
-        cases += [Case(shape, *first, settings=((option.name, value),)) for value in values]
+        cases += [{**first, "settings": {option.name: value}} for value in values]
     for device in recipe.devices[1:]:
         variant = recipe.for_device(device)
         shape = Shape(1, 1) if variant.alone else Shape(1 if variant.one_node else 4, 8)
-        pairs = presets(variant)
-        cases += [Case(shape, *pair, device=device) for pair in pairs]
-        cases += [Case(shape, *pairs[0], device=device, model=model) for model in variant.models]
+        alike = [{"shape": shape, "device": device, **pair} for pair in presets(variant)]
+        cases += [*alike, *({**alike[0], "model": model} for model in variant.models)]
     return cases
 
 
@@ -134,11 +125,7 @@ def render(name: str, case: Case, *, runtime: str = "none", **paths: str) -> Scr
     where = drafts.reference(Path("/runs"), container={"runtime": runtime}, runs="/runs")
     image = "/i.sif" if runtime == "apptainer" else "/i.sqsh"
     settings = FrameworkSettings(**{"image": image, "data": "/d a", "source": "/s b", **paths})  # type: ignore[arg-type]
-    request = drafts.combined(
-        case.shape, precisions=(case.precision,), preset=case.preset.name, model=case.model,
-        xla=case.xla, settings=dict(case.settings), iters=case.iters, device=case.device,
-    )  # fmt: skip
-    site = drafts.changed(where, frameworks={name: settings})
+    site, request = drafts.changed(where, frameworks={name: settings}), drafts.combined(**case)
     draft = drafts.drafted(site, request, framework_recipe=load(name), options={"dry": True})
     (array,) = draft.campaign.arrays
     text = draft.scripts[array.name]
@@ -194,7 +181,7 @@ class World:
                 value = str(logs.write_file(self.folder, file, "# stands in\n"))
             # An option of another protocol is refused.
             with contextlib.suppress(UsageError):
-                extended = case._replace(settings=((option.name, value), *case.settings))
+                extended = {**case, "settings": {option.name: value, **case.get("settings", {})}}
                 case = render(self.name, extended, **paths).case if value else case
         return render(self.name, case, **paths)
 
@@ -203,8 +190,8 @@ class World:
         env: Mapping[str, str | None] | None = None, library: Path = SHELL,
     ) -> Run:  # fmt: skip
         """Run rank 0 of a script; with another environment, another rank. None takes a variable away."""
-        record, shape, recipe = self.folder / "record", script.point.shape, load(self.name)
-        recipe = recipe.for_device(script.point.device) if script.case.device else recipe
+        record, shape = self.folder / "record", script.point.shape
+        recipe = load(self.name).for_device(script.point.device)
         nodes = [f"10.0.0.{number}" for number in range(1, shape.nodes + 1)]
         environment = {
             **_ENVIRONMENT,

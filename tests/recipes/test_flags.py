@@ -17,26 +17,16 @@ from typing import Any, NamedTuple
 import pytest
 
 from hpcbert.script.resolve import find_file
+from tests.kit.cases import read_constant
 from tests.kit.needs import SHARED, lacks, not_applicable
 from tests.kit.paths import TEMPLATES
-from tests.kit.recipes import HERE, Case, Script, World, core, fringe, load, presets
+from tests.kit.recipes import HERE, Script, World, core, fringe, load, presets
 from tests.kit.waiting import CEILING
 from tests.recipes.test_scripts import render_at_some_precision
 
 _UNUSED = re.compile(r"(?i)ignored|not used|unused|no effect|removed before")
-_FORMS = {
-    **dict.fromkeys(("int", "integer"), r"[+-]?\d+"),
-    "float": r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?",
-    **dict.fromkeys(("str2bool", "strtobool", "absl-bool"), r"(?i:true|false|[10tfyn]|yes|no)"),
-    "size": r"\d+[KMG]?",
-    # argparse's type=bool takes any text for true, `False` among them.
-    "bool": "True|",
-}
-# They need ssh and host files, or exit 0 whatever becomes of the ranks (microsoft/DeepSpeed@1afca8f,
-# deepspeed/launcher/runner.py and launch.py). Slurm starts the ranks.
-LAUNCHERS = {f"deepspeed{end}" for end in ("", ".launcher.launch", ".launcher.runner")} | {
-    *("horovodrun", "mpiexec", "mpirun", "orterun", "pdsh", "ssh")
-}
+_FORMS = read_constant(__file__, "FORMS")
+LAUNCHERS = read_constant(__file__, "LAUNCHERS")
 
 
 class Table(NamedTuple):
@@ -75,8 +65,7 @@ def parse_words(program, words, tables):
             continue
         options: dict[str, Any] = {"action": "store_true"}
         if kind != "flag":
-            word = kind.split()[0]
-            form = _FORMS.get(word) or _FORMS.get(word.removeprefix("absl-"), r"(?s:.*)")
+            form = _FORMS.get(kind.split()[0], r"(?s:.*)")
             if "anything" not in choices and re.fullmatch(r"[\w|.-]+", choices):
                 form = "|".join(map(re.escape, choices.split("|")))
             # re.fullmatch returns None for what the program would refuse.
@@ -127,7 +116,7 @@ def test_a_rank_calls_its_program_itself_with_words_that_it_takes(name, tmp_path
     for case in [*core(load(name)), *fringe(load(name))]:
         script = render_at_some_precision(case, name, world.render)
         assert "None" not in script.rank
-        forms.setdefault((case.preset.name, re.sub(r"\d+", "0", script.rank)), script)
+        forms.setdefault((case["preset"], re.sub(r"\d+", "0", script.rank)), script)
     for script in forms.values():
         run = world.run(script, prints=TEMPLATES / name / "sample.log")
         for file, text in run.files.items() if settings else ():
@@ -138,7 +127,7 @@ def test_a_rank_calls_its_program_itself_with_words_that_it_takes(name, tmp_path
         assert not list((tmp_path / "tmp").iterdir())
         if run.refused:
             continue
-        tried.add(script.case.preset.name)
+        tried.add(script.case["preset"])
         assert run.exit == 0, f"{script.case}: {run.output}"
         assert run.calls, f"{script.case}: no program was called"
         for program, words in chain.from_iterable(map(split_programs, run.calls)):
@@ -163,7 +152,7 @@ def test_a_program_of_our_own_takes_every_word(name, tmp_path):
     for module in recipe.modules:
         pytest.importorskip(module)
     world = World(name, tmp_path)
-    call = world.run(world.render(Case(core(recipe)[-1].shape, *presets(recipe)[0]))).calls[0]
+    call = world.run(world.render({**core(recipe)[-1], **presets(recipe)[0]})).calls[0]
     words = split_programs(call)[-1][1]
     # With --help at the end, argparse has read every value before it prints its flags and ends.
     argv = [sys.executable, str(scripts[0]), *words, "--help"]

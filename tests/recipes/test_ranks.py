@@ -13,7 +13,7 @@ from tests.kit.cases import cases, read_constant
 from tests.kit.logs import write_file
 from tests.kit.needs import free_port, not_applicable
 from tests.kit.paths import REPOSITORY, TEMPLATES
-from tests.kit.recipes import Case, World, core, grammar, load, presets, read
+from tests.kit.recipes import World, core, grammar, load, presets, read
 from tests.kit.waiting import CEILING
 from tests.recipes.test_flags import split_programs
 
@@ -22,7 +22,7 @@ ALL = ",".join(map(str, range(8)))
 
 def test_a_rank_fails_with_its_program_and_has_no_number_without(name, tmp_path):
     world = World(name, tmp_path)
-    cases = {case.preset.name: case for case in core(load(name))}.values()
+    cases = {case["preset"]: case for case in core(load(name))}.values()
     scripts = [world.render(case) for case in cases]
     for script in scripts:
         failed = world.run(script, code=7, prints=TEMPLATES / name / "sample.log")
@@ -65,7 +65,7 @@ def test_what_divides_by_zero_or_loops_for_ever_is_not_started(name, tmp_path):
     if not is_looping and not is_warmed:
         not_applicable(f"{name} does neither")
     for iters in (120, 10000) if is_warmed else ():
-        script = world.render(Case(Shape(4, 8), *presets(recipe)[0], iters=iters))
+        script = world.render({"shape": Shape(4, 8), "iters": iters, **presets(recipe)[0]})
         (call,) = world.run(script, prints=TEMPLATES / name / "sample.log").calls
         words = split_programs(call)[-1][1]
         options = dict(word.split("=", 1) for word in words if "=" in word)
@@ -81,7 +81,7 @@ def run_rank(recipe, folder, rank, shape="2n8g", device="gpu", **lists):
     """Run a rank that sees GPUs by lists: CUDA="0,1", and so on."""
     world, chosen = World(recipe, folder), load(recipe)
     chosen = chosen.for_device("cpu") if device == "cpu" else chosen
-    script = world.render(Case(Shape.parse(shape), *presets(chosen)[0], device=device))
+    script = world.render({"shape": Shape.parse(shape), "device": device, **presets(chosen)[0]})
     ranks = dict.fromkeys(("SLURM_LOCALID", "SLURM_PROCID", "PMIX_RANK"), str(rank))
     visible = {f"{maker}_VISIBLE_DEVICES": lists.get(maker) for maker in ("CUDA", "ROCR", "HIP")}
     return world.run(script, env={**ranks, **visible})

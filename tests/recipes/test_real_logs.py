@@ -15,7 +15,7 @@ import tomli
 from hpcbert.logs.scan import read
 from hpcbert.logs.setting import Setting
 from tests.kit.cases import read_constant
-from tests.kit.cli import only_run, run
+from tests.kit.cli import run
 from tests.kit.logs import write_file
 from tests.kit.needs import index, lacks
 from tests.kit.paths import REPOSITORY
@@ -194,15 +194,3 @@ def test_a_rule_with_a_caution_warns_and_no_other_does(tmp_path):
         document = run("collect", tmp_path / framework, "--rule", rule, "--json").document
         warned = [text for text in document["warnings"] if text.startswith(f"rule {rule}: ")]
         assert len(warned) == (framework != "oneflow"), framework
-
-
-def test_the_excerpt_of_an_issue_is_refused_by_its_programs_name(shared, tmp_path, run):
-    text = (shared / "logs/excerpts/tf2_ngc_bert_perf_lines.txt").read_text()
-    document = run(
-        write_file(tmp_path, "logs/run_1.log", text), "--fw", "tf2", "--pattern",
-        "run_{repeat}.log", "--nodes", "1", "--gpus-per-node", "1", "--batch-size", "2",
-        "--precision", "fp16", "--skip", "83", "--iters", "84",
-    )  # fmt: skip
-    (reason,) = only_run(document)["reasons"]
-    assert reason["code"] == "format"
-    assert "NVIDIA's TensorFlow 2 BERT (DeepLearningExamples)" in reason["detail"]

@@ -21,16 +21,6 @@ from tests.kit.recipes import grammar, load, read, sample, setting
 
 # A number may move by what one step of a hundred does to it, and by no more.
 _SMALL = 0.02
-# A unit in a record: its words before the number, or right after it.
-_UNIT = re.compile(
-    r"(?i)(?:samples?|seq\w*|sentences|examples?|exp|steps?|bandwidth)\S{0,3}[ /_]*(?:per)?[ /_]*s(?:ec|\b|')"
-    r"|\(ms\\?\)|\bms(?:/|,)|\bbandwidth\b"
-)
-# Programs that print a number without a unit: the pattern then has all that may follow it.
-_BARE = {("oneflow", "step"), ("oneflow-models", "step"), ("mlperf-bert", "tracked")}
-# Forms of times; and units in a second of those that are numbers.
-_FORMS = {"date-time": "%Y-%m-%d %H:%M:%S", "month-day": "%m%d %H:%M:%S"}
-_SCALES = {"epoch": 1.0, "epoch-ms": 1000.0, "elapsed": 1.0, "elapsed-hours": 1 / 3600}
 
 
 class LogEntry(NamedTuple):
@@ -123,6 +113,13 @@ def test_the_sample_gives_what_the_recipe_declares(name, log):
             middle = harmonic_mean(rates)
         assert middle == pytest.approx(reading.throughput, rel=0.02)
 
+    # A unit in a record: its words before the number, or right after it.
+    unit = re.compile(
+        r"(?i)(?:samples?|seq\w*|sentences|examples?|exp|steps?|bandwidth)\S{0,3}[ /_]*(?:per)?[ /_]*s(?:ec|\b|')"
+        r"|\(ms\\?\)|\bms(?:/|,)|\bbandwidth\b"
+    )
+    # Programs that print a number without a unit: the pattern then has all that may follow it.
+    bare = {("oneflow", "step"), ("oneflow-models", "step"), ("mlperf-bert", "tracked")}
     recipe, rules = load(name), grammar(name).rules
     declared = dict(recipe.sample.throughput) if recipe.sample else {}
     is_bandwidth = all(rule.unit == "GB/s" for rule in rules)
@@ -141,7 +138,7 @@ def test_the_sample_gives_what_the_recipe_declares(name, log):
         if rule.field != "time" and rule.kind != "custom" and rule.unit != "GB/s":
             record = rule.record
             text = record.contains.decode() + " " + record.match.pattern.decode()
-            assert bool(_UNIT.search(text)) != ((name, record.name) in _BARE), text
+            assert bool(unit.search(text)) != ((name, record.name) in bare), text
         wide = rule.tolerance > grammar(name).tolerance
         assert not wide or rule.side != "both", "every wide tolerance has its side"
 
@@ -300,21 +297,24 @@ def test_midnight_changes_nothing_and_a_clock_that_jumps_gives_no_other_number(l
             if not entry.get("time"):
                 continue
             seconds_part, fraction, *_ = re.split(r"([.,]\d+|)$", entry.get("time").decode())
-            if form := _FORMS.get(entry.record.time):
+            if form := forms.get(entry.record.time):
                 stamp = datetime.strptime(f"{seconds_part} +0000", f"{form} %z")
                 seconds_part = (stamp + timedelta(seconds=seconds)).strftime(form)
             else:
-                seconds_part = int(seconds_part) + int(seconds * _SCALES[entry.record.time])
+                seconds_part = int(seconds_part) + int(seconds * scales[entry.record.time])
             start, end = entry.match.span("time")
             data = data[:start] + f"{seconds_part}{fraction}".encode() + data[end:]
         return data
 
+    # Forms of times; and units in a second of those that are numbers.
+    forms = {"date-time": "%Y-%m-%d %H:%M:%S", "month-day": "%m%d %H:%M:%S"}
+    scales = {"epoch": 1.0, "epoch-ms": 1000.0, "elapsed": 1.0, "elapsed-hours": 1 / 3600}
     stamped = [entry for entry in log.inside if entry.get("time")]
     for rule, rate in log.rules:
         for hours in (1, -1, 40) if stamped else ():
             log.check(delay_stamps(stamped[0], 3600 * hours), rule, rate)
         matching = [entry for entry in stamped if entry.record is rule.record]
-        if rule.kind == "clock" and matching and matching[0].record.time in _FORMS:
+        if rule.kind == "clock" and matching and matching[0].record.time in forms:
             clock = re.findall(rb"(\d\d):(\d\d):(\d\d)", matching[0].get("time"))[0]
             hour, minute, second = map(int, clock)
             midnight = 86400 - 3600 * hour - 60 * minute - second
@@ -382,12 +382,7 @@ def test_a_closing_line_that_disagrees_is_a_contradiction(name, log):
 
 def test_deepspeed_s_rate_which_leaves_loading_out_is_never_below_its_clock(tmp_path):
     """A clock 44 % above the rate gave 7,063.68 samples/s where 4,913.86 were right."""
-    for factor, codes in (
-        (1.0, []),
-        (1.4, []),
-        (1 / 1.4, ["contradiction"]),
-        (0.8, ["contradiction"]),
-    ):
+    for factor, codes in ((1.0, []), (1.4, []), (0.7, ["contradiction"]), (0.8, ["contradiction"])):
         data = re.sub(
             rb"SamplesPerSec=([\d.]+)",
             lambda match: b"SamplesPerSec=%.6f" % (float(match[1]) * factor),  # noqa: B023

@@ -1,10 +1,10 @@
 """Every recipe folder: it parses, all that it says it can do renders, and the result is clean shell."""
 
 import re
-import shlex
 import subprocess
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from typing import Any
 
 import pytest
 
@@ -13,7 +13,6 @@ from hpcbert.model import LARGEST, Shape
 from hpcbert.script.plan import Request, RequestCell
 from tests.kit import drafts
 from tests.kit.cases import cases
-from tests.kit.cli import run
 from tests.kit.drafts import combined
 from tests.kit.paths import REPOSITORY, TEMPLATES
 from tests.kit.recipes import RUNTIMES, Case, Script, core, fringe, grammar, load, presets, render
@@ -22,25 +21,19 @@ from tests.kit.waiting import CEILING
 
 def render_at_some_precision(case: Case, name: str, renders: Callable[[Case], Script]) -> Script:
     """Render a case; some settings are refused at all precisions but one."""
-    for preset, precision in ((case.preset, case.precision), *presets(load(name))):
+    for pair in ({}, *presets(load(name))):
         with suppress(UsageError):
-            return renders(case._replace(preset=preset, precision=precision))
+            return renders({**case, **pair})
     raise AssertionError(case)
 
 
 def test_a_folder_holds_facts_a_script_and_a_sample_and_no_program(name):
-    recipe, folder, page = (
-        load(name),
-        TEMPLATES / name,
-        (TEMPLATES / name / "README.md").read_text(),
-    )
+    recipe, folder = load(name), TEMPLATES / name
+    page = (folder / "README.md").read_text()
     environments = [recipe.environment, *(other.environment for other in recipe.on.values())]
     made = [environment for environment in environments if environment is not None]
-    patches = [
-        *recipe.source.patches,
-        *(patch for on in recipe.on.values() for patch in on.patches),
-    ]
-    patches += [patch for environment in made for patch in environment.patches]
+    patched: list[Any] = [recipe.source, *recipe.on.values(), *made]
+    patches = [patch for part in patched for patch in part.patches]
     lists = {step.requirements for environment in made for step in environment.install} - {""}
     names = {path.name for path in folder.iterdir()}
     assert {"recipe.toml", "run.sh.j2", "sample.log", "README.md"} <= names
@@ -58,22 +51,15 @@ def test_a_folder_holds_facts_a_script_and_a_sample_and_no_program(name):
         assert diff
         assert f"`{patch}`" in page
     assert grammar(name).rules
+    # Where a rank script has the length written into it, the grammar has the same.
+    script = (folder / "run.sh.j2").read_text()
+    fixed = re.search(r"--(?:max_)?seq(?:_length|_len|-length)=(\d+)", script)
+    assert grammar(name).sequence_length == int(fixed[1] if fixed else 0)
     if recipe.source.commit:
         assert re.fullmatch(r"[0-9a-f]{40}", recipe.source.commit), "a commit is named in full"
         assert recipe.source.repository.startswith("https://")
     for word in (*recipe.protocols, *recipe.options):
         assert re.fullmatch(r"[a-z][a-z0-9_-]*|", word), "files and flags carry the name"
-
-
-def test_each_line_of_a_recipe_s_page_works_as_typed(name, empty_directory):
-    """A submission is not started: `--dry-run` plans and renders it."""
-    text = (TEMPLATES / name / "README.md").read_text()
-    lines = re.findall(r"^    hpcbert ((?:submit|render) .*)$", text, re.MULTILINE)
-    assert lines
-    for line in lines:
-        words = shlex.split(line)
-        result = run(*words, *(["--dry-run"] if words[0] == "submit" else []))
-        assert result.returncode == 0, result.output
 
 
 def test_each_switch_is_honoured_both_ways_or_refused(name):
@@ -85,22 +71,26 @@ def test_each_switch_is_honoured_both_ways_or_refused(name):
         except UsageError as error:
             return str(error)
 
-    recipe, shape = load(name), Shape(1, 8)
-    for preset, precision in presets(recipe):
-        case = Case(shape, preset, precision)
-        on, off, default = (render_or_refuse(case._replace(xla=xla)) for xla in (True, False, None))
-        assert on != off, preset.name
+    recipe = load(name)
+    for pair in presets(recipe):
+        case = {"shape": Shape(1, 8), **pair}
+        on, off, default = (render_or_refuse({**case, "xla": xla}) for xla in (True, False, None))
+        assert on != off, pair
         assert "--xla" in on or recipe.xla, on
         usual = render(name, case).point
         assert default == (on if usual.xla else off) or recipe.xla not in (True, False)
-        assert usual.xla == preset.xla
+        assert usual.xla == recipe.protocols[pair["preset"]].xla
+    case = {"shape": Shape(1, 8), **presets(recipe)[0]}
     for option in recipe.options.values():
         if option.kind == "bool":
-            case = Case(shape, *presets(recipe)[0])
-            pairs = [((option.name, value),) for value in ("true", "false")]
-            assert len({render_or_refuse(case._replace(settings=pair)) for pair in pairs}) == 2
+            texts = [
+                render_or_refuse({**case, "settings": {option.name: value}})
+                for value in ("true", "false")
+            ]
+            assert texts[0] != texts[1], option.name
     if "cpu" in recipe.devices:
-        small = render(name, Case(Shape(1, 1), *presets(recipe.for_device("cpu"))[0], device="cpu"))
+        pair = presets(recipe.for_device("cpu"))[0]
+        small = render(name, {"shape": Shape(1, 1), "device": "cpu", **pair})
         assert small.point.model.endswith("tiny")
         assert small.point.batch_size_per_device == 4
         assert "30 iterations, the first 10 are warm-up" in small.text
@@ -108,38 +98,25 @@ def test_each_switch_is_honoured_both_ways_or_refused(name):
 
 @cases
 def test_settings_reach_the_program_or_are_refused(
-    tmp_path,
-    *,
-    recipe,
-    shape,
-    request_,
-    cell,
-    settings,
-    says,
-    refused,
+    tmp_path, *, recipe, shape, request_, cell, settings, says, refused
 ):
     """What a program can't do is refused before a job waits for its start."""
     cells = (RequestCell(Shape.parse(shape or "1n1g"), *(cell or ())),)
     request = Request(cells[0].shape, cells, settings=settings or {}, **(request_ or {}))
 
-    def draft() -> str:
+    expected = pytest.raises(UsageError, match=refused) if refused else nullcontext()
+    with expected:
         site, options = drafts.reference(tmp_path), {"dry": True}
-        framework = load(recipe)
-        draft_ = drafts.drafted(site, request, framework_recipe=framework, options=options)
-        return "".join(draft_.scripts.values())
-
-    if refused:
-        with pytest.raises(UsageError, match=refused):
-            draft()
-    else:
-        text = draft()
+        draft = drafts.drafted(site, request, framework_recipe=load(recipe), options=options)
+        text = "".join(draft.scripts.values())
         assert [words for words in says or () if words not in text] == []
 
 
 @pytest.mark.parametrize("recipe", ["pytorch", "hf-trainer", "composer"])
 def test_a_compiler_that_cannot_link_is_refused_before_a_job_starts(recipe):
     """PyTorch's compiler for CPUs does not quote the paths of its libraries."""
-    case = Case(Shape(1, 1), *presets(load(recipe).for_device("cpu"))[0], xla=True, device="cpu")
+    pair = presets(load(recipe).for_device("cpu"))[0]
+    case = {"shape": Shape(1, 1), "xla": True, "device": "cpu", **pair}
     assert "--compile" in render(recipe, case, python="/a/bin/python").rank
     with pytest.raises(UsageError, match="no blank"):
         render(recipe, case, python="/a b/bin/python")
@@ -148,12 +125,11 @@ def test_a_compiler_that_cannot_link_is_refused_before_a_job_starts(recipe):
 @pytest.mark.needs("shellcheck")
 def test_scripts_are_clean_for_shellcheck(name, tmp_path):
     recipe, texts = load(name), {}
-    for runtime, case in zip(
-        RUNTIMES, [core(recipe)[place] for place in (0, -1, 1, -2)], strict=True
-    ):
-        script = render(name, case, runtime=runtime)
-        assert f"#SBATCH --nodes={case.shape.nodes}\n" in script.text
-        tasks = load(name).tasks_per_node(case.shape)
+    for runtime, place in zip(RUNTIMES, (0, -1, 1, -2), strict=True):
+        script = render(name, core(recipe)[place], runtime=runtime)
+        shape = script.point.shape
+        assert f"#SBATCH --nodes={shape.nodes}\n" in script.text
+        tasks = recipe.tasks_per_node(shape)
         assert f"#SBATCH --ntasks-per-node={tasks}\n" in script.text
         texts[runtime] = script.text
     head = "#!/bin/bash\n# shellcheck disable=SC2317,SC2329 # called by traps\nset -euo pipefail\n"
@@ -168,10 +144,7 @@ def test_scripts_are_clean_for_shellcheck(name, tmp_path):
     assert result.returncode == 0, result.stdout
 
 
-# --- The table of sbatch/README.md names all that a script assigns --------------------------------
-
-
-def test_the_table_names_every_line_of_a_script(tmp_path):
+def test_the_table_of_sbatch_s_page_names_all_that_a_script_assigns_and_calls(tmp_path):
     def list_top_level(text: str) -> set[str]:
         """Return the names that a script assigns and calls before and after its functions."""
         head, _, functions = text.partition("\ntrain() {")
@@ -190,16 +163,14 @@ def test_the_table_names_every_line_of_a_script(tmp_path):
     listed = set(re.findall(r"`([a-z_]+)(?:=|\(\)|`)", " ".join(cells)))
     texts = [path.read_text() for path in (REPOSITORY / "sbatch").glob("*.sbatch")]
     assert texts
-    case = Case(Shape(4, 8), *presets(load("pytorch"))[0])
+    case = {"shape": Shape(4, 8), **presets(load("pytorch"))[0]}
     for runtime in RUNTIMES:
         texts.append(render("pytorch", case, runtime=runtime).text)
         names = list_top_level(texts[-1])
         assert {"campaign", "environment", "run_repeats", "begin_job"} <= names
     largest = combined(Shape(1, 2), batch_sizes=(LARGEST,))
     texts += drafts.drafted(tmp_path, largest).scripts.values()
-    checked, options = (
-        combined(Shape(2, 2), scaling=True),
-        {"preflight": True, "stop_on_failure": True},
-    )
+    checked = combined(Shape(2, 2), scaling=True)
+    options = {"preflight": True, "stop_on_failure": True}
     texts += drafts.drafted(tmp_path, checked, options=options).scripts.values()
     assert {name for text in texts for name in list_top_level(text)} <= listed

@@ -13,7 +13,7 @@ from tests.kit.cases import cases
 from tests.kit.drafts import reference
 from tests.kit.logs import write_file
 from tests.kit.needs import not_applicable
-from tests.kit.recipes import SHELL, Case, World, load, presets
+from tests.kit.recipes import SHELL, World, load, presets
 from tests.kit.scripts import drafted, events, only_script, run_functions, run_script, tool
 
 pytestmark = pytest.mark.slow
@@ -115,19 +115,17 @@ def test_an_address_before_a_port_stands_in_brackets_and_oneflow_s_nodes_meet_at
 ):
     for recipe in ("tf2", "perfzero", "paddle18"):
         (tmp_path / recipe).mkdir()
-        world, loaded = World(recipe, tmp_path / recipe), load(recipe)
-        name = "gpu" if recipe == "perfzero" else ""
-        preset = loaded.protocols.get(name) or presets(loaded)[0][0]
-        case = Case(Shape(2, 8), preset, (preset.precisions or loaded.precisions)[0])
+        world = World(recipe, tmp_path / recipe)
+        case = {"shape": Shape(2, 8), **presets(load(recipe))[0]}
         run = world.run(world.render(case), env={"HPCBERT_NODE_IPS": "fd00::1,fd00::2"})
         assert run.exit == 0, run.output
         variable = "worker_endpoints" if recipe == "paddle18" else "TF_CONFIG"
         addresses = re.findall(r"\[fd00::\d\]:12345", run.environment[variable])
         assert addresses == ["[fd00::1]:12345", "[fd00::2]:12345"]
     world = World("oneflow", tmp_path)
-    case = Case(Shape(2, 8), *presets(load("oneflow"))[0])
+    case = {"shape": Shape(2, 8), **presets(load("oneflow"))[0]}
     assert "--ctrl_port=12345" in world.run(world.render(case)).calls[-1]
-    named = case._replace(settings=(("ctrl_port", "50051"),))
+    named = {**case, "settings": {"ctrl_port": "50051"}}
     assert "--ctrl_port=50051" in world.run(world.render(named)).calls[-1]
 
 
@@ -175,7 +173,7 @@ def test_a_job_writes_down_that_its_ranks_saw_one_gpu_each(tmp_path):
 @cases
 def test_little_locked_memory_is_reported_where_there_is_infiniband(state, limit, warned, tmp_path):
     world = World("pytorch", tmp_path)
-    script = world.render(Case(Shape(2, 1), *presets(load("pytorch"))[0], device="gpu"))
+    script = world.render({"shape": Shape(2, 1), "device": "gpu", **presets(load("pytorch"))[0]})
     if state:
         write_file(tmp_path, "sys/class/infiniband/mlx5_0/ports/1/state", state + "\n")
     text = (SHELL / "rank.bash").read_text().replace("/sys/class", f"{tmp_path}/sys/class")
