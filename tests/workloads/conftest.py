@@ -22,6 +22,9 @@ if find_spec("torch"):
     import torch
 
     from hpcbert.workloads import bert_data, bert_pretrain, bert_ranks, bert_settings
+
+    # On a busy machine two threads wait for each other.
+    torch.set_num_threads(1)
 else:  # These can't even be imported without PyTorch.
     collect_ignore_glob = ["test_bert_*.py", "test_masked_words.py"]
 
@@ -45,8 +48,6 @@ def settings():
 def trainer(settings):
     def make(*options):
         chosen, ranks = settings(*options), bert_ranks.Ranks()
-        # As the program does: on a busy machine two threads wait for each other.
-        torch.set_num_threads(chosen.threads)
         device = bert_ranks.choose_device(chosen.device, ranks)
         source = bert_data.open_source(chosen, ranks, device)
         return bert_pretrain.Trainer(chosen, ranks, device, source)
@@ -56,13 +57,14 @@ def trainer(settings):
 
 @pytest.fixture
 def main(capsys):
-    """Run the program within the test's own process, as one rank."""
+    """Run the program within the test's own process, as one rank which ends with a status."""
 
-    def run(*options):
+    def run(*options, status=0):
         capsys.readouterr()
-        status = bert_pretrain.main([*SMALL, *options])
+        ended = bert_pretrain.main([*SMALL, *options])
         stdout, stderr = capsys.readouterr()
-        return SimpleNamespace(status=status, stdout=stdout, stderr=stderr)
+        assert ended == status, stderr
+        return SimpleNamespace(stdout=stdout, stderr=stderr)
 
     return run
 
@@ -87,19 +89,20 @@ def rank_server():
 
 @pytest.fixture
 def two_ranks(rank_server, tmp_path):
-    """Run Python code, by default the program itself, as two ranks over the loopback device."""
+    """Run Python code, by default the program itself, as two ranks which end with a status."""
 
-    def run(*options, code="workload.leave(workload.main())"):
+    def run(*options, code="workload.leave(workload.main())", status=0):
         folder = Path(tempfile.mkdtemp(dir=tmp_path))
         address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         words = [str(folder), code, [*SMALL, *options], {"WORLD_SIZE": "2", **address}]
         print(json.dumps(words), file=rank_server.stdin, flush=True)
         readable, _, _ = select.select([rank_server.stdout], [], [], CEILING)
         assert readable, "the ranks did not end"
-        ended = []
-        for rank, status in enumerate(rank_server.stdout.readline().split()):
+        ended, outputs = rank_server.stdout.readline().split(), []
+        for rank in (0, 1):
             stdout, stderr = ((folder / f"{rank}.{end}").read_text() for end in ("out", "err"))
-            ended.append(SimpleNamespace(status=int(status), stdout=stdout, stderr=stderr))
-        return ended
+            outputs.append(SimpleNamespace(stdout=stdout, stderr=stderr))
+        assert ended == [str(status)] * 2, outputs
+        return outputs
 
     return run
