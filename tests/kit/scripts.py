@@ -92,13 +92,11 @@ def write_ranks(
 
 def drafted_in(
     folder: Path, runtime: str, image: str = "/i.sqsh", *, shape: str = "1n1g", data: str = "",
-    workdir: str = "", nodes: Mapping[str, Any] | None = None,
-    slurm: Mapping[str, Any] | None = None, **container: Any,
+    workdir: str = "", tables: Mapping[str, Any] | None = None, **container: Any,
 ) -> Draft:  # fmt: skip
-    """Draft a repeat in a container, at a site with these settings of containers."""
-    tables = {"container": {"runtime": runtime, **container}, "slurm": slurm or {}}
-    site = drafts.reference(folder, nodes=nodes or {}, **tables)
-    site = drafts.settled(site, image=image, data=data)
+    """Draft a repeat in a container, at a site with these settings of containers and others."""
+    tables = {"container": {"runtime": runtime, **container}, **(tables or {})}
+    site = drafts.settled(drafts.reference(folder, **tables), image=image, data=data)
     recipe = replace(drafts.load(), image=RecipeImage(writable=not workdir, workdir=workdir))
     return drafts.drafted(site, Request(Shape.parse(shape), repeats=1), framework_recipe=recipe)
 

@@ -90,9 +90,11 @@ def test_a_protocol_sets_the_global_batch_of_every_shape(site):
 
 
 @cases
-def test_what_does_not_fit_is_refused(site, shape, fields, says):
-    with pytest.raises(UsageError, match=says):
-        plan(load(), site, combined(Shape.parse(shape or "1n1g"), **fields))
+def test_what_does_not_fit_is_refused(site, recipe, shape, *, fields, says, hint):
+    request = combined(Shape.parse(shape or "1n1g"), **(fields or {}))
+    with pytest.raises(UsageError, match=says) as refused:
+        plan(load(recipe or "pytorch"), site, request)
+    assert (hint or "") in refused.value.hint
 
 
 @cases
@@ -153,9 +155,6 @@ def test_the_device_is_asked_for_or_the_sites_or_the_recipes_first(site, two):
     assert "pytorch" in refused.value.hint
     assert "megatron" not in refused.value.hint
     with pytest.raises(UsageError, match="no device 'cup'") as wrong:
-        choose_device(two, site, "cup")
-    assert ("Did you mean cpu" in wrong.value.hint, wrong.value.where) == (True, "")
-    with pytest.raises(UsageError, match="no device 'cup'") as wrong:
         choose_device(two, settled(site, "two", device="cup"), "")
     assert "frameworks.two.device" in wrong.value.where
     with pytest.raises(UsageError, match="no protocol 'half'"):
@@ -186,12 +185,8 @@ def test_the_cpu_is_part_of_a_points_names_and_no_gpu_is_asked_for(site):
         for word in (" device=cpu\n", " CUDA_VISIBLE_DEVICES= ", "--device cpu"):
             assert word in cpu_text
     # More ranks than a node has GPUs may run on its CPU.
-    many = Request(Shape(1, 12), device="cpu")
-    assert "--ntasks-per-node=12" in only_script(drafted(site, many))
-    with pytest.raises(UsageError, match="have 8 GPUs"):
-        drafted(site, replace(many, device="gpu"))
-    with pytest.raises(UsageError, match="not a multiple of 12 devices x 4"):
-        drafted(site, replace(many, global_batch_size=7))
+    text = only_script(drafted(site, Request(Shape(1, 12), device="cpu")))
+    assert "--ntasks-per-node=12" in text
 
 
 @cases
@@ -221,19 +216,11 @@ def test_a_template_has_the_device_and_a_script_the_command_that_renders_it_agai
     assert run("render", "--check", tmp_path / "out").returncode == 0
 
 
-def test_a_device_has_models_of_its_own_and_may_have_room_for_one_rank_only(site):
-    paddle, paddle18 = load("paddle"), load("paddle18")
+def test_a_device_has_models_of_its_own_and_may_have_room_for_few_ranks(site):
     request = Request(Shape(1, 1), device="cpu", model="bert-tiny", preset="dlperf")
-    assert plan(paddle, site, request).points[0].model == "bert-tiny"
-    with pytest.raises(UsageError, match="no model 'bert-tiny'"):
-        plan(paddle, site, replace(request, device="gpu"))
+    assert plan(load("paddle"), site, request).points[0].model == "bert-tiny"
     for shape in (Shape(1, 2), Shape(2, 1)):
-        with pytest.raises(UsageError, match=f"on cpu only as one rank, not as {shape}") as refused:
-            plan(paddle, site, replace(request, shape=shape))
-        assert "no collective operations" in refused.value.hint
         on_gpus = replace(request, shape=shape, device="gpu", model="bert-base")
-        assert plan(paddle, site, on_gpus).points[0].shape == shape
-    plain = replace(request, preset="")
-    assert len(plan(paddle18, site, replace(plain, shape=Shape(1, 2))).points) == 1
-    with pytest.raises(UsageError, match="on cpu only on one node, not as 2n1g"):
-        plan(paddle18, site, replace(plain, shape=Shape(2, 1)))
+        assert plan(load("paddle"), site, on_gpus).points[0].shape == shape
+    two_ranks = replace(request, shape=Shape(1, 2), preset="")
+    assert len(plan(load("paddle18"), site, two_ranks).points) == 1

@@ -14,18 +14,14 @@ from tests.kit.scripts import bash
 TEXT = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=40)
 
 
-def read_shell_words(script: str) -> list[str]:
-    """Return what bash makes of words, split by NULs."""
-    return bash("-c", f"printf '%s\\0' {script}").stdout.split("\0")[:-1]
-
-
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.lists(TEXT, min_size=1, max_size=20))
 @example(["\x01\x7f\r\t", "$'a'", "a\\nb", "", " ", "-x", "a b", "'", '"', "\\", "#", "é"])
 @example(["$(touch x)", "`id`", "a\nb", "!", "~", "*"])
 def test_whatever_is_typed_arrives_as_typed_on_one_line(texts):
-    assert read_shell_words(_word(tuple(texts))) == texts
+    printed = bash("-c", f"printf '%s\\0' {_word(tuple(texts))}").stdout
+    assert printed.split("\0")[:-1] == texts
     assert "\n" not in "".join(f"{quote(text)}{comment(text)}" for text in texts)
 
 

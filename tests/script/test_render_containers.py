@@ -73,7 +73,11 @@ def test_pyxis_gets_every_flag_and_makes_the_container_outside_the_measured_step
 
 def test_settings_of_site_and_recipe_reach_both_runtimes_and_enroot_imports(tmp_path):
     flags: Any = dict.fromkeys(("home", "remap_root", "entrypoint"), True)
-    point: Any = {"shape": "2n1g", "workdir": "/work dir", "nodes": {"interface": "ib0"}}
+    point: Any = {
+        "shape": "2n1g",
+        "workdir": "/work dir",
+        "tables": {"nodes": {"interface": "ib0"}},
+    }
     for runtime, words in read_constant(__file__, "SETTINGS").items():
         text = only_script(drafted_in(tmp_path, runtime, scratch="/raid x", **flags, **point))
         assert [word for word in (*words, "interface=ib0\n") if word not in text] == []
@@ -102,7 +106,7 @@ def test_a_campaign_brings_what_its_script_runs_and_by_hand_it_stays_where_it_wa
     for runtime in ("pyxis", "enroot"):
         site = settled(reference(tmp_path, container={"runtime": runtime}), image="/i.sqsh")
         planned = plan(load(), site, Request(Shape(1, 1)))
-        (texts, copied) = by_hand(planned, site, load(), options=drafts.OPTIONS)
+        texts, copied = by_hand(planned, site, load(), options=drafts.OPTIONS)
         (text,) = texts.values()
         assert "workdir" in text
         assert '"$campaign:$campaign"' in text
@@ -153,8 +157,7 @@ def test_the_local_scheduler_runs_ranks_in_one_container_and_leaves_nothing(tmp_
     container = {"scratch": str(tmp_path / "kept"), "mounts": (str(tmp_path),)}
     site = reference(tmp_path, container={"runtime": "enroot", **container})
     site = settled(site, image=str(image.write(tmp_path / "i.sqsh")), python=str(python))
-    options = {"scheduler": "local", "together": True}
-    draft = drafts.drafted(site, Request(Shape(1, 2), repeats=2), options=options)
+    draft = scripts.drafted(site, together=True)
     scripts.run_script(draft, tmp_path, status=0, PATH=path)
     logs = sorted((draft.directory / "logs").rglob("*.log"))
     assert len(logs) == 2
@@ -199,8 +202,8 @@ def test_what_a_plugin_puts_around_ranks_is_around_what_describes_them(tmp_path)
     every = (("--environment=/e d/f.toml",), ("--uenv", "pytorch/v2.6:v1", "--view=default"))
     for number, (words, runtime) in enumerate(itertools.product(every, ("none", "pyxis"))):
         image, folder = "" if runtime == "none" else "/i.sqsh", tmp_path / str(number)
-        slurm = {"srun_args": ("--network=x", *words, "--label")}
-        draft = drafted_in(folder, runtime, image, slurm=slurm)
+        tables = {"slurm": {"srun_args": ("--network=x", *words, "--label")}}
+        draft = drafted_in(folder, runtime, image, tables=tables)
         calls = run_campaign(draft, folder, INSIDE="1")
         described = {call[call.index("describe") + 1]: call for call in calls if "describe" in call}
         (measured,) = [call for call in calls if "--network=x" in call]
@@ -209,6 +212,6 @@ def test_what_a_plugin_puts_around_ranks_is_around_what_describes_them(tmp_path)
         assert not {"--network=x", "--label"} & set(described["image"])
         assert not set(words) & set(described["host"])
     # Without a plugin, one step describes node and interpreter.
-    draft = drafted_in(tmp_path, "none", "", slurm={"srun_args": ("--label",)})
+    draft = drafted_in(tmp_path, "none", "", tables={"slurm": {"srun_args": ("--label",)}})
     calls = run_campaign(draft, tmp_path)
     assert [call[call.index("describe") + 1] for call in calls if "describe" in call] == ["both"]

@@ -21,7 +21,8 @@ NVIDIA, AMD = ("0x10de", "0x030200"), ("0x1002", "0x038000")
 SOCKETS = ("0-63,128-191",) * 4 + ("64-127,192-255",) * 4
 # The first pair of GPUs hangs at the last domain, as in some machines of eight.
 CROSSED = tuple(f"{16 * n}-{16 * n + 15}" for n in (3, 3, 1, 1, 2, 2, 0, 0))
-Ranks = list[tuple["set[int] | None", str]]
+# The CPUs of each rank, none if it is not bound, and its number of threads.
+Ranks = list[tuple[set[int], str]]
 
 
 def parse_numbers(text: str) -> set[int]:
@@ -53,7 +54,7 @@ class Node:
         self.python = tool(folder / "tools", "python", program)
 
     def ranks(self, shape="1n8g", *, device="gpu", variables=None, allowed="", **changes) -> Ranks:
-        """Return the CPUs and the number of threads of each rank of a node."""
+        """Return what ranks of a node are bound to."""
         site = reference(self.folder, **{"nodes": {"cpus_per_gpu": 16}, "env": {}, **changes})
         request = Request(Shape.parse(shape), device=device, repeats=1)
         site = settled(site, python=str(self.python))
@@ -73,12 +74,12 @@ class Node:
             bash("-c", words, tools=self.folder / "tools", **{**env, **(variables or {})})
             *cpus, threads = out.read_text().split()
             out.unlink()
-            ranks.append((parse_numbers(cpus[0]) if cpus else None, threads))
+            ranks.append((parse_numbers(cpus[0]) if cpus else set(), threads))
         return ranks
 
 
 def are_disjoint(ranks: Ranks) -> bool:
-    every = [cpu for cpus, _ in ranks for cpu in cpus or ()]
+    every = [cpu for cpus, _ in ranks for cpu in cpus]
     return len(every) == len(set(every)) > 0
 
 
@@ -88,7 +89,6 @@ def test_each_rank_has_cpus_near_its_gpu_and_no_other_has_them(tmp_path):
         ranks = node.ranks()
         assert are_disjoint(ranks)
         for (rank_cpus, omp), place in zip(ranks, near, strict=True):
-            assert rank_cpus is not None
             assert rank_cpus <= parse_numbers(place)
             assert (len(rank_cpus), omp) == (share, str(share))
         # Ranks that see one GPU each come to the same shares.
@@ -101,7 +101,7 @@ def test_each_rank_has_cpus_near_its_gpu_and_no_other_has_them(tmp_path):
 def test_two_threads_of_a_core_are_of_one_rank_and_slurm_s_numbers_say_which_gpus_it_has(tmp_path):
     node = Node(tmp_path, SOCKETS, 256, 2)
     ranks = node.ranks(nodes={"cpus_per_gpu": 24})
-    cores = [{cpu % 128 for cpu in cpus or ()} for cpus, _ in ranks]
+    cores = [{cpu % 128 for cpu in cpus} for cpus, _ in ranks]
     assert all(len(core) == 16 for core in cores)
     assert len(set().union(*cores)) == 128
     assert {omp for _, omp in ranks} == {"24"}
@@ -114,41 +114,43 @@ def test_two_threads_of_a_core_are_of_one_rank_and_slurm_s_numbers_say_which_gpu
 def test_where_nothing_says_what_is_near_the_cpus_are_shared_evenly(tmp_path):
     for number, variables in enumerate(({}, {"SLURM_JOB_GPUS": "0,1,2,3,4,5,6,MIG-1[0]"})):
         ranks = Node(tmp_path / str(number), SOCKETS[:4], 64).ranks(variables=variables)
-        assert [min(cpus or ()) for cpus, _ in ranks] == list(range(0, 64, 8))
-    assert Node(tmp_path, (), 2).ranks(device="cpu", nodes={"cpus_per_gpu": 1}) == [(None, "1")] * 8
+        assert [min(cpus) for cpus, _ in ranks] == list(range(0, 64, 8))
+    assert (
+        Node(tmp_path, (), 2).ranks(device="cpu", nodes={"cpus_per_gpu": 1}) == [(set(), "1")] * 8
+    )
 
 
 def test_gpus_of_amd_are_seen_too_and_what_slurm_gave_is_all_that_there_is(tmp_path):
     near = tuple(f"{first}-{first + 15}" for first in range(112, -1, -16))
     ranks = Node(tmp_path / "amd", near, 128, kind=AMD).ranks()
-    assert [min(cpus or ()) for cpus, _ in ranks] == list(range(112, -1, -16))
+    assert [min(cpus) for cpus, _ in ranks] == list(range(112, -1, -16))
     node = Node(tmp_path / "nvidia", CROSSED, 64)
     shared: dict[str, Any] = {"slurm": {"exclusive": False}}
     ranks = node.ranks("1n2g", allowed="50-57", **shared)
     assert [cpus for cpus, _ in ranks] == [{50, 51, 52, 53}, {54, 55, 56, 57}]
     # Nobody keeps another job off these, which may be on them already.
-    assert {cpus is None for cpus, _ in node.ranks("1n2g", **shared)} == {True}
+    assert [cpus for cpus, _ in node.ranks("1n2g", **shared)] == [set(), set()]
 
 
 def test_a_site_may_bind_otherwise_or_give_no_cpus(tmp_path):
     node = Node(tmp_path, SOCKETS, 256, 2)
     ranks = node.ranks("1n2g", device="cpu", nodes={"cpus_per_gpu": 4})
     assert are_disjoint(ranks)
-    assert {(len(cpus or ()), omp) for cpus, omp in ranks} == {(4, "4")}
+    assert {(len(cpus), omp) for cpus, omp in ranks} == {(4, "4")}
     for binding in ("none", "cluster"):
         nodes = {"cpus_per_gpu": 4, "cpu_bind": binding}
-        assert node.ranks("1n2g", nodes=nodes) == [(None, "4")] * 2
+        assert node.ranks("1n2g", nodes=nodes) == [(set(), "4")] * 2
         draft = drafted(reference(tmp_path, nodes=nodes), shape="4n8g", scheduler="slurm")
         words = only_script(draft).split("exec srun")[1]
         assert ("--cpu-bind=none" in words) == (binding == "none")
         assert "--cpus-per-task=4" in words
-    assert node.ranks("1n1g", slurm={"srun_args": ("--cpu-bind=cores",)}) == [(None, "16")]
+    assert node.ranks("1n1g", slurm={"srun_args": ("--cpu-bind=cores",)}) == [(set(), "16")]
     # Where nobody gives CPUs, each rank starts its share of threads.
     tool(tmp_path / "tools", "nproc", "#!/bin/bash\necho 256\n")
     nodes = {"cpus_per_gpu": 0}
-    assert node.ranks("1n2g", nodes=nodes) == [(None, "32")] * 2
-    assert node.ranks("1n1g", nodes=nodes, env={"OMP_NUM_THREADS": "5"}) == [(None, "5")]
-    assert node.ranks("1n1g", nodes=nodes, variables={"OMP_NUM_THREADS": "6"}) == [(None, "6")]
+    assert node.ranks("1n2g", nodes=nodes) == [(set(), "32")] * 2
+    assert node.ranks("1n1g", nodes=nodes, env={"OMP_NUM_THREADS": "5"}) == [(set(), "5")]
+    assert node.ranks("1n1g", nodes=nodes, variables={"OMP_NUM_THREADS": "6"}) == [(set(), "6")]
 
 
 @pytest.mark.needs("cpus")

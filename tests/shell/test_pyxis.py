@@ -82,8 +82,8 @@ def test_a_submit_host_that_can_not_tell_refuses_nothing(tmp_path):
         assert (finding.status, detail in finding.detail) == (status, True)
         assert [other.status for other in others] == ([] if status == "ok" else ["warn"])
     # The srun of another cluster is not asked.
-    slurm = {"sbatch_args": ("--clusters=far",)}
-    finding, _ = check_draft(drafted_in(tmp_path, "pyxis", slurm=slurm), 14)
+    tables = {"slurm": {"sbatch_args": ("--clusters=far",)}}
+    finding, _ = check_draft(drafted_in(tmp_path, "pyxis", tables=tables), 14)
     assert (finding.status, finding.detail) == ("warn", "not checked: jobs run on cluster far")
 
 
