@@ -73,11 +73,8 @@ def test_pyxis_gets_every_flag_and_makes_the_container_outside_the_measured_step
 
 def test_settings_of_site_and_recipe_reach_both_runtimes_and_enroot_imports(tmp_path):
     flags: Any = dict.fromkeys(("home", "remap_root", "entrypoint"), True)
-    point: Any = {
-        "shape": "2n1g",
-        "workdir": "/work dir",
-        "tables": {"nodes": {"interface": "ib0"}},
-    }
+    point: Any = {"shape": "2n1g", "workdir": "/work dir"}
+    point["tables"] = {"nodes": {"interface": "ib0"}}
     for runtime, words in read_constant(__file__, "SETTINGS").items():
         text = only_script(drafted_in(tmp_path, runtime, scratch="/raid x", **flags, **point))
         assert [word for word in (*words, "interface=ib0\n") if word not in text] == []

@@ -1,7 +1,5 @@
 """enter.sh and pyxis.sh: how containers go (renamed at once, deleted as far as there is time, the rest
-by the next job), and where they lie: on a node everybody can write to /tmp, and no name there can be
-taken away from a user.
-"""
+by the next job), and where they lie: where everybody can write, nobody takes a name away from a user."""
 
 import os
 import shutil
@@ -25,18 +23,16 @@ class Place:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.scratch = folder, folder / "scratch"
-        base = self.scratch / f"hpcbert-{os.geteuid()}"
-        self.folders = (folder / "data", base / "data", base / "state")
-        self.data, enroot_data, state = self.folders
+        self.data, self.base = folder / "data", self.scratch / f"hpcbert-{os.geteuid()}"
+        self.folders = (self.data, self.base / "data", self.base / "state")
         for path in self.folders:
             path.mkdir(parents=True)
         for name, text in read_constant(__file__, "TOOLS").items():
             tool(folder / "bin", name, text)
         # Where the container of job 5 lies.
-        self.containers = {
-            "pyxis": self.data / "pyxis_hpcbert-5", "enroot": enroot_data / f"hpcbert-5-{NODE}",
-            "apptainer": state / f"hpcbert-5-{NODE}" / "unpacked",
-        }  # fmt: skip
+        self.containers = {"pyxis": self.data / "pyxis_hpcbert-5"}
+        self.containers["enroot"] = self.base / "data" / f"hpcbert-5-{NODE}"
+        self.containers["apptainer"] = self.base / "state" / f"hpcbert-5-{NODE}" / "unpacked"
 
     def run(self, program: str, *words: object, **variables: str) -> str:
         """Run a program as job 5; return what is reported."""
@@ -49,6 +45,9 @@ class Place:
             return self.run("pyxis.sh", "remove", name, self.scratch, **variables)
         words = ("--with", runtime, "--name", name, "--scratch", self.scratch)
         return self.run("enter.sh", "remove", *words, **variables)
+
+    def find(self, name: str) -> Path:
+        return Path(name.format(data=self.data, base=self.base))
 
     def list_all(self) -> list[str]:
         return [path.name for folder in self.folders for path in folder.iterdir()]
@@ -79,16 +78,8 @@ def test_a_job_removes_its_container_and_what_dead_jobs_of_any_runtime_left(plac
     assert name in line
     assert place.remove(next(other for other in place.containers if other != runtime), job=6) == ""
     assert place.list_all() == []
-    data, tool_data, state = place.folders
-    dead = [
-        *(data / "pyxis_hpcbert-7", data / "pyxis_8_hpcbert-8", tool_data / f"hpcbert-7-{NODE}"),
-        *(state / f"hpcbert-8-{NODE}" / "unpacked", data / f"hpcbert-removed.{NODE}.hpcbert-4.1-2"),
-    ]
-    alive = [
-        *(data / "pyxis_hpcbert-6", tool_data / f"hpcbert-6-{NODE}", data / "hpcbert-7-n8"),
-        *(data / "pyxis_mine", data / "hpcbert-build.x", data / "pyxis_hpcbert-99"),
-        data / "hpcbert-removed.n8.hpcbert-4.1-2",
-    ]
+    names = (read_constant(__file__, "DEAD"), read_constant(__file__, "ALIVE"))
+    dead, alive = ([place.find(name) for name in group] for group in names)
     for path in (tree, *dead, *alive):
         fill(path)
     assert place.remove(runtime) == ""
@@ -132,14 +123,14 @@ def test_the_time_before_a_deletion_counts_and_a_silent_slurm_is_asked_once(plac
 def test_jobs_that_sweep_at_once_remove_everything_once(place):
     for number in range(20):
         fill(place.data / f"hpcbert-removed.{NODE}.{number}")
-        fill(place.folders[1] / f"hpcbert-7-{NODE}" / f"{number}")
+        fill(place.base / "data" / f"hpcbert-7-{NODE}" / f"{number}")
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(place.remove, ["pyxis"] * 4))
     assert place.list_all() == []
 
 
 def test_a_container_in_use_is_ended_and_removed(place):
-    state = place.folders[2] / f"hpcbert-5-{NODE}" / "step-0-0"
+    state = place.base / "state" / f"hpcbert-5-{NODE}" / "step-0-0"
     state.mkdir(parents=True)
     child, other = (subprocess.Popen(["sleep", "600"]) for _ in range(2))
     moment = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[19]
@@ -157,18 +148,16 @@ def test_a_container_in_use_is_ended_and_removed(place):
 def test_a_job_sweeps_before_it_makes_its_container_also_after_a_killed_create(place):
     image, tree = place.folder / "image.sqsh", place.containers["enroot"]
     image.write_text("")
+    path = fill(place.data / f"hpcbert-removed.{NODE}.old")
+    (tree / "half").mkdir(parents=True)
     words = ("--name", "hpcbert-5", "--scratch", place.scratch, "--image", image)
-    for half in (False, True):
-        path = fill(place.data / f"hpcbert-removed.{NODE}.old")
-        if half:
-            (tree / "half").mkdir(parents=True)
-        place.run("enter.sh", "create", *words, ENROOT_REMAP_ROOT="y", ENROOT_CONFIG_PATH="/c")
-        assert not path.exists()
-        assert [entry.name for entry in tree.iterdir()] == ["file"]
-        # Only enroot's places may come from outside, not the way it makes containers.
-        assert (tree / "file").read_text() == f"made of {image} with /c and no mapping\n"
-        assert place.remove("enroot") == ""
-        assert not tree.exists()
+    place.run("enter.sh", "create", *words, ENROOT_REMAP_ROOT="y", ENROOT_CONFIG_PATH="/c")
+    assert not path.exists()
+    assert [entry.name for entry in tree.iterdir()] == ["file"]
+    # Only enroot's places may come from outside, not the way it makes containers.
+    assert (tree / "file").read_text() == f"made of {image} with /c and no mapping\n"
+    assert place.remove("enroot") == ""
+    assert not tree.exists()
 
 
 @pytest.mark.needs("users")
