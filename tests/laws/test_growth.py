@@ -1,8 +1,5 @@
-"""What is done per point, repeat, log and node grows no faster than their number.
-
-Calls of functions are counted, not seconds: the count is the same on a busy machine. Work on what
-is already there, such as imports, is done once before, so that the counts are of the growing part.
-"""
+"""What is done per point, repeat, log and node grows no faster than their number: calls of functions
+are counted, not seconds, so that a busy machine makes no difference."""
 
 import cProfile
 import hashlib
@@ -13,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from time import gmtime, strftime
+from typing import Any
 
 import pytest
 
@@ -57,8 +55,8 @@ def check_growth(folder: Path, count: Callable[[Path, int], Calls]) -> tuple[Cal
     return small, large
 
 
-def build(runs: Path, *shapes: str, repeats: int = 1, name: str = "20261121-pytorch-abc") -> Built:
-    built = campaigns.campaign(runs, *shapes, repeats=repeats, name=name)
+def build(runs: Path, *shapes: str, **options: Any) -> Built:
+    built = campaigns.campaign(runs, *shapes, **options)
     built.finish()
     return built
 
@@ -80,7 +78,7 @@ def make_slurm(built: Built, state: str) -> Slurm:
 
 def test_collected_points_and_repeats(tmp_path):
     def collect_points(runs: Path, number: int) -> Calls:
-        return count_collect(build(runs, *list_shapes(number)).directory)
+        return count_collect(build(runs, *list_shapes(number), repeats=1).directory)
 
     def collect_repeats(runs: Path, number: int) -> Calls:
         return count_collect(build(runs, "1n1g", repeats=number).directory)

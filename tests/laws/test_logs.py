@@ -23,10 +23,8 @@ pytestmark = pytest.mark.slow
 SETTING = Setting(
     nodes=1, gpus_per_node=2, gpus=2, batch_size_per_device=8, skip=4, iters=24, reach=24
 )  # fmt: skip
-EACH_RULE = pytest.mark.parametrize(
-    ("name", "rule", "rate"), read_constant(__file__, "RATES"), ids=str
-)
-EXAMPLES = settings(max_examples=30, suppress_health_check=list(HealthCheck))
+RATES = read_constant(__file__, "RATES")
+EXAMPLES = settings(max_examples=150, suppress_health_check=list(HealthCheck))
 SIZE = 400 << 20
 LOG = log("1n1g", 100.0, batch=8).encode()
 FIRST, LAST = LOG[: LOG.index(b"iteration: 7/")], LOG[LOG.index(b"iteration: 7/") :]
@@ -43,8 +41,9 @@ def render_lines(name: str) -> list[bytes]:
     return [text.encode() for text in (*head, *steps, *tail, "")]
 
 
-def check_number(folder: Path, name: str, rule: str, content: bytes, rate: float) -> None:
+def check_number(folder: Path, case: tuple[str, str, float], content: bytes) -> None:
     """Check that a damaged log has the right number, or a reason."""
+    name, rule, rate = case
     reading = recipes.read(name, folder, content, rule, SETTING)
     if reading.throughput is None:
         assert reading.reasons or reading.missing
@@ -64,19 +63,19 @@ def read_files(*paths: Path) -> list[dict[str, list[str]]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-@EACH_RULE
-def test_a_log_cut_at_any_byte(tmp_path, name, rule, rate):
+@pytest.mark.parametrize("case", RATES, ids=str)
+def test_a_log_cut_at_any_byte(tmp_path, case):
+    name, rule, rate = case
     content = b"\n".join(render_lines(name))
     assert recipes.read(name, tmp_path, content, rule, SETTING).throughput == pytest.approx(rate)
     for length in range(0, len(content), 17):
-        check_number(tmp_path, name, rule, content[:length], rate)
+        check_number(tmp_path, case, content[:length])
 
 
-@EACH_RULE
 @EXAMPLES
-@given(data=st.data(), lose=st.booleans())
-def test_lines_lost_doubled_or_swapped(tmp_path, name, rule, rate, data, *, lose):
-    lines = render_lines(name)
+@given(case=st.sampled_from(RATES), data=st.data(), lose=st.booleans())
+def test_lines_lost_doubled_or_swapped(tmp_path, case, data, *, lose):
+    lines = render_lines(case[0])
     place = st.integers(0, len(lines) - 2)
     if lose:
         lost = data.draw(st.sets(place, max_size=4))
@@ -84,13 +83,16 @@ def test_lines_lost_doubled_or_swapped(tmp_path, name, rule, rate, data, *, lose
     else:
         for at, line in data.draw(st.lists(st.tuples(place, place), min_size=1, max_size=3)):
             lines.insert(at, lines[line])
-    check_number(tmp_path, name, rule, b"\n".join(lines), rate)
+    check_number(tmp_path, case, b"\n".join(lines))
 
 
-@EACH_RULE
 @EXAMPLES
-@given(noise=st.lists(st.tuples(st.floats(0, 1), st.binary(max_size=80)), max_size=6))
-def test_noise_between_lines_does_not_matter(tmp_path, name, rule, rate, noise):
+@given(
+    case=st.sampled_from(RATES),
+    noise=st.lists(st.tuples(st.floats(0, 1), st.binary(max_size=80)), max_size=6),
+)
+def test_noise_between_lines_does_not_matter(tmp_path, case, noise):
+    name, rule, rate = case
     lines = render_lines(name)
     for where, text in noise:
         if not any(word in text.lower() for word in (b"iteration", b"step", b"hpcbert", b"\0")):
@@ -100,20 +102,14 @@ def test_noise_between_lines_does_not_matter(tmp_path, name, rule, rate, noise):
     assert reading.throughput == pytest.approx(rate)
 
 
-@EACH_RULE
 @EXAMPLES
-@given(
-    place=st.floats(0, 1), hole=st.integers(1, 400), overwrite=st.booleans(),
-    noise=st.binary(max_size=3000),
-)  # fmt: skip
-def test_a_hole_anywhere_and_random_bytes(
-    tmp_path, name, rule, rate, *, place, hole, noise, overwrite
-):
-    content = b"\n".join(render_lines(name))
-    at = int(place * len(content))
-    tail = content[at + hole if overwrite else at :]
-    check_number(tmp_path, name, rule, content[:at] + bytes(hole) + tail, rate)
-    reading = recipes.read(name, tmp_path, noise, rule, SETTING)
+@given(case=st.sampled_from(RATES), data=st.data(), noise=st.binary(max_size=3000))
+def test_a_hole_anywhere_and_random_bytes(tmp_path, case, data, noise):
+    content = b"\n".join(render_lines(case[0]))
+    at, hole = data.draw(st.integers(0, len(content))), data.draw(st.integers(1, 400))
+    tail = content[at + data.draw(st.sampled_from([0, hole])) :]
+    check_number(tmp_path, case, content[:at] + bytes(hole) + tail)
+    reading = recipes.read(case[0], tmp_path, noise, case[1], SETTING)
     assert reading.throughput is None
     assert reading.reasons
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.kit.campaigns import campaign
 from tests.kit.cases import read_constant
-from tests.kit.logs import TEST_RECIPES, log
+from tests.kit.logs import log
 from tests.kit.paths import REPOSITORY
 
 pytestmark = pytest.mark.slow
@@ -77,11 +77,3 @@ def test_foreign_logs_good_and_bad(tmp_path):
     alone = run_program(1, *words)
     assert run_program(3, *words) == alone
     assert '"tables"' in alone
-
-
-def test_real_logs(shared):
-    options = ("--fw", "tf2-resnet", "--templates", str(TEST_RECIPES), "--json")
-    words = ("command", "collect", str(shared / "logs" / "Oneflow-Inc+DLPerf"), *options)
-    alone = run_program(1, *words)
-    assert run_program(3, *words) == alone
-    assert '"version"' in alone

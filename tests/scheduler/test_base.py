@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert.model import MANIFEST
-from tests.kit import cli, scripts
+from tests.kit import cli, drafts, scripts
 from tests.kit.cases import cases
 from tests.kit.cli import runs
 from tests.kit.logs import WORDS, stand_in, write_file
@@ -38,17 +38,20 @@ def package(tmp_path_factory):
 
 
 class Spool:
-    """The batch system's directory, and a program whose second repeat fails once there is a flag."""
+    """A site of this scheduler; the second repeat of its program fails once there is a flag."""
 
     def __init__(self, folder, package):
-        self.place, self.package = folder / "spool", package
-        self.flag, self.site = folder / "flag", folder / "site.toml"
+        self.place, self.package, self.flag = folder / "spool", package, folder / "flag"
+        self.place.mkdir()
+        self.choose("spool")
         condition = f"$SLURM_ARRAY_TASK_ID == 2 && -e {self.flag}"
         self.program = stand_in(folder, f"if [[ {condition} ]]; then rm {self.flag}; exit 7; fi")
 
+    def choose(self, scheduler):
+        drafts.site(self.place.parent, start=drafts.MINIMAL.replace("slurm", scheduler))
+
     def submit(self, *words):
-        options = ("--repeats", "2", "--python", self.program, "--json")
-        return cli.run(*WORDS, *options, *words)
+        return cli.run(*WORDS, "--repeats", "2", "--python", self.program, "--json", *words)
 
     def work(self):
         """Run what waits, as the batch system's daemon would."""
@@ -66,12 +69,8 @@ class Spool:
 @pytest.fixture
 def spool(tmp_path, package, empty_directory, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path, str(package)])
-    batch = Spool(tmp_path, package)
-    monkeypatch.setenv("SPOOL", str(batch.place))
-    batch.place.mkdir()
-    text = 'schema = 1\nname = "third"\nscheduler = "spool"\n[container]\nruntime = "none"\n'
-    batch.site.write_text(text)
-    return batch
+    monkeypatch.setenv("SPOOL", str(tmp_path / "spool"))
+    return Spool(tmp_path, package)
 
 
 def test_what_doctor_and_a_dry_run_show_is_its_own(spool):
@@ -115,7 +114,7 @@ def test_a_campaign_is_submitted_followed_retried_and_collected(spool):
 
 
 def test_an_option_names_it_too_and_a_manifest_that_names_an_unknown_one_is_damaged(spool):
-    spool.site.write_text(spool.site.read_text().replace('"spool"', '"local"'))
+    spool.choose("local")
     directory = Path(spool.submit("--scheduler", "spool").data["directory"])
     assert spool.jobs() == ["0001/waiting"]
     refused = spool.submit("--scheduler", "spoo")
@@ -133,7 +132,7 @@ def test_a_broken_package_is_named(spool, module, keyword):
     announce(folder, "broken", f"{name}:TRAITS")
     write_file(folder, f"{name}.py", module)
     sys.path.append(str(folder))
-    spool.site.write_text(spool.site.read_text().replace('"spool"', '"broken"'))
+    spool.choose("broken")
     refused = cli.run("doctor", "--json")
     assert (refused.returncode, keyword in refused.error["message"]) == (2, True)
 

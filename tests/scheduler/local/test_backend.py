@@ -61,20 +61,20 @@ def run_locally(tmp_path, tracked):
     """Write scripts, start the queue, and leave nothing of it behind."""
     queues: list[Queue] = []
 
-    def start(*bodies, repeats=1, name="here", minutes=1.0, together=False, **env):
-        options = {"repeats": repeats, "name": name, "together": together}
-        built = tracked(*("" for _ in bodies), scheduler="local", **options)
+    def start(*bodies, name="here", minutes=1.0, repeats=1, together=False, **env):
+        points = {"repeats": repeats, "together": together, "scheduler": "local"}
+        built = tracked(*[""] * len(bodies), name=name, **points)
         # What every script does first and last, as the rendered ones do.
         frame = "{body}" if together else read_constant(__file__, "FRAME")
         for array, body in zip(built.campaign.arrays, bodies, strict=True):
             text = frame.format(status=f"status/{array.point.key}", body=body)
             (built.directory / array.script).write_text(text)
-        tag = f"{os.getpid()}-{name}-{tmp_path.name}"
-        places = {"XDG_STATE_HOME": str(tmp_path / "state"), "TMPDIR": str(tmp_path)}
+        tag = f"{tmp_path}/{name}"
+        places = {"XDG_STATE_HOME": f"{tmp_path}/state", "TMPDIR": str(tmp_path)}
+        environ = {**os.environ, **places, "HPCBERT_TEST_TAG": tag, **env}
         job = local.start_queue(
-            built.directory, built.campaign, time_limit_minutes=minutes, grace=0.3,
-            environ={**os.environ, **places, "HPCBERT_TEST_TAG": tag, **env},
-        )  # fmt: skip
+            built.directory, built.campaign, time_limit_minutes=minutes, grace=0.3, environ=environ
+        )
         arrays = (replace(array, job_id=job, state="submitted") for array in built.campaign.arrays)
         queues.append(Queue(built.change(arrays=tuple(arrays)), tag))
         return queues[-1]

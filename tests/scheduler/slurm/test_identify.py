@@ -1,8 +1,11 @@
-"""Whose a job is: by cluster, id, time and directory of submission, whatever it is called."""
+"""Whose a job is, whatever a site or an accident does to its submission: one sbatch an array, and
+each job is found by cluster, id, time, directory and marks, whatever it is called."""
 
 import os
+import time
+from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -11,14 +14,243 @@ from hpcbert.campaign import store
 from hpcbert.commands import submit
 from hpcbert.commands.monitor import open_campaign
 from hpcbert.errors import SchedulerError
+from hpcbert.model import format_utc
 from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.slurm.identify import find_differences, read_jobs
 from hpcbert.system.runner import Outcome
 from tests.kit import drafts
-from tests.kit.campaigns import adopted, snapshot
+from tests.kit.campaigns import adopted, snapshot, status_file, updated
 from tests.kit.cases import cases
-from tests.kit.drafts import curve, drafted
-from tests.kit.slurm import Job, Slurm, failed, scontrol
+from tests.kit.drafts import changed, curve, drafted, reference
+from tests.kit.slurm import Answer, Job, Slurm, T, failed, scontrol
+from tests.kit.waiting import Clock
+
+# With all of these, a job has none of its three marks: name, place, comment.
+UNMARKED = {"name": "proj", "script": "/tmp/copy", "place": "/tmp", "comment": "x"}
+
+
+@dataclass
+class Wrapped(Slurm):
+    """A site's own sbatch, or its job_submit plugin: it changes jobs, and prints what it likes."""
+
+    changes: Mapping[str, str] = field(default_factory=dict)
+    form: str = "{job}\n"
+    code: int = 0
+
+    def do_sbatch(self, argv: tuple[str, ...], cwd: str) -> Answer:
+        number = super().do_sbatch(argv, cwd).out.strip()
+        job = self.jobs[number]
+        vars(job).update({key: text.format(name=job.name) for key, text in self.changes.items()})
+        complaint = "Socket timed out" if self.code else ""
+        return Answer(self.form.format(job=number), self.code, complaint)
+
+
+def assert_waiting(draft, slurm, *jobs):
+    """Each array was submitted once, and its job is followed and can be cancelled."""
+    assert slurm.count("sbatch") == len(jobs)
+    watched = open_campaign(draft.directory)
+    assert {state.word for state in snapshot(watched, run=slurm).values()} == {"PENDING"}
+    assert submit.find_living(watched, run=slurm).jobs == jobs
+
+
+def start_job(draft, array, job, **event):
+    """Write the start of an array's second repeat, as its job does."""
+    start = {"event": "start", "time": 1, "job": f"{job}_2", "array": array.name, **event}
+    status_file(draft.directory / array.status(2), start)
+
+
+@pytest.mark.slow
+@cases
+def test_a_job_that_keeps_one_mark_is_the_arrays_under_any_clock(
+    tmp_path, changes, hours, *, killed
+):
+    draft = curve(tmp_path, ("fp32",))
+    created = format_utc(time.time())
+    draft = replace(draft, campaign=replace(draft.campaign, created=created))
+    slurm = Wrapped(changes=changes, now=time.time() + hours * 3600)
+
+    def kill(program: str) -> None:
+        if program == "scontrol":
+            raise KeyboardInterrupt
+
+    if killed:  # before the answer is recorded
+        slurm.before = kill
+        with pytest.raises(KeyboardInterrupt):
+            drafts.submit(draft, slurm)
+        slurm.before = lambda _: None
+    arrays = drafts.submit(draft, slurm, resumed=killed).arrays
+    assert [array.job_id for array in arrays] == ["100", "101"]
+    assert not any(array.is_doubtful for array in arrays)
+    assert_waiting(draft, slurm, "100", "101")
+
+
+@pytest.mark.parametrize("form", ["Welcome\n{job}\nYou have 12 hours.\n", "{job}\n34\n"])
+def test_an_id_without_any_mark_is_kept_in_doubt_until_the_job_begins(tmp_path, form):
+    draft, slurm = curve(tmp_path, ("fp32",)), Wrapped(changes=UNMARKED, form=form)
+    slurm.jobs["34"] = Job("of mine", "/home/x", "/home")
+    arrays = drafts.submit(draft, slurm).arrays
+    assert all(array.is_doubtful and array.state == "submitted" for array in arrays)
+    assert ("JobName", arrays[0].name, "proj") in arrays[0].changed
+    assert [entry[2] for entry in arrays[0].changed if entry[0] == "WorkDir"] == ["/tmp"]
+    assert_waiting(draft, slurm, "101", "102")
+    backend = scheduler.create_scheduler("slurm", SchedulerContext(slurm))
+    with pytest.raises(SchedulerError, match="is not over"):
+        backend.refuse_doubling(open_campaign(draft.directory), [(arrays[0], 2)])
+    start_job(draft, arrays[0], "101")
+    first, second = adopted(open_campaign(draft.directory), run=slurm).campaign.arrays
+    assert (first.job_id, bool(first.seen), first.is_doubtful) == ("101", True, False)
+    assert second.is_doubtful
+    assert drafts.submit(draft, slurm, resumed=True).arrays == (first, second)
+    assert slurm.count("sbatch") == 2
+
+
+@pytest.mark.parametrize("form", ["34\n{job}\n", "Welcome\n\n{job}\n34 hours\n", "34\n", ""])
+def test_a_number_of_a_sites_wrapper_is_not_taken_for_the_id(tmp_path, form):
+    draft, slurm = curve(tmp_path, ("fp32",)), Wrapped(form=form)
+    slurm.jobs["34"] = Job("somebody else's")
+    for array in drafts.submit(draft, slurm).arrays:
+        assert (slurm.names[array.job_id], bool(array.seen)) == (array.name, True)
+    assert slurm.count("sbatch") == 2
+
+
+def test_an_id_that_nobody_confirms_now_is_confirmed_later(tmp_path):
+    draft = curve(tmp_path, ("fp32",))
+    slurm = Wrapped(form="34\n{job}\n", away={"scontrol", "squeue", "sacct"})
+    with pytest.raises(SchedulerError):
+        drafts.submit(draft, slurm)
+    intended = open_campaign(draft.directory).campaign.arrays
+    assert [array.state for array in intended] == ["intended"] * 2
+    slurm.away = set()
+    arrays = drafts.submit(draft, slurm).arrays
+    assert [slurm.names[array.job_id] for array in arrays] == [array.name for array in arrays]
+    assert slurm.count("sbatch") == 2
+    # A plain answer stands while the controller is silent.
+    draft = drafted(tmp_path / "other")
+    slurm = Wrapped(form="34\n", away={"scontrol"}, jobs={"34": Job("somebody else's")})
+    (array,) = drafts.submit(draft, slurm).arrays
+    assert (array.job_id, array.seen) == ("34", "")
+    (array,) = adopted(open_campaign(draft.directory), run=slurm).campaign.arrays
+    assert (array.job_id, bool(array.seen)) == ("101", True)
+    assert store.read_manifest(draft.directory).arrays == (array,)
+
+
+def test_the_jobs_own_start_corrects_a_wrong_id_and_another_arrays_settles_nothing(tmp_path):
+    draft, slurm = curve(tmp_path, ("fp32",)), Wrapped(changes=UNMARKED, form="34\n")
+    slurm.jobs["34"] = Job("of mine", "/home/x", "/home")
+    with pytest.raises(SchedulerError, match="Slurm does not show which job"):
+        drafts.submit(draft, slurm)  # 34 is the first array's: the second has none.
+    arrays = store.read_manifest(draft.directory).arrays
+    assert [(array.job_id, array.is_doubtful) for array in arrays] == [("34", True), ("", False)]
+    start_job(draft, arrays[0], "101")
+    first, _ = adopted(open_campaign(draft.directory), run=slurm).campaign.arrays
+    assert (first.job_id, first.changed) == ("101", ())
+    assert snapshot(open_campaign(draft.directory), run=slurm)[first.name, 1].word == "PENDING"
+    assert slurm.count("sbatch") == 2
+    draft = curve(tmp_path / "other", ("fp32",))
+    first, *_ = drafts.submit(draft, Slurm()).arrays
+    retry = replace(first, name=f"{first.name}.t1", first_attempt=1, job_id="", submit_time=None)
+    # The user requeued the first job.
+    start_job(draft, first, "100", attempt=1)
+    candidates = (first, retry, replace(first, name=f"{first.name}.p4"))
+    begun = [open_campaign(draft.directory).find_begun_job(array) for array in candidates]
+    assert begun == ["100", "", "100"]
+
+
+@cases
+def test_what_can_not_be_recognized_is_not_submitted_again(tmp_path, form, code):
+    draft = curve(tmp_path, ("fp32",))
+    slurm = Wrapped(changes=UNMARKED, form=form, code=code)
+    with pytest.raises(SchedulerError, match=r"ended with status \d+ and printed"):
+        drafts.submit(draft, slurm)
+    for resumed in (False, True):
+        with pytest.raises(SchedulerError, match="Slurm does not show which job") as caught:
+            drafts.submit(draft, slurm, resumed=resumed)
+        assert f"submit --like {draft.campaign.id}" in caught.value.hint
+        assert slurm.count("sbatch") == 1
+    start_job(draft, draft.campaign.arrays[0], "100")
+    with pytest.raises(SchedulerError):
+        drafts.submit(draft, slurm)
+    assert store.read_manifest(draft.directory).arrays[0].job_id == "100"
+    assert slurm.count("sbatch") == 2
+
+
+@cases
+def test_a_restored_campaign_finds_its_jobs_by_one_question_each(
+    tmp_path, changes, questions, *, begins, fate
+):
+    draft, slurm = curve(tmp_path, ("fp32",)), Wrapped(changes=changes)
+    arrays = drafts.submit(draft, slurm).arrays
+    store.write_manifest(draft.directory, draft.campaign)
+    for array, (number, job) in zip(arrays, list(slurm.jobs.items()), strict=True):
+        if begins:
+            start_job(draft, array, number)
+        if fate == "forgotten":
+            del slurm.jobs[number]
+        elif fate:
+            job.end(fate)
+    slurm.calls.clear()
+    again = drafts.submit(draft, slurm, resumed=True).arrays
+    assert [array.job_id for array in again] == ["100", "101"]
+    assert tuple(call[0] for call in slurm.calls) == questions
+    assert store.read_manifest(draft.directory).arrays == again
+
+
+def test_a_campaign_restored_in_the_middle_submits_what_is_left_once_squeue_answers(tmp_path):
+    draft, slurm = curve(tmp_path), Slurm()
+    arrays = drafts.submit(draft, slurm).arrays
+    store.write_manifest(draft.directory, updated(draft.campaign, arrays[0]))
+    for number in ("102", "103"):
+        del slurm.jobs[number]
+    slurm.first, slurm.away = 200, {"squeue", "sacct"}
+    with pytest.raises(SchedulerError, match="is unknown whether"):
+        drafts.submit(draft, slurm, resumed=True)
+    assert slurm.count("sbatch") == 4
+    slurm.away = set()
+    again = drafts.submit(draft, slurm, resumed=True).arrays
+    assert [array.job_id for array in again] == ["100", "101", "202", "203"]
+    assert slurm.called("sbatch")[4][2] == "--dependency=afterany:101"
+
+
+@pytest.mark.parametrize("away", [set(), {"scontrol"}], ids=["scontrol answers", "it does not"])
+@pytest.mark.parametrize(
+    "step", [0, 30, -7200, None], ids=["killed", "later", "clock set back", "answer lost"]
+)
+def test_an_empty_answer_from_a_cache_is_no_proof(tmp_path, away, step):
+    """A site's squeue, and its accounting, show the queue as it was a minute ago."""
+    draft, clock = curve(tmp_path, ("fp32",)), Clock(1_763_700_000.0)
+    slurm = Slurm(now=clock.now, away=away)
+    context = SchedulerContext(slurm, clock, clock.pause)
+    submit.write_campaign(draft)
+    if step is None:
+        lost = failed("sbatch: error: Batch job submission failed: Socket timed out", acts=True)
+        slurm.sbatch = [lost, None]
+    else:
+        slurm.dies = True
+        with pytest.raises(KeyboardInterrupt):
+            submit.submit(draft.directory, context)
+        slurm.dies = False
+    slurm.squeue = slurm.sacct = ""
+    shown = clock.now + 60 + min(step or 0, 0)
+    clock.at(shown - T, lambda: vars(slurm).update(squeue=None, sacct=None))
+    clock.now += step or 0
+    campaign = submit.submit(draft.directory, context)
+    assert sorted(slurm.jobs) == [array.job_id for array in campaign.arrays] == ["100", "101"]
+
+
+def test_each_script_has_its_mark_and_the_users_own_comment_stays(tmp_path):
+    for words in (), ("--comment=mine",), ("--comm", "my own"):
+        draft = drafted(changed(reference(tmp_path), slurm={"sbatch_args": words}))
+        (array,), (text,) = draft.campaign.arrays, draft.scripts.values()
+        assert (f"\n#SBATCH --comment={array.name}\n" in text) == (not words)
+        assert f"\narray_name={array.name} " in text
+
+
+def test_nobody_elses_job_is_kept_in_doubt(tmp_path):
+    foreign = scontrol("100", name="proj", place="/tmp", uid=4321)
+    slurm = Wrapped(changes=UNMARKED, scontrol=foreign)
+    with pytest.raises(SchedulerError, match="printed 100, 'proj' of nobody in /tmp"):
+        drafts.submit(curve(tmp_path, ("fp32",)), slurm)
+    assert slurm.count("sbatch") == 1
 
 
 def test_of_two_jobs_that_are_an_arrays_by_their_marks_it_has_the_first(tmp_path):
@@ -120,18 +352,12 @@ def test_a_refused_array_is_looked_for_before_anything_is_submitted_in_its_place
 
 
 def test_what_the_controller_has_otherwise_is_on_record(tmp_path):
-    draft, slurm = drafted(tmp_path), Slurm()
+    draft = drafted(tmp_path)
     (array,) = draft.campaign.arrays
+    job = scontrol("100", name=f"proj-{array.name}", uid=os.geteuid()).rstrip()
+    job = job.replace("Dependency=(null)", "Dependency=singleton(unfulfilled)")
     others = "   Requeue=0 TimeLimit=00:05:00 NumNodes=1-1 Partition=other\n   StdOut=/tmp/x.out\n"
-
-    def run(argv, **more):
-        outcome = slurm(argv, **more)
-        for job in slurm.jobs.values():
-            job.name, job.script = f"proj-{array.name}", ""
-        text = outcome.stdout.replace("Dependency=(null)", "Dependency=singleton(unfulfilled)")
-        return replace(outcome, stdout=text.replace("   SubmitTime", f"{others}   SubmitTime"))
-
-    campaign = drafts.submit(draft, run)
+    campaign = drafts.submit(draft, Slurm(scontrol=f"{job}\n{others}"))
     assert campaign.arrays[0].changed == (
         ("JobName", array.name, f"proj-{array.name}"),
         ("TimeLimit", "01:00:00", "00:05:00"),
