@@ -58,19 +58,15 @@ def write_file(root: Path, name: str, data: bytes | str) -> Path:
 
 
 def write_logs(
-    folder: Path, rates: Mapping[str, Sequence[float]], *, batch: int = 4, day: int = 0,
-    **facts: Any,
-) -> Path:  # fmt: skip
+    folder: Path, rates: Mapping[str, Sequence[float]], *, batch: int = 4, **facts: Any
+) -> Path:
     """Write a log of 120 iterations for each rate of a shape, as DLPerf keeps them.
 
     Example: `write_logs(tmp_path, {"1n1g": [10.0, 11.0]}, sequence_length=512)`.
-
-    Logs of another `day` are no copies of these.
     """
     runs = [(shape, *run) for shape in rates for run in enumerate(rates[shape], 1)]
     for number, (shape, repeat, rate) in enumerate(runs):
-        start = START + 86_400 * day + 1000 * number
-        text = log(shape, rate, iters=120, batch=batch, start=start, **facts)
+        text = log(shape, rate, iters=120, batch=batch, start=START + 1000 * number, **facts)
         write_file(folder, f"pytorch/{shape}/bert_b{batch}_fp32_{repeat}.log", text)
     return folder
 

@@ -1,5 +1,4 @@
-"""Two ways to one number must agree, a mean that hides slow steps says so, and a program that starts
-again in the window has no number."""
+"""Two ways to one number must agree, slow steps are told, and a restart in the window is no run."""
 
 import re
 from functools import partial
@@ -166,9 +165,7 @@ def test_a_closing_rate_contradicts_a_forced_grammar_and_not_the_right_number(re
             closing = f"{{'train_samples_per_second': {rate}}}"
             reading = read_program(read, name, after=120, text=closing)
             assert (codes(reading) == []) is agrees, (name, rate)
-
-
-def test_a_recipe_decides_whether_its_closing_line_is_compared(read):
+    # A recipe decides whether its own closing line is compared.
     log = steps(120, rate=32.0) + "{'train_samples_per_second': 9}\n"
     assert codes(read(TOML, log, "rate", ONE)) == ["contradiction"]
     silent = TOML.replace('"result: "', '"train_samples_per_second"')

@@ -1,8 +1,4 @@
-"""Grammars of logs, every mistake in one, and every kind of log of the upstream programs as data.
-
-The lines are those that the programs print (test_grammar.toml names their sources); the numbers are
-worked out by hand from the lines.
-"""
+"""Grammars of logs, every mistake in one, and lines of upstream programs with hand-made numbers."""
 
 import pytest
 
@@ -78,11 +74,8 @@ def test_skipped_steps_in_the_window_are_flagged(read, kind, at, *, expected):
 
 @cases
 def test_a_log_gives_the_number_that_is_worked_out_by_hand(
-    read, *, grammar, head, line,
-    places, offset, tail,
-    prefixes, setting,
-    numbers,
-):  # fmt: skip
+    read, *, grammar, head, line, places, offset, tail, prefixes, setting, numbers
+):
     toml = grammar_file(grammar)
     toml = toml if toml.exists() else TEST_RECIPES / grammar / "recipe.toml"
     settings = Setting()._replace(**(setting or {})).settled({})[0]

@@ -49,9 +49,8 @@ def test_a_log_that_may_not_be_read_is_said(tmp_path):
 
 @cases
 def test_a_log_gives_its_number_or_a_reason(
-    read, places, numbers, *, repeated,
-    window, changes, head, tail,
-):  # fmt: skip
+    read, places, numbers, *, repeated, window, changes, head, tail
+):
     toml = STEPS
     if repeated:
         toml = toml.replace('time = "epoch"', f'time = "epoch"\nrepeated = "{repeated}"')
@@ -167,26 +166,11 @@ def test_glued_records_other_bytes_and_pieces_of_any_size_give_the_same_number(r
         assert read(STEPS, "batch: 32\n" + steps(), "clock", ONE).throughput == 32
 
 
-def test_reading_stops_where_the_rule_and_the_gate_have_all_they_need(tmp_path, monkeypatch):
-    path = tmp_path / "run.log"
-    path.write_text(steps())
-    os.truncate(path, 2 << 30)
-    sizes, real = [], os.read
-
-    def read_counted(file, size):
-        sizes.append(size)
-        return real(file, size)
-
-    monkeypatch.setattr(os, "read", read_counted)
-    grammar = parse(STEPS)
-    assert scan.read(path, grammar, grammar.rule(), ONE).throughput == 32
-    assert sum(sizes) <= 3 * lines.CHUNK
-
-
-def test_lines_and_repetition_without_end_take_little_memory_and_time(read, tmp_path):
-    path = tmp_path / "long.log"
+def test_a_log_without_end_takes_no_more_memory_and_time_than_its_number(
+    read, tmp_path, monkeypatch
+):
+    path, grammar = tmp_path / "run.log", parse(STEPS)
     path.write_text(steps(60) + "=" * (20 * lines.CHUNK) + "\n" + steps(120, 61))
-    grammar = parse(STEPS)
     tracemalloc.start()
     reading = scan.read(path, grammar, grammar.rule("rate"), ONE)
     _, peak = tracemalloc.get_traced_memory()
@@ -199,6 +183,18 @@ def test_lines_and_repetition_without_end_take_little_memory_and_time(read, tmp_
     began = time.process_time()
     read(STEPS, "iteration: 1/2 loss: 1 " * 50_000 + "\n" + steps(), "clock", ONE)
     assert time.process_time() - began < 5
+    # Reading stops where the rule and the gate have all they need.
+    path.write_text(steps())
+    os.truncate(path, 2 << 30)
+    sizes, real = [], os.read
+
+    def read_counted(file, size):
+        sizes.append(size)
+        return real(file, size)
+
+    monkeypatch.setattr(os, "read", read_counted)
+    assert scan.read(path, grammar, grammar.rule(), ONE).throughput == 32
+    assert sum(sizes) <= 3 * lines.CHUNK
 
 
 def test_progress_reads_the_end_of_a_log_that_grows(tmp_path):

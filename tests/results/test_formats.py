@@ -13,7 +13,6 @@ from hpcbert.cli.tables import list_shortfalls
 from hpcbert.errors import UsageError
 from hpcbert.model import Group, Note, Provenance
 from hpcbert.results import formats
-from hpcbert.results.formats import FORMATS, render_csv, render_markdown
 from hpcbert.results.reduce import tabulate
 from hpcbert.results.wording import describe_flags
 from tests.kit.cases import cases, read_constant
@@ -31,7 +30,7 @@ def test_every_form_holds_every_median_and_the_text_is_aligned_and_says_why():
     note = "232.73 samples/s in all, 512.00 at the median step; see iterations 41 to 50"
     flagged = make_run(1, 232.727, flags=("uneven",), notes=(Note("uneven", note),))
     uneven = tabulate([make_point("1n1g", runs=(flagged,))])
-    for name, form in FORMATS.items():
+    for name, form in formats.FORMATS.items():
         rendered = form.write(TABLES, MADE, 0)
         numbers = ("140.2", "4322.5", "4600.25")[: 2 + (name == "csv-runs")]
         assert all(number in rendered.replace(",", "") for number in numbers), name
@@ -51,16 +50,16 @@ def test_every_form_holds_every_median_and_the_text_is_aligned_and_says_why():
 
 
 def test_markdown_and_csv_show_text_as_it_is_and_have_no_formula():
-    lines = render_markdown(TABLES, MADE).splitlines()
+    lines = formats.render_markdown(TABLES, MADE).splitlines()
     assert lines[4].startswith("| node_num | gpu_num | samples/s | speedup |")
     assert lines[7].startswith("| 4 | 32 | 4322.50 | 30.83 |")
     assert lines[9] == f"* 1n1g, repeat 3 is invalid: {REASON}"
     hostile = "a|b*_`<img src=x>`[x](y)\n# h"
     group = Group(hostile, "m", "fp32", 1, "r", hostile)
-    rendered = render_markdown(tabulate([make_point("1n1g", [1.0], group=group)]), MADE)
+    rendered = formats.render_markdown(tabulate([make_point("1n1g", [1.0], group=group)]), MADE)
     assert "\\|b\\*\\_\\`\\<img src=x\\>\\`\\[x\\](y) \\# h" in rendered
     assert all(line.count(" | ") in (0, 9) for line in rendered.splitlines())
-    first, second = csv.DictReader(io.StringIO(render_csv(TABLES, MADE)))
+    first, second = csv.DictReader(io.StringIO(formats.render_csv(TABLES, MADE)))
     assert (first["gpus"], second["gpus"]) == ("1", "32")
     assert float(first["median"]) == (140.1987654 + 140.2) / 2
     assert float(second["median"]) == 4322.5
@@ -69,7 +68,7 @@ def test_markdown_and_csv_show_text_as_it_is_and_have_no_formula():
     for start in ("=", "+", "-", "@", "\t", "\r", "\n"):
         group = Group(f"{start}1+1", "m", "fp32", 1, f"{start}cmd|' /C calc'!A0")
         tables = tabulate([make_point("1n1g", [1.0], group=group)])
-        _, line = csv.reader(io.StringIO(render_csv(tables, MADE)))
+        _, line = csv.reader(io.StringIO(formats.render_csv(tables, MADE)))
         assert all(cell[0] in "'1c" for cell in (line[0], line[5]))
 
 

@@ -12,12 +12,7 @@ from hypothesis import strategies as st
 
 from hpcbert.results import interval
 from hpcbert.results.compare import judge
-from hpcbert.results.interval import (
-    coverage_of_limits,
-    false_alarm_chance,
-    limit_rank,
-    median_ratio,
-)
+from hpcbert.results.interval import coverage_of_limits, false_alarm_chance, median_ratio
 from tests.kit.paths import REPOSITORY
 
 PAIRS = 2000
@@ -68,10 +63,10 @@ def test_five_runs_carry_the_confidence_fewer_decide_nothing_and_false_alarms_ar
         ratio = median_ratio(base, [rate + 1e6 for rate in new])
         assert ratio.false_alarm > interval.FALSE_ALARM
         assert judge(ratio, 0.02) == "unknown"
-    assert coverage_of_limits(5, limit_rank(5)) ** 2 == pytest.approx(0.87890625)
+    assert coverage_of_limits(5, interval.limit_rank(5)) ** 2 == pytest.approx(0.87890625)
     assert false_alarm_chance(5, 5) == pytest.approx(2 / 252)
     assert interval.min_repeats() == 4
-    squares = (coverage_of_limits(n, limit_rank(n)) ** 2 for n in range(5, 100))
+    squares = (coverage_of_limits(n, interval.limit_rank(n)) ** 2 for n in range(5, 100))
     assert all(square >= interval.CONFIDENCE for square in squares)
     assert interval.measure_scatter([1.0], [2.0]) is None
     assert interval.measure_scatter([1.0, math.e**2], [1.0]) == pytest.approx(math.sqrt(2))
@@ -101,7 +96,7 @@ def test_the_page_has_the_chances_and_the_rates():
 
     for count, limits, share, alarm in read_table("| runs, of both"):
         n = int(count)
-        rank = limit_rank(n)
+        rank = interval.limit_rank(n)
         outer = [re.match(r"\d+", word) for word in limits.split(" and ")]
         assert [int(match[0]) for match in outer if match] == [rank, n + 1 - rank]
         assert float(share) == pytest.approx(100 * coverage_of_limits(n, rank) ** 2, abs=0.051)

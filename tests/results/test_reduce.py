@@ -121,12 +121,6 @@ def test_rows_go_by_gpus_and_have_a_speedup_over_one_gpu_of_the_same_experiment(
         assert ("no-baseline" in row.flags) is decisive
 
 
-@cases
-def test_outliers_are_what_spread_does_not_explain(numbers, *, expected):
-    low, high = reduce.expected_range(list(numbers))
-    assert any(not low <= number <= high for number in numbers) is expected
-
-
 @pytest.mark.needs("published")
 def test_published_tables_have_no_outlier_and_few_are_noisy(shared):
     sets: dict[tuple[str, ...], list[float]] = {}

@@ -1,5 +1,4 @@
-"""What names hold stays text in every form of a report; a report in a real browser, headless
-Chromium, where it is installed (`make browser`)."""
+"""Names stay text in every form of a report; a report in headless Chromium (`make browser`)."""
 
 import csv
 import io
