@@ -106,19 +106,13 @@ def test_a_page_takes_no_name_for_a_tag_and_has_every_figure_with_its_numbers():
 
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
 def test_names_are_text_in_markdown_and_in_tables(name):
-    def drop_fences(report):
-        outside, fence = [], ""
-        for line in formats.render_markdown(report).splitlines():
-            if fence:
-                fence = "" if line == fence else fence
-            elif match := re.match(r"(`{3,})text$", line):
-                fence = match[1]
-            else:
-                outside.append(line)
-        return outside
+    def read_lines(report):
+        """Return the lines of its Markdown outside of code."""
+        text = formats.render_markdown(report)
+        return re.sub(r"(?ms)^(`{3,})text$.*?^\1$", "", text).splitlines()
 
     report = compose(name)
-    usual, lines = drop_fences(compose(USUAL)), drop_fences(report)
+    usual, lines = read_lines(compose(USUAL)), read_lines(report)
     # Scripts are longer where names have several lines; what is a heading or a table stays one.
     for begin in ("# ", "## ", "### ", "| ", "!["):
         counts = [sum(line.startswith(begin) for line in text) for text in (usual, lines)]
