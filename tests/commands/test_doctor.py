@@ -94,11 +94,10 @@ def test_a_job_that_a_prolog_holds_or_bash_never_reads_says_why(tmp_path, monkey
 def test_who_interrupts_leaves_no_job_behind(tmp_path, monkeypatch, moment):
     monkeypatch.setattr(doctor, "_POLL_SECONDS", 0.0)
     slurm = Slurm(dies=moment == "answer of sbatch")
-    looks: list[str] = []
 
-    def interrupt(program: str) -> None:
-        looks.extend(["sacct"] if program == "sacct" and slurm.jobs else [])
-        if program == "sbatch" if moment == "sbatch" else len(looks) > (moment == "job"):
+    def interrupt(program):
+        looks = slurm.count("sacct") if slurm.jobs else 0
+        if program == "sbatch" if moment == "sbatch" else looks > (moment == "job"):
             slurm.before = lambda _: None
             if moment.startswith("SIG"):
                 signal.raise_signal(signal.Signals[moment])

@@ -16,6 +16,7 @@ from hpcbert.scheduler.local import backend as local
 from hpcbert.slurm import state_sources
 from hpcbert.slurm.states import Kind, RepeatState
 from tests.kit.campaigns import ended
+from tests.kit.cases import cases
 from tests.kit.slurm import Slurm, T, failed
 from tests.kit.waiting import Clock
 
@@ -70,11 +71,11 @@ def test_a_silent_slurm_is_given_up_after_some_polls_unless_it_comes_back(watche
     assert list_programs(run) == ["sacct", "squeue"]
 
 
-@pytest.mark.parametrize("floor", [1.0, 60.0], ids=["1s", "60s"])
-@pytest.mark.parametrize(("code", "word"), [(0, "COMPLETED"), (3, "FAILED")], ids=["0", "3"])
-def test_a_jobs_end_is_seen_within_two_seconds_and_accounting_is_not_waited_for(
-    watched, floor, code, word
+@cases
+def test_a_jobs_end_is_seen_within_two_seconds_unless_slurm_contradicts_it(
+    watched, *, floor, code, word, shown, reported, questions, accounting
 ):
+    """squeue has the end after `shown` seconds, and accounting after 310, which may be asked."""
     built, time = watched(repeats=1), Clock()
     built.started("1n1g", 1)
     run = Slurm(sacct=[built.sacct(1, "RUNNING")], squeue=[built.squeue(1, "RUNNING")])
@@ -84,39 +85,14 @@ def test_a_jobs_end_is_seen_within_two_seconds_and_accounting_is_not_waited_for(
         run.calls.clear()
 
     time.at(300, end)
-    time.at(301, lambda: setattr(run, "squeue", [built.squeue(1, word, end=T + 301)]))
+    time.at(shown, lambda: setattr(run, "squeue", [built.squeue(1, word, end=T + shown)]))
+    time.at(310, lambda: setattr(run, "sacct", [built.sacct(1, word)]))
     view, lines, _ = follow(built, run, time=time, floor=floor)
-    assert lines == ["1 RUNNING", f"1 {word}"]
+    assert (lines, view.failed) == (["1 RUNNING", f"1 {word}"], int(word != "COMPLETED"))
     assert next(iter(view.states.values())).exit_code == code
-    assert time.now <= T + 302.5
-    programs = list_programs(run)
-    assert len(programs) <= 4
-    assert "sacct" not in programs or floor < 2, "by chance it may be time for it"
-
-
-def test_an_end_that_slurm_knows_is_one_question_and_one_that_it_contradicts_waits(watched):
-    built, time = watched(repeats=1), Clock()
-    built.started("1n1g", 1)
-    run = Slurm(sacct=[built.sacct(1, "RUNNING")], squeue=[built.squeue(1, "RUNNING")])
-
-    def end(word):
-        built.ended("1n1g", 1)
-        run.squeue = [built.squeue(1, word, end=T + 300)]
-        run.calls.clear()
-
-    time.at(300, lambda: end("COMPLETED"))
-    _, lines, _ = follow(built, run, time=time, floor=60.0)
-    assert lines == ["1 RUNNING", "1 COMPLETED"]
-    assert list_programs(run) == ["squeue"]
-    assert time.now <= T + 300.5
-    built, time = watched("20261122T100000Z-pytorch-bbbbbb", repeats=1), Clock()
-    built.started("1n1g", 1)
-    run = Slurm(sacct=[built.sacct(1, "RUNNING")], squeue=[built.squeue(1, "RUNNING")])
-    time.at(300, lambda: end("OUT_OF_MEMORY"))
-    time.at(310, lambda: setattr(run, "sacct", [built.sacct(1, "OUT_OF_MEMORY")]))
-    view, lines, _ = follow(built, run, time=time)
-    assert (lines, view.failed) == (["1 RUNNING", "1 OUT_OF_MEMORY"], 1)
-    assert time.now >= T + 310
+    assert reported[0] <= time.now - T <= reported[1]
+    assert len(run.calls) <= questions
+    assert accounting or "sacct" not in list_programs(run)
 
 
 @pytest.mark.slow

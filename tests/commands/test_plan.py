@@ -79,17 +79,15 @@ def test_what_prevents_a_run_is_said_with_the_command_that_helps(tmp_path):
 
 def test_runs_of_the_same_point_say_what_to_expect(tmp_path, build):
     point = forecast(tmp_path).points[0].cost.point
-    for name, seconds, changes in (
-        ("20261101-pytorch-a", (100, 300), {}),
-        ("20261102-pytorch-b", (200,), {}),
-        ("20261103-pytorch-failed", (9, 9), {"code": 1}),
-        ("20261104-pytorch-rehearsed", (9,), {"rehearse": True}),
-        ("20261105-pytorch-other", (9,), {"point": replace(point, precision="fp16")}),
+    fields = {"point": point, "protocol": Protocol(5, 120, 20)}
+    for name, seconds, code, changes in (
+        ("20261101-pytorch-a", (100, 300), 0, {}),
+        ("20261102-pytorch-b", (200,), 0, {}),
+        ("20261103-pytorch-failed", (9, 9), 1, {}),
+        ("20261104-pytorch-rehearsed", (9,), 0, {"rehearse": True}),
+        ("20261105-pytorch-other", (9,), 0, {"point": replace(point, precision="fp16")}),
     ):
-        fields = {"point": point, **changes}
-        code, repeats = fields.pop("code", 0), len(seconds)
-        fields["protocol"] = Protocol(repeats, 120, 20)
-        built = build("2n8g", name=name, repeats=repeats, **fields)
+        built = build("2n8g", name=name, repeats=len(seconds), **{**fields, **changes})
         for repeat, duration in enumerate(seconds, start=1):
             built.started("2n8g", repeat, time=1000)
             built.ended("2n8g", repeat, code=code, time=1000 + duration)

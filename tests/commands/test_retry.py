@@ -13,7 +13,7 @@ from hpcbert.commands.monitor import open_campaign
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.model import Shape
 from hpcbert.script import request
-from tests.kit import campaigns, cli, drafts, logs, scripts
+from tests.kit import campaigns, cli, drafts, logs
 from tests.kit.cases import cases
 from tests.kit.slurm import PROGRAMS, Slurm
 from tests.kit.waiting import Clock
@@ -88,10 +88,8 @@ def test_only_what_does_not_count_is_submitted_again(three_of_five):
     assert [(number, word) for number, word, _ in array.why] == [(2, "FAILED"), (4, "NODE_FAIL")]
     assert "in the measured step" in array.why[0][2]
     assert [node for node, _ in array.excluded] == ["n4", "n2"]
-    text = (three_of_five.directory / array.script).read_text()
     assert array.request.exclude == "n4,n2"
     assert "--dependency=afterany:10" in three_of_five.slurm.called("sbatch")[-1]
-    assert request.read_request(scripts.sbatch_options(text)) == array.request
     # Nothing is submitted twice, and a repeat no more often than allowed.
     assert three_of_five.look().invalid == ()
     assert three_of_five.slurm.count("sbatch") == 2
@@ -140,17 +138,13 @@ def test_only_a_dry_retry_asks_nothing_about_ends_on_record(tmp_path, last):
 def test_nodes_that_the_script_names_are_not_kept_away_from(tmp_path):
     """sbatch refuses a job that has to run on a node and must not."""
     site = drafts.changed(drafts.reference(tmp_path), slurm={"nodelist": "n2"})
-    bench = Bench(site, env=(("NCCL_ALGO", "Ring"),))
+    bench = Bench(site)
     for repeat in (1, 2, 3, 4):
         bench.end(repeat)
     bench.end(5, "FAILED", node="n2")
     assert [node for node, _ in bench.plan().spared] == ["n2"]
     array = bench.retry()
-    text = (bench.directory / array.script).read_text()
     assert (array.request.nodelist, array.request.exclude) == ("n2", "")
-    assert array.point.env == (("NCCL_ALGO", "Ring"),)
-    (line,) = [line for line in text.splitlines() if "environment=(" in line]
-    assert "NCCL_ALGO=Ring" in line
 
 
 def test_what_waits_or_runs_or_was_cancelled_is_left_alone(tmp_path):

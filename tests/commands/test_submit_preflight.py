@@ -24,8 +24,7 @@ WELL, SLOW = read_constant(__file__, "WELL"), read_constant(__file__, "SLOW")
 def draft_points(where, **options):
     """Draft a campaign of three points, after a preflight."""
     request = drafts.combined(Shape(2, 2), ("fp32",), scaling=True, repeats=2, device="cpu")
-    options["preflight"] = True
-    return drafts.drafted(drafts.reference(where), request, options=options)
+    return drafts.drafted(drafts.reference(where), request, options={"preflight": True, **options})
 
 
 def list_options(slurm, first=0):
