@@ -23,8 +23,6 @@ from tests.kit.cases import read_constant
 from tests.kit.lab import account_stem
 from tests.kit.waiting import CEILING, until
 
-real = pytest.mark.slurm
-
 
 def up(directory, **changes):
     plan = LabPlan(**{"directory": directory, "nodes": 2, "gpus_per_node": 1, **changes})
@@ -91,7 +89,6 @@ def directory(slurm_packages, open_directory):
     down(path)
 
 
-@real
 def test_down_leaves_nothing_of_a_lab_with_a_running_job(directory, traced):
     lab = up(directory)
     step = "sleep 600 & setsid sleep 600 & wait"
@@ -109,7 +106,6 @@ def test_down_leaves_nothing_of_a_lab_with_a_running_job(directory, traced):
     assert down(directory) == lifecycle.Removal()
 
 
-@real
 @pytest.mark.parametrize("point", ["switch", "database tables", "slurmctld"])
 def test_down_leaves_nothing_of_an_up_that_was_killed(directory, traced, point):
     words = [sys.executable, "-c", read_constant(__file__, "UP"), str(directory)]
@@ -130,7 +126,6 @@ def test_down_leaves_nothing_of_an_up_that_was_killed(directory, traced, point):
     assert trace.remains() == []
 
 
-@real
 def test_up_says_why_a_daemon_failed_and_down_cleans_up(directory, traced, monkeypatch):
     monkeypatch.setattr(files, "slurm_conf", lambda *_, **__: "Nonsense=1\n")
     with pytest.raises(SchedulerError, match="Nonsense") as caught:
@@ -141,7 +136,6 @@ def test_up_says_why_a_daemon_failed_and_down_cleans_up(directory, traced, monke
     assert trace.remains() == []
 
 
-@real
 def test_what_others_have_is_passed_over_and_kept(directory, traced):
     """A link of the first free slot's name, a port of the second, a directory, a mount, a process."""
 
@@ -186,7 +180,6 @@ def test_what_others_have_is_passed_over_and_kept(directory, traced):
     directory.rmdir()
 
 
-@real
 def test_two_labs_live_side_by_side_and_a_directory_may_hold_a_space(
     lab, as_user, traced, tmp_path
 ):
@@ -208,7 +201,6 @@ def test_two_labs_live_side_by_side_and_a_directory_may_hold_a_space(
     assert lifecycle.status(lab.directory, run=run).healthy
 
 
-@real
 def test_up_and_down_refuse_what_is_in_use(lab, tmp_path, monkeypatch):
     (tmp_path / "thesis.tex").write_text("mine")
     for directory, complaint in ((tmp_path, "not empty"), (lab.directory, "already has a lab")):
@@ -220,7 +212,6 @@ def test_up_and_down_refuse_what_is_in_use(lab, tmp_path, monkeypatch):
         down(lab.directory)
 
 
-@real
 def test_down_where_no_lab_lives_touches_no_process(slurm_packages, tmp_path):
     assert down(tmp_path / "none") == down(tmp_path) == lifecycle.Removal()
     with pytest.raises(UsageError, match="no lab") as caught:
@@ -280,7 +271,6 @@ def test_only_root_may_where_the_kernel_lets_it(tmp_path, monkeypatch):
         assert not (tmp_path / "lab").exists()
 
 
-@real
 def test_hpcbert_is_seen_by_a_user_who_can_not_read_where_it_lies(
     slurm_packages, open_directory, monkeypatch
 ):

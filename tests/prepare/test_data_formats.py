@@ -284,7 +284,6 @@ def test_unfinished_data_are_made_again(form, seed, tmp_path, monkeypatch):
     assert read_files(tmp_path / "x") == read_files(tmp_path / "y")
 
 
-@pytest.mark.slow
 def test_a_run_that_is_killed_leaves_nothing_that_is_taken_for_whole(tmp_path):
     words = ["data", "make", "--format", "tfrecord", "--samples", "2000", "--files", "40"]
     argv = [sys.executable, "-c", read_constant(__file__, "KILLED"), *words, str(tmp_path / "x")]

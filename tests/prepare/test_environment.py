@@ -226,7 +226,6 @@ def test_an_environment_that_is_wrong_is_refused(tmp_path, old, new, message):
         written(tmp_path, "3.9", RECIPE.replace(old, new))
 
 
-@pytest.mark.slow
 def test_a_real_environment_from_prepare_to_the_script(tmp_path):
     """A folder with a space, a wheel from a folder, a patch in its packages."""
     place = tmp_path / "a b"
@@ -253,7 +252,6 @@ def test_a_real_environment_from_prepare_to_the_script(tmp_path):
     assert manifest["materials"][0]["digest"] == parts["environment"]["digest"]
 
 
-@pytest.mark.slow
 def test_a_killed_run_leaves_nothing_that_is_taken_for_whole(tmp_path):
     """With an interpreter and a pip which waits in the middle as long as a file is there."""
     written(tmp_path, "3.9", RECIPE.replace('patches = ["packages.patch"]\n', ""))

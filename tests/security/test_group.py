@@ -150,7 +150,6 @@ def test_the_umask_of_a_submission_decides_who_reads_it(local):
         assert {"local.json", "local.out", "table.json", "measurements.json"} <= names
 
 
-@pytest.mark.slurm
 def test_two_users_of_a_group_share_campaigns_on_slurm(user, other_user, lab, checkout, work):
     """The lab's two ordinary users: Slurm lets nobody else write to the files that it makes."""
     name = f"hpcbert-{os.getpid()}-g"
