@@ -6,15 +6,13 @@ moment, takes 4 KiB and runs every program of the host.
 
 import os
 import shutil
-import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpcbert.system import processes
 from tests.kit.needs import lacks, require
 from tests.kit.paths import REPOSITORY
 from tests.kit.waiting import CEILING
@@ -152,14 +150,6 @@ def ended(child: subprocess.Popen[str], stdin: str = "") -> subprocess.Completed
     with child:
         out, err = child.communicate(stdin, timeout=CEILING)
     return subprocess.CompletedProcess(child.args, child.returncode, out, err)
-
-
-def kill_session(leader: int) -> None:
-    """Kill what a killed script left running: processes of its session, each by its id."""
-    for process in processes.list_processes():
-        with suppress(ProcessLookupError):
-            if os.getsid(process.pid) == leader:
-                os.kill(process.pid, signal.SIGKILL)
 
 
 def pointer(image: Path, reference: str, sha256: str, **more: object) -> dict[str, object]:

@@ -2,9 +2,7 @@
 
 import json
 import os
-import signal
 import subprocess
-from contextlib import suppress
 
 import h5py
 import numpy as np
@@ -22,14 +20,13 @@ from hpcbert.script.plan import Request
 from hpcbert.system import runner
 from tests.kit.cases import read_constant
 from tests.kit.cli import Cli
-from tests.kit.containers import HERE, SYSTEM_PATH, Image, folders_of_enroot, kill_session, pointer
+from tests.kit.containers import HERE, SYSTEM_PATH, Image, folders_of_enroot, pointer
 from tests.kit.drafts import MINIMAL, drafted, settled
 from tests.kit.logs import write_file
 from tests.kit.needs import require
 from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import STEP_LOG
 from tests.kit.registry import serving_tiny
-from tests.kit.waiting import CEILING, until
 
 KEYS = ["input_ids", "input_mask"]
 RECIPE = read_constant(__file__, "RECIPE") + STEP_LOG
@@ -235,24 +232,8 @@ def test_an_image_that_can_not_be_had_is_told_with_where_to_look(place):
     assert "scheduler is local" in error["message"]
 
 
-def test_prepare_killed_half_way_is_taken_up_by_the_next(place):
-    place.registry.delay = CEILING
-    child = place.cli.start("prepare", "--fw", "tiny", "--only", "image", start_new_session=True)
-    folder = place.folder / "images"
-    (holder,) = until(lambda: list(folder.glob(".*~lock/holder")), "nobody took the lock")
-    until(holder.read_text, "the lock's holder wrote nothing")
-    script = int(holder.read_text().split()[3])
-    for pid in (child.pid, script):
-        with suppress(ProcessLookupError):  # The script dies with who started it.
-            os.kill(pid, signal.SIGKILL)
-    child.wait()
-    place.registry.delay = 0.0
+def test_images_are_listed_and_removed_by_name(place):
     part = place.prepares("image")["image"]
-    assert part.status == "done"
-    assert list(folder.glob(".*")) == []
-    kill_session(script)
-    child.communicate()
-    # Images are removed by name.
     (image,) = place.says("images", "list").data["images"]
     removed = place.says("images", "remove", image["sha256"][:8]).data
     assert removed == {"removed": [part.path], "bytes": image["bytes"]}
