@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from hpcbert.model import FORMAT_NAMES, usual_predictions
 from hpcbert.prepare import data_formats as formats
-from hpcbert.prepare import data_making as making
 from hpcbert.prepare import data_samples as samples
 from hpcbert.prepare.data import read_first_record
 from hpcbert.prepare.data_formats import FORMATS, read_sample
@@ -246,33 +245,8 @@ def test_a_damaged_record_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("seed", [42, 7], ids=["the same data", "other data"])
-@pytest.mark.parametrize("form", ["tfrecord", "hdf5", "paddle-text"])
-def test_unfinished_data_are_made_again(form, seed, tmp_path, monkeypatch):
-    calls = []
-
-    def fail_at_second(paths, stream):
-        calls.append(paths)
-        write(paths, stream)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-
-    def make(name, seed):
-        stream = StreamSettings(32, 5, samples=60, seed=seed)
-        making.make(making.DataPlan(tmp_path / name, form, 3, stream))
-
-    with monkeypatch.context() as patched:
-        write = FORMATS[form].write
-        patched.setitem(FORMATS, form, FORMATS[form]._replace(write=fail_at_second))
-        with pytest.raises(KeyboardInterrupt):
-            make("x", 42)
-    assert cli.run("data", "check", tmp_path / "x").returncode == 2
-    make("x", seed)
-    make("y", seed)
-    assert read_files(tmp_path / "x") == read_files(tmp_path / "y")
-
-
-def test_a_run_that_is_killed_leaves_nothing_that_is_taken_for_whole(tmp_path):
-    words = ["data", "make", "--format", "tfrecord", "--samples", "2000", "--files", "40"]
+def test_what_a_killed_run_left_is_not_taken_for_whole_and_made_again(seed, tmp_path):
+    words = ["data", "make", "--format", "tfrecord", "--samples", "60", "--files", "6"]
     argv = [sys.executable, "-c", read_constant(__file__, "KILLED"), *words, str(tmp_path / "x")]
     dead = subprocess.run(argv, stdout=subprocess.DEVNULL, timeout=CEILING, check=False)
     assert dead.returncode == -9
@@ -280,7 +254,9 @@ def test_a_run_that_is_killed_leaves_nothing_that_is_taken_for_whole(tmp_path):
     assert cli.run("data", "check", tmp_path / "x").returncode == 2
     # As if it had been killed while it wrote the settings.
     (tmp_path / "x" / ".data.json.1.00000000.tmp").touch()
-    assert cli.run(*words, tmp_path / "x").returncode == 0
+    for name in ("x", "y"):
+        assert cli.run(*words, "--seed", seed, tmp_path / name).returncode == 0
+    assert read_files(tmp_path / "x") == read_files(tmp_path / "y")
     assert cli.run("data", "check", tmp_path / "x").returncode == 0
     assert not [name for name in read_files(tmp_path / "x") if name.startswith(".")]
 
