@@ -2,22 +2,16 @@
 
 import itertools
 import os
+import shlex
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hpcbert.campaign import store
-from hpcbert.cli import submit_run
-from hpcbert.cli.request import chain_drafts
-from hpcbert.commands.submit import submit
-from hpcbert.model import Shape
-from hpcbert.script.draft import draft
-from hpcbert.script.plan import plan
 from tests.kit.cases import read_constant
 from tests.kit.cli import Cli, run, run_here
-from tests.kit.drafts import OPTIONS, SUBMITTER, changed, combined, hurried, load, reference
+from tests.kit.drafts import site
 from tests.kit.slurm import Slurm, failed
 
 FILE = read_constant(__file__, "FILE")
@@ -85,23 +79,18 @@ def test_the_campaigns_of_a_file_have_one_time_however_long_drafting_takes(
 
 
 @pytest.fixture
-def slurm(monkeypatch):
+def slurm(empty_directory, without_slurm, tmp_path, monkeypatch):
+    site(tmp_path, "[slurm]\npoll_floor = 0.1\n")
     model = Slurm(first=10)
-    monkeypatch.setattr(submit_run, "run", model)
-    monkeypatch.setattr("hpcbert.cli.retry.run", model)
+    for module in ("submit_run", "retry"):
+        monkeypatch.setattr(f"hpcbert.cli.{module}.run", model)
     return model
 
 
-def submit_three(folder, *, together=False):
+def submit_three(*words):
     """Submit three campaigns of two points each."""
-    site, recipe = changed(reference(folder), slurm={"poll_floor": 0.1}), load()
-    request = combined(Shape(1, 2), ("fp32",), scaling=True, repeats=1)
-    planned, options = plan(recipe, site, request), replace(OPTIONS, concurrent_points=together)
-    submitters = [replace(SUBMITTER, token=token) for token in ("aaa", "bbb", "ccc")]
-    drafts = [draft(planned, site, recipe, options=options, submitter=who) for who in submitters]
-    drafts = [*chain_drafts(drafts)]
-    directories = [member.directory for member in drafts]
-    return drafts, submit_run.submit_campaigns(directories, site, drafts, retries=None)
+    points = "--model bert-tiny,bert-base,bert-large --gpus-per-node 2 --scaling --repeats 1"
+    return run("submit", "--fw", "pytorch", *points.split(), "--force", *words)
 
 
 def list_dependencies(slurm):
@@ -111,39 +100,38 @@ def list_dependencies(slurm):
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["in a row", "together"])
-def test_a_point_waits_for_the_one_before_unless_all_may_run_at_once(tmp_path, slurm, together):
-    drafts, result = submit_three(tmp_path, together=together)
-    assert result.exit_code == 0
+def test_a_point_waits_for_the_one_before_unless_all_may_run_at_once(slurm, together):
+    result = submit_three(*["--concurrent-points"] * together)
+    assert result.returncode == 0, result
     expected = [""] * 6 if together else ["", "10", "11", "12", "13", "14"]
     assert list_dependencies(slurm) == expected
-    assert len(result.text.split("hpcbert monitor ")[1].splitlines()[0].split("' '")) == 3
-    first, second = drafts[0].campaign, drafts[1].campaign
+    line = result.stdout.split("hpcbert monitor ")[1].splitlines()[0]
+    first, second, _ = (store.read_manifest(Path(path)) for path in shlex.split(line))
     assert second.after == ("" if together else first.id)
     assert (second.submission, second.position) == (first.id, 1)
 
 
-def test_what_slurm_refuses_leaves_the_rest_on_disk_to_be_taken_up(tmp_path, slurm):
+def test_what_slurm_refuses_leaves_the_rest_on_disk_to_be_taken_up(slurm):
     refusal = failed("sbatch: error: Batch job submission failed: Invalid account")
     slurm.sbatch = [None, None, refusal]
-    drafts, result = submit_three(tmp_path)
-    assert result.exit_code == 3
-    assert [len(campaign["arrays"]) for campaign in result.data["campaigns"]] == [2, 2]
-    (warning,) = [warning for warning in result.warnings if "Not submitted" in warning]
-    assert "hpcbert submit --resume" in warning
-    assert drafts[2].campaign.id in warning
+    result = submit_three("--json")
+    assert result.returncode == 3
+    _, second = result.data["campaigns"]
+    assert len(second["arrays"]) == 2
+    (warning,) = [text for text in result.document["warnings"] if "Not submitted" in text]
     slurm.sbatch = None
-    for member in drafts[1:]:
-        submit(member.directory, hurried(slurm))
-    arrays = (array for member in drafts for array in store.read_manifest(member.directory).arrays)
-    assert {array.state for array in arrays} == {"submitted"}
+    for line in (f"submit --resume {second['campaign']}", warning.partition("hpcbert ")[2]):
+        assert run(*shlex.split(line)).returncode == 0
+    manifests = [store.read_manifest(path) for path in Path("runs").iterdir()]
+    states = [array.state for manifest in manifests for array in manifest.arrays]
+    assert states == ["submitted"] * 6
     assert list_dependencies(slurm)[-4:] == ["11", "12", "13", "14"]
 
 
-def test_a_cancel_that_fails_midway_names_what_it_cancelled(tmp_path, slurm):
-    drafts, _ = submit_three(tmp_path)
+def test_a_cancel_that_fails_midway_names_what_it_cancelled(slurm):
+    ids = [campaign["campaign"] for campaign in submit_three("--json").data["campaigns"]]
     slurm.scancel = [None, failed("scancel: error: Slurm temporarily unable"), None]
-    result = run("cancel", "--yes", "--json", *(member.directory for member in drafts))
+    result = run("cancel", "--yes", "--json", *ids)
     assert result.returncode == 3
-    cancelled = [campaign["campaign"] for campaign in result.data["campaigns"]]
-    assert cancelled == [drafts[0].campaign.id, drafts[2].campaign.id]
-    assert drafts[1].campaign.id in result.error["hint"]
+    assert [campaign["campaign"] for campaign in result.data["campaigns"]] == [ids[0], ids[2]]
+    assert ids[1] in result.error["hint"]

@@ -2,11 +2,9 @@
 
 import csv
 import hashlib
-import json
 import re
 import zipfile
 from pathlib import Path
-from statistics import median
 
 import pytest
 
@@ -15,7 +13,6 @@ from hpcbert.results.report import figures
 from tests.kit import logs
 from tests.kit.campaigns import node, write_nodes
 from tests.kit.cli import run
-from tests.kit.needs import index
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("empty_directory")]
 
@@ -43,29 +40,6 @@ def read(name):
 
 def rows(table):
     return list(csv.reader(read(f"tables/{table}.csv").splitlines()))[1:]
-
-
-@pytest.mark.needs("published")
-def test_dlperf_s_set_becomes_the_tables_that_were_published(shared):
-    """Its readme has every run by the printed rate, its JSON medians by the time stamps."""
-    folder = "Oneflow-Inc+DLPerf/e36df2e/Tensorflow/resnet50v1.5"
-    runs: dict[str, list[float]] = {}
-    for log in index(shared):
-        if folder in log.name and log.nodes:
-            runs.setdefault(f"{log.nodes}n{log.gpus // log.nodes}g", []).append(log.published)
-    record = shared / f"logs/{folder}/result/resnet50_result.json"
-    (stated,) = json.loads(record.read_text()).values()
-    readme = {shape: round(median(speeds), 2) for shape, speeds in runs.items()}
-    medians = {shape: row["median_speed"] for shape, row in stated.items()}
-    for rule, speeds in (("rate", readme), ("dlperf-time", medians)):
-        result = report(shared / f"logs/{folder}", "--fw", "tf2-resnet", "--rule", rule)
-        assert result.returncode == 0, result.output
-        for num, gpus, speed, speedup, *_ in rows("results-1"):
-            shape = f"{num}n{int(gpus) // int(num)}g"
-            assert round(float(speed), 2) == speeds.pop(shape)
-            # DLPerf rounds medians before it divides them.
-            assert float(speedup) == pytest.approx(stated[shape]["speedup"], abs=0.02)
-        assert speeds == {}
 
 
 def test_a_report_has_every_file_and_saved_results_give_it_again_in_another_size(measured):

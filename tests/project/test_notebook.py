@@ -99,10 +99,3 @@ def test_figures_are_those_of_a_report_and_what_is_absent_is_refused(campaign):
         hpcbert.load("absent/logs")
     with pytest.raises(AttributeError):
         _ = hpcbert.nothing
-
-
-def test_hpcbert_itself_imports_nothing_heavy(tmp_path):
-    hpcbert_process = cli.Cli(tmp_path, {**cli.UNCOUNTED, "PYTHONPROFILEIMPORTTIME": "1"})
-    modules = hpcbert_process("--version").modules
-    assert "hpcbert" in modules
-    assert not modules & {"pandas", "numpy", "hpcbert.notebook", "hpcbert.commands"}
