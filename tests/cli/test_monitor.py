@@ -45,17 +45,14 @@ def story(slurm, watched):
     return built
 
 
-@cases
-def test_a_limit_that_holds_a_job_back_is_shown_with_its_remedy(
-    hpcbert, slurm, watched, reason, remedy
-):
+def test_a_limit_that_holds_a_job_back_is_shown_with_its_remedy(hpcbert, slurm, watched):
     built = watched(repeats=1)
     ended = built.sacct(1, "CANCELLED by 0")
-    waits = built.squeue(1, "PENDING", reason=reason)
+    waits = built.squeue(1, "PENDING", reason="AssocGrpGRES")
     slurm.answers(sacct=[built.sacct(1, "PENDING"), ended, ended], squeue=[waits, "", ""])
     line, *_ = hpcbert("monitor", built.campaign.id).stdout.splitlines()
     assert "PENDING" in line
-    assert remedy in line
+    assert "submit again with fewer --nodes or --gpus-per-node" in line
 
 
 def test_piped_each_change_is_a_line(hpcbert, slurm, story):

@@ -22,7 +22,14 @@ def terminal(tmp_path):
     return read_lines
 
 
-def test_a_narrow_terminal_gets_a_folded_table(finished, terminal):
+def test_a_narrow_terminal_gets_a_folded_table_and_pipes_and_files_the_columns(
+    finished, run_commands, terminal, tmp_path
+):
+    head = r"nodes +GPUs +median samples/s +min \.\. max +cv +speedup +efficiency +repeats +flags"
+    (piped,) = run_commands([["collect", str(finished)]], COLUMNS="60")
+    assert re.search(head, piped.stdout)
+    terminal(finished, "--output", tmp_path / "table.txt", columns=60)
+    assert re.search(head, (tmp_path / "table.txt").read_text())
     for options, width in (
         ({"columns": 40}, 40),
         ({"columns": 80}, 80),
@@ -39,9 +46,9 @@ def test_a_narrow_terminal_gets_a_folded_table(finished, terminal):
         for text in ("median samples/s", "5/5", "min .. max 10.00 .. 14.00", "efficiency 100.0%"):
             assert text in content
         # What is in columns stays below its title.
-        head = next(line for line in table if line.startswith("nodes"))
-        row = table[table.index(head) + 1]
-        assert row[: head.index("samples/s") + 9].split() == ["1", "1", "12.00"]
+        titles = next(line for line in table if line.startswith("nodes"))
+        row = table[table.index(titles) + 1]
+        assert row[: titles.index("samples/s") + 9].split() == ["1", "1", "12.00"]
 
 
 def test_a_low_screen_gets_every_row_and_a_narrow_one_whole_reasons(build, terminal):
@@ -54,14 +61,6 @@ def test_a_low_screen_gets_every_row_and_a_narrow_one_whole_reasons(build, termi
     assert words == [["1", str(gpus)] for gpus in range(1, 31)]
     reason = "repeat 1  incomplete: the log ends at iteration 7 of 12"
     assert reason in " ".join(line.strip() for line in lines)
-
-
-def test_pipes_and_files_get_the_columns_at_any_width(finished, run_commands, terminal, tmp_path):
-    head = r"nodes +GPUs +median samples/s +min \.\. max +cv +speedup +efficiency +repeats +flags"
-    (result,) = run_commands([["collect", str(finished)]], COLUMNS="60")
-    assert re.search(head, result.stdout)
-    terminal(finished, "--output", tmp_path / "table.txt", columns=60)
-    assert re.search(head, (tmp_path / "table.txt").read_text())
 
 
 @pytest.mark.usefixtures("empty_directory")

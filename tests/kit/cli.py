@@ -213,8 +213,9 @@ class Tmux:
     def screen(self) -> str:
         return self.run("capture-pane", "-p")
 
-    def shows(self, words: str) -> str:
-        """Wait until a text is on the screen, of which the rest may be half drawn; return that."""
+    def shows(self, words: str, *names: str) -> str:
+        """Type keys, and wait until a text is on the screen, which may be half drawn; return that."""
+        self.keys(*names)
         return until(
             lambda: text if words in (text := self.screen()) else "",
             lambda: f"{words!r} on\n{self.screen()}",

@@ -341,33 +341,28 @@ def test_a_real_campaign_is_watched_filtered_read_and_cancelled(hpcbert):
     # Some export the size of the terminal that they began with.
     argv = ["env", "COLUMNS=33", *environment, hpcbert.python, "-m", "hpcbert", "monitor"]
     tmux = Tmux(home, argv, 100, 20)
-
-    def show(text: str, *keys: str) -> str:
-        tmux.keys(*keys)
-        return tmux.shows(text)
-
     try:
         tmux.shows("3/40")
         tmux.shows("1 repeat: ModuleNotFoundError")
-        show("repeat 2  job", "Down", "Down", "Down")
+        tmux.shows("repeat 2  job", "Down", "Down", "Down")
         text = " ".join(tmux.shows_recorded("failed").split())
         assert "failed, exit status 1, in the measured step" in text
-        show("Traceback", "Enter")
+        tmux.shows("Traceback", "Enter")
         tmux.shows("ModuleNotFoundError: No module named 'nosuchmodule'")
         tmux.keys("Escape")
         tmux.no_longer_shows("Traceback")
-        show("filter: wait", *"/wait")
-        show("2/6", "Escape")
-        show("still wait or run", "r")
+        tmux.shows("filter: wait", *"/wait")
+        tmux.shows("2/6", "Escape")
+        tmux.shows("still wait or run", "r")
         tmux.run("resize-window", "-x", "60", "-y", "16")
-        show("Cancel 2 repeats of", "c")
-        show("all is over", "y")
-        show("1/6", "Home")
+        tmux.shows("Cancel 2 repeats of", "c")
+        tmux.shows("all is over", "y")
+        tmux.shows("1/6", "Home")
         tmux.shows("1 repeat: Modu")
         tmux.shows_recorded("cancelled-60x16")
-        show("Submit 3 repeats of", "r")
-        show("q quit", "n")
-        assert "1 completed, 1 failed, 2 cancelled" in show("left 0", "q")
+        tmux.shows("Submit 3 repeats of", "r")
+        tmux.shows("q quit", "n")
+        assert "1 completed, 1 failed, 2 cancelled" in tmux.shows("left 0", "q")
     finally:
         tmux.end()
         go.touch()

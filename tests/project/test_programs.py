@@ -1,4 +1,4 @@
-"""The programs of benchmarks/: flags' rates, real runs of frameworks, and one GPU, on a CPU."""
+"""The programs of benchmarks/: flags' rates, real runs of frameworks, and one GPU, on a CPU; check-images."""
 
 import importlib
 import math
@@ -9,20 +9,23 @@ from dataclasses import fields
 import pytest
 
 from hpcbert.config import toml
+from hpcbert.container.reference import parse_reference
 from tests.kit.paths import REPOSITORY
-from tests.kit.recipes import NAMES
+from tests.kit.recipes import NAMES, load
+from tests.kit.registry import serving_tiny
 from tests.kit.waiting import CEILING
 
 
 @pytest.fixture
-def benchmark(monkeypatch):
-    """Imports a program of benchmarks/."""
-    monkeypatch.syspath_prepend(str(REPOSITORY / "benchmarks"))
+def program(monkeypatch):
+    """Imports a program of benchmarks/ or .ci/."""
+    for folder in ("benchmarks", ".ci"):
+        monkeypatch.syspath_prepend(str(REPOSITORY / folder))
     return importlib.import_module
 
 
 @pytest.mark.slow
-def test_documented_rates_of_flags_are_those_of_a_simulation(benchmark):
+def test_documented_rates_of_flags_are_those_of_a_simulation(program):
     def read_cells(text):
         """Return the cells of each line of a page's tables, by table and first cell."""
         lines, title = {}, ""
@@ -34,7 +37,7 @@ def test_documented_rates_of_flags_are_those_of_a_simulation(benchmark):
         return lines
 
     page = REPOSITORY / "docs" / "explanation" / "numbers.md"
-    simulated = read_cells(benchmark("flags").report(150, 5))
+    simulated = read_cells(program("flags").report(150, 5))
     written = read_cells(page.read_text(encoding="utf-8"))
     assert set(simulated) <= set(written)
     shares = [
@@ -50,8 +53,8 @@ def test_documented_rates_of_flags_are_those_of_a_simulation(benchmark):
         assert ours == pytest.approx(theirs, abs=room), line
 
 
-def test_the_page_of_real_runs_has_every_recipe_and_rows_of_those_that_can(benchmark):
-    real = benchmark("real")
+def test_the_page_of_real_runs_has_every_recipe_and_rows_of_those_that_can(program):
+    real = program("real")
     text, rows, frameworks = real.PAGE.read_text(encoding="utf-8"), real.read(), real.known()
     assert text == real.page(rows, frameworks, text)
     assert [framework.name for framework in frameworks if framework.has_script] == list(NAMES)
@@ -63,17 +66,17 @@ def test_the_page_of_real_runs_has_every_recipe_and_rows_of_those_that_can(bench
 
 
 @pytest.mark.torch
-def test_a_real_run_names_what_was_prepared(benchmark):
-    real = benchmark("real")
+def test_a_real_run_names_what_was_prepared(program):
+    real = program("real")
     (pytorch,) = (framework for framework in real.known() if framework.name == "pytorch")
-    program, packages, _ = real.described(pytorch, [])
-    assert program == "hpcbert's own"
+    origin, packages, _ = real.described(pytorch, [])
+    assert origin == "hpcbert's own"
     assert packages.startswith("torch==")
 
 
 @pytest.mark.torch
-def test_rows_are_measured_in_their_order_and_kept(benchmark, tmp_path, monkeypatch):
-    gpu, document = benchmark("gpu"), toml.read(REPOSITORY / "benchmarks" / "gpu.toml")
+def test_rows_are_measured_in_their_order_and_kept(program, tmp_path, monkeypatch):
+    gpu, document = program("gpu"), toml.read(REPOSITORY / "benchmarks" / "gpu.toml")
     rows = gpu.plan_rows(document, "cpu")
     bench = gpu.Bench(tmp_path, document["cpu"], device="cpu", end=time.monotonic() + CEILING)
     first = gpu.measure_rows(bench, rows[:1], "About this machine.")
@@ -94,8 +97,8 @@ def test_rows_are_measured_in_their_order_and_kept(benchmark, tmp_path, monkeypa
 
 
 @pytest.mark.torch
-def test_every_choice_of_speed_has_a_row(benchmark):
-    gpu, document = benchmark("gpu"), toml.read(REPOSITORY / "benchmarks" / "gpu.toml")
+def test_every_choice_of_speed_has_a_row(program):
+    gpu, document = program("gpu"), toml.read(REPOSITORY / "benchmarks" / "gpu.toml")
     for device in ("cuda", "cpu"):
         rows = gpu.plan_rows(document, device)
         names = {row.name for row in rows}
@@ -113,3 +116,23 @@ def test_every_choice_of_speed_has_a_row(benchmark):
                 values = document["values"].get(option.name, option.metadata.get("choices") or ())
                 choices = {*values} - {"auto", option.default}
                 assert {f"{flag}={choice}" for choice in choices} <= words, flag
+
+
+@pytest.mark.slow
+def test_a_registry_says_whether_it_has_an_image(program):
+    ask = program("check_images").ask_registry
+    for auth in ("", "bearer"):
+        with serving_tiny(auth=auth) as registry:
+            for tag, answer in (("1.0", "there"), ("2.0", "refused: 404")):
+                image = parse_reference(f"docker://{registry.host}#bert/tiny:{tag}")
+                assert ask(image, "http").startswith(answer), auth
+
+
+@pytest.mark.slow
+def test_every_image_of_a_recipe_is_asked_for_and_none_was_removed(program):
+    """NVIDIA removed its images with CUDA 10 (NVIDIA/nvidia-docker#1768)."""
+    images = list(program("check_images").list_images())
+    with_image = {name for name in NAMES if load(name).image.reference or load(name).image.base}
+    assert {name for name, _ in images} == with_image
+    references = [image.uri.split("#")[1] for _, image in images]
+    assert not [text for text in references if text.startswith("nvidia/cuda:10")]
