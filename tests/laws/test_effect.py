@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from hpcbert.config.recipe import Option
 from hpcbert.config.site import FrameworkSettings
 from hpcbert.errors import UsageError
-from hpcbert.model import OptionValue, Shape
+from hpcbert.model import Shape
 from hpcbert.script.plan import Request, RequestCell
 from tests.kit import drafts
 from tests.kit.recipes import NAMES, load, rank_command
@@ -24,21 +23,19 @@ def render_ranks(name: str, request: Request, data: str = "/d") -> str:
     return rank_command(*draft.scripts.values()).rpartition("\nexec bash ")[0]
 
 
-def change_value(option: Option) -> OptionValue:
-    """Return a value of an option that is not its default."""
-    if option.kind == "bool":
-        return not option.default
-    if option.kind == "str":
-        return next((choice for choice in option.choices if choice != option.default), "wiki")
-    assert not isinstance(option.default, str)
-    doubled = option.default * 2 or 2
-    is_too_large = option.at_most is not None and doubled > option.at_most
-    return type(option.default)(option.default / 2 if is_too_large else doubled)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_value_changes_the_commands_of_the_ranks_or_is_refused(name):
+    def change_value(option):
+        """Return a value of an option that is not its default."""
+        if option.kind == "bool":
+            return not option.default
+        if option.kind == "str":
+            return next((choice for choice in option.choices if choice != option.default), "wiki")
+        doubled = option.default * 2 or 2
+        is_too_large = option.at_most is not None and doubled > option.at_most
+        return type(option.default)(option.default / 2 if is_too_large else doubled)
+
     for device in load(name).devices:
         recipe = load(name).for_device(device)
         shape = Shape(1, 1) if recipe.alone else Shape(1, 8)

@@ -30,11 +30,10 @@ from hpcbert.slurm.state_sources import convert_row
 from tests.kit import campaigns, recipes
 from tests.kit.cases import read_constant
 from tests.kit.paths import TEMPLATES
+from tests.kit.slurm import sacct, squeue
 from tests.results import test_reduce
 
 pytestmark = pytest.mark.slow
-SACCT = b"1_[5-7%1]|me|OUT_OF_ME+|0:9|ReqNodeNotAvail, n1|1795255599|Unknown|None|0|2|n[1-2]|c-b\n"
-SQUEUE = b"1_4|me|CANCELLED by 0|1795255599|N/A|NONE|1-02:03:04|UNLIMITED|n[01-12,14]|c|Priority\n"
 
 
 def write_out(text: str) -> bytes:
@@ -128,6 +127,10 @@ def test_toml_of_sites_and_recipes(tmp_path):
 
 
 def test_the_output_of_sacct_and_squeue(tmp_path):
+    columns = {"start": "Unknown", "end": "None", "exit_code": "0:9", "nodes": "n[01-12,14]"}
+    waiting = sacct("1_[5-7%1]", "OUT_OF_ME+", reason="ReqNodeNotAvail, n1", **columns).encode()
+    ended = squeue("1_4", "CANCELLED by 0", elapsed="1-02:03:04", limit="UNLIMITED").encode()
+
     def read(data: bytes) -> None:
         text = data.decode("utf-8", errors="replace")
         for listing in (commands.read_sacct(text), commands.read_squeue(text)):
@@ -138,7 +141,7 @@ def test_the_output_of_sacct_and_squeue(tmp_path):
             convert(text)
         replace_controls(text)
 
-    fuzz(tmp_path / "output", read, [SACCT, SQUEUE, SACCT + SQUEUE], "slurm")
+    fuzz(tmp_path / "output", read, [waiting, ended, waiting + ended], "slurm")
 
 
 def test_node_lists(tmp_path):

@@ -2,12 +2,10 @@
 are counted, not seconds, so that a busy machine makes no difference."""
 
 import cProfile
-import hashlib
 import os
 import pstats
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from time import gmtime, strftime
 from typing import Any
@@ -21,6 +19,7 @@ from hpcbert.commands.submit import submit, write_campaign
 from hpcbert.model import Point, Shape
 from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.tracker import Tracker
+from hpcbert.script.draft import Draft
 from tests.kit import campaigns
 from tests.kit.campaigns import STARTED, WRITTEN, Built, ended
 from tests.kit.drafts import combined, drafted
@@ -61,33 +60,19 @@ def build(runs: Path, *shapes: str, **options: Any) -> Built:
     return built
 
 
-def list_shapes(number: int) -> list[str]:
-    return [f"{nodes}n1g" for nodes in range(1, number + 1)]
-
-
 def count_collect(folder: Path) -> Calls:
     states = campaigns.report_states()
     return count_calls(lambda: campaigns.collect_campaigns(folder, states=states))
 
 
-def make_slurm(built: Built, state: str) -> Slurm:
-    repeats = built.campaign.arrays[0].repeats
-    squeue = "".join(built.squeue(repeat, state) for repeat in repeats if state == "RUNNING")
-    return Slurm(sacct=["".join(built.sacct(repeat, state) for repeat in repeats)], squeue=[squeue])
-
-
-def test_collected_points_and_repeats(tmp_path):
+def test_collected_points_repeats_and_nodes(tmp_path):
     def collect_points(runs: Path, number: int) -> Calls:
-        return count_collect(build(runs, *list_shapes(number), repeats=1).directory)
+        shapes = [f"{nodes}n1g" for nodes in range(1, number + 1)]
+        return count_collect(build(runs, *shapes, repeats=1).directory)
 
     def collect_repeats(runs: Path, number: int) -> Calls:
         return count_collect(build(runs, "1n1g", repeats=number).directory)
 
-    check_growth(tmp_path / "points", collect_points)
-    check_growth(tmp_path / "repeats", collect_repeats)
-
-
-def test_collected_nodes(tmp_path):
     def collect_nodes(runs: Path, number: int) -> Calls:
         shape, names = f"{number}n1g", [f"n{at}" for at in range(1, number + 1)]
         built = campaigns.campaign(runs, shape, repeats=1)
@@ -97,7 +82,8 @@ def test_collected_nodes(tmp_path):
         campaigns.write_nodes(built.directory, built.array(shape), 1, *map(campaigns.node, names))
         return count_collect(built.directory)
 
-    check_growth(tmp_path, collect_nodes)
+    for count in (collect_points, collect_repeats, collect_nodes):
+        check_growth(tmp_path / count.__name__, count)
 
 
 def test_collected_campaigns_that_ran_at_the_same_time_each_on_a_node_of_its_own(tmp_path):
@@ -118,6 +104,12 @@ def test_collected_campaigns_that_ran_at_the_same_time_each_on_a_node_of_its_own
 
 
 def test_tracked_and_retried_repeats(tmp_path):
+    def make_slurm(built: Built, state: str) -> Slurm:
+        repeats = built.campaign.arrays[0].repeats
+        queued = [built.squeue(repeat, state) for repeat in repeats if state == "RUNNING"]
+        accounted = [built.sacct(repeat, state) for repeat in repeats]
+        return Slurm(sacct="".join(accounted), squeue="".join(queued))
+
     def track_repeats(runs: Path, number: int) -> Calls:
         built = build(runs, "1n1g", repeats=number)
         tracker = Tracker([built], run=make_slurm(built, "RUNNING"))
@@ -142,20 +134,16 @@ def test_tracked_and_retried_repeats(tmp_path):
 def test_drafted_and_submitted_points_are_flushed_once_each_and_no_template_is_compiled(tmp_path):
     """As their script is written, and before sbatch is called for them."""
 
+    def draft(runs: Path, number: int) -> Draft:
+        return drafted(runs, combined(Shape(1, 1), ("fp32",), tuple(range(1, number + 1))))
+
     def draft_points(runs: Path, number: int) -> Calls:
-        request = combined(Shape(1, 1), ("fp32",), tuple(range(1, number + 1)))
-        return count_calls(lambda: write_campaign(drafted(runs, request)))
+        return count_calls(lambda: write_campaign(draft(runs, number)))
 
     def submit_points(runs: Path, number: int) -> Calls:
-        built = campaigns.campaign(runs, *list_shapes(number), repeats=1, jobs=("",) * number)
-        arrays = []
-        for array in built.campaign.arrays:
-            text = f"#!/bin/bash\n#SBATCH --job-name={array.name}\n#SBATCH --array=1-1\n"
-            (built.directory / array.script).write_text(text)
-            arrays.append(replace(array, script_sha256=hashlib.sha256(text.encode()).hexdigest()))
-        built.change(arrays=tuple(arrays))
-        slurm = Slurm()
-        calls = count_calls(lambda: submit(built.directory, SchedulerContext(slurm)))
+        written, slurm = draft(runs, number), Slurm()
+        write_campaign(written)
+        calls = count_calls(lambda: submit(written.directory, SchedulerContext(slurm)))
         assert slurm.count("sbatch") == number
         return calls
 

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -135,26 +134,6 @@ def test_a_broken_package_is_named(spool, module, keyword):
     spool.choose("broken")
     refused = cli.run("doctor", "--json")
     assert (refused.returncode, keyword in refused.error["message"]) == (2, True)
-
-
-def test_who_waits_sees_it_retry_what_failed(spool):
-    spool.flag.touch()
-    over = threading.Event()
-
-    def serve():
-        while not over.wait(0.1):
-            if any(job.endswith("/waiting") for job in spool.jobs()):
-                spool.work()
-
-    daemon = threading.Thread(target=serve)
-    daemon.start()
-    try:
-        result = spool.submit("--wait", "--max-retries", "1")
-    finally:
-        over.set()
-        daemon.join()
-    assert result.returncode == 0, result.stderr
-    assert {repeat: run["attempt"] for repeat, run in runs(result.document).items()} == {1: 0, 2: 1}
 
 
 def test_what_is_cancelled_stays_on_record_and_can_be_retried(spool):

@@ -367,9 +367,7 @@ def test_what_the_controller_has_otherwise_is_on_record(tmp_path):
         ("WorkDir", os.path.realpath(draft.directory), "/nowhere"),
     )
     assert store.read_manifest(draft.directory) == campaign
-
-
-def test_a_job_in_another_partition_than_those_requested_is_changed():
+    # A job with several partitions that has started is in one of them.
     for requested, actual in (("a,b", "b"), ("a,b", "c"), ("gpu", "gpu"), ("", "gpu")):
         ((_, fields),) = read_jobs(scontrol("7").rstrip() + f"\n   Partition={actual}\n")
         changes = [("Partition", "a,b", "c")] if actual == "c" else []
