@@ -86,24 +86,11 @@ def test_nodes_and_ranks_that_say_nothing_are_missed():
     assert checks.find_error_lines(output) == (output.splitlines()[1],)
 
 
-def test_a_remedy_has_what_is_there_or_is_left_out():
-    table = checks.load_checks("nodes")
-    detail = "there is no ib0; there are: eth0 eth1"
-    interface, framework = table["interface"].remedy_for, table["framework"].remedy_for
-    assert interface(detail, {}) == 'site.toml: nodes.interface = "eth0"'
-    assert interface("there is no ib0", {}) == ""
-    assert framework("x", {"fw": "oneflow"}) == "hpcbert prepare --fw oneflow"
-    assert framework("x", {"fw": ""}) == ""
-    # A missing home directory, or one of no use, is not where runs should go.
-    for home, has_home, remedy in (
-        ("ok", True, "--runs ~/runs"),
-        ("warn", True, "--exclude n2"),
-        ("ok", False, "--exclude n2"),
-    ):
-        rows = ("n1", "home", "ok", "/home/me"), ("n2", "home", home, "x")
-        text = format_rows(*rows, ("n2", "runs", "fail", "x"))
-        findings = checks.find_problems(text, {}, has_home=has_home)
-        assert [finding.remedy for finding in findings if finding.code == "runs"] == [remedy]
+@cases
+def test_a_remedy_has_what_is_there_or_is_left_out(rows, values, code, remedy, *, has_home):
+    """A missing home directory, or one of no use, is not where runs should go."""
+    findings = checks.find_problems(format_rows(*rows), values, has_home=has_home)
+    assert [finding.remedy for finding in findings if finding.code == code] == [remedy]
 
 
 @pytest.mark.slow
@@ -134,38 +121,21 @@ def test_the_probe_finds_what_containers_lack(
     assert (change or "") in finding.change
 
 
-def test_a_login_node_may_lack_what_only_jobs_need_and_a_registry_is_explained(tmp_path):
-    def check(*recipes, scheduler="slurm", runtime="enroot", **answers):
-        """Check containers where programs, by name, answer with (status, output, error)."""
-        text = f'[container]\nruntime = "{runtime}"\nimages = "{tmp_path}/images"\n'
-        start = f'schema = 1\nname = "x"\nscheduler = "{scheduler}"\nruns = "runs"\n'
-        own_site = drafts.site(tmp_path, text, start=start)
-        return checks.check_containers(
-            own_site,
-            [drafts.load(name) for name in recipes],
-            run=lambda argv, **_: Outcome(tuple(argv), *answers.get(argv[0], (0, "", ""))),
-        )
-
-    rows = ("login", "enroot", "fail", "no such program"), ("login", "images", "fail", "x")
-    bash = (0, format_rows(*rows), "")
-    for site, statuses in (
-        ({}, ["warn", "fail"]),
-        ({"scheduler": "local"}, ["fail", "fail"]),
-        ({"runtime": "none"}, ["ok"]),
-    ):
-        assert [finding.status for finding in check(bash=bash, **site)] == statuses
-    usage = "Usage: enroot COMMAND [ARG...]\n\n Commands:\n   list   [options]\n   version\n"
-    refusal = "curl: (22) The requested URL returned error code: 401"
-    old = "not checked: this enroot has no digest"  # before 4.0, it prints its usage
-    for texts, change, word in (
-        ((usage, ""), "", old),
-        (("", usage), "", old),
-        (("", refusal), "~/.config/enroot/.credentials", "authn.nvidia.com"),
-    ):
-        (finding,) = check("pytorch", enroot=(1, *texts))
-        assert (finding.name, finding.status) == ("registry (nvcr.io)", "warn")
-        assert finding.change == change
-        assert word in f"{finding.detail} {finding.hint}"
+@cases
+def test_a_login_node_may_lack_what_only_jobs_need_and_a_registry_is_explained(
+    tmp_path, *, scheduler, runtime, recipes, answers, findings
+):
+    """`answers`: status, output and error of programs; `findings`: name, status, change, words."""
+    text = f'[container]\nruntime = "{runtime}"\nimages = "{tmp_path}/images"\n'
+    start = f'schema = 1\nname = "x"\nscheduler = "{scheduler}"\nruns = "runs"\n'
+    results = checks.check_containers(
+        drafts.site(tmp_path, text, start=start),
+        [drafts.load(name) for name in recipes],
+        run=lambda argv, **_: Outcome(tuple(argv), *answers.get(argv[0], (0, "", ""))),
+    )
+    for finding, (*expected, words) in zip(results, findings, strict=True):
+        assert [finding.name, finding.status, finding.change] == expected
+        assert words in f"{finding.detail} {finding.hint}"
 
 
 @pytest.fixture

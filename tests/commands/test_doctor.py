@@ -1,6 +1,5 @@
 """The doctor: what becomes of its job, and whether it finds the faults that are planted."""
 
-import json
 import os
 import signal
 import sys
@@ -21,7 +20,6 @@ from tests.kit.cases import cases, read_constant
 from tests.kit.doctor import FAULTS, find_missed
 from tests.kit.paths import REPOSITORY
 from tests.kit.slurm import DENIED, Answers, Slurm, failed
-from tests.kit.waiting import CEILING
 
 pytestmark = pytest.mark.slow
 
@@ -119,12 +117,9 @@ def test_containers_are_examined_from_inside_a_job(as_user, checkout, work, lab)
         'schema = 1\nname = "lab"\nscheduler = "slurm"\nruns = "runs"\n'
         '[container]\nruntime = "pyxis"\n[frameworks.pytorch]\nimage = "/etc/passwd"\n'
     )
-    words = ["doctor", "--site", str(folder), "--nodes", "4", "--fw", "pytorch", "--json"]
-    env = {"PYTHONPATH": str(checkout.path), "HPCBERT_SITE": ""}
-    argv = [checkout.python, "-m", "hpcbert", *words]
-    result = as_user(argv, env=env, cwd=folder, timeout=CEILING)
-    assert result.returncode == 5, result.stdout + result.stderr
-    findings = {finding["name"]: finding for finding in json.loads(result.stdout)["data"]}
+    hpcbert = checkout.cli(folder, as_user, HPCBERT_SITE="")
+    words = ("doctor", "--site", folder, "--nodes", "4", "--fw", "pytorch", "--json")
+    findings = {finding["name"]: finding for finding in hpcbert(*words, status=5).data}
     assert findings["user-namespaces (n[1-4])"]["status"] == "ok"
     assert findings["account (n[1-4])"]["status"] == "ok"
     image, plugin = findings["image (n[1-4])"], findings["plugin (n[1-4])"]

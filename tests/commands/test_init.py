@@ -20,23 +20,19 @@ from tests.kit.slurm import Answers, partition
 pytestmark = pytest.mark.usefixtures("me")
 
 
-def propose_site(answers, *, here=(), picks=(), folder="/home/me", options=(), environ=None):
-    """Return the site of a cluster for a user who picks some answers, by words of the question."""
+def propose_site(place, answers, *, here=(), picks=(), folder="/home/me", options=(), environ=None):
+    """Return the proposal for a user who picks answers by words of the question, and its site."""
     facts = {"interfaces": ("eth0",), "programs": (), "shared": {}, **dict(here)}
     cluster = Cluster(SchedulerContext(answers, environ=environ or {}))
     assert init.has_cluster(cluster)
-    return init.propose(
+    proposal = init.propose(
         cluster, MachineFacts(**facts), dict(options),
         lambda question: dict(picks).get(question.name.split()[-1], question.default),
         folder=Path(folder),
     )  # fmt: skip
-
-
-def write_site(proposal, folder):
-    """Return the site as it is read again."""
-    path = folder / "site.toml"
+    path = place / "site.toml"
     path.write_text(init.render_site(SITE.read_text(), proposal.values))
-    return read_site(path, base=folder, env={})
+    return proposal, read_site(path, base=place, env={})
 
 
 def make_cluster(row):
@@ -51,8 +47,7 @@ def test_the_cluster_decides_the_site(*, answers, ask, site, why, others, text, 
 
     `text`: lines that tell the user what was chosen.
     """
-    proposal = propose_site(make_cluster(answers or {}), **(ask or {}))
-    written = write_site(proposal, tmp_path)
+    proposal, written = propose_site(tmp_path, make_cluster(answers or {}), **(ask or {}))
     values = {key: str(attrgetter(key)(written)) for key in site}
     assert values == {key: str(value) for key, value in site.items()}
     choices = {choice.key: choice for choice in proposal.choices}
@@ -68,9 +63,9 @@ def test_the_cluster_decides_the_site(*, answers, ask, site, why, others, text, 
 
 
 @cases
-def test_only_the_user_or_the_controller_can_say(answers, options, message, hint):
+def test_only_the_user_or_the_controller_can_say(answers, options, message, hint, tmp_path):
     with pytest.raises(HpcbertError, match=message) as refused:
-        propose_site(make_cluster(answers), options=options)
+        propose_site(tmp_path, make_cluster(answers), options=options)
     assert hint in refused.value.hint
 
 
@@ -88,10 +83,9 @@ def test_the_form_of_a_request_is_one_that_sbatch_accepts(
         features = "gpu*|v100|2\ngpu*|a100,ib|6\n"
         return Outcome(tuple(argv), 0, features) if "%f" in words else cluster(argv)
 
-    proposal = propose_site(answer)
-    slurm = write_site(proposal, tmp_path).slurm
-    assert (slurm.gpu_option, slurm.constraint) == (option, constraint)
-    assert slurm.sbatch_args == arguments
+    proposal, site = propose_site(tmp_path, answer)
+    assert (site.slurm.gpu_option, site.slurm.constraint) == (option, constraint)
+    assert site.slurm.sbatch_args == arguments
     is_refused = any("Invalid account" in text for _, _, text in rules)
     assert any("Invalid account" in text for text in proposal.warnings) == is_refused
     others = [choice.others for choice in proposal.choices if choice.key == "slurm.constraint"]
@@ -120,6 +114,6 @@ def test_the_fake_gpus_of_a_lab_are_optional(tmp_path):
     (tmp_path / "etc/slurm.conf").touch()
     environ = {"SLURM_CONF": str(tmp_path / "etc/slurm.conf")}
     for device in ("", "auto"):
-        proposal = propose_site(Answers(), environ=environ)
-        assert write_site(proposal, tmp_path).frameworks["pytorch"].device == device
+        _, site = propose_site(tmp_path, Answers(), environ=environ)
+        assert site.frameworks["pytorch"].device == device
         (tmp_path / "env.sh").touch()  # site.toml is there since the first round

@@ -1,6 +1,5 @@
 """What is submitted again, against a small Slurm whose queue and accounting are scripted."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -110,8 +109,8 @@ def test_attempts_go_on_where_slurms_own_ended_and_no_two_jobs_run_one(three_of_
     assert "\nfirst_attempt=2 " in (three_of_five.directory / array.script).read_text()
     # Two jobs that ran one attempt spoil its number.
     path = three_of_five.directory / three_of_five.campaign.arrays[0].status(1)
-    start = {"event": "start", "time": NOW, "attempt": 0, "job": "99_1", "nodelist": "n5"}
-    path.write_text(f"{json.dumps(start)}\n{path.read_text()}")
+    start = '{"event": "start", "time": 1, "attempt": 0, "job": "99_1", "nodelist": "n5"}'
+    path.write_text(f"{start}\n{path.read_text()}")
     (invalid,) = three_of_five.look().invalid
     assert invalid.number == 1
     assert "the jobs 99_1 and 10_1 ran it at the same time" in invalid.why

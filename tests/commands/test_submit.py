@@ -117,9 +117,8 @@ def test_what_was_called_is_looked_for_again_before_it_is_submitted(tmp_path):
     assert slurm.count("sbatch") == 1
     # A job that nobody remembers is known by what it wrote.
     store.write_manifest(draft.directory, called)
-    (draft.directory / first.status(2)).write_text(
-        '{"event":"start","time":1,"attempt":0,"job":"77_2","nodelist":"n1"}\n'
-    )
+    start = {"event": "start", "job": "77_2", "nodelist": "n1"}
+    campaigns.status_file(draft.directory / first.status(2), start, time=1)
     assert list_ids(drafts.submit(draft, Slurm(away={"squeue", "sacct"})))[0] == "77"
 
 
@@ -293,13 +292,8 @@ def test_more_repeats_than_indices_are_several_arrays(tmp_path):
     assert again[1].request.array == "2%1"
     assert again[1].script == second.script.removesuffix(".sbatch") + ".t1.sbatch"
     # The cluster says how many indices it takes, and a script by hand has one array.
-    for answer, code, most in (
-        ("MaxArraySize            = 4\nMaxJobCount = 10000\n", 0, 3),
-        ("nothing of the kind", 0, 1000),
-        ("", 1, 1000),
-    ):
-        context = drafts.hurried(Slurm(scontrol=Answer(answer, code)))
-        backend = scheduler.create_scheduler("slurm", context)
+    for answer, most in (("MaxArraySize = 4\n", 3), ("nothing of it\n", 1000), (failed(""), 1000)):
+        backend = scheduler.create_scheduler("slurm", drafts.hurried(Slurm(scontrol=answer)))
         assert backend.most_repeats(drafts.reference(tmp_path)) == most
     result = cli.run("render", "--repeats", 1001, "--output", tmp_path / "scripts")
     assert (result.returncode, "at most 1000 repeats" in result.stderr) == (2, True)

@@ -65,8 +65,8 @@ def test_what_is_submitted_later_keeps_away_from_what_it_found(tmp_path):
         "failed": ([*WELL, *ended(1)], 4, []),
     }.items():
         draft = draft_points(tmp_path / name, concurrent_points=True)
-        slurm = Slurm(sinfo=sinfo(*(f"n{number}" for number in range(1, nodes + 1))))
-        slurm.sbatch = [None, failed(AWAY)]
+        names = (f"n{number}" for number in range(1, nodes + 1))
+        slurm = Slurm(sinfo=sinfo(*names), sbatch=[None, failed(AWAY)])
         with pytest.raises(SchedulerError):
             drafts.submit(draft, slurm)
         count, slurm.sbatch = slurm.count("sbatch"), None
