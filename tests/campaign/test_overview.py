@@ -10,7 +10,7 @@ import pytest
 from hpcbert.campaign import store
 from hpcbert.campaign.overview import read_overview
 from hpcbert.errors import UsageError
-from tests.kit.campaigns import array, collect_campaigns, report_states, report_waiting
+from tests.kit.campaigns import array, collect_campaigns, report_states
 
 
 def test_what_was_collected_is_counted_until_a_retry_waits(build):
@@ -45,7 +45,7 @@ def test_before_it_is_collected_its_jobs_say_how_far_it_is(build):
                 built.ended("1n1g", number, code=1)
         assert read_overview(built.directory).state == state, marks
         # What was collected before its end is not over.
-        collect_campaigns(built.directory, states=report_waiting)
+        collect_campaigns(built.directory, states=report_states(default="PENDING", source="squeue"))
         assert read_overview(built.directory).state == state, marks
 
 

@@ -5,7 +5,7 @@ import shlex
 
 import pytest
 
-from tests.kit.campaigns import collect_campaigns, report_states, report_waiting
+from tests.kit.campaigns import collect_campaigns, report_states
 from tests.kit.cli import run
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
@@ -68,7 +68,7 @@ def test_a_list_of_nothing_is_no_error_and_numbers_before_all_had_ended_are_prov
         assert run("list", *words).returncode == 2
     built = build("1n1g", repeats=3, name=NAME)
     built.complete("1n1g", 1, 9)
-    collect_campaigns(built.directory, states=report_waiting)
+    collect_campaigns(built.directory, states=report_states(default="PENDING", source="squeue"))
     listed, shown = run("list").stdout, run("show").stdout
     assert "0/3*" in listed
     assert "run hpcbert collect again" in listed

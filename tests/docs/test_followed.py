@@ -16,7 +16,6 @@ from hpcbert.logs import grammar, scan
 from hpcbert.logs.setting import Setting
 from tests.docs.test_documents import codes, read, rows
 from tests.kit import cli, logs
-from tests.kit.campaigns import Build
 from tests.kit.paths import REPOSITORY
 from tests.kit.recipes import NAMES, load
 from tests.kit.scripts import SPOOL_PAGE, read_steps, type_commands, write_files
@@ -143,7 +142,7 @@ def test_the_log_grammar_s_examples_give_the_numbers_that_they_say(tmp_path):
 def test_the_example_of_write_a_test_passes_and_its_builders_exist(build):
     page = read("CONTRIBUTING.md")
     (text,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    names = {**vars(logs), **vars(cli), "Build": Build}
+    names = {**vars(logs), **vars(cli)}
     exec(text, names)
     (test,) = (value for name, value in names.items() if name.startswith("test_"))
     test(build)

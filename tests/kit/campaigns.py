@@ -17,7 +17,7 @@ from hpcbert.model import Array, Campaign, Point, Protocol, Shape
 from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.tracker import Tracker
 from hpcbert.script.rerun import Lock
-from hpcbert.slurm.states import Kind, RepeatState, parse_state
+from hpcbert.slurm.states import RepeatState, parse_state
 from hpcbert.system.runner import Runner
 from tests.kit import logs
 from tests.kit.logs import ITERS, SKIP, log
@@ -192,9 +192,6 @@ class Built(TrackedCampaign):
         return Built(self.directory, changed)
 
 
-Build = Callable[..., Built]
-
-
 def campaign(
     runs: Path, *shapes: str, name: str = "20261121-pytorch-abc", repeats: int = 5,
     jobs: tuple[str, ...] = (), **changes: Any,
@@ -261,12 +258,6 @@ def report_states(
     return states
 
 
-def report_waiting(watched: TrackedCampaign) -> dict[tuple[str, int], RepeatState]:
-    """Report that everything waits."""
-    state = RepeatState("PENDING", Kind.WAITING, "squeue")
-    return dict.fromkeys((repeat.key for repeat in watched.repeats), state)
-
-
 def collect_campaigns(*paths: Path, states: States = lambda _: {}, **request: Any) -> CollectResult:
     """Collect campaigns, asking that scheduler; by default it knows nothing."""
     return collect(paths, CollectRequest(**request), Recipes(()), states=states)
@@ -296,6 +287,5 @@ def write_nodes(directory: Path, array: Array, repeat: int, *nodes: dict[str, An
     path = name_record(directory, array.point.key, repeat, 0)
     path.parent.mkdir(exist_ok=True)
     lines = path.read_text().splitlines() if path.exists() else []
-    renewed = {facts["nodes"] for facts in nodes}
-    lines = [line for line in lines if json.loads(line)["nodes"] not in renewed]
-    path.write_text("".join(f"{line}\n" for line in [*lines, *map(json.dumps, nodes)]))
+    facts = {record["nodes"]: record for record in (*map(json.loads, lines), *nodes)}
+    path.write_text("".join(f"{json.dumps(record)}\n" for record in facts.values()))

@@ -16,7 +16,7 @@ from tests.kit import campaigns, cli
 from tests.kit.campaigns import Built
 from tests.kit.cases import read_constant
 from tests.kit.cli import Cli, CliResult, start_process
-from tests.kit.logs import START, TEST_RECIPES, log
+from tests.kit.logs import TEST_RECIPES, write_logs
 from tests.kit.slurm import Programs
 
 
@@ -129,15 +129,10 @@ def run_commands(tmp_path):
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir()
         home.mkdir(exist_ok=True)
-        cases = []
-        for number, words in enumerate(lines):
-            folder = path / f"cwd{number}" if gone else cwd or home
-            folder.mkdir(exist_ok=True)
-            options = {"gone": gone, "env": env, "umask": umask}
-            cases.append({"words": words, "cwd": str(folder), **options})
+        options = {"cwd": str(cwd or home), "gone": gone, "env": env, "umask": umask}
         process = start_process(
             [*(_MORTAL if os.geteuid() == 0 else ()), sys.executable, "-c", _MANY, str(path)],
-            stdin=json.dumps(cases), env={**os.environ, "HOME": str(home)},
+            stdin=json.dumps({"lines": lines, **options}), env={**os.environ, "HOME": str(home)},
         )  # fmt: skip
         assert process.ok, process.stderr
         results = []
@@ -152,13 +147,7 @@ def run_commands(tmp_path):
 @pytest.fixture
 def logs(tmp_path):
     """Return a folder of logs that hpcbert never submitted."""
-    folder = tmp_path / "foreign"
-    path = folder / "pytorch" / "bert" / "bz4" / "1n1g"
-    path.mkdir(parents=True)
-    for repeat in range(1, 6):
-        text = log("1n1g", 10.0 + repeat, iters=120, start=START + 1000 * repeat)
-        (path / f"bert_b4_fp32_{repeat}.log").write_text(text)
-    return folder
+    return write_logs(tmp_path / "foreign", {"1n1g": [11.0, 12.0, 13.0, 14.0, 15.0]})
 
 
 @pytest.fixture
