@@ -4,13 +4,11 @@ import gzip
 import json
 import re
 import shlex
-from datetime import datetime, timedelta, timezone
 
 import pytest
 
 from hpcbert.campaign.foreign import read_system
 from hpcbert.logs.setting import SIZES, Setting, model_facts, model_name
-from hpcbert.model import Shape
 from hpcbert.results import record
 from tests.kit import cli, logs
 from tests.kit.cases import cases, read_constant
@@ -22,26 +20,6 @@ from tests.kit.recipes import options_of, printed, sample
 WINDOW = ("--skip", 2, "--iters", 12)
 
 
-def deepspeed_log(rates, *, nan_at=0, samples=32, run=0):
-    """Return a log of micro-batches of so many samples over all GPUs, its stamps as its rates.
-
-    Its `run` is the days from the first run to it.
-    """
-    lines = []
-    at = datetime(2020, 10, 27, 11, 28, tzinfo=timezone.utc) + timedelta(days=run)
-    for step, rate in enumerate(rates, start=3):
-        at += timedelta(seconds=samples / rate)
-        moment = f"{at:%Y-%m-%d %H:%M:%S},{at.microsecond // 1000:03}"
-        lines.append(f"[{moment}] [INFO] [timer.py:157:stop] 0/{step}, SamplesPerSec={rate}")
-        loss = "nan" if step == nan_at else "7.5"
-        lines.append(f"bing_bert_progress: step={step}, loss={loss}, lr=1e-3, sample_count=1")
-    return "\n".join([*lines, ""])
-
-
-def write_deepspeed(root, name, rate, run, steps=118):
-    return write_file(root, f"deepspeed/1n1g/{name}", deepspeed_log([rate] * steps, run=run))
-
-
 def test_the_thirty_logs_of_dlperf_give_the_json_that_it_published(shared, collect):
     folder = shared / "logs/Oneflow-Inc+DLPerf/e36df2e/Tensorflow/resnet50v1.5"
     words = ("--fw", "tf2-resnet", "--rule", "dlperf-time", "--format", "dlperf-json")
@@ -51,34 +29,27 @@ def test_the_thirty_logs_of_dlperf_give_the_json_that_it_published(shared, colle
 
 @pytest.mark.slow
 def test_bad_logs_are_in_no_median_and_say_why(tmp_path, collect, collect_json):
-    """Runs that DLPerf printed, as logs of DeepSpeed in DLPerf's layout."""
-    deepspeed = tmp_path / "logs" / "deepspeed"
-    for shape, speeds in [*logs.DEEPSPEED.items()][:3]:
-        for number, speed in enumerate(speeds, start=1):
-            # A running average that settles: the warm-up differs, the window's mean is the speed.
-            rates = [speed * 0.8] * 18 + [speed - 1, speed + 1] * 50
-            log = deepspeed_log(rates, samples=32 * Shape.parse(shape).gpus, run=number)
-            write_file(deepspeed, f"bert/bz32/{shape}/bert_b32_fp32_{number}.log", log)
-    first, _, third, _, fifth = sorted((deepspeed / "bert/bz32/1n4g").iterdir())
-    first.write_text("".join(first.read_text().splitlines(keepends=True)[:-4]))
-    third.write_text(deepspeed_log([575.07] * 118, nan_at=57, samples=128))
+    folder = logs.write_logs(tmp_path, dict([*logs.DEEPSPEED.items()][:3]), batch=32) / "pytorch"
+    first, _, third, _, fifth = sorted((folder / "1n4g").iterdir())
+    first.write_text("".join(first.read_text().splitlines(keepends=True)[:-2]))
+    third.write_text(logs.log("1n4g", 575.07, iters=120, batch=32, nan_at=57))
     fifth.write_text("srun: error: n1: tasks 0-3: Killed\n")
-    before = sorted(path.name for path in deepspeed.rglob("*"))
-    document = collect_json(deepspeed)
-    assert sorted(path.name for path in deepspeed.rglob("*")) == before
+    before = sorted(path.name for path in folder.rglob("*"))
+    document = collect_json(folder)
+    assert sorted(path.name for path in folder.rglob("*")) == before
     assert (document["status"], document["exit_code"]) == ("partial", 4)
     assert document["errors"][0]["code"] == "incomplete"
     row = rows(document)[1]
     assert row["median"] == pytest.approx((573.84 + 587.55) / 2)
     assert codes(row) == [["incomplete"], [], ["loss"], [], ["incomplete"]]
     assert [run["throughput"] for run in row["runs"] if not run["valid"]] == [None] * 3
-    text = collect(deepspeed)
+    text = collect(folder)
     assert "✗ repeat 3  loss: the loss is nan at iteration 57" in text.stdout
     assert "✗ repeat 1  incomplete: the log ends at iteration 118 of 120" in text.stdout
     assert "3 of 15 repeats are invalid" in text.stderr
     fifth.write_text("n1:77:99 [3] include/alloc.h:178 NCCL WARN Cuda failure 'out of memory'\n")
-    (deepspeed / "bert/bz32/1n8g/bert_b32_fp32_2.log").unlink()
-    strict = rows(collect_json(deepspeed, "--require-all"))
+    (folder / "1n8g/bert_b32_fp32_2.log").unlink()
+    strict = rows(collect_json(folder, "--require-all"))
     assert codes(strict[1])[4] == ["incomplete", "device-oom"]
     assert [strict[1][key] for key in ("median", "speedup")] == [None, None]
     assert strict[1]["repeats"]["ok"] == 2
@@ -87,29 +58,34 @@ def test_bad_logs_are_in_no_median_and_say_why(tmp_path, collect, collect_json):
 
 def test_numbers_in_names_are_repeats_and_attempts(tmp_path, collect, collect_json, run):
     """Runs from zero become runs from one; of several attempts, the last good one counts."""
-    write_deepspeed(tmp_path, "bert_b32_fp32_0.log", 100.0, 0)
-    write_deepspeed(tmp_path, "bert_b32_fp32_1.log", 101.0, 1)
-    write_deepspeed(tmp_path, "bert_b32_fp32_1.r1.log", 200.0, 2)
-    write_deepspeed(tmp_path, "bert_b32_fp32_1.r2.log", 300.0, 3, steps=50)
-    row = first_row(collect_json(tmp_path / "deepspeed"))
+    for name, rate, last in (
+        ("0", 100, 120),
+        ("1", 101, 120),
+        ("1.r1", 200, 120),
+        ("1.r2", 300, 50),
+    ):
+        log = logs.log("1n1g", rate, iters=120, last=last, start=logs.START + 1000 * rate)
+        write_file(tmp_path, f"a/pytorch/1n1g/bert_b4_fp32_{name}.log", log)
+    row = first_row(collect_json(tmp_path / "a"))
     assert row["repeats"] == {"ok": 2, "asked": 2}
     numbers = [(run["repeat"], run["attempt"], round(run["throughput"])) for run in row["runs"]]
     assert numbers == [(1, 0, 100), (2, 1, 200)]
-    other = write_deepspeed(tmp_path / "b", "bert_b32_fp32_1.log", 500.0, 4)
-    result = collect(tmp_path / "deepspeed", other.parents[1])
+    other = logs.write_logs(tmp_path / "b", {"1n1g": [500.0]})
+    result = collect(tmp_path / "a", other)
     assert result.returncode == 2
-    assert f"{tmp_path}/deepspeed/1n1g/bert_b32_fp32_0.log" in result.stderr
-    assert str(other) in result.stderr
+    assert f"{tmp_path}/a/pytorch/1n1g/bert_b4_fp32_0.log" in result.stderr
+    assert f"{other}/pytorch/1n1g/bert_b4_fp32_1.log" in result.stderr
     # Rehearsed logs make no table.
-    other.write_text(f"HPCBERT REHEARSAL rank=0/1\n{other.read_text()}")
-    document = collect_json(other.parents[1])
+    (log,) = other.rglob("*.log")
+    log.write_text(f"HPCBERT REHEARSAL rank=0/1\n{log.read_text()}")
+    document = collect_json(other)
     assert (document["data"]["tables"], document["exit_code"]) == ([], 4)
-    text = collect(other.parents[1])
+    text = collect(other)
     assert (text.stdout, "500" in text.output) == ("", False)
     assert "1 rehearsed, nothing was trained" in text.stderr
     # Text names files where their numbers are others.
     for number in range(3):
-        last, start = 12 if number else 7, 1763717655.5 + 1e4 * number
+        last, start = 12 if number else 7, logs.START + 1e4 * number
         log = logs.log("1n1g", 100 + number, last=last, start=start)
         write_file(tmp_path, f"pytorch/1n1g/bert_b4_fp32_{number}.log", log)
         write_file(tmp_path, f"named/pytorch/1n1g/bert_b4_fp32_{number + 1}.log", log)
@@ -127,14 +103,15 @@ def test_numbers_in_names_are_repeats_and_attempts(tmp_path, collect, collect_js
 
 def test_patterns_and_flags_supply_what_paths_lack_or_have_wrong(tmp_path, collect, collect_json):
     for number in (1, 2):
-        log = deepspeed_log([10.0] * 118, samples=512, run=number)
-        write_file(tmp_path, f"x/run{number}-on-2x8.txt", log)
-    words = (tmp_path / "x", "--pattern", "run{repeat}-on-{nodes}x{gpus_per_node}.txt")
+        log = logs.log("2n8g", 10.0, iters=120, batch=32, start=logs.START + 1e4 * number)
+        write_file(tmp_path, f"x/run{number}-on-2x8.txt", log.partition("\n")[2])
+    pattern = ("--pattern", "run{repeat}-on-{nodes}x{gpus_per_node}.txt")
+    words = (tmp_path / "x", *pattern, "--rule", "rate")
     missing = collect(*words)
     assert missing.returncode == 2
     assert "x/run1-on-2x8.txt" in missing.stderr
     assert "--batch-size --precision" in missing.stderr
-    options = ("--fw", "deepspeed", "--batch-size", "32", "--precision", "fp16", "--model", "m")
+    options = ("--fw", "pytorch", "--batch-size", "32", "--precision", "fp16", "--model", "m")
     (table,) = collect_json(*words, *options)["data"]["tables"]
     assert (table["model"], table["precision"], table["rows"][0]["shape"]) == ("m", "fp16", "2n8g")
     assert [run["repeat"] for run in table["rows"][0]["runs"]] == [1, 2]
@@ -175,18 +152,21 @@ def test_a_log_without_its_header_or_of_another_length_belongs_to_its_siblings(
     recipe = f"{head}[batch_sizes]\nfp32 = 1\n{logs.grammar_file('steps').read_text()}"
     write_file(tmp_path, "templates/steps/recipe.toml", recipe)
     words = ("--templates", tmp_path / "templates", "--iters", "end")
-    for closing, ok in (("result: 1.0\n", 3), ("Killed\n", 1)):
+    result = "result: 1.0\n"
+    for separator, end, ok in (("", result, 3), ("", "Killed\n", 1), (result, result, 1)):
         for number, last in enumerate((120, 90, 100), start=1):
             records = [logs.step(n, at=n + number * 1e4, rate=1.0) for n in range(1, last + 1)]
-            log = "".join([*records, closing])
+            log = separator.join(records) + end
             write_file(tmp_path, f"steps/1n1g/bert_b1_fp32_{number}.log", log)
         row = first_row(run(tmp_path / "steps", *words))
         assert row["repeats"] == {"ok": ok, "asked": 3}, row["runs"]
+    detail = row["runs"][1]["reasons"][0]["detail"]
+    assert "ends at iteration 90, that of another repeat at 120" in detail
 
 
 @cases
 def test_mistakes_are_usage_errors(tmp_path, collect_json, words, complaint):
-    write_deepspeed(tmp_path, "bert_b32_fp32_1.log", 1.0, 1)
+    logs.write_logs(tmp_path, {"1n1g": [1.0]})
     document = collect_json(tmp_path, *words)
     assert (document["status"], document["exit_code"]) == ("error", 2)
     assert complaint in document["errors"][0]["message"]

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from hpcbert.results.formats import shorten_command
-from tests.campaign.test_foreign import deepspeed_log
 from tests.kit import logs
 from tests.kit.cases import cases, read_constant
 from tests.kit.cli import codes, first_row, only_run, rows
@@ -44,28 +43,18 @@ def write_jobs(root, *names):
     return root
 
 
-@pytest.fixture
-def deepspeed(tmp_path):
-    root = tmp_path / "logs" / "deepspeed"
-    for number in (1, 2):
-        log = deepspeed_log([100.0 + number] * 118, run=number)
-        write_file(root, f"1n1g/bert_b32_fp32_{number}.log", log)
-    return root
-
-
-def test_what_is_left_out_is_named_and_what_may_be_a_log_is_a_loss(
-    deepspeed, collect, collect_json
-):
-    folder = deepspeed / "1n1g"
+def test_what_is_left_out_is_named_and_what_may_be_a_log_is_a_loss(tmp_path, collect, collect_json):
+    pytorch = logs.write_logs(tmp_path, {"1n1g": [101.0, 102.0]}) / "pytorch"
+    folder = pytorch / "1n1g"
     first, second = sorted(folder.iterdir())
-    likely = ("bert_b32_fp32_run2.log", "bert_b32_fp32_3.LOG", "bert_b32_fp32_3.log.zst", "a-7.out")
+    likely = ("bert_b4_fp32_run2.log", "bert_b4_fp32_3.LOG", "bert_b4_fp32_3.log.zst", "a-7.out")
     for name in likely:
         shutil.copy(first, folder / name)
-    document = collect_json(deepspeed)
+    document = collect_json(pytorch)
     assert (document["status"], document["exit_code"]) == ("partial", 4)
     assert all("a name in DLPerf's form" in list_left_out(document)[name] for name in likely)
     assert first_row(document)["repeats"] == BOTH
-    text = collect(deepspeed)
+    text = collect(pytorch)
     assert (text.returncode, "101.50" in text.stdout) == (4, True)
     why = "because it does not have a name in DLPerf's form"
     words = (why, "hpcbert left out what may be 4 logs", *likely)
@@ -73,47 +62,48 @@ def test_what_is_left_out_is_named_and_what_may_be_a_log_is_a_loss(
     for name in likely:
         (folder / name).unlink()
     for number in range(12):
-        write_file(deepspeed, f"result/table{number}.json", "{}")
-    write_file(deepspeed, "README.md", "numbers")
-    document = collect_json(deepspeed)
+        write_file(pytorch, f"result/table{number}.json", "{}")
+    write_file(pytorch, "README.md", "numbers")
+    document = collect_json(pytorch)
     assert document["exit_code"] == 0
     assert set(list_left_out(document)) == {"README.md", *(f"table{n}.json" for n in range(12))}
-    (line,) = (line for line in collect(deepspeed).stderr.splitlines() if "left out" in line)
+    (line,) = (line for line in collect(pytorch).stderr.splitlines() if "left out" in line)
     assert "left out 13 files, because it does not have the name of a log" in line
     assert "3 more, which --json names" in line
     # A pattern leaves out what it does not fit; a file that is named is a loss.
     other = write_file(folder, "other.log", "x")
     pattern = ("--pattern", "bert_b{batch_size}_{precision}_{repeat}.log")
-    for places, code in (((deepspeed,), 0), ((first, second, other), 4)):
+    for places, code in (((pytorch,), 0), ((first, second, other), 4)):
         document = collect_json(*places, *pattern)
         assert (document["exit_code"], first_row(document)["repeats"]) == (code, BOTH)
         assert "does not match the pattern" in list_left_out(document)["other.log"]
 
 
 def test_copies_of_a_log_and_what_is_unknown_are_left_out_and_another_log_is_refused(
-    deepspeed, collect, collect_json
+    tmp_path, collect, collect_json
 ):
-    plain = deepspeed / "1n1g/bert_b32_fp32_1.log"
-    packed, link = plain.with_suffix(".log.gz"), plain.with_name("bert_b32_fp32_3.log")
-    packed.write_bytes(gzip.compress(deepspeed_log([300.0] * 118).encode()))
-    refused = collect(deepspeed)
+    root = logs.write_logs(tmp_path / "logs", {"1n1g": [101.0, 102.0]})
+    pytorch = root / "pytorch"
+    plain = pytorch / "1n1g/bert_b4_fp32_1.log"
+    packed, link = plain.with_suffix(".log.gz"), plain.with_name("bert_b4_fp32_3.log")
+    packed.write_bytes(gzip.compress(logs.log("1n1g", 300.0, iters=120).encode()))
+    refused = collect(pytorch)
     assert (refused.returncode, "are both repeat 1 of one point" in refused.stderr) == (2, True)
     packed.write_bytes(gzip.compress(plain.read_bytes()))
     link.symlink_to(plain.name)
-    document = collect_json(deepspeed)
+    document = collect_json(pytorch)
     assert first_row(document)["repeats"] == BOTH
     assert "which was read" in list_left_out(document)[packed.name]
     assert "is a link to" in list_left_out(document)[link.name]
     link.unlink()
     packed.with_suffix(".bz2").write_bytes(bz2.compress(plain.read_bytes()))
     plain.unlink()
-    document = collect_json(deepspeed)
+    document = collect_json(pytorch)
     assert (document["exit_code"], first_row(document)["repeats"]) == (0, BOTH)
     assert list(list_left_out(document)) == [packed.name]
     # An unknown file or framework stops no table.
-    root, name = deepspeed.parent, "1n1g/bert_b32_fp32_1.log"
-    write_file(root, f"unknown/{name}", "nobody knows\n" * 9)
-    write_file(deepspeed, "mystery/bert_b32_fp32_1.log", "nobody knows either\n" * 9)
+    write_file(root, "unknown/1n1g/bert_b4_fp32_1.log", "nobody knows\n" * 9)
+    write_file(pytorch, "mystery/bert_b4_fp32_1.log", "nobody knows either\n" * 9)
     pattern = "{framework}/{nodes}n{gpus_per_node}g/bert_b{batch_size}_{precision}_{repeat}.log"
     whys = []
     for words in ((), ("--pattern", pattern)):
@@ -146,42 +136,33 @@ def test_each_reason_is_printed_once(tmp_path, collect):
     assert shorten_command("hpcbert collect logs") == "hpcbert collect logs"
 
 
-def test_a_window_may_go_on_to_the_end(deepspeed, collect, collect_json):
-    def write_runs(*phases, end=""):
-        """Write both logs anew; a phase has a number of steps and its rate in samples/s."""
+def test_a_window_may_go_on_to_the_end(tmp_path, collect, collect_json):
+    def write_runs(*, last=220, end=""):
+        """Write two logs, which are faster from iteration 121 on."""
         for number in (1, 2):
-            rates = [rate + number for steps, rate in phases for _ in range(steps)]
-            log = deepspeed_log(rates, run=number)
-            write_file(deepspeed, f"1n1g/bert_b32_fp32_{number}.log", f"{log}{end}")
+            start, rate = logs.START + 10_000 * number, 100.0 + number
+            slow = logs.log("1n1g", rate, iters=220, last=min(last, 120), start=start)
+            start += 120 * 4 / rate - 120 * 4 / (rate + 100)
+            fast = logs.log("1n1g", rate + 100, iters=220, last=last, start=start)
+            text = "\n".join([slow.rstrip(), *fast.splitlines()[121:], end])
+            write_file(tmp_path, f"pytorch/1n1g/bert_b4_fp32_{number}.log", text)
 
-    write_runs((18, 1.0), (100, 100.0), (100, 200.0))
-    row = first_row(collect_json(deepspeed, "--iters", "end"))
-    assert row["median"] == pytest.approx(151.5)
+    write_runs()
+    row = first_row(collect_json(tmp_path, "--iters", "end"))
+    assert row["median"] == pytest.approx(135, rel=1e-3)
     assert row["window"] == {"skip": 20, "iters": "end", "counted": "iterations 21 to the end"}
-    row = first_row(collect_json(deepspeed, "--skip", "120", "--iters", "end"))
+    row = first_row(collect_json(tmp_path, "--skip", "120", "--iters", "end"))
     assert row["median"] == pytest.approx(201.5)
-    assert first_row(collect_json(deepspeed))["median"] == pytest.approx(101.5)
+    assert first_row(collect_json(tmp_path))["median"] == pytest.approx(101.5)
     for value in ("End", "0", "1e3", "٣"):
-        result = collect(deepspeed, "--iters", value)
+        result = collect(tmp_path, "--iters", value)
         refusal = "neither a number above 0 nor `end`"
         assert (result.returncode, refusal in result.stderr) == (2, True)
     for last in (0, 1, 17):
-        write_runs((last, 9.0), end="x\n")
-        document = collect_json(deepspeed, "--iters", "end")
+        write_runs(last=last, end="x\n")
+        document = collect_json(tmp_path, "--iters", "end")
         assert (document["exit_code"], first_row(document)["repeats"]["ok"]) == (4, 0)
         assert "1099511627776" not in json.dumps(document)
-    # A run that ended before the others needs a closing line, after all records.
-    write_runs((118, 100.0))
-    rate = "Average throughput: 100.0 samples/s\n"
-    log = deepspeed_log([100.0] * 90, run=7)
-    now_and_then = log.replace("\n", f"\n{rate}")
-    for text, is_valid in ((log + rate, True), (now_and_then, False), (log, False)):
-        write_file(deepspeed, "1n1g/bert_b32_fp32_3.log", text)
-        document = collect_json(deepspeed, "--iters", "end")
-        run = first_row(document)["runs"][2]
-        assert (run["valid"], document["exit_code"]) == (is_valid, 0 if is_valid else 4)
-    detail = first_row(collect_json(deepspeed, "--iters", "end"))["runs"][2]["reasons"][0]["detail"]
-    assert "ends at iteration 92, that of another repeat at 120" in detail
 
 
 def test_a_log_that_ends_badly_or_contradicts_itself_gives_no_number(tmp_path, collect_json, run):
@@ -213,13 +194,14 @@ def test_a_log_that_ends_badly_or_contradicts_itself_gives_no_number(tmp_path, c
 def test_gpus_alone_give_the_shapes_of_one_folder(tmp_path, collect, collect_json):
     for gpus in (1, 4, 8, 32, 12):
         for number in (1, 2):
-            log = deepspeed_log([100.0 * gpus + number] * 118, samples=32 * gpus, run=number)
-            write_file(tmp_path, f"x/bs32_fp32_gpu{gpus}_run{number}.log", log)
+            start = logs.START + 10_000 * number
+            log = logs.log(f"1n{gpus}g", 100.0 * gpus, iters=120, start=start)
+            write_file(tmp_path, f"x/bs4_fp32_gpu{gpus}_run{number}.log", log)
     pattern = "bs{batch_size}_{precision}_gpu{gpus}_run{repeat}.log"
-    words = (tmp_path / "x", "--fw", "deepspeed", "--pattern", pattern)
+    words = (tmp_path / "x", "--fw", "pytorch", "--pattern", pattern)
     document = collect_json(*words)
     assert document["exit_code"] == 4
-    assert "has nodes" in list_left_out(document)["bs32_fp32_gpu12_run1.log"]
+    assert "has nodes" in list_left_out(document)["bs4_fp32_gpu12_run1.log"]
     for path in (tmp_path / "x").glob("*gpu12*"):
         path.unlink()
     expected = rows(collect_json(*words, "--gpus-per-node", "8"))
