@@ -9,6 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from hpcbert.campaign import store
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.logs.setting import Window
 from hpcbert.model import Protocol
@@ -208,9 +209,14 @@ def test_a_campaigns_log_must_have_its_sequence_length(build):
 def test_the_newest_measured_campaign_is_collected_and_ids_name_others(build, collect, tmp_path):
     for name, rate in (("20261120-old", 10.0), ("20261121-new", 20.0)):
         build("1n1g", repeats=1, name=name, scheduler="local").complete("1n1g", 1, rate)
+    store.record_submit(tmp_path / "runs")
+    assert "the newest" not in collect().output
     rehearsal = build("1n1g", name="20261122-rehearsal", rehearse=True)
     newest = collect()
     assert (newest.returncode, " 20.00 " in newest.stdout) == (0, True), newest
+    assert "20261122-rehearsal, the newest, is a rehearsal: this is 20261121-new." in newest.stderr
+    build("1n1g", name="20261123-refused", jobs=("",), state="refused")
+    assert "20261123-refused, the newest, has no job yet: this is" in collect().stderr
     for name in ("20261120-old", "old"):
         assert " 10.00 " in collect(name).stdout
     document = collect("rehearsal", "--json").document

@@ -18,7 +18,6 @@ from hpcbert.model import MANIFEST, Shape
 from hpcbert.scheduler.local import backend
 from hpcbert.system import lock
 from hpcbert.system.runner import run
-from tests.kit import campaigns
 from tests.kit.cases import cases, read_constant
 from tests.kit.drafts import combined, drafted
 from tests.kit.lab import mounted
@@ -84,19 +83,6 @@ def test_an_array_is_a_line_of_the_manifest_however_large_its_numbers(tmp_path):
         (folder / MANIFEST).touch()
         os.utime(folder / MANIFEST, ns=(nanosecond, nanosecond))
     assert store.find_all_campaigns(tmp_path / "x") == tuple(folders)
-    # A campaign that is not the last one is named.
-    for changes, sentence in (
-        ({"rehearse": True}, "1-later, the newest, is a rehearsal: this is 0-measured."),
-        ({"jobs": ("",), "state": "refused"}, "1-later, the newest, has no job yet"),
-        ({}, ""),
-    ):
-        runs = tmp_path / f"runs{len(changes)}"
-        campaigns.campaign(runs, "1n1g", name="0-measured")
-        store.record_submit(runs)
-        campaigns.campaign(runs, "1n1g", name="1-later", **changes)
-        refusal = store.describe_refusal(store.find_newest(runs, measured=True))
-        assert refusal.startswith(sentence)
-        assert bool(refusal) == bool(sentence)
 
 
 def assert_locked(place, message=BUSY):
@@ -108,8 +94,7 @@ def assert_locked(place, message=BUSY):
 
 def test_a_dead_holders_lock_is_taken_by_one_at_a_time_and_names_its_holder(tmp_path, monkeypatch):
     (tmp_path / store.LOCK).write_text(f"{socket.gethostname()} 4194999 1\n")
-    script = 'for n in 1 2 3 4; do "$3" -c "$1" "$2" & done; sleep 1; : >"$2"/go; wait'
-    contender = read_constant(__file__, "CONTENDER")
+    script, contender = (read_constant(__file__, name) for name in ("CONTENDERS", "CONTENDER"))
     argv = ["bash", "-c", script, "-", contender, str(tmp_path), sys.executable]
     outcome = run(argv, env=ENVIRONMENT)
     words = outcome.stdout.split()
@@ -163,11 +148,7 @@ def test_a_holder_in_another_namespace_is_not_dead(tmp_path):
             (tmp_path / "go").touch()
     assert process.returncode == 0
     # Holders and local queues live in another time namespace too, whose boot was an hour ago.
-    code = (
-        "import sys; from pathlib import Path; from hpcbert.campaign import store; "
-        "from hpcbert.scheduler.local import backend; place, *jobs = sys.argv[1:]; "
-        "store.locked(Path(place)).__enter__(); print(*map(backend.is_queue_alive, jobs))"
-    )
+    code = read_constant(__file__, "QUEUES")
     job = backend.queue_job_id(os.getpid())
     ended = f"local-{os.getpid()}-{int(job.rpartition('-')[2]) + 100}"
     argv = ["unshare", "--time", "--boottime", "3600", "--fork", sys.executable, "-c", code]
