@@ -73,14 +73,12 @@ def test_secrets_are_masked_once_more_and_later_changes_found(build, tmp_path):
     log = built.log_path("1n1g", 2)
     name = str(log.relative_to(built.directory))
     (built.directory / "env").mkdir()
-    environment = {"MY_PASSWORD": "opensesame"}
+    node = {"schema": 1, "node": "n1", "image": {"environment": {"MY_PASSWORD": "opensesame"}}}
     secrets = {
         name: f"HF_TOKEN={TOKEN}\n{log.read_text()}",
         "scripts/x.sbatch": "#!/bin/bash\nexport WANDB_API_KEY='0123456789abcdef'\nkey=$1\n",
         "slurm/7_1.out": "Authorization: Bearer abcdefghijklmnop\n",
-        "env/x.json": json.dumps(
-            {"schema": 1, "node": "n1", "image": {"environment": environment}}
-        ),
+        "env/x.json": json.dumps(node),
     }
     for path, text in secrets.items():
         (built.directory / path).write_text(text)
@@ -119,8 +117,7 @@ def test_private_keys_are_masked_and_a_secret_in_what_is_sealed_refused(
         with zipfile.ZipFile(target) as packed:
             assert not [name for name in packed.namelist() if b"QUJD" in packed.read(name)]
     built.change(command=("hpcbert", f"--x={TOKEN}"))
-    message = r"manifest\.json: The file holds what looks like a secret"
-    with pytest.raises(CheckError, match=message) as refusal:
+    with pytest.raises(CheckError, match=r"manifest\.json: .* looks like a secret") as refusal:
         archive.pack(built.directory, tmp_path / "sealed.zip")
     assert TOKEN not in str(refusal.value)
     assert not [*tmp_path.glob("*sealed*")]
@@ -150,8 +147,7 @@ def test_nothing_is_overwritten_no_link_followed_and_nothing_else_opened(built, 
     os.mkfifo(pipe)
     folder.mkdir()
     for path in (pipe, folder, Path("/dev/zero"), tmp_path / "absent.zip"):
-        message = "Can't read the archive"
-        with pytest.raises(HpcbertError, match=message), archive.open_archive(path):
+        with pytest.raises(HpcbertError, match="Can't read"), archive.open_archive(path):
             pass
     # Whoever forges digests too is found by the campaign's own id.
     path = archive.pack(built.directory, tmp_path / "packed.zip").path
@@ -161,8 +157,7 @@ def test_nothing_is_overwritten_no_link_followed_and_nothing_else_opened(built, 
     index["files"]["manifest.json"]["sha256"] = hashlib.sha256(text.encode()).hexdigest()
     rewrite(path, "manifest.json", text.encode())
     rewrite(path, INDEX, json.dumps(index).encode())
-    message = "belongs to another campaign"
-    with pytest.raises(UsageError, match=message), archive.open_archive(path):
+    with pytest.raises(UsageError, match="another campaign"), archive.open_archive(path):
         pass
 
 
@@ -222,8 +217,6 @@ def test_hostile_archives_are_refused(  # noqa: PLR0917
         case "zip64":  # What points to the end record of ZIP's 64-bit extension.
             at = data.rindex(b"PK\x05\x06")
             data[at:at] = b"PK\x06\x07" + bytes(16)
-        case _:
-            pass
     path.write_bytes(data)
     tracemalloc.start()
     with pytest.raises(UsageError, match=message) as refusal, archive.open_archive(path):

@@ -13,7 +13,7 @@ from hpcbert.results.formats import shorten_command
 from tests.kit import logs
 from tests.kit.cases import cases, read_constant
 from tests.kit.cli import codes, first_row, only_run, rows
-from tests.kit.logs import write_file
+from tests.kit.logs import write_file, write_jobs
 from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import printed
 from tests.recipes.test_programs import print_log, write_results
@@ -34,13 +34,6 @@ def list_tables(document):
         for table in document["data"]["tables"]
     }
     return [(variant, *zip(*pairs, strict=True)) for variant, pairs in cells.items()]
-
-
-def write_jobs(root, *names):
-    """Write logs of one point that ran one after the other."""
-    for number, name in enumerate(names):
-        write_file(root, name, logs.log("1n1g", 100.0 + number, start=logs.START + number * 3600))
-    return root
 
 
 def test_what_is_left_out_is_named_and_what_may_be_a_log_is_a_loss(tmp_path, collect, collect_json):

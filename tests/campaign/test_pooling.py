@@ -8,7 +8,7 @@ from tests.kit import logs
 from tests.kit.campaigns import node, write_nodes
 from tests.kit.cases import cases, read_constant
 from tests.kit.cli import codes, first_row
-from tests.kit.logs import write_file
+from tests.kit.logs import write_file, write_jobs
 from tests.kit.recipes import options_of, sample
 
 WINDOW = ("--skip", 2, "--iters", 12)
@@ -125,21 +125,13 @@ def test_a_point_on_other_gpus_is_flagged_and_a_copied_log_counts_nowhere(build,
     assert codes(row) == [["duplicate"], [], ["duplicate"]]
 
 
-def write_pair(root, *names):
-    """Write two logs of one point, the second an hour after the first."""
-    for number, name in enumerate(names):
-        log = logs.log("1n1g", 100.0 + 30 * number, start=1763717655.5 + number * 3600)
-        write_file(root, f"pytorch/{name}", log)
-    return root / "pytorch"
-
-
 @cases
 def test_logs_that_fall_on_one_point_are_repeats_only_if_the_user_says_so(
     names, pattern, tmp_path, run
 ):
     nodes = () if pattern and "gpu{" in pattern else ("--nodes", 1)
     words = (*(("--pattern", pattern) if pattern else ()), "--gpus-per-node", 1, *nodes, *WINDOW)
-    folder = write_pair(tmp_path, *names)
+    folder = write_jobs(tmp_path / "pytorch", *names)
     document = run(folder, *words)
     assert document["exit_code"] == 2
     assert all(name in document["errors"][0]["message"] for name in names)
@@ -151,9 +143,10 @@ def test_logs_that_fall_on_one_point_are_repeats_only_if_the_user_says_so(
 def test_a_number_in_the_pattern_makes_repeats_and_no_invalid_log_is_pooled(tmp_path, run, build):
     point = ("--nodes", 1, "--gpus-per-node", 1, "--batch-size", 4, "--precision", "fp32", *WINDOW)
     for number, (names, pattern) in enumerate(read_constant(__file__, "NUMBERED")):
-        document = run(write_pair(tmp_path / f"{number}", *names), *point, "--pattern", pattern)
+        folder = write_jobs(tmp_path / f"{number}/pytorch", *names)
+        document = run(folder, *point, "--pattern", pattern)
         assert first_row(document)["repeats"] == BOTH, pattern
-    folder = write_pair(tmp_path, "x_fp32_bs4_gpu1.log", "x_fp32_bs4_gpu1_acc.log")
+    folder = write_jobs(tmp_path / "pytorch", "x_fp32_bs4_gpu1.log", "x_fp32_bs4_gpu1_acc.log")
     write_file(folder, "x_fp32_bs4_gpu1_acc.log", logs.log("1n1g", 100, last=3))
     document = run(folder, "--pattern", PATTERN, "--gpus-per-node", 1, *WINDOW)
     assert (document["exit_code"], first_row(document)["repeats"]) == (4, {"ok": 1, "asked": 1})
@@ -168,7 +161,7 @@ def test_a_number_in_the_pattern_makes_repeats_and_no_invalid_log_is_pooled(tmp_
 def test_runs_that_were_measured_at_the_same_time_are_no_repeats(seconds, hosts, ok, tmp_path, run):
     for number, delay in enumerate(seconds, start=1):
         head = f"{hosts[number - 1]}:71:99 [0] NCCL INFO Bootstrap : Using eth0\n" if hosts else ""
-        log = head + logs.log("1n1g", 100.0 + number, start=1763717655.5 + delay)
+        log = head + logs.log("1n1g", 100.0 + number, start=logs.START + delay)
         write_file(tmp_path, f"pytorch/1n1g/bert_b4_fp32_{number}.log", log)
     row = first_row(run(tmp_path / "pytorch", *WINDOW))
     assert row["repeats"] == {"ok": ok, "asked": 3}

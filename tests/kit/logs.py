@@ -71,6 +71,13 @@ def write_logs(
     return folder
 
 
+def write_jobs(folder: Path, *names: str) -> Path:
+    """Write logs of one point by names, of jobs that ran one after the other."""
+    for number, name in enumerate(names):
+        write_file(folder, name, log("1n1g", 100.0 + number, start=START + 3600 * number))
+    return folder
+
+
 def step(n: int, *, at: float | None = None, loss: str = "9.5", rate: object = "64.5") -> str:
     """Return a line that grammars/steps.toml reads; `at`: seconds, n by default."""
     moment = BEGIN + (n if at is None else at)
