@@ -76,8 +76,8 @@ def test_numbers_in_names_are_repeats_and_attempts(tmp_path, collect, collect_js
     assert f"{tmp_path}/a/pytorch/1n1g/bert_b4_fp32_0.log" in result.stderr
     assert f"{other}/pytorch/1n1g/bert_b4_fp32_1.log" in result.stderr
     # Rehearsed logs make no table.
-    (log,) = other.rglob("*.log")
-    log.write_text(f"HPCBERT REHEARSAL rank=0/1\n{log.read_text()}")
+    (path,) = other.rglob("*.log")
+    path.write_text(f"HPCBERT REHEARSAL rank=0/1\n{path.read_text()}")
     document = collect_json(other)
     assert (document["data"]["tables"], document["exit_code"]) == ([], 4)
     text = collect(other)

@@ -94,7 +94,7 @@ def assert_locked(place, message=BUSY):
 
 def test_a_dead_holders_lock_is_taken_by_one_at_a_time_and_names_its_holder(tmp_path, monkeypatch):
     (tmp_path / store.LOCK).write_text(f"{socket.gethostname()} 4194999 1\n")
-    script, contender = (read_constant(__file__, name) for name in ("CONTENDERS", "CONTENDER"))
+    script, contender = read_constant(__file__, "SCRIPT"), read_constant(__file__, "CONTENDER")
     argv = ["bash", "-c", script, "-", contender, str(tmp_path), sys.executable]
     outcome = run(argv, env=ENVIRONMENT)
     words = outcome.stdout.split()

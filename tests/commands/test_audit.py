@@ -176,7 +176,7 @@ def test_a_requeue_makes_the_record_stale_and_collect_renews_it_with_a_history(f
     assert audit(finished).data["status"] == "changed"
     other.write_text(text)
     # While it waits, the attempt that completed counts, and nothing is sealed.
-    collect(finished, report_states(default="PENDING", source="squeue"))
+    collect(finished, campaigns.report_states(default="PENDING", source="squeue"))
     assert audit(finished).data["status"] == "stale"
     finished.ended("2n2g", 3, attempt=1)
     assert collect(finished).warnings == ()
