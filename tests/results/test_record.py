@@ -106,10 +106,6 @@ def test_tables_are_listed_and_shown_and_rows_have_year_program_and_rate():
     text = run("record", "show", "dlperf:deepspeed-fp32-b32").stdout
     assert "Oneflow-Inc/DLPerf@c202878" in text
     assert "known error: Speedups above the number of GPUs do not show scaling" in text
-    tables = run("record", "show", "dlperf:deepspeed", "--json").data["tables"]
-    assert len(tables) == 5
-    assert tables[0]["points"][0]["per_gpu"] == 147.81
-    assert run("record", "show", "dlperf:x", "--json").returncode == 2
     words = ("record", "--model", "bert-large", "--gpus", "8")
     rows = run(*words, "--json").data["rows"]
     assert len(rows) > 150
@@ -131,31 +127,11 @@ def test_tables_are_listed_and_shown_and_rows_have_year_program_and_rate():
         assert message in result.stderr
 
 
-@pytest.mark.slow
-def test_the_public_set_follows_from_its_logs_and_published_errors_are_named(shared):
+def test_logs_of_a_model_that_a_source_lacks_or_without_a_framework_are_not_checked(shared):
     folder = shared / "logs" / "Oneflow-Inc+DLPerf/e36df2e/Tensorflow/resnet50v1.5/logs"
-    cells = run("record", "check", folder, "--fw", "tf2", "--against", "dlperf", "--json").data
-    assert [cell["follows"] for cell in cells["cells"]] == [True] * 12
     result = run("record", "check", folder, "--fw", "tf2", "--against", "nvidia", "--json")
     assert (result.returncode, "rn50" in result.error["message"]) == (2, True)
-    result = run("record", "check", folder, "--against", "dlperf", "--rule", "rate", "--json")
-    assert result.returncode == 2
-    # Of another set, two tables don't follow from their logs, and the record knows why.
-    folder = shared / "logs" / "PaddlePaddle+Perf/v2.0-ee2e639/Bert/OtherReports/TensorFlow/logs"
-    words = ("record", "check", folder, "--fw", "ngc-tf1", "--against", "paddle-perf", "--json")
-    result = run(*words, "--edition", "v2.0")
-    assert result.returncode == 0
-    wrong = {cell["table"]: cell for cell in result.data["cells"] if not cell["follows"]}
-    assert set(wrong) == {
-        "paddle-perf:ngc-tf1-fp32-b32-v2.0", "paddle-perf:ngc-tf1-fp16-b96-v2.0",
-    }  # fmt: skip
-    assert all(cell["error"] for cell in wrong.values())
-    # Against the release after, half of them don't, and the record knows no reason.
-    result = run(*words, "--edition", "v2.2")
-    assert result.returncode == 5
-    assert result.error["code"] == "check"
-    messages = [error["message"] for error in result.document["errors"]]
-    assert any("paddle-perf:ngc-tf1-fp32-b48-v2.2" in message for message in messages)
+    assert run("record", "check", folder, "--against", "dlperf", "--rule", "rate").returncode == 2
 
 
 def test_a_published_number_stands_beside_ones_own_and_is_compared(tmp_path, empty_directory):

@@ -9,8 +9,6 @@ from statistics import median
 import pytest
 
 from hpcbert.model import Shape
-from hpcbert.results import document
-from hpcbert.results.document import ResultSet
 from hpcbert.results.scaling import MARGIN, MAX_EXTRAPOLATION, fit_curve
 from tests.kit.cases import cases
 from tests.kit.cli import run
@@ -123,23 +121,10 @@ def test_every_published_table_less_its_largest_shape(shared):
     assert (len(errors), round(median(errors), 3), round(max(errors), 3)) == (8, 0.031, 0.077)
 
 
-def test_the_command(tmp_path, empty_directory):
-    table = make_table({f"{n}n8g": compute_rate(n, ring=0.02) for n in (1, 2, 4)})
-    path = tmp_path / "r.json"
-    path.write_text(document.render_results(ResultSet((table,))))
-    result = run("predict", path, "--nodes", "8,64", "--json")
-    assert result.returncode == 4
-    (curve,) = result.data["tables"]
-    assert [point["nodes"] for point in curve["points"]] == [1, 2, 4]
-    assert curve["reach"] == 16
-    eight, far = curve["predictions"]
-    assert eight["low"] < compute_rate(8, ring=0.02) < eight["high"]
-    assert far["throughput"] is None
-    assert "64 nodes are 16 times" in result.error["message"]
-    text = run("predict", path, "--nodes", "8")
-    assert text.returncode == 0
-    assert "8n8g" in text.stdout
-    (curve,) = run("predict", path, "--nodes", "16, 8,16", "--json").data["tables"]
+def test_the_command_takes_counts_of_nodes():
+    words = ("predict", "dlperf:oneflow-fp32-b32")
+    assert "8n8g" in run(*words, "--nodes", "8").stdout
+    (curve,) = run(*words, "--nodes", "16, 8,16", "--json").data["tables"]
     assert [entry["nodes"] for entry in curve["predictions"]] == [16, 8]
     for counts in ("", "0", "-1", "a", "1.5", "1,,2", "1e3", "1000001", "²"):
-        assert run("predict", path, f"--nodes={counts}").returncode == 2
+        assert run(*words, f"--nodes={counts}").returncode == 2
