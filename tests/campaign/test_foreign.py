@@ -144,7 +144,7 @@ def test_a_log_without_its_header_or_of_another_length_belongs_to_its_siblings(
     assert row["unchecked"] == ["model"]
     # Runs that state their end may differ in length.
     head = 'schema = 1\ntitle = "steps"\nlaunch = "per-gpu"\nprecisions = ["fp32"]\n'
-    recipe = f"{head}[batch_sizes]\nfp32 = 1\n{logs.grammar_file('steps').read_text()}"
+    recipe = f"{head}[batch_sizes]\nfp32 = 1\n{(logs.GRAMMARS / 'steps.toml').read_text()}"
     write_file(tmp_path, "templates/steps/recipe.toml", recipe)
     words = ("--templates", tmp_path / "templates", "--iters", "end")
     result = "result: 1.0\n"

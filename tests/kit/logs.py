@@ -19,8 +19,9 @@ from tests.kit.paths import REPOSITORY
 ITERS, SKIP = 12, 2
 # The start of logs, in seconds since the epoch: of recipes' programs, and of grammars/steps.toml.
 START, BEGIN = 1763717655.5, 1763717655.25
-# Recipe folders for tests only, for logs that no recipe of hpcbert reads.
+# Recipe folders, and grammars, for tests only.
 TEST_RECIPES = REPOSITORY / "tests" / "campaign" / "recipes"
+GRAMMARS = REPOSITORY / "tests" / "logs" / "grammars"
 
 # Printed by DLPerf for DeepSpeed (Oneflow-Inc/DLPerf@c202878, DeepSpeed/bert/README.md).
 DEEPSPEED: dict[str, tuple[float, ...]] = read_constant(__file__, "DEEPSPEED")
@@ -86,11 +87,6 @@ def step(n: int, *, at: float | None = None, loss: str = "9.5", rate: object = "
 
 def steps(last: int = 120, first: int = 1, **fields: object) -> str:
     return "".join(step(n, **fields) for n in range(first, last + 1))  # type: ignore[arg-type]
-
-
-def grammar_file(name: str) -> Path:
-    """Return the file of a grammar for tests."""
-    return REPOSITORY / "tests" / "logs" / "grammars" / f"{name}.toml"
 
 
 def parse(source: str | Path) -> Grammar:

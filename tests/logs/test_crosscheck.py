@@ -13,11 +13,11 @@ from hpcbert.logs.grammar import find_number_groups
 from hpcbert.logs.setting import Setting
 from tests.kit import recipes
 from tests.kit.cases import cases, read_constant
-from tests.kit.logs import codes, grammar_file, step, steps
+from tests.kit.logs import GRAMMARS, codes, step, steps
 
 ONE = Setting(nodes=1, gpus_per_node=1, gpus=1, batch_size_per_device=32, accumulation=1)
 BATCH = ONE._replace(batch_size_per_device=512)
-TOML = grammar_file("steps").read_text().replace('"epoch"', '"epoch"\nrepeated = "count"')
+TOML = (GRAMMARS / "steps.toml").read_text().replace('"epoch"', '"epoch"\nrepeated = "count"')
 RULES = ("clock", "rate", "footer")
 CLOSING = "result: 32.0\n"
 LOG = steps(120, rate=32.0) + CLOSING

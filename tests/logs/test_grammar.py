@@ -6,7 +6,7 @@ from hpcbert.errors import ConfigError, UsageError
 from hpcbert.logs import grammar as grammars
 from hpcbert.logs.setting import Setting
 from tests.kit.cases import cases, read_constant
-from tests.kit.logs import TEST_RECIPES, codes, grammar_file, parse
+from tests.kit.logs import GRAMMARS, TEST_RECIPES, codes, parse
 
 PARTS = read_constant(__file__, "PARTS")
 SMALL = PARTS["record"] + PARTS["rule"]
@@ -76,7 +76,7 @@ def test_skipped_steps_in_the_window_are_flagged(read, kind, at, *, expected):
 def test_a_log_gives_the_number_that_is_worked_out_by_hand(
     read, *, grammar, head, line, places, offset, tail, prefixes, setting, numbers
 ):
-    toml = grammar_file(grammar)
+    toml = GRAMMARS / f"{grammar}.toml"
     toml = toml if toml.exists() else TEST_RECIPES / grammar / "recipe.toml"
     settings = Setting()._replace(**(setting or {})).settled({})[0]
     text = "\n".join(
@@ -99,7 +99,7 @@ def test_a_log_gives_the_number_that_is_worked_out_by_hand(
 
 
 def test_mxnet_takes_the_median_over_the_ranks_of_each_step(read):
-    mxnet = grammar_file("mxnet")
+    mxnet = GRAMMARS / "mxnet.toml"
     two = Setting(nodes=1, gpus_per_node=2, gpus=2, batch_size_per_device=64)
     labelled = read_constant(__file__, "MXNET").splitlines(keepends=True)
     lines = [line[4:] for line in labelled]

@@ -13,11 +13,11 @@ from hpcbert.logs import lines, scan
 from hpcbert.logs.scan import Progress, Reading
 from hpcbert.logs.setting import Setting
 from tests.kit.cases import cases, read_constant
-from tests.kit.logs import codes, grammar_file, parse, step, steps
+from tests.kit.logs import GRAMMARS, codes, parse, step, steps
 
 ONE = Setting(nodes=1, gpus_per_node=1, gpus=1, batch_size_per_device=32)
 # Each of these tests is of one rule: what the others say of the same log is test_crosscheck.py's.
-STEPS = grammar_file("steps").read_text().replace('kind = "', 'cross_check = false\nkind = "')
+STEPS = (GRAMMARS / "steps.toml").read_text().replace('kind = "', 'cross_check = false\nkind = "')
 
 
 def test_what_is_in_a_logs_place_is_said(tmp_path):
