@@ -1,7 +1,5 @@
 """How good a number is: formulas, unknowns and power; rates in tokens in every form and command."""
 
-import csv
-import io
 import json
 import re
 import subprocess
@@ -362,9 +360,6 @@ def test_every_form_has_the_rate_its_unit_and_that_per_device():
     marked = formulas.mark_tables(make_tables(LENGTH, REAL), "tokens")
     text = FORMATS["json"].write(marked, MADE, 0)
     assert document.parse_results(text, file="x").tables == make_tables(LENGTH, REAL)
-    (line,) = csv.DictReader(io.StringIO(FORMATS["csv"].write(tables, MADE, 0)))
-    assert (line["median"], line["unit"]) == ("51200.0", "tokens/s")
-    assert (line["per_gpu"], line["real_tokens_per_second"]) == ("25600.0", "25600.0")
     frames = frame.rows_frame(tables), frame.runs_frame(tables)
     assert frames[0]["median"].tolist() == [51_200.0]
     assert {*frames[0]["unit"], *frames[1]["unit"]} == {"tokens/s"}
@@ -386,18 +381,10 @@ def test_collect_compare_and_predict_in_tokens(tmp_path):
     row = first_row(run(*plain, "--unit", "tokens", "--json").document)
     assert round(row["rates"]["median"]) == 1280
     predict = ("predict", "dlperf:oneflow-fp32-b32", "--nodes", "8")
-    assert "samples/s" in run(*predict).stdout
     assert "864,519 tokens/s" in run(*predict, "--unit", "tokens").stdout
     data = run(*predict, "--unit", "tokens", "--json").data["tables"][0]["predictions"][0]
     assert data["rates"]["throughput"] == pytest.approx(128 * data["throughput"])
     assert data["rates"]["per_gpu"] == pytest.approx(2 * data["throughput"])
-    short = write_logs(tmp_path / "short", RATES, sequence_length=128)
-    compare = ("compare", short, long, "--unit", "tokens")
-    assert run(*compare).returncode == 2  # two experiments
-    (comparison,) = run(*compare, "--anyway", "--json").data["comparisons"]
-    assert comparison["unit"] == "tokens/s"
-    assert {round(point["ratio"], 6) for point in comparison["points"]} == {4.0}
-    assert "BASE tokens/s" in run(*compare, "--anyway").stdout
     # A point without a length fails the gate for that reason.
     saved = tmp_path / "new.json"
     run("collect", long, "--format", "json", "--output", saved)
@@ -406,6 +393,7 @@ def test_collect_compare_and_predict_in_tokens(tmp_path):
     saved.write_text(json.dumps(data))
     answer = run("compare", long, saved, "--unit", "tokens", "--fail-under", "90%")
     assert answer.returncode == 7
+    assert "BASE tokens/s" in answer.stdout
     assert "1n1g" in answer.stderr
     assert "no rate in this unit" in answer.stderr
 
