@@ -149,15 +149,13 @@ def lab(slurm_packages, open_directory, checkout):
 @pytest.fixture(scope="session")
 def user(slurm_packages, open_directory):
     """An ordinary account that lives as long as this run."""
-    with _new_user(account_stem(open_directory), open_directory / "home") as new_user:
-        yield new_user
+    yield from _make_user(account_stem(open_directory), open_directory / "home")
 
 
 @pytest.fixture(scope="session")
 def other_user(slurm_packages, open_directory):
     """A second account, without any relation to the first."""
-    with _new_user(f"{account_stem(open_directory)}-b", open_directory / "other-home") as new_user:
-        yield new_user
+    yield from _make_user(f"{account_stem(open_directory)}-b", open_directory / "other-home")
 
 
 def account_stem(directory: Path) -> str:
@@ -168,15 +166,12 @@ def account_stem(directory: Path) -> str:
     return f"hpcbert-{directory.name.rpartition('-')[2]}"
 
 
-@contextmanager
-def _new_user(name: str, home: Path) -> Iterator[User]:
+def _make_user(name: str, home: Path) -> Iterator[User]:
     words = ["--system", "--user-group", "--create-home", "--home-dir", str(home)]
     account("useradd", *words, "--shell", "/bin/bash", name)
     entry = pwd.getpwnam(name)
-    try:
-        yield User(name, entry.pw_uid, entry.pw_gid, home)
-    finally:
-        account("userdel", name)
+    yield User(name, entry.pw_uid, entry.pw_gid, home)
+    account("userdel", name)
 
 
 @pytest.fixture(scope="session")

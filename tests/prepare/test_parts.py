@@ -56,13 +56,20 @@ def prepare(recipe, site, *only, **options):
     return {part.kind: part for part in flow.prepare(recipe, site, context, only=only)}
 
 
+def make_repository(folder):
+    """Make the repository of a program, with a script and a link."""
+    write_file(folder, "bert/train.py", 'print("wrong")\n')
+    write_file(folder, "run.sh", "true\n").chmod(0o755)
+    (folder / "link.py").symlink_to("bert/train.py")
+    git(folder, "init", "--quiet")
+    git(folder, "add", ".")
+    git(folder, "commit", "--quiet", "-m", "first")
+    return folder
+
+
 def make_sources(folder):
     """Make the repository of a program, and its data."""
-    upstream = folder / "upstream"
-    write_file(upstream, "bert/train.py", 'print("wrong")\n')
-    git(upstream, "init", "--quiet")
-    git(upstream, "add", ".")
-    git(upstream, "commit", "--quiet", "-m", "first")
+    make_repository(folder / "upstream")
     write_file(folder, "data/vocab.txt", "[PAD]\n")
     (folder / "data" / "train").mkdir()
     for number in range(3):

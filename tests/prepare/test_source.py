@@ -15,20 +15,14 @@ from tests.kit import drafts
 from tests.kit.cases import cases
 from tests.kit.drafts import settled
 from tests.kit.logs import write_file
-from tests.prepare.test_parts import PATCH, git, prepare
+from tests.prepare.test_parts import PATCH, git, make_repository, prepare
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 @pytest.fixture
 def upstream(tmp_path):
-    folder = write_file(tmp_path, "upstream/bert/train.py", 'print("wrong")\n').parent.parent
-    write_file(folder, "run.sh", "true\n").chmod(0o755)
-    (folder / "link.py").symlink_to("bert/train.py")
-    git(folder, "init", "--quiet")
-    git(folder, "add", ".")
-    git(folder, "commit", "--quiet", "-m", "first")
-    return folder
+    return make_repository(tmp_path / "upstream")
 
 
 def packed(upstream, name, prefix="x-1.0/"):

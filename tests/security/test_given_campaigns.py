@@ -12,8 +12,10 @@ from hashlib import sha256
 import pytest
 
 from hpcbert.campaign import archive, store
+from hpcbert.campaign.evidence import INDEX
 from hpcbert.errors import UsageError
 from hpcbert.results import document
+from tests.campaign.test_archive import rewrite
 from tests.kit.cases import cases, read_constant
 from tests.kit.cli import Cli, run, run_here
 from tests.kit.logs import write_file
@@ -68,23 +70,17 @@ def test_a_path_outside_the_campaign_is_refused(built, secret, key, value):
 
 
 def test_no_command_reads_a_file_outside_a_campaign_or_an_archive(built, secret, tmp_path):
-    packed = tmp_path / "a.zip"
-    archive.pack(built.directory, packed)
-    with zipfile.ZipFile(packed) as zipped:
-        files = {name: zipped.read(name) for name in zipped.namelist()}
-    (packed_manifest,) = (name for name in files if name.endswith("/manifest.json"))
-    (index,) = (name for name in files if name.endswith("/archive.json"))
-    for value in (str(secret), "logs/../../../secret.log"):
-        text = set_key(files[packed_manifest], ".log", value)
-        described = json.loads(files[index])
-        described["files"]["manifest.json"]["sha256"] = sha256(text.encode()).hexdigest()
-        changed = {packed_manifest: text.encode(), index: json.dumps(described).encode()}
-        with zipfile.ZipFile(packed, "w") as zipped:
-            for name, content in (files | changed).items():
-                zipped.writestr(name, content)
-        check_refused("logs", packed, "outside the campaign")
     path, log = built.directory / "manifest.json", built.log_path("1n1g", 1)
     manifest, aside = path.read_text(), tmp_path / "aside"
+    packed = archive.pack(built.directory, tmp_path / "a.zip").path
+    for value in (str(secret), "logs/../../../secret.log"):
+        text = set_key(manifest, ".log", value).encode()
+        with zipfile.ZipFile(packed) as zipped:
+            index = json.loads(zipped.read(f"{built.directory.name}/{INDEX}"))
+        index["files"]["manifest.json"]["sha256"] = sha256(text).hexdigest()
+        rewrite(packed, "manifest.json", text)
+        rewrite(packed, INDEX, json.dumps(index).encode())
+        check_refused("logs", packed, "outside the campaign")
     reading = ("logs", "collect", "show", "audit", "explain", "archive", "monitor --once")
     for key in (".log", ".script"):
         path.write_text(set_key(manifest, key, str(secret)))
