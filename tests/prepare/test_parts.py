@@ -19,7 +19,7 @@ from hpcbert.script import materials
 from hpcbert.script.plan import Request
 from hpcbert.system import runner
 from tests.kit.cases import read_constant
-from tests.kit.cli import Cli
+from tests.kit.cli import Cli, run_here
 from tests.kit.containers import HERE, SYSTEM_PATH, Image, folders_of_enroot, pointer
 from tests.kit.drafts import MINIMAL, drafted, settled
 from tests.kit.logs import write_file
@@ -77,7 +77,7 @@ def make_sources(folder):
 
 
 class Place:
-    """A site with one recipe, and hpcbert run there: in this process, or as a person would."""
+    """A site with one recipe, and hpcbert run there: its parts, or a command line."""
 
     def __init__(self, folder, registry):
         self.folder, self.registry = folder, registry
@@ -87,7 +87,7 @@ class Place:
         variables |= {"ENROOT_ALLOW_HTTP": "y", "LANG": "C.UTF-8"}
         variables |= folders_of_enroot(folder / "enroot")
         variables |= dict.fromkeys(("TMPDIR", "ENROOT_TEMP_PATH"), str(folder / "temp"))
-        self.cli = Cli(folder, variables)
+        self.cli = Cli(folder, variables, run_here)
         self.write()
 
     def write(self, *, more="", **fields):

@@ -14,6 +14,7 @@ import pytest
 from hpcbert.commands import submit
 from hpcbert.scheduler.local import backend as local
 from hpcbert.system.processes import machine_and_boot
+from tests.kit.cli import run_here
 from tests.kit.waiting import CEILING, until
 
 
@@ -26,8 +27,12 @@ def test_a_job_that_a_manifest_merely_names_is_not_cancelled_and_a_campaigns_own
         """Return a line of squeue with what says whose job it is."""
         return f"{line.rstrip()}|//{uid or os.geteuid()}|//{script}|//{place}\n"
 
+    def cancel(directory):
+        ours = replace(hpcbert, run=run_here)
+        return ours("cancel", "--yes", "--json", directory, status=0).document
+
     def warn_of(directory):
-        document = hpcbert("cancel", "--yes", "--json", directory, status=0).document
+        document = cancel(directory)
         assert (document["data"]["cancelled"], document["data"]["jobs"]) == (False, [])
         assert slurm.calls("scancel") == []
         (warning,) = document["warnings"]
@@ -63,7 +68,7 @@ def test_a_job_that_a_manifest_merely_names_is_not_cancelled_and_a_campaigns_own
         }[name]
         line = built.squeue(1, "RUNNING", job=f"{job}_1")
         slurm.answers(squeue=[owned(line, place, script=submitted_script)])
-        document = hpcbert("cancel", "--yes", "--json", directory, status=0).document
+        document = cancel(directory)
         assert document["warnings"] == []
         assert [call[1:] for call in slurm.calls("scancel")][number:] == [[job]]
 
