@@ -286,20 +286,16 @@ def test_runs_of_a_numbered_layout_count_once_if_they_are_whole_and_for_their_ow
     assert document["data"]["left_out"] == []
     # Of MLPerf's lines, those of the end must be whole.
     rank = r"device: cuda:0 n_gpu: 8, distributed training: True, 16-bits training: True\n"
-    for damage in ("start", "end"):
-        for number in (1, 2, 3):
-            kind = damage if number == 2 else ""
-            ranks = 2 if kind == "start" else 8
-            changes = [('^(?=.*"run_start")', rank)]
-            text = print_log("mlperf-bert", changes, iterations=(0, ranks))
-            text = text.replace("1695000", f"169{number}000").replace("7759.98", f"77{number}9.98")
-            lines = [
-                line for line in text.splitlines() if kind != "end" or '"run_stop"' not in line
-            ]
-            write_file(tmp_path / "SYSTEM/bert", f"result_{number}.txt", "\n".join([*lines, ""]))
+    stated = [('^(?=.*"run_start")', rank)]
+    good, torn = (print_log("mlperf-bert", stated, iterations=(0, ranks)) for ranks in (8, 2))
+    endless = "".join(line for line in good.splitlines(keepends=True) if "run_stop" not in line)
+    for damaged, reasons in ((torn, []), (endless, ["incomplete"])):
+        for number, text in enumerate((good, damaged, good), start=1):
+            log = text.replace("1695000", f"169{number}000").replace("7759.98", f"77{number}9.98")
+            write_file(tmp_path / "SYSTEM/bert", f"result_{number}.txt", log)
         row = first_row(run(tmp_path / "SYSTEM/bert", "--set", "packing=2"))
-        assert codes(row) == [[], ["incomplete"] if damage == "end" else [], []]
-        assert damage == "start" or "run_stop" in row["runs"][1]["reasons"][0]["detail"]
+        assert codes(row) == [[], reasons, []]
+    assert "run_stop" in row["runs"][1]["reasons"][0]["detail"]
 
 
 def test_an_explanation_has_facts_with_their_lines_all_rules_or_the_problem(

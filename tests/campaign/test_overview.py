@@ -10,7 +10,7 @@ import pytest
 from hpcbert.campaign import store
 from hpcbert.campaign.overview import read_overview
 from hpcbert.errors import UsageError
-from tests.kit.campaigns import array, collect_campaigns, report_states
+from tests.kit.campaigns import collect_campaigns, report_states
 
 
 def test_what_was_collected_is_counted_until_a_retry_waits(build):
@@ -50,14 +50,10 @@ def test_before_it_is_collected_its_jobs_say_how_far_it_is(build):
 
 
 def test_what_slurm_did_not_take_rehearsals_and_hidden_folders(build):
-    called = "2026-11-21T10:00:00Z"
-    unsubmitted = array("x", job_id="")
-    for state, intended in (
-        ("unsubmitted", unsubmitted),
-        ("waiting", replace(unsubmitted, called=called)),
-        ("refused", replace(unsubmitted, state="refused")),
-    ):
-        built = build(name=state).change(arrays=(intended,))
+    called = {"called": "2026-11-21T10:00:00Z"}
+    states = {"unsubmitted": {}, "waiting": called, "refused": {"state": "refused"}}
+    for state, changes in states.items():
+        built = build("1n1g", name=state, jobs=("",), **changes)
         assert read_overview(built.directory).state == state
     built = build("1n1g", rehearse=True, name="rehearsal")
     built.finish()

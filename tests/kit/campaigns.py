@@ -50,30 +50,17 @@ WRITTEN = 1763717655
 _CAMPAIGN = {field.name for field in fields(Campaign)}
 
 
-def array(campaign: str, shape: str = "1n1g", *, repeats: int = 5, **changes: Any) -> Array:
+def array(campaign: str, shape: str, *, repeats: int, job_id: str, **changes: Any) -> Array:
     """Return one point of a campaign; with a job id, it is submitted."""
-    job = changes.get("job_id", "7")
     point = Point("pytorch", "bert-tiny", Shape.parse(shape), "fp32", 4)
     log_name = f"logs/pytorch/bert/bz4/{shape}/bert_b4_fp32_{{repeat}}.log"
     intended = Array(
         point=point, name=f"hpcbert-{campaign}-{point.key}", repeats=tuple(range(1, repeats + 1)),
         script=f"scripts/{point.key}.sbatch", script_sha256="", log=log_name,
-        state="submitted" if job else "intended", job_id=job,
-        submitted="2026-11-21T10:00:00Z" if job else "",
+        state="submitted" if job_id else "intended", job_id=job_id,
+        submitted="2026-11-21T10:00:00Z" if job_id else "",
     )  # fmt: skip
     return replace(intended, **changes)
-
-
-def manifest(name: str, *arrays: Array, **changes: Any) -> Campaign:
-    """Return a campaign of the PyTorch reference, with fields changed by name."""
-    protocol = Protocol(len(arrays[0].repeats) if arrays else 5, ITERS, SKIP)
-    original = Campaign(
-        id=name, created="2026-11-21T09:56:40Z", hpcbert="0", user="nobody",
-        command=("hpcbert", "submit"), scheduler="slurm", site="t", runtime="none", image="",
-        framework="pytorch", recipe_digest="", protocol=protocol, concurrent_repeats=1,
-        concurrent_points=False, rehearse=False, arrays=arrays,
-    )  # fmt: skip
-    return replace(original, **changes)
 
 
 def updated(campaign: Campaign, array: Array) -> Campaign:
@@ -210,14 +197,18 @@ def campaign(
     ids = jobs or tuple(str(70 + number) for number in range(len(shapes)))
     shapes = shapes or tuple(f"1n{number}g" for number in range(1, len(ids) + 1))
     of_campaign = {key: changes.pop(key) for key in _CAMPAIGN & set(changes)}
-    arrays = [
+    arrays = tuple(
         array(name, shape, **{"repeats": repeats, "job_id": job, **changes})
         for shape, job in zip(shapes, ids, strict=True)
-    ]
-    new_campaign = manifest(name, *arrays, **of_campaign)
-    store.write_manifest(directory, new_campaign)
+    )
+    reference = Campaign(
+        id=name, created="2026-11-21T09:56:40Z", hpcbert="0", user="nobody",
+        command=("hpcbert", "submit"), scheduler="slurm", site="t", runtime="none", image="",
+        framework="pytorch", recipe_digest="", protocol=Protocol(repeats, ITERS, SKIP),
+        concurrent_repeats=1, concurrent_points=False, rehearse=False, arrays=arrays,
+    )  # fmt: skip
     shutil.copy(TEMPLATES / "pytorch" / "recipe.toml", directory)
-    return Built(directory, new_campaign)
+    return Built(directory, reference).change(**of_campaign)
 
 
 def snapshot(watched: TrackedCampaign, *, run: Runner) -> Mapping[Key, RepeatState]:

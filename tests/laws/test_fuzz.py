@@ -181,7 +181,7 @@ def test_manifests_of_the_right_form_with_wrong_content_too(tmp_path):
                 store.log_path(tmp_path, array, number)
                 record.read_record(tmp_path / array.status(number))
 
-    campaign = campaigns.manifest("x", campaigns.array("x", repeats=2))
+    campaign = campaigns.campaign(tmp_path / "runs", "1n1g", repeats=2).campaign
     seeds = [json.dumps({"schema": store.SCHEMA, **asdict(campaign)}).encode()]
     fuzz(tmp_path / "manifest.json", read, seeds, "manifest")
 
