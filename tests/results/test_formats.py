@@ -11,16 +11,15 @@ from hpcbert import __version__
 from hpcbert.cli.output import Result
 from hpcbert.cli.tables import list_shortfalls
 from hpcbert.errors import UsageError
-from hpcbert.model import Group, Note, Provenance
+from hpcbert.model import Group, Note
 from hpcbert.results import formats
 from hpcbert.results.reduce import tabulate
 from hpcbert.results.wording import describe_flags
 from tests.kit.cases import cases, read_constant
 from tests.kit.cli import run
 from tests.kit.logs import write_logs
-from tests.results.test_reduce import make_point, make_run
+from tests.results.test_reduce import MADE, make_point, make_run
 
-MADE = Provenance("1.2.3", "2026-01-02", "hpcbert collect")
 REASON = "loss: the loss is nan at iteration 7"
 RATES = {"1n1g": (140.1987654, 140.2, None), "4n8g": (4321.5, 4322.5, 4600.25)}
 TABLES = tabulate(make_point(shape, numbers) for shape, numbers in RATES.items())
