@@ -4,7 +4,6 @@ import contextlib
 import os
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Mapping
 from functools import cache
@@ -21,8 +20,8 @@ from hpcbert.logs.setting import Setting
 from hpcbert.model import Point, Shape
 from tests.kit import drafts, logs
 from tests.kit.cases import read_constant
+from tests.kit.cli import start_process
 from tests.kit.paths import REPOSITORY, TEMPLATES
-from tests.kit.waiting import CEILING
 
 # The grammar for the logs of an invented program: iteration, loss and rate in a line.
 STEP_LOG: str = read_constant(__file__, "STEP_LOG")
@@ -33,7 +32,6 @@ SHAPES = tuple(map(Shape.parse, ("1n1g", "1n8g", "2n8g", "4n8g")))
 RUNTIMES = ("none", "pyxis", "enroot", "apptainer")
 # Of rank 0 of any job.
 _ENVIRONMENT: dict[str, str] = read_constant(__file__, "ENVIRONMENT")
-_NODE_COUNTS = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "HPCBERT_NODES")
 # A program that stands in for those of the rank script: it records its words, and keeps the JSON
 # files among them, because the rank script removes them at its end; and the end of one for Python.
 _STAND_IN: str = read_constant(__file__, "STAND_IN")
@@ -192,7 +190,8 @@ class World:
         """Run rank 0 of a script; with another environment, another rank. None takes a variable away."""
         record, shape = self.folder / "record", script.point.shape
         recipe = load(self.name).for_device(script.point.device)
-        nodes = [f"10.0.0.{number}" for number in range(1, shape.nodes + 1)]
+        node_counts = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "HPCBERT_NODES")
+        addresses = [f"10.0.0.{number}" for number in range(1, shape.nodes + 1)]
         environment = {
             **_ENVIRONMENT,
             "PATH": os.environ["PATH"],
@@ -203,16 +202,14 @@ class World:
             "HPCBERT_PRINTS": str(prints or ""),
             "BASH_FUNC_stand_in%%": _STAND_IN.removeprefix("stand_in").rstrip("\n"),
             "SLURM_NTASKS": str(recipe.tasks_per_node(shape) * shape.nodes),
-            **dict.fromkeys(_NODE_COUNTS, str(shape.nodes)),
+            **dict.fromkeys(node_counts, str(shape.nodes)),
             "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(shape.gpus_per_node))),
-            "HPCBERT_NODE_IPS": ",".join(nodes),
+            "HPCBERT_NODE_IPS": ",".join(addresses),
             **(env or {}),
         }
-        result = subprocess.run(
-            ["bash", "-c", script.rank.replace(str(SHELL), str(library))], cwd=self.folder,
-            env={name: value for name, value in environment.items() if value is not None},
-            stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=CEILING,
-        )  # fmt: skip
+        argv = ["bash", "-c", script.rank.replace(str(SHELL), str(library))]
+        env = {name: value for name, value in environment.items() if value is not None}
+        result = start_process(argv, env=env, cwd=self.folder)
         files = {}
         for path in sorted(self.folder.glob("record.*")):
             files[path.name.removeprefix("record.")] = path.read_text()
@@ -221,9 +218,8 @@ class World:
         environments = [files.pop(file) for file in [*files] if file.startswith("env.")]
         words = "".join(environments[-1:]).split("\0")[:-1]
         return Run(
-            result.returncode, (result.stdout + result.stderr).decode(errors="replace"),
-            [call.split("\0") for call in calls], files,
-            dict(word.split("=", 1) for word in words),
+            result.returncode, result.stdout + result.stderr, [call.split("\0") for call in calls],
+            files, dict(word.split("=", 1) for word in words),
         )  # fmt: skip
 
 

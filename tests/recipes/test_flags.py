@@ -12,7 +12,7 @@ import sys
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -29,17 +29,11 @@ _FORMS = read_constant(__file__, "FORMS")
 LAUNCHERS = read_constant(__file__, "LAUNCHERS")
 
 
-class Table(NamedTuple):
-    """The flags of a program, or the keys of its JSON files: type, default, choices, note."""
-
-    program: str
-    commit: str
-    flags: dict[str, list[str]]
-
-
 def read_tables(name):
-    tables = []
-    for file in load(name).source.flags:
+    """Return type, default, choices and note of the flags of each program, or keys of its files."""
+    source, commits = load(name).source, set()
+    tables: dict[str, dict[str, list[str]]] = {}
+    for file in source.flags:
         folders = (HERE / "flags", SHARED / "upstream-flags")
         path = next(filter(Path.is_file, (folder / file for folder in folders)), None)
         if path is None:
@@ -48,18 +42,23 @@ def read_tables(name):
         program, *_, commit = first.removeprefix("# program: ").split(" · ")
         columns = [[*row.split("\t"), "", "", "", ""] for row in rows]
         flags = {flag: fields[:4] for flag, *fields in columns}
-        tables.append(Table(program, commit.removeprefix("commit "), flags))
+        tables[program] = {**flags, **tables.get(program, {})}
+        commits.add(commit.removeprefix("commit "))
+    # Composer's recipe imports a model of the checkout, and starts no program of it.
+    assert bool(tables) == bool(source.repository) or name == "composer"
+    assert not tables or source.commit in commits
     return tables
 
 
 def parse_words(program, words, tables):
     """Parse words as a program does; of a flag that two of its tables have, the first one counts."""
     last = program if program.endswith(".py") else program.rpartition(".")[2]
-    named = [table for table in tables if last in table.program]
-    shared = [table for table in tables if table.program.startswith("absl.")]
-    tables = [*named, *shared] if named else tables
+    named = [table for table in tables if last in table]
+    shared = [table for table in tables if table.startswith("absl.")]
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    flags = {flag: row for table in reversed(tables) for flag, row in table.flags.items()}
+    flags = {}
+    for table in reversed([*named, *shared] if named else [*tables]):
+        flags |= tables[table]
     for flag, (kind, _, choices, note) in flags.items():
         if not flag.startswith("-") or _UNUSED.search(note):
             continue
@@ -111,8 +110,8 @@ def test_a_rank_calls_its_program_itself_with_words_that_it_takes(name, tmp_path
     world, files, tried = World(name, tmp_path), 0, set()
     forms: dict[tuple[str, str], Script] = {}
     tables = read_tables(name)
-    settings = [table for table in tables if "JSON" in table.program or ".json" in table.program]
-    commands = [table for table in tables if table not in settings]
+    settings = {table for table in tables if "JSON" in table or ".json" in table}
+    commands = {table: tables[table] for table in tables if table not in settings}
     for case in [*core(load(name)), *fringe(load(name))]:
         script = render_at_some_precision(case, name, world.render)
         assert "None" not in script.rank
@@ -121,7 +120,7 @@ def test_a_rank_calls_its_program_itself_with_words_that_it_takes(name, tmp_path
         run = world.run(script, prints=TEMPLATES / name / "sample.log")
         for file, text in run.files.items() if settings else ():
             keys = {*list_keys(json.loads(text))}
-            unknown = min((keys - {*table.flags} for table in settings), key=len)
+            unknown = min((keys - {*tables[table]} for table in settings), key=len)
             assert not unknown, f"{script.case}: {file} has keys that its program does not know"
             files += 1
         assert not list((tmp_path / "tmp").iterdir())
@@ -138,10 +137,6 @@ def test_a_rank_calls_its_program_itself_with_words_that_it_takes(name, tmp_path
                 parse_words(program, words, commands)
     assert tried == set(load(name).protocols)
     assert files or not settings, "no configuration was seen"
-    # Composer's recipe imports a model of the checkout, and starts no program of it.
-    source = load(name).source
-    assert bool(tables) == bool(source.repository) or name == "composer"
-    assert not tables or source.commit in {table.commit for table in tables}
 
 
 def test_a_program_of_our_own_takes_every_word(name, tmp_path):

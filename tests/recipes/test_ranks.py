@@ -15,7 +15,6 @@ from tests.kit.needs import free_port, not_applicable
 from tests.kit.paths import REPOSITORY, TEMPLATES
 from tests.kit.recipes import World, core, grammar, load, presets, read
 from tests.kit.waiting import CEILING
-from tests.recipes.test_flags import split_programs
 
 ALL = ",".join(map(str, range(8)))
 
@@ -67,8 +66,7 @@ def test_what_divides_by_zero_or_loops_for_ever_is_not_started(name, tmp_path):
     for iters in (120, 10000) if is_warmed else ():
         script = world.render({"shape": Shape(4, 8), "iters": iters, **presets(recipe)[0]})
         (call,) = world.run(script, prints=TEMPLATES / name / "sample.log").calls
-        words = split_programs(call)[-1][1]
-        options = dict(word.split("=", 1) for word in words if "=" in word)
+        options = dict(word.split("=", 1) for word in call if "=" in word)
         assert options["--num_warmup_steps"] != options["--num_train_steps"]
     script = world.render(core(recipe)[0])
     for path in (tmp_path / "data").iterdir():

@@ -52,8 +52,13 @@ class Sample:
         ]
         self.entries = sorted(entries, key=lambda entry: entry.match.start())
         self.inside = self.select(self.entries)
-        rates = [(rule, self.read(self.data, rule.name).throughput) for rule in grammar(name).rules]
-        self.rules = [(rule, rate) for rule, rate in rates if rate is not None]
+        # Rules that differ in the number of lines alone read them in the same way.
+        ways = {}
+        for rule in grammar(name).rules:
+            way = (rule.kind, rule.record.name, rule.average, rule.after.by, rule.until.by)
+            if (rate := self.read(self.data, rule.name).throughput) is not None:
+                ways.setdefault(way, (rule, rate))
+        self.rules = list(ways.values())
 
     def select(self, entries):
         """Return the records inside the window, its middle first."""

@@ -1,26 +1,22 @@
 """BERT's pre-training written down a second time, in float64, formula by formula.
 
-Nothing is shared with the reference but the names of its weights: no fused operation, no autocast,
-no gather before the head, no optimizer of torch's.
+It shares with the reference the names of the weights and PyTorch's plain functions: it has no fused
+attention, no autocast, no gather before the head, and no optimizer of torch's.
 """
 
 import math
 
 import torch
+from torch.nn import functional
 
 
 def _linear(weights, name, inputs):
-    return inputs @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+    return functional.linear(inputs, weights[f"{name}.weight"], weights[f"{name}.bias"])
 
 
 def _normalized(weights, name, inputs):
-    centred = inputs - inputs.mean(-1, keepdim=True)
-    scaled = centred / ((centred**2).mean(-1, keepdim=True) + 1e-12).sqrt()
-    return scaled * weights[f"{name}.weight"] + weights[f"{name}.bias"]
-
-
-def _gelu(inputs):
-    return inputs * (1 + torch.erf(inputs / math.sqrt(2))) / 2
+    weight, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]
+    return functional.layer_norm(inputs, inputs.shape[-1:], weight, bias, 1e-12)
 
 
 def _layer(weights, name, inputs, mask, heads):
@@ -31,7 +27,7 @@ def _layer(weights, name, inputs, mask, heads):
     contexts = (scores.softmax(-1) @ value).transpose(1, 2).flatten(2)
     attended = _linear(weights, f"{name}.attention_output", contexts)
     hidden = _normalized(weights, f"{name}.attention_norm", inputs + attended)
-    wide = _gelu(_linear(weights, f"{name}.expand", hidden))
+    wide = functional.gelu(_linear(weights, f"{name}.expand", hidden))
     return _normalized(weights, f"{name}.norm", hidden + _linear(weights, f"{name}.contract", wide))
 
 
@@ -45,18 +41,14 @@ def loss_of(weights, batch, settings):
         name = f"bert.blocks.{number}"
         hidden = _layer(weights, name, hidden, batch.attention_mask, settings.heads)
     pooled = torch.tanh(_linear(weights, "bert.pooler", hidden[:, 0]))
-    everywhere = _normalized(
-        weights, "transform_norm", _gelu(_linear(weights, "transform", hidden))
-    )
+    everywhere = functional.gelu(_linear(weights, "transform", hidden))
+    everywhere = _normalized(weights, "transform_norm", everywhere)
     scores = everywhere @ tokens.T + weights["decoder_bias"][: settings.vocab]
-    wrong = scores.logsumexp(-1, keepdim=True) - scores
-    counting = batch.masked_weights.nonzero().tolist()
-    masked = [
-        wrong[row, batch.masked_positions[row, n], batch.masked_ids[row, n]] for row, n in counting
-    ]
-    pairs = -_linear(weights, "next_sentence", pooled).log_softmax(-1)
-    labels = batch.next_sentence_labels
-    return torch.stack(masked).mean() + pairs[range(len(labels)), labels].mean()
+    rows, places = batch.masked_weights.nonzero().T
+    masked = scores[rows, batch.masked_positions[rows, places]]
+    pairs = _linear(weights, "next_sentence", pooled)
+    masked_loss = functional.cross_entropy(masked, batch.masked_ids[rows, places])
+    return masked_loss + functional.cross_entropy(pairs, batch.next_sentence_labels)
 
 
 class Optimizer:

@@ -28,7 +28,7 @@ def gradient(model, batch, precision="fp32"):
     return torch.cat([value.grad.flatten().double() for value in model.parameters()])
 
 
-def test_named_sizes_have_the_published_parameter_counts():
+def test_named_sizes_have_the_published_parameter_counts_and_can_be_overridden_one_by_one():
     # Those of the checkpoints: 109,482,240 and 335,141,888 without the heads.
     for name, encoder, total in (
         ("tiny", 4_385_920, None),
@@ -42,6 +42,14 @@ def test_named_sizes_have_the_published_parameter_counts():
         padding = (30528 - chosen.vocab) * chosen.hidden
         assert sum(value.numel() for value in model.bert.parameters()) - padding == encoder
         assert total is None or bert_model.count_parameters(chosen, model) == total
+    for name, sizes in bert_settings.MODELS.items():
+        chosen = bert_settings.parse_settings([f"--model={name}"])
+        assert (chosen.layers, chosen.hidden, chosen.heads) == sizes
+        assert (chosen.intermediate, chosen.hidden // chosen.heads) == (4 * chosen.hidden, 64)
+    words = ["--model=base", "--layers=3", "--hidden=384", "--heads=6"]
+    chosen = bert_settings.parse_settings(words)
+    assert (chosen.layers, chosen.hidden, chosen.heads, chosen.intermediate) == (3, 384, 6, 1536)
+    assert bert_settings.parse_settings(["--intermediate=100"]).intermediate == 100
 
 
 def test_losses_and_gradients_are_those_of_a_plain_bert_in_float64(settings):

@@ -180,17 +180,6 @@ def test_operations_are_those_of_the_matrix_products_and_that_pytorch_counts(set
     assert counter.get_total_flops() == pytest.approx(needed, rel=1e-9)
 
 
-def test_named_sizes_can_be_overridden_one_by_one():
-    words = ["--model=base", "--layers=3", "--hidden=384", "--heads=6"]
-    chosen = bert_settings.parse_settings(words)
-    assert (chosen.layers, chosen.hidden, chosen.heads, chosen.intermediate) == (3, 384, 6, 1536)
-    assert bert_settings.parse_settings(["--intermediate=100"]).intermediate == 100
-    for name, (layers, hidden, heads) in bert_settings.MODELS.items():
-        chosen = bert_settings.parse_settings([f"--model={name}"])
-        assert (chosen.layers, chosen.hidden, chosen.heads) == (layers, hidden, heads)
-        assert (chosen.intermediate, chosen.hidden // chosen.heads) == (4 * hidden, 64)
-
-
 @cases
 def test_bad_arguments_end_with_status_2_and_a_sentence(capsys, options: list[str], complaint):
     with pytest.raises(SystemExit) as ended:
