@@ -208,8 +208,8 @@ class World:
             **(env or {}),
         }
         argv = ["bash", "-c", script.rank.replace(str(SHELL), str(library))]
-        env = {name: value for name, value in environment.items() if value is not None}
-        result = start_process(argv, env=env, cwd=self.folder)
+        variables = {name: text for name, text in environment.items() if text is not None}
+        result = start_process(argv, env=variables, cwd=self.folder)
         files = {}
         for path in sorted(self.folder.glob("record.*")):
             files[path.name.removeprefix("record.")] = path.read_text()

@@ -131,26 +131,18 @@ def test_the_page_of_published_cells_names_what_no_rule_gives_and_why(shared):
 
 
 @pytest.mark.needs("published")
-def test_a_clock_knows_the_accumulation_or_is_refused_and_the_gpus_too(shared):
+def test_a_clock_knows_the_accumulation_or_is_refused(shared):
     """It was taken for 1 where no flag of Horovod states it: 0.07 instead of 145.33."""
     stated = {"v2.2-0abb1f6": True, "v2.0-ee2e639": False}
-    logs = [log for log in index(shared) if find_recipe(log) == "ngc-tf1"]
-    for log in logs:
+    for log in index(shared):
         release = log.name.split("/")[1]
-        if log.gpus == 1 and release in stated:
+        if find_recipe(log) == "ngc-tf1" and log.gpus == 1 and release in stated:
             reading = read_log(log, "", 10, 40)
             if stated[release]:
                 assert reading.throughput == pytest.approx(log.published, rel=0.08)
             else:
                 assert {reason.code for reason in reading.reasons} == {"contradiction"}
                 assert "accumulation" in str(reading.reasons[0])
-    for log in [log for log in logs if log.gpus == 8][:3]:
-        for gpus in (4, 16):
-            for rule in ("dlperf-time", "rate", "footer"):
-                wrong = log._replace(gpus=gpus, nodes=0)
-                reading = read_log(wrong, rule, 10, 40)
-                assert {reason.code for reason in reading.reasons} <= {"contradiction", "config"}
-                assert reading.throughput is None, (log.name, rule)
 
 
 def test_what_a_real_log_states_contradicts_another_request(recipe_logs):

@@ -53,7 +53,7 @@ class Sample:
         self.entries = sorted(entries, key=lambda entry: entry.match.start())
         self.inside = self.select(self.entries)
         # Rules that differ in the number of lines alone read them in the same way.
-        ways = {}
+        ways: dict[Any, Any] = {}
         for rule in grammar(name).rules:
             way = (rule.kind, rule.record.name, rule.average, rule.after.by, rule.until.by)
             if (rate := self.read(self.data, rule.name).throughput) is not None:
