@@ -28,9 +28,8 @@ REQUEST = combined(
     env=(("NCCL_ALGO", "Ring"), ("OTHER", 'a "b" \\ \x7f ü')),
 )  # fmt: skip
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
-NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False)
 VALUES = st.recursive(
-    TEXTS | st.booleans() | NUMBERS,
+    TEXTS | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False),
     lambda part: st.lists(part, max_size=3) | st.dictionaries(TEXTS, part, max_size=3),
     max_leaves=8,
 )
@@ -71,11 +70,13 @@ def test_it_is_written_into_the_campaign_and_read_again(draft):
     campaign = replace(draft.campaign, materials=materials)
     lock = rerun.make_lock(replace(draft.resolved, site=site), campaign)
     assert lock.variables == variables
-    expected = {
-        "image_digest": "sha256:1", "source_repository": "https://x/y", "source_commit": "abc",
-        "source_digest": "git-tree:2", "data_digest": "listing:3",
-    }  # fmt: skip
-    assert {name: lock.inputs[name] for name in expected} == expected
+    digests = {
+        "image_digest": "sha256:1",
+        "source_digest": "git-tree:2",
+        "data_digest": "listing:3",
+    }
+    source = {"source_repository": "https://x/y", "source_commit": "abc"}
+    assert lock.inputs.items() >= {**digests, **source}.items()
 
 
 def test_what_is_otherwise_is_said_by_its_key(draft, tmp_path):

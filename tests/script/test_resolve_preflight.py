@@ -58,7 +58,7 @@ def test_one_node_has_nothing_to_be_compared_with(tmp_path):
 
 
 def check(folder: Path, table="", shape="4n8g", *, limit="01:00:00", usable=8, jobs=(), **more):
-    """Run it where `table` has the speed of nodes; return its status, and its events by kind."""
+    """Run it where `table` has the speed of nodes; return its status, its events by kind, and its orders."""
     draft, tools = draft_preflight(folder, shape, limit=limit), folder / "tools"
     environment: Any = slurm_in(tools)
     jobs = "\n".join(jobs or ("51|4|||{}", "52|2|n7||{}", "53|1|||/elsewhere"))
@@ -68,18 +68,14 @@ def check(folder: Path, table="", shape="4n8g", *, limit="01:00:00", usable=8, j
     names = [f"n{number}" for number in range(1, int(shape[0]) + 1)]
     environment |= {"SLURM_JOB_ID": "50", "SLURM_JOB_PARTITION": "gpu", "TABLE": table, **more}
     environment |= {"CAMPAIGN": str(draft.directory), "SLURM_JOB_NODELIST": ",".join(names)}
-    array = draft.campaign.arrays[-1]
+    array, orders = draft.campaign.arrays[-1], folder / "record.orders"
+    orders.touch()
     result = run_script(draft, folder, array, **environment)
     events = defaultdict(list)
     for event in read_record(draft.directory / array.status(1)).events:
         events[event["event"]].append(event)
     assert events["end"][-1]["exit"] == result.returncode, result.stderr
-    return result.returncode, events
-
-
-def read_calls(folder: Path, name: str) -> list[str]:
-    path = folder / f"record.{name}"
-    return sorted(path.read_text().splitlines()) if path.exists() else []
+    return result.returncode, events, sorted(orders.read_text().splitlines())
 
 
 @pytest.mark.slow
@@ -87,13 +83,13 @@ def read_calls(folder: Path, name: str) -> list[str]:
 def test_a_node_far_below_the_others_is_named_and_its_neighbours_are_not(
     tmp_path, shape, table, slow: list[str]
 ):
-    status, events = check(tmp_path, table, shape)
+    status, events, orders = check(tmp_path, table, shape)
     assert status == 0
     names = [event["name"] for event in events["node"]]
     assert names == [f"n{number}" for number in range(1, int(shape[0]) + 1)]
     assert [event["name"] for event in events["node"] if event["slow"]] == list(slow)
     assert events["node"][2 if "n1" in slow else 0]["inside"] == 40125
-    assert bool(read_calls(tmp_path, "update")) == bool(slow)
+    assert bool(orders) == bool(slow)
 
 
 @pytest.mark.slow
@@ -102,14 +98,13 @@ def test_waiting_jobs_keep_away_as_far_as_they_can(
     tmp_path, *, jobs, usable, refusal, update, spared
 ):
     more = {"usable": usable, "jobs": jobs, "REFUSES": refusal or ""}
-    status, events = check(tmp_path, "n2 9.5", **more)
+    status, events, orders = check(tmp_path, "n2 9.5", **more)
     assert status == 0
     assert {event["job"]: event["why"] for event in events["spared"]} == spared
     if update is None:
         assert "left-out" not in events
         return
-    calls = read_calls(tmp_path, "update")
-    assert calls == [f"update JobId=52 ExcNodeList={update}"]
+    assert orders == [f"update JobId=52 ExcNodeList={update}"]
     assert [(event["job"], event["nodes"]) for event in events["left-out"]] == [("52", update)]
 
 
@@ -118,10 +113,9 @@ def test_at_its_time_limit_it_gives_up_and_where_nothing_is_measured_nothing_run
     # Before its time limit it may come back.
     for number, (limit, cancelled) in enumerate((("00:30:00", []), ("00:00:20", ["51", "52"]))):
         folder = tmp_path / str(number)
-        status, _ = check(folder, shape="2n8g", limit=limit, TERMINATED="1")
-        assert (status, read_calls(folder, "cancel")) == (143, cancelled)
+        status, _, orders = check(folder, shape="2n8g", limit=limit, TERMINATED="1")
+        assert (status, orders) == (143, cancelled)
     for nodes in ("1234", "13"):
-        folder = tmp_path / nodes
-        status, _ = check(folder, "\n".join(f"n{number} hangs" for number in nodes))
-        assert (status, read_calls(folder, "cancel")) == (1, ["51", "52"])
-        assert not read_calls(folder, "update")
+        table = "\n".join(f"n{number} hangs" for number in nodes)
+        status, _, orders = check(tmp_path / nodes, table)
+        assert (status, orders) == (1, ["51", "52"])

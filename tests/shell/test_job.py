@@ -93,11 +93,8 @@ def test_a_function_prints(files, program, lines):
 
 @cases
 def test_a_rank_takes_its_gpu_among_those_it_sees(shown, rank, devices, device):
-    program = f"""unset CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES HPCBERT_DEVICE
-{shown} SLURM_LOCALID={rank} SLURM_PROCID={rank + 1} tasks=4 devices={devices}
-find_device
-echo "$HPCBERT_DEVICE"
-"""
+    settings = f"SLURM_LOCALID={rank} SLURM_PROCID={rank + 1} tasks=4 devices={devices}"
+    program = f'{shown} {settings}\nfind_device\necho "$HPCBERT_DEVICE"'
     assert run_functions(program, "rank.bash") == [device]
 
 
@@ -157,10 +154,8 @@ look_at_time
     run_functions(f"status={tmp_path}/status attempt=2\n{pauses}", "job.bash")
     events = [json.loads(line) for line in (tmp_path / "status").read_text().splitlines()]
     names = ("event", "seconds", "noticed", "attempt")
-    assert [tuple(event[name] for name in names) for event in events] == [
-        ("suspended", 12.34, "signal", 2),
-        ("suspended", 6.05, "sum", 2),
-    ]
+    expected = [("suspended", 12.34, "signal", 2), ("suspended", 6.05, "sum", 2)]
+    assert [tuple(event[name] for name in names) for event in events] == expected
 
 
 @cases

@@ -28,8 +28,8 @@ def run_job(
     slurm = scripts.slurm_in(folder / "tools", scontrol="printf '%s\\n' n1 n2")
     for name, text in (tools or {}).items():
         tool(folder / "tools", name, f"#!/bin/bash\n{text}\n")
-    variables = slurm if scheduler == "slurm" else {}
-    script = run_script(draft, folder, status=status, **variables)
+    slurm = slurm if scheduler == "slurm" else {}
+    script = run_script(draft, folder, status=status, **slurm)
     path = folder / "record.env.0"
     return script.stderr, path.read_text().split("\0") if path.exists() else [], events(draft)
 
@@ -148,9 +148,8 @@ def test_nccl_writes_its_rings_once_beside_the_log_unless_somebody_set_it(tmp_pa
     (file,) = [word for word in first if word.startswith("NCCL_DEBUG_FILE=")]
     assert re.search(r"/env/bert-tiny_1n2g_\w+\.1\.0\.nccl$", file)
     assert not [word for word in other if word.startswith("NCCL_DEBUG")]
-    for value in ("WARN", "VERSION"):
-        _, words, _ = run_job(tmp_path / value, env={"NCCL_DEBUG": value})
-        assert [w for w in words if w.startswith("NCCL_DEBUG")] == [f"NCCL_DEBUG={value}"]
+    _, words, _ = run_job(tmp_path / "other", env={"NCCL_DEBUG": "WARN"})
+    assert [word for word in words if word.startswith("NCCL_DEBUG")] == ["NCCL_DEBUG=WARN"]
 
 
 @cases
