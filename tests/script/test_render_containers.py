@@ -174,11 +174,10 @@ def test_the_image_wins_over_its_profile_and_what_it_lacks_is_there(
     environment, path, home, tmp_path
 ):
     """Debian's /etc/profile, which a login shell reads, replaces PATH."""
-    require("squashfs")
-    profile = {"etc/profile": "PATH=/usr/local/bin:/usr/bin:/bin:/usr/games\nexport PATH\n"}
-    image = Image(environment=environment, files=profile).write(tmp_path / "i.sqsh")
     env = {"PATH": find_enroot(tmp_path), "HOME": "/host", "SLURM_LOCALID": "0"}
     env |= {"SLURM_NTASKS": "1", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
+    profile = {"etc/profile": "PATH=/usr/local/bin:/usr/bin:/bin:/usr/games\nexport PATH\n"}
+    image = Image(environment=environment, files=profile).write(tmp_path / "i.sqsh")
     options = ("--name", "hpcbert-7", "--scratch", tmp_path / "kept")
     image_options = (*options, "--image", image, "--no-entrypoint")
     run_program("enter.sh", "create", *image_options, **env)

@@ -46,9 +46,6 @@ class Place:
         words = ("--with", runtime, "--name", name, "--scratch", self.scratch)
         return self.run("enter.sh", "remove", *words, **variables)
 
-    def find(self, name: str) -> Path:
-        return Path(name.format(data=self.data, base=self.base))
-
     def list_all(self) -> list[str]:
         return [path.name for folder in self.folders for path in folder.iterdir()]
 
@@ -78,8 +75,10 @@ def test_a_job_removes_its_container_and_what_dead_jobs_of_any_runtime_left(plac
     assert name in line
     assert place.remove(next(other for other in place.containers if other != runtime), job=6) == ""
     assert place.list_all() == []
-    names = (read_constant(__file__, "DEAD"), read_constant(__file__, "ALIVE"))
-    dead, alive = ([place.find(name) for name in group] for group in names)
+    dead, alive = (
+        [Path(name.format(data=place.data, base=place.base)) for name in names]
+        for names in (read_constant(__file__, "DEAD"), read_constant(__file__, "ALIVE"))
+    )
     for path in (tree, *dead, *alive):
         fill(path)
     assert place.remove(runtime) == ""
