@@ -19,7 +19,6 @@ from tests.kit.cli import run
 
 pytestmark = pytest.mark.usefixtures("empty_directory", "without_slurm")
 
-LOCAL = ("--scheduler", "local", "--dry-run", "--json")
 DRY = ("--scheduler", "slurm", "--dry-run", "--json")
 
 
@@ -45,10 +44,8 @@ def test_an_archive_is_written_where_somebody_says_and_over_nothing(built, build
     first = run("archive", "pytorch", "--output", "folder", "--json").data
     path = Path("folder", f"{built.campaign.id}.zip")
     assert (first["path"], first["bytes"]) == (str(path), path.stat().st_size)
-    assert (first["campaign"], first["masked"]) == (built.campaign.id, [])
     again = run("archive", "pytorch", "--output", "folder", "--json")
-    assert (again.returncode, again.error["code"]) == (2, "usage")
-    assert "not overwritten" in again.error["message"]
+    assert (again.returncode, "not overwritten" in again.error["message"]) == (2, True)
     assert run("archive", "--output", "x.zip").stdout.startswith("x.zip: ")
     assert Path("x.zip").read_bytes() == path.read_bytes()
     for name in ("a.tar.gz", "table4"):
@@ -104,12 +101,13 @@ def test_an_archive_is_only_read_and_a_damaged_one_is_refused(built):
 
 def test_the_same_is_submitted_again_and_what_is_no_longer_possible_is_named(built):
     run("archive", "--output", "x.zip")
+    local = ("--scheduler", "local", "--dry-run", "--json")
     keys = ("shape", "model", "precision", "batch_size_per_device", "repeats")
     for name in (built.directory, "x.zip", "pytorch-abc"):
-        document = run("submit", "--like", name, *LOCAL).document
+        document = run("submit", "--like", name, *local).document
         points = [[array[key] for key in keys] for array in document["data"]["arrays"]]
-        shapes = ("1n1g", "1n4g")
-        assert points == [[shape, "bert-tiny", "fp32", 4, [1, 2, 3]] for shape in shapes]
+        same = ["bert-tiny", "fp32", 4, [1, 2, 3]]
+        assert points == [["1n1g", *same], ["1n4g", *same]]
         text = " ".join(document["warnings"])
         assert "scheduler was slurm, and is local here." in text
         assert "recipe was none, and is" in text
@@ -118,13 +116,12 @@ def test_the_same_is_submitted_again_and_what_is_no_longer_possible_is_named(bui
         ("absent", {"precision": "tf32", "protocol": "absent"}),
         ("gone", {"options": (("gone", 3),)}),
     ):
-        arrays = built.campaign.arrays
-        new = (replace(array, point=replace(array.point, **changes)) for array in arrays)
-        built.change(arrays=tuple(new)).lock()
-        result = run("submit", "--like", built.directory, *LOCAL)
+        array = built.array("1n1g")
+        built.change(arrays=(replace(array, point=replace(array.point, **changes)),)).lock()
+        result = run("submit", "--like", built.directory, *local)
         assert (result.returncode, message in result.error["message"]) == (2, True), result
     (built.directory / store.LOCKED).unlink()
-    result = run("submit", "--like", built.directory, *LOCAL)
+    result = run("submit", "--like", built.directory, *local)
     assert (result.returncode, store.LOCKED in result.error["message"]) == (2, True)
 
 

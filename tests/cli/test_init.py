@@ -93,8 +93,7 @@ def test_the_newest_campaign_is_not_taken_for_a_refused_one(run_commands, tmp_pa
     assert notes == [False, True, False]
 
 
-@pytest.mark.usefixtures("empty_directory")
-def test_init_says_what_outranks_the_file_it_writes(tmp_path, monkeypatch):
+def test_init_says_what_outranks_the_file_it_writes(empty_directory, tmp_path, monkeypatch):
     other, init = tmp_path / "other.toml", ("init", "--local", "--force")
     assert run(*init, "--json").document["warnings"] == []
     (warning,) = run(*init, "--output", "elsewhere.toml", "--json").document["warnings"]

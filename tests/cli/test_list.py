@@ -53,7 +53,6 @@ def test_a_campaign_is_shown_point_by_point_and_has_a_note(built):
     data = run("show", "3f9a1c", "--json").data
     assert (data["valid"], data["points"][2]["valid"]) == (7, 1)
     assert run("show", "nothing").returncode == 2
-    assert run("note", "3f9a1c", "--json").data["note"] == ""
     _, _, hint = run("note", "3f9a1c").stdout.partition("hpcbert note ")
     assert run("note", *shlex.split(hint)).stdout == "TEXT\n"
     assert run("note", "3f9a1c", "x  y").stdout == run("note", "3f9a1c").stdout == "x y\n"

@@ -7,8 +7,6 @@ import pytest
 from tests.kit.cli import run
 from tests.kit.waiting import CEILING
 
-MESSAGE = "ModuleNotFoundError: No module named 'torch'"
-
 
 def test_the_log_written_to_last_is_printed_and_a_script_s_output_comes_after(
     build, empty_directory
@@ -65,7 +63,7 @@ def test_a_log_can_not_steer_a_terminal_and_a_pipe_is_no_log(hpcbert, watched):
 
 @pytest.mark.slow
 def test_a_repeat_is_followed_through_a_requeue_to_its_end(hpcbert, slurm, watched):
-    built = watched(repeats=2)
+    built, message = watched(repeats=2), "ModuleNotFoundError: No module named 'torch'"
     waits = built.sacct(2, "PENDING")
     slurm.answers(
         sacct=[built.sacct(1, "RUNNING") + waits] * 2 + [built.sacct(1, "REQUEUED") + waits],
@@ -86,14 +84,14 @@ def test_a_repeat_is_followed_through_a_requeue_to_its_end(hpcbert, slurm, watch
         assert child.stdout.readline() == "four\n", "to the end of the first attempt's"
         assert child.stdout.readline() == "again one\n"
         with again.open("a") as file:
-            file.write(f"{MESSAGE}\n")
+            file.write(f"{message}\n")
         built.mark("1n1g", 1, {"event": "finished", "exit": 1}, attempt=1)
         slurm.answers(sacct=[built.sacct(1, "FAILED", exit_code="1:0") + waits])
         out, complaint = child.communicate(timeout=CEILING)
-    assert (child.returncode, out) == (0, f"{MESSAGE}\n")
+    assert (child.returncode, out) == (0, f"{message}\n")
     assert "repeat 1: RUNNING" in complaint
     assert "repeat 1 attempt 1: FAILED" in complaint
-    assert f"warning: Repeat 1 failed: {MESSAGE}" in complaint
+    assert f"warning: Repeat 1 failed: {message}" in complaint
 
 
 @pytest.mark.slow

@@ -63,8 +63,7 @@ def test_a_low_screen_gets_every_row_and_a_narrow_one_whole_reasons(build, termi
     assert reason in " ".join(line.strip() for line in lines)
 
 
-@pytest.mark.usefixtures("empty_directory")
-def test_a_table_takes_its_form_from_its_name(logs, tmp_path):
+def test_a_table_takes_its_form_from_its_name(empty_directory, logs, tmp_path):
     text = {}
     for name in ("t.csv", "t.MD", "t.markdown", "t.json", "t.txt", "t", "t.out"):
         result = run("collect", logs, "--json", "--output", tmp_path / name)
@@ -88,8 +87,9 @@ def test_a_table_takes_its_form_from_its_name(logs, tmp_path):
         assert (result.returncode, result.error["code"]) == (1, "error")
 
 
-@pytest.mark.usefixtures("empty_directory")
-def test_what_says_of_logs_what_campaigns_record_is_refused_of_these(logs, finished):
+def test_what_says_of_logs_what_campaigns_record_is_refused_of_these(
+    empty_directory, logs, finished
+):
     options = {
         "--fw": "oneflow", "--nodes": "1", "--gpus-per-node": "1", "--batch-size": "4",
         "--precision": "AMP", "--model": "bert", "--pattern": "{repeat}.log",

@@ -38,7 +38,6 @@ PAGES = sorted(
     page for form in ("*.md", "docs/**/*.md", "templates/*/*.md") for page in REPOSITORY.glob(form)
 )
 _FENCE = re.compile(r"^(```+)(\w*)\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
-_CODE = re.compile(r"`([^`\n]+)`")
 _SHELLS = ("sh", "bash", "console")
 _FREE = {"batch_sizes": "PRECISION", "batch_factors": "GPU", "throughput": "RULE"}
 
@@ -52,7 +51,7 @@ def prose(text: str) -> str:
 
 
 def codes(cell: str) -> list[str]:
-    return _CODE.findall(cell)
+    return re.findall(r"`([^`\n]+)`", cell)
 
 
 def rows(text: str, first: str) -> list[list[str]]:

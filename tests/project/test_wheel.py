@@ -28,7 +28,6 @@ from tests.kit.scripts import tool
 pytestmark = pytest.mark.slow
 
 PROJECT: dict[str, Any] = tomli.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-EXTRAS = ("data", "parquet")
 
 
 def run_program(*words: object, cwd: Path, code: int = 0, **variables: str) -> str:
@@ -48,16 +47,6 @@ def make_dist(folder: Path, tag: str, *, code: int = 0) -> str:
     # -o: what installs into the checkout's own environment counts as done.
     words = ("make", "-C", REPOSITORY, "-o", ".setup/test", "dist", f"BIN={programs}")
     return run_program(*words, f"DIST={folder}", cwd=folder, code=code, TAG=tag)
-
-
-def list_lower_bounds(*lists: list[str]) -> dict[str, str]:
-    """Return the lower bound of each requirement that holds for every Python."""
-    text = "\n".join(line for lines in lists for line in lines)
-    return dict(re.findall(r"(?m)^([\w-]+)>=([\w.]+)[^;\n]*$", text))
-
-
-RUN = list_lower_bounds(PROJECT["dependencies"])
-ALL = RUN | list_lower_bounds(*(PROJECT["optional-dependencies"][extra] for extra in EXTRAS))
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +140,7 @@ def filled(tmp_path_factory):
     return folder / "out"
 
 
-def test_every_file_has_the_version_and_the_digest(filled):
+def test_files_for_other_packagers_have_the_release_and_easybuild_s_what_its_bundles_lack(filled):
     for path in filter(Path.is_file, filled.rglob("*")):
         text = path.read_text(encoding="utf-8")
         assert not {"@" + "VERSION@", "@" + "SHA256@"} & {*re.findall(r"@\w+@", text)}
@@ -161,9 +150,22 @@ def test_every_file_has_the_version_and_the_digest(filled):
     citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())
     assert str(citation["version"]) == hpcbert.__version__
     assert citation["license"] == PROJECT["license"]
+    (path,) = (filled / "easybuild").iterdir()
+    assert path.name == f"hpcbert-{hpcbert.__version__}-gfbf-2025b.eb"
+    extensions = run_path(str(path), {"SOURCE_PY3_WHL": "a wheel"})["exts_list"]
+    names = [name for name, *_ in extensions]
+    assert names[-1] == "hpcbert"
+    assert {"submitit", "textual", "tomli"} < set(names)
 
 
-def test_conda_forge_has_the_requirements(filled):
+def test_conda_forge_and_spack_have_the_requirements(filled):
+    def list_lower_bounds(lines):
+        """Return the lower bound of each requirement that holds for every Python."""
+        return dict(re.findall(r"(?m)^([\w-]+)>=([\w.]+)[^;\n]*$", "\n".join(lines)))
+
+    needed = list_lower_bounds(PROJECT["dependencies"])
+    extras = [PROJECT["optional-dependencies"][name] for name in ("data", "parquet")]
+    optional = list_lower_bounds(line for lines in extras for line in lines)
     recipe = yaml.safe_load((filled / "conda-forge/recipe.yaml").read_text())
     run, constraints = (
         dict(re.findall(r"(?m)^([\w-]+) >=([^\s,]+)", "\n".join(recipe["requirements"][name])))
@@ -171,28 +173,15 @@ def test_conda_forge_has_the_requirements(filled):
     )
     assert run.pop("python") == "${{"
     run["matplotlib"] = run.pop("matplotlib-base")
-    assert run == RUN
-    assert constraints == {name: bound for name, bound in ALL.items() if name not in RUN}
+    assert (run, constraints) == (needed, optional)
     assert PROJECT["requires-python"] == f">={recipe['context']['python_min']}"
-
-
-def test_spack_has_the_requirements(filled):
     text = (filled / "spack/package.py").read_text()
     ast.parse(text)
     bounds = dict(re.findall(r'depends_on\("py-([\w-]+)@([^:"]+):', text))
     assert bounds.pop("hatchling")
-    assert bounds == ALL
+    assert bounds == needed | optional
     assert f'depends_on("python@{PROJECT["requires-python"][2:]}:"' in text
-    assert set(re.findall(r'variant\("(\w+)"', text)) == set(EXTRAS)
-
-
-def test_easybuild_s_file_is_python_and_installs_what_its_bundles_lack(filled):
-    (path,) = (filled / "easybuild").iterdir()
-    assert path.name == f"hpcbert-{hpcbert.__version__}-gfbf-2025b.eb"
-    extensions = run_path(str(path), {"SOURCE_PY3_WHL": "a wheel"})["exts_list"]
-    names = [name for name, *_ in extensions]
-    assert names[-1] == "hpcbert"
-    assert {"submitit", "textual", "tomli"} < set(names)
+    assert set(re.findall(r'variant\("(\w+)"', text)) == {"data", "parquet"}
 
 
 def test_upgrade_and_uninstall_do_what_their_page_says(program, wheel, tmp_path):
