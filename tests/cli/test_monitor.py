@@ -56,8 +56,8 @@ def test_a_limit_that_holds_a_job_back_is_shown_with_its_remedy(hpcbert, slurm, 
 
 
 def test_piped_each_change_is_a_line(hpcbert, slurm, story):
-    result = hpcbert("monitor", story.campaign.id)
-    assert (result.returncode, result.stderr) == (0, "")
+    result = hpcbert("monitor", story.campaign.id, status=0)
+    assert result.stderr == ""
     lines = result.stdout.splitlines()
     assert [re.findall(r"(\d)/2  ([A-Z_]+)", line)[0] for line in lines[:5]] == CHANGES
     assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ  ", lines[0])
@@ -69,8 +69,8 @@ def test_piped_each_change_is_a_line(hpcbert, slurm, story):
         "FAILED: read its log with hpcbert logs and fix the cause, then run hpcbert retry",
         f"then: hpcbert collect '{story.directory}'",
     ]
-    refused = hpcbert("monitor", "--interval", "0.1", "--json")
-    assert (refused.returncode, "--interval" in refused.error["message"]) == (2, True)
+    refused = hpcbert("monitor", "--interval", "0.1", "--json", status=2)
+    assert "--interval" in refused.error["message"]
     assert "0.2 s" in refused.error["hint"]
 
 
@@ -116,14 +116,13 @@ def test_without_a_name_the_newest_is_shown_where_none_lives_and_without_slurm_n
     watched("20261101T000000Z-pytorch-older1", job_id="5")
     newest = watched("20261102T000000Z-pytorch-newest", job_id="6")
     slurm.answers(sacct=[newest.sacct(1, "COMPLETED") + newest.sacct(2, "COMPLETED")])
-    result = hpcbert("monitor")
-    assert result.returncode == 0
+    result = hpcbert("monitor", status=0)
     assert "2 completed" in result.stdout
     assert "older1" not in result.stdout
     assert len(slurm.calls("sacct")) == 1
     for words in ((), ("--once",)):
-        result = hpcbert("monitor", newest.campaign.id, *words, PATH=str(hpcbert.cwd))
-        assert (result.returncode, "UNKNOWN" in result.stdout) == (3, True)
+        result = hpcbert("monitor", newest.campaign.id, *words, status=3, PATH=str(hpcbert.cwd))
+        assert "UNKNOWN" in result.stdout
         assert "Neither sacct nor squeue answers, and 2 repeats are open" in result.stderr
         assert "The jobs continue" in result.stderr
 
@@ -196,8 +195,7 @@ def test_a_local_campaign_is_watched_without_slurm(hpcbert, slurm, watched):
     built.mark("1n1g", 1, {"event": "start", "nodelist": "here"}, time=1, attempt=0)
     end = {"event": "finished", "state": "TIMEOUT", "exit": 143}
     built.mark("1n1g", 1, end, time=61, attempt=0)
-    result = hpcbert("monitor", "--json", "--exit-status", built.campaign.id)
-    assert result.returncode == 4
+    result = hpcbert("monitor", "--json", "--exit-status", built.campaign.id, status=4)
     (event,) = result.events
     assert (event["state"], event["source"]) == ("TIMEOUT", "status-file")
     assert (event["exit_code"], event["elapsed"]) == (143, 60)
@@ -207,8 +205,7 @@ def test_a_local_campaign_is_watched_without_slurm(hpcbert, slurm, watched):
 def test_cancel_needs_a_yes(hpcbert, slurm, watched):
     built = watched()
     slurm.answers(squeue=[built.squeue(1, "RUNNING") + built.squeue(2, "PENDING")])
-    refused = hpcbert("cancel", "aaaaaa")
-    assert (refused.returncode, "--yes" in refused.stderr) == (2, True)
+    assert "--yes" in hpcbert("cancel", "aaaaaa", status=2).stderr
     code, text = hpcbert.on_terminal("cancel", "aaaaaa", answer="n\n")
     assert (code, "Nothing was cancelled" in text) == (0, True)
     assert slurm.calls("scancel") == []

@@ -103,14 +103,16 @@ class CliResult(Outcome):
             assert "rror: " in self.stderr, self
 
 
-def run(*words: object) -> CliResult:
-    """Run a command line in this process.
+def run(*words: object, status: int | None = None) -> CliResult:
+    """Run a command line in this process; check its exit status if one is given.
 
     Example: `run("collect", directory, "--json").data["tables"]`.
     """
     argv = [str(word) for word in words]
-    result = CliRunner().invoke(root, argv, catch_exceptions=False, prog_name="hpcbert")
-    return CliResult(("hpcbert", *argv), result.exit_code, result.stdout, result.stderr)
+    outcome = CliRunner().invoke(root, argv, catch_exceptions=False, prog_name="hpcbert")
+    result = CliResult(("hpcbert", *argv), outcome.exit_code, outcome.stdout, outcome.stderr)
+    assert status in {None, result.returncode}, result
+    return result
 
 
 def run_here(
