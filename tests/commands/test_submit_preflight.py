@@ -11,14 +11,13 @@ from hpcbert.errors import SchedulerError
 from hpcbert.model import Shape
 from hpcbert.slurm.states import Kind, RepeatState
 from tests.kit import cli, drafts
-from tests.kit.campaigns import STARTED, ended, status_file
+from tests.kit.campaigns import ended, status_file
 from tests.kit.cases import read_constant
 from tests.kit.slurm import AWAY, Slurm, failed, sinfo
 
 pytestmark = pytest.mark.slow
 
-AFTER_PREFLIGHT = ["--dependency=afterok:100", "--kill-on-invalid-dep=yes"]
-WELL, SLOW = read_constant(__file__, "WELL"), read_constant(__file__, "SLOW")
+EVENTS = read_constant(__file__, "EVENTS")
 
 
 def draft_points(where, **options):
@@ -28,7 +27,7 @@ def draft_points(where, **options):
 
 
 def list_options(slurm, first=0):
-    return [list(call[2:-1]) for call in slurm.called("sbatch")[first:]]
+    return tuple(call[2:-1] for call in slurm.called("sbatch")[first:])
 
 
 def track(draft, *events):
@@ -42,73 +41,60 @@ def track(draft, *events):
 def test_points_wait_for_the_preflight(tmp_path):
     draft, slurm = draft_points(tmp_path / "a"), Slurm()
     campaign = drafts.submit(draft, slurm)
-    after, kill = AFTER_PREFLIGHT
-    waits = [f"{after},afterany:{job}" for job in (101, 102)]
-    assert list_options(slurm) == [[], [after, kill], *([wait, kill] for wait in waits)]
+    after, kill = "--dependency=afterok:100", "--kill-on-invalid-dep=yes"
+    waits = (f"{after},afterany:{job}" for job in (101, 102))
+    assert list_options(slurm) == ((), (after, kill), *((wait, kill) for wait in waits))
     assert campaign.preflight
     assert campaign.preflight.job_id == "100"
     assert not any(array.changed for array in campaign.arrays)
     # Points that may run at once wait for the preflight alone.
     slurm = Slurm()
     drafts.submit(draft_points(tmp_path / "b", concurrent_points=True), slurm)
-    assert list_options(slurm) == [[], *[AFTER_PREFLIGHT] * 3]
+    assert list_options(slurm) == ((), *[(after, kill)] * 3)
 
 
 def test_what_is_submitted_later_keeps_away_from_what_it_found(tmp_path):
-    for name, (events, nodes, options) in {
-        "over": ([*SLOW, *ended()], 4, [["--exclude=n2"]] * 3),
-        "over, all well": ([*WELL, *ended()], 4, [[]] * 3),
-        "measured and not over": (SLOW, 4, [[*AFTER_PREFLIGHT, "--exclude=n2"]] * 3),
-        "running": (STARTED, 4, [AFTER_PREFLIGHT] * 3),
-        # A node that can't be done without stays.
-        "two nodes": ([*SLOW, *ended()], 2, [["--exclude=n2"], ["--exclude=n2"], []]),
-        "failed": ([*WELL, *ended(1)], 4, []),
-    }.items():
+    def interrupt(name, nodes=4):
+        """Let Slurm take the preflight and then go away; return the draft, and that Slurm."""
         draft = draft_points(tmp_path / name, concurrent_points=True)
         names = (f"n{number}" for number in range(1, nodes + 1))
         slurm = Slurm(sinfo=sinfo(*names), sbatch=[None, failed(AWAY)])
         with pytest.raises(SchedulerError):
             drafts.submit(draft, slurm)
-        count, slurm.sbatch = slurm.count("sbatch"), None
-        track(draft, *events)
-        if name == "failed":
-            with pytest.raises(SchedulerError, match="preflight failed") as refused:
-                drafts.submit(draft, slurm)
-            assert "--preflight" in refused.value.hint
-            assert list(slurm.jobs) == ["100"]
-        else:
-            drafts.submit(draft, slurm)
-        assert list_options(slurm, count) == options, name
+        slurm.sbatch = None
+        return draft, slurm
+
+    for number, (base, more, nodes, options) in enumerate(read_constant(__file__, "LATER")):
+        draft, slurm = interrupt(str(number), nodes)
+        count = slurm.count("sbatch")
+        track(draft, *EVENTS[base], *more)
+        drafts.submit(draft, slurm)
+        assert list_options(slurm, count) == options, (base, more)
+    draft, slurm = interrupt("failed")
+    track(draft, *EVENTS["well"], *ended(1))
+    with pytest.raises(SchedulerError, match="preflight failed") as refused:
+        drafts.submit(draft, slurm)
+    assert "--preflight" in refused.value.hint
+    assert list(slurm.jobs) == ["100"]
 
 
 def test_what_it_found_is_said_in_words(tmp_path):
     draft = draft_points(tmp_path)
     drafts.submit(draft, Slurm())
-    slow = "n2 is far below the others: the preflight measured 9.5 GB/s to others; the median is"
-    left_out = {"event": "left-out", "job": "101", "nodes": "n2"}
-    spared = {"event": "spared", "job": "103", "why": "it takes 4"}
-    runs_on = "Job 103 runs on them nevertheless: it takes 4."
-    for events, expected, warned in (
-        ([], ["job 100, has not begun; all points wait"], True),
-        (STARTED, ["job 100, measures the network"], True),
-        ([*STARTED, *ended(1)], ["job 100, failed, so no point runs: see "], True),
-        ([*WELL, *ended()], ["found none of 4 nodes far below"], False),
-        ([*SLOW, left_out, *ended()], [slow, "Excluded from 1 job: n2."], True),
-        ([*SLOW, spared, *ended()], [slow, runs_on], True),
-    ):
-        watched = track(draft, *events)
+    for base, more, expected, warned in read_constant(__file__, "SAID"):
+        watched = track(draft, *EVENTS[base], *more)
         texts = preflight.describe_preflight(watched)
         assert len(texts) == len(expected)
         assert all(part in text for part, text in zip(expected, texts, strict=True))
         assert bool(preflight.warn_about_preflight(watched, over=False)) == warned
     # That somebody ended it is not said to wait or run.
-    for events in ([], STARTED):
-        (warning,) = preflight.warn_about_preflight(track(draft, *events), over=True)
+    for base in ("none", "started"):
+        (warning,) = preflight.warn_about_preflight(track(draft, *EVENTS[base]), over=True)
         assert "job 100, has recorded no end" in warning
     for event in read_constant(__file__, "DAMAGED"):
-        assert preflight.describe_preflight(track(draft, *STARTED, event, *ended()))
+        assert preflight.describe_preflight(track(draft, *EVENTS["started"], event, *ended()))
     # One that failed gives the cause, and points lead to it.
-    watched = track(draft, *STARTED, *ended(1))
+    watched = track(draft, *EVENTS["started"], *ended(1))
     log = preflight.find_log(watched, watched.campaign.preflight)
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text("job.bash: line 9: all_reduce_perf: command not found\n")

@@ -59,9 +59,9 @@ class Fault(NamedTuple):
 
     def is_in(self, finding: dict[str, Any]) -> bool:
         """Return whether a finding is that of this fault."""
-        own = (self.code, self.remedy, self.nodes)
         shown = (finding["code"], finding["remedy"], ",".join(finding["nodes"]))
-        return finding["status"] != "ok" and shown == own and self.keyword in finding["detail"]
+        is_same = shown == (self.code, self.remedy, self.nodes)
+        return is_same and finding["status"] != "ok" and self.keyword in finding["detail"]
 
 
 _TABLE = (REPOSITORY / "tests" / "commands" / "faults.tsv").read_text(encoding="utf-8")
