@@ -67,7 +67,6 @@ def finished(recorded, tmp_path):
 def test_an_untouched_campaign_is_intact_and_every_cell_has_its_logs(finished, tmp_path):
     result = audit(finished)
     assert (result.returncode, result.data["status"]) == (0, "intact")
-    assert (result.data["findings"], result.data["history"]) == ([], [])
     runs = result.data["tables"][0]["rows"][1]["runs"]
     assert len(runs) == 3
     for run in runs:
@@ -107,7 +106,6 @@ def test_what_was_changed_is_named_and_nothing_is_recorded_over_it(
     result = audit(finished)
     assert (result.returncode, result.data["status"]) == (5, "changed")
     assert (kind, name) in list_findings(result)
-    assert result.error["code"] == "check"
     assert name in result.error["message"]
     collected = collect(finished)
     assert collected.exit_code == 4
@@ -261,11 +259,8 @@ def test_the_record_is_of_the_default_rule_and_the_protocols_window(finished):
 def test_after_a_cancelled_retry_nothing_was_changed(finished):
     """The attempt that counts is not the newest then, whoever says how that one ended."""
     first, second = finished.campaign.arrays
-    name, why = f"{second.name}.t1", "incomplete: …"
-    again = replace(
-        second, name=name, job_id="99", retry=1, first_attempt=1, repeats=(2, 3),
-        why=((2, "COMPLETED", why), (3, "COMPLETED", why)),
-    )  # fmt: skip
+    name = f"{second.name}.t1"
+    again = replace(second, name=name, job_id="99", retry=1, first_attempt=1, repeats=(2, 3))
     built = finished.change(arrays=(first, second, again))
 
     def cancelled(watched):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert.campaign import store
-from hpcbert.cli.progress import format_counts, format_duration
+from hpcbert.cli.progress import format_duration
 from hpcbert.commands import monitor
 from hpcbert.errors import SchedulerError
 from hpcbert.logs.scan import read_progress
@@ -213,7 +213,5 @@ def test_how_far_a_repeat_is_comes_from_the_end_of_its_log_and_is_shown_in_words
         assert monitor.read_grammar(built.directory) is None
     (built.directory / "recipe.toml").unlink()
     assert monitor.read_grammar(built.directory) is None
-    counts = {"succeeded": 1, "failed": 1, "running": 1, "waiting": 1}
-    assert format_counts(counts) == "1 completed, 1 failed, 1 running, 1 waiting"
     texts = [format_duration(value) for value in (0, 61.9, 360000, None)]
     assert texts == ["0:00:00", "0:01:01", "100:00:00", ""]

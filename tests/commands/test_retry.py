@@ -39,18 +39,19 @@ class Bench:
     def campaign(self):
         return store.read_manifest(self.directory)
 
-    def end(self, repeat, state="COMPLETED", *, node="n1", attempt=0, log=""):
-        """Let a repeat end on a node; only a completed one writes its end, and a whole log."""
-        array = [array for array in self.campaign.arrays if repeat in array.repeats][-1]
-        self.slurm.jobs[array.job_id].end(state, repeat, node=node)
+    def end(self, *repeats, state="COMPLETED", node="n1", attempt=0, log=""):
+        """Let repeats end on a node; only completed ones write their end, and a whole log."""
         built = campaigns.Built(self.directory, self.campaign)
-        start = {"event": "start", "job": array.element(repeat), "nodelist": node}
-        built.mark("1n1g", repeat, start, {"event": "step"}, time=NOW, attempt=attempt)
-        if state == "COMPLETED":
-            built.ended("1n1g", repeat, time=NOW, attempt=attempt)
-            log = f"this is repeat {repeat}\n{logs.log('1n1g', 10.0, batch=2)}"
-        if log:
-            built.log("1n1g", repeat, log, attempt)
+        for repeat in repeats:
+            array = [array for array in built.campaign.arrays if repeat in array.repeats][-1]
+            self.slurm.jobs[array.job_id].end(state, repeat, node=node)
+            start = {"event": "start", "job": array.element(repeat), "nodelist": node}
+            built.mark("1n1g", repeat, start, {"event": "step"}, time=NOW, attempt=attempt)
+            if state == "COMPLETED":
+                built.ended("1n1g", repeat, time=NOW, attempt=attempt)
+                log = f"this is repeat {repeat}\n{logs.log('1n1g', 10.0, batch=2)}"
+            if log:
+                built.log("1n1g", repeat, log, attempt)
 
     def look(self, *, dry=False, **policy):
         clock = Clock(NOW)
@@ -69,9 +70,9 @@ class Bench:
 @pytest.fixture
 def three_of_five(tmp_path):
     bench = Bench(tmp_path)
-    for repeat, state in enumerate(("COMPLETED", "FAILED", "COMPLETED", "NODE_FAIL"), 1):
-        bench.end(repeat, state, node=f"n{repeat}")
-    bench.end(5)
+    bench.end(1, 3, 5)
+    bench.end(2, state="FAILED", node="n2")
+    bench.end(4, state="NODE_FAIL", node="n4")
     return bench
 
 
@@ -92,18 +93,16 @@ def test_only_what_does_not_count_is_submitted_again(three_of_five):
     # Nothing is submitted twice, and a repeat no more often than allowed.
     assert three_of_five.look().invalid == ()
     assert three_of_five.slurm.count("sbatch") == 2
-    for repeat in (2, 4):
-        three_of_five.end(repeat, "TIMEOUT", attempt=1)
+    three_of_five.end(2, 4, state="TIMEOUT", attempt=1)
     three_of_five.retry()
-    for repeat in (2, 4):
-        three_of_five.end(repeat, "TIMEOUT", attempt=2)
+    three_of_five.end(2, 4, state="TIMEOUT", attempt=2)
     plan = three_of_five.look()
     assert (plan.invalid, list_numbers(plan.spent)) == ((), [2, 4])
     assert list_numbers(three_of_five.look(limit=3).invalid) == [2, 4]
 
 
 def test_attempts_go_on_where_slurms_own_ended_and_no_two_jobs_run_one(three_of_five):
-    three_of_five.end(2, "FAILED", node="n2", attempt=1)
+    three_of_five.end(2, state="FAILED", node="n2", attempt=1)
     array = three_of_five.retry()
     assert array.first_attempt == 2
     assert "\nfirst_attempt=2 " in (three_of_five.directory / array.script).read_text()
@@ -119,9 +118,8 @@ def test_attempts_go_on_where_slurms_own_ended_and_no_two_jobs_run_one(three_of_
 @pytest.mark.parametrize("last", ["FAILED", "NODE_FAIL"])
 def test_only_a_dry_retry_asks_nothing_about_ends_on_record(tmp_path, last):
     bench = Bench(tmp_path)
-    for repeat in (1, 2, 3, 4):
-        bench.end(repeat)
-    bench.end(5, last)
+    bench.end(1, 2, 3, 4)
+    bench.end(5, state=last)
     states = campaigns.report_states(*["COMPLETED"] * 4, last)
     campaigns.collect_campaigns(bench.directory, states=states)
     for dry in (True, False):
@@ -138,9 +136,8 @@ def test_nodes_that_the_script_names_are_not_kept_away_from(tmp_path):
     """sbatch refuses a job that has to run on a node and must not."""
     site = drafts.changed(drafts.reference(tmp_path), slurm={"nodelist": "n2"})
     bench = Bench(site)
-    for repeat in (1, 2, 3, 4):
-        bench.end(repeat)
-    bench.end(5, "FAILED", node="n2")
+    bench.end(1, 2, 3, 4)
+    bench.end(5, state="FAILED", node="n2")
     assert [node for node, _ in bench.plan().spared] == ["n2"]
     array = bench.retry()
     assert (array.request.nodelist, array.request.exclude) == ("n2", "")
@@ -149,13 +146,12 @@ def test_nodes_that_the_script_names_are_not_kept_away_from(tmp_path):
 def test_what_waits_or_runs_or_was_cancelled_is_left_alone(tmp_path):
     bench = Bench(tmp_path)
     slurm = bench.slurm
-    bench.end(1, "FAILED")
+    bench.end(1, state="FAILED")
     plan = bench.look()
     assert (list_numbers(plan.invalid), plan.open) == ([1], 4)
-    for repeat in (2, 3):
-        bench.end(repeat)
+    bench.end(2, 3)
     # For a moment a job that Slurm puts back stands as NODE_FAIL, and squeue shows nothing.
-    bench.end(4, "NODE_FAIL")
+    bench.end(4, state="NODE_FAIL")
     (job,) = slurm.jobs.values()
     count = slurm.count("squeue") + 2
 
@@ -166,8 +162,8 @@ def test_what_waits_or_runs_or_was_cancelled_is_left_alone(tmp_path):
     slurm.before = requeue
     plan = bench.look()
     assert (list_numbers(plan.invalid), plan.open) == ([1], 2)
-    bench.end(4, "CANCELLED by 1000")
-    bench.end(5, "FAILED")
+    bench.end(4, state="CANCELLED by 1000")
+    bench.end(5, state="FAILED")
     slurm.forgets.add("CANCELLED")
     assert list_numbers(bench.look().invalid) == [1, 4, 5]
     assert list_numbers(bench.look(cancelled=False).invalid) == [1, 5]
@@ -197,7 +193,7 @@ def test_a_crash_while_retrying_loses_and_doubles_nothing(three_of_five):
 
 def test_who_watches_submits_again_only_within_the_limit_and_no_rehearsal(three_of_five):
     directory, slurm = three_of_five.directory, three_of_five.slurm
-    three_of_five.end(4, "CANCELLED")
+    three_of_five.end(4, state="CANCELLED")
 
     def watch(limit, *, once=False):
         retry.watch_and_retry(
@@ -232,8 +228,9 @@ def test_a_second_retry_and_a_changed_script_are_refused(three_of_five):
 
 def test_what_reached_its_time_limit_is_repeated_with_a_longer_one_only(tmp_path):
     bench = Bench(tmp_path)
-    for repeat, state in enumerate(("COMPLETED", "TIMEOUT", "FAILED", "TIMEOUT", "COMPLETED"), 1):
-        bench.end(repeat, state)
+    bench.end(1, 5)
+    bench.end(2, 4, state="TIMEOUT")
+    bench.end(3, state="FAILED")
 
     def refuse(limit):
         plan = bench.look()
@@ -255,11 +252,11 @@ def test_what_reached_its_time_limit_is_repeated_with_a_longer_one_only(tmp_path
     # A longer limit stays for the next retry.
     retry.write_retry(bench.plan(time_limit="2:00:00"))
     drafts.submit(bench.draft, bench.slurm)
-    for repeat, state in ((2, "FAILED"), (3, "FAILED"), (4, "COMPLETED")):
-        bench.end(repeat, state, attempt=1)
+    bench.end(2, 3, state="FAILED", attempt=1)
+    bench.end(4, attempt=1)
     (array,) = bench.plan().arrays
     assert array.request.time_limit == "2:00:00"
-    bench.end(2, "TIMEOUT", attempt=1)
+    bench.end(2, state="TIMEOUT", attempt=1)
     with pytest.raises(UsageError, match="02:00:00") as refused:
         refuse("")
     assert "--time 04:00:00" in refused.value.hint
@@ -271,11 +268,9 @@ def test_what_ran_out_of_the_devices_memory_would_again(
 ):
     bench = Bench(tmp_path)
     shortage = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB.\n"
-    for repeat in range(1, 6):
-        if repeat <= 5 - fails:
-            bench.end(repeat)
-        else:
-            bench.end(repeat, state, log=shortage if repeat <= 5 - killed else "Killed\n")
+    bench.end(*range(1, 6 - fails))
+    bench.end(*range(6 - fails, 6 - killed), state=state, log=shortage)
+    bench.end(*range(6 - killed, 6), state=state, log="Killed\n")
     for cancelled in (True, False):
         plan = bench.look(cancelled=cancelled, exclude=exclude)
         assert list_numbers(plan.too_large) == too_large

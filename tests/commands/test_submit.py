@@ -124,7 +124,6 @@ def test_what_was_called_is_looked_for_again_before_it_is_submitted(tmp_path):
 
 def test_on_a_full_disk_no_job_is_lost(tmp_path, monkeypatch):
     draft, slurm, write_bytes, move = curve(tmp_path), Slurm(), os.write, Path.replace
-    changes = draft.directory / store.CHANGES
 
     def write_some(descriptor, line):
         if not slurm.jobs:
@@ -146,10 +145,7 @@ def test_on_a_full_disk_no_job_is_lost(tmp_path, monkeypatch):
         patch.setattr(Path, "replace", move_some)
         campaign = drafts.submit(draft, slurm)
     assert list_ids(campaign) == list(slurm.jobs) == JOBS
-    assert changes.exists()
-    store.write_manifest(draft.directory, campaign)
-    assert not changes.exists()
-    assert store.read_manifest(draft.directory) == campaign
+    assert (draft.directory / store.CHANGES).exists()
 
 
 def test_a_damaged_manifest_and_changes_of_another_one_are_refused(tmp_path):
@@ -171,6 +167,8 @@ def test_a_damaged_manifest_and_changes_of_another_one_are_refused(tmp_path):
             with pytest.raises(UsageError, match=problem):
                 store.read_manifest(draft.directory)
         changes.write_text(text)
+    assert not changes.exists()
+    assert store.read_manifest(draft.directory).arrays[0] == first
     document = json.loads(path.read_text())
     for change in ({"arrays": 3}, {"extra": 1}):
         path.write_text(json.dumps({**document, **change}))
@@ -330,9 +328,7 @@ def test_an_interrupt_says_what_is_queued_and_how_to_go_on(hpcbert, slurm, name,
     assert not (directory / "lock").exists()
     if name == "INT":  # The monitor advises to go on with the submission.
         result = replace(hpcbert, run=cli.run_here)("monitor", "--once", directory)
-        lines = [line for line in result.stdout.splitlines() if "1n4g" in line]
-        assert len(lines) == 5
-        assert all("it was never submitted" in line for line in lines)
+        assert result.stdout.count("it was never submitted") == 5
         advice = "run hpcbert submit --resume CAMPAIGN to continue the submission"
         assert f"UNKNOWN: {advice}" in result.stdout
 
