@@ -1,7 +1,6 @@
 """Results written down are read back as they were, and nothing that was changed is believed."""
 
 import json
-import math
 from dataclasses import fields
 
 import pytest
@@ -110,12 +109,7 @@ def test_damage_is_named_with_its_place(place, message, value, missing):
     assert message in read_refusal(document)
 
 
-def test_what_is_not_finite_there_twice_or_no_document_of_results_is_refused():
-    for key in ("median", "mean", "cv", "speedup"):
-        for value in (math.nan, math.inf, -math.inf):
-            document = make_document()
-            document["tables"][0]["rows"][1][key] = value
-            assert f"tables[1].rows[2].{key} must be a finite number" in read_refusal(document)
+def test_what_is_there_twice_or_no_document_of_results_is_refused():
     huge = ("[" * 5000, '{"tables": 1e999}', "9" * 5000)
     for text in ("", "{", "[]", "7", "null", '"x"', "{}", *huge):
         assert read_refusal(text)
