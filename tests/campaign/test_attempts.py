@@ -79,14 +79,13 @@ def test_no_attempt_is_revived_that_ended_badly(built, word, origin, later):
     suspended = 31.0 if word == "suspended" else 0.0
     bad_word = "COMPLETED" if suspended else word
     bad = RepeatState(bad_word, parse_state(bad_word).kind, "sacct", suspended=suspended)
-    newest, source = "FAILED" if later == "no answer" else later, "sacct"
-    if later == "UNKNOWN":
-        source = "none"
+    newest, source = later, "none" if later == "UNKNOWN" else "sacct"
     states = SILENT if later == "no answer" else report_states(newest, source=source, attempt=1)
     reasons = []
     if origin == "the script":
         built.mark("1n1g", 1, SUSPENDED)
     elif origin == "accounting":
+        newest = "FAILED" if later == "no answer" else later
         states = report_states(newest, source=source, attempt=1, earlier=(bad,))
     elif origin == "collected":
         assert not collect_run(built, report_states(bad.word, suspended=suspended)).valid
