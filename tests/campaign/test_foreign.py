@@ -377,19 +377,11 @@ def test_a_table_of_another_model_is_not_headed_as_berts(  # noqa: PLR0917
 
 
 def test_models_of_two_points_are_both_in_the_heading(tmp_path, run):
-    base = printed("megatron").decode()
-    halved = base
-    for name, size in (
-        ("micro_batch_size ", 32),
-        ("global_batch_size ", 256),
-        ("batch size:", 256),
-    ):
-        halved = re.sub(rf"({name}[ .]*){size}\b", rf"\g<1>{size // 2}", halved)
-    write_file(tmp_path, "logs/run_1.log", base)
-    write_file(tmp_path, "logs/run_2.log", f"building GPT2 model ...\n{halved}")
-    shape = ("--nodes", "1", "--gpus-per-node", "8", "--precision", "fp32")
-    document = run(tmp_path / "logs", "--fw", "megatron", "--pattern", "run_*.log", *shape)
-    assert {table["model"] for table in document["data"]["tables"]} == {"GPT2 or bert-base"}
+    for batch, model in ((4, "base"), (8, "large")):
+        logs.write_logs(tmp_path, {"1n1g": [10.0]}, batch=batch, model=model)
+    pattern = ("--pattern", "*_b{batch_size}_{precision}_{repeat}.log", "--nodes", 1)
+    document = run(tmp_path, *pattern, "--gpus-per-node", 1)
+    assert {table["model"] for table in document["data"]["tables"]} == {"bert-base or bert-large"}
 
 
 @pytest.mark.slow

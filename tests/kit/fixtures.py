@@ -4,16 +4,12 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hpcbert.model import Protocol
 from tests.kit import campaigns, cli
-from tests.kit.campaigns import Built
 from tests.kit.cases import read_constant
 from tests.kit.cli import Cli, CliResult, start_process
 from tests.kit.logs import TEST_RECIPES, write_logs
@@ -91,10 +87,7 @@ def watched(tmp_path):
     """Makes a submitted campaign of one point and 120 iterations, next to the site of `hpcbert`."""
     runs = tmp_path / "with a space" / "runs"
 
-    def make(
-        name: str = "20261121T100000Z-pytorch-aaaaaa", *, job_id: str = "12", repeats: int = 2,
-        **changes: Any,
-    ) -> Built:  # fmt: skip
+    def make(name="20261121T100000Z-pytorch-aaaaaa", *, job_id="12", repeats=2, **changes):
         options = {"jobs": (job_id,), "protocol": Protocol(repeats), **changes}
         return campaigns.campaign(runs, name=name, repeats=repeats, **options)
 
@@ -105,7 +98,7 @@ def watched(tmp_path):
 def tracked(tmp_path):
     """Makes a campaign on disk: an array of `repeats` per job id, owned by nobody."""
 
-    def make(*jobs: str, name: str = "camp", **changes: Any) -> Built:
+    def make(*jobs, name="camp", **changes):
         return campaigns.campaign(tmp_path / "a b", name=name, jobs=jobs, **changes)
 
     return make
@@ -121,10 +114,7 @@ _MANY = read_constant(__file__, "_MANY")
 def run_commands(tmp_path):
     """Run command lines, each in a process of its own, as somebody whom permissions bind."""
 
-    def run(
-        lines: Sequence[Sequence[str]], *, cwd: Path | None = None, gone: bool = False,
-        umask: int | None = None, **env: str,
-    ) -> list[CliResult]:  # fmt: skip
+    def run(lines, *, cwd=None, gone=False, umask=None, **env):
         path, home = tmp_path / "results", tmp_path / "home"
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir()
@@ -153,6 +143,6 @@ def logs(tmp_path):
 @pytest.fixture
 def finished(build):
     """Return a campaign of which every repeat completed."""
-    built: Built = build("1n1g")
+    built = build("1n1g")
     built.finish()
     return built.directory
