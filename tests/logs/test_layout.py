@@ -8,38 +8,14 @@ from tests.kit.cases import cases
 from tests.kit.logs import write_file
 
 
-def find_log(path, *names, pattern=""):
-    for name in names:
-        write_file(path, name, "")
-    (log,) = discover([path], pattern).logs
-    return log
-
-
 @cases
-def test_dlperfs_layout_and_its_deviations(tmp_path, name, expected):
-    others = ("result/bert_result.json", "1n1g/notes.txt", "1n1g/bert_b32.csv")
-    log = find_log(tmp_path, name, *others)
-    fields = (log.model, log.nodes, log.gpus_per_node, log.batch_size, log.precision)
-    assert (*fields, log.repeat, log.attempt) == expected
-
-
-def test_a_pattern_names_its_fields_overrides_folders_and_has_characters_of_its_own(tmp_path):
-    patterns = {
-        "base_bs{batch_size}_{precision}_gpu{gpus}.log": "deep/base_bs48_fp32_gpu8.log",
-        "{model}/*_bs{batch_size}_{precision}_gpu{gpus}*": "base/x_bs48_FP32_gpu8_log",
-        "run{repeat}/b{batch_size}-{precision}-{gpus}": "run3/b48-fp32-8",
-    }
-    for number, (pattern, name) in enumerate(patterns.items()):
-        log = find_log(tmp_path / str(number), name, "other/thing.log", pattern=pattern)
-        assert (log.batch_size, log.precision, log.gpus) == (48, "fp32", 8)
-    log = find_log(tmp_path, "1n1g/run_4x8.log", pattern="run_{nodes}x{gpus_per_node}.log")
-    assert (log.nodes, log.gpus_per_node) == (4, 8)
-    assert find_log(tmp_path, pattern="run_*.log").nodes == 1
-    log = find_log(tmp_path, "a+b(1).log", "aab1.log", pattern="a+b({repeat}).log")
-    assert log.path.name == "a+b(1).log"
-    # A file that is named outright is taken whatever its name.
-    log = find_log(write_file(tmp_path, "4n8g/whatever.out", ""))
-    assert (log.nodes, log.gpus_per_node, log.repeat) == (4, 8, None)
+def test_paths_say_what_was_run_in_dlperfs_layout_or_by_a_pattern(
+    tmp_path, name, expected, *, pattern
+):
+    for path in (name, "result/bert_result.json", "1n1g/notes.txt", "1n1g/bert_b32.csv"):
+        write_file(tmp_path, path, "")
+    (log,) = discover([tmp_path], pattern or "").logs
+    assert {field: getattr(log, field) for field in expected} == expected
 
 
 def test_order_is_natural_and_wrong_patterns_and_what_holds_no_log_are_refused(tmp_path):
@@ -54,6 +30,9 @@ def test_order_is_natural_and_wrong_patterns_and_what_holds_no_log_are_refused(t
     for place in (tmp_path, path):
         with pytest.raises(UsageError, match="No log matches"):
             discover([place], "job{repeat}.log")
+    # A file that is named outright is taken whatever its name.
+    (log,) = discover([write_file(tmp_path, "4n8g/whatever.out", "")]).logs
+    assert (log.nodes, log.gpus_per_node, log.repeat) == (4, 8, None)
     places = [(n, r) for n in (1, 2, 10) for r in (1, 2, 10)]
     for n, r in places:
         write_file(tmp_path, f"{n}n8g/bert_b32_fp32_{r}.log", "")
