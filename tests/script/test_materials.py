@@ -2,11 +2,8 @@
 
 import json
 
-from hpcbert.commands import prepare as flow
-from hpcbert.prepare.parts import Context
 from hpcbert.script.materials import find_misfits
 from hpcbert.script.plan import read_options
-from hpcbert.system import runner
 from tests.kit import drafts
 from tests.kit.cases import cases, read_constant
 from tests.kit.cli import run
@@ -40,8 +37,8 @@ def test_submit_and_prepare_refuse_them(empty_directory, tmp_path):
     assert "they have 30522 words, but the model has 8192" in messages
     result = run(*submit, "--dry-run", "--set", "sequence_length=64", "--set", "vocab_size=30522")
     assert not [warning for warning in result.document["warnings"] if "do not fit" in warning]
-    context = Context(run=runner.run, follow=runner.follow, say=lambda _: None, env={})
-    site = drafts.settled(drafts.site(tmp_path), data=str(data))
-    (part,) = flow.prepare(load(), site, context, only=["data"])
-    assert part.status == "failed"
-    assert "64 tokens in a sample" in part.detail
+    drafts.site(tmp_path, f'[frameworks.pytorch]\ndata = "{data}"\n')
+    prepare = ("prepare", "--fw", "pytorch", "--only", "data", "--site", tmp_path / "site.toml")
+    (part,) = run(*prepare, "--json").data["parts"]
+    assert part["status"] == "failed"
+    assert "64 tokens in a sample" in part["detail"]

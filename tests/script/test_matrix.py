@@ -26,11 +26,10 @@ def plan_file(site: Site, text: str) -> tuple[MeasurementPlan, ...]:
     path = write_file(Path(site.runs), "matrix.toml", f"schema = 1\n{text}")
     file = campaignfile.read(path)
     request = Request(Shape(file.nodes or 1, file.gpus_per_node or 1))
-
-    def find(name):
-        return recipe.load(places.find_recipe(name, (TEMPLATES,))), site
-
-    return list_plans(file, request, find, where=str(path))
+    return list_plans(
+        file, request, lambda name: (recipe.load(places.find_recipe(name, (TEMPLATES,))), site),
+        where=str(path),
+    )  # fmt: skip
 
 
 def list_refusals(site: Site, text: str) -> list[str]:

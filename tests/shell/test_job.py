@@ -65,7 +65,6 @@ def test_variables_of_the_caller_change_nothing(tmp_path):
 @pytest.mark.slow
 @cases
 def test_a_repeat_of_one_rank_starts_few_programs(scheduler, programs, tmp_path):
-    """Each takes milliseconds, five times."""
     draft = write_ranks(tmp_path, shape="1n1g", scheduler=scheduler)
     # As Pythons are, a link.
     python = (tmp_path / "python").rename(tmp_path / "python3.12")
