@@ -9,6 +9,7 @@ import pytest
 
 from hpcbert.container import cache
 from hpcbert.container.reference import parse_reference
+from hpcbert.container.runtimes import RUNTIMES
 from hpcbert.errors import UsageError
 from tests.kit.cases import cases
 from tests.kit.containers import pointer
@@ -16,12 +17,13 @@ from tests.kit.containers import pointer
 IMAGE = parse_reference("docker://somebody@r.io#bert/tiny:1.0")
 
 
-def store_image(directory):
+def store_image(directory, prefix="", end=".sqsh", **versions):
     """Put an image there as image.sh does; return its pointer."""
-    image = directory / f"{IMAGE.stem}+0123456789ab.sqsh"
+    image = directory / f"{prefix}{IMAGE.stem}+0123456789ab{end}"
     image.write_bytes(b"hsqs image")
-    text = pointer(image, "docker://r.io#bert/tiny:1.0", "0123456789ab" + "0" * 52, enroot="4.1.2")
-    path = directory / f"{IMAGE.stem}.json"
+    digest = "0123456789ab" + "0" * 52
+    text = pointer(image, "docker://r.io#bert/tiny:1.0", digest, enroot="4.1.2", **versions)
+    path = directory / f"{prefix}{IMAGE.stem}.json"
     path.write_text(json.dumps(text, indent=1))
     return path
 
@@ -41,6 +43,21 @@ def test_an_image_is_found_by_its_reference_whoever_logs_in(tmp_path):
     # Another base or command is another image.
     bases = [("x", "a", ["b", "c"]), ("x", "a", ["b c"]), ("x", "b", ["b", "c"]), ("y", "a", ["b"])]
     assert len({cache.built_stem(*base) for base in bases}) == 4
+
+
+def test_apptainers_images_are_its_own_and_no_two_share_a_name(tmp_path):
+    prefix = RUNTIMES["apptainer"].tool.prefix
+    store_image(tmp_path)
+    store_image(tmp_path, prefix, ".sif", apptainer="1.4.5")
+    (tmp_path / f"{prefix}old+1+0123456789ab.sif").write_bytes(b"x")
+    cached = cache.find_image(tmp_path, IMAGE, prefix)
+    assert cached is not None
+    assert (cached.path[-4:], cached.apptainer) == (".sif", "1.4.5")
+    assert [Path(image.path).suffix for image in cache.list_images(tmp_path)] == [".sqsh", ".sif"]
+    (leftover,) = cache.find_leftovers(tmp_path)
+    assert leftover.stem == f"{prefix}old+1"
+    texts = ("docker://a.b/c:1", "oras://a.b/c:1", "library://a.b/c:1", "library://c:1")
+    assert len({parse_reference(text).stem for text in texts}) == len(texts)
 
 
 @cases

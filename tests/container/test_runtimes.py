@@ -1,20 +1,17 @@
 """What distinguishes the runtimes: images, mounts, names, and what each prints when it fails."""
 
-import json
 from contextlib import nullcontext
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcbert.container import cache, runtimes
+from hpcbert.container import runtimes
 from hpcbert.container.reference import parse_reference
 from hpcbert.container.runtimes import RUNTIMES, SYMPTOMS, Mount, parse_mount
 from hpcbert.errors import ConfigError, UsageError
 from tests.kit import drafts
 from tests.kit.cases import cases, read_constant
-from tests.kit.containers import pointer
 
 
 def test_a_runtime_has_two_names_and_binds_a_path_to_itself(tmp_path):
@@ -49,7 +46,7 @@ def test_apptainer_refuses_mounts_that_it_can_not_make(text, says):
     runtimes.check_mount(parse_mount(text), RUNTIMES["enroot"], "site.toml")
 
 
-def test_apptainer_takes_what_it_can_read_and_mount_and_has_prepared_images_of_its_own(tmp_path):
+def test_apptainer_takes_what_it_can_read_and_mount(tmp_path):
     apptainer = RUNTIMES["apptainer"]
     for text in ("/i/x.sif", "/i/a directory", "docker://a.b/c", "oras://r.io/a"):
         image = parse_reference(text)
@@ -64,25 +61,6 @@ def test_apptainer_takes_what_it_can_read_and_mount_and_has_prepared_images_of_i
     assert not apptainer.tool.reads(str(squashfs))
     assert not apptainer.tool.reads(str(tmp_path / "gone.sif"))
     assert RUNTIMES["enroot"].tool.reads(str(squashfs))
-    # Its prepared images are its own, and no two share a name.
-    image = parse_reference("docker://r.io#bert/tiny:1.0")
-    prefix = RUNTIMES["apptainer"].tool.prefix
-    folder = tmp_path / "images"
-    folder.mkdir()
-    for start, end in (("", ".sqsh"), (prefix, ".sif")):
-        file = folder / f"{start}{image.stem}+0123456789ab{end}"
-        file.write_bytes(b"image")
-        document = pointer(file, "docker://r.io/bert/tiny:1.0", "0" * 64, apptainer="1.4.5")
-        (folder / f"{start}{image.stem}.json").write_text(json.dumps(document))
-    (folder / f"{prefix}old+1+0123456789ab.sif").write_bytes(b"x")
-    cached = cache.find_image(folder, image, prefix)
-    assert cached is not None
-    assert (cached.path[-4:], cached.apptainer) == (".sif", "1.4.5")
-    assert [Path(entry.path).suffix for entry in cache.list_images(folder)] == [".sqsh", ".sif"]
-    (leftover,) = cache.find_leftovers(folder)
-    assert leftover.stem == f"{prefix}old+1"
-    texts = ("docker://a.b/c:1", "oras://a.b/c:1", "library://a.b/c:1", "library://c:1")
-    assert len({parse_reference(text).stem for text in texts}) == len(texts)
 
 
 @cases
