@@ -58,9 +58,7 @@ def test_a_file_has_no_empty_value_and_no_nul_character(tmp_path, file, text):
         drafts.site(tmp_path, text) if file == "site.toml" else campaignfile.read(path)
 
 
-def test_a_list_has_no_empty_entry_and_an_empty_variable_of_the_environment_is_not_set(
-    tmp_path, monkeypatch
-):
+def test_a_list_has_no_empty_entry_but_a_variable_may_be_empty(tmp_path, monkeypatch):
     for text in ("n1,,n2", ",n1", "n1,", ",", "n[1,,2]"):
         with pytest.raises(Invalid, match="node names"):
             check_node_list(text)
@@ -68,11 +66,9 @@ def test_a_list_has_no_empty_entry_and_an_empty_variable_of_the_environment_is_n
             split_list(text)
     path = tmp_path / "campaign.toml"
     path.write_text('schema = 1\n[env]\nNCCL_DEBUG = ["", "INFO"]\n')
-    assert campaignfile.read(path).env[0].values == ("", "INFO")  # of a point, it is a value
-    monkeypatch.setenv("HPCBERT_RUNS", "")
+    assert campaignfile.read(path).env[0].values == ("", "INFO")
     monkeypatch.setenv("HPCBERT_SITE", "")
-    runs = run("config", "--json").data["settings"]["runs"]
-    assert Path(runs["value"]).name == "runs"
+    assert run("config").returncode == 0
 
 
 @cases

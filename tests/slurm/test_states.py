@@ -144,15 +144,3 @@ def test_what_a_witness_did_not_write_tells_where_it_died(marks: list[str], wher
 def test_a_witness_tells_of_its_newest_attempt(events: list[dict[str, object]], first, expected):
     job_record = reduce_events([{"attempt": 0, **event} for event in events], first=first or 0)
     assert job_record == JobRecord(**expected)
-
-
-@given(st.data())
-def test_any_events_make_a_witness(data):
-    scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
-    values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3), max_leaves=4)
-    values |= st.sampled_from(["start", "step", "step-end", "signal", "end", "finished"])
-    keys = st.sampled_from(["event", "time", "attempt", "exit", "state", "signal", "nodelist"])
-    events = data.draw(st.lists(st.dictionaries(keys, values, max_size=7), max_size=6))
-    job_record = reduce_events(events)
-    assert job_record.attempt >= 0
-    assert job_record.exit is None or isinstance(job_record.exit, int)
