@@ -1,9 +1,8 @@
 """Generated histories of jobs, told by a Slurm that lags, forgets and repeats itself."""
 
 import random
-from collections import Counter
-from dataclasses import dataclass, field
-from itertools import compress
+from dataclasses import dataclass
+from itertools import compress, cycle, islice
 from typing import Any, NamedTuple
 
 import pytest
@@ -13,12 +12,13 @@ from hypothesis import strategies as st
 from hpcbert.scheduler.slurm.poller import SlurmPoller
 from hpcbert.scheduler.tracker import Tracker
 from hpcbert.slurm.states import parse_state
-from hpcbert.system.runner import Outcome
 from tests.kit.campaigns import status_file
-from tests.kit.slurm import T, sacct, squeue
+from tests.kit.slurm import AWAY, Answer, Slurm, T, sacct, squeue
 
 pytestmark = pytest.mark.slow
 REPEATS = 4
+COMMANDS = ["sacct", "squeue"]
+SILENT = Answer("COMPLETED\n", 1, AWAY)
 WAITING = ["PENDING", "CONFIGURING", "REQUEUE_HOLD", "RESV_DEL_HOLD"]
 RUNNING = ["RUNNING", "SUSPENDED", "STOPPED", "COMPLETING", "SIGNALING"]
 REQUEUED = ["NODE_FAIL", "PREEMPTED"]
@@ -46,8 +46,8 @@ class Run(NamedTuple):
         return sacct(job, state, submit=T + self.submit, start=start, end=end, elapsed=5)
 
 
-@dataclass
-class Truth:
+@dataclass(kw_only=True)
+class Truth(Slurm):
     """The runs of each repeat, and a Slurm that reports them, of which commands fail poll by poll."""
 
     runs: list[list[Run]]
@@ -57,15 +57,13 @@ class Truth:
     failing: list[set[str]]
     chance: random.Random
     copies: int
-    now: int = 0
-    polls: int = 0
-    calls: Counter[str] = field(default_factory=Counter)
+    moment: int = 0
 
     def newest(self, repeat: int) -> Run | None:
-        return next((run for run in self.runs[repeat - 1][::-1] if run.submit <= self.now), None)
+        return next((run for run in self.runs[repeat - 1][::-1] if run.submit <= self.moment), None)
 
-    def sacct(self) -> list[str]:
-        moment = self.now - self.lag
+    def do_sacct(self, argv: tuple[str, ...], cwd: str) -> Answer:
+        moment = self.moment - self.lag
         # Other jobs with the same id: an old one, somebody's, and one of another name.
         rows = [
             sacct("5_1", "COMPLETED", submit=1),
@@ -76,22 +74,15 @@ class Truth:
             shown = [run.row(repeat, moment) for run in runs if run.submit <= moment]
             rows += shown * self.copies
         self.chance.shuffle(rows)
-        return rows
+        return Answer("".join([*self.junk, *rows]))
 
-    def squeue(self) -> list[str]:
-        return [
-            squeue(f"5_{repeat}", run.state_at(self.now), submit=T + run.submit)
+    def do_squeue(self, argv: tuple[str, ...], cwd: str) -> Answer:
+        rows = [
+            squeue(f"5_{repeat}", run.state_at(self.moment), submit=T + run.submit)
             for repeat in range(1, REPEATS + 1)
-            if (run := self.newest(repeat)) and self.now < run.end + self.memory
+            if (run := self.newest(repeat)) and self.moment < run.end + self.memory
         ]
-
-    def __call__(self, argv: Any, **_: Any) -> Outcome:
-        self.calls[argv[0]] += 1
-        failing = [*self.failing, set[str]()]
-        if argv[0] in failing[self.polls % len(failing)]:
-            return Outcome(tuple(argv), 1, "COMPLETED\n", "Unable to contact slurm controller")
-        rows = self.sacct() if argv[0] == "sacct" else self.squeue()
-        return Outcome(tuple(argv), 0, "".join([*self.junk, *rows]))
+        return Answer("".join([*self.junk, *rows]))
 
 
 @st.composite
@@ -117,7 +108,7 @@ TRUTHS = st.builds(
     lag=st.integers(0, 40),
     memory=st.sampled_from([300, 600]),
     junk=st.lists(st.text("5_|COMPLETED\x00ü", max_size=30).map("{}\n".format), max_size=2),
-    failing=st.lists(st.sets(st.sampled_from(["sacct", "squeue"])), min_size=1, max_size=4),
+    failing=st.lists(st.sets(st.sampled_from(COMMANDS)), min_size=1, max_size=4),
     chance=st.integers(0, 99).map(random.Random),
     copies=st.integers(1, 2),
 )
@@ -133,35 +124,36 @@ def test_tracking_tells_the_truth_in_the_end_and_no_success_before_it(tracked):
             for attempt, run in enumerate(runs):
                 start = {"event": "start", "time": T + run.start}
                 end = {"event": "end", "time": T + run.end, "exit": run.exit}
-                is_written = (run.start <= truth.now, run.writes and run.end <= truth.now)
+                is_written = (run.start <= truth.moment, run.writes and run.end <= truth.moment)
                 status_file(repeat.status, *compress((start, end), is_written), attempt=attempt)
 
     @settings(max_examples=60, deadline=None)
     @given(TRUTHS)
     def check(truth):
         """Track a history to its end, comparing every poll with the truth."""
-        clock: dict[str, Any] = {"clock": lambda: float(T + truth.now), "chance": lambda: 0.0}
+        clock: dict[str, Any] = {"clock": lambda: float(T + truth.moment), "chance": lambda: 0.0}
         tracker = Tracker([built], run=truth, environ={}, **clock)
         (slurm,) = tracker._pollers
         assert isinstance(slurm, SlurmPoller)
+        rounds = islice(cycle([*truth.failing, set()]), 400)  # It must come to an end.
         while not tracker.is_over():
-            truth.calls.clear()
+            failing = next(rounds)
+            answers = {name: SILENT if name in failing else None for name in COMMANDS}
+            vars(truth).update(answers, calls=[])
             write_status(truth)
             tracker.poll()
-            truth.polls += 1
-            assert all(count <= 1 for count in truth.calls.values())
-            assert truth.polls < 400, "it must come to an end"
+            assert all(truth.count(name) <= 1 for name in COMMANDS)
             successes = (pair for pair in tracker.states.items() if pair[1].kind == "succeeded")
             for (_, repeat), state in successes:
                 run = truth.newest(repeat)
                 assert run
-                if run.state_at(truth.now) != "COMPLETED":
+                if run.state_at(truth.moment) != "COMPLETED":
                     # While a command that would know better fails, the job's own word is shown.
                     assert "failed" in {slurm._watcher.answer, slurm._squeue}
                     assert state.source == "status-file"
-                    ends = (run for run in truth.runs[repeat - 1] if run.end <= truth.now)
+                    ends = (run for run in truth.runs[repeat - 1] if run.end <= truth.moment)
                     assert any(run.writes and run.exit == 0 for run in ends)
-            truth.now += max(1, int(tracker.pause()))
+            truth.moment += max(1, int(tracker.pause()))
         for (_, repeat), state in tracker.states.items():
             runs = truth.runs[repeat - 1]
             assert state.word == parse_state(runs[-1].states[-1]).word
