@@ -24,6 +24,7 @@ from hpcbert.lab.lifecycle import down, up
 from hpcbert.lab.record import Journal, Lab, LabPlan, load, lock_lab
 from hpcbert.system.processes import Process, end_processes
 from hpcbert.system.runner import Runner, run
+from tests.kit.cases import read_constant
 from tests.kit.cli import Cli
 from tests.kit.needs import not_applicable, require
 from tests.kit.paths import REPOSITORY
@@ -41,13 +42,7 @@ class User:
 
 
 # Accepts every job, after a rule: lines of Lua, where `job` is the request.
-JOB_SUBMIT = """\
-function slurm_job_submit(job, partitions, uid)
-  {rule}
-  return slurm.SUCCESS
-end
-function slurm_job_modify(job, record, partitions, uid) return slurm.SUCCESS end
-"""
+JOB_SUBMIT: str = read_constant(__file__, "JOB_SUBMIT")
 # Whether a user can read hpcbert and PyTorch. Importing PyTorch takes seconds.
 REACH = """
 import importlib.util, hpcbert

@@ -26,13 +26,6 @@ READER = read_constant(__file__, "READER")
 
 
 @pytest.fixture
-def secret(tmp_path):
-    path = write_file(tmp_path, "secret.log", SECRET)
-    path.chmod(0o600)
-    return path
-
-
-@pytest.fixture
 def built(build):
     built = build("1n1g", repeats=2, scheduler="local")
     built.finish()
@@ -58,7 +51,8 @@ def check_refused(words, place, message):
 
 
 @cases
-def test_a_path_outside_the_campaign_is_refused(built, secret, key, value):
+def test_a_path_outside_the_campaign_is_refused(built, tmp_path, key, value):
+    secret = write_file(tmp_path, "secret.log", SECRET)
     path = built.directory / "manifest.json"
     path.write_text(set_key(path.read_text(), key, value.replace("{secret}", str(secret))))
     with pytest.raises(UsageError, match="names a file outside the campaign") as caught:
@@ -69,7 +63,8 @@ def test_a_path_outside_the_campaign_is_refused(built, secret, key, value):
         store.read_manifest(built.directory)
 
 
-def test_no_command_reads_a_file_outside_a_campaign_or_an_archive(built, secret, tmp_path):
+def test_no_command_reads_a_file_outside_a_campaign_or_an_archive(built, tmp_path):
+    secret = write_file(tmp_path, "secret.log", SECRET)
     path, log = built.directory / "manifest.json", built.log_path("1n1g", 1)
     manifest, aside = path.read_text(), tmp_path / "aside"
     packed = archive.pack(built.directory, tmp_path / "a.zip").path
