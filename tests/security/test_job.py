@@ -1,6 +1,5 @@
 """What the scheduler's environment and programs say stays text in a job; who reads its files."""
 
-import json
 import os
 import stat
 import subprocess
@@ -9,7 +8,7 @@ from hpcbert.campaign import record, store
 from hpcbert.slurm.hostlist import expand
 from hpcbert.slurm.state_sources import reduce_events
 from tests.kit.cases import cases, read_constant
-from tests.kit.scripts import run_script, slurm_in, write_ranks
+from tests.kit.scripts import events, kinds, run_script, slurm_in, write_ranks
 from tests.kit.waiting import CEILING
 
 
@@ -28,10 +27,8 @@ def test_texts_of_the_scheduler_are_json_in_the_record_and_never_run(tmp_path):
         place.mkdir()
         result, built = run(place, names=text, **dict.fromkeys(variables, text))
         assert result.returncode == 0, (text, result.stderr)
-        raw = (built.directory / built.campaign.arrays[0].status(1)).read_bytes()
-        events = [json.loads(line) for line in raw.splitlines()]
-        assert [event["event"] for event in events] == ["start", "step", "step-end", "end"], text
-        job_record = reduce_events(events)
+        assert kinds(built) == ["start", "step", "step-end", "end"], text
+        job_record = reduce_events(events(built))
         assert (job_record.attempt, job_record.exit) == (0, 0)
         assert isinstance(expand(job_record.nodelist), tuple)
         assert job_record.nodelist == "".join(char if " " <= char <= "~" else "?" for char in text)
