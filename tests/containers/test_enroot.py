@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -259,8 +258,7 @@ def test_import_makes_an_image_of_layers_and_configuration(enroot):
     env, entry = ["IMAGE_ONLY=image", "BLANKS=a b"], ["echo", "it's"]
     output = str(enroot.folder / "imported.sqsh")
     with Registry() as registry:
-        settings: Any = {"env": env, "workdir": "/srv/work", "entrypoint": entry}
-        registry.push("team/it:1.0", list(layers), **settings)
+        registry.push("team/it:1.0", layers, Env=env, WorkingDir="/srv/work", Entrypoint=entry)
         words = ("import", "--output", output, registry.uri("team/it:1.0"))
         enroot.says(*words, **PLAIN)
         assert registry.pulls("team/it") == 1

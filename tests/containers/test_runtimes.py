@@ -15,7 +15,6 @@ import tempfile
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -219,8 +218,8 @@ def make_images(trial):
                 continue
             variables = [f"{key}={value}" for key, value in image.environment.items()]
             entry = [image.entrypoint] if image.entrypoint else None
-            layout: Any = {"env": variables, "workdir": image.workdir, "entrypoint": entry}
-            registry.push(f"tests/{name}:1", [image.lay_out(folder / f"{name}.tree")], **layout)
+            settings = {"Env": variables, "WorkingDir": image.workdir, "Entrypoint": entry}
+            registry.push(f"tests/{name}:1", [image.lay_out(folder / f"{name}.tree")], **settings)
             paths.append(folder / f"{name}.sif")
             words = ["apptainer", "pull", "--disable-cache", str(paths[-1])]
             words.append(f"docker://{registry.host}/tests/{name}:1")
@@ -405,7 +404,7 @@ def test_training_in_containers_gives_a_table(trial):
 def test_four_jobs_that_need_an_image_at_once_import_it_once(trial):
     tree = Image(IN_IMAGE, files={"etc/image-mark": "imported"}).lay_out(trial.folder / "layer")
     with Registry(address=trial.lab.network.controller) as registry:
-        registry.push("team/program:1.0", [tree], env=["IMAGE_ONLY=imported"], workdir="/work")
+        registry.push("team/program:1.0", [tree], Env=["IMAGE_ONLY=imported"], WorkingDir="/work")
         reference = f"docker://{registry.host}#team/program:1.0"
         trial.write_site("site", [str(trial.folder), "/usr:/usr:ro"], reference)
         trial.as_user(["mkdir", "-p", str(trial.folder / "images")])

@@ -3,7 +3,7 @@
 With it the available `enroot` imports over real HTTP. It serves only pulls; Python code adds images.
 
     with Registry() as registry:
-        registry.push("bert/tiny:1.0", [{"etc/marker": b"here"}], env=["A=1"])
+        registry.push("bert/tiny:1.0", [{"etc/marker": b"here"}], Env=["A=1"])
         ...  # enroot import docker://{registry.host}#bert/tiny:1.0 with ENROOT_ALLOW_HTTP=y
         assert registry.pulls("bert/tiny") == 1
 """
@@ -17,7 +17,7 @@ import platform
 import re
 import tarfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -69,22 +69,18 @@ class Registry(ThreadingHTTPServer):
         self.shutdown()
         self.server_close()
 
-    def push(
-        self, image: str, layers: list[Layer], *, env: list[str] | None = None, workdir: str = "",
-        entrypoint: list[str] | None = None,
-    ) -> None:  # fmt: skip
-        """Add an image NAME:TAG of layers, bottom first.
+    def push(self, image: str, layers: Sequence[Layer], **settings: object) -> None:
+        """Add an image NAME:TAG of layers, bottom first, with Env, WorkingDir and Entrypoint.
 
         A layer is a directory, or contents by path, executable if under bin/.
         """
         packed = [_pack(layer) for layer in layers]
         digests = [_digest(gzip.decompress(content)) for content in packed]
-        settings = {"Env": env or [], "WorkingDir": workdir, "Entrypoint": entrypoint}
         machine, (name, _, tag) = platform.machine(), image.partition(":")
         config = {
             "architecture": _ARCHITECTURE.get(machine, machine),
             "os": "linux",
-            "config": {**settings, "Labels": {}},
+            "config": {"Env": [], "WorkingDir": "", "Entrypoint": None, "Labels": {}, **settings},
             "rootfs": {"type": "layers", "diff_ids": digests},
         }
         manifest = {
