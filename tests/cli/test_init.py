@@ -81,15 +81,16 @@ def test_a_lab_that_is_gone_is_named_with_the_remedy(run_commands):
             assert result.stderr.rstrip().endswith(f"unset {' '.join(names)}")
 
 
-def test_the_newest_campaign_is_not_taken_for_a_refused_one(run_commands, tmp_path):
+def test_the_newest_campaign_is_not_taken_for_a_refused_one(build, run_commands, tmp_path):
+    build("1n1g", scheduler="local").finish()
     lines = [
-        *(f"{SUBMIT} 1 --rehearse --wait", "show", f"{SUBMIT} 99", "show", "cancel --yes"),
+        *("show", f"{SUBMIT} 99", "show", "cancel --yes"),
         *(f"{SUBMIT} 1 --rehearse --wait", "show"),
     ]
     results = run_commands([line.split() for line in lines], HPCBERT_RUNS=str(tmp_path / "runs"))
-    assert [result.returncode for result in results] == [0, 0, 2, 0, 2, 0, 0]
-    assert "Name the campaign" in results[4].stderr
-    notes = ["made no campaign" in results[place].stderr for place in (1, 3, 6)]
+    assert [result.returncode for result in results] == [0, 2, 0, 2, 0, 0]
+    assert "Name the campaign" in results[3].stderr
+    notes = ["made no campaign" in results[place].stderr for place in (0, 2, 5)]
     assert notes == [False, True, False]
 
 
