@@ -127,7 +127,7 @@ def test_tracking_tells_the_truth_in_the_end_and_no_success_before_it(tracked):
                 is_written = (run.start <= truth.moment, run.writes and run.end <= truth.moment)
                 status_file(repeat.status, *compress((start, end), is_written), attempt=attempt)
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=40, deadline=None)
     @given(TRUTHS)
     def check(truth):
         """Track a history to its end, comparing every poll with the truth."""

@@ -16,15 +16,13 @@ from tests.kit.cases import cases, read_constant
 RECORDS = {name: JobRecord(**row) for name, row in read_constant(__file__, "RECORDS").items()}
 
 
-def make_row(state, **changes):
-    values = {"start": 100.0, "end": 200.0, "nodelist": "n1", "exit_code": 0, **changes}
-    return JobRow("7", ((1, 1, 1),), "nobody", "x", state, **values)
-
-
-def read_row(row):
-    """Return a row of a table: its state, or its state with other fields."""
+def make_row(row, **changes):
+    """Return a row from a cell of a table, which is its state or has several fields, or is empty."""
+    if row is None:
+        return None
     fields = {"state": row} if isinstance(row, str) else row
-    return make_row(**fields) if fields else None
+    values = {"start": 100.0, "end": 200.0, "nodelist": "n1", "exit_code": 0, **fields, **changes}
+    return JobRow("7", ((1, 1, 1),), "nobody", "x", **values)
 
 
 @cases
@@ -32,10 +30,10 @@ def test_a_state_follows_from_its_sources(
     *, record, changes, sacct, squeue, answer, options, expected
 ):
     """Without an answer of squeue: it has one if it has a row. `detail` and `advice` are parts."""
-    queue = read_row(squeue)
+    queue = make_row(squeue)
     answer = answer or ("answered" if queue else "unasked")
     job_record = replace(RECORDS[record or ""], **(changes or {}))
-    reports = Reports(job_record, read_row(sacct), queue=queue, squeue=answer, **(options or {}))
+    reports = Reports(job_record, make_row(sacct), queue=queue, squeue=answer, **(options or {}))
     state = resolve_state(reports)
     for name, value in expected.items():
         actual = getattr(state, name)
@@ -44,7 +42,7 @@ def test_a_state_follows_from_its_sources(
 
 @cases
 def test_squeue_is_asked_about_what_sacct_leaves_open(record, sacct, *, asked):
-    assert needs_squeue(Reports(RECORDS[record], read_row(sacct))) is asked
+    assert needs_squeue(Reports(RECORDS[record], make_row(sacct))) is asked
 
 
 def test_an_end_that_slurm_may_take_back_is_checked_with_squeue_and_the_attempt_before_is_kept():
