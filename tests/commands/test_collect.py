@@ -20,8 +20,9 @@ def test_several_places_become_one_table_whose_rows_say_where_they_come_from(tmp
     built, other = build("1n2g", "2n2g"), build("1n4g", name="20261122-pytorch-def", jobs=("90",))
     built.finish()
     other.finish()
-    own, saved = load_results(built.directory), load_results(other.directory)
-    assert {row.origin.path for row in own.tables[0].rows if row.origin} == {str(built.directory)}
+    results, saved = load_results(built.directory), load_results(other.directory)
+    paths = {row.origin.path for row in results.tables[0].rows if row.origin}
+    assert paths == {str(built.directory)}
     (row,) = load_results(logs).tables[0].rows
     assert (row.origin.kind, row.origin.path) == ("logs", str(logs))
     assert dict(row.facts)["precision"] == ("fp32",)

@@ -20,9 +20,11 @@ from tests.kit.slurm import Answers, partition
 pytestmark = pytest.mark.usefixtures("me")
 
 
-def propose_site(place, answers, *, here=(), picks=(), folder="/home/me", options=(), environ=None):
+def propose_site(
+    place, answers, *, machine=(), picks=(), folder="/home/me", options=(), environ=None
+):
     """Return the proposal for a user who picks answers by words of the question, and its site."""
-    facts = {"interfaces": ("eth0",), "programs": (), "shared": {}, **dict(here)}
+    facts = {"interfaces": ("eth0",), "programs": (), "shared": {}, **dict(machine)}
     cluster = Cluster(SchedulerContext(answers, environ=environ or {}))
     assert init.has_cluster(cluster)
     proposal = init.propose(
@@ -42,18 +44,17 @@ def make_cluster(row):
 
 
 @cases
-def test_the_cluster_decides_the_site(*, answers, ask, site, why, others, text, warning, tmp_path):
-    """`why`, `others`: parts of a choice's reason and alternatives; `warning`: or `none`.
-
-    `text`: lines that tell the user what was chosen.
-    """
+def test_the_cluster_decides_the_site(
+    tmp_path, *, answers, ask, site, why, alternatives, text, warning
+):
+    """Of choices: parts of the reason `why` and of the alternatives, and how a user reads them."""
     proposal, written = propose_site(tmp_path, make_cluster(answers or {}), **(ask or {}))
     values = {key: str(attrgetter(key)(written)) for key in site}
     assert values == {key: str(value) for key, value in site.items()}
     choices = {choice.key: choice for choice in proposal.choices}
     for key, part in (why or {}).items():
         assert part in choices[key].why
-    for key, part in (others or {}).items():
+    for key, part in (alternatives or {}).items():
         assert part in "; ".join(choices[key].others)
     assert (text or "") in init.describe_choices(proposal.choices)
     if warning == "none":
@@ -88,8 +89,8 @@ def test_the_form_of_a_request_is_one_that_sbatch_accepts(
     assert site.slurm.sbatch_args == arguments
     is_refused = any("Invalid account" in text for _, _, text in rules)
     assert any("Invalid account" in text for text in proposal.warnings) == is_refused
-    others = [choice.others for choice in proposal.choices if choice.key == "slurm.constraint"]
-    assert (others == [("v100",)]) == (constraint == "a100")
+    choices = {choice.key: choice.others for choice in proposal.choices}
+    assert (choices.get("slurm.constraint") == ("v100",)) == (constraint == "a100")
 
 
 @cases

@@ -148,9 +148,9 @@ def test_a_file_is_planned_whole_and_what_is_typed_next_to_it_wins(torch):
 @pytest.mark.slow
 def test_submit_refuses_what_may_cost_more(slurm, hpcbert):
     words = ("submit", "--device", "gpu", "--nodes", 2, "--gpus-per-node", 8, "--json")
-    here = replace(hpcbert, run=cli.run_here)
-    result = here(*words, "--max-gpu-hours", 79, status=2)
+    hpcbert = replace(hpcbert, run=cli.run_here)
+    result = hpcbert(*words, "--max-gpu-hours", 79, status=2)
     assert "up to 80 GPU-hours, more than 79" in result.error["message"]
-    result = here(*words, "--wait", "--max-retries", 1, "--max-gpu-hours", 159, status=2)
+    result = hpcbert(*words, "--wait", "--max-retries", 1, "--max-gpu-hours", 159, status=2)
     assert "up to 160 GPU-hours" in result.error["message"]
     assert not slurm.calls("sbatch")

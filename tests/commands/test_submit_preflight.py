@@ -105,19 +105,19 @@ def test_what_it_found_is_said_in_words(tmp_path):
 
 
 def test_a_dry_run_shows_it_first_a_plan_counts_it_and_a_cancel_names_it(hpcbert, slurm):
-    here = replace(hpcbert, run=cli.run_here)
+    hpcbert = replace(hpcbert, run=cli.run_here)
     words = ("--fw", "pytorch", "--device", "cpu", "--nodes", 4, "--preflight", "--force")
-    arrays = here("submit", *words, "--dry-run", "--json").data["arrays"]
+    arrays = hpcbert("submit", *words, "--dry-run", "--json").data["arrays"]
     assert [array["name"].startswith("pre4n1g") for array in arrays] == [True, False]
-    data = here("plan", *words[:-1], "--json").data
+    data = hpcbert("plan", *words[:-1], "--json").data
     points = data["campaigns"][0]["points"]
     assert [point["preflight"] for point in points] == [False, True]
     total = data["total"]
     assert (total["points"], total["repeats"], total["jobs"]) == (1, 5, 6)
     assert total["rank_hours"] == 20 + 2
     for job, state, suffix in ((100, "RUNNING", " and the preflight"), (102, "COMPLETED", "")):
-        name = here("submit", *words, "--rehearse", "--json", status=0).data["campaign"]
+        name = hpcbert("submit", *words, "--rehearse", "--json", status=0).data["campaign"]
         with slurm.changed() as model:
             model.jobs[str(job)].end(state)
-        result = here("cancel", name, "--yes", status=0)
+        result = hpcbert("cancel", name, "--yes", status=0)
         assert result.stdout.startswith(f"Cancelled 5 repeats{suffix} of {name}")
