@@ -21,11 +21,17 @@ pytestmark = pytest.mark.usefixtures("me")
 
 
 def propose_site(
-    place, answers, *, machine=(), picks=(), folder="/home/me", options=(), environ=None
-):
-    """Return the proposal for a user who picks answers by words of the question, and its site."""
+    place, *, answers=None, run=None, machine=(), picks=(), folder="/home/me", options=(),
+    environ=None,
+):  # fmt: skip
+    """Return the proposal for a user who picks answers by words of the question, and its site.
+
+    Partitions in `answers` are arguments of `partition`.
+    """
     facts = {"interfaces": ("eth0",), "programs": (), "shared": {}, **dict(machine)}
-    cluster = Cluster(SchedulerContext(answers, environ=environ or {}))
+    texts = {"partitions": [{}], **(answers or {})}
+    texts["partitions"] = "".join(partition(**columns) for columns in texts["partitions"])
+    cluster = Cluster(SchedulerContext(run or Answers(**texts), environ=environ or {}))
     assert init.has_cluster(cluster)
     proposal = init.propose(
         cluster, MachineFacts(**facts), dict(options),
@@ -37,18 +43,12 @@ def propose_site(
     return proposal, read_site(path, base=place, env={})
 
 
-def make_cluster(row):
-    """Return the cluster of a row, whose partitions are arguments of `partition`."""
-    tables = row.get("partitions", [{}])
-    return Answers(**{**row, "partitions": "".join(partition(**columns) for columns in tables)})
-
-
 @cases
 def test_the_cluster_decides_the_site(
     tmp_path, *, answers, ask, site, why, alternatives, text, warning
 ):
     """Of choices: parts of the reason `why` and of the alternatives, and how a user reads them."""
-    proposal, written = propose_site(tmp_path, make_cluster(answers or {}), **(ask or {}))
+    proposal, written = propose_site(tmp_path, answers=answers, **(ask or {}))
     values = {key: str(attrgetter(key)(written)) for key in site}
     assert values == {key: str(value) for key, value in site.items()}
     choices = {choice.key: choice for choice in proposal.choices}
@@ -66,7 +66,7 @@ def test_the_cluster_decides_the_site(
 @cases
 def test_only_the_user_or_the_controller_can_say(answers, options, message, hint, tmp_path):
     with pytest.raises(HpcbertError, match=message) as refused:
-        propose_site(tmp_path, make_cluster(answers), options=options)
+        propose_site(tmp_path, answers=answers, options=options)
     assert hint in refused.value.hint
 
 
@@ -84,7 +84,7 @@ def test_the_form_of_a_request_is_one_that_sbatch_accepts(
         features = "gpu*|v100|2\ngpu*|a100,ib|6\n"
         return Outcome(tuple(argv), 0, features) if "%f" in words else cluster(argv)
 
-    proposal, site = propose_site(tmp_path, answer)
+    proposal, site = propose_site(tmp_path, run=answer)
     assert (site.slurm.gpu_option, site.slurm.constraint) == (option, constraint)
     assert site.slurm.sbatch_args == arguments
     is_refused = any("Invalid account" in text for _, _, text in rules)
@@ -115,6 +115,6 @@ def test_the_fake_gpus_of_a_lab_are_optional(tmp_path):
     (tmp_path / "etc/slurm.conf").touch()
     environ = {"SLURM_CONF": str(tmp_path / "etc/slurm.conf")}
     for device in ("", "auto"):
-        _, site = propose_site(tmp_path, Answers(), environ=environ)
+        _, site = propose_site(tmp_path, environ=environ)
         assert site.frameworks["pytorch"].device == device
         (tmp_path / "env.sh").touch()  # site.toml is there since the first round

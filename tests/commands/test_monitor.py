@@ -34,10 +34,6 @@ def follow(built, run, *, time=None, sinks=None, **more):
     return monitor.watch((built,), sinks or monitor.Sinks(note), run=run, **options), lines, time
 
 
-def list_programs(run):
-    return [call[0] for call in run.calls]
-
-
 def test_a_view_is_refreshed_between_polls_and_the_end_ends_it(watched, monkeypatch):
     # What a job wrote is visible when it has ended: here no job writes anything.
     monkeypatch.setattr(state_sources, "VISIBILITY_DELAY", 0.0)
@@ -59,7 +55,7 @@ def test_a_silent_slurm_is_given_up_after_some_polls_unless_it_comes_back(watche
         follow(built, run, tolerance=3)
     assert refused.value.exit_code == 3
     assert "The jobs continue" in refused.value.hint
-    assert list_programs(run) == ["sacct", "squeue"] * 3
+    assert [call[0] for call in run.calls] == ["sacct", "squeue"] * 3
     run = Slurm(sacct=[DOWN, DOWN, built.sacct(1, "COMPLETED")], squeue=[DOWN, DOWN, ""])
     view, lines, time = follow(built, run, tolerance=3)
     assert (lines, view.trouble) == (["1 UNKNOWN", "1 COMPLETED"], "")
@@ -68,7 +64,7 @@ def test_a_silent_slurm_is_given_up_after_some_polls_unless_it_comes_back(watche
     run = Slurm(sacct=[missing], squeue=[missing])
     with pytest.raises(SchedulerError):  # where there is no Slurm, nobody waits for it
         follow(built, run)
-    assert list_programs(run) == ["sacct", "squeue"]
+    assert [call[0] for call in run.calls] == ["sacct", "squeue"]
 
 
 @cases
@@ -92,7 +88,7 @@ def test_a_jobs_end_is_seen_within_two_seconds_unless_slurm_contradicts_it(
     assert next(iter(view.states.values())).exit_code == code
     assert reported[0] <= time.now - T <= reported[1]
     assert len(run.calls) <= questions
-    assert accounting or "sacct" not in list_programs(run)
+    assert accounting or not run.count("sacct")
 
 
 @pytest.mark.slow
@@ -114,7 +110,7 @@ def test_ends_that_come_one_by_one_are_no_more_questions_than_time_allows(watche
     view, _, _ = follow(built, run, time=time, floor=floor)
     assert view.count() == {"succeeded": repeats}
     assert time.now <= T + repeats + 2
-    assert list_programs(run).count("squeue") <= repeats / floor + 6 + 3
+    assert run.count("squeue") <= repeats / floor + 6 + 3
 
 
 def test_an_end_that_is_not_visible_yet_is_waited_for_but_not_for_ever(watched):
@@ -129,7 +125,7 @@ def test_an_end_that_is_not_visible_yet_is_waited_for_but_not_for_ever(watched):
         assert lines == ["1 COMPLETED", "1 COMPLETED"]
         assert (state.kind, state.step_exit, state.detail) == ("succeeded", exit_code, "")
         assert time.now - T > 30
-        assert list_programs(run) == ["sacct"]
+        assert [call[0] for call in run.calls] == ["sacct"]
 
 
 def test_campaigns_that_still_live_are_found_with_one_question(watched):
@@ -152,7 +148,7 @@ def test_campaigns_that_still_live_are_found_with_one_question(watched):
     end_repeat(signalled, signal="TERM")
     run = Slurm(squeue=[alive.squeue(2, "PENDING") + alive.squeue(1, "COMPLETED")])
     assert name_unfinished(run) == ["live"]
-    assert list_programs(run) == ["squeue"]
+    assert [call[0] for call in run.calls] == ["squeue"]
     # Slurm may have put back what a signal ended, and can't be asked.
     assert name_unfinished(Slurm(squeue=[DOWN])) == ["gone", "live", "term"]
     # On a laptop with a copy of the campaigns nobody can be asked.

@@ -13,7 +13,8 @@ from tests.kit import cli, drafts
 from tests.kit.slurm import Answer, Slurm, failed
 
 SOON = "sbatch: Job 7 to start at 1795331940 using 16 processors on nodes n[1-2] in partition gpu\n"
-LOCAL = ("--scheduler", "local", "--device", "cpu")
+# A rehearsal needs no PyTorch.
+LOCAL = ("--scheduler", "local", "--device", "cpu", "--rehearse")
 
 
 class Cluster(Slurm):
@@ -99,14 +100,7 @@ def test_runs_of_the_same_point_say_what_to_expect(tmp_path, build):
     assert (outlook.earlier, outlook.expected_hours) == (None, None)
 
 
-@pytest.fixture
-def torch(empty_directory, monkeypatch):
-    """A plan asks whether the interpreter finds PyTorch, and doesn't import it."""
-    Path("packages/torch").mkdir(parents=True)
-    monkeypatch.setenv("PYTHONPATH", str(Path("packages").resolve()))
-
-
-def test_on_this_machine_a_plan_speaks_of_ranks_and_submits_nothing(torch, build):
+def test_on_this_machine_a_plan_speaks_of_ranks_and_submits_nothing(empty_directory, build):
     result = cli.run("plan", *LOCAL, "--gpus-per-node", 2, "--scaling")
     assert result.returncode == 0, result
     # Words of the field are explained.
@@ -124,7 +118,7 @@ def test_on_this_machine_a_plan_speaks_of_ranks_and_submits_nothing(torch, build
     assert (result.returncode, "--nodes" in result.stderr) == (2, True)
 
 
-def test_a_file_is_planned_whole_and_what_is_typed_next_to_it_wins(torch):
+def test_a_file_is_planned_whole_and_what_is_typed_next_to_it_wins(empty_directory):
     assert cli.run("plan", "--init", "--json").data == {"path": "campaign.toml"}
     file = Path("campaign.toml")
     assert file.read_text() == campaignfile.EXAMPLE.read_text()
