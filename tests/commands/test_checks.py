@@ -192,9 +192,6 @@ def test_force_submits_all_the_same_and_a_dry_run_shows_the_script(hpcbert, slur
     words = (*SUBMIT, "--runs", tmp_path / "runs", "--force", "--json")
     assert "refused" in hpcbert(*words, "--nodes", "5", status=3).error["message"]
     assert slurm.calls("sbatch")
-    # Of the kinds of MPI that the cluster has, the recipe's best is taken.
-    result = hpcbert(*SUBMIT, "--fw", "ngc-tf1", "--rehearse", "--dry-run")
-    assert "--mpi=pmi2 " in result.stdout
     # As sbatch of 22.05.8 prints it when MaxJobCount is reached, before its first wait.
     waits = "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying."
     slurm.answers(sbatch=Answer(complaint=f"{waits}\n", acts=True))
