@@ -46,9 +46,7 @@ def start_script(draft: Draft, *words: str) -> "subprocess.Popen[str]":
     ("zone", "offset", "language"),
     [("Asia/Kolkata", "+0530", "C.UTF-8"), ("EST5", "-0500", "de_DE.UTF-8")],
 )
-def test_local_ranks_run_and_the_nodes_clocks_give_the_steps_moments(
-    tmp_path, zone, offset, language
-):
+def test_local_ranks_run_and_the_nodes_clocks_give_the_moments(tmp_path, zone, offset, language):
     draft = write_ranks(tmp_path)
     before = time.time()
     run_script(draft, tmp_path, status=0, TZ=zone, LC_ALL=language)
