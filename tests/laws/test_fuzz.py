@@ -161,6 +161,7 @@ def test_status_files_of_jobs(tmp_path):
         repeat_record = record.RepeatRecord(data)
         job_record = repeat_record.newest()
         assert 0 <= job_record.attempt < 100_000
+        assert isinstance(job_record.exit, int | None)
         running = states.RepeatState("RUNNING", states.Kind.RUNNING, "none")
         show_state(job_record.complete(job_record.end_state or running))
         assert all(repeat_record.attempt(number) for number in repeat_record.attempts)

@@ -65,7 +65,7 @@ def count_collect(folder: Path) -> Calls:
     return count_calls(lambda: campaigns.collect_campaigns(folder, states=states))
 
 
-def test_collected_points_repeats_and_nodes(tmp_path):
+def test_collected_points_repeats_nodes_and_campaigns(tmp_path):
     def collect_points(runs: Path, number: int) -> Calls:
         shapes = [f"{nodes}n1g" for nodes in range(1, number + 1)]
         return count_collect(build(runs, *shapes, repeats=1).directory)
@@ -82,12 +82,8 @@ def test_collected_points_repeats_and_nodes(tmp_path):
         campaigns.write_nodes(built.directory, built.array(shape), 1, *map(campaigns.node, names))
         return count_collect(built.directory)
 
-    for count in (collect_points, collect_repeats, collect_nodes):
-        check_growth(tmp_path / count.__name__, count)
-
-
-def test_collected_campaigns_that_ran_at_the_same_time_each_on_a_node_of_its_own(tmp_path):
     def collect_campaigns(runs: Path, number: int) -> Calls:
+        """They ran at the same time, each on a node of its own."""
         start, step = STARTED
         stamp = strftime("%Y%m%dT%H%M%SZ", gmtime(WRITTEN - 60))
         for index in range(number):
@@ -100,7 +96,8 @@ def test_collected_campaigns_that_ran_at_the_same_time_each_on_a_node_of_its_own
             built.log("1n1g", 1, built.text("1n1g", 10.0, start=WRITTEN))
         return count_collect(runs)
 
-    check_growth(tmp_path, collect_campaigns)
+    for count in (collect_points, collect_repeats, collect_nodes, collect_campaigns):
+        check_growth(tmp_path / count.__name__, count)
 
 
 def test_tracked_and_retried_repeats(tmp_path):
@@ -127,8 +124,8 @@ def test_tracked_and_retried_repeats(tmp_path):
         slurm = make_slurm(built, "FAILED")
         return count_calls(lambda: retry.find_invalid(built.directory, RetryPolicy(), run=slurm))
 
-    check_growth(tmp_path / "track", track_repeats)
-    check_growth(tmp_path / "retry", retry_repeats)
+    for count in (track_repeats, retry_repeats):
+        check_growth(tmp_path / count.__name__, count)
 
 
 def test_drafted_and_submitted_points_are_flushed_once_each_and_no_template_is_compiled(tmp_path):
@@ -155,16 +152,12 @@ def test_drafted_and_submitted_points_are_flushed_once_each_and_no_template_is_c
         assert sum(n for name, n in more.items() if "jinja2/lexer.py" in name) == 0
 
 
-def test_listed_campaigns(tmp_path):
+def test_listed_campaigns_and_read_logs(tmp_path):
     def list_campaigns(runs: Path, number: int) -> Calls:
         for index in range(number):
             build(runs, "1n1g", repeats=2, name=f"20261121-pytorch-{index:03}")
         return count_calls(lambda: list_overviews(runs, Filter(), now=0))
 
-    check_growth(tmp_path, list_campaigns)
-
-
-def test_logs_of_repeats(tmp_path):
     def read_logs(folder: Path, number: int) -> Calls:
         for index in range(number):
             text = f"log {index}\n{log('1n1g', 10 + index / 100)}"
@@ -172,4 +165,5 @@ def test_logs_of_repeats(tmp_path):
         places, request = collect.find_places(), collect.CollectRequest()
         return count_calls(lambda: collect.load_result_set([str(folder)], places, request))
 
-    check_growth(tmp_path, read_logs)
+    for count in (list_campaigns, read_logs):
+        check_growth(tmp_path / count.__name__, count)
