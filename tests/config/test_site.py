@@ -65,8 +65,8 @@ def test_hpcbert_runs_beats_the_file_and_blank_variables_are_none(tmp_path):
         value: site.read_site(path, base=tmp_path, env={"HPCBERT_RUNS": value}).runs
         for value in ("/else", "", "  ", "\t")
     }
-    own = str(tmp_path / "r")
-    assert runs == {"/else": "/else", "": own, "  ": own, "\t": own}
+    usual = str(tmp_path / "r")
+    assert runs == {"/else": "/else", "": usual, "  ": usual, "\t": usual}
     blank = site.load(str(path), env={**SHELL, "SBATCH_ACCOUNT": " "}, cwd=tmp_path)
     assert blank.slurm.account == ""
     # One that no script can hold is named.
@@ -83,14 +83,14 @@ def test_a_wrong_site_is_refused_by_name(tmp_path, text, keyword):
 
 
 def test_own_recipes_come_before_hpcberts(tmp_path):
-    own = write_file(tmp_path, "templates/pytorch/recipe.toml", RECIPE).parent
-    first = recipe.digest(own)
-    write_file(own, "run.sh.j2", "b")
-    assert recipe.digest(own) != first
+    folder = write_file(tmp_path, "templates/pytorch/recipe.toml", RECIPE).parent
+    first = recipe.digest(folder)
+    write_file(folder, "run.sh.j2", "b")
+    assert recipe.digest(folder) != first
     write_file(tmp_path, "templates/mine/recipe.toml", RECIPE)
     folders = places.recipe_folders(tmp_path / "site.toml")
     recipes = places.list_recipes(folders)
-    assert recipes["pytorch"] == own
+    assert recipes["pytorch"] == folder
     assert {"mine", "oneflow", "pytorch"} <= set(recipes)
     with pytest.raises(UsageError) as refusal:
         places.find_recipe("pytroch", folders)

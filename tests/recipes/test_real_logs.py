@@ -150,8 +150,8 @@ def test_what_a_real_log_states_contradicts_another_request(recipe_logs):
     for log in {log.path.parent: log for log in recipe_logs}.values():
         log_grammar = grammar(find_recipe(log))
         for rule in log_grammar.rules[:2]:
-            whole = read_log(log, rule.name, 0, 1 << 40)
-            request = make_setting(log, 2, whole.iteration)
+            end = read_log(log, rule.name, 0, 1 << 40).iteration
+            request = make_setting(log, 2, end)
             reading = read(log.path, log_grammar, rule, request)
             for name, value in reading.facts:
                 if name in ("version", "device"):

@@ -30,11 +30,13 @@ def render_at_some_precision(case: Case, name: str, renders: Callable[[Case], Sc
 def test_a_folder_holds_facts_a_script_and_a_sample_and_no_program(name):
     recipe, folder = load(name), TEMPLATES / name
     page = (folder / "README.md").read_text()
-    environments = [recipe.environment, *(other.environment for other in recipe.on.values())]
-    made = [environment for environment in environments if environment is not None]
-    patched: list[Any] = [recipe.source, *recipe.on.values(), *made]
+    variants: list[Any] = [recipe, *recipe.on.values()]
+    environments = [variant.environment for variant in variants if variant.environment]
+    patched = [recipe.source, *variants[1:], *environments]
     patches = [patch for part in patched for patch in part.patches]
-    lists = {step.requirements for environment in made for step in environment.install} - {""}
+    lists = {step.requirements for environment in environments for step in environment.install} - {
+        ""
+    }
     names = {path.name for path in folder.iterdir()}
     assert {"recipe.toml", "run.sh.j2", "sample.log", "README.md"} <= names
     usual = {"recipe.toml", "run.sh.j2", "preflight.sh.j2", "sample.log", "README.md"}

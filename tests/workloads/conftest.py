@@ -69,19 +69,14 @@ def main(capsys):
     return run
 
 
-def start_program(code, *options, **streams):
-    """Start Python code with the options of a small run."""
-    return subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", code, *SMALL, *options], text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"}, cwd=Path(__file__).parents[2], **streams,
-    )  # fmt: skip
-
-
 @pytest.fixture(scope="session")
 def rank_server():
     """Imports PyTorch once, and forks two ranks for each line that it reads."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "start_new_session": True}
-    with start_program(_FORK, **pipes) as process:
+    with subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", _FORK], stdin=subprocess.PIPE, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, cwd=Path(__file__).parents[2],
+        stdout=subprocess.PIPE, start_new_session=True,
+    ) as process:  # fmt: skip
         yield process
         # The ranks are of its session.
         os.killpg(process.pid, signal.SIGKILL)

@@ -104,10 +104,10 @@ def test_shards_are_read_in_order_round_and_round_and_shared_by_stride(
             assert part.dtype == actual.dtype
     (tmp_path / "b_training_1.hdf5").unlink()
     monkeypatch.setattr(bert_data, "BLOCK", 1)
-    few = settings(f"--data={tmp_path}", "--batch-size=1")
+    small = settings(f"--data={tmp_path}", "--batch-size=1")
     everything = bert_data.synthesize(torch.arange(3), chosen).input_ids
     for rank in (0, 1):
-        (shard,), _ = bert_data.find_shards(few, Ranks(rank, 2))
+        (shard,), _ = bert_data.find_shards(small, Ranks(rank, 2))
         rows = torch.cat([block.input_ids for block in bert_data.read_shard(shard, chosen)])
         assert torch.equal(rows, everything[rank::2])
 

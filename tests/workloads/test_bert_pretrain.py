@@ -23,14 +23,15 @@ from tests.kit.cases import cases
 from tests.kit.cli import run
 from tests.kit.recipes import load
 from tests.kit.waiting import CEILING, until
-from tests.workloads.conftest import SMALL, start_program
+from tests.workloads.conftest import SMALL
 
 SOURCE = Path(workload.__file__)
-RUN = f"import runpy, sys; sys.argv[0] = 'x'; runpy.run_path({str(SOURCE)!r}, run_name='__main__')"
 
 
-def test_a_copy_of_the_recipes_files_needs_only_torch_and_leaves_nothing(tmp_path):
-    files = load("pytorch").files
+@pytest.mark.torch
+def test_a_copy_of_the_recipes_files_needs_only_torch_prints_at_once_and_leaves_nothing(tmp_path):
+    files, folder, log = load("pytorch").files, tmp_path / "copy", tmp_path / "log"
+    folder.mkdir()
     siblings = {f"hpcbert.workloads.{Path(name).stem}" for name in files}
     for name in files:
         tree = ast.parse(SOURCE.with_name(name).read_text("utf-8"), feature_version=(3, 8))
@@ -39,19 +40,26 @@ def test_a_copy_of_the_recipes_files_needs_only_torch_and_leaves_nothing(tmp_pat
             names |= {alias.name for alias in node.names} if isinstance(node, ast.Import) else set()
         roots = {name.partition(".")[0] for name in names - siblings}
         assert roots - sys.stdlib_module_names <= {"torch"}
-        shutil.copy(SOURCE.with_name(name), tmp_path)
-    program = str(tmp_path / "bert_pretrain.py")
-    argv = [sys.executable, "-I", program, *SMALL, "--iters=2", "--skip=1"]
-    ended = subprocess.run(argv, capture_output=True, text=True, timeout=CEILING, check=False)
-    assert ended.returncode == 0, ended.stderr
-    assert "hpcbert-result" in ended.stdout
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(files)
+        shutil.copy(SOURCE.with_name(name), folder)
+    argv = [sys.executable, "-I", "-W", "error", str(folder / SOURCE.name), *SMALL]
+    with log.open("w") as stream:
+        process = subprocess.Popen(
+            [*argv, "--iters=1000000"], stdout=stream, stderr=subprocess.STDOUT
+        )
+    try:
+        until(lambda: "iteration: 2/1000000 loss: " in log.read_text(), log.read_text)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=CEILING) == -signal.SIGTERM
+    finally:
+        process.kill()
+    assert sorted(path.name for path in folder.iterdir()) == sorted(files)
 
 
 @pytest.mark.torch
 def test_the_end_waits_for_no_finalization_of_python_nor_for_room_for_the_log(two_ranks):
     """Gloo's threads may need the interpreter while it is torn down, and then abort."""
-    code = f"import atexit, os\natexit.register(os._exit, 99)\n{RUN}"
+    run = f"runpy.run_path({str(SOURCE)!r}, run_name='__main__')"
+    code = f"import atexit, os, runpy\natexit.register(os._exit, 99)\n{run}"
     for options, status in (((), 0), (("--lr=1e30", "--warmup=0"), workload.NON_FINITE_LOSS)):
         first, _ = two_ranks("--iters=30", "--skip=1", *options, code=code, status=status)
         assert ("hpcbert-result" in first.stdout) == (status == 0)
@@ -66,16 +74,12 @@ workload.leave(workload.main())
 
 
 @pytest.mark.torch
-def test_lines_reach_a_file_at_once_and_sigterm_ends_the_run(tmp_path):
-    log = tmp_path / "log"
-    with log.open("w") as stream:
-        process = start_program(RUN, "--iters=1000000", stdout=stream, stderr=subprocess.STDOUT)
-        try:
-            until(lambda: "iteration: 2/1000000 loss: " in log.read_text(), log.read_text)
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(timeout=CEILING) == -signal.SIGTERM
-        finally:
-            process.kill()
+def test_an_all_reduce_is_measured_in_the_words_of_nccl_tests(two_ranks):
+    first, second = two_ranks("--all-reduce=1", "--iters=4", "--skip=1")
+    words, _, rate = first.stdout.strip().rpartition(": ")
+    assert words.rstrip() == "# Avg bus bandwidth"
+    assert float(rate) > 0
+    assert second.stdout == ""
 
 
 @pytest.mark.torch

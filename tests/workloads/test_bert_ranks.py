@@ -85,14 +85,8 @@ def test_on_amd_s_gpus_ranks_meet_by_rccl_and_the_capability_is_none_of_nvidia_s
     assert (joined, str(device)) == ([("nccl", device)], "cuda:0")
 
 
-def test_several_ranks_need_the_address_of_rank_0_and_measure_an_all_reduce(settings, two_ranks):
+def test_several_ranks_need_the_address_of_rank_0(settings):
     cpu = torch.device("cpu")
     with pytest.raises(SetupError, match="set MASTER_ADDR and MASTER_PORT"):
         bert_ranks.join_ranks(settings(), Ranks(0, 2, 0), cpu, {"MASTER_ADDR": "node1"})
     assert bert_ranks.join_ranks(settings(), Ranks(), cpu, {}) == "none"
-    # In the words of nccl-tests.
-    first, second = two_ranks("--all-reduce=1", "--iters=4", "--skip=1")
-    words, _, rate = first.stdout.strip().rpartition(": ")
-    assert words.rstrip() == "# Avg bus bandwidth"
-    assert float(rate) > 0
-    assert second.stdout == ""
