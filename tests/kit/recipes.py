@@ -159,7 +159,7 @@ class World:
         (tmp_path / "tmp").mkdir()
         usual = {f"source/{program}.py" for program in ("run_pretraining", "run_pretrain", "train")}
         for form in ("vocab.txt", "training_{}.hdf5", "part-{}"):
-            usual |= {f"data/{form}".format(number) for number in range(64)}
+            usual |= {f"data/{form}".format(number) for number in range(8)}
         for file in usual:
             logs.write_file(tmp_path, file, "# stands in\n")
         stand_ins = HERE / "stand-ins" / name
