@@ -46,13 +46,12 @@ load = drafts.load
 
 def options_of(recipe: str) -> tuple[str, ...]:
     """Return the options that describe a recipe's sample, for logs named run_N.log."""
-    sample_run = load(recipe).sample
-    assert sample_run is not None
-    shape, size = sample_run.shape, sample_run.batch_size_per_device
+    run = setting(recipe)
     return (
-        *("--fw", recipe, "--pattern", "run_{repeat}.log", "--nodes", str(shape.nodes)),
-        *("--gpus-per-node", str(shape.gpus_per_node), "--precision", sample_run.precision),
-        *("--batch-size", str(size), "--set", f"accumulation={sample_run.accumulation}"),
+        *("--fw", recipe, "--pattern", "run_{repeat}.log", "--nodes", str(run.nodes)),
+        *("--gpus-per-node", str(run.gpus_per_node), "--precision", str(run.precision)),
+        *("--batch-size", str(run.batch_size_per_device)),
+        *("--set", f"accumulation={run.accumulation}"),
     )
 
 
@@ -235,12 +234,9 @@ def printed(name: str) -> bytes:
 def setting(name: str) -> Setting:
     """Return the setting of the run that wrote the recipe's sample log."""
     preset, run = load(name).preset(""), load(name).sample
-    run_setting = Setting(skip=preset.skip, iters=preset.iters, reach=preset.iters)
-    if run is not None:
-        run_setting = run_setting._replace(
-            nodes=run.shape.nodes, gpus_per_node=run.shape.gpus_per_node, precision=run.precision,
-            batch_size_per_device=run.batch_size_per_device, accumulation=run.accumulation,
-        )  # fmt: skip
+    labels = ("nodes", "gpus_per_node", "batch_size_per_device", "precision", "accumulation")
+    stated: dict[str, Any] = {label: getattr(run, label) for label in labels} if run else {}
+    run_setting = Setting(skip=preset.skip, iters=preset.iters, reach=preset.iters, **stated)
     return run_setting.settled({})[0]
 
 
