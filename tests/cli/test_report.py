@@ -10,28 +10,15 @@ import pytest
 
 from hpcbert.results import document
 from hpcbert.results.report import figures
-from tests.kit import logs
 from tests.kit.campaigns import node, write_nodes
 from tests.kit.cli import run
+from tests.kit.logs import TEST_RECIPES, log, write_file
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("empty_directory")]
 
 
-@pytest.fixture
-def measured(tmp_path):
-    """A folder with logs of two shapes, three runs each; one names a token."""
-    for gpus in (1, 2):
-        for repeat in (1, 2, 3):
-            start = 1763717655.5 + 1000 * (3 * gpus + repeat)
-            text = logs.log(f"1n{gpus}g", gpus * (10.0 + repeat / 10), iters=120, start=start)
-            secret = "HF_TOKEN=hf_0123456789abcdefgh\n" if gpus == repeat == 1 else ""
-            name = f"logs/pytorch/1n{gpus}g/bert_b4_fp32_{repeat}.log"
-            logs.write_file(tmp_path, name, f"run {repeat}\n{secret}{text}")
-    return tmp_path / "logs"
-
-
 def report(*words, status=0):
-    options = ("--output", "out", "--templates", logs.TEST_RECIPES)
+    options = ("--output", "out", "--templates", TEST_RECIPES)
     return run("report", *words, *options, status=status)
 
 
@@ -43,8 +30,10 @@ def rows(table):
     return list(csv.reader(read(f"tables/{table}.csv").splitlines()))[1:]
 
 
-def test_a_report_has_every_file_and_saved_results_give_it_again_in_another_size(measured):
-    result = report(measured, "--with-logs", "--json")
+def test_a_report_has_every_file_and_saved_results_give_it_again_in_another_size(logs):
+    text = f"HF_TOKEN=hf_0123456789abcdefgh\n{log('1n2g', 26.0, iters=120)}"
+    write_file(logs, "pytorch/bert/bz4/1n2g/bert_b4_fp32_1.log", text)
+    result = report(logs, "--with-logs", "--json")
     (warning,) = (text for text in result.document["warnings"] if "secret" in text)
     assert "bert_b4_fp32_1.log" in warning
     files, out = set(result.data["files"]), Path(result.data["directory"])
@@ -63,7 +52,7 @@ def test_a_report_has_every_file_and_saved_results_give_it_again_in_another_size
         assert len(archive.namelist()) == 6
     assert not re.search(r'<script|(?:src|href)="(?!#|data:,)', read("index.html"))
     text = read("report.md")
-    parts = ("# bert fp32 with pytorch on 1 to 2 GPUs", "Highest throughput: 20.40 samples/s",
+    parts = ("# bert fp32 with pytorch on 1 to 2 GPUs", "Highest throughput: 26.00 samples/s",
              "Efficiency at the largest shape", "figures/scaling-1.svg", "**Medians of",
              "**Throughput of", "## Figures", "## How good", "## All runs", "## What was left out",
              "## Environment", "## Feature matrix", "## Appendix")  # fmt: skip
@@ -71,14 +60,14 @@ def test_a_report_has_every_file_and_saved_results_give_it_again_in_another_size
     assert places == sorted(places)
     (row,) = rows("pivot-1")
     assert (row[0], *row[2:4]) == ("pytorch", "fp32", "4")
-    assert [float(cell) for cell in row[4:]] == pytest.approx([10.2, 20.4, 1.0])
+    assert [float(cell) for cell in row[4:]] == pytest.approx([13.0, 26.0, 1.0])
 
     first = Path("out").rename("first")
     report(first / "results.json")
     tables = ("results-1", "pivot-1", "runs-1", "figure-scaling-1")
     for name in (*(f"tables/{table}.csv" for table in tables), "figures/scaling-1.svg"):
         assert (first / name).read_bytes() == Path("out", name).read_bytes()
-    report(measured, "--size", "slide", "--title", "On our cluster")
+    report(logs, "--size", "slide", "--title", "On our cluster")
     svg = read("figures/scaling-1.svg")
     width = float(re.findall(r'<svg[^>]* width="([\d.]+)pt"', svg)[0])
     assert width == pytest.approx(72 * figures.SIZES["slide"].width)
@@ -124,8 +113,8 @@ def test_runs_that_do_not_count_make_a_report_without_figures_or_speedup(tmp_pat
     assert re.search(r"Invalid runs by reason: .*state \(1\)", text)
     assert "* 1n1g: repeat 1: state:" in text
     assert "-1 Mb/s" not in text
-    text = logs.log("1n2g", 20.0, iters=120)
-    logs.write_file(tmp_path, "pytorch/1n2g/bert_b4_fp32_1.log", text)
+    text = log("1n2g", 20.0, iters=120)
+    write_file(tmp_path, "pytorch/1n2g/bert_b4_fp32_1.log", text)
     report(tmp_path / "pytorch")
     ((_, _, speed, *cells, marks),) = rows("results-1")
     assert float(speed) == pytest.approx(20.0)
@@ -133,25 +122,25 @@ def test_runs_that_do_not_count_make_a_report_without_figures_or_speedup(tmp_pat
     assert "no-baseline" in marks
 
 
-def test_nothing_that_was_there_is_lost(measured):
+def test_nothing_that_was_there_is_lost(logs):
     out = Path("out")
     out.mkdir()
     (out / "thesis.tex").write_text("years of work")
-    assert "nor a report" in report(measured, status=2).stderr
+    assert "nor a report" in report(logs, status=2).stderr
     (out / "thesis.tex").unlink()
-    report(measured, "--lang", "zh")
+    report(logs, "--lang", "zh")
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     for name in ("notes.txt", "report.md", "figures/mine.svg"):
         path, old = out / name, before.get(out / name)
         path.write_text("mine")
-        assert name in report(measured, status=2).stderr
+        assert name in report(logs, status=2).stderr
         assert path.read_text() == "mine"
         path.unlink() if old is None else path.write_bytes(old)
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
     assert [path.name for path in Path().iterdir() if "out" in path.name] == ["out"]
     out.rename("was")
     out.write_text("a file")
-    assert "not a directory" in report(measured, status=2).stderr
+    assert "not a directory" in report(logs, status=2).stderr
     Path("bad.json").write_text('{"schema": 99, "tables": []}')
     report("bad.json", status=2)
 

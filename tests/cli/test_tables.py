@@ -5,37 +5,31 @@ import re
 
 import pytest
 
-from tests.kit.cli import Cli, run
+from tests.kit.cli import run
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def terminal(tmp_path):
-    """Returns the lines that `collect` prints on a terminal, without colours."""
-    cli = Cli(tmp_path, {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "LC_ALL": "C.UTF-8"})
-
-    def read_lines(*words, **options):
-        _, text = cli.on_terminal("collect", *words, **options)
-        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).splitlines()
-
-    return read_lines
+def read_terminal(hpcbert, *words, **options):
+    """Return the lines that `collect` prints on a terminal, without colours."""
+    _, text = hpcbert.on_terminal("collect", *words, **options)
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).splitlines()
 
 
 def test_a_narrow_terminal_gets_a_folded_table_and_pipes_and_files_the_columns(
-    finished, run_commands, terminal, tmp_path
+    finished, run_commands, hpcbert, tmp_path
 ):
     head = r"nodes +GPUs +median samples/s +min \.\. max +cv +speedup +efficiency +repeats +flags"
     (piped,) = run_commands([["collect", str(finished)]], COLUMNS="60")
     assert re.search(head, piped.stdout)
-    terminal(finished, "--output", tmp_path / "table.txt", columns=60)
+    read_terminal(hpcbert, finished, "--output", tmp_path / "table.txt", columns=60)
     assert re.search(head, (tmp_path / "table.txt").read_text())
     for options, width in (
         ({"columns": 40}, 40),
         ({"columns": 80}, 80),
         ({"columns": 200, "COLUMNS": "60"}, 60),
     ):
-        lines = terminal(finished, **options)
+        lines = read_terminal(hpcbert, finished, **options)
         start, end = (
             next(number for number, line in enumerate(lines) if line.startswith(word))
             for word in ("rule ", "hpcbert ")
@@ -51,12 +45,11 @@ def test_a_narrow_terminal_gets_a_folded_table_and_pipes_and_files_the_columns(
         assert row[: titles.index("samples/s") + 9].split() == ["1", "1", "12.00"]
 
 
-def test_a_low_screen_gets_every_row_and_a_narrow_one_whole_reasons(build, terminal):
-    shapes = [f"1n{gpus}g" for gpus in range(1, 31)]
-    built = build(*shapes, repeats=1)
-    for gpus, shape in enumerate(shapes, 1):
-        built.complete(shape, 1, 10.0 * gpus, **({"last": 7} if gpus == 30 else {}))
-    lines = terminal(built.directory, rows=10, columns=40)
+def test_a_low_screen_gets_every_row_and_a_narrow_one_whole_reasons(build, hpcbert):
+    built = build(*(f"1n{gpus}g" for gpus in range(1, 31)), repeats=1)
+    built.finish()
+    built.log("1n30g", 1, built.text("1n30g", 300.0, last=7))
+    lines = read_terminal(hpcbert, built.directory, rows=10, columns=40)
     words = [line.split()[:2] for line in lines if re.match(r" +1 +\d+ ", line)]
     assert words == [["1", str(gpus)] for gpus in range(1, 31)]
     reason = "repeat 1  incomplete: the log ends at iteration 7 of 12"
