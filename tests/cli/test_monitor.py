@@ -209,21 +209,20 @@ def test_cancel_needs_a_yes(hpcbert, slurm, watched):
 
 def test_a_point_is_printed_when_it_is_over_with_its_efficiency_and_what_counts(build):
     built = build("1n1g", "1n2g", repeats=2)
-    for shape, rates in {"1n1g": (100, 100), "1n2g": (190, 170)}.items():
-        for repeat, rate in enumerate(rates, 1):
-            built.complete(shape, repeat, rate)
+    built.finish()
+    built.log("1n2g", 2, built.text("1n2g", 18.0))
     watched = open_campaign(built.directory)
     last = watched.repeats[-1].key
     ends = {
-        "COMPLETED": "90.0%, 2/2 repeats",
-        **dict.fromkeys(("FAILED", "CANCELLED", "NODE_FAIL"), "95.0%, 1/2 repeats"),
+        "COMPLETED": "90.5%, 2/2 repeats",
+        **dict.fromkeys(("FAILED", "CANCELLED", "NODE_FAIL"), "95.2%, 1/2 repeats"),
         **dict.fromkeys(("RUNNING", "PENDING", "REQUEUED", "UNKNOWN"), ""),
     }
     for word, end in ends.items():
         states = {**report_states()(watched), last: report_states(default=word)(watched)[last]}
         changes = [Change(repeat, states[repeat.key], 0.0) for repeat in watched.repeats]
         first, *lines = report_finished_points(changes, states)
-        assert first.endswith("median 100.00 samples/s, efficiency 100.0%, 2/2 repeats"), word
+        assert first.endswith("median 10.50 samples/s, efficiency 100.0%, 2/2 repeats"), word
         assert [line.partition("efficiency ")[2] for line in lines] == ([end] if end else []), word
 
 

@@ -17,6 +17,7 @@ from hpcbert.config.options import Options, RunOptions, SlurmOptions, declared_o
 from hpcbert.system.decode import document_fields
 from tests.kit.cases import cases, read_constant
 from tests.kit.cli import Cli, run
+from tests.kit.logs import write_file
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
 
@@ -68,12 +69,10 @@ def test_no_two_options_share_a_variable():
 
 def write_config(text, monkeypatch, **variables):
     """Write a config.toml, set variables, and return the file's path."""
-    folder = Path("hpcbert").absolute()
-    folder.mkdir()
-    (folder / "config.toml").write_text(text)
-    for name, value in {"XDG_CONFIG_HOME": str(folder.parent), **variables}.items():
+    path = write_file(Path.cwd(), "hpcbert/config.toml", text)
+    for name, value in {"XDG_CONFIG_HOME": str(Path.cwd()), **variables}.items():
         monkeypatch.setenv(name, value)
-    return str(folder / "config.toml")
+    return str(path)
 
 
 @pytest.mark.slow
@@ -100,8 +99,8 @@ def test_the_nearest_default_wins_and_config_shows_its_origin(monkeypatch):
 @pytest.mark.slow
 @cases
 def test_what_is_wrong_in_config_toml_is_named(text, keyword, monkeypatch):
-    path = write_config(text, monkeypatch)
-    assert keyword in Cli(Path(path).parents[1])(*DRY[:-1], status=2).stderr
+    write_config(text, monkeypatch)
+    assert keyword in Cli(Path.cwd())(*DRY[:-1], status=2).stderr
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """`render --check`: scripts, and the library files that they read, in every kind of folder."""
 
+import os
 import shlex
 import shutil
 import subprocess
@@ -22,9 +23,7 @@ def make_folder(kind):
     library = Path("a b", "scripts")
     if kind == "links":
         shutil.move(library, "library")
-        library.mkdir()
-        for path in Path("library").iterdir():
-            (library / path.name).symlink_to(f"../../library/{path.name}")
+        shutil.copytree(Path("library").absolute(), library, copy_function=os.symlink)
     return library.parent, library
 
 
