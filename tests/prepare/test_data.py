@@ -13,7 +13,6 @@ from hpcbert.script.materials import synthetic_folder
 from hpcbert.script.plan import Request, read_options
 from tests.kit import drafts
 from tests.kit.cli import run
-from tests.kit.drafts import drafted, load, settled
 from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import NAMES
 from tests.prepare.test_parts import prepare
@@ -22,11 +21,11 @@ READING = [name for name in NAMES if recipes.load(TEMPLATES / name).dataset]
 
 
 def site_with(folder, name, samples=64, source=""):
-    return settled(drafts.site(folder), name, data=SYNTHETIC, samples=samples, source=source)
+    return drafts.settled(drafts.site(folder), name, data=SYNTHETIC, samples=samples, source=source)
 
 
 def prepares(site, name, *, dry=False, **settings):
-    return prepare(load(name), site, "data", dry=dry, settings=settings)["data"]
+    return prepare(drafts.load(name), site, "data", dry=dry, settings=settings)["data"]
 
 
 @pytest.mark.parametrize("name", READING)
@@ -43,7 +42,9 @@ def test_a_recipe_finds_what_is_made_for_it(tmp_path, name):
     assert (again.status, again.digest, again.path) == ("ready", part.digest, part.path)
     checked = run("data", "check", Path(part.path).parent / "made")
     assert checked.returncode == 0, checked
-    used = drafted(site, Request(Shape(1, 1)), framework_recipe=load(name), options={"dry": True})
+    used = drafts.drafted(
+        site, Request(Shape(1, 1)), framework_recipe=drafts.load(name), options={"dry": True}
+    )
     assert used.resolved.available_inputs.data == part.path
     assert [material.digest for material in used.campaign.materials] == [part.digest]
 
@@ -58,12 +59,12 @@ def test_other_options_are_other_data(tmp_path):
     document = json.loads((Path(longer.path).parent / "made" / "data.json").read_text())
     assert (document["sequence_length"], document["predictions"]) == (512, 76)
     assert (document["vocabulary"]["size"], document["samples"]) == (8192, 64)
-    used = drafted(site, Request(Shape(1, 1), settings=options))
+    used = drafts.drafted(site, Request(Shape(1, 1), settings=options))
     assert used.resolved.available_inputs.data == longer.path
 
 
 def test_what_was_interrupted_is_taken_up(tmp_path):
-    site, recipe = site_with(tmp_path, "mxnet"), load("mxnet")
+    site, recipe = site_with(tmp_path, "mxnet"), drafts.load("mxnet")
     folder = synthetic_folder(site, recipe, read_options(recipe, site, {}))
     # Killed between the making and the renaming, and after a beginning that is not whole.
     prepares(site, "mxnet")
@@ -86,6 +87,6 @@ def test_what_can_not_be_made_or_is_not_there_is_told(tmp_path):
     for name, text in (("nccl-tests", "reads no data"), ("tf2", "tf2 needs data")):
         site = site_with(tmp_path, name, source="/s" if name == "tf2" else "")
         with pytest.raises(UsageError, match=text) as refused:
-            drafted(site, framework_recipe=load(name), request=Request(Shape(1, 1)))
+            drafts.drafted(site, framework_recipe=drafts.load(name), request=Request(Shape(1, 1)))
         hints[name] = refused.value.hint
     assert "hpcbert prepare --fw tf2" in hints["tf2"]

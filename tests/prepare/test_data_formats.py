@@ -20,7 +20,6 @@ from hpcbert.model import FORMAT_NAMES, usual_predictions
 from hpcbert.prepare import data_formats as formats
 from hpcbert.prepare import data_samples as samples
 from hpcbert.prepare.data import read_first_record
-from hpcbert.prepare.data_formats import FORMATS, read_sample
 from hpcbert.prepare.data_samples import StreamSettings, Vocabulary, make_synthetic, number_blocks
 from tests.kit import cli
 from tests.kit.cases import cases, read_constant
@@ -92,7 +91,7 @@ def test_masking_and_the_share_of_real_tokens_are_as_bert_has_them():
         assert filled.input_mask.mean() == pytest.approx(share, abs=0.01)
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", formats.FORMATS)
 def test_a_format_holds_the_stream_and_its_samples_are_shown(form, tmp_path):
     """Some digests are of what each framework's own reader took, when the writer was made."""
     place = tmp_path / "x"
@@ -105,12 +104,12 @@ def test_a_format_holds_the_stream_and_its_samples_are_shown(form, tmp_path):
     assert read_files(place) == read_files(tmp_path / "z")
     digest = hashlib.sha256(b"".join(read_files(place / "training").values())).hexdigest()
     assert digest == read_constant(__file__, "DIGESTS").get(form, digest)
-    assert set(FORMATS) == set(FORMAT_NAMES)
+    assert set(formats.FORMATS) == set(FORMAT_NAMES)
     checked = cli.run("data", "check", place, "--json")
     assert checked.returncode == 0, checked
     assert checked.data["samples"] == 60
     assert checked.data["mean_tokens"] == pytest.approx(document["mean_tokens"])
-    most = FORMATS[form].token_bytes * 32 + 12 * 5 + 256
+    most = formats.FORMATS[form].token_bytes * 32 + 12 * 5 + 256
     assert sum(file["bytes"] for file in document["files"]) <= 60 * most
     for number in (0, 25, 59):
         shown = cli.run("data", "show", place, "--sample", number, "--json").data
@@ -124,13 +123,13 @@ def test_a_format_holds_the_stream_and_its_samples_are_shown(form, tmp_path):
     assert (result.returncode, "0 to 59" in result.error["hint"]) == (2, True)
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", formats.FORMATS)
 def test_samples_come_back_from_files_and_any_bytes_are_refused(form, tmp_path):
     stream = make_synthetic(np.arange(40), STREAM)
-    paths = [tmp_path / name for name in FORMATS[form].names(0, 1)]
-    FORMATS[form].write(paths, [stream])
+    paths = [tmp_path / name for name in formats.FORMATS[form].names(0, 1)]
+    formats.FORMATS[form].write(paths, [stream])
     for number in range(40):
-        sample, size = read_sample(paths[0], form, number), int(stream.lengths[number])
+        sample, size = formats.read_sample(paths[0], form, number), int(stream.lengths[number])
         original = stream.originals[number, :size]
         if form not in UNMASKED:
             assert form != "hdf5" or sample["input_mask"].dtype == np.int8
@@ -142,7 +141,7 @@ def test_samples_come_back_from_files_and_any_bytes_are_refused(form, tmp_path):
         assert (sample["input_ids"][words] == original[words]).all()
         assert sample["segment_ids"].tolist() == stream.segment_ids[number, :size].tolist()
     with pytest.raises((ValueError, IndexError)):
-        read_sample(paths[0], form, 40)
+        formats.read_sample(paths[0], form, 40)
     path, rolls = tmp_path / "file.idx", random.Random(7)
     contents = [rolls.randbytes(size) for size in (1, 40, 4000)]
     contents += [b"", bytes(7), b"\xff" * 4096, b"PK\x03\x04", b"\x1f\x8b\x08", b"<html>" * 99]
@@ -208,7 +207,7 @@ def test_checksums_pickles_and_texts_are_as_their_formats_say(tmp_path):
     names = read_first_record(tmp_path / "part.npz", "npz", ["input_ids"])
     assert names == "npz, input_ids, segment_ids"
     with pytest.raises(ValueError, match="pickle"):
-        read_sample(tmp_path / "part.npz", "npz", 0)
+        formats.read_sample(tmp_path / "part.npz", "npz", 0)
     text = message(2, message(1, message(1, b"\xff")))
     record = message(1, message(1, message(1, b"guid") + text))
     assert list(formats.decode_record(record, formats.TENSORFLOW)) == ["guid"]

@@ -13,13 +13,11 @@ from hpcbert.config import recipe as recipes
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.model import Shape
 from hpcbert.script import materials
-from hpcbert.script.materials import environment_record_path, packages_path, record_directory
 from hpcbert.script.plan import Request
 from hpcbert.system.runner import Outcome
 from tests.kit import drafts
 from tests.kit.cases import cases, read_constant
 from tests.kit.cli import Cli
-from tests.kit.drafts import drafted, settled
 from tests.kit.logs import write_file
 from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import STEP_LOG
@@ -50,7 +48,7 @@ class Preparation:
 
     @property
     def directory(self):
-        return record_directory(environment_record_path(self.site, self.recipe))
+        return materials.record_directory(materials.environment_record_path(self.site, self.recipe))
 
     def prepares(self, **context):
         options = {"run": self.answer, "env": self.env, **context}
@@ -100,7 +98,9 @@ def test_an_environment_is_made_once_and_recorded(preparation):
     assert (part.status, part.path) == ("done", str(preparation.directory))
     assert not (preparation.directory / "half").exists()
     assert part.detail == "Python 3.9.18, 2 packages"
-    record = json.loads(environment_record_path(preparation.site, preparation.recipe).read_text())
+    record = json.loads(
+        materials.environment_record_path(preparation.site, preparation.recipe).read_text()
+    )
     assert (record["packages"], record["digest"]) == (["pip==23.0", "tiny==1.0"], part.digest)
     assert part.digest.startswith("packages:")
     venv, install, patch, listing = preparation.calls
@@ -140,7 +140,7 @@ def test_what_fails_is_told_and_leaves_nothing(preparation, word, printed, detai
     assert detail in part.detail
     assert hint in part.hint
     assert not preparation.directory.exists()
-    assert not environment_record_path(preparation.site, preparation.recipe).exists()
+    assert not materials.environment_record_path(preparation.site, preparation.recipe).exists()
     preparation.fails = {}
     assert preparation.prepares().status == "done"
 
@@ -177,8 +177,8 @@ def test_the_program_can_be_installed_from_its_checkout(preparation, tmp_path):
     text = text.replace('requirements = "requirements.txt"', "source = true")
     preparation.recipe = written(tmp_path, "3.9", text)
     assert "checkout, which does not exist" in preparation.prepares().detail
-    write_file(tmp_path, "own/tiny/train.py", "")
-    preparation.site = settled(preparation.site, "tiny", source=str(tmp_path / "own" / "tiny"))
+    checkout = write_file(tmp_path, "own/tiny/train.py", "").parent
+    preparation.site = drafts.settled(preparation.site, "tiny", source=str(checkout))
     presence = []
 
     def run(argv, **more):
@@ -198,7 +198,7 @@ def test_ranks_use_what_was_made_unless_the_site_names_another(preparation, tmp_
         options |= {"folders": (tmp_path / "templates", TEMPLATES)}
         tiny = recipes.load(tmp_path / "templates" / "tiny")
         request = Request(Shape(1, 1), device="cpu")
-        return drafted(site, request, framework_recipe=tiny, options=options)
+        return drafts.drafted(site, request, framework_recipe=tiny, options=options)
 
     with pytest.raises(UsageError, match="needs source and python") as refused:
         draft(site)
@@ -210,11 +210,11 @@ def test_ranks_use_what_was_made_unless_the_site_names_another(preparation, tmp_
     digest = preparation.prepares().digest
     prepared = draft(site)
     assert prepared.resolved.inputs.python == f"{folder}/bin/python"
-    assert prepared.resolved.inputs.source == f"{packages_path(folder, '3.9')}/tiny"
+    assert prepared.resolved.inputs.source == f"{materials.packages_path(folder, '3.9')}/tiny"
     (material,) = prepared.campaign.materials
     assert (material.kind, material.name) == ("environment", "Python 3.9.18")
     assert (material.path, material.digest) == (str(folder), digest)
-    preparation.site = settled(site, "tiny", python="/own/python", source="/own")
+    preparation.site = drafts.settled(site, "tiny", python="/own/python", source="/own")
     other = draft(preparation.site).resolved.inputs
     assert (other.python, other.source, other.materials) == ("/own/python", "/own", ())
     assert "the site names an interpreter" in preparation.prepares().detail

@@ -13,7 +13,6 @@ from hpcbert.prepare.source import is_archive, unpack
 from hpcbert.script.materials import read_record, source_record_path
 from tests.kit import drafts
 from tests.kit.cases import cases
-from tests.kit.drafts import settled
 from tests.kit.logs import write_file
 from tests.prepare.test_parts import PATCH, git, make_repository, prepare
 
@@ -90,7 +89,7 @@ def test_damage_is_told(upstream, tmp_path, name):
 def prepared(upstream, url, commit):
     """Return the part that prepare makes of a repository or an archive, and its record."""
     folder = write_file(upstream.parent, "tiny/fix.patch", f"Why.\n{PATCH}").parent
-    site = settled(drafts.site(upstream.parent), "tiny", repository=str(url))
+    site = drafts.settled(drafts.site(upstream.parent), "tiny", repository=str(url))
     recipe = Recipe(
         "tiny", str(folder), "", "", "per-gpu", models=("m",), precisions=("fp32",),
         needs=("source",),
