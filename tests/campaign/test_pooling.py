@@ -7,7 +7,7 @@ import pytest
 from tests.kit import logs
 from tests.kit.campaigns import node, write_nodes
 from tests.kit.cases import cases, read_constant
-from tests.kit.cli import codes, first_row
+from tests.kit.cli import codes, first_row, rows
 from tests.kit.logs import write_file, write_jobs
 from tests.kit.recipes import options_of, sample
 
@@ -16,68 +16,50 @@ PATTERN = "*_{precision}_bs{batch_size}_gpu{gpus}*.log"
 BOTH = {"ok": 2, "asked": 2}
 
 
-def collect_logs(run, root):
-    """Return the rows of logs that write_log wrote, by shape."""
-    write_file(root, "templates/stated/recipe.toml", read_constant(__file__, "RECIPE"))
-    words = ("--fw", "stated", "--templates", root / "templates", *WINDOW)
-    tables = run(root / "logs", *words)["data"]["tables"]
-    return {row["shape"]: row for table in tables for row in table["rows"]}
-
-
-def write_log(root, name, rate, **facts):
-    """Write a log of a framework that states facts: `name = value` lines above its steps."""
-    header = "".join(f"{key} = {value}\n" for key, value in facts.items())
-    return write_file(root, f"logs/{name}.log", header + logs.log("1n1g", rate))
-
-
 @pytest.mark.parametrize("runs", [2, 5])
 def test_different_experiments_have_no_median(tmp_path, run, runs):
+    def collect_row(*headers):
+        """Return the row of logs of a framework that states facts above its steps."""
+        shutil.rmtree(tmp_path / "logs", ignore_errors=True)
+        for number, header in enumerate(headers, start=1):
+            log = f"{header}\n{logs.log('1n1g', 100.0 + number)}"
+            write_file(tmp_path, f"logs/1n1g/bert_b4_fp32_{number}.log", log)
+        words = ("--fw", "stated", "--templates", tmp_path / "templates", *WINDOW)
+        return first_row(run(tmp_path / "logs", *words))
+
+    write_file(tmp_path, "templates/stated/recipe.toml", read_constant(__file__, "RECIPE"))
     facts = {"sequence_length": (128, 512), "global_batch_size": (4, 8), "accumulation": (1, 4)}
-    facts |= {"hidden_size": (768, 1024)}
-    for fact, values in (*facts.items(), ("model", ("bert-base", "bert-large"))):
-        for number in range(1, runs + 1):
-            stated = {fact: values[number == runs]}
-            write_log(tmp_path, f"1n1g/bert_b4_fp32_{number}", 100.0 + number, **stated)
-        (row,) = collect_logs(run, tmp_path).values()
+    facts |= {"hidden_size": (768, 1024), "model": ("bert-base", "bert-large")}
+    for fact, (usual, other) in facts.items():
+        row = collect_row(*[f"{fact} = {usual}"] * (runs - 1), f"{fact} = {other}")
         assert (row["median"], codes(row)) == (None, [["incomparable"]] * runs)
         details = [entry["reasons"][0]["detail"] for entry in row["runs"]]
         # Layers and hidden size follow from the model.
         names = (f"{fact} differs", "accumulation differs", "hidden_size differs", "layers differs")
         assert all(any(name in detail for name in names) for detail in details)
     # What a log does not state differs from nothing; logs that differ at their end are no copies.
-    (tmp_path / "logs").rename(tmp_path / "old")
-    for number, more in enumerate(({"sequence_length": 128}, {}), start=1):
-        path = write_log(tmp_path, f"1n1g/bert_b4_fp32_{number}", 100.0, **more)
-        path.write_text("x\n" * 10_000 + path.read_text() + f"{number}\n")
-    (row,) = collect_logs(run, tmp_path).values()
-    assert row["repeats"] == BOTH
+    lines = "x\n" * 10_000
+    assert collect_row(f"{lines}sequence_length = 128", lines)["repeats"] == BOTH
 
 
 def test_points_of_other_experiments_have_no_speedup_and_copies_no_number(tmp_path, run):
-    for number in (1, 2):
-        for gpus, optimizer in ((1, "adam"), (2, "adam"), (8, "lamb")):
-            name = f"1n{gpus}g/bert_b4_fp32_{number}"
-            write_log(tmp_path, name, 100.0 * gpus + number, optimizer=optimizer)
-    points = collect_logs(run, tmp_path)
-    assert points["1n2g"]["speedup"] == pytest.approx(2, rel=0.01)
-    assert points["1n8g"]["speedup"] is None
-    assert {"mixed-environment", "no-baseline"} <= set(points["1n8g"]["flags"])
-    (difference,) = points["1n8g"]["differences"]
+    logs.write_logs(tmp_path, {"1n1g": [101.0, 102.0], "1n2g": [202.0, 204.0]}, optimizer="adam")
+    logs.write_logs(tmp_path, {"1n8g": [800.0, 801.0]}, day=1, optimizer="lamb")
+    base, two, eight = rows(run(tmp_path))
+    assert (base["speedup"], two["speedup"], eight["speedup"]) == (1, pytest.approx(2), None)
+    assert {"mixed-environment", "no-baseline"} <= set(eight["flags"])
+    (difference,) = eight["differences"]
     assert (difference["fact"], difference["scope"]) == ("optimizer", "points")
     # Copies of a log are one run, and under two points none.
-    (tmp_path / "logs").rename(tmp_path / "old")
-    for number in (1, 2):
-        write_log(tmp_path, f"1n1g/bert_b4_fp32_{number}", 100.0 + number)
-    folder = tmp_path / "logs/1n1g"
+    folder = tmp_path / "pytorch/1n1g"
     shutil.copy(folder / "bert_b4_fp32_1.log", folder / "bert_b4_fp32_3.log")
-    row = collect_logs(run, tmp_path)["1n1g"]
+    row = first_row(run(folder))
     assert codes(row) == [[], [], ["duplicate"]]
     assert "bert_b4_fp32_1.log" in row["runs"][2]["reasons"][0]["detail"]
-    (tmp_path / "logs/1n4g").mkdir()
-    shutil.copy(folder / "bert_b4_fp32_2.log", tmp_path / "logs/1n4g/bert_b4_fp32_1.log")
-    points = collect_logs(run, tmp_path)
-    assert codes(points["1n1g"]) == [[], ["duplicate"], ["duplicate"]]
-    assert codes(points["1n4g"]) == [["duplicate"]]
+    for name in ("pytorch/1n4g/bert_b4_fp32_1.log", "pytorch/1n1g/bert_b16_fp32_1.log"):
+        write_file(tmp_path, name, logs.log("1n4g", 99.0, iters=120).partition("\n")[2])
+    four, other = (table["rows"] for table in run(tmp_path)["data"]["tables"])
+    assert codes(four[2]) == codes(other[0]) == [["duplicate"]]
 
 
 def build_on_nodes(build, *environments, shape="1n1g"):
