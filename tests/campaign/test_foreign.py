@@ -141,21 +141,17 @@ def test_a_log_without_its_header_or_of_another_length_belongs_to_its_siblings(
     assert (round(row["median"]), row["repeats"]) == (32, {"ok": 1, "asked": 2})
     assert row["flags"] == ["single-run", "incomplete", "accumulation", "unchecked"]
     assert row["unchecked"] == ["model"]
-    # Runs that state their end may differ in length.
-    head = 'schema = 1\ntitle = "steps"\nlaunch = "per-gpu"\nprecisions = ["fp32"]\n'
-    recipe = f"{head}[batch_sizes]\nfp32 = 1\n{(logs.GRAMMARS / 'steps.toml').read_text()}"
-    write_file(tmp_path, "templates/steps/recipe.toml", recipe)
-    words = ("--templates", tmp_path / "templates", "--iters", "end")
-    result = "result: 1.0\n"
-    for separator, end, ok in (("", result, 3), ("", "Killed\n", 1), (result, result, 1)):
-        for number, last in enumerate((120, 90, 100), start=1):
-            records = [logs.step(n, at=n + number * 1e4, rate=1.0) for n in range(1, last + 1)]
-            log = separator.join(records) + end
-            write_file(tmp_path, f"steps/1n1g/bert_b1_fp32_{number}.log", log)
-        row = first_row(run(tmp_path / "steps", *words))
-        assert row["repeats"] == {"ok": ok, "asked": 3}, row["runs"]
-    detail = row["runs"][1]["reasons"][0]["detail"]
-    assert "ends at iteration 90, that of another repeat at 120" in detail
+    # A run that ended before the others needs a closing line, after all records.
+    logs.write_logs(tmp_path / "x", {"1n1g": [100.0, 100.0]})
+    short = logs.log("1n1g", 100.0, iters=120, last=90, start=logs.START + 5000)
+    closing = 'hpcbert-result {"samples_per_second": 100.0, "final_loss": 9.5}\n'
+    between = short.replace("\n", f"\n{closing}")
+    for text, is_valid in ((short + closing, True), (between, False), (f"{short}Killed\n", False)):
+        write_file(tmp_path, "x/pytorch/1n1g/bert_b4_fp32_3.log", text)
+        last_run = first_row(run(tmp_path / "x", "--iters", "end"))["runs"][2]
+        assert last_run["valid"] is is_valid, text
+    (reason,) = last_run["reasons"]
+    assert "ends at iteration 90, that of another repeat at 120" in reason["detail"]
 
 
 @cases

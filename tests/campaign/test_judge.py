@@ -208,9 +208,9 @@ def test_a_campaigns_log_must_have_its_sequence_length(build):
 
 def test_the_newest_measured_campaign_is_collected_and_ids_name_others(build, collect, tmp_path):
     for name, rate in (("20261120-old", 10.0), ("20261121-new", 20.0)):
+        store.record_submit(tmp_path / "runs")
         build("1n1g", repeats=1, name=name, scheduler="local").complete("1n1g", 1, rate)
-    store.record_submit(tmp_path / "runs")
-    assert "the newest" not in collect().output
+    assert "this is 20261121-new" not in collect().output
     rehearsal = build("1n1g", name="20261122-rehearsal", rehearse=True)
     newest = collect()
     assert (newest.returncode, " 20.00 " in newest.stdout) == (0, True), newest

@@ -79,6 +79,7 @@ def test_copies_of_a_log_and_what_is_unknown_are_left_out_and_another_log_is_ref
     pytorch = root / "pytorch"
     plain = pytorch / "1n1g/bert_b4_fp32_1.log"
     packed, link = plain.with_suffix(".log.gz"), plain.with_name("bert_b4_fp32_3.log")
+    plain.write_text("long before\n" * 2000 + plain.read_text())
     packed.write_bytes(gzip.compress(logs.log("1n1g", 300.0, iters=120).encode()))
     refused = collect(pytorch)
     assert (refused.returncode, "are both repeat 1 of one point" in refused.stderr) == (2, True)

@@ -28,9 +28,10 @@ def test_different_experiments_have_no_median(tmp_path, run, runs):
         return first_row(run(tmp_path / "logs", *words))
 
     write_file(tmp_path, "templates/stated/recipe.toml", read_constant(__file__, "RECIPE"))
-    facts = {"sequence_length": (128, 512), "global_batch_size": (4, 8), "accumulation": (1, 4)}
-    facts |= {"hidden_size": (768, 1024), "model": ("bert-base", "bert-large")}
-    for fact, (usual, other) in facts.items():
+    facts = {"sequence_length": "128 512", "global_batch_size": "4 8", "accumulation": "1 4"}
+    facts |= {"hidden_size": "768 1024", "model": "bert-base bert-large"}
+    for fact, values in facts.items():
+        usual, other = values.split()
         row = collect_row(*[f"{fact} = {usual}"] * (runs - 1), f"{fact} = {other}")
         assert (row["median"], codes(row)) == (None, [["incomparable"]] * runs)
         details = [entry["reasons"][0]["detail"] for entry in row["runs"]]
