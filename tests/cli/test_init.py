@@ -7,7 +7,7 @@ import pytest
 from hpcbert.config.site import read_site
 from tests.kit.cases import read_constant
 from tests.kit.cli import Cli, run
-from tests.kit.slurm import AWAY, DENIED, Answers
+from tests.kit.slurm import AWAY, DENIED, Answers, Programs
 
 pytestmark = pytest.mark.slow
 
@@ -16,8 +16,8 @@ SUBMIT = "submit --fw pytorch --gpus-per-node 1 --repeats 1 --scheduler local --
 
 
 def cli(folder, answers):
-    programs = answers.programs(folder / "bin")
-    return Cli(folder, {"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(folder)})
+    programs = Programs(folder / "bin", answers)
+    return Cli(folder, {"PATH": f"{programs.folder}:/usr/bin:/bin", "HOME": str(folder)})
 
 
 def test_a_program_reads_what_was_chosen_and_why(tmp_path):

@@ -305,9 +305,9 @@ def test_an_interrupt_says_what_is_queued_and_how_to_go_on(hpcbert, slurm, name,
     words = ("submit", "--fw", "pytorch", "--gpus-per-node", "4", "--scaling")
     ignore = partial(signal.signal, signal.SIGHUP, signal.SIG_IGN) if "nohup" in name else None
     with hpcbert.start(*words, "--json", preexec_fn=ignore) as child:
-        until(lambda: slurm.waiting, "sbatch was never called", pause=0.01)
+        until((slurm.folder / "waits").exists, "sbatch was never called", pause=0.01)
         child.send_signal(signal.Signals[f"SIG{name.split()[0]}"])
-        slurm.let_go()
+        (slurm.folder / "go").touch()
         out, _ = child.communicate(timeout=CEILING)
     document = json.loads(out)
     (directory,) = store.find_campaigns(hpcbert.cwd / "runs")

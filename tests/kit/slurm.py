@@ -13,7 +13,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -99,7 +99,7 @@ class Answer(NamedTuple):
 
     Attributes:
         acts: Whether it first does what the call requests.
-        waits: Whether it waits for `Programs.let_go` first.
+        waits: Whether it makes a file `waits` next to the program first, and waits for one, `go`.
     """
 
     out: str = ""
@@ -146,10 +146,6 @@ class Job:
 _ENDS = ("COMPLETED", "FAILED", "NODE_FAIL", "TIMEOUT")
 
 
-def _ignore(program: str) -> None:
-    pass
-
-
 @dataclass
 class Slurm:
     """Slurm's commands as one Runner.
@@ -189,7 +185,7 @@ class Slurm:
     dies: bool = False
     first: int = 100
     now: float = field(default_factory=time.time)
-    before: Callable[[str], object] = _ignore
+    before: Callable[[str], object] | None = None
 
     def __call__(
         self, argv: Sequence[str], *, stdin: str = "", env: Mapping[str, str] | None = None,
@@ -211,23 +207,18 @@ class Slurm:
     def names(self) -> dict[str, str]:
         return {number: job.name for number, job in self.jobs.items()}
 
-    def rename(self, form: Callable[[str], str]) -> None:
-        """Give all jobs other names."""
-        for job in self.jobs.values():
-            job.name = form(job.name)
-
     def said(self, argv: tuple[str, ...]) -> ScriptedAnswer:
         """Record a call and return the set answer of its program."""
         number = self.count(argv[0])
         self.calls.append(argv)
-        answers: Any = getattr(self, argv[0], None)
-        if isinstance(answers, list):
-            answers = answers[min(number, len(answers) - 1)] if answers else None
-        answer: ScriptedAnswer = answers
-        return answer
+        answer: Any = getattr(self, argv[0], None)
+        if isinstance(answer, list):
+            answer = answer[min(number, len(answer) - 1)] if answer else None
+        return answer  # type: ignore[no-any-return]
 
     def answered(self, argv: tuple[str, ...], scripted: ScriptedAnswer, cwd: str = "") -> Answer:
-        self.before(argv[0])
+        if self.before:
+            self.before(argv[0])
         if argv[0] in self.away:
             return failed(f"{argv[0]}: error: {AWAY}")
         if scripted is None or (isinstance(scripted, Answer) and scripted.acts):
@@ -299,8 +290,8 @@ class Slurm:
 
 
 @dataclass
-class Answers:
-    """The output of a cluster's commands, by their first words, as one Runner.
+class Answers(Slurm):
+    """The output of a cluster's commands, by their first words.
 
     Attributes:
         sinfo: Its lines of partitions.
@@ -322,17 +313,6 @@ class Answers:
     mpi: str = "MPI plugin types are...\n\tpmix\n\tnone\n\tpmi2\n"
     help: str = "Usage: srun\n"
     complaints: Mapping[str, str] = field(default_factory=dict)
-    calls: list[tuple[str, ...]] = field(default_factory=list)
-
-    def __call__(self, argv: Sequence[str], **_: Any) -> "Outcome":
-        from hpcbert.system.runner import Outcome
-
-        answer = self.answered(tuple(argv), None)
-        return Outcome(tuple(argv), answer.code, answer.out, answer.complaint)
-
-    def said(self, argv: tuple[str, ...]) -> ScriptedAnswer:
-        self.calls.append(argv)
-        return None
 
     def answered(self, argv: tuple[str, ...], scripted: ScriptedAnswer, cwd: str = "") -> Answer:
         """Return the answer to a command: that of an attribute."""
@@ -346,13 +326,7 @@ class Answers:
         name = names.get(argv[0], argv[0])
         if complaint := self.complaints.get(name, ""):
             return failed(complaint)
-        return Answer(getattr(self, name, ""))
-
-    def programs(self, folder: Path) -> Path:
-        """Write programs that give these answers, and return their folder."""
-        _write_programs(folder)
-        (folder / "state").write_bytes(pickle.dumps(self))
-        return folder
+        return Answer(getattr(self, name, "") or "")
 
 
 # --- As programs ----------------------------------------------------------------------------------
@@ -367,21 +341,19 @@ main()
 """
 
 
-def _write_programs(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in PROGRAMS:
-        (folder / name).write_text(_PROGRAM)
-        (folder / name).chmod(0o755)
-
-
 @dataclass(frozen=True)
 class Programs:
     """Slurm's commands as programs in a folder; a file next to them holds the model."""
 
     folder: Path
+    initial: Slurm = field(default_factory=Slurm)
 
     def __post_init__(self) -> None:
-        _write_programs(self.folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for name in PROGRAMS:
+            (self.folder / name).write_text(_PROGRAM)
+            (self.folder / name).chmod(0o755)
+        _save(self.folder, self.initial)
 
     @property
     def path(self) -> str:
@@ -389,21 +361,13 @@ class Programs:
         return f"{self.folder}:{os.environ['PATH']}"
 
     @property
-    def state(self) -> Path:
-        """The file of the model."""
-        return self.folder / "state"
-
-    @property
     def model(self) -> Slurm:
         """The model as it is now; to change it, see `changed`."""
-        slurm: Slurm = _load(self.state)
-        return slurm
+        return _load(self.folder)
 
-    @contextmanager
-    def changed(self) -> Iterator[Slurm]:
-        """Yield the model, and save the changes."""
-        with _lock_model(self.folder) as slurm:
-            yield slurm
+    def changed(self) -> AbstractContextManager[Slurm]:
+        """Give the model, and save the changes."""
+        return _lock_model(self.folder)
 
     def answers(self, **programs: ScriptedAnswer | list[Any]) -> None:
         """Set the answers of each program, as the attributes of `Slurm`."""
@@ -413,14 +377,6 @@ class Programs:
 
     def calls(self, program: str) -> list[list[str]]:
         return [list(call) for call in self.model.called(program)]
-
-    @property
-    def waiting(self) -> bool:
-        """Whether a program waits for `let_go`."""
-        return (self.folder / "waits").exists()
-
-    def let_go(self) -> None:
-        (self.folder / "go").touch()
 
 
 def main() -> None:
@@ -444,17 +400,21 @@ def main() -> None:
 
 
 @contextmanager
-def _lock_model(folder: Path) -> Iterator[Any]:
+def _lock_model(folder: Path) -> Iterator[Slurm]:
     """Lock the model in a folder for one program; write it back whole."""
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        model = _load(folder / "state")
+        model = _load(folder)
         yield model
-        (folder / "new").write_bytes(pickle.dumps(model))
-        (folder / "new").replace(folder / "state")
+        _save(folder, model)
 
 
-def _load(state: Path) -> Any:
-    model = pickle.loads(state.read_bytes()) if state.exists() else Slurm()
+def _save(folder: Path, model: Slurm) -> None:
+    (folder / "new").write_bytes(pickle.dumps(model))
+    (folder / "new").replace(folder / "state")
+
+
+def _load(folder: Path) -> Slurm:
+    model: Slurm = pickle.loads((folder / "state").read_bytes())
     model.now = time.time()
     return model

@@ -269,7 +269,8 @@ def test_a_renamed_job_of_another_user_name_is_followed_cancelled_and_not_double
     draft, slurm = drafted(tmp_path), Slurm()
     campaign = replace(drafts.submit(draft, slurm), user="jovyan")
     store.write_manifest(draft.directory, campaign)
-    slurm.rename(lambda name: f"proj-{name[:12]}")
+    for job in slurm.jobs.values():
+        job.name = f"proj-{job.name[:12]}"
     watched = open_campaign(draft.directory)
     assert {state.word for state in snapshot(watched, run=slurm).values()} == {"PENDING"}
     calls = [*slurm.called("squeue"), *slurm.called("sacct")]
