@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import sys
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -76,16 +75,15 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     return None
 
 
-@cache
-def places(path: Path) -> tuple[str, ...]:
-    """Return the names of a file and of the folders that it is in, below tests/."""
-    return path.relative_to(REPOSITORY / "tests").parts
+def name_file(item: pytest.Item) -> str:
+    """Return the path of a test's file below tests/."""
+    return item.nodeid.partition("::")[0].removeprefix("tests/")
 
 
 def slow(item: pytest.Item) -> bool:
     """Say whether a test is left out of `make quick`."""
     marked = any(item.get_closest_marker(name) for name in ("slow", "slurm", "torch"))
-    return marked or places(item.path)[0] in SLOW
+    return marked or name_file(item).partition("/")[0] in SLOW
 
 
 def group_of(item: pytest.Item) -> str:
@@ -94,7 +92,7 @@ def group_of(item: pytest.Item) -> str:
     Of a file, what needs a lab is one group, for each runtime that it tries, and the rest another:
     a worker starts its lab for the first group that needs one, and keeps it for all later ones.
     """
-    name = "/".join(("tests", *places(item.path)))
+    name = name_file(item)
     if "lab" not in getattr(item, "fixturenames", ()):
         return name
     tried = getattr(getattr(item, "callspec", None), "params", {})
@@ -103,9 +101,8 @@ def group_of(item: pytest.Item) -> str:
 
 def rank(item: pytest.Item) -> int:
     """Say what a test does: it takes longest (below zero), waits for daemons, computes, or is quick."""
-    name = "/".join(places(item.path))
-    if name in LONGEST:
-        return LONGEST.index(name) - len(LONGEST)
+    if name_file(item) in LONGEST:
+        return LONGEST.index(name_file(item)) - len(LONGEST)
     if "slurm_packages" in getattr(item, "fixturenames", ()):
         return DAEMONS
     return COMPUTES if slow(item) else QUICK
@@ -156,11 +153,6 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_collection_finish() -> None:
     """Keep what was loaded: to look for garbage in it, again and again, finds none."""
     gc.freeze()
-
-
-@pytest.fixture(scope="session")
-def repository():
-    return REPOSITORY
 
 
 @pytest.fixture(scope="session")

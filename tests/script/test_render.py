@@ -25,6 +25,7 @@ from tests.kit.cases import cases, read_constant
 from tests.kit.cli import Cli, start_process
 from tests.kit.drafts import changed, reference, settled
 from tests.kit.logs import write_file
+from tests.kit.paths import REPOSITORY
 from tests.kit.recipes import RUNTIMES, SHELL, rank_command
 from tests.kit.scripts import drafted, events, kinds, only_script, run_script, write_ranks
 from tests.kit.waiting import CEILING, until
@@ -304,5 +305,5 @@ def test_a_rehearsal_replays_the_sample_on_rank_0_only(tmp_path):
     assert {line.partition(" ")[0] for line in sample} == {"sample:"}
 
 
-def test_committed_scripts_are_what_is_rendered(repository):
-    Cli(repository)("render", "--check", "sbatch", status=0)
+def test_committed_scripts_are_what_is_rendered():
+    Cli(REPOSITORY)("render", "--check", "sbatch", status=0)
