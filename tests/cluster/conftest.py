@@ -18,8 +18,8 @@ def wait_for_end(as_user):
     """Waits until the queue holds no job of a campaign, and returns its directory."""
 
     def wait(directory):
-        path, words = Path(directory), ["squeue", "--noheader", "--format=%j"]
-        until(lambda: unqueued(as_user(words), path.name), "jobs are still queued", pause=0.3)
+        path = Path(directory)
+        until(lambda: unqueued(as_user, path.name), "jobs are still queued", pause=0.3)
         return path
 
     return wait

@@ -22,7 +22,7 @@ from hpcbert.lab.files import has_pmix
 from hpcbert.system.runner import run
 from tests.kit import containers
 from tests.kit.cases import read_constant
-from tests.kit.containers import HERE, SYSTEM_PATH, Image
+from tests.kit.containers import HERE, REAL_PYXIS, SYSTEM_PATH, Image
 from tests.kit.doctor import set_key
 from tests.kit.lab import start_daemon, stop_daemon
 from tests.kit.needs import lacks, require
@@ -75,16 +75,14 @@ class Trial:
     look: Job
     strict: Job
 
-    def __init__(self, runtime, folder, request):
-        names = ("as_user", "checkout", "lab", "user")
-        self.as_user, self.checkout, self.lab, self.user = map(request.getfixturevalue, names)
-        self.runtime, self.folder, self.path = runtime, folder, SYSTEM_PATH
-        self.cli = self.checkout.cli(folder, self.as_user, ENROOT_ALLOW_HTTP="y", **ON_HOST)
-
-    @property
-    def enters(self):
-        """Say whether its ranks enter by enter.sh."""
-        return self.runtime in {"enroot", "apptainer"}
+    def __init__(self, runtime, as_user, checkout, lab, user):
+        self.as_user, self.checkout, self.lab, self.user = as_user, checkout, lab, user
+        self.runtime, self.path = runtime, SYSTEM_PATH
+        # Whether its ranks enter by enter.sh.
+        self.enters = runtime in {"enroot", "apptainer"}
+        self.folder = Path(tempfile.mkdtemp(prefix=f"{runtime}-", dir=lab.layout.runs))
+        os.chown(self.folder, user.uid, user.gid)
+        self.cli = checkout.cli(self.folder, as_user, ENROOT_ALLOW_HTTP="y", **ON_HOST)
 
     def hpcbert(self, *words, site="site", **variables):
         site = str(self.folder / f"{site}.toml")
@@ -106,8 +104,7 @@ class Trial:
     def wait(self, *jobs):
         """Wait until none of these jobs is in the queue."""
         numbers = ",".join(job.number for job in jobs)
-        words = ["squeue", "--noheader", "--format=%i %T %r", f"--jobs={numbers}"]
-        until(lambda: unqueued(self.as_user(words)), lambda: str(self.as_user(words)))
+        until(lambda: unqueued(self.as_user, "", f"--jobs={numbers}"), f"{numbers} are queued")
 
     def state(self, job):
         """Return state and exit code as accounting has them."""
@@ -144,16 +141,14 @@ class Trial:
 
 
 @pytest.fixture(scope="module")
-def trial(request, as_user):
+def trial(request, as_user, checkout, lab, user):
     """Make a runtime's images, folders to mount, recipes and site descriptions; look around in them."""
     runtime = request.param
-    if runtime == "apptainer" and not containers.real_apptainer():
+    if runtime == "apptainer" and not containers.REAL_APPTAINER:
         lacks("extras", "Apptainer", "not on PATH, and HPCBERT_APPTAINER names none")
     require("squashfs")
-    lab, user = request.getfixturevalue("lab"), request.getfixturevalue("user")
-    folder = Path(tempfile.mkdtemp(prefix=f"{runtime}-", dir=lab.layout.runs))
-    os.chown(folder, user.uid, user.gid)
-    trial = Trial(runtime, folder, request)
+    trial = Trial(runtime, as_user, checkout, lab, user)
+    folder = trial.folder
     if runtime != "none":
         choose_path(trial)
     (folder / "mounted").mkdir()
@@ -171,7 +166,7 @@ def trial(request, as_user):
     trial.write_site("missing", ["/nowhere/to/be/found"], usual)
     trial.write_site("strict", [str(folder)], strict, "home = true\nentrypoint = true\n")
     # The interpreter has torch; it is a link into the host's /usr, which the image has.
-    trial.write_site("torch", [str(trial.checkout.path)], usual)
+    trial.write_site("torch", [str(checkout.path)], usual)
     recipe = folder / "strict-recipes/probe/recipe.toml"
     text = set_key(recipe.read_text(), "image", "workdir", '"/opt"')
     recipe.write_text(set_key(text, "image", "writable", "false"))
@@ -188,15 +183,15 @@ def trial(request, as_user):
 def choose_path(trial):
     """Set the PATH of whoever submits, and so that of the jobs."""
     stand_ins = containers.open_stand_ins(trial.folder / "bin")
-    enroot, plugin = containers.real_enroot() or str(stand_ins), os.environ.get("HPCBERT_PYXIS")
-    first = {"enroot": enroot, "apptainer": containers.real_apptainer()}
+    enroot = containers.REAL_ENROOT or str(stand_ins)
+    first = {"enroot": enroot, "apptainer": containers.REAL_APPTAINER}
     first["pyxis"] = f"{stand_ins / 'pyxis'}:{enroot}"
     trial.path = f"{first[trial.runtime]}:{SYSTEM_PATH}"
-    if trial.runtime != "pyxis" or not plugin:
+    if trial.runtime != "pyxis" or not REAL_PYXIS:
         return
     # The real one, and an enroot on slurmd's PATH; jobs must not say where enroot keeps things.
     trial.path = SYSTEM_PATH
-    line = f"required {plugin} runtime_path=/tmp/pyxis container_scope=job\n"
+    line = f"required {REAL_PYXIS} runtime_path=/tmp/pyxis container_scope=job\n"
     (trial.lab.layout.etc / "plugstack.conf").write_text(line)
     trial.on_nodes(SETTINGS["INSTALL"].format(enroot=enroot, scratch=SCRATCH))
     for node in trial.lab.plan.node_names:
@@ -221,10 +216,9 @@ def make_images(trial):
             settings = {"Env": variables, "WorkingDir": image.workdir, "Entrypoint": entry}
             registry.push(f"tests/{name}:1", [image.lay_out(folder / f"{name}.tree")], **settings)
             paths.append(folder / f"{name}.sif")
-            words = ["apptainer", "pull", "--disable-cache", str(paths[-1])]
-            words.append(f"docker://{registry.host}/tests/{name}:1")
-            env = {"PATH": trial.path, "APPTAINER_NOHTTPS": "1"}
-            result = trial.as_user(words, env=env, cwd=folder)
+            uri, env = f"docker://{registry.host}/tests/{name}:1", {"APPTAINER_NOHTTPS": "1"}
+            words = ["apptainer", "pull", "--disable-cache", str(paths[-1]), uri]
+            result = trial.as_user(words, env={"PATH": trial.path, **env}, cwd=folder)
             assert result.ok, result.stderr
     return paths
 
@@ -299,16 +293,14 @@ def test_the_image_wins_except_over_what_is_listed(trial):
     assert {(rank["PATH"], rank["BY"]) for rank in ranks} == {(STRICT["PATH"], "entry")}
 
 
-# What Slurm, PMIx and what they start give: it differs from release to release.
-OF_SLURM = r"(SLURM|PMIX|PMI_|SRUN_|OMPI_MCA_|PRTE_MCA_|HYDRA_|I_MPI_|ZE_|ENVIRONMENT$)"
-
-
 @pytest.mark.parametrize("trial", ["enroot", "pyxis", "none"], indirect=True)
 @pytest.mark.site("the environment of 32 ranks, the same with each release")
 def test_32_ranks_have_the_one_environment_on_record(trial):
     """As environment.json says, in which paths, addresses and names of this run have words."""
+    # What Slurm, PMIx and what they start give differs from release to release.
+    of_slurm = r"(SLURM|PMIX|PMI_|SRUN_|OMPI_MCA_|PRTE_MCA_|HYDRA_|I_MPI_|ZE_|ENVIRONMENT$)"
     ranks = [rank["environment"] for rank in trial.look.ranks]
-    own = [{n: v for n, v in rank.items() if not re.match(OF_SLURM, n)} for rank in ranks]
+    own = [{n: v for n, v in rank.items() if not re.match(of_slurm, n)} for rank in ranks]
     assert [rank.pop("HPCBERT_DEVICE") for rank in own] == [str(n % 8) for n in range(32)]
     only_first = own[0].keys() - own[1].keys()
     assert only_first == {name for name in own[0] if "NCCL_DEBUG" in name}
@@ -368,7 +360,7 @@ def test_a_rank_that_fails_is_cancelled_or_killed_ends_the_job_and_leaves_nothin
     trial.wait(failing)
     assert trial.state(failing) == ["FAILED", "7:0"], failing.text
     assert failing.events[-1]["exit"] == 7
-    if trial.runtime == "pyxis" and not os.environ.get("HPCBERT_PYXIS"):
+    if trial.runtime == "pyxis" and not REAL_PYXIS:
         # What the plugin's epilog does when a job ends.
         trial.on_nodes(f"rm -rf /tmp/pyxis-stand-in-{uid}/n*/data/pyxis_*")
     trees = f"find /tmp /dev/shm -user {uid} -not -path '*/cache/*' -path '*/etc/rc'"

@@ -231,6 +231,6 @@ def cluster(lab, as_user, checkout, work, impatient):
     cluster = Cluster(lab, as_user, checkout.cli(work, as_user))
     yield cluster
     as_user(["scancel", "--me"])
-    until(lambda: unqueued(as_user(["squeue", "-h", "--me"])), "the queue is not empty")
+    until(lambda: unqueued(as_user, "", "--me"), "the queue is not empty")
     for name in lab.plan.node_names:
         cluster.wait_for_node(name)

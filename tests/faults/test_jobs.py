@@ -145,8 +145,8 @@ def test_a_job_that_root_sends_back_after_a_retry_completed_runs_nothing_and_cha
     job = f"{campaign.job}_1"
     cluster.must("scontrol", "requeue", job, as_root=True)
     campaign.start_again(1)
-    queue = ["squeue", "-h", "-t", "pending,running,suspended,completing", "-j", campaign.job]
-    until(lambda: unqueued(cluster.user(queue)), "it is still queued", pause=0.2)
+    words = ("-t", "pending,running,suspended,completing", "-j", campaign.job)
+    until(lambda: unqueued(cluster.user, "", *words), "it is still queued", pause=0.2)
 
     def knows():
         detail = campaign.look()["detail"] or ""

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import pytest
 
-from hpcbert.system.runner import Outcome
+from hpcbert.system.runner import Runner
 from tests.kit.slurm import T
 
 Found = TypeVar("Found")
@@ -36,14 +36,15 @@ def until(
         time.sleep(max(pause, min(_SHARE * (answered - moment), _PAUSES * pause, _LONGEST)))
 
 
-def unqueued(outcome: Outcome, text: str = "") -> bool:
-    """Return whether squeue answered and none of its lines contains a text.
+def unqueued(run: Runner, name: str = "", *words: str) -> bool:
+    """Return whether squeue answers these words and lists no job with that in its name.
 
     squeue also prints nothing when it gives up on a busy controller. It reports a job that ended
     MinJobAge ago as unknown.
     """
+    outcome = run(["squeue", "--noheader", "--format=%j", *words])
     forgotten = "Invalid job id" in outcome.stderr
-    listed = any(text in line for line in outcome.stdout.splitlines())
+    listed = any(name in line for line in outcome.stdout.splitlines())
     return forgotten or (outcome.ok and not listed)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -33,15 +34,9 @@ def test_rehearsals_have_the_ranks_and_addresses_that_each_launch_wants(as_user,
     documents = map(json.loads, submission.stdout.splitlines())
     directories = [Path(document["data"]["directory"]) for document in documents]
     folders = dict(zip(names, directories, strict=True))
-    queue = ["squeue", "--noheader", "--format=%j"]
-
-    def is_over() -> bool:
-        listing = as_user(queue)
-        return all(unqueued(listing, folder.name) for folder in folders.values())
-
-    until(is_over, lambda: str(as_user(queue)), pause=0.5)
     assert folders
     for name, directory in folders.items():
+        until(partial(unqueued, as_user, directory.name), f"{name} is queued", pause=0.5)
         (status,) = (directory / "status").glob("*.jsonl")
         last = json.loads(status.read_text().splitlines()[-1])
         (log,) = (directory / "logs").rglob("*.log")

@@ -17,7 +17,7 @@ from hpcbert.script.draft import Draft, by_hand
 from hpcbert.script.plan import Request, plan
 from tests.kit import drafts, scripts
 from tests.kit.cases import cases, read_constant
-from tests.kit.containers import Image, open_stand_ins, real_enroot
+from tests.kit.containers import REAL_ENROOT, Image, open_stand_ins
 from tests.kit.drafts import load, reference, settled
 from tests.kit.needs import require
 from tests.kit.paths import REPOSITORY
@@ -143,7 +143,7 @@ def test_any_text_arrives_as_one_word_at_enter_sh(tmp_path_factory, mount, workd
 
 def find_enroot(folder: Path) -> str:
     require("squashfs")
-    return f"{real_enroot() or open_stand_ins(folder / 'stand-ins')}:{os.environ['PATH']}"
+    return f"{REAL_ENROOT or open_stand_ins(folder / 'stand-ins')}:{os.environ['PATH']}"
 
 
 def test_the_local_scheduler_runs_ranks_in_one_container_and_leaves_nothing(tmp_path):

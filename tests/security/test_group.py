@@ -157,8 +157,7 @@ def test_a_group_reads_a_campaign_on_slurm_unless_it_is_closed(
     name = f"hpcbert-{os.getpid()}-g"
 
     def is_over(directory):
-        words = ["squeue", "--noheader", "--format=%j"]
-        return unqueued(run(words, env=lab.daemon_environment), directory.name)
+        return unqueued(partial(run, env=lab.daemon_environment), directory.name)
 
     labs.account("groupadd", "--system", name)
     try:
