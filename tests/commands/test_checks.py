@@ -9,7 +9,6 @@ import tomli
 
 from hpcbert import scheduler
 from hpcbert.commands import checks
-from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.system.runner import Outcome, run
 from tests.kit import drafts
 from tests.kit.cases import cases, read_constant
@@ -153,7 +152,7 @@ def test_a_submission_asks_what_was_foreseen(tmp_path):
     for framework, words in {"pytorch": (), "ngc-tf1": ("--clusters=other",)}.items():
         slurm, recipe = Slurm(), drafts.load(framework)
         site = drafts.reference(tmp_path, slurm={"sbatch_args": words})
-        backend = scheduler.create_scheduler("slurm", SchedulerContext(slurm))
+        backend = scheduler.create_scheduler("slurm", drafts.hurried(slurm))
         backend.fit(drafts.OPTIONS, site, recipe)
         draft = drafts.drafted(site, framework_recipe=recipe, options={"dry": True})
         checks.find_submission_obstacles(draft, run=slurm)

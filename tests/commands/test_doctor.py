@@ -10,9 +10,7 @@ import pytest
 from hpcbert.commands import checks, doctor
 from hpcbert.errors import Interruption
 from hpcbert.model import Shape
-from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.slurm import examine
-from hpcbert.script import materials
 from hpcbert.slurm import state_sources
 from hpcbert.system.runner import Outcome, run
 from tests.kit import drafts
@@ -146,7 +144,7 @@ def query(folder, *, site="", answers=None, demand="", version="24.11.5", client
 
     start = 'schema = 1\nname = "x"\nscheduler = "slurm"\nruns = "/shared/runs"\n'
     settings = drafts.site(folder, f"[slurm]\n{site}\n", start=start)
-    return examine.examine_site(settings, SchedulerContext(program, environ={}), 1)
+    return examine.examine_site(settings, drafts.hurried(program)._replace(environ={}), 1)
 
 
 def list_missed(title, results):
@@ -173,8 +171,7 @@ def test_what_a_file_or_the_output_of_a_job_plants_is_found(tmp_path):
     # What sinfo of 22.05.8 prints after slurmd's prologs ended with status 1.
     drained = Slurm(sinfo="n[2-3]|Prolog error\nn4|Not responding\n")
     text = '[container]\nruntime = "enroot"\n[frameworks.oneflow]\nimage = "/no/image.sqsh"\n'
-    site, recipe = drafts.site(tmp_path, text), drafts.load("oneflow")
-    inputs = materials.find_inputs(site, recipe, {})
+    site = drafts.site(tmp_path, text)
     # What hello.py prints is in tests/workloads.
     port = "n1\tport\tfail\t29500: Address already in use\n"
     silent, missing = "n1\ttmp\tok\tx\n", "srun: error: Node failure on n2"
@@ -183,8 +180,8 @@ def test_what_a_file_or_the_output_of_a_job_plants_is_found(tmp_path):
     planted = {
         "the port where ranks meet is taken": checks.find_problems(port, {}),
         "bash ends in the file that `BASH_ENV` names": ended,
-        "a prolog fails": examine.find_failed_prologs(SchedulerContext(drained)),
-        "the image does not exist": checks.find_framework_obstacles(site, recipe, inputs),
+        "a prolog fails": examine.find_failed_prologs(drafts.hurried(drained)),
+        "the image does not exist": doctor.examine(site, run=Answers(), frameworks=["oneflow"]),
         "fewer nodes answer than were requested": checks.find_missing_nodes(silent, 2, missing),
         "ranks are not in the container": checks.find_missing_ranks(outside, ("n1", "n2"), "pyxis"),
     }

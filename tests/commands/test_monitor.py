@@ -1,6 +1,5 @@
 """Watching: what is reported when, how rarely Slurm is asked, and which campaigns still live."""
 
-import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -161,8 +160,8 @@ def test_campaigns_that_still_live_are_found_with_one_question(watched):
             assert names == [built.campaign.id[-4:]]
     # A local campaign of another machine is not over until its repeats are.
     built = watched("20261106T000000Z-pytorch-here", job_id="local-1-1", scheduler="local")
-    plan = {"machine": "elsewhere 1", "lock": "", "minutes": 1, "grace": 1, "elements": []}
-    (built.directory / local.PLAN_FILE).write_text(json.dumps(plan))
+    plan = '{"machine": "elsewhere 1", "lock": "", "minutes": 1, "grace": 1, "elements": []}'
+    (built.directory / local.PLAN_FILE).write_text(plan)
     for repeat in (1, 2):
         assert "here" in name_unfinished(Slurm(squeue=[""]))
         end_repeat(built, repeat)

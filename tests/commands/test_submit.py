@@ -14,10 +14,8 @@ from hpcbert.campaign import store
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.commands import monitor, retry, submit
 from hpcbert.errors import HpcbertError, SchedulerError, UsageError
-from hpcbert.model import MANIFEST
 from hpcbert.scheduler.base import RESUME, NoRoomError
-from hpcbert.system.runner import run
-from tests.kit import campaigns, cli, drafts
+from tests.kit import campaigns, cli, drafts, scripts
 from tests.kit.cases import cases, read_constant
 from tests.kit.drafts import curve
 from tests.kit.slurm import AWAY, Answer, Job, Slurm, failed
@@ -132,7 +130,7 @@ def test_on_a_full_disk_no_job_is_lost(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     def move_some(source, target):
-        if target.name == MANIFEST:
+        if target.name == "manifest.json":
             raise OSError(28, "No space left on device")
         return move(source, target)
 
@@ -151,7 +149,7 @@ def test_on_a_full_disk_no_job_is_lost(tmp_path, monkeypatch):
 def test_a_damaged_manifest_and_changes_of_another_one_are_refused(tmp_path):
     draft = curve(tmp_path)
     submit.write_campaign(draft)
-    changes, path = draft.directory / store.CHANGES, draft.directory / MANIFEST
+    changes, path = draft.directory / store.CHANGES, draft.directory / "manifest.json"
     assert store.read_manifest(draft.directory) == draft.campaign
     first = replace(draft.campaign.arrays[0], state="submitted", job_id="7")
     with store.open_ledger(draft.directory, draft.campaign) as ledger:
@@ -277,8 +275,8 @@ def test_more_repeats_than_indices_are_several_arrays(tmp_path):
     text = draft.scripts[last.name]
     lines = [line for line in text.splitlines() if line.startswith(("offset=", "repeats="))]
     program = "\n".join(["SLURM_ARRAY_TASK_ID=17", *sorted(lines), 'echo "$((repeats + offset))"'])
-    assert run(["bash", "-c", program]).stdout == "2017\n"
-    assert run(["bash", "-n"], stdin=text).ok
+    assert scripts.bash("-c", program).stdout == "2017\n"
+    scripts.bash("-n", stdin=text)
     # A retry of a repeat beyond an array has indices within it.
     draft = curve(tmp_path, ("fp32",), most_indices=3)
     submit.write_campaign(draft)

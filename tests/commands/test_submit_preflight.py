@@ -9,9 +9,8 @@ from hpcbert.cli.progress import advise
 from hpcbert.commands.monitor import open_campaign
 from hpcbert.errors import SchedulerError
 from hpcbert.model import Shape
-from hpcbert.slurm.states import Kind, RepeatState
 from tests.kit import cli, drafts
-from tests.kit.campaigns import ended, status_file
+from tests.kit.campaigns import ended, report_states, status_file
 from tests.kit.cases import read_constant
 from tests.kit.slurm import AWAY, Slurm, failed, sinfo
 
@@ -101,7 +100,8 @@ def test_what_it_found_is_said_in_words(tmp_path):
     (text,) = preflight.describe_preflight(watched)
     assert "all_reduce_perf: command not found" in text
     point = next(repeat for repeat in watched.repeats if not repeat.array.preflight)
-    assert "preflight failed" in advise(point, RepeatState("CANCELLED", Kind.FAILED, "sacct"))
+    state = report_states(default="CANCELLED")(watched)[point.key]
+    assert "preflight failed" in advise(point, state)
 
 
 def test_a_dry_run_shows_it_first_a_plan_counts_it_and_a_cancel_names_it(hpcbert):
