@@ -27,8 +27,7 @@ TOKEN = "hf_abcdefghijklmnopqrstuv"
 @pytest.fixture
 def built(build):
     """A campaign that was collected after its end; of one point a repeat failed."""
-    built = build("1n1g", "1n4g")
-    built.finish()
+    built = build("1n1g", "1n4g").finish()
     collect_campaigns(built.directory, states=report_states("FAILED"))
     return built
 
@@ -68,8 +67,7 @@ def test_the_same_campaign_gives_the_same_bytes_and_is_read_as_the_directory(bui
 
 
 def test_secrets_are_masked_once_more_and_later_changes_found(build, tmp_path):
-    built = build("1n1g")
-    built.finish()
+    built = build("1n1g").finish()
     log = built.log_path("1n1g", 2)
     name = str(log.relative_to(built.directory))
     (built.directory / "env").mkdir()

@@ -33,9 +33,7 @@ def add_retry(built, *reasons):
 @pytest.fixture
 def built(build):
     """One repeat, complete by its own account and by its log."""
-    campaign = build("1n1g", repeats=1)
-    campaign.complete("1n1g", 1, 10.0)
-    return campaign
+    return build("1n1g", repeats=1).complete("1n1g", 1, 10.0)
 
 
 def test_what_the_script_noticed_itself_refuses_the_repeat(build, built):
@@ -46,8 +44,7 @@ def test_what_the_script_noticed_itself_refuses_the_repeat(build, built):
     # Slurm suspends and resumes a job in turn with others (slurm.conf(5), PreemptMode=GANG).
     built.mark("1n1g", 1, SUSPENDED)
     assert "it was suspended for 62.5 s" in collect_run(built, report_states()).reasons[0].detail
-    local = build("1n1g", name="local", repeats=1, scheduler="local")
-    local.complete("1n1g", 1, 10.0)
+    local = build("1n1g", name="local", repeats=1, scheduler="local").complete("1n1g", 1, 10.0)
     local.mark("1n1g", 1, {"event": "finished", "state": "COMPLETED", "exit": 0})
     assert collect_run(local, SILENT).valid
     local.mark("1n1g", 1, SUSPENDED)
@@ -100,8 +97,7 @@ def test_no_attempt_is_revived_that_ended_badly(built, word, origin, later):
 
 def test_a_verdict_stands_whatever_is_reported_later(build):
     for word in ("OUT_OF_MEMORY", "NODE_FAIL", "DEADLINE", "PREEMPTED", "CANCELLED", "FAILED"):
-        built = build("1n1g", name=word, repeats=1)
-        built.complete("1n1g", 1, 10.0)
+        built = build("1n1g", name=word, repeats=1).complete("1n1g", 1, 10.0)
         assert collect_run(built, report_states(word)).state == word
         for states in (report_states(), SILENT, report_states("UNKNOWN", source="none")):
             run = collect_run(built, states)

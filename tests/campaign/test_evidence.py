@@ -13,8 +13,7 @@ from tests.kit.cli import first_row
 def test_a_file_that_grows_while_it_is_read_gives_no_number_and_no_evidence(
     build, collect_json, monkeypatch, file
 ):
-    built = build("1n1g", repeats=2)
-    built.finish()
+    built = build("1n1g", repeats=2).finish()
     log = built.log_path("1n1g", 1)
     path = log if file == "log" else built.status_path("1n1g", 1)
     content, read, renew = path.read_bytes(), scan.read, evidence.renew_evidence
@@ -61,8 +60,7 @@ def test_files_that_a_file_system_shows_one_by_one_never_give_half_a_number(
     build, collect_json, monkeypatch
 ):
     """As attribute caches do: a name, then nothing in it, then a part, then all of it."""
-    built = build("1n1g", repeats=2)
-    built.finish()
+    built = build("1n1g", repeats=2).finish()
     monkeypatch.setattr("time.time", lambda: 1763717655 + 30.0)  # after all jobs ended
     numbers = [run["throughput"] for run in first_row(collect_json(built.directory))["runs"]]
     (built.directory / evidence.MEASUREMENTS).unlink()

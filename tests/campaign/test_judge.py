@@ -33,9 +33,7 @@ def list_codes(row):
 @pytest.fixture
 def built(build):
     """A campaign of one GPU and of two nodes, five good repeats each."""
-    built = build("1n1g", "2n2g")
-    built.finish()
-    return built
+    return build("1n1g", "2n2g").finish()
 
 
 def test_a_finished_campaign_gives_its_table_and_measurements(built, tmp_path):
@@ -144,17 +142,15 @@ def test_the_job_s_own_account_counts_where_nobody_is_asked(build):
     row = collect_campaigns(built.directory, states=unreachable).tables[0].rows[0]
     assert list_codes(row) == {2: ["state"], 3: ["state"]}
     # A complete attempt outlives a requeue by hand.
-    requeued = build("1n1g", repeats=1, name="requeued")
-    requeued.complete("1n1g", 1, 10.0)
+    requeued = build("1n1g", repeats=1, name="requeued").complete("1n1g", 1, 10.0)
     requeued.started("1n1g", 1, attempt=1)
     (run,) = collect_row(requeued, "CANCELLED").runs
     assert (run.attempt, run.valid, run.state_source) == (0, True, "status-file")
 
 
 def test_baselines_may_come_from_another_campaign_but_no_point_twice(build):
-    built, eight = build("1n1g", name="a", repeats=1), build("1n8g", name="b", repeats=1)
-    built.complete("1n1g", 1, 10.0)
-    eight.complete("1n8g", 1, 70.0)
+    built = build("1n1g", name="a", repeats=1).complete("1n1g", 1, 10.0)
+    eight = build("1n8g", name="b", repeats=1).complete("1n8g", 1, 70.0)
     result = collect_campaigns(built.directory, eight.directory, states=report_states())
     assert result.tables[0].rows[1].speedup == pytest.approx(7)
     alone = json.loads((eight.directory / "table.json").read_text())["tables"][0]
@@ -166,10 +162,9 @@ def test_baselines_may_come_from_another_campaign_but_no_point_twice(build):
 
 def test_windows_differ_end_where_the_run_does_or_are_too_short(build):
     """Different ones in one table are a warning, and want the whole run."""
-    built, two = build("1n1g", name="a", repeats=2), build("2n1g", name="b", repeats=1)
-    built.complete("1n1g", 1, 10.0)
+    built = build("1n1g", name="a", repeats=2).complete("1n1g", 1, 10.0)
     built.complete("1n1g", 2, 11.0, last=11)
-    two.complete("2n1g", 1, 20.0)
+    two = build("2n1g", name="b", repeats=1).complete("2n1g", 1, 20.0)
     two.change(protocol=Protocol(1, 12, 4))
     paths = (built.directory, two.directory)
     (warning,) = collect_campaigns(*paths, states=report_states()).warnings
@@ -182,8 +177,7 @@ def test_windows_differ_end_where_the_run_does_or_are_too_short(build):
     for last, ok in ((11, 0), (12, 1), (30, 1)):
         protocol = Protocol(1, 12, 2, window_seconds=3)
         built = build("1n1g", repeats=1, name=f"to-{last}", protocol=protocol)
-        built.complete("1n1g", 1, 10.0, last=last)
-        row = collect_row(built)
+        row = collect_row(built.complete("1n1g", 1, 10.0, last=last))
         assert (row.ok, row.median) == (ok, pytest.approx(10) if ok else None)
         assert list_codes(row) == ({} if ok else {1: ["incomplete"]})
         assert (row.window.skip, row.window.iters) == (2, None)

@@ -16,13 +16,6 @@ from tests.kit.cli import codes, first_row
 OWN, OTHER = "20251121T093415Z-pytorch-aaaaaa", "20251121T093400Z-oneflow-bbbbbb"
 
 
-def build_other(build, begin, end, name=OTHER, *, nodes="n1", **changes):
-    """Make another campaign, of which a repeat ran between two moments."""
-    other = build("1n1g", name=name, id=name, **changes)
-    other.measure(1, begin, end, nodes=nodes)
-    return other
-
-
 def test_repeats_that_ran_at_once_on_a_node_have_no_number_or_a_mark(build, collect_json):
     built = build("1n1g", repeats=3)
     for repeat, begin in ((1, 0), (2, 30), (3, 90)):
@@ -50,8 +43,7 @@ def test_repeats_that_ran_at_once_on_a_node_have_no_number_or_a_mark(build, coll
     # Runs one after another or on other nodes are not marked.
     spans = {"n2": ("n2", 60, 90), "n3": ("m3", 0, 60), "n4": ("n4", -60, 0)}
     for node, (other, begin, end) in spans.items():
-        built = build("1n1g", repeats=2, name=f"on-{node}")
-        built.measure(1, 0, 60, nodes=node)
+        built = build("1n1g", repeats=2, name=f"on-{node}").measure(1, 0, 60, nodes=node)
         built.measure(2, begin, end, nodes=other)
         # Nor does a copy of the campaign disturb it.
         shutil.copytree(built.directory, built.directory.with_name(f"copy-{node}"))
@@ -62,11 +54,9 @@ def test_repeats_that_ran_at_once_on_a_node_have_no_number_or_a_mark(build, coll
 
 @pytest.mark.parametrize("scheduler", ["slurm", "local"])
 def test_another_campaign_in_the_folder_disturbs_a_run(build, collect_json, scheduler):
-    built = build("1n1g", repeats=2, name=OWN)
-    built.measure(1, 0, 60)
-    built.measure(2, 60, 120)
-    changes = {"nodes": "n1.cluster", "framework": "oneflow", "scheduler": scheduler}
-    other = build_other(build, 70, 80, **changes)
+    built = build("1n1g", repeats=2, name=OWN).measure(1, 0, 60).measure(2, 60, 120)
+    other = build("1n1g", name=OTHER, framework="oneflow", scheduler=scheduler)
+    other.measure(1, 70, 80, nodes="n1.cluster")
     row = first_row(collect_json(built.directory))
     assert codes(row) == [[], ["shared-nodes"]]
     assert OTHER in row["runs"][1]["reasons"][0]["detail"]
@@ -77,10 +67,8 @@ def test_another_campaign_in_the_folder_disturbs_a_run(build, collect_json, sche
 
 
 def test_an_attempt_that_never_wrote_its_end_disturbs_while_its_log_grew(build, collect_json):
-    built = build("1n1g", repeats=2)
-    built.measure(1, 100, 160)
-    built.measure(2, 300, 360)
-    other = build("1n1g", name=OTHER, id=OTHER)
+    built = build("1n1g", repeats=2).measure(1, 100, 160).measure(2, 300, 360)
+    other = build("1n1g", name=OTHER)
     other.started("1n1g", 1, time=WRITTEN + 90)
     os.utime(other.log("1n1g", 1, "killed\n"), (WRITTEN + 130, WRITTEN + 130))
     assert codes(first_row(collect_json(built.directory))) == [["shared-nodes"], []]
@@ -95,7 +83,7 @@ def test_what_came_while_others_were_collected_is_seen(build):
 
     def report_late(watched):
         if watched.directory == second.directory:
-            build_other(build, 30, 90, "third", nodes="second")
+            build("1n1g", name="third").measure(1, 30, 90, nodes="second")
             second.status_path("1n1g", 1).touch()
             watched.records.refresh(watched.directory)
         return answers(watched)
@@ -109,9 +97,9 @@ def test_neighbours_that_cannot_be_read_are_passed_over_or_named_once(build):
     first, second = (build(shape, repeats=1, name=f"{OWN}-{shape}") for shape in ("1n1g", "1n2g"))
     first.measure(1, 0, 60, nodes="n1")
     second.measure(1, 0, 60, nodes="n2")
-    damaged = build_other(build, 0, 60, "20251121T093400Z-pytorch-cccccc")
+    damaged = build("1n1g", name="20251121T093400Z-pytorch-cccccc").measure(1, 0, 60)
     (damaged.directory / MANIFEST).write_text("{")
-    newer = build_other(build, 0, 60).directory / MANIFEST
+    newer = build("1n1g", name=OTHER).measure(1, 0, 60).directory / MANIFEST
     newer.write_text(newer.read_text().replace(f'"schema": {store.SCHEMA}', '"schema": 1'))
     runs = newer.parents[1]
     (runs / "a file").write_text("")
@@ -126,9 +114,8 @@ def test_neighbours_that_cannot_be_read_are_passed_over_or_named_once(build):
 
 
 def test_what_other_people_write_of_their_runs_refuses_no_number(build, collect_json, monkeypatch):
-    built = build("1n1g", repeats=1)
-    built.measure(1, 0, 60)
-    other = build_other(build, 0, 60)
+    built = build("1n1g", repeats=1).measure(1, 0, 60)
+    other = build("1n1g", name=OTHER).measure(1, 0, 60)
     monkeypatch.setattr(store, "find_foreign_owner", lambda path: "mallory" * (path.name == OTHER))
     document = collect_json(built.directory)
     assert codes(first_row(document)) == [[]]
@@ -140,13 +127,13 @@ def test_what_other_people_write_of_their_runs_refuses_no_number(build, collect_
 
 
 def test_campaigns_of_another_time_are_not_read(build, collect_json, monkeypatch):
-    built = build("1n1g", repeats=1, name=OWN)
-    built.measure(1, 0, 60)
+    built = build("1n1g", repeats=1, name=OWN).measure(1, 0, 60)
     for place in range(3):
-        earlier = build_other(build, 0, 60, f"20251101T0000{place:02}Z-pytorch-eeeeee")
+        name = f"20251101T0000{place:02}Z-pytorch-eeeeee"
+        earlier = build("1n1g", name=name).measure(1, 0, 60)
         for path in (earlier.directory / "status").iterdir():
             os.utime(path, (WRITTEN - 90000, WRITTEN - 90000))
-    build_other(build, 0, 60, "20261101T000000Z-pytorch-ffffff")
+    build("1n1g", name="20261101T000000Z-pytorch-ffffff").measure(1, 0, 60)
     read = Mock(wraps=store.read_manifest)
     monkeypatch.setattr(store, "read_manifest", read)
     assert codes(first_row(collect_json(built.directory))) == [[]]

@@ -14,8 +14,7 @@ from tests.kit.campaigns import collect_campaigns, report_states
 
 
 def test_what_was_collected_is_counted_until_a_retry_waits(build):
-    built = build("1n1g", "1n4g", repeats=2)
-    built.finish()
+    built = build("1n1g", "1n4g", repeats=2).finish()
     collect_campaigns(built.directory, states=report_states("COMPLETED", "FAILED"))
     summary = read_overview(built.directory)
     assert (summary.state, summary.valid, summary.asked) == ("incomplete", 2, 4)
@@ -55,8 +54,7 @@ def test_what_slurm_did_not_take_rehearsals_and_hidden_folders(build):
     for state, changes in states.items():
         built = build("1n1g", name=state, jobs=("",), **changes)
         assert read_overview(built.directory).state == state
-    built = build("1n1g", rehearse=True, name="rehearsal")
-    built.finish()
+    built = build("1n1g", rehearse=True, name="rehearsal").finish()
     assert read_overview(built.directory).state == "rehearsed"
     campaigns = store.find_all_campaigns(built.directory.parent)
     built.directory.rename(built.directory.with_name(".hidden"))
@@ -72,8 +70,7 @@ def test_damaged_files_are_named_and_the_rest_is_there(build):
         lambda path: path.write_text("[" * 100_000),
     )
     for number, damage in enumerate(damages):
-        built = build("1n1g", "1n4g", name=f"{number}", repeats=2)
-        built.finish()
+        built = build("1n1g", "1n4g", name=f"{number}", repeats=2).finish()
         collect_campaigns(built.directory, states=report_states())
         damage(built.directory / "measurements.json")
         summary = read_overview(built.directory)
@@ -89,8 +86,7 @@ def test_damaged_files_are_named_and_the_rest_is_there(build):
 
 
 def test_no_more_files_are_opened_than_it_takes(build, monkeypatch):
-    built = build("1n1g", "1n4g", repeats=2)
-    built.finish()
+    built = build("1n1g", "1n4g", repeats=2).finish()
     open_file = Mock(wraps=os.open)
     monkeypatch.setattr(os, "open", open_file)
     read_overview(built.directory)

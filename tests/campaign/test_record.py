@@ -45,16 +45,14 @@ def test_a_collect_opens_each_status_file_once(
     sys.addaudithook(count)  # for good
     monkeypatch.setenv("PATH", slurm.path)
     jobs = ("70", "71") if scheduler == "slurm" else ("local-1-1", "local-1-1")
-    built = build("1n1g", "2n2g", scheduler=scheduler, jobs=jobs)
-    built.finish()
+    built = build("1n1g", "2n2g", scheduler=scheduler, jobs=jobs).finish()
     slurm.answers(sacct=[render_sacct(built)])
     assert collect_once(built)
     # Again, compared with its evidence.
     assert (built.directory / "measurements.json").is_file()
     assert collect_once(built)
     # With another campaign, further attempts and repeats that run.
-    two = build("1n1g", name="20261121-pytorch-def", jobs=("80",))
-    two.finish()
+    two = build("1n1g", name="20261121-pytorch-def", jobs=("80",)).finish()
     built.started("1n1g", 2, attempt=1)
     built.ended("1n1g", 2, attempt=1)
     path = built.status_path("1n1g", 3)

@@ -104,16 +104,17 @@ class Built(TrackedCampaign):
 
     def complete(
         self, shape: str, repeat: int, rate: float, *, attempt: int = 0, **changes: Any
-    ) -> None:
+    ) -> "Built":
         """Let a repeat run to its end. Each prints different bytes: equal logs would be copies."""
         text = f"this is repeat {repeat}\n{self.text(shape, rate, **changes)}"
         self.log(shape, repeat, text, attempt)
         self.mark(shape, repeat, *STARTED, *ended(), attempt=attempt)
+        return self
 
     def measure(
         self, repeat: int, begin: float, end: float, *, nodes: str = "n1", fine: bool = True,
         moved: float = 0.0, ahead: int = 0, start: float | None = None,
-    ) -> None:  # fmt: skip
+    ) -> "Built":  # fmt: skip
         """Let a repeat of the first point run between two moments, in seconds after WRITTEN.
 
         Its log begins then too, unless at `start`. The clock of its node is set by `moved` seconds
@@ -132,13 +133,15 @@ class Built(TrackedCampaign):
         self.mark(shape, repeat, step_end, script_end, time=int(WRITTEN + end))
         moment = WRITTEN + (begin if start is None else start)
         self.log(shape, repeat, self.text(shape, 10 + repeat / 10, start=moment))
+        return self
 
-    def finish(self, **facts: Any) -> None:
+    def finish(self, **facts: Any) -> "Built":
         """Let all repeats of all points run to their ends, at 10, 11, … samples/s a GPU."""
         for array in self.campaign.arrays:
             shape = array.point.shape
             for repeat in array.repeats:
                 self.complete(str(shape), repeat, shape.gpus * (9.0 + repeat), **facts)
+        return self
 
     def reach(self, repeat: int, iteration: int, attempt: int = 0) -> Path:
         """Let a repeat of the first point reach an iteration of 120, at 8 samples/s."""

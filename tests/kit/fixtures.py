@@ -143,6 +143,4 @@ def logs(tmp_path):
 @pytest.fixture
 def finished(build):
     """Return a campaign of which every repeat completed."""
-    built = build("1n1g")
-    built.finish()
-    return built.directory
+    return build("1n1g").finish().directory
