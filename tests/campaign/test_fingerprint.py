@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hpcbert.campaign import fingerprint
 from tests.kit.campaigns import node, write_nodes
-from tests.kit.cases import cases
+from tests.kit.cases import cases, read_constant
 from tests.kit.cli import rows
 
 
@@ -24,35 +24,14 @@ def sample_nodes(*nodes, repeat=1, point="2n8g"):
 
 
 def test_a_node_in_facts_and_damaged_content_in_none():
-    facts = parse().facts
-    expected = {
-        "GPUs": "8",
-        "GPU": "NVIDIA A100-SXM4-80GB",
-        "GPU power limit, W": "400.00",
-        "memory, GiB": "1024",
-        "network": "1 x 25000 Mb/s, MTU 1500",
-        "InfiniBand": "1 x 200 Gb/sec (4X HDR), InfiniBand",
-        "image": "sha256 0123456789ab",
-        "package torch": "2.7.0a0+7c8ec84dab.nv25.03",
-        "library libnccl": "2.25.1",
-        "variable NCCL_DEBUG": "WARN",
-    }
+    facts, expected = parse().facts, read_constant(__file__, "FACTS")
     assert {name: facts[name] for name in expected} == expected
-    assert parse().summary == (
-        "8 x NVIDIA A100-SXM4-80GB, driver 535.104.05, CUDA 12.2, AMD EPYC 7742, 1024 GiB, "
-        "Linux 5.15.0-100, image sha256 0123456789ab"
-    )
+    assert parse().summary == read_constant(__file__, "SUMMARY")
     many = {f"NCCL_X{number}": "y" * 500 for number in range(1500)}
     bounded = parse(image__environment=many).facts
     assert (len(bounded), max(map(len, bounded.values()))) == (1000, 200)
     # Equal nodes are one fingerprint; a node without a host's part is left out.
-    lines = [
-        {"nodes": "n3 n1 n2", "host": {"kernel": "6.1"}},
-        {"nodes": "n1", "host": {"memory_kb": "1055916032"}},
-        {"nodes": "n2", "host": {"memory_kb": "1055916000"}},
-        {"nodes": "n3", "host": {"memory_kb": "2111832064"}},
-        {"nodes": "n1 n2 n3 n4", "image": {"environment": {"NCCL_ALGO": "Ring"}}},
-    ]
+    lines = read_constant(__file__, "NODES")
     content = "\n".join(['{"nodes":"n1",cut', *map(json.dumps, lines)])
     pair, single = fingerprint.parse(content.encode())
     assert (pair.nodes, single.nodes) == (("n1", "n2"), ("n3",))
