@@ -4,9 +4,7 @@ whatever a person names and whatever the system refuses."""
 import json
 import os
 import shutil
-import signal
 import stat
-import subprocess
 import sys
 from pathlib import Path
 
@@ -17,7 +15,6 @@ from hpcbert.cli.main import COMMANDS, EMPTY_MEANS, root
 from tests.kit.cases import cases, read_constant
 from tests.kit.cli import HEAVY, UNCOUNTED, Cli, run, run_here, start_process
 from tests.kit.paths import REPOSITORY
-from tests.kit.waiting import CEILING
 
 pytestmark = pytest.mark.slow
 # What a command needs apart from the path under test; what runs nothing for real.
@@ -39,11 +36,9 @@ def list_commands() -> dict[str, click.Command]:
 
 def test_help_ends_well_loads_nothing_heavy_and_lists_every_command_in_the_order_of_work(tmp_path):
     lines = [["--help"], ["--version"], ["-h"], *([name, "--help"] for name in COMMANDS)]
-    result = subprocess.run(
-        [sys.executable, "-c", read_constant(__file__, "PROGRAM"), json.dumps(lines)],
-        cwd=tmp_path, env={**os.environ, **UNCOUNTED, "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    argv = [sys.executable, "-c", read_constant(__file__, "PROGRAM"), json.dumps(lines)]
+    environment = {**os.environ, **UNCOUNTED, "PYTHONPATH": str(REPOSITORY)}
+    result = start_process(argv, cwd=tmp_path, env=environment)
     document = json.loads(result.stderr)
     assert document["codes"] == [0] * len(lines)
     assert not HEAVY & set(document["modules"])
@@ -220,12 +215,9 @@ def test_a_stream_that_takes_or_gives_nothing(line, code, message, tmp_path):
 @pytest.mark.parametrize("as_json", [False, True])
 @pytest.mark.parametrize("module", ["click", "jinja2"])
 def test_an_interrupt_while_modules_load(module, as_json, tmp_path):
-    code = read_constant(__file__, "INTERRUPTED")
-    result = subprocess.run(
-        [sys.executable, "-c", code, module, "submit", "--dry-run", *["--json"] * as_json],
-        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=CEILING,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )  # fmt: skip
+    words = ["submit", "--dry-run", *["--json"] * as_json]
+    argv = [sys.executable, "-c", read_constant(__file__, "INTERRUPTED"), module, *words]
+    result = start_process(argv, cwd=tmp_path)
     assert result.returncode == 130, result
     if as_json:
         assert json.loads(result.stdout)["errors"][0]["code"] == "interrupted"

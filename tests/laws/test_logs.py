@@ -4,7 +4,6 @@ and of what is no file, where a log or a record should be: they are read within 
 import json
 import os
 import random
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,9 +14,9 @@ from hypothesis import strategies as st
 from hpcbert.logs.setting import Setting
 from tests.kit import recipes
 from tests.kit.cases import read_constant
+from tests.kit.cli import start_process
 from tests.kit.logs import log
 from tests.kit.paths import REPOSITORY, TEMPLATES
-from tests.kit.waiting import CEILING
 
 pytestmark = pytest.mark.slow
 SETTING = Setting(
@@ -54,12 +53,10 @@ def check_number(folder: Path, case: tuple[str, str, float], content: bytes) -> 
 
 def read_files(*paths: Path) -> list[dict[str, list[str]]]:
     """Return the answers of all readers, in a process whose memory and processor time are bounded."""
-    result = subprocess.run(
-        [sys.executable, "-c", read_constant(__file__, "PROGRAM"), TEMPLATES / "pytorch", *paths],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True, text=True, timeout=CEILING, check=False,
-    )  # fmt: skip
-    assert result.returncode == 0, result.stderr[-2000:]
+    words = map(str, (TEMPLATES / "pytorch", *paths))
+    argv = [sys.executable, "-c", read_constant(__file__, "PROGRAM"), *words]
+    result = start_process(argv, env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
+    assert result.ok, result.stderr[-2000:]
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 

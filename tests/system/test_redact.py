@@ -1,7 +1,6 @@
 """Secrets are recognised by name and by form, and nothing else is touched."""
 
 import string
-import subprocess
 import time
 from typing import Any
 
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from hpcbert.system import redact
 from hpcbert.system.redact import MASK, is_secret_name, mask_command, mask_environment, mask_text
 from tests.kit.cases import cases, read_constant
+from tests.kit.scripts import bash
 
 pytestmark = pytest.mark.slow
 
@@ -103,6 +103,5 @@ def test_bash_knows_the_same_names(names):
     """The expression means the same to bash, which leaves secrets out on the nodes."""
     names += [*SECRET_NAMES, *PLAIN_NAMES]
     script = "for name; do [[ _${name^^}_ =~ $NAMES ]] && echo 1 || echo 0; done"
-    argv, env = ["bash", "-c", script, "names", *names], {"NAMES": redact.NAMES, "LC_ALL": "C"}
-    output = subprocess.run(argv, env=env, capture_output=True, text=True, check=True).stdout
-    assert output.split() == [str(int(is_secret_name(name))) for name in names]
+    outcome = bash("-c", script, "names", *names, NAMES=redact.NAMES, LC_ALL="C")
+    assert outcome.stdout.split() == [str(int(is_secret_name(name))) for name in names]
