@@ -11,7 +11,6 @@ import sys
 import zipfile
 from pathlib import Path
 from runpy import run_path
-from typing import Any
 
 import pytest
 import tomli
@@ -27,7 +26,7 @@ from tests.kit.scripts import tool
 
 pytestmark = pytest.mark.slow
 
-PROJECT: dict[str, Any] = tomli.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+PROJECT = tomli.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 
 
 def run_program(*words: object, cwd: Path, code: int = 0, **variables: str) -> str:

@@ -24,12 +24,9 @@ from tests.kit.waiting import until
 pytestmark = pytest.mark.slow
 
 NOW = 1_000_000.0
-MESSAGE = "ModuleNotFoundError: No module named 'torch'"
 DONE = RepeatState("COMPLETED", Kind.SUCCEEDED, "sacct", elapsed=100.0, step_exit=0)
 FAILED = RepeatState("FAILED", Kind.FAILED, "sacct", detail="exit status 1", nodes=("n3",))
-RUNS = RepeatState(
-    "RUNNING", Kind.RUNNING, "sacct", start=NOW - 50, limit=3600.0, nodes=("n1", "n2")
-)
+RUNS = RepeatState("RUNNING", Kind.RUNNING, "sacct", start=NOW - 50, nodes=("n1", "n2"))
 WAITS = RepeatState("PENDING", Kind.WAITING, "sacct", detail="others have a higher priority")
 
 
@@ -59,7 +56,7 @@ class Scripted(Session):
         self.now = replace(self.now, states=new)
         runs = [key for key in keys if new[key].kind is Kind.RUNNING]
         progress = dict.fromkeys(runs, RepeatProgress(60, 120, 512.5, NOW + 50))
-        failures = {key: MESSAGE for key in keys if new[key] == FAILED}
+        failures = {key: "ModuleNotFoundError: torch" for key in keys if new[key] == FAILED}
         rates = {built.campaign.id: read_rates(built, new) for built in self.watched}
         scene = summarise(self.tree, self.now, progress)
         self.show(self.tree, replace(scene, failures=failures, rates=rates))
