@@ -65,9 +65,7 @@ def test_every_command_takes_the_campaigns_of_a_file_by_their_name(tmp_path):
     assert list_variants() == []
 
 
-def test_the_campaigns_of_a_file_have_one_time_however_long_drafting_takes(
-    empty_directory, monkeypatch
-):
+def test_campaigns_of_a_file_have_one_time_however_long_drafting_is(empty_directory, monkeypatch):
     Path("week47.toml").write_text(FILE)
     monkeypatch.setattr(time, "time", itertools.count(1_800_000_000, 60).__next__)
     words = ("submit", "week47.toml", "--rehearse", "--force", "--dry-run", "--json")

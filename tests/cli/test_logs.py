@@ -8,9 +8,7 @@ from tests.kit.cli import run
 from tests.kit.waiting import CEILING
 
 
-def test_the_log_written_to_last_is_printed_and_a_script_s_output_comes_after(
-    build, empty_directory
-):
+def test_the_newest_log_is_printed_and_a_script_s_output_comes_after(build, empty_directory):
     built = build("1n1g", repeats=2)
     assert "no log yet" in run("logs", status=4).stderr
     (built.directory / "slurm" / "70_2.out").write_text("from the script\n")

@@ -107,9 +107,7 @@ def test_equal_last_error_lines_are_one_line(hpcbert, slurm, watched):
     assert "✗ 5 repeats: state: it is FAILED" in collected
 
 
-def test_without_a_name_the_newest_is_shown_where_none_lives_and_without_slurm_none(
-    hpcbert, slurm, watched
-):
+def test_the_newest_is_shown_where_none_lives_and_without_slurm_none(hpcbert, slurm, watched):
     watched("20261101T000000Z-pytorch-older1", job_id="5")
     newest = watched("20261102T000000Z-pytorch-newest", job_id="6")
     slurm.answers(sacct=[newest.sacct(1, "COMPLETED") + newest.sacct(2, "COMPLETED")])
@@ -124,9 +122,7 @@ def test_without_a_name_the_newest_is_shown_where_none_lives_and_without_slurm_n
         assert "The jobs continue" in result.stderr
 
 
-def test_a_submission_that_waits_shows_changes_and_an_interrupt_leaves_the_jobs_alone(
-    hpcbert, slurm, story
-):
+def test_who_waits_sees_changes_and_an_interrupt_leaves_the_jobs_alone(hpcbert, slurm, story):
     def interrupt(child, stream):
         """Interrupt a process when it has shown that a job runs; return what it then prints."""
         while "RUNNING" not in (line := stream.readline()):

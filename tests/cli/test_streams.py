@@ -29,9 +29,7 @@ def test_the_locale_decides(env, plain, tmp_path):
 
 
 @pytest.mark.slow
-def test_text_is_ascii_in_the_locale_c_and_documents_arrive_byte_by_byte_in_any(
-    finished, logs, run_commands
-):
+def test_text_is_ascii_in_the_locale_c_and_documents_arrive_in_any(finished, logs, run_commands):
     lines = [line.split() for line in read_constant(__file__, "LINES")]
     lines += [["collect", str(finished)], ["collect", str(logs)], ["logs", str(finished)]]
     both = [*lines, *([*words, "--json"] for words in lines if words != ["--help"])]

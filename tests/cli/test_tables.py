@@ -16,9 +16,7 @@ def read_terminal(hpcbert, *words, **options):
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).splitlines()
 
 
-def test_a_narrow_terminal_gets_a_folded_table_and_pipes_and_files_the_columns(
-    finished, run_commands, hpcbert, tmp_path
-):
+def test_a_narrow_terminal_folds_tables_and_files_do_not(finished, run_commands, hpcbert, tmp_path):
     head = r"nodes +GPUs +median samples/s +min \.\. max +cv +speedup +efficiency +repeats +flags"
     (piped,) = run_commands([["collect", str(finished)]], COLUMNS="60")
     assert re.search(head, piped.stdout)
@@ -79,9 +77,7 @@ def test_a_table_takes_its_form_from_its_name(empty_directory, logs, tmp_path):
         run("collect", logs, "--output", place, status=1)
 
 
-def test_what_says_of_logs_what_campaigns_record_is_refused_of_these(
-    empty_directory, logs, finished
-):
+def test_options_about_logs_are_refused_of_campaigns(empty_directory, logs, finished):
     options = {
         "--fw": "oneflow", "--nodes": "1", "--gpus-per-node": "1", "--batch-size": "4",
         "--precision": "AMP", "--model": "bert", "--pattern": "{repeat}.log",

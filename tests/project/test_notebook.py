@@ -62,9 +62,7 @@ def test_columns_have_their_types_where_no_run_counts(campaign, tmp_path):
     assert "precision" in set(environment["fact"])
 
 
-def test_frames_survive_parquet_and_saved_results_load_without_steps(
-    campaign, tmp_path, monkeypatch
-):
+def test_frames_survive_parquet_and_saved_results_have_no_steps(campaign, tmp_path, monkeypatch):
     pd, result = pytest.importorskip("pandas"), hpcbert.load(campaign)
     for file in result.to_parquet(tmp_path / "new" / "frames"):
         back, original = pd.read_parquet(file), getattr(result, file.stem)
