@@ -113,9 +113,8 @@ def test_the_same_is_submitted_again_and_what_is_no_longer_possible_is_named(bui
     ):
         array = built.array("1n1g")
         built.change(arrays=(replace(array, point=replace(array.point, **changes)),)).lock()
-        assert (
-            message in run("submit", "--like", built.directory, *local, status=2).error["message"]
-        )
+        result = run("submit", "--like", built.directory, *local, status=2)
+        assert message in result.error["message"]
     (built.directory / store.LOCKED).unlink()
     result = run("submit", "--like", built.directory, *local, status=2)
     assert store.LOCKED in result.error["message"]

@@ -83,10 +83,8 @@ def test_a_lab_that_is_gone_is_named_with_the_remedy(run_commands):
 
 def test_the_newest_campaign_is_not_taken_for_a_refused_one(build, run_commands, tmp_path):
     build("1n1g", scheduler="local").finish()
-    lines = [
-        *("show", f"{SUBMIT} 99", "show", "cancel --yes"),
-        *(f"{SUBMIT} 1 --rehearse --wait", "show"),
-    ]
+    later = f"{SUBMIT} 1 --rehearse --wait"
+    lines = ["show", f"{SUBMIT} 99", "show", "cancel --yes", later, "show"]
     results = run_commands([line.split() for line in lines], HPCBERT_RUNS=str(tmp_path / "runs"))
     assert [result.returncode for result in results] == [0, 2, 0, 2, 0, 0]
     assert "Name the campaign" in results[3].stderr

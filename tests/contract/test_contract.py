@@ -24,9 +24,7 @@ VOLATILE = set(read_constant(__file__, "VOLATILE").split())
 # Of a group of cases, what submits its campaign.
 SUBMISSIONS = read_constant(__file__, "SUBMISSIONS")
 # Times, ids of campaigns and jobs, digests, versions, paths and sentences.
-VOLATILE_TEXT = re.compile(
-    r"\d{4}-\d\d-\d\d|\d{8}T\d{6}Z|^local-\d|[0-9a-f]{12}|^\d+\.\d+\.\d+|/| "
-)
+VOLATILE_TEXT = re.compile(r"\d{4}-\d\d-\d\d|\d{8}T\d{6}Z|^local-\d|[0-9a-f]{12}|^\d+\.\d+\.\d|/| ")
 # In sentences: ids of campaigns, and digests.
 VOLATILE_WORDS = re.compile(r"\d{8}T\d{6}Z[\w.-]*|\b[0-9a-f]{12,}\b")
 # Of wording/*.txt: a case's name, its command line, and the indented lines below it.
@@ -39,10 +37,7 @@ CASES = [
 
 
 def make_place(folder):
-    """Return hpcbert in a folder with a site, and a recipe whose rates are the same everywhere.
-
-    It runs in this process, which takes less time.
-    """
+    """Return hpcbert, run in this process, in a folder with a site and a recipe of fixed rates."""
     shutil.copytree(HERE / "recipes", folder / "templates")
     place = Cli(folder, {**os.environ, "HOME": str(folder)}, run=run_here)
     place("init", "--local", status=0)

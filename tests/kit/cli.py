@@ -165,10 +165,7 @@ class Cli:
         self, *words: object, answer: str = "", last: str = "", rows: int = 24, columns: int = 150,
         **env: str,
     ) -> tuple[int, str]:  # fmt: skip
-        """Return its exit status and output on a terminal of some size, typing an answer.
-
-        With `last`, the terminal closes as soon as that is on it.
-        """
+        """Return its exit status and output on a terminal, which closes once `last` is on it."""
         ours, end = pty.openpty()
         fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         base = {name: value for name, value in self.environment.items() if name not in _TERMINAL}
