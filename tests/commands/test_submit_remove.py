@@ -1,5 +1,3 @@
-"""Listing and removing campaigns."""
-
 import shutil
 from functools import partial
 
