@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -139,7 +138,7 @@ def test_each_shell_is_answered_in_its_own_form_and_bash_itself_completes(campai
         assert result.stdout.strip() == answer
         assert not HEAVY & result.modules
     tool(tmp_path, "hpcbert", f'#!/bin/sh\nexec "{sys.executable}" -m hpcbert "$@"\n')
-    argv = [shutil.which("bash") or "bash", "--norc", "-c", read_constant(__file__, "SCRIPT")]
+    argv = ["bash", "--norc", "-c", read_constant(__file__, "SCRIPT")]
     env = {**os.environ, VARIABLE: "", "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
     output = subprocess.run(argv, env=env, capture_output=True, text=True, check=True).stdout
     assert output == f"{OLD}\n"

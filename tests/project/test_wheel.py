@@ -1,12 +1,9 @@
 """The release as `make dist` builds it, the wheel in an environment of its own, and other packagers' files."""
 
-import ast
 import hashlib
 import json
 import os
 import re
-import shlex
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -61,8 +58,8 @@ def program(tmp_path_factory, wheel):
     """hpcbert, installed alone in an environment whose pip is that of the tests."""
     folder = tmp_path_factory.mktemp("an empty environment")
     run_program(sys.executable, "-m", "venv", "--without-pip", folder / "venv", cwd=folder)
-    words = shlex.join((sys.executable, "-m", "pip", "--python", f"{folder}/venv/bin/python"))
-    pip = tool(folder / "venv/bin", "pip", f'#!/bin/bash\nexec {words} "$@"\n')
+    line = f'"{sys.executable}" -m pip --python "{folder}/venv/bin/python" "$@"'
+    pip = tool(folder / "venv/bin", "pip", f"#!/bin/bash\nexec {line}\n")
     run_program(pip, "install", "--quiet", wheel, cwd=folder)
     return folder / "venv/bin/hpcbert"
 
@@ -85,7 +82,7 @@ def test_the_wheel_has_what_runs_a_man_page_a_command_and_a_description(wheel):
         metadata = archive.read(f"hpcbert-{hpcbert.__version__}.dist-info/METADATA").decode()
     # In a new process: a command remembers the help option of its first use, which was any test's.
     code = "from hpcbert.cli.help import pages; print(pages()['hpcbert-submit.1'], end='')"
-    assert submit == subprocess.check_output([sys.executable, "-c", code], text=True)
+    assert submit == run_program(sys.executable, "-c", code, cwd=REPOSITORY)
     fields, _, text = metadata.partition("\n\n")
     assert "Description-Content-Type: text/markdown" in fields
     assert text.startswith("# hpcbert\n\nhpcbert measures")
@@ -131,12 +128,11 @@ def test_the_installed_program_renders_collects_and_submits(program, tmp_path):
     assert log.read_text().startswith("HPCBERT REHEARSAL rank=0/1")
 
 
-@pytest.fixture(scope="module")
-def filled(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("packages")
-    (folder / f"hpcbert-{hpcbert.__version__}.tar.gz").write_bytes(b"archive")
-    subprocess.run([REPOSITORY / "packaging/fill", folder, folder / "out"], check=True)
-    return folder / "out"
+@pytest.fixture
+def filled(tmp_path):
+    (tmp_path / f"hpcbert-{hpcbert.__version__}.tar.gz").write_bytes(b"archive")
+    run_program(REPOSITORY / "packaging/fill", tmp_path, tmp_path / "out", cwd=tmp_path)
+    return tmp_path / "out"
 
 
 def test_files_for_other_packagers_have_the_release_and_easybuild_s_what_its_bundles_lack(filled):
@@ -175,7 +171,7 @@ def test_conda_forge_and_spack_have_the_requirements(filled):
     assert (run, constraints) == (needed, optional)
     assert PROJECT["requires-python"] == f">={recipe['context']['python_min']}"
     text = (filled / "spack/package.py").read_text()
-    ast.parse(text)
+    compile(text, "package.py", "exec")
     bounds = dict(re.findall(r'depends_on\("py-([\w-]+)@([^:"]+):', text))
     assert bounds.pop("hatchling")
     assert bounds == needed | optional
