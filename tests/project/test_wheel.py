@@ -28,11 +28,11 @@ PROJECT = tomli.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 
 def run_program(*words: object, cwd: Path, code: int = 0, **variables: str) -> str:
     """Run a program and return what it prints."""
-    names = [name for name in os.environ if name.startswith(("PIP_", "SSL_", "LANG"))]
-    kept = {name: os.environ[name] for name in names}
+    names = ("PIP_", "SSL_", "LANG")
+    env = {name: text for name, text in os.environ.items() if name.startswith(names)}
     # Of what is installed here only a little is ever run. pip wants "no" for --no-compile.
-    kept |= {"PIP_NO_COMPILE": "no", "HOME": str(cwd), "PATH": "/usr/bin:/bin", **variables}
-    result = start_process(list(map(str, words)), cwd=cwd, env=kept)
+    env |= {"PIP_NO_COMPILE": "no", "HOME": str(cwd), "PATH": "/usr/bin:/bin", **variables}
+    result = start_process(list(map(str, words)), cwd=cwd, env=env)
     assert result.returncode == code, result
     return result.stderr if code else result.stdout
 
