@@ -27,13 +27,11 @@ def list_left_out(document):
     return {Path(log["path"]).name: log["why"] for log in document["data"]["left_out"]}
 
 
-def list_tables(document):
-    """Return variant, shapes and valid repeats of each table."""
-    cells = {
-        table["variant"]: [(row["shape"], row["repeats"]["ok"]) for row in table["rows"]]
-        for table in document["data"]["tables"]
-    }
-    return [(variant, *zip(*pairs, strict=True)) for variant, pairs in cells.items()]
+def list_rows(document):
+    """Return each row's variant, shape and valid repeats."""
+    tables = document["data"]["tables"]
+    pairs = ((table["variant"], row) for table in tables for row in table["rows"])
+    return sorted((variant, row["shape"], row["repeats"]["ok"]) for variant, row in pairs)
 
 
 def test_what_is_left_out_is_named_and_what_may_be_a_log_is_a_loss(tmp_path, collect, collect_json):
@@ -221,7 +219,7 @@ def test_logs_of_one_folder_are_repeats_and_folders_are_systems(
     tmp_path, collect_json, names, tables
 ):
     document = collect_json(write_jobs(tmp_path / "x", *names), *WINDOW)
-    assert sorted(list_tables(document)) == sorted(tables)
+    assert list_rows(document) == sorted(tables)
     (framework,) = (fact for fact in document["data"]["assumed"] if fact["name"] == "framework")
     assert (framework["value"], framework["option"]) == ("pytorch", "--fw")
 
@@ -231,22 +229,22 @@ def test_systems_and_experiments_get_tables_of_their_own_and_tasks_of_a_job_one(
 ):
     names = ("a/train.log", "a/train.log.1", "b/slurm-1.out", "b/slurm-2.out")
     document = collect_json(write_jobs(tmp_path / "x", *names), *WINDOW)
-    assert list_tables(document) == [("system=b", ("1n1g",), (2,))]
+    assert list_rows(document) == [("system=b", "1n1g", 2)]
     assert set(list_left_out(document)) == {"train.log", "train.log.1"}
     assert document["exit_code"] == 4
     for number, name in enumerate(("A100/slurm-1.out", "V100/slurm-2.out")):
         shape, start = f"1n{1 + 3 * number}g", logs.START + number * 3600
         log = logs.log(shape, 100.0, start=start, sequence_length=512)
         write_file(tmp_path / "y", name, log)
-    tables = list_tables(collect_json(tmp_path / "y", *WINDOW))
     variant = "sequence_length=512,system="
-    assert tables == [(f"{variant}A100", ("1n1g",), (1,)), (f"{variant}V100", ("1n4g",), (1,))]
+    systems = [(f"{variant}A100", "1n1g", 1), (f"{variant}V100", "1n4g", 1)]
+    assert list_rows(collect_json(tmp_path / "y", *WINDOW)) == systems
     # Of a job's tasks, one file is read.
     write_jobs(tmp_path / "z", "bert_71_0.out", "bert_72_0.out")
     write_jobs(tmp_path / "z", "bert_71_1.out", "bert_72_1.out")
     write_file(tmp_path / "z", "bert_71_2.out", "waiting for rank 0\n")
     document = collect_json(tmp_path / "z", *WINDOW)
-    assert list_tables(document) == [("", ("1n1g",), (2,))]
+    assert list_rows(document) == [("", "1n1g", 2)]
     left_out = list_left_out(document)
     assert set(left_out) == {"bert_71_1.out", "bert_71_2.out", "bert_72_1.out"}
     assert all("another task" in why for why in left_out.values())
