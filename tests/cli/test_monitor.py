@@ -27,10 +27,10 @@ def hpcbert(hpcbert):
 
 @pytest.fixture
 def story(slurm, watched):
-    """Two repeats: one completes, one fails."""
+    """Two repeats: one completes, one fails after a limit has held it back."""
     built = watched()
     ended = built.sacct(1, "COMPLETED")
-    waits = built.squeue(2, "PENDING", reason="JobArrayTaskLimit")
+    waits = built.squeue(2, "PENDING", reason="AssocGrpGRES")
     slurm.answers(
         sacct=[
             built.sacct(1, "RUNNING"),
@@ -42,23 +42,14 @@ def story(slurm, watched):
     return built
 
 
-def test_a_limit_that_holds_a_job_back_is_shown_with_its_remedy(hpcbert, slurm, watched):
-    built = watched(repeats=1)
-    ended = built.sacct(1, "CANCELLED by 0")
-    waits = built.squeue(1, "PENDING", reason="AssocGrpGRES")
-    slurm.answers(sacct=[built.sacct(1, "PENDING"), ended, ended], squeue=[waits, "", ""])
-    line, *_ = hpcbert("monitor", built.campaign.id).stdout.splitlines()
-    assert "PENDING" in line
-    assert "submit again with fewer --nodes or --gpus-per-node" in line
-
-
-def test_piped_each_change_is_a_line(hpcbert, slurm, story):
+def test_piped_each_change_is_a_line_and_a_limit_has_its_remedy(hpcbert, slurm, story):
     result = hpcbert("monitor", story.campaign.id, status=0)
     assert result.stderr == ""
     lines = result.stdout.splitlines()
     assert re.findall(r"\d/2  [A-Z_]+", "\n".join(lines[:5])) == CHANGES
     assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ  ", lines[0])
-    assert "(repeats of a point run one after another)" in lines[1]
+    assert "limit on GPUs over all its jobs" in lines[1]
+    assert "submit again with fewer --nodes or --gpus-per-node" in lines[1]
     assert "n[1-2]  (failed, exit status 3)  [sacct]" in lines[4]
     assert lines[5:] == [
         "1 completed, 1 failed",
@@ -82,8 +73,8 @@ def test_json_is_an_object_a_line_and_the_usual_document_last(hpcbert, slurm, st
     assert (running["event"], running["job"], running["nodes"]) == ("state", "12_1", ["n1", "n2"])
     assert (running["iteration"], running["start"]) == (60, "2026-11-21T10:06:40Z")
     assert (running["elapsed"], running["time_limit"]) == (8.0, 3600.0)
-    assert (waiting["reason"], waiting["start"]) == ("JobArrayTaskLimit", None)
-    assert waiting["advice"] is waiting["iteration"] is None
+    assert (waiting["reason"], waiting["start"]) == ("AssocGrpGRES", None)
+    assert running["advice"] is waiting["iteration"] is None
     result = hpcbert("monitor", story.campaign.id, "--json", "--exit-status")
     *_, failed = result.events
     assert (failed["state"], failed["kind"]) == ("FAILED", "failed")
