@@ -244,29 +244,26 @@ def _normal(screen: str) -> str:
     return re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n"
 
 
-Document = dict[str, Any]
-
-
-def rows(document: Document) -> list[Document]:
+def rows(document: dict[str, Any]) -> list[dict[str, Any]]:
     (table,) = document["data"]["tables"]
     return list(table["rows"])
 
 
-def first_row(document: Document) -> Document:
+def first_row(document: dict[str, Any]) -> dict[str, Any]:
     return rows(document)[0]
 
 
-def runs(document: Document) -> dict[int, Document]:
+def runs(document: dict[str, Any]) -> dict[int, dict[str, Any]]:
     """Return the runs of the first row by their repeats."""
     return {run["repeat"]: run for run in first_row(document)["runs"]}
 
 
-def only_run(document: Document) -> Document:
+def only_run(document: dict[str, Any]) -> dict[str, Any]:
     (row,) = rows(document)
     (run,) = row["runs"]
     return dict(run)
 
 
-def codes(row: Document) -> list[list[str]]:
+def codes(row: dict[str, Any]) -> list[list[str]]:
     """Return the codes of the reasons against each run."""
     return [[reason["code"] for reason in run["reasons"]] for run in row["runs"]]
