@@ -24,14 +24,6 @@ ID = "20261121-pytorch-abc"
 TOKEN = "hf_abcdefghijklmnopqrstuv"
 
 
-@pytest.fixture
-def built(build):
-    """A campaign that was collected after its end; of one point a repeat failed."""
-    built = build("1n1g", "1n4g").finish()
-    collect_campaigns(built.directory, states=report_states("FAILED"))
-    return built
-
-
 @pytest.fixture(autouse=True)
 def unpack_folder(tmp_path_factory, monkeypatch):
     """Where archives are unpacked: empty afterwards, whatever they were."""
@@ -41,7 +33,9 @@ def unpack_folder(tmp_path_factory, monkeypatch):
     assert not [*folder.iterdir()]
 
 
-def test_the_same_campaign_gives_the_same_bytes_and_is_read_as_the_directory(built, tmp_path):
+def test_the_same_campaign_gives_the_same_bytes_and_is_read_as_the_directory(build, tmp_path):
+    built = build("1n1g", "1n4g").finish()
+    collect_campaigns(built.directory, states=report_states("FAILED"))
     packed = archive.pack(built.directory, tmp_path / "a.zip").path
     copy = shutil.copytree(built.directory, tmp_path / "elsewhere" / ID)
     (copy / "notes.txt").write_text("what a person keeps there stays there")
@@ -101,8 +95,9 @@ def test_secrets_are_masked_once_more_and_later_changes_found(build, tmp_path):
 
 
 def test_private_keys_are_masked_and_a_secret_in_what_is_sealed_refused(
-    built, tmp_path, monkeypatch
+    build, tmp_path, monkeypatch
 ):
+    built = build("1n1g").finish()
     record = ':::MLLOG {"time_ms": 1, "event_type": "POINT", "key": "init_start", "value": null}\n'
     built.log("1n1g", 2, record)
     assert not archive.pack(built.directory, tmp_path / "a.zip").masked
@@ -121,7 +116,8 @@ def test_private_keys_are_masked_and_a_secret_in_what_is_sealed_refused(
     assert not [*tmp_path.glob("*sealed*")]
 
 
-def test_nothing_is_overwritten_no_link_followed_and_nothing_else_opened(built, tmp_path):
+def test_nothing_is_overwritten_no_link_followed_and_nothing_else_opened(build, tmp_path):
+    built = build("1n1g").finish()
     existing, link, secret = tmp_path / "a.zip", tmp_path / "link.zip", tmp_path / "secret"
     existing.write_text("mine")
     link.symlink_to(tmp_path / "absent")

@@ -13,7 +13,6 @@ from hpcbert.slurm.states import RepeatState, parse_state
 from tests.kit.campaigns import collect_campaigns, report_states
 
 SILENT = Mock(side_effect=SchedulerError("Slurm does not answer."))
-# What the script notices before its end.
 SUSPENDED = {"event": "suspended", "seconds": 31.25}
 
 
@@ -30,13 +29,8 @@ def add_retry(built, *reasons):
     return built.change(arrays=(first, replace(changed, why=reasons)))
 
 
-@pytest.fixture
-def built(build):
-    """One repeat, complete by its own account and by its log."""
-    return build("1n1g", repeats=1).complete("1n1g", 1, 10.0)
-
-
-def test_what_the_script_noticed_itself_refuses_the_repeat(build, built):
+def test_what_the_script_noticed_itself_refuses_the_repeat(build):
+    built = build("1n1g", repeats=1).complete("1n1g", 1, 10.0)
     built.mark("1n1g", 1, SUSPENDED)
     for states in (report_states(), report_states(source="squeue"), SILENT):
         (reason,) = collect_run(built, states).reasons
@@ -51,7 +45,8 @@ def test_what_the_script_noticed_itself_refuses_the_repeat(build, built):
     assert "suspended" in str(collect_run(local, SILENT).reasons[0])
 
 
-def test_a_retry_is_judged_by_its_own_attempt_and_what_completed_outlives_it(build, built):
+def test_a_retry_is_judged_by_its_own_attempt_and_what_completed_outlives_it(build):
+    built = build("1n1g", repeats=1).complete("1n1g", 1, 10.0)
     failed = build("1n1g", name="failed", repeats=1)
     failed.started("1n1g", 1)
     failed.ended("1n1g", 1, code=3)
@@ -71,8 +66,9 @@ def test_a_retry_is_judged_by_its_own_attempt_and_what_completed_outlives_it(bui
 @pytest.mark.parametrize("later", ["PENDING", "CANCELLED", "UNKNOWN", "no answer"])
 @pytest.mark.parametrize("origin", ["the script", "accounting", "collected", "retried"])
 @pytest.mark.parametrize("word", ["NODE_FAIL", "suspended"])
-def test_no_attempt_is_revived_that_ended_badly(built, word, origin, later):
+def test_no_attempt_is_revived_that_ended_badly(build, word, origin, later):
     """Although by its own account, and by its log, nothing is wrong with it."""
+    built = build("1n1g", repeats=1).complete("1n1g", 1, 10.0)
     suspended = 31.0 if word == "suspended" else 0.0
     bad_word = "COMPLETED" if suspended else word
     bad = RepeatState(bad_word, parse_state(bad_word).kind, "sacct", suspended=suspended)
@@ -108,7 +104,8 @@ def test_a_verdict_stands_whatever_is_reported_later(build):
         assert collect_run(built, SILENT).state == "COMPLETED"
 
 
-def test_an_attempt_that_slurm_sent_back_is_followed_by_another(build, built):
+def test_an_attempt_that_slurm_sent_back_is_followed_by_another(build):
+    built = build("1n1g", repeats=1).complete("1n1g", 1, 10.0)
     collect_run(built, report_states("NODE_FAIL", nodes=("n3",)))
     waits = collect_run(built, report_states("PENDING", source="squeue"))
     ends = [(attempt.attempt, attempt.state) for attempt in waits.attempts]

@@ -30,13 +30,8 @@ def list_codes(row):
     return {run.repeat: [reason.code for reason in run.reasons] for run in invalid}
 
 
-@pytest.fixture
-def built(build):
-    """A campaign of one GPU and of two nodes, five good repeats each."""
-    return build("1n1g", "2n2g").finish()
-
-
-def test_a_finished_campaign_gives_its_table_and_measurements(built, tmp_path):
+def test_a_finished_campaign_gives_its_table_and_measurements(build, tmp_path):
+    built = build("1n1g", "2n2g").finish()
     result = collect_campaigns(built.directory, states=report_states())
     first, second = result.tables[0].rows
     assert [first.median, second.median, second.speedup] == pytest.approx([12, 48, 4])
@@ -62,7 +57,8 @@ def test_a_finished_campaign_gives_its_table_and_measurements(built, tmp_path):
         assert again.tables == result.tables
 
 
-def test_ranks_that_saw_a_part_of_their_node_s_gpus_are_flagged(built):
+def test_ranks_that_saw_a_part_of_their_node_s_gpus_are_flagged(build):
+    built = build("1n1g", "2n2g").finish()
     path, event = built.status_path("2n2g", 3), '"event": "step-end"'
     text = path.read_text()
     for apart in ("true", '"yes"', "null"):
@@ -73,7 +69,8 @@ def test_ranks_that_saw_a_part_of_their_node_s_gpus_are_flagged(built):
         assert ("apart" in first.flags, "apart" in second.flags) == (False, apart == "true")
 
 
-def test_repeats_that_went_wrong_or_were_refused_are_in_no_median_and_say_so(built):
+def test_repeats_that_went_wrong_or_were_refused_are_in_no_median_and_say_so(build):
+    built = build("1n1g", "2n2g").finish()
     built.log("2n2g", 1, log("2n2g", 1000.0, last=11))
     built.log("2n2g", 2, log("2n2g", 1000.0, nan_at=7))
     built.log("2n2g", 3, log("2n2g", 1000.0, batch=8))
@@ -117,7 +114,8 @@ def test_state_exit_status_and_log_must_agree_that_a_run_is_whole(  # noqa: PLR0
     assert run.valid is (code == 0 and is_whole)
 
 
-def test_a_scheduler_that_does_not_answer_and_a_full_disk_are_warnings(built, monkeypatch):
+def test_a_scheduler_that_does_not_answer_and_a_full_disk_are_warnings(build, monkeypatch):
+    built = build("1n1g", "2n2g").finish()
     replace_file = Path.replace
     silent = Mock(side_effect=SchedulerError("slurmctld does not answer."))
 

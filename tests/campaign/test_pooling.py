@@ -12,7 +12,6 @@ from tests.kit.logs import write_file, write_jobs
 from tests.kit.recipes import options_of, sample
 
 WINDOW = ("--skip", 2, "--iters", 12)
-PATTERN = "*_{precision}_bs{batch_size}_gpu{gpus}*.log"
 BOTH = {"ok": 2, "asked": 2}
 
 
@@ -131,7 +130,8 @@ def test_a_number_in_the_pattern_makes_repeats_and_no_invalid_log_is_pooled(tmp_
         assert first_row(document)["repeats"] == BOTH, pattern
     folder = write_jobs(tmp_path / "pytorch", "x_fp32_bs4_gpu1.log", "x_fp32_bs4_gpu1_acc.log")
     write_file(folder, "x_fp32_bs4_gpu1_acc.log", logs.log("1n1g", 100, last=3))
-    document = run(folder, "--pattern", PATTERN, "--gpus-per-node", 1, *WINDOW)
+    pattern = "*_{precision}_bs{batch_size}_gpu{gpus}*.log"
+    document = run(folder, "--pattern", pattern, "--gpus-per-node", 1, *WINDOW)
     assert (document["exit_code"], first_row(document)["repeats"]) == (4, {"ok": 1, "asked": 1})
     (log,) = document["data"]["left_out"]
     assert "nothing says that it is a repeat of" in log["why"]
