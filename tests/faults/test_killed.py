@@ -10,7 +10,6 @@ import os
 import random
 import re
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +19,6 @@ import pytest
 
 from hpcbert.campaign import store
 from hpcbert.model import MANIFEST
-from tests.kit.cases import read_constant
 from tests.kit.cli import Cli
 from tests.kit.slurm import Programs
 
@@ -37,15 +35,10 @@ SUBMIT = (
 
 @dataclass(frozen=True)
 class Desk:
-    """Where somebody submits from.
-
-    Attributes:
-        list_jobs: Returns names and ids of all jobs, or of those that wait or run.
-        colleague: Another user of the cluster, if there is one.
-    """
+    """Where somebody submits from: to a model of Slurm, or on a lab with another user."""
 
     hpcbert: Cli
-    list_jobs: Callable[[bool], list[tuple[str, str]]]
+    slurm: Programs | None = None
     colleague: Cli | None = None
 
     def submit(self):
@@ -77,8 +70,16 @@ class Desk:
         return not self.hpcbert(*words, under=under).ok
 
     def jobs_of(self, directory, *, alive=False):
+        """Return the ids of a campaign's jobs, or of those that wait or run, by their names."""
+        if self.slurm:
+            jobs = self.slurm.model.jobs.items()
+            pairs = [(job.name, number) for number, job in jobs if job.alive() or not alive]
+        else:
+            states = "pending,running" if alive else "all"
+            argv = ["squeue", "--noheader", f"--states={states}", "--format=%j|%F"]
+            pairs = [line.split("|") for line in self.hpcbert.run(argv).stdout.split()]
         ids: dict[str, set[str]] = {}
-        for name, job in self.list_jobs(alive):
+        for name, job in pairs:
             if directory.name in name:
                 ids.setdefault(name, set()).add(job)
         return ids
@@ -93,43 +94,27 @@ class Desk:
 
 
 @pytest.fixture(params=["scripted", pytest.param("slurm", marks=pytest.mark.slurm)])
-def desk(request, tmp_path):
+def desk(request, monkeypatch):
     """Ordinary users of the lab, in a directory that everybody can write to, or one of the model."""
-    env = {"PYTHONHASHSEED": "0"}
+    # Sets have the same order, and so the system calls, in each run.
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
     if request.param == "scripted":
-        slurm, site = Programs(tmp_path / "bin"), tmp_path / "site.toml"
-        site.write_text(read_constant(__file__, "SITE"))
-        env |= {
-            "PATH": slurm.path,
-            "HPCBERT_SITE": str(site),
-            "HPCBERT_RUNS": str(tmp_path / "runs"),
-        }
-
-        def list_scripted(alive):
-            jobs = slurm.model.jobs.items()
-            return [(job.name, number) for number, job in jobs if job.alive() or not alive]
-
-        yield Desk(Cli(tmp_path, env), list_scripted)
+        yield Desk(request.getfixturevalue("hpcbert"), request.getfixturevalue("slurm"))
         return
     fixtures = ("work", "checkout", "as_user", "as_other_user")
     work, checkout, *users = map(request.getfixturevalue, fixtures)
     runs = work / "runs"
     work.chmod(0o755)
     users[0](["mkdir", "--mode=1777", str(runs)])
-    alice, bob = (checkout.cli(runs, user, HPCBERT_RUNS=str(runs), **env) for user in users)
-
-    def list_real(alive):
-        states = "pending,running" if alive else "all"
-        argv = ["squeue", "--noheader", f"--states={states}", "--format=%j|%F"]
-        return [tuple(line.split("|")) for line in users[0](argv).stdout.split()]
-
-    yield Desk(alice, list_real, bob)
+    env = {"HPCBERT_RUNS": str(runs), "PYTHONHASHSEED": "0"}
+    alice, bob = (checkout.cli(work, user, **env) for user in users)
+    yield Desk(alice, colleague=bob)
     for run_as in users:
         run_as(["bash", "-c", "scancel --user=$USER"])
 
 
 def test_a_submission_loses_and_doubles_no_job(desk):
-    runs = Path(desk.hpcbert.env["HPCBERT_RUNS"])
+    runs = desk.hpcbert.cwd / "runs"
 
     def read_content(directory):
         return {
