@@ -6,8 +6,6 @@ from dataclasses import replace
 import pytest
 
 from hpcbert.campaign import store
-from hpcbert.campaign.repeats import TrackedCampaign
-from hpcbert.scheduler.local import backend as local
 from tests.kit.campaigns import updated
 from tests.kit.cases import cases, read_constant
 from tests.kit.cli import Cli, first_row, run, runs
@@ -29,16 +27,6 @@ def hpcbert(tmp_path):
 def only_campaign(tmp_path):
     (directory,) = (tmp_path / "runs").iterdir()
     return directory
-
-
-def wait_for_end(directory):
-    tracked = TrackedCampaign(directory, store.read_manifest(directory))
-
-    def has_ended():
-        states = local.read_states(tracked).values()
-        return not local.find_queue(directory) and all(state.kind.over for state in states)
-
-    until(has_ended, "it is still running")
 
 
 @pytest.mark.torch
@@ -184,7 +172,7 @@ def test_only_what_failed_runs_again_and_every_attempt_stays(hpcbert, tmp_path, 
     words += ["--repeats-in", "one-job"] if together else ["--wait", "--max-retries", "1"]
     result = hpcbert(*LOCAL, *words)
     directory = only_campaign(tmp_path)
-    wait_for_end(directory)
+    hpcbert("monitor", directory, status=0)
     if not together:
         # submit retries by itself until the limit.
         assert "submitted again as job local-" in result.stderr
@@ -221,7 +209,7 @@ def test_what_runs_is_not_retried_nor_what_was_moved(hpcbert, tmp_path):
     until(lambda: status.exists() and "finished" in status.read_text(), "it never finished")
     assert "1 repeat still waits or runs" in hpcbert("retry", directory, status=2).stderr
     (tmp_path / "go").touch()
-    wait_for_end(directory)
+    hpcbert("monitor", directory, status=0)
     lost = replace(array, state="intended", job_id="", submitted="")
     store.write_manifest(directory, updated(campaign, lost))
     hpcbert("submit", "--resume", directory, status=0)

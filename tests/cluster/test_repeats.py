@@ -14,7 +14,6 @@ from tests.kit.waiting import until
 
 pytestmark = pytest.mark.slurm
 
-STEADY = read_constant(__file__, "STEADY")
 POINT = ("submit", "--fw", "pytorch", "--json", "--device", "gpu")
 
 
@@ -33,7 +32,8 @@ def test_the_largest_batch_is_found_on_two_nodes(hpcbert, wait_for_end):
 
 
 def test_repeats_end_when_the_median_is_known_well_enough(hpcbert, wait_for_end):
-    text = STEADY.format(shift=START + 1.2, log=log("1n1g", 10.0, batch=2))
+    text = read_constant(__file__, "STEADY")
+    text = text.format(shift=START + 1.2, log=log("1n1g", 10.0, batch=2))
     program = tool(hpcbert.cwd, "steady", text)
     words = ("--python", program, "--repeats", "auto", "--max-repeats", "9")
     result = hpcbert(*POINT, *WORDS[3:], *words, status=0)

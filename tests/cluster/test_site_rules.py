@@ -20,14 +20,12 @@ from tests.kit.cli import first_row
 from tests.kit.lab import JOB_SUBMIT
 from tests.kit.logs import WORDS, stand_in
 from tests.kit.scripts import tool
+from tests.kit.slurm import PROGRAMS
 
 pytestmark = pytest.mark.slurm
 
 # What a site's job_submit.lua may do to every job, and what its own sbatch may.
 RULES, WRAPPERS = read_constant(__file__, "RULES"), read_constant(__file__, "WRAPPERS")
-# The reset of the colour stands before the command's own first line.
-NOTICE = r"printf '\033[31mNotice\nMaintenance\n| down | 12 hours |\n99\n\033[0m'"
-COMMANDS = ("sbatch", "squeue", "sacct", "sinfo", "scontrol", "sacctmgr", "srun")
 SUBMIT = ("submit", "--fw", "pytorch", "--repeats", "2", "--python", "/usr/bin/python3", "--json")
 POINT = ("submit", "--fw", "pytorch", "--gpus-per-node", "1", "--repeats", "1", "--json")
 
@@ -178,8 +176,10 @@ def test_killed_after_sbatch_where_squeue_and_accounting_lag_the_job_is_not_doub
 
 
 def test_a_notice_of_every_command_is_no_answer(hpcbert, new_jobs):
+    # The reset of the colour stands before the command's own first line.
+    notice = r"printf '\033[31mNotice\nMaintenance\n| down | 12 hours |\n99\n\033[0m'"
     body = '{0}\n/usr/bin/{1} "$@"\ncode=$?\n{0}\nexit "$code"'
-    hpcbert = wrap(hpcbert, **{name: body.format(NOTICE, name) for name in COMMANDS})
+    hpcbert = wrap(hpcbert, **{name: body.format(notice, name) for name in PROGRAMS})
     choices = hpcbert("init", "--output", "new.toml", "--json", status=0).data["choices"]
     values = {choice["key"]: choice["value"] for choice in choices}
     assert (values["slurm.partition"], values["slurm.mpi"]) == ("gpu", "pmix")
