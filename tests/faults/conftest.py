@@ -12,7 +12,7 @@ import pytest
 from hpcbert.lab.record import Lab
 from hpcbert.system import runner
 from hpcbert.system.runner import Runner
-from tests.kit.cli import Cli
+from tests.kit.cli import Cli, runs
 from tests.kit.waiting import CEILING, unqueued, until
 
 RATE = 100.0
@@ -173,9 +173,7 @@ class Campaign:
     def collect(self):
         """Return collect's exit status and its runs by their repeats."""
         result = self.cluster.hpcbert("collect", self.directory, "--json")
-        tables = result.data["tables"] if result.data else []
-        runs = [run for table in tables for row in table["rows"] for run in row["runs"]]
-        return result.returncode, {run["repeat"]: run for run in runs}
+        return result.returncode, runs(result.document) if result.data else {}
 
     def check(self, *states, valid=None, attempts=None, sources=("sacct", "squeue")):
         """Compare what monitor and collect say with what must come of it; return the runs.

@@ -5,8 +5,7 @@
 
 A test whose need is not met is skipped before any of its fixtures runs. What a process may do is
 asked of the kernel, not of its user id: root of a container may be unable to create namespaces, and
-the files of a network file system may be closed to root. The summary of a run counts skipped tests by
-group of needs, and says how to get them.
+the files of a network file system may be closed to root.
 """
 
 import csv
@@ -17,7 +16,7 @@ import shutil
 import socket
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path, PosixPath
@@ -62,15 +61,9 @@ def _lack_of_namespaces(*, packages: bool = False) -> str:
 
 def _lack_of_other_users() -> str:
     """Try to give a file away and to become somebody else."""
-    if os.geteuid() != 0:
-        return "not root"
-    with tempfile.NamedTemporaryFile() as file:
-        try:
-            os.chown(file.name, 65534, 65534)
-        except OSError as error:
-            return str(error)
-    words = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "true"]
-    return run(words).stderr.strip()
+    become = "setpriv --reuid=65534 --regid=65534 --clear-groups true"
+    script = f'file=$(mktemp) && chown 65534:65534 "$file" && {become}; rm "$file"'
+    return run(["bash", "-c", script]).stderr.strip()
 
 
 def _lack_of_permissions() -> str:
@@ -180,27 +173,14 @@ class Log(NamedTuple):
     note: str
 
 
-def index(shared: Path = SHARED) -> Iterator[Log]:
+def index(shared: Path) -> Iterator[Log]:
     """Yield the public logs that have been fetched."""
     with (shared / "logs" / "INDEX.tsv").open(newline="") as file:
         for row in csv.DictReader(file, delimiter="\t"):
             nodes, gpus, batch = (int(row[key] or 0) for key in ("nodes", "gpus", "batch_per_gpu"))
             published, name = float(row["published_value"] or 0), row["local_path"]
             path = shared / "logs" / name
-            yield Log(
-                path, name, row["framework"], nodes, gpus, batch, published, row["note"]
-            )  # fmt: skip
-
-
-def summarize(reasons: Iterable[str]) -> Iterator[str]:
-    """Yield a line for each group of needs that tests were skipped for, given pytest's reasons."""
-    pattern = re.compile(rf"(?:Skipped: )?needs ({'|'.join(GROUPS)}): ")
-    counts = Counter(match[1] if (match := pattern.match(why)) else "" for why in reasons)
-    for group, (title, remedy) in GROUPS.items():
-        if counts[group]:
-            yield f"{counts[group]} skipped: need {title}. {remedy}"
-    if counts[""]:
-        yield f"{counts['']} skipped: do not apply to the recipe or system that they try"
+            yield Log(path, name, row["framework"], nodes, gpus, batch, published, row["note"])
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -217,6 +197,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    reports = terminalreporter.stats.get("skipped", [])
-    for line in summarize(report.longrepr[2] for report in reports):
-        terminalreporter.write_line(line)
+    """Write a line for each group of needs that tests were skipped for."""
+    reasons = [report.longrepr[2] for report in terminalreporter.stats.get("skipped", [])]
+    pattern = re.compile(rf"(?:Skipped: )?needs ({'|'.join(GROUPS)}): ")
+    counts = Counter(match[1] if (match := pattern.match(why)) else "" for why in reasons)
+    for group, (title, remedy) in GROUPS.items():
+        if counts[group]:
+            terminalreporter.write_line(f"{counts[group]} skipped: need {title}. {remedy}")
+    if counts[""]:
+        text = f"{counts['']} skipped: do not apply to the recipe or system that they try"
+        terminalreporter.write_line(text)

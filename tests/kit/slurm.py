@@ -46,26 +46,17 @@ _PARTITION = (
     "QoS={own_qos} DefaultTime=NONE MaxNodes=UNLIMITED MaxTime={limit} Nodes=n[1-{nodes}] "
     "State=UP TotalNodes={nodes} DefMemPerNode=UNLIMITED TRES=node={nodes},gres/gpu={gpus} {more}\n"
 )
-_ALL: dict[str, Any] = {
-    "user": "nobody",
-    "name": NAME,
-    "reason": "None",
-    "submit": T,
-    "uid": 7,
-    "cluster": "c",
-    "command": "",
-    "comment": "",
-}
+_ALL: dict[str, Any] = {"user": "nobody", "uid": 7, "cluster": "c", "name": NAME, "submit": T}
+_ALL |= {"reason": "None", "command": "", "comment": ""}
 
 
 def sacct(job: object, state: str, **columns: Any) -> str:
     """Return a line of sacct; with a place, also the columns that identify the job's campaign."""
     submit = columns.get("submit", T)
     own = {"exit_code": "0:0", "start": submit + 1, "end": submit + 9, "elapsed": 8, "limit": 60}
-    form = f"{_SACCT}|{{uid}}|{{cluster}}|{{place}}" if "place" in columns else _SACCT
-    return (
-        form.format(**{**_ALL, **own, "nodes": "n1", "job": job, "state": state, **columns}) + "\n"
-    )
+    own |= {"nodes": "n1", "job": job, "state": state}
+    more = "|{uid}|{cluster}|{place}" if "place" in columns else ""
+    return f"{_SACCT}{more}\n".format(**{**_ALL, **own, **columns})
 
 
 def squeue(job: object, state: str, **columns: Any) -> str:
@@ -143,9 +134,6 @@ class Job:
         return [index for index, task in self.tasks.items() if task[0] in {"PENDING", "RUNNING"}]
 
 
-_ENDS = ("COMPLETED", "FAILED", "NODE_FAIL", "TIMEOUT")
-
-
 @dataclass
 class Slurm:
     """Slurm's commands as one Runner.
@@ -181,7 +169,9 @@ class Slurm:
     calls: list[tuple[str, ...]] = field(default_factory=list)
     environments: list[Mapping[str, str]] = field(default_factory=list)
     away: set[str] = field(default_factory=set)
-    forgets: set[str] = field(default_factory=lambda: set(_ENDS))
+    forgets: set[str] = field(
+        default_factory=lambda: {"COMPLETED", "FAILED", "NODE_FAIL", "TIMEOUT"}
+    )
     dies: bool = False
     first: int = 100
     now: float = field(default_factory=time.time)
