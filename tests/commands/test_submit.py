@@ -254,7 +254,8 @@ def test_an_array_is_submitted_in_parts_as_room_becomes_available(tmp_path, limi
     pairs = [(array.point, number) for array in campaign.arrays for number in array.repeats]
     assert sorted(number for _, number in pairs) == sorted([1, 2, 3, 4, 5] * 2)
     assert len(set(pairs)) == len(campaign.current) == 10
-    assert {array.job_id: array.name for array in campaign.arrays} == slurm.names
+    names = {array.job_id: array.name for array in campaign.arrays}
+    assert names == {number: job.name for number, job in slurm.jobs.items()}
     # A limit that no waiting helps against is a refusal.
     slurm, limit = Limited(), limit and "QOSMaxWallDurationPerJobLimit"
     slurm.room = 0

@@ -193,10 +193,6 @@ class Slurm:
     def called(self, program: str) -> list[tuple[str, ...]]:
         return [call for call in self.calls if call[0] == program]
 
-    @property
-    def names(self) -> dict[str, str]:
-        return {number: job.name for number, job in self.jobs.items()}
-
     def said(self, argv: tuple[str, ...]) -> ScriptedAnswer:
         """Record a call and return the set answer of its program."""
         number = self.count(argv[0])

@@ -110,7 +110,7 @@ def test_what_a_sites_wrapper_prints_is_neither_the_id_nor_a_refusal(tmp_path, f
     draft, slurm = curve(tmp_path, ("fp32",)), Wrapped(form=form, code=code, complaint=complaint)
     slurm.jobs["34"] = Job("somebody else's")
     for array in drafts.submit(draft, slurm).arrays:
-        assert (slurm.names[array.job_id], bool(array.seen)) == (array.name, True)
+        assert (slurm.jobs[array.job_id].name, bool(array.seen)) == (array.name, True)
     assert slurm.count("sbatch") == 2
 
 
@@ -123,7 +123,7 @@ def test_an_id_that_nobody_confirms_now_is_confirmed_later(tmp_path):
     assert [array.state for array in intended] == ["intended"] * 2
     slurm.away = set()
     arrays = drafts.submit(draft, slurm).arrays
-    assert [slurm.names[array.job_id] for array in arrays] == [array.name for array in arrays]
+    assert [slurm.jobs[array.job_id].name for array in arrays] == [array.name for array in arrays]
     assert slurm.count("sbatch") == 2
     # A plain answer stands while the controller is silent.
     draft = drafted(tmp_path / "other")
