@@ -73,7 +73,7 @@ class Desk:
         """Return the ids of a campaign's jobs, or of those that wait or run, by their names."""
         if self.slurm:
             jobs = self.slurm.model.jobs.items()
-            pairs = [(job.name, number) for number, job in jobs if job.alive() or not alive]
+            pairs = [[job.name, number] for number, job in jobs if job.alive() or not alive]
         else:
             states = "pending,running" if alive else "all"
             argv = ["squeue", "--noheader", f"--states={states}", "--format=%j|%F"]
