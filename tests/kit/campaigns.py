@@ -162,8 +162,8 @@ class Built(TrackedCampaign):
         job = {"job": own.element(repeat), "name": own.name}
         return {**job, "state": state, "nodes": "n[1-2]"}
 
-    def lock(self, **options: Any) -> None:
-        """Write the lock file that `submit --like` reads, with values of the recipe's options."""
+    def lock(self) -> None:
+        """Write the lock file that `submit --like` reads."""
         campaign = self.campaign
         shared = {field.name for field in fields(Lock)} & _CAMPAIGN
         lock = Lock(
@@ -171,7 +171,7 @@ class Built(TrackedCampaign):
             campaign=campaign.id, recipe=campaign.recipe_digest, preflight=False,
             together=any(array.together for array in campaign.measured),
             points=tuple(dict.fromkeys(array.point for array in campaign.measured)),
-            options=options, env={}, inputs={}, files={}, settings={},
+            options={}, env={}, inputs={}, files={}, settings={},
         )  # fmt: skip
         (self.directory / store.LOCKED).write_text(lock.text)
 
