@@ -152,7 +152,8 @@ def test_a_reader_or_a_terminal_that_leaves_ends_it_quietly(hpcbert, slurm, stor
         _, complaint = child.communicate(timeout=CEILING)
     assert (child.returncode, complaint) == (0, "")
     slurm.answers(sacct="", squeue=story.squeue(1, "PENDING") + story.squeue(2, "PENDING"))
-    hpcbert.on_terminal("monitor", columns=80, last="bert-tiny")  # which ends without a signal
+    _, output = hpcbert.on_terminal("monitor", columns=80, last="bert-tiny")
+    assert "bert-tiny" in output, "the terminal left without a signal, and the view ended"
 
 
 @cases
