@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,41 +18,34 @@ from tests.kit.scripts import run_program
 
 pytestmark = pytest.mark.slow
 
-CONFIG = {"Env": ["IMAGE_ONLY=image", "BOTH=image"], "WorkingDir": "/usr"}
-URI = "docker://r.io:5000/bert/tiny:1.0"
 WITH = ("--with", "apptainer")
 
 
 class Node:
     """A node with Apptainer, an image, and the calls of Apptainer."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root):
         self.root, self.image = root, root / "an image.sif"
         shutil.copytree(HERE / "stand-in" / "apptainer", root / "bin")
-        text = f"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\0{json.dumps(CONFIG)}"
-        self.image.write_text(text)
+        config = json.dumps({"Env": ["IMAGE_ONLY=image", "BOTH=image"], "WorkingDir": "/usr"})
+        self.image.write_text(f"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\0{config}")
         name = ("--name", f"hpcbert-p{os.getpid()}", "--scratch", f"{root}/s")
         self.container = (*WITH, *name)
 
-    def calls(self, command: str = "exec") -> list[dict[str, Any]]:
+    def calls(self, command="exec"):
         lines = (self.root / "bin" / "calls").read_text().splitlines()
         return [call for call in map(json.loads, lines) if call["words"][0] == command]
 
-    def words(self) -> list[str]:
-        return list(map(str, self.calls()[-1]["words"]))
+    def words(self):
+        return self.calls()[-1]["words"]
 
-    def run(self, program: str, *words: object, **options: Any):
+    def run(self, program, *words, **options):
         options = {"tools": self.root / "bin", "HOME": f"{self.root}/me", **options}
         return run_program(program, *words, cwd=self.root, SLURMD_NODENAME="n7", **options)
 
-    def enter(self, *words: str, **options: Any):
+    def enter(self, *words, **options):
         image = ("--image", self.image, "--no-home", "--no-entrypoint")
         return self.run("enter.sh", "enter", *self.container, *image, *words, **options)
-
-    def import_image(self, uri: str = URI, **options: Any):
-        stem = "sif@" + parse_reference(URI).stem
-        words = (*WITH, "import", uri, f"{self.root}/images", stem)
-        return self.run("image.sh", *words, **options)
 
 
 @pytest.fixture
@@ -124,24 +116,31 @@ def test_mounts_arrive_as_they_are_and_one_that_can_not_be_made_ends_the_rank(no
 
 
 def test_an_image_is_pulled_once_and_named_by_its_digest_or_leaves_nothing(node):
-    refused = node.import_image("docker://r.io/refuse:1", status=1).stderr
+    uri = "docker://r.io:5000/bert/tiny:1.0"
+    reference = parse_reference(uri)
+
+    def import_image(uri=uri, **options):
+        words = (*WITH, "import", uri, f"{node.root}/images", f"sif@{reference.stem}")
+        return node.run("image.sh", *words, **options)
+
+    refused = import_image("docker://r.io/refuse:1", status=1).stderr
     assert "manifest unknown" in refused
     assert "apptainer pull docker://r.io/refuse:1 ended with status" in refused
     (failure,) = (node.root / "images").iterdir()
     assert failure.name == ".sif@r.io_5000+bert+tiny+1.0~failed"
-    first = node.import_image().stdout
-    assert node.import_image().stdout == first
+    first = import_image().stdout
+    assert import_image().stdout == first
     _, pull = node.calls("pull")
     assert "--disable-cache" in pull["words"]
-    image = cache.find_image(node.root / "images", parse_reference(URI), "sif@")
+    image = cache.find_image(node.root / "images", reference, "sif@")
     assert image is not None
     assert image.path + "\n" == first
-    assert (image.reference, image.apptainer) == (URI, "1.4.5")
+    assert (image.reference, image.apptainer) == (uri, "1.4.5")
     assert image.path.endswith(f"+{image.sha256[:12]}.sif")
     # Layers are kept only where somebody says where.
     shutil.rmtree(node.root / "images")
     variables = {"APPTAINERENV_X": "1", "APPTAINER_DOCKER_USERNAME": "me"}
-    node.import_image(APPTAINER_CACHEDIR=f"{node.root}/c", **variables)
+    import_image(APPTAINER_CACHEDIR=f"{node.root}/c", **variables)
     pull = node.calls("pull")[-1]
     assert "--disable-cache" not in pull["words"]
     assert pull["settings"]["APPTAINER_DOCKER_USERNAME"] == "me"

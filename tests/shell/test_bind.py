@@ -1,8 +1,6 @@
 """The CPUs of each rank: near its GPU, disjoint, as many as the site gives, from the kernel's own files."""
 
 import os
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,16 +14,13 @@ from tests.kit.scripts import RECORDER, bash, drafted, only_script, run_script, 
 
 pytestmark = pytest.mark.slow
 
-NVIDIA, AMD = ("0x10de", "0x030200"), ("0x1002", "0x038000")
 # Two processors of 64 cores with two threads each, four GPUs at each: numbered as Linux does.
 SOCKETS = ("0-63,128-191",) * 4 + ("64-127,192-255",) * 4
 # The first pair of GPUs hangs at the last domain, as in some machines of eight.
 CROSSED = tuple(f"{16 * n}-{16 * n + 15}" for n in (3, 3, 1, 1, 2, 2, 0, 0))
-# The CPUs of each rank, none if it is not bound, and its number of threads.
-Ranks = list[tuple[set[int], str]]
 
 
-def parse_numbers(text: str) -> set[int]:
+def parse_numbers(text):
     ranges = (part.partition("-") for part in text.split(","))
     return {n for first, _, last in ranges for n in range(int(first), int(last or first) + 1)}
 
@@ -33,28 +28,27 @@ def parse_numbers(text: str) -> set[int]:
 class Node:
     """A node with GPUs at places in its /sys, and a bash that finds it there."""
 
-    def __init__(self, folder: Path, near: tuple[str, ...], cpus: int, threads=1, kind=NVIDIA):
+    def __init__(self, folder, near, cpus, threads=1, kind=("0x10de", "0x030200")):
         self.folder, self.allowed = folder, f"0-{cpus - 1}"
-        write_file(folder, "sys/devices/system/cpu/online", self.allowed + "\n")
-        cores = cpus // threads
+        files, cores = {"devices/system/cpu/online": self.allowed}, cpus // threads
         for cpu in range(cpus):
-            same = ",".join(str(cpu % cores + cores * n) for n in range(threads))
-            path = f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
-            write_file(folder, path, same + "\n")
+            path = f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
+            files[path] = ",".join(str(cpu % cores + cores * n) for n in range(threads))
         devices = {number: (*kind, place) for number, place in enumerate(near, start=16)}
         # Near all CPUs, and no GPUs: a management controller and a switch.
         devices[1] = ("0x1a03", "0x030000", self.allowed)
         devices[15] = ("0x10de", "0x068000", self.allowed)
         for number, texts in devices.items():
-            for file, text in zip(("vendor", "class", "local_cpulist"), texts, strict=True):
-                path = f"sys/bus/pci/devices/0000:{number:02x}:00.0/{file}"
-                write_file(folder, path, text + "\n")
+            for name, text in zip(("vendor", "class", "local_cpulist"), texts, strict=True):
+                files[f"bus/pci/devices/0000:{number:02x}:00.0/{name}"] = text
+        for path, text in files.items():
+            write_file(folder / "sys", path, f"{text}\n")
         tool(folder / "tools", "taskset", '#!/bin/bash\nprintf "%s " "$2" >"$OUT"\n')
         program = '#!/bin/bash\nprintf %s "${OMP_NUM_THREADS:-unset}" >>"$OUT"\n'
         self.python = tool(folder / "tools", "python", program)
 
-    def ranks(self, shape="1n8g", *, device="gpu", variables=None, allowed="", **changes) -> Ranks:
-        """Return what ranks of a node are bound to."""
+    def ranks(self, shape="1n8g", *, device="gpu", variables=None, allowed="", **changes):
+        """Return the CPUs of each rank of a node, none if it is not bound, and its threads."""
         site = reference(self.folder, **{"nodes": {"cpus_per_gpu": 16}, "env": {}, **changes})
         request = Request(Shape.parse(shape), device=device, repeats=1)
         site = settled(site, python=str(self.python))
@@ -65,12 +59,11 @@ class Node:
             text = (SHELL / name).read_text().replace("/sys/", f"{self.folder}/sys/")
             text = text.replace("/proc/self/status", str(status))
             write_file(self.folder, f"library/{name}", text)
-        env: Any = {"SLURM_NTASKS": "8", "HPCBERT_NODE_IPS": "127.0.0.1", "HPCBERT_NODES": "1"}
-        ranks: Ranks = []
+        words = command.replace(str(SHELL), f"{self.folder}/library")
+        env = {"SLURM_NTASKS": "8", "HPCBERT_NODE_IPS": "127.0.0.1", "HPCBERT_NODES": "1"}
+        ranks, out = [], self.folder / "out"
         for number in range(request.shape.gpus_per_node):
-            out = self.folder / "out"
             env |= {"OUT": str(out), "SLURM_LOCALID": str(number), "SLURM_PROCID": str(number)}
-            words = command.replace(str(SHELL), f"{self.folder}/library")
             bash("-c", words, tools=self.folder / "tools", **{**env, **(variables or {})})
             *cpus, threads = out.read_text().split()
             out.unlink()
@@ -78,7 +71,7 @@ class Node:
         return ranks
 
 
-def are_disjoint(ranks: Ranks) -> bool:
+def are_disjoint(ranks):
     every = [cpu for cpus, _ in ranks for cpu in cpus]
     return len(every) == len(set(every)) > 0
 
@@ -122,10 +115,10 @@ def test_where_nothing_says_what_is_near_the_cpus_are_shared_evenly(tmp_path):
 
 def test_gpus_of_amd_are_seen_too_and_what_slurm_gave_is_all_that_there_is(tmp_path):
     near = tuple(f"{first}-{first + 15}" for first in range(112, -1, -16))
-    ranks = Node(tmp_path / "amd", near, 128, kind=AMD).ranks()
+    ranks = Node(tmp_path / "amd", near, 128, kind=("0x1002", "0x038000")).ranks()
     assert [min(cpus) for cpus, _ in ranks] == list(range(112, -1, -16))
     node = Node(tmp_path / "nvidia", CROSSED, 64)
-    shared: dict[str, Any] = {"slurm": {"exclusive": False}}
+    shared = {"slurm": {"exclusive": False}}
     ranks = node.ranks("1n2g", allowed="50-57", **shared)
     assert [cpus for cpus, _ in ranks] == [{50, 51, 52, 53}, {54, 55, 56, 57}]
     # Nobody keeps another job off these, which may be on them already.

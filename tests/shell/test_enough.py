@@ -13,54 +13,57 @@ from hpcbert.slurm.states import RepeatState, parse_state
 from tests.kit import drafts
 from tests.kit.cases import cases
 from tests.kit.drafts import combined
+from tests.kit.logs import write_file
 from tests.kit.scripts import run_script, slurm_in, tool
 
 pytestmark = pytest.mark.slow
 
-WELL = '{"event":"step-end","time":1,"attempt":0,"exit":0,"at":1.5}'
-WHY = 'five are "enough": the median\'s interval is 0.8 % wide'
 
-
-def run(draft, array, folder, **options) -> None:
+def run(draft, array, folder, **options):
     """Run a script whose ranks do nothing; nobody waits for a file system."""
     tool(folder / "bin", "sleep", "#!/bin/bash\n")
     variables = {**slurm_in(folder / "bin"), "NO_RANKS": "1", "SLURM_ARRAY_JOB_ID": "5"}
     run_script(draft, folder, array, **{**variables, **options})
 
 
-@pytest.mark.parametrize("way", ["array", "no scancel", "one job"])
+@pytest.mark.parametrize("way", ["array", "no scancel", "one job", "retry"])
 def test_if_five_are_enough_those_after_them_leave_the_queue(tmp_path, way):
+    why = 'five are "enough": the median\'s interval is 0.8 % wide'
     request = combined(Shape(1, 1), ("fp32",), repeats=8, precision_of_median=0.01)
     draft = drafts.drafted(tmp_path, request, options={"together": way == "one job"})
     (array,) = draft.campaign.arrays
     start, _, ending = draft.scripts[array.name].partition("\ndecider=(")
     assert "-B -m hpcbert.campaign.adaptive" in ending
     text = f"{start}\ndecider=({tmp_path}/bin/decide{ending[ending.index(' -B') :]}"
+    text = text.replace("first_attempt=0", f"first_attempt={int(way == 'retry')}")
     draft = replace(draft, scripts={array.name: text})
-    says = f"echo module loaded\ncat <<'EOF'\n\"why\":{json.dumps(WHY)}\nEOF\n"
+    says = f"echo module loaded\ncat <<'EOF'\n\"why\":{json.dumps(why)}\nEOF\n"
     tool(tmp_path / "bin", "decide", f"#!/bin/bash\n{says}exit 0\n")
-    cancel = f'echo "$@" >>{tmp_path}/cancelled; exit {int(way == "no scancel")}'
+    cancelled = write_file(tmp_path, "cancelled", "")
+    cancel = f'echo "$@" >>{cancelled}; exit {int(way == "no scancel")}'
     tool(tmp_path / "bin", "scancel", f"#!/bin/bash\n{cancel}\n")
     write_campaign(draft)
     paths = {number: draft.directory / array.status(number) for number in range(1, 9)}
+    well = '{"event":"step-end","time":1,"attempt":0,"exit":0,"at":1.5}\n'
     for number in range(1, 6):
-        paths[number].write_text(f"{WELL}\n")
+        paths[number].write_text(well)
     paths[8].write_text("begun\n" if way == "array" else "")
     run(draft, array, tmp_path, status=0, SLURM_ARRAY_TASK_ID="6")
     kinds, events = ["start", "unneeded", "end"], read_record(paths[6]).events
     assert [event["event"] for event in events] == kinds
-    assert (events[1]["why"], events[2]["exit"]) == (WHY, 0)
+    assert (events[1]["why"], events[2]["exit"]) == (why, 0)
     if way == "one job":
         for path in paths.values():
             assert [event["event"] for event in read_record(path).events][-3:] == kinds
         return
-    assert (tmp_path / "cancelled").read_text() == "--quiet --state=PENDING 5\n"
-    assert paths[1].read_text() == f"{WELL}\n"
-    if way == "no scancel":  # they will say it themselves
+    # Those of a retry are of another array.
+    assert cancelled.read_text() == ("" if way == "retry" else "--quiet --state=PENDING 5\n")
+    assert paths[1].read_text() == well
+    if way in {"no scancel", "retry"}:  # they will say it themselves
         assert not paths[7].exists()
         return
     record = reduce_events(read_record(paths[7]).events)
-    assert (record.start, record.unneeded) == (None, WHY)
+    assert (record.start, record.unneeded) == (None, why)
     assert record.end_state
     assert record.end_state.word == "UNNEEDED"
     in_queue = RepeatState("CANCELLED", parse_state("CANCELLED").kind, "sacct")

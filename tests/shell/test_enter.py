@@ -21,7 +21,7 @@ NODE = "n7"
 class Place:
     """A node with the directories of an ordinary user; squeue and enroot are in the TOML."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder, self.scratch = folder, folder / "scratch"
         self.data, self.base = folder / "data", self.scratch / f"hpcbert-{os.geteuid()}"
         self.folders = (self.data, self.base / "data", self.base / "state")
@@ -34,23 +34,23 @@ class Place:
         self.containers["enroot"] = self.base / "data" / f"hpcbert-5-{NODE}"
         self.containers["apptainer"] = self.base / "state" / f"hpcbert-5-{NODE}" / "unpacked"
 
-    def run(self, program: str, *words: object, **variables: str) -> str:
+    def run(self, program, *words, **variables):
         """Run a program as job 5; return what is reported."""
         node = {"HOME": str(self.folder), "SLURMD_NODENAME": NODE, "SLURM_JOB_ID": "5"}
         return run_program(program, *words, tools=self.folder / "bin", **node, **variables).stderr
 
-    def remove(self, runtime: str = "pyxis", job: int = 5, **variables: str) -> str:
+    def remove(self, runtime="pyxis", job=5, **variables):
         name = f"hpcbert-{job}"
         if runtime == "pyxis":
             return self.run("pyxis.sh", "remove", name, self.scratch, **variables)
         words = ("--with", runtime, "--name", name, "--scratch", self.scratch)
         return self.run("enter.sh", "remove", *words, **variables)
 
-    def list_all(self) -> list[str]:
+    def list_all(self):
         return [path.name for folder in self.folders for path in folder.iterdir()]
 
 
-def fill(path: Path) -> Path:
+def fill(path):
     """Make the tree of a container, with a directory that its owner can't enter."""
     (path / "usr" / "closed").mkdir(parents=True)
     (path / "usr" / "closed" / "file").write_text("x")

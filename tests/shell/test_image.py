@@ -19,8 +19,8 @@ import pytest
 from hpcbert.container.cache import SCRIPT
 from hpcbert.system import processes
 from tests.kit.cases import read_constant
-from tests.kit.containers import Image, Person, ended, ordinary_person
-from tests.kit.registry import Registry, serving_tiny
+from tests.kit.containers import Image, ended, ordinary_person
+from tests.kit.registry import serving_tiny
 from tests.kit.scripts import tool
 from tests.kit.waiting import CEILING, until
 
@@ -34,7 +34,7 @@ PACKING, IMPORTING = r"\S*mksquashfs ", r"\S+ (\S+ )?\S*/enroot"
 class Host:
     """A place where an ordinary user runs image.sh, and a registry."""
 
-    def __init__(self, person: Person, registry: Registry) -> None:
+    def __init__(self, person, registry):
         self.person, self.registry, self.uri = person, registry, registry.uri()
         self.root, self.images = person.root, person.root / "images"
         for name in ("image.sh", "enroot.sh"):
@@ -53,7 +53,7 @@ class Host:
         child = self.ask(self.registry.uri("bert/slow:1.0"), **variables)
         return child, until(lambda: self.processes(PACKING), "no mksquashfs")
 
-    def processes(self, program: str) -> list[int]:
+    def processes(self, program):
         """Return the processes of a program that belong to this host."""
         pids = []
         for pid in (process.pid for process in processes.list_processes()):
@@ -62,7 +62,7 @@ class Host:
                 pids.append(pid)
         return pids
 
-    def lock_elsewhere(self) -> Path:
+    def lock_elsewhere(self):
         """Lock the image as a host would that is not there any more; return the lock."""
         lock = self.images / f".{STEM}~lock"
         lock.mkdir(parents=True)
@@ -70,13 +70,13 @@ class Host:
         self.person.own(self.images, lock, lock / "holder")
         return lock
 
-    def expect_nothing_half_done(self, *hidden: str) -> None:
+    def expect_nothing_half_done(self, *hidden):
         assert sorted(path.name for path in self.images.glob(".*")) == list(hidden)
         assert list((self.root / "temp").iterdir()) == []
         assert self.processes(PACKING) == []
 
 
-def finish(child, stdin: str = "", status: int = 0) -> tuple[Path, str]:
+def finish(child, stdin="", status=0):
     """Wait for a script; return the path that it prints, and what it says."""
     result = ended(child, stdin)
     assert result.returncode == status, result.stderr
@@ -84,7 +84,7 @@ def finish(child, stdin: str = "", status: int = 0) -> tuple[Path, str]:
     return Path(result.stdout.strip()), result.stderr
 
 
-def unsquash(*words: str | Path) -> str:
+def unsquash(*words):
     return subprocess.run(["unsquashfs", *words], capture_output=True, text=True, check=True).stdout
 
 
@@ -180,7 +180,6 @@ def test_when_enroot_alone_is_killed_nothing_of_it_goes_on_and_those_that_wait_i
 
 
 def test_one_killed_on_another_host_is_known_by_its_silence_and_many_import_once(host):
-    """Some take the lock for the dead one's when another has just made it again, and put it back."""
     host.lock_elsewhere()
     children = [host.ask(HPCBERT_STALE_AFTER="4") for _ in range(24)]
     paths, texts = zip(*map(finish, children), strict=True)
@@ -189,6 +188,14 @@ def test_one_killed_on_another_host_is_known_by_its_silence_and_many_import_once
     assert "which elsewhere is importing" in "".join(texts)
     assert "the importer before died" in "".join(texts)
     assert host.registry.pulls("bert/tiny") == 1
+    # Who takes the lock for the dead one's when another has just made it again puts it back.
+    shutil.rmtree(host.images)
+    again = '[[ $4 != *.dead || -e used ]] || echo another-8-1 | tee used >"$3/holder"'
+    host.lock_elsewhere()
+    tool(host.root / "tools", "mv", f'#!/bin/bash\n{again}\nexec /bin/mv "$@"\n')
+    path = f"{host.root}/tools:{host.person.environment['PATH']}"
+    _, text = finish(host.ask(HPCBERT_STALE_AFTER="1", PATH=path))
+    assert "the importer before died (another-8-1" in text
     host.expect_nothing_half_done()
 
 

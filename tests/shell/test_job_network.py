@@ -2,8 +2,6 @@
 
 import re
 import socket
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,8 +18,8 @@ pytestmark = pytest.mark.slow
 
 
 def run_job(
-    folder: Path, shape="1n2g", scheduler="local", *, tools=None, status=0, together=False, **site
-) -> tuple[str, list[str], list[dict[str, Any]]]:
+    folder, shape="1n2g", scheduler="local", *, tools=None, status=0, together=False, **site
+):
     """Run a repeat's script; return what it says, the environment of rank 0, and its events."""
     options = {"shape": shape, "scheduler": scheduler, "together": together}
     draft = scripts.write_ranks(folder, site=site, **options)
@@ -39,7 +37,7 @@ def test_a_port_that_somebody_has_is_passed_over(address, tmp_path):
     text = only_script(drafted(tmp_path, scheduler="slurm"))
     (sizes,) = re.findall(r"^nodes=.*$", text, re.MULTILINE)
 
-    def read_port(job: int) -> int:
+    def read_port(job):
         return int(*run_functions(f'{sizes}\n. "$library/job.bash"\nfree_port {job}'))
 
     job = next(n for n in range(2500, 3500) if read_port(n) == 10000 + 2 * n)
@@ -92,7 +90,7 @@ def test_an_interface_may_have_ipv6_alone_one_rank_needs_none_and_a_node_without
         # The stand-in for srun runs a step on one node, whatever it is asked for.
         nodes = 'for SLURM_NODEID in 0 1; do export SLURM_NODEID; "${@:6}"; done; exit'
         srun = f'if [[ $* == *"addr show"* ]]; then {nodes}; fi\n{scripts.SRUN}'
-        settings: Any = {"nodes": {"interface": "ib0"}, "tools": {"srun": srun, "ip": ip}}
+        settings = {"nodes": {"interface": "ib0"}, "tools": {"srun": srun, "ip": ip}}
         return run_job(tmp_path / name, shape, "slurm", status=status, **settings)
 
     both = 'if [[ $1 == -6 ]]; then echo "2: ib0 inet6 fd00:5::7/64 scope global"; fi'

@@ -8,8 +8,6 @@ import pytest
 
 from hpcbert.commands.checks import check_pyxis, find_submission_obstacles
 from hpcbert.container import runtimes
-from hpcbert.finding import Finding
-from hpcbert.script.draft import Draft
 from hpcbert.system.runner import Outcome
 from tests.kit.cases import cases, read_constant
 from tests.kit.recipes import SHELL
@@ -17,23 +15,23 @@ from tests.kit.scripts import drafted_in, only_script
 
 pytestmark = pytest.mark.slow
 
-HEAD: str = read_constant(__file__, "HEAD")
+HEAD = read_constant(__file__, "HEAD")
 IMAGE = "docker://nvcr.io#nvidia/pytorch:20.12-py3"
 
 
-def check_draft(draft: Draft, answer: Outcome | int) -> tuple[Finding, list[Finding]]:
+def check_draft(draft, answer):
     """Return what doctor finds, and what submit does; both ask only srun, and that once.
 
     A number is a release: srun --help with pyxis 0.RELEASE.
     """
-    calls: list[Any] = []
+    calls = []
     if isinstance(answer, int):
         names = [name for name, since in runtimes.PYXIS_SINCE.items() if int(since[2:]) <= answer]
         about = "            [pyxis] see --container-env and --container-entrypoint-log\n"
         text = "".join(f"      --{name}=NAME[,NAME...]\n{about}" for name in names)
         answer = Outcome(("srun",), 0, HEAD + text)
 
-    def run(argv: Any, **_: Any) -> Outcome:
+    def run(argv, **_):
         if argv[0] != "srun":
             return Outcome(tuple(argv), 127)
         calls.append(argv)
