@@ -1,8 +1,6 @@
 """The largest batch: the search in a rendered script, with a program that has room for so much."""
 
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,24 +25,24 @@ pytestmark = pytest.mark.slow
 class Search:
     """Two repeats of the largest batch, whose search begins with 32."""
 
-    def __init__(self, folder: Path, device="gpu", samples=0, **options) -> None:
+    def __init__(self, folder, device="gpu", samples=0, **options):
         self.folder = folder
         # Room for so many samples; a full run of so many iterations needs more. It says what WORDS says.
         program = tool(folder, "python", read_constant(__file__, "PROGRAM"))
         site = settled(reference(folder), python=str(program), batch_sizes={"fp32": 32})
-        more = {"repeats": 2, "device": device, "global_batch_size": samples}
-        request = combined(Shape(1, 1), ("fp32",), (LARGEST,), **more)
+        fields = {"repeats": 2, "device": device, "global_batch_size": samples}
+        request = combined(Shape(1, 1), ("fp32",), (LARGEST,), **fields)
         self.draft = drafts.drafted(site, request, options={"scheduler": "local", **options})
         write_campaign(self.draft)
         self.point = self.draft.campaign.arrays[0].point
         self.path = self.draft.directory / self.point.search
 
-    def run(self, status: int = 0, **variables: str) -> str:
+    def run(self, status=0, **variables):
         """Run a repeat; return what it says."""
         variables["TRIED"] = str(self.folder / "tried")
         return run_script(self.draft, self.folder, status=status, **variables).stderr
 
-    def sizes(self, *, probes: bool = False) -> list[int]:
+    def sizes(self, *, probes=False):
         """Return the sizes of probes, or of measured runs, in their order."""
         lines = (self.folder / "tried").read_text().splitlines()
         return [int(line.split()[0]) for line in lines if line.endswith(" 10") == probes]
@@ -94,8 +92,8 @@ def test_under_a_global_batch_the_accumulation_follows_from_the_size(
 
 def test_one_size_divides_the_steps_of_all_shapes(tmp_path):
     """Of 192 samples a device of 1n1g has 192, one of 1n8g 24: the size is a divisor of both."""
-    more: Any = {"scaling": True, "global_batch_size": 192}
-    request = combined(Shape(1, 8), ("fp32",), (LARGEST_IN_COMMON,), **more)
+    sizes = (LARGEST_IN_COMMON,)
+    request = combined(Shape(1, 8), ("fp32",), sizes, scaling=True, global_batch_size=192)
     texts = drafts.drafted(reference(tmp_path), request).scripts.values()
     settings = [set(re.findall(r"^samples=(\d+)$", text, re.MULTILINE)) for text in texts]
     assert settings == [{"24"}] * 3
@@ -115,10 +113,10 @@ def test_marks_are_multiplied_and_nothing_else():
 def test_a_rank_script_with_the_marks_filled_in_is_that_of_the_number(tmp_path, name):
     recipe = drafts.load(name)
     site = reference(tmp_path, slurm={"mpi": "pmi2"}) if recipe.mpi else reference(tmp_path)
-    more: Any = {"accumulation": 1 if recipe.accumulation else 0}
+    accumulation = int(recipe.accumulation)
 
-    def rank(size: int) -> str:
-        request = combined(Shape(1, 1), (recipe.precisions[0],), (size,), **more)
+    def rank(size):
+        request = combined(Shape(1, 1), recipe.precisions[:1], (size,), accumulation=accumulation)
         draft = drafts.drafted(site, request, framework_recipe=recipe, options={"dry": True})
         return only_script(draft).partition("train() {")[2].partition("\n}\n")[0]
 

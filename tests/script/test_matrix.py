@@ -5,11 +5,10 @@ from pathlib import Path
 import pytest
 
 from hpcbert.config import campaignfile, places, recipe
-from hpcbert.config.site import Site
 from hpcbert.errors import Refusals, UsageError
 from hpcbert.model import Shape
 from hpcbert.script.matrix import list_plans
-from hpcbert.script.plan import MeasurementPlan, Request
+from hpcbert.script.plan import Request
 from tests.kit.cases import cases, read_constant
 from tests.kit.drafts import changed, load, reference
 from tests.kit.logs import write_file
@@ -21,7 +20,7 @@ def site(tmp_path):
     return reference(tmp_path)
 
 
-def plan_file(site: Site, text: str) -> tuple[MeasurementPlan, ...]:
+def plan_file(site, text):
     """Return the plan of each campaign of a file."""
     path = write_file(Path(site.runs), "matrix.toml", f"schema = 1\n{text}")
     file = campaignfile.read(path)
@@ -32,7 +31,7 @@ def plan_file(site: Site, text: str) -> tuple[MeasurementPlan, ...]:
     )  # fmt: skip
 
 
-def list_refusals(site: Site, text: str) -> list[str]:
+def list_refusals(site, text):
     with pytest.raises(UsageError) as error:
         plan_file(site, text)
     refusals = error.value.each if isinstance(error.value, Refusals) else (error.value,)

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from hpcbert.errors import UsageError
 from hpcbert.model import LARGEST, Shape
-from hpcbert.script.draft import Draft
 from hpcbert.script.plan import Request
 from hpcbert.slurm.reasons import ABSENT
 from hpcbert.slurm.state_sources import reduce_events
@@ -37,7 +36,7 @@ START = '{"event":"start","time":1,"attempt":%d,"job":"%s"}\n'
 WORDS = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=30)
 
 
-def start_script(draft: Draft, *words: str) -> "subprocess.Popen[str]":
+def start_script(draft, *words):
     script = str(draft.directory / draft.campaign.arrays[0].script)
     env = {**os.environ, "SLURM_ARRAY_TASK_ID": "1"}
     return subprocess.Popen([*words, script], env=env, text=True, stderr=subprocess.PIPE)
@@ -174,7 +173,7 @@ def test_a_script_notices_that_it_was_suspended(tmp_path, seconds, stops):
     assert all(0.5 <= event["seconds"] < 3 for event in suspensions if not stops)
 
 
-def run_watchers(folder: Path, harness: str, watch: str = WATCH) -> None:
+def run_watchers(folder, harness, watch=WATCH):
     """Run watchers, whose marks are kept in files of their names."""
     mark = f'mark() {{ echo "$@" >>"{folder}/${{own-none}}"; }}'
     program = f"set -euo pipefail\n{mark}\n{watch}\n{harness}"

@@ -3,7 +3,6 @@
 import itertools
 import os
 import pwd
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from hpcbert.container import runtimes
 from hpcbert.errors import UsageError
 from hpcbert.model import Shape
-from hpcbert.script.draft import Draft, by_hand
+from hpcbert.script.draft import by_hand
 from hpcbert.script.plan import Request, plan
 from tests.kit import drafts, scripts
 from tests.kit.cases import cases, read_constant
@@ -29,7 +28,7 @@ pytestmark = pytest.mark.slow
 TEXT = st.text(st.characters(blacklist_categories=["Cs", "Cc"]), max_size=20)
 
 
-def run_campaign(draft: Draft, folder: Path, status: int = 0, **env: str) -> list[list[str]]:
+def run_campaign(draft, folder, status=0, **env):
     """Write a campaign and run its script; return the calls of srun."""
     variables = {**scripts.slurm_in(folder / "bin"), "NODE": "node3", "NO_RANKS": "1", **env}
     script = scripts.run_script(draft, folder, status=status, **variables)
@@ -37,12 +36,11 @@ def run_campaign(draft: Draft, folder: Path, status: int = 0, **env: str) -> lis
     return scripts.records(folder / "record.srun")
 
 
-def read_flags(call: list[str]) -> dict[str, str]:
-    words = [word for word in call if word.startswith(("--container", "--no-container"))]
-    return {word.partition("=")[0]: word.partition("=")[2] for word in words}
-
-
 def test_pyxis_gets_every_flag_and_makes_the_container_outside_the_measured_step(tmp_path):
+    def read_flags(call):
+        words = [word for word in call if word.startswith(("--container", "--no-container"))]
+        return dict(word.partition("=")[::2] for word in words)
+
     settings: Any = {"mounts": ("/scratch:/scratch:ro",), "env": ("HF_HOME",), "data": "/data"}
     draft = drafted_in(tmp_path, "pyxis", "/images/d e.sqsh", **settings)
     calls = run_campaign(draft, tmp_path, INSIDE="1", PYXIS_CONTAINER_IMAGE="other")
@@ -141,7 +139,7 @@ def test_any_text_arrives_as_one_word_at_enter_sh(tmp_path_factory, mount, workd
     assert not workdir or pairs["--workdir"] == workdir
 
 
-def find_enroot(folder: Path) -> str:
+def find_enroot(folder):
     require("squashfs")
     return f"{REAL_ENROOT or open_stand_ins(folder / 'stand-ins')}:{os.environ['PATH']}"
 

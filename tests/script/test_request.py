@@ -1,13 +1,11 @@
 """What a submission takes at most, and a retry's script: the first one's, but for what must differ."""
 
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hpcbert.errors import UsageError
-from hpcbert.model import Array, JobRequest, Shape
+from hpcbert.model import JobRequest, Shape
 from hpcbert.scheduler.slurm import TRAITS as SLURM_TRAITS
 from hpcbert.script import request
 from hpcbert.timelimit import TimeLimit
@@ -16,14 +14,14 @@ from tests.kit.drafts import combined, drafted, reference
 from tests.kit.scripts import bash, only_script, sbatch_options
 
 
-def list_costs(folder: Path, *, limit="02:00:00", together=False, **fields: Any):
+def list_costs(folder, *, limit="02:00:00", together=False, **fields):
     fields = {"shape": Shape(2, 8), "precisions": ("fp32",), "device": "gpu", **fields}
     site = reference(folder, slurm={"time_limit": TimeLimit.parse(limit)})
     draft = drafted(site, combined(**fields), options={"together": together, "most_indices": 10})
     return request.array_costs(draft.campaign.arrays)
 
 
-def sum_all(costs: tuple[request.Cost, ...]) -> tuple[float | None, float | None]:
+def sum_all(costs):
     nodes = request.sum_hours(cost.on_nodes(cost.hours) for cost in costs)
     return nodes, request.sum_hours(cost.on_devices(cost.hours) for cost in costs)
 
@@ -60,13 +58,13 @@ def test_what_costs_more_is_refused_with_the_sum_and_what_nothing_bounds(tmp_pat
     assert "--time" in caught.value.hint
 
 
-def render_script(folder: Path, *words: str, together: bool = False, **slurm: Any):
+def render_script(folder, *words, together=False, **slurm):
     site = reference(folder, slurm={"sbatch_args": words, **slurm})
     draft = drafted(site, options={"together": together})
     return draft.campaign.arrays[0], only_script(draft)
 
 
-def retry(array: Array, text: str, exclude: tuple[str, ...] = ("n3", "n4"), limit: str = ""):
+def retry(array, text, exclude=("n3", "n4"), limit=""):
     """Return the request and the script of a retry of repeats 2 and 4."""
     again = request.retry_request(
         array.request, name="job.t1", indices=(2, 4), exclude=exclude, time_limit=limit
