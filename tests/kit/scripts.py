@@ -180,10 +180,7 @@ def type_commands(
     """Have bash do what a person typed, with some programs on the path, and return stdout."""
     for name, program in tools.items():
         tool(place / "bin", name, program)
-    strange = ("FORCE_COLOR", "HPCBERT_", "SLURM_")
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(strange)}
-    path = f"{place / 'bin'}:{os.environ['PATH']}"
-    env = {**inherited, "PATH": path, "XDG_STATE_HOME": str(place / "state")}
-    outcome = start_process(["bash", "-e", "-c", words], cwd=place, env=env)
-    assert outcome.returncode == status, outcome.stdout + outcome.stderr
-    return outcome.stdout
+    strange = ("FORCE_COLOR", "HPCBERT_", "PATH", "SLURM_")
+    env: Any = {name: text for name, text in os.environ.items() if not name.startswith(strange)}
+    env["XDG_STATE_HOME"] = str(place / "state")
+    return bash("-ec", words, status=status, cwd=place, tools=place / "bin", **env).stdout

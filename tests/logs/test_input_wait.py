@@ -14,8 +14,6 @@ from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import SHELL, grammar
 from tests.kit.waiting import CEILING
 
-CPUS = "hpcbert: ranks have 1 of their node's 64 CPUs each: data loading may wait.\n"
-
 
 @cases
 def test_flags_of_lines_and_the_share_of_the_time_that_was_waited(
@@ -34,7 +32,8 @@ def test_flags_of_lines_and_the_share_of_the_time_that_was_waited(
 def test_collect_and_monitor_say_which_repeat_and_what_to_set(build, empty_directory):
     built = build("1n1g", repeats=2, jobs=("1",), scheduler="local")
     built.finish()
-    built.log("1n1g", 2, CPUS + built.text("1n1g", 10.0))
+    line = "hpcbert: ranks have 1 of their node's 64 CPUs each: data loading may wait.\n"
+    built.log("1n1g", 2, line + built.text("1n1g", 10.0))
     row = cli.first_row(cli.run("collect", built.directory, "--json").document)
     assert "few-cpus" in row["flags"]
     assert [run["flags"] for run in row["runs"]] == [[], ["few-cpus"]]

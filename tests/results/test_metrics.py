@@ -24,7 +24,6 @@ from tests.kit.recipes import SHELL, printed
 from tests.kit.scripts import tool
 from tests.kit.waiting import until
 from tests.results import test_reduce
-from tests.results.test_reduce import MADE
 
 A100 = "NVIDIA A100-SXM4-80GB"
 BASE = formulas.ModelSize(12, 768, 3072)
@@ -353,18 +352,18 @@ def test_rates_of_a_row(facts, unit, rate, real):
 def test_every_form_has_the_rate_its_unit_and_that_per_device():
     tables = formulas.convert_tables(make_tables(LENGTH, REAL), "tokens")
     for name in (name for name, form in FORMATS.items() if form.units == "convert"):
-        text = FORMATS[name].write(tables, MADE, 0).replace(",", "")
+        text = FORMATS[name].write(tables, test_reduce.MADE, 0).replace(",", "")
         assert "51200" in text, name
         assert "tokens/s" in text, name
         assert name == "csv-runs" or "25600" in text, name  # per GPU, and real tokens
     marked = formulas.mark_tables(make_tables(LENGTH, REAL), "tokens")
-    text = FORMATS["json"].write(marked, MADE, 0)
+    text = FORMATS["json"].write(marked, test_reduce.MADE, 0)
     assert document.parse_results(text, file="x").tables == make_tables(LENGTH, REAL)
     frames = frame.rows_frame(tables), frame.runs_frame(tables)
     assert frames[0]["median"].tolist() == [51_200.0]
     assert {*frames[0]["unit"], *frames[1]["unit"]} == {"tokens/s"}
     # On a narrow terminal too.
-    text = FORMATS["text"].write(tables, MADE, 60)
+    text = FORMATS["text"].write(tables, test_reduce.MADE, 60)
     assert max(map(len, text.splitlines())) < 80
     assert "real tokens/s 25,600" in text
 

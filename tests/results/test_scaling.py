@@ -9,26 +9,21 @@ from statistics import median
 import pytest
 
 from hpcbert.model import Shape
+from hpcbert.results.reduce import tabulate
 from hpcbert.results.scaling import MARGIN, MAX_EXTRAPOLATION, fit_curve
 from tests.kit.cases import cases
 from tests.kit.cli import run
-from tests.results import test_reduce
+from tests.results.test_reduce import GROUP, make_point
 
 
 def make_table(speeds, spread=0.0, batch=32):
     """Return a table of speeds by shape; its runs scatter by this share. 0 is no number."""
-    points = []
+    group, points = replace(GROUP, batch_size_per_device=batch), []
     for shape, speed in speeds.items():
         rates = [speed * (1 - spread), speed, speed * (1 + spread)] if speed else [None]
-        points.append(test_reduce.make_point(str(shape), rates))
-    group = replace(test_reduce.GROUP, batch_size_per_device=batch)
-    return replace(test_reduce.make_table(*points), group=group)
-
-
-def compute_rate(nodes, *, ring=0.0, latency=0.0, tree=0.0):
-    """Return samples/s of nodes of 8 GPUs whose step takes 100 ms and what the network costs."""
-    seconds = 0.1 + ring * (nodes - 1) / nodes + latency * (nodes - 1) + tree * math.log2(nodes)
-    return nodes * 8 * 32 / seconds
+        points.append(make_point(str(shape), rates, group=group))
+    (table,) = tabulate(points)
+    return table
 
 
 def is_inside(prediction, rate):
@@ -36,6 +31,11 @@ def is_inside(prediction, rate):
 
 
 def test_a_curve_follows_its_law_and_a_prediction_has_its_costs_and_interval():
+    def compute_rate(nodes, *, ring=0.0, latency=0.0, tree=0.0):
+        """Return samples/s of nodes of 8 GPUs whose step takes 100 ms and what the network costs."""
+        seconds = 0.1 + ring * (nodes - 1) / nodes + latency * (nodes - 1) + tree * math.log2(nodes)
+        return nodes * 8 * 32 / seconds
+
     ring, tree, latency = {"ring": 0.03}, {"tree": 0.004}, {"latency": 0.002}
     for costs in ({}, ring, tree, latency, {"ring": 0.02, "latency": 0.001}):
         curve = fit_curve(make_table({f"{n}n8g": compute_rate(n, **costs) for n in (1, 2, 4, 8)}))

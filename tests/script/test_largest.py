@@ -10,10 +10,9 @@ from hpcbert.errors import UsageError
 from hpcbert.logs import failures, grammar
 from hpcbert.model import LARGEST, LARGEST_IN_COMMON, Shape
 from hpcbert.script.largest import Multiple
-from tests.kit import drafts
 from tests.kit.cases import cases, read_constant
 from tests.kit.cli import start_process
-from tests.kit.drafts import combined, reference, settled
+from tests.kit.drafts import combined, drafted, load, reference, settled
 from tests.kit.needs import not_applicable
 from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import NAMES
@@ -32,7 +31,7 @@ class Search:
         site = settled(reference(folder), python=str(program), batch_sizes={"fp32": 32})
         fields = {"repeats": 2, "device": device, "global_batch_size": samples}
         request = combined(Shape(1, 1), ("fp32",), (LARGEST,), **fields)
-        self.draft = drafts.drafted(site, request, options={"scheduler": "local", **options})
+        self.draft = drafted(site, request, options={"scheduler": "local", **options})
         write_campaign(self.draft)
         self.point = self.draft.campaign.arrays[0].point
         self.path = self.draft.directory / self.point.search
@@ -94,7 +93,7 @@ def test_one_size_divides_the_steps_of_all_shapes(tmp_path):
     """Of 192 samples a device of 1n1g has 192, one of 1n8g 24: the size is a divisor of both."""
     sizes = (LARGEST_IN_COMMON,)
     request = combined(Shape(1, 8), ("fp32",), sizes, scaling=True, global_batch_size=192)
-    texts = drafts.drafted(reference(tmp_path), request).scripts.values()
+    texts = drafted(reference(tmp_path), request).scripts.values()
     settings = [set(re.findall(r"^samples=(\d+)$", text, re.MULTILINE)) for text in texts]
     assert settings == [{"24"}] * 3
     leaders = [re.findall(r"^leader=(\S+)$", text, re.MULTILINE) for text in texts]
@@ -111,13 +110,13 @@ def test_marks_are_multiplied_and_nothing_else():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_rank_script_with_the_marks_filled_in_is_that_of_the_number(tmp_path, name):
-    recipe = drafts.load(name)
+    recipe = load(name)
     site = reference(tmp_path, slurm={"mpi": "pmi2"}) if recipe.mpi else reference(tmp_path)
     accumulation = int(recipe.accumulation)
 
     def rank(size):
         request = combined(Shape(1, 1), recipe.precisions[:1], (size,), accumulation=accumulation)
-        draft = drafts.drafted(site, request, framework_recipe=recipe, options={"dry": True})
+        draft = drafted(site, request, framework_recipe=recipe, options={"dry": True})
         return only_script(draft).partition("train() {")[2].partition("\n}\n")[0]
 
     if name == "nccl-tests":  # its command has no batch size
@@ -131,7 +130,7 @@ def test_a_rank_script_with_the_marks_filled_in_is_that_of_the_number(tmp_path, 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_nodes_grep_sees_iterations_where_the_reader_does(name):
     """What a probe is taken to have trained by, against each recipe's sample."""
-    records = grammar.parse(drafts.load(name).log, where=name).records
+    records = grammar.parse(load(name).log, where=name).records
     patterns = [r.match for r in records if "iteration" in r.match.groupindex and r.lines == 1]
     if not patterns:
         not_applicable("its records take several lines, or count nothing")

@@ -4,10 +4,9 @@ import json
 
 from hpcbert.script.materials import find_misfits
 from hpcbert.script.plan import read_options
-from tests.kit import drafts
 from tests.kit.cases import cases, read_constant
 from tests.kit.cli import run
-from tests.kit.drafts import load
+from tests.kit.drafts import load, site
 from tests.kit.logs import write_file
 
 
@@ -17,7 +16,7 @@ def test_what_does_not_fit_is_named_and_what_is_something_else_is_no_finding(
 ):
     recipe, fitting = load(name or "pytorch"), read_constant(__file__, "FITTING")
     write_file(tmp_path, "data/data.json", document or json.dumps({**fitting, **(changes or {})}))
-    options = read_options(recipe, drafts.site(tmp_path), {})
+    options = read_options(recipe, site(tmp_path), {})
     misfits = find_misfits(recipe, options, str(tmp_path / "data"))
     assert misfits == find_misfits(recipe, options, str(tmp_path / "data" / "training"))
     assert message in "; ".join(misfits) if message else misfits == ()
@@ -37,7 +36,7 @@ def test_submit_and_prepare_refuse_them(empty_directory, tmp_path):
     assert "they have 30522 words, but the model has 8192" in messages
     result = run(*submit, "--dry-run", "--set", "sequence_length=64", "--set", "vocab_size=30522")
     assert not [warning for warning in result.document["warnings"] if "do not fit" in warning]
-    drafts.site(tmp_path, f'[frameworks.pytorch]\ndata = "{data}"\n')
+    site(tmp_path, f'[frameworks.pytorch]\ndata = "{data}"\n')
     prepare = ("prepare", "--fw", "pytorch", "--only", "data", "--site", tmp_path / "site.toml")
     (part,) = run(*prepare, "--json").data["parts"]
     assert part["status"] == "failed"

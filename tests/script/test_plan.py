@@ -14,10 +14,9 @@ from hpcbert.model import Shape, parse_device
 from hpcbert.scheduler.local.backend import _list_elements
 from hpcbert.script.draft import by_hand
 from hpcbert.script.plan import Request, RequestCell, choose_device, list_shapes, plan
-from tests.kit import drafts
 from tests.kit.cases import cases, read_constant
 from tests.kit.cli import run
-from tests.kit.drafts import changed, combined, drafted, load, reference, settled
+from tests.kit.drafts import OPTIONS, changed, combined, drafted, load, reference, settled
 from tests.kit.logs import write_file
 from tests.kit.recipes import STEP_LOG
 from tests.kit.scripts import only_script
@@ -168,7 +167,7 @@ def test_the_cpu_is_part_of_a_points_names_and_no_gpu_is_asked_for(site):
     assert (array.point.key + "_cpu", array.name + "_cpu") == (other.point.key, other.name)
     assert other.script == "scripts/bert-tiny_1n2g_fp32_b4_cpu.sbatch"
     planned = plan(load(), site, on(device="cpu"))
-    ((name,), _) = by_hand(planned, site, load(), options=drafts.OPTIONS)
+    ((name,), _) = by_hand(planned, site, load(), options=OPTIONS)
     assert name == "pytorch_bert-tiny_1n2g_fp32_b4_cpu.sbatch"
     for device, gpus in (("cpu", 0), ("gpu", 2), ("", 2)):
         campaign = drafted(site, on(device=device)).campaign
@@ -203,7 +202,7 @@ def test_a_job_with_gpus_trains_on_nothing_else(
 def test_a_template_has_the_device_and_a_script_the_command_that_renders_it_again(
     empty_directory, tmp_path, two
 ):
-    options = {"folders": (tmp_path / "templates", *drafts.OPTIONS.folders)}
+    options = {"folders": (tmp_path / "templates", *OPTIONS.folders)}
     site = settled(reference(tmp_path), model="")
     for device, tasks, workers in (("cpu", 2, 1), ("gpu", 1, 4)):
         request = on(device=device, preset="any")

@@ -7,7 +7,6 @@ import pytest
 from hpcbert.model import Shape
 from hpcbert.script.plan import Request
 from tests.kit import drafts
-from tests.kit.drafts import reference, settled
 from tests.kit.logs import write_file
 from tests.kit.recipes import SHELL, rank_command
 from tests.kit.scripts import RECORDER, bash, drafted, only_script, run_script, tool, write_ranks
@@ -49,9 +48,11 @@ class Node:
 
     def ranks(self, shape="1n8g", *, device="gpu", variables=None, allowed="", **changes):
         """Return the CPUs of each rank of a node, none if it is not bound, and its threads."""
-        site = reference(self.folder, **{"nodes": {"cpus_per_gpu": 16}, "env": {}, **changes})
+        site = drafts.reference(
+            self.folder, **{"nodes": {"cpus_per_gpu": 16}, "env": {}, **changes}
+        )
         request = Request(Shape.parse(shape), device=device, repeats=1)
-        site = settled(site, python=str(self.python))
+        site = drafts.settled(site, python=str(self.python))
         command = rank_command(only_script(drafts.drafted(site, request, options={"dry": True})))
         text = f"Name:\tbash\nCpus_allowed_list:\t{allowed or self.allowed}\n"
         status = write_file(self.folder, "status", text)
@@ -133,7 +134,7 @@ def test_a_site_may_bind_otherwise_or_give_no_cpus(tmp_path):
     for binding in ("none", "cluster"):
         nodes = {"cpus_per_gpu": 4, "cpu_bind": binding}
         assert node.ranks("1n2g", nodes=nodes) == [(set(), "4")] * 2
-        draft = drafted(reference(tmp_path, nodes=nodes), shape="4n8g", scheduler="slurm")
+        draft = drafted(drafts.reference(tmp_path, nodes=nodes), shape="4n8g", scheduler="slurm")
         words = only_script(draft).split("exec srun")[1]
         assert ("--cpu-bind=none" in words) == (binding == "none")
         assert "--cpus-per-task=4" in words

@@ -10,9 +10,8 @@ from hpcbert.commands.submit import write_campaign
 from hpcbert.model import Shape
 from hpcbert.slurm.state_sources import reduce_events
 from hpcbert.slurm.states import RepeatState, parse_state
-from tests.kit import drafts
 from tests.kit.cases import cases
-from tests.kit.drafts import combined
+from tests.kit.drafts import combined, curve, drafted
 from tests.kit.logs import write_file
 from tests.kit.scripts import run_script, slurm_in, tool
 
@@ -30,7 +29,7 @@ def run(draft, array, folder, **options):
 def test_if_five_are_enough_those_after_them_leave_the_queue(tmp_path, way):
     why = 'five are "enough": the median\'s interval is 0.8 % wide'
     request = combined(Shape(1, 1), ("fp32",), repeats=8, precision_of_median=0.01)
-    draft = drafts.drafted(tmp_path, request, options={"together": way == "one job"})
+    draft = drafted(tmp_path, request, options={"together": way == "one job"})
     (array,) = draft.campaign.arrays
     start, _, ending = draft.scripts[array.name].partition("\ndecider=(")
     assert "-B -m hpcbert.campaign.adaptive" in ending
@@ -73,7 +72,7 @@ def test_if_five_are_enough_those_after_them_leave_the_queue(tmp_path, way):
 
 @cases
 def test_a_repeat_is_held_back_if_none_of_the_baseline_ended_well(tmp_path, repeats, holds):
-    draft = drafts.curve(tmp_path, repeats=2, stop_on_failure=True)
+    draft = curve(tmp_path, repeats=2, stop_on_failure=True)
     for array in draft.campaign.arrays:  # each precision has its own
         base = array.point.key.replace("1n2g", "1n1g")
         waits = f"\nbaseline={base}\n" in draft.scripts[array.name]

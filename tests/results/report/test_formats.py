@@ -30,8 +30,8 @@ MADE = Provenance("0", "2026-11-21T10:00:00Z", "hpcbert report <x> --output 'a|b
 USUAL = "usual"
 
 
-def make_report_input(name):
-    """Return what is reported of a table in which everything that can be named has a name."""
+def compose(name, language="en"):
+    """Return the report on a table in which everything that can be named has a name."""
     texts = {"log": name, "nodes": (name,), "state_source": "sacct"}
     runs = [make_run(n, 10.0 + n, state="COMPLETED", **texts) for n in (1, 2)]
     runs.append(make_run(3, None, state=name, **texts))
@@ -51,11 +51,8 @@ def make_report_input(name):
     files = model.SourceFiles(script, topology, {name: "0" * 64})
     trace = ((1, 0.5), (2, 0.4), (3, 0.4))
     stretch = model.StepTrace(groups[0], Shape(1, 8), 1, trace, (2, 3))
-    return model.ReportInput(name, MADE, results, (files,), (), (stretch,))
-
-
-def compose(name, language="en"):
-    return compose_report(make_report_input(name), model.Words(language))
+    inputs = model.ReportInput(name, MADE, results, (files,), (), (stretch,))
+    return compose_report(inputs, model.Words(language))
 
 
 def render_page(report):
