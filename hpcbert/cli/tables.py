@@ -264,7 +264,8 @@ def _describe_left_out(collection: CollectResult) -> tuple[str, ...]:
         folder = "" if is_mixed or len(paths) == 1 else os.path.commonpath(paths)
         names = [os.path.relpath(path, folder) if folder else path for path in paths]
         place = f"in {folder}: " if folder else ""
-        text = f"left out {format_count(len(logs), 'file')}, because {clause}: {place}"
+        because = "because" if len(logs) == 1 else "each because"
+        text = f"left out {format_count(len(logs), 'file')}, {because} {clause}: {place}"
         text += ", ".join(names)
         if len(logs) > _MAX_FILES:
             text += f" and {len(logs) - _MAX_FILES} more, which --json names"

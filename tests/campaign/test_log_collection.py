@@ -59,7 +59,7 @@ def test_what_is_left_out_is_named_and_what_may_be_a_log_is_a_loss(tmp_path, col
     assert document["exit_code"] == 0
     assert set(list_left_out(document)) == {"README.md", *(f"table{n}.json" for n in range(12))}
     (line,) = (line for line in collect(pytorch).stderr.splitlines() if "left out" in line)
-    assert "left out 13 files, because it does not have the name of a log" in line
+    assert "left out 13 files, each because it does not have the name of a log" in line
     assert "3 more, which --json names" in line
     # A pattern leaves out what it does not fit; a file that is named is a loss.
     other = write_file(folder, "other.log", "x")
