@@ -70,8 +70,7 @@ def refuse_unlike_runs(
         keep_first: Whether the first of several equal logs of one point stays valid: they are one
             run. If each log belongs to a job, it is unknown which job wrote it, and none is valid.
     """
-    valid = [account for point in points for account in point if account.run.valid]
-    copies = _find_copies(valid, keep_first=keep_first)
+    copies = _find_copies(points, keep_first=keep_first)
     verdicts = []
     for point in points:
         compared = [entry for entry in point if entry.run.valid and id(entry.run) not in copies]
@@ -103,10 +102,13 @@ def _merge_nodes(account: ComparedRun) -> tuple[NodeSample, ...]:
     return (*logs, NodeSample(account.point, account.run.repeat, Fingerprint((), facts)))
 
 
-def _find_copies(accounts: Sequence[ComparedRun], *, keep_first: bool) -> dict[int, Reason]:
-    """Return the reasons against runs with equal logs, by `id()` of the run."""
+def _find_copies(points: Sequence[Sequence[ComparedRun]], *, keep_first: bool) -> dict[int, Reason]:
+    """Return the reasons against valid runs with equal logs, by `id()` of the run."""
+    # Points of one shape can differ in precision, batch size or model.
+    places = {id(account.run): place for place, point in enumerate(points) for account in point}
+    valid = [account for point in points for account in point if account.run.valid]
     by_beginning: dict[int, list[ComparedRun]] = {}
-    for account in accounts:
+    for account in valid:
         beginning = account.beginning
         beginning = _hash_beginning(account.log) if beginning is None else beginning
         by_beginning.setdefault(beginning, []).append(account)
@@ -116,7 +118,7 @@ def _find_copies(accounts: Sequence[ComparedRun], *, keep_first: bool) -> dict[i
             by_content.setdefault(_hash_log(account.log), []).append(account)
     reasons: dict[int, Reason] = {}
     for content, equal in by_content.items():
-        is_kept = keep_first and len({account.point for account in equal}) == 1
+        is_kept = keep_first and len({places[id(account.run)] for account in equal}) == 1
         for number, account in enumerate(equal if content and len(equal) > 1 else ()):
             if number or not is_kept:
                 other = equal[0] if number else equal[1]

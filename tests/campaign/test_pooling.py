@@ -56,10 +56,15 @@ def test_points_of_other_experiments_have_no_speedup_and_copies_no_number(tmp_pa
     row = first_row(run(folder))
     assert codes(row) == [[], [], ["duplicate"]]
     assert "bert_b4_fp32_1.log" in row["runs"][2]["reasons"][0]["detail"]
-    for name in ("pytorch/1n4g/bert_b4_fp32_1.log", "pytorch/1n1g/bert_b16_fp32_1.log"):
-        write_file(tmp_path, name, logs.log("1n4g", 99.0, iters=120).partition("\n")[2])
-    four, other = (table["rows"] for table in run(tmp_path)["data"]["tables"])
-    assert codes(four[2]) == codes(other[0]) == [["duplicate"]]
+    pairs = {99.0: ("4g/bert_b4_fp32_1", "1g/bert_b16_fp32_1")}
+    pairs[98.0] = ("1g/bert_b16_fp32_2", "1g/bert_b16_fp16_1")
+    for rate, names in pairs.items():
+        text = logs.log("1n4g", rate, iters=120).partition("\n")[2]
+        for name in names:
+            write_file(tmp_path, f"pytorch/1n{name}.log", text)
+    four, *others = (table["rows"] for table in run(tmp_path)["data"]["tables"])
+    reasons = [code for points in (four[2:3], *others) for row in points for code in codes(row)]
+    assert reasons == [["duplicate"]] * 4
 
 
 def build_on_nodes(build, *environments, shape="1n1g"):
