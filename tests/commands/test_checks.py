@@ -20,8 +20,6 @@ from tests.kit.slurm import Answer, Slurm, failed
 
 HELLO = REPOSITORY / "hpcbert/workloads/hello.py"
 PROBE = REPOSITORY / "hpcbert/shell/probe.sh"
-# As 22.05.8 prints them.
-MPI = "MPI plugin types are...\n\tnone\n\tpmi2\n"
 SITE = f'{drafts.MINIMAL}[slurm]\npartition = "gpu"\n'
 SUBMIT = ("submit", "--nodes", "2", "--gpus-per-node", "8")
 
@@ -142,7 +140,9 @@ def hpcbert(tmp_path, slurm):
     """hpcbert where a cluster of four nodes answers, and refuses every job."""
     sinfo = "gpu*|up|4|1-00:00:00|1-infinite|gpu:8|n[1-4]"
     refusal = failed("sbatch: error: Batch job submission failed: refused")
-    slurm.answers(sinfo=sinfo, sbatch=refusal, srun=MPI)
+    # The types of MPI are as srun of 22.05.8 prints them.
+    mpi = "MPI plugin types are...\n\tnone\n\tpmi2\n"
+    slurm.answers(sinfo=sinfo, sbatch=refusal, srun=mpi)
     (tmp_path / "site.toml").write_text(SITE)
     env = {"PATH": slurm.path, "HOME": str(tmp_path), "HPCBERT_RUNS": "/srv/nobody-has-this/runs"}
     return Cli(tmp_path, env, run=run_here)
@@ -172,7 +172,8 @@ def test_what_is_known_to_fail_is_not_submitted(
     (tmp_path / "site.toml").write_text(f"{SITE}{site or ''}\n")
     for name, text in (files or {}).items():
         tool(tmp_path, name, text)
-    slurm.answers(srun=srun or MPI)
+    if srun:
+        slurm.answers(srun=srun)
     variables = {name: f"{tmp_path}/{file}" for name, file in (env or {}).items()}
     argv = words.replace("HERE", str(tmp_path)).split()
     result = hpcbert(*SUBMIT, *argv, "--json", **variables)

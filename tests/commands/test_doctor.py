@@ -106,7 +106,6 @@ def test_who_interrupts_leaves_no_job_behind(tmp_path, monkeypatch, moment):
     assert not any(job.alive() for job in slurm.jobs.values())
 
 
-@pytest.mark.slurm
 def test_containers_are_examined_from_inside_a_job(as_user, checkout, work, lab):
     """The lab has no pyxis: its srun refuses the options."""
     folder = work / "with a space"

@@ -83,14 +83,9 @@ def test_any_text_is_a_mount_that_reads_back_or_refused(text):
 def test_a_symptom_is_known_by_what_is_printed():
     outputs = read_constant(__file__, "PRINTED")
     assert [symptom.name for symptom in SYMPTOMS] == list(outputs)
-    hints = {}
-    for name, text in outputs.items():
-        symptom = runtimes.find_symptom(text)
-        assert symptom is not None, name
-        assert symptom.name == name
-        assert symptom.problem.endswith(".")
-        assert symptom.hint
-        hints[name] = symptom.hint
+    assert [runtimes.find_symptom(text) for text in outputs.values()] == list(SYMPTOMS)
+    assert all(symptom.problem.endswith(".") and symptom.hint for symptom in SYMPTOMS)
+    hints = {symptom.name: symptom.hint for symptom in SYMPTOMS}
     assert "http1.1" in hints["basic-over-http2"]
     assert "~/.curlrc" in hints["basic-over-http2"]
     assert "cacert" in hints["unknown-authority"]

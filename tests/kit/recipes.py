@@ -28,7 +28,6 @@ STEP_LOG: str = read_constant(__file__, "STEP_LOG")
 SHELL = REPOSITORY / "hpcbert" / "shell"
 HERE = REPOSITORY / "tests" / "recipes"
 NAMES = sorted(path.parent.name for path in TEMPLATES.glob("*/run.sh.j2"))
-SHAPES = tuple(map(Shape.parse, ("1n1g", "1n8g", "2n8g", "4n8g")))
 RUNTIMES = ("none", "pyxis", "enroot", "apptainer")
 # Of rank 0 of any job.
 _ENVIRONMENT: dict[str, str] = read_constant(__file__, "ENVIRONMENT")
@@ -74,7 +73,8 @@ def presets(recipe: Recipe) -> list[Case]:
 
 def core(recipe: Recipe) -> list[Case]:
     """Return every shape x precision x protocol."""
-    return [{"shape": shape, **pair} for shape in SHAPES for pair in presets(recipe)]
+    shapes = map(Shape.parse, ("1n1g", "1n8g", "2n8g", "4n8g"))
+    return [{"shape": shape, **pair} for shape in shapes for pair in presets(recipe)]
 
 
 def fringe(recipe: Recipe) -> list[Case]:

@@ -5,13 +5,9 @@ import re
 from functools import partial
 from pathlib import Path
 
-import pytest
-
 from hpcbert.lab.files import has_pmix
 from tests.kit.recipes import NAMES, load
 from tests.kit.waiting import unqueued, until
-
-pytestmark = pytest.mark.slurm
 
 
 def test_rehearsals_have_the_ranks_and_addresses_that_each_launch_wants(as_user, checkout, lab):

@@ -32,9 +32,6 @@ from tests.kit.waiting import CEILING
 from tests.recipes.test_scripts import render_at_some_precision
 
 ALL = ",".join(map(str, range(8)))
-_UNUSED = re.compile(r"(?i)ignored|not used|unused|no effect|removed before")
-_FORMS = read_constant(__file__, "FORMS")
-LAUNCHERS = read_constant(__file__, "LAUNCHERS")
 
 
 def test_a_rank_fails_with_its_program_and_has_no_number_without(name, tmp_path):
@@ -227,14 +224,16 @@ def parse_words(program, words, tables):
     named = [table for table in tables if last in table]
     shared = [table for table in tables if table.startswith("absl.")]
     chosen = [*named, *shared] if named else [*tables]
+    forms = read_constant(__file__, "FORMS")
+    unused = re.compile(r"(?i)ignored|not used|unused|no effect|removed before")
     flags = {flag: row for table in reversed(chosen) for flag, row in tables[table].items()}
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for flag, (kind, _, choices, note) in flags.items():
-        if not flag.startswith("-") or _UNUSED.search(note):
+        if not flag.startswith("-") or unused.search(note):
             continue
         options: dict[str, Any] = {"action": "store_true"}
         if kind != "flag":
-            form = _FORMS.get(kind.split()[0], r"(?s:.*)")
+            form = forms.get(kind.split()[0], r"(?s:.*)")
             if "anything" not in choices and re.fullmatch(r"[\w|.-]+", choices):
                 form = "|".join(map(re.escape, choices.split("|")))
             # re.fullmatch returns None for what the program would refuse.
@@ -300,7 +299,7 @@ def test_a_rank_calls_its_program_itself_with_words_that_it_takes(name, tmp_path
         assert run.exit == 0, f"{script.case}: {run.output}"
         assert run.calls, f"{script.case}: no program was called"
         for program, words in chain.from_iterable(map(split_programs, run.calls)):
-            assert program not in LAUNCHERS
+            assert program not in read_constant(__file__, "LAUNCHERS")
             if program == "python":
                 assert words in ([], ["-u"]), f"{script.case}: {words}"
             elif commands:

@@ -84,8 +84,13 @@ def test_a_protocol_sets_the_global_batch_of_every_shape(site):
     other = combined(Shape(1, 8), batch_sizes=(32,), preset="micro")
     assert plan(recipe, site, other).points[0].accumulation == 1024 // 8
     assert plan(recipe, site, replace(other, accumulation=3)).points[0].accumulation == 3
-    with pytest.raises(UsageError, match="does not support --accumulation"):
-        plan(replace(recipe, accumulation=False), site, replace(other, accumulation=3))
+    # Without a choice, a cell may name what follows anyway, as one of a campaign made again does.
+    fixed, cell = replace(recipe, accumulation=False), RequestCell(Shape(1, 8), "fp16", 64, 128)
+    assert plan(fixed, site, Request(cell.shape, (cell,))).points[0].accumulation == 128
+    contradiction = Request(cell.shape, (replace(cell, accumulation=1),))
+    for request in (replace(other, accumulation=3), contradiction):
+        with pytest.raises(UsageError, match="does not support --accumulation"):
+            plan(fixed, site, request)
 
 
 @cases

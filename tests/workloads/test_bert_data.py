@@ -203,7 +203,6 @@ def test_samples_are_packed_where_flash_attention_can_take_them(
     assert not bert_data.has_flash(chosen, CPU)
 
 
-@pytest.mark.torch
 def test_a_rank_without_padding_has_masks_where_another_has_and_is_refused_with_it(
     settings, tmp_path, two_ranks
 ):

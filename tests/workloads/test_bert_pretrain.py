@@ -28,7 +28,6 @@ from tests.workloads.conftest import SMALL
 SOURCE = Path(workload.__file__)
 
 
-@pytest.mark.torch
 def test_a_copy_of_the_recipes_files_needs_only_torch_prints_at_once_and_leaves_nothing(tmp_path):
     files, folder, log = load("pytorch").files, tmp_path / "copy", tmp_path / "log"
     folder.mkdir()
@@ -55,7 +54,6 @@ def test_a_copy_of_the_recipes_files_needs_only_torch_prints_at_once_and_leaves_
     assert sorted(path.name for path in folder.iterdir()) == sorted(files)
 
 
-@pytest.mark.torch
 def test_the_end_waits_for_no_finalization_of_python_nor_for_room_for_the_log(two_ranks):
     """Gloo's threads may need the interpreter while it is torn down, and then abort."""
     run = f"runpy.run_path({str(SOURCE)!r}, run_name='__main__')"
@@ -73,7 +71,6 @@ workload.leave(workload.main())
     two_ranks("--iters=4", "--skip=1", code=code, status=1)
 
 
-@pytest.mark.torch
 def test_an_all_reduce_is_measured_in_the_words_of_nccl_tests(two_ranks):
     first, second = two_ranks("--all-reduce=1", "--iters=4", "--skip=1")
     words, _, rate = first.stdout.strip().rpartition(": ")
@@ -82,7 +79,6 @@ def test_an_all_reduce_is_measured_in_the_words_of_nccl_tests(two_ranks):
     assert second.stdout == ""
 
 
-@pytest.mark.torch
 def test_log_and_result_agree(main):
     ended = main("--iters=12", "--skip=4", "--accumulation=2", "--batch-size=2")
     assert ended.stderr == ""
@@ -150,7 +146,6 @@ def test_window_starts_after_the_skipped_iterations_and_is_weighed_by_its_work(m
     assert result["model_flops_per_sample"] == pytest.approx(expected)
 
 
-@pytest.mark.torch
 def test_the_longest_header_stays_short(trainer, monkeypatch):
     assert "hip" not in workload.describe_run(trainer(), "none")
     monkeypatch.setattr(torch.version, "hip", "6.3.42134")

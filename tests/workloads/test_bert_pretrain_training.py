@@ -21,8 +21,6 @@ from tests.kit.paths import REPOSITORY
 from tests.workloads import plain
 from tests.workloads.conftest import SMALL
 
-pytestmark = pytest.mark.torch
-
 STEPS = ("--iters=5", "--skip=0", "--dropout=0", "--lr=1e-3", "--warmup=2", "--seed=4")
 
 

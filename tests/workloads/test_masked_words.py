@@ -9,8 +9,6 @@ import torch
 from hpcbert.workloads import masked_words
 from tests.kit.cases import cases
 
-pytestmark = pytest.mark.torch
-
 
 def load(folder, count, vocabulary=30522, usual=1, **options):
     """Load samples, by default from a file with one of four tokens, two of the three places masked."""
