@@ -48,9 +48,8 @@ class Node:
 
     def ranks(self, shape="1n8g", *, device="gpu", variables=None, allowed="", **changes):
         """Return the CPUs of each rank of a node, none if it is not bound, and its threads."""
-        site = drafts.reference(
-            self.folder, **{"nodes": {"cpus_per_gpu": 16}, "env": {}, **changes}
-        )
+        settings = {"nodes": {"cpus_per_gpu": 16}, "env": {}, **changes}
+        site = drafts.reference(self.folder, **settings)
         request = Request(Shape.parse(shape), device=device, repeats=1)
         site = drafts.settled(site, python=str(self.python))
         command = rank_command(only_script(drafts.drafted(site, request, options={"dry": True})))
