@@ -23,12 +23,6 @@ def explain_points(*points, bandwidths=None, waits=None):
     return observations
 
 
-@cases
-def test_the_command_for_a_missing_run_measures_the_same_point(changes, words):
-    point = make_point("1n1g", [1.0], group=replace(GROUP, **changes))
-    assert words in explain_points(point)["nodes"][0].text
-
-
 def test_what_is_lost_inside_and_between_nodes_by_uneven_steps_and_by_waits():
     speeds = {"1n1g": 100.0, "1n8g": 720.0, "2n8g": 1296.0, "4n8g": 2304.0}
     observations = explain_points(*(make_point(shape, [speeds[shape]]) for shape in speeds))
@@ -48,8 +42,9 @@ def test_what_is_lost_inside_and_between_nodes_by_uneven_steps_and_by_waits():
 
 
 @cases
-def test_what_is_missing_is_a_run_to_make(shapes, about, command):
-    observations = explain_points(*(make_point(shape, [100.0]) for shape in shapes))
+def test_what_is_missing_is_a_run_to_make_of_the_same_point(shapes, changes, about, command):
+    group = replace(GROUP, **(changes or {}))
+    observations = explain_points(*(make_point(shape, [100.0], group=group) for shape in shapes))
     (missing,) = [observation for observation in observations[about] if observation.missing]
     assert command in f"{missing.text} "
     assert not missing.numbers

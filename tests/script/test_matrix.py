@@ -31,13 +31,6 @@ def plan_file(site, text):
     )  # fmt: skip
 
 
-def list_refusals(site, text):
-    with pytest.raises(UsageError) as error:
-        plan_file(site, text)
-    refusals = error.value.each if isinstance(error.value, Refusals) else (error.value,)
-    return [f"{refusal.message} {refusal.hint}" for refusal in refusals]
-
-
 @cases
 def test_combinations_become_the_points_of_campaigns(site, text, campaigns: list[str]):
     """FRAMEWORK VARIABLES: SHAPE/PRECISION/BATCH SIZE …; `*` is the recipe's own size."""
@@ -62,23 +55,20 @@ def test_options_variables_and_models_make_campaigns_of_their_own(site):
     assert all(point.env == (("A", dict(point.env)["A"]), ("B", "x")) for (point,) in campaigns)
 
 
-def test_all_that_cannot_be_measured_is_refused_at_once(site):
-    messages = list_refusals(site, read_constant(__file__, "REFUSED"))
-    parts = read_constant(__file__, "REFUSALS")
-    assert len(messages) == len(parts)
-    for part in parts:
-        assert len([message for message in messages if part in message]) == 1, (part, messages)
-    # A variable that follows from what the site names is refused there alone.
-    text = 'frameworks = "pytorch"\nenv = { NCCL_SOCKET_IFNAME = "eth9" }'
-    assert plan_file(site, text)
-    (message,) = list_refusals(changed(site, nodes={"interface": "ib0"}), text)
-    assert "NCCL_SOCKET_IFNAME follows from nodes.interface, 'ib0'." in message
-
-
 @cases
-def test_what_is_refused_names_its_place(site, text, message):
-    (answer,) = list_refusals(site, text)
-    assert message in answer
+def test_all_that_cannot_be_measured_is_refused_at_once_with_its_place(
+    site, interface, text, messages
+):
+    where = changed(site, nodes={"interface": interface or ""})
+    with pytest.raises(UsageError) as error:
+        plan_file(where, text)
+    each = error.value.each if isinstance(error.value, Refusals) else (error.value,)
+    refusals = [f"{refusal.message} {refusal.hint}" for refusal in each]
+    assert len(refusals) == len(messages)
+    for message in messages:
+        assert len([refusal for refusal in refusals if message in refusal]) == 1, refusals
+    # A variable that follows from what the site names is refused there alone.
+    assert not interface or plan_file(site, text)
 
 
 def test_points_of_a_common_batch_size_come_from_the_largest_in_their_order(site):
