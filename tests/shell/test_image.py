@@ -181,7 +181,7 @@ def test_when_enroot_alone_is_killed_nothing_of_it_goes_on_and_those_that_wait_i
 
 def test_one_killed_on_another_host_is_known_by_its_silence_and_many_import_once(host):
     host.lock_elsewhere()
-    children = [host.ask(HPCBERT_STALE_AFTER="4") for _ in range(24)]
+    children = [host.ask(HPCBERT_STALE_AFTER="4") for _ in range(8)]
     paths, texts = zip(*map(finish, children), strict=True)
     assert paths[0].is_file()
     assert set(paths) == {paths[0]}
