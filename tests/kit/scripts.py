@@ -29,7 +29,7 @@ RECORDER = read_constant(__file__, "RECORDER")
 # A stand-in for srun that keeps its words and runs the task once. With INSIDE set, it skips steps
 # that make a container, as if the plugin worked; otherwise it runs them on the bare host, as if the
 # plugin were missing. With NO_RANKS it skips the measured step.
-SRUN = read_constant(__file__, "SRUN")
+SRUN, SCONTROL = (read_constant(__file__, name) for name in ("SRUN", "SCONTROL"))
 
 
 def bash(
@@ -114,14 +114,6 @@ def tool(folder: Path, name: str, text: str) -> Path:
     return path
 
 
-def slurm_in(folder: Path, scontrol: str = "echo localhost") -> dict[str, str]:
-    """Make srun and scontrol; return the environment of a job's script."""
-    tool(folder, "srun", SRUN)
-    tool(folder, "scontrol", f"#!/bin/bash\n{scontrol}\n")
-    variables = {"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "localhost"}
-    return {"PATH": f"{folder}:{os.environ['PATH']}", **variables}
-
-
 def records(path: Path) -> list[list[str]]:
     """Return the calls that a stand-in recorded."""
     calls = path.read_bytes().decode().split("\0\0")[:-1]
@@ -134,14 +126,22 @@ def run_script(
 ) -> Outcome:  # fmt: skip
     """Run the script of an array's first repeat, by default of the first array's.
 
-    `record.*` get its actions and those of its ranks.
+    `record.*` get its actions and those of its ranks. Programs in `tools` stand in for others: srun
+    and scontrol, unless they are there, for those of Slurm; its nodes are HOSTS, one a line.
     """
     if not draft.directory.exists():
         write_campaign(draft)
-    outer = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
+    strange = ("PATH", "SLURM")
+    outer = {name: value for name, value in os.environ.items() if not name.startswith(strange)}
     outer |= {"RECORD": str(folder / "record"), "SLURM_ARRAY_TASK_ID": "1"}
+    if draft.campaign.scheduler == "slurm":
+        outer |= {"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "localhost"}
+        for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
+            if not (folder / "tools" / name).exists():
+                tool(folder / "tools", name, text)
     script = draft.directory / (array or draft.campaign.arrays[0]).script
-    return bash(script, status=status, cwd=folder, **{**outer, **variables})
+    variables = {**outer, **variables}
+    return bash(script, status=status, cwd=folder, tools=folder / "tools", **variables)
 
 
 def events(draft: Draft, repeat: int = 1) -> list[dict[str, Any]]:

@@ -90,10 +90,10 @@ def test_a_node_without_the_campaign_runs_nothing_and_makes_nothing(tmp_path):
 @cases
 def test_how_far_the_controller_s_clock_is_ahead_is_asked_of_it(tmp_path, answer, ahead):
     words = f'if [[ "$2" == config ]]; then {answer}; else echo localhost; fi'
-    slurm = scripts.slurm_in(tmp_path / "tools", words)
+    scripts.tool(tmp_path / "tools", "scontrol", f"#!/bin/bash\n{words}\n")
     draft = write_ranks(tmp_path, scheduler="slurm")
     moment = time.monotonic()
-    run_script(draft, tmp_path, status=0, **slurm)
+    run_script(draft, tmp_path, status=0)
     seconds = time.monotonic() - moment
     (begun,) = [event for event in events(draft) if event["event"] == "step"]
     measured = begun["ahead"]
@@ -224,7 +224,7 @@ def test_whatever_is_typed_arrives_at_ranks_and_srun_or_is_refused(
             drafted(site, scheduler="slurm", shape="1n1g")
         return
     draft = drafted(site, scheduler="slurm", shape="1n1g")
-    run_script(draft, folder, status=0, **scripts.slurm_in(folder / "bin"))
+    run_script(draft, folder, status=0)
     (argv,) = scripts.records(folder / "record.argv.0")
     assert not data or f"--data={data}" in argv
     assert srun in scripts.records(folder / "record.srun")[-1]

@@ -30,8 +30,7 @@ TEXT = st.text(st.characters(blacklist_categories=["Cs", "Cc"]), max_size=20)
 
 def run_campaign(draft, folder, status=0, **env):
     """Write a campaign and run its script; return the calls of srun."""
-    variables = {**scripts.slurm_in(folder / "bin"), "NODE": "node3", "NO_RANKS": "1", **env}
-    script = scripts.run_script(draft, folder, status=status, **variables)
+    script = scripts.run_script(draft, folder, status=status, NODE="node3", NO_RANKS="1", **env)
     assert ("node3: not in the container" in script.stderr) == (status == 125)
     return scripts.records(folder / "record.srun")
 

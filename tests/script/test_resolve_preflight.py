@@ -10,7 +10,7 @@ from hpcbert.model import Shape
 from hpcbert.timelimit import TimeLimit
 from tests.kit.cases import cases, read_constant
 from tests.kit.drafts import combined, drafted, reference, settled
-from tests.kit.scripts import run_script, slurm_in, tool
+from tests.kit.scripts import run_script, tool
 
 
 def draft_preflight(where, shape="4n8g", device="gpu", limit="01:00:00", **options):
@@ -57,14 +57,13 @@ def test_one_node_has_nothing_to_be_compared_with(tmp_path):
 def check(folder, table="", shape="4n8g", *, limit="01:00:00", usable=8, jobs=(), **more):
     """Run it where `table` has the speed of nodes; return its status, its events by kind, and its orders."""
     draft, tools = draft_preflight(folder, shape, limit=limit), folder / "tools"
-    environment = {**slurm_in(tools), "SLURM_JOB_ID": "50", "SLURM_JOB_PARTITION": "gpu", **more}
+    environment = {"SLURM_JOB_ID": "50", "SLURM_JOB_PARTITION": "gpu", "TABLE": table, **more}
     jobs = "\n".join(jobs or ("51|4|||{}", "52|2|n7||{}", "53|1|||/elsewhere"))
     words = {"jobs": jobs.replace("{}", str(draft.directory)), "usable": usable}
     for name, text in read_constant(__file__, "TOOLS").items():
         tool(tools, name, text % words if name in ("squeue", "sinfo") else text)
     names = [f"n{number}" for number in range(1, int(shape[0]) + 1)]
     environment |= {"CAMPAIGN": str(draft.directory), "SLURM_JOB_NODELIST": ",".join(names)}
-    environment["TABLE"] = table
     array, orders = draft.campaign.arrays[-1], folder / "record.orders"
     orders.touch()
     result = run_script(draft, folder, array, **environment)

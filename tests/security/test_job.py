@@ -8,15 +8,14 @@ from hpcbert.campaign import record, store
 from hpcbert.slurm.hostlist import expand
 from hpcbert.slurm.state_sources import reduce_events
 from tests.kit.cases import cases, read_constant
-from tests.kit.scripts import events, kinds, run_script, slurm_in, write_ranks
+from tests.kit.scripts import events, kinds, run_script, write_ranks
 from tests.kit.waiting import CEILING
 
 
 def run(tmp_path, names="localhost", **environment):
     """Run a rendered script with a stand-in for Slurm; return it and the campaign."""
     draft = write_ranks(tmp_path, scheduler="slurm", shape="1n1g")
-    slurm = slurm_in(tmp_path / "bin", 'printf "%s\\n" "$NAMES"')
-    return run_script(draft, tmp_path, **{**slurm, "NAMES": names, **environment}), draft
+    return run_script(draft, tmp_path, HOSTS=names, **environment), draft
 
 
 def test_texts_of_the_scheduler_are_json_in_the_record_and_never_run(tmp_path):

@@ -13,16 +13,15 @@ from hpcbert.slurm.states import RepeatState, parse_state
 from tests.kit.cases import cases
 from tests.kit.drafts import combined, curve, drafted
 from tests.kit.logs import write_file
-from tests.kit.scripts import run_script, slurm_in, tool
+from tests.kit.scripts import run_script, tool
 
 pytestmark = pytest.mark.slow
 
 
 def run(draft, array, folder, **options):
     """Run a script whose ranks do nothing; nobody waits for a file system."""
-    tool(folder / "bin", "sleep", "#!/bin/bash\n")
-    variables = {**slurm_in(folder / "bin"), "NO_RANKS": "1", "SLURM_ARRAY_JOB_ID": "5"}
-    run_script(draft, folder, array, **{**variables, **options})
+    tool(folder / "tools", "sleep", "#!/bin/bash\n")
+    run_script(draft, folder, array, NO_RANKS="1", SLURM_ARRAY_JOB_ID="5", **options)
 
 
 @pytest.mark.parametrize("way", ["array", "no scancel", "one job", "retry"])
@@ -33,14 +32,14 @@ def test_if_five_are_enough_those_after_them_leave_the_queue(tmp_path, way):
     (array,) = draft.campaign.arrays
     start, _, ending = draft.scripts[array.name].partition("\ndecider=(")
     assert "-B -m hpcbert.campaign.adaptive" in ending
-    text = f"{start}\ndecider=({tmp_path}/bin/decide{ending[ending.index(' -B') :]}"
+    text = f"{start}\ndecider=({tmp_path}/tools/decide{ending[ending.index(' -B') :]}"
     text = text.replace("first_attempt=0", f"first_attempt={int(way == 'retry')}")
     draft = replace(draft, scripts={array.name: text})
     says = f"echo module loaded\ncat <<'EOF'\n\"why\":{json.dumps(why)}\nEOF\n"
-    tool(tmp_path / "bin", "decide", f"#!/bin/bash\n{says}exit 0\n")
+    tool(tmp_path / "tools", "decide", f"#!/bin/bash\n{says}exit 0\n")
     cancelled = write_file(tmp_path, "cancelled", "")
     cancel = f'echo "$@" >>{cancelled}; exit {int(way == "no scancel")}'
-    tool(tmp_path / "bin", "scancel", f"#!/bin/bash\n{cancel}\n")
+    tool(tmp_path / "tools", "scancel", f"#!/bin/bash\n{cancel}\n")
     write_campaign(draft)
     paths = {number: draft.directory / array.status(number) for number in range(1, 9)}
     well = '{"event":"step-end","time":1,"attempt":0,"exit":0,"at":1.5}\n'

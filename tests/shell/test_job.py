@@ -8,10 +8,11 @@ from collections import Counter, defaultdict
 
 import pytest
 
+from tests.kit import scripts
 from tests.kit.cases import cases, read_constant
 from tests.kit.cli import start_process
 from tests.kit.recipes import SHELL
-from tests.kit.scripts import events, kinds, run_functions, run_script, slurm_in, tool, write_ranks
+from tests.kit.scripts import events, kinds, run_functions, run_script, tool, write_ranks
 
 # What a script has set when it sources the file of its container runtime.
 SETTINGS = "SLURM_JOB_ID=5 job_name=5 tool=enroot tasks=4 devices_per_task=1 handed_over=()\n"
@@ -55,7 +56,7 @@ def test_variables_of_the_caller_change_nothing(tmp_path):
     names = ("offset", "baseline", "sampling", "interface", "scratch", "caches", "surroundings")
     pyxis = [f"PYXIS_CONTAINER_{name}" for name in read_constant(__file__, "PYXIS")]
     variables = dict.fromkeys((*names, "handed_over", "count", *pyxis, "PYXIS_X"), "7")
-    run_script(draft, tmp_path, status=0, **variables, **slurm_in(tmp_path / "bin"))
+    run_script(draft, tmp_path, status=0, **variables)
     assert kinds(draft) == ["start", "step", "step-end", "end"]
     assert events(draft)[0]["job"].endswith("_1")
     environment = (tmp_path / "record.env.0").read_text().split("\0")
@@ -69,19 +70,16 @@ def test_a_repeat_of_one_rank_starts_few_programs(scheduler, programs, tmp_path)
     # As Pythons are, a link.
     python = (tmp_path / "python").rename(tmp_path / "python3.12")
     (tmp_path / "python").symlink_to(python)
-    slurm, started = slurm_in(tmp_path / "slurm"), tmp_path / "started"
-    paths = {name: shutil.which(name) for name in read_constant(__file__, "COUNTED")}
-    paths |= {name: str(tmp_path / "slurm" / name) for name in ("srun", "scontrol")}
-    for name, path in paths.items():
-        if path:
-            words = f'echo {name} >>"$STARTED"\nexec {shlex.quote(path)} "$@"\n'
-            tool(tmp_path / "tools", name, f"#!/bin/bash\n{words}")
-    variables = {**(slurm if scheduler == "slurm" else {}), "STARTED": str(started)}
-    variables["PATH"] = f"{tmp_path / 'tools'}:{slurm['PATH']}"
+    started, count = tmp_path / "started", '#!/bin/bash\necho "${0##*/}" >>"$STARTED"\n'
+    for name in filter(shutil.which, read_constant(__file__, "COUNTED")):
+        path = shlex.quote(str(shutil.which(name)))
+        tool(tmp_path / "tools", name, f'{count}exec {path} "$@"\n')
+    for name, text in (("srun", scripts.SRUN), ("scontrol", scripts.SCONTROL)):
+        tool(tmp_path / "tools", name, count + text)
     # The first repeat makes the folders.
     for repeat in ("1", "2"):
         started.write_text("")
-        run_script(draft, tmp_path, status=0, SLURM_ARRAY_TASK_ID=repeat, **variables)
+        run_script(draft, tmp_path, status=0, SLURM_ARRAY_TASK_ID=repeat, STARTED=str(started))
     assert Counter(started.read_text().split()) == programs
 
 

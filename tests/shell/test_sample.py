@@ -11,7 +11,7 @@ from hpcbert.script.plan import Request
 from hpcbert.system.processes import read_proc_file
 from tests.kit import drafts
 from tests.kit.cases import read_constant
-from tests.kit.scripts import only_script, records, run_script, slurm_in, tool, write_ranks
+from tests.kit.scripts import only_script, records, run_script, tool, write_ranks
 from tests.kit.waiting import until
 
 SITE = {"nodes": {"sampling": 1}}
@@ -22,12 +22,11 @@ SITE = {"nodes": {"sampling": 1}}
 )
 def test_it_looks_at_each_node_while_the_step_runs_and_ends_with_it(scheduler, shape, tmp_path):
     """The rank ends when the sampler has looked, and nvidia-smi goes on forever."""
-    variables = slurm_in(tmp_path / "tools", "printf '%s\\n' n1 n2 | head -" + shape[0])
     for name, text in read_constant(__file__, "TOOLS").items():
         tool(tmp_path / "tools", name, text)
     rank = read_constant(__file__, "RANK")
     draft = write_ranks(tmp_path, rank, site=SITE, shape=shape, scheduler=scheduler)
-    run_script(draft, tmp_path, status=0, **variables)
+    run_script(draft, tmp_path, status=0, HOSTS="n1\nn2" if shape == "2n2g" else "n1")
     (pid,) = (tmp_path / "record.smi").read_text().split()
     until(lambda: b"sleep" not in read_proc_file(pid, "cmdline"), "the sampler goes on")
     if shape == "2n2g":
