@@ -55,6 +55,10 @@ def test_nodes_arrays_and_what_sbatch_itself_says_are_told(tmp_path):
     assert (away.nodes, away.remedy) == (("n3",), "--nodes 2")
     config = {"show config": SHOWN["show config"].replace("1001", "3")}
     assert "2 jobs" in find("arrays", **config).detail
+    shown = SHOWN["show partition"].replace("State", "ReqResv=YES State")
+    reserved = {"show partition": shown}
+    assert "it is for reservations only" in find("partition", **reserved).detail
+    assert list_problems(tmp_path, f'{V100}reservation = "mine"\n', **reserved) == []
     refused = find(
         "sbatch --test-only", refuse=lambda words: "" if "--export=NONE" in words else demand
     )
