@@ -146,11 +146,7 @@ def test_nothing_is_overwritten_no_link_followed_and_nothing_else_opened(build, 
     # Whoever forges digests too is found by the campaign's own id.
     path = archive.pack(built.directory, tmp_path / "packed.zip").path
     text = (built.directory / "manifest.json").read_text().replace(ID, "other")
-    with zipfile.ZipFile(path) as source:
-        index = json.loads(source.read(f"{ID}/{INDEX}"))
-    index["files"]["manifest.json"]["sha256"] = hashlib.sha256(text.encode()).hexdigest()
-    rewrite(path, "manifest.json", text.encode())
-    rewrite(path, INDEX, json.dumps(index).encode())
+    forge_manifest(path, text)
     with pytest.raises(UsageError, match="another campaign"), archive.open_archive(path):
         pass
 
@@ -174,6 +170,16 @@ def rewrite(path, name, content):
             new = content if entry.endswith(name) else old
             if new is not None:
                 target.writestr(entry, new, zipfile.ZIP_DEFLATED)
+
+
+def forge_manifest(path, text):
+    """Give an archive another manifest, whose digest is right."""
+    with zipfile.ZipFile(path) as source:
+        (name,) = (entry for entry in source.namelist() if entry.endswith(f"/{INDEX}"))
+        index = json.loads(source.read(name))
+    index["files"]["manifest.json"]["sha256"] = hashlib.sha256(text.encode()).hexdigest()
+    rewrite(path, "manifest.json", text.encode())
+    rewrite(path, INDEX, json.dumps(index).encode())
 
 
 @pytest.mark.slow

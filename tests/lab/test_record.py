@@ -30,7 +30,7 @@ def test_every_change_is_read_back_and_an_interrupted_one_is_none(tmp_path, monk
     assert [path.name for path in tmp_path.iterdir()] == [RECORD]
     assert (MARK in lab.daemon_environment, MARK in lab.environment) == (True, False)
 
-    def fail(_: int) -> None:
+    def fail(_):
         raise OSError(errno.ENOSPC, "disk full")
 
     monkeypatch.setattr(os, "fsync", fail)

@@ -23,7 +23,7 @@ NEEDS = read_constant(__file__, "NEEDS")
 LAB = {"lab up", "lab down"}
 
 
-def list_commands() -> dict[str, click.Command]:
+def list_commands():
     """Return all commands by their whole names."""
     commands: dict[str, click.Command] = {}
     for name in COMMANDS:

@@ -15,7 +15,7 @@ from tests.kit import drafts
 from tests.kit.recipes import NAMES, load, rank_command
 
 
-def render_ranks(name: str, request: Request, data: str = "/d") -> str:
+def render_ranks(name, request, data="/d"):
     """Return the commands of a rank, at a site that names everything that the recipe needs."""
     settings = FrameworkSettings(data=data, source="/s", image="/i.sqsh")
     site = drafts.reference(Path("/runs"), runs="/runs", frameworks={name: settings})

@@ -11,9 +11,7 @@ import os
 import random
 import re
 import time
-from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 
 import pytest
 
@@ -36,14 +34,14 @@ from tests.results import test_reduce
 pytestmark = pytest.mark.slow
 
 
-def write_out(text: str) -> bytes:
+def write_out(text):
     """Return a text in which `<9 x 5000>` stands for 5,000 times a 9; they may be nested."""
     while short := re.search(r"<([^<>]*) x (\d+)>", text):
         text = text[: short.start()] + short[1] * int(short[2]) + text[short.end() :]
     return text.encode("latin-1")
 
 
-def damage(chance: random.Random, seeds: list[bytes]) -> bytes:
+def damage(chance, seeds):
     """Return any bytes, or pieces of what a reader knows: cut, doubled, overwritten and joined."""
     text = chance.choice(seeds)[: chance.choice([200, 4000])]
     if chance.random() < 0.2:
@@ -59,10 +57,10 @@ def damage(chance: random.Random, seeds: list[bytes]) -> bytes:
     return bytes(data)
 
 
-def fuzz(path: Path, read: Callable[[bytes], object], seeds: list[bytes], name: str) -> None:
+def fuzz(path, read, seeds, name):
     """Try what once broke a reader, and damaged seeds; none may take five seconds."""
 
-    def check(data: bytes) -> None:
+    def check(data):
         for file in (path, path.with_name("input")):
             file.write_bytes(data)
         begin = time.process_time()
@@ -80,7 +78,7 @@ def fuzz(path: Path, read: Callable[[bytes], object], seeds: list[bytes], name: 
         check(damage(chance, seeds))
 
 
-def show_state(state: states.RepeatState) -> None:
+def show_state(state):
     for moment in (state.start, state.end):
         model.format_utc(moment or 0.0)
     assert len(state.nodes) <= 65536
@@ -93,7 +91,7 @@ def test_logs_by_each_grammar_and_rule(tmp_path):
     wide = short._replace(nodes=1, gpus_per_node=2, gpus=2, batch_size_per_device=8)
     path = tmp_path / "run.log"
 
-    def read(data: bytes) -> None:
+    def read(data):
         """The first byte names the grammar."""
         name = recipes.NAMES[(data[0] if data else 0) % len(recipes.NAMES)]
         log_grammar = recipes.grammar(name)
@@ -115,7 +113,7 @@ def test_logs_by_each_grammar_and_rule(tmp_path):
 def test_toml_of_sites_and_recipes(tmp_path):
     path = tmp_path / "recipe.toml"
 
-    def read(_: bytes) -> None:
+    def read(_):
         with contextlib.suppress(HpcbertError):
             toml.read(path)
         with contextlib.suppress(HpcbertError):
@@ -131,7 +129,7 @@ def test_the_output_of_sacct_and_squeue(tmp_path):
     waiting = sacct("1_[5-7%1]", "OUT_OF_ME+", reason="ReqNodeNotAvail, n1", **columns).encode()
     ended = squeue("1_4", "CANCELLED by 0", elapsed="1-02:03:04", limit="UNLIMITED").encode()
 
-    def read(data: bytes) -> None:
+    def read(data):
         text = data.decode("utf-8", errors="replace")
         for listing in (commands.read_sacct(text), commands.read_squeue(text)):
             for row in listing.rows:
@@ -145,7 +143,7 @@ def test_the_output_of_sacct_and_squeue(tmp_path):
 
 
 def test_node_lists(tmp_path):
-    def read(data: bytes) -> None:
+    def read(data):
         text = data.decode("utf-8", errors="replace")
         names = hostlist.expand(text)
         assert len(names) <= 65536
@@ -157,7 +155,7 @@ def test_node_lists(tmp_path):
 
 
 def test_status_files_of_jobs(tmp_path):
-    def read(data: bytes) -> None:
+    def read(data):
         repeat_record = record.RepeatRecord(data)
         job_record = repeat_record.newest()
         assert 0 <= job_record.attempt < 100_000
@@ -173,7 +171,7 @@ def test_status_files_of_jobs(tmp_path):
 
 
 def test_manifests_of_the_right_form_with_wrong_content_too(tmp_path):
-    def read(_: bytes) -> None:
+    def read(_):
         campaign = store.read_manifest(tmp_path)
         store.write_manifest(tmp_path, campaign)
         for array in campaign.arrays:
@@ -190,7 +188,7 @@ def test_manifests_of_the_right_form_with_wrong_content_too(tmp_path):
 def test_results_are_written_and_compared_as_any(tmp_path):
     path = tmp_path / "results.json"
 
-    def read(_: bytes) -> None:
+    def read(_):
         results = document.read_results(path)
         assert document.parse_results(document.render_results(results), file="again") == results
         pair = compare.compare(results.tables, results.tables, names=("a", "b"), within=0.02)

@@ -35,10 +35,10 @@ class Run(NamedTuple):
     exit: int
     writes: bool  # its end: the node may be lost before
 
-    def state_at(self, moment: int) -> str:
+    def state_at(self, moment):
         return self.states[(moment >= self.start) + (moment >= self.end)]
 
-    def row(self, repeat: int, moment: int) -> str:
+    def row(self, repeat, moment):
         """Return what sacct prints about it at a moment."""
         state = self.state_at(moment)
         job = f"5_[{repeat}%1]" if state == "PENDING" else f"5_{repeat}"
@@ -59,10 +59,10 @@ class Truth(Slurm):
     copies: int
     moment: int = 0
 
-    def newest(self, repeat: int) -> Run | None:
+    def newest(self, repeat):
         return next((run for run in self.runs[repeat - 1][::-1] if run.submit <= self.moment), None)
 
-    def do_sacct(self, argv: tuple[str, ...], cwd: str) -> Answer:
+    def do_sacct(self, argv, cwd):
         moment = self.moment - self.lag
         # Other jobs with the same id: an old one, somebody's, and one of another name.
         rows = [
@@ -76,7 +76,7 @@ class Truth(Slurm):
         self.chance.shuffle(rows)
         return Answer("".join([*self.junk, *rows]))
 
-    def do_squeue(self, argv: tuple[str, ...], cwd: str) -> Answer:
+    def do_squeue(self, argv, cwd):
         rows = [
             squeue(f"5_{repeat}", run.state_at(self.moment), submit=T + run.submit)
             for repeat in range(1, REPEATS + 1)
@@ -86,7 +86,7 @@ class Truth(Slurm):
 
 
 @st.composite
-def list_runs(draw: st.DrawFn) -> list[Run]:
+def list_runs(draw):
     """Draw the runs of a repeat, one after another."""
     runs: list[Run] = []
     for is_last in [False] * draw(st.integers(0, 2)) + [True]:

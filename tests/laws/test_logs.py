@@ -30,7 +30,7 @@ FIRST, LAST = LOG[: LOG.index(b"iteration: 7/")], LOG[LOG.index(b"iteration: 7/"
 WHOLE, NOTHING = ["100.0", "", "12", "12"], ["None", "incomplete", "0", "None"]
 
 
-def render_lines(name: str) -> list[bytes]:
+def render_lines(name):
     """Return the lines of a log whose right number RATES has."""
     head, line, every, tail = read_constant(__file__, "LOGS")[name].values()
     steps = [
@@ -40,7 +40,7 @@ def render_lines(name: str) -> list[bytes]:
     return [text.encode() for text in (*head, *steps, *tail, "")]
 
 
-def check_number(folder: Path, case: tuple[str, str, float], content: bytes) -> None:
+def check_number(folder, case, content):
     """Check that a damaged log has the right number, or a reason."""
     name, rule, rate = case
     reading = recipes.read(name, folder, content, rule, SETTING)
@@ -51,7 +51,7 @@ def check_number(folder: Path, case: tuple[str, str, float], content: bytes) -> 
         assert not reading.reasons
 
 
-def read_files(*paths: Path) -> list[dict[str, list[str]]]:
+def read_files(*paths):
     """Return the answers of all readers, in a process whose memory and processor time are bounded."""
     words = map(str, (TEMPLATES / "pytorch", *paths))
     argv = [sys.executable, "-c", read_constant(__file__, "PROGRAM"), *words]

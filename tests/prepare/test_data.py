@@ -40,8 +40,7 @@ def test_a_recipe_finds_what_is_made_for_it(tmp_path, name):
     assert part.path.startswith(f"{site.sources}/{name}+synthetic-")
     again = prepares(site, name)
     assert (again.status, again.digest, again.path) == ("ready", part.digest, part.path)
-    checked = run("data", "check", Path(part.path).parent / "made")
-    assert checked.returncode == 0, checked
+    run("data", "check", Path(part.path).parent / "made", status=0)
     used = drafts.drafted(
         site, Request(Shape(1, 1)), framework_recipe=drafts.load(name), options={"dry": True}
     )

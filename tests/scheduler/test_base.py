@@ -49,8 +49,9 @@ class Spool:
     def choose(self, scheduler):
         drafts.site(self.place.parent, start=drafts.MINIMAL.replace("slurm", scheduler))
 
-    def submit(self, *words):
-        return cli.run(*WORDS, "--repeats", "2", "--python", self.program, "--json", *words)
+    def submit(self, *words, **options):
+        argv = (*WORDS, "--repeats", "2", "--python", self.program, "--json", *words)
+        return cli.run(*argv, **options)
 
     def work(self):
         """Run what waits, as the batch system's daemon would."""
@@ -81,8 +82,7 @@ def test_what_doctor_and_a_dry_run_show_is_its_own(spool):
     result = cli.run(*WORDS, "--python", "true", "--dry-run")
     assert "$ (spool queue)" in result.stdout
     assert "sbatch --test-only" not in result.stdout
-    partition = spool.submit("--partition", "gpu")
-    assert partition.returncode == 2
+    partition = spool.submit("--partition", "gpu", status=2)
     assert "--partition has no effect" in partition.error["message"]
     assert not list(spool.place.iterdir())
 
@@ -106,8 +106,7 @@ def test_a_campaign_is_submitted_followed_retried_and_collected(spool):
     assert sorted(limits) == [["300"], ["300", "7200"]]
     assert "SBATCH" not in "".join(scripts)
     spool.work()
-    collected = cli.run("collect", "--json")
-    assert collected.returncode == 0, collected.stderr
+    collected = cli.run("collect", "--json", status=0)
     attempts = {repeat: run["attempt"] for repeat, run in runs(collected.document).items()}
     assert attempts == {1: 0, 2: 1}
 

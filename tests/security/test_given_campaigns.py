@@ -5,17 +5,14 @@ import os
 import pickle
 import shutil
 import sys
-import zipfile
 from dataclasses import replace
-from hashlib import sha256
 
 import pytest
 
 from hpcbert.campaign import archive, store
-from hpcbert.campaign.evidence import INDEX
 from hpcbert.errors import UsageError
 from hpcbert.results import document
-from tests.campaign.test_archive import rewrite
+from tests.campaign.test_archive import forge_manifest
 from tests.kit.cases import cases, read_constant
 from tests.kit.cli import Cli, run, run_here
 from tests.kit.logs import write_file
@@ -69,12 +66,7 @@ def test_no_command_reads_a_file_outside_a_campaign_or_an_archive(built, tmp_pat
     manifest, aside = path.read_text(), tmp_path / "aside"
     packed = archive.pack(built.directory, tmp_path / "a.zip").path
     for value in (str(secret), "logs/../../../secret.log"):
-        text = set_key(manifest, ".log", value).encode()
-        with zipfile.ZipFile(packed) as zipped:
-            index = json.loads(zipped.read(f"{built.directory.name}/{INDEX}"))
-        index["files"]["manifest.json"]["sha256"] = sha256(text).hexdigest()
-        rewrite(packed, "manifest.json", text)
-        rewrite(packed, INDEX, json.dumps(index).encode())
+        forge_manifest(packed, set_key(manifest, ".log", value))
         check_refused("logs", packed, "outside the campaign")
     reading = ("logs", "collect", "show", "audit", "explain", "archive", "monitor --once")
     for key in (".log", ".script"):

@@ -29,7 +29,7 @@ class Rule:
     factor: float = 1.0
 
     @classmethod
-    def narrowed(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+    def narrowed(cls, values):
         return {"factor": int} if values.get("kind") == "clock" else {}
 
 
@@ -55,7 +55,7 @@ class Outer:
     folder: Path = Path("/")
     extra: Mapping[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         if self.needed == self.where:
             raise Invalid("is where it came from", "Name another.", key="needed")
 

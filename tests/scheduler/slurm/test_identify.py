@@ -38,7 +38,7 @@ class Wrapped(Slurm):
     code: int = 0
     complaint: str = "Socket timed out"
 
-    def do_sbatch(self, argv: tuple[str, ...], cwd: str) -> Answer:
+    def do_sbatch(self, argv, cwd):
         number = super().do_sbatch(argv, cwd).out.strip()
         job = self.jobs[number]
         vars(job).update({key: text.format(name=job.name) for key, text in self.changes.items()})
@@ -69,7 +69,7 @@ def test_a_job_that_keeps_one_mark_is_the_arrays_under_any_clock(
     draft = replace(draft, campaign=replace(draft.campaign, created=created))
     slurm = Wrapped(changes=changes, now=time.time() + hours * 3600)
 
-    def kill(program: str) -> None:
+    def kill(program):
         if program == "scontrol":
             raise KeyboardInterrupt
 
