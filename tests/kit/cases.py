@@ -8,8 +8,15 @@ from typing import Any, TypeVar
 
 import pytest
 import tomli
+from hypothesis import strategies as st
 
 Test = TypeVar("Test", bound=Callable[..., None])
+# Any value of JSON.
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner),
+    max_leaves=8,
+)
 
 
 def cases(test: Test) -> Test:

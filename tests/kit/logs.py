@@ -58,6 +58,13 @@ def write_file(root: Path, name: str, data: bytes | str) -> Path:
     return path
 
 
+def announce(folder: Path, name: str, group: str, target: str) -> None:
+    """Let a folder of sys.path have an entry point, as a package does that pip installed."""
+    info = folder / f"{name}-1.0.dist-info"
+    write_file(info, "METADATA", f"Name: {name}\nVersion: 1.0\n")
+    write_file(info, "entry_points.txt", f"[hpcbert.{group}]\n{name} = {target}\n")
+
+
 def write_logs(
     folder: Path, rates: Mapping[str, Sequence[float]], *, batch: int = 4, **facts: Any
 ) -> Path:

@@ -15,6 +15,7 @@ from hpcbert.cli.main import COMMANDS, EMPTY_MEANS, root
 from tests.kit.cases import cases, read_constant
 from tests.kit.cli import HEAVY, UNCOUNTED, Cli, run, run_here, start_process
 from tests.kit.paths import REPOSITORY
+from tests.kit.scripts import tool
 
 pytestmark = pytest.mark.slow
 # What a command needs apart from the path under test; what runs nothing for real.
@@ -90,9 +91,7 @@ def test_what_is_written_has_the_permissions_of_the_umask(
     tmp_path, logs,
 ):  # fmt: skip
     tools = tmp_path / "tools"
-    tools.mkdir()
-    (tools / "sbatch").write_text(f"#!/bin/sh\numask >{tmp_path}/its-umask\necho 7\n")
-    (tools / "sbatch").chmod(0o755)
+    tool(tools, "sbatch", f"#!/bin/sh\numask >{tmp_path}/its-umask\necho 7\n")
     earlier = {*tmp_path.rglob("*"), tmp_path / "results", tmp_path / "home"}
     words = ["submit", "--fw", "oneflow", "--rehearse", "--scheduler", "slurm"]
     command_lines = [

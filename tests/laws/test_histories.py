@@ -18,7 +18,6 @@ from tests.kit.slurm import AWAY, Answer, Slurm, T, sacct, squeue
 pytestmark = pytest.mark.slow
 REPEATS = 4
 COMMANDS = ["sacct", "squeue"]
-SILENT = Answer("COMPLETED\n", 1, AWAY)
 WAITING = ["PENDING", "CONFIGURING", "REQUEUE_HOLD", "RESV_DEL_HOLD"]
 RUNNING = ["RUNNING", "SUSPENDED", "STOPPED", "COMPLETING", "SIGNALING"]
 REQUEUED = ["NODE_FAIL", "PREEMPTED"]
@@ -138,7 +137,8 @@ def test_tracking_tells_the_truth_in_the_end_and_no_success_before_it(tracked):
         rounds = islice(cycle([*truth.failing, set()]), 400)  # It must come to an end.
         while not tracker.is_over():
             failing = next(rounds)
-            answers = {name: SILENT if name in failing else None for name in COMMANDS}
+            silent = Answer("COMPLETED\n", 1, AWAY)
+            answers = {name: silent if name in failing else None for name in COMMANDS}
             vars(truth).update(answers, calls=[])
             write_status(truth)
             tracker.poll()

@@ -13,7 +13,7 @@ from hpcbert.logs import lines, scan
 from hpcbert.logs.scan import Progress, Reading
 from hpcbert.logs.setting import Setting
 from tests.kit.cases import cases, read_constant
-from tests.kit.logs import GRAMMARS, codes, parse, step, steps
+from tests.kit.logs import GRAMMARS, announce, codes, parse, step, steps
 
 ONE = Setting(nodes=1, gpus_per_node=1, gpus=1, batch_size_per_device=32)
 # Each of these tests is of one rule: what the others say of the same log is test_crosscheck.py's.
@@ -198,13 +198,9 @@ def read_number(path, setting):
 def test_a_log_that_no_grammar_describes_is_read_by_an_entry_point(tmp_path, monkeypatch):
     path = tmp_path / "run.log"
     path.write_text("12.5")
-    info = tmp_path / "site" / "brought-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Name: brought\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(
-        f"[hpcbert.grammars]\none-number = {__name__}:read_number\nbroken = hpcbert.absent:read\n"
-    )
-    monkeypatch.setattr(sys, "path", [*sys.path, str(info.parent)])
+    announce(tmp_path, "one-number", "grammars", f"{__name__}:read_number")
+    announce(tmp_path, "broken", "grammars", "hpcbert.absent:read")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
     grammar = parse('[log]\ngrammar = "entry-point:one-number"\n')
     assert grammar.rule().name == "one-number"
     assert scan.read(path, grammar, grammar.rule(), Setting(gpus=4)).throughput == 50

@@ -14,17 +14,10 @@ from hpcbert.model import MANIFEST
 from tests.kit import cli, drafts, scripts
 from tests.kit.cases import cases
 from tests.kit.cli import runs
-from tests.kit.logs import WORDS, stand_in, write_file
+from tests.kit.logs import WORDS, announce, stand_in, write_file
 from tests.kit.paths import REPOSITORY
 
 pytestmark = pytest.mark.slow
-
-
-def announce(folder, name, target):
-    """Let a folder of sys.path have a scheduler, as a package does that pip installed."""
-    info = folder / f"{name}-1.0.dist-info"
-    write_file(info, "METADATA", f"Name: {name}\nVersion: 1.0\n")
-    write_file(info, "entry_points.txt", f"[hpcbert.schedulers]\n{name} = {target}\n")
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +25,7 @@ def package(tmp_path_factory):
     """The package of "Add a scheduler"; tests/docs installs it with pip."""
     place = tmp_path_factory.mktemp("a package")
     scripts.write_files(scripts.read_steps(scripts.SPOOL_PAGE), place)
-    announce(place / "spool", "spool", "hpcbert_spool:TRAITS")
+    announce(place / "spool", "spool", "schedulers", "hpcbert_spool:TRAITS")
     return place / "spool"
 
 
@@ -127,7 +120,7 @@ def test_an_option_names_it_too_and_a_manifest_that_names_an_unknown_one_is_dama
 def test_a_broken_package_is_named(spool, module, keyword):
     folder = spool.place.parent / f"package {keyword.strip('.')}"
     name = f"broken_{keyword.lower().replace('.', '_').replace(' ', '_')}"
-    announce(folder, "broken", f"{name}:TRAITS")
+    announce(folder, "broken", "schedulers", f"{name}:TRAITS")
     write_file(folder, f"{name}.py", module)
     sys.path.append(str(folder))
     spool.choose("broken")

@@ -15,7 +15,7 @@ from hpcbert.results import document
 from tests.campaign.test_archive import forge_manifest
 from tests.kit.cases import cases, read_constant
 from tests.kit.cli import Cli, run, run_here
-from tests.kit.logs import write_file
+from tests.kit.logs import announce, write_file
 from tests.kit.scripts import tool
 
 SECRET = "samples/s of a file that only its reader may read"
@@ -213,10 +213,8 @@ def test_nothing_that_a_recipe_names_is_imported(built, tmp_path, monkeypatch, r
 def test_modules_of_installed_packages_alone_are_imported(built, tmp_path, monkeypatch):
     """Neither what a recipe names nor what shadows a module that hpcbert imports."""
     place, sprung = tmp_path / "work", tmp_path / "sprung"
-    entry = "[hpcbert.grammars]\nyours = yours:read\n"
     trap = f"import pathlib; pathlib.Path({str(sprung)!r}).touch()\n{READER}"
-    write_file(place, "yours-1.0.dist-info/METADATA", "Name: yours\nVersion: 1.0\n")
-    write_file(place, "yours-1.0.dist-info/entry_points.txt", entry)
+    announce(place, "yours", "grammars", "yours:read")
     for name in ("mine", "yours"):
         write_file(place, f"{name}.py", trap)
     for path in (str(place), f"{place}/none:", ""):
@@ -230,10 +228,8 @@ def test_modules_of_installed_packages_alone_are_imported(built, tmp_path, monke
     name_reader(built, "entry-point:brought")
     check_refused("collect", built.directory, "hint: There are: none")
     write_file(tmp_path, "packages/installed_reader.py", READER)
-    info = "packages/brought-1.0.dist-info"
-    write_file(tmp_path, f"{info}/METADATA", "Name: brought\nVersion: 1.0\n")
-    entry = "[hpcbert.grammars]\nbrought = installed_reader:read\n"
-    write_file(tmp_path, f"{info}/entry_points.txt", entry)
-    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "packages")])
+    packages = tmp_path / "packages"
+    announce(packages, "brought", "grammars", "installed_reader:read")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(packages)])
     assert "43.00" in run("collect", built.directory).stdout
     sys.modules.pop("installed_reader", None)

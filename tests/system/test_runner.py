@@ -10,6 +10,7 @@ import pytest
 
 from hpcbert.system import runner
 from hpcbert.system.runner import PrefetchingRunner, follow, run
+from tests.kit.scripts import tool
 from tests.kit.waiting import CEILING
 
 
@@ -125,9 +126,7 @@ def test_an_answer_is_for_its_command_alone_and_what_nobody_needs_is_ended(tmp_p
 
 
 def test_a_missing_configuration_of_slurm_is_refused_at_once(tmp_path):
-    sinfo = tmp_path / "sinfo"
-    sinfo.write_text("#!/bin/sh\necho up\n")
-    sinfo.chmod(0o755)
+    sinfo = tool(tmp_path, "sinfo", "#!/bin/sh\necho up\n")
     for conf, is_missing in ((tmp_path / "gone.conf", True), (sinfo, False)):
         env = {"PATH": str(tmp_path), "SLURM_CONF": str(conf)}
         with closing(PrefetchingRunner(run)) as ahead:
