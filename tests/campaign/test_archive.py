@@ -155,8 +155,7 @@ def test_nothing_is_overwritten_no_link_followed_and_nothing_else_opened(build, 
 def packed(tmp_path_factory):
     """An archive that all hostile ones are made from."""
     folder = tmp_path_factory.mktemp("packed")
-    built = campaign(folder / "runs", "1n1g", repeats=1)
-    built.finish()
+    built = campaign(folder / "runs", "1n1g", repeats=1).finish()
     collect_campaigns(built.directory, states=report_states())
     return archive.pack(built.directory, folder / "a.zip").path
 

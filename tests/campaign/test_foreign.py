@@ -67,8 +67,7 @@ def test_numbers_in_names_are_repeats_and_attempts(tmp_path, collect, collect_js
     numbers = [(run["repeat"], run["attempt"], round(run["throughput"])) for run in row["runs"]]
     assert numbers == [(1, 0, 100), (2, 1, 200)]
     other = logs.write_logs(tmp_path / "b", {"1n1g": [500.0]})
-    result = collect(tmp_path / "a", other)
-    assert result.returncode == 2
+    result = collect(tmp_path / "a", other, status=2)
     assert f"{tmp_path}/a/pytorch/1n1g/bert_b4_fp32_0.log" in result.stderr
     assert f"{other}/pytorch/1n1g/bert_b4_fp32_1.log" in result.stderr
     # Rehearsed logs make no table.
@@ -102,8 +101,7 @@ def test_patterns_and_flags_supply_what_paths_lack_or_have_wrong(tmp_path, colle
         write_file(tmp_path, f"x/run{number}-on-2x8.txt", log.partition("\n")[2])
     pattern = ("--pattern", "run{repeat}-on-{nodes}x{gpus_per_node}.txt")
     words = (tmp_path / "x", *pattern, "--rule", "rate")
-    missing = collect(*words)
-    assert missing.returncode == 2
+    missing = collect(*words, status=2)
     assert "x/run1-on-2x8.txt" in missing.stderr
     assert "--batch-size --precision" in missing.stderr
     options = ("--fw", "pytorch", "--batch-size", "32", "--precision", "fp16", "--model", "m")

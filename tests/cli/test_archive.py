@@ -24,9 +24,8 @@ DRY = ("--scheduler", "slurm", "--dry-run", "--json")
 
 @pytest.fixture
 def built(build):
-    built = build("1n1g", "1n4g", repeats=3)
+    built = build("1n1g", "1n4g", repeats=3).finish()
     built.lock()
-    built.finish()
     collect_campaigns(built.directory, states=report_states())
     return built
 

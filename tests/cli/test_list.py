@@ -15,9 +15,7 @@ NAME = "20261121T100000Z-pytorch-3f9a1c"
 
 @pytest.fixture
 def built(build):
-    built = build("1n1g", "1n2g", "1n4g", "1n8g", repeats=2, name=NAME)
-    built.finish()
-    return built
+    return build("1n1g", "1n2g", "1n4g", "1n8g", repeats=2, name=NAME).finish()
 
 
 def test_a_list_has_a_line_for_each_and_a_campaign_goes_by_its_name(built, build):
@@ -65,8 +63,7 @@ def test_a_list_of_nothing_is_no_error_and_numbers_before_all_had_ended_are_prov
     assert run("list", "--fw", "x", "--json").data["campaigns"] == []
     for words in (("--newer", "7"), ("--older", "x"), ("--state", "dead"), ("--limit", "0")):
         run("list", *words, status=2)
-    built = build("1n1g", repeats=3, name=NAME)
-    built.complete("1n1g", 1, 9)
+    built = build("1n1g", repeats=3, name=NAME).complete("1n1g", 1, 9)
     collect_campaigns(built.directory, states=report_states(default="PENDING", source="squeue"))
     listed, shown = run("list").stdout, run("show").stdout
     assert "0/3*" in listed

@@ -196,8 +196,7 @@ def test_cancel_needs_a_yes(hpcbert, slurm, watched):
 
 
 def test_a_point_is_printed_when_it_is_over_with_its_efficiency_and_what_counts(build):
-    built = build("1n1g", "1n2g", repeats=2)
-    built.finish()
+    built = build("1n1g", "1n2g", repeats=2).finish()
     built.log("1n2g", 2, built.text("1n2g", 18.0))
     watched = open_campaign(built.directory)
     last = watched.repeats[-1]

@@ -77,8 +77,7 @@ def test_a_report_has_every_file_and_saved_results_give_it_again_in_another_size
 
 def test_a_campaign_tells_its_nodes_commands_and_what_does_not_count(build):
     command = ("hpcbert", "submit", "--fw", "pytorch")
-    built = build("1n1g", "1n8g", repeats=2, scheduler="local", command=command)
-    built.finish()
+    built = build("1n1g", "1n8g", repeats=2, scheduler="local", command=command).finish()
     built.ended("1n8g", 2, code=1)
     topology = ["\tGPU0\tGPU1\tCPU Affinity", "GPU0\t X \tNV12\t0-63", "GPU1\tNV12\t X \t0-63"]
     host = node("n1", host__topology=[*topology, "", "Legend:"])
@@ -101,8 +100,7 @@ def test_a_campaign_tells_its_nodes_commands_and_what_does_not_count(build):
 
 
 def test_runs_that_do_not_count_make_a_report_without_figures_or_speedup(tmp_path, build):
-    built = build("1n1g", repeats=1, scheduler="local")
-    built.complete("1n1g", 1, 78.0)
+    built = build("1n1g", repeats=1, scheduler="local").complete("1n1g", 1, 78.0)
     built.ended("1n1g", 1, code=1)
     host = node("n1", host__network=["eth0 physical -1 1500 up"])
     write_nodes(built.directory, built.array("1n1g"), 1, host)
@@ -146,8 +144,7 @@ def test_nothing_that_was_there_is_lost(logs):
 
 
 def test_a_report_goes_into_its_campaign_and_is_made_of_its_archive(build, monkeypatch):
-    built = build("1n1g", repeats=2, scheduler="local")
-    built.finish()
+    built = build("1n1g", repeats=2, scheduler="local").finish()
     (built.directory / built.campaign.arrays[0].script).write_text("#!/bin/bash\n# the script\n")
     page = built.directory / "report" / "index.html"
     assert str(page) in run("report", built.directory).stdout

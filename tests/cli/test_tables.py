@@ -44,8 +44,7 @@ def test_a_narrow_terminal_folds_tables_and_files_do_not(finished, run_commands,
 
 
 def test_a_low_screen_gets_every_row_and_a_narrow_one_whole_reasons(build, hpcbert):
-    built = build(*(f"1n{gpus}g" for gpus in range(1, 31)), repeats=1)
-    built.finish()
+    built = build(*(f"1n{gpus}g" for gpus in range(1, 31)), repeats=1).finish()
     built.log("1n30g", 1, built.text("1n30g", 300.0, last=7))
     lines = read_terminal(hpcbert, built.directory, rows=10, columns=40)
     words = [line.split()[:2] for line in lines if re.match(r" +1 +\d+ ", line)]

@@ -46,8 +46,7 @@ def map_runs(result):
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    built = campaigns.campaign(tmp_path_factory.mktemp("runs"), "1n1g", "2n2g", repeats=3)
-    built.finish()
+    built = campaigns.campaign(tmp_path_factory.mktemp("runs"), "1n1g", "2n2g", repeats=3).finish()
     for array in built.campaign.arrays:
         (built.directory / array.script).write_text("#!/bin/bash\ntrue\n")
         for repeat in array.repeats:
@@ -307,8 +306,7 @@ def test_a_status_file_that_comes_late_heals(finished, visible):
 
 
 def test_text_folds_hundreds_of_nodes(build):
-    built = build("300n1g", repeats=1)
-    built.finish()
+    built = build("300n1g", repeats=1).finish()
     facts = [
         campaigns.node(f"n{number:03}", host__cuda_driver="12.4" if number == 7 else "12.2")
         for number in range(1, 301)

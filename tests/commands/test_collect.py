@@ -17,9 +17,8 @@ def load_results(*words, request=None):
 
 
 def test_several_places_become_one_table_whose_rows_say_where_they_come_from(tmp_path, build, logs):
-    built, other = build("1n2g", "2n2g"), build("1n4g", name="20261122-pytorch-def", jobs=("90",))
-    built.finish()
-    other.finish()
+    built = build("1n2g", "2n2g").finish()
+    other = build("1n4g", name="20261122-pytorch-def", jobs=("90",)).finish()
     results, saved = load_results(built.directory), load_results(other.directory)
     paths = {row.origin.path for row in results.tables[0].rows if row.origin}
     assert paths == {str(built.directory)}

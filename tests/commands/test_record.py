@@ -91,5 +91,5 @@ def test_logs_that_two_rounds_have_confirm_both_or_contradict_a_number(tmp_path,
     place = tmp_path / "NVIDIA/results/dgxa100_ngc21.05_pytorch"
     place.mkdir(parents=True)
     submission.folder.rename(place / "bert")
-    result = cli.run("record", "check", place, "--against", "mlperf")
-    assert (result.returncode, "v1.0-nvidia-dgxa100" in result.stderr) == (5, True)
+    result = cli.run("record", "check", place, "--against", "mlperf", status=5)
+    assert "v1.0-nvidia-dgxa100" in result.stderr

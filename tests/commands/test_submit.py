@@ -301,8 +301,8 @@ def test_more_repeats_than_indices_are_several_arrays(tmp_path):
     for answer, most in (("MaxArraySize = 4\n", 3), ("nothing of it\n", 1000), (failed(""), 1000)):
         backend = scheduler.create_scheduler("slurm", drafts.hurried(Slurm(scontrol=answer)))
         assert backend.most_repeats(drafts.reference(tmp_path)) == most
-    result = cli.run("render", "--repeats", 1001, "--output", tmp_path / "scripts")
-    assert (result.returncode, "at most 1000 repeats" in result.stderr) == (2, True)
+    result = cli.run("render", "--repeats", 1001, "--output", tmp_path / "scripts", status=2)
+    assert "at most 1000 repeats" in result.stderr
 
 
 @pytest.mark.slow

@@ -33,9 +33,8 @@ def test_the_newest_campaign_is_first_and_a_filter_leaves_some_out(build, tmp_pa
 
 
 def test_what_has_ended_is_removed_with_agreement_and_nothing_next_to_it(build):
-    built = build("1n1g", "1n4g")
+    built = build("1n1g", "1n4g").finish()
     other = build("1n1g", name="20261121-pytorch-def", jobs=("90",))
-    built.finish()
     assert not remove([built.directory], confirm=lambda: False)
     assert not (built.directory / store.LOCK).exists()
     # While one runs, none is removed.
@@ -52,12 +51,10 @@ def test_what_was_never_submitted_or_was_collected_at_its_end_needs_no_answer(bu
     slurm = Slurm()
     assert remove([build("1n1g", jobs=("",)).directory], run=slurm)
     assert not slurm.calls
-    built = build("1n1g")
-    built.finish()
+    built = build("1n1g").finish()
     collect_campaigns(built.directory, states=report_states())
     assert remove([built.directory], run=SILENT)
-    local = build("1n1g", scheduler="local", jobs=("local-1-1",))
-    local.finish()
+    local = build("1n1g", scheduler="local", jobs=("local-1-1",)).finish()
     assert remove([local.directory], force=True)
 
 

@@ -50,7 +50,7 @@ def me(monkeypatch):
 @pytest.fixture
 def collect(empty_directory):
     """Runs `hpcbert collect WORDS` in this process, with the tests' own recipes."""
-    return lambda *words: cli.run("collect", *words, "--templates", TEST_RECIPES)
+    return partial(cli.run, "collect", "--templates", TEST_RECIPES)
 
 
 @pytest.fixture

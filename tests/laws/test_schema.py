@@ -20,8 +20,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def built(build, monkeypatch):
     """A collected campaign below the working directory, which has a site."""
-    built = build("1n1g", "1n2g", repeats=2, name="20261121T100000Z-pytorch-3f9a1c")
-    built.finish()
+    built = build("1n1g", "1n2g", repeats=2, name="20261121T100000Z-pytorch-3f9a1c").finish()
     collect_campaigns(built.directory, states=report_states())
     folder = built.directory.parent.parent
     monkeypatch.chdir(folder)

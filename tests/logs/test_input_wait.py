@@ -30,8 +30,7 @@ def test_flags_of_lines_and_the_share_of_the_time_that_was_waited(
 
 
 def test_collect_and_monitor_say_which_repeat_and_what_to_set(build, empty_directory):
-    built = build("1n1g", repeats=2, jobs=("1",), scheduler="local")
-    built.finish()
+    built = build("1n1g", repeats=2, jobs=("1",), scheduler="local").finish()
     line = "hpcbert: ranks have 1 of their node's 64 CPUs each: data loading may wait.\n"
     built.log("1n1g", 2, line + built.text("1n1g", 10.0))
     row = cli.first_row(cli.run("collect", built.directory, "--json").document)

@@ -118,8 +118,8 @@ def test_a_format_holds_the_stream_and_its_samples_are_shown(form, tmp_path):
             assert (shown["tokens"][0], shown["label"]) == ("[CLS]", right.next_sentence_labels[0])
             positions = [at for at in right.masked_lm_positions[0].tolist() if at]
             assert [at for at, _ in shown["masked"]] == positions
-    result = cli.run("data", "show", place, "--sample", 60, "--json")
-    assert (result.returncode, "0 to 59" in result.error["hint"]) == (2, True)
+    result = cli.run("data", "show", place, "--sample", 60, "--json", status=2)
+    assert "0 to 59" in result.error["hint"]
 
 
 @pytest.mark.parametrize("form", formats.FORMATS)
@@ -281,8 +281,8 @@ def test_damage_is_found_and_not_shown(form, damage, tmp_path):
     assert path.name in result.data["problems"][0]
     if form == "tfrecord" and damage == "flipped":
         path.write_bytes(b"x" * 40)
-        shown = cli.run("data", "show", tmp_path, "--sample", 59, "--json")
-        assert (shown.returncode, "data check" in shown.error["hint"]) == (2, True)
+        shown = cli.run("data", "show", tmp_path, "--sample", 59, "--json", status=2)
+        assert "data check" in shown.error["hint"]
         assert "checksum is wrong" in shown.error["message"]
 
 
@@ -292,8 +292,7 @@ def test_a_data_json_that_is_none_is_refused(content, says, tmp_path):
     path = tmp_path / "data.json"
     path.unlink() if content is None else path.write_text(content)
     for verb in ("check", "show"):
-        result = cli.run("data", verb, tmp_path, "--json")
-        assert (result.returncode, says in result.error["message"]) == (2, True), result
+        assert says in cli.run("data", verb, tmp_path, "--json", status=2).error["message"]
 
 
 def test_a_key_of_data_json_that_is_damaged_is_named(tmp_path):
@@ -308,8 +307,7 @@ def test_a_key_of_data_json_that_is_damaged_is_named(tmp_path):
         tables.get(place, document)[name] = value
         path.write_text(json.dumps(document))
         for verb in ("check", "show"):
-            result = cli.run("data", verb, tmp_path, "--json")
-            assert (result.returncode, key in result.error["message"]) == (2, True), result
+            assert key in cli.run("data", verb, tmp_path, "--json", status=2).error["message"]
 
 
 @cases

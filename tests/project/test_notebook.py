@@ -19,8 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("empty_directory")]
 @pytest.fixture
 def campaign(build):
     """A campaign of two points, of which one repeat of six failed."""
-    built = build("1n1g", "1n2g", repeats=3, scheduler="local")
-    built.finish()
+    built = build("1n1g", "1n2g", repeats=3, scheduler="local").finish()
     built.ended("1n2g", 3, code=1)
     for array in built.campaign.arrays:
         write_nodes(built.directory, array, 1, node("n1"))

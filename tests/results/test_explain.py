@@ -106,8 +106,7 @@ def test_bandwidth_is_what_nccl_tests_runs_say_and_weights_are_those_of_the_publ
 
 
 def test_the_command(build, empty_directory, tmp_path):
-    built = build("1n1g", "1n4g", repeats=3)
-    built.finish()
+    built = build("1n1g", "1n4g", repeats=3).finish()
     collect_campaigns(built.directory, states=report_states())
     data = run("explain", built.directory, "--json").data
     run("archive", built.directory, "--output", tmp_path / "a.zip")

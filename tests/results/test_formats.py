@@ -139,8 +139,7 @@ def test_what_still_runs_is_not_invalid_and_junit_passes_only_valid_points(
 
 
 def test_collect_writes_junit_next_to_any_form_in_its_unit(build, tmp_path):
-    campaign = build("1n1g", "1n2g", repeats=2, scheduler="local")
-    campaign.finish()
+    campaign = build("1n1g", "1n2g", repeats=2, scheduler="local").finish()
     path = tmp_path / "points.xml"
     for unit in ("samples", "tokens"):
         words = ("--format", "json", "--unit", unit, "--junit", path)

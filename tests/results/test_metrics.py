@@ -304,8 +304,7 @@ def test_collect_shows_what_the_sampler_printed(build, tmp_path, empty_directory
         {"node": "n_1", "gpus": 1, "count": 1},
     ]
     assert "--loop=2" in (tmp_path / "argv").read_text().split()
-    built = build("1n1g", repeats=3)
-    built.finish()
+    built = build("1n1g", repeats=3).finish()
     (built.directory / "env").mkdir()
     text = render_nvidia_smi([[40.0]] * 9 + [[250.0]] * 90, step=0.1)
     printed = add_samples(run_sampler(tmp_path, text, 1))
@@ -390,8 +389,7 @@ def test_collect_compare_and_predict_in_tokens(tmp_path):
     data = json.loads(saved.read_text())
     data["tables"][0]["rows"][0]["metrics"]["tokens_per_second"] = None
     saved.write_text(json.dumps(data))
-    answer = run("compare", long, saved, "--unit", "tokens", "--fail-under", "90%")
-    assert answer.returncode == 7
+    answer = run("compare", long, saved, "--unit", "tokens", "--fail-under", "90%", status=7)
     assert "BASE tokens/s" in answer.stdout
     assert "1n1g" in answer.stderr
     assert "no rate in this unit" in answer.stderr
@@ -399,8 +397,7 @@ def test_collect_compare_and_predict_in_tokens(tmp_path):
 
 @cases
 def test_no_rate_is_invented(words, reason, tmp_path):
-    answer = run("collect", write_logs(tmp_path / "logs", RATES), *words)
-    assert answer.returncode == 2
+    answer = run("collect", write_logs(tmp_path / "logs", RATES), *words, status=2)
     assert reason in answer.stderr
     assert "tokens/s" not in answer.stdout
 

@@ -214,8 +214,7 @@ def test_a_template_has_the_device_and_a_script_the_command_that_renders_it_agai
         text = only_script(drafted(site, request, framework_recipe=two, options=options))
         for words in (f"--on {device}", f"--ntasks-per-node={tasks}", f"WORKERS={workers}"):
             assert words in text
-        result = run("render", "--device", device, "--output", tmp_path / "out")
-        assert result.returncode == 0, result
+        run("render", "--device", device, "--output", tmp_path / "out", status=0)
     assert len(list((tmp_path / "out").glob("*.sbatch"))) == 2
     assert run("render", "--check", tmp_path / "out").returncode == 0
 

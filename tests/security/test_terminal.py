@@ -34,8 +34,7 @@ def check_clean(shown):
 def test_no_command_lets_it_through(build, tmp_path):
     """Everything that can be is hostile in a campaign of the local scheduler."""
     terminal = Cli(tmp_path, {"HPCBERT_RUNS": str(tmp_path / "runs")})
-    built = build("1n1g", "2n2g", repeats=2, scheduler="local")
-    built.finish()
+    built = build("1n1g", "2n2g", repeats=2, scheduler="local").finish()
     write_nodes(built.directory, built.array("1n1g"), 1, node("n1", host__kernel=HOSTILE))
     write_nodes(built.directory, built.array("1n1g"), 2, node("n1"))
     built.log("2n2g", 1, HOSTILE + built.text("2n2g", 38.0, last=3) + HOSTILE)

@@ -95,8 +95,7 @@ def test_a_cgroup_limits_how_many_cores_there_are(tmp_path, monkeypatch, files, 
 
 
 def test_a_campaign_with_good_and_damaged_logs_is_collected_alike(tmp_path):
-    built = campaign(tmp_path / "runs", "1n1g", "1n2g", "1n4g", "2n4g", repeats=3)
-    built.finish()
+    built = campaign(tmp_path / "runs", "1n1g", "1n2g", "1n4g", "2n4g", repeats=3).finish()
     chance = random.Random(16)
     for repeat in built.repeats:
         number, shape = repeat.number, str(repeat.array.point.shape)

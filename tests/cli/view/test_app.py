@@ -259,8 +259,7 @@ def test_time_left_is_of_those_that_completed_or_of_the_log_that_runs(build):
 
 @played
 async def test_finished_points_have_a_median_an_efficiency_and_what_does_not_count(build):
-    built = build("1n1g", "1n4g", repeats=2)
-    built.finish()
+    built = build("1n1g", "1n4g", repeats=2).finish()
     built.log("1n4g", 2, built.text("1n4g", 38.0))
     async with opened(Scripted([built], [DONE] * 4), (80, 24)) as (app, pilot):
         await pilot.press("down", "right")
