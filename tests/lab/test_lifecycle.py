@@ -20,7 +20,7 @@ from hpcbert.lab.record import MARK, Journal, Lab, LabPlan, Network, load, lock_
 from hpcbert.system.processes import boot_id, identify
 from hpcbert.system.runner import Outcome, run
 from tests.kit.cases import read_constant
-from tests.kit.lab import account_stem
+from tests.kit.lab import account_stem, started
 from tests.kit.waiting import CEILING, until
 
 
@@ -184,9 +184,9 @@ def test_two_labs_live_side_by_side_and_a_directory_may_hold_a_space(
     lab, as_user, traced, tmp_path
 ):
     directory = tmp_path / "a lab"
-    other = up(directory, name="other", accounting=False)
-    trace = traced(directory)
-    try:
+    small = {"directory": directory, "nodes": 2, "gpus_per_node": 1, "accounting": False}
+    with started(LabPlan(**small, name="other")) as other:
+        trace = traced(directory)
         assert " " not in str(other.root)
         outcome = as_user(["sinfo", "-h", "-o", "%D", "-p", "gpu"], env=other.environment)
         assert outcome.stdout.split() == ["2"]
@@ -195,8 +195,6 @@ def test_two_labs_live_side_by_side_and_a_directory_may_hold_a_space(
         addresses = {other.network.address(node) for node in ("n1", "n2")}
         assert set(ran.stdout.split()) == addresses
         assert as_user(["srun", "hostname", "-i"]).stdout.strip() not in addresses
-    finally:
-        assert down(directory).remains == ()
     assert trace.remains() == []
     assert lifecycle.status(lab.directory, run=run).healthy
 

@@ -1,22 +1,31 @@
-"""A campaign that came from somebody else runs nothing, leads to no file outside, and fits in memory."""
+"""A campaign that came from somebody else, or names a job or a process of somebody else: it runs and
+ends nothing, leads to no file outside, and fits in memory."""
 
+import contextlib
 import json
 import os
 import pickle
 import shutil
+import signal
+import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 
 from hpcbert.campaign import archive, store
+from hpcbert.commands import submit
 from hpcbert.errors import UsageError
 from hpcbert.results import document
+from hpcbert.scheduler.local import backend
+from hpcbert.system.processes import machine_and_boot
 from tests.campaign.test_archive import forge_manifest
 from tests.kit.cases import cases, read_constant
 from tests.kit.cli import Cli, run, run_here
 from tests.kit.logs import announce, write_file
 from tests.kit.scripts import tool
+from tests.kit.waiting import CEILING, until
 
 SECRET = "samples/s of a file that only its reader may read"
 READER = read_constant(__file__, "READER")
@@ -229,3 +238,89 @@ def test_modules_of_installed_packages_alone_are_imported(built, tmp_path, monke
     monkeypatch.setattr(sys, "path", [*sys.path, str(packages)])
     assert "43.00" in run("collect", built.directory).stdout
     sys.modules.pop("installed_reader", None)
+
+
+def test_a_job_that_a_manifest_merely_names_is_not_cancelled_and_a_campaigns_own_is(
+    hpcbert, slurm, watched, tmp_path
+):
+    """Id, name, place and user in a manifest are what somebody chose."""
+
+    def list_running(built, place, **columns):
+        """Have squeue list a job of the first repeat with what says whose it is."""
+        columns = {"uid": os.geteuid(), "place": place, **columns}
+        slurm.answers(squeue=[built.squeue(1, "RUNNING", **columns)])
+
+    def cancel(directory):
+        ours = replace(hpcbert, run=run_here)
+        return ours("cancel", "--yes", "--json", directory, status=0).document
+
+    def warn_of(directory):
+        document = cancel(directory)
+        assert (document["data"]["cancelled"], document["data"]["jobs"]) == (False, [])
+        assert slurm.calls("scancel") == []
+        (warning,) = document["warnings"]
+        return str(warning)
+
+    built, elsewhere = watched(), tmp_path / "thesis"
+    elsewhere.mkdir()
+    list_running(built, built.directory)
+    copy = shutil.copytree(built.directory, tmp_path / built.directory.name)
+    assert f"job 12 was submitted in {built.directory}, not in {copy}" in warn_of(copy)
+    (array,) = built.campaign.arrays
+    thesis = {"job": "88_1", "name": "the other job's", "command": "/home/me/thesis.sh"}
+    list_running(built, elsewhere, **thesis)
+    for name in (array.name, "the other job's", ""):
+        lie = replace(array, job_id="88", workdir=str(elsewhere), name=name)
+        built.change(uid=os.geteuid(), arrays=(lie,))
+        assert f"job 88 was submitted in {elsewhere}" in warn_of(built.directory)
+    built.change(uid=54321)
+    list_running(built, built.directory, uid=54321)
+    assert warn_of(built.directory) == "Not cancelled: job 12 belongs to user 54321."
+    # A campaign's own jobs are, as it was, linked, moved or submitted by hand.
+    link, former = tmp_path / "link", tmp_path / "where it was"
+    for number, name in enumerate(("as it was", "linked", "moved", "by hand")):
+        built = watched(name)
+        directory, script = built.directory, built.campaign.arrays[0].script
+        link.unlink(missing_ok=True)
+        link.symlink_to(directory)
+        place, submitted_script, job = {
+            "as it was": (directory, "", "12"),
+            "linked": (link, directory / script, "12"),
+            "moved": (former, former / script, "12"),
+            "by hand": (tmp_path, directory / script, "31"),
+        }[name]
+        list_running(built, place, job=f"{job}_1", command=submitted_script)
+        document = cancel(directory)
+        assert document["warnings"] == []
+        assert [call[1:] for call in slurm.calls("scancel")][number:] == [[job]]
+
+
+@pytest.mark.parametrize("case", ["another program", "another campaign's queue", "its own queue"])
+def test_a_manifest_that_names_another_process_does_not_end_it(watched, tmp_path, case):
+    other, built = tmp_path / "another campaign", watched(scheduler="local")
+    other.mkdir()
+    place = built.directory if case == "its own queue" else other
+    words = ["-m", "hpcbert.scheduler.local.worker", str(place)]
+    (tmp_path / words[1]).write_text("sleep 600\n:\n")
+    argv = ["sleep", "600"] if case == "another program" else ["sh", *words]
+    with subprocess.Popen(argv, cwd=tmp_path, start_new_session=True) as process:
+        try:
+            job = backend.queue_job_id(process.pid)
+            built = built.change(arrays=(replace(built.campaign.arrays[0], job_id=job),))
+            plan = backend.Plan(machine_and_boot(), str(tmp_path / "lock"), 60.0, 1.0, ())
+            (built.directory / backend.PLAN_FILE).write_text(json.dumps(asdict(plan)))
+            until(Path(f"/proc/{process.pid}/cmdline").read_bytes, "it is there")
+            assert backend.is_queue_alive(job)
+            target = submit.find_living(built, run=None)  # type: ignore[arg-type]
+            if case == "its own queue":
+                assert (target.jobs, target.left) == ((job,), ())
+                assert backend.cancel_queue(built.directory, built.campaign)
+                assert process.wait(CEILING)
+            else:
+                assert (target.jobs, target.repeats) == ((), ())
+                assert (str(other) if "queue" in case else case) in target.left[0]
+                assert not backend.cancel_queue(built.directory, built.campaign)
+                assert process.poll() is None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)

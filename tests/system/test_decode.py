@@ -18,15 +18,10 @@ from tests.kit.cases import ANY_JSON, cases, read_constant
 
 
 @dataclass(frozen=True)
-class Inner:
-    name: Annotated[str, GIVEN]
-    rate: float = 1.0
-
-
-@dataclass(frozen=True)
 class Rule:
     kind: Literal["clock", "rate"]
     factor: float = 1.0
+    name: Annotated[str, GIVEN] = ""
 
     @classmethod
     def narrowed(cls, values):
@@ -48,7 +43,7 @@ class Outer:
     uid: int | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     sizes: Mapping[Literal["fp32", "fp16"], Count] = field(default_factory=dict)
-    named: Mapping[str, Inner] = field(default_factory=dict)
+    named: Mapping[str, Rule] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
     limit: TimeLimit | None = None
     shape: Shape | None = None
@@ -68,7 +63,7 @@ def test_values_have_the_types_of_their_fields():
     values = json.loads(json.dumps(read_constant(__file__, "VALUES")))  # arrays as lists
     assert outer(**values, limit=None) == Outer(
         "a.toml", "x", nodes=8, floor=2.0, words=("--x",), pair=("b", 2), placed=(("n1", 8),), uid=0,
-        env={"A": "1"}, sizes={"fp32": 4}, named={"one": Inner("one", 3.0)}, rules=(Rule("rate"),),
+        env={"A": "1"}, sizes={"fp32": 4}, named={"one": Rule("rate", 3.0, "one")}, rules=(Rule("rate"),),
         folder=Path("/x"), extra={"any": [1]},
     )  # fmt: skip
     assert outer() == Outer("a.toml", "x")
