@@ -119,14 +119,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         group = group_of(item)
         ranks[group] = min(rank(item), ranks.get(group, QUICK))
-    alike = {kind: [group for group in ranks if ranks[group] == kind] for kind in ranks.values()}
-    order = {
-        group: (DAEMONS, place / len(groups))
-        if kind == COMPUTES
-        else (kind, 0.75 * place / len(groups))
-        for kind, groups in alike.items()
-        for place, group in enumerate(groups)
-    }
+    order: dict[str, tuple[int, float]] = {}
+    for kind in set(ranks.values()):
+        groups = [group for group in ranks if ranks[group] == kind]
+        for place, group in enumerate(groups):
+            share = place / len(groups)
+            order[group] = (DAEMONS, share) if kind == COMPUTES else (kind, 0.75 * share)
     items.sort(key=lambda item: order[group_of(item)])
 
 

@@ -13,6 +13,9 @@ from hpcbert.lab.record import Lab
 from hpcbert.system import runner
 from hpcbert.system.runner import Runner
 from tests.kit.cli import Cli, runs
+from tests.kit.doctor import set_key
+from tests.kit.logs import WORDS
+from tests.kit.scripts import tool
 from tests.kit.waiting import CEILING, unqueued, until
 
 RATE = 100.0
@@ -71,24 +74,18 @@ class Cluster:
     def words(self, folder, plan, *words, node="n1", repeats=1, runs="", requeue=True):
         """Return the words that submit a campaign of one point on a node.
 
-        Args:
-            folder: A place for its program.
-            plan: What the program does, by patterns of REPEAT.ATTEMPT: `hang`, `gate` (wait for the
-                file `go`), or other lines of bash.
-            words: More words.
-            requeue: Whether Slurm starts it again.
+        Its program is in the folder. The plan says what it does, by patterns of REPEAT.ATTEMPT:
+        `hang`, `gate` (wait for the file `go`), or other lines of bash.
         """
-        program, site = folder / "stand-in", self.lab.layout.site.read_text()
         cases = "\n".join(f"{pattern}) {action} ;;" for pattern, action in plan.items())
-        program.write_text(STAND_IN.replace("PLAN", cases).replace("FOLDER", str(folder)))
-        program.chmod(0o755)
+        text = STAND_IN.replace("PLAN", cases).replace("FOLDER", str(folder))
+        program, site = tool(folder, "stand-in", text), self.lab.layout.site.read_text()
         if not requeue:
-            site = site.replace("[slurm]\n", "[slurm]\nrequeue = false\n")
+            site = set_key(site, "slurm", "requeue", "false")
         (folder / "site.toml").write_text(site)
-        argv = ["submit", "--fw", "pytorch", "--model", "bert-tiny", "--batch-size", "2"]
-        argv += ["--iters", "12", "--skip", "2", "--repeats", str(repeats), "--python", program]
+        argv = [*WORDS, "--repeats", repeats, "--python", program, f"--site={folder}"]
         argv += ["--runs", runs or folder / "runs", f"--sbatch-arg=--nodelist={node}"]
-        return [*argv, f"--site={folder / 'site.toml'}", *words, "--json"]
+        return [*argv, *words, "--json"]
 
     def folder(self, parent=None):
         path = Path(tempfile.mkdtemp(prefix="fault-", dir=parent or self.hpcbert.cwd))
@@ -176,13 +173,10 @@ class Campaign:
         return result.returncode, runs(result.document) if result.data else {}
 
     def check(self, *states, valid=None, attempts=None, sources=("sacct", "squeue")):
-        """Compare what monitor and collect say with what must come of it; return the runs.
+        """Compare what monitor and collect say of the repeats with their states; return the runs.
 
-        Args:
-            states: Last state of each repeat.
-            valid: Repeats that count, those that completed by default: with the true number.
-            attempts: Attempts that are shown, where it is not the first, by repeats.
-            sources: Who may have told the states.
+        Valid ones have the true number; by default, those that completed. Attempts, by repeats, are
+        those shown that are not the first; sources are those that may have told the states.
         """
         expected = dict(enumerate(states, start=1))
         completed = {repeat for repeat, state in expected.items() if state == "COMPLETED"}
