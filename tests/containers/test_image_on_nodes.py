@@ -16,7 +16,6 @@ from tests.kit.waiting import CEILING, until
 from tests.prepare.test_parts import KEYS, hdf5, site_text
 
 pytestmark = pytest.mark.slurm
-STEM = "r+bert+tiny+1.0"
 
 
 def test_an_import_that_was_killed_is_taken_up_by_tasks_of_other_nodes_which_import_once(
@@ -32,28 +31,25 @@ def test_an_import_that_was_killed_is_taken_up_by_tasks_of_other_nodes_which_imp
         task = f"""#!/bin/bash
 export PATH={open_stand_ins(work / "bin")}:{SYSTEM_PATH} HOME=/tmp/import-$SLURM_JOB_ID
 export XDG_RUNTIME_DIR=$HOME ENROOT_ALLOW_HTTP=y
-exec bash {work}/image.sh import {registry.uri()} {work}/images {STEM}
+exec bash {work}/image.sh import {registry.uri()} {work}/images r+bert+tiny+1.0
 """
         (work / "task.sh").write_text(task)
         registry.delay = CEILING
         words = ["sbatch", "--parsable", f"--nodelist={first}", f"--output={work}/out"]
         script = f"#!/bin/bash\nexec bash {work}/task.sh\n"
         assert as_user(words, stdin=script, cwd=work).stdout.strip().isdigit()
-        holder = work / "images" / f".{STEM}~lock" / "holder"
-        until(lambda: holder.is_file() and holder.read_text(), "nobody took the lock")
+        until(lambda: registry.pulls("bert/tiny"), "nobody imports it")
         # As the kernel does when memory runs out. A job has process ids of its own.
         for path in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):  # Others' processes come and go.
                 if f"{work}/image.sh".encode() in (path / "cmdline").read_bytes():
                     os.kill(int(path.name), signal.SIGKILL)
         registry.delay = 1.0
-        pulls = registry.pulls("bert/tiny")
         words = ["srun", f"--nodelist={','.join(others)}", "--nodes=3", "--ntasks=24"]
         words += ["bash", f"{work}/task.sh"]
-        env = {"HPCBERT_STALE_AFTER": "3"}
-        result = as_user(words, cwd=work, env=env)
+        result = as_user(words, cwd=work, env={"HPCBERT_STALE_AFTER": "3"})
         assert result.ok, result.stderr
-        assert registry.pulls("bert/tiny") == pulls + 1
+        assert registry.pulls("bert/tiny") == 2
     assert "the importer before died" in result.stderr
     paths = result.stdout.split()
     assert len(paths) == 24
