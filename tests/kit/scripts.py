@@ -21,6 +21,7 @@ from hpcbert.system.runner import Outcome
 from tests.kit import drafts
 from tests.kit.cases import read_constant
 from tests.kit.cli import start_process
+from tests.kit.logs import write_file
 from tests.kit.paths import REPOSITORY
 from tests.kit.recipes import SHELL
 
@@ -107,9 +108,7 @@ def only_script(draft: Draft) -> str:
 
 
 def tool(folder: Path, name: str, text: str) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / name
-    path.write_text(text)
+    path = write_file(folder, name, text)
     path.chmod(0o755)
     return path
 
@@ -170,8 +169,7 @@ def write_files(steps: list[tuple[str, str, str]], place: Path) -> None:
     """Write the files of a page."""
     for name, _, block in steps:
         if name:
-            (place / name).parent.mkdir(parents=True, exist_ok=True)
-            (place / name).write_text(block, encoding="utf-8")
+            write_file(place, name, block)
 
 
 def type_commands(

@@ -1,7 +1,5 @@
 """Every combination is made once, and all that can't be measured is refused at once, with its place."""
 
-from pathlib import Path
-
 import pytest
 
 from hpcbert.config import campaignfile, places, recipe
@@ -10,19 +8,15 @@ from hpcbert.model import Shape
 from hpcbert.script.matrix import list_plans
 from hpcbert.script.plan import Request
 from tests.kit.cases import cases, read_constant
-from tests.kit.drafts import changed, load, reference
+from tests.kit.drafts import load, reference
 from tests.kit.logs import write_file
 from tests.kit.paths import TEMPLATES
 
 
-@pytest.fixture
-def site(tmp_path):
-    return reference(tmp_path)
-
-
-def plan_file(site, text):
-    """Return the plan of each campaign of a file."""
-    path = write_file(Path(site.runs), "matrix.toml", f"schema = 1\n{text}")
+def plan_file(folder, text, **changes):
+    """Return the plan of each campaign of a file, at the reference site with some changes."""
+    site = reference(folder, **changes)
+    path = write_file(folder, "matrix.toml", f"schema = 1\n{text}")
     file = campaignfile.read(path)
     request = Request(Shape(file.nodes or 1, file.gpus_per_node or 1))
     return list_plans(
@@ -32,11 +26,11 @@ def plan_file(site, text):
 
 
 @cases
-def test_combinations_become_the_points_of_campaigns(site, text, campaigns: list[str]):
+def test_combinations_become_the_points_of_campaigns(tmp_path, text, campaigns: list[str]):
     """FRAMEWORK VARIABLES: SHAPE/PRECISION/BATCH SIZE …; `*` is the recipe's own size."""
-    sizes = {**load().batch_sizes, **site.settings("pytorch").batch_sizes}
+    sizes = {**load().batch_sizes, **reference(tmp_path).settings("pytorch").batch_sizes}
     lines = []
-    for plan in plan_file(site, text):
+    for plan in plan_file(tmp_path, text):
         variables = (f" {name}={value}" for name, value in plan.points[0].env)
         line = f"{plan.framework}{''.join(variables)}:"
         for point in plan.points:
@@ -48,8 +42,8 @@ def test_combinations_become_the_points_of_campaigns(site, text, campaigns: list
     assert lines == campaigns
 
 
-def test_options_variables_and_models_make_campaigns_of_their_own(site):
-    campaigns = [plan.points for plan in plan_file(site, read_constant(__file__, "VARIANTS"))]
+def test_options_variables_and_models_make_campaigns_of_their_own(tmp_path):
+    campaigns = [plan.points for plan in plan_file(tmp_path, read_constant(__file__, "VARIANTS"))]
     assert [len(points) for points in campaigns] == [1] * 8
     assert len({f"{point.model} {point.variant}" for (point,) in campaigns}) == 8
     assert all(point.env == (("A", dict(point.env)["A"]), ("B", "x")) for (point,) in campaigns)
@@ -57,22 +51,21 @@ def test_options_variables_and_models_make_campaigns_of_their_own(site):
 
 @cases
 def test_all_that_cannot_be_measured_is_refused_at_once_with_its_place(
-    site, interface, text, messages
+    tmp_path, interface, text, messages
 ):
-    where = changed(site, nodes={"interface": interface or ""})
     with pytest.raises(UsageError) as error:
-        plan_file(where, text)
+        plan_file(tmp_path, text, nodes={"interface": interface or ""})
     each = error.value.each if isinstance(error.value, Refusals) else (error.value,)
     refusals = [f"{refusal.message} {refusal.hint}" for refusal in each]
     assert len(refusals) == len(messages)
     for message in messages:
         assert len([refusal for refusal in refusals if message in refusal]) == 1, refusals
     # A variable that follows from what the site names is refused there alone.
-    assert not interface or plan_file(site, text)
+    assert not interface or plan_file(tmp_path, text)
 
 
-def test_points_of_a_common_batch_size_come_from_the_largest_in_their_order(site):
-    (plan,) = plan_file(site, read_constant(__file__, "COMMON"))
+def test_points_of_a_common_batch_size_come_from_the_largest_in_their_order(tmp_path):
+    (plan,) = plan_file(tmp_path, read_constant(__file__, "COMMON"))
     assert [(point.shape.gpus, point.precision) for point in plan.points] == [
         *((2, precision) for precision in ("fp16", "fp16", "bf16", "bf16", "fp32", "fp32")),
         *((1, precision) for precision in ("fp16", "bf16", "fp32")),

@@ -1,7 +1,5 @@
-"""enter.sh and image.sh with Apptainer: a strict stand-in on the host, in no namespaces.
-
-It looks as a setuid Apptainer does. tests/containers/test_runtimes.py tries the real one on the lab.
-"""
+"""enter.sh and image.sh with a strict stand-in for a setuid Apptainer, on the host, in no namespaces.
+tests/containers/test_runtimes.py tries the real one on the lab."""
 
 import json
 import os

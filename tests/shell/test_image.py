@@ -1,7 +1,5 @@
-"""image.sh: one import for all who ask, and nothing half done, whoever dies when.
-
-Tried with the enroot that HPCBERT_ENROOT or PATH names, else with the stand-in; as an ordinary user.
-"""
+"""image.sh, run by an ordinary user: one import for all who ask, and nothing half done, whoever dies
+when. Tried with the enroot that HPCBERT_ENROOT or PATH names, else with the stand-in."""
 
 import hashlib
 import json
