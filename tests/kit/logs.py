@@ -127,16 +127,16 @@ def stand_in(folder: Path, bad: str, gpus: int = 1) -> Path:
 
     It answers at once when `submit` asks which modules it lacks.
     """
-    (folder / "training.log").write_text(log(f"1n{gpus}g", 10.0, batch=2))
-    program = folder / "stand-in"
+    path = write_file(folder, "training.log", log(f"1n{gpus}g", 10.0, batch=2))
     # Printing takes no time, unlike training: a time around now is near enough.
     middle = START + ITERS / 2 * 0.2 * gpus
-    program.write_text(
+    text = (
         f'#!/bin/bash\n[[ $1 != -c ]] || exit 0\n{bad}\necho "$EPOCHREALTIME $BASHPID"\n'
         "exec awk -v now=\"${EPOCHREALTIME/,/.}\" -F ' time: ' "
         f"'NF > 1 {{ printf \"%s time: %.6f\\n\", $1, now + $2 - {middle}; next }} 1' "
-        f"{shlex.quote(str(folder))}/training.log\n"
+        f"{shlex.quote(str(path))}\n"
     )
+    program = write_file(folder, "stand-in", text)
     program.chmod(0o755)
     return program
 

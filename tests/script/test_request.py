@@ -14,35 +14,26 @@ from tests.kit.drafts import combined, drafted, reference
 from tests.kit.scripts import bash, only_script, sbatch_options
 
 
-def list_costs(folder, *, limit="02:00:00", together=False, **fields):
-    fields = {"shape": Shape(2, 8), "precisions": ("fp32",), "device": "gpu", **fields}
-    site = reference(folder, slurm={"time_limit": TimeLimit.parse(limit)})
-    draft = drafted(site, combined(**fields), options={"together": together, "most_indices": 10})
-    return request.array_costs(draft.campaign.arrays)
+def test_a_submission_s_hours_are_summed_as_people_read_them_and_too_many_are_refused(tmp_path):
+    def list_costs(limit="02:00:00", *, together=False, **fields):
+        fields = {"shape": Shape(2, 8), "precisions": ("fp32",), "device": "gpu", **fields}
+        site = reference(tmp_path, slurm={"time_limit": TimeLimit.parse(limit)})
+        options = {"together": together, "most_indices": 10}
+        draft = drafted(site, combined(**fields), options=options)
+        return request.array_costs(draft.campaign.arrays)
 
+    def sum_all(costs):
+        nodes = request.sum_hours(cost.on_nodes(cost.hours) for cost in costs)
+        return nodes, request.sum_hours(cost.on_devices(cost.hours) for cost in costs)
 
-def sum_all(costs):
-    nodes = request.sum_hours(cost.on_nodes(cost.hours) for cost in costs)
-    return nodes, request.sum_hours(cost.on_devices(cost.hours) for cost in costs)
-
-
-def test_repeats_times_nodes_times_devices_times_the_limit_as_people_read_hours(tmp_path):
-    assert sum_all(list_costs(tmp_path)) == (20.0, 160.0)
-    assert sum_all(list_costs(tmp_path, scaling=True)) == (50.0, 10.0 + 40.0 + 80.0 + 160.0)
-    assert sum_all(list_costs(tmp_path, repeats=1, precisions=("fp32", "bf16"))) == (8.0, 64.0)
-    (cost,) = costs = list_costs(tmp_path, together=True)
+    assert sum_all(list_costs()) == (20.0, 160.0)
+    assert sum_all(list_costs(repeats=1, precisions=("fp32", "bf16"))) == (8.0, 64.0)
+    (cost,) = costs = list_costs(together=True)
     assert (cost.repeats, cost.jobs, sum_all(costs)) == (5, 1, (4.0, 32.0))
-    (cost,) = list_costs(tmp_path, repeats=25)  # in three arrays
+    (cost,) = list_costs(repeats=25)  # in three arrays
     assert (cost.repeats, cost.jobs) == (25, 25)
-    for device, unit in (("gpu", "GPU-hours"), ("cpu", "rank-hours"), ("auto", "device-hours")):
-        assert request.hours_unit(list_costs(tmp_path, device=device)) == unit
-    texts = {0.08333333333333333: "0.0833", 12.5: "12.5", 5.0: "5", 305.0: "305", None: "-"}
-    texts[1234.56] = "1,234.6"
-    assert {number: request.format_hours(number) for number in texts} == texts
-
-
-def test_what_costs_more_is_refused_with_the_sum_and_what_nothing_bounds(tmp_path):
-    costs = list_costs(tmp_path, scaling=True)
+    costs = list_costs(scaling=True)
+    assert sum_all(costs) == (50.0, 10.0 + 40.0 + 80.0 + 160.0)
     request.refuse_expensive(costs, 290.0)
     with pytest.raises(UsageError, match="up to 290 GPU-hours, more than 289") as caught:
         request.refuse_expensive(costs, 289.0)
@@ -51,11 +42,17 @@ def test_what_costs_more_is_refused_with_the_sum_and_what_nothing_bounds(tmp_pat
     request.refuse_expensive(costs, 870.0, tries=3)
     with pytest.raises(UsageError, match=r"up to 870 GPU-hours, .* each up to 3 times"):
         request.refuse_expensive(costs, 869.0, tries=3)
-    endless = list_costs(tmp_path, limit="UNLIMITED")
+    endless = list_costs("UNLIMITED")
     assert sum_all(endless) == (None, None)
     with pytest.raises(UsageError, match="no upper limit") as caught:
         request.refuse_expensive(endless, 1e9)
     assert "--time" in caught.value.hint
+    # As people read hours.
+    for device, unit in (("gpu", "GPU-hours"), ("cpu", "rank-hours"), ("auto", "device-hours")):
+        assert request.hours_unit(list_costs(device=device)) == unit
+    texts = {0.08333333333333333: "0.0833", 12.5: "12.5", 5.0: "5", 305.0: "305", None: "-"}
+    texts[1234.56] = "1,234.6"
+    assert {number: request.format_hours(number) for number in texts} == texts
 
 
 def render_script(folder, *words, together=False, **slurm):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hpcbert.campaign import fingerprint
 from hpcbert.system import redact
 from tests.kit.cases import cases, read_constant
+from tests.kit.logs import write_file
 from tests.kit.recipes import SHELL
 from tests.kit.scripts import bash, run_functions, tool
 
@@ -31,8 +32,7 @@ def describe(folder, part="both", *words, script=SCRIPT, **environment):
 
 def gather(folder):
     """Return what nodes.bash makes of the lines that nodes printed."""
-    file = folder / "nodes.jsonl"
-    file.write_bytes(b"")
+    file = write_file(folder, "nodes.jsonl", "")
     run_functions(f"gather '{file}' <'{folder}/printed'", "nodes.bash")
     return file.read_bytes()
 

@@ -11,6 +11,7 @@ import pytest
 
 from hpcbert.prepare.image import _make_private
 from tests.kit.cases import read_constant
+from tests.kit.logs import write_file
 from tests.kit.scripts import run_functions, run_program, tool
 
 pytestmark = pytest.mark.slow
@@ -52,9 +53,7 @@ class Place:
 
 def fill(path):
     """Make the tree of a container, with a directory that its owner can't enter."""
-    (path / "usr" / "closed").mkdir(parents=True)
-    (path / "usr" / "closed" / "file").write_text("x")
-    (path / "usr" / "closed").chmod(0)
+    write_file(path, "usr/closed/file", "x").parent.chmod(0)
     return path
 
 
