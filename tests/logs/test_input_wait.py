@@ -1,8 +1,5 @@
 """Flags of what held the input up: few CPUs, and data that come slower than steps."""
 
-import os
-import subprocess
-
 import pytest
 
 from hpcbert.commands.monitor import make_rate_factor_reader
@@ -11,8 +8,8 @@ from hpcbert.logs.scan import read_progress
 from tests.kit import cli, logs
 from tests.kit.cases import cases
 from tests.kit.paths import TEMPLATES
-from tests.kit.recipes import SHELL, grammar
-from tests.kit.waiting import CEILING
+from tests.kit.recipes import grammar
+from tests.kit.scripts import run_functions, tool
 
 
 @cases
@@ -60,13 +57,8 @@ def test_monitor_knows_the_size_of_a_sample(build, unit, factor):
 
 @cases
 def test_rank_0_reports_few_cpus(tmp_path, *, mine, total, tasks, rank, is_reported):
-    text = f'#!/bin/sh\n[ "$1" = --all ] && echo {total} || echo {mine}\n'
-    logs.write_file(tmp_path, "nproc", text).chmod(0o755)
-    path = f"{tmp_path}:{os.environ['PATH']}"
-    command = f". '{SHELL}/rank.bash'; tasks={tasks}; report_few_cpus"
-    result = subprocess.run(
-        ["bash", "-euc", command], env={**os.environ, "PATH": path, "SLURM_PROCID": str(rank)},
-        capture_output=True, text=True, check=True, timeout=CEILING,
-    )  # fmt: skip
-    log = logs.write_file(tmp_path, "run.log", result.stdout)
+    tool(tmp_path, "nproc", f'#!/bin/sh\n[ "$1" = --all ] && echo {total} || echo {mine}\n')
+    program = f"tasks={tasks} SLURM_PROCID={rank}\nreport_few_cpus"
+    printed = run_functions(program, "rank.bash", tools=tmp_path)
+    log = logs.write_file(tmp_path, "run.log", "\n".join([*printed, ""]))
     assert [note.flag for note in read_input_notes(log)] == ["few-cpus"] * is_reported

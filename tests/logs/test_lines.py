@@ -7,7 +7,6 @@ import lzma
 import pytest
 
 from hpcbert.logs import lines
-from hpcbert.logs.lines import NotALogError, read_ends, read_pieces
 
 TEXT = "".join(f"step {n} of 9 | loss 2.5 | 100 samples/s ünd so\n" for n in range(4000)).encode()
 
@@ -15,7 +14,7 @@ TEXT = "".join(f"step {n} of 9 | loss 2.5 | 100 samples/s ünd so\n" for n in ra
 def read_content(path, data):
     """Write a file whose name says nothing of what is in it, and read it."""
     path.write_bytes(data)
-    return b"".join(read_pieces(path))
+    return b"".join(lines.read_pieces(path))
 
 
 @pytest.mark.parametrize("packer", [gzip, lzma, bz2], ids=lambda packer: packer.__name__)
@@ -24,17 +23,17 @@ def test_a_compressed_log_is_read_to_its_last_stream_or_refused(tmp_path, packer
     log = tmp_path / "run.log"
     compressed = pack(TEXT)
     assert read_content(log, compressed) == TEXT
-    head, tail = read_ends(log)
+    head, tail = lines.read_ends(log)
     assert TEXT.startswith(head)
     assert TEXT.endswith(tail)
     assert len(tail) > lines.CHUNK // 8
     assert read_content(log, pack(TEXT[:999]) + bytes(8) + pack(TEXT[999:]) + bytes(4)) == TEXT
-    with pytest.raises(NotALogError, match=r"is cut short|can't be unpacked"):
+    with pytest.raises(lines.NotALogError, match=r"is cut short|can't be unpacked"):
         read_content(log, compressed[: len(compressed) // 2])
-    with pytest.raises(NotALogError, match="can't be unpacked as"):
+    with pytest.raises(lines.NotALogError, match="can't be unpacked as"):
         read_content(log, compressed[:24] + b"garbage" * 20 + compressed[160:])
     monkeypatch.setattr(lines, "MAX_UNPACKED", 1 << 20)
-    with pytest.raises(NotALogError, match="unpacks to more than 1 MiB"):
+    with pytest.raises(lines.NotALogError, match="unpacks to more than 1 MiB"):
         read_content(log, pack(bytes(1 << 22)))
 
 
@@ -50,7 +49,7 @@ def test_a_byte_order_mark_says_the_encoding_and_other_bytes_are_the_text(tmp_pa
     # The memory that an xz file asks for is bounded.
     filters = [{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 1 << 28}]
     data = lzma.compress(b"step\n", filters=filters, check=lzma.CHECK_NONE)
-    with pytest.raises(NotALogError, match="can't be unpacked as xz"):
+    with pytest.raises(lines.NotALogError, match="can't be unpacked as xz"):
         read_content(log, data)
 
 

@@ -10,7 +10,6 @@ import pytest
 
 from hpcbert.errors import ConfigError
 from hpcbert.logs import lines, scan
-from hpcbert.logs.scan import Progress, Reading
 from hpcbert.logs.setting import Setting
 from tests.kit.cases import cases, read_constant
 from tests.kit.logs import GRAMMARS, announce, codes, parse, step, steps
@@ -36,7 +35,7 @@ def test_what_is_in_a_logs_place_is_said(tmp_path):
         reading = scan.read(tmp_path / name, grammar, grammar.rule(), ONE)
         assert [str(reason) for reason in reading.reasons] == [f"no-log: {detail}"]
         assert reading.throughput is None
-        assert scan.read_progress(tmp_path / name, grammar) == Progress()
+        assert scan.read_progress(tmp_path / name, grammar) == scan.Progress()
 
 
 @pytest.mark.needs("permissions")
@@ -164,7 +163,7 @@ def test_a_log_without_end_takes_no_more_memory_and_time_than_its_number(
     began = time.process_time()
     read(STEPS, "iteration: 1/2 loss: 1 " * 50_000 + "\n" + steps(), "clock", ONE)
     assert time.process_time() - began < 5
-    # Reading stops where the rule and the gate have all they need.
+    # scan.Reading stops where the rule and the gate have all they need.
     path.write_text(steps())
     os.truncate(path, 2 << 30)
     sizes, real = [], os.read
@@ -181,18 +180,18 @@ def test_a_log_without_end_takes_no_more_memory_and_time_than_its_number(
 def test_progress_reads_the_end_of_a_log_that_grows(tmp_path):
     path = tmp_path / "run.log"
     path.write_text("noise\n" * 100_000 + steps(57) + step(58)[:-9])
-    assert scan.read_progress(path, parse(STEPS)) == Progress(57, 64.5, 9.5)
+    assert scan.read_progress(path, parse(STEPS)) == scan.Progress(57, 64.5, 9.5)
     path.write_text("starting\n")
-    assert scan.read_progress(path, parse(STEPS)) == Progress()
+    assert scan.read_progress(path, parse(STEPS)) == scan.Progress()
     # By the clock, with the batch of the header.
     clock = STEPS.replace('[[log.rules]]\nname = "rate"\ncross_check = false\nkind = "rate"\n', "")
     clock = clock.replace("^batch: (?P<batch_size_per_device>", "^batch: (?P<global_batch_size>")
     path.write_text("batch: 64\n" + "noise\n" * 50_000 + steps(57))
-    assert scan.read_progress(path, parse(clock)) == Progress(57, 64.0, 9.5)
+    assert scan.read_progress(path, parse(clock)) == scan.Progress(57, 64.0, 9.5)
 
 
 def read_number(path, setting):
-    return Reading(float(path.read_text()) * setting.need("gpus"), setting=setting)
+    return scan.Reading(float(path.read_text()) * setting.need("gpus"), setting=setting)
 
 
 def test_a_log_that_no_grammar_describes_is_read_by_an_entry_point(tmp_path, monkeypatch):
@@ -204,7 +203,7 @@ def test_a_log_that_no_grammar_describes_is_read_by_an_entry_point(tmp_path, mon
     grammar = parse('[log]\ngrammar = "entry-point:one-number"\n')
     assert grammar.rule().name == "one-number"
     assert scan.read(path, grammar, grammar.rule(), Setting(gpus=4)).throughput == 50
-    assert scan.read_progress(path, grammar) == Progress()
+    assert scan.read_progress(path, grammar) == scan.Progress()
     broken = parse('[log]\ngrammar = "entry-point:broken"\n')
     with pytest.raises(ConfigError, match=r"hpcbert\.absent"):
         scan.read(path, broken, broken.rule(), ONE)

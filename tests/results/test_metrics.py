@@ -12,7 +12,6 @@ from hpcbert.campaign.fingerprint import find_window, parse_samples, read_power
 from hpcbert.model import PRECISIONS, Sampled, Steps, usual_predictions
 from hpcbert.results import document, frame, record
 from hpcbert.results import metrics as formulas
-from hpcbert.results.document import ResultSet
 from hpcbert.results.formats import FORMATS
 from hpcbert.results.reduce import tabulate
 from tests.kit.campaigns import collect_campaigns, report_states
@@ -118,7 +117,7 @@ def test_metrics_of_a_point():
     for values, expected in (([1.0], 1.0), (hundred, 95.0), ([3.0, 1.0, 2.0], 3.0)):
         assert formulas.percentile(values, 0.95) == expected
     tables = tabulate([make_point(runs=runs), make_point(group=replace(GROUP, model="y"))])
-    again = document.parse_results(document.render_results(ResultSet(tables)), file="x")
+    again = document.parse_results(document.render_results(document.ResultSet(tables)), file="x")
     assert again.tables == tables
 
 

@@ -11,7 +11,6 @@ from hpcbert.errors import UsageError
 from hpcbert.logs.arithmetic import median
 from hpcbert.results import record
 from hpcbert.results.document import parse_results, render_results
-from hpcbert.results.record import find_twins, published_results
 from hpcbert.results.reduce import tabulate
 from tests.kit.cases import cases
 from tests.kit.cli import run
@@ -92,8 +91,8 @@ def test_every_number_that_was_read_is_in_it(shared):
 @cases
 def test_rows_that_give_no_ratio_are_left_out(name, words):
     with pytest.raises(UsageError, match=words):
-        published_results([name])
-    results = published_results([name, "dlperf:oneflow-fp32"])
+        record.published_results([name])
+    results = record.published_results([name, "dlperf:oneflow-fp32"])
     assert any(words in warning for warning in results.warnings)
     assert {table.group.framework for table in results.tables} == {"oneflow"}
 
@@ -183,6 +182,6 @@ def test_a_published_number_stands_beside_ones_own_and_is_compared(tmp_path, emp
 def test_the_line_next_to_yours_is_of_the_same_work(group, length, published: list[str] | None):
     facts = (("sequence_length", (length,)),) if length else ()
     own = replace(GROUP, **group)
-    twins = find_twins(tabulate([make_point("1n1g", [100.0], group=own, facts=facts)]))
+    twins = record.find_twins(tabulate([make_point("1n1g", [100.0], group=own, facts=facts)]))
     frameworks = {table.group.framework for table in twins}
     assert frameworks == set(published) if published is not None else frameworks

@@ -26,10 +26,6 @@ def make_table(speeds, spread=0.0, batch=32):
     return table
 
 
-def is_inside(prediction, rate):
-    return prediction.low <= rate <= prediction.high
-
-
 def test_a_curve_follows_its_law_and_a_prediction_has_its_costs_and_interval():
     def compute_rate(nodes, *, ring=0.0, latency=0.0, tree=0.0):
         """Return samples/s of nodes of 8 GPUs whose step takes 100 ms and what the network costs."""
@@ -40,7 +36,8 @@ def test_a_curve_follows_its_law_and_a_prediction_has_its_costs_and_interval():
     for costs in ({}, ring, tree, latency, {"ring": 0.02, "latency": 0.001}):
         curve = fit_curve(make_table({f"{n}n8g": compute_rate(n, **costs) for n in (1, 2, 4, 8)}))
         for nodes in (1, 2, 4, 8, 16, 32):
-            assert is_inside(curve.predict(nodes), compute_rate(nodes, **costs)), costs
+            prediction, rate = curve.predict(nodes), compute_rate(nodes, **costs)
+            assert prediction.low <= rate <= prediction.high, costs
         assert all(abs(share) < 0.01 for _, share in curve.residuals), costs
         assert curve.fits[0].seconds == pytest.approx(0.1, rel=1e-3), costs
     two = compute_rate(2, ring=0.02)
@@ -52,8 +49,8 @@ def test_a_curve_follows_its_law_and_a_prediction_has_its_costs_and_interval():
     assert prediction.step_seconds == pytest.approx(0.115)
     assert prediction.exposed_seconds == pytest.approx(0.015)
     assert prediction.efficiency == pytest.approx(0.1 / 0.115)
-    assert is_inside(prediction, rate * (1 - MARGIN / 2))
-    assert is_inside(prediction, rate * (1 + MARGIN / 2))
+    assert prediction.low <= rate * (1 - MARGIN / 2)
+    assert rate * (1 + MARGIN / 2) <= prediction.high
     # Scatter widens the interval.
     speeds = {"1n8g": compute_rate(1), "2n8g": compute_rate(2)}
     wide = fit_curve(make_table(speeds, 0.2)).predict(2)
@@ -105,7 +102,7 @@ def test_every_published_table_less_its_largest_shape(shared):
                 refused += 1
             else:
                 errors.append(abs(prediction.throughput / speed - 1))
-                inside += is_inside(prediction, speed)
+                inside += prediction.low <= speed <= prediction.high
     errors.sort()
     assert (len(errors), refused, inside) == (87, 49, 79)
     figures = (median(errors), errors[int(0.9 * len(errors))], errors[-1])

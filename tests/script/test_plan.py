@@ -8,7 +8,6 @@ from functools import partial
 import pytest
 
 from hpcbert.config import recipe as recipes
-from hpcbert.config.recipe import Preset
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.model import Shape, parse_device
 from hpcbert.scheduler.local.backend import _list_elements
@@ -73,8 +72,8 @@ def test_default_batch_sizes_grow_with_the_card(site, gres, device, expected):
 
 
 def test_a_protocol_sets_the_global_batch_of_every_shape(site):
-    lamb = Preset("lamb", "LAMB", 220, 20, global_batch_size=65536, precisions=("fp16",))
-    deep = Preset("micro", "DeepSpeed's", samples_per_device=1024)
+    lamb = recipes.Preset("lamb", "LAMB", 220, 20, global_batch_size=65536, precisions=("fp16",))
+    deep = recipes.Preset("micro", "DeepSpeed's", samples_per_device=1024)
     recipe = replace(load(), protocols={"lamb": lamb, "micro": deep})
     curve = plan(recipe, site, combined(Shape(4, 8), batch_sizes=(64,), scaling=True)).points
     assert {point.global_batch_size for point in curve} == {65536}

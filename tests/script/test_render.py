@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from hpcbert.errors import UsageError
 from hpcbert.model import LARGEST, Shape
-from hpcbert.script.plan import Request
 from hpcbert.slurm.reasons import ABSENT
 from hpcbert.slurm.state_sources import reduce_events
 from tests.kit import drafts, scripts
@@ -268,7 +267,7 @@ def test_site_settings_become_directives(tmp_path):
     assert "--cpus-per-task=4" in text.split("exec srun")[1]
     text = only_script(drafted(reference(tmp_path, runs="/a %j b"), "pytorch", "1n1g", "slurm"))
     assert '#SBATCH --output="/a %%j b/' in text
-    request, recipe = Request(Shape(1, 32), preset="tpu"), drafts.load("perfzero")
+    request, recipe = drafts.combined(Shape(1, 32), preset="tpu"), drafts.load("perfzero")
     tpu: Any = {"framework_recipe": recipe, "options": {"dry": True}}
     text = only_script(drafts.drafted(reference(tmp_path), request, **tpu))
     assert "--gres" not in text

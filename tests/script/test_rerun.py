@@ -13,7 +13,6 @@ from hpcbert import model
 from hpcbert.commands.submit import write_campaign
 from hpcbert.config import toml
 from hpcbert.errors import ConfigError, UsageError
-from hpcbert.model import Counted, Material, Origin, Shape
 from hpcbert.results.reduce import Curves, make_group, tabulate
 from hpcbert.script import rerun
 from hpcbert.script.plan import plan
@@ -23,7 +22,7 @@ from tests.kit.cli import run
 from tests.kit.drafts import changed, combined, drafted, load, reference
 
 REQUEST = combined(
-    Shape(1, 2), ("fp32", "bf16"), scaling=True, repeats=3,
+    model.Shape(1, 2), ("fp32", "bf16"), scaling=True, repeats=3,
     settings={"sequence_length": "64", "seed": "7"},
     env=(("NCCL_ALGO", "Ring"), ("OTHER", 'a "b" \\ \x7f ü')),
 )  # fmt: skip
@@ -63,9 +62,9 @@ def test_it_is_written_into_the_campaign_and_read_again(draft):
     variables = {"slurm.account": "SBATCH_ACCOUNT"}
     site = replace(draft.resolved.site, variables={"runs": "HPCBERT_RUNS", **variables})
     materials = (
-        Material("image", "docker://x", "/i.sqsh", "sha256:1"),
-        Material("source", "https://x/y@abc", "/s", "git-tree:2"),
-        Material("data", "npz", "/d", "listing:3"),
+        model.Material("image", "docker://x", "/i.sqsh", "sha256:1"),
+        model.Material("source", "https://x/y@abc", "/s", "git-tree:2"),
+        model.Material("data", "npz", "/d", "listing:3"),
     )
     campaign = replace(draft.campaign, materials=materials)
     lock = rerun.make_lock(replace(draft.resolved, site=site), campaign)
@@ -132,10 +131,13 @@ def test_the_same_is_made_of_it_wherever_the_options_came_from(draft, empty_dire
 @cases
 def test_the_points_of_a_table_are_planned_again(framework, shape, fields, tmp_path):
     site, recipe = reference(tmp_path), load(framework)
-    first = plan(recipe, site, combined(Shape.parse(shape), **fields))
+    first = plan(recipe, site, combined(model.Shape.parse(shape), **fields))
     protocol, curves = first.protocol, Curves(first.points)
     last = None if protocol.window_seconds else protocol.iters
-    more: Any = {"counted": Counted(protocol.skip, last, ""), "origin": Origin("campaign", "c")}
+    more: Any = {
+        "counted": model.Counted(protocol.skip, last, ""),
+        "origin": model.Origin("campaign", "c"),
+    }
     groups = [(make_group(point, curves, ""), point.shape) for point in first.points]
     (table,) = tabulate(
         [model.Measured(group, shape, protocol.repeats, (), **more) for group, shape in groups]
@@ -159,8 +161,8 @@ def test_a_table_that_a_campaign_would_not_give_is_refused(changes, window, keyw
     more: dict[str, Any] = {}
     if window:
         first, last = window[0], window[1] if len(window) > 1 else None
-        more = {"origin": Origin("campaign", "c"), "window": Counted(first, last, "")}
-    row = model.Row(Shape(1, 1), None, model.RepeatCount(0, 5), **more)
+        more = {"origin": model.Origin("campaign", "c"), "window": model.Counted(first, last, "")}
+    row = model.Row(model.Shape(1, 1), None, model.RepeatCount(0, 5), **more)
     protocols = {"c": model.Protocol(5, 120, 20)} if window else {}
     table = model.SpeedupTable(group, None, (row,))
     with pytest.raises(UsageError, match=keyword):

@@ -5,7 +5,6 @@ import os
 import pytest
 
 from hpcbert.model import Shape
-from hpcbert.script.plan import Request
 from tests.kit import drafts
 from tests.kit.logs import write_file
 from tests.kit.recipes import SHELL, rank_command
@@ -50,7 +49,7 @@ class Node:
         """Return the CPUs of each rank of a node, none if it is not bound, and its threads."""
         settings = {"nodes": {"cpus_per_gpu": 16}, "env": {}, **changes}
         site = drafts.reference(self.folder, **settings)
-        request = Request(Shape.parse(shape), device=device, repeats=1)
+        request = drafts.combined(Shape.parse(shape), device=device, repeats=1)
         site = drafts.settled(site, python=str(self.python))
         command = rank_command(only_script(drafts.drafted(site, request, options={"dry": True})))
         text = f"Name:\tbash\nCpus_allowed_list:\t{allowed or self.allowed}\n"

@@ -7,7 +7,6 @@ import pytest
 
 from hpcbert.campaign.fingerprint import parse_samples
 from hpcbert.model import Shape
-from hpcbert.script.plan import Request
 from hpcbert.system.processes import read_proc_file
 from tests.kit import drafts
 from tests.kit.cases import read_constant
@@ -44,7 +43,7 @@ def test_it_looks_at_each_node_while_the_step_runs_and_ends_with_it(scheduler, s
 def test_where_nobody_wants_it_or_the_tool_is_missing_nothing_of_it_is_run(tmp_path):
     for sampling, device in ((0, ""), (1, "cpu")):
         site = drafts.reference(tmp_path, nodes={"sampling": sampling})
-        draft = drafts.drafted(site, Request(Shape(1, 2), device=device, repeats=1))
+        draft = drafts.drafted(site, drafts.combined(Shape(1, 2), device=device, repeats=1))
         assert "sample" not in only_script(draft).replace("samples per device", "")
     draft = write_ranks(tmp_path, "#!/bin/bash\n", site=SITE)
     run_script(draft, tmp_path, status=0)

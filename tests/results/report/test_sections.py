@@ -15,12 +15,11 @@ from hpcbert.results.wording import catalogue
 from tests.kit.paths import REPOSITORY
 from tests.results import test_reduce
 
-ROOM = REPOSITORY / "hpcbert" / "results" / "report"
-
 
 def test_every_text_is_in_the_catalogue_in_each_language_and_none_in_the_code():
     """A key that is missing is an error of the report that needs it."""
-    paths = [*ROOM.glob("*.py"), ROOM / "page.html.j2"]
+    room = REPOSITORY / "hpcbert" / "results" / "report"
+    paths = [*room.glob("*.py"), room / "page.html.j2"]
     code = "".join(path.read_text(encoding="utf-8") for path in paths)
     words = re.findall(r'"([\w.{}\[\]\'-]+)(?::[^"\s]*)?"', code)
     # `*` stands for what is only known at run time; the ends of some keys come from data.
@@ -38,13 +37,13 @@ def test_every_text_is_in_the_catalogue_in_each_language_and_none_in_the_code():
     reasons = re.findall(r"^\| `([\w-]+)`", table.partition("\n\n")[0], re.MULTILINE)
     assert {key.removeprefix("reason.") for key in catalogue() if "reason." in key} == set(reasons)
     # Texts with a blank between letters are documentation or names of facts.
-    text = (ROOM / "page.html.j2").read_text(encoding="utf-8")
+    text = (room / "page.html.j2").read_text(encoding="utf-8")
     plain = re.sub(r"\{#.*?#\}|\{%.*?%\}|\{\{.*?\}\}|<[^>]*>", "", text, flags=re.DOTALL)
     assert re.findall(r"[^\W\d_]+", plain) == []
     nodes = [
         node
         for name in ("model", "sections")
-        for node in ast.walk(ast.parse((ROOM / f"{name}.py").read_text(encoding="utf-8")))
+        for node in ast.walk(ast.parse((room / f"{name}.py").read_text(encoding="utf-8")))
     ]
     documentation = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     constants = [node for node in nodes if isinstance(node, ast.Constant)]
