@@ -9,7 +9,7 @@ import tomli
 from hpcbert.commands import record
 from hpcbert.results import record as published
 from tests.kit import cli, logs
-from tests.kit.cases import cases
+from tests.kit.cases import cases, read_constant
 from tests.kit.needs import require
 
 
@@ -39,11 +39,7 @@ def test_a_folder_becomes_a_table(tmp_path):
     # Torn lines, endless numbers and two runs in a file are no result.
     path = next((tmp_path / "57/Org/results").rglob("result_*.txt"))
     assert record.read_benchmark_run(path).seconds == 300
-    for text in (
-        path.read_text() * 2,
-        ':::MLLOG {"time_ms": 5, "key": "global_batch_size", "value": Infinity}\n',
-        ':::MLLOG {"time_ms": 5, "key": "run_st\n:::MLLOG [1]\n:::MLLOG {}\n',
-    ):
+    for text in (path.read_text() * 2, *read_constant(__file__, "DAMAGED")):
         path.write_text(text)
         assert record.read_benchmark_run(path) == record.BenchmarkRun()
     assert record.read_benchmark_run(tmp_path / "missing") == record.BenchmarkRun()

@@ -110,16 +110,6 @@ def test_a_log_that_is_collected_alone_has_its_labels(
     assert [reason["code"] for reason in row["runs"][0]["reasons"]] == (codes or [])
 
 
-def test_runs_of_two_depths_are_not_repeats(tmp_path, run):
-    for number, layers in ((1, 12), (2, 24)):
-        model = f"model:\n  name: flex_bert\n  model_config:\n    num_hidden_layers: {layers}\n"
-        text = print_log("composer", [(r"\A", model)])
-        (tmp_path / f"composer-123456{number}.out").write_text(text)
-    (table,) = run(tmp_path)["data"]["tables"]
-    reasons = [entry["reasons"][0]["code"] for entry in table["rows"][0]["runs"]]
-    assert reasons == ["incomparable", "incomparable"]
-
-
 def test_a_recipe_without_a_unit_reads_no_other_and_each_rule_minds_the_lengths(tmp_path):
     toml, read_log = read_constant(__file__, "WITHOUT_UNIT"), partial(logs.read, tmp_path)
     setting = Setting(nodes=1, gpus_per_node=1, gpus=1)
@@ -193,19 +183,6 @@ def test_a_platform_counts_nodes_unless_it_names_gpus_and_tells_the_precision(
     reading = read("mlperf-bert", tmp_path, log, "tracked-stats", shape)
     assert dict(reading.facts).get("nodes") == nodes
     assert dict(entry[:2] for entry in reading.assumed).get("precision") == precision
-
-
-def test_collect_asks_for_the_packing_and_takes_it(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    path = tmp_path / "result_0.txt"
-    path.write_text(print_log("mlperf-bert", iterations=(1, 2)))
-    words = [str(path), "--fw=mlperf-bert", "--rule=tracked-stats", "--nodes=1", "--json"]
-    words += ["--gpus-per-node=8", "--batch-size=48", "--precision=fp16"]
-    refused = cli.run("collect", *words, status=4)
-    (entry,) = refused.data["tables"][0]["rows"][0]["runs"]
-    assert "--set packing=2" in entry["reasons"][0]["detail"]
-    (table,) = cli.run("collect", *words, "--set", "packing=2").data["tables"]
-    assert table["rows"][0]["median"] == 7759.98
 
 
 def test_the_time_of_a_run_begins_at_its_beginning_and_all_its_samples_count(tmp_path):

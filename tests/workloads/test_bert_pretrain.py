@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from hpcbert.workloads import bert_data, bert_model, bert_settings
 from hpcbert.workloads import bert_pretrain as workload
-from tests.kit.cases import cases
+from tests.kit.cases import cases, read_constant
 from tests.kit.cli import run
 from tests.kit.recipes import load
 from tests.kit.waiting import CEILING, until
@@ -85,11 +85,8 @@ def test_log_and_result_agree(main):
     head, *lines, tail = ended.stdout.splitlines()
     assert max(map(len, ended.stdout.splitlines())) < 1000
     assert head.startswith("hpcbert-config ")
-    assert {
-        "world_size": 1, "batch_size_per_device": 2, "accumulation": 2, "global_batch_size": 4,
-        "precision": "fp32", "backend": "none", "data": "synthetic", "seed": 42, "hidden": 32,
-        "torch": torch.__version__, "parameters": 49_442,
-    }.items() <= json.loads(head.partition(" ")[2]).items()  # fmt: skip
+    config = {**read_constant(__file__, "CONFIG"), "torch": torch.__version__}
+    assert config.items() <= json.loads(head.partition(" ")[2]).items()
 
     names = {"loss": "loss", "mlm_loss": "mlm", "nsp_loss": "nsp"}
     losses = " ".join(rf"{name}: (?P<{key}>\d+\.\d{{4}})" for name, key in names.items())
@@ -121,17 +118,10 @@ def test_log_and_result_agree(main):
 
 
 def test_window_starts_after_the_skipped_iterations_and_is_weighed_by_its_work(main):
-    times = workload.summarize_times([100.0, 110.0, 111.0, 113.0], skip=1, samples=6)
-    assert times == {
-        "samples_per_second": 4.0,
-        "iteration_seconds_mean": 1.5,
-        "iteration_seconds_median": 1.5,
-        "iteration_seconds_min": 1.0,
-        "iteration_seconds_max": 2.0,
-        "first_iteration_seconds": 10.0,
-    }
-    summary = workload.summarize_times([100.0, 110.0, 111.0, 113.0], skip=0, samples=13)
-    assert summary["samples_per_second"] == 3.0
+    ends = [100.0, 110.0, 111.0, 113.0]
+    times = workload.summarize_times(ends, skip=1, samples=6)
+    assert times == read_constant(__file__, "TIMES")
+    assert workload.summarize_times(ends, skip=0, samples=13)["samples_per_second"] == 3.0
     ended = main("--iters=3", "--skip=1", "--fill=0.5", "--batch-size=2")
     result = json.loads(ended.stdout.splitlines()[-1].partition(" ")[2])
     chosen = bert_settings.parse_settings([*SMALL, "--fill=0.5"])
@@ -151,13 +141,7 @@ def test_the_longest_header_stays_short(trainer, monkeypatch):
     monkeypatch.setattr(torch.version, "hip", "6.3.42134")
     described = workload.describe_run(trainer(), "nccl")
     assert described["hip"] == "6.3.42134"
-    longest = {
-        **described, "data": "x" * 150, "window_seconds": 86400.0,
-        "device_name": "NVIDIA GH200 480GB Superchip with a long name", "device": "cuda",
-        "attention": "flash, packed", "compile_mode": "reduce-overhead",
-        "torch": "2.7.0a0+ecf3bae40a.nv25.02", "parameters": 336_226_108,
-        "global_batch_size": 1_048_576,
-    }  # fmt: skip
+    longest = {**described, "data": "x" * 150, **read_constant(__file__, "LONGEST")}
     assert len("hpcbert-config " + json.dumps(longest)) < 1000
 
 
