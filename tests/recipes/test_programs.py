@@ -7,7 +7,6 @@ import runpy
 import subprocess
 import sys
 from datetime import datetime, timedelta, timezone
-from functools import partial
 from itertools import product
 from types import SimpleNamespace
 
@@ -110,23 +109,16 @@ def test_a_log_that_is_collected_alone_has_its_labels(
     assert [reason["code"] for reason in row["runs"][0]["reasons"]] == (codes or [])
 
 
-def test_a_recipe_without_a_unit_reads_no_other_and_each_rule_minds_the_lengths(tmp_path):
-    toml, read_log = read_constant(__file__, "WITHOUT_UNIT"), partial(logs.read, tmp_path)
-    setting = Setting(nodes=1, gpus_per_node=1, gpus=1)
-    for shown in ("65.5 Ktokens/s", "65536.0 tokens/s", "65.5 k tokens per sec"):
-        text = "".join(f"step {n}: speed {shown} of epoch 1\n" for n in range(1, 121))
-        assert read_log(toml, text, "", setting).throughput is None
-        assert read_log(toml.replace(".*? of epoch", ""), text, "", setting).throughput is None
-        assert read_log(toml, text.replace(shown, "512.0"), "", setting).throughput == 512
+@pytest.mark.parametrize("rule", ["rate", "footer"])
+def test_samples_of_two_lengths_inside_the_window_give_no_number_by_any_rule(rule, tmp_path):
     toml = read_constant(__file__, "WITH_LENGTHS")
     setting = Setting(nodes=1, gpus_per_node=8, gpus=8, batch_size_per_device=32)
-    for last, rule in product((128, 512), ("rate", "footer")):
-        lengths = [last if n > 60 else 128 for n in range(1, 121)]
-        lines = [
-            f"step {n} of {size} tokens: 50.0 samples/s\n" for n, size in enumerate(lengths, 1)
-        ]
-        reading = read_log(toml, "".join([*lines, "total 50.0 samples/s\n"]), rule, setting)
-        assert logs.codes(reading) == ([] if last == 128 else ["config"]), rule
+    for last, expected in ((128, []), (512, ["config"])):
+        lengths = [128] * 60 + [last] * 60
+        steps = enumerate(lengths, start=1)
+        lines = [f"step {n} of {length} tokens: 50.0 samples/s\n" for n, length in steps]
+        text = "".join([*lines, "total 50.0 samples/s\n"])
+        assert logs.codes(logs.read(tmp_path, toml, text, rule, setting)) == expected
 
 
 @pytest.mark.torch
