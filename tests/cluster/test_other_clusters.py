@@ -73,14 +73,12 @@ def test_a_first_site_on_an_unusual_cluster(hpcbert):
 
 def wait_for_state(hpcbert, campaign, text):
     """Return a repeat's state once Slurm has said why it waits, or how it ended."""
-    state = {}
 
-    def is_reported():
-        state.update(hpcbert("monitor", campaign, "--once", "--json").events[0])
-        return text in f"{state['reason']} {state['detail']}"
+    def read_state():
+        state, *_ = hpcbert("monitor", campaign, "--once", "--json").events
+        return state if text in f"{state['reason']} {state['detail']}" else None
 
-    until(is_reported, lambda: str(state), pause=0.2)
-    return state
+    return until(read_state, lambda: hpcbert("monitor", campaign, "--once").stdout, pause=0.2)
 
 
 @pytest.mark.site("GrpTRES of an account", "a partition for some accounts")

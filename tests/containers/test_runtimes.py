@@ -1,8 +1,6 @@
 """One suite for all runtimes: what a rank finds must not depend on how it got into its image.
 
 Each runtime runs two jobs on the lab's four nodes; most tests read what their ranks wrote.
-enroot and pyxis are the real ones where HPCBERT_ENROOT and HPCBERT_PYXIS name them, else the
-stand-ins next to this file; Apptainer is the one that HPCBERT_APPTAINER or PATH names.
 """
 
 import hashlib
@@ -91,10 +89,9 @@ class Trial:
 
     def submit(self, act, shape, *, site="site", repeats=1, **variables):
         """Submit an array whose ranks do something, and return its tasks."""
-        nodes, gpus = shape.rstrip("g").split("n")
         report = Path(self.as_user(["mktemp", "-d", f"{self.folder}/report XXX"]).stdout.strip())
-        words = ["--nodes", nodes, "--gpus-per-node", gpus, "--set", f"report={report}"]
-        words += ["--repeats", repeats, "--concurrent-repeats", repeats, "--set", f"act={act}"]
+        words = ["--shapes", shape, "--set", f"report={report}", "--set", f"act={act}"]
+        words += ["--repeats", repeats, "--concurrent-repeats", repeats]
         words += ["--templates", self.folder / f"{site}-recipes"]
         data = self.hpcbert("submit", "--fw", "probe", *words, site=site, **variables)
         number, campaign = data["arrays"][0]["job_id"], Path(data["directory"])

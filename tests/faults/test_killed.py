@@ -2,7 +2,7 @@
 
 strace notes the system calls of a command from the campaign's directory on. Then the command is run
 again and again, and killed as it enters one of them. What it leaves must be whole for whoever repeats
-it. HPCBERT_KILLS says how many system calls are tried; `all` tries each.
+it.
 """
 
 import itertools
