@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import tomli
@@ -69,12 +68,9 @@ def test_it_is_written_into_the_campaign_and_read_again(draft):
     campaign = replace(draft.campaign, materials=materials)
     lock = rerun.make_lock(replace(draft.resolved, site=site), campaign)
     assert lock.variables == variables
-    inputs = {
-        "source_repository": "https://x/y",
-        "source_commit": "abc",
-        "image_digest": "sha256:1",
-    }
-    inputs |= {"source_digest": "git-tree:2", "data_digest": "listing:3"}
+    inputs = {"source_repository": "https://x/y", "source_commit": "abc"}
+    inputs |= {"image_digest": "sha256:1", "source_digest": "git-tree:2"}
+    inputs["data_digest"] = "listing:3"
     assert lock.inputs.items() >= inputs.items()
 
 
@@ -134,13 +130,11 @@ def test_the_points_of_a_table_are_planned_again(framework, shape, fields, tmp_p
     first = plan(recipe, site, combined(model.Shape.parse(shape), **fields))
     protocol, curves = first.protocol, Curves(first.points)
     last = None if protocol.window_seconds else protocol.iters
-    more: Any = {
-        "counted": model.Counted(protocol.skip, last, ""),
-        "origin": model.Origin("campaign", "c"),
-    }
+    counted, origin = model.Counted(protocol.skip, last, ""), model.Origin("campaign", "c")
     groups = [(make_group(point, curves, ""), point.shape) for point in first.points]
     (table,) = tabulate(
-        [model.Measured(group, shape, protocol.repeats, (), **more) for group, shape in groups]
+        model.Measured(group, shape, protocol.repeats, (), counted=counted, origin=origin)
+        for group, shape in groups
     )
     # The device of a table is the one that its logs state.
     points = {replace(point, device=table.group.device) for point in first.points}
@@ -158,11 +152,10 @@ def test_the_points_of_a_table_are_planned_again(framework, shape, fields, tmp_p
 def test_a_table_that_a_campaign_would_not_give_is_refused(changes, window, keyword, tmp_path):
     labels = {"rule": "clock", **(changes or {})}
     group = model.Group("pytorch", "bert-tiny", "fp32", 8, **labels)
-    more: dict[str, Any] = {}
-    if window:
-        first, last = window[0], window[1] if len(window) > 1 else None
-        more = {"origin": model.Origin("campaign", "c"), "window": model.Counted(first, last, "")}
-    row = model.Row(model.Shape(1, 1), None, model.RepeatCount(0, 5), **more)
+    first, last = (*window, None)[:2] if window else (0, None)
+    counted = model.Counted(first, last, "") if window else None
+    origin = model.Origin("campaign", "c") if window else None
+    row = model.Row(model.Shape(1, 1), None, model.RepeatCount(0, 5), window=counted, origin=origin)
     protocols = {"c": model.Protocol(5, 120, 20)} if window else {}
     table = model.SpeedupTable(group, None, (row,))
     with pytest.raises(UsageError, match=keyword):

@@ -53,12 +53,10 @@ class Host:
 
     def processes(self, program):
         """Return the processes of a program that belong to this host."""
-        pids = []
-        for pid in (process.pid for process in processes.list_processes()):
-            line = processes.read_proc_file(pid, "cmdline").decode().replace("\0", " ")
-            if re.match(f"{program}.*{self.root}", line):
-                pids.append(pid)
-        return pids
+        pids = [process.pid for process in processes.list_processes()]
+        words = {pid: processes.read_proc_file(pid, "cmdline").replace(b"\0", b" ") for pid in pids}
+        pattern = re.compile(f"{program}.*{self.root}".encode())
+        return [pid for pid in pids if pattern.match(words[pid])]
 
     def lock_elsewhere(self):
         """Lock the image as a host would that is not there any more; return the lock."""
