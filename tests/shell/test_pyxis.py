@@ -4,16 +4,12 @@ import itertools
 import re
 from typing import Any
 
-import pytest
-
 from hpcbert.commands.checks import check_pyxis, find_submission_obstacles
 from hpcbert.container import runtimes
-from hpcbert.system.runner import Outcome
 from tests.kit.cases import cases, read_constant
 from tests.kit.recipes import SHELL
 from tests.kit.scripts import drafted_in, only_script
-
-pytestmark = pytest.mark.slow
+from tests.kit.slurm import Slurm, failed
 
 HEAD = read_constant(__file__, "HEAD")
 IMAGE = "docker://nvcr.io#nvidia/pytorch:20.12-py3"
@@ -24,23 +20,15 @@ def check_draft(draft, answer):
 
     A number is a release: srun --help with pyxis 0.RELEASE.
     """
-    calls = []
     if isinstance(answer, int):
         names = [name for name, since in runtimes.PYXIS_SINCE.items() if int(since[2:]) <= answer]
         about = "            [pyxis] see --container-env and --container-entrypoint-log\n"
-        text = "".join(f"      --{name}=NAME[,NAME...]\n{about}" for name in names)
-        answer = Outcome(("srun",), 0, HEAD + text)
-
-    def run(argv, **_):
-        if argv[0] != "srun":
-            return Outcome(tuple(argv), 127)
-        calls.append(argv)
-        return answer
-
-    findings = find_submission_obstacles(draft, run=run)
-    assert calls in ([], [("srun", "--help")])
+        answer = HEAD + "".join(f"      --{name}=NAME[,NAME...]\n{about}" for name in names)
+    slurm = Slurm(srun=answer)
+    findings = find_submission_obstacles(draft, run=slurm)
+    assert slurm.called("srun") in ([], [("srun", "--help")])
     of_pyxis = [finding for finding in findings if "pyxis" in f"{finding.name} {finding.detail}"]
-    return check_pyxis(draft.resolved.site, [draft.resolved.recipe], run=run), of_pyxis
+    return check_pyxis(draft.resolved.site, [draft.resolved.recipe], run=slurm), of_pyxis
 
 
 def test_the_options_asked_for_are_those_of_the_script(tmp_path):
@@ -72,9 +60,9 @@ def test_a_submit_host_that_can_not_tell_refuses_nothing(tmp_path):
     for answer, status, detail in (
         (15, "ok", ""),
         (24, "ok", ""),
-        (Outcome((), 127, "", "srun: No such file or directory"), "warn", "No such file"),
-        (Outcome((), 124, "", ""), "warn", "no output"),
-        (Outcome((), 0, HEAD), "fail", "no --container-image"),  # no plugin
+        (failed("srun: No such file or directory", 127), "warn", "No such file"),
+        (failed("", 124), "warn", "no output"),
+        (HEAD, "fail", "no --container-image"),  # no plugin
     ):
         finding, others = check_draft(draft, answer)
         assert (finding.status, detail in finding.detail) == (status, True)
