@@ -46,12 +46,8 @@ class Node:
         return self.run("enter.sh", "enter", *self.container, *image, *words, **options)
 
 
-@pytest.fixture
-def node(tmp_path):
-    return Node(tmp_path)
-
-
-def test_a_command_finds_the_images_environment_then_the_hosts(node):
+def test_a_command_finds_the_images_environment_then_the_hosts(tmp_path):
+    node = Node(tmp_path)
     result = node.enter(
         *("--env", "LISTED", "--", "sh", "-c", 'pwd; env -0; printf "%s" "$*"; exit 7', "sh", "a  b", "$x"),
         BOTH="host", LISTED="l", LINES="one\n'two'", LANG="de_DE.UTF-8", status=7,
@@ -69,7 +65,8 @@ def test_a_command_finds_the_images_environment_then_the_hosts(node):
     assert all(set(call["settings"]) <= places for call in node.calls())
 
 
-def test_options_say_what_site_and_recipe_do(node):
+def test_options_say_what_site_and_recipe_do(tmp_path):
+    node = Node(tmp_path)
     node.enter("--no-writable", "--mount", "/nowhere:/x:nofail", "--", "true")
     assert node.words()[1:6] == ["--cleanenv", "--env", "LANG=", "--no-mount", "cwd,tmp"]
     assert not {"--nv", "--rocm", "--writable-tmpfs", "--fakeroot"} & set(node.words())
@@ -85,7 +82,8 @@ def test_options_say_what_site_and_recipe_do(node):
     assert list((node.root / "s").glob("*/state/*")) == []
 
 
-def test_singularity_is_run_where_there_is_no_apptainer(node):
+def test_singularity_is_run_where_there_is_no_apptainer(tmp_path):
+    node = Node(tmp_path)
     # This machine's programs, but its own Apptainer.
     programs = node.root / "programs"
     programs.mkdir()
@@ -99,7 +97,8 @@ def test_singularity_is_run_where_there_is_no_apptainer(node):
     assert "n7: there is neither apptainer nor singularity on PATH" in result.stderr
 
 
-def test_mounts_arrive_as_they_are_and_one_that_can_not_be_made_ends_the_rank(node):
+def test_mounts_arrive_as_they_are_and_one_that_can_not_be_made_ends_the_rank(tmp_path):
+    node = Node(tmp_path)
     odd = node.root / 'a "b" c'
     odd.mkdir()
     mounts = ("--mount", f"{odd}:/x y:ro+nosuid", "--mount", "./an image.sif:/i")
@@ -113,7 +112,8 @@ def test_mounts_arrive_as_they_are_and_one_that_can_not_be_made_ends_the_rank(no
         assert reason in refused
 
 
-def test_an_image_is_pulled_once_and_named_by_its_digest_or_leaves_nothing(node):
+def test_an_image_is_pulled_once_and_named_by_its_digest_or_leaves_nothing(tmp_path):
+    node = Node(tmp_path)
     uri = "docker://r.io:5000/bert/tiny:1.0"
     reference = parse_reference(uri)
 
@@ -146,7 +146,8 @@ def test_an_image_is_pulled_once_and_named_by_its_digest_or_leaves_nothing(node)
     assert pull["settings"]["APPTAINER_TMPDIR"] == pull["settings"]["SINGULARITY_TMPDIR"] != ""
 
 
-def test_an_image_is_built_in_a_tree_of_its_own(node):
+def test_an_image_is_built_in_a_tree_of_its_own(tmp_path):
+    node = Node(tmp_path)
     (node.root / "source").mkdir()
     start = ("image.sh", *WITH, "build", "build:x", f"{node.root}/images")
     end = (node.image, f"{node.root}/source:/opt/source")

@@ -57,13 +57,9 @@ def fill(path):
     return path
 
 
-@pytest.fixture
-def place(tmp_path):
-    return Place(tmp_path)
-
-
 @pytest.mark.parametrize("runtime", ["pyxis", "enroot", "apptainer"])
-def test_a_job_removes_its_container_and_what_dead_jobs_of_any_runtime_left(place, runtime):
+def test_a_job_removes_its_container_and_what_dead_jobs_of_any_runtime_left(tmp_path, runtime):
+    place = Place(tmp_path)
     tree = fill(place.containers[runtime])
     # What the limit cuts has no usable name, and goes with the next job.
     (line,) = place.remove(runtime, HPCBERT_REMOVAL_LIMIT="0").splitlines()
@@ -86,7 +82,8 @@ def test_a_job_removes_its_container_and_what_dead_jobs_of_any_runtime_left(plac
 
 
 @pytest.mark.needs("users")
-def test_a_deletion_that_takes_too_long_or_is_refused_is_reported(place):
+def test_a_deletion_that_takes_too_long_or_is_refused_is_reported(tmp_path):
+    place = Place(tmp_path)
     fill(place.containers["pyxis"])
     tool(place.folder / "bin", "rm", "#!/bin/bash\nexec sleep 600\n")
     assert "removal was cut after" in place.remove(HPCBERT_REMOVAL_LIMIT="1")
@@ -99,8 +96,9 @@ def test_a_deletion_that_takes_too_long_or_is_refused_is_reported(place):
     assert "hpcbert-5 stays" in place.remove()
 
 
-def test_the_time_before_a_deletion_counts_and_a_silent_slurm_is_asked_once(place):
+def test_the_time_before_a_deletion_counts_and_a_silent_slurm_is_asked_once(tmp_path):
     """A script gives its last step 60 s in all: questions about other jobs take their part."""
+    place = Place(tmp_path)
     tree = fill(place.containers["pyxis"])
     start = f"node={NODE}\nsay() {{ echo $*; }}\nsqueue() {{ echo COMPLETED; }}"
     words = f"add_place {place.data}\nSECONDS=50\nremove_container {tree.name}\nsweep"
@@ -118,7 +116,8 @@ def test_the_time_before_a_deletion_counts_and_a_silent_slurm_is_asked_once(plac
     assert questions.read_text() == "\n"
 
 
-def test_jobs_that_sweep_at_once_remove_everything_once(place):
+def test_jobs_that_sweep_at_once_remove_everything_once(tmp_path):
+    place = Place(tmp_path)
     for number in range(20):
         fill(place.data / f"hpcbert-removed.{NODE}.{number}")
         fill(place.base / "data" / f"hpcbert-7-{NODE}" / f"{number}")
@@ -127,7 +126,8 @@ def test_jobs_that_sweep_at_once_remove_everything_once(place):
     assert place.list_all() == []
 
 
-def test_a_container_in_use_is_ended_and_removed(place):
+def test_a_container_in_use_is_ended_and_removed(tmp_path):
+    place = Place(tmp_path)
     state = place.base / "state" / f"hpcbert-5-{NODE}" / "step-0-0"
     state.mkdir(parents=True)
     child, other = (subprocess.Popen(["sleep", "600"]) for _ in range(2))
@@ -143,7 +143,8 @@ def test_a_container_in_use_is_ended_and_removed(place):
         other.wait()
 
 
-def test_a_job_sweeps_before_it_makes_its_container_also_after_a_killed_create(place):
+def test_a_job_sweeps_before_it_makes_its_container_also_after_a_killed_create(tmp_path):
+    place = Place(tmp_path)
     image, tree = place.folder / "image.sqsh", place.containers["enroot"]
     image.write_text("")
     path = fill(place.data / f"hpcbert-removed.{NODE}.old")
