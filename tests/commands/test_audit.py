@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 from dataclasses import replace
 from hashlib import sha256
 
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 from hpcbert.campaign import evidence
 from hpcbert.logs.setting import Window
 from hpcbert.slurm.states import Kind, RepeatState
-from tests.kit import campaigns, cli
+from tests.kit import campaigns, cli, scripts
 from tests.kit.cases import ANY_JSON, cases, read_constant
 
 pytestmark = pytest.mark.slow
@@ -100,7 +99,7 @@ def test_what_was_changed_is_named_and_nothing_is_recorded_over_it(
     finished, name, damage, spoilt, kind
 ):
     path = finished.directory / name
-    subprocess.run(["bash", "-c", damage, "damage", path], check=True, cwd=finished.directory)
+    scripts.bash("-c", damage, "damage", path, cwd=finished.directory)
     contents = {path: path.read_bytes() for path in finished.directory.glob("*.json")}
     result = audit(finished)
     assert (result.returncode, result.data["status"]) == (5, "changed")

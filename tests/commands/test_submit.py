@@ -85,11 +85,7 @@ def test_an_sbatch_without_an_answer_may_have_submitted(tmp_path):
         assert slurm.count("sbatch") == 4
     # Otherwise the job is looked for twice before sbatch is called again.
     questions = ["squeue", "sacct", "squeue", "sacct", "scontrol"]
-    for complaint in (
-        "Socket timed out on send/recv operation",
-        "Unable to contact slurm controller (receive failure)",
-        "Zero Bytes were transmitted or received",
-    ):
+    for complaint in read_constant(__file__, "LOST"):
         slurm = Slurm(sbatch=[failed(f"{prefix} {complaint}"), None])
         assert list_ids(drafts.submit(curve(tmp_path / complaint[:4]), slurm)) == JOBS
         assert [call[0] for call in slurm.calls][:7] == ["sbatch", *questions, "sbatch"]

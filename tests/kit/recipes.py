@@ -156,10 +156,9 @@ class World:
     def __init__(self, name: str, tmp_path: Path) -> None:
         self.name, self.folder = name, tmp_path
         (tmp_path / "tmp").mkdir()
-        usual = {f"source/{program}.py" for program in ("run_pretraining", "run_pretrain", "train")}
-        for form in ("vocab.txt", "training_{}.hdf5", "part-{}"):
-            usual |= {f"data/{form}".format(number) for number in range(8)}
-        for file in usual:
+        files = [f"source/{program}.py" for program in ("run_pretraining", "run_pretrain", "train")]
+        files += [f"data/{part}" for n in range(8) for part in (f"training_{n}.hdf5", f"part-{n}")]
+        for file in (*files, "data/vocab.txt"):
             logs.write_file(tmp_path, file, "# stands in\n")
         stand_ins = HERE / "stand-ins" / name
         for path in filter(Path.is_file, stand_ins.rglob("*")):
@@ -213,13 +212,11 @@ class World:
         for path in sorted(self.folder.glob("record.*")):
             files[path.name.removeprefix("record.")] = path.read_text()
             path.unlink()
-        calls = files.pop("argv", "").split("\0\0")[:-1]
+        calls = [call.split("\0") for call in files.pop("argv", "").split("\0\0")[:-1]]
         environments = [files.pop(file) for file in [*files] if file.startswith("env.")]
         words = "".join(environments[-1:]).split("\0")[:-1]
-        return Run(
-            result.returncode, result.stdout + result.stderr, [call.split("\0") for call in calls],
-            files, dict(word.split("=", 1) for word in words),
-        )  # fmt: skip
+        rank_environment = dict(word.split("=", 1) for word in words)
+        return Run(result.returncode, result.stdout + result.stderr, calls, files, rank_environment)
 
 
 def sample(name: str) -> bytes:

@@ -4,7 +4,6 @@ import json
 import platform
 import re
 import runpy
-import subprocess
 import sys
 from datetime import datetime, timedelta, timezone
 from itertools import product
@@ -254,6 +253,6 @@ def test_what_only_speaks_of_memory_is_no_lack_for_the_reader_nor_for_a_nodes_gr
         tmp_path, "words.log", "\n".join([*DEVICE.values(), *neither, *HOST.values(), ""])
     )
     grep = ["grep", "-aniP", "-e", failures.shortage_signs(words, "gpu")[0], str(path)]
-    result = subprocess.run(grep, capture_output=True, text=True, check=False, env={"LC_ALL": "C"})
+    result = cli.start_process(grep, env={"LC_ALL": "C"})
     numbers = [int(line.partition(":")[0]) for line in result.stdout.splitlines()]
     assert numbers == list(range(1, len(DEVICE) + 1)), result.stderr

@@ -30,6 +30,7 @@ from hpcbert.script.plan import Request, RequestCell
 from hpcbert.script.resolve import find_file
 from tests.kit import drafts, recipes
 from tests.kit.cases import cases, read_constant
+from tests.kit.cli import start_process
 from tests.kit.logs import write_file
 from tests.kit.needs import SHARED, free_port, lacks, not_applicable
 from tests.kit.paths import REPOSITORY, TEMPLATES
@@ -162,8 +163,8 @@ def test_scripts_are_clean_for_shellcheck(name, tmp_path):
     for file, text in zip(files, texts.values(), strict=True):
         file.write_text(text)
     argv = ["shellcheck", "--shell=bash", "--norc", *map(str, files)]
-    result = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=CEILING)
-    assert result.returncode == 0, result.stdout
+    result = start_process(argv)
+    assert result.ok, result.stdout
 
 
 def test_the_table_of_sbatch_s_page_names_all_that_a_script_assigns_and_calls(tmp_path):
@@ -329,10 +330,8 @@ def test_a_horovod_program_is_answered_with_its_own_gpu(tmp_path):
     }.items():  # fmt: skip
         write_file(tmp_path, file, text)
     starter = REPOSITORY / "hpcbert" / "workloads" / "own_device.py"
-    result = subprocess.run(
-        [sys.executable, str(starter), str(tmp_path / "program/run.py"), "--a"], capture_output=True, text=True,
-        check=True, env={"PYTHONPATH": str(tmp_path), "HPCBERT_DEVICE": "0"}, timeout=CEILING,
-    )  # fmt: skip
+    argv = [sys.executable, str(starter), str(tmp_path / "program/run.py"), "--a"]
+    result = start_process(argv, env={"PYTHONPATH": str(tmp_path), "HPCBERT_DEVICE": "0"})
     assert result.stdout == "0 7 ['--a'] __main__\n"
 
 
@@ -484,8 +483,8 @@ def test_a_program_of_our_own_takes_every_word(name, tmp_path):
     words = split_programs(call)[-1][1]
     # With --help at the end, argparse has read every value before it prints its flags and ends.
     argv = [sys.executable, str(scripts[0]), *words, "--help"]
-    result = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=CEILING)
-    assert result.returncode == 0, result.stderr
+    result = start_process(argv)
+    assert result.ok, result.stderr
     matches = set(re.findall(r"--[a-z][\w-]*", result.stdout))
     assert {word.partition("=")[0] for word in words if word.startswith("--")} <= matches
 

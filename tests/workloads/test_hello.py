@@ -9,6 +9,7 @@ from tests.kit.cases import cases
 from tests.kit.logs import write_file
 from tests.kit.needs import free_port
 from tests.kit.paths import REPOSITORY
+from tests.kit.scripts import run_program, tool
 from tests.kit.waiting import CEILING
 
 
@@ -52,12 +53,10 @@ def test_ranks_meet_or_name_who_does_not_come_and_a_port_that_is_taken(tmp_path)
 def test_gpus_are_counted_against_what_was_asked(tmp_path, listed, visible, detail):
     if listed is not None:
         lines = "\n".join(f"GPU {number}: V100 (UUID: GPU-{number})" for number in range(listed))
-        write_file(tmp_path, "nvidia-smi", f"#!/bin/sh\ncat <<'END'\n{lines}\nEND\n").chmod(0o755)
-    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURMD_NODENAME": "n1", "SLURM_LOCALID": "0"}
-    env |= {"SLURM_PROCID": "0"} | ({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
-    argv = ["bash", str(REPOSITORY / "hpcbert/shell/look.sh"), "rank", "hello.py", "true"]
-    result = subprocess.run(
-        [*argv, "", "4", "no"], env=env, capture_output=True, text=True, check=True
-    )
+        tool(tmp_path, "nvidia-smi", f"#!/bin/sh\ncat <<'END'\n{lines}\nEND\n")
+    variables = {"SLURMD_NODENAME": "n1", "SLURM_LOCALID": "0", "SLURM_PROCID": "0"}
+    variables |= {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    words = ("rank", "hello.py", "true", "", "4", "no")
+    result = run_program("look.sh", *words, PATH=f"{tmp_path}:/usr/bin:/bin", **variables)
     (gpu_line,) = [line for line in result.stdout.splitlines() if "\tGPUs\t" in line]
     assert gpu_line.split("\t", 2)[2].replace("\t", " ") == detail
