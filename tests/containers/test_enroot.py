@@ -226,8 +226,8 @@ def test_exec_joins_the_leaders_namespaces_environment_and_directory(enroot, lea
     # As its owner: root of a container may not look at processes of others.
     links = [f"/proc/{pid}/ns/{kind}" for kind in ("user", "mnt")]
     namespaces = ended(enroot.person.start("readlink", *links)).stdout
-    own = [link.replace(pid, "self") for link in links]
-    assert enroot.run("exec", pid, "readlink", *own).stdout == namespaces != ""
+    inside = [link.replace(pid, "self") for link in links]
+    assert enroot.run("exec", pid, "readlink", *inside).stdout == namespaces != ""
     enroot.says("exec", pid, "touch", "/tmp/shared")
     enroot.says("exec", pid, "test", "-e", "/tmp/shared")
     lines = set(enroot.says("exec", pid, "env", HOST_ONLY="1").splitlines())

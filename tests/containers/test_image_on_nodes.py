@@ -22,7 +22,7 @@ def test_an_import_that_was_killed_is_taken_up_by_tasks_of_other_nodes_which_imp
     as_user, lab, work
 ):
     require("squashfs")
-    first, *others = lab.plan.node_names
+    first, *further = lab.plan.node_names
     for name in ("image.sh", "enroot.sh"):
         shutil.copy(SHELL / name, work / name)
         (work / name).chmod(0o755)
@@ -45,7 +45,7 @@ exec bash {work}/image.sh import {registry.uri()} {work}/images r+bert+tiny+1.0
                 if f"{work}/image.sh".encode() in (path / "cmdline").read_bytes():
                     os.kill(int(path.name), signal.SIGKILL)
         registry.delay = 1.0
-        words = ["srun", f"--nodelist={','.join(others)}", "--nodes=3", "--ntasks=24"]
+        words = ["srun", f"--nodelist={','.join(further)}", "--nodes=3", "--ntasks=24"]
         words += ["bash", f"{work}/task.sh"]
         result = as_user(words, cwd=work, env={"HPCBERT_STALE_AFTER": "3"})
         assert result.ok, result.stderr

@@ -249,8 +249,8 @@ def test_the_ranks_of_a_node_are_in_one_container_as_site_and_recipe_describe_it
     assert {(rank["image"], rank["uid"]) for rank in ranks} == {("right", trial.user.uid)}
     # The image's directory or the recipe's.
     assert {(rank["cwd"], rank["home"], rank["entered"]) for rank in ranks} == {("/work", "", "")}
-    others = {(rank["cwd"], rank["home"], rank["entered"]) for rank in strict}
-    assert others == {("/opt", "home", "x\n")}
+    places = {(rank["cwd"], rank["home"], rank["entered"]) for rank in strict}
+    assert places == {("/opt", "home", "x\n")}
     assert {rank["writable"]["/opt"] for rank in strict} == {False}
 
 
@@ -297,13 +297,14 @@ def test_32_ranks_have_the_one_environment_on_record(trial):
     # What Slurm, PMIx and what they start give differs from release to release.
     of_slurm = r"(SLURM|PMIX|PMI_|SRUN_|OMPI_MCA_|PRTE_MCA_|HYDRA_|I_MPI_|ZE_|ENVIRONMENT$)"
     ranks = [rank["environment"] for rank in trial.look.ranks]
-    own = [{n: v for n, v in rank.items() if not re.match(of_slurm, n)} for rank in ranks]
-    assert [rank.pop("HPCBERT_DEVICE") for rank in own] == [str(n % 8) for n in range(32)]
-    only_first = own[0].keys() - own[1].keys()
-    assert only_first == {name for name in own[0] if "NCCL_DEBUG" in name}
+    environments = [{n: v for n, v in rank.items() if not re.match(of_slurm, n)} for rank in ranks]
+    assert [rank.pop("HPCBERT_DEVICE") for rank in environments] == [str(n % 8) for n in range(32)]
+    first, second, *_ = environments
+    only_first = first.keys() - second.keys()
+    assert only_first == {name for name in first if "NCCL_DEBUG" in name}
     for name in only_first:
-        del own[0][name]
-    assert own == [own[0]] * 32
+        del first[name]
+    assert environments == [first] * 32
     words = {
         str(trial.folder): "FOLDER",
         str(trial.user.home): "HOME",
@@ -311,11 +312,11 @@ def test_32_ranks_have_the_one_environment_on_record(trial):
         trial.user.name: "USER",
         trial.lab.network.prefix.removesuffix("0/24"): "NET.",
     }
-    for name, value in own[0].items():
+    for name, value in first.items():
         for text, word in words.items():
             value = value.replace(text, word)  # noqa: PLW2901 - one word after the other
-        own[0][name] = re.sub(r"FOLDER/runs/[^/]+/?|^\d{5}$", "*", value)
-    assert own[0] == json.loads((HERE / "environment.json").read_text())[trial.runtime]
+        first[name] = re.sub(r"FOLDER/runs/[^/]+/?|^\d{5}$", "*", value)
+    assert first == json.loads((HERE / "environment.json").read_text())[trial.runtime]
 
 
 @EVERY

@@ -53,23 +53,23 @@ _ALL |= {"reason": "None", "command": "", "comment": ""}
 def sacct(job: object, state: str, **columns: Any) -> str:
     """Return a line of sacct; with a place, also the columns that identify the job's campaign."""
     submit = columns.get("submit", T)
-    own = {"exit_code": "0:0", "start": submit + 1, "end": submit + 9, "elapsed": 8, "limit": 60}
-    own |= {"nodes": "n1", "job": job, "state": state}
+    usual = {"exit_code": "0:0", "start": submit + 1, "end": submit + 9, "elapsed": 8, "limit": 60}
+    usual |= {"nodes": "n1", "job": job, "state": state}
     more = "|{uid}|{cluster}|{place}" if "place" in columns else ""
-    return f"{_SACCT}{more}\n".format(**{**_ALL, **own, **columns})
+    return f"{_SACCT}{more}\n".format(**{**_ALL, **usual, **columns})
 
 
 def squeue(job: object, state: str, **columns: Any) -> str:
     """Return a line of squeue; with a place, also the columns that identify the job's campaign."""
-    own = {"start": "N/A", "end": "N/A", "elapsed": "0:00", "limit": "1:00:00", "nodes": ""}
+    usual = {"start": "N/A", "end": "N/A", "elapsed": "0:00", "limit": "1:00:00", "nodes": ""}
     more = "|//{uid}|//{command}|//{place}|//{comment}" if "place" in columns else ""
-    return f"{_SQUEUE}{more}\n".format(**{**_ALL, **own, "job": job, "state": state, **columns})
+    return f"{_SQUEUE}{more}\n".format(**{**_ALL, **usual, "job": job, "state": state, **columns})
 
 
 def scontrol(job: object, **columns: Any) -> str:
     """Return the output of scontrol for a job."""
-    own = {"state": "PENDING", "tasks": "1-5%1", "place": "/nowhere", "command": "/nowhere/x"}
-    return _SCONTROL.format(**{**_ALL, **own, "job": job, **columns})
+    usual = {"state": "PENDING", "tasks": "1-5%1", "place": "/nowhere", "command": "/nowhere/x"}
+    return _SCONTROL.format(**{**_ALL, **usual, "job": job, **columns})
 
 
 def sinfo(*nodes: str, partition: str = "gpu*", state: str = "idle") -> str:
@@ -79,9 +79,9 @@ def sinfo(*nodes: str, partition: str = "gpu*", state: str = "idle") -> str:
 
 def partition(name: str = "gpu", *, nodes: int = 2, gpus: int = 16, **columns: str) -> str:
     """Return the output of scontrol for a partition; `more` is appended."""
-    own = {"groups": "ALL", "accounts": "ALL", "qos": "ALL", "own_qos": "N/A", "default": "YES"}
-    own |= {"limit": "UNLIMITED", "more": ""}
-    values = {**own, "name": name, "nodes": nodes, "gpus": gpus, **columns}
+    usual = {"groups": "ALL", "accounts": "ALL", "qos": "ALL", "own_qos": "N/A", "default": "YES"}
+    usual |= {"limit": "UNLIMITED", "more": ""}
+    values = {**usual, "name": name, "nodes": nodes, "gpus": gpus, **columns}
     return _PARTITION.format(**values)
 
 
