@@ -181,7 +181,6 @@ def forge_manifest(path, text):
     rewrite(path, INDEX, json.dumps(index).encode())
 
 
-@pytest.mark.slow
 @cases
 def test_hostile_archives_are_refused(  # noqa: PLR0917
     packed, tmp_path, entry, mode, size, file, content, patch, kind, message

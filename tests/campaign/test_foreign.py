@@ -27,7 +27,6 @@ def test_the_thirty_logs_of_dlperf_give_the_json_that_it_published(shared, colle
     assert json.loads(collect(folder, *words).stdout) == published
 
 
-@pytest.mark.slow
 def test_bad_logs_are_in_no_median_and_say_why(tmp_path, collect, collect_json):
     folder = logs.write_logs(tmp_path, dict([*logs.DEEPSPEED.items()][:3]), batch=32) / "pytorch"
     first, _, third, _, fifth = sorted((folder / "1n4g").iterdir())
@@ -374,7 +373,6 @@ def test_models_of_two_points_are_both_in_the_heading(tmp_path, run):
     assert {table["model"] for table in document["data"]["tables"]} == {"bert-base or bert-large"}
 
 
-@pytest.mark.slow
 @cases
 def test_a_precision_that_a_program_names_elsewhere_is_read(  # noqa: PLR0917
     recipe, lines, before, nodes, precision, tmp_path, run

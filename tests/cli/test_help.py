@@ -45,7 +45,6 @@ def test_other_spellings_do_the_same():
         assert (result.returncode, result.output) == (0, expected.output), words
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", dict(walk_commands()))
 def test_each_command_s_page_has_what_its_help_says_in_a_person_s_words(name):
     """Of the commands that are typed every day, what people give them most often comes first."""

@@ -53,7 +53,7 @@ def test_a_campaign_is_shown_point_by_point_and_has_a_note(built):
     run("show", "nothing", status=2)
     _, _, hint = run("note", "3f9a1c").stdout.partition("hpcbert note ")
     assert run("note", *shlex.split(hint)).stdout == "TEXT\n"
-    assert run("note", "3f9a1c", "x  y").stdout == run("note", "3f9a1c").stdout == "x y\n"
+    assert run("note", "3f9a1c", "x \n\ty").stdout == run("note", "3f9a1c").stdout == "x y\n"
     assert "has no note" in run("note", "3f9a1c", "").stdout
     run("note", "3f9a1c", "a\x1b[0m", status=2)
 

@@ -24,7 +24,6 @@ def file(tmp_path):
     return path
 
 
-@pytest.mark.slow
 @cases
 def test_what_would_be_ignored_is_refused(tmp_path, line, option, conflict, options):
     """An option that conflicts is named; with `options`, each of them typed after the line is."""
@@ -46,7 +45,6 @@ def test_what_would_be_ignored_is_refused(tmp_path, line, option, conflict, opti
         assert flags - used - {"--help", "--help-all"} == listed
 
 
-@pytest.mark.slow
 def test_defaults_conflict_with_nothing():
     for line in (
         "submit --fw oneflow --scheduler slurm --dry-run --repeats-in one-job",
@@ -144,7 +142,6 @@ def test_faults_of_a_file_are_named_at_once_and_nothing_is_written(file, tmp_pat
     assert "slurm.partition" in warning
 
 
-@pytest.mark.slow
 def test_a_plan_goes_from_five_repeats_to_the_most_of_a_file_or_of_what_is_typed(file):
     result = run(*PLAN, "--repeats", "auto", "--max-repeats", "20", "--time", "60")
     (point,) = result.data["campaigns"][0]["points"]

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from hpcbert.campaign import store
-from tests.kit.campaigns import updated
 from tests.kit.cases import cases, read_constant
 from tests.kit.cli import Cli, first_row, run, runs
 from tests.kit.logs import START, WORDS, log, stand_in
@@ -210,7 +209,7 @@ def test_what_runs_is_not_retried_nor_what_was_moved(hpcbert, tmp_path):
     (tmp_path / "go").touch()
     hpcbert("monitor", directory, status=0)
     lost = replace(array, state="intended", job_id="", submitted="")
-    store.write_manifest(directory, updated(campaign, lost))
+    store.write_manifest(directory, replace(campaign, arrays=(lost,)))
     hpcbert("submit", "--resume", directory, status=0)
     (resumed,) = store.read_manifest(directory).arrays
     assert resumed.job_id == array.job_id

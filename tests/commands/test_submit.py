@@ -113,7 +113,7 @@ def test_what_was_called_is_looked_for_again_before_it_is_submitted(tmp_path):
     draft, slurm = curve(tmp_path, ("fp32",)), Slurm()
     submit.write_campaign(draft)
     first = replace(draft.campaign.arrays[0], called="2025-11-21T04:00:00Z")
-    called = campaigns.updated(draft.campaign, first)
+    called = replace(draft.campaign, arrays=(first, *draft.campaign.arrays[1:]))
     store.write_manifest(draft.directory, called)
     arrive = partial(slurm.jobs.setdefault, "99", Job(first.name))
     assert list_ids(drafts.submit(draft, slurm, pause=lambda _: arrive())) == ["99", "101"]

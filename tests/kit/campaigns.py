@@ -63,12 +63,6 @@ def array(campaign: str, shape: str, *, repeats: int, job_id: str, **changes: An
     return replace(intended, **changes)
 
 
-def updated(campaign: Campaign, array: Array) -> Campaign:
-    """Return a campaign with an array replaced by another one of its name."""
-    arrays = (array if current.name == array.name else current for current in campaign.arrays)
-    return replace(campaign, arrays=tuple(arrays))
-
-
 @dataclass(frozen=True, eq=False)
 class Built(TrackedCampaign):
     """A campaign on disk; a point is named by its shape, the first one otherwise."""

@@ -1,7 +1,8 @@
-"""How the package is put together: imports without circles, names with one meaning."""
+"""How code, tests and CI are put together: imports, names, folders, workflows, hooks and locks."""
 
 import ast
 import re
+import shlex
 import subprocess
 import sys
 from collections import defaultdict
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 import tomli
+import yaml
+from packaging.requirements import Requirement
 
 from tests.kit.cases import cases
 from tests.kit.logs import write_file
@@ -17,6 +20,10 @@ from tests.kit.paths import REPOSITORY
 TESTS = REPOSITORY / "tests"
 # Folders whose tests span rooms have a page. The others mirror the package.
 SPANNING = {page.parent.name: page for page in TESTS.glob("*/README.md")}
+FOLDER = REPOSITORY / ".github" / "workflows"
+WORKFLOWS = {path.name: yaml.safe_load(path.read_text()) for path in sorted(FOLDER.glob("*.yml"))}
+JOBS = WORKFLOWS["tests.yml"]["jobs"]
+MAKEFILE = (REPOSITORY / "Makefile").read_text()
 
 
 @pytest.mark.slow
@@ -78,3 +85,79 @@ def test_each_table_of_cases_is_of_a_test_next_to_it():
         read = re.findall(r"^@cases\n(?:@.*\n)*def (\w+)|__file__, \"(\w+)\"", text, re.MULTILINE)
         names = {name for pair in read for name in pair if name}
         assert set(tomli.loads(path.read_text(encoding="utf-8"))) == names, path.name
+
+
+def test_workflows_and_hooks_make_targets_that_help_names_and_run_its_linters():
+    repositories = yaml.safe_load((REPOSITORY / ".pre-commit-config.yaml").read_text())["repos"]
+    entries = [hook["entry"] for repository in repositories for hook in repository["hooks"]]
+    jobs = [job for workflow in WORKFLOWS.values() for job in workflow["jobs"].values()]
+    steps = [step for job in jobs for step in job["steps"]]
+    commands = [shlex.split(text) for text in (*(s["run"] for s in steps if "run" in s), *entries)]
+    targets = {word for words in commands if words[0] == "make" for word in words[1:]}
+    assert targets == {"browser", "check", "dist", "docs", "packaging", "quick", "test"}
+    (phony,) = re.findall(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)
+    assert targets <= set(phony.split())
+    texts = dict(re.findall(r"^(help|check):.*\n((?:\t.*\n)+)", MAKEFILE, re.MULTILINE))
+    assert targets <= set(re.findall(r"echo 'make (\w+)", texts["help"]))
+    # Each hook begins with the words of a line of `make check`, options aside.
+    linters = re.findall(r"\$\(BIN\)(/[\w-]+(?: \w+)?)", texts["check"])
+    expected = [*(f".venv/bin{linter}" for linter in linters), "make quick"]
+    assert sorted(entry.split(" -")[0] for entry in entries) == sorted(expected)
+
+
+def test_every_python_that_the_project_promises_is_tried_and_has_its_locks():
+    """Each lock names every direct dependency that it is for, with the digests of its files."""
+    text = tomli.loads((REPOSITORY / "pyproject.toml").read_text())
+    project, groups = text["project"], text["dependency-groups"]
+    promised = re.findall(r":: Python :: (3\.\d+)", "\n".join(project["classifiers"]))
+    assert JOBS["python"]["strategy"]["matrix"]["python"] == promised
+    assert project["requires-python"] == f">={promised[0]}"
+    assert text["tool"]["ruff"]["target-version"] == f"py{promised[0].replace('.', '')}"
+    locks = {path.stem: path.read_text() for path in (REPOSITORY / ".ci" / "locks").iterdir()}
+    assert locks.keys() == {f"{use}-{python}" for use in ("demo", "test") for python in promised}
+    extras = project["optional-dependencies"]
+    needed = {"demo": [*project["dependencies"], *groups["demo"]]}
+    added = (extras["data"], extras["parquet"], groups["test"], groups["lint"])
+    needed["test"] = [*needed["demo"], *(line for lines in added for line in lines)]
+    for name, lock in locks.items():
+        pins = set(re.findall(r"^([\w.-]+)==\S+ \\\n    --hash=sha256:", lock, re.MULTILINE))
+        assert {Requirement(line).name for line in needed[name.partition("-")[0]]} <= pins, name
+
+
+@pytest.mark.slow
+@pytest.mark.needs("shellcheck")
+def test_the_scripts_of_ci_are_clean_for_shellcheck():
+    paths = [*(REPOSITORY / ".ci").iterdir(), *(REPOSITORY / "packaging").iterdir()]
+    files = [path for path in paths if path.is_file()]
+    scripts = [path for path in files if path.read_bytes().startswith(b"#!/usr/bin/env bash")]
+    assert len(scripts) > 3
+    result = subprocess.run(["shellcheck", *scripts], capture_output=True, text=True, check=False)
+    assert result.stdout == ""
+
+
+def test_the_site_matrix_has_the_systems_of_ci_and_what_tests_try():
+    page = (REPOSITORY / "docs" / "reference" / "site-matrix.md").read_text()
+    systems, _, configurations = page.partition("## Configurations")
+    releases = set(re.findall(r"^\| Debian (\w+) \|", systems, re.MULTILINE))
+    assert releases == {*JOBS["debian"]["strategy"]["matrix"]["debian"]}
+    assert re.search(r"^SUITES \?= bookworm trixie sid$", MAKEFILE, re.MULTILINE)
+    rows = re.findall(r"^\| (.+?) \| (`tests/.+) \|$", configurations, re.MULTILINE)
+    for name, paths in rows:
+        for path in re.findall(r"`(.+?)`", paths):
+            assert f'"{name}"' in (REPOSITORY / path).read_text(), (name, path)
+
+
+@pytest.mark.parametrize("name", WORKFLOWS)
+def test_actions_are_pinned_and_only_a_job_without_our_code_gets_a_token(name):
+    # A full commit, and the release that it is.
+    pinned = re.compile(r"uses: [\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
+    lines = [line.strip().removeprefix("- ") for line in (FOLDER / name).read_text().splitlines()]
+    assert not [line for line in lines if "uses:" in line and not pinned.fullmatch(line)]
+    assert WORKFLOWS[name]["permissions"] == {"contents": "read"}
+    for job in WORKFLOWS[name]["jobs"].values():
+        for step in job["steps"]:
+            if "actions/checkout@" in step.get("uses", ""):
+                assert step["with"]["persist-credentials"] is False
+        if "id-token" in job.get("permissions", {}):
+            assert not [step for step in job["steps"] if "run" in step]
+            assert job["environment"]

@@ -19,7 +19,7 @@ from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.slurm.identify import find_differences, read_jobs
 from hpcbert.system.runner import Outcome
 from tests.kit import drafts
-from tests.kit.campaigns import adopted, snapshot, status_file, updated
+from tests.kit.campaigns import adopted, snapshot, status_file
 from tests.kit.cases import cases
 from tests.kit.drafts import changed, curve, drafted, reference
 from tests.kit.slurm import Answer, Job, Slurm, T, failed, scontrol
@@ -199,7 +199,8 @@ def test_a_restored_campaign_finds_its_jobs_by_one_question_each(
 def test_a_campaign_restored_in_the_middle_submits_what_is_left_once_squeue_answers(tmp_path):
     draft, slurm = curve(tmp_path), Slurm()
     arrays = drafts.submit(draft, slurm).arrays
-    store.write_manifest(draft.directory, updated(draft.campaign, arrays[0]))
+    earlier = replace(draft.campaign, arrays=(arrays[0], *draft.campaign.arrays[1:]))
+    store.write_manifest(draft.directory, earlier)
     for number in ("102", "103"):
         del slurm.jobs[number]
     slurm.first, slurm.away = 200, {"squeue", "sacct"}
