@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcbert.campaign import record
-from hpcbert.campaign.record import Records
+from hpcbert.campaign.record import Records, RepeatRecord, read_record, read_steps
 from tests.kit.cases import read_constant
 from tests.kit.cli import run
 
@@ -82,8 +81,8 @@ def test_what_was_written_to_since_is_read_again(tmp_path):
     # What is too large or no file is as good as missing.
     with path.open("wb") as file:
         file.truncate((1 << 22) + 1)
-    missing = record.RepeatRecord()
-    records_read = [record.read_record(place) for place in (path, tmp_path, tmp_path / "none")]
+    missing = RepeatRecord()
+    records_read = [read_record(place) for place in (path, tmp_path, tmp_path / "none")]
     assert records_read == [missing] * 3
     assert (missing.events, missing.attempts, missing.steps) == ((), {}, ())
     assert missing.attempt(2).attempt == missing.newest(first=2).attempt == 2
@@ -106,7 +105,7 @@ def test_a_step_has_moments_nodes_and_clocks_and_shares_nodes_with_steps_of_its_
         return [{"attempt": attempt, **event} for event in events]
 
     def parse_step(begin, end, **more):
-        (result,) = record.read_steps(make_events(T + begin, T + end, **more))
+        (result,) = read_steps(make_events(T + begin, T + end, **more))
         return result
 
     zone = ("+0100", "-0330")
@@ -122,7 +121,7 @@ def test_a_step_has_moments_nodes_and_clocks_and_shares_nodes_with_steps_of_its_
     killed = make_events(T, T + 10)[:2]
     never = make_events(T + 20, T + 30, attempt=1)[:1]
     last = make_events(T + 40, T + 50, attempt=2)
-    steps = record.read_steps([*killed, *never, *last])
+    steps = read_steps([*killed, *never, *last])
     ends = [(step.attempt, step.begin, step.end) for step in steps]
     assert ends == [(0, T, None), (1, T + 18, None), (2, T + 40, T + 50)]
     # Clocks of two hosts are compared by the controller's; on one host both are wrong.
@@ -138,7 +137,7 @@ def test_damaged_records_are_answered(data):
     kinds = st.sampled_from(["start", "step", "step-end", "end", "x"])
     attempts = {"event": kinds, "attempt": st.integers(0, 2) | json}
     events = st.fixed_dictionaries(attempts, optional=dict.fromkeys(fields, json))
-    steps = record.read_steps(data.draw(st.lists(events, max_size=8)))
+    steps = read_steps(data.draw(st.lists(events, max_size=8)))
     for first in steps:
         assert first.begin is not None
         for other in steps:

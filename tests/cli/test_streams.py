@@ -11,7 +11,6 @@ import click
 import pytest
 
 from hpcbert.cli import streams
-from hpcbert.cli.streams import ProgressBar, format_progress
 from hpcbert.system.workers import follow_count, listen, track
 from tests.kit.cases import cases, read_constant
 from tests.kit.waiting import until
@@ -53,7 +52,7 @@ def test_long_work_shows_count_rate_and_time_and_short_work_nothing():
         """Return what a bar writes while items of some seconds each are done."""
         now = 0.0
         stream = io.StringIO()
-        with listen(ProgressBar(stream, lambda: now).update):
+        with listen(streams.ProgressBar(stream, lambda: now).update):
             for _ in track(range(count), "reading logs"):
                 for _ in track(range(inner), "hashing"):
                     now += seconds / inner
@@ -67,10 +66,10 @@ def test_long_work_shows_count_rate_and_time_and_short_work_nothing():
         assert "5/10, 1/s, 5 s left" in text
         assert text.endswith("\x1b[2K")
     assert run_work(0.1) == run_work(60.0, count=1) == ""
-    assert format_progress("x", 1200, 5000, 120.0).endswith("1,200/5,000, 10/s, 6 min left")
-    assert format_progress("x", 0, 74, 42.0).endswith("0/74, 42 s")
-    assert format_progress("fetching, MB:", 84, 0, 42.0) == "fetching, MB: 84, 2/s, 42 s"
-    assert format_progress("fetching, MB:", 0, 0, 4.0) == "fetching, MB: 0, 4 s"
+    assert streams.format_progress("x", 1200, 5000, 120.0).endswith("1,200/5,000, 10/s, 6 min left")
+    assert streams.format_progress("x", 0, 74, 42.0).endswith("0/74, 42 s")
+    assert streams.format_progress("fetching, MB:", 84, 0, 42.0) == "fetching, MB: 84, 2/s, 42 s"
+    assert streams.format_progress("fetching, MB:", 0, 0, 4.0) == "fetching, MB: 0, 4 s"
 
 
 @pytest.mark.slow
@@ -89,7 +88,7 @@ def test_a_bar_is_for_people(monkeypatch):
     def command(as_json):
         streams.shows_progress(lambda: as_json)()
 
-    bar = Mock(wraps=ProgressBar)
+    bar = Mock(wraps=streams.ProgressBar)
     monkeypatch.setattr(streams, "ProgressBar", bar)
     monkeypatch.setattr("sys.stderr", io.StringIO())
     for is_terminal, options, count in ((False, [], 0), (True, ["--json"], 0), (True, [], 1)):

@@ -139,21 +139,6 @@ def test_command(group, name, row, measured, tmp_path):
         assert dump(prune(document, golden)) == dump(golden)
 
 
-def test_a_campaign_is_archived_written_in_every_format_and_reported(measured):
-    campaign = measured("campaign")
-    name = find_campaign(campaign)
-    read(campaign, f"archive {name} --output table.zip")
-    for path in (name, "table.zip"):
-        (table,) = read(campaign, f"collect {path}")["data"]["tables"]
-        assert [row["median"] for row in table["rows"]] == [102.0, 202.0]
-    for form in ("text", "wide", "markdown", "csv", "csv-runs", "json", "parquet", "dlperf-json"):
-        path = campaign.cwd / f"table.{form}"
-        campaign("collect", name, "--format", form, "--output", path.name, status=0)
-        assert path.stat().st_size > 0
-    read(campaign, f"report {name} --output page --lang zh")
-    assert (campaign.cwd / "page" / "index.html").is_file()
-
-
 def test_a_running_campaign_is_cancelled_and_removed(place):
     read(place, "submit --fw fixed --repeats 2 --env SLEEPS=600")
     name = find_campaign(place)

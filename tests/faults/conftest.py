@@ -11,7 +11,6 @@ import pytest
 
 from hpcbert.lab.record import Lab
 from hpcbert.system import runner
-from hpcbert.system.runner import Runner
 from tests.kit.cli import Cli, runs
 from tests.kit.doctor import set_key
 from tests.kit.logs import WORDS
@@ -29,7 +28,7 @@ class Cluster:
     """A lab, its ordinary user, and their hpcbert."""
 
     lab: Lab
-    user: Runner
+    user: runner.Runner
     hpcbert: Cli
 
     def root(self, *argv):

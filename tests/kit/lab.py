@@ -18,7 +18,6 @@ from pathlib import Path
 import pytest
 
 from hpcbert.lab import daemons
-from hpcbert.lab.daemons import run_checked
 from hpcbert.lab.files import has_pmix
 from hpcbert.lab.lifecycle import down, up
 from hpcbert.lab.record import Journal, Lab, LabPlan, load, lock_lab
@@ -101,18 +100,18 @@ def checkout(slurm_packages, user):
     view = Path(tempfile.mkdtemp(prefix="hpcbert-view-", dir="/var/tmp"))
     view.chmod(0o755)
     with mounted(view, "--bind", str(REPOSITORY)):
-        run_checked(run, ["mount", "-o", "remount,bind,ro", str(view)], env=os.environ)
+        daemons.run_checked(run, ["mount", "-o", "remount,bind,ro", str(view)], env=os.environ)
         yield Checkout(view, str(view / inside.relative_to(REPOSITORY)))
     view.rmdir()
 
 
 @contextmanager
 def mounted(path: Path, *options: str) -> Iterator[None]:
-    run_checked(run, ["mount", *options, str(path)], env=os.environ)
+    daemons.run_checked(run, ["mount", *options, str(path)], env=os.environ)
     try:
         yield
     finally:
-        run_checked(run, ["umount", "--lazy", str(path)], env=os.environ)
+        daemons.run_checked(run, ["umount", "--lazy", str(path)], env=os.environ)
 
 
 @contextmanager

@@ -9,8 +9,6 @@ from typing import Any
 import tomli
 
 from hpcbert.logs import grammar, scan
-from hpcbert.logs.grammar import Grammar
-from hpcbert.logs.scan import Reading
 from hpcbert.logs.setting import Setting
 from hpcbert.model import Shape
 from tests.kit.cases import read_constant
@@ -96,23 +94,23 @@ def steps(last: int = 120, first: int = 1, **fields: object) -> str:
     return "".join(step(n, **fields) for n in range(first, last + 1))  # type: ignore[arg-type]
 
 
-def parse(source: str | Path) -> Grammar:
+def parse(source: str | Path) -> grammar.Grammar:
     """Return the grammar below `[log]` in a TOML text or file."""
     text = source if isinstance(source, str) else source.read_text()
     return grammar.parse(tomli.loads(text).get("log", {}), where="recipe.toml")
 
 
 def read(
-    folder: Path, source: str | Path | Grammar, text: str | bytes, rule: str = "",
+    folder: Path, source: str | Path | grammar.Grammar, text: str | bytes, rule: str = "",
     setting: Setting | None = None,
-) -> Reading:  # fmt: skip
+) -> scan.Reading:  # fmt: skip
     """Write a text to a folder and read it by a rule of a grammar, the first one unless named."""
     path = write_file(folder, "run.log", text)
-    log_grammar = source if isinstance(source, Grammar) else parse(source)
+    log_grammar = source if isinstance(source, grammar.Grammar) else parse(source)
     return scan.read(path, log_grammar, log_grammar.rule(rule), setting or Setting())
 
 
-def codes(reading: Reading) -> list[str]:
+def codes(reading: scan.Reading) -> list[str]:
     return [reason.code for reason in reading.reasons]
 
 

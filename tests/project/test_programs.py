@@ -118,7 +118,6 @@ def test_every_choice_of_speed_has_a_row(program):
                 assert {f"{flag}={choice}" for choice in choices} <= words, flag
 
 
-@pytest.mark.slow
 def test_a_registry_is_asked_for_every_image_of_a_recipe_and_none_was_removed(program):
     """NVIDIA removed its images with CUDA 10 (NVIDIA/nvidia-docker#1768)."""
     check_images = program("check_images")

@@ -124,7 +124,6 @@ def test_every_python_that_the_project_promises_is_tried_and_has_its_locks():
         assert {Requirement(line).name for line in needed[name.partition("-")[0]]} <= pins, name
 
 
-@pytest.mark.slow
 @pytest.mark.needs("shellcheck")
 def test_the_scripts_of_ci_are_clean_for_shellcheck():
     paths = [*(REPOSITORY / ".ci").iterdir(), *(REPOSITORY / "packaging").iterdir()]

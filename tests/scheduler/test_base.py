@@ -13,7 +13,6 @@ import pytest
 from hpcbert.model import MANIFEST
 from tests.kit import cli, drafts, scripts
 from tests.kit.cases import cases
-from tests.kit.cli import runs
 from tests.kit.logs import WORDS, announce, stand_in, write_file
 from tests.kit.paths import REPOSITORY
 
@@ -99,7 +98,7 @@ def test_a_campaign_is_submitted_followed_retried_and_collected(spool):
     assert "SBATCH" not in "".join(scripts)
     spool.work()
     collected = cli.run("collect", "--json", status=0)
-    attempts = {repeat: run["attempt"] for repeat, run in runs(collected.document).items()}
+    attempts = {repeat: run["attempt"] for repeat, run in cli.runs(collected.document).items()}
     assert attempts == {1: 0, 2: 1}
 
 
@@ -132,7 +131,7 @@ def test_what_is_cancelled_stays_on_record_and_can_be_retried(spool):
     assert (spool.jobs(), spool.kinds()) == (["0001/cancelled"], {"failed": 2})
     assert cli.run("cancel", str(directory), "--yes").stdout.startswith("No job of")
     collected = cli.run("collect", "--json")
-    assert {run["state"] for run in runs(collected.document).values()} == {"CANCELLED"}
+    assert {run["state"] for run in cli.runs(collected.document).values()} == {"CANCELLED"}
     cli.run("retry", "--json")
     spool.work()
     assert spool.kinds() == {"succeeded": 2}

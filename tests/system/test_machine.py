@@ -6,7 +6,6 @@ from pathlib import Path
 import tomli
 
 from hpcbert.system import machine
-from hpcbert.system.machine import find_local_directory, inspect_machine
 from tests.kit.logs import write_file
 from tests.kit.paths import REPOSITORY
 
@@ -21,14 +20,14 @@ def test_networks_directories_and_programs(tmp_path):
     write_file(tmp_path, "bin/apptainer", "").chmod(0o755)
     places = {"HOME": "/home/me", "SCRATCH": "/scra tch/me", "WORK": "/work/me"}
     places["PROJECT"] = "no path"
-    surroundings = inspect_machine({"PATH": str(tmp_path / "bin"), **places}, tmp_path)
+    surroundings = machine.inspect_machine({"PATH": str(tmp_path / "bin"), **places}, tmp_path)
     assert (surroundings.interfaces, surroundings.fast) == (("ibs1", "eth0"), ("ibs1",))
     assert surroundings.programs == ("apptainer",)
     assert surroundings.shared == {"SCRATCH": "/scra tch/me", "HOME": "/home/me"}
-    nothing = inspect_machine({"PATH": "/none", "HOME": "/home/me"}, tmp_path / "none")
+    nothing = machine.inspect_machine({"PATH": "/none", "HOME": "/home/me"}, tmp_path / "none")
     assert (nothing.interfaces, nothing.programs, nothing.shared) == ((), (), {})
     tops = {"/tmp/x": "/tmp", "/dev/shm": "/dev/shm", "/tmpfs": "", "/srv": ""}
-    assert {place: find_local_directory(place) for place in tops} == tops
+    assert {place: machine.find_local_directory(place) for place in tops} == tops
 
 
 def test_what_extras_name_is_what_the_project_says():

@@ -8,8 +8,7 @@ from functools import partial
 
 import pytest
 
-from hpcbert.system import runner
-from hpcbert.system.runner import PrefetchingRunner, follow, run
+from hpcbert.system.runner import MAX_OUTPUT, PrefetchingRunner, follow, run
 from tests.kit.scripts import tool
 from tests.kit.waiting import CEILING
 
@@ -60,7 +59,7 @@ def test_a_command_that_gives_no_answer_or_no_end_of_it_is_ended(tmp_path, monke
     outcome = run(["yes"], timeout=CEILING)
     assert outcome.returncode == 124
     assert "printed more than 64 MiB" in outcome.stderr
-    assert len(outcome.stdout) < runner.MAX_OUTPUT + (1 << 20)
+    assert len(outcome.stdout) < MAX_OUTPUT + (1 << 20)
     # The time of a command is over as soon as something of it was read, however slow it is.
     read, now, received = os.read, time.monotonic, []
 
