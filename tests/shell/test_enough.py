@@ -18,12 +18,6 @@ from tests.kit.scripts import run_script, tool
 pytestmark = pytest.mark.slow
 
 
-def run(draft, array, folder, **options):
-    """Run a script whose ranks do nothing; nobody waits for a file system."""
-    tool(folder / "tools", "sleep", "#!/bin/bash\n")
-    run_script(draft, folder, array, NO_RANKS="1", SLURM_ARRAY_JOB_ID="5", **options)
-
-
 @pytest.mark.parametrize("way", ["array", "no scancel", "one job", "retry"])
 def test_if_five_are_enough_those_after_them_leave_the_queue(tmp_path, way):
     why = 'five are "enough": the median\'s interval is 0.8 % wide'
@@ -46,7 +40,8 @@ def test_if_five_are_enough_those_after_them_leave_the_queue(tmp_path, way):
     for number in range(1, 6):
         paths[number].write_text(well)
     paths[8].write_text("begun\n" if way == "array" else "")
-    run(draft, array, tmp_path, status=0, SLURM_ARRAY_TASK_ID="6")
+    job = {"NO_RANKS": "1", "SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "6"}
+    run_script(draft, tmp_path, array, status=0, **job)
     kinds, events = ["start", "unneeded", "end"], read_record(paths[6]).events
     assert [event["event"] for event in events] == kinds
     assert (events[1]["why"], events[2]["exit"]) == (why, 0)
@@ -80,7 +75,8 @@ def test_a_repeat_is_held_back_if_none_of_the_baseline_ended_well(tmp_path, repe
     first, last, *_ = draft.campaign.arrays
     for number, events in enumerate(repeats, start=1):
         (draft.directory / first.status(number)).write_text("\n".join((*events, "")))
-    run(draft, last, tmp_path, status=125 if holds else 0)
+    tool(tmp_path / "tools", "sleep", "#!/bin/bash\n")  # nobody waits for a file system
+    run_script(draft, tmp_path, last, status=125 if holds else 0, NO_RANKS="1")
     record = reduce_events(read_record(draft.directory / last.status(1)).events)
     assert record.held == (first.point.key if holds else "")
     if holds:
