@@ -23,14 +23,13 @@ from hpcbert.prepare.data import read_first_record
 from hpcbert.prepare.data_samples import StreamSettings, Vocabulary, make_synthetic, number_blocks
 from tests.kit import cli
 from tests.kit.cases import cases, read_constant
+from tests.kit.logs import write_file
 from tests.kit.waiting import CEILING
 from tests.prepare.test_parts import hdf5
 
 # Programs of these formats mask by themselves.
 UNMASKED = ("paddle-text", "megatron")
 STREAM = StreamSettings(32, 5, samples=60)
-SPECIAL = ["[PAD]", *(f"[unused{n}]" for n in range(4)), "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-WORDS = ["the", "cat", "dog", "saw", "a", "tree", "##s", "ran", "to", "house", "."]
 
 
 def make_data(directory, form="tfrecord", *words, status=None):
@@ -244,8 +243,7 @@ def test_what_a_killed_run_left_is_not_taken_for_whole_and_made_again(seed, tmp_
 @cases
 def test_what_is_there_is_never_written_over(name, says, tmp_path):
     if name:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("")
+        write_file(tmp_path, name, "")
     else:
         make_data(tmp_path / "x")
     before = sorted((str(path), path.stat().st_mtime_ns) for path in tmp_path.rglob("*"))
@@ -319,16 +317,15 @@ def test_bad_input_is_refused(words: list[str], says, tmp_path):
 
 @pytest.fixture
 def vocabulary(tmp_path):
-    path = tmp_path / "vocab.txt"
-    path.write_text("\n".join([*SPECIAL, *WORDS, ""]), encoding="utf-8")
-    return path
+    return write_file(tmp_path, "vocab.txt", read_constant(__file__, "VOCABULARY"))
 
 
 def test_pairs_of_a_text_are_runs_of_it_and_more_samples_other_cuts(vocabulary, tmp_path):
     rolls, corpus = random.Random(3), tmp_path / "text"
+    words = vocabulary.read_text().split()[9:-1]
 
     def roll_sentence():
-        chosen = [rolls.choice(WORDS[:-1]).removeprefix("##") for _ in range(rolls.randint(3, 9))]
+        chosen = [rolls.choice(words).removeprefix("##") for _ in range(rolls.randint(3, 9))]
         return " ".join(chosen).capitalize() + "."
 
     for name in ("a.txt", "b/c.txt"):
@@ -336,8 +333,7 @@ def test_pairs_of_a_text_are_runs_of_it_and_more_samples_other_cuts(vocabulary, 
             rolls.choice([" ", "\n"]).join(roll_sentence() for _ in range(rolls.randint(1, 12)))
             for _ in range(20)
         ]
-        (corpus / name).parent.mkdir(parents=True, exist_ok=True)
-        (corpus / name).write_text("\n\n".join(paragraphs) + "\n", encoding="utf-8")
+        write_file(corpus, name, "\n\n".join(paragraphs) + "\n")
     parsed = samples.read_corpus(samples.find_files(corpus), vocabulary, lowercase=True)
     pairs = samples.pair_sentences(parsed, StreamSettings(32, 5, samples=1), 0)
     starts = parsed.sentences[parsed.documents]

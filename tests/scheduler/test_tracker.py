@@ -74,26 +74,20 @@ def test_all_campaigns_share_one_query_and_one_tracker_follows_both_schedulers(t
     assert tracker.pause() == 1.0
 
 
-def test_without_accounting_squeue_and_the_jobs_themselves_are_asked(tracked):
-    for number, complaint in enumerate(
-        (
-            "Slurm accounting storage is disabled",
-            "fatal: Could not establish a configuration source",
-        )
-    ):
-        built, clock = tracked("12", repeats=3, name=f"camp{number}"), Clock()
-        name = built.campaign.arrays[0].name
-        slurm = Slurm(sacct=failed(complaint), squeue=squeue("12_3", "RUNNING", name=name))
-        for repeat, code in ((1, 0), (2, 1)):
-            built.mark("1n1g", repeat, START, *ended(code), time=T)
-        tracker = track(slurm, built, clock=clock)
-        sources = [state.source for state in tracker.states.values()]
-        assert words(tracker) == ["COMPLETED", "FAILED", "RUNNING"]
-        assert sources == ["status-file", "status-file", "squeue"]
-        assert not tracker.is_over()
-        poll_at(tracker, clock, 3600)
-        assert slurm.count("squeue") == 2
-        assert slurm.count("sacct") == 1, "what is not there is not asked again"
+@cases
+def test_without_accounting_squeue_and_the_jobs_themselves_are_asked(tracked, complaint):
+    built, clock = tracked("12", repeats=3), Clock()
+    slurm = Slurm(sacct=failed(complaint), squeue=squeue("12_3", "RUNNING"))
+    for repeat, code in ((1, 0), (2, 1)):
+        built.mark("1n1g", repeat, START, *ended(code), time=T)
+    tracker = track(slurm, built, clock=clock)
+    sources = [state.source for state in tracker.states.values()]
+    assert words(tracker) == ["COMPLETED", "FAILED", "RUNNING"]
+    assert sources == ["status-file", "status-file", "squeue"]
+    assert not tracker.is_over()
+    poll_at(tracker, clock, 3600)
+    assert slurm.count("squeue") == 2
+    assert slurm.count("sacct") == 1, "what is not there is not asked again"
 
 
 def test_a_refused_array_is_over_and_an_intended_one_is_looked_for_by_name(tracked):
