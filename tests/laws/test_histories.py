@@ -38,7 +38,6 @@ class Run(NamedTuple):
         return self.states[(moment >= self.start) + (moment >= self.end)]
 
     def row(self, repeat, moment):
-        """Return what sacct prints about it at a moment."""
         state = self.state_at(moment)
         job = f"5_[{repeat}%1]" if state == "PENDING" else f"5_{repeat}"
         start, end = (T + at if at <= moment else "Unknown" for at in (self.start, self.end))
@@ -117,7 +116,6 @@ def test_tracking_tells_the_truth_in_the_end_and_no_success_before_it(tracked):
     built = tracked("5", repeats=REPEATS)
 
     def write_status(truth):
-        """Write what the jobs have written by now."""
         for repeat, runs in zip(built.repeats, truth.runs, strict=True):
             repeat.status.write_text("")
             for attempt, run in enumerate(runs):
@@ -129,7 +127,6 @@ def test_tracking_tells_the_truth_in_the_end_and_no_success_before_it(tracked):
     @settings(max_examples=40, deadline=None)
     @given(TRUTHS)
     def check(truth):
-        """Track a history to its end, comparing every poll with the truth."""
         clock: dict[str, Any] = {"clock": lambda: float(T + truth.moment), "chance": lambda: 0.0}
         tracker = Tracker([built], run=truth, environ={}, **clock)
         (slurm,) = tracker._pollers

@@ -214,9 +214,7 @@ def test_a_campaign_restored_in_the_middle_submits_what_is_left_once_squeue_answ
 
 
 @pytest.mark.parametrize("away", [set(), {"scontrol"}], ids=["scontrol answers", "it does not"])
-@pytest.mark.parametrize(
-    "step", [0, 30, -7200, None], ids=["killed", "later", "clock set back", "answer lost"]
-)
+@cases
 def test_an_empty_answer_from_a_cache_is_no_proof(tmp_path, away, step):
     """A site's squeue, and its accounting, show the queue as it was a minute ago."""
     draft, clock = curve(tmp_path, ("fp32",)), Clock(1_763_700_000.0)
