@@ -20,6 +20,7 @@ import pytest
 from hpcbert.campaign import store
 from hpcbert.model import MANIFEST
 from tests.kit.cli import Cli
+from tests.kit.lab import runner_of
 from tests.kit.slurm import Programs
 
 pytestmark = pytest.mark.needs("strace")
@@ -101,8 +102,9 @@ def desk(request, monkeypatch):
     if request.param == "scripted":
         yield Desk(request.getfixturevalue("hpcbert"), request.getfixturevalue("slurm"))
         return
-    fixtures = ("work", "checkout", "as_user", "as_other_user")
-    work, checkout, *users = map(request.getfixturevalue, fixtures)
+    fixtures = ("work", "checkout", "lab", "user", "other_user")
+    work, checkout, lab, *members = map(request.getfixturevalue, fixtures)
+    users = [runner_of(member, lab) for member in members]
     runs = work / "runs"
     work.chmod(0o755)
     users[0](["mkdir", "--mode=1777", str(runs)])
