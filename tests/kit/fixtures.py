@@ -84,22 +84,12 @@ def hpcbert(tmp_path, slurm):
 
 @pytest.fixture
 def watched(tmp_path):
-    """Makes a submitted campaign of one point and 120 iterations, next to the site of `hpcbert`."""
+    """Makes a submitted campaign of 120 iterations, of a point a job, next to the site of `hpcbert`."""
     runs = tmp_path / "with a space" / "runs"
 
     def make(name="20261121T100000Z-pytorch-aaaaaa", *, job_id="12", repeats=2, **changes):
         options = {"jobs": (job_id,), "protocol": Protocol(repeats), **changes}
         return campaigns.campaign(runs, name=name, repeats=repeats, **options)
-
-    return make
-
-
-@pytest.fixture
-def tracked(tmp_path):
-    """Makes a campaign on disk: an array of `repeats` per job id, owned by nobody."""
-
-    def make(*jobs, name="camp", **changes):
-        return campaigns.campaign(tmp_path / "a b", name=name, jobs=jobs, **changes)
 
     return make
 

@@ -112,8 +112,8 @@ TRUTHS = st.builds(
 )
 
 
-def test_tracking_tells_the_truth_in_the_end_and_no_success_before_it(tracked):
-    built = tracked("5", repeats=REPEATS)
+def test_tracking_tells_the_truth_in_the_end_and_no_success_before_it(watched):
+    built = watched("camp", job_id="5", repeats=REPEATS)
 
     def write_status(truth):
         for repeat, runs in zip(built.repeats, truth.runs, strict=True):

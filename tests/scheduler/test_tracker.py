@@ -36,7 +36,7 @@ def poll_at(tracker, clock, pause=100):
 
 @cases
 def test_rows_of_slurm_become_states(
-    tracked, *, repeats, options, after, sacct_rows, squeue_rows, expected
+    watched, *, repeats, options, after, sacct_rows, squeue_rows, expected
 ):
     """In `expected`: attributes of the states of all repeats; of `detail`, a part of the first."""
 
@@ -47,7 +47,7 @@ def test_rows_of_slurm_become_states(
         calls = (command(job, word, **(more[0] if more else {})) for job, word, *more in rows or ())
         return "".join(calls)
 
-    built = tracked("12", repeats=repeats or 1, **(options or {}))
+    built = watched("camp", repeats=repeats or 1, **(options or {}))
     built.mark("1n1g", 1, *((START,) if "marks" in expected else ()), time=T)
     rows = partial(sacct, place=built.directory)
     slurm = Slurm(sacct=print_rows(rows, sacct_rows), squeue=print_rows(squeue, squeue_rows))
@@ -61,11 +61,11 @@ def test_rows_of_slurm_become_states(
     assert tracker.garbage == ()
 
 
-def test_all_campaigns_share_one_query_and_one_tracker_follows_both_schedulers(tracked):
-    here = tracked("local-1-1", repeats=1, name="here", scheduler="local")
+def test_all_campaigns_share_one_query_and_one_tracker_follows_both_schedulers(watched):
+    here = watched("here", job_id="local-1-1", repeats=1, scheduler="local")
     slurm = Slurm(sacct=sacct("12_1", "RUNNING"), squeue=squeue("12_1", "RUNNING"))
-    tracker = track(slurm, tracked("12", "13"), tracked("14", name="two"), here)
-    assert (slurm.count("sacct"), slurm.count("squeue"), len(tracker.states)) == (1, 1, 16)
+    tracker = track(slurm, watched("camp", jobs=("12", "13")), watched("two", job_id="14"), here)
+    assert (slurm.count("sacct"), slurm.count("squeue"), len(tracker.states)) == (1, 1, 7)
     argv = slurm.calls[0]
     assert argv[argv.index("-j") + 1] == "12,13,14"
     assert slurm.environments[0]["SLURM_TIME_FORMAT"] == "%s"
@@ -75,8 +75,8 @@ def test_all_campaigns_share_one_query_and_one_tracker_follows_both_schedulers(t
 
 
 @cases
-def test_without_accounting_squeue_and_the_jobs_themselves_are_asked(tracked, complaint):
-    built, clock = tracked("12", repeats=3), Clock()
+def test_without_accounting_squeue_and_the_jobs_themselves_are_asked(watched, complaint):
+    built, clock = watched("camp", repeats=3), Clock()
     slurm = Slurm(sacct=failed(complaint), squeue=squeue("12_3", "RUNNING"))
     for repeat, code in ((1, 0), (2, 1)):
         built.mark("1n1g", repeat, START, *ended(code), time=T)
@@ -90,19 +90,19 @@ def test_without_accounting_squeue_and_the_jobs_themselves_are_asked(tracked, co
     assert slurm.count("sacct") == 1, "what is not there is not asked again"
 
 
-def test_a_refused_array_is_over_and_an_intended_one_is_looked_for_by_name(tracked):
-    refused = tracked("", repeats=1, name="refused", state="refused", error="Invalid partition")
+def test_a_refused_array_is_over_and_an_intended_one_is_looked_for_by_name(watched):
+    refused = watched("refused", job_id="", repeats=1, state="refused", error="Invalid partition")
     slurm = Slurm(squeue=f"12_1 COMPLETED\n{squeue('77_[1-2%1]', 'PENDING')}")
-    tracker = track(slurm, refused, tracked("", repeats=2, name="camp"))
+    tracker = track(slurm, refused, watched("camp", job_id=""))
     assert words(tracker) == ["REFUSED", "PENDING", "PENDING"]
     assert "Invalid partition" in next(iter(tracker.states.values())).detail
     assert slurm.count("sacct") == 0
     assert tracker.garbage == ("12_1 COMPLETED",), "what makes no sense changes nothing"
 
 
-def test_slurm_is_asked_in_a_pace_that_slows_down_and_takes_up_again(tracked):
+def test_slurm_is_asked_in_a_pace_that_slows_down_and_takes_up_again(watched):
     slurm = Slurm(squeue=squeue("12_1", "RUNNING"), sacct=sacct("12_1", "RUNNING"))
-    clock, built = Clock(), tracked("12", repeats=1)
+    clock, built = Clock(), watched("camp", repeats=1)
     tracker = track(slurm, built, clock=clock, chance=lambda: 0.5, floor=10)
     assert tracker.pause() == pytest.approx(11)
     for seconds, count in ((10.9, 1), (0.2, 2)):
@@ -131,11 +131,11 @@ def test_slurm_is_asked_in_a_pace_that_slows_down_and_takes_up_again(tracked):
     assert slurm.count("sacct") == count, "what is over is not asked about"
 
 
-def test_a_controller_that_fails_is_asked_seldom_and_its_failures_are_counted(tracked):
+def test_a_controller_that_fails_is_asked_seldom_and_its_failures_are_counted(watched):
     slurm, clock, lost = Slurm(), Clock(), "Unable to contact slurm controller"
     slurm.sacct = failed("sacct: error: Problem talking to the database: Connection refused")
     slurm.squeue = failed(f"slurm_load_jobs error: {lost}")
-    tracker = track(slurm, tracked("12", repeats=1), clock=clock)
+    tracker = track(slurm, watched("camp", repeats=1), clock=clock)
     for _ in range(19):
         poll_at(tracker, clock, 600)
     assert (tracker.failures, tracker.absent, tracker.is_over()) == (20, False, False)
@@ -145,7 +145,7 @@ def test_a_controller_that_fails_is_asked_seldom_and_its_failures_are_counted(tr
     assert tracker.failures == 0
     # Ends that jobs wrote are asked about.
     for answer, repeats in ((sacct("12_[1-5]", "RUNNING"), 1), (failed("Connection refused"), 5)):
-        built, clock = tracked("12", repeats=repeats, name=f"camp{repeats}"), Clock()
+        built, clock = watched(f"camp{repeats}", repeats=repeats), Clock()
         built.mark("1n1g", 1, START, *ended(), time=T)
         slurm = Slurm(sacct=answer, squeue=failed(lost))
         tracker = Tracker([built], run=slurm, clock=clock, chance=lambda: 0.0, floor=10)
@@ -155,17 +155,17 @@ def test_a_controller_that_fails_is_asked_seldom_and_its_failures_are_counted(tr
         assert slurm.count("squeue") <= slurm.count("sacct") <= 70
 
 
-def test_what_left_the_queue_unrecorded_is_given_up_after_a_while(tracked):
+def test_what_left_the_queue_unrecorded_is_given_up_after_a_while(watched):
     """As seen with 22.05.8: an element cancelled before it started never gets a row."""
     slurm, clock = Slurm(sacct=sacct("1_1", "COMPLETED")), Clock()
-    tracker = track(slurm, tracked("1", repeats=2), clock=clock)
+    tracker = track(slurm, watched("camp", job_id="1"), clock=clock)
     for is_over in (False, False, True):
         assert tracker.is_over() == is_over
         poll_at(tracker, clock)
     assert words(tracker) == ["COMPLETED", "UNKNOWN"]
     assert "never started" in list(tracker.states.values())[1].detail
     # slurmctld 22.05.8 killed before it saved its state: neither command has a trace of the job.
-    built = tracked("12", repeats=2, name="lost")
+    built = watched("lost")
     clock.now = built.repeats[0].accepted + 5
     tracker = track(Slurm(), built, clock=clock)
     assert words(tracker) == ["UNKNOWN", "UNKNOWN"], "both commands may lag"
@@ -177,8 +177,8 @@ def test_what_left_the_queue_unrecorded_is_given_up_after_a_while(tracked):
     assert tracker.is_over()
 
 
-def test_repeats_that_share_a_job_follow_its_status_files(tracked):
-    built, clock = tracked("9", repeats=3, together=True), Clock()
+def test_repeats_that_share_a_job_follow_its_status_files(watched):
+    built, clock = watched("camp", job_id="9", repeats=3, together=True), Clock()
     slurm = Slurm(sacct=sacct("9", "RUNNING"), squeue=squeue("9", "RUNNING"))
     built.mark("1n1g", 1, START, *ended(), time=T)
     built.mark("1n1g", 2, START, time=T)
@@ -203,10 +203,10 @@ def test_importing_submitit_leaves_logging_and_the_environment_alone(tmp_path):
     assert logging.getLogger("submitit").handlers == []
 
 
-def test_a_job_that_was_requeued_after_a_retry_replaced_it_is_told_of_and_is_no_attempt(tracked):
-    def retry(*jobs, **changes):
+def test_a_job_that_was_requeued_after_a_retry_replaced_it_is_told_of_and_is_no_attempt(watched):
+    def retry(*jobs, name="camp", **changes):
         """Return a campaign whose only array a retry replaced."""
-        built = tracked(*jobs, repeats=1, **changes)
+        built = watched(name, jobs=jobs, repeats=1, **changes)
         first = built.campaign.arrays[0]
         again = replace(first, name=f"{first.name}.t1", job_id=jobs[1], retry=1, first_attempt=1)
         return Built(built.directory, replace(built.campaign, arrays=(first, again)))

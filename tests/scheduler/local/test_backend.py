@@ -57,13 +57,13 @@ class Queue:
 
 
 @pytest.fixture
-def run_locally(tmp_path, tracked):
+def run_locally(tmp_path, watched):
     """Write scripts, start the queue, and leave nothing of it behind."""
     queues: list[Queue] = []
 
     def start(*bodies, name="here", minutes=1.0, repeats=1, together=False, **env):
         points = {"repeats": repeats, "together": together, "scheduler": "local"}
-        built = tracked(*[""] * len(bodies), name=name, **points)
+        built = watched(name, jobs=("",) * len(bodies), **points)
         # What every script does first and last, as the rendered ones do.
         frame = "{body}" if together else read_constant(__file__, "FRAME")
         for array, body in zip(built.campaign.arrays, bodies, strict=True):
@@ -166,7 +166,7 @@ def test_cancelling_ends_what_runs_and_starts_nothing_more(run_locally):
     assert slurm.calls == []
 
 
-def test_only_a_killed_queue_of_this_machine_is_called_dead(run_locally, tracked):
+def test_only_a_killed_queue_of_this_machine_is_called_dead(run_locally, watched):
     """A retry here would run what waits twice; after a restart nothing is left that could run it."""
     queue = run_locally("sleep 1000 & wait", repeats=2)
     queue.wait()
@@ -188,7 +188,7 @@ def test_only_a_killed_queue_of_this_machine_is_called_dead(run_locally, tracked
     plan.write_text("{")
     assert queue.words() == ["UNKNOWN", "UNKNOWN"]
     plan.write_text(text)
-    other = tracked("local-1-1", name="never", scheduler="local", repeats=1)
+    other = watched("never", job_id="local-1-1", scheduler="local", repeats=1)
     (state,) = local.read_states(other).values()
     never = "never started: the local queue was never started"
     assert (state.word, state.detail) == ("UNKNOWN", never)
@@ -239,9 +239,9 @@ def test_without_a_bash_every_repeat_fails_and_without_its_directory_the_queue_e
     assert "UNKNOWN" in vanishing.words()
 
 
-def test_a_home_that_is_read_only_has_the_lock_elsewhere(monkeypatch, tmp_path, tracked):
+def test_a_home_that_is_read_only_has_the_lock_elsewhere(monkeypatch, tmp_path, watched):
     """Also if parts of the way exist; a directory that was named is used, or refused."""
-    built, home = tracked("", scheduler="local"), tmp_path / "home"
+    built, home = watched(job_id="", scheduler="local"), tmp_path / "home"
     environ = {**os.environ, "HOME": str(home), "XDG_STATE_HOME": str(tmp_path / "state")}
     for folder in (home, home / ".local", home / ".local/state"):
         folder.mkdir()
@@ -257,8 +257,8 @@ def test_a_home_that_is_read_only_has_the_lock_elsewhere(monkeypatch, tmp_path, 
 
 
 @pytest.mark.needs("users")
-def test_a_lock_that_belongs_to_somebody_else_is_not_used(tracked, tmp_path):
-    built = tracked("", scheduler="local")
+def test_a_lock_that_belongs_to_somebody_else_is_not_used(watched, tmp_path):
+    built = watched(job_id="", scheduler="local")
     (tmp_path / "hpcbert").mkdir()
     os.chown(tmp_path / "hpcbert", 65534, 65534)
     environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
