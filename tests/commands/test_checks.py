@@ -90,7 +90,6 @@ def test_a_remedy_has_what_is_there_or_is_left_out(rows, values, code, remedy, *
     assert [finding.remedy for finding in findings if finding.code == code] == [remedy]
 
 
-@pytest.mark.slow
 @cases
 def test_the_probe_finds_what_containers_lack(
     tmp_path, *, programs, words, check, status, detail, change

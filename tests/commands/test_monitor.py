@@ -90,7 +90,6 @@ def test_a_jobs_end_is_seen_within_two_seconds_unless_slurm_contradicts_it(
     assert accounting or not run.count("sacct")
 
 
-@pytest.mark.slow
 def test_ends_that_come_one_by_one_are_no_more_questions_than_time_allows(watched):
     repeats, floor = 60, 10.0
     built, time = watched(repeats=repeats), Clock()

@@ -177,7 +177,6 @@ def test_a_published_number_stands_beside_ones_own_and_is_compared(tmp_path, emp
     assert parse_results(render_results(results), file="x.json") == results
 
 
-@pytest.mark.slow
 @cases
 def test_the_line_next_to_yours_is_of_the_same_work(group, length, published: list[str] | None):
     facts = (("sequence_length", (length,)),) if length else ()

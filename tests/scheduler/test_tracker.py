@@ -191,7 +191,6 @@ def test_repeats_that_share_a_job_follow_its_status_files(watched):
     assert tracker.is_over()
 
 
-@pytest.mark.slow
 def test_importing_submitit_leaves_logging_and_the_environment_alone(tmp_path):
     code = (
         "import logging, os; before = dict(os.environ); import hpcbert.scheduler.slurm.poller\n"

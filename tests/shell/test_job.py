@@ -49,7 +49,6 @@ def test_a_container_keeps_of_a_login_what_its_image_lacks(image, added, tmp_pat
     assert [line for line in lines if line] == [*filter(None, (image or "").split("\n")), *added]
 
 
-@pytest.mark.slow
 def test_variables_of_the_caller_change_nothing(tmp_path):
     """Neither those with the library's names, nor pyxis', which would reach a step."""
     draft = write_ranks(tmp_path, shape="1n1g", scheduler="slurm")
@@ -63,7 +62,6 @@ def test_variables_of_the_caller_change_nothing(tmp_path):
     assert not [line for line in environment if line.startswith("PYXIS_")]
 
 
-@pytest.mark.slow
 @cases
 def test_a_repeat_of_one_rank_starts_few_programs(scheduler, programs, tmp_path):
     draft = write_ranks(tmp_path, shape="1n1g", scheduler=scheduler)

@@ -149,7 +149,6 @@ def test_latex_compiles(tmp_path):
     assert result.returncode == 0, result.stdout[-2000:]
 
 
-@pytest.mark.slow
 def test_a_long_table_is_folded_and_both_languages_say_the_same():
     tables = tabulate([make_point("1n1g", [10.0] * 200)])
     report = compose_report(model.ReportInput("", MADE, ResultSet(tables)), model.Words("en"))

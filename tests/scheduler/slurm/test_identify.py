@@ -59,7 +59,6 @@ def start_job(draft, array, job, **event):
     status_file(draft.directory / array.status(2), start)
 
 
-@pytest.mark.slow
 @cases
 def test_a_job_that_keeps_one_mark_is_the_arrays_under_any_clock(
     tmp_path, changes, hours, *, killed
