@@ -157,11 +157,7 @@ def test_a_folder_of_results_gives_the_rate_of_whole_runs_of_bert_and_none_is_st
     assert assumed["precision"] == "--precision"
 
     other = print_log("tinygrad-run", [('"bert"', '"retinanet"')])
-    cut = whole_runs[0].rpartition(":::MLLOG")[0]
-    for log, words in ((other, "No recipe reads"), (cut, "run_stop")):
-        result = cli.run("collect", write_results(tmp_path / words, log))
-        assert result.returncode != 0
-        assert words in result.output
+    assert "No recipe reads" in cli.run("collect", write_results(tmp_path / "other", other)).stderr
     assert "does not start" in cli.run("submit", "--fw", "mlperf-tinygrad", status=2).stderr
 
 
