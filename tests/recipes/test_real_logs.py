@@ -178,9 +178,8 @@ def test_mlperfs_printed_rate_is_given_with_a_warning_and_is_too_high(shared):
 
 
 def test_a_rule_with_a_caution_warns_and_no_other_does(tmp_path):
-    for framework, rule in (
-        ("ngc-tf1", "footer"), ("deepspeed", "dlperf-rate"), ("oneflow", "rate"),
-    ):  # fmt: skip
+    rules = {"ngc-tf1": "footer", "deepspeed": "dlperf-rate", "oneflow": "rate"}
+    for framework, rule in rules.items():
         name = f"logs/{framework}/bert/bz32/4n8g/bert_b32_fp32_1.log"
         write_file(tmp_path / framework, name, sample(framework))
         document = run("collect", tmp_path / framework, "--rule", rule, "--json").document
