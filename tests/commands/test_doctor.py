@@ -110,10 +110,8 @@ def test_containers_are_examined_from_inside_a_job(as_user, checkout, work, lab)
     """The lab has no pyxis: its srun refuses the options."""
     folder = work / "with a space"
     as_user(["mkdir", "-p", str(folder)])
-    (folder / "site.toml").write_text(
-        'schema = 1\nname = "lab"\nscheduler = "slurm"\nruns = "runs"\n'
-        '[container]\nruntime = "pyxis"\n[frameworks.pytorch]\nimage = "/etc/passwd"\n'
-    )
+    container = '[container]\nruntime = "pyxis"\n[frameworks.pytorch]\nimage = "/etc/passwd"\n'
+    drafts.site(folder, f'runs = "runs"\n{container}')
     hpcbert = checkout.cli(folder, as_user, HPCBERT_SITE="")
     words = ("doctor", "--site", folder, "--nodes", "4", "--fw", "pytorch", "--json")
     findings = {finding["name"]: finding for finding in hpcbert(*words, status=5).data}
@@ -141,8 +139,7 @@ def query(folder, *, site="", answers=None, demand="", version="24.11.5", client
         complaint = "" if demand in " ".join(argv) else f"sbatch: error: {demand}"
         return Outcome(tuple(argv), int(bool(complaint)), "", complaint)
 
-    start = 'schema = 1\nname = "x"\nscheduler = "slurm"\nruns = "/shared/runs"\n'
-    settings = drafts.site(folder, f"[slurm]\n{site}\n", start=start)
+    settings = drafts.site(folder, f'runs = "/shared/runs"\n[slurm]\n{site}\n')
     return examine.examine_site(settings, drafts.hurried(program)._replace(environ={}), 1)
 
 
