@@ -44,11 +44,6 @@ def make_place(folder):
     return place
 
 
-@pytest.fixture
-def place(tmp_path):
-    return make_place(tmp_path)
-
-
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
     """Returns the place of a group of cases, in which its campaign has run."""
@@ -139,7 +134,8 @@ def test_command(group, name, row, measured, tmp_path):
         assert dump(prune(document, golden)) == dump(golden)
 
 
-def test_a_running_campaign_is_cancelled_and_removed(place):
+def test_a_running_campaign_is_cancelled_and_removed(tmp_path):
+    place = make_place(tmp_path)
     read(place, "submit --fw fixed --repeats 2 --env SLEEPS=600")
     name = find_campaign(place)
     for line, status in (
@@ -153,7 +149,8 @@ def test_a_running_campaign_is_cancelled_and_removed(place):
     assert read(place, "list")["data"]["campaigns"] == []
 
 
-def test_a_rehearsal_gives_no_number(place):
+def test_a_rehearsal_gives_no_number(tmp_path):
+    place = make_place(tmp_path)
     document = read(place, "submit --fw pytorch --device cpu --repeats 1 --rehearse --wait")
     assert document["data"]["repeats"] == {"asked": 1, "rehearsed": 1}
     assert "rehearsal" in str(read(place, "collect", status=2)["errors"])
