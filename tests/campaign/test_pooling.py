@@ -108,8 +108,7 @@ def test_a_point_on_other_gpus_is_flagged_and_a_copied_log_counts_nowhere(build,
     directory = build_on_nodes(build, {}, {}, {}, shape="1n4g")
     first, _, third = sorted(directory.rglob("*.log"))
     shutil.copy(third, first)
-    row = first_row(collect_json(directory))
-    assert codes(row) == [["duplicate"], [], ["duplicate"]]
+    assert codes(first_row(collect_json(directory))) == [["duplicate"], [], ["duplicate"]]
 
 
 @cases

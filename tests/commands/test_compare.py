@@ -170,8 +170,7 @@ def test_a_slow_node_and_another_driver_are_named_and_equal_nodes_are_accepted()
     # One without a valid run has no verdict.
     save("n2", measured(rate=100.2, node="n2"))
     words = ("accept", files[0], "--each-node", *files[1:3], files[4])
-    result = cli.run(*words, "--json", status=0)
-    assert result.data["power"][0]["detectable"] == 0.03
+    assert cli.run(*words, "--json", status=0).data["power"][0]["detectable"] == 0.03
     save("n3", invalidate(measured(node="n3"), *["exit"] * 5))
     result = cli.run(*words, files[3], "--json", status=7)
     states = {entry["node"]: (entry["state"], entry["runs"]) for entry in result.data["nodes"]}
@@ -204,5 +203,4 @@ def test_what_can_not_be_accepted_is_refused(words, keyword):
     save("wide", measured(shape="2n1g"))
     text = base.read_text().replace('"median": 100.0', '"median": 1.0')
     Path("edited.json").write_text(text)
-    result = cli.run("accept", *words.split(), status=2)
-    assert keyword in result.stderr
+    assert keyword in cli.run("accept", *words.split(), status=2).stderr

@@ -94,24 +94,21 @@ def watched(tmp_path):
     return make
 
 
-# Root reads whatever it likes, unless it gives these up.
-_MORTAL = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
-# A child each: modules are loaded once.
-_MANY = read_constant(__file__, "_MANY")
-
-
 @pytest.fixture
 def run_commands(tmp_path):
-    """Run command lines, each in a process of its own, as somebody whom permissions bind."""
+    """Run command lines, each in a child of one process, as somebody whom permissions bind."""
+    # Root reads whatever it likes, unless it gives these up.
+    mortal = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
 
     def run(lines, *, cwd=None, gone=False, umask=None, **env):
         path, home = tmp_path / "results", tmp_path / "home"
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir()
         home.mkdir(exist_ok=True)
+        program = read_constant(__file__, "_MANY")
         options = {"cwd": str(cwd or home), "gone": gone, "env": env, "umask": umask}
         process = start_process(
-            [*(_MORTAL if os.geteuid() == 0 else ()), sys.executable, "-c", _MANY, str(path)],
+            [*(mortal if os.geteuid() == 0 else ()), sys.executable, "-c", program, str(path)],
             stdin=json.dumps({"lines": lines, **options}), env={**os.environ, "HOME": str(home)},
         )  # fmt: skip
         assert process.ok, process.stderr

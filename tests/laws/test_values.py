@@ -44,8 +44,7 @@ def test_rm_takes_six_characters_of_an_id_and_a_path_may_end_with_a_slash(build,
     runs = build("1n1g", name=NAME, state="refused", jobs=("",)).directory.parent
     monkeypatch.chdir(runs)
     for name in ("T", "3f9a1", "f9a1c", "3f"):
-        result = run("rm", "--yes", name, status=2)
-        assert "of at least 6 characters" in result.output
+        assert "of at least 6 characters" in run("rm", "--yes", name, status=2).output
     paths = (NAME, f"{NAME}/", f"./{NAME}/", f"../{runs.name}/{NAME}")
     for name in ("3f9a1c", "pytorch-3f", *paths):
         assert run("rm", "--yes", "--runs", runs, name).returncode == 0, name

@@ -270,6 +270,5 @@ def test_a_killed_run_leaves_nothing_that_is_taken_for_whole(tmp_path):
     wait.unlink()
     assert list(sources.glob("*.json")) == []
     assert list(sources.glob("tiny-py3.9-*/bin/python")) != []
-    refused = cli("submit", *WORDS, status=2)
-    assert "needs source and python" in refused.error["message"]
+    assert "needs source and python" in cli("submit", *WORDS, status=2).error["message"]
     assert [part["status"] for part in cli(*words, status=0).data["parts"]] == ["done"]

@@ -121,8 +121,7 @@ def test_tables_are_listed_and_shown_and_rows_have_year_program_and_rate():
         ("--model", "bert-larg", "bert-large"), ("--gpus", "7", "no such row"),
         ("--accelerator", "abacus", "no such row"),
     ):  # fmt: skip
-        result = run("record", option, value, status=2)
-        assert message in result.stderr
+        assert message in run("record", option, value, status=2).stderr
 
 
 def test_logs_of_a_model_that_a_source_lacks_or_without_a_framework_are_not_checked(shared):
@@ -156,8 +155,7 @@ def test_a_published_number_stands_beside_ones_own_and_is_compared(tmp_path, emp
     text = run(*collect, "nvidia").stdout
     assert "nvidia has no number for these devices, models" in text
     for line in ("nobody", "dlperf:nothing", "dlperf --format csv", "dlperf --output x.json"):
-        result = run(*collect, *line.split(), "--json", status=2)
-        assert result.error["message"]
+        assert run(*collect, *line.split(), "--json", status=2).error["message"]
     options = ("--model", "bert-base", "--by", "framework")
     words = ("compare", "dlperf:oneflow-fp32", log_folder, *options)
     (comparison,) = run(*words, "--json").data["comparisons"]

@@ -165,8 +165,7 @@ def test_a_planted_pickle_is_never_loaded(hpcbert, slurm, watched, tmp_path):
     def list_named(*words):
         """Return what pickles named while a command ran."""
         names.clear()
-        result = ours(*words)
-        assert "Traceback" not in result.stderr
+        assert "Traceback" not in ours(*words).stderr
         return list(names)
 
     def note(event, arguments):
@@ -290,8 +289,7 @@ def test_a_job_that_a_manifest_merely_names_is_not_cancelled_and_a_campaigns_own
             "by hand": (tmp_path, directory / script, "31"),
         }[name]
         list_running(built, place, job=f"{job}_1", command=submitted_script)
-        document = cancel(directory)
-        assert document["warnings"] == []
+        assert cancel(directory)["warnings"] == []
         assert [call[1:] for call in slurm.calls("scancel")][number:] == [[job]]
 
 
