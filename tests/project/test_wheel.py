@@ -128,14 +128,14 @@ def test_the_installed_program_renders_collects_and_submits(program, tmp_path):
     assert log.read_text().startswith("HPCBERT REHEARSAL rank=0/1")
 
 
-@pytest.fixture
-def filled(tmp_path):
+def test_files_for_other_packagers_have_the_release_and_its_requirements(tmp_path):
+    def list_lower_bounds(lines):
+        """Return the lower bound of each requirement that holds for every Python."""
+        return dict(re.findall(r"(?m)^([\w-]+)>=([\w.]+)[^;\n]*$", "\n".join(lines)))
+
     (tmp_path / f"hpcbert-{hpcbert.__version__}.tar.gz").write_bytes(b"archive")
-    run_program(REPOSITORY / "packaging/fill", tmp_path, tmp_path / "out", cwd=tmp_path)
-    return tmp_path / "out"
-
-
-def test_files_for_other_packagers_have_the_release_and_easybuild_s_what_its_bundles_lack(filled):
+    filled = tmp_path / "out"
+    run_program(REPOSITORY / "packaging/fill", tmp_path, filled, cwd=tmp_path)
     for path in filter(Path.is_file, filled.rglob("*")):
         text = path.read_text(encoding="utf-8")
         assert not {"@" + "VERSION@", "@" + "SHA256@"} & {*re.findall(r"@\w+@", text)}
@@ -145,19 +145,14 @@ def test_files_for_other_packagers_have_the_release_and_easybuild_s_what_its_bun
     citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())
     assert str(citation["version"]) == hpcbert.__version__
     assert citation["license"] == PROJECT["license"]
+    # EasyBuild's lists what its bundles lack.
     (path,) = (filled / "easybuild").iterdir()
     assert path.name == f"hpcbert-{hpcbert.__version__}-gfbf-2025b.eb"
     extensions = run_path(str(path), {"SOURCE_PY3_WHL": "a wheel"})["exts_list"]
     names = [name for name, *_ in extensions]
     assert names[-1] == "hpcbert"
     assert {"submitit", "textual", "tomli"} < set(names)
-
-
-def test_conda_forge_and_spack_have_the_requirements(filled):
-    def list_lower_bounds(lines):
-        """Return the lower bound of each requirement that holds for every Python."""
-        return dict(re.findall(r"(?m)^([\w-]+)>=([\w.]+)[^;\n]*$", "\n".join(lines)))
-
+    # Those of conda-forge and of Spack have all.
     needed = list_lower_bounds(PROJECT["dependencies"])
     extras = [PROJECT["optional-dependencies"][name] for name in ("data", "parquet")]
     optional = list_lower_bounds(line for lines in extras for line in lines)
