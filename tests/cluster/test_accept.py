@@ -53,8 +53,9 @@ def test_a_loaded_node_and_another_driver_are_named_on_the_lab(hpcbert, lab):
     history = hpcbert("nodes", "n[2-3]", "--json", status=0).data
     assert {entry["node"] for entry in history} == {"n2", "n3"}
     ratios = [entry["ratio"] for entry in history if entry["node"] == "n2"]
+    # The first campaign may have run on another node.
     assert ratios[0] is None
-    assert 0.85 < ratios[1] < 0.95
+    assert 0.85 < ratios[-1] < 0.95
     drain = ["scontrol", "update", "nodename=n4", "reason=test"]
     assert run([*drain, "state=drain"], env=lab.daemon_environment).ok
     try:

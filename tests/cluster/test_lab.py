@@ -7,13 +7,11 @@ from pathlib import Path
 import pytest
 
 from docs.reference.write_examples import of_lab, read_examples
-from hpcbert.lab.files import has_pmix
 from hpcbert.lab.lifecycle import status
 from hpcbert.system.runner import run
 from tests.kit import cli
 from tests.kit.lab import start_daemon, stop_daemon
 from tests.kit.logs import write_file
-from tests.kit.needs import not_applicable
 from tests.kit.waiting import until
 from tests.prepare.test_parts import PATCH, RECIPE, git, make_sources
 
@@ -43,10 +41,7 @@ def test_status_shows_idle_nodes_and_each_daemon(lab):
     until(lambda: show().healthy, "the lab never recovered")
 
 
-def test_ranks_see_their_gpus_and_nodes_are_hosts_of_their_own(as_user, lab, work):
-    if not has_pmix():
-        not_applicable("this release's Slurm has no mpi_pmix.so")
-
+def test_ranks_see_their_gpus_and_nodes_are_hosts_of_their_own(pmix, as_user, lab, work):
     def run_step(*words):
         outcome = as_user(["srun", "--nodes=4", *words], cwd=work)
         assert outcome.ok, outcome.stderr

@@ -134,6 +134,34 @@ def test_command(group, name, row, measured, tmp_path):
         assert dump(prune(document, golden)) == dump(golden)
 
 
+def test_a_campaign_is_archived_written_in_every_format_and_reported(measured):
+    campaign = measured("campaign")
+    name = find_campaign(campaign)
+    read(campaign, f"archive {name} --output table.zip")
+    for path in (name, "table.zip"):
+        (table,) = read(campaign, f"collect {path}")["data"]["tables"]
+        assert [row["median"] for row in table["rows"]] == [102.0, 202.0]
+    for form in ("text", "wide", "markdown", "csv", "csv-runs", "json", "parquet", "dlperf-json"):
+        path = campaign.cwd / f"table.{form}"
+        campaign("collect", name, "--format", form, "--output", path.name, status=0)
+        assert path.stat().st_size > 0
+    read(campaign, f"report {name} --output page --lang zh")
+    assert (campaign.cwd / "page" / "index.html").is_file()
+
+
+def test_a_campaign_file_is_planned_as_the_options_are(tmp_path):
+    place = make_place(tmp_path)
+    (tmp_path / "table.toml").write_text(read_constant(__file__, "CAMPAIGN_FILE"))
+    options = "--fw fixed --shapes 1n1g,1n2g --batch-size 32,64 --repeats 2"
+    plans = [read(place, f"plan {words}")["data"] for words in ("table.toml", options)]
+    points, typed_points = (
+        sorted((point["point"], point["repeats"]) for point in plan["campaigns"][0]["points"])
+        for plan in plans
+    )
+    assert len(points) == 4
+    assert points == typed_points
+
+
 def test_a_running_campaign_is_cancelled_and_removed(tmp_path):
     place = make_place(tmp_path)
     read(place, "submit --fw fixed --repeats 2 --env SLEEPS=600")

@@ -18,13 +18,14 @@ from pathlib import Path
 import pytest
 
 from hpcbert.lab import daemons
+from hpcbert.lab.files import has_pmix
 from hpcbert.lab.lifecycle import down, up
 from hpcbert.lab.record import Journal, Lab, LabPlan, load, lock_lab
 from hpcbert.system.processes import Process, end_processes
 from hpcbert.system.runner import Runner, run
 from tests.kit.cases import read_constant
 from tests.kit.cli import Cli
-from tests.kit.needs import require
+from tests.kit.needs import not_applicable, require
 from tests.kit.paths import REPOSITORY
 from tests.kit.waiting import CEILING, until
 
@@ -53,6 +54,13 @@ torch.loader.get_code("torch")
 def slurm_packages():
     """Skip if a lab can't be started here."""
     require("slurm")
+
+
+@pytest.fixture(scope="session")
+def pmix(slurm_packages):
+    """Skip if the release's Slurm lacks the plugin for PMIx."""
+    if not has_pmix():
+        not_applicable("this release's Slurm has no mpi_pmix.so")
 
 
 @pytest.fixture(scope="session")
