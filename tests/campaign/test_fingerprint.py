@@ -53,25 +53,6 @@ def test_what_matters_is_a_difference(changes, fact):
     assert not fact or differences[0].scope == "nodes"
 
 
-def test_repeats_and_points_may_differ_although_their_nodes_agree():
-    new = (parse(host__kernel="6.1"), parse("n2", host__kernel="6.1"))
-    runs = [*sample_nodes(parse(), parse("n2")), *sample_nodes(*new, repeat=2)]
-    (difference,) = fingerprint.find_differences_within(runs)
-    assert difference.scope == "repeats"
-    assert difference.values == (("5.15.0-100", ("repeat 1",)), ("6.1", ("repeat 2",)))
-    base = sample_nodes(parse(host__gpus=node()["host"]["gpus"][:1]), point="1n1g")
-    (difference,) = fingerprint.find_differences_between(base, sample_nodes(new[0]))
-    assert (difference.fact, difference.scope) == ("kernel", "points")
-    assert difference.values == (("5.15.0-100", ("1n1g",)), ("6.1", ("2n8g",)))
-    assert not fingerprint.find_differences_between([], base)
-    assert not fingerprint.find_differences_between(base, base)
-    # What is mixed within a point says nothing of two; what is unknown differs from nothing.
-    assert not fingerprint.find_differences_between(base, sample_nodes(parse(), new[1]))
-    for changes in ({"host__cuda_driver": None, "host__gpus": None}, {"image": None}):
-        samples = sample_nodes(parse(), parse("n2", **changes))
-        assert not fingerprint.find_differences_within(samples)
-
-
 @given(ANY_JSON, ANY_JSON, ANY_JSON)
 def test_any_json_is_answered(host, image, gpus):
     parts = {"gpus": gpus, "network": gpus, "memory_kb": image}
@@ -84,10 +65,11 @@ def test_any_json_is_answered(host, image, gpus):
 def built(build):
     """A campaign of the local scheduler, so that nobody has to be asked for states."""
     built = build("1n1g", "2n2g", repeats=2, scheduler="local")
+    gpu = node()["host"]["gpus"][:1]
     for repeat in (1, 2):
         built.complete("1n1g", repeat, 10.0)
         built.complete("2n2g", repeat, 38.0)
-        write_nodes(built.directory, built.array("1n1g"), repeat, node("n1"))
+        write_nodes(built.directory, built.array("1n1g"), repeat, node("n1", host__gpus=gpu))
         write_nodes(built.directory, built.array("2n2g"), repeat, node("n1"), node("n2"))
     return built
 
