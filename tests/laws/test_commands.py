@@ -47,24 +47,6 @@ def test_help_ends_well_loads_nothing_heavy_and_lists_every_command_in_the_order
     assert places == sorted(places)
 
 
-def test_errors_speak_json_on_stdout_too(tmp_path, run_commands):
-    (tmp_path / "x.sbatch").write_text("#!/bin/bash\n")
-    lines = [line.split() for line in read_constant(__file__, "ERRORS")]
-    results = run_commands(
-        [words + more for words in lines for more in ([], ["--json"])], cwd=tmp_path
-    )
-    for plain, result in zip(results[::2], results[1::2], strict=True):
-        document = json.loads(result.stdout)
-        assert set(document) == {
-            "version", "command", "status", "exit_code", "data", "errors", "warnings",
-        }  # fmt: skip
-        assert document["status"] == "error"
-        assert document["exit_code"] == result.returncode == plain.returncode == 2
-        assert set(document["errors"][0]) == {"code", "message", "hint"}
-        assert plain.stdout == ""
-        assert "rror: " in plain.stderr
-
-
 def test_dry_run_writes_nothing_and_shows_argv_and_script(tmp_path):
     # Looking upward for a site ends at home.
     hpcbert = Cli(tmp_path, {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}, run=run_here)

@@ -69,14 +69,6 @@ def test_an_archive_of_it_is_refused(built):
         assert "reads only schema" in refused.error["message"]
 
 
-def test_a_list_names_it_and_shows_the_others(built, build):
-    other = build("1n1g", repeats=2, name="20261122T100000Z-pytorch-7b20de", jobs=("90",))
-    change_schema(other.directory, schema=store.SCHEMA - 1)
-    first, second = run("list", "--json").data["campaigns"]
-    assert (first["state"], second["state"]) == ("damaged", "complete")
-    assert f"schema {store.SCHEMA - 1}" in run("list").stdout
-
-
 @cases
 def test_a_command_about_others_says_what_it_left_out(built, build, command, purpose):
     """An older campaign next to it does not disturb it."""
