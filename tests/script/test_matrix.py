@@ -7,7 +7,7 @@ from hpcbert.errors import Refusals, UsageError
 from hpcbert.model import Shape
 from hpcbert.script.matrix import list_plans
 from hpcbert.script.plan import Request
-from tests.kit.cases import cases, read_constant
+from tests.kit.cases import cases
 from tests.kit.drafts import load, reference
 from tests.kit.logs import write_file
 from tests.kit.paths import TEMPLATES
@@ -42,13 +42,6 @@ def test_combinations_become_the_points_of_campaigns(tmp_path, text, campaigns: 
     assert lines == campaigns
 
 
-def test_options_variables_and_models_make_campaigns_of_their_own(tmp_path):
-    campaigns = [plan.points for plan in plan_file(tmp_path, read_constant(__file__, "VARIANTS"))]
-    assert [len(points) for points in campaigns] == [1] * 8
-    assert len({f"{point.model} {point.variant}" for (point,) in campaigns}) == 8
-    assert all(point.env == (("A", dict(point.env)["A"]), ("B", "x")) for (point,) in campaigns)
-
-
 @cases
 def test_all_that_cannot_be_measured_is_refused_at_once_with_its_place(
     tmp_path, interface, text, messages
@@ -62,11 +55,3 @@ def test_all_that_cannot_be_measured_is_refused_at_once_with_its_place(
         assert len([refusal for refusal in refusals if message in refusal]) == 1, refusals
     # A variable that follows from what the site names is refused there alone.
     assert not interface or plan_file(tmp_path, text)
-
-
-def test_points_of_a_common_batch_size_come_from_the_largest_in_their_order(tmp_path):
-    (plan,) = plan_file(tmp_path, read_constant(__file__, "COMMON"))
-    assert [(point.shape.gpus, point.precision) for point in plan.points] == [
-        *((2, precision) for precision in ("fp16", "fp16", "bf16", "bf16", "fp32", "fp32")),
-        *((1, precision) for precision in ("fp16", "bf16", "fp32")),
-    ]

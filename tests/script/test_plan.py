@@ -146,13 +146,7 @@ def test_a_recipe_that_contradicts_itself_is_refused(tmp_path, old, new, message
         recipes.load(tmp_path / "two")
 
 
-def test_the_device_is_asked_for_or_the_sites_or_the_recipes_first(site, two):
-    on_cpu = settled(site, "two", device="cpu")
-    assert choose_device(two, site, "") == "gpu"
-    assert choose_device(two, on_cpu, "") == "cpu"
-    assert choose_device(two, on_cpu, "gpu") == "gpu"
-    assert choose_device(load(), site, "") == "auto"
-    assert plan(two, on_cpu, on(device="", preset="any")).points[0].device == "cpu"
+def test_a_device_that_a_recipe_lacks_is_refused_and_a_wrong_one_is_found_at_the_site(site, two):
     with pytest.raises(UsageError, match="megatron runs on gpu, not on cpu") as refused:
         choose_device(load("megatron"), site, "cpu")
     assert "pytorch" in refused.value.hint
@@ -160,8 +154,6 @@ def test_the_device_is_asked_for_or_the_sites_or_the_recipes_first(site, two):
     with pytest.raises(UsageError, match="no device 'cup'") as wrong:
         choose_device(two, settled(site, "two", device="cup"), "")
     assert "frameworks.two.device" in wrong.value.where
-    with pytest.raises(UsageError, match="no protocol 'half'"):
-        plan(two, site, on(device="cpu", preset="half"))
 
 
 def test_the_cpu_is_part_of_a_points_names_and_no_gpu_is_asked_for(site):

@@ -49,12 +49,7 @@ def test_it_is_written_into_the_campaign_and_read_again(draft):
     path = draft.directory / "campaign.lock.toml"
     lock = rerun.load_lock(path)
     assert lock == draft.lock
-    assert lock.points == draft.resolved.plan.points
-    assert (lock.options["seed"], lock.options["unpad"]) == (7, False)
-    assert lock.env["NCCL_ALGO"] == "Ring"
-    assert lock.env["PYTHONUNBUFFERED"] == "1"
     assert lock.env["API_TOKEN"] == "<redacted>"
-    assert lock.settings["slurm"]["time_limit"] == draft.resolved.site.slurm.time_limit.text
     assert lock.files.keys() >= {"describe.sh", "bert_pretrain.py"}
     assert "abcdef" not in path.read_text()
     # So are variables, and digests of what was prepared.

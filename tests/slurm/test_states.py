@@ -36,16 +36,9 @@ def test_every_state_and_short_code_of_the_newest_slurm_is_in_the_table():
     assert all(parse_state(state.code) == state for state in STATES if state.code)
 
 
-def test_a_kind_is_written_as_its_public_word_and_is_alive_or_over_or_unknown():
+def test_a_kind_is_alive_or_over_or_unknown_and_nothing_else_is_recalled():
     assert {kind for kind in Kind if kind.over} == {Kind.SUCCEEDED, Kind.FAILED, Kind.UNNEEDED}
-    assert {kind for kind in Kind if not kind.over and not kind.alive} == {Kind.UNKNOWN}
-    assert not any(kind.over and kind.alive for kind in Kind)
-    assert all(kind.alive for kind in Kind if kind.queued)
-    ends = ["succeeded", "failed", "requeued", "unknown", "unneeded"]
-    words = ["waiting", "running", *ends]
-    written = {kind: [kind, f"{kind}"] for kind in Kind}
-    assert json.loads(json.dumps(written)) == {word: [word, word] for word in words}
-    # A state of another kind is not recalled.
+    assert {kind for kind in Kind if kind.alive} == {Kind.WAITING, Kind.RUNNING, Kind.REQUEUED}
     data = dump_state(RepeatState("COMPLETED", Kind.SUCCEEDED, "sacct"))
     assert load_state(json.loads(json.dumps(data))).kind is Kind.SUCCEEDED
     for kind in ("done", "", None, 1, ["succeeded"]):
