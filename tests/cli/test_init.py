@@ -7,7 +7,7 @@ import pytest
 from hpcbert.config.site import read_site
 from tests.kit.cases import read_constant
 from tests.kit.cli import Cli, run
-from tests.kit.slurm import AWAY, DENIED, Answers, Programs
+from tests.kit.slurm import DENIED, Answers, Programs
 
 pytestmark = pytest.mark.slow
 
@@ -45,14 +45,6 @@ def test_a_person_is_asked_where_there_is_a_choice_and_only_there(tmp_path):
         assert "Which GPU type" not in output
         site = read_site(tmp_path / "site.toml", base=tmp_path, env={})
         assert (site.slurm.partition, site.nodes.gpus_per_node) == values
-
-
-def test_a_controller_that_is_away_leaves_no_site(tmp_path):
-    hpcbert = cli(tmp_path, Answers(complaints={"sinfo": AWAY, "partitions": AWAY}))
-    for words in (("init",), ("init", "--slurm")):
-        result = hpcbert(*words, "--json", status=3)
-        assert "controller does not answer" in result.error["message"]
-        assert not (tmp_path / "site.toml").exists()
 
 
 def test_the_first_line_names_the_site_and_where_things_go(run_commands):

@@ -7,8 +7,6 @@ from typing import Literal, Union, get_args, get_origin, get_type_hints
 import click
 import pytest
 
-from hpcbert.cli.help import walk_commands
-from hpcbert.cli.main import list_options, name_variable, root
 from hpcbert.cli.options import read_options
 from hpcbert.cli.render import render
 from hpcbert.cli.submit import submit
@@ -55,16 +53,6 @@ def test_what_click_reads_has_the_defaults_types_and_names_that_the_dataclass_sa
     assert {*option_names(RunOptions)} <= {field.name for field in document_fields(CampaignFile)}
     keys = document_fields(type(CampaignFile().slurm))
     assert option_names(SlurmOptions) == tuple(field.name for field in keys)
-
-
-def test_no_two_options_share_a_variable():
-    variables = [
-        name_variable(tuple(name.split()[1:]), flag)
-        for name, context in walk_commands()
-        if context.command is not root
-        for flag in list_options(context.command)
-    ]
-    assert len(variables) == len(set(variables))
 
 
 def write_config(text, monkeypatch, **variables):

@@ -45,16 +45,6 @@ def test_what_would_be_ignored_is_refused(tmp_path, line, option, conflict, opti
         assert flags - used - {"--help", "--help-all"} == listed
 
 
-def test_defaults_conflict_with_nothing():
-    for line in (
-        "submit --fw oneflow --scheduler slurm --dry-run --repeats-in one-job",
-        "submit --fw oneflow --scheduler slurm --dry-run --data /d --source /s --partition p",
-        "render --concurrent-points --partition p",
-        "prepare --fw oneflow --dry-run --only source --repository r",
-    ):
-        assert "no effect" not in run(*line.split(), "--json").output
-
-
 def test_precisions_are_understood_in_every_spelling():
     for precision, words in read_constant(__file__, "SPELLINGS").items():
         assert {parse_precision(word) for word in words.split()} == {precision}

@@ -128,8 +128,6 @@ def test_only_a_dry_retry_asks_nothing_about_ends_on_record(tmp_path, last):
         assert [(repeat.number, repeat.state) for repeat in plan.invalid] == [(5, last)]
         # Slurm may have put a job that lost its node back into the queue.
         assert (len(bench.slurm.calls) == count) == (dry and last == "FAILED")
-    if last == "FAILED":
-        campaigns.collect_campaigns(bench.directory, states=campaigns.unreachable)
 
 
 def test_nodes_that_the_script_names_are_not_kept_away_from(tmp_path):
