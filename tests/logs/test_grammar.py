@@ -3,7 +3,6 @@
 import pytest
 
 from hpcbert.errors import ConfigError, UsageError
-from hpcbert.logs import grammar as grammars
 from hpcbert.logs.setting import Setting
 from tests.kit.cases import cases, read_constant
 from tests.kit.logs import GRAMMARS, TEST_RECIPES, codes, parse
@@ -12,22 +11,14 @@ PARTS = read_constant(__file__, "PARTS")
 SMALL = PARTS["record"] + PARTS["rule"]
 
 
-def test_a_small_grammar_has_the_protocols_window_and_its_first_rule_is_the_default():
+def test_a_rule_goes_by_its_name_and_a_bound_may_be_of_iterations():
     grammar = parse(SMALL + PARTS["rule"].replace('"rate"', '"clock"'))
-    rule = grammar.rule()
-    assert (rule.name, rule.scope, rule.average, rule.record.first) == ("rate", "global", "mean", 1)
-    bounds = [bound.resolve(skip=20, iters=120) for bound in (rule.after, rule.until)]
-    assert bounds == [20, 120]
     assert grammar.rule("clock").name == "clock"
     with pytest.raises(UsageError, match="no rule 'clok'") as caught:
         grammar.rule("clok")
     assert caught.value.hint == "Did you mean clock?"
-    text = SMALL + 'after = { record = "skip" }\nuntil = { iteration = 99 }\n'
-    rule = parse(text).rule()
-    assert (rule.after.by, rule.after.at) == ("record", "skip")
-    assert (rule.until.by, rule.until.at) == ("iteration", 99)
-    (rule,) = grammars.parse({"grammar": "entry-point:name"}, where="x").rules
-    assert (rule.name, rule.kind, rule.scope) == ("name", "custom", "global")
+    until = parse(SMALL + "until = { iteration = 99 }\n").rule().until
+    assert (until.by, until.at) == ("iteration", 99)
 
 
 @cases

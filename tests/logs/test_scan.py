@@ -98,15 +98,6 @@ def test_time_stamps_go_on_over_midnight_and_others_are_refused(read, form, befo
         assert read(toml, log, "clock", ONE).throughput is None, stamp
 
 
-def test_a_log_states_its_batch_or_gives_its_accumulation(read):
-    setting = Setting(nodes=1, gpus_per_node=1, gpus=1)
-    assert read(STEPS, steps(), "clock", setting).missing == "batch_size_per_device"
-    assert read(STEPS, "batch: 32\n" + steps(), "clock", setting).throughput == 32
-    toml = STEPS.replace("<batch_size_per_device>", "<global_batch_size>")
-    eight = ONE._replace(gpus_per_node=8, gpus=8)
-    assert read(toml, "batch: 512\n" + steps(), "clock", eight).setting.accumulation == 2
-
-
 def test_labels_bars_colours_and_the_cuts_of_srun_are_undone(read, monkeypatch):
     """srun -l cuts after 1,024 bytes; lines of other ranks come in between."""
     anchored = STEPS.replace("'iteration: ", "'^iteration: ")
@@ -186,6 +177,7 @@ def test_an_entry_point_that_can_not_be_imported_is_named(tmp_path, monkeypatch)
     announce(tmp_path, "broken", "grammars", "hpcbert.absent:read")
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
     grammar, path = parse('[log]\ngrammar = "entry-point:broken"\n'), tmp_path / "run.log"
+    assert grammar.rule().name == "broken"
     assert scan.read_progress(path, grammar) == scan.Progress()
     with pytest.raises(ConfigError, match=r"hpcbert\.absent"):
         scan.read(path, grammar, grammar.rule(), ONE)

@@ -7,8 +7,7 @@ import pytest
 
 from hpcbert.cli.explain import read_bandwidths
 from hpcbert.model import Reason, Shape, Steps
-from hpcbert.results.explain import count_parameters, explain
-from hpcbert.results.metrics import find_model
+from hpcbert.results.explain import explain
 from tests.kit.campaigns import collect_campaigns, report_states
 from tests.kit.cases import cases
 from tests.kit.cli import run
@@ -93,12 +92,7 @@ def test_the_node_without_which_the_median_rises():
     assert odd.text.isprintable()
 
 
-def test_bandwidth_is_what_nccl_tests_runs_say_and_weights_are_those_of_the_published_models():
-    """BERT-Base has 110 million, BERT-Large 340 (Devlin et al. 2018, section 3, without heads)."""
-    for name, count in (("bert-base", 110_106_428), ("bert-large", 336_226_108)):
-        size = find_model(name)
-        assert size
-        assert count_parameters(size) == count
+def test_bandwidth_is_what_nccl_tests_runs_say():
     reason = Reason("rule", "busbw-32M is 11.5 GB/s, which is not a throughput")
     runs = tuple(make_run(n, None, reasons=(reason,)) for n in (1, 2))
     table = make_table(make_point("2n8g", runs=runs))
