@@ -24,5 +24,4 @@ def test_runs_of_numbers_fold():
     assert fold(["n1", "n2", "n3", "n7", "n09", "n10", "login"]) == "login,n[1-3,7],n[09-10]"
     assert fold(f"n{number}" for number in range(1, 129)) == "n[1-128]"
     assert fold(["n9", "n11", "n10", "n08"]) == "n9,n[08,10-11]"
-    assert fold(["n1"]) == "n1"
     assert fold(()) == ""

@@ -21,23 +21,6 @@ def test_slices_are_told_from_gpus(text, *, sliced):
     assert [resource.sliced for resource in parse_resources(text)] == [sliced]
 
 
-def test_groups_of_a_partition_are_added_up():
-    partitions = inventory.read_partitions(read_constant(__file__, "SINFO"))
-    assert set(partitions) == {"gpu", "long"}
-    gpu, long = partitions["gpu"], partitions["long"]
-    assert (gpu.default, gpu.state, gpu.limit.seconds, gpu.most_nodes) == (True, "up", 86400, None)
-    assert [group.names for group in gpu.groups] == [("n1", "n2", "n3"), ("n4",)]
-    assert (long.limit.seconds, long.most_nodes) == (None, 2)
-
-
-def test_a_node_is_usable_by_its_state_and_mark():
-    lines = ("n1|gpu*|idle", "n2|gpu*|mixed", "n3|gpu*|down*", "n4|gpu*|drained")
-    text = "\n".join([*lines, "n5|other|idle", "n6|gpu*|idle*", "nonsense", ""])
-    expected = {"n1": True, "n2": True, "n3": False, "n4": False, "n6": False}
-    for partition, nodes in (("", expected), ("gpu", expected), ("other", {"n5": True})):
-        assert inventory.read_usable_nodes(text, partition) == nodes
-
-
 @cases
 def test_what_a_key_of_the_controller_means(line, name, expected):
     value = getattr(read_config(line), name)
