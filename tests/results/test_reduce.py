@@ -139,8 +139,6 @@ def test_a_row_has_the_flags_of_its_rates(rates, flags):
 
 
 def test_marks_of_valid_runs_and_of_their_nodes_are_marks_of_their_row():
-    row = make_row(100.0, 100.2, None, 94.0, 99.9)
-    assert {run.repeat: run.flags for run in row.runs if run.flags} == {4: ("outlier",)}
     marked = make_run(1, 9.0, flags=("overflow-steps",))
     runs = (marked, replace(marked, repeat=2), make_run(3, None, flags=("x",)))
     row = make_row(runs=runs, flags=("accumulation",))
