@@ -5,7 +5,7 @@ import re
 import pytest
 
 from hpcbert.config import campaignfile
-from hpcbert.config.campaignfile import OptionValues, Sizes, Variable
+from hpcbert.config.campaignfile import Variable
 from hpcbert.errors import ConfigError, Refusals
 from hpcbert.model import Shape
 from tests.kit.cases import cases, read_constant
@@ -17,25 +17,9 @@ def read(folder, text, head="schema = 1\n"):
     return campaignfile.read(path)
 
 
-def test_a_file_says_all_of_it(tmp_path):
-    file = read(tmp_path, read_constant(__file__, "FULL"))
-    assert (file.frameworks, file.precisions) == (("pytorch", "oneflow"), ("fp16",))
-    assert file.shapes == (Shape(1, 1), "scaling")
-    assert file.batch_sizes == (
-        Sizes("batch_sizes.float32", "", "fp32", (32,)),
-        Sizes("batch_sizes.fp16", "", "fp16", (64, 128)),
-        Sizes("batch_sizes.oneflow", "oneflow", "", (16,)),
-        Sizes("batch_sizes.pytorch.fp16", "pytorch", "fp16", (96,)),
-    )
-    assert file.options == (
-        OptionValues("options.seed", "", "seed", (1, 2)),
-        OptionValues("options.oneflow.fast", "oneflow", "fast", (True,)),
-    )
-    assert file.env == (Variable("NCCL_ALGO", ("Ring", "Tree")), Variable("OTHER", ("",)))
-    limits = {"nodelist": "n[01-04],m7", "time_limit": "1-0"}
-    assert file.run_options() == {"nodes": 4, "gpus_per_node": 8, **limits}
-    # Options and variables of an inclusion are taken one by one.
-    axes = file.include[1].over(file)
+def test_options_and_variables_of_an_inclusion_are_taken_one_by_one(tmp_path):
+    file = read(tmp_path, read_constant(__file__, "INCLUSION"))
+    axes = file.include[0].over(file)
     assert (axes.frameworks, axes.precisions) == (file.frameworks, ("bf16",))
     options = [(option.name, option.values) for option in axes.options]
     assert options == [("seed", (3,)), ("fast", (True,))]
