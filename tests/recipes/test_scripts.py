@@ -34,7 +34,7 @@ from tests.kit.cli import start_process
 from tests.kit.logs import write_file
 from tests.kit.needs import SHARED, free_port, lacks, not_applicable
 from tests.kit.paths import REPOSITORY, TEMPLATES
-from tests.kit.recipes import Case, World, core, fringe, grammar, load, presets, read, render
+from tests.kit.recipes import World, core, fringe, grammar, load, presets, read, render
 from tests.kit.waiting import CEILING, unqueued, until
 
 ALL = ",".join(map(str, range(8)))
@@ -85,30 +85,13 @@ def test_a_folder_holds_facts_a_script_and_a_sample_and_no_program(name):
         assert re.fullmatch(r"[a-z][a-z0-9_-]*|", word), "files and flags carry the name"
 
 
-def test_xla_is_honoured_both_ways_or_refused_and_a_protocol_has_the_default(name):
-    """tests/laws/test_values.py does so with the recipe's own switches."""
-
-    def render_or_refuse(case: Case) -> str:
-        try:
-            return render(name, case).rank
-        except UsageError as error:
-            return str(error)
-
-    recipe = load(name)
-    for pair in presets(recipe):
-        case = {"shape": Shape(1, 8), **pair}
-        on, off, default = (render_or_refuse({**case, "xla": xla}) for xla in (True, False, None))
-        assert on != off, pair
-        assert "--xla" in on or recipe.xla, on
-        usual = render(name, case).point
-        assert default == (on if usual.xla else off) or recipe.xla not in (True, False)
-        assert usual.xla == recipe.protocols[pair["preset"]].xla
-    if "cpu" in recipe.devices:
-        pair = presets(recipe.for_device("cpu"))[0]
-        small = render(name, {"shape": Shape(1, 1), "device": "cpu", **pair})
-        assert small.point.model.endswith("tiny")
-        assert small.point.batch_size_per_device == 4
-        assert "30 iterations, the first 10 are warm-up" in small.text
+@pytest.mark.parametrize("recipe", [name for name in recipes.NAMES if load(name).on])
+def test_on_cpus_a_small_model_trains_for_a_short_time(recipe):
+    pair = presets(load(recipe).for_device("cpu"))[0]
+    small = render(recipe, {"shape": Shape(1, 1), "device": "cpu", **pair})
+    assert small.point.model.endswith("tiny")
+    assert small.point.batch_size_per_device == 4
+    assert "30 iterations, the first 10 are warm-up" in small.text
 
 
 @cases
