@@ -158,27 +158,10 @@ def test_usual_predictions_are_those_of_the_reference():
         assert parsed.predictions == usual_predictions(length)
 
 
-@given(st.lists(st.integers(0, 2**40), max_size=40))
-def test_integers_of_a_record_come_back(values):
-    for dialect in (formats.TENSORFLOW, formats.ONEFLOW):
-        record = formats.encode_record({"x": np.array(values, dtype=np.int64)}, dialect)
-        assert formats.decode_record(record, dialect)["x"].tolist() == values
-
-
 def write_record(path, form):
     """Write a file with one sample."""
     formats.FORMATS[form].write([path], [make_synthetic(np.arange(1), STREAM)])
     return path.read_bytes()
-
-
-@pytest.mark.parametrize("form", ["tfrecord", "ofrecord"])
-def test_a_first_record_has_names(form, tmp_path):
-    path = tmp_path / "file"
-    write_record(path, form)
-    shown = read_first_record(path, form, ["input_ids"])
-    assert shown.startswith(f"{form}, input_ids, input_mask, masked_lm_ids, ")
-    with pytest.raises(ValueError, match="has no a, b"):
-        read_first_record(path, form, ["a", "input_ids", "b"])
 
 
 def test_checksums_pickles_and_texts_are_as_their_formats_say(tmp_path):

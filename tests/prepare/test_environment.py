@@ -11,15 +11,12 @@ import pytest
 from hpcbert.commands.checks import find_framework_obstacles
 from hpcbert.config import recipe as recipes
 from hpcbert.errors import ConfigError, UsageError
-from hpcbert.model import Shape
 from hpcbert.script import materials
-from hpcbert.script.plan import Request
 from hpcbert.system.runner import Outcome
 from tests.kit import drafts
 from tests.kit.cases import cases, read_constant
 from tests.kit.cli import Cli
 from tests.kit.logs import write_file
-from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import STEP_LOG
 from tests.kit.waiting import until
 from tests.prepare.test_parts import prepare
@@ -191,31 +188,13 @@ def test_the_program_can_be_installed_from_its_checkout(preparation, tmp_path):
     assert not (preparation.directory / "src").exists()
 
 
-def test_ranks_use_what_was_made_unless_the_site_names_another(preparation, tmp_path):
-    site, recipe, folder = preparation.site, preparation.recipe, preparation.directory
-
-    def draft(site, **options):
-        options |= {"folders": (tmp_path / "templates", TEMPLATES)}
-        tiny = recipes.load(tmp_path / "templates" / "tiny")
-        request = Request(Shape(1, 1), device="cpu")
-        return drafts.drafted(site, request, framework_recipe=tiny, options=options)
-
-    with pytest.raises(UsageError, match="needs source and python") as refused:
-        draft(site)
-    assert "hpcbert prepare --fw tiny --device cpu;" in refused.value.hint
-    assert "/path/to/tiny/python" in "".join(draft(site, dry=True).scripts.values())
+def test_an_environment_is_missed_unless_the_site_names_an_interpreter(preparation):
+    site, recipe = preparation.site, preparation.recipe
     inputs = materials.find_inputs(site, recipe, {})
     (finding,) = find_framework_obstacles(site, recipe, inputs)
     assert finding.detail == "Its virtual environment is not made."
-    digest = preparation.prepares().digest
-    prepared = draft(site)
-    assert prepared.resolved.inputs.python == f"{folder}/bin/python"
-    assert prepared.resolved.inputs.source == f"{materials.packages_path(folder, '3.9')}/tiny"
-    (material,) = prepared.campaign.materials
-    assert (material.kind, material.name) == ("environment", "Python 3.9.18")
-    assert (material.path, material.digest) == (str(folder), digest)
     preparation.site = drafts.settled(site, "tiny", python="/own/python", source="/own")
-    other = draft(preparation.site).resolved.inputs
+    other = materials.find_inputs(preparation.site, recipe, {})
     assert (other.python, other.source, other.materials) == ("/own/python", "/own", ())
     assert "the site names an interpreter" in preparation.prepares().detail
 
@@ -249,7 +228,9 @@ def test_a_real_environment_from_prepare_to_the_script(tmp_path):
     (log,) = place.rglob("*.log")
     assert log.read_text().splitlines()[1:] == ["cpu"]
     manifest = json.loads(next(place.rglob("manifest.json")).read_text())
-    assert manifest["materials"][0]["digest"] == parts["environment"]["digest"]
+    (material,) = manifest["materials"]
+    assert (material["kind"], material["digest"]) == ("environment", parts["environment"]["digest"])
+    assert material["name"].startswith("Python 3.")
 
 
 def test_a_killed_run_leaves_nothing_that_is_taken_for_whole(tmp_path):
@@ -270,5 +251,7 @@ def test_a_killed_run_leaves_nothing_that_is_taken_for_whole(tmp_path):
     wait.unlink()
     assert list(sources.glob("*.json")) == []
     assert list(sources.glob("tiny-py3.9-*/bin/python")) != []
-    assert "needs source and python" in cli("submit", *WORDS, status=2).error["message"]
+    missing = cli("submit", *WORDS, status=2).error
+    assert "needs source and python" in missing["message"]
+    assert "hpcbert prepare --fw tiny --device cpu;" in missing["hint"]
     assert [part["status"] for part in cli(*words, status=0).data["parts"]] == ["done"]
