@@ -165,18 +165,6 @@ def test_terminals_without_a_view_get_lines(hpcbert, slurm, story, words, option
     assert re.findall(r"\d/2  [A-Z_]+", plain) == CHANGES
 
 
-def test_a_local_campaign_is_watched_without_slurm(hpcbert, slurm, watched):
-    built = watched(job_id="local-1-1", scheduler="local", repeats=1)
-    built.mark("1n1g", 1, {"event": "start", "nodelist": "here"}, time=1, attempt=0)
-    end = {"event": "finished", "state": "TIMEOUT", "exit": 143}
-    built.mark("1n1g", 1, end, time=61, attempt=0)
-    result = hpcbert("monitor", "--json", "--exit-status", built.campaign.id, status=4)
-    (event,) = result.events
-    assert (event["state"], event["source"]) == ("TIMEOUT", "status-file")
-    assert (event["exit_code"], event["elapsed"]) == (143, 60)
-    assert slurm.calls("sacct") == slurm.calls("squeue") == []
-
-
 def test_cancel_needs_a_yes(hpcbert, slurm, watched):
     built = watched()
     slurm.answers(squeue=[built.squeue(1, "RUNNING") + built.squeue(2, "PENDING")])

@@ -398,18 +398,14 @@ def track(draft, *events):
 
 
 def test_points_wait_for_the_preflight(tmp_path):
-    draft, slurm = draft_points(tmp_path / "a"), Slurm()
-    campaign = drafts.submit(draft, slurm)
+    slurm = Slurm()
+    campaign = drafts.submit(draft_points(tmp_path), slurm)
     after, kill = "--dependency=afterok:100", "--kill-on-invalid-dep=yes"
     waits = (f"{after},afterany:{job}" for job in (101, 102))
     assert list_options(slurm) == ((), (after, kill), *((wait, kill) for wait in waits))
     assert campaign.preflight
     assert campaign.preflight.job_id == "100"
     assert not any(array.changed for array in campaign.arrays)
-    # Points that may run at once wait for the preflight alone.
-    slurm = Slurm()
-    drafts.submit(draft_points(tmp_path / "b", concurrent_points=True), slurm)
-    assert list_options(slurm) == ((), *[(after, kill)] * 3)
 
 
 def test_what_is_submitted_later_keeps_away_from_what_it_found(tmp_path):
