@@ -142,8 +142,6 @@ def test_campaigns_and_logs_are_compared(build, logs):
     words = ("--model", same["base"]["model"], "--skip", "2", "--iters", "12", "--json")
     result = compare(built.directory, logs, *words)
     assert result.data["comparisons"][0]["points"][0]["verdict"] == "slower"
-    result = compare(built.directory, built.directory, "--fw", "pytorch", "--json")
-    assert (result.returncode, "--fw has no effect on" in result.error["message"]) == (2, True)
 
 
 def test_a_slow_node_and_another_driver_are_named_and_equal_nodes_are_accepted():
