@@ -34,11 +34,6 @@ def test_types_of_mpi(text, types):
     assert read_mpi(f"Notice\n{text}Ends at\n9:00.\n") == types
 
 
-@cases
-def test_the_first_wanted_type_that_is_there(preferred, offered, expected):
-    assert inventory.choose_mpi(preferred, offered) == expected
-
-
 def test_partitions_of_the_controller():
     rules = inventory.read_rules(read_constant(__file__, "PARTITIONS"))
     assert set(rules) == {"gpu", "big"}
@@ -54,7 +49,6 @@ def test_partitions_of_the_controller():
     assert (big.partition.state, big.reserved) == ("drain", True)
     resources = big.partition.groups[0].resources
     assert [(resource.kind, resource.count) for resource in resources] == [("h100", 8)]
-    assert [big.takes_account(account) for account in ("a", "c")] == [True, False]
     assert [big.takes_qos(account) for account in ("low", "normal")] == [False, True]
     by_gpu = "PartitionName=a JobDefaults=DefMemPerGPU=9 DefMemPerNode=UNLIMITED\n"
     assert inventory.read_rules(by_gpu)["a"].memory == "--mem-per-gpu=9"
