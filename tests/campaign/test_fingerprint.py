@@ -53,6 +53,10 @@ def test_what_matters_is_a_difference(changes, fact):
     assert not fact or differences[0].scope == "nodes"
 
 
+def test_a_node_whose_image_is_unknown_differs_from_no_other():
+    assert not fingerprint.find_differences_within(sample_nodes(parse(), parse("n2", image=None)))
+
+
 @given(ANY_JSON, ANY_JSON, ANY_JSON)
 def test_any_json_is_answered(host, image, gpus):
     parts = {"gpus": gpus, "network": gpus, "memory_kb": image}
@@ -90,7 +94,9 @@ def test_another_kernel_is_a_difference_and_equal_nodes_or_damaged_files_are_non
         write_nodes(built.directory, built.array("2n2g"), repeat, *nodes)
     document = collect_json(built.directory)
     assert rows(document)[0]["flags"] == []
-    assert rows(document)[1]["differences"][0]["scope"] == "points"
+    values = [{"value": "5.15.0-100", "of": ["1n1g"]}, {"value": "6.8", "of": ["2n2g"]}]
+    difference = {"fact": "kernel", "scope": "points", "values": values}
+    assert rows(document)[1]["differences"] == [difference]
     write_nodes(built.directory, built.array("2n2g"), 2, node("n1"), node("n2"))
     built.log("2n2g", 1, built.text("2n2g", 38.0, last=3))
     assert rows(collect_json(built.directory))[1]["differences"] == []

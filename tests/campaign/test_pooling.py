@@ -85,6 +85,7 @@ def test_repeats_on_other_hardware_or_software_have_no_median(build, collect_jso
         assert (row["median"], codes(row)) == (None, [["incomparable"]] * 3)
         details = [run["reasons"][0]["detail"] for run in row["runs"]]
         assert all(f"{fact} differs between repeats" in detail for detail in details)
+        assert all("(repeat 1, repeat 3); " in detail for detail in details)
     else:
         assert row["repeats"]["ok"] == 3
 
