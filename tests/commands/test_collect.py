@@ -11,12 +11,11 @@ from tests.kit.logs import log, write_file
 from tests.kit.paths import TEMPLATES
 
 
-def load_results(*words, request=None):
-    user_places = Places(Recipes((TEMPLATES,)))
-    return load_result_set(list(map(str, words)), user_places, request, states=report_states())
-
-
 def test_a_point_from_two_places_and_saved_results_read_otherwise_are_refused(tmp_path, logs):
+    def load_results(*words, request=None):
+        user_places = Places(Recipes((TEMPLATES,)))
+        return load_result_set(list(map(str, words)), user_places, request, states=report_states())
+
     text = render_results(load_results(logs))
     saved, again = (write_file(tmp_path, name, text) for name in ("a.json", "b.JSON"))
     for path in (logs, again):

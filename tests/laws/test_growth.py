@@ -49,12 +49,11 @@ def check_growth(folder, count):
     return small, large
 
 
-def count_collect(folder):
-    states = campaigns.report_states()
-    return count_calls(lambda: campaigns.collect_campaigns(folder, states=states))
-
-
 def test_collected_points_repeats_nodes_and_campaigns(tmp_path):
+    def count_collect(folder):
+        states = campaigns.report_states()
+        return count_calls(lambda: campaigns.collect_campaigns(folder, states=states))
+
     def collect_points(runs, number):
         shapes = [f"{nodes}n1g" for nodes in range(1, number + 1)]
         return count_collect(campaign(runs, *shapes, repeats=1).finish().directory)

@@ -158,12 +158,6 @@ def test_usual_predictions_are_those_of_the_reference():
         assert parsed.predictions == usual_predictions(length)
 
 
-def write_record(path, form):
-    """Write a file with one sample."""
-    formats.FORMATS[form].write([path], [make_synthetic(np.arange(1), STREAM)])
-    return path.read_bytes()
-
-
 def test_checksums_pickles_and_texts_are_as_their_formats_say(tmp_path):
     # RFC 3720, appendix B.4
     assert formats.crc32c(bytes(range(32))) == 0x46DD794E
@@ -181,6 +175,11 @@ def test_checksums_pickles_and_texts_are_as_their_formats_say(tmp_path):
 
 
 def test_a_damaged_record_is_refused(tmp_path):
+    def write_record(path, form):
+        """Write a file with one sample."""
+        formats.FORMATS[form].write([path], [make_synthetic(np.arange(1), STREAM)])
+        return path.read_bytes()
+
     path = tmp_path / "file.idx"
 
     def refuse(form, content, says):
