@@ -13,6 +13,7 @@ from tests.kit import campaigns, cli
 from tests.kit.cases import read_constant
 from tests.kit.cli import Cli, CliResult, start_process
 from tests.kit.logs import TEST_RECIPES, write_logs
+from tests.kit.logs import read as read_log
 from tests.kit.slurm import Programs
 
 
@@ -119,6 +120,12 @@ def run_commands(tmp_path):
         return results
 
     return run
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Reads a log's text with a grammar's."""
+    return partial(read_log, tmp_path)
 
 
 @pytest.fixture

@@ -100,18 +100,6 @@ def list_runs(draw):
     return runs
 
 
-TRUTHS = st.builds(
-    Truth,
-    runs=st.lists(list_runs(), min_size=REPEATS, max_size=REPEATS),
-    lag=st.integers(0, 40),
-    memory=st.sampled_from([300, 600]),
-    junk=st.lists(st.text("5_|COMPLETED\x00ü", max_size=30).map("{}\n".format), max_size=2),
-    failing=st.lists(st.sets(st.sampled_from(COMMANDS)), min_size=1, max_size=4),
-    chance=st.integers(0, 99).map(random.Random),
-    copies=st.integers(1, 2),
-)
-
-
 def test_tracking_tells_the_truth_in_the_end_and_no_success_before_it(watched):
     built = watched("camp", job_id="5", repeats=REPEATS)
 
@@ -124,8 +112,19 @@ def test_tracking_tells_the_truth_in_the_end_and_no_success_before_it(watched):
                 is_written = (run.start <= truth.moment, run.writes and run.end <= truth.moment)
                 status_file(repeat.status, *compress((start, end), is_written), attempt=attempt)
 
+    truths = st.builds(
+        Truth,
+        runs=st.lists(list_runs(), min_size=REPEATS, max_size=REPEATS),
+        lag=st.integers(0, 40),
+        memory=st.sampled_from([300, 600]),
+        junk=st.lists(st.text("5_|COMPLETED\x00ü", max_size=30).map("{}\n".format), max_size=2),
+        failing=st.lists(st.sets(st.sampled_from(COMMANDS)), min_size=1, max_size=4),
+        chance=st.integers(0, 99).map(random.Random),
+        copies=st.integers(1, 2),
+    )
+
     @settings(max_examples=40, deadline=None)
-    @given(TRUTHS)
+    @given(truths)
     def check(truth):
         clock: dict[str, Any] = {"clock": lambda: float(T + truth.moment), "chance": lambda: 0.0}
         tracker = Tracker([built], run=truth, environ={}, **clock)
