@@ -109,6 +109,7 @@ NEEDS: dict[str, tuple[str, str, Callable[[], str]]] = {
     "cpus": ("programs", "two CPUs", lambda: "" if len(os.sched_getaffinity(0)) > 1 else "one CPU"),
     "torch": ("programs", "PyTorch", partial(_lack_of_module, "torch")),
     "transformers": ("extras", "transformers", partial(_lack_of_module, "transformers")),
+    "accelerate": ("extras", "accelerate", partial(_lack_of_module, "accelerate")),
     "reframe": ("extras", "ReFrame", partial(_lack_of_variable, "HPCBERT_REFRAME")),
 }
 for _name in ("groff", "shellcheck", "strace", "tmux", "pdflatex", "pdftotext"):
