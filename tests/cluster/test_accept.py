@@ -1,23 +1,16 @@
 """As an ordinary user on a real cluster: a machine is accepted or not, and so is each node."""
 
 import json
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from hpcbert.system.runner import run
 from tests.kit.cases import read_constant
-from tests.kit.lab import read_daemon
 from tests.kit.logs import START, WORDS, log
-from tests.kit.needs import not_applicable
 from tests.kit.scripts import tool
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
-
-# Read now: the tests' environment has none of hpcbert's variables.
-ROUNDS = int(os.environ.get("HPCBERT_LOADED_ROUNDS", "0"))
 
 
 def read_states(result):
@@ -64,49 +57,3 @@ def test_a_loaded_node_and_another_driver_are_named_on_the_lab(hpcbert, lab):
         assert run([*drain, "state=resume"], env=lab.daemon_environment).ok
     assert read_states(drained) == {"n1": "unknown"}
     assert "n4 was not measured" in drained.document["errors"][-1]["message"]
-
-
-@pytest.mark.skipif(not ROUNDS, reason="needs extras: HPCBERT_LOADED_ROUNDS is not set")
-def test_a_node_with_a_competing_process_is_named(hpcbert, lab):
-    """In each round a loaded node is named, and none in a round without load."""
-    base, slower = hpcbert.cwd / "base.json", {"clean": set(), "loaded": {"n2"}}
-    # It works in each iteration, and prints when and how fast it was.
-    text = read_constant(__file__, "WORKS").format(log=log("1n1g", 10.0, batch=2))
-    options = ("--python", tool(hpcbert.cwd, "program", text), "--json")
-    accept = ("accept", base, "--each-node", "--tolerance", "20%", *options)
-    first, losses = Path("/sys/fs/cgroup/cpu"), []
-    root = first if first.is_dir() else first.parent
-    # Each node's slurmd, and so its jobs, are in a control group. Of each period of a processor in
-    # microseconds, it has so much, whatever else the machine does.
-    names = ("cpu.cfs_period_us", "cpu.cfs_quota_us") if first.is_dir() else ("cpu.max",)
-    limits = dict(zip(names, ("20000", "4000") if first.is_dir() else ("4000 20000",), strict=True))
-    folders = {node: root / f"{lab.mark}-{node}" for node in lab.plan.node_names}
-    try:
-        for node, folder in folders.items():
-            folder.mkdir()
-            for name, limit in limits.items():
-                (folder / name).write_text(limit)
-            (folder / "cgroup.procs").write_text(str(read_daemon(lab, node).pid))
-        hpcbert(*WORDS, *options, "--wait", status=0)
-        hpcbert("collect", "--output", base, status=0)
-        for kind in [*slower] * ROUNDS:
-            # A process takes what time it can get on n2, at a lower priority.
-            forever = "while :; do :; done" if kind == "loaded" else ":"
-            words = ["nice", "-n", "5", "bash", "-c", f"read; {forever}"]
-            with subprocess.Popen(words, stdin=subprocess.PIPE) as rival:
-                (folders["n2"] / "cgroup.procs").write_text(str(rival.pid))
-                rival.stdin.close()  # type: ignore[union-attr]
-                nodes = hpcbert(*accept).data["nodes"]
-                rival.kill()
-            assert all(entry["runs"] == 5 for entry in nodes), nodes
-            losses += [1 - entry["ratio"] for entry in nodes if entry["node"] == "n2"]
-            # If it fails, the losses say whether the machine was too busy for nodes to differ.
-            named = {entry["node"] for entry in nodes if entry["state"] == "slower"}
-            assert named == slower[kind], losses
-    except OSError as error:
-        not_applicable(f"control groups can't limit processors here: {error}")
-    finally:
-        for folder in filter(Path.is_dir, folders.values()):
-            for pid in (folder / "cgroup.procs").read_text().split():
-                (root / "cgroup.procs").write_text(pid)
-            folder.rmdir()
