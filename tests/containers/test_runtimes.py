@@ -10,6 +10,7 @@ import re
 import shutil
 import signal
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,8 +25,9 @@ from tests.kit.containers import HERE, REAL_PYXIS, SYSTEM_PATH, Image
 from tests.kit.doctor import set_key
 from tests.kit.lab import start_daemon, stop_daemon
 from tests.kit.needs import lacks, require
-from tests.kit.registry import Registry
-from tests.kit.waiting import unqueued, until
+from tests.kit.recipes import SHELL
+from tests.kit.registry import Registry, serving_tiny
+from tests.kit.waiting import CEILING, unqueued, until
 
 pytestmark = pytest.mark.slurm
 
@@ -406,3 +408,43 @@ def test_four_jobs_that_need_an_image_at_once_import_it_once(trial):
         (rank,) = job.ranks
         assert (rank["image"], rank["environment"]["IMAGE_ONLY"]) == ("imported", "imported")
     assert len(list((trial.folder / "images").glob("*.sqsh"))) == 1
+
+
+def test_an_import_that_was_killed_is_taken_up_by_tasks_of_other_nodes_which_import_once(
+    as_user, lab, work
+):
+    require("squashfs")
+    first, *further = lab.plan.node_names
+    for name in ("image.sh", "enroot.sh"):
+        shutil.copy(SHELL / name, work / name)
+        (work / name).chmod(0o755)
+    with serving_tiny(lab.network.controller) as registry:
+        # Each node has its own TEMP.
+        task = f"""#!/bin/bash
+export PATH={containers.open_stand_ins(work / "bin")}:{SYSTEM_PATH} HOME=/tmp/import-$SLURM_JOB_ID
+export XDG_RUNTIME_DIR=$HOME ENROOT_ALLOW_HTTP=y
+exec bash {work}/image.sh import {registry.uri()} {work}/images r+bert+tiny+1.0
+"""
+        (work / "task.sh").write_text(task)
+        registry.delay = CEILING
+        words = ["sbatch", "--parsable", f"--nodelist={first}", f"--output={work}/out"]
+        script = f"#!/bin/bash\nexec bash {work}/task.sh\n"
+        assert as_user(words, stdin=script, cwd=work).stdout.strip().isdigit()
+        until(lambda: registry.pulls("bert/tiny"), "nobody imports it")
+        # As the kernel does when memory runs out. A job has process ids of its own.
+        for path in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # Others' processes come and go.
+                if f"{work}/image.sh".encode() in (path / "cmdline").read_bytes():
+                    os.kill(int(path.name), signal.SIGKILL)
+        registry.delay = 1.0
+        words = ["srun", f"--nodelist={','.join(further)}", "--nodes=3", "--ntasks=24"]
+        words += ["bash", f"{work}/task.sh"]
+        result = as_user(words, cwd=work, env={"HPCBERT_STALE_AFTER": "3"})
+        assert result.ok, result.stderr
+        assert registry.pulls("bert/tiny") == 2
+    assert "the importer before died" in result.stderr
+    paths = result.stdout.split()
+    assert len(paths) == 24
+    assert len(set(paths)) == 1
+    assert Path(paths[0]).is_file()
+    assert list((work / "images").glob(".*")) == []

@@ -272,3 +272,14 @@ def test_an_image_is_built_where_commands_are_wanted(place):
     # Another command is another image.
     place.write(build=build.replace("/opt/made", "/opt/other"))
     assert place.prepares("image", dry=True)["image"].status == "planned"
+
+
+@pytest.mark.slurm
+def test_prepare_runs_in_a_job_where_it_is_to(as_user, checkout, work):
+    (work / "data").mkdir()
+    for number in range(2):
+        hdf5(work / "data" / f"training_{number}.hdf5", [*KEYS, "segment_ids"])
+    (work / "site.toml").write_text(site_text("pytorch", f'data = "{work / "data"}"'))
+    words = ("prepare", "--fw", "pytorch", "--only", "data", "--on-node", "--json")
+    (part,) = checkout.cli(work, as_user)(*words, "--site", "site.toml", status=5).data["parts"]
+    assert "has no masked_lm_positions, masked_lm_ids, next_sentence_labels" in part["detail"]
