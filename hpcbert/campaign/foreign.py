@@ -474,7 +474,7 @@ class LogReader:
         reading = self.read_by(log, choice)
         return bool(self.pattern or reading.last or reading.throughput or reading.foreign)
 
-    def _list_windows(self, rule: Rule, logs: Sequence[LogFile]) -> Iterator[Window]:
+    def list_windows(self, rule: Rule, logs: Sequence[LogFile]) -> Iterator[Window]:
         """Yield the window of the protocol or the user; to the end; from a record to the end."""
         yield self.window
         if self.window.iters is not None or rule.kind == "footer":
@@ -483,7 +483,7 @@ class LogReader:
         if self.window.skip is None:
             # With the facts of the log, by which counts of tokens are iterations.
             setting = self.read_by(logs[0], Choice(rule, self.window)).setting
-            skip = find_record(logs[0].path, self.recognise(logs[0]).grammar, rule, setting)
+            skip = find_record(logs[0].path, rule.record, setting)
             if skip != setting.skip:
                 yield Window(skip, END)
 
@@ -505,7 +505,7 @@ class LogReader:
         for rule, part in trials:
             if ranked and rule.caution:
                 break
-            windows = [*self._list_windows(rule, logs)][part]
+            windows = [*self.list_windows(rule, logs)][part]
             readings = [self._read_first(log, rule, windows) for log in logs[:_MAX_TRIED]]
             measured = [reading for reading in readings if reading and reading.throughput]
             codes = {reason.code for reading in readings if reading for reason in reading.reasons}
@@ -533,7 +533,7 @@ class LogReader:
         off.
         """
         codes: dict[Window, set[str]] = {}
-        for window in self._list_windows(rule, logs):
+        for window in self.list_windows(rule, logs):
             readings = [self.read_by(log, Choice(rule, window)) for log in logs[:_MAX_TRIED]]
             if any(map(_is_decided, readings)):
                 return window
@@ -679,9 +679,8 @@ def explain_log(reader: LogReader, log: LogFile) -> LogExplanation:
 def _try_rule(reader: LogReader, log: LogFile, rule: Rule, choice: Choice) -> RuleOutcome:
     """Return what a rule makes of a log in the first window with a number, else in the last."""
     is_chosen = rule == choice.rule
-    windows = [reader.window, reader.window._replace(iters=END)]
     outcomes = []
-    for window in [choice.window] if is_chosen else windows:
+    for window in [choice.window] if is_chosen else reader.list_windows(rule, [log]):
         reading = reader.read_by(log, Choice(rule, window))
         reasons = [str(reason) for reason in reading.reasons]
         reasons += [f"{reading.missing} is unknown"] if reading.missing else []

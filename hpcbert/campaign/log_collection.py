@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcbert.campaign.fingerprint import NodeSample
@@ -31,7 +31,7 @@ from hpcbert.campaign.pooling import (
 )
 from hpcbert.errors import Refusals, UsageError
 from hpcbert.logs import failures
-from hpcbert.logs.advice import advise, explain_unread, find_frameworks
+from hpcbert.logs.advice import explain_unread, find_frameworks
 from hpcbert.logs.grammar import Rule
 from hpcbert.logs.layout import LeftOut, LogFile, printable_path
 from hpcbert.logs.lines import SUFFIXES
@@ -41,9 +41,6 @@ from hpcbert.model import Measured, Point, Shape
 from hpcbert.results.reduce import Curves, make_group
 from hpcbert.system.files import size_of
 from hpcbert.system.workers import map_in_parallel
-
-# Logs without a number that are read again by all rules.
-_MAX_ADVISED = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +97,7 @@ class LogCollection:
                 self._unfit.append((log, error))
         self.reader.choose_rules(recognised)
         reads = self._leave_out_files(self._leave_out_tasks(self._read_all(recognised)))
-        points = self._group_by_point(self._name_models(self._add_advice(reads)))
+        points = self._group_by_point(self._name_models(reads))
         if not (self.reader.pattern or self.as_repeats):
             points = separate_systems(points, is_one_folder=self.is_one_folder)
         points = join_points(points)
@@ -170,32 +167,6 @@ class LogCollection:
             return reading._replace(missing="")
         reasons = (explain_unread(log.path, name, frameworks),)
         return reading._replace(reasons=reasons, missing="")
-
-    def _add_advice(self, reads: Sequence[ReadLog]) -> list[ReadLog]:
-        """Return the logs; if no log of a framework has a number, with advice on how to get one."""
-        valid = {read.framework for read in reads if read.valid}
-        unmeasured = [
-            read
-            for read in reads
-            if read.framework not in valid
-            and [reason.code for reason in read.reading.reasons[:1]] in (["incomplete"], ["window"])
-        ][:_MAX_ADVISED]
-        details = [self._find_advice(read, to_end=False) for read in unmeasured]
-        if len(set(details)) > 1:
-            # Runs of several lengths: one window for all of them.
-            details = [self._find_advice(read, to_end=True) for read in unmeasured]
-        advised = {read.log: read for read in reads}
-        for read, detail in zip(unmeasured, details, strict=True):
-            first, *more = read.reading.reasons
-            reasons = (replace(first, detail=detail), *more)
-            reading = read.reading._replace(reasons=reasons)
-            advised[read.log] = read._replace(reading=reading)
-        return list(advised.values())
-
-    def _find_advice(self, read: ReadLog, *, to_end: bool) -> str:
-        grammar, rule = self.reader.load(read.framework).grammar, self.reader.choice(read.log).rule
-        setting, detail = read.reading.setting, read.reading.reasons[0].detail
-        return advise(read.log.path, grammar, rule, setting, detail, to_end=to_end)
 
     def _name_models(self, reads: Sequence[ReadLog]) -> list[ReadLog]:
         """Return the logs; those without a named model get the model that they all state.

@@ -1,10 +1,9 @@
-"""Which rules and windows give a number for a log that has none by the chosen ones."""
+"""Which framework's log a file is, and where its records are."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing, suppress
-from itertools import islice
 from pathlib import Path
 
 from hpcbert.logs.arithmetic import CannotReduceError, count_completed
@@ -15,9 +14,8 @@ from hpcbert.logs.fields import (
     whole_matches,
     whole_number,
 )
-from hpcbert.logs.grammar import Grammar, Rule
+from hpcbert.logs.grammar import Grammar, Record
 from hpcbert.logs.lines import NotALogError, cut_line, find_lines, read_ends, read_pieces
-from hpcbert.logs.scan import read
 from hpcbert.logs.setting import Setting, UnknownError
 from hpcbert.model import Reason
 
@@ -104,94 +102,16 @@ def find_obstacle(path: Path) -> Reason | None:
     return None
 
 
-_SHOWN = 3
-
-
-def advise(
-    path: Path, grammar: Grammar, rule: Rule, setting: Setting, reason: str, *, to_end: bool
-) -> str:
-    """Return the reason for a missing number, with the options that would give one.
-
-    Never raises because of the file's content.
-
-    Args:
-        to_end: Whether windows extend to the end of each run, instead of an iteration.
-    """
-    places_by_record = _find_places(path, grammar, setting)
-    record_texts = [
-        f"{name} at {_format_places(places)}" for name, places in places_by_record.items() if places
-    ]
-    if record_texts and not places_by_record[rule.record.name] and rule.kind != "footer":
-        reason = f"the log has no record {rule.record.name}, which rule {rule.name} reads"
-    parts = [reason]
-    if record_texts:
-        parts.append(f"it has {', '.join(record_texts)}")
-    options = _find_options(path, grammar, setting, places_by_record, to_end=to_end)
-    if shown_options := list(islice(options, _SHOWN)):
-        parts.append(f"type {', or '.join(shown_options)}")
-    return "; ".join(parts)
-
-
-def find_record(path: Path, grammar: Grammar, rule: Rule, setting: Setting) -> int:
-    """Return the iterations at a rule's first record after the warm-up; else the warm-up's."""
-    places = _find_places(path, grammar, setting)[rule.record.name]
-    return next((place for place in places[:-1] if place >= setting.skip), setting.skip)
-
-
-def _find_places(path: Path, grammar: Grammar, setting: Setting) -> dict[str, list[int]]:
-    """Return the completed iterations at each kind of record, in order."""
-    places: dict[str, set[int]] = {record.name: set() for record in grammar.records}
+def find_record(path: Path, record: Record, setting: Setting) -> int:
+    """Return the iterations at a log's first record after the warm-up; else the warm-up's."""
+    places: set[int] = set()
     with suppress(NotALogError), closing(read_pieces(path)) as pieces:
         for piece in pieces:
-            for record in grammar.records:
-                for match in record_matches(piece, record):
-                    numbers = places[record.name]
-                    if not record.has("iteration"):
-                        numbers.add((len(numbers) + 1) * (record.every or 1))
-                    elif has_field(match, "iteration"):
-                        with suppress(CannotReduceError, UnknownError, ValueError):
-                            number = whole_number(match["iteration"])
-                            numbers.add(int(count_completed(record, number, setting)))
-    return {
-        name: sorted(place for place in numbers if place >= 0) for name, numbers in places.items()
-    }
-
-
-def _format_places(places: Sequence[int]) -> str:
-    shown_places = [*map(str, places[:2]), "…", str(places[-1])] if len(places) > _SHOWN else places
-    return f"iteration{'s' if len(places) > 1 else ''} {', '.join(map(str, shown_places))}"
-
-
-def _find_options(
-    path: Path,
-    grammar: Grammar,
-    setting: Setting,
-    places: Mapping[str, Sequence[int]],
-    *,
-    to_end: bool,
-) -> Iterator[str]:
-    """Yield the options that give a number: rules without a caution, and their windows."""
-    for rule in grammar.rules if not grammar.reader else ():
-        if rule.caution and not rule.cross_check:
-            continue
-        for skip, iters in _choose_windows(rule, setting, places[rule.record.name]):
-            window_setting = setting._replace(skip=skip, iters=iters, reach=iters)
-            if read(path, grammar, rule, window_setting).throughput:
-                window = f" --skip {skip} --iters {'end' if to_end else iters}" if iters else ""
-                yield f"--rule {rule.name}{window}"
-                break
-
-
-def _choose_windows(
-    rule: Rule, setting: Setting, places: Sequence[int]
-) -> Iterator[tuple[int, int]]:
-    """Yield windows that begin and end at records: after the warm-up, else after the first."""
-    if rule.kind == "footer":
-        yield setting.skip, 0
-        return
-    if rule.after.by == "record" and places:
-        yield setting.skip, places[-1]
-        return
-    later_places = [place for place in places if place >= setting.skip] or places
-    if later_places and later_places[0] < places[-1]:
-        yield later_places[0], places[-1]
+            for match in record_matches(piece, record):
+                if not record.has("iteration"):
+                    places.add((len(places) + 1) * (record.every or 1))
+                elif has_field(match, "iteration"):
+                    with suppress(CannotReduceError, UnknownError, ValueError):
+                        number = whole_number(match["iteration"])
+                        places.add(int(count_completed(record, number, setting)))
+    return next((place for place in sorted(places)[:-1] if place >= setting.skip), setting.skip)

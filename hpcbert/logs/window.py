@@ -223,6 +223,9 @@ class _Series(Collector):
         return policy == "count"
 
     def reduce(self, setting: Setting) -> float:
+        if not self._records:
+            names = f"{self.rule.record.name}, which rule {self.rule.name} reads"
+            raise CannotReduceError("incomplete", f"the log has no record {names}")
         if not self.done:
             detail = f"the log ends at iteration {max(int(self._last), 0)} of {self.until}"
             if self.rule.until.by == "record":
