@@ -13,10 +13,9 @@ import hashlib
 import json
 import os
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal
 
 from hpcbert.campaign import store
@@ -120,21 +119,18 @@ def read_stamps(directory: Path) -> dict[str, tuple[int, int]]:
     return file_stamps
 
 
-def read_digests(
-    watched: TrackedCampaign, known_digests: Mapping[str, _Digest] = MappingProxyType({})
-) -> dict[str, _Digest]:
+def read_digests(watched: TrackedCampaign) -> dict[str, _Digest]:
     """Return size and SHA-256 of every file that numbers come from, by path, in order.
 
     Status files count as they were when they were read: the states come from that.
     """
     paths = sorted(list_paths(watched.directory))
-    digests = {name: known_digests[name] for name in paths if name in known_digests}
-    digests |= {name: _hash_file(watched, name) for name in paths if name.startswith(_STATUS)}
-    new_paths = [name for name in paths if name not in digests]
-    sizes = [size_of(watched.directory / name) for name in new_paths]
-    hashed = map_in_parallel(partial(_hash_file, watched), new_paths, sizes, "reading files")
-    digests |= zip(new_paths, hashed, strict=True)
-    return {name: digests[name] for name in paths}
+    for name in paths:
+        if name.startswith(_STATUS):  # Read here, so that other processes hash what is known here.
+            watched.records.at(watched.directory / name)
+    sizes = [size_of(watched.directory / name) for name in paths]
+    hashed = map_in_parallel(partial(_hash_file, watched), paths, sizes, "reading files")
+    return dict(zip(paths, hashed, strict=True))
 
 
 def _hash_file(watched: TrackedCampaign, name: str) -> _Digest:
@@ -192,12 +188,10 @@ class RecordComparison:
     Attributes:
         findings: The differences from the record.
         accepted: Earlier changes that the user accepted, one sentence each.
-        digests: Digests of its files as found; empty without evidence.
     """
 
     findings: tuple[Deviation, ...] = ()
     accepted: tuple[str, ...] = ()
-    digests: Mapping[str, _Digest] = field(default_factory=dict)
 
     @property
     def changed(self) -> tuple[Deviation, ...]:
@@ -218,8 +212,8 @@ def compare_with_record(watched: TrackedCampaign) -> RecordComparison:
         for entry in _read_history(document)
         if isinstance(entry, dict) and entry.get("accepted")
     )
-    digests = read_digests(watched)
-    return RecordComparison(find_deviations(watched, document, digests), accepted, digests)
+    deviations = find_deviations(watched, document, read_digests(watched))
+    return RecordComparison(deviations, accepted)
 
 
 def _read_history(document: Mapping[str, Any]) -> list[Any]:
@@ -231,67 +225,75 @@ def find_deviations(
     watched: TrackedCampaign, document: Mapping[str, Any], digests: Mapping[str, _Digest]
 ) -> tuple[Deviation, ...]:
     """Return the differences from the time when the evidence was recorded."""
+    if document.get(SEAL) != compute_seal(document):
+        text = "the record itself was changed after it was written"
+        return (Deviation("seal", MEASUREMENTS, text),)
+    try:
+        return tuple(_compare_files(watched, document, digests))
+    except (UsageError, KeyError, TypeError, AttributeError) as error:
+        text = f"the record is damaged: {error!r}"
+        return (Deviation("seal", MEASUREMENTS, text),)
+
+
+def _compare_files(
+    watched: TrackedCampaign, document: Mapping[str, Any], digests: Mapping[str, _Digest]
+) -> Iterator[Deviation]:
     recorded = document[EVIDENCE]["files"]
     late, growing = _find_late_files(watched.campaign, document)
     masks = read_masks(watched.directory)
-    deviations = []
-    if document.get(SEAL) != compute_seal(document):
-        text = "the record itself was changed after it was written"
-        deviations.append(Deviation("seal", MEASUREMENTS, text))
+    has_grown = False
     for name, digest in recorded.items():
         if name not in digests:
-            deviations.append(Deviation("missing", name, "it is missing"))
-        elif digests[name] == digest:
-            continue
+            yield Deviation("missing", name, "it is missing")
         elif masks.get(name) == (digest, digests[name]):
             text = "secrets in it were masked to archive it"
-            deviations.append(Deviation("masked", name, text, harmless=True))
-        else:
-            deviations.append(_classify_change(watched, name, digest, document, growing))
-    goes_on = any(deviation.kind == "grew" for deviation in deviations)
-    for name in digests:
-        if name in recorded:
-            continue
+            yield Deviation("masked", name, text, harmless=True)
+        elif digests[name] != digest:
+            deviation = _classify_change(watched, name, digest, document, growing)
+            has_grown = has_grown or deviation.kind == "grew"
+            yield deviation
+    for name in [name for name in digests if name not in recorded]:
         if name in late or name.startswith("env/"):
             detail = "the file system did not show it before"
-            deviations.append(Deviation("late", name, detail, harmless=True))
+            yield Deviation("late", name, detail, harmless=True)
         else:
-            deviations.append(Deviation("added", name, "it did not exist before", goes_on))
-    return tuple(deviations)
+            yield Deviation("added", name, "it did not exist before", harmless=has_grown)
 
 
 def _classify_change(
     watched: TrackedCampaign,
     name: str,
-    digest: Any,
+    digest: _Digest,
     document: Mapping[str, Any],
     growing: Collection[str],
 ) -> Deviation:
-    if name == MANIFEST and _is_continued(watched.campaign, document):
-        return Deviation("grew", name, "arrays were added or submitted", harmless=True)
-    parts = _split_at_record(watched, name, digest)
-    is_output = name.startswith("slurm/")
-    if parts and (is_output or (name.startswith(_STATUS) and _is_continuation(*parts))):
+    changed = Deviation("changed", name, "its content is not what was recorded")
+    if name == MANIFEST:
+        is_continued = _is_continued(watched.campaign, document)
+        grown = Deviation("grew", name, "arrays were added or submitted", harmless=True)
+        return grown if is_continued else changed
+    added = _read_addition(watched, name, digest)
+    if added is None:
+        return changed
+    is_status = name.startswith(_STATUS)
+    if name.startswith("slurm/") or (is_status and _is_continuation(*added)):
         return Deviation("grew", name, "lines were added", harmless=True)
-    if parts and name in growing:
+    if name in growing:
         return Deviation("late", name, "the file system shows more of it now", harmless=True)
-    return Deviation("changed", name, "its content is not what was recorded")
+    return changed
 
 
-def _split_at_record(
-    watched: TrackedCampaign, name: str, digest: Any
+def _read_addition(
+    watched: TrackedCampaign, name: str, digest: _Digest
 ) -> tuple[bytes, bytes] | None:
     """Return a file's recorded beginning and what follows; None if it begins differently."""
-    size = digest.get("bytes") if isinstance(digest, dict) else None
-    if not isinstance(size, int) or size < 0:
-        return None
-    path = watched.directory / name
+    path, size = watched.directory / name, digest["bytes"] or 0
     try:
         record = watched.records.at(path) if name.startswith(_STATUS) else None
         raw = record.raw if record else read(path, max_bytes=_MOST)
     except OSError:
         return None
-    is_same = hashlib.sha256(raw[:size]).hexdigest() == digest.get("sha256")
+    is_same = hashlib.sha256(raw[:size]).hexdigest() == digest["sha256"]
     return (raw[:size], raw[size:]) if is_same and len(raw) >= size else None
 
 
@@ -313,40 +315,32 @@ def _is_continued(campaign: Campaign, document: Mapping[str, Any]) -> bool:
     An array without a job at that time may have been submitted since. Runs may belong to an array
     that was added later: a table that is made while a retry runs keeps the existing evidence.
     """
-    manifest, present = document[EVIDENCE].get("manifest"), _hash_manifest(campaign)
-    try:
-        run_arrays = {run["array"] for run in document["runs"] if run["state_source"] != "none"}
-        is_same = manifest["head"] == present["head"]
-        return is_same and all(
-            name in present["arrays"]
-            and (name not in run_arrays or present["arrays"][name] == array)
-            for name, array in manifest["arrays"].items()
-        )
-    except (KeyError, TypeError, AttributeError):
-        return False
+    manifest, present = document[EVIDENCE]["manifest"], _hash_manifest(campaign)
+    run_arrays = {run["array"] for run in document["runs"] if run["state_source"] != "none"}
+    return manifest["head"] == present["head"] and all(
+        name in present["arrays"] and (name not in run_arrays or present["arrays"][name] == array)
+        for name, array in manifest["arrays"].items()
+    )
 
 
 def _find_late_files(campaign: Campaign, document: Mapping[str, Any]) -> tuple[set[str], set[str]]:
-    """Return the files that a record lacks by its own account; none if it can't be read.
+    """Return the files that a record lacks by its own account.
 
     Returns:
         Status files and logs of invalid repeats, whether they existed or not; and logs that were
         recorded so soon after their job's end that more may have followed.
     """
     arrays = {array.name: array for array in campaign.arrays}
+    recorded = parse_utc(document[EVIDENCE]["recorded"])
     missing: set[str] = set()
     growing: set[str] = set()
-    try:
-        recorded = parse_utc(document[EVIDENCE].get("recorded"))
-        for run in document["runs"]:
-            if run["valid"]:
-                continue
-            missing |= {run["log"], arrays[run["array"]].status(run["repeat"])}
-            end = run["scheduler"].get("end")
-            if recorded is not None and end is not None and abs(recorded - end) < VISIBILITY_DELAY:
-                growing.add(run["log"])
-    except (KeyError, TypeError, AttributeError):
-        return set(), set()
+    for run in document["runs"]:
+        if run["valid"]:
+            continue
+        missing |= {run["log"], arrays[run["array"]].status(run["repeat"])}
+        end = run["scheduler"]["end"]
+        if recorded is not None and end is not None and abs(recorded - end) < VISIBILITY_DELAY:
+            growing.add(run["log"])
     return missing, growing
 
 
@@ -355,18 +349,17 @@ def read_masks(directory: Path) -> dict[str, tuple[_Digest, _Digest]]:
 
     With size and SHA-256 of each before that, and after.
     """
-    try:
-        index = store.read_json(directory / INDEX)
-        digests = {}
-        for name, entry in index["masked"].items():
-            original, now = (
-                {key: source[key] for key in ("bytes", "sha256")}
-                for source in (entry, index["files"][name])
-            )
-            digests[name] = original, now
-    except (UsageError, KeyError, TypeError, AttributeError):
+    if not (directory / INDEX).exists():
         return {}
-    return digests
+    index = store.read_json(directory / INDEX)
+    return {
+        name: (_select_digest(entry), _select_digest(index["files"][name]))
+        for name, entry in index["masked"].items()
+    }
+
+
+def _select_digest(entry: Mapping[str, Any]) -> _Digest:
+    return {"bytes": entry["bytes"], "sha256": entry["sha256"]}
 
 
 # --- The next record ----------------------------------------------------------------------------
@@ -378,7 +371,6 @@ def renew_evidence(
     *,
     now: float,
     accepted: str,
-    known_digests: Mapping[str, _Digest],
 ) -> dict[str, Any]:
     """Return the evidence for a campaign as it is on disk now.
 
@@ -387,11 +379,8 @@ def renew_evidence(
     Args:
         watched: The campaign; its table.json is written, its measurements.json is the old one.
         accepted: The user's reason to accept changes; empty if there are none.
-        known_digests: The digests used for the comparison. They still hold for logs, or the process
-            that records them sees from size and time that they don't.
     """
-    logs = {name: digest for name, digest in known_digests.items() if name.startswith(_LOGS)}
-    files = read_digests(watched, logs)
+    files = read_digests(watched)
     evidence: dict[str, Any] = {
         "recorded": format_utc(now),
         "window": _PROTOCOL_WINDOW,

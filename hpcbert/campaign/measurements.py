@@ -74,10 +74,7 @@ def record_results(
     store.write_json(directory / TABLE, table, indent=None)
     ended, renewed = is_over(watched, gathered, now=now), None
     if ended:
-        digests = gathered.comparison.digests
-        renewed = evidence.renew_evidence(
-            watched, document, now=now, accepted=accepted, known_digests=digests
-        )
+        renewed = evidence.renew_evidence(watched, document, now=now, accepted=accepted)
     # Digests belong to what was read, or there are none.
     if renewed and _find_busy_file(directory, gathered):
         renewed = None
