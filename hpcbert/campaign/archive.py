@@ -20,20 +20,21 @@ import struct
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 from hpcbert.campaign import evidence, store
 from hpcbert.campaign.attempts import ENDS
 from hpcbert.campaign.evidence import INDEX, read_masks
 from hpcbert.config import campaignfile
-from hpcbert.errors import CheckError, UsageError
+from hpcbert.errors import CheckError, ConfigError, UsageError
 from hpcbert.model import MANIFEST
 from hpcbert.system import redact
-from hpcbert.system.files import open_file, temporary_for, translate_errors
+from hpcbert.system.decode import MAX_INTEGER, IgnoreUnknown, Range, decode
+from hpcbert.system.files import open_file, size_of, temporary_for, translate_errors
 from hpcbert.system.workers import track
 
 # --- Untrusted ZIP files, read in bounded time, memory and space, and only if they are plain ------
@@ -79,34 +80,14 @@ def open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
             ) from error
 
 
-def unpack_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path) -> None:
-    """Write one entry to a new file, exactly as many bytes as it declares.
-
-    Raises:
-        BadZipFile, zlib.error, EOFError: Its content differs from its declaration.
-    """
-    with translate_errors("unpack to", target):
-        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file, archive.open(info) as source:
-        # zipfile stops at the declared size, and compares the checksum there.
-        while block := source.read(_BLOCK):
-            with translate_errors("unpack to", target):
-                file.write(block)
-        if file.tell() != info.file_size:
-            raise zipfile.BadZipFile(f"{info.filename!r} is shorter than it declares")
-
-
 def _check_end_record(file: BinaryIO, size: int, path: Path) -> None:
     """Refuse a file that is not an archive, or is too large for memory."""
     file.seek(max(0, size - _END.size - _COMMENT - _WIDE))
     tail = file.read()
     offset = tail.rfind(_END_MARK)
     if offset < 0 or len(tail) - offset < _END.size:
-        file.seek(0)
-        is_truncated = file.read(4) == b"PK\x03\x04"
-        message = "The ZIP file was cut short." if is_truncated else "The file is not a ZIP file."
-        raise UsageError(message, where=str(path))
+        text = "The file is not a ZIP file, or was cut short."
+        raise UsageError(text, where=str(path))
     _, count, directory_size = _END.unpack_from(tail, offset)
     is_zip64 = tail[max(0, offset - _WIDE) : offset].startswith(_WIDE_MARK)
     if is_zip64 or count > MAX_FILES or directory_size > _MAX_DIRECTORY:
@@ -115,47 +96,38 @@ def _check_end_record(file: BinaryIO, size: int, path: Path) -> None:
 
 
 def _check_zip_entries(entries: Sequence[zipfile.ZipInfo], path: Path) -> None:
-    """Refuse entries that are not plain files below the archive's own folder."""
+    """Refuse entries that are not plain files below the archive's folder, and too many bytes."""
     names: set[str] = set()
     for entry in entries:
-        if fault := _describe_zip_fault(entry, names):
+        if entry.filename in names or not _is_plain(entry):
             name = entry.filename.encode("ascii", "backslashreplace").decode()[:MAX_NAME_LENGTH]
-            raise UsageError(f"The archive's entry {name!r} {fault}.", where=str(path))
-        names.add(entry.filename.rstrip("/"))
-    folders = {name[:at] for name in names for at, letter in enumerate(name) if letter == "/"}
-    files = {entry.filename for entry in entries if not entry.is_dir()}
-    if conflicts := sorted(folders & files):
-        message = f"The archive's entry {conflicts[0]!r} is a file and a folder."
-        raise UsageError(message, where=str(path))
+            raise UsageError(
+                f"The archive's entry {name!r} is not a plain file with a path of its own, as "
+                "hpcbert packs it.",
+                where=str(path),
+            )
+        names.add(entry.filename)
     size = sum(entry.file_size for entry in entries)
-    if len(entries) > MAX_FILES or size > MAX_TOTAL_BYTES:
+    if size > MAX_TOTAL_BYTES:
         raise UsageError(
-            f"The archive has {size:,} bytes in {len(entries):,} files; hpcbert reads at most "
-            f"{MAX_TOTAL_BYTES:,} bytes in {MAX_FILES:,} files.",
+            f"The archive has {size:,} bytes; hpcbert reads at most {MAX_TOTAL_BYTES:,}.",
             where=str(path),
             hint="If you trust it, unpack it yourself and name the campaign's directory.",
         )
 
 
-def _describe_zip_fault(entry: zipfile.ZipInfo, earlier_names: set[str]) -> str:
-    """Return the first fault of an entry, as a clause; empty if there is none."""
-    name = entry.filename[:-1] if entry.is_dir() else entry.filename
-    kind = stat.S_IFMT(entry.external_attr >> 16)
-    leads_outside = any(part in {"", ".", ".."} for part in name.split("/"))
-    allowed_kinds = {0, stat.S_IFDIR if entry.is_dir() else stat.S_IFREG}
-    faults = {
-        "leads outside the archive's own folder": leads_outside or "\\" in name,
-        "has a name that is not printable, or too long": len(name) > MAX_NAME_LENGTH
-        or not name.isprintable()
-        or entry.orig_filename != entry.filename,
-        "appears twice": name in earlier_names,
-        "is a link": kind == stat.S_IFLNK,
-        "is a device, a pipe or a socket": kind not in {*allowed_kinds, stat.S_IFLNK},
-        "is encrypted": bool(entry.flag_bits & _ENCRYPTED),
-        "is compressed by another method than deflate": entry.compress_type not in _METHODS,
-        "is a folder with content": entry.is_dir() and entry.file_size > 0,
-    }
-    return next((clause for clause, is_faulty in faults.items() if is_faulty), "")
+def _is_plain(entry: zipfile.ZipInfo) -> bool:
+    name, parts = entry.filename, entry.filename.removesuffix("/").split("/")
+    kind = stat.S_IFDIR if entry.is_dir() else stat.S_IFREG
+    return (
+        not {"", ".", ".."} & {*parts}
+        and "\\" not in name
+        and name.isprintable()
+        and len(name) <= MAX_NAME_LENGTH
+        and stat.S_IFMT(entry.external_attr >> 16) in {0, kind}
+        and not entry.flag_bits & _ENCRYPTED
+        and entry.compress_type in _METHODS
+    )
 
 
 # --- A campaign as an archive --------------------------------------------------------------------
@@ -174,6 +146,25 @@ _EXTRAS = (evidence.MEASUREMENTS, ENDS, store.NOTE, campaignfile.NAME)
 # The earliest time that a ZIP file can hold: the time of packing must not change the bytes.
 _EARLIEST_TIME = (1980, 1, 1, 0, 0, 0)
 _MODE = (stat.S_IFREG | 0o600) << 16
+
+
+@dataclass(frozen=True)
+class _PackedFile(IgnoreUnknown):
+    """A file as it is packed, or was before; `changed` is in nanoseconds since the epoch."""
+
+    bytes: int
+    sha256: str
+    changed: Annotated[int, Range(0, MAX_INTEGER)] = 0
+
+
+@dataclass(frozen=True)
+class _Index(IgnoreUnknown):
+    """What archive.json says about the files by path, and about the masked ones before that."""
+
+    schema: int
+    campaign: str = ""
+    files: Mapping[str, _PackedFile] = field(default_factory=dict)
+    masked: Mapping[str, _PackedFile] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -217,14 +208,7 @@ def pack(directory: Path, target: Path) -> PackedArchive:
                 file.flush()
                 os.fsync(file.fileno())
                 size, sha256 = file.seek(0, os.SEEK_END), _hash_file(file)
-            try:
-                # A file that appeared meanwhile is never replaced.
-                os.link(temporary, target)
-            except FileExistsError:
-                text = "The file has appeared meanwhile and stays."
-                raise UsageError(text, where=str(target)) from None
-            except OSError:  # A file system without links.
-                temporary.rename(target)
+            temporary.rename(target)
         finally:
             temporary.unlink(missing_ok=True)
     return PackedArchive(target, size, sha256, len(index["files"]), tuple(index["masked"]))
@@ -236,14 +220,14 @@ def pack_logs(target: Path, logs: Mapping[str, Path]) -> tuple[str, ...]:
     Raises:
         UsageError: One of them is a link, or they are too large.
     """
-    bytes_left, masked = MAX_TOTAL_BYTES, []
+    masked = []
+    _refuse_large(logs.values(), target)
     with (
         translate_errors("write", target),
         zipfile.ZipFile(target, "x", zipfile.ZIP_DEFLATED) as archive,
     ):
         for entry, path in track(sorted(logs.items()), "packing logs"):
-            packed, original = _add_file(archive, path.parent, path.name, entry, bytes_left)
-            bytes_left -= packed["bytes"]
+            packed, original = _add_file(archive, path.parent, path.name, entry)
             if original["sha256"] != packed["sha256"]:
                 masked.append(entry)
     return tuple(masked)
@@ -263,13 +247,10 @@ def _write_archive(file: BinaryIO, directory: Path, identity: str) -> dict[str, 
     earlier_masks = read_masks(directory)
     extras = (name for name in _EXTRAS if os.path.lexists(directory / name))
     names = sorted({*evidence.list_paths(directory), *extras})
-    if len(names) >= MAX_FILES:
-        raise _too_large_error(directory)
-    bytes_left = MAX_TOTAL_BYTES - _MOST_INDEX
+    _refuse_large([directory / name for name in names], directory)
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, allowZip64=False) as archive:
         for name in track(names, "packing files"):
-            entry, original = _add_file(archive, directory, name, f"{identity}/{name}", bytes_left)
-            bytes_left -= entry["bytes"]
+            entry, original = _add_file(archive, directory, name, f"{identity}/{name}")
             index["files"][name] = entry
             if original["sha256"] != entry["sha256"]:
                 index["masked"][name] = original
@@ -288,7 +269,7 @@ def _make_entry(name: str) -> zipfile.ZipInfo:
 
 
 def _add_file(
-    archive: zipfile.ZipFile, directory: Path, name: str, entry: str, bytes_left: int
+    archive: zipfile.ZipFile, directory: Path, name: str, entry: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Add a file; return its description as packed, and as it was."""
     path = directory / name
@@ -301,7 +282,7 @@ def _add_file(
     original_hash, packed_hash = hashlib.sha256(), hashlib.sha256()
     size = packed = 0
     with os.fdopen(descriptor, "rb") as file, archive.open(_make_entry(entry), "w") as target:
-        modified = os.fstat(file.fileno()).st_mtime_ns
+        modified = max(0, os.fstat(file.fileno()).st_mtime_ns)
         for piece in _read_pieces(file, at_once=name.endswith(".json")):
             masked = _mask(name, piece)
             if masked != piece and name in _UNTOUCHED:
@@ -314,20 +295,20 @@ def _add_file(
             original_hash.update(piece)
             packed_hash.update(masked)
             size, packed = size + len(piece), packed + len(masked)
-            if packed > bytes_left:
-                raise _too_large_error(directory)
             target.write(masked)
     original = {"bytes": size, "sha256": original_hash.hexdigest()}
     return {"bytes": packed, "sha256": packed_hash.hexdigest(), "changed": modified}, original
 
 
-def _too_large_error(directory: Path) -> UsageError:
-    return UsageError(
-        f"The campaign has more than {MAX_TOTAL_BYTES >> 30} GiB or "
-        f"{MAX_FILES:,} files, which is too much for an archive.",
-        where=str(directory),
-        hint="Nothing was written. Pack the directory with another program.",
-    )
+def _refuse_large(paths: Collection[Path], where: Path) -> None:
+    """Refuse files that are too many or too large for an archive that can be read."""
+    size = sum(map(size_of, paths))
+    if len(paths) >= MAX_FILES or size > MAX_TOTAL_BYTES - _MOST_INDEX:
+        raise UsageError(
+            f"There are {size:,} bytes in {len(paths):,} files, which is too much for an archive.",
+            where=str(where),
+            hint="Nothing was written. Pack the directory with another program.",
+        )
 
 
 def _read_pieces(file: BinaryIO, *, at_once: bool) -> Iterator[bytes]:
@@ -403,26 +384,27 @@ def open_archive(path: Path) -> Iterator[Path]:
 
 def _unpack(path: Path, folder: Path) -> Path:
     with open_zip(path) as archive:
-        identity, index = _read_index(archive, path)
-        directory, files = folder / identity, index["files"]
+        index = _read_index(archive, path)
+        directory, packed_files = folder / index.campaign, dict(index.files)
         for info in archive.infolist():
-            name = info.filename.removeprefix(f"{identity}/")
+            name = info.filename.removeprefix(f"{index.campaign}/")
             if info.is_dir() or name == INDEX:
                 continue
-            if name not in files or not (name in _EXTRAS or evidence.is_evidence(name)):
+            packed_file = packed_files.pop(name, None)
+            if packed_file is None or not (name in _EXTRAS or evidence.is_evidence(name)):
                 text = f"The archive has a file that does not belong there: {name!r}."
                 raise UsageError(text, where=str(path))
-            unpack_entry(archive, info, directory / name)
-    for name, entry in files.items():
-        _check_file(directory / name, entry, f"{path}: {name}")
-    store.write_json(directory / INDEX, index)
-    if store.read_manifest(directory).id != identity:
+            _unpack_file(archive, info, directory / name, packed_file, f"{path}: {name}")
+    for name in packed_files:
+        raise _change_error(f"{path}: {name}")
+    store.write_json(directory / INDEX, asdict(index))
+    if store.read_manifest(directory).id != index.campaign:
         raise UsageError("The archive's manifest belongs to another campaign.", where=str(path))
     return directory
 
 
-def _read_index(archive: zipfile.ZipFile, path: Path) -> tuple[str, dict[str, Any]]:
-    """Return the campaign's id, which is the archive's one folder, and archive.json's contents."""
+def _read_index(archive: zipfile.ZipFile, path: Path) -> _Index:
+    """Return archive.json's contents; the campaign's id is the archive's one folder."""
     error = UsageError(
         "This ZIP file is not an archive of a campaign.",
         where=str(path),
@@ -432,37 +414,41 @@ def _read_index(archive: zipfile.ZipFile, path: Path) -> tuple[str, dict[str, An
     indexes = [info for info in archive.infolist() if info.filename.endswith(f"/{INDEX}")]
     if len(folders) != 1 or len(indexes) != 1 or indexes[0].file_size > _MOST_INDEX:
         raise error
-    (identity,) = folders
     try:
-        index = json.loads(archive.read(indexes[0]))
-    except (ValueError, RecursionError):
+        index: _Index = decode(_Index, json.loads(archive.read(indexes[0])), file=str(path))
+    except (ConfigError, ValueError, RecursionError):
         raise error from None
-    schema = index.get("schema") if isinstance(index, dict) else None
-    if schema != SCHEMA:
+    if index.schema != SCHEMA:
         raise UsageError(
-            f"The archive has schema {schema}; this hpcbert reads {SCHEMA}.",
+            f"The archive has schema {index.schema}; this hpcbert reads {SCHEMA}.",
             where=str(path),
             hint="Use the version of hpcbert that packed it, or a newer one.",
         )
-    has_tables = all(isinstance(index.get(key), dict) for key in ("files", "masked"))
-    if not has_tables or index.get("campaign") != identity or MANIFEST not in index["files"]:
+    if {index.campaign} != folders or MANIFEST not in index.files:
         raise error
-    return identity, index
+    return index
 
 
-def _check_file(file: Path, entry: Any, where: str) -> None:
-    """Check an unpacked file against its digest, and set its time."""
-    try:
-        with file.open("rb") as content:
-            is_same = isinstance(entry, dict) and _hash_file(content) == entry.get("sha256")
-        modified = entry.get("changed") if is_same else None
-        if isinstance(modified, int) and 0 <= modified < 1 << 63:
-            os.utime(file, ns=(modified, modified))
-    except OSError:
-        is_same = False
-    if not is_same:
-        raise UsageError(
-            "The file differs from what was packed.",
-            where=where,
-            hint="Copy the archive again from its source.",
-        )
+def _unpack_file(
+    archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path, packed: _PackedFile, where: str
+) -> None:
+    """Write an entry to a new file with its time; refuse one that is not what was packed."""
+    digest = hashlib.sha256()
+    with translate_errors("unpack to", target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # zipfile stops at the declared size, and compares the checksum there.
+        with target.open("xb") as file, archive.open(info) as source:
+            while block := source.read(_BLOCK):
+                digest.update(block)
+                file.write(block)
+        os.utime(target, ns=(packed.changed, packed.changed))
+    if digest.hexdigest() != packed.sha256:
+        raise _change_error(where)
+
+
+def _change_error(where: str) -> UsageError:
+    return UsageError(
+        "The file differs from what was packed.",
+        where=where,
+        hint="Copy the archive again from its source.",
+    )
