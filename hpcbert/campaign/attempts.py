@@ -293,7 +293,6 @@ def _state_from_job(job_record: JobRecord, *, requeued: bool) -> RepeatState:
 # Whichever command learns of such an end writes it down, because `list` and `show` ask nobody and
 # the scheduler forgets. No number depends on it.
 ENDS = "ends.json"
-_ENDS_SCHEMA = 1
 
 
 @dataclass(frozen=True)
@@ -314,12 +313,6 @@ class UnwrittenEnd(IgnoreUnknown):
     detail: str = ""
 
 
-@dataclass(frozen=True)
-class _EndsDocument(IgnoreUnknown):
-    schema: int
-    ends: tuple[UnwrittenEnd, ...]
-
-
 # By array, job and repeat.
 Ends = Mapping[tuple[str, str, int], UnwrittenEnd]
 
@@ -334,8 +327,8 @@ def read_ends(directory: Path) -> Ends:
     """Return a campaign's recorded ends; none if the file is missing or damaged."""
     path = directory / ENDS
     with contextlib.suppress(HpcbertError):
-        document = decode(_EndsDocument, store.read_json(path), file=str(path))
-        return {(end.array, end.job_id, end.repeat): end for end in document.ends}
+        ends = decode(tuple[UnwrittenEnd, ...], store.read_json(path), file=str(path))
+        return {(end.array, end.job_id, end.repeat): end for end in ends}
     return {}
 
 
@@ -359,6 +352,5 @@ def write_ends(
         if repeat.key in final and not (state.kind.alive or ended):
             ends[name] = UnwrittenEnd(*name, state.attempt, state.word, state.detail)
     if ends != before and not store.find_foreign_owner(watched.directory):
-        document = {"schema": _ENDS_SCHEMA, "ends": [asdict(end) for end in ends.values()]}
         with contextlib.suppress(HpcbertError):
-            store.write_json(watched.directory / ENDS, document)
+            store.write_json(watched.directory / ENDS, [asdict(end) for end in ends.values()])

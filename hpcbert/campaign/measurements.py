@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from hpcbert.campaign import evidence, judge, overview, store
+from hpcbert.campaign import evidence, judge, store
 from hpcbert.campaign.attempts import SCHEMA
 from hpcbert.campaign.evidence import MEASUREMENTS, TABLE
 from hpcbert.campaign.judge import Gathered, JudgedRepeat
@@ -69,18 +69,17 @@ def record_results(
         accepted: The user's reason to accept changes; empty if there are none.
     """
     directory = watched.directory
-    document = _make_document(watched.campaign, gathered)
+    ended = is_over(watched, gathered, now=now)
+    document = _make_document(watched.campaign, gathered, ended=ended)
     table = {"schema": SCHEMA, **tables_data(tabulate(gathered.points))}
     store.write_json(directory / TABLE, table, indent=None)
-    ended, renewed = is_over(watched, gathered, now=now), None
+    renewed = None
     if ended:
         renewed = evidence.renew_evidence(watched, document, now=now, accepted=accepted)
     # Digests belong to what was read, or there are none.
     if renewed and _find_busy_file(directory, gathered):
         renewed = None
     document[evidence.EVIDENCE] = renewed or evidence.keep_evidence(watched)
-    summary = overview.summarize(watched.campaign, document, over=ended)
-    document[overview.SUMMARY] = asdict(summary)
     document[evidence.SEAL] = evidence.compute_seal(document)
     store.write_json(directory / MEASUREMENTS, document, indent=None)
 
@@ -102,7 +101,7 @@ def is_over(watched: TrackedCampaign, gathered: Gathered, *, now: float) -> bool
     )
 
 
-def _make_document(campaign: Campaign, gathered: Gathered) -> dict[str, Any]:
+def _make_document(campaign: Campaign, gathered: Gathered, *, ended: bool) -> dict[str, Any]:
     runs = []
     for repeat in gathered.repeats:
         verdicts = [
@@ -123,8 +122,8 @@ def _make_document(campaign: Campaign, gathered: Gathered) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "campaign": campaign.id,
-        # Defined here so that listing a thousand campaigns reads no further.
-        overview.SUMMARY: None,
+        "arrays": len(campaign.arrays),
+        "over": ended,
         "rule": gathered.rule.name,
         "protocol": asdict(campaign.protocol),
         "runs": runs,

@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 
 from hpcbert.campaign import store
@@ -180,11 +181,11 @@ def refuse_shared(
         array = arrays[key]
         # The partition gave the nodes to others too, although the job asked for all.
         is_forced = watched.campaign.shares_nodes and array.request.exclusive
-        shared = sharers.get((array.point.key, run.repeat), [])
+        shared = sharers.get((array.point.key, run.repeat), {})
         detail = _describe(shared) if shared else ""
         earlier = refused = recorded.get((array.name, run.repeat, run.attempt))
         # What others write about their runs can't refuse your numbers.
-        if array.request.exclusive and any(not attempt.owner for attempt, _ in shared):
+        if array.request.exclusive and any(not attempt.owner for attempt in shared):
             refused = earlier or detail
         if refused:
             reasons = (*run.reasons, Reason(SHARED, refused))
@@ -200,62 +201,62 @@ def refuse_shared(
     return judged, tuple(warnings)
 
 
-_Shared = list[tuple[MeasuredAttempt, tuple[str, ...]]]
+# Attempts, and the nodes that they shared with another.
+_Shared = dict[MeasuredAttempt, tuple[str, ...]]
 
 
 def _find_sharers(
     watched: TrackedCampaign, counted: Mapping[Key, int], nearby: NearbyCampaigns | None
 ) -> dict[Key, _Shared]:
-    """Return the attempts on a repeat's nodes while it was measured, with the nodes, by repeat.
+    """Return the attempts on a repeat's nodes while it was measured, by point and repeat.
 
     Args:
         counted: The attempt that counts, by point and repeat.
         nearby: The campaigns next to it; None to leave them out.
     """
     attempts = [attempt for repeat in watched.repeats for attempt in _measured_attempts(repeat)]
-    measured = {
-        number: attempt
-        for number, attempt in enumerate(attempts)
+    measured = [
+        attempt
+        for attempt in attempts
         if counted.get((attempt.point, attempt.repeat)) == attempt.step.attempt
-    }
-    spans = [attempt.step.span for attempt in measured.values() if attempt.step.span]
+    ]
+    spans = [attempt.step.span for attempt in measured if attempt.step.span]
     if not spans:
         return {}
     if nearby:
         begin, end = min(begin for begin, _ in spans), max(end for _, end in spans)
-        nodes = frozenset(node for attempt in measured.values() for node in attempt.step.nodes)
+        nodes = frozenset(node for attempt in measured for node in attempt.step.nodes)
         attempts += nearby.attempts(watched, nodes, begin, end)
     sharers: dict[Key, _Shared] = {}
-    for number, numbers in sorted(_find_overlapping(attempts).items()):
-        for other in sorted(numbers) if number in measured else ():
-            attempt = attempts[number]
-            if names := attempt.step.shared(attempts[other].step):
-                key = attempt.point, attempt.repeat
-                sharers.setdefault(key, []).append((attempts[other], names))
+    for attempt, other in _find_overlapping(attempts):
+        key = attempt.point, attempt.repeat
+        names = attempt.step.shared(other.step)
+        if names and not attempt.campaign and counted.get(key) == attempt.step.attempt:
+            sharers.setdefault(key, {})[other] = names
     return sharers
 
 
-def _find_overlapping(attempts: Sequence[MeasuredAttempt]) -> dict[int, set[int]]:
-    """Return the attempts that may have had a node at the same time as each, by index.
+def _find_overlapping(
+    attempts: Iterable[MeasuredAttempt],
+) -> Iterator[tuple[MeasuredAttempt, MeasuredAttempt]]:
+    """Yield the attempts that may have had a node at the same time, in pairs, each way round.
 
     Those that never met are not compared; `Step.shared` decides about each pair.
     """
-    by_node: dict[str, list[tuple[float, float, int]]] = {}
-    for number, attempt in enumerate(attempts):
+    by_node: dict[str, list[tuple[float, float, MeasuredAttempt]]] = {}
+    for attempt in attempts:
         if attempt.step.span:
             for node in attempt.step.nodes:
-                by_node.setdefault(node, []).append((*attempt.step.span, number))
-    overlapping: dict[int, set[int]] = {}
+                by_node.setdefault(node, []).append((*attempt.step.span, attempt))
     for spans in by_node.values():
-        spans.sort()
-        for place, (_, end, number) in enumerate(spans):
-            for later in range(place + 1, len(spans)):
-                begin, _, other = spans[later]
+        spans.sort(key=itemgetter(0))
+        for place, (_, end, attempt) in enumerate(spans):
+            for later_place in range(place + 1, len(spans)):
+                begin, _, later = spans[later_place]
                 if begin >= end:
                     break
-                overlapping.setdefault(number, set()).add(other)
-                overlapping.setdefault(other, set()).add(number)
-    return overlapping
+                yield attempt, later
+                yield later, attempt
 
 
 def _read_recorded(directory: Path) -> dict[tuple[str, int, int], str]:
@@ -274,7 +275,7 @@ def _read_recorded(directory: Path) -> dict[tuple[str, int, int], str]:
 
 
 def _describe(shared: _Shared) -> str:
-    nodes = sorted({node for _, names in shared for node in names})
-    runs = list(dict.fromkeys(str(attempt) for attempt, _ in shared))
-    where = f"{', '.join(nodes[:_MAX_NAMED])}{' and others' if len(nodes) > _MAX_NAMED else ''}"
+    nodes = sorted({node for names in shared.values() for node in names})
+    runs = dict.fromkeys(map(str, shared))
+    where = join_names(nodes, most=_MAX_NAMED)
     return f"{join_names(runs, most=_MAX_NAMED)} ran on {where} while it was measured"

@@ -1,4 +1,4 @@
-"""A summary of a campaign from its files, read with as few bytes as possible.
+"""A summary of a campaign from its files.
 
 No scheduler is asked, so a state is what collect recorded or what the jobs wrote themselves: a job
 that was killed without notice still appears to run.
@@ -7,30 +7,20 @@ that was killed without notice still appears to run.
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, get_args
 
 from hpcbert.campaign import record, store
 from hpcbert.campaign.attempts import Ends, find_end, read_ends
 from hpcbert.campaign.evidence import MEASUREMENTS
 from hpcbert.campaign.record import ENDS
-from hpcbert.errors import ConfigError, HpcbertError, UsageError
+from hpcbert.errors import HpcbertError, UsageError
 from hpcbert.logs.arithmetic import median
 from hpcbert.model import MANIFEST, Array, Campaign, Point, format_utc, parse_stamp, parse_utc
 from hpcbert.results.interval import is_precise
 from hpcbert.slurm.states import LAST_ATTEMPT, UNNEEDED, bounded_int, read_kind
-from hpcbert.system.decode import IgnoreUnknown, decode
-from hpcbert.system.files import open_file
-
-SUMMARY = "summary"
-# Bytes at the beginning of measurements.json that hold its summary.
-_HEAD = 4096
-_KEY = f'"{SUMMARY}": '
 
 State = Literal[
     "unsubmitted",
@@ -80,35 +70,57 @@ class Best:
     throughput: float
 
 
-@dataclass(frozen=True)
-class Summary(IgnoreUnknown):
-    """The summary of measurements.json.
+class Results(NamedTuple):
+    """What collect recorded.
 
     Attributes:
-        arrays: Number of arrays in the manifest then: a retry adds more.
-        over: Whether no job waited or ran any more.
-        asked, valid: Numbers of repeats.
-        best: None if no repeat is valid.
+        over: Whether no job waited or ran any more, and no array was added since.
     """
 
-    arrays: int
+    points: Mapping[Point, PointResult]
     over: bool
-    asked: int
-    valid: int
-    best: Best | None = None
+
+    @property
+    def asked(self) -> int:
+        """The number of repeats."""
+        return sum(result.asked for result in self.points.values())
+
+    @property
+    def valid(self) -> int:
+        """The number of valid repeats."""
+        return sum(result.valid for result in self.points.values())
+
+    @property
+    def best(self) -> Best | None:
+        """The highest number; None if no repeat is valid."""
+        bests = [
+            Best(point.key, str(point.shape), result.median)
+            for point, result in self.points.items()
+            if result.median is not None
+        ]
+        return max(bests, key=lambda best: best.throughput, default=None)
 
 
-def parse_results(campaign: Campaign, document: Mapping[str, Any]) -> dict[Point, PointResult]:
-    """Return the results of measured points, in the order of the measurements."""
+def read_results(directory: Path, campaign: Campaign) -> Results | None:
+    """Return the results of a campaign, in the order of the measurements; None if not collected.
+
+    Raises:
+        UsageError: The measurements are damaged.
+    """
+    path = directory / MEASUREMENTS
+    if not path.exists():
+        return None
+    document = store.read_json(path)
     points = {array.name: array.point for array in campaign.arrays}
     runs_by_point: dict[Point, list[Mapping[str, Any]]] = {}
+    precision = campaign.protocol.precision_of_median
     try:
         for run in document["runs"]:
             runs_by_point.setdefault(points[run["array"]], []).append(run)
-        precision = campaign.protocol.precision_of_median
-        return {point: _parse_result(runs, precision) for point, runs in runs_by_point.items()}
+        results = {point: _parse_result(runs, precision) for point, runs in runs_by_point.items()}
+        return Results(results, document["over"] and document["arrays"] == len(campaign.arrays))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UsageError(f"The measurements are damaged: {error!r}.", where=MEASUREMENTS) from error
+        raise UsageError(f"The measurements are damaged: {error!r}.", where=str(path)) from error
 
 
 def _parse_result(runs: list[Mapping[str, Any]], precision: float | None) -> PointResult:
@@ -127,75 +139,14 @@ def _parse_result(runs: list[Mapping[str, Any]], precision: float | None) -> Poi
     return PointResult(count, len(rates), best, tuple(refused), tuple(unneeded))
 
 
-def summarize(campaign: Campaign, document: Mapping[str, Any], *, over: bool) -> Summary:
-    """Return the summary of measurements, which collect writes at the beginning."""
-    results = parse_results(campaign, document)
-    bests = [
-        Best(point.key, str(point.shape), result.median)
-        for point, result in results.items()
-        if result.median is not None
-    ]
-    return Summary(
-        arrays=len(campaign.arrays),
-        over=over,
-        asked=sum(result.asked for result in results.values()),
-        valid=sum(result.valid for result in results.values()),
-        best=max(bests, key=lambda best: best.throughput, default=None),
-    )
-
-
-def read_summary(directory: Path) -> Summary | None:
-    """Return the summary of a collected campaign; None if it was not collected.
-
-    No more is read than the beginning of the file, and its end, which shows that it is whole.
-    """
-    path = directory / MEASUREMENTS
-    try:
-        descriptor, size = open_file(path)
-        with os.fdopen(descriptor, "rb"):
-            head = os.read(descriptor, _HEAD).decode("utf-8", "replace")
-            is_complete = os.pread(descriptor, 2, max(0, size - 2)) == b"}\n"
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise UsageError(f"Can't read the file: {error.strerror}.", where=str(path)) from error
-    _, key, text = head.partition(_KEY)
-    with contextlib.suppress(ValueError, ConfigError):
-        if key and is_complete:
-            data, _ = json.JSONDecoder().raw_decode(text)
-            return decode(Summary, data, file=str(path))
-    raise UsageError("The measurements are damaged: no summary.", where=str(path))
-
-
-def read_results(directory: Path, campaign: Campaign) -> dict[Point, PointResult]:
-    """Return the results from measurements.json, by point; empty if not collected."""
-    path = directory / MEASUREMENTS
-    return parse_results(campaign, store.read_json(path)) if path.exists() else {}
-
-
-def is_over(campaign: Campaign, recorded: Summary | None) -> bool:
-    """Return whether collect found a campaign over, and no array was added since."""
-    return recorded is not None and recorded.over and recorded.arrays == len(campaign.arrays)
-
-
-def find_phase(
-    directory: Path,
-    array: Array,
-    repeat: int,
-    status_files: set[str] | None = None,
-    recorded_ends: Ends = MappingProxyType({}),
-) -> Phase:
-    """Return a repeat's progress by its own account, or its end as it was recorded.
-
-    Args:
-        status_files: Names of all status files, if known; None: look for the file.
-    """
+def find_phase(directory: Path, array: Array, repeat: int, recorded_ends: Ends) -> Phase:
+    """Return a repeat's progress by its own account, or its end as it was recorded."""
     if array.state == "refused":
         return "refused"
     if array.state != "submitted" and not array.called:
         return "unsubmitted"
-    path = directory / array.status(repeat)
-    event = record.last_event(path) if status_files is None or path.name in status_files else {}
+    events = record.read_record(directory / array.status(repeat)).events
+    event = events[-1] if events else {}
     attempt = bounded_int(event.get("attempt"), LAST_ATTEMPT) or 0
     if find_end(recorded_ends, array, repeat, attempt):
         return "ended"
@@ -204,19 +155,12 @@ def find_phase(
     return "ended" if event.get("event") in ENDS else "running"
 
 
-def _find_state(directory: Path, campaign: Campaign, recorded: Summary | None) -> State:
-    if recorded and is_over(campaign, recorded):
+def _find_state(directory: Path, campaign: Campaign, recorded: Results | None) -> State:
+    if recorded and recorded.over:
         return "complete" if recorded.valid == recorded.asked else "incomplete"
-    status_files: set[str] = set()
-    with contextlib.suppress(OSError):
-        status_files = set(os.listdir(directory / "status"))  # noqa: PTH208 - names are enough
-    phases: set[Phase] = set()
     recorded_ends = read_ends(directory)
-    for array, number in campaign.current:
-        phases.add(find_phase(directory, array, number, status_files, recorded_ends))
-        if "running" in phases:
-            return "running"
-    for phase in ("waiting", "unsubmitted", "refused"):
+    phases = {find_phase(directory, *repeat, recorded_ends) for repeat in campaign.current}
+    for phase in ("running", "waiting", "unsubmitted", "refused"):
         if phase in phases:
             return phase
     if not phases:
@@ -285,11 +229,11 @@ def read_overview(directory: Path) -> Overview:
         return replace(shown, problem=str(error))
     recorded, problem = None, ""
     try:
-        recorded = read_summary(directory)
+        recorded = read_results(directory, campaign)
     except HpcbertError as error:
         problem = str(error)
     points = list(campaign.of_point)
-    over = is_over(campaign, recorded)
+    over = recorded is not None and recorded.over
     return Overview(
         campaign=campaign.id,
         name=campaign.name or campaign.id,

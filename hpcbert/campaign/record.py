@@ -11,6 +11,7 @@ import contextlib
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -26,6 +27,7 @@ from hpcbert.system.files import open_file, read_open
 ENDS = frozenset({"end", "finished"})
 _MAX_TIME = 253_402_300_799
 _MAX_OFFSET = 15 * 3600
+_ZONE = re.compile(r"([+-])([0-9]{2})([0-9]{2})")
 # Seconds by which the clocks of two nodes may differ although the controller's seems right to both:
 # it gives whole seconds, and the answer takes a moment.
 _CLOCK_SLACK = 2.0
@@ -151,13 +153,11 @@ def _as_number(value: Any) -> float | None:
 
 def _parse_zone(text: Any) -> tuple[int, ...]:
     """Return the seconds that `+0100` stands for; empty for any other text."""
-    if not isinstance(text, str) or len(text) != 5 or text[0] not in "+-":  # noqa: PLR2004
+    match = _ZONE.fullmatch(str(text))
+    if not match:
         return ()
-    digits = text[1:]
-    if not (digits.isascii() and digits.isdigit()):
-        return ()
-    seconds = int(digits[:2]) * 3600 + int(digits[2:]) * 60
-    return (-seconds if text[0] == "-" else seconds,) if seconds <= _MAX_OFFSET else ()
+    seconds = int(match[2]) * 3600 + int(match[3]) * 60
+    return (-seconds if match[1] == "-" else seconds,) if seconds <= _MAX_OFFSET else ()
 
 
 Event = dict[str, Any]
@@ -168,8 +168,6 @@ Stamp = tuple[int, int]
 _FOLDER = "status"
 # Bytes: enough for thousands of attempts. A larger file is treated as missing.
 _MAX_BYTES = 1 << 22
-# Larger than the last line.
-_LONGEST_LINE = 4096
 
 
 @dataclass(frozen=True)
@@ -241,18 +239,6 @@ def read_record(path: Path) -> RepeatRecord:
             return RepeatRecord(read_open(file, path, max_bytes=_MAX_BYTES), stamp)
     except OSError:
         return RepeatRecord()
-
-
-def last_event(path: Path) -> Event:
-    """Return the last event in a status file, reading only its end; empty if none."""
-    try:
-        descriptor, size = open_file(path)
-        with os.fdopen(descriptor, "rb"):
-            raw = os.pread(descriptor, _LONGEST_LINE, max(0, size - _LONGEST_LINE))
-    except OSError:
-        return {}
-    lines = reversed(raw.strip().split(b"\n"))
-    return next((event for line in lines for event in read_events(line)), {})
 
 
 def _make_stamp(status: os.stat_result) -> Stamp:

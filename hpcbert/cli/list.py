@@ -204,7 +204,8 @@ def show(*, campaigns: tuple[str, ...], runs: Path) -> Result:
 def _show_campaign(opened_campaign: OpenedCampaign, now: float) -> Result:
     directory = opened_campaign.directory
     manifest, summary = store.read_manifest(directory), read_overview(directory)
-    numbers, ended = overview.read_results(directory, manifest), read_ends(directory)
+    results, ended = overview.read_results(directory, manifest), read_ends(directory)
+    numbers = results.points if results else {}
     data = {
         **asdict(summary),
         "directory": str(opened_campaign.shown),
@@ -229,8 +230,7 @@ def _point_data(
 ) -> dict[str, Any]:
     repeats = [(array, number) for array, number in manifest.current if array.point == point]
     phases = Counter(
-        overview.find_phase(directory, *array_repeat, recorded_ends=repeat_ends)
-        for array_repeat in repeats
+        overview.find_phase(directory, *array_repeat, repeat_ends) for array_repeat in repeats
     )
     recorded = [find_end(repeat_ends, *array_repeat) for array_repeat in repeats]
     is_adaptive = manifest.protocol.precision_of_median is not None

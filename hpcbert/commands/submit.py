@@ -303,8 +303,8 @@ def _find_doubt(tracked_campaign: TrackedCampaign, run: Runner) -> HpcbertError 
         doubt: HpcbertError = UsageError("A job of it may still run.", where=where)
     except SchedulerError as error:
         doubt = error
-    summary = overview.read_summary(tracked_campaign.directory)
-    return None if overview.is_over(tracked_campaign.campaign, summary) else doubt
+    results = overview.read_results(tracked_campaign.directory, tracked_campaign.campaign)
+    return None if results and results.over else doubt
 
 
 def _hide(directory: Path) -> Path:

@@ -82,7 +82,9 @@ def test_what_was_not_needed_is_missing_nowhere(build, empty_directory):
     assert "5 of at most 15 repeats" in formats.render_markdown(collected.tables, provenance)
     summary = overview.read_overview(built.directory)
     assert (summary.state, summary.valid, summary.asked) == ("complete", 5, 5)
-    (point,) = overview.read_results(built.directory, built.campaign).values()
+    results = overview.read_results(built.directory, built.campaign)
+    assert results is not None
+    (point,) = results.points.values()
     assert (point.unneeded, [repeat for repeat, _ in point.refused]) == (tuple(range(7, 16)), [1])
     (built.directory / "slurm" / "70_7.out").write_text("hpcbert: repeat 7 is not needed\n")
     logs = cli.run("logs", built.directory, "--repeat", "7", status=0)
