@@ -6,7 +6,6 @@ What a log leaves open, hpcbert settles itself, and notes it as an assumption.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -26,15 +25,11 @@ from hpcbert.logs.fields import FactValue, parse_fact, read_fields, whole_matche
 from hpcbert.logs.grammar import Grammar, Rule
 from hpcbert.logs.layout import FIELDS, LogFile, printable_path
 from hpcbert.logs.lines import (
-    CHUNK,
     NotALogError,
-    UnpackError,
     cut_line,
     find_lines,
-    open_log,
     read_ends,
     read_pieces,
-    read_text,
 )
 from hpcbert.logs.scan import Reading, read, read_to_end
 from hpcbert.logs.setting import END, Setting, Window, model_facts
@@ -609,7 +604,7 @@ class StatedFact(NamedTuple):
     """A fact and the first line that states it.
 
     Attributes:
-        line: Its number in the file, from 1; 0 if it is not there in this form.
+        line: Its number in the file, from 1; a line that srun cut counts once. 0: not in the log.
         lines: How many lines state the same.
         is_assumed: Whether the line only suggests it.
     """
@@ -696,44 +691,38 @@ def _list_facts(path: Path, grammar: Grammar) -> list[StatedFact]:
 
     Never raises, whatever the path leads to.
     """
-    first_lines: dict[_FactKey, bytes] = {}
+    first_lines: dict[_FactKey, tuple[int, bytes]] = {}
     counts: Counter[_FactKey] = Counter()
-    for key, text in _read_facts(path, grammar):
-        first_lines.setdefault(key, text)
+    for key, number, text in _read_facts(path, grammar):
+        first_lines.setdefault(key, (number, text))
         counts[key] += 1
-    pieces: list[bytes] = []
-    with suppress(NotALogError, UnpackError, OSError):
-        descriptor, size = open_log(path)
-        with os.fdopen(descriptor, "rb"):
-            pieces.extend(read_text(descriptor, min(size, _MAX_BYTES), CHUNK))
-    raw_text, facts = b"".join(pieces), []
-    for key, text in first_lines.items():
+    facts = []
+    for key, (number, text) in first_lines.items():
         name, value, is_assumed = key
         shown_text = " ".join(text.decode(errors="replace").split())[:_MAX_TEXT]
-        # `srun -l` cuts lines after 1,024 bytes.
-        position = raw_text.find(text.strip()[:_MAX_TEXT])
-        number = raw_text.count(b"\n", 0, position) + 1 if position >= 0 else 0
         value = counts[key] if value == "" else value
         facts.append(StatedFact(name, value, number, shown_text, counts[key], is_assumed))
     return facts
 
 
-def _read_facts(path: Path, grammar: Grammar) -> Iterator[tuple[_FactKey, bytes]]:
-    """Yield name, value and kind of each fact, with its line; for counted lines no value."""
+def _read_facts(path: Path, grammar: Grammar) -> Iterator[tuple[_FactKey, int, bytes]]:
+    """Yield name, value and kind of each fact, and its line; for counted lines no value."""
     texts = tuple(fact.contains for fact in grammar.all_facts)
-    bytes_read = 0
+    bytes_read, lines_read = 0, 1
     with suppress(NotALogError), closing(read_pieces(path)) as pieces:
         for piece in pieces:
             for start, index, _, end in find_lines(piece, texts):
                 fact, line = grammar.all_facts[index], cut_line(piece, start, end)[0]
+                number = lines_read + piece.count(b"\n", 0, start)
                 matches = whole_matches(fact.match, line)
                 if matches and fact.counts:
-                    yield (f"{fact.counts} (lines)", "", False), line.text
+                    yield (f"{fact.counts} (lines)", "", False), number, line.text
                 for match in matches:
                     for name, text in read_fields(match, fact.numbers).items():
                         value = parse_fact(fact, name, text)
                         if value is not None:
-                            yield (name, value, bool(fact.assumed)), line.text
+                            yield (name, value, bool(fact.assumed)), number, line.text
             bytes_read += len(piece)
+            lines_read += piece.count(b"\n")
             if bytes_read > _MAX_BYTES:
                 return
