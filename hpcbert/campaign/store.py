@@ -15,7 +15,7 @@ import shlex
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 from hpcbert.config import trust
 from hpcbert.config.schedulers import has_scheduler
@@ -107,12 +107,13 @@ def has_folders(directory: Path) -> bool:
 # process is killed before that, the next reader uses the file: its first line names the manifest
 # that it continues, by digest, so that it is never applied to another one.
 CHANGES = "manifest.changes.jsonl"
-# Attempts to read a manifest that is just being rewritten.
-_MAX_READS = 20
 
 
 class Ledger:
-    """The arrays of a campaign as they are submitted, and their changes on disk.
+    """The arrays of a campaign as they are submitted, and their changes, each on disk at once.
+
+    When it is closed, the changes become part of the manifest. If that can't be rewritten then,
+    they stay next to it: nothing is lost.
 
     Args:
         directory: The campaign; the caller holds its lock.
@@ -121,8 +122,7 @@ class Ledger:
     def __init__(self, directory: Path, campaign: Campaign) -> None:
         self.directory, self._base = directory, campaign
         self._arrays = {array.name: array for array in campaign.arrays}
-        self._descriptor: int | None = None
-        self._size = 0
+        self._file: BinaryIO | None = None
 
     @property
     def campaign(self) -> Campaign:
@@ -138,60 +138,35 @@ class Ledger:
                 returns. Otherwise they are flushed with the next change.
 
         Raises:
-            HpcbertError: The file system refused; the old contents stay on disk.
+            HpcbertError: The file system refused.
         """
         path = self.directory / CHANGES
+        line = _format_json({"arrays": arrays, "after": after}).encode() + b"\n"
         with files.translate_errors("write", path):
-            if self._descriptor is None:
-                self._descriptor = self._open(path)
-            line = _format_json({"arrays": arrays, "after": after}).encode() + b"\n"
-            try:
-                remaining = memoryview(line)
-                while remaining:
-                    remaining = remaining[os.write(self._descriptor, remaining) :]
-                if flush:
-                    os.fsync(self._descriptor)
-            except OSError:
-                # An incomplete line would spoil the line after it.
-                with contextlib.suppress(OSError):
-                    os.ftruncate(self._descriptor, self._size)
-                raise
-            self._size += len(line)
+            file = self._file or self._open(path)
+            # Until the line is whole: after an incomplete one, the next change begins a new file.
+            self._file = None
+            file.write(line)
+            file.flush()
+            if flush:
+                os.fsync(file.fileno())
+        self._file = file
         self._arrays = _merge_arrays(self._arrays, arrays, after)
 
-    def _open(self, path: Path) -> int:
-        if path.exists():  # A process was killed; its changes are part of the campaign.
+    def _open(self, path: Path) -> BinaryIO:
+        if path.exists():  # Of a process that was killed, or after a failure.
             write_manifest(self.directory, self.campaign)
         manifest = files.read(self.directory / MANIFEST)
         head = json.dumps({"continues": hashlib.sha256(manifest).hexdigest()}).encode() + b"\n"
         files.write_bytes(path, head)
-        self._size = len(head)
-        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+        return path.open("ab")
 
     def close(self) -> None:
-        """Make the changes part of the manifest; if that fails, they stay next to it."""
-        if self._descriptor is not None:
-            try:
+        """Make the changes part of the manifest."""
+        if self._file is not None:
+            self._file.close()
+            with contextlib.suppress(HpcbertError):
                 write_manifest(self.directory, self.campaign)
-            except HpcbertError:
-                with contextlib.suppress(OSError):
-                    os.fsync(self._descriptor)
-            finally:
-                os.close(self._descriptor)
-                self._descriptor = None
-
-
-@contextlib.contextmanager
-def open_ledger(directory: Path, campaign: Campaign) -> Iterator[Ledger]:
-    """Open a campaign for many changes, each on disk at once; the manifest gets them at the end.
-
-    If it can't be rewritten then, they stay next to it: nothing is lost.
-
-    Args:
-        directory: The campaign; the caller holds its lock.
-    """
-    with contextlib.closing(Ledger(directory, campaign)) as changes:
-        yield changes
 
 
 def _merge_arrays(
@@ -272,7 +247,11 @@ def read_manifest(directory: Path) -> Campaign:
     """
     path = directory / MANIFEST
     try:
-        raw, changes = _read_at_once(directory)
+        # In this order: changes that have become part of a newer manifest do not continue it.
+        changes = b""
+        with contextlib.suppress(FileNotFoundError):
+            changes = files.read(directory / CHANGES)
+        raw = files.read(path)
     except OSError as error:
         raise UsageError(f"Can't read the file: {error.strerror}.", where=str(path)) from error
     data = parse_json(raw, path)
@@ -300,21 +279,6 @@ def read_manifest(directory: Path) -> Campaign:
         raise UsageError(text, where=str(path))
     _refuse_outside(directory, campaign)
     return campaign
-
-
-def _read_at_once(directory: Path) -> tuple[bytes, bytes]:
-    """Return the contents of the manifest and of its changes from the same moment."""
-    path, manifest, changes = directory / MANIFEST, b"", b""
-    for _ in range(_MAX_READS):
-        before = path.stat()
-        manifest, changes = files.read(path), b""
-        with contextlib.suppress(FileNotFoundError):
-            changes = files.read(directory / CHANGES)
-        after = path.stat()
-        # Rewritten meanwhile: changes may be gone that were not yet in what was read.
-        if (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns):
-            break
-    return manifest, changes
 
 
 def _apply_changes(campaign: Campaign, manifest: bytes, changes: bytes, path: Path) -> Campaign:

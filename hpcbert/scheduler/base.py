@@ -7,6 +7,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -512,7 +513,7 @@ class PlainScheduler(Scheduler):
         unsubmitted = campaign.unsubmitted
         for array in unsubmitted:
             store.read_script(directory, array)
-        with store.open_ledger(directory, campaign) as ledger:
+        with closing(store.Ledger(directory, campaign)) as ledger:
             for arrays in (
                 [unsubmitted]
                 if self.one_job and unsubmitted

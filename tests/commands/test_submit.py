@@ -4,11 +4,12 @@ With a preflight: what waits for what, who keeps away from which node, what is s
 """
 
 import json
-import os
 import signal
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -126,13 +127,19 @@ def test_what_was_called_is_looked_for_again_before_it_is_submitted(tmp_path):
 
 
 def test_on_a_full_disk_no_job_is_lost(tmp_path, monkeypatch):
-    draft, slurm, write_bytes, move = curve(tmp_path), Slurm(), os.write, Path.replace
+    draft, slurm, open_file, move = curve(tmp_path), Slurm(), store.Ledger._open, Path.replace
 
-    def write_some(descriptor, line):
-        if not slurm.jobs:
-            return write_bytes(descriptor, line)
-        write_bytes(descriptor, line[:20])
-        raise OSError(28, "No space left on device")
+    def open_full(ledger, path):
+        file = open_file(ledger, path)
+
+        def write_some(line):
+            if not slurm.jobs:
+                return file.write(line)
+            file.write(line[:20])
+            file.flush()
+            raise OSError(28, "No space left on device")
+
+        return Mock(wraps=file, write=write_some)
 
     def move_some(source, target):
         if target.name == "manifest.json":
@@ -140,7 +147,7 @@ def test_on_a_full_disk_no_job_is_lost(tmp_path, monkeypatch):
         return move(source, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(store.os, "write", write_some)  # type: ignore[attr-defined]
+        patch.setattr(store.Ledger, "_open", open_full)
         with pytest.raises(HpcbertError, match="Job 100 was submitted") as refused:
             drafts.submit(draft, slurm)
     assert "--resume" in refused.value.hint
@@ -157,7 +164,7 @@ def test_a_damaged_manifest_and_changes_of_another_one_are_refused(tmp_path):
     changes, path = draft.directory / store.CHANGES, draft.directory / "manifest.json"
     assert store.read_manifest(draft.directory) == draft.campaign
     first = replace(draft.campaign.arrays[0], state="submitted", job_id="7")
-    with store.open_ledger(draft.directory, draft.campaign) as ledger:
+    with closing(store.Ledger(draft.directory, draft.campaign)) as ledger:
         ledger.put(first)
         text = changes.read_text()
         changes.write_text(text + '{"arrays": [{"na')

@@ -163,7 +163,7 @@ def submit_arrays(directory: Path, campaign: Campaign, context: SchedulerContext
     """Implement `Scheduler.submit`, one array after the other."""
     arrays = _find_previous_array(directory, campaign)
     context = context._replace(environ=commands.submission_environment(context.environ))
-    with store.open_ledger(directory, campaign) as ledger:
+    with contextlib.closing(store.Ledger(directory, campaign)) as ledger:
         if context.resumed:
             _adopt_all(ledger, context)
         watched = TrackedCampaign(directory, ledger.campaign)
