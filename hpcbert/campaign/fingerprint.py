@@ -96,32 +96,24 @@ def parse(raw: bytes) -> tuple[Fingerprint, ...]:
         raw: Content of the file; damaged lines are left out, and so is all of a file that is larger
             than LARGEST bytes.
     """
-    documents: list[dict[str, Any]] = []
-    lines_of_node: dict[str, list[int]] = {}
+    facts: dict[str, dict[str, str]] = {}
+    with_host: set[str] = set()
+    with_image: set[str] = set()
     for names, document in read_documents(raw):
+        host, image = _as_table(document.get("host")), _as_table(document.get("image"))
+        part = _read_host(host) | _read_image(image)
         for node in names:
-            lines_of_node.setdefault(node, []).append(len(documents))
-        documents.append(document)
-    facts = [
-        _read_host(_as_table(document.get("host"))) | _read_image(_as_table(document.get("image")))
-        for document in documents
-    ]
-    # Nodes of the same lines are equal, and those of others may be.
-    nodes_of_lines: dict[tuple[int, ...], list[str]] = {}
-    for node, lines in lines_of_node.items():
-        nodes_of_lines.setdefault(tuple(lines), []).append(node)
-    alike: dict[tuple[frozenset[tuple[str, str]], bool], list[str]] = {}
-    for numbers, names in nodes_of_lines.items():
-        if any("host" in documents[number] for number in numbers):
-            merged = {name: text for number in numbers for name, text in facts[number].items()}
-            has_image = any(_as_table(documents[number].get("image")) for number in numbers)
-            alike.setdefault((frozenset(merged.items()), has_image), []).extend(names)
-    fingerprints = []
-    for (items, has_image), names in alike.items():
-        scopes = frozenset({"image"} if has_image else ())
-        bounded = dict(sorted(items)[:_MOST])
-        fingerprints.append(Fingerprint(tuple(sorted(names)), bounded, scopes))
-    return tuple(sorted(fingerprints, key=lambda fingerprint: fingerprint.nodes))
+            facts.setdefault(node, {}).update(part)
+        with_host.update(names if "host" in document else ())
+        with_image.update(names if image else ())
+    alike: dict[tuple[tuple[tuple[str, str], ...], bool], list[str]] = {}
+    for node in sorted(with_host):
+        items = tuple(sorted(facts[node].items())[:_MOST])
+        alike.setdefault((items, node in with_image), []).append(node)
+    return tuple(
+        Fingerprint(tuple(nodes), dict(items), frozenset({"image"} if has_image else ()))
+        for (items, has_image), nodes in alike.items()
+    )
 
 
 def read_documents(raw: bytes) -> Iterator[tuple[list[str], dict[str, Any]]]:
@@ -187,25 +179,25 @@ def _round_memory(kilobytes: str) -> str:
 
 def _describe_network(lines: list[str]) -> str:
     """Return rates and MTUs of the cards that are up; names differ between equal nodes."""
-    cards: Counter[str] = Counter()
-    for line in lines:
-        words = line.split()
-        if len(words) == 5 and words[1] == "physical" and words[4] == "up":  # noqa: PLR2004
-            cards[f"{words[2]} Mb/s, MTU {words[3]}"] += 1
-    return _format_counts(cards)
+    cards = [line.split() for line in lines]
+    return _count_kinds(
+        f"{card[2]} Mb/s, MTU {card[3]}"
+        for card in cards
+        if len(card) == 5 and card[1] == "physical" and card[4] == "up"  # noqa: PLR2004
+    )
 
 
 def _describe_infiniband(lines: list[str]) -> str:
-    ports: Counter[str] = Counter()
-    for line in lines:
-        parts = line.split("|")
-        if len(parts) == 4 and "ACTIVE" in parts[3]:  # noqa: PLR2004
-            ports[f"{parts[2]}, {parts[1]}"] += 1
-    return _format_counts(ports)
+    ports = [line.split("|") for line in lines]
+    return _count_kinds(
+        f"{port[2]}, {port[1]}"
+        for port in ports
+        if len(port) == 4 and "ACTIVE" in port[3]  # noqa: PLR2004
+    )
 
 
-def _format_counts(counter: Counter[str]) -> str:
-    return "; ".join(f"{count} x {name}" for name, count in sorted(counter.items()))
+def _count_kinds(kinds: Iterable[str]) -> str:
+    return "; ".join(f"{count} x {kind}" for kind, count in sorted(Counter(kinds).items()))
 
 
 def _read_image(data: Mapping[str, Any]) -> dict[str, str]:
@@ -379,47 +371,34 @@ _MIN_SAMPLES = 5
 _MAX_WATTS, _MAX_MEMORY = 1e9, 1e8
 
 
-class PowerSamples(NamedTuple):
-    """The samples of a run's GPUs.
-
-    Attributes:
-        gpus: Number of the GPUs.
-        rows: Seconds since the first sample, watts of all GPUs, and MiB of the fullest.
-    """
-
-    gpus: int
-    rows: Sequence[tuple[float, float, float]]
-
-
 def read_power(path: Path, *, seconds: float) -> Sampled | None:
     """Return the power in a window of so many seconds; None if there are too few samples."""
     try:
-        samples = parse_samples(files.read(path, max_bytes=_MAX_BYTES))
+        return find_window(files.read(path, max_bytes=_MAX_BYTES), seconds)
     except OSError:
         return None
-    return find_window(samples, seconds) if samples else None
 
 
-def parse_samples(raw: bytes) -> PowerSamples | None:
-    """Return the samples in a file; None if it is damaged."""
+def find_window(raw: bytes, seconds: float) -> Sampled | None:
+    """Return the power in the stretch of a length with the most power; None if there is none.
+
+    Args:
+        raw: JSON: the number of `gpus`, and in `samples` the seconds since the first sample, the
+            watts of all GPUs, and the MiB of the fullest.
+    """
     try:
         data = json.loads(raw)
-        rows = [(float(time), float(watts), float(mib)) for time, watts, mib in data["samples"]]
         gpus = int(data["gpus"])
+        rows = [(float(time), float(watts), float(mib)) for time, watts, mib in data["samples"]]
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    limits = (math.inf, _MAX_WATTS, _MAX_MEMORY)
     is_sound = all(
-        0 <= value <= most for row in rows for value, most in zip(row, limits, strict=True)
+        0 <= time < math.inf and 0 <= watts <= _MAX_WATTS and 0 <= mib <= _MAX_MEMORY
+        for time, watts, mib in rows
     )
-    return PowerSamples(gpus, rows) if is_sound and gpus > 0 and rows else None
-
-
-def find_window(samples: PowerSamples, seconds: float) -> Sampled | None:
-    """Return the power in the stretch of a length with the most power; None if there is none."""
-    times, watts, memory = zip(*samples.rows, strict=True)
-    if len(times) < _MIN_SAMPLES:
+    if not is_sound or gpus < 1 or len(rows) < _MIN_SAMPLES:
         return None
+    times, watts, memory = zip(*rows, strict=True)
     sums = [0.0, *accumulate(watts)]
     # Two samples are this far apart; one may be missing at each end of a stretch.
     gap = (times[-1] - times[0]) / (len(times) - 1)
@@ -432,4 +411,4 @@ def find_window(samples: PowerSamples, seconds: float) -> Sampled | None:
     mean, first, last = best
     if not last:
         return None
-    return Sampled(mean, max(memory[first:last]), samples.gpus, seconds, last - first)
+    return Sampled(mean, max(memory[first:last]), gpus, seconds, last - first)

@@ -165,6 +165,7 @@ class Ledger:
         """Make the changes part of the manifest."""
         if self._file is not None:
             self._file.close()
+        if (self.directory / CHANGES).exists():
             with contextlib.suppress(HpcbertError):
                 write_manifest(self.directory, self.campaign)
 

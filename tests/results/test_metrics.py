@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from hpcbert.campaign.fingerprint import find_window, parse_samples, read_power
+from hpcbert.campaign.fingerprint import find_window, read_power
 from hpcbert.model import PRECISIONS, Sampled, Steps, usual_predictions
 from hpcbert.results import document, frame, record
 from hpcbert.results import metrics as formulas
@@ -246,14 +246,16 @@ def add_samples(printed):
 
 def test_the_window_is_where_most_is_drawn_as_nvidia_smi_or_rocm_smi_print_it(tmp_path):
     def measure_node(text, gpus, seconds=25.0, **options):
-        """Return the samples of a node, and their window of so many seconds."""
-        samples = parse_samples(add_samples(run_sampler(tmp_path, text, gpus, **options)))
-        return samples, samples and find_window(samples, seconds)
+        """Return what a node's job writes, and its window of so many seconds."""
+        raw = add_samples(run_sampler(tmp_path, text, gpus, **options))
+        return raw, find_window(raw, seconds)
 
     text = render_nvidia_smi([[50.0, 60.0]] * 20 + [[300.0, 310.0]] * 30 + [[70.0, 60.0]] * 10)
     for gpus, watts in ((2, 610.0), (1, 310.0)):
-        samples, window = measure_node(text, gpus)
-        assert [row[0] for row in samples.rows] == pytest.approx([*range(60)], abs=0.01)
+        raw, window = measure_node(text, gpus)
+        assert [row[0] for row in json.loads(raw)["samples"]] == pytest.approx(
+            [*range(60)], abs=0.01
+        )
         assert (window.watts, window.gpus) == (pytest.approx(watts), gpus)
         assert 1020 <= window.memory_mib <= 1050
     # There is none where nobody looked long enough, or what was printed is nothing.

@@ -5,7 +5,6 @@ import json
 
 import pytest
 
-from hpcbert.campaign.fingerprint import parse_samples
 from hpcbert.model import Shape
 from hpcbert.system.processes import read_proc_file
 from tests.kit import drafts
@@ -34,7 +33,8 @@ def test_it_looks_at_each_node_while_the_step_runs_and_ends_with_it(scheduler, s
         assert {"--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--mpi=none"} <= set(sampler)
         return
     (file,) = (draft.directory / "env").glob("*.1.0.power.json")
-    assert parse_samples(file.read_bytes()) == (2, [(0.0, 500.0, 3000.0)])
+    data = json.loads(file.read_bytes())
+    assert (data["gpus"], data["samples"]) == (2, [[0, 500, 3000]])
     lines = gzip.decompress(file.with_name(f"{file.name}l.gz").read_bytes()).splitlines()
     assert json.loads(lines[-1])["count"] == 1
     assert len(list(file.parent.glob("*.power.*"))) == 2
