@@ -156,7 +156,7 @@ def shared_option(name: str, help: str = "", **arguments: Any) -> Callable[[Body
         "show_default": option.default is not None,
         "help": help or option.help,
         "metavar": option.metavar,
-        "callback": _make_callback(readers),
+        "callback": make_reader(*readers),
         **_type_arguments(kind, checks, option),
         **arguments,
     }
@@ -201,8 +201,8 @@ def _type_arguments(kind: Any, checks: Iterable[Any], option: Spec) -> dict[str,
     return arguments
 
 
-def _make_callback(
-    readers: Iterable[Callable[[Any], Any]],
+def make_reader(
+    *readers: Callable[[Any], Any],
 ) -> Callable[[click.Context, click.Parameter, Any], Any]:
     """Return click's callback for functions that read a value or raise `Invalid`."""
 

@@ -12,10 +12,10 @@ import pwd
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from hpcbert import scheduler
 from hpcbert.campaign import store
@@ -39,7 +39,7 @@ from hpcbert.config.recipe import Recipe
 from hpcbert.config.schedulers import SLURM, find_traits
 from hpcbert.config.site import Site
 from hpcbert.errors import ConfigError, UsageError
-from hpcbert.model import LARGEST_WORDS, PRECISIONS, Shape, parse_device, parse_precision
+from hpcbert.model import Shape, format_stamp, parse_device
 from hpcbert.results.document import ResultSet
 from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.script import matrix
@@ -51,10 +51,8 @@ from hpcbert.script.rerun import Lock, compare_locks, load_lock, plan_rerun, pla
 from hpcbert.script.resolve import SubmitOptions
 from hpcbert.slurm import commands
 from hpcbert.system import redact
-from hpcbert.system.decode import Invalid, did_you_mean, suggest_similar
+from hpcbert.system.decode import decode
 from hpcbert.system.runner import PrefetchingRunner
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -116,7 +114,7 @@ def read_requests(
             _FRAMEWORK_OPTIONS,
             "with several frameworks: set it in [frameworks.NAME] of the site.toml",
         )
-    base = _make_request(options, file)
+    base = _make_request(options)
     single_framework = past.framework if past else next(iter(names)) if len(names) == 1 else ""
     site_config = site.load(options.site_file, replace(options, fw=single_framework))
     folders = places.recipe_folders(Path(site_config.where), options.templates)
@@ -158,8 +156,6 @@ def _refuse_unused_options(options: Options) -> None:
             refuse_typed(("nodes", "gpus_per_node"), "with --shapes")
     if options.accumulation is not None and is_typed("accumulation"):
         refuse_typed(("global_batch_size",), "with --accumulation, of which it follows")
-    if options.concurrent_points and options.stop_on_failure:
-        refuse_typed(("stop_on_failure",), "with --concurrent-points")
     for program, arguments in (("sbatch", options.sbatch_arg), ("srun", options.srun_arg)):
         if problem := slurm_arguments.explain_refusal(program, arguments):
             option = f"--{program}-arg"
@@ -198,74 +194,45 @@ def complete_options(options: Options, file: CampaignFile | None) -> Options:
 
 
 def _make_selection(options: Options) -> Selection:
-    """Return the points that the options combine to, in the form of a campaign file."""
-    names = [name for words in options.frameworks for name in split_list(words)]
-    shapes = tuple(
-        _check_value("--shapes", campaignfile.parse_shape, word)
-        for word in split_list(options.shapes)
-    )
-    variables = []
-    for name, text in read_pairs(options.env, "--env").items():
-        _check_value(f"--env {name}", site.check_point_variable, name)
-        value = _check_value(f"--env {name}", site.check_point_value, text)
-        variables.append(campaignfile.Variable(name, (value,)))
-    return Selection(
-        frameworks=tuple(dict.fromkeys(names)),
-        models=split_list(options.model),
-        precisions=tuple(dict.fromkeys(map(parse_precision, split_list(options.precision)))),
-        batch_sizes=_read_batch_sizes(options.batch_size),
-        shapes=shapes or ((SCALING,) if options.scaling else ()),
-        options=tuple(
-            campaignfile.OptionValues("--set", "", name, (text,))
-            for name, text in read_pairs(options.settings).items()
-        ),
-        env=tuple(variables),
-    )
-
-
-def _check_value(flag: str, check: Callable[[str], T], text: str) -> T:
+    """Return the points that the options combine to: they are read as a campaign file is."""
+    values: dict[str, Any] = {
+        "frameworks": [name for words in options.frameworks for name in split_list(words)],
+        "models": [*split_list(options.model)],
+        "precisions": [*split_list(options.precision)],
+        "batch_sizes": _read_batch_sizes(options.batch_size),
+        "shapes": [*split_list(options.shapes)] or [SCALING] * options.scaling,
+        "options": read_pairs(options.settings),
+        "env": read_pairs(options.env, "--env"),
+    }
     try:
-        return check(text)
-    except Invalid as error:
-        raise UsageError(f"{flag} {error}", hint=error.hint) from None
+        typed_values = {key: value for key, value in values.items() if value}
+        return decode(Selection, typed_values, file="command line")
+    except ConfigError as error:
+        raise UsageError(error.message, where=error.where, hint=error.hint) from None
 
 
-def _read_batch_sizes(text: str) -> tuple[campaignfile.Sizes, ...]:
+def _read_batch_sizes(text: str) -> dict[str, list[int | str]]:
     """Read `32,64` or `fp32=32,fp16=64,128`: each number belongs to the precision before it."""
-    sizes: dict[str, tuple[int, ...]] = {}
-    current = ""
+    sizes: dict[str, list[int | str]] = {}
+    precision = ""
     for word in split_list(text):
         name, separator, number = word.rpartition("=")
-        if separator:
-            current = parse_precision(name)
-            if current not in PRECISIONS:
-                message = f"--batch-size names {name!r}, which is not a precision."
-                raise UsageError(message, hint=did_you_mean(name, PRECISIONS))
-        size = LARGEST_WORDS.get(number) or (int(number) if number.isdigit() else None)
-        if size is None:
-            message = f"--batch-size takes whole numbers, max or max-common, not {number!r}."
-            raise UsageError(message, hint=suggest_similar(number, LARGEST_WORDS))
-        if not size:
-            raise UsageError("A batch size must be at least 1, not 0.")
-        sizes[current] = tuple(dict.fromkeys((*sizes.get(current, ()), size)))
-    return tuple(campaignfile.Sizes("--batch-size", "", *item) for item in sizes.items())
+        precision = name if separator else precision
+        sizes.setdefault(precision, []).append(int(number) if number.isdecimal() else number)
+    return sizes
 
 
-def _read_repeats(options: Options, file: CampaignFile | None) -> tuple[int, float | None]:
+def _read_repeats(options: Options) -> tuple[int, float | None]:
     """Return the maximum number of repeats, and the required precision of the median."""
     if options.repeats == AUTO_REPEATS:
         maximum = options.max_repeats or DEFAULT_MAX_REPEATS
         return maximum, float(options.precision_of_median or DEFAULT_PRECISION)
     refuse_typed(_ADAPTIVE, f"without --repeats {AUTO_REPEATS}")
-    unused_names = [name for name in _ADAPTIVE if file and getattr(file, name) is not None]
-    if file and unused_names and file.repeats != AUTO_REPEATS:
-        message = f'{unused_names[0]} has no effect without repeats = "{AUTO_REPEATS}".'
-        raise ConfigError(message, where=file.where, hint=f"Leave {unused_names[0]} out.")
     return int(options.repeats), None
 
 
-def _make_request(options: Options, file: CampaignFile | None) -> Request:
-    repeats, precision_of_median = _read_repeats(options, file)
+def _make_request(options: Options) -> Request:
+    repeats, precision_of_median = _read_repeats(options)
     return Request(
         shape=Shape(options.nodes or 1, options.gpus_per_node or 1),
         preset=options.protocol,
@@ -305,7 +272,7 @@ def _make_submit_options(
         )
     warnings += [str(commands.parse_mail(options.notify))] if options.notify else []
     if file:
-        keys = [campaignfile.option_key(name) for name in file.run_options() if name in unused]
+        keys = [name for name in file.run_options() if name in unused]
         warnings += [f"{file.where}: {key} has no effect with {traits.label}." for key in keys]
     for key, variable in site_config.variables.items() if traits.sbatch else ():
         if key.startswith("slurm."):
@@ -421,7 +388,9 @@ def plan_campaigns(
         raise ConfigError("There is no such file.", where=str(file), hint=hint)
     campaign_file = campaignfile.read(file) if file else None
     options = complete_options(options, campaign_file)
-    name_and_note = _read_name_and_note(name, note, campaign_file or CampaignFile())
+    if campaign_file:
+        name, note = name or campaign_file.name or "", note or campaign_file.note or ""
+    note = store.check_note(note)
     requests = tuple(
         request
         for past in locks or (None,)
@@ -429,12 +398,11 @@ def plan_campaigns(
             options, dry=dry, rehearse=rehearse, past=past, file=campaign_file, results=results
         )
     )
-    if (campaign_file or like) and len(requests) > 1 and not name_and_note[0]:
+    if (campaign_file or like) and len(requests) > 1 and not name:
         # A name for all: `week47-20261121T100000Z`.
         stem = Path(campaign_file.where).stem if campaign_file else like
         stem = re.sub(r"[^\w.-]+", "-", _STAMP.sub("", stem))
-        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-        name_and_note = (f"{stem[:40]}-{stamp}", name_and_note[1])
+        name = f"{stem[:40]}-{format_stamp(time.time())}"
     for request in () if planned else requests:
         backend = scheduler.create_scheduler(request.options.scheduler, SchedulerContext(ahead))
         for argv in backend.list_queries(request.site, request.recipe):
@@ -445,7 +413,18 @@ def plan_campaigns(
     for request, past in itertools.zip_longest(requests, locks):
         # One time for all: `store.list_submission` looks for ids that begin with it.
         submitter = replace(submitter, token=os.urandom(3).hex())
-        draft = _draft_campaign(request, name_and_note, submitter, ahead, dry=dry or planned)
+        scheduler_name = request.options.scheduler
+        refuse_typed(list_unused(scheduler_name), f"with {find_traits(scheduler_name).label}")
+        backend = scheduler.create_scheduler(scheduler_name, SchedulerContext(ahead))
+        submit_options = replace(
+            backend.fit(request.options, request.site, request.recipe),
+            name=name,
+            note=note,
+            dry=dry or planned,
+        )
+        draft = draft_campaign(
+            request.plan, request.site, request.recipe, options=submit_options, submitter=submitter
+        )
         drafts.append(draft)
         warnings += request.warnings
         warnings += () if planned else draft.resolved.warnings
@@ -453,14 +432,6 @@ def plan_campaigns(
     return SubmitPlan(
         options, requests[0].site, chain_drafts(drafts), tuple(dict.fromkeys(warnings))
     )
-
-
-def _read_name_and_note(name: str, note: str, file: CampaignFile) -> tuple[str, str]:
-    """Return the campaign's name and note: as typed, else as the file has them."""
-    name = name if is_typed("name") else file.name or ""
-    note = note if is_typed("note") else file.note or ""
-    name = name and _check_value("--name", campaignfile.check_name, name)
-    return name, store.check_note(note)
 
 
 def chain_drafts(drafts: Sequence[Draft]) -> tuple[Draft, ...]:
@@ -478,25 +449,6 @@ def chain_drafts(drafts: Sequence[Draft]) -> tuple[Draft, ...]:
         )
         row.append(replace(draft, campaign=campaign))
     return tuple(row)
-
-
-def _draft_campaign(
-    request: CampaignRequest,
-    name_and_note: tuple[str, str],
-    submitter: Submitter,
-    ahead: PrefetchingRunner,
-    *,
-    dry: bool,
-) -> Draft:
-    scheduler_name = request.options.scheduler
-    refuse_typed(list_unused(scheduler_name), f"with {find_traits(scheduler_name).label}")
-    backend = scheduler.create_scheduler(scheduler_name, SchedulerContext(ahead))
-    name, note = name_and_note
-    options = backend.fit(request.options, request.site, request.recipe)
-    options = replace(options, name=name, note=note, dry=dry)
-    return draft_campaign(
-        request.plan, request.site, request.recipe, options=options, submitter=submitter
-    )
 
 
 def refuse_costly(plan: SubmitPlan, *, tries: int) -> None:

@@ -13,10 +13,12 @@ from hpcbert.cli.options import (
     add_submit_options,
     count_option,
     flag_option,
+    make_reader,
     refuse_typed,
     text_option,
 )
 from hpcbert.cli.output import Result, returns_result
+from hpcbert.config.campaignfile import check_name
 from hpcbert.config.options import Options
 from hpcbert.config.schedulers import ALLOCATION
 
@@ -26,7 +28,13 @@ _RESUME_OPTIONS = ("resume", "wait", "max_retries", "runs", "site_file", "as_jso
 
 @click.command(cls=SectionedCommand)
 @add_submit_options
-@click.option("-J", "--name", default="", help="Name of the campaign, for every command.")
+@click.option(
+    "-J",
+    "--name",
+    default="",
+    callback=make_reader(check_name),
+    help="Name of the campaign, for every command.",
+)
 @text_option("--note", "Note about the campaign, as hpcbert note writes it.")
 @flag_option("--dry-run", "Show and check everything, run and write nothing.")
 @flag_option("--rehearse", "Run everything but the training.")

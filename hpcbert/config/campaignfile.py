@@ -13,17 +13,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 from hpcbert.config import site
-from hpcbert.config.options import SCALING, RunOptions, SlurmOptions, option_names
+from hpcbert.config.options import AUTO_REPEATS, SCALING, RunOptions, SlurmOptions, option_names
 from hpcbert.config.toml import read as read_toml
-from hpcbert.errors import ConfigError, Refusals, UsageError
+from hpcbert.errors import ConfigError, UsageError
 from hpcbert.model import LARGEST_WORDS, PRECISIONS, OptionValue, Shape, parse_precision
 from hpcbert.system.decode import GIVEN, EncodedAs, Filled, Invalid, Range, decode, did_you_mean
 
 NAME = "campaign.toml"
 # An example with every key, for `plan --init`.
 EXAMPLE = Path(__file__).with_name("campaign.example.toml")
-# Options of the site: the file has no keys for them.
-_TYPED_OPTIONS = ("data", "image", "python", "runs", "runtime", "scheduler", "source", "templates")
 _BatchSize = Annotated[int, Range(1, 1_000_000)]
 _Size = _BatchSize | Literal["max", "max-common"]
 _Samples = _Size | tuple[_Size, ...]
@@ -33,37 +31,19 @@ _Text = Filled | tuple[Filled, ...]
 _Values = str | tuple[str, ...]
 
 
-class Sizes(NamedTuple):
-    """Batch sizes: of one framework or all, for one precision or all.
-
-    Attributes:
-        key: Their key in the document, dotted.
-    """
-
-    key: str
-    framework: str
-    precision: str
-    sizes: tuple[int, ...]
-
-
-class OptionValues(NamedTuple):
-    """The values that an option takes in turn, for one framework or all.
+class AxisValues(NamedTuple):
+    """What an entry of the tables `batch_sizes`, `options` or `env` takes in turn.
 
     Attributes:
         key: Its key in the document, dotted.
+        framework: The only framework that has it; empty for all.
+        name: Of the option or the variable; for batch sizes the precision, empty for all.
     """
 
     key: str
     framework: str
     name: str
     values: tuple[OptionValue, ...]
-
-
-class Variable(NamedTuple):
-    """The values that an environment variable takes in turn."""
-
-    name: str
-    values: tuple[str, ...]
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:
@@ -93,11 +73,11 @@ def parse_shape(text: str) -> Shape | str:
 _SHAPES = f'Write nodes and GPUs per node, 4n8g, or "{SCALING}".'
 
 
-def _read_size_tables(value: Any) -> tuple[Sizes, ...]:
+def _read_size_tables(value: Any) -> tuple[AxisValues, ...]:
     """Read sizes for all, by precision, by framework, or by framework and precision."""
     if not isinstance(value, dict):
-        return (Sizes("batch_sizes", "", "", _read_sizes(value)),)
-    batch_sizes: list[Sizes] = []
+        return (AxisValues("batch_sizes", "", "", _read_sizes(value)),)
+    batch_sizes: list[AxisValues] = []
     for name, entry in value.items():
         framework = "" if parse_precision(name) in PRECISIONS else name
         if isinstance(entry, dict) and not framework:
@@ -108,30 +88,34 @@ def _read_size_tables(value: Any) -> tuple[Sizes, ...]:
                 hint = did_you_mean(word, PRECISIONS)
                 raise Invalid("is not a precision", hint, key=f"{name}.{word}")
             key = f"batch_sizes.{name}{'.' if word else ''}{word}"
-            batch_sizes.append(Sizes(key, framework, precision, _read_sizes(sizes)))
+            batch_sizes.append(AxisValues(key, framework, precision, _read_sizes(sizes)))
     return tuple(batch_sizes)
 
 
-def _read_option_axes(value: Mapping[str, Any]) -> tuple[OptionValues, ...]:
-    axes: list[OptionValues] = []
+def _read_option_axes(value: Mapping[str, Any]) -> tuple[AxisValues, ...]:
+    axes: list[AxisValues] = []
     for name, entry in value.items():
         if isinstance(entry, dict):
             key = f"options.{name}"
-            axes += [OptionValues(f"{key}.{n}", name, n, _as_tuple(v)) for n, v in entry.items()]
+            axes += [AxisValues(f"{key}.{n}", name, n, _as_tuple(v)) for n, v in entry.items()]
         else:
-            axes.append(OptionValues(f"options.{name}", "", name, _as_tuple(entry)))
+            axes.append(AxisValues(f"options.{name}", "", name, _as_tuple(entry)))
     return tuple(axes)
 
 
-def _read_variable_axes(value: Mapping[str, Any]) -> tuple[Variable, ...]:
-    variables = []
+def _read_variable_axes(value: Mapping[str, Any]) -> tuple[AxisValues, ...]:
+    axes = []
     for name, entry in value.items():
         try:
             values = tuple(site.check_point_value(text) for text in _as_tuple(entry))
-            variables.append(Variable(site.check_point_variable(name), values))
+            axes.append(AxisValues(f"env.{name}", "", site.check_point_variable(name), values))
         except Invalid as error:  # noqa: PERF203
             raise error.under(name) from None
-    return tuple(variables)
+    return tuple(axes)
+
+
+def _read_sizes(value: Any) -> tuple[int, ...]:
+    return tuple(LARGEST_WORDS.get(size, size) for size in _as_tuple(value))
 
 
 _Texts = Annotated[tuple[str, ...], EncodedAs(_Text, _as_tuple)]
@@ -139,82 +123,73 @@ _Precisions = Annotated[tuple[str, ...], EncodedAs(_Text, _read_precisions)]
 _Shapes = Annotated[tuple[Shape | str, ...], EncodedAs(_Text, _read_shapes)]
 _PerPrecision = Mapping[str, _Samples]
 _Sizes = Annotated[
-    tuple[Sizes, ...],
+    tuple[AxisValues, ...],
     EncodedAs(_Samples | Mapping[str, _Samples | _PerPrecision], _read_size_tables),
 ]
 _Options = Annotated[
-    tuple[OptionValues, ...],
+    tuple[AxisValues, ...],
     EncodedAs(Mapping[str, _Value | Mapping[str, _Value]], _read_option_axes),
 ]
-_Env = Annotated[tuple[Variable, ...], EncodedAs(Mapping[str, _Values], _read_variable_axes)]
+_Env = Annotated[tuple[AxisValues, ...], EncodedAs(Mapping[str, _Values], _read_variable_axes)]
 
 
 @dataclass(frozen=True)
-class Axes:
-    """Axes to combine: `[[include]]`, and the file itself.
+class _PointKeys:
+    """Keys that select points: each has one value or several.
 
     Attributes:
         frameworks: Names of recipes.
         models: Names that the recipes have; empty for the site's or the recipe's first.
         precisions: Of PRECISIONS; empty for those in `batch_sizes`, else the recipe's
             first.
-        batch_sizes: Samples per device: for all, by precision, by framework, or by both; empty for
-            the site's or the recipe's.
         shapes: `4n8g`, or `scaling` for the curve up to `nodes` and `gpus_per_node`; empty for only
             the latter.
-        options: The recipes' options, each with one value or several; a table named after a
-            framework applies to that one alone.
-        env: Environment variables of the ranks, each with one value or several.
+        options: The recipes' options; a table named after a framework applies to that one alone.
+        env: Environment variables of the ranks.
     """
 
     frameworks: _Texts = ()
     models: _Texts = ()
     precisions: _Precisions = ()
-    batch_sizes: _Sizes = ()
     shapes: _Shapes = ()
     options: _Options = ()
     env: _Env = ()
+
+
+@dataclass(frozen=True)
+class Axes(_PointKeys):
+    """Axes to combine: `[[include]]`, and the file itself.
+
+    Attributes:
+        batch_sizes: Samples per device: for all, by precision, by framework, or by both; empty for
+            the site's or the recipe's.
+    """
+
+    batch_sizes: _Sizes = ()
 
     def over(self, base: Axes) -> Axes:
         """Return these axes, with empty ones taken from others.
 
         Options and variables are merged one by one.
         """
-        names = ("frameworks", "models", "precisions", "batch_sizes", "shapes")
-        options = {(option.framework, option.name): option for option in base.options}
-        options |= {(option.framework, option.name): option for option in self.options}
-        variables = {variable.name: variable for variable in (*base.env, *self.env)}
-        return Axes(
-            **{name: getattr(self, name) or getattr(base, name) for name in names},
-            options=tuple(options.values()),
-            env=tuple(variables.values()),
-        )
-
-
-def _read_sizes(value: Any) -> tuple[int, ...]:
-    return tuple(LARGEST_WORDS.get(size, size) for size in _as_tuple(value))
+        axes: dict[str, Any] = {}
+        for name in ("frameworks", "models", "precisions", "batch_sizes", "shapes"):
+            axes[name] = getattr(self, name) or getattr(base, name)
+        for name in ("options", "env"):
+            entries = (*getattr(base, name), *getattr(self, name))
+            merged = {(entry.framework, entry.name): entry for entry in entries}
+            axes[name] = tuple(merged.values())
+        return Axes(**axes)
 
 
 @dataclass(frozen=True)
-class Exclusion:
-    """Points to leave out: `[[exclude]]`. It matches a point if all keys match.
+class Exclusion(_PointKeys):
+    """Points to leave out: `[[exclude]]`. It matches a point if all keys match."""
 
-    Attributes:
-        frameworks, models, precisions, batch_sizes, shapes: One or several, of which one must
-            match.
-        options, env: One value or several by name, of which one must match.
-    """
-
-    frameworks: _Texts = ()
-    models: _Texts = ()
-    precisions: _Precisions = ()
     batch_sizes: Annotated[tuple[int, ...], EncodedAs(_Samples, _read_sizes)] = ()
-    shapes: _Shapes = ()
-    options: _Options = ()
-    env: _Env = ()
 
     def __post_init__(self) -> None:
-        if not any(getattr(self, key) for key in self.__annotations__):
+        if not any(vars(self).values()):
             raise Invalid("must name what to leave out")
         for option in self.options:
             if option.framework:
@@ -271,10 +246,9 @@ class CampaignFile(Selection, RunOptions):
         if self.accumulation and self.global_batch_size:
             message = "follows from accumulation: set only one of them"
             raise Invalid(message, key="global_batch_size")
-        if self.concurrent_repeats > 1 and self.repeats_in == "one-job":
-            raise Invalid('has no effect with repeats_in = "one-job"', key="concurrent_repeats")
-        if self.stop_on_failure and self.concurrent_points:
-            raise Invalid("has no effect with concurrent_points", key="stop_on_failure")
+        for key in ("max_repeats", "precision_of_median"):
+            if getattr(self, key) is not None and self.repeats != AUTO_REPEATS:
+                raise Invalid(f'has no effect without repeats = "{AUTO_REPEATS}"', key=key)
         has_curve = any(SCALING in axes.shapes for axes in (self, *self.include))
         for key in ("nodes", "gpus_per_node"):
             if getattr(self, key) and self.shapes and not has_curve:
@@ -292,39 +266,15 @@ class CampaignFile(Selection, RunOptions):
         return values
 
 
-def option_key(option: str) -> str:
-    """Return the key of an option of how to run, with its table."""
-    return f"slurm.{option}" if option in option_names(SlurmOptions) else option
-
-
 def read(path: Path) -> CampaignFile:
     """Read a campaign.toml strictly.
 
     Raises:
         ConfigError: The file is missing or wrong; the message names file and key.
-        Refusals: Several of its keys are wrong.
     """
-    values = read_toml(path)
     try:
-        return decode(CampaignFile, values, file=str(path), where=str(path))
-    except ConfigError as first_error:
-        errors = [first_error]
-    for key, value in values.items():
-        try:
-            decode(CampaignFile, {key: value}, file=str(path))
-        except ConfigError as error:  # noqa: PERF203
-            # An error because of other, absent keys is not this key's.
-            errors += [error] if error.message.startswith(key) else []
-    distinct = list({str(error): _explain_option(error) for error in errors}.values())
-    raise distinct[0] if len(distinct) == 1 else Refusals(distinct)
-
-
-def _explain_option(error: ConfigError) -> ConfigError:
-    """Return an error about an unknown key; if an option has that name, with its place."""
-    key, _, suffix = error.message.partition(" is not known")
-    hint = error.hint
-    if suffix and key in _TYPED_OPTIONS:
-        hint = f"It is an option: type --{key} with the file."
-    elif suffix and key in option_names(SlurmOptions):
-        hint = "It is a key of the table [slurm]."
-    return ConfigError(error.message, where=error.where, hint=hint)
+        return decode(CampaignFile, read_toml(path), file=str(path), where=str(path))
+    except ConfigError as error:
+        if error.message.partition(" is not known")[0] in option_names(SlurmOptions):
+            raise error.with_hint("It is a key of the table [slurm].") from None
+        raise

@@ -8,11 +8,11 @@ can't be measured is refused at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice, product
-from typing import Any
+from typing import Any, NamedTuple
 
-from hpcbert.config.campaignfile import Axes, Exclusion, OptionValues, Selection, Sizes
+from hpcbert.config.campaignfile import Axes, AxisValues, Exclusion, Selection
 from hpcbert.config.recipe import Recipe
 from hpcbert.config.site import Site
 from hpcbert.errors import ConfigError, Refusals, UsageError
@@ -23,34 +23,19 @@ from hpcbert.system.decode import did_you_mean
 # More are a typing error: as many as a point can have repeats.
 MOST_POINTS = 10_000
 _FRAMEWORKS_HINT = 'Name at least one: frameworks = ["pytorch"]; hpcbert frameworks lists them.'
-# Values that leave the choice to the recipe.
-_UNSET = {"models": "", "precisions": "", "batch_sizes": 0, "shapes": Shape(1, 1)}
 _NAMED_AXES = ("options", "env")
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """One combination as requested; empty texts and 0 leave the choice to the recipe.
 
     Attributes:
-        block: The axes that it comes from: empty for the file's own, or `include[1].`.
+        block: Where it comes from: empty for the file's own axes, or `include[1].`.
         values: The requested values by the keys of their axes.
     """
 
     block: str
-    axes: Axes
     values: Mapping[str, Any]
-
-    @property
-    def framework(self) -> str:
-        """The name of the recipe."""
-        return str(self.values["frameworks"])
-
-    def place(self, key: str) -> str:
-        """Return the key of a value, and its index if there are several."""
-        axis, value = getattr(self.axes, key, ()), self.values.get(key)
-        position = f"[{axis.index(value) + 1}]" if len(axis) > 1 and value in axis else ""
-        return f"{self.block}{key}{position}"
 
 
 def _expand_axes(selection: Selection, largest: Shape, where: str) -> Iterator[Cell]:
@@ -66,7 +51,7 @@ def _expand_axes(selection: Selection, largest: Shape, where: str) -> Iterator[C
             raise ConfigError(message, where=where, hint=_FRAMEWORKS_HINT)
         for framework in axes.frameworks:
             for values in _combine_values(axes, framework, largest):
-                yield Cell(block, axes, {"frameworks": framework, **values})
+                yield Cell(block, {"frameworks": framework, **values})
 
 
 def _combine_values(axes: Axes, framework: str, largest: Shape) -> Iterator[dict[str, Any]]:
@@ -74,7 +59,7 @@ def _combine_values(axes: Axes, framework: str, largest: Shape) -> Iterator[dict
     options = {option.name: option.values for option in axes.options if not option.framework}
     options |= {o.name: o.values for o in axes.options if o.framework == framework}
     batch_sizes = [sizes for sizes in axes.batch_sizes if sizes.framework in ("", framework)]
-    named = tuple(dict.fromkeys(sizes.precision for sizes in batch_sizes if sizes.precision))
+    named = tuple(dict.fromkeys(sizes.name for sizes in batch_sizes if sizes.name))
     shapes = _expand_shapes(axes.shapes, largest)
     for model in axes.models or ("",):
         for option_values in product(*options.values()):
@@ -91,11 +76,11 @@ def _combine_values(axes: Axes, framework: str, largest: Shape) -> Iterator[dict
                         }
 
 
-def _choose_sizes(batch_sizes: Sequence[Sizes], precision: str) -> tuple[int, ...]:
+def _choose_sizes(batch_sizes: Sequence[AxisValues], precision: str) -> tuple[Any, ...]:
     """Return the batch sizes of a precision; the most specific entry wins."""
-    entries = [sizes for sizes in batch_sizes if sizes.precision in ("", precision)]
-    entries.sort(key=lambda sizes: (bool(sizes.framework), bool(sizes.precision)))
-    return entries[-1].sizes if entries else (0,)
+    entries = [sizes for sizes in batch_sizes if sizes.name in ("", precision)]
+    entries.sort(key=lambda sizes: (bool(sizes.framework), bool(sizes.name)))
+    return entries[-1].values if entries else (0,)
 
 
 def _expand_shapes(words: Sequence[Shape | str], largest: Shape) -> tuple[Shape, ...]:
@@ -127,31 +112,21 @@ def list_plans(
         message = f"You asked for more than {MOST_POINTS:,} points."
         raise UsageError(message, where=where, hint="Leave some values out.")
     errors = [*_report_unused(selection, cells, where)]
-    sources: dict[str, tuple[Recipe, Site]] = {}
-    for name, cell in {cell.framework: cell for cell in reversed(cells)}.items():
-        try:
-            sources[name] = find_recipe(name)
-        except UsageError as error:  # noqa: PERF203  all of them are reported
-            errors.append(_locate_error(error, where, cell.place("frameworks"), ""))
     plans: list[MeasurementPlan] = []
-    all_values = [cell.values for cell in cells]
-    several = len(selection.frameworks) > 1
+    all_values = []
     for cell in cells:
-        if cell.framework not in sources:
-            continue
-        cell_plan, faults = _plan_cell(cell, base, *sources[cell.framework], is_file=bool(where))
-        values = _complete_values(cell, cell_plan) if cell_plan else cell.values
+        values = cell.values
+        cell_plan = error = None
+        try:
+            cell_plan = _plan_cell(values, base, find_recipe, is_file=bool(where))
+            values = _complete_values(values, cell_plan)
+        except UsageError as refusal:
+            error = _locate_error(refusal, cell, where)
         all_values.append(values)
         if any(_is_excluded(exclusion, values) for exclusion in selection.exclude):
             continue
         plans += [cell_plan] if cell_plan else []
-        name = cell.framework if where or several else ""
-        errors += [
-            _locate_error(fault, where, cell.place(fault.key), name)
-            if isinstance(fault, UnfitError)
-            else fault
-            for fault in faults
-        ]
+        errors += [error] if error else []
     errors += _check_exclusions(selection, all_values, where)
     if not plans and not errors:
         errors.append(ConfigError("exclude leaves nothing to measure.", where=where))
@@ -162,40 +137,24 @@ def list_plans(
 
 
 def _plan_cell(
-    cell: Cell, base: Request, recipe: Recipe, site: Site, *, is_file: bool
-) -> tuple[MeasurementPlan | None, list[UsageError]]:
-    """Return the plan of a cell; else all errors of it, found by leaving out what is wrong."""
-    faults: list[UsageError] = []
-    values = cell.values
-    while True:
-        request = replace(
-            base,
-            shape=values["shapes"],
-            cells=(RequestCell(values["shapes"], values["precisions"], values["batch_sizes"]),),
-            model=values["models"],
-            settings=values["options"],
-            env=tuple(values["env"].items()),
-        )
-        try:
-            if is_file:
-                _refuse_texts(values["options"], recipe)
-            cell_plan = plan(recipe, site, request)
-        except UnfitError as error:
-            faults.append(error)
-            previous, values = values, _unset_value(values, error.key)
-            if values == previous:
-                return None, faults
-        except UsageError as error:
-            return None, [*faults, error]
-        else:
-            return (None if faults else cell_plan), faults
-
-
-def _unset_value(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    kind, _, name = key.partition(".")
-    if name:
-        return {**values, kind: {n: value for n, value in values[kind].items() if n != name}}
-    return {**values, kind: _UNSET[kind]} if kind in _UNSET else values
+    values: Mapping[str, Any],
+    base: Request,
+    find_recipe: Callable[[str], tuple[Recipe, Site]],
+    *,
+    is_file: bool,
+) -> MeasurementPlan:
+    recipe, site = find_recipe(values["frameworks"])
+    request = replace(
+        base,
+        shape=values["shapes"],
+        cells=(RequestCell(values["shapes"], values["precisions"], values["batch_sizes"]),),
+        model=values["models"],
+        settings=values["options"],
+        env=tuple(values["env"].items()),
+    )
+    if is_file:
+        _refuse_texts(values["options"], recipe)
+    return plan(recipe, site, request)
 
 
 def _refuse_texts(options: Mapping[str, Any], recipe: Recipe) -> None:
@@ -207,11 +166,11 @@ def _refuse_texts(options: Mapping[str, Any], recipe: Recipe) -> None:
             raise UnfitError(message, key=f"options.{name}")
 
 
-def _complete_values(cell: Cell, cell_plan: MeasurementPlan) -> dict[str, Any]:
+def _complete_values(values: Mapping[str, Any], cell_plan: MeasurementPlan) -> dict[str, Any]:
     """Return the values of a cell by the keys of their axes, defaults included."""
     (point,) = cell_plan.points
     return {
-        **cell.values,
+        **values,
         "models": point.model,
         "precisions": point.precision,
         "batch_sizes": point.batch_size_per_device,
@@ -277,23 +236,23 @@ def _check_exclusions(
 
 def _report_unused(selection: Selection, cells: Sequence[Cell], where: str) -> Iterator[UsageError]:
     """Yield an error for each framework or precision with settings that is not measured."""
-    frameworks = {cell.framework for cell in cells}
+    frameworks = {cell.values["frameworks"] for cell in cells}
     precisions = {cell.values["precisions"] for cell in cells} - {""}
+    kind = ConfigError if where else UsageError
     for axes in (selection, *selection.include):
-        entries: tuple[Sizes | OptionValues, ...] = (*axes.batch_sizes, *axes.options)
-        for entry in entries:
-            precision = entry.precision if isinstance(entry, Sizes) else ""
-            for word, choices in ((entry.framework, frameworks), (precision, precisions)):
-                if word and word not in choices:
-                    message = f"{entry.key} belongs to {word}, which is not measured."
-                    kind = ConfigError if where else UsageError
-                    yield kind(message, where=where, hint=did_you_mean(word, choices))
-                    break
+        for entry in (*axes.batch_sizes, *axes.options):
+            word, choices = entry.framework, frameworks
+            if entry in axes.batch_sizes and word in {"", *frameworks}:
+                word, choices = entry.name, precisions
+            if word and word not in choices:
+                message = f"{entry.key} belongs to {word}, which is not measured."
+                yield kind(message, where=where, hint=did_you_mean(word, choices))
 
 
-def _locate_error(error: UsageError, where: str, place: str, framework: str) -> UsageError:
-    """Return an error of a cell, with its place in the file."""
-    message = f"{framework}: {error.message}" if framework else error.message
-    if not where:
-        return UsageError(message, where=error.where, hint=error.hint)
-    return ConfigError(f"{place}: {message}", where=where, hint=error.hint)
+def _locate_error(error: UsageError, cell: Cell, where: str) -> UsageError:
+    """Return an error of a cell, with its place in the file if that has a key for it."""
+    if isinstance(error, ConfigError) or not where:
+        return error
+    key = error.key if isinstance(error, UnfitError) else "frameworks"
+    message = f"{cell.block}{key}: {cell.values['frameworks']}: {error.message}"
+    return ConfigError(message, where=where, hint=error.hint)
