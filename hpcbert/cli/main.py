@@ -188,6 +188,7 @@ SECTIONS = {
 }
 COMMANDS = {name: line for section in SECTIONS.values() for name, line in section.items()}
 MODULES = {
+    "accept": "compare",
     "cancel": "retry",
     "completion": "help",
     "doctor": "init",

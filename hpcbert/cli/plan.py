@@ -85,11 +85,10 @@ def plan(options: Options, *, rehearse: bool, like: str, init: bool, file: Path 
     ]
     warnings += store.describe_left_out("the times of earlier runs", skipped)
     errors = [error for outlook in outlooks for error in list_refusals(outlook)]
-    if submission.options.max_gpu_hours is not None:
-        try:
-            refuse_expensive([point.cost for point in points], submission.options.max_gpu_hours)
-        except UsageError as error:
-            errors.append(CheckError(error.message, where=error.where, hint=error.hint))
+    try:
+        refuse_expensive([point.cost for point in points], submission.options.max_gpu_hours)
+    except UsageError as error:
+        errors.append(CheckError(error.message, where=error.where, hint=error.hint))
     parts = [*map(_format_campaign, outlooks)]
     parts += [_format_sum(len(outlooks), points)] if len(outlooks) > 1 else []
     parts.append("It can't run as it is." if errors else "It can run: nothing was submitted.")

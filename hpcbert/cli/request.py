@@ -453,10 +453,8 @@ def chain_drafts(drafts: Sequence[Draft]) -> tuple[Draft, ...]:
 
 def refuse_costly(plan: SubmitPlan, *, tries: int) -> None:
     """Refuse campaigns that may together take more GPU-hours than allowed."""
-    most = plan.options.max_gpu_hours
-    if most is not None:
-        costs = [point for draft in plan.drafts for point in array_costs(draft.campaign.arrays)]
-        refuse_expensive(costs, most, tries=tries)
+    costs = [cost for draft in plan.drafts for cost in array_costs(draft.campaign.arrays)]
+    refuse_expensive(costs, plan.options.max_gpu_hours, tries=tries)
 
 
 def find_obstacles(

@@ -30,8 +30,6 @@ _TEXTS = {
     if field.type == "str"
 }
 _HOUR = 3600.0
-# Points in the message of a refused submission.
-_LISTED_POINTS = 12
 _UNITS = {"gpu": "GPU", "cpu": "rank", "auto": "device"}
 _ATTEMPT = re.compile(r"\bfirst_attempt=\d+\b")
 _NAME = re.compile(r"\barray_name=\S+")
@@ -320,18 +318,20 @@ def format_hours(hours: float | None) -> str:
     return f"{hours:.3g}" if hours < 100 else f"{hours:,.1f}".removesuffix(".0")  # noqa: PLR2004
 
 
-def refuse_expensive(costs: Sequence[Cost], max_gpu_hours: float, *, tries: int = 1) -> None:
+def refuse_expensive(costs: Sequence[Cost], max_gpu_hours: float | None, *, tries: int = 1) -> None:
     """Refuse a submission that may cost more than the user allows.
 
     A rank on a CPU counts as a GPU does.
 
     Args:
-        max_gpu_hours: GPU-hours.
+        max_gpu_hours: GPU-hours; None allows all.
         tries: How often each repeat may run.
 
     Raises:
         UsageError: It may; the message has the sum.
     """
+    if max_gpu_hours is None:
+        return
     hours = sum_hours(cost.on_devices(cost.hours) for cost in costs)
     unit, flag = hours_unit(costs), f"--max-gpu-hours {max_gpu_hours:g}"
     if hours is None:
@@ -339,19 +339,11 @@ def refuse_expensive(costs: Sequence[Cost], max_gpu_hours: float, *, tries: int 
         raise UsageError(message, where=flag, hint="Set the limit of one repeat with --time.")
     if hours * tries <= max_gpu_hours:
         return
-    parts = [
-        f"{cost.point.key} {cost.jobs} x {cost.point.shape.gpus} x {cost.limit}"
-        f" = {format_hours(cost.on_devices(cost.hours))}"
-        for cost in costs
-    ]
-    text = "; ".join(parts[:_LISTED_POINTS])
-    if len(parts) > _LISTED_POINTS:
-        text += f", and {len(parts) - _LISTED_POINTS} more points"
-    text += f", each up to {tries} times" if tries > 1 else ""
     total = format_hours(hours * tries)
+    repeated = f", each repeat up to {tries} times" if tries > 1 else ""
     raise UsageError(
-        f"This submission may take up to {total} {unit}, more than {max_gpu_hours:g}: {text}.",
+        f"This submission may take up to {total} {unit}, more than {max_gpu_hours:g}{repeated}.",
         where=flag,
-        hint="Request fewer points or repeats, or a shorter limit with --time; or allow "
-        f"--max-gpu-hours {total.replace(',', '')}.",
+        hint="hpcbert plan lists the hours of each point. Request fewer points or repeats, or a "
+        f"shorter limit with --time; or allow --max-gpu-hours {total.replace(',', '')}.",
     )

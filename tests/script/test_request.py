@@ -37,10 +37,9 @@ def test_a_submission_s_hours_are_summed_as_people_read_them_and_too_many_are_re
     request.refuse_expensive(costs, 290.0)
     with pytest.raises(UsageError, match="up to 290 GPU-hours, more than 289") as caught:
         request.refuse_expensive(costs, 289.0)
-    assert "bert-tiny_2n8g_fp32_b4 5 x 16 x 02:00:00 = 160" in str(caught.value)
     assert "--max-gpu-hours 290" in caught.value.hint
     request.refuse_expensive(costs, 870.0, tries=3)
-    with pytest.raises(UsageError, match=r"up to 870 GPU-hours, .* each up to 3 times"):
+    with pytest.raises(UsageError, match=r"up to 870 GPU-hours, .* up to 3 times"):
         request.refuse_expensive(costs, 869.0, tries=3)
     endless = list_costs("UNLIMITED")
     assert sum_all(endless) == (None, None)
