@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from hpcbert.campaign import store
 from hpcbert.cli.campaigns import open_selected
 from hpcbert.cli.options import RESULTS_SITE, RULE, TEMPLATES, UNIT
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.commands.collect import CollectRequest, Places, find_places, load_result_set
+from hpcbert.commands.collect import CollectRequest, find_places, load_result_set
 from hpcbert.errors import IncompleteError, format_count
 from hpcbert.logs.arithmetic import median
 from hpcbert.logs.input_wait import read_wait_share
@@ -23,7 +21,7 @@ from hpcbert.results.document import ResultSet
 from hpcbert.results.explain import Observation
 from hpcbert.results.explain import explain as explain_table
 from hpcbert.results.metrics import table_factor
-from hpcbert.results.scaling import Curve, Prediction, fit_curve
+from hpcbert.results.scaling import fit_curve
 from hpcbert.results.wording import device_word, sanitize, table_title
 
 _SPEED = re.compile(r" is ([0-9.e+]{1,20}) GB/s")
@@ -57,13 +55,16 @@ def explain(
       hpcbert explain 3f9a1c --network 20261121T120000Z-nccl-tests-77b0c2
     """
     places = find_places(site_file, templates)
-    results = load_result_set(_unpack_archives(paths, places), places)
+    # Waits for input are read from logs, which an archive's directory has until the command ends.
+    opened_paths = [
+        str(open_selected(path, places.runs).directory) if path.endswith(ARCHIVE) else path
+        for path in paths
+    ]
+    results = load_result_set(opened_paths, places)
     speeds: dict[Shape, float] = {}
     if network:
         request = CollectRequest(rule=_LARGE_MESSAGE_RULE)
-        speeds = read_bandwidths(
-            load_result_set(_unpack_archives(network, places), places, request).tables
-        )
+        speeds = read_bandwidths(load_result_set(network, places, request).tables)
     tables = []
     for table in results.tables:
         waits = _read_waits(table, results)
@@ -76,16 +77,6 @@ def explain(
             document["findings"].append({**vars(finding), "shape": shape})
     text = "\n\n".join("\n".join(_format_findings(group, findings)) for group, findings in tables)
     return Result({"tables": data}, text, errors, (*results.warnings, *results.refused))
-
-
-def _unpack_archives(names: Sequence[str], places: Places) -> list[str]:
-    """Return names with archives replaced by the directories that hold their content meanwhile."""
-    paths = []
-    for name in names:
-        archive = store.find_archive(name, places.runs) if name.endswith(ARCHIVE) else None
-        path = open_selected(str(archive), places.runs).directory if archive else name
-        paths.append(str(path))
-    return paths
 
 
 def read_bandwidths(tables: Sequence[SpeedupTable]) -> dict[Shape, float]:
@@ -122,22 +113,6 @@ def _format_findings(group: Group, findings: Sequence[Observation]) -> Iterator[
     for finding in findings:
         sign = click.style("?", fg="yellow") if finding.missing else "·"
         yield f"  {sign} {finding.text}"
-
-
-@dataclass(frozen=True)
-class Forecast:
-    """A table's model and what it predicts.
-
-    Attributes:
-        unit: What the shown rates count.
-        factor: How many of these a sample has.
-    """
-
-    group: Group
-    curve: Curve
-    predictions: tuple[Prediction, ...]
-    unit: Unit
-    factor: float
 
 
 def _read_node_counts(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[int, ...]:
@@ -184,23 +159,24 @@ def predict(
     """
     request = CollectRequest(rule=rule) if rule else None
     results = load_result_set(paths, find_places(site_file, templates), request)
-    forecasts: list[Forecast] = []
-    refused: list[str] = []
-    for table in results.tables:
-        curve, factor = fit_curve(table), table_factor(table, unit)
-        predictions = tuple(map(curve.predict, nodes))
-        forecasts.append(Forecast(table.group, curve, predictions, unit, factor))
+    data = [_forecast_data(table, nodes, unit) for table in results.tables]
+    texts, refused = [], []
+    for table, forecast in zip(results.tables, data, strict=True):
+        title = _format_title(table.group)
+        device = device_word(table.group)
+        texts.append(
+            "\n".join([click.style(title, bold=True), *_format_forecast(forecast, device)])
+        )
         refused += [
-            f"{_format_title(table.group)}, {format_count(prediction.nodes, 'node')}: "
-            f"{prediction.why}"
-            for prediction in predictions
-            if prediction.why
+            f"{title}, {format_count(prediction['nodes'], 'node')}: {prediction['why']}"
+            for prediction in forecast["predictions"]
+            if prediction["why"]
         ]
-    if not forecasts:
+    if not data:
         refused = ["No table has points to predict from."]
     return Result(
-        data={"tables": [_forecast_data(forecast) for forecast in forecasts]},
-        text="\n\n".join("\n".join(_format_forecast(forecast)) for forecast in forecasts),
+        data={"tables": data},
+        text="\n\n".join(texts),
         errors=tuple(map(IncompleteError, refused)),
         warnings=(*results.warnings, *results.refused),
     )
@@ -211,26 +187,26 @@ def _format_title(group: Group) -> str:
     return f"{title} {sanitize(group.variant)}" if group.variant else title
 
 
-def _forecast_data(forecast: Forecast) -> dict[str, Any]:
-    curve = forecast.curve
+def _forecast_data(table: SpeedupTable, nodes: Sequence[int], unit: Unit) -> dict[str, Any]:
+    """Return a table's model and what it predicts, as docs/reference/json.md describes them."""
+    curve, factor = fit_curve(table), table_factor(table, unit)
     residuals = dict(curve.residuals)
-    predictions = [dict(vars(prediction)) for prediction in forecast.predictions]
-    if forecast.unit != "samples":
-        for document in predictions:
-            rates = {
-                name: document[name] and document[name] * forecast.factor
-                for name in ("throughput", "low", "high")
-            }
-            gpus = document["nodes"] * document["gpus_per_node"]
-            per_gpu = rates["throughput"] and rates["throughput"] / gpus
-            document["rates"] = {"unit": f"{forecast.unit}/s", **rates, "per_gpu": per_gpu}
+    predictions = [dict(vars(curve.predict(count))) for count in nodes]
+    for document in predictions:
+        rates = {
+            name: document[name] and document[name] * factor
+            for name in ("throughput", "low", "high")
+        }
+        gpus = document["nodes"] * document["gpus_per_node"]
+        per_gpu = rates["throughput"] and rates["throughput"] / gpus
+        document["rates"] = {"unit": f"{unit}/s", **rates, "per_gpu": per_gpu}
     return {
-        **vars(forecast.group),
+        **vars(table.group),
         "gpus_per_node": curve.gpus_per_node,
         "step_seconds_of_one_gpu": curve.single_gpu_seconds,
         "points": [
-            {"nodes": nodes, "step_seconds": seconds, "residual": residuals.get(nodes)}
-            for nodes, seconds in curve.points
+            {"nodes": count, "step_seconds": seconds, "residual": residuals.get(count)}
+            for count, seconds in curve.points
         ],
         "models": [
             {"step_seconds_of_one_node": fit.seconds, "terms": dict(fit.terms)}
@@ -241,23 +217,22 @@ def _forecast_data(forecast: Forecast) -> dict[str, Any]:
     }
 
 
-def _format_forecast(forecast: Forecast) -> Iterator[str]:
-    curve, device, factor = forecast.curve, device_word(forecast.group), forecast.factor
-    residuals = dict(curve.residuals)
-    yield click.style(_format_title(forecast.group), bold=True)
-    for nodes, seconds in curve.points:
-        residual = residuals.get(nodes)
+def _format_forecast(forecast: dict[str, Any], device: str) -> Iterator[str]:
+    gpus = forecast["gpus_per_node"]
+    for point in forecast["points"]:
+        residual = point["residual"]
         fitted = "" if residual is None else f", the model says {residual:+.1%}"
-        yield f"  {nodes}n{curve.gpus_per_node}g  {seconds * 1e3:,.1f} ms a step measured{fitted}"
-    for fit in curve.fits:
-        terms = "".join(f" + {value * 1e3:,.1f} ms x {name}" for name, value in fit.terms)
-        yield f"  model: {fit.seconds * 1e3:,.1f} ms on one node{terms}"
-    for prediction in forecast.predictions:
-        if prediction.throughput and prediction.low and prediction.high and prediction.efficiency:
+        yield f"  {point['nodes']}n{gpus}g  {point['step_seconds'] * 1e3:,.1f} ms a step{fitted}"
+    for model in forecast["models"]:
+        terms = [f" + {value * 1e3:,.1f} ms x {name}" for name, value in model["terms"].items()]
+        seconds = model["step_seconds_of_one_node"]
+        yield f"  model: {seconds * 1e3:,.1f} ms on one node{''.join(terms)}"
+    for prediction in forecast["predictions"]:
+        if not prediction["why"]:
+            rates = prediction["rates"]
             yield (
-                f"  {prediction.nodes}n{prediction.gpus_per_node}g"
-                f"  {prediction.throughput * factor:,.0f} {forecast.unit}/s, "
-                f"{prediction.low * factor:,.0f} to {prediction.high * factor:,.0f}; "
-                f"{prediction.efficiency:.1%} of one node's rate per {device}, "
-                f"{(prediction.exposed_seconds or 0) * 1e3:,.1f} ms of each step wait for others"
+                f"  {prediction['nodes']}n{gpus}g  {rates['throughput']:,.0f} {rates['unit']}, "
+                f"{rates['low']:,.0f} to {rates['high']:,.0f}; "
+                f"{prediction['efficiency']:.1%} of one node's rate per {device}, "
+                f"{prediction['exposed_seconds'] * 1e3:,.1f} ms of each step wait for others"
             )

@@ -22,7 +22,6 @@ from hpcbert.cli import streams
 from hpcbert.cli.campaigns import OpenedCampaign, format_age, open_named, takes_runs
 from hpcbert.cli.options import flag_option, text_option
 from hpcbert.cli.output import Result, join_results, pick, returns_result
-from hpcbert.errors import format_count
 from hpcbert.model import Campaign, Point
 from hpcbert.results.grid import align_rows, format_number
 from hpcbert.results.wording import describe_iterations, describe_repeats, describe_stop
@@ -38,9 +37,8 @@ _TITLES = (
     *("campaign", "name", "framework", "shapes", "state"),
     *("valid", "best samples/s", "age", "note"),
 )
-# Columns by number: those aligned on the right, and those left out if they are empty.
-_RIGHT: tuple[int, ...] = (5, 6, 7)
-_NAME = 1
+# Columns aligned on the right, by number.
+_RIGHT = (5, 6, 7)
 _FROM_FILES = "These states come from files; hpcbert monitor asks the scheduler."
 
 
@@ -75,16 +73,15 @@ def list_overviews(runs: Path, criteria: Filter, *, now: float) -> tuple[Overvie
         entry for entry in map(read_overview, paths) if _matches_filter(entry, criteria, now)
     ]
     # Those of one submission stay in its order.
-    overviews.sort(key=lambda entry: entry.position)
     overviews.sort(
-        key=lambda entry: (entry.created, entry.submission or entry.campaign), reverse=True
+        key=lambda entry: (entry.created, entry.submission or entry.campaign, -entry.position),
+        reverse=True,
     )
     return tuple(overviews[: criteria.limit])
 
 
 def _matches_filter(overview: Overview, criteria: Filter, now: float) -> bool:
-    has_age_limit = (criteria.newer, criteria.older) != (None, None)
-    since = compute_age(overview.created, now=now) if has_age_limit else None
+    since = compute_age(overview.created, now=now)
     text = f"{overview.campaign}\n{overview.name}\n{overview.note}".lower()
     return (
         (not criteria.frameworks or overview.framework in criteria.frameworks)
@@ -151,11 +148,7 @@ def list_(*, fw: tuple[str, ...], state: tuple[str, ...], runs: Path, **values: 
 
 def _format_table(overviews: Sequence[Overview], now: float) -> str:
     rows = [_TITLES, *(_format_overview(entry, now) for entry in overviews)]
-    right = _RIGHT
-    if not any(row[_NAME] for row in rows[1:]):
-        rows = [(*row[:_NAME], *row[_NAME + 1 :]) for row in rows]
-        right = tuple(column - 1 for column in right)
-    lines = [*align_rows(rows, streams.line_width(sys.stdout), right=right), "", _FROM_FILES]
+    lines = [*align_rows(rows, streams.line_width(sys.stdout), right=_RIGHT), "", _FROM_FILES]
     lines += [_COLLECT_AGAIN] if any(entry.provisional for entry in overviews) else []
     return "\n".join(lines)
 
@@ -170,7 +163,7 @@ def _format_overview(overview: Overview, now: float) -> tuple[str, ...]:
         shown_shapes = f"{shapes[0]}..{shapes[-1]} ({len(shapes)})"
     return (
         overview.campaign,
-        overview.name if overview.name != overview.campaign else "",
+        overview.name if overview.name != overview.campaign else "-",
         f"{overview.framework} {overview.variant}".strip() or "-",
         shown_shapes,
         overview.state,
@@ -254,9 +247,12 @@ def _point_data(
 
 
 def _format_facts(summary: Overview, manifest: Campaign, data: Mapping[str, Any]) -> Iterator[str]:
-    protocol, goal = manifest.protocol, describe_stop(manifest.protocol)
-    noun = "repeat" if protocol.repeats == 1 else "repeats"
-    age = format_age(data["age_seconds"])
+    protocol, age = manifest.protocol, format_age(data["age_seconds"])
+    protocol_words = (
+        f"repeats {describe_repeats(protocol)}",
+        f"{describe_iterations(protocol)} each, the first {protocol.skip} of them warm-up",
+        describe_stop(protocol),
+    )
     facts = {
         "campaign": summary.campaign,
         "name": manifest.name,
@@ -269,8 +265,7 @@ def _format_facts(summary: Overview, manifest: Campaign, data: Mapping[str, Any]
         "framework": summary.framework,
         "scheduler": f"{summary.scheduler}, site {manifest.site}",
         "image": manifest.image,
-        "protocol": f"{describe_repeats(protocol)} {noun} of {describe_iterations(protocol)}, the "
-        f"first {protocol.skip} of them warm-up" + (f"; {goal}" if goal else ""),
+        "protocol": "; ".join(filter(None, protocol_words)),
         "command": shlex.join(manifest.command),
         "preflight": " ".join(data["preflight"]),
     }
@@ -295,14 +290,9 @@ def _format_points(data: Mapping[str, Any]) -> Iterator[str]:
     if data["provisional"]:
         yield _COLLECT_AGAIN
     for point in data["points"]:
-        repeats_by_end: dict[str, list[str]] = {}
         for end in () if point["refused"] else point["ended"]:
-            end_text = f"{end['state']}: {end['detail']}"
-            repeats_by_end.setdefault(end_text, []).append(str(end["repeat"]))
-        for end_text, numbers in repeats_by_end.items():
-            yield f"{point['point']} repeat {', '.join(numbers)}: {end_text}"
+            yield f"{point['point']} repeat {end['repeat']}: {end['state']}: {end['detail']}"
         for refusal in point["refused"]:
             yield f"{point['point']} repeat {refusal['repeat']}: {refusal['why']}"
-        if count := len(point["unneeded"]):
-            repeats = format_count(count, "repeat was", "repeats were")
-            yield f"{point['point']}: {repeats} not needed"
+        if point["unneeded"]:
+            yield f"{point['point']}: repeats not needed: {len(point['unneeded'])}"

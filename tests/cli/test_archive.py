@@ -77,6 +77,16 @@ def test_readers_take_an_archive_as_the_directory_and_name_it(built):
     assert logs.data["path"] == f"{packed}/logs/pytorch/bert/bz4/1n4g/bert_b4_fp32_2.log"
 
 
+def test_explain_reads_logs_of_an_archive_too(built, monkeypatch):
+    logs = []
+    monkeypatch.setattr(
+        "hpcbert.cli.explain.read_wait_share", lambda log: logs.append(log.read_text())
+    )
+    run("archive", "--output", "x.zip", status=0)
+    run("explain", "x.zip", status=0)
+    assert len(logs) == 6
+
+
 def test_an_archive_is_only_read_and_a_damaged_one_is_refused(built):
     packed = Path("x.zip")
     run("archive", "--output", packed)

@@ -24,8 +24,8 @@ def test_a_list_has_a_line_for_each_and_a_campaign_goes_by_its_name(built, build
     (bad.directory / "manifest.json").write_text("{")
     run("note", "3f9a1c", "after", "the update", status=0)
     head, first, second, _, last = run("list").stdout.splitlines()
-    assert head.split()[:3] == ["campaign", "framework", "shapes"]
-    assert first.split()[:4] == [bad.campaign.id, "-", "-", "damaged"]
+    assert head.split()[:3] == ["campaign", "name", "framework"]
+    assert first.split()[:5] == [bad.campaign.id, "-", "-", "-", "damaged"]
     assert "not valid JSON" in first
     for words in ("1n1g..1n8g (4)", "complete", "8/8", "84.00 1n8g", "after the update"):
         assert words in second
