@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -107,46 +106,40 @@ def _check_folder(folder: Path) -> Result:
     digests = [(name, store.hash_file(source)) for name, source in sources.items()]
     scripts_folder = folder / store.SCRIPTS_FOLDER
     faulty_files = tuple(store.compare_library(scripts_folder, digests))
+    hint = "Render the folder again with the command in each header, and look at the differences."
     errors = []
     if differences:
         message = f"{len(differences)} of {len(paths)} scripts differ from what would be rendered "
-        hint = "Render them again with the command in each header, and look at the differences."
         errors.append(CheckError(f"{message}now.", where=str(folder), hint=hint))
-    has_links = scripts_folder.is_dir() and any(map(Path.is_symlink, scripts_folder.iterdir()))
-    for file in faulty_files:
-        path, command = scripts_folder / file.name, ["hpcbert", "render", "--output", str(folder)]
-        if source := sources.get(file.name):
-            target = os.path.relpath(source, scripts_folder.resolve())
-            is_link = ["ln", "-sf", target, str(path)]
-            command = is_link if has_links else ["cp", str(source), str(path)]
-        errors.append(_make_library_error(path, file.state, command))
+    errors += _list_library_errors(scripts_folder, faulty_files, hint)
     counts = {"scripts": len(paths), "different": len(differences), "files": len(sources)}
     return _make_result(counts, faulty_files, errors, differences)
 
 
 def _check_campaign(directory: Path) -> Result:
-    campaign = store.read_manifest(directory)
-    command = ["hpcbert", "submit", "--like", str(directory)]
+    campaign, folder = store.read_manifest(directory), directory / store.SCRIPTS_FOLDER
+    hint = f"Measure the same again: {shlex.join(['hpcbert', 'submit', '--like', str(directory)])}"
     errors = [
-        CheckError("The script is not as submitted.", where=str(path), hint=shlex.join(command))
+        CheckError(
+            "The script is not as submitted.", where=str(directory / array.script), hint=hint
+        )
         for array in campaign.arrays
-        if store.hash_file(path := directory / array.script) != array.script_sha256
+        if store.hash_file(directory / array.script) != array.script_sha256
     ]
-    count, folder = len(errors), directory / store.SCRIPTS_FOLDER
     faulty_files = tuple(store.compare_library(folder, campaign.library))
-    errors += [
-        _make_library_error(folder / file.name, file.state, command) for file in faulty_files
-    ]
-    counts = {"scripts": len(campaign.arrays), "different": count, "files": len(campaign.library)}
+    counts = {"scripts": len(campaign.arrays), "different": len(errors)}
+    counts["files"] = len(campaign.library)
+    errors += _list_library_errors(folder, faulty_files, hint)
     return _make_result(counts, faulty_files, errors)
 
 
-def _make_library_error(path: Path, state: str, command: Sequence[str]) -> CheckError:
-    """Return an error whose hint is the command that repairs a file of a library."""
-    message = f"The file is {state}."
-    if state == "not needed":
-        message, command = "No script needs the file.", ["rm", str(path)]
-    return CheckError(message, where=str(path), hint=shlex.join(command))
+def _list_library_errors(
+    folder: Path, faulty_files: Sequence[store.LibraryFile], hint: str
+) -> list[CheckError]:
+    return [
+        CheckError(f"The file is {state}.", where=str(folder / name), hint=hint)
+        for name, state in faulty_files
+    ]
 
 
 def _make_result(
@@ -156,10 +149,8 @@ def _make_result(
     differences: Sequence[str] = (),
 ) -> Result:
     library = [file._asdict() for file in faulty_files]
-    scripts, files = (
-        format_count(counts["scripts"], "script"),
-        format_count(counts["files"], "file"),
-    )
+    scripts = format_count(counts["scripts"], "script")
+    files = format_count(counts["files"], "file")
     text = f"{scripts} and {files} of their library are as they should be."
     shown = "\n".join(differences) if errors else text
     return Result({**counts, "library": library}, shown, tuple(errors))
