@@ -28,7 +28,7 @@ from hpcbert.scheduler.slurm.admission import (
 )
 from hpcbert.scheduler.slurm.cluster import HINTS, Cluster
 from hpcbert.scheduler.slurm.examine import try_forms
-from hpcbert.slurm.inventory import Partition, PartitionRules, choose_mpi
+from hpcbert.slurm.inventory import Partition, PartitionRules, Resource, choose_mpi
 from hpcbert.system import machine
 from hpcbert.system.decode import did_you_mean
 from hpcbert.system.machine import MachineFacts
@@ -42,6 +42,19 @@ _CLUSTER: dict[str, str | None] = {
     "frameworks.pytorch.batch_sizes.fp32": None,
     "frameworks.pytorch.batch_sizes.bf16": None,
     "frameworks.pytorch.options.vocab_size": None,
+}
+# The parameters of the command line that set keys of the site.
+_PARAMETERS = {
+    "slurm.partition": "partition",
+    "slurm.gres": "gpu_type",
+    "nodes.gpus_per_node": "gpus_per_node",
+    "slurm.account": "account",
+    "slurm.qos": "qos",
+    "slurm.time_limit": "time_limit",
+    "slurm.mpi": "mpi",
+    "container.runtime": "runtime",
+    "nodes.interface": "interface",
+    "runs": "runs",
 }
 _HOUR = TimeLimit.parse("01:00:00")
 _MOST_SHOWN = 8
@@ -83,27 +96,48 @@ class Proposal:
     """A site in the making.
 
     Attributes:
-        given: Values of the command line, by parameter; empty ones are left out.
+        surroundings: What this machine has.
+        cli_values: Values of the command line, by parameter.
         pick: Answers a question with one of its options, or with nothing.
         values: TOML values by dotted key; None to comment a key out.
         warnings: What the user must know before relying on the site.
     """
 
-    name: str
-    given: Mapping[str, Any]
+    cluster: Cluster
+    surroundings: MachineFacts
+    cli_values: Mapping[str, Any]
     pick: Callable[[Question], str]
-    values: dict[str, str | None]
+    values: dict[str, str | None] = field(default_factory=dict)
     choices: list[SiteChoice] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
-    def take(
-        self, key: str, value: str, reason: str, options: Iterable[str] = (), flag: str = ""
-    ) -> None:
+    @property
+    def name(self) -> str:
+        """The cluster's name."""
+        return self.cluster.settings.name or "cluster"
+
+    @property
+    def rules(self) -> PartitionRules | None:
+        """The conditions of the chosen partition for jobs; None if Slurm does not show them."""
+        return self.cluster.rules.get(self.value_of("slurm.partition"))
+
+    def answer(self, key: str) -> str:
+        """Return the command line's value of a key; empty if there is none."""
+        return str(self.cli_values.get(_PARAMETERS[key]) or "")
+
+    def take(self, key: str, value: str, reason: str, options: Iterable[str] = ()) -> None:
         """Note a choice among options, as the value of its key."""
         alternatives = tuple(option for option in options if option != value)
+        flag = f"--{_PARAMETERS[key]}".replace("_limit", "").replace("_", "-")
         self.choices.append(SiteChoice(key, value, reason, alternatives, flag))
-        is_number = value.isdigit() and key.endswith("_node")
-        self.values[key] = value if is_number else json.dumps(value)
+        self.values[key] = value if key == "nodes.gpus_per_node" else json.dumps(value)
+
+    def take_fact(self, key: str, value: Any, reason: str, options: Iterable[str] = ()) -> None:
+        """Note a value that no option changes."""
+        text = value if isinstance(value, str) else json.dumps(value)
+        alternatives = tuple(option for option in options if option != value)
+        self.choices.append(SiteChoice(key, text, reason, alternatives))
+        self.values[key] = json.dumps(value)
 
     def choose(self, question: Question, answer: str) -> str:
         """Return an answer of the command line, the only option, or what the user picks.
@@ -119,8 +153,8 @@ class Proposal:
             return answer
         choice = next(iter(options)) if len(options) == 1 else self.pick(question)
         if not choice:
-            options_text = "; ".join(options.values())
-            hint = f"Give {question.flag}" + (f": {options_text}." if options_text else ".")
+            texts = "; ".join(options.values())
+            hint = f"Give {question.flag}: {texts}".rstrip(": ") + "."
             raise UsageError(f"Only you can say which {question.name} to use.", hint=hint)
         return choice
 
@@ -137,12 +171,9 @@ def has_cluster(cluster: Cluster) -> bool:
     """
     silence, environ = cluster.silence, cluster.context.environ
     if silence == "missing" and any(environ.get(name) for name in _MODULES):
-        folders = [Path(folder) for folder in environ.get("MODULEPATH", "").split(":") if folder]
-        modules = [path.name for folder in folders for path in folder.glob("[Ss]lurm*")]
-        name = min(modules, default="NAME").removesuffix(".lua")
         raise SchedulerError(
             "Slurm's commands are not on this machine's PATH; a module may have them.",
-            hint=f"Load Slurm, then repeat init: `module avail slurm`, `module load {name}`. "
+            hint="Load Slurm, then repeat init: `module avail slurm`, `module load NAME`. "
             "--local: without Slurm.",
         )
     if silence in {"away", "failed"}:
@@ -163,37 +194,29 @@ def propose(
     """Return the site that suits a cluster.
 
     Args:
-        cluster: Says what it has.
-        surroundings: What this machine has.
-        cli_values: Values of the command line, by parameter.
-        pick: Answers a question with one of its options.
         folder: The folder of the site.toml.
 
     Raises:
         UsageError: A requested value does not exist, or only the user can choose one.
     """
-    name = cluster.settings.name or "cluster"
-    values = {**_CLUSTER, "scheduler": '"slurm"', "name": json.dumps(name)}
-    given = {name: value for name, value in cli_values.items() if value}
-    proposal = Proposal(name, given, pick, values)
-    offer = _choose_partition(proposal, cluster)
-    partition = offer.name if offer else proposal.value_of("slurm.partition")
-    rule = cluster.rules.get(partition) if offer else None
+    proposal = Proposal(cluster, surroundings, cli_values, pick)
+    proposal.values |= {**_CLUSTER, "scheduler": '"slurm"', "name": json.dumps(proposal.name)}
+    offer = _choose_partition(proposal)
     if offer is None:
         _take_private_gpus(proposal)
     elif offer.kinds:
-        _choose_gpus(proposal, offer, cluster.context.environ)
+        _choose_gpus(proposal, offer)
     else:
         _take_cpus(proposal, offer)
-    _choose_account(proposal, cluster, partition, rule)
-    _choose_qos(proposal, cluster, partition, rule)
-    _choose_time_limit(proposal, cluster, offer)
-    _choose_memory(proposal, cluster.memory(partition), rule)
-    _choose_mpi(proposal, cluster)
-    _choose_runtime(proposal, cluster, surroundings)
-    _choose_interface(proposal, surroundings)
-    _choose_runs(proposal, surroundings, folder)
-    _choose_form(proposal, cluster)
+    _choose_account(proposal)
+    _choose_qos(proposal)
+    _choose_time_limit(proposal, offer.partition.limit if offer else TimeLimit(None))
+    _choose_memory(proposal)
+    _choose_mpi(proposal)
+    _choose_runtime(proposal)
+    _choose_interface(proposal)
+    _choose_runs(proposal, folder)
+    _choose_form(proposal)
     most_indices = cluster.settings.most_indices
     if most_indices is not None and most_indices < Protocol.repeats:
         proposal.warnings.append(
@@ -208,21 +231,19 @@ def propose(
 
 @dataclass(frozen=True)
 class _GpuKind:
-    """GPUs of one type in a partition: `count` on most nodes that have any, `most` on one."""
+    """GPUs of one type in a partition: as many on most nodes that have any, `most` on one."""
 
-    name: str
-    count: int
+    gpus: Resource
     nodes: int
     most: int
-    sliced: bool
 
     @property
-    def gres(self) -> str:
-        return f"gpu:{self.name}" if self.name else "gpu"
+    def name(self) -> str:
+        return self.gpus.kind or "gpu"
 
     def __str__(self) -> str:
-        slices = ", slices of GPUs (MIG)" if self.sliced else ""
-        return f"{format_count(self.nodes, 'node')} with {self.gres}:{self.count}{slices}"
+        slices = ", slices of GPUs (MIG)" if self.gpus.sliced else ""
+        return f"{format_count(self.nodes, 'node')} with {self.gpus}{slices}"
 
 
 @dataclass(frozen=True)
@@ -246,7 +267,7 @@ class _Offer:
 
     @property
     def tier(self) -> tuple[bool, bool, bool]:
-        return bool(self.barred), not self.kinds, all(kind.sliced for kind in self.kinds)
+        return bool(self.barred), not self.kinds, all(kind.gpus.sliced for kind in self.kinds)
 
     @property
     def rank(self) -> tuple[object, ...]:
@@ -257,7 +278,7 @@ class _Offer:
         before other partitions, nodes of their own before shared ones, jobs that none preempts
         before others, many GPUs before few.
         """
-        gpu_kinds = [kind for kind in self.kinds if not kind.sliced] or self.kinds
+        gpu_kinds = [kind for kind in self.kinds if not kind.gpus.sliced] or self.kinds
         return (
             *self.tier,
             _HOUR.exceeds(self.partition.limit),
@@ -265,31 +286,26 @@ class _Offer:
             not self.partition.default,
             bool(self.forced_sharing),
             bool(self.risk),
-            -sum(kind.nodes * kind.count for kind in gpu_kinds),
+            -sum(kind.nodes * kind.gpus.count for kind in gpu_kinds),
             self.name,
         )
 
     @property
-    def gpus(self) -> str:
-        return "; ".join(map(str, self.kinds))
-
-    @property
-    def bounds(self) -> list[str]:
-        """What the partition allows a job: its time and nodes, as far as limited."""
-        partition, bounds = self.partition, []
+    def terms(self) -> str:
+        """Its GPUs, what it allows a job, and what speaks against it."""
+        partition = self.partition
+        texts = [str(kind) for kind in self.kinds] or [f"no GPUs, {partition.nodes} nodes"]
         if partition.limit.seconds is not None:
-            bounds.append(f"{partition.limit} at most")
+            texts.append(f"{partition.limit} at most")
         if partition.least_nodes > 1:
-            bounds.append(f"no fewer than {partition.least_nodes} nodes a job")
+            texts.append(f"no fewer than {partition.least_nodes} nodes a job")
         if partition.most_nodes is not None:
-            bounds.append(f"at most {partition.most_nodes} nodes a job")
-        return bounds
+            texts.append(f"at most {partition.most_nodes} nodes a job")
+        texts += filter(None, [self.barred, self.risk])
+        return ", ".join(texts)
 
     def __str__(self) -> str:
-        gpus = self.gpus or f"no GPUs, {self.partition.nodes} nodes"
-        caution = self.barred or self.risk
-        ending = f"; {caution}" if caution else ""
-        return f"{self.name} ({', '.join([gpus, *self.bounds])}{ending})"
+        return f"{self.name} ({self.terms})"
 
 
 def _list_offers(cluster: Cluster) -> list[_Offer]:
@@ -307,20 +323,23 @@ def _list_offers(cluster: Cluster) -> list[_Offer]:
 
 def _count_gpus(partition: Partition) -> tuple[_GpuKind, ...]:
     nodes: dict[str, Counter[int]] = {}
-    sliced_types: set[str] = set()
     for group in partition.groups:
         counts: Counter[str] = Counter()
         for resource in group.resources:
             if resource.name == "gpu" and resource.count:
                 counts[resource.kind] += resource.count
-                sliced_types |= {resource.kind} if resource.sliced else set()
         for name, count in counts.items():
             nodes.setdefault(name, Counter())[count] += group.count
     kinds = []
     for name, sizes in nodes.items():
         count, node_count = max(sizes.items(), key=lambda size: (size[1], size[0]))
-        kinds.append(_GpuKind(name, count, node_count, max(sizes), name in sliced_types))
-    return tuple(sorted(kinds, key=lambda kind: (kind.sliced, -kind.nodes * kind.count, kind.name)))
+        kinds.append(_GpuKind(Resource("gpu", name, count), node_count, max(sizes)))
+    return tuple(
+        sorted(
+            kinds,
+            key=lambda kind: (kind.gpus.sliced, -kind.nodes * kind.gpus.count, kind.gpus.kind),
+        )
+    )
 
 
 def _explain_bar(partition: Partition, rule: PartitionRules | None, cluster: Cluster) -> str:
@@ -343,24 +362,21 @@ def _explain_bar(partition: Partition, rule: PartitionRules | None, cluster: Clu
 # --- Partition and GPUs ---------------------------------------------------------------------------
 
 
-def _choose_partition(proposal: Proposal, cluster: Cluster) -> _Offer | None:
+def _choose_partition(proposal: Proposal) -> _Offer | None:
     """Choose the partition; None if Slurm shows none."""
-    offers = _list_offers(cluster)
-    answer, gpu_type = proposal.given.get("partition", ""), proposal.given.get("gpu_type", "")
+    cluster, gpu_type = proposal.cluster, proposal.answer("slurm.gres")
+    offers, answer = _list_offers(cluster), proposal.answer("slurm.partition")
     if not offers:
         question = Question("partition", "--partition, --gpus-per-node and --gpu-type")
         name = proposal.choose(question, answer)
         proposal.take("slurm.partition", name, f"{_CHOSEN_BY_USER}; Slurm shows no partitions")
         proposal.warnings.append(f"{cluster.complaint}. hpcbert could not check this site.")
         return None
-    candidates = [
-        offer
-        for offer in offers
-        if not gpu_type or gpu_type in [kind.name or "gpu" for kind in offer.kinds]
-    ]
+    types = {offer.name: [kind.name for kind in offer.kinds] for offer in offers}
+    candidates = [offer for offer in offers if not gpu_type or gpu_type in types[offer.name]]
     if not candidates:
-        kinds = {kind.name or "gpu" for offer in offers for kind in offer.kinds}
-        hint = f"The cluster has: {', '.join(sorted(kinds)) or 'no GPUs'}."
+        names = sorted({kind for kinds in types.values() for kind in kinds})
+        hint = f"The cluster has: {', '.join(names) or 'no GPUs'}."
         raise UsageError(f"No partition has GPUs of type {gpu_type!r}.", hint=hint)
     best = candidates[0]
     if not best.partition.exact:
@@ -371,8 +387,11 @@ def _choose_partition(proposal: Proposal, cluster: Cluster) -> _Offer | None:
     name = proposal.choose(Question("partition", "--partition", options, best.name), answer)
     chosen = next(offer for offer in candidates if offer.name == name)
     alternatives = [str(offer) for offer in candidates if offer is not chosen][:_MOST_SHOWN]
-    reason = _explain_choice(chosen, candidates, answer)
-    proposal.take("slurm.partition", name, reason, alternatives, "--partition")
+    default = next((offer for offer in candidates if offer.partition.default), chosen)
+    reason = chosen.terms if default is chosen else f"{chosen.terms}; the default is {default}"
+    if answer or chosen.partition.default:
+        reason = f"{_CHOSEN_BY_USER if answer else 'the default'}: {reason}"
+    proposal.take("slurm.partition", name, reason, alternatives)
     if chosen.barred:
         proposal.warnings.append(f"Partition {name} may refuse your jobs: {chosen.barred}.")
     if chosen.risk:
@@ -388,133 +407,96 @@ def _warn_of_preemption(proposal: Proposal, source: str, mode: str, risk: str) -
     proposal.warnings.append(f"{source} is preemptible ({mode}): {risk}, and {consequence}.")
 
 
-def _explain_choice(chosen: _Offer, candidates: Iterable[_Offer], answer: str) -> str:
-    """Return the reason for a partition: its GPUs, the drawback of the default, and its own."""
-    gpus = chosen.gpus or "it has no GPUs, nor does any other partition"
-    if answer:
-        return f"{_CHOSEN_BY_USER}: {gpus}"
-    risk = f"; {chosen.risk}" if chosen.risk else ""
-    if chosen.partition.default:
-        return f"the default: {gpus}{risk}"
-    default = next((offer for offer in candidates if offer.partition.default), None)
-    drawback = ""
-    if default and default.barred:
-        drawback = f"is not for you: {default.barred}"
-    elif default and chosen.kinds and not default.kinds:
-        drawback = "has no GPUs"
-    elif default and default.bounds:
-        drawback = f"allows {', '.join(default.bounds)}"
-    return (
-        f"{gpus}; the default, {default.name}, {drawback}{risk}"
-        if default and drawback
-        else f"{gpus}{risk}"
-    )
-
-
 def _take_private_gpus(proposal: Proposal) -> None:
     """Take type and number of GPUs from the user, where Slurm shows no partitions."""
-    kind = proposal.given.get("gpu_type", "")
+    kind = proposal.answer("slurm.gres")
     question = Question("number of GPUs in a node", "--gpus-per-node")
-    count = proposal.choose(question, str(proposal.given.get("gpus_per_node", "")))
+    count = proposal.choose(question, proposal.answer("nodes.gpus_per_node"))
     if not count.isdigit():
         raise UsageError(f"{count!r} is not a valid number of GPUs.", hint="Give --gpus-per-node.")
-    proposal.take("slurm.gres", f"gpu:{kind}" if kind else "gpu", _CHOSEN_BY_USER, (), "--gpu-type")
-    proposal.take("nodes.gpus_per_node", count, _CHOSEN_BY_USER, (), "--gpus-per-node")
+    proposal.take("slurm.gres", f"gpu:{kind}" if kind else "gpu", _CHOSEN_BY_USER)
+    proposal.take("nodes.gpus_per_node", count, _CHOSEN_BY_USER)
 
 
 def _take_cpus(proposal: Proposal, offer: _Offer) -> None:
-    groups = offer.partition.groups
-    resources = dict.fromkeys(str(resource) for group in groups for resource in group.resources)
-    proposal.take("slurm.gres", "", f"partition {offer.name} has no GPUs", resources)
+    reason = f"partition {offer.name} has no GPUs"
+    proposal.take_fact("slurm.gres", "", reason, offer.partition.resources)
     proposal.values["frameworks.pytorch.device"] = '"cpu"'
-    count = str(proposal.given.get("gpus_per_node", 1))
-    proposal.take("nodes.gpus_per_node", count, "ranks a node", (), "--gpus-per-node")
+    count = proposal.answer("nodes.gpus_per_node") or "1"
+    proposal.take("nodes.gpus_per_node", count, "ranks a node")
     proposal.warnings.append(
         f"Partition {offer.name} has no GPUs: the reference runs on CPUs, in a table of its own."
     )
 
 
-def _choose_gpus(proposal: Proposal, offer: _Offer, environ: Mapping[str, str]) -> None:
+def _choose_gpus(proposal: Proposal, offer: _Offer) -> None:
     """Choose the type of GPU and the number per node."""
-    kinds = {kind.name or "gpu": kind for kind in offer.kinds}
+    kinds = {kind.name: kind for kind in offer.kinds}
     options = {name: str(kind) for name, kind in kinds.items()}
-    usual = next(iter(kinds))
-    question = Question("GPU type", "--gpu-type", options, usual)
-    name = proposal.choose(question, proposal.given.get("gpu_type", ""))
+    usual, answer = next(iter(kinds)), proposal.answer("slurm.gres")
+    name = proposal.choose(Question("GPU type", "--gpu-type", options, usual), answer)
     kind = kinds[name]
-    reason = str(kind)
-    if proposal.given.get("gpu_type") or name != usual:
-        reason = f"{_CHOSEN_BY_USER}: {kind}"
+    reason = f"{_CHOSEN_BY_USER}: {kind}" if answer or name != usual else str(kind)
     alternatives = [text for other, text in options.items() if other != name]
-    proposal.take("slurm.gres", kind.gres, reason, alternatives, "--gpu-type")
-    if kind.sliced:
+    gres = f"gpu:{kind.gpus.kind}".rstrip(":")
+    proposal.take("slurm.gres", gres, reason, alternatives)
+    if kind.gpus.sliced:
         proposal.warnings.append(
-            f"{kind.gres} is a slice of a GPU (MIG): NCCL does not join slices, so only one "
+            f"{gres} is a slice of a GPU (MIG): NCCL does not join slices, so only one "
             "rank can run, and its throughput is not that of a GPU."
         )
-    count = proposal.given.get("gpus_per_node", 0)
-    if count > kind.most:
+    count = proposal.answer("nodes.gpus_per_node") or str(kind.gpus.count)
+    if int(count) > kind.most:
         raise UsageError(
-            f"No node of partition {offer.name} has {kind.gres}:{count}.",
+            f"No node of partition {offer.name} has {gres}:{count}.",
             hint=f"Ask for at most --gpus-per-node {kind.most}.",
         )
-    reason = f"{_CHOSEN_BY_USER}; {kind}" if count else str(kind)
-    proposal.take("nodes.gpus_per_node", str(count or kind.count), reason, (), "--gpus-per-node")
-    if is_lab(environ):
+    proposal.take("nodes.gpus_per_node", count, str(kind))
+    if is_lab(proposal.cluster.context.environ):
         reason = "the lab's GPUs are fake: a rank without one trains on the CPU"
-        proposal.take("frameworks.pytorch.device", "auto", reason)
+        proposal.take_fact("frameworks.pytorch.device", "auto", reason)
 
 
 # --- Account, QOS and limits ----------------------------------------------------------------------
 
 
-def _choose_account(
-    proposal: Proposal, cluster: Cluster, partition: str, rule: PartitionRules | None
-) -> None:
+def _choose_account(proposal: Proposal) -> None:
     """Choose who pays, if the cluster needs to know."""
-    rights, is_enforced = cluster.rights, "associations" in cluster.settings.enforced
-    answer = proposal.given.get("account", "")
+    rights, rules = proposal.cluster.rights, proposal.rules
+    is_enforced = "associations" in proposal.cluster.settings.enforced
+    answer = proposal.answer("slurm.account")
     usable_accounts = {
         association.account: f"account {association.account}"
         for association in rights.own
-        if association.partition in {"", partition}
-        if not is_enforced or rule is None or rule.takes_account(association.account)
+        if association.partition in {"", proposal.value_of("slurm.partition")}
+        if not is_enforced or rules is None or rules.takes_account(association.account)
     }
-    default = rights.default if rights.default in usable_accounts else ""
-    name = ""
-    if answer or (is_enforced and usable_accounts):
-        question = Question("account", "--account", usable_accounts if is_enforced else {}, default)
-        name = proposal.choose(question, answer)
-        reason = _CHOSEN_BY_USER if answer else "your default" if name == default else "yours"
-    elif usable_accounts:
-        reason = f"the cluster does not check it; yours is {default or ', '.join(usable_accounts)}"
-    elif not is_enforced:
-        reason = "the cluster requires none"
-    elif not rights.known:
-        reason = "accounting does not answer"
+    name, reason = answer, _CHOSEN_BY_USER if answer else "the cluster does not check it"
+    if is_enforced and (answer or usable_accounts):
+        default = rights.default if rights.default in usable_accounts else ""
+        name = proposal.choose(Question("account", "--account", usable_accounts, default), answer)
+        reason = _CHOSEN_BY_USER if answer else "yours"
+    elif is_enforced:
+        reason = "none is known to be yours"
         proposal.warnings.append(
-            "The cluster checks accounts, and accounting does not say which are yours: give "
+            "You have no account that may use this partition: ask for one."
+            if rights.known
+            else "The cluster checks accounts, and accounting does not say which are yours: give "
             "--account if your default one is not right."
         )
-    else:
-        reason = "accounting shows none of yours"
-        problem = "None of your accounts may use this partition"
-        problem = problem if rights.own else "You have no account"
-        proposal.warnings.append(f"{problem}: ask for one.")
-    proposal.take("slurm.account", name, reason, usable_accounts, "--account")
+    proposal.take("slurm.account", name, reason, usable_accounts)
 
 
-def _choose_qos(
-    proposal: Proposal, cluster: Cluster, partition: str, rule: PartitionRules | None
-) -> None:
+def _choose_qos(proposal: Proposal) -> None:
     """Choose the first QOS that the partition accepts, if it does not accept the default."""
-    account, answer = proposal.value_of("slurm.account"), proposal.given.get("qos", "")
+    cluster, rules, answer = proposal.cluster, proposal.rules, proposal.answer("slurm.qos")
+    account, partition = proposal.value_of("slurm.account"), proposal.value_of("slurm.partition")
     association = cluster.rights.of(account, partition)
     names = association.qos if association else ()
-    usable_qos = {name: f"QOS {name}" for name in names if rule is None or rule.takes_qos(name)}
+    usable_qos = {name: f"QOS {name}" for name in names if rules is None or rules.takes_qos(name)}
     default = cluster.rights.qos_of(account, partition)
     is_enforced = "qos" in cluster.settings.enforced
-    name, reason = "", f"the default, {default}" if default else "the default"
+    name, reason = "", f"the default, {default}".rstrip(", ")
     if answer:
         name = proposal.choose(Question("QOS", "--qos", usable_qos if is_enforced else {}), answer)
         reason = _CHOSEN_BY_USER
@@ -523,35 +505,31 @@ def _choose_qos(
     elif is_enforced and default not in usable_qos and len(usable_qos) < len(names):
         name = next(iter(usable_qos))
         reason = f"partition {partition} does not accept {default or 'every QOS of yours'}"
-    options = [option for option in usable_qos if option != default]
-    proposal.take("slurm.qos", name, reason, options, "--qos")
+    proposal.take("slurm.qos", name, reason, [qos for qos in usable_qos if qos != default])
     mode, preempting = cluster.find_preempting_qos(name or default)
     if preempting:
         risk = f"its jobs may be preempted by those of QOS {', '.join(preempting)}"
         _warn_of_preemption(proposal, f"QOS {name or default}", mode, risk)
 
 
-def _choose_time_limit(proposal: Proposal, cluster: Cluster, offer: _Offer | None) -> None:
+def _choose_time_limit(proposal: Proposal, maximum: TimeLimit) -> None:
     """Choose the time limit: an hour, or the maximum of the partition, account or QOS."""
-    partition = offer.name if offer else ""
-    maximum = offer.partition.limit if offer else TimeLimit(None)
+    cluster, partition = proposal.cluster, proposal.value_of("slurm.partition")
     owner = f"partition {partition}"
     if "limits" in cluster.settings.enforced:
         job = derive_site_request(_draft_site(proposal), 1)
         limit_owner, enforced_limit = find_time_limit(job, cluster, partition)
         if maximum.exceeds(enforced_limit):
             maximum, owner = enforced_limit, limit_owner
-    answer = proposal.given.get("time_limit", "")
-    limit, reason = _HOUR, "no limit is lower"
+    answer = proposal.answer("slurm.time_limit")
+    limit, reason = _HOUR, f"{owner} allows a job {maximum}"
     if answer:
         limit, reason = TimeLimit.parse(answer), _CHOSEN_BY_USER
         if limit.exceeds(maximum):
             raise UsageError(f"{owner} allows a job at most {maximum}.", hint=f"--time {maximum}")
     elif _HOUR.exceeds(maximum):
-        limit, reason = maximum, f"{owner} allows a job no more"
-    elif maximum.seconds:
-        reason = f"{owner} allows a job {maximum}"
-    proposal.take("slurm.time_limit", str(limit), reason, (), "--time")
+        limit = maximum
+    proposal.take("slurm.time_limit", str(limit), reason)
 
 
 def _draft_site(proposal: Proposal) -> Site:
@@ -565,80 +543,79 @@ def _draft_site(proposal: Proposal) -> Site:
         memory=value_of("slurm.memory"),
         time_limit=TimeLimit.parse(value_of("slurm.time_limit") or _HOUR.text),
     )
-    nodes = NodeSettings(gpus_per_node=int(value_of("nodes.gpus_per_node") or 1))
+    nodes = NodeSettings(gpus_per_node=int(value_of("nodes.gpus_per_node")))
     return Site("", proposal.name, "slurm", slurm=slurm, nodes=nodes)
 
 
-def _choose_memory(proposal: Proposal, default: str, rule: PartitionRules | None) -> None:
+def _choose_memory(proposal: Proposal) -> None:
     """Ask for all memory of exclusive nodes if the cluster would give only a part of it."""
+    rules = proposal.rules
+    default = proposal.cluster.memory(proposal.value_of("slurm.partition"))
     value, reason = "", "jobs get what their nodes have"
-    if rule and rule.most_memory:
+    if rules and rules.most_memory:
         reason = "its partition allows a job no more of a node (MaxMemPerNode, MiB)"
-        value = str(rule.most_memory)
+        value = str(rules.most_memory)
     elif default:
         value, reason = "0", f"exclusive jobs would get only the cluster's default ({default})"
-    proposal.take("slurm.memory", value, reason)
+    proposal.take_fact("slurm.memory", value, reason)
 
 
-def _choose_mpi(proposal: Proposal, cluster: Cluster) -> None:
+def _choose_mpi(proposal: Proposal) -> None:
     """Choose how ranks are started: by PMIx, or else PMI-2, if srun has it."""
-    kinds = tuple(kind for kind in cluster.mpi if kind != "none")
-    name, answer = choose_mpi(("pmix", "pmi2"), kinds), proposal.given.get("mpi", "")
-    reason = f"srun has it; its default is {cluster.settings.mpi or 'none'}"
+    types, answer = proposal.cluster.mpi, proposal.answer("slurm.mpi")
+    kinds = [kind for kind in types if kind != "none"]
+    name = choose_mpi(("pmix", "pmi2"), kinds)
+    reason = f"srun's default is {proposal.cluster.settings.mpi or 'none'}"
     if answer:
-        if cluster.mpi and answer not in cluster.mpi:
-            hint = f"srun has {', '.join(cluster.mpi)}."
-            raise UsageError(f"srun has no MPI type {answer!r} here.", hint=hint)
-        name, reason = answer, _CHOSEN_BY_USER
-    elif not name:
-        reason = "srun has neither pmix nor pmi2" if cluster.mpi else "srun does not say"
-    elif not name.startswith("pmix"):
-        reason = "srun has no pmix"
-        proposal.warnings.append(f"{reason}: programs that need PMIx can't find their ranks.")
-    proposal.take("slurm.mpi", name, reason, kinds, "--mpi")
+        question = Question("MPI type", "--mpi", dict.fromkeys(types, ""))
+        name, reason = proposal.choose(question, answer), _CHOSEN_BY_USER
+    elif name and not name.startswith("pmix"):
+        proposal.warnings.append(
+            "srun has no pmix: programs that need PMIx can't find their ranks."
+        )
+    proposal.take("slurm.mpi", name, reason, kinds)
 
 
 # --- What this machine has ------------------------------------------------------------------------
 
 
-def _choose_runtime(proposal: Proposal, cluster: Cluster, surroundings: MachineFacts) -> None:
+def _choose_runtime(proposal: Proposal) -> None:
     """Choose how ranks enter an image: by srun's plugin if there is one."""
-    runtimes = {"pyxis": "srun has --container-image"} if cluster.pyxis else {}
-    for program in reversed(surroundings.programs):
+    runtimes = {"pyxis": "srun has --container-image"} if proposal.cluster.pyxis else {}
+    for program in reversed(proposal.surroundings.programs):
         if runtime_name(program) in RUNTIMES:
             runtimes[runtime_name(program)] = f"{program} is on this machine"
     options = {**runtimes, "none": "on the host, without a container"}
-    name, reason = proposal.given.get("runtime", ""), _CHOSEN_BY_USER
+    name, reason = proposal.answer("container.runtime"), _CHOSEN_BY_USER
     if not name:
-        name, reason = "pyxis" if cluster.pyxis else "none", "no pyxis, enroot or Apptainer is here"
-        if runtimes and tuple(runtimes) != ("pyxis",):
+        name = "pyxis" if "pyxis" in runtimes else "none"
+        if set(runtimes) - {"pyxis"}:
             question = Question("container runtime", "--runtime", options, name)
             name = proposal.pick(question) or name
-        reason = options[name] if runtimes else reason
-    proposal.take("container.runtime", name, reason, runtimes, "--runtime")
+        reason = options[name]
+    proposal.take("container.runtime", name, reason, runtimes)
 
 
-def _choose_interface(proposal: Proposal, surroundings: MachineFacts) -> None:
+def _choose_interface(proposal: Proposal) -> None:
     """Take a network only from the user: nodes may have others than this machine."""
-    usual = "what the nodes' names resolve to"
-    name, reason = proposal.given.get("interface", ""), _CHOSEN_BY_USER
+    usual, surroundings = "what the nodes' names resolve to", proposal.surroundings
+    name = proposal.answer("nodes.interface")
     if not name and surroundings.fast:
         options = {fast: f"{fast}, which this machine has" for fast in surroundings.fast}
         question = Question("network interface", "--interface", {"": usual, **options})
-        name, reason = proposal.pick(question), "this machine has it"
-    reason = reason if name else usual
-    proposal.take("nodes.interface", name, reason, surroundings.interfaces, "--interface")
+        name = proposal.pick(question)
+    reason = _CHOSEN_BY_USER if name else usual
+    proposal.take("nodes.interface", name, reason, surroundings.interfaces)
 
 
-def _choose_runs(proposal: Proposal, surroundings: MachineFacts, folder: Path) -> None:
+def _choose_runs(proposal: Proposal, folder: Path) -> None:
     """Choose where campaigns go: next to the file, or where other machines see them."""
-    shared_folders = {name: f"{path}/hpcbert" for name, path in surroundings.shared.items()}
-    runs_folder, reason = proposal.given.get("runs", ""), _CHOSEN_BY_USER
+    shared_folders = [f"{path}/hpcbert" for path in proposal.surroundings.shared.values()]
+    runs_folder, reason = proposal.answer("runs"), _CHOSEN_BY_USER
     private_folder = machine.find_local_directory(str(folder))
     if not runs_folder and private_folder and shared_folders:
-        name, shared_folder = next(iter(shared_folders.items()))
-        runs_folder = f"{shared_folder}/runs"
-        reason = f"{private_folder} is each machine's own; ${name} is shared"
+        runs_folder = f"{shared_folders[0]}/runs"
+        reason = f"{private_folder} is each machine's own"
     elif not runs_folder:
         runs_folder, reason = "runs", f"in {folder}, which all nodes must see"
         if private_folder:
@@ -646,7 +623,7 @@ def _choose_runs(proposal: Proposal, surroundings: MachineFacts, folder: Path) -
                 f"{folder} lies below {private_folder}, which is local to each machine: set runs, "
                 "sources and images to a directory that all nodes share."
             )
-    proposal.take("runs", runs_folder, reason, shared_folders.values(), "--runs")
+    proposal.take("runs", runs_folder, reason, shared_folders)
     if runs_folder != "runs":
         base = Path(runs_folder).parent
         proposal.values["sources"] = json.dumps(str(base / "sources"))
@@ -656,10 +633,10 @@ def _choose_runs(proposal: Proposal, surroundings: MachineFacts, folder: Path) -
 # --- What sbatch accepts --------------------------------------------------------------------------
 
 
-def _choose_form(proposal: Proposal, cluster: Cluster) -> None:
+def _choose_form(proposal: Proposal) -> None:
     """Choose the form of a request that sbatch accepts; warn if it accepts none."""
     site = _draft_site(proposal)
-    trial = try_forms(site, cluster)
+    trial = try_forms(site, proposal.cluster)
     if not trial.refusal:
         return
     if not trial.accepted:
@@ -668,21 +645,21 @@ def _choose_form(proposal: Proposal, cluster: Cluster) -> None:
     forms = [accepted.slurm for accepted in trial.accepted]
     reason = f"sbatch refuses a job without it: {trial.refusal}"
     if forms[0].gpu_option != site.slurm.gpu_option:
-        proposal.take("slurm.gpu_option", forms[0].gpu_option, reason)
+        proposal.take_fact("slurm.gpu_option", forms[0].gpu_option, reason)
     if forms[0].constraint:
         constraints = [form.constraint for form in forms]
-        proposal.take("slurm.constraint", forms[0].constraint, reason, constraints)
+        proposal.take_fact("slurm.constraint", forms[0].constraint, reason, constraints)
     if forms[0].sbatch_args:
-        text = json.dumps(forms[0].sbatch_args)
-        proposal.choices.append(SiteChoice("slurm.sbatch_args", text, reason))
-        proposal.values["slurm.sbatch_args"] = text
+        proposal.take_fact("slurm.sbatch_args", forms[0].sbatch_args, reason)
 
 
 def local_values(cli_values: Mapping[str, Any]) -> dict[str, str | None]:
     """Return the command line's values for a site without Slurm, as TOML values by dotted key."""
-    keys = {"gpus_per_node": "nodes.gpus_per_node", "time_limit": "slurm.time_limit"}
-    keys |= {"runtime": "container.runtime", "runs": "runs"}
-    return {key: json.dumps(cli_values[name]) for name, key in keys.items() if cli_values.get(name)}
+    return {
+        key: json.dumps(cli_values[name])
+        for key, name in _PARAMETERS.items()
+        if cli_values.get(name)
+    }
 
 
 # --- As text --------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ def test_a_program_reads_what_was_chosen_and_why(tmp_path):
     assert (site.slurm.gres, site.nodes.gpus_per_node) == ("gpu:2080ti", 8)
     choices = {choice["key"]: choice for choice in result.data["choices"]}
     assert set(choices["slurm.partition"]) == {"key", "value", "why", "others", "flag"}
-    assert "the default, cpu, has no GPUs" in choices["slurm.partition"]["why"]
+    assert "the default is cpu (no GPUs" in choices["slurm.partition"]["why"]
     assert choices["slurm.partition"]["flag"] == "--partition"
     assert result.data["detected"]["slurm.partition"] == '"big"'
 

@@ -59,8 +59,8 @@ def test_a_first_site_on_an_unusual_cluster(hpcbert):
     assert (slurm.account, slurm.mpi, slurm.memory) == ("proj", "pmi2", "0")
     choices = {choice["key"]: choice for choice in result.data["choices"]}
     texts = {key: f"{choice['why']} {choice['others']}" for key, choice in choices.items()}
-    assert "the default, cpu, has no GPUs" in texts["slurm.partition"]
-    ours = "ours (1 node with gpu:2080ti:4; it is for the accounts other only)"
+    assert "the default is cpu (no GPUs" in texts["slurm.partition"]
+    ours = "ours (1 node with gpu:2080ti:4, it is for the accounts other only)"
     assert ours in texts["slurm.partition"]
     assert "slices of GPUs (MIG)" in texts["slurm.gres"]
     hpcbert(*POINT, "--dry-run", status=0)
