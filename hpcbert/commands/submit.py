@@ -4,10 +4,8 @@ The order makes it safe: every script and the manifest with all arrays `intended
 the scheduler gets the first one. An interrupt takes effect before the next array: an sbatch that
 was called has submitted a job or has not, and the manifest must know.
 
-A campaign is removed at once or not at all: it is moved into a hidden folder first, which takes one
-call, and only then are its files deleted. A process that is killed in between leaves the folder,
-which the next removal in the same place deletes: it recognises it by a file in it that names the
-folder and the campaign, and deletes nothing else.
+A campaign is removed at once or not at all: it gets a hidden name first, which takes one call, and
+only then are its files deleted. A process that is killed in between leaves the hidden folder.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ import secrets
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +29,7 @@ from hpcbert.model import Campaign
 from hpcbert.scheduler.base import RESUME, NoRoomError, Pace, SchedulerContext, Target
 from hpcbert.slurm.states import Kind, RepeatState
 from hpcbert.system import files
-from hpcbert.system.files import find_mounts_below, read, translate_errors, write_text
+from hpcbert.system.files import find_mounts_below, translate_errors
 from hpcbert.system.runner import Runner, defer_interrupts
 
 if TYPE_CHECKING:  # with Jinja, which tracking and cancelling do not need
@@ -197,11 +195,6 @@ def cancel(tracked_campaign: TrackedCampaign, target: Target, *, run: Runner) ->
     write_ends(tracked_campaign, states, states)
 
 
-# The hidden folder: its beginning, before a random part, and the file in it.
-_HIDDEN, _MARK = ".hpcbert-removed-", "campaign"
-_MOST_BYTES = 4096
-
-
 def remove(
     directories: Sequence[Path], *, confirm: Callable[[], bool], run: Runner, force: bool = False
 ) -> bool:
@@ -227,12 +220,8 @@ def remove(
             _refuse_living(directory, run=run, force=force)
         if not confirm():
             return False
-        hidden_folders = [_hide(directory) for directory in directories]
-    leftovers = {
-        leftover for directory in directories for leftover in _find_leftovers(directory.parent)
-    }
-    for folder in dict.fromkeys((*hidden_folders, *sorted(leftovers))):
-        _delete(folder)
+        for directory in directories:
+            _delete(directory)
     return True
 
 
@@ -307,59 +296,15 @@ def _find_doubt(tracked_campaign: TrackedCampaign, run: Runner) -> HpcbertError 
     return None if results and results.over else doubt
 
 
-def _hide(directory: Path) -> Path:
-    """Move a campaign into a new hidden folder next to it."""
-    folder = directory.with_name(f"{_HIDDEN}{secrets.token_hex(6)}")
-    with translate_errors("remove", directory, hint="None of its files were removed."):
-        folder.mkdir(mode=0o700)
-        try:
-            write_text(folder / _MARK, f"{folder.name}\n{directory.name}\n")
-            directory.rename(folder / directory.name)
-        except (OSError, HpcbertError):
-            _clear(folder)
-            raise
-    return folder
-
-
-def _find_leftovers(runs: Path) -> Iterable[Path]:
-    """Yield what killed removals left in a directory, if it belongs to the user."""
-    with contextlib.suppress(OSError):
-        for path in runs.iterdir():
-            if path.name.startswith(_HIDDEN) and _find_campaign(path):
-                yield path
-
-
-def _find_campaign(folder: Path) -> Path | None:
-    """Return the campaign that a removal moved into a folder; None: hpcbert did not make it."""
-    mark = folder / _MARK
-    if folder.is_symlink() or any(map(store.find_foreign_owner, (folder, mark))):
-        return None
-    try:
-        folder_name, name, ending = read(mark, max_bytes=_MOST_BYTES).decode().split("\n")
-    except (OSError, ValueError):
-        return None
-    is_ours = folder_name == folder.name and not ending and name not in {"", ".", "..", _MARK}
-    return folder / name if is_ours and "/" not in name else None
-
-
-def _delete(folder: Path) -> None:
-    """Remove the campaign in a hidden folder, then the folder, if nothing else is in it.
+def _delete(directory: Path) -> None:
+    """Remove a campaign, under a hidden name that no command takes for a campaign.
 
     Raises:
         HpcbertError: The file system refused.
     """
-    hint = "The folder is not a campaign any more. Remove it, or let the next hpcbert rm do it."
-    campaign = _find_campaign(folder)
-    if campaign is None or next(find_mounts_below(folder), None):
-        return
+    folder = directory.with_name(f".hpcbert-removed-{secrets.token_hex(6)}")
+    with translate_errors("remove", directory, hint="None of its files were removed."):
+        directory.rename(folder)
+    hint = "The folder is not a campaign any more. Remove it yourself."
     with translate_errors("remove all of it", folder, hint=hint):
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(campaign)
-        _clear(folder)
-
-
-def _clear(folder: Path) -> None:
-    """Remove a hidden folder without a campaign; what somebody else put into it stays."""
-    with contextlib.suppress(OSError):
-        (folder / _MARK).unlink(missing_ok=True)
-        folder.rmdir()
+        shutil.rmtree(folder)
