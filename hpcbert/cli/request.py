@@ -21,7 +21,7 @@ from hpcbert import scheduler
 from hpcbert.campaign import store
 from hpcbert.cli.campaigns import find_runs, open_campaigns
 from hpcbert.cli.options import is_typed, read_pairs, refuse_typed, split_list
-from hpcbert.commands.checks import find_submission_obstacles, list_queries
+from hpcbert.commands.checks import find_submission_obstacles
 from hpcbert.config import campaignfile, places, recipe, site, slurm_arguments
 from hpcbert.config.campaignfile import CampaignFile, Selection
 from hpcbert.config.options import (
@@ -461,9 +461,6 @@ def find_obstacles(
     drafts: Sequence[Draft], *, force: bool, ahead: PrefetchingRunner
 ) -> tuple[tuple[UsageError, ...], tuple[str, ...]]:
     """Return the errors that prevent submitting campaigns; without errors, the warnings."""
-    for draft in drafts:
-        for argv in list_queries(draft):
-            ahead.begin(argv)
     findings = {
         finding: None for draft in drafts for finding in find_submission_obstacles(draft, run=ahead)
     }

@@ -195,7 +195,7 @@ def collect_tables(
         data=data,
         text=text,
         exact=layout.exact and bool(text),
-        incomplete=collection.exit_code != 0,
+        incomplete=not tables,
         errors=_list_shortcomings(collection),
         warnings=(
             *collection.warnings,

@@ -62,8 +62,9 @@ _HARMLESS_LINE = re.compile(
 _MOST_ERROR_LINES = 5
 _HOME = "~/"
 # What differs between nodes or ranks with one cause: a rank's number, and measured numbers.
-_RANK = re.compile(r"rank \d+( does not reach rank 0 at \S+: )([^;]*)(.*)")
-_MEASURED = re.compile(r"\b\d+(?= (?:s|KiB|MiB|files)\b)")
+_VARYING = re.compile(r"(?<=^rank )\d+|\b\d+(?= (?:s|KiB|MiB|files)\b)")
+# The first rank's row about ranks whose own rows have the cause.
+_ECHO = "rank 0 hears nothing"
 # The file that bash reads before a script, and what a script prints that bash gets to.
 START_FILE, _REACHED = "BASH_ENV", "hpcbert reached"
 _PROBE = Path(__file__).parent.parent / "shell" / "probe.sh"
@@ -150,14 +151,12 @@ class NodeCheck:
         change: Name of the setting, package or file to change.
         remedy: What to type; names in braces are to be filled in.
         asks: The question, for the page.
-        echo: How the details of rows begin that follow from other problems of this check.
     """
 
     hint: str
     change: str = ""
     remedy: str = ""
     asks: str = ""
-    echo: str = ""
 
     def remedy_for(self, detail: str, values: Mapping[str, str]) -> str:
         """Fill in the remedy for a problem; empty if a name in braces has no value."""
@@ -222,15 +221,19 @@ def find_problems(
     has_home &= not any(row.name == "home" and row.status != "ok" for row in rows)
     bad_checks = {(row.node, row.name) for row in rows if row.status != "ok"}
     groups: dict[tuple[str, str, str], list[NodeRow]] = {}
-    for row in _drop_echoes(rows):
+    causes = [row for row in rows if not row.detail.startswith(_ECHO)]
+    has_cause = any(row.name == "hello" and row.status != "ok" for row in causes)
+    for row in causes if has_cause else rows:
         # One good rank does not hide a bad one of its node.
         if row.status != "ok" or (row.node, row.name) not in bad_checks:
-            cause = _MEASURED.sub("#", _RANK.sub(r"\1\3", row.detail))
-            groups.setdefault((row.name, row.status, cause), []).append(row)
+            cause = row.name, row.status, _VARYING.sub("#", row.detail)
+            groups.setdefault(cause, []).append(row)
     all_nodes = {row.node for row in rows}
     for (name, status, _), group in groups.items():
         nodes = tuple(expand(fold(tuple(dict.fromkeys(row.node for row in group)))))  # in order
-        where, detail = fold(nodes), _merge_details([row.detail for row in group])
+        where, detail = fold(nodes), group[0].detail
+        if others := len({row.detail for row in group}) - 1:
+            detail += f" (and {others} like it)"
         check = load_checks("nodes").get(name)
         if check is None:
             yield make_container_finding(where, name, status, detail, nodes)
@@ -244,35 +247,6 @@ def find_problems(
         if not remedy and set(nodes) < all_nodes:
             remedy = f"--exclude {','.join(nodes)}"
         yield Finding(f"{name} ({where})", status, detail, check.hint, check.change, nodes, remedy)
-
-
-def _drop_echoes(rows: Sequence[NodeRow]) -> Iterator[NodeRow]:
-    """Yield the rows, without those that follow from others of the same check."""
-    checks = load_checks("nodes")
-    beginnings = {name: check.echo for name, check in checks.items() if check.echo}
-    echoes = {row for row in rows if row.detail.startswith(beginnings.get(row.name, "\n"))}
-    causes = {row.name for row in rows if row.status != "ok" and row not in echoes}
-    yield from (row for row in rows if row not in echoes or row.name not in causes)
-
-
-def _merge_details(details: Sequence[str]) -> str:
-    """Return the details of one cause as one: ranks as their number, measurements as a range."""
-    distinct = list(dict.fromkeys(details))
-    if len(distinct) == 1:
-        return distinct[0]
-    ranks = [match for match in map(_RANK.fullmatch, distinct) if match]
-    if ranks:
-        reasons = " or ".join(dict.fromkeys(match[2] for match in ranks))
-        where = ranks[0][1].replace("does", "do", 1)
-        return f"{len(ranks)} ranks{where}{reasons}{ranks[0][3]}"
-    measurements = [[int(number) for number in _MEASURED.findall(text)] for text in distinct]
-    columns = iter([sorted(set(column)) for column in zip(*measurements, strict=True)])
-
-    def join_range(match: re.Match[str]) -> str:
-        numbers = next(columns)
-        return match[0] if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
-
-    return _MEASURED.sub(join_range, distinct[0])
 
 
 def check_start_file(environ: Mapping[str, str], *, run: Runner) -> Iterator[Finding]:
@@ -368,13 +342,8 @@ def check_pyxis(site: Site, recipes: Sequence[Recipe], *, run: Runner) -> Findin
         flags |= dict.fromkeys(runtimes.pyxis_options(**switches, writable=writable))
     missing_flags = runtimes.missing_pyxis_options(usage.stdout, flags)
     if missing_flags:
-        releases = [f"{runtimes.PYXIS_SINCE[flag]} brought --{flag}" for flag in missing_flags]
-        return make_finding(
-            "old-pyxis",
-            needed=runtimes.PYXIS_SINCE[missing_flags[-1]],
-            options=" and ".join(f"--{flag}" for flag in missing_flags),
-            releases=", ".join(releases),
-        )
+        needed = runtimes.PYXIS_SINCE[missing_flags[-1]]
+        return make_finding("old-pyxis", needed=needed, options=f"--{', --'.join(missing_flags)}")
     return Finding("pyxis", "ok", f"srun has --{', --'.join(flags)}")
 
 
@@ -455,8 +424,6 @@ def find_submission_obstacles(draft: Draft, *, run: Runner) -> tuple[Finding, ..
     campaign = draft.campaign
     requests = [array.request for array in campaign.arrays]
     backend = scheduler.create_scheduler(campaign.scheduler, SchedulerContext(run))
-    # Finished before the wait for the interpreter.
-    scheduler_findings = tuple(backend.obstacles(draft.directory, requests))
     obstacles: list[Finding] = []
     for resolved in draft.uses:
         obstacles += find_framework_obstacles(
@@ -466,18 +433,12 @@ def find_submission_obstacles(draft: Draft, *, run: Runner) -> tuple[Finding, ..
             resolved.plan.options,
             rehearse=resolved.options.rehearse,
         )
-    for resolved in draft.uses:
         obstacles += _find_mpi_obstacles(resolved)
         obstacles += _find_missing_modules(resolved, run)
-    start_file = check_start_file(os.environ, run=run)
-    return (*obstacles, *start_file, *_find_pyxis_obstacles(draft, run), *scheduler_findings)
-
-
-def list_queries(draft: Draft) -> Iterator[Sequence[str]]:
-    """Yield the commands that `find_submission_obstacles` will run, to start them ahead."""
-    yield from filter(None, map(_module_query, draft.uses))
-    if draft.campaign.runtime == "pyxis":
-        yield SRUN_HELP
+    obstacles += check_start_file(os.environ, run=run)
+    obstacles += _find_pyxis_obstacles(draft, run)
+    obstacles += backend.obstacles(draft.directory, requests)
+    return tuple(obstacles)
 
 
 def _find_pyxis_obstacles(draft: Draft, run: Runner) -> Iterator[Finding]:
@@ -499,22 +460,14 @@ def _find_pyxis_obstacles(draft: Draft, run: Runner) -> Iterator[Finding]:
             yield make_finding("unprepared-image", recipe=name, uri=image.uri)
 
 
-def _module_query(resolved: Resolved) -> list[str]:
-    """Return the command that prints the modules an interpreter lacks; empty if none matters."""
-    recipe, python = resolved.recipe, resolved.inputs.python
-    if resolved.options.rehearse or resolved.site.container.runtime != "none":
-        return []
-    return [python, "-c", _PRINT_MISSING, *recipe.modules] if recipe.modules else []
-
-
 def _find_mpi_obstacles(resolved: Resolved) -> Iterator[Finding]:
     """Yield a finding if srun is known not to start ranks as the recipe or the site needs."""
     mpi_types, recipe = resolved.options.mpi, resolved.recipe
     if not mpi_types or not resolved.mpi or choose_mpi([resolved.mpi], mpi_types):
         return
     mpi = resolved.site.slurm.mpi or argument_value(resolved.site.slurm.srun_args, "mpi", "srun")
-    demand = f"The site names {mpi}" if mpi else f"{recipe.name} needs {' or '.join(recipe.mpi)}"
-    yield make_finding("mpi", demand=demand, types=", ".join(mpi_types))
+    needed = mpi or " or ".join(recipe.mpi)
+    yield make_finding("mpi", recipe=recipe.name, needed=needed, types=", ".join(mpi_types))
 
 
 def _find_missing_modules(resolved: Resolved, run: Runner) -> Iterator[Finding]:
@@ -523,9 +476,10 @@ def _find_missing_modules(resolved: Resolved, run: Runner) -> Iterator[Finding]:
     If ranks run on other machines, it is a warning: the interpreter there may have them.
     """
     recipe, python = resolved.recipe, resolved.inputs.python
-    query = _module_query(resolved)
-    if not query:
+    is_on_host = resolved.site.container.runtime == "none"
+    if resolved.options.rehearse or not is_on_host or not recipe.modules:
         return
+    query = [python, "-c", _PRINT_MISSING, *recipe.modules]
     outcome = run(query, timeout=_QUERY_SECONDS)
     modules = [name for name in recipe.modules if outcome.ok and name in outcome.stdout.split()]
     if not modules:

@@ -29,7 +29,7 @@ from hpcbert.campaign.record import Records
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.config import places
 from hpcbert.config.site import load as load_site
-from hpcbert.errors import IncompleteError, UsageError
+from hpcbert.errors import UsageError, refuse_ineffective
 from hpcbert.logs.layout import LeftOut, LogFile, discover, is_archive, printable_path
 from hpcbert.logs.setting import Window
 from hpcbert.model import MANIFEST, Group, Measured, Origin, Row, Shape, SpeedupTable
@@ -91,15 +91,6 @@ class CollectResult:
         self.sources += (source,)
         self.points += [(replace(point, origin=origin), samples) for point, samples in points]
         self.warnings += tuple(warnings)
-
-    @property
-    def exit_code(self) -> int:
-        """0 if every requested repeat is valid and no log was left out, else 4."""
-        is_incomplete = any(row.ok < row.asked for table in self.tables for row in table.rows)
-        has_omissions = self.refused or any(file.wanted for file in self.left_out)
-        if is_incomplete or has_omissions or not self.tables:
-            return IncompleteError.exit_code
-        return 0
 
 
 # The options that supply what logs don't say.
@@ -183,15 +174,10 @@ def _refuse_log_options(request: CollectRequest) -> None:
     """Refuse options that describe logs if a campaign records the same facts itself."""
     values = {**request.known._asdict(), "pattern": request.pattern}
     values["as_repeats"] = request.as_repeats
-    texts = [
-        f"--{_OPTION_NAMES.get(name, name).replace('_', '-')}" for name in values if values[name]
-    ]
-    if texts:
-        raise UsageError(
-            f"{' and '.join(texts)} {'has' if len(texts) == 1 else 'have'} no effect on campaigns, "
-            "which record it themselves.",
-            hint=f"Leave {' and '.join(texts)} out.",
-        )
+    for name, value in values.items():
+        if value:
+            flag = f"--{_OPTION_NAMES.get(name, name).replace('_', '-')}"
+            raise refuse_ineffective(flag, "on campaigns, which record it themselves")
 
 
 def _choose_campaigns(
@@ -272,11 +258,9 @@ def _collect_logs(
         reader=reader, as_repeats=request.as_repeats, is_one_folder=len(folders) == 1
     )
     points = collection.gather(logs, may_be_empty=may_be_empty)
-    log_folders = {log.path.parent for log in logs}
-    ancestors = {log.path for log in logs} | log_folders
-    ancestors |= {parent for folder in log_folders for parent in folder.parents}
-    places = [path for path in paths if path in ancestors]
-    name = printable_path((places or paths)[0])
+    ancestors = {place for log in logs for place in (log.path, *log.path.parents)}
+    places = [path for path in paths if path in ancestors] or paths
+    name = printable_path(places[0])
     source = Source("logs", name, name)
     if len(places) > 1:
         source = Source("logs", f"{name} and {len(places) - 1} more")
@@ -345,10 +329,7 @@ def _warn_of_mixed_windows(points: Iterable[Measured]) -> Iterator[str]:
             shapes.setdefault(point.counted.counted, point.shape)
     for group, shapes in windows.items():
         if len(shapes) > 1:
-            texts = [
-                f"{shape} over {window.removeprefix('iterations ')}"
-                for window, shape in shapes.items()
-            ]
+            texts = (f"{shape} over {window}" for window, shape in shapes.items())
             yield (
                 f"{group.framework} {group.precision}: the points were measured over different "
                 f"iterations: {', '.join(texts)}"
