@@ -65,8 +65,8 @@ _HOME = "~/"
 _VARYING = re.compile(r"(?<=^rank )\d+|\b\d+(?= (?:s|KiB|MiB|files)\b)")
 # The first rank's row about ranks whose own rows have the cause.
 _ECHO = "rank 0 hears nothing"
-# The file that bash reads before a script, and what a script prints that bash gets to.
-START_FILE, _REACHED = "BASH_ENV", "hpcbert reached"
+# What a script prints that bash gets to.
+_REACHED = "hpcbert reached"
 _PROBE = Path(__file__).parent.parent / "shell" / "probe.sh"
 # srun lists the options of its plugins too.
 SRUN_HELP = ("srun", "--help")
@@ -251,15 +251,13 @@ def find_problems(
 
 def check_start_file(environ: Mapping[str, str], *, run: Runner) -> Iterator[Finding]:
     """Yield a finding if bash does not get to a script, because of what it reads first."""
-    path = environ.get(START_FILE, "")
+    path = environ.get("BASH_ENV", "")
     if not path:
         return
     outcome = run(["bash", "-c", f"echo {_REACHED}"], env=environ, timeout=_HELP_SECONDS)
     if outcome.returncode == _NO_PROGRAM or _REACHED in outcome.stdout:
         return
-    status = f"status {outcome.returncode}"
-    detail = f"bash reads {path} before each script and ends there, with {status}: no job would run"
-    yield make_finding("start-file", detail=detail)
+    yield make_finding("start-file", path=path, code=outcome.returncode)
 
 
 def find_missing_nodes(output: str, node_count: int, complaint: str) -> Iterator[Finding]:

@@ -307,13 +307,6 @@ def _read_job(
     if failed_launch:
         yield from failed_launch
         return
-    if not lines and not checks.read_nodes(output) and os.environ.get(checks.START_FILE):
-        detail = (
-            f"{state.word} on {fold(state.nodes) or 'its nodes'}, and nothing of its script ran: "
-        )
-        detail += f"bash reads {os.environ[checks.START_FILE]} before it, which ends there."
-        yield checks.make_finding("start-file", detail=detail)
-        return
     yield from checks.find_problems(output, values, has_home=_is_home_usable(site))
     yield from checks.find_missing_nodes(output, node_count, lines[-1] if lines else "")
     yield from checks.find_missing_ranks(output, state.nodes, job.campaign.runtime)

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 
 from hpcbert import scheduler
 from hpcbert.campaign import judge, store, suspects
-from hpcbert.campaign.attempts import RecordedStates, list_final_states, write_ends
+from hpcbert.campaign.attempts import write_ends
 from hpcbert.campaign.judge import Gathered
 from hpcbert.campaign.repeats import Key, TrackedCampaign
 from hpcbert.campaign.suspects import RetryPolicy, Suspicion, Verdict
@@ -91,14 +91,10 @@ def find_invalid(
     policy: RetryPolicy,
     *,
     run: Runner,
-    dry: bool = False,
     clock: Callable[[], float] = time.time,
     pause: Callable[[float], None] = time.sleep,
 ) -> RetryPlan:
     """Find the repeats of a campaign that are missing or invalid, by the gate of `collect`.
-
-    With `dry`, Slurm is not asked about a campaign whose ends are all on record; nothing may be
-    submitted then.
 
     Raises:
         SchedulerError: Slurm does not say what waits or runs, or lists a live job of a missing
@@ -118,10 +114,13 @@ def find_invalid(
     backend = scheduler.create_scheduler(campaign.scheduler, context)
     tracked_campaign = backend.adopt_jobs(TrackedCampaign(directory, campaign), strict=True)
     campaign = tracked_campaign.campaign
-    states, settled_keys, is_over = _read_states(tracked_campaign, context, dry=dry)
+    states, settled_keys = _read_states(tracked_campaign, context)
     judgement = judge.gather(tracked_campaign, rule="", window=Window(), states=lambda _: states)
     valid_points = {judged.array.point for judged in judgement.repeats if judged.run.valid}
     submissions = tracked_campaign.arrays_of_repeat
+    runs: dict[str, list[Run]] = {}
+    for judged in judgement.repeats:
+        runs.setdefault(judged.array.point.key, []).append(judged.run)
     invalid, spent, too_large = [], [], []
     for repeat, outcome in _list_ended(campaign, judgement, settled_keys, policy):
         point = repeat.array.point
@@ -134,25 +133,17 @@ def find_invalid(
             spent.append(repeat)
         else:
             invalid.append(repeat)
-    if not is_over:
-        missing = [(repeat.array, repeat.number) for repeat in (*invalid, *spent)]
-        backend.refuse_doubling(tracked_campaign, missing)
+    missing = [(repeat.array, repeat.number) for repeat in (*invalid, *spent)]
+    backend.refuse_doubling(tracked_campaign, missing)
     return RetryPlan(
         tracked_campaign,
         tuple(invalid),
         tuple(spent),
         open=len(campaign.current) - len(settled_keys),
-        runs=_group_runs(judgement),
+        runs=runs,
         attempts={key: state.attempt for key, state in states.items()},
         too_large=tuple(too_large),
     )
-
-
-def _group_runs(judgement: Gathered) -> dict[str, list[Run]]:
-    runs: dict[str, list[Run]] = {}
-    for judged in judgement.repeats:
-        runs.setdefault(judged.array.point.key, []).append(judged.run)
-    return runs
 
 
 def _list_ended(
@@ -175,17 +166,13 @@ def _list_ended(
 
 
 def _read_states(
-    tracked_campaign: TrackedCampaign, context: SchedulerContext, *, dry: bool
-) -> tuple[Mapping[Key, RepeatState], set[Key], bool]:
-    """Return all states, those that are certainly final, and whether a dry run needed no answer.
+    tracked_campaign: TrackedCampaign, context: SchedulerContext
+) -> tuple[Mapping[Key, RepeatState], set[Key]]:
+    """Return all states, and those that are certainly final.
 
     A job that lost its node is NODE_FAIL for a moment before Slurm puts it back into the queue:
     resubmitting it then would run it twice.
     """
-    if dry:
-        states = list_final_states(tracked_campaign, RecordedStates(tracked_campaign.directory))
-        if len(states) == len(tracked_campaign.repeats):
-            return states, set(states), True
     tracker = Tracker([tracked_campaign], run=context.run, clock=context.now, floor=_POLL_SECONDS)
     settled_keys: set[Key] = set()
     for number in range(_MOST_POLLS):
@@ -204,7 +191,7 @@ def _read_states(
             hint=f"Nothing was submitted. Once Slurm answers: {RETRY_COMMAND} {campaign_id}",
         )
     write_ends(tracked_campaign, tracker.states, settled_keys)
-    return tracker.states, settled_keys, False
+    return tracker.states, settled_keys
 
 
 def plan_retry(plan: RetryPlan, policy: RetryPolicy, *, run: Runner) -> RetryPlan:
@@ -228,23 +215,21 @@ def plan_retry(plan: RetryPlan, policy: RetryPolicy, *, run: Runner) -> RetryPla
     store.refuse_changed_library(directory, campaign)
     backend = scheduler.create_scheduler(campaign.scheduler, SchedulerContext(run))
     first_arrays = {(array.point.key, array.offset): array for array in reversed(campaign.arrays)}
-    suspicions: dict[str, Suspicion | None] = {}
+    suspicion = None
+    if parts and policy.suspect:
+        nodes = backend.nodes(plan.invalid[0].array.request)
+        suspicion = None if nodes is None else Suspicion(plan.runs, nodes)
     arrays, scripts = [], {}
     spared_nodes: dict[str, str] = {}
     for part, repeats in parts.items():
         first_array = first_arrays[part]
-        request = first_array.request
-        if not is_written_to(request, directory):
+        if not is_written_to(first_array.request, directory):
             raise UsageError(
                 "The campaign was moved or copied: its scripts write to the old place.",
                 where=str(directory),
                 hint="Retry it where it was submitted, or submit the points again.",
             )
-        if request.partition not in suspicions:
-            nodes = backend.nodes(request) if policy.suspect else None
-            suspicion = None if nodes is None else Suspicion(plan.runs, nodes)
-            suspicions[request.partition] = suspicion
-        verdict = _choose_exclusions(campaign, first_array, policy, suspicions[request.partition])
+        verdict = _choose_exclusions(campaign, first_array, policy, suspicion)
         time_limit = policy.time_limit or retried_limit(plan.watched, first_array)
         array, script = _make_array(plan, first_array, repeats, verdict, time_limit=time_limit)
         arrays.append(array)
@@ -453,7 +438,7 @@ def resubmit(
     arrays = store.read_manifest(directory).arrays
     if not dry and any(array.state == "intended" for array in arrays):
         submit_intended()
-    plan = find_invalid(directory, policy, run=run, dry=dry)
+    plan = find_invalid(directory, policy, run=run)
     invalid_ends = [(repeat.array, repeat.number, repeat.state) for repeat in plan.invalid]
     refuse_pointless(plan.watched, invalid_ends, policy.time_limit)
     plan = plan_retry(plan, policy, run=run)

@@ -11,7 +11,6 @@ from hpcbert.commands import checks, doctor
 from hpcbert.errors import Interruption
 from hpcbert.model import Shape
 from hpcbert.scheduler.slurm import examine
-from hpcbert.slurm import state_sources
 from hpcbert.system.runner import Outcome, run
 from tests.kit import drafts
 from tests.kit.cases import cases, read_constant
@@ -59,7 +58,7 @@ def test_a_job_that_does_not_start_is_cancelled_and_a_refusal_is_reported(tmp_pa
     assert (finding.name, finding.remedy) == ("runs (nodes)", "--runs ~/runs")
 
 
-def test_a_job_that_a_prolog_holds_or_bash_never_reads_says_why(tmp_path, monkeypatch):
+def test_a_job_that_a_prolog_holds_says_why(tmp_path):
     # Slurm 22.05.8 gives the second reason, when a prolog ends with status 1; the node is drained.
     for reason in ("launch failed requeued held", "JobHeldAdmin"):
         slurm = Slurm(sinfo="n2|Prolog error\n")
@@ -70,20 +69,6 @@ def test_a_job_that_a_prolog_holds_or_bash_never_reads_says_why(tmp_path, monkey
 
         (finding,) = examine_nodes(tmp_path, hold)
         assert (finding.code, finding.nodes, finding.remedy) == ("prolog", ("n2",), "--exclude n2")
-    # The file ends bash on the nodes only.
-    monkeypatch.setenv("BASH_ENV", "/etc/start")
-    monkeypatch.setattr(doctor, "_OUTPUT_SECONDS", 0.0)
-    monkeypatch.setattr(state_sources, "VISIBILITY_DELAY", 0.0)
-    slurm = Slurm(srun="")
-
-    def end(_):
-        for job in slurm.jobs.values():
-            job.end("COMPLETED")
-
-    slurm.before = end
-    (finding,) = examine_nodes(tmp_path, slurm)
-    assert (finding.name, finding.remedy) == ("BASH_ENV", "unset BASH_ENV")
-    assert "/etc/start" in finding.detail
 
 
 @pytest.mark.parametrize("moment", ["sbatch", "job", "SIGTERM", "SIGHUP", "answer of sbatch"])
