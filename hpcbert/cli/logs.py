@@ -225,10 +225,12 @@ def _follow_log(tail: int | None, **values: Any) -> Result:
             return 0
         return path.stat().st_size - sum(map(len, _read_last_lines(path, tail)))
 
+    printer = _Printer()
     try:
-        repeat, _ = follow_log(
+        repeat = follow_log(
             [repeat for _, repeats in selected_repeats for repeat in repeats],
-            _Printer(),
+            printer.text,
+            printer.state,
             run=run,
             floor=load(values["site_file"]).slurm.poll_floor,
             tail=start,

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from hpcbert import scheduler
 from hpcbert.campaign import store
@@ -41,8 +41,6 @@ _LOOK_SECONDS = 1 / 4
 # Maximum number of files to stat per second, on a file system that others share.
 _MOST_STATS = 2000
 _SHORTEST = 0.05
-# A look costs processor time; wait this many times its duration until the next look.
-_IDLE_FACTOR = 100
 
 
 @dataclass(frozen=True)
@@ -196,7 +194,6 @@ def watch(
     tracker = Tracker(campaigns, run=run, clock=clock, chance=chance, floor=floor)
     repeats = tuple(repeat for tracked in campaigns for repeat in tracked.repeats)
     while True:
-        start = time.thread_time()
         new_states = tracker.poll()
         now = clock()
         trouble = tracker.complaint if tracker.failures else ""
@@ -215,9 +212,7 @@ def watch(
             return view
         if tracker.absent or tracker.failures >= tolerance:
             raise no_answer_error(view)
-        # With thousands of repeats, drawing is expensive, so it happens less often.
-        drawing_seconds = (time.thread_time() - start) * _IDLE_FACTOR
-        refresh = max(sinks.refresh, drawing_seconds) if sinks.view else math.inf
+        refresh = sinks.refresh if sinks.view else math.inf
         _wait(min(max(_SHORTEST, tracker.pause()), refresh), tracker, pause)
 
 
@@ -392,30 +387,23 @@ def find_newest_log(repeat: Repeat) -> Log | None:
     return Log(repeat, newest_attempt, output, printed=True) if output else None
 
 
-class LogFollower(Protocol):
-    """Receives what a log says, and the state of its repeat."""
-
-    def text(self, data: bytes) -> None:
-        """Receive new content."""
-
-    def state(self, repeat: Repeat, state: RepeatState) -> None:
-        """Receive a new state of the repeat: another attempt or another word."""
-
-
 def follow_log(
     selected_repeats: Sequence[Repeat],
-    reader: LogFollower,
+    show_text: Callable[[bytes], None],
+    show_state: Callable[[Repeat, RepeatState], None],
     *,
     run: Runner,
     floor: float,
     tail: Callable[[Path], int] = lambda _: 0,
-) -> tuple[Repeat, RepeatState]:
+) -> Repeat:
     """Pass on the log of a repeat as it grows, through requeues, until the repeat has ended.
 
     Of several selected repeats, follow the running one that wrote last; if none runs, the first
     that waits; if none waits, the one that wrote last.
 
     Args:
+        show_text: Receives new content of the log.
+        show_state: Receives another attempt, or another word for its state.
         floor: Shortest interval between two queries of a scheduler, seconds.
         tail: Returns the byte at which to begin in the first log.
 
@@ -433,7 +421,7 @@ def follow_log(
     tracker = Tracker(adopted_campaigns, run=run, floor=floor)
     tracker.poll()
     repeat = _choose_repeat(selected_repeats, adopted_campaigns, tracker.states)
-    log_file = _LogFile(repeat, reader, tail)
+    log_file = _LogFile(repeat, show_text, tail)
     last_report: tuple[str, int] | None = None
     while True:
         state = tracker.states[repeat.key]
@@ -443,9 +431,9 @@ def follow_log(
         log_file.read()
         if last_report != (state.word, state.attempt):
             last_report = state.word, state.attempt
-            reader.state(repeat, state)
+            show_state(repeat, state)
         if is_over:
-            return repeat, state
+            return repeat
         if tracker.absent or tracker.failures >= TOLERANCE:
             raise no_answer_error(View((repeat,), {repeat.key: state}, 0.0, tracker.complaint))
         seconds_left = tracker.pause()
@@ -484,8 +472,10 @@ def _choose_repeat(
 class _LogFile:
     """The newest log of a repeat; when a newer attempt's replaces it, its end is read first."""
 
-    def __init__(self, repeat: Repeat, reader: LogFollower, tail: Callable[[Path], int]) -> None:
-        self._repeat, self._reader, self._tail = repeat, reader, tail
+    def __init__(
+        self, repeat: Repeat, show: Callable[[bytes], None], tail: Callable[[Path], int]
+    ) -> None:
+        self._repeat, self._show, self._tail = repeat, show, tail
         self._path: Path | None = None
         self._offset = 0
 
@@ -509,4 +499,4 @@ class _LogFile:
                 if not data:
                     return
                 self._offset += len(data)
-                self._reader.text(data)
+                self._show(data)
