@@ -209,16 +209,18 @@ def compare_with_record(watched: TrackedCampaign) -> RecordComparison:
     accepted = tuple(
         f"changes were accepted at {entry.get('at')}, because: {entry['accepted']} "
         f"({'; '.join(map(str, entry.get('changes') or ()))})"
-        for entry in _read_history(document)
-        if isinstance(entry, dict) and entry.get("accepted")
+        for entry in read_history(document)
+        if entry.get("accepted")
     )
     deviations = find_deviations(watched, document, read_digests(watched))
     return RecordComparison(deviations, accepted)
 
 
-def _read_history(document: Mapping[str, Any]) -> list[Any]:
+def read_history(document: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+    """Return the earlier records, and what had changed since each."""
     history = document[EVIDENCE].get("history")
-    return list(history) if isinstance(history, list) else []
+    entries = history if isinstance(history, list) else ()
+    return tuple(entry for entry in entries if isinstance(entry, dict))
 
 
 def find_deviations(
@@ -397,7 +399,7 @@ def renew_evidence(
     if bases != [document["rule"], _PROTOCOL_WINDOW]:
         changes.append(f"{MEASUREMENTS}: other iterations or another rule")
     recorded = previous[EVIDENCE].get("recorded")
-    evidence["history"] = _read_history(previous)
+    evidence["history"] = list(read_history(previous))
     if changes:
         entry = {"recorded": recorded, "seal": previous.get(SEAL), "changes": changes}
         evidence["history"].append(entry)

@@ -196,7 +196,7 @@ def collect_tables(
         text=text,
         exact=layout.exact and bool(text),
         incomplete=not tables,
-        errors=_list_shortcomings(collection),
+        errors=list_shortcomings(collection),
         warnings=(
             *collection.warnings,
             *assumptions,
@@ -230,7 +230,8 @@ def _write_junit(path: Path, collection: CollectResult, unit: Unit) -> None:
     write_output(path, render_cases("hpcbert collect", list(cases)), "--junit")
 
 
-def _list_shortcomings(collection: CollectResult) -> tuple[HpcbertError, ...]:
+def list_shortcomings(collection: CollectResult) -> tuple[HpcbertError, ...]:
+    """Return an error for everything that a collection lacks."""
     errors = [*map(IncompleteError, collection.refused), *list_shortfalls(collection.tables)]
     if count := sum(log.wanted for log in collection.left_out):
         logs = "a log" if count == 1 else f"{count} logs"

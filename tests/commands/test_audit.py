@@ -51,7 +51,7 @@ def recorded(tmp_path_factory):
         for repeat in array.repeats:
             nodes = map(campaigns.node, ("n1", "n2")[: array.point.shape.nodes])
             campaigns.write_nodes(built.directory, array, repeat, *nodes)
-    assert collect(built).exit_code == 0
+    assert campaigns.find_exit_code(collect(built)) == 0
     return built
 
 
@@ -106,7 +106,7 @@ def test_what_was_changed_is_named_and_nothing_is_recorded_over_it(
     assert (kind, name) in list_findings(result)
     assert name in result.error["message"]
     collected = collect(finished)
-    assert collected.exit_code == 4
+    assert campaigns.find_exit_code(collected) == 4
     assert any(name in reason and "--accept" in reason for reason in collected.refused)
     runs, codes = map_runs(collected)
     assert tuple(number for number, run in runs.items() if not run.valid) == spoilt
@@ -125,7 +125,7 @@ def test_a_number_that_was_improved_is_found(finished):
     result = audit(finished)
     assert (result.returncode, list_findings(result)) == (5, {("changed", "table.json")})
     details = [finding["detail"] for finding in result.data["findings"]]
-    assert "tables[0].rows[1].median differs from what the logs give" in details
+    assert "it differs from what the logs give" in details
     path.unlink()
     assert ("missing", "table.json") in list_findings(audit(finished))
     path.write_text(text)
@@ -135,7 +135,7 @@ def test_a_number_that_was_improved_is_found(finished):
     record.write_text(json.dumps(data))
     assert {kind for kind, _ in list_findings(audit(finished))} == {"changed", "seal"}
     collected = collect(finished)
-    assert collected.exit_code == 4
+    assert campaigns.find_exit_code(collected) == 4
     assert all("changed" in codes for codes in map_runs(collected)[1].values())
     # The record's own digest may be made again; the number doesn't follow from its log.
     record.write_text(json.dumps({**data, "seal": evidence.compute_seal(data)}))
@@ -185,7 +185,7 @@ def test_a_requeue_makes_the_record_stale_and_collect_renews_it_with_a_history(f
     # Only what was missing may come late; what was there and short stays what it was.
     (finished.directory / RECORD).unlink()
     finished.log("2n2g", 3, finished.text("2n2g", 4.0, last=11), attempt=1)
-    assert collect(finished).exit_code == 4
+    assert campaigns.find_exit_code(collect(finished)) == 4
     finished.log("2n2g", 3, finished.text("2n2g", 4.0), attempt=1)
     assert "changed" in map_runs(collect(finished))[1][3]
 
@@ -221,13 +221,13 @@ def test_a_change_is_accepted_with_a_reason_that_stays_on_record(finished):
     finished.log("2n2g", 3, finished.text("2n2g", 4000.0))
     for blank in ("", "  "):
         assert audit(finished, "--accept", blank).returncode == 2
-    assert collect(finished).exit_code == 4
+    assert campaigns.find_exit_code(collect(finished)) == 4
     assert record.read_bytes() == before
     result = audit(finished, "--accept", reason)
     assert (result.returncode, result.data["status"]) == (0, "intact")
     for _ in range(2):
         collected = collect(finished)
-        assert collected.exit_code == 0
+        assert campaigns.find_exit_code(collected) == 0
         assert map_runs(collected)[0][3].throughput == pytest.approx(4000, rel=1e-3)
         assert any(reason in warning and LOG in warning for warning in collected.warnings)
         (entry,) = audit(finished).data["history"]
@@ -236,7 +236,7 @@ def test_a_change_is_accepted_with_a_reason_that_stays_on_record(finished):
     assert reason in cli.run("audit", finished.directory).stdout
     # What is changed after that is a change again.
     finished.log("2n2g", 3, finished.text("2n2g", 5000.0))
-    assert collect(finished).exit_code == 4
+    assert campaigns.find_exit_code(collect(finished)) == 4
 
 
 def test_the_record_is_of_the_default_rule_and_the_protocols_window(finished):
@@ -269,7 +269,7 @@ def test_after_a_cancelled_retry_nothing_was_changed(finished):
         }
 
     for _ in range(2):
-        assert collect(built, cancelled).exit_code == 0
+        assert campaigns.find_exit_code(collect(built, cancelled)) == 0
         assert audit(built).data["status"] == "intact"
 
 
@@ -286,7 +286,7 @@ def test_a_status_file_that_comes_late_heals(finished, visible):
     if visible == "start":
         paths[0].write_bytes(b"".join(contents[0].splitlines(keepends=True)[:2]))
     result = collect(finished)
-    assert result.exit_code == 4
+    assert campaigns.find_exit_code(result) == 4
     assert "exit" in map_runs(result)[1][3]
     if "old" in visible:  # One state of each repeat was remembered.
         data = json.loads(record.read_text())
@@ -299,7 +299,7 @@ def test_a_status_file_that_comes_late_heals(finished, visible):
     assert (late.returncode, late.data["status"]) == (5, "stale")
     assert {kind for kind, _ in list_findings(late)} <= {"late", "grew"}
     result = collect(finished)
-    assert (result.exit_code, result.refused) == (0, ())
+    assert (campaigns.find_exit_code(result), result.refused) == (0, ())
     assert map_runs(result)[0][3].throughput == pytest.approx(48)
     assert audit(finished).data["status"] == "intact"
 

@@ -12,6 +12,8 @@ from hpcbert.campaign import store
 from hpcbert.campaign.fingerprint import name_record
 from hpcbert.campaign.foreign import Recipes
 from hpcbert.campaign.repeats import Key, TrackedCampaign
+from hpcbert.cli.output import Result
+from hpcbert.cli.tables import list_shortcomings
 from hpcbert.commands.collect import CollectRequest, CollectResult, collect
 from hpcbert.model import Array, Campaign, Point, Protocol, Shape
 from hpcbert.scheduler.base import SchedulerContext
@@ -249,6 +251,11 @@ def report_states(
 def collect_campaigns(*paths: Path, states: States = lambda _: {}, **request: Any) -> CollectResult:
     """Collect campaigns, asking that scheduler; by default it knows nothing."""
     return collect(paths, CollectRequest(**request), Recipes(()), states=states)
+
+
+def find_exit_code(collection: CollectResult) -> int:
+    """Return the exit code with which a collection ends."""
+    return Result(errors=list_shortcomings(collection), incomplete=not collection.tables).exit_code
 
 
 def node(name: str = "n1", **changes: Any) -> dict[str, Any]:
