@@ -6,7 +6,6 @@ All other modules call a `Runner`; tests pass their own function instead.
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import re
 import selectors
@@ -29,6 +28,7 @@ from hpcbert.system.processes import die_with_parent
 MAX_OUTPUT = 1 << 26
 _CHUNK = 1 << 16
 _TIMED_OUT = "late"
+_WEEK = 7 * 86_400.0
 # Colours and other sequences for a terminal, which a site's wrappers of commands print.
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\n]*\x07|[@-Z\\^_])")
 # Slurm's commands wait a minute for a configuration that does not exist (SchedMD/slurm,
@@ -84,6 +84,7 @@ def run(
     cwd: Path | None = None,
     timeout: float = 60.0,
     show: Callable[[str], None] | None = None,
+    death_signal: int = signal.SIGKILL,
 ) -> Outcome:
     """Run a command to its end, in a new process group, and collect its output.
 
@@ -95,6 +96,7 @@ def run(
         env: Its whole environment; this process's by default.
         timeout: Seconds after which it is killed; also if it prints more than MAX_OUTPUT.
         show: Called with each line of its stderr as it arrives, without its end.
+        death_signal: What it gets when this process dies.
     """
     words = tuple(argv)
     if refusal := _refuse_missing_configuration(words, env):
@@ -103,7 +105,7 @@ def run(
         stdin_file.write(stdin.encode())
         stdin_file.seek(0)
         # hpcbert has no threads.
-        die = partial(die_with_parent, os.getpid(), signal.SIGKILL)
+        die = partial(die_with_parent, os.getpid(), death_signal)
         child = _start(words, env, stdin=stdin_file, cwd=cwd, preexec_fn=die)
     return child if isinstance(child, Outcome) else _finish(child, words, timeout, show)
 
@@ -115,10 +117,11 @@ def _start(
     try:
         return subprocess.Popen(
             words,
+            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=None if env is None else dict(env),
             start_new_session=True,
-            **{"stdout": subprocess.PIPE, **options},
+            **options,
         )
     except PermissionError as error:
         return Outcome(words, 126, stderr=f"{words[0]}: {error.strerror}")
@@ -205,7 +208,9 @@ def _finish(
         try:
             stdout, stderr, problem = _read_output(child, time.monotonic() + timeout, show)
         except BaseException:
+            # Its pipe stays open until it has cleaned up: it may print what it does.
             child.terminate()
+            child.wait()
             raise
         if problem:
             _kill_group(child)
@@ -230,7 +235,7 @@ def _read_output(
 ) -> tuple[str, str, str]:
     """Return a child's stdout and stderr, and why reading stopped early; empty if it did not."""
     buffers = {stream: bytearray() for stream in (child.stdout, child.stderr) if stream}
-    problem = ""
+    problem, shown = "", 0
     with selectors.DefaultSelector() as selector:
         for stream, buffer in buffers.items():
             selector.register(stream, selectors.EVENT_READ, buffer)
@@ -239,12 +244,9 @@ def _read_output(
             ready = selector.select(remaining) if remaining > 0 else []
             problem = "" if ready else _TIMED_OUT
             for key, _ in ready:
-                line_start = key.data.rfind(b"\n") + 1
                 key.data.extend(data := os.read(key.fd, _CHUNK))
                 if show and key.fileobj is child.stderr:
-                    whole_lines = key.data[line_start : key.data.rfind(b"\n") + 1]
-                    for line in whole_lines.decode(errors="replace").splitlines():
-                        show(line)
+                    shown = _show_lines(key.data, shown, show, is_over=not data)
                 if not data:
                     selector.unregister(key.fileobj)
                 if len(key.data) > MAX_OUTPUT:
@@ -258,6 +260,18 @@ def _read_output(
     return stdout, stderr, problem
 
 
+def _show_lines(
+    output: bytearray, start: int, show: Callable[[str], None], *, is_over: bool
+) -> int:
+    """Show the lines of an output from `start` on, and return where they end."""
+    end = len(output)
+    if not is_over:  # the last line may be incomplete
+        end = max(output.rfind(b"\n"), output.rfind(b"\r"), start - 1) + 1
+    for line in output[start:end].decode(errors="replace").splitlines():
+        show(line)
+    return end
+
+
 def follow(
     argv: Sequence[str],
     *,
@@ -265,34 +279,11 @@ def follow(
     stdin: str = "",
     env: Mapping[str, str] | None = None,
 ) -> Outcome:
-    """Run a long command, showing each line of its stderr as it arrives.
+    """Run a command that takes up to a week, as `run` does.
 
-    An interrupt ends the command by SIGTERM, so that it can clean up, and is then raised again.
-
-    Args:
-        show: Called with each line, without its end.
-        env: Its whole environment; this process's by default.
+    An interrupt or the death of this process ends it by SIGTERM, so that it can clean up.
     """
-    words, lines = tuple(argv), []
-    with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stdin_file:
-        stdin_file.write(stdin.encode())
-        stdin_file.seek(0)
-        child = _start(words, env, stdin=stdin_file, stdout=stdout)
-        if isinstance(child, Outcome):
-            return child
-        with child, io.TextIOWrapper(child.stderr or io.BytesIO(), errors="replace") as stderr:
-            try:
-                for line in stderr:
-                    lines.append(line)
-                    show(line.rstrip("\n"))
-            except BaseException:
-                # Its pipe stays open until it has cleaned up: it may print what it does.
-                child.terminate()
-                child.wait()
-                raise
-        stdout.seek(0)
-        texts = (stdout.read().decode(errors="replace"), "".join(lines))
-        return Outcome(words, child.returncode, *(_ESCAPE.sub("", text) for text in texts))
+    return run(argv, stdin=stdin, env=env, timeout=_WEEK, show=show, death_signal=signal.SIGTERM)
 
 
 def start_detached(

@@ -38,7 +38,7 @@ def test_what_a_command_complains_of_is_shown_while_it_runs(tmp_path):
 
     script = "echo waits >&2; until [ -e shown ]; do :; done; printf 'half a'; printf ' line' >&2"
     outcome = run(["bash", "-c", script], cwd=tmp_path, show=show)
-    assert (shown, outcome.returncode, outcome.stderr) == (["waits"], 0, "waits\n line")
+    assert (shown, outcome.returncode, outcome.stderr) == (["waits", " line"], 0, "waits\n line")
     lines = list[str]()
     outcome = follow(["sh", "-c", r"printf '1\r2\r3' >&2"], show=lines.append)
     assert (outcome.returncode, lines) == (0, ["1", "2", "3"])
