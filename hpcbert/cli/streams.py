@@ -223,7 +223,7 @@ class ProgressBar:
             self._activity, self._start, self._next = activity, now, now + _SHORTEST
         if activity != self._activity:
             return
-        if count >= total > 0:
+        if count >= total:
             self.clear()
         elif now >= self._next:
             self._next = now + _PAUSE
@@ -244,16 +244,13 @@ def format_progress(activity: str, count: int, total: int, elapsed: float) -> st
     """Return `reading logs ██████░░ 1,200/5,000, 480/s, 8 s left`; before the first item, the time.
 
     Args:
-        total: The number of all; 0 if nobody knows.
         elapsed: Seconds since the beginning.
     """
     rate = count / elapsed if count else 0.0
-    remaining = (total - count) / rate if count and total else elapsed
+    remaining = (total - count) / rate if count else elapsed
     seconds, minutes = f"{remaining:.0f} s", f"{remaining / _MINUTE:.0f} min"
     time_text = seconds if remaining < _MINUTE else minutes
     speed = f", {rate:,.3g}/s" if count else ""
-    if not total:
-        return f"{activity} {count:,}{speed}, {time_text}"
     filled = _WIDTH * count // total
     bar = "█" * filled + "░" * (_WIDTH - filled)
     end = f"{speed}, {time_text} left" if count else f", {time_text}"

@@ -19,7 +19,14 @@ from typing import Any
 from hpcbert.config.recipe import InstallStep, Recipe, VirtualEnvironment
 from hpcbert.config.site import Site
 from hpcbert.errors import IncompleteError
-from hpcbert.prepare.parts import Context, Part, Status, make_directory, write_record
+from hpcbert.prepare.parts import (
+    Context,
+    Part,
+    Status,
+    make_alone,
+    remove_directory,
+    write_record,
+)
 from hpcbert.script.materials import (
     environment_record_path,
     interpreter_path,
@@ -29,9 +36,8 @@ from hpcbert.script.materials import (
     runs_in_environment,
     source_record_path,
 )
-from hpcbert.system import redact, workers
+from hpcbert.system import redact
 from hpcbert.system.files import translate_errors
-from hpcbert.system.lock import hold_lock
 
 # Time limit of one call of pip, seconds: some packages are compiled.
 _PIP_TIMEOUT = 7200.0
@@ -82,10 +88,7 @@ def prepare_environment(recipe: Recipe, site: Site, context: Context) -> Part:
             files = dict.fromkeys(step.requirements or "the program" for step in steps)
             detail = f"would install {', '.join(files) or 'nothing'} with {python[0]}"
             return installation.part("planned", detail)
-        make_directory(installation.directory.parent)
-        lock_directory = installation.directory.with_name(f".{installation.directory.name}.lock")
-        make_directory(lock_directory)
-        with hold_lock(lock_directory, "virtual environment"):
+        with make_alone(installation.directory, "virtual environment"):
             description = installation.make(*python)
             write_record(path, description)
     except IncompleteError as error:
@@ -166,28 +169,23 @@ class _Installation:
         return self.part("failed", problem, hint=hint)
 
     def make(self, interpreter: str, version: str) -> dict[str, Any]:
-        """Make the environment; a failure leaves nothing behind.
+        """Make the environment.
 
         Raises:
             IncompleteError: Something can't be installed.
         """
         patches = self.virtual_environment.patches
-        self._remove()
-        try:
-            self.context.say(f"making {self.directory.name} with {interpreter}")
-            self._run(interpreter, "-m", "venv", str(self.directory))
-            for step in self.virtual_environment.install:
-                self._install(step)
-            folder = packages_path(self.directory, self.virtual_environment.python)
-            # The program's own repository, not one around the checkout.
-            env = {"GIT_CEILING_DIRECTORIES": str(folder.parent)}
-            for patch in patches:
-                path = str(Path(self.recipe.folder) / patch)
-                self._run("git", "apply", "--whitespace=nowarn", path, cwd=folder, env=env)
-            installed_packages = self._list_packages()
-        except BaseException:
-            self._remove()
-            raise
+        self.context.say(f"making {self.directory.name} with {interpreter}")
+        self._run(interpreter, "-m", "venv", str(self.directory))
+        for step in self.virtual_environment.install:
+            self._install(step)
+        folder = packages_path(self.directory, self.virtual_environment.python)
+        # The program's own repository, not one around the checkout.
+        env = {"GIT_CEILING_DIRECTORIES": str(folder.parent)}
+        for patch in patches:
+            path = str(Path(self.recipe.folder) / patch)
+            self._run("git", "apply", "--whitespace=nowarn", path, cwd=folder, env=env)
+        installed_packages = self._list_packages()
         listing = "\n".join([version, *installed_packages, *patches])
         return {
             "framework": self.recipe.name,
@@ -198,11 +196,6 @@ class _Installation:
             "digest": f"packages:{hashlib.sha256(listing.encode()).hexdigest()}",
         }
 
-    def _remove(self) -> None:
-        if self.directory.exists():
-            with translate_errors("remove", self.directory):
-                shutil.rmtree(self.directory)
-
     def _install(self, step: InstallStep) -> None:
         arguments = ["-m", "pip", "install", *step.options]
         if step.requirements:
@@ -210,28 +203,14 @@ class _Installation:
         self.context.say(f"installing {step.requirements or 'the program'}")
         python = str(interpreter_path(self.directory))
         if not step.source:
-            folder, names = packages_path(self.directory, self.virtual_environment.python), [""]
-            if step.requirements:
-                path = Path(self.recipe.folder) / step.requirements
-                lines = path.read_text(encoding="utf-8").splitlines()
-                names = [line for line in lines if line[:1].isalnum()]
-
-            def count() -> int:
-                return sum(1 for _ in folder.glob("*.dist-info"))
-
-            present = count()
-            with workers.follow_count(
-                "installing packages", max(1, len(names)), lambda: count() - present
-            ):
-                self._run(python, *arguments, env=step.env)
+            self._run(python, *arguments, env=step.env)
             return
         # Builds write into their own folder.
         copy = self.directory / "src"
         with translate_errors("copy the program", copy):
             shutil.copytree(self._checkout(), copy, symlinks=True)
         self._run(python, *arguments, str(copy), env=step.env)
-        with translate_errors("remove", copy):
-            shutil.rmtree(copy)
+        remove_directory(copy)
 
     def _checkout(self) -> Path:
         """Return the root of the program's checkout."""
@@ -251,12 +230,8 @@ class _Installation:
     def _list_packages(self) -> list[str]:
         """Return the installed packages, `NAME==VERSION` each."""
         python = str(interpreter_path(self.directory))
-        listing = self._run(python, "-m", "pip", "list", "--format=json")
-        try:
-            packages = json.loads(listing)
-            return sorted(f"{package['name']}=={package['version']}" for package in packages)
-        except (ValueError, KeyError, TypeError) as error:
-            raise IncompleteError("its pip does not list the installed packages") from error
+        packages = json.loads(self._run(python, "-m", "pip", "list", "--format=json"))
+        return sorted(f"{package['name']}=={package['version']}" for package in packages)
 
     def _run(
         self, *argv: str, cwd: Path | None = None, env: Mapping[str, str] = MappingProxyType({})

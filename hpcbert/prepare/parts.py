@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +14,7 @@ from typing import Any, Literal
 from hpcbert.campaign import store
 from hpcbert.script.materials import SCHEMA
 from hpcbert.system.files import translate_errors
+from hpcbert.system.lock import hold_lock
 from hpcbert.system.runner import Outcome, Runner
 
 Kind = Literal["source", "environment", "image", "data"]
@@ -81,3 +84,30 @@ def make_directory(path: Path) -> None:
     hint = "Fix the permissions, or name another one in the site.toml."
     with translate_errors("make the directory", path, hint=hint):
         path.mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def make_alone(directory: Path, subject: str) -> Iterator[None]:
+    """Lock a directory that is to be made, removed before and if it fails: nothing half stays.
+
+    Args:
+        subject: What it holds, for whoever makes the same at this moment.
+
+    Raises:
+        UsageError: Another process is making it.
+    """
+    make_directory(directory.parent)
+    with hold_lock(directory.parent, subject, f".{directory.name}.lock"):
+        remove_directory(directory)
+        try:
+            yield
+        except BaseException:
+            remove_directory(directory)
+            raise
+
+
+def remove_directory(directory: Path) -> None:
+    """Remove a directory, if it exists."""
+    if directory.exists():
+        with translate_errors("remove", directory):
+            shutil.rmtree(directory)

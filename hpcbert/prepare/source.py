@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
 import re
-import secrets
-import shutil
-import socket
 import stat
 import tarfile
 import zipfile
@@ -19,8 +14,8 @@ from typing import NamedTuple
 
 from hpcbert.config.recipe import Recipe
 from hpcbert.config.site import Site
-from hpcbert.errors import HpcbertError, IncompleteError
-from hpcbert.prepare.parts import Context, Part, Status, make_directory, without_user, write_record
+from hpcbert.errors import IncompleteError
+from hpcbert.prepare.parts import Context, Part, Status, make_alone, without_user, write_record
 from hpcbert.script.materials import (
     comes_with_environment,
     read_record,
@@ -28,8 +23,8 @@ from hpcbert.script.materials import (
     runs_in_environment,
     source_record_path,
 )
-from hpcbert.system import redact, workers
-from hpcbert.system.processes import read_start_time
+from hpcbert.system import redact
+from hpcbert.system.files import translate_errors
 
 _ARCHIVE_SUFFIXES = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar", ".zip")
 _COMMIT_HASH = re.compile(r"[0-9a-f]{40}")
@@ -159,8 +154,6 @@ def _refuse_outside(archive: Path, name: PurePosixPath, link: str) -> None:
 
 # Enough for a large repository over a slow link.
 _GIT_TIMEOUT = 3600.0
-# The end of the name of a checkout that is not finished: `_fetch_commit` gives it.
-_UNFINISHED_NAME = re.compile(r"~(?P<host>[^~]+)~(?P<pid>\d+)~[0-9a-f]{8}(~old)?")
 _GIT_ENV = {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
 
 
@@ -191,12 +184,16 @@ def prepare_source(recipe: Recipe, site: Site, context: Context) -> Part:
         return _check_checkout(recipe, name, directory, existing_record["digest"], context)
     if context.dry:
         return Part("planned", f"would check out {name} in {directory}")
+    url = site.settings(recipe.name).repository or recipe.source.repository
     try:
-        commit, digest = _check_out(recipe, site, directory, context)
+        with make_alone(directory, "checkout"), translate_errors("write", directory):
+            context.say(f"fetching {recipe.source.commit[:12]} of {without_user(url)}")
+            commit, digest = _fetch_program(recipe, url, directory, context)
+            content = {"repository": without_user(recipe.source.repository), "commit": commit}
+            content |= {"digest": digest}
+            write_record(path, {**content, "patches": list(recipe.source.patches)})
     except IncompleteError as error:
         return Part("failed", error.message, hint=error.hint)
-    content = {"repository": without_user(recipe.source.repository), "commit": commit}
-    write_record(path, {**content, "patches": list(recipe.source.patches), "digest": digest})
     return _describe_checkout(recipe, "done", name, directory, digest)
 
 
@@ -223,55 +220,26 @@ def _describe_checkout(
     return Part(status, name, str(directory), digest)
 
 
-def _check_out(recipe: Recipe, site: Site, directory: Path, context: Context) -> tuple[str, str]:
-    """Check out under a private name, then rename; return the commit and the digest of the tree."""
-    make_directory(directory.parent)
-    _remove_leftovers(directory)
-    url = site.settings(recipe.name).repository or recipe.source.repository
-    name = f".{directory.name}~{socket.gethostname()}~{os.getpid()}~{secrets.token_hex(4)}"
-    private_directory = directory.with_name(name)
-    replaced_directory = directory.with_name(f"{name}~old")
-    try:
-        context.say(f"fetching {recipe.source.commit[:12]} of {without_user(url)}")
-        identifiers = _fetch_program(recipe, url, private_directory, context)
-        # A faster process made the same; or a killed one left a directory without a record.
-        with contextlib.suppress(FileNotFoundError):
-            directory.rename(replaced_directory)
-        private_directory.rename(directory)
-    except OSError as error:
-        raise HpcbertError(
-            f"Can't write the record: {error.strerror}.", where=str(directory)
-        ) from error
-    finally:
-        for path in (private_directory, replaced_directory):
-            shutil.rmtree(path, ignore_errors=True)
-    return identifiers
-
-
-def _fetch_program(
-    recipe: Recipe, url: str, private_directory: Path, context: Context
-) -> tuple[str, str]:
+def _fetch_program(recipe: Recipe, url: str, directory: Path, context: Context) -> tuple[str, str]:
     """Fetch a program into a new directory and patch it.
 
     Returns:
         The commit, or the digest of an archive without a commit; and the digest of the tree.
     """
 
-    def git(*words: str, patience: float = 300.0) -> str:
-        argv = ["git", "-C", str(private_directory), "-c", "core.autocrlf=false", *words]
-        outcome = context.run(argv, env={**context.env, **_GIT_ENV}, timeout=patience)
+    def git(*words: str) -> str:
+        argv = ["git", "-C", str(directory), "-c", "core.autocrlf=false", *words]
+        outcome = context.run(argv, env={**context.env, **_GIT_ENV}, timeout=_GIT_TIMEOUT)
         if not outcome.ok:
             message = redact.mask_text(" ".join(outcome.stderr.split()))
-            hint = "Prepare on a host that can reach the repository"
-            if "dubious ownership" in message:
-                hint = "Run the command that git names, if you trust its owner"
-            hint += f", or name another with --repository or frameworks.{recipe.name}.repository."
+            hint = "Prepare on a host that can reach the repository, or name another with "
+            hint += f"--repository or frameworks.{recipe.name}.repository."
             raise IncompleteError(f"git {words[0]} failed: {without_user(message)}", hint=hint)
         return outcome.stdout.strip()
 
-    private_directory.mkdir()
+    directory.mkdir()
     if is_archive(url):
-        commit = unpack(Path(url).expanduser().absolute(), private_directory, recipe.source.path)
+        commit = unpack(Path(url).expanduser().absolute(), directory, recipe.source.path)
         if commit != recipe.source.commit and not commit.startswith("sha256:"):
             raise IncompleteError(
                 f"{url} has commit {commit[:12]}, but the recipe needs {recipe.source.commit[:12]}",
@@ -282,36 +250,18 @@ def _fetch_program(
     else:
         commit = recipe.source.commit
         git("init", "--quiet")
-        with workers.follow_count("fetching, MB:", 0, lambda: _count_megabytes(private_directory)):
-            _fetch_commit(git, url, commit)
+        _fetch_commit(git, url, commit)
     for patch in recipe.source.patches:
         git("apply", "--index", "--whitespace=nowarn", str(Path(recipe.folder) / patch))
     return commit, "git-tree:" + git("write-tree")
 
 
-def _count_megabytes(directory: Path) -> int:
-    """Return the size of what git has fetched so far; it renames files meanwhile."""
-    size = 0
-    for path in directory.glob(".git/objects/**/*"):
-        with contextlib.suppress(FileNotFoundError):
-            size += path.stat().st_size
-    return size // 1_000_000
-
-
 def _fetch_commit(git: Callable[..., str], url: str, commit: str) -> None:
     try:
         shallow = ("--depth=1", "--no-tags")
-        git("fetch", "--quiet", *shallow, url, commit, patience=_GIT_TIMEOUT)
+        git("fetch", "--quiet", *shallow, url, commit)
     except IncompleteError:
         # Servers may refuse a commit that no branch or tag points to: then fetch everything.
         refs = ("+refs/heads/*:refs/remotes/all/*", "+refs/tags/*:refs/tags/*")
-        git("fetch", "--quiet", url, *refs, patience=_GIT_TIMEOUT)
+        git("fetch", "--quiet", url, *refs)
     git("checkout", "--quiet", "--detach", commit)
-
-
-def _remove_leftovers(directory: Path) -> None:
-    """Remove what killed checkouts of this program left on this host."""
-    for path in directory.parent.glob(f".{directory.name}~*"):
-        match = _UNFINISHED_NAME.fullmatch(path.name.removeprefix(f".{directory.name}"))
-        if match and match["host"] == socket.gethostname() and not read_start_time(match["pid"]):
-            shutil.rmtree(path, ignore_errors=True)

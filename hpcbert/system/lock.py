@@ -95,17 +95,18 @@ def lock_descriptor(
 
 
 @contextlib.contextmanager
-def hold_lock(directory: Path, subject: str = "campaign") -> Iterator[None]:
+def hold_lock(directory: Path, subject: str = "campaign", name: str = LOCK) -> Iterator[None]:
     """Lock a campaign for one writer; take over the lock of a dead holder.
 
     Args:
-        subject: The name of the locked thing, if that is not a campaign.
+        subject: The locked thing, if that is not a campaign.
+        name: The file's name.
 
     Raises:
         UsageError: Somebody else is, or may be, working on it.
         HpcbertError: The directory can't be written to.
     """
-    path = directory / LOCK
+    path = directory / name
     record = " ".join(current_holder()) + "\n"
     if not _create_lock(path, record, subject):
         _refuse_unless_dead(path, subject)

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar, copy_context
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,8 +25,6 @@ R = TypeVar("R")
 
 # Receives what is worked on, the number that is done, and the number of all.
 Listener = Callable[[str, int, int], None]
-# Seconds between two looks at the work of another process.
-_LOOK = 0.5
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 
@@ -56,33 +53,6 @@ def track(items: Collection[T], activity: str) -> Iterator[T]:
         yield item
         if total > 1:
             report(activity, number, total)
-
-
-@contextmanager
-def follow_count(activity: str, total: int, count: Callable[[], int]) -> Iterator[None]:
-    """Report the work of another process until the context ends.
-
-    Args:
-        total: The number of all items, as far as known before; 0 if nobody knows.
-    """
-    if _listener.get() is None:
-        yield
-        return
-    end = threading.Event()
-
-    def look() -> None:
-        while not end.wait(_LOOK):
-            report(activity, min(count(), total - 1) if total else count(), total)
-
-    # A thread of its own has no listener otherwise.
-    thread = threading.Thread(target=copy_context().run, args=(look,), daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        end.set()
-        thread.join()
-        report(activity, max(total, 1), max(total, 1))
 
 
 # --- Parallel processes ---------------------------------------------------------------------------

@@ -11,9 +11,8 @@ import click
 import pytest
 
 from hpcbert.cli import streams
-from hpcbert.system.workers import follow_count, listen, track
+from hpcbert.system.workers import listen, track
 from tests.kit.cases import cases, read_constant
-from tests.kit.waiting import until
 
 
 @pytest.mark.slow
@@ -68,18 +67,6 @@ def test_long_work_shows_count_rate_and_time_and_short_work_nothing():
     assert run_work(0.1) == run_work(60.0, count=1) == ""
     assert streams.format_progress("x", 1200, 5000, 120.0).endswith("1,200/5,000, 10/s, 6 min left")
     assert streams.format_progress("x", 0, 74, 42.0).endswith("0/74, 42 s")
-    assert streams.format_progress("fetching, MB:", 84, 0, 42.0) == "fetching, MB: 84, 2/s, 42 s"
-    assert streams.format_progress("fetching, MB:", 0, 0, 4.0) == "fetching, MB: 0, 4 s"
-
-
-@pytest.mark.slow
-def test_the_work_of_another_process_is_followed():
-    for activity, total, counts in (("installing", 3, [2, 3]), ("fetching", 0, [5, 1])):
-        report = Mock()
-        with listen(report), follow_count(activity, total, lambda: 5):
-            until(report.mock_calls.copy, "nothing was reported")
-        calls = [call.args[:2] for call in report.call_args_list]
-        assert [calls[0], calls[-1]] == [(activity, count) for count in counts]
 
 
 def test_a_bar_is_for_people(monkeypatch):

@@ -1,7 +1,6 @@
 """hpcbert prepare: real repositories, real files, a real registry; enroot is the stand-in."""
 
 import json
-import os
 import subprocess
 
 import h5py
@@ -159,7 +158,6 @@ def test_the_pinned_commit_is_checked_out_with_its_patches(place):
     # What a killed run left is removed and made again.
     name = materials.source_record_path(place.site, place.recipe).name.removesuffix(".json")
     write_file(sources, f"{name}/half", "")
-    (sources / f".{name}~{os.uname().nodename}~999999999~0123abcd").mkdir()
     part, checkout = place.prepares("source")["source"], sources / name
     assert part.status == "done"
     assert sorted(path.name for path in sources.iterdir()) == [name, f"{name}.json"]
