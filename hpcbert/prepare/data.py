@@ -8,7 +8,6 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import os
-import secrets
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -17,7 +16,7 @@ from hpcbert.config.recipe import Dataset, Recipe
 from hpcbert.config.site import SYNTHETIC, Site
 from hpcbert.errors import HpcbertError, join_names
 from hpcbert.model import OptionValue
-from hpcbert.prepare.parts import Context, Part, make_directory, write_record
+from hpcbert.prepare.parts import Context, Part, make_alone, make_directory, write_record
 from hpcbert.script.materials import (
     SyntheticData,
     data_record_path,
@@ -28,16 +27,12 @@ from hpcbert.script.materials import (
     synthetic_folder,
 )
 from hpcbert.script.plan import read_options
-from hpcbert.system.files import translate_errors, write_bytes
+from hpcbert.system.files import translate_errors
 
 # The part of each file that the digest covers, with name and size: data are too large to read
 # whole.
 _DIGESTED_BYTES = 1 << 16
 _SHOWN = 3
-
-
-class _DataError(Exception):
-    """The data differ from what the program needs; the text says how."""
 
 
 def read_first_record(path: Path, form: str, keys: Sequence[str] = ()) -> str:
@@ -56,9 +51,11 @@ def read_first_record(path: Path, form: str, keys: Sequence[str] = ()) -> str:
         names = read_names(path, form)
     except ImportError as error:
         return f"{form}; reading its names needs {error.name}"
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
     missing = [key for key in keys if key not in names]
     if missing:
-        raise ValueError(f"its first record has no {', '.join(missing)}")
+        raise ValueError(f"{path}: its first record has no {', '.join(missing)}")
     return f"{form}, {', '.join(names)}"
 
 
@@ -82,11 +79,10 @@ def make_synthetic(
     if context.dry:
         detail = f"would make {request.samples} synthetic samples as {request.form}"
         return Part("planned", detail, str(view))
-    make_directory(folder)
     context.say(f"making {request.samples} synthetic samples as {request.form}")
     try:
-        _make_samples(folder, request)
-        with translate_errors("write", view):
+        with make_alone(folder, "synthetic data"), translate_errors("write", view):
+            _make_samples(folder, request)
             _link_files(folder, view, recipe.dataset, options)
     except HpcbertError as error:
         return Part("failed", error.message, str(folder), hint=error.hint)
@@ -95,13 +91,12 @@ def make_synthetic(
 
 def _make_samples(folder: Path, request: SyntheticData) -> None:
     from hpcbert.prepare.data_formats import FORMATS
-    from hpcbert.prepare.data_making import DATA, DataPlan, make, synthetic_words
+    from hpcbert.prepare.data_making import DataPlan, make, synthetic_words
     from hpcbert.prepare.data_samples import StreamSettings, Vocabulary
 
-    if (folder / "made" / DATA).is_file():
-        return
+    folder.mkdir()
     vocabulary_path = folder / "vocab.txt"
-    write_bytes(vocabulary_path, synthetic_words(Vocabulary(request.vocabulary)), mode=0o644)
+    vocabulary_path.write_bytes(synthetic_words(Vocabulary(request.vocabulary)))
     stream = StreamSettings(request.length, request.predictions, request.samples)
     files = min(request.files, FORMATS[request.form].most_files or request.files)
     make(DataPlan(folder / "made", request.form, files, stream, vocabulary=vocabulary_path))
@@ -114,7 +109,6 @@ def _link_files(
     from hpcbert.prepare.data_making import FOLDER, VOCABULARY  # imports numpy
 
     paths = sorted((folder / "made" / FOLDER).iterdir())
-    private_folder = view.with_name(f".data~{secrets.token_hex(8)}")
     pattern = PurePosixPath(dataset.files.format_map(options))
     names = {}
     for number, path in enumerate(paths):
@@ -126,17 +120,15 @@ def _link_files(
         suffix = PurePosixPath(extra_name).suffix
         candidates = (path for path in paths if path.suffix == suffix)
         names[extra_name] = next(candidates, folder / "made" / VOCABULARY)
-    try:
-        for name, path in names.items():
-            target = private_folder / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                os.link(path, target)
-            except OSError:  # this file system has no hard links
-                shutil.copyfile(path, target)
-        private_folder.rename(view)
-    finally:
-        shutil.rmtree(private_folder, ignore_errors=True)
+    unfinished = view.with_name(".data")
+    for name, path in names.items():
+        target = unfinished / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(path, target)
+        except OSError:  # this file system has no hard links
+            shutil.copyfile(path, target)
+    unfinished.rename(view)
 
 
 def prepare_data(recipe: Recipe, site: Site, context: Context) -> Part:
@@ -171,9 +163,12 @@ def _check_data(
     path = find_data_path(site, recipe, options)
     try:
         files = _find_files(Path(path), dataset, options)
-        first_records = [_first_record(file, dataset) for file in sorted({files[0], files[-1]})]
+        first_records = [
+            read_first_record(file, dataset.format, dataset.keys)
+            for file in sorted({files[0], files[-1]})
+        ]
         digest = _digest_files(files, Path(path))
-    except _DataError as error:
+    except ValueError as error:
         return Part("failed", str(error), path, hint=f"The program needs: {recipe.data}")
     except OSError as error:
         detail = f"{error.filename or path}: {error.strerror}"
@@ -207,7 +202,7 @@ def _find_files(
 ) -> tuple[Path, ...]:
     """Return the training files by name; refuse if a required one is missing."""
     if not directory.is_dir():
-        raise _DataError(f"{directory} is not a directory that this machine can see")
+        raise ValueError(f"{directory} is not a directory that this machine can see")
     pattern = dataset.files.format_map(options)
     files = tuple(sorted(path for path in directory.glob(pattern) if path.is_file()))
     if dataset.numbered:
@@ -221,19 +216,12 @@ def _find_files(
     ]
     if missing:
         names = join_names((str(path.relative_to(directory)) for path in missing), most=_SHOWN)
-        raise _DataError(f"{names} are missing in {directory}")
+        raise ValueError(f"{names} are missing in {directory}")
     if len(files) < dataset.at_least:
-        raise _DataError(
+        raise ValueError(
             f"{len(files)} files match {pattern} in {directory}; at least {dataset.at_least} must"
         )
     return files
-
-
-def _first_record(path: Path, dataset: Dataset) -> str:
-    try:
-        return read_first_record(path, dataset.format, dataset.keys)
-    except ValueError as error:
-        raise _DataError(f"{path}: {error}") from error
 
 
 def _digest_files(files: tuple[Path, ...], directory: Path) -> str:

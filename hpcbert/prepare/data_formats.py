@@ -15,8 +15,9 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, TypeVar
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,15 +25,12 @@ from numpy.typing import NDArray
 from hpcbert.errors import describe_error
 from hpcbert.prepare.data_samples import Samples
 
-T = TypeVar("T")
 Numbers = NDArray[np.integer] | NDArray[np.floating]
 Stream = Iterable[Samples]
 # Values by the names that a file has.
 Sample = dict[str, Numbers]
 
 _NAMES = Samples._fields
-# The same time for all members of a zip file: its bytes must not depend on when it was made.
-_DATE = (1980, 1, 1, 0, 0, 0)
 # What readers raise about a damaged file, besides ValueError.
 _DAMAGE_ERRORS = (
     *(AttributeError, EOFError, LookupError, OverflowError, RuntimeError, TypeError),
@@ -47,15 +45,15 @@ class DataFormat(NamedTuple):
         names: Returns the names of file `number` of `count`.
         write: Writes samples to new files of these names.
         read: Returns a sample of a file by its number there, as `read_sample` does.
-        token_bytes: The most bytes of a file that a token takes.
         most_files: The most files that a directory may have; 0 for any number.
+        packages: What it needs besides numpy, by the names to import.
     """
 
     names: Callable[[int, int], tuple[str, ...]]
     write: Callable[[Sequence[Path], Stream], None]
     read: Callable[[Path, int], Sample]
-    token_bytes: int
     most_files: int = 0
+    packages: tuple[str, ...] = ()
 
 
 def read_sample(path: Path, form: str, number: int) -> Sample:
@@ -66,7 +64,8 @@ def read_sample(path: Path, form: str, number: int) -> Sample:
         OSError: It can't be read.
         ImportError: Its package is missing.
     """
-    return _read_safely(form, lambda: FORMATS[form].read(path, number))
+    with _translate_damage(form):
+        return FORMATS[form].read(path, number)
 
 
 def read_names(path: Path, form: str) -> list[str]:
@@ -75,24 +74,25 @@ def read_names(path: Path, form: str) -> list[str]:
     Raises:
         ValueError, OSError, ImportError: As `read_sample`.
     """
-
-    def read() -> list[str]:
-        if form == "npz":
-            return _read_npz_names(path)
-        return sorted(FORMATS[form].read(path, 0))
-
-    return _read_safely(form, read)
+    with _translate_damage(form):
+        if form != "npz":
+            return sorted(FORMATS[form].read(path, 0))
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            return sorted(archive.files)
 
 
-def _read_safely(form: str, read: Callable[[], T]) -> T:
+@contextmanager
+def _translate_damage(form: str) -> Iterator[None]:
     try:
-        return read()
+        yield
     except _DAMAGE_ERRORS as error:
         problem: Exception = error
     except OSError as error:
         if error.strerror:
             raise
         problem = error  # of a library, about the content
+    else:
+        return
     raise ValueError(f"it can't be read as {form}: {describe_error(problem)}") from problem
 
 
@@ -267,36 +267,15 @@ def _read_frames(file: BinaryIO, dialect: Dialect) -> Iterator[bytes]:
         yield data[:length]
 
 
-def _crc_of(value: int) -> int:
-    for _ in range(8):
-        value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
-    return value
-
-
-_CRC = tuple(_crc_of(byte) for byte in range(256))
-
-
 def _masked_crc(data: bytes) -> bytes:
     """Return the masked CRC-32C of TFRecord (tensorflow, core/lib/hash/crc32c.h)."""
-    try:
-        from google_crc32c import value as checksum  # 200 times as fast
-    except ImportError:  # enough for one record: `hpcbert prepare` needs no extra
-        checksum = crc32c
-    value = checksum(data)
+    import google_crc32c  # an extra: on a login node it may be missing
+
+    value: int = google_crc32c.value(data)
     return struct.pack("<I", ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
-def crc32c(data: bytes) -> int:
-    """Return the CRC-32C (Castagnoli, reflected) of some bytes; RFC 3720, appendix B.4."""
-    value = 0xFFFFFFFF
-    for byte in data:
-        value = value >> 8 ^ _CRC[(value ^ byte) & 0xFF]
-    return value ^ 0xFFFFFFFF
-
-
 # --- HDF5 of NVIDIA (DeepLearningExamples@fd9fecd, PyTorch BERT, create_pretraining_data.py) ------
-
-_HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 
 
 def _write_hdf5(paths: Sequence[Path], stream: Stream) -> None:
@@ -310,11 +289,6 @@ def _write_hdf5(paths: Sequence[Path], stream: Stream) -> None:
 
 
 def _read_hdf5(path: Path, number: int) -> Sample:
-    with path.open("rb") as file:
-        # Behind 0, 512, 1024, 2048 … bytes that are a user's own (HDF5 format 3, II.A).
-        starts = (0, *(512 << power for power in range(12)))
-        if not any(file.seek(start) == start and file.read(8) == _HDF5_MAGIC for start in starts):
-            raise ValueError("the file has no HDF5 signature")
     import h5py  # an extra: on a login node it may be missing
 
     with h5py.File(path, "r") as columns:
@@ -330,29 +304,13 @@ def _read_hdf5(path: Path, number: int) -> Sample:
 
 def _write_npz(paths: Sequence[Path], stream: Stream) -> None:
     blocks = list(stream)
-    arrays = {
+    arrays: dict[str, Any] = {
         name: np.concatenate(columns).astype("<i4")
         for name, columns in zip(_NAMES, zip(*blocks, strict=True), strict=True)
     }
     arrays["valid_lengths"] = arrays.pop("input_mask").sum(axis=1, dtype="<i4")
     weights = np.concatenate([block.masked_lm_weights for block in blocks]).astype("<f4")
-    with zipfile.ZipFile(paths[0], "w", zipfile.ZIP_STORED) as archive:
-        for name, values in {**arrays, "masked_lm_weights": weights}.items():
-            member = zipfile.ZipInfo(f"{name}.npy", date_time=_DATE)
-            with archive.open(member, "w", force_zip64=True) as file:
-                np.lib.format.write_array(file, values, version=(1, 0), allow_pickle=False)
-
-
-def _read_npz_names(path: Path) -> list[str]:
-    with zipfile.ZipFile(path) as archive:
-        members = archive.namelist()
-        for member in members:
-            with archive.open(member) as file:
-                if file.read(6) != b"\x93NUMPY":
-                    raise ValueError(f"its member {member} is not an array")
-    if not members:
-        raise ValueError("the npz file has no arrays")
-    return sorted(member.removesuffix(".npy") for member in members)
+    np.savez(paths[0], **arrays, masked_lm_weights=weights)
 
 
 def _read_npz(path: Path, number: int) -> Sample:
@@ -454,28 +412,27 @@ FORMATS: dict[str, DataFormat] = {
         lambda number, count: (f"training-{number:05d}-of-{count:05d}.tfrecord",),
         functools.partial(_write_records, dialect=TENSORFLOW),
         functools.partial(_read_record, dialect=TENSORFLOW),
-        token_bytes=5,
+        packages=("google_crc32c",),
     ),
     "ofrecord": DataFormat(
         lambda number, _: (f"part-{number}",),
         functools.partial(_write_records, dialect=ONEFLOW),
         functools.partial(_read_record, dialect=ONEFLOW),
-        token_bytes=5,
     ),
     "hdf5": DataFormat(
-        lambda number, _: (f"training_{number:05d}.hdf5",), _write_hdf5, _read_hdf5, token_bytes=6
+        lambda number, _: (f"training_{number:05d}.hdf5",),
+        _write_hdf5,
+        _read_hdf5,
+        packages=("h5py",),
     ),
-    "npz": DataFormat(
-        lambda number, _: (f"training-{number:05d}.npz",), _write_npz, _read_npz, token_bytes=8
-    ),
+    "npz": DataFormat(lambda number, _: (f"training-{number:05d}.npz",), _write_npz, _read_npz),
     "paddle-text": DataFormat(
-        lambda number, _: (f"training-{number:05d}.gz",), _write_text, _read_text, token_bytes=13
+        lambda number, _: (f"training-{number:05d}.gz",), _write_text, _read_text
     ),
     "megatron": DataFormat(
         lambda _, __: ("training.bin", "training.idx"),
         _write_megatron,
         _read_megatron,
-        token_bytes=4,
         most_files=1,
     ),
 }

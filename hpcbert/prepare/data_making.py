@@ -10,8 +10,6 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,9 +17,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hpcbert.errors import HpcbertError, UsageError, describe_error
+from hpcbert.campaign import store
+from hpcbert.errors import UsageError, describe_error
 from hpcbert.model import FormatName
-from hpcbert.prepare.data_formats import FORMATS, DataFormat, Sample, read_sample
+from hpcbert.prepare.data_formats import FORMATS, Sample, read_sample
 from hpcbert.prepare.data_samples import (
     Integers,
     Samples,
@@ -35,16 +34,13 @@ from hpcbert.prepare.data_samples import (
     read_corpus,
     read_vocabulary,
 )
-from hpcbert.system import files as filing
+from hpcbert.prepare.parts import make_alone
 from hpcbert.system import machine, workers
 from hpcbert.system.decode import IgnoreUnknown, decode
-from hpcbert.system.lock import LOCK, hold_lock
+from hpcbert.system.files import translate_errors
 
 DATA, FOLDER, VOCABULARY = "data.json", "training", "vocab.txt"
 SCHEMA = 1
-# The mark of a directory whose data are not complete: the next run makes them again.
-_UNFINISHED = ".unfinished"
-_FILE_MODE = 0o644
 _MOST_FILES = 1 << 16
 _USUAL_FILES = 32
 
@@ -74,12 +70,12 @@ class DataPlan:
 def make(plan: DataPlan) -> dict[str, Any]:
     """Make training data, and return the contents of data.json.
 
-    What an interrupted run left in the directory is made again.
+    They are made next to their place, and moved there when they are complete.
     """
     form = FORMATS[plan.form]
     if not plan.stream.samples and not plan.text:
         raise UsageError("--samples 0 is out of range: 1 or more.")
-    needed = ["h5py"] if plan.form == "hdf5" else []
+    needed = list(form.packages)
     needed += ["tokenizers"] if plan.text else []
     if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
         raise UsageError(
@@ -92,53 +88,34 @@ def make(plan: DataPlan) -> dict[str, Any]:
     vocabulary = read_vocabulary(plan.vocabulary) if plan.vocabulary else Vocabulary()
     paths = find_files(plan.text) if plan.text else ()
     words = plan.vocabulary.read_bytes() if plan.vocabulary else synthetic_words(vocabulary)
-    _refuse_other(plan.directory)
+    place = plan.directory.absolute()
+    _refuse_content(place)
     samples, take = _open_source(plan, paths, vocabulary)
     count = plan.files or form.most_files or min(_USUAL_FILES, samples)
     if count > samples:
         raise UsageError(
             f"{samples} samples don't fill {count} files.", hint="Request fewer files."
         )
-    with filing.translate_errors("write", plan.directory):
-        plan.directory.mkdir(parents=True, exist_ok=True)
-        with hold_lock(plan.directory, "data directory"):
-            _refuse_other(plan.directory)  # another process may have made them meanwhile
-            _clear(plan.directory)
-            _check_space(plan, form, samples)
-            filing.write_bytes(plan.directory / VOCABULARY, words, mode=_FILE_MODE)
-            document = _describe_plan(plan, vocabulary.size, words, paths)
-            document |= _write_files(plan, samples, take, count)
-            text = json.dumps(document, indent=1) + "\n"
-            filing.write_text(plan.directory / DATA, text, mode=_FILE_MODE)
-            (plan.directory / _UNFINISHED).unlink()
+    unfinished = place.with_name(f".{place.name}.unfinished")
+    with make_alone(unfinished, "data directory"), translate_errors("write", place):
+        (unfinished / FOLDER).mkdir(parents=True)
+        (unfinished / VOCABULARY).write_bytes(words)
+        document = _describe_plan(plan, vocabulary.size, words, paths)
+        document |= _write_files(plan.form, unfinished / FOLDER, samples, take, count)
+        (unfinished / DATA).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        unfinished.rename(place)
     return document
 
 
-def _check_space(plan: DataPlan, form: DataFormat, samples: int) -> None:
-    """Refuse to fill a file system: that hurts its other users."""
-    stream = plan.stream
-    # A masked position takes 12 bytes more, and a record's frame 256 at most.
-    sample_bytes = form.token_bytes * stream.length + 12 * stream.predictions + 256
-    needed = samples * sample_bytes
-    free = shutil.disk_usage(plan.directory).free
-    if needed > free:
-        raise HpcbertError(
-            f"{samples} samples take up to {needed >> 20} MiB, but only {free >> 20} MiB are free.",
-            where=str(plan.directory),
-            hint="Free some space, or request fewer samples.",
-        )
-
-
-def _clear(directory: Path) -> None:
-    """Mark a directory as unfinished, and remove what an interrupted run left in it."""
-    (directory / _UNFINISHED).touch(mode=_FILE_MODE)
-    (directory / DATA).unlink(missing_ok=True)
-    (directory / FOLDER).mkdir(exist_ok=True)
-    for path in (directory / FOLDER).iterdir():
-        path.unlink()
-    for name in (DATA, VOCABULARY):
-        for path in filing.find_leftovers(directory / name):
-            path.unlink()
+def _refuse_content(directory: Path) -> None:
+    """Refuse a directory that holds anything."""
+    try:
+        names = {path.name for path in directory.iterdir()} if directory.exists() else set()
+    except OSError as error:
+        raise UsageError(f"{error.strerror}.", where=str(directory)) from error
+    if names:
+        problem = "It has complete data." if DATA in names else "It is not empty."
+        raise UsageError(problem, where=str(directory), hint="Name another directory.")
 
 
 def _open_source(
@@ -156,10 +133,9 @@ def _open_source(
 
 
 def _write_files(
-    plan: DataPlan, samples: int, take: Callable[[Integers], Samples], count: int
+    form: str, folder: Path, samples: int, take: Callable[[Integers], Samples], count: int
 ) -> dict[str, Any]:
     """Write all samples to `count` files; return their part of data.json."""
-    form, folder = FORMATS[plan.form], plan.directory / FOLDER
     digest, tokens = hashlib.sha256(), 0
 
     def read(begin: int, end: int) -> Iterator[Samples]:
@@ -174,11 +150,9 @@ def _write_files(
     entries: list[dict[str, Any]] = []
     for number in range(count):
         begin, end = samples * number // count, samples * (number + 1) // count
-        paths = [folder / name for name in form.names(number, count)]
-        form.write(paths, read(begin, end))
+        paths = [folder / name for name in FORMATS[form].names(number, count)]
+        FORMATS[form].write(paths, read(begin, end))
         for path in paths:
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
             content = {"bytes": path.stat().st_size, "sha256": sha256(path)}
             entries.append({"name": f"{FOLDER}/{path.name}", **content, "samples": end - begin})
     return {
@@ -265,32 +239,7 @@ def read_document(path: Path) -> DataDocument:
     Raises:
         UsageError: It is missing, damaged or has another version.
     """
-    try:
-        values = json.loads(filing.read(path))
-    except OSError as error:
-        problem = f"The file can't be read: {error.strerror or error}."
-        hint = "`hpcbert data make` writes it last: run that again if it was interrupted."
-        raise UsageError(problem, where=str(path), hint=hint) from error
-    except ValueError as error:
-        hint = "Make the data again."
-        raise UsageError("The file is not JSON.", where=str(path), hint=hint) from error
-    return decode(DataDocument, values, file=str(path))
-
-
-def _refuse_other(directory: Path) -> None:
-    """Refuse a directory that holds anything but unfinished data."""
-    try:
-        names = {path.name for path in directory.iterdir()} if directory.exists() else set()
-    except OSError as error:
-        raise UsageError(f"{error.strerror}.", where=str(directory)) from error
-    if DATA in names and _UNFINISHED not in names:
-        hint = f"Check them: hpcbert data check {directory}. Or name another directory."
-        raise UsageError("It has complete data.", where=str(directory), hint=hint)
-    # A lock that was taken over from the dead leaves a hidden name.
-    foreign_names = {name for name in names if name != LOCK and not name.startswith(f".{LOCK}")}
-    if foreign_names and _UNFINISHED not in names:
-        hint = "Name another directory."
-        raise UsageError("It is not empty.", where=str(directory), hint=hint)
+    return decode(DataDocument, store.read_json(path), file=str(path))
 
 
 # --- Checking and showing -------------------------------------------------------------------------

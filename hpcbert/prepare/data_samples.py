@@ -8,6 +8,7 @@ way. Empty lines separate documents; a line may hold several sentences.
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -273,8 +274,6 @@ _SENTENCE = re.compile(
     r"(?<=[.!?])\s+(?=[\"'(\[A-Z0-9\u00c0-\u00de\u0410-\u042f])|(?<=[\u3002\uff01\uff1f])"
 )
 _SPECIAL = ("[CLS]", "[SEP]", "[MASK]")
-# Channels of a document's random numbers; see `samples.Dice`.
-_IS_SHORT, _TARGET, _SPLIT, _IS_RANDOM, _OTHER, _START, _CUT = range(7)
 
 
 class Pair(NamedTuple):
@@ -404,45 +403,30 @@ def pair_sentences(corpus: Corpus, settings: StreamSettings, maximum: int) -> li
     count = len(corpus.documents) - 1
     number = 0
     while len(chosen) < maximum if maximum else number < count:
-        dice = Dice(np.array([number]), settings.seed)
-        chosen += _pair_document(corpus, number % count, dice, settings)
+        rolls = random.Random(f"{settings.seed} {number}")  # noqa: S311 - no secret
+        chosen += _pair_document(corpus, number % count, rolls, settings)
         number += 1
     return chosen[: maximum or None]
 
 
-class _Rolls:
-    """Random numbers of one document, drawn one after the other."""
-
-    def __init__(self, dice: Dice) -> None:
-        self._dice = dice
-        self._drawn: dict[int, list[int]] = {}
-
-    def below(self, limit: int, channel: int) -> int:
-        # Drawn in thousands: a document has some tens of pairs.
-        draws = self._drawn.setdefault(channel, [])
-        if not draws:
-            draws += self._dice.bits(channel, 1024)[0].tolist()
-        return draws.pop() % limit
-
-
 def _pair_document(
-    corpus: Corpus, document: int, dice: Dice, settings: StreamSettings
+    corpus: Corpus, document: int, rolls: random.Random, settings: StreamSettings
 ) -> Iterator[Pair]:
-    rolls, room = _Rolls(dice), settings.length - 3
+    room = settings.length - 3
     begin, end = corpus.documents[document : document + 2].tolist()
     starts = corpus.sentences
     target = room
-    if rolls.below(_SHORT_ONE_IN, _IS_SHORT) == 0:
-        target = 2 + rolls.below(room - 1, _TARGET)
+    if rolls.randrange(_SHORT_ONE_IN) == 0:
+        target = 2 + rolls.randrange(room - 1)
     chunk = position = begin
     while position < end:
         position += 1
         if position < end and starts[position] - starts[chunk] < target:
             continue
         is_single = position - chunk == 1
-        split = chunk + 1 + (0 if is_single else rolls.below(position - chunk - 1, _SPLIT))
+        split = chunk + 1 + (0 if is_single else rolls.randrange(position - chunk - 1))
         first_size = int(starts[split] - starts[chunk])
-        label = int(is_single or rolls.below(2, _IS_RANDOM))
+        label = int(is_single or rolls.randrange(2))
         second, stop = split, position
         if label:
             second, stop = _choose_other_run(corpus, document, max(1, target - first_size), rolls)
@@ -453,21 +437,23 @@ def _pair_document(
         # Shorten the longer run, from its front or its end by chance, until both fit.
         while runs[0][1] + runs[1][1] > room:
             longer = runs[0] if runs[0][1] > runs[1][1] else runs[1]
-            longer[0] += rolls.below(2, _CUT)
+            longer[0] += rolls.randrange(2)
             longer[1] -= 1
         yield Pair(runs[0][0], runs[0][1], runs[1][0], runs[1][1], label)
         chunk = position
 
 
-def _choose_other_run(corpus: Corpus, document: int, least: int, rolls: _Rolls) -> tuple[int, int]:
+def _choose_other_run(
+    corpus: Corpus, document: int, least: int, rolls: random.Random
+) -> tuple[int, int]:
     """Return the first sentence of a run of another document, and the sentence behind it.
 
     It has at least `least` tokens if possible.
     """
     count = len(corpus.documents) - 1
-    other_document = (document + 1 + rolls.below(count - 1, _OTHER)) % count
+    other_document = (document + 1 + rolls.randrange(count - 1)) % count
     begin, end = corpus.documents[other_document : other_document + 2].tolist()
-    start = begin + rolls.below(end - begin, _START)
+    start = begin + rolls.randrange(end - begin)
     stop = start + 1
     while stop < end and corpus.sentences[stop] - corpus.sentences[start] < least:
         stop += 1

